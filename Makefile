@@ -1,0 +1,90 @@
+# nearcall. `make` alone lists what there is.
+
+GO      ?= go
+MODULES := $(shell find . -name go.mod -not -path './tools/*' -exec dirname {} \; | sort)
+TOOL     = $(GO) tool -modfile='$(CURDIR)/tools/go.mod'
+FUZZTIME ?= 1m
+
+# The race detector needs cgo, and so a C compiler. Without one the same tests
+# run without it: RACE is empty then, and the run says so.
+HAVE_CC := $(shell command -v "$$($(GO) env CC | cut -d' ' -f1)" 2>/dev/null)
+RACE    ?= $(if $(HAVE_CC),-race)
+ifneq ($(RACE),)
+export CGO_ENABLED = 1
+endif
+
+# $(call each,COMMAND) runs COMMAND in each module and stops at the first failure.
+define each
+@set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd "$$m" && $(1)); done
+endef
+
+.DEFAULT_GOAL := help
+.PHONY: help test lint vet staticcheck fmt unit interop bench fuzz cross tour ci cover lines generate
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+test: lint unit ## everything that must pass: format, vet, staticcheck, tests with the race detector
+
+lint: fmt vet staticcheck ## gofmt, go vet and staticcheck over all modules
+
+fmt:
+	@echo '== gofmt'; out=$$(gofmt -l .); test -z "$$out" || { echo "not as gofmt has it:"; echo "$$out"; exit 1; }
+
+vet:
+	$(call each,$(GO) vet ./...)
+
+staticcheck:
+	$(call each,$(TOOL) staticcheck ./...)
+
+# Every benchmark runs once, so that none rots; fuzz tests run over their seeds.
+unit: ## the tests of all modules, each benchmark once
+ifeq ($(RACE),)
+	@echo '**** THE TESTS RUN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
+endif
+	$(call each,$(GO) test $(RACE) -bench=. -benchtime=1x ./...)
+ifeq ($(RACE),)
+	@echo '**** THE TESTS RAN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
+endif
+
+interop: ## compare with grpc-go, case by case: what gRPC promises, item by item
+	cd interop && $(GO) test -count=1 -run '^TestItems$$' -items
+
+bench: ## the tournament: nearcall and what one would use instead, row by row
+	cd bench && $(GO) run .
+
+fuzz: ## every fuzz test for FUZZTIME (1m each)
+	@set -e; for m in $(MODULES); do (cd "$$m" && \
+		for p in $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
+			for f in $$($(GO) test -list '^Fuzz' "$$p" | grep '^Fuzz' || true); do \
+				echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$p"; \
+			done; \
+		done); \
+	done
+
+cross: ## build and vet for the systems that this machine is not
+	@set -e; for target in windows/amd64 darwin/arm64 linux/arm64; do for m in $(MODULES); do \
+		echo "== $$m: $$target"; \
+		(cd "$$m" && export GOOS=$${target%/*} GOARCH=$${target#*/} CGO_ENABLED=0 && $(GO) build ./... && $(GO) vet ./...); \
+	done; done
+
+tour: ## what nearcall does, shown in a few seconds
+	$(GO) run ./cmd/nearcall tour
+
+cover: ## how much of each package its tests run
+	$(GO) test -cover ./...
+
+lines: ## lines of code and of tests, package by package
+	@find . -name '*.go' -not -name '*.pb.go' -not -path './tools/*' | sort | xargs awk ' \
+		{ d = FILENAME; sub("^[.]/", "", d); if (!sub("/[^/]*$$", "", d)) d = "nearcall"; \
+		  if (FILENAME ~ /_test[.]go$$/) t[d]++; else c[d]++; seen[d] } \
+		END { for (d in seen) printf "| `%s` | %d | %d |\n", d, c[d], t[d] }' | sort | \
+		{ echo '| package | lines | of tests |'; echo '|---|---:|---:|'; cat; }
+
+# Needs protoc, protoc-gen-go and protoc-gen-go-grpc; what they make is committed.
+generate: ## make the examples' generated code again
+	protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
+		examples/orders/orderspb/orders.proto
+
+ci: ## what .ci/run does on a clean checkout
+	./.ci/run

@@ -1,0 +1,177 @@
+package nearcall
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/transport/inproc"
+)
+
+// A ClientConn makes calls to one target. It implements
+// [grpc.ClientConnInterface], so that generated NewXClient functions take it.
+// Its methods may be called by any goroutine.
+type ClientConn struct {
+	target string
+	remote *grpc.ClientConn // for targets of grpc-go; the rest is unused then
+	client *call.Client
+	conn   *connector
+
+	facade     *grpc.ClientConn // guarded by facadeOnce
+	facadeOnce sync.Once
+}
+
+// NewClient returns a connection to target. It does not connect before the
+// first call or [ClientConn.Connect], and reconnects with backoff.
+//
+// inproc:NAME is the server of this process that listens on NAME. grpc:TARGET,
+// and every target that is not nearcall's own, goes to grpc-go, with the
+// options that it knows.
+func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
+	o := newDialOptions(opts)
+	if o.dialer != nil {
+		return newClientConn(target, target, o), nil
+	}
+	t, err := parseTarget(target)
+	if err != nil {
+		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
+	}
+	if t.scheme == schemeGRPC {
+		remote, err := grpc.NewClient(t.rest, o.grpc...)
+		if err != nil {
+			return nil, err
+		}
+		return &ClientConn{target: target, remote: remote}, nil
+	}
+	o.dialer = inproc.Dialer{Name: t.rest, Options: o.inproc()}
+	return newClientConn(target, t.rest, o), nil
+}
+
+const userAgent = "nearcall/" + Version
+
+func newClientConn(target, authority string, o *dialOptions) *ClientConn {
+	c := &ClientConn{target: target, conn: newConnector(o)}
+	cfg := o.ClientConfig
+	cfg.Sessions = c.conn
+	cfg.Facade = c.grpcFacade
+	if cfg.Authority == "" {
+		cfg.Authority = authority
+	}
+	if cfg.UserAgent != "" {
+		cfg.UserAgent += " "
+	}
+	cfg.UserAgent += userAgent
+	c.client = call.NewClient(cfg)
+	return c
+}
+
+// grpcFacade returns the *grpc.ClientConn that interceptors are shown. It
+// never connects: its calls come back here.
+func (c *ClientConn) grpcFacade() *grpc.ClientConn {
+	c.facadeOnce.Do(func() {
+		unary := func(ctx context.Context, method string, req, reply any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			return c.Invoke(ctx, method, req, reply, opts...)
+		}
+		stream := func(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.ClientConn, method string, _ grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			return c.NewStream(ctx, desc, method, opts...)
+		}
+		cc, err := grpc.NewClient("passthrough:"+c.target,
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithUnaryInterceptor(unary), grpc.WithStreamInterceptor(stream),
+			grpc.WithIdleTimeout(0))
+		if err == nil {
+			c.facade = cc
+		}
+	})
+	return c.facade
+}
+
+var errNilConn = status.Error(codes.Internal, "nearcall: the ClientConn is nil; check the error of NewClient")
+
+// Invoke makes a unary call. It is called by generated code. All errors are
+// status errors.
+func (c *ClientConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	switch {
+	case c == nil:
+		return errNilConn
+	case c.remote != nil:
+		return c.remote.Invoke(ctx, method, args, reply, opts...)
+	}
+	return c.client.Invoke(ctx, method, args, reply, opts...)
+}
+
+// NewStream starts a stream. It is called by generated code. To free what the
+// stream holds, do one of what [grpc.ClientConn.NewStream] lists: close the
+// connection, cancel ctx, receive until an error, or get an error other than
+// io.EOF from Header or SendMsg.
+func (c *ClientConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	switch {
+	case c == nil:
+		return nil, errNilConn
+	case c.remote != nil:
+		return c.remote.NewStream(ctx, desc, method, opts...)
+	}
+	return c.client.NewStream(ctx, desc, method, opts...)
+}
+
+// Close ends the connection. Calls that run, and later ones, return Canceled.
+// A second Close returns [grpc.ErrClientConnClosing].
+func (c *ClientConn) Close() error {
+	switch {
+	case c == nil:
+		return errNilConn
+	case c.remote != nil:
+		return c.remote.Close()
+	}
+	err := c.conn.close()
+	c.facadeOnce.Do(func() {})
+	if c.facade != nil {
+		_ = c.facade.Close()
+	}
+	return err
+}
+
+// Target returns the target as it was passed to [NewClient].
+func (c *ClientConn) Target() string { return c.target }
+
+// Connect leaves the idle state without a call.
+func (c *ClientConn) Connect() {
+	if c.remote != nil {
+		c.remote.Connect()
+		return
+	}
+	c.conn.connect()
+}
+
+// ResetConnectBackoff has an attempt to connect made at once.
+func (c *ClientConn) ResetConnectBackoff() {
+	if c.remote != nil {
+		c.remote.ResetConnectBackoff()
+		return
+	}
+	c.conn.resetBackoff()
+}
+
+// GetState returns the state of the connection.
+func (c *ClientConn) GetState() connectivity.State {
+	if c.remote != nil {
+		return c.remote.GetState()
+	}
+	return c.conn.getState()
+}
+
+// WaitForStateChange waits until the state is not s. It returns false when ctx
+// is done before.
+func (c *ClientConn) WaitForStateChange(ctx context.Context, s connectivity.State) bool {
+	if c.remote != nil {
+		return c.remote.WaitForStateChange(ctx, s)
+	}
+	return c.conn.waitForChange(ctx, s)
+}

@@ -1,0 +1,270 @@
+package nearcall
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// A connector keeps one session with a target: it dials when somebody wants a
+// session, and again, with backoff, for as long as that fails. It has a
+// goroutine only while it dials or backs off.
+//
+// A session that has ended is noticed by whoever looks next; nobody watches.
+type connector struct {
+	dialer  link.Dialer
+	backoff backoff.Config
+	timeout time.Duration
+
+	ctx    context.Context // ends with close
+	cancel context.CancelFunc
+
+	ready atomic.Pointer[session] // the session of state Ready
+
+	mu      sync.Mutex
+	state   connectivity.State
+	failure error         // of the last attempt, in state TransientFailure
+	changed chan struct{} // closed, and replaced, when state changes
+	hurry   chan struct{} // has room for one; ends a backoff early
+}
+
+type session struct{ link.Session }
+
+func newConnector(o *dialOptions) *connector {
+	c := &connector{
+		dialer:  o.dialer,
+		backoff: o.backoff,
+		timeout: o.timeout,
+		state:   connectivity.Idle,
+		changed: make(chan struct{}),
+		hurry:   make(chan struct{}, 1),
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	return c
+}
+
+// Session implements [call.Sessions].
+func (c *connector) Session(ctx context.Context, waitForReady bool) (link.Session, error) {
+	if s := c.ready.Load(); s != nil && !s.ended() {
+		return s.Session, nil
+	}
+	for {
+		c.mu.Lock()
+		c.look()
+		state, failure, changed := c.state, c.failure, c.changed
+		if state == connectivity.Idle {
+			c.start()
+			changed = c.changed
+		}
+		c.mu.Unlock()
+		switch {
+		case state == connectivity.Ready:
+			if s := c.ready.Load(); s != nil {
+				return s.Session, nil
+			}
+			continue
+		case state == connectivity.Shutdown:
+			return nil, grpc.ErrClientConnClosing
+		case state == connectivity.TransientFailure && !waitForReady:
+			return nil, status.Errorf(codes.Unavailable, "connection error: desc = %q", failure)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, c.notReady(ctx)
+		}
+	}
+}
+
+// notReady is what a call gets whose context ended before a session was ready.
+func (c *connector) notReady(ctx context.Context) error {
+	c.mu.Lock()
+	failure := c.failure
+	c.mu.Unlock()
+	st := status.FromContextError(ctx.Err())
+	if failure != nil {
+		return status.Errorf(st.Code(), "%s while waiting for connections to become ready; last error: %v", st.Message(), failure)
+	}
+	return status.Errorf(st.Code(), "%s while waiting for connections to become ready", st.Message())
+}
+
+func (s *session) ended() bool {
+	select {
+	case <-s.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// look notices that the session has ended. mu is held.
+func (c *connector) look() {
+	if s := c.ready.Load(); s != nil && s.ended() {
+		c.ready.Store(nil)
+		if c.state == connectivity.Ready {
+			c.setState(connectivity.Idle)
+		}
+	}
+}
+
+// setState changes the state. mu is held.
+func (c *connector) setState(s connectivity.State) {
+	if c.state == s {
+		return
+	}
+	c.state = s
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// start begins to dial. mu is held and the state is Idle.
+func (c *connector) start() {
+	c.setState(connectivity.Connecting)
+	go c.dial()
+}
+
+// dial dials until there is a session or the connector is closed.
+func (c *connector) dial() {
+	for attempt := 0; ; attempt++ {
+		changed := dialerChanged(c.dialer)
+		begun := time.Now()
+		ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
+		s, err := c.dialer.Dial(ctx)
+		cancel()
+		if c.settle(s, err) {
+			return
+		}
+		pause := time.NewTimer(time.Until(begun.Add(c.pause(attempt))))
+		select {
+		case <-pause.C:
+		case <-changed:
+		case <-c.hurry:
+			attempt = -1
+		case <-c.ctx.Done():
+		}
+		pause.Stop()
+		c.mu.Lock()
+		closed := c.state == connectivity.Shutdown
+		c.mu.Unlock()
+		if closed {
+			return
+		}
+	}
+}
+
+// dialerChanged returns a channel that is closed when another attempt is worth
+// while; nil where the dialer cannot tell.
+func dialerChanged(d link.Dialer) <-chan struct{} {
+	if d, ok := d.(interface{ Changed() <-chan struct{} }); ok {
+		return d.Changed()
+	}
+	return nil
+}
+
+// settle takes in what an attempt brought. It returns true when no further one
+// is needed.
+func (c *connector) settle(s link.Session, err error) bool {
+	c.mu.Lock()
+	if c.state == connectivity.Shutdown {
+		c.mu.Unlock()
+		if err == nil {
+			_ = s.Close(grpc.ErrClientConnClosing)
+		}
+		return true
+	}
+	defer c.mu.Unlock()
+	if err != nil {
+		c.failure = err
+		c.setState(connectivity.TransientFailure)
+		return false
+	}
+	c.failure = nil
+	c.ready.Store(&session{s})
+	c.setState(connectivity.Ready)
+	return true
+}
+
+// pause is the time from the start of an attempt to the next, gRPC's backoff
+// with jitter.
+func (c *connector) pause(attempt int) time.Duration {
+	b := c.backoff
+	d, most := float64(b.BaseDelay), float64(b.MaxDelay)
+	for range attempt {
+		if d *= b.Multiplier; d >= most {
+			break
+		}
+	}
+	d = min(d, most) * (1 + b.Jitter*(2*rand.Float64()-1))
+	return time.Duration(max(d, float64(time.Millisecond)))
+}
+
+func (c *connector) connect() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.look()
+	if c.state == connectivity.Idle {
+		c.start()
+	}
+}
+
+func (c *connector) resetBackoff() {
+	select {
+	case c.hurry <- struct{}{}:
+	default:
+	}
+}
+
+func (c *connector) getState() connectivity.State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.look()
+	return c.state
+}
+
+func (c *connector) waitForChange(ctx context.Context, s connectivity.State) bool {
+	for {
+		c.mu.Lock()
+		c.look()
+		state, changed := c.state, c.changed
+		var ended <-chan struct{}
+		if r := c.ready.Load(); r != nil {
+			ended = r.Done()
+		}
+		c.mu.Unlock()
+		if state != s {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-ended:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+func (c *connector) close() error {
+	c.mu.Lock()
+	if c.state == connectivity.Shutdown {
+		c.mu.Unlock()
+		return grpc.ErrClientConnClosing
+	}
+	s := c.ready.Swap(nil)
+	c.setState(connectivity.Shutdown)
+	c.mu.Unlock()
+	c.cancel()
+	if s != nil {
+		return s.Close(grpc.ErrClientConnClosing)
+	}
+	return nil
+}

@@ -1,0 +1,31 @@
+package orders
+
+import (
+	"github.com/nearcall/nearcall"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/nearcall/nearcall/examples/orders/orderspb"
+)
+
+// A Client calls a shop.
+type Client struct {
+	orderspb.OrdersClient
+	conn *nearcall.ClientConn
+}
+
+// Dial returns a client of the shop at target.
+func Dial(target, token string, opts ...nearcall.DialOption) (*Client, error) {
+	opts = append(opts,
+		nearcall.WithTransportCredentials(insecure.NewCredentials()),
+		nearcall.WithUnaryInterceptor(sendToken(token)),
+		nearcall.WithStreamInterceptor(sendTokenOnStreams(token)),
+	)
+	conn, err := nearcall.NewClient(target, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{OrdersClient: orderspb.NewOrdersClient(conn), conn: conn}, nil
+}
+
+// Close closes the connection.
+func (c *Client) Close() error { return c.conn.Close() }

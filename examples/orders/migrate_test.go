@@ -1,0 +1,255 @@
+package orders_test
+
+import (
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	root  = "../.."
+	guide = root + "/docs/migrate.md"
+)
+
+// gofmtLines returns the gofmt commands of the guide, in order.
+func gofmtLines(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile(guide)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "gofmt ") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	if len(lines) == 0 {
+		t.Fatalf("%s has no line that starts with gofmt", guide)
+	}
+	return lines
+}
+
+// moveOver runs the guide's lines in dir, as a reader would.
+func moveOver(t *testing.T, dir string) {
+	t.Helper()
+	for _, tool := range []string{"sh", "gofmt", "grep", "xargs"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip(err)
+		}
+	}
+	for _, line := range gofmtLines(t) {
+		cmd := exec.Command("sh", "-c", line)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		if err != nil && !strings.Contains(string(out), "cannot use -w with standard input") {
+			t.Fatalf("%s\n%v\n%s", line, err, out)
+		}
+	}
+}
+
+// TestGofmtMovesTheProgramOver holds after to what the guide's lines make of
+// before, to the byte.
+func TestGofmtMovesTheProgramOver(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("before")); err != nil {
+		t.Fatal(err)
+	}
+	moveOver(t, dir)
+
+	made, want := files(t, dir), files(t, "after")
+	if os.Getenv("UPDATE") != "" {
+		for name, text := range made {
+			if err := os.WriteFile(filepath.Join("after", name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return
+	}
+	if got, want := slices.Sorted(maps.Keys(made)), slices.Sorted(maps.Keys(want)); !slices.Equal(got, want) {
+		t.Errorf("the lines make the files %v, after has %v", got, want)
+	}
+	for name, text := range made {
+		if text != want[name] {
+			t.Errorf("after/%s is not what the lines make of before/%[1]s (UPDATE=1 writes it):\n%s", name, text)
+		}
+	}
+	for name, text := range files(t, "before") {
+		if strings.Contains(text, "nearcall.New") {
+			t.Errorf("before/%s has moved over already", name)
+		}
+	}
+}
+
+// mixed is a program whose one file needs both packages.
+const mixed = `package main
+
+import (
+	"context"
+	"log"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+type app struct {
+	srv  *grpc.Server
+	conn *grpc.ClientConn
+}
+
+func send(ctx context.Context, method string, req, reply interface{}, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return invoker(ctx, method, req, reply, cc, opts...)
+}
+
+func check(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	return handler(ctx, req)
+}
+
+func main() {
+	conn, err := grpc.NewClient("localhost:1", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUnaryInterceptor(send))
+	if err != nil {
+		log.Fatal(err)
+	}
+	a := &app{srv: grpc.NewServer(grpc.ChainUnaryInterceptor(check)), conn: conn}
+	a.srv.Stop()
+}
+`
+
+// TestGoimportsAddsTheSecondImport moves a file over that needs both imports,
+// and builds it.
+func TestGoimportsAddsTheSecondImport(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds goimports")
+	}
+	dir := t.TempDir()
+	goimports := filepath.Join(dir, "goimports.exe")
+	build := exec.Command("go", "build", "-modfile=tools/go.mod", "-o", goimports, "golang.org/x/tools/cmd/goimports")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Skipf("cannot build goimports here: %v\n%s", err, out)
+	}
+
+	program := filepath.Join(dir, "program")
+	if err := os.Mkdir(program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(program, "main.go")
+	if err := os.WriteFile(file, []byte(mixed), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	moveOver(t, program)
+
+	// The file counts as one of this module, so that the module is found.
+	here, err := filepath.Abs("mixed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	place := filepath.Join(here, "main.go")
+	if out, err := exec.Command(goimports, "-srcdir", filepath.Dir(here), "-w", file).CombinedOutput(); err != nil {
+		t.Fatalf("goimports: %v\n%s", err, out)
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{place: file}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlayFile := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(overlayFile, overlay, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("go", "build", "-overlay", overlayFile, "-o", filepath.Join(dir, "program.exe"), "./mixed").CombinedOutput()
+	if err != nil {
+		text, _ := os.ReadFile(file)
+		t.Fatalf("the program does not build after the lines and goimports: %v\n%s\n%s", err, out, text)
+	}
+}
+
+// TestLinesAreComplete compares the guide's lines with the package: each new
+// name must exist, and each option that grpc-go has under the same name must
+// have its line.
+func TestLinesAreComplete(t *testing.T) {
+	rename := regexp.MustCompile(`'grpc\.(\w+) -> nearcall\.(\w+)'`)
+	renamed := make(map[string]bool)
+	ours := exported(t, root)
+	for _, line := range gofmtLines(t) {
+		m := rename.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		if m[1] != m[2] {
+			t.Errorf("names stay, but: %s", line)
+		}
+		if !ours[m[2]] {
+			t.Errorf("package nearcall has no %s", m[2])
+		}
+		renamed[m[1]] = true
+	}
+
+	out, err := exec.Command("go", "list", "-f", "{{.Dir}}", "google.golang.org/grpc").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := exported(t, strings.TrimSpace(string(out)))
+	for name := range ours {
+		if theirs[name] && !renamed[name] {
+			t.Errorf("%s has no line for %s, which grpc-go has under the same name", guide, name)
+		}
+	}
+}
+
+// exported returns the exported functions and types of the package in dir.
+func exported(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	names := make(map[string]bool)
+	for name, text := range files(t, dir) {
+		file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range file.Decls {
+			switch decl := decl.(type) {
+			case *ast.FuncDecl:
+				if decl.Recv == nil && decl.Name.IsExported() {
+					names[decl.Name.Name] = true
+				}
+			case *ast.GenDecl:
+				for _, spec := range decl.Specs {
+					if spec, ok := spec.(*ast.TypeSpec); ok && spec.Name.IsExported() {
+						names[spec.Name.Name] = true
+					}
+				}
+			}
+		}
+	}
+	return names
+}
+
+// files returns the Go files in dir, except tests, by name.
+func files(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	names, err := fs.Glob(os.DirFS(dir), "*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := make(map[string]string)
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[name] = string(text)
+	}
+	return texts
+}

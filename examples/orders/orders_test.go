@@ -1,0 +1,240 @@
+package orders_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nearcall/nearcall"
+	after "github.com/nearcall/nearcall/examples/orders/after"
+	before "github.com/nearcall/nearcall/examples/orders/before"
+	"github.com/nearcall/nearcall/examples/orders/orderspb"
+)
+
+const secret = "open sesame"
+
+func stock() map[string]int32 { return map[string]int32{"tea": 10, "cup": 1} }
+
+// TestBothSeeTheSame has one client make the same calls to the program as it
+// was and as it is after moving over.
+func TestBothSeeTheSame(t *testing.T) {
+	oracle := onGRPC(t)
+	if len(oracle) < 20 {
+		t.Fatalf("the oracle's transcript is short:\n%s", strings.Join(oracle, "\n"))
+	}
+	moved := onNearcall(t)
+	if slices.Equal(oracle, moved) {
+		return
+	}
+	for i := range max(len(oracle), len(moved)) {
+		was, is := at(oracle, i), at(moved, i)
+		if was != is {
+			t.Errorf("step %d\n grpc-go: %s\nnearcall: %s", i, was, is)
+		}
+	}
+}
+
+// onGRPC returns the transcript of the program that grpc-go runs.
+func onGRPC(t *testing.T) []string {
+	lis, err := net.Listen("tcp", "localhost:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shop := before.NewShop(stock())
+	var log bytes.Buffer
+	srv := before.NewServer(shop, secret, logger(&log))
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(lis) }()
+
+	good := must(before.Dial(lis.Addr().String(), secret))
+	bad := must(before.Dial(lis.Addr().String(), "open barley"))
+	seen := calls(t, good, bad, shop.Ship)
+	good.Close()
+	bad.Close()
+	srv.GracefulStop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	return append(seen, logged(&log)...)
+}
+
+// onNearcall is onGRPC for the program that has moved over.
+func onNearcall(t *testing.T) []string {
+	lis, err := nearcall.Listen("inproc:orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shop := after.NewShop(stock())
+	var log bytes.Buffer
+	srv := after.NewServer(shop, secret, logger(&log))
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(lis) }()
+
+	good := must(after.Dial(lis.Target(), secret))
+	bad := must(after.Dial(lis.Target(), "open barley"))
+	seen := calls(t, good, bad, shop.Ship)
+	good.Close()
+	bad.Close()
+	srv.GracefulStop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	return append(seen, logged(&log)...)
+}
+
+// calls makes the calls and returns what a client sees of them.
+func calls(t *testing.T, client, badClient orderspb.OrdersClient, ship func(id int64)) []string {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var seen transcript
+
+	// Unary calls, with what comes beside the reply.
+	place := func(step string, client orderspb.OrdersClient, req *orderspb.PlaceRequest) {
+		var header, trailer metadata.MD
+		order, err := client.Place(ctx, req, grpc.Header(&header), grpc.Trailer(&trailer))
+		seen.reply(step, order, err)
+		seen.md(step+" header", header)
+		seen.md(step+" trailer", trailer)
+	}
+	place("place", client, &orderspb.PlaceRequest{Customer: "ann", Item: "tea", Quantity: 2})
+	place("place again", client, &orderspb.PlaceRequest{Customer: "ann", Item: "tea", Quantity: 3})
+	place("too many", client, &orderspb.PlaceRequest{Customer: "bob", Item: "cup", Quantity: 2})
+	place("none", client, &orderspb.PlaceRequest{Customer: "bob", Item: "cup"})
+	place("larger than the server takes", client, &orderspb.PlaceRequest{Item: strings.Repeat("x", 70<<10), Quantity: 1})
+	place("wrong token", badClient, &orderspb.PlaceRequest{Customer: "eve", Item: "tea", Quantity: 1})
+
+	// A deadline that passes, and one that does not.
+	short, cancelShort := context.WithTimeout(ctx, 20*time.Millisecond)
+	_, err := client.Await(short, &orderspb.AwaitRequest{Id: 1})
+	cancelShort()
+	seen.reply("await, too short", nil, err)
+	ship(1)
+	order, err := client.Await(ctx, &orderspb.AwaitRequest{Id: 1})
+	seen.reply("await", order, err)
+	_, err = client.Await(ctx, &orderspb.AwaitRequest{Id: 99})
+	seen.reply("await what is not there", nil, err)
+
+	// A call that its caller gives up.
+	gone, give := context.WithCancel(ctx)
+	time.AfterFunc(10*time.Millisecond, give)
+	_, err = client.Await(gone, &orderspb.AwaitRequest{Id: 2})
+	seen.reply("await, given up", nil, err)
+
+	// A server stream.
+	list, err := client.List(ctx, &orderspb.ListRequest{Customer: "ann"})
+	seen.reply("list", nil, err)
+	for err == nil {
+		order, err = list.Recv()
+		seen.reply("list", order, err)
+	}
+	seen.md("list trailer", list.Trailer())
+	list, err = badClient.List(ctx, &orderspb.ListRequest{Customer: "ann"})
+	if err == nil {
+		_, err = list.Recv()
+	}
+	seen.reply("list, wrong token", nil, err)
+
+	// A client stream.
+	imp, err := client.Import(ctx)
+	seen.reply("import", nil, err)
+	for range 7 {
+		seen.reply("import one", nil, imp.Send(&orderspb.PlaceRequest{Customer: "cy", Item: "tea", Quantity: 1}))
+	}
+	summary, err := imp.CloseAndRecv()
+	seen.reply("import", summary, err)
+
+	// Both ways: until accepted, and until the client leaves.
+	for _, offers := range [][]int32{{100, 300, 400}, {100}} {
+		haggle, err := client.Haggle(ctx)
+		seen.reply("haggle", nil, err)
+		for _, cents := range offers {
+			err := haggle.Send(&orderspb.Offer{Item: "cup", Cents: cents})
+			seen.reply("offer", nil, err)
+			answer, err := haggle.Recv()
+			seen.reply("answer", answer, err)
+		}
+		seen.reply("no more", nil, haggle.CloseSend())
+		_, err = haggle.Recv()
+		seen.reply("haggle ends", nil, err)
+	}
+	return seen
+}
+
+// A transcript is what a client saw, step by step, without what may differ
+// from run to run.
+type transcript []string
+
+func (tr *transcript) add(format string, args ...any) {
+	*tr = append(*tr, fmt.Sprintf(format, args...))
+}
+
+func (tr *transcript) reply(step string, m proto.Message, err error) {
+	switch {
+	case errors.Is(err, io.EOF):
+		tr.add("%s: end", step)
+	case err != nil:
+		st := status.Convert(err)
+		tr.add("%s: %s: %s %v", step, st.Code(), st.Message(), st.Details())
+	case m != nil && m.ProtoReflect().IsValid():
+		tr.add("%s: %s", step, strings.ReplaceAll(protojson.MarshalOptions{}.Format(m), " ", ""))
+	default:
+		tr.add("%s: ok", step)
+	}
+}
+
+func (tr *transcript) md(step string, md metadata.MD) {
+	md = md.Copy()
+	md.Delete("content-type")            // HTTP/2 has it
+	md.Delete("grpc-status-details-bin") // how details travel over HTTP/2
+	tr.add("%s: %v", step, map[string][]string(md))
+}
+
+// logger returns a logger of what does not differ from run to run.
+func logger(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey || a.Key == "took" {
+				return slog.Attr{}
+			}
+			return a
+		},
+	}))
+}
+
+// logged returns the lines of a log, sorted, except those of Await: how a call
+// ends at the server that its caller left at the client depends on the clocks
+// of both.
+func logged(log *bytes.Buffer) []string {
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.Contains(l, "/Await") })
+	slices.Sort(lines)
+	return lines
+}
+
+func at(lines []string, i int) string {
+	if i < len(lines) {
+		return lines[i]
+	}
+	return "(nothing)"
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

@@ -1,0 +1,160 @@
+package call
+
+import (
+	"context"
+	"math"
+	"reflect"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+const (
+	// noLimit and defaultMaxRecv are grpc-go's defaults, in bytes.
+	noLimit        = math.MaxInt32
+	defaultMaxRecv = 4 << 20
+)
+
+// callInfo is what the options of one call say.
+type callInfo struct {
+	opts         []grpc.CallOption
+	codec        link.Codec
+	subtype      string
+	maxRecv      int
+	maxSend      int
+	creds        credentials.PerRPCCredentials
+	authority    string
+	encoding     string
+	waitForReady bool
+	reports      bool // an option wants to be told of the end
+}
+
+// apply reads opts. An option that asks for something that cannot be had is
+// refused rather than dropped.
+func (ci *callInfo) apply(opts []grpc.CallOption) error {
+	ci.opts, ci.maxRecv, ci.maxSend = opts, defaultMaxRecv, noLimit
+	for _, o := range opts {
+		switch o := o.(type) {
+		case grpc.StaticMethodCallOption, grpc.EmptyCallOption, grpc.MaxRetryRPCBufferSizeCallOption:
+		case grpc.HeaderCallOption, grpc.TrailerCallOption, grpc.PeerCallOption, grpc.OnFinishCallOption:
+			ci.reports = true
+		case grpc.FailFastCallOption:
+			ci.waitForReady = !o.FailFast
+		case grpc.MaxRecvMsgSizeCallOption:
+			ci.maxRecv = o.MaxRecvMsgSize
+		case grpc.MaxSendMsgSizeCallOption:
+			ci.maxSend = o.MaxSendMsgSize
+		case grpc.AuthorityOverrideCallOption:
+			ci.authority = o.Authority
+		case grpc.PerRPCCredsCallOption:
+			ci.creds = o.Creds
+		case grpc.CompressorCallOption:
+			ci.encoding = o.CompressorType
+		case grpc.ContentSubtypeCallOption:
+			ci.subtype = o.ContentSubtype
+		case grpc.ForceCodecCallOption:
+			ci.codec = codec.WrapV1(o.Codec)
+		case grpc.ForceCodecV2CallOption:
+			ci.codec = codec.WrapV2(o.CodecV2)
+		case grpc.CustomCodecCallOption:
+			ci.codec = codec.WrapV1(namedCodec{o.Codec})
+		default:
+			if t := reflect.TypeOf(o); t != nil && strings.HasPrefix(t.PkgPath(), "google.golang.org/grpc") {
+				return status.Errorf(codes.Internal, "nearcall: the call option %v cannot be honoured on this connection; leave it out, or dial grpc:TARGET", t)
+			}
+		}
+	}
+	return ci.settleCodec()
+}
+
+// settleCodec follows grpc-go: a forced codec wins and names the subtype; else
+// the subtype names the codec; else protobuf.
+func (ci *callInfo) settleCodec() error {
+	if ci.codec != nil {
+		if _, custom := ci.codec.(interface{ custom() }); ci.subtype == "" && !custom {
+			ci.subtype = strings.ToLower(ci.codec.Name())
+		}
+	} else {
+		c, ok := codec.Get(ci.subtype)
+		if !ok {
+			return status.Errorf(codes.Internal, "no codec registered for content-subtype %s", ci.subtype)
+		}
+		ci.codec = c
+	}
+	if ci.encoding != "" && ci.encoding != encoding.Identity && encoding.GetCompressor(ci.encoding) == nil {
+		return status.Errorf(codes.Internal, "grpc: Compressor is not installed for requested grpc-encoding %q", ci.encoding)
+	}
+	return nil
+}
+
+// namedCodec gives grpc's oldest codec interface the name of its successor.
+type namedCodec struct{ grpc.Codec }
+
+func (c namedCodec) Name() string { return c.String() }
+
+// fill reports how the call went to the options that asked. opened says that
+// the call reached a session.
+func (ci *callInfo) fill(opened bool, p *link.Peer, header, trailer metadata.MD) {
+	if !ci.reports || !opened {
+		return
+	}
+	for _, o := range ci.opts {
+		switch o := o.(type) {
+		case grpc.HeaderCallOption:
+			*o.HeaderAddr = header.Copy()
+		case grpc.TrailerCallOption:
+			*o.TrailerAddr = trailer.Copy()
+		case grpc.PeerCallOption:
+			*o.PeerAddr = peer.Peer{Addr: p.Addr, LocalAddr: p.LocalAddr, AuthInfo: p.AuthInfo}
+		}
+	}
+}
+
+// finished calls the functions that asked to be told of the end.
+func (ci *callInfo) finished(err error) {
+	if !ci.reports {
+		return
+	}
+	for _, o := range ci.opts {
+		if o, ok := o.(grpc.OnFinishCallOption); ok {
+			o.OnFinish(err)
+		}
+	}
+}
+
+// open fills in o for a call that is made under ctx through a session with p.
+func (c *Client) open(ctx context.Context, o *link.Open, ci *callInfo, method string, md metadata.MD, p *link.Peer) error {
+	o.Method = method
+	o.Authority = ci.authority
+	if o.Authority == "" {
+		o.Authority = c.cfg.Authority
+	}
+	o.UserAgent = c.cfg.UserAgent
+	o.ContentSubtype = ci.subtype
+	o.Encoding = ci.encoding
+	o.Metadata = md
+	o.Deadline, _ = ctx.Deadline()
+	if len(c.cfg.Creds) > 0 || ci.creds != nil {
+		auth, err := c.authMetadata(ctx, ci, method, p)
+		if err != nil {
+			return err
+		}
+		if o.Metadata == nil {
+			o.Metadata = auth
+		} else {
+			for k, v := range auth {
+				o.Metadata[k] = append(o.Metadata[k], v...)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,232 @@
+package call
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// Sessions supplies the session that a call is made through.
+type Sessions interface {
+	// Session returns a session that took calls a moment ago. Where there is
+	// none it waits for ctx; unless waitForReady is set, it fails as soon as
+	// an attempt to connect has failed. Its errors are status errors.
+	Session(ctx context.Context, waitForReady bool) (link.Session, error)
+}
+
+// ClientConfig is what a client is told once, before its first call.
+type ClientConfig struct {
+	Sessions    Sessions
+	Unary       []grpc.UnaryClientInterceptor
+	Stream      []grpc.StreamClientInterceptor
+	Stats       []stats.Handler
+	CallOptions []grpc.CallOption // precede those of each call
+	Creds       []credentials.PerRPCCredentials
+	Authority   string
+	UserAgent   string
+
+	// Facade returns the connection that interceptors are shown. It is
+	// called only where there are interceptors.
+	Facade func() *grpc.ClientConn
+}
+
+// A Client makes calls.
+type Client struct {
+	cfg    ClientConfig
+	unary  grpc.UnaryClientInterceptor
+	stream grpc.StreamClientInterceptor
+	stats  stats.Handler
+}
+
+// NewClient returns a client.
+func NewClient(cfg ClientConfig) *Client {
+	return &Client{cfg: cfg, unary: chainUnaryClient(cfg.Unary), stream: chainStreamClient(cfg.Stream), stats: joinStats(cfg.Stats)}
+}
+
+// Invoke makes a unary call.
+func (c *Client) Invoke(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
+	opts = combine(c.cfg.CallOptions, opts)
+	if c.unary != nil {
+		return c.unary(ctx, method, req, reply, c.cfg.Facade(), c.invoke, opts...)
+	}
+	return c.invoke(ctx, method, req, reply, nil, opts...)
+}
+
+// NewStream starts a call whose messages are sent and received one by one.
+func (c *Client) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	opts = combine(c.cfg.CallOptions, opts)
+	if c.stream != nil {
+		return c.stream(ctx, desc, c.cfg.Facade(), method, c.newStream, opts...)
+	}
+	return c.newStream(ctx, desc, nil, method, opts...)
+}
+
+func combine(a, b []grpc.CallOption) []grpc.CallOption {
+	if len(a) == 0 {
+		return b
+	}
+	if len(b) == 0 {
+		return a
+	}
+	return append(append(make([]grpc.CallOption, 0, len(a)+len(b)), a...), b...)
+}
+
+var errNilContext = status.Error(codes.Internal, "nearcall: a call needs a context; pass context.Background() where there is no other")
+
+// begin checks what can be checked before a session is needed.
+func (ci *callInfo) begin(ctx context.Context, opts []grpc.CallOption) (metadata.MD, error) {
+	ci.opts, ci.reports = opts, true // until apply has looked, assume that somebody wants to know
+	if ctx == nil {
+		return nil, errNilContext
+	}
+	md, err := outgoing(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ci.reports = false
+	if err := ci.apply(opts); err != nil {
+		ci.reports = true
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, contextStatus(err)
+	}
+	return md, nil
+}
+
+// A unaryCall is a call and, in process, the callee's side of it.
+type unaryCall struct {
+	link.Call
+	callee serverCall
+}
+
+var unaryDesc = &grpc.StreamDesc{}
+
+func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *grpc.ClientConn, opts ...grpc.CallOption) error {
+	var ci callInfo
+	md, err := ci.begin(ctx, opts)
+	if err != nil {
+		ci.finished(err)
+		return err
+	}
+	a := c.newClientStats(ctx, method, &ci, false, false)
+	if a != nil {
+		ctx = a.ctx
+	}
+	for {
+		session, err := c.cfg.Sessions.Session(ctx, ci.waitForReady)
+		if err != nil {
+			a.end(err, nil)
+			ci.finished(err)
+			return err
+		}
+		u := new(unaryCall)
+		err = c.call(ctx, session, u, &ci, a, method, md, req, reply)
+		switch {
+		case err == link.ErrNoCall:
+			return c.invokeStream(ctx, &ci, a, method, md, req, reply)
+		case err != nil && errors.Is(err, link.ErrUnprocessed) && ended(session):
+			continue // the peer never saw it, and there may be another session
+		}
+		return c.settle(&ci, a, session, u, req, reply, err)
+	}
+}
+
+// ended reports whether session takes no more calls.
+func ended(s link.Session) bool {
+	select {
+	case <-s.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// call makes the call through session in one go, and returns what
+// Session.Call does.
+func (c *Client) call(ctx context.Context, session link.Session, u *unaryCall, ci *callInfo, a *callStats, method string, md metadata.MD, req, reply any) error {
+	if err := c.open(ctx, &u.Open, ci, method, md, session.Peer()); err != nil {
+		return err
+	}
+	u.Request = link.Live(req, ci.codec)
+	u.Reply = link.Sink{Dst: reply, Codec: ci.codec, Limit: ci.maxRecv}
+	u.Room = &u.callee
+	if err := checkSize(&u.Request, ci.maxSend); err != nil {
+		return err
+	}
+	if a != nil {
+		p := session.Peer()
+		a.outHeader(&u.Open, p.Addr, p.LocalAddr)
+		a.sent(req, ci.codec)
+	}
+	return session.Call(ctx, &u.Call)
+}
+
+// settle turns what came of a call into its error, and reports it to those who
+// asked.
+func (c *Client) settle(ci *callInfo, a *callStats, session link.Session, u *unaryCall, req, reply any, err error) error {
+	err = c.outcome(u, err)
+	if a != nil {
+		if u.Header != nil {
+			a.inHeader(withContentType(u.Header, ci.subtype))
+		}
+		if u.Replied && u.ReplyError == nil {
+			a.received(reply, ci.codec)
+		}
+		a.inTrailer(u.Trailer)
+		a.end(err, u.Trailer)
+	}
+	if ci.reports {
+		ci.fill(true, session.Peer(), withContentType(u.Header, ci.subtype), u.Trailer)
+		ci.finished(err)
+	}
+	return err
+}
+
+func (c *Client) outcome(u *unaryCall, err error) error {
+	switch {
+	case err != nil:
+		return linkStatus(err)
+	case u.ReplyError != nil:
+		return linkStatus(u.ReplyError)
+	case u.Status != nil:
+		return u.Status.Err()
+	case !u.Replied:
+		return errNoReply
+	}
+	return nil
+}
+
+var (
+	errNoReply    = status.Error(codes.Internal, "cardinality violation: received no response message from non-server-streaming RPC")
+	errTwoReplies = status.Error(codes.Internal, "cardinality violation: expected <EOF> for non server-streaming RPCs, but received another message")
+)
+
+// withContentType adds what gRPC's header has beside the user's metadata. It
+// returns nil for nil.
+func withContentType(md metadata.MD, subtype string) metadata.MD {
+	if md != nil {
+		md["content-type"] = []string{contentType(subtype)}
+	}
+	return md
+}
+
+// invokeStream makes a unary call as a stream of one message each way.
+func (c *Client) invokeStream(ctx context.Context, ci *callInfo, a *callStats, method string, md metadata.MD, req, reply any) error {
+	cs, err := c.startStream(ctx, unaryDesc, ci, a, method, md)
+	if err != nil {
+		return err
+	}
+	if err := cs.SendMsg(req); err != nil {
+		return err
+	}
+	return cs.RecvMsg(reply)
+}

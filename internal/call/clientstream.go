@@ -1,0 +1,376 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+func (c *Client) newStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.ClientConn, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	ci := new(callInfo)
+	md, err := ci.begin(ctx, opts)
+	if err != nil {
+		ci.finished(err)
+		return nil, err
+	}
+	a := c.newClientStats(ctx, method, ci, desc.ClientStreams, desc.ServerStreams)
+	if a != nil {
+		ctx = a.ctx
+	}
+	cs, err := c.startStream(ctx, desc, ci, a, method, md)
+	if err != nil {
+		return nil, err // a nil *clientStream in an interface would not be nil
+	}
+	return cs, nil
+}
+
+// startStream opens a stream. On failure it reports to those who asked.
+func (c *Client) startStream(ctx context.Context, desc *grpc.StreamDesc, ci *callInfo, a *callStats, method string, md metadata.MD) (*clientStream, error) {
+	fail := func(err error) (*clientStream, error) {
+		err = linkStatus(err)
+		a.end(err, nil)
+		ci.finished(err)
+		return nil, err
+	}
+	for {
+		session, err := c.cfg.Sessions.Session(ctx, ci.waitForReady)
+		if err != nil {
+			return fail(err)
+		}
+		p := session.Peer()
+		o := new(link.Open)
+		if err := c.open(ctx, o, ci, method, md, p); err != nil {
+			return fail(err)
+		}
+		stream, err := session.Open(ctx, o)
+		if err != nil {
+			if errors.Is(err, link.ErrUnprocessed) && ended(session) {
+				continue
+			}
+			return fail(err)
+		}
+		a.outHeader(o, p.Addr, p.LocalAddr)
+		s := &clientStream{desc: desc, info: ci, stream: stream, peer: p, stats: a, base: ctx}
+		stream.OnAbort(s.aborted)
+		if ctx.Done() != nil {
+			stop := context.AfterFunc(ctx, func() { stream.Abort(contextError(ctx.Err())) })
+			s.mu.Lock()
+			s.stopWatch = stop
+			s.mu.Unlock()
+		}
+		return s, nil
+	}
+}
+
+// clientStream implements grpc.ClientStream over a link.Stream.
+type clientStream struct {
+	desc   *grpc.StreamDesc
+	info   *callInfo
+	stream link.Stream
+	peer   *link.Peer
+	stats  *callStats
+	base   context.Context // of the call
+
+	// The sender's.
+	sendFrame link.Frame
+	sentLast  bool
+
+	// Guarded by recvMu, which whoever receives frames holds.
+	recvMu    sync.Mutex
+	recvFrame link.Frame
+	received  bool      // a message arrived
+	end       *link.End // the end arrived
+	recvErr   error     // what RecvMsg returns from now on
+
+	headerMu sync.Mutex // held while waiting for a header that another goroutine receives
+
+	mu        sync.Mutex
+	header    metadata.MD
+	headerIn  bool // header is known, or known to be none
+	headerFor wait.Spot // for whoever holds headerMu
+	trailer   metadata.MD
+	finished  bool
+	stopWatch func() bool
+	ctx       context.Context // made when somebody asks
+	cancel    context.CancelFunc
+}
+
+// Context implements grpc.ClientStream. It ends with the call.
+func (s *clientStream) Context() context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx == nil {
+		p := &peer.Peer{Addr: s.peer.Addr, LocalAddr: s.peer.LocalAddr, AuthInfo: s.peer.AuthInfo}
+		s.ctx, s.cancel = context.WithCancel(peer.NewContext(s.base, p))
+		if s.finished {
+			s.cancel()
+		}
+	}
+	return s.ctx
+}
+
+// Trailer implements grpc.ClientStream.
+func (s *clientStream) Trailer() metadata.MD {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.trailer.Copy()
+}
+
+// SendMsg implements grpc.ClientStream.
+func (s *clientStream) SendMsg(m any) error {
+	err := s.send(m)
+	if err == io.EOF && !s.desc.ClientStreams {
+		return nil // generated code wants it so; RecvMsg has the status
+	}
+	if err != nil && err != io.EOF {
+		s.finish(err)
+	}
+	return err
+}
+
+func (s *clientStream) send(m any) error {
+	if s.sentLast {
+		return status.Error(codes.Internal, "SendMsg called after CloseSend")
+	}
+	f := &s.sendFrame
+	f.Msg, f.HasMsg, f.EndSend = link.Live(m, s.info.codec), true, !s.desc.ClientStreams
+	s.sentLast = f.EndSend
+	defer func() { f.Msg = link.Message{} }()
+	if err := checkSize(&f.Msg, s.info.maxSend); err != nil {
+		return err
+	}
+	s.checkContext()
+	if err := s.stream.Send(f); err != nil {
+		var refused *link.SendError
+		if errors.As(err, &refused) {
+			return sendStatus(refused)
+		}
+		return io.EOF
+	}
+	s.stats.sent(m, s.info.codec)
+	return nil
+}
+
+// checkContext aborts a stream whose context is done: what watches the context
+// may be late.
+func (s *clientStream) checkContext() {
+	if err := s.base.Err(); err != nil {
+		s.stream.Abort(contextError(err))
+	}
+}
+
+// CloseSend implements grpc.ClientStream. It may be repeated, and returns nil.
+func (s *clientStream) CloseSend() error {
+	if s.sentLast {
+		return nil
+	}
+	s.sentLast = true
+	s.checkContext()
+	_ = s.stream.Send(&link.Frame{EndSend: true}) // RecvMsg has the status
+	return nil
+}
+
+// RecvMsg implements grpc.ClientStream.
+func (s *clientStream) RecvMsg(m any) error {
+	s.recvMu.Lock()
+	defer s.recvMu.Unlock()
+	err := s.recv(m)
+	if err == nil && !s.desc.ServerStreams {
+		// The one reply counts only with the end behind it.
+		switch err = s.recv(m); err {
+		case io.EOF:
+			return nil
+		case nil:
+			err = errTwoReplies
+			s.recvErr = err
+			s.finish(err)
+		}
+	}
+	return err
+}
+
+// recv receives one message, or the end. recvMu is held.
+func (s *clientStream) recv(m any) error {
+	if s.recvErr != nil {
+		return s.recvErr
+	}
+	if s.end == nil {
+		s.checkContext()
+		got, err := s.next(m)
+		if got {
+			s.received = true
+			s.stats.received(m, s.info.codec)
+			return nil
+		}
+		if err != nil {
+			return s.fail(err)
+		}
+	}
+	return s.fail(s.outcome())
+}
+
+// outcome is what the end, which has arrived, means.
+func (s *clientStream) outcome() error {
+	if s.end.Status != nil {
+		return s.end.Status.Err()
+	}
+	if !s.desc.ServerStreams && !s.received {
+		return errNoReply
+	}
+	return io.EOF
+}
+
+// fail ends the call with err, io.EOF for success.
+func (s *clientStream) fail(err error) error {
+	s.recvErr = err
+	s.finish(err)
+	return err
+}
+
+// next takes frames until there is a message in m, the end, or an error. With
+// m nil it is content with a header. recvMu is held.
+func (s *clientStream) next(m any) (got bool, err error) {
+	f := &s.recvFrame
+	f.Sink = link.Sink{Dst: m, Codec: s.info.codec, Limit: s.info.maxRecv}
+	defer func() { f.Dst = nil }()
+	for {
+		err := s.stream.Recv(f)
+		if f.Header != nil {
+			s.gotHeader(f.Header)
+		}
+		if f.End != nil {
+			s.gotEnd(f.End)
+		}
+		switch {
+		case err != nil:
+			return false, linkStatus(err)
+		case f.Got:
+			return true, nil
+		case f.End != nil, m == nil:
+			return false, nil
+		}
+	}
+}
+
+func (s *clientStream) gotHeader(md metadata.MD) {
+	md = withContentType(md, s.info.subtype)
+	s.stats.inHeader(md)
+	s.setHeader(md)
+}
+
+func (s *clientStream) setHeader(md metadata.MD) {
+	s.mu.Lock()
+	if !s.headerIn {
+		s.header, s.headerIn = md, true
+	}
+	p := s.headerFor.Wake()
+	s.mu.Unlock()
+	wait.Unpark(p)
+}
+
+func (s *clientStream) gotEnd(e *link.End) {
+	s.end = e
+	s.stats.inTrailer(e.Trailer)
+	s.mu.Lock()
+	s.trailer = e.Trailer
+	s.mu.Unlock()
+	s.setHeader(nil)
+}
+
+// Header implements grpc.ClientStream. It waits for the header; where the call
+// ends without one it returns nil, nil, and RecvMsg has the status.
+func (s *clientStream) Header() (metadata.MD, error) {
+	for {
+		s.mu.Lock()
+		if s.headerIn {
+			md := s.header
+			s.mu.Unlock()
+			if md == nil {
+				return nil, nil
+			}
+			return md.Copy(), nil
+		}
+		s.mu.Unlock()
+		if s.recvMu.TryLock() {
+			s.receiveHeader()
+			s.recvMu.Unlock()
+			continue
+		}
+		// Another goroutine receives; it brings the header along.
+		s.headerMu.Lock()
+		s.mu.Lock()
+		for !s.headerIn {
+			s.headerFor.Wait(&s.mu, nil)
+		}
+		s.mu.Unlock()
+		s.headerMu.Unlock()
+	}
+}
+
+// receiveHeader receives until the header is known. recvMu is held.
+func (s *clientStream) receiveHeader() {
+	if s.end != nil || s.recvErr != nil {
+		s.setHeader(nil)
+		return
+	}
+	s.checkContext()
+	if _, err := s.next(nil); err != nil {
+		s.fail(err)
+	} else if s.end != nil {
+		if err := s.outcome(); err != io.EOF {
+			s.fail(err)
+		}
+	}
+}
+
+// aborted learns that the stream was aborted: by the context, or because the
+// session ended. The call is over, also when nobody receives.
+func (s *clientStream) aborted(reason error) { s.finish(linkStatus(reason)) }
+
+// finish ends the call with err, io.EOF or nil for success. Only the first
+// call counts; when it returns, options have their values.
+func (s *clientStream) finish(err error) {
+	if err == io.EOF {
+		err = nil
+	}
+	s.mu.Lock()
+	if s.finished {
+		s.mu.Unlock()
+		return
+	}
+	s.finished = true
+	s.info.fill(true, s.peer, s.header, s.trailer)
+	stop, cancel, trailer := s.stopWatch, s.cancel, s.trailer
+	s.mu.Unlock()
+	s.stats.end(err, trailer)
+	s.info.finished(err)
+	if stop != nil {
+		stop()
+	}
+	if err != nil {
+		s.stream.Abort(abortReason(err))
+	}
+	s.setHeader(nil)
+	if cancel != nil {
+		cancel()
+	}
+}
+
+// abortReason is what the callee's context reports when its caller gives up
+// with err.
+func abortReason(err error) error {
+	if status.Code(err) == codes.DeadlineExceeded {
+		return context.DeadlineExceeded
+	}
+	return context.Canceled
+}

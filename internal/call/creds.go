@@ -1,0 +1,77 @@
+package call
+
+import (
+	"context"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// authMetadata asks the credentials of the connection and of the call for what
+// they add to a request.
+func (c *Client) authMetadata(ctx context.Context, ci *callInfo, method string, p *link.Peer) (metadata.MD, error) {
+	ctx = credentials.NewContextWithRequestInfo(ctx, credentials.RequestInfo{Method: method, AuthInfo: p.AuthInfo})
+	audience := c.audience(method)
+	md := make(metadata.MD)
+	for _, creds := range c.cfg.Creds {
+		if err := addAuth(ctx, md, creds, audience, p, codes.Unauthenticated); err != nil {
+			return nil, err
+		}
+	}
+	if ci.creds != nil {
+		if err := addAuth(ctx, md, ci.creds, audience, p, codes.Internal); err != nil {
+			return nil, err
+		}
+	}
+	return md, nil
+}
+
+// audience is the URI of the service that credentials are asked for.
+func (c *Client) audience(method string) string {
+	host := strings.TrimSuffix(c.cfg.Authority, ":443")
+	service := method[:max(0, strings.LastIndexByte(method, '/'))]
+	return "https://" + host + service
+}
+
+// addAuth adds to md what creds say. code is the status of an error that has
+// none of its own.
+func addAuth(ctx context.Context, md metadata.MD, creds credentials.PerRPCCredentials, audience string, p *link.Peer, code codes.Code) error {
+	if creds.RequireTransportSecurity() && (p.AuthInfo == nil || credentials.CheckSecurityLevel(p.AuthInfo, credentials.PrivacyAndIntegrity) != nil) {
+		return status.Error(codes.Unauthenticated, "transport: cannot send secure credentials on an insecure connection")
+	}
+	data, err := creds.GetRequestMetadata(ctx, audience)
+	if err != nil {
+		if st, ok := status.FromError(err); ok {
+			if controlPlane(st.Code()) {
+				return status.Errorf(codes.Internal, "transport: received per-RPC creds error with illegal status: %v", err)
+			}
+			return err
+		}
+		return status.Errorf(code, "transport: per-RPC creds failed due to error: %v", err)
+	}
+	for k, v := range data {
+		k = strings.ToLower(k)
+		if err := validatePair(k, v); err != nil {
+			return status.Error(codes.Internal, err.Error())
+		}
+		if !reserved(k) {
+			md[k] = append(md[k], v)
+		}
+	}
+	return nil
+}
+
+// controlPlane reports whether only applications may use code (gRFC A54).
+func controlPlane(code codes.Code) bool {
+	switch code {
+	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists,
+		codes.FailedPrecondition, codes.Aborted, codes.OutOfRange, codes.DataLoss:
+		return true
+	}
+	return false
+}

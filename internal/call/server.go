@@ -1,0 +1,252 @@
+// Package call is gRPC's rules, written once: what a client and a server do
+// around a call that some transport carries. It knows statuses, metadata,
+// interceptors, limits, credentials, stats and cardinality; it knows nothing
+// of how frames travel.
+package call
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// Placement says on which goroutine a unary handler runs where the caller's
+// could be used.
+type Placement int
+
+const (
+	// Auto runs a handler on its caller's goroutine when the caller's context
+	// cannot be cancelled, so that nobody can be kept waiting who meant to
+	// leave, and on a worker otherwise.
+	Auto Placement = iota
+	// Inline always runs it on the caller's goroutine.
+	Inline
+	// OnWorkers never does.
+	OnWorkers
+)
+
+// ServerConfig is what a server is told once, before its first call.
+type ServerConfig struct {
+	Unary            []grpc.UnaryServerInterceptor
+	Stream           []grpc.StreamServerInterceptor
+	Stats            []stats.Handler
+	MaxRecv, MaxSend int
+	MaxStreams       uint32
+	Unknown          grpc.StreamHandler
+	Codec            link.Codec // overrides the content-subtype's when set
+	Placement        Placement
+	WaitForHandlers  bool
+	Window           int // what a caller may have unreceived on a stream, in bytes
+}
+
+// A Server holds services and serves the calls of any number of sessions.
+type Server struct {
+	cfg     ServerConfig
+	unary   grpc.UnaryServerInterceptor
+	stream  grpc.StreamServerInterceptor
+	stats   stats.Handler
+	workers workers
+
+	mu       sync.Mutex
+	services map[string]*service
+	methods  map[string]*method // by full name; read without mu once started
+	started  bool
+	conns    map[*serverConn]struct{}
+	stopping bool // no new session, no new call
+}
+
+type service struct {
+	impl any
+	desc *grpc.ServiceDesc
+}
+
+// A method is what one full method name leads to.
+type method struct {
+	name   string // as registered: /service/method
+	impl   any
+	unary  *grpc.MethodDesc // nil for streaming methods
+	stream *grpc.StreamDesc
+}
+
+// clientStreams reports whether the caller may send more than one message.
+func (m *method) clientStreams() bool { return m.stream != nil && m.stream.ClientStreams }
+
+func (m *method) serverStreams() bool { return m.stream != nil && m.stream.ServerStreams }
+
+// NewServer returns a server without services.
+func NewServer(cfg ServerConfig) *Server {
+	return &Server{
+		cfg:      cfg,
+		unary:    chainUnaryServer(cfg.Unary),
+		stream:   chainStreamServer(cfg.Stream),
+		stats:    joinStats(cfg.Stats),
+		services: make(map[string]*service),
+		methods:  make(map[string]*method),
+		conns:    make(map[*serverConn]struct{}),
+	}
+}
+
+// Register adds a service. It panics where grpc-go ends the process: on an
+// implementation of the wrong type, a service registered twice, and after the
+// first Serve or the first call.
+func (s *Server) Register(desc *grpc.ServiceDesc, impl any) {
+	if impl != nil {
+		want := reflect.TypeOf(desc.HandlerType).Elem()
+		if got := reflect.TypeOf(impl); !got.Implements(want) {
+			panic(fmt.Sprintf("nearcall: RegisterService of %s: the handler of type %v does not satisfy %v; implement its missing methods", desc.ServiceName, got, want))
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.started {
+		panic(fmt.Sprintf("nearcall: RegisterService of %s after the first Serve or the first call; register all services before", desc.ServiceName))
+	}
+	if s.services[desc.ServiceName] != nil {
+		panic(fmt.Sprintf("nearcall: RegisterService found a duplicate: %s is registered already", desc.ServiceName))
+	}
+	s.services[desc.ServiceName] = &service{impl: impl, desc: desc}
+	for i := range desc.Methods {
+		m := &desc.Methods[i]
+		s.add(&method{name: "/" + desc.ServiceName + "/" + m.MethodName, impl: impl, unary: m})
+	}
+	for i := range desc.Streams {
+		m := &desc.Streams[i]
+		s.add(&method{name: "/" + desc.ServiceName + "/" + m.StreamName, impl: impl, stream: m})
+	}
+}
+
+func (s *Server) add(m *method) { s.methods[m.name] = m }
+
+// Info implements reflection's GetServiceInfo.
+func (s *Server) Info() map[string]grpc.ServiceInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make(map[string]grpc.ServiceInfo, len(s.services))
+	for name, svc := range s.services {
+		info := grpc.ServiceInfo{Metadata: svc.desc.Metadata}
+		for _, m := range svc.desc.Methods {
+			info.Methods = append(info.Methods, grpc.MethodInfo{Name: m.MethodName})
+		}
+		for _, m := range svc.desc.Streams {
+			info.Methods = append(info.Methods, grpc.MethodInfo{Name: m.StreamName, IsClientStream: m.ClientStreams, IsServerStream: m.ServerStreams})
+		}
+		all[name] = info
+	}
+	return all
+}
+
+// Start ends registration. It returns false when the server was stopped.
+func (s *Server) Start() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.started = true
+	return !s.stopping
+}
+
+// Accept takes on a session. It returns nil when the server was stopped.
+func (s *Server) Accept(session link.Session) link.Acceptor {
+	c := newServerConn(s, session)
+	s.mu.Lock()
+	s.started = true
+	if s.stopping {
+		s.mu.Unlock()
+		return nil
+	}
+	s.conns[c] = struct{}{}
+	s.mu.Unlock()
+	c.begin()
+	return c
+}
+
+func (s *Server) forget(c *serverConn) {
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.mu.Unlock()
+}
+
+// lookup returns the method that a full name leads to, or the status that
+// refuses it.
+func (s *Server) lookup(full string) (*method, *status.Status) {
+	if m := s.methods[full]; m != nil {
+		return m, nil
+	}
+	name, ok := strings.CutPrefix(full, "/")
+	slash := strings.LastIndexByte(name, '/')
+	if !ok || slash < 0 {
+		return nil, status.Newf(codes.Unimplemented, "malformed method name: %q", full)
+	}
+	if s.cfg.Unknown != nil {
+		return &method{name: full, stream: &grpc.StreamDesc{
+			StreamName: "unknown", Handler: s.cfg.Unknown, ClientStreams: true, ServerStreams: true,
+		}}, nil
+	}
+	if s.services[name[:slash]] == nil {
+		return nil, status.Newf(codes.Unimplemented, "unknown service %v", name[:slash])
+	}
+	return nil, status.Newf(codes.Unimplemented, "unknown method %v for service %v", name[slash+1:], name[:slash])
+}
+
+// codec returns how messages of a call are read and written: as the server was
+// told, as the content-subtype says, or as protobuf.
+func (s *Server) codec(subtype string) link.Codec {
+	if s.cfg.Codec != nil {
+		return s.cfg.Codec
+	}
+	if c, ok := codec.Get(subtype); ok {
+		return c
+	}
+	return codec.Proto()
+}
+
+var errStopped = status.Error(codes.Unavailable, "the server was stopped")
+
+// Stop ends all sessions and cancels their calls.
+func (s *Server) Stop() {
+	conns := s.stop()
+	for _, c := range conns {
+		_ = c.session.Close(errStopped)
+	}
+	for _, c := range conns {
+		<-c.ended
+		if s.cfg.WaitForHandlers {
+			<-c.idle
+		}
+	}
+	s.workers.close()
+}
+
+// GracefulStop refuses new calls, waits for the running ones, and ends all
+// sessions. Stop makes it hurry.
+func (s *Server) GracefulStop() {
+	conns := s.stop()
+	for _, c := range conns {
+		c.drain()
+		c.session.Drain()
+	}
+	for _, c := range conns {
+		<-c.idle
+		_ = c.session.Close(errStopped)
+		<-c.ended
+	}
+	s.workers.close()
+}
+
+func (s *Server) stop() []*serverConn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.started, s.stopping = true, true
+	conns := make([]*serverConn, 0, len(s.conns))
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	return conns
+}

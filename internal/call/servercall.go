@@ -1,0 +1,268 @@
+package call
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// A serverCall is one call on the side of its handler. It is the handler's
+// context too, and its grpc.ServerTransportStream.
+type serverCall struct {
+	callContext
+
+	conn    *serverConn
+	open    *link.Open
+	method  *method
+	refusal *status.Status // the method does not exist: end with this
+
+	// One of the two carries the call.
+	unary  *link.Call
+	stream link.Stream
+
+	ctx        context.Context // what handlers get: the call itself, perhaps tagged
+	codec      link.Codec
+	next, prev *serverCall // guarded by conn.mu
+
+	// Guarded by callContext.mu.
+	header, trailer metadata.MD
+	headerSent      bool
+	finished        bool
+	outcome         error // the error of the status that was sent
+
+	stats *callStats // nil without a stats handler
+}
+
+func (c *serverCall) init(conn *serverConn, m *method, o *link.Open) {
+	c.conn, c.method, c.open = conn, m, o
+	c.deadline = o.Deadline
+	c.ctx = c
+	c.codec = conn.server.codec(o.ContentSubtype)
+}
+
+// run runs the handler and ends the call. It is called on a worker or, for
+// unary calls, on the goroutine of the caller.
+func (c *serverCall) run() {
+	returned := false
+	defer func() {
+		if !returned {
+			// A panic goes on to end the process, or to reach the caller that
+			// runs the handler; Goexit ends this goroutine alone.
+			c.finish(status.New(codes.Internal, "the handler exited without returning"))
+		}
+		c.leave()
+	}()
+	if h := c.conn.server.stats; h != nil {
+		c.startStats(h)
+	}
+	if c.refusal != nil {
+		c.finish(c.refusal)
+	} else {
+		c.beginStats()
+		if c.method.unary != nil {
+			c.runUnary()
+		} else {
+			c.runStream()
+		}
+		c.stats.end(c.outcome, nil)
+	}
+	returned = true
+}
+
+// leave ends the context and forgets the call.
+func (c *serverCall) leave() {
+	c.cancel(context.Canceled)
+	c.conn.remove(c)
+}
+
+// Value implements [context.Context].
+func (c *serverCall) Value(key any) any {
+	switch key {
+	case incomingKey:
+		return c.incomingMetadata()
+	case peerKey:
+		return c.conn.peerOf()
+	case streamKey:
+		return c
+	}
+	return c.conn.ctx.Value(key)
+}
+
+// incomingMetadata returns what the caller sent, together with what gRPC adds.
+func (c *serverCall) incomingMetadata() metadata.MD {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.incoming == nil {
+		md := make(metadata.MD, len(c.open.Metadata)+3)
+		for k, v := range c.open.Metadata {
+			md[k] = v
+		}
+		md[":authority"] = []string{c.open.Authority}
+		md["content-type"] = []string{contentType(c.open.ContentSubtype)}
+		md["user-agent"] = []string{c.open.UserAgent}
+		c.incoming = md
+	}
+	return c.incoming
+}
+
+// Aborted implements [link.Callee]: the caller left, or the stream was aborted.
+func (c *serverCall) Aborted(reason error) { c.cancel(contextError(reason)) }
+
+// abort ends the call for both sides.
+func (c *serverCall) abort(reason error) {
+	if c.unary != nil {
+		c.unary.Abort(reason)
+		c.cancel(context.Canceled)
+		return
+	}
+	c.stream.Abort(reason)
+	c.cancel(context.Canceled)
+}
+
+// Method implements grpc.ServerTransportStream.
+func (c *serverCall) Method() string { return c.open.Method }
+
+var errHeaderSent = status.Error(codes.Internal, "transport: SendHeader called multiple times")
+
+// SetHeader implements grpc.ServerTransportStream.
+func (c *serverCall) SetHeader(md metadata.MD) error {
+	if md.Len() == 0 {
+		return nil
+	}
+	if err := validate(md); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.headerSent || c.finished {
+		return errHeaderSent
+	}
+	c.header = join(c.header, md)
+	return nil
+}
+
+// SendHeader implements grpc.ServerTransportStream.
+func (c *serverCall) SendHeader(md metadata.MD) error {
+	if err := validate(md); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	if c.headerSent || c.finished {
+		c.mu.Unlock()
+		return errHeaderSent
+	}
+	c.header = join(c.header, md)
+	h := c.takeHeader()
+	c.mu.Unlock()
+	c.headerStats(h)
+	if c.unary != nil {
+		return c.sendError(c.unary.SendHeader(h))
+	}
+	return c.sendError(c.stream.Send(&link.Frame{Header: h}))
+}
+
+// takeHeader returns the header to be sent, never nil. mu is held.
+func (c *serverCall) takeHeader() metadata.MD {
+	h := c.header
+	if h == nil {
+		h = metadata.MD{}
+	}
+	c.headerSent, c.header = true, nil
+	return h
+}
+
+// headerBefore returns the header when it must go out with what is sent next:
+// before the first message always, before the end when something was set.
+func (c *serverCall) headerBefore(end bool) metadata.MD {
+	c.mu.Lock()
+	if c.headerSent || end && len(c.header) == 0 {
+		c.mu.Unlock()
+		return nil
+	}
+	h := c.takeHeader()
+	c.mu.Unlock()
+	c.headerStats(h)
+	return h
+}
+
+// SetTrailer implements grpc.ServerTransportStream.
+func (c *serverCall) SetTrailer(md metadata.MD) error {
+	if md.Len() == 0 {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.finished {
+		return errHeaderSent
+	}
+	c.trailer = join(c.trailer, md)
+	return nil
+}
+
+// sendError is what a handler gets when something could not be sent.
+func (c *serverCall) sendError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, link.ErrLeft), errors.Is(err, link.ErrEnded):
+		if err := c.Err(); err != nil {
+			return contextStatus(err)
+		}
+		return contextStatus(context.Canceled)
+	}
+	return linkStatus(err)
+}
+
+// finish ends the call with st, nil for OK. Only the first call counts.
+func (c *serverCall) finish(st *status.Status) {
+	c.mu.Lock()
+	if c.finished {
+		c.mu.Unlock()
+		return
+	}
+	c.finished = true
+	trailer := c.trailer
+	if st != nil {
+		c.outcome = st.Err()
+	}
+	c.mu.Unlock()
+	h := c.headerBefore(true)
+	c.trailerStats(trailer)
+	st = asSent(st)
+	if c.unary != nil {
+		if h != nil {
+			_ = c.unary.SendHeader(h)
+		}
+		_ = c.unary.Finish(st, trailer)
+		return
+	}
+	_ = c.stream.Send(&link.Frame{Header: h, End: &link.End{Status: st, Trailer: trailer}})
+}
+
+// maxRecv and maxSend are the server's limits, in bytes.
+func (c *serverCall) maxRecv() int { return c.conn.server.cfg.MaxRecv }
+func (c *serverCall) maxSend() int { return c.conn.server.cfg.MaxSend }
+
+// checkSend refuses a message that is over the server's limit.
+func (c *serverCall) checkSend(m *link.Message) error { return checkSize(m, c.maxSend()) }
+
+// checkSize refuses m when it is larger than limit, which is mostly so large
+// that no size needs to be computed.
+func checkSize(m *link.Message, limit int) error {
+	if limit >= noLimit {
+		return nil
+	}
+	n, err := m.Size()
+	if err != nil {
+		return linkStatus(err)
+	}
+	if n > limit {
+		return status.Errorf(codes.ResourceExhausted, "trying to send message larger than max (%d vs. %d)", n, limit)
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// runStream runs the handler of a streaming method.
+func (c *serverCall) runStream() {
+	ss := &serverStream{call: c}
+	m, s := c.method, c.conn.server
+	var err error
+	if s.stream == nil {
+		err = m.stream.Handler(m.impl, ss)
+	} else {
+		info := &grpc.StreamServerInfo{
+			FullMethod:     c.open.Method,
+			IsClientStream: m.stream.ClientStreams,
+			IsServerStream: m.stream.ServerStreams,
+		}
+		err = s.stream(m.impl, ss, info, m.stream.Handler)
+	}
+	c.finish(statusOf(err))
+}
+
+// serverStream implements grpc.ServerStream over a link.Stream.
+type serverStream struct {
+	call *serverCall
+
+	// One goroutine may send while another receives; each has its own frame.
+	sendFrame link.Frame
+	recvFrame link.Frame
+	recvOnce  bool // a message was received
+	recvEnd   bool // the caller sends no more
+}
+
+func (s *serverStream) Context() context.Context        { return s.call.ctx }
+func (s *serverStream) SetHeader(md metadata.MD) error  { return s.call.SetHeader(md) }
+func (s *serverStream) SendHeader(md metadata.MD) error { return s.call.SendHeader(md) }
+func (s *serverStream) SetTrailer(md metadata.MD)       { _ = s.call.SetTrailer(md) }
+
+// SendMsg implements grpc.ServerStream. Its errors end the call for the
+// caller, as grpc-go's do, unless the handler's own end came first.
+func (s *serverStream) SendMsg(m any) error {
+	err := s.send(m)
+	if err != nil {
+		s.call.finish(status.Convert(err))
+	}
+	return err
+}
+
+func (s *serverStream) send(m any) error {
+	c := s.call
+	f := &s.sendFrame
+	f.Msg, f.HasMsg = link.Live(m, c.codec), true
+	if err := c.checkSend(&f.Msg); err != nil {
+		return err
+	}
+	if err := c.Err(); err != nil {
+		return contextStatus(err)
+	}
+	f.Header = c.headerBefore(false)
+	err := c.stream.Send(f)
+	f.Msg, f.Header = link.Message{}, nil
+	if err != nil {
+		return c.sendError(err)
+	}
+	c.stats.sent(m, c.codec)
+	return nil
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (s *serverStream) RecvMsg(m any) error {
+	err := s.recv(m)
+	if err != nil && err != io.EOF {
+		s.call.finish(status.Convert(err))
+	}
+	return err
+}
+
+func (s *serverStream) recv(m any) error {
+	c := s.call
+	err := s.next(m)
+	if err == io.EOF && !c.method.clientStreams() && !s.recvOnce {
+		return status.Error(codes.Internal, "cardinality violation: received no request message from non-client-streaming RPC")
+	}
+	if err != nil {
+		return err
+	}
+	s.recvOnce = true
+	c.stats.received(m, c.codec)
+	if c.method.clientStreams() {
+		return nil
+	}
+	switch err := s.next(m); err {
+	case io.EOF:
+		return nil
+	case nil:
+		return status.Error(codes.Internal, "cardinality violation: received multiple request messages for non-client-streaming RPC")
+	default:
+		return err
+	}
+}
+
+// next receives one message, or io.EOF after the last.
+func (s *serverStream) next(m any) error {
+	c := s.call
+	if s.recvEnd {
+		return io.EOF
+	}
+	if err := c.Err(); err != nil {
+		c.stream.Abort(err)
+	}
+	f := &s.recvFrame
+	f.Sink = link.Sink{Dst: m, Codec: c.codec, Limit: c.maxRecv()}
+	for {
+		err := c.stream.Recv(f)
+		s.recvEnd = f.EndSend
+		if err != nil {
+			f.Dst = nil
+			var recv *link.RecvError
+			if errors.As(err, &recv) {
+				return recvStatus(recv)
+			}
+			return c.recvError(err)
+		}
+		if f.Got || s.recvEnd {
+			f.Dst = nil
+			if !f.Got {
+				return io.EOF
+			}
+			return nil
+		}
+	}
+}
+
+// recvError is what a handler gets when no more messages come.
+func (c *serverCall) recvError(err error) error {
+	if ctxErr := c.Err(); ctxErr != nil {
+		return contextStatus(ctxErr)
+	}
+	return c.sendError(err)
+}

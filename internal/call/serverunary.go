@@ -1,0 +1,73 @@
+package call
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// runUnary runs the handler of a unary method, over either carrier.
+func (c *serverCall) runUnary() {
+	var ss *serverStream
+	var decode func(any) error
+	if c.stream != nil {
+		ss = &serverStream{call: c}
+		decode = ss.RecvMsg
+	} else {
+		decode = c.takeRequest
+	}
+	m := c.method
+	reply, err := m.unary.Handler(m.impl, c.ctx, decode, c.conn.server.unary)
+	switch {
+	case err != nil:
+	case ss != nil:
+		err = ss.SendMsg(reply)
+	default:
+		err = c.sendReply(reply)
+	}
+	c.finish(statusOf(err))
+}
+
+// takeRequest is what generated code calls to decode the request.
+func (c *serverCall) takeRequest(dst any) error {
+	if err := c.Err(); err != nil {
+		return contextStatus(err)
+	}
+	err := c.unary.Take(&link.Sink{Dst: dst, Codec: c.codec, Limit: c.maxRecv()})
+	if err == nil {
+		c.stats.received(dst, c.codec)
+		return nil
+	}
+	var send *link.SendError
+	if errors.As(err, &send) {
+		// The fault is the caller's, who gets it as its own error.
+		c.unary.Abort(send)
+		return contextStatus(context.Canceled)
+	}
+	err = c.sendError(err)
+	c.finish(status.Convert(err))
+	return err
+}
+
+func (c *serverCall) sendReply(v any) error {
+	msg := link.Live(v, c.codec)
+	if err := c.checkSend(&msg); err != nil {
+		return err
+	}
+	if err := c.Err(); err != nil {
+		return contextStatus(err)
+	}
+	if h := c.headerBefore(false); h != nil {
+		if err := c.unary.SendHeader(h); err != nil {
+			return c.sendError(err)
+		}
+	}
+	if err := c.unary.SendReply(&msg); err != nil {
+		return c.sendError(err)
+	}
+	c.stats.sent(v, c.codec)
+	return nil
+}

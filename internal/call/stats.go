@@ -1,0 +1,175 @@
+package call
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// joinStats makes one handler of many, called in order; nil of none.
+func joinStats(all []stats.Handler) stats.Handler {
+	switch len(all) {
+	case 0:
+		return nil
+	case 1:
+		return all[0]
+	}
+	return statsHandlers(all)
+}
+
+type statsHandlers []stats.Handler
+
+func (hs statsHandlers) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
+	for _, h := range hs {
+		ctx = h.TagRPC(ctx, info)
+	}
+	return ctx
+}
+
+func (hs statsHandlers) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	for _, h := range hs {
+		h.HandleRPC(ctx, s)
+	}
+}
+
+func (hs statsHandlers) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
+	for _, h := range hs {
+		ctx = h.TagConn(ctx, info)
+	}
+	return ctx
+}
+
+func (hs statsHandlers) HandleConn(ctx context.Context, s stats.ConnStats) {
+	for _, h := range hs {
+		h.HandleConn(ctx, s)
+	}
+}
+
+// callStats tells a stats handler of one call, on either side. A nil
+// *callStats tells nobody.
+type callStats struct {
+	handler stats.Handler
+	ctx     context.Context // tagged
+	client  bool
+	begin   time.Time
+}
+
+func (s *callStats) handle(e stats.RPCStats) { s.handler.HandleRPC(s.ctx, e) }
+
+// size returns the encoded size of v, which in process nothing else computes.
+func size(v any, c link.Codec) int {
+	n, _ := c.Size(v)
+	return n
+}
+
+// sent tells of a message that was sent.
+func (s *callStats) sent(v any, c link.Codec) {
+	if s != nil {
+		n := size(v, c)
+		s.handle(&stats.OutPayload{Client: s.client, Payload: v, Length: n, CompressedLength: n, WireLength: n + messageHeader, SentTime: time.Now()})
+	}
+}
+
+// received tells of a message that was received.
+func (s *callStats) received(v any, c link.Codec) {
+	if s != nil {
+		n := size(v, c)
+		s.handle(&stats.InPayload{Client: s.client, Payload: v, Length: n, CompressedLength: n, WireLength: n + messageHeader, RecvTime: time.Now()})
+	}
+}
+
+// end tells that the call is over.
+func (s *callStats) end(err error, trailer metadata.MD) {
+	if s != nil {
+		s.handle(&stats.End{Client: s.client, BeginTime: s.begin, EndTime: time.Now(), Trailer: trailer, Error: err})
+	}
+}
+
+// messageHeader is the length of gRPC's message header, which stats count.
+const messageHeader = 5
+
+// startStats tells the server's stats handler that a call came in.
+func (c *serverCall) startStats(h stats.Handler) {
+	ctx := h.TagRPC(c.ctx, &stats.RPCTagInfo{FullMethodName: c.open.Method})
+	c.ctx = ctx
+	p := c.conn.peer
+	c.stats = &callStats{handler: h, ctx: ctx, begin: time.Now()}
+	c.stats.handle(&stats.InHeader{
+		FullMethod:  c.open.Method,
+		RemoteAddr:  p.Addr,
+		LocalAddr:   p.LocalAddr,
+		Compression: c.open.Encoding,
+		Header:      c.incomingMetadata().Copy(),
+	})
+}
+
+// beginStats tells that a handler was found.
+func (c *serverCall) beginStats() {
+	if s := c.stats; s != nil {
+		s.handle(&stats.Begin{BeginTime: s.begin, IsClientStream: c.method.clientStreams(), IsServerStream: c.method.serverStreams()})
+	}
+}
+
+func (c *serverCall) headerStats(h metadata.MD) {
+	if s := c.stats; s != nil {
+		s.handle(&stats.OutHeader{Header: h.Copy(), Compression: c.open.Encoding})
+	}
+}
+
+func (c *serverCall) trailerStats(t metadata.MD) {
+	if s := c.stats; s != nil {
+		s.handle(&stats.OutTrailer{Trailer: t.Copy()})
+	}
+}
+
+// newClientStats tells the client's stats handler that a call begins. It
+// returns nil without a handler.
+func (c *Client) newClientStats(ctx context.Context, method string, ci *callInfo, clientStreams, serverStreams bool) *callStats {
+	h := c.stats
+	if h == nil {
+		return nil
+	}
+	s := &callStats{handler: h, client: true, begin: time.Now()}
+	s.ctx = h.TagRPC(ctx, &stats.RPCTagInfo{FullMethodName: method, FailFast: !ci.waitForReady})
+	s.handle(&stats.Begin{
+		Client:         true,
+		BeginTime:      s.begin,
+		FailFast:       !ci.waitForReady,
+		IsClientStream: clientStreams,
+		IsServerStream: serverStreams,
+	})
+	return s
+}
+
+// outHeader tells that the request's header was sent.
+func (s *callStats) outHeader(o *link.Open, remote, local net.Addr) {
+	if s != nil {
+		s.handle(&stats.OutHeader{
+			Client:      true,
+			FullMethod:  o.Method,
+			RemoteAddr:  remote,
+			LocalAddr:   local,
+			Compression: o.Encoding,
+			Header:      o.Metadata.Copy(),
+			Authority:   o.Authority,
+		})
+	}
+}
+
+// inHeader and inTrailer tell of the response's header and trailer.
+func (s *callStats) inHeader(md metadata.MD) {
+	if s != nil {
+		s.handle(&stats.InHeader{Client: true, Header: md.Copy()})
+	}
+}
+
+func (s *callStats) inTrailer(md metadata.MD) {
+	if s != nil {
+		s.handle(&stats.InTrailer{Client: true, Trailer: md.Copy()})
+	}
+}

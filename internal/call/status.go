@@ -1,0 +1,104 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// statusOf returns the status that a handler's error becomes: its own, that of
+// a context's error, or Unknown. It is nil for nil.
+func statusOf(err error) *status.Status {
+	if err == nil {
+		return nil
+	}
+	st, ok := status.FromError(err)
+	if !ok {
+		st = status.FromContextError(err)
+	}
+	return st
+}
+
+// asSent returns st as it arrives at a peer: with valid UTF-8, and nil for OK.
+// Details do not survive beside a message that protobuf cannot carry.
+func asSent(st *status.Status) *status.Status {
+	if st == nil || st.Code() == codes.OK {
+		return nil
+	}
+	if msg := st.Message(); !utf8.ValidString(msg) {
+		return status.New(st.Code(), replaceInvalid(msg))
+	}
+	return st
+}
+
+// replaceInvalid puts U+FFFD in place of each byte that is not part of valid
+// UTF-8.
+func replaceInvalid(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// contextError returns err as one of context's own two errors.
+func contextError(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return context.DeadlineExceeded
+	}
+	return context.Canceled
+}
+
+// contextStatus is what a call reports when its own context is done.
+func contextStatus(err error) error {
+	return status.FromContextError(contextError(err)).Err()
+}
+
+// sendStatus is what a sender gets for a message that cannot be encoded.
+func sendStatus(e *link.SendError) error {
+	return status.Error(codes.Internal, fmt.Sprintf("grpc: error while marshaling: %v", e.Err))
+}
+
+// recvStatus is what a receiver gets for a message that it cannot take.
+func recvStatus(e *link.RecvError) error {
+	if e.Err == nil {
+		return status.Errorf(codes.ResourceExhausted, "grpc: received message larger than max (%d vs. %d)", e.Size, e.Limit)
+	}
+	return status.Errorf(codes.Internal, "grpc: failed to unmarshal the received message: %v", e.Err)
+}
+
+// linkStatus turns what a session or stream reports into a status error.
+func linkStatus(err error) error {
+	var send *link.SendError
+	var recv *link.RecvError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &send):
+		return sendStatus(send)
+	case errors.As(err, &recv):
+		return recvStatus(recv)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return contextStatus(err)
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return status.Error(codes.Unavailable, err.Error())
+}
+
+// unprocessed is an error that says the peer never saw the call.
+type unprocessed struct{ error }
+
+func (u unprocessed) Unwrap() []error { return []error{u.error, link.ErrUnprocessed} }
+
+func refused(format string, args ...any) error {
+	return unprocessed{status.Errorf(codes.Unavailable, format, args...)}
+}

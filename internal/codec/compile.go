@@ -1,0 +1,238 @@
+package codec
+
+import (
+	"reflect"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// compile returns the program for the Go type t, and adds it and those of the
+// messages it refers to to done.
+//
+// What it understands are the structs that protoc-gen-go generates for its
+// open API. Anything else it does not recognize makes the program foreign.
+func compile(done map[reflect.Type]*program, t reflect.Type) *program {
+	if p := done[t]; p != nil {
+		return p
+	}
+	p := &program{foreign: true}
+	done[t] = p
+	l, ok := layoutOf(t)
+	if !ok {
+		return p
+	}
+	p.goType = l.goType
+	p.ext, p.unknown = l.ext, l.unknown
+	p.known = l.known()
+
+	// Messages may refer to themselves: p is in use from here on, and becomes
+	// foreign again if a field is not recognized.
+	p.foreign = false
+	fields := l.desc.Fields()
+	for i := range fields.Len() {
+		fd := fields.Get(i)
+		if od := fd.ContainingOneof(); od != nil && !od.IsSynthetic() {
+			continue
+		}
+		sf, ok := l.fields[fd.Number()]
+		if !ok {
+			return p.giveUp()
+		}
+		o, ok := compileField(done, fd, sf.Type, false)
+		if !ok {
+			return p.giveUp()
+		}
+		o.off = sf.Offset
+		p.requires = p.requires || o.required
+		p.ops = append(p.ops, o)
+	}
+	oneofs := l.desc.Oneofs()
+	for i := range oneofs.Len() {
+		od := oneofs.Get(i)
+		if od.IsSynthetic() {
+			continue
+		}
+		sf, ok := l.oneofs[od.Name()]
+		if !ok {
+			return p.giveUp()
+		}
+		c, ok := compileOneof(done, l, od, sf)
+		if !ok {
+			return p.giveUp()
+		}
+		p.ops = append(p.ops, op{code: opOneof, oneof: c, off: sf.Offset})
+	}
+	return p
+}
+
+func (p *program) giveUp() *program {
+	p.foreign = true
+	p.ops = nil
+	return p
+}
+
+// compileOneof returns what copies the oneof od, the field sf of l.
+func compileOneof(done map[reflect.Type]*program, l layout, od protoreflect.OneofDescriptor, sf reflect.StructField) (*oneof, bool) {
+	c := new(oneof)
+	for i := range od.Fields().Len() {
+		fd := od.Fields().Get(i)
+		// Setting the field shows which wrapper is its.
+		m := reflect.New(l.goType)
+		r := m.Interface().(proto.Message).ProtoReflect()
+		r.Set(fd, r.NewField(fd))
+		v := m.Elem().FieldByIndex(sf.Index)
+		if v.Kind() != reflect.Interface || v.NumMethod() == 0 || v.IsNil() {
+			return nil, false
+		}
+		t := v.Elem().Type()
+		if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct || t.Elem().NumField() != 1 {
+			return nil, false
+		}
+		o, ok := compileField(done, fd, t.Elem().Field(0).Type, true)
+		if !ok {
+			return nil, false
+		}
+		c.wrappers = append(c.wrappers, wrapper{
+			tab:     tabOf(v),
+			program: &program{goType: t.Elem(), ops: []op{o}},
+		})
+	}
+	return c, true
+}
+
+// compileField returns what copies a field of the Go type t. If always is
+// true the field counts as set whatever it is.
+func compileField(done map[reflect.Type]*program, fd protoreflect.FieldDescriptor, t reflect.Type, always bool) (op, bool) {
+	if fd.IsMap() {
+		return compileMap(done, fd, t)
+	}
+	o := op{
+		required: fd.Cardinality() == protoreflect.Required,
+		always:   always,
+		tag:      uint8(protowire.SizeTag(fd.Number())),
+	}
+	if fd.Kind() == protoreflect.GroupKind {
+		o.tag *= 2
+	}
+	list := fd.IsList()
+	presence := fd.HasPresence() && !always
+	k, ok := kinds[fd.Kind()]
+	if !ok {
+		return op{}, false
+	}
+	elem := t
+	switch {
+	case list:
+		if t.Kind() != reflect.Slice {
+			return op{}, false
+		}
+		elem = t.Elem()
+	case presence && k.pointer:
+		if t.Kind() != reflect.Pointer {
+			return op{}, false
+		}
+		elem = t.Elem()
+	}
+	if elem.Kind() != k.goKind {
+		return op{}, false
+	}
+	switch {
+	case list:
+		o.code = k.list
+	case presence && k.pointer:
+		o.code = k.optional
+	case fd.Kind() == protoreflect.BytesKind && (presence || always):
+		o.code = opPresenceBytes
+	default:
+		o.code = k.code
+	}
+	switch k.goKind {
+	case reflect.Pointer:
+		if elem.Elem().Kind() != reflect.Struct {
+			return op{}, false
+		}
+		o.sub = compile(done, elem)
+	case reflect.Slice:
+		if elem.Elem().Kind() != reflect.Uint8 {
+			return op{}, false
+		}
+	case reflect.String:
+		o.utf8 = enforcesUTF8(fd)
+	default:
+		o.max = k.max
+		if !list || !fd.IsPacked() {
+			o.max += o.tag
+		}
+	}
+	return o, true
+}
+
+// compileMap returns what copies a map field of the Go type t.
+func compileMap(done map[reflect.Type]*program, fd protoreflect.FieldDescriptor, t reflect.Type) (op, bool) {
+	if t.Kind() != reflect.Map {
+		return op{}, false
+	}
+	key, ok := compileField(done, fd.MapKey(), t.Key(), true)
+	if !ok {
+		return op{}, false
+	}
+	value, ok := compileField(done, fd.MapValue(), t.Elem(), true)
+	if !ok {
+		return op{}, false
+	}
+	return op{code: opMap, entries: &mapEntries{
+		goType: t,
+		key:    key,
+		value:  value,
+		tag:    protowire.SizeTag(fd.Number()),
+		typed:  typedMaps[t],
+	}}, true
+}
+
+// A kind is how fields of a protobuf kind are represented and copied.
+type kind struct {
+	goKind   reflect.Kind // of a single value
+	max      uint8        // most bytes of an encoded scalar
+	pointer  bool         // a pointer to the value tells whether the field is set
+	code     opcode
+	optional opcode
+	list     opcode
+}
+
+var kinds = func() map[protoreflect.Kind]kind {
+	kind32 := func(k reflect.Kind, max uint8) kind { return kind{k, max, true, op32, op32Ptr, op32s} }
+	kind64 := func(k reflect.Kind, max uint8) kind { return kind{k, max, true, op64, op64Ptr, op64s} }
+	message := kind{reflect.Pointer, 0, false, opMessage, opMessage, opMessages}
+	return map[protoreflect.Kind]kind{
+		protoreflect.BoolKind:     {reflect.Bool, 1, true, opBool, opBoolPtr, opBools},
+		protoreflect.EnumKind:     kind32(reflect.Int32, 10),
+		protoreflect.Int32Kind:    kind32(reflect.Int32, 10),
+		protoreflect.Sint32Kind:   kind32(reflect.Int32, 5),
+		protoreflect.Uint32Kind:   kind32(reflect.Uint32, 5),
+		protoreflect.Sfixed32Kind: kind32(reflect.Int32, 4),
+		protoreflect.Fixed32Kind:  kind32(reflect.Uint32, 4),
+		protoreflect.FloatKind:    kind32(reflect.Float32, 4),
+		protoreflect.Int64Kind:    kind64(reflect.Int64, 10),
+		protoreflect.Sint64Kind:   kind64(reflect.Int64, 10),
+		protoreflect.Uint64Kind:   kind64(reflect.Uint64, 10),
+		protoreflect.Sfixed64Kind: kind64(reflect.Int64, 8),
+		protoreflect.Fixed64Kind:  kind64(reflect.Uint64, 8),
+		protoreflect.DoubleKind:   kind64(reflect.Float64, 8),
+		protoreflect.StringKind:   {reflect.String, 0, true, opString, opStringPtr, opStrings},
+		protoreflect.BytesKind:    {reflect.Slice, 0, false, opBytes, opPresenceBytes, opByteses},
+		protoreflect.MessageKind:  message,
+		protoreflect.GroupKind:    message,
+	}
+}()
+
+// enforcesUTF8 reports whether marshalling validates the strings of fd.
+func enforcesUTF8(fd protoreflect.FieldDescriptor) bool {
+	if fd.Syntax() == protoreflect.Editions {
+		if fd, ok := fd.(interface{ EnforceUTF8() bool }); ok {
+			return fd.EnforceUTF8()
+		}
+	}
+	return fd.Syntax() == protoreflect.Proto3
+}

@@ -1,0 +1,103 @@
+package codec
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// through returns what src becomes by way of bytes, and whether it is
+// marshalling that failed or unmarshalling.
+func through(src proto.Message) (dst proto.Message, marshal, unmarshal error) {
+	b, err := Proto().Append(nil, src)
+	if err != nil {
+		return nil, err, nil
+	}
+	dst = src.ProtoReflect().Type().New().Interface()
+	if err := Proto().Decode(mem.BufferSlice{mem.SliceBuffer(b)}, dst); err != nil {
+		return nil, nil, err
+	}
+	return dst, nil, nil
+}
+
+// check copies src into dst and reports how that falls short of the contract.
+// It destroys src.
+func check(dst, src proto.Message) error {
+	want, marshalErr, unmarshalErr := through(src)
+	size := proto.Size(src)
+	before := fmt.Sprintf("%#v", dst)
+	bound, ok, err := Proto().Copy(dst, src)
+	switch {
+	case marshalErr != nil:
+		// Which error it is depends on the order of maps.
+		if ok || err == nil && !needsBytes(src.ProtoReflect()) {
+			return fmt.Errorf("Copy = %v, %v; marshalling says %v", ok, err, marshalErr)
+		}
+	case err != nil:
+		return fmt.Errorf("Copy = %v, %v; marshalling succeeds", ok, err)
+	case unmarshalErr != nil:
+		if ok {
+			return fmt.Errorf("Copy succeeds; unmarshalling says %v", unmarshalErr)
+		}
+	case !ok:
+		if !needsBytes(src.ProtoReflect()) {
+			return fmt.Errorf("Copy goes through bytes for no reason")
+		}
+	default:
+		if bound < size {
+			return fmt.Errorf("bound is %d, size is %d", bound, size)
+		}
+		if !proto.Equal(dst, want) {
+			return fmt.Errorf("copy is\n%v, want\n%v", dst, want)
+		}
+		if d := diff(dst, want); d != "" {
+			return fmt.Errorf("copy differs in memory: %s", d)
+		}
+		scramble(src)
+		if d := diff(dst, want); d != "" {
+			return fmt.Errorf("copy shares memory: %s", d)
+		}
+		return nil
+	}
+	if after := fmt.Sprintf("%#v", dst); before != after {
+		return fmt.Errorf("Copy failed and changed dst")
+	}
+	return nil
+}
+
+// needsBytes reports whether m has something that Copy does not copy.
+func needsBytes(m protoreflect.Message) bool {
+	if len(m.GetUnknown()) > 0 || programOf(m.Interface()).foreign {
+		return true
+	}
+	md := m.Descriptor()
+	for i := range md.RequiredNumbers().Len() {
+		// Marshalling overlooks some, in types that refer to themselves.
+		if !m.Has(md.Fields().ByNumber(md.RequiredNumbers().Get(i))) {
+			return true
+		}
+	}
+	found := false
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case fd.IsExtension():
+			found = true
+		case fd.IsMap() && fd.MapValue().Message() != nil:
+			v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
+				found = needsBytes(v.Message())
+				return !found
+			})
+		case fd.IsMap() || fd.Message() == nil:
+		case fd.IsList():
+			for i := range v.List().Len() {
+				found = found || needsBytes(v.List().Get(i).Message())
+			}
+		default:
+			found = needsBytes(v.Message())
+		}
+		return !found
+	})
+	return found
+}

@@ -1,0 +1,122 @@
+package codec
+
+import (
+	"reflect"
+	"strings"
+
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+)
+
+// Get returns the codec registered with grpc-go for a content-subtype; the
+// empty content-subtype is "proto".
+func Get(contentSubtype string) (Codec, bool) {
+	name := strings.ToLower(contentSubtype)
+	if name == "" {
+		name = proto.Name
+	}
+	if c := encoding.GetCodec(name); c != nil {
+		return WrapV1(c), true
+	}
+	if c := encoding.GetCodecV2(name); c != nil {
+		return WrapV2(c), true
+	}
+	return nil, false
+}
+
+// WrapV2 returns c as a Codec. The codec that grpc-go registers for protobuf
+// becomes [Proto]; all others copy through bytes.
+func WrapV2(c encoding.CodecV2) Codec {
+	if isGRPCProto(c) {
+		return Proto()
+	}
+	if !reflect.ValueOf(c).Comparable() {
+		return &v2Codec{c}
+	}
+	return v2Codec{c}
+}
+
+// WrapV1 returns c as a Codec that copies through bytes.
+func WrapV1(c encoding.Codec) Codec {
+	if !reflect.ValueOf(c).Comparable() {
+		return &v1Codec{c}
+	}
+	return v1Codec{c}
+}
+
+// isGRPCProto reports whether c is of the package google.golang.org/grpc/encoding/proto,
+// which does not export its codec.
+func isGRPCProto(c encoding.CodecV2) bool {
+	t := reflect.TypeOf(c)
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t.PkgPath() == "google.golang.org/grpc/encoding/proto"
+}
+
+// v2Codec is an encoding.CodecV2 as a Codec. It is used as a value, so that
+// wrappers of equal codecs are equal, unless the codec is not comparable.
+type v2Codec struct{ encoding.CodecV2 }
+
+func (c v2Codec) Size(v any) (int, error) {
+	if v == nil {
+		return 0, nil
+	}
+	data, err := c.Marshal(v)
+	if err != nil {
+		return 0, err
+	}
+	defer data.Free()
+	return data.Len(), nil
+}
+
+func (c v2Codec) Append(b []byte, v any) ([]byte, error) {
+	if v == nil {
+		return b, nil
+	}
+	data, err := c.Marshal(v)
+	if err != nil {
+		return b, err
+	}
+	defer data.Free()
+	for _, buf := range data {
+		b = append(b, buf.ReadOnlyData()...)
+	}
+	return b, nil
+}
+
+func (c v2Codec) Decode(data mem.BufferSlice, v any) error { return c.Unmarshal(data, v) }
+func (c v2Codec) Copy(dst, src any) (int, bool, error)     { return 0, false, nil }
+func (c v2Codec) New(src any) any                          { return nil }
+func (c v2Codec) Move(dst, src any) bool                   { return false }
+
+// v1Codec is an encoding.Codec as a Codec. It is used as v2Codec is.
+type v1Codec struct{ encoding.Codec }
+
+func (c v1Codec) Size(v any) (int, error) {
+	if v == nil {
+		return 0, nil
+	}
+	data, err := c.Marshal(v)
+	return len(data), err
+}
+
+func (c v1Codec) Append(b []byte, v any) ([]byte, error) {
+	if v == nil {
+		return b, nil
+	}
+	data, err := c.Marshal(v)
+	if err != nil {
+		return b, err
+	}
+	return append(b, data...), nil
+}
+
+func (c v1Codec) Decode(data mem.BufferSlice, v any) error {
+	return c.Unmarshal(data.Materialize(), v)
+}
+
+func (c v1Codec) Copy(dst, src any) (int, bool, error) { return 0, false, nil }
+func (c v1Codec) New(src any) any                      { return nil }
+func (c v1Codec) Move(dst, src any) bool               { return false }

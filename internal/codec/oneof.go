@@ -1,0 +1,28 @@
+package codec
+
+import "unsafe"
+
+// A oneof copies a oneof field, whose Go type is an interface that holds a
+// pointer to one of several wrapper structs.
+type oneof struct {
+	wrappers []wrapper
+}
+
+// A wrapper is a program for a struct of one field that is always set.
+type wrapper struct {
+	tab unsafe.Pointer // as it is in an iface that holds a pointer to the struct
+	*program
+}
+
+// clone returns a copy of v, which holds a non-nil pointer.
+func (o *oneof) clone(v iface, depth int) (w iface, bound int, f *failure) {
+	for i := range o.wrappers {
+		p := &o.wrappers[i]
+		if p.tab == v.tab {
+			w = iface{v.tab, alloc(p.goType)}
+			bound, f = p.copy(w.data, v.data, depth)
+			return w, bound, f
+		}
+	}
+	return iface{}, 0, throughBytes
+}

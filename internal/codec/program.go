@@ -1,0 +1,327 @@
+package codec
+
+import (
+	"reflect"
+	"sync"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+// maxDepth is how deep messages may nest for decoding to accept them.
+const maxDepth = protowire.DefaultRecursionLimit
+
+// A program copies the messages of one Go type. While it copies it finds out
+// whether the copy is what marshalling and unmarshalling would have made.
+//
+// Copying writes only what is not zero, so its destination has to be zero.
+type program struct {
+	goType   reflect.Type // the struct
+	foreign  bool         // the struct is not known well enough to be copied
+	requires bool         // the message itself has required fields
+	ops      []op
+	ext      uintptr // offset of the extension fields, or 0
+	unknown  uintptr // offset of the unknown fields, or 0
+	known    fieldRanges
+
+	shells sync.Pool // of any, each an empty message
+}
+
+// An op copies one field, or one oneof.
+type op struct {
+	code     opcode
+	utf8     bool  // strings have to be valid UTF-8
+	required bool  // the field has to be set
+	always   bool  // the field is set whatever its value is
+	tag      uint8 // bytes that tags add to the encoding of a value
+	max      uint8 // most bytes that a scalar is encoded in, with its tag if it has one of its own
+	off      uintptr
+	sub      *program // of messages
+	oneof    *oneof
+	entries  *mapEntries
+}
+
+type opcode uint8
+
+// The opcodes are named for the memory of the field.
+const (
+	opBool opcode = iota
+	op32
+	op64
+	opBoolPtr
+	op32Ptr
+	op64Ptr
+	opString
+	opStringPtr
+	opBytes         // set if not empty
+	opPresenceBytes // set if not nil
+	opBools
+	op32s
+	op64s
+	opStrings
+	opByteses
+	opMessage
+	opMessages
+	opOneof
+	opMap
+)
+
+// A failure is why a program did not copy a message. It is compared by identity.
+type failure struct {
+	// path is the messages from the first that nests too deeply outwards.
+	path []ptr
+}
+
+var (
+	// throughBytes means that the message has to be marshalled.
+	throughBytes = new(failure)
+	// refused means that marshalling would fail.
+	refused = new(failure)
+)
+
+// within adds the message that f happened in to f's path.
+func (f *failure) within(m ptr) *failure {
+	if f.path != nil {
+		f.path = append(f.path, m)
+	}
+	return f
+}
+
+// cyclic reports whether a message on f's path contains itself.
+func (f *failure) cyclic() bool {
+	seen := make(map[ptr]bool, len(f.path))
+	for _, m := range f.path {
+		if seen[m] {
+			return true
+		}
+		seen[m] = true
+	}
+	return false
+}
+
+func tooDeep(m ptr) *failure { return &failure{path: []ptr{m}} }
+
+func (p *program) newMessage() any { return reflect.New(p.goType).Interface() }
+
+// replace makes dst a copy of src, whatever dst is. If it fails it leaves dst
+// alone. Both are not nil.
+func (p *program) replace(dst, src any) (bound int, f *failure) {
+	if dataOf(dst).zero(p.goType.Size()) {
+		bound, f = p.copy(dataOf(dst), dataOf(src), maxDepth-1)
+		if f != nil {
+			proto.Reset(dst.(proto.Message))
+		}
+		return bound, f
+	}
+	shell := p.shells.Get()
+	if shell == nil {
+		shell = p.newMessage()
+	}
+	bound, f = p.copy(dataOf(shell), dataOf(src), maxDepth-1)
+	if f == nil {
+		move(dst, shell)
+		p.shells.Put(shell)
+	}
+	return bound, f
+}
+
+// move moves the contents of src to dst, which are messages of the same type.
+func move(dst, src any) {
+	s := reflect.ValueOf(src).Elem()
+	reflect.ValueOf(dst).Elem().Set(s)
+	s.SetZero()
+	// A message that was reflected on has to stay reflectable for those who
+	// hold its protoreflect.Message, and the move may have taken that away.
+	dst.(proto.Message).ProtoReflect()
+}
+
+// clone returns a copy of src, which is an empty message if src is nil.
+func (p *program) clone(src ptr, depth int) (dst ptr, bound int, f *failure) {
+	if p.foreign {
+		return ptr{}, 0, throughBytes
+	}
+	if depth == 0 {
+		return ptr{}, 0, tooDeep(src)
+	}
+	if src.isNil() {
+		if p.requires {
+			return ptr{}, 0, refused
+		}
+		return alloc(p.goType), 0, nil
+	}
+	dst = alloc(p.goType)
+	bound, f = p.copy(dst, src, depth-1)
+	return dst, bound, f
+}
+
+// copy copies src to dst, which is zero. Messages within src may nest depth deep.
+func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
+	for i := range p.ops {
+		o := &p.ops[i]
+		d, s := dst.at(o.off), src.at(o.off)
+		switch o.code {
+		case opBool:
+			if v := *s.bool(); v || o.always {
+				*d.bool() = v
+				bound += int(o.max)
+			}
+		case op32:
+			if v := *s.bits32(); v != 0 || o.always {
+				*d.bits32() = v
+				bound += int(o.max)
+			}
+		case op64:
+			if v := *s.bits64(); v != 0 || o.always {
+				*d.bits64() = v
+				bound += int(o.max)
+			}
+		case opBoolPtr:
+			if v := *s.boolPtr(); v != nil {
+				*d.boolPtr() = new(*v)
+				bound += int(o.max)
+			} else if o.required {
+				return 0, refused
+			}
+		case op32Ptr:
+			if v := *s.bits32Ptr(); v != nil {
+				*d.bits32Ptr() = new(*v)
+				bound += int(o.max)
+			} else if o.required {
+				return 0, refused
+			}
+		case op64Ptr:
+			if v := *s.bits64Ptr(); v != nil {
+				*d.bits64Ptr() = new(*v)
+				bound += int(o.max)
+			} else if o.required {
+				return 0, refused
+			}
+		case opString:
+			if v := *s.string(); v != "" || o.always {
+				if o.utf8 && !utf8.ValidString(v) {
+					return 0, refused
+				}
+				*d.string() = v
+				bound += o.sizeBytes(len(v))
+			}
+		case opStringPtr:
+			if v := *s.stringPtr(); v != nil {
+				if o.utf8 && !utf8.ValidString(*v) {
+					return 0, refused
+				}
+				*d.stringPtr() = new(*v)
+				bound += o.sizeBytes(len(*v))
+			} else if o.required {
+				return 0, refused
+			}
+		case opBytes:
+			if v := *s.bytes(); len(v) > 0 {
+				*d.bytes() = append([]byte(nil), v...)
+				bound += o.sizeBytes(len(v))
+			}
+		case opPresenceBytes:
+			if v := *s.bytes(); v != nil || o.always {
+				*d.bytes() = append([]byte{}, v...)
+				bound += o.sizeBytes(len(v))
+			} else if o.required {
+				return 0, refused
+			}
+		case opBools:
+			if v := *s.boolSlice(); len(v) > 0 {
+				*d.boolSlice() = append([]bool(nil), v...)
+				bound += o.sizeList(len(v))
+			}
+		case op32s:
+			if v := *s.bits32Slice(); len(v) > 0 {
+				*d.bits32Slice() = append([]uint32(nil), v...)
+				bound += o.sizeList(len(v))
+			}
+		case op64s:
+			if v := *s.bits64Slice(); len(v) > 0 {
+				*d.bits64Slice() = append([]uint64(nil), v...)
+				bound += o.sizeList(len(v))
+			}
+		case opStrings:
+			if v := *s.stringSlice(); len(v) > 0 {
+				for _, e := range v {
+					if o.utf8 && !utf8.ValidString(e) {
+						return 0, refused
+					}
+					bound += o.sizeBytes(len(e))
+				}
+				*d.stringSlice() = append([]string(nil), v...)
+			}
+		case opByteses:
+			if v := *s.bytesSlice(); len(v) > 0 {
+				list := make([][]byte, len(v))
+				for i, e := range v {
+					list[i] = append([]byte{}, e...)
+					bound += o.sizeBytes(len(e))
+				}
+				*d.bytesSlice() = list
+			}
+		case opMessage:
+			v := *s.message()
+			if v.isNil() && !o.always {
+				if o.required {
+					return 0, refused
+				}
+				continue
+			}
+			m, n, f := o.sub.clone(v, depth)
+			if f != nil {
+				return 0, f.within(src)
+			}
+			*d.message() = m
+			bound += o.sizeBytes(n)
+		case opMessages:
+			if v := *s.messageSlice(); len(v) > 0 {
+				list := make([]ptr, len(v))
+				for i, e := range v {
+					m, n, f := o.sub.clone(e, depth)
+					if f != nil {
+						return 0, f.within(src)
+					}
+					list[i] = m
+					bound += o.sizeBytes(n)
+				}
+				*d.messageSlice() = list
+			}
+		case opOneof:
+			if v := *s.iface(); !v.data.isNil() {
+				w, n, f := o.oneof.clone(v, depth)
+				if f != nil {
+					return 0, f.within(src)
+				}
+				*d.iface() = w
+				bound += n
+			}
+		case opMap:
+			n, f := o.entries.copy(d, s, depth)
+			if f != nil {
+				return 0, f.within(src)
+			}
+			bound += n
+		}
+	}
+	if p.ext != 0 && len(*src.at(p.ext).extensions()) > 0 {
+		return 0, throughBytes
+	}
+	if p.unknown != 0 {
+		if v := *src.at(p.unknown).bytes(); len(v) > 0 {
+			if !p.known.excludes(v) {
+				return 0, throughBytes
+			}
+			*dst.at(p.unknown).bytes() = append([]byte(nil), v...)
+			bound += len(v)
+		}
+	}
+	return bound, nil
+}
+
+// sizeBytes is the size of n bytes with their length and the field's tags.
+func (o *op) sizeBytes(n int) int { return int(o.tag) + protowire.SizeBytes(n) }
+
+// sizeList bounds the size of n scalars, packed or not.
+func (o *op) sizeList(n int) int { return o.sizeBytes(n * int(o.max)) }

@@ -1,0 +1,154 @@
+package codec
+
+import (
+	"errors"
+	"fmt"
+
+	grpcproto "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
+)
+
+// Proto returns the codec that stands for grpc-go's "proto" codec.
+func Proto() Codec { return protoCodec{} }
+
+// protoCodec accepts, refuses and makes what google.golang.org/grpc/encoding/proto does.
+type protoCodec struct{}
+
+// errCyclic is the one refusal that is not also protobuf's, which marshals a
+// message that contains itself until the stack overflows.
+var errCyclic = errors.New("proto: message contains itself")
+
+func (protoCodec) Name() string { return grpcproto.Name }
+
+func (protoCodec) Size(v any) (int, error) {
+	if v == nil {
+		return 0, nil
+	}
+	m, err := marshalable(v)
+	if err != nil {
+		return 0, err
+	}
+	return proto.Size(m), nil
+}
+
+func (protoCodec) Append(b []byte, v any) ([]byte, error) {
+	if v == nil {
+		return b, nil
+	}
+	m, err := marshalable(v)
+	if err != nil {
+		return b, err
+	}
+	return proto.MarshalOptions{}.MarshalAppend(b, m)
+}
+
+func (protoCodec) Decode(data mem.BufferSlice, v any) error {
+	m := messageOf(v)
+	if m == nil {
+		return fmt.Errorf("failed to unmarshal, message is %T, want proto.Message", v)
+	}
+	if !m.ProtoReflect().IsValid() {
+		return fmt.Errorf("failed to unmarshal, message is a nil %T", v)
+	}
+	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer buf.Free()
+	return proto.Unmarshal(buf.ReadOnlyData(), m)
+}
+
+func (c protoCodec) Copy(dst, src any) (bound int, ok bool, err error) {
+	if src == nil {
+		return 0, copyEmpty(dst), nil
+	}
+	p := programOfBoth(dst, src)
+	if p == nil || dataOf(dst).isNil() {
+		return 0, false, nil
+	}
+	var f *failure
+	switch {
+	case !dataOf(src).isNil():
+		bound, f = p.replace(dst, src)
+	case p.requires:
+		f = refused
+	default:
+		proto.Reset(dst.(proto.Message))
+	}
+	switch {
+	case f == nil:
+		return bound, true, nil
+	case f == refused:
+		// Marshalling says what it refuses, and has the last word on whether:
+		// protobuf-go overlooks required fields in some recursive types.
+		_, err := c.Append(nil, src)
+		return 0, false, err
+	case f.cyclic():
+		return 0, false, errCyclic
+	default:
+		return 0, false, nil
+	}
+}
+
+func (protoCodec) New(src any) any {
+	if src == nil {
+		return nil
+	}
+	p := programOf(src)
+	if p.foreign {
+		return nil
+	}
+	return p.newMessage()
+}
+
+func (protoCodec) Move(dst, src any) bool {
+	if programOfBoth(dst, src) == nil || dataOf(dst).isNil() || dataOf(src).isNil() {
+		return false
+	}
+	if dataOf(dst) != dataOf(src) {
+		move(dst, src)
+	}
+	return true
+}
+
+// copyEmpty makes dst empty and reports whether it could: that an empty
+// message lacks required fields is for decoding to say.
+func copyEmpty(dst any) bool {
+	p := programOfBoth(dst, dst)
+	if p == nil || p.requires || dataOf(dst).isNil() {
+		return false
+	}
+	proto.Reset(dst.(proto.Message))
+	return true
+}
+
+// programOfBoth returns the program for dst and src, or nil if they are not of
+// one Go type that can be copied.
+func programOfBoth(dst, src any) *program {
+	if src == nil || typeOf(dst) != typeOf(src) {
+		return nil
+	}
+	p := programOf(src)
+	if p.foreign {
+		return nil
+	}
+	return p
+}
+
+func marshalable(v any) (proto.Message, error) {
+	m := messageOf(v)
+	if m == nil {
+		return nil, fmt.Errorf("proto: failed to marshal, message is %T, want proto.Message", v)
+	}
+	return m, nil
+}
+
+// messageOf returns v as grpc-go's codec does, or nil if v is not a message.
+func messageOf(v any) proto.Message {
+	switch v := v.(type) {
+	case protoadapt.MessageV1:
+		return protoadapt.MessageV2Of(v)
+	case protoadapt.MessageV2:
+		return v
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+// Package house keeps the project's house in order: which package may import
+// which is a table here, and a test compares it with the code.
+package house
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Module is the path of the core module.
+const Module = "github.com/nearcall/nearcall"
+
+// A Rule says what the packages that match Pkg may import of this module.
+// Patterns are as path.Match has them, without the module's path; "." is the
+// root package, and a pattern that ends in "/..." matches what lies below, too.
+type Rule struct {
+	Pkg string
+	May []string
+	Not []string // exceptions from May
+}
+
+// Imports is the table. The first rule that matches a package counts; a package
+// that none matches is a mistake. It speaks of what ships: tests import what
+// they like.
+var Imports = []Rule{
+	{Pkg: "internal/wait"},
+	{Pkg: "internal/leak"},
+	{Pkg: "internal/house"},
+	{Pkg: "internal/link", May: []string{"internal/wait"}},
+	{Pkg: "internal/hook", May: []string{"internal/link"}},
+	{Pkg: "internal/codec/...", May: []string{"internal/link"}},
+	{Pkg: "internal/call", May: []string{"internal/codec", "internal/link", "internal/wait", "internal/hook"}},
+
+	// Transports know neither gRPC's rules nor one another.
+	{Pkg: "internal/transport/*", May: []string{"internal/link", "internal/wait", "internal/hook"}},
+
+	// The root package ties them together. The hostile transport is a test bed.
+	{Pkg: ".", May: []string{"internal/..."},
+		Not: []string{"internal/transport/hostile", "internal/leak", "internal/house"}},
+	{Pkg: "cmd/...", May: []string{".", "cmd/...", "examples/...", "internal/..."},
+		Not: []string{"internal/transport/hostile", "internal/leak", "internal/house"}},
+
+	// Examples use what users can use.
+	{Pkg: "examples/...", May: []string{".", "examples/..."}},
+}
+
+// Requires is what the core module may require: all that its users get.
+var Requires = []string{
+	"google.golang.org/grpc",
+	"google.golang.org/protobuf",
+	"golang.org/x/sys",
+}
+
+// Check returns what is wrong with pkg importing imported, or "". Both are full
+// import paths; imports of other modules are not its business.
+func Check(rules []Rule, pkg, imported string) string {
+	from, ok := local(pkg)
+	if !ok {
+		return ""
+	}
+	to, ok := local(imported)
+	if !ok {
+		return ""
+	}
+	for _, r := range rules {
+		if !match(r.Pkg, from) {
+			continue
+		}
+		if matchAny(r.May, to) && !matchAny(r.Not, to) {
+			return ""
+		}
+		return fmt.Sprintf("%s imports %s: the rule for %s has %s",
+			from, to, r.Pkg, r.allowed())
+	}
+	return fmt.Sprintf("%s imports %s: no rule speaks of %s; give it one", from, to, from)
+}
+
+func (r Rule) allowed() string {
+	if len(r.May) == 0 {
+		return "nothing"
+	}
+	s := strings.Join(r.May, ", ")
+	if len(r.Not) > 0 {
+		s += " but not " + strings.Join(r.Not, ", ")
+	}
+	return s
+}
+
+// CheckRequire returns what is wrong with a direct requirement of the module
+// path, or "".
+func CheckRequire(allowed []string, path string) string {
+	if slices.Contains(allowed, path) {
+		return ""
+	}
+	return fmt.Sprintf("go.mod requires %s: only %s may be required", path, strings.Join(allowed, ", "))
+}
+
+// local returns an import path without the module's; ok is false for those of
+// other modules.
+func local(importPath string) (pkg string, ok bool) {
+	if importPath == Module {
+		return ".", true
+	}
+	return strings.CutPrefix(importPath, Module+"/")
+}
+
+func matchAny(patterns []string, pkg string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return match(p, pkg) })
+}
+
+func match(pattern, pkg string) bool {
+	if below, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return pkg == below || strings.HasPrefix(pkg, below+"/")
+	}
+	ok, err := path.Match(pattern, pkg)
+	return ok && err == nil
+}

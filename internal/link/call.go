@@ -1,0 +1,249 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// ErrLeft is returned to the callee that touches a call whose caller has left.
+var ErrLeft = errors.New("link: the caller has left")
+
+// A Call is a unary call: one object for both sides in process, and the place
+// where they meet. The caller fills in the first group before Session.Call;
+// the second is valid for the caller once Session.Call returned nil.
+//
+// The callee reads and writes the caller's memory (the request, the reply, the
+// results) only inside a claim, which is refused once the caller has left. The
+// caller, before it returns with another reason, waits out a claim that is
+// held, never a handler. So nothing is read or written after Invoke returned.
+type Call struct {
+	Open
+	Request Message
+	Reply   Sink
+
+	// Room is memory that the caller's side brings along for the callee's, so
+	// that both live in one allocation. It is nil where they cannot.
+	Room any
+
+	Header     metadata.MD // nil: none was sent
+	Trailer    metadata.MD
+	Status     *status.Status // nil for OK
+	ReplyError error          // a *RecvError: the reply came but could not be taken
+	Replied    bool           // a reply came, and was taken unless ReplyError is set
+
+	caller context.Context
+	callee Callee
+	parker wait.Parker // the caller's; written before the waiting bit is set
+	reason error       // why the call was aborted; written before the aborted bit
+	state  atomic.Uint32
+}
+
+// A Callee is told that the caller of a Call has gone.
+type Callee interface {
+	Aborted(reason error)
+}
+
+const (
+	claimed  = 1 << iota // the callee is touching the caller's memory
+	leaving              // the caller leaves: no further claim
+	aborting             // somebody won the right to write reason
+	aborted              // reason is written: no further claim
+	ended                // the result is complete: no further claim
+
+	// waiting says that the caller parks. Whoever clears it, in the same step
+	// that changes something the caller waits for, leaves one token. So the
+	// caller's Parker holds no token while this bit was never set, and none
+	// when Wait returns.
+	waiting
+)
+
+const gone = leaving | aborting | aborted | ended
+
+// Start names the caller's context. Sessions call it first.
+func (c *Call) Start(caller context.Context) { c.caller = caller }
+
+// Caller returns the caller's own context, or nil where the call came over a
+// wire. The callee uses its deadline and its end, never its values.
+func (c *Call) Caller() context.Context { return c.caller }
+
+// SetCallee names who learns that the caller has gone. The Acceptor calls it
+// before Acceptor.Call returns and before it runs a handler.
+func (c *Call) SetCallee(callee Callee) { c.callee = callee }
+
+func (c *Call) claim() bool {
+	for {
+		s := c.state.Load()
+		if s&gone != 0 {
+			return false
+		}
+		if c.state.CompareAndSwap(s, s|claimed) {
+			return true
+		}
+	}
+}
+
+// release ends a claim, setting more bits with it, and wakes the caller when
+// the call ended or when the caller waits for the claim alone.
+func (c *Call) release(more uint32) {
+	for {
+		s := c.state.Load()
+		next := s&^claimed | more
+		wake := s&waiting != 0 && next&gone != 0
+		if wake {
+			next &^= waiting
+		}
+		if c.state.CompareAndSwap(s, next) {
+			if wake {
+				c.parker.Unpark()
+			}
+			return
+		}
+	}
+}
+
+// Take decodes the request into to. It returns ErrLeft when the caller has
+// gone, or the errors of Message.DecodeInto.
+func (c *Call) Take(to *Sink) error {
+	if !c.claim() {
+		return ErrLeft
+	}
+	err := c.Request.DecodeInto(to)
+	c.release(0)
+	return err
+}
+
+// RequestSize returns the size of the request's encoding in bytes.
+func (c *Call) RequestSize() (int, error) {
+	if !c.claim() {
+		return 0, ErrLeft
+	}
+	n, err := c.Request.Size()
+	c.release(0)
+	return n, err
+}
+
+// SendHeader delivers the header, of which c becomes the owner.
+func (c *Call) SendHeader(md metadata.MD) error {
+	if !c.claim() {
+		return ErrLeft
+	}
+	c.Header = md
+	c.release(0)
+	return nil
+}
+
+// SendReply fills the caller's reply with m. A *SendError means that m cannot
+// be encoded: the caller has seen nothing. What the caller cannot take is the
+// caller's affair, and no error here.
+func (c *Call) SendReply(m *Message) error {
+	if !c.claim() {
+		return ErrLeft
+	}
+	err := m.DecodeInto(&c.Reply)
+	var refused *RecvError
+	if errors.As(err, &refused) {
+		c.ReplyError, err = refused, nil
+	}
+	c.Replied = c.Replied || err == nil
+	c.release(0)
+	return err
+}
+
+// Finish ends the call for the caller. It returns ErrLeft when the caller has
+// gone before.
+func (c *Call) Finish(st *status.Status, trailer metadata.MD) error {
+	if !c.claim() {
+		return ErrLeft
+	}
+	c.Status, c.Trailer = st, trailer
+	c.release(ended)
+	return nil
+}
+
+// Abort ends the call for reason, unless it has ended or the caller is leaving
+// already, and wakes the caller. Any goroutine may call it.
+func (c *Call) Abort(reason error) {
+	for {
+		s := c.state.Load()
+		if s&gone != 0 {
+			return
+		}
+		if c.state.CompareAndSwap(s, s|aborting) {
+			break
+		}
+	}
+	c.reason = reason
+	for {
+		s := c.state.Load()
+		if c.state.CompareAndSwap(s, s&^waiting|aborted) {
+			if s&waiting != 0 {
+				c.parker.Unpark()
+			}
+			return
+		}
+	}
+}
+
+// Wait waits for the end of the call, for an Abort, or for the caller's
+// context to be done, in which case it leaves and tells the callee. It returns
+// nil when the call ended and its result is valid; otherwise the reason, and
+// of the results only Header may be read then.
+func (c *Call) Wait(w wait.Waiter) error {
+	var left error
+	for {
+		s := c.state.Load()
+		unsettled := s&claimed != 0 || s&(aborting|aborted) == aborting
+		if !unsettled {
+			switch {
+			case s&ended != 0:
+				return nil
+			case s&aborted != 0:
+				return c.reason
+			case s&leaving != 0:
+				c.callee.Aborted(left)
+				return left
+			}
+		}
+		if c.parker == nil {
+			c.parker = w.Parker()
+			defer w.Release(c.parker)
+		}
+		if !c.state.CompareAndSwap(s, s|waiting) {
+			continue
+		}
+		ctx := c.caller
+		if s&gone != 0 {
+			ctx = context.Background() // the outcome is near, and cannot be left
+		}
+		if err := c.parker.Park(ctx); err != nil {
+			if c.stopWaiting() {
+				left = err
+			}
+		}
+	}
+}
+
+// stopWaiting takes back the waiting bit, or the token of whoever was faster,
+// and leaves unless the outcome is settled already. It reports whether it left.
+func (c *Call) stopWaiting() bool {
+	for {
+		s := c.state.Load()
+		if s&waiting == 0 {
+			_ = c.parker.Park(context.Background())
+			return false
+		}
+		next := s &^ waiting
+		if s&gone == 0 {
+			next |= leaving
+		}
+		if c.state.CompareAndSwap(s, next) {
+			return s&gone == 0
+		}
+	}
+}

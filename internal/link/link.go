@@ -1,0 +1,154 @@
+// Package link is the seam between gRPC's rules and the ways a call can
+// travel. Above it internal/call knows status codes, interceptors and
+// cardinality; below it transports know memory, sockets and credit. It holds
+// the words both sides share: no goroutine, no I/O.
+//
+// A transport carries streams of frames whose messages have two forms: live (a
+// Go value and its codec) or encoded (bytes). A transport inside one process
+// hands live messages over and never marshals; any other asks a message for
+// its bytes. No transport knows what a status means.
+package link
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// A Session carries calls from one peer to another. All methods may be called
+// by any number of goroutines.
+type Session interface {
+	// Call makes a whole unary call and fills in c's result. It returns nil
+	// when the peer has ended the call, whatever its status; the reason when
+	// the caller left or the session failed; and ErrNoCall, having done
+	// nothing, where this call must be made with Open.
+	Call(ctx context.Context, c *Call) error
+
+	// Open starts a stream. ctx bounds opening only: the caller aborts the
+	// stream when its own context ends.
+	Open(ctx context.Context, o *Open) (Stream, error)
+
+	// Drain refuses new calls with ErrUnprocessed and lets running ones end.
+	Drain()
+
+	// Close ends the session and all its calls for reason.
+	Close(reason error) error
+
+	// Done is closed when the session can take no more calls.
+	Done() <-chan struct{}
+
+	// Peer describes the other side.
+	Peer() *Peer
+}
+
+// An Acceptor is told of the calls that the peer of a session makes.
+type Acceptor interface {
+	// Call is told of a unary call. It runs the handler before it returns
+	// only when inline says that the calling goroutine may be used for it.
+	// It returns ErrNoCall, having done nothing, where the caller must Open.
+	Call(c *Call, inline bool) error
+
+	// Accept is told of a stream. It returns at once. An error refuses the
+	// stream, of which the acceptor then knows nothing.
+	Accept(s Stream, o *Open) error
+
+	// Closed is told once that the session has ended. Calls that still run
+	// are aborted for reason.
+	Closed(reason error)
+}
+
+// A Dialer makes sessions.
+type Dialer interface {
+	// Dial opens a session. The error says what the target lacks.
+	Dial(ctx context.Context) (Session, error)
+}
+
+// A Listener is a net.Listener whose peers arrive as sessions rather than as
+// byte streams. Its Accept returns an error that says so.
+type Listener interface {
+	net.Listener
+
+	// Sessions calls accept for each session that a peer opens, with the
+	// session as the server sees it, and takes its calls to the Acceptor that
+	// accept returns. A nil Acceptor refuses the session. It returns when the
+	// listener is closed.
+	Sessions(accept func(Session) Acceptor) error
+}
+
+// A Stream carries one call's frames, in order, both ways. One goroutine may
+// Send while another calls Recv; the other methods may be called by any.
+type Stream interface {
+	// Send passes f on. It blocks for credit. The message is captured, and f
+	// may be used again, when it returns. After the peer ended the call it
+	// returns ErrEnded; after Abort the reason. A *SendError means that the
+	// message could not be encoded and nothing was sent.
+	Send(f *Frame) error
+
+	// Recv waits for the next frame. With f.Dst set it may bring a message;
+	// without it returns as soon as a header or an end is there, and messages
+	// stay. Frames that arrived before Abort are delivered first. A
+	// *RecvError means that the message arrived but did not fit f.Dst.
+	Recv(f *Frame) error
+
+	// Abort ends the stream for reason, which the peer learns; the first
+	// reason wins. It unblocks Send and Recv.
+	Abort(reason error)
+
+	// OnAbort has f called, once, with the reason when the stream is aborted
+	// by either side, at once when it already was. At most one f, set before
+	// the stream is shared between goroutines.
+	OnAbort(f func(reason error))
+
+	// SetWaiter says who waits in Send and Recv; nil for goroutines.
+	SetWaiter(w wait.Waiter)
+}
+
+// Errors of sessions and streams.
+var (
+	// ErrUnprocessed is wrapped by errors of Call, Open, Send and Recv when
+	// the peer's handler never saw the call: it is safe to try again.
+	ErrUnprocessed = errors.New("the call was not processed")
+
+	// ErrNoCall is returned by Session.Call where the call must be made as a
+	// stream: over transports without a short cut, and to streaming methods.
+	ErrNoCall = errors.New("link: make this call with Open")
+
+	// ErrEnded is returned by Send after the peer ended the call.
+	ErrEnded = errors.New("link: the peer ended the call")
+)
+
+// Open says which call is to be made. Both sides may read it for as long as
+// the call lasts; nobody writes it once it was handed over.
+type Open struct {
+	Method         string
+	Authority      string
+	UserAgent      string
+	ContentSubtype string      // lower case; empty for protobuf
+	Encoding       string      // name of the compressor; empty for none
+	Metadata       metadata.MD // what the user sends, validated; nil for none
+	Deadline       time.Time   // zero for none
+}
+
+// End is how a call ended: with the peer's status and trailer.
+type End struct {
+	Status  *status.Status // nil for OK
+	Trailer metadata.MD
+}
+
+// Peer describes the other side of a session.
+type Peer struct {
+	Addr      net.Addr
+	LocalAddr net.Addr
+	AuthInfo  credentials.AuthInfo
+
+	// Local is true where the caller's own context reaches the callee, so
+	// that no deadline needs to be kept on the callee's side.
+	Local bool
+}

@@ -1,0 +1,217 @@
+package link
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc/mem"
+)
+
+// A Codec turns messages into bytes and back, and, where it can, copies them
+// without bytes between. Codecs are comparable; equal codecs read each other's
+// messages. Package codec has the implementations.
+type Codec interface {
+	Name() string
+
+	// Size returns the encoded size of v in bytes.
+	Size(v any) (int, error)
+
+	// Append appends v's encoding to b.
+	Append(b []byte, v any) ([]byte, error)
+
+	// Decode resets v and decodes data into it. It keeps none of data.
+	Decode(data mem.BufferSlice, v any) error
+
+	// Copy makes dst what decoding src's encoding would make it, sharing
+	// nothing that either side may write. bound is at least src's encoded
+	// size. ok is false, and dst untouched, where only bytes will do. err is
+	// what encoding src would have refused.
+	Copy(dst, src any) (bound int, ok bool, err error)
+
+	// New returns an empty message of src's type for Copy and Move, nil where
+	// there is no such thing.
+	New(src any) any
+
+	// Move makes dst what src was, and src empty, where src came from New and
+	// dst has its type; otherwise it returns false and changes nothing.
+	Move(dst, src any) bool
+}
+
+// A Message is one message in one of two forms: live, a Go value and the codec
+// that its sender would encode it with, or encoded.
+type Message struct {
+	value    any
+	codec    Codec
+	data     mem.BufferSlice
+	bound    int
+	captured bool // value is the transport's own copy, made by Codec.New
+	encoded  bool
+}
+
+// Live returns the message v, to be encoded by c where bytes are needed. The
+// value stays the sender's, and must not change until the message was
+// captured.
+func Live(v any, c Codec) Message { return Message{value: v, codec: c} }
+
+// Encoded returns a message that arrived as bytes. The message takes over the
+// caller's reference to data.
+func Encoded(data mem.BufferSlice) Message {
+	return Message{data: data, bound: data.Len(), encoded: true}
+}
+
+// Bound returns an upper bound of the encoded size, in bytes, of a message
+// that was captured or is encoded.
+func (m *Message) Bound() int { return m.bound }
+
+// Append appends the encoding of m to b: the sender's bytes. The error is a
+// *SendError.
+func (m *Message) Append(b []byte) ([]byte, error) {
+	if m.encoded {
+		for _, d := range m.data {
+			b = append(b, d.ReadOnlyData()...)
+		}
+		return b, nil
+	}
+	b, err := m.codec.Append(b, m.value)
+	if err != nil {
+		return nil, &SendError{err}
+	}
+	return b, nil
+}
+
+// Size returns the size of m's encoding in bytes. The error is a *SendError.
+func (m *Message) Size() (int, error) {
+	if m.encoded {
+		return m.bound, nil
+	}
+	n, err := m.codec.Size(m.value)
+	if err != nil {
+		return 0, &SendError{err}
+	}
+	return n, nil
+}
+
+// Capture returns a message that is independent of the sender's value: a copy
+// in shell, which may be nil or a message that an earlier Capture's DecodeInto
+// has emptied, or bytes. It also returns the shell that is then in use, nil
+// for bytes. The error is a *SendError.
+func (m *Message) Capture(shell any) (captured Message, used any, err error) {
+	if m.encoded {
+		return *m, nil, nil
+	}
+	if m.value != nil {
+		if shell != nil {
+			if bound, ok, err := m.codec.Copy(shell, m.value); ok {
+				return m.copied(shell, bound, err)
+			}
+		}
+		if shell = m.codec.New(m.value); shell != nil {
+			if bound, ok, err := m.codec.Copy(shell, m.value); ok {
+				return m.copied(shell, bound, err)
+			}
+		}
+	}
+	b, err := m.Append(nil)
+	if err != nil {
+		return Message{}, nil, err
+	}
+	return Encoded(mem.BufferSlice{mem.SliceBuffer(b)}), nil, nil
+}
+
+func (m *Message) copied(shell any, bound int, err error) (Message, any, error) {
+	if err != nil {
+		return Message{}, shell, &SendError{err}
+	}
+	return Message{value: shell, codec: m.codec, bound: bound, captured: true}, shell, nil
+}
+
+// DecodeInto puts m where to says. It returns a *SendError when m cannot be
+// encoded, which is the sender's affair, and a *RecvError when it cannot be
+// decoded or is larger than to.Limit, which is the receiver's. A captured
+// message is left empty, and its shell may be used again.
+func (m *Message) DecodeInto(to *Sink) error {
+	if m.encoded {
+		return m.decode(m.data, to)
+	}
+	if m.codec == to.Codec {
+		if m.captured {
+			if err := m.checkLimit(to); err != nil {
+				return err
+			}
+			if m.codec.Move(to.Dst, m.value) {
+				return nil
+			}
+		}
+		bound, ok, err := m.codec.Copy(to.Dst, m.value)
+		if err != nil {
+			return &SendError{err}
+		}
+		if ok {
+			m.bound = bound
+			return m.checkLimit(to)
+		}
+	}
+	b, err := m.Append(nil)
+	if err != nil {
+		return err
+	}
+	return m.decode(mem.BufferSlice{mem.SliceBuffer(b)}, to)
+}
+
+func (m *Message) decode(data mem.BufferSlice, to *Sink) error {
+	if n := data.Len(); n > to.Limit {
+		return &RecvError{Size: n, Limit: to.Limit}
+	}
+	if err := to.Codec.Decode(data, to.Dst); err != nil {
+		return &RecvError{Err: err}
+	}
+	return nil
+}
+
+// checkLimit compares the bound with the limit, and asks for the true size
+// only when the bound is over it.
+func (m *Message) checkLimit(to *Sink) error {
+	if m.bound <= to.Limit {
+		return nil
+	}
+	n, err := m.Size()
+	if err != nil {
+		return err
+	}
+	m.bound = n
+	if n > to.Limit {
+		return &RecvError{Size: n, Limit: to.Limit}
+	}
+	return nil
+}
+
+// Free releases the bytes of an encoded message. It is called exactly once by
+// whoever received it, after DecodeInto; it does nothing for live messages.
+func (m *Message) Free() {
+	if m.encoded {
+		m.data.Free()
+		m.data = nil
+	}
+}
+
+// A SendError says that a message could not be encoded: nothing was sent.
+type SendError struct{ Err error }
+
+func (e *SendError) Error() string { return fmt.Sprintf("cannot encode the message: %v", e.Err) }
+
+func (e *SendError) Unwrap() error { return e.Err }
+
+// A RecvError says that a message that arrived could not be taken: it is
+// larger than the receiver's limit, or Err says why it cannot be decoded.
+type RecvError struct {
+	Err         error
+	Size, Limit int // when Err is nil
+}
+
+func (e *RecvError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("message of %d bytes is larger than the limit of %d", e.Size, e.Limit)
+	}
+	return fmt.Sprintf("cannot decode the message: %v", e.Err)
+}
+
+func (e *RecvError) Unwrap() error { return e.Err }

@@ -1,0 +1,133 @@
+// Package inproc carries calls between a client and a server of one process.
+// Unary calls meet their callee in one object; streams are pairs of bounded
+// queues. Messages are handed over as Go values and never marshalled.
+package inproc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// Addr is the address of an in-process peer: its name.
+type Addr string
+
+// Network implements [net.Addr].
+func (Addr) Network() string { return "inproc" }
+
+// String implements [net.Addr].
+func (a Addr) String() string { return string(a) }
+
+// names are the listeners of this process. The table exists once because the
+// target inproc:NAME means the same to all of the process.
+var names = struct {
+	sync.Mutex
+	listeners map[string]*Listener
+	changed   chan struct{} // closed, and replaced, when a name is taken
+}{listeners: make(map[string]*Listener), changed: make(chan struct{})}
+
+// A Listener holds a name until it is closed.
+type Listener struct {
+	name string
+	done chan struct{}
+	once sync.Once
+
+	mu      sync.Mutex
+	serving chan struct{} // closed once accept is set
+	accept  func(link.Session) link.Acceptor
+}
+
+// Listen takes name.
+func Listen(name string) (*Listener, error) {
+	names.Lock()
+	defer names.Unlock()
+	if names.listeners[name] != nil {
+		return nil, fmt.Errorf("inproc:%s: the name is taken by another listener of this process; close that one or choose another name", name)
+	}
+	l := &Listener{name: name, done: make(chan struct{}), serving: make(chan struct{})}
+	names.listeners[name] = l
+	close(names.changed)
+	names.changed = make(chan struct{})
+	return l, nil
+}
+
+// Sessions implements [link.Listener]. It may be called once.
+func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
+	l.mu.Lock()
+	if l.accept != nil {
+		l.mu.Unlock()
+		return fmt.Errorf("inproc:%s: a server serves this listener already", l.name)
+	}
+	l.accept = accept
+	close(l.serving)
+	l.mu.Unlock()
+	<-l.done
+	return nil
+}
+
+// Accept implements [net.Listener] and returns an error: what arrives here are
+// sessions, not connections.
+func (l *Listener) Accept() (net.Conn, error) {
+	return nil, fmt.Errorf("inproc:%s has no byte connections to accept; pass the listener to Server.Serve as it is", l.name)
+}
+
+// Close gives the name back. Sessions that were made go on.
+func (l *Listener) Close() error {
+	l.once.Do(func() {
+		names.Lock()
+		delete(names.listeners, l.name)
+		names.Unlock()
+		close(l.done)
+	})
+	return nil
+}
+
+// Addr implements [net.Listener].
+func (l *Listener) Addr() net.Addr { return Addr(l.name) }
+
+// Target returns what a client dials.
+func (l *Listener) Target() string { return "inproc:" + l.name }
+
+// A Dialer opens sessions with whoever listens on Name when Dial is called.
+type Dialer struct {
+	Name string
+	Options
+}
+
+var errClosed = errors.New("the listener was closed before a server served it")
+
+// Dial implements [link.Dialer]. Where the name is taken but not served yet it
+// waits, as a connection to a listening socket would.
+func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
+	names.Lock()
+	l := names.listeners[d.Name]
+	names.Unlock()
+	if l == nil {
+		return nil, fmt.Errorf("inproc:%s: nobody in this process listens on this name; pass nearcall.Listen(%q) to Server.Serve first, or call with WaitForReady", d.Name, "inproc:"+d.Name)
+	}
+	select {
+	case <-l.serving:
+	case <-l.done:
+		return nil, fmt.Errorf("inproc:%s: %w", d.Name, errClosed)
+	case <-ctx.Done():
+		return nil, fmt.Errorf("inproc:%s: no server serves the listener yet: %w", d.Name, ctx.Err())
+	}
+	select {
+	case <-l.done:
+		return nil, fmt.Errorf("inproc:%s: %w", d.Name, errClosed)
+	default:
+	}
+	return Connect(d.Name, d.Options, l.accept)
+}
+
+// Changed returns a channel that is closed when a name is taken, which is when
+// dialing again is worth a try before the backoff is over.
+func (d Dialer) Changed() <-chan struct{} {
+	names.Lock()
+	defer names.Unlock()
+	return names.changed
+}

@@ -1,0 +1,255 @@
+package inproc
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// A queue carries frames one way: one sender, one receiver.
+//
+// A receiver that is parked is filled directly by the sender. Otherwise the
+// sender copies the message into a shell, a message of the same type that
+// circulates in the queue, and the receiver later moves the contents out, so
+// that nothing is copied deeply twice.
+type queue struct {
+	// hungry says, without the lock, that want is set. A hint: the sender
+	// looks again under the lock, and the receiver before it parks.
+	hungry atomic.Bool
+
+	mu      sync.Mutex
+	ring    []slot // grows up to what the window admits
+	head, n int
+	used    int // credit in use, in bytes
+	window  int
+	shells  []any // empty, for reuse
+
+	// want is the frame of a parked receiver, nil when the sender claimed it.
+	// Whoever sets it to nil wakes the receiver; a claim does so when the fill
+	// is over, and until then nothing else does.
+	want     *link.Frame
+	claimed  bool
+	filled   bool
+	fillErr  error
+	sendErr  error // nothing more can be sent, because
+	recvErr  error // after what is queued nothing more arrives, because
+	receiver wait.Spot
+	sender   wait.Spot
+
+	spare any // a shell in the sender's hand; the sender's alone
+	empty any // a shell that the receiver has emptied; the receiver's alone
+}
+
+// A slot holds a frame that waits for its receiver.
+type slot struct {
+	header  metadata.MD
+	msg     link.Message
+	shell   any
+	end     *link.End
+	cost    int
+	hasMsg  bool
+	endSend bool
+}
+
+const (
+	// messageOverhead is what a message costs beside its bytes: gRPC's own
+	// frame header.
+	messageOverhead = 5
+
+	// yieldEvery is the number of messages after which a sender that runs
+	// ahead lets others run, among them the receiver. Batches of this size
+	// cost little memory and few switches; it is no limit.
+	yieldEvery = 32
+)
+
+func (q *queue) send(f *link.Frame, w wait.Waiter) error {
+	if q.hungry.Load() {
+		if done, err := q.fill(f); done {
+			return err
+		}
+	}
+	s := slot{header: f.Header, end: f.End, hasMsg: f.HasMsg, endSend: f.EndSend}
+	if f.HasMsg {
+		var err error
+		if s.msg, s.shell, err = f.Msg.Capture(q.spare); err != nil {
+			return err
+		}
+		if s.shell != nil {
+			q.spare = nil // it travels now
+		}
+		s.cost = s.msg.Bound() + messageOverhead
+	}
+	q.mu.Lock()
+	for s.hasMsg && q.used >= q.window && q.sendErr == nil {
+		q.sender.Wait(&q.mu, w)
+	}
+	if err := q.sendErr; err != nil {
+		q.mu.Unlock()
+		return err
+	}
+	q.push(s)
+	if n := len(q.shells); n > 0 && q.spare == nil {
+		q.spare = q.shells[n-1]
+		q.shells = q.shells[:n-1]
+	}
+	ahead := q.n%yieldEvery == 0 && f.HasMsg
+	p := q.wakeReceiver()
+	q.mu.Unlock()
+	wait.Unpark(p)
+	if ahead {
+		wait.Yield(w)
+	}
+	return nil
+}
+
+// fill gives f to a parked receiver. It returns false, having done nothing,
+// when there is none that could take it.
+func (q *queue) fill(f *link.Frame) (done bool, err error) {
+	q.mu.Lock()
+	to := q.want
+	if to == nil || q.n > 0 || q.sendErr != nil || f.HasMsg && to.Dst == nil {
+		q.mu.Unlock()
+		return false, nil
+	}
+	q.setWant(nil)
+	q.claimed = true
+	q.mu.Unlock()
+
+	var refused *link.RecvError
+	if f.HasMsg {
+		err = f.Msg.DecodeInto(&to.Sink)
+		if errors.As(err, &refused) {
+			err = nil
+		}
+	}
+	if err == nil {
+		to.Header, to.End, to.EndSend, to.Got = f.Header, f.End, f.EndSend, f.HasMsg && refused == nil
+	}
+
+	q.mu.Lock()
+	q.claimed = false
+	if err != nil && q.recvErr == nil {
+		q.setWant(to) // nothing was sent; the receiver sleeps on
+		q.mu.Unlock()
+		return true, err
+	}
+	q.filled = err == nil
+	q.fillErr = nil
+	if refused != nil {
+		q.fillErr = refused
+	}
+	p := q.receiver.Wake()
+	q.mu.Unlock()
+	wait.Unpark(p)
+	return true, err
+}
+
+func (q *queue) recv(f *link.Frame, w wait.Waiter) error {
+	f.Reset()
+	q.mu.Lock()
+	if q.empty != nil {
+		if len(q.shells) < yieldEvery {
+			q.shells = append(q.shells, q.empty)
+		}
+		q.empty = nil
+	}
+	for q.n == 0 {
+		if err := q.recvErr; err != nil {
+			q.mu.Unlock()
+			return err
+		}
+		q.filled = false
+		q.setWant(f)
+		q.receiver.Wait(&q.mu, w)
+		if q.filled {
+			err := q.fillErr
+			q.mu.Unlock()
+			return err
+		}
+	}
+	return q.pop(f)
+}
+
+// pop delivers the first frame. It is called with the lock held and releases it.
+func (q *queue) pop(f *link.Frame) error {
+	first := &q.ring[q.head]
+	f.Header, first.header = first.header, nil
+	if first.hasMsg && f.Dst == nil {
+		q.mu.Unlock()
+		return nil // the message stays for a receiver that wants it
+	}
+	s := *first
+	*first = slot{}
+	q.head = (q.head + 1) & (len(q.ring) - 1)
+	q.n--
+	q.used -= s.cost
+	var p wait.Parker
+	if q.used <= q.window/2 {
+		p = q.sender.Wake()
+	}
+	q.mu.Unlock()
+	wait.Unpark(p)
+
+	f.End, f.EndSend = s.end, s.endSend
+	if !s.hasMsg {
+		return nil
+	}
+	err := s.msg.DecodeInto(&f.Sink)
+	s.msg.Free()
+	q.empty = s.shell
+	f.Got = err == nil
+	return err
+}
+
+// push appends s. The lock is held.
+func (q *queue) push(s slot) {
+	if q.n == len(q.ring) {
+		grown := make([]slot, max(8, 2*q.n))
+		k := copy(grown, q.ring[q.head:])
+		copy(grown[k:], q.ring[:q.head])
+		q.ring, q.head = grown, 0
+	}
+	q.ring[(q.head+q.n)&(len(q.ring)-1)] = s
+	q.n++
+	q.used += s.cost
+}
+
+// end refuses further sends with sendErr, and lets the receiver have recvErr
+// after what is queued; nil leaves either as it is.
+func (q *queue) end(sendErr, recvErr error) {
+	q.mu.Lock()
+	if q.sendErr == nil {
+		q.sendErr = sendErr
+	}
+	if q.recvErr == nil {
+		q.recvErr = recvErr
+	}
+	s := q.sender.Wake()
+	var r wait.Parker
+	if recvErr != nil {
+		r = q.wakeReceiver()
+	}
+	q.mu.Unlock()
+	wait.Unpark(s)
+	wait.Unpark(r)
+}
+
+// wakeReceiver wakes a parked receiver that nobody has claimed, to look at the
+// queue again. The lock is held.
+func (q *queue) wakeReceiver() wait.Parker {
+	if q.want == nil {
+		return nil
+	}
+	q.setWant(nil)
+	return q.receiver.Wake()
+}
+
+func (q *queue) setWant(f *link.Frame) {
+	q.want = f
+	q.hungry.Store(f != nil)
+}

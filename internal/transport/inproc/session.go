@@ -1,0 +1,139 @@
+package inproc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// defaultWindow is gRPC's initial window of a stream, in bytes.
+const defaultWindow = 64 << 10
+
+// A session joins a client and a server of one process. The client's side is
+// the session itself, the server's a *serverSide.
+type session struct {
+	acceptor link.Acceptor // set once, before the session is used
+	peer     link.Peer
+	window   int
+	parkers  wait.Pool
+	done     chan struct{}
+
+	mu       sync.Mutex
+	refusal  error // why no new call is taken; nil while calls are
+	isClosed bool
+}
+
+type authInfo struct{ credentials.CommonAuthInfo }
+
+// AuthType implements [credentials.AuthInfo] and is that of gRPC's local
+// credentials.
+func (authInfo) AuthType() string { return "local" }
+
+// Options set up a session.
+type Options struct {
+	// Window is how many bytes a stream may send, each way, before the
+	// receiver has taken them. Zero means 64 KiB.
+	Window int
+}
+
+// Connect makes a session with the server that accept speaks for.
+func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (link.Session, error) {
+	s := &session{
+		window: o.Window,
+		done:   make(chan struct{}),
+		peer: link.Peer{
+			Addr:      Addr(name),
+			LocalAddr: Addr(name),
+			Local:     true,
+			// Memory of one process is as private as gRPC's local credentials
+			// take a unix socket to be.
+			AuthInfo: authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}},
+		},
+	}
+	if s.window <= 0 {
+		s.window = defaultWindow
+	}
+	a := accept((*serverSide)(s))
+	if a == nil {
+		return nil, fmt.Errorf("inproc:%s: the server is stopped", name)
+	}
+	s.mu.Lock()
+	s.acceptor = a
+	closed := s.isClosed
+	reason := s.refusal
+	s.mu.Unlock()
+	if closed {
+		a.Closed(reason) // the server closed it before it knew us
+	}
+	return s, nil
+}
+
+// Call implements [link.Session].
+func (s *session) Call(ctx context.Context, c *link.Call) error {
+	c.Start(ctx)
+	if err := s.acceptor.Call(c, true); err != nil {
+		return err
+	}
+	return c.Wait(&s.parkers)
+}
+
+// Open implements [link.Session].
+func (s *session) Open(_ context.Context, o *link.Open) (link.Stream, error) {
+	p := newPipe(s.window)
+	if err := s.acceptor.Accept(&p.callee, o); err != nil {
+		return nil, err
+	}
+	return &p.caller, nil
+}
+
+// Drain implements [link.Session].
+func (s *session) Drain() { s.refuse(errors.New("the server is going away")) }
+
+func (s *session) refuse(reason error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refusal == nil {
+		s.refusal = reason
+		close(s.done)
+	}
+}
+
+// Close implements [link.Session].
+func (s *session) Close(reason error) error {
+	s.refuse(reason)
+	s.mu.Lock()
+	first := !s.isClosed
+	s.isClosed = true
+	a := s.acceptor
+	s.mu.Unlock()
+	if first && a != nil {
+		a.Closed(reason)
+	}
+	return nil
+}
+
+// Done implements [link.Session].
+func (s *session) Done() <-chan struct{} { return s.done }
+
+// Peer implements [link.Session].
+func (s *session) Peer() *link.Peer { return &s.peer }
+
+// serverSide is the session as the server sees it.
+type serverSide session
+
+var errOneWay = errors.New("inproc: the client of this session serves nothing")
+
+func (s *serverSide) Call(context.Context, *link.Call) error { return errOneWay }
+
+func (s *serverSide) Open(context.Context, *link.Open) (link.Stream, error) { return nil, errOneWay }
+
+func (s *serverSide) Drain()                   { (*session)(s).Drain() }
+func (s *serverSide) Close(reason error) error { return (*session)(s).Close(reason) }
+func (s *serverSide) Done() <-chan struct{}    { return s.done }
+func (s *serverSide) Peer() *link.Peer         { return &s.peer }

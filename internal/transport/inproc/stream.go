@@ -1,0 +1,84 @@
+package inproc
+
+import (
+	"sync"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// A pipe is one stream: both directions and both ends, in one allocation.
+type pipe struct {
+	up, down       queue // caller to callee, callee to caller
+	caller, callee end
+
+	mu     sync.Mutex
+	reason error // why it was aborted
+}
+
+// An end is the stream as one side sees it.
+type end struct {
+	pipe    *pipe
+	in, out *queue
+	waiter  wait.Waiter
+	onAbort func(error) // guarded by pipe.mu
+}
+
+// newPipe returns a stream whose directions each admit window bytes that were
+// not received yet; a single message may exceed it.
+func newPipe(window int) *pipe {
+	p := &pipe{}
+	p.up.window, p.down.window = window, window
+	p.caller = end{pipe: p, in: &p.down, out: &p.up}
+	p.callee = end{pipe: p, in: &p.up, out: &p.down}
+	return p
+}
+
+// Send implements [link.Stream].
+func (e *end) Send(f *link.Frame) error {
+	if err := e.out.send(f, e.waiter); err != nil {
+		return err
+	}
+	if f.End != nil {
+		e.in.end(link.ErrEnded, link.ErrEnded)
+	}
+	return nil
+}
+
+// Recv implements [link.Stream].
+func (e *end) Recv(f *link.Frame) error { return e.in.recv(f, e.waiter) }
+
+// Abort implements [link.Stream].
+func (e *end) Abort(reason error) {
+	p := e.pipe
+	p.mu.Lock()
+	if p.reason != nil {
+		p.mu.Unlock()
+		return
+	}
+	p.reason = reason
+	caller, callee := p.caller.onAbort, p.callee.onAbort
+	p.mu.Unlock()
+	p.up.end(reason, reason)
+	p.down.end(reason, reason)
+	if callee != nil {
+		callee(reason)
+	}
+	if caller != nil {
+		caller(reason)
+	}
+}
+
+// OnAbort implements [link.Stream].
+func (e *end) OnAbort(f func(error)) {
+	e.pipe.mu.Lock()
+	reason := e.pipe.reason
+	e.onAbort = f
+	e.pipe.mu.Unlock()
+	if reason != nil {
+		f(reason)
+	}
+}
+
+// SetWaiter implements [link.Stream].
+func (e *end) SetWaiter(w wait.Waiter) { e.waiter = w }

@@ -1,0 +1,148 @@
+// Package wait is the one way to wait in nearcall: a handler for a message, a
+// client for a reply, a sender for credit. Everything else builds on a token
+// that one side parks for and another leaves.
+//
+// Who waits is not always a goroutine that may block. A task of an event loop
+// is suspended instead, and a caller may have something to watch while it
+// waits. Code that waits therefore never touches a channel of its own: it asks
+// for a [Parker] and lets that decide how.
+package wait
+
+import (
+	"context"
+	"runtime"
+	"sync"
+)
+
+// A Parker holds at most one token. One goroutine or task parks at a time; any
+// may unpark.
+type Parker interface {
+	// Park waits for the token and takes it, or returns ctx's error once ctx
+	// is done. When both have happened either may be reported; a token that
+	// was not taken stays.
+	Park(ctx context.Context) error
+
+	// Unpark leaves the token. It never blocks. A second token before the
+	// first was taken is dropped.
+	Unpark()
+}
+
+// A Waiter supplies the Parker of whoever is about to wait: of the running
+// task where it is asked from one, else of a goroutine.
+type Waiter interface {
+	// Parker returns the Parker of whoever calls it, without a token.
+	Parker() Parker
+
+	// Release gives p back after the wait. It holds no token, and nobody
+	// unparks it any more.
+	Release(p Parker)
+}
+
+// Goroutine is the Parker of ordinary goroutines: it blocks.
+type Goroutine struct {
+	token chan struct{}
+}
+
+// NewGoroutine returns a Parker that blocks the goroutine that parks.
+func NewGoroutine() *Goroutine {
+	return &Goroutine{token: make(chan struct{}, 1)}
+}
+
+// Park implements [Parker].
+func (g *Goroutine) Park(ctx context.Context) error {
+	done := ctx.Done()
+	if done == nil {
+		<-g.token
+		return nil
+	}
+	select {
+	case <-g.token:
+		return nil
+	case <-done:
+		return ctx.Err()
+	}
+}
+
+// Unpark implements [Parker].
+func (g *Goroutine) Unpark() {
+	select {
+	case g.token <- struct{}{}:
+	default:
+	}
+}
+
+// A Spot is where at most one goroutine or task waits for a condition that a
+// lock guards, as sync.Cond, but for any Parker. The zero value is ready.
+//
+// Invariant: asleep is written under the lock only. The waiter sets it before
+// it releases the lock; Wake clears it and hands its caller the Parker to
+// unpark, so each period of sleep gets exactly one token and none is left over
+// when Wait returns.
+type Spot struct {
+	asleep Parker     // who sleeps here; nil when nobody does
+	own    *Goroutine // kept between waits of goroutines
+}
+
+// Wait releases l, sleeps until somebody calls Wake and unparks what it
+// returned, and takes l again. l must be held. As with sync.Cond the caller
+// looks at its condition again afterwards. w may be nil, for goroutines.
+func (s *Spot) Wait(l sync.Locker, w Waiter) {
+	var p Parker
+	if w != nil {
+		p = w.Parker()
+		defer w.Release(p)
+	} else {
+		if s.own == nil {
+			s.own = NewGoroutine()
+		}
+		p = s.own
+	}
+	s.asleep = p
+	l.Unlock()
+	_ = p.Park(context.Background()) // cannot be cancelled: whoever cancels wakes the spot
+	l.Lock()
+}
+
+// Wake ends the sleep of whoever waits here and returns the Parker that the
+// caller must Unpark, best after releasing the lock; nil when nobody waits.
+// The lock must be held.
+func (s *Spot) Wake() Parker {
+	p := s.asleep
+	s.asleep = nil
+	return p
+}
+
+// Unpark unparks p unless it is nil. It takes what [Spot.Wake] returned.
+func Unpark(p Parker) {
+	if p != nil {
+		p.Unpark()
+	}
+}
+
+// A Pool keeps the Parkers of goroutines that wait briefly, such as callers of
+// unary calls. Its owner is one connection, so that no Parker outlives what it
+// was made for or crosses into another synctest bubble.
+type Pool struct {
+	pool sync.Pool
+}
+
+// Parker implements [Waiter].
+func (p *Pool) Parker() Parker {
+	if g, ok := p.pool.Get().(*Goroutine); ok {
+		return g
+	}
+	return NewGoroutine()
+}
+
+// Release implements [Waiter].
+func (p *Pool) Release(g Parker) { p.pool.Put(g) }
+
+// Yield lets others run before the caller goes on. w is who would wait, nil
+// for a goroutine.
+func Yield(w Waiter) {
+	if y, ok := w.(interface{ Yield() }); ok {
+		y.Yield()
+		return
+	}
+	runtime.Gosched()
+}

@@ -1,0 +1,467 @@
+package interop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	pb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+// cancelCases are about deadlines, cancellation and who owns a message: items 24 to 26.
+var cancelCases = []Case{
+	{24, "a deadline reaches the handler", func(c *C) {
+		h := c.Named("handler")
+		var want time.Time
+		look := func(ctx context.Context) {
+			got, ok := ctx.Deadline()
+			h.Note("deadline %v, near the client's %v, err %v", ok, math.Abs(got.Sub(want).Seconds()) < 2, ctx.Err())
+		}
+		conn := c.Start(Config{Service: &Service{
+			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+				look(ctx)
+				return echo(ctx, m)
+			},
+			Duplex: func(s duplexServer) error { look(s.Context()); return nil },
+		}})
+		for _, d := range []time.Duration{time.Minute, 100 * time.Hour} {
+			ctx := c.Timeout(d)
+			want, _ = ctx.Deadline()
+			_, err := conn.UnaryCall(ctx, request("x"))
+			c.Err("unary", err)
+			s, err := conn.FullDuplexCall(ctx)
+			c.Err("start", err)
+			_, err = s.Recv()
+			c.Err("recv", err)
+		}
+		want = time.Time{}
+		_, err := conn.UnaryCall(c.Context(), request("x"))
+		c.Err("without", err)
+	}},
+	{24, "a deadline that passes", func(c *C) {
+		over := make(chan struct{}, 2)
+		conn := c.Start(Config{Service: &Service{
+			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+				<-ctx.Done()
+				over <- struct{}{}
+				return nil, ctx.Err()
+			},
+			Duplex: func(s duplexServer) error {
+				<-s.Context().Done()
+				over <- struct{}{}
+				return s.Context().Err()
+			},
+		}})
+		_, err := conn.UnaryCall(c.Timeout(30*time.Millisecond), request("x"))
+		c.Code("unary", err)
+		c.Wait(over)
+		s, err := conn.FullDuplexCall(c.Timeout(30 * time.Millisecond))
+		c.Err("start", err)
+		_, err = s.Recv()
+		c.Code("recv", err)
+		c.Wait(over)
+	}},
+	{24, "a cancellation reaches a unary handler", func(c *C) {
+		h := c.Named("handler")
+		started, over := c.Gate(), c.Gate()
+		conn := c.Start(Config{Service: &Service{Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+			defer over.Open()
+			started.Open()
+			<-ctx.Done()
+			h.Note("%v, is Canceled %v, cause %v", ctx.Err(), ctx.Err() == context.Canceled, context.Cause(ctx))
+			return nil, ctx.Err()
+		}}})
+		ctx, cancel := context.WithCancelCause(c.Context())
+		go func() { started.Wait(); cancel(errors.New("the client's cause")) }()
+		_, err := conn.UnaryCall(ctx, request("x"))
+		c.Err("unary", err)
+		over.Wait()
+	}},
+	{24, "the caller does not wait for a handler that ignores its context", func(c *C) {
+		started, release := c.Gate(), c.Gate()
+		conn := c.Start(Config{Service: &Service{
+			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+				started.Open()
+				release.Wait()
+				return reply("late"), nil
+			},
+			Duplex: func(s duplexServer) error { started.Open(); release.Wait(); return nil },
+		}})
+		// An environment that runs handlers on the caller's goroutine may do so only where this
+		// cannot be: with a context that is never done.
+		ctx, cancel := c.Cancellable()
+		go func() { started.Wait(); cancel() }()
+		got := reply("before")
+		err := conn.Invoke(ctx, unaryCall, request("x"), got)
+		c.Err("unary", err)
+		c.Msg("reply", got)
+		_, err = conn.UnaryCall(c.Timeout(20*time.Millisecond), request("x"))
+		c.Code("unary", err)
+		s, err := conn.FullDuplexCall(c.Timeout(20 * time.Millisecond))
+		c.Err("start", err)
+		_, err = s.Recv()
+		c.Code("recv", err)
+		release.Open()
+	}},
+	{24, "a cancellation in the middle of a stream", func(c *C) {
+		h := c.Named("handler")
+		over := c.Gate()
+		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error {
+			defer over.Open()
+			s.Send(out("1"))
+			_, err := s.Recv()
+			h.Err("recv", err)
+			h.Note("%v", s.Context().Err())
+			return err
+		}}})
+		ctx, cancel := c.Cancellable()
+		s, err := conn.FullDuplexCall(ctx)
+		c.Err("start", err)
+		_, err = s.Recv()
+		c.Err("recv", err)
+		cancel()
+		_, err = s.Recv()
+		c.Err("recv", err)
+		_, err = s.Recv()
+		c.Err("recv", err)
+		c.Err("send", s.Send(in("x")))
+		c.Err("close", s.CloseSend())
+		c.Note("stream context %v", s.Context().Err())
+		over.Wait()
+	}},
+	{24, "a cancellation wakes a blocked receiver, sender and header", func(c *C) {
+		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error { <-s.Context().Done(); return nil }}})
+		ctx, cancel := c.Cancellable()
+		receiving, err := conn.FullDuplexCall(ctx)
+		c.Err("start", err)
+		sending, err := conn.FullDuplexCall(ctx)
+		c.Err("start", err)
+		waiting, err := conn.FullDuplexCall(ctx)
+		c.Err("start", err)
+		done := make(chan struct{})
+		go func() {
+			defer func() { done <- struct{}{} }()
+			_, err := receiving.Recv()
+			c.Named("receiver").Err("recv", err)
+		}()
+		go func() {
+			defer func() { done <- struct{}{} }()
+			var err error
+			for err == nil {
+				err = sending.Send(&pb.StreamingOutputCallRequest{Payload: &pb.Payload{Body: make([]byte, 10000)}})
+			}
+			c.Named("sender").Err("send", err)
+			_, err = sending.Recv()
+			c.Named("sender").Err("recv", err)
+		}()
+		go func() {
+			defer func() { done <- struct{}{} }()
+			md, err := waiting.Header()
+			c.Named("waiter").Err("header", err)
+			c.Named("waiter").MD("header", md)
+			_, err = waiting.Recv()
+			c.Named("waiter").Err("recv", err)
+		}()
+		c.Pause()
+		cancel()
+		for range 3 {
+			c.Wait(done)
+		}
+	}},
+	{24, "the handler's own context errors are not the client's", func(c *C) {
+		conn := c.Start(Config{Service: &Service{Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+			ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
+			defer cancel()
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}}})
+		_, err := conn.UnaryCall(c.Context(), request("x"))
+		c.Err("unary", err)
+		c.Note("is DeadlineExceeded %v", errors.Is(err, context.DeadlineExceeded))
+	}},
+	{24, "a method timeout from the service config", func(c *C) {
+		h := c.Named("handler")
+		conn := c.Start(Config{
+			ServiceConfig: `{"methodConfig":[{"name":[{"service":"grpc.testing.TestService"}],"timeout":"60s"},
+				{"name":[{"service":"grpc.testing.TestService","method":"UnaryCall"}],"timeout":"0.02s"}]}`,
+			Service: &Service{
+				Empty: func(ctx context.Context, m *pb.Empty) (*pb.Empty, error) {
+					_, ok := ctx.Deadline()
+					h.Note("deadline %v", ok)
+					return m, nil
+				},
+				Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				},
+			}})
+		_, err := conn.EmptyCall(c.Context(), &pb.Empty{})
+		c.Err("empty", err)
+		_, err = conn.UnaryCall(c.Context(), request("x"))
+		c.Code("unary", err)
+	}},
+
+	{25, "an early cancel, and both sides go on with their messages", func(c *C) {
+		h := c.Named("handler")
+		started, changed, over := c.Gate(), c.Gate(), c.Gate()
+		conn := c.Start(Config{Service: &Service{Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+			defer over.Open()
+			started.Open()
+			changed.Wait()
+			h.Note("request %s", m.Payload.Body)
+			return reply("late reply"), nil
+		}}})
+		ctx, cancel := c.Cancellable()
+		req, got := request("original"), reply("untouched")
+		go func() { started.Wait(); cancel() }()
+		c.Err("invoke", conn.Invoke(ctx, unaryCall, req, got))
+		for i := range req.Payload.Body {
+			req.Payload.Body[i] = 'X'
+		}
+		req.Payload = nil
+		changed.Open()
+		over.Wait()
+		for range 20 {
+			got.GetPayload().Body = append(got.GetPayload().Body, 'x') // a race, if somebody writes it
+		}
+		c.Note("reply %s", got.Payload.Body)
+	}},
+	{25, "a request taken after the caller has left", func(c *C) {
+		h := c.Named("handler")
+		started, changed, over := c.Gate(), c.Gate(), c.Gate()
+		raw := c.Raw("raw").Unary("Call", func(ctx context.Context, dec func(any) error) (any, error) {
+			defer over.Open()
+			started.Open()
+			changed.Wait()
+			m := &pb.SimpleRequest{}
+			// Where nothing was sent over a wire the request may be gone with its caller, but it
+			// may not have changed.
+			err := dec(m)
+			h.Note("original or refused: %v", err != nil || string(m.GetPayload().GetBody()) == "original")
+			return reply("late"), err
+		})
+		conn := c.Start(Config{Register: []func(grpc.ServiceRegistrar){raw.Register}})
+		ctx, cancel := c.Cancellable()
+		req := request("original")
+		go func() { started.Wait(); cancel() }()
+		c.Err("invoke", conn.Invoke(ctx, "/raw/Call", req, &pb.SimpleResponse{}))
+		copy(req.Payload.Body, "XXXXXXXX")
+		changed.Open()
+		over.Wait()
+	}},
+	{25, "many calls cancelled at many moments", func(c *C) {
+		conn := c.Start(Config{Service: echoService()})
+		odd := 0
+		req, got := request("original"), &pb.SimpleResponse{}
+		for i := range 300 {
+			ctx, cancel := context.WithCancel(c.Context())
+			go func() {
+				for range i % 30 {
+					time.Sleep(time.Microsecond)
+				}
+				cancel()
+			}()
+			err := conn.Invoke(ctx, unaryCall, req, got)
+			if code := status.Code(err); code != codes.OK && code != codes.Canceled {
+				odd++
+			}
+			if err == nil && string(got.GetPayload().GetBody()) != "original" {
+				odd++
+			}
+			// All of it is the caller's again.
+			req.Payload = &pb.Payload{Body: []byte("original")}
+			got.Payload = &pb.Payload{Body: []byte(fmt.Sprint(i))}
+			cancel()
+		}
+		c.Note("odd results: %d", odd)
+	}},
+	{25, "a stream's message is captured by SendMsg", func(c *C) {
+		h := c.Named("handler")
+		changed := c.Gate()
+		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error {
+			changed.Wait()
+			for range 3 {
+				m, err := s.Recv()
+				h.Err("recv", err)
+				h.Note("%s", m.GetPayload().GetBody())
+			}
+			return nil
+		}}})
+		s, err := conn.FullDuplexCall(c.Context())
+		c.Err("start", err)
+		m := in("first")
+		c.Err("send", s.Send(m))
+		copy(m.Payload.Body, "XXXXX")
+		m.Payload = payload("second")
+		c.Err("send", s.Send(m))
+		m.Payload.Body = []byte("third")
+		c.Err("send", s.Send(m))
+		m.Reset()
+		changed.Open()
+		_, err = s.Recv()
+		c.Err("recv", err)
+	}},
+	{25, "RecvMsg's message is the caller's after a cancellation", func(c *C) {
+		over, ready, cancelled := c.Gate(), c.Gate(), c.Gate()
+		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error {
+			defer over.Open()
+			ready.Open()
+			cancelled.Wait()
+			s.Send(out("late"))
+			return nil
+		}}})
+		ctx, cancel := c.Cancellable()
+		s, err := conn.FullDuplexCall(ctx)
+		c.Err("start", err)
+		go func() { ready.Wait(); cancel() }()
+		m := out("mine")
+		c.Err("recv", s.RecvMsg(m))
+		cancelled.Open()
+		for range 20 {
+			m.Payload.Body = append(m.Payload.Body[:0], "mine"...)
+		}
+		over.Wait()
+		c.Note("%s", m.Payload.Body)
+	}},
+	{25, "metadata is captured too", func(c *C) {
+		h := c.Named("handler")
+		started, changed, over := c.Gate(), c.Gate(), c.Gate()
+		conn := c.Start(Config{Service: &Service{Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+			defer over.Open()
+			started.Open()
+			changed.Wait()
+			md, _ := metadata.FromIncomingContext(ctx)
+			h.MD("incoming", md)
+			return reply("x"), nil
+		}}})
+		md := metadata.Pairs("k", "v")
+		ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(c.Context(), md))
+		go func() { started.Wait(); cancel() }()
+		_, err := conn.UnaryCall(ctx, request("x"))
+		c.Err("unary", err)
+		md["k"][0] = "changed"
+		md["more"] = []string{"1"}
+		changed.Open()
+		over.Wait()
+	}},
+
+	{26, "a server that keeps and changes what it got and gave", func(c *C) {
+		h := c.Named("handler")
+		var kept []*pb.SimpleRequest
+		cached := reply("cached")
+		conn := c.Start(Config{Service: &Service{Unary: func(_ context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+			for _, k := range kept {
+				h.Note("kept %s", k.Payload.Body)
+			}
+			kept = append(kept, m)
+			h.Note("cached %s", cached.Payload.Body)
+			m.Payload.Body = append(m.Payload.Body, '!')
+			m.ResponseSize = 99
+			return cached, nil
+		}}})
+		req := request("same")
+		for range 3 {
+			got := &pb.SimpleResponse{}
+			c.Err("invoke", conn.Invoke(c.Context(), unaryCall, req, got))
+			c.Note("reply %s; request %s %d", got.Payload.Body, req.Payload.Body, req.ResponseSize)
+			copy(got.Payload.Body, "XXXXXX")
+			req.Payload.Body[0]++
+		}
+	}},
+	{26, "streams that reuse one message", func(c *C) {
+		h := c.Named("handler")
+		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error {
+			m := out("0")
+			var all []*pb.StreamingOutputCallRequest
+			for i := range 5 {
+				m.Payload.Body[0] = byte('0' + i)
+				s.Send(m)
+			}
+			for {
+				r, err := s.Recv()
+				if err != nil {
+					break
+				}
+				all = append(all, r)
+			}
+			for _, r := range all {
+				h.Note("%s", r.Payload.Body)
+			}
+			return nil
+		}}})
+		s, err := conn.FullDuplexCall(c.Context())
+		c.Err("start", err)
+		m := in("a")
+		for i := range 5 {
+			m.Payload.Body[0] = byte('a' + i)
+			c.Err("send", s.Send(m))
+		}
+		c.Err("close", s.CloseSend())
+		var all []*pb.StreamingOutputCallResponse
+		for {
+			r, err := s.Recv()
+			if err != nil {
+				c.Err("end", err)
+				break
+			}
+			all = append(all, r)
+		}
+		for _, r := range all {
+			c.Note("%s", r.Payload.Body)
+		}
+	}},
+	{26, "a received message replaces what was there, and shares nothing with the next", func(c *C) {
+		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error {
+			s.Send(out("first"))
+			s.Send(&pb.StreamingOutputCallResponse{})
+			s.Send(out("third"))
+			return nil
+		}, Unary: func(context.Context, *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+			return &pb.SimpleResponse{Username: "u"}, nil
+		}}})
+		s, err := conn.FullDuplexCall(c.Context())
+		c.Err("start", err)
+		m := out("left over")
+		var bodies [][]byte
+		for range 3 {
+			c.Err("recv", s.RecvMsg(m))
+			c.Msg("got", m)
+			bodies = append(bodies, m.GetPayload().GetBody())
+		}
+		c.Note("%q", bodies)
+		got := &pb.SimpleResponse{Payload: payload("left over"), Hostname: "left over", Username: "left over"}
+		c.Err("invoke", conn.Invoke(c.Context(), unaryCall, request("x"), got))
+		c.Msg("got", got)
+	}},
+	{26, "an interceptor's copies", func(c *C) {
+		h := c.Named("handler")
+		conn := c.Start(Config{
+			Service: &Service{Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+				h.Note("%s", m.Payload.Body)
+				return echo(ctx, m)
+			}},
+			UnaryClient: []grpc.UnaryClientInterceptor{func(ctx context.Context, method string, req, rep any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				err := invoker(ctx, method, request("replaced"), rep, cc, opts...)
+				rep.(*pb.SimpleResponse).Username = "added"
+				return err
+			}},
+			UnaryServer: []grpc.UnaryServerInterceptor{func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+				req.(*pb.SimpleRequest).Payload.Body[0] = 'R'
+				m, err := next(ctx, req)
+				m.(*pb.SimpleResponse).Hostname = "server"
+				return m, err
+			}},
+		})
+		req := request("mine")
+		m, err := conn.UnaryCall(c.Context(), req)
+		c.Err("unary", err)
+		c.Msg("reply", m)
+		c.Msg("request", req)
+	}},
+}

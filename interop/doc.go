@@ -1,0 +1,13 @@
+// Package interop proves that nearcall keeps gRPC's promises.
+//
+// The oracle is grpc-go itself. A case (see cases_*_test.go) is an ordinary gRPC program that notes
+// what it observes; it runs once on grpc-go and once on every nearcall environment, and the two
+// transcripts must be equal. Nobody writes down what the answer should be.
+//
+// Each case belongs to one of the promises listed in items.go. Two suites written by others,
+// grpchan's and grpc-go's own interop client, run unmodified on the same environments.
+//
+//	go test -race ./...                         everything
+//	go test -run TestItems -items               ... and a table of items and environments
+//	go test -run 'TestItems/inproc/17†/'        one item on one environment
+package interop

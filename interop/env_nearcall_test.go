@@ -1,0 +1,4 @@
+package interop
+
+// nearcallEnvironments are the paths under test.
+var nearcallEnvironments []Env

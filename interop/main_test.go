@@ -1,0 +1,74 @@
+package interop
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/grpclog"
+)
+
+// TestMain fails when goroutines outlive the tests.
+func TestMain(m *testing.M) {
+	grpclog.SetLoggerV2(quietLogger{grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard)})
+	code := m.Run()
+	if code == 0 {
+		if left := leaked(5 * time.Second); len(left) > 0 {
+			fmt.Fprintf(os.Stderr, "%d goroutines leaked:\n\n%s\n", len(left), strings.Join(left, "\n\n"))
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// leaked returns the stacks of goroutines that are still there when the time is up.
+func leaked(patience time.Duration) []string {
+	end := time.Now().Add(patience)
+	for {
+		left := strangers()
+		if len(left) == 0 || time.Now().After(end) {
+			return left
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// harmless are goroutines of the runtime, of testing, and of packages that start one for good.
+var harmless = []string{
+	"testing.(*M).",
+	"testing.(*T).",
+	"testing.runTests",
+	"os/signal.",
+	"runtime.ReadTrace",
+	"interop.strangers",
+}
+
+func strangers() []string {
+	buf := make([]byte, 4<<20)
+	buf = buf[:runtime.Stack(buf, true)]
+	var left []string
+next:
+	for _, g := range strings.Split(string(buf), "\n\n") {
+		for _, h := range harmless {
+			if strings.Contains(g, h) {
+				continue next
+			}
+		}
+		left = append(left, g)
+	}
+	return left
+}
+
+// quietLogger drops what grpc-go logs. Its interop client reports a failure by Fatal, which would end
+// the whole test binary: fatal panics instead, and foreign_test.go recovers.
+type quietLogger struct{ grpclog.LoggerV2 }
+
+type fatal string
+
+func (quietLogger) Fatal(args ...any)                 { panic(fatal(fmt.Sprint(args...))) }
+func (quietLogger) Fatalln(args ...any)               { panic(fatal(fmt.Sprintln(args...))) }
+func (quietLogger) Fatalf(format string, args ...any) { panic(fatal(fmt.Sprintf(format, args...))) }

@@ -1,0 +1,186 @@
+package nearcall
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/stats"
+
+	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/inproc"
+)
+
+// A DialOption configures [NewClient] and [Server.Client]. Options have the
+// names that they have in grpc-go, and mean the same; for targets that go to
+// grpc-go they are passed on.
+type DialOption interface{ applyDial(*dialOptions) }
+
+type dialOptions struct {
+	call.ClientConfig
+	unaryFirst  grpc.UnaryClientInterceptor
+	streamFirst grpc.StreamClientInterceptor
+	window      int
+	backoff     backoff.Config
+	timeout     time.Duration // the least that an attempt to connect is given
+	dialer      link.Dialer   // in place of the target's
+	grpc        []grpc.DialOption
+}
+
+func newDialOptions(opts []DialOption) *dialOptions {
+	o := &dialOptions{backoff: backoff.DefaultConfig, timeout: 20 * time.Second}
+	for _, opt := range opts {
+		if opt != nil {
+			opt.applyDial(o)
+		}
+	}
+	if o.unaryFirst != nil {
+		o.Unary = append([]grpc.UnaryClientInterceptor{o.unaryFirst}, o.Unary...)
+	}
+	if o.streamFirst != nil {
+		o.Stream = append([]grpc.StreamClientInterceptor{o.streamFirst}, o.Stream...)
+	}
+	return o
+}
+
+func (o *dialOptions) inproc() inproc.Options { return inproc.Options{Window: o.window} }
+
+func init() {
+	hook.Dialer = func(d link.Dialer) any {
+		return dialOption{set: func(o *dialOptions) { o.dialer = d }}
+	}
+}
+
+// A dialOption is an option in both worlds: nearcall's and grpc-go's.
+type dialOption struct {
+	set  func(*dialOptions)
+	grpc grpc.DialOption
+}
+
+func (d dialOption) applyDial(o *dialOptions) {
+	if d.set != nil {
+		d.set(o)
+	}
+	if d.grpc != nil {
+		o.grpc = append(o.grpc, d.grpc)
+	}
+}
+
+// WithUnaryInterceptor sets the outermost interceptor of unary calls.
+//
+// Interceptors are shown a *grpc.ClientConn, as their type demands. It has the
+// connection's target, and calls made through it take the same path.
+func WithUnaryInterceptor(i grpc.UnaryClientInterceptor) DialOption {
+	return dialOption{func(o *dialOptions) { o.unaryFirst = i }, grpc.WithUnaryInterceptor(i)}
+}
+
+// WithChainUnaryInterceptor adds interceptors of unary calls, the first
+// outermost.
+func WithChainUnaryInterceptor(is ...grpc.UnaryClientInterceptor) DialOption {
+	return dialOption{func(o *dialOptions) { o.Unary = append(o.Unary, is...) }, grpc.WithChainUnaryInterceptor(is...)}
+}
+
+// WithStreamInterceptor sets the outermost interceptor of streams.
+func WithStreamInterceptor(i grpc.StreamClientInterceptor) DialOption {
+	return dialOption{func(o *dialOptions) { o.streamFirst = i }, grpc.WithStreamInterceptor(i)}
+}
+
+// WithChainStreamInterceptor adds interceptors of streams, the first outermost.
+func WithChainStreamInterceptor(is ...grpc.StreamClientInterceptor) DialOption {
+	return dialOption{func(o *dialOptions) { o.Stream = append(o.Stream, is...) }, grpc.WithChainStreamInterceptor(is...)}
+}
+
+// WithStatsHandler adds a handler of stats. It may be given more than once. A
+// nil handler is ignored.
+func WithStatsHandler(h stats.Handler) DialOption {
+	return dialOption{func(o *dialOptions) {
+		if h != nil {
+			o.Stats = append(o.Stats, h)
+		}
+	}, grpc.WithStatsHandler(h)}
+}
+
+// WithTransportCredentials sets the credentials of a connection that leaves
+// the process. Within the process a connection is private already, and
+// credentials of calls that demand privacy are sent.
+func WithTransportCredentials(creds credentials.TransportCredentials) DialOption {
+	return dialOption{nil, grpc.WithTransportCredentials(creds)}
+}
+
+// WithCredentialsBundle is [WithTransportCredentials] and
+// [WithPerRPCCredentials] in one.
+func WithCredentialsBundle(b credentials.Bundle) DialOption {
+	return dialOption{func(o *dialOptions) {
+		if creds := b.PerRPCCredentials(); creds != nil {
+			o.Creds = append(o.Creds, creds)
+		}
+	}, grpc.WithCredentialsBundle(b)}
+}
+
+// WithPerRPCCredentials adds credentials to each call.
+func WithPerRPCCredentials(creds credentials.PerRPCCredentials) DialOption {
+	return dialOption{func(o *dialOptions) { o.Creds = append(o.Creds, creds) }, grpc.WithPerRPCCredentials(creds)}
+}
+
+// WithDefaultCallOptions sets call options that precede those of each call.
+func WithDefaultCallOptions(opts ...grpc.CallOption) DialOption {
+	return dialOption{func(o *dialOptions) { o.CallOptions = append(o.CallOptions, opts...) }, grpc.WithDefaultCallOptions(opts...)}
+}
+
+// WithConnectParams sets the backoff between attempts to connect, and the
+// least time that each is given. The defaults are gRPC's: 1 s growing by 1.6
+// to 120 s, and 20 s.
+func WithConnectParams(p grpc.ConnectParams) DialOption {
+	return dialOption{func(o *dialOptions) {
+		o.backoff = p.Backoff
+		if p.MinConnectTimeout > 0 {
+			o.timeout = p.MinConnectTimeout
+		}
+	}, grpc.WithConnectParams(p)}
+}
+
+// WithInitialWindowSize sets how many bytes a handler may send on a stream
+// before its caller has received them. The default, and the least, is 64 KiB.
+func WithInitialWindowSize(bytes int32) DialOption {
+	return dialOption{func(o *dialOptions) { o.window = int(bytes) }, grpc.WithInitialWindowSize(bytes)}
+}
+
+// WithUserAgent puts ua before the user-agent that handlers see.
+func WithUserAgent(ua string) DialOption {
+	return dialOption{func(o *dialOptions) { o.UserAgent = ua }, grpc.WithUserAgent(ua)}
+}
+
+// WithAuthority sets the :authority that handlers see. Within the process it
+// is the target's name by default.
+func WithAuthority(authority string) DialOption {
+	return dialOption{func(o *dialOptions) { o.Authority = authority }, grpc.WithAuthority(authority)}
+}
+
+// WithKeepaliveParams sets the client's keepalive. Within the process there is
+// nothing to keep alive.
+func WithKeepaliveParams(p keepalive.ClientParameters) DialOption {
+	return dialOption{nil, grpc.WithKeepaliveParams(p)}
+}
+
+// WithInitialConnWindowSize sets the window of a connection that leaves the
+// process. Within it streams alone are limited.
+func WithInitialConnWindowSize(bytes int32) DialOption {
+	return dialOption{nil, grpc.WithInitialConnWindowSize(bytes)}
+}
+
+// WithContextDialer sets how connections that leave the process are dialed.
+func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) DialOption {
+	return dialOption{nil, grpc.WithContextDialer(dial)}
+}
+
+// WithGRPCDialOptions passes options to grpc-go, for targets that go there.
+// Other targets do not see them.
+func WithGRPCDialOptions(opts ...grpc.DialOption) DialOption {
+	return dialOption{func(o *dialOptions) { o.grpc = append(o.grpc, opts...) }, nil}
+}

@@ -1,0 +1,166 @@
+package nearcall
+
+import (
+	"math"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/stats"
+
+	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/codec"
+)
+
+// A ServerOption configures [NewServer]. Options have the names that they have
+// in grpc-go, and mean the same.
+type ServerOption interface{ applyServer(*serverOptions) }
+
+type serverOptions struct {
+	call.ServerConfig
+	unaryFirst  grpc.UnaryServerInterceptor
+	streamFirst grpc.StreamServerInterceptor
+}
+
+func defaultServerOptions() serverOptions {
+	return serverOptions{ServerConfig: call.ServerConfig{MaxRecv: 4 << 20, MaxSend: math.MaxInt32}}
+}
+
+// config puts the single interceptors outermost, as grpc-go does.
+func (o *serverOptions) config() call.ServerConfig {
+	c := o.ServerConfig
+	if o.unaryFirst != nil {
+		c.Unary = append([]grpc.UnaryServerInterceptor{o.unaryFirst}, c.Unary...)
+	}
+	if o.streamFirst != nil {
+		c.Stream = append([]grpc.StreamServerInterceptor{o.streamFirst}, c.Stream...)
+	}
+	return c
+}
+
+type serverOption func(*serverOptions)
+
+func (f serverOption) applyServer(o *serverOptions) { f(o) }
+
+// UnaryInterceptor sets the outermost interceptor of unary calls. It may be
+// given once; see [ChainUnaryInterceptor] for more.
+func UnaryInterceptor(i grpc.UnaryServerInterceptor) ServerOption {
+	return serverOption(func(o *serverOptions) {
+		if o.unaryFirst != nil {
+			panic("nearcall: the unary server interceptor was already set; use ChainUnaryInterceptor for several")
+		}
+		o.unaryFirst = i
+	})
+}
+
+// ChainUnaryInterceptor adds interceptors of unary calls, the first outermost.
+func ChainUnaryInterceptor(is ...grpc.UnaryServerInterceptor) ServerOption {
+	return serverOption(func(o *serverOptions) { o.Unary = append(o.Unary, is...) })
+}
+
+// StreamInterceptor sets the outermost interceptor of streams. It may be given
+// once; see [ChainStreamInterceptor] for more.
+func StreamInterceptor(i grpc.StreamServerInterceptor) ServerOption {
+	return serverOption(func(o *serverOptions) {
+		if o.streamFirst != nil {
+			panic("nearcall: the stream server interceptor was already set; use ChainStreamInterceptor for several")
+		}
+		o.streamFirst = i
+	})
+}
+
+// ChainStreamInterceptor adds interceptors of streams, the first outermost.
+func ChainStreamInterceptor(is ...grpc.StreamServerInterceptor) ServerOption {
+	return serverOption(func(o *serverOptions) { o.Stream = append(o.Stream, is...) })
+}
+
+// StatsHandler adds a handler of stats. It may be given more than once; the
+// handlers are called in order. A nil handler is ignored.
+func StatsHandler(h stats.Handler) ServerOption {
+	return serverOption(func(o *serverOptions) {
+		if h != nil {
+			o.Stats = append(o.Stats, h)
+		}
+	})
+}
+
+// MaxRecvMsgSize limits the encoded size of a message that the server takes,
+// in bytes; 4 MiB by default. A larger one fails with ResourceExhausted. The
+// limit holds in process too, where nothing is encoded.
+func MaxRecvMsgSize(bytes int) ServerOption {
+	return serverOption(func(o *serverOptions) { o.MaxRecv = bytes })
+}
+
+// MaxSendMsgSize limits the encoded size of a message that the server sends,
+// in bytes; math.MaxInt32 by default.
+func MaxSendMsgSize(bytes int) ServerOption {
+	return serverOption(func(o *serverOptions) { o.MaxSend = bytes })
+}
+
+// MaxConcurrentStreams limits the calls of one connection that run at a time.
+// A caller over the limit waits. Zero, the default, is no limit.
+func MaxConcurrentStreams(n uint32) ServerOption {
+	return serverOption(func(o *serverOptions) { o.MaxStreams = n })
+}
+
+// InitialWindowSize sets how many bytes a caller may send on a stream before
+// the handler has received them. The default, and the least, is 64 KiB.
+func InitialWindowSize(bytes int32) ServerOption {
+	return serverOption(func(o *serverOptions) { o.Window = int(bytes) })
+}
+
+// UnknownServiceHandler sets the handler of calls to methods that were not
+// registered. It is given a stream, whatever the caller takes the method for.
+func UnknownServiceHandler(h grpc.StreamHandler) ServerOption {
+	return serverOption(func(o *serverOptions) { o.Unknown = h })
+}
+
+// ForceServerCodecV2 has all messages encoded and decoded by c, whatever the
+// callers' content-subtypes say.
+func ForceServerCodecV2(c encoding.CodecV2) ServerOption {
+	return serverOption(func(o *serverOptions) { o.Codec = codec.WrapV2(c) })
+}
+
+// WaitForHandlers has [Server.Stop] wait until all handlers have returned.
+func WaitForHandlers(wait bool) ServerOption {
+	return serverOption(func(o *serverOptions) { o.ServerConfig.WaitForHandlers = wait })
+}
+
+// InlineHandlers runs the handlers of unary calls on their callers' goroutines
+// also where the callers' contexts can be cancelled. It spares the switch to a
+// worker, most of the cost of a small call. In return a cancelled caller waits
+// until the handler returns, so use it where handlers are quick or watch their
+// contexts.
+func InlineHandlers() ServerOption {
+	return serverOption(func(o *serverOptions) { o.Placement = call.Inline })
+}
+
+// WorkerHandlers runs all handlers on goroutines of the server. Use it where
+// handlers depend on a goroutine of their own: for runtime.Goexit, for
+// goroutine labels, or to have their panics end the process rather than reach
+// their callers.
+func WorkerHandlers() ServerOption {
+	return serverOption(func(o *serverOptions) { o.Placement = call.OnWorkers })
+}
+
+// Creds sets the credentials that connections from other processes are
+// secured with. Connections within the process are private already.
+func Creds(credentials.TransportCredentials) ServerOption { return crossProcess }
+
+// KeepaliveParams sets the server's keepalive. It concerns connections from
+// other processes; within the process there is nothing to keep alive.
+func KeepaliveParams(keepalive.ServerParameters) ServerOption { return crossProcess }
+
+// KeepaliveEnforcementPolicy limits how often a client may ping. It concerns
+// connections from other processes.
+func KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy) ServerOption { return crossProcess }
+
+// ConnectionTimeout limits the time that a new connection may take to say what
+// it is. It concerns connections from other processes.
+func ConnectionTimeout(time.Duration) ServerOption { return crossProcess }
+
+// crossProcess stands for an option that means nothing within a process, which
+// is where servers can be reached so far.
+var crossProcess = serverOption(func(*serverOptions) {})

@@ -1,0 +1,141 @@
+package nearcall
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+
+	"google.golang.org/grpc"
+
+	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/inproc"
+)
+
+// A Server serves gRPC services. It implements [grpc.ServiceRegistrar], so
+// that generated RegisterXServer functions take it, and the GetServiceInfo
+// that reflection wants. Its methods may be called by any goroutine.
+type Server struct {
+	core *call.Server
+
+	mu        sync.Mutex
+	listeners map[net.Listener]struct{}
+	stopped   bool
+	serving   sync.WaitGroup
+}
+
+// NewServer returns a server without services, which serves nobody until
+// [Server.Serve] or [Server.Client] is called.
+func NewServer(opts ...ServerOption) *Server {
+	o := defaultServerOptions()
+	for _, opt := range opts {
+		if opt != nil {
+			opt.applyServer(&o)
+		}
+	}
+	return &Server{core: call.NewServer(o.config()), listeners: make(map[net.Listener]struct{})}
+}
+
+// RegisterService registers a service and its implementation. It is called by
+// generated code. It panics where grpc-go ends the process: when impl does not
+// implement the service, when the service is registered already, and after the
+// first Serve or the first call.
+func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) { s.core.Register(desc, impl) }
+
+// GetServiceInfo returns the registered services, for reflection.
+func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.core.Info() }
+
+// Serve serves the peers that arrive at lis until lis fails or the server is
+// stopped. It closes lis. It returns nil after Stop or GracefulStop, and
+// [grpc.ErrServerStopped] when it is called after them.
+//
+// lis comes from [Listen].
+func (s *Server) Serve(lis net.Listener) error {
+	if lis == nil {
+		return fmt.Errorf("nearcall: Serve needs a listener; get one from nearcall.Listen")
+	}
+	sessions, ok := lis.(link.Listener)
+	if !ok {
+		_ = lis.Close()
+		return fmt.Errorf("nearcall: cannot serve a %T: sockets are not served yet; pass what nearcall.Listen(%q) returns", lis, "inproc:NAME")
+	}
+	s.mu.Lock()
+	if s.stopped {
+		s.mu.Unlock()
+		_ = lis.Close()
+		return grpc.ErrServerStopped
+	}
+	s.core.Start()
+	s.listeners[lis] = struct{}{}
+	s.serving.Add(1)
+	s.mu.Unlock()
+	defer s.serving.Done()
+
+	err := sessions.Sessions(s.core.Accept)
+	_ = lis.Close()
+	s.mu.Lock()
+	delete(s.listeners, lis)
+	stopped := s.stopped
+	s.mu.Unlock()
+	if stopped {
+		return nil
+	}
+	if err == nil {
+		err = fmt.Errorf("nearcall: the listener at %v was closed: %w", lis.Addr(), net.ErrClosed)
+	}
+	return err
+}
+
+// Stop closes all listeners and connections and cancels the calls that run:
+// their callers get Unavailable. It does not wait for handlers to return
+// unless [WaitForHandlers] says so.
+func (s *Server) Stop() {
+	s.closeListeners()
+	s.core.Stop()
+	s.serving.Wait()
+}
+
+// GracefulStop closes all listeners, refuses new calls and waits until the
+// running ones have ended. Stop, called meanwhile, cuts that short.
+func (s *Server) GracefulStop() {
+	s.closeListeners()
+	s.core.GracefulStop()
+	s.serving.Wait()
+}
+
+func (s *Server) closeListeners() {
+	s.mu.Lock()
+	s.stopped = true
+	open := make([]net.Listener, 0, len(s.listeners))
+	for lis := range s.listeners {
+		open = append(open, lis)
+	}
+	s.mu.Unlock()
+	for _, lis := range open {
+		_ = lis.Close()
+	}
+}
+
+// Client returns a connection to the server within the process. It needs no
+// name and no Serve. Options that concern connecting or the network have
+// nothing to do. Close it when it is no longer needed; after the server was
+// stopped its calls return Unavailable.
+func (s *Server) Client(opts ...DialOption) *ClientConn {
+	o := newDialOptions(opts)
+	if o.dialer == nil {
+		o.dialer = serverDialer{s, o.inproc()}
+	}
+	return newClientConn("inproc:", "localhost", o)
+}
+
+// serverDialer dials a server that the program has at hand.
+type serverDialer struct {
+	server *Server
+	opts   inproc.Options
+}
+
+// Dial implements [link.Dialer].
+func (d serverDialer) Dial(context.Context) (link.Session, error) {
+	return inproc.Connect("localhost", d.opts, d.server.core.Accept)
+}
