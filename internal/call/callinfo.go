@@ -101,16 +101,16 @@ type namedCodec struct{ grpc.Codec }
 
 func (c namedCodec) Name() string { return c.String() }
 
-// fill reports how the call went to the options that asked. opened says that
-// the call reached a session.
-func (ci *callInfo) fill(opened bool, p *link.Peer, header, trailer metadata.MD) {
-	if !ci.reports || !opened {
+// fill reports how a call that reached a session went, to the options that
+// asked.
+func (ci *callInfo) fill(p *link.Peer, header, trailer metadata.MD) {
+	if !ci.reports {
 		return
 	}
 	for _, o := range ci.opts {
 		switch o := o.(type) {
 		case grpc.HeaderCallOption:
-			*o.HeaderAddr = header.Copy()
+			*o.HeaderAddr = fullHeader(header, ci.subtype)
 		case grpc.TrailerCallOption:
 			*o.TrailerAddr = trailer.Copy()
 		case grpc.PeerCallOption:

@@ -117,10 +117,7 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 		ci.finished(err)
 		return err
 	}
-	a := c.newClientStats(ctx, method, &ci, false, false)
-	if a != nil {
-		ctx = a.ctx
-	}
+	ctx, a := c.newClientStats(ctx, method, &ci, unaryDesc)
 	for {
 		session, err := c.cfg.Sessions.Session(ctx, ci.waitForReady)
 		if err != nil {
@@ -128,10 +125,16 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 			ci.finished(err)
 			return err
 		}
+		if !session.Peer().OneShot {
+			return c.invokeStream(ctx, &ci, a, method, md, req, reply)
+		}
 		u := new(unaryCall)
 		err = c.call(ctx, session, u, &ci, a, method, md, req, reply)
 		switch {
 		case err == link.ErrNoCall:
+			if a != nil {
+				a.skipSent = true
+			}
 			return c.invokeStream(ctx, &ci, a, method, md, req, reply)
 		case err != nil && errors.Is(err, link.ErrUnprocessed) && ended(session):
 			continue // the peer never saw it, and there may be another session
@@ -162,11 +165,8 @@ func (c *Client) call(ctx context.Context, session link.Session, u *unaryCall, c
 	if err := checkSize(&u.Request, ci.maxSend); err != nil {
 		return err
 	}
-	if a != nil {
-		p := session.Peer()
-		a.outHeader(&u.Open, p.Addr, p.LocalAddr)
-		a.sent(req, ci.codec)
-	}
+	a.outHeader(&u.Open, session.Peer())
+	a.sent(req, ci.codec)
 	return session.Call(ctx, &u.Call)
 }
 
@@ -176,7 +176,7 @@ func (c *Client) settle(ci *callInfo, a *callStats, session link.Session, u *una
 	err = c.outcome(u, err)
 	if a != nil {
 		if u.Header != nil {
-			a.inHeader(withContentType(u.Header, ci.subtype))
+			a.inHeader(fullHeader(u.Header, ci.subtype))
 		}
 		if u.Replied && u.ReplyError == nil {
 			a.received(reply, ci.codec)
@@ -185,7 +185,7 @@ func (c *Client) settle(ci *callInfo, a *callStats, session link.Session, u *una
 		a.end(err, u.Trailer)
 	}
 	if ci.reports {
-		ci.fill(true, session.Peer(), withContentType(u.Header, ci.subtype), u.Trailer)
+		ci.fill(session.Peer(), u.Header, u.Trailer)
 		ci.finished(err)
 	}
 	return err
@@ -210,18 +210,22 @@ var (
 	errTwoReplies = status.Error(codes.Internal, "cardinality violation: expected <EOF> for non server-streaming RPCs, but received another message")
 )
 
-// withContentType adds what gRPC's header has beside the user's metadata. It
-// returns nil for nil.
-func withContentType(md metadata.MD, subtype string) metadata.MD {
-	if md != nil {
-		md["content-type"] = []string{contentType(subtype)}
+// fullHeader returns a copy of md with what gRPC's header has beside the
+// user's metadata; nil for nil.
+func fullHeader(md metadata.MD, subtype string) metadata.MD {
+	if md == nil {
+		return nil
 	}
-	return md
+	full := md.Copy()
+	full["content-type"] = []string{contentType(subtype)}
+	return full
 }
 
 // invokeStream makes a unary call as a stream of one message each way.
 func (c *Client) invokeStream(ctx context.Context, ci *callInfo, a *callStats, method string, md metadata.MD, req, reply any) error {
-	cs, err := c.startStream(ctx, unaryDesc, ci, a, method, md)
+	kept := new(callInfo) // a copy, so that ci need not outlive a call that is no stream
+	*kept = *ci
+	cs, err := c.startStream(ctx, unaryDesc, kept, a, method, md)
 	if err != nil {
 		return err
 	}

@@ -23,10 +23,7 @@ func (c *Client) newStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.C
 		ci.finished(err)
 		return nil, err
 	}
-	a := c.newClientStats(ctx, method, ci, desc.ClientStreams, desc.ServerStreams)
-	if a != nil {
-		ctx = a.ctx
-	}
+	ctx, a := c.newClientStats(ctx, method, ci, desc)
 	cs, err := c.startStream(ctx, desc, ci, a, method, md)
 	if err != nil {
 		return nil, err // a nil *clientStream in an interface would not be nil
@@ -59,7 +56,7 @@ func (c *Client) startStream(ctx context.Context, desc *grpc.StreamDesc, ci *cal
 			}
 			return fail(err)
 		}
-		a.outHeader(o, p.Addr, p.LocalAddr)
+		a.outHeader(o, p)
 		s := &clientStream{desc: desc, info: ci, stream: stream, peer: p, stats: a, base: ctx}
 		stream.OnAbort(s.aborted)
 		if ctx.Done() != nil {
@@ -96,7 +93,7 @@ type clientStream struct {
 
 	mu        sync.Mutex
 	header    metadata.MD
-	headerIn  bool // header is known, or known to be none
+	headerIn  bool      // header is known, or known to be none
 	headerFor wait.Spot // for whoever holds headerMu
 	trailer   metadata.MD
 	finished  bool
@@ -263,8 +260,9 @@ func (s *clientStream) next(m any) (got bool, err error) {
 }
 
 func (s *clientStream) gotHeader(md metadata.MD) {
-	md = withContentType(md, s.info.subtype)
-	s.stats.inHeader(md)
+	if s.stats != nil {
+		s.stats.inHeader(fullHeader(md, s.info.subtype))
+	}
 	s.setHeader(md)
 }
 
@@ -295,10 +293,7 @@ func (s *clientStream) Header() (metadata.MD, error) {
 		if s.headerIn {
 			md := s.header
 			s.mu.Unlock()
-			if md == nil {
-				return nil, nil
-			}
-			return md.Copy(), nil
+			return fullHeader(md, s.info.subtype), nil
 		}
 		s.mu.Unlock()
 		if s.recvMu.TryLock() {
@@ -349,7 +344,7 @@ func (s *clientStream) finish(err error) {
 		return
 	}
 	s.finished = true
-	s.info.fill(true, s.peer, s.header, s.trailer)
+	s.info.fill(s.peer, s.header, s.trailer)
 	stop, cancel, trailer := s.stopWatch, s.cancel, s.trailer
 	s.mu.Unlock()
 	s.stats.end(err, trailer)

@@ -127,6 +127,10 @@ func (c *serverCall) abort(reason error) {
 // Method implements grpc.ServerTransportStream.
 func (c *serverCall) Method() string { return c.open.Method }
 
+// emptyHeader is the header of most calls. Nobody writes to a header that was
+// sent, so that it can be shared.
+var emptyHeader = metadata.MD{}
+
 var errHeaderSent = status.Error(codes.Internal, "transport: SendHeader called multiple times")
 
 // SetHeader implements grpc.ServerTransportStream.
@@ -170,7 +174,7 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 func (c *serverCall) takeHeader() metadata.MD {
 	h := c.header
 	if h == nil {
-		h = metadata.MD{}
+		h = emptyHeader
 	}
 	c.headerSent, c.header = true, nil
 	return h

@@ -18,6 +18,8 @@ type serverConn struct {
 	peer    *link.Peer
 	ctx     context.Context // what stats handlers attached to the connection
 
+	quota *quota // nil without a limit
+
 	mu       sync.Mutex
 	running  *serverCall // the calls that run, linked by next and prev
 	refusal  error       // why no call is taken any more
@@ -30,7 +32,7 @@ type serverConn struct {
 }
 
 func newServerConn(s *Server, session link.Session) *serverConn {
-	return &serverConn{
+	c := &serverConn{
 		server:  s,
 		session: session,
 		peer:    session.Peer(),
@@ -38,6 +40,10 @@ func newServerConn(s *Server, session link.Session) *serverConn {
 		idle:    make(chan struct{}),
 		ended:   make(chan struct{}),
 	}
+	if n := s.cfg.MaxStreams; n > 0 && c.peer.Local {
+		c.quota = &quota{free: n}
+	}
+	return c
 }
 
 // begin tells stats handlers of the connection. It precedes the first call.
@@ -75,6 +81,13 @@ func (c *serverConn) remove(call *serverCall) {
 	call.next, call.prev = nil, nil
 	c.settle()
 	c.mu.Unlock()
+	c.giveQuota()
+}
+
+func (c *serverConn) giveQuota() {
+	if c.quota != nil {
+		c.quota.give()
+	}
 }
 
 // settle closes idle once it is true. mu is held.
@@ -99,6 +112,7 @@ func (c *serverConn) drain() {
 func (c *serverConn) Call(call *link.Call, inline bool) error {
 	m, st := c.server.lookup(call.Method)
 	if st != nil || m.unary == nil {
+		c.giveQuota()
 		return link.ErrNoCall
 	}
 	sc, ok := call.Room.(*serverCall)
@@ -119,6 +133,7 @@ func (c *serverConn) Call(call *link.Call, inline bool) error {
 	}
 	call.SetCallee(sc)
 	if err := c.add(sc); err != nil {
+		c.giveQuota()
 		return err
 	}
 	if inline {
@@ -137,6 +152,7 @@ func (c *serverConn) Accept(s link.Stream, o *link.Open) error {
 	sc.refusal = st
 	sc.stream = s
 	if err := c.add(sc); err != nil {
+		c.giveQuota()
 		return err
 	}
 	s.OnAbort(sc.Aborted)
@@ -172,6 +188,15 @@ func (c *serverConn) Closed(reason error) {
 		h.HandleConn(c.ctx, &stats.ConnEnd{})
 	}
 	close(c.ended)
+}
+
+// Terms implements [link.Acceptor].
+func (c *serverConn) Terms() link.Terms {
+	t := link.Terms{Window: c.server.cfg.Window}
+	if c.quota != nil {
+		t.Admit = c.quota.take
+	}
+	return t
 }
 
 // peerOf returns the peer as handlers see it.

@@ -2,9 +2,9 @@ package call
 
 import (
 	"context"
-	"net"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
 
@@ -57,6 +57,9 @@ type callStats struct {
 	ctx     context.Context // tagged
 	client  bool
 	begin   time.Time
+
+	headerOut bool // the request's header was told of
+	skipSent  bool // so was the message that is sent next
 }
 
 func (s *callStats) handle(e stats.RPCStats) { s.handler.HandleRPC(s.ctx, e) }
@@ -69,6 +72,10 @@ func size(v any, c link.Codec) int {
 
 // sent tells of a message that was sent.
 func (s *callStats) sent(v any, c link.Codec) {
+	if s != nil && s.skipSent {
+		s.skipSent = false
+		return
+	}
 	if s != nil {
 		n := size(v, c)
 		s.handle(&stats.OutPayload{Client: s.client, Payload: v, Length: n, CompressedLength: n, WireLength: n + messageHeader, SentTime: time.Now()})
@@ -127,12 +134,12 @@ func (c *serverCall) trailerStats(t metadata.MD) {
 	}
 }
 
-// newClientStats tells the client's stats handler that a call begins. It
-// returns nil without a handler.
-func (c *Client) newClientStats(ctx context.Context, method string, ci *callInfo, clientStreams, serverStreams bool) *callStats {
+// newClientStats tells the client's stats handler that a call begins, and
+// returns ctx as the handler tagged it. It returns nil without a handler.
+func (c *Client) newClientStats(ctx context.Context, method string, ci *callInfo, desc *grpc.StreamDesc) (context.Context, *callStats) {
 	h := c.stats
 	if h == nil {
-		return nil
+		return ctx, nil
 	}
 	s := &callStats{handler: h, client: true, begin: time.Now()}
 	s.ctx = h.TagRPC(ctx, &stats.RPCTagInfo{FullMethodName: method, FailFast: !ci.waitForReady})
@@ -140,20 +147,22 @@ func (c *Client) newClientStats(ctx context.Context, method string, ci *callInfo
 		Client:         true,
 		BeginTime:      s.begin,
 		FailFast:       !ci.waitForReady,
-		IsClientStream: clientStreams,
-		IsServerStream: serverStreams,
+		IsClientStream: desc.ClientStreams,
+		IsServerStream: desc.ServerStreams,
 	})
-	return s
+	return s.ctx, s
 }
 
-// outHeader tells that the request's header was sent.
-func (s *callStats) outHeader(o *link.Open, remote, local net.Addr) {
-	if s != nil {
+// outHeader tells that the request's header was sent: once, also when a call
+// turns out to need a stream.
+func (s *callStats) outHeader(o *link.Open, p *link.Peer) {
+	if s != nil && !s.headerOut {
+		s.headerOut = true
 		s.handle(&stats.OutHeader{
 			Client:      true,
 			FullMethod:  o.Method,
-			RemoteAddr:  remote,
-			LocalAddr:   local,
+			RemoteAddr:  p.Addr,
+			LocalAddr:   p.LocalAddr,
 			Compression: o.Encoding,
 			Header:      o.Metadata.Copy(),
 			Authority:   o.Authority,
@@ -164,7 +173,7 @@ func (s *callStats) outHeader(o *link.Open, remote, local net.Addr) {
 // inHeader and inTrailer tell of the response's header and trailer.
 func (s *callStats) inHeader(md metadata.MD) {
 	if s != nil {
-		s.handle(&stats.InHeader{Client: true, Header: md.Copy()})
+		s.handle(&stats.InHeader{Client: true, Header: md})
 	}
 }
 

@@ -382,6 +382,43 @@ func TestEmbeddedMessageIsNotCopied(t *testing.T) {
 	}
 }
 
+// A legacyMessage is a message as gogo and the first protoc-gen-go make them.
+type legacyMessage struct {
+	Text *string `protobuf:"bytes,1,opt,name=text"`
+}
+
+func (m *legacyMessage) Reset()         { *m = legacyMessage{} }
+func (m *legacyMessage) String() string { return "legacy" }
+func (*legacyMessage) ProtoMessage()    {}
+
+func TestLegacyMessagesGoThroughBytes(t *testing.T) {
+	c := Proto()
+	src, dst := &legacyMessage{new("text")}, &legacyMessage{new("other")}
+	if _, ok, err := c.Copy(dst, src); ok || err != nil || *dst.Text != "other" {
+		t.Fatalf("Copy = %v, %v", ok, err)
+	}
+	if c.New(src) != nil || c.Move(dst, src) {
+		t.Error("a legacy message moves")
+	}
+	n, err := c.Size(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := c.Append(nil, src)
+	if err != nil || len(b) != n {
+		t.Fatalf("Append = %q, %v; size is %d", b, err, n)
+	}
+	if err := c.Decode(mem.BufferSlice{mem.SliceBuffer(b)}, dst); err != nil || *dst.Text != "text" {
+		t.Errorf("Decode makes %v, %v", dst.Text, err)
+	}
+	if b, err := c.Append(nil, (*legacyMessage)(nil)); len(b) != 0 || err != nil {
+		t.Errorf("Append of nil = %q, %v", b, err)
+	}
+	if err := c.Decode(nil, (*legacyMessage)(nil)); err == nil {
+		t.Error("Decode into a nil message succeeds")
+	}
+}
+
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)

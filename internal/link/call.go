@@ -146,9 +146,8 @@ func (c *Call) SendReply(m *Message) error {
 		return ErrLeft
 	}
 	err := m.DecodeInto(&c.Reply)
-	var refused *RecvError
-	if errors.As(err, &refused) {
-		c.ReplyError, err = refused, nil
+	if _, refused := err.(*RecvError); refused {
+		c.ReplyError, err = err, nil
 	}
 	c.Replied = c.Replied || err == nil
 	c.release(0)
@@ -195,6 +194,14 @@ func (c *Call) Abort(reason error) {
 // nil when the call ended and its result is valid; otherwise the reason, and
 // of the results only Header may be read then.
 func (c *Call) Wait(w wait.Waiter) error {
+	err := c.wait(w)
+	if c.parker != nil {
+		w.Release(c.parker)
+	}
+	return err
+}
+
+func (c *Call) wait(w wait.Waiter) error {
 	var left error
 	for {
 		s := c.state.Load()
@@ -212,7 +219,6 @@ func (c *Call) Wait(w wait.Waiter) error {
 		}
 		if c.parker == nil {
 			c.parker = w.Parker()
-			defer w.Release(c.parker)
 		}
 		if !c.state.CompareAndSwap(s, s|waiting) {
 			continue

@@ -6,7 +6,7 @@ import "google.golang.org/grpc/metadata"
 // order within a frame is header, message, end.
 type Frame struct {
 	// Header is the response header: non-nil, perhaps empty, when there is
-	// one. Whoever receives it owns it.
+	// one. Nobody writes to it once it was sent.
 	Header metadata.MD
 
 	// Msg is the message to send when HasMsg is set.

@@ -62,6 +62,21 @@ type Acceptor interface {
 	// Closed is told once that the session has ended. Calls that still run
 	// are aborted for reason.
 	Closed(reason error)
+
+	// Terms returns what is asked of the session.
+	Terms() Terms
+}
+
+// Terms are what an Acceptor asks of a session in its own process, where no
+// bytes can negotiate them.
+type Terms struct {
+	// Window is how many bytes of a stream the caller may have sent that the
+	// callee has not received; 0 for the session's own choice.
+	Window int
+
+	// Admit, unless nil, is called before each Call and Accept and waits until
+	// the call may run. Its error is the context's.
+	Admit func(context.Context) error
 }
 
 // A Dialer makes sessions.
@@ -147,6 +162,10 @@ type Peer struct {
 	Addr      net.Addr
 	LocalAddr net.Addr
 	AuthInfo  credentials.AuthInfo
+
+	// OneShot is true where Session.Call has a short cut. Elsewhere it would
+	// return ErrNoCall.
+	OneShot bool
 
 	// Local is true where the caller's own context reaches the callee, so
 	// that no deadline needs to be kept on the callee's side.

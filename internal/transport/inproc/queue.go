@@ -1,7 +1,6 @@
 package inproc
 
 import (
-	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -120,11 +119,11 @@ func (q *queue) fill(f *link.Frame) (done bool, err error) {
 	q.claimed = true
 	q.mu.Unlock()
 
-	var refused *link.RecvError
+	var refused error // the receiver's affair
 	if f.HasMsg {
 		err = f.Msg.DecodeInto(&to.Sink)
-		if errors.As(err, &refused) {
-			err = nil
+		if _, ok := err.(*link.RecvError); ok {
+			refused, err = err, nil
 		}
 	}
 	if err == nil {
@@ -139,10 +138,7 @@ func (q *queue) fill(f *link.Frame) (done bool, err error) {
 		return true, err
 	}
 	q.filled = err == nil
-	q.fillErr = nil
-	if refused != nil {
-		q.fillErr = refused
-	}
+	q.fillErr = refused
 	p := q.receiver.Wake()
 	q.mu.Unlock()
 	wait.Unpark(p)

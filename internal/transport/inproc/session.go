@@ -12,7 +12,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// defaultWindow is gRPC's initial window of a stream, in bytes.
+// defaultWindow is gRPC's initial window of a stream, in bytes, and the least
+// that it takes.
 const defaultWindow = 64 << 10
 
 // A session joins a client and a server of one process. The client's side is
@@ -20,7 +21,8 @@ const defaultWindow = 64 << 10
 type session struct {
 	acceptor link.Acceptor // set once, before the session is used
 	peer     link.Peer
-	window   int
+	terms    link.Terms
+	window   int // what the callee may have unreceived on a stream
 	parkers  wait.Pool
 	done     chan struct{}
 
@@ -37,8 +39,8 @@ func (authInfo) AuthType() string { return "local" }
 
 // Options set up a session.
 type Options struct {
-	// Window is how many bytes a stream may send, each way, before the
-	// receiver has taken them. Zero means 64 KiB.
+	// Window is how many bytes of a stream the server may have sent that the
+	// client has not received. The least, and the default, is 64 KiB.
 	Window int
 }
 
@@ -50,14 +52,12 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 		peer: link.Peer{
 			Addr:      Addr(name),
 			LocalAddr: Addr(name),
+			OneShot:   true,
 			Local:     true,
 			// Memory of one process is as private as gRPC's local credentials
 			// take a unix socket to be.
 			AuthInfo: authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}},
 		},
-	}
-	if s.window <= 0 {
-		s.window = defaultWindow
 	}
 	a := accept((*serverSide)(s))
 	if a == nil {
@@ -65,6 +65,7 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 	}
 	s.mu.Lock()
 	s.acceptor = a
+	s.terms = a.Terms()
 	closed := s.isClosed
 	reason := s.refusal
 	s.mu.Unlock()
@@ -76,6 +77,11 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 
 // Call implements [link.Session].
 func (s *session) Call(ctx context.Context, c *link.Call) error {
+	if admit := s.terms.Admit; admit != nil {
+		if err := admit(ctx); err != nil {
+			return err
+		}
+	}
 	c.Start(ctx)
 	if err := s.acceptor.Call(c, true); err != nil {
 		return err
@@ -84,8 +90,13 @@ func (s *session) Call(ctx context.Context, c *link.Call) error {
 }
 
 // Open implements [link.Session].
-func (s *session) Open(_ context.Context, o *link.Open) (link.Stream, error) {
-	p := newPipe(s.window)
+func (s *session) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
+	if admit := s.terms.Admit; admit != nil {
+		if err := admit(ctx); err != nil {
+			return nil, err
+		}
+	}
+	p := newPipe(s.terms.Window, s.window)
 	if err := s.acceptor.Accept(&p.callee, o); err != nil {
 		return nil, err
 	}

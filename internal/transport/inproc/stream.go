@@ -24,11 +24,11 @@ type end struct {
 	onAbort func(error) // guarded by pipe.mu
 }
 
-// newPipe returns a stream whose directions each admit window bytes that were
-// not received yet; a single message may exceed it.
-func newPipe(window int) *pipe {
+// newPipe returns a stream whose directions admit so many bytes that were not
+// received yet, or 64 KiB if that is more. A single message may exceed it.
+func newPipe(up, down int) *pipe {
 	p := &pipe{}
-	p.up.window, p.down.window = window, window
+	p.up.window, p.down.window = max(up, defaultWindow), max(down, defaultWindow)
 	p.caller = end{pipe: p, in: &p.down, out: &p.up}
 	p.callee = end{pipe: p, in: &p.up, out: &p.down}
 	return p
