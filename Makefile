@@ -1,9 +1,10 @@
 # nearcall. `make` alone lists what there is.
 
-GO      ?= go
-MODULES := $(shell find . -name go.mod -not -path './tools/*' -exec dirname {} \; | sort)
-TOOL     = $(GO) tool -modfile='$(CURDIR)/tools/go.mod'
+GO       ?= go
+MODULES  := $(shell find . -name go.mod -not -path './tools/*' -exec dirname {} \; | sort)
+TOOL      = $(GO) tool -modfile='$(CURDIR)/tools/go.mod'
 FUZZTIME ?= 1m
+CROSS    ?= windows/amd64 darwin/arm64
 
 # The race detector needs cgo, and so a C compiler. Without one the same tests
 # run without it: RACE is empty then, and the run says so.
@@ -62,8 +63,8 @@ fuzz: ## every fuzz test for FUZZTIME (1m each)
 		done); \
 	done
 
-cross: ## build and vet for the systems that this machine is not
-	@set -e; for target in windows/amd64 darwin/arm64 linux/arm64; do for m in $(MODULES); do \
+cross: ## build and vet for the systems in CROSS
+	@set -e; for target in $(CROSS); do for m in $(MODULES); do \
 		echo "== $$m: $$target"; \
 		(cd "$$m" && export GOOS=$${target%/*} GOARCH=$${target#*/} CGO_ENABLED=0 && $(GO) build ./... && $(GO) vet ./...); \
 	done; done
@@ -74,12 +75,15 @@ tour: ## what nearcall does, shown in a few seconds
 cover: ## how much of each package its tests run
 	$(GO) test -cover ./...
 
-lines: ## lines of code and of tests, package by package
-	@find . -name '*.go' -not -name '*.pb.go' -not -path './tools/*' | sort | xargs awk ' \
-		{ d = FILENAME; sub("^[.]/", "", d); if (!sub("/[^/]*$$", "", d)) d = "nearcall"; \
-		  if (FILENAME ~ /_test[.]go$$/) t[d]++; else c[d]++; seen[d] } \
-		END { for (d in seen) printf "| `%s` | %d | %d |\n", d, c[d], t[d] }' | sort | \
-		{ echo '| package | lines | of tests |'; echo '|---|---:|---:|'; cat; }
+lines: ## bring the README's table of lines up to date, and show it
+	@find . -name '*.go' -not -name '*.pb.go' -not -path './tools/*' -not -path './examples/*' | LC_ALL=C sort | xargs awk ' \
+		{ d = FILENAME; sub("^[.]/", "", d); if (!sub("/[^/]*$$", "", d)) d = "."; seen[d] } \
+		FILENAME ~ /_test[.]go$$/ { t[d]++; next } { c[d]++ } \
+		END { for (d in seen) printf "| `%s` | %d | %d |\n", d, c[d], t[d] }' | LC_ALL=C sort | \
+		{ echo '| package | lines | of tests |'; echo '|---|---:|---:|'; cat; } > README.lines
+	@awk '/<!-- end of lines -->/ { skip = 0 } !skip { print } \
+		/<!-- lines/ { while ((getline line < "README.lines") > 0) print line; skip = 1 }' README.md > README.new
+	@cat README.lines; mv README.new README.md; rm README.lines
 
 # Needs protoc, protoc-gen-go and protoc-gen-go-grpc; what they make is committed.
 generate: ## make the examples' generated code again

@@ -36,7 +36,7 @@ type ClientConn struct {
 // options that it knows.
 func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	o := newDialOptions(opts)
-	if o.dialer != nil {
+	if o.dialer != nil && o.err == nil {
 		return newClientConn(target, target, o), nil
 	}
 	t, err := parseTarget(target)
@@ -49,6 +49,9 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 			return nil, err
 		}
 		return &ClientConn{target: target, remote: remote}, nil
+	}
+	if o.err != nil {
+		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, o.err)
 	}
 	o.dialer = inproc.Dialer{Name: t.rest, Options: o.inproc()}
 	return newClientConn(target, t.rest, o), nil
@@ -69,6 +72,7 @@ func newClientConn(target, authority string, o *dialOptions) *ClientConn {
 	}
 	cfg.UserAgent += userAgent
 	c.client = call.NewClient(cfg)
+	c.conn.begin = c.client.Begin
 	return c
 }
 

@@ -25,6 +25,7 @@ type connector struct {
 	dialer  link.Dialer
 	backoff backoff.Config
 	timeout time.Duration
+	begin   func(link.Session) // told of each new session before it is used
 
 	ctx    context.Context // ends with close
 	cancel context.CancelFunc
@@ -189,6 +190,7 @@ func (c *connector) settle(s link.Session, err error) bool {
 		return false
 	}
 	c.failure = nil
+	c.begin(s)
 	c.ready.Store(&session{s})
 	c.setState(connectivity.Ready)
 	return true

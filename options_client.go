@@ -31,6 +31,7 @@ type dialOptions struct {
 	timeout     time.Duration // the least that an attempt to connect is given
 	dialer      link.Dialer   // in place of the target's
 	grpc        []grpc.DialOption
+	err         error // of an option, where the target is nearcall's own
 }
 
 func newDialOptions(opts []DialOption) *dialOptions {
@@ -132,6 +133,21 @@ func WithPerRPCCredentials(creds credentials.PerRPCCredentials) DialOption {
 func WithDefaultCallOptions(opts ...grpc.CallOption) DialOption {
 	return dialOption{func(o *dialOptions) { o.CallOptions = append(o.CallOptions, opts...) }, grpc.WithDefaultCallOptions(opts...)}
 }
+
+// WithDefaultServiceConfig sets gRPC's service config, in JSON. On nearcall's
+// own targets the timeouts, waitForReady and message sizes of its methodConfig
+// count; a retryPolicy or hedgingPolicy there is an error of [NewClient], and
+// of the first call of [Server.Client].
+func WithDefaultServiceConfig(json string) DialOption {
+	return dialOption{func(o *dialOptions) { o.Service, o.err = call.ParseServiceConfig(json) }, grpc.WithDefaultServiceConfig(json)}
+}
+
+// WithDisableRetry turns off retries by a service config's retryPolicy.
+func WithDisableRetry() DialOption { return dialOption{nil, grpc.WithDisableRetry()} }
+
+// WithIdleTimeout sets the time after which a connection that makes no calls
+// is closed. Within the process an idle connection holds nothing worth closing.
+func WithIdleTimeout(d time.Duration) DialOption { return dialOption{nil, grpc.WithIdleTimeout(d)} }
 
 // WithConnectParams sets the backoff between attempts to connect, and the
 // least time that each is given. The defaults are gRPC's: 1 s growing by 1.6

@@ -123,7 +123,10 @@ func (s *Server) closeListeners() {
 // stopped its calls return Unavailable.
 func (s *Server) Client(opts ...DialOption) *ClientConn {
 	o := newDialOptions(opts)
-	if o.dialer == nil {
+	switch {
+	case o.err != nil:
+		o.dialer = failingDialer{o.err}
+	case o.dialer == nil:
 		o.dialer = serverDialer{s, o.inproc()}
 	}
 	return newClientConn("inproc:", "localhost", o)
@@ -139,3 +142,9 @@ type serverDialer struct {
 func (d serverDialer) Dial(context.Context) (link.Session, error) {
 	return inproc.Connect("localhost", d.opts, d.server.core.Accept)
 }
+
+// failingDialer reports an option that cannot be honoured to those who call.
+type failingDialer struct{ err error }
+
+// Dial implements [link.Dialer].
+func (d failingDialer) Dial(context.Context) (link.Session, error) { return nil, d.err }

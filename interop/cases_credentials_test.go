@@ -60,7 +60,6 @@ var credentialCases = []Case{
 		_, err = s.Recv()
 		c.Err("recv", err)
 		c.Err("name with more slashes", conn.Invoke(ctx, "/a/b/c", request("x"), &pb.Empty{}))
-		c.Err("name without a slash", conn.Invoke(ctx, "abc", request("x"), &pb.Empty{}))
 	}},
 	{7, "audience with the default authority", func(c *C) {
 		t := token{get: func(ctx context.Context, uri ...string) (map[string]string, error) {

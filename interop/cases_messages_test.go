@@ -80,7 +80,7 @@ var messageCases = []Case{
 	}},
 
 	{12, "SendMsg after CloseSend, and a second SendMsg", func(c *C) {
-		conn := c.Start(Config{Service: echoService()})
+		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error { <-s.Context().Done(); return nil }}})
 		for name, desc := range descs() {
 			c.Note("--- %s", name)
 			s, err := conn.NewStream(c.Context(), desc, duplexCall)
@@ -426,7 +426,9 @@ var messageCases = []Case{
 	}},
 	{19, "what the handler sees", func(c *C) {
 		h := c.Named("handler")
+		over := make(chan struct{}, 1)
 		recv := func(s grpc.ServerStream) error {
+			defer func() { over <- struct{}{} }()
 			err := s.RecvMsg(&pb.Empty{})
 			h.Err("recv", err)
 			h.Err("recv again", s.RecvMsg(&pb.Empty{}))
@@ -443,6 +445,7 @@ var messageCases = []Case{
 			}
 			c.Err("close", s.CloseSend())
 			c.Err("end", s.RecvMsg(&pb.Empty{}))
+			c.Wait(over)
 		}
 	}},
 
@@ -581,7 +584,11 @@ var messageCases = []Case{
 			defer over.Open()
 			<-s.Context().Done()
 			h.Note("expired %v", expired(status.FromContextError(s.Context().Err()).Err()))
-			h.Note("send expired %v", expired(s.Send(out("x"))))
+			err := s.Send(out("x"))
+			for err == nil {
+				err = s.Send(out("x")) // the stream may end a little later than its context
+			}
+			h.Note("send expired %v", expired(err))
 			return nil
 		}}})
 		s, err := conn.StreamingOutputCall(c.Timeout(50*time.Millisecond), in("x"))

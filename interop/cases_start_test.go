@@ -138,30 +138,56 @@ var startCases = []Case{
 		_, err := conn.UnaryCall(c.Context(), request("x"))
 		c.Err("unary", err)
 	}},
-	{3, "illegal header and trailer from the handler", func(c *C) {
+	{3, "illegal headers from the handler", func(c *C) {
 		var md metadata.MD
 		h := c.Named("handler")
+		refused := make(chan bool, 1)
 		conn := c.Start(Config{Service: &Service{
 			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
-				h.Err("SetHeader", grpc.SetHeader(ctx, md))
-				h.Err("SendHeader", grpc.SendHeader(ctx, md))
+				set, send := grpc.SetHeader(ctx, md), grpc.SendHeader(ctx, md)
+				refused <- set != nil && send != nil
 				return reply("x"), nil
 			},
 			Duplex: func(s duplexServer) error {
-				h.Err("stream SetHeader", s.SetHeader(md))
-				h.Err("stream SendHeader", s.SendHeader(md))
+				h.Err("SetHeader", s.SetHeader(md))
+				h.Err("SendHeader", s.SendHeader(md))
+				return nil
+			},
+		}})
+		for _, md = range oddHeaders {
+			h.Note("--- %s", showMD(md))
+			// By context grpc-go takes it, and HTTP/2 fails the call. Refusing it at once, as by
+			// stream, is as good.
+			_, err := conn.UnaryCall(c.Context(), request("x"))
+			c.Note("%s refused %v", showMD(md), <-refused || status.Code(err) == codes.Internal)
+			s, err := conn.FullDuplexCall(c.Context())
+			c.Err("stream", err)
+			_, err = s.Recv()
+			c.Err("recv", err)
+			md, err := s.Header()
+			c.Err("header", err)
+			c.MD("header", md)
+		}
+	}},
+	{3, "illegal trailers from the handler", func(c *C) {
+		var md metadata.MD
+		conn := c.Start(Config{Service: &Service{
+			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+				grpc.SetTrailer(ctx, metadata.Pairs("good", "1"))
+				grpc.SetTrailer(ctx, md)
+				return reply("x"), nil
+			},
+			Duplex: func(s duplexServer) error {
 				s.SetTrailer(metadata.Pairs("good", "1"))
 				s.SetTrailer(md)
 				return nil
 			},
 		}})
-		for _, md = range []metadata.MD{{"Upper": {"v"}}, {"bad key": {"v"}}, {"key": {"\x01"}}, {"key": {"é"}}, {"key-bin": {"\x01é"}}} {
-			h.Note("--- %s", showMD(md))
-			var header, trailer metadata.MD
-			_, err := conn.UnaryCall(c.Context(), request("x"), grpc.Header(&header), grpc.Trailer(&trailer))
+		for _, md = range append(oddHeaders, metadata.MD{"key": {"é"}}) {
+			var trailer metadata.MD
+			_, err := conn.UnaryCall(c.Context(), request("x"), grpc.Trailer(&trailer))
 			c.Code(showMD(md), err) // the words are HTTP/2's
 			if err == nil {
-				c.MD("header", header)
 				c.MD("trailer", trailer)
 			}
 			s, err := conn.FullDuplexCall(c.Context())
@@ -650,6 +676,8 @@ var oddMetadata = []metadata.MD{
 	{"key": {"\x01"}}, {"key": {"tab\t"}}, {"key": {"line\nfeed"}}, {"key": {"é"}}, {"key": {"\x7f"}}, {"key": {"~ !"}},
 	{"key": {"good", "\x00"}}, {"key-bin": {"\x00\x01\xff"}}, {"key-bin": {""}}, {"-bin": {"\x00"}}, {"key": {""}},
 }
+
+var oddHeaders = []metadata.MD{{"Upper": {"v"}}, {"bad key": {"v"}}, {"key": {"\x01"}}, {"key-bin": {"\x01é"}}}
 
 var reserved = []string{":odd", ":path", ":method", ":scheme", ":status", "content-type", "user-agent", "te",
 	"grpc-message-type", "grpc-encoding", "grpc-message", "grpc-status", "grpc-timeout",

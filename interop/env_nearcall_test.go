@@ -1,4 +1,138 @@
 package interop
 
-// nearcallEnvironments are the paths under test.
-var nearcallEnvironments []Env
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/transport/hostile"
+)
+
+// nearcallEnvironments are the paths under test. One more is one more line.
+var nearcallEnvironments = []Env{
+	{Name: "inproc", Start: inproc()},
+	{Name: "inproc-background", Background: true, Start: inproc()},
+	{Name: "inproc-inline", Waits: true, Start: inproc(nearcall.InlineHandlers())},
+	{Name: "inproc-workers", Background: true, Start: inproc(nearcall.WorkerHandlers())},
+	{Name: "inproc-name", Start: inprocName},
+	{Name: "hostile", Start: startHostile},
+}
+
+// inproc connects by Server.Client.
+func inproc(more ...nearcall.ServerOption) func(cfg *Config) (*Link, error) {
+	return func(cfg *Config) (*Link, error) {
+		srv, dial, err := nearcallServer(cfg, more...)
+		if err != nil {
+			return nil, err
+		}
+		conn := srv.Client(dial...)
+		return &Link{Conn: conn, Close: conn.Close, Stop: srv.Stop, GracefulStop: srv.GracefulStop}, nil
+	}
+}
+
+// number makes names and seeds.
+var number atomic.Int64
+
+// inprocName connects by a name.
+func inprocName(cfg *Config) (*Link, error) {
+	lis, err := nearcall.Listen(fmt.Sprintf("inproc:interop-%d", number.Add(1)))
+	if err != nil {
+		return nil, err
+	}
+	return serve(cfg, lis, lis.Target())
+}
+
+// startHostile connects through a transport that encodes, splits and delays what it can.
+func startHostile(cfg *Config) (*Link, error) {
+	n := number.Add(1)
+	lis := hostile.Listen(fmt.Sprintf("interop-%d", n), hostile.Options{Seed: uint64(n), Delay: 100 * time.Microsecond})
+	return serve(cfg, lis, lis.Target(), hook.Dialer(lis.Dialer()).(nearcall.DialOption))
+}
+
+// serve serves lis and connects to target.
+func serve(cfg *Config, lis net.Listener, target string, more ...nearcall.DialOption) (*Link, error) {
+	srv, dial, err := nearcallServer(cfg)
+	if err != nil {
+		lis.Close()
+		return nil, err
+	}
+	conn, err := nearcall.NewClient(target, append(dial, more...)...)
+	if err != nil {
+		lis.Close()
+		return nil, err
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		srv.Serve(lis)
+	}()
+	return &Link{Conn: conn, Close: conn.Close, GracefulStop: srv.GracefulStop, Stop: func() {
+		srv.Stop()
+		lis.Close()
+		<-served
+	}}, nil
+}
+
+// nearcallServer makes cfg's server, with its services, and cfg's dial options.
+func nearcallServer(cfg *Config, more ...nearcall.ServerOption) (*nearcall.Server, []nearcall.DialOption, error) {
+	dial, err := nearcallDialOptions(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	srv := nearcall.NewServer(append(nearcallServerOptions(cfg), more...)...)
+	for _, r := range cfg.Register {
+		r(srv)
+	}
+	return srv, dial, nil
+}
+
+func nearcallServerOptions(cfg *Config) []nearcall.ServerOption {
+	opts := []nearcall.ServerOption{
+		nearcall.ChainUnaryInterceptor(cfg.UnaryServer...),
+		nearcall.ChainStreamInterceptor(cfg.StreamServer...),
+	}
+	for _, h := range cfg.ServerStats {
+		opts = append(opts, nearcall.StatsHandler(h))
+	}
+	if cfg.ServerMaxRecv != 0 {
+		opts = append(opts, nearcall.MaxRecvMsgSize(cfg.ServerMaxRecv))
+	}
+	if cfg.ServerMaxSend != 0 {
+		opts = append(opts, nearcall.MaxSendMsgSize(cfg.ServerMaxSend))
+	}
+	if cfg.ServerCodec != nil {
+		opts = append(opts, nearcall.ForceServerCodecV2(cfg.ServerCodec))
+	}
+	if cfg.Unknown != nil {
+		opts = append(opts, nearcall.UnknownServiceHandler(cfg.Unknown))
+	}
+	return opts
+}
+
+func nearcallDialOptions(cfg *Config) ([]nearcall.DialOption, error) {
+	opts := []nearcall.DialOption{
+		nearcall.WithChainUnaryInterceptor(cfg.UnaryClient...),
+		nearcall.WithChainStreamInterceptor(cfg.StreamClient...),
+		nearcall.WithDefaultCallOptions(cfg.CallOptions...),
+	}
+	for _, h := range cfg.ClientStats {
+		opts = append(opts, nearcall.WithStatsHandler(h))
+	}
+	for _, p := range cfg.PerRPC {
+		opts = append(opts, nearcall.WithPerRPCCredentials(p))
+	}
+	if cfg.UserAgent != "" {
+		opts = append(opts, nearcall.WithUserAgent(cfg.UserAgent))
+	}
+	if cfg.Authority != "" {
+		opts = append(opts, nearcall.WithAuthority(cfg.Authority))
+	}
+	if cfg.ServiceConfig != "" {
+		return nil, errors.New("nearcall has no WithDefaultServiceConfig yet")
+	}
+	return opts, nil
+}

@@ -19,7 +19,7 @@ import (
 )
 
 // caseTimeout is how long a case may take before it counts as hung.
-const caseTimeout = 10 * time.Second
+const caseTimeout = 20 * time.Second
 
 // A Case is a program that notes what it observes.
 type Case struct {
@@ -32,6 +32,7 @@ type Case struct {
 type Env struct {
 	Name       string
 	Background bool // calls use context.Background instead of a cancellable context
+	Waits      bool // a caller waits for its handler, whatever happens to its context
 	Start      func(cfg *Config) (*Link, error)
 }
 
@@ -53,12 +54,14 @@ type Conn struct {
 // C is what a case runs with. Its own notes are the client's.
 type C struct {
 	*Actor
-	env      Env
-	ctx      context.Context
-	dead     chan struct{} // closed when the case has hung
-	handlers sync.WaitGroup
+	env  Env
+	ctx  context.Context
+	dead chan struct{} // closed when the case has hung
+	skip string
 
 	mu      sync.Mutex
+	running int           // handlers
+	idle    chan struct{} // made by the end, closed when no handler runs
 	closed  bool
 	actors  map[string]*Actor
 	cleanup []func()
@@ -76,6 +79,7 @@ type Actor struct {
 type Transcript struct {
 	Lines  []string
 	Stacks string // set when the case hung
+	Skip   string // why the case says nothing about its environment
 }
 
 // Record runs a case on env and returns its transcript.
@@ -96,7 +100,7 @@ func (k Case) Record(env Env) Transcript {
 	defer hung.Stop()
 	select {
 	case <-done:
-		return Transcript{Lines: c.transcript()}
+		return Transcript{Lines: c.transcript(), Skip: c.skip}
 	case <-hung.C:
 	}
 	buf := make([]byte, 1<<20)
@@ -114,7 +118,11 @@ func (k Case) Record(env Env) Transcript {
 
 // end frees what the case started, and waits for its handlers.
 func (c *C) end(cancel func()) {
-	if r := recover(); r != nil {
+	switch r := recover().(type) {
+	case nil:
+	case notHere:
+		c.skip = string(r)
+	default:
 		buf := make([]byte, 8<<10)
 		c.Note("PANIC: %v\n%s", r, buf[:runtime.Stack(buf, false)])
 	}
@@ -122,7 +130,41 @@ func (c *C) end(cancel func()) {
 	for _, f := range slices.Backward(c.cleanup) {
 		f()
 	}
-	c.handlers.Wait()
+	c.mu.Lock()
+	idle := make(chan struct{})
+	if c.idle = idle; c.running == 0 {
+		close(idle)
+	}
+	c.mu.Unlock()
+	c.Wait(idle)
+}
+
+// enter counts a handler; what it returns counts it out.
+func (c *C) enter() (leave func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.running--; c.running == 0 && c.idle != nil {
+			select {
+			case <-c.idle:
+			default:
+				close(c.idle)
+			}
+		}
+	}
+}
+
+// notHere ends a case that has nothing to say about its environment.
+type notHere string
+
+// CallerLeaves says that the case needs a caller that leaves before its handler returns.
+func (c *C) CallerLeaves() {
+	if c.env.Waits {
+		panic(notHere("handlers run on their caller"))
+	}
 }
 
 func (c *C) transcript() []string {
@@ -236,7 +278,7 @@ func (a *Actor) Note(format string, args ...any) {
 		return // the case has hung and is over
 	}
 	// protobuf's errors put a no-break space at random places, chosen once a program.
-	line := strings.ReplaceAll(fmt.Sprintf(format, args...), "\u00a0", " ")
+	line := strings.NewReplacer("\u00a0", " ", `\u00a0`, " ").Replace(fmt.Sprintf(format, args...))
 	a.lines = append(a.lines, line)
 }
 

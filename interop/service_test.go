@@ -44,8 +44,7 @@ type Service struct {
 }
 
 func (s *Service) EmptyCall(ctx context.Context, m *pb.Empty) (*pb.Empty, error) {
-	s.c.handlers.Add(1)
-	defer s.c.handlers.Done()
+	defer s.c.enter()()
 	if s.Empty == nil {
 		return s.UnimplementedTestServiceServer.EmptyCall(ctx, m)
 	}
@@ -53,8 +52,7 @@ func (s *Service) EmptyCall(ctx context.Context, m *pb.Empty) (*pb.Empty, error)
 }
 
 func (s *Service) UnaryCall(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
-	s.c.handlers.Add(1)
-	defer s.c.handlers.Done()
+	defer s.c.enter()()
 	if s.Unary == nil {
 		return s.UnimplementedTestServiceServer.UnaryCall(ctx, m)
 	}
@@ -62,8 +60,7 @@ func (s *Service) UnaryCall(ctx context.Context, m *pb.SimpleRequest) (*pb.Simpl
 }
 
 func (s *Service) StreamingOutputCall(m *pb.StreamingOutputCallRequest, ss outputServer) error {
-	s.c.handlers.Add(1)
-	defer s.c.handlers.Done()
+	defer s.c.enter()()
 	if s.Output == nil {
 		return s.UnimplementedTestServiceServer.StreamingOutputCall(m, ss)
 	}
@@ -71,8 +68,7 @@ func (s *Service) StreamingOutputCall(m *pb.StreamingOutputCallRequest, ss outpu
 }
 
 func (s *Service) StreamingInputCall(ss inputServer) error {
-	s.c.handlers.Add(1)
-	defer s.c.handlers.Done()
+	defer s.c.enter()()
 	if s.Input == nil {
 		return s.UnimplementedTestServiceServer.StreamingInputCall(ss)
 	}
@@ -80,8 +76,7 @@ func (s *Service) StreamingInputCall(ss inputServer) error {
 }
 
 func (s *Service) FullDuplexCall(ss duplexServer) error {
-	s.c.handlers.Add(1)
-	defer s.c.handlers.Done()
+	defer s.c.enter()()
 	if s.Duplex == nil {
 		return s.UnimplementedTestServiceServer.FullDuplexCall(ss)
 	}
@@ -102,8 +97,7 @@ func (c *C) Raw(name string) *Raw {
 func (r *Raw) Unary(name string, h func(ctx context.Context, dec func(any) error) (any, error)) *Raw {
 	r.desc.Methods = append(r.desc.Methods, grpc.MethodDesc{MethodName: name,
 		Handler: func(_ any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-			r.c.handlers.Add(1)
-			defer r.c.handlers.Done()
+			defer r.c.enter()()
 			return h(ctx, dec)
 		}})
 	return r
@@ -114,8 +108,7 @@ func (r *Raw) Stream(name string, desc *grpc.StreamDesc, h func(grpc.ServerStrea
 	r.desc.Streams = append(r.desc.Streams, grpc.StreamDesc{StreamName: name,
 		ServerStreams: desc.ServerStreams, ClientStreams: desc.ClientStreams,
 		Handler: func(_ any, ss grpc.ServerStream) error {
-			r.c.handlers.Add(1)
-			defer r.c.handlers.Done()
+			defer r.c.enter()()
 			return h(ss)
 		}})
 	return r

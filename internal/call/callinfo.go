@@ -40,8 +40,11 @@ type callInfo struct {
 
 // apply reads opts. An option that asks for something that cannot be had is
 // refused rather than dropped.
-func (ci *callInfo) apply(opts []grpc.CallOption) error {
-	ci.opts, ci.maxRecv, ci.maxSend = opts, defaultMaxRecv, noLimit
+func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault link.Codec) error {
+	ci.opts, ci.maxRecv, ci.maxSend = opts, -1, -1
+	if mc.waitForReady != nil {
+		ci.waitForReady = *mc.waitForReady
+	}
 	for _, o := range opts {
 		switch o := o.(type) {
 		case grpc.StaticMethodCallOption, grpc.EmptyCallOption, grpc.MaxRetryRPCBufferSizeCallOption:
@@ -73,17 +76,22 @@ func (ci *callInfo) apply(opts []grpc.CallOption) error {
 			}
 		}
 	}
-	return ci.settleCodec()
+	ci.maxRecv = limit(mc.maxResponse, ci.maxRecv, defaultMaxRecv)
+	ci.maxSend = limit(mc.maxRequest, ci.maxSend, noLimit)
+	return ci.settleCodec(byDefault)
 }
 
 // settleCodec follows grpc-go: a forced codec wins and names the subtype; else
 // the subtype names the codec; else protobuf.
-func (ci *callInfo) settleCodec() error {
-	if ci.codec != nil {
-		if _, custom := ci.codec.(interface{ custom() }); ci.subtype == "" && !custom {
+func (ci *callInfo) settleCodec(byDefault link.Codec) error {
+	switch {
+	case ci.codec != nil:
+		if ci.subtype == "" {
 			ci.subtype = strings.ToLower(ci.codec.Name())
 		}
-	} else {
+	case ci.subtype == "":
+		ci.codec = byDefault
+	default:
 		c, ok := codec.Get(ci.subtype)
 		if !ok {
 			return status.Errorf(codes.Internal, "no codec registered for content-subtype %s", ci.subtype)
@@ -148,13 +156,10 @@ func (c *Client) open(ctx context.Context, o *link.Open, ci *callInfo, method st
 		if err != nil {
 			return err
 		}
-		if o.Metadata == nil {
-			o.Metadata = auth
-		} else {
-			for k, v := range auth {
-				o.Metadata[k] = append(o.Metadata[k], v...)
-			}
+		for k, v := range md {
+			auth[k] = append(auth[k], v...)
 		}
+		o.Metadata = auth
 	}
 	return nil
 }

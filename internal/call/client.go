@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
+	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
 )
 
@@ -30,6 +31,7 @@ type ClientConfig struct {
 	Stats       []stats.Handler
 	CallOptions []grpc.CallOption // precede those of each call
 	Creds       []credentials.PerRPCCredentials
+	Service     *ServiceConfig // may be nil
 	Authority   string
 	UserAgent   string
 
@@ -44,11 +46,26 @@ type Client struct {
 	unary  grpc.UnaryClientInterceptor
 	stream grpc.StreamClientInterceptor
 	stats  stats.Handler
+	codec  link.Codec // of calls that name none
 }
 
 // NewClient returns a client.
 func NewClient(cfg ClientConfig) *Client {
-	return &Client{cfg: cfg, unary: chainUnaryClient(cfg.Unary), stream: chainStreamClient(cfg.Stream), stats: joinStats(cfg.Stats)}
+	return &Client{
+		cfg:    cfg,
+		unary:  chainUnaryClient(cfg.Unary),
+		stream: chainStreamClient(cfg.Stream),
+		stats:  joinStats(cfg.Stats),
+		codec:  defaultCodec(),
+	}
+}
+
+// defaultCodec is what encoding's registry has under protobuf's name.
+func defaultCodec() link.Codec {
+	if c, ok := codec.Get(""); ok {
+		return c
+	}
+	return codec.Proto()
 }
 
 // Invoke makes a unary call.
@@ -82,7 +99,7 @@ func combine(a, b []grpc.CallOption) []grpc.CallOption {
 var errNilContext = status.Error(codes.Internal, "nearcall: a call needs a context; pass context.Background() where there is no other")
 
 // begin checks what can be checked before a session is needed.
-func (ci *callInfo) begin(ctx context.Context, opts []grpc.CallOption) (metadata.MD, error) {
+func (c *Client) begin(ctx context.Context, ci *callInfo, mc *methodConfig, opts []grpc.CallOption) (metadata.MD, error) {
 	ci.opts, ci.reports = opts, true // until apply has looked, assume that somebody wants to know
 	if ctx == nil {
 		return nil, errNilContext
@@ -92,7 +109,7 @@ func (ci *callInfo) begin(ctx context.Context, opts []grpc.CallOption) (metadata
 		return nil, err
 	}
 	ci.reports = false
-	if err := ci.apply(opts); err != nil {
+	if err := ci.apply(opts, mc, c.codec); err != nil {
 		ci.reports = true
 		return nil, err
 	}
@@ -112,12 +129,23 @@ var unaryDesc = &grpc.StreamDesc{}
 
 func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *grpc.ClientConn, opts ...grpc.CallOption) error {
 	var ci callInfo
-	md, err := ci.begin(ctx, opts)
+	mc := c.cfg.Service.of(method)
+	if mc.timeout != nil && ctx != nil {
+		bounded, cancel := mc.withTimeout(ctx)
+		if cancel != nil {
+			defer cancel()
+		}
+		ctx = bounded
+	}
+	md, err := c.begin(ctx, &ci, mc, opts)
 	if err != nil {
 		ci.finished(err)
 		return err
 	}
 	ctx, a := c.newClientStats(ctx, method, &ci, unaryDesc)
+	if a != nil {
+		md, err = outgoing(ctx) // the handler may have added to it
+	}
 	for {
 		session, err := c.cfg.Sessions.Session(ctx, ci.waitForReady)
 		if err != nil {
@@ -126,16 +154,13 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 			return err
 		}
 		if !session.Peer().OneShot {
-			return c.invokeStream(ctx, &ci, a, method, md, req, reply)
+			return c.invokeStream(ctx, &ci, a, method, md, nil, req, reply)
 		}
 		u := new(unaryCall)
 		err = c.call(ctx, session, u, &ci, a, method, md, req, reply)
 		switch {
 		case err == link.ErrNoCall:
-			if a != nil {
-				a.skipSent = true
-			}
-			return c.invokeStream(ctx, &ci, a, method, md, req, reply)
+			return c.invokeStream(ctx, &ci, a, method, md, &u.Open, req, reply)
 		case err != nil && errors.Is(err, link.ErrUnprocessed) && ended(session):
 			continue // the peer never saw it, and there may be another session
 		}
@@ -162,10 +187,10 @@ func (c *Client) call(ctx context.Context, session link.Session, u *unaryCall, c
 	u.Request = link.Live(req, ci.codec)
 	u.Reply = link.Sink{Dst: reply, Codec: ci.codec, Limit: ci.maxRecv}
 	u.Room = &u.callee
+	a.outHeader(&u.Open, session.Peer())
 	if err := checkSize(&u.Request, ci.maxSend); err != nil {
 		return err
 	}
-	a.outHeader(&u.Open, session.Peer())
 	a.sent(req, ci.codec)
 	return session.Call(ctx, &u.Call)
 }
@@ -173,6 +198,7 @@ func (c *Client) call(ctx context.Context, session link.Session, u *unaryCall, c
 // settle turns what came of a call into its error, and reports it to those who
 // asked.
 func (c *Client) settle(ci *callInfo, a *callStats, session link.Session, u *unaryCall, req, reply any, err error) error {
+	answered := err == nil
 	err = c.outcome(u, err)
 	if a != nil {
 		if u.Header != nil {
@@ -181,7 +207,9 @@ func (c *Client) settle(ci *callInfo, a *callStats, session link.Session, u *una
 		if u.Replied && u.ReplyError == nil {
 			a.received(reply, ci.codec)
 		}
-		a.inTrailer(u.Trailer)
+		if answered {
+			a.inTrailer(u.Trailer)
+		}
 		a.end(err, u.Trailer)
 	}
 	if ci.reports {
@@ -221,13 +249,18 @@ func fullHeader(md metadata.MD, subtype string) metadata.MD {
 	return full
 }
 
-// invokeStream makes a unary call as a stream of one message each way.
-func (c *Client) invokeStream(ctx context.Context, ci *callInfo, a *callStats, method string, md metadata.MD, req, reply any) error {
+// invokeStream makes a unary call as a stream of one message each way. o is
+// what an attempt to make it in one go has prepared and told stats handlers
+// of; nil where there was none.
+func (c *Client) invokeStream(ctx context.Context, ci *callInfo, a *callStats, method string, md metadata.MD, o *link.Open, req, reply any) error {
 	kept := new(callInfo) // a copy, so that ci need not outlive a call that is no stream
 	*kept = *ci
-	cs, err := c.startStream(ctx, unaryDesc, kept, a, method, md)
+	cs, err := c.startStream(ctx, unaryDesc, kept, a, method, md, o)
 	if err != nil {
 		return err
+	}
+	if a != nil {
+		a.skipSent = o != nil
 	}
 	if err := cs.SendMsg(req); err != nil {
 		return err

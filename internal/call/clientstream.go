@@ -17,22 +17,49 @@ import (
 )
 
 func (c *Client) newStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.ClientConn, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	if desc == nil {
+		return nil, errNilDesc
+	}
 	ci := new(callInfo)
-	md, err := ci.begin(ctx, opts)
+	mc := c.cfg.Service.of(method)
+	var cancel context.CancelFunc
+	if mc.timeout != nil && ctx != nil {
+		ctx, cancel = mc.withTimeout(ctx)
+	}
+	cs, err := c.beginStream(ctx, desc, ci, mc, method, opts)
+	if err != nil {
+		if cancel != nil {
+			cancel()
+		}
+		return nil, err // a nil *clientStream in an interface would not be nil
+	}
+	if cancel != nil {
+		cs.onFinish(cancel)
+	}
+	return cs, nil
+}
+
+func (c *Client) beginStream(ctx context.Context, desc *grpc.StreamDesc, ci *callInfo, mc *methodConfig, method string, opts []grpc.CallOption) (*clientStream, error) {
+	md, err := c.begin(ctx, ci, mc, opts)
 	if err != nil {
 		ci.finished(err)
 		return nil, err
 	}
 	ctx, a := c.newClientStats(ctx, method, ci, desc)
-	cs, err := c.startStream(ctx, desc, ci, a, method, md)
-	if err != nil {
-		return nil, err // a nil *clientStream in an interface would not be nil
+	if a != nil {
+		if md, err = outgoing(ctx); err != nil { // the handler may have added to it
+			a.end(err, nil)
+			ci.finished(err)
+			return nil, err
+		}
 	}
-	return cs, nil
+	return c.startStream(ctx, desc, ci, a, method, md, nil)
 }
 
-// startStream opens a stream. On failure it reports to those who asked.
-func (c *Client) startStream(ctx context.Context, desc *grpc.StreamDesc, ci *callInfo, a *callStats, method string, md metadata.MD) (*clientStream, error) {
+var errNilDesc = status.Error(codes.Internal, "nearcall: a stream needs a grpc.StreamDesc; generated code passes it")
+
+// startStream opens a stream, with o unless that is nil. On failure it reports to those who asked.
+func (c *Client) startStream(ctx context.Context, desc *grpc.StreamDesc, ci *callInfo, a *callStats, method string, md metadata.MD, o *link.Open) (*clientStream, error) {
 	fail := func(err error) (*clientStream, error) {
 		err = linkStatus(err)
 		a.end(err, nil)
@@ -45,13 +72,16 @@ func (c *Client) startStream(ctx context.Context, desc *grpc.StreamDesc, ci *cal
 			return fail(err)
 		}
 		p := session.Peer()
-		o := new(link.Open)
-		if err := c.open(ctx, o, ci, method, md, p); err != nil {
-			return fail(err)
+		if o == nil {
+			o = new(link.Open)
+			if err := c.open(ctx, o, ci, method, md, p); err != nil {
+				return fail(err)
+			}
 		}
 		stream, err := session.Open(ctx, o)
 		if err != nil {
 			if errors.Is(err, link.ErrUnprocessed) && ended(session) {
+				o = nil
 				continue
 			}
 			return fail(err)
@@ -98,6 +128,7 @@ type clientStream struct {
 	trailer   metadata.MD
 	finished  bool
 	stopWatch func() bool
+	atEnd     func()          // may be nil
 	ctx       context.Context // made when somebody asks
 	cancel    context.CancelFunc
 }
@@ -345,7 +376,7 @@ func (s *clientStream) finish(err error) {
 	}
 	s.finished = true
 	s.info.fill(s.peer, s.header, s.trailer)
-	stop, cancel, trailer := s.stopWatch, s.cancel, s.trailer
+	stop, cancel, atEnd, trailer := s.stopWatch, s.cancel, s.atEnd, s.trailer
 	s.mu.Unlock()
 	s.stats.end(err, trailer)
 	s.info.finished(err)
@@ -353,19 +384,26 @@ func (s *clientStream) finish(err error) {
 		stop()
 	}
 	if err != nil {
-		s.stream.Abort(abortReason(err))
+		s.stream.Abort(err) // which is what RecvMsg returns from now on
 	}
 	s.setHeader(nil)
 	if cancel != nil {
 		cancel()
 	}
+	if atEnd != nil {
+		atEnd()
+	}
 }
 
-// abortReason is what the callee's context reports when its caller gives up
-// with err.
-func abortReason(err error) error {
-	if status.Code(err) == codes.DeadlineExceeded {
-		return context.DeadlineExceeded
+// onFinish has f called when the call is over.
+func (s *clientStream) onFinish(f func()) {
+	s.mu.Lock()
+	if !s.finished {
+		s.atEnd = f
+		f = nil
 	}
-	return context.Canceled
+	s.mu.Unlock()
+	if f != nil {
+		f()
+	}
 }

@@ -136,7 +136,7 @@ func reserved(key string) bool {
 	}
 	switch key {
 	case "content-type", "user-agent", "te", "grpc-message-type", "grpc-encoding",
-		"grpc-message", "grpc-status", "grpc-timeout", "grpc-status-details-bin":
+		"grpc-message", "grpc-status", "grpc-timeout":
 		return true
 	}
 	return false
@@ -149,11 +149,36 @@ func join(md, more metadata.MD) metadata.MD {
 		md = make(metadata.MD, len(more))
 	}
 	for k, vals := range more {
-		if k = strings.ToLower(k); !reserved(k) {
+		if !reserved(k) && k != detailsKey {
 			md[k] = append(md[k], vals...)
 		}
 	}
 	return md
+}
+
+// detailsKey carries a status's details, for which it is reserved in trailers.
+const detailsKey = "grpc-status-details-bin"
+
+// validTrailer applies HTTP/2's rules, which are laxer about values than
+// gRPC's: grpc-go sends a trailer unchecked, and a client refuses one that
+// breaks these.
+func validTrailer(md metadata.MD) error {
+	for k, vals := range md {
+		if err := validatePair(k); err != nil {
+			return err
+		}
+		if strings.HasSuffix(k, "-bin") {
+			continue
+		}
+		for _, v := range vals {
+			for i := range len(v) {
+				if v[i] < 0x20 && v[i] != '\t' || v[i] == 0x7F {
+					return fmt.Errorf("trailer key %q contains value with control characters", k)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // contentType is the content-type of gRPC for a subtype.

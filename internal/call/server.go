@@ -54,6 +54,7 @@ type Server struct {
 	unary   grpc.UnaryServerInterceptor
 	stream  grpc.StreamServerInterceptor
 	stats   stats.Handler
+	codec   link.Codec // of calls that name none, or none that is known
 	workers workers
 
 	mu       sync.Mutex
@@ -89,6 +90,7 @@ func NewServer(cfg ServerConfig) *Server {
 		unary:    chainUnaryServer(cfg.Unary),
 		stream:   chainStreamServer(cfg.Stream),
 		stats:    joinStats(cfg.Stats),
+		codec:    defaultCodec(),
 		services: make(map[string]*service),
 		methods:  make(map[string]*method),
 		conns:    make(map[*serverConn]struct{}),
@@ -124,7 +126,13 @@ func (s *Server) Register(desc *grpc.ServiceDesc, impl any) {
 	}
 }
 
-func (s *Server) add(m *method) { s.methods[m.name] = m }
+// add adds a method. Of a unary and a streaming method of one name the first,
+// which is the unary one, is reached.
+func (s *Server) add(m *method) {
+	if s.methods[m.name] == nil {
+		s.methods[m.name] = m
+	}
+}
 
 // Info implements reflection's GetServiceInfo.
 func (s *Server) Info() map[string]grpc.ServiceInfo {
@@ -197,14 +205,17 @@ func (s *Server) lookup(full string) (*method, *status.Status) {
 
 // codec returns how messages of a call are read and written: as the server was
 // told, as the content-subtype says, or as protobuf.
-func (s *Server) codec(subtype string) link.Codec {
+func (s *Server) codecOf(subtype string) link.Codec {
 	if s.cfg.Codec != nil {
 		return s.cfg.Codec
+	}
+	if subtype == "" {
+		return s.codec
 	}
 	if c, ok := codec.Get(subtype); ok {
 		return c
 	}
-	return codec.Proto()
+	return s.codec
 }
 
 var errStopped = status.Error(codes.Unavailable, "the server was stopped")

@@ -42,7 +42,7 @@ func (c *serverCall) init(conn *serverConn, m *method, o *link.Open) {
 	c.conn, c.method, c.open = conn, m, o
 	c.deadline = o.Deadline
 	c.ctx = c
-	c.codec = conn.server.codec(o.ContentSubtype)
+	c.codec = conn.server.codecOf(o.ContentSubtype)
 }
 
 // run runs the handler and ends the call. It is called on a worker or, for
@@ -55,7 +55,7 @@ func (c *serverCall) run() {
 			// runs the handler; Goexit ends this goroutine alone.
 			c.finish(status.New(codes.Internal, "the handler exited without returning"))
 		}
-		c.leave()
+		c.conn.remove(c)
 	}()
 	if h := c.conn.server.stats; h != nil {
 		c.startStats(h)
@@ -74,11 +74,8 @@ func (c *serverCall) run() {
 	returned = true
 }
 
-// leave ends the context and forgets the call.
-func (c *serverCall) leave() {
-	c.cancel(context.Canceled)
-	c.conn.remove(c)
-}
+// String names the context without looking into it, for those who print it.
+func (c *serverCall) String() string { return "nearcall.Context(" + c.open.Method + ")" }
 
 // Value implements [context.Context].
 func (c *serverCall) Value(key any) any {
@@ -100,7 +97,9 @@ func (c *serverCall) incomingMetadata() metadata.MD {
 	if c.incoming == nil {
 		md := make(metadata.MD, len(c.open.Metadata)+3)
 		for k, v := range c.open.Metadata {
-			md[k] = v
+			if k != "host" { // HTTP's name for the authority
+				md[k] = v
+			}
 		}
 		md[":authority"] = []string{c.open.Authority}
 		md["content-type"] = []string{contentType(c.open.ContentSubtype)}
@@ -155,6 +154,9 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 	if err := validate(md); err != nil {
 		return err
 	}
+	if err := c.Err(); err != nil {
+		return contextStatus(err)
+	}
 	c.mu.Lock()
 	if c.headerSent || c.finished {
 		c.mu.Unlock()
@@ -194,6 +196,17 @@ func (c *serverCall) headerBefore(end bool) metadata.MD {
 	return h
 }
 
+// keepHeader takes back a header that was not sent, because the message that
+// it was to go with could not be.
+func (c *serverCall) keepHeader(h metadata.MD) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.headerSent = false
+	if len(h) > 0 {
+		c.header = h
+	}
+}
+
 // SetTrailer implements grpc.ServerTransportStream.
 func (c *serverCall) SetTrailer(md metadata.MD) error {
 	if md.Len() == 0 {
@@ -231,6 +244,9 @@ func (c *serverCall) finish(st *status.Status) {
 	}
 	c.finished = true
 	trailer := c.trailer
+	if err := validTrailer(trailer); err != nil {
+		st, trailer = status.New(codes.Internal, "the handler's trailer is malformed: "+err.Error()), nil
+	}
 	if st != nil {
 		c.outcome = st.Err()
 	}
@@ -243,9 +259,10 @@ func (c *serverCall) finish(st *status.Status) {
 			_ = c.unary.SendHeader(h)
 		}
 		_ = c.unary.Finish(st, trailer)
-		return
+	} else {
+		_ = c.stream.Send(&link.Frame{Header: h, End: &link.End{Status: st, Trailer: trailer}})
 	}
-	_ = c.stream.Send(&link.Frame{Header: h, End: &link.End{Status: st, Trailer: trailer}})
+	c.cancel(context.Canceled)
 }
 
 // maxRecv and maxSend are the server's limits, in bytes.

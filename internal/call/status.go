@@ -50,7 +50,7 @@ func replaceInvalid(s string) string {
 
 // contextError returns err as one of context's own two errors.
 func contextError(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
 		return context.DeadlineExceeded
 	}
 	return context.Canceled

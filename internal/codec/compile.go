@@ -23,7 +23,7 @@ func compile(done map[reflect.Type]*program, t reflect.Type) *program {
 	if !ok {
 		return p
 	}
-	p.goType = l.goType
+	p.goType, p.size = l.goType, l.goType.Size()
 	p.ext, p.unknown = l.ext, l.unknown
 	p.known = l.known()
 

@@ -18,6 +18,7 @@ const maxDepth = protowire.DefaultRecursionLimit
 // Copying writes only what is not zero, so its destination has to be zero.
 type program struct {
 	goType   reflect.Type // the struct
+	size     uintptr      // of the struct
 	foreign  bool         // the struct is not known well enough to be copied
 	requires bool         // the message itself has required fields
 	ops      []op
@@ -107,7 +108,7 @@ func (p *program) newMessage() any { return reflect.New(p.goType).Interface() }
 // replace makes dst a copy of src, whatever dst is. If it fails it leaves dst
 // alone. Both are not nil.
 func (p *program) replace(dst, src any) (bound int, f *failure) {
-	if dataOf(dst).zero(p.goType.Size()) {
+	if dataOf(dst).zero(p.size) {
 		bound, f = p.copy(dataOf(dst), dataOf(src), maxDepth-1)
 		if f != nil {
 			proto.Reset(dst.(proto.Message))

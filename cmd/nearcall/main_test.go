@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// nearcallCommand runs the command and returns what it printed.
+func nearcallCommand(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestArguments(t *testing.T) {
+	for _, c := range []struct {
+		args   []string
+		code   int
+		stdout string // part of what is printed there; nothing is when empty
+		stderr string
+	}{
+		{nil, exitUsage, "", "usage: nearcall COMMAND"},
+		{[]string{"help"}, exitOK, "usage: nearcall COMMAND", ""},
+		{[]string{"-h"}, exitOK, "usage: nearcall COMMAND", ""},
+		{[]string{"--help"}, exitOK, "tour", ""},
+		{[]string{"-version"}, exitOK, "nearcall " + nearcall.Version, ""},
+		{[]string{"help", "tour"}, exitOK, "-json", ""},
+		{[]string{"tour", "-h"}, exitOK, "-json", ""},
+		{[]string{"help", "tuor"}, exitUsage, "", `no command "tuor"`},
+		{[]string{"tuor"}, exitUsage, "", `no command "tuor"`},
+		{[]string{"-verbose"}, exitUsage, "", "-verbose"},
+		{[]string{"tour", "-jsno"}, exitUsage, "", "-jsno"},
+		{[]string{"tour", "-time", "soon"}, exitUsage, "", "soon"},
+		{[]string{"tour", "-time", "-1s"}, exitUsage, "", "-time -1s"},
+		{[]string{"tour", "by", "train"}, exitUsage, "", `"by"`},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			code, stdout, stderr := nearcallCommand(t, c.args...)
+			if code != c.code {
+				t.Errorf("exit code %d, want %d", code, c.code)
+			}
+			for _, out := range []struct{ name, got, want string }{{"stdout", stdout, c.stdout}, {"stderr", stderr, c.stderr}} {
+				if !strings.Contains(out.got, out.want) || out.want == "" && out.got != "" {
+					t.Errorf("%s: %q, want %q in it", out.name, out.got, out.want)
+				}
+			}
+		})
+	}
+}

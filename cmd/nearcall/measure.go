@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"time"
+)
+
+// A lane is one call over one connection, and what it has shown so far.
+type lane struct {
+	path, call string
+	do, end    func() error // end may be nil
+	slots      []slot
+	ratios     []float64
+}
+
+// A slot is what a lane did in one round.
+type slot struct {
+	p50, p99  time.Duration
+	perSecond float64
+}
+
+func newLane(c connection, k call) (*lane, error) {
+	l := &lane{path: c.path, call: k.name}
+	var err error
+	if l.do, l.end, err = k.open(c.ctx, c.client); err != nil {
+		return nil, l.wrap(err)
+	}
+	return l, nil
+}
+
+// close ends the lane as it should end, which is part of the answer.
+func (l *lane) close() error {
+	if l.end == nil {
+		return nil
+	}
+	return l.wrap(l.end())
+}
+
+func (l *lane) wrap(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s, %s: %w", l.path, l.call, err)
+}
+
+func (l *lane) add(s slot, ratio float64) {
+	l.slots = append(l.slots, s)
+	l.ratios = append(l.ratios, ratio)
+}
+
+// row is the medians over all rounds.
+func (l *lane) row() row {
+	r := row{Path: l.path, Call: l.call, TimesGRPC: median(l.ratios)}
+	var p50, p99 []time.Duration
+	var rates []float64
+	for _, s := range l.slots {
+		p50, p99, rates = append(p50, s.p50), append(p99, s.p99), append(rates, s.perSecond)
+	}
+	r.P50, r.P99, r.PerSecond = median(p50), median(p99), median(rates)
+	return r
+}
+
+// maxSamples is how many latencies a slot keeps: enough for a p99, and few
+// enough that sorting them takes no time worth mentioning.
+const maxSamples = 1 << 15
+
+// A meter measures. It keeps its memory from slot to slot.
+type meter struct{ latencies []time.Duration }
+
+// pair measures two lanes one after the other, each for the given time, b
+// first where swap says so.
+func (m *meter) pair(ctx context.Context, a, b *lane, length time.Duration, swap bool) (ofA, ofB slot, err error) {
+	if swap {
+		ofB, ofA, err = m.pair(ctx, b, a, length, false)
+		return ofA, ofB, err
+	}
+	if ofA, err = m.slot(ctx, a, length); err == nil {
+		ofB, err = m.slot(ctx, b, length)
+	}
+	return ofA, ofB, err
+}
+
+// slot measures one lane: half of the time call by call, for the percentiles,
+// and half without looking at the clock, for the rate.
+func (m *meter) slot(ctx context.Context, l *lane, length time.Duration) (s slot, err error) {
+	runtime.GC() // the garbage of the one before is not this one's
+	if err := m.each(ctx, l.do, length/2); err != nil {
+		return slot{}, l.wrap(err)
+	}
+	slices.Sort(m.latencies)
+	s.p50, s.p99 = percentile(m.latencies, 0.50), percentile(m.latencies, 0.99)
+	if s.perSecond, err = rate(ctx, l.do, length/2); err != nil {
+		return slot{}, l.wrap(err)
+	}
+	return s, nil
+}
+
+// each times single calls, at least one. A latency has the reading of the
+// clock in it: nothing is subtracted.
+func (m *meter) each(ctx context.Context, do func() error, length time.Duration) error {
+	if m.latencies == nil {
+		m.latencies = make([]time.Duration, 0, maxSamples)
+	}
+	m.latencies = m.latencies[:0]
+	for start := time.Now(); ; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		before := time.Now()
+		if err := do(); err != nil {
+			return err
+		}
+		after := time.Now()
+		m.latencies = append(m.latencies, after.Sub(before))
+		if len(m.latencies) == maxSamples || after.Sub(start) >= length {
+			return nil
+		}
+	}
+}
+
+// rate makes calls in batches, at least one call, and returns calls a second.
+func rate(ctx context.Context, do func() error, length time.Duration) (float64, error) {
+	start := time.Now()
+	for n, batch := 0, 1; ; {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		for range batch {
+			if err := do(); err != nil {
+				return 0, err
+			}
+		}
+		n += batch
+		elapsed := time.Since(start)
+		if elapsed >= length {
+			return float64(n) / max(elapsed, 1).Seconds(), nil
+		}
+		if elapsed < length/16 {
+			batch *= 2
+		}
+	}
+}
+
+// percentile returns the smallest value that at least the share p of the
+// sorted values does not exceed.
+func percentile(sorted []time.Duration, p float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	rank := int(math.Ceil(p * float64(len(sorted))))
+	return sorted[min(max(rank, 1), len(sorted))-1]
+}
+
+// median returns the value in the middle, the mean of two where two are.
+func median[T ~int64 | ~float64](values []T) T {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	mid := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[mid]
+	}
+	return (sorted[mid-1] + sorted[mid]) / 2
+}
+
+// clockCost is what reading the clock costs here, at best.
+func clockCost() time.Duration {
+	const n = 1000
+	best := time.Hour
+	for range 10 {
+		start := time.Now()
+		for range n {
+			_ = time.Now()
+		}
+		best = min(best, time.Since(start)/n)
+	}
+	return best
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/nearcall/nearcall"
+)
+
+// A path is a way from a client to a service.
+type path struct {
+	name string
+	open func(testpb.TestServiceServer) (connection, error)
+}
+
+// A connection is a path that was opened. close ends whatever open started.
+type connection struct {
+	path   string
+	ctx    context.Context // of the calls
+	client testpb.TestServiceClient
+	close  func() error
+}
+
+// paths are nearcall's.
+var paths = []path{
+	{"in process", inProcess},
+	{"in process, cancellable context", cancellable},
+	{"in process by name", byName},
+	{"in process, inline handlers", inlineHandlers},
+}
+
+// grpcTCP is what the paths are compared with.
+var grpcTCP = path{"grpc-go over TCP loopback", overTCP}
+
+func inProcess(s testpb.TestServiceServer) (connection, error) {
+	srv := nearcall.NewServer()
+	testpb.RegisterTestServiceServer(srv, s)
+	return toServer(srv), nil
+}
+
+func cancellable(s testpb.TestServiceServer) (connection, error) {
+	c, err := inProcess(s)
+	return c.cancellable(), err
+}
+
+// inlineHandlers makes a difference where the context can be cancelled.
+func inlineHandlers(s testpb.TestServiceServer) (connection, error) {
+	srv := nearcall.NewServer(nearcall.InlineHandlers())
+	testpb.RegisterTestServiceServer(srv, s)
+	return toServer(srv).cancellable(), nil
+}
+
+func toServer(srv *nearcall.Server) connection {
+	conn := srv.Client()
+	return connection{
+		ctx:    context.Background(),
+		client: testpb.NewTestServiceClient(conn),
+		close: func() error {
+			err := conn.Close()
+			srv.Stop()
+			return err
+		},
+	}
+}
+
+func (c connection) cancellable() connection {
+	ctx, cancel := context.WithCancel(c.ctx)
+	closeConn := c.close
+	c.ctx = ctx
+	c.close = func() error {
+		cancel()
+		return closeConn()
+	}
+	return c
+}
+
+func byName(s testpb.TestServiceServer) (connection, error) {
+	srv := nearcall.NewServer()
+	testpb.RegisterTestServiceServer(srv, s)
+	lis, err := nearcall.Listen("inproc:tour")
+	if err != nil {
+		return connection{}, err
+	}
+	conn, err := nearcall.NewClient(lis.Target())
+	if err != nil {
+		return connection{}, errors.Join(err, lis.Close())
+	}
+	return served(srv, lis, conn), nil
+}
+
+func overTCP(s testpb.TestServiceServer) (connection, error) {
+	srv := grpc.NewServer()
+	testpb.RegisterTestServiceServer(srv, s)
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return connection{}, err
+	}
+	conn, err := grpc.NewClient("passthrough:"+lis.Addr().String(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	if err != nil {
+		return connection{}, errors.Join(err, lis.Close())
+	}
+	return served(srv, lis, conn), nil
+}
+
+// served is a connection to a server that a listener leads to. It is nearcall's
+// or grpc-go's: their methods are the same.
+func served(srv interface {
+	Serve(net.Listener) error
+	Stop()
+}, lis net.Listener, conn interface {
+	grpc.ClientConnInterface
+	Close() error
+}) connection {
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(lis) }()
+	return connection{
+		ctx:    context.Background(),
+		client: testpb.NewTestServiceClient(conn),
+		close: func() error {
+			err := conn.Close()
+			srv.Stop()
+			if served := <-ended; !errors.Is(served, grpc.ErrServerStopped) { // stopped before it served
+				err = errors.Join(err, served)
+			}
+			return err
+		},
+	}
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/nearcall/nearcall"
+)
+
+// A report is what a tour found, and where.
+type report struct {
+	Version string    `json:"nearcall"`
+	Go      string    `json:"go"`
+	Date    time.Time `json:"date"`
+	Machine machine   `json:"machine"`
+	Rounds  int       `json:"rounds"`
+	Clock   int64     `json:"clock_ns"` // what reading the clock costs; latencies include it
+	Rows    []row     `json:"rows"`
+}
+
+type machine struct {
+	OS         string `json:"os"`
+	Arch       string `json:"arch"`
+	CPU        string `json:"cpu,omitempty"` // empty where it is not known
+	Cores      int    `json:"cores"`
+	GOMAXPROCS int    `json:"gomaxprocs"`
+}
+
+// A row is one call over one path.
+type row struct {
+	Path      string        `json:"path"`
+	Call      string        `json:"call"`
+	P50       time.Duration `json:"p50_ns"`
+	P99       time.Duration `json:"p99_ns"`
+	PerSecond float64       `json:"calls_per_second"`
+	TimesGRPC float64       `json:"times_grpc"`
+}
+
+func newReport(rows []row) report {
+	return report{
+		Version: nearcall.Version,
+		Go:      runtime.Version(),
+		Date:    time.Now().UTC().Truncate(time.Second),
+		Machine: machine{runtime.GOOS, runtime.GOARCH, cpuModel(), runtime.NumCPU(), runtime.GOMAXPROCS(0)},
+		Rounds:  rounds,
+		Clock:   clockCost().Nanoseconds(),
+		Rows:    rows,
+	}
+}
+
+func (r report) writeJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(r)
+}
+
+// cpuModel returns the name of the CPU, or "" where the system does not say.
+func cpuModel() string {
+	f, err := os.Open("/proc/cpuinfo")
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if key, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}

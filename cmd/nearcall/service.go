@@ -1,0 +1,174 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+)
+
+const (
+	size     = 32  // of a payload, in bytes
+	messages = 100 // of a stream
+)
+
+// service is what the tour calls: the service of grpc-go's own tests. It knows
+// nothing of the path that a call came by.
+type service struct {
+	testpb.UnimplementedTestServiceServer
+}
+
+// answer is a fresh payload, as most handlers would make one.
+func answer(to *testpb.Payload) *testpb.Payload {
+	return &testpb.Payload{Body: bytes.Clone(to.GetBody())}
+}
+
+func (service) UnaryCall(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+	return &testpb.SimpleResponse{Payload: answer(in.Payload)}, nil
+}
+
+func (service) StreamingOutputCall(in *testpb.StreamingOutputCallRequest, s grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
+	for range messages {
+		if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: answer(in.Payload)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (service) StreamingInputCall(s grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]) error {
+	var sum int32
+	for {
+		in, err := s.Recv()
+		if err == io.EOF {
+			return s.SendAndClose(&testpb.StreamingInputCallResponse{AggregatedPayloadSize: sum})
+		}
+		if err != nil {
+			return err
+		}
+		sum += int32(len(in.GetPayload().GetBody()))
+	}
+}
+
+func (service) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+	for {
+		in, err := s.Recv()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: answer(in.Payload)}); err != nil {
+			return err
+		}
+	}
+}
+
+// A call is what is measured: how to make it, over and over. do fails on a
+// wrong answer; end, which may be nil, frees what open took.
+type call struct {
+	name string
+	open func(ctx context.Context, client testpb.TestServiceClient) (do, end func() error, err error)
+}
+
+var calls = []call{
+	{fmt.Sprintf("unary, %d B", size), unary},
+	{fmt.Sprintf("server stream, %d × %d B", messages, size), serverStream},
+	{fmt.Sprintf("client stream, %d × %d B", messages, size), clientStream},
+	{fmt.Sprintf("bidi echo, %d B", size), bidiEcho},
+}
+
+func payload() *testpb.Payload { return &testpb.Payload{Body: bytes.Repeat([]byte{'n'}, size)} }
+
+func check(what string, got, want int) error {
+	if got != want {
+		return fmt.Errorf("wrong answer: %d %s, want %d", got, what, want)
+	}
+	return nil
+}
+
+func unary(ctx context.Context, client testpb.TestServiceClient) (do, end func() error, err error) {
+	in := &testpb.SimpleRequest{Payload: payload()}
+	return func() error {
+		out, err := client.UnaryCall(ctx, in)
+		if err != nil {
+			return err
+		}
+		return check("bytes in the reply", len(out.GetPayload().GetBody()), size)
+	}, nil, nil
+}
+
+func serverStream(ctx context.Context, client testpb.TestServiceClient) (do, end func() error, err error) {
+	in := &testpb.StreamingOutputCallRequest{Payload: payload()}
+	return func() error {
+		s, err := client.StreamingOutputCall(ctx, in)
+		if err != nil {
+			return err
+		}
+		for n := 0; ; n++ {
+			out, err := s.Recv()
+			if err == io.EOF {
+				return check("messages", n, messages)
+			}
+			if err != nil {
+				return err
+			}
+			if err := check("bytes in a message", len(out.GetPayload().GetBody()), size); err != nil {
+				return err
+			}
+		}
+	}, nil, nil
+}
+
+func clientStream(ctx context.Context, client testpb.TestServiceClient) (do, end func() error, err error) {
+	in := &testpb.StreamingInputCallRequest{Payload: payload()}
+	return func() error {
+		s, err := client.StreamingInputCall(ctx)
+		if err != nil {
+			return err
+		}
+		for range messages {
+			if err := s.Send(in); err != nil {
+				return err
+			}
+		}
+		out, err := s.CloseAndRecv()
+		if err != nil {
+			return err
+		}
+		return check("bytes arrived", int(out.GetAggregatedPayloadSize()), messages*size)
+	}, nil, nil
+}
+
+// bidiEcho keeps one stream: a call is a message there and back.
+func bidiEcho(ctx context.Context, client testpb.TestServiceClient) (do, end func() error, err error) {
+	s, err := client.FullDuplexCall(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	in := &testpb.StreamingOutputCallRequest{Payload: payload()}
+	do = func() error {
+		if err := s.Send(in); err != nil {
+			return err
+		}
+		out, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		return check("bytes in the echo", len(out.GetPayload().GetBody()), size)
+	}
+	end = func() error {
+		if err := s.CloseSend(); err != nil {
+			return err
+		}
+		if _, err := s.Recv(); err != io.EOF {
+			return fmt.Errorf("the stream ended with %v, want io.EOF", err)
+		}
+		return nil
+	}
+	return do, end, nil
+}

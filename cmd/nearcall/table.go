@@ -1,0 +1,128 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// writeText prints the report for people.
+func (r report) writeText(w io.Writer) error {
+	cells := [][]string{{"path", "call", "p50", "p99", "calls/s", "times gRPC"}}
+	for i, row := range r.Rows {
+		if i > 0 && row.Call != r.Rows[i-1].Call {
+			cells = append(cells, nil)
+		}
+		cells = append(cells, []string{
+			row.Path, row.Call, formatTime(row.P50), formatTime(row.P99), formatCount(row.PerSecond), formatRatio(row.TimesGRPC),
+		})
+	}
+	_, err := fmt.Fprintf(w, "nearcall %s, %s, %s, %s\n\n%s\n%s", r.Version, r.Go, r.Machine, r.Date.Format("2006-01-02"),
+		formatTable(cells, 2), r.explanation())
+	return err
+}
+
+func (r report) explanation() string {
+	return fmt.Sprintf(`times gRPC is how many calls a path makes while %s makes one of the same kind
+to the same service: calls/s of the two, measured one right after the other, the median of %d such pairs.
+A call of a stream is the whole stream; one of bidi echo is a message there and back on an open stream.
+Inline handlers run on the caller's goroutine although the context can be cancelled, which unary calls notice.
+p50 and p99 include the reading of the clock, about %d ns here; calls/s is measured without it.
+`, grpcTCP.name, r.Rounds, r.Clock)
+}
+
+// String is the machine in a few words.
+func (m machine) String() string {
+	cpu := m.CPU
+	if cpu == "" {
+		cpu = m.Arch
+	}
+	return fmt.Sprintf("%s/%s, %s, %d cores, GOMAXPROCS %d", m.OS, m.Arch, cpu, m.Cores, m.GOMAXPROCS)
+}
+
+// formatTable aligns cells: the first text columns to the left, the others to
+// the right, a rule under the first line, nothing for a nil line.
+func formatTable(cells [][]string, text int) string {
+	var widths []int
+	for _, line := range cells {
+		for i, cell := range line {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	var b strings.Builder
+	for n, line := range cells {
+		for i, cell := range line {
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			if i > 0 {
+				b.WriteString("   ")
+			}
+			switch {
+			case i >= text:
+				b.WriteString(pad + cell)
+			case i < len(line)-1:
+				b.WriteString(cell + pad)
+			default:
+				b.WriteString(cell)
+			}
+		}
+		b.WriteByte('\n')
+		if n == 0 {
+			total := 3 * (len(widths) - 1)
+			for _, w := range widths {
+				total += w
+			}
+			b.WriteString(strings.Repeat("-", max(total, 0)) + "\n")
+		}
+	}
+	return b.String()
+}
+
+// formatTime prints three digits and a unit.
+func formatTime(d time.Duration) string {
+	units := []struct {
+		unit time.Duration
+		name string
+	}{{time.Microsecond, "µs"}, {time.Millisecond, "ms"}, {time.Second, "s"}}
+	if d < time.Microsecond {
+		return fmt.Sprintf("%d ns", d.Nanoseconds())
+	}
+	for i, u := range units {
+		v := float64(d) / float64(u.unit)
+		if v < 999.5 || i == len(units)-1 {
+			return threeDigits(v) + " " + u.name
+		}
+	}
+	panic("unreachable")
+}
+
+func threeDigits(v float64) string {
+	switch {
+	case v < 9.995:
+		return strconv.FormatFloat(v, 'f', 2, 64)
+	case v < 99.95:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', 0, 64)
+}
+
+// formatCount prints a whole number in groups of three digits.
+func formatCount(v float64) string {
+	s := strconv.FormatFloat(v, 'f', 0, 64)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+func formatRatio(v float64) string {
+	if v < 9.95 {
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', 0, 64)
+}

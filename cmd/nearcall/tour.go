@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+)
+
+// tourFlags are the flags of nearcall tour, and what it does with them.
+func tourFlags() (*flag.FlagSet, action) {
+	flags := flag.NewFlagSet("tour", flag.ContinueOnError)
+	budget := flags.Duration("time", 12*time.Second, "how long to measure; the longer, the steadier the figures")
+	asJSON := flags.Bool("json", false, "print the result as JSON")
+	return flags, func(ctx context.Context, stdout, stderr io.Writer) error {
+		if *budget <= 0 {
+			return usageError(fmt.Sprintf("-time %v leaves no time to measure", *budget))
+		}
+		p := newProgress(stderr)
+		t := tour{service: service{}, paths: paths, baseline: grpcTCP, calls: calls, budget: *budget, rounds: rounds}
+		rows, err := t.run(ctx, p)
+		p.end()
+		if err != nil {
+			return err
+		}
+		r := newReport(rows)
+		if *asJSON {
+			return r.writeJSON(stdout)
+		}
+		return r.writeText(stdout)
+	}
+}
+
+// rounds is how often each path is measured beside gRPC; figures are medians.
+const rounds = 5
+
+// A tour calls one service by several paths, each in turn with the baseline.
+type tour struct {
+	service  testpb.TestServiceServer
+	paths    []path
+	baseline path
+	calls    []call
+	budget   time.Duration
+	rounds   int
+}
+
+// run measures every call over every path. Rows come call by call, the
+// baseline last.
+func (t *tour) run(ctx context.Context, p *progress) (rows []row, err error) {
+	opened := make([]connection, 0, len(t.paths)+1)
+	defer func() {
+		for _, c := range opened {
+			err = errors.Join(err, c.close())
+		}
+	}()
+	for _, path := range slices.Concat(t.paths, []path{t.baseline}) {
+		c, err := path.open(t.service)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path.name, err)
+		}
+		c.path = path.name
+		opened = append(opened, c)
+	}
+	for i, call := range t.calls {
+		some, err := t.compare(ctx, call, opened, func(path string, done float64) {
+			p.say(call.name, path, (float64(i)+done)/float64(len(t.calls)))
+		})
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, some...)
+	}
+	return rows, nil
+}
+
+// compare measures one call over all connections, of which the last is the
+// baseline. It says which path comes next, and what share of its work is done.
+func (t *tour) compare(ctx context.Context, call call, conns []connection, say func(path string, done float64)) (rows []row, err error) {
+	lanes := make([]*lane, len(conns))
+	defer func() {
+		for _, l := range lanes {
+			if l != nil && err == nil {
+				err = l.close()
+			}
+		}
+	}()
+	for i, c := range conns {
+		if lanes[i], err = newLane(c, call); err != nil {
+			return nil, err
+		}
+	}
+	others, base := lanes[:len(lanes)-1], lanes[len(lanes)-1]
+	var m meter
+	length := t.slotLength()
+	for round := range t.rounds + 1 {
+		for i, l := range others {
+			say(l.path, float64(round*len(others)+i)/float64((t.rounds+1)*len(others)))
+			d, count := length, round > 0
+			if !count {
+				d = time.Duration(warmUp * float64(length))
+			}
+			// Neither of a pair always goes first.
+			its, bases, err := m.pair(ctx, l, base, d, (round+i)%2 == 0)
+			if err != nil {
+				return nil, err
+			}
+			if count {
+				l.add(its, its.perSecond/bases.perSecond)
+				base.add(bases, 1)
+			}
+		}
+	}
+	for _, l := range lanes {
+		rows = append(rows, l.row())
+	}
+	return rows, nil
+}
+
+// warmUp is the length of the first round, which does not count, in rounds.
+const warmUp = 0.25
+
+// slotLength divides the budget: a round measures every path of nearcall once,
+// each in a pair with the baseline.
+func (t *tour) slotLength() time.Duration {
+	slots := float64(len(t.calls)*len(t.paths)*2) * (float64(t.rounds) + warmUp)
+	return time.Duration(float64(t.budget) / slots)
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+)
+
+// short is a budget that leaves a slot hardly more than a call.
+const short = "20ms"
+
+func TestTourMeasuresEveryCallOverEveryPath(t *testing.T) {
+	code, stdout, stderr := nearcallCommand(t, "tour", "-json", "-time", short)
+	if code != exitOK {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	var r report
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+		t.Fatalf("%v in %s", err, stdout)
+	}
+	if r.Version == "" || r.Go == "" || r.Machine.Cores == 0 || r.Machine.OS == "" || time.Since(r.Date).Abs() > time.Hour {
+		t.Errorf("where and when is not told: %+v", r)
+	}
+	rows := map[[2]string]row{}
+	for _, row := range r.Rows {
+		rows[[2]string{row.Path, row.Call}] = row
+	}
+	if want := len(calls) * (len(paths) + 1); len(r.Rows) != want || len(rows) != want {
+		t.Errorf("%d rows, %d of them different, want %d", len(r.Rows), len(rows), want)
+	}
+	for _, p := range append(paths[:len(paths):len(paths)], grpcTCP) {
+		for _, c := range calls {
+			row, ok := rows[[2]string{p.name, c.name}]
+			if !ok {
+				t.Errorf("no row for %s, %s", p.name, c.name)
+				continue
+			}
+			if row.P50 <= 0 || row.P99 < row.P50 || row.PerSecond <= 0 || row.TimesGRPC <= 0 {
+				t.Errorf("not everything is positive: %+v", row)
+			}
+			if p.name == grpcTCP.name && row.TimesGRPC != 1 {
+				t.Errorf("gRPC is %v times gRPC", row.TimesGRPC)
+			}
+		}
+	}
+}
+
+func TestTourPrintsATable(t *testing.T) {
+	code, stdout, stderr := nearcallCommand(t, "tour", "-time", short)
+	if code != exitOK {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	for _, p := range append(paths[:len(paths):len(paths)], grpcTCP) {
+		if n := strings.Count(stdout, "\n"+p.name+"   "); n != len(calls) {
+			t.Errorf("%d lines begin with %q, want %d:\n%s", n, p.name, len(calls), stdout)
+		}
+	}
+	if !strings.Contains(stdout, "\ntimes gRPC is ") {
+		t.Errorf("the ratio is not explained:\n%s", stdout)
+	}
+	if n := strings.Count(stderr, "\n"); n != len(calls) || strings.Contains(stderr, "\r") {
+		t.Errorf("progress is not a line a call: %q", stderr)
+	}
+}
+
+// A liar answers with one byte or one message too few.
+type liar struct{ service }
+
+func (liar) UnaryCall(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+	return &testpb.SimpleResponse{Payload: &testpb.Payload{Body: in.Payload.Body[1:]}}, nil
+}
+
+func (liar) StreamingOutputCall(in *testpb.StreamingOutputCallRequest, s grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
+	for range messages - 1 {
+		if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: in.Payload}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (liar) StreamingInputCall(s grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]) error {
+	for {
+		if _, err := s.Recv(); err == io.EOF {
+			return s.SendAndClose(&testpb.StreamingInputCallResponse{AggregatedPayloadSize: messages*size - 1})
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+func (liar) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+	in, err := s.Recv()
+	if err != nil {
+		return err
+	}
+	return s.Send(&testpb.StreamingOutputCallResponse{Payload: &testpb.Payload{Body: in.Payload.Body[1:]}})
+}
+
+func TestWrongAnswersFailTheTour(t *testing.T) {
+	for _, c := range calls {
+		t.Run(c.name, func(t *testing.T) {
+			liars := &tour{service: liar{}, paths: paths, baseline: grpcTCP, calls: []call{c}, budget: time.Millisecond, rounds: 1}
+			_, err := liars.run(t.Context(), newProgress(io.Discard))
+			if err == nil || !strings.Contains(err.Error(), "wrong answer") || !strings.Contains(err.Error(), c.name) {
+				t.Errorf("the tour ended with %v, want a wrong answer", err)
+			}
+		})
+	}
+}
+
+func TestAPathThatCannotBeOpenedFailsTheTour(t *testing.T) {
+	broken := path{"by boat", func(testpb.TestServiceServer) (connection, error) { return connection{}, errors.New("no water") }}
+	lost := &tour{service: service{}, paths: []path{paths[0], broken}, baseline: grpcTCP, calls: calls, budget: time.Millisecond, rounds: 1}
+	if _, err := lost.run(t.Context(), newProgress(io.Discard)); err == nil || err.Error() != "by boat: no water" {
+		t.Errorf("the tour ended with %v", err)
+	}
+}
+
+// A trigger is called at the first write.
+type trigger func()
+
+func (f trigger) Write(p []byte) (int, error) { f(); return len(p), nil }
+
+func TestInterruptionEndsTheTour(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var out bytes.Buffer
+	if code := run(ctx, []string{"tour", "-time", "1h"}, &out, trigger(cancel)); code != exitInterrupted {
+		t.Errorf("exit code %d, want %d", code, exitInterrupted)
+	}
+	if out.Len() > 0 {
+		t.Errorf("an interrupted tour printed %s", out.String())
+	}
+}
+
+func TestProgressOnATerminalStaysInItsLine(t *testing.T) {
+	var b bytes.Buffer
+	p := &progress{w: &b, live: true}
+	p.say("unary", "a path with a long name", 0.5)
+	p.say("unary", "short", 0.75)
+	p.end()
+	want := "\r 50 %  unary: a path with a long name, beside gRPC" +
+		"\r 75 %  unary: short, beside gRPC                  " +
+		"\r" + strings.Repeat(" ", len(" 75 %  unary: short, beside gRPC")) + "\r"
+	if b.String() != want {
+		t.Errorf("got\n%q\nwant\n%q", b.String(), want)
+	}
+}

@@ -1,0 +1,113 @@
+package hostile
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"sync/atomic"
+	"time"
+)
+
+// A pipe is one side of what the frames of a session pass through. One
+// goroutine writes to it and one reads from it.
+type pipe struct {
+	conn   net.Conn
+	opts   Options
+	in     *bufio.Reader
+	frames *atomic.Int64 // written by both sides
+
+	readRand, writeRand *rand.Rand // the reader's and the writer's
+}
+
+// errHangUp is how a session ends whose pipe breaks.
+var errHangUp = errors.New("the peer hung up")
+
+func newPipe(conn net.Conn, o Options, side uint64, frames *atomic.Int64) *pipe {
+	return &pipe{
+		conn:      conn,
+		opts:      o,
+		in:        bufio.NewReader(conn),
+		frames:    frames,
+		readRand:  rand.New(rand.NewPCG(o.Seed, 2*side)),
+		writeRand: rand.New(rand.NewPCG(o.Seed, 2*side+1)),
+	}
+}
+
+// pause does nothing, lets others run, or sleeps for a short while.
+func (p *pipe) pause(r *rand.Rand) {
+	if p.opts.Delay <= 0 {
+		return
+	}
+	switch r.IntN(4) {
+	case 0:
+		time.Sleep(time.Duration(1 + r.Int64N(int64(p.opts.Delay))))
+	case 1:
+		runtime.Gosched()
+	}
+}
+
+// read returns the next frame. Its data is valid until the next read.
+func (p *pipe) read(buf []byte) (frame, []byte, error) {
+	p.pause(p.readRand)
+	n, err := binary.ReadUvarint(p.in)
+	if err != nil {
+		return frame{}, buf, errHangUp
+	}
+	if n > maxFrame {
+		return frame{}, buf, fmt.Errorf("malformed frame: its length of %d bytes is over %d", n, maxFrame)
+	}
+	if uint64(cap(buf)) < n {
+		buf = make([]byte, n)
+	}
+	if _, err := io.ReadFull(p.in, buf[:n]); err != nil {
+		return frame{}, buf, errHangUp
+	}
+	f, err := decodeBody(buf[:n])
+	if err != nil {
+		return frame{}, buf, fmt.Errorf("malformed frame: %w", err)
+	}
+	return f, buf, nil
+}
+
+// write writes encoded frames, of which there are n, in pieces. It breaks the
+// pipe when it is time to hang up.
+func (p *pipe) write(b []byte, n int) error {
+	p.pause(p.writeRand)
+	if p.hangsUp(n) {
+		b = b[:p.writeRand.IntN(len(b)+1)]
+		defer p.close()
+	}
+	for len(b) > 0 {
+		k := len(b)
+		if p.opts.Delay > 0 && p.writeRand.IntN(4) == 0 {
+			k = 1 + p.writeRand.IntN(k)
+		}
+		if _, err := p.conn.Write(b[:k]); err != nil {
+			return err
+		}
+		b = b[k:]
+		p.pause(p.writeRand)
+	}
+	return nil
+}
+
+// hangsUp reports whether the pipe breaks while the next n frames are written.
+func (p *pipe) hangsUp(n int) bool {
+	written := p.frames.Add(int64(n))
+	if after := int64(p.opts.HangUpAfter); after > 0 && written >= after {
+		return true
+	}
+	for range n {
+		if p.opts.HangUp > 0 && p.writeRand.Float64() < p.opts.HangUp {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *pipe) close() { _ = p.conn.Close() }

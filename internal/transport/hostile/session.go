@@ -1,0 +1,288 @@
+package hostile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// A session is one side of a session. One lock guards all of it and all of its
+// streams; it is released before anything outside this package is called.
+type session struct {
+	name     string
+	pipe     *pipe
+	peer     link.Peer
+	acceptor link.Acceptor // of the server's side; set before anything is read
+	done     chan struct{}
+
+	mu       sync.Mutex
+	rand     *rand.Rand
+	refusal  error // why no new call is made or taken; nil while calls are
+	ended    error // why the session has ended; nil while it has not
+	accepted bool  // acceptor is set, and is to be told of the end
+	streams  map[uint64]*stream
+	live     map[*stream]struct{} // those in streams and those not yet opened
+	last     uint64               // the number given, or seen, last
+
+	// What the writer has to write.
+	control []frame   // in order, whatever streams have
+	ready   []*stream // those with something in out, each once
+	bye     bool      // end the pipe after the rest, saying so
+	saidBye bool
+	broken  bool // write nothing more
+	writer  wait.Spot
+}
+
+type authInfo struct{ credentials.CommonAuthInfo }
+
+// AuthType implements [credentials.AuthInfo] and is that of gRPC's local
+// credentials.
+func (authInfo) AuthType() string { return "local" }
+
+func newSession(name string, p *pipe) *session {
+	return &session{
+		name: name,
+		pipe: p,
+		peer: link.Peer{
+			Addr:      Addr(name),
+			LocalAddr: Addr(name),
+			AuthInfo:  authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}},
+		},
+		done:    make(chan struct{}),
+		rand:    rand.New(rand.NewPCG(p.opts.Seed, p.readRand.Uint64())),
+		streams: make(map[uint64]*stream),
+		live:    make(map[*stream]struct{}),
+	}
+}
+
+// start sets the session going. acceptor is nil on the client's side.
+func (s *session) start(acceptor link.Acceptor) {
+	s.mu.Lock()
+	s.acceptor = acceptor
+	s.accepted = true
+	ended := s.ended
+	s.mu.Unlock()
+	if ended != nil && acceptor != nil {
+		acceptor.Closed(ended) // the server closed it before it knew us
+	}
+	go s.writeAll()
+	go s.readAll()
+}
+
+// Call implements [link.Session]. Calls are made with Open.
+func (s *session) Call(context.Context, *link.Call) error { return link.ErrNoCall }
+
+// Open implements [link.Session]. It does not wait for the peer.
+func (s *session) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if s.acceptor != nil {
+		return nil, errors.New("hostile: the client of this session serves nothing")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refusal != nil {
+		return nil, unprocessed{s.refusal}
+	}
+	st := &stream{session: s, caller: true}
+	s.live[st] = struct{}{}
+	st.put(item{kind: kindOpen, open: o})
+	wait.Unpark(s.writer.Wake())
+	return st, nil
+}
+
+// Drain implements [link.Session].
+func (s *session) Drain() {
+	s.mu.Lock()
+	if s.refuse(errors.New("the server is going away")) {
+		s.control = append(s.control, frame{kind: kindDrain})
+	}
+	p := s.writer.Wake()
+	s.mu.Unlock()
+	wait.Unpark(p)
+}
+
+// refuse takes no more calls. It reports whether it was the first to say so.
+// mu is held.
+func (s *session) refuse(reason error) bool {
+	if s.refusal != nil {
+		return false
+	}
+	s.refusal = reason
+	close(s.done)
+	return true
+}
+
+// Done implements [link.Session].
+func (s *session) Done() <-chan struct{} { return s.done }
+
+// Peer implements [link.Session].
+func (s *session) Peer() *link.Peer { return &s.peer }
+
+// Close implements [link.Session]. What calls that have ended left to be
+// written is written first, in the background.
+func (s *session) Close(reason error) error {
+	s.end(reason, false)
+	return nil
+}
+
+// fail ends a session whose pipe is broken or whose peer breaks rules.
+func (s *session) fail(reason error) {
+	s.end(fmt.Errorf("hostile:%s: %w", s.name, reason), true)
+}
+
+// end ends the session and all its calls for reason. broken says that nothing
+// more can be written.
+func (s *session) end(reason error, broken bool) {
+	s.mu.Lock()
+	if broken {
+		s.broken = true
+		s.pipe.close()
+	}
+	if s.ended != nil {
+		p := s.writer.Wake()
+		s.mu.Unlock()
+		wait.Unpark(p)
+		return
+	}
+	s.ended = reason
+	s.bye = true
+	s.refuse(reason)
+	var after callbacks
+	for st := range s.live {
+		why := reason
+		if broken && st.caller && st.id == 0 {
+			why = unprocessed{reason}
+		}
+		st.abort(why, false, &after)
+	}
+	after.unpark(&s.writer)
+	told := s.accepted && s.acceptor != nil
+	s.mu.Unlock()
+	after.run()
+	if told {
+		s.acceptor.Closed(reason)
+	}
+}
+
+// callbacks are what has to be called once the lock is released.
+type callbacks struct {
+	parkers []wait.Parker
+	aborts  []func()
+}
+
+// unpark notes whoever waits at spot.
+func (c *callbacks) unpark(spot *wait.Spot) {
+	if p := spot.Wake(); p != nil {
+		c.parkers = append(c.parkers, p)
+	}
+}
+
+func (c *callbacks) run() {
+	for _, p := range c.parkers {
+		p.Unpark()
+	}
+	for _, f := range c.aborts {
+		f()
+	}
+}
+
+// readAll takes in frames until the pipe breaks.
+func (s *session) readAll() {
+	var buf []byte
+	for {
+		var f frame
+		var err error
+		if f, buf, err = s.pipe.read(buf); err == nil {
+			err = s.take(&f)
+		}
+		if err != nil {
+			s.fail(err)
+			return
+		}
+	}
+}
+
+// take does what a frame says. An error ends the session.
+func (s *session) take(f *frame) error {
+	if f.kind == kindOpen {
+		return s.takeOpen(f)
+	}
+	var after callbacks
+	s.mu.Lock()
+	err := s.takeLocked(f, &after)
+	s.mu.Unlock()
+	after.run()
+	return err
+}
+
+func (s *session) takeLocked(f *frame, after *callbacks) error {
+	if s.ended != nil {
+		return nil // nobody wants to know
+	}
+	switch f.kind {
+	case kindDrain:
+		s.refuse(errors.New("the peer is going away"))
+		return nil
+	case kindBye:
+		return s.takeBye(f.n, after)
+	}
+	if f.id > s.last {
+		return fmt.Errorf("the peer speaks of stream %d, which was not opened", f.id)
+	}
+	st := s.streams[f.id]
+	if st == nil {
+		return nil // it has ended here, which the peer did not know
+	}
+	return st.take(f, after)
+}
+
+// takeBye ends the streams that the peer has not seen. The rest ends with the
+// pipe.
+func (s *session) takeBye(last uint64, after *callbacks) error {
+	if last > s.last {
+		return fmt.Errorf("the peer has seen stream %d, which was not opened", last)
+	}
+	gone := fmt.Errorf("hostile:%s: %w", s.name, errHangUp)
+	s.refuse(gone)
+	for st := range s.live {
+		if st.caller && (st.id == 0 || st.id > last) {
+			st.abort(unprocessed{gone}, false, after)
+		}
+	}
+	return nil
+}
+
+// takeOpen tells the acceptor of a stream.
+func (s *session) takeOpen(f *frame) error {
+	if s.acceptor == nil {
+		return errors.New("the server opens a stream")
+	}
+	s.mu.Lock()
+	if s.ended != nil {
+		s.mu.Unlock()
+		return nil
+	}
+	if f.id != s.last+1 {
+		s.mu.Unlock()
+		return fmt.Errorf("the peer opens stream %d after %d", f.id, s.last)
+	}
+	s.last = f.id
+	st := &stream{session: s, id: f.id}
+	s.streams[f.id] = st
+	s.live[st] = struct{}{}
+	s.mu.Unlock()
+	if err := s.acceptor.Accept(st, f.opened(time.Now())); err != nil {
+		st.Abort(err)
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+package hostile
+
+import (
+	"time"
+)
+
+// maxBatch is how many frames are written in one go at most.
+const maxBatch = 8
+
+// writeAll writes what there is to write until the session ends.
+func (s *session) writeAll() {
+	var b []byte
+	for {
+		var n int
+		if b, n = s.collect(b[:0]); n == 0 {
+			break
+		}
+		if err := s.pipe.write(b, n); err != nil {
+			// The reader learns it, too, after what had arrived before.
+			return
+		}
+	}
+	s.pipe.close()
+}
+
+// collect encodes the next frames. It waits for the first, and returns none
+// when the session has ended.
+func (s *session) collect(b []byte) ([]byte, int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for n, limit := 0, 1+s.pipe.writeRand.IntN(maxBatch); ; {
+		if s.broken {
+			return b, 0
+		}
+		f, ok := s.next()
+		switch {
+		case ok:
+			b = appendFrame(b, &f)
+			if n++; n == limit {
+				return b, n
+			}
+		case n > 0:
+			return b, n
+		case s.bye:
+			return b, 0
+		default:
+			s.writer.Wait(&s.mu, nil)
+		}
+	}
+}
+
+// next takes one frame from those that may be next: the session's own, or a
+// random stream's first. mu is held.
+func (s *session) next() (frame, bool) {
+	streams := len(s.ready)
+	if n := len(s.control); n > 0 && s.pipe.writeRand.IntN(streams+1) == 0 {
+		f := s.control[0]
+		s.control = s.control[1:]
+		return f, true
+	}
+	if streams > 0 {
+		i := s.pipe.writeRand.IntN(streams)
+		st := s.ready[i]
+		f := st.cut()
+		if len(st.out) == 0 {
+			st.queued = false
+			s.ready[i] = s.ready[streams-1]
+			s.ready[streams-1] = nil
+			s.ready = s.ready[:streams-1]
+		}
+		return f, true
+	}
+	if s.bye && !s.saidBye {
+		s.saidBye = true
+		return frame{kind: kindBye, n: s.last}, true
+	}
+	return frame{}, false
+}
+
+// cut takes the next frame of a stream: all of its first item, or part of a
+// message. The session's mu is held.
+func (st *stream) cut() frame {
+	s := st.session
+	it := &st.out[0]
+	f := frame{kind: it.kind, id: st.id}
+	switch it.kind {
+	case kindOpen:
+		s.last++
+		st.id = s.last
+		s.streams[st.id] = st
+		f = openFrame(it.open, time.Now())
+		f.id = st.id
+	case kindHeader:
+		f.md = it.md
+	case kindData:
+		f.data = it.data
+		if most := s.pipe.opts.MaxFragment; len(it.data) > 0 {
+			f.data = it.data[:min(1+s.pipe.writeRand.IntN(most), len(it.data))]
+		}
+		if it.data = it.data[len(f.data):]; len(it.data) > 0 {
+			return f
+		}
+		if f.flags = flagLast; it.endSend {
+			f.flags |= flagEndSend
+		}
+	case kindEnd:
+		f.md, f.status = it.md, it.status
+	case kindReset:
+		id := f.id
+		f = resetFrame(it.reason)
+		f.id = id
+	}
+	st.out[0] = item{}
+	st.out = st.out[1:]
+	return f
+}

@@ -1,0 +1,417 @@
+package interop
+
+import (
+	"context"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	pb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// serverCases are about the life of servers and streams: items 39 to 42.
+var serverCases = []Case{
+	{39, "panics recovered by interceptors", func(c *C) {
+		conn := c.Start(Config{
+			Service: &Service{
+				Unary:  func(context.Context, *pb.SimpleRequest) (*pb.SimpleResponse, error) { panic("unary") },
+				Duplex: func(duplexServer) error { panic("stream") },
+				Empty:  func(_ context.Context, m *pb.Empty) (*pb.Empty, error) { return m, nil },
+			},
+			UnaryServer: []grpc.UnaryServerInterceptor{func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
+				defer func() {
+					if r := recover(); r != nil {
+						err = status.Errorf(codes.Internal, "recovered %v", r)
+					}
+				}()
+				return next(ctx, req)
+			}},
+			StreamServer: []grpc.StreamServerInterceptor{func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+				defer func() {
+					if r := recover(); r != nil {
+						err = status.Errorf(codes.Internal, "recovered %v", r)
+					}
+				}()
+				return next(srv, ss)
+			}},
+		})
+		for range 2 {
+			_, err := conn.UnaryCall(c.Context(), request("x"))
+			c.Err("unary", err)
+			s, err := conn.FullDuplexCall(c.Context())
+			c.Err("start", err)
+			_, err = s.Recv()
+			c.Err("recv", err)
+			_, err = conn.EmptyCall(c.Context(), &pb.Empty{})
+			c.Err("another call", err)
+		}
+	}},
+
+	{40, "freed by Close", func(c *C) { abandoned(c, func(conn *Conn, _ func(), _ grpc.ClientStream) { conn.Close() }) }},
+	{40, "freed by a cancellation", func(c *C) { abandoned(c, func(_ *Conn, cancel func(), _ grpc.ClientStream) { cancel() }) }},
+	{40, "freed by an error of RecvMsg", func(c *C) {
+		abandoned(c, func(_ *Conn, _ func(), s grpc.ClientStream) { c.Code("recv", s.RecvMsg(new(string))) })
+	}},
+	{40, "freed by an error of SendMsg", func(c *C) {
+		abandoned(c, func(_ *Conn, _ func(), s grpc.ClientStream) { c.Err("send", s.SendMsg("no message")) })
+	}},
+	{40, "by nothing else", func(c *C) {
+		over, release := c.Gate(), c.Gate()
+		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error {
+			defer over.Open()
+			s.SendHeader(nil)
+			s.Recv()
+			release.Wait()
+			return s.Context().Err()
+		}}})
+		s, err := conn.FullDuplexCall(c.Context())
+		c.Err("start", err)
+		c.Err("close", s.CloseSend())
+		_, err = s.Header()
+		c.Err("header", err)
+		c.Pause()
+		c.Note("over: %v; stream context %v", over.IsOpen(), s.Context().Err())
+		release.Open()
+		_, err = s.Recv()
+		c.Err("recv", err)
+	}},
+
+	{41, "GracefulStop lets calls finish and refuses new ones", func(c *C) {
+		started, release, stopped := c.Gate(), c.Gate(), c.Gate()
+		h := c.Named("handler")
+		conn := c.Start(Config{Service: &Service{
+			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+				started.Open()
+				release.Wait()
+				h.Note("%v", ctx.Err())
+				return echo(ctx, m)
+			},
+		}})
+		done := make(chan struct{})
+		ctx, _ := c.Cancellable()
+		go func() {
+			defer close(done)
+			_, err := conn.UnaryCall(ctx, request("x"))
+			c.Named("running call").Err("unary", err)
+		}()
+		started.Wait()
+		go func() { conn.GracefulStop(); stopped.Open() }()
+		// New calls are refused as soon as the client has heard of it.
+		refused := false
+		for !refused {
+			_, err := conn.EmptyCall(c.Timeout(caseTimeout/2), &pb.Empty{})
+			if refused = status.Code(err) != codes.Unimplemented; refused {
+				c.Code("refused", err)
+			}
+		}
+		c.Note("stopped: %v", stopped.IsOpen())
+		release.Open()
+		stopped.Wait()
+		c.Wait(done)
+		_, err := conn.UnaryCall(c.Context(), request("x"))
+		c.Code("after", err)
+	}},
+	{41, "GracefulStop waits for streams", func(c *C) {
+		stopped := c.Gate()
+		conn := c.Start(Config{Service: echoService()})
+		s, err := conn.FullDuplexCall(c.Context())
+		c.Err("start", err)
+		c.Err("send", s.Send(in("1")))
+		_, err = s.Recv()
+		c.Err("recv", err)
+		go func() { conn.GracefulStop(); stopped.Open() }()
+		c.Pause()
+		c.Note("stopped: %v", stopped.IsOpen())
+		c.Err("send", s.Send(in("2")))
+		m, err := s.Recv()
+		c.Err("recv", err)
+		c.Note("%s", m.GetPayload().GetBody())
+		c.Err("close", s.CloseSend())
+		_, err = s.Recv()
+		c.Err("end", err)
+		stopped.Wait()
+	}},
+	{41, "Stop cancels running calls", func(c *C) {
+		h := c.Named("handler")
+		started := make(chan struct{}, 2)
+		over := make(chan struct{}, 2)
+		conn := c.Start(Config{Service: &Service{
+			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+				started <- struct{}{}
+				<-ctx.Done()
+				h.Note("%v", ctx.Err())
+				over <- struct{}{}
+				return nil, ctx.Err()
+			},
+			Duplex: func(s duplexServer) error {
+				started <- struct{}{}
+				<-s.Context().Done()
+				h.Note("%v", s.Context().Err())
+				over <- struct{}{}
+				return s.Context().Err()
+			},
+		}})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, err := conn.UnaryCall(c.Context(), request("x"))
+			c.Named("unary").Code("unary", err)
+		}()
+		s, err := conn.FullDuplexCall(c.Context())
+		c.Err("start", err)
+		c.Wait(started)
+		c.Wait(started)
+		conn.Stop()
+		_, err = s.Recv()
+		c.Code("recv", err)
+		c.Wait(done)
+		c.Wait(over)
+		c.Wait(over)
+		_, err = conn.UnaryCall(c.Context(), request("x"))
+		c.Code("after", err)
+		conn.Stop()
+		conn.GracefulStop()
+	}},
+	{41, "Close ends the client's calls", func(c *C) {
+		h := c.Named("handler")
+		started := make(chan struct{}, 2)
+		over := make(chan struct{}, 2)
+		conn := c.Start(Config{Service: &Service{
+			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+				started <- struct{}{}
+				<-ctx.Done()
+				h.Note("%v", ctx.Err())
+				over <- struct{}{}
+				return nil, ctx.Err()
+			},
+			Duplex: func(s duplexServer) error {
+				started <- struct{}{}
+				<-s.Context().Done()
+				h.Note("%v", s.Context().Err())
+				over <- struct{}{}
+				return s.Context().Err()
+			},
+		}})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, err := conn.UnaryCall(c.Context(), request("x"))
+			c.Named("unary").Code("unary", err)
+		}()
+		s, err := conn.FullDuplexCall(c.Context())
+		c.Err("start", err)
+		c.Wait(started)
+		c.Wait(started)
+		c.Code("close", conn.Link.Close())
+		_, err = s.Recv()
+		c.Code("recv", err)
+		c.Wait(done)
+		c.Wait(over)
+		c.Wait(over)
+		_, err = conn.FullDuplexCall(c.Context())
+		c.Err("after", err)
+	}},
+
+	{42, "what a unary handler and its interceptor find", func(c *C) {
+		h := c.Named("handler")
+		look := func(label string, ctx context.Context) {
+			m, ok := grpc.Method(ctx)
+			h.Note("%s: method %s %v", label, m, ok)
+			st := grpc.ServerTransportStreamFromContext(ctx)
+			h.Note("%s: transport stream %v", label, st != nil)
+			if st != nil {
+				h.Note("%s: its method %s", label, st.Method())
+			}
+			p, ok := peer.FromContext(ctx)
+			h.Note("%s: peer %v, address %v", label, ok, ok && p.Addr != nil && p.Addr.Network() != "")
+			h.Err(label+": header", grpc.SetHeader(ctx, metadata.Pairs("h", label)))
+			h.Err(label+": trailer", grpc.SetTrailer(ctx, metadata.Pairs("t", label)))
+		}
+		svc := &Service{Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+			look("handler", ctx)
+			return echo(ctx, m)
+		}}
+		conn := c.Start(Config{Service: svc,
+			UnaryServer: []grpc.UnaryServerInterceptor{
+				func(ctx context.Context, req any, i *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+					h.Note("info %s, server is the service %v", i.FullMethod, i.Server == any(svc))
+					look("outer before", ctx)
+					m, err := next(context.WithValue(ctx, svc, "derived"), req)
+					look("outer after", ctx)
+					return m, err
+				},
+				func(ctx context.Context, req any, i *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+					h.Note("derived %v", ctx.Value(svc))
+					m, err := next(ctx, req)
+					h.Err("send header", grpc.SendHeader(ctx, metadata.Pairs("h", "inner")))
+					return m, err
+				},
+			}})
+		var header, trailer metadata.MD
+		_, err := conn.UnaryCall(c.Context(), request("x"), grpc.Header(&header), grpc.Trailer(&trailer))
+		c.Err("unary", err)
+		c.MD("header", header)
+		c.MD("trailer", trailer)
+	}},
+	{42, "what a stream handler and its interceptors find", func(c *C) {
+		h := c.Named("handler")
+		svc := &Service{
+			Duplex: func(s duplexServer) error {
+				ctx := s.Context()
+				m, ok := grpc.Method(ctx)
+				h.Note("method %s %v", m, ok)
+				m, ok = grpc.MethodFromServerStream(s)
+				h.Note("method %s %v", m, ok)
+				p, ok := peer.FromContext(ctx)
+				h.Note("peer %v, address %v", ok, ok && p.Addr != nil)
+				h.Err("by context", grpc.SetHeader(ctx, metadata.Pairs("h", "context")))
+				h.Err("by stream", s.SetHeader(metadata.Pairs("h", "stream")))
+				h.Err("trailer by context", grpc.SetTrailer(ctx, metadata.Pairs("t", "context")))
+				s.SetTrailer(metadata.Pairs("t", "stream"))
+				h.Err("send by context", grpc.SendHeader(ctx, metadata.Pairs("h", "sent")))
+				h.Err("send by stream", s.SendHeader(nil))
+				return nil
+			},
+			Output: func(*pb.StreamingOutputCallRequest, outputServer) error { return nil },
+			Input:  func(s inputServer) error { return s.SendAndClose(&pb.StreamingInputCallResponse{}) },
+		}
+		conn := c.Start(Config{Service: svc, StreamServer: []grpc.StreamServerInterceptor{
+			func(srv any, ss grpc.ServerStream, i *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+				h.Note("info %s client %v server %v, service %v", i.FullMethod, i.IsClientStream, i.IsServerStream, srv == any(svc))
+				return next(srv, ss)
+			},
+			func(srv any, ss grpc.ServerStream, i *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+				h.Note("inner")
+				return next(srv, ss)
+			},
+		}})
+		s, err := conn.FullDuplexCall(c.Context())
+		c.Err("start", err)
+		md, err := s.Header()
+		c.Err("header", err)
+		c.MD("header", md)
+		_, err = s.Recv()
+		c.Err("recv", err)
+		c.MD("trailer", s.Trailer())
+		p, ok := peer.FromContext(s.Context())
+		c.Note("client's peer %v, address %v", ok, ok && p.Addr != nil)
+		o, err := conn.StreamingOutputCall(c.Context(), in("x"))
+		c.Err("start", err)
+		_, err = o.Recv()
+		c.Err("recv", err)
+		i, err := conn.StreamingInputCall(c.Context())
+		c.Err("start", err)
+		_, err = i.CloseAndRecv()
+		c.Err("recv", err)
+	}},
+	{42, "client interceptors", func(c *C) {
+		conn := c.Start(Config{
+			Service: echoService(),
+			UnaryClient: []grpc.UnaryClientInterceptor{
+				func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+					c.Note("outer %s, %d options", method, len(opts))
+					err := next(ctx, method, req, reply, cc, opts...)
+					c.Note("outer again %s", reply.(*pb.SimpleResponse).GetPayload().GetBody())
+					return err
+				},
+				func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+					c.Note("inner")
+					c.Err("first", next(ctx, method, req, reply, cc, opts...))
+					return next(ctx, method, request("second"), reply, cc, opts...)
+				},
+			},
+			StreamClient: []grpc.StreamClientInterceptor{
+				func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+					c.Note("outer %s client %v server %v", method, desc.ClientStreams, desc.ServerStreams)
+					return next(ctx, desc, cc, method, opts...)
+				},
+			},
+		})
+		m, err := conn.UnaryCall(c.Context(), request("first"))
+		c.Err("unary", err)
+		c.Note("%s", m.GetPayload().GetBody())
+		s, err := conn.FullDuplexCall(c.Context())
+		c.Err("start", err)
+		c.Err("send", s.Send(in("x")))
+		_, err = s.Recv()
+		c.Err("recv", err)
+	}},
+	{42, "outside a handler, and after it", func(c *C) {
+		c.Err("header", grpc.SetHeader(context.Background(), metadata.Pairs("k", "v")))
+		c.Err("trailer", grpc.SetTrailer(context.Background(), metadata.Pairs("k", "v")))
+		_, ok := grpc.Method(context.Background())
+		c.Note("%v", ok)
+		ctxs := make(chan context.Context, 1)
+		conn := c.Start(Config{Service: &Service{Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+			ctxs <- ctx
+			return echo(ctx, m)
+		}}})
+		_, err := conn.UnaryCall(c.Context(), request("x"))
+		c.Err("unary", err)
+		ctx := <-ctxs
+		c.Wait(ctx.Done())
+		c.Err("set header late", grpc.SetHeader(ctx, metadata.Pairs("k", "v")))
+		c.Err("send header late", grpc.SendHeader(ctx, metadata.Pairs("k", "v")))
+		c.Err("set trailer late", grpc.SetTrailer(ctx, metadata.Pairs("k", "v")))
+		m, ok := grpc.Method(ctx)
+		c.Note("%s %v", m, ok)
+	}},
+	{42, "many calls at once", func(c *C) {
+		conn := c.Start(Config{Service: &Service{Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+			grpc.SetHeader(ctx, metadata.Pairs("echo", string(m.Payload.Body)))
+			return echo(ctx, m)
+		}}})
+		wrong := make(chan int, 20)
+		for g := range 20 {
+			go func() {
+				n := 0
+				for i := range 20 {
+					text := fmt.Sprintf("%d/%d", g, i)
+					var header metadata.MD
+					m, err := conn.UnaryCall(c.Context(), request(text), grpc.Header(&header))
+					if err != nil || string(m.Payload.Body) != text || len(header["echo"]) != 1 || header["echo"][0] != text {
+						n++
+					}
+				}
+				wrong <- n
+			}()
+		}
+		sum := 0
+		for range 20 {
+			sum += <-wrong
+		}
+		c.Note("wrong: %d", sum)
+	}},
+}
+
+// abandoned opens a stream, does one thing with it, and waits until its handler has been told and
+// OnFinish has been called.
+func abandoned(c *C, free func(conn *Conn, cancel func(), s grpc.ClientStream)) {
+	h := c.Named("handler")
+	started, over := c.Gate(), c.Gate()
+	conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error {
+		defer over.Open()
+		s.Send(out("x"))
+		started.Open()
+		<-s.Context().Done()
+		h.Note("%v", s.Context().Err())
+		return nil
+	}}})
+	ctx, cancel := c.Cancellable()
+	finished := make(chan error, 9)
+	s, err := conn.FullDuplexCall(ctx, grpc.OnFinish(func(err error) { finished <- err }))
+	c.Err("start", err)
+	started.Wait()
+	free(conn, cancel, s)
+	over.Wait()
+	select {
+	case err := <-finished:
+		c.Code("finished", err)
+	case <-c.dead:
+	}
+	c.Wait(s.Context().Done())
+	c.Note("stream context %v", s.Context().Err())
+}
