@@ -1,7 +1,5 @@
 package codec
 
-import "unsafe"
-
 // A oneof copies a oneof field, whose Go type is an interface that holds a
 // pointer to one of several wrapper structs.
 type oneof struct {
@@ -10,7 +8,7 @@ type oneof struct {
 
 // A wrapper is a program for a struct of one field that is always set.
 type wrapper struct {
-	tab unsafe.Pointer // as it is in an iface that holds a pointer to the struct
+	tab itab // as it is in an iface that holds a pointer to the struct
 	*program
 }
 

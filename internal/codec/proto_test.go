@@ -74,7 +74,6 @@ func TestCopyIsDirect(t *testing.T) {
 		"unverified editions strings":  editions(&testpb.Editions{Unverified: new("\xff"), RepUnverified: []string{"\xff"}, MapUnverified: map[string]string{"\xff": "\xff"}, Choice: &testpb.Editions_ChoiceUnverified{ChoiceUnverified: "\xff"}}),
 		"editions presence":            editions(&testpb.Editions{ExplicitBytes: []byte{}, ImplicitBytes: []byte{}, ExplicitInt32: new(int32(0))}),
 		"delimited editions messages":  editions(&testpb.Editions{Delimited: editions(nil), RepDelimited: []*testpb.Editions{editions(nil)}, Choice: &testpb.Editions_ChoiceDelimited{ChoiceDelimited: editions(nil)}}),
-		"hybrid":                       &testpb.Hybrid{Text: "text", Number: new(int32(0)), Child: &testpb.Hybrid{}},
 		"unset extensions":             &testpb.Extendable{Text: new("text")},
 		"unset opaque message":         &testpb.Mixed{Text: "text", Choice: &testpb.Mixed_ChoiceText{ChoiceText: "text"}},
 		"record":                       record(),

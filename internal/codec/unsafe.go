@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/runtime/protoimpl"
 )
 
-// This file is all of the package that is unsafe. What makes it sound is that
-// a program is compiled for one Go type, and that its offsets and accessors
+// This file is all of the package that is unsafe. What makes it sound is that a
+// program is compiled for one Go type, and that its offsets and accessors
 // are chosen from the reflect.Type of each field:
 //
 //   - a ptr is nil or points to a variable of the type that the accessor used
@@ -73,13 +73,17 @@ func alloc(t reflect.Type) ptr { return ptr{reflect.New(t).UnsafePointer()} }
 func pointee(v reflect.Value) ptr { return ptr{v.UnsafePointer()} }
 
 // tabOf returns the tab of v, of an interface type that has methods.
-func tabOf(v reflect.Value) unsafe.Pointer { return (*iface)(v.Addr().UnsafePointer()).tab }
+func tabOf(v reflect.Value) itab { return (*iface)(v.Addr().UnsafePointer()).tab }
 
 // iface is the memory of a value of an interface type that has methods.
 type iface struct {
-	tab  unsafe.Pointer // one for each dynamic type, given the interface type
+	tab  itab
 	data ptr
 }
+
+// itab identifies the dynamic type of a value of a given interface type. A
+// type may have several.
+type itab struct{ p unsafe.Pointer }
 
 // eface is the memory of an any.
 type eface struct {
