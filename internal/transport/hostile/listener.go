@@ -136,9 +136,9 @@ func (d dialer) Dial(ctx context.Context) (link.Session, error) {
 // connect makes both sides of a session, of which accept gets the server's.
 func connect(name string, o Options, n uint64, accept func(link.Session) link.Acceptor) (*session, error) {
 	a, b := net.Pipe()
-	var frames atomic.Int64
-	client := newSession(name, newPipe(a, o, 2*n, &frames))
-	server := newSession(name, newPipe(b, o, 2*n+1, &frames))
+	both := &shared{hurry: make(chan struct{})}
+	client := newSession(name, newPipe(a, o, 2*n, both))
+	server := newSession(name, newPipe(b, o, 2*n+1, both))
 	acceptor := accept(server)
 	if acceptor == nil {
 		_ = a.Close()

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -16,23 +17,30 @@ import (
 // A pipe is one side of what the frames of a session pass through. One
 // goroutine writes to it and one reads from it.
 type pipe struct {
-	conn   net.Conn
-	opts   Options
-	in     *bufio.Reader
-	frames *atomic.Int64 // written by both sides
+	conn net.Conn
+	opts Options
+	in   *bufio.Reader
+	both *shared
 
 	readRand, writeRand *rand.Rand // the reader's and the writer's
+}
+
+// shared is what both sides of a pipe have in common.
+type shared struct {
+	frames atomic.Int64  // that were written
+	hurry  chan struct{} // closed when a side closes: no more pauses
+	once   sync.Once
 }
 
 // errHangUp is how a session ends whose pipe breaks.
 var errHangUp = errors.New("the peer hung up")
 
-func newPipe(conn net.Conn, o Options, side uint64, frames *atomic.Int64) *pipe {
+func newPipe(conn net.Conn, o Options, side uint64, both *shared) *pipe {
 	return &pipe{
 		conn:      conn,
 		opts:      o,
 		in:        bufio.NewReader(conn),
-		frames:    frames,
+		both:      both,
 		readRand:  rand.New(rand.NewPCG(o.Seed, 2*side)),
 		writeRand: rand.New(rand.NewPCG(o.Seed, 2*side+1)),
 	}
@@ -45,7 +53,12 @@ func (p *pipe) pause(r *rand.Rand) {
 	}
 	switch r.IntN(4) {
 	case 0:
-		time.Sleep(time.Duration(1 + r.Int64N(int64(p.opts.Delay))))
+		t := time.NewTimer(time.Duration(1 + r.Int64N(int64(p.opts.Delay))))
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-p.both.hurry:
+		}
 	case 1:
 		runtime.Gosched()
 	}
@@ -98,7 +111,7 @@ func (p *pipe) write(b []byte, n int) error {
 
 // hangsUp reports whether the pipe breaks while the next n frames are written.
 func (p *pipe) hangsUp(n int) bool {
-	written := p.frames.Add(int64(n))
+	written := p.both.frames.Add(int64(n))
 	if after := int64(p.opts.HangUpAfter); after > 0 && written >= after {
 		return true
 	}
@@ -110,4 +123,10 @@ func (p *pipe) hangsUp(n int) bool {
 	return false
 }
 
-func (p *pipe) close() { _ = p.conn.Close() }
+// hurry ends all pauses: a side closes.
+func (p *pipe) hurry() { p.both.once.Do(func() { close(p.both.hurry) }) }
+
+func (p *pipe) close() {
+	p.hurry()
+	_ = p.conn.Close()
+}

@@ -143,6 +143,7 @@ func (s *session) fail(reason error) {
 // end ends the session and all its calls for reason. broken says that nothing
 // more can be written.
 func (s *session) end(reason error, broken bool) {
+	s.pipe.hurry()
 	s.mu.Lock()
 	if broken {
 		s.broken = true
