@@ -41,6 +41,12 @@ type connector struct {
 
 type session struct{ link.Session }
 
+// errClosing is what calls get after Close, and what a second Close returns:
+// the very value that programs moved over from grpc-go compare with.
+//
+//lint:ignore SA1019 deprecated as something to compare with, which such programs do all the same
+var errClosing = grpc.ErrClientConnClosing
+
 func newConnector(o *dialOptions) *connector {
 	c := &connector{
 		dialer:  o.dialer,
@@ -75,7 +81,7 @@ func (c *connector) Session(ctx context.Context, waitForReady bool) (link.Sessio
 			}
 			continue
 		case state == connectivity.Shutdown:
-			return nil, grpc.ErrClientConnClosing
+			return nil, errClosing
 		case state == connectivity.TransientFailure && !waitForReady:
 			return nil, status.Errorf(codes.Unavailable, "connection error: desc = %q", failure)
 		}
@@ -137,23 +143,25 @@ func (c *connector) start() {
 // dial dials until there is a session or the connector is closed.
 func (c *connector) dial() {
 	for attempt := 0; ; attempt++ {
-		changed := dialerChanged(c.dialer)
+		worthwhile, stop := await(c.dialer)
 		begun := time.Now()
 		ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
 		s, err := c.dialer.Dial(ctx)
 		cancel()
 		if c.settle(s, err) {
+			stop()
 			return
 		}
 		pause := time.NewTimer(time.Until(begun.Add(c.pause(attempt))))
 		select {
 		case <-pause.C:
-		case <-changed:
+		case <-worthwhile:
 		case <-c.hurry:
 			attempt = -1
 		case <-c.ctx.Done():
 		}
 		pause.Stop()
+		stop()
 		c.mu.Lock()
 		closed := c.state == connectivity.Shutdown
 		c.mu.Unlock()
@@ -163,13 +171,15 @@ func (c *connector) dial() {
 	}
 }
 
-// dialerChanged returns a channel that is closed when another attempt is worth
-// while; nil where the dialer cannot tell.
-func dialerChanged(d link.Dialer) <-chan struct{} {
-	if d, ok := d.(interface{ Changed() <-chan struct{} }); ok {
-		return d.Changed()
+// await returns a channel that is closed when another attempt is worth while;
+// nil where the dialer cannot tell. stop ends the wait.
+func await(d link.Dialer) (worthwhile <-chan struct{}, stop func()) {
+	if d, ok := d.(interface {
+		Await() (<-chan struct{}, func())
+	}); ok {
+		return d.Await()
 	}
-	return nil
+	return nil, func() {}
 }
 
 // settle takes in what an attempt brought. It returns true when no further one
@@ -179,7 +189,7 @@ func (c *connector) settle(s link.Session, err error) bool {
 	if c.state == connectivity.Shutdown {
 		c.mu.Unlock()
 		if err == nil {
-			_ = s.Close(grpc.ErrClientConnClosing)
+			_ = s.Close(errClosing)
 		}
 		return true
 	}
@@ -259,14 +269,14 @@ func (c *connector) close() error {
 	c.mu.Lock()
 	if c.state == connectivity.Shutdown {
 		c.mu.Unlock()
-		return grpc.ErrClientConnClosing
+		return errClosing
 	}
 	s := c.ready.Swap(nil)
 	c.setState(connectivity.Shutdown)
 	c.mu.Unlock()
 	c.cancel()
 	if s != nil {
-		return s.Close(grpc.ErrClientConnClosing)
+		return s.Close(errClosing)
 	}
 	return nil
 }

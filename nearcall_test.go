@@ -2,6 +2,7 @@ package nearcall_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"testing"
 
@@ -11,112 +12,145 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-type server struct {
-	testpb.UnimplementedTestServiceServer
-}
-
-func (server) UnaryCall(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-	return &testpb.SimpleResponse{Payload: in.Payload}, nil
-}
-
-func (server) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
-	for {
-		in, err := s.Recv()
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: in.Payload}); err != nil {
-			return err
-		}
-	}
-}
-
-func (server) StreamingOutputCall(in *testpb.StreamingOutputCallRequest, s grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
-	for range 100 {
-		if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: in.Payload}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func newTestClient(t testing.TB, opts ...nearcall.ServerOption) testpb.TestServiceClient {
-	srv := nearcall.NewServer(opts...)
-	testpb.RegisterTestServiceServer(srv, server{})
-	conn := srv.Client()
-	t.Cleanup(func() {
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
-		srv.Stop()
-	})
-	return testpb.NewTestServiceClient(conn)
-}
-
-func payload(n int) *testpb.Payload { return &testpb.Payload{Body: make([]byte, n)} }
-
-func TestCallsReachTheirHandlers(t *testing.T) {
-	client := newTestClient(t)
+func TestCallsOfEachKindReachTheirHandlers(t *testing.T) {
 	cancellable, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for _, ctx := range []context.Context{context.Background(), cancellable} {
-		reply, err := client.UnaryCall(ctx, &testpb.SimpleRequest{Payload: payload(32)})
-		if err != nil || len(reply.Payload.Body) != 32 {
-			t.Fatalf("unary call: %v, %v", reply, err)
+		for name, opts := range map[string][]nearcall.ServerOption{
+			"auto": nil, "inline": {nearcall.InlineHandlers()}, "workers": {nearcall.WorkerHandlers()},
+		} {
+			t.Run(fmt.Sprintf("%s/cancellable=%v", name, ctx.Done() != nil), func(t *testing.T) {
+				client, _ := connect(t, serve(t, echo{}, opts...))
+				reply, err := client.UnaryCall(ctx, &testpb.SimpleRequest{Payload: payload(32)})
+				if err != nil || len(reply.Payload.Body) != 32 {
+					t.Fatalf("unary call: %v, %v", reply, err)
+				}
+				testServerStream(ctx, t, client)
+				testClientStream(ctx, t, client)
+				testBidiStream(ctx, t, client)
+			})
 		}
-		down, err := client.StreamingOutputCall(ctx, &testpb.StreamingOutputCallRequest{Payload: payload(32)})
+	}
+}
+
+func testServerStream(ctx context.Context, t *testing.T, client testpb.TestServiceClient) {
+	s, err := client.StreamingOutputCall(ctx, &testpb.StreamingOutputCallRequest{Payload: payload(32)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 0; ; n++ {
+		_, err := s.Recv()
+		if err == io.EOF && n == 100 {
+			return
+		}
 		if err != nil {
+			t.Fatalf("after %d messages of 100: %v", n, err)
+		}
+	}
+}
+
+func testClientStream(ctx context.Context, t *testing.T, client testpb.TestServiceClient) {
+	s, err := client.StreamingInputCall(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		if err := s.Send(&testpb.StreamingInputCallRequest{Payload: payload(i)}); err != nil {
 			t.Fatal(err)
 		}
+	}
+	reply, err := s.CloseAndRecv()
+	if err != nil || reply.AggregatedPayloadSize != 99*100/2 {
+		t.Fatal(reply, err)
+	}
+}
+
+func testBidiStream(ctx context.Context, t *testing.T, client testpb.TestServiceClient) {
+	s, err := client.FullDuplexCall(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		if err := s.Send(&testpb.StreamingOutputCallRequest{Payload: payload(i)}); err != nil {
+			t.Fatal(err)
+		}
+		reply, err := s.Recv()
+		if err != nil || len(reply.Payload.GetBody()) != i {
+			t.Fatal(reply, err)
+		}
+	}
+	if err := s.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Recv(); err != io.EOF {
+		t.Fatal(err)
+	}
+}
+
+// A client may send all it has before it receives, as far as gRPC's window of
+// 64 KiB reaches: a bound on messages rather than bytes would deadlock here.
+func TestAStreamBuffersAsManyBytesAsGRPC(t *testing.T) {
+	client, _ := connect(t, serve(t, echo{}))
+	s, err := client.FullDuplexCall(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 1000
+	for range n {
+		if err := s.Send(&testpb.StreamingOutputCallRequest{Payload: payload(32)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range n {
+		if _, err := s.Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A sender whose peer does not receive is held back by the window.
+func TestASenderIsHeldBack(t *testing.T) {
+	sent := make(chan int)
+	client, _ := connect(t, serve(t, echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
 		n := 0
-		for {
-			_, err := down.Recv()
-			if err == io.EOF {
-				break
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+		for s.Send(&testpb.StreamingOutputCallResponse{Payload: payload(1024)}) == nil {
 			n++
 		}
-		if n != 100 {
-			t.Fatalf("%d messages, want 100", n)
-		}
-		both, err := client.FullDuplexCall(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range 200 {
-			if err := both.Send(&testpb.StreamingOutputCallRequest{Payload: payload(i)}); err != nil {
-				t.Fatal(err)
-			}
-			reply, err := both.Recv()
-			if err != nil || len(reply.Payload.Body) != i {
-				t.Fatal(reply, err)
-			}
-		}
-		if err := both.CloseSend(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := both.Recv(); err != io.EOF {
-			t.Fatal(err)
-		}
+		sent <- n
+		return nil
+	}}))
+	ctx, cancel := context.WithCancel(t.Context())
+	s, err := client.FullDuplexCall(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if n := <-sent; n > 200 {
+		t.Errorf("the handler sent %d KiB to a client that received one; the window is 64", n)
 	}
 }
 
 func BenchmarkUnary(b *testing.B) {
 	cancellable, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	for name, ctx := range map[string]context.Context{"Background": context.Background(), "Cancellable": cancellable} {
-		b.Run(name, func(b *testing.B) {
-			client := newTestClient(b)
+	for _, bench := range []struct {
+		name string
+		ctx  context.Context
+		opts []nearcall.ServerOption
+	}{
+		{"Background", context.Background(), nil},
+		{"Cancellable", cancellable, nil},
+		{"CancellableInline", cancellable, []nearcall.ServerOption{nearcall.InlineHandlers()}},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			client, _ := connect(b, serve(b, echo{}, bench.opts...))
 			req := &testpb.SimpleRequest{Payload: payload(32)}
 			b.ReportAllocs()
 			for b.Loop() {
-				if reply, err := client.UnaryCall(ctx, req); err != nil || len(reply.Payload.Body) != 32 {
+				if reply, err := client.UnaryCall(bench.ctx, req); err != nil || len(reply.Payload.Body) != 32 {
 					b.Fatal(reply, err)
 				}
 			}
@@ -125,7 +159,7 @@ func BenchmarkUnary(b *testing.B) {
 }
 
 func BenchmarkServerStream(b *testing.B) {
-	client := newTestClient(b)
+	client, _ := connect(b, serve(b, echo{}))
 	req := &testpb.StreamingOutputCallRequest{Payload: payload(32)}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -133,18 +167,18 @@ func BenchmarkServerStream(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		for {
-			if _, err := s.Recv(); err == io.EOF {
+		for n := 0; ; n++ {
+			if _, err := s.Recv(); err == io.EOF && n == 100 {
 				break
 			} else if err != nil {
-				b.Fatal(err)
+				b.Fatal(n, err)
 			}
 		}
 	}
 }
 
 func BenchmarkBidiEcho(b *testing.B) {
-	client := newTestClient(b)
+	client, _ := connect(b, serve(b, echo{}))
 	req := &testpb.StreamingOutputCallRequest{Payload: payload(32)}
 	s, err := client.FullDuplexCall(b.Context())
 	if err != nil {
@@ -155,8 +189,8 @@ func BenchmarkBidiEcho(b *testing.B) {
 		if err := s.Send(req); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := s.Recv(); err != nil {
-			b.Fatal(err)
+		if reply, err := s.Recv(); err != nil || len(reply.Payload.Body) != 32 {
+			b.Fatal(reply, err)
 		}
 	}
 }

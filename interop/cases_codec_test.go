@@ -449,7 +449,7 @@ var codecCases = []Case{
 			c.Msg("got", got)
 			c.Note("equal %v", proto.Equal(m, got))
 		}
-		st, _ := structpb.NewStruct(map[string]any{"nil": nil, "n": -0.0, "s": "", "l": []any{}, "m": map[string]any{"deep": []any{1, "x", true}}})
+		st, _ := structpb.NewStruct(map[string]any{"nil": nil, "n": 0.0, "s": "", "l": []any{}, "m": map[string]any{"deep": []any{1, "x", true}}})
 		st.Fields["inf"] = structpb.NewNumberValue(math.Inf(-1))
 		st.Fields["zero"] = structpb.NewNumberValue(math.Copysign(0, -1))
 		st.Fields["unset"] = &structpb.Value{}

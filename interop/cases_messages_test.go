@@ -95,8 +95,9 @@ var messageCases = []Case{
 		}
 	}},
 	{12, "the call is over afterwards", func(c *C) {
-		over := c.Gate()
+		started, over := c.Gate(), c.Gate()
 		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error {
+			started.Open()
 			<-s.Context().Done()
 			over.Open()
 			return s.Context().Err()
@@ -104,6 +105,7 @@ var messageCases = []Case{
 		var ended []string
 		s, err := conn.FullDuplexCall(c.Context(), grpc.OnFinish(func(err error) { ended = append(ended, status.Code(err).String()) }))
 		c.Err("start", err)
+		started.Wait()
 		c.Err("close", s.CloseSend())
 		c.Err("send", s.Send(in("x")))
 		over.Wait()
@@ -140,8 +142,9 @@ var messageCases = []Case{
 		c.Err("close", s.CloseSend())
 	}},
 	{13, "CloseSend after a cancellation", func(c *C) {
-		over := c.Gate()
+		started, over := c.Gate(), c.Gate()
 		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error {
+			started.Open()
 			<-s.Context().Done()
 			over.Open()
 			return nil
@@ -149,6 +152,7 @@ var messageCases = []Case{
 		ctx, cancel := c.Cancellable()
 		s, err := conn.FullDuplexCall(ctx)
 		c.Err("start", err)
+		started.Wait()
 		cancel()
 		over.Wait()
 		c.Err("close", s.CloseSend())
@@ -207,6 +211,18 @@ var messageCases = []Case{
 		conn := c.Start(Config{Service: &Service{Unary: echo}})
 		c.Code("nil", conn.Invoke(c.Context(), unaryCall, request("x"), nil))
 		c.Err("unknown method", conn.Invoke(c.Context(), "/grpc.testing.TestService/UnimplementedCall", nil, nil))
+	}},
+
+	{14, "a nil to RecvMsg", func(c *C) {
+		conn := c.Start(Config{Service: echoService()})
+		for name, desc := range descs() {
+			c.Note("--- %s", name)
+			s, err := conn.NewStream(c.Context(), desc, duplexCall)
+			c.Err("start", err)
+			c.Err("send", s.SendMsg(in("x")))
+			c.Err("close", s.CloseSend())
+			c.Code("recv", s.RecvMsg(nil))
+		}
 	}},
 
 	{15, "nil replies", func(c *C) {
@@ -591,7 +607,7 @@ var messageCases = []Case{
 			h.Note("send expired %v", expired(err))
 			return nil
 		}}})
-		s, err := conn.StreamingOutputCall(c.Timeout(50*time.Millisecond), in("x"))
+		s, err := conn.StreamingOutputCall(c.Timeout(300*time.Millisecond), in("x"))
 		c.Err("start", err)
 		over.Wait()
 		_, err = s.Recv()

@@ -1,7 +1,6 @@
 package interop
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"sync/atomic"
@@ -25,10 +24,7 @@ var nearcallEnvironments = []Env{
 // inproc connects by Server.Client.
 func inproc(more ...nearcall.ServerOption) func(cfg *Config) (*Link, error) {
 	return func(cfg *Config) (*Link, error) {
-		srv, dial, err := nearcallServer(cfg, more...)
-		if err != nil {
-			return nil, err
-		}
+		srv, dial := nearcallServer(cfg, more...)
 		conn := srv.Client(dial...)
 		return &Link{Conn: conn, Close: conn.Close, Stop: srv.Stop, GracefulStop: srv.GracefulStop}, nil
 	}
@@ -49,17 +45,13 @@ func inprocName(cfg *Config) (*Link, error) {
 // startHostile connects through a transport that encodes, splits and delays what it can.
 func startHostile(cfg *Config) (*Link, error) {
 	n := number.Add(1)
-	lis := hostile.Listen(fmt.Sprintf("interop-%d", n), hostile.Options{Seed: uint64(n), Delay: 100 * time.Microsecond})
+	lis := hostile.Listen(fmt.Sprintf("interop-%d", n), hostile.Options{Seed: uint64(n), Delay: 50 * time.Microsecond, MaxFragment: 8000})
 	return serve(cfg, lis, lis.Target(), hook.Dialer(lis.Dialer()).(nearcall.DialOption))
 }
 
 // serve serves lis and connects to target.
 func serve(cfg *Config, lis net.Listener, target string, more ...nearcall.DialOption) (*Link, error) {
-	srv, dial, err := nearcallServer(cfg)
-	if err != nil {
-		lis.Close()
-		return nil, err
-	}
+	srv, dial := nearcallServer(cfg)
 	conn, err := nearcall.NewClient(target, append(dial, more...)...)
 	if err != nil {
 		lis.Close()
@@ -78,16 +70,12 @@ func serve(cfg *Config, lis net.Listener, target string, more ...nearcall.DialOp
 }
 
 // nearcallServer makes cfg's server, with its services, and cfg's dial options.
-func nearcallServer(cfg *Config, more ...nearcall.ServerOption) (*nearcall.Server, []nearcall.DialOption, error) {
-	dial, err := nearcallDialOptions(cfg)
-	if err != nil {
-		return nil, nil, err
-	}
+func nearcallServer(cfg *Config, more ...nearcall.ServerOption) (*nearcall.Server, []nearcall.DialOption) {
 	srv := nearcall.NewServer(append(nearcallServerOptions(cfg), more...)...)
 	for _, r := range cfg.Register {
 		r(srv)
 	}
-	return srv, dial, nil
+	return srv, nearcallDialOptions(cfg)
 }
 
 func nearcallServerOptions(cfg *Config) []nearcall.ServerOption {
@@ -113,7 +101,7 @@ func nearcallServerOptions(cfg *Config) []nearcall.ServerOption {
 	return opts
 }
 
-func nearcallDialOptions(cfg *Config) ([]nearcall.DialOption, error) {
+func nearcallDialOptions(cfg *Config) []nearcall.DialOption {
 	opts := []nearcall.DialOption{
 		nearcall.WithChainUnaryInterceptor(cfg.UnaryClient...),
 		nearcall.WithChainStreamInterceptor(cfg.StreamClient...),
@@ -132,7 +120,7 @@ func nearcallDialOptions(cfg *Config) ([]nearcall.DialOption, error) {
 		opts = append(opts, nearcall.WithAuthority(cfg.Authority))
 	}
 	if cfg.ServiceConfig != "" {
-		return nil, errors.New("nearcall has no WithDefaultServiceConfig yet")
+		opts = append(opts, nearcall.WithDefaultServiceConfig(cfg.ServiceConfig))
 	}
-	return opts, nil
+	return opts
 }

@@ -13,7 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestGrpchan runs the channel cases of grpchan.
+// TestGrpchan runs the channel cases of grpchan. Some of them start a call and two sends with a
+// deadline of 100 ms, which a machine under load may miss, with grpc-go too.
 func TestGrpchan(t *testing.T) {
 	for _, env := range environments {
 		t.Run(env.Name, func(t *testing.T) {

@@ -265,11 +265,16 @@ func (s *clientStream) fail(err error) error {
 	return err
 }
 
-// next takes frames until there is a message in m, the end, or an error. With
-// m nil it is content with a header. recvMu is held.
+// next takes frames until there is a message in m, the end, or an error.
+// recvMu is held.
 func (s *clientStream) next(m any) (got bool, err error) {
+	return s.take(link.Sink{Dst: wanted(m), Codec: s.info.codec, Limit: s.info.maxRecv})
+}
+
+// take is next for any sink. Without a Dst it is content with a header.
+func (s *clientStream) take(to link.Sink) (got bool, err error) {
 	f := &s.recvFrame
-	f.Sink = link.Sink{Dst: m, Codec: s.info.codec, Limit: s.info.maxRecv}
+	f.Sink = to
 	defer func() { f.Dst = nil }()
 	for {
 		err := s.stream.Recv(f)
@@ -284,7 +289,7 @@ func (s *clientStream) next(m any) (got bool, err error) {
 			return false, linkStatus(err)
 		case f.Got:
 			return true, nil
-		case f.End != nil, m == nil:
+		case f.End != nil, to.Dst == nil:
 			return false, nil
 		}
 	}
@@ -350,7 +355,7 @@ func (s *clientStream) receiveHeader() {
 		return
 	}
 	s.checkContext()
-	if _, err := s.next(nil); err != nil {
+	if _, err := s.take(link.Sink{}); err != nil {
 		s.fail(err)
 	} else if s.end != nil {
 		if err := s.outcome(); err != io.EOF {

@@ -2,7 +2,6 @@ package call
 
 import (
 	"context"
-	"errors"
 	"io"
 
 	"google.golang.org/grpc"
@@ -69,8 +68,7 @@ func (s *serverStream) send(m any) error {
 	}
 	f.Header = c.headerBefore(false)
 	err := c.stream.Send(f)
-	var refused *link.SendError
-	if f.Header != nil && err != nil && errors.As(err, &refused) {
+	if _, refused := err.(*link.SendError); refused && f.Header != nil {
 		c.keepHeader(f.Header)
 	}
 	f.Msg, f.Header = link.Message{}, nil
@@ -124,15 +122,14 @@ func (s *serverStream) next(m any) error {
 		c.stream.Abort(err)
 	}
 	f := &s.recvFrame
-	f.Sink = link.Sink{Dst: m, Codec: c.codec, Limit: c.maxRecv()}
+	f.Sink = link.Sink{Dst: wanted(m), Codec: c.codec, Limit: c.maxRecv()}
 	for {
 		err := c.stream.Recv(f)
 		s.recvEnd = f.EndSend
 		if err != nil {
 			f.Dst = nil
-			var recv *link.RecvError
-			if errors.As(err, &recv) {
-				return recvStatus(recv)
+			if refused, ok := err.(*link.RecvError); ok {
+				return recvStatus(refused)
 			}
 			return c.recvError(err)
 		}

@@ -74,6 +74,17 @@ func recvStatus(e *link.RecvError) error {
 	return status.Errorf(codes.Internal, "grpc: failed to unmarshal the received message: %v", e.Err)
 }
 
+// wanted returns where a message goes that a user wants in m. A nil m is no
+// place for one, which the codec says, unlike no wish for one.
+func wanted(m any) any {
+	if m == nil {
+		return nowhere{}
+	}
+	return m
+}
+
+type nowhere struct{}
+
 // linkStatus turns what a session or stream reports into a status error.
 func linkStatus(err error) error {
 	var send *link.SendError

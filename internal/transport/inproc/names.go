@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -27,8 +28,8 @@ func (a Addr) String() string { return string(a) }
 var names = struct {
 	sync.Mutex
 	listeners map[string]*Listener
-	changed   chan struct{} // closed, and replaced, when a name is taken
-}{listeners: make(map[string]*Listener), changed: make(chan struct{})}
+	awaited   map[string][]chan struct{} // closed when the name is taken
+}{listeners: make(map[string]*Listener), awaited: make(map[string][]chan struct{})}
 
 // A Listener holds a name until it is closed.
 type Listener struct {
@@ -50,8 +51,10 @@ func Listen(name string) (*Listener, error) {
 	}
 	l := &Listener{name: name, done: make(chan struct{}), serving: make(chan struct{})}
 	names.listeners[name] = l
-	close(names.changed)
-	names.changed = make(chan struct{})
+	for _, c := range names.awaited[name] {
+		close(c)
+	}
+	delete(names.awaited, name)
 	return l, nil
 }
 
@@ -124,10 +127,21 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	return Connect(d.Name, d.Options, l.accept)
 }
 
-// Changed returns a channel that is closed when a name is taken, which is when
-// dialing again is worth a try before the backoff is over.
-func (d Dialer) Changed() <-chan struct{} {
+// Await returns a channel that is closed when the name is taken, which is when
+// dialing again is worth a try before the backoff is over. stop ends the wait.
+// The channel is made for each wait: one that outlived it could not be shared
+// between synctest bubbles.
+func (d Dialer) Await() (taken <-chan struct{}, stop func()) {
 	names.Lock()
 	defer names.Unlock()
-	return names.changed
+	c := make(chan struct{})
+	names.awaited[d.Name] = append(names.awaited[d.Name], c)
+	return c, func() {
+		names.Lock()
+		defer names.Unlock()
+		left := slices.DeleteFunc(names.awaited[d.Name], func(o chan struct{}) bool { return o == c })
+		if names.awaited[d.Name] = left; len(left) == 0 {
+			delete(names.awaited, d.Name)
+		}
+	}
 }

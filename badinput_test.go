@@ -1,0 +1,213 @@
+package nearcall_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall"
+)
+
+func TestMalformedTargetsAreErrorsThatSayWhatToWrite(t *testing.T) {
+	for target, hint := range map[string]string{
+		"":                 "empty",
+		"inproc:":          "inproc:NAME",
+		"inproc://name":    "inproc:NAME",
+		"inproc: name":     "inproc:NAME",
+		"grpc:":            "grpc:TARGET",
+		"tcp:host:1":       "not available",
+		"shm:/tmp/x":       "not available",
+		"ws://host/path":   "not available",
+		"quic://host:1":    "not available",
+		"grpc:no-security": "transport security",
+	} {
+		conn, err := nearcall.NewClient(target)
+		if err == nil {
+			_ = conn.Close()
+			t.Errorf("NewClient(%q) did not fail", target)
+		} else if !strings.Contains(err.Error(), hint) {
+			t.Errorf("NewClient(%q): %q does not mention %q", target, err, hint)
+		}
+	}
+	for _, target := range []string{"", "inproc:", "grpc:host", "localhost:1", "unix:/tmp/x"} {
+		if lis, err := nearcall.Listen(target); err == nil {
+			_ = lis.Close()
+			t.Errorf("Listen(%q) did not fail", target)
+		}
+	}
+}
+
+func TestANameNobodyListensOnIsUnavailable(t *testing.T) {
+	conn, err := nearcall.NewClient("inproc:nobody")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = testpb.NewTestServiceClient(conn).EmptyCall(t.Context(), &testpb.Empty{})
+	wantCode(t, err, codes.Unavailable)
+	if !strings.Contains(err.Error(), "nobody in this process listens") {
+		t.Errorf("the error does not say what is wrong: %v", err)
+	}
+}
+
+func TestANameIsTakenOnce(t *testing.T) {
+	first, err := nearcall.Listen("inproc:taken")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nearcall.Listen("inproc:taken"); err == nil || !strings.Contains(err.Error(), "taken") {
+		t.Errorf("the second listener: %v", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := nearcall.Listen("inproc:taken")
+	if err != nil {
+		t.Fatalf("after Close: %v", err)
+	}
+	_ = again.Close()
+}
+
+// mustPanic returns what f panics with, as text.
+func mustPanic(t *testing.T, f func()) (text string) {
+	t.Helper()
+	defer func() {
+		t.Helper()
+		r := recover()
+		if r == nil {
+			t.Error("no panic")
+			return
+		}
+		text, _ = r.(string)
+	}()
+	f()
+	return ""
+}
+
+func TestRegistrationMistakesPanic(t *testing.T) {
+	srv := serve(t, echo{})
+	register := func() { testpb.RegisterTestServiceServer(srv, echo{}) }
+	if text := mustPanic(t, register); !strings.Contains(text, "duplicate") {
+		t.Errorf("registered twice: %q", text)
+	}
+	wrong := func() { srv.RegisterService(&testpb.UnimplementedService_ServiceDesc, "a string") }
+	if text := mustPanic(t, wrong); !strings.Contains(text, "does not satisfy") {
+		t.Errorf("wrong type: %q", text)
+	}
+	client, _ := connect(t, srv)
+	if _, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	late := func() {
+		srv.RegisterService(&testpb.UnimplementedService_ServiceDesc, testpb.UnimplementedUnimplementedServiceServer{})
+	}
+	if text := mustPanic(t, late); !strings.Contains(text, "after the first") {
+		t.Errorf("after the first call: %q", text)
+	}
+}
+
+func TestServeRefusesWhatItCannotServe(t *testing.T) {
+	srv := serve(t, echo{})
+	if err := srv.Serve(nil); err == nil {
+		t.Error("a nil listener was served")
+	}
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := srv.Serve(lis); err == nil || !strings.Contains(err.Error(), "nearcall.Listen") {
+		t.Errorf("a TCP listener: %v", err)
+	}
+	named, err := nearcall.Listen("inproc:refusing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := named.Accept(); err == nil || !strings.Contains(err.Error(), "Server.Serve") {
+		t.Errorf("Accept of an inproc listener: %v", err)
+	}
+	srv.Stop()
+	if err := srv.Serve(named); !errors.Is(err, grpc.ErrServerStopped) {
+		t.Errorf("Serve after Stop: %v, want %v", err, grpc.ErrServerStopped)
+	}
+}
+
+func TestNilContextsAndConnectionsAreErrors(t *testing.T) {
+	_, conn := connect(t, serve(t, echo{}))
+	var none context.Context
+	const method = "/grpc.testing.TestService/UnaryCall"
+	wantCode(t, conn.Invoke(none, method, &testpb.SimpleRequest{}, &testpb.SimpleResponse{}), codes.Internal)
+	_, err := conn.NewStream(none, &grpc.StreamDesc{}, method)
+	wantCode(t, err, codes.Internal)
+	_, err = conn.NewStream(t.Context(), nil, method)
+	wantCode(t, err, codes.Internal)
+
+	var nobody *nearcall.ClientConn
+	wantCode(t, nobody.Invoke(t.Context(), method, &testpb.SimpleRequest{}, &testpb.SimpleResponse{}), codes.Internal)
+	_, err = nobody.NewStream(t.Context(), &grpc.StreamDesc{}, method)
+	wantCode(t, err, codes.Internal)
+}
+
+func TestMessagesThatCannotTravelAreErrors(t *testing.T) {
+	_, conn := connect(t, serve(t, echo{}))
+	const method = "/grpc.testing.TestService/UnaryCall"
+	err := conn.Invoke(t.Context(), method, "not a message", &testpb.SimpleResponse{})
+	wantCode(t, err, codes.Internal)
+	err = conn.Invoke(t.Context(), method, &testpb.SimpleRequest{}, new(int))
+	wantCode(t, err, codes.Internal)
+	err = conn.Invoke(t.Context(), method, &testpb.SimpleRequest{}, &testpb.SimpleResponse{}, grpc.CallContentSubtype("nothing"))
+	wantCode(t, err, codes.Internal)
+	err = conn.Invoke(t.Context(), method, &testpb.SimpleRequest{Payload: payload(5 << 20)}, &testpb.SimpleResponse{})
+	wantCode(t, err, codes.ResourceExhausted)
+}
+
+func TestACallOptionThatCannotBeHonouredIsRefused(t *testing.T) {
+	_, conn := connect(t, serve(t, echo{}))
+	err := conn.Invoke(t.Context(), "/grpc.testing.TestService/UnaryCall", &testpb.SimpleRequest{}, &testpb.SimpleResponse{},
+		grpc.UseCompressor("unheard of"))
+	wantCode(t, err, codes.Internal)
+
+	// A foreign option does nothing, as in grpc-go.
+	type foreign struct{ grpc.EmptyCallOption }
+	err = conn.Invoke(t.Context(), "/grpc.testing.TestService/UnaryCall", &testpb.SimpleRequest{}, &testpb.SimpleResponse{}, foreign{})
+	wantCode(t, err, codes.OK)
+}
+
+func TestUseAfterClose(t *testing.T) {
+	client, conn := connect(t, serve(t, echo{}))
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{})
+	wantCode(t, err, codes.Canceled)
+	_, err = client.FullDuplexCall(t.Context())
+	wantCode(t, err, codes.Canceled)
+	if err := conn.Close(); !errors.Is(err, grpc.ErrClientConnClosing) {
+		t.Errorf("second Close: %v", err)
+	}
+}
+
+func TestServiceConfigsThatCannotBeHonoured(t *testing.T) {
+	for _, config := range []string{
+		`{`,
+		`{"methodConfig":[{"name":[{"service":"s"}],"timeout":"soon"}]}`,
+		`{"methodConfig":[{"name":[{"method":"m"}]}]}`,
+		`{"methodConfig":[{"name":[{"service":"s"},{"service":"s"}]}]}`,
+		`{"methodConfig":[{"name":[{"service":"s"}],"retryPolicy":{"maxAttempts":2}}]}`,
+	} {
+		if _, err := nearcall.NewClient("inproc:x", nearcall.WithDefaultServiceConfig(config)); err == nil {
+			t.Errorf("NewClient took %s", config)
+		}
+		client, _ := connect(t, serve(t, echo{}), nearcall.WithDefaultServiceConfig(config))
+		_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{})
+		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "service config") {
+			t.Errorf("Server.Client with %s: %v", config, err)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package main
+
+// An entrant is a field and what was measured of it.
+type entrant struct {
+	field   *Field
+	ops     int // of a measurement
+	samples []Sample
+	ratios  []float64 // to the baseline, pair by pair
+}
+
+// enter readies a rival for a row, warms it up and finds out how many
+// operations a measurement has.
+func (t *Tournament) enter(row Row, rival Rival) (*entrant, error) {
+	f, err := Open(row, rival)
+	if err != nil {
+		return nil, err
+	}
+	e := &entrant{field: f}
+	if e.ops, err = f.Calibrate(t.Time); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+func (e *entrant) measure() error {
+	s, err := e.field.Measure(e.ops)
+	e.samples = append(e.samples, s)
+	return err
+}
+
+func (e *entrant) last() Sample { return e.samples[len(e.samples)-1] }
+
+// leave closes the field. It returns err, or else what went wrong in closing.
+func (e *entrant) leave(err error) error {
+	if closing := e.field.Close(); err == nil {
+		err = closing
+	}
+	return err
+}
+
+// result is the medians of the samples. The baseline, which is in no pair with
+// itself, has the ratio 1.
+func (e *entrant) result() Result {
+	of := func(number func(Sample) float64) float64 {
+		values := make([]float64, len(e.samples))
+		for i, s := range e.samples {
+			values[i] = number(s)
+		}
+		return median(values)
+	}
+	r := Result{
+		Row: e.field.Row, Rival: e.field.Rival,
+		Ns: of(Sample.NsPerOp), Bytes: of(Sample.bytesPerOp), Allocs: of(Sample.allocsPerOp),
+		Ratio: 1,
+	}
+	if len(e.ratios) > 0 {
+		r.Ratio = median(e.ratios)
+	}
+	return r
+}

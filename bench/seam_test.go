@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"math"
+	"testing"
+
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/inproc"
+)
+
+// BenchmarkSeam makes a call that does nothing, with more of nearcall between
+// caller and function from step to step. Messages are empty and the context is
+// Background, so that the handler runs on the caller's goroutine.
+//
+//	step=function   the service's method
+//	step=clone      the same, with messages copied
+//	step=link       link.Session.Call in process, answered right behind the seam
+//	step=server     the same, answered by the server's side of package call
+//	step=client     all of it: the stub, over Server.Client
+func BenchmarkSeam(b *testing.B) {
+	for _, step := range seam {
+		b.Run("step="+step.name, func(b *testing.B) {
+			do, end := step.open(b)
+			defer end()
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := do(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func TestSeam(t *testing.T) {
+	for _, step := range seam {
+		t.Run("step="+step.name, func(t *testing.T) {
+			do, end := step.open(t)
+			defer end()
+			if err := do(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+var seam = []struct {
+	name string
+	open func(testing.TB) (do func() error, end func())
+}{
+	{"function", func(testing.TB) (func() error, func()) {
+		var s testpb.TestServiceServer = service{}
+		in := new(testpb.Empty)
+		return func() error {
+			_, err := s.EmptyCall(context.Background(), in)
+			return err
+		}, func() {}
+	}},
+	{"clone", func(testing.TB) (func() error, func()) {
+		var s testpb.TestServiceServer = service{}
+		in := new(testpb.Empty)
+		return func() error {
+			out, err := s.EmptyCall(context.Background(), proto.CloneOf(in))
+			if err == nil {
+				_ = proto.CloneOf(out)
+			}
+			return err
+		}, func() {}
+	}},
+	{"link", func(tb testing.TB) (func() error, func()) {
+		return overLink(tb, func(link.Session) link.Acceptor { return barely{service{}} }, func() {})
+	}},
+	{"server", func(tb testing.TB) (func() error, func()) {
+		srv := call.NewServer(call.ServerConfig{MaxRecv: maxRecv, MaxSend: math.MaxInt32})
+		srv.Register(&testpb.TestService_ServiceDesc, service{})
+		return overLink(tb, srv.Accept, srv.Stop)
+	}},
+	{"client", func(testing.TB) (func() error, func()) {
+		srv := nearcall.NewServer()
+		testpb.RegisterTestServiceServer(srv, service{})
+		conn := srv.Client()
+		client := testpb.NewTestServiceClient(conn)
+		in := new(testpb.Empty)
+		return func() error {
+				_, err := client.EmptyCall(context.Background(), in)
+				return err
+			}, func() {
+				_ = conn.Close()
+				srv.Stop()
+			}
+	}},
+}
+
+const maxRecv = 4 << 20 // gRPC's default
+
+// overLink makes calls as package call's client does, without its rules.
+func overLink(tb testing.TB, accept func(link.Session) link.Acceptor, stop func()) (do func() error, end func()) {
+	session, err := inproc.Connect("seam", inproc.Options{}, accept)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	in, protobuf := new(testpb.Empty), codec.Proto()
+	do = func() error {
+		c := link.Call{
+			Open:    link.Open{Method: testpb.TestService_EmptyCall_FullMethodName},
+			Request: link.Live(in, protobuf),
+			Reply:   link.Sink{Dst: new(testpb.Empty), Codec: protobuf, Limit: maxRecv},
+		}
+		if err := session.Call(context.Background(), &c); err != nil {
+			return err
+		}
+		if !c.Replied {
+			return c.Status.Err()
+		}
+		return nil
+	}
+	end = func() {
+		_ = session.Close(context.Canceled)
+		stop()
+	}
+	return do, end
+}
+
+// barely is the least that can stand behind the seam.
+type barely struct{ service testpb.TestServiceServer }
+
+func (a barely) Call(c *link.Call, _ bool) error {
+	c.SetCallee(nobody{})
+	in, protobuf := new(testpb.Empty), codec.Proto()
+	if err := c.Take(&link.Sink{Dst: in, Codec: protobuf, Limit: maxRecv}); err != nil {
+		return err
+	}
+	out, err := a.service.EmptyCall(context.Background(), in)
+	if err != nil {
+		return err
+	}
+	reply := link.Live(out, protobuf)
+	if err := c.SendReply(&reply); err != nil {
+		return err
+	}
+	return c.Finish(nil, nil)
+}
+
+func (barely) Accept(link.Stream, *link.Open) error { return link.ErrNoCall }
+func (barely) Closed(error)                         {}
+func (barely) Terms() link.Terms                    { return link.Terms{} }
+
+type nobody struct{}
+
+func (nobody) Aborted(error) {}

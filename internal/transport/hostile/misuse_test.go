@@ -1,0 +1,267 @@
+package hostile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// A witness accepts streams and notes what becomes of the session.
+type witness struct {
+	streams []link.Stream
+	closed  atomic.Int32
+	reason  error
+	refuse  error
+}
+
+func (w *witness) Call(*link.Call, bool) error { return link.ErrNoCall }
+
+func (w *witness) Accept(s link.Stream, _ *link.Open) error {
+	if w.refuse != nil {
+		return w.refuse
+	}
+	w.streams = append(w.streams, s)
+	return nil
+}
+
+func (w *witness) Terms() link.Terms { return link.Terms{} }
+
+func (w *witness) Closed(reason error) { w.reason = reason; w.closed.Add(1) }
+
+// lone returns one side of a session, and the end of the pipe that a peer
+// would have. acceptor is nil for the client's side.
+func lone(acceptor link.Acceptor, o Options) (*session, net.Conn) {
+	mine, peers := net.Pipe()
+	s := newSession("lone", newPipe(mine, o.withDefaults(), 1, &shared{hurry: make(chan struct{})}))
+	s.start(acceptor)
+	return s, peers
+}
+
+// encoded returns frames as they are written.
+func encoded(frames ...frame) []byte {
+	var b []byte
+	for i := range frames {
+		b = appendFrame(b, &frames[i])
+	}
+	return b
+}
+
+// feed lets a peer read what there is, write b and hang up, and waits until
+// all is over.
+func feed(peer net.Conn, b []byte) {
+	go func() { _, _ = io.Copy(io.Discard, peer) }()
+	synctest.Wait()
+	_, _ = peer.Write(b)
+	synctest.Wait()
+	_ = peer.Close()
+	synctest.Wait()
+}
+
+var (
+	open1 = frame{kind: kindOpen, id: 1, open: link.Open{Method: "/a/b"}}
+	whole = frame{kind: kindData, id: 1, flags: flagLast, data: []byte("message")}
+	last  = frame{kind: kindData, id: 1, flags: flagLast | flagEndSend}
+	part  = frame{kind: kindData, id: 1, data: []byte("part")}
+)
+
+func TestServerSessionEndsWhenItsPeerBreaksRules(t *testing.T) {
+	for name, c := range map[string]struct {
+		frames []frame
+		raw    []byte
+		want   string
+	}{
+		"hang-up":             {want: "hung up"},
+		"hang-up in a frame":  {raw: []byte{9, byte(kindOpen)}, want: "hung up"},
+		"garbage":             {raw: []byte{2, 99, 99}, want: "malformed"},
+		"a huge frame":        {raw: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 1}, want: "length"},
+		"stream out of order": {frames: []frame{{kind: kindOpen, id: 2}}, want: "opens stream 2"},
+		"stream twice":        {frames: []frame{open1, open1}, want: "opens stream 1"},
+		"stream unknown":      {frames: []frame{whole}, want: "not opened"},
+		"header":              {frames: []frame{open1, {kind: kindHeader, id: 1}}, want: "header"},
+		"end":                 {frames: []frame{open1, {kind: kindEnd, id: 1}}, want: "end"},
+		"end of sending, twice": {frames: []frame{open1, {kind: kindEndSend, id: 1}, {kind: kindEndSend, id: 1}},
+			want: "end of sending"},
+		"message after the last": {frames: []frame{open1, last, whole}, want: "after the end of sending"},
+		"credit from nowhere":    {frames: []frame{open1, {kind: kindCredit, id: 1, n: 1}}, want: "credit"},
+		"message without credit": {frames: []frame{open1, whole, whole}, want: "no credit"},
+		"bye from nowhere":       {frames: []frame{{kind: kindBye, n: 1}}, want: "not opened"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &witness{}
+				s, peer := lone(w, Options{Window: 10})
+				feed(peer, append(encoded(c.frames...), c.raw...))
+				if w.closed.Load() != 1 || w.reason == nil || !strings.Contains(w.reason.Error(), c.want) {
+					t.Errorf("closed %d times for %v, want %q", w.closed.Load(), w.reason, c.want)
+				}
+				select {
+				case <-s.Done():
+				default:
+					t.Error("the session takes calls")
+				}
+				for _, st := range w.streams {
+					if err := st.Send(&link.Frame{Header: metadata.MD{}}); !errors.Is(err, w.reason) {
+						t.Errorf("a stream of it ends with %v, want %v", err, w.reason)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestClientSessionEndsWhenItsPeerBreaksRules(t *testing.T) {
+	header := frame{kind: kindHeader, id: 1, md: metadata.MD{}}
+	for name, c := range map[string]struct {
+		frames []frame
+		want   string
+	}{
+		"open":                   {[]frame{open1}, "the server opens a stream"},
+		"stream unknown":         {[]frame{{kind: kindHeader, id: 2}}, "not opened"},
+		"header twice":           {[]frame{header, header}, "header"},
+		"end of sending":         {[]frame{{kind: kindEndSend, id: 1}}, "end of sending"},
+		"the callee's last":      {[]frame{last}, "end of sending"},
+		"end within a message":   {[]frame{part, {kind: kindEnd, id: 1}}, "within a message"},
+		"bye for another stream": {[]frame{{kind: kindBye, n: 2}}, "not opened"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, peer := lone(nil, Options{})
+				st, err := s.Open(t.Context(), &link.Open{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var reason error
+				st.OnAbort(func(err error) { reason = err })
+				feed(peer, encoded(c.frames...))
+				if reason == nil || !strings.Contains(reason.Error(), c.want) {
+					t.Errorf("the stream ends with %v, want %q", reason, c.want)
+				}
+				if _, err := s.Open(t.Context(), &link.Open{}); !errors.Is(err, link.ErrUnprocessed) {
+					t.Errorf("Open returns %v, want ErrUnprocessed", err)
+				}
+			})
+		})
+	}
+}
+
+// TestFramesOfEndedStreams: a peer may not know yet that a stream has ended.
+func TestFramesOfEndedStreamsAreIgnored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		_, peer := lone(w, Options{})
+		go func() { _, _ = io.Copy(io.Discard, peer) }()
+		_, _ = peer.Write(encoded(open1))
+		synctest.Wait()
+		if err := w.streams[0].Send(&link.Frame{End: &link.End{}}); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = peer.Write(encoded(whole, part, last, whole, frame{kind: kindCredit, id: 1, n: 5}, frame{kind: kindReset, id: 1}))
+		synctest.Wait()
+		if w.closed.Load() != 0 {
+			t.Errorf("the session ended: %v", w.reason)
+		}
+		_ = peer.Close()
+	})
+}
+
+func TestCallsThatThePeerNeverSawAreUnprocessed(t *testing.T) {
+	open := func(t *testing.T, s *session) *error {
+		st, err := s.Open(t.Context(), &link.Open{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reason := new(error)
+		st.OnAbort(func(err error) { *reason = err })
+		return reason
+	}
+	t.Run("not written", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s, peer := lone(nil, Options{})
+			first := open(t, s)
+			synctest.Wait() // the writer is stuck with the first: nobody reads
+			second := open(t, s)
+			_ = peer.Close()
+			synctest.Wait()
+			if errors.Is(*first, link.ErrUnprocessed) || *first == nil {
+				t.Errorf("the first ends with %v", *first)
+			}
+			if !errors.Is(*second, link.ErrUnprocessed) {
+				t.Errorf("the second ends with %v, want ErrUnprocessed", *second)
+			}
+		})
+	})
+	t.Run("not read", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s, peer := lone(nil, Options{})
+			one, other := open(t, s), open(t, s)
+			feed(peer, encoded(frame{kind: kindBye, n: 1}))
+			if *one == nil || *other == nil {
+				t.Fatalf("they end with %v and %v", *one, *other)
+			}
+			if errors.Is(*one, link.ErrUnprocessed) == errors.Is(*other, link.ErrUnprocessed) {
+				t.Errorf("they end with %v and %v, want one ErrUnprocessed", *one, *other)
+			}
+		})
+	})
+	t.Run("refused", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := &witness{refuse: unprocessed{status.Error(codes.Unavailable, "busy")}}
+			l := Listen("x", Options{})
+			go func() { _ = l.Sessions(func(link.Session) link.Acceptor { return w }) }()
+			s, err := l.Dialer().Dial(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			reason := open(t, s.(*session))
+			synctest.Wait()
+			if !errors.Is(*reason, link.ErrUnprocessed) {
+				t.Errorf("the stream ends with %v, want ErrUnprocessed", *reason)
+			}
+			_ = s.Close(errors.New("done"))
+			_ = l.Close()
+		})
+	})
+}
+
+// FuzzSession: whatever a peer writes, the session ends when it hangs up.
+func FuzzSession(f *testing.F) {
+	all := someFrames()
+	f.Add(encoded(all...), true)
+	f.Add(encoded(all...), false)
+	f.Add(encoded(open1, part, whole, last, frame{kind: kindReset, id: 1}), true)
+	f.Add(encoded(frame{kind: kindHeader, id: 1}, part, whole, frame{kind: kindEnd, id: 1}), false)
+	f.Add(bytes.Repeat(encoded(open1, part), 3), true)
+	f.Fuzz(func(t *testing.T, b []byte, server bool) {
+		synctest.Test(t, func(t *testing.T) {
+			if server {
+				w := &witness{}
+				_, peer := lone(w, Options{})
+				feed(peer, b)
+				if w.closed.Load() != 1 {
+					t.Errorf("the acceptor was told of the end %d times", w.closed.Load())
+				}
+				return
+			}
+			s, peer := lone(nil, Options{})
+			if _, err := s.Open(context.Background(), &link.Open{}); err != nil {
+				t.Fatal(err)
+			}
+			feed(peer, b)
+			if s.ended == nil || len(s.live) > 0 {
+				t.Errorf("ended: %v, with %d streams left", s.ended, len(s.live))
+			}
+		})
+	})
+}

@@ -1,0 +1,65 @@
+package hostile_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/hostile"
+	"github.com/nearcall/nearcall/internal/transport/transporttest"
+)
+
+func TestStreams(t *testing.T) {
+	for name, o := range map[string]hostile.Options{
+		"faithful":     {},
+		"delays":       {Seed: 1, Delay: time.Millisecond},
+		"crumbs":       {Seed: 2, MaxFragment: 50, Window: 3000},
+		"small window": {Seed: 3, Window: 1000, Delay: time.Microsecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			window := o.Window
+			if window == 0 {
+				window = 64 << 10
+			}
+			transporttest.Suite{
+				Connect: func(t *testing.T) (caller, callee link.Stream) { return connect(t, o) },
+				Window:  window,
+				Codec:   codec.Proto(),
+			}.Run(t)
+		})
+	}
+}
+
+// An accepter passes on the streams that it accepts.
+type accepter chan link.Stream
+
+func (accepter) Call(*link.Call, bool) error { return link.ErrNoCall }
+func (accepter) Closed(error)                {}
+func (accepter) Terms() link.Terms           { return link.Terms{} }
+
+func (a accepter) Accept(s link.Stream, _ *link.Open) error {
+	a <- s
+	return nil
+}
+
+// connect returns both sides of a stream of a session of its own.
+func connect(t *testing.T, o hostile.Options) (caller, callee link.Stream) {
+	lis := hostile.Listen("streams", o)
+	accepted := make(accepter, 1)
+	go func() { _ = lis.Sessions(func(link.Session) link.Acceptor { return accepted }) }()
+	s, err := lis.Dialer().Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.Close(errors.New("the test is over"))
+		_ = lis.Close()
+	})
+	caller, err = s.Open(t.Context(), &link.Open{Method: "/a/b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return caller, <-accepted
+}

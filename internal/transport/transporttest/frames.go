@@ -1,0 +1,302 @@
+package transporttest
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+func headerMessagesEnd(b *bed) {
+	b.callee.must(&link.Frame{Header: metadata.MD{"k": {"v", ""}}})
+	b.callee.must(b.message('a', 10))
+	b.callee.must(b.message('b', 0))
+	b.callee.must(&link.Frame{End: &link.End{Status: status.New(codes.NotFound, "no"), Trailer: metadata.MD{"t": {"x"}}}})
+	if r := b.caller.wants('a', 10); !slices.Equal(r.Header["k"], []string{"v", ""}) {
+		b.Errorf("header %v", r.Header)
+	}
+	r := b.caller.wants('b', 0)
+	if r.End == nil {
+		r = b.caller.recv()
+	}
+	if r.err != nil || r.End == nil || r.End.Status.Code() != codes.NotFound || r.End.Status.Message() != "no" || r.End.Trailer["t"][0] != "x" {
+		b.Errorf("%+v, want the end", r)
+	}
+}
+
+func allInOneFrame(b *bed) {
+	f := b.message('a', 5)
+	f.Header, f.End = metadata.MD{}, &link.End{}
+	b.callee.must(f)
+	r := b.caller.wants('a', 5)
+	if r.Header == nil {
+		b.Error("an empty header got lost")
+	}
+	if r.End == nil {
+		r = b.caller.recv()
+	}
+	if r.err != nil || r.End == nil || r.End.Status != nil || len(r.End.Trailer) > 0 {
+		b.Errorf("%+v, want an end that is OK", r)
+	}
+}
+
+func endAlone(b *bed) {
+	done := b.caller.start(func() {
+		if r := b.caller.receive(); r.err != nil || r.End == nil || r.Header != nil {
+			b.Errorf("%+v, want the end alone", r)
+		}
+	})
+	settle()
+	b.callee.must(&link.Frame{End: &link.End{}})
+	<-done
+}
+
+func endOfSending(b *bed) {
+	b.caller.must(b.message('a', 5))
+	f := b.message('b', 6)
+	f.EndSend = true
+	b.caller.must(f)
+	b.callee.wants('a', 5)
+	if r := b.callee.wants('b', 6); !r.EndSend {
+		if r = b.callee.recv(); !r.EndSend || r.err != nil {
+			b.Errorf("%+v, want the end of sending", r)
+		}
+	}
+	// The other way goes on.
+	b.callee.must(b.message('c', 7))
+	b.caller.wants('c', 7)
+}
+
+func parkedReceiver(b *bed) {
+	for _, s := range b.both() {
+		for i := range 3 {
+			var r result
+			done := s[1].start(func() { r = s[1].receive() })
+			if over(done) {
+				b.Fatalf("Recv does not wait: %+v", r)
+			}
+			s[0].must(b.message('x', i))
+			<-done
+			if r.err != nil || !r.Got || len(r.bytes) != i {
+				b.Errorf("received %+v, want %d bytes", r, i)
+			}
+		}
+	}
+}
+
+func captured(b *bed) {
+	for _, parked := range []bool{true, false} {
+		for _, s := range b.both() {
+			var r result
+			receive := func() { r = s[1].receive() }
+			var done <-chan struct{}
+			if parked {
+				done = s[1].start(receive)
+				settle()
+			}
+			m := wrapperspb.Bytes([]byte("aaaa"))
+			f := &link.Frame{Msg: link.Live(m, b.suite.Codec), HasMsg: true}
+			<-s[0].start(func() {
+				if err := s[0].Send(f); err != nil {
+					b.Error(err)
+				}
+				copy(m.Value, "bbbb")
+				m.Value = nil
+				*f = link.Frame{}
+			})
+			if !parked {
+				done = s[1].start(receive)
+			}
+			<-done
+			if string(r.bytes) != "aaaa" {
+				b.Errorf("%q arrived", r.bytes)
+			}
+		}
+	}
+}
+
+func withoutDst(b *bed) {
+	f := b.message('a', 5)
+	f.Header = metadata.MD{"k": {"v"}}
+	b.callee.must(f)
+	b.callee.must(&link.Frame{End: &link.End{}})
+	settle()
+	var got link.Frame
+	for range 3 { // it may be asked for more than once
+		var one link.Frame
+		<-b.caller.start(func() {
+			if err := b.caller.Recv(&one); err != nil {
+				b.Error(err)
+			}
+		})
+		if one.Got || one.End != nil {
+			b.Fatalf("received %+v, which had to stay", one)
+		}
+		if one.Header != nil {
+			got.Header = one.Header
+		}
+	}
+	if got.Header == nil {
+		b.Error("the header did not come without its message")
+	}
+	r := b.caller.wants('a', 5)
+	if r.End != nil {
+		return
+	}
+	var end link.Frame
+	<-b.caller.start(func() {
+		if err := b.caller.Recv(&end); err != nil {
+			b.Error(err)
+		}
+	})
+	if end.End == nil {
+		b.Errorf("received %+v, want the end", end)
+	}
+}
+
+func sendError(b *bed) {
+	for _, s := range b.both() {
+		bad := &link.Frame{Msg: link.Live(wrapperspb.String("\xff"), b.suite.Codec), HasMsg: true}
+		var refused *link.SendError
+		if err := s[0].send(bad); !errors.As(err, &refused) {
+			b.Errorf("Send returns %v, want a SendError", err)
+		}
+		var r result
+		done := s[1].start(func() { r = s[1].receive() })
+		settle()
+		if err := s[0].send(bad); !errors.As(err, &refused) {
+			b.Errorf("Send to a parked receiver returns %v, want a SendError", err)
+		}
+		if over(done) {
+			b.Fatalf("the receiver got %+v", r)
+		}
+		s[0].must(b.message('a', 5))
+		<-done
+		if r.err != nil || string(r.bytes) != "aaaaa" {
+			b.Errorf("after a SendError the receiver gets %+v", r)
+		}
+	}
+}
+
+func recvError(b *bed) {
+	for _, parked := range []bool{true, false} {
+		for _, s := range b.both() {
+			var err error
+			small := func() {
+				f := &link.Frame{Sink: b.sink(new(wrapperspb.BytesValue))}
+				f.Limit = 100
+				for err = s[1].Recv(f); err == nil && !f.Got; {
+					err = s[1].Recv(f)
+				}
+			}
+			var done <-chan struct{}
+			if parked {
+				done = s[1].start(small)
+				settle()
+			}
+			s[0].must(b.message('a', 200))
+			s[0].must(b.message('b', 50))
+			if !parked {
+				settle()
+				done = s[1].start(small)
+			}
+			<-done
+			var refused *link.RecvError
+			if !errors.As(err, &refused) || refused.Size != 203 || refused.Limit != 100 || refused.Err != nil {
+				b.Errorf("Recv returns %v, want a RecvError with size and limit", err)
+			}
+			s[1].wants('b', 50)
+
+			// Bytes that are no such message.
+			s[0].must(&link.Frame{Msg: link.Live(wrapperspb.Bytes([]byte{0xff}), b.suite.Codec), HasMsg: true})
+			s[0].must(b.message('c', 50))
+			<-s[1].start(func() {
+				f := &link.Frame{Sink: b.sink(new(wrapperspb.StringValue))}
+				err = s[1].Recv(f)
+			})
+			if !errors.As(err, &refused) || refused.Err == nil {
+				b.Errorf("Recv returns %v, want a RecvError", err)
+			}
+			s[1].wants('c', 50)
+		}
+	}
+}
+
+func otherType(b *bed) {
+	for _, s := range b.both() {
+		s[0].must(b.message('a', 5))
+		m := new(wrapperspb.StringValue)
+		<-s[1].start(func() {
+			f := &link.Frame{Sink: b.sink(m)}
+			if err := s[1].Recv(f); err != nil || !f.Got {
+				b.Errorf("%+v, %v", f, err)
+			}
+		})
+		if m.Value != "aaaaa" {
+			b.Errorf("%q arrived", m.Value)
+		}
+	}
+}
+
+// order sends many messages of random sizes both ways at once.
+func order(b *bed) {
+	const n = 500
+	var all []<-chan struct{}
+	for i, s := range b.both() {
+		size := func() func() int {
+			r := rand.New(rand.NewPCG(uint64(i), 0))
+			return func() int {
+				switch r.IntN(20) {
+				case 0:
+					return r.IntN(2 * b.suite.Window)
+				case 1:
+					return 0
+				}
+				return r.IntN(2000)
+			}
+		}
+		send, want := size(), size()
+		all = append(all, s[0].start(func() {
+			for i := range n {
+				if err := s[0].Send(b.message(byte(i), send())); err != nil {
+					b.Errorf("message %d: %v", i, err)
+					return
+				}
+			}
+		}), s[1].start(func() {
+			for i := range n {
+				r := s[1].receive()
+				if k := want(); r.err != nil || len(r.bytes) != k || k > 0 && (r.bytes[0] != byte(i) || r.bytes[k-1] != byte(i)) {
+					b.Errorf("message %d: received %d bytes and %v, want %d", i, len(r.bytes), r.err, k)
+					return
+				}
+			}
+		}))
+	}
+	for _, done := range all {
+		<-done
+	}
+}
+
+func afterEnd(b *bed) {
+	b.caller.must(b.message('a', 5))
+	settle()
+	b.callee.must(&link.Frame{End: &link.End{}})
+	settle()
+	if err := b.caller.send(b.message('b', 5)); err != link.ErrEnded {
+		b.Errorf("the caller's Send returns %v, want ErrEnded", err)
+	}
+	b.callee.wants('a', 5)
+	if r := b.callee.recv(); r.err != link.ErrEnded {
+		b.Errorf("the callee receives %+v, want ErrEnded", r)
+	}
+	if r := b.caller.recv(); r.err != nil || r.End == nil {
+		b.Errorf("the caller receives %+v, want the end", r)
+	}
+}

@@ -1,0 +1,224 @@
+// Package transporttest holds transports to what package link says of streams.
+// Each test runs with goroutines that wait and with tasks of an event loop.
+package transporttest
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// A Suite tests the streams of one transport.
+type Suite struct {
+	// Connect returns both sides of a new stream. It is called inside a
+	// synctest bubble, and registers with t what has to be cleaned up.
+	Connect func(t *testing.T) (caller, callee link.Stream)
+
+	// Window is how many bytes of messages a side may send before the other
+	// has received any: 1000 at least.
+	Window int
+
+	// Codec encodes protobuf messages.
+	Codec link.Codec
+}
+
+// cases are the tests, by name.
+var cases = []struct {
+	name string
+	run  func(b *bed)
+}{
+	{"header, messages and end arrive", headerMessagesEnd},
+	{"all in one frame", allInOneFrame},
+	{"an end alone", endAlone},
+	{"end of sending", endOfSending},
+	{"a parked receiver gets the next message", parkedReceiver},
+	{"what was sent belongs to the sender again", captured},
+	{"without Dst the message stays", withoutDst},
+	{"a message that cannot be encoded wakes nobody", sendError},
+	{"a message that cannot be taken is consumed", recvError},
+	{"the receiver may know another type", otherType},
+	{"messages keep their order", order},
+	{"after the end", afterEnd},
+	{"a sender waits for credit", senderWaits},
+	{"a message may be larger than the window", largeMessage},
+	{"ends need no credit", needNoCredit},
+	{"abort releases a sender", abortReleasesSender},
+	{"abort releases a receiver", abortReleasesReceiver},
+	{"the peer's end releases a sender", endReleasesSender},
+	{"frames before an abort come first", framesBeforeAbort},
+	{"the first reason wins", firstReason},
+	{"OnAbort is called on both sides", onAbort},
+	{"OnAbort after the abort", onAbortLate},
+	{"abort at any moment", abortAnyMoment},
+}
+
+// Run runs the suite.
+func (s Suite) Run(t *testing.T) {
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			for waiter, tasks := range map[string]bool{"goroutines": false, "tasks": true} {
+				t.Run(waiter, func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { c.run(s.bed(t, tasks)) })
+				})
+			}
+		})
+	}
+}
+
+// A bed is what a test has: a stream, and a way to act on either side of it.
+type bed struct {
+	*testing.T
+	suite          Suite
+	caller, callee *side
+}
+
+func (s Suite) bed(t *testing.T, tasks bool) *bed {
+	caller, callee := s.Connect(t)
+	b := &bed{T: t, suite: s}
+	b.caller, b.callee = b.side(caller, tasks), b.side(callee, tasks)
+	return b
+}
+
+// again returns a bed with another stream.
+func (b *bed) again() *bed { return b.suite.bed(b.T, b.caller.loop != nil) }
+
+// both returns each side, with its peer behind it.
+func (b *bed) both() [][2]*side { return [][2]*side{{b.caller, b.callee}, {b.callee, b.caller}} }
+
+// A side is one side of the stream, and what acts on it.
+type side struct {
+	link.Stream
+	bed  *bed
+	loop *Tasks // nil for goroutines
+}
+
+func (b *bed) side(st link.Stream, tasks bool) *side {
+	s := &side{Stream: st, bed: b}
+	if tasks {
+		s.loop = NewTasks()
+		st.SetWaiter(s.loop)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.loop.Run()
+		}()
+		b.Cleanup(func() {
+			s.loop.Close()
+			<-ended
+		})
+	}
+	return s
+}
+
+// start has f done by a goroutine or a task. The channel is closed when it has
+// been.
+func (s *side) start(f func()) <-chan struct{} {
+	done := make(chan struct{})
+	g := func() {
+		defer close(done)
+		f()
+	}
+	if s.loop == nil {
+		go g()
+	} else {
+		s.loop.Go(g)
+	}
+	return done
+}
+
+// send sends a frame and returns the error.
+func (s *side) send(f *link.Frame) (err error) {
+	<-s.start(func() { err = s.Send(f) })
+	return err
+}
+
+// must sends a frame, and fails the test when that fails.
+func (s *side) must(f *link.Frame) {
+	s.bed.Helper()
+	if err := s.send(f); err != nil {
+		s.bed.Fatalf("Send: %v", err)
+	}
+}
+
+// message returns a frame with a message of n bytes, all of them c.
+func (b *bed) message(c byte, n int) *link.Frame {
+	body := make([]byte, n)
+	for i := range body {
+		body[i] = c
+	}
+	return &link.Frame{Msg: link.Live(wrapperspb.Bytes(body), b.suite.Codec), HasMsg: true}
+}
+
+// sink returns where a message goes.
+func (b *bed) sink(dst any) link.Sink {
+	return link.Sink{Dst: dst, Codec: b.suite.Codec, Limit: 1 << 30}
+}
+
+// A result is what receiving brought, in the frames up to the one that was
+// waited for.
+type result struct {
+	link.Frame
+	bytes []byte
+	err   error
+}
+
+// recv receives until there is a message, an end or an error.
+func (s *side) recv() (r result) {
+	<-s.start(func() { r = s.receive() })
+	return r
+}
+
+// receive is recv for a goroutine or task of this side.
+func (s *side) receive() result {
+	m := new(wrapperspb.BytesValue)
+	f := &link.Frame{Sink: s.bed.sink(m)}
+	var r result
+	for {
+		r.err = s.Recv(f)
+		if f.Header != nil {
+			r.Header = f.Header
+		}
+		r.End, r.EndSend, r.Got = f.End, f.EndSend, f.Got
+		if r.Got {
+			r.bytes = m.Value
+		}
+		if r.err != nil || r.Got || r.End != nil || r.EndSend {
+			return r
+		}
+	}
+}
+
+// wants receives and fails the test unless a message of n bytes comes, all of
+// them c.
+func (s *side) wants(c byte, n int) result {
+	s.bed.Helper()
+	r := s.recv()
+	if r.err != nil || !r.Got {
+		s.bed.Fatalf("received %+v, want a message", r)
+	}
+	if len(r.bytes) != n || n > 0 && (r.bytes[0] != c || r.bytes[n-1] != c) {
+		s.bed.Fatalf("received %d bytes, want %d of %q", len(r.bytes), n, c)
+	}
+	return r
+}
+
+// settle lets everything happen that is going to.
+func settle() {
+	time.Sleep(time.Minute) // in a bubble
+	synctest.Wait()
+}
+
+// over reports whether what start started is done.
+func over(done <-chan struct{}) bool {
+	settle()
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,168 @@
+package transporttest
+
+import (
+	"context"
+	"iter"
+	"sync"
+
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// Tasks is an event loop in its smallest form: its tasks are coroutines that
+// one goroutine runs by turns. It is the [wait.Waiter] of its tasks, which wait
+// by being suspended, and checks what package wait promises: who asks for a
+// Parker finds no token in it, and leaves none behind.
+type Tasks struct {
+	running *task // by the goroutine that is in Run
+
+	mu       sync.Mutex
+	runnable []*task
+	awake    chan struct{} // has room for one: something is runnable, or closed is set
+	closed   bool
+}
+
+// A task is a coroutine, and its own Parker.
+type task struct {
+	loop   *Tasks
+	resume func() (struct{}, bool)
+	yield  func(struct{}) bool
+
+	// Guarded by loop.mu.
+	parked bool
+	token  bool
+	ctxErr error
+}
+
+// NewTasks returns a loop that somebody has to Run.
+func NewTasks() *Tasks { return &Tasks{awake: make(chan struct{}, 1)} }
+
+// Go starts f as a task. Any goroutine may call it.
+func (l *Tasks) Go(f func()) {
+	t := &task{loop: l}
+	t.resume, _ = iter.Pull(func(yield func(struct{}) bool) {
+		t.yield = yield
+		f()
+	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ready(t)
+}
+
+// Run runs tasks until Close was called and none is left that could go on.
+func (l *Tasks) Run() {
+	for {
+		l.mu.Lock()
+		if len(l.runnable) == 0 {
+			closed := l.closed
+			l.mu.Unlock()
+			if closed {
+				return
+			}
+			<-l.awake
+			continue
+		}
+		l.running = l.runnable[0]
+		l.runnable = l.runnable[1:]
+		l.mu.Unlock()
+		l.running.resume()
+		l.running = nil
+	}
+}
+
+// Close makes Run return. Tasks that are suspended then stay so.
+func (l *Tasks) Close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	l.wake()
+}
+
+// ready makes t runnable. mu is held.
+func (l *Tasks) ready(t *task) {
+	l.runnable = append(l.runnable, t)
+	l.wake()
+}
+
+func (l *Tasks) wake() {
+	select {
+	case l.awake <- struct{}{}:
+	default:
+	}
+}
+
+// Parker implements [wait.Waiter]. It is called by tasks.
+func (l *Tasks) Parker() wait.Parker {
+	t := l.running
+	if t == nil {
+		panic("transporttest: something that is no task waits on a loop")
+	}
+	t.empty("is asked for")
+	return t
+}
+
+// Release implements [wait.Waiter].
+func (l *Tasks) Release(p wait.Parker) { p.(*task).empty("is released") }
+
+// Yield lets other tasks run before the task that calls it goes on.
+func (l *Tasks) Yield() {
+	t := l.running
+	l.mu.Lock()
+	l.ready(t)
+	l.mu.Unlock()
+	t.yield(struct{}{})
+}
+
+func (t *task) empty(when string) {
+	t.loop.mu.Lock()
+	defer t.loop.mu.Unlock()
+	if t.token {
+		panic("transporttest: a Parker " + when + " that holds a token")
+	}
+}
+
+// Park implements [wait.Parker].
+func (t *task) Park(ctx context.Context) error {
+	l := t.loop
+	l.mu.Lock()
+	if t.token {
+		t.token = false
+		l.mu.Unlock()
+		return nil
+	}
+	t.parked, t.ctxErr = true, nil
+	l.mu.Unlock()
+	stop := func() bool { return true }
+	if ctx.Done() != nil {
+		stop = context.AfterFunc(ctx, func() { t.cancel(ctx.Err()) })
+	}
+	t.yield(struct{}{})
+	stop()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t.ctxErr != nil {
+		return t.ctxErr
+	}
+	t.token = false
+	return nil
+}
+
+// cancel ends a Park, unless a token did.
+func (t *task) cancel(err error) {
+	t.loop.mu.Lock()
+	defer t.loop.mu.Unlock()
+	if t.parked {
+		t.parked, t.ctxErr = false, err
+		t.loop.ready(t)
+	}
+}
+
+// Unpark implements [wait.Parker].
+func (t *task) Unpark() {
+	t.loop.mu.Lock()
+	defer t.loop.mu.Unlock()
+	t.token = true
+	if t.parked {
+		t.parked = false
+		t.loop.ready(t)
+	}
+}

@@ -1,0 +1,373 @@
+package nearcall_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/nearcall/nearcall"
+)
+
+// waiting is a service whose unary handler announces itself and waits until
+// its context ends or release is closed.
+func waiting() (e echo, running chan struct{}, release chan struct{}) {
+	running, release = make(chan struct{}, 100), make(chan struct{})
+	e.unary = func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		running <- struct{}{}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-release:
+			return &testpb.SimpleResponse{Payload: in.Payload}, nil
+		}
+	}
+	return e, running, release
+}
+
+// invoke makes a call on a goroutine of its own.
+func invoke(ctx context.Context, client testpb.TestServiceClient, opts ...grpc.CallOption) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{}, opts...)
+		done <- err
+	}()
+	return done
+}
+
+func TestStopAndCloseReachRunningCalls(t *testing.T) {
+	for name, test := range map[string]struct {
+		end  func(*nearcall.Server, *nearcall.ClientConn)
+		want codes.Code
+	}{
+		"Stop":  {func(s *nearcall.Server, _ *nearcall.ClientConn) { s.Stop() }, codes.Unavailable},
+		"Close": {func(_ *nearcall.Server, c *nearcall.ClientConn) { _ = c.Close() }, codes.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				service, running, _ := waiting()
+				srv := serve(t, service)
+				client, conn := connect(t, srv)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				inline, worker := invoke(context.Background(), client), invoke(ctx, client)
+				<-running
+				<-running
+				stream, err := client.FullDuplexCall(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				test.end(srv, conn)
+				wantCode(t, <-inline, test.want)
+				wantCode(t, <-worker, test.want)
+				_, err = stream.Recv()
+				wantCode(t, err, test.want)
+			})
+		})
+	}
+}
+
+func TestGracefulStopLetsRunningCallsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		service, running, release := waiting()
+		srv := serve(t, service)
+		client, _ := connect(t, srv)
+		call := invoke(t.Context(), client)
+		<-running
+		stopped := make(chan struct{})
+		go func() {
+			srv.GracefulStop()
+			close(stopped)
+		}()
+		synctest.Wait()
+		wantCode(t, <-invoke(t.Context(), client), codes.Unavailable)
+		select {
+		case <-stopped:
+			t.Fatal("GracefulStop did not wait")
+		default:
+		}
+		close(release)
+		wantCode(t, <-call, codes.OK)
+		<-stopped
+	})
+}
+
+func TestStopHurriesAGracefulStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		service, running, _ := waiting()
+		srv := serve(t, service)
+		client, _ := connect(t, srv)
+		call := invoke(t.Context(), client)
+		<-running
+		stopped := make(chan struct{})
+		go func() {
+			srv.GracefulStop()
+			close(stopped)
+		}()
+		synctest.Wait()
+		srv.Stop()
+		wantCode(t, <-call, codes.Unavailable)
+		<-stopped
+	})
+}
+
+func TestStopWaitsForHandlersWhenAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		running, release := make(chan struct{}), make(chan struct{})
+		returned := false
+		srv := serve(t, echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+			close(running)
+			<-release // whatever its context says
+			returned = true
+			return &testpb.SimpleResponse{}, nil
+		}}, nearcall.WaitForHandlers(true))
+		client, _ := connect(t, srv)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		call := invoke(ctx, client)
+		<-running
+		time.AfterFunc(time.Second, func() { close(release) })
+		srv.Stop()
+		if !returned {
+			t.Error("Stop returned before the handler")
+		}
+		wantCode(t, <-call, codes.Unavailable)
+	})
+}
+
+func TestServeByName(t *testing.T) {
+	lis, err := nearcall.Listen("inproc:by-name")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := serve(t, echo{})
+	served := make(chan error)
+	go func() { served <- srv.Serve(lis) }()
+	conn, err := nearcall.NewClient(lis.Target())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	srv.Stop()
+	if err := <-served; err != nil {
+		t.Errorf("Serve after Stop: %v", err)
+	}
+}
+
+func TestServeReportsAClosedListener(t *testing.T) {
+	lis, err := nearcall.Listen("inproc:closed-below")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := serve(t, echo{})
+	served := make(chan error)
+	go func() { served <- srv.Serve(lis) }()
+	_ = lis.Close()
+	if err := <-served; err == nil {
+		t.Error("Serve returned nil though nobody stopped the server")
+	}
+}
+
+func TestWaitForReadyWaitsForTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn, err := nearcall.NewClient("inproc:later")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		client := testpb.NewTestServiceClient(conn)
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		wantCode(t, <-invoke(short, client, grpc.WaitForReady(true)), codes.DeadlineExceeded)
+
+		call := invoke(t.Context(), client, grpc.WaitForReady(true))
+		synctest.Wait()
+		lis, err := nearcall.Listen("inproc:later")
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := serve(t, echo{})
+		go srv.Serve(lis)
+		before := time.Now()
+		wantCode(t, <-call, codes.OK)
+		if d := time.Since(before); d != 0 {
+			t.Errorf("the client noticed the new name after %v; it is told of it", d)
+		}
+	})
+}
+
+func TestAClientFindsAServerThatWasRestarted(t *testing.T) {
+	conn, err := nearcall.NewClient("inproc:restarted")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client := testpb.NewTestServiceClient(conn)
+	for range 3 {
+		lis, err := nearcall.Listen("inproc:restarted")
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := serve(t, echo{})
+		served := make(chan error)
+		go func() { served <- srv.Serve(lis) }()
+		wantCode(t, <-invoke(t.Context(), client, grpc.WaitForReady(true)), codes.OK)
+		srv.Stop()
+		if err := <-served; err != nil {
+			t.Fatal(err)
+		}
+		wantCode(t, <-invoke(t.Context(), client), codes.Unavailable)
+	}
+}
+
+func TestConnectivityStates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn, err := nearcall.NewClient("inproc:states")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		expect := func(from, want connectivity.State) {
+			t.Helper()
+			for s := from; s != want; s = conn.GetState() {
+				if !conn.WaitForStateChange(t.Context(), s) {
+					t.Fatal("the context ended")
+				}
+			}
+		}
+		if s := conn.GetState(); s != connectivity.Idle {
+			t.Fatalf("a new connection is %v", s)
+		}
+		conn.Connect()
+		expect(connectivity.Idle, connectivity.TransientFailure)
+		lis, err := nearcall.Listen("inproc:states")
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := serve(t, echo{})
+		go srv.Serve(lis)
+		expect(connectivity.TransientFailure, connectivity.Ready)
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if conn.WaitForStateChange(short, connectivity.Ready) {
+			t.Error("the state changed without a reason")
+		}
+		srv.Stop()
+		expect(connectivity.Ready, connectivity.Idle)
+		_ = conn.Close()
+		if s := conn.GetState(); s != connectivity.Shutdown {
+			t.Errorf("a closed connection is %v", s)
+		}
+	})
+}
+
+func TestMaxConcurrentStreamsHoldsCallersBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		service, running, release := waiting()
+		client, _ := connect(t, serve(t, service, nearcall.MaxConcurrentStreams(2)))
+		var calls []<-chan error
+		for range 5 {
+			calls = append(calls, invoke(t.Context(), client))
+		}
+		synctest.Wait()
+		if n := len(running); n != 2 {
+			t.Errorf("%d calls run at a time, want 2", n)
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		wantCode(t, <-invoke(short, client), codes.DeadlineExceeded)
+		close(release)
+		for _, c := range calls {
+			wantCode(t, <-c, codes.OK)
+		}
+		if n := len(running); n != 5 {
+			t.Errorf("%d handlers ran, want 5: one that gave up must not", n)
+		}
+	})
+}
+
+func TestADeadlineEndsTheCallerAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan error, 1)
+		client, _ := connect(t, serve(t, echo{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+			time.Sleep(400 * time.Millisecond) // deaf to its context
+			ended <- ctx.Err()
+			return &testpb.SimpleResponse{}, nil
+		}}))
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		begin := time.Now()
+		wantCode(t, <-invoke(ctx, client), codes.DeadlineExceeded)
+		if d := time.Since(begin); d != 50*time.Millisecond {
+			t.Errorf("the caller returned after %v", d)
+		}
+		if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the handler's context: %v", err)
+		}
+	})
+}
+
+// Interceptors get a *grpc.ClientConn, and use it: for its target, and to make
+// calls of their own.
+func TestInterceptorsAreShownAWorkingConnection(t *testing.T) {
+	first := true // the calls below pass the interceptor too
+	_, conn := connect(t, serve(t, echo{}), nearcall.WithUnaryInterceptor(
+		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if first {
+				first = false
+				if cc.Target() == "" {
+					t.Error("no target")
+				}
+				client := testpb.NewTestServiceClient(cc)
+				if _, err := client.UnaryCall(ctx, &testpb.SimpleRequest{}); err != nil {
+					t.Errorf("a unary call by the interceptor's connection: %v", err)
+				}
+				s, err := client.StreamingOutputCall(ctx, &testpb.StreamingOutputCallRequest{})
+				for err == nil {
+					_, err = s.Recv()
+				}
+				if err != io.EOF {
+					t.Errorf("a stream by the interceptor's connection: %v", err)
+				}
+			}
+			return invoker(ctx, method, req, reply, cc, opts...)
+		}))
+	if _, err := testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOtherTargetsGoToGRPC(t *testing.T) {
+	lis := listenTCP(t)
+	srv := grpc.NewServer()
+	testpb.RegisterTestServiceServer(srv, echo{})
+	go srv.Serve(lis)
+	defer srv.Stop()
+	for _, target := range []string{lis.Addr().String(), "grpc:" + lis.Addr().String(), "dns:///" + lis.Addr().String()} {
+		conn, err := nearcall.NewClient(target, nearcall.WithTransportCredentials(insecureCreds()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := conn.Target(); got != target {
+			t.Errorf("Target() = %q, want %q", got, target)
+		}
+		_, err = testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{})
+		wantCode(t, err, codes.OK)
+		if s := conn.GetState(); s != connectivity.Ready {
+			t.Errorf("state %v", s)
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
