@@ -240,8 +240,8 @@ func (s *Server) Stop() {
 func (s *Server) GracefulStop() {
 	conns := s.stop()
 	for _, c := range conns {
+		c.session.Drain() // first, so that whoever is refused finds the session ended and looks for another
 		c.drain()
-		c.session.Drain()
 	}
 	for _, c := range conns {
 		<-c.idle

@@ -90,11 +90,18 @@ func (c *serverConn) giveQuota() {
 	}
 }
 
-// settle closes idle once it is true. mu is held.
+// settle closes idle once it is true, and has the server forget a connection
+// that is over: closed, and without a handler that runs. mu is held.
 func (c *serverConn) settle() {
-	if c.refusal != nil && c.running == nil && !c.isIdle {
+	if c.refusal == nil || c.running != nil {
+		return
+	}
+	if !c.isIdle {
 		c.isIdle = true
 		close(c.idle)
+	}
+	if c.closed {
+		c.server.forget(c)
 	}
 }
 
@@ -183,7 +190,6 @@ func (c *serverConn) Closed(reason error) {
 	for _, call := range running {
 		call.abort(reason)
 	}
-	c.server.forget(c)
 	if h := c.server.stats; h != nil {
 		h.HandleConn(c.ctx, &stats.ConnEnd{})
 	}
