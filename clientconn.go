@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/call"
@@ -24,8 +23,9 @@ type ClientConn struct {
 	client *call.Client
 	conn   *connector
 
-	facade     *grpc.ClientConn // guarded by facadeOnce
-	facadeOnce sync.Once
+	facadeMu sync.Mutex
+	facade   *grpc.ClientConn // made when an interceptor is to see it
+	closed   bool
 }
 
 // NewClient returns a connection to target. It does not connect before the
@@ -76,27 +76,6 @@ func newClientConn(target, authority string, o *dialOptions) *ClientConn {
 	return c
 }
 
-// grpcFacade returns the *grpc.ClientConn that interceptors are shown. It
-// never connects: its calls come back here.
-func (c *ClientConn) grpcFacade() *grpc.ClientConn {
-	c.facadeOnce.Do(func() {
-		unary := func(ctx context.Context, method string, req, reply any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			return c.Invoke(ctx, method, req, reply, opts...)
-		}
-		stream := func(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.ClientConn, method string, _ grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			return c.NewStream(ctx, desc, method, opts...)
-		}
-		cc, err := grpc.NewClient("passthrough:"+c.target,
-			grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithUnaryInterceptor(unary), grpc.WithStreamInterceptor(stream),
-			grpc.WithIdleTimeout(0))
-		if err == nil {
-			c.facade = cc
-		}
-	})
-	return c.facade
-}
-
 var errNilConn = status.Error(codes.Internal, "nearcall: the ClientConn is nil; check the error of NewClient")
 
 // Invoke makes a unary call. It is called by generated code. All errors are
@@ -135,8 +114,10 @@ func (c *ClientConn) Close() error {
 		return c.remote.Close()
 	}
 	err := c.conn.close()
-	c.facadeOnce.Do(func() {})
-	if c.facade != nil {
+	c.client.Close(errClosing)
+	c.facadeMu.Lock()
+	defer c.facadeMu.Unlock()
+	if c.closed = true; c.facade != nil {
 		_ = c.facade.Close()
 	}
 	return err

@@ -3,6 +3,7 @@ package nearcall
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,11 +33,12 @@ type connector struct {
 
 	ready atomic.Pointer[session] // the session of state Ready
 
-	mu      sync.Mutex
-	state   connectivity.State
-	failure error         // of the last attempt, in state TransientFailure
-	changed chan struct{} // closed, and replaced, when state changes
-	hurry   chan struct{} // has room for one; ends a backoff early
+	mu       sync.Mutex
+	draining []*session // no longer ready, with calls that may still run
+	state    connectivity.State
+	failure  error         // of the last attempt, in state TransientFailure
+	changed  chan struct{} // closed, and replaced, when state changes
+	hurry    chan struct{} // has room for one; ends a backoff early
 }
 
 type session struct{ link.Session }
@@ -114,10 +116,21 @@ func (s *session) ended() bool {
 	}
 }
 
+// over reports whether the session has ended and its calls with it.
+func (s *session) over() bool {
+	select {
+	case <-s.Ended():
+		return true
+	default:
+		return false
+	}
+}
+
 // look notices that the session has ended. mu is held.
 func (c *connector) look() {
 	if s := c.ready.Load(); s != nil && s.ended() {
 		c.ready.Store(nil)
+		c.draining = append(slices.DeleteFunc(c.draining, (*session).over), s)
 		if c.state == connectivity.Ready {
 			c.setState(connectivity.Idle)
 		}
@@ -185,6 +198,9 @@ func await(d link.Dialer) (worthwhile <-chan struct{}, stop func()) {
 // settle takes in what an attempt brought. It returns true when no further one
 // is needed.
 func (c *connector) settle(s link.Session, err error) bool {
+	if err == nil {
+		c.begin(s)
+	}
 	c.mu.Lock()
 	if c.state == connectivity.Shutdown {
 		c.mu.Unlock()
@@ -200,7 +216,6 @@ func (c *connector) settle(s link.Session, err error) bool {
 		return false
 	}
 	c.failure = nil
-	c.begin(s)
 	c.ready.Store(&session{s})
 	c.setState(connectivity.Ready)
 	return true
@@ -230,6 +245,11 @@ func (c *connector) connect() {
 }
 
 func (c *connector) resetBackoff() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state != connectivity.TransientFailure {
+		return
+	}
 	select {
 	case c.hurry <- struct{}{}:
 	default:
@@ -271,12 +291,16 @@ func (c *connector) close() error {
 		c.mu.Unlock()
 		return errClosing
 	}
-	s := c.ready.Swap(nil)
+	sessions := c.draining
+	if s := c.ready.Swap(nil); s != nil {
+		sessions = append(sessions, s)
+	}
+	c.draining = nil
 	c.setState(connectivity.Shutdown)
 	c.mu.Unlock()
 	c.cancel()
-	if s != nil {
-		return s.Close(errClosing)
+	for _, s := range sessions {
+		_ = s.Close(errClosing)
 	}
 	return nil
 }

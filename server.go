@@ -2,6 +2,7 @@ package nearcall
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -73,6 +74,9 @@ func (s *Server) Serve(lis net.Listener) error {
 	defer s.serving.Done()
 
 	err := sessions.Sessions(s.core.Accept)
+	if errors.Is(err, link.ErrServed) {
+		return fmt.Errorf("nearcall: cannot serve: %w", err)
+	}
 	_ = lis.Close()
 	s.mu.Lock()
 	delete(s.listeners, lis)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -35,6 +36,7 @@ type callInfo struct {
 	authority    string
 	encoding     string
 	waitForReady bool
+	unnamed      bool // the codec has no name that goes into a content-type
 	reports      bool // an option wants to be told of the end
 }
 
@@ -45,9 +47,13 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 	if mc.waitForReady != nil {
 		ci.waitForReady = *mc.waitForReady
 	}
-	for _, o := range opts {
+	for i, o := range opts {
+		if inner := unwrapped(o); inner != nil {
+			ci.opts = slices.Clone(ci.opts) // the caller's is not ours to write
+			ci.opts[i], o = inner, inner
+		}
 		switch o := o.(type) {
-		case grpc.StaticMethodCallOption, grpc.EmptyCallOption, grpc.MaxRetryRPCBufferSizeCallOption:
+		case nil, grpc.StaticMethodCallOption, grpc.EmptyCallOption, grpc.MaxRetryRPCBufferSizeCallOption:
 		case grpc.HeaderCallOption, grpc.TrailerCallOption, grpc.PeerCallOption, grpc.OnFinishCallOption:
 			ci.reports = true
 		case grpc.FailFastCallOption:
@@ -65,15 +71,19 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 		case grpc.ContentSubtypeCallOption:
 			ci.subtype = o.ContentSubtype
 		case grpc.ForceCodecCallOption:
-			ci.codec = codec.WrapV1(o.Codec)
-		case grpc.ForceCodecV2CallOption:
-			ci.codec = codec.WrapV2(o.CodecV2)
-		case grpc.CustomCodecCallOption:
-			ci.codec = codec.WrapV1(namedCodec{o.Codec})
-		default:
-			if t := reflect.TypeOf(o); t != nil && strings.HasPrefix(t.PkgPath(), "google.golang.org/grpc") {
-				return status.Errorf(codes.Internal, "nearcall: the call option %v cannot be honoured on this connection; leave it out, or dial grpc:TARGET", t)
+			if o.Codec != nil {
+				ci.codec = codec.WrapV1(o.Codec)
 			}
+		case grpc.ForceCodecV2CallOption:
+			if o.CodecV2 != nil {
+				ci.codec = codec.WrapV2(o.CodecV2)
+			}
+		case grpc.CustomCodecCallOption:
+			if o.Codec != nil {
+				ci.codec, ci.unnamed = codec.WrapV1(namedCodec{o.Codec}), true
+			}
+		default:
+			return status.Errorf(codes.Internal, "nearcall: the call option %T cannot be honoured on this connection; leave it out, or dial grpc:TARGET", o)
 		}
 	}
 	ci.maxRecv = limit(mc.maxResponse, ci.maxRecv, defaultMaxRecv)
@@ -81,12 +91,44 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 	return ci.settleCodec(byDefault)
 }
 
+// unwrapped returns the option of grpc-go that o points to or embeds, and by
+// which it acts; nil when o is one itself, or there is none to be found.
+func unwrapped(o grpc.CallOption) grpc.CallOption {
+	t := reflect.TypeOf(o)
+	if t == nil || t.PkgPath() == grpcPath {
+		return nil
+	}
+	v := reflect.ValueOf(o)
+	if v.Kind() == reflect.Pointer && !v.IsNil() {
+		v = v.Elem()
+		if inner, ok := v.Interface().(grpc.CallOption); ok && v.Type().PkgPath() == grpcPath {
+			return inner
+		}
+	}
+	if v.Kind() != reflect.Struct {
+		return nil
+	}
+	for i := range v.NumField() {
+		if f := v.Field(i); v.Type().Field(i).Anonymous && f.CanInterface() {
+			if inner, ok := f.Interface().(grpc.CallOption); ok {
+				if deeper := unwrapped(inner); deeper != nil {
+					return deeper
+				}
+				return inner
+			}
+		}
+	}
+	return nil
+}
+
+const grpcPath = "google.golang.org/grpc"
+
 // settleCodec follows grpc-go: a forced codec wins and names the subtype; else
 // the subtype names the codec; else protobuf.
 func (ci *callInfo) settleCodec(byDefault link.Codec) error {
 	switch {
 	case ci.codec != nil:
-		if ci.subtype == "" {
+		if ci.subtype == "" && !ci.unnamed {
 			ci.subtype = strings.ToLower(ci.codec.Name())
 		}
 	case ci.subtype == "":

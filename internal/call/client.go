@@ -3,6 +3,7 @@ package call
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -47,6 +48,57 @@ type Client struct {
 	stream grpc.StreamClientInterceptor
 	stats  stats.Handler
 	codec  link.Codec // of calls that name none
+
+	mu      sync.Mutex
+	streams *clientStream // those that are open, linked by next and prev
+	closed  error         // why none may be opened any more
+}
+
+// Close ends all streams with reason, also those whose end has arrived and was
+// not received. Unary calls end with their sessions.
+func (c *Client) Close(reason error) {
+	c.mu.Lock()
+	c.closed = reason
+	var open []*clientStream
+	for s := c.streams; s != nil; s = s.next {
+		open = append(open, s)
+	}
+	c.mu.Unlock()
+	for _, s := range open {
+		s.stream.Abort(reason)
+	}
+}
+
+// add notes that s is open; remove, that it is not.
+func (c *Client) add(s *clientStream) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return c.closed
+	}
+	if s.next = c.streams; s.next != nil {
+		s.next.prev = s
+	}
+	c.streams, s.listed = s, true
+	return nil
+}
+
+func (c *Client) remove(s *clientStream) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !s.listed {
+		return
+	}
+	s.listed = false
+	if s.prev != nil {
+		s.prev.next = s.next
+	} else {
+		c.streams = s.next
+	}
+	if s.next != nil {
+		s.next.prev = s.prev
+	}
+	s.next, s.prev = nil, nil
 }
 
 // NewClient returns a client.
@@ -144,7 +196,11 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 	}
 	ctx, a := c.newClientStats(ctx, method, &ci, unaryDesc)
 	if a != nil {
-		md, err = outgoing(ctx) // the handler may have added to it
+		if md, err = outgoing(ctx); err != nil { // the handler may have added to it
+			a.end(err, nil)
+			ci.finished(err)
+			return err
+		}
 	}
 	for {
 		session, err := c.cfg.Sessions.Session(ctx, ci.waitForReady)
@@ -190,6 +246,13 @@ func (c *Client) call(ctx context.Context, session link.Session, u *unaryCall, c
 	a.outHeader(&u.Open, session.Peer())
 	if err := checkSize(&u.Request, ci.maxSend); err != nil {
 		return err
+	}
+	if !u.Request.Copies() {
+		encoded, err := u.Request.Encode()
+		if err != nil {
+			return err
+		}
+		u.Request = encoded
 	}
 	a.sent(req, ci.codec)
 	return session.Call(ctx, &u.Call)

@@ -87,13 +87,17 @@ func (c *Client) startStream(ctx context.Context, desc *grpc.StreamDesc, ci *cal
 			return fail(err)
 		}
 		a.outHeader(o, p)
-		s := &clientStream{desc: desc, info: ci, stream: stream, peer: p, stats: a, base: ctx}
-		stream.OnAbort(s.aborted)
+		s := &clientStream{client: c, desc: desc, info: ci, stream: stream, peer: p, stats: a, base: ctx}
+		if err := c.add(s); err != nil {
+			stream.Abort(err)
+			return fail(err)
+		}
+		if desc != unaryDesc { // of which Invoke learns, and ends it before it returns
+			stream.OnAbort(s.aborted)
+		}
 		if ctx.Done() != nil {
 			stop := context.AfterFunc(ctx, func() { stream.Abort(contextError(ctx.Err())) })
-			s.mu.Lock()
-			s.stopWatch = stop
-			s.mu.Unlock()
+			s.onFinish(func() { stop() })
 		}
 		return s, nil
 	}
@@ -101,6 +105,7 @@ func (c *Client) startStream(ctx context.Context, desc *grpc.StreamDesc, ci *cal
 
 // clientStream implements grpc.ClientStream over a link.Stream.
 type clientStream struct {
+	client *Client
 	desc   *grpc.StreamDesc
 	info   *callInfo
 	stream link.Stream
@@ -108,27 +113,28 @@ type clientStream struct {
 	stats  *callStats
 	base   context.Context // of the call
 
+	// Guarded by client.mu.
+	next, prev *clientStream
+	listed     bool
+
 	// The sender's.
 	sendFrame link.Frame
 	sentLast  bool
 
 	// Guarded by recvMu, which whoever receives frames holds.
-	recvMu    sync.Mutex
+	recvMu    wait.Mutex
 	recvFrame link.Frame
 	received  bool      // a message arrived
 	end       *link.End // the end arrived
 	recvErr   error     // what RecvMsg returns from now on
 
-	headerMu sync.Mutex // held while waiting for a header that another goroutine receives
-
 	mu        sync.Mutex
 	header    metadata.MD
-	headerIn  bool      // header is known, or known to be none
-	headerFor wait.Spot // for whoever holds headerMu
+	headerIn  bool          // header is known, or known to be none
+	headerFor []wait.Parker // of those who wait for it while another goroutine receives
 	trailer   metadata.MD
 	finished  bool
-	stopWatch func() bool
-	atEnd     func()          // may be nil
+	atEnd     []func()
 	ctx       context.Context // made when somebody asks
 	cancel    context.CancelFunc
 }
@@ -234,7 +240,7 @@ func (s *clientStream) recv(m any) error {
 	}
 	if s.end == nil {
 		s.checkContext()
-		got, err := s.next(m)
+		got, err := s.nextMessage(m)
 		if got {
 			s.received = true
 			s.stats.received(m, s.info.codec)
@@ -265,13 +271,13 @@ func (s *clientStream) fail(err error) error {
 	return err
 }
 
-// next takes frames until there is a message in m, the end, or an error.
-// recvMu is held.
-func (s *clientStream) next(m any) (got bool, err error) {
+// nextMessage takes frames until there is a message in m, the end, or an
+// error. recvMu is held.
+func (s *clientStream) nextMessage(m any) (got bool, err error) {
 	return s.take(link.Sink{Dst: wanted(m), Codec: s.info.codec, Limit: s.info.maxRecv})
 }
 
-// take is next for any sink. Without a Dst it is content with a header.
+// take is nextMessage for any sink. Without a Dst it is content with a header.
 func (s *clientStream) take(to link.Sink) (got bool, err error) {
 	f := &s.recvFrame
 	f.Sink = to
@@ -302,14 +308,22 @@ func (s *clientStream) gotHeader(md metadata.MD) {
 	s.setHeader(md)
 }
 
+// setHeader makes md known: the header, or nil where there is none, which a
+// header that was on its way when the call was given up still overrules.
 func (s *clientStream) setHeader(md metadata.MD) {
 	s.mu.Lock()
-	if !s.headerIn {
+	if md != nil || !s.headerIn {
 		s.header, s.headerIn = md, true
 	}
-	p := s.headerFor.Wake()
+	waiting := s.headerFor
+	s.headerFor = nil
+	if s.finished && md != nil { // given up before it was received
+		s.info.fill(s.peer, s.header, s.trailer)
+	}
 	s.mu.Unlock()
-	wait.Unpark(p)
+	for _, p := range waiting {
+		p.Unpark()
+	}
 }
 
 func (s *clientStream) gotEnd(e *link.End) {
@@ -317,6 +331,9 @@ func (s *clientStream) gotEnd(e *link.End) {
 	s.stats.inTrailer(e.Trailer)
 	s.mu.Lock()
 	s.trailer = e.Trailer
+	if s.finished { // given up before its end was received
+		s.info.fill(s.peer, s.header, s.trailer)
+	}
 	s.mu.Unlock()
 	s.setHeader(nil)
 }
@@ -338,13 +355,15 @@ func (s *clientStream) Header() (metadata.MD, error) {
 			continue
 		}
 		// Another goroutine receives; it brings the header along.
-		s.headerMu.Lock()
 		s.mu.Lock()
-		for !s.headerIn {
-			s.headerFor.Wait(&s.mu, nil)
+		if s.headerIn {
+			s.mu.Unlock()
+			continue
 		}
+		p := wait.NewGoroutine()
+		s.headerFor = append(s.headerFor, p)
 		s.mu.Unlock()
-		s.headerMu.Unlock()
+		_ = p.Park(context.Background()) // whoever ends the call makes its header known
 	}
 }
 
@@ -365,11 +384,24 @@ func (s *clientStream) receiveHeader() {
 }
 
 // aborted learns that the stream was aborted: by the context, or because the
-// session ended. The call is over, also when nobody receives.
-func (s *clientStream) aborted(reason error) { s.finish(linkStatus(reason)) }
+// session ended. The call is over, also when nobody receives. A header that
+// had arrived is still taken in.
+func (s *clientStream) aborted(reason error) {
+	if s.recvMu.TryLock() {
+		s.mu.Lock()
+		known := s.headerIn
+		s.mu.Unlock()
+		if !known && s.end == nil && s.recvErr == nil {
+			_, _ = s.take(link.Sink{}) // does not wait: the stream is aborted
+		}
+		s.recvMu.Unlock()
+	}
+	s.finish(linkStatus(reason))
+}
 
 // finish ends the call with err, io.EOF or nil for success. Only the first
-// call counts; when it returns, options have their values.
+// call counts. When it returns options have what is known of the call; what
+// arrived and is received later is added then.
 func (s *clientStream) finish(err error) {
 	if err == io.EOF {
 		err = nil
@@ -381,13 +413,12 @@ func (s *clientStream) finish(err error) {
 	}
 	s.finished = true
 	s.info.fill(s.peer, s.header, s.trailer)
-	stop, cancel, atEnd, trailer := s.stopWatch, s.cancel, s.atEnd, s.trailer
+	cancel, atEnd, trailer := s.cancel, s.atEnd, s.trailer
+	s.atEnd = nil
 	s.mu.Unlock()
+	s.client.remove(s)
 	s.stats.end(err, trailer)
 	s.info.finished(err)
-	if stop != nil {
-		stop()
-	}
 	if err != nil {
 		s.stream.Abort(err) // which is what RecvMsg returns from now on
 	}
@@ -395,20 +426,20 @@ func (s *clientStream) finish(err error) {
 	if cancel != nil {
 		cancel()
 	}
-	if atEnd != nil {
-		atEnd()
+	for _, f := range atEnd {
+		f()
 	}
 }
 
-// onFinish has f called when the call is over.
+// onFinish has f called when the call is over, at once if it is.
 func (s *clientStream) onFinish(f func()) {
 	s.mu.Lock()
-	if !s.finished {
-		s.atEnd = f
-		f = nil
+	over := s.finished
+	if !over {
+		s.atEnd = append(s.atEnd, f)
 	}
 	s.mu.Unlock()
-	if f != nil {
+	if over {
 		f()
 	}
 }

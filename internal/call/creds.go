@@ -19,13 +19,21 @@ func (c *Client) authMetadata(ctx context.Context, ci *callInfo, method string, 
 	audience := c.audience(method)
 	md := make(metadata.MD)
 	for _, creds := range c.cfg.Creds {
-		if err := addAuth(ctx, md, creds, audience, p, codes.Unauthenticated); err != nil {
+		auth, err := authOf(ctx, creds, audience, p, codes.Unauthenticated)
+		if err != nil {
 			return nil, err
+		}
+		for k, v := range auth {
+			md[k] = []string{v} // of two that set a key the last counts
 		}
 	}
 	if ci.creds != nil {
-		if err := addAuth(ctx, md, ci.creds, audience, p, codes.Internal); err != nil {
+		auth, err := authOf(ctx, ci.creds, audience, p, codes.Internal)
+		if err != nil {
 			return nil, err
+		}
+		for k, v := range auth {
+			md[k] = append(md[k], v)
 		}
 	}
 	return md, nil
@@ -38,32 +46,33 @@ func (c *Client) audience(method string) string {
 	return "https://" + host + service
 }
 
-// addAuth adds to md what creds say. code is the status of an error that has
-// none of its own.
-func addAuth(ctx context.Context, md metadata.MD, creds credentials.PerRPCCredentials, audience string, p *link.Peer, code codes.Code) error {
+// authOf returns what creds add to a request. code is the status of an error
+// that has none of its own.
+func authOf(ctx context.Context, creds credentials.PerRPCCredentials, audience string, p *link.Peer, code codes.Code) (map[string]string, error) {
 	if creds.RequireTransportSecurity() && (p.AuthInfo == nil || credentials.CheckSecurityLevel(p.AuthInfo, credentials.PrivacyAndIntegrity) != nil) {
-		return status.Error(codes.Unauthenticated, "transport: cannot send secure credentials on an insecure connection")
+		return nil, status.Error(codes.Unauthenticated, "transport: cannot send secure credentials on an insecure connection")
 	}
 	data, err := creds.GetRequestMetadata(ctx, audience)
 	if err != nil {
 		if st, ok := status.FromError(err); ok {
 			if controlPlane(st.Code()) {
-				return status.Errorf(codes.Internal, "transport: received per-RPC creds error with illegal status: %v", err)
+				return nil, status.Errorf(codes.Internal, "transport: received per-RPC creds error with illegal status: %v", err)
 			}
-			return err
+			return nil, err
 		}
-		return status.Errorf(code, "transport: per-RPC creds failed due to error: %v", err)
+		return nil, status.Errorf(code, "transport: per-RPC creds failed due to error: %v", err)
 	}
+	auth := make(map[string]string, len(data))
 	for k, v := range data {
 		k = strings.ToLower(k)
 		if err := validatePair(k, v); err != nil {
-			return status.Error(codes.Internal, err.Error())
+			return nil, status.Error(codes.Internal, err.Error())
 		}
 		if !reserved(k) {
-			md[k] = append(md[k], v)
+			auth[k] = v
 		}
 	}
-	return nil
+	return auth, nil
 }
 
 // controlPlane reports whether only applications may use code (gRFC A54).

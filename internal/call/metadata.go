@@ -102,15 +102,16 @@ func validate(md metadata.MD) error {
 }
 
 // validatePair has grpc-go's rules and words: keys of [0-9a-z-_.], values of
-// printable ASCII unless the key ends in -bin; pseudo-headers are passed over.
+// printable ASCII unless the key ends in -bin; the keys of pseudo-headers are
+// passed over.
 func validatePair(key string, vals ...string) error {
 	if key == "" {
 		return fmt.Errorf("there is an empty key in the header")
 	}
-	if key[0] == ':' {
-		return nil
-	}
 	for i := range len(key) {
+		if key[0] == ':' {
+			break
+		}
 		if c := key[i]; !(c >= 'a' && c <= 'z') && !(c >= '0' && c <= '9') && c != '.' && c != '-' && c != '_' {
 			return fmt.Errorf("header key %q contains illegal characters not in [0-9a-z-_.]", key)
 		}

@@ -11,24 +11,30 @@ import (
 // A quota bounds how many calls run at a time. Whoever comes too many waits,
 // first come first served.
 //
-// A ticket is granted under mu, in the same step that takes it from the queue,
-// and is then owed exactly one token.
+// A ticket is granted or refused under mu, in the same step that takes it from
+// the queue, and is then owed exactly one token.
 type quota struct {
 	parkers wait.Pool
 
-	mu    sync.Mutex
-	free  uint32
-	queue []*ticket
+	mu     sync.Mutex
+	free   uint32
+	queue  []*ticket
+	closed error // why nobody is admitted any more
 }
 
 type ticket struct {
 	parker  wait.Parker
 	granted bool
+	refused error
 }
 
 // take takes a place, waiting for one while ctx lasts.
 func (q *quota) take(ctx context.Context) error {
 	q.mu.Lock()
+	if err := q.closed; err != nil {
+		q.mu.Unlock()
+		return err
+	}
 	if q.free > 0 {
 		q.free--
 		q.mu.Unlock()
@@ -41,19 +47,35 @@ func (q *quota) take(ctx context.Context) error {
 
 	err := t.parker.Park(ctx)
 	if err == nil {
-		return nil
+		return t.refused
 	}
 	q.mu.Lock()
-	granted := t.granted
-	if !granted {
+	granted, refused := t.granted, t.refused
+	if !granted && refused == nil {
 		q.queue = slices.DeleteFunc(q.queue, func(o *ticket) bool { return o == t })
 	}
 	q.mu.Unlock()
-	if granted {
+	if granted || refused != nil {
 		_ = t.parker.Park(context.Background()) // the token is on its way
+	}
+	if granted {
 		q.give()
 	}
 	return err
+}
+
+// close refuses everybody who waits or comes, for reason.
+func (q *quota) close(reason error) {
+	q.mu.Lock()
+	waiting := q.queue
+	q.queue, q.closed = nil, reason
+	for _, t := range waiting {
+		t.refused = reason
+	}
+	q.mu.Unlock()
+	for _, t := range waiting {
+		t.parker.Unpark()
+	}
 }
 
 // give gives a place back.

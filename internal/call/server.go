@@ -152,12 +152,11 @@ func (s *Server) Info() map[string]grpc.ServiceInfo {
 	return all
 }
 
-// Start ends registration. It returns false when the server was stopped.
-func (s *Server) Start() bool {
+// Start ends registration.
+func (s *Server) Start() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.started = true
-	return !s.stopping
 }
 
 // Accept takes on a session. It returns nil when the server was stopped.
@@ -203,7 +202,7 @@ func (s *Server) lookup(full string) (*method, *status.Status) {
 	return nil, status.Newf(codes.Unimplemented, "unknown method %v for service %v", name[slash+1:], name[:slash])
 }
 
-// codec returns how messages of a call are read and written: as the server was
+// codecOf returns how messages of a call are read and written: as the server was
 // told, as the content-subtype says, or as protobuf.
 func (s *Server) codecOf(subtype string) link.Codec {
 	if s.cfg.Codec != nil {

@@ -2,7 +2,7 @@ package call
 
 import (
 	"context"
-	"errors"
+	"sync"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -33,7 +33,12 @@ type serverCall struct {
 	header, trailer metadata.MD
 	headerSent      bool
 	finished        bool
-	outcome         error // the error of the status that was sent
+
+	// headerMu is held while a header is sent by itself, so that no message
+	// overtakes it.
+	headerMu sync.Mutex
+
+	outcome error // the error of the status that was sent
 
 	stats *callStats // nil without a stats handler
 }
@@ -157,6 +162,8 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 	if err := c.Err(); err != nil {
 		return contextStatus(err)
 	}
+	c.headerMu.Lock()
+	defer c.headerMu.Unlock()
 	c.mu.Lock()
 	if c.headerSent || c.finished {
 		c.mu.Unlock()
@@ -165,11 +172,17 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 	c.header = join(c.header, md)
 	h := c.takeHeader()
 	c.mu.Unlock()
-	c.headerStats(h)
+	var err error
 	if c.unary != nil {
-		return c.sendError(c.unary.SendHeader(h))
+		err = c.unary.SendHeader(h)
+	} else {
+		err = c.stream.Send(&link.Frame{Header: h})
 	}
-	return c.sendError(c.stream.Send(&link.Frame{Header: h}))
+	if err != nil {
+		return c.brokenError(err)
+	}
+	c.stats.header(h)
+	return nil
 }
 
 // takeHeader returns the header to be sent, never nil. mu is held.
@@ -185,15 +198,14 @@ func (c *serverCall) takeHeader() metadata.MD {
 // headerBefore returns the header when it must go out with what is sent next:
 // before the first message always, before the end when something was set.
 func (c *serverCall) headerBefore(end bool) metadata.MD {
+	c.headerMu.Lock()
+	defer c.headerMu.Unlock()
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.headerSent || end && len(c.header) == 0 {
-		c.mu.Unlock()
 		return nil
 	}
-	h := c.takeHeader()
-	c.mu.Unlock()
-	c.headerStats(h)
-	return h
+	return c.takeHeader()
 }
 
 // keepHeader takes back a header that was not sent, because the message that
@@ -221,18 +233,20 @@ func (c *serverCall) SetTrailer(md metadata.MD) error {
 	return nil
 }
 
-// sendError is what a handler gets when something could not be sent.
-func (c *serverCall) sendError(err error) error {
-	switch {
-	case err == nil:
+// brokenError is what a handler gets when something could not be sent or
+// received.
+func (c *serverCall) brokenError(err error) error {
+	switch err.(type) {
+	case nil:
 		return nil
-	case errors.Is(err, link.ErrLeft), errors.Is(err, link.ErrEnded):
-		if err := c.Err(); err != nil {
-			return contextStatus(err)
-		}
-		return contextStatus(context.Canceled)
+	case *link.SendError, *link.RecvError:
+		return linkStatus(err)
 	}
-	return linkStatus(err)
+	// The call is over. Whatever ended it, for its handler it was cancelled.
+	if ctxErr := c.Err(); ctxErr != nil {
+		err = ctxErr
+	}
+	return contextStatus(err)
 }
 
 // finish ends the call with st, nil for OK. Only the first call counts.
@@ -252,7 +266,8 @@ func (c *serverCall) finish(st *status.Status) {
 	}
 	c.mu.Unlock()
 	h := c.headerBefore(true)
-	c.trailerStats(trailer)
+	c.stats.header(h)
+	c.stats.trailer(trailer)
 	st = asSent(st)
 	if c.unary != nil {
 		if h != nil {

@@ -138,6 +138,9 @@ func (c *serverConn) Call(call *link.Call, inline bool) error {
 	if inline {
 		sc.caller = caller
 	}
+	if caller == nil {
+		sc.startTimer()
+	}
 	call.SetCallee(sc)
 	if err := c.add(sc); err != nil {
 		c.giveQuota()
@@ -187,6 +190,9 @@ func (c *serverConn) Closed(reason error) {
 	}
 	c.settle()
 	c.mu.Unlock()
+	if c.quota != nil {
+		c.quota.close(unprocessed{reason})
+	}
 	for _, call := range running {
 		call.abort(reason)
 	}

@@ -78,12 +78,14 @@ func (c *callContext) Err() error {
 }
 
 // AfterFunc lets package context derive contexts without a goroutine each. It
-// arranges for f to be called when the context ends.
+// arranges for f to be called when the context ends, on another goroutine when
+// it has ended already: package context calls AfterFunc under the very lock
+// that f takes.
 func (c *callContext) AfterFunc(f func()) (stop func() bool) {
 	c.mu.Lock()
 	if c.err != nil {
 		c.mu.Unlock()
-		f()
+		go f()
 		return func() bool { return false }
 	}
 	a := &after{f}

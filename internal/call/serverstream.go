@@ -67,14 +67,16 @@ func (s *serverStream) send(m any) error {
 		return contextStatus(err)
 	}
 	f.Header = c.headerBefore(false)
+	header := f.Header
 	err := c.stream.Send(f)
 	if _, refused := err.(*link.SendError); refused && f.Header != nil {
 		c.keepHeader(f.Header)
 	}
 	f.Msg, f.Header = link.Message{}, nil
 	if err != nil {
-		return c.sendError(err)
+		return c.brokenError(err)
 	}
+	c.stats.header(header)
 	c.stats.sent(m, c.codec)
 	return nil
 }
@@ -128,10 +130,7 @@ func (s *serverStream) next(m any) error {
 		s.recvEnd = f.EndSend
 		if err != nil {
 			f.Dst = nil
-			if refused, ok := err.(*link.RecvError); ok {
-				return recvStatus(refused)
-			}
-			return c.recvError(err)
+			return c.brokenError(err)
 		}
 		if f.Got || s.recvEnd {
 			f.Dst = nil
@@ -141,12 +140,4 @@ func (s *serverStream) next(m any) error {
 			return nil
 		}
 	}
-}
-
-// recvError is what a handler gets when no more messages come.
-func (c *serverCall) recvError(err error) error {
-	if ctxErr := c.Err(); ctxErr != nil {
-		return contextStatus(ctxErr)
-	}
-	return c.sendError(err)
 }

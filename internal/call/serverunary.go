@@ -47,7 +47,7 @@ func (c *serverCall) takeRequest(dst any) error {
 		c.unary.Abort(send)
 		return contextStatus(context.Canceled)
 	}
-	err = c.sendError(err)
+	err = c.brokenError(err)
 	c.finish(status.Convert(err))
 	return err
 }
@@ -61,12 +61,13 @@ func (c *serverCall) sendReply(v any) error {
 		return contextStatus(err)
 	}
 	if err := c.unary.SendReply(&msg); err != nil {
-		return c.sendError(err)
+		return c.brokenError(err)
 	}
 	// The caller looks at nothing before the end, so the header may come after
 	// the reply: not at all, then, beside a reply that could not be encoded.
 	if h := c.headerBefore(false); h != nil {
 		_ = c.unary.SendHeader(h)
+		c.stats.header(h)
 	}
 	c.stats.sent(v, c.codec)
 	return nil

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -47,7 +49,7 @@ func ParseServiceConfig(text string) (*ServiceConfig, error) {
 	}
 	sc := &ServiceConfig{methods: make(map[string]*methodConfig)}
 	for _, mc := range raw.MethodConfig {
-		if mc.RetryPolicy != nil || mc.HedgingPolicy != nil {
+		if present(mc.RetryPolicy) || present(mc.HedgingPolicy) {
 			return nil, errors.New("service config: retryPolicy and hedgingPolicy are not available on nearcall's own targets; leave them out, or dial grpc:TARGET")
 		}
 		config := &methodConfig{waitForReady: mc.WaitForReady, maxRequest: mc.MaxRequest, maxResponse: mc.MaxResponse}
@@ -75,11 +77,15 @@ func ParseServiceConfig(text string) (*ServiceConfig, error) {
 	return sc, nil
 }
 
+// present reports whether a field is there: null is what is not.
+func present(field json.RawMessage) bool { return field != nil && string(field) != "null" }
+
 // parseJSONDuration reads protobuf's JSON form of a duration, as in "1.5s".
 func parseJSONDuration(s string) (time.Duration, error) {
-	if number, ok := strings.CutSuffix(s, "s"); ok && !strings.ContainsAny(number, "hmµun") {
-		if d, err := time.ParseDuration(s); err == nil {
-			return d, nil
+	if number, ok := strings.CutSuffix(s, "s"); ok && strings.Trim(number, "-.0123456789") == "" {
+		if sec, err := strconv.ParseFloat(number, 64); err == nil {
+			const most = 9e9 // seconds: longer than any clock will see
+			return time.Duration(math.Round(max(-most, min(sec, most)) * float64(time.Second))), nil
 		}
 	}
 	return 0, fmt.Errorf("malformed duration %q; write seconds, as in \"1.5s\"", s)

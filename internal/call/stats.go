@@ -58,8 +58,9 @@ type callStats struct {
 	client  bool
 	begin   time.Time
 
-	headerOut bool // the request's header was told of
-	skipSent  bool // so was the message that is sent next
+	encoding  string // on the server
+	headerOut bool   // the request's header was told of
+	skipSent  bool   // so was the message that is sent next
 }
 
 func (s *callStats) handle(e stats.RPCStats) { s.handler.HandleRPC(s.ctx, e) }
@@ -78,7 +79,7 @@ func (s *callStats) sent(v any, c link.Codec) {
 	}
 	if s != nil {
 		n := size(v, c)
-		s.handle(&stats.OutPayload{Client: s.client, Payload: v, Length: n, CompressedLength: n, WireLength: n + messageHeader, SentTime: time.Now()})
+		s.handle(&stats.OutPayload{Client: s.client, Payload: v, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, SentTime: time.Now()})
 	}
 }
 
@@ -86,7 +87,7 @@ func (s *callStats) sent(v any, c link.Codec) {
 func (s *callStats) received(v any, c link.Codec) {
 	if s != nil {
 		n := size(v, c)
-		s.handle(&stats.InPayload{Client: s.client, Payload: v, Length: n, CompressedLength: n, WireLength: n + messageHeader, RecvTime: time.Now()})
+		s.handle(&stats.InPayload{Client: s.client, Payload: v, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, RecvTime: time.Now()})
 	}
 }
 
@@ -97,15 +98,12 @@ func (s *callStats) end(err error, trailer metadata.MD) {
 	}
 }
 
-// messageHeader is the length of gRPC's message header, which stats count.
-const messageHeader = 5
-
 // startStats tells the server's stats handler that a call came in.
 func (c *serverCall) startStats(h stats.Handler) {
 	ctx := h.TagRPC(c.ctx, &stats.RPCTagInfo{FullMethodName: c.open.Method})
 	c.ctx = ctx
 	p := c.conn.peer
-	c.stats = &callStats{handler: h, ctx: ctx, begin: time.Now()}
+	c.stats = &callStats{handler: h, ctx: ctx, begin: time.Now(), encoding: c.open.Encoding}
 	c.stats.handle(&stats.InHeader{
 		FullMethod:  c.open.Method,
 		RemoteAddr:  p.Addr,
@@ -122,15 +120,16 @@ func (c *serverCall) beginStats() {
 	}
 }
 
-func (c *serverCall) headerStats(h metadata.MD) {
-	if s := c.stats; s != nil {
-		s.handle(&stats.OutHeader{Header: h.Copy(), Compression: c.open.Encoding})
+// header and trailer tell of what a server sent; nothing when md is nil.
+func (s *callStats) header(md metadata.MD) {
+	if s != nil && md != nil {
+		s.handle(&stats.OutHeader{Header: md.Copy(), Compression: s.encoding})
 	}
 }
 
-func (c *serverCall) trailerStats(t metadata.MD) {
-	if s := c.stats; s != nil {
-		s.handle(&stats.OutTrailer{Trailer: t.Copy()})
+func (s *callStats) trailer(md metadata.MD) {
+	if s != nil {
+		s.handle(&stats.OutTrailer{Trailer: md.Copy()})
 	}
 }
 
@@ -144,7 +143,7 @@ func (c *Client) Begin(s link.Session) {
 	ctx := h.TagConn(context.Background(), &stats.ConnTagInfo{RemoteAddr: p.Addr, LocalAddr: p.LocalAddr})
 	h.HandleConn(ctx, &stats.ConnBegin{Client: true})
 	go func() {
-		<-s.Done()
+		<-s.Ended()
 		h.HandleConn(ctx, &stats.ConnEnd{Client: true})
 	}()
 }

@@ -89,6 +89,7 @@ type nowhere struct{}
 func linkStatus(err error) error {
 	var send *link.SendError
 	var recv *link.RecvError
+	var u unprocessed
 	switch {
 	case err == nil:
 		return nil
@@ -96,6 +97,8 @@ func linkStatus(err error) error {
 		return sendStatus(send)
 	case errors.As(err, &recv):
 		return recvStatus(recv)
+	case errors.As(err, &u):
+		return linkStatus(u.error) // without the wrapping, whose text says it twice
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return contextStatus(err)
 	}

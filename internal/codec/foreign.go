@@ -88,6 +88,7 @@ func (c v2Codec) Append(b []byte, v any) ([]byte, error) {
 
 func (c v2Codec) Decode(data mem.BufferSlice, v any) error { return c.Unmarshal(data, v) }
 func (c v2Codec) Copy(dst, src any) (int, bool, error)     { return 0, false, nil }
+func (c v2Codec) Copies(any) bool                          { return false }
 func (c v2Codec) New(src any) any                          { return nil }
 func (c v2Codec) Move(dst, src any) bool                   { return false }
 
@@ -118,5 +119,6 @@ func (c v1Codec) Decode(data mem.BufferSlice, v any) error {
 }
 
 func (c v1Codec) Copy(dst, src any) (int, bool, error) { return 0, false, nil }
+func (c v1Codec) Copies(any) bool                      { return false }
 func (c v1Codec) New(src any) any                      { return nil }
 func (c v1Codec) Move(dst, src any) bool               { return false }

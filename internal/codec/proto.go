@@ -89,6 +89,8 @@ func (c protoCodec) Copy(dst, src any) (bound int, ok bool, err error) {
 	}
 }
 
+func (protoCodec) Copies(v any) bool { return v == nil || !programOf(v).foreign }
+
 func (protoCodec) New(src any) any {
 	if src == nil {
 		return nil

@@ -19,9 +19,14 @@ var ErrLeft = errors.New("link: the caller has left")
 // the second is valid for the caller once Session.Call returned nil.
 //
 // The callee reads and writes the caller's memory (the request, the reply, the
-// results) only inside a claim, which is refused once the caller has left. The
-// caller, before it returns with another reason, waits out a claim that is
-// held, never a handler. So nothing is read or written after Invoke returned.
+// results) only inside a claim, which is refused once the caller has left. Any
+// number of claims may be held at a time. The caller, before it returns with
+// another reason, waits out the claims that are held, never a handler. So
+// nothing is read or written after Session.Call returned.
+//
+// No code of one side's user runs on the other side's goroutine: what a codec
+// cannot copy by itself crosses as bytes, encoded by its sender and decoded by
+// its receiver.
 type Call struct {
 	Open
 	Request Message
@@ -37,11 +42,12 @@ type Call struct {
 	ReplyError error          // a *RecvError: the reply came but could not be taken
 	Replied    bool           // a reply came, and was taken unless ReplyError is set
 
-	caller context.Context
-	callee Callee
-	parker wait.Parker // the caller's; written before the waiting bit is set
-	reason error       // why the call was aborted; written before the aborted bit
-	state  atomic.Uint32
+	caller  context.Context
+	callee  Callee
+	encoded *Message    // a reply that the caller decodes itself
+	parker  wait.Parker // the caller's; written before the waiting bit is set
+	reason  error       // why the call was aborted; written before the aborted bit
+	state   atomic.Uint32
 }
 
 // A Callee is told that the caller of a Call has gone.
@@ -49,9 +55,9 @@ type Callee interface {
 	Aborted(reason error)
 }
 
+// The state is a set of bits and, above them, the number of claims.
 const (
-	claimed  = 1 << iota // the callee is touching the caller's memory
-	leaving              // the caller leaves: no further claim
+	leaving  = 1 << iota // the caller leaves: no further claim
 	aborting             // somebody won the right to write reason
 	aborted              // reason is written: no further claim
 	ended                // the result is complete: no further claim
@@ -61,6 +67,8 @@ const (
 	// caller's Parker holds no token while this bit was never set, and none
 	// when Wait returns.
 	waiting
+
+	oneClaim
 )
 
 const gone = leaving | aborting | aborted | ended
@@ -82,19 +90,19 @@ func (c *Call) claim() bool {
 		if s&gone != 0 {
 			return false
 		}
-		if c.state.CompareAndSwap(s, s|claimed) {
+		if c.state.CompareAndSwap(s, s+oneClaim) {
 			return true
 		}
 	}
 }
 
-// release ends a claim, setting more bits with it, and wakes the caller when
-// the call ended or when the caller waits for the claim alone.
+// release ends a claim, setting more bits with it. The last one wakes a caller
+// for whom there is an outcome.
 func (c *Call) release(more uint32) {
 	for {
 		s := c.state.Load()
-		next := s&^claimed | more
-		wake := s&waiting != 0 && next&gone != 0
+		next := (s - oneClaim) | more
+		wake := s&waiting != 0 && next&gone != 0 && next < oneClaim
 		if wake {
 			next &^= waiting
 		}
@@ -113,22 +121,11 @@ func (c *Call) Take(to *Sink) error {
 	if !c.claim() {
 		return ErrLeft
 	}
-	err := c.Request.DecodeInto(to)
-	c.release(0)
-	return err
+	defer c.release(0) // also when a codec panics
+	return c.Request.DecodeInto(to)
 }
 
-// RequestSize returns the size of the request's encoding in bytes.
-func (c *Call) RequestSize() (int, error) {
-	if !c.claim() {
-		return 0, ErrLeft
-	}
-	n, err := c.Request.Size()
-	c.release(0)
-	return n, err
-}
-
-// SendHeader delivers the header, of which c becomes the owner.
+// SendHeader delivers the header. Nobody writes to md any more.
 func (c *Call) SendHeader(md metadata.MD) error {
 	if !c.claim() {
 		return ErrLeft
@@ -140,17 +137,25 @@ func (c *Call) SendHeader(md metadata.MD) error {
 
 // SendReply fills the caller's reply with m. A *SendError means that m cannot
 // be encoded: the caller has seen nothing. What the caller cannot take is the
-// caller's affair, and no error here.
+// caller's affair, and no error here. It is called once.
 func (c *Call) SendReply(m *Message) error {
 	if !c.claim() {
 		return ErrLeft
+	}
+	defer c.release(0) // also when a codec panics
+	if !m.CopiesTo(&c.Reply) {
+		bytes, err := m.Encode()
+		if err != nil {
+			return err
+		}
+		c.encoded, c.Replied = &bytes, true
+		return nil
 	}
 	err := m.DecodeInto(&c.Reply)
 	if _, refused := err.(*RecvError); refused {
 		c.ReplyError, err = err, nil
 	}
-	c.Replied = c.Replied || err == nil
-	c.release(0)
+	c.Replied = err == nil
 	return err
 }
 
@@ -198,6 +203,12 @@ func (c *Call) Wait(w wait.Waiter) error {
 	if c.parker != nil {
 		w.Release(c.parker)
 	}
+	if err == nil && c.encoded != nil {
+		c.ReplyError = c.encoded.DecodeInto(&c.Reply)
+		c.encoded.Free()
+	}
+	// A handler may keep its context, and with it c, for long.
+	c.Request, c.Reply, c.encoded = Message{}, Sink{}, nil
 	return err
 }
 
@@ -205,7 +216,7 @@ func (c *Call) wait(w wait.Waiter) error {
 	var left error
 	for {
 		s := c.state.Load()
-		unsettled := s&claimed != 0 || s&(aborting|aborted) == aborting
+		unsettled := s >= oneClaim || s&(aborting|aborted) == aborting
 		if !unsettled {
 			switch {
 			case s&ended != 0:

@@ -32,11 +32,6 @@ type Sink struct {
 	Limit int   // the largest message it takes, in bytes
 }
 
-// reset clears what a received frame reports and keeps its Sink.
-func (f *Frame) reset() {
-	f.Header, f.End, f.EndSend, f.Got = nil, nil, false, false
-}
-
 // Reset clears what the last Recv reported, keeping the Sink. Transports call
 // it at the start of Recv.
-func (f *Frame) Reset() { f.reset() }
+func (f *Frame) Reset() { f.Header, f.End, f.EndSend, f.Got = nil, nil, false, false }

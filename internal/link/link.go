@@ -35,7 +35,8 @@ type Session interface {
 	// stream when its own context ends.
 	Open(ctx context.Context, o *Open) (Stream, error)
 
-	// Drain refuses new calls with ErrUnprocessed and lets running ones end.
+	// Drain has Done closed, so that no new calls are made, and lets running
+	// ones end.
 	Drain()
 
 	// Close ends the session and all its calls for reason.
@@ -43,6 +44,9 @@ type Session interface {
 
 	// Done is closed when the session can take no more calls.
 	Done() <-chan struct{}
+
+	// Ended is closed when the session is over, its calls aborted.
+	Ended() <-chan struct{}
 
 	// Peer describes the other side.
 	Peer() *Peer
@@ -98,11 +102,13 @@ type Listener interface {
 }
 
 // A Stream carries one call's frames, in order, both ways. One goroutine may
-// Send while another calls Recv; the other methods may be called by any.
+// send messages while another calls Recv. Frames without a message, and the
+// other methods, may come from any goroutine at any time.
 type Stream interface {
 	// Send passes f on. It blocks for credit. The message is captured, and f
 	// may be used again, when it returns. After the peer ended the call it
-	// returns ErrEnded; after Abort the reason. A *SendError means that the
+	// returns ErrEnded, as it does after one's own End, which also unblocks a
+	// Send that waits; after Abort the reason. A *SendError means that the
 	// message could not be encoded and nothing was sent.
 	Send(f *Frame) error
 
@@ -113,11 +119,14 @@ type Stream interface {
 	Recv(f *Frame) error
 
 	// Abort ends the stream for reason, which the peer learns; the first
-	// reason wins. It unblocks Send and Recv.
+	// reason wins. It unblocks Send and Recv. A callee that has sent its End
+	// has ended the stream: its Abort does nothing.
 	Abort(reason error)
 
 	// OnAbort has f called, once, with the reason when the stream is aborted
-	// by either side, at once when it already was. At most one f, set before
+	// by either side, at once when it already was. A callee is told before its
+	// Send and Recv return, a caller after what had arrived can be received
+	// without waiting. At most one f, set before
 	// the stream is shared between goroutines.
 	OnAbort(f func(reason error))
 
@@ -125,18 +134,25 @@ type Stream interface {
 	SetWaiter(w wait.Waiter)
 }
 
+// MessageOverhead is what a message counts beside its own bytes, for credit
+// and in stats: the length of gRPC's message header.
+const MessageOverhead = 5
+
 // Errors of sessions and streams.
 var (
-	// ErrUnprocessed is wrapped by errors of Call, Open, Send and Recv when
-	// the peer's handler never saw the call: it is safe to try again.
+	// ErrUnprocessed is wrapped by errors of Call and Open when the peer's
+	// handler never saw the call: it is safe to try again.
 	ErrUnprocessed = errors.New("the call was not processed")
 
 	// ErrNoCall is returned by Session.Call where the call must be made as a
 	// stream: over transports without a short cut, and to streaming methods.
 	ErrNoCall = errors.New("link: make this call with Open")
 
-	// ErrEnded is returned by Send after the peer ended the call.
-	ErrEnded = errors.New("link: the peer ended the call")
+	// ErrEnded is returned by Send after the callee ended the call.
+	ErrEnded = errors.New("link: the call has ended")
+
+	// ErrServed is returned by Listener.Sessions when it was called before.
+	ErrServed = errors.New("another server serves this listener")
 )
 
 // Open says which call is to be made. Both sides may read it for as long as

@@ -38,6 +38,11 @@ type Codec interface {
 	// through bytes, if Append and Decode let it.
 	Copy(dst, src any) (bound int, ok bool, err error)
 
+	// Copies reports whether Copy can copy v by itself, running no code of a
+	// user's. It may still find, and say, that one message has to go through
+	// bytes.
+	Copies(v any) bool
+
 	// New returns an empty message of src's Go type for Copy to fill and Move
 	// to empty, or nil if Move does not support the type.
 	New(src any) any
@@ -90,6 +95,27 @@ func (m *Message) Append(b []byte) ([]byte, error) {
 	return b, nil
 }
 
+// Encode returns m in bytes. The error is a *SendError.
+func (m *Message) Encode() (Message, error) {
+	if m.encoded {
+		return *m, nil
+	}
+	b, err := m.Append(nil)
+	if err != nil {
+		return Message{}, err
+	}
+	return Encoded(mem.BufferSlice{mem.SliceBuffer(b)}), nil
+}
+
+// CopiesTo reports whether m can go to to without bytes, and without running
+// code of a user's: on whichever goroutine, then.
+func (m *Message) CopiesTo(to *Sink) bool {
+	return !m.encoded && m.codec == to.Codec && m.codec.Copies(m.value)
+}
+
+// Copies reports whether the codec of m copies it by itself.
+func (m *Message) Copies() bool { return !m.encoded && m.codec.Copies(m.value) }
+
 // Size returns the size of m's encoding in bytes. The error is a *SendError.
 func (m *Message) Size() (int, error) {
 	if m.encoded {
@@ -107,9 +133,6 @@ func (m *Message) Size() (int, error) {
 // has emptied, or bytes. It also returns the shell that is then in use, nil
 // for bytes. The error is a *SendError.
 func (m *Message) Capture(shell any) (captured Message, used any, err error) {
-	if m.encoded {
-		return *m, nil, nil
-	}
 	if m.value != nil {
 		if shell != nil {
 			if bound, ok, err := m.codec.Copy(shell, m.value); ok {
@@ -122,11 +145,8 @@ func (m *Message) Capture(shell any) (captured Message, used any, err error) {
 			}
 		}
 	}
-	b, err := m.Append(nil)
-	if err != nil {
-		return Message{}, nil, err
-	}
-	return Encoded(mem.BufferSlice{mem.SliceBuffer(b)}), nil, nil
+	captured, err = m.Encode()
+	return captured, nil, err
 }
 
 func (m *Message) copied(shell any, bound int, err error) (Message, any, error) {

@@ -119,6 +119,56 @@ func Unpark(p Parker) {
 	}
 }
 
+// A Mutex is a lock that is held across waits: whoever finds it taken parks.
+// The zero value is ready.
+//
+// Invariant: a lock that is given up while somebody queues stays held, and
+// passes to the first in the queue together with its one token.
+type Mutex struct {
+	mu    sync.Mutex
+	held  bool
+	queue []Parker
+}
+
+// TryLock takes the lock if nobody holds it.
+func (m *Mutex) TryLock() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.held {
+		return false
+	}
+	m.held = true
+	return true
+}
+
+// Lock takes the lock, first come first served.
+func (m *Mutex) Lock() {
+	m.mu.Lock()
+	if !m.held {
+		m.held = true
+		m.mu.Unlock()
+		return
+	}
+	p := NewGoroutine()
+	m.queue = append(m.queue, p)
+	m.mu.Unlock()
+	_ = p.Park(context.Background())
+}
+
+// Unlock gives the lock up.
+func (m *Mutex) Unlock() {
+	m.mu.Lock()
+	if len(m.queue) == 0 {
+		m.held = false
+		m.mu.Unlock()
+		return
+	}
+	next := m.queue[0]
+	m.queue = m.queue[1:]
+	m.mu.Unlock()
+	next.Unpark()
+}
+
 // A Pool keeps the Parkers of goroutines that wait briefly, such as callers of
 // unary calls. Its owner is one connection, so that no Parker outlives what it
 // was made for or crosses into another synctest bubble.

@@ -80,7 +80,7 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	l.mu.Lock()
 	if l.accept != nil {
 		l.mu.Unlock()
-		return fmt.Errorf("hostile:%s: a server serves this listener already", l.name)
+		return fmt.Errorf("hostile:%s: %w", l.name, link.ErrServed)
 	}
 	l.accept = accept
 	close(l.serving)

@@ -215,6 +215,28 @@ func TestCallsThatThePeerNeverSawAreUnprocessed(t *testing.T) {
 			}
 		})
 	})
+	t.Run("after a drain", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			w := &witness{}
+			s, peer := lone(w, Options{})
+			s.Drain()
+			go func() { _, _ = peer.Write(encoded(open1)) }()
+			answers := newPipe(peer, Options{}, 0, &shared{})
+			drain, buf, err := answers.read(nil)
+			if err != nil || drain.kind != kindDrain {
+				t.Errorf("the peer reads %+v, %v", drain, err)
+			}
+			reset, _, err := answers.read(buf)
+			if err != nil || reset.kind != kindReset || reset.id != 1 || reset.code != codeUnprocessed {
+				t.Errorf("the peer reads %+v, %v", reset, err)
+			}
+			if len(w.streams) > 0 {
+				t.Error("the acceptor was asked")
+			}
+			_ = peer.Close()
+			synctest.Wait()
+		})
+	})
 	t.Run("refused", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := &witness{refuse: unprocessed{status.Error(codes.Unavailable, "busy")}}

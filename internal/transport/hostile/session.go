@@ -21,7 +21,8 @@ type session struct {
 	pipe     *pipe
 	peer     link.Peer
 	acceptor link.Acceptor // of the server's side; set before anything is read
-	done     chan struct{}
+	done     chan struct{} // closed when no new call is taken
+	over     chan struct{} // closed when all calls have ended
 
 	mu       sync.Mutex
 	rand     *rand.Rand
@@ -57,6 +58,7 @@ func newSession(name string, p *pipe) *session {
 			AuthInfo:  authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}},
 		},
 		done:    make(chan struct{}),
+		over:    make(chan struct{}),
 		rand:    rand.New(rand.NewPCG(p.opts.Seed, p.readRand.Uint64())),
 		streams: make(map[uint64]*stream),
 		live:    make(map[*stream]struct{}),
@@ -125,6 +127,9 @@ func (s *session) refuse(reason error) bool {
 // Done implements [link.Session].
 func (s *session) Done() <-chan struct{} { return s.done }
 
+// Ended implements [link.Session].
+func (s *session) Ended() <-chan struct{} { return s.over }
+
 // Peer implements [link.Session].
 func (s *session) Peer() *link.Peer { return &s.peer }
 
@@ -170,6 +175,7 @@ func (s *session) end(reason error, broken bool) {
 	told := s.accepted && s.acceptor != nil
 	s.mu.Unlock()
 	after.run()
+	close(s.over)
 	if told {
 		s.acceptor.Closed(reason)
 	}
@@ -177,8 +183,9 @@ func (s *session) end(reason error, broken bool) {
 
 // callbacks are what has to be called once the lock is released.
 type callbacks struct {
+	first   []func() // tell callees of an abort, before it unblocks them
 	parkers []wait.Parker
-	aborts  []func()
+	last    []func() // tell callers of an abort, after it unblocked them
 }
 
 // unpark notes whoever waits at spot.
@@ -189,10 +196,13 @@ func (c *callbacks) unpark(spot *wait.Spot) {
 }
 
 func (c *callbacks) run() {
+	for _, f := range c.first {
+		f()
+	}
 	for _, p := range c.parkers {
 		p.Unpark()
 	}
-	for _, f := range c.aborts {
+	for _, f := range c.last {
 		f()
 	}
 }
@@ -281,8 +291,11 @@ func (s *session) takeOpen(f *frame) error {
 	st := &stream{session: s, id: f.id}
 	s.streams[f.id] = st
 	s.live[st] = struct{}{}
+	refusal := s.refusal
 	s.mu.Unlock()
-	if err := s.acceptor.Accept(st, f.opened(time.Now())); err != nil {
+	if refusal != nil {
+		st.Abort(unprocessed{refusal})
+	} else if err := s.acceptor.Accept(st, f.opened(time.Now())); err != nil {
 		st.Abort(err)
 	}
 	return nil

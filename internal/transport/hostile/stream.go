@@ -1,8 +1,6 @@
 package hostile
 
 import (
-	"errors"
-
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -11,25 +9,26 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A stream is one side of a stream. The session's lock guards what is below
-// mark.
+// A stream is one side of a stream.
 type stream struct {
 	session *session
 	caller  bool
 	waiter  wait.Waiter
 
-	// mark
+	// Guarded by session.mu.
 	id      uint64 // zero until the open is written
 	onAbort func(error)
 	reason  error // why it was aborted
 	over    bool  // its end was sent, or received and delivered: it cannot be aborted any more
 
+	// Guarded by session.mu: the way out.
 	sendErr error // nothing more can be sent, because
 	used    int   // credit in use, in bytes
 	out     []item
 	queued  bool // the stream is in session.ready
 	sender  wait.Spot
 
+	// Guarded by session.mu: the way in.
 	recvErr  error // after what is in nothing more arrives, because
 	in       []item
 	partial  mem.BufferSlice // the beginning of a message
@@ -53,11 +52,11 @@ type item struct {
 	reason  error
 }
 
-// messageOverhead is what a message costs beside its bytes.
-const messageOverhead = 5
-
-// put has it written. The session's mu is held.
+// put has it written, unless the stream was aborted. The session's mu is held.
 func (st *stream) put(it item) {
+	if st.reason != nil && it.kind != kindReset {
+		return // nobody wants to know
+	}
 	st.out = append(st.out, it)
 	if !st.queued {
 		st.queued = true
@@ -87,7 +86,7 @@ func (st *stream) Send(f *link.Frame) error {
 		st.put(item{kind: kindHeader, md: f.Header})
 	}
 	if f.HasMsg {
-		st.used += len(data) + messageOverhead
+		st.used += len(data) + link.MessageOverhead
 		st.put(item{kind: kindData, data: data, endSend: f.EndSend})
 	} else if f.EndSend {
 		st.put(item{kind: kindEndSend})
@@ -104,89 +103,27 @@ func (st *stream) Send(f *link.Frame) error {
 	return nil
 }
 
-// finish lets nothing more be sent or, after what has arrived, received, and
-// forgets the stream. The session's mu is held.
+// forget takes the stream from the session: nothing more arrives for it. The
+// session's mu is held.
+func (st *stream) forget() {
+	st.partial.Free()
+	st.partial = nil
+	delete(st.session.streams, st.id)
+	delete(st.session.live, st)
+}
+
+// finish lets nothing more be sent or, after what has arrived, received. The
+// session's mu is held.
 func (st *stream) finish(why error, after *callbacks) {
+	st.forget()
 	if st.sendErr == nil {
 		st.sendErr = why
 	}
 	if st.recvErr == nil {
 		st.recvErr = why
 	}
-	st.partial.Free()
-	st.partial = nil
 	after.unpark(&st.sender)
 	after.unpark(&st.receiver)
-	delete(st.session.streams, st.id)
-	delete(st.session.live, st)
-}
-
-// Recv implements [link.Stream].
-func (st *stream) Recv(f *link.Frame) error {
-	f.Reset()
-	s := st.session
-	s.mu.Lock()
-	for len(st.in) == 0 {
-		if err := st.recvErr; err != nil {
-			s.mu.Unlock()
-			return err
-		}
-		st.receiver.Wait(&s.mu, st.waiter)
-	}
-	for first := true; len(st.in) > 0 && (first || s.rand.IntN(2) == 0); first = false {
-		switch it := &st.in[0]; it.kind {
-		case kindHeader:
-			f.Header = it.md
-		case kindEndSend:
-			f.EndSend = true
-		case kindEnd:
-			f.End = &link.End{Status: it.status, Trailer: it.md}
-			st.over = true
-		case kindData:
-			if f.Dst == nil || f.Got {
-				s.mu.Unlock()
-				return nil // it stays for a receiver that wants it
-			}
-			if err := st.receive(f); err != nil {
-				s.mu.Unlock()
-				return err
-			}
-			continue
-		}
-		st.pop()
-	}
-	s.mu.Unlock()
-	return nil
-}
-
-func (st *stream) pop() {
-	st.in[0] = item{}
-	st.in = st.in[1:]
-}
-
-// receive puts the first message where f says, and gives its credit back. The
-// session's mu is held, and released meanwhile.
-func (st *stream) receive(f *link.Frame) error {
-	s := st.session
-	it := st.in[0]
-	st.pop()
-	st.taken += it.size + messageOverhead
-	var p wait.Parker
-	if st.taken >= (s.pipe.opts.Window+1)/2 && s.streams[st.id] == st {
-		s.control = append(s.control, frame{kind: kindCredit, id: st.id, n: uint64(st.taken)})
-		st.held -= st.taken
-		st.taken = 0
-		p = s.writer.Wake()
-	}
-	s.mu.Unlock()
-	wait.Unpark(p)
-	f.EndSend = it.endSend
-	m := link.Encoded(it.msg)
-	err := m.DecodeInto(&f.Sink)
-	m.Free()
-	f.Got = err == nil
-	s.mu.Lock()
-	return err
 }
 
 // Abort implements [link.Stream].
@@ -215,10 +152,29 @@ func (st *stream) abort(reason error, tell bool, after *callbacks) {
 	if len(st.out) == 0 {
 		st.unqueue()
 	}
-	st.finish(reason, after)
-	if f := st.onAbort; f != nil {
-		after.aborts = append(after.aborts, func() { f(reason) })
+	st.forget()
+	f := st.onAbort
+	switch {
+	case f == nil:
+		st.finish(reason, after)
+	case st.caller:
+		st.finish(reason, after)
+		after.last = append(after.last, func() { f(reason) })
+	default:
+		after.first = append(after.first, func() {
+			f(reason)
+			st.unblock(reason)
+		})
 	}
+}
+
+// unblock ends what a callee waits for, after it was told of the abort.
+func (st *stream) unblock(reason error) {
+	var after callbacks
+	st.session.mu.Lock()
+	st.finish(reason, &after)
+	st.session.mu.Unlock()
+	after.run()
 }
 
 // unqueue takes a stream that has nothing to write from those that are ready.
@@ -252,92 +208,3 @@ func (st *stream) OnAbort(f func(error)) {
 
 // SetWaiter implements [link.Stream].
 func (st *stream) SetWaiter(w wait.Waiter) { st.waiter = w }
-
-// take does what a frame of this stream says. An error ends the session, whose
-// mu is held.
-func (st *stream) take(f *frame, after *callbacks) error {
-	switch f.kind {
-	case kindCredit:
-		if f.n > uint64(st.used) {
-			return errors.New("the peer gives back credit that it never had")
-		}
-		st.used -= int(f.n)
-		if st.used < st.session.pipe.opts.Window {
-			after.unpark(&st.sender)
-		}
-		return nil
-	case kindReset:
-		st.abort(f.reason(), false, after)
-		return nil
-	case kindData:
-		return st.takeData(f, after)
-	case kindEndSend:
-		if st.caller || st.lastSent {
-			return errors.New("an end of sending arrived from the callee or twice")
-		}
-		st.lastSent = true
-	case kindHeader:
-		if !st.caller || st.header {
-			return errors.New("a header arrived from the caller or twice")
-		}
-		st.header = true
-	case kindEnd:
-		if !st.caller || st.partial != nil {
-			return errors.New("an end arrived from the caller or within a message")
-		}
-	}
-	st.in = append(st.in, item{kind: f.kind, md: f.md, status: f.status})
-	after.unpark(&st.receiver)
-	if f.kind == kindEnd {
-		clear(st.out)
-		st.out = st.out[:0]
-		st.unqueue()
-		st.finish(link.ErrEnded, after)
-	}
-	return nil
-}
-
-// takeData takes a fragment of a message.
-func (st *stream) takeData(f *frame, after *callbacks) error {
-	if st.lastSent || st.caller && f.flags&flagEndSend != 0 {
-		return errors.New("a message arrived after the end of sending, or the callee ended sending")
-	}
-	if st.partial == nil && st.held >= st.session.pipe.opts.Window {
-		return errors.New("a message arrived for which there was no credit")
-	}
-	st.held += len(f.data)
-	st.partial = append(st.partial, newFragment(f.data))
-	if f.flags&flagLast == 0 {
-		return nil
-	}
-	st.held += messageOverhead
-	st.lastSent = f.flags&flagEndSend != 0
-	st.in = append(st.in, item{kind: kindData, msg: st.partial, size: st.partial.Len(), endSend: st.lastSent})
-	st.partial = nil
-	after.unpark(&st.receiver)
-	return nil
-}
-
-// newFragment returns a copy of b as a buffer that is overwritten once it is
-// freed.
-func newFragment(b []byte) mem.Buffer {
-	c := make([]byte, len(b), max(len(b), pooled))
-	copy(c, b)
-	return mem.NewBuffer(&c, poison{})
-}
-
-// pooled is the capacity from which package mem returns a buffer to its pool.
-const pooled = 1<<10 + 1
-
-// poison is a pool that makes what it is given useless.
-type poison struct{}
-
-// Get implements [mem.BufferPool].
-func (poison) Get(n int) *[]byte { b := make([]byte, n); return &b }
-
-// Put implements [mem.BufferPool].
-func (poison) Put(b *[]byte) {
-	for i := range *b {
-		(*b)[i] = 0xa5
-	}
-}

@@ -10,12 +10,14 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A queue carries frames one way: one sender, one receiver.
+// A queue carries frames one way: one sender of messages, one receiver. Frames
+// without a message may come from any goroutine.
 //
-// A receiver that is parked is filled directly by the sender. Otherwise the
-// sender copies the message into a shell, a message of the same type that
-// circulates in the queue, and the receiver later moves the contents out, so
-// that nothing is copied deeply twice.
+// A receiver that is parked is filled directly by the sender, where that takes
+// a copy and no codec of a user's. Otherwise the sender captures the message:
+// as a copy in a shell, a message of the same type that circulates in the
+// queue, whose contents the receiver later moves out, so that nothing is
+// copied deeply twice; or as bytes.
 type queue struct {
 	// hungry says, without the lock, that want is set. A hint: the sender
 	// looks again under the lock, and the receiver before it parks.
@@ -28,11 +30,10 @@ type queue struct {
 	window  int
 	shells  []any // empty, for reuse
 
-	// want is the frame of a parked receiver, nil when the sender claimed it.
-	// Whoever sets it to nil wakes the receiver; a claim does so when the fill
-	// is over, and until then nothing else does.
+	// want is the frame of a parked receiver. Whoever sets it to nil owes the
+	// receiver its waking: a sender that fills it does so when it is done, and
+	// until then the frame is the sender's.
 	want     *link.Frame
-	claimed  bool
 	filled   bool
 	fillErr  error
 	sendErr  error // nothing more can be sent, because
@@ -55,16 +56,10 @@ type slot struct {
 	endSend bool
 }
 
-const (
-	// messageOverhead is what a message costs beside its bytes: gRPC's own
-	// frame header.
-	messageOverhead = 5
-
-	// yieldEvery is the number of messages after which a sender that runs
-	// ahead lets others run, among them the receiver. Batches of this size
-	// cost little memory and few switches; it is no limit.
-	yieldEvery = 32
-)
+// yieldEvery is the number of messages after which a sender that runs ahead
+// lets others run, among them the receiver. Batches of this size cost little
+// memory and few switches; it is no limit.
+const yieldEvery = 32
 
 func (q *queue) send(f *link.Frame, w wait.Waiter) error {
 	if q.hungry.Load() {
@@ -81,7 +76,7 @@ func (q *queue) send(f *link.Frame, w wait.Waiter) error {
 		if s.shell != nil {
 			q.spare = nil // it travels now
 		}
-		s.cost = s.msg.Bound() + messageOverhead
+		s.cost = s.msg.Bound() + link.MessageOverhead
 	}
 	q.mu.Lock()
 	for s.hasMsg && q.used >= q.window && q.sendErr == nil {
@@ -92,14 +87,20 @@ func (q *queue) send(f *link.Frame, w wait.Waiter) error {
 		return err
 	}
 	q.push(s)
-	if n := len(q.shells); n > 0 && q.spare == nil {
+	if n := len(q.shells); s.hasMsg && n > 0 && q.spare == nil {
 		q.spare = q.shells[n-1]
 		q.shells = q.shells[:n-1]
+	}
+	var blocked wait.Parker
+	if s.end != nil {
+		q.sendErr = link.ErrEnded
+		blocked = q.sender.Wake()
 	}
 	ahead := q.n%yieldEvery == 0 && f.HasMsg
 	p := q.wakeReceiver()
 	q.mu.Unlock()
 	wait.Unpark(p)
+	wait.Unpark(blocked)
 	if ahead {
 		wait.Yield(w)
 	}
@@ -111,15 +112,30 @@ func (q *queue) send(f *link.Frame, w wait.Waiter) error {
 func (q *queue) fill(f *link.Frame) (done bool, err error) {
 	q.mu.Lock()
 	to := q.want
-	if to == nil || q.n > 0 || q.sendErr != nil || f.HasMsg && to.Dst == nil {
+	if to == nil || q.n > 0 || q.sendErr != nil || f.HasMsg && (to.Dst == nil || !f.Msg.CopiesTo(&to.Sink)) {
 		q.mu.Unlock()
 		return false, nil
 	}
 	q.setWant(nil)
-	q.claimed = true
+	var blocked wait.Parker
+	if f.End != nil {
+		q.sendErr = link.ErrEnded
+		blocked = q.sender.Wake()
+	}
 	q.mu.Unlock()
+	wait.Unpark(blocked)
 
+	filled := false
 	var refused error // the receiver's affair
+	defer func() {
+		// A frame that could not be sent leaves the receiver to look again, at
+		// what others have sent meanwhile, and to wait.
+		q.mu.Lock()
+		q.filled, q.fillErr = filled, refused
+		p := q.receiver.Wake()
+		q.mu.Unlock()
+		wait.Unpark(p)
+	}()
 	if f.HasMsg {
 		err = f.Msg.DecodeInto(&to.Sink)
 		if _, ok := err.(*link.RecvError); ok {
@@ -128,20 +144,8 @@ func (q *queue) fill(f *link.Frame) (done bool, err error) {
 	}
 	if err == nil {
 		to.Header, to.End, to.EndSend, to.Got = f.Header, f.End, f.EndSend, f.HasMsg && refused == nil
+		filled = true
 	}
-
-	q.mu.Lock()
-	q.claimed = false
-	if err != nil && q.recvErr == nil {
-		q.setWant(to) // nothing was sent; the receiver sleeps on
-		q.mu.Unlock()
-		return true, err
-	}
-	q.filled = err == nil
-	q.fillErr = refused
-	p := q.receiver.Wake()
-	q.mu.Unlock()
-	wait.Unpark(p)
 	return true, err
 }
 
@@ -235,8 +239,8 @@ func (q *queue) end(sendErr, recvErr error) {
 	wait.Unpark(r)
 }
 
-// wakeReceiver wakes a parked receiver that nobody has claimed, to look at the
-// queue again. The lock is held.
+// wakeReceiver wakes a parked receiver that nobody fills, to look at the queue
+// again. The lock is held.
 func (q *queue) wakeReceiver() wait.Parker {
 	if q.want == nil {
 		return nil

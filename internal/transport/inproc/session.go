@@ -24,11 +24,13 @@ type session struct {
 	terms    link.Terms
 	window   int // what the callee may have unreceived on a stream
 	parkers  wait.Pool
-	done     chan struct{}
+	done     chan struct{} // closed by Drain and Close
+	ended    chan struct{} // closed by Close
 
 	mu       sync.Mutex
-	refusal  error // why no new call is taken; nil while calls are
+	isDone   bool
 	isClosed bool
+	reason   error // of Close
 }
 
 type authInfo struct{ credentials.CommonAuthInfo }
@@ -49,6 +51,7 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 	s := &session{
 		window: o.Window,
 		done:   make(chan struct{}),
+		ended:  make(chan struct{}),
 		peer: link.Peer{
 			Addr:      Addr(name),
 			LocalAddr: Addr(name),
@@ -66,8 +69,7 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 	s.mu.Lock()
 	s.acceptor = a
 	s.terms = a.Terms()
-	closed := s.isClosed
-	reason := s.refusal
+	closed, reason := s.isClosed, s.reason
 	s.mu.Unlock()
 	if closed {
 		a.Closed(reason) // the server closed it before it knew us
@@ -104,24 +106,24 @@ func (s *session) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
 }
 
 // Drain implements [link.Session].
-func (s *session) Drain() { s.refuse(errors.New("the server is going away")) }
-
-func (s *session) refuse(reason error) {
+func (s *session) Drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.refusal == nil {
-		s.refusal = reason
+	if !s.isDone {
+		s.isDone = true
 		close(s.done)
 	}
 }
 
 // Close implements [link.Session].
 func (s *session) Close(reason error) error {
-	s.refuse(reason)
+	s.Drain()
 	s.mu.Lock()
-	first := !s.isClosed
-	s.isClosed = true
-	a := s.acceptor
+	first, a := !s.isClosed, s.acceptor
+	if first {
+		s.isClosed, s.reason = true, reason
+		close(s.ended)
+	}
 	s.mu.Unlock()
 	if first && a != nil {
 		a.Closed(reason)
@@ -131,6 +133,9 @@ func (s *session) Close(reason error) error {
 
 // Done implements [link.Session].
 func (s *session) Done() <-chan struct{} { return s.done }
+
+// Ended implements [link.Session].
+func (s *session) Ended() <-chan struct{} { return s.ended }
 
 // Peer implements [link.Session].
 func (s *session) Peer() *link.Peer { return &s.peer }
@@ -147,4 +152,5 @@ func (s *serverSide) Open(context.Context, *link.Open) (link.Stream, error) { re
 func (s *serverSide) Drain()                   { (*session)(s).Drain() }
 func (s *serverSide) Close(reason error) error { return (*session)(s).Close(reason) }
 func (s *serverSide) Done() <-chan struct{}    { return s.done }
+func (s *serverSide) Ended() <-chan struct{}   { return s.ended }
 func (s *serverSide) Peer() *link.Peer         { return &s.peer }

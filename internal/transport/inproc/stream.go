@@ -14,6 +14,7 @@ type pipe struct {
 
 	mu     sync.Mutex
 	reason error // why it was aborted
+	ended  bool  // the callee has sent its End
 }
 
 // An end is the stream as one side sees it.
@@ -36,6 +37,11 @@ func newPipe(up, down int) *pipe {
 
 // Send implements [link.Stream].
 func (e *end) Send(f *link.Frame) error {
+	if f.End != nil {
+		e.pipe.mu.Lock()
+		e.pipe.ended = true
+		e.pipe.mu.Unlock()
+	}
 	if err := e.out.send(f, e.waiter); err != nil {
 		return err
 	}
@@ -52,18 +58,18 @@ func (e *end) Recv(f *link.Frame) error { return e.in.recv(f, e.waiter) }
 func (e *end) Abort(reason error) {
 	p := e.pipe
 	p.mu.Lock()
-	if p.reason != nil {
+	if p.reason != nil || p.ended && e == &p.callee {
 		p.mu.Unlock()
 		return
 	}
 	p.reason = reason
 	caller, callee := p.caller.onAbort, p.callee.onAbort
 	p.mu.Unlock()
-	p.up.end(reason, reason)
-	p.down.end(reason, reason)
 	if callee != nil {
 		callee(reason)
 	}
+	p.up.end(reason, reason)
+	p.down.end(reason, reason)
 	if caller != nil {
 		caller(reason)
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -298,5 +299,55 @@ func afterEnd(b *bed) {
 	}
 	if r := b.caller.recv(); r.err != nil || r.End == nil {
 		b.Errorf("the caller receives %+v, want the end", r)
+	}
+}
+
+// foreign is a codec that copies nothing by itself.
+type foreign struct {
+	link.Codec
+	decoding chan struct{} // closed when Decode begins, which then waits
+	decode   chan struct{} // until this is closed
+}
+
+func (f *foreign) Copy(dst, src any) (int, bool, error) { return 0, false, nil }
+func (f *foreign) Copies(any) bool                      { return false }
+func (f *foreign) New(any) any                          { return nil }
+func (f *foreign) Move(dst, src any) bool               { return false }
+
+func (f *foreign) Decode(data mem.BufferSlice, v any) error {
+	close(f.decoding)
+	<-f.decode
+	return f.Codec.Decode(data, v)
+}
+
+// ownCodec: code of one side's user never runs on the other side.
+func ownCodec(b *bed) {
+	for _, parked := range []bool{true, false} {
+		for _, s := range b.both() {
+			c := &foreign{b.suite.Codec, make(chan struct{}), make(chan struct{})}
+			got := new(wrapperspb.StringValue)
+			receive := func() {
+				f := &link.Frame{Sink: link.Sink{Dst: got, Codec: c, Limit: 100}}
+				if err := s[1].Recv(f); err != nil || !f.Got {
+					b.Errorf("received %+v, %v", f, err)
+				}
+			}
+			var done <-chan struct{}
+			if parked {
+				done = s[1].start(receive)
+				settle()
+			}
+			// Send returns, whatever decoding does.
+			s[0].must(&link.Frame{Msg: link.Live(wrapperspb.String("hello"), c), HasMsg: true})
+			if !parked {
+				done = s[1].start(receive)
+			}
+			<-c.decoding
+			close(c.decode)
+			<-done
+			if got.Value != "hello" {
+				b.Errorf("%q arrived", got.Value)
+			}
+		}
 	}
 }

@@ -70,7 +70,6 @@ func needNoCredit(b *bed) {
 	b.caller.must(b.message('a', 2*b.suite.Window))
 	b.caller.must(&link.Frame{EndSend: true})
 	b.callee.must(b.message('a', 2*b.suite.Window))
-	b.callee.must(&link.Frame{Header: metadata.MD{}})
 	b.callee.must(&link.Frame{End: &link.End{}})
 }
 
@@ -115,6 +114,108 @@ func endReleasesSender(b *bed) {
 	<-done
 	if *err != link.ErrEnded {
 		b.Errorf("Send returns %v, want ErrEnded", *err)
+	}
+}
+
+func ownEndReleasesSender(b *bed) {
+	_, err, done := b.callee.fill()
+	b.callee.must(&link.Frame{End: &link.End{}})
+	<-done
+	if *err != link.ErrEnded {
+		b.Errorf("Send returns %v, want ErrEnded", *err)
+	}
+	if err := b.callee.send(b.message('a', 1)); err != link.ErrEnded {
+		b.Errorf("a later Send returns %v, want ErrEnded", err)
+	}
+	for {
+		r := b.caller.recv()
+		if r.err != nil {
+			b.Fatal(r.err)
+		}
+		if r.End != nil {
+			return
+		}
+	}
+}
+
+func framesFromAnywhere(b *bed) {
+	sent, err, done := b.callee.fill()
+	b.callee.must(&link.Frame{Header: metadata.MD{"k": {"v"}}})
+	header := false
+	for received := int64(0); received < sent.Load() || !over(done); {
+		r := b.caller.recv()
+		if r.err != nil {
+			b.Fatal(r.err)
+		}
+		header = header || r.Header != nil
+		received++
+	}
+	<-done
+	if *err != nil || !header {
+		b.Errorf("Send returns %v; a header arrived: %t", *err, header)
+	}
+}
+
+func calleeLearnsFirst(b *bed) {
+	for _, waiting := range []string{"Recv", "Send"} {
+		b := b.again()
+		var told atomic.Bool
+		b.callee.OnAbort(func(error) {
+			runtime.Gosched()
+			told.Store(true)
+		})
+		done := b.callee.start(func() {
+			for err := error(nil); err == nil; {
+				if waiting == "Recv" {
+					err = b.callee.receive().err
+				} else {
+					err = b.callee.Send(b.message('m', 1000))
+				}
+			}
+			if !told.Load() {
+				b.Errorf("%s returned before OnAbort was called", waiting)
+			}
+		})
+		settle()
+		b.caller.Abort(context.Canceled)
+		<-done
+	}
+}
+
+func callerLearnsLast(b *bed) {
+	for aborts := range 2 {
+		b := b.again()
+		b.callee.must(b.message('a', 5))
+		settle()
+		done := make(chan struct{})
+		b.caller.OnAbort(func(error) {
+			defer close(done)
+			// Nothing here has to wait, and a task could not.
+			if r := b.caller.receive(); r.err != nil || len(r.bytes) != 5 {
+				b.Errorf("received %+v, want what had arrived", r)
+			}
+			if r := b.caller.receive(); !errors.Is(r.err, context.Canceled) {
+				b.Errorf("received %+v, want the reason", r)
+			}
+		})
+		b.both()[aborts][0].Abort(context.Canceled)
+		<-done
+	}
+}
+
+func noAbortAfterEnd(b *bed) {
+	b.callee.OnAbort(func(reason error) { b.Errorf("the callee is told of an abort: %v", reason) })
+	b.callee.must(b.message('a', 5))
+	b.callee.must(&link.Frame{End: &link.End{}})
+	b.callee.Abort(context.Canceled)
+	b.callee.Abort(context.Canceled)
+	settle()
+	r := b.caller.wants('a', 5)
+	if r.End == nil {
+		r = b.caller.recv()
+	}
+	if r.err != nil || r.End == nil {
+		b.Errorf("the caller receives %+v, want the end", r)
 	}
 }
 
@@ -189,10 +290,15 @@ func abortAnyMoment(b *bed) {
 	for seed := range uint64(20) {
 		b := b.again()
 		r := rand.New(rand.NewPCG(seed, 0))
+		now := make(chan struct{})
+		when := r.IntN(100)
 		var all []<-chan struct{}
-		for _, s := range b.both() {
+		for side, s := range b.both() {
 			all = append(all, s[0].start(func() {
 				for i := 0; ; i++ {
+					if side == 0 && i == when {
+						close(now)
+					}
 					if err := s[0].Send(b.message(byte(i), 1+i*37%5000)); err != nil {
 						if !errors.Is(err, context.Canceled) {
 							b.Errorf("Send: %v", err)
@@ -215,17 +321,10 @@ func abortAnyMoment(b *bed) {
 				}
 			}))
 		}
-		b.pass(r)
+		<-now
 		b.both()[r.IntN(2)][0].Abort(context.Canceled)
 		for _, done := range all {
 			<-done
 		}
-	}
-}
-
-// pass lets a random amount of work happen.
-func (b *bed) pass(r *rand.Rand) {
-	for range r.IntN(200) {
-		runtime.Gosched()
 	}
 }

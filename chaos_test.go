@@ -1,0 +1,808 @@
+package nearcall_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/hostile"
+)
+
+// TestChaos makes random calls of all kinds from several goroutines, while
+// they are cancelled, while handlers fail and panic, and while servers stop,
+// sessions break and connections close. Every call has to end with the answer
+// to its own request, or with an error that something done to it explains; in
+// the end no handler runs and no goroutine is left.
+//
+// It takes about 3 s. NEARCALL_SOAK makes it take as long as one likes:
+//
+//	NEARCALL_SOAK=10m go test -race -run TestChaos -timeout 0 .
+func TestChaos(t *testing.T) {
+	lasts := 3 * time.Second
+	if testing.Short() {
+		lasts = 500 * time.Millisecond
+	}
+	if s := os.Getenv("NEARCALL_SOAK"); s != "" {
+		var err error
+		if lasts, err = time.ParseDuration(s); err != nil {
+			t.Fatalf("NEARCALL_SOAK=%q: %v", s, err)
+		}
+	}
+	scenarios := []scenario{
+		{name: "inproc"},
+		{name: "inproc, inline and limited", opts: []nearcall.ServerOption{nearcall.InlineHandlers(), nearcall.MaxConcurrentStreams(3)}},
+		{name: "inproc, storm", storm: true, worker: true, opts: []nearcall.ServerOption{nearcall.WorkerHandlers(), nearcall.MaxConcurrentStreams(6)}},
+		{name: "inproc, closing", storm: true, closing: true},
+		{name: "hostile", worker: true, hostile: &hostile.Options{Delay: 20 * time.Microsecond}},
+		{name: "hostile, storm", storm: true, worker: true, hostile: &hostile.Options{Delay: 20 * time.Microsecond, HangUp: 0.0005, Window: 2000, MaxFragment: 500}},
+	}
+	for _, s := range scenarios {
+		t.Run(s.name, func(t *testing.T) { s.run(t, lasts/time.Duration(len(scenarios))) })
+	}
+}
+
+// A scenario is where calls are made and what is done to them.
+type scenario struct {
+	name    string
+	hostile *hostile.Options // nil for inproc
+	opts    []nearcall.ServerOption
+	worker  bool // no handler runs on its caller's goroutine
+	storm   bool // servers are stopped and started again
+	closing bool // connections are closed, too
+}
+
+const (
+	callers = 8
+	maxRecv = 64 << 10 // what the server takes, in bytes
+)
+
+func (s scenario) run(t *testing.T, lasts time.Duration) {
+	before := len(leak.Find())
+	c := &chaos{scenario: s, t: t, over: make(chan struct{}), seed: rand.Uint64()}
+	t.Logf("seed %d", c.seed)
+	c.up()
+	c.dial()
+	var all, upset sync.WaitGroup
+	for i := range uint64(callers) {
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(c.seed, i))
+			for !c.isOver() {
+				c.call(r)
+			}
+		})
+	}
+	if s.storm {
+		upset.Go(c.storm)
+	}
+	time.AfterFunc(lasts, c.end)
+	within(t, lasts+time.Minute, "the calls end", func() { upset.Wait(); all.Wait() })
+	_ = c.conn.Load().Close()
+	within(t, time.Minute, "the server stops", func() { c.down(c.server.Stop) })
+	c.report()
+	eventually(t, "all handlers return", func() bool { return c.handlers.Load() == 0 })
+	eventually(t, "all goroutines end", func() bool { return len(leak.Find()) <= before })
+}
+
+// within fails the test, with all stacks, when f takes longer than patience.
+func within(t *testing.T, patience time.Duration, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		f()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatalf("in %v it did not come about that %s:\n\n%s", patience, what, strings.Join(leak.Find(), "\n\n"))
+	}
+}
+
+// eventually fails the test when f does not become true.
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for begin := time.Now(); !f(); <-tick.C {
+		if time.Since(begin) > 10*time.Second {
+			t.Fatalf("it did not come about that %s:\n\n%s", what, strings.Join(leak.Find(), "\n\n"))
+		}
+	}
+}
+
+// chaos is a scenario that runs.
+type chaos struct {
+	scenario
+	t    *testing.T
+	seed uint64
+	over chan struct{}
+	once sync.Once
+
+	server *nearcall.Server // of whoever starts and stops it
+	served chan error
+	lis    atomic.Pointer[hostile.Listener]
+	conn   atomic.Pointer[nearcall.ClientConn]
+
+	cancels  sync.Map     // by tag, for handlers that cancel their callers
+	handlers atomic.Int64 // that run
+	failures atomic.Int64
+
+	mu    sync.Mutex
+	codes map[codes.Code]int
+}
+
+func (c *chaos) isOver() bool {
+	select {
+	case <-c.over:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *chaos) end() { c.once.Do(func() { close(c.over) }) }
+
+// errorf reports a failure. Few say as much as many.
+func (c *chaos) errorf(format string, args ...any) {
+	if c.failures.Add(1) <= 5 {
+		c.t.Errorf(format, args...)
+	} else {
+		c.end()
+	}
+}
+
+func (c *chaos) report() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var line []string
+	for _, code := range slices.Sorted(maps.Keys(c.codes)) {
+		line = append(line, fmt.Sprintf("%d %v", c.codes[code], code))
+	}
+	c.t.Logf("calls: %s", strings.Join(line, ", "))
+	if c.codes[codes.OK] == 0 {
+		c.t.Error("not one call succeeded")
+	}
+}
+
+// up starts a server.
+func (c *chaos) up() {
+	opts := append([]nearcall.ServerOption{
+		nearcall.MaxRecvMsgSize(maxRecv),
+		nearcall.ChainUnaryInterceptor(c.unaryGuard), nearcall.ChainStreamInterceptor(c.streamGuard),
+	}, c.opts...)
+	c.server = nearcall.NewServer(opts...)
+	testpb.RegisterTestServiceServer(c.server, &chaosService{chaos: c})
+	server, served := c.server, make(chan error, 1)
+	c.served = served
+	if c.hostile == nil {
+		lis, err := nearcall.Listen("inproc:chaos")
+		if err != nil {
+			c.t.Error(err)
+			served <- err
+			return
+		}
+		go func() { served <- server.Serve(lis) }()
+		return
+	}
+	o := *c.hostile
+	o.Seed = rand.Uint64()
+	lis := hostile.Listen("chaos", o)
+	go func() { served <- server.Serve(lis) }()
+	c.lis.Store(lis)
+}
+
+// down stops the server.
+func (c *chaos) down(stop func()) {
+	stop()
+	if err := <-c.served; err != nil && !errors.Is(err, grpc.ErrServerStopped) { // before Serve began
+		c.errorf("Serve: %v", err)
+	}
+}
+
+// Dial implements [link.Dialer]: of the listener that is there now.
+func (c *chaos) Dial(ctx context.Context) (link.Session, error) {
+	return c.lis.Load().Dialer().Dial(ctx)
+}
+
+// dial makes the connection that calls are made by.
+func (c *chaos) dial() {
+	opts := []nearcall.DialOption{nearcall.WithConnectParams(grpc.ConnectParams{
+		Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.2, MaxDelay: 5 * time.Millisecond},
+	})}
+	if c.hostile != nil {
+		opts = append(opts, hook.Dialer(c).(nearcall.DialOption))
+	}
+	conn, err := nearcall.NewClient("inproc:chaos", opts...)
+	if err != nil {
+		c.t.Error(err)
+		return
+	}
+	if old := c.conn.Swap(conn); old != nil {
+		_ = old.Close()
+	}
+}
+
+// storm stops and starts servers, and closes connections, until it is over.
+func (c *chaos) storm() {
+	r := rand.New(rand.NewPCG(c.seed, 1000))
+	for {
+		select {
+		case <-c.over:
+			return
+		case <-time.After(time.Duration(r.IntN(30)) * time.Millisecond):
+		}
+		s := c.server
+		stop := s.Stop
+		switch r.IntN(4) {
+		case 0:
+			stop = s.GracefulStop
+		case 1:
+			stop = func() {
+				hurry := time.AfterFunc(time.Duration(r.IntN(1000))*time.Microsecond, s.Stop)
+				s.GracefulStop()
+				hurry.Stop()
+			}
+		case 2:
+			if c.closing {
+				c.dial()
+				continue
+			}
+		}
+		c.down(stop)
+		c.up()
+	}
+}
+
+// What a caller does to its call.
+const (
+	nothing     = iota
+	doCancel    // it cancels after a while
+	doDeadline  // it has a short deadline
+	doCancelled // it is cancelled from the start
+	doLeave     // it leaves in the middle of a stream
+	ends
+)
+
+// What a handler does to its call.
+const (
+	answer   = iota
+	doNap    // it takes its time
+	doDerive // it derives contexts
+	doKill   // it cancels its caller
+	doFail   // it returns an error
+	doPanic  // it panics
+	doGoexit // it exits
+	doWait   // it waits for the end of its context
+	doStray  // it leaves a goroutine behind that goes on with its stream
+	acts
+)
+
+// A plan is one call.
+type plan struct {
+	kind     int // unary, or which kind of stream
+	tag      uint64
+	end, act int
+	at       int   // the message at which either happens
+	sizes    []int // of the messages, in bytes
+	ready    bool  // wait for a connection
+	after    time.Duration
+}
+
+const (
+	unaryKind = iota
+	outputKind
+	inputKind
+	duplexKind
+	halfKind
+	kinds
+)
+
+func (c *chaos) plan(r *rand.Rand) *plan {
+	p := &plan{
+		kind: r.IntN(kinds), tag: r.Uint64(), ready: r.IntN(2) == 0,
+		after: time.Duration(r.IntN(1500)) * time.Microsecond,
+	}
+	if r.IntN(3) == 0 {
+		p.end = r.IntN(ends)
+	}
+	if r.IntN(2) == 0 {
+		p.act = r.IntN(acts)
+	}
+	n := 1
+	if p.kind != unaryKind {
+		n = 1 + r.IntN(20)
+	}
+	for range n {
+		size := header + r.IntN(100)
+		if r.IntN(10) == 0 {
+			size += r.IntN(10_000)
+		}
+		p.sizes = append(p.sizes, size)
+	}
+	if p.kind == unaryKind && r.IntN(50) == 0 {
+		p.sizes[0] = maxRecv + 1
+	}
+	p.at = r.IntN(n)
+	if p.act == doGoexit && !c.worker {
+		p.act = answer // it would end the caller's goroutine
+	}
+	if p.act == doWait && p.end != doCancelled {
+		p.end = doCancel + r.IntN(2) // or else nothing would end it
+	}
+	return p
+}
+
+func (p *plan) String() string {
+	return fmt.Sprintf("call %x of kind %d: its caller does %d, its handler %d, at message %d of %d", p.tag, p.kind, p.end, p.act, p.at, len(p.sizes))
+}
+
+// allowed are the codes that the plan explains.
+func (p *plan) allowed(s *scenario) []codes.Code {
+	var a []codes.Code
+	switch {
+	case p.sizes[0] > maxRecv:
+		a = append(a, codes.ResourceExhausted)
+	case p.act == doFail:
+		a = append(a, codes.FailedPrecondition)
+	case p.act == doPanic, p.act == doGoexit:
+		a = append(a, codes.Internal)
+	case p.act == doKill:
+		a = append(a, codes.OK, codes.Canceled)
+	case p.act != doWait:
+		a = append(a, codes.OK)
+	}
+	switch p.end {
+	case doCancelled, doCancel, doLeave:
+		a = append(a, codes.Canceled)
+	case doDeadline:
+		a = append(a, codes.DeadlineExceeded)
+	}
+	if s.storm {
+		a = append(a, codes.Unavailable)
+	}
+	if s.closing {
+		a = append(a, codes.Canceled)
+	}
+	return a
+}
+
+// call makes one call and accounts for its end.
+func (c *chaos) call(r *rand.Rand) {
+	p := c.plan(r)
+	ctx, cancel := context.Background(), context.CancelFunc(func() {})
+	if p.end != nothing || p.act == doKill || r.IntN(2) == 0 {
+		ctx, cancel = context.WithCancel(ctx)
+	}
+	defer cancel()
+	switch p.end {
+	case doCancelled:
+		cancel()
+	case doCancel:
+		defer time.AfterFunc(p.after, cancel).Stop()
+	case doDeadline:
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeout(ctx, p.after)
+		defer stop()
+	}
+	c.cancels.Store(p.tag, cancel)
+	defer c.cancels.Delete(p.tag)
+	ctx = metadata.AppendToOutgoingContext(ctx,
+		"tag", strconv.FormatUint(p.tag, 16), "act", strconv.Itoa(p.act), "at", strconv.Itoa(p.at))
+
+	var trailer metadata.MD
+	var finished atomic.Int32
+	opts := []grpc.CallOption{grpc.WaitForReady(p.ready), grpc.Trailer(&trailer), grpc.OnFinish(func(error) { finished.Add(1) })}
+	client := testpb.NewTestServiceClient(c.conn.Load())
+	var err error
+	switch p.kind {
+	case unaryKind:
+		err = p.unary(ctx, client, opts)
+	case outputKind:
+		err = p.output(ctx, cancel, client, opts)
+	case inputKind:
+		err = p.input(ctx, cancel, client, opts)
+	default:
+		err = p.both(ctx, cancel, client, opts)
+	}
+	code := status.Code(err)
+	c.mu.Lock()
+	if c.codes == nil {
+		c.codes = make(map[codes.Code]int)
+	}
+	c.codes[code]++
+	c.mu.Unlock()
+	switch {
+	case !slices.Contains(p.allowed(&c.scenario), code):
+		c.errorf("%v: got %v, want one of %v", p, err, p.allowed(&c.scenario))
+	case code == codes.FailedPrecondition && !strings.Contains(err.Error(), tagText(p.tag)):
+		c.errorf("%v: got the error of another call: %v", p, err)
+	case p.end == nothing && p.act != doKill && (code == codes.OK || code == codes.FailedPrecondition):
+		// Where the call was cancelled, its end may have been told before it came.
+		if got := fmt.Sprint(trailer["tag"]); got != "["+tagText(p.tag)+"]" {
+			c.errorf("%v: ended with %v and the trailer %s", p, err, got)
+		}
+	}
+	if p.end == nothing && p.act != doKill && finished.Load() != 1 {
+		c.errorf("%v: OnFinish was called %d times", p, finished.Load())
+	}
+}
+
+func tagText(tag uint64) string { return strconv.FormatUint(tag, 16) }
+
+// header is the length of what each message begins with: the tag of its call
+// and its number.
+const header = 12
+
+// Directions.
+const (
+	request = 1
+	reply   = 2
+)
+
+// message returns the contents of message i of a call, which no other has.
+func message(tag uint64, i, size int, direction byte) *testpb.Payload {
+	b := make([]byte, size)
+	binary.LittleEndian.PutUint64(b, tag)
+	binary.LittleEndian.PutUint32(b[8:], uint32(i))
+	for k := header; k < size; k++ {
+		b[k] = byte(k)*direction + byte(tag) + byte(i)
+	}
+	return &testpb.Payload{Body: b}
+}
+
+// check says what is wrong with a message.
+func check(p *testpb.Payload, tag uint64, i, size int, direction byte) error {
+	if n := len(p.GetBody()); n != size {
+		return fmt.Errorf("message %d of call %x has %d bytes, want %d", i, tag, n, size)
+	}
+	if want := message(tag, i, size, direction); string(p.Body) != string(want.Body) {
+		return fmt.Errorf("message %d of call %x is %x, want %x", i, tag, p.Body[:header], want.Body[:header])
+	}
+	return nil
+}
+
+// scribble writes over a message, as its owner may.
+func scribble(p *testpb.Payload) { clear(p.GetBody()) }
+
+func (p *plan) unary(ctx context.Context, client testpb.TestServiceClient, opts []grpc.CallOption) error {
+	in := &testpb.SimpleRequest{Payload: message(p.tag, 0, p.sizes[0], request)}
+	out, err := client.UnaryCall(ctx, in, opts...)
+	scribble(in.Payload)
+	if err == nil {
+		err = wrong(check(out.Payload, p.tag, 0, p.sizes[0], reply))
+		scribble(out.Payload)
+	}
+	return err
+}
+
+// wrong gives err a code that no plan allows.
+func wrong(err error) error {
+	if err == nil {
+		return nil
+	}
+	return status.Error(codes.DataLoss, err.Error())
+}
+
+func (p *plan) output(ctx context.Context, cancel func(), client testpb.TestServiceClient, opts []grpc.CallOption) error {
+	in := &testpb.StreamingOutputCallRequest{Payload: message(p.tag, 0, p.sizes[0], request)}
+	for _, size := range p.sizes {
+		in.ResponseParameters = append(in.ResponseParameters, &testpb.ResponseParameters{Size: int32(size)})
+	}
+	s, err := client.StreamingOutputCall(ctx, in, opts...)
+	if err != nil {
+		return err
+	}
+	scribble(in.Payload)
+	return p.receive(cancel, s.Recv)
+}
+
+// receive takes all replies.
+func (p *plan) receive(cancel func(), recv func() (*testpb.StreamingOutputCallResponse, error)) error {
+	for i := 0; ; i++ {
+		if p.end == doLeave && i == p.at {
+			cancel()
+		}
+		m, err := recv()
+		if err == io.EOF {
+			if i != len(p.sizes) {
+				return wrong(fmt.Errorf("%d replies of %d came", i, len(p.sizes)))
+			}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if i == len(p.sizes) {
+			return wrong(fmt.Errorf("more than %d replies came", i))
+		}
+		if err := check(m.Payload, p.tag, i, p.sizes[i], reply); err != nil {
+			return wrong(err)
+		}
+		scribble(m.Payload)
+	}
+}
+
+func (p *plan) input(ctx context.Context, cancel func(), client testpb.TestServiceClient, opts []grpc.CallOption) error {
+	s, err := client.StreamingInputCall(ctx, opts...)
+	if err != nil {
+		return err
+	}
+	sum := uint32(0)
+	for i, size := range p.sizes {
+		if p.end == doLeave && i == p.at {
+			cancel()
+		}
+		m := message(p.tag, i, size, request)
+		sum = crc32.Update(sum, crc32.IEEETable, m.Body)
+		if err := s.Send(&testpb.StreamingInputCallRequest{Payload: m}); err != nil {
+			break
+		}
+		scribble(m)
+	}
+	out, err := s.CloseAndRecv()
+	if err == nil && uint32(out.AggregatedPayloadSize) != sum {
+		err = wrong(fmt.Errorf("the sum is %x, want %x", uint32(out.AggregatedPayloadSize), sum))
+	}
+	return err
+}
+
+func (p *plan) both(ctx context.Context, cancel func(), client testpb.TestServiceClient, opts []grpc.CallOption) error {
+	open := client.FullDuplexCall
+	if p.kind == halfKind {
+		open = client.HalfDuplexCall
+	}
+	s, err := open(ctx, opts...)
+	if err != nil {
+		return err
+	}
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		for i, size := range p.sizes {
+			m := message(p.tag, i, size, request)
+			if err := s.Send(&testpb.StreamingOutputCallRequest{Payload: m}); err != nil {
+				return
+			}
+			scribble(m)
+		}
+		_ = s.CloseSend()
+	})
+	err = p.receive(cancel, s.Recv)
+	cancel() // should the handler have ended first
+	sender.Wait()
+	return err
+}
+
+// The handlers' side.
+
+func (c *chaos) unaryGuard(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
+	c.handlers.Add(1)
+	defer c.handlers.Add(-1)
+	defer guard(&err)
+	return next(ctx, req)
+}
+
+func (c *chaos) streamGuard(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
+	c.handlers.Add(1)
+	defer c.handlers.Add(-1)
+	defer guard(&err)
+	return next(srv, ss)
+}
+
+// guard turns a panic into an error.
+func guard(err *error) {
+	if r := recover(); r != nil {
+		*err = status.Errorf(codes.Internal, "panic: %v", r)
+	}
+}
+
+// chaosService does what the plans of its calls say.
+type chaosService struct {
+	testpb.UnimplementedTestServiceServer
+	chaos *chaos
+}
+
+// An actor is a handler's part of a plan.
+type actor struct {
+	chaos   *chaos
+	ctx     context.Context
+	tag     uint64
+	act, at int
+}
+
+func (s *chaosService) actor(ctx context.Context, setTrailer func(metadata.MD)) *actor {
+	a := &actor{chaos: s.chaos, ctx: ctx}
+	get := func(key string) string {
+		if v := metadata.ValueFromIncomingContext(ctx, key); len(v) == 1 {
+			return v[0]
+		}
+		s.chaos.errorf("the metadata of a call arrived without its %s", key)
+		return "0"
+	}
+	a.tag, _ = strconv.ParseUint(get("tag"), 16, 64)
+	a.act, _ = strconv.Atoi(get("act"))
+	a.at, _ = strconv.Atoi(get("at"))
+	setTrailer(metadata.Pairs("tag", tagText(a.tag)))
+	return a
+}
+
+// check ends the run when a request is not what its call sent.
+func (a *actor) check(p *testpb.Payload, i int) {
+	if err := check(p, a.tag, i, len(p.GetBody()), request); err != nil {
+		a.chaos.errorf("a handler received: %v", err)
+	}
+}
+
+// do does what the plan has for message i.
+func (a *actor) do(i int) error {
+	if i != a.at {
+		return nil
+	}
+	switch a.act {
+	case doNap:
+		select {
+		case <-time.After(time.Duration(a.tag % 300_000)):
+		case <-a.ctx.Done():
+		}
+	case doDerive:
+		ctx, cancel := context.WithTimeout(a.ctx, time.Hour)
+		defer cancel()
+		stop := context.AfterFunc(ctx, func() {})
+		inner, give := context.WithCancelCause(ctx)
+		give(io.EOF)
+		<-inner.Done()
+		stop()
+	case doKill:
+		if cancel, ok := a.chaos.cancels.Load(a.tag); ok {
+			cancel.(context.CancelFunc)()
+		}
+	case doFail:
+		return status.Error(codes.FailedPrecondition, tagText(a.tag))
+	case doPanic:
+		panic(tagText(a.tag))
+	case doGoexit:
+		runtime.Goexit()
+	case doWait:
+		<-a.ctx.Done()
+		return a.ctx.Err()
+	}
+	return nil
+}
+
+// stray leaves a goroutine behind that goes on once the handler has returned,
+// which the handler says by calling returned.
+func (a *actor) stray(goOn func()) (returned func()) {
+	if a.act != doStray {
+		return func() {}
+	}
+	end := make(chan struct{})
+	go func() {
+		<-end
+		<-a.ctx.Done()
+		goOn()
+	}()
+	return func() { close(end) }
+}
+
+func (s *chaosService) UnaryCall(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+	a := s.actor(ctx, func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) })
+	defer a.stray(func() { _ = grpc.SendHeader(ctx, metadata.Pairs("late", "1")) })()
+	a.check(in.Payload, 0)
+	if err := a.do(0); err != nil {
+		return nil, err
+	}
+	a.check(in.Payload, 0) // it is the handler's, whatever its caller does
+	out := message(a.tag, 0, len(in.Payload.Body), reply)
+	scribble(in.Payload)
+	return &testpb.SimpleResponse{Payload: out}, nil
+}
+
+func (s *chaosService) StreamingOutputCall(in *testpb.StreamingOutputCallRequest, ss grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
+	a := s.actor(ss.Context(), ss.SetTrailer)
+	defer a.stray(func() { _ = ss.SendMsg(&testpb.StreamingOutputCallResponse{}) })()
+	for i, p := range in.ResponseParameters {
+		if err := a.do(i); err != nil {
+			return err
+		}
+		m := message(a.tag, i, int(p.Size), reply)
+		if err := ss.Send(&testpb.StreamingOutputCallResponse{Payload: m}); err != nil {
+			return err
+		}
+		scribble(m)
+	}
+	a.check(in.Payload, 0)
+	return nil
+}
+
+func (s *chaosService) StreamingInputCall(ss grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]) error {
+	a := s.actor(ss.Context(), ss.SetTrailer)
+	defer a.stray(func() { _, _ = ss.Recv() })()
+	sum := uint32(0)
+	for i := 0; ; i++ {
+		m, err := ss.Recv()
+		if err == io.EOF {
+			return ss.SendAndClose(&testpb.StreamingInputCallResponse{AggregatedPayloadSize: int32(sum)})
+		}
+		if err != nil {
+			return err
+		}
+		a.check(m.Payload, i)
+		sum = crc32.Update(sum, crc32.IEEETable, m.Payload.Body)
+		if err := a.do(i); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *chaosService) FullDuplexCall(ss grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+	return s.echo(ss, true)
+}
+
+func (s *chaosService) HalfDuplexCall(ss grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+	return s.echo(ss, false)
+}
+
+// echo answers each message, at once or in the end.
+func (s *chaosService) echo(ss grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse], atOnce bool) error {
+	a := s.actor(ss.Context(), ss.SetTrailer)
+	defer a.stray(func() { _, _ = ss.Recv() })()
+	var sizes []int
+	answer := func(i int) error {
+		m := message(a.tag, i, sizes[i], reply)
+		err := ss.Send(&testpb.StreamingOutputCallResponse{Payload: m})
+		scribble(m)
+		return err
+	}
+	for i := 0; ; i++ {
+		m, err := ss.Recv()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		a.check(m.Payload, i)
+		sizes = append(sizes, len(m.Payload.Body))
+		if err := a.do(i); err != nil {
+			return err
+		}
+		if atOnce {
+			if err := answer(i); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range sizes {
+		if atOnce {
+			break
+		}
+		if err := answer(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,298 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/experimental"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/codec"
+)
+
+// tagged is a codec of three generations at once.
+type tagged struct{ name string }
+
+func (c tagged) Name() string                { return c.name }
+func (c tagged) String() string              { return c.name }
+func (tagged) Marshal(v any) ([]byte, error) { return v.(*message).Value, nil }
+func (tagged) Unmarshal(data []byte, v any) error {
+	v.(*message).Value = append([]byte(nil), data...)
+	return nil
+}
+
+// taggedV2 is the same for encoding.CodecV2.
+type taggedV2 struct{ name string }
+
+func (c taggedV2) Name() string { return c.name }
+func (taggedV2) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(v.(*message).Value)}, nil
+}
+func (taggedV2) Unmarshal(data mem.BufferSlice, v any) error {
+	v.(*message).Value = data.Materialize()
+	return nil
+}
+
+func init() { encoding.RegisterCodec(tagged{"tagged"}) }
+
+// settled are the options of grpc-go, by the name of their type, and what each
+// comes to: ok says whether it took, for those that are honoured; refused says
+// that the call fails.
+var settled = map[string]struct {
+	option  grpc.CallOption
+	ok      func(*callInfo) bool
+	refused codes.Code
+}{
+	"EmptyCallOption":             {grpc.EmptyCallOption{}, isDefault, 0},
+	"HeaderCallOption":            {grpc.Header(new(metadata.MD)), reporting, 0},
+	"TrailerCallOption":           {grpc.Trailer(new(metadata.MD)), reporting, 0},
+	"PeerCallOption":              {grpc.Peer(new(peer.Peer)), reporting, 0},
+	"OnFinishCallOption":          {grpc.OnFinish(func(error) {}), reporting, 0},
+	"FailFastCallOption":          {grpc.WaitForReady(true), func(ci *callInfo) bool { return ci.waitForReady }, 0},
+	"MaxRecvMsgSizeCallOption":    {grpc.MaxCallRecvMsgSize(7), func(ci *callInfo) bool { return ci.maxRecv == 7 && ci.maxSend == noLimit }, 0},
+	"MaxSendMsgSizeCallOption":    {grpc.MaxCallSendMsgSize(7), func(ci *callInfo) bool { return ci.maxSend == 7 && ci.maxRecv == defaultMaxRecv }, 0},
+	"AuthorityOverrideCallOption": {grpc.CallAuthority("a"), func(ci *callInfo) bool { return ci.authority == "a" }, 0},
+	"PerRPCCredsCallOption":       {grpc.PerRPCCredentials(card{}), func(ci *callInfo) bool { return ci.creds != nil }, 0},
+	"CompressorCallOption":        {grpc.UseCompressor("gzip"), func(ci *callInfo) bool { return ci.encoding == "gzip" }, 0},
+	"ContentSubtypeCallOption":    {grpc.CallContentSubtype("TAGGED"), func(ci *callInfo) bool { return ci.subtype == "tagged" && ci.codec == codec.WrapV1(tagged{"tagged"}) }, 0},
+	"ForceCodecCallOption":        {grpc.ForceCodec(tagged{"Forced"}), func(ci *callInfo) bool { return ci.subtype == "forced" && ci.codec == codec.WrapV1(tagged{"Forced"}) }, 0},
+	"ForceCodecV2CallOption":      {grpc.ForceCodecV2(taggedV2{"Forced"}), func(ci *callInfo) bool { return ci.subtype == "forced" && ci.codec == codec.WrapV2(taggedV2{"Forced"}) }, 0},
+	//lint:ignore SA1019 programs use it
+	"CustomCodecCallOption":           {grpc.CallCustomCodec(tagged{"Custom"}), func(ci *callInfo) bool { return ci.codec.Name() == "Custom" }, 0},
+	"MaxRetryRPCBufferSizeCallOption": {grpc.MaxRetryRPCBufferSize(7), isDefault, 0}, // nothing is kept for retries
+	"StaticMethodCallOption":          {grpc.StaticMethod(), isDefault, 0},
+	"acceptCompressorsCallOption":     {experimental.AcceptCompressors("gzip"), nil, codes.Internal},
+}
+
+func isDefault(ci *callInfo) bool {
+	return ci.maxRecv == defaultMaxRecv && ci.maxSend == noLimit && ci.codec == defaultCodec() &&
+		ci.subtype == "" && ci.encoding == "" && ci.authority == "" && ci.creds == nil && !ci.waitForReady && !ci.reports
+}
+
+func reporting(ci *callInfo) bool { return ci.reports }
+
+func TestEachCallOptionIsHonouredOrRefused(t *testing.T) {
+	for name, c := range settled {
+		if got := reflect.TypeOf(c.option).Name(); got != name {
+			t.Errorf("%s stands for a %s", name, got)
+		}
+		var ci callInfo
+		err := ci.apply([]grpc.CallOption{c.option}, &noConfig, defaultCodec())
+		switch {
+		case c.refused != codes.OK:
+			wantCode(t, err, c.refused)
+		case err != nil || !c.ok(&ci):
+			t.Errorf("%s: %v, %+v", name, err, ci)
+		}
+	}
+}
+
+// The options that grpc-go has are those of its types that have the method
+// before. A new one has to be honoured, or to be refused knowingly.
+func TestAllCallOptionsOfGRPCAreKnown(t *testing.T) {
+	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "google.golang.org/grpc").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "*.go"))
+	if err != nil || len(files) < 10 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	found := 0
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || fn.Recv == nil || fn.Name.Name != "before" {
+				continue
+			}
+			found++
+			typ := fn.Recv.List[0].Type
+			if star, ok := typ.(*ast.StarExpr); ok {
+				typ = star.X
+			}
+			if name := fmt.Sprint(typ); settled[name].option == nil {
+				t.Errorf("grpc-go has the call option %s, of which this test knows nothing", name)
+			}
+		}
+	}
+	if found != len(settled)-1 { // StaticMethodCallOption has EmptyCallOption's
+		t.Errorf("%d call options were found, %d are known", found, len(settled))
+	}
+}
+
+// An option's methods are its pointer's, too, so that grpc-go honours both.
+func TestPointersToCallOptionsAreHonouredOrRefused(t *testing.T) {
+	for name, option := range map[string]grpc.CallOption{
+		"limit":      &grpc.MaxRecvMsgSizeCallOption{MaxRecvMsgSize: 7},
+		"compressor": &grpc.CompressorCallOption{CompressorType: "gzip"},
+	} {
+		var ci callInfo
+		if err := ci.apply([]grpc.CallOption{option}, &noConfig, defaultCodec()); err == nil && isDefault(&ci) {
+			t.Errorf("%s: a pointer to it is dropped", name)
+		}
+	}
+}
+
+func TestForeignCallOptionsDoNothing(t *testing.T) {
+	type foreign struct{ grpc.EmptyCallOption }
+	var ci callInfo
+	err := ci.apply([]grpc.CallOption{foreign{}, &foreign{}}, &noConfig, defaultCodec())
+	if err != nil || !isDefault(&ci) {
+		t.Errorf("%v, %+v", err, ci)
+	}
+}
+
+func TestANilCallOptionIsNoPanic(t *testing.T) {
+	var ci callInfo
+	if err := ci.apply([]grpc.CallOption{nil}, &noConfig, defaultCodec()); err != nil {
+		wantCode(t, err, codes.Internal)
+	}
+}
+
+// In grpc-go no codec is the default codec.
+func TestANilCodecIsTheDefault(t *testing.T) {
+	defer func() {
+		if r := recover(); r != nil {
+			t.Errorf("panic: %v", r)
+		}
+	}()
+	var ci callInfo
+	if err := ci.apply([]grpc.CallOption{grpc.ForceCodecV2(nil)}, &noConfig, defaultCodec()); err != nil || !isDefault(&ci) {
+		t.Errorf("%v, %+v", err, ci)
+	}
+}
+
+// A codec of the first generation has no name that goes into a content-type.
+func TestACodecOfTheFirstGenerationNamesNoSubtype(t *testing.T) {
+	var ci callInfo
+	//lint:ignore SA1019 programs use it
+	if err := ci.apply([]grpc.CallOption{grpc.CallCustomCodec(tagged{"custom"})}, &noConfig, defaultCodec()); err != nil || ci.subtype != "" {
+		t.Errorf("%v, subtype %q, grpc-go has none", err, ci.subtype)
+	}
+}
+
+func TestTheLastOfSeveralCallOptionsCounts(t *testing.T) {
+	var ci callInfo
+	err := ci.apply([]grpc.CallOption{
+		grpc.MaxCallRecvMsgSize(1), grpc.MaxCallRecvMsgSize(2), grpc.WaitForReady(true), grpc.WaitForReady(false),
+		grpc.CallContentSubtype("tagged"), grpc.ForceCodec(tagged{"a"}), grpc.ForceCodec(tagged{"b"}),
+	}, &noConfig, defaultCodec())
+	if err != nil || ci.maxRecv != 2 || ci.waitForReady || ci.subtype != "tagged" || ci.codec.Name() != "b" {
+		t.Errorf("%v, %+v", err, ci)
+	}
+}
+
+func TestWhatIsNotInstalledIsRefused(t *testing.T) {
+	for _, option := range []grpc.CallOption{grpc.UseCompressor("nothing"), grpc.CallContentSubtype("nothing")} {
+		var ci callInfo
+		wantCode(t, ci.apply([]grpc.CallOption{option}, &noConfig, defaultCodec()), codes.Internal)
+	}
+	var ci callInfo
+	wantCode(t, ci.apply([]grpc.CallOption{grpc.UseCompressor(encoding.Identity)}, &noConfig, defaultCodec()), codes.OK)
+}
+
+func TestAServiceConfigAndCallOptionsTogether(t *testing.T) {
+	yes, five := true, 5
+	mc := &methodConfig{waitForReady: &yes, maxRequest: &five, maxResponse: &five}
+	var ci callInfo
+	if err := ci.apply(nil, mc, defaultCodec()); err != nil || !ci.waitForReady || ci.maxSend != 5 || ci.maxRecv != 5 {
+		t.Errorf("%v, %+v", err, ci)
+	}
+	ci = callInfo{}
+	err := ci.apply([]grpc.CallOption{grpc.WaitForReady(false), grpc.MaxCallSendMsgSize(9), grpc.MaxCallRecvMsgSize(3)}, mc, defaultCodec())
+	if err != nil || ci.waitForReady || ci.maxSend != 5 || ci.maxRecv != 3 {
+		t.Errorf("%v, %+v", err, ci)
+	}
+}
+
+// reports is what a call's options were told.
+type reports struct {
+	header, trailer metadata.MD
+	peer            peer.Peer
+	ends            []error
+}
+
+func (r *reports) options() []grpc.CallOption {
+	return []grpc.CallOption{grpc.Header(&r.header), grpc.Trailer(&r.trailer), grpc.Peer(&r.peer), grpc.OnFinish(func(err error) { r.ends = append(r.ends, err) })}
+}
+
+func TestCallOptionsAreToldHowTheCallWent(t *testing.T) {
+	no := status.Error(codes.NotFound, "no")
+	for name, c := range map[string]struct {
+		err     error
+		cc      func(*ClientConfig)
+		subtype string
+	}{
+		"one shot":         {nil, nil, ""},
+		"one shot, failed": {no, nil, ""},
+		"streamed":         {nil, func(c *ClientConfig) { c.Sessions = always{streamed{c.Sessions.(always).session}} }, ""},
+		"streamed, failed": {no, func(c *ClientConfig) { c.Sessions = always{streamed{c.Sessions.(always).session}} }, ""},
+	} {
+		b := start(t, handlers{unary: func(ctx context.Context, in *message) (*message, error) {
+			_ = grpc.SetHeader(ctx, metadata.Pairs("h", "1"))
+			_ = grpc.SetTrailer(ctx, metadata.Pairs("t", "2"))
+			return in, c.err
+		}}, nil, c.cc)
+		var r reports
+		_, err := b.call(t.Context(), r.options()...)
+		if status.Code(err) != status.Code(c.err) || len(r.ends) != 1 || !errors.Is(r.ends[0], err) {
+			t.Errorf("%s: %v, the end was told as %v", name, err, r.ends)
+		}
+		if got := show(r.header) + show(r.trailer); got != `map["content-type":["application/grpc"] "h":["1"]]map["t":["2"]]` {
+			t.Errorf("%s: header and trailer %s", name, got)
+		}
+		if r.peer.Addr == nil || r.peer.Addr.String() != "bed" || r.peer.AuthInfo == nil {
+			t.Errorf("%s: peer %v", name, r.peer)
+		}
+	}
+}
+
+func TestOnFinishIsCalledOnceForCallsThatNeverStart(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	b := start(t, handlers{}, nil, nil)
+	for name, c := range map[string]struct {
+		ctx    context.Context
+		option grpc.CallOption
+	}{
+		"refused option": {t.Context(), experimental.AcceptCompressors("gzip")},
+		"no codec":       {t.Context(), grpc.CallContentSubtype("nothing")},
+		"bad metadata":   {metadata.AppendToOutgoingContext(t.Context(), "k k", "v"), grpc.EmptyCallOption{}},
+		"cancelled":      {over, grpc.EmptyCallOption{}},
+		"credentials":    {t.Context(), grpc.PerRPCCredentials(card{err: errors.New("no")})},
+	} {
+		var r reports
+		_, err := b.call(c.ctx, append(r.options(), c.option)...)
+		if err == nil || len(r.ends) != 1 || r.ends[0] != err {
+			t.Errorf("%s: unary: %v, the end was told as %v", name, err, r.ends)
+		}
+		r = reports{}
+		_, err = b.NewStream(c.ctx, streamDesc, streamMethod, append(r.options(), c.option)...)
+		if err == nil || len(r.ends) != 1 || r.ends[0] != err {
+			t.Errorf("%s: stream: %v, the end was told as %v", name, err, r.ends)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package call
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// A trace is what interceptors and handlers passed, in order.
+type trace []string
+
+func (t *trace) pass(format string, args ...any) { *t = append(*t, fmt.Sprintf(format, args...)) }
+
+// want is the trace of n interceptors around what.
+func want(n int, what string) trace {
+	var t trace
+	for i := range n {
+		t.pass("in %d", i)
+	}
+	t.pass("%s", what)
+	for i := range n {
+		t.pass("out %d", n-1-i)
+	}
+	return t
+}
+
+func TestInterceptorsRunInOrder(t *testing.T) {
+	for n := range 5 {
+		for _, side := range []string{"client", "server"} {
+			t.Run(fmt.Sprintf("%d on the %s", n, side), func(t *testing.T) {
+				var got trace
+				h := handlers{
+					unary: func(_ context.Context, in *message) (*message, error) {
+						got.pass("unary")
+						return in, nil
+					},
+					stream: func(grpc.ServerStream) error {
+						got.pass("stream")
+						return nil
+					},
+				}
+				var b *bed
+				if side == "client" {
+					b = start(t, h, nil, func(c *ClientConfig) { interceptClient(c, n, &got) })
+				} else {
+					b = start(t, h, func(c *ServerConfig) { interceptServer(c, n, &got) }, nil)
+				}
+				_, err := b.call(context.Background())
+				wantCode(t, err, codes.OK)
+				if want := want(n, "unary"); !slices.Equal(got, want) {
+					t.Errorf("unary: %q, want %q", got, want)
+				}
+				got = nil
+				s, err := b.NewStream(t.Context(), streamDesc, streamMethod)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := s.RecvMsg(new(message)); err == nil {
+					t.Error("a message arrived")
+				}
+				b.server.GracefulStop() // the way out of a stream's interceptors
+				order := want(n, "stream")
+				if side == "client" { // which have opened it before the handler runs
+					got = slices.DeleteFunc(got, func(s string) bool { return s == "stream" })
+					order = slices.DeleteFunc(order, func(s string) bool { return s == "stream" })
+				}
+				if !slices.Equal(got, order) {
+					t.Errorf("stream: %q, want %q", got, order)
+				}
+			})
+		}
+	}
+}
+
+func interceptClient(c *ClientConfig, n int, got *trace) {
+	for i := range n {
+		c.Unary = append(c.Unary, func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			got.pass("in %d", i)
+			defer got.pass("out %d", i)
+			return next(ctx, method, req, reply, cc, opts...)
+		})
+	}
+	var opened trace // apart from what the handler does meanwhile
+	for i := range n {
+		c.Stream = append(c.Stream, func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			opened.pass("in %d", i)
+			s, err := next(ctx, desc, cc, method, opts...)
+			opened.pass("out %d", i)
+			if i == 0 {
+				return joined{s, got, &opened}, err
+			}
+			return s, err
+		})
+	}
+}
+
+// joined is a stream that brings a trace along with its end.
+type joined struct {
+	grpc.ClientStream
+	to, from *trace
+}
+
+func (j joined) RecvMsg(m any) error {
+	err := j.ClientStream.RecvMsg(m)
+	*j.to = append(*j.to, *j.from...)
+	return err
+}
+
+func interceptServer(c *ServerConfig, n int, got *trace) {
+	for i := range n {
+		c.Unary = append(c.Unary, func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			got.pass("in %d", i)
+			defer got.pass("out %d", i)
+			return next(ctx, req)
+		})
+		c.Stream = append(c.Stream, func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			got.pass("in %d", i)
+			defer got.pass("out %d", i)
+			return next(srv, ss)
+		})
+	}
+}
+
+// Each interceptor may change what the next sees, and each call of a chain
+// starts anew: an interceptor that retries calls the rest twice.
+func TestAnInterceptorMayCallTheRestAgainAndChangeWhatItSees(t *testing.T) {
+	type key struct{}
+	var seen trace
+	tries := 0
+	b := start(t, handlers{unary: func(ctx context.Context, in *message) (*message, error) {
+		seen.pass("%v %s", ctx.Value(key{}), in.Value)
+		if tries++; tries < 3 {
+			return nil, status.Error(codes.Unavailable, "again")
+		}
+		return in, nil
+	}}, func(c *ServerConfig) {
+		c.Unary = []grpc.UnaryServerInterceptor{
+			func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
+				for range 3 {
+					if reply, err = next(ctx, wrapperspb.Bytes([]byte("changed"))); err == nil {
+						break
+					}
+				}
+				return reply, err
+			},
+			func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+				return next(context.WithValue(ctx, key{}, "v"), req)
+			},
+		}
+	}, nil)
+	reply, err := b.call(context.Background())
+	if err != nil || string(reply.Value) != "changed" || !slices.Equal(seen, trace{"v changed", "v changed", "v changed"}) {
+		t.Errorf("%v, %v, the handler saw %q", reply, err, seen)
+	}
+}
+
+func TestAnInterceptorMayKeepTheHandlerFromRunning(t *testing.T) {
+	b := start(t, handlers{unary: func(context.Context, *message) (*message, error) {
+		t.Error("the handler ran")
+		return nil, nil
+	}}, func(c *ServerConfig) {
+		c.Unary = []grpc.UnaryServerInterceptor{func(context.Context, any, *grpc.UnaryServerInfo, grpc.UnaryHandler) (any, error) {
+			return nil, status.Error(codes.PermissionDenied, "no")
+		}}
+	}, nil)
+	_, err := b.call(context.Background())
+	wantCode(t, err, codes.PermissionDenied)
+}

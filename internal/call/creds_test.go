@@ -1,0 +1,194 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// A card is credentials that say what they are told to, and note what they
+// were asked.
+type card struct {
+	data   map[string]string
+	err    error
+	secure bool
+
+	audiences *[]string
+	info      *credentials.RequestInfo
+}
+
+func (c card) GetRequestMetadata(ctx context.Context, uri ...string) (map[string]string, error) {
+	if c.audiences != nil {
+		*c.audiences = append(*c.audiences, uri...)
+	}
+	if c.info != nil {
+		*c.info, _ = credentials.RequestInfoFromContext(ctx)
+	}
+	return maps.Clone(c.data), c.err
+}
+
+func (c card) RequireTransportSecurity() bool { return c.secure }
+
+func TestTheAudienceOfCredentials(t *testing.T) {
+	for _, c := range []struct{ authority, method, want string }{
+		{"host", "/s/m", "https://host/s"},
+		{"host:443", "/s/m", "https://host/s"},
+		{"host:4430", "/s/m", "https://host:4430/s"},
+		{"host:443:443", "/s/m", "https://host:443/s"},
+		{"[::1]:443", "/s/m", "https://[::1]/s"},
+		{"host:80", "/p.s/m", "https://host:80/p.s"},
+		{"", "/s/m", "https:///s"},
+		{":443", "/s/m", "https:///s"},
+		{"host", "/a/b/m", "https://host/a/b"},
+		{"host", "/", "https://host"},
+		{"host", "/m", "https://host"},
+		{"host", "", "https://host"},
+		{"host", "//", "https://host/"},
+		{"host", "s/m", "https://hosts"}, // as grpc-go has it
+	} {
+		if got := NewClient(ClientConfig{Authority: c.authority}).audience(c.method); got != c.want {
+			t.Errorf("%q, %q: %q, want %q", c.authority, c.method, got, c.want)
+		}
+	}
+}
+
+// Such a method does not exist, and says so, rather than to panic.
+func TestCredentialsForAMethodWithoutASlash(t *testing.T) {
+	var audiences []string
+	b := start(t, handlers{}, nil, func(c *ClientConfig) { c.Creds = []credentials.PerRPCCredentials{card{audiences: &audiences}} })
+	for _, method := range []string{"", "m", "/", "/m", "//", "a/b"} {
+		wantCode(t, b.Invoke(t.Context(), method, new(message), new(message)), codes.Unimplemented)
+	}
+	if len(audiences) == 0 {
+		t.Error("the credentials were not asked")
+	}
+}
+
+func TestCredentialsAreToldOfTheCall(t *testing.T) {
+	var audiences []string
+	var info credentials.RequestInfo
+	b := start(t, handlers{}, nil, nil)
+	_, err := b.call(t.Context(), grpc.PerRPCCredentials(card{audiences: &audiences, info: &info, secure: true}))
+	wantCode(t, err, codes.OK)
+	if info.Method != unaryMethod || info.AuthInfo == nil || fmt.Sprint(audiences) != "[https://bed/test.Service]" {
+		t.Errorf("asked for %q of %+v", audiences, info)
+	}
+}
+
+func TestControlPlane(t *testing.T) {
+	applications := map[codes.Code]bool{
+		codes.OK: true, codes.InvalidArgument: true, codes.NotFound: true, codes.AlreadyExists: true,
+		codes.FailedPrecondition: true, codes.Aborted: true, codes.OutOfRange: true, codes.DataLoss: true,
+	}
+	for code := range codes.Code(20) {
+		if got := controlPlane(code); got != applications[code] {
+			t.Errorf("%v: %v", code, got)
+		}
+	}
+}
+
+func TestErrorsOfCredentials(t *testing.T) {
+	b := start(t, handlers{}, nil, nil)
+	for name, c := range map[string]struct {
+		creds        card
+		conn, option codes.Code // of the connection's credentials, and of the call's
+	}{
+		"fine":                {card{data: map[string]string{"K": "v"}}, codes.OK, codes.OK},
+		"nothing":             {card{}, codes.OK, codes.OK},
+		"plain error":         {card{err: errors.New("no")}, codes.Unauthenticated, codes.Internal},
+		"status":              {card{err: status.Error(codes.PermissionDenied, "no")}, codes.PermissionDenied, codes.PermissionDenied},
+		"wrapped status":      {card{err: fmt.Errorf("so: %w", status.Error(codes.PermissionDenied, "no"))}, codes.PermissionDenied, codes.PermissionDenied},
+		"application's":       {card{err: status.Error(codes.NotFound, "no")}, codes.Internal, codes.Internal},
+		"bad key":             {card{data: map[string]string{"k k": "v"}}, codes.Internal, codes.Internal},
+		"bad value":           {card{data: map[string]string{"k": "\n"}}, codes.Internal, codes.Internal},
+		"empty key":           {card{data: map[string]string{"": "v"}}, codes.Internal, codes.Internal},
+		"binary":              {card{data: map[string]string{"k-bin": "\n"}}, codes.OK, codes.OK},
+		"private, in process": {card{secure: true}, codes.OK, codes.OK},
+	} {
+		cfg := b.cfg
+		cfg.Creds = []credentials.PerRPCCredentials{c.creds}
+		wantCodeOf(t, name+", of the connection", (&bed{Client: NewClient(cfg)}), c.conn)
+		wantCodeOf(t, name+", of the call", b, c.option, grpc.PerRPCCredentials(c.creds))
+	}
+}
+
+func wantCodeOf(t *testing.T, name string, b *bed, want codes.Code, opts ...grpc.CallOption) {
+	t.Helper()
+	if _, err := b.call(t.Context(), opts...); status.Code(err) != want {
+		t.Errorf("%s: unary: %v, want %v", name, err, want)
+	}
+	s, err := b.NewStream(t.Context(), streamDesc, streamMethod, opts...)
+	if err == nil {
+		_ = s.CloseSend()
+		for err == nil {
+			err = s.RecvMsg(new(message))
+		}
+		if err.Error() == "EOF" {
+			err = nil
+		}
+	}
+	if status.Code(err) != want {
+		t.Errorf("%s: stream: %v, want %v", name, err, want)
+	}
+}
+
+// public is a session whose peer is not known to be private.
+type public struct{ link.Session }
+
+func (p public) Peer() *link.Peer {
+	peer := *p.Session.Peer()
+	peer.AuthInfo = authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}}
+	return &peer
+}
+
+func TestCredentialsThatDemandPrivacyAreNotSentWithoutIt(t *testing.T) {
+	var audiences []string
+	b := start(t, handlers{}, nil, func(c *ClientConfig) { c.Sessions = always{public{c.Sessions.(always).session}} })
+	wantCodeOf(t, "secure", b, codes.Unauthenticated, grpc.PerRPCCredentials(card{secure: true, audiences: &audiences}))
+	wantCodeOf(t, "insecure", b, codes.OK, grpc.PerRPCCredentials(card{}))
+	if len(audiences) != 0 {
+		t.Error("the credentials were asked though they cannot be sent")
+	}
+}
+
+// receivedWith makes a call and returns the metadata that its handler sees.
+func receivedWith(t *testing.T, conn []credentials.PerRPCCredentials, ctx context.Context, opts ...grpc.CallOption) metadata.MD {
+	t.Helper()
+	var md metadata.MD
+	b := start(t, handlers{unary: func(ctx context.Context, in *message) (*message, error) {
+		md, _ = metadata.FromIncomingContext(ctx)
+		return in, nil
+	}}, nil, func(c *ClientConfig) { c.Creds = conn })
+	_, err := b.call(ctx, opts...)
+	wantCode(t, err, codes.OK)
+	return md
+}
+
+func TestCredentialsComeBeforeTheUsersMetadata(t *testing.T) {
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "k", "user's", "u", "1")
+	md := receivedWith(t, []credentials.PerRPCCredentials{card{data: map[string]string{"K": "connection's"}}}, ctx,
+		grpc.PerRPCCredentials(card{data: map[string]string{"k": "call's", "te": "reserved"}}))
+	if got := fmt.Sprintf("%q %q %q", md["k"], md["u"], md["te"]); got != `["connection's" "call's" "user's"] ["1"] []` {
+		t.Errorf("the handler sees %s", got)
+	}
+}
+
+// In grpc-go all credentials of a connection write to one map.
+func TestOfTwoCredentialsOfAConnectionTheLastSetsAKey(t *testing.T) {
+	md := receivedWith(t, []credentials.PerRPCCredentials{
+		card{data: map[string]string{"k": "first", "a": "1"}}, card{data: map[string]string{"k": "last"}},
+	}, t.Context())
+	if got := fmt.Sprintf("%q %q", md["k"], md["a"]); got != `["last"] ["1"]` {
+		t.Errorf("the handler sees %s", got)
+	}
+}

@@ -1,0 +1,117 @@
+package call
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/inproc"
+)
+
+func TestTheKeysOfGRPCsPackagesAreKnownAndDistinct(t *testing.T) {
+	seen := make(map[any]string)
+	for name, key := range map[string]any{
+		"incoming metadata": incomingKey, "outgoing metadata": outgoingKey, "peer": peerKey, "server stream": streamKey,
+	} {
+		if key == nil {
+			t.Errorf("the key of %s is not known: its package asks a context for nothing", name)
+			continue
+		}
+		if other := seen[key]; other != "" {
+			t.Errorf("%s and %s have one key, %T", name, other, key)
+		}
+		seen[key] = name
+	}
+}
+
+func TestTheKeysFindWhatThePackagesKeep(t *testing.T) {
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("k", "v"))
+	ctx = metadata.AppendToOutgoingContext(ctx, "k", "v")
+	ctx = peer.NewContext(ctx, &peer.Peer{})
+	ctx = grpc.NewContextWithServerTransportStream(ctx, &serverCall{})
+	for name, key := range map[string]any{
+		"incoming metadata": incomingKey, "outgoing metadata": outgoingKey, "peer": peerKey, "server stream": streamKey,
+	} {
+		if ctx.Value(key) == nil {
+			t.Errorf("nothing is kept under the key of %s, %T", name, key)
+		}
+	}
+}
+
+// newServerCall returns a call that no session carries.
+func newServerCall(o *link.Open) *serverCall {
+	auth := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
+	conn := &serverConn{
+		server: NewServer(ServerConfig{}),
+		peer:   &link.Peer{Addr: inproc.Addr("there"), LocalAddr: inproc.Addr("here"), AuthInfo: authInfo{auth}},
+		ctx:    context.Background(),
+	}
+	c := new(serverCall)
+	c.init(conn, &method{}, o)
+	return c
+}
+
+type authInfo struct{ credentials.CommonAuthInfo }
+
+func (authInfo) AuthType() string { return "test" }
+
+func TestAHandlersContextHasWhatGRPCsPackagesLookUp(t *testing.T) {
+	c := newServerCall(&link.Open{Method: "/s/m", Authority: "a", UserAgent: "ua", ContentSubtype: "json",
+		Metadata: metadata.Pairs("k", "v", "k", "w", "host", "other")})
+
+	md, ok := metadata.FromIncomingContext(c)
+	want := metadata.MD{"k": {"v", "w"}, ":authority": {"a"}, "user-agent": {"ua"}, "content-type": {"application/grpc+json"}}
+	if !ok || show(md) != show(want) {
+		t.Errorf("incoming metadata %s, %v; want %s", show(md), ok, show(want))
+	}
+	md["k"][0] = "changed"
+	if got := metadata.ValueFromIncomingContext(c, "K"); fmt.Sprint(got) != "[v w]" {
+		t.Errorf("the values of one key are %v: a handler's change of its metadata came back", got)
+	}
+
+	p, ok := peer.FromContext(c)
+	if !ok || p.Addr.String() != "there" || p.LocalAddr.String() != "here" || p.AuthInfo.AuthType() != "test" {
+		t.Errorf("peer %v, %v", p, ok)
+	}
+
+	s := grpc.ServerTransportStreamFromContext(c)
+	if s != grpc.ServerTransportStream(c) || s.Method() != "/s/m" {
+		t.Errorf("the server's stream is %v", s)
+	}
+	if m, ok := grpc.Method(c); !ok || m != "/s/m" {
+		t.Errorf("grpc.Method returns %q, %v", m, ok)
+	}
+
+	if _, ok := metadata.FromOutgoingContext(c); ok {
+		t.Error("a handler's context has outgoing metadata: what came in would go on with its calls")
+	}
+	if v := c.Value(struct{ k int }{1}); v != nil {
+		t.Errorf("a key of nobody has the value %v", v)
+	}
+}
+
+func TestAHandlersContextHasWhatStatsHandlersAttachedToTheConnection(t *testing.T) {
+	type key struct{}
+	c := newServerCall(&link.Open{})
+	c.conn.ctx = context.WithValue(c.conn.ctx, key{}, "attached")
+	if v := c.Value(key{}); v != "attached" {
+		t.Errorf("got %v", v)
+	}
+}
+
+// A context that is printed with %v must not be read field by field: others
+// write to it.
+func TestAHandlersContextPrintsItsMethodAlone(t *testing.T) {
+	c := newServerCall(&link.Open{Method: "/s/m"})
+	if s := fmt.Sprintf("%v", c); s != "nearcall.Context(/s/m)" {
+		t.Errorf("printed as %s", s)
+	}
+}
+
+func newOpen() *link.Open { return &link.Open{Method: unaryMethod, Authority: "bed"} }

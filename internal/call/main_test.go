@@ -1,0 +1,149 @@
+package call
+
+import (
+	"context"
+	"io"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/inproc"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+type message = wrapperspb.BytesValue
+
+// handlers are what the methods of the service under test do. Those that are
+// nil echo.
+type handlers struct {
+	unary  func(context.Context, *message) (*message, error)
+	stream func(grpc.ServerStream) error
+}
+
+const (
+	unaryMethod  = "/test.Service/Unary"
+	streamMethod = "/test.Service/Stream"
+)
+
+var streamDesc = &grpc.StreamDesc{StreamName: "Stream", ClientStreams: true, ServerStreams: true}
+
+// desc is what generated code would have for the service.
+var desc = grpc.ServiceDesc{
+	ServiceName: "test.Service",
+	HandlerType: (*any)(nil),
+	Methods: []grpc.MethodDesc{{MethodName: "Unary", Handler: func(srv any, ctx context.Context, dec func(any) error, i grpc.UnaryServerInterceptor) (any, error) {
+		in := new(message)
+		if err := dec(in); err != nil {
+			return nil, err
+		}
+		handle := func(ctx context.Context, req any) (any, error) {
+			if h := srv.(handlers).unary; h != nil {
+				return h(ctx, req.(*message))
+			}
+			return req, nil
+		}
+		if i == nil {
+			return handle(ctx, in)
+		}
+		return i(ctx, in, &grpc.UnaryServerInfo{Server: srv, FullMethod: unaryMethod}, handle)
+	}}},
+	Streams: []grpc.StreamDesc{{StreamName: "Stream", ClientStreams: true, ServerStreams: true, Handler: func(srv any, ss grpc.ServerStream) error {
+		if h := srv.(handlers).stream; h != nil {
+			return h(ss)
+		}
+		for {
+			in := new(message)
+			if err := ss.RecvMsg(in); err == io.EOF {
+				return nil
+			} else if err != nil {
+				return err
+			}
+			if err := ss.SendMsg(in); err != nil {
+				return err
+			}
+		}
+	}}},
+}
+
+// A bed is a server with a client in process, for a test.
+type bed struct {
+	*Client
+	server  *Server
+	session link.Session
+}
+
+// start returns a bed with h. sc and cc may be nil; they amend what the server
+// and the client are told.
+func start(t testing.TB, h handlers, sc func(*ServerConfig), cc func(*ClientConfig)) *bed {
+	t.Helper()
+	server := ServerConfig{MaxRecv: defaultMaxRecv, MaxSend: noLimit}
+	if sc != nil {
+		sc(&server)
+	}
+	b := &bed{server: NewServer(server)}
+	b.server.Register(&desc, h)
+	session, err := inproc.Connect("bed", inproc.Options{}, b.server.Accept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.session = session
+	client := ClientConfig{Sessions: always{session}, Authority: "bed", Facade: func() *grpc.ClientConn { return nil }}
+	if cc != nil {
+		cc(&client)
+	}
+	b.Client = NewClient(client)
+	b.Begin(session)
+	t.Cleanup(func() {
+		_ = session.Close(status.Error(codes.Canceled, "the test is over"))
+		b.server.Stop()
+	})
+	return b
+}
+
+// call makes a unary call.
+func (b *bed) call(ctx context.Context, opts ...grpc.CallOption) (*message, error) {
+	reply := new(message)
+	err := b.Invoke(ctx, unaryMethod, wrapperspb.Bytes([]byte("request")), reply, opts...)
+	return reply, err
+}
+
+// always is a Sessions that has one session, also after its end, when it says
+// that there is none any more.
+type always struct{ session link.Session }
+
+func (a always) Session(context.Context, bool) (link.Session, error) {
+	if ended(a.session) {
+		return nil, status.Error(codes.Unavailable, "no session")
+	}
+	return a.session, nil
+}
+
+// streamed is a session without a short cut for unary calls, as most are that
+// leave the process.
+type streamed struct{ link.Session }
+
+func (s streamed) Peer() *link.Peer {
+	p := *s.Session.Peer()
+	p.OneShot = false
+	return &p
+}
+
+func wantCode(t testing.TB, err error, want codes.Code) {
+	t.Helper()
+	if got := status.Code(err); got != want {
+		t.Errorf("got %v (%v), want %v", got, err, want)
+	}
+}
+
+// endless returns a call whose caller never leaves.
+func endless() *link.Call {
+	c := new(link.Call)
+	c.Start(context.Background())
+	return c
+}

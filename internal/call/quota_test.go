@@ -1,0 +1,213 @@
+package call
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// waitFor has a goroutine take a place and say so.
+func waitFor(ctx context.Context, q *quota) <-chan error {
+	got := make(chan error, 1)
+	go func() { got <- q.take(ctx) }()
+	synctest.Wait()
+	return got
+}
+
+// taken reports whether a place was taken.
+func taken(got <-chan error) bool {
+	synctest.Wait()
+	return len(got) == 1
+}
+
+func TestAQuotaBoundsWhatRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &quota{free: 2}
+		first, second, third := waitFor(t.Context(), q), waitFor(t.Context(), q), waitFor(t.Context(), q)
+		if !taken(first) || !taken(second) || taken(third) {
+			t.Fatalf("of two places: %v, %v, %v", taken(first), taken(second), taken(third))
+		}
+		q.give()
+		if !taken(third) {
+			t.Error("a place that was given back is not taken")
+		}
+		q.give()
+		q.give()
+		if q.free != 2 || len(q.queue) != 0 {
+			t.Errorf("in the end %d places are free and %d wait", q.free, len(q.queue))
+		}
+	})
+}
+
+func TestAQuotaServesInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &quota{}
+		var waiting []<-chan error
+		for range 10 {
+			waiting = append(waiting, waitFor(t.Context(), q))
+		}
+		for i := range waiting {
+			q.give()
+			for j, w := range waiting {
+				if taken(w) != (j <= i) {
+					t.Fatalf("after %d were given, the place of %d is taken: %v", i+1, j, taken(w))
+				}
+			}
+		}
+	})
+}
+
+func TestAWaiterThatGivesUpHoldsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &quota{}
+		first := waitFor(t.Context(), q)
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		second := waitFor(short, q)
+		third := waitFor(t.Context(), q)
+		if err := <-second; err != context.DeadlineExceeded {
+			t.Fatalf("the second gives up with %v", err)
+		}
+		if q.free != 0 || len(q.queue) != 2 {
+			t.Errorf("%d free, %d wait: who gave up was counted", q.free, len(q.queue))
+		}
+		q.give()
+		if !taken(first) || taken(third) {
+			t.Error("who waits longest was not served")
+		}
+		q.give()
+		if !taken(third) {
+			t.Error("the third was not served")
+		}
+		q.give()
+		if q.free != 1 {
+			t.Errorf("%d places are free, want 1", q.free)
+		}
+	})
+}
+
+func TestAContextThatHasEndedMayTakeAFreePlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		q := &quota{free: 1}
+		if err := q.take(ctx); err != nil {
+			t.Errorf("nobody waited: %v", err)
+		}
+		if err := q.take(ctx); err != context.Canceled || len(q.queue) != 0 {
+			t.Errorf("%v, %d wait", err, len(q.queue))
+		}
+	})
+}
+
+// Whoever is granted a place just as it gives up passes it on.
+func TestAQuotaLosesNoPlaceAndMakesNone(t *testing.T) {
+	const places, workers, rounds = 3, 16, 3000
+	q := &quota{free: places}
+	var running, most atomic.Int32
+	var all sync.WaitGroup
+	for i := range uint64(workers) {
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(i, 1))
+			for range rounds {
+				ctx, cancel := context.WithCancel(context.Background())
+				if r.IntN(2) == 0 {
+					go cancel()
+				}
+				if q.take(ctx) == nil {
+					n := running.Add(1)
+					if m := most.Load(); n > m {
+						most.CompareAndSwap(m, n)
+					}
+					running.Add(-1)
+					q.give()
+				}
+				cancel()
+			}
+		})
+	}
+	all.Wait()
+	if n := most.Load(); n > places {
+		t.Errorf("%d ran at a time, with %d places", n, places)
+	}
+	if q.free != places || len(q.queue) != 0 {
+		t.Errorf("in the end %d places are free and %d wait, want %d and none", q.free, len(q.queue), places)
+	}
+}
+
+// Over a place that is not given back, because its handler is deaf, a caller
+// waits that may have no deadline. The end of the session has to reach it.
+func TestTheEndOfASessionReachesCallersThatWaitForAPlace(t *testing.T) {
+	for name, end := range map[string]func(*bed){
+		"stop":  func(b *bed) { b.server.Stop() },
+		"close": func(b *bed) { _ = b.session.Close(status.Error(codes.Unavailable, "closed")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				release := make(chan struct{})
+				b := start(t, handlers{unary: func(_ context.Context, in *message) (*message, error) {
+					<-release // deaf to its context
+					return in, nil
+				}}, func(c *ServerConfig) { c.MaxStreams, c.Placement = 1, OnWorkers }, nil)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				calls := make(chan error, 3)
+				for range 2 {
+					go func() {
+						_, err := b.call(ctx)
+						calls <- err
+					}()
+					synctest.Wait()
+				}
+				go func() {
+					_, err := b.NewStream(ctx, streamDesc, streamMethod)
+					calls <- err
+				}()
+				synctest.Wait()
+				end(b)
+				synctest.Wait()
+				if n := len(calls); n != 3 {
+					t.Errorf("%d calls of 3 ended: those that wait for a place were forgotten", n)
+				}
+				close(release)
+				for range 3 {
+					wantCode(t, <-calls, codes.Unavailable)
+				}
+			})
+		})
+	}
+}
+
+func TestEveryCallGivesItsPlaceBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, handlers{}, func(c *ServerConfig) { c.MaxStreams = 2 }, nil)
+		for range 5 {
+			_, err := b.call(t.Context())
+			wantCode(t, err, codes.OK)
+			_, err = b.call(context.Background())
+			wantCode(t, err, codes.OK)
+			wantCode(t, b.Invoke(t.Context(), "/test.Service/None", new(message), new(message)), codes.Unimplemented)
+			wantCode(t, b.Invoke(t.Context(), streamMethod, new(message), new(message)), codes.OK)
+			s, err := b.NewStream(t.Context(), streamDesc, "/test.Service/None")
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantCode(t, s.RecvMsg(new(message)), codes.Unimplemented)
+			synctest.Wait()
+		}
+		b.server.mu.Lock()
+		defer b.server.mu.Unlock()
+		for c := range b.server.conns {
+			if c.quota.free != 2 || c.running != nil {
+				t.Errorf("%d places are free, want 2; %v runs", c.quota.free, c.running)
+			}
+		}
+	})
+}

@@ -1,0 +1,200 @@
+package call
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+)
+
+func TestParseServiceConfig(t *testing.T) {
+	for text, problem := range map[string]string{ // "" for none
+		`{}`:                  "",
+		`{"methodConfig":[]}`: "",
+		`{"loadBalancingPolicy":"round_robin","other":[1,{}]}`:                        "",
+		`{"methodConfig":[{"name":[{"service":"s"}]}]}`:                               "",
+		`{"methodConfig":[{"name":[{"service":"s","method":"m"}],"timeout":"1.5s"}]}`: "",
+		`{"methodConfig":[{"name":[{}],"waitForReady":true}]}`:                        "",
+		`{"methodConfig":[{"name":[{"service":"s"},{"service":"s","method":"m"}]}]}`:  "",
+		`{"methodConfig":[{"timeout":"1s"}]}`:                                         "",
+		`{"methodConfig":[{"name":[{"service":"s"}],"maxRequestMessageBytes":0}]}`:    "",
+		`{"methodConfig":[{"name":[{"service":"s"}],"timeout":"-1s"}]}`:               "",
+		``:                                             "malformed",
+		`{`:                                            "malformed",
+		`[]`:                                           "malformed",
+		`{"methodConfig":{}}`:                          "malformed",
+		`{"methodConfig":[{"timeout":1}]}`:             "malformed",
+		`{"methodConfig":[{"name":["s"]}]}`:            "malformed",
+		`{"methodConfig":[{"timeout":"1"}]}`:           "duration",
+		`{"methodConfig":[{"timeout":"s"}]}`:           "duration",
+		`{"methodConfig":[{"timeout":""}]}`:            "duration",
+		`{"methodConfig":[{"timeout":"1ms"}]}`:         "duration",
+		`{"methodConfig":[{"timeout":"1m1s"}]}`:        "duration",
+		`{"methodConfig":[{"timeout":"1us"}]}`:         "duration",
+		`{"methodConfig":[{"timeout":" 1s"}]}`:         "duration",
+		`{"methodConfig":[{"timeout":"1 s"}]}`:         "duration",
+		`{"methodConfig":[{"name":[{"method":"m"}]}]}`: "no service",
+		`{"methodConfig":[{"name":[{"service":"s"}]},{"name":[{"service":"s"}]}]}`: "twice",
+		`{"methodConfig":[{"name":[{},{}]}]}`:                                      "twice",
+		`{"methodConfig":[{"name":[{"service":"s"}],"retryPolicy":{}}]}`:           "retryPolicy",
+		`{"methodConfig":[{"name":[{"service":"s"}],"hedgingPolicy":{}}]}`:         "hedgingPolicy",
+	} {
+		sc, err := ParseServiceConfig(text)
+		if problem == "" && (err != nil || sc == nil) {
+			t.Errorf("%s: %v", text, err)
+		}
+		if problem != "" && (err == nil || !strings.Contains(err.Error(), problem)) {
+			t.Errorf("%s: %v, want a word of %q", text, err, problem)
+		}
+	}
+}
+
+// A null is what is not there.
+func TestAServiceConfigMayHaveNulls(t *testing.T) {
+	for _, text := range []string{
+		`{"methodConfig":null}`,
+		`{"methodConfig":[{"name":null,"timeout":null,"waitForReady":null,"maxRequestMessageBytes":null}]}`,
+		`{"methodConfig":[{"name":[{"service":"s"}],"retryPolicy":null}]}`,
+		`{"methodConfig":[{"name":[{"service":"s"}],"hedgingPolicy":null}]}`,
+	} {
+		if _, err := ParseServiceConfig(text); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestDurationsOfServiceConfigs(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"0s": 0, "1s": time.Second, "1.5s": 1500 * time.Millisecond, ".5s": 500 * time.Millisecond, "2.s": 2 * time.Second,
+		"-1.25s": -1250 * time.Millisecond, "0.000000001s": 1, "3600s": time.Hour,
+	} {
+		if d, err := parseJSONDuration(text); err != nil || d != want {
+			t.Errorf("%s: %v, %v, want %v", text, d, err, want)
+		}
+	}
+}
+
+// Durations that no clock will see are as long as can be, as in grpc-go.
+func TestADurationOfAServiceConfigMayBeEndless(t *testing.T) {
+	if d, err := parseJSONDuration("315576000000s"); err != nil || d < 1e6*time.Hour {
+		t.Errorf("%v, %v: protobuf's longest duration is refused", d, err)
+	}
+}
+
+func TestTheClosestNameInAServiceConfigCounts(t *testing.T) {
+	sc, err := ParseServiceConfig(`{"methodConfig":[
+		{"name":[{}],"maxRequestMessageBytes":1},
+		{"name":[{"service":"s"},{"service":"p.s"}],"maxRequestMessageBytes":2},
+		{"name":[{"service":"s","method":"m"}],"maxRequestMessageBytes":3}]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare, err := ParseServiceConfig(`{"methodConfig":[{"name":[{"service":"s"}],"maxRequestMessageBytes":2}]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for method, want := range map[string]int{
+		"/s/m": 3, "/s/n": 2, "/s/": 2, "/p.s/m": 2, "/t/m": 1, "/p/s/m": 1, "/s": 1, "s/m": 1, "": 1, "/": 1, "m": 1, "//": 1,
+	} {
+		if mc := sc.of(method); mc.maxRequest == nil || *mc.maxRequest != want {
+			t.Errorf("%q: %+v, want config %d", method, mc, want)
+		}
+		if mc := bare.of(method); (mc.maxRequest != nil) != strings.HasPrefix(method, "/s/") {
+			t.Errorf("%q without a default: %+v", method, mc)
+		}
+		if mc := (*ServiceConfig)(nil).of(method); mc != &noConfig {
+			t.Errorf("%q without a config: %+v", method, mc)
+		}
+	}
+}
+
+func TestTheSmallerLimitCounts(t *testing.T) {
+	n := func(n int) *int { return &n }
+	for _, c := range []struct {
+		config           *int
+		option, fallback int
+		want             int
+	}{
+		{nil, -1, 9, 9},
+		{nil, 5, 9, 5},
+		{nil, 0, 9, 0},
+		{nil, 20, 9, 20},
+		{n(5), -1, 9, 5},
+		{n(20), -1, 9, 20},
+		{n(5), 6, 9, 5},
+		{n(6), 5, 9, 5},
+		{n(0), 5, 9, 0},
+	} {
+		if got := limit(c.config, c.option, c.fallback); got != c.want {
+			t.Errorf("%+v: %d", c, got)
+		}
+	}
+}
+
+func TestAServiceConfigBoundsCalls(t *testing.T) {
+	sc, err := ParseServiceConfig(`{"methodConfig":[
+		{"name":[{"service":"test.Service","method":"Unary"},{"service":"test.Service","method":"Stream"}],"timeout":"2s"}]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, cc := range map[string]func(*ClientConfig){
+		"one shot": func(c *ClientConfig) { c.Service = sc },
+		"streamed": func(c *ClientConfig) { c.Service, c.Sessions = sc, always{streamed{c.Sessions.(always).session}} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := start(t, handlers{
+					unary:  func(ctx context.Context, _ *message) (*message, error) { <-ctx.Done(); return nil, ctx.Err() },
+					stream: func(ss grpc.ServerStream) error { <-ss.Context().Done(); return ss.Context().Err() },
+				}, nil, cc)
+				begin := time.Now()
+				_, err := b.call(context.Background())
+				if wantCode(t, err, codes.DeadlineExceeded); time.Since(begin) != 2*time.Second {
+					t.Errorf("unary: after %v", time.Since(begin))
+				}
+				begin = time.Now()
+				s, err := b.NewStream(context.Background(), streamDesc, streamMethod)
+				if err != nil {
+					t.Fatal(err)
+				}
+				err = s.RecvMsg(new(message))
+				if wantCode(t, err, codes.DeadlineExceeded); time.Since(begin) != 2*time.Second {
+					t.Errorf("stream: after %v", time.Since(begin))
+				}
+				begin = time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, err = b.call(ctx)
+				if wantCode(t, err, codes.DeadlineExceeded); time.Since(begin) != time.Second {
+					t.Errorf("the caller's own deadline is closer: after %v", time.Since(begin))
+				}
+			})
+		})
+	}
+}
+
+func FuzzParseServiceConfig(f *testing.F) {
+	for _, s := range []string{
+		``, `{}`, `null`, `[]`, `{"methodConfig":[{"name":[{"service":"s","method":"m"}],"timeout":"1.5s","waitForReady":true,"maxRequestMessageBytes":1}]}`,
+		`{"methodConfig":[{"name":[{}],"retryPolicy":{"maxAttempts":2}}]}`, `{"methodConfig":[{"timeout":"-.s"}]}`, `{"methodConfig":[{"timeout":"9e9s"}]}`,
+	} {
+		f.Add(s, "/s/m")
+	}
+	f.Fuzz(func(t *testing.T, text, method string) {
+		sc, err := ParseServiceConfig(text)
+		if (sc == nil) != (err != nil) {
+			t.Fatalf("%v and %v", sc, err)
+		}
+		mc := sc.of(method)
+		ctx, cancel := mc.withTimeout(t.Context())
+		if cancel != nil {
+			cancel()
+		} else if ctx != t.Context() {
+			t.Error("a context that nobody ends")
+		}
+	})
+}

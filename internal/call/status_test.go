@@ -1,0 +1,152 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// statusError is an error with a status of its own, perhaps nil.
+type statusError struct{ st *status.Status }
+
+func (statusError) Error() string                { return "an error with a status" }
+func (e statusError) GRPCStatus() *status.Status { return e.st }
+
+func TestTheStatusOfAHandlersError(t *testing.T) {
+	notFound := status.Error(codes.NotFound, "no")
+	for name, c := range map[string]struct {
+		err     error
+		code    codes.Code
+		message string
+	}{
+		"plain":              {errors.New("plain"), codes.Unknown, "plain"},
+		"EOF":                {io.EOF, codes.Unknown, "EOF"},
+		"status":             {notFound, codes.NotFound, "no"},
+		"wrapped status":     {fmt.Errorf("so: %w", notFound), codes.NotFound, "so: " + notFound.Error()},
+		"own status":         {statusError{status.New(codes.Aborted, "a")}, codes.Aborted, "a"},
+		"own, nil":           {statusError{}, codes.Unknown, "an error with a status"},
+		"own, OK":            {statusError{status.New(codes.OK, "")}, codes.OK, ""},
+		"cancelled":          {context.Canceled, codes.Canceled, "context canceled"},
+		"deadline":           {context.DeadlineExceeded, codes.DeadlineExceeded, "context deadline exceeded"},
+		"wrapped deadline":   {fmt.Errorf("so: %w", context.DeadlineExceeded), codes.DeadlineExceeded, "so: context deadline exceeded"},
+		"a code of no name":  {status.Error(999, "x"), 999, "x"},
+		"joined with status": {errors.Join(io.EOF, notFound), codes.NotFound, "EOF\n" + notFound.Error()},
+	} {
+		st := statusOf(c.err)
+		if st.Code() != c.code || st.Message() != c.message {
+			t.Errorf("%s: %v, want %v %q", name, st, c.code, c.message)
+		}
+	}
+	if st := statusOf(nil); st != nil {
+		t.Errorf("of no error: %v", st)
+	}
+}
+
+func TestAStatusIsSentAsItWouldArrive(t *testing.T) {
+	detailed, err := status.New(codes.Aborted, "a").WithDetails(wrapperspb.String("detail"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	garbled, err := status.New(codes.Aborted, "a\xffb\xc3").WithDetails(wrapperspb.String("detail"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ st, want *status.Status }{
+		"nil":            {nil, nil},
+		"OK":             {status.New(codes.OK, "fine"), nil},
+		"an error":       {status.New(codes.Aborted, "a"), status.New(codes.Aborted, "a")},
+		"UTF-8":          {status.New(codes.Aborted, "ä\x00%"), status.New(codes.Aborted, "ä\x00%")},
+		"with details":   {detailed, detailed},
+		"not UTF-8":      {status.New(codes.Aborted, "a\xffb\xc3"), status.New(codes.Aborted, "a\ufffdb\ufffd")},
+		"both":           {garbled, status.New(codes.Aborted, "a\ufffdb\ufffd")},
+		"cut characters": {status.New(codes.Aborted, "\xe2\x82\xe2\x82\xac"), status.New(codes.Aborted, "\ufffd\ufffd€")},
+	} {
+		if got := asSent(c.st); got.String() != c.want.String() || (got == nil) != (c.want == nil) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		} else if !utf8.ValidString(got.Message()) {
+			t.Errorf("%s: %q is not UTF-8", name, got.Message())
+		}
+	}
+}
+
+func TestTheErrorOfAContext(t *testing.T) {
+	for name, c := range map[string]struct{ err, want error }{
+		"cancelled":          {context.Canceled, context.Canceled},
+		"deadline":           {context.DeadlineExceeded, context.DeadlineExceeded},
+		"wrapped":            {fmt.Errorf("so: %w", context.DeadlineExceeded), context.DeadlineExceeded},
+		"status":             {status.Error(codes.DeadlineExceeded, "late"), context.DeadlineExceeded},
+		"another status":     {errStopped, context.Canceled},
+		"anything":           {io.EOF, context.Canceled},
+		"none":               {nil, context.Canceled},
+		"deadline as reason": {unprocessed{context.DeadlineExceeded}, context.DeadlineExceeded},
+	} {
+		if got := contextError(c.err); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+		want := status.FromContextError(c.want)
+		if got := status.Convert(contextStatus(c.err)); got.Code() != want.Code() || got.Message() != want.Message() {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}
+
+func TestTheStatusOfWhatALinkReports(t *testing.T) {
+	no := errors.New("no")
+	for name, c := range map[string]struct {
+		err  error
+		code codes.Code
+		text string // of the message; empty for any
+	}{
+		"cannot encode":         {&link.SendError{Err: no}, codes.Internal, "grpc: error while marshaling: no"},
+		"wrapped":               {fmt.Errorf("so: %w", &link.SendError{Err: no}), codes.Internal, "grpc: error while marshaling: no"},
+		"cannot decode":         {&link.RecvError{Err: no}, codes.Internal, "grpc: failed to unmarshal the received message: no"},
+		"too large":             {&link.RecvError{Size: 9, Limit: 8}, codes.ResourceExhausted, "grpc: received message larger than max (9 vs. 8)"},
+		"cancelled":             {context.Canceled, codes.Canceled, "context canceled"},
+		"deadline":              {fmt.Errorf("so: %w", context.DeadlineExceeded), codes.DeadlineExceeded, "context deadline exceeded"},
+		"status":                {errStopped, codes.Unavailable, "the server was stopped"},
+		"refused":               {refused("no %s", "more"), codes.Unavailable, ""},
+		"a broken session":      {errors.New("the peer hung up"), codes.Unavailable, "the peer hung up"},
+		"unprocessed":           {unprocessed{errors.New("the peer hung up")}, codes.Unavailable, "the peer hung up"},
+		"unprocessed, closed":   {unprocessed{status.Error(codes.Canceled, "closing")}, codes.Canceled, ""},
+		"cannot encode a cause": {&link.SendError{Err: context.Canceled}, codes.Internal, ""},
+		"EOF":                   {io.EOF, codes.Unavailable, "EOF"},
+	} {
+		got := linkStatus(c.err)
+		st, ok := status.FromError(got)
+		if !ok || st.Code() != c.code || c.text != "" && st.Message() != c.text {
+			t.Errorf("%s: %v (a status: %v), want %v %q", name, got, ok, c.code, c.text)
+		}
+	}
+	if err := linkStatus(nil); err != nil {
+		t.Errorf("of no error: %v", err)
+	}
+}
+
+// What users print is one status, not a status within another.
+func TestARefusedCallHasOneStatus(t *testing.T) {
+	st := status.Convert(linkStatus(refused("the server is stopping")))
+	if st.Code() != codes.Unavailable || st.Message() != "the server is stopping" {
+		t.Errorf("got %v with %q", st.Code(), st.Message())
+	}
+}
+
+func TestWhatWasNotProcessedSaysSo(t *testing.T) {
+	no := status.Error(codes.Unavailable, "no")
+	for name, err := range map[string]error{"refused": refused("no"), "unprocessed": unprocessed{no}} {
+		if !errors.Is(err, link.ErrUnprocessed) {
+			t.Errorf("%s: nobody would try again", name)
+		}
+	}
+	if !errors.Is(unprocessed{no}, no) {
+		t.Error("the cause is lost")
+	}
+}

@@ -1,0 +1,170 @@
+package call
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+)
+
+// onWorkers has a server run all handlers on workers.
+func onWorkers(c *ServerConfig) { c.Placement = OnWorkers }
+
+// idleWorkers returns how many workers of the server wait for a call.
+func (b *bed) idleWorkers() int {
+	w := &b.server.workers
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.idle)
+}
+
+func TestAWorkerIsUsedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		seen := make(map[string]int)
+		b := start(t, handlers{unary: func(_ context.Context, in *message) (*message, error) {
+			seen[goroutine()]++
+			return in, nil
+		}}, onWorkers, nil)
+		for range 10 {
+			_, err := b.call(t.Context())
+			wantCode(t, err, codes.OK)
+			synctest.Wait()
+		}
+		if len(seen) != 1 || b.idleWorkers() != 1 {
+			t.Errorf("ten calls in turn ran on %d goroutines, of which %d are kept", len(seen), b.idleWorkers())
+		}
+	})
+}
+
+// goroutine returns who calls it.
+func goroutine() string {
+	buf := make([]byte, 64)
+	return string(buf[:runtime.Stack(buf, false)])[:20]
+}
+
+// crowd has n calls run at a time.
+func (b *bed) crowd(t *testing.T, n int, running *sync.WaitGroup, release chan struct{}) {
+	running.Add(n)
+	var all sync.WaitGroup
+	for range n {
+		all.Go(func() {
+			_, err := b.call(t.Context())
+			wantCode(t, err, codes.OK)
+		})
+	}
+	running.Wait()
+	close(release)
+	all.Wait()
+	synctest.Wait()
+}
+
+func TestABurstOfCallsLeavesABoundedNumberOfWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var running sync.WaitGroup
+		release := make(chan struct{})
+		b := start(t, handlers{unary: func(_ context.Context, in *message) (*message, error) {
+			running.Done()
+			<-release
+			return in, nil
+		}}, onWorkers, nil)
+		b.crowd(t, maxIdleWorkers+50, &running, release)
+		if n := b.idleWorkers(); n != maxIdleWorkers {
+			t.Errorf("%d workers are kept, want %d", n, maxIdleWorkers)
+		}
+	})
+}
+
+func TestStoppingEndsIdleWorkersAtOnceAndOthersAfterTheirHandlers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var running sync.WaitGroup
+		release, late := make(chan struct{}), make(chan struct{})
+		b := start(t, handlers{
+			unary: func(_ context.Context, in *message) (*message, error) {
+				running.Done()
+				<-release
+				return in, nil
+			},
+			stream: func(grpc.ServerStream) error {
+				<-late // deaf to its context
+				return nil
+			},
+		}, onWorkers, nil)
+		b.crowd(t, 5, &running, release)
+		if _, err := b.NewStream(t.Context(), streamDesc, streamMethod); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		b.server.Stop()
+		if n := b.idleWorkers(); n != 0 {
+			t.Errorf("%d workers are still kept", n)
+		}
+		close(late)
+		synctest.Wait()
+		if n := b.idleWorkers(); n != 0 {
+			t.Errorf("%d workers wait for calls that nobody will make", n)
+		}
+	})
+}
+
+func TestAHandlerThatCallsGoexitEndsItsCallAndItsWorkerAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		exit := true
+		b := start(t, handlers{
+			unary: func(_ context.Context, in *message) (*message, error) {
+				if exit {
+					runtime.Goexit()
+				}
+				return in, nil
+			},
+			stream: func(grpc.ServerStream) error {
+				runtime.Goexit()
+				return nil
+			},
+		}, func(c *ServerConfig) { c.Placement, c.MaxStreams = OnWorkers, 1 }, nil)
+		for range 3 {
+			_, err := b.call(t.Context())
+			wantCode(t, err, codes.Internal)
+			s, err := b.NewStream(t.Context(), streamDesc, streamMethod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantCode(t, s.RecvMsg(new(message)), codes.Internal)
+			synctest.Wait()
+		}
+		if n := b.idleWorkers(); n != 0 {
+			t.Errorf("%d workers are kept, though all of them exited", n)
+		}
+		exit = false
+		_, err := b.call(t.Context())
+		wantCode(t, err, codes.OK)
+		b.server.GracefulStop() // which waits for what it takes for running
+	})
+}
+
+func TestAWorkerThatIsStartedAsTheServerStopsEnds(t *testing.T) {
+	for range 300 {
+		w := &workers{}
+		var all sync.WaitGroup
+		var served sync.WaitGroup
+		for range 4 {
+			served.Add(1)
+			c := newServerCall(newOpen())
+			if err := c.conn.add(c); err != nil {
+				t.Fatal(err)
+			}
+			c.unary = endless()
+			c.method = &method{unary: &grpc.MethodDesc{Handler: func(any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any, error) {
+				served.Done()
+				return nil, context.Canceled
+			}}}
+			all.Go(func() { w.run(c) })
+		}
+		all.Go(w.close)
+		all.Wait()
+		served.Wait() // a call that was handed over runs; leak.Main sees the rest
+	}
+}

@@ -1,0 +1,525 @@
+package link_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/transporttest"
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// checked is a Pool that looks for tokens that were left behind.
+type checked struct {
+	wait.Pool
+	t *testing.T
+}
+
+var cancelled = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+func (c *checked) Release(p wait.Parker) {
+	for range 10 { // where both have happened either may be reported
+		if p.Park(cancelled) == nil {
+			c.t.Error("a Parker is released with a token")
+		}
+	}
+	c.Pool.Release(p)
+}
+
+// callee counts how often it was told that its caller has gone.
+type callee struct {
+	told   atomic.Int32
+	reason atomic.Value
+}
+
+func (c *callee) Aborted(reason error) {
+	c.reason.Store(reason)
+	c.told.Add(1)
+}
+
+// newCall returns a call with request and reply.
+func newCall(ctx context.Context, c link.Callee, request, reply *wrapperspb.StringValue) *link.Call {
+	call := &link.Call{
+		Request: link.Live(request, codec.Proto()),
+		Reply:   sink(reply),
+	}
+	call.Start(ctx)
+	call.SetCallee(c)
+	return call
+}
+
+func sink(dst any) link.Sink { return link.Sink{Dst: dst, Codec: codec.Proto(), Limit: 1 << 20} }
+
+func reply(s string) *link.Message {
+	m := link.Live(wrapperspb.String(s), codec.Proto())
+	return &m
+}
+
+func TestCallBringsItsResult(t *testing.T) {
+	c := &callee{}
+	got := new(wrapperspb.StringValue)
+	call := newCall(t.Context(), c, wrapperspb.String("question"), got)
+	if call.Caller() != t.Context() {
+		t.Error("the caller's context is another")
+	}
+	go func() {
+		asked := new(wrapperspb.StringValue)
+		to := sink(asked)
+		if err := call.Take(&to); err != nil || asked.Value != "question" {
+			t.Errorf("Take: %q, %v", asked.Value, err)
+		}
+		for _, err := range []error{
+			call.SendHeader(metadata.MD{"h": {"1"}}),
+			call.SendReply(reply("answer")),
+			call.Finish(status.New(codes.DataLoss, "but"), metadata.MD{"t": {"2"}}),
+		} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	if err := call.Wait(&checked{t: t}); err != nil {
+		t.Fatal(err)
+	}
+	if got.Value != "answer" || !call.Replied || call.ReplyError != nil {
+		t.Errorf("reply %q, %t, %v", got.Value, call.Replied, call.ReplyError)
+	}
+	if call.Header["h"][0] != "1" || call.Trailer["t"][0] != "2" || call.Status.Code() != codes.DataLoss {
+		t.Errorf("header %v, trailer %v, status %v", call.Header, call.Trailer, call.Status)
+	}
+	if c.told.Load() != 0 {
+		t.Error("the callee was told that its caller had gone")
+	}
+}
+
+// TestCalleeThatComesLateIsRefused: once the caller has gone, whatever the
+// reason, nothing of it can be touched.
+func TestCalleeThatComesLateIsRefused(t *testing.T) {
+	errStop := errors.New("stop")
+	for name, c := range map[string]struct {
+		ctx  context.Context
+		end  func(call *link.Call)
+		want error
+		told int32
+	}{
+		"left":    {cancelled, func(*link.Call) {}, context.Canceled, 1},
+		"aborted": {context.Background(), func(call *link.Call) { call.Abort(errStop); call.Abort(errors.New("later")) }, errStop, 0},
+		"ended":   {context.Background(), func(call *link.Call) { _ = call.Finish(nil, nil) }, nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			who := &callee{}
+			got := new(wrapperspb.StringValue)
+			call := newCall(c.ctx, who, wrapperspb.String("question"), got)
+			c.end(call)
+			if err := call.Wait(&checked{t: t}); err != c.want {
+				t.Fatalf("Wait returns %v, want %v", err, c.want)
+			}
+			if who.told.Load() != c.told {
+				t.Errorf("the callee was told %d times, want %d", who.told.Load(), c.told)
+			}
+			to := sink(new(wrapperspb.StringValue))
+			for what, err := range map[string]error{
+				"Take":       call.Take(&to),
+				"SendHeader": call.SendHeader(metadata.MD{}),
+				"SendReply":  call.SendReply(reply("late")),
+				"Finish":     call.Finish(nil, nil),
+			} {
+				if err != link.ErrLeft {
+					t.Errorf("%s returns %v, want ErrLeft", what, err)
+				}
+			}
+			call.Abort(errors.New("late"))
+			if got.Value != "" || call.Header != nil || call.Replied {
+				t.Errorf("something was written: %q, %v", got.Value, call.Header)
+			}
+		})
+	}
+}
+
+func TestErrorsOfMessagesGoToWhoeverIsToBlame(t *testing.T) {
+	var send *link.SendError
+	var recv *link.RecvError
+	t.Run("request that cannot be encoded", func(t *testing.T) {
+		call := newCall(t.Context(), &callee{}, wrapperspb.String("\xff"), nil)
+		to := sink(new(wrapperspb.StringValue))
+		if err := call.Take(&to); !errors.As(err, &send) {
+			t.Errorf("Take returns %v, want a SendError", err)
+		}
+	})
+	t.Run("request that is too large", func(t *testing.T) {
+		call := newCall(t.Context(), &callee{}, wrapperspb.String("question"), nil)
+		to := sink(new(wrapperspb.StringValue))
+		to.Limit = 9
+		if err := call.Take(&to); !errors.As(err, &recv) || recv.Size != 10 || recv.Limit != 9 {
+			t.Errorf("Take returns %v, want a RecvError", err)
+		}
+	})
+	t.Run("reply that cannot be encoded", func(t *testing.T) {
+		call := newCall(t.Context(), &callee{}, nil, new(wrapperspb.StringValue))
+		if err := call.SendReply(reply("\xff")); !errors.As(err, &send) {
+			t.Errorf("SendReply returns %v, want a SendError", err)
+		}
+		if call.Replied || call.ReplyError != nil {
+			t.Error("the caller has seen it")
+		}
+	})
+	t.Run("reply that is too large", func(t *testing.T) {
+		call := newCall(t.Context(), &callee{}, nil, new(wrapperspb.StringValue))
+		call.Reply.Limit = 3
+		if err := call.SendReply(reply("answer")); err != nil {
+			t.Errorf("SendReply returns %v: that is the caller's affair", err)
+		}
+		if !call.Replied || !errors.As(call.ReplyError, &recv) {
+			t.Errorf("%t, %v, want a RecvError", call.Replied, call.ReplyError)
+		}
+	})
+}
+
+// slow is a codec whose copies take until they may go on.
+type slow struct {
+	link.Codec
+	begun, goOn chan struct{}
+}
+
+func (s *slow) Copy(dst, src any) (int, bool, error) {
+	close(s.begun)
+	<-s.goOn
+	return s.Codec.Copy(dst, src)
+}
+
+func TestLeavingWaitsForACopyAndForNoHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &slow{codec.Proto(), make(chan struct{}), make(chan struct{})}
+		c := &callee{}
+		call := newCall(ctx, c, wrapperspb.String("question"), nil)
+		call.Request = link.Live(wrapperspb.String("question"), s)
+		took := make(chan error)
+		go func() {
+			to := link.Sink{Dst: new(wrapperspb.StringValue), Codec: s, Limit: 100}
+			took <- call.Take(&to)
+			// The handler goes on, and nobody waits for it.
+		}()
+		<-s.begun
+		left := make(chan error, 1)
+		go func() { left <- call.Wait(&checked{t: t}) }()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		select {
+		case err := <-left:
+			t.Fatalf("Wait returned %v while the request was copied", err)
+		default:
+		}
+		call.Abort(errors.New("too late: the caller leaves")) // changes nothing
+		close(s.goOn)
+		if err := <-took; err != nil {
+			t.Errorf("Take: %v", err)
+		}
+		if err := <-left; err != context.Canceled {
+			t.Errorf("Wait returns %v, want Canceled", err)
+		}
+		if c.told.Load() != 1 || c.reason.Load() != context.Canceled {
+			t.Errorf("the callee was told %d times: %v", c.told.Load(), c.reason.Load())
+		}
+	})
+}
+
+func TestReplyOfAForeignCodecIsDecodedByItsCaller(t *testing.T) {
+	text := func(s string) *link.Message {
+		m := link.Live(&s, textCodec())
+		return &m
+	}
+	newCall := func(dst *string) *link.Call {
+		call := &link.Call{Reply: link.Sink{Dst: dst, Codec: textCodec(), Limit: 10}}
+		call.Start(t.Context())
+		call.SetCallee(&callee{})
+		return call
+	}
+	for name, c := range map[string]struct {
+		reply, want string
+		err         bool
+	}{
+		"taken":     {"hello", "hello", false},
+		"illegible": {"illegible", "", true},
+		"too large": {"hello, hello", "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got string
+			call := newCall(&got)
+			if err := call.SendReply(text(c.reply)); err != nil {
+				t.Error(err)
+			}
+			if got != "" {
+				t.Error("the callee decoded it")
+			}
+			if err := call.Finish(nil, nil); err != nil {
+				t.Error(err)
+			}
+			if err := call.Wait(&checked{t: t}); err != nil {
+				t.Error(err)
+			}
+			var recv *link.RecvError
+			if got != c.want || !call.Replied || errors.As(call.ReplyError, &recv) != c.err {
+				t.Errorf("the caller has %q, %t, %v", got, call.Replied, call.ReplyError)
+			}
+		})
+	}
+	t.Run("never encoded", func(t *testing.T) {
+		call := newCall(new(string))
+		var send *link.SendError
+		if err := call.SendReply(text("unspeakable")); !errors.As(err, &send) || call.Replied {
+			t.Errorf("SendReply returns %v, want a SendError", err)
+		}
+	})
+	t.Run("its caller left", func(t *testing.T) {
+		var got string
+		call := newCall(&got)
+		call.Start(cancelled)
+		if err := call.SendReply(text("hello")); err != nil {
+			t.Error(err)
+		}
+		if err := call.Wait(&checked{t: t}); err != context.Canceled || got != "" {
+			t.Errorf("Wait returns %v, and the caller has %q", err, got)
+		}
+	})
+}
+
+func TestClaimsMayOverlap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &slow{codec.Proto(), make(chan struct{}), make(chan struct{})}
+		call := newCall(ctx, &callee{}, nil, nil)
+		call.Request = link.Live(wrapperspb.String("question"), s)
+		go func() {
+			to := link.Sink{Dst: new(wrapperspb.StringValue), Codec: s, Limit: 100}
+			_ = call.Take(&to)
+		}()
+		<-s.begun
+		if err := call.SendHeader(metadata.MD{"h": {"1"}}); err != nil {
+			t.Errorf("SendHeader beside Take returns %v", err)
+		}
+		left := make(chan error, 1)
+		go func() { left <- call.Wait(&checked{t: t}) }()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		if len(left) > 0 {
+			t.Error("the end of one claim let the caller go, though another was held")
+		}
+		close(s.goOn)
+		if err := <-left; err != context.Canceled {
+			t.Errorf("Wait returns %v", err)
+		}
+	})
+}
+
+// broken is a codec that panics.
+type broken struct{ link.Codec }
+
+func (broken) Copy(any, any) (int, bool, error)   { panic("broken codec") }
+func (broken) Append([]byte, any) ([]byte, error) { panic("broken codec") }
+func (broken) Decode(mem.BufferSlice, any) error  { panic("broken codec") }
+
+func TestPanicOfACodecHoldsNoCaller(t *testing.T) {
+	panics := func(f func()) {
+		t.Helper()
+		defer func() {
+			if recover() == nil {
+				t.Error("it did not panic")
+			}
+		}()
+		f()
+	}
+	c := broken{codec.Proto()}
+	call := newCall(cancelled, &callee{}, nil, nil)
+	call.Request = link.Live(wrapperspb.String("question"), c)
+	to := link.Sink{Dst: new(wrapperspb.StringValue), Codec: c, Limit: 100}
+	panics(func() { _ = call.Take(&to) })
+	m := link.Live(wrapperspb.String("answer"), c)
+	panics(func() { _ = call.SendReply(&m) })
+	if err := call.Wait(&checked{t: t}); err != context.Canceled {
+		t.Errorf("Wait returns %v", err)
+	}
+}
+
+func TestDeadlineEndsTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		call := newCall(ctx, &callee{}, nil, nil)
+		if err := call.Wait(&checked{t: t}); err != context.DeadlineExceeded {
+			t.Errorf("Wait returns %v", err)
+		}
+	})
+}
+
+// An attempt is one call with everything that can happen to it happening at
+// once.
+type attempt struct {
+	*testing.T
+	call           *link.Call
+	who            callee
+	request, reply *wrapperspb.StringValue
+	cancel         context.CancelFunc
+	finished       error // what Finish returned
+	aborts         []error
+}
+
+func newAttempt(t *testing.T) *attempt {
+	a := &attempt{T: t, request: wrapperspb.String("question"), reply: new(wrapperspb.StringValue)}
+	var ctx context.Context
+	ctx, a.cancel = context.WithCancel(context.Background())
+	a.call = newCall(ctx, &a.who, a.request, a.reply)
+	return a
+}
+
+// handle is the callee. Whatever is refused, all that follows is.
+func (a *attempt) handle() {
+	asked := new(wrapperspb.StringValue)
+	to := sink(asked)
+	errs := []error{a.call.Take(&to)}
+	if errs[0] == nil && asked.Value != "question" {
+		a.Errorf("the request was %q", asked.Value)
+	}
+	errs = append(errs, a.call.SendHeader(metadata.MD{"h": {"1"}}), a.call.SendReply(reply("answer")))
+	a.finished = a.call.Finish(nil, metadata.MD{"t": {"1"}})
+	errs = append(errs, a.finished)
+	for i, err := range errs {
+		if err != nil && err != link.ErrLeft || i > 0 && errs[i-1] != nil && err == nil {
+			a.Errorf("the callee got %v", errs)
+			return
+		}
+	}
+}
+
+// caller waits, and then uses its memory as the owner that it is.
+func (a *attempt) caller(w wait.Waiter) error {
+	err := a.call.Wait(w)
+	_ = a.call.Header["h"]
+	if err == nil && (a.reply.Value != "answer" || !a.call.Replied || a.call.Trailer["t"] == nil) {
+		a.Errorf("the result is incomplete: %q, %t, %v", a.reply.Value, a.call.Replied, a.call.Trailer)
+	}
+	a.reply.Value = "mine"
+	a.request.Value = "again"
+	return err
+}
+
+// check looks at the outcome once everything has happened.
+func (a *attempt) check(err error) {
+	if a.reply.Value != "mine" || a.request.Value != "again" {
+		a.Error("the callee wrote after Wait")
+	}
+	left := err == context.Canceled
+	if left != (a.who.told.Load() == 1) || a.who.told.Load() > 1 {
+		a.Errorf("Wait returned %v, and the callee was told %d times", err, a.who.told.Load())
+	}
+	if (err == nil) != (a.finished == nil) {
+		a.Errorf("Wait returned %v, and Finish %v", err, a.finished)
+	}
+	known := err == nil || left
+	for _, reason := range a.aborts {
+		known = known || err == reason
+	}
+	if !known {
+		a.Errorf("Wait returned %v", err)
+	}
+}
+
+// run lets caller, callee, cancellation and aborts race.
+func (a *attempt) run(r *rand.Rand, caller func(f func(w wait.Waiter))) error {
+	var all sync.WaitGroup
+	all.Go(a.handle)
+	if r.IntN(3) > 0 {
+		all.Go(a.cancel)
+	}
+	for range r.IntN(3) {
+		reason := errors.New("aborted")
+		a.aborts = append(a.aborts, reason)
+		all.Go(func() { a.call.Abort(reason) })
+	}
+	var err error
+	caller(func(w wait.Waiter) { err = a.caller(w) })
+	all.Wait()
+	a.cancel()
+	a.check(err)
+	return err
+}
+
+func TestCallHasExactlyOneOutcome(t *testing.T) {
+	const workers, attempts = 4, 2000
+	for name, callers := range map[string]func(t *testing.T) func(func(w wait.Waiter)){
+		"goroutines": func(t *testing.T) func(func(w wait.Waiter)) {
+			pool := &checked{t: t} // used again and again
+			return func(f func(w wait.Waiter)) { f(pool) }
+		},
+		"tasks": func(t *testing.T) func(func(w wait.Waiter)) {
+			loop := transporttest.NewTasks()
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				loop.Run()
+			}()
+			t.Cleanup(func() {
+				loop.Close()
+				<-ended
+			})
+			return func(f func(w wait.Waiter)) {
+				done := make(chan struct{})
+				loop.Go(func() {
+					f(loop)
+					close(done)
+				})
+				<-done
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			caller := callers(t)
+			var outcomes [3]atomic.Int32
+			var all sync.WaitGroup
+			for i := range uint64(workers) {
+				all.Go(func() {
+					r := rand.New(rand.NewPCG(1, i))
+					for range attempts {
+						switch err := newAttempt(t).run(r, caller); err {
+						case nil:
+							outcomes[0].Add(1)
+						case context.Canceled:
+							outcomes[1].Add(1)
+						default:
+							outcomes[2].Add(1)
+						}
+					}
+				})
+			}
+			all.Wait()
+			t.Logf("%d ended, %d left, %d were aborted", outcomes[0].Load(), outcomes[1].Load(), outcomes[2].Load())
+			for i := range outcomes {
+				if outcomes[i].Load() == 0 {
+					t.Error("an outcome never occurred: the test is too tame")
+				}
+			}
+		})
+	}
+}

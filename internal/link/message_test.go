@@ -1,0 +1,278 @@
+package link_test
+
+import (
+	"errors"
+	"testing"
+
+	"google.golang.org/grpc/encoding"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// text is a codec of strings, which knows no copies.
+type text struct{ encoding.Codec }
+
+func (text) Name() string { return "text" }
+
+func (text) Marshal(v any) ([]byte, error) {
+	if s := *v.(*string); s != "unspeakable" {
+		return []byte(s), nil
+	}
+	return nil, errors.New("unspeakable")
+}
+
+func (text) Unmarshal(data []byte, v any) error {
+	if string(data) == "illegible" {
+		return errors.New("illegible")
+	}
+	*v.(*string) = string(data)
+	return nil
+}
+
+func textCodec() link.Codec { return codec.WrapV1(text{}) }
+
+func simple(n int) *testpb.SimpleRequest {
+	return &testpb.SimpleRequest{ResponseSize: 7, Payload: &testpb.Payload{Body: make([]byte, n)}}
+}
+
+// forms returns v as a message in each of its forms.
+func forms(t *testing.T, v any, c link.Codec) map[string]link.Message {
+	t.Helper()
+	live := link.Live(v, c)
+	captured, _, err := live.Capture(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := live.Append(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	half := len(b) / 2
+	return map[string]link.Message{
+		"live":     link.Live(v, c),
+		"captured": captured,
+		"encoded":  link.Encoded(mem.BufferSlice{mem.SliceBuffer(b[:half]), mem.SliceBuffer(b[half:])}),
+	}
+}
+
+func TestMessageDecodesFromEachForm(t *testing.T) {
+	want := simple(100)
+	for name, m := range forms(t, want, codec.Proto()) {
+		t.Run(name, func(t *testing.T) {
+			got := &testpb.SimpleRequest{FillUsername: true} // which decoding resets
+			to := sink(got)
+			if err := m.DecodeInto(&to); err != nil || !proto.Equal(got, want) {
+				t.Errorf("%v, %v", got, err)
+			}
+			m.Free()
+			m.Free() // does nothing more
+		})
+	}
+}
+
+func TestMessageSizes(t *testing.T) {
+	v := simple(100)
+	for name, m := range forms(t, v, codec.Proto()) {
+		n, err := m.Size()
+		b, appendErr := m.Append([]byte("x"))
+		if err != nil || appendErr != nil || n != proto.Size(v) || len(b) != n+1 {
+			t.Errorf("%s: Size %d, Append of %d bytes, want %d; %v, %v", name, n, len(b)-1, proto.Size(v), err, appendErr)
+		}
+		if name != "live" && m.Bound() < n {
+			t.Errorf("%s: the bound %d is below the size %d", name, m.Bound(), n)
+		}
+	}
+}
+
+// TestLimitIsOfTheEncodedSize: a bound may be larger than the size, and must
+// not count then.
+func TestLimitIsOfTheEncodedSize(t *testing.T) {
+	// Maps and repeated fields are what bounds are generous about.
+	many, err := structpb.NewStruct(map[string]any{"k": []any{1, "two", true, nil}, "empty": ""})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range []proto.Message{simple(0), simple(100), many, &testpb.SimpleRequest{}, wrapperspb.Int64(-1)} {
+		size := proto.Size(v)
+		for name, m := range forms(t, v, codec.Proto()) {
+			to := sink(v.ProtoReflect().New().Interface())
+			to.Limit = size
+			if err := m.DecodeInto(&to); err != nil {
+				t.Errorf("%s of %d bytes with a limit of as many: %v", name, size, err)
+			}
+		}
+		if size == 0 {
+			continue
+		}
+		for name, m := range forms(t, v, codec.Proto()) {
+			to := sink(v.ProtoReflect().New().Interface())
+			to.Limit = size - 1
+			var refused *link.RecvError
+			if err := m.DecodeInto(&to); !errors.As(err, &refused) || refused.Size != size || refused.Limit != size-1 || refused.Err != nil {
+				t.Errorf("%s of %d bytes with a limit of one less: %v", name, size, err)
+			}
+		}
+	}
+}
+
+func TestCapturedMessageIsIndependent(t *testing.T) {
+	v := simple(4)
+	live := link.Live(v, codec.Proto())
+	var shell any
+	for range 3 { // with the shell that was emptied before
+		m, used, err := live.Capture(shell)
+		if err != nil || used == nil {
+			t.Fatal(used, err)
+		}
+		if shell != nil && used != shell {
+			t.Error("the shell was not used again")
+		}
+		shell = used
+		v.Payload.Body[0]++
+		v.ResponseSize++
+		got := new(testpb.SimpleRequest)
+		to := sink(got)
+		if err := m.DecodeInto(&to); err != nil {
+			t.Fatal(err)
+		}
+		if got.Payload.Body[0] != v.Payload.Body[0]-1 || got.ResponseSize != v.ResponseSize-1 {
+			t.Errorf("the sender's later changes arrived: %v", got)
+		}
+		if !proto.Equal(shell.(proto.Message), &testpb.SimpleRequest{}) {
+			t.Errorf("the shell has %v left", shell)
+		}
+		got.Payload.Body[0] = 99
+		if v.Payload.Body[0] == 99 {
+			t.Error("the receiver shares memory with the sender")
+		}
+	}
+}
+
+func TestShellOfAnotherTypeIsReplaced(t *testing.T) {
+	live := link.Live(simple(4), codec.Proto())
+	other := new(wrapperspb.StringValue)
+	_, used, err := live.Capture(other)
+	if _, ok := used.(*testpb.SimpleRequest); !ok || err != nil {
+		t.Errorf("the shell in use is a %T, %v", used, err)
+	}
+}
+
+func TestCaptureAsBytesWhereNothingElseWillDo(t *testing.T) {
+	v := "hello"
+	live := link.Live(&v, textCodec())
+	m, used, err := live.Capture(nil)
+	if err != nil || used != nil {
+		t.Fatal(used, err)
+	}
+	v = "changed"
+	again, used, err := m.Capture(nil) // bytes are captured already
+	if err != nil || used != nil {
+		t.Fatal(used, err)
+	}
+	var got string
+	to := link.Sink{Dst: &got, Codec: textCodec(), Limit: 5}
+	if err := again.DecodeInto(&to); err != nil || got != "hello" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+func TestReceiverDecodesWithItsOwnCodec(t *testing.T) {
+	for name, m := range forms(t, wrapperspb.String("hello"), codec.Proto()) {
+		var got string
+		to := link.Sink{Dst: &got, Codec: textCodec(), Limit: 100}
+		if err := m.DecodeInto(&to); err != nil || got != "\x0a\x05hello" {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	for name, m := range forms(t, wrapperspb.String("hello"), codec.Proto()) {
+		got := new(wrapperspb.BytesValue)
+		to := sink(got)
+		if err := m.DecodeInto(&to); err != nil || string(got.Value) != "hello" {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}
+
+func TestNilIsAnEmptyMessage(t *testing.T) {
+	for name, m := range forms(t, nil, codec.Proto()) {
+		got := wrapperspb.String("old")
+		to := sink(got)
+		if err := m.DecodeInto(&to); err != nil || got.Value != "" {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}
+
+func TestMessageThatCannotBeEncoded(t *testing.T) {
+	unspeakable := "unspeakable"
+	for name, m := range map[string]link.Message{
+		"protobuf":    link.Live(wrapperspb.String("\xff"), codec.Proto()),
+		"no protobuf": link.Live(42, codec.Proto()),
+		"text":        link.Live(&unspeakable, textCodec()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			isSendError := func(what string, err error) {
+				t.Helper()
+				var send *link.SendError
+				var recv *link.RecvError
+				if !errors.As(err, &send) || send.Unwrap() == nil || errors.As(err, &recv) {
+					t.Errorf("%s returns %v, want a SendError", what, err)
+				}
+			}
+			_, _, err := m.Capture(nil)
+			isSendError("Capture", err)
+			_, err = m.Append(nil)
+			isSendError("Append", err)
+			var dst any = wrapperspb.String("untouched")
+			if name == "text" {
+				dst = new(string)
+			}
+			to := sink(dst)
+			isSendError("DecodeInto", m.DecodeInto(&to))
+			if v, ok := dst.(*wrapperspb.StringValue); ok && v.Value != "untouched" {
+				t.Errorf("the receiver has %q", v.Value)
+			}
+		})
+	}
+}
+
+func TestMessageThatCannotBeDecoded(t *testing.T) {
+	illegible := "illegible"
+	for name, m := range forms(t, &illegible, textCodec()) {
+		to := link.Sink{Dst: new(string), Codec: textCodec(), Limit: 100}
+		var recv *link.RecvError
+		if err := m.DecodeInto(&to); !errors.As(err, &recv) || recv.Err == nil {
+			t.Errorf("%s: %v, want a RecvError", name, err)
+		}
+	}
+}
+
+func TestEncodedMessageIsFreedOnce(t *testing.T) {
+	pool := &counting{}
+	b := make([]byte, 4096)
+	m := link.Encoded(mem.BufferSlice{mem.NewBuffer(&b, pool)})
+	to := link.Sink{Dst: new(string), Codec: textCodec(), Limit: 1 << 20}
+	if err := m.DecodeInto(&to); err != nil {
+		t.Fatal(err)
+	}
+	if pool.puts != 0 {
+		t.Error("DecodeInto freed it")
+	}
+	m.Free()
+	m.Free()
+	if pool.puts != 1 {
+		t.Errorf("it was freed %d times", pool.puts)
+	}
+}
+
+// counting is a pool that counts what comes back.
+type counting struct{ puts int }
+
+func (c *counting) Get(n int) *[]byte { b := make([]byte, n); return &b }
+func (c *counting) Put(*[]byte)       { c.puts++ }

@@ -1,0 +1,150 @@
+package inproc
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+var errTest = errors.New("the test says so")
+
+func connect(t *testing.T, a *acceptor) link.Session {
+	t.Helper()
+	s, err := Connect("orders", Options{}, a.accept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func isDone(s link.Session) bool {
+	select {
+	case <-s.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+func TestCloseTellsTheAcceptorOnce(t *testing.T) {
+	for name, closes := range map[string]func(s link.Session, a *acceptor) link.Session{
+		"client": func(s link.Session, _ *acceptor) link.Session { return s },
+		"server": func(_ link.Session, a *acceptor) link.Session { return a.session },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := &acceptor{}
+			s := connect(t, a)
+			if isDone(s) || isDone(a.session) {
+				t.Fatal("it is done before it began")
+			}
+			closer := closes(s, a)
+			_ = closer.Close(errTest)
+			_ = closer.Close(errors.New("later"))
+			_ = s.Close(errors.New("later"))
+			if len(a.closed) != 1 || a.closed[0] != errTest {
+				t.Errorf("the acceptor was told %v", a.closed)
+			}
+			if !isDone(s) || !isDone(a.session) {
+				t.Error("a side takes more calls")
+			}
+		})
+	}
+}
+
+func TestServerThatClosesWhileItAcceptsIsTold(t *testing.T) {
+	a := &acceptor{}
+	_, err := Connect("orders", Options{}, func(s link.Session) link.Acceptor {
+		_ = s.Close(errTest)
+		return a
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(a.closed) != 1 || a.closed[0] != errTest {
+		t.Errorf("the acceptor was told %v", a.closed)
+	}
+}
+
+func TestDrainEndsNothing(t *testing.T) {
+	a := &acceptor{}
+	s := connect(t, a)
+	stream, err := s.Open(t.Context(), &link.Open{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.session.Drain()
+	if !isDone(s) || len(a.closed) > 0 {
+		t.Errorf("done: %t, the acceptor was told %v", isDone(s), a.closed)
+	}
+	if err := stream.Send(&link.Frame{EndSend: true}); err != nil {
+		t.Error(err)
+	}
+	_ = s.Close(errTest)
+	if len(a.closed) != 1 || a.closed[0] != errTest {
+		t.Errorf("the acceptor was told %v", a.closed)
+	}
+}
+
+func TestRefusalsReachTheCaller(t *testing.T) {
+	s := connect(t, &acceptor{refuse: errTest})
+	if err := s.Call(t.Context(), &link.Call{}); err != errTest {
+		t.Errorf("Call returns %v", err)
+	}
+	if stream, err := s.Open(t.Context(), &link.Open{}); err != errTest || stream != nil {
+		t.Errorf("Open returns %v, %v", stream, err)
+	}
+}
+
+func TestAdmitPrecedesEachCall(t *testing.T) {
+	admitted := 0
+	var refusal error
+	a := &acceptor{terms: link.Terms{Window: 100 << 10, Admit: func(context.Context) error {
+		admitted++
+		return refusal
+	}}}
+	s := connect(t, a)
+	if err := s.Call(t.Context(), &link.Call{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Open(t.Context(), &link.Open{}); err != nil {
+		t.Error(err)
+	}
+	if admitted != 2 {
+		t.Errorf("%d calls were admitted, want 2", admitted)
+	}
+	if up := a.streams[0].(*end).in; up.window != 100<<10 {
+		t.Errorf("the caller's window is %d bytes", up.window)
+	}
+	refusal = context.Canceled
+	if err := s.Call(t.Context(), &link.Call{}); err != context.Canceled {
+		t.Errorf("Call returns %v", err)
+	}
+	if _, err := s.Open(t.Context(), &link.Open{}); err != context.Canceled || len(a.streams) != 1 {
+		t.Errorf("Open returns %v, and the server has %d streams", err, len(a.streams))
+	}
+}
+
+func TestPeerIsLocalAndPrivate(t *testing.T) {
+	a := &acceptor{}
+	s := connect(t, a)
+	for _, p := range []*link.Peer{s.Peer(), a.session.Peer()} {
+		if !p.Local || !p.OneShot || p.Addr.String() != "orders" || p.AuthInfo.AuthType() != "local" {
+			t.Errorf("the peer is %+v", p)
+		}
+		if err := credentials.CheckSecurityLevel(p.AuthInfo, credentials.PrivacyAndIntegrity); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestServerCannotCallBack(t *testing.T) {
+	a := &acceptor{}
+	connect(t, a)
+	says(t, a.session.Call(t.Context(), &link.Call{}), "serves nothing")
+	_, err := a.session.Open(t.Context(), &link.Open{})
+	says(t, err, "serves nothing")
+}

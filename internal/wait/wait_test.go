@@ -1,0 +1,431 @@
+package wait_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/transport/transporttest"
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// A kind is a way to wait.
+type kind struct {
+	name string
+	// run has f done by something that may wait with w, and returns when it
+	// has been.
+	run func(f func(w wait.Waiter))
+}
+
+func kinds(t *testing.T) []kind {
+	return []kind{
+		{"goroutine", func(f func(w wait.Waiter)) { f(&checked{t: t}) }},
+		{"task", func(f func(w wait.Waiter)) {
+			loop := transporttest.NewTasks()
+			loop.Go(func() {
+				f(loop)
+				loop.Close()
+			})
+			loop.Run()
+		}},
+	}
+}
+
+// eachKind runs f as a subtest for each kind.
+func eachKind(t *testing.T, f func(t *testing.T, w wait.Waiter)) {
+	for _, k := range kinds(t) {
+		t.Run(k.name, func(t *testing.T) {
+			k.run(func(w wait.Waiter) { f(t, w) })
+		})
+	}
+}
+
+// checked is a Pool that looks for tokens that were left behind.
+type checked struct {
+	wait.Pool
+	t *testing.T
+}
+
+var cancelled = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+func (c *checked) Release(p wait.Parker) {
+	if holdsToken(p) {
+		c.t.Error("a Parker is released with a token")
+	}
+	c.Pool.Release(p)
+}
+
+// holdsToken reports whether p holds a token, and takes it.
+func holdsToken(p wait.Parker) bool {
+	for range 20 { // where both have happened either may be reported
+		if p.Park(cancelled) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+func TestTokenMayComeFirst(t *testing.T) {
+	eachKind(t, func(t *testing.T, w wait.Waiter) {
+		p := w.Parker()
+		p.Unpark()
+		if err := p.Park(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if holdsToken(p) {
+			t.Error("the token is still there")
+		}
+	})
+}
+
+func TestSecondTokenIsDropped(t *testing.T) {
+	eachKind(t, func(t *testing.T, w wait.Waiter) {
+		p := w.Parker()
+		p.Unpark()
+		p.Unpark()
+		if err := p.Park(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if holdsToken(p) {
+			t.Error("there were two tokens")
+		}
+	})
+}
+
+func TestParkEndsWithItsContext(t *testing.T) {
+	eachKind(t, func(t *testing.T, w wait.Waiter) {
+		p := w.Parker()
+		if err := p.Park(cancelled); err != context.Canceled {
+			t.Errorf("Park returns %v, want Canceled", err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		go cancel()
+		if err := p.Park(ctx); err != context.Canceled {
+			t.Errorf("Park returns %v, want Canceled", err)
+		}
+		p.Unpark()
+		if err := p.Park(context.Background()); err != nil {
+			t.Errorf("a token after that is lost: %v", err)
+		}
+	})
+}
+
+// TestTokenIsTakenOrStays has context and token race.
+func TestTokenIsTakenOrStays(t *testing.T) {
+	eachKind(t, func(t *testing.T, w wait.Waiter) {
+		p := w.Parker()
+		for range 2000 {
+			ctx, cancel := context.WithCancel(context.Background())
+			var both sync.WaitGroup
+			both.Go(cancel)
+			both.Go(p.Unpark)
+			err := p.Park(ctx)
+			both.Wait()
+			if err != nil && err != context.Canceled {
+				t.Fatal(err)
+			}
+			if left := holdsToken(p); left != (err != nil) {
+				t.Fatalf("Park returned %v, and a token is left: %t", err, left)
+			}
+		}
+	})
+}
+
+func TestEachTokenWakesItsSleeperOnce(t *testing.T) {
+	eachKind(t, func(t *testing.T, w wait.Waiter) {
+		there, back := wait.NewGoroutine(), w.Parker()
+		const n = 2000
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for range n {
+				_ = there.Park(context.Background())
+				back.Unpark()
+			}
+		}()
+		for range n {
+			there.Unpark()
+			_ = back.Park(context.Background())
+		}
+		<-done
+		if holdsToken(there) || holdsToken(back) {
+			t.Error("a token is left")
+		}
+	})
+}
+
+// atUnlock is a lock that calls a function each time it was released.
+type atUnlock struct {
+	sync.Mutex
+	then func()
+}
+
+func (l *atUnlock) Unlock() {
+	l.Mutex.Unlock()
+	if l.then != nil {
+		l.then()
+	}
+}
+
+func TestWakeThatComesBeforeTheSleepIsNotLost(t *testing.T) {
+	eachKind(t, func(t *testing.T, w wait.Waiter) {
+		var spot wait.Spot
+		for wakes := 1; wakes <= 3; wakes++ {
+			tokens := 0
+			lock := &atUnlock{}
+			lock.then = func() { // between the lock's release and Park
+				for range wakes {
+					lock.Mutex.Lock()
+					p := spot.Wake()
+					lock.Mutex.Unlock()
+					if p != nil {
+						tokens++
+						wait.Unpark(p)
+					}
+				}
+			}
+			lock.Lock()
+			spot.Wait(lock, w)
+			lock.then = nil
+			if tokens != 1 {
+				t.Errorf("%d wake-ups gave %d tokens, want 1", wakes, tokens)
+			}
+			if spot.Wake() != nil {
+				t.Error("somebody still sleeps")
+			}
+			lock.Unlock()
+		}
+	})
+}
+
+func TestWakeOfNobody(t *testing.T) {
+	var spot wait.Spot
+	if p := spot.Wake(); p != nil {
+		t.Errorf("Wake returns %v, want nil", p)
+	}
+	wait.Unpark(nil)
+}
+
+// TestSpotLosesNoWakeUp has several goroutines change a number that one waits
+// for, and counts sleeps and tokens.
+func TestSpotLosesNoWakeUp(t *testing.T) {
+	const changers, changes = 4, 3000
+	waitFor := func(t *testing.T, w wait.Waiter) {
+		var (
+			mu     sync.Mutex
+			spot   wait.Spot
+			number int
+			sleeps int
+			tokens atomic.Int64
+			all    sync.WaitGroup
+		)
+		for range changers {
+			all.Go(func() {
+				for range changes {
+					mu.Lock()
+					number++
+					p := spot.Wake()
+					mu.Unlock()
+					if p != nil {
+						tokens.Add(1)
+					}
+					wait.Unpark(p)
+				}
+			})
+		}
+		mu.Lock()
+		for seen := 0; seen < changers*changes; seen = number {
+			for number == seen {
+				sleeps++
+				spot.Wait(&mu, w)
+			}
+		}
+		if p := spot.Wake(); p != nil {
+			t.Error("somebody sleeps at the end")
+		}
+		mu.Unlock()
+		all.Wait()
+		if int64(sleeps) != tokens.Load() {
+			t.Errorf("%d sleeps, %d tokens", sleeps, tokens.Load())
+		}
+	}
+	eachKind(t, waitFor)
+	t.Run("no waiter", func(t *testing.T) { waitFor(t, nil) })
+}
+
+// TestSpotsPassABall has two waiters wake each other, so that each wake-up
+// counts.
+func TestSpotsPassABall(t *testing.T) {
+	const rounds = 5000
+	play := func(t *testing.T, w wait.Waiter) {
+		var mu sync.Mutex
+		var spots [2]wait.Spot
+		turn := 0
+		player := func(me int, w wait.Waiter) {
+			for range rounds {
+				mu.Lock()
+				for turn != me {
+					spots[me].Wait(&mu, w)
+				}
+				turn = 1 - me
+				p := spots[1-me].Wake()
+				mu.Unlock()
+				wait.Unpark(p)
+			}
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			player(0, nil)
+		}()
+		player(1, w)
+		<-done
+	}
+	eachKind(t, play)
+	t.Run("no waiter", func(t *testing.T) { play(t, nil) })
+}
+
+// TestTasksPassABall is the same between two tasks of one loop: no goroutine
+// ever blocks.
+func TestTasksPassABall(t *testing.T) {
+	loop := transporttest.NewTasks()
+	var mu sync.Mutex
+	var spots [2]wait.Spot
+	turn, left := 0, 2
+	for me := range 2 {
+		loop.Go(func() {
+			for range 1000 {
+				mu.Lock()
+				for turn != me {
+					spots[me].Wait(&mu, loop)
+				}
+				turn = 1 - me
+				p := spots[1-me].Wake()
+				mu.Unlock()
+				wait.Unpark(p)
+			}
+			if left--; left == 0 {
+				loop.Close()
+			}
+		})
+	}
+	loop.Run()
+	if left != 0 {
+		t.Errorf("%d tasks were left", left)
+	}
+}
+
+func TestPoolInABubble(t *testing.T) {
+	for range 2 { // the second bubble has its own
+		synctest.Test(t, func(t *testing.T) {
+			pool := &checked{t: t}
+			var all sync.WaitGroup
+			for range 10 {
+				all.Go(func() {
+					for range 100 {
+						p := pool.Parker()
+						if holdsToken(p) {
+							t.Error("the pool gives a Parker with a token")
+						}
+						go p.Unpark()
+						if err := p.Park(context.Background()); err != nil {
+							t.Error(err)
+						}
+						pool.Release(p)
+					}
+				})
+			}
+			all.Wait()
+			p := pool.Parker()
+			var err atomic.Value
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() { err.Store(p.Park(ctx)) }()
+			synctest.Wait() // it waits in a way that the bubble knows
+			if err.Load() != nil {
+				t.Error("Park does not wait")
+			}
+			cancel()
+			synctest.Wait()
+			if got, _ := err.Load().(error); !errors.Is(got, context.Canceled) {
+				t.Errorf("Park returns %v", got)
+			}
+		})
+	}
+}
+
+// yielder counts how often it was asked to let others run.
+type yielder struct {
+	wait.Pool
+	times int
+}
+
+func (y *yielder) Yield() { y.times++ }
+
+func TestYieldAsksTheWaiter(t *testing.T) {
+	y := &yielder{}
+	wait.Yield(y)
+	wait.Yield(nil)
+	wait.Yield(&wait.Pool{})
+	if y.times != 1 {
+		t.Errorf("asked %d times", y.times)
+	}
+}
+
+func TestMutexExcludes(t *testing.T) {
+	var m wait.Mutex
+	var all sync.WaitGroup
+	number := 0 // which the race detector watches
+	for i := range 8 {
+		all.Go(func() {
+			for range 500 {
+				if i%2 == 0 || !m.TryLock() {
+					m.Lock()
+				}
+				number++
+				m.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	if number != 8*500 {
+		t.Errorf("counted to %d", number)
+	}
+	if !m.TryLock() || m.TryLock() {
+		t.Error("TryLock does not take the lock, or takes it twice")
+	}
+}
+
+func TestMutexIsFirstComeFirstServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m wait.Mutex
+		m.Lock()
+		var order []int
+		for i := range 5 {
+			go func() {
+				m.Lock()
+				order = append(order, i)
+				if m.TryLock() {
+					t.Error("the lock was free in between")
+				}
+				m.Unlock()
+			}()
+			synctest.Wait()
+		}
+		m.Unlock()
+		synctest.Wait()
+		if !slices.Equal(order, []int{0, 1, 2, 3, 4}) {
+			t.Errorf("served %v", order)
+		}
+	})
+}
