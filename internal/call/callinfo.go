@@ -20,6 +20,8 @@ import (
 )
 
 const (
+	unset = math.MinInt // a limit that no option sets
+
 	// noLimit and defaultMaxRecv are grpc-go's defaults, in bytes.
 	noLimit        = math.MaxInt32
 	defaultMaxRecv = 4 << 20
@@ -43,7 +45,7 @@ type callInfo struct {
 // apply reads opts. An option that asks for something that cannot be had is
 // refused rather than dropped.
 func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault link.Codec) error {
-	ci.opts, ci.maxRecv, ci.maxSend = opts, -1, -1
+	ci.opts, ci.maxRecv, ci.maxSend = opts, unset, unset
 	if mc.waitForReady != nil {
 		ci.waitForReady = *mc.waitForReady
 	}

@@ -42,8 +42,10 @@ func (c *Client) authMetadata(ctx context.Context, ci *callInfo, method string, 
 // audience is the URI of the service that credentials are asked for.
 func (c *Client) audience(method string) string {
 	host := strings.TrimSuffix(c.cfg.Authority, ":443")
-	service := method[:max(0, strings.LastIndexByte(method, '/'))]
-	return "https://" + host + service
+	if slash := strings.LastIndexByte(method, '/'); slash >= 0 {
+		method = method[:slash]
+	}
+	return "https://" + host + method
 }
 
 // authOf returns what creds add to a request. code is the status of an error

@@ -111,11 +111,11 @@ func (sc *ServiceConfig) of(method string) *methodConfig {
 // limit is a size that the config, a call option, both or nobody limits.
 func limit(config *int, option, byDefault int) int {
 	switch {
-	case config == nil && option < 0:
+	case config == nil && option == unset:
 		return byDefault
 	case config == nil:
 		return option
-	case option < 0:
+	case option == unset:
 		return *config
 	}
 	return min(*config, option)

@@ -119,12 +119,13 @@ func TestTheSmallerLimitCounts(t *testing.T) {
 		option, fallback int
 		want             int
 	}{
-		{nil, -1, 9, 9},
+		{nil, unset, 9, 9},
 		{nil, 5, 9, 5},
 		{nil, 0, 9, 0},
+		{nil, -1, 9, -1}, // nothing is small enough, as in grpc-go
 		{nil, 20, 9, 20},
-		{n(5), -1, 9, 5},
-		{n(20), -1, 9, 20},
+		{n(5), unset, 9, 5},
+		{n(20), unset, 9, 20},
 		{n(5), 6, 9, 5},
 		{n(6), 5, 9, 5},
 		{n(0), 5, 9, 0},

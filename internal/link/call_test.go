@@ -3,8 +3,6 @@ package link_test
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -19,7 +17,6 @@ import (
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/transport/transporttest"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -372,154 +369,4 @@ func TestDeadlineEndsTheWait(t *testing.T) {
 			t.Errorf("Wait returns %v", err)
 		}
 	})
-}
-
-// An attempt is one call with everything that can happen to it happening at
-// once.
-type attempt struct {
-	*testing.T
-	call           *link.Call
-	who            callee
-	request, reply *wrapperspb.StringValue
-	cancel         context.CancelFunc
-	finished       error // what Finish returned
-	aborts         []error
-}
-
-func newAttempt(t *testing.T) *attempt {
-	a := &attempt{T: t, request: wrapperspb.String("question"), reply: new(wrapperspb.StringValue)}
-	var ctx context.Context
-	ctx, a.cancel = context.WithCancel(context.Background())
-	a.call = newCall(ctx, &a.who, a.request, a.reply)
-	return a
-}
-
-// handle is the callee. Whatever is refused, all that follows is.
-func (a *attempt) handle() {
-	asked := new(wrapperspb.StringValue)
-	to := sink(asked)
-	errs := []error{a.call.Take(&to)}
-	if errs[0] == nil && asked.Value != "question" {
-		a.Errorf("the request was %q", asked.Value)
-	}
-	errs = append(errs, a.call.SendHeader(metadata.MD{"h": {"1"}}), a.call.SendReply(reply("answer")))
-	a.finished = a.call.Finish(nil, metadata.MD{"t": {"1"}})
-	errs = append(errs, a.finished)
-	for i, err := range errs {
-		if err != nil && err != link.ErrLeft || i > 0 && errs[i-1] != nil && err == nil {
-			a.Errorf("the callee got %v", errs)
-			return
-		}
-	}
-}
-
-// caller waits, and then uses its memory as the owner that it is.
-func (a *attempt) caller(w wait.Waiter) error {
-	err := a.call.Wait(w)
-	_ = a.call.Header["h"]
-	if err == nil && (a.reply.Value != "answer" || !a.call.Replied || a.call.Trailer["t"] == nil) {
-		a.Errorf("the result is incomplete: %q, %t, %v", a.reply.Value, a.call.Replied, a.call.Trailer)
-	}
-	a.reply.Value = "mine"
-	a.request.Value = "again"
-	return err
-}
-
-// check looks at the outcome once everything has happened.
-func (a *attempt) check(err error) {
-	if a.reply.Value != "mine" || a.request.Value != "again" {
-		a.Error("the callee wrote after Wait")
-	}
-	left := err == context.Canceled
-	if left != (a.who.told.Load() == 1) || a.who.told.Load() > 1 {
-		a.Errorf("Wait returned %v, and the callee was told %d times", err, a.who.told.Load())
-	}
-	if (err == nil) != (a.finished == nil) {
-		a.Errorf("Wait returned %v, and Finish %v", err, a.finished)
-	}
-	known := err == nil || left
-	for _, reason := range a.aborts {
-		known = known || err == reason
-	}
-	if !known {
-		a.Errorf("Wait returned %v", err)
-	}
-}
-
-// run lets caller, callee, cancellation and aborts race.
-func (a *attempt) run(r *rand.Rand, caller func(f func(w wait.Waiter))) error {
-	var all sync.WaitGroup
-	all.Go(a.handle)
-	if r.IntN(3) > 0 {
-		all.Go(a.cancel)
-	}
-	for range r.IntN(3) {
-		reason := errors.New("aborted")
-		a.aborts = append(a.aborts, reason)
-		all.Go(func() { a.call.Abort(reason) })
-	}
-	var err error
-	caller(func(w wait.Waiter) { err = a.caller(w) })
-	all.Wait()
-	a.cancel()
-	a.check(err)
-	return err
-}
-
-func TestCallHasExactlyOneOutcome(t *testing.T) {
-	const workers, attempts = 4, 2000
-	for name, callers := range map[string]func(t *testing.T) func(func(w wait.Waiter)){
-		"goroutines": func(t *testing.T) func(func(w wait.Waiter)) {
-			pool := &checked{t: t} // used again and again
-			return func(f func(w wait.Waiter)) { f(pool) }
-		},
-		"tasks": func(t *testing.T) func(func(w wait.Waiter)) {
-			loop := transporttest.NewTasks()
-			ended := make(chan struct{})
-			go func() {
-				defer close(ended)
-				loop.Run()
-			}()
-			t.Cleanup(func() {
-				loop.Close()
-				<-ended
-			})
-			return func(f func(w wait.Waiter)) {
-				done := make(chan struct{})
-				loop.Go(func() {
-					f(loop)
-					close(done)
-				})
-				<-done
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			caller := callers(t)
-			var outcomes [3]atomic.Int32
-			var all sync.WaitGroup
-			for i := range uint64(workers) {
-				all.Go(func() {
-					r := rand.New(rand.NewPCG(1, i))
-					for range attempts {
-						switch err := newAttempt(t).run(r, caller); err {
-						case nil:
-							outcomes[0].Add(1)
-						case context.Canceled:
-							outcomes[1].Add(1)
-						default:
-							outcomes[2].Add(1)
-						}
-					}
-				})
-			}
-			all.Wait()
-			t.Logf("%d ended, %d left, %d were aborted", outcomes[0].Load(), outcomes[1].Load(), outcomes[2].Load())
-			for i := range outcomes {
-				if outcomes[i].Load() == 0 {
-					t.Error("an outcome never occurred: the test is too tame")
-				}
-			}
-		})
-	}
 }

@@ -38,9 +38,14 @@ func newPipe(up, down int) *pipe {
 // Send implements [link.Stream].
 func (e *end) Send(f *link.Frame) error {
 	if f.End != nil {
+		// Of an end and an abort the first counts, for both sides.
 		e.pipe.mu.Lock()
-		e.pipe.ended = true
+		reason := e.pipe.reason
+		e.pipe.ended = reason == nil
 		e.pipe.mu.Unlock()
+		if reason != nil {
+			return reason
+		}
 	}
 	if err := e.out.send(f, e.waiter); err != nil {
 		return err
