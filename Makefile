@@ -4,6 +4,7 @@ GO       ?= go
 MODULES  := $(shell find . -name go.mod -not -path './tools/*' -exec dirname {} \; | sort)
 TOOL      = $(GO) tool -modfile='$(CURDIR)/tools/go.mod'
 FUZZTIME ?= 1m
+SOAK     ?= 10m
 CROSS    ?= windows/amd64 darwin/arm64
 
 # The race detector needs cgo, and so a C compiler. Without one the same tests
@@ -20,7 +21,7 @@ define each
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint vet staticcheck fmt unit interop bench fuzz cross tour ci cover lines generate
+.PHONY: help test lint vet staticcheck fmt unit interop bench soak fuzz cross tour ci cover lines generate
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +54,9 @@ interop: ## compare with grpc-go, case by case: what gRPC promises, item by item
 
 bench: ## the tournament: nearcall and what one would use instead, row by row
 	cd bench && $(GO) run .
+
+soak: ## the chaos run for SOAK (10m): random calls, cancels, stops and hang-ups, every call accounted for
+	NEARCALL_SOAK=$(SOAK) $(GO) test $(RACE) -count=1 -run "^TestChaos$$" -timeout 0 -v .
 
 fuzz: ## every fuzz test for FUZZTIME (1m each)
 	@set -e; for m in $(MODULES); do (cd "$$m" && \

@@ -50,12 +50,15 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 		ci.waitForReady = *mc.waitForReady
 	}
 	for i, o := range opts {
+		if _, usual := o.(grpc.StaticMethodCallOption); usual {
+			continue // generated code adds it to each call
+		}
 		if inner := unwrapped(o); inner != nil {
 			ci.opts = slices.Clone(ci.opts) // the caller's is not ours to write
 			ci.opts[i], o = inner, inner
 		}
 		switch o := o.(type) {
-		case nil, grpc.StaticMethodCallOption, grpc.EmptyCallOption, grpc.MaxRetryRPCBufferSizeCallOption:
+		case nil, grpc.EmptyCallOption, grpc.MaxRetryRPCBufferSizeCallOption:
 		case grpc.HeaderCallOption, grpc.TrailerCallOption, grpc.PeerCallOption, grpc.OnFinishCallOption:
 			ci.reports = true
 		case grpc.FailFastCallOption:

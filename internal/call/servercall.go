@@ -25,8 +25,6 @@ type serverCall struct {
 	unary  *link.Call
 	stream link.Stream
 
-	ctx        context.Context // what handlers get: the call itself, perhaps tagged
-	codec      link.Codec
 	next, prev *serverCall // guarded by conn.mu
 
 	// Guarded by callContext.mu.
@@ -38,17 +36,25 @@ type serverCall struct {
 	// overtakes it.
 	headerMu sync.Mutex
 
-	outcome error // the error of the status that was sent
-
 	stats *callStats // nil without a stats handler
 }
 
 func (c *serverCall) init(conn *serverConn, m *method, o *link.Open) {
 	c.conn, c.method, c.open = conn, m, o
 	c.deadline = o.Deadline
-	c.ctx = c
-	c.codec = conn.server.codecOf(o.ContentSubtype)
 }
+
+// context returns what the handler gets: the call itself, or what a stats
+// handler made of it.
+func (c *serverCall) context() context.Context {
+	if c.stats != nil {
+		return c.stats.ctx
+	}
+	return c
+}
+
+// codec returns how the call's messages are read and written.
+func (c *serverCall) codec() link.Codec { return c.conn.server.codecOf(c.open.ContentSubtype) }
 
 // run runs the handler and ends the call. It is called on a worker or, for
 // unary calls, on the goroutine of the caller.
@@ -74,7 +80,9 @@ func (c *serverCall) run() {
 		} else {
 			c.runStream()
 		}
-		c.stats.end(c.outcome, nil)
+		if c.stats != nil {
+			c.stats.end(c.stats.outcome, nil)
+		}
 	}
 	returned = true
 }
@@ -261,8 +269,8 @@ func (c *serverCall) finish(st *status.Status) {
 	if err := validTrailer(trailer); err != nil {
 		st, trailer = status.New(codes.Internal, "the handler's trailer is malformed: "+err.Error()), nil
 	}
-	if st != nil {
-		c.outcome = st.Err()
+	if st != nil && c.stats != nil {
+		c.stats.outcome = st.Err()
 	}
 	c.mu.Unlock()
 	h := c.headerBefore(true)

@@ -14,7 +14,7 @@ import (
 
 // runStream runs the handler of a streaming method.
 func (c *serverCall) runStream() {
-	ss := &serverStream{call: c}
+	ss := &serverStream{call: c, codec: c.codec()}
 	m, s := c.method, c.conn.server
 	var err error
 	if s.stream == nil {
@@ -32,7 +32,8 @@ func (c *serverCall) runStream() {
 
 // serverStream implements grpc.ServerStream over a link.Stream.
 type serverStream struct {
-	call *serverCall
+	call  *serverCall
+	codec link.Codec
 
 	// One goroutine may send while another receives; each has its own frame.
 	sendFrame link.Frame
@@ -41,7 +42,7 @@ type serverStream struct {
 	recvEnd   bool // the caller sends no more
 }
 
-func (s *serverStream) Context() context.Context        { return s.call.ctx }
+func (s *serverStream) Context() context.Context        { return s.call.context() }
 func (s *serverStream) SetHeader(md metadata.MD) error  { return s.call.SetHeader(md) }
 func (s *serverStream) SendHeader(md metadata.MD) error { return s.call.SendHeader(md) }
 func (s *serverStream) SetTrailer(md metadata.MD)       { _ = s.call.SetTrailer(md) }
@@ -59,7 +60,7 @@ func (s *serverStream) SendMsg(m any) error {
 func (s *serverStream) send(m any) error {
 	c := s.call
 	f := &s.sendFrame
-	f.Msg, f.HasMsg = link.Live(m, c.codec), true
+	f.Msg, f.HasMsg = link.Live(m, s.codec), true
 	if err := c.checkSend(&f.Msg); err != nil {
 		return err
 	}
@@ -77,7 +78,7 @@ func (s *serverStream) send(m any) error {
 		return c.brokenError(err)
 	}
 	c.stats.header(header)
-	c.stats.sent(m, c.codec)
+	c.stats.sent(m, s.codec)
 	return nil
 }
 
@@ -100,7 +101,7 @@ func (s *serverStream) recv(m any) error {
 		return err
 	}
 	s.recvOnce = true
-	c.stats.received(m, c.codec)
+	c.stats.received(m, s.codec)
 	if c.method.clientStreams() {
 		return nil
 	}
@@ -124,7 +125,7 @@ func (s *serverStream) next(m any) error {
 		c.stream.Abort(err)
 	}
 	f := &s.recvFrame
-	f.Sink = link.Sink{Dst: wanted(m), Codec: c.codec, Limit: c.maxRecv()}
+	f.Sink = link.Sink{Dst: wanted(m), Codec: s.codec, Limit: c.maxRecv()}
 	for {
 		err := c.stream.Recv(f)
 		s.recvEnd = f.EndSend

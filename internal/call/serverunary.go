@@ -14,13 +14,13 @@ func (c *serverCall) runUnary() {
 	var ss *serverStream
 	var decode func(any) error
 	if c.stream != nil {
-		ss = &serverStream{call: c}
+		ss = &serverStream{call: c, codec: c.codec()}
 		decode = ss.RecvMsg
 	} else {
 		decode = c.takeRequest
 	}
 	m := c.method
-	reply, err := m.unary.Handler(m.impl, c.ctx, decode, c.conn.server.unary)
+	reply, err := m.unary.Handler(m.impl, c.context(), decode, c.conn.server.unary)
 	switch {
 	case err != nil:
 	case ss != nil:
@@ -36,9 +36,10 @@ func (c *serverCall) takeRequest(dst any) error {
 	if err := c.Err(); err != nil {
 		return contextStatus(err)
 	}
-	err := c.unary.Take(&link.Sink{Dst: dst, Codec: c.codec, Limit: c.maxRecv()})
+	codec := c.codec()
+	err := c.unary.Take(&link.Sink{Dst: dst, Codec: codec, Limit: c.maxRecv()})
 	if err == nil {
-		c.stats.received(dst, c.codec)
+		c.stats.received(dst, codec)
 		return nil
 	}
 	var send *link.SendError
@@ -53,7 +54,8 @@ func (c *serverCall) takeRequest(dst any) error {
 }
 
 func (c *serverCall) sendReply(v any) error {
-	msg := link.Live(v, c.codec)
+	codec := c.codec()
+	msg := link.Live(v, codec)
 	if err := c.checkSend(&msg); err != nil {
 		return err
 	}
@@ -69,6 +71,6 @@ func (c *serverCall) sendReply(v any) error {
 		_ = c.unary.SendHeader(h)
 		c.stats.header(h)
 	}
-	c.stats.sent(v, c.codec)
+	c.stats.sent(v, codec)
 	return nil
 }

@@ -59,6 +59,7 @@ type callStats struct {
 	begin   time.Time
 
 	encoding  string // on the server
+	outcome   error  // on the server: the error of the status that was sent
 	headerOut bool   // the request's header was told of
 	skipSent  bool   // so was the message that is sent next
 }
@@ -100,8 +101,7 @@ func (s *callStats) end(err error, trailer metadata.MD) {
 
 // startStats tells the server's stats handler that a call came in.
 func (c *serverCall) startStats(h stats.Handler) {
-	ctx := h.TagRPC(c.ctx, &stats.RPCTagInfo{FullMethodName: c.open.Method})
-	c.ctx = ctx
+	ctx := h.TagRPC(c, &stats.RPCTagInfo{FullMethodName: c.open.Method})
 	p := c.conn.peer
 	c.stats = &callStats{handler: h, ctx: ctx, begin: time.Now(), encoding: c.open.Encoding}
 	c.stats.handle(&stats.InHeader{
