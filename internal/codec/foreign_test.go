@@ -31,7 +31,7 @@ func (c text) Unmarshal(data []byte, v any) error {
 // textV2 is text as an encoding.CodecV2. It counts the buffers not freed.
 type textV2 struct {
 	text
-	held []int // not comparable
+	_ []int // not comparable
 }
 
 func (c textV2) Marshal(v any) (mem.BufferSlice, error) {
