@@ -363,8 +363,10 @@ func TestOtherTargetsGoToGRPC(t *testing.T) {
 		}
 		_, err = testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{})
 		wantCode(t, err, codes.OK)
-		if s := conn.GetState(); s != connectivity.Ready {
-			t.Errorf("state %v", s)
+		for s := conn.GetState(); s != connectivity.Ready; s = conn.GetState() {
+			if !conn.WaitForStateChange(t.Context(), s) { // grpc-go's state may lag behind its calls
+				t.Fatal("the connection did not become ready")
+			}
 		}
 		if err := conn.Close(); err != nil {
 			t.Error(err)

@@ -60,7 +60,7 @@ type Message struct {
 	codec    Codec
 	data     mem.BufferSlice
 	bound    int
-	captured bool // value is the transport's own copy, made by Codec.New
+	captured bool // value is the transport's own, made by Codec.New
 	encoded  bool
 }
 
@@ -128,38 +128,44 @@ func (m *Message) Size() (int, error) {
 	return n, nil
 }
 
-// Capture returns a message that is independent of the sender's value: a copy
-// in shell, which may be nil or a message that an earlier Capture's DecodeInto
-// has emptied, or bytes. It also returns the shell that is then in use, nil
-// for bytes. The error is a *SendError.
-func (m *Message) Capture(shell any) (captured Message, used any, err error) {
+// Capture makes into hold what m holds, independently of the sender's value: as
+// a copy, or as bytes. A copy is made in the message that into has from an
+// earlier Capture, if DecodeInto has taken that and it is of the same type. The
+// error is a *SendError, and leaves into fit for another Capture.
+func (m *Message) Capture(into *Message) error {
 	if m.value != nil {
-		if shell != nil {
-			if bound, ok, err := m.codec.Copy(shell, m.value); ok {
-				return m.copied(shell, bound, err)
+		if into.captured && into.codec == m.codec {
+			bound, ok, err := m.codec.Copy(into.value, m.value)
+			if err != nil {
+				return &SendError{err}
+			}
+			if ok {
+				into.bound = bound
+				return nil
 			}
 		}
-		if shell = m.codec.New(m.value); shell != nil {
-			if bound, ok, err := m.codec.Copy(shell, m.value); ok {
-				return m.copied(shell, bound, err)
+		if shell := m.codec.New(m.value); shell != nil {
+			bound, ok, err := m.codec.Copy(shell, m.value)
+			if err != nil {
+				return &SendError{err}
+			}
+			if ok {
+				*into = Message{value: shell, codec: m.codec, bound: bound, captured: true}
+				return nil
 			}
 		}
 	}
-	captured, err = m.Encode()
-	return captured, nil, err
-}
-
-func (m *Message) copied(shell any, bound int, err error) (Message, any, error) {
-	if err != nil {
-		return Message{}, shell, &SendError{err}
+	bytes, err := m.Encode()
+	if err == nil {
+		*into = bytes
 	}
-	return Message{value: shell, codec: m.codec, bound: bound, captured: true}, shell, nil
+	return err
 }
 
 // DecodeInto puts m where to says. It returns a *SendError when m cannot be
 // encoded, which is the sender's affair, and a *RecvError when it cannot be
 // decoded or is larger than to.Limit, which is the receiver's. A captured
-// message is left empty, and its shell may be used again.
+// message is left empty, for another Capture.
 func (m *Message) DecodeInto(to *Sink) error {
 	if m.encoded {
 		return m.decode(m.data, to)

@@ -45,8 +45,8 @@ func simple(n int) *testpb.SimpleRequest {
 func forms(t *testing.T, v any, c link.Codec) map[string]link.Message {
 	t.Helper()
 	live := link.Live(v, c)
-	captured, _, err := live.Capture(nil)
-	if err != nil {
+	var captured link.Message
+	if err := live.Capture(&captured); err != nil {
 		t.Fatal(err)
 	}
 	b, err := live.Append(nil)
@@ -121,59 +121,76 @@ func TestLimitIsOfTheEncodedSize(t *testing.T) {
 	}
 }
 
+// counted counts the messages that a codec makes.
+type counted struct {
+	link.Codec
+	made *int
+}
+
+func (c counted) New(src any) any {
+	*c.made++
+	return c.Codec.New(src)
+}
+
 func TestCapturedMessageIsIndependent(t *testing.T) {
 	v := simple(4)
-	live := link.Live(v, codec.Proto())
-	var shell any
-	for range 3 { // with the shell that was emptied before
-		m, used, err := live.Capture(shell)
-		if err != nil || used == nil {
-			t.Fatal(used, err)
+	c := counted{codec.Proto(), new(int)}
+	live := link.Live(v, c)
+	var m link.Message
+	for range 3 { // the second and third time in what was emptied before
+		if err := live.Capture(&m); err != nil {
+			t.Fatal(err)
 		}
-		if shell != nil && used != shell {
-			t.Error("the shell was not used again")
-		}
-		shell = used
 		v.Payload.Body[0]++
 		v.ResponseSize++
 		got := new(testpb.SimpleRequest)
-		to := sink(got)
+		to := link.Sink{Dst: got, Codec: c, Limit: 100}
 		if err := m.DecodeInto(&to); err != nil {
 			t.Fatal(err)
 		}
 		if got.Payload.Body[0] != v.Payload.Body[0]-1 || got.ResponseSize != v.ResponseSize-1 {
 			t.Errorf("the sender's later changes arrived: %v", got)
 		}
-		if !proto.Equal(shell.(proto.Message), &testpb.SimpleRequest{}) {
-			t.Errorf("the shell has %v left", shell)
+		if n, err := m.Size(); n != 0 || err != nil {
+			t.Errorf("%d bytes are left, %v", n, err)
 		}
 		got.Payload.Body[0] = 99
 		if v.Payload.Body[0] == 99 {
 			t.Error("the receiver shares memory with the sender")
 		}
 	}
+	if *c.made != 1 {
+		t.Errorf("%d messages were made to capture one at a time", *c.made)
+	}
 }
 
-func TestShellOfAnotherTypeIsReplaced(t *testing.T) {
-	live := link.Live(simple(4), codec.Proto())
-	other := new(wrapperspb.StringValue)
-	_, used, err := live.Capture(other)
-	if _, ok := used.(*testpb.SimpleRequest); !ok || err != nil {
-		t.Errorf("the shell in use is a %T, %v", used, err)
+func TestCaptureIntoAMessageOfAnotherType(t *testing.T) {
+	var m link.Message
+	first := link.Live(wrapperspb.String("first"), codec.Proto())
+	if err := first.Capture(&m); err != nil {
+		t.Fatal(err)
+	}
+	second := link.Live(simple(4), codec.Proto())
+	if err := second.Capture(&m); err != nil {
+		t.Fatal(err)
+	}
+	got := new(testpb.SimpleRequest)
+	to := sink(got)
+	if err := m.DecodeInto(&to); err != nil || !proto.Equal(got, simple(4)) {
+		t.Errorf("%v, %v", got, err)
 	}
 }
 
 func TestCaptureAsBytesWhereNothingElseWillDo(t *testing.T) {
 	v := "hello"
 	live := link.Live(&v, textCodec())
-	m, used, err := live.Capture(nil)
-	if err != nil || used != nil {
-		t.Fatal(used, err)
+	var m, again link.Message
+	if err := live.Capture(&m); err != nil {
+		t.Fatal(err)
 	}
 	v = "changed"
-	again, used, err := m.Capture(nil) // bytes are captured already
-	if err != nil || used != nil {
-		t.Fatal(used, err)
+	if err := m.Capture(&again); err != nil { // bytes are captured already
+		t.Fatal(err)
 	}
 	var got string
 	to := link.Sink{Dst: &got, Codec: textCodec(), Limit: 5}
@@ -225,9 +242,8 @@ func TestMessageThatCannotBeEncoded(t *testing.T) {
 					t.Errorf("%s returns %v, want a SendError", what, err)
 				}
 			}
-			_, _, err := m.Capture(nil)
-			isSendError("Capture", err)
-			_, err = m.Append(nil)
+			isSendError("Capture", m.Capture(new(link.Message)))
+			_, err := m.Append(nil)
 			isSendError("Append", err)
 			var dst any = wrapperspb.String("untouched")
 			if name == "text" {

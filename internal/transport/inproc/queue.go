@@ -14,21 +14,21 @@ import (
 // without a message may come from any goroutine.
 //
 // A receiver that is parked is filled directly by the sender, where that takes
-// a copy and no codec of a user's. Otherwise the sender captures the message:
-// as a copy in a shell, a message of the same type that circulates in the
-// queue, whose contents the receiver later moves out, so that nothing is
-// copied deeply twice; or as bytes.
+// a copy and no codec of a user's. Otherwise the sender captures the message in
+// a slot: as a copy, whose contents the receiver later moves out, so that
+// nothing is copied deeply twice; or as bytes. Slots circulate, and with them
+// what their messages were captured in.
 type queue struct {
 	// hungry says, without the lock, that want is set. A hint: the sender
 	// looks again under the lock, and the receiver before it parks.
 	hungry atomic.Bool
 
 	mu      sync.Mutex
-	ring    []slot // grows up to what the window admits
+	ring    []*slot // grows up to what the window admits
 	head, n int
 	used    int // credit in use, in bytes
 	window  int
-	shells  []any // empty, for reuse
+	free    []*slot
 
 	// want is the frame of a parked receiver. Whoever sets it to nil owes the
 	// receiver its waking: a sender that fills it does so when it is done, and
@@ -41,15 +41,15 @@ type queue struct {
 	receiver wait.Spot
 	sender   wait.Spot
 
-	spare any // a shell in the sender's hand; the sender's alone
-	empty any // a shell that the receiver has emptied; the receiver's alone
+	spare *slot  // in the hand of whoever sends messages, and that one's alone
+	fresh []slot // not used yet; also that one's alone
+	taken *slot  // which the receiver has emptied; the receiver's alone
 }
 
 // A slot holds a frame that waits for its receiver.
 type slot struct {
 	header  metadata.MD
 	msg     link.Message
-	shell   any
 	end     *link.End
 	cost    int
 	hasMsg  bool
@@ -59,7 +59,7 @@ type slot struct {
 // yieldEvery is the number of messages after which a sender that runs ahead
 // lets others run, among them the receiver. Batches of this size cost little
 // memory and few switches; it is no limit.
-const yieldEvery = 32
+const yieldEvery = 16
 
 func (q *queue) send(f *link.Frame, w wait.Waiter) error {
 	if q.hungry.Load() {
@@ -67,19 +67,22 @@ func (q *queue) send(f *link.Frame, w wait.Waiter) error {
 			return err
 		}
 	}
-	s := slot{header: f.Header, end: f.End, hasMsg: f.HasMsg, endSend: f.EndSend}
+	var s *slot
 	if f.HasMsg {
-		var err error
-		if s.msg, s.shell, err = f.Msg.Capture(q.spare); err != nil {
+		if q.spare == nil {
+			q.spare = q.newSlot()
+		}
+		s = q.spare
+		if err := f.Msg.Capture(&s.msg); err != nil {
 			return err
 		}
-		if s.shell != nil {
-			q.spare = nil // it travels now
-		}
 		s.cost = s.msg.Bound() + link.MessageOverhead
+	} else {
+		s = new(slot)
 	}
+	s.header, s.end, s.hasMsg, s.endSend = f.Header, f.End, f.HasMsg, f.EndSend
 	q.mu.Lock()
-	for s.hasMsg && q.used >= q.window && q.sendErr == nil {
+	for f.HasMsg && q.used >= q.window && q.sendErr == nil {
 		q.sender.Wait(&q.mu, w)
 	}
 	if err := q.sendErr; err != nil {
@@ -87,12 +90,15 @@ func (q *queue) send(f *link.Frame, w wait.Waiter) error {
 		return err
 	}
 	q.push(s)
-	if n := len(q.shells); s.hasMsg && n > 0 && q.spare == nil {
-		q.spare = q.shells[n-1]
-		q.shells = q.shells[:n-1]
+	if f.HasMsg {
+		q.spare = nil // it travels now
+		if n := len(q.free); n > 0 {
+			q.spare = q.free[n-1]
+			q.free = q.free[:n-1]
+		}
 	}
 	var blocked wait.Parker
-	if s.end != nil {
+	if f.End != nil {
 		q.sendErr = link.ErrEnded
 		blocked = q.sender.Wake()
 	}
@@ -105,6 +111,16 @@ func (q *queue) send(f *link.Frame, w wait.Waiter) error {
 		wait.Yield(w)
 	}
 	return nil
+}
+
+// newSlot returns a slot for a message. They are made several at a time.
+func (q *queue) newSlot() *slot {
+	if len(q.fresh) == 0 {
+		q.fresh = make([]slot, 8)
+	}
+	s := &q.fresh[0]
+	q.fresh = q.fresh[1:]
+	return s
 }
 
 // fill gives f to a parked receiver. It returns false, having done nothing,
@@ -152,11 +168,11 @@ func (q *queue) fill(f *link.Frame) (done bool, err error) {
 func (q *queue) recv(f *link.Frame, w wait.Waiter) error {
 	f.Reset()
 	q.mu.Lock()
-	if q.empty != nil {
-		if len(q.shells) < yieldEvery {
-			q.shells = append(q.shells, q.empty)
+	if q.taken != nil {
+		if len(q.free) < yieldEvery {
+			q.free = append(q.free, q.taken)
 		}
-		q.empty = nil
+		q.taken = nil
 	}
 	for q.n == 0 {
 		if err := q.recvErr; err != nil {
@@ -177,14 +193,13 @@ func (q *queue) recv(f *link.Frame, w wait.Waiter) error {
 
 // pop delivers the first frame. It is called with the lock held and releases it.
 func (q *queue) pop(f *link.Frame) error {
-	first := &q.ring[q.head]
-	f.Header, first.header = first.header, nil
-	if first.hasMsg && f.Dst == nil {
+	s := q.ring[q.head]
+	f.Header, s.header = s.header, nil
+	if s.hasMsg && f.Dst == nil {
 		q.mu.Unlock()
 		return nil // the message stays for a receiver that wants it
 	}
-	s := *first
-	*first = slot{}
+	q.ring[q.head] = nil
 	q.head = (q.head + 1) & (len(q.ring) - 1)
 	q.n--
 	q.used -= s.cost
@@ -201,15 +216,15 @@ func (q *queue) pop(f *link.Frame) error {
 	}
 	err := s.msg.DecodeInto(&f.Sink)
 	s.msg.Free()
-	q.empty = s.shell
+	q.taken = s
 	f.Got = err == nil
 	return err
 }
 
 // push appends s. The lock is held.
-func (q *queue) push(s slot) {
+func (q *queue) push(s *slot) {
 	if q.n == len(q.ring) {
-		grown := make([]slot, max(8, 2*q.n))
+		grown := make([]*slot, max(8, 2*q.n))
 		k := copy(grown, q.ring[q.head:])
 		copy(grown[k:], q.ring[:q.head])
 		q.ring, q.head = grown, 0
