@@ -178,6 +178,12 @@ func WithAuthority(authority string) DialOption {
 	return dialOption{func(o *dialOptions) { o.Authority = authority }, grpc.WithAuthority(authority)}
 }
 
+// WithSharedMessages promises that the program writes to no message after it
+// was sent or received on this connection. See [SharedMessages].
+func WithSharedMessages() DialOption {
+	return dialOption{func(o *dialOptions) { o.Shared = true }, nil}
+}
+
 // WithKeepaliveParams sets the client's keepalive. Within the process there is
 // nothing to keep alive.
 func WithKeepaliveParams(p keepalive.ClientParameters) DialOption {

@@ -145,6 +145,16 @@ func WorkerHandlers() ServerOption {
 	return serverOption(func(o *serverOptions) { o.Placement = call.OnWorkers })
 }
 
+// SharedMessages promises that the server's handlers and interceptors write to
+// no message after it was received or sent. Messages are then handed to and
+// from clients of the process that promise the same with [WithSharedMessages],
+// instead of being copied: sender and receiver see the same nested messages,
+// bytes and maps. Size limits hold; what marshalling would refuse is not looked
+// for. With any other client the server copies as ever.
+func SharedMessages() ServerOption {
+	return serverOption(func(o *serverOptions) { o.Shared = true })
+}
+
 // Creds sets the credentials that connections from other processes are
 // secured with. Connections within the process are private already.
 func Creds(credentials.TransportCredentials) ServerOption { return crossProcess }

@@ -198,6 +198,12 @@ func (c *Client) open(ctx context.Context, o *link.Open, ci *callInfo, method st
 	o.Encoding = ci.encoding
 	o.Metadata = md
 	o.Deadline, _ = ctx.Deadline()
+	if c.cfg.Shared && (ci.codec == codec.Proto() || ci.codec == codec.Shared()) {
+		ci.codec = codec.Proto()
+		if o.Shared = p.Shares; o.Shared {
+			ci.codec = codec.Shared()
+		}
+	}
 	if len(c.cfg.Creds) > 0 || ci.creds != nil {
 		auth, err := c.authMetadata(ctx, ci, method, p)
 		if err != nil {

@@ -33,6 +33,7 @@ type ClientConfig struct {
 	CallOptions []grpc.CallOption // precede those of each call
 	Creds       []credentials.PerRPCCredentials
 	Service     *ServiceConfig // may be nil
+	Shared      bool           // messages are shared with servers that share theirs
 	Authority   string
 	UserAgent   string
 

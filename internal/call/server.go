@@ -45,7 +45,8 @@ type ServerConfig struct {
 	Codec            link.Codec // overrides the content-subtype's when set
 	Placement        Placement
 	WaitForHandlers  bool
-	Window           int // what a caller may have unreceived on a stream, in bytes
+	Shared           bool // messages are shared with clients that share theirs
+	Window           int  // what a caller may have unreceived on a stream, in bytes
 }
 
 // A Server holds services and serves the calls of any number of sessions.
@@ -216,6 +217,10 @@ func (s *Server) codecOf(subtype string) link.Codec {
 	}
 	return s.codec
 }
+
+// shares reports whether messages are shared with clients that share theirs: a
+// codec that the server insists on would have to copy them.
+func (s *Server) shares() bool { return s.cfg.Shared && s.cfg.Codec == nil && s.codec == codec.Proto() }
 
 var errStopped = status.Error(codes.Unavailable, "the server was stopped")
 

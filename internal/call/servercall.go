@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
 )
 
@@ -54,7 +55,12 @@ func (c *serverCall) context() context.Context {
 }
 
 // codec returns how the call's messages are read and written.
-func (c *serverCall) codec() link.Codec { return c.conn.server.codecOf(c.open.ContentSubtype) }
+func (c *serverCall) codec() link.Codec {
+	if c.open.Shared {
+		return codec.Shared()
+	}
+	return c.conn.server.codecOf(c.open.ContentSubtype)
+}
 
 // run runs the handler and ends the call. It is called on a worker or, for
 // unary calls, on the goroutine of the caller.

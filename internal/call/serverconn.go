@@ -204,7 +204,7 @@ func (c *serverConn) Closed(reason error) {
 
 // Terms implements [link.Acceptor].
 func (c *serverConn) Terms() link.Terms {
-	t := link.Terms{Window: c.server.cfg.Window}
+	t := link.Terms{Window: c.server.cfg.Window, Share: c.server.shares()}
 	if c.quota != nil {
 		t.Admit = c.quota.take
 	}

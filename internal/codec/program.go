@@ -27,6 +27,7 @@ type program struct {
 	known    fieldRanges
 
 	shells sync.Pool // of any, each an empty message
+	parts  parts
 }
 
 // An op copies one field, or one oneof.

@@ -78,6 +78,9 @@ type Terms struct {
 	// callee has not received; 0 for the session's own choice.
 	Window int
 
+	// Share says that the callee writes to no message it has sent or received.
+	Share bool
+
 	// Admit, unless nil, is called before each Call and Accept and waits until
 	// the call may run. Its error is the context's.
 	Admit func(context.Context) error
@@ -163,6 +166,7 @@ type Open struct {
 	UserAgent      string
 	ContentSubtype string      // lower case; empty for protobuf
 	Encoding       string      // name of the compressor; empty for none
+	Shared         bool        // both sides share messages
 	Metadata       metadata.MD // what the user sends, validated; nil for none
 	Deadline       time.Time   // zero for none
 }
@@ -182,6 +186,10 @@ type Peer struct {
 	// OneShot is true where Session.Call has a short cut. Elsewhere it would
 	// return ErrNoCall.
 	OneShot bool
+
+	// Shares is true where the peer writes to no message that it has sent or
+	// received, so that messages may be shared with it.
+	Shares bool
 
 	// Local is true where the caller's own context reaches the callee, so
 	// that no deadline needs to be kept on the callee's side.

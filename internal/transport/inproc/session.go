@@ -69,6 +69,7 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 	s.mu.Lock()
 	s.acceptor = a
 	s.terms = a.Terms()
+	s.peer.Shares = s.terms.Share
 	closed, reason := s.isClosed, s.reason
 	s.mu.Unlock()
 	if closed {
