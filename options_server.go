@@ -163,6 +163,10 @@ func Creds(credentials.TransportCredentials) ServerOption { return crossProcess 
 // other processes; within the process there is nothing to keep alive.
 func KeepaliveParams(keepalive.ServerParameters) ServerOption { return crossProcess }
 
+// InitialConnWindowSize sets the window of a connection from another process.
+// Within the process streams alone are limited.
+func InitialConnWindowSize(int32) ServerOption { return crossProcess }
+
 // KeepaliveEnforcementPolicy limits how often a client may ping. It concerns
 // connections from other processes.
 func KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy) ServerOption { return crossProcess }
