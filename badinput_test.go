@@ -207,5 +207,7 @@ func TestServiceConfigsThatCannotBeHonoured(t *testing.T) {
 		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "service config") {
 			t.Errorf("Server.Client with %s: %v", config, err)
 		}
+		_, err = client.UnaryCall(t.Context(), &testpb.SimpleRequest{}, grpc.WaitForReady(true))
+		wantCode(t, err, codes.Unavailable) // there is nothing to wait for
 	}
 }

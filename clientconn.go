@@ -79,7 +79,7 @@ func newClientConn(target, authority string, o *dialOptions) *ClientConn {
 var errNilConn = status.Error(codes.Internal, "nearcall: the ClientConn is nil; check the error of NewClient")
 
 // Invoke makes a unary call. It is called by generated code. All errors are
-// status errors.
+// status errors, unless an interceptor returns another.
 func (c *ClientConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	switch {
 	case c == nil:
@@ -93,7 +93,7 @@ func (c *ClientConn) Invoke(ctx context.Context, method string, args, reply any,
 // NewStream starts a stream. It is called by generated code. To free what the
 // stream holds, do one of what [grpc.ClientConn.NewStream] lists: close the
 // connection, cancel ctx, receive until an error, or get an error other than
-// io.EOF from Header or SendMsg.
+// io.EOF from SendMsg.
 func (c *ClientConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	switch {
 	case c == nil:

@@ -67,6 +67,9 @@ func (c *connector) Session(ctx context.Context, waitForReady bool) (link.Sessio
 	if s := c.ready.Load(); s != nil && !s.ended() {
 		return s.Session, nil
 	}
+	if d, ok := c.dialer.(failingDialer); ok {
+		return nil, status.Error(codes.Unavailable, d.err.Error()) // not worth waiting for
+	}
 	for {
 		c.mu.Lock()
 		c.look()

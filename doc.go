@@ -4,12 +4,11 @@
 // A program moves over by renaming its constructors: grpc.NewServer becomes
 // [NewServer] and grpc.NewClient becomes [NewClient]. Generated stubs,
 // handlers, interceptors, metadata, deadlines and status codes stay what they
-// are, and so does what they mean: the rules are those of grpc-go, to the
-// letter.
+// are, and so does what they mean: the rules are those of grpc-go.
 //
 // Within one process a call costs about what a function costs. The caller
-// drives the callee, messages are copied once and never marshalled, and no
-// thread is woken that does not have to be:
+// drives the callee, generated messages are copied once and not marshalled, and
+// no thread is woken that does not have to be:
 //
 //	srv := nearcall.NewServer()
 //	pb.RegisterGreeterServer(srv, &greeter{})

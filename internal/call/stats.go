@@ -58,7 +58,7 @@ type callStats struct {
 	client  bool
 	begin   time.Time
 
-	encoding  string // on the server
+	encoding  string // the compressor's name, which the answer would have too
 	outcome   error  // on the server: the error of the status that was sent
 	headerOut bool   // the request's header was told of
 	skipSent  bool   // so was the message that is sent next
@@ -172,6 +172,7 @@ func (c *Client) newClientStats(ctx context.Context, method string, ci *callInfo
 func (s *callStats) outHeader(o *link.Open, p *link.Peer) {
 	if s != nil && !s.headerOut {
 		s.headerOut = true
+		s.encoding = o.Encoding
 		s.handle(&stats.OutHeader{
 			Client:      true,
 			FullMethod:  o.Method,
@@ -187,7 +188,7 @@ func (s *callStats) outHeader(o *link.Open, p *link.Peer) {
 // inHeader and inTrailer tell of the response's header and trailer.
 func (s *callStats) inHeader(md metadata.MD) {
 	if s != nil {
-		s.handle(&stats.InHeader{Client: true, Header: md})
+		s.handle(&stats.InHeader{Client: true, Compression: s.encoding, Header: md})
 	}
 }
 
