@@ -52,6 +52,11 @@ endif
 interop: ## compare with grpc-go, case by case: what gRPC promises, item by item
 	cd interop && $(GO) test -count=1 -run '^TestItems$$' -items
 
+# Minutes, and so no part of ci; that the table of faults fits the code is.
+.PHONY: mutate
+mutate: ## seed faults in a copy of the engine: the cases of interop must notice each
+	cd interop && $(GO) run ./mutate
+
 bench: ## the tournament: nearcall and what one would use instead, row by row
 	cd bench && $(GO) run .
 

@@ -1,0 +1,315 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// A Fault is a mistake in the engine: a text that stands exactly once in a
+// file, and what it becomes. The cases of each of the items must notice.
+type Fault struct {
+	Name  string
+	File  string // from the repository's root
+	Old   string
+	New   string
+	Items []int
+	Env   string // the environment that shows it; inproc if empty
+}
+
+func (f *Fault) env() string {
+	if f.Env == "" {
+		return "inproc"
+	}
+	return f.Env
+}
+
+// apply returns the text of f's file below root, as it is and with the fault.
+func (f *Fault) apply(root string) (sound, faulty string, err error) {
+	b, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(f.File)))
+	if err != nil {
+		return "", "", err
+	}
+	sound = string(b)
+	if n := strings.Count(sound, f.Old); n != 1 {
+		return "", "", fmt.Errorf("%s: %q stands there %d times, want once; say in faults.go what the code says now", f.File, f.Old, n)
+	}
+	return sound, strings.Replace(sound, f.Old, f.New, 1), nil
+}
+
+const (
+	aClient        = "internal/call/client.go"
+	aClientStream  = "internal/call/clientstream.go"
+	aCreds         = "internal/call/creds.go"
+	aMetadata      = "internal/call/metadata.go"
+	aServer        = "internal/call/server.go"
+	aServerCall    = "internal/call/servercall.go"
+	aServerConn    = "internal/call/serverconn.go"
+	aServerContext = "internal/call/servercontext.go"
+	aServerStream  = "internal/call/serverstream.go"
+	aServerUnary   = "internal/call/serverunary.go"
+	aStatus        = "internal/call/status.go"
+	aCallInfo      = "internal/call/callinfo.go"
+	aProgram       = "internal/codec/program.go"
+	aProto         = "internal/codec/proto.go"
+	aMessage       = "internal/link/message.go"
+	aQueue         = "internal/transport/inproc/queue.go"
+)
+
+// Faults are one mistake or more for most of the semantics that the items
+// speak of, in the order of the items.
+var Faults = []Fault{
+	// Start of a call.
+	{
+		Name: "a done context starts a call all the same",
+		File: aClient,
+		Old:  "if err := ctx.Err(); err != nil {",
+		New:  "if err := ctx.Err(); false {", Items: []int{1},
+	},
+	{
+		Name: "a context's error is returned bare",
+		File: aStatus,
+		Old:  "return status.FromContextError(contextError(err)).Err()",
+		New:  "return contextError(err)", Items: []int{1, 22},
+	},
+	{
+		Name: "metadata is not validated",
+		File: aMetadata,
+		Old:  "func validatePair(key string, vals ...string) error {",
+		New:  "func validatePair(key string, vals ...string) error {\n\treturn nil", Items: []int{3, 7},
+	},
+	{
+		Name: "reserved keys travel",
+		File: aMetadata,
+		Old:  `"grpc-message", "grpc-status", "grpc-timeout":`,
+		New:  `"grpc-message":`, Items: []int{4},
+	},
+	{
+		Name: "no :authority in incoming metadata",
+		File: aServerCall,
+		Old:  `md[":authority"] = []string{c.open.Authority}`,
+		New:  "", Items: []int{5},
+	},
+	{
+		Name: "the handler finds its caller's context values",
+		File: aServerCall,
+		Old:  "return c.conn.ctx.Value(key)",
+		New:  "if c.unary != nil {\n\t\treturn c.unary.Caller().Value(key)\n\t}\n\treturn c.conn.ctx.Value(key)", Items: []int{6},
+	},
+	{
+		Name: "the audience has the method's name",
+		File: aCreds,
+		Old:  "method = method[:slash]",
+		New:  "_ = slash", Items: []int{7},
+	},
+	{
+		Name: "method names are split at the first slash",
+		File: aServer,
+		Old:  "slash := strings.LastIndexByte(name, '/')",
+		New:  "slash := strings.IndexByte(name, '/')", Items: []int{8},
+	},
+	{
+		Name: "NewStream does not reach unary methods",
+		File: aServerConn,
+		Old:  "sc.refusal = st\n",
+		New:  "if sc.refusal = st; st == nil && m.unary != nil {\n\t\t_, sc.refusal = c.server.lookup(\"\")\n\t}\n", Items: []int{9},
+	},
+
+	// Messages.
+	{
+		Name: "SendMsg returns the status itself",
+		File: aClientStream,
+		Old:  "return io.EOF\n\t}\n\ts.stats.sent",
+		New:  "return linkStatus(err)\n\t}\n\ts.stats.sent", Items: []int{11},
+	},
+	{
+		Name: "SendMsg after CloseSend is Unknown",
+		File: aClientStream,
+		Old:  `return status.Error(codes.Internal, "SendMsg called after CloseSend")`,
+		New:  `return status.Error(codes.Unknown, "SendMsg called after CloseSend")`, Items: []int{12},
+	},
+	{
+		Name: "CloseSend returns what the stream says",
+		File: aClientStream,
+		Old:  "_ = s.stream.Send(&link.Frame{EndSend: true})",
+		New:  "return s.stream.Send(&link.Frame{EndSend: true})", Items: []int{13},
+	},
+	{
+		Name: "SendMsg(nil) is refused",
+		File: aProto,
+		Old:  "return 0, copyEmpty(dst), nil",
+		New:  "return 0, false, errCyclic", Items: []int{14},
+	},
+	{
+		Name: "a single reply does not wait for the end",
+		File: aClientStream,
+		Old:  "if err == nil && !s.desc.ServerStreams {",
+		New:  "if false {", Items: []int{16, 17, 18},
+	},
+	{
+		Name: "no reply is taken for an end",
+		File: aClientStream,
+		Old:  "if !s.desc.ServerStreams && !s.received {",
+		New:  "if false {", Items: []int{18},
+	},
+	{
+		Name: "no request is taken for an end",
+		File: aServerStream,
+		Old:  "if err == io.EOF && !c.method.clientStreams() && !s.recvOnce {",
+		New:  "if false {", Items: []int{19},
+	},
+	{
+		Name: "io.EOF is returned once",
+		File: aClientStream,
+		Old:  "func (s *clientStream) fail(err error) error {\n\ts.recvErr = err\n",
+		New:  "func (s *clientStream) fail(err error) error {\n\ts.recvErr = linkStatus(err)\n", Items: []int{20},
+	},
+	{
+		Name: "a cancellation overtakes messages",
+		File: aQueue,
+		Old:  "for q.n == 0 {",
+		New:  "for q.n == 0 || q.recvErr != nil {", Items: []int{21},
+	},
+	{
+		Name: "a deadline is reported as a cancellation",
+		File: aStatus,
+		Old:  "return context.DeadlineExceeded",
+		New:  "return context.Canceled", Items: []int{1, 22, 24},
+	},
+	{
+		Name: "the handler's context outlives its return",
+		File: aServerCall,
+		Old:  "}\n\tc.cancel(context.Canceled)\n",
+		New:  "}\n", Items: []int{23},
+	},
+	{
+		Name: "the deadline does not reach the handler",
+		File: aServerCall,
+		Old:  "c.deadline = o.Deadline",
+		New:  "", Items: []int{24},
+	},
+	{
+		Name: "an inline handler's context ends with the wrong error",
+		File: aServerContext,
+		Old:  "c.cancel(contextError(caller.Err()))",
+		New:  "c.cancel(context.DeadlineExceeded)", Items: []int{24},
+		Env: "inproc-inline",
+	},
+	{
+		Name: "a stream's message is queued uncopied",
+		File: aMessage,
+		Old:  "Capture(into *Message) error {",
+		New:  "Capture(into *Message) error {\n\tif m.value != nil {\n\t\t*into = *m\n\t\treturn nil\n\t}", Items: []int{25, 26},
+	},
+	{
+		Name: "a copy shares bytes",
+		File: aProgram,
+		Old:  "*d.bytes() = append([]byte(nil), v...)",
+		New:  "*d.bytes() = v", Items: []int{26},
+	},
+
+	// Status and metadata.
+	{
+		Name: "a handler's context error is Unknown",
+		File: aStatus,
+		Old:  "st = status.FromContextError(err)",
+		New:  "st = status.New(codes.Unknown, err.Error())", Items: []int{27},
+	},
+	{
+		Name: "an OK error is a status like others",
+		File: aStatus,
+		Old:  "if st == nil || st.Code() == codes.OK {",
+		New:  "if st == nil {", Items: []int{28},
+	},
+	{
+		Name: "status messages keep invalid UTF-8",
+		File: aStatus,
+		Old:  "!utf8.ValidString(msg)",
+		New:  "!utf8.ValidString(msg[:0])", Items: []int{29},
+	},
+	{
+		Name: "a header may be sent twice",
+		File: aServerCall,
+		Old:  "if c.headerSent || c.finished {\n\t\tc.mu.Unlock()",
+		New:  "if c.finished {\n\t\tc.mu.Unlock()", Items: []int{30},
+	},
+	{
+		Name: "a call without a header has an empty one",
+		File: aClient,
+		Old:  "if md == nil {",
+		New:  "if false {", Items: []int{31},
+	},
+	{
+		Name: "unary calls do not fill call options",
+		File: aClient,
+		Old:  "ci.fill(session.Peer(), u.Header, u.Trailer)",
+		New:  "", Items: []int{32},
+	},
+	{
+		Name: "OnFinish fires again",
+		File: aClientStream,
+		Old:  "if s.finished {\n\t\ts.mu.Unlock()",
+		New:  "if false {\n\t\ts.mu.Unlock()", Items: []int{33},
+	},
+	{
+		Name: "OnFinish is not told of calls that never began",
+		File: aClient,
+		Old:  "ci.opts, ci.reports = opts, true",
+		New:  "ci.opts = opts", Items: []int{33},
+	},
+	{
+		Name: "messages over the limit are received",
+		File: aMessage,
+		Old:  "if m.bound <= to.Limit {",
+		New:  "if true {", Items: []int{34},
+	},
+	{
+		Name: "messages over the limit are sent",
+		File: aServerCall,
+		Old:  "if limit >= noLimit {",
+		New:  "if true {", Items: []int{34},
+	},
+	{
+		Name: "the server does not heed the content-subtype",
+		File: aServer,
+		Old:  `if subtype == "" {`,
+		New:  "if true {", Items: []int{35},
+	},
+	{
+		Name: "an unknown content-subtype is no error",
+		File: aCallInfo,
+		Old:  "if !ok {\n\t\t\treturn status.Errorf(codes.Internal, \"no codec",
+		New:  "if c = byDefault; !ok && false {\n\t\t\treturn status.Errorf(codes.Internal, \"no codec", Items: []int{35},
+	},
+	{
+		Name: "strings are not checked for UTF-8",
+		File: aProgram,
+		Old:  "!utf8.ValidString(v) {",
+		New:  "!utf8.ValidString(v[:0]) {", Items: []int{36},
+	},
+	{
+		Name: "stats see the reply before its header",
+		File: aServerUnary,
+		Old:  "c.stats.header(h)",
+		New:  "defer c.stats.header(h)", Items: []int{38},
+	},
+	{
+		Name: "a cancellation leaves abandoned streams alone",
+		File: aClientStream,
+		Old:  "stream.Abort(contextError(ctx.Err()))",
+		New:  "_ = stream", Items: []int{40},
+	},
+	{
+		Name: "GracefulStop does not wait",
+		File: aServer,
+		Old:  "<-c.idle\n\t\t_ =",
+		New:  "_ =", Items: []int{41},
+	},
+	{
+		Name: "grpc.SetHeader finds no call",
+		File: aServerCall,
+		Old:  "case streamKey:",
+		New:  "case nil:", Items: []int{42},
+	},
+}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/nearcall/nearcall/interop"
+)
+
+// TestFaultsAreThere keeps the table up with the code: `go run ./mutate`, which
+// takes minutes, is not part of every run.
+func TestFaultsAreThere(t *testing.T) {
+	names := make(map[string]bool)
+	for _, f := range Faults {
+		if names[f.Name] {
+			t.Errorf("two faults are called %q", f.Name)
+		}
+		names[f.Name] = true
+		if before, after, err := f.apply("../.."); err != nil {
+			t.Errorf("%s: %v", f.Name, err)
+		} else if before == after {
+			t.Errorf("%s: nothing changes", f.Name)
+		}
+		if len(f.Items) == 0 {
+			t.Errorf("%s: no item", f.Name)
+		}
+		for _, i := range f.Items {
+			if i < 1 || i > len(interop.Items) || interop.Items[i-1].Number != i {
+				t.Errorf("%s: there is no item %d", f.Name, i)
+			}
+		}
+	}
+}
+
+func TestFaultThatIsNotThereOnce(t *testing.T) {
+	for _, old := range []string{"no such text", "return"} {
+		f := Fault{File: aStatus, Old: old}
+		if _, _, err := f.apply("../.."); err == nil {
+			t.Errorf("%q: no error", old)
+		}
+	}
+	f := Fault{File: "internal/call/nothing.go", Old: "x"}
+	if _, _, err := f.apply("../.."); err == nil {
+		t.Error("a file that is not there: no error")
+	}
+}
