@@ -97,7 +97,7 @@ lines: ## bring the README's table of lines up to date, and show it
 # Needs protoc, protoc-gen-go and protoc-gen-go-grpc; what they make is committed.
 generate: ## make the examples' generated code again
 	protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
-		examples/orders/orderspb/orders.proto
+		examples/orders/orderspb/orders.proto bench/internal/benchpb/records.proto
 
 ci: ## what .ci/run does on a clean checkout
 	./.ci/run

@@ -1,11 +1,17 @@
 package main
 
+import "time"
+
+// maxLatencies is how many calls a measurement times at most, one by one.
+const maxLatencies = 50_000
+
 // An entrant is a field and what was measured of it.
 type entrant struct {
-	field   *Field
-	ops     int // of a measurement
-	samples []Sample
-	ratios  []float64 // to the baseline, pair by pair
+	field     *Field
+	ops       int // of a measurement
+	latencies []time.Duration
+	samples   []Sample
+	ratios    []float64 // to the baseline, pair by pair
 }
 
 // enter readies a rival for a row, warms it up and finds out how many
@@ -20,11 +26,14 @@ func (t *Tournament) enter(row Row, rival Rival) (*entrant, error) {
 		_ = f.Close()
 		return nil, err
 	}
+	if row.Kind.Unary {
+		e.latencies = make([]time.Duration, min((e.ops+1)/2, maxLatencies))
+	}
 	return e, nil
 }
 
 func (e *entrant) measure() error {
-	s, err := e.field.Measure(e.ops)
+	s, err := e.field.Measure(e.ops, e.latencies)
 	e.samples = append(e.samples, s)
 	return err
 }
@@ -53,6 +62,9 @@ func (e *entrant) result() Result {
 		Row: e.field.Row, Rival: e.field.Rival,
 		Ns: of(Sample.NsPerOp), Bytes: of(Sample.bytesPerOp), Allocs: of(Sample.allocsPerOp),
 		Ratio: 1,
+	}
+	for i := range r.Latency {
+		r.Latency[i] = of(func(s Sample) float64 { return s.Latency[i] })
 	}
 	if len(e.ratios) > 0 {
 		r.Ratio = median(e.ratios)

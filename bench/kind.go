@@ -7,44 +7,69 @@ import (
 	"io"
 
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nearcall/nearcall/bench/internal/benchpb"
 )
 
 // A Kind is a kind of call. An operation is one call, except where its
 // comment says otherwise.
 type Kind struct {
-	Name string
-	open func(ctx context.Context, client testpb.TestServiceClient, row Row) (lane, error)
+	Name  string
+	Unary bool // without a stream: a latency is noted for each call
+	open  func(ctx context.Context, conn Conn, row Row) (lane, error)
+}
+
+// A lane is what one caller does, over and over. op is an operation; it fails
+// on a wrong answer. Closely, it compares all of the answer; otherwise lengths
+// and ends only, so that the comparison is not what is measured. end, which may
+// be nil, ends in good order what began with the lane.
+type lane struct {
+	op  func(closely bool) error
+	end func() error
 }
 
 var (
 	// Unary sends a payload and gets one of the same size.
-	Unary = Kind{"unary", openUnary}
+	Unary = Kind{"unary", true, openUnary}
+
+	// Record sends strings, a map and nested messages, and gets the same.
+	Record = Kind{"nested record", true, openRecord}
 
 	// ServerStream sends one message and receives Row.Messages, to the end of
 	// the stream.
-	ServerStream = Kind{"server stream", openServerStream}
+	ServerStream = Kind{"server stream", false, openServerStream}
 
 	// BidiEcho keeps one stream; an operation is a message there and back.
-	BidiEcho = Kind{"bidi echo", openBidiEcho}
+	BidiEcho = Kind{"bidi echo", false, openBidiEcho}
 )
 
-func payload(size int) *testpb.Payload { return &testpb.Payload{Body: bytes.Repeat([]byte{'n'}, size)} }
-
-func openUnary(ctx context.Context, client testpb.TestServiceClient, row Row) (lane, error) {
+func openUnary(ctx context.Context, conn Conn, row Row) (lane, error) {
 	in := &testpb.SimpleRequest{Payload: payload(row.Size)}
-	return lane{do: func() error {
-		out, err := client.UnaryCall(ctx, in)
+	return lane{op: func(closely bool) error {
+		out, err := conn.Test.UnaryCall(ctx, in)
 		if err != nil {
 			return err
 		}
-		return check("bytes in the reply", len(out.GetPayload().GetBody()), row.Size)
+		return checkPayload("the reply", out.GetPayload(), in.Payload, closely)
 	}}, nil
 }
 
-func openServerStream(ctx context.Context, client testpb.TestServiceClient, row Row) (lane, error) {
+func openRecord(ctx context.Context, conn Conn, _ Row) (lane, error) {
+	in := record()
+	return lane{op: func(closely bool) error {
+		out, err := conn.Records.Echo(ctx, in)
+		if err != nil {
+			return err
+		}
+		return checkRecord(out, in, closely)
+	}}, nil
+}
+
+func openServerStream(ctx context.Context, conn Conn, row Row) (lane, error) {
 	in := &testpb.StreamingOutputCallRequest{Payload: payload(row.Size)}
-	return lane{do: func() error {
-		s, err := client.StreamingOutputCall(ctx, in)
+	return lane{op: func(closely bool) error {
+		s, err := conn.Test.StreamingOutputCall(ctx, in)
 		if err != nil {
 			return err
 		}
@@ -56,20 +81,20 @@ func openServerStream(ctx context.Context, client testpb.TestServiceClient, row 
 			if err != nil {
 				return err
 			}
-			if err := check("bytes in a message", len(out.GetPayload().GetBody()), row.Size); err != nil {
+			if err := checkPayload("a message", out.GetPayload(), in.Payload, closely); err != nil {
 				return err
 			}
 		}
 	}}, nil
 }
 
-func openBidiEcho(ctx context.Context, client testpb.TestServiceClient, row Row) (lane, error) {
-	s, err := client.FullDuplexCall(ctx)
+func openBidiEcho(ctx context.Context, conn Conn, row Row) (lane, error) {
+	s, err := conn.Test.FullDuplexCall(ctx)
 	if err != nil {
 		return lane{}, err
 	}
 	in := &testpb.StreamingOutputCallRequest{Payload: payload(row.Size)}
-	do := func() error {
+	op := func(closely bool) error {
 		if err := s.Send(in); err != nil {
 			return err
 		}
@@ -77,7 +102,7 @@ func openBidiEcho(ctx context.Context, client testpb.TestServiceClient, row Row)
 		if err != nil {
 			return err
 		}
-		return check("bytes in the echo", len(out.GetPayload().GetBody()), row.Size)
+		return checkPayload("the echo", out.GetPayload(), in.Payload, closely)
 	}
 	end := func() error {
 		if err := s.CloseSend(); err != nil {
@@ -88,12 +113,72 @@ func openBidiEcho(ctx context.Context, client testpb.TestServiceClient, row Row)
 		}
 		return nil
 	}
-	return lane{do, end}, nil
+	return lane{op, end}, nil
+}
+
+// payload returns bytes that differ from place to place.
+func payload(size int) *testpb.Payload {
+	body := make([]byte, size)
+	for i := range body {
+		body[i] = byte('a' + i%23 + i>>10%3)
+	}
+	return &testpb.Payload{Body: body}
+}
+
+// record returns an order as a shop may have it.
+func record() *benchpb.Record {
+	return &benchpb.Record{
+		Id: "ord-2041-7731", Title: "Spring order for the tea room", Created: 1767225600, Total: 214.4,
+		Owner: &benchpb.Person{
+			Name: "Ines Sørensen", Mail: "ines@tearoom.example",
+			Address: &benchpb.Address{Street: "12 Harbour Lane", City: "Aarhus", Country: "DK"},
+		},
+		Lines: []*benchpb.Line{
+			{Item: "sencha, 500 g", Quantity: 4, Price: 18.5},
+			{Item: "gyokuro, 100 g", Quantity: 2, Price: 31},
+			{Item: "cast-iron pot", Quantity: 1, Price: 64.4},
+			{Item: "paper filters", Quantity: 14, Price: 1},
+		},
+		Labels: map[string]string{
+			"channel": "web", "priority": "normal", "region": "eu-north", "carrier": "post", "gift": "no", "currency": "EUR",
+		},
+		Tags: []string{"tea", "wholesale", "returning-customer"},
+	}
 }
 
 func check(what string, got, want int) error {
 	if got != want {
 		return fmt.Errorf("wrong answer: %d %s, want %d", got, what, want)
+	}
+	return nil
+}
+
+func checkPayload(of string, got, want *testpb.Payload, closely bool) error {
+	a, b := got.GetBody(), want.GetBody()
+	if len(a) != len(b) {
+		return check("bytes in "+of, len(a), len(b))
+	}
+	if len(a) > 0 && (a[0] != b[0] || a[len(a)-1] != b[len(b)-1]) || closely && !bytes.Equal(a, b) {
+		return fmt.Errorf("wrong answer: the bytes in %s are not those that were sent", of)
+	}
+	return nil
+}
+
+func checkRecord(got, want *benchpb.Record, closely bool) error {
+	for _, c := range [...]struct {
+		what      string
+		got, want int
+	}{
+		{"lines in the record", len(got.GetLines()), len(want.Lines)},
+		{"labels in the record", len(got.GetLabels()), len(want.Labels)},
+		{"tags in the record", len(got.GetTags()), len(want.Tags)},
+	} {
+		if err := check(c.what, c.got, c.want); err != nil {
+			return err
+		}
+	}
+	if got.Id != want.Id || got.GetOwner().GetAddress().GetCity() != want.Owner.Address.City || closely && !proto.Equal(got, want) {
+		return fmt.Errorf("wrong answer: the record is %v, want %v", got, want)
 	}
 	return nil
 }

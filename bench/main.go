@@ -1,16 +1,21 @@
 // Command bench is the tournament: nearcall and what one would use instead,
 // row by row, in one process.
 //
-//	go run .                              every row, every rival
+//	go run .                                 every row, every rival: some minutes
+//	go run . -quick                          a first look, in half a minute
 //	go run . -rows unary -rivals nearcall
-//	go test -bench Row                    the same as benchmarks, for benchstat and pprof
+//	go run . -md FILE -csv FILE -svg FILE    tables, data, a picture
+//	go test -bench Row                       the same as benchmarks, for benchstat and pprof
 //
 // Rivals take turns with grpchan, pair by pair, and figures are medians. The
 // ratio is time to grpchan's time, pair by pair: less is better. B/op and
 // allocs/op are the whole process's, the handler's own among them; those that
-// no rival can avoid are listed at type service. Absolute times move from
+// no rival can avoid are listed at type service. Unary calls are also timed one
+// by one, in runs of their own, for percentiles. Absolute times move from
 // machine to machine, and on a busy one from minute to minute; ratios much
 // less so.
+//
+// A row is a line of Rows, a rival a line of Rivals.
 //
 // It is a module of its own, so that rivals' dependencies stay in here.
 package main
@@ -46,36 +51,68 @@ func main() {
 type usageError struct{ error }
 
 func run(args []string, stdout, stderr io.Writer) error {
-	t, err := parse(args, stderr)
+	t, outputs, err := parse(args, stderr)
 	if err != nil {
 		return err
 	}
-	results, err := t.Run()
-	if err != nil {
+	for i := range outputs {
+		if err := outputs[i].open(); err != nil {
+			return err
+		}
+		defer outputs[i].file.Close()
+	}
+	r := &Report{Machine: machine(), Date: time.Now(), Pairs: t.Pairs, Time: t.Time, Clock: clockReading()}
+	if r.Results, err = t.Run(); err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "%s; medians of %d pairs of %v\n\n", header(time.Now()), t.Pairs, t.Time)
-	return writeMarkdown(stdout, results)
+	for _, o := range outputs {
+		if err := o.finish(r); err != nil {
+			return err
+		}
+	}
+	return writeMarkdown(stdout, r)
 }
 
-// parse returns the tournament that the flags ask for.
-func parse(args []string, stderr io.Writer) (*Tournament, error) {
+// Measurements that take some minutes, and those that are quick.
+const (
+	defaultPairs, quickPairs = 7, 3
+	defaultTime, quickTime   = 120 * time.Millisecond, 25 * time.Millisecond
+)
+
+// parse returns the tournament that the flags ask for, and where to write what
+// comes of it.
+func parse(args []string, stderr io.Writer) (*Tournament, []output, error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	rowsMatch := flags.String("rows", "", "rows whose names match this regular expression; all by default")
-	rivalsMatch := flags.String("rivals", "", "rivals whose names match this regular expression; all by default")
-	pairs := flags.Int("pairs", 5, "pairs of measurements for each rival and row")
-	length := flags.Duration("time", 200*time.Millisecond, "time of a measurement")
+	rowsMatch := flags.String("rows", "", "rows whose names match this regular `expression`; all by default")
+	rivalsMatch := flags.String("rivals", "", "rivals whose names match this regular `expression`; all by default")
+	pairs := flags.Int("pairs", defaultPairs, "pairs of measurements for each rival and row")
+	length := flags.Duration("time", defaultTime, "time of a measurement")
+	quick := flags.Bool("quick", false, fmt.Sprintf("a first look: -pairs %d -time %v, where they are not given", quickPairs, quickTime))
+	outputs := []output{{write: writeMarkdown}, {write: writeCSV}, {write: writeSVG}}
+	flags.StringVar(&outputs[0].path, "md", "", "write the tables to `file`, too")
+	flags.StringVar(&outputs[1].path, "csv", "", "write a line for each result to `file`")
+	flags.StringVar(&outputs[2].path, "svg", "", "draw the ratios to `file`")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintf(stderr, "usage: bench [flags]\n\nrows:   %s\nrivals: %s\n\n",
 			strings.Join(names(Rows, rowName), ", "), strings.Join(names(Rivals, rivalName), ", "))
 		flags.SetOutput(stderr)
 		flags.PrintDefaults()
-		return nil, err
+		return nil, nil, err
 	}
 	if err == nil && flags.NArg() > 0 {
 		err = fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	if *quick {
+		given := make(map[string]bool)
+		flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+		if !given["pairs"] {
+			*pairs = quickPairs
+		}
+		if !given["time"] {
+			*length = quickTime
+		}
 	}
 	if err == nil && *pairs < 1 {
 		err = fmt.Errorf("-pairs %d: at least 1 is needed", *pairs)
@@ -91,10 +128,10 @@ func parse(args []string, stderr io.Writer) (*Tournament, error) {
 		t.Rivals, err = choose("-rivals", *rivalsMatch, Rivals, rivalName)
 	}
 	if err != nil {
-		return nil, usageError{err}
+		return nil, nil, usageError{err}
 	}
 	t.Baseline = Rivals[slices.IndexFunc(Rivals, func(r Rival) bool { return r.Name == Baseline })]
-	return t, nil
+	return t, slices.DeleteFunc(outputs, func(o output) bool { return o.path == "" }), nil
 }
 
 func rowName(r Row) string     { return r.Name }

@@ -5,47 +5,89 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearcall/nearcall/internal/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-func TestTournamentPrintsARowForEachRival(t *testing.T) {
-	var out, progress bytes.Buffer
-	if err := run([]string{"-rows", "unary-32B$|bidi", "-rivals", "nearcall|direct|grpchan", "-pairs", "2", "-time", "1ms"}, &out, &progress); err != nil {
+func TestTournamentPrintsAndWritesFiles(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	if err := os.WriteFile(file("csv"), bytes.Repeat([]byte("longer than what is to come\n"), 1000), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	head, table, _ := strings.Cut(out.String(), "\n\n")
-	if !strings.Contains(head, "GOMAXPROCS") || !strings.Contains(head, "medians of 2 pairs of 1ms") {
+	var out, progress bytes.Buffer
+	if err := run([]string{"-rows", "unary-32B$|bidi", "-rivals", "nearcall|direct|grpchan", "-pairs", "2", "-time", "1ms",
+		"-md", file("md"), "-csv", file("csv"), "-svg", file("svg")}, &out, &progress); err != nil {
+		t.Fatal(err)
+	}
+	if head, _, _ := strings.Cut(out.String(), "\n\n"); !strings.Contains(head, "GOMAXPROCS") || !strings.Contains(head, "medians of 2 pairs of 1ms") {
 		t.Errorf("the header is %q", head)
-	}
-	lines := strings.Split(strings.TrimSpace(table), "\n")
-	var got []string
-	for _, line := range lines[2:] {
-		cells := strings.FieldsFunc(line, func(r rune) bool { return r == '|' || r == ' ' })
-		if len(cells) != 6 {
-			t.Fatalf("%d cells in %q", len(cells), line)
-		}
-		if cells[1] == Baseline && cells[5] != "1.00" {
-			t.Errorf("the baseline's ratio to itself is %s", cells[5])
-		}
-		got = append(got, cells[0]+" "+cells[1])
-	}
-	want := "unary-32B nearcall, unary-32B nearcall-inline, unary-32B grpchan, unary-32B direct, unary-32B direct-clone, " +
-		"bidi-echo-32B nearcall, bidi-echo-32B grpchan"
-	if s := strings.Join(got, ", "); s != want {
-		t.Errorf("rows are\n%s\nwant\n%s", s, want)
 	}
 	if !strings.Contains(progress.String(), "bidi-echo-32B: nearcall\n") {
 		t.Errorf("progress is %q", progress.String())
 	}
+	read := func(name string) string {
+		b, err := os.ReadFile(file(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	if read("md") != out.String() {
+		t.Errorf("the file has\n%s\nand not what was printed", read("md"))
+	}
+	var got []string
+	for _, line := range strings.Split(strings.TrimSpace(read("csv")), "\n")[1:] {
+		cells := strings.Split(line, ",")
+		got = append(got, cells[0]+" "+cells[6])
+	}
+	want := "unary-32B nearcall, unary-32B nearcall-inline, unary-32B nearcall-shared, unary-32B grpchan, unary-32B direct, unary-32B direct-clone, " +
+		"bidi-echo-32B nearcall, bidi-echo-32B nearcall-shared, bidi-echo-32B grpchan"
+	if s := strings.Join(got, ", "); s != want {
+		t.Errorf("results are\n%s\nwant\n%s", s, want)
+	}
+	if !strings.HasPrefix(read("svg"), "<svg ") {
+		t.Errorf("the picture is %s", read("svg"))
+	}
+}
+
+// TestFilesAreOpenedFirst has the machine not work for minutes in vain.
+func TestFilesAreOpenedFirst(t *testing.T) {
+	var progress bytes.Buffer
+	err := run([]string{"-svg", filepath.Join(t.TempDir(), "none", "svg")}, io.Discard, &progress)
+	if !errors.Is(err, fs.ErrNotExist) || progress.Len() > 0 {
+		t.Errorf("%v, after %q", err, progress.String())
+	}
+}
+
+func TestQuickLeavesWhatIsGiven(t *testing.T) {
+	for _, c := range []struct {
+		args  []string
+		pairs int
+		time  time.Duration
+	}{
+		{nil, defaultPairs, defaultTime},
+		{[]string{"-quick"}, quickPairs, quickTime},
+		{[]string{"-pairs", "9", "-quick"}, 9, quickTime},
+		{[]string{"-quick", "-time", "1s"}, quickPairs, time.Second},
+	} {
+		got, _, err := parse(c.args, io.Discard)
+		if err != nil || got.Pairs != c.pairs || got.Time != c.time {
+			t.Errorf("%q: %+v, %v", c.args, got, err)
+		}
+	}
 }
 
 func TestTheBaselineIsMeasuredAlone(t *testing.T) {
-	tournament, err := parse([]string{"-rows", "unary-32B$", "-rivals", Baseline, "-pairs", "3", "-time", "1ms"}, io.Discard)
+	tournament, _, err := parse([]string{"-rows", "unary-32B$", "-rivals", Baseline, "-pairs", "3", "-time", "1ms"}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,65 +13,80 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/bench/internal/benchpb"
 )
 
-// A Rival is a way from a client to a service.
+// A Rival is a way from clients to services.
 type Rival struct {
 	Name      string // also the benchmark's: keep it
-	Connect   func(testpb.TestServiceServer) (Conn, error)
-	UnaryOnly bool // it has no part in rows of streams
+	Connect   func(Services) (Conn, error)
+	UnaryOnly bool  // it has no part in rows of streams
+	Color     Color // in the picture
 }
 
 // A Conn is a rival that is connected. Close ends what Connect started, and
 // returns when it has ended.
 type Conn struct {
-	Client testpb.TestServiceClient
-	Close  func()
+	Test    testpb.TestServiceClient
+	Records benchpb.RecordsClient
+	Close   func()
+}
+
+// stubs returns the generated clients over conn.
+func stubs(conn grpc.ClientConnInterface, end func()) Conn {
+	return Conn{testpb.NewTestServiceClient(conn), benchpb.NewRecordsClient(conn), end}
 }
 
 // Rivals take part in the tournament.
 var Rivals = []Rival{
-	{Name: "nearcall", Connect: overNearcall()},
-	{Name: "nearcall-inline", Connect: overNearcall(nearcall.InlineHandlers()), UnaryOnly: true}, // streams do not differ
-	{Name: "grpchan", Connect: overGrpchan},
-	{Name: "bufconn", Connect: overBufconn},
-	{Name: "tcp", Connect: overTCP},
-	{Name: "direct", Connect: direct, UnaryOnly: true},
-	{Name: "direct-clone", Connect: directClone, UnaryOnly: true},
+	{Name: "nearcall", Color: blue, Connect: overNearcall()},
+	{Name: "nearcall-inline", Color: sky, Connect: overNearcall(nearcall.InlineHandlers()), UnaryOnly: true}, // streams do not differ
+	{Name: "nearcall-shared", Color: green, Connect: shared},
+	{Name: "grpchan", Color: ink, Connect: overGrpchan},
+	{Name: "bufconn", Color: amber, Connect: overBufconn},
+	{Name: "tcp", Color: red, Connect: overTCP},
+	{Name: "direct", Color: slate, Connect: direct, UnaryOnly: true},
+	{Name: "direct-clone", Color: silver, Connect: directClone, UnaryOnly: true},
 }
 
 // Baseline is the rival that the others are compared with.
 const Baseline = "grpchan"
 
 // Takes reports whether the rival has part in row.
-func (r Rival) Takes(row Row) bool { return !r.UnaryOnly || row.Kind.Name == Unary.Name }
+func (r Rival) Takes(row Row) bool { return !r.UnaryOnly || row.Kind.Unary }
 
-func overNearcall(opts ...nearcall.ServerOption) func(testpb.TestServiceServer) (Conn, error) {
-	return func(s testpb.TestServiceServer) (Conn, error) {
-		srv := nearcall.NewServer(opts...)
-		testpb.RegisterTestServiceServer(srv, s)
-		conn := srv.Client()
-		return Conn{testpb.NewTestServiceClient(conn), func() {
-			_ = conn.Close()
-			srv.Stop()
-		}}, nil
-	}
+func overNearcall(opts ...nearcall.ServerOption) func(Services) (Conn, error) {
+	return func(s Services) (Conn, error) { return connect(s, nearcall.NewServer(opts...)), nil }
 }
 
-func overGrpchan(s testpb.TestServiceServer) (Conn, error) {
+// shared is nearcall where both sides promise not to write to messages.
+func shared(s Services) (Conn, error) {
+	return connect(s, nearcall.NewServer(nearcall.SharedMessages()), nearcall.WithSharedMessages()), nil
+}
+
+func connect(s Services, srv *nearcall.Server, opts ...nearcall.DialOption) Conn {
+	register(srv, s)
+	conn := srv.Client(opts...)
+	return stubs(conn, func() {
+		_ = conn.Close()
+		srv.Stop()
+	})
+}
+
+func overGrpchan(s Services) (Conn, error) {
 	var channel inprocgrpc.Channel
-	testpb.RegisterTestServiceServer(&channel, s)
-	return Conn{testpb.NewTestServiceClient(&channel), func() {}}, nil
+	register(&channel, s)
+	return stubs(&channel, func() {}), nil
 }
 
-func overBufconn(s testpb.TestServiceServer) (Conn, error) {
+func overBufconn(s Services) (Conn, error) {
 	lis := bufconn.Listen(1 << 20)
 	return overGRPC(s, lis, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 		return lis.DialContext(ctx)
 	}))
 }
 
-func overTCP(s testpb.TestServiceServer) (Conn, error) {
+func overTCP(s Services) (Conn, error) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return Conn{}, err
@@ -79,54 +94,68 @@ func overTCP(s testpb.TestServiceServer) (Conn, error) {
 	return overGRPC(s, lis, grpc.WithNoProxy())
 }
 
-func overGRPC(s testpb.TestServiceServer, lis net.Listener, opts ...grpc.DialOption) (Conn, error) {
+func overGRPC(s Services, lis net.Listener, opts ...grpc.DialOption) (Conn, error) {
 	conn, err := grpc.NewClient("passthrough:"+lis.Addr().String(),
 		append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		return Conn{}, errors.Join(err, lis.Close())
 	}
 	srv := grpc.NewServer()
-	testpb.RegisterTestServiceServer(srv, s)
+	register(srv, s)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		_ = srv.Serve(lis)
 	}()
-	return Conn{testpb.NewTestServiceClient(conn), func() {
+	return stubs(conn, func() {
 		_ = conn.Close()
 		srv.Stop()
 		<-ended
-	}}, nil
+	}), nil
 }
 
-// function is a client that calls the service's method, with nothing between:
+// function is a client that calls the services' methods, with nothing between:
 // what a program does that is not split into services. Caller and callee share
 // their messages.
 type function struct {
 	testpb.TestServiceClient // nil: there is only what follows
-	service                  testpb.TestServiceServer
+	to                       Services
 }
 
-func direct(s testpb.TestServiceServer) (Conn, error) {
-	return Conn{function{service: s}, func() {}}, nil
+func direct(s Services) (Conn, error) {
+	f := function{to: s}
+	return Conn{f, f, func() {}}, nil
 }
 
 func (f function) UnaryCall(ctx context.Context, in *testpb.SimpleRequest, _ ...grpc.CallOption) (*testpb.SimpleResponse, error) {
-	return f.service.UnaryCall(ctx, in)
+	return f.to.UnaryCall(ctx, in)
+}
+
+func (f function) Echo(ctx context.Context, in *benchpb.Record, _ ...grpc.CallOption) (*benchpb.Record, error) {
+	return f.to.Echo(ctx, in)
 }
 
 // clone is function with messages copied, so that neither side sees what the
 // other does to them later: the least that can be promised of a call.
 type clone struct{ function }
 
-func directClone(s testpb.TestServiceServer) (Conn, error) {
-	return Conn{clone{function{service: s}}, func() {}}, nil
+func directClone(s Services) (Conn, error) {
+	c := clone{function{to: s}}
+	return Conn{c, c, func() {}}, nil
 }
 
 func (c clone) UnaryCall(ctx context.Context, in *testpb.SimpleRequest, _ ...grpc.CallOption) (*testpb.SimpleResponse, error) {
-	out, err := c.service.UnaryCall(ctx, proto.CloneOf(in))
+	return cloning(ctx, in, c.to.UnaryCall)
+}
+
+func (c clone) Echo(ctx context.Context, in *benchpb.Record, _ ...grpc.CallOption) (*benchpb.Record, error) {
+	return cloning(ctx, in, c.to.Echo)
+}
+
+func cloning[In, Out proto.Message](ctx context.Context, in In, call func(context.Context, In) (Out, error)) (out Out, err error) {
+	built, err := call(ctx, proto.CloneOf(in))
 	if err != nil {
-		return nil, err
+		return out, err
 	}
-	return proto.CloneOf(out), nil
+	return proto.CloneOf(built), nil
 }

@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/nearcall/nearcall/bench/internal/benchpb"
 )
 
 // each runs f for every row with every rival that takes part. The names are
@@ -36,6 +40,9 @@ func TestRivalsAnswerRightly(t *testing.T) {
 		if err := f.Run(10); err != nil {
 			t.Error(err)
 		}
+		if err := f.Check(); err != nil {
+			t.Error(err)
+		}
 		if err := f.Close(); err != nil {
 			t.Error(err)
 		}
@@ -46,8 +53,9 @@ func TestRivalsAnswerRightly(t *testing.T) {
 // several callers take no code.
 func TestRowsAreData(t *testing.T) {
 	rows := []Row{
-		{Name: "unary-100KB", Kind: Unary, Size: 100 << 10},
-		{Name: "unary-32B-10", Kind: Unary, Size: 32, Cancellable: true, Callers: 10},
+		{Name: "unary-0", Kind: Unary},
+		{Name: "unary-200KB-10", Kind: Unary, Size: 200 << 10, Cancellable: true, Callers: 10},
+		{Name: "record-3", Kind: Record, Callers: 3},
 		{Name: "bidi-echo-1KB-3", Kind: BidiEcho, Size: 1 << 10, Callers: 3},
 		{Name: "server-stream-0", Kind: ServerStream, Size: 32},
 	}
@@ -56,9 +64,13 @@ func TestRowsAreData(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := f.Measure(25)
+		latencies := make([]time.Duration, 25)
+		s, err := f.Measure(25, latencies)
 		if err != nil || s.Ops != 25 || s.Time <= 0 {
 			t.Errorf("%+v, %v", s, err)
+		}
+		if !slices.IsSorted(s.Latency[:]) || s.Latency[len(s.Latency)-1] <= 0 {
+			t.Errorf("latencies are %v", s.Latency)
 		}
 		if err := f.Close(); err != nil {
 			t.Error(err)
@@ -88,22 +100,111 @@ func (liar) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCall
 	return s.Send(&testpb.StreamingOutputCallResponse{Payload: shorter(in.Payload)})
 }
 
+func (l liar) Echo(ctx context.Context, in *benchpb.Record) (*benchpb.Record, error) {
+	out, err := l.service.Echo(ctx, in)
+	out.Lines = out.Lines[1:]
+	return out, err
+}
+
+// A forger answers with as many bytes, of which one in the middle is another.
+type forger struct{ service }
+
+func forged(p *testpb.Payload) *testpb.Payload {
+	p = fresh(p)
+	p.Body[len(p.Body)/2]++
+	return p
+}
+
+func (forger) UnaryCall(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+	return &testpb.SimpleResponse{Payload: forged(in.Payload)}, nil
+}
+
+func (f forger) StreamingOutputCall(in *testpb.StreamingOutputCallRequest, s grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
+	return f.service.StreamingOutputCall(&testpb.StreamingOutputCallRequest{Payload: forged(in.Payload)}, s)
+}
+
+func (forger) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+	for {
+		in, err := s.Recv()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: forged(in.Payload)}); err != nil {
+			return err
+		}
+	}
+}
+
+func (f forger) Echo(ctx context.Context, in *benchpb.Record) (*benchpb.Record, error) {
+	out, err := f.service.Echo(ctx, in)
+	out.Labels["gift"] = "yes"
+	return out, err
+}
+
 func TestWrongAnswersFail(t *testing.T) {
-	each(t, Rows, func(t *testing.T, row Row, rival Rival) {
-		lying := rival
-		lying.Connect = func(s testpb.TestServiceServer) (Conn, error) {
-			return rival.Connect(liar{s.(service)})
+	for _, c := range []struct {
+		name string
+		with func(service) Services
+	}{
+		{"liar", func(s service) Services { return liar{s} }},
+		{"forger", func(s service) Services { return forger{s} }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			each(t, Rows, func(t *testing.T, row Row, rival Rival) {
+				lying := rival
+				lying.Connect = func(s Services) (Conn, error) { return rival.Connect(c.with(s.(service))) }
+				tournament := &Tournament{Rows: []Row{row}, Rivals: []Rival{lying}, Baseline: rival, Pairs: 1, Time: 1, Progress: io.Discard}
+				tournament.Baseline.Name = "honest"
+				_, err := tournament.Run()
+				if err == nil || !strings.Contains(err.Error(), "wrong answer") || !strings.Contains(err.Error(), row.Name) {
+					t.Errorf("the tournament ended with %v, want a wrong answer", err)
+				}
+			})
+		})
+	}
+}
+
+// TestRowsAndRivalsDiffer holds lines of data to what benchmarks, tables and
+// the picture take for granted.
+func TestRowsAndRivalsDiffer(t *testing.T) {
+	seen := make(map[any]bool)
+	once := func(what any) {
+		if seen[what] {
+			t.Errorf("%v is there twice", what)
 		}
-		tournament := &Tournament{Rows: []Row{row}, Rivals: []Rival{rival}, Baseline: lying, Pairs: 1, Time: 1, Progress: io.Discard}
-		_, err := tournament.Run()
-		if err == nil || !strings.Contains(err.Error(), "wrong answer") || !strings.Contains(err.Error(), row.Name) {
-			t.Errorf("the tournament ended with %v, want a wrong answer", err)
+		seen[what] = true
+	}
+	for _, row := range Rows {
+		once(row.Name)
+		once(row.Title() + ", " + row.Context())
+	}
+	for _, rival := range Rivals {
+		once(rival.Name)
+		once(rival.Color)
+		if rival.Color == (Color{}) {
+			t.Errorf("%s has no color", rival.Name)
 		}
-	})
+	}
+}
+
+func TestPercentiles(t *testing.T) {
+	values := make([]time.Duration, 1000)
+	for i := range values {
+		values[i] = time.Duration(1000 - i)
+	}
+	if got, want := percentiles(values), (Latency{500, 900, 950, 990}); got != want {
+		t.Errorf("of 1 to 1000 they are %v, want %v", got, want)
+	}
+	if got, want := percentiles([]time.Duration{7}), (Latency{7, 7, 7, 7}); got != want {
+		t.Errorf("of 7 alone they are %v, want %v", got, want)
+	}
 }
 
 func TestARivalThatCannotConnectEndsTheTournament(t *testing.T) {
-	ill := Rival{Name: "ill", Connect: func(testpb.TestServiceServer) (Conn, error) { return Conn{}, errors.New("is ill") }}
+	ill := Rival{Name: "ill", Connect: func(Services) (Conn, error) { return Conn{}, errors.New("is ill") }}
 	tournament := &Tournament{Rows: Rows[:1], Baseline: ill, Pairs: 1, Time: 1, Progress: io.Discard}
 	if _, err := tournament.Run(); err == nil || err.Error() != "unary-32B, ill: is ill" {
 		t.Errorf("the tournament ended with %v", err)

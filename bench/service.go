@@ -4,10 +4,25 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"maps"
+	"slices"
 
 	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/nearcall/nearcall/bench/internal/benchpb"
 )
+
+// Services are what a rival carries calls to.
+type Services interface {
+	testpb.TestServiceServer
+	benchpb.RecordsServer
+}
+
+func register(to grpc.ServiceRegistrar, s Services) {
+	testpb.RegisterTestServiceServer(to, s)
+	benchpb.RegisterRecordsServer(to, s)
+}
 
 // service is what every rival runs. Handlers build each response anew, payload
 // and bytes, as handlers of real services do. So some allocations are nobody's
@@ -23,8 +38,11 @@ import (
 //     the caller gets: 6.
 //   - A bidi echo is three again, since the caller sends one message over and
 //     over: 9.
+//   - A record is 11 as the handler builds it, which shares its strings with
+//     the request: the rival "direct" shows them. A copy is more.
 type service struct {
 	testpb.UnimplementedTestServiceServer
+	benchpb.UnimplementedRecordsServer
 	messages int
 }
 
@@ -61,5 +79,24 @@ func (service) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputC
 		if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: fresh(in.Payload)}); err != nil {
 			return err
 		}
+	}
+}
+
+func (service) Echo(_ context.Context, in *benchpb.Record) (*benchpb.Record, error) {
+	out := &benchpb.Record{
+		Id: in.Id, Title: in.Title, Owner: freshPerson(in.Owner), Lines: make([]*benchpb.Line, len(in.Lines)),
+		Labels: maps.Clone(in.Labels), Tags: slices.Clone(in.Tags), Created: in.Created, Total: in.Total,
+	}
+	for i, l := range in.Lines {
+		out.Lines[i] = &benchpb.Line{Item: l.GetItem(), Quantity: l.GetQuantity(), Price: l.GetPrice()}
+	}
+	return out, nil
+}
+
+func freshPerson(like *benchpb.Person) *benchpb.Person {
+	a := like.GetAddress()
+	return &benchpb.Person{
+		Name: like.GetName(), Mail: like.GetMail(),
+		Address: &benchpb.Address{Street: a.GetStreet(), City: a.GetCity(), Country: a.GetCountry()},
 	}
 }

@@ -26,6 +26,8 @@ type Result struct {
 	Bytes  float64
 	Allocs float64
 	Ratio  float64 // of the time to the baseline's, pair by pair
+
+	Latency Latency // of unary calls
 }
 
 // Run returns a result for each rival that takes part, row by row.

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Report is results with what one has to know of them.
+type Report struct {
+	Machine string
+	Date    time.Time
+	Pairs   int
+	Time    time.Duration // of a measurement
+	Clock   time.Duration // that a reading of the clock takes
+	Results []Result
+}
+
+const reportTitle = "Time of an operation, compared with " + Baseline
+
+// machine says what the figures hold for, in a line.
+func machine() string {
+	return fmt.Sprintf("%s, %d cores, GOMAXPROCS %d, %s %s/%s",
+		cmp.Or(cpuModel(), "unknown CPU"), runtime.NumCPU(), runtime.GOMAXPROCS(0), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+func (r *Report) header() string {
+	return fmt.Sprintf("%s, %s; medians of %d pairs of %v", r.Machine, r.Date.Format(time.DateOnly), r.Pairs, r.Time)
+}
+
+// rows returns the results row by row.
+func (r *Report) rows() [][]Result {
+	var rows [][]Result
+	for i, result := range r.Results {
+		if i == 0 || result.Row.Name != r.Results[i-1].Row.Name {
+			rows = append(rows, nil)
+		}
+		last := &rows[len(rows)-1]
+		*last = append(*last, result)
+	}
+	return rows
+}
+
+// rivals returns who has a result, in the order of Rivals.
+func (r *Report) rivals() []Rival {
+	var rivals []Rival
+	for _, result := range r.Results {
+		if !slices.ContainsFunc(rivals, func(v Rival) bool { return v.Name == result.Rival.Name }) {
+			rivals = append(rivals, result.Rival)
+		}
+	}
+	slices.SortStableFunc(rivals, func(a, b Rival) int { return place(a) - place(b) })
+	return rivals
+}
+
+func place(r Rival) int {
+	return slices.IndexFunc(Rivals, func(v Rival) bool { return v.Name == r.Name })
+}
+
+// find returns what rival has among results.
+func find(results []Result, rival string) (Result, bool) {
+	i := slices.IndexFunc(results, func(r Result) bool { return r.Rival.Name == rival })
+	if i < 0 {
+		return Result{}, false
+	}
+	return results[i], true
+}
+
+// An output is a file that a report goes to.
+type output struct {
+	path  string
+	write func(io.Writer, *Report) error
+	file  *os.File
+}
+
+// open makes sure, before anything is measured, that the file can be written.
+// What it holds stays until there is something to put in its place.
+func (o *output) open() (err error) {
+	o.file, err = os.OpenFile(o.path, os.O_WRONLY|os.O_CREATE, 0o666)
+	return err
+}
+
+func (o *output) finish(r *Report) error {
+	var b strings.Builder
+	if err := o.write(&b, r); err != nil {
+		return err
+	}
+	if err := o.file.Truncate(0); err != nil {
+		return err
+	}
+	_, err := io.WriteString(o.file, b.String())
+	return err
+}
