@@ -227,7 +227,7 @@ func TestStoppingAServerDoesNotChangeHowACallEnded(t *testing.T) {
 		if err := s.RecvMsg(new(message)); err != io.EOF {
 			t.Errorf("%v, want EOF", err)
 		}
-		if len(r.ends) != 1 || r.ends[0] != nil || show(r.trailer) != `map["t":["1"]]` {
+		if len(r.ends) != 1 || r.ends[0] != nil || show(r.trailer) != `map["content-type":["application/grpc"] "t":["1"]]` {
 			t.Errorf("the options are told of the end %v and the trailer %s", r.ends, show(r.trailer))
 		}
 	})

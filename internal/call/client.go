@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
@@ -264,6 +265,9 @@ func (c *Client) call(ctx context.Context, session link.Session, u *unaryCall, c
 func (c *Client) settle(ci *callInfo, a *callStats, session link.Session, u *unaryCall, req, reply any, err error) error {
 	answered := err == nil
 	err = c.outcome(u, err)
+	if answered && (a != nil || ci.reports) {
+		u.Trailer = fullTrailer(u.Trailer, u.Status, u.Header, ci.subtype)
+	}
 	if a != nil {
 		if u.Header != nil {
 			a.inHeader(fullHeader(u.Header, ci.subtype))
@@ -310,6 +314,29 @@ func fullHeader(md metadata.MD, subtype string) metadata.MD {
 	}
 	full := md.Copy()
 	full["content-type"] = []string{contentType(subtype)}
+	return full
+}
+
+// fullTrailer returns trailer with what gRPC's has beside the user's metadata: a
+// status with details in full, and, where no header came before, the
+// content-type. It returns trailer itself where that is nothing.
+func fullTrailer(trailer metadata.MD, st *status.Status, header metadata.MD, subtype string) metadata.MD {
+	p := st.Proto()
+	if len(p.GetDetails()) == 0 && header != nil {
+		return trailer
+	}
+	full := trailer.Copy()
+	if full == nil {
+		full = metadata.MD{}
+	}
+	if header == nil {
+		full["content-type"] = []string{contentType(subtype)}
+	}
+	if len(p.GetDetails()) > 0 {
+		if b, err := proto.Marshal(p); err == nil {
+			full[detailsKey] = []string{string(b)}
+		}
+	}
 	return full
 }
 

@@ -328,13 +328,14 @@ func (s *clientStream) setHeader(md metadata.MD) {
 
 func (s *clientStream) gotEnd(e *link.End) {
 	s.end = e
-	s.stats.inTrailer(e.Trailer)
 	s.mu.Lock()
-	s.trailer = e.Trailer
+	trailer := fullTrailer(e.Trailer, e.Status, s.header, s.info.subtype)
+	s.trailer = trailer
 	if s.finished { // given up before its end was received
 		s.info.fill(s.peer, s.header, s.trailer)
 	}
 	s.mu.Unlock()
+	s.stats.inTrailer(trailer)
 	s.setHeader(nil)
 }
 
