@@ -64,7 +64,7 @@ func newConnector(o *dialOptions) *connector {
 
 // Session implements [call.Sessions].
 func (c *connector) Session(ctx context.Context, waitForReady bool) (link.Session, error) {
-	if s := c.ready.Load(); s != nil && !s.ended() {
+	if s := c.ready.Load(); s != nil && !link.IsClosed(s.Done()) {
 		return s.Session, nil
 	}
 	if d, ok := c.dialer.(failingDialer); ok {
@@ -110,28 +110,12 @@ func (c *connector) notReady(ctx context.Context) error {
 	return status.Errorf(st.Code(), "%s while waiting for connections to become ready", st.Message())
 }
 
-func (s *session) ended() bool {
-	select {
-	case <-s.Done():
-		return true
-	default:
-		return false
-	}
-}
-
 // over reports whether the session has ended and its calls with it.
-func (s *session) over() bool {
-	select {
-	case <-s.Ended():
-		return true
-	default:
-		return false
-	}
-}
+func (s *session) over() bool { return link.IsClosed(s.Ended()) }
 
 // look notices that the session has ended. mu is held.
 func (c *connector) look() {
-	if s := c.ready.Load(); s != nil && s.ended() {
+	if s := c.ready.Load(); s != nil && link.IsClosed(s.Done()) {
 		c.ready.Store(nil)
 		c.draining = append(slices.DeleteFunc(c.draining, (*session).over), s)
 		if c.state == connectivity.Ready {

@@ -6,7 +6,7 @@
 // handlers, interceptors, metadata, deadlines and status codes stay what they
 // are, and so does what they mean: the rules are those of grpc-go.
 //
-// Within one process a call costs about what a function costs. The caller
+// Within one process a unary call costs a microsecond or so. The caller
 // drives the callee, generated messages are copied once and not marshalled, and
 // no thread is woken that does not have to be:
 //

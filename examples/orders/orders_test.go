@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -47,6 +48,10 @@ func TestBothSeeTheSame(t *testing.T) {
 		}
 	}
 }
+
+// resetAtDeadline is how grpc-go words a deadline that its server noticed before
+// its client did. The code is the same.
+const resetAtDeadline = "stream terminated by RST_STREAM with error code: CANCEL"
 
 // onGRPC returns the transcript of the program that grpc-go runs.
 func onGRPC(t *testing.T) []string {
@@ -188,7 +193,11 @@ func (tr *transcript) reply(step string, m proto.Message, err error) {
 		tr.add("%s: end", step)
 	case err != nil:
 		st := status.Convert(err)
-		tr.add("%s: %s: %s %v", step, st.Code(), st.Message(), st.Details())
+		msg := st.Message()
+		if st.Code() == codes.DeadlineExceeded && msg == resetAtDeadline {
+			msg = context.DeadlineExceeded.Error()
+		}
+		tr.add("%s: %s: %s %v", step, st.Code(), msg, st.Details())
 	case m != nil && m.ProtoReflect().IsValid():
 		tr.add("%s: %s", step, strings.ReplaceAll(protojson.MarshalOptions{}.Format(m), " ", ""))
 	default:

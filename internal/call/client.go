@@ -219,20 +219,10 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 		switch {
 		case err == link.ErrNoCall:
 			return c.invokeStream(ctx, &ci, a, method, md, &u.Open, req, reply)
-		case err != nil && errors.Is(err, link.ErrUnprocessed) && ended(session):
+		case err != nil && errors.Is(err, link.ErrUnprocessed) && link.IsClosed(session.Done()):
 			continue // the peer never saw it, and there may be another session
 		}
 		return c.settle(&ci, a, session, u, req, reply, err)
-	}
-}
-
-// ended reports whether session takes no more calls.
-func ended(s link.Session) bool {
-	select {
-	case <-s.Done():
-		return true
-	default:
-		return false
 	}
 }
 

@@ -80,7 +80,7 @@ func (c *Client) startStream(ctx context.Context, desc *grpc.StreamDesc, ci *cal
 		}
 		stream, err := session.Open(ctx, o)
 		if err != nil {
-			if errors.Is(err, link.ErrUnprocessed) && ended(session) {
+			if errors.Is(err, link.ErrUnprocessed) && link.IsClosed(session.Done()) {
 				o = nil
 				continue
 			}

@@ -118,7 +118,7 @@ func (b *bed) call(ctx context.Context, opts ...grpc.CallOption) (*message, erro
 type always struct{ session link.Session }
 
 func (a always) Session(context.Context, bool) (link.Session, error) {
-	if ended(a.session) {
+	if link.IsClosed(a.session.Done()) {
 		return nil, status.Error(codes.Unavailable, "no session")
 	}
 	return a.session, nil

@@ -177,6 +177,16 @@ type End struct {
 	Trailer metadata.MD
 }
 
+// IsClosed reports whether a session's Done or Ended is closed.
+func IsClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // Peer describes the other side of a session.
 type Peer struct {
 	Addr      net.Addr
