@@ -98,6 +98,8 @@ var seam = []struct {
 	}},
 }
 
+var profile link.Profile
+
 const maxRecv = 4 << 20 // gRPC's default
 
 // overLink makes calls as package call's client does, without its rules.
@@ -109,9 +111,11 @@ func overLink(tb testing.TB, accept func(link.Session) link.Acceptor, stop func(
 	in, protobuf := new(testpb.Empty), codec.Proto()
 	do = func() error {
 		c := link.Call{
-			Open:    link.Open{Method: testpb.TestService_EmptyCall_FullMethodName},
-			Request: link.Live(in, protobuf),
-			Reply:   link.Sink{Dst: new(testpb.Empty), Codec: protobuf, Limit: maxRecv},
+			Open:    link.Open{Method: testpb.TestService_EmptyCall_FullMethodName, Profile: &profile},
+			Codec:   protobuf,
+			Request: in,
+			Reply:   new(testpb.Empty),
+			Limit:   maxRecv,
 		}
 		if err := session.Call(context.Background(), &c); err != nil {
 			return err
@@ -142,10 +146,7 @@ func (a barely) Call(c *link.Call, _ bool) error {
 		return err
 	}
 	reply := link.Live(out, protobuf)
-	if err := c.SendReply(&reply); err != nil {
-		return err
-	}
-	return c.Finish(nil, nil)
+	return c.Finish(nil, &reply, link.End{})
 }
 
 func (barely) Accept(link.Stream, *link.Open) error { return link.ErrNoCall }

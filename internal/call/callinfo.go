@@ -188,24 +188,12 @@ func (ci *callInfo) finished(err error) {
 
 // open fills in o for a call that is made under ctx through a session with p.
 func (c *Client) open(ctx context.Context, o *link.Open, ci *callInfo, method string, md metadata.MD, p *link.Peer) error {
+	o.Profile = c.profileOf(ci, p)
 	o.Method = method
-	o.Authority = ci.authority
-	if o.Authority == "" {
-		o.Authority = c.cfg.Authority
-	}
-	o.UserAgent = c.cfg.UserAgent
-	o.ContentSubtype = ci.subtype
-	o.Encoding = ci.encoding
 	o.Metadata = md
 	o.Deadline, _ = ctx.Deadline()
-	if c.cfg.Shared && (ci.codec == codec.Proto() || ci.codec == codec.Shared()) {
-		ci.codec = codec.Proto()
-		if o.Shared = p.Shares; o.Shared {
-			ci.codec = codec.Shared()
-		}
-	}
 	if len(c.cfg.Creds) > 0 || ci.creds != nil {
-		auth, err := c.authMetadata(ctx, ci, method, p)
+		auth, err := c.authMetadata(ctx, ci, o.Authority, method, p)
 		if err != nil {
 			return err
 		}
@@ -215,4 +203,26 @@ func (c *Client) open(ctx context.Context, o *link.Open, ci *callInfo, method st
 		o.Metadata = auth
 	}
 	return nil
+}
+
+// profileOf returns the profile of a call, and settles whether its messages are
+// shared.
+func (c *Client) profileOf(ci *callInfo, p *link.Peer) *link.Profile {
+	profile := &c.profile
+	if c.cfg.Shared && (ci.codec == codec.Proto() || ci.codec == codec.Shared()) {
+		ci.codec = codec.Proto()
+		if p.Shares {
+			ci.codec = codec.Shared()
+			profile = &c.shared
+		}
+	}
+	if ci.authority == "" && ci.subtype == "" && ci.encoding == "" {
+		return profile
+	}
+	own := *profile
+	if ci.authority != "" {
+		own.Authority = ci.authority
+	}
+	own.ContentSubtype, own.Encoding = ci.subtype, ci.encoding
+	return &own
 }

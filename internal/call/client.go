@@ -51,6 +51,8 @@ type Client struct {
 	stats  stats.Handler
 	codec  link.Codec // of calls that name none
 
+	profile, shared link.Profile // of calls that say nothing else
+
 	mu      sync.Mutex
 	streams *clientStream // those that are open, linked by next and prev
 	closed  error         // why none may be opened any more
@@ -105,12 +107,17 @@ func (c *Client) remove(s *clientStream) {
 
 // NewClient returns a client.
 func NewClient(cfg ClientConfig) *Client {
+	profile := link.Profile{Authority: cfg.Authority, UserAgent: cfg.UserAgent}
+	shared := profile
+	shared.Shared = true
 	return &Client{
-		cfg:    cfg,
-		unary:  chainUnaryClient(cfg.Unary),
-		stream: chainStreamClient(cfg.Stream),
-		stats:  joinStats(cfg.Stats),
-		codec:  defaultCodec(),
+		cfg:     cfg,
+		unary:   chainUnaryClient(cfg.Unary),
+		stream:  chainStreamClient(cfg.Stream),
+		stats:   joinStats(cfg.Stats),
+		codec:   defaultCodec(),
+		profile: profile,
+		shared:  shared,
 	}
 }
 
@@ -232,19 +239,19 @@ func (c *Client) call(ctx context.Context, session link.Session, u *unaryCall, c
 	if err := c.open(ctx, &u.Open, ci, method, md, session.Peer()); err != nil {
 		return err
 	}
-	u.Request = link.Live(req, ci.codec)
-	u.Reply = link.Sink{Dst: reply, Codec: ci.codec, Limit: ci.maxRecv}
-	u.Room = &u.callee
+	u.Codec, u.Request, u.Reply, u.Limit = ci.codec, req, reply, ci.maxRecv
+	u.SetCallee(&u.callee)
 	a.outHeader(&u.Open, session.Peer())
-	if err := checkSize(&u.Request, ci.maxSend); err != nil {
+	msg := link.Live(req, ci.codec)
+	if err := checkSize(&msg, ci.maxSend); err != nil {
 		return err
 	}
-	if !u.Request.Copies() {
-		encoded, err := u.Request.Encode()
+	if !msg.Copies() {
+		encoded, err := msg.Encode()
 		if err != nil {
 			return err
 		}
-		u.Request = encoded
+		u.Request = &encoded
 	}
 	a.sent(req, ci.codec)
 	return session.Call(ctx, &u.Call)

@@ -13,10 +13,10 @@ import (
 )
 
 // authMetadata asks the credentials of the connection and of the call for what
-// they add to a request.
-func (c *Client) authMetadata(ctx context.Context, ci *callInfo, method string, p *link.Peer) (metadata.MD, error) {
+// they add to a request to authority.
+func (c *Client) authMetadata(ctx context.Context, ci *callInfo, authority, method string, p *link.Peer) (metadata.MD, error) {
 	ctx = credentials.NewContextWithRequestInfo(ctx, credentials.RequestInfo{Method: method, AuthInfo: p.AuthInfo})
-	audience := c.audience(method)
+	audience := audience(authority, method)
 	md := make(metadata.MD)
 	for _, creds := range c.cfg.Creds {
 		auth, err := authOf(ctx, creds, audience, p, codes.Unauthenticated)
@@ -40,8 +40,8 @@ func (c *Client) authMetadata(ctx context.Context, ci *callInfo, method string, 
 }
 
 // audience is the URI of the service that credentials are asked for.
-func (c *Client) audience(method string) string {
-	host := strings.TrimSuffix(c.cfg.Authority, ":443")
+func audience(authority, method string) string {
+	host := strings.TrimSuffix(authority, ":443")
 	if slash := strings.LastIndexByte(method, '/'); slash >= 0 {
 		method = method[:slash]
 	}

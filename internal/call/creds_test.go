@@ -56,7 +56,7 @@ func TestTheAudienceOfCredentials(t *testing.T) {
 		{"host", "//", "https://host/"},
 		{"host", "s/m", "https://hosts"}, // as grpc-go has it
 	} {
-		if got := NewClient(ClientConfig{Authority: c.authority}).audience(c.method); got != c.want {
+		if got := audience(c.authority, c.method); got != c.want {
 			t.Errorf("%q, %q: %q, want %q", c.authority, c.method, got, c.want)
 		}
 	}

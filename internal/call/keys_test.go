@@ -62,7 +62,7 @@ type authInfo struct{ credentials.CommonAuthInfo }
 func (authInfo) AuthType() string { return "test" }
 
 func TestAHandlersContextHasWhatGRPCsPackagesLookUp(t *testing.T) {
-	c := newServerCall(&link.Open{Method: "/s/m", Authority: "a", UserAgent: "ua", ContentSubtype: "json",
+	c := newServerCall(&link.Open{Method: "/s/m", Profile: &link.Profile{Authority: "a", UserAgent: "ua", ContentSubtype: "json"},
 		Metadata: metadata.Pairs("k", "v", "k", "w", "host", "other")})
 
 	md, ok := metadata.FromIncomingContext(c)
@@ -98,7 +98,7 @@ func TestAHandlersContextHasWhatGRPCsPackagesLookUp(t *testing.T) {
 
 func TestAHandlersContextHasWhatStatsHandlersAttachedToTheConnection(t *testing.T) {
 	type key struct{}
-	c := newServerCall(&link.Open{})
+	c := newServerCall(&link.Open{Profile: &link.Profile{}})
 	c.conn.ctx = context.WithValue(c.conn.ctx, key{}, "attached")
 	if v := c.Value(key{}); v != "attached" {
 		t.Errorf("got %v", v)
@@ -114,4 +114,6 @@ func TestAHandlersContextPrintsItsMethodAlone(t *testing.T) {
 	}
 }
 
-func newOpen() *link.Open { return &link.Open{Method: unaryMethod, Authority: "bed"} }
+func newOpen() *link.Open {
+	return &link.Open{Method: unaryMethod, Profile: &link.Profile{Authority: "bed"}}
+}

@@ -73,10 +73,11 @@ type service struct {
 
 // A method is what one full method name leads to.
 type method struct {
-	name   string // as registered: /service/method
-	impl   any
-	unary  *grpc.MethodDesc // nil for streaming methods
-	stream *grpc.StreamDesc
+	name    string // as registered: /service/method
+	impl    any
+	unary   *grpc.MethodDesc // nil for streaming methods
+	stream  *grpc.StreamDesc
+	refusal *status.Status // there is no such method: this is why
 }
 
 // clientStreams reports whether the caller may send more than one message.
@@ -181,26 +182,26 @@ func (s *Server) forget(c *serverConn) {
 	s.mu.Unlock()
 }
 
-// lookup returns the method that a full name leads to, or the status that
-// refuses it.
-func (s *Server) lookup(full string) (*method, *status.Status) {
+// lookup returns the method that a full name leads to, which may be one that
+// refuses each call.
+func (s *Server) lookup(full string) *method {
 	if m := s.methods[full]; m != nil {
-		return m, nil
+		return m
 	}
+	m := &method{name: full}
 	name, ok := strings.CutPrefix(full, "/")
 	slash := strings.LastIndexByte(name, '/')
-	if !ok || slash < 0 {
-		return nil, status.Newf(codes.Unimplemented, "malformed method name: %q", full)
+	switch {
+	case !ok || slash < 0:
+		m.refusal = status.Newf(codes.Unimplemented, "malformed method name: %q", full)
+	case s.cfg.Unknown != nil:
+		m.stream = &grpc.StreamDesc{StreamName: "unknown", Handler: s.cfg.Unknown, ClientStreams: true, ServerStreams: true}
+	case s.services[name[:slash]] == nil:
+		m.refusal = status.Newf(codes.Unimplemented, "unknown service %v", name[:slash])
+	default:
+		m.refusal = status.Newf(codes.Unimplemented, "unknown method %v for service %v", name[slash+1:], name[:slash])
 	}
-	if s.cfg.Unknown != nil {
-		return &method{name: full, stream: &grpc.StreamDesc{
-			StreamName: "unknown", Handler: s.cfg.Unknown, ClientStreams: true, ServerStreams: true,
-		}}, nil
-	}
-	if s.services[name[:slash]] == nil {
-		return nil, status.Newf(codes.Unimplemented, "unknown service %v", name[:slash])
-	}
-	return nil, status.Newf(codes.Unimplemented, "unknown method %v for service %v", name[slash+1:], name[:slash])
+	return m
 }
 
 // codecOf returns how messages of a call are read and written: as the server was

@@ -2,7 +2,6 @@ package call
 
 import (
 	"context"
-	"sync"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -17,32 +16,26 @@ import (
 type serverCall struct {
 	callContext
 
-	conn    *serverConn
-	open    *link.Open
-	method  *method
-	refusal *status.Status // the method does not exist: end with this
+	// Guarded by callContext.mu, but for inline, which is set before the
+	// handler runs.
+	inline     bool // the caller runs the handler
+	headerSent bool
+	finished   bool
+
+	index int32 // in conn.running, guarded with it
+
+	conn   *serverConn
+	open   *link.Open
+	method *method
+	stats  *callStats // nil without a stats handler
 
 	// One of the two carries the call.
 	unary  *link.Call
-	stream link.Stream
-
-	next, prev *serverCall // guarded by conn.mu
-
-	// Guarded by callContext.mu.
-	header, trailer metadata.MD
-	headerSent      bool
-	finished        bool
-
-	// headerMu is held while a header is sent by itself, so that no message
-	// overtakes it.
-	headerMu sync.Mutex
-
-	stats *callStats // nil without a stats handler
+	stream *serverStream
 }
 
 func (c *serverCall) init(conn *serverConn, m *method, o *link.Open) {
 	c.conn, c.method, c.open = conn, m, o
-	c.deadline = o.Deadline
 }
 
 // context returns what the handler gets: the call itself, or what a stats
@@ -63,7 +56,8 @@ func (c *serverCall) codec() link.Codec {
 }
 
 // run runs the handler and ends the call. It is called on a worker or, for
-// unary calls, on the goroutine of the caller.
+// unary calls, on the goroutine of the caller, which notes that the call runs
+// no more if run returns.
 func (c *serverCall) run() {
 	returned := false
 	defer func() {
@@ -71,20 +65,20 @@ func (c *serverCall) run() {
 			// A panic goes on to end the process, or to reach the caller that
 			// runs the handler; Goexit ends this goroutine alone.
 			c.finish(status.New(codes.Internal, "the handler exited without returning"))
+			c.conn.server.workers.over(c)
 		}
-		c.conn.remove(c)
 	}()
 	if h := c.conn.server.stats; h != nil {
 		c.startStats(h)
 	}
-	if c.refusal != nil {
-		c.finish(c.refusal)
+	if st := c.method.refusal; st != nil {
+		c.finish(st)
 	} else {
 		c.beginStats()
 		if c.method.unary != nil {
 			c.runUnary()
 		} else {
-			c.runStream()
+			c.stream.run()
 		}
 		if c.stats != nil {
 			c.stats.end(c.stats.outcome, nil)
@@ -113,7 +107,8 @@ func (c *serverCall) Value(key any) any {
 func (c *serverCall) incomingMetadata() metadata.MD {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.incoming == nil {
+	d := c.details()
+	if d.incoming == nil {
 		md := make(metadata.MD, len(c.open.Metadata)+3)
 		for k, v := range c.open.Metadata {
 			if k != "host" { // HTTP's name for the authority
@@ -123,9 +118,9 @@ func (c *serverCall) incomingMetadata() metadata.MD {
 		md[":authority"] = []string{c.open.Authority}
 		md["content-type"] = []string{contentType(c.open.ContentSubtype)}
 		md["user-agent"] = []string{c.open.UserAgent}
-		c.incoming = md
+		d.incoming = md
 	}
-	return c.incoming
+	return d.incoming
 }
 
 // Aborted implements [link.Callee]: the caller left, or the stream was aborted.
@@ -138,7 +133,7 @@ func (c *serverCall) abort(reason error) {
 		c.cancel(context.Canceled)
 		return
 	}
-	c.stream.Abort(reason)
+	c.stream.carrier.Abort(reason)
 	c.cancel(context.Canceled)
 }
 
@@ -164,7 +159,8 @@ func (c *serverCall) SetHeader(md metadata.MD) error {
 	if c.headerSent || c.finished {
 		return errHeaderSent
 	}
-	c.header = join(c.header, md)
+	d := c.details()
+	d.header = join(d.header, md)
 	return nil
 }
 
@@ -176,21 +172,24 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 	if err := c.Err(); err != nil {
 		return contextStatus(err)
 	}
-	c.headerMu.Lock()
-	defer c.headerMu.Unlock()
+	if c.stream != nil {
+		c.stream.headerMu.Lock()
+		defer c.stream.headerMu.Unlock()
+	}
 	c.mu.Lock()
 	if c.headerSent || c.finished {
 		c.mu.Unlock()
 		return errHeaderSent
 	}
-	c.header = join(c.header, md)
+	d := c.details()
+	d.header = join(d.header, md)
 	h := c.takeHeader()
 	c.mu.Unlock()
 	var err error
 	if c.unary != nil {
 		err = c.unary.SendHeader(h)
 	} else {
-		err = c.stream.Send(&link.Frame{Header: h})
+		err = c.stream.carrier.Send(&link.Frame{Header: h})
 	}
 	if err != nil {
 		return c.brokenError(err)
@@ -201,35 +200,35 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 
 // takeHeader returns the header to be sent, never nil. mu is held.
 func (c *serverCall) takeHeader() metadata.MD {
-	h := c.header
-	if h == nil {
-		h = emptyHeader
+	h := emptyHeader
+	if c.more != nil && c.more.header != nil {
+		h, c.more.header = c.more.header, nil
 	}
-	c.headerSent, c.header = true, nil
+	c.headerSent = true
 	return h
 }
 
 // headerBefore returns the header when it must go out with what is sent next:
-// before the first message always, before the end when something was set.
+// before the first message always, before the end when something was set. mu
+// is held.
 func (c *serverCall) headerBefore(end bool) metadata.MD {
-	c.headerMu.Lock()
-	defer c.headerMu.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.headerSent || end && len(c.header) == 0 {
+	if c.headerSent || end && (c.more == nil || len(c.more.header) == 0) {
 		return nil
 	}
 	return c.takeHeader()
 }
 
-// keepHeader takes back a header that was not sent, because the message that
-// it was to go with could not be.
+// keepHeader takes back a header, unless nil, that was not sent because the
+// message that it was to go with could not be.
 func (c *serverCall) keepHeader(h metadata.MD) {
+	if h == nil {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.headerSent = false
 	if len(h) > 0 {
-		c.header = h
+		c.details().header = h
 	}
 }
 
@@ -243,7 +242,8 @@ func (c *serverCall) SetTrailer(md metadata.MD) error {
 	if c.finished {
 		return errHeaderSent
 	}
-	c.trailer = join(c.trailer, md)
+	d := c.details()
+	d.trailer = join(d.trailer, md)
 	return nil
 }
 
@@ -263,35 +263,44 @@ func (c *serverCall) brokenError(err error) error {
 	return contextStatus(err)
 }
 
-// finish ends the call with st, nil for OK. Only the first call counts.
+// finish ends the call with st, nil for OK, and without a reply. Only the first
+// call counts.
 func (c *serverCall) finish(st *status.Status) {
-	c.mu.Lock()
-	if c.finished {
-		c.mu.Unlock()
+	if c.stream != nil {
+		c.stream.finish(st)
 		return
 	}
+	c.mu.Lock()
+	end, first := c.end(st)
+	header := c.headerBefore(true)
+	c.mu.Unlock()
+	if first {
+		c.stats.header(header)
+		c.stats.trailer(end.Trailer)
+		_ = c.unary.Finish(header, nil, end)
+		c.cancel(context.Canceled)
+	}
+}
+
+// end claims the end of the call, which there is one of, and returns what goes
+// out with it. mu is held; ok is false for those who come too late.
+func (c *serverCall) end(st *status.Status) (e link.End, ok bool) {
+	if c.finished {
+		return e, false
+	}
 	c.finished = true
-	trailer := c.trailer
-	if err := validTrailer(trailer); err != nil {
-		st, trailer = status.New(codes.Internal, "the handler's trailer is malformed: "+err.Error()), nil
+	if c.more != nil && c.more.trailer != nil {
+		if err := validTrailer(c.more.trailer); err != nil {
+			st = status.New(codes.Internal, "the handler's trailer is malformed: "+err.Error())
+		} else {
+			e.Trailer = c.more.trailer
+		}
 	}
 	if st != nil && c.stats != nil {
 		c.stats.outcome = st.Err()
 	}
-	c.mu.Unlock()
-	h := c.headerBefore(true)
-	c.stats.header(h)
-	c.stats.trailer(trailer)
-	st = asSent(st)
-	if c.unary != nil {
-		if h != nil {
-			_ = c.unary.SendHeader(h)
-		}
-		_ = c.unary.Finish(st, trailer)
-	} else {
-		_ = c.stream.Send(&link.Frame{Header: h, End: &link.End{Status: st, Trailer: trailer}})
-	}
-	c.cancel(context.Canceled)
+	e.Status = asSent(st)
+	return e, true
 }
 
 // maxRecv and maxSend are the server's limits, in bytes.

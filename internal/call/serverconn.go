@@ -2,6 +2,7 @@ package call
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc/peer"
@@ -20,13 +21,15 @@ type serverConn struct {
 
 	quota *quota // nil without a limit
 
-	mu       sync.Mutex
-	running  *serverCall // the calls that run, linked by next and prev
-	refusal  error       // why no call is taken any more
-	closed   bool
-	idle     chan struct{} // closed once no call is taken and none runs
-	isIdle   bool
-	ended    chan struct{} // closed once Closed was called
+	// Guarded by server.workers.mu.
+	running []*serverCall // the calls that run, each at its index
+	refusal error         // why no call is taken any more
+	closed  bool
+	isIdle  bool
+
+	idle  chan struct{} // closed once no call is taken and none runs
+	ended chan struct{} // closed once Closed was called
+
 	peerOnce sync.Once
 	peerInfo peer.Peer
 }
@@ -54,34 +57,26 @@ func (c *serverConn) begin() {
 	}
 }
 
-// add notes that call runs, or says why it must not.
+// add notes that call runs, or says why it must not. workers.mu is held.
 func (c *serverConn) add(call *serverCall) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.refusal != nil {
 		return c.refusal
 	}
-	if call.next = c.running; call.next != nil {
-		call.next.prev = call
-	}
-	c.running = call
+	call.index = int32(len(c.running))
+	c.running = append(c.running, call)
 	return nil
 }
 
+// remove notes that call runs no more. workers.mu is held.
 func (c *serverConn) remove(call *serverCall) {
-	c.mu.Lock()
-	if call.prev != nil {
-		call.prev.next = call.next
-	} else {
-		c.running = call.next
+	last := len(c.running) - 1
+	c.running[call.index] = c.running[last]
+	c.running[call.index].index = call.index
+	c.running[last] = nil
+	c.running = c.running[:last]
+	if c.refusal != nil {
+		c.settle()
 	}
-	if call.next != nil {
-		call.next.prev = call.prev
-	}
-	call.next, call.prev = nil, nil
-	c.settle()
-	c.mu.Unlock()
-	c.giveQuota()
 }
 
 func (c *serverConn) giveQuota() {
@@ -91,9 +86,9 @@ func (c *serverConn) giveQuota() {
 }
 
 // settle closes idle once it is true, and has the server forget a connection
-// that is over: closed, and without a handler that runs. mu is held.
+// that is over: closed, and without a handler that runs. workers.mu is held.
 func (c *serverConn) settle() {
-	if c.refusal == nil || c.running != nil {
+	if c.refusal == nil || len(c.running) > 0 {
 		return
 	}
 	if !c.isIdle {
@@ -107,8 +102,9 @@ func (c *serverConn) settle() {
 
 // drain takes no more calls.
 func (c *serverConn) drain() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	mu := &c.server.workers.mu
+	mu.Lock()
+	defer mu.Unlock()
 	if c.refusal == nil {
 		c.refusal = refused("the server is stopping and takes no new calls")
 	}
@@ -117,12 +113,12 @@ func (c *serverConn) drain() {
 
 // Call implements [link.Acceptor].
 func (c *serverConn) Call(call *link.Call, inline bool) error {
-	m, st := c.server.lookup(call.Method)
-	if st != nil || m.unary == nil {
+	m := c.server.lookup(call.Method)
+	if m.unary == nil {
 		c.giveQuota()
 		return link.ErrNoCall
 	}
-	sc, ok := call.Room.(*serverCall)
+	sc, ok := call.Callee().(*serverCall)
 	if !ok {
 		sc = new(serverCall)
 	}
@@ -135,61 +131,57 @@ func (c *serverConn) Call(call *link.Call, inline bool) error {
 	case Auto:
 		inline = inline && caller != nil && caller.Done() == nil
 	}
-	if inline {
-		sc.caller = caller
-	}
+	sc.inline = inline && caller != nil
 	if caller == nil {
 		sc.startTimer()
 	}
 	call.SetCallee(sc)
-	if err := c.add(sc); err != nil {
+	run := c.server.workers.start
+	if inline {
+		run = c.server.workers.runHere
+	}
+	if err := run(sc); err != nil {
+		sc.cancel(context.Canceled)
 		c.giveQuota()
 		return err
-	}
-	if inline {
-		sc.run()
-	} else {
-		c.server.workers.run(sc)
 	}
 	return nil
 }
 
 // Accept implements [link.Acceptor].
 func (c *serverConn) Accept(s link.Stream, o *link.Open) error {
-	m, st := c.server.lookup(o.Method)
-	sc := new(serverCall)
-	sc.init(c, m, o)
-	sc.refusal = st
-	sc.stream = s
-	if err := c.add(sc); err != nil {
-		c.giveQuota()
-		return err
-	}
+	ss := &serverStream{carrier: s}
+	sc := &ss.call
+	sc.init(c, c.server.lookup(o.Method), o)
+	sc.stream = ss
+	ss.codec = sc.codec()
 	s.OnAbort(sc.Aborted)
 	if !c.peer.Local {
 		sc.startTimer()
 	}
-	c.server.workers.run(sc)
+	if err := c.server.workers.start(sc); err != nil {
+		sc.cancel(context.Canceled)
+		c.giveQuota()
+		return err
+	}
 	return nil
 }
 
 // Closed implements [link.Acceptor].
 func (c *serverConn) Closed(reason error) {
-	c.mu.Lock()
+	mu := &c.server.workers.mu
+	mu.Lock()
 	if c.closed {
-		c.mu.Unlock()
+		mu.Unlock()
 		return
 	}
 	c.closed = true
 	if c.refusal == nil {
 		c.refusal = unprocessed{reason}
 	}
-	var running []*serverCall
-	for call := c.running; call != nil; call = call.next {
-		running = append(running, call)
-	}
+	running := slices.Clone(c.running)
 	c.settle()
-	c.mu.Unlock()
+	mu.Unlock()
 	if c.quota != nil {
 		c.quota.close(unprocessed{reason})
 	}

@@ -3,33 +3,54 @@ package call
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/metadata"
 )
 
-// callContext is the context of a handler, made in one piece with its call. It
-// builds what users look up when they look it up.
+// callContext is what a serverCall needs to be the context of its handler. What
+// users seldom look up is made when they do.
 //
-// It ends when the handler has returned, when the call is aborted, and when
-// the caller's context ends. The last is noticed by whoever waits for the
+// The context ends when the handler has returned, when the call is aborted, and
+// when the caller's context ends. The last is noticed by whoever waits for the
 // call, in process or across a wire; where the caller itself runs the handler
 // nobody waits, and the context looks at the caller's when it is asked.
 type callContext struct {
-	caller   context.Context // of a caller that runs the handler; nil otherwise
-	deadline time.Time
+	ended atomic.Uint32 // notEnded, or why; written under mu, before done is closed
 
-	mu         sync.Mutex
-	err        error
-	done       chan struct{} // made when somebody asks
-	afters     []*after
-	timer      *time.Timer
-	stopCaller func() bool
-	incoming   metadata.MD // made when somebody asks
+	mu   sync.Mutex
+	done chan struct{} // made when somebody asks
+	more *callDetails  // made when somebody asks
+}
+
+// Why a context has ended.
+const (
+	notEnded uint32 = iota
+	endCanceled
+	endDeadlineExceeded
+)
+
+// callDetails is what most calls do without. All of it is guarded by mu of its
+// call.
+type callDetails struct {
+	afters          []*after // to be called when the context ends
+	timer           *time.Timer
+	stopCaller      func() bool
+	incoming        metadata.MD
+	header, trailer metadata.MD // set, and not sent yet
 }
 
 // An after is a function to call when the context ends.
 type after struct{ f func() }
+
+// details returns what is seldom needed. mu is held.
+func (c *callContext) details() *callDetails {
+	if c.more == nil {
+		c.more = new(callDetails)
+	}
+	return c.more
+}
 
 var closedChan = func() chan struct{} {
 	c := make(chan struct{})
@@ -37,15 +58,24 @@ var closedChan = func() chan struct{} {
 	return c
 }()
 
+// inlineCaller returns the context of a caller that runs the handler, and nil
+// for any other.
+func (c *serverCall) inlineCaller() context.Context {
+	if c.inline {
+		return c.unary.Caller()
+	}
+	return nil
+}
+
 // Deadline implements [context.Context].
-func (c *callContext) Deadline() (time.Time, bool) { return c.deadline, !c.deadline.IsZero() }
+func (c *serverCall) Deadline() (time.Time, bool) { return c.open.Deadline, !c.open.Deadline.IsZero() }
 
 // Done implements [context.Context].
-func (c *callContext) Done() <-chan struct{} {
+func (c *serverCall) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.done == nil {
-		if c.err != nil {
+		if c.ended.Load() != notEnded {
 			c.done = closedChan
 		} else {
 			c.done = make(chan struct{})
@@ -56,51 +86,60 @@ func (c *callContext) Done() <-chan struct{} {
 }
 
 // watchCaller ends the context with that of the caller. mu is held.
-func (c *callContext) watchCaller() {
-	if c.caller != nil && c.stopCaller == nil && c.err == nil && c.caller.Done() != nil {
-		caller := c.caller
-		c.stopCaller = context.AfterFunc(caller, func() { c.cancel(contextError(caller.Err())) })
+func (c *serverCall) watchCaller() {
+	caller := c.inlineCaller()
+	if caller == nil || caller.Done() == nil || c.ended.Load() != notEnded {
+		return
+	}
+	if d := c.details(); d.stopCaller == nil {
+		d.stopCaller = context.AfterFunc(caller, func() { c.cancel(contextError(caller.Err())) })
 	}
 }
 
 // Err implements [context.Context].
-func (c *callContext) Err() error {
-	c.mu.Lock()
-	err, caller := c.err, c.caller
-	c.mu.Unlock()
-	if err == nil && caller != nil {
-		if e := caller.Err(); e != nil {
-			c.cancel(contextError(e))
-			return contextError(e)
+func (c *serverCall) Err() error {
+	why := c.ended.Load()
+	if why == notEnded {
+		caller := c.inlineCaller()
+		if caller == nil || caller.Err() == nil {
+			return nil
 		}
+		c.cancel(contextError(caller.Err()))
+		why = c.ended.Load()
 	}
-	return err
+	// No error is seen before done is closed.
+	c.mu.Lock()
+	c.mu.Unlock() //nolint:staticcheck // waits for cancel
+	if why == endDeadlineExceeded {
+		return context.DeadlineExceeded
+	}
+	return context.Canceled
 }
 
 // AfterFunc lets package context derive contexts without a goroutine each. It
 // arranges for f to be called when the context ends, on another goroutine when
 // it has ended already: package context calls AfterFunc under the very lock
 // that f takes.
-func (c *callContext) AfterFunc(f func()) (stop func() bool) {
+func (c *serverCall) AfterFunc(f func()) (stop func() bool) {
 	c.mu.Lock()
-	if c.err != nil {
+	if c.ended.Load() != notEnded {
 		c.mu.Unlock()
 		go f()
 		return func() bool { return false }
 	}
-	a := &after{f}
-	c.afters = append(c.afters, a)
+	a, d := &after{f}, c.details()
+	d.afters = append(d.afters, a)
 	c.watchCaller()
 	c.mu.Unlock()
 	return func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		for i := range c.afters {
-			if c.afters[i] == a {
-				last := len(c.afters) - 1
-				c.afters[i] = c.afters[last]
-				c.afters[last] = nil
-				c.afters = c.afters[:last]
+		for i := range d.afters {
+			if d.afters[i] == a {
+				last := len(d.afters) - 1
+				d.afters[i] = d.afters[last]
+				d.afters[last] = nil
+				d.afters = d.afters[:last]
 				return true
 			}
 		}
@@ -110,38 +149,61 @@ func (c *callContext) AfterFunc(f func()) (stop func() bool) {
 
 // startTimer ends the context at its deadline, where no caller in this process
 // does.
-func (c *callContext) startTimer() {
-	if c.deadline.IsZero() {
+func (c *serverCall) startTimer() {
+	deadline := c.open.Deadline
+	if deadline.IsZero() {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err == nil {
-		c.timer = time.AfterFunc(time.Until(c.deadline), func() { c.cancel(context.DeadlineExceeded) })
+	if c.ended.Load() == notEnded {
+		c.details().timer = time.AfterFunc(time.Until(deadline), func() { c.cancel(context.DeadlineExceeded) })
 	}
 }
 
 // cancel ends the context with err, one of context's own. The first call wins.
-func (c *callContext) cancel(err error) {
+func (c *serverCall) cancel(err error) {
 	c.mu.Lock()
-	if c.err != nil {
-		c.mu.Unlock()
-		return
+	after := c.endContext(err)
+	c.mu.Unlock()
+	after.run()
+}
+
+// An ending is what is left to do, without the lock, after a context has ended.
+type ending struct {
+	afters []*after
+	stop   func() bool
+	timer  *time.Timer
+}
+
+// endContext is cancel with mu held.
+func (c *serverCall) endContext(err error) (e ending) {
+	if c.ended.Load() != notEnded {
+		return e
 	}
-	c.err = err
+	if err == context.DeadlineExceeded {
+		c.ended.Store(endDeadlineExceeded)
+	} else {
+		c.ended.Store(endCanceled)
+	}
 	if c.done != nil {
 		close(c.done)
 	}
-	afters, stop, timer := c.afters, c.stopCaller, c.timer
-	c.afters, c.stopCaller, c.timer, c.caller = nil, nil, nil, nil
-	c.mu.Unlock()
-	if stop != nil {
-		stop()
+	if d := c.more; d != nil {
+		e = ending{d.afters, d.stopCaller, d.timer}
+		d.afters, d.stopCaller, d.timer = nil, nil, nil
 	}
-	if timer != nil {
-		timer.Stop()
+	return e
+}
+
+func (e *ending) run() {
+	if e.stop != nil {
+		e.stop()
 	}
-	for _, a := range afters {
+	if e.timer != nil {
+		e.timer.Stop()
+	}
+	for _, a := range e.afters {
 		a.f()
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nearcall/nearcall/internal/link"
 )
 
 // testContext returns a context as a handler on a worker has it.
@@ -83,14 +85,14 @@ func TestACallThatEndsBeforeItsDeadlineStopsItsTimer(t *testing.T) {
 		o.Deadline = time.Now().Add(time.Hour)
 		c := newServerCall(o)
 		c.startTimer()
-		timer := c.timer
+		timer := c.more.timer
 		c.cancel(context.Canceled)
 		if timer.Stop() {
 			t.Error("the timer was still running")
 		}
 		c = newServerCall(o)
 		c.cancel(context.Canceled)
-		if c.startTimer(); c.timer != nil {
+		if c.startTimer(); c.more != nil {
 			t.Error("a context that has ended started a timer")
 		}
 	})
@@ -154,7 +156,7 @@ func TestTheEndOfADerivedContextIsItsOwn(t *testing.T) {
 		if c.Err() != nil || isDone(c) {
 			t.Errorf("the parent ended: %v", c.Err())
 		}
-		if n := len(c.afters); n != 0 {
+		if n := len(c.more.afters); n != 0 {
 			t.Errorf("%d functions wait for the end of a context on behalf of contexts that have ended", n)
 		}
 		c.cancel(context.Canceled)
@@ -323,7 +325,8 @@ func TestDerivingAContextJustAsItsParentEnds(t *testing.T) {
 // a caller with the context caller.
 func inlined(caller context.Context) *serverCall {
 	c := testContext()
-	c.caller = caller
+	c.inline, c.unary = true, new(link.Call)
+	c.unary.Start(caller)
 	return c
 }
 
@@ -412,7 +415,7 @@ func TestAnInlineHandlersContextLetsGoOfItsCallers(t *testing.T) {
 		t.Errorf("%d wait for the caller's end, want one for all", waiting)
 	}
 	c.cancel(context.Canceled) // as when the handler has returned
-	if waiting != 0 || c.caller != nil {
+	if waiting != 0 {
 		t.Errorf("after the call %d still wait for the caller's end", waiting)
 	}
 }

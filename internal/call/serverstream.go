@@ -3,6 +3,7 @@ package call
 import (
 	"context"
 	"io"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -12,34 +13,70 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// runStream runs the handler of a streaming method.
-func (c *serverCall) runStream() {
-	ss := &serverStream{call: c, codec: c.codec()}
-	m, s := c.method, c.conn.server
+// run runs the handler of a streaming method.
+func (s *serverStream) run() {
+	c := &s.call
+	m, server := c.method, c.conn.server
 	var err error
-	if s.stream == nil {
-		err = m.stream.Handler(m.impl, ss)
+	if server.stream == nil {
+		err = m.stream.Handler(m.impl, s)
 	} else {
 		info := &grpc.StreamServerInfo{
 			FullMethod:     c.open.Method,
 			IsClientStream: m.stream.ClientStreams,
 			IsServerStream: m.stream.ServerStreams,
 		}
-		err = s.stream(m.impl, ss, info, m.stream.Handler)
+		err = server.stream(m.impl, s, info, m.stream.Handler)
 	}
 	c.finish(statusOf(err))
 }
 
-// serverStream implements grpc.ServerStream over a link.Stream.
+// serverStream is a call that a stream carries, and its handler's
+// grpc.ServerStream.
 type serverStream struct {
-	call  *serverCall
-	codec link.Codec
+	call    serverCall
+	carrier link.Stream
+	codec   link.Codec
+
+	// headerMu is held while a header is sent by itself, so that no message
+	// overtakes it.
+	headerMu sync.Mutex
 
 	// One goroutine may send while another receives; each has its own frame.
 	sendFrame link.Frame
+	headerOut bool // the sender knows that the header went out before
 	recvFrame link.Frame
 	recvOnce  bool // a message was received
 	recvEnd   bool // the caller sends no more
+}
+
+// finish ends the call with st, nil for OK. Only the first call counts.
+func (s *serverStream) finish(st *status.Status) {
+	c := &s.call
+	s.headerMu.Lock()
+	c.mu.Lock()
+	end, first := c.end(st)
+	header := c.headerBefore(true)
+	c.mu.Unlock()
+	s.headerMu.Unlock()
+	if first {
+		c.stats.header(header)
+		c.stats.trailer(end.Trailer)
+		_ = s.carrier.Send(&link.Frame{Header: header, End: &end})
+		c.cancel(context.Canceled)
+	}
+}
+
+// header returns the header if it must go out with the next message.
+func (s *serverStream) header() metadata.MD {
+	if s.headerOut {
+		return nil
+	}
+	s.headerMu.Lock()
+	defer s.headerMu.Unlock()
+	s.call.mu.Lock()
+	defer s.call.mu.Unlock()
+	return s.call.headerBefore(false)
 }
 
 func (s *serverStream) Context() context.Context        { return s.call.context() }
@@ -58,7 +95,7 @@ func (s *serverStream) SendMsg(m any) error {
 }
 
 func (s *serverStream) send(m any) error {
-	c := s.call
+	c := &s.call
 	f := &s.sendFrame
 	f.Msg, f.HasMsg = link.Live(m, s.codec), true
 	if err := c.checkSend(&f.Msg); err != nil {
@@ -67,11 +104,13 @@ func (s *serverStream) send(m any) error {
 	if err := c.Err(); err != nil {
 		return contextStatus(err)
 	}
-	f.Header = c.headerBefore(false)
+	f.Header = s.header()
 	header := f.Header
-	err := c.stream.Send(f)
-	if _, refused := err.(*link.SendError); refused && f.Header != nil {
-		c.keepHeader(f.Header)
+	err := s.carrier.Send(f)
+	if _, refused := err.(*link.SendError); refused {
+		c.keepHeader(header)
+	} else {
+		s.headerOut = true
 	}
 	f.Msg, f.Header = link.Message{}, nil
 	if err != nil {
@@ -92,7 +131,7 @@ func (s *serverStream) RecvMsg(m any) error {
 }
 
 func (s *serverStream) recv(m any) error {
-	c := s.call
+	c := &s.call
 	err := s.next(m)
 	if err == io.EOF && !c.method.clientStreams() && !s.recvOnce {
 		return status.Error(codes.Internal, "cardinality violation: received no request message from non-client-streaming RPC")
@@ -117,17 +156,17 @@ func (s *serverStream) recv(m any) error {
 
 // next receives one message, or io.EOF after the last.
 func (s *serverStream) next(m any) error {
-	c := s.call
+	c := &s.call
 	if s.recvEnd {
 		return io.EOF
 	}
 	if err := c.Err(); err != nil {
-		c.stream.Abort(err)
+		s.carrier.Abort(err)
 	}
 	f := &s.recvFrame
 	f.Sink = link.Sink{Dst: wanted(m), Codec: s.codec, Limit: c.maxRecv()}
 	for {
-		err := c.stream.Recv(f)
+		err := s.carrier.Recv(f)
 		s.recvEnd = f.EndSend
 		if err != nil {
 			f.Dst = nil

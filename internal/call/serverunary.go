@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -11,24 +12,22 @@ import (
 
 // runUnary runs the handler of a unary method, over either carrier.
 func (c *serverCall) runUnary() {
-	var ss *serverStream
-	var decode func(any) error
-	if c.stream != nil {
-		ss = &serverStream{call: c, codec: c.codec()}
-		decode = ss.RecvMsg
-	} else {
-		decode = c.takeRequest
-	}
 	m := c.method
-	reply, err := m.unary.Handler(m.impl, c.context(), decode, c.conn.server.unary)
-	switch {
-	case err != nil:
-	case ss != nil:
-		err = ss.SendMsg(reply)
-	default:
-		err = c.sendReply(reply)
+	if ss := c.stream; ss != nil {
+		reply, err := m.unary.Handler(m.impl, c.context(), ss.RecvMsg, c.conn.server.unary)
+		if err == nil {
+			err = ss.SendMsg(reply)
+		}
+		c.finish(statusOf(err))
+		return
 	}
-	c.finish(statusOf(err))
+	reply, err := m.unary.Handler(m.impl, c.context(), c.takeRequest, c.conn.server.unary)
+	if err == nil {
+		err = c.reply(reply)
+	}
+	if err != nil {
+		c.finish(statusOf(err))
+	}
 }
 
 // takeRequest is what generated code calls to decode the request.
@@ -53,7 +52,9 @@ func (c *serverCall) takeRequest(dst any) error {
 	return err
 }
 
-func (c *serverCall) sendReply(v any) error {
+// reply ends the call with v. If that cannot be sent it returns why, and the
+// call has not ended.
+func (c *serverCall) reply(v any) error {
 	codec := c.codec()
 	msg := link.Live(v, codec)
 	if err := c.checkSend(&msg); err != nil {
@@ -62,15 +63,37 @@ func (c *serverCall) sendReply(v any) error {
 	if err := c.Err(); err != nil {
 		return contextStatus(err)
 	}
-	if err := c.unary.SendReply(&msg); err != nil {
+	c.mu.Lock()
+	header := c.headerBefore(false)
+	end, first := c.end(nil)
+	var after ending
+	if c.stats == nil { // whose context lasts until it was told
+		after = c.endContext(context.Canceled)
+	}
+	c.mu.Unlock()
+	if !first {
+		return nil
+	}
+	if err := c.unary.Finish(header, &msg, end); err != nil {
+		c.reopen(header)
+		after.run()
 		return c.brokenError(err)
 	}
-	// The caller looks at nothing before the end, so the header may come after
-	// the reply: not at all, then, beside a reply that could not be encoded.
-	if h := c.headerBefore(false); h != nil {
-		_ = c.unary.SendHeader(h)
-		c.stats.header(h)
+	if c.stats == nil {
+		after.run()
+		return nil
 	}
+	c.stats.header(header)
 	c.stats.sent(v, codec)
+	c.stats.trailer(end.Trailer)
+	c.cancel(context.Canceled)
 	return nil
+}
+
+// reopen takes back an end that could not be sent, and its header.
+func (c *serverCall) reopen(header metadata.MD) {
+	c.mu.Lock()
+	c.finished = false
+	c.mu.Unlock()
+	c.keepHeader(header)
 }

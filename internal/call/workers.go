@@ -9,42 +9,71 @@ const maxIdleWorkers = 256
 // goroutine costs more, most of it growing its stack. The last to become idle
 // is the first to be used. They belong to one server and end with it.
 type workers struct {
+	// mu also guards which calls of the server's connections run, so that a
+	// call is noted and handed over in one step, and comes back in one.
 	mu     sync.Mutex
 	idle   []chan *serverCall
 	closed bool
 }
 
-// run has c run by a worker, and returns at once.
-func (w *workers) run(c *serverCall) {
+// start has c run by a worker, and returns at once. Its error says why c must
+// not run.
+func (w *workers) start(c *serverCall) error {
 	w.mu.Lock()
-	if n := len(w.idle); n > 0 {
-		next := w.idle[n-1]
-		w.idle = w.idle[:n-1]
+	if err := c.conn.add(c); err != nil {
 		w.mu.Unlock()
-		next <- c // has room: an idle worker waits for exactly one
-		return
+		return err
 	}
+	n := len(w.idle)
+	if n == 0 {
+		w.mu.Unlock()
+		go w.work(c)
+		return nil
+	}
+	next := w.idle[n-1]
+	w.idle = w.idle[:n-1]
 	w.mu.Unlock()
-	go w.work(c)
+	next <- c // has room: an idle worker waits for exactly one
+	return nil
 }
 
 func (w *workers) work(c *serverCall) {
 	tasks := make(chan *serverCall, 1)
-	for {
+	for c != nil {
 		c.run()
-		c = nil
 		w.mu.Lock()
-		if w.closed || len(w.idle) >= maxIdleWorkers {
-			w.mu.Unlock()
-			return
+		c.conn.remove(c)
+		keep := !w.closed && len(w.idle) < maxIdleWorkers
+		if keep {
+			w.idle = append(w.idle, tasks)
 		}
-		w.idle = append(w.idle, tasks)
 		w.mu.Unlock()
-		var more bool
-		if c, more = <-tasks; !more {
-			return
+		c.conn.giveQuota()
+		c = nil
+		if keep {
+			c = <-tasks // nil: it was closed
 		}
 	}
+}
+
+// runHere runs c on the caller's goroutine. Its error says why c must not run.
+func (w *workers) runHere(c *serverCall) error {
+	w.mu.Lock()
+	err := c.conn.add(c)
+	w.mu.Unlock()
+	if err == nil {
+		c.run()
+		w.over(c)
+	}
+	return err
+}
+
+// over notes that c runs no more.
+func (w *workers) over(c *serverCall) {
+	w.mu.Lock()
+	c.conn.remove(c)
+	w.mu.Unlock()
+	c.conn.giveQuota()
 }
 
 // close ends the idle workers. Those that run a handler end after it.

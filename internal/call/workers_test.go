@@ -147,21 +147,24 @@ func TestAHandlerThatCallsGoexitEndsItsCallAndItsWorkerAlone(t *testing.T) {
 
 func TestAWorkerThatIsStartedAsTheServerStopsEnds(t *testing.T) {
 	for range 300 {
-		w := &workers{}
+		conn := newServerCall(newOpen()).conn
+		w := &conn.server.workers
 		var all sync.WaitGroup
 		var served sync.WaitGroup
 		for range 4 {
 			served.Add(1)
 			c := newServerCall(newOpen())
-			if err := c.conn.add(c); err != nil {
-				t.Fatal(err)
-			}
+			c.conn = conn
 			c.unary = endless()
 			c.method = &method{unary: &grpc.MethodDesc{Handler: func(any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any, error) {
 				served.Done()
 				return nil, context.Canceled
 			}}}
-			all.Go(func() { w.run(c) })
+			all.Go(func() {
+				if err := w.start(c); err != nil {
+					t.Error(err)
+				}
+			})
 		}
 		all.Go(w.close)
 		all.Wait()

@@ -27,7 +27,6 @@ type program struct {
 	known    fieldRanges
 
 	shells sync.Pool // of any, each an empty message
-	parts  parts
 }
 
 // An op copies one field, or one oneof.
@@ -122,20 +121,10 @@ func (p *program) replace(dst, src any) (bound int, f *failure) {
 	}
 	bound, f = p.copy(dataOf(shell), dataOf(src), maxDepth-1)
 	if f == nil {
-		move(dst, shell)
+		p.move(dataOf(dst), dataOf(shell))
 		p.shells.Put(shell)
 	}
 	return bound, f
-}
-
-// move moves the contents of src to dst, which are messages of the same type.
-func move(dst, src any) {
-	s := reflect.ValueOf(src).Elem()
-	reflect.ValueOf(dst).Elem().Set(s)
-	s.SetZero()
-	// A message that was reflected on has to stay reflectable for those who
-	// hold its protoreflect.Message, and the move may have taken that away.
-	dst.(proto.Message).ProtoReflect()
 }
 
 // clone returns a copy of src, which is an empty message if src is nil.

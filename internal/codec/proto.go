@@ -103,11 +103,12 @@ func (protoCodec) New(src any) any {
 }
 
 func (protoCodec) Move(dst, src any) bool {
-	if programOfBoth(dst, src) == nil || dataOf(dst).isNil() || dataOf(src).isNil() {
+	p := programOfBoth(dst, src)
+	if p == nil || dataOf(dst).isNil() || dataOf(src).isNil() {
 		return false
 	}
 	if dataOf(dst) != dataOf(src) {
-		move(dst, src)
+		p.move(dataOf(dst), dataOf(src))
 	}
 	return true
 }

@@ -14,7 +14,8 @@ import (
 //   - a ptr is nil or points to a variable of the type that the accessor used
 //     on it names, or to one of the same memory layout: a named type of the
 //     same kind (enums are int32), bits of the same width without pointers
-//     (floats), a []*T as []unsafe.Pointer, an interface as its two words;
+//     (floats), a []*T as []unsafe.Pointer, an interface as its two words, a map
+//     as the pointer that it is; a slice that is only assigned, as any slice;
 //   - memory that holds pointers is allocated as the Go type that it has in
 //     the message and is written only by assignments that the compiler knows
 //     to be of pointers, so that the garbage collector sees them;
@@ -43,6 +44,8 @@ func (p ptr) bytesSlice() *[][]byte                  { return (*[][]byte)(p.p) }
 func (p ptr) message() *ptr                          { return (*ptr)(p.p) }
 func (p ptr) messageSlice() *[]ptr                   { return (*[]ptr)(p.p) }
 func (p ptr) iface() *iface                          { return (*iface)(p.p) }
+func (p ptr) reference() *ptr                        { return (*ptr)(p.p) }   // any pointer, or a map
+func (p ptr) slice() *[]ptr                          { return (*[]ptr)(p.p) } // any slice, as a whole
 func (p ptr) extensions() *protoimpl.ExtensionFields { return (*protoimpl.ExtensionFields)(p.p) }
 
 // mapAt returns the map that p points to, whose Go type is map[K]V.

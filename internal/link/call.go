@@ -29,25 +29,24 @@ var ErrLeft = errors.New("link: the caller has left")
 // its receiver.
 type Call struct {
 	Open
-	Request Message
-	Reply   Sink
 
-	// Room is memory that the caller's side brings along for the callee's, so
-	// that both live in one allocation. It is nil where they cannot.
-	Room any
+	Codec   Codec // the caller's, of both messages
+	Request any   // a live message, or a *Message in bytes if Codec copies only through bytes
+	Reply   any   // where the reply goes
+	Limit   int   // the largest reply that is taken, in bytes
 
 	Header     metadata.MD // nil: none was sent
 	Trailer    metadata.MD
 	Status     *status.Status // nil for OK
-	ReplyError error          // a *RecvError: the reply came but could not be taken
+	ReplyError error          // of Message.DecodeInto: the reply came but could not be taken
 	Replied    bool           // a reply came, and was taken unless ReplyError is set
 
+	state   atomic.Uint32
 	caller  context.Context
 	callee  Callee
 	encoded *Message    // a reply that the caller decodes itself
 	parker  wait.Parker // the caller's; written before the waiting bit is set
 	reason  error       // why the call was aborted; written before the aborted bit
-	state   atomic.Uint32
 }
 
 // A Callee is told that the caller of a Call has gone.
@@ -81,8 +80,13 @@ func (c *Call) Start(caller context.Context) { c.caller = caller }
 func (c *Call) Caller() context.Context { return c.caller }
 
 // SetCallee names who learns that the caller has gone. The Acceptor calls it
-// before Acceptor.Call returns and before it runs a handler.
+// before Acceptor.Call returns and before it runs a handler. The caller's side
+// may have done so before, with memory that it brings along for the callee's,
+// so that both live in one allocation.
 func (c *Call) SetCallee(callee Callee) { c.callee = callee }
+
+// Callee returns what SetCallee has named.
+func (c *Call) Callee() Callee { return c.callee }
 
 func (c *Call) claim() bool {
 	for {
@@ -122,7 +126,11 @@ func (c *Call) Take(to *Sink) error {
 		return ErrLeft
 	}
 	defer c.release(0) // also when a codec panics
-	return c.Request.DecodeInto(to)
+	if m, encoded := c.Request.(*Message); encoded {
+		return m.DecodeInto(to)
+	}
+	m := Live(c.Request, c.Codec)
+	return m.DecodeInto(to)
 }
 
 // SendHeader delivers the header. Nobody writes to md any more.
@@ -135,39 +143,47 @@ func (c *Call) SendHeader(md metadata.MD) error {
 	return nil
 }
 
-// SendReply fills the caller's reply with m. A *SendError means that m cannot
-// be encoded: the caller has seen nothing. What the caller cannot take is the
-// caller's affair, and no error here. It is called once.
-func (c *Call) SendReply(m *Message) error {
+// Finish ends the call for the caller: with header unless that is nil, with
+// reply unless that is nil, and with how it ended. Nobody writes to header or
+// trailer any more. It returns ErrLeft when the caller has gone before, and a
+// *SendError when reply cannot be encoded: then the caller has seen nothing, and
+// the call goes on. What the caller cannot take is the caller's affair, and no
+// error here.
+func (c *Call) Finish(header metadata.MD, reply *Message, end End) error {
 	if !c.claim() {
 		return ErrLeft
 	}
-	defer c.release(0) // also when a codec panics
-	if !m.CopiesTo(&c.Reply) {
-		bytes, err := m.Encode()
-		if err != nil {
+	var outcome uint32
+	defer func() { c.release(outcome) }() // also when a codec panics
+	if reply != nil {
+		if err := c.fill(reply); err != nil {
 			return err
 		}
-		c.encoded, c.Replied = &bytes, true
-		return nil
 	}
-	err := m.DecodeInto(&c.Reply)
+	if header != nil {
+		c.Header = header
+	}
+	c.Status, c.Trailer = end.Status, end.Trailer
+	outcome = ended
+	return nil
+}
+
+// fill puts m where the caller wants its reply.
+func (c *Call) fill(m *Message) error {
+	to := Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
+	if !m.CopiesTo(&to) {
+		bytes, err := m.Encode()
+		if err == nil {
+			c.encoded, c.Replied = &bytes, true
+		}
+		return err
+	}
+	err := m.DecodeInto(&to)
 	if _, refused := err.(*RecvError); refused {
 		c.ReplyError, err = err, nil
 	}
 	c.Replied = err == nil
 	return err
-}
-
-// Finish ends the call for the caller. It returns ErrLeft when the caller has
-// gone before.
-func (c *Call) Finish(st *status.Status, trailer metadata.MD) error {
-	if !c.claim() {
-		return ErrLeft
-	}
-	c.Status, c.Trailer = st, trailer
-	c.release(ended)
-	return nil
 }
 
 // Abort ends the call for reason, unless it has ended or the caller is leaving
@@ -204,11 +220,11 @@ func (c *Call) Wait(w wait.Waiter) error {
 		w.Release(c.parker)
 	}
 	if err == nil && c.encoded != nil {
-		c.ReplyError = c.encoded.DecodeInto(&c.Reply)
+		c.ReplyError = c.encoded.DecodeInto(&Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
 		c.encoded.Free()
 	}
 	// A handler may keep its context, and with it c, for long.
-	c.Request, c.Reply, c.encoded = Message{}, Sink{}, nil
+	c.Request, c.Reply, c.encoded = nil, nil, nil
 	return err
 }
 

@@ -57,8 +57,10 @@ func (c *callee) Aborted(reason error) {
 // newCall returns a call with request and reply.
 func newCall(ctx context.Context, c link.Callee, request, reply *wrapperspb.StringValue) *link.Call {
 	call := &link.Call{
-		Request: link.Live(request, codec.Proto()),
-		Reply:   sink(reply),
+		Codec:   codec.Proto(),
+		Request: request,
+		Reply:   reply,
+		Limit:   1 << 20,
 	}
 	call.Start(ctx)
 	call.SetCallee(c)
@@ -87,8 +89,7 @@ func TestCallBringsItsResult(t *testing.T) {
 		}
 		for _, err := range []error{
 			call.SendHeader(metadata.MD{"h": {"1"}}),
-			call.SendReply(reply("answer")),
-			call.Finish(status.New(codes.DataLoss, "but"), metadata.MD{"t": {"2"}}),
+			call.Finish(nil, reply("answer"), link.End{Status: status.New(codes.DataLoss, "but"), Trailer: metadata.MD{"t": {"2"}}}),
 		} {
 			if err != nil {
 				t.Error(err)
@@ -121,7 +122,7 @@ func TestCalleeThatComesLateIsRefused(t *testing.T) {
 	}{
 		"left":    {cancelled, func(*link.Call) {}, context.Canceled, 1},
 		"aborted": {context.Background(), func(call *link.Call) { call.Abort(errStop); call.Abort(errors.New("later")) }, errStop, 0},
-		"ended":   {context.Background(), func(call *link.Call) { _ = call.Finish(nil, nil) }, nil, 0},
+		"ended":   {context.Background(), func(call *link.Call) { _ = call.Finish(nil, nil, link.End{}) }, nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			who := &callee{}
@@ -138,8 +139,7 @@ func TestCalleeThatComesLateIsRefused(t *testing.T) {
 			for what, err := range map[string]error{
 				"Take":       call.Take(&to),
 				"SendHeader": call.SendHeader(metadata.MD{}),
-				"SendReply":  call.SendReply(reply("late")),
-				"Finish":     call.Finish(nil, nil),
+				"Finish":     call.Finish(metadata.MD{}, reply("late"), link.End{}),
 			} {
 				if err != link.ErrLeft {
 					t.Errorf("%s returns %v, want ErrLeft", what, err)
@@ -173,18 +173,21 @@ func TestErrorsOfMessagesGoToWhoeverIsToBlame(t *testing.T) {
 	})
 	t.Run("reply that cannot be encoded", func(t *testing.T) {
 		call := newCall(t.Context(), &callee{}, nil, new(wrapperspb.StringValue))
-		if err := call.SendReply(reply("\xff")); !errors.As(err, &send) {
-			t.Errorf("SendReply returns %v, want a SendError", err)
+		if err := call.Finish(metadata.MD{}, reply("\xff"), link.End{}); !errors.As(err, &send) {
+			t.Errorf("Finish returns %v, want a SendError", err)
 		}
-		if call.Replied || call.ReplyError != nil {
+		if call.Replied || call.ReplyError != nil || call.Header != nil {
 			t.Error("the caller has seen it")
+		}
+		if err := call.Finish(nil, reply("another"), link.End{}); err != nil || !call.Replied {
+			t.Errorf("after that the call has ended: %v", err)
 		}
 	})
 	t.Run("reply that is too large", func(t *testing.T) {
 		call := newCall(t.Context(), &callee{}, nil, new(wrapperspb.StringValue))
-		call.Reply.Limit = 3
-		if err := call.SendReply(reply("answer")); err != nil {
-			t.Errorf("SendReply returns %v: that is the caller's affair", err)
+		call.Limit = 3
+		if err := call.Finish(nil, reply("answer"), link.End{}); err != nil {
+			t.Errorf("Finish returns %v: that is the caller's affair", err)
 		}
 		if !call.Replied || !errors.As(call.ReplyError, &recv) {
 			t.Errorf("%t, %v, want a RecvError", call.Replied, call.ReplyError)
@@ -210,7 +213,7 @@ func TestLeavingWaitsForACopyAndForNoHandler(t *testing.T) {
 		s := &slow{codec.Proto(), make(chan struct{}), make(chan struct{})}
 		c := &callee{}
 		call := newCall(ctx, c, wrapperspb.String("question"), nil)
-		call.Request = link.Live(wrapperspb.String("question"), s)
+		call.Codec = s
 		took := make(chan error)
 		go func() {
 			to := link.Sink{Dst: new(wrapperspb.StringValue), Codec: s, Limit: 100}
@@ -248,7 +251,7 @@ func TestReplyOfAForeignCodecIsDecodedByItsCaller(t *testing.T) {
 		return &m
 	}
 	newCall := func(dst *string) *link.Call {
-		call := &link.Call{Reply: link.Sink{Dst: dst, Codec: textCodec(), Limit: 10}}
+		call := &link.Call{Reply: dst, Codec: textCodec(), Limit: 10}
 		call.Start(t.Context())
 		call.SetCallee(&callee{})
 		return call
@@ -264,14 +267,11 @@ func TestReplyOfAForeignCodecIsDecodedByItsCaller(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got string
 			call := newCall(&got)
-			if err := call.SendReply(text(c.reply)); err != nil {
+			if err := call.Finish(nil, text(c.reply), link.End{}); err != nil {
 				t.Error(err)
 			}
 			if got != "" {
 				t.Error("the callee decoded it")
-			}
-			if err := call.Finish(nil, nil); err != nil {
-				t.Error(err)
 			}
 			if err := call.Wait(&checked{t: t}); err != nil {
 				t.Error(err)
@@ -285,19 +285,19 @@ func TestReplyOfAForeignCodecIsDecodedByItsCaller(t *testing.T) {
 	t.Run("never encoded", func(t *testing.T) {
 		call := newCall(new(string))
 		var send *link.SendError
-		if err := call.SendReply(text("unspeakable")); !errors.As(err, &send) || call.Replied {
-			t.Errorf("SendReply returns %v, want a SendError", err)
+		if err := call.Finish(nil, text("unspeakable"), link.End{}); !errors.As(err, &send) || call.Replied {
+			t.Errorf("Finish returns %v, want a SendError", err)
 		}
 	})
 	t.Run("its caller left", func(t *testing.T) {
 		var got string
 		call := newCall(&got)
 		call.Start(cancelled)
-		if err := call.SendReply(text("hello")); err != nil {
-			t.Error(err)
+		if err := call.Wait(&checked{t: t}); err != context.Canceled {
+			t.Errorf("Wait returns %v", err)
 		}
-		if err := call.Wait(&checked{t: t}); err != context.Canceled || got != "" {
-			t.Errorf("Wait returns %v, and the caller has %q", err, got)
+		if err := call.Finish(nil, text("hello"), link.End{}); err != link.ErrLeft || got != "" {
+			t.Errorf("Finish returns %v, and the caller has %q", err, got)
 		}
 	})
 }
@@ -306,8 +306,8 @@ func TestClaimsMayOverlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		s := &slow{codec.Proto(), make(chan struct{}), make(chan struct{})}
-		call := newCall(ctx, &callee{}, nil, nil)
-		call.Request = link.Live(wrapperspb.String("question"), s)
+		call := newCall(ctx, &callee{}, wrapperspb.String("question"), nil)
+		call.Codec = s
 		go func() {
 			to := link.Sink{Dst: new(wrapperspb.StringValue), Codec: s, Limit: 100}
 			_ = call.Take(&to)
@@ -350,11 +350,11 @@ func TestPanicOfACodecHoldsNoCaller(t *testing.T) {
 	}
 	c := broken{codec.Proto()}
 	call := newCall(cancelled, &callee{}, nil, nil)
-	call.Request = link.Live(wrapperspb.String("question"), c)
+	call.Request, call.Codec = wrapperspb.String("question"), c
 	to := link.Sink{Dst: new(wrapperspb.StringValue), Codec: c, Limit: 100}
 	panics(func() { _ = call.Take(&to) })
 	m := link.Live(wrapperspb.String("answer"), c)
-	panics(func() { _ = call.SendReply(&m) })
+	panics(func() { _ = call.Finish(nil, &m, link.End{}) })
 	if err := call.Wait(&checked{t: t}); err != context.Canceled {
 		t.Errorf("Wait returns %v", err)
 	}

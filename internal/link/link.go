@@ -159,16 +159,21 @@ var (
 )
 
 // Open says which call is to be made. Both sides may read it for as long as
-// the call lasts; nobody writes it once it was handed over.
+// the call lasts; nobody writes it, or its Profile, once it was handed over.
 type Open struct {
-	Method         string
+	*Profile
+	Method   string
+	Metadata metadata.MD // what the user sends, validated; nil for none
+	Deadline time.Time   // zero for none
+}
+
+// A Profile is what the calls of one client mostly have in common, and share.
+type Profile struct {
 	Authority      string
 	UserAgent      string
-	ContentSubtype string      // lower case; empty for protobuf
-	Encoding       string      // name of the compressor; empty for none
-	Shared         bool        // both sides share messages
-	Metadata       metadata.MD // what the user sends, validated; nil for none
-	Deadline       time.Time   // zero for none
+	ContentSubtype string // lower case; empty for protobuf
+	Encoding       string // name of the compressor; empty for none
+	Shared         bool   // both sides share messages
 }
 
 // End is how a call ended: with the peer's status and trailer.

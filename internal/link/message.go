@@ -56,12 +56,10 @@ type Codec interface {
 // A Message is one message in one of two forms: live, a Go value and the codec
 // that its sender would encode it with, or encoded.
 type Message struct {
-	value    any
-	codec    Codec
-	data     mem.BufferSlice
+	value    any   // the message; a mem.BufferSlice where it is encoded
+	codec    Codec // nil where it is encoded
 	bound    int
 	captured bool // value is the transport's own, made by Codec.New
-	encoded  bool
 }
 
 // Live returns the message v, to be encoded by c where bytes are needed. The
@@ -71,8 +69,14 @@ func Live(v any, c Codec) Message { return Message{value: v, codec: c} }
 
 // Encoded returns a message that arrived as bytes. The message takes over the
 // caller's reference to data.
-func Encoded(data mem.BufferSlice) Message {
-	return Message{data: data, bound: data.Len(), encoded: true}
+func Encoded(data mem.BufferSlice) Message { return Message{value: data, bound: data.Len()} }
+
+func (m *Message) encoded() bool { return m.codec == nil }
+
+// data returns the bytes of an encoded message.
+func (m *Message) data() mem.BufferSlice {
+	data, _ := m.value.(mem.BufferSlice)
+	return data
 }
 
 // Bound returns an upper bound of the encoded size, in bytes, of a message
@@ -82,8 +86,8 @@ func (m *Message) Bound() int { return m.bound }
 // Append appends the encoding of m to b: the sender's bytes. The error is a
 // *SendError.
 func (m *Message) Append(b []byte) ([]byte, error) {
-	if m.encoded {
-		for _, d := range m.data {
+	if m.encoded() {
+		for _, d := range m.data() {
 			b = append(b, d.ReadOnlyData()...)
 		}
 		return b, nil
@@ -97,7 +101,7 @@ func (m *Message) Append(b []byte) ([]byte, error) {
 
 // Encode returns m in bytes. The error is a *SendError.
 func (m *Message) Encode() (Message, error) {
-	if m.encoded {
+	if m.encoded() {
 		return *m, nil
 	}
 	b, err := m.Append(nil)
@@ -110,15 +114,15 @@ func (m *Message) Encode() (Message, error) {
 // CopiesTo reports whether m can go to to without bytes, and without running
 // code of a user's: on whichever goroutine, then.
 func (m *Message) CopiesTo(to *Sink) bool {
-	return !m.encoded && m.codec == to.Codec && m.codec.Copies(m.value)
+	return !m.encoded() && m.codec == to.Codec && m.codec.Copies(m.value)
 }
 
 // Copies reports whether the codec of m copies it by itself.
-func (m *Message) Copies() bool { return !m.encoded && m.codec.Copies(m.value) }
+func (m *Message) Copies() bool { return !m.encoded() && m.codec.Copies(m.value) }
 
 // Size returns the size of m's encoding in bytes. The error is a *SendError.
 func (m *Message) Size() (int, error) {
-	if m.encoded {
+	if m.encoded() {
 		return m.bound, nil
 	}
 	n, err := m.codec.Size(m.value)
@@ -133,7 +137,7 @@ func (m *Message) Size() (int, error) {
 // earlier Capture, if DecodeInto has taken that and it is of the same type. The
 // error is a *SendError, and leaves into fit for another Capture.
 func (m *Message) Capture(into *Message) error {
-	if m.value != nil {
+	if m.value != nil && !m.encoded() {
 		if into.captured && into.codec == m.codec {
 			bound, ok, err := m.codec.Copy(into.value, m.value)
 			if err != nil {
@@ -167,8 +171,8 @@ func (m *Message) Capture(into *Message) error {
 // decoded or is larger than to.Limit, which is the receiver's. A captured
 // message is left empty, for another Capture.
 func (m *Message) DecodeInto(to *Sink) error {
-	if m.encoded {
-		return m.decode(m.data, to)
+	if m.encoded() {
+		return m.decode(m.data(), to)
 	}
 	if m.codec == to.Codec {
 		if m.captured {
@@ -225,9 +229,9 @@ func (m *Message) checkLimit(to *Sink) error {
 // Free releases the bytes of an encoded message. It is called exactly once by
 // whoever received it, after DecodeInto; it does nothing for live messages.
 func (m *Message) Free() {
-	if m.encoded {
-		m.data.Free()
-		m.data = nil
+	if m.encoded() {
+		m.data().Free()
+		m.value = nil
 	}
 }
 

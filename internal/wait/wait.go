@@ -12,6 +12,7 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"sync/atomic"
 )
 
 // A Parker holds at most one token. One goroutine or task parks at a time; any
@@ -87,6 +88,13 @@ type Spot struct {
 // returned, and takes l again. l must be held. As with sync.Cond the caller
 // looks at its condition again afterwards. w may be nil, for goroutines.
 func (s *Spot) Wait(l sync.Locker, w Waiter) {
+	s.Sleep(l, w)
+	l.Lock()
+}
+
+// Sleep is Wait for those who need l no more: it is not held when Sleep
+// returns. What was written between Wake and Unpark can be read.
+func (s *Spot) Sleep(l sync.Locker, w Waiter) {
 	var p Parker
 	if w != nil {
 		p = w.Parker()
@@ -100,7 +108,6 @@ func (s *Spot) Wait(l sync.Locker, w Waiter) {
 	s.asleep = p
 	l.Unlock()
 	_ = p.Park(context.Background()) // cannot be cancelled: whoever cancels wakes the spot
-	l.Lock()
 }
 
 // Wake ends the sleep of whoever waits here and returns the Parker that the
@@ -122,30 +129,32 @@ func Unpark(p Parker) {
 // A Mutex is a lock that is held across waits: whoever finds it taken parks.
 // The zero value is ready.
 //
-// Invariant: a lock that is given up while somebody queues stays held, and
+// Invariant: somebody queues only in state contended, which is set and left
+// under mu. A lock that is given up while somebody queues stays held, and
 // passes to the first in the queue together with its one token.
 type Mutex struct {
+	state atomic.Uint32
 	mu    sync.Mutex
-	held  bool
 	queue []Parker
 }
 
+// The states of a Mutex.
+const (
+	free uint32 = iota
+	held
+	contended // held, and perhaps somebody queues
+)
+
 // TryLock takes the lock if nobody holds it.
-func (m *Mutex) TryLock() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.held {
-		return false
-	}
-	m.held = true
-	return true
-}
+func (m *Mutex) TryLock() bool { return m.state.CompareAndSwap(free, held) }
 
 // Lock takes the lock, first come first served.
 func (m *Mutex) Lock() {
+	if m.TryLock() {
+		return
+	}
 	m.mu.Lock()
-	if !m.held {
-		m.held = true
+	if m.state.Swap(contended) == free {
 		m.mu.Unlock()
 		return
 	}
@@ -157,9 +166,12 @@ func (m *Mutex) Lock() {
 
 // Unlock gives the lock up.
 func (m *Mutex) Unlock() {
+	if m.state.CompareAndSwap(held, free) {
+		return
+	}
 	m.mu.Lock()
 	if len(m.queue) == 0 {
-		m.held = false
+		m.state.Store(free)
 		m.mu.Unlock()
 		return
 	}

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -29,6 +31,7 @@ func decodeBody(b []byte) (frame, error) {
 	switch f.kind {
 	case kindOpen:
 		o := &f.open
+		o.Profile = new(link.Profile)
 		for _, s := range []*string{&o.Method, &o.Authority, &o.UserAgent, &o.ContentSubtype, &o.Encoding} {
 			*s = d.string()
 		}

@@ -70,7 +70,7 @@ func feed(peer net.Conn, b []byte) {
 }
 
 var (
-	open1 = frame{kind: kindOpen, id: 1, open: link.Open{Method: "/a/b"}}
+	open1 = frame{kind: kindOpen, id: 1, open: link.Open{Method: "/a/b", Profile: &link.Profile{}}}
 	whole = frame{kind: kindData, id: 1, flags: flagLast, data: []byte("message")}
 	last  = frame{kind: kindData, id: 1, flags: flagLast | flagEndSend}
 	part  = frame{kind: kindData, id: 1, data: []byte("part")}
@@ -86,7 +86,7 @@ func TestServerSessionEndsWhenItsPeerBreaksRules(t *testing.T) {
 		"hang-up in a frame":  {raw: []byte{9, byte(kindOpen)}, want: "hung up"},
 		"garbage":             {raw: []byte{2, 99, 99}, want: "malformed"},
 		"a huge frame":        {raw: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 1}, want: "length"},
-		"stream out of order": {frames: []frame{{kind: kindOpen, id: 2}}, want: "opens stream 2"},
+		"stream out of order": {frames: []frame{{kind: kindOpen, id: 2, open: open1.open}}, want: "opens stream 2"},
 		"stream twice":        {frames: []frame{open1, open1}, want: "opens stream 1"},
 		"stream unknown":      {frames: []frame{whole}, want: "not opened"},
 		"header":              {frames: []frame{open1, {kind: kindHeader, id: 1}}, want: "header"},
@@ -138,7 +138,7 @@ func TestClientSessionEndsWhenItsPeerBreaksRules(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, peer := lone(nil, Options{})
-				st, err := s.Open(t.Context(), &link.Open{})
+				st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -148,7 +148,7 @@ func TestClientSessionEndsWhenItsPeerBreaksRules(t *testing.T) {
 				if reason == nil || !strings.Contains(reason.Error(), c.want) {
 					t.Errorf("the stream ends with %v, want %q", reason, c.want)
 				}
-				if _, err := s.Open(t.Context(), &link.Open{}); !errors.Is(err, link.ErrUnprocessed) {
+				if _, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) {
 					t.Errorf("Open returns %v, want ErrUnprocessed", err)
 				}
 			})
@@ -178,7 +178,7 @@ func TestFramesOfEndedStreamsAreIgnored(t *testing.T) {
 
 func TestCallsThatThePeerNeverSawAreUnprocessed(t *testing.T) {
 	open := func(t *testing.T, s *session) *error {
-		st, err := s.Open(t.Context(), &link.Open{})
+		st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -277,7 +277,7 @@ func FuzzSession(f *testing.F) {
 				return
 			}
 			s, peer := lone(nil, Options{})
-			if _, err := s.Open(context.Background(), &link.Open{}); err != nil {
+			if _, err := s.Open(context.Background(), &link.Open{Profile: &link.Profile{}}); err != nil {
 				t.Fatal(err)
 			}
 			feed(peer, b)

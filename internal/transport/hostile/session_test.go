@@ -89,7 +89,7 @@ func TestCloseEndsBothSides(t *testing.T) {
 		inBubble(t, map[bool]string{false: "client", true: "server"}[byServer], func(t *testing.T) {
 			s := newServer()
 			client := s.serve(t, hostile.Options{})
-			caller, err := client.Open(t.Context(), &link.Open{})
+			caller, err := client.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -115,7 +115,7 @@ func TestCloseEndsBothSides(t *testing.T) {
 			if errors.Is(err, link.ErrUnprocessed) {
 				t.Error("a call that was accepted counts as unprocessed")
 			}
-			if _, err := client.Open(t.Context(), &link.Open{}); !errors.Is(err, link.ErrUnprocessed) {
+			if _, err := client.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) {
 				t.Errorf("Open returns %v, want ErrUnprocessed", err)
 			}
 		})
@@ -148,7 +148,7 @@ func TestDrainLetsStreamsGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		client := s.serve(t, hostile.Options{})
-		caller, err := client.Open(t.Context(), &link.Open{})
+		caller, err := client.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,7 +159,7 @@ func TestDrainLetsStreamsGoOn(t *testing.T) {
 		if !isDone(client) || !isDone(s.session) {
 			t.Error("a side takes more calls")
 		}
-		if _, err := client.Open(t.Context(), &link.Open{}); !errors.Is(err, link.ErrUnprocessed) {
+		if _, err := client.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) {
 			t.Errorf("Open returns %v, want ErrUnprocessed", err)
 		}
 		if err := callee.Send(&link.Frame{End: &link.End{}}); err != nil {
@@ -177,7 +177,7 @@ func TestAbortAfterTheEndIsNoAbort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		client := s.serve(t, hostile.Options{})
-		caller, err := client.Open(t.Context(), &link.Open{})
+		caller, err := client.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,11 +212,11 @@ func TestCallsAreMadeWithOpen(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		_, err := s.session.Open(t.Context(), &link.Open{})
+		_, err := s.session.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
 		says(t, err, "serves nothing")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := client.Open(ctx, &link.Open{}); err != context.Canceled {
+		if _, err := client.Open(ctx, &link.Open{Profile: &link.Profile{}}); err != context.Canceled {
 			t.Errorf("Open returns %v, want Canceled", err)
 		}
 		_ = client.Close(errors.New("done"))

@@ -24,7 +24,7 @@ func (a *acceptor) Call(c *link.Call, _ bool) error {
 	if a.refuse != nil {
 		return a.refuse
 	}
-	return c.Finish(nil, nil)
+	return c.Finish(nil, nil, link.End{})
 }
 
 func (a *acceptor) Accept(s link.Stream, _ *link.Open) error {
@@ -140,7 +140,7 @@ func TestDialWaitsForTheServer(t *testing.T) {
 		if r.err != nil {
 			t.Fatal(r.err)
 		}
-		if _, err := r.s.Open(t.Context(), &link.Open{}); err != nil || len(a.streams) != 1 {
+		if _, err := r.s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); err != nil || len(a.streams) != 1 {
 			t.Errorf("%v, and the server has %d streams", err, len(a.streams))
 		}
 		_ = l.Close()

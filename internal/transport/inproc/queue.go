@@ -14,47 +14,62 @@ import (
 // without a message may come from any goroutine.
 //
 // A receiver that is parked is filled directly by the sender, where that takes
-// a copy and no codec of a user's. Otherwise the sender captures the message in
-// a slot: as a copy, whose contents the receiver later moves out, so that
-// nothing is copied deeply twice; or as bytes. Slots circulate, and with them
-// what their messages were captured in.
+// a copy and no codec of a user's. Otherwise the sender captures the message:
+// as a copy, whose contents the receiver later moves out, so that nothing is
+// copied deeply twice; or as bytes. The receiver takes all that is queued at
+// once, so that the two seldom touch the same memory. What it has emptied goes
+// back to the sender, and with it what messages were captured in.
 type queue struct {
 	// hungry says, without the lock, that want is set. A hint: the sender
 	// looks again under the lock, and the receiver before it parks.
 	hungry atomic.Bool
 
-	mu      sync.Mutex
-	ring    []*slot // grows up to what the window admits
-	head, n int
-	used    int // credit in use, in bytes
-	window  int
-	free    []*slot
+	// starved says, without the lock, that the sender waits for credit. A hint:
+	// a receiver that misses it keeps back less than a quarter of the window.
+	starved atomic.Bool
+
+	mu     sync.Mutex
+	items  []item // sent, and not taken by the receiver
+	used   int    // credit in use, in bytes
+	window int
 
 	// want is the frame of a parked receiver. Whoever sets it to nil owes the
-	// receiver its waking: a sender that fills it does so when it is done, and
-	// until then the frame is the sender's.
-	want     *link.Frame
-	filled   bool
-	fillErr  error
+	// receiver its waking, and has until then the frame and what follows to
+	// itself.
+	want    *link.Frame
+	filled  bool
+	fillErr error
+
 	sendErr  error // nothing more can be sent, because
 	recvErr  error // after what is queued nothing more arrives, because
 	receiver wait.Spot
 	sender   wait.Spot
 
-	spare *slot  // in the hand of whoever sends messages, and that one's alone
-	fresh []slot // not used yet; also that one's alone
-	taken *slot  // which the receiver has emptied; the receiver's alone
+	// Of whoever sends messages alone.
+	spare link.Message // to capture the next one in
+
+	// The receiver's alone.
+	batch []item // taken; those from next on are to be received
+	next  int
+	freed int // credit of received messages that was not given back yet
 }
 
-// A slot holds a frame that waits for its receiver.
-type slot struct {
+// An item is a frame that waits for its receiver. Of an item that was received
+// msg is left, for another Capture.
+type item struct {
 	header  metadata.MD
 	msg     link.Message
 	end     *link.End
-	cost    int
 	hasMsg  bool
 	endSend bool
 }
+
+// cost is the credit that m takes, in bytes.
+func cost(m *link.Message) int { return m.Bound() + link.MessageOverhead }
+
+// maxKept is how many items a queue keeps for later, however many it had to
+// hold.
+const maxKept = 4 * yieldEvery
 
 // yieldEvery is the number of messages after which a sender that runs ahead
 // lets others run, among them the receiver. Batches of this size cost little
@@ -67,42 +82,33 @@ func (q *queue) send(f *link.Frame, w wait.Waiter) error {
 			return err
 		}
 	}
-	var s *slot
 	if f.HasMsg {
-		if q.spare == nil {
-			q.spare = q.newSlot()
-		}
-		s = q.spare
-		if err := f.Msg.Capture(&s.msg); err != nil {
+		if err := f.Msg.Capture(&q.spare); err != nil {
 			return err
 		}
-		s.cost = s.msg.Bound() + link.MessageOverhead
-	} else {
-		s = new(slot)
 	}
-	s.header, s.end, s.hasMsg, s.endSend = f.Header, f.End, f.HasMsg, f.EndSend
 	q.mu.Lock()
 	for f.HasMsg && q.used >= q.window && q.sendErr == nil {
+		q.starved.Store(true)
 		q.sender.Wait(&q.mu, w)
+		q.starved.Store(false)
 	}
 	if err := q.sendErr; err != nil {
 		q.mu.Unlock()
 		return err
 	}
-	q.push(s)
+	it := q.push()
+	it.header, it.end, it.hasMsg, it.endSend = f.Header, f.End, f.HasMsg, f.EndSend
 	if f.HasMsg {
-		q.spare = nil // it travels now
-		if n := len(q.free); n > 0 {
-			q.spare = q.free[n-1]
-			q.free = q.free[:n-1]
-		}
+		it.msg, q.spare = q.spare, it.msg
+		q.used += cost(&it.msg)
 	}
 	var blocked wait.Parker
 	if f.End != nil {
 		q.sendErr = link.ErrEnded
 		blocked = q.sender.Wake()
 	}
-	ahead := q.n%yieldEvery == 0 && f.HasMsg
+	ahead := len(q.items)%yieldEvery == 0 && f.HasMsg
 	p := q.wakeReceiver()
 	q.mu.Unlock()
 	wait.Unpark(p)
@@ -113,26 +119,32 @@ func (q *queue) send(f *link.Frame, w wait.Waiter) error {
 	return nil
 }
 
-// newSlot returns a slot for a message. They are made several at a time.
-func (q *queue) newSlot() *slot {
-	if len(q.fresh) == 0 {
-		q.fresh = make([]slot, 8)
+// push returns a new last item. The lock is held.
+func (q *queue) push() *item {
+	n := len(q.items)
+	if n == cap(q.items) {
+		room := 2 // most streams have little to queue
+		if n > 0 {
+			room = max(yieldEvery, 2*n)
+		}
+		q.items = append(make([]item, 0, room), q.items...)
 	}
-	s := &q.fresh[0]
-	q.fresh = q.fresh[1:]
-	return s
+	q.items = q.items[:n+1]
+	return &q.items[n]
 }
 
 // fill gives f to a parked receiver. It returns false, having done nothing,
-// when there is none that could take it.
+// when there is none that could take it. A message with an end behind it takes
+// the other way, on which it is known to be sent before the end counts.
 func (q *queue) fill(f *link.Frame) (done bool, err error) {
 	q.mu.Lock()
 	to := q.want
-	if to == nil || q.n > 0 || q.sendErr != nil || f.HasMsg && (to.Dst == nil || !f.Msg.CopiesTo(&to.Sink)) {
+	if to == nil || len(q.items) > 0 || q.sendErr != nil || f.HasMsg && (f.End != nil || to.Dst == nil || !f.Msg.CopiesTo(&to.Sink)) {
 		q.mu.Unlock()
 		return false, nil
 	}
 	q.setWant(nil)
+	p := q.receiver.Wake()
 	var blocked wait.Parker
 	if f.End != nil {
 		q.sendErr = link.ErrEnded
@@ -141,97 +153,89 @@ func (q *queue) fill(f *link.Frame) (done bool, err error) {
 	q.mu.Unlock()
 	wait.Unpark(blocked)
 
-	filled := false
-	var refused error // the receiver's affair
-	defer func() {
-		// A frame that could not be sent leaves the receiver to look again, at
-		// what others have sent meanwhile, and to wait.
-		q.mu.Lock()
-		q.filled, q.fillErr = filled, refused
-		p := q.receiver.Wake()
-		q.mu.Unlock()
-		wait.Unpark(p)
-	}()
+	// A frame that could not be sent leaves the receiver to look again, at what
+	// others have sent meanwhile, and to wait. It is woken also when a codec
+	// panics.
+	defer p.Unpark()
 	if f.HasMsg {
 		err = f.Msg.DecodeInto(&to.Sink)
 		if _, ok := err.(*link.RecvError); ok {
-			refused, err = err, nil
+			q.fillErr, err = err, nil // the receiver's affair
 		}
 	}
 	if err == nil {
-		to.Header, to.End, to.EndSend, to.Got = f.Header, f.End, f.EndSend, f.HasMsg && refused == nil
-		filled = true
+		to.Header, to.End, to.EndSend, to.Got = f.Header, f.End, f.EndSend, f.HasMsg && q.fillErr == nil
+		q.filled = true
 	}
 	return true, err
 }
 
 func (q *queue) recv(f *link.Frame, w wait.Waiter) error {
 	f.Reset()
-	q.mu.Lock()
-	if q.taken != nil {
-		if len(q.free) < yieldEvery {
-			q.free = append(q.free, q.taken)
+	for q.next == len(q.batch) {
+		q.mu.Lock()
+		if p := q.giveCredit(); p != nil {
+			q.mu.Unlock()
+			p.Unpark()
+			continue
 		}
-		q.taken = nil
-	}
-	for q.n == 0 {
+		if len(q.items) > 0 {
+			empty := q.batch[:0]
+			if cap(empty) > maxKept {
+				empty = nil
+			}
+			q.batch, q.items, q.next = q.items, empty, 0
+			q.mu.Unlock()
+			break
+		}
 		if err := q.recvErr; err != nil {
 			q.mu.Unlock()
 			return err
 		}
-		q.filled = false
+		q.filled, q.fillErr = false, nil
 		q.setWant(f)
-		q.receiver.Wait(&q.mu, w)
+		q.receiver.Sleep(&q.mu, w)
 		if q.filled {
-			err := q.fillErr
-			q.mu.Unlock()
-			return err
+			return q.fillErr
 		}
 	}
-	return q.pop(f)
+	return q.deliver(f)
 }
 
-// pop delivers the first frame. It is called with the lock held and releases it.
-func (q *queue) pop(f *link.Frame) error {
-	s := q.ring[q.head]
-	f.Header, s.header = s.header, nil
-	if s.hasMsg && f.Dst == nil {
-		q.mu.Unlock()
+// deliver receives the next item.
+func (q *queue) deliver(f *link.Frame) error {
+	it := &q.batch[q.next]
+	f.Header, it.header = it.header, nil
+	if it.hasMsg && f.Dst == nil {
 		return nil // the message stays for a receiver that wants it
 	}
-	q.ring[q.head] = nil
-	q.head = (q.head + 1) & (len(q.ring) - 1)
-	q.n--
-	q.used -= s.cost
-	var p wait.Parker
-	if q.used <= q.window/2 {
-		p = q.sender.Wake()
-	}
-	q.mu.Unlock()
-	wait.Unpark(p)
-
-	f.End, f.EndSend = s.end, s.endSend
-	if !s.hasMsg {
+	q.next++
+	f.End, f.EndSend, it.end = it.end, it.endSend, nil
+	if !it.hasMsg {
 		return nil
 	}
-	err := s.msg.DecodeInto(&f.Sink)
-	s.msg.Free()
-	q.taken = s
+	q.freed += cost(&it.msg)
+	err := it.msg.DecodeInto(&f.Sink)
+	it.msg.Free()
 	f.Got = err == nil
+	if q.freed >= q.window/4 || q.starved.Load() {
+		q.mu.Lock()
+		p := q.giveCredit()
+		q.mu.Unlock()
+		wait.Unpark(p)
+	}
 	return err
 }
 
-// push appends s. The lock is held.
-func (q *queue) push(s *slot) {
-	if q.n == len(q.ring) {
-		grown := make([]*slot, max(8, 2*q.n))
-		k := copy(grown, q.ring[q.head:])
-		copy(grown[k:], q.ring[:q.head])
-		q.ring, q.head = grown, 0
+// giveCredit gives back the credit of what was received, and returns whom that
+// wakes. The lock is held.
+func (q *queue) giveCredit() wait.Parker {
+	q.used -= q.freed
+	q.freed = 0
+	if q.used > q.window/2 {
+		return nil
 	}
-	q.ring[(q.head+q.n)&(len(q.ring)-1)] = s
-	q.n++
-	q.used += s.cost
+	return q.sender.Wake()
 }
 
 // end refuses further sends with sendErr, and lets the receiver have recvErr

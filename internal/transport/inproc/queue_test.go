@@ -114,39 +114,93 @@ func count(lines []string, s string) (n int) {
 	return n
 }
 
-// TestRingKeepsOrderAsItGrows: the ring grows at any position of its head.
-func TestRingKeepsOrderAsItGrows(t *testing.T) {
-	for head := range 9 {
-		p := newPipe(1<<20, 0)
-		sent, received := 0, 0
-		send := func(n int) {
-			for range n {
-				if err := p.caller.Send(&link.Frame{Msg: link.Live(wrapperspb.Int64(int64(sent)), codec.Proto()), HasMsg: true}); err != nil {
-					t.Fatal(err)
-				}
-				sent++
-			}
+// A counter sends numbers through a pipe and wants them back in order.
+type counter struct {
+	*testing.T
+	p              *pipe
+	sent, received int
+}
+
+func (c *counter) send(n int) {
+	c.Helper()
+	for range n {
+		if err := c.p.caller.Send(&link.Frame{Msg: link.Live(wrapperspb.Int64(int64(c.sent)), codec.Proto()), HasMsg: true}); err != nil {
+			c.Error(err)
+			return
 		}
-		receive := func(n int) {
-			for range n {
-				got := new(wrapperspb.Int64Value)
-				f := &link.Frame{Sink: link.Sink{Dst: got, Codec: codec.Proto(), Limit: 100}}
-				if err := p.callee.Recv(f); err != nil || got.Value != int64(received) {
-					t.Fatalf("received %d and %v, want %d", got.Value, err, received)
-				}
-				received++
-			}
+		c.sent++
+	}
+}
+
+func (c *counter) receive(n int) {
+	c.Helper()
+	for range n {
+		got := new(wrapperspb.Int64Value)
+		f := &link.Frame{Sink: link.Sink{Dst: got, Codec: codec.Proto(), Limit: 100}}
+		if err := c.p.callee.Recv(f); err != nil || got.Value != int64(c.received) {
+			c.Fatalf("received %d and %v, want %d", got.Value, err, c.received)
 		}
-		send(head)
-		receive(head)
-		send(8)
-		receive(3)
-		send(40)
-		receive(45)
-		if p.up.n != 0 || p.up.used != 0 {
-			t.Errorf("%d frames of %d bytes are left", p.up.n, p.up.used)
+		c.received++
+	}
+}
+
+func TestQueueKeepsOrderAsItGrows(t *testing.T) {
+	for ahead := range 9 {
+		c := &counter{T: t, p: newPipe(1<<20, 0)}
+		c.send(ahead)
+		c.receive(ahead)
+		c.send(8)
+		c.receive(3)
+		c.send(40)
+		c.receive(45)
+		if q := &c.p.up; len(q.items) != 0 || q.next != len(q.batch) || q.used != q.freed {
+			t.Errorf("%d frames are left, and %d bytes of credit", len(q.items)+len(q.batch)-q.next, q.used-q.freed)
 		}
 	}
+}
+
+func TestQueueKeepsLittleMemoryAfterABurst(t *testing.T) {
+	c := &counter{T: t, p: newPipe(1<<20, 0)}
+	c.send(10_000)
+	c.receive(10_000)
+	for range 2 {
+		c.send(1)
+		c.receive(1)
+	}
+	if q := &c.p.up; cap(q.items)+cap(q.batch) > 2*maxKept {
+		t.Errorf("it keeps room for %d frames", cap(q.items)+cap(q.batch))
+	}
+}
+
+// TestNoCreditIsLostBetweenBatches: a receiver that keeps some back gives all
+// of it when the sender waits, and at the end of a batch.
+func TestNoCreditIsLostBetweenBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &counter{T: t, p: newPipe(0, 0)}
+		const size = 2 + link.MessageOverhead // of a small number but zero
+		c.sent, c.received = 1, 1
+		go c.send(100)
+		synctest.Wait()
+		c.receive(1) // takes the batch
+		q := &c.p.up
+		q.mu.Lock()
+		q.window = 100 * size // so that the 99 that are left nearly fill it
+		q.mu.Unlock()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			c.send(100)
+		}()
+		synctest.Wait()
+		if !q.starved.Load() {
+			t.Fatal("the sender has all the credit it wants")
+		}
+		c.receive(199)
+		<-done
+		if q.starved.Load() || q.used != q.freed {
+			t.Errorf("%d of %d bytes of credit are not given back", q.used-q.freed, q.used)
+		}
+	})
 }
 
 func TestWindowIs64KiBAtLeast(t *testing.T) {

@@ -72,7 +72,7 @@ func TestServerThatClosesWhileItAcceptsIsTold(t *testing.T) {
 func TestDrainEndsNothing(t *testing.T) {
 	a := &acceptor{}
 	s := connect(t, a)
-	stream, err := s.Open(t.Context(), &link.Open{})
+	stream, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestRefusalsReachTheCaller(t *testing.T) {
 	if err := s.Call(t.Context(), &link.Call{}); err != errTest {
 		t.Errorf("Call returns %v", err)
 	}
-	if stream, err := s.Open(t.Context(), &link.Open{}); err != errTest || stream != nil {
+	if stream, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); err != errTest || stream != nil {
 		t.Errorf("Open returns %v, %v", stream, err)
 	}
 }
@@ -110,7 +110,7 @@ func TestAdmitPrecedesEachCall(t *testing.T) {
 	if err := s.Call(t.Context(), &link.Call{}); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Open(t.Context(), &link.Open{}); err != nil {
+	if _, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); err != nil {
 		t.Error(err)
 	}
 	if admitted != 2 {
@@ -123,7 +123,7 @@ func TestAdmitPrecedesEachCall(t *testing.T) {
 	if err := s.Call(t.Context(), &link.Call{}); err != context.Canceled {
 		t.Errorf("Call returns %v", err)
 	}
-	if _, err := s.Open(t.Context(), &link.Open{}); err != context.Canceled || len(a.streams) != 1 {
+	if _, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); err != context.Canceled || len(a.streams) != 1 {
 		t.Errorf("Open returns %v, and the server has %d streams", err, len(a.streams))
 	}
 }
@@ -145,6 +145,6 @@ func TestServerCannotCallBack(t *testing.T) {
 	a := &acceptor{}
 	connect(t, a)
 	says(t, a.session.Call(t.Context(), &link.Call{}), "serves nothing")
-	_, err := a.session.Open(t.Context(), &link.Open{})
+	_, err := a.session.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
 	says(t, err, "serves nothing")
 }
