@@ -78,6 +78,66 @@ var cancelCases = []Case{
 		c.Err("unary", err)
 		over.Wait()
 	}},
+	{24, "a cancellation reaches handlers that only poll for it", func(c *C) {
+		h := c.Named("handler")
+		started, over := c.Gate(), c.Gate()
+		// Nobody may call Done here: where a handler runs on its caller's goroutine, only the question
+		// itself makes its context look at the caller's then.
+		poll := func(ctx context.Context) error {
+			for ctx.Err() == nil {
+				select {
+				case <-c.dead:
+					return errors.New("it never came")
+				case <-time.After(100 * time.Microsecond):
+				}
+			}
+			return ctx.Err()
+		}
+		look := func(ctx context.Context) error {
+			h.Note("at first %v", ctx.Err())
+			started.Open()
+			err := poll(ctx)
+			h.Note("is Canceled %v; again %v; cause %v", err == context.Canceled, ctx.Err(), context.Cause(ctx))
+			return err
+		}
+		conn := c.Start(Config{
+			Service: &Service{
+				Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+					defer over.Open()
+					h.Note("unary, context %v", ctx.Value(h))
+					return nil, look(ctx)
+				},
+				Duplex: func(s duplexServer) error {
+					defer over.Open()
+					h.Note("stream")
+					return look(s.Context())
+				},
+				// Of a deadline the server may also learn from the client that leaves: which error the
+				// context has is a matter of timing.
+				Empty: func(ctx context.Context, m *pb.Empty) (*pb.Empty, error) { return m, poll(ctx) },
+			},
+			UnaryServer: []grpc.UnaryServerInterceptor{func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+				return next(context.WithValue(ctx, h, "derived"), req)
+			}},
+		})
+		cancelled := func() context.Context {
+			ctx, cancel := c.Cancellable()
+			seen := c.Gate()
+			started, over = seen, c.Gate()
+			go func() { seen.Wait(); cancel() }()
+			return ctx
+		}
+		_, err := conn.UnaryCall(cancelled(), request("x"))
+		c.Err("unary", err)
+		over.Wait()
+		s, err := conn.FullDuplexCall(cancelled())
+		c.Err("start", err)
+		_, err = s.Recv()
+		c.Err("recv", err)
+		over.Wait()
+		_, err = conn.EmptyCall(c.Timeout(50*time.Millisecond), &pb.Empty{})
+		c.Code("deadline", err)
+	}},
 	{24, "the caller does not wait for a handler that ignores its context", func(c *C) {
 		c.CallerLeaves()
 		started, release := c.Gate(), c.Gate()

@@ -70,6 +70,54 @@ var credentialCases = []Case{
 		_, err := conn.UnaryCall(c.Context(), request("x"), grpc.PerRPCCredentials(t))
 		c.Err("unary", err)
 	}},
+	{7, "audience without the port of https", func(c *C) {
+		h := c.Named("handler")
+		authority := func(ctx context.Context) {
+			md, _ := metadata.FromIncomingContext(ctx)
+			h.Note(":authority %q", md[":authority"])
+		}
+		look := func(label string) token {
+			return token{get: func(_ context.Context, uri ...string) (map[string]string, error) {
+				c.Note("%s credentials: uri %q", label, uri)
+				return nil, nil
+			}}
+		}
+		for _, a := range []string{"auth.example:443", "auth.example:4430", "auth.example:80", "auth.example:443:443", "[::1]:443"} {
+			c.Note("--- %s", a)
+			conn := c.Start(Config{Private: true, Authority: a, PerRPC: []credentials.PerRPCCredentials{look("dial")}, Service: &Service{
+				Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+					authority(ctx)
+					return echo(ctx, m)
+				},
+				Duplex: func(s duplexServer) error { authority(s.Context()); return nil },
+			}})
+			_, err := conn.UnaryCall(c.Context(), request("x"), grpc.PerRPCCredentials(look("call")))
+			c.Err("unary", err)
+			s, err := conn.FullDuplexCall(c.Context(), grpc.PerRPCCredentials(look("call")))
+			c.Err("stream", err)
+			_, err = s.Recv()
+			c.Err("recv", err)
+		}
+	}},
+	{7, "audience of a call with an authority of its own", func(c *C) {
+		look := func(label string) token {
+			return token{get: func(_ context.Context, uri ...string) (map[string]string, error) {
+				c.Note("%s credentials: uri %q", label, uri)
+				return nil, nil
+			}}
+		}
+		conn := c.Start(Config{Private: true, Authority: "dial.example:443", PerRPC: []credentials.PerRPCCredentials{look("dial")},
+			Service: &Service{Unary: noteMD(c), Duplex: func(duplexServer) error { return nil }}})
+		for _, a := range []string{"call.example", "call.example:443", ""} {
+			opts := []grpc.CallOption{grpc.PerRPCCredentials(look("call")), grpc.CallAuthority(a)}
+			_, err := conn.UnaryCall(c.Context(), request("x"), opts...)
+			c.Err("unary", err)
+			s, err := conn.FullDuplexCall(c.Context(), opts...)
+			c.Err("stream", err)
+			_, err = s.Recv()
+			c.Err("recv", err)
+		}
+	}},
 	{7, "credentials that require transport security, on a private connection", func(c *C) {
 		t := fixed("authorization", "secret")
 		t.secure = true

@@ -78,6 +78,80 @@ var serverCases = []Case{
 		_, err = s.Recv()
 		c.Err("recv", err)
 	}},
+	{40, "by Header, where the end comes without one", func(c *C) {
+		for _, end := range []error{nil, status.Error(codes.Aborted, "a")} {
+			c.Note("--- end %v", end)
+			conn := c.Start(Config{Service: &Service{
+				Duplex: func(s duplexServer) error {
+					s.SetTrailer(metadata.Pairs("t", "1"))
+					return end
+				},
+				Input: func(inputServer) error { return end },
+			}})
+			finished := make(chan error, 9)
+			note := grpc.OnFinish(func(err error) { finished <- err })
+			duplex, err := conn.FullDuplexCall(c.Context(), note)
+			c.Err("start", err)
+			input, err := conn.StreamingInputCall(c.Context(), note)
+			c.Err("start", err)
+			for _, s := range []grpc.ClientStream{duplex, input} {
+				md, err := s.Header()
+				c.Err("header", err)
+				c.MD("header", md)
+				c.Err("finished", <-finished)
+				c.Wait(s.Context().Done())
+			}
+			conn.Link.Close()
+			_, err = duplex.Recv()
+			c.Err("recv", err)
+			c.MD("trailer", duplex.Trailer())
+			_, err = input.CloseAndRecv()
+			c.Err("recv", err)
+			c.Pause()
+			c.Note("finished again %d", len(finished))
+		}
+	}},
+	{40, "freed by Close when its end has arrived but was not received", func(c *C) {
+		for _, end := range []error{nil, status.Error(codes.Aborted, "a")} {
+			for _, message := range []bool{false, true} {
+				c.Note("--- end %v, a message before it %v", end, message)
+				conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error {
+					if message {
+						s.Send(out("x"))
+					}
+					s.SetTrailer(metadata.Pairs("t", "1"))
+					return end
+				}}})
+				finished := make(chan error, 9)
+				s, err := conn.FullDuplexCall(c.Context(), grpc.OnFinish(func(err error) { finished <- err }))
+				c.Err("start", err)
+				for err == nil {
+					err = s.Send(in("x"))
+				}
+				c.Err("send", err) // io.EOF: the end has arrived
+				c.Note("finished so far %d; stream context %v", len(finished), s.Context().Err())
+				c.Code("close", conn.Link.Close())
+				select {
+				case err := <-finished:
+					c.Err("finished", err)
+				case <-c.dead:
+				}
+				c.Wait(s.Context().Done())
+				// What had arrived can still be received, and is no second end.
+				for range 3 {
+					m, err := s.Recv()
+					c.Err("recv", err)
+					c.Note("%q", m.GetPayload().GetBody())
+				}
+				c.MD("trailer", s.Trailer())
+				c.Err("send", s.Send(in("x")))
+				c.Err("close", s.CloseSend())
+				conn.Stop()
+				c.Pause()
+				c.Note("finished again %d", len(finished))
+			}
+		}
+	}},
 
 	{41, "GracefulStop lets calls finish and refuses new ones", func(c *C) {
 		started, release, stopped := c.Gate(), c.Gate(), c.Gate()

@@ -165,6 +165,19 @@ func (r *recorder) dump(c *C, a *Actor, n int) {
 	r.out, r.in, r.payloads, r.all, r.first, r.last = nil, nil, nil, nil, "", ""
 }
 
+// noteEnds notes how many events tell of an end, and what they say.
+func (r *recorder) noteEnds(a *Actor) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var ends []string
+	for _, l := range r.all {
+		if strings.HasPrefix(l, "End ") {
+			ends = append(ends, l)
+		}
+	}
+	a.Note("%d: %q", len(ends), ends)
+}
+
 // statsPair is a client's and a server's recorder.
 type statsPair struct {
 	c              *C
@@ -305,6 +318,40 @@ var statsCases = []Case{
 			c.Named("stats").Note("client %v first %s", r.client, r.first)
 			c.Named("stats").Note("client %v last %s", r.client, r.last)
 			r.mu.Unlock()
+		}
+	}},
+	{38, "an abandoned stream has one End on each side", func(c *C) {
+		for _, receives := range []bool{false, true} {
+			p := newStatsPair(c)
+			started := c.Gate()
+			conn := c.Start(p.config(&Service{Duplex: func(s duplexServer) error {
+				s.SendHeader(nil)
+				started.Open()
+				<-s.Context().Done()
+				return s.Context().Err()
+			}}))
+			ctx, cancel := c.Cancellable()
+			s, err := conn.FullDuplexCall(ctx)
+			c.Err("start", err)
+			c.Err("send", s.Send(in("x")))
+			started.Wait()
+			cancel()
+			c.Wait(p.client.ended)
+			c.Wait(p.server.ended)
+			// Whatever notices the cancellation later must not tell of it again.
+			if receives {
+				for range 2 {
+					_, err = s.Recv()
+					c.Err("recv", err)
+				}
+				c.Err("send", s.Send(in("x")))
+				c.Err("close", s.CloseSend())
+			}
+			c.Code("close", conn.Close())
+			conn.Stop()
+			c.Pause()
+			p.client.noteEnds(c.Named("stats client"))
+			p.server.noteEnds(c.Named("stats server"))
 		}
 	}},
 	{38, "unknown service and unknown handler", func(c *C) {

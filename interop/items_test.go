@@ -18,8 +18,12 @@ var allCases = slices.Concat(
 	limitCases, codecCases, statsCases, serverCases,
 )
 
-// TestItems runs every case on every environment and compares transcripts with the oracle's.
+// TestItems runs every case on every environment and compares transcripts with the oracle's. It
+// fails also where an item has no case, whichever of them -run selects.
 func TestItems(t *testing.T) {
+	for _, gap := range gaps(Items, allCases) {
+		t.Error(gap)
+	}
 	byItem := map[int][]Case{}
 	for _, k := range allCases {
 		byItem[k.Item] = append(byItem[k.Item], k)
@@ -30,9 +34,6 @@ func TestItems(t *testing.T) {
 		t.Run(env.Name, func(t *testing.T) {
 			for _, it := range Items {
 				t.Run(it.Name(), func(t *testing.T) {
-					if it.Dagger && len(byItem[it.Number]) == 0 {
-						t.Errorf("no case for item %s: %s", it.Name(), it.Title)
-					}
 					for _, k := range byItem[it.Number] {
 						res.run(t, env, k, want)
 					}
@@ -45,6 +46,82 @@ func TestItems(t *testing.T) {
 	}
 }
 
+// gaps says what items and cases lack: an item that is not at its number's place, an item without a
+// case, a case that never runs since there is no such item, and one that another's transcript would
+// be taken for.
+func gaps(items []Item, cases []Case) []string {
+	var out []string
+	found := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	listed, covered := map[int]bool{}, map[int]bool{}
+	for i, it := range items {
+		if it.Number != i+1 {
+			found("item %s stands in place %d: %s", it.Name(), i+1, it.Title)
+		}
+		listed[it.Number] = true
+	}
+	named := map[string]bool{}
+	for _, k := range cases {
+		if !listed[k.Item] {
+			found("case %q belongs to item %d, which there is not", k.Name, k.Item)
+		}
+		if key := k.key(); named[key] {
+			found("two cases of item %d are called %q", k.Item, k.Name)
+		} else {
+			named[key] = true
+		}
+		covered[k.Item] = true
+	}
+	for _, it := range items {
+		if !covered[it.Number] {
+			found("no case for item %s: %s", it.Name(), it.Title)
+		}
+	}
+	return out
+}
+
+// TestGaps shows that none is overlooked, of an item with a dagger or without.
+func TestGaps(t *testing.T) {
+	if got := gaps(Items, allCases); len(got) > 0 {
+		t.Errorf("%q", got)
+	}
+	if n := len(Items); n != 42 {
+		t.Errorf("%d items, want the 42 of docs/semantics.md", n)
+	}
+	for i, it := range Items {
+		without := slices.DeleteFunc(slices.Clone(allCases), func(k Case) bool { return k.Item == it.Number })
+		want := []string{fmt.Sprintf("no case for item %s: %s", it.Name(), it.Title)}
+		if got := gaps(Items, without); !slices.Equal(got, want) {
+			t.Errorf("without the cases of item %s: %q, want %q", it.Name(), got, want)
+		}
+		if got := gaps(slices.Delete(slices.Clone(Items), i, i+1), allCases); len(got) == 0 {
+			t.Errorf("without item %s itself: no gap", it.Name())
+		}
+	}
+	if got := gaps(Items, nil); len(got) != len(Items) {
+		t.Errorf("without any case: %q", got)
+	}
+	items := []Item{{1, true, "one"}, {2, false, "two"}}
+	for _, c := range []struct {
+		items []Item
+		cases []Case
+		want  []string
+	}{
+		{items, []Case{{Item: 2, Name: "b"}, {Item: 1, Name: "a"}, {Item: 2, Name: "a"}}, nil},
+		{items, []Case{{Item: 2, Name: "b"}}, []string{"no case for item 01†: one"}},
+		{items, []Case{{Item: 1, Name: "a"}}, []string{"no case for item 02: two"}},
+		{items, []Case{{Item: 1, Name: "a"}, {Item: 2, Name: "b"}, {Item: 3, Name: "c"}}, []string{`case "c" belongs to item 3, which there is not`}},
+		{items, []Case{{Item: 1, Name: "a"}, {Item: 2, Name: "b"}, {Item: 1, Name: "a"}}, []string{`two cases of item 1 are called "a"`}},
+		{items[1:], []Case{{Item: 2, Name: "b"}}, []string{"item 02 stands in place 1: two"}},
+	} {
+		if got := gaps(c.items, c.cases); !slices.Equal(got, c.want) {
+			t.Errorf("%v, %v: %q, want %q", c.items, c.cases, got, c.want)
+		}
+	}
+}
+
+// key tells a case from all others.
+func (k Case) key() string { return fmt.Sprint(k.Item, " ", k.Name) }
+
 // oracleTranscripts records a case on the oracle, once.
 func oracleTranscripts() func(Case) Transcript {
 	var mu sync.Mutex
@@ -52,7 +129,7 @@ func oracleTranscripts() func(Case) Transcript {
 	return func(k Case) Transcript {
 		mu.Lock()
 		defer mu.Unlock()
-		key := fmt.Sprint(k.Item, k.Name)
+		key := k.key()
 		tr, ok := recorded[key]
 		if !ok {
 			tr = k.Record(oracle)

@@ -378,9 +378,9 @@ func (s *clientStream) receiveHeader() {
 	if _, err := s.take(link.Sink{}); err != nil {
 		s.fail(err)
 	} else if s.end != nil {
-		if err := s.outcome(); err != io.EOF {
-			s.fail(err)
-		}
+		// Without a header there is no message either. That the end is a good
+		// one and a reply is missing is for RecvMsg to say.
+		s.finish(s.end.Status.Err())
 	}
 }
 

@@ -74,6 +74,12 @@ var Faults = []Fault{
 		New:  "return contextError(err)", Items: []int{1, 22},
 	},
 	{
+		Name: "the error of a message that cannot be encoded is no status",
+		File: aStatus,
+		Old:  `return status.Error(codes.Internal, fmt.Sprintf("grpc: error while marshaling: %v", e.Err))`,
+		New:  "_ = fmt.Sprint\n\treturn e", Items: []int{2},
+	},
+	{
 		Name: "metadata is not validated",
 		File: aMetadata,
 		Old:  "func validatePair(key string, vals ...string) error {",
@@ -104,6 +110,18 @@ var Faults = []Fault{
 		New:  "_ = slash", Items: []int{7},
 	},
 	{
+		Name: "the audience has the port of https",
+		File: aCreds,
+		Old:  `host := strings.TrimSuffix(authority, ":443")`,
+		New:  "host := authority", Items: []int{7},
+	},
+	{
+		Name: "the audience is not that of the call's own authority",
+		File: aCallInfo,
+		Old:  "c.authMetadata(ctx, ci, o.Authority, method, p)",
+		New:  "c.authMetadata(ctx, ci, c.cfg.Authority, method, p)", Items: []int{7},
+	},
+	{
 		Name: "method names are split at the first slash",
 		File: aServer,
 		Old:  "slash := strings.LastIndexByte(name, '/')",
@@ -112,11 +130,17 @@ var Faults = []Fault{
 	{
 		Name: "NewStream does not reach unary methods",
 		File: aServerConn,
-		Old:  "sc.refusal = st\n",
-		New:  "if sc.refusal = st; st == nil && m.unary != nil {\n\t\t_, sc.refusal = c.server.lookup(\"\")\n\t}\n", Items: []int{9},
+		Old:  "sc.init(c, c.server.lookup(o.Method), o)",
+		New:  "m := c.server.lookup(o.Method)\n\tif m.unary != nil {\n\t\tm = c.server.lookup(\"\")\n\t}\n\tsc.init(c, m, o)", Items: []int{9},
 	},
 
 	// Messages.
+	{
+		Name: "a streaming handler waits for a message",
+		File: aServerStream,
+		Old:  "	m, server := c.method, c.conn.server\n",
+		New:  "	m, server := c.method, c.conn.server\n\t_ = s.carrier.Recv(&s.recvFrame)\n", Items: []int{10},
+	},
 	{
 		Name: "SendMsg returns the status itself",
 		File: aClientStream,
@@ -168,8 +192,8 @@ var Faults = []Fault{
 	{
 		Name: "a cancellation overtakes messages",
 		File: aQueue,
-		Old:  "for q.n == 0 {",
-		New:  "for q.n == 0 || q.recvErr != nil {", Items: []int{21},
+		Old:  "if len(q.items) > 0 {",
+		New:  "if len(q.items) > 0 && q.recvErr == nil {", Items: []int{21},
 	},
 	{
 		Name: "a deadline is reported as a cancellation",
@@ -179,21 +203,28 @@ var Faults = []Fault{
 	},
 	{
 		Name: "the handler's context outlives its return",
-		File: aServerCall,
-		Old:  "}\n\tc.cancel(context.Canceled)\n",
-		New:  "}\n", Items: []int{23},
+		File: aServerUnary,
+		Old:  "after = c.endContext(context.Canceled)",
+		New:  "_ = after", Items: []int{23},
 	},
 	{
 		Name: "the deadline does not reach the handler",
-		File: aServerCall,
-		Old:  "c.deadline = o.Deadline",
-		New:  "", Items: []int{24},
+		File: aServerContext,
+		Old:  "return c.open.Deadline, !c.open.Deadline.IsZero()",
+		New:  "return time.Time{}, false", Items: []int{24},
 	},
 	{
 		Name: "an inline handler's context ends with the wrong error",
 		File: aServerContext,
-		Old:  "c.cancel(contextError(caller.Err()))",
-		New:  "c.cancel(context.DeadlineExceeded)", Items: []int{24},
+		Old:  "func() { c.cancel(contextError(caller.Err())) }",
+		New:  "func() { c.cancel(context.DeadlineExceeded) }", Items: []int{24},
+		Env: "inproc-inline",
+	},
+	{
+		Name: "an inline handler that polls for its caller's end is told of none",
+		File: aServerContext,
+		Old:  "if caller == nil || caller.Err() == nil {",
+		New:  "if true {", Items: []int{24},
 		Env: "inproc-inline",
 	},
 	{
@@ -291,8 +322,20 @@ var Faults = []Fault{
 	{
 		Name: "stats see the reply before its header",
 		File: aServerUnary,
-		Old:  "c.stats.header(h)",
-		New:  "defer c.stats.header(h)", Items: []int{38},
+		Old:  "c.stats.header(header)\n\tc.stats.sent(v, codec)",
+		New:  "c.stats.sent(v, codec)\n\tc.stats.header(header)", Items: []int{38},
+	},
+	{
+		Name: "Close leaves streams alone whose end was not received",
+		File: aClient,
+		Old:  "s.stream.Abort(reason)",
+		New:  "_, _ = s, reason", Items: []int{40},
+	},
+	{
+		Name: "an end without a header does not end the call",
+		File: aClientStream,
+		Old:  "s.finish(s.end.Status.Err())",
+		New:  "_ = s.end", Items: []int{40},
 	},
 	{
 		Name: "a cancellation leaves abandoned streams alone",
