@@ -61,7 +61,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 		}
 		defer outputs[i].file.Close()
 	}
-	r := &Report{Machine: machine(), Date: time.Now(), Pairs: t.Pairs, Time: t.Time, Clock: clockReading()}
+	r := &Report{Machine: machine(), Date: time.Now(), Pairs: t.Pairs, Time: t.Time, Parked: t.Parked, Clock: clockReading()}
 	if r.Results, err = t.Run(); err != nil {
 		return err
 	}
@@ -79,6 +79,8 @@ const (
 	defaultTime, quickTime   = 120 * time.Millisecond, 25 * time.Millisecond
 )
 
+const defaultParked = 100
+
 // parse returns the tournament that the flags ask for, and where to write what
 // comes of it.
 func parse(args []string, stderr io.Writer) (*Tournament, []output, error) {
@@ -88,6 +90,7 @@ func parse(args []string, stderr io.Writer) (*Tournament, []output, error) {
 	rivalsMatch := flags.String("rivals", "", "rivals whose names match this regular `expression`; all by default")
 	pairs := flags.Int("pairs", defaultPairs, "pairs of measurements for each rival and row")
 	length := flags.Duration("time", defaultTime, "time of a measurement")
+	parked := flags.Int("parked", defaultParked, "goroutines that sleep meanwhile, as most of a server's do")
 	quick := flags.Bool("quick", false, fmt.Sprintf("a first look: -pairs %d -time %v, where they are not given", quickPairs, quickTime))
 	outputs := []output{{write: writeMarkdown}, {write: writeCSV}, {write: writeSVG}}
 	flags.StringVar(&outputs[0].path, "md", "", "write the tables to `file`, too")
@@ -120,7 +123,10 @@ func parse(args []string, stderr io.Writer) (*Tournament, []output, error) {
 	if err == nil && *length <= 0 {
 		err = fmt.Errorf("-time %v leaves no time to measure", *length)
 	}
-	t := &Tournament{Pairs: *pairs, Time: *length, Progress: stderr}
+	if err == nil && *parked < 0 {
+		err = fmt.Errorf("-parked %d: 0 is the least", *parked)
+	}
+	t := &Tournament{Pairs: *pairs, Time: *length, Parked: *parked, Progress: stderr}
 	if err == nil {
 		t.Rows, err = choose("-rows", *rowsMatch, Rows, rowName)
 	}

@@ -99,7 +99,7 @@ func TestTheBaselineIsMeasuredAlone(t *testing.T) {
 
 func TestFlagsThatMakeNoSense(t *testing.T) {
 	for _, args := range [][]string{
-		{"-rows", "quaternary"}, {"-rivals", "nobody"}, {"-rows", "("}, {"-pairs", "0"}, {"-time", "0s"}, {"-tmie", "1s"}, {"unary"},
+		{"-rows", "quaternary"}, {"-rivals", "nobody"}, {"-rows", "("}, {"-pairs", "0"}, {"-parked", "-1"}, {"-time", "0s"}, {"-tmie", "1s"}, {"unary"},
 	} {
 		err := run(args, io.Discard, io.Discard)
 		var bad usageError

@@ -17,6 +17,7 @@ type Report struct {
 	Date    time.Time
 	Pairs   int
 	Time    time.Duration // of a measurement
+	Parked  int           // goroutines that slept meanwhile
 	Clock   time.Duration // that a reading of the clock takes
 	Results []Result
 }
@@ -30,7 +31,8 @@ func machine() string {
 }
 
 func (r *Report) header() string {
-	return fmt.Sprintf("%s, %s; medians of %d pairs of %v", r.Machine, r.Date.Format(time.DateOnly), r.Pairs, r.Time)
+	return fmt.Sprintf("%s, %s; medians of %d pairs of %v, beside %d parked goroutines",
+		r.Machine, r.Date.Format(time.DateOnly), r.Pairs, r.Time, r.Parked)
 }
 
 // rows returns the results row by row.

@@ -20,7 +20,7 @@ import (
 func invented() *Report {
 	r := &Report{
 		Machine: `AT&T "6300" <8086>, 1 cores`, Date: time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC),
-		Pairs: 7, Time: 120 * time.Millisecond, Clock: 31,
+		Pairs: 7, Time: 120 * time.Millisecond, Parked: 100, Clock: 31,
 	}
 	ratio := 0.003
 	for _, row := range Rows {
@@ -119,7 +119,7 @@ func TestMarkdown(t *testing.T) {
 	}
 	cells := func(s string) string { return strings.Join(strings.Fields(s), " ") }
 	for _, want := range []string{
-		"2026-02-03; medians of 7 pairs of 120ms\n",
+		"2026-02-03; medians of 7 pairs of 120ms, beside 100 parked goroutines\n",
 		"| row | context | nearcall | nearcall-inline | nearcall-shared | grpchan | bufconn | tcp | direct | direct-clone |",
 		"| unary, 32 B | Background | 0.003 (3.7 ns) |",
 		"### unary, 1 MB, Background context (`unary-1MB`)",

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nearcall/nearcall/bench/internal/benchpb"
 )
@@ -101,9 +102,9 @@ func (liar) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCall
 }
 
 func (l liar) Echo(ctx context.Context, in *benchpb.Record) (*benchpb.Record, error) {
-	out, err := l.service.Echo(ctx, in)
+	out := proto.CloneOf(in)
 	out.Lines = out.Lines[1:]
-	return out, err
+	return l.service.Echo(ctx, out)
 }
 
 // A forger answers with as many bytes, of which one in the middle is another.
@@ -139,9 +140,9 @@ func (forger) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCa
 }
 
 func (f forger) Echo(ctx context.Context, in *benchpb.Record) (*benchpb.Record, error) {
-	out, err := f.service.Echo(ctx, in)
+	out := proto.CloneOf(in)
 	out.Labels["gift"] = "yes"
-	return out, err
+	return f.service.Echo(ctx, out)
 }
 
 func TestWrongAnswersFail(t *testing.T) {
