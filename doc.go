@@ -1,14 +1,20 @@
 // Package nearcall runs ordinary generated gRPC services over the nearest path
 // between caller and callee.
 //
-// A program moves over by renaming its constructors: grpc.NewServer becomes
-// [NewServer] and grpc.NewClient becomes [NewClient]. Generated stubs,
-// handlers, interceptors, metadata, deadlines and status codes stay what they
-// are, and so does what they mean: the rules are those of grpc-go.
+// A program moves over by renaming its constructors, their types and options:
+// grpc.NewServer becomes [NewServer], grpc.NewClient becomes [NewClient], and
+// so on. Generated stubs, handlers, interceptors, metadata, deadlines and
+// status codes stay what they are, and so does what they mean: the rules are
+// those of grpc-go.
 //
-// Within one process a unary call costs a microsecond or so. The caller
-// drives the callee, generated messages are copied once and not marshalled, and
-// no thread is woken that does not have to be:
+//   - Moving over, step by step:
+//     https://github.com/nearcall/nearcall/blob/main/docs/migrate.md
+//   - What a call means, and where a program can tell the difference:
+//     https://github.com/nearcall/nearcall/blob/main/docs/semantics.md
+//
+// Within one process there is no wire. Generated messages are copied instead of
+// marshalled, and a handler may run on its caller's goroutine, so that nobody
+// has to be woken:
 //
 //	srv := nearcall.NewServer()
 //	pb.RegisterGreeterServer(srv, &greeter{})
@@ -17,8 +23,17 @@
 //
 // Parts of a program that do not share the server's variable find it by name:
 // [Listen] on inproc:NAME, pass the listener to [Server.Serve], and dial
-// inproc:NAME with [NewClient]. Targets that are not nearcall's own go to
-// grpc-go unchanged, so that renaming breaks no client.
+// inproc:NAME with [NewClient]. Any other target (localhost:50051, dns:///…)
+// goes to grpc-go unchanged, so calls become near only where the target is
+// inproc:NAME or the client is [Server.Client].
+//
+// # Servers for the network
+//
+// So far a [Server] is reached within its process only: by [Server.Client], or
+// by the inproc:NAME that it listens on. [Server.Serve] refuses TCP and bufconn
+// listeners. For callers from outside keep a grpc.Server, and register the same
+// implementation with both; a function that takes a [grpc.ServiceRegistrar]
+// takes either.
 //
 // # Where handlers run
 //

@@ -19,7 +19,8 @@ import (
 
 // A DialOption configures [NewClient] and [Server.Client]. Options have the
 // names that they have in grpc-go, and mean the same; for targets that go to
-// grpc-go they are passed on.
+// grpc-go they are passed on. For those of grpc-go that are not here, see
+// [WithGRPCDialOptions].
 type DialOption interface{ applyDial(*dialOptions) }
 
 type dialOptions struct {

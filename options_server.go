@@ -15,7 +15,8 @@ import (
 )
 
 // A ServerOption configures [NewServer]. Options have the names that they have
-// in grpc-go, and mean the same.
+// in grpc-go, and mean the same. For those of grpc-go that are not here, see
+// https://github.com/nearcall/nearcall/blob/main/docs/migrate.md#what-is-left-to-you.
 type ServerOption interface{ applyServer(*serverOptions) }
 
 type serverOptions struct {
@@ -157,23 +158,23 @@ func SharedMessages() ServerOption {
 
 // Creds sets the credentials that connections from other processes are
 // secured with. Connections within the process are private already.
-func Creds(credentials.TransportCredentials) ServerOption { return crossProcess }
+func Creds(creds credentials.TransportCredentials) ServerOption { return crossProcess }
 
 // KeepaliveParams sets the server's keepalive. It concerns connections from
 // other processes; within the process there is nothing to keep alive.
-func KeepaliveParams(keepalive.ServerParameters) ServerOption { return crossProcess }
+func KeepaliveParams(p keepalive.ServerParameters) ServerOption { return crossProcess }
 
 // InitialConnWindowSize sets the window of a connection from another process.
 // Within the process streams alone are limited.
-func InitialConnWindowSize(int32) ServerOption { return crossProcess }
+func InitialConnWindowSize(bytes int32) ServerOption { return crossProcess }
 
 // KeepaliveEnforcementPolicy limits how often a client may ping. It concerns
 // connections from other processes.
-func KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy) ServerOption { return crossProcess }
+func KeepaliveEnforcementPolicy(p keepalive.EnforcementPolicy) ServerOption { return crossProcess }
 
 // ConnectionTimeout limits the time that a new connection may take to say what
 // it is. It concerns connections from other processes.
-func ConnectionTimeout(time.Duration) ServerOption { return crossProcess }
+func ConnectionTimeout(d time.Duration) ServerOption { return crossProcess }
 
 // crossProcess stands for an option that means nothing within a process, which
 // is where servers can be reached so far.

@@ -16,7 +16,8 @@ import (
 
 // A Server serves gRPC services. It implements [grpc.ServiceRegistrar], so
 // that generated RegisterXServer functions take it, and the GetServiceInfo
-// that reflection wants. Its methods may be called by any goroutine.
+// that reflection wants. So far it is reached within its process only. Its
+// methods may be called by any goroutine.
 type Server struct {
 	core *call.Server
 
@@ -51,7 +52,8 @@ func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.core.In
 // stopped. It closes lis. It returns nil after Stop or GracefulStop, and
 // [grpc.ErrServerStopped] when it is called after them.
 //
-// lis comes from [Listen].
+// lis comes from [Listen]. Any other listener, TCP and bufconn among them, is
+// refused with an error.
 func (s *Server) Serve(lis net.Listener) error {
 	if lis == nil {
 		return fmt.Errorf("nearcall: Serve needs a listener; get one from nearcall.Listen")

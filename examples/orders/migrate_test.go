@@ -91,7 +91,8 @@ func TestGofmtMovesTheProgramOver(t *testing.T) {
 	}
 }
 
-// mixed is a program whose one file needs both packages.
+// mixed is a program whose one file needs both packages, with client
+// interceptors in all spellings that the lines know.
 const mixed = `package main
 
 import (
@@ -111,12 +112,51 @@ func send(ctx context.Context, method string, req, reply interface{}, cc *grpc.C
 	return invoker(ctx, method, req, reply, cc, opts...)
 }
 
+func sendNamed(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) (err error) {
+	return invoker(ctx, method, req, reply, cc, opts...)
+}
+
+func sendEach(ctx context.Context, method string, req any, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return invoker(ctx, method, req, reply, cc, opts...)
+}
+
+func sendEachNamed(
+	ctx context.Context,
+	method string,
+	req any,
+	reply any,
+	cc *grpc.ClientConn,
+	invoker grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) (err error) {
+	return invoker(ctx, method, req, reply, cc, opts...)
+}
+
+func refuse(context.Context, string, any, any, *grpc.ClientConn, grpc.UnaryInvoker, ...grpc.CallOption) error {
+	return nil
+}
+
+func stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return streamer(ctx, desc, cc, method, opts...)
+}
+
+func streamNamed(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (cs grpc.ClientStream, err error) {
+	return streamer(ctx, desc, cc, method, opts...)
+}
+
+func refuseStream(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, grpc.Streamer, ...grpc.CallOption) (grpc.ClientStream, error) {
+	return nil, nil
+}
+
 func check(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	return handler(ctx, req)
 }
 
 func main() {
-	conn, err := grpc.NewClient("localhost:1", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUnaryInterceptor(send))
+	conn, err := grpc.NewClient("localhost:1", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithUnaryInterceptor(send),
+		grpc.WithChainUnaryInterceptor(sendNamed, sendEach, sendEachNamed, refuse),
+		grpc.WithChainStreamInterceptor(stream, streamNamed, refuseStream))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -203,6 +243,51 @@ func TestLinesAreComplete(t *testing.T) {
 		if theirs[name] && !renamed[name] {
 			t.Errorf("%s has no line for %s, which grpc-go has under the same name", guide, name)
 		}
+	}
+}
+
+// TestMissingOptionsAreNamed holds the guide to name each option of grpc-go
+// that package nearcall does not have.
+func TestMissingOptionsAreNamed(t *testing.T) {
+	text, err := os.ReadFile(guide)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(text), "\n## What is left to you\n")
+	if !found {
+		t.Fatalf("%s has no section of what is left to do", guide)
+	}
+	named := make(map[string]bool)
+	for _, name := range regexp.MustCompile(`\w+`).FindAllString(rest, -1) {
+		named[name] = true
+	}
+
+	out, err := exec.Command("go", "list", "-f", "{{.Dir}}", "google.golang.org/grpc").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, n := exported(t, root), 0
+	for file, text := range files(t, strings.TrimSpace(string(out))) {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, text, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range parsed.Decls {
+			fn, ok := decl.(*ast.FuncDecl)
+			if !ok || fn.Recv != nil || !fn.Name.IsExported() || fn.Type.Results == nil || ours[fn.Name.Name] {
+				continue
+			}
+			of, ok := fn.Type.Results.List[0].Type.(*ast.Ident)
+			if !ok || of.Name != "ServerOption" && of.Name != "DialOption" {
+				continue
+			}
+			if n++; !named[fn.Name.Name] {
+				t.Errorf("%s does not say what to do for the %s %s, which nearcall does not have", guide, of.Name, fn.Name.Name)
+			}
+		}
+	}
+	if n == 0 {
+		t.Error("found no option in grpc-go that nearcall does not have")
 	}
 }
 
