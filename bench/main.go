@@ -5,6 +5,7 @@
 //	go run . -quick                          a first look, in half a minute
 //	go run . -rows unary -rivals nearcall
 //	go run . -md FILE -csv FILE -svg FILE    tables, data, a picture
+//	go run . -short FILE                     a picture of some rows
 //	go test -bench Row                       the same as benchmarks, for benchstat and pprof
 //
 // Rivals take turns with grpchan, pair by pair, and figures are medians. The
@@ -92,10 +93,11 @@ func parse(args []string, stderr io.Writer) (*Tournament, []output, error) {
 	length := flags.Duration("time", defaultTime, "time of a measurement")
 	parked := flags.Int("parked", defaultParked, "goroutines that sleep meanwhile, as most of a server's do")
 	quick := flags.Bool("quick", false, fmt.Sprintf("a first look: -pairs %d -time %v, where they are not given", quickPairs, quickTime))
-	outputs := []output{{write: writeMarkdown}, {write: writeCSV}, {write: writeSVG}}
+	outputs := []output{{write: writeMarkdown}, {write: writeCSV}, {write: writeSVG}, {write: writeShortSVG}}
 	flags.StringVar(&outputs[0].path, "md", "", "write the tables to `file`, too")
 	flags.StringVar(&outputs[1].path, "csv", "", "write a line for each result to `file`")
 	flags.StringVar(&outputs[2].path, "svg", "", "draw the ratios to `file`")
+	flags.StringVar(&outputs[3].path, "short", "", "draw some rows' ratios to `file`")
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintf(stderr, "usage: bench [flags]\n\nrows:   %s\nrivals: %s\n\n",

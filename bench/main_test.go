@@ -25,7 +25,7 @@ func TestTournamentPrintsAndWritesFiles(t *testing.T) {
 	}
 	var out, progress bytes.Buffer
 	if err := run([]string{"-rows", "unary-32B$|bidi", "-rivals", "nearcall|direct|grpchan", "-pairs", "2", "-time", "1ms",
-		"-md", file("md"), "-csv", file("csv"), "-svg", file("svg")}, &out, &progress); err != nil {
+		"-md", file("md"), "-csv", file("csv"), "-svg", file("svg"), "-short", file("short")}, &out, &progress); err != nil {
 		t.Fatal(err)
 	}
 	if head, _, _ := strings.Cut(out.String(), "\n\n"); !strings.Contains(head, "GOMAXPROCS") || !strings.Contains(head, "medians of 2 pairs of 1ms") {
@@ -54,8 +54,10 @@ func TestTournamentPrintsAndWritesFiles(t *testing.T) {
 	if s := strings.Join(got, ", "); s != want {
 		t.Errorf("results are\n%s\nwant\n%s", s, want)
 	}
-	if !strings.HasPrefix(read("svg"), "<svg ") {
-		t.Errorf("the picture is %s", read("svg"))
+	for _, name := range []string{"svg", "short"} {
+		if s := read(name); !strings.HasPrefix(s, "<svg ") || !strings.Contains(s, "bidi echo") {
+			t.Errorf("the %s picture is %s", name, s)
+		}
 	}
 }
 

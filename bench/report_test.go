@@ -50,7 +50,7 @@ func written(t *testing.T, write func(io.Writer, *Report) error, r *Report) stri
 }
 
 func TestWritersReturnErrors(t *testing.T) {
-	for _, write := range []func(io.Writer, *Report) error{writeMarkdown, writeCSV, writeSVG} {
+	for _, write := range []func(io.Writer, *Report) error{writeMarkdown, writeCSV, writeSVG, writeShortSVG} {
 		if err := write(full{}, invented()); !errors.Is(err, io.ErrShortWrite) {
 			t.Errorf("got %v", err)
 		}

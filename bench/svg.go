@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -43,6 +44,16 @@ type picture struct {
 	y      float64
 	lo, hi float64 // ratios, of which the scale has room
 	rivals []Rival
+}
+
+// writeShortSVG draws the chosen rows.
+func writeShortSVG(w io.Writer, r *Report) error {
+	short := *r
+	short.Results = slices.DeleteFunc(slices.Clone(r.Results), func(v Result) bool { return !v.Row.Chosen })
+	if len(short.Results) == 0 {
+		return errors.New("none of the rows is one of the short picture's")
+	}
+	return writeSVG(w, &short)
 }
 
 // writeSVG draws a bar for each result, from the line at which the baseline is:

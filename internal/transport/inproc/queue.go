@@ -74,7 +74,7 @@ const maxKept = 4 * yieldEvery
 // yieldEvery is the number of messages after which a sender that runs ahead
 // lets others run, among them the receiver. Batches of this size cost little
 // memory and few switches; it is no limit.
-const yieldEvery = 16
+const yieldEvery = 32
 
 func (q *queue) send(f *link.Frame, w wait.Waiter) error {
 	if q.hungry.Load() {
