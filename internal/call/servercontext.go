@@ -107,9 +107,7 @@ func (c *serverCall) Err() error {
 		c.cancel(contextError(caller.Err()))
 		why = c.ended.Load()
 	}
-	// No error is seen before done is closed.
-	c.mu.Lock()
-	c.mu.Unlock() //nolint:staticcheck // waits for cancel
+	<-c.Done() // no error is seen before it is closed
 	if why == endDeadlineExceeded {
 		return context.DeadlineExceeded
 	}
