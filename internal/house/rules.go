@@ -30,6 +30,7 @@ var Imports = []Rule{
 	{Pkg: "internal/house"},
 	{Pkg: "internal/link", May: []string{"internal/wait"}},
 	{Pkg: "internal/hook", May: []string{"internal/link"}},
+	{Pkg: "internal/wire", May: []string{"internal/link"}},
 	{Pkg: "internal/codec/...", May: []string{"internal/link"}},
 	{Pkg: "internal/call", May: []string{"internal/codec", "internal/link", "internal/wait", "internal/hook"}},
 

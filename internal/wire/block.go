@@ -1,0 +1,148 @@
+package wire
+
+import (
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// appendHead appends the head of a call.
+func (e *Encoder) appendHead(b []byte, o *link.Open, timeout time.Duration, remember bool) []byte {
+	b = e.appendName(b, o.Method, remember)
+	b = e.appendProfile(b, o.Profile, remember)
+	b = appendUint(b, microseconds(timeout))
+	return e.appendMetadata(b, o.Metadata, remember)
+}
+
+// microseconds returns d rounded up, 0 for none.
+func microseconds(d time.Duration) uint64 {
+	if d <= 0 {
+		return 0
+	}
+	return (uint64(d) + 999) / 1000
+}
+
+func duration(us uint64) time.Duration {
+	if us > math.MaxInt64/1000 {
+		return math.MaxInt64
+	}
+	return time.Duration(us) * time.Microsecond
+}
+
+// head reads the head of a call.
+func (d *Decoder) head(r *reader, remember bool) (o *link.Open, timeout time.Duration) {
+	o = new(link.Open)
+	o.Method = d.name(r, remember)
+	o.Profile = d.profile(r, remember)
+	timeout = duration(r.uint())
+	o.Metadata = d.metadata(r, remember)
+	return o, timeout
+}
+
+func (e *Encoder) appendMetadata(b []byte, md metadata.MD, remember bool) []byte {
+	n := 0
+	for _, values := range md {
+		n += len(values)
+	}
+	b = appendUint(b, uint64(n))
+	for k, values := range md {
+		for _, v := range values {
+			b = appendString(e.appendName(b, k, remember), v)
+		}
+	}
+	return b
+}
+
+// metadata reads metadata, nil where there is none.
+func (d *Decoder) metadata(r *reader, remember bool) metadata.MD {
+	n := r.count()
+	if n == 0 {
+		return nil
+	}
+	md := make(metadata.MD, min(n, 16))
+	for range n {
+		k, v := d.name(r, remember), r.string()
+		switch {
+		case r.err != nil:
+			return nil
+		case !validKey(k):
+			r.fail("metadata has the key %.100q", k)
+			return nil
+		case !strings.HasSuffix(k, "-bin") && !printable(v):
+			r.fail("metadata has a value for %.100q that is not printable", k)
+			return nil
+		}
+		md[k] = append(md[k], v)
+	}
+	return md
+}
+
+func validKey(k string) bool {
+	for i := range len(k) {
+		if c := k[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.' {
+			return false
+		}
+	}
+	return k != ""
+}
+
+func printable(v string) bool {
+	for i := range len(v) {
+		if v[i] < 0x20 || v[i] > 0x7e {
+			return false
+		}
+	}
+	return true
+}
+
+// appendEnd appends the end of a call.
+func (e *Encoder) appendEnd(b []byte, end *link.End, remember bool) []byte {
+	code := end.Status.Code()
+	b = appendUint(b, uint64(code))
+	if code != codes.OK {
+		p := end.Status.Proto()
+		b = appendString(b, p.GetMessage())
+		var details []byte
+		if len(p.GetDetails()) > 0 {
+			details, _ = proto.Marshal(p) // what cannot be marshalled has no details
+		}
+		b = append(appendUint(b, uint64(len(details))), details...)
+	}
+	return e.appendMetadata(b, end.Trailer, remember)
+}
+
+// end reads the end of a call.
+func (d *Decoder) end(r *reader, remember bool) *link.End {
+	end := new(link.End)
+	if code := r.uint(); code != 0 {
+		message, details := r.string(), r.bytes()
+		switch {
+		case r.err != nil:
+		case code > math.MaxInt32:
+			r.fail("a status of code %d", code)
+		case !utf8.ValidString(message):
+			r.fail("a status whose message is not UTF-8")
+		default:
+			end.Status = status.New(codes.Code(code), message)
+		}
+		if r.err == nil && len(details) > 0 {
+			p := end.Status.Proto()
+			proto.Reset(p)
+			if err := proto.Unmarshal(details, p); err != nil || uint64(p.GetCode()) != code {
+				r.fail("a status whose details are malformed")
+			} else {
+				end.Status = status.FromProto(p)
+			}
+		}
+	}
+	end.Trailer = d.metadata(r, remember)
+	return end
+}

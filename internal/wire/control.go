@@ -1,0 +1,160 @@
+package wire
+
+import (
+	"encoding/binary"
+	"unicode/utf8"
+)
+
+// begin appends the head of a frame, whose length is put in by finish.
+func begin(b []byte, k Kind, stream uint64) []byte {
+	return appendUint(append(b, 0, 0, byte(k)), stream)
+}
+
+// finish puts in the length of the frame that begins at start.
+func finish(b []byte, start int) []byte {
+	binary.LittleEndian.PutUint16(b[start:], uint16(len(b)-start-lengthSize))
+	return b
+}
+
+// A Hello is the first frame of each side.
+type Hello struct {
+	Version    uint64
+	Features   uint64
+	Stream     int // window of each call, in bytes
+	Connection int // window of all calls together, in bytes
+	Calls      uint64
+	Block      int // the longest block that is taken, in bytes
+}
+
+// AppendHello appends h as a frame.
+func AppendHello(b []byte, h *Hello) []byte {
+	start := len(b)
+	b = begin(b, KindHello, 0)
+	for _, v := range [...]uint64{h.Version, h.Features, uint64(h.Stream), uint64(h.Connection), h.Calls, uint64(h.Block)} {
+		b = appendUint(b, v)
+	}
+	return finish(b, start)
+}
+
+// ParseHello reads the body of a HELLO.
+func ParseHello(body []byte) (h Hello, err error) {
+	r := reader{rest: body}
+	h.Version, h.Features = r.uint(), r.uint()
+	stream, connection := r.uint(), r.uint()
+	h.Calls = r.uint()
+	block := r.uint()
+	switch { // what is left is for later versions
+	case r.err != nil:
+	case h.Version == 0:
+		r.fail("version 0")
+	case stream < MinWindow || connection < MinWindow:
+		r.fail("windows of %d and %d bytes, at least %d are due", stream, connection, MinWindow)
+	case block < MinBlock:
+		r.fail("blocks of %d bytes, at least %d are due", block, MinBlock)
+	}
+	if r.err != nil {
+		return Hello{}, r.err
+	}
+	h.Stream, h.Connection, h.Block = clamp(stream), clamp(connection), clamp(block)
+	return h, nil
+}
+
+// clamp returns v as an int, or the largest there is.
+func clamp(v uint64) int {
+	const most = int(^uint(0) >> 1)
+	if v > uint64(most) {
+		return most
+	}
+	return int(v)
+}
+
+// AppendReset appends a RESET. Text that does not fit is cut.
+func AppendReset(b []byte, stream uint64, code ResetCode, text string) []byte {
+	return appendCode(b, KindReset, stream, uint64(code), text)
+}
+
+// ParseReset reads the body of a RESET.
+func ParseReset(body []byte) (code ResetCode, text string, err error) {
+	c, text, err := parseCode(body)
+	return ResetCode(c), text, err
+}
+
+// AppendBye appends a BYE. Text that does not fit is cut.
+func AppendBye(b []byte, code ByeCode, text string) []byte {
+	return appendCode(b, KindBye, 0, uint64(code), text)
+}
+
+// ParseBye reads the body of a BYE.
+func ParseBye(body []byte) (code ByeCode, text string, err error) {
+	c, text, err := parseCode(body)
+	return ByeCode(c), text, err
+}
+
+// maxText is how much text a RESET or BYE carries, in bytes.
+const maxText = 4096
+
+func appendCode(b []byte, k Kind, stream, code uint64, text string) []byte {
+	start := len(b)
+	b = appendUint(begin(b, k, stream), code)
+	if len(text) > maxText {
+		cut := maxText
+		for cut > maxText-utf8.UTFMax && !utf8.RuneStart(text[cut]) {
+			cut--
+		}
+		text = text[:cut]
+	}
+	return finish(append(b, text...), start)
+}
+
+func parseCode(body []byte) (code uint64, text string, err error) {
+	r := reader{rest: body}
+	code = r.uint()
+	return code, string(r.rest), r.err
+}
+
+// AppendCredit appends a CREDIT of n bytes for a call, or for the connection
+// if stream is 0.
+func AppendCredit(b []byte, stream uint64, n int) []byte {
+	start := len(b)
+	return finish(appendUint(begin(b, KindCredit, stream), uint64(n)), start)
+}
+
+// ParseCredit reads the body of a CREDIT.
+func ParseCredit(body []byte) (n int, err error) {
+	r := reader{rest: body}
+	v := r.uint()
+	if v == 0 {
+		r.fail("a credit of nothing")
+	}
+	if err := r.end(); err != nil {
+		return 0, err
+	}
+	return clamp(v), nil
+}
+
+// AppendPing appends a PING, or a PONG.
+func AppendPing(b []byte, k Kind, data [8]byte) []byte {
+	start := len(b)
+	return finish(append(begin(b, k, 0), data[:]...), start)
+}
+
+// ParsePing reads the body of a PING or a PONG.
+func ParsePing(body []byte) (data [8]byte, err error) {
+	if len(body) != len(data) {
+		return data, protocolError("a ping of %d bytes", len(body))
+	}
+	return [8]byte(body), nil
+}
+
+// AppendDrain appends a DRAIN.
+func AppendDrain(b []byte, last uint64) []byte {
+	start := len(b)
+	return finish(appendUint(begin(b, KindDrain, 0), last), start)
+}
+
+// ParseDrain reads the body of a DRAIN.
+func ParseDrain(body []byte) (last uint64, err error) {
+	r := reader{rest: body}
+	last = r.uint()
+	return last, r.end()
+}

@@ -1,0 +1,141 @@
+package wire
+
+import (
+	"maps"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// How a name is written, beside n + 2 for the one with the number n.
+const (
+	nameNew     = 0 // it gets the next number
+	nameLiteral = 1 // it gets none
+	nameFirst   = 2
+)
+
+// How a profile is written, beside n for the one with the number n.
+const profileNew = 0
+
+// An Encoder knows what one direction of a connection has numbered so far. Its
+// zero value is that of a new connection. Whoever holds the right to write
+// frames has it to itself.
+type Encoder struct {
+	names    map[string]uint64
+	profiles map[link.Profile]uint64
+	last     *link.Profile // the one that was written last, which is mostly the next, too
+	lastAt   uint64
+}
+
+// A mark is what an Encoder knew at some time.
+type mark struct{ names, profiles int }
+
+func (e *Encoder) mark() mark { return mark{len(e.names), len(e.profiles)} }
+
+// forget makes e know no more than it did at m, because what it appended since
+// then is not sent.
+func (e *Encoder) forget(m mark) {
+	if len(e.names) > m.names {
+		maps.DeleteFunc(e.names, func(_ string, n uint64) bool { return n >= uint64(m.names) })
+	}
+	if len(e.profiles) > m.profiles {
+		maps.DeleteFunc(e.profiles, func(_ link.Profile, n uint64) bool { return n > uint64(m.profiles) })
+		e.last = nil
+	}
+}
+
+// appendName appends s, and numbers it if it may and remember is set.
+func (e *Encoder) appendName(b []byte, s string, remember bool) []byte {
+	if n, known := e.names[s]; known {
+		return appendUint(b, n+nameFirst)
+	}
+	if !remember || len(s) > maxName || len(e.names) == maxNames {
+		return appendString(append(b, nameLiteral), s)
+	}
+	if e.names == nil {
+		e.names = make(map[string]uint64)
+	}
+	e.names[s] = uint64(len(e.names))
+	return appendString(append(b, nameNew), s)
+}
+
+// appendProfile appends p, and numbers it if it may and remember is set.
+func (e *Encoder) appendProfile(b []byte, p *link.Profile, remember bool) []byte {
+	if p == e.last {
+		return appendUint(b, e.lastAt)
+	}
+	key := *p
+	key.Shared = false // means nothing to another process
+	n, known := e.profiles[key]
+	if !known {
+		b = append(b, profileNew)
+		for _, s := range [...]string{p.Authority, p.UserAgent, p.ContentSubtype, p.Encoding} {
+			b = appendString(b, s)
+		}
+		if !remember || len(e.profiles) == maxProfiles {
+			return b
+		}
+		if e.profiles == nil {
+			e.profiles = make(map[link.Profile]uint64)
+		}
+		n = uint64(len(e.profiles)) + 1
+		e.profiles[key] = n
+		e.last, e.lastAt = p, n
+		return b
+	}
+	e.last, e.lastAt = p, n
+	return appendUint(b, n)
+}
+
+// A Decoder knows what the peer has numbered so far. Its zero value is that of
+// a new connection.
+type Decoder struct {
+	names    []string
+	profiles []*link.Profile
+}
+
+// name reads a name. remember is false in a block that came in pieces, which
+// has no new names.
+func (d *Decoder) name(r *reader, remember bool) string {
+	switch n := r.uint(); {
+	case r.err != nil:
+		return ""
+	case n == nameLiteral:
+		return r.string()
+	case n == nameNew:
+		s := r.string()
+		switch {
+		case r.err != nil:
+		case !remember:
+			r.fail("a block in pieces has a new name")
+		case len(s) > maxName:
+			r.fail("a name of %d bytes is to be remembered", len(s))
+		case len(d.names) == maxNames:
+			r.fail("more than %d names are to be remembered", maxNames)
+		default:
+			d.names = append(d.names, s)
+		}
+		return s
+	case n-nameFirst >= uint64(len(d.names)):
+		r.fail("name %d of %d", n-nameFirst, len(d.names))
+		return ""
+	default:
+		return d.names[n-nameFirst]
+	}
+}
+
+// profile reads a profile.
+func (d *Decoder) profile(r *reader, remember bool) *link.Profile {
+	n := r.uint()
+	if n != profileNew {
+		if n > uint64(len(d.profiles)) {
+			r.fail("profile %d of %d", n, len(d.profiles))
+			return nil
+		}
+		return d.profiles[n-1]
+	}
+	p := &link.Profile{Authority: r.string(), UserAgent: r.string(), ContentSubtype: r.string(), Encoding: r.string()}
+	if r.err == nil && remember && len(d.profiles) < maxProfiles {
+		d.profiles = append(d.profiles, p)
+	}
+	return p
+}

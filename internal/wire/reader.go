@@ -1,0 +1,86 @@
+package wire
+
+// A reader reads what a body consists of. Its first error stays, and what is
+// read after it is zero.
+type reader struct {
+	rest []byte
+	err  error
+}
+
+func (r *reader) fail(format string, args ...any) {
+	if r.err == nil {
+		r.err = protocolError(format, args...)
+	}
+	r.rest = nil
+}
+
+func (r *reader) byte() byte {
+	if len(r.rest) == 0 {
+		r.fail("a frame ends early")
+		return 0
+	}
+	b := r.rest[0]
+	r.rest = r.rest[1:]
+	return b
+}
+
+func (r *reader) uint() uint64 {
+	var v uint64
+	for i, b := range r.rest {
+		if i == 9 {
+			break
+		}
+		v |= uint64(b&0x7f) << (7 * i)
+		if b < 0x80 {
+			if v > MaxUint {
+				break
+			}
+			r.rest = r.rest[i+1:]
+			return v
+		}
+	}
+	if len(r.rest) < 9 {
+		r.fail("a frame ends early")
+	} else {
+		r.fail("a number is too large")
+	}
+	return 0
+}
+
+// count reads how many things follow, each of which takes a byte at least.
+func (r *reader) count() int {
+	n := r.uint()
+	if n > uint64(len(r.rest)) {
+		r.fail("a frame ends early")
+		return 0
+	}
+	return int(n)
+}
+
+// bytes reads bytes, which alias the frame.
+func (r *reader) bytes() []byte {
+	n := r.count()
+	b := r.rest[:n:n]
+	r.rest = r.rest[n:]
+	return b
+}
+
+func (r *reader) string() string { return string(r.bytes()) }
+
+// end fails unless nothing is left.
+func (r *reader) end() error {
+	if len(r.rest) > 0 {
+		r.fail("%d bytes are left over at the end of a frame", len(r.rest))
+	}
+	return r.err
+}
+
+func appendUint(b []byte, v uint64) []byte {
+	for v >= 0x80 {
+		b = append(b, byte(v)|0x80)
+		v >>= 7
+	}
+	return append(b, byte(v))
+}
+
+func appendString(b []byte, s string) []byte { return append(appendUint(b, uint64(len(s))), s...) }

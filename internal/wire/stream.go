@@ -1,0 +1,271 @@
+package wire
+
+import (
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// A Step is what one side does next in a call. What of it has been appended to
+// a buffer it forgets, so that what is left can follow later: when there is
+// more credit, and when other calls have had their turn.
+type Step struct {
+	Stream uint64
+
+	// From the caller.
+	Open      *link.Open    // opens the call
+	Timeout   time.Duration // until the deadline, with Open; 0 for none
+	HalfClose bool
+
+	// From the callee.
+	Header metadata.MD // nil for none; empty is one, too
+	End    *link.End
+
+	// A message of either.
+	HasMessage bool
+	Message    []byte // what is left of it
+	Compressed bool
+	begun      bool // the first piece was appended
+}
+
+// Done reports whether nothing is left of s.
+func (s *Step) Done() bool {
+	return !s.hasHead() && !s.HasMessage && !s.HalfClose && s.End == nil
+}
+
+func (s *Step) hasHead() bool { return s.Open != nil || s.Header != nil }
+
+// Append appends as much of s as fits into one frame, before which PARTs of its
+// block may go. It takes no more credit for the message than there is, and
+// returns what it took. Where it appends nothing, credit is missing.
+func (e *Encoder) Append(b []byte, s *Step, credit int) (out []byte, cost int) {
+	f := framing{e: e, s: s, b: b, start: len(b)}
+	if s.HasMessage {
+		f.overhead = MessageCost
+		if s.begun {
+			f.overhead = 0
+		}
+		f.piece = min(len(s.Message), credit-f.overhead)
+	}
+	f.finishes = !s.HasMessage || f.piece == len(s.Message)
+	switch {
+	case s.End != nil && f.finishes && f.whole():
+	case s.hasHead() || s.HasMessage:
+		if s.hasHead() {
+			f.block(FlagHead, f.appendFirst)
+			s.Open, s.Header = nil, nil
+		}
+		f.appendPiece()
+	case s.End != nil:
+		f.block(FlagEnd, f.appendEnd)
+		s.End = nil
+	}
+	if s.HalfClose && !s.HasMessage {
+		f.begin(FlagEnd)
+		s.HalfClose = false
+	}
+	return f.close(), f.cost
+}
+
+// A framing is a STREAM frame that is being appended.
+type framing struct {
+	e        *Encoder
+	s        *Step
+	b        []byte
+	start    int  // of the frame in b
+	flags    Kind // zero before the frame has begun
+	overhead int  // credit beside the piece's bytes
+	piece    int  // how much of the message there is credit for; may be negative
+	finishes bool // that is all that is left of the message
+	cost     int
+}
+
+func (f *framing) begin(flags Kind) {
+	if f.flags == 0 {
+		f.b = begin(f.b, KindStream, f.s.Stream)
+	}
+	f.flags |= flags
+}
+
+func (f *framing) close() []byte {
+	if f.flags == 0 {
+		return f.b
+	}
+	f.b[f.start+lengthSize] = byte(KindStream | f.flags)
+	return finish(f.b, f.start)
+}
+
+// room is how many bytes the frame can still take.
+func (f *framing) room() int { return f.start + lengthSize + MaxFrame - len(f.b) }
+
+func (f *framing) appendFirst(b []byte, remember bool) []byte {
+	if f.s.Open != nil {
+		return f.e.appendHead(b, f.s.Open, f.s.Timeout, remember)
+	}
+	return f.e.appendMetadata(b, f.s.Header, remember)
+}
+
+func (f *framing) appendEnd(b []byte, remember bool) []byte {
+	return f.e.appendEnd(b, f.s.End, remember)
+}
+
+// whole appends all that is left of the step, if it fits into the frame.
+func (f *framing) whole() bool {
+	s, mark := f.s, f.e.mark()
+	f.begin(FlagEnd)
+	if s.hasHead() {
+		f.begin(FlagHead)
+		f.b = f.appendFirst(f.b, true)
+	}
+	f.b = f.appendEnd(f.b, true)
+	if f.room() < len(s.Message) {
+		f.e.forget(mark)
+		f.b, f.flags = f.b[:f.start], 0
+		return false
+	}
+	s.Open, s.Header, s.End = nil, nil, nil
+	f.appendPiece()
+	return true
+}
+
+// block appends the block that write appends, as the first of the frame. One
+// that is too long goes in PARTs before it.
+func (f *framing) block(flag Kind, write func(b []byte, remember bool) []byte) {
+	mark := f.e.mark()
+	f.begin(flag)
+	at := len(f.b)
+	f.b = write(f.b, true)
+	if f.room() >= 0 {
+		return
+	}
+	f.e.forget(mark)
+	long := write(nil, false)
+	head := slices.Clone(f.b[f.start+lengthSize+1 : at]) // the stream's number
+	room := MaxFrame - 1 - len(head)
+	f.b = f.b[:f.start]
+	for len(long) > room {
+		f.b = begin(f.b, KindPart, f.s.Stream)
+		f.b = finish(append(f.b, long[:room]...), f.start)
+		f.start, long = len(f.b), long[room:]
+	}
+	f.b = append(begin(f.b, KindStream, f.s.Stream), long...)
+}
+
+// appendPiece appends as much of the message as there is room and credit for.
+func (f *framing) appendPiece() {
+	s := f.s
+	if !s.HasMessage || f.piece < min(len(s.Message), 1) {
+		return
+	}
+	before, flags := len(f.b), f.flags
+	if s.begun {
+		f.begin(FlagPiece)
+	} else {
+		f.begin(FlagMessage)
+	}
+	n := f.piece
+	if n < len(s.Message) || n > f.room() {
+		if !s.begun {
+			f.b = appendUint(f.b, uint64(len(s.Message)))
+		}
+		if n = min(n, f.room()); n <= 0 {
+			f.b, f.flags = f.b[:before], flags
+			return
+		}
+		if n < len(s.Message) {
+			f.flags |= FlagMore
+		}
+	}
+	if s.Compressed && !s.begun {
+		f.flags |= FlagCompressed
+	}
+	f.b = append(f.b, s.Message[:n]...)
+	f.cost = n + f.overhead
+	s.Message, s.begun = s.Message[n:], true
+	if f.flags&FlagMore == 0 {
+		s.HasMessage, s.Message, s.begun = false, nil, false
+	}
+}
+
+// A Received is what a STREAM frame says. Data aliases the frame.
+type Received struct {
+	// From the caller.
+	Open      *link.Open // the call is opened
+	Timeout   time.Duration
+	HalfClose bool
+
+	// From the callee.
+	Header metadata.MD // nil for none
+	End    *link.End
+
+	Begins     bool // a message
+	Goes       bool // a further piece of one
+	More       bool // there is another
+	Compressed bool
+	Size       int // of the whole message that begins, in bytes
+	Data       []byte
+}
+
+// Stream reads a STREAM frame that came from the caller of its call, or from
+// the callee. before is what PARTs have brought for it, nil for none.
+func (d *Decoder) Stream(f Frame, before []byte, fromCaller bool) (Received, error) {
+	flags := f.Kind &^ KindStream
+	message, piece, more := flags&FlagMessage != 0, flags&FlagPiece != 0, flags&FlagMore != 0
+	block := flags&FlagHead != 0 || flags&FlagEnd != 0 && !fromCaller
+	switch {
+	case flags&flagReserved != 0,
+		message && piece,
+		more && !message && !piece,
+		more && flags&FlagEnd != 0,
+		flags&FlagCompressed != 0 && !message,
+		flags == 0:
+		return Received{}, protocolError("a frame of a call has the flags %#x", byte(flags))
+	case before != nil && !block:
+		return Received{}, protocolError("parts of a block come before a frame that has none")
+	}
+	rc := Received{Begins: message, Goes: piece, More: more, Compressed: flags&FlagCompressed != 0}
+	r := reader{rest: f.Body}
+	remember := before == nil
+	if !remember {
+		r.rest = append(before, f.Body...)
+	}
+	if flags&FlagHead != 0 {
+		if fromCaller {
+			rc.Open, rc.Timeout = d.head(&r, remember)
+		} else if rc.Header = d.metadata(&r, remember); rc.Header == nil {
+			rc.Header = metadata.MD{}
+		}
+	}
+	if flags&FlagEnd != 0 {
+		if fromCaller {
+			rc.HalfClose = true
+		} else {
+			rc.End = d.end(&r, remember)
+		}
+	}
+	if message && more {
+		rc.Size = clamp(r.uint())
+	}
+	switch {
+	case r.err != nil:
+	case message && !more:
+		rc.Size = len(r.rest)
+	case message && rc.Size <= len(r.rest):
+		r.fail("a message of %d bytes goes on after %d", rc.Size, len(r.rest))
+	case !message && !piece:
+		_ = r.end()
+	}
+	if (piece || more) && len(r.rest) == 0 {
+		r.fail("a piece of a message is empty")
+	}
+	if r.err != nil {
+		return Received{}, r.err
+	}
+	if message || piece {
+		rc.Data = r.rest
+	}
+	return rc, nil
+}
