@@ -36,6 +36,25 @@ func (s *Step) Done() bool {
 	return !s.hasHead() && !s.HasMessage && !s.HalfClose && s.End == nil
 }
 
+// Join adds next to s, if the two can be one frame. It reports whether it did.
+func (s *Step) Join(next *Step) bool {
+	switch {
+	case s.End != nil, s.HalfClose, // nothing follows
+		next.Open != nil,
+		next.Header != nil && (s.hasHead() || s.HasMessage),
+		next.HasMessage && s.HasMessage:
+		return false
+	}
+	if next.Header != nil {
+		s.Header = next.Header
+	}
+	if next.HasMessage {
+		s.HasMessage, s.Message, s.Compressed = true, next.Message, next.Compressed
+	}
+	s.HalfClose, s.End = next.HalfClose, next.End
+	return true
+}
+
 func (s *Step) hasHead() bool { return s.Open != nil || s.Header != nil }
 
 // Append appends as much of s as fits into one frame, before which PARTs of its

@@ -1,0 +1,64 @@
+package mux
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+func tooLongStatus(n, limit int) *status.Status {
+	return status.Newf(codes.ResourceExhausted, "the trailer of %d bytes is larger than the %d that the peer takes", n, limit)
+}
+
+// encode returns m as it is sent: in bytes, compressed with what name says. An
+// empty message is not compressed. The error is a *link.SendError.
+func encode(m *link.Message, name string) (b []byte, compressed bool, err error) {
+	b, err = m.Append(nil)
+	if err != nil || len(b) == 0 || name == "" || name == encoding.Identity {
+		return b, false, err
+	}
+	c := encoding.GetCompressor(name)
+	if c == nil {
+		return nil, false, &link.SendError{Err: fmt.Errorf("no compressor is registered for %q", name)}
+	}
+	var out bytes.Buffer
+	w, err := c.Compress(&out)
+	if err == nil {
+		if _, err = w.Write(b); err == nil {
+			err = w.Close()
+		}
+	}
+	if err != nil {
+		return nil, false, &link.SendError{Err: err}
+	}
+	return out.Bytes(), true, nil
+}
+
+// decompress returns what data was before it was compressed, and frees it. The
+// error is a *link.RecvError.
+func decompress(data mem.BufferSlice, name string, limit int) (mem.BufferSlice, error) {
+	defer data.Free()
+	c := encoding.GetCompressor(name)
+	if c == nil {
+		return nil, &link.RecvError{Err: fmt.Errorf("no compressor is registered for %q", name)}
+	}
+	r, err := c.Decompress(data.Reader())
+	if err != nil {
+		return nil, &link.RecvError{Err: err}
+	}
+	out, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))
+	if err != nil {
+		return nil, &link.RecvError{Err: err}
+	}
+	if len(out) > limit {
+		return nil, &link.RecvError{Size: len(out), Limit: limit}
+	}
+	return mem.BufferSlice{mem.SliceBuffer(out)}, nil
+}

@@ -1,0 +1,65 @@
+package mux
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// unprocessed says that the peer's handler never saw the call.
+type unprocessed struct{ error }
+
+func (u unprocessed) Unwrap() []error { return []error{u.error, link.ErrUnprocessed} }
+
+// resetOf returns how a peer is told why a call was aborted.
+func resetOf(reason error) (code wire.ResetCode, text string) {
+	switch {
+	case errors.Is(reason, link.ErrUnprocessed):
+		return wire.ResetUnprocessed, reason.Error()
+	case errors.Is(reason, context.Canceled):
+		return wire.ResetCancelled, ""
+	case errors.Is(reason, context.DeadlineExceeded):
+		return wire.ResetDeadline, ""
+	case status.Code(reason) == codes.ResourceExhausted:
+		return wire.ResetExhausted, status.Convert(reason).Message()
+	}
+	return wire.ResetUnavailable, reason.Error()
+}
+
+// reasonOf is what resetOf was told, as far as it travels.
+func reasonOf(code wire.ResetCode, text string) error {
+	switch code {
+	case wire.ResetCancelled:
+		return context.Canceled
+	case wire.ResetDeadline:
+		return context.DeadlineExceeded
+	case wire.ResetUnprocessed:
+		return unprocessed{errors.New(text)}
+	case wire.ResetProtocol:
+		return status.Error(codes.Internal, text)
+	case wire.ResetExhausted:
+		return status.Error(codes.ResourceExhausted, text)
+	}
+	return errors.New(text)
+}
+
+// sizeOf bounds what md takes in a block, in bytes.
+func sizeOf(md metadata.MD) (n int) {
+	const lengths = 8 // of a key and a value
+	for k, values := range md {
+		for _, v := range values {
+			n += len(k) + len(v) + lengths
+		}
+	}
+	return n
+}
+
+func tooLong(what string, n, limit int) error {
+	return status.Errorf(codes.ResourceExhausted, "the %s of %d bytes is larger than the %d that the peer takes", what, n, limit)
+}

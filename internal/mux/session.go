@@ -1,0 +1,314 @@
+// Package mux carries the calls of docs/protocol.md over one connection of
+// ordered bytes, as a [link.Session]. It knows neither where the bytes go nor
+// what gRPC makes of a call.
+//
+// One goroutine reads the connection, and one writes what streams and the
+// session have for it. A reader moves bytes only: it never decodes a message,
+// runs a handler or waits for a call, so that no call holds up another.
+package mux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// A Conn is what a session runs over. Closing it ends a Read and a Write that
+// wait. net.Conn is one.
+type Conn interface {
+	io.ReadWriteCloser
+	SetReadDeadline(time.Time) error
+	SetWriteDeadline(time.Time) error
+}
+
+// Options set a session up. The zero value of a field is its default.
+type Options struct {
+	Name   string // of the peer, for errors
+	Client bool   // this side connected
+	Peer   link.Peer
+
+	Window     int           // of a call, in bytes: 64 KiB at least, which is the default
+	ConnWindow int           // of all calls together, in bytes: 1 MiB by default
+	Block      int           // the longest header or trailer that is taken, in bytes: 16 MiB by default
+	Calls      uint32        // that the peer may have open at a time; 0 for any number
+	Handshake  time.Duration // in which the peer has to say hello: 120 s by default
+	Farewell   time.Duration // in which what calls have left to say is written after Close: 5 s by default
+}
+
+func (o Options) withDefaults() Options {
+	o.Window = max(o.Window, wire.MinWindow)
+	if o.ConnWindow == 0 {
+		o.ConnWindow = 1 << 20
+	}
+	o.ConnWindow = max(o.ConnWindow, o.Window)
+	if o.Block == 0 {
+		o.Block = 16 << 20
+	}
+	o.Block = max(o.Block, wire.MinBlock)
+	if o.Handshake == 0 {
+		o.Handshake = 120 * time.Second
+	}
+	if o.Farewell == 0 {
+		o.Farewell = 5 * time.Second
+	}
+	return o
+}
+
+// A Session is one side of a connection. One lock guards all of it and all of
+// its streams; it is released before anything outside this package is called.
+type Session struct {
+	opts     Options
+	conn     Conn
+	acceptor link.Acceptor // nil where the peer's calls are refused; set before anything is read
+	met      chan struct{} // closed when the peer's HELLO has come
+	done     chan struct{} // closed when no new call is taken
+	over     chan struct{} // closed when all calls have ended
+	gone     chan struct{} // closed when nothing of the session runs any more
+
+	// Of the reader alone.
+	dec     wire.Decoder
+	parts   []byte // of the block that the next frame begins with
+	partsOf uint64
+
+	mu      sync.Mutex
+	refusal error // why no new call is made; nil while calls are
+	ended   error // why the session has ended; nil while it has not
+	drained bool  // the peer was told that its calls are not taken
+	started bool
+	bell    *time.Timer // ends the session for good after Close
+	hello   wire.Hello  // the peer's, or what holds until it has come
+	streams map[uint64]*stream
+	live    map[*stream]struct{} // those in streams and those not yet opened
+	lastOwn uint64               // the number that was given last
+	last    uint64               // the number that the peer gave last
+	calls   uint32               // that the peer has open
+	connIn  int                  // what the peer may still send
+	taken   int                  // what of the connection's credit is to be given back
+	writing
+}
+
+// New returns a session over conn, which it owns from now on. Nothing happens
+// before Start.
+func New(conn Conn, o Options) *Session {
+	o = o.withDefaults()
+	s := &Session{
+		opts:    o,
+		conn:    conn,
+		met:     make(chan struct{}),
+		done:    make(chan struct{}),
+		over:    make(chan struct{}),
+		gone:    make(chan struct{}),
+		hello:   wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock},
+		streams: make(map[uint64]*stream),
+		live:    make(map[*stream]struct{}),
+		connIn:  o.ConnWindow,
+	}
+	s.connOut = s.hello.Connection
+	s.control = wire.AppendHello([]byte(wire.Magic), &wire.Hello{
+		Version: wire.Version, Stream: o.Window, Connection: o.ConnWindow, Calls: uint64(o.Calls), Block: o.Block,
+	})
+	return s
+}
+
+// Start sets the session going. acceptor is told of the peer's calls; they are
+// refused where it is nil.
+func (s *Session) Start(acceptor link.Acceptor) {
+	s.mu.Lock()
+	s.acceptor = acceptor
+	s.started = true
+	ended := s.ended
+	s.mu.Unlock()
+	if ended != nil && acceptor != nil {
+		acceptor.Closed(ended) // it was closed before anybody knew
+	}
+	var both sync.WaitGroup
+	both.Go(s.writeAll)
+	both.Go(s.readAll)
+	go func() {
+		both.Wait()
+		_ = s.conn.Close()
+		s.mu.Lock()
+		if s.bell != nil {
+			s.bell.Stop()
+		}
+		s.mu.Unlock()
+		close(s.gone)
+	}()
+}
+
+// Meet waits for the peer's HELLO. It returns why there is none.
+func (s *Session) Meet(ctx context.Context) error {
+	select {
+	case <-s.met:
+		return nil
+	case <-s.over:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.ended
+	case <-ctx.Done():
+		return fmt.Errorf("%s: the peer has not said hello: %w", s.opts.Name, ctx.Err())
+	}
+}
+
+// Call implements [link.Session]. Calls are made with Open.
+func (s *Session) Call(context.Context, *link.Call) error { return link.ErrNoCall }
+
+// Open implements [link.Session]. It does not wait for the peer.
+func (s *Session) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refusal != nil {
+		return nil, unprocessed{s.refusal}
+	}
+	if n := sizeOf(o.Metadata) + len(o.Method) + 64; n > s.hello.Block {
+		return nil, tooLong("request header", n, s.hello.Block)
+	}
+	st := &stream{session: s, caller: true, encoding: o.Encoding, credit: s.hello.Stream, in: inbox{credit: s.opts.Window}}
+	s.live[st] = struct{}{}
+	st.put(wire.Step{Open: o})
+	wait.Unpark(s.writer.Wake())
+	return st, nil
+}
+
+// Drain implements [link.Session].
+func (s *Session) Drain() {
+	s.mu.Lock()
+	s.drain(errors.New("the server is going away"))
+	p := s.writer.Wake()
+	s.mu.Unlock()
+	wait.Unpark(p)
+}
+
+// drain takes no more calls, and says so. mu is held.
+func (s *Session) drain(reason error) {
+	s.refuse(reason)
+	if !s.drained {
+		s.drained = true
+		s.control = wire.AppendDrain(s.control, s.last)
+	}
+}
+
+// refuse makes no more calls. It reports whether it was the first to
+// say so. mu is held.
+func (s *Session) refuse(reason error) bool {
+	if s.refusal != nil {
+		return false
+	}
+	s.refusal = reason
+	close(s.done)
+	return true
+}
+
+// Done implements [link.Session].
+func (s *Session) Done() <-chan struct{} { return s.done }
+
+// Ended implements [link.Session].
+func (s *Session) Ended() <-chan struct{} { return s.over }
+
+// Gone is closed when the connection is closed and nothing of the session runs
+// any more.
+func (s *Session) Gone() <-chan struct{} { return s.gone }
+
+// Peer implements [link.Session].
+func (s *Session) Peer() *link.Peer { return &s.opts.Peer }
+
+// Close implements [link.Session]. What calls that have ended left to be
+// written is written first, in the background.
+func (s *Session) Close(reason error) error {
+	s.end(reason, wire.ByeClosed, false)
+	return nil
+}
+
+// fail ends a session whose connection is broken or whose peer breaks rules.
+func (s *Session) fail(reason error) {
+	err := fmt.Errorf("%s: %w", s.opts.Name, reason)
+	s.end(err, wire.ByeProtocol, !errors.Is(reason, wire.ErrProtocol))
+}
+
+// end ends the session and all its calls for reason. lost says that nothing
+// more can be written.
+func (s *Session) end(reason error, code wire.ByeCode, lost bool) {
+	s.mu.Lock()
+	if lost {
+		s.lost = true
+		_ = s.conn.Close()
+	}
+	if s.ended != nil {
+		p := s.writer.Wake()
+		s.mu.Unlock()
+		wait.Unpark(p)
+		return
+	}
+	s.ended = reason
+	s.drain(reason)
+	s.bye = wire.AppendBye(nil, code, reason.Error())
+	var after callbacks
+	for st := range s.live {
+		why := reason
+		if lost && st.caller && st.id == 0 {
+			why = unprocessed{reason}
+		}
+		st.abort(why, false, &after)
+	}
+	after.unpark(&s.writer)
+	told := s.started && s.acceptor != nil
+	started := s.started
+	if !lost && started {
+		s.bell = time.AfterFunc(s.opts.Farewell, s.hangUp)
+	}
+	s.mu.Unlock()
+	if !started {
+		_ = s.conn.Close()
+	}
+	after.run()
+	close(s.over)
+	if told {
+		s.acceptor.Closed(reason)
+	}
+}
+
+// hangUp closes the connection, whatever is left to be written.
+func (s *Session) hangUp() {
+	s.mu.Lock()
+	s.lost = true
+	p := s.writer.Wake()
+	s.mu.Unlock()
+	_ = s.conn.Close()
+	wait.Unpark(p)
+}
+
+// callbacks are what has to be called once the lock is released.
+type callbacks struct {
+	first   []func() // tell callees of an abort, before it unblocks them
+	parkers []wait.Parker
+	last    []func() // tell callers of an abort, after it unblocked them
+}
+
+// unpark notes whoever waits at spot.
+func (c *callbacks) unpark(spot *wait.Spot) {
+	if p := spot.Wake(); p != nil {
+		c.parkers = append(c.parkers, p)
+	}
+}
+
+func (c *callbacks) run() {
+	for _, f := range c.first {
+		f()
+	}
+	for _, p := range c.parkers {
+		p.Unpark()
+	}
+	for _, f := range c.last {
+		f()
+	}
+}

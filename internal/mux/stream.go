@@ -1,0 +1,202 @@
+package mux
+
+import (
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// A stream is one side of a call.
+type stream struct {
+	session  *Session
+	caller   bool
+	encoding string // what messages are compressed with; empty for nothing
+	waiter   wait.Waiter
+
+	// Guarded by session.mu.
+	id      uint64 // zero until the head is written
+	onAbort func(error)
+	reason  error // why it was aborted
+	over    bool  // its end was sent, or received and delivered: it cannot be aborted any more
+
+	// Guarded by session.mu: the way out.
+	sendErr error // nothing more can be sent, because
+	out     []wire.Step
+	queued  bool // the stream is in session.ready
+	unpaid  int  // of the messages that were sent, for which no credit came back
+	credit  int  // what may be written; less than 0 after HELLO never
+	sender  wait.Spot
+
+	in inbox
+}
+
+// put has a step written, unless the call was aborted. The session's mu is
+// held.
+func (st *stream) put(step wire.Step) {
+	if st.reason != nil {
+		return // nobody wants to know
+	}
+	if n := len(st.out); n > 0 && st.out[n-1].Join(&step) {
+		return
+	}
+	st.out = append(st.out, step)
+	st.queue()
+}
+
+// queue puts the stream among those that have something to write.
+func (st *stream) queue() {
+	if !st.queued && len(st.out) > 0 {
+		st.queued = true
+		st.session.ready = append(st.session.ready, st)
+	}
+}
+
+// Send implements [link.Stream].
+func (st *stream) Send(f *link.Frame) error {
+	s := st.session
+	step := wire.Step{Header: f.Header, HalfClose: f.EndSend, End: f.End}
+	if f.HasMsg {
+		var err error
+		if step.Message, step.Compressed, err = encode(&f.Msg, st.encoding); err != nil {
+			return err
+		}
+		step.HasMessage = true
+	}
+	s.mu.Lock()
+	if n := sizeOf(f.Header); n > s.hello.Block {
+		s.mu.Unlock()
+		return tooLong("header", n, s.hello.Block)
+	}
+	if f.End != nil {
+		if n := sizeOf(f.End.Trailer) + len(f.End.Status.Message()); n > s.hello.Block {
+			step.End = &link.End{Status: tooLongStatus(n, s.hello.Block)}
+		}
+	}
+	for f.HasMsg && st.unpaid >= s.hello.Stream && st.sendErr == nil {
+		st.sender.Wait(&s.mu, st.waiter)
+	}
+	if err := st.sendErr; err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	if f.HasMsg {
+		st.unpaid += len(step.Message) + wire.MessageCost
+	}
+	if !step.Done() {
+		st.put(step)
+	}
+	var after callbacks
+	if f.End != nil {
+		st.over = true
+		st.finish(link.ErrEnded, &after)
+	}
+	after.unpark(&s.writer)
+	s.mu.Unlock()
+	after.run()
+	return nil
+}
+
+// finish lets nothing more be sent or, after what has arrived, received. The
+// session's mu is held.
+func (st *stream) finish(why error, after *callbacks) {
+	if st.sendErr == nil {
+		st.sendErr = why
+	}
+	st.in.end(why)
+	if len(st.out) == 0 {
+		st.forget()
+	}
+	after.unpark(&st.sender)
+	after.unpark(&st.in.receiver)
+}
+
+// forget takes the stream from the session: nothing more arrives for it. The
+// session's mu is held.
+func (st *stream) forget() {
+	s := st.session
+	if st.id != 0 && s.streams[st.id] == st {
+		delete(s.streams, st.id)
+		if !st.caller {
+			s.calls--
+		}
+	}
+	delete(s.live, st)
+}
+
+// Abort implements [link.Stream].
+func (st *stream) Abort(reason error) {
+	var after callbacks
+	s := st.session
+	s.mu.Lock()
+	st.abort(reason, true, &after)
+	after.unpark(&s.writer)
+	s.mu.Unlock()
+	after.run()
+}
+
+// abort ends the call for reason, unless it has ended. tell says that the peer
+// is to learn of it. The session's mu is held.
+func (st *stream) abort(reason error, tell bool, after *callbacks) {
+	if st.reason != nil {
+		return
+	}
+	if st.over {
+		if !tell && st.id != 0 { // the peer wants nothing of it any more
+			st.drop()
+			st.forget()
+		}
+		return
+	}
+	st.reason = reason
+	known := st.id != 0 && st.session.streams[st.id] == st
+	st.drop()
+	if tell && known {
+		code, text := resetOf(reason)
+		st.session.control = wire.AppendReset(st.session.control, st.id, code, text)
+	}
+	st.forget()
+	st.in.drop()
+	f := st.onAbort
+	switch {
+	case f == nil:
+		st.finish(reason, after)
+	case st.caller:
+		st.finish(reason, after)
+		after.last = append(after.last, func() { f(reason) })
+	default:
+		after.first = append(after.first, func() {
+			f(reason)
+			st.unblock(reason)
+		})
+	}
+}
+
+// drop throws away what was not written yet. The session's mu is held.
+func (st *stream) drop() {
+	clear(st.out)
+	st.out = nil // what is among the ready ones finds nothing
+}
+
+// unblock ends what a callee waits for, after it was told of the abort.
+func (st *stream) unblock(reason error) {
+	var after callbacks
+	st.session.mu.Lock()
+	st.finish(reason, &after)
+	st.session.mu.Unlock()
+	after.run()
+}
+
+// OnAbort implements [link.Stream].
+func (st *stream) OnAbort(f func(error)) {
+	s := st.session
+	s.mu.Lock()
+	st.onAbort = f
+	reason := st.reason
+	s.mu.Unlock()
+	if reason != nil {
+		f(reason)
+	}
+}
+
+// SetWaiter implements [link.Stream].
+func (st *stream) SetWaiter(w wait.Waiter) { st.waiter = w }

@@ -1,0 +1,64 @@
+package mux
+
+import (
+	"errors"
+	"net"
+	"testing"
+
+	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/transporttest"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// An accepter passes on the streams that it accepts.
+type accepter chan link.Stream
+
+func (accepter) Call(*link.Call, bool) error { return link.ErrNoCall }
+func (accepter) Closed(error)                {}
+func (accepter) Terms() link.Terms           { return link.Terms{} }
+
+func (a accepter) Accept(s link.Stream, _ *link.Open) error {
+	a <- s
+	return nil
+}
+
+// pair returns both sides of a connection within the process.
+func pair(t testing.TB, client, server Options, acceptor link.Acceptor) (*Session, *Session) {
+	a, b := net.Pipe()
+	client.Client, client.Name, server.Name = true, "client", "server"
+	cs, ss := New(a, client), New(b, server)
+	ss.Start(acceptor)
+	cs.Start(nil)
+	t.Cleanup(func() {
+		_ = cs.Close(errors.New("the test is over"))
+		<-cs.Gone()
+		<-ss.Gone()
+	})
+	if err := cs.Meet(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return cs, ss
+}
+
+func TestStreams(t *testing.T) {
+	for name, encoding := range map[string]string{"plain": ""} {
+		t.Run(name, func(t *testing.T) {
+			transporttest.Suite{
+				Connect: func(t *testing.T) (caller, callee link.Stream) {
+					accepted := make(accepter, 1)
+					cs, _ := pair(t, Options{}, Options{}, accepted)
+					caller, err := cs.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{Encoding: encoding}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return caller, <-accepted
+				},
+				Window: 64 << 10,
+				Codec:  codec.Proto(),
+			}.Run(t)
+		})
+	}
+}
