@@ -3,12 +3,15 @@ package interop
 import (
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/transport/hostile"
+	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // nearcallEnvironments are the paths under test. One more is one more line.
@@ -19,6 +22,30 @@ var nearcallEnvironments = []Env{
 	{Name: "inproc-workers", Background: true, Start: inproc(nearcall.WorkerHandlers())},
 	{Name: "inproc-name", Start: inprocName},
 	{Name: "hostile", Start: startHostile},
+	{Name: "unix", Start: overSocket("unix", false)},
+	{Name: "tcp", Start: overSocket("tcp", false)},
+	{Name: "tls", Start: overSocket("tcp", true)},
+}
+
+// overSocket connects through a socket of the network, with TLS where that is asked for or the
+// connection has to be private.
+func overSocket(network string, secure bool) func(cfg *Config) (*Link, error) {
+	return func(cfg *Config) (*Link, error) {
+		address := "127.0.0.1:0"
+		if network == "unix" {
+			address = filepath.Join(os.TempDir(), fmt.Sprintf("nearcall-%d-%d", os.Getpid(), number.Add(1)))
+		}
+		inner, err := net.Listen(network, address)
+		if err != nil {
+			return nil, err
+		}
+		dialer := sock.Dialer{Target: network, Network: network, Address: inner.Addr().String()}
+		lis := &sock.Listener{Listener: inner}
+		if secure || cfg.Private && network == "tcp" {
+			dialer.Options.Creds, lis.Options.Creds = selfSigned()
+		}
+		return serve(cfg, lis, network, hook.Dialer(dialer).(nearcall.DialOption))
+	}
 }
 
 // inproc connects by Server.Client.

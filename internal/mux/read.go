@@ -206,7 +206,7 @@ func (s *Session) takeControl(f wire.Frame, after *callbacks) error {
 		}
 		st, err := s.find(f.Stream)
 		if st != nil {
-			st.abort(reasonOf(code, text), false, after)
+			st.unwanted(reasonOf(code, text), after)
 		}
 		return err
 	case wire.KindPing:

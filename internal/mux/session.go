@@ -258,7 +258,11 @@ func (s *Session) end(reason error, code wire.ByeCode, lost bool) {
 		if lost && st.caller && st.id == 0 {
 			why = unprocessed{reason}
 		}
-		st.abort(why, false, &after)
+		if lost {
+			st.unwanted(why, &after)
+		} else {
+			st.abort(why, false, &after)
+		}
 	}
 	after.unpark(&s.writer)
 	told := s.started && s.acceptor != nil

@@ -137,14 +137,7 @@ func (st *stream) Abort(reason error) {
 // abort ends the call for reason, unless it has ended. tell says that the peer
 // is to learn of it. The session's mu is held.
 func (st *stream) abort(reason error, tell bool, after *callbacks) {
-	if st.reason != nil {
-		return
-	}
-	if st.over {
-		if !tell && st.id != 0 { // the peer wants nothing of it any more
-			st.drop()
-			st.forget()
-		}
+	if st.over || st.reason != nil {
 		return
 	}
 	st.reason = reason
@@ -168,6 +161,16 @@ func (st *stream) abort(reason error, tell bool, after *callbacks) {
 			f(reason)
 			st.unblock(reason)
 		})
+	}
+}
+
+// unwanted ends a call of which nobody wants to know any more, what is left to
+// be written of its end included. The session's mu is held.
+func (st *stream) unwanted(reason error, after *callbacks) {
+	st.abort(reason, false, after)
+	if st.over {
+		st.drop()
+		st.forget()
 	}
 }
 

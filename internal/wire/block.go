@@ -76,8 +76,8 @@ func (d *Decoder) metadata(r *reader, remember bool) metadata.MD {
 		case !validKey(k):
 			r.fail("metadata has the key %.100q", k)
 			return nil
-		case !strings.HasSuffix(k, "-bin") && !printable(v):
-			r.fail("metadata has a value for %.100q that is not printable", k)
+		case !strings.HasSuffix(k, "-bin") && !validText(v):
+			r.fail("metadata has a value for %.100q with control characters", k)
 			return nil
 		}
 		md[k] = append(md[k], v)
@@ -94,9 +94,9 @@ func validKey(k string) bool {
 	return k != ""
 }
 
-func printable(v string) bool {
+func validText(v string) bool {
 	for i := range len(v) {
-		if v[i] < 0x20 || v[i] > 0x7e {
+		if v[i] < 0x20 && v[i] != '\t' || v[i] == 0x7f {
 			return false
 		}
 	}

@@ -309,7 +309,7 @@ func TestAMalformedStreamFrameIsAProtocolError(t *testing.T) {
 		"key in upper case":            {f: stream(FlagHead, 1, 1, 1, 'K', 0), callee: true},
 		"empty key":                    {f: stream(FlagHead, 1, 1, 0, 0), callee: true},
 		"reserved key":                 {f: stream(FlagHead, 1, 1, 2, ':', 'a', 0), callee: true},
-		"value that is not printable":  {f: stream(FlagHead, 1, 1, 1, 'k', 1, 1), callee: true},
+		"value with a control":         {f: stream(FlagHead, 1, 1, 1, 'k', 1, 1), callee: true},
 		"number that is too large":     {f: stream(FlagHead, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f), callee: true},
 		"number that does not end":     {f: stream(FlagHead, bytes.Repeat([]byte{0x80}, 20)...), callee: true},
 		"status without a message":     {f: stream(FlagEnd, 5), callee: true},

@@ -1,0 +1,92 @@
+package sock
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// An accepter passes on the streams that it accepts.
+type accepter chan link.Stream
+
+func (accepter) Call(*link.Call, bool) error { return link.ErrNoCall }
+func (accepter) Closed(error)                {}
+func (accepter) Terms() link.Terms           { return link.Terms{} }
+
+func (a accepter) Accept(s link.Stream, _ *link.Open) error {
+	a <- s
+	return nil
+}
+
+func TestACallCrossesASocket(t *testing.T) {
+	dir, err := os.MkdirTemp("", "sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	for network, address := range map[string]string{"unix": filepath.Join(dir, "s"), "tcp": "127.0.0.1:0"} {
+		t.Run(network, func(t *testing.T) {
+			inner, err := net.Listen(network, address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lis := &Listener{Listener: inner}
+			accepted := make(accepter, 1)
+			sessions := make(chan link.Session, 1)
+			ended := make(chan error)
+			go func() {
+				ended <- lis.Sessions(func(s link.Session) link.Acceptor {
+					sessions <- s
+					return accepted
+				})
+			}()
+			client, err := Dialer{Target: network, Network: network, Address: inner.Addr().String()}.Dial(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			caller, err := client.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			big := make([]byte, 3<<20)
+			send := &link.Frame{Msg: link.Live(wrapperspb.Bytes(big), codec.Proto()), HasMsg: true, EndSend: true}
+			if err := caller.Send(send); err != nil {
+				t.Fatal(err)
+			}
+			got := new(wrapperspb.BytesValue)
+			callee := <-accepted
+			f := &link.Frame{Sink: link.Sink{Dst: got, Codec: codec.Proto(), Limit: 4 << 20}}
+			if err := callee.Recv(f); err != nil || len(got.Value) != len(big) {
+				t.Fatalf("%d bytes, %v", len(got.Value), err)
+			}
+			if err := callee.Send(&link.Frame{End: &link.End{}}); err != nil {
+				t.Fatal(err)
+			}
+			end := &link.Frame{}
+			if err := caller.Recv(end); err != nil || end.End == nil {
+				t.Fatalf("%+v, %v", end, err)
+			}
+			_ = client.Close(errors.New("done"))
+			select {
+			case <-(<-sessions).Ended():
+			case <-time.After(10 * time.Second):
+				t.Error("the server's session has not ended")
+			}
+			_ = lis.Close()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,29 @@
+package interop
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"math/big"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// selfSigned returns credentials of a server that clients believe whatever it says.
+var selfSigned = sync.OnceValues(func() (client, server credentials.TransportCredentials) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		panic(err)
+	}
+	return credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}),
+		credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}}})
+})
