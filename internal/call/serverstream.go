@@ -121,6 +121,38 @@ func (s *serverStream) send(m any) error {
 	return nil
 }
 
+// reply ends a unary call with m, in one frame. If that cannot be sent it
+// returns why, and the call has not ended.
+func (s *serverStream) reply(m any) error {
+	c := &s.call
+	f := &link.Frame{Msg: link.Live(m, s.codec), HasMsg: true}
+	if err := c.checkSend(&f.Msg); err != nil {
+		return err
+	}
+	if err := c.Err(); err != nil {
+		return contextStatus(err)
+	}
+	s.headerMu.Lock()
+	c.mu.Lock()
+	f.Header = c.headerBefore(false)
+	end, first := c.end(nil)
+	c.mu.Unlock()
+	s.headerMu.Unlock()
+	if !first {
+		return nil
+	}
+	f.End = &end
+	if err := s.carrier.Send(f); err != nil {
+		c.reopen(f.Header)
+		return c.brokenError(err)
+	}
+	c.stats.header(f.Header)
+	c.stats.sent(m, s.codec)
+	c.stats.trailer(end.Trailer)
+	c.cancel(context.Canceled)
+	return nil
+}
+
 // RecvMsg implements grpc.ServerStream.
 func (s *serverStream) RecvMsg(m any) error {
 	err := s.recv(m)

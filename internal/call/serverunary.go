@@ -16,9 +16,11 @@ func (c *serverCall) runUnary() {
 	if ss := c.stream; ss != nil {
 		reply, err := m.unary.Handler(m.impl, c.context(), ss.RecvMsg, c.conn.server.unary)
 		if err == nil {
-			err = ss.SendMsg(reply)
+			err = ss.reply(reply)
 		}
-		c.finish(statusOf(err))
+		if err != nil {
+			c.finish(statusOf(err))
+		}
 		return
 	}
 	reply, err := m.unary.Handler(m.impl, c.context(), c.takeRequest, c.conn.server.unary)
