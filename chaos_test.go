@@ -9,7 +9,9 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -31,6 +33,7 @@ import (
 	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/hostile"
+	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // TestChaos makes random calls of all kinds from several goroutines, while
@@ -58,8 +61,11 @@ func TestChaos(t *testing.T) {
 		{name: "inproc, inline and limited", opts: []nearcall.ServerOption{nearcall.InlineHandlers(), nearcall.MaxConcurrentStreams(3)}},
 		{name: "inproc, storm", storm: true, worker: true, opts: []nearcall.ServerOption{nearcall.WorkerHandlers(), nearcall.MaxConcurrentStreams(6)}},
 		{name: "inproc, closing", storm: true, closing: true},
-		{name: "hostile", worker: true, hostile: &hostile.Options{Delay: 20 * time.Microsecond}},
-		{name: "hostile, storm", storm: true, worker: true, hostile: &hostile.Options{Delay: 20 * time.Microsecond, HangUp: 0.0005, Window: 2000, MaxFragment: 500}},
+		{name: "hostile", worker: true, listen: listenHostile(hostile.Options{Delay: 20 * time.Microsecond})},
+		{name: "hostile, storm", storm: true, worker: true,
+			listen: listenHostile(hostile.Options{Delay: 20 * time.Microsecond, HangUp: 0.0005, Window: 2000, MaxFragment: 500})},
+		{name: "unix", worker: true, listen: listenUnix},
+		{name: "unix, storm", storm: true, closing: true, worker: true, listen: listenUnix},
 	}
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) { s.run(t, lasts/time.Duration(len(scenarios))) })
@@ -69,15 +75,36 @@ func TestChaos(t *testing.T) {
 // A scenario is where calls are made and what is done to them.
 type scenario struct {
 	name    string
-	hostile *hostile.Options // nil for inproc
+	listen  listen // nil for inproc
 	opts    []nearcall.ServerOption
 	worker  bool // no handler runs on its caller's goroutine
 	storm   bool // servers are stopped and started again
 	closing bool // connections are closed, too
 }
 
+// listen opens a way to the server that no target names yet.
+type listen func(t *testing.T) (net.Listener, link.Dialer)
+
+func listenHostile(o hostile.Options) listen {
+	return func(*testing.T) (net.Listener, link.Dialer) {
+		o := o
+		o.Seed = rand.Uint64()
+		lis := hostile.Listen("chaos", o)
+		return lis, lis.Dialer()
+	}
+}
+
+func listenUnix(t *testing.T) (net.Listener, link.Dialer) {
+	inner, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Error(err)
+		return nil, nil
+	}
+	return &sock.Listener{Listener: inner}, sock.Dialer{Target: "chaos", Network: "unix", Address: inner.Addr().String()}
+}
+
 const (
-	callers = 8
+	callers = 100
 	maxRecv = 64 << 10 // what the server takes, in bytes
 )
 
@@ -145,7 +172,7 @@ type chaos struct {
 
 	server *nearcall.Server // of whoever starts and stops it
 	served chan error
-	lis    atomic.Pointer[hostile.Listener]
+	dialer atomic.Pointer[link.Dialer] // of the listener that is there now
 	conn   atomic.Pointer[nearcall.ClientConn]
 
 	cancels  sync.Map     // by tag, for handlers that cancel their callers
@@ -199,7 +226,7 @@ func (c *chaos) up() {
 	testpb.RegisterTestServiceServer(c.server, &chaosService{chaos: c})
 	server, served := c.server, make(chan error, 1)
 	c.served = served
-	if c.hostile == nil {
+	if c.listen == nil {
 		lis, err := nearcall.Listen("inproc:chaos")
 		if err != nil {
 			c.t.Error(err)
@@ -209,11 +236,9 @@ func (c *chaos) up() {
 		go func() { served <- server.Serve(lis) }()
 		return
 	}
-	o := *c.hostile
-	o.Seed = rand.Uint64()
-	lis := hostile.Listen("chaos", o)
+	lis, dialer := c.listen(c.t)
 	go func() { served <- server.Serve(lis) }()
-	c.lis.Store(lis)
+	c.dialer.Store(&dialer)
 }
 
 // down stops the server.
@@ -226,7 +251,7 @@ func (c *chaos) down(stop func()) {
 
 // Dial implements [link.Dialer]: of the listener that is there now.
 func (c *chaos) Dial(ctx context.Context) (link.Session, error) {
-	return c.lis.Load().Dialer().Dial(ctx)
+	return (*c.dialer.Load()).Dial(ctx)
 }
 
 // dial makes the connection that calls are made by.
@@ -234,7 +259,7 @@ func (c *chaos) dial() {
 	opts := []nearcall.DialOption{nearcall.WithConnectParams(grpc.ConnectParams{
 		Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.2, MaxDelay: 5 * time.Millisecond},
 	})}
-	if c.hostile != nil {
+	if c.listen != nil {
 		opts = append(opts, hook.Dialer(c).(nearcall.DialOption))
 	}
 	conn, err := nearcall.NewClient("inproc:chaos", opts...)
