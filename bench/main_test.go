@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -15,7 +16,16 @@ import (
 	"github.com/nearcall/nearcall/internal/leak"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) {
+	if stack, network, peer := strings.Cut(os.Getenv(peerEnv), " "); peer {
+		if err := servePeer(stack, network); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	leak.Main(m)
+}
 
 func TestTournamentPrintsAndWritesFiles(t *testing.T) {
 	dir := t.TempDir()

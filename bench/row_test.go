@@ -212,21 +212,21 @@ func TestARivalThatCannotConnectEndsTheTournament(t *testing.T) {
 	}
 }
 
-func BenchmarkRow(b *testing.B) {
-	each(b, Rows, func(b *testing.B, row Row, rival Rival) {
-		f, err := Open(row, rival)
-		if err != nil {
-			b.Fatal(err)
-		}
-		b.ReportAllocs()
-		b.ResetTimer()
-		err = f.Run(b.N)
-		b.StopTimer()
-		if closing := f.Close(); err == nil {
-			err = closing
-		}
-		if err != nil {
-			b.Fatal(err)
-		}
-	})
+func BenchmarkRow(b *testing.B) { each(b, Rows, bench) }
+
+func bench(b *testing.B, row Row, rival Rival) {
+	f, err := Open(row, rival)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	err = f.Run(b.N)
+	b.StopTimer()
+	if closing := f.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
 }
