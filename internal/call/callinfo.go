@@ -208,12 +208,12 @@ func (c *Client) open(ctx context.Context, o *link.Open, ci *callInfo, method st
 // profileOf returns the profile of a call, and settles whether its messages are
 // shared.
 func (c *Client) profileOf(ci *callInfo, p *link.Peer) *link.Profile {
-	profile := &c.profile
+	profile := c.profile
 	if c.cfg.Shared && (ci.codec == codec.Proto() || ci.codec == codec.Shared()) {
 		ci.codec = codec.Proto()
 		if p.Shares {
 			ci.codec = codec.Shared()
-			profile = &c.shared
+			profile = c.shared
 		}
 	}
 	if ci.authority == "" && ci.subtype == "" && ci.encoding == "" {

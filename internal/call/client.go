@@ -51,7 +51,7 @@ type Client struct {
 	stats  stats.Handler
 	codec  link.Codec // of calls that name none
 
-	profile, shared link.Profile // of calls that say nothing else
+	profile, shared *link.Profile // of calls that say nothing else
 
 	mu      sync.Mutex
 	streams *clientStream // those that are open, linked by next and prev
@@ -107,9 +107,9 @@ func (c *Client) remove(s *clientStream) {
 
 // NewClient returns a client.
 func NewClient(cfg ClientConfig) *Client {
-	profile := link.Profile{Authority: cfg.Authority, UserAgent: cfg.UserAgent}
-	shared := profile
-	shared.Shared = true
+	// They have memory of their own: who keeps a call keeps no client.
+	profile := &link.Profile{Authority: cfg.Authority, UserAgent: cfg.UserAgent}
+	shared := &link.Profile{Authority: cfg.Authority, UserAgent: cfg.UserAgent, Shared: true}
 	return &Client{
 		cfg:     cfg,
 		unary:   chainUnaryClient(cfg.Unary),

@@ -244,6 +244,9 @@ func (s *clientStream) recv(m any) error {
 		if got {
 			s.received = true
 			s.stats.received(m, s.info.codec)
+			if e := s.recvFrame.End; e != nil { // it came together with the message, and counts after it
+				s.gotEnd(e)
+			}
 			return nil
 		}
 		if err != nil {
@@ -287,7 +290,7 @@ func (s *clientStream) take(to link.Sink) (got bool, err error) {
 		if f.Header != nil {
 			s.gotHeader(f.Header)
 		}
-		if f.End != nil {
+		if f.End != nil && !f.Got {
 			s.gotEnd(f.End)
 		}
 		switch {

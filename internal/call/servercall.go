@@ -184,11 +184,12 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 	d := c.details()
 	d.header = join(d.header, md)
 	h := c.takeHeader()
-	c.mu.Unlock()
 	var err error
-	if c.unary != nil {
-		err = c.unary.SendHeader(h)
-	} else {
+	if c.stream == nil {
+		err = c.unary.SendHeader(h) // does not wait; with mu held, no reply overtakes it
+	}
+	c.mu.Unlock()
+	if c.stream != nil {
 		err = c.stream.carrier.Send(&link.Frame{Header: h})
 	}
 	if err != nil {

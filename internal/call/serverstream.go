@@ -142,14 +142,20 @@ func (s *serverStream) reply(m any) error {
 		return nil
 	}
 	f.End = &end
+	sent := false
+	defer func() { // also when a codec panics
+		if !sent {
+			c.reopen(f.Header)
+		}
+	}()
 	if err := s.carrier.Send(f); err != nil {
-		c.reopen(f.Header)
 		return c.brokenError(err)
 	}
+	sent = true
+	defer c.cancel(context.Canceled)
 	c.stats.header(f.Header)
 	c.stats.sent(m, s.codec)
 	c.stats.trailer(end.Trailer)
-	c.cancel(context.Canceled)
 	return nil
 }
 

@@ -65,30 +65,34 @@ func (c *serverCall) reply(v any) error {
 	if err := c.Err(); err != nil {
 		return contextStatus(err)
 	}
+	var after ending
 	c.mu.Lock()
 	header := c.headerBefore(false)
 	end, first := c.end(nil)
-	var after ending
-	if c.stats == nil { // whose context lasts until it was told
+	if first && c.stats == nil { // whose context lasts until it was told
 		after = c.endContext(context.Canceled)
 	}
 	c.mu.Unlock()
 	if !first {
 		return nil
 	}
-	if err := c.unary.Finish(header, &msg, end); err != nil {
-		c.reopen(header)
+	sent := false
+	defer func() { // also when a codec or a stats handler panics
+		if !sent {
+			c.reopen(header)
+		}
 		after.run()
+	}()
+	if err := c.unary.Finish(header, &msg, end); err != nil {
 		return c.brokenError(err)
 	}
-	if c.stats == nil {
-		after.run()
-		return nil
+	sent = true
+	if c.stats != nil {
+		defer c.cancel(context.Canceled)
+		c.stats.header(header)
+		c.stats.sent(v, codec)
+		c.stats.trailer(end.Trailer)
 	}
-	c.stats.header(header)
-	c.stats.sent(v, codec)
-	c.stats.trailer(end.Trailer)
-	c.cancel(context.Canceled)
 	return nil
 }
 

@@ -322,8 +322,8 @@ var Faults = []Fault{
 	{
 		Name: "stats see the reply before its header",
 		File: aServerUnary,
-		Old:  "c.stats.header(header)\n\tc.stats.sent(v, codec)",
-		New:  "c.stats.sent(v, codec)\n\tc.stats.header(header)", Items: []int{38},
+		Old:  "c.stats.header(header)\n\t\tc.stats.sent(v, codec)",
+		New:  "c.stats.sent(v, codec)\n\t\tc.stats.header(header)", Items: []int{38},
 	},
 	{
 		Name: "Close leaves streams alone whose end was not received",

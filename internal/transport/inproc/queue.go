@@ -192,6 +192,9 @@ func (q *queue) recv(f *link.Frame, w wait.Waiter) error {
 			q.mu.Unlock()
 			return err
 		}
+		if cap(q.batch) > maxKept {
+			q.batch, q.next = nil, 0
+		}
 		q.filled, q.fillErr = false, nil
 		q.setWant(f)
 		q.receiver.Sleep(&q.mu, w)

@@ -160,15 +160,28 @@ func TestQueueKeepsOrderAsItGrows(t *testing.T) {
 }
 
 func TestQueueKeepsLittleMemoryAfterABurst(t *testing.T) {
-	c := &counter{T: t, p: newPipe(1<<20, 0)}
-	c.send(10_000)
-	c.receive(10_000)
-	for range 2 {
-		c.send(1)
-		c.receive(1)
-	}
-	if q := &c.p.up; cap(q.items)+cap(q.batch) > 2*maxKept {
-		t.Errorf("it keeps room for %d frames", cap(q.items)+cap(q.batch))
+	for name, parked := range map[string]bool{"a receiver that takes batches": false, "a receiver that waits for each message": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := &counter{T: t, p: newPipe(1<<20, 0)}
+				c.send(10_000)
+				c.receive(10_000)
+				for range 2 {
+					if parked {
+						go func() {
+							synctest.Wait()
+							c.send(1)
+						}()
+					} else {
+						c.send(1)
+					}
+					c.receive(1)
+				}
+				if q := &c.p.up; cap(q.items)+cap(q.batch) > 2*maxKept {
+					t.Errorf("it keeps room for %d frames", cap(q.items)+cap(q.batch))
+				}
+			})
+		})
 	}
 }
 

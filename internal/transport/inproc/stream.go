@@ -46,14 +46,22 @@ func (e *end) Send(f *link.Frame) error {
 		if reason != nil {
 			return reason
 		}
-	}
-	if err := e.out.send(f, e.waiter); err != nil {
-		return err
-	}
-	if f.End != nil {
+		sent := false
+		defer func() { // also when a codec panics
+			if !sent {
+				e.pipe.mu.Lock()
+				e.pipe.ended = false
+				e.pipe.mu.Unlock()
+			}
+		}()
+		if err := e.out.send(f, e.waiter); err != nil {
+			return err
+		}
+		sent = true
 		e.in.end(link.ErrEnded, link.ErrEnded)
+		return nil
 	}
-	return nil
+	return e.out.send(f, e.waiter)
 }
 
 // Recv implements [link.Stream].

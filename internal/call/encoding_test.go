@@ -1,0 +1,106 @@
+package call
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"testing/synctest"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/nearcall/nearcall/internal/codec"
+)
+
+// wayward is a codec whose Marshal leaves by way of leave.
+type wayward struct{ leave func() }
+
+func (wayward) Name() string { return "wayward" }
+
+func (w wayward) Marshal(any) ([]byte, error) {
+	w.leave()
+	return nil, nil
+}
+
+func (wayward) Unmarshal(b []byte, v any) error {
+	v.(*message).Value = append([]byte(nil), b...)
+	return nil
+}
+
+// overStreams has a client make unary calls as streams.
+func overStreams(c *ClientConfig) {
+	c.Sessions = always{streamed{c.Sessions.(always).session}}
+}
+
+// TestACodecThatLeavesWithAReplyEndsTheCall: what a user's code does while the
+// reply is encoded is as if the handler had done it.
+func TestACodecThatLeavesWithAReplyEndsTheCall(t *testing.T) {
+	for name, c := range map[string]struct {
+		leave  func()
+		server func(*ServerConfig)
+		client func(*ClientConfig)
+		panics bool
+	}{
+		"Goexit on a worker":     {runtime.Goexit, onWorkers, nil, false},
+		"Goexit over a stream":   {runtime.Goexit, onWorkers, overStreams, false},
+		"a panic, inline":        {func() { panic("marshal") }, func(*ServerConfig) {}, nil, true},
+		"a panic, seen by stats": {func() { panic("marshal") }, func(c *ServerConfig) { c.Stats = append(c.Stats, tagger{}) }, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var derived context.Context
+				b := start(t, handlers{unary: func(ctx context.Context, in *message) (*message, error) {
+					var cancel context.CancelFunc
+					derived, cancel = context.WithCancel(ctx)
+					t.Cleanup(cancel)
+					return in, nil
+				}}, func(s *ServerConfig) {
+					c.server(s)
+					s.Codec = codec.WrapV1(wayward{func() {
+						if derived != nil { // stats have the request's size computed
+							c.leave()
+						}
+					}})
+				}, c.client)
+				func() {
+					defer func() {
+						if r := recover(); (r != nil) != c.panics {
+							t.Errorf("the caller recovers %v", r)
+						}
+					}()
+					_, err := b.call(context.Background())
+					wantCode(t, err, codes.Internal)
+				}()
+				synctest.Wait()
+				if derived.Err() != context.Canceled {
+					t.Errorf("a context derived from the handler's has ended with %v", derived.Err())
+				}
+				b.server.GracefulStop() // nothing runs that it would wait for
+			})
+		})
+	}
+}
+
+// TestNoReplyOvertakesItsHeader: a header that another goroutine sends while
+// the handler returns is either refused, or there for the caller.
+func TestNoReplyOvertakesItsHeader(t *testing.T) {
+	for name, client := range map[string]func(*ClientConfig){"at once": nil, "over a stream": overStreams} {
+		t.Run(name, func(t *testing.T) {
+			sent := make(chan error, 1)
+			b := start(t, handlers{unary: func(ctx context.Context, in *message) (*message, error) {
+				go func() { sent <- grpc.SendHeader(ctx, metadata.Pairs("k", "v")) }()
+				runtime.Gosched()
+				return in, nil
+			}}, nil, client)
+			for range 3000 {
+				var header metadata.MD
+				_, err := b.call(t.Context(), grpc.Header(&header))
+				wantCode(t, err, codes.OK)
+				if err := <-sent; header == nil || err == nil && header["k"] == nil {
+					t.Fatalf("SendHeader returned %v, and the header is %v", err, header)
+				}
+			}
+		})
+	}
+}
