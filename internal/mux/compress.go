@@ -49,16 +49,25 @@ func decompress(data mem.BufferSlice, name string, limit int) (mem.BufferSlice, 
 	if c == nil {
 		return nil, &link.RecvError{Err: fmt.Errorf("no compressor is registered for %q", name)}
 	}
-	r, err := c.Decompress(data.Reader())
+	in := data.Reader()
+	defer func() { _ = in.Close() }() // it has references of its own to what was not read
+	r, err := c.Decompress(in)
 	if err != nil {
 		return nil, &link.RecvError{Err: err}
 	}
-	out, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))
+	if closer, ok := r.(io.Closer); ok { // it goes back to a pool
+		defer func() { _ = closer.Close() }()
+	}
+	// One byte more than is taken tells a message that is too large from one
+	// that is not. A limit that has no successor needs none.
+	out, err := mem.ReadAll(io.LimitReader(r, max(int64(limit)+1, int64(limit))), mem.DefaultBufferPool())
 	if err != nil {
+		out.Free()
 		return nil, &link.RecvError{Err: err}
 	}
-	if len(out) > limit {
-		return nil, &link.RecvError{Size: len(out), Limit: limit}
+	if n := out.Len(); n > limit {
+		out.Free()
+		return nil, &link.RecvError{Size: n, Limit: limit}
 	}
-	return mem.BufferSlice{mem.SliceBuffer(out)}, nil
+	return out, nil
 }

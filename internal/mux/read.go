@@ -64,18 +64,25 @@ func (s *Session) discard(reason error) {
 	s.fail(reason)
 	_ = s.conn.SetReadDeadline(time.Now().Add(s.opts.Farewell))
 	_, _ = io.Copy(io.Discard, s.conn)
-	_ = s.conn.Close()
+	// The connection is not closed here: the writer may not be done.
 }
 
 var errNotMet = errors.New("the peer has not said hello in time")
 
 // cause returns why the connection has ended, where err is what Read returned.
 func (s *Session) cause(err error) error {
+	s.mu.Lock()
+	broken := s.broken
+	s.mu.Unlock()
+	var timeout interface{ Timeout() bool }
+	late := errors.As(err, &timeout) && timeout.Timeout()
+	if late && broken != nil {
+		return broken
+	}
 	select {
 	case <-s.met:
 	default:
-		var timeout interface{ Timeout() bool }
-		if errors.As(err, &timeout) && timeout.Timeout() {
+		if late {
 			return errNotMet
 		}
 		if err == io.EOF {
@@ -140,6 +147,9 @@ func (s *Session) take(f wire.Frame) error {
 		if len(s.parts)+len(f.Body) > s.opts.Block {
 			return protocolError("a block is larger than the %d bytes that were said to be taken", s.opts.Block)
 		}
+		if s.parts == nil {
+			s.parts = []byte{} // an empty PART is one, too
+		}
 		s.parts, s.partsOf = append(s.parts, f.Body...), f.Stream
 		return nil
 	case f.Kind == wire.KindHello:
@@ -148,10 +158,25 @@ func (s *Session) take(f wire.Frame) error {
 	var after callbacks
 	s.mu.Lock()
 	err := s.takeControl(f, &after)
+	if err == nil {
+		err = s.checkOwed()
+	}
 	after.unpark(&s.writer)
 	s.mu.Unlock()
 	after.run()
 	return err
+}
+
+// maxOwed is how much PONGs, RESETs and CREDITs may come to that a peer asked
+// for and does not read, in bytes.
+const maxOwed = 4 << 20
+
+// checkOwed finds a peer that sends and does not read. mu is held.
+func (s *Session) checkOwed() error {
+	if len(s.control) > maxOwed {
+		return fmt.Errorf("the peer does not read the %d bytes that it is owed", len(s.control))
+	}
+	return nil
 }
 
 func (s *Session) takeHello(body []byte) error {
@@ -162,21 +187,23 @@ func (s *Session) takeHello(body []byte) error {
 	if link.IsClosed(s.met) {
 		return protocolError("the peer says hello twice")
 	}
-	_ = s.conn.SetReadDeadline(time.Time{})
 	var after callbacks
 	s.mu.Lock()
+	if s.broken == nil {
+		_ = s.conn.SetReadDeadline(time.Time{})
+	}
 	for st := range s.live {
-		st.credit += h.Stream - s.hello.Stream
+		st.credit += h.Stream - s.hello.Stream // no overflow: no CREDIT came before
 		after.unpark(&st.sender)
 		st.queue()
 	}
-	s.paid(h.Connection - s.hello.Connection)
+	err = s.paid(h.Connection - s.hello.Connection)
 	s.hello = h
 	after.unpark(&s.writer)
 	s.mu.Unlock()
 	after.run()
 	close(s.met)
-	return nil
+	return err
 }
 
 // takeControl takes a frame that carries no part of a call. mu is held.
@@ -188,12 +215,13 @@ func (s *Session) takeControl(f wire.Frame, after *callbacks) error {
 			return err
 		}
 		if f.Stream == 0 {
-			s.paid(n)
-			return nil
+			return s.paid(n)
 		}
 		st, err := s.find(f.Stream)
 		if st != nil {
-			st.credit = min(st.credit, wire.MaxUint-n) + n
+			if err := addCredit(&st.credit, n); err != nil {
+				return err
+			}
 			st.unpaid = max(st.unpaid-n, 0)
 			st.queue()
 			after.unpark(&st.sender)
@@ -286,6 +314,11 @@ func (s *Session) takeStream(f wire.Frame) error {
 	s.parts = nil
 	rc, err := s.dec.Stream(f, before, fromCaller)
 	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if _, unknown := s.find(f.Stream); unknown != nil && !fromCaller {
+			return unknown // it opens a call with a number of this side's, and was read as an answer
+		}
 		return err
 	}
 	cost := len(rc.Data)
@@ -295,6 +328,9 @@ func (s *Session) takeStream(f wire.Frame) error {
 	var after callbacks
 	s.mu.Lock()
 	st, opened, err := s.takeStep(f.Stream, &rc, cost, &after)
+	if err == nil {
+		err = s.checkOwed()
+	}
 	after.unpark(&s.writer)
 	s.mu.Unlock()
 	after.run()

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -56,6 +57,22 @@ func sizeOf(md metadata.MD) (n int) {
 		for _, v := range values {
 			n += len(k) + len(v) + lengths
 		}
+	}
+	return n
+}
+
+// sizeOfHead bounds what the head of a call takes, in bytes.
+func sizeOfHead(o *link.Open) int {
+	const lengths = 64 // of the strings, and the numbers
+	return sizeOf(o.Metadata) + len(o.Method) + len(o.Authority) + len(o.UserAgent) + len(o.ContentSubtype) + len(o.Encoding) + lengths
+}
+
+// sizeOfEnd bounds what the end of a call takes, in bytes.
+func sizeOfEnd(end *link.End) int {
+	const lengths = 32 // of the strings, and the code
+	n := sizeOf(end.Trailer) + len(end.Status.Message()) + lengths
+	if p := end.Status.Proto(); len(p.GetDetails()) > 0 {
+		n += proto.Size(p) // the details are those of the status in full
 	}
 	return n
 }

@@ -30,8 +30,34 @@ type item struct {
 	message    bool
 	compressed bool
 	data       mem.BufferSlice
-	size       int // of all of the message
-	missing    int // bytes that have not arrived yet: of the last item alone
+	small      []byte // the last pieces of data, which are small
+	size       int    // of all of the message
+	missing    int    // bytes that have not arrived yet: of the last item alone
+}
+
+// smallPiece is the length of pieces that are worth a buffer, in bytes.
+const smallPiece = 1 << 10
+
+// add adds a piece. Small ones share memory, so that a message takes about as
+// much as it is long, in however many pieces it comes.
+func (it *item) add(piece []byte) {
+	it.missing -= len(piece)
+	if len(piece) < smallPiece && (it.missing > 0 || it.small != nil) {
+		it.small = append(it.small, piece...)
+	} else {
+		it.flush()
+		it.data = append(it.data, mem.Copy(piece, mem.DefaultBufferPool()))
+	}
+	if it.missing == 0 {
+		it.flush()
+	}
+}
+
+func (it *item) flush() {
+	if it.small != nil {
+		it.data = append(it.data, mem.SliceBuffer(it.small))
+		it.small = nil
+	}
 }
 
 // end lets nothing more arrive.
@@ -42,14 +68,20 @@ func (in *inbox) end(why error) {
 	in.dropPartial()
 }
 
-// drop has nothing of an unfinished message kept.
-func (in *inbox) drop() { in.dropPartial() }
-
+// dropPartial has nothing of an unfinished message kept.
 func (in *inbox) dropPartial() {
 	if it := in.last(); it != nil && it.missing > 0 {
 		it.data.Free()
+		*it = item{}
 		in.items = in.items[:len(in.items)-1]
 	}
+}
+
+// within reports whether more of a message has to come. It is then the last
+// item, unless it was refused: nothing but its pieces may follow.
+func (in *inbox) within() bool {
+	it := in.last()
+	return in.skip > 0 || it != nil && it.missing > 0
 }
 
 func (in *inbox) last() *item {
@@ -67,6 +99,9 @@ func (st *stream) take(rc *wire.Received, cost int, after *callbacks) error {
 		if in.header {
 			return protocolError("the header of a call comes twice")
 		}
+		if in.within() {
+			return protocolError("the header of a call comes within a message")
+		}
 		in.header = true
 		in.items = append(in.items, item{header: rc.Header})
 	}
@@ -79,11 +114,14 @@ func (st *stream) take(rc *wire.Received, cost int, after *callbacks) error {
 		if in.closed {
 			return protocolError("the end of sending comes twice")
 		}
+		if in.within() {
+			return protocolError("the end of sending comes within a message")
+		}
 		in.closed = true
 		in.items = append(in.items, item{halfClose: true})
 	}
 	if rc.End != nil {
-		if it := in.last(); in.skip > 0 || it != nil && it.missing > 0 {
+		if in.within() {
 			return protocolError("a call ends within a message")
 		}
 		in.items = append(in.items, item{end: rc.End})
@@ -104,10 +142,8 @@ func (st *stream) takeMessage(rc *wire.Received, cost int) error {
 		return protocolError("the peer sends more of a call than it has credit for")
 	}
 	in.credit -= cost
-	last := in.last()
-	within := in.skip > 0 || last != nil && last.missing > 0
 	switch {
-	case rc.Begins == within:
+	case rc.Begins == in.within():
 		return protocolError("the pieces of a message are out of order")
 	case in.skip > 0:
 		in.skip -= len(rc.Data)
@@ -118,14 +154,13 @@ func (st *stream) takeMessage(rc *wire.Received, cost int) error {
 		return nil
 	case rc.Begins:
 		in.items = append(in.items, item{message: true, compressed: rc.Compressed, size: rc.Size, missing: rc.Size})
-		last = in.last()
 	}
-	last.missing -= len(rc.Data)
-	if last.missing < 0 || (last.missing == 0) == rc.More {
+	last := in.last()
+	if n := len(rc.Data); n > last.missing || (n == last.missing) == rc.More {
 		return protocolError("the pieces of a message are not of its size")
 	}
 	if len(rc.Data) > 0 {
-		last.data = append(last.data, mem.Copy(rc.Data, mem.DefaultBufferPool()))
+		last.add(rc.Data)
 	}
 	return nil
 }
@@ -182,7 +217,7 @@ func (st *stream) Recv(f *link.Frame) error {
 		case f.Dst == nil:
 			s.mu.Unlock()
 			return nil // it stays for a receiver that wants it
-		case it.size > f.Limit && !it.compressed:
+		case it.size > f.Limit: // as gRPC has it, of compressed messages too
 			err := &link.RecvError{Size: it.size, Limit: f.Limit}
 			st.refuse()
 			p := s.writer.Wake()
@@ -191,9 +226,6 @@ func (st *stream) Recv(f *link.Frame) error {
 			return err
 		case it.missing == 0:
 			return st.receive(f)
-		case f.Header != nil:
-			s.mu.Unlock()
-			return nil
 		}
 		if short := it.missing - in.credit; short > 0 {
 			in.advance += short

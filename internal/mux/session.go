@@ -170,7 +170,7 @@ func (s *Session) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
 	if s.refusal != nil {
 		return nil, unprocessed{s.refusal}
 	}
-	if n := sizeOf(o.Metadata) + len(o.Method) + 64; n > s.hello.Block {
+	if n := sizeOfHead(o); n > s.hello.Block {
 		return nil, tooLong("request header", n, s.hello.Block)
 	}
 	st := &stream{session: s, caller: true, encoding: o.Encoding, credit: s.hello.Stream, in: inbox{credit: s.opts.Window}}
@@ -236,9 +236,12 @@ func (s *Session) fail(reason error) {
 }
 
 // end ends the session and all its calls for reason. lost says that nothing
-// more can be written.
+// more can be written. What calls have left to say is said in the end that the
+// owner chose alone: a peer that breaks rules is listened to no more, so that
+// no credit comes for it.
 func (s *Session) end(reason error, code wire.ByeCode, lost bool) {
 	s.mu.Lock()
+	lost = lost || s.broken != nil
 	if lost {
 		s.lost = true
 		_ = s.conn.Close()
@@ -255,10 +258,10 @@ func (s *Session) end(reason error, code wire.ByeCode, lost bool) {
 	var after callbacks
 	for st := range s.live {
 		why := reason
-		if lost && st.caller && st.id == 0 {
-			why = unprocessed{reason}
+		if code != wire.ByeClosed && st.caller && st.id == 0 {
+			why = unprocessed{reason} // nothing of it was written, or ever will be
 		}
-		if lost {
+		if code != wire.ByeClosed {
 			st.unwanted(why, &after)
 		} else {
 			st.abort(why, false, &after)

@@ -22,10 +22,14 @@ type stream struct {
 	// Guarded by session.mu: the way out.
 	sendErr error // nothing more can be sent, because
 	out     []wire.Step
-	queued  bool // the stream is in session.ready
-	unpaid  int  // of the messages that were sent, for which no credit came back
-	credit  int  // what may be written; less than 0 after HELLO never
+	unpaid  int // of the messages that were sent, for which no credit came back
+	credit  int // what may be written
 	sender  wait.Spot
+
+	// The turns that the stream waits for, nil for none, and its neighbours
+	// there. What waits has something in out.
+	turns      *turns
+	prev, next *stream
 
 	in inbox
 }
@@ -43,11 +47,12 @@ func (st *stream) put(step wire.Step) {
 	st.queue()
 }
 
-// queue puts the stream among those that have something to write.
+// queue puts the stream among those that have something to write, unless it
+// waits already: for its turn, or for credit of the connection, without which a
+// turn would be of no use.
 func (st *stream) queue() {
-	if !st.queued && len(st.out) > 0 {
-		st.queued = true
-		st.session.ready = append(st.session.ready, st)
+	if st.turns == nil && len(st.out) > 0 {
+		st.session.ready.push(st)
 	}
 }
 
@@ -68,7 +73,7 @@ func (st *stream) Send(f *link.Frame) error {
 		return tooLong("header", n, s.hello.Block)
 	}
 	if f.End != nil {
-		if n := sizeOf(f.End.Trailer) + len(f.End.Status.Message()); n > s.hello.Block {
+		if n := sizeOfEnd(f.End); n > s.hello.Block {
 			step.End = &link.End{Status: tooLongStatus(n, s.hello.Block)}
 		}
 	}
@@ -148,7 +153,7 @@ func (st *stream) abort(reason error, tell bool, after *callbacks) {
 		st.session.control = wire.AppendReset(st.session.control, st.id, code, text)
 	}
 	st.forget()
-	st.in.drop()
+	st.in.dropPartial()
 	f := st.onAbort
 	switch {
 	case f == nil:
@@ -177,7 +182,10 @@ func (st *stream) unwanted(reason error, after *callbacks) {
 // drop throws away what was not written yet. The session's mu is held.
 func (st *stream) drop() {
 	clear(st.out)
-	st.out = nil // what is among the ready ones finds nothing
+	st.out = nil
+	if st.turns != nil {
+		st.turns.remove(st)
+	}
 }
 
 // unblock ends what a callee waits for, after it was told of the abort.

@@ -12,14 +12,44 @@ const maxBatch = 128 << 10
 
 // writing is what there is to write. It is guarded by the session's mu.
 type writing struct {
-	control []byte    // frames of the session, and those that need no turn
-	ready   []*stream // those with something in out, each once, in the order of their turns
-	starved []*stream // those that were ready, and wait for the connection's credit
-	connOut int       // the connection's credit
-	bye     []byte    // the last frame, once the session has ended
-	lost    bool      // write nothing more
+	control []byte // frames of the session, and those that need no turn
+	ready   turns  // of those with something to write
+	starved turns  // of those that were ready, and wait for the connection's credit
+	connOut int    // the connection's credit
+	bye     []byte // the last frame, once the session has ended
+	broken  error  // why nothing more can be written, though the session has not ended
+	lost    bool   // write nothing more
 	writer  wait.Spot
 	enc     wire.Encoder
+}
+
+// A turns is a queue of streams. A stream is in one at most, once, and leaves
+// it at once when it has nothing more to write, so that calls that are made and
+// given up while the writer is stuck leave nothing behind.
+type turns struct{ first, last *stream }
+
+func (q *turns) push(st *stream) {
+	st.turns, st.prev = q, q.last
+	if q.last == nil {
+		q.first = st
+	} else {
+		q.last.next = st
+	}
+	q.last = st
+}
+
+func (q *turns) remove(st *stream) {
+	if st.prev == nil {
+		q.first = st.next
+	} else {
+		st.prev.next = st.next
+	}
+	if st.next == nil {
+		q.last = st.prev
+	} else {
+		st.next.prev = st.prev
+	}
+	st.turns, st.prev, st.next = nil, nil, nil
 }
 
 // writeAll writes what there is to write until the session ends.
@@ -32,7 +62,7 @@ func (s *Session) writeAll() {
 			return
 		}
 		if _, err := s.conn.Write(b); err != nil {
-			s.fail(err) // the reader may still find out more, but not for those who wait
+			s.cut(err)
 			return
 		}
 		if last {
@@ -43,6 +73,25 @@ func (s *Session) writeAll() {
 			b = nil
 		}
 	}
+}
+
+// lastWords is how long a peer that cannot be written to may take to be read to
+// the end.
+const lastWords = time.Second
+
+// cut takes in that nothing more can be written. The reader ends the session,
+// with what the peer's BYE says where there is one: a peer that has gone breaks
+// the way to it at the same time as it says why.
+func (s *Session) cut(err error) {
+	s.mu.Lock()
+	if s.ended == nil {
+		s.broken = err
+		_ = s.conn.SetReadDeadline(time.Now().Add(lastWords))
+		s.mu.Unlock()
+		return
+	}
+	s.mu.Unlock()
+	s.fail(err)
 }
 
 // closeWrite lets the peer read to the end what was written, where a connection
@@ -68,10 +117,10 @@ func (s *Session) collect(b []byte) (_ []byte, last bool) {
 		if cap(s.control) > maxBatch {
 			s.control = nil
 		}
-		for len(b) < maxBatch && len(s.ready) > 0 {
+		for len(b) < maxBatch && s.ready.first != nil {
 			b = s.turn(b)
 		}
-		if s.bye != nil && len(s.ready) == 0 && len(s.live) == 0 {
+		if s.bye != nil && s.ready.first == nil && len(s.live) == 0 {
 			return append(b, s.bye...), true
 		}
 		if len(b) > 0 {
@@ -83,13 +132,8 @@ func (s *Session) collect(b []byte) (_ []byte, last bool) {
 
 // turn appends one frame of the first stream that is ready. mu is held.
 func (s *Session) turn(b []byte) []byte {
-	st := s.ready[0]
-	s.ready[0] = nil
-	s.ready = s.ready[1:]
-	st.queued = false
-	if len(st.out) == 0 {
-		return b // it was aborted
-	}
+	st := s.ready.first
+	s.ready.remove(st)
 	step := &st.out[0]
 	if step.Open != nil && st.id == 0 {
 		s.number(st)
@@ -115,7 +159,7 @@ func (s *Session) turn(b []byte) []byte {
 	case len(b) > n:
 		st.queue()
 	case s.connOut <= wire.MessageCost:
-		s.starved = append(s.starved, st)
+		s.starved.push(st)
 	}
 	return b
 }
@@ -134,12 +178,23 @@ func (s *Session) number(st *stream) {
 	s.streams[st.id] = st
 }
 
-// paid takes in a CREDIT of the connection. mu is held.
-func (s *Session) paid(n int) {
-	s.connOut = min(s.connOut, wire.MaxUint-n) + n
-	for i, st := range s.starved {
-		st.queue()
-		s.starved[i] = nil
+// paid takes in credit of the connection. mu is held.
+func (s *Session) paid(n int) error {
+	if err := addCredit(&s.connOut, n); err != nil {
+		return err
 	}
-	s.starved = s.starved[:0]
+	for s.starved.first != nil {
+		st := s.starved.first
+		s.starved.remove(st)
+		s.ready.push(st)
+	}
+	return nil
+}
+
+func addCredit(to *int, n int) error {
+	if n > wire.MaxCredit-*to {
+		return protocolError("more credit than %d", wire.MaxCredit)
+	}
+	*to += n
+	return nil
 }

@@ -126,7 +126,7 @@ func (d *Decoder) end(r *reader, remember bool) *link.End {
 		message, details := r.string(), r.bytes()
 		switch {
 		case r.err != nil:
-		case code > math.MaxInt32:
+		case code > math.MaxUint32: // codes.Code is unsigned, and users make up their own
 			r.fail("a status of code %d", code)
 		case !utf8.ValidString(message):
 			r.fail("a status whose message is not UTF-8")
@@ -136,7 +136,7 @@ func (d *Decoder) end(r *reader, remember bool) *link.End {
 		if r.err == nil && len(details) > 0 {
 			p := end.Status.Proto()
 			proto.Reset(p)
-			if err := proto.Unmarshal(details, p); err != nil || uint64(p.GetCode()) != code {
+			if err := proto.Unmarshal(details, p); err != nil || uint64(uint32(p.GetCode())) != code {
 				r.fail("a status whose details are malformed")
 			} else {
 				end.Status = status.FromProto(p)

@@ -20,7 +20,7 @@ func one(t *testing.T, b []byte) Frame {
 }
 
 func TestControlFramesArrive(t *testing.T) {
-	h := Hello{Version: 1, Features: 5, Stream: MinWindow, Connection: 1 << 40, Calls: 100, Block: 16 << 20}
+	h := Hello{Version: 1, Features: 5, Stream: MinWindow, Connection: 1 << 30, Calls: 100, Block: 16 << 20}
 	f := one(t, AppendHello(nil, &h))
 	if got, err := ParseHello(append(f.Body, "of a later version"...)); f.Kind != KindHello || got != h || err != nil {
 		t.Errorf("HELLO: %+v, %v", got, err)

@@ -26,6 +26,10 @@ const (
 	MinBlock  = 1 << 14   // the least that a receiver takes
 	MaxUint   = 1<<62 - 1
 
+	// MaxCredit is what credit adds up to at most, in bytes: 2^62, or what an
+	// int holds where that is less.
+	MaxCredit = int(min(MaxUint+1, uint64(^uint(0)>>1)))
+
 	maxNames    = 1024
 	maxName     = 256
 	maxProfiles = 256

@@ -35,6 +35,10 @@ func (r *reader) uint() uint64 {
 			if v > MaxUint {
 				break
 			}
+			if b == 0 && i > 0 {
+				r.fail("a number is not in its shortest form")
+				return 0
+			}
 			r.rest = r.rest[i+1:]
 			return v
 		}

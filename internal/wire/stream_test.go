@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -311,9 +312,10 @@ func TestAMalformedStreamFrameIsAProtocolError(t *testing.T) {
 		"reserved key":                 {f: stream(FlagHead, 1, 1, 2, ':', 'a', 0), callee: true},
 		"value with a control":         {f: stream(FlagHead, 1, 1, 1, 'k', 1, 1), callee: true},
 		"number that is too large":     {f: stream(FlagHead, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f), callee: true},
+		"number in two bytes for one":  {f: stream(FlagHead, 0x80, 0), callee: true},
 		"number that does not end":     {f: stream(FlagHead, bytes.Repeat([]byte{0x80}, 20)...), callee: true},
 		"status without a message":     {f: stream(FlagEnd, 5), callee: true},
-		"status of a large code":       {f: stream(FlagEnd, 0xff, 0xff, 0xff, 0xff, 0x0f, 0, 0, 0), callee: true},
+		"status of a large code":       {f: stream(FlagEnd, 0x80, 0x80, 0x80, 0x80, 0x10, 0, 0, 0), callee: true},
 		"status whose message is odd":  {f: stream(FlagEnd, 5, 1, 0xff, 0, 0), callee: true},
 		"status whose details are odd": {f: stream(FlagEnd, 5, 0, 1, 0xff, 0), callee: true},
 	} {
@@ -328,6 +330,25 @@ func TestAMalformedStreamFrameIsAProtocolError(t *testing.T) {
 	other := append(append([]byte{6, 0, byte(len(p))}, p...), 0)
 	if _, err := new(Decoder).Stream(stream(FlagEnd, other...), nil, false); !errors.Is(err, ErrProtocol) {
 		t.Errorf("details of another code: %v", err)
+	}
+}
+
+// TestStatusesOfAnyCodeArrive: users make up codes, and one that the peer took
+// for a protocol error would end all calls of the connection.
+func TestStatusesOfAnyCodeArrive(t *testing.T) {
+	for _, code := range []codes.Code{codes.Canceled, 17, math.MaxInt32, math.MaxInt32 + 1, math.MaxUint32} {
+		plain := status.New(code, "why")
+		detailed, err := plain.WithDetails(durationpb.New(time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, st := range []*status.Status{plain, detailed} {
+			b, _ := new(Encoder).Append(nil, &Step{Stream: 1, End: &link.End{Status: st}}, 0)
+			rc, err := new(Decoder).Stream(one(t, b), nil, false)
+			if err != nil || rc.End.Status.Code() != code || len(rc.End.Status.Details()) != len(st.Details()) {
+				t.Errorf("code %d becomes %+v, %v", code, rc.End, err)
+			}
+		}
 	}
 }
 

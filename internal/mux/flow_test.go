@@ -1,0 +1,581 @@
+package mux
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	_ "google.golang.org/grpc/encoding/gzip" // registers it
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// call opens a call from cs, and returns both sides of it.
+func call(t *testing.T, cs *Session, accepted accepter, encoding string) (caller, callee *stream) {
+	t.Helper()
+	st, err := cs.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{Encoding: encoding}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.(*stream), (<-accepted).(*stream)
+}
+
+func send(t *testing.T, st link.Stream, b []byte) {
+	t.Helper()
+	if err := st.Send(&link.Frame{Msg: link.Encoded(mem.BufferSlice{mem.SliceBuffer(b)}), HasMsg: true}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// receive returns the next message, or the error in place of one.
+func receive(st link.Stream, limit int) (b []byte, err error) {
+	f := &link.Frame{Sink: link.Sink{Dst: &b, Codec: rawCodec, Limit: limit}}
+	for err == nil && !f.Got {
+		if err = st.Recv(f); err == nil && f.End != nil && !f.Got {
+			return nil, io.EOF
+		}
+	}
+	return b, err
+}
+
+func wants(t *testing.T, st link.Stream, want []byte) {
+	t.Helper()
+	if b, err := receive(st, math.MaxInt); err != nil || !bytes.Equal(b, want) {
+		t.Fatalf("received %d bytes and %v, want %d bytes", len(b), err, len(want))
+	}
+}
+
+// noise returns so many bytes that do not compress.
+func noise(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(b)
+	return b
+}
+
+// even checks that nothing is on its way, and that both sides of the
+// connection, and of the calls, agree about credit: what the one may send the
+// other expects, and what is missing of the window will be given back.
+func even(t *testing.T, a, b *Session, calls ...[2]*stream) {
+	t.Helper()
+	synctest.Wait()
+	for _, s := range [][2]*Session{{a, b}, {b, a}} {
+		if out, in := s[0].connOut, s[1].connIn; out != in || in+s[1].taken != s[1].opts.ConnWindow {
+			t.Errorf("the connection's credit is %d, %d is expected, %d is owed", out, in, s[1].taken)
+		}
+	}
+	for _, c := range calls {
+		for _, st := range [][2]*stream{{c[0], c[1]}, {c[1], c[0]}} {
+			from, in := st[0], &st[1].in
+			if from.credit != in.credit || in.credit+in.taken != st[1].session.opts.Window || in.advance != 0 || in.skip != 0 || from.unpaid != in.taken {
+				t.Errorf("a call's credit is %d, %d is expected, %d is owed, %d unpaid, advance %d, skip %d",
+					from.credit, in.credit, in.taken, from.unpaid, in.advance, in.skip)
+			}
+		}
+	}
+}
+
+func TestAMessageLargerThanBothWindows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		accepted := make(accepter, 1)
+		cs, ss := pair(t, Options{ConnWindow: wire.MinWindow}, Options{ConnWindow: wire.MinWindow}, accepted)
+		caller, callee := call(t, cs, accepted, "")
+		want := noise(5 << 20)
+		for _, st := range [][2]*stream{{caller, callee}, {callee, caller}} {
+			send(t, st[0], want)
+			synctest.Wait() // the receiver comes when the window is full
+			wants(t, st[1], want)
+			done := make(chan struct{})
+			go func() { // and before
+				defer close(done)
+				wants(t, st[1], want)
+			}()
+			synctest.Wait()
+			send(t, st[0], want)
+			<-done
+		}
+		even(t, cs, ss, [2]*stream{caller, callee})
+	})
+}
+
+func TestACallThatNobodyReadsStopsItselfAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		accepted := make(accepter, 1)
+		cs, ss := pair(t, Options{}, Options{ConnWindow: wire.MinWindow}, accepted)
+		var stuck sync.WaitGroup
+		var all [][2]*stream
+		for range 5 {
+			caller, callee := call(t, cs, accepted, "")
+			all = append(all, [2]*stream{caller, callee})
+			stuck.Go(func() {
+				f := &link.Frame{Msg: encoded(10_000), HasMsg: true}
+				for range 20 {
+					if err := caller.Send(f); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		synctest.Wait()
+		caller, callee := call(t, cs, accepted, "")
+		for range 100 {
+			send(t, caller, noise(20_000))
+			wants(t, callee, noise(20_000))
+		}
+		for _, c := range all {
+			for range 20 {
+				wants(t, c[1], make([]byte, 10_000))
+			}
+		}
+		stuck.Wait()
+		even(t, cs, ss, append(all, [2]*stream{caller, callee})...)
+	})
+}
+
+func TestARefusedMessageIsSkipped(t *testing.T) {
+	for name, before := range map[string]func(t *testing.T, callee *stream){
+		"at once": func(*testing.T, *stream) {},
+		"after credit was given for it": func(t *testing.T, callee *stream) {
+			// A receiver that took the message whole would have. It is not
+			// there any more when the rest has come.
+			s := callee.session
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			short := callee.in.last().missing - callee.in.credit
+			callee.in.advance += short
+			callee.give(short)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				accepted := make(accepter, 1)
+				cs, ss := pair(t, Options{}, Options{}, accepted)
+				caller, callee := call(t, cs, accepted, "")
+				for range 3 {
+					for _, size := range []int{101, 3000, 70_000, 1 << 20} {
+						sent := make(chan struct{})
+						go func() {
+							defer close(sent)
+							send(t, caller, make([]byte, size))
+							send(t, caller, []byte("next"))
+						}()
+						synctest.Wait()
+						if size > wire.MinWindow {
+							before(t, callee)
+						}
+						var refused *link.RecvError
+						if _, err := receive(callee, 100); !errors.As(err, &refused) || refused.Size != size || refused.Limit != 100 {
+							t.Fatalf("Recv returns %v", err)
+						}
+						wants(t, callee, []byte("next"))
+						<-sent
+					}
+				}
+				even(t, cs, ss, [2]*stream{caller, callee})
+			})
+		})
+	}
+}
+
+// TestCreditIsConserved has calls do anything, in both directions at once.
+func TestCreditIsConserved(t *testing.T) {
+	some := noise(200_000)
+	for seed := range uint64(3) {
+		synctest.Test(t, func(t *testing.T) {
+			accepted := make(accepter, 1)
+			options := Options{Window: wire.MinWindow + int(seed)*7777, ConnWindow: 100_000 + int(seed)*5555}
+			cs, ss := pair(t, options, Options{}, accepted)
+			var all sync.WaitGroup
+			var stay [][2]*stream
+			for i := range 8 {
+				caller, callee := call(t, cs, accepted, map[bool]string{true: "gzip"}[i == 1])
+				if i < 6 {
+					stay = append(stay, [2]*stream{caller, callee})
+				}
+				for j, st := range [][2]*stream{{caller, callee}, {callee, caller}} {
+					all.Go(func() {
+						r := rand.New(rand.NewPCG(seed, uint64(2*i+j)))
+						for range 20 {
+							f := &link.Frame{Msg: link.Encoded(mem.BufferSlice{mem.SliceBuffer(some[:r.IntN([]int{1, 100, 5000, len(some)}[r.IntN(4)])])}), HasMsg: true}
+							if err := st[0].Send(f); err != nil {
+								return // the last two are given up
+							}
+						}
+					})
+					all.Go(func() {
+						r := rand.New(rand.NewPCG(seed, uint64(1000+2*i+j)))
+						for n := range 20 {
+							if i >= 6 && n == 10 {
+								st[1].Abort(context.Canceled)
+							}
+							limit := math.MaxInt
+							if r.IntN(3) == 0 {
+								limit = 3000
+							}
+							var refused *link.RecvError
+							if _, err := receive(st[1], limit); err != nil && !errors.As(err, &refused) {
+								if i < 6 {
+									t.Error(err)
+								}
+								return
+							}
+						}
+					})
+				}
+			}
+			all.Wait()
+			even(t, cs, ss, stay...)
+		})
+	}
+}
+
+func TestCloseFlushesWhatWasSentBeforeAnEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		accepted := make(accepter, 1)
+		cs, ss := pair(t, Options{}, Options{}, accepted)
+		open, _ := call(t, cs, accepted, "")
+		want := noise(1 << 20) // credit has to come for it after Close
+		var replies sync.WaitGroup
+		for range 5 {
+			caller, callee := call(t, cs, accepted, "")
+			err := callee.Send(&link.Frame{Header: metadata.MD{}, Msg: link.Encoded(mem.BufferSlice{mem.SliceBuffer(want)}), HasMsg: true, End: &link.End{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			replies.Go(func() {
+				wants(t, caller, want)
+				if _, err := receive(caller, 0); err != io.EOF {
+					t.Errorf("in place of the end comes %v", err)
+				}
+			})
+		}
+		began := time.Now()
+		_ = ss.Close(errors.New("stopping"))
+		replies.Wait()
+		<-ss.Gone()
+		if time.Since(began) > 0 {
+			t.Error("the session waits for nothing")
+		}
+		says(t, open.Recv(&link.Frame{}), "client: stopping") // it was told by BYE
+		empty(t, ss)
+	})
+}
+
+// TestCloseDoesNotWaitForever: nobody takes the reply.
+func TestCloseDoesNotWaitForever(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		accepted := make(accepter, 1)
+		cs, ss := pair(t, Options{}, Options{Farewell: time.Minute}, accepted)
+		_, callee := call(t, cs, accepted, "")
+		if err := callee.Send(&link.Frame{Msg: encoded(1 << 20), HasMsg: true, End: &link.End{}}); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		_ = ss.Close(errors.New("stopping"))
+		<-ss.Gone()
+		if took := time.Since(began); took != time.Minute {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+func TestCompressedMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		accepted := make(accepter, 1)
+		cs, ss := pair(t, Options{}, Options{}, accepted)
+		caller, callee := call(t, cs, accepted, "gzip")
+		for _, st := range [][2]*stream{{caller, callee}, {callee, caller}} {
+			for _, want := range [][]byte{nil, []byte("x"), make([]byte, 3_000_000), noise(300_000)} {
+				sent := make(chan struct{})
+				go func() {
+					defer close(sent)
+					send(t, st[0], want)
+				}()
+				wants(t, st[1], want)
+				<-sent
+			}
+			// What fits exactly is taken, with limits from 0 on.
+			for _, n := range []int{0, 100_000} {
+				send(t, st[0], make([]byte, n))
+				if b, err := receive(st[1], n); err != nil || len(b) != n {
+					t.Errorf("%d bytes, %v", len(b), err)
+				}
+			}
+			// Too large before or after, it is refused, and the next arrives.
+			for _, b := range [][]byte{make([]byte, 100_001), noise(100_001)} {
+				send(t, st[0], b)
+				var refused *link.RecvError
+				if _, err := receive(st[1], 100_000); !errors.As(err, &refused) || refused.Err != nil || refused.Size <= 100_000 || refused.Limit != 100_000 {
+					t.Errorf("Recv returns %v", err)
+				}
+			}
+			send(t, st[0], []byte("next"))
+			wants(t, st[1], []byte("next"))
+		}
+		even(t, cs, ss, [2]*stream{caller, callee})
+	})
+}
+
+func TestCompressedMessagesThatAreNone(t *testing.T) {
+	for name, c := range map[string]struct{ encoding, body, want string }{
+		"no encoding":      {"", "x", `registered for ""`},
+		"unknown encoding": {"nosuch", "x", `registered for "nosuch"`},
+		"nothing":          {"gzip", "", "EOF"},
+		"garbage":          {"gzip", "what is not compressed", "header"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &witness{}
+				_, peer := met(t, Options{}, w)
+				var enc wire.Encoder
+				b, _ := enc.Append(nil, &wire.Step{Stream: 1, Open: &link.Open{Profile: &link.Profile{Encoding: c.encoding}}}, 0)
+				peer.write(b, literal(compressed, 1, []byte(c.body)...), literal(message, 1, []byte("next")...))
+				var refused *link.RecvError
+				_, err := receive(w.first(t), 1000)
+				if !errors.As(err, &refused) {
+					t.Errorf("%v is no RecvError", err)
+				}
+				says(t, err, c.want)
+				wants(t, w.first(t), []byte("next"))
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		accepted := make(accepter, 1)
+		cs, _ := pair(t, Options{}, Options{}, accepted)
+		caller, callee := call(t, cs, accepted, "nosuch")
+		var refused *link.SendError
+		if err := caller.Send(&link.Frame{Msg: encoded(1), HasMsg: true}); !errors.As(err, &refused) {
+			t.Errorf("Send returns %v, want a SendError", err)
+		}
+		send(t, caller, nil) // an empty message needs no compressor
+		wants(t, callee, nil)
+	})
+}
+
+// bomb returns what becomes n bytes.
+func bomb(t *testing.T, n int) []byte {
+	var b bytes.Buffer
+	w, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	if err != nil {
+		t.Fatal(err)
+	}
+	zeros := make([]byte, 1<<20)
+	for ; n > 0; n -= len(zeros) {
+		_, _ = w.Write(zeros)
+	}
+	_ = w.Close()
+	return b.Bytes()
+}
+
+// allocated returns how many bytes f allocates.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+func TestABombAllocatesNoMoreThanTheLimit(t *testing.T) {
+	const limit, little = 1 << 20, 200 << 10
+	b := bomb(t, 30<<20)
+	got := allocated(func() {
+		var refused *link.RecvError
+		_, err := decompress(mem.BufferSlice{mem.SliceBuffer(b)}, "gzip", limit)
+		if !errors.As(err, &refused) || refused.Size <= limit || refused.Limit != limit {
+			t.Errorf("%v", err)
+		}
+	})
+	if got > limit+little {
+		t.Errorf("it allocates %d bytes", got)
+	}
+}
+
+// TestAMessageInPiecesOfAByte takes about as much memory as one in large ones.
+func TestAMessageInPiecesOfAByte(t *testing.T) {
+	const size = 1 << 20
+	it := &item{size: size, missing: size}
+	one := []byte{'x'}
+	got := allocated(func() {
+		for range size {
+			it.add(one)
+		}
+	})
+	if it.data.Len() != size || it.small != nil || got > 8*size {
+		t.Errorf("%d bytes took %d", it.data.Len(), got)
+	}
+	it.data.Free()
+	// Large and small ones keep their order.
+	want, at := noise(100_000), 0
+	it = &item{size: len(want), missing: len(want)}
+	for r := rand.New(rand.NewPCG(1, 1)); at < len(want); {
+		n := min(1+r.IntN(2*smallPiece), len(want)-at)
+		it.add(want[at : at+n])
+		at += n
+	}
+	if !bytes.Equal(it.data.Materialize(), want) {
+		t.Error("the pieces are out of order")
+	}
+	it.data.Free()
+}
+
+// A ledger is a pool that counts its buffers.
+type ledger struct {
+	mem.BufferPool
+	out int
+}
+
+func (l *ledger) Put(b *[]byte) { l.out--; l.BufferPool.Put(b) }
+func (l *ledger) Get(n int) *[]byte {
+	l.out++
+	return l.BufferPool.Get(n)
+}
+
+// TestDecompressFreesWhatItWasGiven, whatever comes of it.
+func TestDecompressFreesWhatItWasGiven(t *testing.T) {
+	good := bomb(t, 10<<20)
+	for name, c := range map[string]struct {
+		data     []byte
+		encoding string
+		limit    int
+	}{
+		"taken":          {good, "gzip", math.MaxInt},
+		"too large":      {good, "gzip", 1000},
+		"cut short":      {good[:len(good)-20], "gzip", math.MaxInt},
+		"not compressed": {make([]byte, 5000), "gzip", 1000},
+		"unknown":        {good, "nosuch", 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pool := &ledger{BufferPool: mem.DefaultBufferPool()}
+			var data mem.BufferSlice
+			for b := c.data; len(b) > 0; b = b[min(2000, len(b)):] {
+				data = append(data, mem.Copy(b[:min(2000, len(b))], pool))
+			}
+			if pool.out == 0 {
+				t.Fatal("the pool is not used")
+			}
+			out, err := decompress(data, c.encoding, c.limit)
+			if (err == nil) != (name == "taken") {
+				t.Error(err)
+			}
+			out.Free()
+			if pool.out != 0 {
+				t.Errorf("%d buffers are not freed", pool.out)
+			}
+		})
+	}
+}
+
+// TestManyMessagesOfOneByte: credit bounds how many of them wait.
+func TestManyMessagesOfOneByte(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		accepted := make(accepter, 1)
+		cs, ss := pair(t, Options{}, Options{}, accepted)
+		caller, callee := call(t, cs, accepted, "")
+		const n = 30_000
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for i := range n {
+				send(t, caller, []byte{byte(i)})
+			}
+			if err := caller.Send(&link.Frame{EndSend: true}); err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		if got, most := len(callee.in.items), wire.MinWindow/(wire.MessageCost+1); got != most {
+			t.Errorf("%d messages wait, want %d", got, most)
+		}
+		for i := range n {
+			wants(t, callee, []byte{byte(i)})
+		}
+		<-done
+		even(t, cs, ss)
+	})
+}
+
+// TestHelloRaisesWhatWaits: what was sent before it goes by its windows.
+func TestHelloRaisesWhatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, peer := lone(t, Options{Client: true}, nil, false)
+		var sent sync.WaitGroup
+		for range 2 {
+			st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sent.Go(func() {
+				for range 3 {
+					send(t, st, make([]byte, wire.MinWindow))
+				}
+			})
+		}
+		synctest.Wait()
+		if n := total(peer); n > wire.MinWindow {
+			t.Errorf("%d bytes were sent before HELLO", n)
+		}
+		peer.write(wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: 2, Features: 7, Stream: 1 << 20, Connection: 1 << 21, Block: wire.MinBlock}))
+		sent.Wait()
+		synctest.Wait()
+		if n := total(peer); n != 6*wire.MinWindow {
+			t.Errorf("%d bytes were sent", n)
+		}
+	})
+}
+
+// total returns how many bytes of messages a raw peer was sent.
+func total(peer *raw) (n int) {
+	var dec wire.Decoder
+	for _, f := range peer.of(wire.KindStream) {
+		rc, err := dec.Stream(f, nil, true)
+		if err != nil {
+			peer.Fatal(err)
+		}
+		n += len(rc.Data)
+	}
+	return n
+}
+
+// TestPiecesOfARefusedMessage have to add up, too.
+func TestPiecesOfARefusedMessage(t *testing.T) {
+	for name, c := range map[string]struct {
+		send []byte
+		want string
+	}{
+		"too long":   {literal(piece, 1, fill(200)...), "of its size"},
+		"too short":  {literal(piece, 1, 1), "of its size"},
+		"another":    {literal(message, 1, 1), "out of order"},
+		"half-close": {literal(finish, 1), "within a message"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &witness{}
+				s, peer := met(t, Options{}, w)
+				peer.write(opened(1), literal(begins, 1, 100, 1, 2, 3))
+				var refused *link.RecvError
+				if _, err := receive(w.first(t), 10); !errors.As(err, &refused) || refused.Size != 100 {
+					t.Fatal(err)
+				}
+				peer.write(literal(goesOn, 1, 4, 5))
+				if s.connIn+s.taken != s.opts.ConnWindow || w.streams[0].(*stream).in.skip != 95 {
+					t.Errorf("%d are to be skipped", w.streams[0].(*stream).in.skip)
+				}
+				peer.write(c.send)
+				ended(t, s, w, peer, c.want)
+			})
+		})
+	}
+}

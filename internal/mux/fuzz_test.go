@@ -1,0 +1,141 @@
+package mux
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// An answerer answers each message of a call with the same one, and ends the
+// call after the last.
+type answerer struct{ witness }
+
+func (a *answerer) Accept(s link.Stream, o *link.Open) error {
+	if len(o.Method)%5 == 4 {
+		return errors.New("refused")
+	}
+	a.watch(s)
+	go answer(s)
+	return nil
+}
+
+func answer(s link.Stream) {
+	if err := s.Send(&link.Frame{Header: metadata.MD{"k": {"v"}}}); err != nil {
+		return
+	}
+	var b []byte
+	f := &link.Frame{Sink: link.Sink{Dst: &b, Codec: rawCodec, Limit: 1 << 20}}
+	for !f.EndSend && f.End == nil {
+		err := s.Recv(f)
+		var refused *link.RecvError
+		if err != nil && !errors.As(err, &refused) {
+			return
+		}
+		if err == nil && f.Got {
+			m := encoded(len(b))
+			if s.Send(&link.Frame{Msg: m, HasMsg: true}) != nil {
+				return
+			}
+		}
+	}
+	_ = s.Send(&link.Frame{End: &link.End{Status: status.New(codes.NotFound, "no")}})
+}
+
+// FuzzSession: whatever a peer writes, in one piece or in two, the session
+// ends, at once, when it hangs up, and nothing of it is left. What the session
+// writes are frames.
+func FuzzSession(f *testing.F) {
+	var enc wire.Encoder
+	var calls []byte
+	for i, size := range []int{5, 70_000} {
+		id := uint64(1 + 2*i)
+		o := &link.Open{Method: "/a/b", Profile: &link.Profile{Encoding: "gzip"}, Metadata: metadata.MD{"k": {"v"}}}
+		for s := (&wire.Step{Stream: id, Open: o, HasMessage: true, Message: fill(size), HalfClose: true}); !s.Done(); {
+			calls, _ = enc.Append(calls, s, 30_000)
+		}
+	}
+	add := func(b ...[]byte) {
+		all := slices.Concat(b...)
+		for _, server := range []bool{true, false} {
+			f.Add(all, true, server, uint16(len(all)/2))
+		}
+	}
+	add()
+	add(calls)
+	add(opened(1), literal(begins, 1, 9, 1), literal(goesOn, 1, 2, 3), wire.AppendCredit(nil, 0, 70_000), literal(piece, 1, fill(6)...), literal(finish, 1))
+	add(opened(1), literal(begins, 1, 0xff, 0xff, 0xff, 0x7f, 1), literal(goesOn, 1, 2, 3))
+	add(opened(1), literal(compressed, 1, []byte("garbage")...), wire.AppendReset(nil, 1, 0, ""), opened(3), literal(finish, 3))
+	add(opened(2), literal(message, 2, 1), wire.AppendCredit(nil, 2, 5), wire.AppendDrain(nil, 1), literal(finish, 2))
+	add(literal(head, 1, 1, 0, 1, 'k', 1, 'v'), literal(message, 1, 1), literal(finish, 1, 5, 0, 0, 0))
+	add(literal(message|wire.FlagHead|wire.FlagEnd, 1, 0, 0, 0, 'm'), wire.AppendDrain(nil, 3))
+	add(literal(wire.KindPart, 1, opens[:3]...), literal(head, 1, opens[3:]...), wire.AppendPing(nil, wire.KindPing, [8]byte{}), literal(0x40, 7, 1))
+	add(literal(begins, 1, 9, 1), literal(head|wire.FlagPiece, 1, 0, 0)) // once left a receiver waiting for ever
+	add(wire.AppendBye(nil, wire.ByeClosed, "bye"), opened(1))
+	for _, b := range [][]byte{[]byte("PRI * HTTP/2.0\r\n"), settings, []byte("HTTP/1.1 400 Bad Request"), {0x15, 3, 1, 0, 2, 2, 70}, start(), []byte(wire.Magic)} {
+		f.Add(b, false, true, uint16(1))
+	}
+	f.Fuzz(func(t *testing.T, b []byte, greet, server bool, cut uint16) {
+		synctest.Test(t, func(t *testing.T) {
+			if greet {
+				b = append(start(), b...)
+			}
+			fuzzSession(t, b, server, min(int(cut), len(b)))
+		})
+	})
+}
+
+func fuzzSession(t *testing.T, b []byte, server bool, cut int) {
+	began, w := time.Now(), &answerer{}
+	mine, peers := net.Pipe()
+	s := New(mine, Options{Client: !server, Calls: 10})
+	peer := &raw{T: t, conn: peers, read: make(chan struct{})}
+	go peer.readAll()
+	s.Start(w)
+	if !server {
+		for i := range 3 {
+			st, err := s.Open(context.Background(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			go answer(st)
+			if i == 2 {
+				go st.Abort(errors.New("enough"))
+			}
+		}
+	}
+	synctest.Wait()
+	peer.write(b[:cut])
+	peer.write(b[cut:])
+	_ = peers.Close()
+	<-s.Gone()
+	<-peer.read
+	if len(w.closed) != 1 || !link.IsClosed(s.Ended()) {
+		t.Errorf("the acceptor is told of the end %d times", len(w.closed))
+	}
+	if took := time.Since(began); took > 0 {
+		t.Errorf("it ends after %v, for %v", took, w.closed)
+	}
+	wrote, ok := bytes.CutPrefix(peer.got, []byte(wire.Magic))
+	for ok && len(wrote) > 0 {
+		_, n, err := wire.Next(wrote)
+		if err != nil {
+			t.Fatalf("it writes what is no frame: %v", err)
+		}
+		if n == 0 {
+			break // it was cut off
+		}
+		wrote = wrote[n:]
+	}
+}

@@ -1,0 +1,252 @@
+package mux
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// TestEverythingAtOnce has calls open, send, receive, end and abort on both
+// sides until one of them drains or closes, or the connection breaks. Whatever
+// comes first, nobody waits for ever, and nothing is left.
+func TestEverythingAtOnce(t *testing.T) {
+	for seed := range uint64(12) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 0))
+			a, b := net.Pipe()
+			cs := New(a, Options{Name: "client", Client: true, ConnWindow: wire.MinWindow})
+			ss := New(b, Options{Name: "server", Calls: uint32(r.IntN(3) * 10)})
+			var all sync.WaitGroup
+			servers, clients := &chaos{t: t, all: &all, seed: seed}, &chaos{t: t, all: &all, seed: seed + 1000}
+			ss.Start(servers)
+			cs.Start(clients)
+			for i := range uint64(20) {
+				all.Go(func() {
+					r := rand.New(rand.NewPCG(seed, i))
+					s := []*Session{cs, ss}[r.IntN(2)]
+					for range 10 {
+						o := &link.Open{Method: "/a/b", Profile: &link.Profile{Encoding: map[bool]string{true: "gzip"}[r.IntN(20) == 0]}}
+						if r.IntN(3) == 0 {
+							o.Deadline = time.Now().Add(time.Second)
+						}
+						st, err := s.Open(t.Context(), o)
+						if err != nil {
+							if !errors.Is(err, link.ErrUnprocessed) {
+								t.Error(err)
+							}
+							return
+						}
+						live(t, st, r, true)
+					}
+				})
+			}
+			time.Sleep(time.Duration(r.IntN(2000)) * time.Microsecond)
+			s := []*Session{cs, ss}[r.IntN(2)]
+			switch r.IntN(4) {
+			case 0:
+				s.Drain()
+				all.Wait()
+			case 1:
+				_ = s.Close(errors.New("enough"))
+			case 2:
+				_ = a.Close()
+			}
+			all.Wait()
+			_ = cs.Close(errors.New("the test is over"))
+			<-cs.Gone()
+			<-ss.Gone()
+			if n := servers.closed + clients.closed; n != 2 {
+				t.Errorf("%d were told of the end", n)
+			}
+			for _, s := range []*Session{cs, ss} {
+				if s.calls > 0 && !s.lost {
+					t.Errorf("%d calls count", s.calls)
+				}
+			}
+		})
+	}
+}
+
+// chaos accepts calls, and does with them whatever comes to mind.
+type chaos struct {
+	t      *testing.T
+	all    *sync.WaitGroup
+	seed   uint64
+	calls  uint64 // of the reader
+	closed int
+}
+
+func (*chaos) Call(*link.Call, bool) error { return link.ErrNoCall }
+func (*chaos) Terms() link.Terms           { return link.Terms{} }
+func (c *chaos) Closed(error)              { c.closed++ }
+
+func (c *chaos) Accept(s link.Stream, _ *link.Open) error {
+	c.calls++
+	r := rand.New(rand.NewPCG(c.seed, c.calls))
+	if r.IntN(10) == 0 {
+		return errors.New("refused")
+	}
+	c.all.Go(func() { live(c.t, s, r, false) })
+	return nil
+}
+
+// live is one side of a call: random frames both ways, until it ends.
+func live(t *testing.T, s link.Stream, r *rand.Rand, caller bool) {
+	told := 0
+	var mu sync.Mutex
+	s.OnAbort(func(error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if told++; told > 1 {
+			t.Error("the abort is told twice")
+		}
+	})
+	var both sync.WaitGroup
+	seed := r.Uint64()
+	both.Go(func() {
+		r := rand.New(rand.NewPCG(seed, 0))
+		for i := range r.IntN(10) {
+			f := &link.Frame{Msg: encoded(r.IntN([]int{1, 100, 50_000}[r.IntN(3)])), HasMsg: true}
+			if i == 0 && !caller {
+				f.Header = metadata.MD{"k": {"v"}}
+			}
+			if s.Send(f) != nil {
+				return
+			}
+		}
+		switch {
+		case r.IntN(5) == 0:
+			s.Abort(context.Canceled)
+		case caller:
+			_ = s.Send(&link.Frame{EndSend: true})
+		default:
+			_ = s.Send(&link.Frame{End: &link.End{Trailer: metadata.MD{"t": {"v"}}}})
+		}
+	})
+	var b []byte
+	f := &link.Frame{Sink: link.Sink{Dst: &b, Codec: rawCodec, Limit: 40_000}}
+	for f.End == nil && !f.EndSend {
+		var refused *link.RecvError
+		if err := s.Recv(f); err != nil && !errors.As(err, &refused) {
+			break
+		}
+	}
+	both.Wait()
+	if caller {
+		s.Abort(context.Canceled)
+	}
+}
+
+// TestByeArrivesOverSockets: on a connection that can be closed one way the peer
+// reads to the end what was written.
+func TestByeArrivesOverSockets(t *testing.T) {
+	for _, network := range []string{"tcp", "unix"} {
+		t.Run(network, func(t *testing.T) {
+			address := "127.0.0.1:0"
+			if network == "unix" {
+				address = t.TempDir() + "/s"
+			}
+			lis, err := net.Listen(network, address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = lis.Close() }()
+			a, err := net.Dial(network, lis.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := lis.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			accepted := make(accepter, 1)
+			cs, ss := New(a, Options{Client: true}), New(b, Options{Name: "server's peer"})
+			ss.Start(accepted)
+			cs.Start(nil)
+			caller, callee := call(t, cs, accepted, "")
+			open, _ := call(t, cs, accepted, "")
+			want := noise(1 << 20)
+			if err := callee.Send(&link.Frame{Msg: link.Encoded(slice(want)), HasMsg: true, End: &link.End{}}); err != nil {
+				t.Fatal(err)
+			}
+			_ = ss.Close(errors.New("stopping"))
+			wants(t, caller, want)
+			says(t, open.Recv(&link.Frame{}), "stopping")
+			<-cs.Gone()
+			<-ss.Gone()
+		})
+	}
+}
+
+// A deaf connection can be read, and not written to, after some bytes.
+type deaf struct {
+	net.Conn
+	mu   sync.Mutex
+	take int
+}
+
+var errDeaf = errors.New("nobody reads")
+
+func (d *deaf) Write(b []byte) (int, error) {
+	d.mu.Lock()
+	d.take -= len(b)
+	left := d.take
+	d.mu.Unlock()
+	if left < 0 {
+		return 0, errDeaf
+	}
+	return d.Conn.Write(b)
+}
+
+func TestAWayThatBreaks(t *testing.T) {
+	for name, c := range map[string]struct {
+		then func(peer *raw)
+		want string
+		took time.Duration
+	}{
+		"and no word":     {func(*raw) {}, "nobody reads", lastWords},
+		"bye":             {func(peer *raw) { peer.write(wire.AppendBye(nil, wire.ByeClosed, "lunch")) }, "lunch", 0},
+		"hang-up":         {func(peer *raw) { _ = peer.conn.Close() }, "closed the connection", 0},
+		"against a rule":  {func(peer *raw) { peer.write([]byte{0, 0}) }, "length 0", 0},
+		"closed meantime": {func(peer *raw) {}, "the owner's", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				mine, peers := net.Pipe()
+				s := New(&deaf{Conn: mine, take: 60}, Options{Client: true, Name: "peer"})
+				s.Start(nil)
+				peer := &raw{T: t, conn: peers, read: make(chan struct{})}
+				go peer.readAll()
+				peer.write(start())
+				began := time.Now()
+				st, err := s.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{UserAgent: "nearcall, with something to say"}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				c.then(peer)
+				if name == "closed meantime" {
+					_ = s.Close(errors.New("the owner's"))
+				}
+				says(t, st.Recv(&link.Frame{}), c.want)
+				<-s.Gone()
+				if took := time.Since(began); took != c.took {
+					t.Errorf("it took %v, want %v", took, c.took)
+				}
+				empty(t, s)
+				_ = peers.Close()
+				<-peer.read
+			})
+		})
+	}
+}
