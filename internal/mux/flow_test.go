@@ -19,11 +19,12 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
 // call opens a call from cs, and returns both sides of it.
-func call(t *testing.T, cs *Session, accepted accepter, encoding string) (caller, callee *stream) {
+func call(t *testing.T, cs *Session, accepted transporttest.Accepter, encoding string) (caller, callee *stream) {
 	t.Helper()
 	st, err := cs.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{Encoding: encoding}})
 	if err != nil {
@@ -88,7 +89,7 @@ func even(t *testing.T, a, b *Session, calls ...[2]*stream) {
 
 func TestAMessageLargerThanBothWindows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		accepted := make(accepter, 1)
+		accepted := make(transporttest.Accepter, 1)
 		cs, ss := pair(t, Options{ConnWindow: wire.MinWindow}, Options{ConnWindow: wire.MinWindow}, accepted)
 		caller, callee := call(t, cs, accepted, "")
 		want := noise(5 << 20)
@@ -111,7 +112,7 @@ func TestAMessageLargerThanBothWindows(t *testing.T) {
 
 func TestACallThatNobodyReadsStopsItselfAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		accepted := make(accepter, 1)
+		accepted := make(transporttest.Accepter, 1)
 		cs, ss := pair(t, Options{}, Options{ConnWindow: wire.MinWindow}, accepted)
 		var stuck sync.WaitGroup
 		var all [][2]*stream
@@ -159,7 +160,7 @@ func TestARefusedMessageIsSkipped(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				accepted := make(accepter, 1)
+				accepted := make(transporttest.Accepter, 1)
 				cs, ss := pair(t, Options{}, Options{}, accepted)
 				caller, callee := call(t, cs, accepted, "")
 				for range 3 {
@@ -193,7 +194,7 @@ func TestCreditIsConserved(t *testing.T) {
 	some := noise(200_000)
 	for seed := range uint64(3) {
 		synctest.Test(t, func(t *testing.T) {
-			accepted := make(accepter, 1)
+			accepted := make(transporttest.Accepter, 1)
 			options := Options{Window: wire.MinWindow + int(seed)*7777, ConnWindow: 100_000 + int(seed)*5555}
 			cs, ss := pair(t, options, Options{}, accepted)
 			var all sync.WaitGroup
@@ -242,7 +243,7 @@ func TestCreditIsConserved(t *testing.T) {
 
 func TestCloseFlushesWhatWasSentBeforeAnEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		accepted := make(accepter, 1)
+		accepted := make(transporttest.Accepter, 1)
 		cs, ss := pair(t, Options{}, Options{}, accepted)
 		open, _ := call(t, cs, accepted, "")
 		want := noise(1 << 20) // credit has to come for it after Close
@@ -275,7 +276,7 @@ func TestCloseFlushesWhatWasSentBeforeAnEnd(t *testing.T) {
 // TestCloseDoesNotWaitForever: nobody takes the reply.
 func TestCloseDoesNotWaitForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		accepted := make(accepter, 1)
+		accepted := make(transporttest.Accepter, 1)
 		cs, ss := pair(t, Options{}, Options{Farewell: time.Minute}, accepted)
 		_, callee := call(t, cs, accepted, "")
 		if err := callee.Send(&link.Frame{Msg: encoded(1 << 20), HasMsg: true, End: &link.End{}}); err != nil {
@@ -292,7 +293,7 @@ func TestCloseDoesNotWaitForever(t *testing.T) {
 
 func TestCompressedMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		accepted := make(accepter, 1)
+		accepted := make(transporttest.Accepter, 1)
 		cs, ss := pair(t, Options{}, Options{}, accepted)
 		caller, callee := call(t, cs, accepted, "gzip")
 		for _, st := range [][2]*stream{{caller, callee}, {callee, caller}} {
@@ -352,7 +353,7 @@ func TestCompressedMessagesThatAreNone(t *testing.T) {
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		accepted := make(accepter, 1)
+		accepted := make(transporttest.Accepter, 1)
 		cs, _ := pair(t, Options{}, Options{}, accepted)
 		caller, callee := call(t, cs, accepted, "nosuch")
 		var refused *link.SendError
@@ -481,7 +482,7 @@ func TestDecompressFreesWhatItWasGiven(t *testing.T) {
 // TestManyMessagesOfOneByte: credit bounds how many of them wait.
 func TestManyMessagesOfOneByte(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		accepted := make(accepter, 1)
+		accepted := make(transporttest.Accepter, 1)
 		cs, ss := pair(t, Options{}, Options{}, accepted)
 		caller, callee := call(t, cs, accepted, "")
 		const n = 30_000

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -169,7 +170,7 @@ func TestByeArrivesOverSockets(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			accepted := make(accepter, 1)
+			accepted := make(transporttest.Accepter, 1)
 			cs, ss := New(a, Options{Client: true}), New(b, Options{Name: "server's peer"})
 			ss.Start(accepted)
 			cs.Start(nil)

@@ -13,18 +13,6 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// An accepter passes on the streams that it accepts.
-type accepter chan link.Stream
-
-func (accepter) Call(*link.Call, bool) error { return link.ErrNoCall }
-func (accepter) Closed(error)                {}
-func (accepter) Terms() link.Terms           { return link.Terms{} }
-
-func (a accepter) Accept(s link.Stream, _ *link.Open) error {
-	a <- s
-	return nil
-}
-
 // pair returns both sides of a connection within the process.
 func pair(t testing.TB, client, server Options, acceptor link.Acceptor) (*Session, *Session) {
 	a, b := net.Pipe()
@@ -48,7 +36,7 @@ func TestStreams(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			transporttest.Suite{
 				Connect: func(t *testing.T) (caller, callee link.Stream) {
-					accepted := make(accepter, 1)
+					accepted := make(transporttest.Accepter, 1)
 					cs, _ := pair(t, Options{}, Options{}, accepted)
 					caller, err := cs.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{Encoding: encoding}})
 					if err != nil {

@@ -13,12 +13,13 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/hostile"
+	"github.com/nearcall/nearcall/internal/transport/transporttest"
 )
 
 // A server is an acceptor that remembers.
 type server struct {
 	session link.Session
-	streams accepter
+	streams transporttest.Accepter
 	closed  atomic.Int32
 	reason  atomic.Value
 }
@@ -40,7 +41,7 @@ func (s *server) serve(t *testing.T, o hostile.Options) link.Session {
 	return client
 }
 
-func newServer() *server { return &server{streams: make(accepter, 10)} }
+func newServer() *server { return &server{streams: make(transporttest.Accepter, 10)} }
 
 func isDone(s link.Session) bool {
 	select {

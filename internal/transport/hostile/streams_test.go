@@ -32,22 +32,10 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// An accepter passes on the streams that it accepts.
-type accepter chan link.Stream
-
-func (accepter) Call(*link.Call, bool) error { return link.ErrNoCall }
-func (accepter) Closed(error)                {}
-func (accepter) Terms() link.Terms           { return link.Terms{} }
-
-func (a accepter) Accept(s link.Stream, _ *link.Open) error {
-	a <- s
-	return nil
-}
-
 // connect returns both sides of a stream of a session of its own.
 func connect(t *testing.T, o hostile.Options) (caller, callee link.Stream) {
 	lis := hostile.Listen("streams", o)
-	accepted := make(accepter, 1)
+	accepted := make(transporttest.Accepter, 1)
 	go func() { _ = lis.Sessions(func(link.Session) link.Acceptor { return accepted }) }()
 	s, err := lis.Dialer().Dial(t.Context())
 	if err != nil {

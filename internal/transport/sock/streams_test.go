@@ -13,21 +13,10 @@ import (
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/transporttest"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
-
-// An accepter passes on the streams that it accepts.
-type accepter chan link.Stream
-
-func (accepter) Call(*link.Call, bool) error { return link.ErrNoCall }
-func (accepter) Closed(error)                {}
-func (accepter) Terms() link.Terms           { return link.Terms{} }
-
-func (a accepter) Accept(s link.Stream, _ *link.Open) error {
-	a <- s
-	return nil
-}
 
 func TestACallCrossesASocket(t *testing.T) {
 	dir, err := os.MkdirTemp("", "sock")
@@ -42,7 +31,7 @@ func TestACallCrossesASocket(t *testing.T) {
 				t.Fatal(err)
 			}
 			lis := &Listener{Listener: inner}
-			accepted := make(accepter, 1)
+			accepted := make(transporttest.Accepter, 1)
 			sessions := make(chan link.Session, 1)
 			ended := make(chan error)
 			go func() {
