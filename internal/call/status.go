@@ -105,6 +105,12 @@ func linkStatus(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
+	switch {
+	case errors.Is(err, link.ErrExhausted):
+		return status.Error(codes.ResourceExhausted, err.Error())
+	case errors.Is(err, link.ErrBroken):
+		return status.Error(codes.Internal, err.Error())
+	}
 	return status.Error(codes.Unavailable, err.Error())
 }
 

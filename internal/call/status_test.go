@@ -119,6 +119,8 @@ func TestTheStatusOfWhatALinkReports(t *testing.T) {
 		"unprocessed, closed":   {unprocessed{status.Error(codes.Canceled, "closing")}, codes.Canceled, ""},
 		"cannot encode a cause": {&link.SendError{Err: context.Canceled}, codes.Internal, ""},
 		"EOF":                   {io.EOF, codes.Unavailable, "EOF"},
+		"a limit":               {fmt.Errorf("too long: %w", link.ErrExhausted), codes.ResourceExhausted, "too long: a limit was reached"},
+		"broken rules":          {fmt.Errorf("no: %w", link.ErrBroken), codes.Internal, "no: the rules of the call were broken"},
 	} {
 		got := linkStatus(c.err)
 		st, ok := status.FromError(got)

@@ -147,6 +147,14 @@ var (
 	// handler never saw the call: it is safe to try again.
 	ErrUnprocessed = errors.New("the call was not processed")
 
+	// ErrExhausted is wrapped by the errors of sessions and streams that say a
+	// limit was reached.
+	ErrExhausted = errors.New("a limit was reached")
+
+	// ErrBroken is wrapped by the reason of a stream that one side broke the
+	// rules of.
+	ErrBroken = errors.New("the rules of the call were broken")
+
 	// ErrNoCall is returned by Session.Call where the call must be made as a
 	// stream: over transports without a short cut, and to streaming methods.
 	ErrNoCall = errors.New("link: make this call with Open")

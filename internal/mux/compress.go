@@ -5,17 +5,11 @@ import (
 	"fmt"
 	"io"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
 )
-
-func tooLongStatus(n, limit int) *status.Status {
-	return status.Newf(codes.ResourceExhausted, "the trailer of %d bytes is larger than the %d that the peer takes", n, limit)
-}
 
 // encode returns m as it is sent: in bytes, compressed with what name says. An
 // empty message is not compressed. The error is a *link.SendError.

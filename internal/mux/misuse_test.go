@@ -663,7 +663,7 @@ func TestCallsThatAreRefused(t *testing.T) {
 	}{
 		"nobody":      {nil, wire.ResetUnprocessed},
 		"unprocessed": {&witness{refuse: unprocessed{errors.New("no")}}, wire.ResetUnprocessed},
-		"exhausted":   {&witness{refuse: status.Error(codes.ResourceExhausted, "no")}, wire.ResetExhausted},
+		"exhausted":   {&witness{refuse: because{"no", link.ErrExhausted}}, wire.ResetExhausted},
 		"cancelled":   {&witness{refuse: context.Canceled}, wire.ResetCancelled},
 		"deadline":    {&witness{refuse: context.DeadlineExceeded}, wire.ResetDeadline},
 		"other":       {&witness{refuse: errors.New("no")}, wire.ResetUnavailable},
@@ -694,8 +694,8 @@ func TestWhatAResetSays(t *testing.T) {
 			wire.ResetDeadline:    func(err error) bool { return err == context.DeadlineExceeded },
 			wire.ResetUnprocessed: func(err error) bool { return errors.Is(err, link.ErrUnprocessed) },
 			wire.ResetUnavailable: func(err error) bool { return err.Error() == "text" },
-			wire.ResetProtocol:    func(err error) bool { return status.Code(err) == codes.Internal },
-			wire.ResetExhausted:   func(err error) bool { return status.Code(err) == codes.ResourceExhausted },
+			wire.ResetProtocol:    func(err error) bool { return errors.Is(err, link.ErrBroken) && err.Error() == "text" },
+			wire.ResetExhausted:   func(err error) bool { return errors.Is(err, link.ErrExhausted) && err.Error() == "text" },
 			6:                     func(err error) bool { return err.Error() == "text" },
 		} {
 			st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
@@ -726,7 +726,7 @@ func TestBlocksThatThePeerDoesNotTake(t *testing.T) {
 				{Profile: &link.Profile{UserAgent: long}},
 				{Profile: &link.Profile{Authority: long}},
 			} {
-				if _, err := s.Open(t.Context(), o); status.Code(err) != codes.ResourceExhausted {
+				if _, err := s.Open(t.Context(), o); !errors.Is(err, link.ErrExhausted) {
 					t.Errorf("Open returns %v", err)
 				}
 			}
@@ -753,15 +753,18 @@ func TestBlocksThatThePeerDoesNotTake(t *testing.T) {
 				s, peer := met(t, Options{}, w)
 				peer.write(opened(1))
 				st := w.first(t)
-				if err := st.Send(&link.Frame{Header: metadata.MD{"k": {long}}}); status.Code(err) != codes.ResourceExhausted {
+				if err := st.Send(&link.Frame{Header: metadata.MD{"k": {long}}}); !errors.Is(err, link.ErrExhausted) {
 					t.Errorf("Send returns %v", err)
 				}
-				if err := st.Send(&link.Frame{End: end}); err != nil {
+				if err := st.Send(&link.Frame{End: end}); !errors.Is(err, link.ErrExhausted) {
 					t.Errorf("Send returns %v", err)
 				}
-				all := peer.of(wire.KindStream)
-				if len(all) != 1 || len(all[0].Body) > 1000 || all[0].Body[0] != byte(codes.ResourceExhausted) {
-					t.Errorf("%s: %d frames: %.100v", name, len(all), all)
+				resets := peer.of(wire.KindReset)
+				if len(resets) != 1 || len(peer.of(wire.KindStream)) > 0 {
+					t.Fatalf("%s: %d resets", name, len(resets))
+				}
+				if code, text, _ := wire.ParseReset(resets[0].Body); code != wire.ResetExhausted || text == "" {
+					t.Errorf("%s: code %d, %q", name, code, text)
 				}
 				empty(t, s)
 			}

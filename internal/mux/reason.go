@@ -3,10 +3,9 @@ package mux
 import (
 	"context"
 	"errors"
+	"fmt"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -18,6 +17,15 @@ type unprocessed struct{ error }
 
 func (u unprocessed) Unwrap() []error { return []error{u.error, link.ErrUnprocessed} }
 
+// because is an error with the text of a peer or of this package, and a kind.
+type because struct {
+	text string
+	kind error
+}
+
+func (b because) Error() string { return b.text }
+func (b because) Unwrap() error { return b.kind }
+
 // resetOf returns how a peer is told why a call was aborted.
 func resetOf(reason error) (code wire.ResetCode, text string) {
 	switch {
@@ -27,8 +35,8 @@ func resetOf(reason error) (code wire.ResetCode, text string) {
 		return wire.ResetCancelled, ""
 	case errors.Is(reason, context.DeadlineExceeded):
 		return wire.ResetDeadline, ""
-	case status.Code(reason) == codes.ResourceExhausted:
-		return wire.ResetExhausted, status.Convert(reason).Message()
+	case errors.Is(reason, link.ErrExhausted):
+		return wire.ResetExhausted, reason.Error()
 	}
 	return wire.ResetUnavailable, reason.Error()
 }
@@ -43,9 +51,9 @@ func reasonOf(code wire.ResetCode, text string) error {
 	case wire.ResetUnprocessed:
 		return unprocessed{errors.New(text)}
 	case wire.ResetProtocol:
-		return status.Error(codes.Internal, text)
+		return because{text, link.ErrBroken}
 	case wire.ResetExhausted:
-		return status.Error(codes.ResourceExhausted, text)
+		return because{text, link.ErrExhausted}
 	}
 	return errors.New(text)
 }
@@ -78,5 +86,5 @@ func sizeOfEnd(end *link.End) int {
 }
 
 func tooLong(what string, n, limit int) error {
-	return status.Errorf(codes.ResourceExhausted, "the %s of %d bytes is larger than the %d that the peer takes", what, n, limit)
+	return because{fmt.Sprintf("the %s of %d bytes is larger than the %d that the peer takes", what, n, limit), link.ErrExhausted}
 }

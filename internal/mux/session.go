@@ -28,6 +28,9 @@ type Conn interface {
 	SetWriteDeadline(time.Time) error
 }
 
+// DefaultHandshake is gRPC's ConnectionTimeout.
+const DefaultHandshake = 120 * time.Second
+
 // Options set a session up. The zero value of a field is its default.
 type Options struct {
 	Name   string // of the peer, for errors
@@ -53,7 +56,7 @@ func (o Options) withDefaults() Options {
 	}
 	o.Block = max(o.Block, wire.MinBlock)
 	if o.Handshake == 0 {
-		o.Handshake = 120 * time.Second
+		o.Handshake = DefaultHandshake
 	}
 	if o.Farewell == 0 {
 		o.Farewell = 5 * time.Second

@@ -74,7 +74,14 @@ func (st *stream) Send(f *link.Frame) error {
 	}
 	if f.End != nil {
 		if n := sizeOfEnd(f.End); n > s.hello.Block {
-			step.End = &link.End{Status: tooLongStatus(n, s.hello.Block)}
+			// The call cannot end otherwise: its caller learns why.
+			err := tooLong("end", n, s.hello.Block)
+			var after callbacks
+			st.abort(err, true, &after)
+			after.unpark(&s.writer)
+			s.mu.Unlock()
+			after.run()
+			return err
 		}
 	}
 	for f.HasMsg && st.unpaid >= s.hello.Stream && st.sendErr == nil {

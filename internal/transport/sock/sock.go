@@ -3,6 +3,7 @@
 package sock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -180,7 +181,7 @@ func (l *Listener) serve(conn net.Conn, accept func(link.Session) link.Acceptor)
 			_ = conn.Close()
 			return
 		}
-		_ = conn.SetDeadline(time.Now().Add(max(l.Options.Handshake, time.Second)))
+		_ = conn.SetDeadline(time.Now().Add(cmp.Or(l.Options.Handshake, mux.DefaultHandshake)))
 		secured, info, err := creds.ServerHandshake(conn)
 		l.release(conn)
 		if err != nil {
