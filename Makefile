@@ -5,6 +5,7 @@ MODULES  := $(shell find . -name go.mod -not -path './tools/*' -exec dirname {} 
 TOOL      = $(GO) tool -modfile='$(CURDIR)/tools/go.mod'
 FUZZTIME ?= 1m
 SOAK     ?= 10m
+CHAOS    ?= 10m
 CROSS    ?= windows/amd64 darwin/arm64
 
 # The race detector needs cgo, and so a C compiler. Without one the same tests
@@ -21,7 +22,7 @@ define each
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint vet staticcheck fmt unit interop bench soak fuzz cross tour ci cover lines generate
+.PHONY: help test lint vet staticcheck fmt unit interop bench soak chaos fuzz cross tour ci cover lines generate
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,11 +58,18 @@ interop: ## compare with grpc-go, case by case: what gRPC promises, item by item
 mutate: ## seed faults in a copy of the engine: the cases of interop must notice each
 	cd interop && $(GO) run ./mutate
 
-bench: ## the tournament: nearcall and what one would use instead, row by row
-	cd bench && $(GO) run .
+# The tables go to docs/results, too. BENCH=-quick makes a first look of it, and
+# BENCH='-tables unix -rows empty' a part; then RESULTS= leaves the files alone.
+RESULTS ?= ../docs/results
+
+bench: ## the tournament: nearcall and what one would use instead, in one process and between two
+	cd bench && $(GO) run . $(if $(RESULTS),-results '$(RESULTS)') $(BENCH)
 
 soak: ## the chaos run for SOAK (10m): random calls, cancels, stops and hang-ups, every call accounted for
 	NEARCALL_SOAK=$(SOAK) $(GO) test $(RACE) -count=1 -run "^TestChaos$$" -timeout 0 -v .
+
+chaos: ## the same over the network for CHAOS (10m): connections that break, servers that are killed
+	NEARCALL_CHAOS=$(CHAOS) $(GO) test $(RACE) -count=1 -run "^TestChaosOverTheNetwork$$" -timeout 0 -v .
 
 fuzz: ## every fuzz test for FUZZTIME (1m each)
 	@set -e; for m in $(MODULES); do (cd "$$m" && \

@@ -22,11 +22,27 @@ func TestMalformedTargetsAreErrorsThatSayWhatToWrite(t *testing.T) {
 		"inproc://name":    "inproc:NAME",
 		"inproc: name":     "inproc:NAME",
 		"grpc:":            "grpc:TARGET",
-		"tcp:host:1":       "not available",
+		"tcp:":             "tcp:HOST:PORT",
+		"tcp:host":         "tcp:HOST:PORT",
+		"tcp:host:":        "port is missing",
+		"tcp:host:65536":   "no port 65536",
+		"tcp::80":          "host is missing",
+		"tcp://host:80":    "tcp:HOST:PORT",
+		"tcp:::1:80":       "tcp:[::1]:50051",
+		"tcp:[host]:x:1":   "tcp:HOST:PORT",
+		"tcp:host:1":       "transport security",
+		"unix:":            "unix:PATH",
+		"unix://":          "unix:PATH",
+		"unix://host/path": "no host",
+		"unix:/tmp/":       "names no file",
+		"unix:@name":       "unix-abstract:name",
+		"unix-abstract:":   "unix-abstract:NAME",
 		"shm:/tmp/x":       "not available",
 		"ws://host/path":   "not available",
 		"quic://host:1":    "not available",
 		"grpc:no-security": "transport security",
+
+		"unix:" + strings.Repeat("x", 200): "no more than",
 	} {
 		conn, err := nearcall.NewClient(target)
 		if err == nil {
@@ -36,7 +52,7 @@ func TestMalformedTargetsAreErrorsThatSayWhatToWrite(t *testing.T) {
 			t.Errorf("NewClient(%q): %q does not mention %q", target, err, hint)
 		}
 	}
-	for _, target := range []string{"", "inproc:", "grpc:host", "localhost:1", "unix:/tmp/x"} {
+	for _, target := range []string{"", "inproc:", "grpc:host", "localhost:1", "tcp:host", "tcp:203.0.113.1:1", "unix:", "unix:/nowhere/at/all", "shm:/tmp/x"} {
 		if lis, err := nearcall.Listen(target); err == nil {
 			_ = lis.Close()
 			t.Errorf("Listen(%q) did not fail", target)
@@ -118,12 +134,10 @@ func TestServeRefusesWhatItCannotServe(t *testing.T) {
 	if err := srv.Serve(nil); err == nil {
 		t.Error("a nil listener was served")
 	}
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := srv.Serve(lis); err == nil || !strings.Contains(err.Error(), "nearcall.Listen") {
-		t.Errorf("a TCP listener: %v", err)
+	closed := listenTCP(t)
+	_ = closed.Close()
+	if err := srv.Serve(closed); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a closed TCP listener: %v", err)
 	}
 	named, err := nearcall.Listen("inproc:refusing")
 	if err != nil {

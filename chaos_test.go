@@ -1,6 +1,7 @@
 package nearcall_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,7 +10,6 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,7 +34,6 @@ import (
 	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/hostile"
-	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // TestChaos makes random calls of all kinds from several goroutines, while
@@ -46,27 +46,37 @@ import (
 //
 //	NEARCALL_SOAK=10m go test -race -run TestChaos -timeout 0 .
 func TestChaos(t *testing.T) {
-	lasts := 3 * time.Second
-	if testing.Short() {
-		lasts = 500 * time.Millisecond
-	}
-	if s := os.Getenv("NEARCALL_SOAK"); s != "" {
-		var err error
-		if lasts, err = time.ParseDuration(s); err != nil {
-			t.Fatalf("NEARCALL_SOAK=%q: %v", s, err)
-		}
-	}
+	lasts := duration(t, "NEARCALL_SOAK", 3*time.Second)
 	scenarios := []scenario{
 		{name: "inproc"},
 		{name: "inproc, inline and limited", opts: []nearcall.ServerOption{nearcall.InlineHandlers(), nearcall.MaxConcurrentStreams(3)}},
 		{name: "inproc, storm", storm: true, worker: true, opts: []nearcall.ServerOption{nearcall.WorkerHandlers(), nearcall.MaxConcurrentStreams(6)}},
 		{name: "inproc, closing", storm: true, closing: true},
-		{name: "hostile", worker: true, listen: listenHostile(hostile.Options{Delay: 20 * time.Microsecond})},
+		{name: "hostile", worker: true, hostile: &hostile.Options{Delay: 20 * time.Microsecond}},
 		{name: "hostile, storm", storm: true, worker: true,
-			listen: listenHostile(hostile.Options{Delay: 20 * time.Microsecond, HangUp: 0.0005, Window: 2000, MaxFragment: 500})},
-		{name: "unix", worker: true, listen: listenUnix},
-		{name: "unix, storm", storm: true, closing: true, worker: true, listen: listenUnix},
+			hostile: &hostile.Options{Delay: 20 * time.Microsecond, HangUp: 0.0005, Window: 2000, MaxFragment: 500}},
+		{name: "unix", worker: true, unix: true},
+		{name: "unix, storm", storm: true, closing: true, worker: true, unix: true},
 	}
+	runAll(t, scenarios, lasts)
+}
+
+// duration is how long a run takes that the environment variable may change.
+func duration(t *testing.T, variable string, lasts time.Duration) time.Duration {
+	t.Helper()
+	if testing.Short() {
+		lasts /= 6
+	}
+	if s := os.Getenv(variable); s != "" {
+		var err error
+		if lasts, err = time.ParseDuration(s); err != nil {
+			t.Fatalf("%s=%q: %v", variable, s, err)
+		}
+	}
+	return lasts
+}
+
+func runAll(t *testing.T, scenarios []scenario, lasts time.Duration) {
 	for _, s := range scenarios {
 		t.Run(s.name, func(t *testing.T) { s.run(t, lasts/time.Duration(len(scenarios))) })
 	}
@@ -75,32 +85,16 @@ func TestChaos(t *testing.T) {
 // A scenario is where calls are made and what is done to them.
 type scenario struct {
 	name    string
-	listen  listen // nil for inproc
+	hostile *hostile.Options // unless nil, in place of inproc
+	unix    bool             // a socket, in place of inproc
+	proxied bool             // TCP that misbehaves, in place of inproc
+	child   bool             // the server is a process of its own
+	tcp     bool             // TCP that does not, in place of inproc
 	opts    []nearcall.ServerOption
+	dialing []nearcall.DialOption
 	worker  bool // no handler runs on its caller's goroutine
 	storm   bool // servers are stopped and started again
 	closing bool // connections are closed, too
-}
-
-// listen opens a way to the server that no target names yet.
-type listen func(t *testing.T) (net.Listener, link.Dialer)
-
-func listenHostile(o hostile.Options) listen {
-	return func(*testing.T) (net.Listener, link.Dialer) {
-		o := o
-		o.Seed = rand.Uint64()
-		lis := hostile.Listen("chaos", o)
-		return lis, lis.Dialer()
-	}
-}
-
-func listenUnix(t *testing.T) (net.Listener, link.Dialer) {
-	inner, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-	if err != nil {
-		t.Error(err)
-		return nil, nil
-	}
-	return &sock.Listener{Listener: inner}, sock.Dialer{Target: "chaos", Network: "unix", Address: inner.Addr().String()}
 }
 
 const (
@@ -109,9 +103,18 @@ const (
 )
 
 func (s scenario) run(t *testing.T, lasts time.Duration) {
-	before := len(leak.Find())
-	c := &chaos{scenario: s, t: t, over: make(chan struct{}), seed: rand.Uint64()}
+	before := measure()
+	c := &chaos{scenario: s, t: t, over: make(chan struct{}), seed: rand.Uint64(), target: "inproc:chaos"}
 	t.Logf("seed %d", c.seed)
+	switch {
+	case s.unix:
+		c.target = "unix:" + filepath.Join(t.TempDir(), "s")
+	case s.tcp:
+		c.target = "tcp:127.0.0.1:0"
+	case s.proxied:
+		c.proxy = newProxy(t, c.seed)
+		c.target = "tcp:127.0.0.1:0"
+	}
 	c.up()
 	c.dial()
 	var all, upset sync.WaitGroup
@@ -126,13 +129,31 @@ func (s scenario) run(t *testing.T, lasts time.Duration) {
 	if s.storm {
 		upset.Go(c.storm)
 	}
+	if c.proxy != nil {
+		upset.Go(func() { c.proxy.upset(c.over) })
+	}
+	if s.child {
+		upset.Go(c.stormChild)
+	}
 	time.AfterFunc(lasts, c.end)
 	within(t, lasts+time.Minute, "the calls end", func() { upset.Wait(); all.Wait() })
 	_ = c.conn.Load().Close()
-	within(t, time.Minute, "the server stops", func() { c.down(c.server.Stop) })
+	within(t, time.Minute, "the server stops", c.stop)
 	c.report()
 	eventually(t, "all handlers return", func() bool { return c.handlers.Load() == 0 })
-	eventually(t, "all goroutines end", func() bool { return len(leak.Find()) <= before })
+	before.check(t)
+}
+
+// stop ends what the calls went to.
+func (c *chaos) stop() {
+	if c.child {
+		c.endServer(syscall.SIGTERM)
+		return
+	}
+	c.down(c.server.Stop)
+	if c.proxy != nil {
+		c.proxy.close()
+	}
 }
 
 // within fails the test, with all stacks, when f takes longer than patience.
@@ -167,8 +188,17 @@ type chaos struct {
 	scenario
 	t    *testing.T
 	seed uint64
+	tell func(format string, args ...any) // of a failure, unless nil in place of t
 	over chan struct{}
 	once sync.Once
+
+	target string // of the server
+	dialed string // where that is not target
+
+	proxy    *proxy
+	process  *process
+	restarts map[string]int // of the process, by what ended it
+	again    atomic.Int64   // attempts that calls were made again with, unseen by their callers
 
 	server *nearcall.Server // of whoever starts and stops it
 	served chan error
@@ -197,6 +227,10 @@ func (c *chaos) end() { c.once.Do(func() { close(c.over) }) }
 // errorf reports a failure. Few say as much as many.
 func (c *chaos) errorf(format string, args ...any) {
 	if c.failures.Add(1) <= 5 {
+		if c.tell != nil {
+			c.tell(format, args...)
+			return
+		}
 		c.t.Errorf(format, args...)
 	} else {
 		c.end()
@@ -211,6 +245,15 @@ func (c *chaos) report() {
 		line = append(line, fmt.Sprintf("%d %v", c.codes[code], code))
 	}
 	c.t.Logf("calls: %s", strings.Join(line, ", "))
+	if n := c.again.Load(); n > 0 {
+		c.t.Logf("%d were made again", n)
+	}
+	if c.proxy != nil {
+		c.t.Logf("the proxy: %v", c.proxy.did)
+	}
+	if c.child {
+		c.t.Logf("the server was ended: %v", c.restarts)
+	}
 	if c.codes[codes.OK] == 0 {
 		c.t.Error("not one call succeeded")
 	}
@@ -218,6 +261,10 @@ func (c *chaos) report() {
 
 // up starts a server.
 func (c *chaos) up() {
+	if c.child {
+		c.startServer()
+		return
+	}
 	opts := append([]nearcall.ServerOption{
 		nearcall.MaxRecvMsgSize(maxRecv),
 		nearcall.ChainUnaryInterceptor(c.unaryGuard), nearcall.ChainStreamInterceptor(c.streamGuard),
@@ -226,19 +273,26 @@ func (c *chaos) up() {
 	testpb.RegisterTestServiceServer(c.server, &chaosService{chaos: c})
 	server, served := c.server, make(chan error, 1)
 	c.served = served
-	if c.listen == nil {
-		lis, err := nearcall.Listen("inproc:chaos")
-		if err != nil {
-			c.t.Error(err)
-			served <- err
-			return
-		}
+	if c.hostile != nil {
+		o := *c.hostile
+		o.Seed = rand.Uint64()
+		lis := hostile.Listen("chaos", o)
+		var dialer link.Dialer = lis.Dialer()
 		go func() { served <- server.Serve(lis) }()
+		c.dialer.Store(&dialer)
 		return
 	}
-	lis, dialer := c.listen(c.t)
+	lis, err := nearcall.Listen(c.target)
+	if err != nil {
+		c.t.Error(err)
+		served <- err
+		return
+	}
+	c.dialed = lis.Target()
+	if c.proxy != nil {
+		c.dialed = c.proxy.forward(lis.Addr())
+	}
 	go func() { served <- server.Serve(lis) }()
-	c.dialer.Store(&dialer)
 }
 
 // down stops the server.
@@ -256,13 +310,16 @@ func (c *chaos) Dial(ctx context.Context) (link.Session, error) {
 
 // dial makes the connection that calls are made by.
 func (c *chaos) dial() {
-	opts := []nearcall.DialOption{nearcall.WithConnectParams(grpc.ConnectParams{
+	opts := append([]nearcall.DialOption{nearcall.WithConnectParams(grpc.ConnectParams{
 		Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.2, MaxDelay: 5 * time.Millisecond},
-	})}
-	if c.listen != nil {
+	})}, c.dialing...)
+	if c.tcp {
+		opts = append(opts, nearcall.WithStatsHandler(retries{&c.again}))
+	}
+	if c.hostile != nil {
 		opts = append(opts, hook.Dialer(c).(nearcall.DialOption))
 	}
-	conn, err := nearcall.NewClient("inproc:chaos", opts...)
+	conn, err := nearcall.NewClient(cmp.Or(c.dialed, c.target), opts...)
 	if err != nil {
 		c.t.Error(err)
 		return
@@ -407,7 +464,7 @@ func (p *plan) allowed(s *scenario) []codes.Code {
 	case doDeadline:
 		a = append(a, codes.DeadlineExceeded)
 	}
-	if s.storm {
+	if s.storm || s.proxied || s.child {
 		a = append(a, codes.Unavailable)
 	}
 	if s.closing {
@@ -479,6 +536,9 @@ func (c *chaos) call(r *rand.Rand) {
 			break
 		}
 		time.Sleep(time.Millisecond)
+	}
+	if code == codes.Unavailable && c.isNetwork() {
+		time.Sleep(time.Millisecond) // or failures would be all that happens
 	}
 	if finished.Load() != 1 {
 		c.errorf("%v: OnFinish was called %d times", p, finished.Load())

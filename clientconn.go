@@ -31,9 +31,19 @@ type ClientConn struct {
 // NewClient returns a connection to target. It does not connect before the
 // first call or [ClientConn.Connect], and reconnects with backoff.
 //
-// inproc:NAME is the server of this process that listens on NAME. grpc:TARGET,
-// and every target that is not nearcall's own, goes to grpc-go, with the
-// options that it knows.
+// The target is one that a [Server] listens on:
+//
+//   - inproc:NAME is the server of this process that listens on NAME.
+//   - unix:PATH and unix:///PATH are a unix socket; PATH is taken as it stands,
+//     nothing in it is unescaped. unix-abstract:NAME is one of Linux's abstract
+//     names.
+//   - tcp:HOST:PORT is TCP, with the credentials of [WithTransportCredentials].
+//     Without any it is refused, unless HOST is a literal loopback address or
+//     localhost. Proxies are not used.
+//
+// grpc:TARGET, and every target that is not nearcall's own, goes to grpc-go,
+// with the options that it knows; an ordinary gRPC server at a unix socket is
+// grpc:unix:PATH.
 func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	o := newDialOptions(opts)
 	if o.dialer != nil && o.err == nil {
@@ -53,8 +63,17 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	if o.err != nil {
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, o.err)
 	}
-	o.dialer = inproc.Dialer{Name: t.rest, Options: o.inproc()}
-	return newClientConn(target, t.rest, o), nil
+	if t.scheme == schemeInproc {
+		o.dialer = inproc.Dialer{Name: t.rest, Options: o.inproc()}
+		return newClientConn(target, t.rest, o), nil
+	}
+	authority, err := o.overSocket(target, t)
+	if err != nil {
+		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
+	}
+	c := newClientConn(target, authority, o)
+	c.conn.idleAfter(o.idle)
+	return c, nil
 }
 
 const userAgent = "nearcall/" + Version
@@ -86,6 +105,9 @@ func (c *ClientConn) Invoke(ctx context.Context, method string, args, reply any,
 		return errNilConn
 	case c.remote != nil:
 		return c.remote.Invoke(ctx, method, args, reply, opts...)
+	case c.conn.idle != nil:
+		c.conn.idle.begin()
+		defer c.conn.idle.end()
 	}
 	return c.client.Invoke(ctx, method, args, reply, opts...)
 }
@@ -100,6 +122,10 @@ func (c *ClientConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, metho
 		return nil, errNilConn
 	case c.remote != nil:
 		return c.remote.NewStream(ctx, desc, method, opts...)
+	case c.conn.idle != nil:
+		return c.conn.idle.stream(opts, func(opts []grpc.CallOption) (grpc.ClientStream, error) {
+			return c.client.NewStream(ctx, desc, method, opts...)
+		})
 	}
 	return c.client.NewStream(ctx, desc, method, opts...)
 }

@@ -2,6 +2,7 @@ package nearcall
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -39,6 +40,10 @@ type connector struct {
 	failure  error         // of the last attempt, in state TransientFailure
 	changed  chan struct{} // closed, and replaced, when state changes
 	hurry    chan struct{} // has room for one; ends a backoff early
+	dialing  func()        // ends the attempts to connect; nil where there are none
+	attempts uint64        // how often they were begun
+
+	idle *idleness // nil where the connection stays
 }
 
 type session struct{ link.Session }
@@ -48,6 +53,9 @@ type session struct{ link.Session }
 //
 //lint:ignore SA1019 deprecated as something to compare with, which such programs do all the same
 var errClosing = grpc.ErrClientConnClosing
+
+// errIdle is why an idle session is closed. No call runs that could see it.
+var errIdle = errors.New("the connection was idle")
 
 func newConnector(o *dialOptions) *connector {
 	c := &connector{
@@ -137,18 +145,23 @@ func (c *connector) setState(s connectivity.State) {
 // start begins to dial. mu is held and the state is Idle.
 func (c *connector) start() {
 	c.setState(connectivity.Connecting)
-	go c.dial()
+	c.watch()
+	var ctx context.Context
+	ctx, c.dialing = context.WithCancel(c.ctx)
+	c.attempts++
+	go c.dial(ctx, c.attempts)
 }
 
-// dial dials until there is a session or the connector is closed.
-func (c *connector) dial() {
+// dial dials until there is a session, or ctx is done: the connector is closed
+// or became idle. number is that of these attempts.
+func (c *connector) dial(all context.Context, number uint64) {
 	for attempt := 0; ; attempt++ {
 		worthwhile, stop := await(c.dialer)
 		begun := time.Now()
-		ctx, cancel := context.WithTimeout(c.ctx, c.timeout)
+		ctx, cancel := context.WithTimeout(all, c.timeout)
 		s, err := c.dialer.Dial(ctx)
 		cancel()
-		if c.settle(s, err) {
+		if c.settle(number, s, err) {
 			stop()
 			return
 		}
@@ -158,14 +171,11 @@ func (c *connector) dial() {
 		case <-worthwhile:
 		case <-c.hurry:
 			attempt = -1
-		case <-c.ctx.Done():
+		case <-all.Done():
 		}
 		pause.Stop()
 		stop()
-		c.mu.Lock()
-		closed := c.state == connectivity.Shutdown
-		c.mu.Unlock()
-		if closed {
+		if all.Err() != nil {
 			return
 		}
 	}
@@ -184,12 +194,12 @@ func await(d link.Dialer) (worthwhile <-chan struct{}, stop func()) {
 
 // settle takes in what an attempt brought. It returns true when no further one
 // is needed.
-func (c *connector) settle(s link.Session, err error) bool {
+func (c *connector) settle(number uint64, s link.Session, err error) bool {
 	if err == nil {
 		c.begin(s)
 	}
 	c.mu.Lock()
-	if c.state == connectivity.Shutdown {
+	if c.dialing == nil || c.attempts != number { // nobody waits for it any more
 		c.mu.Unlock()
 		if err == nil {
 			_ = s.Close(errClosing)
@@ -202,6 +212,8 @@ func (c *connector) settle(s link.Session, err error) bool {
 		c.setState(connectivity.TransientFailure)
 		return false
 	}
+	c.dialing()
+	c.dialing = nil
 	c.failure = nil
 	c.ready.Store(&session{s})
 	c.setState(connectivity.Ready)
@@ -282,8 +294,11 @@ func (c *connector) close() error {
 	if s := c.ready.Swap(nil); s != nil {
 		sessions = append(sessions, s)
 	}
-	c.draining = nil
+	c.draining, c.dialing = nil, nil
 	c.setState(connectivity.Shutdown)
+	if c.idle != nil && c.idle.timer != nil {
+		c.idle.timer.Stop()
+	}
 	c.mu.Unlock()
 	c.cancel()
 	for _, s := range sessions {

@@ -23,17 +23,19 @@
 //
 // Parts of a program that do not share the server's variable find it by name:
 // [Listen] on inproc:NAME, pass the listener to [Server.Serve], and dial
-// inproc:NAME with [NewClient]. Any other target (localhost:50051, dns:///…)
-// goes to grpc-go unchanged, so calls become near only where the target is
-// inproc:NAME or the client is [Server.Client].
+// inproc:NAME with [NewClient].
 //
-// # Servers for the network
+// # Between processes
 //
-// So far a [Server] is reached within its process only: by [Server.Client], or
-// by the inproc:NAME that it listens on. [Server.Serve] refuses TCP and bufconn
-// listeners. For callers from outside keep a grpc.Server, and register the same
-// implementation with both; a function that takes a [grpc.ServiceRegistrar]
-// takes either.
+// Other processes reach a server by unix:PATH or tcp:HOST:PORT, in the same way.
+// Both ends are nearcall's then. TCP takes the transport credentials that gRPC
+// has ([Creds], [WithTransportCredentials]); unix sockets count as private, and
+// [UnixAuthInfo] says who is at the other end.
+//
+// Any other target (localhost:50051, dns:///…) goes to grpc-go unchanged, and an
+// ordinary gRPC server at a unix socket is grpc:unix:PATH. For ordinary gRPC
+// clients keep a grpc.Server, and register the same implementation with both; a
+// function that takes a [grpc.ServiceRegistrar] takes either.
 //
 // # Where handlers run
 //

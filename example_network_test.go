@@ -20,8 +20,8 @@ func registerHealth(s grpc.ServiceRegistrar, impl healthpb.HealthServer) {
 	healthpb.RegisterHealthServer(s, impl)
 }
 
-// One service on two servers: callers from outside reach a grpc.Server over
-// the network, and those of the process a nearcall.Server.
+// One service on two servers: ordinary gRPC clients reach a grpc.Server over the
+// network, and those of the process a nearcall.Server.
 func Example_network() {
 	impl := health.NewServer()
 

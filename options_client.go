@@ -2,6 +2,8 @@ package nearcall
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"net"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
+	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // A DialOption configures [NewClient] and [Server.Client]. Options have the
@@ -27,16 +30,21 @@ type dialOptions struct {
 	call.ClientConfig
 	unaryFirst  grpc.UnaryClientInterceptor
 	streamFirst grpc.StreamClientInterceptor
-	window      int
+	transport   credentials.TransportCredentials
+	bundle      credentials.Bundle
+	socket      sock.Options
+	dial        func(context.Context, string) (net.Conn, error) // in place of net.Dialer
 	backoff     backoff.Config
 	timeout     time.Duration // the least that an attempt to connect is given
+	idle        time.Duration // after which a socket without calls is closed; 0 for never
 	dialer      link.Dialer   // in place of the target's
 	grpc        []grpc.DialOption
 	err         error // of an option, where the target is nearcall's own
 }
 
 func newDialOptions(opts []DialOption) *dialOptions {
-	o := &dialOptions{backoff: backoff.DefaultConfig, timeout: 20 * time.Second}
+	o := &dialOptions{backoff: backoff.DefaultConfig, timeout: 20 * time.Second, idle: 30 * time.Minute}
+	o.socket.Unix = unixAuthInfo
 	for _, opt := range opts {
 		if opt != nil {
 			opt.applyDial(o)
@@ -51,7 +59,27 @@ func newDialOptions(opts []DialOption) *dialOptions {
 	return o
 }
 
-func (o *dialOptions) inproc() inproc.Options { return inproc.Options{Window: o.window} }
+func (o *dialOptions) inproc() inproc.Options { return inproc.Options{Window: o.socket.Window} }
+
+// overSocket sets the dialer of a tcp or unix target. It returns the calls'
+// authority.
+func (o *dialOptions) overSocket(target string, t parsedTarget) (authority string, err error) {
+	if t.network == "tcp" && t.host() == "" {
+		return "", fmt.Errorf("the host is missing; %s", writeTCP)
+	}
+	if o.socket.Creds, err = o.security(t); err != nil {
+		return "", err
+	}
+	if authority, err = o.addressed(t); err != nil {
+		return "", err
+	}
+	d := sock.Dialer{Target: target, Network: t.network, Address: t.address, Authority: authority, Options: o.socket, Conn: o.dial}
+	if o.dial != nil {
+		d.Address = t.forDialer()
+	}
+	o.dialer = d
+	return authority, nil
+}
 
 func init() {
 	hook.Dialer = func(d link.Dialer) any {
@@ -109,16 +137,21 @@ func WithStatsHandler(h stats.Handler) DialOption {
 }
 
 // WithTransportCredentials sets the credentials of a connection that leaves
-// the process. Within the process a connection is private already, and
-// credentials of calls that demand privacy are sent.
+// the process. A tcp: target has to be given some, which may be those of
+// [google.golang.org/grpc/credentials/insecure] for none, unless its host is a
+// literal loopback address or localhost. A unix: target needs none: it counts as
+// private, as with grpc-go's local credentials, also where it is given
+// insecure ones. Within the process a connection is private already; either
+// way credentials of calls that demand privacy are sent.
 func WithTransportCredentials(creds credentials.TransportCredentials) DialOption {
-	return dialOption{nil, grpc.WithTransportCredentials(creds)}
+	return dialOption{func(o *dialOptions) { o.transport = creds }, grpc.WithTransportCredentials(creds)}
 }
 
 // WithCredentialsBundle is [WithTransportCredentials] and
 // [WithPerRPCCredentials] in one.
 func WithCredentialsBundle(b credentials.Bundle) DialOption {
 	return dialOption{func(o *dialOptions) {
+		o.bundle = b
 		if creds := b.PerRPCCredentials(); creds != nil {
 			o.Creds = append(o.Creds, creds)
 		}
@@ -146,9 +179,14 @@ func WithDefaultServiceConfig(json string) DialOption {
 // WithDisableRetry turns off retries by a service config's retryPolicy.
 func WithDisableRetry() DialOption { return dialOption{nil, grpc.WithDisableRetry()} }
 
-// WithIdleTimeout sets the time after which a connection that makes no calls
-// is closed. Within the process an idle connection holds nothing worth closing.
-func WithIdleTimeout(d time.Duration) DialOption { return dialOption{nil, grpc.WithIdleTimeout(d)} }
+// WithIdleTimeout sets the time after which a connection that makes no calls is
+// closed and becomes idle: it no longer tries to connect before the next call or
+// [ClientConn.Connect]. It may take up to a quarter longer. The default is 30
+// minutes; 0 turns it off. Within the process an idle connection holds
+// nothing worth closing, and is not.
+func WithIdleTimeout(d time.Duration) DialOption {
+	return dialOption{func(o *dialOptions) { o.idle = d }, grpc.WithIdleTimeout(d)}
+}
 
 // WithConnectParams sets the backoff between attempts to connect, and the
 // least time that each is given. The defaults are gRPC's: 1 s growing by 1.6
@@ -165,7 +203,14 @@ func WithConnectParams(p grpc.ConnectParams) DialOption {
 // WithInitialWindowSize sets how many bytes a handler may send on a stream
 // before its caller has received them. The default, and the least, is 64 KiB.
 func WithInitialWindowSize(bytes int32) DialOption {
-	return dialOption{func(o *dialOptions) { o.window = int(bytes) }, grpc.WithInitialWindowSize(bytes)}
+	return dialOption{func(o *dialOptions) { o.socket.Window = int(bytes) }, grpc.WithInitialWindowSize(bytes)}
+}
+
+// WithMaxHeaderListSize limits the header and the trailer of a response, in
+// bytes of what they take on the connection: 16 MiB by default, and 16 KiB at
+// least. A larger one fails its call. Within the process there is no limit.
+func WithMaxHeaderListSize(bytes uint32) DialOption {
+	return dialOption{func(o *dialOptions) { o.socket.Block = int(min(bytes, math.MaxInt32)) }, grpc.WithMaxHeaderListSize(bytes)}
 }
 
 // WithUserAgent puts ua before the user-agent that handlers see.
@@ -173,8 +218,10 @@ func WithUserAgent(ua string) DialOption {
 	return dialOption{func(o *dialOptions) { o.UserAgent = ua }, grpc.WithUserAgent(ua)}
 }
 
-// WithAuthority sets the :authority that handlers see. Within the process it
-// is the target's name by default.
+// WithAuthority sets the :authority that handlers see, which is the name that a
+// server's certificate is held to as well. By default it is the server name of
+// the transport credentials if they have one, and else the name of an inproc:
+// target, HOST:PORT of a tcp: target, and localhost for a unix: target.
 func WithAuthority(authority string) DialOption {
 	return dialOption{func(o *dialOptions) { o.Authority = authority }, grpc.WithAuthority(authority)}
 }
@@ -188,18 +235,22 @@ func WithSharedMessages() DialOption {
 // WithKeepaliveParams sets the client's keepalive. Within the process there is
 // nothing to keep alive.
 func WithKeepaliveParams(p keepalive.ClientParameters) DialOption {
-	return dialOption{nil, grpc.WithKeepaliveParams(p)}
+	return dialOption{func(o *dialOptions) { o.socket.Keepalive = p }, grpc.WithKeepaliveParams(p)}
 }
 
-// WithInitialConnWindowSize sets the window of a connection that leaves the
-// process. Within it streams alone are limited.
+// WithInitialConnWindowSize sets how many bytes all handlers together may send
+// on a connection before it has taken them in. The default is 1 MiB, and the
+// least is the window of a stream. Within the process streams alone are limited.
 func WithInitialConnWindowSize(bytes int32) DialOption {
-	return dialOption{nil, grpc.WithInitialConnWindowSize(bytes)}
+	return dialOption{func(o *dialOptions) { o.socket.ConnWindow = max(int(bytes), 0) }, grpc.WithInitialConnWindowSize(bytes)}
 }
 
-// WithContextDialer sets how connections that leave the process are dialed.
+// WithContextDialer sets how connections that leave the process are opened. dial
+// gets HOST:PORT of a tcp: target, and unix:///PATH or unix:PATH, for absolute
+// and relative paths, of a unix: target, as in grpc-go. Which credentials are
+// needed depends on the target, and not on what dial opens.
 func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) DialOption {
-	return dialOption{nil, grpc.WithContextDialer(dial)}
+	return dialOption{func(o *dialOptions) { o.dial = dial }, grpc.WithContextDialer(dial)}
 }
 
 // WithGRPCDialOptions passes options to grpc-go, for targets that go there.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // A ServerOption configures [NewServer]. Options have the names that they have
@@ -23,10 +24,21 @@ type serverOptions struct {
 	call.ServerConfig
 	unaryFirst  grpc.UnaryServerInterceptor
 	streamFirst grpc.StreamServerInterceptor
+	socket      sock.Options
 }
 
 func defaultServerOptions() serverOptions {
-	return serverOptions{ServerConfig: call.ServerConfig{MaxRecv: 4 << 20, MaxSend: math.MaxInt32}}
+	return serverOptions{
+		ServerConfig: call.ServerConfig{MaxRecv: 4 << 20, MaxSend: math.MaxInt32},
+		socket:       sock.Options{Unix: unixAuthInfo},
+	}
+}
+
+// sockets are the options of connections that come from other processes.
+func (o *serverOptions) sockets() sock.Options {
+	s := o.socket
+	s.Window, s.Calls = o.Window, o.MaxStreams
+	return s
 }
 
 // config puts the single interceptors outermost, as grpc-go does.
@@ -157,25 +169,46 @@ func SharedMessages() ServerOption {
 }
 
 // Creds sets the credentials that connections from other processes are
-// secured with. Connections within the process are private already.
-func Creds(creds credentials.TransportCredentials) ServerOption { return crossProcess }
+// secured with, whatever listener they come from. Without any, and with those
+// of [google.golang.org/grpc/credentials/insecure], unix sockets count as
+// private, and their peers are told by [UnixAuthInfo]. Connections within the
+// process are private already.
+func Creds(creds credentials.TransportCredentials) ServerOption {
+	return serverOption(func(o *serverOptions) { o.socket.Creds = secured(creds) })
+}
 
 // KeepaliveParams sets the server's keepalive. It concerns connections from
 // other processes; within the process there is nothing to keep alive.
-func KeepaliveParams(p keepalive.ServerParameters) ServerOption { return crossProcess }
-
-// InitialConnWindowSize sets the window of a connection from another process.
-// Within the process streams alone are limited.
-func InitialConnWindowSize(bytes int32) ServerOption { return crossProcess }
+func KeepaliveParams(p keepalive.ServerParameters) ServerOption {
+	return serverOption(func(o *serverOptions) { o.socket.ServerKeepalive = p })
+}
 
 // KeepaliveEnforcementPolicy limits how often a client may ping. It concerns
 // connections from other processes.
-func KeepaliveEnforcementPolicy(p keepalive.EnforcementPolicy) ServerOption { return crossProcess }
+func KeepaliveEnforcementPolicy(p keepalive.EnforcementPolicy) ServerOption {
+	return serverOption(func(o *serverOptions) { o.socket.Enforcement = p })
+}
 
-// ConnectionTimeout limits the time that a new connection may take to say what
-// it is. It concerns connections from other processes.
-func ConnectionTimeout(d time.Duration) ServerOption { return crossProcess }
+// InitialConnWindowSize sets how many bytes all callers of a connection from
+// another process may send together before the server has taken them in. The
+// default is 1 MiB, and the least is the window of a stream. Within the process
+// streams alone are limited.
+func InitialConnWindowSize(bytes int32) ServerOption {
+	return serverOption(func(o *serverOptions) { o.socket.ConnWindow = max(int(bytes), 0) })
+}
 
-// crossProcess stands for an option that means nothing within a process, which
-// is where servers can be reached so far.
-var crossProcess = serverOption(func(*serverOptions) {})
+// MaxHeaderListSize limits the header of a call from another process, in bytes
+// of what it takes on the connection: 16 MiB by default, and 16 KiB at least. A
+// client of nearcall knows the limit, and fails a call with a larger one with
+// ResourceExhausted. Within the process there is no limit.
+func MaxHeaderListSize(bytes uint32) ServerOption {
+	return serverOption(func(o *serverOptions) { o.socket.Block = int(min(bytes, math.MaxInt32)) })
+}
+
+// ConnectionTimeout limits the time that a connection from another process may
+// take, handshake of the credentials included, until it has said what it is; it
+// is closed then. The default is 120 s. As in grpc-go, nobody is that fast
+// where d is not positive.
+func ConnectionTimeout(d time.Duration) ServerOption {
+	return serverOption(func(o *serverOptions) { o.socket.Handshake = max(d, 1) })
+}

@@ -12,14 +12,15 @@ import (
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
+	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // A Server serves gRPC services. It implements [grpc.ServiceRegistrar], so
 // that generated RegisterXServer functions take it, and the GetServiceInfo
-// that reflection wants. So far it is reached within its process only. Its
-// methods may be called by any goroutine.
+// that reflection wants. Its methods may be called by any goroutine.
 type Server struct {
-	core *call.Server
+	core    *call.Server
+	sockets sock.Options // of connections from other processes
 
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
@@ -36,7 +37,7 @@ func NewServer(opts ...ServerOption) *Server {
 			opt.applyServer(&o)
 		}
 	}
-	return &Server{core: call.NewServer(o.config()), listeners: make(map[net.Listener]struct{})}
+	return &Server{core: call.NewServer(o.config()), sockets: o.sockets(), listeners: make(map[net.Listener]struct{})}
 }
 
 // RegisterService registers a service and its implementation. It is called by
@@ -52,16 +53,18 @@ func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.core.In
 // stopped. It closes lis. It returns nil after Stop or GracefulStop, and
 // [grpc.ErrServerStopped] when it is called after them.
 //
-// lis comes from [Listen]. Any other listener, TCP and bufconn among them, is
-// refused with an error.
+// lis comes from [Listen] or is any other: of package net, of tls.NewListener,
+// handed over by systemd, a bufconn. Clients reach it with nearcall's own
+// targets; other programs, ordinary gRPC clients among them, are answered in
+// their own protocol with an error that says so.
 func (s *Server) Serve(lis net.Listener) error {
 	if lis == nil {
 		return fmt.Errorf("nearcall: Serve needs a listener; get one from nearcall.Listen")
 	}
 	sessions, ok := lis.(link.Listener)
 	if !ok {
-		_ = lis.Close()
-		return fmt.Errorf("nearcall: cannot serve a %T: sockets are not served yet; pass what nearcall.Listen(%q) returns", lis, "inproc:NAME")
+		sessions = &sock.Listener{Listener: lis, Options: s.sockets}
+		lis = sessions // whose Close ends handshakes, too
 	}
 	s.mu.Lock()
 	if s.stopped {

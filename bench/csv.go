@@ -11,12 +11,16 @@ import (
 // writeCSV writes a line for each result. Lines say all, so that files from
 // several machines can be put together.
 func writeCSV(w io.Writer, r *Report) error {
-	head := []string{"row", "kind", "context", "callers", "bytes", "messages", "rival", "ns_per_op", "ratio_to_" + Baseline}
+	head := []string{"row", "kind", "context", "callers", "bytes", "messages", "rival", "ns_per_op", "ratio_to_" + r.Table.Baseline}
 	for _, p := range Percentiles {
 		head = append(head, fmt.Sprintf("p%d_ns", p))
 	}
 	out := csv.NewWriter(w)
-	_ = out.Write(append(head, "bytes_per_op", "allocs_per_op", "pairs", "measurement_ns", "clock_ns", "date", "machine"))
+	head = append(head, "bytes_per_op", "allocs_per_op")
+	if r.Table.Processes {
+		head = append(head, "cpu_ns_per_op", "cpu_ratio_to_"+r.Table.Baseline)
+	}
+	_ = out.Write(append(head, "pairs", "measurement_ns", "clock_ns", "date", "machine"))
 	for _, v := range r.Results {
 		line := []string{
 			v.Row.Name, v.Row.Kind.Name, v.Row.Context(), strconv.Itoa(max(v.Row.Callers, 1)), strconv.Itoa(v.Row.Size),
@@ -29,7 +33,11 @@ func writeCSV(w io.Writer, r *Report) error {
 			}
 			line = append(line, cell)
 		}
-		_ = out.Write(append(line, decimals(v.Bytes, 1), decimals(v.Allocs, 2), strconv.Itoa(r.Pairs),
+		line = append(line, decimals(v.Bytes, 1), decimals(v.Allocs, 2))
+		if r.Table.Processes {
+			line = append(line, decimals(v.CPU, 0), decimals(v.CPURatio, 4))
+		}
+		_ = out.Write(append(line, strconv.Itoa(r.Pairs),
 			strconv.FormatInt(r.Time.Nanoseconds(), 10), strconv.FormatInt(r.Clock.Nanoseconds(), 10), r.Date.Format(time.DateOnly), r.Machine))
 	}
 	out.Flush()

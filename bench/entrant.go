@@ -12,6 +12,7 @@ type entrant struct {
 	latencies []time.Duration
 	samples   []Sample
 	ratios    []float64 // to the baseline, pair by pair
+	cpuRatios []float64
 }
 
 // enter readies a rival for a row, warms it up and finds out how many
@@ -61,13 +62,14 @@ func (e *entrant) result() Result {
 	r := Result{
 		Row: e.field.Row, Rival: e.field.Rival,
 		Ns: of(Sample.NsPerOp), Bytes: of(Sample.bytesPerOp), Allocs: of(Sample.allocsPerOp),
-		Ratio: 1,
+		CPU:   of(Sample.cpuPerOp),
+		Ratio: 1, CPURatio: 1,
 	}
 	for i := range r.Latency {
 		r.Latency[i] = of(func(s Sample) float64 { return s.Latency[i] })
 	}
 	if len(e.ratios) > 0 {
-		r.Ratio = median(e.ratios)
+		r.Ratio, r.CPURatio = median(e.ratios), median(e.cpuRatios)
 	}
 	return r
 }

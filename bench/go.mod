@@ -3,16 +3,22 @@ module github.com/nearcall/nearcall/bench
 go 1.26.0
 
 require (
+	connectrpc.com/connect v1.21.1
+	github.com/containerd/ttrpc v1.2.10
 	github.com/fullstorydev/grpchan v1.1.2
 	github.com/nearcall/nearcall v0.0.0
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
+	storj.io/drpc v1.0.0
 )
 
 require (
 	github.com/bufbuild/protocompile v0.9.0 // indirect
+	github.com/containerd/log v0.1.0 // indirect
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/jhump/protoreflect v1.15.6 // indirect
+	github.com/sirupsen/logrus v1.9.4 // indirect
+	github.com/zeebo/errs v1.2.2 // indirect
 	golang.org/x/net v0.60.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/text v0.42.0 // indirect

@@ -30,6 +30,15 @@ type lane struct {
 }
 
 var (
+	// Empty sends nothing and gets nothing.
+	Empty = Kind{"empty call", true, openEmpty}
+
+	// Pair sends two integers and gets the same.
+	Pair = Kind{"two integers", true, openPair}
+
+	// Text sends a string and gets the same.
+	Text = Kind{"string", true, openText}
+
 	// Unary sends a payload and gets one of the same size.
 	Unary = Kind{"unary", true, openUnary}
 
@@ -43,6 +52,45 @@ var (
 	// BidiEcho keeps one stream; an operation is a message there and back.
 	BidiEcho = Kind{"bidi echo", false, openBidiEcho}
 )
+
+func openEmpty(ctx context.Context, conn Conn, _ Row) (lane, error) {
+	in := new(testpb.Empty)
+	return lane{op: func(bool) error {
+		out, err := conn.Test.EmptyCall(ctx, in)
+		if err != nil {
+			return err
+		}
+		return check("bytes in the reply", len(out.ProtoReflect().GetUnknown()), 0)
+	}}, nil
+}
+
+func openPair(ctx context.Context, conn Conn, _ Row) (lane, error) {
+	in := &benchpb.Pair{First: 20_417_731, Second: 1_767_225_600}
+	return lane{op: func(bool) error {
+		out, err := conn.Records.EchoPair(ctx, in)
+		if err != nil {
+			return err
+		}
+		if out.GetFirst() != in.First || out.GetSecond() != in.Second {
+			return fmt.Errorf("wrong answer: the integers are %v, want %v", out, in)
+		}
+		return nil
+	}}, nil
+}
+
+func openText(ctx context.Context, conn Conn, row Row) (lane, error) {
+	in := &benchpb.Text{Text: string(payload(row.Size).Body)}
+	return lane{op: func(bool) error {
+		out, err := conn.Records.EchoText(ctx, in)
+		if err != nil {
+			return err
+		}
+		if out.GetText() != in.Text {
+			return fmt.Errorf("wrong answer: the text is %q, want %q", out.GetText(), in.Text)
+		}
+		return nil
+	}}, nil
+}
 
 func openUnary(ctx context.Context, conn Conn, row Row) (lane, error) {
 	in := &testpb.SimpleRequest{Payload: payload(row.Size)}

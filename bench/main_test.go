@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -17,13 +16,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if stack, network, peer := strings.Cut(os.Getenv(peerEnv), " "); peer {
-		if err := servePeer(stack, network); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
+	if beThePeer(lying) {
 		return
 	}
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // of second processes, or each would end a second later
 	leak.Main(m)
 }
 
@@ -34,14 +30,14 @@ func TestTournamentPrintsAndWritesFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out, progress bytes.Buffer
-	if err := run([]string{"-rows", "unary-32B$|bidi", "-rivals", "nearcall|direct|grpchan", "-pairs", "2", "-time", "1ms",
+	if err := run([]string{"-tables", "in-process", "-rows", "unary-32B$|bidi", "-rivals", "nearcall|direct|grpchan", "-pairs", "2", "-time", "1ms",
 		"-md", file("md"), "-csv", file("csv"), "-svg", file("svg"), "-short", file("short")}, &out, &progress); err != nil {
 		t.Fatal(err)
 	}
 	if head, _, _ := strings.Cut(out.String(), "\n\n"); !strings.Contains(head, "GOMAXPROCS") || !strings.Contains(head, "medians of 2 pairs of 1ms") {
 		t.Errorf("the header is %q", head)
 	}
-	if !strings.Contains(progress.String(), "bidi-echo-32B: nearcall\n") {
+	if !strings.Contains(progress.String(), "in-process, bidi-echo-32B: nearcall\n") {
 		t.Errorf("progress is %q", progress.String())
 	}
 	read := func(name string) string {
@@ -80,6 +76,51 @@ func TestFilesAreOpenedFirst(t *testing.T) {
 	}
 }
 
+func TestResultsOfEachTable(t *testing.T) {
+	dir := t.TempDir()
+	var out bytes.Buffer
+	if err := run([]string{"-tables", "unix,tcp", "-rows", "^empty$|bidi", "-rivals", "nearcall|raw", "-pairs", "1", "-time", "1ms", "-results", dir}, &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"unix", "tcp"} {
+		text, err := os.ReadFile(filepath.Join(dir, name+".md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, tables, _ := bytes.Cut(text, []byte("\n\nWhat `make bench` printed. The chart of it is ["+name+".svg]"))
+		if !strings.HasPrefix(string(head), "# Results: over ") || !bytes.Contains(tables, []byte("¹ raw has no streams.")) {
+			t.Errorf("%s.md is\n%s", name, text)
+		}
+		if _, tables, _ := bytes.Cut(text, []byte("("+name+".csv).\n\n")); len(tables) == 0 || !bytes.Contains(out.Bytes(), tables) {
+			t.Errorf("%s.md has not what was printed", name)
+		}
+		for _, ending := range []string{".csv", ".svg", "-short.svg"} {
+			if b, err := os.ReadFile(filepath.Join(dir, name+ending)); err != nil || !bytes.Contains(b, []byte("bidi")) {
+				t.Errorf("%s%s: %v, %s", name, ending, err, b)
+			}
+		}
+	}
+}
+
+// TestOneTableIsMeantWhereOneIsDrawn has the flags of files work as they did
+// when there was one table.
+func TestOneTableIsMeantWhereOneIsDrawn(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"", "in-process, unix, tcp"},
+		{"-short file", "in-process"},
+		{"-short file -tables tcp", "tcp"},
+		{"-tables tcp,unix", "tcp, unix"},
+		{"-rows idle", "unix, tcp"},
+		{"-rivals grpchan", "in-process"},
+	} {
+		events, err := parse(strings.Fields(c.args), io.Discard)
+		got := strings.Join(names(events, func(e *event) string { return e.table.Name }), ", ")
+		if err != nil || got != c.want {
+			t.Errorf("%s: %s, %v, want %s", c.args, got, err, c.want)
+		}
+	}
+}
+
 func TestQuickLeavesWhatIsGiven(t *testing.T) {
 	for _, c := range []struct {
 		args  []string
@@ -91,27 +132,35 @@ func TestQuickLeavesWhatIsGiven(t *testing.T) {
 		{[]string{"-pairs", "9", "-quick"}, 9, quickTime},
 		{[]string{"-quick", "-time", "1s"}, quickPairs, time.Second},
 	} {
-		got, _, err := parse(c.args, io.Discard)
-		if err != nil || got.Pairs != c.pairs || got.Time != c.time {
-			t.Errorf("%q: %+v, %v", c.args, got, err)
+		events, err := parse(c.args, io.Discard)
+		if err != nil || len(events) != len(Tables(0)) {
+			t.Fatalf("%q: %d tables, %v", c.args, len(events), err)
+		}
+		for _, got := range events {
+			if got.Pairs != c.pairs || got.Time != c.time {
+				t.Errorf("%q: %+v", c.args, got.Tournament)
+			}
 		}
 	}
 }
 
 func TestTheBaselineIsMeasuredAlone(t *testing.T) {
-	tournament, _, err := parse([]string{"-rows", "unary-32B$", "-rivals", Baseline, "-pairs", "3", "-time", "1ms"}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	results, err := tournament.Run()
-	if err != nil || len(results) != 1 || results[0].Rival.Name != Baseline || results[0].Ratio != 1 || results[0].Ns <= 0 {
-		t.Errorf("results are %+v, %v", results, err)
+	for _, table := range Tables(0) {
+		events, err := parse([]string{"-tables", table.Name, "-rows", "unary-32B$", "-rivals", table.Baseline, "-pairs", "3", "-time", "1ms"}, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		results, err := events[0].Run()
+		if err != nil || len(results) != 1 || results[0].Rival.Name != table.Baseline || results[0].Ratio != 1 || results[0].Ns <= 0 {
+			t.Errorf("%s: results are %+v, %v", table.Name, results, err)
+		}
 	}
 }
 
 func TestFlagsThatMakeNoSense(t *testing.T) {
 	for _, args := range [][]string{
 		{"-rows", "quaternary"}, {"-rivals", "nobody"}, {"-rows", "("}, {"-pairs", "0"}, {"-parked", "-1"}, {"-time", "0s"}, {"-tmie", "1s"}, {"unary"},
+		{"-tables", "shm"}, {"-tables", "unix,unix"}, {"-tables", "unix", "-rivals", "grpchan"}, {"-tables", "unix,tcp", "-md", "file"},
 	} {
 		err := run(args, io.Discard, io.Discard)
 		var bad usageError
@@ -120,7 +169,7 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 		}
 	}
 	var help bytes.Buffer
-	if err := run([]string{"-h"}, io.Discard, &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "unary-32B-cancellable") {
+	if err := run([]string{"-h"}, io.Discard, &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "unary-32B-cancellable") || !strings.Contains(help.String(), "unary-32B-1000-callers") {
 		t.Errorf("-h: %v, %s", err, help.String())
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -14,26 +15,14 @@ import (
 func writeMarkdown(w io.Writer, r *Report) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", r.header())
-	fmt.Fprintf(&b, "### %s\n\nThe ratio to %s's time, less is better, and the time itself.\n\n", reportTitle, Baseline)
-	rivals := r.rivals()
-	head := []string{"row", "context"}
-	for _, rival := range rivals {
-		head = append(head, rival.Name)
-	}
-	overview := [][]string{head}
-	for _, results := range r.rows() {
-		line := []string{results[0].Row.Title(), results[0].Row.Context()}
-		for _, rival := range rivals {
-			cell := ""
-			if result, ok := find(results, rival.Name); ok {
-				cell = fmt.Sprintf("%s (%s)", ratio(result.Ratio), nanoseconds(result.Ns))
-			}
-			line = append(line, cell)
-		}
-		overview = append(overview, line)
-	}
-	table(&b, 2, overview)
+	fmt.Fprintf(&b, "### %s\n\nThe ratio to %s's time, less is better, and the time itself.\n\n", r.title(), r.Table.Baseline)
+	var notes footnotes
+	r.overview(&b, &notes, func(v Result) string { return fmt.Sprintf("%s (%s)", ratio(v.Ratio), nanoseconds(v.Ns)) })
+	notes.print(&b)
 	fmt.Fprintf(&b, "\nTimes move with the machine's other work. The ratio is the median of pairs, and moves less.\n")
+	if r.Table.Processes {
+		r.processes(&b)
+	}
 	for _, results := range r.rows() {
 		row := results[0].Row
 		fmt.Fprintf(&b, "\n### %s, %s context (`%s`)\n\n", row.Title(), row.Context(), row.Name)
@@ -43,7 +32,11 @@ func writeMarkdown(w io.Writer, r *Report) error {
 				head = append(head, fmt.Sprintf("p%d ns", p))
 			}
 		}
-		cells := [][]string{append(head, "B/op", "allocs/op")}
+		head = append(head, "B/op", "allocs/op")
+		if r.Table.Processes {
+			head = append(head, "CPU ns/op", "CPU ratio", "op/s")
+		}
+		cells := [][]string{head}
 		for _, result := range results {
 			line := []string{result.Rival.Name, number(result.Ns), ratio(result.Ratio)}
 			if row.Kind.Unary {
@@ -51,7 +44,11 @@ func writeMarkdown(w io.Writer, r *Report) error {
 					line = append(line, strconv.FormatFloat(ns, 'f', 0, 64))
 				}
 			}
-			cells = append(cells, append(line, number(result.Bytes), number(result.Allocs)))
+			line = append(line, number(result.Bytes), number(result.Allocs))
+			if r.Table.Processes {
+				line = append(line, number(result.CPU), ratio(result.CPURatio), perSecond(result))
+			}
+			cells = append(cells, line)
 		}
 		table(&b, 1, cells)
 	}
@@ -60,6 +57,81 @@ func writeMarkdown(w io.Writer, r *Report) error {
 	_, err := io.WriteString(w, b.String())
 	return err
 }
+
+// overview prints a line for each row, with what show makes of each result. Of
+// those who are not in a row, the notes say why.
+func (r *Report) overview(b *strings.Builder, notes *footnotes, show func(Result) string) {
+	rivals := r.rivals()
+	head := []string{"row", "context"}
+	for _, rival := range rivals {
+		head = append(head, rival.Name)
+	}
+	cells := [][]string{head}
+	for _, results := range r.rows() {
+		row := results[0].Row
+		line := []string{row.Title(), row.Context()}
+		for _, rival := range rivals {
+			cell := ""
+			if result, ok := find(results, rival.Name); ok {
+				cell = show(result)
+			} else if why, ok := rival.absence(row); ok {
+				cell = notes.mark(why)
+			}
+			line = append(line, cell)
+		}
+		cells = append(cells, line)
+	}
+	table(b, 2, cells)
+}
+
+// processes prints what there is to say of two processes: how many calls they
+// make in a second, how long the processors worked, and who the rivals are.
+func (r *Report) processes(b *strings.Builder) {
+	fmt.Fprintf(b, "\n### Operations a second %s\n\nMore is better.\n\n", r.Table.Title)
+	r.overview(b, new(footnotes), perSecond)
+	fmt.Fprintf(b, "\n### Processor time of an operation %s, both processes together\n\n", r.Table.Title)
+	fmt.Fprintf(b, "The ratio to %s's, less is better, and the time itself.\n\n", r.Table.Baseline)
+	r.overview(b, new(footnotes), func(v Result) string { return fmt.Sprintf("%s (%s)", ratio(v.CPURatio), nanoseconds(v.CPU)) })
+	fmt.Fprintf(b, "\nA row after a pause has the sleep's and the waking's processor time in it, but not in its time. "+
+		"B/op and allocs/op are the calling process's alone.\n")
+	for _, rival := range r.rivals() {
+		if rival.Note != "" {
+			fmt.Fprintf(b, "\n- %s: %s", rival.Name, rival.Note)
+		}
+	}
+	b.WriteString("\n")
+}
+
+// footnotes say why cells are empty.
+type footnotes []string
+
+// mark returns what stands in the cell.
+func (f *footnotes) mark(why string) string {
+	at := slices.Index(*f, why)
+	if at < 0 {
+		at = len(*f)
+		*f = append(*f, why)
+	}
+	return raised(at + 1)
+}
+
+func (f footnotes) print(b *strings.Builder) {
+	for i, why := range f {
+		fmt.Fprintf(b, "\n%s %s.\n", raised(i+1), why)
+	}
+}
+
+// raised returns n in superior figures.
+func raised(n int) string {
+	var b strings.Builder
+	for _, digit := range strconv.Itoa(n) {
+		b.WriteRune([]rune("⁰¹²³⁴⁵⁶⁷⁸⁹")[digit-'0'])
+	}
+	return b.String()
+}
+
+// perSecond prints how many operations all callers make in a second.
+func perSecond(r Result) string { return strconv.FormatFloat(1e9/r.Ns, 'f', 0, 64) }
 
 // table prints cells, the first line of which is the head. So many columns
 // that hold text are aligned to the left.

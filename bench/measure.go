@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,17 +22,24 @@ type Sample struct {
 	Time    time.Duration
 	Bytes   uint64 // allocated by the whole process
 	Allocs  uint64
-	Latency Latency // of unary calls
+	CPU     time.Duration // of both processes, where there are two
+	Latency Latency       // of unary calls
 }
 
 // NsPerOp returns the time that an operation took, in nanoseconds.
 func (s Sample) NsPerOp() float64     { return float64(s.Time.Nanoseconds()) / float64(s.Ops) }
 func (s Sample) bytesPerOp() float64  { return float64(s.Bytes) / float64(s.Ops) }
 func (s Sample) allocsPerOp() float64 { return float64(s.Allocs) / float64(s.Ops) }
+func (s Sample) cpuPerOp() float64    { return float64(s.CPU.Nanoseconds()) / float64(s.Ops) }
 
-// Run does n operations, divided among the callers.
-func (f *Field) Run(n int) error {
-	return f.spread(n, func(l lane, from, to int) error {
+// Run does n operations, divided among the callers. It returns how long that
+// took, without the pauses that the row has.
+func (f *Field) Run(n int) (time.Duration, error) {
+	if f.Row.Pause > 0 {
+		return f.runRested(n)
+	}
+	start := now()
+	err := f.spread(n, func(l lane, from, to int) error {
 		for range to - from {
 			if err := l.op(false); err != nil {
 				return err
@@ -39,6 +47,25 @@ func (f *Field) Run(n int) error {
 		}
 		return nil
 	})
+	return now() - start, err
+}
+
+// runRested does n operations with a pause before each. With several callers it
+// returns the mean of their times.
+func (f *Field) runRested(n int) (time.Duration, error) {
+	var sum atomic.Int64
+	err := f.spread(n, func(l lane, from, to int) error {
+		for range to - from {
+			time.Sleep(f.Row.Pause)
+			start := now()
+			if err := l.op(false); err != nil {
+				return err
+			}
+			sum.Add(int64(now() - start))
+		}
+		return nil
+	})
+	return time.Duration(sum.Load()) / time.Duration(len(f.lanes)), err
 }
 
 // Check has every caller do an operation and compare all of the answer.
@@ -55,6 +82,10 @@ func (f *Field) Time(into []time.Duration) error {
 		part := into[from:to]
 		last := now()
 		for i := range part {
+			if f.Row.Pause > 0 {
+				time.Sleep(f.Row.Pause)
+				last = now()
+			}
 			if err := l.op(false); err != nil {
 				return err
 			}
@@ -86,12 +117,22 @@ func (f *Field) spread(n int, do func(l lane, from, to int) error) error {
 func (f *Field) Measure(n int, latencies []time.Duration) (Sample, error) {
 	var before, after runtime.MemStats
 	runtime.GC() // the garbage of the rival before is not this one's
+	theirs, err := f.serverCPU()
+	if err != nil {
+		return Sample{Ops: n}, f.wrap(err)
+	}
 	runtime.ReadMemStats(&before)
-	start := now()
-	err := f.Run(n)
-	elapsed := now() - start
+	ours := processCPU()
+	elapsed, err := f.Run(n)
+	s := Sample{Ops: n, Time: max(elapsed, 1), CPU: processCPU() - ours}
 	runtime.ReadMemStats(&after)
-	s := Sample{Ops: n, Time: max(elapsed, 1), Bytes: after.TotalAlloc - before.TotalAlloc, Allocs: after.Mallocs - before.Mallocs}
+	s.Bytes, s.Allocs = after.TotalAlloc-before.TotalAlloc, after.Mallocs-before.Mallocs
+	if err == nil {
+		var later time.Duration
+		later, err = f.serverCPU()
+		s.CPU += later - theirs
+		err = f.wrap(err)
+	}
 	if err == nil && len(latencies) > 0 {
 		err = f.Time(latencies)
 		s.Latency = percentiles(latencies)
@@ -102,12 +143,25 @@ func (f *Field) Measure(n int, latencies []time.Duration) (Sample, error) {
 	return s, err
 }
 
-// Calibrate returns how many operations take about d. It warms up on the way.
+// serverCPU returns the processor time of the second process, if there is one.
+func (f *Field) serverCPU() (time.Duration, error) {
+	if f.conn.Peer == nil {
+		return 0, nil
+	}
+	return f.conn.Peer.CPU()
+}
+
+// Calibrate returns how many operations take about d. It warms up on the way,
+// and begins with one operation for each caller, before any are counted: that
+// may take connections, which are made when they are needed.
 func (f *Field) Calibrate(d time.Duration) (int, error) {
 	const steps = 100 // at most so many times more at once
-	for n := 1; ; {
+	if err := f.Check(); err != nil {
+		return 0, err
+	}
+	for n := len(f.lanes); ; {
 		start := now()
-		if err := f.Run(n); err != nil {
+		if _, err := f.Run(n); err != nil {
 			return 0, err
 		}
 		elapsed := max(now()-start, 1)

@@ -2,128 +2,240 @@ package main
 
 import (
 	"bufio"
-	"fmt"
+	"errors"
 	"io"
-	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
-	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/hook"
-	"github.com/nearcall/nearcall/internal/transport/sock"
+	"time"
 )
 
-// peerEnv has the test binary serve, as the second process of benchmarks. Its
-// value is the stack and the network, between them a space.
-const peerEnv = "NEARCALL_BENCH_PEER"
-
-// servePeer serves until its standard input ends, and prints where.
-func servePeer(stack, network string) error {
-	dir, err := os.MkdirTemp("", "bench")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	address := "127.0.0.1:0"
-	if network == "unix" {
-		address = filepath.Join(dir, "s")
-	}
-	lis, err := net.Listen(network, address)
-	if err != nil {
-		return err
-	}
-	type server interface {
-		grpc.ServiceRegistrar
-		Serve(net.Listener) error
-		Stop()
-	}
-	var srv server = grpc.NewServer()
-	var serve net.Listener = lis
-	if stack == "nearcall" {
-		srv, serve = nearcall.NewServer(), &sock.Listener{Listener: lis}
-	}
-	register(srv, service{messages: 100})
-	go func() { _ = srv.Serve(serve) }()
-	fmt.Println(lis.Addr())
-	_, err = io.Copy(io.Discard, os.Stdin)
-	srv.Stop()
-	return err
+// peerTables are those of two processes.
+func peerTables() []Table {
+	return slices.DeleteFunc(Tables(defaultParked), func(t Table) bool { return !t.Processes })
 }
 
-// overPeer connects to a second process.
-func overPeer(stack, network string) func(Services) (Conn, error) {
-	return func(Services) (Conn, error) {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), peerEnv+"="+stack+" "+network)
-		cmd.Stderr = os.Stderr
-		in, err := cmd.StdinPipe()
+// lying are services that tests have a second process serve.
+func lying(kind string, s service) Services {
+	switch kind {
+	case "liar":
+		return liar{s}
+	case "forger":
+		return forger{s}
+	}
+	return s
+}
+
+func TestPeersAnswerRightly(t *testing.T) {
+	for _, table := range peerTables() {
+		t.Run("net="+table.Name, func(t *testing.T) {
+			each(t, table, table.Rows, answersRightly)
+		})
+	}
+}
+
+// TestWrongAnswersOfPeersFail has every rival notice that a reply is not what it
+// should be. What raw is sent back no service has made, so it has a test of its
+// own.
+func TestWrongAnswersOfPeersFail(t *testing.T) {
+	table := peerTables()[0]
+	rows := slices.DeleteFunc(slices.Clone(table.Rows), func(r Row) bool {
+		return r.Callers > 1 || r.Size > 1<<20 || r.Kind.Name == Empty.Name
+	})
+	for _, kind := range []string{"liar", "forger"} {
+		t.Run(kind, func(t *testing.T) {
+			each(t, table, rows, func(t *testing.T, row Row, rival Rival) {
+				if rival.Name == "raw" {
+					t.Skip("it has no services")
+				}
+				rival.Dial = overPeer(peerSetup{Stack: rival.Name, Network: "unix", Services: kind})
+				failsWith(t, row, rival, table.base())
+			})
+		})
+	}
+}
+
+func TestWrongBytesFailRaw(t *testing.T) {
+	table := peerTables()[0]
+	honest := table.Rivals[table.place(Rival{Name: "raw"})]
+	forging := Rival{Name: "raw", Dial: func(row Row) (Conn, error) {
+		at, stop, err := serveRawAs("tcp", "127.0.0.1:0", func(body []byte) { body[len(body)/2]++ })
 		if err != nil {
 			return Conn{}, err
 		}
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			return Conn{}, err
+		conn, err := dialRaw("tcp", at, row)
+		closeConn := conn.Close
+		conn.Close = func() {
+			closeConn()
+			stop()
 		}
-		if err := cmd.Start(); err != nil {
-			return Conn{}, err
+		return conn, err
+	}}
+	for _, row := range table.Rows {
+		if !honest.Takes(row) || row.Kind.Name == Empty.Name {
+			continue
 		}
-		end := func() {
-			_ = in.Close()
-			_ = cmd.Wait()
-		}
-		address, err := bufio.NewReader(out).ReadString('\n')
-		if err != nil {
-			end()
-			return Conn{}, err
-		}
-		address = strings.TrimSpace(address)
-		var conn interface {
-			grpc.ClientConnInterface
-			Close() error
-		}
-		if stack == "nearcall" {
-			d := sock.Dialer{Target: network, Network: network, Address: address}
-			conn, err = nearcall.NewClient("inproc:peer", hook.Dialer(d).(nearcall.DialOption))
-		} else {
-			target := "passthrough:" + address
-			if network == "unix" {
-				target = "unix:" + address
+		t.Run("row="+row.Name, func(t *testing.T) {
+			f, err := Open(row, forging)
+			if err != nil {
+				t.Fatal(err)
 			}
-			conn, err = grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
-		}
-		if err != nil {
-			end()
-			return Conn{}, err
-		}
-		return stubs(conn, func() {
-			_ = conn.Close()
-			end()
-		}), nil
+			if err := f.Check(); err == nil {
+				t.Error("a byte that differs was not noticed")
+			}
+			if err := f.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
-// BenchmarkPeer calls a second process.
-func BenchmarkPeer(b *testing.B) {
-	rows := []Row{
-		{Name: "unary-32B", Kind: Unary, Size: 32},
-		{Name: "unary-1MB", Kind: Unary, Size: 1 << 20},
-		{Name: "unary-32B-64-callers", Kind: Unary, Size: 32, Callers: 64},
-		{Name: "server-stream-100x32B", Kind: ServerStream, Size: 32, Messages: 100, Cancellable: true},
-		{Name: "bidi-echo-32B", Kind: BidiEcho, Size: 32, Cancellable: true},
+func TestAPeerStartsAndStops(t *testing.T) {
+	for _, network := range []string{"unix", "tcp"} {
+		for name := range stacks {
+			t.Run("net="+network+"/stack="+name, func(t *testing.T) {
+				p, err := startPeer(peerSetup{Stack: name, Network: network, Parked: 3})
+				if err != nil {
+					t.Fatal(err)
+				}
+				before, err := p.CPU()
+				if err != nil || before < 0 || before > time.Minute {
+					t.Errorf("processors worked for %v, %v", before, err)
+				}
+				if after, err := p.CPU(); err != nil || after < before {
+					t.Errorf("and then for %v, %v", after, err)
+				}
+				if err := p.stop(); err != nil {
+					t.Error(err)
+				}
+				if p.cmd.ProcessState == nil || !p.cmd.ProcessState.Success() {
+					t.Errorf("the process ended with %v", p.cmd.ProcessState)
+				}
+				if _, err := os.Stat(p.dir); p.dir != "" && !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("its directory is left: %v", err)
+				}
+			})
+		}
 	}
-	for _, row := range rows {
-		for _, network := range []string{"unix", "tcp"} {
-			for _, stack := range []string{"nearcall", "grpc"} {
-				b.Run("row="+row.Name+"/net="+network+"/rival="+stack, func(b *testing.B) {
-					bench(b, row, Rival{Name: stack, Connect: overPeer(stack, network)})
+}
+
+func TestAPeerThatCannotServeIsAnError(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	_, err := startPeer(peerSetup{Stack: "pigeon", Network: "unix"})
+	if err == nil || !strings.Contains(err.Error(), "pigeon") {
+		t.Errorf("got %v", err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("%v is left, %v", left, err)
+	}
+}
+
+// TestAPeerThatIsGoneFailsTheMeasurement ends the process under the calls.
+func TestAPeerThatIsGoneFailsTheMeasurement(t *testing.T) {
+	var gone *peer
+	row := Row{Name: "unary-32B", Kind: Unary, Size: 32, Cancellable: true}
+	f, err := Open(row, Rival{Name: "raw", Dial: func(row Row) (Conn, error) {
+		p, err := startPeer(peerSetup{Stack: "raw", Network: "tcp"})
+		if err != nil {
+			return Conn{}, err
+		}
+		gone = p
+		conn, err := dialRaw("tcp", p.Address, row)
+		conn.Peer = p
+		return conn, err
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := f.Measure(10, nil); err != nil || s.CPU < 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if err := gone.cmd.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	if _, err := f.Measure(10, nil); err == nil || !strings.HasPrefix(err.Error(), "unary-32B, raw: ") {
+		t.Errorf("without its server it was measured: %v", err)
+	}
+	if err := f.Close(); err == nil || !strings.Contains(err.Error(), "ended badly") {
+		t.Errorf("that its server was killed is not told: %v", err)
+	}
+}
+
+func TestWhatAPeerSays(t *testing.T) {
+	for _, c := range []struct {
+		says string
+		want time.Duration
+		ok   bool
+	}{
+		{"cpu 1234\n", 1234, true},
+		{"cpu 0\n", 0, true},
+		{"cpu -1\n", 0, false},
+		{"cpu much\n", 0, false},
+		{"cpu\n", 0, false},
+		{"address 1234\n", 0, false},
+		{"cpu 12", 0, false},
+		{"", 0, false},
+	} {
+		var asked strings.Builder
+		p := peer{in: nopCloser{&asked}, out: bufio.NewReader(strings.NewReader(c.says))}
+		got, err := p.CPU()
+		if (err == nil) != c.ok || c.ok && got != c.want || asked.String() != "cpu\n" {
+			t.Errorf("%q: %v, %v, asked with %q", c.says, got, err, asked.String())
+		}
+	}
+}
+
+func TestAPeerAnswersUntilItsInputEnds(t *testing.T) {
+	var out strings.Builder
+	setup := peerSetup{Stack: "grpc-go", Network: "tcp", Address: "127.0.0.1:0"}
+	if err := servePeer(setup, service{}, strings.NewReader("cpu\ncpu\n"), &out); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != 3 || !strings.HasPrefix(lines[0], "address 127.0.0.1:") {
+		t.Fatalf("it said %q", lines)
+	}
+	for _, line := range lines[1:] {
+		if ns, err := strconv.ParseInt(strings.TrimPrefix(line, "cpu "), 10, 64); err != nil || ns < 0 {
+			t.Errorf("it said %q", line)
+		}
+	}
+	if err := servePeer(setup, service{}, strings.NewReader("hello\n"), io.Discard); err == nil || !strings.Contains(err.Error(), "hello") {
+		t.Errorf("what it does not know it took: %v", err)
+	}
+}
+
+func TestProcessCPUGrows(t *testing.T) {
+	before := processCPU()
+	for start := now(); now()-start < 50*time.Millisecond; {
+	}
+	if worked := processCPU() - before; worked <= 0 {
+		t.Errorf("50 ms of work took %v", worked)
+	}
+}
+
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }
+
+// BenchmarkPeer calls a second process, as the tournament does. CPU-ns/op is
+// the processor time of both.
+func BenchmarkPeer(b *testing.B) {
+	tables := peerTables()
+	for _, row := range peerRows {
+		b.Run("row="+row.Name, func(b *testing.B) {
+			for _, table := range tables {
+				b.Run("net="+table.Name, func(b *testing.B) {
+					for _, rival := range table.Rivals {
+						if rival.Takes(row) {
+							b.Run("rival="+rival.Name, func(b *testing.B) { bench(b, row, rival) })
+						}
+					}
 				})
 			}
-		}
+		})
 	}
 }

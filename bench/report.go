@@ -13,6 +13,7 @@ import (
 
 // A Report is results with what one has to know of them.
 type Report struct {
+	Table   Table
 	Machine string
 	Date    time.Time
 	Pairs   int
@@ -22,7 +23,15 @@ type Report struct {
 	Results []Result
 }
 
-const reportTitle = "Time of an operation, compared with " + Baseline
+// title is that of the times. In one process, where the tournament began, it
+// does not say where the calls go.
+func (r *Report) title() string {
+	where := ""
+	if r.Table.Processes {
+		where = " " + r.Table.Title
+	}
+	return "Time of an operation" + where + ", compared with " + r.Table.Baseline
+}
 
 // machine says what the figures hold for, in a line.
 func machine() string {
@@ -31,8 +40,12 @@ func machine() string {
 }
 
 func (r *Report) header() string {
-	return fmt.Sprintf("%s, %s; medians of %d pairs of %v, beside %d parked goroutines",
-		r.Machine, r.Date.Format(time.DateOnly), r.Pairs, r.Time, r.Parked)
+	where := ""
+	if r.Table.Processes {
+		where = " in each of two processes"
+	}
+	return fmt.Sprintf("%s, %s; medians of %d pairs of %v, beside %d parked goroutines%s",
+		r.Machine, r.Date.Format(time.DateOnly), r.Pairs, r.Time, r.Parked, where)
 }
 
 // rows returns the results row by row.
@@ -48,7 +61,7 @@ func (r *Report) rows() [][]Result {
 	return rows
 }
 
-// rivals returns who has a result, in the order of Rivals.
+// rivals returns who has a result, in the order of the table's.
 func (r *Report) rivals() []Rival {
 	var rivals []Rival
 	for _, result := range r.Results {
@@ -56,12 +69,8 @@ func (r *Report) rivals() []Rival {
 			rivals = append(rivals, result.Rival)
 		}
 	}
-	slices.SortStableFunc(rivals, func(a, b Rival) int { return place(a) - place(b) })
+	slices.SortStableFunc(rivals, func(a, b Rival) int { return r.Table.place(a) - r.Table.place(b) })
 	return rivals
-}
-
-func place(r Rival) int {
-	return slices.IndexFunc(Rivals, func(v Rival) bool { return v.Name == r.Name })
 }
 
 // find returns what rival has among results.

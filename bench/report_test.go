@@ -17,21 +17,23 @@ import (
 
 // invented returns a report of all rows and rivals, with figures from the
 // fastest to the slowest that the writers may see.
-func invented() *Report {
+func invented() *Report { return inventedOf(inProcess) }
+
+func inventedOf(table Table) *Report {
 	r := &Report{
-		Machine: `AT&T "6300" <8086>, 1 cores`, Date: time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC),
+		Table: table, Machine: `AT&T "6300" <8086>, 1 cores`, Date: time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC),
 		Pairs: 7, Time: 120 * time.Millisecond, Parked: 100, Clock: 31,
 	}
 	ratio := 0.003
-	for _, row := range Rows {
-		for _, rival := range Rivals {
+	for _, row := range table.Rows {
+		for _, rival := range table.Rivals {
 			if !rival.Takes(row) {
 				continue
 			}
 			ns := 1234.56 * ratio
-			v := Result{Row: row, Rival: rival, Ns: ns, Bytes: 96.04, Allocs: 2.004, Ratio: ratio, Latency: Latency{ns, ns + 1, ns + 2, 1e9}}
-			if rival.Name == Baseline {
-				v.Ratio = 1
+			v := Result{Row: row, Rival: rival, Ns: ns, Bytes: 96.04, Allocs: 2.004, Ratio: ratio, CPU: 2 * ns, CPURatio: ratio / 2, Latency: Latency{ns, ns + 1, ns + 2, 1e9}}
+			if rival.Name == table.Baseline {
+				v.Ratio, v.CPURatio = 1, 1
 			}
 			r.Results = append(r.Results, v)
 			ratio *= 1.15
@@ -114,8 +116,8 @@ func TestMarkdown(t *testing.T) {
 			t.Errorf("%d columns, not %d, in %s", n, columns, line)
 		}
 	}
-	if tables != 1+len(Rows) {
-		t.Errorf("%d tables, want one of all rows and one for each of %d", tables, len(Rows))
+	if tables != 1+len(inProcess.Rows) {
+		t.Errorf("%d tables, want one of all rows and one for each of %d", tables, len(inProcess.Rows))
 	}
 	cells := func(s string) string { return strings.Join(strings.Fields(s), " ") }
 	for _, want := range []string{
@@ -134,18 +136,74 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
+func TestMarkdownOfTwoProcesses(t *testing.T) {
+	text := written(t, writeMarkdown, inventedOf(peerTables()[0]))
+	cells := strings.Join(strings.Fields(text), " ")
+	for _, want := range []string{
+		"medians of 7 pairs of 120ms, beside 100 parked goroutines in each of two processes ",
+		"### Time of an operation over unix sockets, compared with grpc-go ",
+		"| row | context | nearcall | grpc-go | drpc | ttrpc | connect-go | raw |",
+		"| empty call | cancellable | 0.003 (3.7 ns) | 1.00 (4.3 ns) |",
+		"### Operations a second over unix sockets ",
+		"| empty call | cancellable | 270001728 | 234784111 |",
+		"### Processor time of an operation over unix sockets, both processes together ",
+		"| empty call | cancellable | 0.002 (7.4 ns) |",
+		"¹ ttrpc has no messages of more than 4 MB. ² raw has no streams. ³ raw has one caller. Times move",
+		"- drpc: a connection has one call at a time",
+		"| rival | ns/op | ratio | p50 ns | p90 ns | p95 ns | p99 ns | B/op | allocs/op | CPU ns/op | CPU ratio | op/s |",
+		"| nearcall | 3.7 | 0.003 | 4 | 5 | 6 | 1000000000 | 96 | 2 | 7.4 | 0.002 | 270001728 |",
+	} {
+		if !strings.Contains(cells, want) {
+			t.Errorf("there is no %q in\n%s", want, text)
+		}
+	}
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "|") {
+			continue
+		}
+		if streams := strings.Contains(line, "server stream") && strings.Contains(line, "100 × 32 B"); streams && !strings.HasSuffix(strings.TrimSpace(line), "² |") {
+			t.Errorf("raw's cell of a stream is not empty: %s", line)
+		}
+		if strings.HasPrefix(line, "| unary, 10 MB") && !strings.Contains(line, " ¹ ") {
+			t.Errorf("ttrpc's cell of 10 MB is not empty: %s", line)
+		}
+	}
+}
+
+func TestCSVOfTwoProcesses(t *testing.T) {
+	lines, err := csv.NewReader(strings.NewReader(written(t, writeCSV, inventedOf(peerTables()[1])))).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const head = "row,kind,context,callers,bytes,messages,rival,ns_per_op,ratio_to_grpc-go,p50_ns,p90_ns,p95_ns,p99_ns," +
+		"bytes_per_op,allocs_per_op,cpu_ns_per_op,cpu_ratio_to_grpc-go,pairs,measurement_ns,clock_ns,date,machine"
+	if got := strings.Join(lines[0], ","); got != head {
+		t.Errorf("columns are\n%s\nwant\n%s", got, head)
+	}
+	const first = "empty,empty call,cancellable,1,0,1,nearcall,3.7,0.0030,4,5,6,1000000000,96.0,2.00,7,0.0015,7"
+	if got := strings.Join(lines[1], ","); !strings.HasPrefix(got, first) {
+		t.Errorf("the first line is\n%s\nwant\n%s", got, first)
+	}
+}
+
+func TestRaisedNumbers(t *testing.T) {
+	if got := raised(1204); got != "¹²⁰⁴" {
+		t.Errorf("got %s", got)
+	}
+}
+
 // TestSVG reads the picture as XML, and sees to it that everything is on it
 // and nothing on top of another.
 func TestSVG(t *testing.T) {
 	few := invented()
-	few.Results = slices.DeleteFunc(few.Results, func(r Result) bool { return r.Rival.Name == Baseline || r.Row.Callers > 1 })
+	few.Results = slices.DeleteFunc(few.Results, func(r Result) bool { return r.Rival.Name == inProcess.Baseline || r.Row.Callers > 1 })
 	one := invented()
 	one.Results = one.Results[:1]
-	for name, r := range map[string]*Report{"all": invented(), "without the baseline": few, "one result": one, "none": {}} {
+	for name, r := range map[string]*Report{"all": invented(), "without the baseline": few, "one result": one, "none": {}, "two processes": inventedOf(peerTables()[0])} {
 		t.Run(name, func(t *testing.T) {
 			text := written(t, writeSVG, r)
-			drawn := parseSVG(t, text)
-			wantBars := len(bars(r.Results))
+			drawn := parseSVG(t, text, r.title())
+			wantBars := len(bars(r.Results, r.Table.Baseline))
 			got := 0
 			for _, b := range drawn.boxes {
 				if b.left < 0 || b.top < 0 || b.right > picWidth || b.bottom > drawn.height {
@@ -187,7 +245,7 @@ type svgDrawn struct {
 
 // parseSVG returns where bars and texts are, as far as that can be known
 // without the font.
-func parseSVG(t *testing.T, text string) svgDrawn {
+func parseSVG(t *testing.T, text, title string) svgDrawn {
 	t.Helper()
 	type element struct {
 		XMLName xml.Name
@@ -211,7 +269,7 @@ func parseSVG(t *testing.T, text string) svgDrawn {
 	if _, err := dec.Token(); err != nil && err != io.EOF {
 		t.Error(err)
 	}
-	if svg.Title != reportTitle {
+	if svg.Title != title {
 		t.Errorf("the title is %q", svg.Title)
 	}
 	if regexp.MustCompile(`NaN|Inf|%!`).MatchString(text) {
@@ -242,7 +300,7 @@ func parseSVG(t *testing.T, text string) svgDrawn {
 func TestLongNamesAreWrapped(t *testing.T) {
 	r := invented()
 	r.Machine = strings.Repeat("Processor of a very long name ", 12)
-	if drawn := parseSVG(t, written(t, writeSVG, r)); !slices.ContainsFunc(drawn.boxes, func(b svgBox) bool {
+	if drawn := parseSVG(t, written(t, writeSVG, r), r.title()); !slices.ContainsFunc(drawn.boxes, func(b svgBox) bool {
 		return strings.HasPrefix(b.what, "Processor") || strings.HasPrefix(b.what, "name")
 	}) || slices.ContainsFunc(drawn.boxes, func(b svgBox) bool { return b.right > picWidth }) {
 		t.Errorf("texts are %+v", drawn.boxes)

@@ -18,10 +18,29 @@ import (
 
 // A Rival is a way from clients to services.
 type Rival struct {
-	Name      string // also the benchmark's: keep it
-	Connect   func(Services) (Conn, error)
-	UnaryOnly bool  // it has no part in rows of streams
-	Color     Color // in the picture
+	Name      string                       // also the benchmark's: keep it
+	Connect   func(Services) (Conn, error) // nil where Dial is not
+	Dial      func(row Row) (Conn, error)  // to a process that has the services
+	UnaryOnly bool                         // it has no part in rows of streams
+	Without   []Absence                    // rows that it has no part in either
+	Note      string                       // that its figures need
+	Color     Color                        // in the picture
+}
+
+// An Absence is why a rival has no part in some rows.
+type Absence struct {
+	Of  func(Row) bool
+	Why string
+}
+
+// absence returns why the rival has no part in row, if that was told.
+func (r Rival) absence(row Row) (why string, ok bool) {
+	for _, a := range r.Without {
+		if a.Of(row) {
+			return a.Why, true
+		}
+	}
+	return "", false
 }
 
 // A Conn is a rival that is connected. Close ends what Connect started, and
@@ -30,15 +49,19 @@ type Conn struct {
 	Test    testpb.TestServiceClient
 	Records benchpb.RecordsClient
 	Close   func()
+
+	// Peer is the process that has the services; nil where that is this one.
+	// Whoever closes the connection stops it then.
+	Peer *peer
 }
 
 // stubs returns the generated clients over conn.
 func stubs(conn grpc.ClientConnInterface, end func()) Conn {
-	return Conn{testpb.NewTestServiceClient(conn), benchpb.NewRecordsClient(conn), end}
+	return Conn{Test: testpb.NewTestServiceClient(conn), Records: benchpb.NewRecordsClient(conn), Close: end}
 }
 
-// Rivals take part in the tournament.
-var Rivals = []Rival{
+// inProcessRivals take part where all is in one process.
+var inProcessRivals = []Rival{
 	{Name: "nearcall", Color: blue, Connect: overNearcall()},
 	{Name: "nearcall-inline", Color: sky, Connect: overNearcall(nearcall.InlineHandlers()), UnaryOnly: true}, // streams do not differ
 	{Name: "nearcall-shared", Color: green, Connect: shared},
@@ -49,22 +72,22 @@ var Rivals = []Rival{
 	{Name: "direct-clone", Color: silver, Connect: directClone, UnaryOnly: true},
 }
 
-// Baseline is the rival that the others are compared with.
-const Baseline = "grpchan"
-
 // Takes reports whether the rival has part in row.
-func (r Rival) Takes(row Row) bool { return !r.UnaryOnly || row.Kind.Unary }
+func (r Rival) Takes(row Row) bool {
+	_, absent := r.absence(row)
+	return !absent && (!r.UnaryOnly || row.Kind.Unary)
+}
 
 func overNearcall(opts ...nearcall.ServerOption) func(Services) (Conn, error) {
-	return func(s Services) (Conn, error) { return connect(s, nearcall.NewServer(opts...)), nil }
+	return func(s Services) (Conn, error) { return clientOf(s, nearcall.NewServer(opts...)), nil }
 }
 
 // shared is nearcall where both sides promise not to write to messages.
 func shared(s Services) (Conn, error) {
-	return connect(s, nearcall.NewServer(nearcall.SharedMessages()), nearcall.WithSharedMessages()), nil
+	return clientOf(s, nearcall.NewServer(nearcall.SharedMessages()), nearcall.WithSharedMessages()), nil
 }
 
-func connect(s Services, srv *nearcall.Server, opts ...nearcall.DialOption) Conn {
+func clientOf(s Services, srv *nearcall.Server, opts ...nearcall.DialOption) Conn {
 	register(srv, s)
 	conn := srv.Client(opts...)
 	return stubs(conn, func() {
@@ -119,12 +142,13 @@ func overGRPC(s Services, lis net.Listener, opts ...grpc.DialOption) (Conn, erro
 // their messages.
 type function struct {
 	testpb.TestServiceClient // nil: there is only what follows
+	benchpb.RecordsClient    // nil as well
 	to                       Services
 }
 
 func direct(s Services) (Conn, error) {
 	f := function{to: s}
-	return Conn{f, f, func() {}}, nil
+	return Conn{Test: f, Records: f, Close: func() {}}, nil
 }
 
 func (f function) UnaryCall(ctx context.Context, in *testpb.SimpleRequest, _ ...grpc.CallOption) (*testpb.SimpleResponse, error) {
@@ -141,7 +165,7 @@ type clone struct{ function }
 
 func directClone(s Services) (Conn, error) {
 	c := clone{function{to: s}}
-	return Conn{c, c, func() {}}, nil
+	return Conn{Test: c, Records: c, Close: func() {}}, nil
 }
 
 func (c clone) UnaryCall(ctx context.Context, in *testpb.SimpleRequest, _ ...grpc.CallOption) (*testpb.SimpleResponse, error) {

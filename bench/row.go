@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 )
@@ -16,10 +17,14 @@ type Row struct {
 	Cancellable bool // of the calls' context, which is Background otherwise
 	Callers     int  // goroutines that call at the same time; none means one
 	Chosen      bool // for the short picture
+
+	// Pause is how long a caller sleeps before each operation. It is not part
+	// of the operation's time.
+	Pause time.Duration
 }
 
-// Rows is the tournament.
-var Rows = []Row{
+// inProcessRows is the tournament in one process.
+var inProcessRows = []Row{
 	{Name: "unary-32B", Kind: Unary, Size: 32, Chosen: true},
 	{Name: "unary-32B-cancellable", Kind: Unary, Size: 32, Cancellable: true, Chosen: true},
 	{Name: "unary-64B", Kind: Unary, Size: 64},
@@ -35,13 +40,38 @@ var Rows = []Row{
 	{Name: "unary-32B-100-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 100},
 }
 
+// peerRows is the tournament of two processes. All contexts can be cancelled,
+// as those of programs with a second process can.
+var peerRows = []Row{
+	{Name: "empty", Kind: Empty, Cancellable: true, Chosen: true},
+	{Name: "two-integers", Kind: Pair, Cancellable: true},
+	{Name: "string-100B", Kind: Text, Size: 100, Cancellable: true},
+	{Name: "unary-record", Kind: Record, Size: proto.Size(record()), Cancellable: true, Chosen: true},
+	{Name: "unary-100KB", Kind: Unary, Size: 100 << 10, Cancellable: true, Chosen: true},
+	{Name: "unary-1MB", Kind: Unary, Size: 1 << 20, Cancellable: true, Chosen: true},
+	{Name: "unary-10MB", Kind: Unary, Size: 10 << 20, Cancellable: true},
+	{Name: "unary-32B-idle-1ms", Kind: Unary, Size: 32, Cancellable: true, Pause: time.Millisecond, Chosen: true},
+	{Name: "server-stream-100x32B", Kind: ServerStream, Size: 32, Messages: 100, Cancellable: true, Chosen: true},
+	{Name: "bidi-echo-32B", Kind: BidiEcho, Size: 32, Cancellable: true, Chosen: true},
+	{Name: "unary-32B", Kind: Unary, Size: 32, Cancellable: true, Chosen: true},
+	{Name: "unary-32B-10-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 10, Chosen: true},
+	{Name: "unary-32B-64-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 64},
+	{Name: "unary-32B-100-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 100, Chosen: true},
+	{Name: "unary-32B-1000-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 1000},
+}
+
 // Title says what the row is, for people.
 func (r Row) Title() string {
-	title := r.Kind.Name + ", "
-	if r.Messages > 0 {
-		title += fmt.Sprintf("%d × ", r.Messages)
+	title := r.Kind.Name
+	switch {
+	case r.Messages > 0:
+		title += fmt.Sprintf(", %d × %s", r.Messages, size(r.Size))
+	case r.Size > 0:
+		title += ", " + size(r.Size)
 	}
-	title += size(r.Size)
+	if r.Pause > 0 {
+		title += fmt.Sprintf(", after %v idle", r.Pause)
+	}
 	if r.Callers > 1 {
 		title += fmt.Sprintf(", %d callers", r.Callers)
 	}
@@ -83,7 +113,12 @@ func Open(row Row, rival Rival) (*Field, error) {
 		ctx, f.end = context.WithCancel(ctx)
 	}
 	var err error
-	if f.conn, err = rival.Connect(service{messages: row.Messages}); err != nil {
+	if rival.Dial != nil {
+		f.conn, err = rival.Dial(row)
+	} else {
+		f.conn, err = rival.Connect(service{messages: row.Messages})
+	}
+	if err != nil {
 		f.end()
 		return nil, f.wrap(err)
 	}
@@ -98,7 +133,8 @@ func Open(row Row, rival Rival) (*Field, error) {
 	return f, nil
 }
 
-// Close ends the lanes and the connection, and everything that they started.
+// Close ends the lanes, the connection and the second process if there is one,
+// and everything that they started.
 func (f *Field) Close() error {
 	var failed error
 	for _, l := range f.lanes {
@@ -111,6 +147,11 @@ func (f *Field) Close() error {
 	}
 	f.end()
 	f.conn.Close()
+	if f.conn.Peer != nil {
+		if err := f.conn.Peer.stop(); err != nil && failed == nil {
+			failed = f.wrap(fmt.Errorf("the second process ended badly: %w", err))
+		}
+	}
 	return failed
 }
 

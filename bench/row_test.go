@@ -20,10 +20,10 @@ import (
 // made for benchstat: -col /rival.
 func each[T interface {
 	Run(string, func(T)) bool
-}](t T, rows []Row, f func(T, Row, Rival)) {
+}](t T, table Table, rows []Row, f func(T, Row, Rival)) {
 	for _, row := range rows {
 		t.Run("row="+row.Name, func(t T) {
-			for _, rival := range Rivals {
+			for _, rival := range table.Rivals {
 				if rival.Takes(row) {
 					t.Run("rival="+rival.Name, func(t T) { f(t, row, rival) })
 				}
@@ -33,21 +33,27 @@ func each[T interface {
 }
 
 func TestRivalsAnswerRightly(t *testing.T) {
-	each(t, Rows, func(t *testing.T, row Row, rival Rival) {
-		f, err := Open(row, rival)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := f.Run(10); err != nil {
-			t.Error(err)
-		}
-		if err := f.Check(); err != nil {
-			t.Error(err)
-		}
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	each(t, inProcess, inProcess.Rows, answersRightly)
+}
+
+func answersRightly(t *testing.T, row Row, rival Rival) {
+	f, err := Open(row, rival)
+	if err != nil {
+		t.Fatal(err)
+	}
+	times := 10
+	if row.Size > 1<<20 {
+		times = 1
+	}
+	if _, err := f.Run(times); err != nil {
+		t.Error(err)
+	}
+	if err := f.Check(); err != nil {
+		t.Error(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestRowsAreData measures rows that are not in the tournament: other sizes and
@@ -59,8 +65,9 @@ func TestRowsAreData(t *testing.T) {
 		{Name: "record-3", Kind: Record, Callers: 3},
 		{Name: "bidi-echo-1KB-3", Kind: BidiEcho, Size: 1 << 10, Callers: 3},
 		{Name: "server-stream-0", Kind: ServerStream, Size: 32},
+		{Name: "unary-rested-3", Kind: Unary, Size: 32, Callers: 3, Pause: time.Microsecond},
 	}
-	each(t, rows, func(t *testing.T, row Row, rival Rival) {
+	each(t, inProcess, rows, func(t *testing.T, row Row, rival Rival) {
 		f, err := Open(row, rival)
 		if err != nil {
 			t.Fatal(err)
@@ -139,6 +146,22 @@ func (forger) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCa
 	}
 }
 
+func (liar) EchoPair(_ context.Context, in *benchpb.Pair) (*benchpb.Pair, error) {
+	return &benchpb.Pair{First: in.First}, nil
+}
+
+func (liar) EchoText(_ context.Context, in *benchpb.Text) (*benchpb.Text, error) {
+	return &benchpb.Text{Text: in.Text[1:]}, nil
+}
+
+func (forger) EchoPair(_ context.Context, in *benchpb.Pair) (*benchpb.Pair, error) {
+	return &benchpb.Pair{First: in.Second, Second: in.First}, nil
+}
+
+func (forger) EchoText(_ context.Context, in *benchpb.Text) (*benchpb.Text, error) {
+	return &benchpb.Text{Text: strings.ToUpper(in.Text)}, nil
+}
+
 func (f forger) Echo(ctx context.Context, in *benchpb.Record) (*benchpb.Record, error) {
 	out := proto.CloneOf(in)
 	out.Labels["gift"] = "yes"
@@ -154,23 +177,62 @@ func TestWrongAnswersFail(t *testing.T) {
 		{"forger", func(s service) Services { return forger{s} }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			each(t, Rows, func(t *testing.T, row Row, rival Rival) {
+			each(t, inProcess, inProcess.Rows, func(t *testing.T, row Row, rival Rival) {
 				lying := rival
 				lying.Connect = func(s Services) (Conn, error) { return rival.Connect(c.with(s.(service))) }
-				tournament := &Tournament{Rows: []Row{row}, Rivals: []Rival{lying}, Baseline: rival, Pairs: 1, Time: 1, Progress: io.Discard}
-				tournament.Baseline.Name = "honest"
-				_, err := tournament.Run()
-				if err == nil || !strings.Contains(err.Error(), "wrong answer") || !strings.Contains(err.Error(), row.Name) {
-					t.Errorf("the tournament ended with %v, want a wrong answer", err)
-				}
+				failsWith(t, row, lying, rival)
 			})
 		})
+	}
+}
+
+// failsWith holds a tournament with a rival that answers wrongly.
+func failsWith(t *testing.T, row Row, lying, base Rival) {
+	t.Helper()
+	base.Name = "honest"
+	tournament := &Tournament{Rows: []Row{row}, Rivals: []Rival{lying}, Baseline: base, Pairs: 1, Time: 1, Progress: io.Discard}
+	_, err := tournament.Run()
+	if err == nil || !strings.Contains(err.Error(), "wrong answer") || !strings.Contains(err.Error(), row.Name) {
+		t.Errorf("the tournament ended with %v, want a wrong answer", err)
+	}
+}
+
+// TestPausesAreNotMeasured has a row's pauses be longer than its calls.
+func TestPausesAreNotMeasured(t *testing.T) {
+	const n, pause = 5, 20 * time.Millisecond
+	row := Row{Name: "rested", Kind: Unary, Size: 32, Pause: pause}
+	f, err := Open(row, inProcess.base())
+	if err != nil {
+		t.Fatal(err)
+	}
+	latencies := make([]time.Duration, n)
+	start := time.Now()
+	s, err := f.Measure(n, latencies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took < 2*n*pause || s.Time > n*pause || s.Latency[0] > float64(pause) {
+		t.Errorf("in %v there were %v of calls, with a median of %v ns", took, s.Time, s.Latency[0])
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
 // TestRowsAndRivalsDiffer holds lines of data to what benchmarks, tables and
 // the picture take for granted.
 func TestRowsAndRivalsDiffer(t *testing.T) {
+	files := make(map[string]bool)
+	for _, table := range Tables(0) {
+		if files[table.Name] || files[table.File] || table.Title == "" {
+			t.Errorf("%s, %s: the name or the file is another table's, or there is no title", table.Name, table.File)
+		}
+		files[table.Name], files[table.File] = true, true
+		t.Run("table="+table.Name, func(t *testing.T) { rowsAndRivalsDiffer(t, table) })
+	}
+}
+
+func rowsAndRivalsDiffer(t *testing.T, table Table) {
 	seen := make(map[any]bool)
 	once := func(what any) {
 		if seen[what] {
@@ -178,16 +240,41 @@ func TestRowsAndRivalsDiffer(t *testing.T) {
 		}
 		seen[what] = true
 	}
-	for _, row := range Rows {
+	for _, row := range table.Rows {
 		once(row.Name)
 		once(row.Title() + ", " + row.Context())
+		if !table.base().Takes(row) {
+			t.Errorf("the baseline has no part in %s", row.Name)
+		}
 	}
-	for _, rival := range Rivals {
+	for _, rival := range table.Rivals {
 		once(rival.Name)
 		once(rival.Color)
 		if rival.Color == (Color{}) {
 			t.Errorf("%s has no color", rival.Name)
 		}
+		if (rival.Connect == nil) == (rival.Dial == nil) {
+			t.Errorf("%s has not one way to connect", rival.Name)
+		}
+	}
+}
+
+// TestRowsBetweenProcesses holds the list to what it is for.
+func TestRowsBetweenProcesses(t *testing.T) {
+	const want = "empty, two-integers, string-100B, unary-record, unary-100KB, unary-1MB, unary-10MB, unary-32B-idle-1ms, " +
+		"server-stream-100x32B, bidi-echo-32B, unary-32B, unary-32B-10-callers, unary-32B-64-callers, unary-32B-100-callers, unary-32B-1000-callers"
+	var titles []string
+	for _, table := range peerTables() {
+		if got := strings.Join(names(table.Rows, rowName), ", "); got != want {
+			t.Errorf("rows are\n%s\nwant\n%s", got, want)
+		}
+		if got := strings.Join(names(table.Rivals, rivalName), ", "); got != "nearcall, grpc-go, drpc, ttrpc, connect-go, raw" {
+			t.Errorf("rivals are %s", got)
+		}
+		titles = names(table.Rows, Row.Title)
+	}
+	if titles[0] != "empty call" || titles[7] != "unary, 32 B, after 1ms idle" || titles[2] != "string, 100 B" {
+		t.Errorf("titles are %q", titles)
 	}
 }
 
@@ -206,23 +293,37 @@ func TestPercentiles(t *testing.T) {
 
 func TestARivalThatCannotConnectEndsTheTournament(t *testing.T) {
 	ill := Rival{Name: "ill", Connect: func(Services) (Conn, error) { return Conn{}, errors.New("is ill") }}
-	tournament := &Tournament{Rows: Rows[:1], Baseline: ill, Pairs: 1, Time: 1, Progress: io.Discard}
+	tournament := &Tournament{Rows: inProcess.Rows[:1], Baseline: ill, Pairs: 1, Time: 1, Progress: io.Discard}
 	if _, err := tournament.Run(); err == nil || err.Error() != "unary-32B, ill: is ill" {
 		t.Errorf("the tournament ended with %v", err)
 	}
 }
 
-func BenchmarkRow(b *testing.B) { each(b, Rows, bench) }
+func BenchmarkRow(b *testing.B) { each(b, inProcess, inProcess.Rows, bench) }
 
 func bench(b *testing.B, row Row, rival Rival) {
 	f, err := Open(row, rival)
 	if err != nil {
 		b.Fatal(err)
 	}
+	theirs, err := f.serverCPU()
+	if err != nil {
+		b.Fatal(err)
+	}
 	b.ReportAllocs()
 	b.ResetTimer()
-	err = f.Run(b.N)
+	ours := processCPU()
+	elapsed, err := f.Run(b.N)
+	ours = processCPU() - ours
 	b.StopTimer()
+	if row.Pause > 0 {
+		b.ReportMetric(float64(elapsed.Nanoseconds())/float64(b.N), "ns/op")
+	}
+	if f.conn.Peer != nil && err == nil {
+		var later time.Duration
+		later, err = f.serverCPU()
+		b.ReportMetric(float64((ours+later-theirs).Nanoseconds())/float64(b.N), "CPU-ns/op")
+	}
 	if closing := f.Close(); err == nil {
 		err = closing
 	}

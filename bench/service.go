@@ -81,3 +81,7 @@ func (service) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputC
 }
 
 func (service) Echo(_ context.Context, in *benchpb.Record) (*benchpb.Record, error) { return in, nil }
+
+func (service) EchoPair(_ context.Context, in *benchpb.Pair) (*benchpb.Pair, error) { return in, nil }
+
+func (service) EchoText(_ context.Context, in *benchpb.Text) (*benchpb.Text, error) { return in, nil }

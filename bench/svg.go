@@ -44,6 +44,7 @@ type picture struct {
 	y      float64
 	lo, hi float64 // ratios, of which the scale has room
 	rivals []Rival
+	base   string // the baseline's name
 }
 
 // writeShortSVG draws the chosen rows.
@@ -60,7 +61,7 @@ func writeShortSVG(w io.Writer, r *Report) error {
 // to the left what is faster, to the right what is slower. The picture brings
 // its own ground, so that it can be read on any page.
 func writeSVG(w io.Writer, r *Report) error {
-	body := picture{rivals: r.rivals()}
+	body := picture{rivals: r.rivals(), base: r.Table.Baseline}
 	body.fit(r.Results)
 	body.heading(r)
 	body.legend()
@@ -73,7 +74,7 @@ func writeSVG(w io.Writer, r *Report) error {
 
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %.0f" width="%[1]d" height="%.0[2]f" role="img">`+"\n", picWidth, body.y)
-	fmt.Fprintf(&b, "<title>%s</title>\n<desc>%s</desc>\n", escape(reportTitle), escape(r.header()))
+	fmt.Fprintf(&b, "<title>%s</title>\n<desc>%s</desc>\n", escape(r.title()), escape(r.header()))
 	style(&b, body.rivals)
 	fmt.Fprintf(&b, `<rect class="ground" x="0.5" y="0.5" width="%d" height="%.0f" rx="6"/>`+"\n", picWidth-1, body.y-1)
 	b.WriteString(body.String())
@@ -131,7 +132,7 @@ func (p *picture) line(class string, x1, y1, x2, y2 float64) {
 
 func (p *picture) heading(r *Report) {
 	p.y = 34
-	p.text("title", picMargin, p.y, reportTitle)
+	p.text("title", picMargin, p.y, r.title())
 	p.y += 7
 	for _, line := range wrap(r.header(), picWidth-2*picMargin) {
 		p.y += picLine
@@ -147,7 +148,7 @@ func (p *picture) legend() {
 	p.y += picLine
 	for i, rival := range p.rivals {
 		name := rival.Name
-		if name == Baseline {
+		if name == p.base {
 			name += ", the line at 1"
 		}
 		width := box + 6 + textWidth(name)
@@ -155,7 +156,7 @@ func (p *picture) legend() {
 			x = picMargin
 			p.y += picLine + 3
 		}
-		if rival.Name == Baseline {
+		if rival.Name == p.base {
 			p.line("base", x+box/2.0, p.y-box+1, x+box/2.0, p.y+1)
 		} else {
 			fmt.Fprintf(p, `<rect class="rival%d" x="%.1f" y="%.1f" width="%d" height="%[4]d" rx="2"/>`+"\n", i, x, p.y-box+1, box)
@@ -176,7 +177,7 @@ func (p *picture) axis(rows [][]Result) {
 	bottom := p.y
 	for _, results := range rows {
 		p.line("grid", picMargin, bottom, picWidth-picMargin, bottom)
-		bottom += rowHeight(results)
+		bottom += p.rowHeight(results)
 	}
 	for _, v := range p.marks() {
 		class := "grid"
@@ -216,28 +217,28 @@ func (p *picture) marks() []float64 {
 }
 
 // bars returns the results that have a bar: not the baseline.
-func bars(results []Result) []Result {
+func bars(results []Result, base string) []Result {
 	var some []Result
 	for _, r := range results {
-		if r.Rival.Name != Baseline {
+		if r.Rival.Name != base {
 			some = append(some, r)
 		}
 	}
 	return some
 }
 
-func rowHeight(results []Result) float64 {
+func (p *picture) rowHeight(results []Result) float64 {
 	const lines = 3 // of text in the gutter
-	return float64(max(len(bars(results))*picPitch, lines*picLine) + picGap)
+	return float64(max(len(bars(results, p.base))*picPitch, lines*picLine) + picGap)
 }
 
 func (p *picture) row(results []Result) {
-	height := rowHeight(results)
+	height := p.rowHeight(results)
 	middle := p.y + height/2
 
 	names := []string{results[0].Row.Title(), results[0].Row.Context() + " context"}
-	if base, ok := find(results, Baseline); ok {
-		names = append(names, Baseline+" "+nanoseconds(base.Ns))
+	if base, ok := find(results, p.base); ok {
+		names = append(names, p.base+" "+nanoseconds(base.Ns))
 	}
 	y := middle - float64(len(names)*picLine)/2 + 11
 	for i, name := range names {
@@ -249,7 +250,7 @@ func (p *picture) row(results []Result) {
 		y += picLine
 	}
 
-	some := bars(results)
+	some := bars(results, p.base)
 	y = middle - float64(len(some)*picPitch)/2 + (picPitch-picBar)/2
 	for _, r := range some {
 		p.bar(r, y)

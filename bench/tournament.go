@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// A Tournament measures each rival in turn with the baseline, row by row, in
-// one process, so that a machine that gets slower or faster meanwhile does so
+// A Tournament measures each rival in turn with the baseline, row by row, so
+// that a machine that gets slower or faster meanwhile does so
 // for both.
 type Tournament struct {
+	Table    string // its name, for Progress
 	Rows     []Row
 	Rivals   []Rival
 	Baseline Rival
@@ -28,6 +29,9 @@ type Result struct {
 	Bytes  float64
 	Allocs float64
 	Ratio  float64 // of the time to the baseline's, pair by pair
+
+	CPU      float64 // nanoseconds that the processors worked for an operation, in both processes
+	CPURatio float64
 
 	Latency Latency // of unary calls
 }
@@ -81,7 +85,7 @@ func (t *Tournament) row(row Row) (results []Result, err error) {
 		if !rival.Takes(row) {
 			continue
 		}
-		fmt.Fprintf(t.Progress, "%s: %s\n", row.Name, rival.Name)
+		fmt.Fprintf(t.Progress, "%s, %s: %s\n", t.Table, row.Name, rival.Name)
 		r, err := t.against(base, row, rival)
 		if err != nil {
 			return nil, err
@@ -118,6 +122,7 @@ func (t *Tournament) against(base *entrant, row Row, rival Rival) (_ Result, err
 			}
 		}
 		e.ratios = append(e.ratios, e.last().NsPerOp()/base.last().NsPerOp())
+		e.cpuRatios = append(e.cpuRatios, e.last().cpuPerOp()/base.last().cpuPerOp())
 	}
 	return e.result(), nil
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/transport/hostile"
-	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // nearcallEnvironments are the paths under test. One more is one more line.
@@ -22,29 +21,35 @@ var nearcallEnvironments = []Env{
 	{Name: "inproc-workers", Background: true, Start: inproc(nearcall.WorkerHandlers())},
 	{Name: "inproc-name", Start: inprocName},
 	{Name: "hostile", Start: startHostile},
-	{Name: "unix", Start: overSocket("unix", false)},
-	{Name: "tcp", Start: overSocket("tcp", false)},
-	{Name: "tls", Start: overSocket("tcp", true)},
+	{Name: "unix", Start: overUnix},
+	{Name: "tcp", Start: overTCP(false)},
+	{Name: "tls", Start: overTCP(true)},
 }
 
-// overSocket connects through a socket of the network, with TLS where that is asked for or the
-// connection has to be private.
-func overSocket(network string, secure bool) func(cfg *Config) (*Link, error) {
+// overUnix connects through a unix socket.
+func overUnix(cfg *Config) (*Link, error) {
+	path := filepath.Join(os.TempDir(), fmt.Sprintf("nearcall-%d-%d", os.Getpid(), number.Add(1)))
+	lis, err := nearcall.Listen("unix:" + path)
+	if err != nil {
+		return nil, err
+	}
+	return serve(cfg, lis, lis.Target())
+}
+
+// overTCP connects through TCP, with TLS where that is asked for or the connection has to be private.
+func overTCP(secure bool) func(cfg *Config) (*Link, error) {
 	return func(cfg *Config) (*Link, error) {
-		address := "127.0.0.1:0"
-		if network == "unix" {
-			address = filepath.Join(os.TempDir(), fmt.Sprintf("nearcall-%d-%d", os.Getpid(), number.Add(1)))
-		}
-		inner, err := net.Listen(network, address)
+		lis, err := nearcall.Listen("tcp:127.0.0.1:0")
 		if err != nil {
 			return nil, err
 		}
-		dialer := sock.Dialer{Target: network, Network: network, Address: inner.Addr().String()}
-		lis := &sock.Listener{Listener: inner}
-		if secure || cfg.Private && network == "tcp" {
-			dialer.Options.Creds, lis.Options.Creds = selfSigned()
+		if !secure && !cfg.Private {
+			return serve(cfg, lis, lis.Target())
 		}
-		return serve(cfg, lis, network, hook.Dialer(dialer).(nearcall.DialOption))
+		client, server := selfSigned()
+		secured := *cfg
+		secured.ServerCreds = server
+		return serve(&secured, lis, lis.Target(), nearcall.WithTransportCredentials(client))
 	}
 }
 
@@ -121,6 +126,9 @@ func nearcallServerOptions(cfg *Config) []nearcall.ServerOption {
 	}
 	if cfg.ServerCodec != nil {
 		opts = append(opts, nearcall.ForceServerCodecV2(cfg.ServerCodec))
+	}
+	if cfg.ServerCreds != nil {
+		opts = append(opts, nearcall.Creds(cfg.ServerCreds))
 	}
 	if cfg.Unknown != nil {
 		opts = append(opts, nearcall.UnknownServiceHandler(cfg.Unknown))

@@ -19,6 +19,7 @@ type Config struct {
 	ServerMaxRecv int
 	ServerMaxSend int
 	ServerCodec   encoding.CodecV2
+	ServerCreds   credentials.TransportCredentials // set by environments that need some
 	Unknown       grpc.StreamHandler
 
 	UnaryClient   []grpc.UnaryClientInterceptor

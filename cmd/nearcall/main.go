@@ -1,6 +1,6 @@
 // Command nearcall shows what package nearcall does.
 //
-//	nearcall tour     call one service by every path, with gRPC beside it
+//	nearcall tour     call one service by every path, a second process among them, with gRPC beside it
 //	nearcall help     list the commands, or the flags of one
 //
 // It exits with 0, with 1 when something failed, with 2 when it was not
@@ -29,6 +29,9 @@ const (
 )
 
 func main() {
+	if beTheProcess() {
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second ctrl-C ends the process at once
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"strings"
 	"testing"
 
@@ -9,7 +10,13 @@ import (
 	"github.com/nearcall/nearcall/internal/leak"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) {
+	if beTheProcess() {
+		return
+	}
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // of second processes, or each would end a second later
+	leak.Main(m)
+}
 
 // nearcallCommand runs the command and returns what it printed.
 func nearcallCommand(t *testing.T, args ...string) (code int, stdout, stderr string) {

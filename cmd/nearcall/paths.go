@@ -34,7 +34,23 @@ var paths = []path{
 	{"in process, inline handlers", inlineHandlers},
 }
 
-// grpcTCP is what the paths are compared with.
+// A stretch is some paths, and what they are compared with.
+type stretch struct {
+	paths    []path
+	baseline path
+	share    float64 // of the time
+}
+
+// inOneProcess and betweenProcesses are all that a tour has.
+var (
+	inOneProcess     = stretch{paths, grpcTCP, 0.6}
+	betweenProcesses = []stretch{
+		{[]path{{"second process, unix socket", overProcess(byNearcall, "unix")}}, path{"grpc-go, second process, unix socket", overProcess(byGRPC, "unix")}, 0.2},
+		{[]path{{"second process, TCP loopback", overProcess(byNearcall, "tcp")}}, path{"grpc-go, second process, TCP loopback", overProcess(byGRPC, "tcp")}, 0.2},
+	}
+)
+
+// grpcTCP is what the paths within a process are compared with.
 var grpcTCP = path{"grpc-go over TCP loopback", overTCP}
 
 func inProcess(s testpb.TestServiceServer) (connection, error) {

@@ -15,7 +15,12 @@ type progress struct {
 	live  bool
 	call  string // that was last spoken of
 	width int    // of what stands in the line
+
+	from, share float64 // of the whole, that the tour has which speaks now
 }
+
+// part has what follows be a part of the whole.
+func (p *progress) part(from, share float64) { p.from, p.share = from, share }
 
 func newProgress(w io.Writer) *progress { return &progress{w: w, live: isTerminal(w)} }
 
@@ -31,6 +36,9 @@ func isTerminal(w io.Writer) bool {
 // say tells that a call is measured over path now, and how much of the whole
 // is done.
 func (p *progress) say(call, path string, done float64) {
+	if p.share > 0 {
+		done = p.from + p.share*done
+	}
 	switch {
 	case p.live:
 		p.line(fmt.Sprintf("%3.0f %%  %s: %s, beside gRPC", 100*done, call, path))

@@ -21,6 +21,9 @@ type report struct {
 	Rounds  int       `json:"rounds"`
 	Clock   int64     `json:"clock_ns"` // what reading the clock costs; latencies include it
 	Rows    []row     `json:"rows"`
+
+	// Processes are the rows of calls to a second process.
+	Processes []row `json:"processes"`
 }
 
 type machine struct {
@@ -41,7 +44,7 @@ type row struct {
 	TimesGRPC float64       `json:"times_grpc"`
 }
 
-func newReport(rows []row) report {
+func newReport(rows, processes []row) report {
 	return report{
 		Version: nearcall.Version,
 		Go:      runtime.Version(),
@@ -50,6 +53,8 @@ func newReport(rows []row) report {
 		Rounds:  rounds,
 		Clock:   clockCost().Nanoseconds(),
 		Rows:    rows,
+
+		Processes: processes,
 	}
 }
 

@@ -11,23 +11,29 @@ import (
 
 // writeText prints the report for people.
 func (r report) writeText(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "nearcall %s, %s, %s, %s\n\n%s\nTo a second process, beside grpc-go over the same kind of socket:\n\n%s\n%s",
+		r.Version, r.Go, r.Machine, r.Date.Format("2006-01-02"), formatRows(r.Rows), formatRows(r.Processes), r.explanation())
+	return err
+}
+
+// formatRows prints a table, with space between one call and the next.
+func formatRows(rows []row) string {
 	cells := [][]string{{"path", "call", "p50", "p99", "calls/s", "times gRPC"}}
-	for i, row := range r.Rows {
-		if i > 0 && row.Call != r.Rows[i-1].Call {
+	for i, row := range rows {
+		if i > 0 && row.Call != rows[i-1].Call {
 			cells = append(cells, nil)
 		}
 		cells = append(cells, []string{
 			row.Path, row.Call, formatTime(row.P50), formatTime(row.P99), formatCount(row.PerSecond), formatRatio(row.TimesGRPC),
 		})
 	}
-	_, err := fmt.Fprintf(w, "nearcall %s, %s, %s, %s\n\n%s\n%s", r.Version, r.Go, r.Machine, r.Date.Format("2006-01-02"),
-		formatTable(cells, 2), r.explanation())
-	return err
+	return formatTable(cells, 2)
 }
 
 func (r report) explanation() string {
 	return fmt.Sprintf(`times gRPC is how many calls a path makes while %s makes one of the same kind
 to the same service: calls/s of the two, measured one right after the other, the median of %d such pairs.
+To a second process it is grpc-go's calls over the same kind of socket, to a process of its own.
 A call of a stream is the whole stream; one of bidi echo is a message there and back on an open stream.
 Inline handlers run on the caller's goroutine although the context can be cancelled, which unary calls notice.
 p50 and p99 include the reading of the clock, about %d ns here; calls/s is measured without it.

@@ -22,18 +22,45 @@ func tourFlags() (*flag.FlagSet, action) {
 			return usageError(fmt.Sprintf("-time %v leaves no time to measure", *budget))
 		}
 		p := newProgress(stderr)
-		t := tour{service: service{}, paths: paths, baseline: grpcTCP, calls: calls, budget: *budget, rounds: rounds}
-		rows, err := t.run(ctx, p)
+		rows, processes, err := wholeTour(ctx, *budget, p)
 		p.end()
 		if err != nil {
 			return err
 		}
-		r := newReport(rows)
+		r := newReport(rows, processes)
 		if *asJSON {
 			return r.writeJSON(stdout)
 		}
 		return r.writeText(stdout)
 	}
+}
+
+// wholeTour goes along all paths: those within the process, and then those to a
+// second one, call by call.
+func wholeTour(ctx context.Context, budget time.Duration, p *progress) (rows, processes []row, err error) {
+	from := 0.0
+	along := func(s stretch) ([]row, error) {
+		p.part(from, s.share)
+		from += s.share
+		t := tour{
+			service: service{}, paths: s.paths, baseline: s.baseline, calls: calls,
+			budget: time.Duration(s.share * float64(budget)), rounds: rounds,
+		}
+		return t.run(ctx, p)
+	}
+	if rows, err = along(inOneProcess); err != nil {
+		return nil, nil, err
+	}
+	for _, s := range betweenProcesses {
+		some, err := along(s)
+		if err != nil {
+			return nil, nil, err
+		}
+		processes = append(processes, some...)
+	}
+	byCall := func(r row) int { return slices.IndexFunc(calls, func(c call) bool { return c.name == r.Call }) }
+	slices.SortStableFunc(processes, func(a, b row) int { return byCall(a) - byCall(b) })
+	return rows, processes, nil
 }
 
 // rounds is how often each path is measured beside gRPC; figures are medians.

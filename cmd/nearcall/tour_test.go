@@ -14,6 +14,15 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 )
 
+// allPaths are those of a tour, baselines among them.
+func allPaths() []path {
+	var all []path
+	for _, s := range append([]stretch{inOneProcess}, betweenProcesses...) {
+		all = append(append(all, s.paths...), s.baseline)
+	}
+	return all
+}
+
 // short is a budget that leaves a slot hardly more than a call.
 const short = "20ms"
 
@@ -36,7 +45,17 @@ func TestTourMeasuresEveryCallOverEveryPath(t *testing.T) {
 	if want := len(calls) * (len(paths) + 1); len(r.Rows) != want || len(rows) != want {
 		t.Errorf("%d rows, %d of them different, want %d", len(r.Rows), len(rows), want)
 	}
-	for _, p := range append(paths[:len(paths):len(paths)], grpcTCP) {
+	for _, row := range r.Processes {
+		rows[[2]string{row.Path, row.Call}] = row
+	}
+	if want := len(calls) * 4; len(r.Processes) != want {
+		t.Errorf("%d rows of second processes, want %d", len(r.Processes), want)
+	}
+	baselines := map[string]bool{grpcTCP.name: true}
+	for _, s := range betweenProcesses {
+		baselines[s.baseline.name] = true
+	}
+	for _, p := range allPaths() {
 		for _, c := range calls {
 			row, ok := rows[[2]string{p.name, c.name}]
 			if !ok {
@@ -46,7 +65,7 @@ func TestTourMeasuresEveryCallOverEveryPath(t *testing.T) {
 			if row.P50 <= 0 || row.P99 < row.P50 || row.PerSecond <= 0 || row.TimesGRPC <= 0 {
 				t.Errorf("not everything is positive: %+v", row)
 			}
-			if p.name == grpcTCP.name && row.TimesGRPC != 1 {
+			if baselines[p.name] && row.TimesGRPC != 1 {
 				t.Errorf("gRPC is %v times gRPC", row.TimesGRPC)
 			}
 		}
@@ -58,7 +77,7 @@ func TestTourPrintsATable(t *testing.T) {
 	if code != exitOK {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
-	for _, p := range append(paths[:len(paths):len(paths)], grpcTCP) {
+	for _, p := range allPaths() {
 		if n := strings.Count(stdout, "\n"+p.name+"   "); n != len(calls) {
 			t.Errorf("%d lines begin with %q, want %d:\n%s", n, p.name, len(calls), stdout)
 		}
@@ -66,7 +85,10 @@ func TestTourPrintsATable(t *testing.T) {
 	if !strings.Contains(stdout, "\ntimes gRPC is ") {
 		t.Errorf("the ratio is not explained:\n%s", stdout)
 	}
-	if n := strings.Count(stderr, "\n"); n != len(calls) || strings.Contains(stderr, "\r") {
+	if !strings.Contains(stdout, "\nTo a second process, ") {
+		t.Errorf("the second process is not announced:\n%s", stdout)
+	}
+	if n := strings.Count(stderr, "\n"); n != 3*len(calls) || strings.Contains(stderr, "\r") {
 		t.Errorf("progress is not a line a call: %q", stderr)
 	}
 }

@@ -37,6 +37,7 @@ type callInfo struct {
 	creds        credentials.PerRPCCredentials
 	authority    string
 	encoding     string
+	maxReplay    int // of what was sent, to be kept for another attempt
 	waitForReady bool
 	unnamed      bool // the codec has no name that goes into a content-type
 	reports      bool // an option wants to be told of the end
@@ -45,7 +46,7 @@ type callInfo struct {
 // apply reads opts. An option that asks for something that cannot be had is
 // refused rather than dropped.
 func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault link.Codec) error {
-	ci.opts, ci.maxRecv, ci.maxSend = opts, unset, unset
+	ci.opts, ci.maxRecv, ci.maxSend, ci.maxReplay = opts, unset, unset, defaultReplay
 	if mc.waitForReady != nil {
 		ci.waitForReady = *mc.waitForReady
 	}
@@ -58,7 +59,7 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 			ci.opts[i], o = inner, inner
 		}
 		switch o := o.(type) {
-		case nil, grpc.EmptyCallOption, grpc.MaxRetryRPCBufferSizeCallOption:
+		case nil, grpc.EmptyCallOption:
 		case grpc.HeaderCallOption, grpc.TrailerCallOption, grpc.PeerCallOption, grpc.OnFinishCallOption:
 			ci.reports = true
 		case grpc.FailFastCallOption:
@@ -67,6 +68,8 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 			ci.maxRecv = o.MaxRecvMsgSize
 		case grpc.MaxSendMsgSizeCallOption:
 			ci.maxSend = o.MaxSendMsgSize
+		case grpc.MaxRetryRPCBufferSizeCallOption:
+			ci.maxReplay = o.MaxRetryRPCBufferSize
 		case grpc.AuthorityOverrideCallOption:
 			ci.authority = o.Authority
 		case grpc.PerRPCCredsCallOption:

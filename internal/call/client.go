@@ -2,7 +2,6 @@ package call
 
 import (
 	"context"
-	"errors"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -69,7 +68,7 @@ func (c *Client) Close(reason error) {
 	}
 	c.mu.Unlock()
 	for _, s := range open {
-		s.stream.Abort(reason)
+		s.abort(reason)
 	}
 }
 
@@ -203,15 +202,13 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 		ci.finished(err)
 		return err
 	}
-	ctx, a := c.newClientStats(ctx, method, &ci, unaryDesc)
-	if a != nil {
-		if md, err = outgoing(ctx); err != nil { // the handler may have added to it
-			a.end(err, nil)
+	base, own, again := ctx, md, false
+	for {
+		ctx, a, md, err := c.beginAttempt(base, method, &ci, unaryDesc, own, again)
+		if err != nil {
 			ci.finished(err)
 			return err
 		}
-	}
-	for {
 		session, err := c.cfg.Sessions.Session(ctx, ci.waitForReady)
 		if err != nil {
 			a.end(err, nil)
@@ -219,15 +216,18 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 			return err
 		}
 		if !session.Peer().OneShot {
-			return c.invokeStream(ctx, &ci, a, method, md, nil, req, reply)
+			return c.invokeStream(base, &ci, attempt{again: again, ctx: ctx, stats: a, session: session}, method, own, md, nil, req, reply)
 		}
 		u := new(unaryCall)
 		err = c.call(ctx, session, u, &ci, a, method, md, req, reply)
 		switch {
 		case err == link.ErrNoCall:
-			return c.invokeStream(ctx, &ci, a, method, md, &u.Open, req, reply)
-		case err != nil && errors.Is(err, link.ErrUnprocessed) && link.IsClosed(session.Done()):
-			continue // the peer never saw it, and there may be another session
+			return c.invokeStream(base, &ci, attempt{again: again, ctx: ctx, stats: a, session: session}, method, own, md, &u.Open, req, reply)
+		case refusedBy(session, err), unseen(err) && !again && !session.Peer().Local:
+			// There may be another session, or room again in this one.
+			a.end(linkStatus(err), nil)
+			again = true
+			continue
 		}
 		return c.settle(&ci, a, session, u, req, reply, err)
 	}
@@ -286,6 +286,8 @@ func (c *Client) settle(ci *callInfo, a *callStats, session link.Session, u *una
 
 func (c *Client) outcome(u *unaryCall, err error) error {
 	switch {
+	case err == link.ErrReplies:
+		return errTwoReplies
 	case err != nil:
 		return linkStatus(err)
 	case u.ReplyError != nil:
@@ -339,19 +341,20 @@ func fullTrailer(trailer metadata.MD, st *status.Status, header metadata.MD, sub
 
 // invokeStream makes a unary call as a stream of one message each way. o is
 // what an attempt to make it in one go has prepared and told stats handlers
-// of; nil where there was none.
-func (c *Client) invokeStream(ctx context.Context, ci *callInfo, a *callStats, method string, md metadata.MD, o *link.Open, req, reply any) error {
-	kept := new(callInfo) // a copy, so that ci need not outlive a call that is no stream
-	*kept = *ci
-	cs, err := c.startStream(ctx, unaryDesc, kept, a, method, md, o)
-	if err != nil {
+// of; nil where there was none. own is the caller's metadata, and md what the
+// first attempt makes of it.
+func (c *Client) invokeStream(base context.Context, ci *callInfo, first attempt, method string, own, md metadata.MD, o *link.Open, req, reply any) error {
+	info := new(callInfo) // a copy, so that ci need not outlive a call that is no stream
+	*info = *ci
+	s := &clientStream{client: c, desc: unaryDesc, info: info, method: method, md: own, base: base, first: first}
+	if first.stats != nil {
+		first.stats.skipSent = o != nil
+	}
+	if err := s.start(md, o); err != nil {
 		return err
 	}
-	if a != nil {
-		a.skipSent = o != nil
-	}
-	if err := cs.SendMsg(req); err != nil {
+	if err := s.SendMsg(req); err != nil {
 		return err
 	}
-	return cs.RecvMsg(reply)
+	return s.RecvMsg(reply)
 }

@@ -40,78 +40,64 @@ func (c *Client) newStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.C
 }
 
 func (c *Client) beginStream(ctx context.Context, desc *grpc.StreamDesc, ci *callInfo, mc *methodConfig, method string, opts []grpc.CallOption) (*clientStream, error) {
-	md, err := c.begin(ctx, ci, mc, opts)
+	own, err := c.begin(ctx, ci, mc, opts)
 	if err != nil {
 		ci.finished(err)
 		return nil, err
 	}
-	ctx, a := c.newClientStats(ctx, method, ci, desc)
-	if a != nil {
-		if md, err = outgoing(ctx); err != nil { // the handler may have added to it
-			a.end(err, nil)
-			ci.finished(err)
-			return nil, err
-		}
+	s := &clientStream{client: c, desc: desc, info: ci, method: method, md: own, base: ctx}
+	var md metadata.MD
+	if s.first.ctx, s.first.stats, md, err = c.beginAttempt(ctx, method, ci, desc, own, false); err != nil {
+		ci.finished(err)
+		return nil, err
 	}
-	return c.startStream(ctx, desc, ci, a, method, md, nil)
+	if err := s.start(md, nil); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 var errNilDesc = status.Error(codes.Internal, "nearcall: a stream needs a grpc.StreamDesc; generated code passes it")
 
-// startStream opens a stream, with o unless that is nil. On failure it reports to those who asked.
-func (c *Client) startStream(ctx context.Context, desc *grpc.StreamDesc, ci *callInfo, a *callStats, method string, md metadata.MD, o *link.Open) (*clientStream, error) {
-	fail := func(err error) (*clientStream, error) {
+// start opens the stream with the first attempt, and with o unless that is nil.
+// On failure it reports to those who asked.
+func (s *clientStream) start(md metadata.MD, o *link.Open) error {
+	a := &s.first
+	a.call, s.cur = s, a
+	fail := func(err error) error {
 		err = linkStatus(err)
-		a.end(err, nil)
-		ci.finished(err)
-		return nil, err
+		a.stats.end(err, nil)
+		s.info.finished(err)
+		return err
 	}
-	for {
-		session, err := c.cfg.Sessions.Session(ctx, ci.waitForReady)
-		if err != nil {
-			return fail(err)
-		}
-		p := session.Peer()
-		if o == nil {
-			o = new(link.Open)
-			if err := c.open(ctx, o, ci, method, md, p); err != nil {
-				return fail(err)
-			}
-		}
-		stream, err := session.Open(ctx, o)
-		if err != nil {
-			if errors.Is(err, link.ErrUnprocessed) && link.IsClosed(session.Done()) {
-				o = nil
-				continue
-			}
-			return fail(err)
-		}
-		a.outHeader(o, p)
-		s := &clientStream{client: c, desc: desc, info: ci, stream: stream, peer: p, stats: a, base: ctx}
-		if err := c.add(s); err != nil {
-			stream.Abort(err)
-			return fail(err)
-		}
-		if desc != unaryDesc { // of which Invoke learns, and ends it before it returns
-			stream.OnAbort(s.aborted)
-		}
-		if ctx.Done() != nil {
-			stop := context.AfterFunc(ctx, func() { stream.Abort(contextError(ctx.Err())) })
-			s.onFinish(func() { stop() })
-		}
-		return s, nil
+	if err := s.open(s.base, a, s.info, md, o); err != nil {
+		return fail(err)
 	}
+	s.kept = s.room[:0]
+	if a.peer.Local { // Open refuses there, and nothing else
+		s.committed, s.from, s.to = true, a, a
+	}
+	if err := s.client.add(s); err != nil {
+		a.stream.Abort(err)
+		return fail(err)
+	}
+	if s.desc != unaryDesc { // of which Invoke learns, and ends it before it returns
+		a.stream.OnAbort(a.aborted)
+	}
+	s.watch(a)
+	return nil
 }
 
-// clientStream implements grpc.ClientStream over a link.Stream.
+// clientStream implements grpc.ClientStream over a link.Stream, or two: see
+// attempt.go.
 type clientStream struct {
 	client *Client
 	desc   *grpc.StreamDesc
 	info   *callInfo
-	stream link.Stream
-	peer   *link.Peer
-	stats  *callStats
+	method string
+	md     metadata.MD     // what the user sends
 	base   context.Context // of the call
+	first  attempt
 
 	// Guarded by client.mu.
 	next, prev *clientStream
@@ -120,15 +106,27 @@ type clientStream struct {
 	// The sender's.
 	sendFrame link.Frame
 	sentLast  bool
+	to        *attempt // what is sent with, once the call is committed
 
 	// Guarded by recvMu, which whoever receives frames holds.
 	recvMu    wait.Mutex
 	recvFrame link.Frame
+	from      *attempt  // what anything was received with; nil before, unless the call is committed
 	received  bool      // a message arrived
 	end       *link.End // the end arrived
 	recvErr   error     // what RecvMsg returns from now on
 
+	retryMu wait.Mutex // held by who makes the call again; before mu
+
 	mu        sync.Mutex
+	cur       *attempt
+	retrying  bool
+	stopRetry func()  // ends that
+	committed bool    // no other attempt is made
+	gaveUp    error   // why nothing more is to be done
+	kept      []step  // what was sent, until the call is committed
+	room      [1]step // of kept
+	keptSize  int     // in bytes
 	header    metadata.MD
 	headerIn  bool          // header is known, or known to be none
 	headerFor []wait.Parker // of those who wait for it while another goroutine receives
@@ -141,11 +139,13 @@ type clientStream struct {
 
 // Context implements grpc.ClientStream. It ends with the call.
 func (s *clientStream) Context() context.Context {
+	s.settle()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx == nil {
-		p := &peer.Peer{Addr: s.peer.Addr, LocalAddr: s.peer.LocalAddr, AuthInfo: s.peer.AuthInfo}
-		s.ctx, s.cancel = context.WithCancel(peer.NewContext(s.base, p))
+		a := s.cur
+		p := &peer.Peer{Addr: a.peer.Addr, LocalAddr: a.peer.LocalAddr, AuthInfo: a.peer.AuthInfo}
+		s.ctx, s.cancel = context.WithCancel(peer.NewContext(a.ctx, p))
 		if s.finished {
 			s.cancel()
 		}
@@ -155,6 +155,7 @@ func (s *clientStream) Context() context.Context {
 
 // Trailer implements grpc.ClientStream.
 func (s *clientStream) Trailer() metadata.MD {
+	s.settle()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.trailer.Copy()
@@ -184,22 +185,40 @@ func (s *clientStream) send(m any) error {
 		return err
 	}
 	s.checkContext()
-	if err := s.stream.Send(f); err != nil {
+	err := s.encodeToKeep(&f.Msg)
+	if err == nil {
+		err = s.transmit(f, &step{msg: f.Msg, hasMsg: true, end: f.EndSend, value: m})
+	}
+	if err != nil {
 		var refused *link.SendError
 		if errors.As(err, &refused) {
 			return sendStatus(refused)
 		}
 		return io.EOF
 	}
-	s.stats.sent(m, s.info.codec)
 	return nil
+}
+
+// encodeToKeep encodes a message that the user may change before it is sent
+// again. Nobody writes to its bytes, and nothing is done when they are freed.
+func (s *clientStream) encodeToKeep(m *link.Message) (err error) {
+	if s.to != nil || s.desc == unaryDesc {
+		return nil // a unary call's request does not change before Invoke returns
+	}
+	a, replayable := s.attempt()
+	if !replayable {
+		s.to = a
+		return nil
+	}
+	*m, err = m.Encode()
+	return err
 }
 
 // checkContext aborts a stream whose context is done: what watches the context
 // may be late.
 func (s *clientStream) checkContext() {
 	if err := s.base.Err(); err != nil {
-		s.stream.Abort(contextError(err))
+		s.abort(contextError(err))
 	}
 }
 
@@ -210,7 +229,7 @@ func (s *clientStream) CloseSend() error {
 	}
 	s.sentLast = true
 	s.checkContext()
-	_ = s.stream.Send(&link.Frame{EndSend: true}) // RecvMsg has the status
+	_ = s.transmit(&link.Frame{EndSend: true}, &step{end: true}) // RecvMsg has the status
 	return nil
 }
 
@@ -243,7 +262,7 @@ func (s *clientStream) recv(m any) error {
 		got, err := s.nextMessage(m)
 		if got {
 			s.received = true
-			s.stats.received(m, s.info.codec)
+			s.from.stats.received(m, s.info.codec)
 			if e := s.recvFrame.End; e != nil { // it came together with the message, and counts after it
 				s.gotEnd(e)
 			}
@@ -286,7 +305,20 @@ func (s *clientStream) take(to link.Sink) (got bool, err error) {
 	f.Sink = to
 	defer func() { f.Dst = nil }()
 	for {
-		err := s.stream.Recv(f)
+		a := s.from
+		if a == nil {
+			a, _ = s.attempt()
+		}
+		err := a.stream.Recv(f)
+		if unseen(err) {
+			if err := s.again(a, err); err != nil {
+				return false, err
+			}
+			continue
+		}
+		if !s.taken(a) {
+			continue
+		}
 		if f.Header != nil {
 			s.gotHeader(f.Header)
 		}
@@ -305,8 +337,8 @@ func (s *clientStream) take(to link.Sink) (got bool, err error) {
 }
 
 func (s *clientStream) gotHeader(md metadata.MD) {
-	if s.stats != nil {
-		s.stats.inHeader(fullHeader(md, s.info.subtype))
+	if s.from.stats != nil {
+		s.from.stats.inHeader(fullHeader(md, s.info.subtype))
 	}
 	s.setHeader(md)
 }
@@ -321,7 +353,7 @@ func (s *clientStream) setHeader(md metadata.MD) {
 	waiting := s.headerFor
 	s.headerFor = nil
 	if s.finished && md != nil { // given up before it was received
-		s.info.fill(s.peer, s.header, s.trailer)
+		s.info.fill(s.cur.peer, s.header, s.trailer)
 	}
 	s.mu.Unlock()
 	for _, p := range waiting {
@@ -335,10 +367,10 @@ func (s *clientStream) gotEnd(e *link.End) {
 	trailer := fullTrailer(e.Trailer, e.Status, s.header, s.info.subtype)
 	s.trailer = trailer
 	if s.finished { // given up before its end was received
-		s.info.fill(s.peer, s.header, s.trailer)
+		s.info.fill(s.cur.peer, s.header, s.trailer)
 	}
 	s.mu.Unlock()
-	s.stats.inTrailer(trailer)
+	s.from.stats.inTrailer(trailer)
 	s.setHeader(nil)
 }
 
@@ -387,22 +419,6 @@ func (s *clientStream) receiveHeader() {
 	}
 }
 
-// aborted learns that the stream was aborted: by the context, or because the
-// session ended. The call is over, also when nobody receives. A header that
-// had arrived is still taken in.
-func (s *clientStream) aborted(reason error) {
-	if s.recvMu.TryLock() {
-		s.mu.Lock()
-		known := s.headerIn
-		s.mu.Unlock()
-		if !known && s.end == nil && s.recvErr == nil {
-			_, _ = s.take(link.Sink{}) // does not wait: the stream is aborted
-		}
-		s.recvMu.Unlock()
-	}
-	s.finish(linkStatus(reason))
-}
-
 // finish ends the call with err, io.EOF or nil for success. Only the first
 // call counts. When it returns options have what is known of the call; what
 // arrived and is received later is added then.
@@ -415,16 +431,34 @@ func (s *clientStream) finish(err error) {
 		s.mu.Unlock()
 		return
 	}
+	if err != nil && s.gaveUp == nil {
+		s.gaveUp = err
+	}
+	a := s.cur
+	if s.retrying { // who makes the call again does the rest
+		stop := s.stopRetry
+		s.mu.Unlock()
+		stop()
+		a.stream.Abort(err)
+		return
+	}
 	s.finished = true
-	s.info.fill(s.peer, s.header, s.trailer)
-	cancel, atEnd, trailer := s.cancel, s.atEnd, s.trailer
-	s.atEnd = nil
+	s.commit()
+	s.info.fill(a.peer, s.header, s.trailer)
+	cancel, atEnd, stop, trailer := s.cancel, s.atEnd, a.stop, s.trailer
+	s.atEnd, a.stop = nil, nil
+	ended := a.ended
 	s.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
 	s.client.remove(s)
-	s.stats.end(err, trailer)
+	if !ended {
+		a.stats.end(err, trailer)
+	}
 	s.info.finished(err)
 	if err != nil {
-		s.stream.Abort(err) // which is what RecvMsg returns from now on
+		a.stream.Abort(err) // which is what RecvMsg returns from now on
 	}
 	s.setHeader(nil)
 	if cancel != nil {

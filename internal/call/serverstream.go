@@ -125,7 +125,8 @@ func (s *serverStream) send(m any) error {
 // returns why, and the call has not ended.
 func (s *serverStream) reply(m any) error {
 	c := &s.call
-	f := &link.Frame{Msg: link.Live(m, s.codec), HasMsg: true}
+	f := &s.sendFrame
+	f.Msg, f.HasMsg = link.Live(m, s.codec), true
 	if err := c.checkSend(&f.Msg); err != nil {
 		return err
 	}
@@ -134,26 +135,28 @@ func (s *serverStream) reply(m any) error {
 	}
 	s.headerMu.Lock()
 	c.mu.Lock()
-	f.Header = c.headerBefore(false)
+	header := c.headerBefore(false)
 	end, first := c.end(nil)
 	c.mu.Unlock()
 	s.headerMu.Unlock()
 	if !first {
 		return nil
 	}
-	f.End = &end
+	f.Header, f.End = header, &end
 	sent := false
 	defer func() { // also when a codec panics
+		*f = link.Frame{}
 		if !sent {
-			c.reopen(f.Header)
+			c.reopen(header)
 		}
 	}()
-	if err := s.carrier.Send(f); err != nil {
+	err := s.carrier.Send(f)
+	if err != nil {
 		return c.brokenError(err)
 	}
 	sent = true
 	defer c.cancel(context.Canceled)
-	c.stats.header(f.Header)
+	c.stats.header(header)
 	c.stats.sent(m, s.codec)
 	c.stats.trailer(end.Trailer)
 	return nil

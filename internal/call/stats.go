@@ -84,6 +84,15 @@ func (s *callStats) sent(v any, c link.Codec) {
 	}
 }
 
+// resent tells of a message that was sent before, with another attempt.
+func (s *callStats) resent(st *step) {
+	if s == nil {
+		return
+	}
+	n, _ := st.msg.Size() // not of st.value, which the user may have changed
+	s.handle(&stats.OutPayload{Client: true, Payload: st.value, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, SentTime: time.Now()})
+}
+
 // received tells of a message that was received.
 func (s *callStats) received(v any, c link.Codec) {
 	if s != nil {
@@ -148,12 +157,19 @@ func (c *Client) Begin(s link.Session) {
 	}()
 }
 
-// newClientStats tells the client's stats handler that a call begins, and
-// returns ctx as the handler tagged it. It returns nil without a handler.
-func (c *Client) newClientStats(ctx context.Context, method string, ci *callInfo, desc *grpc.StreamDesc) (context.Context, *callStats) {
+// beginAttempt tells the client's stats handler that an attempt at a call
+// begins, and returns ctx as the handler tagged it and md with what the handler
+// added to it. The stats are nil without a handler, and with an error, of which
+// the handler knows then.
+func (c *Client) beginAttempt(ctx context.Context, method string, ci *callInfo, desc *grpc.StreamDesc, md metadata.MD, again bool) (context.Context, *callStats, metadata.MD, error) {
+	if again {
+		if err := ctx.Err(); err != nil {
+			return ctx, nil, nil, contextStatus(err)
+		}
+	}
 	h := c.stats
 	if h == nil {
-		return ctx, nil
+		return ctx, nil, md, nil
 	}
 	s := &callStats{handler: h, client: true, begin: time.Now()}
 	s.ctx = h.TagRPC(ctx, &stats.RPCTagInfo{FullMethodName: method, FailFast: !ci.waitForReady})
@@ -163,8 +179,15 @@ func (c *Client) newClientStats(ctx context.Context, method string, ci *callInfo
 		FailFast:       !ci.waitForReady,
 		IsClientStream: desc.ClientStreams,
 		IsServerStream: desc.ServerStreams,
+
+		IsTransparentRetryAttempt: again,
 	})
-	return s.ctx, s
+	md, err := outgoing(s.ctx)
+	if err != nil {
+		s.end(err, nil)
+		return s.ctx, nil, nil, err
+	}
+	return s.ctx, s, md, nil
 }
 
 // outHeader tells that the request's header was sent: once, also when a call

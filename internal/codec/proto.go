@@ -44,7 +44,14 @@ func (protoCodec) Append(b []byte, v any) ([]byte, error) {
 	return proto.MarshalOptions{}.MarshalAppend(b, m)
 }
 
-func (protoCodec) Decode(data mem.BufferSlice, v any) error {
+func (c protoCodec) Decode(data mem.BufferSlice, v any) error {
+	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer buf.Free()
+	return c.DecodeBytes(buf.ReadOnlyData(), v)
+}
+
+// DecodeBytes is Decode of bytes in one piece, of which it keeps nothing.
+func (protoCodec) DecodeBytes(b []byte, v any) error {
 	m := messageOf(v)
 	if m == nil {
 		return fmt.Errorf("failed to unmarshal, message is %T, want proto.Message", v)
@@ -52,9 +59,7 @@ func (protoCodec) Decode(data mem.BufferSlice, v any) error {
 	if !m.ProtoReflect().IsValid() {
 		return fmt.Errorf("failed to unmarshal, message is a nil %T", v)
 	}
-	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	defer buf.Free()
-	return proto.Unmarshal(buf.ReadOnlyData(), m)
+	return proto.Unmarshal(b, m)
 }
 
 func (c protoCodec) Copy(dst, src any) (bound int, ok bool, err error) {

@@ -35,7 +35,7 @@ var Imports = []Rule{
 	{Pkg: "internal/codec/...", May: []string{"internal/link"}},
 	{Pkg: "internal/call", May: []string{"internal/codec", "internal/link", "internal/wait", "internal/hook"}},
 
-	{Pkg: "internal/transport/sock", May: []string{"internal/link", "internal/mux"}},
+	{Pkg: "internal/transport/sock", May: []string{"internal/link", "internal/mux", "internal/wire"}},
 	// Transports know neither gRPC's rules nor one another.
 	{Pkg: "internal/transport/*", May: []string{"internal/link", "internal/wait", "internal/hook"}},
 

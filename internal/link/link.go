@@ -159,6 +159,10 @@ var (
 	// stream: over transports without a short cut, and to streaming methods.
 	ErrNoCall = errors.New("link: make this call with Open")
 
+	// ErrReplies is returned by Session.Call when the callee has sent more than
+	// one message.
+	ErrReplies = errors.New("link: more than one reply")
+
 	// ErrEnded is returned by Send after the callee ended the call.
 	ErrEnded = errors.New("link: the call has ended")
 

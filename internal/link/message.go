@@ -1,6 +1,7 @@
 package link
 
 import (
+	"bytes"
 	"fmt"
 
 	"google.golang.org/grpc/mem"
@@ -197,6 +198,25 @@ func (m *Message) DecodeInto(to *Sink) error {
 		return err
 	}
 	return m.decode(mem.BufferSlice{mem.SliceBuffer(b)}, to)
+}
+
+// DecodeBytes puts the message whose encoding is b where to says, and keeps
+// nothing of b. The error is a *RecvError.
+func DecodeBytes(b []byte, to *Sink) error {
+	d, ok := to.Codec.(interface {
+		DecodeBytes(b []byte, v any) error
+	})
+	if !ok {
+		m := Encoded(mem.BufferSlice{mem.SliceBuffer(bytes.Clone(b))}) // a codec may keep what it decodes
+		return m.DecodeInto(to)
+	}
+	if len(b) > to.Limit {
+		return &RecvError{Size: len(b), Limit: to.Limit}
+	}
+	if err := d.DecodeBytes(b, to.Dst); err != nil {
+		return &RecvError{Err: err}
+	}
+	return nil
 }
 
 func (m *Message) decode(data mem.BufferSlice, to *Sink) error {

@@ -13,10 +13,19 @@ import (
 
 // encode returns m as it is sent: in bytes, compressed with what name says. An
 // empty message is not compressed. The error is a *link.SendError.
-func encode(m *link.Message, name string) (b []byte, compressed bool, err error) {
-	b, err = m.Append(nil)
-	if err != nil || len(b) == 0 || name == "" || name == encoding.Identity {
-		return b, false, err
+func encode(m *link.Message, name string) (b *buffer, compressed bool, err error) {
+	n := 0
+	if m.Copies() { // else asking for the size may cost as much as encoding
+		if n, err = m.Size(); err != nil {
+			return nil, false, err
+		}
+	}
+	b = newBuffer(n)
+	if b.b, err = m.Append(b.b); err != nil {
+		return nil, false, err
+	}
+	if len(b.b) == 0 || name == "" || name == encoding.Identity {
+		return b, false, nil
 	}
 	c := encoding.GetCompressor(name)
 	if c == nil {
@@ -25,27 +34,46 @@ func encode(m *link.Message, name string) (b []byte, compressed bool, err error)
 	var out bytes.Buffer
 	w, err := c.Compress(&out)
 	if err == nil {
-		if _, err = w.Write(b); err == nil {
+		if _, err = w.Write(b.b); err == nil {
 			err = w.Close()
 		}
 	}
+	b.free()
 	if err != nil {
 		return nil, false, &link.SendError{Err: err}
 	}
-	return out.Bytes(), true, nil
+	return &buffer{out.Bytes()}, true, nil
 }
 
-// decompress returns what data was before it was compressed, and frees it. The
-// error is a *link.RecvError.
-func decompress(data mem.BufferSlice, name string, limit int) (mem.BufferSlice, error) {
-	defer data.Free()
+// decode puts what arrived where to says. The error is a *link.RecvError.
+func decode(data *buffer, compressed bool, name string, to *link.Sink) error {
+	var b []byte
+	if data != nil {
+		b = data.b
+	}
+	if !compressed {
+		err := link.DecodeBytes(b, to)
+		data.free() // not where a codec panics: what it does to b is not known then
+		return err
+	}
+	plain, err := decompress(b, name, to.Limit)
+	data.free()
+	if err != nil {
+		return err
+	}
+	m := link.Encoded(plain)
+	defer m.Free()
+	return m.DecodeInto(to)
+}
+
+// decompress returns what data was before it was compressed. The error is a
+// *link.RecvError.
+func decompress(data []byte, name string, limit int) (mem.BufferSlice, error) {
 	c := encoding.GetCompressor(name)
 	if c == nil {
 		return nil, &link.RecvError{Err: fmt.Errorf("no compressor is registered for %q", name)}
 	}
-	in := data.Reader()
-	defer func() { _ = in.Close() }() // it has references of its own to what was not read
-	r, err := c.Decompress(in)
+	r, err := c.Decompress(bytes.NewReader(data))
 	if err != nil {
 		return nil, &link.RecvError{Err: err}
 	}

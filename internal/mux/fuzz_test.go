@@ -81,6 +81,8 @@ func FuzzSession(f *testing.F) {
 	add(literal(head, 1, 1, 0, 1, 'k', 1, 'v'), literal(message, 1, 1), literal(finish, 1, 5, 0, 0, 0))
 	add(literal(message|wire.FlagHead|wire.FlagEnd, 1, 0, 0, 0, 'm'), wire.AppendDrain(nil, 3))
 	add(literal(wire.KindPart, 1, opens[:3]...), literal(head, 1, opens[3:]...), wire.AppendPing(nil, wire.KindPing, [8]byte{}), literal(0x40, 7, 1))
+	add(whole(7, 1, 2), literal(message, 9, 1), literal(begins, 9, 5, 1), literal(message, 11, fill(101)...)) // once ended in a panic
+	add(literal(message, 7, 1), literal(head, 7, 0), literal(message, 7, 1), literal(begins, 9, 50, 1), literal(goesOn, 9, 2), literal(finish, 9, 0, 0))
 	add(literal(begins, 1, 9, 1), literal(head|wire.FlagPiece, 1, 0, 0)) // once left a receiver waiting for ever
 	add(wire.AppendBye(nil, wire.ByeClosed, "bye"), opened(1))
 	for _, b := range [][]byte{[]byte("PRI * HTTP/2.0\r\n"), settings, []byte("HTTP/1.1 400 Bad Request"), {0x15, 3, 1, 0, 2, 2, 70}, start(), []byte(wire.Magic)} {
@@ -103,6 +105,7 @@ func fuzzSession(t *testing.T, b []byte, server bool, cut int) {
 	peer := &raw{T: t, conn: peers, read: make(chan struct{})}
 	go peer.readAll()
 	s.Start(w)
+	var calls []<-chan made
 	if !server {
 		for i := range 3 {
 			st, err := s.Open(context.Background(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
@@ -112,6 +115,14 @@ func fuzzSession(t *testing.T, b []byte, server bool, cut int) {
 			go answer(st)
 			if i == 2 {
 				go st.Abort(errors.New("enough"))
+			}
+		}
+		for i := range 3 { // they follow as calls 7, 9 and 11
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			calls = append(calls, makes(ctx, s, "/a/b", 10, 100))
+			if synctest.Wait(); i == 2 {
+				go cancel()
 			}
 		}
 	}
@@ -124,6 +135,20 @@ func fuzzSession(t *testing.T, b []byte, server bool, cut int) {
 	if len(w.closed) != 1 || !link.IsClosed(s.Ended()) {
 		t.Errorf("the acceptor is told of the end %d times", len(w.closed))
 	}
+	for i, out := range calls {
+		got := <-out
+		if got.err == nil && (len(got.reply) > 100 || got.call.ReplyError != nil && got.call.Replied) {
+			t.Errorf("call %d: %d bytes, %v, %v", i, len(got.reply), got.call.Replied, got.call.ReplyError)
+		}
+		if got.err != nil && (got.call.Replied || got.reply != nil) {
+			t.Errorf("call %d: %d bytes, %v", i, len(got.reply), got.err)
+		}
+	}
+	s.mu.Lock()
+	if s.live.first != nil || s.waiting != 0 || s.places.open != 0 {
+		t.Errorf("%v is left, %d wait, %d places are taken", s.live.first, s.waiting, s.places.open)
+	}
+	s.mu.Unlock()
 	if took := time.Since(began); took > 0 {
 		t.Errorf("it ends after %v, for %v", took, w.closed)
 	}

@@ -51,6 +51,14 @@ func (w *witness) Closed(reason error) {
 	w.closed = append(w.closed, reason)
 }
 
+// told returns why it was told that the session has ended. It is for tests in
+// which time passes.
+func (w *witness) told() []error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.closed)
+}
+
 func (w *witness) watch(s link.Stream) {
 	w.mu.Lock()
 	w.streams = append(w.streams, s)
@@ -358,8 +366,8 @@ func empty(t *testing.T, s *Session) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.streams) > 0 || len(s.live) > 0 || s.calls > 0 || s.ready.first != nil || s.starved.first != nil {
-		t.Errorf("%d streams are left, %d live, %d count, ready %v, starved %v", len(s.streams), len(s.live), s.calls, s.ready, s.starved)
+	if len(s.streams) > 0 || s.live.first != nil || s.calls > 0 || s.ready.first != nil || s.starved.first != nil {
+		t.Errorf("%d streams are left, live %v, %d count, ready %v, starved %v", len(s.streams), s.live.first, s.calls, s.ready, s.starved)
 	}
 }
 
@@ -523,7 +531,7 @@ func TestExtensionsAreIgnored(t *testing.T) {
 func TestAPeerThatAsksAndDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		s, peer := lone(t, Options{}, w, true)
+		s, peer := lone(t, Options{Client: true}, w, true) // whom no server is held to spare pings
 		ping := bytes.Repeat(wire.AppendPing(nil, wire.KindPing, [8]byte{}), 1000)
 		_, err := peer.conn.Write(start())
 		for n := 0; err == nil; n++ {
@@ -567,16 +575,13 @@ func TestDrainOfThePeer(t *testing.T) {
 			t.Errorf("%d RESETs for calls that the peer ignores", n)
 		}
 		// The calls up to last go on, and the peer may open more.
-		peer.write(literal(message, 1, 1), literal(finish, 1, 5, 0, 0, 0), opened(2))
+		peer.write(opened(2), literal(message, 1, 1), literal(finish, 1, 5, 0, 0, 0))
 		w.first(t)
 		f := &link.Frame{}
 		var got []byte
 		f.Sink = link.Sink{Dst: &got, Codec: rawCodec, Limit: 10}
-		if err := one.Recv(f); err != nil || len(got) != 1 {
-			t.Errorf("%q, %v", got, err)
-		}
-		if err := one.Recv(f); err != nil || f.End.Status.Code() != codes.NotFound {
-			t.Errorf("%+v, %v", f, err)
+		if err := one.Recv(f); err != nil || len(got) != 1 || f.End == nil || f.End.Status.Code() != codes.NotFound {
+			t.Errorf("%q, %+v, %v", got, f, err)
 		}
 		// What this side drains, it says once.
 		s.Drain()
@@ -589,6 +594,46 @@ func TestDrainOfThePeer(t *testing.T) {
 			t.Error("a call is taken after DRAIN")
 		}
 	})
+}
+
+// TestACallAsTheLastOfAPeerThatDrainsEnds is taken, and lasts, or is not: the
+// peer learns which.
+func TestACallAsTheLastOfAPeerThatDrainsEnds(t *testing.T) {
+	taken := 0
+	for range 50 {
+		synctest.Test(t, func(t *testing.T) {
+			w := &witness{}
+			s, peer := met(t, Options{Client: true}, w)
+			out := makes(t.Context(), s, "/a/b", 1, 1)
+			synctest.Wait()
+			peer.write(wire.AppendDrain(nil, 1), whole(1, 1), opened(2))
+			if got := <-out; got.err != nil {
+				t.Fatal(got.err)
+			}
+			synctest.Wait()
+			drains := peer.of(wire.KindDrain)
+			if len(w.streams) == 0 {
+				if len(drains) != 1 || drains[0].Body[0] != 0 {
+					t.Errorf("the peer is told %v", drains)
+				}
+				return
+			}
+			taken++
+			if len(w.aborts) > 0 || link.IsClosed(s.Ended()) || len(drains) > 0 {
+				t.Fatalf("it is aborted for %v", w.aborts)
+			}
+			if err := w.streams[0].Send(&link.Frame{End: &link.End{}}); err != nil {
+				t.Error(err)
+			}
+			synctest.Wait()
+			_ = peer.conn.Close()
+			<-s.Gone()
+			if d := peer.of(wire.KindDrain); len(d) != 1 || d[0].Body[0] != 2 {
+				t.Errorf("the peer is told %v", d)
+			}
+		})
+	}
+	t.Logf("%d of 50 were taken", taken)
 }
 
 // rawCodec takes messages as bytes.
@@ -840,7 +885,7 @@ func TestTenThousandCallsLeaveNothing(t *testing.T) {
 					t.Fatalf("%v; %d calls were aborted", w.closed, len(w.aborts))
 				}
 				empty(t, s)
-				if cap(s.control) > maxBatch {
+				if cap(s.control) > mostBatch {
 					t.Errorf("control keeps %d bytes", cap(s.control))
 				}
 			})

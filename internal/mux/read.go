@@ -11,60 +11,81 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// readBuffer is what a connection reads into, in bytes. A frame that is larger
-// has it grow, once.
-const readBuffer = 16 << 10
-
-// readAll takes in what the peer sends until the connection ends.
-func (s *Session) readAll() {
-	_ = s.conn.SetReadDeadline(time.Now().Add(s.opts.Handshake))
-	buf := make([]byte, 0, readBuffer)
-	magic := false
-	for {
-		n, err := s.conn.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
-		rest := buf
-		if !magic && n > 0 {
-			switch wrong := notMagic(buf); {
-			case wrong != nil:
-				s.discard(wrong)
-				return
-			case len(buf) >= len(wire.Magic):
-				magic = true
-				rest = buf[len(wire.Magic):]
-			}
+// takeIn takes in what was read, as far as there are whole frames. Its error is
+// a *misdeed.
+func (s *Session) takeIn() error {
+	rest := s.in.b
+	if !s.begun {
+		if err := notMagic(rest); err != nil {
+			return &misdeed{err}
 		}
-		if magic {
-			var wrong error
-			if rest, wrong = s.takeAll(rest); wrong != nil {
-				s.discard(wrong)
-				return
-			}
+		if len(rest) < len(wire.Magic) {
+			return nil
+		}
+		s.begun = true
+		rest = rest[len(wire.Magic):]
+	}
+	for {
+		f, n, err := wire.Next(rest)
+		if err == nil && n > 0 {
+			err = s.take(f)
 		}
 		if err != nil {
-			s.fail(s.cause(err))
-			return
+			return &misdeed{err}
 		}
-		room := cap(buf)
-		if len(rest) == room {
-			room = wire.MaxFrame + 2 // the largest frame, with its length
+		if n == 0 {
+			break
 		}
-		if room > cap(buf) {
-			rest = append(make([]byte, 0, room), rest...)
-			buf = rest
-		} else {
-			buf = buf[:copy(buf[:cap(buf)], rest)]
-		}
+		rest = rest[n:]
 	}
+	s.keep(rest)
+	return nil
 }
 
-// discard ends the session for reason, and reads on while the peer is told: an
-// unread byte would have some systems throw away what was written.
-func (s *Session) discard(reason error) {
-	s.fail(reason)
+// keep keeps the beginning of a frame for the next read, with room for the rest
+// of it. What was full is made larger, so that much comes in few reads.
+func (s *Session) keep(rest []byte) {
+	full := len(s.in.b) == cap(s.in.b)
+	switch {
+	case full && s.room < mostRead:
+		s.room = max(2*s.room, 128<<10) // the largest frame, with its length, at least
+	case !full && len(s.in.b) < s.room/8:
+		s.room = 0
+	}
+	if len(rest) == 0 && cap(s.in.b) != max(s.room, readBuffer) {
+		s.in.free()
+		s.in = nil
+		return
+	}
+	if len(rest) > 0 && cap(s.in.b) < s.room {
+		larger := newBuffer(s.room)
+		larger.b = append(larger.b, rest...)
+		s.in.free()
+		s.in = larger
+		return
+	}
+	s.in.b = s.in.b[:copy(s.in.b[:cap(s.in.b)], rest)]
+}
+
+// A misdeed is something that a peer must not do, or its farewell: nothing more
+// is taken in.
+type misdeed struct{ error }
+
+func (m *misdeed) Unwrap() error { return m.error }
+
+// depart ends the session after err, which a reader met.
+func (s *Session) depart(err error) {
+	wrong, ok := err.(*misdeed)
+	if !ok {
+		s.fail(s.cause(err))
+		return
+	}
+	s.fail(wrong.error)
+	// What the peer sent is read on while it is told: an unread byte would have
+	// some systems throw away what was written. The connection is not closed
+	// here: the writer may not be done.
 	_ = s.conn.SetReadDeadline(time.Now().Add(s.opts.Farewell))
 	_, _ = io.Copy(io.Discard, s.conn)
-	// The connection is not closed here: the writer may not be done.
 }
 
 var errNotMet = errors.New("the peer has not said hello in time")
@@ -114,27 +135,13 @@ func notMagic(b []byte) error {
 	return fmt.Errorf("%w: the peer begins with %.20q, not with nearcall's line", wire.ErrProtocol, b)
 }
 
-// takeAll takes in the frames in b, and returns what is left.
-func (s *Session) takeAll(b []byte) ([]byte, error) {
-	for {
-		f, n, err := wire.Next(b)
-		if err != nil || n == 0 {
-			return b, err
-		}
-		if err := s.take(f); err != nil {
-			return nil, err
-		}
-		b = b[n:]
-	}
-}
-
 func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", wire.ErrProtocol, fmt.Sprintf(format, args...))
 }
 
 // take does what a frame says. An error ends the session.
 func (s *Session) take(f wire.Frame) error {
-	if f.Kind != wire.KindHello && !link.IsClosed(s.met) {
+	if f.Kind != wire.KindHello && !s.isMet {
 		return protocolError("the peer has not said hello")
 	}
 	if s.parts != nil && (f.Stream != s.partsOf || f.Kind != wire.KindPart && !f.Kind.Stream()) {
@@ -161,7 +168,6 @@ func (s *Session) take(f wire.Frame) error {
 	if err == nil {
 		err = s.checkOwed()
 	}
-	after.unpark(&s.writer)
 	s.mu.Unlock()
 	after.run()
 	return err
@@ -184,7 +190,7 @@ func (s *Session) takeHello(body []byte) error {
 	if err != nil {
 		return err
 	}
-	if link.IsClosed(s.met) {
+	if s.isMet {
 		return protocolError("the peer says hello twice")
 	}
 	var after callbacks
@@ -192,14 +198,13 @@ func (s *Session) takeHello(body []byte) error {
 	if s.broken == nil {
 		_ = s.conn.SetReadDeadline(time.Time{})
 	}
-	for st := range s.live {
+	for st := s.live.first; st != nil; st = st.nextLive {
 		st.credit += h.Stream - s.hello.Stream // no overflow: no CREDIT came before
-		after.unpark(&st.sender)
+		s.wake(&st.sender, &after)
 		st.queue()
 	}
 	err = s.paid(h.Connection - s.hello.Connection)
-	s.hello = h
-	after.unpark(&s.writer)
+	s.hello, s.isMet = h, true
 	s.mu.Unlock()
 	after.run()
 	close(s.met)
@@ -224,7 +229,7 @@ func (s *Session) takeControl(f wire.Frame, after *callbacks) error {
 			}
 			st.unpaid = max(st.unpaid-n, 0)
 			st.queue()
-			after.unpark(&st.sender)
+			s.wake(&st.sender, after)
 		}
 		return err
 	case wire.KindReset:
@@ -239,10 +244,10 @@ func (s *Session) takeControl(f wire.Frame, after *callbacks) error {
 		return err
 	case wire.KindPing:
 		data, err := wire.ParsePing(f.Body)
-		if err == nil {
-			s.control = wire.AppendPing(s.control, wire.KindPong, data)
+		if err != nil {
+			return err
 		}
-		return err
+		return s.pinged(data)
 	case wire.KindPong:
 		return second(wire.ParsePing(f.Body))
 	case wire.KindDrain:
@@ -281,11 +286,14 @@ func (f *farewell) Error() string {
 func (s *Session) takeDrain(last uint64, after *callbacks) {
 	reason := errors.New("the peer is going away")
 	s.refuse(reason)
-	for st := range s.live {
+	for st := s.live.first; st != nil; {
+		next := st.nextLive
 		if st.caller && (st.id == 0 || st.id > last) {
 			st.abort(unprocessed{reason}, false, after)
 		}
+		st = next
 	}
+	s.settle()
 }
 
 // find returns the stream with the number, nil for one that is over. mu is
@@ -331,18 +339,37 @@ func (s *Session) takeStream(f wire.Frame) error {
 	if err == nil {
 		err = s.checkOwed()
 	}
-	after.unpark(&s.writer)
 	s.mu.Unlock()
 	after.run()
 	if err != nil || !opened {
 		return err
 	}
-	if s.acceptor == nil {
-		st.Abort(unprocessed{errors.New("this side takes no calls")})
-	} else if err := s.acceptor.Accept(st, rc.Open); err != nil {
-		st.Abort(err)
-	}
+	s.accept(st, rc.Open)
 	return nil
+}
+
+var errNoCalls = unprocessed{errors.New("this side takes no calls")}
+
+// accept has the acceptor take a call. Whether a handler sees it is known only
+// afterwards: where the session ends meanwhile, it leaves the call to accept.
+func (s *Session) accept(st *stream, o *link.Open) {
+	var err error = errNoCalls
+	if s.acceptor != nil {
+		err = s.acceptor.Accept(st, o)
+	}
+	var after callbacks
+	s.mu.Lock()
+	s.accepting = nil
+	if err == nil {
+		err = s.ended
+	}
+	if err != nil {
+		st.abort(err, true, &after)
+		s.flush(false)
+	} else {
+		s.mu.Unlock()
+	}
+	after.run()
 }
 
 // takeStep does what a step says. mu is held.
@@ -361,6 +388,7 @@ func (s *Session) takeStep(id uint64, rc *wire.Received, cost int, after *callba
 			return nil, false, err
 		}
 		opened = true
+		s.accepting = st
 	} else if st, err = s.find(id); st == nil {
 		return nil, false, err
 	}
@@ -388,8 +416,8 @@ func (s *Session) opened(id uint64, rc *wire.Received) (*stream, error) {
 		rc.Open.Deadline = time.Now().Add(rc.Timeout)
 	}
 	s.calls++
-	st := &stream{session: s, id: id, encoding: rc.Open.Encoding, credit: s.hello.Stream, in: inbox{credit: s.opts.Window}}
+	st := new(stream)
+	s.begin(st, id, rc.Open.Encoding)
 	s.streams[id] = st
-	s.live[st] = struct{}{}
 	return st, nil
 }

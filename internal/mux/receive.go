@@ -1,7 +1,8 @@
 package mux
 
 import (
-	"google.golang.org/grpc/mem"
+	"context"
+
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -13,51 +14,43 @@ import (
 type inbox struct {
 	err      error // after what is in nothing more arrives, because
 	items    []item
-	credit   int  // what the peer may still send
-	taken    int  // what is to be given back for messages that were received
-	advance  int  // what was given back before, for a message that the window had no room for
-	skip     int  // bytes of a message that was refused and are still to come
-	header   bool // the header has arrived
-	closed   bool // the peer sends no more messages
+	one      [1]item // where items mostly are
+	credit   int     // what the peer may still send
+	taken    int     // what is to be given back for messages that were received
+	advance  int     // what was given back before, for a message that the window had no room for
+	skip     int     // bytes of a message that was refused and are still to come
+	header   bool    // the header has arrived
+	closed   bool    // the peer sends no more messages
 	receiver wait.Spot
 }
 
-// An item is a step that waits to be received.
+// An item is a step that waits to be received, of the parts that a frame has, in
+// their order.
 type item struct {
 	header     metadata.MD
-	end        *link.End
-	halfClose  bool
 	message    bool
 	compressed bool
-	data       mem.BufferSlice
-	small      []byte // the last pieces of data, which are small
-	size       int    // of all of the message
-	missing    int    // bytes that have not arrived yet: of the last item alone
+	halfClose  bool
+	end        *link.End
+	data       *buffer // of the message; nil where it is empty
+	size       int     // of all of the message
+	missing    int     // bytes that have not arrived yet: of the last item alone
 }
 
-// smallPiece is the length of pieces that are worth a buffer, in bytes.
-const smallPiece = 1 << 10
-
-// add adds a piece. Small ones share memory, so that a message takes about as
-// much as it is long, in however many pieces it comes.
+// add adds a piece.
 func (it *item) add(piece []byte) {
 	it.missing -= len(piece)
-	if len(piece) < smallPiece && (it.missing > 0 || it.small != nil) {
-		it.small = append(it.small, piece...)
-	} else {
-		it.flush()
-		it.data = append(it.data, mem.Copy(piece, mem.DefaultBufferPool()))
+	if need := len(it.data.b) + len(piece); need > cap(it.data.b) {
+		it.data = it.data.grow(min(2*need, it.size))
 	}
-	if it.missing == 0 {
-		it.flush()
-	}
+	it.data.b = append(it.data.b, piece...)
 }
 
-func (it *item) flush() {
-	if it.small != nil {
-		it.data = append(it.data, mem.SliceBuffer(it.small))
-		it.small = nil
+func (in *inbox) push(it item) {
+	if in.items == nil {
+		in.items = in.one[:0]
 	}
+	in.items = append(in.items, it)
 }
 
 // end lets nothing more arrive.
@@ -71,9 +64,11 @@ func (in *inbox) end(why error) {
 // dropPartial has nothing of an unfinished message kept.
 func (in *inbox) dropPartial() {
 	if it := in.last(); it != nil && it.missing > 0 {
-		it.data.Free()
-		*it = item{}
-		in.items = in.items[:len(in.items)-1]
+		it.data.free()
+		it.message, it.data, it.missing = false, nil, 0
+		if it.header == nil {
+			in.items = in.items[:len(in.items)-1]
+		}
 	}
 }
 
@@ -103,7 +98,7 @@ func (st *stream) take(rc *wire.Received, cost int, after *callbacks) error {
 			return protocolError("the header of a call comes within a message")
 		}
 		in.header = true
-		in.items = append(in.items, item{header: rc.Header})
+		in.push(item{header: rc.Header})
 	}
 	if rc.Begins || rc.Goes {
 		if err := st.takeMessage(rc, cost); err != nil {
@@ -118,17 +113,25 @@ func (st *stream) take(rc *wire.Received, cost int, after *callbacks) error {
 			return protocolError("the end of sending comes within a message")
 		}
 		in.closed = true
-		in.items = append(in.items, item{halfClose: true})
+		if last := in.last(); last != nil {
+			last.halfClose = true
+		} else {
+			in.push(item{halfClose: true})
+		}
 	}
 	if rc.End != nil {
 		if in.within() {
 			return protocolError("a call ends within a message")
 		}
-		in.items = append(in.items, item{end: rc.End})
+		if last := in.last(); last != nil {
+			last.end = rc.End
+		} else {
+			in.push(item{end: rc.End})
+		}
 		st.drop()
 		st.finish(link.ErrEnded, after)
 	}
-	after.unpark(&in.receiver)
+	st.session.wake(&in.receiver, after)
 	return nil
 }
 
@@ -153,7 +156,15 @@ func (st *stream) takeMessage(rc *wire.Received, cost int) error {
 		st.giveBack(cost)
 		return nil
 	case rc.Begins:
-		in.items = append(in.items, item{message: true, compressed: rc.Compressed, size: rc.Size, missing: rc.Size})
+		if last := in.last(); last == nil || last.message {
+			in.push(item{})
+		}
+		last := in.last()
+		last.message, last.compressed, last.size, last.missing = true, rc.Compressed, rc.Size, rc.Size
+		if rc.Size > 0 {
+			// What the peer has credit for it may have memory for, too.
+			last.data = newBuffer(min(rc.Size, in.credit+len(rc.Data)))
+		}
 	}
 	last := in.last()
 	if n := len(rc.Data); n > last.missing || (n == last.missing) == rc.More {
@@ -192,52 +203,68 @@ func (st *stream) Recv(f *link.Frame) error {
 	f.Reset()
 	s, in := st.session, &st.in
 	s.mu.Lock()
+	st.answers = true
 	for {
-		for len(in.items) == 0 {
+		if len(in.items) == 0 {
 			if err := in.err; err != nil {
 				s.mu.Unlock()
 				return err
 			}
-			in.receiver.Wait(&s.mu, st.waiter)
+			_ = s.await(context.Background(), st, &in.receiver)
+			continue
 		}
 		it := &in.items[0]
-		if !it.message {
-			f.Header, f.EndSend, f.End = it.header, it.halfClose, it.end
-			if it.end != nil {
-				st.over = true
-			}
-			in.pop()
-			if f.Header != nil && len(in.items) > 0 && in.items[0].message && in.items[0].missing == 0 && f.Dst != nil {
-				continue // a reply comes with its header
-			}
-			s.mu.Unlock()
-			return nil
+		if it.header != nil {
+			f.Header, it.header = it.header, nil
 		}
 		switch {
-		case f.Dst == nil:
+		case !it.message:
+			st.rest(f)
+			s.mu.Unlock()
+			return nil
+		case f.Dst == nil, f.Header != nil && it.missing > 0:
 			s.mu.Unlock()
 			return nil // it stays for a receiver that wants it
 		case it.size > f.Limit: // as gRPC has it, of compressed messages too
 			err := &link.RecvError{Size: it.size, Limit: f.Limit}
 			st.refuse()
-			p := s.writer.Wake()
-			s.mu.Unlock()
-			wait.Unpark(p)
+			s.flush(false)
 			return err
 		case it.missing == 0:
 			return st.receive(f)
 		}
-		if short := it.missing - in.credit; short > 0 {
-			in.advance += short
-			st.give(short)
-			p := s.writer.Wake()
-			s.mu.Unlock()
-			wait.Unpark(p)
+		if st.expect(it) {
+			s.flush(false)
 			s.mu.Lock()
 			continue
 		}
-		in.receiver.Wait(&s.mu, st.waiter)
+		_ = s.await(context.Background(), st, &in.receiver)
 	}
+}
+
+// expect sees to it that the rest of a message that is wanted can come. It
+// reports whether something is to be written for that. The session's mu is
+// held.
+func (st *stream) expect(it *item) bool {
+	short := it.missing - st.in.credit
+	if short <= 0 {
+		return false
+	}
+	it.data = it.data.grow(it.size)
+	st.in.advance += short
+	st.give(short)
+	return true
+}
+
+// rest receives what is left of the first item: the peer's end, or of what it
+// sends. The session's mu is held.
+func (st *stream) rest(f *link.Frame) {
+	it := &st.in.items[0]
+	f.EndSend, f.End = it.halfClose, it.end
+	if it.end != nil {
+		st.over = true
+	}
+	st.in.pop()
 }
 
 func (in *inbox) pop() {
@@ -247,41 +274,47 @@ func (in *inbox) pop() {
 	}
 }
 
+// takeOut takes the message out of the first item, and the item if that was all
+// of it. The session's mu is held.
+func (in *inbox) takeOut() {
+	it := &in.items[0]
+	it.message, it.data, it.missing = false, nil, 0
+	if !it.halfClose && it.end == nil {
+		in.pop()
+	}
+}
+
 // refuse throws the first message away, as much of it as has arrived and the
 // rest when it does. The session's mu is held.
 func (st *stream) refuse() {
 	in := &st.in
 	it := in.items[0]
-	it.data.Free()
+	it.data.free()
 	in.skip = it.missing
-	in.pop()
+	in.takeOut()
 	st.giveBack(it.size - it.missing + wire.MessageCost)
 }
 
 // receive puts the first message, which is there, where f says, and gives its
-// credit back. The session's mu is held, and released.
+// credit back. What the item has beside it comes along, unless the message
+// cannot be taken. The session's mu is held, and released.
 func (st *stream) receive(f *link.Frame) error {
 	s, in := st.session, &st.in
 	it := in.items[0]
-	in.pop()
-	if len(in.items) > 0 && in.items[0].halfClose {
-		f.EndSend = true
-		in.pop()
-	}
+	in.takeOut()
 	st.giveBack(it.size + wire.MessageCost)
-	p := s.writer.Wake()
-	s.mu.Unlock()
-	wait.Unpark(p)
-	data := it.data
-	if it.compressed {
-		var err error
-		if data, err = decompress(data, st.encoding, f.Limit); err != nil {
-			return err
-		}
+	if len(s.control) > 0 {
+		s.callWriter()
 	}
-	m := link.Encoded(data)
-	err := m.DecodeInto(&f.Sink)
-	m.Free()
-	f.Got = err == nil
-	return err
+	s.mu.Unlock()
+	if err := decode(it.data, it.compressed, st.encoding, &f.Sink); err != nil {
+		return err
+	}
+	f.Got = true
+	if it.halfClose || it.end != nil {
+		s.mu.Lock()
+		st.rest(f)
+		s.mu.Unlock()
+	}
+	return nil
 }

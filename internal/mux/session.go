@@ -2,9 +2,14 @@
 // ordered bytes, as a [link.Session]. It knows neither where the bytes go nor
 // what gRPC makes of a call.
 //
-// One goroutine reads the connection, and one writes what streams and the
-// session have for it. A reader moves bytes only: it never decodes a message,
-// runs a handler or waits for a call, so that no call holds up another.
+// A call crosses no goroutine that it does not have to. Over a bare socket a
+// caller that waits for its reply reads the connection itself, for all (see
+// reading), and whoever has something to send writes it, and what others have
+// (see writing). A goroutine of the session does either where that does not
+// pay: where many wait, where the socket is full, over connections that are
+// more than a socket. Whoever reads moves bytes only: it never decodes a
+// message, runs a handler or waits for a call, so that no call holds up
+// another.
 package mux
 
 import (
@@ -14,6 +19,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -43,6 +50,12 @@ type Options struct {
 	Calls      uint32        // that the peer may have open at a time; 0 for any number
 	Handshake  time.Duration // in which the peer has to say hello: 120 s by default
 	Farewell   time.Duration // in which what calls have left to say is written after Close: 5 s by default
+
+	Keepalive       keepalive.ClientParameters // of a client; without a Time no PING is sent
+	ServerKeepalive keepalive.ServerParameters // of a server
+	Enforcement     keepalive.EnforcementPolicy
+
+	First []byte // what was read of conn already
 }
 
 func (o Options) withDefaults() Options {
@@ -69,16 +82,12 @@ func (o Options) withDefaults() Options {
 type Session struct {
 	opts     Options
 	conn     Conn
-	acceptor link.Acceptor // nil where the peer's calls are refused; set before anything is read
-	met      chan struct{} // closed when the peer's HELLO has come
-	done     chan struct{} // closed when no new call is taken
-	over     chan struct{} // closed when all calls have ended
-	gone     chan struct{} // closed when nothing of the session runs any more
-
-	// Of the reader alone.
-	dec     wire.Decoder
-	parts   []byte // of the block that the next frame begins with
-	partsOf uint64
+	acceptor link.Acceptor  // nil where the peer's calls are refused; set before anything is read
+	met      chan struct{}  // closed when the peer's HELLO has come
+	done     chan struct{}  // closed when no new call is taken
+	over     chan struct{}  // closed when all calls have ended
+	gone     chan struct{}  // closed when nothing of the session runs any more
+	telling  sync.WaitGroup // of whoever ends the session, and tells of it
 
 	mu      sync.Mutex
 	refusal error // why no new call is made; nil while calls are
@@ -88,12 +97,17 @@ type Session struct {
 	bell    *time.Timer // ends the session for good after Close
 	hello   wire.Hello  // the peer's, or what holds until it has come
 	streams map[uint64]*stream
-	live    map[*stream]struct{} // those in streams and those not yet opened
-	lastOwn uint64               // the number that was given last
-	last    uint64               // the number that the peer gave last
-	calls   uint32               // that the peer has open
-	connIn  int                  // what the peer may still send
-	taken   int                  // what of the connection's credit is to be given back
+	live    streamList // those in streams and those not yet opened
+	lastOwn uint64     // the number that was given last
+	last    uint64     // the number that the peer gave last
+	calls   uint32     // that the peer has open
+	connIn  int        // what the peer may still send
+	taken   int        // what of the connection's credit is to be given back
+	settled bool       // it ends, as the last call is over and none is taken
+	pulse   pulse
+	parkers wait.Pool
+	places  places
+	reading
 	writing
 }
 
@@ -101,6 +115,7 @@ type Session struct {
 // before Start.
 func New(conn Conn, o Options) *Session {
 	o = o.withDefaults()
+	o.Peer.OneShot = o.Client
 	s := &Session{
 		opts:    o,
 		conn:    conn,
@@ -110,9 +125,10 @@ func New(conn Conn, o Options) *Session {
 		gone:    make(chan struct{}),
 		hello:   wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock},
 		streams: make(map[uint64]*stream),
-		live:    make(map[*stream]struct{}),
 		connIn:  o.ConnWindow,
 	}
+	s.raw = newSocket(conn)
+	s.patience.earned = mostEarned
 	s.connOut = s.hello.Connection
 	s.control = wire.AppendHello([]byte(wire.Magic), &wire.Hello{
 		Version: wire.Version, Stream: o.Window, Connection: o.ConnWindow, Calls: uint64(o.Calls), Block: o.Block,
@@ -126,6 +142,10 @@ func (s *Session) Start(acceptor link.Acceptor) {
 	s.mu.Lock()
 	s.acceptor = acceptor
 	s.started = true
+	s.occupied = true
+	s.callWriter() // to say hello
+	s.startPulse()
+	s.settle()
 	ended := s.ended
 	s.mu.Unlock()
 	if ended != nil && acceptor != nil {
@@ -136,11 +156,14 @@ func (s *Session) Start(acceptor link.Acceptor) {
 	both.Go(s.readAll)
 	go func() {
 		both.Wait()
+		s.telling.Wait()
 		_ = s.conn.Close()
 		s.mu.Lock()
 		if s.bell != nil {
 			s.bell.Stop()
 		}
+		s.stopIdle()
+		s.stopPulse()
 		s.mu.Unlock()
 		close(s.gone)
 	}()
@@ -160,36 +183,44 @@ func (s *Session) Meet(ctx context.Context) error {
 	}
 }
 
-// Call implements [link.Session]. Calls are made with Open.
-func (s *Session) Call(context.Context, *link.Call) error { return link.ErrNoCall }
-
-// Open implements [link.Session]. It does not wait for the peer.
+// Open implements [link.Session]. It waits for the peer only where that has as
+// many calls as it takes.
 func (s *Session) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	st := new(stream)
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.refusal != nil {
-		return nil, unprocessed{s.refusal}
+	err := s.open(ctx, st, o)
+	if err == nil {
+		st.put(wire.Step{Open: o}, nil)
+		s.callWriter() // what is sent next mostly comes before it
 	}
-	if n := sizeOfHead(o); n > s.hello.Block {
-		return nil, tooLong("request header", n, s.hello.Block)
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
 	}
-	st := &stream{session: s, caller: true, encoding: o.Encoding, credit: s.hello.Stream, in: inbox{credit: s.opts.Window}}
-	s.live[st] = struct{}{}
-	st.put(wire.Step{Open: o})
-	wait.Unpark(s.writer.Wake())
 	return st, nil
+}
+
+// open begins a call of this side's. mu is held.
+func (s *Session) open(ctx context.Context, st *stream, o *link.Open) error {
+	if n := sizeOfHead(o); n > s.hello.Block {
+		return tooLong("request header", n, s.hello.Block)
+	}
+	if err := s.admit(ctx); err != nil {
+		return err
+	}
+	st.caller = true
+	s.begin(st, 0, o.Encoding)
+	return nil
 }
 
 // Drain implements [link.Session].
 func (s *Session) Drain() {
 	s.mu.Lock()
 	s.drain(errors.New("the server is going away"))
-	p := s.writer.Wake()
-	s.mu.Unlock()
-	wait.Unpark(p)
+	s.flush(false)
 }
 
 // drain takes no more calls, and says so. mu is held.
@@ -199,6 +230,7 @@ func (s *Session) drain(reason error) {
 		s.drained = true
 		s.control = wire.AppendDrain(s.control, s.last)
 	}
+	s.settle()
 }
 
 // refuse makes no more calls. It reports whether it was the first to
@@ -209,6 +241,7 @@ func (s *Session) refuse(reason error) bool {
 	}
 	s.refusal = reason
 	close(s.done)
+	s.refuseQueue()
 	return true
 }
 
@@ -235,6 +268,11 @@ func (s *Session) Close(reason error) error {
 // fail ends a session whose connection is broken or whose peer breaks rules.
 func (s *Session) fail(reason error) {
 	err := fmt.Errorf("%s: %w", s.opts.Name, reason)
+	var away *dismissal
+	if errors.As(reason, &away) {
+		s.end(err, away.code, false)
+		return
+	}
 	s.end(err, wire.ByeProtocol, !errors.Is(reason, wire.ErrProtocol))
 }
 
@@ -250,16 +288,22 @@ func (s *Session) end(reason error, code wire.ByeCode, lost bool) {
 		_ = s.conn.Close()
 	}
 	if s.ended != nil {
-		p := s.writer.Wake()
+		s.callWriter()
 		s.mu.Unlock()
-		wait.Unpark(p)
 		return
 	}
 	s.ended = reason
+	s.telling.Add(1)
+	defer s.telling.Done()
 	s.drain(reason)
 	s.bye = wire.AppendBye(nil, code, reason.Error())
 	var after callbacks
-	for st := range s.live {
+	for st := s.live.first; st != nil; {
+		next := st.nextLive
+		if st == s.accepting {
+			st = next
+			continue
+		}
 		why := reason
 		if code != wire.ByeClosed && st.caller && st.id == 0 {
 			why = unprocessed{reason} // nothing of it was written, or ever will be
@@ -269,12 +313,16 @@ func (s *Session) end(reason error, code wire.ByeCode, lost bool) {
 		} else {
 			st.abort(why, false, &after)
 		}
+		st = next
 	}
-	after.unpark(&s.writer)
 	told := s.started && s.acceptor != nil
 	started := s.started
 	if !lost && started {
 		s.bell = time.AfterFunc(s.opts.Farewell, s.hangUp)
+	}
+	s.callWriter()
+	if !s.occupied {
+		s.callResident() // to see the peer's end
 	}
 	s.mu.Unlock()
 	if !started {
@@ -291,23 +339,29 @@ func (s *Session) end(reason error, code wire.ByeCode, lost bool) {
 func (s *Session) hangUp() {
 	s.mu.Lock()
 	s.lost = true
-	p := s.writer.Wake()
+	s.callWriter()
 	s.mu.Unlock()
 	_ = s.conn.Close()
-	wait.Unpark(p)
 }
 
 // callbacks are what has to be called once the lock is released.
 type callbacks struct {
 	first   []func() // tell callees of an abort, before it unblocks them
-	parkers []wait.Parker
+	parkers [2]wait.Parker
+	more    []wait.Parker
 	last    []func() // tell callers of an abort, after it unblocked them
 }
 
-// unpark notes whoever waits at spot.
-func (c *callbacks) unpark(spot *wait.Spot) {
-	if p := spot.Wake(); p != nil {
-		c.parkers = append(c.parkers, p)
+// unpark has p unparked unless it is nil.
+func (c *callbacks) unpark(p wait.Parker) {
+	switch {
+	case p == nil:
+	case c.parkers[0] == nil:
+		c.parkers[0] = p
+	case c.parkers[1] == nil:
+		c.parkers[1] = p
+	default:
+		c.more = append(c.more, p)
 	}
 }
 
@@ -315,7 +369,9 @@ func (c *callbacks) run() {
 	for _, f := range c.first {
 		f()
 	}
-	for _, p := range c.parkers {
+	wait.Unpark(c.parkers[0])
+	wait.Unpark(c.parkers[1])
+	for _, p := range c.more {
 		p.Unpark()
 	}
 	for _, f := range c.last {

@@ -23,58 +23,104 @@ import (
 func TestEverythingAtOnce(t *testing.T) {
 	for seed := range uint64(12) {
 		synctest.Test(t, func(t *testing.T) {
-			r := rand.New(rand.NewPCG(seed, 0))
 			a, b := net.Pipe()
-			cs := New(a, Options{Name: "client", Client: true, ConnWindow: wire.MinWindow})
-			ss := New(b, Options{Name: "server", Calls: uint32(r.IntN(3) * 10)})
-			var all sync.WaitGroup
-			servers, clients := &chaos{t: t, all: &all, seed: seed}, &chaos{t: t, all: &all, seed: seed + 1000}
-			ss.Start(servers)
-			cs.Start(clients)
-			for i := range uint64(20) {
-				all.Go(func() {
-					r := rand.New(rand.NewPCG(seed, i))
-					s := []*Session{cs, ss}[r.IntN(2)]
-					for range 10 {
-						o := &link.Open{Method: "/a/b", Profile: &link.Profile{Encoding: map[bool]string{true: "gzip"}[r.IntN(20) == 0]}}
-						if r.IntN(3) == 0 {
-							o.Deadline = time.Now().Add(time.Second)
-						}
-						st, err := s.Open(t.Context(), o)
-						if err != nil {
-							if !errors.Is(err, link.ErrUnprocessed) {
-								t.Error(err)
-							}
-							return
-						}
-						live(t, st, r, true)
-					}
-				})
-			}
-			time.Sleep(time.Duration(r.IntN(2000)) * time.Microsecond)
+			everything(t, seed, a, b)
+		})
+	}
+}
+
+func TestEverythingAtOnceOverSockets(t *testing.T) {
+	eachNetwork(t, func(t *testing.T, network string) {
+		for seed := range uint64(12) {
+			a, b := ends(t, network)
+			everything(t, seed, a, b)
+		}
+	})
+}
+
+func everything(t *testing.T, seed uint64, a, b net.Conn) {
+	r := rand.New(rand.NewPCG(seed, 0))
+	cs := New(a, Options{Name: "client", Client: true, ConnWindow: wire.MinWindow})
+	ss := New(b, Options{Name: "server", Calls: uint32(r.IntN(3) * 10)})
+	var all sync.WaitGroup
+	servers, clients := &chaos{t: t, all: &all, seed: seed}, &chaos{t: t, all: &all, seed: seed + 1000}
+	ss.Start(servers)
+	cs.Start(clients)
+	for i := range uint64(20) {
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(seed, i))
 			s := []*Session{cs, ss}[r.IntN(2)]
-			switch r.IntN(4) {
-			case 0:
-				s.Drain()
-				all.Wait()
-			case 1:
-				_ = s.Close(errors.New("enough"))
-			case 2:
-				_ = a.Close()
-			}
-			all.Wait()
-			_ = cs.Close(errors.New("the test is over"))
-			<-cs.Gone()
-			<-ss.Gone()
-			if n := servers.closed + clients.closed; n != 2 {
-				t.Errorf("%d were told of the end", n)
-			}
-			for _, s := range []*Session{cs, ss} {
-				if s.calls > 0 && !s.lost {
-					t.Errorf("%d calls count", s.calls)
+			for range 10 {
+				o := link.Open{Method: "/a/b", Profile: &link.Profile{Encoding: map[bool]string{true: "gzip"}[r.IntN(20) == 0]}}
+				if r.IntN(3) == 0 {
+					o.Deadline = time.Now().Add(time.Second)
 				}
+				if i < 10 {
+					lives(t, s, o, r)
+					continue
+				}
+				st, err := s.Open(t.Context(), &o)
+				if err != nil {
+					if !errors.Is(err, link.ErrUnprocessed) {
+						t.Error(err)
+					}
+					return
+				}
+				live(t, st, r, true)
 			}
 		})
+	}
+	time.Sleep(time.Duration(r.IntN(2000)) * time.Microsecond)
+	s := []*Session{cs, ss}[r.IntN(2)]
+	switch r.IntN(4) {
+	case 0:
+		s.Drain()
+		all.Wait()
+	case 1:
+		_ = s.Close(errors.New("enough"))
+	case 2:
+		_ = a.Close()
+	}
+	all.Wait()
+	_ = cs.Close(errors.New("the test is over"))
+	<-cs.Gone()
+	<-ss.Gone()
+	if n := servers.closed + clients.closed; n != 2 {
+		t.Errorf("%d were told of the end", n)
+	}
+	for _, s := range []*Session{cs, ss} {
+		s.mu.Lock()
+		if s.calls > 0 && !s.lost {
+			t.Errorf("%d calls count", s.calls)
+		}
+		if s.live.first != nil && !s.lost || s.waiting != 0 || s.leader != nil || s.hurried || s.parked || len(s.places.queue) > 0 {
+			t.Errorf("live %v, waiting %d, leader %v", s.live.first, s.waiting, s.leader)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// lives makes a unary call, which may be left at any moment.
+func lives(t *testing.T, s *Session, o link.Open, r *rand.Rand) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	switch r.IntN(4) {
+	case 0:
+		time.AfterFunc(time.Duration(r.IntN(500))*time.Microsecond, cancel)
+	case 1:
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(r.IntN(500))*time.Microsecond)
+		defer cancel()
+	}
+	c, reply := unary(o.Method, r.IntN([]int{1, 100, 50_000}[r.IntN(3)]), 40_000)
+	c.Open = o
+	if err := s.Call(ctx, c); err != nil {
+		if c.Replied || *reply != nil {
+			t.Errorf("a call that ends with %v has a reply", err)
+		}
+		return
+	}
+	if len(*reply) > 40_000 {
+		t.Errorf("a reply of %d bytes is taken", len(*reply))
 	}
 }
 

@@ -1,6 +1,9 @@
 package mux
 
 import (
+	"context"
+	"time"
+
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -21,9 +24,11 @@ type stream struct {
 
 	// Guarded by session.mu: the way out.
 	sendErr error // nothing more can be sent, because
-	out     []wire.Step
-	unpaid  int // of the messages that were sent, for which no credit came back
-	credit  int // what may be written
+	out     []outgoing
+	outOne  [1]outgoing // where out mostly is
+	unpaid  int         // of the messages that were sent, for which no credit came back
+	credit  int         // what may be written
+	answers bool        // something was received, or nothing sent, since the last message
 	sender  wait.Spot
 
 	// The turns that the stream waits for, nil for none, and its neighbours
@@ -31,19 +36,46 @@ type stream struct {
 	turns      *turns
 	prev, next *stream
 
+	// Its place among the session's streams.
+	isLive             bool
+	prevLive, nextLive *stream
+
 	in inbox
+}
+
+// An outgoing step waits to be written. Its message is in message, unless that
+// is nil.
+type outgoing struct {
+	step    wire.Step
+	message *buffer
+}
+
+// begin makes st a stream that is live. mu is held.
+func (s *Session) begin(st *stream, id uint64, encoding string) {
+	st.session, st.id, st.encoding, st.credit, st.answers = s, id, encoding, s.hello.Stream, true
+	st.in.credit = s.opts.Window
+	s.live.add(st)
+	if s.pulse.dormant {
+		s.ask()
+	}
 }
 
 // put has a step written, unless the call was aborted. The session's mu is
 // held.
-func (st *stream) put(step wire.Step) {
+func (st *stream) put(step wire.Step, message *buffer) {
 	if st.reason != nil {
 		return // nobody wants to know
 	}
-	if n := len(st.out); n > 0 && st.out[n-1].Join(&step) {
+	if n := len(st.out); n > 0 && st.out[n-1].step.Join(&step) {
+		if message != nil {
+			st.out[n-1].message = message
+		}
 		return
 	}
-	st.out = append(st.out, step)
+	if st.out == nil {
+		st.out = st.outOne[:0]
+	}
+	st.out = append(st.out, outgoing{step, message})
 	st.queue()
 }
 
@@ -60,12 +92,13 @@ func (st *stream) queue() {
 func (st *stream) Send(f *link.Frame) error {
 	s := st.session
 	step := wire.Step{Header: f.Header, HalfClose: f.EndSend, End: f.End}
+	var message *buffer
 	if f.HasMsg {
 		var err error
-		if step.Message, step.Compressed, err = encode(&f.Msg, st.encoding); err != nil {
+		if message, step.Compressed, err = encode(&f.Msg, st.encoding); err != nil {
 			return err
 		}
-		step.HasMessage = true
+		step.HasMessage, step.Message = true, message.b
 	}
 	s.mu.Lock()
 	if n := sizeOf(f.Header); n > s.hello.Block {
@@ -78,32 +111,37 @@ func (st *stream) Send(f *link.Frame) error {
 			err := tooLong("end", n, s.hello.Block)
 			var after callbacks
 			st.abort(err, true, &after)
-			after.unpark(&s.writer)
-			s.mu.Unlock()
+			s.flush(false)
 			after.run()
 			return err
 		}
 	}
 	for f.HasMsg && st.unpaid >= s.hello.Stream && st.sendErr == nil {
-		st.sender.Wait(&s.mu, st.waiter)
+		_ = s.await(context.Background(), st, &st.sender)
 	}
 	if err := st.sendErr; err != nil {
 		s.mu.Unlock()
+		message.free()
 		return err
 	}
 	if f.HasMsg {
 		st.unpaid += len(step.Message) + wire.MessageCost
 	}
 	if !step.Done() {
-		st.put(step)
+		st.put(step, message)
 	}
 	var after callbacks
 	if f.End != nil {
 		st.over = true
 		st.finish(link.ErrEnded, &after)
 	}
-	after.unpark(&s.writer)
-	s.mu.Unlock()
+	if st.answers || !f.HasMsg || f.End != nil || f.EndSend {
+		st.answers = false
+		s.flush(true)
+	} else {
+		s.callWriter() // another message may follow, and be written together with this one
+		s.mu.Unlock()
+	}
 	after.run()
 	return nil
 }
@@ -118,8 +156,8 @@ func (st *stream) finish(why error, after *callbacks) {
 	if len(st.out) == 0 {
 		st.forget()
 	}
-	after.unpark(&st.sender)
-	after.unpark(&st.in.receiver)
+	st.session.wake(&st.sender, after)
+	st.session.wake(&st.in.receiver, after)
 }
 
 // forget takes the stream from the session: nothing more arrives for it. The
@@ -132,7 +170,21 @@ func (st *stream) forget() {
 			s.calls--
 		}
 	}
-	delete(s.live, st)
+	if !s.live.remove(st) {
+		return
+	}
+	if st.caller {
+		s.leave()
+	}
+	if s.live.first == nil {
+		if s.pulse.idle != nil {
+			s.pulse.idleSince = time.Now()
+		}
+		s.settle()
+		if s.bye != nil {
+			s.callWriter() // it is its turn
+		}
+	}
 }
 
 // Abort implements [link.Stream].
@@ -141,8 +193,7 @@ func (st *stream) Abort(reason error) {
 	s := st.session
 	s.mu.Lock()
 	st.abort(reason, true, &after)
-	after.unpark(&s.writer)
-	s.mu.Unlock()
+	s.flush(false)
 	after.run()
 }
 

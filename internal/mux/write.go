@@ -1,16 +1,25 @@
 package mux
 
 import (
+	"net"
+	"runtime"
 	"time"
 
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// maxBatch is how many bytes are collected for one Write, and a frame more.
-const maxBatch = 128 << 10
-
-// writing is what there is to write. It is guarded by the session's mu.
+// writing is what there is to write, and who writes it. It is guarded by mu.
+//
+// Whoever has the pen writes, for all. Over a bare socket whoever queued
+// something takes it, if it is free, writes without waiting, and leaves it when
+// nothing is left. What the socket has no room for, what is large, and what
+// others are about to add to is left to the writer, a goroutine of the session,
+// which waits where it must. Over other connections it writes everything.
+//
+// Invariant: where something is queued that can be written, the pen is taken,
+// or the writer was called for it, or whoever holds mu is about to do one of
+// these.
 type writing struct {
 	control []byte // frames of the session, and those that need no turn
 	ready   turns  // of those with something to write
@@ -19,74 +28,207 @@ type writing struct {
 	bye     []byte // the last frame, once the session has ended
 	broken  error  // why nothing more can be written, though the session has not ended
 	lost    bool   // write nothing more
+	pen     pen
 	writer  wait.Spot
-	enc     wire.Encoder
+
+	// Of whoever has the pen.
+	enc   wire.Encoder
+	batch batch
+	fault error // what Write returned, for the writer
 }
 
-// A turns is a queue of streams. A stream is in one at most, once, and leaves
-// it at once when it has nothing more to write, so that calls that are made and
-// given up while the writer is stuck leave nothing behind.
-type turns struct{ first, last *stream }
+// A pen is who writes.
+type pen byte
 
-func (q *turns) push(st *stream) {
-	st.turns, st.prev = q, q.last
-	if q.last == nil {
-		q.first = st
-	} else {
-		q.last.next = st
-	}
-	q.last = st
+const (
+	penFree   pen = iota
+	penCalled     // the writer was called to take it; others may be faster
+	penTaken
+	penLeft // to the writer, together with a batch that was begun
+)
+
+const (
+	// mostBatch is how many bytes are collected for one Write, and a frame more.
+	mostBatch = 128 << 10
+
+	// someBatch is how large a batch is expected to be, pieces left out.
+	someBatch = 4 << 10
+
+	// mostRounds is how often a caller writes for others before it leaves the
+	// pen to the writer.
+	mostRounds = 4
+)
+
+// A batch is what one Write writes: b, with pieces of messages in between.
+type batch struct {
+	b      *buffer
+	pieces []cutting
+	size   int
+	spent  []*buffer // of messages that are over with it
+	last   bool      // it ends with BYE
 }
 
-func (q *turns) remove(st *stream) {
-	if st.prev == nil {
-		q.first = st.next
-	} else {
-		st.prev.next = st.next
-	}
-	if st.next == nil {
-		q.last = st.prev
-	} else {
-		st.next.prev = st.prev
-	}
-	st.turns, st.prev, st.next = nil, nil, nil
+// A cutting of a message goes where b has got to at.
+type cutting struct {
+	at int
+	b  []byte
 }
 
-// writeAll writes what there is to write until the session ends.
+// free forgets what was written.
+func (t *batch) free() {
+	for i, b := range t.spent {
+		b.free()
+		t.spent[i] = nil
+	}
+	clear(t.pieces)
+	t.b.free()
+	*t = batch{pieces: t.pieces[:0], spent: t.spent[:0]}
+}
+
+// buffers returns the batch as it is written.
+func (t *batch) buffers() net.Buffers {
+	all := make(net.Buffers, 0, 2*len(t.pieces)+1)
+	at := 0
+	for _, p := range t.pieces {
+		all = append(all, t.b.b[at:p.at], p.b)
+		at = p.at
+	}
+	return append(all, t.b.b[at:])
+}
+
+// callWriter has the writer see to what is queued, or to the end of the session.
+// mu is held.
+func (s *Session) callWriter() {
+	if s.pen == penFree {
+		s.pen = penCalled
+	}
+	if s.pen != penTaken || s.lost {
+		wait.Unpark(s.writer.Wake())
+	}
+}
+
+// queued reports whether there is something that can be written. mu is held.
+func (s *Session) queued() bool { return len(s.control) > 0 || s.ready.first != nil }
+
+// flush writes what is queued, or has it written. gather says that others may
+// be about to queue something, too, for which it is worth to let them run
+// first. mu is held, and released.
+func (s *Session) flush(gather bool) {
+	if s.pen >= penTaken || !s.queued() {
+		s.mu.Unlock()
+		return
+	}
+	if s.raw == nil || s.ended != nil || s.broken != nil || !s.started {
+		s.callWriter()
+		s.mu.Unlock()
+		return
+	}
+	s.pen = penTaken
+	if gather && s.busy() {
+		s.mu.Unlock()
+		runtime.Gosched()
+		s.mu.Lock()
+	}
+	for round := 0; s.collect(); round++ {
+		if len(s.batch.pieces) > 0 || s.batch.last || round == mostRounds {
+			break
+		}
+		s.mu.Unlock()
+		n, err := s.raw.write(s.batch.b.b)
+		s.mu.Lock()
+		if n < len(s.batch.b.b) {
+			s.fault = err
+			s.batch.b.b = s.batch.b.b[:copy(s.batch.b.b, s.batch.b.b[n:])]
+			break
+		}
+		s.batch.free()
+	}
+	s.pen = penFree
+	if s.batch.b != nil {
+		s.pen = penLeft
+	}
+	if s.batch.b != nil || s.lost {
+		s.callWriter()
+	}
+	s.mu.Unlock()
+}
+
+// busy reports whether several calls are open that may have something to write
+// soon. mu is held.
+func (s *Session) busy() bool {
+	if s.opts.Client {
+		return s.waiting > 0
+	}
+	return s.calls > 1
+}
+
+// writeAll is the writer. It runs until the session ends.
 func (s *Session) writeAll() {
-	var b []byte
+	s.mu.Lock()
 	for {
-		var last bool
-		if b, last = s.collect(b[:0]); len(b) == 0 {
+		for s.pen != penCalled && s.pen != penLeft && !s.lost {
+			s.writer.Wait(&s.mu, nil)
+		}
+		if s.lost {
+			s.mu.Unlock()
 			_ = s.conn.Close()
 			return
 		}
-		if _, err := s.conn.Write(b); err != nil {
-			s.cut(err)
+		begun := s.pen == penLeft
+		s.pen = penTaken
+		if !begun && !s.collect() {
+			s.pen = penFree
+			continue
+		}
+		err := s.fault
+		s.mu.Unlock()
+		if err == nil {
+			err = s.write(&s.batch)
+		}
+		if err != nil {
+			s.cut(err) // and leaves the pen taken
 			return
 		}
+		last := s.batch.last
+		s.mu.Lock()
+		s.batch.free()
 		if last {
+			s.mu.Unlock()
 			s.closeWrite()
 			return
 		}
-		if cap(b) > 2*maxBatch {
-			b = nil
-		}
+		s.pen = penCalled
 	}
+}
+
+// write writes a batch, and waits where it must.
+func (s *Session) write(t *batch) (err error) {
+	if len(t.pieces) == 0 {
+		_, err = s.conn.Write(t.b.b)
+		return err
+	}
+	all := t.buffers()
+	_, err = all.WriteTo(s.conn)
+	return err
 }
 
 // lastWords is how long a peer that cannot be written to may take to be read to
 // the end.
 const lastWords = time.Second
 
-// cut takes in that nothing more can be written. The reader ends the session,
-// with what the peer's BYE says where there is one: a peer that has gone breaks
-// the way to it at the same time as it says why.
+// cut takes in that nothing more can be written. Whoever reads ends the
+// session, with what the peer's BYE says where there is one: a peer that has
+// gone breaks the way to it at the same time as it says why.
 func (s *Session) cut(err error) {
 	s.mu.Lock()
 	if s.ended == nil {
 		s.broken = err
-		_ = s.conn.SetReadDeadline(time.Now().Add(lastWords))
+		if !s.hurried { // else the leader sets it, who would not be hurried any more
+			s.dueDeadline()
+		}
+		if !s.occupied {
+			s.callResident()
+		}
 		s.mu.Unlock()
 		return
 	}
@@ -102,39 +244,42 @@ func (s *Session) closeWrite() {
 	}
 }
 
-// collect returns the next frames. It waits for the first, and returns none
-// when nothing more can be written. last says that the session has ended, and
-// that these are its last.
-func (s *Session) collect(b []byte) (_ []byte, last bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for {
-		if s.lost {
-			return nil, true
-		}
-		b = append(b, s.control...)
-		s.control = s.control[:0]
-		if cap(s.control) > maxBatch {
-			s.control = nil
-		}
-		for len(b) < maxBatch && s.ready.first != nil {
-			b = s.turn(b)
-		}
-		if s.bye != nil && s.ready.first == nil && len(s.live) == 0 {
-			return append(b, s.bye...), true
-		}
-		if len(b) > 0 {
-			return b, false
-		}
-		s.writer.Wait(&s.mu, nil)
+// collect makes the batch of what is queued. It reports whether there is
+// something. mu is held, and the caller has the pen.
+func (s *Session) collect() bool {
+	ends := s.bye != nil && s.live.first == nil
+	if s.lost || !s.queued() && !ends {
+		return false
 	}
+	t := &s.batch
+	t.b = newBuffer(max(len(s.control), someBatch))
+	t.b.b = append(t.b.b, s.control...)
+	t.size = len(t.b.b)
+	s.control = s.control[:0]
+	if cap(s.control) > mostBatch {
+		s.control = nil
+	}
+	for t.size < mostBatch && s.ready.first != nil {
+		s.turn(t)
+	}
+	if s.bye != nil && s.ready.first == nil && s.live.first == nil {
+		t.b.b = append(t.b.b, s.bye...)
+		t.last = true
+		t.size += len(s.bye)
+	}
+	if t.size == 0 {
+		t.free()
+		return false
+	}
+	return true
 }
 
 // turn appends one frame of the first stream that is ready. mu is held.
-func (s *Session) turn(b []byte) []byte {
+func (s *Session) turn(t *batch) {
 	st := s.ready.first
 	s.ready.remove(st)
-	step := &st.out[0]
+	o := &st.out[0]
+	step := &o.step
 	if step.Open != nil && st.id == 0 {
 		s.number(st)
 		if d := step.Open.Deadline; !d.IsZero() {
@@ -142,12 +287,25 @@ func (s *Session) turn(b []byte) []byte {
 		}
 	}
 	step.Stream = st.id
-	n := len(b)
-	b, cost := s.enc.Append(b, step, max(min(st.credit, s.connOut), 0))
+	s.pulse.spoke = true
+	n := len(t.b.b)
+	var cost int
+	var large []byte
+	credit := max(min(st.credit, s.connOut), 0)
+	if s.raw == nil { // such as TLS, which has no use for pieces
+		t.b.b, cost = s.enc.Append(t.b.b, step, credit)
+	} else if t.b.b, large, cost = s.enc.AppendHead(t.b.b, step, credit); large != nil {
+		t.pieces = append(t.pieces, cutting{len(t.b.b), large})
+	}
 	st.credit -= cost
 	s.connOut -= cost
+	wrote := len(t.b.b) - n + len(large)
+	t.size += wrote
 	if step.Done() {
-		st.out[0] = wire.Step{}
+		if o.message != nil {
+			t.spent = append(t.spent, o.message)
+		}
+		*o = outgoing{}
 		if st.out = st.out[1:]; len(st.out) == 0 {
 			st.out = nil
 			if st.over {
@@ -156,12 +314,11 @@ func (s *Session) turn(b []byte) []byte {
 		}
 	}
 	switch {
-	case len(b) > n:
+	case wrote > 0:
 		st.queue()
 	case s.connOut <= wire.MessageCost:
 		s.starved.push(st)
 	}
-	return b
 }
 
 // number gives a call of this side's its number. mu is held.

@@ -92,22 +92,51 @@ func (s *Spot) Wait(l sync.Locker, w Waiter) {
 	l.Lock()
 }
 
+// WaitContext is Wait for as long as ctx lasts. It returns the context's error if
+// nobody called Wake before.
+func (s *Spot) WaitContext(ctx context.Context, l sync.Locker, w Waiter) error {
+	p := s.parker(w)
+	s.asleep = p
+	l.Unlock()
+	err := p.Park(ctx)
+	l.Lock()
+	switch {
+	case err == nil:
+	case s.asleep != nil:
+		s.asleep = nil
+	default: // somebody was faster, and the token is on its way
+		l.Unlock()
+		_ = p.Park(context.Background())
+		l.Lock()
+		err = nil
+	}
+	if w != nil {
+		w.Release(p)
+	}
+	return err
+}
+
+// parker returns the Parker of whoever is about to wait.
+func (s *Spot) parker(w Waiter) Parker {
+	if w != nil {
+		return w.Parker()
+	}
+	if s.own == nil {
+		s.own = NewGoroutine()
+	}
+	return s.own
+}
+
 // Sleep is Wait for those who need l no more: it is not held when Sleep
 // returns. What was written between Wake and Unpark can be read.
 func (s *Spot) Sleep(l sync.Locker, w Waiter) {
-	var p Parker
-	if w != nil {
-		p = w.Parker()
-		defer w.Release(p)
-	} else {
-		if s.own == nil {
-			s.own = NewGoroutine()
-		}
-		p = s.own
-	}
+	p := s.parker(w)
 	s.asleep = p
 	l.Unlock()
 	_ = p.Park(context.Background()) // cannot be cancelled: whoever cancels wakes the spot
+	if w != nil {
+		w.Release(p)
+	}
 }
 
 // Wake ends the sleep of whoever waits here and returns the Parker that the

@@ -3,6 +3,7 @@ package wait_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -428,4 +429,127 @@ func TestMutexIsFirstComeFirstServed(t *testing.T) {
 			t.Errorf("served %v", order)
 		}
 	})
+}
+
+func TestWaitContextEndsWithItsContext(t *testing.T) {
+	eachKind(t, func(t *testing.T, w wait.Waiter) {
+		var mu sync.Mutex
+		var spot wait.Spot
+		mu.Lock()
+		if err := spot.WaitContext(cancelled, &mu, w); err != context.Canceled {
+			t.Errorf("WaitContext returns %v", err)
+		}
+		if spot.Wake() != nil {
+			t.Error("somebody still sleeps")
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		go cancel()
+		if err := spot.WaitContext(ctx, &mu, w); err != context.Canceled {
+			t.Errorf("WaitContext returns %v", err)
+		}
+		if spot.Wake() != nil {
+			t.Error("somebody still sleeps")
+		}
+		mu.Unlock() // it was held
+	})
+}
+
+func TestWaitContextOfOneWhoIsWoken(t *testing.T) {
+	for name, ctx := range map[string]context.Context{"never done": context.Background(), "done at some time": t.Context()} {
+		t.Run(name, func(t *testing.T) {
+			eachKind(t, func(t *testing.T, w wait.Waiter) {
+				var spot wait.Spot
+				lock := &atUnlock{}
+				lock.Lock()
+				lock.then = func() {
+					lock.Mutex.Lock()
+					p := spot.Wake()
+					lock.Mutex.Unlock()
+					wait.Unpark(p)
+				}
+				if err := spot.WaitContext(ctx, lock, w); err != nil {
+					t.Errorf("WaitContext returns %v", err)
+				}
+				lock.then = nil
+				lock.Unlock()
+			})
+		})
+	}
+}
+
+// TestWaitContextWaitsForATokenOnItsWay: whoever woke the sleeper was faster than
+// the context, and unparks later.
+func TestWaitContextWaitsForATokenOnItsWay(t *testing.T) {
+	eachKind(t, func(t *testing.T, w wait.Waiter) {
+		var spot wait.Spot
+		var token wait.Parker
+		lock, unlocks := &atUnlock{}, 0
+		lock.Lock()
+		lock.then = func() {
+			switch unlocks++; unlocks {
+			case 1: // before Park, which finds the context done
+				lock.Mutex.Lock()
+				token = spot.Wake()
+				lock.Mutex.Unlock()
+			case 2: // when that was found out
+				go wait.Unpark(token)
+			}
+		}
+		if err := spot.WaitContext(cancelled, lock, w); err != nil || token == nil {
+			t.Errorf("WaitContext returns %v", err)
+		}
+		if unlocks != 2 {
+			t.Errorf("it was unlocked %d times", unlocks)
+		}
+		lock.then = nil
+		lock.Unlock()
+	})
+}
+
+// TestWaitContextAgainstItsContext: each sleep ends with a token or the context's
+// error, and a token is left over in neither case, which the waiter checks.
+func TestWaitContextAgainstItsContext(t *testing.T) {
+	const rounds = 3000
+	for name, w := range map[string]wait.Waiter{"pool": &checked{t: t}, "no waiter": nil} {
+		t.Run(name, func(t *testing.T) {
+			var mu sync.Mutex
+			var spot wait.Spot
+			var errs, wakes int
+			for i := range rounds {
+				ctx, cancel := context.WithCancel(context.Background())
+				woken := make(chan bool, 1)
+				mu.Lock()
+				go func() {
+					if i%3 == 0 {
+						runtime.Gosched()
+					}
+					mu.Lock()
+					p := spot.Wake()
+					mu.Unlock()
+					if i%2 == 0 {
+						runtime.Gosched()
+					}
+					wait.Unpark(p)
+					woken <- p != nil
+				}()
+				go cancel()
+				err := spot.WaitContext(ctx, &mu, w)
+				if spot.Wake() != nil {
+					t.Fatal("somebody still sleeps")
+				}
+				mu.Unlock()
+				switch was := <-woken; {
+				case was != (err == nil), err != nil && err != context.Canceled:
+					t.Fatalf("WaitContext returns %v, and was woken: %v", err, was)
+				case was:
+					wakes++
+				default:
+					errs++
+				}
+			}
+			if wakes+errs != rounds {
+				t.Errorf("%d were woken, %d left", wakes, errs)
+			}
+		})
+	}
 }

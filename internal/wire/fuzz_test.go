@@ -1,10 +1,14 @@
 package wire
 
 import (
+	"bytes"
 	"errors"
 	"testing"
+	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
 )
@@ -102,4 +106,64 @@ func said(o *link.Open, header metadata.MD, end *link.End) (h heard) {
 	l := &listen{}
 	l.hear(Received{Open: o, Header: header, End: end})
 	return l.heard
+}
+
+// FuzzAppendHead: what AppendHead appends, and the piece that it leaves where it is,
+// are together what Append appends, whatever the step and the credit.
+func FuzzAppendHead(f *testing.F) {
+	for _, size := range []uint32{0, 1, LargePiece - 1, LargePiece, LargePiece + 1, MaxFrame - 20, MaxFrame, 3 * MaxFrame} {
+		for what := range byte(16) {
+			f.Add(size, uint32(0), what, uint32(MaxFrame))
+		}
+	}
+	f.Add(uint32(70_000), uint32(MaxFrame), byte(0x0f), uint32(LargePiece+MessageCost))
+	f.Add(uint32(70_000), uint32(3*MaxFrame), byte(0x1f), uint32(MessageCost))
+	f.Add(uint32(70_000), uint32(60_000), byte(0x2f), uint32(1<<20))
+	f.Fuzz(func(t *testing.T, size, block uint32, what byte, credit uint32) {
+		size, block = size%(1<<18), block%(1<<18)
+		message := make([]byte, size)
+		for i := range message {
+			message[i] = byte(i * 7)
+		}
+		step := func() *Step {
+			s := &Step{Stream: 1 + 2*uint64(what>>6), Message: message, HasMessage: what&1 != 0, Compressed: what&0x10 != 0}
+			md := metadata.MD{"k": {string(message[:min(block, size)])}}
+			if what&0x20 != 0 { // the caller's
+				if s.HalfClose = what&4 != 0; what&2 != 0 {
+					s.Open, s.Timeout = open("/p.S/M", md), time.Duration(what)
+				}
+				return s
+			}
+			if what&2 != 0 {
+				s.Header = md
+			}
+			if what&4 != 0 {
+				s.End = &link.End{Trailer: md}
+				if what&8 != 0 {
+					s.End.Status = status.New(codes.NotFound, "no")
+				}
+			}
+			return s
+		}
+		var e, eh Encoder
+		for range 2 { // the second time with the names that it knows
+			s, sh := step(), step()
+			for n, credit := 0, int(credit); !s.Done(); n++ {
+				if n > 1000 {
+					credit = 1 << 30
+				}
+				want, cost := e.Append([]byte("before"), s, credit)
+				got, tail, headCost := eh.AppendHead([]byte("before"), sh, credit)
+				if tail != nil && (len(tail) < LargePiece || &tail[len(tail)-1] != &message[len(message)-len(sh.Message)-1]) {
+					t.Fatalf("a piece of %d bytes is left, and is not the message's", len(tail))
+				}
+				if !bytes.Equal(append(got, tail...), want) || cost != headCost {
+					t.Fatalf("%d bytes and %d become %d, for a cost of %d, want %d", len(got), len(tail), len(want), headCost, cost)
+				}
+			}
+			if !sh.Done() || !bytes.Equal(message, step().Message) {
+				t.Fatalf("%+v", sh)
+			}
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding/binary"
 	"slices"
 	"time"
 
@@ -62,6 +63,28 @@ func (s *Step) hasHead() bool { return s.Open != nil || s.Header != nil }
 // returns what it took. Where it appends nothing, credit is missing.
 func (e *Encoder) Append(b []byte, s *Step, credit int) (out []byte, cost int) {
 	f := framing{e: e, s: s, b: b, start: len(b)}
+	f.run(credit)
+	return append(f.close(), f.tail...), f.cost
+}
+
+// LargePiece is from what length on AppendHead leaves a piece of a message
+// where it is, in bytes.
+const LargePiece = 8 << 10
+
+// AppendHead is Append but for a piece that is large: it is not copied, and
+// has to follow out on the wire. It is a part of s.Message as it was.
+func (e *Encoder) AppendHead(b []byte, s *Step, credit int) (out, tail []byte, cost int) {
+	f := framing{e: e, s: s, b: b, start: len(b)}
+	f.run(credit)
+	if out = f.close(); len(f.tail) < LargePiece {
+		return append(out, f.tail...), nil, f.cost
+	}
+	return out, f.tail, f.cost
+}
+
+// run appends the frame but for the piece of the message that it ends with.
+func (f *framing) run(credit int) {
+	s := f.s
 	if s.HasMessage {
 		f.overhead = MessageCost
 		if s.begun {
@@ -86,7 +109,6 @@ func (e *Encoder) Append(b []byte, s *Step, credit int) (out []byte, cost int) {
 		f.begin(FlagEnd)
 		s.HalfClose = false
 	}
-	return f.close(), f.cost
 }
 
 // A framing is a STREAM frame that is being appended.
@@ -94,11 +116,12 @@ type framing struct {
 	e        *Encoder
 	s        *Step
 	b        []byte
-	start    int  // of the frame in b
-	flags    Kind // zero before the frame has begun
-	overhead int  // credit beside the piece's bytes
-	piece    int  // how much of the message there is credit for; may be negative
-	finishes bool // that is all that is left of the message
+	start    int    // of the frame in b
+	flags    Kind   // zero before the frame has begun
+	overhead int    // credit beside the piece's bytes
+	piece    int    // how much of the message there is credit for; may be negative
+	finishes bool   // that is all that is left of the message
+	tail     []byte // the piece, which comes after b
 	cost     int
 }
 
@@ -114,7 +137,8 @@ func (f *framing) close() []byte {
 		return f.b
 	}
 	f.b[f.start+lengthSize] = byte(KindStream | f.flags)
-	return finish(f.b, f.start)
+	binary.LittleEndian.PutUint16(f.b[f.start:], uint16(len(f.b)-f.start-lengthSize+len(f.tail)))
+	return f.b
 }
 
 // room is how many bytes the frame can still take.
@@ -201,7 +225,7 @@ func (f *framing) appendPiece() {
 	if s.Compressed && !s.begun {
 		f.flags |= FlagCompressed
 	}
-	f.b = append(f.b, s.Message[:n]...)
+	f.tail = s.Message[:n]
 	f.cost = n + f.overhead
 	s.Message, s.begun = s.Message[n:], true
 	if f.flags&FlagMore == 0 {

@@ -39,6 +39,7 @@ func (f *Fault) apply(root string) (sound, faulty string, err error) {
 }
 
 const (
+	aAttempt       = "internal/call/attempt.go"
 	aClient        = "internal/call/client.go"
 	aClientStream  = "internal/call/clientstream.go"
 	aCreds         = "internal/call/creds.go"
@@ -144,8 +145,8 @@ var Faults = []Fault{
 	{
 		Name: "SendMsg returns the status itself",
 		File: aClientStream,
-		Old:  "return io.EOF\n\t}\n\ts.stats.sent",
-		New:  "return linkStatus(err)\n\t}\n\ts.stats.sent", Items: []int{11},
+		Old:  "return io.EOF\n\t}\n\treturn nil\n}\n\n// encodeToKeep",
+		New:  "return linkStatus(err)\n\t}\n\treturn nil\n}\n\n// encodeToKeep", Items: []int{11},
 	},
 	{
 		Name: "SendMsg after CloseSend is Unknown",
@@ -156,8 +157,8 @@ var Faults = []Fault{
 	{
 		Name: "CloseSend returns what the stream says",
 		File: aClientStream,
-		Old:  "_ = s.stream.Send(&link.Frame{EndSend: true})",
-		New:  "return s.stream.Send(&link.Frame{EndSend: true})", Items: []int{13},
+		Old:  "_ = s.transmit(",
+		New:  "return s.transmit(", Items: []int{13},
 	},
 	{
 		Name: "SendMsg(nil) is refused",
@@ -328,7 +329,7 @@ var Faults = []Fault{
 	{
 		Name: "Close leaves streams alone whose end was not received",
 		File: aClient,
-		Old:  "s.stream.Abort(reason)",
+		Old:  "s.abort(reason)",
 		New:  "_, _ = s, reason", Items: []int{40},
 	},
 	{
@@ -339,9 +340,9 @@ var Faults = []Fault{
 	},
 	{
 		Name: "a cancellation leaves abandoned streams alone",
-		File: aClientStream,
-		Old:  "stream.Abort(contextError(ctx.Err()))",
-		New:  "_ = stream", Items: []int{40},
+		File: aAttempt,
+		Old:  "s.abort(contextError(a.ctx.Err()))",
+		New:  "_ = s", Items: []int{40},
 	},
 	{
 		Name: "GracefulStop does not wait",

@@ -301,6 +301,102 @@ func (x *Line) GetPrice() float64 {
 	return 0
 }
 
+type Pair struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	First         int64                  `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	Second        int64                  `protobuf:"varint,2,opt,name=second,proto3" json:"second,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pair) Reset() {
+	*x = Pair{}
+	mi := &file_bench_internal_benchpb_records_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pair) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pair) ProtoMessage() {}
+
+func (x *Pair) ProtoReflect() protoreflect.Message {
+	mi := &file_bench_internal_benchpb_records_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pair.ProtoReflect.Descriptor instead.
+func (*Pair) Descriptor() ([]byte, []int) {
+	return file_bench_internal_benchpb_records_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Pair) GetFirst() int64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *Pair) GetSecond() int64 {
+	if x != nil {
+		return x.Second
+	}
+	return 0
+}
+
+type Text struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Text          string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Text) Reset() {
+	*x = Text{}
+	mi := &file_bench_internal_benchpb_records_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Text) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Text) ProtoMessage() {}
+
+func (x *Text) ProtoReflect() protoreflect.Message {
+	mi := &file_bench_internal_benchpb_records_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Text.ProtoReflect.Descriptor instead.
+func (*Text) Descriptor() ([]byte, []int) {
+	return file_bench_internal_benchpb_records_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Text) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 var File_bench_internal_benchpb_records_proto protoreflect.FileDescriptor
 
 const file_bench_internal_benchpb_records_proto_rawDesc = "" +
@@ -329,9 +425,16 @@ const file_bench_internal_benchpb_records_proto_rawDesc = "" +
 	"\x04Line\x12\x12\n" +
 	"\x04item\x18\x01 \x01(\tR\x04item\x12\x1a\n" +
 	"\bquantity\x18\x02 \x01(\x05R\bquantity\x12\x14\n" +
-	"\x05price\x18\x03 \x01(\x01R\x05price2A\n" +
+	"\x05price\x18\x03 \x01(\x01R\x05price\"4\n" +
+	"\x04Pair\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\x03R\x05first\x12\x16\n" +
+	"\x06second\x18\x02 \x01(\x03R\x06second\"\x1a\n" +
+	"\x04Text\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text2\xb1\x01\n" +
 	"\aRecords\x126\n" +
-	"\x04Echo\x12\x16.nearcall.bench.Record\x1a\x16.nearcall.bench.RecordB5Z3github.com/nearcall/nearcall/bench/internal/benchpbb\x06proto3"
+	"\x04Echo\x12\x16.nearcall.bench.Record\x1a\x16.nearcall.bench.Record\x126\n" +
+	"\bEchoPair\x12\x14.nearcall.bench.Pair\x1a\x14.nearcall.bench.Pair\x126\n" +
+	"\bEchoText\x12\x14.nearcall.bench.Text\x1a\x14.nearcall.bench.TextB5Z3github.com/nearcall/nearcall/bench/internal/benchpbb\x06proto3"
 
 var (
 	file_bench_internal_benchpb_records_proto_rawDescOnce sync.Once
@@ -345,23 +448,29 @@ func file_bench_internal_benchpb_records_proto_rawDescGZIP() []byte {
 	return file_bench_internal_benchpb_records_proto_rawDescData
 }
 
-var file_bench_internal_benchpb_records_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_bench_internal_benchpb_records_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_bench_internal_benchpb_records_proto_goTypes = []any{
 	(*Record)(nil),  // 0: nearcall.bench.Record
 	(*Person)(nil),  // 1: nearcall.bench.Person
 	(*Address)(nil), // 2: nearcall.bench.Address
 	(*Line)(nil),    // 3: nearcall.bench.Line
-	nil,             // 4: nearcall.bench.Record.LabelsEntry
+	(*Pair)(nil),    // 4: nearcall.bench.Pair
+	(*Text)(nil),    // 5: nearcall.bench.Text
+	nil,             // 6: nearcall.bench.Record.LabelsEntry
 }
 var file_bench_internal_benchpb_records_proto_depIdxs = []int32{
 	1, // 0: nearcall.bench.Record.owner:type_name -> nearcall.bench.Person
 	3, // 1: nearcall.bench.Record.lines:type_name -> nearcall.bench.Line
-	4, // 2: nearcall.bench.Record.labels:type_name -> nearcall.bench.Record.LabelsEntry
+	6, // 2: nearcall.bench.Record.labels:type_name -> nearcall.bench.Record.LabelsEntry
 	2, // 3: nearcall.bench.Person.address:type_name -> nearcall.bench.Address
 	0, // 4: nearcall.bench.Records.Echo:input_type -> nearcall.bench.Record
-	0, // 5: nearcall.bench.Records.Echo:output_type -> nearcall.bench.Record
-	5, // [5:6] is the sub-list for method output_type
-	4, // [4:5] is the sub-list for method input_type
+	4, // 5: nearcall.bench.Records.EchoPair:input_type -> nearcall.bench.Pair
+	5, // 6: nearcall.bench.Records.EchoText:input_type -> nearcall.bench.Text
+	0, // 7: nearcall.bench.Records.Echo:output_type -> nearcall.bench.Record
+	4, // 8: nearcall.bench.Records.EchoPair:output_type -> nearcall.bench.Pair
+	5, // 9: nearcall.bench.Records.EchoText:output_type -> nearcall.bench.Text
+	7, // [7:10] is the sub-list for method output_type
+	4, // [4:7] is the sub-list for method input_type
 	4, // [4:4] is the sub-list for extension type_name
 	4, // [4:4] is the sub-list for extension extendee
 	0, // [0:4] is the sub-list for field type_name
@@ -378,7 +487,7 @@ func file_bench_internal_benchpb_records_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_bench_internal_benchpb_records_proto_rawDesc), len(file_bench_internal_benchpb_records_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

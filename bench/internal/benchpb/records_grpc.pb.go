@@ -19,7 +19,9 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Records_Echo_FullMethodName = "/nearcall.bench.Records/Echo"
+	Records_Echo_FullMethodName     = "/nearcall.bench.Records/Echo"
+	Records_EchoPair_FullMethodName = "/nearcall.bench.Records/EchoPair"
+	Records_EchoText_FullMethodName = "/nearcall.bench.Records/EchoText"
 )
 
 // RecordsClient is the client API for Records service.
@@ -30,6 +32,8 @@ const (
 // where grpc_testing's are a run of bytes.
 type RecordsClient interface {
 	Echo(ctx context.Context, in *Record, opts ...grpc.CallOption) (*Record, error)
+	EchoPair(ctx context.Context, in *Pair, opts ...grpc.CallOption) (*Pair, error)
+	EchoText(ctx context.Context, in *Text, opts ...grpc.CallOption) (*Text, error)
 }
 
 type recordsClient struct {
@@ -50,6 +54,26 @@ func (c *recordsClient) Echo(ctx context.Context, in *Record, opts ...grpc.CallO
 	return out, nil
 }
 
+func (c *recordsClient) EchoPair(ctx context.Context, in *Pair, opts ...grpc.CallOption) (*Pair, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Pair)
+	err := c.cc.Invoke(ctx, Records_EchoPair_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *recordsClient) EchoText(ctx context.Context, in *Text, opts ...grpc.CallOption) (*Text, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Text)
+	err := c.cc.Invoke(ctx, Records_EchoText_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // RecordsServer is the server API for Records service.
 // All implementations must embed UnimplementedRecordsServer
 // for forward compatibility.
@@ -58,6 +82,8 @@ func (c *recordsClient) Echo(ctx context.Context, in *Record, opts ...grpc.CallO
 // where grpc_testing's are a run of bytes.
 type RecordsServer interface {
 	Echo(context.Context, *Record) (*Record, error)
+	EchoPair(context.Context, *Pair) (*Pair, error)
+	EchoText(context.Context, *Text) (*Text, error)
 	mustEmbedUnimplementedRecordsServer()
 }
 
@@ -70,6 +96,12 @@ type UnimplementedRecordsServer struct{}
 
 func (UnimplementedRecordsServer) Echo(context.Context, *Record) (*Record, error) {
 	return nil, status.Error(codes.Unimplemented, "method Echo not implemented")
+}
+func (UnimplementedRecordsServer) EchoPair(context.Context, *Pair) (*Pair, error) {
+	return nil, status.Error(codes.Unimplemented, "method EchoPair not implemented")
+}
+func (UnimplementedRecordsServer) EchoText(context.Context, *Text) (*Text, error) {
+	return nil, status.Error(codes.Unimplemented, "method EchoText not implemented")
 }
 func (UnimplementedRecordsServer) mustEmbedUnimplementedRecordsServer() {}
 func (UnimplementedRecordsServer) testEmbeddedByValue()                 {}
@@ -110,6 +142,42 @@ func _Records_Echo_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Records_EchoPair_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(Pair)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RecordsServer).EchoPair(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Records_EchoPair_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RecordsServer).EchoPair(ctx, req.(*Pair))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Records_EchoText_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(Text)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RecordsServer).EchoText(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Records_EchoText_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RecordsServer).EchoText(ctx, req.(*Text))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Records_ServiceDesc is the grpc.ServiceDesc for Records service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -120,6 +188,14 @@ var Records_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Echo",
 			Handler:    _Records_Echo_Handler,
+		},
+		{
+			MethodName: "EchoPair",
+			Handler:    _Records_EchoPair_Handler,
+		},
+		{
+			MethodName: "EchoText",
+			Handler:    _Records_EchoText_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1,0 +1,25 @@
+package main
+
+import (
+	"syscall"
+	"time"
+)
+
+// processCPU returns how long the processors have worked for this process. It
+// moves in steps of some milliseconds here.
+func processCPU() time.Duration {
+	self, err := syscall.GetCurrentProcess()
+	if err != nil {
+		return 0
+	}
+	var created, exited, kernel, user syscall.Filetime
+	if err := syscall.GetProcessTimes(self, &created, &exited, &kernel, &user); err != nil {
+		return 0
+	}
+	return span(kernel) + span(user)
+}
+
+// span returns the time that a Filetime counts in steps of 100 ns.
+func span(t syscall.Filetime) time.Duration {
+	return time.Duration(int64(t.HighDateTime)<<32|int64(t.LowDateTime)) * 100
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"errors"
+	"net"
+)
+
+// A stack carries calls from one process to another.
+type stack struct {
+	// serve listens, and returns where. It does not wait for clients; stop
+	// returns when all that serve started has ended.
+	serve func(network, address string, s Services) (at string, stop func(), err error)
+
+	// dial readies a connection for the callers of a row.
+	dial func(network, address string, row Row) (Conn, error)
+}
+
+// stacks are all of them, by the names that rivals have.
+var stacks = map[string]stack{
+	"nearcall":   {serveNearcall, dialNearcall},
+	"grpc-go":    {serveGRPC, dialGRPC},
+	"drpc":       {serveDRPC, dialDRPC},
+	"ttrpc":      {serveTTRPC, dialTTRPC},
+	"connect-go": {serveConnect, dialConnect},
+	"raw":        {serveRaw, dialRaw},
+}
+
+// maxMessage is what messages may have where that is for servers and clients to
+// say: more than any row has.
+const maxMessage = 16 << 20
+
+// peerRivals take part where the services are in a second process.
+func peerRivals(setup peerSetup) []Rival {
+	rivals := []Rival{
+		{Name: "nearcall", Color: blue},
+		{Name: "grpc-go", Color: ink},
+		{Name: "drpc", Color: amber, Note: "a connection has one call at a time; rows with several callers use its pool, which dials a connection for each."},
+		{Name: "ttrpc", Color: red, Without: []Absence{
+			{func(r Row) bool { return r.Size >= 4<<20 }, "ttrpc has no messages of more than 4 MB"},
+		}},
+		{Name: "connect-go", Color: green, Note: "Connect's own protocol, over net/http and HTTP/2 without TLS; compression is off, as it is elsewhere."},
+		{Name: "raw", Color: silver, Note: "no RPC: as many bytes there and back on a net.Conn, after their length in four bytes.", Without: []Absence{
+			{func(r Row) bool { return !r.Kind.Unary }, "raw has no streams"},
+			{func(r Row) bool { return r.Callers > 1 }, "raw has one caller"},
+		}},
+	}
+	for i, r := range rivals {
+		setup.Stack = r.Name
+		rivals[i].Dial = overPeer(setup)
+	}
+	return rivals
+}
+
+// overPeer starts a second process, and connects to it.
+func overPeer(setup peerSetup) func(Row) (Conn, error) {
+	return func(row Row) (Conn, error) {
+		setup.Messages = row.Messages
+		p, err := startPeer(setup)
+		if err != nil {
+			return Conn{}, err
+		}
+		conn, err := stacks[setup.Stack].dial(setup.Network, p.Address, row)
+		if err != nil {
+			return Conn{}, errors.Join(err, p.stop())
+		}
+		conn.Peer = p
+		return conn, nil
+	}
+}
+
+// serveOn listens and has serve accept until the listener is closed or what
+// serve returns is called.
+func serveOn(network, address string, serve func(net.Listener) (run func(), stop func())) (string, func(), error) {
+	lis, err := net.Listen(network, address)
+	if err != nil {
+		return "", nil, err
+	}
+	return lis.Addr().String(), serveFrom(lis, serve), nil
+}
+
+// serveFrom is serveOn for a listener that there is.
+func serveFrom(lis net.Listener, serve func(net.Listener) (run func(), stop func())) (end func()) {
+	run, stop := serve(lis)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		run()
+	}()
+	return func() {
+		stop()
+		<-ended
+	}
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+
+	"google.golang.org/grpc"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nearcall/nearcall/bench/internal/benchpb"
+)
+
+// rawHead is how many bytes the length of a message has.
+const rawHead = 4
+
+// rawConn sends and receives messages after their lengths. Its memory it keeps.
+type rawConn struct {
+	net.Conn
+	buf []byte
+}
+
+// receive returns the next message with its head. It is valid until the next.
+func (c *rawConn) receive() ([]byte, error) {
+	if c.buf == nil {
+		c.buf = make([]byte, 64<<10)
+	}
+	got, err := io.ReadAtLeast(c, c.buf, rawHead)
+	if err != nil {
+		return nil, err
+	}
+	size := rawHead + int(binary.BigEndian.Uint32(c.buf))
+	switch {
+	case size > maxMessage:
+		return nil, fmt.Errorf("a message of %d bytes", size)
+	case got > size:
+		return nil, errors.New("a message before it was due")
+	case size > len(c.buf):
+		c.buf = append(c.buf, make([]byte, size-len(c.buf))...)
+	}
+	_, err = io.ReadFull(c, c.buf[got:size])
+	return c.buf[:size], err
+}
+
+// serveRaw sends back what it gets. The services have no part in it.
+func serveRaw(network, address string, _ Services) (string, func(), error) {
+	return serveRawAs(network, address, func([]byte) {})
+}
+
+// serveRawAs has answer change what is sent back.
+func serveRawAs(network, address string, answer func(body []byte)) (string, func(), error) {
+	return serveOn(network, address, func(lis net.Listener) (run, stop func()) {
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		conns := make(map[net.Conn]bool)
+		run = func() {
+			defer all.Wait()
+			for {
+				conn, err := lis.Accept()
+				if err != nil {
+					return
+				}
+				mu.Lock()
+				conns[conn] = true
+				mu.Unlock()
+				all.Go(func() {
+					defer conn.Close()
+					c := rawConn{Conn: conn}
+					for {
+						message, err := c.receive()
+						if err != nil {
+							return
+						}
+						answer(message[rawHead:])
+						if _, err := conn.Write(message); err != nil {
+							return
+						}
+					}
+				})
+			}
+		}
+		return run, func() {
+			_ = lis.Close()
+			mu.Lock()
+			defer mu.Unlock()
+			for conn := range conns {
+				_ = conn.Close()
+			}
+		}
+	})
+}
+
+func dialRaw(network, address string, _ Row) (Conn, error) {
+	conn, err := net.Dial(network, address)
+	if err != nil {
+		return Conn{}, err
+	}
+	c := &rawClient{conn: rawConn{Conn: conn}}
+	return Conn{Test: c, Records: c, Close: func() { _ = conn.Close() }}, nil
+}
+
+// rawClient does what a unary call is for, without a call: it sends a message's
+// bytes and gets as many. They are encoded once for all calls.
+type rawClient struct {
+	testpb.TestServiceClient // nil: there is only what follows
+	conn                     rawConn
+	message                  proto.Message
+	sent                     []byte
+}
+
+// exchange sends a message and returns what comes back, without its head.
+func (c *rawClient) exchange(in proto.Message) (body []byte, err error) {
+	if c.message != in {
+		c.message = in
+		c.sent = binary.BigEndian.AppendUint32(c.sent[:0], uint32(proto.Size(in)))
+		if c.sent, err = (proto.MarshalOptions{}).MarshalAppend(c.sent, in); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := c.conn.Write(c.sent); err != nil {
+		return nil, err
+	}
+	got, err := c.conn.receive()
+	if err != nil {
+		return nil, err
+	}
+	return got[rawHead:], nil
+}
+
+// same returns in, or what came back where that is another message.
+func same[M proto.Message](c *rawClient, in, out M) (M, error) {
+	body, err := c.exchange(in)
+	if err != nil || bytes.Equal(body, c.sent[rawHead:]) {
+		return in, err
+	}
+	return out, proto.Unmarshal(body, out)
+}
+
+func (c *rawClient) EmptyCall(_ context.Context, in *testpb.Empty, _ ...grpc.CallOption) (*testpb.Empty, error) {
+	return same(c, in, new(testpb.Empty))
+}
+
+// UnaryCall leaves the comparison to the caller, who need not look at every
+// byte each time. The payload is the end of the message.
+func (c *rawClient) UnaryCall(_ context.Context, in *testpb.SimpleRequest, _ ...grpc.CallOption) (*testpb.SimpleResponse, error) {
+	body, err := c.exchange(in)
+	if err != nil {
+		return nil, err
+	}
+	if len(body) != len(c.sent)-rawHead {
+		return nil, check("bytes in the reply", len(body), len(c.sent)-rawHead)
+	}
+	return &testpb.SimpleResponse{Payload: &testpb.Payload{Body: body[len(body)-len(in.GetPayload().GetBody()):]}}, nil
+}
+
+func (c *rawClient) Echo(_ context.Context, in *benchpb.Record, _ ...grpc.CallOption) (*benchpb.Record, error) {
+	return same(c, in, new(benchpb.Record))
+}
+
+func (c *rawClient) EchoPair(_ context.Context, in *benchpb.Pair, _ ...grpc.CallOption) (*benchpb.Pair, error) {
+	return same(c, in, new(benchpb.Pair))
+}
+
+func (c *rawClient) EchoText(_ context.Context, in *benchpb.Text, _ ...grpc.CallOption) (*benchpb.Text, error) {
+	return same(c, in, new(benchpb.Text))
+}

@@ -1,0 +1,162 @@
+package nearcall_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/nearcall/nearcall"
+)
+
+// Whoever comes with another protocol is told in that protocol whom it met, and
+// the server goes on.
+func TestForeignClientsAreToldWhomTheyMet(t *testing.T) {
+	lis := listen(t, "tcp:127.0.0.1:0")
+	start(t, serve(t, echo{}), lis)
+	address := lis.Addr().String()
+
+	t.Run("gRPC", func(t *testing.T) {
+		conn, err := grpc.NewClient("passthrough:"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		for range 3 {
+			err = <-invoke(t.Context(), testpb.NewTestServiceClient(conn), grpc.WaitForReady(true))
+			wantCode(t, err, codes.Unimplemented)
+			if !strings.Contains(err.Error(), "this is a nearcall server") {
+				t.Errorf("the client is told: %v", err)
+			}
+		}
+	})
+	t.Run("HTTP/1", func(t *testing.T) {
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		for _, method := range []string{"GET", "POST", "PATCH"} {
+			req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address, strings.NewReader("body"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusHTTPVersionNotSupported || !strings.Contains(string(body), "this is a nearcall server") {
+				t.Errorf("%s: %s: %s", method, resp.Status, body)
+			}
+		}
+	})
+	t.Run("TLS", func(t *testing.T) {
+		err := <-invoke(t.Context(), dial(t, lis.Target(), nearcall.WithTransportCredentials(credentials.NewTLS(newCertificates(t).client(nil)))))
+		wantCode(t, err, codes.Unavailable)
+		if !strings.Contains(err.Error(), "without TLS") {
+			t.Errorf("the client is told: %v", err)
+		}
+	})
+	t.Run("unknown", func(t *testing.T) {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, "\x00\x01\x02"); err != nil {
+			t.Fatal(err)
+		}
+		if answer, err := io.ReadAll(conn); err != nil || string(answer) != "nearcall/1\n" {
+			t.Errorf("%q, %v", answer, err)
+		}
+	})
+	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target())), codes.OK)
+}
+
+func TestAClientThatMeetsAGRPCServerIsToldWhatToDial(t *testing.T) {
+	lis := listenTCP(t)
+	srv := grpc.NewServer()
+	go srv.Serve(lis)
+	defer srv.Stop()
+	err := <-invoke(t.Context(), dial(t, "tcp:"+lis.Addr().String()))
+	wantCode(t, err, codes.Unavailable)
+	if !strings.Contains(err.Error(), "grpc:TARGET") {
+		t.Errorf("the client is told: %v", err)
+	}
+}
+
+// One deadline holds for whatever a peer does before it is known.
+func TestPeersThatDoNotSayWhoTheyAreAreDropped(t *testing.T) {
+	for name, talk := range map[string]func(net.Conn){
+		"silent": func(net.Conn) {},
+		"slow": func(c net.Conn) {
+			for _, b := range []byte("nearcall/1\n") {
+				time.Sleep(time.Second)
+				if _, err := c.Write([]byte{b}); err != nil {
+					return
+				}
+			}
+		},
+		"without a hello": func(c net.Conn) {
+			time.Sleep(4 * time.Second)
+			_, _ = io.WriteString(c, "nearcall/1\n")
+		},
+		"slow HTTP": func(c net.Conn) {
+			for _, b := range []byte("PRI * HTTP") {
+				time.Sleep(time.Second)
+				if _, err := c.Write([]byte{b}); err != nil {
+					return
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lis := bufconn.Listen(1 << 10)
+				start(t, serve(t, echo{}, nearcall.ConnectionTimeout(5*time.Second)), lis)
+				conn, err := lis.DialContext(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				begin := time.Now()
+				var talking sync.WaitGroup
+				defer talking.Wait()
+				talking.Go(func() { talk(conn) })
+				_, _ = io.Copy(io.Discard, conn)
+				if d := time.Since(begin); d != 5*time.Second {
+					t.Errorf("it was dropped after %v, want 5 s", d)
+				}
+			})
+		})
+	}
+}
+
+func TestStopDoesNotWaitForPeersThatDoNotSayWhoTheyAre(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lis := bufconn.Listen(1 << 10)
+		srv := serve(t, echo{})
+		start(t, srv, lis)
+		conn, err := lis.DialContext(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		synctest.Wait()
+		begin := time.Now()
+		srv.Stop()
+		if d := time.Since(begin); d != 0 {
+			t.Errorf("Stop took %v", d)
+		}
+	})
+}

@@ -1,0 +1,344 @@
+package mux
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// unary is a call with a request of n bytes. Its reply goes to where it points.
+func unary(method string, n, limit int) (c *link.Call, reply *[]byte) {
+	m := encoded(n)
+	reply = new([]byte)
+	return &link.Call{
+		Open:    link.Open{Method: method, Profile: &link.Profile{}},
+		Codec:   rawCodec,
+		Request: &m,
+		Reply:   reply,
+		Limit:   limit,
+	}, reply
+}
+
+// whole answers a call with header, message and end in one frame.
+func whole(id uint64, message ...byte) []byte {
+	return literal(head|wire.FlagMessage|wire.FlagEnd, id, append([]byte{0, 0, 0}, message...)...)
+}
+
+// made is what became of a call.
+type made struct {
+	call  *link.Call
+	reply []byte
+	err   error
+}
+
+// makes has a call made, in the background.
+func makes(ctx context.Context, s *Session, method string, n, limit int) <-chan made {
+	out := make(chan made, 1)
+	go func() {
+		c, reply := unary(method, n, limit)
+		err := s.Call(ctx, c)
+		out <- made{c, *reply, err}
+	}()
+	return out
+}
+
+func TestAnswersToACall(t *testing.T) {
+	for name, c := range map[string]struct {
+		send   [][]byte
+		reply  string
+		code   codes.Code
+		header bool
+	}{
+		"in one frame":        {[][]byte{whole(1, []byte("reply")...)}, "reply", 0, true},
+		"step by step":        {[][]byte{literal(head, 1, 0), literal(message, 1, []byte("reply")...), literal(finish, 1, 0, 0)}, "reply", 0, true},
+		"without a header":    {[][]byte{literal(message, 1, []byte("reply")...), literal(finish, 1, 0, 0)}, "reply", 0, false},
+		"in pieces":           {[][]byte{literal(begins, 1, 5, 'r'), literal(goesOn, 1, []byte("epl")...), literal(piece, 1, 'y'), literal(finish, 1, 0, 0)}, "reply", 0, false},
+		"an end alone":        {[][]byte{literal(finish, 1, 5, 0, 0, 0)}, "", codes.NotFound, false},
+		"a reply and a code":  {[][]byte{literal(message, 1, []byte("reply")...), literal(finish, 1, 5, 0, 0, 0)}, "reply", codes.NotFound, false},
+		"more after the end":  {[][]byte{whole(1, []byte("reply")...), literal(message, 1, 1), literal(head, 1, 0), literal(finish, 1, 0, 0)}, "reply", 0, true},
+		"a late header":       {[][]byte{literal(message, 1, []byte("reply")...), literal(head, 1, 0), literal(finish, 1, 0, 0)}, "reply", 0, true},
+		"and in one write":    {[][]byte{append(append(literal(message, 1, []byte("reply")...), literal(head, 1, 0)...), literal(finish, 1, 0, 0)...)}, "reply", 0, true},
+		"an end in one write": {[][]byte{append(literal(message, 1, []byte("reply")...), literal(finish, 1, 0, 0)...)}, "reply", 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, peer := met(t, Options{Client: true}, nil)
+				out := makes(t.Context(), s, "/a/b", 10, 5)
+				synctest.Wait()
+				peer.write(c.send...)
+				got := <-out
+				if got.err != nil || got.call.ReplyError != nil || string(got.reply) != c.reply || got.call.Replied != (c.reply != "") {
+					t.Fatalf("%q, %v, %v, %v", got.reply, got.call.Replied, got.call.ReplyError, got.err)
+				}
+				if got.call.Status.Code() != c.code || (got.call.Header != nil) != c.header {
+					t.Errorf("status %v, header %v", got.call.Status, got.call.Header)
+				}
+				empty(t, s)
+				if n := len(peer.of(wire.KindReset)); n > 0 {
+					t.Errorf("%d RESETs", n)
+				}
+			})
+		})
+	}
+}
+
+// TestAnswersThatACallDoesNotTake: the call ends, is reset where it was not
+// over, and the session goes on.
+func TestAnswersThatACallDoesNotTake(t *testing.T) {
+	replies := func(err error) bool { return errors.Is(err, link.ErrReplies) }
+	large := func(size int) func(error) bool {
+		return func(err error) bool {
+			var refused *link.RecvError
+			return errors.As(err, &refused) && refused.Size == size && refused.Limit == 5
+		}
+	}
+	for name, c := range map[string]struct {
+		send [][]byte
+		want func(error) bool
+		over bool // the peer has ended it
+	}{
+		"two messages":            {[][]byte{literal(message, 1, 1), literal(message, 1, 2)}, replies, false},
+		"one and another's start": {[][]byte{literal(message, 1, 1), literal(begins, 1, 3, 1)}, replies, false},
+		"two and an end":          {[][]byte{append(append(literal(message, 1, 1), literal(message, 1, 2)...), literal(finish, 1, 0, 0)...)}, replies, true},
+		"two and a late header":   {[][]byte{literal(message, 1, 1), literal(head|wire.FlagMessage, 1, 0, 1)}, replies, false},
+		"and it comes last":       {[][]byte{append(append(literal(message, 1, 1), literal(message, 1, 1)...), literal(head, 1, 0)...)}, replies, false},
+		"empty ones":              {[][]byte{literal(message, 1), literal(message, 1)}, replies, false},
+		"a large one":             {[][]byte{literal(message, 1, fill(6)...)}, large(6), false},
+		"the start of one":        {[][]byte{literal(begins, 1, 0xff, 0xff, 0x7f, 1)}, large(1<<21 - 1), false},
+		"and more of it":          {[][]byte{append(literal(begins, 1, 6, 1), literal(goesOn, 1, 2, 3)...)}, large(6), false},
+		"a large one and an end":  {[][]byte{whole(1, fill(6)...)}, large(6), true},
+		"a large second":          {[][]byte{append(literal(message, 1, 1), literal(message, 1, fill(6)...)...)}, replies, false},
+		"reset":                   {[][]byte{wire.AppendReset(nil, 1, wire.ResetUnprocessed, "no")}, func(err error) bool { return errors.Is(err, link.ErrUnprocessed) }, true},
+		"reset within one":        {[][]byte{literal(begins, 1, 5, 1), wire.AppendReset(nil, 1, wire.ResetExhausted, "no")}, func(err error) bool { return errors.Is(err, link.ErrExhausted) }, true},
+		"reset after one":         {[][]byte{literal(message, 1, 1), wire.AppendReset(nil, 1, wire.ResetExhausted, "no")}, func(err error) bool { return errors.Is(err, link.ErrExhausted) }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &witness{}
+				s, peer := met(t, Options{Client: true}, w)
+				out := makes(t.Context(), s, "/a/b", 10, 5)
+				synctest.Wait()
+				peer.write(c.send...)
+				got := <-out
+				if !c.want(got.err) || got.call.Replied || got.reply != nil {
+					t.Fatalf("%q, %v, %v", got.reply, got.call.Replied, got.err)
+				}
+				if n := len(peer.of(wire.KindReset)); (n == 0) != c.over {
+					t.Errorf("%d RESETs", n)
+				}
+				empty(t, s)
+				peer.write(literal(piece, 1, 1), literal(message, 1, 1)) // what was on its way
+				out = makes(t.Context(), s, "/a/b", 10, 5)
+				synctest.Wait()
+				peer.write(whole(3, []byte("next")...))
+				if got := <-out; got.err != nil || string(got.reply) != "next" {
+					t.Errorf("the next call: %q, %v; %v", got.reply, got.err, w.closed)
+				}
+			})
+		})
+	}
+}
+
+func TestAnswersAgainstTheRules(t *testing.T) {
+	for name, c := range map[string]struct {
+		send [][]byte
+		want string
+	}{
+		"header twice":       {[][]byte{literal(head, 1, 0), literal(head, 1, 0)}, "comes twice"},
+		"header within one":  {[][]byte{literal(begins, 1, 5, 1), literal(head|wire.FlagPiece, 1, 0, 1)}, "within a message"},
+		"end within one":     {[][]byte{literal(begins, 1, 5, 1), literal(finish, 1, 0, 0)}, "within a message"},
+		"pieces too long":    {[][]byte{literal(begins, 1, 3, 1), literal(piece, 1, 1, 1, 1)}, "of its size"},
+		"pieces too short":   {[][]byte{literal(begins, 1, 3, 1), literal(piece, 1, 1)}, "of its size"},
+		"a piece of none":    {[][]byte{literal(piece, 1, 1)}, "out of order"},
+		"one within another": {[][]byte{literal(begins, 1, 3, 1), literal(message, 1, 1)}, "out of order"},
+		"half an end":        {[][]byte{literal(finish, 1, 5, 1)}, "ends early"},
+		"of a call not made": {[][]byte{whole(3)}, "was not opened"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &witness{}
+				s, peer := met(t, Options{Client: true}, w)
+				out := makes(t.Context(), s, "/a/b", 10, 5)
+				synctest.Wait()
+				peer.write(c.send...)
+				if got := <-out; got.err == nil || got.call.Replied {
+					t.Errorf("%q, %v", got.reply, got.err)
+				}
+				ended(t, s, w, peer, c.want)
+			})
+		})
+	}
+}
+
+// TestACallThatIsLeft before anything of it was written, and after.
+func TestACallThatIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, peer := met(t, Options{Client: true}, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		out := makes(ctx, s, "/a/b", 3*wire.MinWindow, 5) // which there is no credit for
+		synctest.Wait()
+		cancel()
+		if got := <-out; got.err != context.Canceled {
+			t.Errorf("%v", got.err)
+		}
+		if r := peer.of(wire.KindReset); len(r) != 1 || r[0].Stream != 1 || r[0].Body[0] != byte(wire.ResetCancelled) {
+			t.Errorf("the peer gets %v", r)
+		}
+		empty(t, s)
+		if got := <-makes(ctx, s, "/a/b", 1, 5); got.err != context.Canceled {
+			t.Errorf("%v", got.err)
+		}
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if got := <-makes(ctx, s, "/a/b", 0, 5); got.err != context.DeadlineExceeded {
+			t.Errorf("%v", got.err)
+		}
+		if r := peer.of(wire.KindReset); len(r) != 2 || r[1].Stream != 3 || r[1].Body[0] != byte(wire.ResetDeadline) {
+			t.Errorf("the peer gets %v", r)
+		}
+		empty(t, s)
+	})
+}
+
+func TestACallThatCannotBeEncoded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, peer := met(t, Options{Client: true}, nil)
+		c, _ := unary("/a/b", 1, 5)
+		c.Profile = &link.Profile{Encoding: "nosuch"}
+		var refused *link.SendError
+		if err := s.Call(t.Context(), c); !errors.As(err, &refused) {
+			t.Errorf("%v", err)
+		}
+		c, _ = unary(string(fill(wire.MinBlock)), 1, 5)
+		if err := s.Call(t.Context(), c); !errors.Is(err, link.ErrExhausted) {
+			t.Errorf("%v", err)
+		}
+		empty(t, s)
+		if n := len(peer.of(wire.KindStream)); n > 0 {
+			t.Errorf("%d frames were sent", n)
+		}
+	})
+}
+
+// TestAReplyLargerThanTheWindow is given the credit that it needs, and no more
+// than the caller takes.
+func TestAReplyLargerThanTheWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, peer := met(t, Options{Client: true}, nil)
+		const size = 2*wire.MinWindow + 1
+		out := makes(t.Context(), s, "/a/b", 1, size)
+		synctest.Wait()
+		want := noise(size)
+		var enc wire.Encoder
+		step := &wire.Step{Stream: 1, HasMessage: true, Message: want, End: &link.End{}}
+		b, cost := enc.Append(nil, step, wire.MinWindow)
+		for left := wire.MinWindow - cost; left > 0; left -= cost {
+			b, cost = enc.Append(b, step, left)
+		}
+		peer.write(b)
+		if got := peer.credit(1); got != size+wire.MessageCost-wire.MinWindow {
+			t.Errorf("%d bytes of credit were given", got)
+		}
+		for b = nil; !step.Done(); {
+			b, _ = enc.Append(b, step, size)
+		}
+		peer.write(b)
+		if got := <-out; got.err != nil || !bytes.Equal(got.reply, want) {
+			t.Errorf("%d bytes, %v", len(got.reply), got.err)
+		}
+		empty(t, s)
+	})
+}
+
+// TestByeComesWhenTheLastReplyIsUnwanted, not when patience with it ends.
+func TestByeComesWhenTheLastReplyIsUnwanted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		s, peer := met(t, Options{}, w)
+		peer.write(opened(1))
+		if err := w.first(t).Send(&link.Frame{Msg: encoded(3 * wire.MinWindow), HasMsg: true, End: &link.End{}}); err != nil {
+			t.Fatal(err)
+		}
+		_ = s.Close(errors.New("stopping"))
+		synctest.Wait()
+		if n := len(peer.of(wire.KindBye)); n > 0 {
+			t.Fatal("the reply was not waited for")
+		}
+		began := time.Now()
+		peer.write(wire.AppendReset(nil, 1, 0, ""))
+		<-s.Gone()
+		if took := time.Since(began); took > 0 || len(peer.of(wire.KindBye)) != 1 {
+			t.Errorf("after %v the peer got %v", took, peer.of(wire.KindBye))
+		}
+	})
+}
+
+// TestWhatWasReadBeforeIsAnswered at once, not with what comes after it.
+func TestWhatWasReadBeforeIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first := append(start(), wire.AppendPing(nil, wire.KindPing, [8]byte{7})...)
+		_, peer := lone(t, Options{First: first}, &witness{}, false)
+		if p := peer.of(wire.KindPong); len(p) != 1 || p[0].Body[0] != 7 {
+			t.Errorf("the peer gets %v", p)
+		}
+	})
+}
+
+// A closing is an Acceptor that is told of the end, and takes its time.
+type closing struct {
+	witness
+	told bool // not guarded: the race detector would see
+}
+
+func (c *closing) Closed(error) {
+	time.Sleep(time.Millisecond)
+	c.told = true
+}
+
+// TestNothingIsToldAfterTheSessionIsGone: a session that ends by itself, too,
+// has told of it before.
+func TestNothingIsToldAfterTheSessionIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mine, peers := net.Pipe()
+		s, w := New(mine, Options{}), &closing{}
+		s.Start(w)
+		peer := &raw{T: t, conn: peers, read: make(chan struct{})}
+		go peer.readAll()
+		peer.write(start())
+		s.Drain()
+		<-peer.read
+		_ = peers.Close()
+		<-s.Gone()
+		if !w.told {
+			t.Error("nobody was told of the end")
+		}
+	})
+}
+
+// TestASessionThatDrainsBeforeItStarts ends by itself, too.
+func TestASessionThatDrainsBeforeItStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mine, peers := net.Pipe()
+		s := New(mine, Options{})
+		s.Drain()
+		peer := &raw{T: t, conn: peers, read: make(chan struct{})}
+		go peer.readAll()
+		s.Start(nil)
+		peer.write(start())
+		if n := len(peer.of(wire.KindBye)); n != 1 {
+			t.Errorf("the peer gets %d BYEs", n)
+		}
+		_ = peers.Close()
+		<-s.Gone()
+		<-peer.read
+	})
+}

@@ -1,0 +1,223 @@
+package mux
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+const (
+	leastPingTime = 10 * time.Second // of a client; gRPC's
+	pingTimeout   = 20 * time.Second // gRPC's default
+	serverPings   = 2 * time.Hour    // gRPC's default
+	leastBetween  = 5 * time.Minute  // gRPC's default
+	idlePings     = 2 * time.Hour    // that a client may send without a call, where it may not
+	mostStrikes   = 2                // gRPC's
+)
+
+// A pulse is what a session knows of its peer being there. It is guarded by mu.
+type pulse struct {
+	every, timeout time.Duration // every is 0 where no PING is sent
+	always         bool          // also without a call
+
+	timer   *time.Timer
+	heard   bool          // something came since the timer was set
+	asked   bool          // a PING was sent, and nothing has come since
+	left    time.Duration // for the answer, after the timer
+	dormant bool          // no PING is sent before there is a call
+
+	idle      *time.Timer // ends the session when no call has come for long
+	idleSince time.Time
+	age       *time.Timer // ends it when it is old
+
+	strikes  int
+	lastPing time.Time // that the peer sent
+	spoke    bool      // this side has sent a part of a call since then
+	pings    uint64
+}
+
+// startPulse sets the timers. mu is held.
+func (s *Session) startPulse() {
+	p := &s.pulse
+	if k := s.opts.Keepalive; s.opts.Client {
+		p.every, p.timeout, p.always = k.Time, k.Timeout, k.PermitWithoutStream
+		if p.every > 0 {
+			p.every = max(p.every, leastPingTime)
+		}
+	} else {
+		k := s.opts.ServerKeepalive
+		p.every, p.timeout, p.always = cmp.Or(k.Time, serverPings), k.Timeout, true
+		p.every = max(p.every, time.Second) // as gRPC has it
+		s.startAge()
+	}
+	p.timeout = cmp.Or(p.timeout, pingTimeout)
+	if p.every > 0 {
+		p.timer = time.AfterFunc(p.every, s.beat)
+	}
+}
+
+func (s *Session) startAge() {
+	k, p := &s.opts.ServerKeepalive, &s.pulse
+	if k.MaxConnectionIdle > 0 {
+		p.idleSince = time.Now()
+		p.idle = time.AfterFunc(k.MaxConnectionIdle, s.idles)
+	}
+	if k.MaxConnectionAge > 0 {
+		const jitter = 0.1 // gRPC's: connections made together do not end together
+		age := time.Duration(float64(k.MaxConnectionAge) * (1 + jitter*(2*rand.Float64()-1)))
+		p.age = time.AfterFunc(age, s.aged)
+	}
+}
+
+func (s *Session) stopPulse() {
+	for _, t := range []*time.Timer{s.pulse.timer, s.pulse.idle, s.pulse.age} {
+		if t != nil {
+			t.Stop()
+		}
+	}
+}
+
+// beat asks whether the peer is there, or finds that it is not.
+func (s *Session) beat() {
+	s.mu.Lock()
+	p := &s.pulse
+	switch {
+	case s.ended != nil:
+	case p.heard:
+		p.heard, p.asked = false, false
+		p.timer.Reset(p.every)
+	case p.asked && p.left <= 0:
+		s.mu.Unlock()
+		s.fail(errDead)
+		return
+	case !p.always && s.live.first == nil:
+		p.asked, p.dormant = false, true
+	case p.asked:
+		p.rest()
+	default:
+		s.ask()
+	}
+	s.flush(false)
+}
+
+var errDead = errors.New("the peer does not answer a keepalive ping in time")
+
+// ask sends a PING. mu is held.
+func (s *Session) ask() {
+	p := &s.pulse
+	p.asked, p.heard, p.dormant = true, false, false
+	p.pings++
+	var data [8]byte
+	binary.LittleEndian.PutUint64(data[:], p.pings)
+	s.control = wire.AppendPing(s.control, wire.KindPing, data)
+	p.left = p.timeout
+	p.rest()
+}
+
+// rest has the session look again at an answer that is due. As in gRPC it does
+// so as often as it asks, where that is more often.
+func (p *pulse) rest() {
+	d := min(p.every, p.left)
+	p.left -= d
+	p.timer.Reset(d)
+}
+
+// idles ends a session that has no call for long.
+func (s *Session) idles() {
+	s.mu.Lock()
+	p := &s.pulse
+	left := s.opts.ServerKeepalive.MaxConnectionIdle
+	if s.ended != nil {
+		s.mu.Unlock()
+		return
+	}
+	if s.live.first == nil {
+		if left -= time.Since(p.idleSince); left <= 0 {
+			s.drain(errors.New("the connection was idle for long"))
+			s.flush(false)
+			return
+		}
+	}
+	p.idle.Reset(left)
+	s.mu.Unlock()
+}
+
+// aged ends a session that is old, as soon as its calls let it.
+func (s *Session) aged() {
+	s.mu.Lock()
+	p := &s.pulse
+	if s.ended == nil {
+		if grace := s.opts.ServerKeepalive.MaxConnectionAgeGrace; grace > 0 {
+			p.age = time.AfterFunc(grace, func() { _ = s.Close(errOld) })
+		}
+		s.drain(errOld)
+	}
+	s.flush(false)
+}
+
+var errOld = errors.New("the connection has reached its age")
+
+// pinged takes in a PING of the peer's, who may be held to a least time between
+// them. mu is held.
+func (s *Session) pinged(data [8]byte) error {
+	s.control = wire.AppendPing(s.control, wire.KindPong, data)
+	if s.opts.Client {
+		return nil
+	}
+	p, policy := &s.pulse, &s.opts.Enforcement
+	now := time.Now()
+	least := cmp.Or(policy.MinTime, leastBetween)
+	if s.calls == 0 && !policy.PermitWithoutStream {
+		least = idlePings
+	}
+	switch {
+	case p.spoke:
+		p.strikes = 0
+	case now.Sub(p.lastPing) < least:
+		p.strikes++
+	}
+	p.lastPing, p.spoke = now, false
+	if p.strikes > mostStrikes {
+		return &dismissal{wire.ByePings, fmt.Sprintf("too many pings: no more than one in %v is taken", least)}
+	}
+	return nil
+}
+
+// A dismissal is why this side sends a peer away that broke no rule of the
+// protocol.
+type dismissal struct {
+	code wire.ByeCode
+	text string
+}
+
+func (d *dismissal) Error() string { return d.text }
+
+// settle ends a session that takes no more calls once the last is over. mu is
+// held.
+func (s *Session) settle() {
+	if s.refusal != nil && s.ended == nil && s.started && s.live.first == nil && !s.settled {
+		s.settled = true
+		go s.endIdle()
+	}
+}
+
+// endIdle ends a session that was found to have no call left. One that the peer
+// has made since then lasts: it may not know yet, and has to learn that its
+// calls are not taken before they are not.
+func (s *Session) endIdle() {
+	s.mu.Lock()
+	if s.live.first != nil {
+		s.settled = false
+		s.mu.Unlock()
+		return
+	}
+	reason := fmt.Errorf("%s: %w", s.opts.Name, s.refusal)
+	s.drain(reason)
+	s.mu.Unlock()
+	s.end(reason, wire.ByeDone, false)
+}

@@ -1,0 +1,379 @@
+package mux
+
+import (
+	"errors"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// pings returns how many PINGs a peer was sent.
+func pings(peer *raw) int {
+	peer.Helper()
+	return len(peer.of(wire.KindPing))
+}
+
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestASilentPeerIsAskedAndGivenUp(t *testing.T) {
+	for name, o := range map[string]Options{
+		"client": {Client: true, Keepalive: keepalive.ClientParameters{Time: time.Minute, Timeout: 10 * time.Second}},
+		"server": {ServerKeepalive: keepalive.ServerParameters{Time: time.Minute, Timeout: 10 * time.Second}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &witness{}
+				s, peer := met(t, o, w)
+				if o.Client {
+					st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					w.watch(st)
+				}
+				pass(time.Minute) // in which the HELLO has come
+				if n := pings(peer); n > 0 {
+					t.Errorf("%d PINGs after a minute in which the peer spoke", n)
+				}
+				for i := range 3 { // as often as it answers
+					pass(time.Minute)
+					if n := pings(peer); n != 1+i {
+						t.Fatalf("%d PINGs after %d minutes of silence", n, 1+i)
+					}
+					peer.write(wire.AppendPing(nil, wire.KindPong, [8]byte{}))
+					pass(10 * time.Second)
+					if n := pings(peer); n != 1+i || len(w.told()) > 0 {
+						t.Fatalf("%d PINGs; closed for %v", n, w.told())
+					}
+				}
+				pass(time.Minute)
+				pass(10*time.Second - 1)
+				if len(w.told()) > 0 {
+					t.Fatalf("closed too early, for %v", w.told())
+				}
+				pass(1)
+				if len(w.told()) != 1 {
+					t.Fatalf("closed for %v", w.told())
+				}
+				says(t, w.told()[0], "peer: ", "does not answer")
+				<-s.Gone()
+				if len(w.aborts) != len(w.streams) {
+					t.Errorf("calls are aborted for %v", w.aborts)
+				}
+			})
+		})
+	}
+}
+
+// TestAClientWithoutCallsIsDormant, and asks at once when it makes one.
+func TestAClientWithoutCallsIsDormant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		s, peer := met(t, Options{Client: true, Keepalive: keepalive.ClientParameters{Time: time.Minute, Timeout: 10 * time.Second}}, w)
+		pass(time.Hour)
+		if n := pings(peer); n > 0 || len(w.told()) > 0 {
+			t.Fatalf("%d PINGs without a call; closed for %v", n, w.told())
+		}
+		for i := range 2 {
+			out := makes(t.Context(), s, "/a/b", 1, 1)
+			synctest.Wait()
+			if n := pings(peer); n != 1+i {
+				t.Fatalf("%d PINGs with call %d", n, i)
+			}
+			peer.write(whole(uint64(1+2*i), 1))
+			if got := <-out; got.err != nil {
+				t.Fatal(got.err)
+			}
+			pass(time.Hour)
+			if n := pings(peer); n != 1+i || len(w.told()) > 0 {
+				t.Fatalf("%d PINGs; closed for %v", n, w.told())
+			}
+		}
+		// Whoever does not answer that is given up after the same time as ever.
+		out := makes(t.Context(), s, "/a/b", 1, 1)
+		pass(10*time.Second - 1)
+		if len(w.told()) > 0 {
+			t.Fatalf("closed too early, for %v", w.told())
+		}
+		if got := <-out; got.err == nil {
+			t.Error("the call ends well")
+		} else {
+			says(t, got.err, "does not answer")
+		}
+		<-s.Gone()
+	})
+}
+
+func TestAClientThatPingsWithoutCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		// No more often than every ten seconds, though.
+		s, peer := met(t, Options{Client: true, Keepalive: keepalive.ClientParameters{Time: 1, PermitWithoutStream: true}}, w)
+		pass(10 * time.Second)
+		for i := range 5 {
+			pass(10 * time.Second)
+			if n := pings(peer); n != 1+i {
+				t.Fatalf("%d PINGs, want %d", n, 1+i)
+			}
+			peer.write(wire.AppendPing(nil, wire.KindPong, [8]byte{}))
+			pass(10 * time.Second)
+		}
+		began := time.Now()
+		<-s.Gone()
+		if took := time.Since(began); took != 30*time.Second {
+			t.Errorf("it is given up after %v", took)
+		}
+	})
+}
+
+func TestWithoutKeepaliveAClientSendsNoPing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, peer := met(t, Options{Client: true}, nil)
+		if _, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); err != nil {
+			t.Fatal(err)
+		}
+		pass(24 * time.Hour)
+		if n := pings(peer); n > 0 || link.IsClosed(s.Ended()) {
+			t.Errorf("%d PINGs", n)
+		}
+	})
+}
+
+// TestAServerAsksEveryTwoHours unless it is told otherwise.
+func TestAServerAsksEveryTwoHours(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, peer := met(t, Options{}, nil)
+		pass(4*time.Hour - 1)
+		if n := pings(peer); n > 0 {
+			t.Errorf("%d PINGs", n)
+		}
+		pass(1)
+		if n := pings(peer); n != 1 {
+			t.Errorf("%d PINGs", n)
+		}
+		pass(20 * time.Second)
+		<-s.Gone()
+	})
+}
+
+// bySelf is a server and a client that does nothing by itself.
+func bySelf(t *testing.T, k keepalive.ServerParameters) (cs, ss *Session, w *witness) {
+	w = &witness{}
+	cs, ss = pair(t, Options{}, Options{ServerKeepalive: k}, w)
+	return cs, ss, w
+}
+
+func TestAConnectionThatIsIdleForLongEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cs, ss, w := bySelf(t, keepalive.ServerParameters{MaxConnectionIdle: time.Minute})
+		pass(50 * time.Second)
+		st, err := cs.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		callee := w.first(t)
+		pass(time.Hour) // a call that lasts is not idle
+		if link.IsClosed(cs.Done()) {
+			t.Fatal("it ends while there is a call")
+		}
+		if err := callee.Send(&link.Frame{End: &link.End{}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := st.Recv(&link.Frame{}); err != nil {
+			t.Fatal(err)
+		}
+		pass(time.Minute - 1)
+		if link.IsClosed(cs.Done()) {
+			t.Fatal("it ends too early")
+		}
+		began := time.Now()
+		<-cs.Gone()
+		<-ss.Gone()
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("it ends %v too late", took)
+		}
+		if n := len(w.told()); n != 1 {
+			t.Errorf("the server is told of the end %d times", n)
+		}
+	})
+}
+
+func TestAConnectionEndsWithItsAge(t *testing.T) {
+	for name, c := range map[string]struct {
+		grace time.Duration
+		want  bool // the call is ended with it
+	}{"without grace": {0, false}, "with grace": {10 * time.Minute, true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cs, ss, w := bySelf(t, keepalive.ServerParameters{MaxConnectionAge: time.Hour, MaxConnectionAgeGrace: c.grace})
+				out := makes(t.Context(), cs, "/a/b", 1, 1)
+				callee := w.first(t)
+				began := time.Now()
+				<-cs.Done()
+				if age := time.Since(began); age < 54*time.Minute || age > 66*time.Minute {
+					t.Errorf("it drains after %v", age)
+				}
+				if got := <-makes(t.Context(), cs, "/a/b", 1, 1); !errors.Is(got.err, link.ErrUnprocessed) {
+					t.Errorf("a new call ends with %v", got.err)
+				}
+				pass(10*time.Minute - 1)
+				if link.IsClosed(ss.Ended()) {
+					t.Fatal("it ends while there is a call")
+				}
+				if c.want {
+					pass(1)
+					if got := <-out; got.err == nil {
+						t.Error("the call ends well")
+					}
+				} else {
+					pass(24 * time.Hour)
+					if err := callee.Send(&link.Frame{Msg: encoded(1), HasMsg: true, End: &link.End{}}); err != nil {
+						t.Error(err)
+					}
+					if got := <-out; got.err != nil {
+						t.Error(got.err)
+					}
+				}
+				<-cs.Gone()
+				<-ss.Gone()
+				if c.want { // otherwise either side may be the first to end
+					says(t, w.told()[0], "reached its age")
+				}
+			})
+		})
+	}
+}
+
+// byes returns what a peer was told in the end.
+func byes(peer *raw) (code wire.ByeCode, n int) {
+	peer.Helper()
+	all := peer.of(wire.KindBye)
+	if len(all) > 0 {
+		code, _, _ = wire.ParseBye(all[0].Body)
+	}
+	return code, len(all)
+}
+
+func TestPingsThatComeTooOften(t *testing.T) {
+	ping := wire.AppendPing(nil, wire.KindPing, [8]byte{1})
+	for name, c := range map[string]struct {
+		policy keepalive.EnforcementPolicy
+		call   bool
+		every  time.Duration
+		taken  int // of them; -1 for all
+	}{
+		"within the least time":      {keepalive.EnforcementPolicy{MinTime: time.Minute}, true, time.Minute - 1, 3},
+		"at the least time":          {keepalive.EnforcementPolicy{MinTime: time.Minute}, true, time.Minute, -1},
+		"without a call":             {keepalive.EnforcementPolicy{MinTime: time.Minute}, false, 2*time.Hour - 1, 3},
+		"rarely without a call":      {keepalive.EnforcementPolicy{MinTime: time.Minute}, false, 2 * time.Hour, -1},
+		"permitted without one":      {keepalive.EnforcementPolicy{MinTime: time.Minute, PermitWithoutStream: true}, false, time.Minute, -1},
+		"too often without one":      {keepalive.EnforcementPolicy{MinTime: time.Minute, PermitWithoutStream: true}, false, time.Second, 3},
+		"within the default's time":  {keepalive.EnforcementPolicy{}, true, 5*time.Minute - 1, 3},
+		"at the default's time":      {keepalive.EnforcementPolicy{}, true, 5 * time.Minute, -1},
+		"all at once, in one write":  {keepalive.EnforcementPolicy{}, true, 0, 3},
+		"and permitted without call": {keepalive.EnforcementPolicy{PermitWithoutStream: true}, false, 0, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &witness{}
+				s, peer := met(t, Options{Enforcement: c.policy, ServerKeepalive: keepalive.ServerParameters{Time: 1000 * time.Hour}}, w)
+				if c.call {
+					peer.write(opened(1))
+				}
+				for i := range 10 {
+					if over := c.taken >= 0 && i > c.taken; over != link.IsClosed(s.Ended()) {
+						t.Fatalf("after %d PINGs the session has ended: %v", i, w.told())
+					}
+					peer.write(ping)
+					pass(c.every)
+				}
+				code, n := byes(peer)
+				if c.taken < 0 {
+					if n > 0 || len(peer.of(wire.KindPong)) != 10 {
+						t.Errorf("%d BYEs, %d PONGs", n, len(peer.of(wire.KindPong)))
+					}
+					return
+				}
+				if n != 1 || code != wire.ByePings {
+					t.Errorf("%d BYEs, with code %d", n, code)
+				}
+				says(t, w.told()[0], "too many pings")
+			})
+		})
+	}
+}
+
+// TestPingsWhileThisSideSpeaks: each is forgiven those before it, as in gRPC.
+func TestPingsWhileThisSideSpeaks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		s, peer := met(t, Options{}, w)
+		peer.write(opened(1))
+		st := w.first(t)
+		ping := wire.AppendPing(nil, wire.KindPing, [8]byte{1})
+		peer.write(ping)
+		for range 10 {
+			peer.write(ping) // one strike
+			peer.write(ping) // another
+			if link.IsClosed(s.Ended()) {
+				t.Fatalf("the session has ended: %v", w.told())
+			}
+			send(t, st, []byte{1})
+			synctest.Wait()
+			peer.write(ping)
+		}
+		// What is no part of a call forgives nothing.
+		peer.write(ping, ping, literal(0x40, 0), ping)
+		if code, n := byes(peer); n != 1 || code != wire.ByePings {
+			t.Errorf("%d BYEs, with code %d", n, code)
+		}
+	})
+}
+
+// TestAServersPingsAreNotHeldAgainstIt.
+func TestAServersPingsAreNotHeldAgainstIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, peer := met(t, Options{Client: true}, nil)
+		for range 100 {
+			peer.write(wire.AppendPing(nil, wire.KindPing, [8]byte{1}))
+		}
+		if n := len(peer.of(wire.KindPong)); n != 100 || link.IsClosed(s.Ended()) {
+			t.Errorf("%d PONGs", n)
+		}
+	})
+}
+
+// TestASessionThatIsGoneLeavesNoTimer that would do anything.
+func TestASessionThatIsGoneLeavesNoTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, o := range []Options{
+			{Client: true, Keepalive: keepalive.ClientParameters{Time: time.Minute, PermitWithoutStream: true}},
+			{ServerKeepalive: keepalive.ServerParameters{Time: time.Minute, MaxConnectionIdle: time.Minute, MaxConnectionAge: time.Minute, MaxConnectionAgeGrace: time.Minute}},
+		} {
+			mine, peers := net.Pipe()
+			s, w := New(mine, o), &witness{}
+			s.Start(w)
+			_ = peers.Close()
+			<-s.Gone()
+			before := len(s.control)
+			pass(time.Hour)
+			for _, timer := range []*time.Timer{s.pulse.timer, s.pulse.idle, s.pulse.age, s.bell, s.idle} {
+				if timer != nil && timer.Stop() {
+					t.Error("a timer runs")
+				}
+			}
+			if len(w.told()) != 1 || len(s.control) != before {
+				t.Errorf("closed for %v", w.told())
+			}
+		}
+	})
+}

@@ -1,0 +1,256 @@
+package mux
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// limited is start with a limit to the calls that are open.
+func limited(calls uint64) []byte {
+	return wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: 1, Stream: wire.MinWindow, Connection: wire.MinWindow, Calls: calls, Block: wire.MinBlock})
+}
+
+// crowded is a client whose peer takes two calls at a time, and has them.
+func crowded(t *testing.T) (s *Session, peer *raw, open []<-chan made) {
+	s, peer = lone(t, Options{Client: true}, nil, false)
+	peer.write(limited(2))
+	for range 2 {
+		open = append(open, makes(t.Context(), s, "/a/b", 1, 1))
+		synctest.Wait()
+	}
+	return s, peer, open
+}
+
+// heads returns the numbers of the calls that a peer was asked for.
+func heads(peer *raw) (ids []uint64) {
+	peer.Helper()
+	for _, f := range peer.of(wire.KindStream) {
+		if f.Kind&wire.FlagHead != 0 {
+			ids = append(ids, f.Stream)
+		}
+	}
+	return ids
+}
+
+func TestMoreCallsThanThePeerTakesWaitForTheirTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, peer, open := crowded(t)
+		var mu sync.Mutex
+		var order []int
+		var all sync.WaitGroup
+		for i := range 10 {
+			all.Go(func() {
+				st, err := s.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				order = append(order, i)
+				mu.Unlock()
+				if err := st.Recv(&link.Frame{}); err != nil {
+					t.Error(err)
+				}
+			})
+			synctest.Wait()
+		}
+		for id := uint64(1); id <= 2*12; id += 2 {
+			if n := len(heads(peer)); n != min(int(id/2)+2, 12) {
+				t.Errorf("%d calls were made when %d were over", n, id/2)
+			}
+			peer.write(whole(id, 1))
+		}
+		all.Wait()
+		for _, out := range open {
+			if got := <-out; got.err != nil {
+				t.Error(got.err)
+			}
+		}
+		if !slices.IsSorted(order) || len(order) != 10 {
+			t.Errorf("they came in the order %v", order)
+		}
+		empty(t, s)
+		if s.places.open != 0 || s.waiting != 0 {
+			t.Errorf("%d places are taken, %d wait", s.places.open, s.waiting)
+		}
+	})
+}
+
+// TestEachEndOfACallGivesItsPlaceUp, once.
+func TestEachEndOfACallGivesItsPlaceUp(t *testing.T) {
+	for name, end := range map[string]func(peer *raw, st link.Stream){
+		"end":           func(peer *raw, _ link.Stream) { peer.write(whole(5, 1)) },
+		"reset":         func(peer *raw, _ link.Stream) { peer.write(wire.AppendReset(nil, 5, 0, "")) },
+		"abort":         func(_ *raw, st link.Stream) { st.Abort(context.Canceled) },
+		"all of them":   func(peer *raw, st link.Stream) { peer.write(whole(5, 1)); st.Abort(context.Canceled) },
+		"in that order": func(peer *raw, st link.Stream) { st.Abort(context.Canceled); peer.write(whole(5, 1)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, peer, open := crowded(t)
+				peer.write(whole(1, 1))
+				if got := <-open[0]; got.err != nil {
+					t.Fatal(got.err)
+				}
+				st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				next, last := makes(t.Context(), s, "/a/b", 1, 1), makes(t.Context(), s, "/a/b", 1, 1)
+				synctest.Wait()
+				end(peer, st)
+				synctest.Wait()
+				if ids := heads(peer); len(ids) != 4 {
+					t.Errorf("the calls %v were made", ids)
+				}
+				peer.write(whole(3, 1), whole(7, 1))
+				peer.write(whole(9, 1))
+				for _, out := range []<-chan made{open[1], next, last} {
+					if got := <-out; got.err != nil {
+						t.Error(got.err)
+					}
+				}
+				if s.places.open != 0 {
+					t.Errorf("%d places are taken", s.places.open)
+				}
+			})
+		})
+	}
+}
+
+func TestACallThatLeavesTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, peer, open := crowded(t)
+		var queue []<-chan made
+		var cancels []context.CancelFunc
+		for range 5 {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			queue, cancels = append(queue, makes(ctx, s, "/a/b", 1, 1)), append(cancels, cancel)
+			synctest.Wait()
+		}
+		for _, i := range []int{0, 2, 4} { // first, within, last
+			cancels[i]()
+			if got := <-queue[i]; got.err != context.Canceled {
+				t.Errorf("%v", got.err)
+			}
+		}
+		peer.write(whole(1, 1), whole(3, 1))
+		peer.write(whole(5, 1), whole(7, 1))
+		for _, out := range append(open, queue[1], queue[3]) {
+			if got := <-out; got.err != nil {
+				t.Error(got.err)
+			}
+		}
+		empty(t, s)
+		if ids := heads(peer); len(ids) != 4 || s.places.open != 0 || s.waiting != 0 {
+			t.Errorf("calls %v were made, %d places are taken, %d wait", ids, s.places.open, s.waiting)
+		}
+	})
+}
+
+// TestACallThatLeavesAsItGetsAPlace passes it on, whichever comes first.
+func TestACallThatLeavesAsItGetsAPlace(t *testing.T) {
+	for range 50 {
+		synctest.Test(t, func(t *testing.T) {
+			s, peer, open := crowded(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			first := makes(ctx, s, "/a/b", 1, 1)
+			synctest.Wait()
+			second := makes(t.Context(), s, "/a/b", 1, 1)
+			synctest.Wait()
+			go cancel()
+			peer.write(whole(1, 1))
+			if got := <-first; got.err != context.Canceled {
+				t.Error(got.err)
+			}
+			synctest.Wait()
+			ids := heads(peer)
+			peer.write(whole(3, 1), whole(ids[len(ids)-1], 1))
+			for _, out := range append(open, second) {
+				if got := <-out; got.err != nil {
+					t.Error(got.err)
+				}
+			}
+			empty(t, s)
+			if s.places.open != 0 || s.waiting != 0 {
+				t.Errorf("%d places are taken, %d wait", s.places.open, s.waiting)
+			}
+		})
+	}
+}
+
+func TestWhoeverWaitsForAPlaceIsRefusedWhenThereIsNone(t *testing.T) {
+	for name, end := range map[string]func(s *Session, peer *raw){
+		"drain":             func(s *Session, _ *raw) { s.Drain() },
+		"drain of the peer": func(_ *Session, peer *raw) { peer.write(wire.AppendDrain(nil, 3)) },
+		"close":             func(s *Session, _ *raw) { _ = s.Close(errors.New("enough")) },
+		"bye":               func(_ *Session, peer *raw) { peer.write(wire.AppendBye(nil, 0, "")) },
+		"hang-up":           func(_ *Session, peer *raw) { _ = peer.conn.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, peer, open := crowded(t)
+				var queue []<-chan made
+				for range 5 {
+					queue = append(queue, makes(t.Context(), s, "/a/b", 1, 1))
+				}
+				synctest.Wait()
+				end(s, peer)
+				for _, out := range queue {
+					if got := <-out; !errors.Is(got.err, link.ErrUnprocessed) {
+						t.Errorf("%v", got.err)
+					}
+				}
+				if name == "drain" || name == "drain of the peer" { // the others go on
+					peer.write(whole(1, 1), whole(3, 1))
+				}
+				for _, out := range open {
+					if got := <-out; (got.err == nil) != (name == "drain" || name == "drain of the peer") {
+						t.Error(got.err)
+					}
+				}
+				synctest.Wait()
+				empty(t, s)
+				if ids := heads(peer); len(ids) != 2 || s.places.open != 0 || s.waiting != 0 {
+					t.Errorf("calls %v were made, %d places are taken, %d wait", ids, s.places.open, s.waiting)
+				}
+			})
+		})
+	}
+}
+
+// TestCallsFromBeforeTheLimitWasKnown give way until it holds.
+func TestCallsFromBeforeTheLimitWasKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, peer := lone(t, Options{Client: true}, nil, false)
+		for range 3 {
+			if _, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		peer.write(limited(1))
+		out := makes(t.Context(), s, "/a/b", 1, 1)
+		for i, want := range []int{3, 3, 4} {
+			synctest.Wait()
+			peer.write(wire.AppendReset(nil, uint64(1+2*i), wire.ResetUnprocessed, ""))
+			if n := len(heads(peer)); n != want {
+				t.Errorf("%d calls were made when %d were over, want %d", n, 1+i, want)
+			}
+		}
+		peer.write(whole(7, 1))
+		if got := <-out; got.err != nil {
+			t.Error(got.err)
+		}
+		if s.places.open != 0 {
+			t.Errorf("%d places are taken", s.places.open)
+		}
+	})
+}

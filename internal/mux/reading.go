@@ -1,0 +1,423 @@
+package mux
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/nearcall/nearcall/internal/wait"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// reading is who reads the connection, and what was read.
+//
+// One goroutine reads at a time: a caller that waits, who leads and reads for
+// all, or the resident, a goroutine of the session. A caller may lead over a
+// bare socket, where nobody else waits: what it reads is then its own reply,
+// and nobody had to be woken for it. On the callee's side, in a crowd, and over
+// other connections the resident reads. While calls come one by one nobody
+// reads between them; after a few idle milliseconds the resident does.
+//
+// Invariants, under mu:
+//   - occupied says that somebody reads, or was woken to. Whoever is about to
+//     wait for the peer leads, or wakes the resident, where nobody is. So
+//     nobody waits while nobody reads.
+//   - A leader leaves with its place taken by the resident where others wait or
+//     something went wrong, and the timer set otherwise.
+//   - A leader that is woken is not sleeping at its spot. called is set instead
+//     and, while it is parked in Read, the read is cut short by a deadline in
+//     the past. The leader takes the deadline back before it leaves, so that it
+//     hits no reader after it.
+type reading struct {
+	raw *socket // nil for connections that are more than a socket
+
+	// Of whoever reads.
+	dec      wire.Decoder
+	parts    []byte // of the block that the next frame begins with
+	partsOf  uint64
+	in       *buffer // begins with what was not taken in; nil for nothing
+	room     int     // the size of the next buffer
+	begun    bool    // the peer's line was seen
+	isMet    bool    // its HELLO has come; written under mu
+	patience patience
+
+	// Guarded by mu.
+	occupied  bool
+	leader    *wait.Spot // of the caller that leads; nil where none does
+	parked    bool       // the leader is in Read
+	hurried   bool       // the leader's Read has a deadline in the past
+	term      uint64     // counts leaders
+	waiting   int        // how many sleep who wait for the peer, and were not woken
+	accepting *stream    // of which the acceptor is being told
+	crowd     int        // falls with each read that few waited for; where it is not 0 the resident stays
+	resident  wait.Spot
+	trouble   error       // what a leader met, for the resident
+	idle      *time.Timer // wakes the resident; nil before a caller has led
+	idleSet   bool
+	idleTerm  uint64 // when it was set
+
+	called atomic.Bool // the leader was woken; written under mu
+}
+
+const (
+	readBuffer = 16 << 10  // what a connection mostly reads into, in bytes
+	mostRead   = 256 << 10 // and what it does where that is always full
+
+	// crowdLasts is how many reads the resident stays for after several have
+	// waited at a time.
+	crowdLasts = 64
+
+	// idleTime is how long nobody reads while nobody waits. What comes without
+	// being waited for, such as a ping, waits so long.
+	idleTime = 5 * time.Millisecond
+)
+
+// await waits until somebody wakes spot, where st waits for the peer, or until
+// ctx is done, whose error it returns. Whoever wakes spot has something changed
+// that st waits for, or nothing: st looks again. mu is held, and released
+// meanwhile.
+func (s *Session) await(ctx context.Context, st *stream, spot *wait.Spot) error {
+	if !s.occupied {
+		if s.raw != nil && st.caller && st.waiter == nil && s.crowd == 0 && s.waiting == 0 && s.ended == nil && s.broken == nil {
+			return s.lead(ctx, spot)
+		}
+		s.callResident()
+	}
+	w := st.waiter
+	if w == nil {
+		w = &s.parkers
+	}
+	s.waiting++
+	if ctx.Done() == nil {
+		spot.Wait(&s.mu, w)
+		return nil
+	}
+	err := spot.WaitContext(ctx, &s.mu, w)
+	if err != nil {
+		s.waiting--
+	}
+	return err
+}
+
+// wake wakes whoever waits at spot. mu is held.
+func (s *Session) wake(spot *wait.Spot, after *callbacks) {
+	if s.leader != spot {
+		if p := spot.Wake(); p != nil {
+			s.waiting--
+			after.unpark(p)
+		}
+		return
+	}
+	s.called.Store(true)
+	s.cutShort()
+}
+
+// cutShort has a leader that is parked return from Read. mu is held.
+func (s *Session) cutShort() {
+	if s.parked && !s.hurried {
+		s.hurried = true
+		_ = s.conn.SetReadDeadline(longAgo)
+	}
+}
+
+var longAgo = time.Unix(1, 0)
+
+// callResident has the resident read from now on. mu is held, and nobody reads.
+func (s *Session) callResident() {
+	s.occupied = true
+	wait.Unpark(s.resident.Wake())
+}
+
+// lead reads for all until spot is woken or ctx is done. mu is held, and
+// released meanwhile.
+func (s *Session) lead(ctx context.Context, spot *wait.Spot) (err error) {
+	s.occupied, s.leader = true, spot
+	s.term++
+	s.called.Store(false)
+	for !s.called.Load() && s.trouble == nil {
+		if err = ctx.Err(); err != nil {
+			break
+		}
+		s.trouble = s.receive(ctx)
+	}
+	s.leader = nil
+	switch {
+	case s.waiting > 0:
+		s.crowd = crowdLasts
+		s.callResident()
+	case s.trouble != nil, s.ended != nil, s.broken != nil:
+		s.callResident()
+	default:
+		s.occupied = false
+		s.setIdle()
+	}
+	return err
+}
+
+// leaderLeft has the leader look at its context, which is done, unless it has
+// left before.
+func (s *Session) leaderLeft(term uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leader != nil && s.term == term {
+		s.cutShort()
+	}
+}
+
+// setIdle has the resident read in a while, unless somebody else does. mu is
+// held.
+func (s *Session) setIdle() {
+	switch {
+	case s.idleSet:
+		return
+	case s.idle == nil:
+		s.idle = time.AfterFunc(idleTime, s.isIdle)
+	default:
+		s.idle.Reset(idleTime)
+	}
+	s.idleSet, s.idleTerm = true, s.term
+}
+
+func (s *Session) stopIdle() {
+	if s.idle != nil {
+		s.idle.Stop()
+	}
+}
+
+func (s *Session) isIdle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.idleSet = false
+	switch {
+	case s.occupied:
+	case s.term != s.idleTerm: // somebody has led meanwhile
+		s.setIdle()
+	default:
+		s.callResident()
+	}
+}
+
+// readAll is the resident. It is the first to read, and the last.
+func (s *Session) readAll() {
+	s.mu.Lock()
+	if s.broken == nil {
+		_ = s.conn.SetReadDeadline(time.Now().Add(s.opts.Handshake))
+	}
+	s.mu.Unlock()
+	s.in = newBuffer(max(readBuffer, len(s.opts.First)))
+	s.in.b = append(s.in.b, s.opts.First...)
+	s.opts.First = nil
+	err := s.takeIn()
+	s.mu.Lock()
+	s.answer()
+	for err == nil {
+		if s.retires() {
+			s.occupied = false
+			s.setIdle()
+			for !s.occupied {
+				s.resident.Wait(&s.mu, nil)
+			}
+			if err = s.trouble; err != nil {
+				break
+			}
+		}
+		err = s.receive(context.Background())
+	}
+	s.mu.Unlock()
+	s.depart(err)
+	s.in.free()
+	s.in = nil
+}
+
+// retires reports whether callers may read for themselves. mu is held.
+func (s *Session) retires() bool {
+	if s.raw == nil || !s.opts.Client || !s.isMet || s.waiting > 0 || s.broken != nil || s.ended != nil {
+		return false
+	}
+	if s.crowd > 0 {
+		s.crowd--
+		return false
+	}
+	return true
+}
+
+// receive waits for what comes next, and takes it in. It returns without when
+// the leader is woken. mu is held, and released meanwhile.
+func (s *Session) receive(ctx context.Context) error {
+	if s.waiting > 1 {
+		s.crowd = crowdLasts
+	}
+	leads := s.leader != nil
+	parks := false // without trying, though it might
+	if s.raw != nil && s.alone() {
+		if parks = !s.patience.tries(); !parks && enoughProcessors() {
+			if got, err := s.try(ctx, leads); got || err != nil {
+				return err
+			}
+		}
+	}
+	if leads {
+		if s.called.Load() || ctx.Err() != nil {
+			return nil
+		}
+		s.parked = true
+	}
+	term := s.term
+	s.mu.Unlock()
+	var stop func() bool
+	if ctx.Done() != nil {
+		stop = context.AfterFunc(ctx, func() { s.leaderLeft(term) })
+	}
+	in := s.space()
+	var begun time.Time
+	if parks {
+		begun = time.Now()
+	}
+	n, err := s.conn.Read(in)
+	if parks && n > 0 {
+		s.patience.parked(time.Since(begun))
+	}
+	if stop != nil {
+		stop()
+	}
+	if leads {
+		s.mu.Lock()
+		s.parked = false
+		if s.hurried {
+			s.hurried = false
+			s.dueDeadline()
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				err = nil
+			}
+		}
+		s.mu.Unlock()
+	}
+	return s.received(n, err)
+}
+
+// space returns where to read into.
+func (s *Session) space() []byte {
+	if s.in == nil {
+		s.in = newBuffer(max(s.room, readBuffer))
+	}
+	return s.in.b[len(s.in.b):cap(s.in.b)]
+}
+
+// received takes in what was read. It returns with mu held.
+func (s *Session) received(n int, err error) error {
+	if n > 0 {
+		s.in.b = s.in.b[:len(s.in.b)+n]
+		if wrong := s.takeIn(); wrong != nil {
+			err = wrong
+		}
+	}
+	s.mu.Lock()
+	s.pulse.heard = s.pulse.heard || n > 0
+	s.answer()
+	return err
+}
+
+// answer writes what came to be owed to the peer, or can be written now that
+// there is credit. mu is held, and released meanwhile.
+func (s *Session) answer() {
+	if len(s.control) > 0 || s.ready.first != nil {
+		s.flush(false)
+		s.mu.Lock()
+	}
+}
+
+// dueDeadline sets the deadline for what is read next. mu is held.
+func (s *Session) dueDeadline() {
+	var due time.Time
+	if s.broken != nil {
+		due = time.Now().Add(lastWords)
+	}
+	_ = s.conn.SetReadDeadline(due)
+}
+
+// alone reports whether there is no more than one call to read for. mu is held.
+func (s *Session) alone() bool {
+	switch {
+	case !s.isMet:
+		return false
+	case !s.opts.Client:
+		return s.calls <= 1
+	case s.leader != nil:
+		return s.waiting == 0
+	}
+	return s.waiting == 1
+}
+
+// trying counts the readers of this process that try. More than there are
+// processors to spare would keep others from running.
+var trying atomic.Int32
+
+func enoughProcessors() bool { return trying.Load() < max(int32(runtime.GOMAXPROCS(0))-1, 1) }
+
+// try reads without waiting, for a while and no longer than a leader wants, and
+// takes in what came. It reports whether something did. mu is held, and released
+// meanwhile.
+func (s *Session) try(ctx context.Context, leads bool) (got bool, err error) {
+	trying.Add(1)
+	s.mu.Unlock()
+	for begun, i := time.Now(), 1; ; i++ {
+		n, err := s.raw.read(s.space())
+		if n > 0 || err != nil {
+			trying.Add(-1)
+			s.patience.tried(true)
+			return true, s.received(n, err)
+		}
+		if leads && (s.called.Load() || ctx.Err() != nil) {
+			break
+		}
+		if time.Since(begun) > mostPatience {
+			s.patience.tried(false)
+			break
+		}
+		if !leads || i%8 == 0 { // what the resident has dispatched is to run now
+			runtime.Gosched()
+		}
+	}
+	trying.Add(-1)
+	s.mu.Lock()
+	return false, nil
+}
+
+// patience is whether a reader tries before it parks. A peer that answers in
+// time does so on another processor, and neither side then pays for waking the
+// other. Where that does not come true, because the peer takes long or needs
+// this very processor, it is given up. What was waited for in vain is paid with
+// what was gained before; short waits of a parked reader earn a little, so that
+// it is tried again where it may pay.
+type patience struct{ earned int }
+
+const (
+	mostPatience = 50 * time.Microsecond
+
+	aTry       = 16 // what a try costs in vain, and brings otherwise
+	mostEarned = 64 * aTry
+
+	// shortWait is the wait of a parked reader that trying might have spared.
+	shortWait = 2 * mostPatience
+)
+
+func (p *patience) tries() bool { return p.earned >= aTry }
+
+// tried says whether something came in time.
+func (p *patience) tried(in bool) {
+	if in {
+		p.earned = min(p.earned+aTry, mostEarned)
+	} else {
+		p.earned -= aTry
+	}
+}
+
+// parked says for how long the reader did without trying.
+func (p *patience) parked(d time.Duration) {
+	if d < shortWait {
+		p.earned = min(p.earned+1, mostEarned)
+	}
+}

@@ -1,0 +1,93 @@
+//go:build unix
+
+package mux
+
+import (
+	"errors"
+	"io"
+	"net"
+	"syscall"
+)
+
+// A socket reads and writes a socket without waiting. One goroutine may read while
+// another writes.
+type socket struct {
+	conn syscall.RawConn
+
+	// Of whoever reads, and of whoever writes. The functions are made once, so
+	// that no call makes a closure.
+	in, out         transfer
+	inOnce, outOnce func(fd uintptr) bool
+}
+
+// A transfer is one read or write.
+type transfer struct {
+	b   []byte
+	n   int
+	err error
+}
+
+// newSocket returns how conn is read and written without waiting; nil for
+// connections that are more than a socket.
+func newSocket(conn Conn) *socket {
+	var rc syscall.RawConn
+	var err error
+	switch c := conn.(type) {
+	case *net.UnixConn:
+		rc, err = c.SyscallConn()
+	case *net.TCPConn:
+		rc, err = c.SyscallConn()
+	default:
+		return nil
+	}
+	if err != nil {
+		return nil
+	}
+	r := &socket{conn: rc}
+	r.inOnce = func(fd uintptr) bool {
+		r.in.n, r.in.err = syscall.Read(int(fd), r.in.b)
+		return true
+	}
+	r.outOnce = func(fd uintptr) bool {
+		r.out.n, r.out.err = syscall.Write(int(fd), r.out.b)
+		return true
+	}
+	return r
+}
+
+// read reads what is there: nothing, mostly, and then n is 0 without an error.
+func (r *socket) read(b []byte) (n int, err error) {
+	r.in.b = b
+	err = r.conn.Read(r.inOnce)
+	n, r.in.b = r.in.n, nil
+	switch {
+	case err != nil:
+		return 0, err
+	case r.in.err != nil:
+		return 0, unlessAgain(r.in.err)
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// write writes what there is room for.
+func (r *socket) write(b []byte) (n int, err error) {
+	r.out.b = b
+	err = r.conn.Write(r.outOnce)
+	n, r.out.b = r.out.n, nil
+	switch {
+	case err != nil:
+		return 0, err
+	case r.out.err != nil:
+		return 0, unlessAgain(r.out.err)
+	}
+	return n, nil
+}
+
+func unlessAgain(err error) error {
+	if errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EINTR) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,84 @@
+package sock
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync/atomic"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// A Process is at the other end of a unix socket.
+type Process struct {
+	PID      int
+	UID, GID uint32
+}
+
+type authInfo struct {
+	credentials.CommonAuthInfo
+	kind string
+}
+
+// AuthType implements [credentials.AuthInfo]. It is that of gRPC's local or
+// insecure credentials.
+func (a authInfo) AuthType() string { return a.kind }
+
+// ValidateAuthority implements [credentials.AuthorityValidator]: without a
+// certificate there is nothing that an authority could be held to.
+func (authInfo) ValidateAuthority(string) error { return nil }
+
+// plain describes a connection without credentials.
+func (o Options) plain(conn net.Conn) credentials.AuthInfo {
+	if a := conn.LocalAddr(); a == nil || a.Network() != "unix" {
+		return authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}, "insecure"}
+	}
+	if o.Unix != nil {
+		if p, ok := processOf(conn); ok {
+			return o.Unix(p)
+		}
+	}
+	return authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, "local"}
+}
+
+// accepted does a server's handshake on conn.
+func (o Options) accepted(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if o.Creds != nil {
+		return handshake(o.Creds, conn)
+	}
+	if c, ok := conn.(*tls.Conn); ok { // of a tls.NewListener
+		if err := c.Handshake(); err != nil {
+			return nil, nil, err
+		}
+		private := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
+		return c, credentials.TLSInfo{State: c.ConnectionState(), CommonAuthInfo: private}, nil
+	}
+	return conn, o.plain(conn), nil
+}
+
+// handshake does creds' handshake on conn. Whoever failed it has not been hung up
+// on yet, whatever creds do: an alert that is on its way would get lost.
+func handshake(creds credentials.TransportCredentials, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	kept := &keptOpen{Conn: conn}
+	secured, auth, err := creds.ServerHandshake(kept)
+	if err == nil || errors.Is(err, credentials.ErrConnDispatched) {
+		kept.closes.Store(true)
+	}
+	if secured == net.Conn(kept) { // which creds that encrypt nothing return
+		secured = conn
+	}
+	return secured, auth, err
+}
+
+// keptOpen is a connection that is not closed by a handshake.
+type keptOpen struct {
+	net.Conn
+	closes atomic.Bool
+}
+
+func (k *keptOpen) Close() error {
+	if k.closes.Load() {
+		return k.Conn.Close()
+	}
+	return nil
+}

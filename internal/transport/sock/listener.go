@@ -1,0 +1,154 @@
+package sock
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/mux"
+)
+
+// A Listener implements [link.Listener] over any net.Listener.
+type Listener struct {
+	net.Listener
+	Options Options
+
+	// Foreign is shown each connection that does not begin as nearcall's do:
+	// what was read of it, at least as much as tells its protocol, and the
+	// connection, which is secured already, still has the deadline of the
+	// handshake, and is closed with the listener for as long as Foreign runs.
+	// It returns true when it has taken the connection, which is its own from
+	// then on. Any other is refused in its own protocol, as all are where
+	// Foreign is nil. It runs on a goroutine of the connection.
+	Foreign func(first []byte, conn net.Conn) bool
+
+	mu      sync.Mutex
+	served  bool
+	pending map[net.Conn]struct{} // that have not said who they are
+	closed  bool
+	all     sync.WaitGroup
+}
+
+// Sessions implements [link.Listener]. It may be called once. It returns nil
+// when the listener was closed, and otherwise why it cannot go on.
+func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
+	l.mu.Lock()
+	if l.served {
+		l.mu.Unlock()
+		return fmt.Errorf("%v: %w", l.Addr(), link.ErrServed)
+	}
+	l.served = true
+	l.pending = make(map[net.Conn]struct{})
+	l.mu.Unlock()
+	defer l.all.Wait()
+	for pause := time.Duration(0); ; {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+			pause = 0
+			l.all.Go(func() { l.serve(conn, accept) })
+		case l.isClosed(), errors.Is(err, net.ErrClosed):
+			return nil
+		case !temporary(err):
+			return err
+		default: // out of descriptors, mostly: others are about to be closed
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			time.Sleep(pause)
+		}
+	}
+}
+
+func temporary(err error) bool {
+	var t interface{ Temporary() bool }
+	return errors.As(err, &t) && t.Temporary()
+}
+
+// Close implements [net.Listener]. Sessions that were made go on.
+func (l *Listener) Close() error {
+	l.mu.Lock()
+	l.closed = true
+	for conn := range l.pending {
+		_ = conn.Close()
+	}
+	l.mu.Unlock()
+	return l.Listener.Close()
+}
+
+// isClosed reports whether Close was called: not all listeners then return
+// net.ErrClosed.
+func (l *Listener) isClosed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
+}
+
+// hold notes that conn has not said who it is yet. It reports false when the
+// listener is closed.
+func (l *Listener) hold(conn net.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.pending[conn] = struct{}{}
+	}
+	return !l.closed
+}
+
+func (l *Listener) release(conn net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.pending, conn)
+}
+
+// serve makes a session of conn, or refuses it. One deadline bounds all that a
+// peer does before it is known, however slowly it does it.
+func (l *Listener) serve(conn net.Conn, accept func(link.Session) link.Acceptor) {
+	if !l.hold(conn) {
+		_ = conn.Close()
+		return
+	}
+	defer l.release(conn)
+	deadline := time.Now().Add(cmp.Or(l.Options.Handshake, mux.DefaultHandshake))
+	_ = conn.SetDeadline(deadline)
+	secured, auth, err := l.Options.accepted(conn)
+	if err != nil {
+		if !errors.Is(err, credentials.ErrConnDispatched) { // which says that it is somebody else's now
+			refuseHandshake(conn, err)
+		}
+		return
+	}
+	first, p, err := readFirst(secured)
+	switch {
+	case err != nil:
+		_ = secured.Close()
+	case p == native:
+		l.release(conn)
+		l.begin(secured, auth, first, deadline, accept)
+	case l.Foreign == nil || !l.Foreign(first, secured):
+		refuse(secured, p, first)
+	}
+}
+
+// begin makes a session of conn.
+func (l *Listener) begin(conn net.Conn, auth credentials.AuthInfo, first []byte, deadline time.Time, accept func(link.Session) link.Acceptor) {
+	_ = conn.SetDeadline(time.Time{})
+	name := "a client"
+	if a := conn.RemoteAddr(); a != nil {
+		name = a.Network() + ":" + a.String()
+	}
+	o := l.Options.mux(name, false, conn, auth)
+	o.Handshake = max(time.Until(deadline), 1)
+	o.First = first
+	s := mux.New(conn, o)
+	acceptor := accept(s)
+	if acceptor == nil {
+		_ = conn.Close()
+		return
+	}
+	s.Start(acceptor)
+}

@@ -1,0 +1,27 @@
+package sock
+
+import (
+	"net"
+	"syscall"
+)
+
+// processOf asks the system who is at the other end of a unix socket. It says
+// so of a connection that is a socket itself, and not of one that wraps one.
+func processOf(conn net.Conn) (p Process, ok bool) {
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return p, false
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return p, false
+	}
+	var cred *syscall.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+	}); err != nil || credErr != nil {
+		return p, false
+	}
+	return Process{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}, true
+}

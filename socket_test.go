@@ -1,0 +1,392 @@
+package nearcall_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/nearcall/nearcall"
+)
+
+// listen listens on target until the end of the test.
+func listen(t *testing.T, target string) nearcall.Listener {
+	t.Helper()
+	lis, err := nearcall.Listen(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lis.Close() })
+	return lis
+}
+
+// start has srv serve lis, and checks at the end of the test that it did well.
+func start(t *testing.T, srv *nearcall.Server, lis net.Listener) {
+	t.Helper()
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(lis) }()
+	t.Cleanup(func() {
+		srv.Stop()
+		if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+}
+
+// dial returns a client of target, closed at the end of the test.
+func dial(t *testing.T, target string, opts ...nearcall.DialOption) testpb.TestServiceClient {
+	t.Helper()
+	conn, err := nearcall.NewClient(target, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return testpb.NewTestServiceClient(conn)
+}
+
+// seen is a service that tells of the last call who made it.
+func seen(p *peer.Peer, md *metadata.MD) echo {
+	return echo{unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		if got, ok := peer.FromContext(ctx); ok {
+			*p = *got
+		}
+		*md, _ = metadata.FromIncomingContext(ctx)
+		return &testpb.SimpleResponse{Payload: in.Payload}, nil
+	}}
+}
+
+func TestTargetsOfSockets(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	targets := map[string]string{ // with the authority that calls have; "" for the target's address
+		"tcp:127.0.0.1:0":              "",
+		"tcp:localhost:0":              "",
+		"tcp::0":                       "",
+		"unix:relative":                "localhost",
+		"unix:" + dir + "/absolute":    "localhost",
+		"unix://" + dir + "/with-host": "localhost",
+	}
+	if runtime.GOOS == "linux" {
+		targets["unix-abstract:nearcall-test-"+filepath.Base(dir)] = "localhost"
+	}
+	for target, authority := range targets {
+		t.Run(target, func(t *testing.T) {
+			var p peer.Peer
+			var md metadata.MD
+			lis := listen(t, target)
+			start(t, serve(t, seen(&p, &md)), lis)
+			if strings.HasSuffix(lis.Target(), ":0") || strings.HasPrefix(lis.Target(), "tcp::") {
+				t.Errorf("the listener's target is %s", lis.Target())
+			}
+			if authority == "" {
+				authority = strings.TrimPrefix(lis.Target(), "tcp:")
+			}
+			client := dial(t, lis.Target())
+			wantCode(t, <-invoke(t.Context(), client), codes.OK)
+			if got := md[":authority"]; len(got) != 1 || got[0] != authority {
+				t.Errorf("the authority is %q, want %q", got, authority)
+			}
+			secure := credentials.CheckSecurityLevel(p.AuthInfo, credentials.PrivacyAndIntegrity) == nil
+			if unix := strings.HasPrefix(target, "unix"); unix != secure {
+				t.Errorf("the connection is private: %t (%#v)", secure, p.AuthInfo)
+			}
+			testBidiStream(t.Context(), t, client)
+		})
+	}
+}
+
+func TestAnyListenerIsServed(t *testing.T) {
+	certs := newCertificates(t)
+	inner := listenTCP(t)
+	buffer := bufconn.Listen(1 << 16)
+	fd := listenTCP(t)
+	for name, test := range map[string]struct {
+		lis    net.Listener
+		target string
+		opts   []nearcall.DialOption
+	}{
+		"TCP": {fd, "tcp:" + fd.Addr().String(), nil},
+		"bufconn": {buffer, "tcp:bufconn:0", []nearcall.DialOption{
+			nearcall.WithTransportCredentials(insecure.NewCredentials()),
+			nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return buffer.DialContext(ctx) }),
+		}},
+		"TLS": {tls.NewListener(inner, certs.server(nil)), "tcp:" + inner.Addr().String(), []nearcall.DialOption{
+			nearcall.WithTransportCredentials(credentials.NewTLS(certs.client(nil))),
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var p peer.Peer
+			var md metadata.MD
+			start(t, serve(t, seen(&p, &md)), test.lis)
+			wantCode(t, <-invoke(t.Context(), dial(t, test.target, test.opts...)), codes.OK)
+			if _, isTLS := p.AuthInfo.(credentials.TLSInfo); isTLS != (name == "TLS") {
+				t.Errorf("the handler sees %#v", p.AuthInfo)
+			}
+		})
+	}
+}
+
+func TestOptionsOfTheNetworkReachTheConnection(t *testing.T) {
+	lis := listen(t, "tcp:127.0.0.1:0")
+	start(t, serve(t, echo{}, nearcall.MaxHeaderListSize(1), nearcall.InitialWindowSize(1<<20), nearcall.InitialConnWindowSize(1<<21)), lis)
+	client := dial(t, lis.Target(), nearcall.WithInitialWindowSize(1<<20), nearcall.WithInitialConnWindowSize(1<<21), nearcall.WithMaxHeaderListSize(1<<20))
+	wantCode(t, <-invoke(t.Context(), client), codes.OK)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "long", strings.Repeat("x", 32<<10))
+	wantCode(t, <-invoke(ctx, client), codes.ResourceExhausted)
+}
+
+func TestMaxConcurrentStreamsHoldsCallersBackOverSockets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		service, running, release := waiting()
+		lis := bufconn.Listen(1 << 16)
+		start(t, serve(t, service, nearcall.MaxConcurrentStreams(2)), lis)
+		client := dial(t, "unix:bufconn", nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
+		var calls []<-chan error
+		for range 5 {
+			calls = append(calls, invoke(t.Context(), client))
+		}
+		synctest.Wait()
+		if n := len(running); n != 2 {
+			t.Errorf("%d calls run at a time, want 2", n)
+		}
+		close(release)
+		for _, c := range calls {
+			wantCode(t, <-c, codes.OK)
+		}
+	})
+}
+
+func TestDialersAreGivenWhatGRPCGivesThem(t *testing.T) {
+	for target, want := range map[string]string{
+		"unix:///abs/s":   "unix:///abs/s",
+		"unix:rel":        "unix:rel",
+		"tcp:localhost:7": "localhost:7",
+	} {
+		got := make(chan string, 1)
+		refuse := errors.New("refused by the test")
+		client := dial(t, target, nearcall.WithContextDialer(func(_ context.Context, address string) (net.Conn, error) {
+			select {
+			case got <- address:
+			default:
+			}
+			return nil, refuse
+		}))
+		err := <-invoke(t.Context(), client)
+		wantCode(t, err, codes.Unavailable)
+		if address := <-got; address != want || !strings.Contains(err.Error(), refuse.Error()) {
+			t.Errorf("%s: the dialer got %q, want %q; the error is %v", target, address, want, err)
+		}
+	}
+	_, err := nearcall.NewClient("tcp:host:1", nearcall.WithContextDialer(func(context.Context, string) (net.Conn, error) { return nil, nil }))
+	if err == nil || !strings.Contains(err.Error(), "transport security") {
+		t.Errorf("a dialer without credentials: %v", err)
+	}
+}
+
+// token is a credential of calls.
+type token struct{}
+
+func (token) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"token": "1"}, nil
+}
+func (token) RequireTransportSecurity() bool { return true }
+
+func TestCredentialsThatDoNotFitAreRefused(t *testing.T) {
+	plain := nearcall.WithTransportCredentials(insecure.NewCredentials())
+	named := insecure.NewCredentials()
+	for name, test := range map[string]struct {
+		target string
+		opts   []nearcall.DialOption
+		hint   string
+	}{
+		"a bundle and credentials":        {"tcp:localhost:1", []nearcall.DialOption{plain, nearcall.WithCredentialsBundle(insecure.NewBundle())}, "Bundle"},
+		"a secret on a plain connection":  {"tcp:localhost:1", []nearcall.DialOption{nearcall.WithPerRPCCredentials(token{})}, "require transport security"},
+		"a secret and insecure":           {"tcp:host:1", []nearcall.DialOption{plain, nearcall.WithPerRPCCredentials(token{})}, "require transport security"},
+		"a bundle will do":                {"tcp:host:1", []nearcall.DialOption{nearcall.WithCredentialsBundle(insecure.NewBundle())}, ""},
+		"insecure will do":                {"tcp:host:1", []nearcall.DialOption{nearcall.WithTransportCredentials(named)}, ""},
+		"a secret on a unix socket":       {"unix:/tmp/x", []nearcall.DialOption{nearcall.WithPerRPCCredentials(token{})}, ""},
+		"insecure on a unix socket, with": {"unix:/tmp/x", []nearcall.DialOption{plain, nearcall.WithPerRPCCredentials(token{})}, ""},
+		"two names":                       {"tcp:host:1", []nearcall.DialOption{nearcall.WithTransportCredentials(credentials.NewTLS(&tls.Config{ServerName: "a"})), nearcall.WithAuthority("b")}, "do not match"},
+	} {
+		conn, err := nearcall.NewClient(test.target, test.opts...)
+		if err == nil {
+			_ = conn.Close()
+		}
+		if (err != nil) != (test.hint != "") || err != nil && !strings.Contains(err.Error(), test.hint) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestUnixPeersAreKnown(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the system does not say who they are")
+	}
+	var p, server peer.Peer
+	var md metadata.MD
+	lis := listen(t, "unix:"+filepath.Join(t.TempDir(), "s"))
+	start(t, serve(t, seen(&p, &md)), lis)
+	client := dial(t, lis.Target(), nearcall.WithPerRPCCredentials(token{}))
+	wantCode(t, <-invoke(t.Context(), client, grpc.Peer(&server)), codes.OK)
+	for side, p := range map[string]peer.Peer{"client": p, "server": server} {
+		who, ok := p.AuthInfo.(nearcall.UnixAuthInfo)
+		if !ok || who.PID != os.Getpid() || int(who.UID) != os.Getuid() || int(who.GID) != os.Getgid() || who.AuthType() != "local" {
+			t.Errorf("the %s is %#v", side, p.AuthInfo)
+		}
+	}
+	if md["token"] == nil {
+		t.Error("the credentials were not sent")
+	}
+}
+
+func TestSocketFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	first := listen(t, "unix:"+path)
+	if _, err := nearcall.Listen("unix:" + path); err == nil || !strings.Contains(err.Error(), "another server") {
+		t.Errorf("a socket that is in use: %v", err)
+	}
+	_ = first.Close()
+	if _, err := os.Lstat(path); err == nil {
+		t.Error("the socket file is left")
+	}
+
+	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.SetUnlinkOnClose(false)
+	_ = stale.Close()
+	lis := listen(t, "unix:"+path)
+	start(t, serve(t, echo{}), lis)
+	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target())), codes.OK)
+
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nearcall.Listen("unix:" + file); err == nil || !strings.Contains(err.Error(), "no socket") {
+		t.Errorf("a file that is no socket: %v", err)
+	}
+	if b, _ := os.ReadFile(file); string(b) != "precious" {
+		t.Error("the file was touched")
+	}
+}
+
+// certificates are those of an authority, of a server named localhost, and of a
+// client named alice.
+type certificates struct {
+	roots         *x509.CertPool
+	localhost, me tls.Certificate
+}
+
+func newCertificates(t testing.TB) certificates {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	sign := func(c *x509.Certificate) []byte {
+		der, err := x509.CreateCertificate(rand.Reader, c, ca, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return der
+	}
+	root, err := x509.ParseCertificate(sign(ca))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := certificates{roots: x509.NewCertPool()}
+	c.roots.AddCert(root)
+	leaf := func(name string) tls.Certificate {
+		return tls.Certificate{PrivateKey: key, Certificate: [][]byte{sign(&x509.Certificate{
+			SerialNumber: big.NewInt(2), NotAfter: ca.NotAfter, DNSNames: []string{name}, Subject: pkix.Name{CommonName: name},
+			IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		})}}
+	}
+	c.localhost, c.me = leaf("localhost"), leaf("alice")
+	return c
+}
+
+// server is a configuration that asks clients for a certificate of theirs where
+// clients is set.
+func (c certificates) server(clients *x509.CertPool) *tls.Config {
+	cfg := &tls.Config{Certificates: []tls.Certificate{c.localhost}, ClientCAs: clients, NextProtos: []string{"h2"}}
+	if clients != nil {
+		cfg.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return cfg
+}
+
+func (c certificates) client(me *tls.Certificate) *tls.Config {
+	cfg := &tls.Config{RootCAs: c.roots}
+	if me != nil {
+		cfg.Certificates = []tls.Certificate{*me}
+	}
+	return cfg
+}
+
+func TestTLS(t *testing.T) {
+	certs := newCertificates(t)
+	var p peer.Peer
+	var md metadata.MD
+	lis := listen(t, "tcp:127.0.0.1:0")
+	start(t, serve(t, seen(&p, &md), nearcall.Creds(credentials.NewTLS(certs.server(certs.roots)))), lis)
+
+	mutual := nearcall.WithTransportCredentials(credentials.NewTLS(certs.client(&certs.me)))
+	client := dial(t, lis.Target(), mutual, nearcall.WithPerRPCCredentials(token{}))
+	wantCode(t, <-invoke(t.Context(), client), codes.OK)
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || info.State.PeerCertificates[0].Subject.CommonName != "alice" || md["token"] == nil {
+		t.Errorf("the handler sees %#v and %v", p.AuthInfo, md)
+	}
+
+	for name, test := range map[string]struct {
+		opts []nearcall.DialOption
+		hint string
+	}{
+		"no certificate":   {[]nearcall.DialOption{nearcall.WithTransportCredentials(credentials.NewTLS(certs.client(nil)))}, "certificate required"},
+		"another name":     {[]nearcall.DialOption{mutual, nearcall.WithAuthority("elsewhere.example")}, "elsewhere.example"},
+		"an unknown root":  {[]nearcall.DialOption{nearcall.WithTransportCredentials(credentials.NewTLS(&tls.Config{}))}, "unknown authority"},
+		"no TLS at all":    {nil, "expects TLS"},
+		"insecure for TLS": {[]nearcall.DialOption{nearcall.WithTransportCredentials(insecure.NewCredentials())}, "expects TLS"},
+	} {
+		err := <-invoke(t.Context(), dial(t, lis.Target(), test.opts...))
+		wantCode(t, err, codes.Unavailable)
+		if !strings.Contains(err.Error(), test.hint) {
+			t.Errorf("%s: %v does not mention %q", name, err, test.hint)
+		}
+	}
+	inner := listenTCP(t)
+	start(t, serve(t, echo{}), tls.NewListener(inner, certs.server(nil)))
+	err := <-invoke(t.Context(), dial(t, "tcp:"+inner.Addr().String()))
+	if !strings.Contains(err.Error(), "expects TLS") {
+		t.Errorf("a plain client of a tls.NewListener: %v", err)
+	}
+
+	wantCode(t, <-invoke(t.Context(), client), codes.OK)
+	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target(), mutual, nearcall.WithAuthority("localhost"))), codes.OK)
+}

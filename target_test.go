@@ -1,0 +1,58 @@
+package nearcall
+
+import (
+	"runtime"
+	"testing"
+)
+
+func TestTargetsAreTakenApart(t *testing.T) {
+	type parts struct{ scheme, network, address, authority, dialed string }
+	for target, want := range map[string]parts{
+		"tcp:host:80":         {"tcp", "tcp", "host:80", "host:80", "host:80"},
+		"tcp:[::1]:80":        {"tcp", "tcp", "[::1]:80", "[::1]:80", "[::1]:80"},
+		"tcp:[fe80::1%eth]:1": {"tcp", "tcp", "[fe80::1%eth]:1", "[fe80::1%eth]:1", "[fe80::1%eth]:1"},
+		"tcp:host:https":      {"tcp", "tcp", "host:https", "host:https", "host:https"},
+		"unix:rel/s":          {"unix", "unix", "rel/s", "localhost", "unix:rel/s"},
+		"unix:/abs/s":         {"unix", "unix", "/abs/s", "localhost", "unix:///abs/s"},
+		"unix:///abs/s":       {"unix", "unix", "/abs/s", "localhost", "unix:///abs/s"},
+		"unix:/a b%20c?d#e":   {"unix", "unix", "/a b%20c?d#e", "localhost", "unix:///a b%20c?d#e"},
+		"inproc:name":         {scheme: "inproc", authority: "name"},
+		"grpc:unix:/abs/s":    {scheme: "grpc", authority: "unix:/abs/s"},
+		"localhost:80":        {scheme: "grpc", authority: "localhost:80"},
+		"dns:///host:80":      {scheme: "grpc", authority: "dns:///host:80"},
+		"host":                {scheme: "grpc", authority: "host"},
+	} {
+		p, err := parseTarget(target)
+		if err != nil {
+			t.Errorf("%q: %v", target, err)
+			continue
+		}
+		got := parts{p.scheme, p.network, p.address, p.authority(), ""}
+		if p.network != "" {
+			got.dialed = p.forDialer()
+		}
+		if runtime.GOOS == "windows" { // where these are not absolute
+			got.dialed, want.dialed = "", ""
+		}
+		if got != want {
+			t.Errorf("%q: %+v, want %+v", target, got, want)
+		}
+	}
+	p, err := parseTarget("unix-abstract:name")
+	if linux := runtime.GOOS == "linux"; linux != (err == nil) || linux && (p.address != "@name" || p.forDialer() != "unix:@name") {
+		t.Errorf("unix-abstract:name: %+v, %v", p, err)
+	}
+}
+
+func TestWhatStaysOnTheMachineNeedsNoCredentials(t *testing.T) {
+	for target, stays := range map[string]bool{
+		"tcp:localhost:1": true, "tcp:LOCALHOST:1": true, "tcp:127.9.9.9:1": true, "tcp:[::1]:1": true, "tcp:[::ffff:127.0.0.1]:1": true,
+		"unix:/tmp/x":   true,
+		"tcp:0.0.0.0:1": false, "tcp:10.0.0.1:1": false, "tcp:localhost.example:1": false, "tcp:[::]:1": false, "tcp:127.0.0.1.example:1": false,
+	} {
+		p, err := parseTarget(target)
+		if err != nil || p.staysHere() != stays {
+			t.Errorf("%s: %t, %v", target, p.staysHere(), err)
+		}
+	}
+}
