@@ -339,6 +339,9 @@ func (s *Session) takeStream(f wire.Frame) error {
 	if err == nil {
 		err = s.checkOwed()
 	}
+	if err == nil && opened {
+		s.accepting = st
+	}
 	s.mu.Unlock()
 	after.run()
 	if err != nil || !opened {
@@ -388,7 +391,6 @@ func (s *Session) takeStep(id uint64, rc *wire.Received, cost int, after *callba
 			return nil, false, err
 		}
 		opened = true
-		s.accepting = st
 	} else if st, err = s.find(id); st == nil {
 		return nil, false, err
 	}

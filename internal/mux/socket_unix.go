@@ -20,9 +20,10 @@ type socket struct {
 	inOnce, outOnce func(fd uintptr) bool
 }
 
-// A transfer is one read or write.
+// A transfer is one read or write: of b or, where there is more, of all.
 type transfer struct {
 	b   []byte
+	all [][]byte
 	n   int
 	err error
 }
@@ -49,7 +50,11 @@ func newSocket(conn Conn) *socket {
 		return true
 	}
 	r.outOnce = func(fd uintptr) bool {
-		r.out.n, r.out.err = syscall.Write(int(fd), r.out.b)
+		if r.out.all != nil {
+			r.out.n, r.out.err = writev(int(fd), r.out.all)
+		} else {
+			r.out.n, r.out.err = syscall.Write(int(fd), r.out.b)
+		}
 		return true
 	}
 	return r
@@ -71,11 +76,11 @@ func (r *socket) read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// write writes what there is room for.
-func (r *socket) write(b []byte) (n int, err error) {
-	r.out.b = b
+// write writes what there is room for: of b or, unless it is nil, of all.
+func (r *socket) write(b []byte, all [][]byte) (n int, err error) {
+	r.out.b, r.out.all = b, all
 	err = r.conn.Write(r.outOnce)
-	n, r.out.b = r.out.n, nil
+	n, r.out.b, r.out.all = r.out.n, nil, nil
 	switch {
 	case err != nil:
 		return 0, err

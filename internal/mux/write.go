@@ -13,9 +13,9 @@ import (
 //
 // Whoever has the pen writes, for all. Over a bare socket whoever queued
 // something takes it, if it is free, writes without waiting, and leaves it when
-// nothing is left. What the socket has no room for, what is large, and what
-// others are about to add to is left to the writer, a goroutine of the session,
-// which waits where it must. Over other connections it writes everything.
+// nothing is left. What the socket has no room for, and what others are about to
+// add to, is left to the writer, a goroutine of the session, which waits where
+// it must. Over other connections it writes everything.
 //
 // Invariant: where something is queued that can be written, the pen is taken,
 // or the writer was called for it, or whoever holds mu is about to do one of
@@ -63,6 +63,8 @@ const (
 type batch struct {
 	b      *buffer
 	pieces []cutting
+	all    net.Buffers // what is left of b and pieces, in their order; nil without pieces
+	done   int         // how much of b was written; of use without pieces
 	size   int
 	spent  []*buffer // of messages that are over with it
 	last   bool      // it ends with BYE
@@ -85,15 +87,37 @@ func (t *batch) free() {
 	*t = batch{pieces: t.pieces[:0], spent: t.spent[:0]}
 }
 
-// buffers returns the batch as it is written.
-func (t *batch) buffers() net.Buffers {
-	all := make(net.Buffers, 0, 2*len(t.pieces)+1)
+// gather puts b and pieces in their order.
+func (t *batch) gather() {
+	if len(t.pieces) == 0 {
+		return
+	}
+	t.all = make(net.Buffers, 0, 2*len(t.pieces)+1)
 	at := 0
 	for _, p := range t.pieces {
-		all = append(all, t.b.b[at:p.at], p.b)
+		t.all = append(t.all, t.b.b[at:p.at], p.b)
 		at = p.at
 	}
-	return append(all, t.b.b[at:])
+	if at < len(t.b.b) {
+		t.all = append(t.all, t.b.b[at:])
+	}
+}
+
+// wrote takes in that n bytes of what was left are written. It reports whether
+// that was all.
+func (t *batch) wrote(n int) bool {
+	if t.all == nil {
+		t.done += n
+		return t.done == len(t.b.b)
+	}
+	for len(t.all) > 0 && n >= len(t.all[0]) {
+		n -= len(t.all[0])
+		t.all = t.all[1:]
+	}
+	if len(t.all) > 0 {
+		t.all[0] = t.all[0][n:]
+	}
+	return len(t.all) == 0
 }
 
 // callWriter has the writer see to what is queued, or to the end of the session.
@@ -130,15 +154,14 @@ func (s *Session) flush(gather bool) {
 		s.mu.Lock()
 	}
 	for round := 0; s.collect(); round++ {
-		if len(s.batch.pieces) > 0 || s.batch.last || round == mostRounds {
+		if s.batch.last || round == mostRounds {
 			break
 		}
 		s.mu.Unlock()
-		n, err := s.raw.write(s.batch.b.b)
+		n, err := s.raw.write(s.batch.b.b, s.batch.all)
 		s.mu.Lock()
-		if n < len(s.batch.b.b) {
+		if !s.batch.wrote(n) {
 			s.fault = err
-			s.batch.b.b = s.batch.b.b[:copy(s.batch.b.b, s.batch.b.b[n:])]
 			break
 		}
 		s.batch.free()
@@ -203,12 +226,11 @@ func (s *Session) writeAll() {
 
 // write writes a batch, and waits where it must.
 func (s *Session) write(t *batch) (err error) {
-	if len(t.pieces) == 0 {
-		_, err = s.conn.Write(t.b.b)
+	if t.all == nil {
+		_, err = s.conn.Write(t.b.b[t.done:])
 		return err
 	}
-	all := t.buffers()
-	_, err = all.WriteTo(s.conn)
+	_, err = t.all.WriteTo(s.conn)
 	return err
 }
 
@@ -271,6 +293,7 @@ func (s *Session) collect() bool {
 		t.free()
 		return false
 	}
+	t.gather()
 	return true
 }
 

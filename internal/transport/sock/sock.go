@@ -3,6 +3,7 @@
 package sock
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -17,6 +18,13 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// The windows, in bytes, where nothing else is said. A message that fits needs no
+// credit to be asked for, which would take a round trip.
+const (
+	window     = 256 << 10
+	connWindow = 2 << 20
 )
 
 // Options set up the sessions of a dialer or a listener. The zero value of a
@@ -44,7 +52,7 @@ type Options struct {
 
 func (o Options) mux(name string, client bool, conn net.Conn, auth credentials.AuthInfo) mux.Options {
 	return mux.Options{
-		Name: name, Client: client, Window: o.Window, ConnWindow: o.ConnWindow, Block: o.Block, Calls: o.Calls, Handshake: o.Handshake,
+		Name: name, Client: client, Window: cmp.Or(o.Window, window), ConnWindow: cmp.Or(o.ConnWindow, connWindow), Block: o.Block, Calls: o.Calls, Handshake: o.Handshake,
 		Keepalive: o.Keepalive, ServerKeepalive: o.ServerKeepalive, Enforcement: o.Enforcement,
 		Peer: link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth},
 	}
