@@ -271,6 +271,9 @@ func (s *Session) receive(ctx context.Context) error {
 	if ctx.Done() != nil {
 		stop = context.AfterFunc(ctx, func() { s.leaderLeft(term) })
 	}
+	if s.in != nil && len(s.in.b) > 0 {
+		runtime.Gosched() // the peer is just writing: more comes in one go then
+	}
 	in := s.space()
 	var begun time.Time
 	if parks {
@@ -323,7 +326,7 @@ func (s *Session) received(n int, err error) error {
 // answer writes what came to be owed to the peer, or can be written now that
 // there is credit. mu is held, and released meanwhile.
 func (s *Session) answer() {
-	if len(s.control) > 0 || s.ready.first != nil {
+	if s.queued() {
 		s.flush(false)
 		s.mu.Lock()
 	}

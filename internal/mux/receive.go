@@ -15,6 +15,7 @@ type inbox struct {
 	err      error // after what is in nothing more arrives, because
 	items    []item
 	one      [1]item // where items mostly are
+	window   int     // what the peer may send that was not received
 	credit   int     // what the peer may still send
 	taken    int     // what is to be given back for messages that were received
 	advance  int     // what was given back before, for a message that the window had no room for
@@ -179,10 +180,10 @@ func (st *stream) takeMessage(rc *wire.Received, cost int) error {
 // giveBack has the peer learn that n bytes were received, once it is worth a
 // frame. The session's mu is held.
 func (st *stream) giveBack(n int) {
-	in, s := &st.in, st.session
+	in := &st.in
 	early := min(in.advance, n)
 	in.advance -= early
-	if in.taken += n - early; in.taken >= s.opts.Window/2 {
+	if in.taken += n - early; in.taken >= in.window/2 {
 		st.give(in.taken)
 		in.taken = 0
 	}
@@ -251,8 +252,25 @@ func (st *stream) expect(it *item) bool {
 		return false
 	}
 	it.data = it.data.grow(it.size)
-	st.in.advance += short
-	st.give(short)
+	if !st.widen(short) {
+		st.in.advance += short
+		st.give(short)
+	}
+	return true
+}
+
+// widen doubles the window, or lets it grow by least bytes where that is more,
+// because the receiver waits for what the peer has no credit for. It reports
+// whether it may be so large. The session's mu is held.
+func (st *stream) widen(least int) bool {
+	in := &st.in
+	room := st.session.opts.MostWindow - in.window
+	if room <= 0 || room < least {
+		return false
+	}
+	n := min(max(least, in.window), room)
+	in.window += n
+	st.give(n)
 	return true
 }
 

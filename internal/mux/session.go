@@ -45,6 +45,7 @@ type Options struct {
 	Peer   link.Peer
 
 	Window     int           // of a call, in bytes: 64 KiB at least, which is the default
+	MostWindow int           // to which that of a call grows where its receiver waits for more, in bytes; Window by default
 	ConnWindow int           // of all calls together, in bytes: 1 MiB by default
 	Block      int           // the longest header or trailer that is taken, in bytes: 16 MiB by default
 	Calls      uint32        // that the peer may have open at a time; 0 for any number

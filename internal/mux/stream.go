@@ -53,7 +53,7 @@ type outgoing struct {
 // begin makes st a stream that is live. mu is held.
 func (s *Session) begin(st *stream, id uint64, encoding string) {
 	st.session, st.id, st.encoding, st.credit, st.answers = s, id, encoding, s.hello.Stream, true
-	st.in.credit = s.opts.Window
+	st.in.window, st.in.credit = s.opts.Window, s.opts.Window
 	s.live.add(st)
 	if s.pulse.dormant {
 		s.ask()
@@ -83,7 +83,12 @@ func (st *stream) put(step wire.Step, message *buffer) {
 // waits already: for its turn, or for credit of the connection, without which a
 // turn would be of no use.
 func (st *stream) queue() {
-	if st.turns == nil && len(st.out) > 0 {
+	if st.turns != nil || len(st.out) == 0 {
+		return
+	}
+	if st.out[0].step.Begun() {
+		st.session.bulk.push(st)
+	} else {
 		st.session.ready.push(st)
 	}
 }
@@ -101,14 +106,22 @@ func (st *stream) Send(f *link.Frame) error {
 		step.HasMessage, step.Message = true, message.b
 	}
 	s.mu.Lock()
+	var err error
 	if n := sizeOf(f.Header); n > s.hello.Block {
+		err = tooLong("header", n, s.hello.Block)
+	}
+	if f.End == nil && err != nil {
 		s.mu.Unlock()
-		return tooLong("header", n, s.hello.Block)
+		message.free()
+		return err
 	}
 	if f.End != nil {
-		if n := sizeOfEnd(f.End); n > s.hello.Block {
+		if n := sizeOfEnd(f.End); n > s.hello.Block && err == nil {
+			err = tooLong("end", n, s.hello.Block)
+		}
+		if err != nil {
 			// The call cannot end otherwise: its caller learns why.
-			err := tooLong("end", n, s.hello.Block)
+			message.free()
 			var after callbacks
 			st.abort(err, true, &after)
 			s.flush(false)

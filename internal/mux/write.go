@@ -23,6 +23,7 @@ import (
 type writing struct {
 	control []byte // frames of the session, and those that need no turn
 	ready   turns  // of those with something to write
+	bulk    turns  // of those within a message: they let others go first
 	starved turns  // of those that were ready, and wait for the connection's credit
 	connOut int    // the connection's credit
 	bye     []byte // the last frame, once the session has ended
@@ -132,7 +133,9 @@ func (s *Session) callWriter() {
 }
 
 // queued reports whether there is something that can be written. mu is held.
-func (s *Session) queued() bool { return len(s.control) > 0 || s.ready.first != nil }
+func (s *Session) queued() bool {
+	return len(s.control) > 0 || s.ready.first != nil || s.bulk.first != nil
+}
 
 // flush writes what is queued, or has it written. gather says that others may
 // be about to queue something, too, for which it is worth to let them run
@@ -282,9 +285,12 @@ func (s *Session) collect() bool {
 		s.control = nil
 	}
 	for t.size < mostBatch && s.ready.first != nil {
-		s.turn(t)
+		s.turn(t, &s.ready)
 	}
-	if s.bye != nil && s.ready.first == nil && s.live.first == nil {
+	for first := true; s.bulk.first != nil && (first || t.size < mostBatch); first = false {
+		s.turn(t, &s.bulk)
+	}
+	if s.bye != nil && s.live.first == nil {
 		t.b.b = append(t.b.b, s.bye...)
 		t.last = true
 		t.size += len(s.bye)
@@ -297,10 +303,10 @@ func (s *Session) collect() bool {
 	return true
 }
 
-// turn appends one frame of the first stream that is ready. mu is held.
-func (s *Session) turn(t *batch) {
-	st := s.ready.first
-	s.ready.remove(st)
+// turn appends one frame of the first stream in q. mu is held.
+func (s *Session) turn(t *batch, q *turns) {
+	st := q.first
+	q.remove(st)
 	o := &st.out[0]
 	step := &o.step
 	if step.Open != nil && st.id == 0 {
@@ -366,7 +372,7 @@ func (s *Session) paid(n int) error {
 	for s.starved.first != nil {
 		st := s.starved.first
 		s.starved.remove(st)
-		s.ready.push(st)
+		st.queue()
 	}
 	return nil
 }

@@ -37,6 +37,10 @@ func (s *Step) Done() bool {
 	return !s.hasHead() && !s.HasMessage && !s.HalfClose && s.End == nil
 }
 
+// Begun reports whether a piece of the message was appended, and the rest was
+// not.
+func (s *Step) Begun() bool { return s.begun }
+
 // Join adds next to s, if the two can be one frame. It reports whether it did.
 func (s *Step) Join(next *Step) bool {
 	switch {

@@ -24,6 +24,7 @@ import (
 // credit to be asked for, which would take a round trip.
 const (
 	window     = 256 << 10
+	mostWindow = 4 << 20
 	connWindow = 2 << 20
 )
 
@@ -50,9 +51,18 @@ type Options struct {
 	Enforcement     keepalive.EnforcementPolicy
 }
 
+// mostWindow is to what a call's window may grow. As in gRPC one that the user
+// has set stays as it is.
+func (o Options) mostWindow() int {
+	if o.Window != 0 {
+		return 0
+	}
+	return mostWindow
+}
+
 func (o Options) mux(name string, client bool, conn net.Conn, auth credentials.AuthInfo) mux.Options {
 	return mux.Options{
-		Name: name, Client: client, Window: cmp.Or(o.Window, window), ConnWindow: cmp.Or(o.ConnWindow, connWindow), Block: o.Block, Calls: o.Calls, Handshake: o.Handshake,
+		Name: name, Client: client, Window: cmp.Or(o.Window, window), MostWindow: o.mostWindow(), ConnWindow: cmp.Or(o.ConnWindow, connWindow), Block: o.Block, Calls: o.Calls, Handshake: o.Handshake,
 		Keepalive: o.Keepalive, ServerKeepalive: o.ServerKeepalive, Enforcement: o.Enforcement,
 		Peer: link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth},
 	}
