@@ -416,8 +416,7 @@ func (p *process) end(how os.Signal) error {
 // whenTold says that a child serves target, and returns when it is to end.
 func whenTold(target string) {
 	told := make(chan os.Signal, 1)
-	signal.Notify(told, syscall.SIGTERM)
-	defer signal.Stop(told)
+	signal.Notify(told, syscall.SIGTERM) // for good: it may come after the end of stdin
 	fmt.Println(serving + target)
 	eof := make(chan struct{})
 	go func() {

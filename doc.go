@@ -30,7 +30,9 @@
 // Other processes reach a server by unix:PATH or tcp:HOST:PORT, in the same way.
 // Both ends are nearcall's then. TCP takes the transport credentials that gRPC
 // has ([Creds], [WithTransportCredentials]); unix sockets count as private, and
-// [UnixAuthInfo] says who is at the other end.
+// [UnixAuthInfo] says who is at the other end. Keepalive, windows, limits and the
+// idle timeout are options as in gRPC, and a call that no handler has seen is made
+// again.
 //
 // Any other target (localhost:50051, dns:///…) goes to grpc-go unchanged, and an
 // ordinary gRPC server at a unix socket is grpc:unix:PATH. For ordinary gRPC
@@ -39,10 +41,10 @@
 //
 // # Where handlers run
 //
-// A unary handler runs on its caller's goroutine where the caller's context
-// cannot be cancelled, and on a worker goroutine of the server otherwise.
-// [InlineHandlers] and [WorkerHandlers] fix either. Streaming handlers always
-// run on workers.
+// Within the process a unary handler runs on its caller's goroutine where the
+// caller's context cannot be cancelled, and on a worker goroutine of the server
+// otherwise. [InlineHandlers] and [WorkerHandlers] fix either. Streaming handlers,
+// and those that other processes call, always run on workers.
 //
 // A panic of a handler is not swallowed, as in grpc-go. On a worker it ends
 // the process; inline it reaches the caller's frames.

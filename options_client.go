@@ -176,7 +176,9 @@ func WithDefaultServiceConfig(json string) DialOption {
 	return dialOption{func(o *dialOptions) { o.Service, o.err = call.ParseServiceConfig(json) }, grpc.WithDefaultServiceConfig(json)}
 }
 
-// WithDisableRetry turns off retries by a service config's retryPolicy.
+// WithDisableRetry turns off retries by a service config's retryPolicy, for
+// targets that go to grpc-go. As there, calls that no handler has seen are made
+// again all the same.
 func WithDisableRetry() DialOption { return dialOption{nil, grpc.WithDisableRetry()} }
 
 // WithIdleTimeout sets the time after which a connection that makes no calls is
@@ -201,7 +203,8 @@ func WithConnectParams(p grpc.ConnectParams) DialOption {
 }
 
 // WithInitialWindowSize sets how many bytes a handler may send on a stream
-// before its caller has received them. The default, and the least, is 64 KiB.
+// before its caller has received them. The default is 64 KiB within the process
+// and 256 KiB over sockets, and the least is 64 KiB.
 func WithInitialWindowSize(bytes int32) DialOption {
 	return dialOption{func(o *dialOptions) { o.socket.Window = int(bytes) }, grpc.WithInitialWindowSize(bytes)}
 }
@@ -232,14 +235,16 @@ func WithSharedMessages() DialOption {
 	return dialOption{func(o *dialOptions) { o.Shared = true }, nil}
 }
 
-// WithKeepaliveParams sets the client's keepalive. Within the process there is
-// nothing to keep alive.
+// WithKeepaliveParams sets the client's keepalive. As in gRPC no ping is sent
+// unless p has a Time, which is 10 s at least; the default Timeout is 20 s, and
+// without calls there are pings only where p permits them. Within the process
+// there is nothing to keep alive.
 func WithKeepaliveParams(p keepalive.ClientParameters) DialOption {
 	return dialOption{func(o *dialOptions) { o.socket.Keepalive = p }, grpc.WithKeepaliveParams(p)}
 }
 
 // WithInitialConnWindowSize sets how many bytes all handlers together may send
-// on a connection before it has taken them in. The default is 1 MiB, and the
+// on a connection before it has taken them in. The default is 2 MiB, and the
 // least is the window of a stream. Within the process streams alone are limited.
 func WithInitialConnWindowSize(bytes int32) DialOption {
 	return dialOption{func(o *dialOptions) { o.socket.ConnWindow = max(int(bytes), 0) }, grpc.WithInitialConnWindowSize(bytes)}

@@ -113,13 +113,17 @@ func MaxSendMsgSize(bytes int) ServerOption {
 }
 
 // MaxConcurrentStreams limits the calls of one connection that run at a time.
-// A caller over the limit waits. Zero, the default, is no limit.
+// A caller over the limit waits. Zero, the default, is no limit. Within the
+// process a call runs until its handler has returned. Over sockets it does until
+// it is over; where n handlers more, and 64 at least, run for calls that were
+// given up, further calls are turned away, as calls that no handler has seen.
 func MaxConcurrentStreams(n uint32) ServerOption {
 	return serverOption(func(o *serverOptions) { o.MaxStreams = n })
 }
 
 // InitialWindowSize sets how many bytes a caller may send on a stream before
-// the handler has received them. The default, and the least, is 64 KiB.
+// the handler has received them. The default is 64 KiB within the process and
+// 256 KiB over sockets, and the least is 64 KiB.
 func InitialWindowSize(bytes int32) ServerOption {
 	return serverOption(func(o *serverOptions) { o.Window = int(bytes) })
 }
@@ -177,21 +181,24 @@ func Creds(creds credentials.TransportCredentials) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.Creds = secured(creds) })
 }
 
-// KeepaliveParams sets the server's keepalive. It concerns connections from
+// KeepaliveParams sets the server's keepalive, and how old and how idle a
+// connection may become. As in gRPC the default Time is 2 h, the least 1 s, the
+// default Timeout 20 s, and connections may be of any age. It concerns those from
 // other processes; within the process there is nothing to keep alive.
 func KeepaliveParams(p keepalive.ServerParameters) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.ServerKeepalive = p })
 }
 
-// KeepaliveEnforcementPolicy limits how often a client may ping. It concerns
-// connections from other processes.
+// KeepaliveEnforcementPolicy limits how often a client may ping. As in gRPC the
+// default is once in 5 min, and not without a call. A client that pings more
+// often is disconnected. It concerns connections from other processes.
 func KeepaliveEnforcementPolicy(p keepalive.EnforcementPolicy) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.Enforcement = p })
 }
 
 // InitialConnWindowSize sets how many bytes all callers of a connection from
 // another process may send together before the server has taken them in. The
-// default is 1 MiB, and the least is the window of a stream. Within the process
+// default is 2 MiB, and the least is the window of a stream. Within the process
 // streams alone are limited.
 func InitialConnWindowSize(bytes int32) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.ConnWindow = max(int(bytes), 0) })

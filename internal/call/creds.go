@@ -39,6 +39,24 @@ func (c *Client) authMetadata(ctx context.Context, ci *callInfo, authority, meth
 	return md, nil
 }
 
+// vouch returns why a call over the connection of p must not name authority,
+// which is not the connection's own: with TLS, it is none of the names in the
+// server's certificate. Whoever trusts the authority would trust another server.
+func vouch(p *link.Peer, authority string) error {
+	v, ok := p.AuthInfo.(credentials.AuthorityValidator)
+	if !ok {
+		kind := "none"
+		if p.AuthInfo != nil {
+			kind = p.AuthInfo.AuthType()
+		}
+		return status.Errorf(codes.Unavailable, "credentials type %q does not implement the AuthorityValidator interface, but authority override specified with CallAuthority call option", kind)
+	}
+	if err := v.ValidateAuthority(authority); err != nil {
+		return status.Errorf(codes.Unavailable, "failed to validate authority %q : %v", authority, err)
+	}
+	return nil
+}
+
 // audience is the URI of the service that credentials are asked for.
 func audience(authority, method string) string {
 	host := strings.TrimSuffix(authority, ":443")

@@ -5,6 +5,7 @@
 package call
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -223,7 +224,9 @@ func (s *Server) codecOf(subtype string) link.Codec {
 // codec that the server insists on would have to copy them.
 func (s *Server) shares() bool { return s.cfg.Shared && s.cfg.Codec == nil && s.codec == codec.Proto() }
 
-var errStopped = status.Error(codes.Unavailable, "the server was stopped")
+// errStopped becomes a status where a caller learns of it, who may be in another
+// process, where its text alone arrives.
+var errStopped = errors.New("the server was stopped")
 
 // Stop ends all sessions and cancels their calls.
 func (s *Server) Stop() {

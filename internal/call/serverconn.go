@@ -20,6 +20,7 @@ type serverConn struct {
 	ctx     context.Context // what stats handlers attached to the connection
 
 	quota *quota // nil without a limit
+	most  uint64 // handlers that may run at a time; 0 for any number
 
 	// Guarded by server.workers.mu.
 	running []*serverCall // the calls that run, each at its index
@@ -34,6 +35,10 @@ type serverConn struct {
 	peerInfo peer.Peer
 }
 
+// leastSpare is how many handlers may run beyond a connection's limit of calls,
+// where that is low: a few that are about to return must not turn a call away.
+const leastSpare = 64
+
 func newServerConn(s *Server, session link.Session) *serverConn {
 	c := &serverConn{
 		server:  s,
@@ -43,8 +48,18 @@ func newServerConn(s *Server, session link.Session) *serverConn {
 		idle:    make(chan struct{}),
 		ended:   make(chan struct{}),
 	}
-	if n := s.cfg.MaxStreams; n > 0 && c.peer.Local {
+	switch n := s.cfg.MaxStreams; {
+	case n == 0:
+	case c.peer.Local:
 		c.quota = &quota{free: n}
+	default:
+		// The session counts the calls that are open, and a peer may open one
+		// after the other and reset each at once, while their handlers run on.
+		// A handler outlives its call by as long as it takes to see that its
+		// context has ended, or to return once the end was sent. For that there
+		// is as much room again: only a peer that gives up calls faster than
+		// their handlers notice finds none.
+		c.most = uint64(n) + max(uint64(n), leastSpare)
 	}
 	return c
 }
@@ -61,6 +76,9 @@ func (c *serverConn) begin() {
 func (c *serverConn) add(call *serverCall) error {
 	if c.refusal != nil {
 		return c.refusal
+	}
+	if c.most > 0 && uint64(len(c.running)) >= c.most {
+		return refused("too many calls of this connection were given up whose handlers still run: there are %d handlers, and no more than %d calls may be open at a time", len(c.running), c.server.cfg.MaxStreams)
 	}
 	call.index = int32(len(c.running))
 	c.running = append(c.running, call)

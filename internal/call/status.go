@@ -119,6 +119,8 @@ type unprocessed struct{ error }
 
 func (u unprocessed) Unwrap() []error { return []error{u.error, link.ErrUnprocessed} }
 
+// refused is no status error itself: over a connection its text travels, and
+// becomes one at the caller's.
 func refused(format string, args ...any) error {
-	return unprocessed{status.Errorf(codes.Unavailable, format, args...)}
+	return unprocessed{fmt.Errorf(format, args...)}
 }

@@ -84,7 +84,7 @@ func TestTheErrorOfAContext(t *testing.T) {
 		"deadline":           {context.DeadlineExceeded, context.DeadlineExceeded},
 		"wrapped":            {fmt.Errorf("so: %w", context.DeadlineExceeded), context.DeadlineExceeded},
 		"status":             {status.Error(codes.DeadlineExceeded, "late"), context.DeadlineExceeded},
-		"another status":     {errStopped, context.Canceled},
+		"another status":     {status.Error(codes.Unavailable, "no"), context.Canceled},
 		"anything":           {io.EOF, context.Canceled},
 		"none":               {nil, context.Canceled},
 		"deadline as reason": {unprocessed{context.DeadlineExceeded}, context.DeadlineExceeded},
@@ -112,8 +112,9 @@ func TestTheStatusOfWhatALinkReports(t *testing.T) {
 		"too large":             {&link.RecvError{Size: 9, Limit: 8}, codes.ResourceExhausted, "grpc: received message larger than max (9 vs. 8)"},
 		"cancelled":             {context.Canceled, codes.Canceled, "context canceled"},
 		"deadline":              {fmt.Errorf("so: %w", context.DeadlineExceeded), codes.DeadlineExceeded, "context deadline exceeded"},
-		"status":                {errStopped, codes.Unavailable, "the server was stopped"},
-		"refused":               {refused("no %s", "more"), codes.Unavailable, ""},
+		"status":                {status.Error(codes.NotFound, "no"), codes.NotFound, "no"},
+		"stopped":               {errStopped, codes.Unavailable, "the server was stopped"},
+		"refused":               {refused("no %s", "more"), codes.Unavailable, "no more"},
 		"a broken session":      {errors.New("the peer hung up"), codes.Unavailable, "the peer hung up"},
 		"unprocessed":           {unprocessed{errors.New("the peer hung up")}, codes.Unavailable, "the peer hung up"},
 		"unprocessed, closed":   {unprocessed{status.Error(codes.Canceled, "closing")}, codes.Canceled, ""},
@@ -135,9 +136,13 @@ func TestTheStatusOfWhatALinkReports(t *testing.T) {
 
 // What users print is one status, not a status within another.
 func TestARefusedCallHasOneStatus(t *testing.T) {
-	st := status.Convert(linkStatus(refused("the server is stopping")))
-	if st.Code() != codes.Unavailable || st.Message() != "the server is stopping" {
-		t.Errorf("got %v with %q", st.Code(), st.Message())
+	for _, err := range []error{refused("the server was stopped"), errStopped} {
+		here := linkStatus(err)
+		for _, got := range []error{here, linkStatus(unprocessed{errors.New(err.Error())})} { // in process, and from another
+			if st := status.Convert(got); st.Code() != codes.Unavailable || st.Message() != "the server was stopped" {
+				t.Errorf("got %v with %q", st.Code(), st.Message())
+			}
+		}
 	}
 }
 

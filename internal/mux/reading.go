@@ -84,6 +84,13 @@ func (s *Session) await(ctx context.Context, st *stream, spot *wait.Spot) error 
 		if s.raw != nil && st.caller && st.waiter == nil && s.crowd == 0 && s.waiting == 0 && s.ended == nil && s.broken == nil {
 			return s.lead(ctx, spot)
 		}
+	}
+	return s.sleep(ctx, st, spot)
+}
+
+// sleep is await for those who do not lead.
+func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Spot) error {
+	if !s.occupied {
 		s.callResident()
 	}
 	w := st.waiter

@@ -27,6 +27,7 @@ type stream struct {
 	out     []outgoing
 	outOne  [1]outgoing // where out mostly is
 	unpaid  int         // of the messages that were sent, for which no credit came back
+	backlog int         // of the messages in out, in bytes
 	credit  int         // what may be written
 	answers bool        // something was received, or nothing sent, since the last message
 	sender  wait.Spot
@@ -60,12 +61,17 @@ func (s *Session) begin(st *stream, id uint64, encoding string) {
 	}
 }
 
+// mostBacklog is how much of a stream may wait to be written, whatever credit
+// there is for it, and a message more, in bytes.
+const mostBacklog = 256 << 10
+
 // put has a step written, unless the call was aborted. The session's mu is
 // held.
 func (st *stream) put(step wire.Step, message *buffer) {
 	if st.reason != nil {
 		return // nobody wants to know
 	}
+	st.backlog += len(step.Message)
 	if n := len(st.out); n > 0 && st.out[n-1].step.Join(&step) {
 		if message != nil {
 			st.out[n-1].message = message
@@ -129,8 +135,14 @@ func (st *stream) Send(f *link.Frame) error {
 			return err
 		}
 	}
-	for f.HasMsg && st.unpaid >= s.hello.Stream && st.sendErr == nil {
-		_ = s.await(context.Background(), st, &st.sender)
+	for f.HasMsg && st.sendErr == nil {
+		if st.unpaid >= s.hello.Stream {
+			_ = s.await(context.Background(), st, &st.sender)
+		} else if st.backlog >= mostBacklog {
+			_ = s.sleep(context.Background(), st, &st.sender) // until the writer has got on
+		} else {
+			break
+		}
 	}
 	if err := st.sendErr; err != nil {
 		s.mu.Unlock()
@@ -253,7 +265,7 @@ func (st *stream) unwanted(reason error, after *callbacks) {
 // drop throws away what was not written yet. The session's mu is held.
 func (st *stream) drop() {
 	clear(st.out)
-	st.out = nil
+	st.out, st.backlog = nil, 0
 	if st.turns != nil {
 		st.turns.remove(st)
 	}

@@ -317,7 +317,7 @@ func (s *Session) turn(t *batch, q *turns) {
 	}
 	step.Stream = st.id
 	s.pulse.spoke = true
-	n := len(t.b.b)
+	n, message := len(t.b.b), len(step.Message)
 	var cost int
 	var large []byte
 	credit := max(min(st.credit, s.connOut), 0)
@@ -328,6 +328,12 @@ func (s *Session) turn(t *batch, q *turns) {
 	}
 	st.credit -= cost
 	s.connOut -= cost
+	if st.backlog -= message - len(step.Message); st.backlog < mostBacklog {
+		if p := st.sender.Wake(); p != nil {
+			s.waiting--
+			p.Unpark()
+		}
+	}
 	wrote := len(t.b.b) - n + len(large)
 	t.size += wrote
 	if step.Done() {

@@ -56,6 +56,11 @@ const (
 	aProto         = "internal/codec/proto.go"
 	aMessage       = "internal/link/message.go"
 	aQueue         = "internal/transport/inproc/queue.go"
+	aMuxCall       = "internal/mux/call.go"
+	aMuxReading    = "internal/mux/reading.go"
+	aMuxReceive    = "internal/mux/receive.go"
+	aMuxStream     = "internal/mux/stream.go"
+	aMuxWrite      = "internal/mux/write.go"
 )
 
 // Faults are one mistake or more for most of the semantics that the items
@@ -355,5 +360,56 @@ var Faults = []Fault{
 		File: aServerCall,
 		Old:  "case streamKey:",
 		New:  "case nil:", Items: []int{42},
+	},
+
+	// Sockets.
+	{
+		Name: "two replies over a socket are one",
+		File: aMuxCall,
+		Old:  "wrong = link.ErrReplies",
+		New:  "", Items: []int{18},
+		Env: "unix",
+	},
+	{
+		Name: "the end of sending is lost on the way",
+		File: aMuxReceive,
+		Old:  "last.halfClose = true",
+		New:  "_ = last", Items: []int{10},
+		Env: "unix",
+	},
+	{
+		Name: "a leader that was cut short leaves its deadline to the next reader",
+		File: aMuxReading,
+		Old:  "s.hurried = false\n\t\t\ts.dueDeadline()",
+		New:  "s.hurried = false", Items: []int{24},
+		Env: "unix",
+	},
+	{
+		Name: "a call that is given up is not reset",
+		File: aMuxStream,
+		Old:  "if tell && known {",
+		New:  "if _ = known; false {", Items: []int{24},
+		Env: "tcp",
+	},
+	{
+		Name: "the deadline does not leave the process",
+		File: aMuxWrite,
+		Old:  "step.Timeout = max(time.Until(d), 1)",
+		New:  "_ = time.Until", Items: []int{24},
+		Env: "tcp",
+	},
+	{
+		Name: "no credit is given for a message that is larger than the window",
+		File: aMuxReceive,
+		Old:  "if short <= 0 {",
+		New:  "if true {", Items: []int{34},
+		Env: "tcp",
+	},
+	{
+		Name: "a unary call over a socket has no trailer",
+		File: aMuxCall,
+		Old:  "c.Status, c.Trailer = end.Status, end.Trailer",
+		New:  "c.Status = end.Status", Items: []int{32},
+		Env: "tls",
 	},
 }
