@@ -1,6 +1,7 @@
 // Sharing measures how long small calls wait on a connection that a large
 // stream uses, too: 1,000 calls a second between two processes, alone and
-// beside a gigabyte each way, in one run.
+// beside a gigabyte each way, in one run. The same beside a stream on a
+// connection of its own shows what of it is the processors' fault.
 package main
 
 import (
@@ -34,26 +35,50 @@ const (
 func main() {
 	serve := flag.String("serve", "", "be the second process: serve `stack network address`")
 	gigabytes := flag.Int("gb", 1, "length of the stream, in `GB`")
+	rate := flag.Int("rate", 0, "of the stream, in `MB` a second; 0 for as fast as it goes")
 	networks := flag.String("networks", "unix,tcp", "`networks`, with a comma between them")
 	stacks := flag.String("stacks", "nearcall,grpc-go", "`stacks`, with a comma between them")
 	flag.Parse()
-	err := run(*serve, strings.Split(*networks, ","), strings.Split(*stacks, ","), *gigabytes<<30/message)
+	stream := load{messages: *gigabytes << 30 / message}
+	if *rate > 0 {
+		stream.interval = time.Second * message / time.Duration(*rate*1_000_000)
+	}
+	err := run(*serve, strings.Split(*networks, ","), strings.Split(*stacks, ","), stream)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sharing:", err)
 		os.Exit(1)
 	}
 }
 
-func run(serve string, networks, stacks []string, messages int) error {
+// A load is the stream.
+type load struct {
+	messages int
+	interval time.Duration // between messages; 0 for none
+}
+
+// pace calls send for each message when it is due, until it fails.
+func (l load) pace(send func() error) error {
+	due := time.Now()
+	for range l.messages {
+		time.Sleep(time.Until(due))
+		if err := send(); err != nil {
+			return err
+		}
+		due = due.Add(l.interval)
+	}
+	return nil
+}
+
+func run(serve string, networks, stacks []string, stream load) error {
 	if serve != "" {
 		return servePeer(strings.Fields(serve))
 	}
-	fmt.Printf("1,000 calls a second, alone and beside a stream of %d messages of 256 KiB\n\n", messages)
+	fmt.Printf("1,000 calls a second, alone and beside a stream of %d messages of 256 KiB\n\n", stream.messages)
 	fmt.Println("| network | stack | beside | calls | p50 | p99 | p99 against alone | stream |")
 	fmt.Println("|---|---|---|---:|---:|---:|---:|---:|")
 	for _, network := range networks {
 		for _, stack := range stacks {
-			if err := measure(network, stack, messages); err != nil {
+			if err := measure(network, stack, stream); err != nil {
 				return fmt.Errorf("%s over %s: %w", stack, network, err)
 			}
 		}
@@ -63,15 +88,17 @@ func run(serve string, networks, stacks []string, messages int) error {
 
 // measure prints a line for the small calls alone and beside each direction of
 // the stream.
-func measure(network, stack string, messages int) error {
-	conn, stop, err := connect(network, stack)
+func measure(network, stack string, l load) error {
+	conns, stop, err := connect(network, stack)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	client := testpb.NewTestServiceClient(conn)
-	if _, err := small(client, 200*time.Millisecond); err != nil { // warm
-		return err
+	client, other := testpb.NewTestServiceClient(conns[0]), testpb.NewTestServiceClient(conns[1])
+	for _, c := range []testpb.TestServiceClient{client, other} { // warm
+		if _, err := small(c, 200*time.Millisecond); err != nil {
+			return err
+		}
 	}
 	alone, err := small(client, 3*time.Second)
 	if err != nil {
@@ -83,23 +110,28 @@ func measure(network, stack string, messages int) error {
 	line("nothing", alone, "")
 	for _, d := range []struct {
 		name string
-		run  func(context.Context, testpb.TestServiceClient, int) error
-	}{{"a stream to the client", download}, {"a stream to the server", upload}} {
-		var t times
+		run  func(context.Context, testpb.TestServiceClient, load) error
+		over testpb.TestServiceClient
+	}{
+		{"a stream to the client", download, client},
+		{"the same on another connection", download, other},
+		{"a stream to the server", upload, client},
+		{"the same on another connection", upload, other},
+	} {
 		var failed error
 		over := make(chan struct{})
 		var both sync.WaitGroup
 		begun := time.Now()
 		both.Go(func() {
 			defer close(over)
-			failed = d.run(context.Background(), client, messages)
+			failed = d.run(context.Background(), d.over, l)
 		})
 		t, err := until(client, over)
 		both.Wait()
 		if err := errors.Join(err, failed); err != nil {
 			return err
 		}
-		rate := float64(messages) * message / time.Since(begun).Seconds() / 1e9
+		rate := float64(l.messages) * message / time.Since(begun).Seconds() / 1e9
 		line(d.name, t, fmt.Sprintf("%.2f GB/s", rate))
 	}
 	return nil
@@ -153,15 +185,17 @@ func until(client testpb.TestServiceClient, over <-chan struct{}) (times, error)
 	}
 }
 
-func download(ctx context.Context, client testpb.TestServiceClient, messages int) error {
-	s, err := client.StreamingOutputCall(ctx, &testpb.StreamingOutputCallRequest{ResponseParameters: []*testpb.ResponseParameters{{Size: int32(messages)}}})
+func download(ctx context.Context, client testpb.TestServiceClient, l load) error {
+	s, err := client.StreamingOutputCall(ctx, &testpb.StreamingOutputCallRequest{ResponseParameters: []*testpb.ResponseParameters{{
+		Size: int32(l.messages), IntervalUs: int32(l.interval.Microseconds()),
+	}}})
 	if err != nil {
 		return err
 	}
 	for n := 0; ; n++ {
 		m, err := s.Recv()
 		switch {
-		case err == io.EOF && n == messages:
+		case err == io.EOF && n == l.messages:
 			return nil
 		case err != nil:
 			return fmt.Errorf("after %d messages: %w", n, err)
@@ -171,20 +205,16 @@ func download(ctx context.Context, client testpb.TestServiceClient, messages int
 	}
 }
 
-func upload(ctx context.Context, client testpb.TestServiceClient, messages int) error {
+func upload(ctx context.Context, client testpb.TestServiceClient, l load) error {
 	s, err := client.StreamingInputCall(ctx)
 	if err != nil {
 		return err
 	}
 	m := &testpb.StreamingInputCallRequest{Payload: &testpb.Payload{Body: make([]byte, message)}}
-	for range messages {
-		if err := s.Send(m); err != nil {
-			break // CloseAndRecv has the reason
-		}
-	}
+	_ = l.pace(func() error { return s.Send(m) }) // CloseAndRecv has the reason
 	out, err := s.CloseAndRecv()
-	if err == nil && int(out.GetAggregatedPayloadSize()) != messages {
-		err = fmt.Errorf("%d messages of %d arrived", out.GetAggregatedPayloadSize(), messages)
+	if err == nil && int(out.GetAggregatedPayloadSize()) != l.messages {
+		err = fmt.Errorf("%d l.messages of %d arrived", out.GetAggregatedPayloadSize(), l.messages)
 	}
 	return err
 }
@@ -199,12 +229,9 @@ func (service) UnaryCall(_ context.Context, in *testpb.SimpleRequest) (*testpb.S
 
 func (service) StreamingOutputCall(in *testpb.StreamingOutputCallRequest, to grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
 	m := &testpb.StreamingOutputCallResponse{Payload: &testpb.Payload{Body: make([]byte, message)}}
-	for range in.GetResponseParameters()[0].GetSize() {
-		if err := to.Send(m); err != nil {
-			return err
-		}
-	}
-	return nil
+	p := in.GetResponseParameters()[0]
+	l := load{int(p.GetSize()), time.Duration(p.GetIntervalUs()) * time.Microsecond}
+	return l.pace(func() error { return to.Send(m) })
 }
 
 func (service) StreamingInputCall(s grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]) error {
@@ -243,11 +270,11 @@ func servePeer(args []string) error {
 	return err
 }
 
-// connect starts the second process, and connects to it.
-func connect(network, stack string) (_ grpc.ClientConnInterface, stop func(), err error) {
+// connect starts the second process, and connects to it twice.
+func connect(network, stack string) (conns [2]grpc.ClientConnInterface, stop func(), err error) {
 	dir, err := os.MkdirTemp("", "sharing")
 	if err != nil {
-		return nil, nil, err
+		return conns, nil, err
 	}
 	address := "127.0.0.1:0"
 	if network == "unix" {
@@ -255,45 +282,54 @@ func connect(network, stack string) (_ grpc.ClientConnInterface, stop func(), er
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return nil, nil, err
+		return conns, nil, err
 	}
 	cmd := exec.Command(self, "-serve", stack+" "+network+" "+address)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
-		return nil, nil, err
+		return conns, nil, err
 	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return nil, nil, err
+		return conns, nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, nil, err
+		return conns, nil, err
 	}
-	end := func() {
+	var closers []io.Closer
+	stop = func() {
+		for _, c := range closers {
+			_ = c.Close()
+		}
 		_ = in.Close()
 		_ = cmd.Wait()
 		_ = os.RemoveAll(dir)
 	}
 	at, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		end()
-		return nil, nil, fmt.Errorf("the second process did not say where it serves: %w", err)
+		stop()
+		return conns, nil, fmt.Errorf("the second process did not say where it serves: %w", err)
 	}
 	at = strings.TrimSpace(at)
-	if stack == "nearcall" {
-		conn, err := nearcall.NewClient(network + ":" + at)
+	for i := range conns {
+		conn, err := dial(network, stack, at)
 		if err != nil {
-			end()
-			return nil, nil, err
+			stop()
+			return conns, nil, err
 		}
-		return conn, func() { _ = conn.Close(); end() }, nil
+		conns[i], closers = conn, append(closers, conn)
+	}
+	return conns, stop, nil
+}
+
+func dial(network, stack, at string) (interface {
+	grpc.ClientConnInterface
+	io.Closer
+}, error) {
+	if stack == "nearcall" {
+		return nearcall.NewClient(network + ":" + at)
 	}
 	scheme := map[string]string{"unix": "unix:", "tcp": "passthrough:///"}[network]
-	conn, err := grpc.NewClient(scheme+at, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
-	if err != nil {
-		end()
-		return nil, nil, err
-	}
-	return conn, func() { _ = conn.Close(); end() }, nil
+	return grpc.NewClient(scheme+at, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
 }
