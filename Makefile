@@ -22,7 +22,7 @@ define each
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint vet staticcheck fmt unit interop bench soak chaos fuzz cross tour ci cover lines generate
+.PHONY: help test lint vet staticcheck fmt unit interop bench sharing soak chaos fuzz cross tour ci cover lines generate
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ RESULTS ?= ../docs/results
 bench: ## the tournament: nearcall and what one would use instead, in one process and between two
 	cd bench && $(GO) run . $(if $(RESULTS),-results '$(RESULTS)') $(BENCH)
 
+sharing: ## small calls beside a large stream on one connection, in about two minutes
+	cd bench && $(GO) run ./sharing
+
 soak: ## the chaos run for SOAK (10m): random calls, cancels, stops and hang-ups, every call accounted for
 	NEARCALL_SOAK=$(SOAK) $(GO) test $(RACE) -count=1 -run "^TestChaos$$" -timeout 0 -v .
 
@@ -75,7 +78,7 @@ fuzz: ## every fuzz test for FUZZTIME (1m each)
 	@set -e; for m in $(MODULES); do (cd "$$m" && \
 		for p in $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
 			for f in $$($(GO) test -list '^Fuzz' "$$p" | grep '^Fuzz' || true); do \
-				echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$p"; \
+				echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 50x "$$p"; \
 			done; \
 		done); \
 	done

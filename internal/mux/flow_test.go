@@ -79,12 +79,43 @@ func even(t *testing.T, a, b *Session, calls ...[2]*stream) {
 	for _, c := range calls {
 		for _, st := range [][2]*stream{{c[0], c[1]}, {c[1], c[0]}} {
 			from, in := st[0], &st[1].in
-			if from.credit != in.credit || in.credit+in.taken != st[1].session.opts.Window || in.advance != 0 || in.skip != 0 || from.unpaid != in.taken {
-				t.Errorf("a call's credit is %d, %d is expected, %d is owed, %d unpaid, advance %d, skip %d",
-					from.credit, in.credit, in.taken, from.unpaid, in.advance, in.skip)
+			if from.credit != in.credit || in.credit+in.taken != in.window || in.advance != 0 || in.skip != 0 || from.backlog != 0 {
+				t.Errorf("a call's credit is %d, %d is expected, %d is owed, of a window of %d, backlog %d, advance %d, skip %d",
+					from.credit, in.credit, in.taken, in.window, from.backlog, in.advance, in.skip)
 			}
 		}
 	}
+}
+
+// TestAWindowThatHasGrown: credit goes on to be given back in time.
+func TestAWindowThatHasGrown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		accepted := make(transporttest.Accepter, 1)
+		o := Options{MostWindow: 4 << 20}
+		cs, ss := pair(t, o, o, accepted)
+		caller, callee := call(t, cs, accepted, "")
+		r := rand.New(rand.NewPCG(1, 1))
+		sizes := []int{1 << 20, 400 << 10, 1, 3 << 20, 1 << 20, 100}
+		for range 100 {
+			sizes = append(sizes, r.IntN(1<<r.IntN(23)))
+		}
+		for _, st := range [][2]*stream{{caller, callee}, {callee, caller}} {
+			var sender sync.WaitGroup
+			sender.Go(func() {
+				for _, n := range sizes {
+					send(t, st[0], make([]byte, n))
+				}
+			})
+			for _, n := range sizes {
+				wants(t, st[1], make([]byte, n))
+			}
+			sender.Wait()
+			if w := st[1].in.window; w <= wire.MinWindow || w > o.MostWindow {
+				t.Errorf("the window is %d", w)
+			}
+		}
+		even(t, cs, ss, [2]*stream{caller, callee})
+	})
 }
 
 func TestAMessageLargerThanBothWindows(t *testing.T) {

@@ -202,7 +202,7 @@ func (d *dismissal) Error() string { return d.text }
 func (s *Session) settle() {
 	if s.refusal != nil && s.ended == nil && s.started && s.live.first == nil && !s.settled {
 		s.settled = true
-		go s.endIdle()
+		s.telling.Go(s.endIdle)
 	}
 }
 

@@ -227,7 +227,6 @@ func (s *Session) takeControl(f wire.Frame, after *callbacks) error {
 			if err := addCredit(&st.credit, n); err != nil {
 				return err
 			}
-			st.unpaid = max(st.unpaid-n, 0)
 			st.queue()
 			s.wake(&st.sender, after)
 		}

@@ -260,7 +260,7 @@ func (s *Session) receive(ctx context.Context) error {
 	leads := s.leader != nil
 	parks := false // without trying, though it might
 	if s.raw != nil && s.alone() {
-		if parks = !s.patience.tries(); !parks && enoughProcessors() {
+		if parks = !s.patience.tries(); !parks && mayTry() {
 			if got, err := s.try(ctx, leads); got || err != nil {
 				return err
 			}
@@ -365,13 +365,18 @@ func (s *Session) alone() bool {
 // processors to spare would keep others from running.
 var trying atomic.Int32
 
-func enoughProcessors() bool { return trying.Load() < max(int32(runtime.GOMAXPROCS(0))-1, 1) }
+func mayTry() bool {
+	if trying.Add(1) <= max(int32(runtime.GOMAXPROCS(0))-1, 1) {
+		return true
+	}
+	trying.Add(-1)
+	return false
+}
 
 // try reads without waiting, for a while and no longer than a leader wants, and
 // takes in what came. It reports whether something did. mu is held, and released
 // meanwhile.
 func (s *Session) try(ctx context.Context, leads bool) (got bool, err error) {
-	trying.Add(1)
 	s.mu.Unlock()
 	for begun, i := time.Now(), 1; ; i++ {
 		n, err := s.raw.read(s.space())

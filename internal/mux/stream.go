@@ -26,8 +26,7 @@ type stream struct {
 	sendErr error // nothing more can be sent, because
 	out     []outgoing
 	outOne  [1]outgoing // where out mostly is
-	unpaid  int         // of the messages that were sent, for which no credit came back
-	backlog int         // of the messages in out, in bytes
+	backlog int         // the credit that what is in out takes
 	credit  int         // what may be written
 	answers bool        // something was received, or nothing sent, since the last message
 	sender  wait.Spot
@@ -61,9 +60,16 @@ func (s *Session) begin(st *stream, id uint64, encoding string) {
 	}
 }
 
-// mostBacklog is how much of a stream may wait to be written, whatever credit
-// there is for it, and a message more, in bytes.
-const mostBacklog = 256 << 10
+// What of a stream may wait to be written, whatever credit there is for it, and a
+// message more: so many bytes, or so many messages.
+const (
+	mostBacklog = 256 << 10
+	mostWaiting = 1024
+)
+
+// full reports whether as much waits to be written as may. The session's mu is
+// held.
+func (st *stream) full() bool { return st.backlog >= mostBacklog || len(st.out) >= mostWaiting }
 
 // put has a step written, unless the call was aborted. The session's mu is
 // held.
@@ -71,7 +77,9 @@ func (st *stream) put(step wire.Step, message *buffer) {
 	if st.reason != nil {
 		return // nobody wants to know
 	}
-	st.backlog += len(step.Message)
+	if step.HasMessage {
+		st.backlog += len(step.Message) + wire.MessageCost
+	}
 	if n := len(st.out); n > 0 && st.out[n-1].step.Join(&step) {
 		if message != nil {
 			st.out[n-1].message = message
@@ -136,9 +144,9 @@ func (st *stream) Send(f *link.Frame) error {
 		}
 	}
 	for f.HasMsg && st.sendErr == nil {
-		if st.unpaid >= s.hello.Stream {
+		if st.credit <= st.backlog {
 			_ = s.await(context.Background(), st, &st.sender)
-		} else if st.backlog >= mostBacklog {
+		} else if st.full() {
 			_ = s.sleep(context.Background(), st, &st.sender) // until the writer has got on
 		} else {
 			break
@@ -148,9 +156,6 @@ func (st *stream) Send(f *link.Frame) error {
 		s.mu.Unlock()
 		message.free()
 		return err
-	}
-	if f.HasMsg {
-		st.unpaid += len(step.Message) + wire.MessageCost
 	}
 	if !step.Done() {
 		st.put(step, message)

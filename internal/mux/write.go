@@ -316,8 +316,7 @@ func (s *Session) turn(t *batch, q *turns) {
 		}
 	}
 	step.Stream = st.id
-	s.pulse.spoke = true
-	n, message := len(t.b.b), len(step.Message)
+	n, full := len(t.b.b), st.full()
 	var cost int
 	var large []byte
 	credit := max(min(st.credit, s.connOut), 0)
@@ -328,12 +327,7 @@ func (s *Session) turn(t *batch, q *turns) {
 	}
 	st.credit -= cost
 	s.connOut -= cost
-	if st.backlog -= message - len(step.Message); st.backlog < mostBacklog {
-		if p := st.sender.Wake(); p != nil {
-			s.waiting--
-			p.Unpark()
-		}
-	}
+	st.backlog -= cost
 	wrote := len(t.b.b) - n + len(large)
 	t.size += wrote
 	if step.Done() {
@@ -348,8 +342,15 @@ func (s *Session) turn(t *batch, q *turns) {
 			}
 		}
 	}
+	if full && !st.full() {
+		if p := st.sender.Wake(); p != nil {
+			s.waiting--
+			p.Unpark()
+		}
+	}
 	switch {
 	case wrote > 0:
+		s.pulse.spoke = true
 		st.queue()
 	case s.connOut <= wire.MessageCost:
 		s.starved.push(st)
