@@ -204,7 +204,8 @@ func WithConnectParams(p grpc.ConnectParams) DialOption {
 
 // WithInitialWindowSize sets how many bytes a handler may send on a stream
 // before its caller has received them. The default is 64 KiB within the process
-// and 256 KiB over sockets, and the least is 64 KiB.
+// and 256 KiB over sockets, where a window that was not set grows to 4 MiB with
+// its stream's messages. The least is 64 KiB.
 func WithInitialWindowSize(bytes int32) DialOption {
 	return dialOption{func(o *dialOptions) { o.socket.Window = int(bytes) }, grpc.WithInitialWindowSize(bytes)}
 }

@@ -123,7 +123,8 @@ func MaxConcurrentStreams(n uint32) ServerOption {
 
 // InitialWindowSize sets how many bytes a caller may send on a stream before
 // the handler has received them. The default is 64 KiB within the process and
-// 256 KiB over sockets, and the least is 64 KiB.
+// 256 KiB over sockets, where a window that was not set grows to 4 MiB with its
+// stream's messages. The least is 64 KiB.
 func InitialWindowSize(bytes int32) ServerOption {
 	return serverOption(func(o *serverOptions) { o.Window = int(bytes) })
 }
