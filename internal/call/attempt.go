@@ -271,6 +271,13 @@ func (s *clientStream) again(a *attempt, reason error) error {
 		err = s.gaveUp
 	}
 	lost := b.reason
+	if b != a && lost != nil {
+		if b.pending = err == nil && s.retryable(lost); b.pending {
+			lost = nil // whoever uses the call next makes it again
+		} else {
+			s.commit()
+		}
+	}
 	s.mu.Unlock()
 	s.retryMu.Unlock()
 	switch {

@@ -366,6 +366,7 @@ func TestHowOftenACallIsMadeAgain(t *testing.T) {
 		"refused, then aborted":                    {[]link.Session{refused(), aborted()}, codes.Unavailable, 2}, // as grpc-go has it
 		"aborted, then refused":                    {[]link.Session{aborted(), refused(), refused()}, codes.OK, 4},
 		"aborted by sessions that end":             {[]link.Session{drained(), drained(), drained()}, codes.OK, 4},
+		"aborted, then in its replay":              {[]link.Session{drained(), &doomed{ends: true}, &doomed{ends: true}}, codes.OK, 4},
 		"by one that ends, then one that does not": {[]link.Session{refused(), drained(), aborted()}, codes.Unavailable, 3},
 		"refused and not closing":                  {[]link.Session{&busy{}}, codes.Unavailable, 1},
 		"for another reason":                       {[]link.Session{&doomed{recv: true, sends: 9, reason: errors.New("lost")}}, codes.Unavailable, 1},
@@ -387,6 +388,31 @@ func TestHowOftenACallIsMadeAgain(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestAnAttemptThatIsRefusedInItsReplay is made again by the sender that made it,
+// which goes on, and waits for nothing that comes back.
+func TestAnAttemptThatIsRefusedInItsReplay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, in := retrying(t, handlers{}, false, nil, &doomed{sends: 1, ends: true}, &doomed{ends: true}, &doomed{ends: true})
+		var f finish
+		cs, err := client.NewStream(t.Context(), streamDesc, streamMethod, f.option())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := cs.SendMsg(wrapperspb.Bytes([]byte("request"))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := echo(cs, []byte("request")); err != nil {
+			t.Error(err)
+		}
+		f.want(t, codes.OK)
+		if n := in.asked.Load(); n != 4 {
+			t.Errorf("%d attempts, want 4", n)
+		}
+	})
 }
 
 // busy takes no call, and is not about to end.
