@@ -679,16 +679,22 @@ func TestAClientThatIsKilledInTheMiddleOfAStream(t *testing.T) {
 			if err := client.end(os.Kill); err != nil {
 				t.Fatal(err)
 			}
-			select {
-			case err := <-ended:
-				if err != context.Canceled {
-					t.Errorf("the handler's context: %v", err)
-				}
-			case <-time.After(5 * time.Second):
-				t.Error("the handler goes on")
-			}
+			wantCancelled(t, ended, 5*time.Second)
 			goesOn(t, lis)
 		})
+	}
+}
+
+// wantCancelled waits for a handler to say how its context ended.
+func wantCancelled(t *testing.T, ended <-chan error, within time.Duration) {
+	t.Helper()
+	select {
+	case err := <-ended:
+		if err != context.Canceled {
+			t.Errorf("the handler's context: %v", err)
+		}
+	case <-time.After(within):
+		t.Error("the handler goes on")
 	}
 }
 
@@ -719,14 +725,7 @@ func TestANetworkThatSwallowsEverything(t *testing.T) {
 	if d := time.Since(begin); d < 200*time.Millisecond || d > 2*time.Second {
 		t.Errorf("a deadline of 200 ms was kept after %v", d)
 	}
-	select {
-	case err := <-ended:
-		if err != context.Canceled {
-			t.Errorf("the handler's context: %v", err)
-		}
-	case <-time.After(10 * time.Second):
-		t.Error("the handler goes on")
-	}
+	wantCancelled(t, ended, 10*time.Second)
 	goesOn(t, lis)
 }
 

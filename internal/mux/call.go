@@ -2,7 +2,6 @@ package mux
 
 import (
 	"context"
-	"errors"
 	"sync"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -29,6 +28,7 @@ func (s *Session) Call(ctx context.Context, c *link.Call) error {
 	s.mu.Lock()
 	if err := s.open(ctx, st, &c.Open); err != nil {
 		s.mu.Unlock()
+		callStreams.Put(st)
 		message.free()
 		return err
 	}
@@ -81,8 +81,6 @@ func (st *stream) leave(reason error) {
 	st.session.mu.Lock()
 }
 
-var errLeft = errors.New("the caller has left")
-
 // reply takes what has arrived of a call that is settled. The session's mu is
 // held, and released.
 func (st *stream) reply(c *link.Call) error {
@@ -109,7 +107,7 @@ func (st *stream) reply(c *link.Call) error {
 	}
 	switch {
 	case wrong != nil:
-		st.leave(errLeft)
+		st.leave(context.Canceled)
 	case end != nil:
 		st.over = true
 	default:

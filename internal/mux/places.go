@@ -48,14 +48,14 @@ func (s *Session) admit(ctx context.Context) error {
 		}
 	}
 	if s.refusal != nil {
-		s.leave()
+		s.vacate()
 		return unprocessed{s.refusal}
 	}
 	return nil
 }
 
-// leave gives a place back. mu is held.
-func (s *Session) leave() {
+// vacate gives a place back. mu is held.
+func (s *Session) vacate() {
 	p := &s.places
 	if limit := s.hello.Calls; len(p.queue) == 0 || limit > 0 && p.open > limit { // there were more before HELLO
 		p.open--

@@ -80,10 +80,8 @@ const (
 // that st waits for, or nothing: st looks again. mu is held, and released
 // meanwhile.
 func (s *Session) await(ctx context.Context, st *stream, spot *wait.Spot) error {
-	if !s.occupied {
-		if s.raw != nil && st.caller && st.waiter == nil && s.crowd == 0 && s.waiting == 0 && s.ended == nil && s.broken == nil {
-			return s.lead(ctx, spot)
-		}
+	if !s.occupied && s.raw != nil && st.caller && st.waiter == nil && s.crowd == 0 && s.waiting == 0 && s.ended == nil && s.broken == nil {
+		return s.lead(ctx, spot)
 	}
 	return s.sleep(ctx, st, spot)
 }

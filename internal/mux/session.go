@@ -13,6 +13,7 @@
 package mux
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,6 @@ import (
 type Conn interface {
 	io.ReadWriteCloser
 	SetReadDeadline(time.Time) error
-	SetWriteDeadline(time.Time) error
 }
 
 // DefaultHandshake is gRPC's ConnectionTimeout.
@@ -61,20 +61,10 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	o.Window = max(o.Window, wire.MinWindow)
-	if o.ConnWindow == 0 {
-		o.ConnWindow = 1 << 20
-	}
-	o.ConnWindow = max(o.ConnWindow, o.Window)
-	if o.Block == 0 {
-		o.Block = 16 << 20
-	}
-	o.Block = max(o.Block, wire.MinBlock)
-	if o.Handshake == 0 {
-		o.Handshake = DefaultHandshake
-	}
-	if o.Farewell == 0 {
-		o.Farewell = 5 * time.Second
-	}
+	o.ConnWindow = max(cmp.Or(o.ConnWindow, 1<<20), o.Window)
+	o.Block = max(cmp.Or(o.Block, 16<<20), wire.MinBlock)
+	o.Handshake = cmp.Or(o.Handshake, DefaultHandshake)
+	o.Farewell = cmp.Or(o.Farewell, 5*time.Second)
 	return o
 }
 
@@ -234,16 +224,14 @@ func (s *Session) drain(reason error) {
 	s.settle()
 }
 
-// refuse makes no more calls. It reports whether it was the first to
-// say so. mu is held.
-func (s *Session) refuse(reason error) bool {
+// refuse makes no more calls. mu is held.
+func (s *Session) refuse(reason error) {
 	if s.refusal != nil {
-		return false
+		return
 	}
 	s.refusal = reason
 	close(s.done)
 	s.refuseQueue()
-	return true
 }
 
 // Done implements [link.Session].
@@ -316,7 +304,6 @@ func (s *Session) end(reason error, code wire.ByeCode, lost bool) {
 		}
 		st = next
 	}
-	told := s.started && s.acceptor != nil
 	started := s.started
 	if !lost && started {
 		s.bell = time.AfterFunc(s.opts.Farewell, s.hangUp)
@@ -331,7 +318,7 @@ func (s *Session) end(reason error, code wire.ByeCode, lost bool) {
 	}
 	after.run()
 	close(s.over)
-	if told {
+	if started && s.acceptor != nil {
 		s.acceptor.Closed(reason)
 	}
 }

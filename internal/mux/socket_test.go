@@ -82,19 +82,7 @@ func eachNetwork(t *testing.T, f func(t *testing.T, network string)) {
 func sockets(t testing.TB, network string, client, server Options, acceptor link.Acceptor) (*Session, *Session) {
 	t.Helper()
 	a, b := ends(t, network)
-	client.Client, client.Name, server.Name = true, "client", "server"
-	cs, ss := New(a, client), New(b, server)
-	ss.Start(acceptor)
-	cs.Start(nil)
-	t.Cleanup(func() {
-		_ = cs.Close(errors.New("the test is over"))
-		<-cs.Gone()
-		<-ss.Gone()
-	})
-	if err := cs.Meet(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return cs, ss
+	return startBoth(t, a, b, client, server, acceptor)
 }
 
 // parked waits until a caller reads for itself, and nothing comes.

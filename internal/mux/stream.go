@@ -120,28 +120,15 @@ func (st *stream) Send(f *link.Frame) error {
 		step.HasMessage, step.Message = true, message.b
 	}
 	s.mu.Lock()
-	var err error
-	if n := sizeOf(f.Header); n > s.hello.Block {
-		err = tooLong("header", n, s.hello.Block)
-	}
-	if f.End == nil && err != nil {
-		s.mu.Unlock()
+	if err := s.checkBlocks(f); err != nil {
+		var after callbacks
+		if f.End != nil { // the call cannot end otherwise: its caller learns why
+			st.abort(err, true, &after)
+		}
+		s.flush(false)
+		after.run()
 		message.free()
 		return err
-	}
-	if f.End != nil {
-		if n := sizeOfEnd(f.End); n > s.hello.Block && err == nil {
-			err = tooLong("end", n, s.hello.Block)
-		}
-		if err != nil {
-			// The call cannot end otherwise: its caller learns why.
-			message.free()
-			var after callbacks
-			st.abort(err, true, &after)
-			s.flush(false)
-			after.run()
-			return err
-		}
 	}
 	for f.HasMsg && st.sendErr == nil {
 		if st.credit <= st.backlog {
@@ -176,6 +163,20 @@ func (st *stream) Send(f *link.Frame) error {
 	return nil
 }
 
+// checkBlocks refuses a frame whose header or end is longer than the peer takes.
+// mu is held.
+func (s *Session) checkBlocks(f *link.Frame) error {
+	if n := sizeOf(f.Header); n > s.hello.Block {
+		return tooLong("header", n, s.hello.Block)
+	}
+	if f.End != nil {
+		if n := sizeOfEnd(f.End); n > s.hello.Block {
+			return tooLong("end", n, s.hello.Block)
+		}
+	}
+	return nil
+}
+
 // finish lets nothing more be sent or, after what has arrived, received. The
 // session's mu is held.
 func (st *stream) finish(why error, after *callbacks) {
@@ -204,7 +205,7 @@ func (st *stream) forget() {
 		return
 	}
 	if st.caller {
-		s.leave()
+		s.vacate()
 	}
 	if s.live.first == nil {
 		if s.pulse.idle != nil {

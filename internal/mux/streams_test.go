@@ -15,7 +15,14 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 // pair returns both sides of a connection within the process.
 func pair(t testing.TB, client, server Options, acceptor link.Acceptor) (*Session, *Session) {
+	t.Helper()
 	a, b := net.Pipe()
+	return startBoth(t, a, b, client, server, acceptor)
+}
+
+// startBoth returns the sessions over both ends of a connection.
+func startBoth(t testing.TB, a, b Conn, client, server Options, acceptor link.Acceptor) (*Session, *Session) {
+	t.Helper()
 	client.Client, client.Name, server.Name = true, "client", "server"
 	cs, ss := New(a, client), New(b, server)
 	ss.Start(acceptor)
