@@ -268,7 +268,7 @@ func TestRowsBetweenProcesses(t *testing.T) {
 		if got := strings.Join(names(table.Rows, rowName), ", "); got != want {
 			t.Errorf("rows are\n%s\nwant\n%s", got, want)
 		}
-		if got := strings.Join(names(table.Rivals, rivalName), ", "); got != "nearcall, grpc-go, drpc, ttrpc, connect-go, raw" {
+		if got := strings.Join(names(table.Rivals, rivalName), ", "); got != "nearcall, grpc-go, drpc, ttrpc, connect-go, raw, protobuf" {
 			t.Errorf("rivals are %s", got)
 		}
 		titles = names(table.Rows, Row.Title)

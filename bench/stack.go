@@ -23,6 +23,7 @@ var stacks = map[string]stack{
 	"ttrpc":      {serveTTRPC, dialTTRPC},
 	"connect-go": {serveConnect, dialConnect},
 	"raw":        {serveRaw, dialRaw},
+	"protobuf":   {serveProtobuf, dialProtobuf},
 }
 
 // maxMessage is what messages may have where that is for servers and clients to
@@ -39,16 +40,23 @@ func peerRivals(setup peerSetup) []Rival {
 			{func(r Row) bool { return r.Size >= 4<<20 }, "ttrpc has no messages of more than 4 MB"},
 		}},
 		{Name: "connect-go", Color: green, Note: "Connect's own protocol, over net/http and HTTP/2 without TLS; compression is off, as it is elsewhere."},
-		{Name: "raw", Color: silver, Note: "no RPC: as many bytes there and back on a net.Conn, after their length in four bytes.", Without: []Absence{
-			{func(r Row) bool { return !r.Kind.Unary }, "raw has no streams"},
-			{func(r Row) bool { return r.Callers > 1 }, "raw has one caller"},
-		}},
+		{Name: "raw", Color: silver, Note: "no RPC: as many bytes there and back on a net.Conn, after their length in four bytes.", Without: withoutCalls("raw")},
+		{Name: "protobuf", Color: violet, Note: "raw, with the messages encoded and decoded by both sides: the least that a call with copies takes where both block in reading.", Without: withoutCalls("protobuf")},
 	}
 	for i, r := range rivals {
 		setup.Stack = r.Name
 		rivals[i].Dial = overPeer(setup)
 	}
 	return rivals
+}
+
+// withoutCalls is what there is not where a connection is nothing but messages
+// there and back.
+func withoutCalls(rival string) []Absence {
+	return []Absence{
+		{func(r Row) bool { return !r.Kind.Unary }, rival + " has no streams"},
+		{func(r Row) bool { return r.Callers > 1 }, rival + " has one caller"},
+	}
 }
 
 // overPeer starts a second process, and connects to it.

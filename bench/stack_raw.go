@@ -23,7 +23,8 @@ const rawHead = 4
 // rawConn sends and receives messages after their lengths. Its memory it keeps.
 type rawConn struct {
 	net.Conn
-	buf []byte
+	buf []byte // of what was received
+	out []byte // of what is sent
 }
 
 // receive returns the next message with its head. It is valid until the next.
@@ -55,6 +56,20 @@ func serveRaw(network, address string, _ Services) (string, func(), error) {
 
 // serveRawAs has answer change what is sent back.
 func serveRawAs(network, address string, answer func(body []byte)) (string, func(), error) {
+	return serveMessages(network, address, func(c *rawConn) error {
+		message, err := c.receive()
+		if err != nil {
+			return err
+		}
+		answer(message[rawHead:])
+		_, err = c.Write(message)
+		return err
+	})
+}
+
+// serveMessages calls answer for each message of each connection, until that
+// fails.
+func serveMessages(network, address string, answer func(*rawConn) error) (string, func(), error) {
 	return serveOn(network, address, func(lis net.Listener) (run, stop func()) {
 		var mu sync.Mutex
 		var all sync.WaitGroup
@@ -71,16 +86,7 @@ func serveRawAs(network, address string, answer func(body []byte)) (string, func
 				mu.Unlock()
 				all.Go(func() {
 					defer conn.Close()
-					c := rawConn{Conn: conn}
-					for {
-						message, err := c.receive()
-						if err != nil {
-							return
-						}
-						answer(message[rawHead:])
-						if _, err := conn.Write(message); err != nil {
-							return
-						}
+					for c := (&rawConn{Conn: conn}); answer(c) == nil; {
 					}
 				})
 			}
@@ -96,12 +102,17 @@ func serveRawAs(network, address string, answer func(body []byte)) (string, func
 	})
 }
 
-func dialRaw(network, address string, _ Row) (Conn, error) {
+func dialMessages(network, address string) (*rawConn, error) {
 	conn, err := net.Dial(network, address)
+	return &rawConn{Conn: conn}, err
+}
+
+func dialRaw(network, address string, _ Row) (Conn, error) {
+	conn, err := dialMessages(network, address)
 	if err != nil {
 		return Conn{}, err
 	}
-	c := &rawClient{conn: rawConn{Conn: conn}}
+	c := &rawClient{conn: conn}
 	return Conn{Test: c, Records: c, Close: func() { _ = conn.Close() }}, nil
 }
 
@@ -109,7 +120,7 @@ func dialRaw(network, address string, _ Row) (Conn, error) {
 // bytes and gets as many. They are encoded once for all calls.
 type rawClient struct {
 	testpb.TestServiceClient // nil: there is only what follows
-	conn                     rawConn
+	conn                     *rawConn
 	message                  proto.Message
 	sent                     []byte
 }

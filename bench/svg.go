@@ -24,6 +24,7 @@ var (
 	red    = Color{"#cf4a3f", "#f47067"}
 	slate  = Color{"#6e7781", "#9198a1"}
 	silver = Color{"#b6bec7", "#59626e"}
+	violet = Color{"#8250df", "#a371f7"}
 )
 
 // The picture's measures, in pixels.

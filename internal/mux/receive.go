@@ -132,7 +132,9 @@ func (st *stream) take(rc *wire.Received, cost int, after *callbacks) error {
 		st.drop()
 		st.finish(link.ErrEnded, after)
 	}
-	st.session.wake(&in.receiver, after)
+	if !rc.Goes || !in.within() { // a piece in the middle is nothing to wait for
+		st.session.wake(&in.receiver, after)
+	}
 	return nil
 }
 

@@ -50,7 +50,7 @@ const (
 
 const (
 	// mostBatch is how many bytes are collected for one Write, and a frame more.
-	mostBatch = 128 << 10
+	mostBatch = 256 << 10
 
 	// someBatch is how large a batch is expected to be, pieces left out.
 	someBatch = 4 << 10
