@@ -37,7 +37,9 @@ func TestMalformedTargetsAreErrorsThatSayWhatToWrite(t *testing.T) {
 		"unix:/tmp/":       "names no file",
 		"unix:@name":       "unix-abstract:name",
 		"unix-abstract:":   "unix-abstract:NAME",
-		"shm:/tmp/x":       "not available",
+		"shm:":             "shm:",
+		"shm:/tmp/":        "shm:",
+		"shm:@name":        "shm:",
 		"ws://host/path":   "not available",
 		"quic://host:1":    "not available",
 		"grpc:no-security": "transport security",
@@ -52,7 +54,7 @@ func TestMalformedTargetsAreErrorsThatSayWhatToWrite(t *testing.T) {
 			t.Errorf("NewClient(%q): %q does not mention %q", target, err, hint)
 		}
 	}
-	for _, target := range []string{"", "inproc:", "grpc:host", "localhost:1", "tcp:host", "tcp:203.0.113.1:1", "unix:", "unix:/nowhere/at/all", "shm:/tmp/x"} {
+	for _, target := range []string{"", "inproc:", "grpc:host", "localhost:1", "tcp:host", "tcp:203.0.113.1:1", "unix:", "unix:/nowhere/at/all", "shm:/nowhere/at/all"} {
 		if lis, err := nearcall.Listen(target); err == nil {
 			_ = lis.Close()
 			t.Errorf("Listen(%q) did not fail", target)

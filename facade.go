@@ -32,7 +32,7 @@ func (c *ClientConn) newFacade() *grpc.ClientConn {
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithUnaryInterceptor(unary), grpc.WithStreamInterceptor(stream),
-		grpc.WithResolvers(nowhere{schemeInproc}, nowhere{schemeTCP}, nowhere{schemeUnix}, nowhere{schemeUnixAbstract}), grpc.WithIdleTimeout(0),
+		grpc.WithResolvers(nowhere{schemeInproc}, nowhere{schemeTCP}, nowhere{schemeUnix}, nowhere{schemeUnixAbstract}, nowhere{schemeShm}), grpc.WithIdleTimeout(0),
 	}
 	facade, err := grpc.NewClient(c.target, opts...)
 	if err != nil {

@@ -37,6 +37,9 @@ type listenOptions struct{}
 //   - unix:PATH and unix:///PATH make a socket file, which is removed when the
 //     listener is closed. Whoever may write to it may connect. One that a
 //     process left behind, so that nobody answers there, is replaced.
+//   - shm:PATH makes a socket file as unix:PATH does, over which clients of the
+//     same user set shared memory up. Others are refused. It is available on
+//     Linux alone.
 //   - unix-abstract:NAME is a name of the network namespace, without a file. Any
 //     user may connect. It is known to Linux alone.
 //
@@ -52,7 +55,7 @@ func Listen(target string, opts ...ListenOption) (Listener, error) {
 	}
 	t, err := parseTarget(target)
 	if err == nil && t.scheme == schemeGRPC {
-		err = errors.New("write inproc:NAME, unix:PATH, unix-abstract:NAME or tcp:HOST:PORT")
+		err = errors.New("write inproc:NAME, shm:PATH, unix:PATH, unix-abstract:NAME or tcp:HOST:PORT")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("nearcall: cannot listen on %q: %w", target, err)
@@ -61,7 +64,7 @@ func Listen(target string, opts ...ListenOption) (Listener, error) {
 		return inproc.Listen(t.rest)
 	}
 	lis, err := net.Listen(t.network, t.address)
-	if err != nil && t.scheme == schemeUnix {
+	if err != nil && (t.scheme == schemeUnix || t.scheme == schemeShm) {
 		lis, err = replace(t.address, err)
 	}
 	if err != nil {
@@ -70,13 +73,14 @@ func Listen(target string, opts ...ListenOption) (Listener, error) {
 	if t.network == "tcp" {
 		target = reachable(t.host(), lis.Addr())
 	}
-	return socket{lis, target}, nil
+	return socket{lis, target, t.scheme == schemeShm}, nil
 }
 
 // A socket is a listener of the network that knows its target.
 type socket struct {
 	net.Listener
 	target string
+	insist bool // on shared memory
 }
 
 // Target implements [Listener].

@@ -73,6 +73,8 @@ func (o *dialOptions) overSocket(target string, t parsedTarget) (authority strin
 	if authority, err = o.addressed(t); err != nil {
 		return "", err
 	}
+	o.socket.Upgrade, o.socket.Insist = upgrade, t.scheme == schemeShm
+	o.socket.Stay = o.socket.Stay && !o.socket.Insist
 	d := sock.Dialer{Target: target, Network: t.network, Address: t.address, Authority: authority, Options: o.socket, Conn: o.dial}
 	if o.dial != nil {
 		d.Address = t.forDialer()
@@ -188,6 +190,14 @@ func WithDisableRetry() DialOption { return dialOption{nil, grpc.WithDisableRetr
 // nothing worth closing, and is not.
 func WithIdleTimeout(d time.Duration) DialOption {
 	return dialOption{func(o *dialOptions) { o.idle = d }, grpc.WithIdleTimeout(d)}
+}
+
+// WithoutUpgrade leaves connections of unix targets the sockets that they are. By
+// default they become shared memory where the server agrees and is of the same
+// user, on Linux: see [UnixAuthInfo] for how a call's peer says so. For shm targets
+// it does nothing, for they are nothing else.
+func WithoutUpgrade() DialOption {
+	return dialOption{set: func(o *dialOptions) { o.socket.Stay = true }}
 }
 
 // WithConnectParams sets the backoff between attempts to connect, and the

@@ -30,7 +30,7 @@ type serverOptions struct {
 func defaultServerOptions() serverOptions {
 	return serverOptions{
 		ServerConfig: call.ServerConfig{MaxRecv: 4 << 20, MaxSend: math.MaxInt32},
-		socket:       sock.Options{Unix: unixAuthInfo},
+		socket:       sock.Options{Unix: unixAuthInfo, Upgrade: upgrade},
 	}
 }
 
@@ -211,6 +211,13 @@ func InitialConnWindowSize(bytes int32) ServerOption {
 // ResourceExhausted. Within the process there is no limit.
 func MaxHeaderListSize(bytes uint32) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.Block = int(min(bytes, math.MaxInt32)) })
+}
+
+// NoUpgrade leaves connections to unix listeners the sockets that they are: by
+// default they become shared memory where a client of the same user offers it, on
+// Linux. Listeners of shm targets are not concerned.
+func NoUpgrade() ServerOption {
+	return serverOption(func(o *serverOptions) { o.socket.Stay = true })
 }
 
 // ConnectionTimeout limits the time that a connection from another process may

@@ -63,7 +63,12 @@ func (s *Server) Serve(lis net.Listener) error {
 	}
 	sessions, ok := lis.(link.Listener)
 	if !ok {
-		sessions = &sock.Listener{Listener: lis, Options: s.sockets}
+		o := s.sockets
+		if l, ok := lis.(socket); ok {
+			o.Insist = l.insist
+			o.Stay = o.Stay && !l.insist
+		}
+		sessions = &sock.Listener{Listener: lis, Options: o}
 		lis = sessions // whose Close ends handshakes, too
 	}
 	s.mu.Lock()

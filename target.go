@@ -27,11 +27,12 @@ const (
 	schemeTCP          = "tcp"
 	schemeUnix         = "unix"
 	schemeUnixAbstract = "unix-abstract"
+	schemeShm          = "shm"
 )
 
 // later are the schemes that belong to nearcall but cannot be dialed yet.
 // grpc-go would take them for host names.
-var later = map[string]bool{"shm": true, "ws": true, "wss": true, "quic": true}
+var later = map[string]bool{"ws": true, "wss": true, "quic": true}
 
 // parseTarget takes a target apart. Whatever is not nearcall's goes to
 // grpc-go.
@@ -54,6 +55,8 @@ func parseTarget(target string) (parsedTarget, error) {
 		return t, t.parseUnix()
 	case scheme == schemeUnixAbstract:
 		return t, t.parseAbstract()
+	case scheme == schemeShm:
+		return t, t.parseShm()
 	case scheme == schemeGRPC:
 		if rest == "" {
 			return t, errors.New("nothing follows grpc:; write grpc:TARGET with what grpc.NewClient takes")
@@ -110,6 +113,21 @@ func (t *parsedTarget) parseUnix() error {
 	}
 	t.network, t.address = "unix", path
 	return checkLength(path)
+}
+
+func (t *parsedTarget) parseShm() error {
+	const write = "write shm:PATH, with the path of the unix socket that it begins at"
+	if upgrade == nil {
+		return fmt.Errorf("%s has no shared memory that nearcall can use, only Linux has; write unix:PATH", runtime.GOOS)
+	}
+	switch {
+	case t.rest == "" || strings.HasSuffix(t.rest, "/"):
+		return fmt.Errorf("the path names no file; %s", write)
+	case strings.HasPrefix(t.rest, "//"), t.rest[0] == '@':
+		return fmt.Errorf("malformed path %q; %s", t.rest, write)
+	}
+	t.network, t.address = "unix", t.rest
+	return checkLength(t.rest)
 }
 
 func (t *parsedTarget) parseAbstract() error {

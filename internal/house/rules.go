@@ -36,6 +36,8 @@ var Imports = []Rule{
 	{Pkg: "internal/call", May: []string{"internal/codec", "internal/link", "internal/wait", "internal/hook"}},
 
 	{Pkg: "internal/transport/sock", May: []string{"internal/link", "internal/mux", "internal/wire"}},
+	// Package nearcall hands it to sock: it does what a net.Conn does.
+	{Pkg: "internal/transport/shm"},
 	// Transports know neither gRPC's rules nor one another.
 	{Pkg: "internal/transport/*", May: []string{"internal/link", "internal/wait", "internal/hook"}},
 

@@ -32,7 +32,7 @@ import (
 //     the past. The leader takes the deadline back before it leaves, so that it
 //     hits no reader after it.
 type reading struct {
-	raw *socket // nil for connections that are more than a socket
+	raw Prompt // nil for connections that are not, such as TLS
 
 	// Of whoever reads.
 	dec      wire.Decoder
@@ -377,7 +377,7 @@ func mayTry() bool {
 func (s *Session) try(ctx context.Context, leads bool) (got bool, err error) {
 	s.mu.Unlock()
 	for begun, i := time.Now(), 1; ; i++ {
-		n, err := s.raw.read(s.space())
+		n, err := s.raw.TryRead(s.space())
 		if n > 0 || err != nil {
 			trying.Add(-1)
 			s.patience.tried(true)

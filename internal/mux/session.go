@@ -35,6 +35,30 @@ type Conn interface {
 	SetReadDeadline(time.Time) error
 }
 
+// A Prompt is a Conn that can be asked whether it is ready. One goroutine may read
+// while another writes. Its Read can be cut short by a deadline in the past, and goes
+// on afterwards.
+type Prompt interface {
+	// TryRead reads what is there: nothing, mostly, and then n is 0 without
+	// an error.
+	TryRead(b []byte) (n int, err error)
+
+	// TryWrite writes what there is room for: of b or, unless it is nil, of
+	// all.
+	TryWrite(b []byte, all [][]byte) (n int, err error)
+}
+
+// promptOf returns conn's Prompt; nil for connections that have none.
+func promptOf(conn Conn) Prompt {
+	if p, ok := conn.(Prompt); ok {
+		return p
+	}
+	if p := newSocket(conn); p != nil {
+		return p
+	}
+	return nil
+}
+
 // DefaultHandshake is gRPC's ConnectionTimeout.
 const DefaultHandshake = 120 * time.Second
 
@@ -118,7 +142,7 @@ func New(conn Conn, o Options) *Session {
 		streams: make(map[uint64]*stream),
 		connIn:  o.ConnWindow,
 	}
-	s.raw = newSocket(conn)
+	s.raw = promptOf(conn)
 	s.patience.earned = mostEarned
 	s.connOut = s.hello.Connection
 	s.control = wire.AppendHello([]byte(wire.Magic), &wire.Hello{

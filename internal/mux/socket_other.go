@@ -9,5 +9,5 @@ type socket struct{}
 
 func newSocket(Conn) *socket { return nil }
 
-func (*socket) read([]byte) (int, error)            { return 0, errors.ErrUnsupported }
-func (*socket) write([]byte, [][]byte) (int, error) { return 0, errors.ErrUnsupported }
+func (*socket) TryRead([]byte) (int, error)            { return 0, errors.ErrUnsupported }
+func (*socket) TryWrite([]byte, [][]byte) (int, error) { return 0, errors.ErrUnsupported }

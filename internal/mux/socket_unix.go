@@ -9,8 +9,7 @@ import (
 	"syscall"
 )
 
-// A socket reads and writes a socket without waiting. One goroutine may read while
-// another writes.
+// A socket is the Prompt of a socket.
 type socket struct {
 	conn syscall.RawConn
 
@@ -60,8 +59,8 @@ func newSocket(conn Conn) *socket {
 	return r
 }
 
-// read reads what is there: nothing, mostly, and then n is 0 without an error.
-func (r *socket) read(b []byte) (n int, err error) {
+// TryRead implements [Prompt].
+func (r *socket) TryRead(b []byte) (n int, err error) {
 	r.in.b = b
 	err = r.conn.Read(r.inOnce)
 	n, r.in.b = r.in.n, nil
@@ -76,8 +75,8 @@ func (r *socket) read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// write writes what there is room for: of b or, unless it is nil, of all.
-func (r *socket) write(b []byte, all [][]byte) (n int, err error) {
+// TryWrite implements [Prompt].
+func (r *socket) TryWrite(b []byte, all [][]byte) (n int, err error) {
 	r.out.b, r.out.all = b, all
 	err = r.conn.Write(r.outOnce)
 	n, r.out.b, r.out.all = r.out.n, nil, nil

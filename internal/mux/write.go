@@ -161,7 +161,7 @@ func (s *Session) flush(gather bool) {
 			break
 		}
 		s.mu.Unlock()
-		n, err := s.raw.write(s.batch.b.b, s.batch.all)
+		n, err := s.raw.TryWrite(s.batch.b.b, s.batch.all)
 		s.mu.Lock()
 		if !s.batch.wrote(n) {
 			s.fault = err

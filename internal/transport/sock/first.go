@@ -1,6 +1,8 @@
 package sock
 
 import (
+	"cmp"
+	"errors"
 	"net"
 	"strings"
 
@@ -13,6 +15,7 @@ type protocol int
 const (
 	undecided protocol = iota
 	native             // nearcall's own
+	offer              // of something better than a socket
 	http2              // gRPC's, mostly
 	http1
 	clientHello // TLS, where none is spoken
@@ -26,12 +29,17 @@ const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 const longestMethod = 20
 
 // protocolOf tells a protocol by its first bytes: undecided as long as they
-// could be the beginning of more than one.
-func protocolOf(b []byte) protocol {
+// could be the beginning of more than one. Offers begin with line, where that is
+// not empty.
+func protocolOf(b []byte, line string) protocol {
 	s := string(b)
 	switch {
 	case strings.HasPrefix(s, wire.Magic):
 		return native
+	case line != "" && strings.HasPrefix(s, line):
+		return offer
+	case strings.HasPrefix(line, s):
+		return undecided
 	case strings.HasPrefix(s, preface):
 		return http2
 	case strings.HasPrefix(wire.Magic, s), strings.HasPrefix(preface, s):
@@ -60,18 +68,44 @@ func protocolOf(b []byte) protocol {
 	return unknown
 }
 
-// readFirst reads as much as tells conn's protocol, and maybe more.
-func readFirst(conn net.Conn) (first []byte, p protocol, err error) {
+// readFirst reads as much as tells conn's protocol, and maybe more, after what
+// was read before. Descriptors come along with an offer only.
+func (o Options) readFirst(conn net.Conn, before []byte) (first []byte, p protocol, files []int, err error) {
 	const room = 512 // more than is ever undecided
-	first = make([]byte, 0, room)
-	for {
-		n, err := conn.Read(first[len(first):room])
-		first = first[:len(first)+n]
-		if p := protocolOf(first); p != undecided {
-			return first, p, nil
-		}
-		if err != nil {
-			return nil, undecided, err
+	first = append(make([]byte, 0, max(room, len(before)+1)), before...)
+	read := func(b []byte) (int, error) { return conn.Read(b) }
+	if u, ok := conn.(*net.UnixConn); ok && o.Upgrade != nil {
+		read = func(b []byte) (int, error) {
+			n, more, err := o.Upgrade.Receive(u, b)
+			files = append(files, more...)
+			return n, err
 		}
 	}
+	for {
+		p = undecided
+		if len(first) > 0 {
+			p = protocolOf(first, o.Upgrade.line())
+		}
+		if p == offer {
+			return first, p, files, nil
+		}
+		if p != undecided || err != nil || len(files) > maxFiles {
+			break
+		}
+		var n int
+		n, err = read(first[len(first):cap(first)])
+		first = first[:len(first)+n]
+	}
+	if len(files) > 0 {
+		o.Upgrade.Close(files)
+	}
+	if p == undecided {
+		return nil, undecided, nil, cmp.Or(err, errFiles)
+	}
+	return first, p, nil, nil
 }
+
+// maxFiles is how many descriptors a peer may send that is not known yet.
+const maxFiles = 8
+
+var errFiles = errors.New("the peer sends descriptors, and nothing else")

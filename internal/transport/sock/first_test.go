@@ -34,7 +34,7 @@ func TestProtocolsAreToldByTheirFirstBytes(t *testing.T) {
 		"\x16\x04":                          unknown,
 		"\x00":                              unknown,
 	} {
-		if got := protocolOf([]byte(first)); got != want {
+		if got := protocolOf([]byte(first), ""); got != want {
 			t.Errorf("%q: %d, want %d", first, got, want)
 		}
 	}

@@ -122,32 +122,53 @@ func (l *Listener) serve(conn net.Conn, accept func(link.Session) link.Acceptor)
 		}
 		return
 	}
-	first, p, err := readFirst(secured)
+	over, first, p, err := l.meet(secured)
 	switch {
 	case err != nil:
 		_ = secured.Close()
 	case p == native:
 		l.release(conn)
-		l.begin(secured, auth, first, deadline, accept)
+		l.begin(secured, over, auth, first, deadline, accept)
 	case l.Foreign == nil || !l.Foreign(first, secured):
 		refuse(secured, p, first)
 	}
 }
 
-// begin makes a session of conn.
-func (l *Listener) begin(conn net.Conn, auth credentials.AuthInfo, first []byte, deadline time.Time, accept func(link.Session) link.Acceptor) {
+// meet finds out what conn speaks, of which first was read. A session goes on over
+// what it returns: conn itself, or what has taken its place.
+func (l *Listener) meet(conn net.Conn) (over mux.Conn, first []byte, p protocol, err error) {
+	first, p, files, err := l.Options.readFirst(conn, nil)
+	if err == nil && p == offer {
+		var why error
+		if over, first, why = l.Options.answer(conn, first, files); why == nil {
+			return over, nil, native, nil
+		}
+		if first, p, files, err = l.Options.readFirst(conn, first); p == offer { // again
+			l.Options.Upgrade.Close(files)
+			p = unknown
+		}
+	}
+	if err == nil && p == native && l.Options.Insist {
+		refuseSocket(conn)
+		err = errStays
+	}
+	return conn, first, p, err
+}
+
+// begin makes a session of conn, over what conn is or has become.
+func (l *Listener) begin(conn net.Conn, over mux.Conn, auth credentials.AuthInfo, first []byte, deadline time.Time, accept func(link.Session) link.Acceptor) {
 	_ = conn.SetDeadline(time.Time{})
 	name := "a client"
 	if a := conn.RemoteAddr(); a != nil {
 		name = a.Network() + ":" + a.String()
 	}
-	o := l.Options.mux(name, false, conn, auth)
+	o := l.Options.mux(name, false, conn, over != mux.Conn(conn), auth)
 	o.Handshake = max(time.Until(deadline), 1)
 	o.First = first
-	s := mux.New(conn, o)
+	s := mux.New(over, o)
 	acceptor := accept(s)
 	if acceptor == nil {
-		_ = conn.Close()
+		_ = over.Close()
 		return
 	}
 	s.Start(acceptor)

@@ -40,6 +40,15 @@ func refuse(conn net.Conn, p protocol, first []byte) {
 	hangUp(conn)
 }
 
+// refuseSocket tells a client of this protocol that its connection would be a
+// socket, where that is not wanted.
+func refuseSocket(conn net.Conn) {
+	_ = conn.SetWriteDeadline(time.Now().Add(lingering))
+	hello := wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock})
+	_, _ = conn.Write(wire.AppendBye(hello, wire.ByeClosed, "this server takes calls over shared memory only: dial shm:PATH, from a process of the same user"))
+	hangUp(conn)
+}
+
 // refuseHandshake closes a connection whose credentials refused it.
 func refuseHandshake(conn net.Conn, err error) {
 	if c, ok := conn.(*tls.Conn); ok { // which writes nothing any more

@@ -40,6 +40,10 @@ type Options struct {
 	// there are no Creds and the system says which it is.
 	Unix func(Process) credentials.AuthInfo
 
+	Upgrade *Upgrade // what unix sockets may become; nil for nothing
+	Stay    bool     // sockets: offers are not made, or declined
+	Insist  bool     // on the upgrade: other connections are refused
+
 	Window     int           // of a call, in bytes
 	ConnWindow int           // of all calls of a connection together, in bytes
 	Block      int           // the longest header or trailer that is taken, in bytes
@@ -60,11 +64,15 @@ func (o Options) mostWindow() int {
 	return mostWindow
 }
 
-func (o Options) mux(name string, client bool, conn net.Conn, auth credentials.AuthInfo) mux.Options {
+func (o Options) mux(name string, client bool, conn net.Conn, upgraded bool, auth credentials.AuthInfo) mux.Options {
+	local, remote := conn.LocalAddr(), conn.RemoteAddr()
+	if upgraded {
+		local, remote = upgradedAddr{local, o.Upgrade.Network}, upgradedAddr{remote, o.Upgrade.Network}
+	}
 	return mux.Options{
 		Name: name, Client: client, Window: cmp.Or(o.Window, window), MostWindow: o.mostWindow(), ConnWindow: cmp.Or(o.ConnWindow, connWindow), Block: o.Block, Calls: o.Calls, Handshake: o.Handshake,
 		Keepalive: o.Keepalive, ServerKeepalive: o.ServerKeepalive, Enforcement: o.Enforcement,
-		Peer: link.Peer{Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), AuthInfo: auth},
+		Peer: link.Peer{Addr: remote, LocalAddr: local, AuthInfo: auth},
 	}
 }
 
@@ -93,7 +101,14 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 		_ = raw.Close()
 		return nil, fmt.Errorf("%s: the credentials' handshake failed: %w", d.Target, explain(err))
 	}
-	s := mux.New(conn, d.Options.mux(d.Target, true, conn, auth))
+	over, first, upgraded, err := d.Options.offer(ctx, conn)
+	if err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("%s: %w", d.Target, err)
+	}
+	o := d.Options.mux(d.Target, true, conn, upgraded, auth)
+	o.First = first
+	s := mux.New(over, o)
 	s.Start(nil)
 	if err := s.Meet(ctx); err != nil {
 		_ = s.Close(err)

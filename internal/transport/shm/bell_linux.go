@@ -1,0 +1,67 @@
+package shm
+
+import (
+	"errors"
+	"io"
+	"net"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A bell is a socket that one side rings, by a byte, and the other waits for.
+// Its end says that the peer is gone.
+type bell struct {
+	conn *net.UnixConn
+	raw  syscall.RawConn
+
+	// The functions are made once, so that no call makes a closure.
+	onRing func(fd uintptr)
+	onWait func(fd uintptr) bool
+	got    int   // bytes
+	err    error // of onWait
+}
+
+func newBell(conn *net.UnixConn) (*bell, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	b := &bell{conn: conn, raw: raw}
+	one := []byte{1}
+	many := make([]byte, 64)
+	// A peer may have the socket's own description, and have made it block:
+	// MSG_DONTWAIT is of each call.
+	b.onRing = func(fd uintptr) {
+		// One that cannot be rung for bytes that wait there rings already, and
+		// that of a peer that is gone need not be.
+		_ = unix.Sendto(int(fd), one, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+	}
+	b.onWait = func(fd uintptr) bool {
+		for {
+			b.got, _, b.err = unix.Recvfrom(int(fd), many, unix.MSG_DONTWAIT)
+			if !errors.Is(b.err, unix.EINTR) {
+				return !errors.Is(b.err, unix.EAGAIN)
+			}
+		}
+	}
+	return b, nil
+}
+
+// ring wakes the peer where it waits, or lets its next wait end at once.
+func (b *bell) ring() { _ = b.raw.Control(b.onRing) }
+
+// wait waits until the peer rings. Its error is io.EOF when the peer is gone, and
+// that of a deadline. One goroutine may wait at a time.
+func (b *bell) wait() error {
+	err := b.raw.Read(b.onWait)
+	switch {
+	case err != nil:
+		return err
+	case b.err != nil:
+		return b.err
+	case b.got == 0:
+		return io.EOF
+	}
+	return nil
+}

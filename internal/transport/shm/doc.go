@@ -1,0 +1,20 @@
+// Package shm carries bytes between two processes of one machine through memory
+// that both see. It is set up over a unix socket, by an offer that a client makes
+// and a server takes or declines, and begins where that socket would have gone
+// on: with what package mux writes. docs/shm.md has the layout, and why nobody
+// sleeps through what the other does.
+//
+// Each side writes to memory of its own alone, and the other reads it. Neither
+// trusts what it reads there: cursors are checked, and bytes copied before
+// anybody looks at them.
+package shm
+
+// The lengths that a ring may have, in bytes, and the one it has.
+const (
+	leastRing = 1 << 12
+	mostRing  = 1 << 26
+	ringSize  = 1 << 18
+)
+
+// Line is what a client's offer begins with.
+const Line = "nearcall/1 shm\n"

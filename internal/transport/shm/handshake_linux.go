@@ -1,0 +1,312 @@
+package shm
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// An offer is Line and a nonce, with the descriptors of the client's segment and
+// of a socket for the second bell. The answer is Line, a verdict, how many bytes
+// follow and, of a server that takes the offer, the nonce, with the descriptor of
+// its segment; of one that declines, why. The client then says a verdict of its
+// own: it, too, may find that it cannot use what it was sent. The nonce is in the
+// segment as well: descriptors that arrive with it have come with the offer, over
+// this very socket. What passes bytes on between two others does not pass them on.
+const (
+	takes    = '+'
+	declines = '-'
+
+	// most descriptors that are taken from a peer, whatever it sends.
+	mostFiles = 4
+)
+
+// Offer makes a client's offer over conn, and returns what takes conn's place. An
+// error says why nothing does: conn then goes on as a socket, of which rest was
+// read already. Where it is of no use any more that shows.
+func Offer(conn *net.UnixConn) (c *Conn, rest []byte, err error) {
+	if err := sameUser(conn); err != nil {
+		return nil, nil, err
+	}
+	var id nonce
+	_, _ = rand.Read(id[:])
+	mine, file, err := newSegment(ringSize, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer unix.Close(file)
+	space, far, err := pair()
+	if err != nil {
+		mine.free()
+		return nil, nil, err
+	}
+	defer unix.Close(far)
+	in := incoming{conn: conn}
+	defer in.close()
+	if err = send(conn, append([]byte(Line), id[:]...), file, far); err == nil {
+		c, rest, err = in.agreed(id, mine, space)
+	}
+	if err != nil {
+		mine.free()
+		_ = space.Close()
+	}
+	return c, rest, err
+}
+
+// agreed hears the answer to an offer.
+func (in *incoming) agreed(id nonce, mine segment, space *net.UnixConn) (*Conn, []byte, error) {
+	if !in.begins(Line) {
+		return nil, in.b, errors.New("the server does not answer the offer")
+	}
+	head, err := in.read(2)
+	if err != nil {
+		return nil, nil, err
+	}
+	verdict := head[0]
+	body, err := in.read(int(head[1]))
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case verdict == declines:
+		return nil, nil, fmt.Errorf("the server declines: %s", body)
+	case verdict != takes || string(body) != string(id[:]) || len(in.files) != 1:
+		return nil, nil, fmt.Errorf("%w: its answer makes no sense", errBroken)
+	}
+	theirs, err := openSegment(in.files[0], id)
+	if err != nil {
+		return nil, nil, errors.Join(err, send(in.conn, []byte{declines}))
+	}
+	c, err := newConn(mine, theirs, in.conn, space)
+	if err == nil {
+		err = send(in.conn, []byte{takes})
+	}
+	if err != nil {
+		theirs.free()
+	}
+	return c, nil, err
+}
+
+// Answer answers the offer that a server's connection begins with: first is what
+// was read of it, with the descriptors that came along, which are Answer's from
+// now on. It returns what takes conn's place. An error says why nothing does: conn
+// then goes on as a socket, of which rest was read already. Where it is of no use
+// any more that shows. A reason that is not empty declines whatever is offered.
+func Answer(conn *net.UnixConn, first []byte, files []int, reason string) (c *Conn, rest []byte, err error) {
+	in := incoming{conn: conn, b: first, files: files}
+	defer in.close()
+	head, err := in.read(len(Line) + len(nonce{}))
+	if err != nil {
+		return nil, nil, err
+	}
+	id := nonce(head[len(Line):])
+	var refused error
+	if reason != "" {
+		refused = errors.New(reason)
+	} else {
+		refused = sameUser(conn)
+	}
+	var mine, theirs segment
+	file := -1
+	if refused == nil {
+		theirs, mine, file, refused = in.take(id)
+	}
+	if refused != nil {
+		why := refused.Error()
+		why = why[:min(len(why), 255)]
+		return nil, in.b, errors.Join(refused, send(conn, answer(declines, why)))
+	}
+	defer unix.Close(file)
+	c, err = in.settle(id, mine, theirs, file)
+	if err != nil {
+		mine.free()
+		theirs.free()
+	}
+	return c, in.b, err
+}
+
+func answer(verdict byte, body string) []byte {
+	return append(append([]byte(Line), verdict, byte(len(body))), body...)
+}
+
+// take opens what a client offers, and makes what it is to get.
+func (in *incoming) take(id nonce) (theirs, mine segment, file int, err error) {
+	if len(in.files) != 2 {
+		return nil, nil, -1, fmt.Errorf("%d descriptors have come with the offer, not 2: something is between the two sides, or a limit was reached", len(in.files))
+	}
+	if theirs, err = openSegment(in.files[0], id); err != nil {
+		return nil, nil, -1, err
+	}
+	if mine, file, err = newSegment(ringSize, id); err != nil {
+		theirs.free()
+	}
+	return theirs, mine, file, err
+}
+
+// settle tells a client that its offer is taken, and hears whether it can use
+// the answer.
+func (in *incoming) settle(id nonce, mine, theirs segment, file int) (*Conn, error) {
+	if err := send(in.conn, answer(takes, string(id[:])), file); err != nil {
+		return nil, err
+	}
+	verdict, err := in.read(1)
+	switch {
+	case err != nil:
+		return nil, err
+	case verdict[0] == declines:
+		return nil, errors.New("the client declines")
+	case verdict[0] != takes || len(in.b) > 0:
+		return nil, fmt.Errorf("%w: its verdict makes no sense", errBroken)
+	}
+	fd := in.files[1]
+	in.files = in.files[:1]
+	space, err := socketOf(fd)
+	if err != nil {
+		return nil, err
+	}
+	c, err := newConn(mine, theirs, in.conn, space)
+	if err != nil {
+		_ = space.Close()
+	}
+	return c, err
+}
+
+// incoming is what comes over a socket, with descriptors.
+type incoming struct {
+	conn  *net.UnixConn
+	b     []byte // not consumed yet
+	files []int
+}
+
+// begins reports whether line comes next, and takes it then. It reads no more
+// than the beginning of what is something else.
+func (in *incoming) begins(line string) bool {
+	for len(in.b) < len(line) && strings.HasPrefix(line, string(in.b)) {
+		if err := in.more(len(line) - len(in.b)); err != nil {
+			return false
+		}
+	}
+	rest, found := bytes.CutPrefix(in.b, []byte(line))
+	in.b = rest
+	return found
+}
+
+// read returns the next n bytes.
+func (in *incoming) read(n int) ([]byte, error) {
+	for len(in.b) < n {
+		if err := in.more(n - len(in.b)); err != nil { // and no more: what follows is not for us
+			return nil, err
+		}
+	}
+	head := in.b[:n]
+	in.b = in.b[n:]
+	return head, nil
+}
+
+// more reads at most n bytes.
+func (in *incoming) more(n int) error {
+	b := make([]byte, n)
+	n, files, err := Receive(in.conn, b)
+	in.files = append(in.files, files...)
+	in.b = append(in.b, b[:n]...)
+	return err
+}
+
+// close closes the descriptors that nobody has taken over.
+func (in *incoming) close() { CloseFiles(in.files) }
+
+// CloseFiles closes descriptors that have come over a socket.
+func CloseFiles(files []int) {
+	for _, fd := range files {
+		_ = unix.Close(fd)
+	}
+}
+
+// Receive reads from conn, with the descriptors that come along.
+func Receive(conn *net.UnixConn, b []byte) (n int, files []int, err error) {
+	oob := make([]byte, unix.CmsgSpace(4*mostFiles))
+	n, oobn, _, _, err := conn.ReadMsgUnix(b, oob)
+	if n, oobn = max(n, 0), max(oobn, 0); n == 0 && err == nil {
+		err = io.EOF
+	}
+	messages, wrong := unix.ParseSocketControlMessage(oob[:oobn])
+	for i := range messages {
+		if fds, err := unix.ParseUnixRights(&messages[i]); err == nil {
+			files = append(files, fds...)
+		}
+	}
+	if err == nil && wrong != nil {
+		err = wrong
+	}
+	return n, files, err
+}
+
+// send writes b, with descriptors.
+func send(conn *net.UnixConn, b []byte, files ...int) error {
+	var oob []byte
+	if len(files) > 0 {
+		oob = unix.UnixRights(files...)
+	}
+	n, _, err := conn.WriteMsgUnix(b, oob, nil)
+	if err == nil && n < len(b) {
+		_, err = conn.Write(b[n:])
+	}
+	return err
+}
+
+// pair returns two sockets that are connected, the second by its descriptor.
+func pair() (near *net.UnixConn, far int, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, -1, fmt.Errorf("socketpair: %w", err)
+	}
+	if near, err = socketOf(fds[0]); err != nil {
+		_ = unix.Close(fds[1])
+	}
+	return near, fds[1], err
+}
+
+// socketOf takes fd over.
+func socketOf(fd int) (*net.UnixConn, error) {
+	f := os.NewFile(uintptr(fd), "nearcall")
+	defer f.Close()
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := conn.(*net.UnixConn)
+	if !ok {
+		_ = conn.Close()
+		return nil, fmt.Errorf("%w: it sent a descriptor of something else than a unix socket", errBroken)
+	}
+	return u, nil
+}
+
+// sameUser returns why the process at the other end is not to be trusted with
+// shared memory.
+func sameUser(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return err
+	}
+	switch {
+	case credErr != nil:
+		return fmt.Errorf("the system does not say whose process the peer is: %w", credErr)
+	case int(cred.Uid) != os.Geteuid():
+		return fmt.Errorf("the peer is a process of user %d, this is one of user %d", cred.Uid, os.Geteuid())
+	}
+	return nil
+}

@@ -1,0 +1,185 @@
+package shm
+
+import (
+	"errors"
+	"fmt"
+)
+
+// A word is a number in shared memory, which one side writes and the other
+// reads: an atomic.Uint64. Its operations are sequentially consistent, on which
+// all that follows depends.
+type word interface {
+	Load() uint64
+	Store(uint64)
+}
+
+// Two sides of a ring, and how neither sleeps through what the other does.
+//
+// A ring's bytes and tail are the sender's, its head the receiver's. Both
+// cursors only grow; what is between them has been sent and not received. Each
+// side keeps its own cursors to itself, and publishes copies.
+//
+// A receiver that finds nothing publishes that it sleeps (an odd number in
+// asleep), looks at tail again, and only then sleeps. A sender publishes tail,
+// then looks at asleep, and rings the bell where it is odd. Each stores before
+// it loads, so that in the one order that all these operations have one of the
+// two loads comes after the other's store: either the sender sees that the
+// receiver sleeps, or the receiver sees what was sent. A sender that waits for
+// room in a full ring does the same, with wants in asleep's place and head in
+// tail's.
+//
+// A bell is rung once for each sleep, whose number tells it from the next. One
+// that is rung for a receiver that has just found by itself what there is wakes
+// it from a later sleep, for nothing.
+
+// errBroken is wrapped by the errors of what a peer must not write.
+var errBroken = errors.New("the peer breaks the rules of shared memory")
+
+// A sender is the end of a ring that bytes are put into.
+type sender struct {
+	ring  []byte // its length is a power of two
+	tail  word
+	wants word // of the peer's bell, for room
+
+	head   word // the peer's
+	asleep word // the peer's
+
+	sent     uint64
+	received uint64 // what head was last
+	waits    uint64 // what wants is
+	rung     uint64 // what asleep was when the bell was rung last
+}
+
+// room returns how many bytes can be put. It looks at how far the peer has got
+// where that is less than n.
+func (s *sender) room(n int) (int, error) {
+	room := len(s.ring) - int(s.sent-s.received)
+	if room >= n {
+		return room, nil
+	}
+	head := s.head.Load()
+	if head-s.received > s.sent-s.received {
+		return 0, fmt.Errorf("%w: it has received %d bytes, after %d of the %d that were sent", errBroken, head, s.received, s.sent)
+	}
+	s.received = head
+	return len(s.ring) - int(s.sent-head), nil
+}
+
+// put copies into the ring what there is room for, and returns how much that
+// was. The peer does not see it before it is published.
+func (s *sender) put(b []byte) (int, error) {
+	room, err := s.room(len(b))
+	if err != nil {
+		return 0, err
+	}
+	b = b[:min(len(b), room)]
+	at := int(s.sent & uint64(len(s.ring)-1))
+	n := copy(s.ring[at:], b)
+	copy(s.ring, b[n:])
+	s.sent += uint64(len(b))
+	return len(b), nil
+}
+
+// publish lets the peer see what was put. It reports whether its bell has to be
+// rung.
+func (s *sender) publish() bool {
+	s.tail.Store(s.sent)
+	return rings(s.asleep, &s.rung)
+}
+
+// rings reports whether w says that the peer sleeps, and it was not rung for
+// that before.
+func rings(w word, rung *uint64) bool {
+	v := w.Load()
+	if v&1 == 0 || v == *rung {
+		return false
+	}
+	*rung = v
+	return true
+}
+
+// fullUp publishes that the sender waits for room. It reports whether it may:
+// otherwise there is some.
+func (s *sender) fullUp() (bool, error) {
+	s.waits++
+	s.wants.Store(s.waits)
+	room, err := s.room(1)
+	if err != nil || room > 0 {
+		s.goOn()
+		return false, err
+	}
+	return true, nil
+}
+
+// goOn publishes that the sender does not wait for room any more.
+func (s *sender) goOn() {
+	s.waits++
+	s.wants.Store(s.waits)
+}
+
+// A receiver is the end of a ring that bytes are taken out of. They are the
+// peer's to change at any time, and are copied before anybody looks at them.
+type receiver struct {
+	ring   []byte // its length is a power of two
+	head   word
+	asleep word
+
+	tail  word // the peer's
+	wants word // the peer's
+
+	received uint64
+	sent     uint64 // what tail was last
+	naps     uint64 // what asleep is
+	rung     uint64 // what wants was when the bell was rung last
+}
+
+// ready returns how many bytes there are.
+func (r *receiver) ready() (int, error) {
+	tail := r.tail.Load()
+	if n := tail - r.received; n < r.sent-r.received || n > uint64(len(r.ring)) {
+		return 0, fmt.Errorf("%w: it has sent %d bytes, after %d, of which %d were received", errBroken, tail, r.sent, r.received)
+	}
+	r.sent = tail
+	return int(tail - r.received), nil
+}
+
+// take copies what there is out of the ring, or as much as b has room for. It
+// returns how much that was, and whether the peer's bell has to be rung, as it
+// waits for room.
+func (r *receiver) take(b []byte) (n int, bell bool, err error) {
+	n, err = r.ready()
+	if n == 0 || err != nil {
+		return 0, false, err
+	}
+	b = b[:min(n, len(b))]
+	at := int(r.received & uint64(len(r.ring)-1))
+	n = copy(b, r.ring[at:])
+	copy(b[n:], r.ring)
+	r.received += uint64(len(b))
+	r.head.Store(r.received)
+	// A peer that waits has filled the ring: it is woken when half of it is
+	// empty, which it will be, as everything is received.
+	if int(r.sent-r.received) <= len(r.ring)/2 {
+		bell = rings(r.wants, &r.rung)
+	}
+	return len(b), bell, nil
+}
+
+// dozeOff publishes that the receiver sleeps. It reports whether it may:
+// otherwise there is something to receive.
+func (r *receiver) dozeOff() (bool, error) {
+	r.naps++
+	r.asleep.Store(r.naps)
+	n, err := r.ready()
+	if n > 0 || err != nil {
+		r.wakeUp()
+		return false, err
+	}
+	return true, nil
+}
+
+// wakeUp publishes that the receiver does not sleep any more.
+func (r *receiver) wakeUp() {
+	r.naps++
+	r.asleep.Store(r.naps)
+}
