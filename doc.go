@@ -30,7 +30,9 @@
 // Other processes reach a server by unix:PATH or tcp:HOST:PORT, in the same way.
 // Both ends are nearcall's then. TCP takes the transport credentials that gRPC
 // has ([Creds], [WithTransportCredentials]); unix sockets count as private, and
-// [UnixAuthInfo] says who is at the other end. Keepalive, windows, limits and the
+// [UnixAuthInfo] says who is at the other end. On Linux a connection of unix:PATH
+// becomes shared memory where both processes are of one user, and shm:PATH insists
+// on that: see [WithoutUpgrade]. Keepalive, windows, limits and the
 // idle timeout are options as in gRPC, and a call that no handler has seen is made
 // again.
 //

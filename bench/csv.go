@@ -18,7 +18,7 @@ func writeCSV(w io.Writer, r *Report) error {
 	out := csv.NewWriter(w)
 	head = append(head, "bytes_per_op", "allocs_per_op")
 	if r.Table.Processes {
-		head = append(head, "cpu_ns_per_op", "cpu_ratio_to_"+r.Table.Baseline)
+		head = append(head, "cpu_ns_per_op", "cpu_ratio_to_"+r.Table.Baseline, "line_ns")
 	}
 	_ = out.Write(append(head, "pairs", "measurement_ns", "clock_ns", "date", "machine"))
 	for _, v := range r.Results {
@@ -35,7 +35,11 @@ func writeCSV(w io.Writer, r *Report) error {
 		}
 		line = append(line, decimals(v.Bytes, 1), decimals(v.Allocs, 2))
 		if r.Table.Processes {
-			line = append(line, decimals(v.CPU, 0), decimals(v.CPURatio, 4))
+			trip := ""
+			if r.Line > 0 {
+				trip = strconv.FormatInt(r.Line.Nanoseconds(), 10)
+			}
+			line = append(line, decimals(v.CPU, 0), decimals(v.CPURatio, 4), trip)
 		}
 		_ = out.Write(append(line, strconv.Itoa(r.Pairs),
 			strconv.FormatInt(r.Time.Nanoseconds(), 10), strconv.FormatInt(r.Clock.Nanoseconds(), 10), r.Date.Format(time.DateOnly), r.Machine))

@@ -7,6 +7,7 @@ import (
 	"io"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -111,6 +112,9 @@ func chooseTables(named string, one bool, all []Table) ([]Table, error) {
 	var chosen []Table
 	for name := range strings.SplitSeq(named, ",") {
 		i := slices.IndexFunc(all, func(t Table) bool { return t.Name == name })
+		if i < 0 && name == sharedMemory {
+			return nil, fmt.Errorf("-tables %q: %s has no shared memory that nearcall can use, only Linux has", name, runtime.GOOS)
+		}
 		if i < 0 {
 			return nil, fmt.Errorf("-tables %q: there is none but %s", name, strings.Join(names(all, tableName), ", "))
 		}

@@ -1,9 +1,9 @@
 // Command bench is the tournament: nearcall and what one would use instead,
-// row by row. It has three tables: in one process, and between two processes
-// over unix sockets and over TCP.
+// row by row. It has four tables: in one process, and between two processes
+// over unix sockets, over TCP and, on Linux, over shared memory.
 //
-//	go run .                                 every table, row and rival: some ten minutes
-//	go run . -quick                          a first look, in two minutes
+//	go run .                                 every table, row and rival: a quarter of an hour
+//	go run . -quick                          a first look, in some minutes
 //	go run . -tables in-process,unix
 //	go run . -tables unix -rows 'empty|10MB' -rivals 'nearcall|raw'
 //	go run . -results DIR                    tables, data and pictures of each table
@@ -25,7 +25,7 @@
 // known what a call costs both sides.
 //
 // A row is a line of inProcessRows or peerRows, a rival a line of
-// inProcessRivals or peerRivals.
+// inProcessRivals, peerRivals or sharedMemoryRivals.
 //
 // It is a module of its own, so that rivals' dependencies stay in here.
 package main
@@ -92,6 +92,11 @@ type event struct {
 func (e *event) hold(stdout io.Writer) (err error) {
 	r := &Report{
 		Table: e.table, Machine: machine(), Date: time.Now(), Pairs: e.Pairs, Time: e.Time, Parked: e.Parked, Clock: clockReading(),
+	}
+	if e.table.Processes {
+		if r.Line, err = lineTrip(); err != nil {
+			fmt.Fprintf(e.Progress, "%s: there is no watched line: %v\n", e.table.Name, err)
+		}
 	}
 	if r.Results, err = e.Run(); err != nil {
 		return err

@@ -23,6 +23,14 @@ func TestMain(m *testing.M) {
 	leak.Main(m)
 }
 
+// orShared adds the table of shared memory to a list, where there is one.
+func orShared(tables string) string {
+	if hasSharedMemory {
+		tables += ", " + sharedMemory
+	}
+	return tables
+}
+
 func TestTournamentPrintsAndWritesFiles(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
@@ -78,11 +86,15 @@ func TestFilesAreOpenedFirst(t *testing.T) {
 
 func TestResultsOfEachTable(t *testing.T) {
 	dir := t.TempDir()
+	tables := []string{"unix", "tcp"}
+	if hasSharedMemory {
+		tables = append(tables, sharedMemory)
+	}
 	var out bytes.Buffer
-	if err := run([]string{"-tables", "unix,tcp", "-rows", "^empty$|bidi", "-rivals", "nearcall|raw", "-pairs", "1", "-time", "1ms", "-results", dir}, &out, io.Discard); err != nil {
+	if err := run([]string{"-tables", strings.Join(tables, ","), "-rows", "^empty$|bidi", "-rivals", "nearcall|raw", "-pairs", "1", "-time", "1ms", "-results", dir}, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"unix", "tcp"} {
+	for _, name := range tables {
 		text, err := os.ReadFile(filepath.Join(dir, name+".md"))
 		if err != nil {
 			t.Fatal(err)
@@ -90,6 +102,9 @@ func TestResultsOfEachTable(t *testing.T) {
 		head, tables, _ := bytes.Cut(text, []byte("\n\nWhat `make bench` printed. The chart of it is ["+name+".svg]"))
 		if !strings.HasPrefix(string(head), "# Results: over ") || !bytes.Contains(tables, []byte("¹ raw has no streams.")) {
 			t.Errorf("%s.md is\n%s", name, text)
+		}
+		if hasSharedMemory && !bytes.Contains(tables, []byte("a cache line that both watch goes there and back in ")) {
+			t.Errorf("%s.md does not tell what the machine allows:\n%s", name, text)
 		}
 		if _, tables, _ := bytes.Cut(text, []byte("("+name+".csv).\n\n")); len(tables) == 0 || !bytes.Contains(out.Bytes(), tables) {
 			t.Errorf("%s.md has not what was printed", name)
@@ -106,11 +121,11 @@ func TestResultsOfEachTable(t *testing.T) {
 // when there was one table.
 func TestOneTableIsMeantWhereOneIsDrawn(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"", "in-process, unix, tcp"},
+		{"", orShared("in-process, unix, tcp")},
 		{"-short file", "in-process"},
 		{"-short file -tables tcp", "tcp"},
 		{"-tables tcp,unix", "tcp, unix"},
-		{"-rows idle", "unix, tcp"},
+		{"-rows idle", orShared("unix, tcp")},
 		{"-rivals grpchan", "in-process"},
 	} {
 		events, err := parse(strings.Fields(c.args), io.Discard)
@@ -157,10 +172,18 @@ func TestTheBaselineIsMeasuredAlone(t *testing.T) {
 	}
 }
 
+// TestWithoutSharedMemoryItsTableIsAnError does as systems do that have none.
+func TestWithoutSharedMemoryItsTableIsAnError(t *testing.T) {
+	_, err := chooseTables(sharedMemory, false, []Table{inProcess})
+	if err == nil || !strings.Contains(err.Error(), "has no shared memory that nearcall can use, only Linux has") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestFlagsThatMakeNoSense(t *testing.T) {
 	for _, args := range [][]string{
 		{"-rows", "quaternary"}, {"-rivals", "nobody"}, {"-rows", "("}, {"-pairs", "0"}, {"-parked", "-1"}, {"-time", "0s"}, {"-tmie", "1s"}, {"unary"},
-		{"-tables", "shm"}, {"-tables", "unix,unix"}, {"-tables", "unix", "-rivals", "grpchan"}, {"-tables", "unix,tcp", "-md", "file"},
+		{"-tables", "pigeon"}, {"-tables", "unix,unix"}, {"-tables", "unix", "-rivals", "grpchan"}, {"-tables", "unix,tcp", "-md", "file"},
 	} {
 		err := run(args, io.Discard, io.Discard)
 		var bad usageError

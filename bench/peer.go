@@ -22,7 +22,7 @@ const peerEnv = "NEARCALL_BENCH_PEER"
 // A peerSetup is what a second process is to be.
 type peerSetup struct {
 	Stack    string // that serves
-	Network  string // unix or tcp
+	Network  string // unix or tcp, or what nearcall makes of a unix socket
 	Address  string // to listen on
 	Dir      string // to remove in the end, should nobody else do so
 	Messages int    // of a stream that the server sends
@@ -86,7 +86,7 @@ func startPeer(setup peerSetup) (_ *peer, err error) {
 
 // address returns one that a process can listen on.
 func (p *peer) address(network string) (_ string, err error) {
-	if network != "unix" {
+	if network == "tcp" {
 		return "127.0.0.1:0", nil
 	}
 	if p.dir, err = os.MkdirTemp("", "bench"); err != nil {

@@ -4,12 +4,16 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nearcall/nearcall"
 )
 
 // peerTables are those of two processes.
@@ -42,16 +46,59 @@ func TestPeersAnswerRightly(t *testing.T) {
 func TestWrongAnswersOfPeersFail(t *testing.T) {
 	table := peerTables()[0]
 	table.Rivals = slices.DeleteFunc(slices.Clone(table.Rivals), func(r Rival) bool { return r.Name == "raw" })
+	base := table.base()
 	rows := slices.DeleteFunc(slices.Clone(table.Rows), func(r Row) bool {
 		return r.Callers > 1 || r.Size > 1<<20 || r.Kind.Name == Empty.Name
 	})
-	for _, kind := range []string{"liar", "forger"} {
-		t.Run(kind, func(t *testing.T) {
-			each(t, table, rows, func(t *testing.T, row Row, rival Rival) {
-				rival.Dial = overPeer(peerSetup{Stack: rival.Name, Network: "unix", Services: kind})
-				failsWith(t, row, rival, table.base())
+	networks := []string{"unix"}
+	if hasSharedMemory {
+		networks = append(networks, shmNetwork, upgradedNetwork)
+	}
+	for _, network := range networks {
+		if network != "unix" {
+			table.Rivals = table.Rivals[:1] // nearcall
+		}
+		for _, kind := range []string{"liar", "forger"} {
+			t.Run("net="+network+"/"+kind, func(t *testing.T) {
+				each(t, table, rows, func(t *testing.T, row Row, rival Rival) {
+					rival.Dial = overPeer(peerSetup{Stack: rival.Name, Network: network, Services: kind})
+					failsWith(t, row, rival, base)
+				})
 			})
-		})
+		}
+	}
+}
+
+// TestNearcallIsMeasuredOverItsNetwork has a dialer refuse a connection that is
+// of another network than the table says.
+func TestNearcallIsMeasuredOverItsNetwork(t *testing.T) {
+	if !hasSharedMemory {
+		t.Skip("there is no other network")
+	}
+	at, stop, err := serveNearcall("unix", filepath.Join(t.TempDir(), "s"), service{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	for _, network := range []string{"unix", shmNetwork, upgradedNetwork} {
+		conn, err := dialNearcall(network, at, Row{})
+		if err != nil {
+			t.Errorf("%s: %v", network, err)
+			continue
+		}
+		conn.Close()
+	}
+	lis, err := nearcall.Listen("unix:" + filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer serveFrom(lis, func(lis net.Listener) (run, stop func()) {
+		srv := nearcall.NewServer(nearcall.NoUpgrade())
+		register(srv, service{})
+		return func() { _ = srv.Serve(lis) }, srv.Stop
+	})()
+	if _, err := dialNearcall(upgradedNetwork, lis.Addr().String(), Row{}); err == nil || !strings.Contains(err.Error(), `network "unix", not of "shm"`) {
+		t.Errorf("a socket was taken for shared memory: %v", err)
 	}
 }
 

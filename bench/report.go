@@ -20,6 +20,7 @@ type Report struct {
 	Time    time.Duration // of a measurement
 	Parked  int           // goroutines that slept meanwhile
 	Clock   time.Duration // that a reading of the clock takes
+	Line    time.Duration // that a watched cache line takes to another process and back; 0 where that was not measured
 	Results []Result
 }
 
@@ -43,6 +44,9 @@ func (r *Report) header() string {
 	where := ""
 	if r.Table.Processes {
 		where = " in each of two processes"
+	}
+	if r.Line > 0 {
+		where += fmt.Sprintf(", between which a cache line that both watch goes there and back in %v", r.Line)
 	}
 	return fmt.Sprintf("%s, %s; medians of %d pairs of %v, beside %d parked goroutines%s",
 		r.Machine, r.Date.Format(time.DateOnly), r.Pairs, r.Time, r.Parked, where)

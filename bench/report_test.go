@@ -176,13 +176,37 @@ func TestCSVOfTwoProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	const head = "row,kind,context,callers,bytes,messages,rival,ns_per_op,ratio_to_grpc-go,p50_ns,p90_ns,p95_ns,p99_ns," +
-		"bytes_per_op,allocs_per_op,cpu_ns_per_op,cpu_ratio_to_grpc-go,pairs,measurement_ns,clock_ns,date,machine"
+		"bytes_per_op,allocs_per_op,cpu_ns_per_op,cpu_ratio_to_grpc-go,line_ns,pairs,measurement_ns,clock_ns,date,machine"
 	if got := strings.Join(lines[0], ","); got != head {
 		t.Errorf("columns are\n%s\nwant\n%s", got, head)
 	}
-	const first = "empty,empty call,cancellable,1,0,1,nearcall,3.7,0.0030,4,5,6,1000000000,96.0,2.00,7,0.0015,7"
+	const first = "empty,empty call,cancellable,1,0,1,nearcall,3.7,0.0030,4,5,6,1000000000,96.0,2.00,7,0.0015,,7"
 	if got := strings.Join(lines[1], ","); !strings.HasPrefix(got, first) {
 		t.Errorf("the first line is\n%s\nwant\n%s", got, first)
+	}
+}
+
+func TestReportsOfSharedMemory(t *testing.T) {
+	r := inventedOf(overSharedMemory(0))
+	r.Line = 187
+	text := strings.Join(strings.Fields(written(t, writeMarkdown, r)), " ")
+	for _, want := range []string{
+		"in each of two processes, between which a cache line that both watch goes there and back in 187ns ",
+		"### Time of an operation over shared memory, compared with grpc-go ",
+		"| row | context | nearcall | nearcall-upgraded | grpc-go | raw | protobuf | watched-line | one-copy | two-copies | three-copies |",
+		"- grpc-go: over a unix socket",
+		"copies are of messages of 100 KB and more.",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("there is no %q in\n%s", want, text)
+		}
+	}
+	lines, err := csv.NewReader(strings.NewReader(written(t, writeCSV, r))).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at := slices.Index(lines[0], "line_ns"); at < 0 || lines[1][at] != "187" {
+		t.Errorf("the line is not in %q, %q", lines[0], lines[1])
 	}
 }
 
@@ -199,7 +223,7 @@ func TestSVG(t *testing.T) {
 	few.Results = slices.DeleteFunc(few.Results, func(r Result) bool { return r.Rival.Name == inProcess.Baseline || r.Row.Callers > 1 })
 	one := invented()
 	one.Results = one.Results[:1]
-	for name, r := range map[string]*Report{"all": invented(), "without the baseline": few, "one result": one, "none": {}, "two processes": inventedOf(peerTables()[0])} {
+	for name, r := range map[string]*Report{"all": invented(), "without the baseline": few, "one result": one, "none": {}, "two processes": inventedOf(peerTables()[0]), "shared memory": inventedOf(overSharedMemory(0))} {
 		t.Run(name, func(t *testing.T) {
 			text := written(t, writeSVG, r)
 			drawn := parseSVG(t, text, r.title())

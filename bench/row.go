@@ -51,6 +51,7 @@ var peerRows = []Row{
 	{Name: "unary-1MB", Kind: Unary, Size: 1 << 20, Cancellable: true, Chosen: true},
 	{Name: "unary-10MB", Kind: Unary, Size: 10 << 20, Cancellable: true},
 	{Name: "unary-32B-idle-1ms", Kind: Unary, Size: 32, Cancellable: true, Pause: time.Millisecond, Chosen: true},
+	{Name: "unary-32B-idle-100ms", Kind: Unary, Size: 32, Cancellable: true, Pause: 100 * time.Millisecond, Chosen: true}, // a measurement has a few
 	{Name: "server-stream-100x32B", Kind: ServerStream, Size: 32, Messages: 100, Cancellable: true, Chosen: true},
 	{Name: "bidi-echo-32B", Kind: BidiEcho, Size: 32, Cancellable: true, Chosen: true},
 	{Name: "unary-32B", Kind: Unary, Size: 32, Cancellable: true, Chosen: true},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -42,7 +43,7 @@ func answersRightly(t *testing.T, row Row, rival Rival) {
 		t.Fatal(err)
 	}
 	times := 10
-	if row.Size > 1<<20 {
+	if row.Size > 1<<20 || row.Pause > 10*time.Millisecond {
 		times = 1
 	}
 	if _, err := f.Run(times); err != nil {
@@ -261,20 +262,76 @@ func rowsAndRivalsDiffer(t *testing.T, table Table) {
 
 // TestRowsBetweenProcesses holds the list to what it is for.
 func TestRowsBetweenProcesses(t *testing.T) {
-	const want = "empty, two-integers, string-100B, unary-record, unary-100KB, unary-1MB, unary-10MB, unary-32B-idle-1ms, " +
+	const want = "empty, two-integers, string-100B, unary-record, unary-100KB, unary-1MB, unary-10MB, unary-32B-idle-1ms, unary-32B-idle-100ms, " +
 		"server-stream-100x32B, bidi-echo-32B, unary-32B, unary-32B-10-callers, unary-32B-64-callers, unary-32B-100-callers, unary-32B-1000-callers"
 	var titles []string
 	for _, table := range peerTables() {
 		if got := strings.Join(names(table.Rows, rowName), ", "); got != want {
 			t.Errorf("rows are\n%s\nwant\n%s", got, want)
 		}
-		if got := strings.Join(names(table.Rivals, rivalName), ", "); got != "nearcall, grpc-go, drpc, ttrpc, connect-go, raw, protobuf" {
-			t.Errorf("rivals are %s", got)
+		rivals := "nearcall, grpc-go, drpc, ttrpc, connect-go, raw, protobuf"
+		if table.Name == sharedMemory {
+			rivals = "nearcall, nearcall-upgraded, grpc-go, raw, protobuf, watched-line, one-copy, two-copies, three-copies"
+		}
+		if got := strings.Join(names(table.Rivals, rivalName), ", "); got != rivals {
+			t.Errorf("%s: rivals are %s", table.Name, got)
 		}
 		titles = names(table.Rows, Row.Title)
 	}
-	if titles[0] != "empty call" || titles[7] != "unary, 32 B, after 1ms idle" || titles[2] != "string, 100 B" {
+	if titles[0] != "empty call" || titles[7] != "unary, 32 B, after 1ms idle" || titles[8] != "unary, 32 B, after 100ms idle" || titles[2] != "string, 100 B" {
 		t.Errorf("titles are %q", titles)
+	}
+}
+
+// TestLimitsOfSharedMemory says in which rows the limits are.
+func TestLimitsOfSharedMemory(t *testing.T) {
+	for rival, want := range map[string]string{
+		"watched-line": "empty, two-integers, unary-32B",
+		"one-copy":     "unary-100KB, unary-1MB, unary-10MB",
+		"two-copies":   "unary-100KB, unary-1MB, unary-10MB",
+		"three-copies": "unary-100KB, unary-1MB, unary-10MB",
+	} {
+		table := overSharedMemory(0)
+		var rows []string
+		for _, row := range table.Rows {
+			if table.Rivals[table.place(Rival{Name: rival})].Takes(row) {
+				rows = append(rows, row.Name)
+			}
+		}
+		if got := strings.Join(rows, ", "); got != want {
+			t.Errorf("%s is in %s, want %s", rival, got, want)
+		}
+	}
+}
+
+// TestCopiesAreSoMany looks at what each rival copies, by the memory that it takes.
+func TestCopiesAreSoMany(t *testing.T) {
+	const size = 1 << 20
+	for times := 1; times <= 3; times++ {
+		conn := overCopies(times)
+		in := &testpb.SimpleRequest{Payload: payload(size)}
+		var out *testpb.SimpleResponse
+		call := func() {
+			var err error
+			if out, err = conn.Test.UnaryCall(t.Context(), in); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		call()
+		runtime.ReadMemStats(&after)
+		if got, want := float64(after.TotalAlloc-before.TotalAlloc)/size, float64(2*times+1); got < want || got >= want+1 { // one is what is sent
+			t.Errorf("%d there and as many back take the memory of %.2f messages, want %v", times, got, want)
+		}
+		first := &out.Payload.Body[0]
+		call()
+		if &out.Payload.Body[0] != first {
+			t.Errorf("%d: the copies are not kept", times)
+		}
+		if err := checkPayload("the copy", out.Payload, in.Payload, true); err != nil {
+			t.Errorf("%d: %v", times, err)
+		}
 	}
 }
 

@@ -15,7 +15,8 @@ type stack struct {
 	dial func(network, address string, row Row) (Conn, error)
 }
 
-// stacks are all of them, by the names that rivals have.
+// stacks are all of them, by the names that rivals have. Where there is shared
+// memory, watched-line is one, too.
 var stacks = map[string]stack{
 	"nearcall":   {serveNearcall, dialNearcall},
 	"grpc-go":    {serveGRPC, dialGRPC},
@@ -30,6 +31,11 @@ var stacks = map[string]stack{
 // say: more than any row has.
 const maxMessage = 16 << 20
 
+const (
+	rawNote      = "no RPC: as many bytes there and back on a net.Conn, after their length in four bytes."
+	protobufNote = "raw, with the messages encoded and decoded by both sides: the least that a call with copies takes where both block in reading."
+)
+
 // peerRivals take part where the services are in a second process.
 func peerRivals(setup peerSetup) []Rival {
 	rivals := []Rival{
@@ -40,14 +46,48 @@ func peerRivals(setup peerSetup) []Rival {
 			{func(r Row) bool { return r.Size >= 4<<20 }, "ttrpc has no messages of more than 4 MB"},
 		}},
 		{Name: "connect-go", Color: green, Note: "Connect's own protocol, over net/http and HTTP/2 without TLS; compression is off, as it is elsewhere."},
-		{Name: "raw", Color: silver, Note: "no RPC: as many bytes there and back on a net.Conn, after their length in four bytes.", Without: withoutCalls("raw")},
-		{Name: "protobuf", Color: violet, Note: "raw, with the messages encoded and decoded by both sides: the least that a call with copies takes where both block in reading.", Without: withoutCalls("protobuf")},
+		{Name: "raw", Color: silver, Note: rawNote, Without: withoutCalls("raw")},
+		{Name: "protobuf", Color: violet, Note: protobufNote, Without: withoutCalls("protobuf")},
 	}
 	for i, r := range rivals {
 		setup.Stack = r.Name
 		rivals[i].Dial = overPeer(setup)
 	}
 	return rivals
+}
+
+// What nearcall has that is no network of package net.
+const (
+	shmNetwork      = "shm"
+	upgradedNetwork = "unix+shm" // a unix socket that becomes shared memory
+)
+
+// sharedMemoryRivals take part where the services are in a second process that
+// can share memory with this one. Those without a process of their own are
+// limits of it.
+func sharedMemoryRivals(parked int) []Rival {
+	over := func(stack, network string) func(Row) (Conn, error) {
+		return overPeer(peerSetup{Stack: stack, Network: network, Parked: parked})
+	}
+	return []Rival{
+		{Name: "nearcall", Color: blue, Dial: over("nearcall", shmNetwork), Note: "over shm:PATH."},
+		{Name: "nearcall-upgraded", Color: sky, Dial: over("nearcall", upgradedNetwork), Note: "over unix:PATH, which becomes shared memory when it connects."},
+		{Name: "grpc-go", Color: ink, Dial: over("grpc-go", "unix"), Note: "over a unix socket, as raw and protobuf are."},
+		{Name: "raw", Color: silver, Dial: over("raw", "unix"), Note: rawNote, Without: withoutCalls("raw")},
+		{Name: "protobuf", Color: violet, Dial: over("protobuf", "unix"), Note: protobufNote, Without: withoutCalls("protobuf")},
+		{
+			Name: "watched-line", Color: green, Dial: over("watched-line", shmNetwork),
+			Note: "no RPC: a message there and back in one cache line that both processes watch, which keeps two processors busy. Where they have one each, no call over shared memory takes less.",
+			Without: []Absence{{
+				func(r Row) bool { return !r.Kind.Unary || r.Callers > 1 || r.Pause > 0 || r.Size > lineMost },
+				"watched-line has one caller, who does not rest, and messages that fit in a cache line",
+			}},
+		},
+		copying("one-copy", 1, amber, "the message's bytes copied once there and once back, from memory that is kept to memory that is kept, by one processor of one process: "+
+			"what a large message takes where nobody waits and nothing is encoded."),
+		copying("two-copies", 2, red, "the same with two copies each way, as into shared memory and out of it."),
+		copying("three-copies", 3, slate, "the same with three."),
+	}
 }
 
 // withoutCalls is what there is not where a connection is nothing but messages

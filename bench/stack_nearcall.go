@@ -1,16 +1,30 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"net"
 	"strings"
 
 	"google.golang.org/grpc"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	grpcpeer "google.golang.org/grpc/peer"
 
 	"github.com/nearcall/nearcall"
 )
 
+// nearcallTarget returns what one listens on and connects to, and the network
+// that connections are of then.
+func nearcallTarget(network, address string) (target, becomes string) {
+	if network == upgradedNetwork {
+		return "unix:" + address, shmNetwork
+	}
+	return network + ":" + address, network
+}
+
 func serveNearcall(network, address string, s Services) (string, func(), error) {
-	lis, err := nearcall.Listen(network + ":" + address)
+	target, _ := nearcallTarget(network, address)
+	lis, err := nearcall.Listen(target)
 	if err != nil {
 		return "", nil, err
 	}
@@ -22,10 +36,27 @@ func serveNearcall(network, address string, s Services) (string, func(), error) 
 	}), nil
 }
 
+// dialNearcall makes a call, and fails where the connection is of another
+// network than is to be measured.
 func dialNearcall(network, address string, _ Row) (Conn, error) {
-	conn, err := nearcall.NewClient(network+":"+address, nearcall.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
+	target, becomes := nearcallTarget(network, address)
+	opts := []nearcall.DialOption{nearcall.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage))}
+	if network != upgradedNetwork {
+		opts = append(opts, nearcall.WithoutUpgrade())
+	}
+	client, err := nearcall.NewClient(target, opts...)
 	if err != nil {
 		return Conn{}, err
 	}
-	return stubs(conn, func() { _ = conn.Close() }), nil
+	conn := stubs(client, func() { _ = client.Close() })
+	var p grpcpeer.Peer
+	_, err = conn.Test.EmptyCall(context.Background(), new(testpb.Empty), grpc.Peer(&p))
+	if err == nil && p.Addr.Network() != becomes {
+		err = fmt.Errorf("the connection is of the network %q, not of %q", p.Addr.Network(), becomes)
+	}
+	if err != nil {
+		conn.Close()
+		return Conn{}, err
+	}
+	return conn, nil
 }

@@ -112,17 +112,31 @@ func dialRaw(network, address string, _ Row) (Conn, error) {
 	if err != nil {
 		return Conn{}, err
 	}
-	c := &rawClient{conn: conn}
-	return Conn{Test: c, Records: c, Close: func() { _ = conn.Close() }}, nil
+	swap := func(sent []byte) ([]byte, error) {
+		if _, err := conn.Write(sent); err != nil {
+			return nil, err
+		}
+		return conn.receive()
+	}
+	return swapping(swap, func() { _ = conn.Close() }), nil
+}
+
+// swapping is a connection on which bytes go and come back.
+func swapping(swap func(sent []byte) ([]byte, error), end func()) Conn {
+	c := &rawClient{swap: swap}
+	return Conn{Test: c, Records: c, Close: end}
 }
 
 // rawClient does what a unary call is for, without a call: it sends a message's
 // bytes and gets as many. They are encoded once for all calls.
 type rawClient struct {
 	testpb.TestServiceClient // nil: there is only what follows
-	conn                     *rawConn
 	message                  proto.Message
 	sent                     []byte
+
+	// swap sends a message with its head, and returns what comes back, with
+	// its own. That is valid until the next.
+	swap func(sent []byte) ([]byte, error)
 }
 
 // exchange sends a message and returns what comes back, without its head.
@@ -134,10 +148,7 @@ func (c *rawClient) exchange(in proto.Message) (body []byte, err error) {
 			return nil, err
 		}
 	}
-	if _, err := c.conn.Write(c.sent); err != nil {
-		return nil, err
-	}
-	got, err := c.conn.receive()
+	got, err := c.swap(c.sent)
 	if err != nil {
 		return nil, err
 	}

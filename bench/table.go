@@ -1,6 +1,9 @@
 package main
 
-import "slices"
+import (
+	"runtime"
+	"slices"
+)
 
 // A Table is a tournament of its own: rows, those who take part in them, and
 // whom they are compared with.
@@ -17,10 +20,21 @@ type Table struct {
 	Processes bool
 }
 
-// Tables returns all tables. In second processes so many goroutines are parked.
+// Tables returns all tables that this system can have. In second processes so
+// many goroutines are parked.
 func Tables(parked int) []Table {
-	return []Table{inProcess, overSockets("unix", parked), overSockets("tcp", parked)}
+	tables := []Table{inProcess, overSockets("unix", parked), overSockets("tcp", parked)}
+	if hasSharedMemory {
+		tables = append(tables, overSharedMemory(parked))
+	}
+	return tables
 }
+
+// hasSharedMemory says that nearcall has shared memory here.
+const hasSharedMemory = runtime.GOOS == "linux"
+
+// sharedMemory is the name of the table that not all systems have.
+const sharedMemory = "shm"
 
 var inProcess = Table{
 	Name: "in-process", Title: "in process", File: "in-process",
@@ -33,6 +47,15 @@ func overSockets(network string, parked int) Table {
 	return Table{
 		Name: network, Title: title, File: network, Processes: true,
 		Rows: peerRows, Rivals: peerRivals(peerSetup{Network: network, Parked: parked}), Baseline: "grpc-go",
+	}
+}
+
+// overSharedMemory returns the table of two processes in which what needs no
+// socket is beside what does. The baseline is that of unix sockets.
+func overSharedMemory(parked int) Table {
+	return Table{
+		Name: sharedMemory, Title: "over shared memory", File: sharedMemory, Processes: true,
+		Rows: peerRows, Rivals: sharedMemoryRivals(parked), Baseline: "grpc-go",
 	}
 }
 

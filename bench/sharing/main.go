@@ -328,7 +328,7 @@ func dial(network, stack, at string) (interface {
 	io.Closer
 }, error) {
 	if stack == "nearcall" {
-		return nearcall.NewClient(network + ":" + at)
+		return nearcall.NewClient(network+":"+at, nearcall.WithoutUpgrade())
 	}
 	scheme := map[string]string{"unix": "unix:", "tcp": "passthrough:///"}[network]
 	return grpc.NewClient(scheme+at, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())

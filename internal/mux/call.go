@@ -19,14 +19,14 @@ func (s *Session) Call(ctx context.Context, c *link.Call) error {
 		live := link.Live(c.Request, c.Codec)
 		m = &live
 	}
-	message, compressed, err := encode(m, c.Encoding)
+	message, err := s.encode(&step, m, c.Encoding)
 	if err != nil {
 		return err
 	}
-	step.Message, step.Compressed = message.b, compressed
 	st := callStreams.Get().(*stream)
 	s.mu.Lock()
 	if err := s.open(ctx, st, &c.Open); err != nil {
+		s.unplace(&step)
 		s.mu.Unlock()
 		callStreams.Put(st)
 		message.free()
@@ -97,8 +97,10 @@ func (st *stream) reply(c *link.Call) error {
 		case !it.message:
 		case message.message:
 			wrong = link.ErrReplies
+			it.place.drop()
 		case it.size > c.Limit:
 			wrong = &link.RecvError{Size: it.size, Limit: c.Limit}
+			it.place.drop()
 		default:
 			message = it
 		}
@@ -107,11 +109,13 @@ func (st *stream) reply(c *link.Call) error {
 	}
 	switch {
 	case wrong != nil:
+		message.place.drop()
 		st.leave(context.Canceled)
 	case end != nil:
 		st.over = true
 	default:
 		wrong = in.err
+		message.place.drop()
 	}
 	s.mu.Unlock()
 	if wrong != nil {
@@ -120,6 +124,9 @@ func (st *stream) reply(c *link.Call) error {
 	}
 	c.Status, c.Trailer = end.Status, end.Trailer
 	if message.message {
+		if err := message.fetch(); err != nil {
+			return err
+		}
 		c.ReplyError = decode(message.data, message.compressed, st.encoding, &link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
 		c.Replied = c.ReplyError == nil
 	}

@@ -9,22 +9,49 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// encode returns m as it is sent: in bytes, compressed with what name says. An
-// empty message is not compressed. The error is a *link.SendError.
-func encode(m *link.Message, name string) (b *buffer, compressed bool, err error) {
+// encode makes m the message of a step: in bytes, compressed with what name says.
+// An empty message is not compressed. The bytes are in what it returns, unless
+// they are where the peer finds them. The error is a *link.SendError.
+func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer, error) {
+	step.HasMessage = true
 	n := 0
-	if m.Copies() { // else asking for the size may cost as much as encoding
+	if m.Copies() || s.placer != nil { // else asking for the size may cost as much as encoding
+		var err error
 		if n, err = m.Size(); err != nil {
-			return nil, false, err
+			return nil, err
 		}
 	}
-	b = newBuffer(n)
-	if b.b, err = m.Append(b.b); err != nil {
-		return nil, false, err
+	if compressor(name) == "" && n >= leastPlaced && s.placer != nil {
+		if b, err := s.put(step, m, n); b != nil || err != nil || step.Placed {
+			return b, err
+		}
 	}
-	if len(b.b) == 0 || name == "" || name == encoding.Identity {
+	b := newBuffer(n)
+	var err error
+	if b.b, err = m.Append(b.b); err != nil {
+		return nil, err
+	}
+	b, step.Compressed, err = compress(b, compressor(name))
+	if err == nil {
+		step.Message = b.b
+	}
+	return b, err
+}
+
+// compressor returns the name of what compresses; empty for nothing.
+func compressor(name string) string {
+	if name == encoding.Identity {
+		return ""
+	}
+	return name
+}
+
+// compress returns b as it is sent, and takes it over.
+func compress(b *buffer, name string) (_ *buffer, compressed bool, err error) {
+	if len(b.b) == 0 || name == "" {
 		return b, false, nil
 	}
 	c := encoding.GetCompressor(name)

@@ -252,7 +252,7 @@ func TestAPeerThatBreaksRulesIsToldSo(t *testing.T) {
 		"hello twice":          {greet: true, send: [][]byte{start()[len(wire.Magic):]}, want: "hello twice"},
 		"length 0":             {greet: true, send: [][]byte{{0, 0}}, want: "of length 0"},
 		"kind 0":               {greet: true, send: [][]byte{literal(0, 0)}, want: "kind 0x0"},
-		"kind 9":               {greet: true, send: [][]byte{literal(9, 0)}, want: "kind 0x9"},
+		"kind 10":              {greet: true, send: [][]byte{literal(10, 0)}, want: "kind 0xa"},
 		"no flags":             {greet: true, send: [][]byte{opened(1), literal(wire.KindStream, 1)}, want: "flags"},
 		"reserved flag":        {greet: true, send: [][]byte{opened(1), literal(wire.KindStream|0x40, 1)}, want: "flags"},
 		"a call of no number":  {greet: true, send: [][]byte{literal(head, 0, opens...)}, want: "stream 0"},
@@ -405,8 +405,8 @@ func TestARuleBrokenWhileAReplyWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.streams = nil // it is over, and not aborted
-		peer.write(literal(9, 0))
-		ended(t, s, w, peer, "kind 0x9")
+		peer.write(literal(10, 0))
+		ended(t, s, w, peer, "kind 0xa")
 	})
 }
 

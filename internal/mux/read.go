@@ -247,6 +247,15 @@ func (s *Session) takeControl(f wire.Frame, after *callbacks) error {
 			return err
 		}
 		return s.pinged(data)
+	case wire.KindReturn:
+		at, err := wire.ParseReturn(f.Body)
+		if err == nil && s.placer == nil {
+			err = protocolError("a place is returned where there are none")
+		}
+		if err == nil {
+			err = s.placer.Returned(at)
+		}
+		return err
 	case wire.KindPong:
 		return second(wire.ParsePing(f.Body))
 	case wire.KindDrain:
@@ -395,6 +404,9 @@ func (s *Session) takeStep(id uint64, rc *wire.Received, cost int, after *callba
 	}
 	if st.over {
 		return nil, false, nil
+	}
+	if rc.Placed {
+		cost += rc.Size // of the call alone: it is the peer's own memory that it waits in
 	}
 	return st, opened, st.take(rc, cost, after)
 }

@@ -393,11 +393,17 @@ func (s *Session) try(ctx context.Context, leads bool) (got bool, err error) {
 		if !leads || i%8 == 0 { // what the resident has dispatched is to run now
 			runtime.Gosched()
 		}
+		if onlyCPU { // the peer, if it is of this machine, has no other either
+			yield()
+		}
 	}
 	trying.Add(-1)
 	s.mu.Lock()
 	return false, nil
 }
+
+// onlyCPU says that this process may use one processor alone.
+var onlyCPU = runtime.NumCPU() == 1
 
 // patience is whether a reader tries before it parks. A peer that answers in
 // time does so on another processor, and neither side then pays for waking the

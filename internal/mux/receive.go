@@ -36,6 +36,7 @@ type item struct {
 	data       *buffer // of the message; nil where it is empty
 	size       int     // of all of the message
 	missing    int     // bytes that have not arrived yet: of the last item alone
+	place      *place  // where all of it is; nil for what comes through the connection
 }
 
 // add adds a piece.
@@ -144,7 +145,11 @@ func (st *stream) takeMessage(rc *wire.Received, cost int) error {
 	if in.closed {
 		return protocolError("a message comes after the end of sending")
 	}
-	if cost > in.credit {
+	due := cost
+	if rc.Placed { // it may take more than there is
+		due = wire.MessageCost
+	}
+	if due > in.credit {
 		return protocolError("the peer sends more of a call than it has credit for")
 	}
 	in.credit -= cost
@@ -164,6 +169,12 @@ func (st *stream) takeMessage(rc *wire.Received, cost int) error {
 		}
 		last := in.last()
 		last.message, last.compressed, last.size, last.missing = true, rc.Compressed, rc.Size, rc.Size
+		if rc.Placed {
+			last.missing = 0
+			var err error
+			last.place, err = st.session.placeOf(rc)
+			return err
+		}
 		if rc.Size > 0 {
 			// What the peer has credit for it may have memory for, too.
 			last.data = newBuffer(min(rc.Size, in.credit+len(rc.Data)))
@@ -298,7 +309,7 @@ func (in *inbox) pop() {
 // of it. The session's mu is held.
 func (in *inbox) takeOut() {
 	it := &in.items[0]
-	it.message, it.data, it.missing = false, nil, 0
+	it.message, it.data, it.missing, it.place = false, nil, 0, nil
 	if !it.halfClose && it.end == nil {
 		in.pop()
 	}
@@ -310,6 +321,7 @@ func (st *stream) refuse() {
 	in := &st.in
 	it := in.items[0]
 	it.data.free()
+	it.place.drop()
 	in.skip = it.missing
 	in.takeOut()
 	st.giveBack(it.size - it.missing + wire.MessageCost)
@@ -327,6 +339,9 @@ func (st *stream) receive(f *link.Frame) error {
 		s.callWriter()
 	}
 	s.mu.Unlock()
+	if err := it.fetch(); err != nil {
+		return err
+	}
 	if err := decode(it.data, it.compressed, st.encoding, &f.Sink); err != nil {
 		return err
 	}

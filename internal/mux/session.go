@@ -48,6 +48,27 @@ type Prompt interface {
 	TryWrite(b []byte, all [][]byte) (n int, err error)
 }
 
+// A Placer is a Conn whose two ends see memory of one another's, where large
+// messages are put instead of sent. All methods may be called by any goroutine.
+type Placer interface {
+	// Place returns where n bytes may be put, with room for no more, and where the
+	// peer finds them; false where there is no such place. Placed is called
+	// when they are there, or will not be.
+	Place(n int) (b []byte, at int, ok bool)
+	Placed()
+
+	// Check returns why the peer cannot have put n bytes at at.
+	Check(at, n int) error
+
+	// Fetch copies to b what the peer has put at at. Its error is the peer's
+	// fault, or says that the connection is closed.
+	Fetch(b []byte, at int) error
+
+	// Returned takes a place back that the peer is not told of, or has fetched
+	// from. Its error is the peer's fault.
+	Returned(at int) error
+}
+
 // promptOf returns conn's Prompt; nil for connections that have none.
 func promptOf(conn Conn) Prompt {
 	if p, ok := conn.(Prompt); ok {
@@ -97,6 +118,7 @@ func (o Options) withDefaults() Options {
 type Session struct {
 	opts     Options
 	conn     Conn
+	placer   Placer         // nil where all messages go through the connection
 	acceptor link.Acceptor  // nil where the peer's calls are refused; set before anything is read
 	met      chan struct{}  // closed when the peer's HELLO has come
 	done     chan struct{}  // closed when no new call is taken
@@ -143,6 +165,8 @@ func New(conn Conn, o Options) *Session {
 		connIn:  o.ConnWindow,
 	}
 	s.raw = promptOf(conn)
+	s.placer, _ = conn.(Placer)
+	s.dec.Places = s.placer != nil
 	s.patience.earned = mostEarned
 	s.connOut = s.hello.Connection
 	s.control = wire.AppendHello([]byte(wire.Magic), &wire.Hello{

@@ -75,10 +75,14 @@ func (st *stream) full() bool { return st.backlog >= mostBacklog || len(st.out) 
 // held.
 func (st *stream) put(step wire.Step, message *buffer) {
 	if st.reason != nil {
+		st.session.unplace(&step)
 		return // nobody wants to know
 	}
 	if step.HasMessage {
 		st.backlog += len(step.Message) + wire.MessageCost
+		if step.Placed {
+			st.backlog += step.Size
+		}
 	}
 	if n := len(st.out); n > 0 && st.out[n-1].step.Join(&step) {
 		if message != nil {
@@ -114,10 +118,9 @@ func (st *stream) Send(f *link.Frame) error {
 	var message *buffer
 	if f.HasMsg {
 		var err error
-		if message, step.Compressed, err = encode(&f.Msg, st.encoding); err != nil {
+		if message, err = s.encode(&step, &f.Msg, st.encoding); err != nil {
 			return err
 		}
-		step.HasMessage, step.Message = true, message.b
 	}
 	s.mu.Lock()
 	if err := s.checkBlocks(f); err != nil {
@@ -125,6 +128,7 @@ func (st *stream) Send(f *link.Frame) error {
 		if f.End != nil { // the call cannot end otherwise: its caller learns why
 			st.abort(err, true, &after)
 		}
+		s.unplace(&step)
 		s.flush(false)
 		after.run()
 		message.free()
@@ -140,6 +144,7 @@ func (st *stream) Send(f *link.Frame) error {
 		}
 	}
 	if err := st.sendErr; err != nil {
+		s.unplace(&step)
 		s.mu.Unlock()
 		message.free()
 		return err
@@ -270,6 +275,9 @@ func (st *stream) unwanted(reason error, after *callbacks) {
 
 // drop throws away what was not written yet. The session's mu is held.
 func (st *stream) drop() {
+	for i := range st.out {
+		st.session.unplace(&st.out[i].step)
+	}
 	clear(st.out)
 	st.out, st.backlog = nil, 0
 	if st.turns != nil {

@@ -319,6 +319,7 @@ func (s *Session) turn(t *batch, q *turns) {
 	n, full := len(t.b.b), st.full()
 	var cost int
 	var large []byte
+	placed := step.Placed
 	credit := max(min(st.credit, s.connOut), 0)
 	if s.raw == nil { // such as TLS, which has no use for pieces
 		t.b.b, cost = s.enc.Append(t.b.b, step, credit)
@@ -326,7 +327,11 @@ func (s *Session) turn(t *batch, q *turns) {
 		t.pieces = append(t.pieces, cutting{len(t.b.b), large})
 	}
 	st.credit -= cost
-	s.connOut -= cost
+	if placed && !step.Placed { // it is this side's own memory that it waits in
+		s.connOut -= wire.MessageCost
+	} else {
+		s.connOut -= cost
+	}
 	st.backlog -= cost
 	wrote := len(t.b.b) - n + len(large)
 	t.size += wrote

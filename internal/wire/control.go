@@ -132,6 +132,19 @@ func ParseCredit(body []byte) (n int, err error) {
 	return clamp(v), nil
 }
 
+// AppendReturn appends a RETURN of the message at place.
+func AppendReturn(b []byte, place int) []byte {
+	start := len(b)
+	return finish(appendUint(begin(b, KindReturn, 0), uint64(place)), start)
+}
+
+// ParseReturn reads the body of a RETURN.
+func ParseReturn(body []byte) (place int, err error) {
+	r := reader{rest: body}
+	place = clamp(r.uint())
+	return place, r.end()
+}
+
 // AppendPing appends a PING, or a PONG.
 func AppendPing(b []byte, k Kind, data [8]byte) []byte {
 	start := len(b)

@@ -53,6 +53,7 @@ const (
 	KindPong   Kind = 0x06
 	KindDrain  Kind = 0x07
 	KindBye    Kind = 0x08
+	KindReturn Kind = 0x09
 	KindStream Kind = 0x80
 )
 
@@ -64,7 +65,7 @@ const (
 	FlagMore
 	FlagEnd
 	FlagCompressed
-	flagReserved
+	FlagPlace
 )
 
 // Stream reports whether k is that of a STREAM frame.
@@ -144,7 +145,7 @@ func (f Frame) check() error {
 		ofCall = true
 	case k == KindCredit, k.Ignorable():
 		return nil
-	case k < KindHello || k > KindBye:
+	case k < KindHello || k > KindReturn:
 		return protocolError("a frame of kind %#x", byte(k))
 	}
 	if ofCall != (f.Stream != 0) {

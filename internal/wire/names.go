@@ -89,6 +89,8 @@ func (e *Encoder) appendProfile(b []byte, p *link.Profile, remember bool) []byte
 // A Decoder knows what the peer has numbered so far. Its zero value is that of
 // a new connection.
 type Decoder struct {
+	Places bool // messages may be in places of their own, beside the connection
+
 	names    []string
 	profiles []*link.Profile
 }

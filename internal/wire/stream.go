@@ -30,6 +30,12 @@ type Step struct {
 	Message    []byte // what is left of it
 	Compressed bool
 	begun      bool // the first piece was appended
+
+	// Placed says that Message is empty, and the message where the peer sees it
+	// without the connection: Size bytes at Place. It takes as much credit as
+	// any, but may take more than there is.
+	Placed      bool
+	Place, Size int
 }
 
 // Done reports whether nothing is left of s.
@@ -55,9 +61,21 @@ func (s *Step) Join(next *Step) bool {
 	}
 	if next.HasMessage {
 		s.HasMessage, s.Message, s.Compressed = true, next.Message, next.Compressed
+		s.Placed, s.Place, s.Size = next.Placed, next.Place, next.Size
 	}
 	s.HalfClose, s.End = next.HalfClose, next.End
 	return true
+}
+
+// placeRoom is how many bytes a place takes in a frame at most, with the frame's
+// head where it begins one.
+const placeRoom = 2*9 + 12
+
+func (s *Step) placeRoom() int {
+	if s.Placed {
+		return placeRoom
+	}
+	return 0
 }
 
 func (s *Step) hasHead() bool { return s.Open != nil || s.Header != nil }
@@ -168,7 +186,7 @@ func (f *framing) whole() bool {
 		f.b = f.appendFirst(f.b, true)
 	}
 	f.b = f.appendEnd(f.b, true)
-	if f.room() < len(s.Message) {
+	if f.room() < len(s.Message)+s.placeRoom() {
 		f.e.forget(mark)
 		f.b, f.flags = f.b[:f.start], 0
 		return false
@@ -208,6 +226,15 @@ func (f *framing) appendPiece() {
 		return
 	}
 	before, flags := len(f.b), f.flags
+	if s.Placed {
+		if f.room() >= placeRoom {
+			f.begin(FlagMessage | FlagPlace)
+			f.b = appendUint(appendUint(f.b, uint64(s.Size)), uint64(s.Place))
+			f.cost = f.overhead + s.Size
+			s.HasMessage, s.Placed = false, false
+		}
+		return
+	}
 	if s.begun {
 		f.begin(FlagPiece)
 	} else {
@@ -254,6 +281,8 @@ type Received struct {
 	Compressed bool
 	Size       int // of the whole message that begins, in bytes
 	Data       []byte
+	Placed     bool // the message is at Place, and Data is empty
+	Place      int
 }
 
 // Stream reads a STREAM frame that came from the caller of its call, or from
@@ -263,8 +292,8 @@ func (d *Decoder) Stream(f Frame, before []byte, fromCaller bool) (Received, err
 	message, piece, more := flags&FlagMessage != 0, flags&FlagPiece != 0, flags&FlagMore != 0
 	block := flags&FlagHead != 0 || flags&FlagEnd != 0 && !fromCaller
 	switch {
-	case flags&flagReserved != 0,
-		message && piece,
+	case message && piece,
+		flags&FlagPlace != 0 && (!d.Places || !message || more || flags&FlagCompressed != 0),
 		more && !message && !piece,
 		more && flags&FlagEnd != 0,
 		flags&FlagCompressed != 0 && !message,
@@ -296,8 +325,12 @@ func (d *Decoder) Stream(f Frame, before []byte, fromCaller bool) (Received, err
 	if message && more {
 		rc.Size = clamp(r.uint())
 	}
+	if flags&FlagPlace != 0 {
+		rc.Placed, rc.Size, rc.Place = true, clamp(r.uint()), clamp(r.uint())
+		_ = r.end()
+	}
 	switch {
-	case r.err != nil:
+	case r.err != nil, rc.Placed:
 	case message && !more:
 		rc.Size = len(r.rest)
 	case message && rc.Size <= len(r.rest):

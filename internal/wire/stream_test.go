@@ -289,7 +289,7 @@ func TestAMalformedStreamFrameIsAProtocolError(t *testing.T) {
 		callee bool
 	}{
 		"no flags":                     {f: stream(0)},
-		"reserved flag":                {f: stream(flagReserved)},
+		"place where there is none":    {f: stream(FlagMessage|FlagPlace, 5, 5)},
 		"message and piece":            {f: stream(FlagMessage|FlagPiece, 1)},
 		"more of nothing":              {f: stream(FlagMore)},
 		"more after the end":           {f: stream(FlagMessage|FlagMore|FlagEnd, 9, 1)},

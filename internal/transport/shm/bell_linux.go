@@ -58,6 +58,8 @@ func (b *bell) wait() error {
 	switch {
 	case err != nil:
 		return err
+	case errors.Is(b.err, unix.ECONNRESET):
+		return io.EOF // it is gone with rings that it did not hear
 	case b.err != nil:
 		return b.err
 	case b.got == 0:

@@ -1,15 +1,18 @@
 package shm
 
 import (
+	"fmt"
+	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 )
 
 // A Conn carries bytes to a peer of this machine and back through memory that
 // both see. It is a [mux.Conn] and a [mux.Prompt].
 type Conn struct {
-	mine, theirs segment
+	mine, theirs side
 	data         *bell // rings for something in the ring; the socket that all began with
 	space        *bell // rings for room in the ring
 
@@ -23,11 +26,14 @@ type Conn struct {
 		sync.Mutex
 		sender
 	}
+
+	slabs   *arena       // of this side's
+	fetches sync.RWMutex // held for reading while the peer's slabs are
 	closing sync.Once
 	closed  chan struct{}
 }
 
-func newConn(mine, theirs segment, data, space *net.UnixConn) (*Conn, error) {
+func newConn(mine, theirs side, data, space *net.UnixConn) (*Conn, error) {
 	c := &Conn{mine: mine, theirs: theirs, closed: make(chan struct{})}
 	var err error
 	if c.data, err = newBell(data); err != nil {
@@ -36,12 +42,14 @@ func newConn(mine, theirs segment, data, space *net.UnixConn) (*Conn, error) {
 	if c.space, err = newBell(space); err != nil {
 		return nil, err
 	}
-	c.in.receiver = newReceiver(mine, theirs)
-	c.out.sender = newSender(mine, theirs)
+	c.slabs = newArena(mine.slabs, giveBack, mine.slabs.free)
+	c.in.receiver = newReceiver(mine.segment, theirs.segment)
+	c.out.sender = newSender(mine.segment, theirs.segment)
 	return c, nil
 }
 
-// isClosed reports whether the memory may be gone. The caller holds in or out.
+// isClosed reports whether the memory may be gone. The caller holds in, out or
+// fetches.
 func (c *Conn) isClosed() bool {
 	select {
 	case <-c.closed:
@@ -76,7 +84,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	c.in.Lock()
 	defer c.in.Unlock()
 	for {
-		if n, err := c.read(b); n > 0 || err != nil {
+		if n, err := c.read(b); n > 0 || err != nil || len(b) == 0 {
 			return n, err
 		}
 		sleeps, err := c.in.dozeOff()
@@ -152,10 +160,44 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 			return n, net.ErrClosed
 		}
 		c.out.goOn()
+		if err == io.EOF {
+			err = syscall.EPIPE
+		}
 		if err != nil {
 			return n, err
 		}
 	}
+}
+
+// Place implements [mux.Placer].
+func (c *Conn) Place(n int) (b []byte, at int, ok bool) { return c.slabs.take(n) }
+
+// Placed implements [mux.Placer].
+func (c *Conn) Placed() { c.slabs.wrote() }
+
+// Returned implements [mux.Placer].
+func (c *Conn) Returned(at int) error { return c.slabs.back(at) }
+
+// Check implements [mux.Placer].
+func (c *Conn) Check(at, n int) error {
+	if all := len(c.theirs.slabs); at < 0 || n < 0 || n > all || at > all-n {
+		return fmt.Errorf("%w: its message of %d bytes at %d is outside of its memory", errBroken, n, at)
+	}
+	return nil
+}
+
+// Fetch implements [mux.Placer].
+func (c *Conn) Fetch(b []byte, at int) error {
+	if err := c.Check(at, len(b)); err != nil {
+		return err
+	}
+	c.fetches.RLock()
+	defer c.fetches.RUnlock()
+	if c.isClosed() {
+		return net.ErrClosed
+	}
+	copy(b, c.theirs.slabs[at:])
+	return nil
 }
 
 // SetReadDeadline implements [mux.Conn]. It is a sleeping Read that it ends.
@@ -172,10 +214,14 @@ func (c *Conn) Close() error {
 		close(c.closed)
 		err = c.data.conn.Close()
 		_ = c.space.conn.Close()
+		c.slabs.close()
+		c.fetches.Lock()
+		c.theirs.slabs.free()
+		c.fetches.Unlock()
 		c.in.Lock()
 		c.out.Lock()
-		c.mine.free()
-		c.theirs.free()
+		c.mine.segment.free()
+		c.theirs.segment.free()
 		c.out.Unlock()
 		c.in.Unlock()
 	})

@@ -14,6 +14,9 @@ const (
 	leastRing = 1 << 12
 	mostRing  = 1 << 26
 	ringSize  = 1 << 18
+
+	slabsSize = 64 << 20 // for large messages of each side, in bytes; nothing of it is there before it is used
+	mostSlabs = 1 << 32
 )
 
 // Line is what a client's offer begins with.

@@ -8,15 +8,16 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// An offer is Line and a nonce, with the descriptors of the client's segment and
-// of a socket for the second bell. The answer is Line, a verdict, how many bytes
-// follow and, of a server that takes the offer, the nonce, with the descriptor of
-// its segment; of one that declines, why. The client then says a verdict of its
+// An offer is Line and a nonce, with the descriptors of the client's memory and of
+// a socket for the second bell. The answer is Line, a verdict, how many bytes
+// follow and, of a server that takes the offer, the nonce, with the descriptors of
+// its memory; of one that declines, why. The client then says a verdict of its
 // own: it, too, may find that it cannot use what it was sent. The nonce is in the
 // segment as well: descriptors that arrive with it have come with the offer, over
 // this very socket. What passes bytes on between two others does not pass them on.
@@ -37,11 +38,11 @@ func Offer(conn *net.UnixConn) (c *Conn, rest []byte, err error) {
 	}
 	var id nonce
 	_, _ = rand.Read(id[:])
-	mine, file, err := newSegment(ringSize, id)
+	mine, files, err := newSide(id)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer unix.Close(file)
+	defer CloseFiles(files)
 	space, far, err := pair()
 	if err != nil {
 		mine.free()
@@ -50,7 +51,7 @@ func Offer(conn *net.UnixConn) (c *Conn, rest []byte, err error) {
 	defer unix.Close(far)
 	in := incoming{conn: conn}
 	defer in.close()
-	if err = send(conn, append([]byte(Line), id[:]...), file, far); err == nil {
+	if err = send(conn, append([]byte(Line), id[:]...), append(files, far)...); err == nil {
 		c, rest, err = in.agreed(id, mine, space)
 	}
 	if err != nil {
@@ -61,7 +62,7 @@ func Offer(conn *net.UnixConn) (c *Conn, rest []byte, err error) {
 }
 
 // agreed hears the answer to an offer.
-func (in *incoming) agreed(id nonce, mine segment, space *net.UnixConn) (*Conn, []byte, error) {
+func (in *incoming) agreed(id nonce, mine side, space *net.UnixConn) (*Conn, []byte, error) {
 	if !in.begins(Line) {
 		return nil, in.b, errors.New("the server does not answer the offer")
 	}
@@ -76,10 +77,10 @@ func (in *incoming) agreed(id nonce, mine segment, space *net.UnixConn) (*Conn, 
 		return nil, nil, err
 	case verdict == declines:
 		return nil, nil, fmt.Errorf("the server declines: %s", body)
-	case verdict != takes || string(body) != string(id[:]) || len(in.files) != 1:
+	case verdict != takes || string(body) != string(id[:]) || len(in.files) != sideFiles:
 		return nil, nil, fmt.Errorf("%w: its answer makes no sense", errBroken)
 	}
-	theirs, err := openSegment(in.files[0], id)
+	theirs, err := openSide(in.files, id)
 	if err != nil {
 		return nil, nil, errors.Join(err, send(in.conn, []byte{declines}))
 	}
@@ -112,18 +113,17 @@ func Answer(conn *net.UnixConn, first []byte, files []int, reason string) (c *Co
 	} else {
 		refused = sameUser(conn)
 	}
-	var mine, theirs segment
-	file := -1
+	var mine, theirs side
 	if refused == nil {
-		theirs, mine, file, refused = in.take(id)
+		theirs, mine, files, refused = in.take(id)
 	}
 	if refused != nil {
 		why := refused.Error()
 		why = why[:min(len(why), 255)]
 		return nil, in.b, errors.Join(refused, send(conn, answer(declines, why)))
 	}
-	defer unix.Close(file)
-	c, err = in.settle(id, mine, theirs, file)
+	defer CloseFiles(files)
+	c, err = in.settle(id, mine, theirs, files)
 	if err != nil {
 		mine.free()
 		theirs.free()
@@ -136,23 +136,23 @@ func answer(verdict byte, body string) []byte {
 }
 
 // take opens what a client offers, and makes what it is to get.
-func (in *incoming) take(id nonce) (theirs, mine segment, file int, err error) {
-	if len(in.files) != 2 {
-		return nil, nil, -1, fmt.Errorf("%d descriptors have come with the offer, not 2: something is between the two sides, or a limit was reached", len(in.files))
+func (in *incoming) take(id nonce) (theirs, mine side, files []int, err error) {
+	if n := len(in.files); n != sideFiles+1 {
+		return side{}, side{}, nil, fmt.Errorf("%d descriptors have come with the offer, not %d: something is between the two sides, or a limit was reached", n, sideFiles+1)
 	}
-	if theirs, err = openSegment(in.files[0], id); err != nil {
-		return nil, nil, -1, err
+	if theirs, err = openSide(in.files, id); err != nil {
+		return side{}, side{}, nil, err
 	}
-	if mine, file, err = newSegment(ringSize, id); err != nil {
+	if mine, files, err = newSide(id); err != nil {
 		theirs.free()
 	}
-	return theirs, mine, file, err
+	return theirs, mine, files, err
 }
 
 // settle tells a client that its offer is taken, and hears whether it can use
 // the answer.
-func (in *incoming) settle(id nonce, mine, theirs segment, file int) (*Conn, error) {
-	if err := send(in.conn, answer(takes, string(id[:])), file); err != nil {
+func (in *incoming) settle(id nonce, mine, theirs side, files []int) (*Conn, error) {
+	if err := send(in.conn, answer(takes, string(id[:])), files...); err != nil {
 		return nil, err
 	}
 	verdict, err := in.read(1)
@@ -164,8 +164,8 @@ func (in *incoming) settle(id nonce, mine, theirs segment, file int) (*Conn, err
 	case verdict[0] != takes || len(in.b) > 0:
 		return nil, fmt.Errorf("%w: its verdict makes no sense", errBroken)
 	}
-	fd := in.files[1]
-	in.files = in.files[:1]
+	fd := in.files[sideFiles]
+	in.files = slices.Delete(in.files, sideFiles, sideFiles+1)
 	space, err := socketOf(fd)
 	if err != nil {
 		return nil, err

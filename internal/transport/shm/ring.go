@@ -83,6 +83,7 @@ func (s *sender) put(b []byte) (int, error) {
 // publish lets the peer see what was put. It reports whether its bell has to be
 // rung.
 func (s *sender) publish() bool {
+	released()
 	s.tail.Store(s.sent)
 	return rings(s.asleep, &s.rung)
 }
@@ -151,6 +152,7 @@ func (r *receiver) take(b []byte) (n int, bell bool, err error) {
 	if n == 0 || err != nil {
 		return 0, false, err
 	}
+	acquired()
 	b = b[:min(n, len(b))]
 	at := int(r.received & uint64(len(r.ring)-1))
 	n = copy(b, r.ring[at:])

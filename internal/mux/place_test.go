@@ -1,0 +1,294 @@
+package mux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/transporttest"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// A shelf is where one side puts large messages.
+type shelf struct {
+	mu     sync.Mutex
+	most   int // places at a time
+	places map[int][]byte
+	next   int
+	used   int // how often there was a place
+}
+
+func newShelf(most int) *shelf { return &shelf{most: most, places: make(map[int][]byte)} }
+
+func (s *shelf) out() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.places)
+}
+
+// placed is a connection with shelves.
+type placed struct {
+	net.Conn
+	mine, theirs *shelf
+}
+
+func (c placed) Place(n int) ([]byte, int, bool) {
+	s := c.mine
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.places) >= s.most {
+		return nil, 0, false
+	}
+	s.next++
+	s.used++
+	b := make([]byte, 0, n)
+	s.places[s.next] = b
+	return b, s.next, true
+}
+
+func (placed) Placed() {}
+
+func (c placed) Check(at, n int) error {
+	s := c.theirs
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b := s.places[at]; b == nil || n > cap(b) {
+		return fmt.Errorf("%w: nothing of %d bytes is at %d", errPlace, n, at)
+	}
+	return nil
+}
+
+func (c placed) Fetch(b []byte, at int) error {
+	if err := c.Check(at, len(b)); err != nil {
+		return err
+	}
+	c.theirs.mu.Lock()
+	defer c.theirs.mu.Unlock()
+	copy(b, c.theirs.places[at][:len(b)])
+	return nil
+}
+
+func (c placed) Returned(at int) error {
+	s := c.mine
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.places[at] == nil {
+		return fmt.Errorf("%w: %d is returned", errPlace, at)
+	}
+	delete(s.places, at)
+	return nil
+}
+
+var errPlace = errors.New("a place that is none")
+
+// shelved returns both sides of a connection with so many places each, and the
+// shelves.
+func shelved(t testing.TB, most int, client, server Options, acceptor link.Acceptor) (cs, ss *Session, clients, servers *shelf) {
+	a, b := net.Pipe()
+	clients, servers = newShelf(most), newShelf(most)
+	cs, ss = startBoth(t, placed{a, clients, servers}, placed{b, servers, clients}, client, server, acceptor)
+	return cs, ss, clients, servers
+}
+
+func TestStreamsWithPlaces(t *testing.T) {
+	for _, most := range []int{0, 1, 1000} {
+		t.Run(fmt.Sprintf("places=%d", most), func(t *testing.T) {
+			transporttest.Suite{
+				Connect: func(t *testing.T) (caller, callee link.Stream) {
+					accepted := make(transporttest.Accepter, 1)
+					cs, _, _, _ := shelved(t, most, Options{}, Options{}, accepted)
+					caller, err := cs.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return caller, <-accepted
+				},
+				Window: 64 << 10,
+				Codec:  codec.Proto(),
+			}.Run(t)
+		})
+	}
+}
+
+// callOver opens a call, and returns both of its sides.
+func callOver(t *testing.T, cs *Session, w *witness) (caller, callee link.Stream) {
+	t.Helper()
+	caller, err := cs.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	return caller, w.first(t)
+}
+
+// received receives a message of at most limit bytes.
+func received(t *testing.T, st link.Stream, limit int) (n int, err error) {
+	t.Helper()
+	var got []byte
+	for {
+		f := link.Frame{Sink: link.Sink{Dst: &got, Codec: rawCodec, Limit: limit}}
+		if err := st.Recv(&f); err != nil || f.Got {
+			return len(got), err
+		}
+	}
+}
+
+func TestALargeMessageIsPutInAPlaceUntilItIsReceived(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		cs, _, clients, _ := shelved(t, 2, Options{}, Options{Window: 4 << 20}, w)
+		caller, callee := callOver(t, cs, w)
+		for i, n := range []int{leastPlaced - 1, leastPlaced, 300_000, 400_000} { // the last finds no place
+			if err := caller.Send(&link.Frame{Msg: encoded(n), HasMsg: true}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if got, want := clients.out(), min(i, 2); got != want {
+				t.Errorf("%d places are out after message %d, want %d", got, i, want)
+			}
+		}
+		for _, n := range []int{leastPlaced - 1, leastPlaced, 300_000, 400_000} {
+			if got, err := received(t, callee, 1<<20); got != n || err != nil {
+				t.Fatalf("%d bytes of %d, %v", got, n, err)
+			}
+		}
+		synctest.Wait()
+		if n := clients.out(); n != 0 {
+			t.Errorf("%d places are not given back", n)
+		}
+	})
+}
+
+func TestAPlaceIsGivenBackWhoeverDoesNotWantItsMessage(t *testing.T) {
+	for name, ends := range map[string]func(t *testing.T, caller, callee link.Stream){
+		"too large": func(t *testing.T, caller, callee link.Stream) {
+			var size *link.RecvError
+			if _, err := received(t, callee, 100); !errors.As(err, &size) || size.Size != 100_000 {
+				t.Errorf("it ends for %v", err)
+			}
+		},
+		"the caller gives up": func(t *testing.T, caller, callee link.Stream) { caller.Abort(context.Canceled) },
+		"the callee gives up": func(t *testing.T, caller, callee link.Stream) { callee.Abort(context.Canceled) },
+		"the callee has ended": func(t *testing.T, caller, callee link.Stream) {
+			if err := callee.Send(&link.Frame{End: &link.End{}}); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &witness{}
+			var clients *shelf
+			func() {
+				var cs *Session
+				cs, _, clients, _ = shelved(t, 2, Options{}, Options{}, w)
+				caller, err := cs.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := caller.Send(&link.Frame{Msg: encoded(100_000), HasMsg: true}); err != nil {
+					t.Fatal(err)
+				}
+				ends(t, caller, w.wait(t))
+			}()
+			w.mu.Lock()
+			w.streams = nil // which the collector is to find
+			w.mu.Unlock()
+			for clients.out() > 0 {
+				runtime.GC()
+				runtime.Gosched()
+			}
+		})
+	}
+}
+
+// wait waits for the first call.
+func (w *witness) wait(t *testing.T) link.Stream {
+	t.Helper()
+	for {
+		w.mu.Lock()
+		if len(w.streams) > 0 {
+			defer w.mu.Unlock()
+			return w.streams[0]
+		}
+		w.mu.Unlock()
+		runtime.Gosched()
+	}
+}
+
+func TestAPlaceOfAMessageThatWasNotSentIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		cs, _, clients, _ := shelved(t, 2, Options{}, Options{Window: wire.MinWindow}, w)
+		caller, _ := callOver(t, cs, w)
+		if err := caller.Send(&link.Frame{Msg: encoded(leastPlaced - 1), HasMsg: true}); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // as much as there is credit for, and more that waits
+			if err := caller.Send(&link.Frame{Msg: encoded(leastPlaced - 10), HasMsg: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sent := make(chan error)
+		go func() { sent <- caller.Send(&link.Frame{Msg: encoded(100_000), HasMsg: true}) }()
+		synctest.Wait()
+		if n := clients.out(); n != 1 {
+			t.Fatalf("%d places are out", n)
+		}
+		gone := errors.New("gone")
+		caller.Abort(gone)
+		if err := <-sent; err != gone {
+			t.Errorf("Send: %v", err)
+		}
+		if n := clients.out(); n != 0 {
+			t.Errorf("%d places are not taken back", n)
+		}
+	})
+}
+
+// TestWrongPlacesEndTheSession: whoever speaks of places that there are not.
+func TestWrongPlacesEndTheSession(t *testing.T) {
+	for name, c := range map[string]struct {
+		shelves bool
+		send    []byte
+		want    string
+	}{
+		"a message that is nowhere":      {true, literal(message|wire.FlagPlace, 1, 5, 9), "nothing of 5 bytes is at 9"},
+		"a place that was not out":       {true, wire.AppendReturn(nil, 7), "7 is returned"},
+		"half a place":                   {true, literal(message|wire.FlagPlace, 1, 5), "ends early"},
+		"a place and more":               {true, literal(message|wire.FlagPlace, 1, 5, 9, 1), "left over"},
+		"a place without memory":         {false, literal(message|wire.FlagPlace, 1, 5, 9), "flags"},
+		"a return where there is nobody": {false, wire.AppendReturn(nil, 7), "where there are none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &witness{}
+				a, b := net.Pipe()
+				var conn Conn = a
+				if c.shelves {
+					conn = placed{a, newShelf(1), newShelf(1)}
+				}
+				s := New(conn, Options{Name: "peer"})
+				peer := &raw{T: t, conn: b, read: make(chan struct{})}
+				go peer.readAll()
+				s.Start(w)
+				peer.write(slices.Concat(start(), opened(1), c.send))
+				synctest.Wait()
+				if len(w.closed) != 1 || !strings.Contains(w.closed[0].Error(), c.want) {
+					t.Errorf("the session ended for %v, want %q in it", w.closed, c.want)
+				}
+				_ = b.Close()
+				<-s.Gone()
+				<-peer.read
+			})
+		})
+	}
+}
