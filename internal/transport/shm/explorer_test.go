@@ -1,0 +1,369 @@
+package shm
+
+import (
+	"bytes"
+	"fmt"
+	"iter"
+	"strings"
+)
+
+// This file is built twice: into the tests, and with faults in ring.go into a
+// program of its own (see TestTheExplorerFindsFaults). It needs nothing but
+// ring.go and norace.go.
+
+// A scene is what a sender writes and how a receiver reads it, over a ring of
+// some bytes, as a Conn's Write and Read do.
+type scene struct {
+	ring   int
+	writes []int // how many bytes are written at a time
+	read   int   // how many are read at a time
+}
+
+func (s scene) String() string {
+	return fmt.Sprintf("writes of %v bytes, reads of %d, a ring of %d", s.writes, s.read, s.ring)
+}
+
+// scenes are small, and have every step in them: a ring that fills exactly, in
+// pieces and not at all, that wraps around, sleeps that follow one another, on
+// both sides.
+var scenes = []scene{
+	{ring: 8, writes: []int{1, 1}, read: 8},
+	{ring: 8, writes: []int{1, 1, 1}, read: 8},
+	{ring: 4, writes: []int{3, 3}, read: 2},
+	{ring: 4, writes: []int{4, 4}, read: 4},
+	{ring: 4, writes: []int{6}, read: 4},
+	{ring: 2, writes: []int{3}, read: 1},
+	{ring: 2, writes: []int{5}, read: 2},
+	{ring: 4, writes: []int{2, 4}, read: 3},
+}
+
+// A result is what exploring a scene showed.
+type result struct {
+	states        int
+	interleavings float64
+	fault         string // what went wrong, and how it came to that
+}
+
+// explore runs all interleavings of a scene. Those that come to a state that was
+// seen before end there: what follows is known.
+//
+// An actor does nothing but what it read tells it, so that what it knew at some
+// point and has read since is all there is to know of it. A state is that of
+// both, and the memory.
+func explore(sc scene) result {
+	type node struct {
+		key    string
+		choice int // the actor that goes next
+		paths  float64
+	}
+	var (
+		stack []node
+		seen  = make(map[string]float64) // from how many interleavings follow
+	)
+	for {
+		w := newWorld(sc)
+		for i := range stack {
+			w.step(stack[i].choice)
+		}
+		// To the end of this run, or to what is known.
+		var follow float64
+		for {
+			if w.wrong == "" && !w.runnable(0) && !w.runnable(1) {
+				if w.actors[0].over && w.actors[1].over {
+					follow = 1
+					break
+				}
+				w.wrong = "a wake-up is lost: nobody goes on"
+			}
+			if w.wrong != "" {
+				w.stop()
+				return result{states: len(seen), fault: fmt.Sprintf("%v: %s\n%s", sc, w.wrong, w.story())}
+			}
+			key := w.key()
+			if n, ok := seen[key]; ok {
+				follow = n
+				break
+			}
+			first := 0
+			if !w.runnable(0) {
+				first = 1
+			}
+			stack = append(stack, node{key: key, choice: first})
+			w.step(first)
+		}
+		// Back to where there is another choice.
+		for {
+			if len(stack) == 0 {
+				w.stop()
+				return result{states: len(seen), interleavings: follow}
+			}
+			top := &stack[len(stack)-1]
+			top.paths += follow
+			if top.choice == 0 && w.couldAt(len(stack)-1) {
+				top.choice = 1
+				break
+			}
+			seen[top.key] = top.paths
+			follow = top.paths
+			stack = stack[:len(stack)-1]
+		}
+		w.stop()
+	}
+}
+
+// A world is one run.
+type world struct {
+	scene
+	ringBytes []byte
+	words     [4]uint64 // tail, head, asleep, wants
+	tokens    [2]byte   // of the bell for data, and of that for room
+	actors    [2]*actor
+	could     []bool // whether, at each step, the second actor could have gone as well as the first
+	trace     []deed
+	wrong     string
+	got       int // bytes
+}
+
+// An actor is a goroutine that goes on when it is told to, up to what it does
+// next to what both see.
+type actor struct {
+	w       *world
+	name    string
+	next    func() (string, bool)
+	stop    func()
+	yield   func(string) bool
+	history []byte
+	does    string // next
+	needs   *byte  // a token that it waits for
+	over    bool
+}
+
+// stopped ends an actor in the middle.
+type stopped struct{}
+
+func newWorld(sc scene) *world {
+	w := &world{scene: sc, ringBytes: make([]byte, sc.ring)}
+	w.start(0, "sender", w.send)
+	w.start(1, "receiver", w.receive)
+	return w
+}
+
+func (w *world) start(i int, name string, run func(*actor)) {
+	a := &actor{w: w, name: name}
+	a.next, a.stop = iter.Pull(iter.Seq[string](func(yield func(string) bool) {
+		defer func() {
+			switch v := recover(); v.(type) {
+			case nil, stopped:
+			default:
+				w.wrong = fmt.Sprintf("the %s panics: %v", name, v)
+			}
+		}()
+		a.yield = yield
+		run(a)
+	}))
+	w.actors[i] = a
+	a.goOn()
+}
+
+func (a *actor) goOn() {
+	does, ok := a.next()
+	a.does, a.over = does, !ok
+}
+
+func (w *world) stop() {
+	for _, a := range w.actors {
+		a.stop()
+	}
+}
+
+func (w *world) runnable(i int) bool {
+	a := w.actors[i]
+	return !a.over && (a.needs == nil || *a.needs > 0)
+}
+
+func (w *world) step(i int) {
+	w.could = append(w.could, w.runnable(0) && w.runnable(1))
+	a := w.actors[i]
+	w.trace = append(w.trace, deed{i, a.does, 0})
+	a.goOn()
+}
+
+func (w *world) couldAt(step int) bool { return w.could[step] }
+
+// A deed is what one actor did in one step.
+type deed struct {
+	actor int
+	does  string
+	v     byte // that was loaded or stored, or how many tokens there were
+}
+
+// story says what was done, in two columns.
+func (w *world) story() string {
+	var b strings.Builder
+	for _, d := range w.trace {
+		fmt.Fprintf(&b, "\t%*s%s %d\n", 30*d.actor, "", d.does, d.v)
+	}
+	return b.String()
+}
+
+func (w *world) key() string {
+	b := make([]byte, 0, 64)
+	for _, v := range w.words {
+		b = append(b, byte(v))
+	}
+	b = append(b, w.tokens[:]...)
+	b = append(b, w.ringBytes...)
+	b = append(b, byte(len(w.actors[0].history)))
+	b = append(b, w.actors[0].history...)
+	return string(append(b, w.actors[1].history...))
+}
+
+// before lets the other actor go first.
+func (a *actor) before(does string) {
+	if !a.yield(does) {
+		panic(stopped{})
+	}
+}
+
+// did tells of a step what the actor has seen of what both see, or done to it.
+func (a *actor) did(v byte) {
+	a.history = append(a.history, v)
+	a.w.trace[len(a.w.trace)-1].v = v
+}
+
+// knows says all that tells what the actor does from here on, apart from what it
+// reads.
+func (a *actor) knows(all ...uint64) {
+	a.history = a.history[:0]
+	for _, v := range all {
+		a.history = append(a.history, byte(v))
+	}
+}
+
+// A stepping word yields before it is loaded and stored, and a cursor after it was
+// stored as well: what is done to the ring's bytes next is another step.
+type stepping struct {
+	*actor
+	name   string
+	cursor bool
+	v      *uint64
+}
+
+func (s stepping) Load() uint64 {
+	s.before("loads " + s.name)
+	s.did(byte(*s.v))
+	return *s.v
+}
+
+func (s stepping) Store(v uint64) {
+	s.before("stores " + s.name)
+	*s.v = v
+	s.did(byte(v))
+	if s.cursor {
+		s.before("has stored " + s.name)
+		s.did(byte(v))
+	}
+}
+
+func (a *actor) word(i int) word {
+	return stepping{a, []string{"tail", "head", "asleep", "wants"}[i], i < 2, &a.w.words[i]}
+}
+
+func (a *actor) ring(bell int) {
+	a.before([]string{"rings for data", "rings for room"}[bell])
+	a.w.tokens[bell]++
+	a.did(a.w.tokens[bell])
+}
+
+// wait waits for a bell, which may have been rung more than once.
+func (a *actor) wait(bell int) {
+	a.needs = &a.w.tokens[bell]
+	a.before([]string{"waits for data", "waits for room"}[bell])
+	a.needs = nil
+	a.did(a.w.tokens[bell])
+	a.w.tokens[bell] = 0
+}
+
+func (a *actor) fails(err error) {
+	a.w.wrong = fmt.Sprintf("the %s fails: %v", a.name, err)
+	panic(stopped{})
+}
+
+// sent returns what is written from some byte on.
+func sent(from, to int) []byte {
+	b := make([]byte, 0, to-from)
+	for i := from; i < to; i++ {
+		b = append(b, byte(i+1))
+	}
+	return b
+}
+
+func (w *world) total() (n int) {
+	for _, l := range w.writes {
+		n += l
+	}
+	return n
+}
+
+// send is what Write does, once after the other.
+func (w *world) send(a *actor) {
+	s := sender{ring: w.ringBytes, tail: a.word(0), head: a.word(1), asleep: a.word(2), wants: a.word(3)}
+	from := 0
+	for _, n := range w.writes {
+		b := sent(from, from+n)
+		from += n
+		for {
+			a.knows(uint64(from), uint64(len(b)), s.sent, s.received, s.waits, s.rung)
+			n, err := s.put(b)
+			if err != nil {
+				a.fails(err)
+			}
+			b = b[n:]
+			if n > 0 && s.publish() {
+				a.ring(0)
+			}
+			if len(b) == 0 {
+				break
+			}
+			waits, err := s.fullUp()
+			if err != nil {
+				a.fails(err)
+			}
+			if waits {
+				a.wait(1)
+				s.goOn()
+			}
+		}
+	}
+}
+
+// receive is what Read does, until everything has come.
+func (w *world) receive(a *actor) {
+	r := receiver{ring: w.ringBytes, tail: a.word(0), head: a.word(1), asleep: a.word(2), wants: a.word(3)}
+	b := make([]byte, w.read)
+	for w.got < w.total() {
+		a.knows(uint64(w.got), r.received, r.sent, r.naps, r.rung)
+		n, wanted, err := r.take(b)
+		if err != nil {
+			a.fails(err)
+		}
+		if want := sent(w.got, w.got+n); !bytes.Equal(b[:n], want) {
+			a.fails(fmt.Errorf("%v arrives, and should be %v", b[:n], want))
+		}
+		w.got += n
+		if wanted {
+			a.ring(1)
+		}
+		if n > 0 {
+			continue
+		}
+		sleeps, err := r.dozeOff()
+		if err != nil {
+			a.fails(err)
+		}
+		if sleeps {
+			a.wait(0)
+			r.wakeUp()
+		}
+	}
+}
