@@ -112,16 +112,19 @@ func TestACallThatAStopEndsHasOneStatus(t *testing.T) {
 	e, running, release := waiting()
 	defer close(release)
 	srv := serve(t, e)
-	unix := "unix:" + filepath.Join(t.TempDir(), "s")
-	start(t, srv, listen(t, unix))
 	near, _ := connect(t, srv)
-	calls := []<-chan error{invoke(t.Context(), near), invoke(t.Context(), dial(t, unix))}
+	calls := map[string]<-chan error{"the server was stopped": invoke(t.Context(), near)}
+	for _, network := range networks("unix") {
+		target := targetFor(t, network)
+		start(t, srv, listen(t, target))
+		calls[target+": the server was stopped"] = invoke(t.Context(), dial(t, target, over(network)...))
+	}
 	for range calls {
 		<-running
 	}
 	srv.Stop()
-	for i, want := range []string{"the server was stopped", unix + ": the server was stopped"} {
-		if st := status.Convert(<-calls[i]); st.Code() != codes.Unavailable || st.Message() != want {
+	for want, call := range calls {
+		if st := status.Convert(<-call); st.Code() != codes.Unavailable || st.Message() != want {
 			t.Errorf("got %v, want %q", st, want)
 		}
 	}
@@ -136,16 +139,21 @@ func TestAnyAuthorityOfACallIsTakenWithoutACertificate(t *testing.T) {
 	tcp := listen(t, "tcp:127.0.0.1:0")
 	start(t, srv, tcp)
 	inproc, _ := connect(t, srv)
-	for name, client := range map[string]testpb.TestServiceClient{
+	clients := map[string]testpb.TestServiceClient{
 		"in process": inproc,
-		"unix":       dial(t, unix),
 		// Of which nobody is told a process.
 		"unix, with a dialer": dial(t, unix, nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			c, err := new(net.Dialer).DialContext(ctx, "unix", unix[len("unix:"):])
 			return struct{ net.Conn }{c}, err
 		})),
 		"tcp": dial(t, tcp.Target()),
-	} {
+	}
+	for _, network := range networks("unix") {
+		target := targetFor(t, network)
+		start(t, srv, listen(t, target))
+		clients[network] = dial(t, target, over(network)...)
+	}
+	for name, client := range clients {
 		wantCode(t, <-invoke(t.Context(), client, grpc.CallAuthority("elsewhere.example")), codes.OK)
 		if a := md[":authority"]; len(a) != 1 || a[0] != "elsewhere.example" {
 			t.Errorf("%s: the handler sees %q", name, a)

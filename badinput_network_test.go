@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -178,14 +177,14 @@ func good(t *testing.T, lis nearcall.Listener) (stop func()) {
 	}
 }
 
-// listenFor serves e at a socket of network.
+// listenFor serves e over network, to whatever client of nearcall comes: what is
+// to stay a socket does.
 func listenFor(t *testing.T, network string, e echo, opts ...nearcall.ServerOption) nearcall.Listener {
 	t.Helper()
-	target := "tcp:127.0.0.1:0"
 	if network == "unix" {
-		target = "unix:" + filepath.Join(t.TempDir(), "s")
+		opts = append(opts, nearcall.NoUpgrade())
 	}
-	lis := listen(t, target)
+	lis := listen(t, targetFor(t, network))
 	start(t, serve(t, e, opts...), lis)
 	return lis
 }
@@ -590,13 +589,9 @@ func impatient() nearcall.DialOption {
 }
 
 func TestAServerThatIsKilledInTheMiddleOfAStream(t *testing.T) {
-	for _, network := range []string{"unix", "tcp"} {
+	for _, network := range networks("unix", "tcp") {
 		t.Run(network, func(t *testing.T) {
 			hold(t)
-			target := "tcp:127.0.0.1:0"
-			if network == "unix" {
-				target = "unix:" + filepath.Join(t.TempDir(), "s")
-			}
 			begin := func(target string) *process {
 				p, err := spawn("TestServeInAProcess", serveTarget+"="+target, serveService+"=echo")
 				if err != nil {
@@ -604,8 +599,8 @@ func TestAServerThatIsKilledInTheMiddleOfAStream(t *testing.T) {
 				}
 				return p
 			}
-			server := begin(target)
-			client := dial(t, server.target, impatient())
+			server := begin(targetFor(t, network))
+			client := dial(t, server.target, over(network, impatient())...)
 			s, err := client.FullDuplexCall(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -643,18 +638,21 @@ func TestCallFromAProcess(t *testing.T) {
 	if target == "" {
 		t.Skip("only in a child process")
 	}
-	s, err := dial(t, target).FullDuplexCall(t.Context())
+	client := dial(t, target)
+	s, err := client.FullDuplexCall(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Send(&testpb.StreamingOutputCallRequest{Payload: payload(10)}); err != nil {
 		t.Fatal(err)
 	}
+	call := invoke(t.Context(), client)
 	whenTold(target)
+	<-call
 }
 
 func TestAClientThatIsKilledInTheMiddleOfAStream(t *testing.T) {
-	for _, network := range []string{"unix", "tcp"} {
+	for _, network := range networks("unix", "tcp") {
 		t.Run(network, func(t *testing.T) {
 			hold(t)
 			ended := make(chan error, 1)

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -31,7 +30,7 @@ import (
 // TestChaosOverTheNetwork is TestChaos where what goes wrong is the network, or
 // the process at its other end.
 //
-// It takes about 4 s. NEARCALL_CHAOS makes it take as long as one likes:
+// It takes about 6 s. NEARCALL_CHAOS makes it take as long as one likes:
 //
 //	NEARCALL_CHAOS=10m go test -race -run TestChaosOverTheNetwork -timeout 0 .
 func TestChaosOverTheNetwork(t *testing.T) {
@@ -42,10 +41,9 @@ func TestChaosOverTheNetwork(t *testing.T) {
 			opts:    []nearcall.ServerOption{nearcall.Creds(credentials.NewTLS(certs.server(nil)))},
 			dialing: []nearcall.DialOption{nearcall.WithTransportCredentials(credentials.NewTLS(certs.client(nil)))},
 		},
-		{name: "unix, a process that is killed", child: true, worker: true},
 		// Here no call fails that nothing was done to: those that a connection
 		// does not take any more are made again, unseen by their callers.
-		{name: "tcp, connections of a short life", tcp: true, worker: true,
+		{name: "tcp, connections of a short life", network: "tcp", worker: true,
 			opts: []nearcall.ServerOption{
 				nearcall.MaxConcurrentStreams(5),
 				nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 100 * time.Millisecond, Time: time.Second, Timeout: time.Second}),
@@ -54,11 +52,14 @@ func TestChaosOverTheNetwork(t *testing.T) {
 			dialing: []nearcall.DialOption{nearcall.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: time.Second, PermitWithoutStream: true})},
 		},
 	}
-	runAll(t, scenarios, duration(t, "NEARCALL_CHAOS", 4*time.Second))
+	for _, network := range networks("unix") {
+		scenarios = append(scenarios, scenario{name: network + ", a process that is killed", child: true, worker: true, network: network})
+	}
+	runAll(t, scenarios, duration(t, "NEARCALL_CHAOS", 6*time.Second))
 }
 
 // isNetwork reports whether TestChaosOverTheNetwork has the scenario.
-func (s *scenario) isNetwork() bool { return s.proxied || s.child || s.tcp }
+func (s *scenario) isNetwork() bool { return s.proxied || s.child || s.network == "tcp" }
 
 // retries counts attempts that were made at calls again.
 type retries struct{ n *atomic.Int64 }
@@ -343,7 +344,7 @@ func (p *proxy) close() {
 // What a child process is told.
 const (
 	serveTarget  = "NEARCALL_TEST_SERVE"   // it serves there
-	serveService = "NEARCALL_TEST_SERVICE" // chaos or echo
+	serveService = "NEARCALL_TEST_SERVICE" // chaos, echo, or waiting
 	callTarget   = "NEARCALL_TEST_CALL"    // it calls there
 )
 
@@ -440,8 +441,12 @@ func TestServeInAProcess(t *testing.T) {
 		scenario: scenario{worker: true}, t: t, over: make(chan struct{}), target: target,
 		tell: func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) },
 	}
-	if os.Getenv(serveService) == "echo" {
-		srv := serve(t, echo{})
+	if service := os.Getenv(serveService); service != "" {
+		e := echo{}
+		if service == "waiting" {
+			e, _, _ = waiting()
+		}
+		srv := serve(t, e)
 		lis := listen(t, target)
 		start(t, srv, lis)
 		whenTold(lis.Target())
@@ -458,10 +463,6 @@ func TestServeInAProcess(t *testing.T) {
 
 // startServer starts the server of a scenario whose server is a child.
 func (c *chaos) startServer() {
-	if c.target == "inproc:chaos" {
-		c.target = "unix:" + filepath.Join(c.t.TempDir(), "s")
-		c.restarts = make(map[string]int)
-	}
 	p, err := spawn("TestServeInAProcess", serveTarget+"="+c.target)
 	if err != nil {
 		c.errorf("%v", err)

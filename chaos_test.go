@@ -11,7 +11,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -27,6 +26,7 @@ import (
 	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
@@ -42,11 +42,11 @@ import (
 // to its own request, or with an error that something done to it explains; in
 // the end no handler runs and no goroutine is left.
 //
-// It takes about 3 s. NEARCALL_SOAK makes it take as long as one likes:
+// It takes about 4 s. NEARCALL_SOAK makes it take as long as one likes:
 //
 //	NEARCALL_SOAK=10m go test -race -run TestChaos -timeout 0 .
 func TestChaos(t *testing.T) {
-	lasts := duration(t, "NEARCALL_SOAK", 3*time.Second)
+	lasts := duration(t, "NEARCALL_SOAK", 4*time.Second)
 	scenarios := []scenario{
 		{name: "inproc"},
 		{name: "inproc, inline and limited", opts: []nearcall.ServerOption{nearcall.InlineHandlers(), nearcall.MaxConcurrentStreams(3)}},
@@ -55,8 +55,11 @@ func TestChaos(t *testing.T) {
 		{name: "hostile", worker: true, hostile: &hostile.Options{Delay: 20 * time.Microsecond}},
 		{name: "hostile, storm", storm: true, worker: true,
 			hostile: &hostile.Options{Delay: 20 * time.Microsecond, HangUp: 0.0005, Window: 2000, MaxFragment: 500}},
-		{name: "unix", worker: true, unix: true},
-		{name: "unix, storm", storm: true, closing: true, worker: true, unix: true},
+	}
+	for _, network := range networks("unix") {
+		scenarios = append(scenarios,
+			scenario{name: network, worker: true, network: network},
+			scenario{name: network + ", storm", storm: true, closing: true, worker: true, network: network})
 	}
 	runAll(t, scenarios, lasts)
 }
@@ -86,10 +89,9 @@ func runAll(t *testing.T, scenarios []scenario, lasts time.Duration) {
 type scenario struct {
 	name    string
 	hostile *hostile.Options // unless nil, in place of inproc
-	unix    bool             // a socket, in place of inproc
+	network string           // see targetFor; in place of inproc
 	proxied bool             // TCP that misbehaves, in place of inproc
 	child   bool             // the server is a process of its own
-	tcp     bool             // TCP that does not, in place of inproc
 	opts    []nearcall.ServerOption
 	dialing []nearcall.DialOption
 	worker  bool // no handler runs on its caller's goroutine
@@ -107,13 +109,14 @@ func (s scenario) run(t *testing.T, lasts time.Duration) {
 	c := &chaos{scenario: s, t: t, over: make(chan struct{}), seed: rand.Uint64(), target: "inproc:chaos"}
 	t.Logf("seed %d", c.seed)
 	switch {
-	case s.unix:
-		c.target = "unix:" + filepath.Join(t.TempDir(), "s")
-	case s.tcp:
-		c.target = "tcp:127.0.0.1:0"
+	case s.network != "":
+		c.target = targetFor(t, s.network)
 	case s.proxied:
 		c.proxy = newProxy(t, c.seed)
 		c.target = "tcp:127.0.0.1:0"
+	}
+	if s.child {
+		c.restarts = make(map[string]int)
 	}
 	c.up()
 	c.dial()
@@ -312,8 +315,8 @@ func (c *chaos) Dial(ctx context.Context) (link.Session, error) {
 func (c *chaos) dial() {
 	opts := append([]nearcall.DialOption{nearcall.WithConnectParams(grpc.ConnectParams{
 		Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.2, MaxDelay: 5 * time.Millisecond},
-	})}, c.dialing...)
-	if c.tcp {
+	})}, over(c.network, c.dialing...)...)
+	if c.network == "tcp" {
 		opts = append(opts, nearcall.WithStatsHandler(retries{&c.again}))
 	}
 	if c.hostile != nil {
@@ -497,8 +500,9 @@ func (c *chaos) call(r *rand.Rand) {
 		"tag", strconv.FormatUint(p.tag, 16), "act", strconv.Itoa(p.act), "at", strconv.Itoa(p.at))
 
 	var trailer metadata.MD
+	var server peer.Peer
 	var finished atomic.Int32
-	opts := []grpc.CallOption{grpc.WaitForReady(p.ready), grpc.Trailer(&trailer), grpc.OnFinish(func(error) { finished.Add(1) })}
+	opts := []grpc.CallOption{grpc.WaitForReady(p.ready), grpc.Trailer(&trailer), grpc.Peer(&server), grpc.OnFinish(func(error) { finished.Add(1) })}
 	client := testpb.NewTestServiceClient(c.conn.Load())
 	var err error
 	switch p.kind {
@@ -527,6 +531,9 @@ func (c *chaos) call(r *rand.Rand) {
 		// Where the call was cancelled, its end may have been told before it came.
 		if got := fmt.Sprint(trailer["tag"]); got != "["+tagText(p.tag)+"]" {
 			c.errorf("%v: ended with %v and the trailer %s", p, err, got)
+		}
+		if c.network != "" && server.Addr.Network() != addressedAs(c.network) {
+			c.errorf("%v: went over %s, want %s", p, server.Addr.Network(), c.network)
 		}
 	}
 	// A session that breaks ends its calls from a goroutine of its own, which

@@ -1,7 +1,6 @@
 package nearcall_test
 
 import (
-	"path/filepath"
 	"runtime"
 	"testing"
 
@@ -11,10 +10,17 @@ import (
 )
 
 // TestIdleConnectionsTakeLittleMemory: at most 64 KiB for each side of one,
-// stacks included, after it has carried a call.
+// stacks included, after it has carried a call. Memory that is shared is not
+// among them: untouched, it is none.
 func TestIdleConnectionsTakeLittleMemory(t *testing.T) {
+	for _, network := range networks("unix") {
+		t.Run(network, func(t *testing.T) { testIdleConnections(t, network) })
+	}
+}
+
+func testIdleConnections(t *testing.T, network string) {
 	const connections, most = 200, 2 * 64 << 10
-	target := "unix:" + filepath.Join(t.TempDir(), "s")
+	target := targetFor(t, network)
 	lis, err := nearcall.Listen(target)
 	if err != nil {
 		t.Fatal(err)
@@ -30,7 +36,7 @@ func TestIdleConnectionsTakeLittleMemory(t *testing.T) {
 		return m.HeapAlloc + m.StackInuse
 	}
 	connect := func() *nearcall.ClientConn {
-		conn, err := nearcall.NewClient(target)
+		conn, err := nearcall.NewClient(target, over(network)...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,7 +3,6 @@ package nearcall_test
 import (
 	"context"
 	"io"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -18,7 +17,13 @@ import (
 // A server that is replaced by another, gracefully, loses no call of a client
 // that waits until it is ready: what the old one has not seen the new one gets.
 func TestReplacingAServerLosesNoCall(t *testing.T) {
-	target := "unix:" + filepath.Join(t.TempDir(), "s")
+	for _, network := range networks("unix") {
+		t.Run(network, func(t *testing.T) { testReplacing(t, network) })
+	}
+}
+
+func testReplacing(t *testing.T, network string) {
+	target := targetFor(t, network)
 	up := func() (srv *nearcall.Server, served chan error) {
 		lis, err := nearcall.Listen(target)
 		if err != nil {
@@ -29,9 +34,9 @@ func TestReplacingAServerLosesNoCall(t *testing.T) {
 		return srv, served
 	}
 	srv, served := up()
-	conn, err := nearcall.NewClient(target,
+	conn, err := nearcall.NewClient(target, over(network,
 		nearcall.WithDefaultCallOptions(grpc.WaitForReady(true)),
-		nearcall.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.2, MaxDelay: 5 * time.Millisecond}}))
+		nearcall.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.2, MaxDelay: 5 * time.Millisecond}}))...)
 	if err != nil {
 		t.Fatal(err)
 	}

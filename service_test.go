@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"net"
+	"path/filepath"
+	"runtime"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -105,6 +107,44 @@ func listenTCP(t *testing.T) net.Listener {
 		t.Fatal(err)
 	}
 	return lis
+}
+
+// networks are some of sockets, and what unix sockets become where the system has
+// shared memory: "shm" is set up by shm targets, "unix+shm" by unix targets.
+func networks(sockets ...string) []string {
+	if runtime.GOOS != "linux" {
+		return sockets
+	}
+	return append(sockets, "shm", "unix+shm")
+}
+
+// targetFor returns what a server of network listens on, which nobody else does.
+func targetFor(t testing.TB, network string) string {
+	t.Helper()
+	switch network {
+	case "tcp":
+		return "tcp:127.0.0.1:0"
+	case "shm":
+		return "shm:" + filepath.Join(t.TempDir(), "s")
+	}
+	return "unix:" + filepath.Join(t.TempDir(), "s")
+}
+
+// over are the options of clients of network, before opts: those of "unix" stay
+// with the socket.
+func over(network string, opts ...nearcall.DialOption) []nearcall.DialOption {
+	if network == "unix" {
+		opts = append([]nearcall.DialOption{nearcall.WithoutUpgrade()}, opts...)
+	}
+	return opts
+}
+
+// addressedAs is the network that a peer's address has over network.
+func addressedAs(network string) string {
+	if network == "unix+shm" {
+		return "shm"
+	}
+	return network
 }
 
 func insecureCreds() credentials.TransportCredentials { return insecure.NewCredentials() }

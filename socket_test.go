@@ -90,6 +90,8 @@ func TestTargetsOfSockets(t *testing.T) {
 	}
 	if runtime.GOOS == "linux" {
 		targets["unix-abstract:nearcall-test-"+filepath.Base(dir)] = "localhost"
+		targets["shm:shared"] = "localhost"
+		targets["shm:"+dir+"/absolute-shared"] = "localhost"
 	}
 	for target, authority := range targets {
 		t.Run(target, func(t *testing.T) {
@@ -103,13 +105,13 @@ func TestTargetsOfSockets(t *testing.T) {
 			if authority == "" {
 				authority = strings.TrimPrefix(lis.Target(), "tcp:")
 			}
-			client := dial(t, lis.Target())
+			client := dial(t, lis.Target(), nearcall.WithoutUpgrade())
 			wantCode(t, <-invoke(t.Context(), client), codes.OK)
 			if got := md[":authority"]; len(got) != 1 || got[0] != authority {
 				t.Errorf("the authority is %q, want %q", got, authority)
 			}
 			secure := credentials.CheckSecurityLevel(p.AuthInfo, credentials.PrivacyAndIntegrity) == nil
-			if unix := strings.HasPrefix(target, "unix"); unix != secure {
+			if tcp := strings.HasPrefix(target, "tcp"); tcp == secure {
 				t.Errorf("the connection is private: %t (%#v)", secure, p.AuthInfo)
 			}
 			testBidiStream(t.Context(), t, client)
@@ -244,27 +246,38 @@ func TestUnixPeersAreKnown(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the system does not say who they are")
 	}
-	var p, server peer.Peer
-	var md metadata.MD
-	lis := listen(t, "unix:"+filepath.Join(t.TempDir(), "s"))
-	start(t, serve(t, seen(&p, &md)), lis)
-	client := dial(t, lis.Target(), nearcall.WithPerRPCCredentials(token{}))
-	wantCode(t, <-invoke(t.Context(), client, grpc.Peer(&server)), codes.OK)
-	for side, p := range map[string]peer.Peer{"client": p, "server": server} {
-		who, ok := p.AuthInfo.(nearcall.UnixAuthInfo)
-		if !ok || who.PID != os.Getpid() || int(who.UID) != os.Getuid() || int(who.GID) != os.Getgid() || who.AuthType() != "local" {
-			t.Errorf("the %s is %#v", side, p.AuthInfo)
+	for _, network := range networks("unix") {
+		var p, server peer.Peer
+		var md metadata.MD
+		lis := listen(t, targetFor(t, network))
+		start(t, serve(t, seen(&p, &md)), lis)
+		client := dial(t, lis.Target(), over(network, nearcall.WithPerRPCCredentials(token{}))...)
+		wantCode(t, <-invoke(t.Context(), client, grpc.Peer(&server)), codes.OK)
+		for side, p := range map[string]peer.Peer{"client": p, "server": server} {
+			who, ok := p.AuthInfo.(nearcall.UnixAuthInfo)
+			if !ok || who.PID != os.Getpid() || int(who.UID) != os.Getuid() || int(who.GID) != os.Getgid() || who.AuthType() != "local" {
+				t.Errorf("over %s the %s is %#v", network, side, p.AuthInfo)
+			}
+			if p.Addr.Network() != addressedAs(network) || p.LocalAddr.Network() != addressedAs(network) {
+				t.Errorf("over %s the %s is at %s, seen from %s", network, side, p.Addr.Network(), p.LocalAddr.Network())
+			}
 		}
-	}
-	if md["token"] == nil {
-		t.Error("the credentials were not sent")
+		if md["token"] == nil {
+			t.Errorf("over %s the credentials were not sent", network)
+		}
 	}
 }
 
 func TestSocketFiles(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
-	first := listen(t, "unix:"+path)
-	if _, err := nearcall.Listen("unix:" + path); err == nil || !strings.Contains(err.Error(), "another server") {
+	for _, network := range networks("unix") {
+		t.Run(network, func(t *testing.T) { testSocketFiles(t, targetFor(t, network), over(network)) })
+	}
+}
+
+func testSocketFiles(t *testing.T, target string, opts []nearcall.DialOption) {
+	scheme, path, _ := strings.Cut(target, ":")
+	first := listen(t, target)
+	if _, err := nearcall.Listen(target); err == nil || !strings.Contains(err.Error(), "another server") {
 		t.Errorf("a socket that is in use: %v", err)
 	}
 	_ = first.Close()
@@ -278,15 +291,15 @@ func TestSocketFiles(t *testing.T) {
 	}
 	stale.SetUnlinkOnClose(false)
 	_ = stale.Close()
-	lis := listen(t, "unix:"+path)
+	lis := listen(t, target)
 	start(t, serve(t, echo{}), lis)
-	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target())), codes.OK)
+	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target(), opts...)), codes.OK)
 
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := nearcall.Listen("unix:" + file); err == nil || !strings.Contains(err.Error(), "no socket") {
+	if _, err := nearcall.Listen(scheme + ":" + file); err == nil || !strings.Contains(err.Error(), "no socket") {
 		t.Errorf("a file that is no socket: %v", err)
 	}
 	if b, _ := os.ReadFile(file); string(b) != "precious" {

@@ -2,12 +2,13 @@ package nearcall
 
 import (
 	"runtime"
+	"strings"
 	"testing"
 )
 
 func TestTargetsAreTakenApart(t *testing.T) {
 	type parts struct{ scheme, network, address, authority, dialed string }
-	for target, want := range map[string]parts{
+	targets := map[string]parts{
 		"tcp:host:80":         {"tcp", "tcp", "host:80", "host:80", "host:80"},
 		"tcp:[::1]:80":        {"tcp", "tcp", "[::1]:80", "[::1]:80", "[::1]:80"},
 		"tcp:[fe80::1%eth]:1": {"tcp", "tcp", "[fe80::1%eth]:1", "[fe80::1%eth]:1", "[fe80::1%eth]:1"},
@@ -21,7 +22,17 @@ func TestTargetsAreTakenApart(t *testing.T) {
 		"localhost:80":        {scheme: "grpc", authority: "localhost:80"},
 		"dns:///host:80":      {scheme: "grpc", authority: "dns:///host:80"},
 		"host":                {scheme: "grpc", authority: "host"},
-	} {
+	}
+	if runtime.GOOS == "linux" {
+		for target, want := range map[string]parts{
+			"shm:rel/s":      {"shm", "unix", "rel/s", "localhost", "unix:rel/s"},
+			"shm:/abs/s":     {"shm", "unix", "/abs/s", "localhost", "unix:///abs/s"},
+			"shm:/a b%20c?d": {"shm", "unix", "/a b%20c?d", "localhost", "unix:///a b%20c?d"},
+		} {
+			targets[target] = want
+		}
+	}
+	for target, want := range targets {
 		p, err := parseTarget(target)
 		if err != nil {
 			t.Errorf("%q: %v", target, err)
@@ -53,6 +64,33 @@ func TestWhatStaysOnTheMachineNeedsNoCredentials(t *testing.T) {
 		p, err := parseTarget(target)
 		if err != nil || p.staysHere() != stays {
 			t.Errorf("%s: %t, %v", target, p.staysHere(), err)
+		}
+	}
+}
+
+func TestTargetsOfSharedMemoryAreForLinuxAlone(t *testing.T) {
+	p, err := parseTarget("shm:/tmp/x")
+	switch {
+	case runtime.GOOS == "linux":
+		if err != nil || !p.staysHere() {
+			t.Errorf("%t, %v", p.staysHere(), err)
+		}
+	case err == nil || !strings.Contains(err.Error(), "write unix:PATH"):
+		t.Errorf("%s has no shared memory: %v", runtime.GOOS, err)
+	}
+	for target, hint := range map[string]string{
+		"shm:":                             "names no file",
+		"shm:/tmp/":                        "names no file",
+		"shm:///tmp/x":                     "shm:PATH",
+		"shm:@name":                        "shm:PATH",
+		"shm:/" + strings.Repeat("x", 200): "no more than",
+		"shm:/tmp/x\x00":                   "zero byte",
+	} {
+		if runtime.GOOS != "linux" {
+			hint = "unix:PATH"
+		}
+		if _, err := parseTarget(target); err == nil || !strings.Contains(err.Error(), hint) {
+			t.Errorf("%.20q: %v does not mention %q", target, err, hint)
 		}
 	}
 }

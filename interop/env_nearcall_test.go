@@ -5,6 +5,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -14,26 +16,40 @@ import (
 )
 
 // nearcallEnvironments are the paths under test. One more is one more line.
-var nearcallEnvironments = []Env{
+var nearcallEnvironments = slices.Concat([]Env{
 	{Name: "inproc", Start: inproc()},
 	{Name: "inproc-background", Background: true, Start: inproc()},
 	{Name: "inproc-inline", Waits: true, Start: inproc(nearcall.InlineHandlers())},
 	{Name: "inproc-workers", Background: true, Start: inproc(nearcall.WorkerHandlers())},
 	{Name: "inproc-name", Start: inprocName},
 	{Name: "hostile", Start: startHostile},
-	{Name: "unix", Start: overUnix},
+	{Name: "unix", Start: overPath("unix", nearcall.WithoutUpgrade())},
 	{Name: "tcp", Start: overTCP(false)},
 	{Name: "tls", Start: overTCP(true)},
+}, sharedMemory())
+
+// sharedMemory are the paths through it, where the system has some: one that insists on it, and one that
+// a unix socket becomes.
+func sharedMemory() []Env {
+	if runtime.GOOS != "linux" {
+		return nil
+	}
+	return []Env{
+		{Name: "shm", Start: overPath("shm")},
+		{Name: "unix+shm", Start: overPath("unix")},
+	}
 }
 
-// overUnix connects through a unix socket.
-func overUnix(cfg *Config) (*Link, error) {
-	path := filepath.Join(os.TempDir(), fmt.Sprintf("nearcall-%d-%d", os.Getpid(), number.Add(1)))
-	lis, err := nearcall.Listen("unix:" + path)
-	if err != nil {
-		return nil, err
+// overPath connects through a unix socket, or through what is set up over one.
+func overPath(scheme string, more ...nearcall.DialOption) func(cfg *Config) (*Link, error) {
+	return func(cfg *Config) (*Link, error) {
+		path := filepath.Join(os.TempDir(), fmt.Sprintf("nearcall-%d-%d", os.Getpid(), number.Add(1)))
+		lis, err := nearcall.Listen(scheme + ":" + path)
+		if err != nil {
+			return nil, err
+		}
+		return serve(cfg, lis, lis.Target(), more...)
 	}
-	return serve(cfg, lis, lis.Target())
 }
 
 // overTCP connects through TCP, with TLS where that is asked for or the connection has to be private.

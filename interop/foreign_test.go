@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	foreign "google.golang.org/grpc/interop"
 	pb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 )
 
@@ -80,6 +81,30 @@ func TestGRPCInterop(t *testing.T) {
 					}
 				})
 			})
+		})
+	}
+}
+
+// TestEnvironmentsAreWhatTheyAreCalled: a path through shared memory that were a socket would pass all
+// the rest.
+func TestEnvironmentsAreWhatTheyAreCalled(t *testing.T) {
+	networks := map[string]string{"unix": "unix", "tcp": "tcp", "tls": "tcp", "shm": "shm", "unix+shm": "shm"}
+	for _, env := range nearcallEnvironments {
+		want, ok := networks[env.Name]
+		if !ok {
+			continue
+		}
+		t.Run(env.Name, func(t *testing.T) {
+			l := startForeign(t, env, func(r grpc.ServiceRegistrar) {
+				pb.RegisterTestServiceServer(r, foreign.NewTestServer())
+			})
+			var p peer.Peer
+			if _, err := pb.NewTestServiceClient(l.Conn).EmptyCall(t.Context(), &pb.Empty{}, grpc.Peer(&p)); err != nil {
+				t.Fatal(err)
+			}
+			if got := p.Addr.Network(); got != want {
+				t.Errorf("it goes over %s, want %s", got, want)
+			}
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -43,12 +44,22 @@ type stretch struct {
 
 // inOneProcess and betweenProcesses are all that a tour has.
 var (
-	inOneProcess     = stretch{paths, grpcTCP, 0.6}
+	inOneProcess     = stretch{paths, grpcTCP, 0.55}
 	betweenProcesses = []stretch{
-		{[]path{{"second process, unix socket", overProcess(byNearcall, "unix")}}, path{"grpc-go, second process, unix socket", overProcess(byGRPC, "unix")}, 0.2},
-		{[]path{{"second process, TCP loopback", overProcess(byNearcall, "tcp")}}, path{"grpc-go, second process, TCP loopback", overProcess(byGRPC, "tcp")}, 0.2},
+		{besideUnix(), path{"grpc-go, second process, unix socket", overProcess(byGRPC, "unix")}, 0.3},
+		{[]path{{"second process, TCP loopback", overProcess(byNearcall, "tcp")}}, path{"grpc-go, second process, TCP loopback", overProcess(byGRPC, "tcp")}, 0.15},
 	}
 )
+
+// besideUnix are the paths that gRPC's over a unix socket is the nearest to:
+// nearcall's, and shared memory where the system has some.
+func besideUnix() []path {
+	p := []path{{"second process, unix socket", overProcess(byNearcall, "unix")}}
+	if runtime.GOOS == "linux" {
+		p = append(p, path{"second process, shared memory", overProcess(byNearcall, "shm")})
+	}
+	return p
+}
 
 // grpcTCP is what the paths within a process are compared with.
 var grpcTCP = path{"grpc-go over TCP loopback", overTCP}

@@ -106,10 +106,11 @@ type clientConn interface {
 	Close() error
 }
 
-// dialTarget returns a connection to where a second process serves.
+// dialTarget returns a connection to where a second process serves. A unix socket
+// stays one: shared memory is a path of its own.
 func dialTarget(who, target string) (clientConn, error) {
 	if who == byNearcall {
-		return nearcall.NewClient(target)
+		return nearcall.NewClient(target, nearcall.WithoutUpgrade())
 	}
 	if address, ok := strings.CutPrefix(target, "tcp:"); ok {
 		target = "passthrough:" + address
@@ -132,8 +133,8 @@ func startProcess(who, network string) (target string, stop func() error, err er
 		return "", nil, err
 	}
 	target = "tcp:127.0.0.1:0"
-	if network == "unix" {
-		target = "unix:" + filepath.Join(dir, "s")
+	if network != "tcp" {
+		target = network + ":" + filepath.Join(dir, "s")
 	}
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), processEnv+"="+who+" "+target)

@@ -3,23 +3,28 @@ package main
 import (
 	"io"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
+
+	"google.golang.org/grpc"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/peer"
 )
 
 func TestAProcessStartsAndStops(t *testing.T) {
 	for _, who := range []string{byNearcall, byGRPC} {
-		for _, network := range []string{"unix", "tcp"} {
+		for _, network := range networksOf(who) {
 			t.Run(who+"/"+network, func(t *testing.T) {
 				target, stop, err := startProcess(who, network)
 				if err != nil {
 					t.Fatal(err)
 				}
-				path, isUnix := strings.CutPrefix(target, "unix:")
-				if isUnix != (network == "unix") || !isUnix && !strings.HasPrefix(target, "tcp:127.0.0.1:") {
+				scheme, path, _ := strings.Cut(target, ":")
+				if scheme != network || network == "tcp" && !strings.HasPrefix(path, "127.0.0.1:") {
 					t.Errorf("it serves %s", target)
 				}
-				if _, err := os.Stat(path); isUnix && err != nil {
+				if _, err := os.Stat(path); network != "tcp" && err != nil {
 					t.Error(err)
 				}
 				if err := stop(); err != nil {
@@ -29,6 +34,33 @@ func TestAProcessStartsAndStops(t *testing.T) {
 					t.Error("its socket is left")
 				}
 			})
+		}
+	}
+}
+
+// networksOf are those that a second process of a tour serves over.
+func networksOf(who string) []string {
+	if who == byNearcall && runtime.GOOS == "linux" {
+		return []string{"unix", "shm", "tcp"}
+	}
+	return []string{"unix", "tcp"}
+}
+
+// What a line of the tour is called is what its calls go over.
+func TestCallsToAProcessGoOverItsNetwork(t *testing.T) {
+	for _, network := range networksOf(byNearcall) {
+		c, err := overProcess(byNearcall, network)(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p peer.Peer
+		if _, err := c.client.UnaryCall(c.ctx, &testpb.SimpleRequest{Payload: &testpb.Payload{}}, grpc.Peer(&p)); err != nil {
+			t.Error(err)
+		} else if got := p.Addr.Network(); got != network {
+			t.Errorf("calls go over %s, want %s", got, network)
+		}
+		if err := c.close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

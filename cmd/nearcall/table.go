@@ -11,7 +11,7 @@ import (
 
 // writeText prints the report for people.
 func (r report) writeText(w io.Writer) error {
-	_, err := fmt.Fprintf(w, "nearcall %s, %s, %s, %s\n\n%s\nTo a second process, beside grpc-go over the same kind of socket:\n\n%s\n%s",
+	_, err := fmt.Fprintf(w, "nearcall %s, %s, %s, %s\n\n%s\nTo a second process, beside grpc-go over the same kind of socket, or a unix socket beside shared memory:\n\n%s\n%s",
 		r.Version, r.Go, r.Machine, r.Date.Format("2006-01-02"), formatRows(r.Rows), formatRows(r.Processes), r.explanation())
 	return err
 }
@@ -33,7 +33,8 @@ func formatRows(rows []row) string {
 func (r report) explanation() string {
 	return fmt.Sprintf(`times gRPC is how many calls a path makes while %s makes one of the same kind
 to the same service: calls/s of the two, measured one right after the other, the median of %d such pairs.
-To a second process it is grpc-go's calls over the same kind of socket, to a process of its own.
+To a second process it is grpc-go's calls over the same kind of socket, to a process of its own;
+over a unix socket beside shared memory.
 A call of a stream is the whole stream; one of bidi echo is a message there and back on an open stream.
 Inline handlers run on the caller's goroutine although the context can be cancelled, which unary calls notice.
 p50 and p99 include the reading of the clock, about %d ns here; calls/s is measured without it.

@@ -48,7 +48,7 @@ func TestTourMeasuresEveryCallOverEveryPath(t *testing.T) {
 	for _, row := range r.Processes {
 		rows[[2]string{row.Path, row.Call}] = row
 	}
-	if want := len(calls) * 4; len(r.Processes) != want {
+	if want := len(calls) * (len(allPaths()) - len(paths) - 1); len(r.Processes) != want {
 		t.Errorf("%d rows of second processes, want %d", len(r.Processes), want)
 	}
 	baselines := map[string]bool{grpcTCP.name: true}

@@ -31,7 +31,7 @@ func FuzzFrames(f *testing.F) {
 	b = AppendBye(AppendDrain(AppendPing(b, KindPing, [8]byte{1}), 3), ByeDone, "done")
 	f.Add(b, false)
 	f.Fuzz(func(t *testing.T, b []byte, fromCaller bool) {
-		var d Decoder
+		d := Decoder{Places: true}
 		parts := make(map[uint64][]byte)
 		for {
 			fr, n, err := Next(b)
@@ -66,6 +66,8 @@ func fuzzFrame(t *testing.T, d *Decoder, f Frame, parts map[uint64][]byte, fromC
 		return third(ParseBye(f.Body))
 	case KindCredit:
 		return second(ParseCredit(f.Body))
+	case KindReturn:
+		return second(ParseReturn(f.Body))
 	case KindPing, KindPong:
 		return second(ParsePing(f.Body))
 	case KindDrain:
@@ -82,7 +84,7 @@ func fuzzFrame(t *testing.T, d *Decoder, f Frame, parts map[uint64][]byte, fromC
 	if err != nil {
 		return err
 	}
-	if rc.Begins && !rc.More && rc.Size != len(rc.Data) || rc.More && len(rc.Data) == 0 {
+	if rc.Begins && !rc.More && !rc.Placed && rc.Size != len(rc.Data) || rc.Placed && (!rc.Begins || len(rc.Data) > 0) || rc.More && len(rc.Data) == 0 {
 		t.Fatalf("%+v", rc)
 	}
 	s := &Step{Stream: f.Stream, Open: rc.Open, Timeout: rc.Timeout, Header: rc.Header, End: rc.End, HalfClose: rc.HalfClose}

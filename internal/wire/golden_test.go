@@ -50,15 +50,16 @@ type meaning struct {
 	Status  map[string]any `json:"status,omitempty"`
 	Trailer [][2]string    `json:"trailer,omitempty"`
 	Size    int            `json:"size,omitempty"`
+	Place   int            `json:"place,omitempty"`
 }
 
 var kindNames = map[Kind]string{
 	KindHello: "HELLO", KindPart: "PART", KindReset: "RESET", KindCredit: "CREDIT", KindPing: "PING",
-	KindPong: "PONG", KindDrain: "DRAIN", KindBye: "BYE",
+	KindPong: "PONG", KindDrain: "DRAIN", KindBye: "BYE", KindReturn: "RETURN",
 }
 
 func flagNames(k Kind) (names []string) {
-	for i, name := range []string{"HEAD", "MESSAGE", "PIECE", "MORE", "END", "COMPRESSED"} {
+	for i, name := range []string{"HEAD", "MESSAGE", "PIECE", "MORE", "END", "COMPRESSED", "PLACE"} {
 		if k&(1<<i) != 0 {
 			names = append(names, name)
 		}
@@ -103,6 +104,8 @@ func say(t *testing.T, d *Decoder, f Frame, parts map[uint64][]byte, fromClient 
 		var n int
 		n, err = ParseCredit(f.Body)
 		s.N = uint64(n)
+	case KindReturn:
+		s.Place, err = ParseReturn(f.Body)
 	case KindDrain:
 		s.N, err = ParseDrain(f.Body)
 	case KindPing, KindPong, KindPart:
@@ -136,7 +139,7 @@ func say(t *testing.T, d *Decoder, f Frame, parts map[uint64][]byte, fromClient 
 			}
 			s.Trailer = pairs(rc.End.Trailer)
 		}
-		s.Size, s.Bytes = rc.Size, abridged(rc.Data)
+		s.Size, s.Place, s.Bytes = rc.Size, rc.Place, abridged(rc.Data)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -189,6 +192,8 @@ func TestGoldenVectors(t *testing.T) {
 		"compressed": {"A call with an encoding, and a message that is compressed with it (here it only says so).", "client", steps(1000,
 			&Step{Stream: 1, Open: &link.Open{Method: "/shop.Shop/Get", Profile: &link.Profile{Authority: "shop", UserAgent: "ua", ContentSubtype: "json", Encoding: "gzip"}},
 				HasMessage: true, Message: []byte("compressed"), Compressed: true, HalfClose: true})},
+		"places": {"Over shared memory: a unary call whose message is in memory that both see, and a place that is given back.", "client", AppendReturn(steps(1000,
+			&Step{Stream: 1, Open: open("/shop.Shop/Import", nil), HasMessage: true, Placed: true, Place: 1 << 20, Size: 1_000_003, HalfClose: true}), 1<<16)},
 		"parts": {"A head that is longer than a frame: PARTs, and no name that is to be remembered.", "client", steps(1000,
 			&Step{Stream: 1, Open: open("/shop.Shop/Get", metadata.Pairs("long", long)), HalfClose: true})},
 		"callback": {"A call that the server makes.", "server", steps(1000,
@@ -203,7 +208,7 @@ func TestGoldenVectors(t *testing.T) {
 			if rest, magic := bytes.CutPrefix(b, []byte(Magic)); magic {
 				got.Hex, b = append(got.Hex, hex.EncodeToString([]byte(Magic))), rest
 			}
-			var d Decoder
+			d := Decoder{Places: name == "places"}
 			parts := make(map[uint64][]byte)
 			for _, f := range frames(t, b) {
 				n := len(b) - len(skip(t, b))

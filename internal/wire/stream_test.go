@@ -402,3 +402,59 @@ func TestAFurtherCallAllocatesItsOwnOnly(t *testing.T) {
 		t.Errorf("%v allocations", count)
 	}
 }
+
+// TestAMessageInAPlace goes with the rest of its call where there is credit for a
+// message and room, however long it is, and in a frame of its own otherwise.
+func TestAMessageInAPlace(t *testing.T) {
+	reply := func() *Step {
+		return &Step{Stream: 1, Header: metadata.Pairs("h", "1"), HasMessage: true, Placed: true, Place: MaxCredit - 1, Size: MaxCredit / 4, End: &link.End{}}
+	}
+	var e Encoder
+	d := Decoder{Places: true}
+	s := reply()
+	b, cost := e.Append(nil, s, MessageCost)
+	rc, err := d.Stream(one(t, b), nil, false)
+	if err != nil || cost != MessageCost+MaxCredit/4 || !s.Done() || !rc.Placed || !rc.Begins || rc.More || rc.Place != MaxCredit-1 || rc.Size != MaxCredit/4 || rc.Header == nil || rc.End == nil {
+		t.Errorf("%+v, %v for %d", rc, err, cost)
+	}
+	s = reply()
+	b, cost = e.Append(nil, s, MessageCost-1)
+	rc, err = d.Stream(one(t, b), nil, false)
+	if err != nil || cost != 0 || s.Done() || rc.Begins || rc.Header == nil || rc.End != nil {
+		t.Errorf("without credit: %+v, %v for %d", rc, err, cost)
+	}
+	for n := MaxFrame - 60; n < MaxFrame+10; n++ {
+		s := &Step{Stream: 1, Open: open("/a/b", metadata.Pairs("k", strings.Repeat("v", n))), HasMessage: true, Placed: true, Place: MaxCredit - 1, Size: MaxCredit / 4, HalfClose: true}
+		var e Encoder
+		var b []byte
+		for !s.Done() {
+			b, _ = e.Append(b, s, 1000)
+		}
+		d := Decoder{Places: true}
+		var parts []byte
+		opened, placed, closed := 0, 0, 0
+		for _, f := range frames(t, b) {
+			if f.Kind == KindPart {
+				parts = append(parts, f.Body...)
+				continue
+			}
+			rc, err := d.Stream(f, parts, true)
+			if err != nil {
+				t.Fatalf("beside %d bytes: %v", n, err)
+			}
+			parts = nil
+			if rc.Open != nil {
+				opened++
+			}
+			if rc.Placed && rc.Place == MaxCredit-1 && rc.Size == MaxCredit/4 {
+				placed++
+			}
+			if rc.HalfClose {
+				closed++
+			}
+		}
+		if opened != 1 || placed != 1 || closed != 1 {
+			t.Fatalf("beside %d bytes: opened %d times, a message %d times, closed %d times", n, opened, placed, closed)
+		}
+	}
+}

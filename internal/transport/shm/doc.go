@@ -15,7 +15,10 @@ const (
 	mostRing  = 1 << 26
 	ringSize  = 1 << 18
 
-	slabsSize = 64 << 20 // for large messages of each side, in bytes; nothing of it is there before it is used
+	// slabsSize is what each side has for large messages, in bytes: 64 MiB, of
+	// which nothing is there before it is used, or 4 MiB where addresses are few.
+	slabsSize = 4 << 20 << (4 * (^uint(0) >> 63))
+
 	mostSlabs = 1 << 32
 )
 

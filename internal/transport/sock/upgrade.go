@@ -88,7 +88,7 @@ func (o Options) upgradable(conn net.Conn) (*net.UnixConn, error) {
 	case o.Upgrade == nil:
 		return nil, errors.New("it is not available on this system")
 	case o.Stay:
-		return nil, errors.New("an option says so")
+		return nil, errors.New("NoUpgrade or WithoutUpgrade says so")
 	case !ok:
 		return nil, errors.New("the connection is not a unix socket itself")
 	case abstract(u):
