@@ -21,6 +21,7 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
@@ -599,4 +600,57 @@ func mappings(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return strings.Count(string(maps), "memfd:nearcall")
+}
+
+// TestWhatHasArrivedIsReceivedThoughTheConnectionHasEnded: large messages are in
+// the server's memory until then.
+func TestWhatHasArrivedIsReceivedThoughTheConnectionHasEnded(t *testing.T) {
+	hold(t)
+	for _, network := range append([]string{"unix"}, overShm...) {
+		t.Run(network, func(t *testing.T) {
+			const size = 40_000
+			lis := listen(t, targetFor(t, network))
+			srv := serve(t, echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+				for range 2 {
+					if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: &testpb.Payload{Body: make([]byte, size)}}); err != nil {
+						return err
+					}
+				}
+				return nil
+			}})
+			start(t, srv, lis)
+			ended := make(connEnds, 1)
+			client := dial(t, lis.Target(), over(network, nearcall.WithStatsHandler(ended))...)
+			s, err := client.FullDuplexCall(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Header(); err != nil { // the handler runs
+				t.Fatal(err)
+			}
+			srv.GracefulStop()
+			<-ended
+			for range 2 {
+				m, err := s.Recv()
+				if n := len(m.GetPayload().GetBody()); n != size || err != nil {
+					t.Fatalf("%d bytes, %v", n, err)
+				}
+			}
+			if _, err := s.Recv(); err != io.EOF {
+				t.Errorf("the stream ends with %v", err)
+			}
+		})
+	}
+}
+
+// connEnds are told of connections that have ended.
+type connEnds chan struct{}
+
+func (connEnds) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (connEnds) HandleRPC(context.Context, stats.RPCStats)                         {}
+func (connEnds) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (e connEnds) HandleConn(_ context.Context, s stats.ConnStats) {
+	if _, end := s.(*stats.ConnEnd); end {
+		e <- struct{}{}
+	}
 }

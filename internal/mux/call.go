@@ -124,9 +124,7 @@ func (st *stream) reply(c *link.Call) error {
 	}
 	c.Status, c.Trailer = end.Status, end.Trailer
 	if message.message {
-		if err := message.fetch(); err != nil {
-			return err
-		}
+		message.fetch()
 		c.ReplyError = decode(message.data, message.compressed, st.encoding, &link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
 		c.Replied = c.ReplyError == nil
 	}

@@ -18,7 +18,7 @@ import (
 func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer, error) {
 	step.HasMessage = true
 	n := 0
-	if m.Copies() || s.placer != nil { // else asking for the size may cost as much as encoding
+	if m.Copies() { // else asking for the size may cost as much as encoding
 		var err error
 		if n, err = m.Size(); err != nil {
 			return nil, err
@@ -33,6 +33,9 @@ func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer
 	var err error
 	if b.b, err = m.Append(b.b); err != nil {
 		return nil, err
+	}
+	if compressor(name) == "" && len(b.b) >= leastPlaced && s.placer != nil && s.move(step, b) {
+		return nil, nil
 	}
 	b, step.Compressed, err = compress(b, compressor(name))
 	if err == nil {

@@ -1,6 +1,7 @@
 package mux
 
 import (
+	"fmt"
 	"runtime"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -27,16 +28,30 @@ func (s *Session) put(step *wire.Step, m *link.Message, n int) (*buffer, error) 
 		}
 	}()
 	b, err := m.Append(room)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if len(b) == 0 || &b[0] != &room[:1][0] { // it did not fit, or the codec has memory of its own
+	case len(b) == 0:
+		return newBuffer(0), nil
+	case &b[0] != &room[:1][0]: // it did not fit
 		step.Message = b
 		return &buffer{b}, nil
 	}
 	fits = true
 	step.Placed, step.Place, step.Size = true, at, len(b)
 	return nil, nil
+}
+
+// move puts what was encoded in a place of its own, if there is one.
+func (s *Session) move(step *wire.Step, b *buffer) bool {
+	room, at, ok := s.placer.Place(len(b.b))
+	if !ok {
+		return false
+	}
+	step.Placed, step.Place, step.Size = true, at, len(append(room, b.b...))
+	s.placer.Placed()
+	b.free()
+	return true
 }
 
 // unplace takes the message of a step back that is not sent.
@@ -47,9 +62,9 @@ func (s *Session) unplace(step *wire.Step) {
 	}
 }
 
-// A place is where a message of the peer's is that was not fetched yet. The peer
-// learns when it may be used again, at the latest when nobody can fetch from it
-// any more.
+// A place is where a message of the peer's is that was not fetched yet. It is
+// held, also when the connection has ended. The peer learns when it may be used
+// again, at the latest when nobody can fetch from it any more.
 type place struct {
 	session *Session
 	at      int
@@ -58,8 +73,8 @@ type place struct {
 
 // placeOf returns the place of a message that has arrived.
 func (s *Session) placeOf(rc *wire.Received) (*place, error) {
-	if err := s.placer.Check(rc.Place, rc.Size); err != nil {
-		return nil, err
+	if err := s.placer.Hold(rc.Place, rc.Size); err != nil {
+		return nil, fmt.Errorf("%w: %w", wire.ErrProtocol, err)
 	}
 	p := &place{session: s, at: rc.Place}
 	p.lost = runtime.AddCleanup(p, s.giveUp, rc.Place)
@@ -68,6 +83,7 @@ func (s *Session) placeOf(rc *wire.Received) (*place, error) {
 
 // giveUp returns a place that nobody knows of any more.
 func (s *Session) giveUp(at int) {
+	s.placer.Release()
 	s.mu.Lock()
 	s.handBack(at)
 	s.flush(false)
@@ -85,28 +101,35 @@ func (s *Session) handBack(at int) {
 func (p *place) drop() {
 	if p != nil {
 		p.lost.Stop()
+		p.session.placer.Release()
 		p.session.handBack(p.at)
 	}
 }
 
 // fetch has the item's message in memory of this side's own, where nobody changes
-// it while it is looked at.
-func (it *item) fetch() error {
+// it while it is looked at, and returns its place.
+func (it *item) fetch() {
 	p := it.place
 	if p == nil {
-		return nil
+		return
 	}
 	s := p.session
 	b := newBuffer(it.size)
 	b.b = b.b[:it.size]
-	p.lost.Stop()
-	if err := s.placer.Fetch(b.b, p.at); err != nil {
-		s.fail(err)
-		return err
-	}
+	s.placer.Fetch(b.b, p.at)
 	it.data, it.place = b, nil
 	s.mu.Lock()
-	s.handBack(p.at)
+	p.drop()
 	s.flush(false)
-	return nil
+}
+
+// dropPlaces returns the places of what has arrived and nobody will receive. The
+// session's mu is held.
+func (in *inbox) dropPlaces() {
+	for i := range in.items {
+		if it := &in.items[i]; it.place != nil {
+			it.place.drop()
+			it.place, it.message = nil, false
+		}
+	}
 }

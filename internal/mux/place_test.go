@@ -24,7 +24,7 @@ type shelf struct {
 	most   int // places at a time
 	places map[int][]byte
 	next   int
-	used   int // how often there was a place
+	held   int // by the other side
 }
 
 func newShelf(most int) *shelf { return &shelf{most: most, places: make(map[int][]byte)} }
@@ -49,7 +49,6 @@ func (c placed) Place(n int) ([]byte, int, bool) {
 		return nil, 0, false
 	}
 	s.next++
-	s.used++
 	b := make([]byte, 0, n)
 	s.places[s.next] = b
 	return b, s.next, true
@@ -57,24 +56,27 @@ func (c placed) Place(n int) ([]byte, int, bool) {
 
 func (placed) Placed() {}
 
-func (c placed) Check(at, n int) error {
+func (c placed) Hold(at, n int) error {
 	s := c.theirs
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if b := s.places[at]; b == nil || n > cap(b) {
 		return fmt.Errorf("%w: nothing of %d bytes is at %d", errPlace, n, at)
 	}
+	s.held++
 	return nil
 }
 
-func (c placed) Fetch(b []byte, at int) error {
-	if err := c.Check(at, len(b)); err != nil {
-		return err
-	}
+func (c placed) Release() {
+	c.theirs.mu.Lock()
+	defer c.theirs.mu.Unlock()
+	c.theirs.held--
+}
+
+func (c placed) Fetch(b []byte, at int) {
 	c.theirs.mu.Lock()
 	defer c.theirs.mu.Unlock()
 	copy(b, c.theirs.places[at][:len(b)])
-	return nil
 }
 
 func (c placed) Returned(at int) error {
@@ -292,3 +294,68 @@ func TestWrongPlacesEndTheSession(t *testing.T) {
 		})
 	}
 }
+
+// TestAPlaceOfACallThatIsOverIsReturned: its sender has not known.
+func TestAPlaceOfACallThatIsOverIsReturned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		a, b := net.Pipe()
+		s := New(placed{a, newShelf(1), newShelf(1)}, Options{Name: "peer", Calls: 1})
+		peer := &raw{T: t, conn: b, read: make(chan struct{})}
+		go peer.readAll()
+		s.Start(w)
+		peer.write(slices.Concat(start(), opened(1)))
+		synctest.Wait()
+		if err := w.first(t).Send(&link.Frame{End: &link.End{}}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		over := literal(message|wire.FlagPlace, 1, 5, 9)
+		opens := literal(head, 3, opens...)
+		refused := literal(head|message|wire.FlagPlace, 5, append(slices.Clone(opens[4:]), 5, 8)...)
+		peer.write(slices.Concat(over, opens, refused))
+		synctest.Wait()
+		var returned []int
+		for _, f := range peer.frames() {
+			if f.Kind == wire.KindReturn {
+				at, err := wire.ParseReturn(f.Body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				returned = append(returned, at)
+			}
+		}
+		if !slices.Equal(returned, []int{9, 8}) {
+			t.Errorf("returned are %v", returned)
+		}
+		_ = b.Close()
+		<-s.Gone()
+		<-peer.read
+	})
+}
+
+// TestAnEmptyEncodingOfALargeMessageIsSent: a codec may say that a message is
+// large, and find nothing.
+func TestAnEmptyEncodingOfALargeMessageIsSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		cs, _, clients, _ := shelved(t, 1, Options{}, Options{}, w)
+		caller, callee := callOver(t, cs, w)
+		shrinks := shrinking{rawCodec}
+		if err := caller.Send(&link.Frame{Msg: link.Live(make([]byte, 1<<20), shrinks), HasMsg: true}); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := received(t, callee, 1<<20); got != 0 || err != nil {
+			t.Errorf("%d bytes, %v", got, err)
+		}
+		if n := clients.out(); n != 0 {
+			t.Errorf("%d places are out", n)
+		}
+	})
+}
+
+type shrinking struct{ link.Codec }
+
+func (shrinking) Copies(any) bool                        { return true }
+func (shrinking) Size(v any) (int, error)                { return len(v.([]byte)), nil }
+func (shrinking) Append(b []byte, _ any) ([]byte, error) { return b, nil }

@@ -253,7 +253,9 @@ func (s *Session) takeControl(f wire.Frame, after *callbacks) error {
 			err = protocolError("a place is returned where there are none")
 		}
 		if err == nil {
-			err = s.placer.Returned(at)
+			if wrong := s.placer.Returned(at); wrong != nil {
+				err = fmt.Errorf("%w: %w", wire.ErrProtocol, wrong)
+			}
 		}
 		return err
 	case wire.KindPong:
@@ -395,15 +397,16 @@ func (s *Session) takeStep(id uint64, rc *wire.Received, cost int, after *callba
 		s.taken = 0
 	}
 	if rc.Open != nil {
-		if st, err = s.opened(id, rc); st == nil {
-			return nil, false, err
-		}
-		opened = true
-	} else if st, err = s.find(id); st == nil {
-		return nil, false, err
+		st, err = s.opened(id, rc)
+		opened = st != nil
+	} else {
+		st, err = s.find(id)
 	}
-	if st.over {
-		return nil, false, nil
+	if st == nil || st.over {
+		if rc.Placed && err == nil {
+			s.handBack(rc.Place) // nobody receives it
+		}
+		return nil, false, err
 	}
 	if rc.Placed {
 		cost += rc.Size // of the call alone: it is the peer's own memory that it waits in

@@ -70,6 +70,10 @@ const (
 	// waited at a time.
 	crowdLasts = 64
 
+	// fewCalls is up to how many calls a reader tries for. What is sent for more
+	// comes in batches, and a reader that parks meanwhile has it in one go.
+	fewCalls = 16
+
 	// idleTime is how long nobody reads while nobody waits. What comes without
 	// being waited for, such as a ping, waits so long.
 	idleTime = 5 * time.Millisecond
@@ -257,7 +261,7 @@ func (s *Session) receive(ctx context.Context) error {
 	}
 	leads := s.leader != nil
 	parks := false // without trying, though it might
-	if s.raw != nil && s.alone() {
+	if s.raw != nil && s.forFew() {
 		if parks = !s.patience.tries(); !parks && mayTry() {
 			if got, err := s.try(ctx, leads); got || err != nil {
 				return err
@@ -346,17 +350,18 @@ func (s *Session) dueDeadline() {
 	_ = s.conn.SetReadDeadline(due)
 }
 
-// alone reports whether there is no more than one call to read for. mu is held.
-func (s *Session) alone() bool {
+// forFew reports whether there are no more than a few calls to read for, so that
+// the next that arrives comes soon, and alone. mu is held.
+func (s *Session) forFew() bool {
 	switch {
 	case !s.isMet:
 		return false
 	case !s.opts.Client:
-		return s.calls <= 1
+		return s.calls <= fewCalls
 	case s.leader != nil:
 		return s.waiting == 0
 	}
-	return s.waiting == 1
+	return 0 < s.waiting && s.waiting <= fewCalls
 }
 
 // trying counts the readers of this process that try. More than there are

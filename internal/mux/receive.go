@@ -339,9 +339,7 @@ func (st *stream) receive(f *link.Frame) error {
 		s.callWriter()
 	}
 	s.mu.Unlock()
-	if err := it.fetch(); err != nil {
-		return err
-	}
+	it.fetch()
 	if err := decode(it.data, it.compressed, st.encoding, &f.Sink); err != nil {
 		return err
 	}

@@ -51,18 +51,20 @@ type Prompt interface {
 // A Placer is a Conn whose two ends see memory of one another's, where large
 // messages are put instead of sent. All methods may be called by any goroutine.
 type Placer interface {
-	// Place returns where n bytes may be put, with room for no more, and where the
-	// peer finds them; false where there is no such place. Placed is called
-	// when they are there, or will not be.
+	// Place returns where n bytes may be put, or a few more, and where the peer
+	// finds them; false where there is no such place. Placed is called when they
+	// are there, or will not be.
 	Place(n int) (b []byte, at int, ok bool)
 	Placed()
 
-	// Check returns why the peer cannot have put n bytes at at.
-	Check(at, n int) error
+	// Hold has what the peer has put at at, n bytes, stay there, also when the
+	// connection is closed, until Release is called. Its error is the peer's
+	// fault.
+	Hold(at, n int) error
 
-	// Fetch copies to b what the peer has put at at. Its error is the peer's
-	// fault, or says that the connection is closed.
-	Fetch(b []byte, at int) error
+	// Fetch copies to b from what is held.
+	Fetch(b []byte, at int)
+	Release()
 
 	// Returned takes a place back that the peer is not told of, or has fetched
 	// from. Its error is the peer's fault.

@@ -155,6 +155,7 @@ func (st *stream) Send(f *link.Frame) error {
 	var after callbacks
 	if f.End != nil {
 		st.over = true
+		st.in.dropPlaces()
 		st.finish(link.ErrEnded, &after)
 	}
 	if st.answers || !f.HasMsg || f.End != nil || f.EndSend {

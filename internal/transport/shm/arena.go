@@ -11,8 +11,9 @@ import (
 // to go through a ring. The peer reads what is in them, and says when it has.
 // What is known of them is in ordinary memory, where no peer can write.
 //
-// Slabs come in powers of two. What was given back last is handed out first: its
-// pages are there, and in the processors' caches.
+// Slabs come in powers of two, and are cut as they are asked for, from the
+// beginning again when nothing is used any more. What was given back last is handed
+// out first: its pages are there, and in the processors' caches.
 type arena struct {
 	mem  []byte
 	give func(b []byte) // has the system take the pages of b back
@@ -20,7 +21,8 @@ type arena struct {
 
 	// Guarded by mu.
 	mu     sync.Mutex
-	next   int // where what was never handed out begins
+	next   int // where what is cut into slabs ends
+	most   int // and where it has ended before, since pages were given back
 	free   [mostSlab - leastSlab + 1][]int
 	out    map[int]int // classes of those that are handed out, by their places
 	held   int         // how many are being written
@@ -105,9 +107,18 @@ func (a *arena) back(at int) error {
 		return fmt.Errorf("%w: it gives back the slab at %d, which it did not have", errBroken, at)
 	}
 	delete(a.out, at)
-	a.free[class-leastSlab] = append(a.free[class-leastSlab], at)
+	if len(a.out) > 0 {
+		a.free[class-leastSlab] = append(a.free[class-leastSlab], at)
+		return nil
+	}
+	// Nothing is used: slabs are cut anew.
+	a.most = max(a.most, a.next)
+	a.next = 0
+	for i := range a.free {
+		a.free[i] = a.free[i][:0]
+	}
 	switch {
-	case a.closed || len(a.out) > 0:
+	case a.closed:
 	case a.unused == nil:
 		a.unused = time.AfterFunc(slabsLast, a.trim)
 	default:
@@ -116,19 +127,15 @@ func (a *arena) back(at int) error {
 	return nil
 }
 
-// trim gives the memory of slabs back, if none is used. They stay to be used
-// again.
+// trim gives the pages of slabs back, if none is used.
 func (a *arena) trim() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed || len(a.out) > 0 {
 		return
 	}
-	for i, list := range a.free {
-		for _, at := range list {
-			a.give(a.mem[at : at+1<<(i+leastSlab)])
-		}
-	}
+	a.give(a.mem[:a.most])
+	a.most = 0
 }
 
 // close frees the memory once nobody writes to it.

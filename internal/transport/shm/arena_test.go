@@ -27,6 +27,7 @@ func taken(t *testing.T, a *arena, n int) (at int) {
 func TestTheSlabThatWasGivenBackLastIsTheNext(t *testing.T) {
 	a, _, _ := counted(1 << 20)
 	first, second := taken(t, a, 100_000), taken(t, a, 100_000)
+	_ = taken(t, a, 1) // as long as one is out
 	for _, at := range []int{first, second} {
 		if err := a.back(at); err != nil {
 			t.Fatal(err)
@@ -72,7 +73,7 @@ func TestSlabsDoNotOverlapAndEnd(t *testing.T) {
 	a.close()
 }
 
-func TestASmallMessageTakesALargeSlabWhereThereIsNoOther(t *testing.T) {
+func TestThereIsNoSlabBesideOneThatHasAll(t *testing.T) {
 	a, _, _ := counted(1 << 20)
 	at := taken(t, a, 1<<20)
 	if _, _, ok := a.take(1); ok {
@@ -84,6 +85,35 @@ func TestASmallMessageTakesALargeSlabWhereThereIsNoOther(t *testing.T) {
 	if got := taken(t, a, 1); got != at {
 		t.Errorf("it is at %d", got)
 	}
+	a.close()
+}
+
+func TestASmallMessageTakesALargeSlabThatIsFree(t *testing.T) {
+	a, _, _ := counted(1 << 20)
+	large, rest := taken(t, a, 1<<19), taken(t, a, 1<<19)
+	if err := a.back(large); err != nil {
+		t.Fatal(err)
+	}
+	if got := taken(t, a, 1); got != large {
+		t.Errorf("it is at %d, beside that at %d", got, rest)
+	}
+	a.close()
+}
+
+// TestSlabsAreCutAnew: that there were many small ones at a time does not keep
+// large ones from being there afterwards.
+func TestSlabsAreCutAnew(t *testing.T) {
+	a, _, _ := counted(1 << 20)
+	var all []int
+	for range 16 {
+		all = append(all, taken(t, a, 1<<16))
+	}
+	for _, at := range all {
+		if err := a.back(at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	taken(t, a, 1<<20)
 	a.close()
 }
 

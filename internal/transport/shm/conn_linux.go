@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -27,10 +29,12 @@ type Conn struct {
 		sender
 	}
 
-	slabs   *arena       // of this side's
-	fetches sync.RWMutex // held for reading while the peer's slabs are
+	slabs   *arena // of this side's
+	fetches holds  // of the peer's slabs
 	closing sync.Once
 	closed  chan struct{}
+
+	deadline atomic.Int64 // of Read, in ns since 1970; 0 for none
 }
 
 func newConn(mine, theirs side, data, space *net.UnixConn) (*Conn, error) {
@@ -42,14 +46,14 @@ func newConn(mine, theirs side, data, space *net.UnixConn) (*Conn, error) {
 	if c.space, err = newBell(space); err != nil {
 		return nil, err
 	}
+	c.fetches.drop = theirs.slabs.free
 	c.slabs = newArena(mine.slabs, giveBack, mine.slabs.free)
 	c.in.receiver = newReceiver(mine.segment, theirs.segment)
 	c.out.sender = newSender(mine.segment, theirs.segment)
 	return c, nil
 }
 
-// isClosed reports whether the memory may be gone. The caller holds in, out or
-// fetches.
+// isClosed reports whether the memory may be gone. The caller holds in or out.
 func (c *Conn) isClosed() bool {
 	select {
 	case <-c.closed:
@@ -84,6 +88,9 @@ func (c *Conn) Read(b []byte) (int, error) {
 	c.in.Lock()
 	defer c.in.Unlock()
 	for {
+		if d := c.deadline.Load(); d != 0 && time.Now().UnixNano() >= d { // whatever there is, as of sockets
+			return 0, os.ErrDeadlineExceeded
+		}
 		if n, err := c.read(b); n > 0 || err != nil || len(b) == 0 {
 			return n, err
 		}
@@ -178,33 +185,40 @@ func (c *Conn) Placed() { c.slabs.wrote() }
 // Returned implements [mux.Placer].
 func (c *Conn) Returned(at int) error { return c.slabs.back(at) }
 
-// Check implements [mux.Placer].
-func (c *Conn) Check(at, n int) error {
+// Hold implements [mux.Placer].
+func (c *Conn) Hold(at, n int) error {
 	if all := len(c.theirs.slabs); at < 0 || n < 0 || n > all || at > all-n {
 		return fmt.Errorf("%w: its message of %d bytes at %d is outside of its memory", errBroken, n, at)
 	}
-	return nil
+	return c.fetches.hold()
 }
 
 // Fetch implements [mux.Placer].
-func (c *Conn) Fetch(b []byte, at int) error {
-	if err := c.Check(at, len(b)); err != nil {
-		return err
-	}
-	c.fetches.RLock()
-	defer c.fetches.RUnlock()
-	if c.isClosed() {
-		return net.ErrClosed
-	}
-	copy(b, c.theirs.slabs[at:])
-	return nil
-}
+func (c *Conn) Fetch(b []byte, at int) { copy(b, c.theirs.slabs[at:]) }
 
-// SetReadDeadline implements [mux.Conn]. It is a sleeping Read that it ends.
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.data.conn.SetReadDeadline(t) }
+// Release implements [mux.Placer].
+func (c *Conn) Release() { c.fetches.release() }
+
+// SetReadDeadline implements [mux.Conn].
+func (c *Conn) SetReadDeadline(t time.Time) error {
+	var d int64
+	if !t.IsZero() {
+		d = t.UnixNano()
+	}
+	c.deadline.Store(d)
+	return c.data.conn.SetReadDeadline(t)
+}
 
 // CloseWrite lets the peer see the end when it has read what was written.
 func (c *Conn) CloseWrite() error { return c.data.conn.CloseWrite() }
+
+// abandon gives up a connection that nobody has used, but for the socket that all
+// began with.
+func (c *Conn) abandon() {
+	_ = c.space.conn.Close()
+	c.mine.free()
+	c.theirs.free()
+}
 
 // Close ends a Read and a Write that wait, lets the peer know, and frees the
 // memory.
@@ -215,9 +229,7 @@ func (c *Conn) Close() error {
 		err = c.data.conn.Close()
 		_ = c.space.conn.Close()
 		c.slabs.close()
-		c.fetches.Lock()
-		c.theirs.slabs.free()
-		c.fetches.Unlock()
+		c.fetches.close()
 		c.in.Lock()
 		c.out.Lock()
 		c.mine.segment.free()

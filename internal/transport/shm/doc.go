@@ -19,7 +19,7 @@ const (
 	// which nothing is there before it is used, or 4 MiB where addresses are few.
 	slabsSize = 4 << 20 << (4 * (^uint(0) >> 63))
 
-	mostSlabs = 1 << 32
+	mostSlabs = 256 << 20 // that a peer may have: reading has the system fill them
 )
 
 // Line is what a client's offer begins with.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -63,8 +62,8 @@ func Offer(conn *net.UnixConn) (c *Conn, rest []byte, err error) {
 
 // agreed hears the answer to an offer.
 func (in *incoming) agreed(id nonce, mine side, space *net.UnixConn) (*Conn, []byte, error) {
-	if !in.begins(Line) {
-		return nil, in.b, errors.New("the server does not answer the offer")
+	if err := in.begins(Line); err != nil {
+		return nil, in.b, fmt.Errorf("the server does not answer the offer: %w", err)
 	}
 	head, err := in.read(2)
 	if err != nil {
@@ -77,21 +76,37 @@ func (in *incoming) agreed(id nonce, mine side, space *net.UnixConn) (*Conn, []b
 		return nil, nil, err
 	case verdict == declines:
 		return nil, nil, fmt.Errorf("the server declines: %s", body)
-	case verdict != takes || string(body) != string(id[:]) || len(in.files) != sideFiles:
+	case verdict != takes:
 		return nil, nil, fmt.Errorf("%w: its answer makes no sense", errBroken)
 	}
-	theirs, err := openSide(in.files, id)
+	c, err := in.use(id, body, mine, space)
 	if err != nil {
 		return nil, nil, errors.Join(err, send(in.conn, []byte{declines}))
 	}
-	c, err := newConn(mine, theirs, in.conn, space)
-	if err == nil {
-		err = send(in.conn, []byte{takes})
+	if err := send(in.conn, []byte{takes}); err != nil {
+		c.theirs.free()
+		return nil, nil, err
 	}
+	return c, nil, nil
+}
+
+// use makes a connection of what a server has sent.
+func (in *incoming) use(id nonce, body []byte, mine side, space *net.UnixConn) (*Conn, error) {
+	switch n := len(in.files); {
+	case string(body) != string(id[:]):
+		return nil, fmt.Errorf("%w: it answers another offer", errBroken)
+	case n != sideFiles:
+		return nil, fmt.Errorf("%d descriptors have come with the answer, not %d: perhaps a limit was reached", n, sideFiles)
+	}
+	theirs, err := openSide(in.files, id)
+	if err != nil {
+		return nil, err
+	}
+	c, err := newConn(mine, theirs, in.conn, space)
 	if err != nil {
 		theirs.free()
 	}
-	return c, nil, err
+	return c, err
 }
 
 // Answer answers the offer that a server's connection begins with: first is what
@@ -113,9 +128,9 @@ func Answer(conn *net.UnixConn, first []byte, files []int, reason string) (c *Co
 	} else {
 		refused = sameUser(conn)
 	}
-	var mine, theirs side
+	var made *Conn
 	if refused == nil {
-		theirs, mine, files, refused = in.take(id)
+		made, files, refused = in.take(id)
 	}
 	if refused != nil {
 		why := refused.Error()
@@ -123,58 +138,65 @@ func Answer(conn *net.UnixConn, first []byte, files []int, reason string) (c *Co
 		return nil, in.b, errors.Join(refused, send(conn, answer(declines, why)))
 	}
 	defer CloseFiles(files)
-	c, err = in.settle(id, mine, theirs, files)
-	if err != nil {
-		mine.free()
-		theirs.free()
+	if err := in.settle(id, files); err != nil {
+		made.abandon()
+		return nil, in.b, err
 	}
-	return c, in.b, err
+	return made, nil, nil
 }
 
 func answer(verdict byte, body string) []byte {
 	return append(append([]byte(Line), verdict, byte(len(body))), body...)
 }
 
-// take opens what a client offers, and makes what it is to get.
-func (in *incoming) take(id nonce) (theirs, mine side, files []int, err error) {
+// take makes a connection of what a client offers. The descriptors are for the
+// client.
+func (in *incoming) take(id nonce) (c *Conn, files []int, err error) {
 	if n := len(in.files); n != sideFiles+1 {
-		return side{}, side{}, nil, fmt.Errorf("%d descriptors have come with the offer, not %d: something is between the two sides, or a limit was reached", n, sideFiles+1)
+		return nil, nil, fmt.Errorf("%d descriptors have come with the offer, not %d: something is between the two sides, or a limit was reached", n, sideFiles+1)
 	}
-	if theirs, err = openSide(in.files, id); err != nil {
-		return side{}, side{}, nil, err
+	theirs, err := openSide(in.files, id)
+	if err != nil {
+		return nil, nil, err
 	}
-	if mine, files, err = newSide(id); err != nil {
+	fd := in.files[sideFiles]
+	in.files = in.files[:sideFiles]
+	space, err := socketOf(fd)
+	if err != nil {
 		theirs.free()
+		return nil, nil, err
 	}
-	return theirs, mine, files, err
+	mine, files, err := newSide(id)
+	if err != nil {
+		theirs.free()
+		_ = space.Close()
+		return nil, nil, err
+	}
+	if c, err = newConn(mine, theirs, in.conn, space); err != nil {
+		mine.free()
+		theirs.free()
+		_ = space.Close()
+		CloseFiles(files)
+	}
+	return c, files, err
 }
 
-// settle tells a client that its offer is taken, and hears whether it can use
+// settle tells a client that its offer is taken, and returns why it does not use
 // the answer.
-func (in *incoming) settle(id nonce, mine, theirs side, files []int) (*Conn, error) {
+func (in *incoming) settle(id nonce, files []int) error {
 	if err := send(in.conn, answer(takes, string(id[:])), files...); err != nil {
-		return nil, err
+		return err
 	}
 	verdict, err := in.read(1)
 	switch {
 	case err != nil:
-		return nil, err
+		return err
 	case verdict[0] == declines:
-		return nil, errors.New("the client declines")
+		return errors.New("the client declines")
 	case verdict[0] != takes || len(in.b) > 0:
-		return nil, fmt.Errorf("%w: its verdict makes no sense", errBroken)
+		return fmt.Errorf("%w: its verdict makes no sense", errBroken)
 	}
-	fd := in.files[sideFiles]
-	in.files = slices.Delete(in.files, sideFiles, sideFiles+1)
-	space, err := socketOf(fd)
-	if err != nil {
-		return nil, err
-	}
-	c, err := newConn(mine, theirs, in.conn, space)
-	if err != nil {
-		_ = space.Close()
-	}
-	return c, err
+	return nil
 }
 
 // incoming is what comes over a socket, with descriptors.
@@ -184,17 +206,20 @@ type incoming struct {
 	files []int
 }
 
-// begins reports whether line comes next, and takes it then. It reads no more
-// than the beginning of what is something else.
-func (in *incoming) begins(line string) bool {
+// begins takes line, or returns why it does not come next. It reads no more than
+// the beginning of what is something else.
+func (in *incoming) begins(line string) error {
 	for len(in.b) < len(line) && strings.HasPrefix(line, string(in.b)) {
 		if err := in.more(len(line) - len(in.b)); err != nil {
-			return false
+			return err
 		}
 	}
 	rest, found := bytes.CutPrefix(in.b, []byte(line))
+	if !found {
+		return fmt.Errorf("it says %.20q", in.b)
+	}
 	in.b = rest
-	return found
+	return nil
 }
 
 // read returns the next n bytes.

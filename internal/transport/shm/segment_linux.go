@@ -132,6 +132,13 @@ func openMemory(fd, seals int, fits func(size int64) bool) (segment, error) {
 	if err := unix.Fstat(fd, &stat); err != nil {
 		return nil, fmt.Errorf("fstat: %w", err)
 	}
+	var kind unix.Statfs_t
+	if err := unix.Fstatfs(fd, &kind); err != nil {
+		return nil, fmt.Errorf("fstatfs: %w", err)
+	}
+	if int64(kind.Type) != unix.TMPFS_MAGIC { // of huge pages there may be none when they are needed
+		return nil, fmt.Errorf("%w: its memory is not of ordinary pages", errBroken)
+	}
 	if !fits(stat.Size) {
 		return nil, fmt.Errorf("%w: its memory has %d bytes", errBroken, stat.Size)
 	}
