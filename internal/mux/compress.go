@@ -24,7 +24,8 @@ func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer
 			return nil, err
 		}
 	}
-	if compressor(name) == "" && n >= leastPlaced && s.placer != nil {
+	places := s.placer != nil && compressor(name) == ""
+	if places && n >= leastPlaced {
 		if b, err := s.put(step, m, n); b != nil || err != nil || step.Placed {
 			return b, err
 		}
@@ -34,7 +35,7 @@ func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer
 	if b.b, err = m.Append(b.b); err != nil {
 		return nil, err
 	}
-	if compressor(name) == "" && len(b.b) >= leastPlaced && s.placer != nil && s.move(step, b) {
+	if places && n == 0 && len(b.b) >= leastPlaced && s.move(step, b) { // how large it is was not known
 		return nil, nil
 	}
 	b, step.Compressed, err = compress(b, compressor(name))

@@ -115,9 +115,9 @@ func (o Options) answer(conn net.Conn, first []byte, files []int) (mux.Conn, []b
 		decline = err.Error()
 		u, _ = conn.(*net.UnixConn)
 	}
-	if u == nil { // an offer over TLS, from somebody who does not know what it is
+	if u == nil { // an offer over TLS, from somebody who does not know what it is: it is refused
 		o.Upgrade.Close(files)
-		return nil, nil, errStays
+		return nil, first, errStays
 	}
 	return o.Upgrade.Answer(u, first, files, decline)
 }
