@@ -32,9 +32,9 @@
 // has ([Creds], [WithTransportCredentials]); unix sockets count as private, and
 // [UnixAuthInfo] says who is at the other end. On Linux a connection of unix:PATH
 // becomes shared memory where both processes are of one user, and shm:PATH insists
-// on that: see [WithoutUpgrade]. Keepalive, windows, limits and the
-// idle timeout are options as in gRPC, and a call that no handler has seen is made
-// again.
+// on that: see [WithoutUpgrade], and [ReadSharedMemoryStats] for what came of it.
+// Keepalive, windows, limits and the idle timeout are options as in gRPC, and a
+// call that no handler has seen is made again.
 //
 // Any other target (localhost:50051, dns:///…) goes to grpc-go unchanged, and an
 // ordinary gRPC server at a unix socket is grpc:unix:PATH. For ordinary gRPC

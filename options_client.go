@@ -33,6 +33,7 @@ type dialOptions struct {
 	transport   credentials.TransportCredentials
 	bundle      credentials.Bundle
 	socket      sock.Options
+	memory      int64                                           // that connections may share together, in bytes
 	dial        func(context.Context, string) (net.Conn, error) // in place of net.Dialer
 	backoff     backoff.Config
 	timeout     time.Duration // the least that an attempt to connect is given
@@ -43,7 +44,7 @@ type dialOptions struct {
 }
 
 func newDialOptions(opts []DialOption) *dialOptions {
-	o := &dialOptions{backoff: backoff.DefaultConfig, timeout: 20 * time.Second, idle: 30 * time.Minute}
+	o := &dialOptions{backoff: backoff.DefaultConfig, timeout: 20 * time.Second, idle: 30 * time.Minute, memory: 128 << 20}
 	o.socket.Unix = unixAuthInfo
 	for _, opt := range opts {
 		if opt != nil {
@@ -73,7 +74,7 @@ func (o *dialOptions) overSocket(target string, t parsedTarget) (authority strin
 	if authority, err = o.addressed(t); err != nil {
 		return "", err
 	}
-	o.socket.Upgrade, o.socket.Insist = upgrade, t.scheme == schemeShm
+	o.socket.Upgrade, o.socket.Insist = toSharedMemory(o.memory), t.scheme == schemeShm
 	o.socket.Stay = o.socket.Stay && !o.socket.Insist
 	d := sock.Dialer{Target: target, Network: t.network, Address: t.address, Authority: authority, Options: o.socket, Conn: o.dial}
 	if o.dial != nil {
@@ -198,6 +199,27 @@ func WithIdleTimeout(d time.Duration) DialOption {
 // it does nothing, for they are nothing else.
 func WithoutUpgrade() DialOption {
 	return dialOption{set: func(o *dialOptions) { o.socket.Stay = true }}
+}
+
+// WithMaxSharedMemory limits what the client's connection takes of shared memory, in
+// bytes; 128 MiB by default. It takes 260 KiB and, while it sends messages of 32 KiB
+// and more, up to 64 MiB for these, which it gives back 5 seconds after the last. A
+// connection that takes another's place may be there beside it for a while. What
+// the server takes is its own to limit, with [MaxSharedMemory].
+//
+// Where the limit is reached large messages are sent in pieces; where it is below
+// what a connection takes at least, unix targets stay sockets, and calls of shm
+// targets fail.
+func WithMaxSharedMemory(bytes int64) DialOption {
+	return dialOption{set: func(o *dialOptions) { o.memory = bytes }}
+}
+
+// WithoutSpinning has callers wait for replies from other processes in the system,
+// at once. By default they try again for up to 50 microseconds before that, where
+// few wait, trying has paid before and there is more than one processor: see
+// [NoSpinning].
+func WithoutSpinning() DialOption {
+	return dialOption{set: func(o *dialOptions) { o.socket.Parks = true }}
 }
 
 // WithConnectParams sets the backoff between attempts to connect, and the

@@ -25,12 +25,14 @@ type serverOptions struct {
 	unaryFirst  grpc.UnaryServerInterceptor
 	streamFirst grpc.StreamServerInterceptor
 	socket      sock.Options
+	memory      int64 // that connections may share together, in bytes
 }
 
 func defaultServerOptions() serverOptions {
 	return serverOptions{
 		ServerConfig: call.ServerConfig{MaxRecv: 4 << 20, MaxSend: math.MaxInt32},
-		socket:       sock.Options{Unix: unixAuthInfo, Upgrade: upgrade},
+		socket:       sock.Options{Unix: unixAuthInfo},
+		memory:       1 << 30,
 	}
 }
 
@@ -38,6 +40,7 @@ func defaultServerOptions() serverOptions {
 func (o *serverOptions) sockets() sock.Options {
 	s := o.socket
 	s.Window, s.Calls = o.Window, o.MaxStreams
+	s.Upgrade = toSharedMemory(o.memory)
 	return s
 }
 
@@ -218,6 +221,28 @@ func MaxHeaderListSize(bytes uint32) ServerOption {
 // Linux. Listeners of shm targets are not concerned.
 func NoUpgrade() ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.Stay = true })
+}
+
+// MaxSharedMemory limits what the server's connections of shared memory take of it
+// together, in bytes; 1 GiB by default. Each takes 260 KiB and, while it sends
+// messages of 32 KiB and more, up to 64 MiB for these, which it gives back 5 seconds
+// after the last. What the clients take is theirs to limit, with
+// [WithMaxSharedMemory].
+//
+// Where the limit is reached large messages are sent in pieces, unix sockets stay
+// sockets, and clients of shm targets are refused. [ReadSharedMemoryStats] has the
+// figures.
+func MaxSharedMemory(bytes int64) ServerOption {
+	return serverOption(func(o *serverOptions) { o.memory = bytes })
+}
+
+// NoSpinning has the server's connections wait for what comes next in the system,
+// at once. By default one that has few calls open tries again for up to 50
+// microseconds before that, where trying has paid before and there is more than
+// one processor: a call takes a fraction of the time then, as nobody has to be
+// woken for it, and mostly less of the processors' too.
+func NoSpinning() ServerOption {
+	return serverOption(func(o *serverOptions) { o.socket.Parks = true })
 }
 
 // ConnectionTimeout limits the time that a connection from another process may

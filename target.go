@@ -117,7 +117,7 @@ func (t *parsedTarget) parseUnix() error {
 
 func (t *parsedTarget) parseShm() error {
 	const write = "write shm:PATH, with the path of the unix socket that it begins at"
-	if upgrade == nil {
+	if !sharesMemory {
 		return fmt.Errorf("%s has no shared memory that nearcall can use, only Linux has; write unix:PATH", runtime.GOOS)
 	}
 	switch {

@@ -4,5 +4,7 @@ package nearcall
 
 import "github.com/nearcall/nearcall/internal/transport/sock"
 
-// upgrade is nil: there is nothing that a unix socket could become.
-var upgrade *sock.Upgrade
+const sharesMemory = false
+
+// toSharedMemory returns nil: there is nothing that a unix socket could become.
+func toSharedMemory(int64) *sock.Upgrade { return nil }

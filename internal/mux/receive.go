@@ -335,7 +335,7 @@ func (st *stream) receive(f *link.Frame) error {
 	it := in.items[0]
 	in.takeOut()
 	st.giveBack(it.size + wire.MessageCost)
-	if len(s.control) > 0 {
+	if len(s.control) > 0 && it.place == nil { // else fetching writes it
 		s.callWriter()
 	}
 	s.mu.Unlock()

@@ -163,7 +163,7 @@ func left(t testing.TB, sessions ...*Session) {
 		soon(t, "the session is empty", func() bool {
 			return holds(s, func() bool {
 				return len(s.streams) == 0 && s.live.first == nil && s.calls == 0 && s.waiting == 0 && s.leader == nil &&
-					s.places.open == 0 && s.ready.first == nil && s.starved.first == nil && s.pen == penFree
+					s.admission.open == 0 && s.ready.first == nil && s.starved.first == nil && s.pen == penFree
 			})
 		})
 	}
@@ -638,7 +638,7 @@ func TestAPlaceIsWaitedForWithSomebodyReading(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := makes(t.Context(), cs, "/second", 1, 1)
-		soon(t, "it waits", func() bool { return holds(cs, func() bool { return len(cs.places.queue) == 1 }) })
+		soon(t, "it waits", func() bool { return holds(cs, func() bool { return len(cs.admission.queue) == 1 }) })
 		if !holds(cs, func() bool { return cs.occupied && cs.waiting == 1 }) {
 			t.Error("nobody reads")
 		}

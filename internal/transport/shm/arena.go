@@ -15,14 +15,15 @@ import (
 // beginning again when nothing is used any more. What was given back last is handed
 // out first: its pages are there, and in the processors' caches.
 type arena struct {
-	mem  []byte
-	give func(b []byte) // has the system take the pages of b back
-	drop func()         // frees mem
+	mem    []byte
+	memory *Memory        // that slabs are taken from
+	give   func(b []byte) // has the system take the pages of b back
+	drop   func()         // frees mem
 
 	// Guarded by mu.
 	mu     sync.Mutex
 	next   int // where what is cut into slabs ends
-	most   int // and where it has ended before, since pages were given back
+	most   int // and has ended since pages were given back, at most: what is taken of memory
 	free   [mostSlab - leastSlab + 1][]int
 	out    map[int]int // classes of those that are handed out, by their places
 	held   int         // how many are being written
@@ -40,8 +41,8 @@ const (
 	mostSlab  = 24 // 16 MiB
 )
 
-func newArena(mem []byte, give func([]byte), drop func()) *arena {
-	return &arena{mem: mem, give: give, drop: drop, out: make(map[int]int)}
+func newArena(mem []byte, memory *Memory, give func([]byte), drop func()) *arena {
+	return &arena{mem: mem, memory: memory, give: give, drop: drop, out: make(map[int]int)}
 }
 
 // take returns a slab with room for n bytes, which the caller writes and then
@@ -70,7 +71,7 @@ func (a *arena) find(class int) (at, got int, ok bool) {
 	if list := &a.free[class-leastSlab]; len(*list) > 0 {
 		return pop(list), class, true
 	}
-	if size := 1 << class; size <= len(a.mem)-a.next {
+	if size := 1 << class; size <= len(a.mem)-a.next && a.reach(a.next+size) {
 		at = a.next
 		a.next += size
 		return at, class, true
@@ -81,6 +82,19 @@ func (a *arena) find(class int) (at, got int, ok bool) {
 		}
 	}
 	return 0, 0, false
+}
+
+// reach takes memory for slabs that end at end, and reports whether there is as
+// much. mu is held.
+func (a *arena) reach(end int) bool {
+	if end <= a.most {
+		return true
+	}
+	if !a.memory.take(end - a.most) {
+		return false
+	}
+	a.most = end
+	return true
 }
 
 func pop(list *[]int) int {
@@ -112,7 +126,6 @@ func (a *arena) back(at int) error {
 		return nil
 	}
 	// Nothing is used: slabs are cut anew.
-	a.most = max(a.most, a.next)
 	a.next = 0
 	for i := range a.free {
 		a.free[i] = a.free[i][:0]
@@ -135,6 +148,7 @@ func (a *arena) trim() {
 		return
 	}
 	a.give(a.mem[:a.most])
+	a.memory.give(a.most)
 	a.most = 0
 }
 
@@ -155,5 +169,6 @@ func (a *arena) dropUnused() {
 	if a.closed && a.held == 0 && a.drop != nil {
 		a.drop()
 		a.drop = nil
+		a.memory.give(a.most)
 	}
 }

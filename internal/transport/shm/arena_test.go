@@ -7,10 +7,13 @@ import (
 	"time"
 )
 
+// plenty is memory for all tests that do not count it.
+var plenty = NewMemory(1 << 40)
+
 // counted is an arena of n bytes that counts what it gives back.
 func counted(n int) (a *arena, given *int, dropped *bool) {
 	given, dropped = new(int), new(bool)
-	return newArena(make([]byte, n), func(b []byte) { *given += len(b) }, func() { *dropped = true }), given, dropped
+	return newArena(make([]byte, n), plenty, func(b []byte) { *given += len(b) }, func() { *dropped = true }), given, dropped
 }
 
 // taken takes a slab and writes nothing to it.

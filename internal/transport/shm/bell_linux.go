@@ -49,7 +49,10 @@ func newBell(conn *net.UnixConn) (*bell, error) {
 }
 
 // ring wakes the peer where it waits, or lets its next wait end at once.
-func (b *bell) ring() { _ = b.raw.Control(b.onRing) }
+func (b *bell) ring() {
+	counters.bells.Add(1)
+	_ = b.raw.Control(b.onRing)
+}
 
 // wait waits until the peer rings. Its error is io.EOF when the peer is gone, and
 // that of a deadline. One goroutine may wait at a time.

@@ -47,7 +47,7 @@ func newConn(mine, theirs side, data, space *net.UnixConn) (*Conn, error) {
 		return nil, err
 	}
 	c.fetches.drop = theirs.slabs.free
-	c.slabs = newArena(mine.slabs, giveBack, mine.slabs.free)
+	c.slabs = newArena(mine.slabs, mine.memory, giveBack, mine.slabs.free)
 	c.in.receiver = newReceiver(mine.segment, theirs.segment)
 	c.out.sender = newSender(mine.segment, theirs.segment)
 	return c, nil
@@ -177,7 +177,15 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 }
 
 // Place implements [mux.Placer].
-func (c *Conn) Place(n int) (b []byte, at int, ok bool) { return c.slabs.take(n) }
+func (c *Conn) Place(n int) (b []byte, at int, ok bool) {
+	b, at, ok = c.slabs.take(n)
+	if ok {
+		counters.slabs.Add(1)
+	} else {
+		counters.noSlab.Add(1)
+	}
+	return b, at, ok
+}
 
 // Placed implements [mux.Placer].
 func (c *Conn) Placed() { c.slabs.wrote() }
@@ -226,14 +234,15 @@ func (c *Conn) Close() error {
 	err := net.ErrClosed
 	c.closing.Do(func() {
 		close(c.closed)
+		counters.open.Add(-1)
 		err = c.data.conn.Close()
 		_ = c.space.conn.Close()
 		c.slabs.close()
 		c.fetches.close()
 		c.in.Lock()
 		c.out.Lock()
-		c.mine.segment.free()
-		c.theirs.segment.free()
+		c.mine.freeSegment()
+		c.theirs.freeSegment()
 		c.out.Unlock()
 		c.in.Unlock()
 	})

@@ -28,16 +28,17 @@ const (
 	mostFiles = 4
 )
 
-// Offer makes a client's offer over conn, and returns what takes conn's place. An
-// error says why nothing does: conn then goes on as a socket, of which rest was
-// read already. Where it is of no use any more that shows.
-func Offer(conn *net.UnixConn) (c *Conn, rest []byte, err error) {
+// Offer makes a client's offer over conn, and returns what takes conn's place, with
+// memory out of m. An error says why nothing does: conn then goes on as a socket,
+// of which rest was read already. Where it is of no use any more that shows.
+func Offer(conn *net.UnixConn, m *Memory) (c *Conn, rest []byte, err error) {
+	defer func() { count(err) }()
 	if err := sameUser(conn); err != nil {
 		return nil, nil, err
 	}
 	var id nonce
 	_, _ = rand.Read(id[:])
-	mine, files, err := newSide(id)
+	mine, files, err := newSide(id, m)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -111,10 +112,12 @@ func (in *incoming) use(id nonce, body []byte, mine side, space *net.UnixConn) (
 
 // Answer answers the offer that a server's connection begins with: first is what
 // was read of it, with the descriptors that came along, which are Answer's from
-// now on. It returns what takes conn's place. An error says why nothing does: conn
-// then goes on as a socket, of which rest was read already. Where it is of no use
-// any more that shows. A reason that is not empty declines whatever is offered.
-func Answer(conn *net.UnixConn, first []byte, files []int, reason string) (c *Conn, rest []byte, err error) {
+// now on. It returns what takes conn's place, with memory out of m. An error says
+// why nothing does: conn then goes on as a socket, of which rest was read already.
+// Where it is of no use any more that shows. A reason that is not empty declines
+// whatever is offered.
+func Answer(conn *net.UnixConn, first []byte, files []int, reason string, m *Memory) (c *Conn, rest []byte, err error) {
+	defer func() { count(err) }()
 	in := incoming{conn: conn, b: first, files: files}
 	defer in.close()
 	head, err := in.read(len(Line) + len(nonce{}))
@@ -130,7 +133,7 @@ func Answer(conn *net.UnixConn, first []byte, files []int, reason string) (c *Co
 	}
 	var made *Conn
 	if refused == nil {
-		made, files, refused = in.take(id)
+		made, files, refused = in.take(id, m)
 	}
 	if refused != nil {
 		why := refused.Error()
@@ -151,7 +154,7 @@ func answer(verdict byte, body string) []byte {
 
 // take makes a connection of what a client offers. The descriptors are for the
 // client.
-func (in *incoming) take(id nonce) (c *Conn, files []int, err error) {
+func (in *incoming) take(id nonce, m *Memory) (c *Conn, files []int, err error) {
 	if n := len(in.files); n != sideFiles+1 {
 		return nil, nil, fmt.Errorf("%d descriptors have come with the offer, not %d: something is between the two sides, or a limit was reached", n, sideFiles+1)
 	}
@@ -166,7 +169,7 @@ func (in *incoming) take(id nonce) (c *Conn, files []int, err error) {
 		theirs.free()
 		return nil, nil, err
 	}
-	mine, files, err := newSide(id)
+	mine, files, err := newSide(id, m)
 	if err != nil {
 		theirs.free()
 		_ = space.Close()

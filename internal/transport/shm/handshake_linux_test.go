@@ -31,7 +31,7 @@ type kit struct {
 func newKit(t testing.TB, id nonce) *kit {
 	t.Helper()
 	k := &kit{t: t, id: id}
-	s, files, err := newSide(id)
+	s, files, err := newSide(id, plenty)
 	k.must(err)
 	near, far, err := pair()
 	k.must(err)
@@ -237,7 +237,7 @@ func TestAServerDeclinesWhatItCannotTake(t *testing.T) {
 						k.must(err)
 						first, got = first[:n], fds
 					}
-					c, rest, err := Answer(b, first, got, "")
+					c, rest, err := Answer(b, first, got, "", plenty)
 					refused(t, c, err)
 					if len(rest) > 0 {
 						t.Errorf("%q is left", rest)
@@ -262,7 +262,7 @@ func TestAServerDeclinesForAReason(t *testing.T) {
 		n, files, err := Receive(b, first)
 		k.must(err)
 		reason := strings.Repeat("so it is; ", 100)
-		c, rest, err := Answer(b, first[:n], files, reason)
+		c, rest, err := Answer(b, first[:n], files, reason, plenty)
 		refused(t, c, err)
 		if string(rest) != "more" {
 			t.Errorf("%q is left", rest)
@@ -332,7 +332,7 @@ func TestAServersClientGoesWrong(t *testing.T) {
 				if !test.socket {
 					k.must(a.CloseWrite())
 				}
-				c, rest, err := Answer(b, nil, nil, "")
+				c, rest, err := Answer(b, nil, nil, "", plenty)
 				if test.taken {
 					k.must(err)
 					if _, err := c.Read(make([]byte, 1)); err != io.EOF {
@@ -426,7 +426,7 @@ func TestAClientsServerGoesWrong(t *testing.T) {
 				}
 				offers := make(chan offer, 1)
 				go func() {
-					c, rest, err := Offer(a)
+					c, rest, err := Offer(a, plenty)
 					offers <- offer{c, rest, err}
 				}()
 				said := make([]byte, 512)
@@ -474,7 +474,7 @@ func TestAProcessOfAnotherUserGetsNoMemory(t *testing.T) {
 		a, b := socketsOfNobody(t)
 		defer a.Close()
 		defer b.Close()
-		c, rest, err := Offer(a)
+		c, rest, err := Offer(a, plenty)
 		refused(t, c, err)
 		if len(rest) > 0 || !strings.Contains(err.Error(), "user") {
 			t.Errorf("%q is left, %v", rest, err)
@@ -483,7 +483,7 @@ func TestAProcessOfAnotherUserGetsNoMemory(t *testing.T) {
 		k := newKit(t, nonce{1, 2, 3})
 		defer k.close()
 		k.must(send(a, append([]byte(Line), k.id[:]...), k.offer()...))
-		c, _, err = Answer(b, nil, nil, "")
+		c, _, err = Answer(b, nil, nil, "", plenty)
 		refused(t, c, err)
 		if why := declined(t, a); !strings.Contains(why, "user") {
 			t.Errorf("it declines for %q", why)

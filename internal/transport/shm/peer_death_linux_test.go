@@ -62,7 +62,7 @@ func spawn(t *testing.T, does string, step int) *child {
 		err := c.cmd.Wait()
 		c.ended <- ending{err, time.Now()}
 	}()
-	if c.conn, _, err = Answer(near, nil, nil, ""); err != nil {
+	if c.conn, _, err = Answer(near, nil, nil, "", plenty); err != nil {
 		_ = near.Close()
 		_ = c.cmd.Process.Kill()
 		<-c.ended
@@ -127,7 +127,7 @@ func TestAChild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, _, err := Offer(conn)
+	c, _, err := Offer(conn, plenty)
 	if err != nil {
 		t.Fatal(err)
 	}

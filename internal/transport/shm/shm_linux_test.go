@@ -36,10 +36,10 @@ func agree(t testing.TB, a, b *net.UnixConn) (client, server *Conn) {
 	answered := make(chan error, 1)
 	go func() {
 		var err error
-		server, _, err = Answer(b, nil, nil, "")
+		server, _, err = Answer(b, nil, nil, "", plenty)
 		answered <- err
 	}()
-	client, _, err := Offer(a)
+	client, _, err := Offer(a, plenty)
 	if err != nil {
 		t.Error(err)
 	}

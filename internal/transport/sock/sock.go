@@ -44,6 +44,8 @@ type Options struct {
 	Stay    bool     // sockets: offers are not made, or declined
 	Insist  bool     // on the upgrade: other connections are refused
 
+	Parks bool // readers wait in the system, without trying first
+
 	Window     int           // of a call, in bytes
 	ConnWindow int           // of all calls of a connection together, in bytes
 	Block      int           // the longest header or trailer that is taken, in bytes
@@ -70,7 +72,7 @@ func (o Options) mux(name string, client bool, conn net.Conn, upgraded bool, aut
 		local, remote = upgradedAddr{local, o.Upgrade.Network}, upgradedAddr{remote, o.Upgrade.Network}
 	}
 	return mux.Options{
-		Name: name, Client: client, Window: cmp.Or(o.Window, window), MostWindow: o.mostWindow(), ConnWindow: cmp.Or(o.ConnWindow, connWindow), Block: o.Block, Calls: o.Calls, Handshake: o.Handshake,
+		Name: name, Client: client, Parks: o.Parks, Window: cmp.Or(o.Window, window), MostWindow: o.mostWindow(), ConnWindow: cmp.Or(o.ConnWindow, connWindow), Block: o.Block, Calls: o.Calls, Handshake: o.Handshake,
 		Keepalive: o.Keepalive, ServerKeepalive: o.ServerKeepalive, Enforcement: o.Enforcement,
 		Peer: link.Peer{Addr: remote, LocalAddr: local, AuthInfo: auth},
 	}

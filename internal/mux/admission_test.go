@@ -77,8 +77,8 @@ func TestMoreCallsThanThePeerTakesWaitForTheirTurn(t *testing.T) {
 			t.Errorf("they came in the order %v", order)
 		}
 		empty(t, s)
-		if s.places.open != 0 || s.waiting != 0 {
-			t.Errorf("%d places are taken, %d wait", s.places.open, s.waiting)
+		if s.admission.open != 0 || s.waiting != 0 {
+			t.Errorf("%d calls are admitted, %d wait", s.admission.open, s.waiting)
 		}
 	})
 }
@@ -117,8 +117,8 @@ func TestEachEndOfACallGivesItsPlaceUp(t *testing.T) {
 						t.Error(got.err)
 					}
 				}
-				if s.places.open != 0 {
-					t.Errorf("%d places are taken", s.places.open)
+				if s.admission.open != 0 {
+					t.Errorf("%d calls are admitted", s.admission.open)
 				}
 			})
 		})
@@ -150,8 +150,8 @@ func TestACallThatLeavesTheQueue(t *testing.T) {
 			}
 		}
 		empty(t, s)
-		if ids := heads(peer); len(ids) != 4 || s.places.open != 0 || s.waiting != 0 {
-			t.Errorf("calls %v were made, %d places are taken, %d wait", ids, s.places.open, s.waiting)
+		if ids := heads(peer); len(ids) != 4 || s.admission.open != 0 || s.waiting != 0 {
+			t.Errorf("calls %v were made, %d calls are admitted, %d wait", ids, s.admission.open, s.waiting)
 		}
 	})
 }
@@ -180,8 +180,8 @@ func TestACallThatLeavesAsItGetsAPlace(t *testing.T) {
 				}
 			}
 			empty(t, s)
-			if s.places.open != 0 || s.waiting != 0 {
-				t.Errorf("%d places are taken, %d wait", s.places.open, s.waiting)
+			if s.admission.open != 0 || s.waiting != 0 {
+				t.Errorf("%d calls are admitted, %d wait", s.admission.open, s.waiting)
 			}
 		})
 	}
@@ -219,8 +219,8 @@ func TestWhoeverWaitsForAPlaceIsRefusedWhenThereIsNone(t *testing.T) {
 				}
 				synctest.Wait()
 				empty(t, s)
-				if ids := heads(peer); len(ids) != 2 || s.places.open != 0 || s.waiting != 0 {
-					t.Errorf("calls %v were made, %d places are taken, %d wait", ids, s.places.open, s.waiting)
+				if ids := heads(peer); len(ids) != 2 || s.admission.open != 0 || s.waiting != 0 {
+					t.Errorf("calls %v were made, %d calls are admitted, %d wait", ids, s.admission.open, s.waiting)
 				}
 			})
 		})
@@ -249,8 +249,8 @@ func TestCallsFromBeforeTheLimitWasKnown(t *testing.T) {
 		if got := <-out; got.err != nil {
 			t.Error(got.err)
 		}
-		if s.places.open != 0 {
-			t.Errorf("%d places are taken", s.places.open)
+		if s.admission.open != 0 {
+			t.Errorf("%d calls are admitted", s.admission.open)
 		}
 	})
 }

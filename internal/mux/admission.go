@@ -1,0 +1,86 @@
+package mux
+
+import (
+	"context"
+	"slices"
+
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// admission is how many calls of this side the peer takes at a time. Whoever
+// comes too many waits, first come first served. It is guarded by the session's
+// mu.
+//
+// A turn that is given up while somebody waits passes to the first of them, in
+// the same step that takes it from the queue, and stays counted.
+type admission struct {
+	open  uint64 // calls that were admitted, or are about to be
+	queue []*ticket
+}
+
+type ticket struct {
+	spot   wait.Spot
+	called bool // it was admitted, or nobody is any more
+}
+
+// admit has a call count as open, unless no new calls are made. mu is held, and
+// released while it waits.
+func (s *Session) admit(ctx context.Context) error {
+	if s.refusal != nil {
+		return unprocessed{s.refusal}
+	}
+	a := &s.admission
+	if limit := s.hello.Calls; limit == 0 || a.open < limit {
+		a.open++
+		return nil
+	}
+	t := new(ticket)
+	a.queue = append(a.queue, t)
+	for !t.called {
+		if !s.occupied {
+			s.callResident() // to see a call end
+		}
+		s.waiting++
+		if err := t.spot.WaitContext(ctx, &s.mu, &s.parkers); err != nil {
+			s.waiting--
+			a.queue = slices.DeleteFunc(a.queue, func(o *ticket) bool { return o == t })
+			return err
+		}
+	}
+	if s.refusal != nil {
+		s.vacate()
+		return unprocessed{s.refusal}
+	}
+	return nil
+}
+
+// vacate has a call count no more. mu is held.
+func (s *Session) vacate() {
+	a := &s.admission
+	if limit := s.hello.Calls; len(a.queue) == 0 || limit > 0 && a.open > limit { // there were more before HELLO
+		a.open--
+		return
+	}
+	t := a.queue[0]
+	a.queue = slices.Delete(a.queue, 0, 1)
+	s.admitted(t)
+}
+
+// admitted wakes one who has left the queue. mu is held.
+func (s *Session) admitted(t *ticket) {
+	t.called = true
+	if p := t.spot.Wake(); p != nil {
+		s.waiting--
+		p.Unpark()
+	}
+}
+
+// refuseQueue has all who wait find that no new calls are made. mu is held.
+func (s *Session) refuseQueue() {
+	a := &s.admission
+	for _, t := range a.queue {
+		a.open++ // which it gives back
+		s.admitted(t)
+	}
+	a.queue = nil
+}

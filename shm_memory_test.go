@@ -1,0 +1,174 @@
+//go:build linux
+
+package nearcall_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/nearcall/nearcall"
+)
+
+// least is what a connection of shared memory takes, in bytes.
+const least = 260 << 10
+
+// becomes waits until the stats are as they should be.
+func becomes(t *testing.T, what string, is func(nearcall.SharedMemoryStats) bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		now := nearcall.ReadSharedMemoryStats()
+		if is(now) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("it does not come true that %s: %+v", what, now)
+		}
+	}
+}
+
+// noneOpen waits for what tests before this one have closed.
+func noneOpen(t *testing.T) nearcall.SharedMemoryStats {
+	t.Helper()
+	becomes(t, "no connection is left, and no memory", func(s nearcall.SharedMemoryStats) bool {
+		return s.Connections == 0 && s.Bytes == 0
+	})
+	return nearcall.ReadSharedMemoryStats()
+}
+
+func TestStatsSayWhatBecameOfUnixSockets(t *testing.T) {
+	hold(t)
+	before := noneOpen(t)
+	lis := listen(t, targetFor(t, "unix+shm"))
+	srv := serve(t, aware())
+	start(t, srv, lis)
+	conn, err := nearcall.NewClient(lis.Target())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	client := testpb.NewTestServiceClient(conn)
+	wantNetwork(t, client, "shm")
+	now := nearcall.ReadSharedMemoryStats()
+	if now.Upgrades-before.Upgrades != 2 || now.Fallbacks != before.Fallbacks || now.Connections != 2 || now.Bytes != 2*least {
+		t.Errorf("both sides of a connection are upgraded: %+v, before it %+v", now, before)
+	}
+	if _, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: payload(100_000)}); err != nil {
+		t.Error(err)
+	}
+	if after := nearcall.ReadSharedMemoryStats(); after.LargeMessages != now.LargeMessages+1 || after.Bytes <= now.Bytes || after.NoRoom != before.NoRoom {
+		t.Errorf("after a large message: %+v, before it %+v", after, now)
+	}
+	time.Sleep(20 * time.Millisecond) // both sides sleep
+	wantNetwork(t, client, "shm")
+	if after := nearcall.ReadSharedMemoryStats(); after.Wakeups == before.Wakeups {
+		t.Errorf("nobody was woken for a call: %+v", after)
+	}
+
+	wantNetwork(t, dial(t, lis.Target(), nearcall.WithoutUpgrade()), "unix")
+	if now := nearcall.ReadSharedMemoryStats(); now.Fallbacks != before.Fallbacks {
+		t.Errorf("what nobody offered counts: %+v", now)
+	}
+	declines := listen(t, targetFor(t, "unix+shm"))
+	start(t, serve(t, aware(), nearcall.NoUpgrade()), declines)
+	wantNetwork(t, dial(t, declines.Target()), "unix")
+	if now := nearcall.ReadSharedMemoryStats(); now.Fallbacks-before.Fallbacks != 2 || !strings.Contains(now.Fallback, "NoUpgrade") {
+		t.Errorf("a server has declined: %+v", now)
+	}
+	_ = conn.Close()
+	srv.Stop()
+	noneOpen(t)
+}
+
+func TestWithoutMemoryUnixSocketsStaySockets(t *testing.T) {
+	hold(t)
+	for name, test := range map[string]struct {
+		server []nearcall.ServerOption
+		client []nearcall.DialOption
+	}{
+		"of the server's": {server: []nearcall.ServerOption{nearcall.MaxSharedMemory(least - 1)}},
+		"of the client's": {client: []nearcall.DialOption{nearcall.WithMaxSharedMemory(0)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lis := listen(t, targetFor(t, "unix+shm"))
+			start(t, serve(t, aware(), test.server...), lis)
+			wantNetwork(t, dial(t, lis.Target(), test.client...), "unix")
+			insisting := listen(t, targetFor(t, "shm"))
+			start(t, serve(t, aware(), test.server...), insisting)
+			wantUnavailable(t, dial(t, insisting.Target(), test.client...), "MaxSharedMemory")
+			noneOpen(t)
+		})
+	}
+}
+
+func TestConnectionsShareTheServersMemory(t *testing.T) {
+	hold(t)
+	noneOpen(t)
+	lis := listen(t, targetFor(t, "unix+shm"))
+	start(t, serve(t, aware(), nearcall.MaxSharedMemory(least)), lis)
+	first, err := nearcall.NewClient(lis.Target())
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantNetwork(t, testpb.NewTestServiceClient(first), "shm")
+	wantNetwork(t, dial(t, lis.Target()), "unix")
+	_ = first.Close()
+	noneOpen(t)
+	wantNetwork(t, dial(t, lis.Target()), "shm")
+}
+
+// Messages that there is no memory for go in pieces, and none is lost.
+func TestLargeMessagesBeyondTheLimitGoInPieces(t *testing.T) {
+	hold(t)
+	before := noneOpen(t)
+	echoing := echo{unary: func(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		return &testpb.SimpleResponse{Payload: in.Payload}, nil
+	}}
+	lis := listen(t, targetFor(t, "shm"))
+	start(t, serve(t, echoing, nearcall.MaxSharedMemory(least+1<<20)), lis)
+	client := dial(t, lis.Target(), nearcall.WithMaxSharedMemory(least+100_000)) // one slab of 64 KiB
+	var all sync.WaitGroup
+	for _, n := range []int{10, 40_000, 50_000, 65_000, 66_000, 500_000, 3_000_000} {
+		for range 4 {
+			all.Go(func() {
+				body := payload(n)
+				for i := range body.Body {
+					body.Body[i] = byte(i * n)
+				}
+				out, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: body})
+				if err != nil || string(out.GetPayload().GetBody()) != string(body.Body) {
+					t.Errorf("%d bytes: %d came back, %v", n, len(out.GetPayload().GetBody()), err)
+				}
+			})
+		}
+	}
+	all.Wait()
+	now := nearcall.ReadSharedMemoryStats()
+	if now.NoRoom == before.NoRoom || now.LargeMessages == before.LargeMessages {
+		t.Errorf("some were to find room, and some not: %+v, before %+v", now, before)
+	}
+	if most := int64(2*least + 1<<20 + 100_000); now.Bytes > most {
+		t.Errorf("%d bytes are taken, of %d", now.Bytes, most)
+	}
+}
+
+func TestCallsWithoutSpinning(t *testing.T) {
+	for _, network := range append([]string{"unix", "tcp"}, overShm...) {
+		t.Run(network, func(t *testing.T) {
+			hold(t)
+			lis := listen(t, targetFor(t, network))
+			start(t, serve(t, aware(), nearcall.NoSpinning()), lis)
+			client := dial(t, lis.Target(), nearcall.WithoutSpinning())
+			for range 200 {
+				if _, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			testBidiStream(t.Context(), t, client)
+		})
+	}
+}
