@@ -22,7 +22,7 @@ define each
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint vet staticcheck fmt unit interop bench sharing soak chaos fuzz cross tour ci cover lines generate
+.PHONY: help test lint vet staticcheck fmt unit interop bench sharing processors soak chaos fuzz cross tour ci cover lines generate
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ bench: ## the tournament: nearcall and what one would use instead, in one proces
 
 sharing: ## small calls beside a large stream on one connection, in about two minutes
 	cd bench && $(GO) run ./sharing
+
+processors: ## small calls between two processes that have few processors, in about a minute
+	cd bench && $(GO) run ./processors
 
 soak: ## the chaos run for SOAK (10m): random calls, cancels, stops and hang-ups, every call accounted for
 	NEARCALL_SOAK=$(SOAK) $(GO) test $(RACE) -count=1 -run "^TestChaos$$" -timeout 0 -v .

@@ -5,15 +5,12 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,10 +18,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
-	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/bench/internal/child"
+	"github.com/nearcall/nearcall/bench/internal/stack"
 )
 
 const (
@@ -33,7 +30,7 @@ const (
 )
 
 func main() {
-	serve := flag.String("serve", "", "be the second process: serve `stack network address`")
+	serve := flag.String("serve", "", "be the second process: serve `stack target`")
 	gigabytes := flag.Int("gb", 1, "length of the stream, in `GB`")
 	rate := flag.Int("rate", 0, "of the stream, in `MB` a second; 0 for as fast as it goes")
 	networks := flag.String("networks", "unix,tcp", "`networks`, with a comma between them")
@@ -77,9 +74,9 @@ func run(serve string, networks, stacks []string, stream load) error {
 	fmt.Println("| network | stack | beside | calls | p50 | p99 | p99 against alone | stream |")
 	fmt.Println("|---|---|---|---:|---:|---:|---:|---:|")
 	for _, network := range networks {
-		for _, stack := range stacks {
-			if err := measure(network, stack, stream); err != nil {
-				return fmt.Errorf("%s over %s: %w", stack, network, err)
+		for _, by := range stacks {
+			if err := measure(network, by, stream); err != nil {
+				return fmt.Errorf("%s over %s: %w", by, network, err)
 			}
 		}
 	}
@@ -88,8 +85,8 @@ func run(serve string, networks, stacks []string, stream load) error {
 
 // measure prints a line for the small calls alone and beside each direction of
 // the stream.
-func measure(network, stack string, l load) error {
-	conns, stop, err := connect(network, stack)
+func measure(network, by string, l load) error {
+	conns, stop, err := connect(network, by)
 	if err != nil {
 		return err
 	}
@@ -105,7 +102,7 @@ func measure(network, stack string, l load) error {
 		return err
 	}
 	line := func(beside string, t times, stream string) {
-		fmt.Printf("| %s | %s | %s | %d | %v | %v | %.2f | %s |\n", network, stack, beside, len(t), t.at(0.5), t.at(0.99), float64(t.at(0.99))/float64(alone.at(0.99)), stream)
+		fmt.Printf("| %s | %s | %s | %d | %v | %v | %.2f | %s |\n", network, by, beside, len(t), t.at(0.5), t.at(0.99), float64(t.at(0.99))/float64(alone.at(0.99)), stream)
 	}
 	line("nothing", alone, "")
 	for _, d := range []struct {
@@ -214,7 +211,7 @@ func upload(ctx context.Context, client testpb.TestServiceClient, l load) error 
 	_ = l.pace(func() error { return s.Send(m) }) // CloseAndRecv has the reason
 	out, err := s.CloseAndRecv()
 	if err == nil && int(out.GetAggregatedPayloadSize()) != l.messages {
-		err = fmt.Errorf("%d l.messages of %d arrived", out.GetAggregatedPayloadSize(), l.messages)
+		err = fmt.Errorf("%d messages of %d arrived", out.GetAggregatedPayloadSize(), l.messages)
 	}
 	return err
 }
@@ -246,90 +243,55 @@ func (service) StreamingInputCall(s grpc.ClientStreamingServer[testpb.StreamingI
 
 // servePeer serves until its standard input ends.
 func servePeer(args []string) error {
-	if len(args) != 3 {
-		return errors.New("-serve takes a stack, a network and an address")
+	if len(args) != 2 {
+		return errors.New("-serve takes a stack and a target")
 	}
-	lis, err := net.Listen(args[1], args[2])
+	at, stop, err := stack.Serve(args[0], args[1], service{})
 	if err != nil {
 		return err
 	}
-	type server interface {
-		grpc.ServiceRegistrar
-		Serve(net.Listener) error
-		Stop()
-	}
-	var srv server = grpc.NewServer()
-	if args[0] == "nearcall" {
-		srv = nearcall.NewServer()
-	}
-	testpb.RegisterTestServiceServer(srv, service{})
-	go func() { _ = srv.Serve(lis) }()
-	fmt.Println(lis.Addr())
+	fmt.Println(at)
 	_, err = io.Copy(io.Discard, os.Stdin)
-	srv.Stop()
+	stop()
 	return err
 }
 
 // connect starts the second process, and connects to it twice.
-func connect(network, stack string) (conns [2]grpc.ClientConnInterface, stop func(), err error) {
+func connect(network, by string) (conns [2]grpc.ClientConnInterface, stop func(), err error) {
 	dir, err := os.MkdirTemp("", "sharing")
 	if err != nil {
 		return conns, nil, err
 	}
-	address := "127.0.0.1:0"
-	if network == "unix" {
-		address = filepath.Join(dir, "s")
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return conns, nil, err
-	}
-	cmd := exec.Command(self, "-serve", stack+" "+network+" "+address)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return conns, nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return conns, nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return conns, nil, err
-	}
-	var closers []io.Closer
-	stop = func() {
-		for _, c := range closers {
-			_ = c.Close()
+	undo := []func() error{func() error { return os.RemoveAll(dir) }}
+	undoAll := func() {
+		for _, f := range slices.Backward(undo) {
+			_ = f()
 		}
-		_ = in.Close()
-		_ = cmd.Wait()
-		_ = os.RemoveAll(dir)
 	}
-	at, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		stop()
-		return conns, nil, fmt.Errorf("the second process did not say where it serves: %w", err)
-	}
-	at = strings.TrimSpace(at)
-	for i := range conns {
-		conn, err := dial(network, stack, at)
+	defer func() {
 		if err != nil {
-			stop()
+			undoAll()
+		}
+	}()
+	target := network + ":127.0.0.1:0"
+	if network == "unix" {
+		target = network + ":" + filepath.Join(dir, "s")
+	}
+	second, err := child.Start(context.Background(), nil, "-serve", by+" "+target)
+	if err != nil {
+		return conns, nil, err
+	}
+	undo = append(undo, second.Stop)
+	at, err := second.Hear()
+	if err != nil {
+		return conns, nil, fmt.Errorf("where it serves: %w", err)
+	}
+	for i := range conns {
+		conn, err := stack.Dial(by, at)
+		if err != nil {
 			return conns, nil, err
 		}
-		conns[i], closers = conn, append(closers, conn)
+		conns[i], undo = conn, append(undo, conn.Close)
 	}
-	return conns, stop, nil
-}
-
-func dial(network, stack, at string) (interface {
-	grpc.ClientConnInterface
-	io.Closer
-}, error) {
-	if stack == "nearcall" {
-		return nearcall.NewClient(network+":"+at, nearcall.WithoutUpgrade())
-	}
-	scheme := map[string]string{"unix": "unix:", "tcp": "passthrough:///"}[network]
-	return grpc.NewClient(scheme+at, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	return conns, undoAll, nil
 }

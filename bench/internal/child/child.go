@@ -1,0 +1,78 @@
+// Package child has a program run itself once more, as another process, and
+// exchange lines with it.
+package child
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// patience is how long a process may take to end before it is killed.
+const patience = 10 * time.Second
+
+// A Process is another one of this program. It is to end when its standard
+// input does.
+type Process struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+// Start starts a process with this one's environment, changed by env. It is
+// killed when ctx is done.
+func Start(ctx context.Context, env []string, args ...string) (*Process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, self, args...)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	return &Process{cmd, in, bufio.NewReader(out)}, nil
+}
+
+// ID returns the process's number.
+func (p *Process) ID() int { return p.cmd.Process.Pid }
+
+// Hear returns the next line that the process says.
+func (p *Process) Hear() (string, error) {
+	line, err := p.out.ReadString('\n')
+	if err != nil {
+		return "", fmt.Errorf("the other process said %q and no more: %w", line, err)
+	}
+	return strings.TrimSuffix(line, "\n"), nil
+}
+
+// Ask returns what the process says to a line.
+func (p *Process) Ask(line string) (string, error) {
+	if _, err := io.WriteString(p.in, line+"\n"); err != nil {
+		return "", err
+	}
+	return p.Hear()
+}
+
+// Stop returns when the process has ended.
+func (p *Process) Stop() error {
+	kill := time.AfterFunc(patience, func() { _ = p.cmd.Process.Kill() })
+	defer kill.Stop()
+	_ = p.in.Close()
+	return p.cmd.Wait()
+}

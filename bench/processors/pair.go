@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/nearcall/nearcall/bench/internal/child"
+)
+
+// A place is where two processes run.
+type place struct {
+	procs int   // GOMAXPROCS of each
+	cpus  []int // that they may use
+	quota int   // percent of a CPU for both; 0 for none
+}
+
+// A pair are two processes, one of which calls the other.
+type pair struct {
+	way
+	place
+	server, client side
+	undo           []func() error // what startPair did, the first thing first
+}
+
+// A side is one of the processes.
+type side struct{ *child.Process }
+
+// startPair starts both. They are killed when ctx is done.
+func startPair(ctx context.Context, w way, at place) (_ *pair, err error) {
+	p := &pair{way: w, place: at}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.stop())
+		}
+	}()
+	dir, err := os.MkdirTemp("", "processors")
+	if err != nil {
+		return nil, err
+	}
+	p.undo = append(p.undo, func() error { return os.RemoveAll(dir) })
+	var share *group
+	if at.quota > 0 {
+		if share, err = newGroup(at.quota); err != nil {
+			return nil, err
+		}
+		p.undo = append(p.undo, share.remove)
+	}
+	var target, network string
+	if p.server, target, err = p.start(ctx, serves, w.network+":"+filepath.Join(dir, "s"), share); err != nil {
+		return nil, err
+	}
+	if p.client, network, err = p.start(ctx, calls, target, share); err != nil {
+		return nil, err
+	}
+	if network != w.network {
+		return nil, fmt.Errorf("the connection is of the network %q", network)
+	}
+	return p, nil
+}
+
+// start starts a side, and returns what it says first.
+func (p *pair) start(ctx context.Context, role, target string, share *group) (s side, said string, err error) {
+	err = confined(p.cpus, func() (err error) {
+		s.Process, err = child.Start(ctx, []string{sideEnv + "=" + role + " " + p.stack + " " + target, "GOMAXPROCS=" + strconv.Itoa(p.procs)})
+		return err
+	})
+	if s.Process != nil {
+		p.undo = append(p.undo, s.Stop)
+	}
+	if err == nil && share != nil {
+		err = share.add(s.ID())
+	}
+	if err == nil {
+		said, err = s.Hear()
+	}
+	return s, said, err
+}
+
+// stop returns when both processes have ended.
+func (p *pair) stop() error {
+	var err error
+	for ; len(p.undo) > 0; p.undo = p.undo[:len(p.undo)-1] {
+		err = errors.Join(err, p.undo[len(p.undo)-1]())
+	}
+	return err
+}
+
+func (s side) ask(q question) (a answer, err error) {
+	line, err := json.Marshal(q)
+	if err != nil {
+		return a, err
+	}
+	said, err := s.Ask(string(line))
+	if err != nil {
+		return a, err
+	}
+	return a, json.Unmarshal([]byte(said), &a)
+}
+
+// call has the one process call the other, and returns the answer of the former
+// with the CPU time that both have used.
+func (p *pair) call(callers int, lasts time.Duration) (answer, error) {
+	before, err := p.server.ask(question{})
+	if err != nil {
+		return answer{}, err
+	}
+	a, err := p.client.ask(question{callers, lasts})
+	if err != nil {
+		return answer{}, err
+	}
+	after, err := p.server.ask(question{})
+	a.Used += after.CPU - before.CPU
+	return a, err
+}
+
+// rest has both processes be idle, and returns the CPU time that each used.
+func (p *pair) rest(lasts time.Duration) (client, server time.Duration, err error) {
+	type heard struct {
+		answer
+		error
+	}
+	other := make(chan heard)
+	go func() {
+		a, err := p.server.ask(question{0, lasts})
+		other <- heard{a, err}
+	}()
+	a, err := p.client.ask(question{0, lasts})
+	b := <-other
+	return a.Used, b.Used, errors.Join(err, b.error)
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/peer"
+
+	"github.com/nearcall/nearcall/bench/internal/stack"
+)
+
+// sideEnv has this program be one of two processes: a role, a stack and a
+// target.
+const sideEnv = "NEARCALL_PROCESSORS_SIDE"
+
+// Roles.
+const (
+	serves = "serves"
+	calls  = "calls"
+)
+
+// A question has a side call, or be idle, and say what that took.
+type question struct {
+	Callers int // at a time; 0 to be idle
+	Lasts   time.Duration
+}
+
+// An answer says what became of a question.
+type answer struct {
+	CPU      time.Duration // that the process has used so far
+	Used     time.Duration // of it since the question
+	Calls    int
+	Took     time.Duration // all of them together
+	P50, P99 time.Duration
+}
+
+// beASide is what the environment says, if it says so, and reports whether it
+// did.
+func beASide() bool {
+	value, ok := os.LookupEnv(sideEnv)
+	if !ok {
+		return false
+	}
+	signal.Ignore(os.Interrupt, syscall.SIGTERM) // they end the first process, and with it the input
+	role, rest, _ := strings.Cut(value, " ")
+	by, target, _ := strings.Cut(rest, " ")
+	be := serve
+	if role == calls {
+		be = call
+	}
+	if err := be(by, target, os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintf(os.Stderr, "processors: the process that %s: %v\n", role, err)
+		os.Exit(1)
+	}
+	return true
+}
+
+// serve says where it serves, and answers until in ends.
+func serve(by, target string, in io.Reader, out io.Writer) error {
+	at, stop, err := stack.Serve(by, target, echo{})
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if _, err := fmt.Fprintln(out, at); err != nil {
+		return err
+	}
+	return respond(nil, in, out)
+}
+
+// echo is the service.
+type echo struct {
+	testpb.UnimplementedTestServiceServer
+}
+
+func (echo) UnaryCall(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+	return &testpb.SimpleResponse{Payload: in.Payload}, nil
+}
+
+// call says which network it is connected by, and answers until in ends.
+func call(by, target string, in io.Reader, out io.Writer) error {
+	conn, err := stack.Dial(by, target)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	c := &caller{to: testpb.NewTestServiceClient(conn)}
+	var p peer.Peer
+	if err := c.call(context.Background(), &p); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(out, p.Addr.Network()); err != nil {
+		return err
+	}
+	return respond(c, in, out)
+}
+
+// respond answers each question with a line. A side that serves has no caller.
+func respond(c *caller, in io.Reader, out io.Writer) error {
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		var q question
+		if err := json.Unmarshal(lines.Bytes(), &q); err != nil {
+			return err
+		}
+		a, err := q.answer(c)
+		if err != nil {
+			return err
+		}
+		line, err := json.Marshal(a)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(out, "%s\n", line); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+func (q question) answer(c *caller) (a answer, err error) {
+	before, err := cpuTime()
+	if err != nil {
+		return a, err
+	}
+	switch {
+	case q.Callers == 0:
+		time.Sleep(q.Lasts)
+	case c == nil:
+		return a, errors.New("it has nobody to call")
+	default:
+		if a.Took, err = c.run(q.Callers, q.Lasts); err != nil {
+			return a, err
+		}
+	}
+	if a.CPU, err = cpuTime(); err != nil {
+		return a, err
+	}
+	a.Used = a.CPU - before
+	if q.Callers > 0 {
+		a.Calls, a.P50, a.P99 = c.sum()
+	}
+	return a, nil
+}

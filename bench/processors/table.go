@@ -1,0 +1,113 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// head prints what is measured, and the table's first lines.
+func (p *plan) head(out io.Writer, allowed []int) error {
+	what := fmt.Sprintf("calls of %d bytes between two processes, medians of %d rounds of %v", size, p.rounds, p.lasts)
+	columns := []string{"p50", "p99", "calls/s", "CPU time of a call", "time against " + baseline.stack}
+	if p.idle > 0 {
+		what = fmt.Sprintf("CPU time in %v without calls, after a second with", p.idle)
+		columns = []string{"client", "server", "together"}
+	} else {
+		columns = append([]string{"callers"}, columns...)
+	}
+	if p.quota > 0 {
+		what += fmt.Sprintf("; both have %d %% of a CPU's time together", p.quota)
+	}
+	if most := slices.Max(p.cpus); most > len(allowed) {
+		what += fmt.Sprintf("; there are no %d CPUs here", most)
+	}
+	_, err := fmt.Fprintf(out, "%s, %s/%s, CPUs %v: %s\n\n| network | stack | GOMAXPROCS | CPUs | %s |\n|---|---|%s\n",
+		runtime.Version(), runtime.GOOS, runtime.GOARCH, allowed, what, strings.Join(columns, " | "), strings.Repeat("---:|", 2+len(columns)))
+	return err
+}
+
+// line prints a line of the table.
+func (p *pair) line(out io.Writer, cells ...any) error {
+	_, err := fmt.Fprintf(out, "| %s | %s | %d | %d |%s\n", p.network, p.stack, p.procs, len(p.cpus), fmt.Sprintf(strings.Repeat(" %v |", len(cells)), cells...))
+	return err
+}
+
+// callLines has the pairs call in turns, and prints a line for each of them.
+func (p *plan) callLines(out io.Writer, pairs []*pair, callers int) error {
+	for _, s := range pairs {
+		if _, err := s.call(callers, p.lasts); err != nil { // warm
+			return fmt.Errorf("%v: %w", s.way, err)
+		}
+	}
+	answers := make([][]answer, len(pairs))
+	for round := range p.rounds {
+		for i := range pairs {
+			at := (round + i) % len(pairs) // so that nobody always comes after the same one
+			a, err := pairs[at].call(callers, p.lasts)
+			if err != nil {
+				return fmt.Errorf("%v: %w", pairs[at].way, err)
+			}
+			answers[at] = append(answers[at], a)
+		}
+	}
+	base := slices.IndexFunc(pairs, func(s *pair) bool { return s.way == baseline })
+	for i, s := range pairs {
+		ratio := ""
+		if base >= 0 {
+			ratio = fmt.Sprintf("%.2f", median(p.rounds, func(round int) float64 {
+				return answers[i][round].mean() / answers[base][round].mean()
+			}))
+		}
+		of := func(value func(answer) time.Duration) time.Duration {
+			return median(p.rounds, func(round int) time.Duration { return value(answers[i][round]) }).Round(100 * time.Nanosecond)
+		}
+		if err := s.line(out, callers,
+			of(func(a answer) time.Duration { return a.P50 }),
+			of(func(a answer) time.Duration { return a.P99 }),
+			fmt.Sprintf("%.0f", median(p.rounds, func(round int) float64 { return 1 / answers[i][round].mean() })),
+			of(func(a answer) time.Duration { return a.Used / time.Duration(a.Calls) }),
+			ratio); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mean returns how many seconds passed for each call.
+func (a answer) mean() float64 { return a.Took.Seconds() / float64(a.Calls) }
+
+// median returns that of n values, the higher one of two.
+func median[T cmp.Ordered](n int, value func(int) T) T {
+	all := make([]T, n)
+	for i := range all {
+		all[i] = value(i)
+	}
+	slices.Sort(all)
+	return all[n/2]
+}
+
+// idleLines has each pair call for a second and then be idle, and prints what it
+// used meanwhile.
+func (p *plan) idleLines(out io.Writer, pairs []*pair) error {
+	for _, s := range pairs {
+		for _, callers := range []int{64, 1} {
+			if _, err := s.call(callers, time.Second/2); err != nil {
+				return fmt.Errorf("%v: %w", s.way, err)
+			}
+		}
+		client, server, err := s.rest(p.idle)
+		if err != nil {
+			return fmt.Errorf("%v: %w", s.way, err)
+		}
+		micros := func(d time.Duration) string { return fmt.Sprintf("%d µs", d.Microseconds()) }
+		if err := s.line(out, micros(client), micros(server), micros(client+server)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
