@@ -71,8 +71,8 @@ sharing: ## small calls beside a large stream on one connection, in about two mi
 processors: ## small calls between two processes that have few processors, in about a minute
 	cd bench && $(GO) run ./processors
 
-soak: ## the chaos run for SOAK (10m): random calls, cancels, stops and hang-ups, every call accounted for
-	NEARCALL_SOAK=$(SOAK) $(GO) test $(RACE) -count=1 -run "^TestChaos$$" -timeout 0 -v .
+soak: ## the chaos run for SOAK (10m): random calls, cancels, stops and hang-ups, every call accounted for; and servers that are stopped for a minute
+	NEARCALL_SOAK=$(SOAK) $(GO) test $(RACE) -count=1 -run "^(TestChaos|TestKeepaliveEndsCallsToAServerThatIsStopped|TestNothingIsLostWhileAServerIsStopped)$$" -timeout 0 -v .
 
 chaos: ## the same over the network for CHAOS (10m): connections that break, servers that are killed
 	NEARCALL_CHAOS=$(CHAOS) $(GO) test $(RACE) -count=1 -run "^TestChaosOverTheNetwork$$" -timeout 0 -v .

@@ -26,7 +26,8 @@ type pulse struct {
 	always         bool          // also without a call
 
 	timer   *time.Timer
-	heard   bool          // something came since the timer was set
+	heard   bool          // something came since the timer was set,
+	heardAt time.Time     // and the last of it then
 	asked   bool          // a PING was sent, and nothing has come since
 	left    time.Duration // for the answer, after the timer
 	dormant bool          // no PING is sent before there is a call
@@ -90,7 +91,7 @@ func (s *Session) beat() {
 	case s.ended != nil:
 	case p.heard:
 		p.heard, p.asked = false, false
-		p.timer.Reset(p.every)
+		p.timer.Reset(max(p.every-time.Since(p.heardAt), 0))
 	case p.asked && p.left <= 0:
 		s.mu.Unlock()
 		s.fail(errDead)

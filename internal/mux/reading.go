@@ -309,7 +309,7 @@ func (s *Session) receive(ctx context.Context) error {
 		}
 		s.mu.Unlock()
 	}
-	return s.received(n, err)
+	return s.received(n, err, time.Now())
 }
 
 // space returns where to read into.
@@ -320,8 +320,8 @@ func (s *Session) space() []byte {
 	return s.in.b[len(s.in.b):cap(s.in.b)]
 }
 
-// received takes in what was read. It returns with mu held.
-func (s *Session) received(n int, err error) error {
+// received takes in what was read at about now. It returns with mu held.
+func (s *Session) received(n int, err error, now time.Time) error {
 	if n > 0 {
 		s.in.b = s.in.b[:len(s.in.b)+n]
 		if wrong := s.takeIn(); wrong != nil {
@@ -329,7 +329,9 @@ func (s *Session) received(n int, err error) error {
 		}
 	}
 	s.mu.Lock()
-	s.pulse.heard = s.pulse.heard || n > 0
+	if n > 0 {
+		s.pulse.heard, s.pulse.heardAt = true, now
+	}
 	s.answer()
 	return err
 }
@@ -398,17 +400,19 @@ var granted = sync.OnceValue(quota.Processors)
 // meanwhile.
 func (s *Session) try(ctx context.Context, leads bool) (got bool, err error) {
 	s.mu.Unlock()
-	for begun, i := time.Now(), 1; ; i++ {
+	begun := time.Now()
+	now := begun
+	for i := 1; ; i++ {
 		n, err := s.raw.TryRead(s.space())
 		if n > 0 || err != nil {
 			trying.Add(-1)
 			s.patience.tried(true)
-			return true, s.received(n, err)
+			return true, s.received(n, err, now)
 		}
 		if leads && (s.called.Load() || ctx.Err() != nil) {
 			break
 		}
-		if time.Since(begun) > mostPatience {
+		if now = time.Now(); now.Sub(begun) > mostPatience {
 			s.patience.tried(false)
 			break
 		}

@@ -82,9 +82,10 @@ func newMemory(size int) (m segment, fd int, err error) {
 	if err != nil {
 		return nil, -1, fmt.Errorf("memfd_create: %w", err)
 	}
+	made := fd
 	defer func() {
 		if err != nil {
-			_ = unix.Close(fd)
+			_ = unix.Close(made)
 		}
 	}()
 	if err = unix.Ftruncate(fd, int64(size)); err != nil {

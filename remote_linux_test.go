@@ -1,0 +1,343 @@
+package nearcall_test
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/peer"
+
+	"github.com/nearcall/nearcall"
+)
+
+// What a child process is told that is a remote.
+const (
+	remoteAt      = "NEARCALL_TEST_REMOTE"  // the directory of its sockets
+	remoteRefuses = "NEARCALL_TEST_REFUSES" // how memfd_create fails there, if it does
+)
+
+// heir is what a remote is told in place of a target to start a program that
+// lasts for as long as this process has the remote's stdin open.
+const heir = "heir"
+
+// A remote is a child process that serves, and calls where it is told to. Tests
+// limit it, stop it and kill it.
+type remote struct {
+	*process
+	t       *testing.T
+	dir     string
+	control testpb.TestServiceClient // to tell it what to call
+	killed  bool
+	before  holding // anything was done
+}
+
+// newRemote starts a remote, which ends with the test.
+func newRemote(t *testing.T, env ...string) *remote {
+	t.Helper()
+	leavesNoMemory(t)
+	r := &remote{t: t, dir: t.TempDir()}
+	var err error
+	if r.process, err = spawn("TestBeRemote", append(env, remoteAt+"="+r.dir)...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if !r.killed {
+			// One is stopped where a test has failed.
+			r.signal(t, syscall.SIGCONT)
+			// The control connection is closed by now.
+			r.holds(t, holding{r.before.descriptors - 1, r.before.mappings})
+			if err := r.end(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+		}
+		files, err := os.ReadDir(r.dir)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, f := range files {
+			if !r.killed || f.Type() != fs.ModeSocket {
+				t.Errorf("a file is left: %v", f)
+			}
+		}
+	})
+	r.control = dial(t, r.process.target, nearcall.WithoutUpgrade())
+	_, err = r.control.EmptyCall(t.Context(), &testpb.Empty{})
+	wantCode(t, err, codes.Unimplemented)
+	r.before = r.held(t)
+	return r
+}
+
+// TestBeRemote is a process that other tests limit, stop and kill.
+func TestBeRemote(t *testing.T) {
+	dir := os.Getenv(remoteAt)
+	if dir == "" {
+		t.Skip("only in a child process")
+	}
+	if s := os.Getenv(remoteRefuses); s != "" {
+		errno, err := strconv.Atoi(s)
+		if err == nil {
+			err = refuse(unix.SYS_MEMFD_CREATE, syscall.Errno(errno))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, network := range overShm {
+		start(t, serve(t, mirror()), listen(t, remoteTarget(dir, network)))
+	}
+	lis := listen(t, "unix:"+filepath.Join(dir, "control"))
+	start(t, serve(t, echo{unary: obey}, nearcall.NoUpgrade()), lis)
+	whenTold(lis.Target())
+}
+
+func remoteTarget(dir, network string) string {
+	scheme, _, _ := strings.Cut(network, "+")
+	return scheme + ":" + filepath.Join(dir, scheme)
+}
+
+// at is where the remote serves.
+func (r *remote) at(network string) string { return remoteTarget(r.dir, network) }
+
+// mirror is a service whose unary calls are answered with what they have sent,
+// and with the network that their handler's peer is at.
+func mirror() echo {
+	return echo{unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		p, _ := peer.FromContext(ctx)
+		return &testpb.SimpleResponse{Payload: in.Payload, Username: p.Addr.Network()}, nil
+	}}
+}
+
+// reach makes a call to a mirror, with a message that is large, over a connection
+// of its own. It returns what network that went over.
+func reach(ctx context.Context, target string) (network string, err error) {
+	conn, err := nearcall.NewClient(target)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close() }()
+	const size = 100_000
+	var server peer.Peer
+	reply, err := testpb.NewTestServiceClient(conn).UnaryCall(ctx, &testpb.SimpleRequest{Payload: message(1, 0, size, request)}, grpc.Peer(&server))
+	if err != nil {
+		return "", err
+	}
+	if network = server.Addr.Network(); network != reply.Username {
+		return "", fmt.Errorf("for the server the call comes over %s, and for the client it goes over %s", reply.Username, network)
+	}
+	return network, check(reply.Payload, 1, 0, size, request)
+}
+
+// obey does what a remote is told.
+func obey(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+	what := string(in.Payload.Body)
+	if what != heir {
+		network, err := reach(ctx, what)
+		return &testpb.SimpleResponse{Username: network}, err
+	}
+	program := exec.Command("cat")
+	program.Stdin = os.Stdin
+	if err := program.Start(); err != nil {
+		return nil, err
+	}
+	return &testpb.SimpleResponse{Username: strconv.Itoa(program.Process.Pid)}, nil
+}
+
+// tell has the remote reach a target, or start its heir.
+func (r *remote) tell(what string) (string, error) {
+	ctx, cancel := context.WithTimeout(r.t.Context(), 2*time.Minute)
+	defer cancel()
+	reply, err := r.control.UnaryCall(ctx, &testpb.SimpleRequest{Payload: &testpb.Payload{Body: []byte(what)}})
+	return reply.GetUsername(), err
+}
+
+// A holding is what a process holds that connections are made of.
+type holding struct{ descriptors, mappings int }
+
+func (r *remote) held(t *testing.T) holding {
+	t.Helper()
+	return holding{len(r.open(t)), strings.Count(string(r.proc(t, "maps")), "memfd:nearcall")}
+}
+
+// open are the remote's descriptors.
+func (r *remote) open(t *testing.T) map[int]bool {
+	t.Helper()
+	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", r.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := make(map[int]bool)
+	for _, f := range all {
+		fd, _ := strconv.Atoi(f.Name())
+		open[fd] = true
+	}
+	return open
+}
+
+// proc returns what the system says of the remote.
+func (r *remote) proc(t *testing.T, file string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", r.cmd.Process.Pid, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// settles waits until the remote has given back what its connections were made of.
+func (r *remote) settles(t *testing.T) {
+	t.Helper()
+	r.holds(t, r.before)
+}
+
+// holds waits until the remote holds as much as want.
+func (r *remote) holds(t *testing.T, want holding) {
+	t.Helper()
+	var now holding
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for begin := time.Now(); time.Since(begin) < 10*time.Second; <-tick.C {
+		if now = r.held(t); now == want {
+			return
+		}
+	}
+	t.Errorf("the remote holds %+v, and should hold %+v", now, want)
+	r.before = now // once is enough
+}
+
+func (r *remote) signal(t *testing.T, s os.Signal) {
+	t.Helper()
+	if err := r.cmd.Process.Signal(s); err != nil {
+		t.Error(err)
+	}
+}
+
+// limit sets one of the remote's limits, and returns what lifts it.
+func (r *remote) limit(t *testing.T, resource int, most uint64) (lift func()) {
+	t.Helper()
+	pid := r.cmd.Process.Pid
+	var before unix.Rlimit
+	if err := unix.Prlimit(pid, resource, nil, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Prlimit(pid, resource, &unix.Rlimit{Cur: most, Max: before.Max}, nil); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := unix.Prlimit(pid, resource, &before, nil); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// limitDescriptors lets the remote open n descriptors more.
+func (r *remote) limitDescriptors(t *testing.T, n int) (lift func()) {
+	t.Helper()
+	open := r.open(t)
+	most := 0
+	for ; n > 0; most++ {
+		if !open[most] {
+			n--
+		}
+	}
+	return r.limit(t, unix.RLIMIT_NOFILE, uint64(most))
+}
+
+// limitMemory lets the remote map n bytes more.
+func (r *remote) limitMemory(t *testing.T, n int) (lift func()) {
+	t.Helper()
+	pages, _, _ := strings.Cut(string(r.proc(t, "statm")), " ")
+	has, err := strconv.Atoi(pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.limit(t, unix.RLIMIT_AS, uint64(has*os.Getpagesize()+n))
+}
+
+// refuse has all of this process's calls of a number fail.
+func refuse(call uint32, errno syscall.Errno) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the number
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: call, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(errno)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	thread, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program)))
+	if e != 0 || thread != 0 {
+		return fmt.Errorf("seccomp: %w, thread %d", e, thread)
+	}
+	return nil
+}
+
+// leavesNoMemory checks at the end of the test that none is left that connections
+// share, neither mapped nor under a name.
+func leavesNoMemory(t *testing.T) {
+	t.Helper()
+	names := func() map[string]bool {
+		files, _ := os.ReadDir("/dev/shm")
+		all := make(map[string]bool)
+		for _, f := range files {
+			all[f.Name()] = true
+		}
+		return all
+	}
+	mapped, named := mappings(t), names()
+	t.Cleanup(func() {
+		eventually(t, "all memory is given back", func() bool {
+			_ = heap() // what nobody has received is given back by the collector
+			return mappings(t) <= mapped
+		})
+		eventually(t, "no file is left in /dev/shm", func() bool { // others may have some there for a while
+			for name := range names() {
+				if !named[name] {
+					return false
+				}
+			}
+			return true
+		})
+	})
+}
+
+// A way makes a call by a target of network, and returns what it went over.
+type way func(t *testing.T, network string) (over string, err error)
+
+// sides has f make calls to a remote, and from it.
+func (r *remote) sides(f func(t *testing.T, side string, reach way)) {
+	t := r.t
+	own := make(map[string]string)
+	for _, network := range overShm {
+		lis := listen(t, targetFor(t, network))
+		start(t, serve(t, mirror()), lis)
+		own[network] = lis.Target()
+	}
+	for side, reach := range map[string]func(network string) (string, error){
+		"server": func(network string) (string, error) { return reach(t.Context(), r.at(network)) },
+		"client": func(network string) (string, error) { return r.tell(own[network]) },
+	} {
+		t.Run(side, func(t *testing.T) {
+			f(t, side, func(t *testing.T, network string) (string, error) {
+				defer r.settles(t)
+				return reach(network)
+			})
+		})
+	}
+}
