@@ -179,10 +179,18 @@ func (c *Client) begin(ctx context.Context, ci *callInfo, mc *methodConfig, opts
 	return md, nil
 }
 
-// A unaryCall is a call and, in process, the callee's side of it.
-type unaryCall struct {
-	link.Call
-	callee serverCall
+// newCall returns a call that goes to peer and, in process, the callee's side of it
+// in the same piece of memory.
+func newCall(peer *link.Peer) *link.Call {
+	if !peer.Local {
+		return new(link.Call)
+	}
+	both := new(struct {
+		link.Call
+		callee serverCall
+	})
+	both.SetCallee(&both.callee)
+	return &both.Call
 }
 
 var unaryDesc = &grpc.StreamDesc{}
@@ -218,7 +226,7 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 		if !session.Peer().OneShot {
 			return c.invokeStream(base, &ci, attempt{again: again, ctx: ctx, stats: a, session: session}, method, own, md, nil, req, reply)
 		}
-		u := new(unaryCall)
+		u := newCall(session.Peer())
 		err = c.call(ctx, session, u, &ci, a, method, md, req, reply)
 		switch {
 		case err == link.ErrNoCall:
@@ -235,12 +243,11 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 
 // call makes the call through session in one go, and returns what
 // Session.Call does.
-func (c *Client) call(ctx context.Context, session link.Session, u *unaryCall, ci *callInfo, a *callStats, method string, md metadata.MD, req, reply any) error {
+func (c *Client) call(ctx context.Context, session link.Session, u *link.Call, ci *callInfo, a *callStats, method string, md metadata.MD, req, reply any) error {
 	if err := c.open(ctx, &u.Open, ci, method, md, session.Peer()); err != nil {
 		return err
 	}
 	u.Codec, u.Request, u.Reply, u.Limit = ci.codec, req, reply, ci.maxRecv
-	u.SetCallee(&u.callee)
 	a.outHeader(&u.Open, session.Peer())
 	msg := link.Live(req, ci.codec)
 	if err := checkSize(&msg, ci.maxSend); err != nil {
@@ -254,12 +261,12 @@ func (c *Client) call(ctx context.Context, session link.Session, u *unaryCall, c
 		u.Request = &encoded
 	}
 	a.sent(req, ci.codec)
-	return session.Call(ctx, &u.Call)
+	return session.Call(ctx, u)
 }
 
 // settle turns what came of a call into its error, and reports it to those who
 // asked.
-func (c *Client) settle(ci *callInfo, a *callStats, session link.Session, u *unaryCall, req, reply any, err error) error {
+func (c *Client) settle(ci *callInfo, a *callStats, session link.Session, u *link.Call, req, reply any, err error) error {
 	answered := err == nil
 	err = c.outcome(u, err)
 	if answered && (a != nil || ci.reports) {
@@ -284,7 +291,7 @@ func (c *Client) settle(ci *callInfo, a *callStats, session link.Session, u *una
 	return err
 }
 
-func (c *Client) outcome(u *unaryCall, err error) error {
+func (c *Client) outcome(u *link.Call, err error) error {
 	switch {
 	case err == link.ErrReplies:
 		return errTwoReplies
