@@ -29,6 +29,7 @@ var Imports = []Rule{
 	{Pkg: "internal/leak"},
 	{Pkg: "internal/house"},
 	{Pkg: "internal/quota"},
+	{Pkg: "internal/self"},
 	{Pkg: "internal/link", May: []string{"internal/wait"}},
 	{Pkg: "internal/hook", May: []string{"internal/link"}},
 	{Pkg: "internal/wire", May: []string{"internal/link"}},
@@ -41,6 +42,8 @@ var Imports = []Rule{
 	{Pkg: "internal/transport/shm"},
 	// Transports know neither gRPC's rules nor one another.
 	{Pkg: "internal/transport/*", May: []string{"internal/link", "internal/wait", "internal/hook"}},
+
+	{Pkg: "loop", May: []string{"internal/self", "internal/wait"}},
 
 	// The root package ties them together. The hostile transport is a test bed.
 	{Pkg: ".", May: []string{"internal/..."},

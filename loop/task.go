@@ -1,0 +1,141 @@
+package loop
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/nearcall/nearcall/internal/self"
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// A task is something that a loop runs by turns with others. It is what waits in
+// it, and its own Parker.
+type task struct {
+	loop *Loop
+	run  func(*task)
+	id   atomic.Uintptr // of its goroutine; 0 before it begins and after it has ended
+
+	// Guarded by loop.mu, but that turn does not change once the task has begun.
+	state state
+	token bool
+	turn  chan struct{} // its goroutine's; nil before it begins
+	after *task         // the next in the loop's ready
+}
+
+// The states of a task.
+type state byte
+
+const (
+	ready   state = iota // it waits for its turn, to begin or to go on
+	running              // it has the turn
+	parked               // it waits for its token
+	ended
+)
+
+// A queue is tasks that are ready, first come first served.
+type queue struct{ first, last *task }
+
+func (q *queue) push(t *task) {
+	if q.last == nil {
+		q.first = t
+	} else {
+		q.last.after = t
+	}
+	q.last = t
+}
+
+// pop returns nil where there is none.
+func (q *queue) pop() *task {
+	t := q.first
+	if t == nil {
+		return nil
+	}
+	if q.first = t.after; q.first == nil {
+		q.last = nil
+	}
+	t.after = nil
+	return t
+}
+
+// context returns parent as the task's.
+func (t *task) context(parent context.Context) context.Context { return wait.WithTask(parent, t) }
+
+// Current implements [wait.Task].
+func (t *task) Current() bool { return t.id.Load() == self.ID() }
+
+// Parker implements [wait.Waiter].
+func (t *task) Parker() wait.Parker { return t }
+
+// Release implements [wait.Waiter].
+func (t *task) Release(wait.Parker) {}
+
+// Park implements [wait.Parker]: the task's turn passes on, and comes back.
+func (t *task) Park(ctx context.Context) error {
+	l := t.loop
+	done := ctx.Done()
+	l.mu.Lock()
+	if t.token {
+		t.token = false
+		l.mu.Unlock()
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		l.mu.Unlock()
+		return err
+	}
+	t.state = parked
+	next := l.handOver()
+	l.mu.Unlock()
+	l.resume(next)
+	if done == nil {
+		<-t.turn
+		return nil
+	}
+	select {
+	case <-t.turn:
+		return nil
+	case <-done:
+	}
+	l.mu.Lock()
+	if t.state != parked { // the token was faster
+		l.mu.Unlock()
+		<-t.turn
+		return nil
+	}
+	own := l.enqueue(t)
+	l.mu.Unlock()
+	if own == nil {
+		<-t.turn
+	}
+	return ctx.Err()
+}
+
+// Unpark implements [wait.Parker].
+func (t *task) Unpark() {
+	l := t.loop
+	l.mu.Lock()
+	if t.state != parked {
+		t.token = true
+		l.mu.Unlock()
+		return
+	}
+	next := l.enqueue(t) // which takes the token
+	l.mu.Unlock()
+	l.resume(next)
+}
+
+// Yield lets the tasks that are ready have their turns before the task goes on.
+func (t *task) Yield() {
+	l := t.loop
+	l.mu.Lock()
+	if l.ready.first == nil {
+		l.mu.Unlock()
+		return
+	}
+	t.state = ready
+	l.ready.push(t)
+	next := l.handOver()
+	l.mu.Unlock()
+	l.resume(next)
+	<-t.turn
+}
