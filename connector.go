@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // A connector keeps one session with a target: it dials when somebody wants a
@@ -98,9 +99,7 @@ func (c *connector) Session(ctx context.Context, waitForReady bool) (link.Sessio
 		case state == connectivity.TransientFailure && !waitForReady:
 			return nil, status.Errorf(codes.Unavailable, "connection error: desc = %q", failure)
 		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
+		if wait.Closed(ctx, changed) != nil {
 			return nil, c.notReady(ctx)
 		}
 	}

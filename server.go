@@ -10,9 +10,12 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/wait"
+	"github.com/nearcall/nearcall/loop"
 )
 
 // A Server serves gRPC services. It implements [grpc.ServiceRegistrar], so
@@ -44,7 +47,34 @@ func NewServer(opts ...ServerOption) *Server {
 // generated code. It panics where grpc-go ends the process: when impl does not
 // implement the service, when the service is registered already, and after the
 // first Serve or the first call.
-func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) { s.core.Register(desc, impl) }
+func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) { s.core.Register(desc, impl, nil) }
+
+// On returns a registrar of services whose handlers run on l, one at a time: the
+// state of such a service needs no lock. A handler is a task of l. It gives the loop
+// to others while it waits in Send and Recv of its stream, in calls that it makes
+// with its context, in [loop.Sleep] and [loop.Await]; what it waits for otherwise
+// holds up the loop. Interceptors and stats handlers of its calls run there, too.
+//
+// A caller's deadline or cancellation ends the caller's wait at once, whatever the
+// loop is busy with. Calls that arrive once l is closed fail with Unavailable. The
+// server does not close l.
+func (s *Server) On(l *loop.Loop) grpc.ServiceRegistrar {
+	if l == nil {
+		panic("nearcall: On needs a loop; make one with loop.New")
+	}
+	return registrar{s, hook.Loop(l)}
+}
+
+// A registrar registers services whose handlers run on a loop.
+type registrar struct {
+	server *Server
+	loop   wait.Loop
+}
+
+// RegisterService implements [grpc.ServiceRegistrar].
+func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
+	r.server.core.Register(desc, impl, r.loop)
+}
 
 // GetServiceInfo returns the registered services, for reflection.
 func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.core.Info() }

@@ -527,7 +527,7 @@ var messageCases = []Case{
 					s.Send(out(fmt.Sprint(i)))
 				}
 				sent.Open()
-				<-s.Context().Done()
+				Until(s.Context(), s.Context().Done())
 				return nil
 			},
 			Unary: echo,

@@ -159,7 +159,7 @@ var serverCases = []Case{
 		conn := c.Start(Config{Service: &Service{
 			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
 				started.Open()
-				release.Wait()
+				Until(ctx, release.ch)
 				h.Note("%v", ctx.Err())
 				return echo(ctx, m)
 			},
@@ -215,14 +215,14 @@ var serverCases = []Case{
 		conn := c.Start(Config{Service: &Service{
 			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
 				started <- struct{}{}
-				<-ctx.Done()
+				Until(ctx, ctx.Done())
 				h.Note("%v", ctx.Err())
 				over <- struct{}{}
 				return nil, ctx.Err()
 			},
 			Duplex: func(s duplexServer) error {
 				started <- struct{}{}
-				<-s.Context().Done()
+				Until(s.Context(), s.Context().Done())
 				h.Note("%v", s.Context().Err())
 				over <- struct{}{}
 				return s.Context().Err()
@@ -256,14 +256,14 @@ var serverCases = []Case{
 		conn := c.Start(Config{Service: &Service{
 			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
 				started <- struct{}{}
-				<-ctx.Done()
+				Until(ctx, ctx.Done())
 				h.Note("%v", ctx.Err())
 				over <- struct{}{}
 				return nil, ctx.Err()
 			},
 			Duplex: func(s duplexServer) error {
 				started <- struct{}{}
-				<-s.Context().Done()
+				Until(s.Context(), s.Context().Done())
 				h.Note("%v", s.Context().Err())
 				over <- struct{}{}
 				return s.Context().Err()

@@ -1,18 +1,21 @@
 package interop
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/transport/hostile"
+	"github.com/nearcall/nearcall/loop"
 )
 
 // nearcallEnvironments are the paths under test. One more is one more line.
@@ -26,7 +29,34 @@ var nearcallEnvironments = slices.Concat([]Env{
 	{Name: "unix", Start: overPath("unix", nearcall.WithoutUpgrade())},
 	{Name: "tcp", Start: overTCP(false)},
 	{Name: "tls", Start: overTCP(true)},
+	{Name: "inproc-loop", Start: onLoop(inproc())},
+	{Name: "inproc-loop-background", Background: true, Start: onLoop(inproc())},
+	{Name: "tcp-loop", Start: onLoop(overTCP(false))},
 }, sharedMemory())
+
+// onLoop has all handlers run on a loop.
+func onLoop(start func(*Config) (*Link, error)) func(*Config) (*Link, error) {
+	return func(cfg *Config) (*Link, error) {
+		on := *cfg
+		on.Loop = loop.New()
+		link, err := start(&on)
+		if err != nil {
+			return nil, err
+		}
+		stop, once := link.Stop, sync.Once{}
+		link.Stop = func() {
+			stop()
+			once.Do(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+				defer cancel()
+				if err := on.Loop.Close(ctx); err != nil {
+					panic(fmt.Sprintf("the loop is not closed: %v", err))
+				}
+			})
+		}
+		return link, nil
+	}
+}
 
 // sharedMemory are the paths through it, where the system has some: one that insists on it, and one that
 // a unix socket becomes.
@@ -36,6 +66,7 @@ func sharedMemory() []Env {
 	}
 	return []Env{
 		{Name: "shm", Start: overPath("shm")},
+		{Name: "shm-loop", Start: onLoop(overPath("shm"))},
 		{Name: "unix+shm", Start: overPath("unix")},
 	}
 }
@@ -121,7 +152,11 @@ func serve(cfg *Config, lis net.Listener, target string, more ...nearcall.DialOp
 func nearcallServer(cfg *Config, more ...nearcall.ServerOption) (*nearcall.Server, []nearcall.DialOption) {
 	srv := nearcall.NewServer(append(nearcallServerOptions(cfg), more...)...)
 	for _, r := range cfg.Register {
-		r(srv)
+		if cfg.Loop != nil {
+			r(srv.On(cfg.Loop))
+		} else {
+			r(srv)
+		}
 	}
 	return srv, nearcallDialOptions(cfg)
 }

@@ -5,6 +5,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/stats"
+
+	"github.com/nearcall/nearcall/loop"
 )
 
 // Config says what a case wants of its server and client. Each environment turns it into options of
@@ -20,6 +22,7 @@ type Config struct {
 	ServerMaxSend int
 	ServerCodec   encoding.CodecV2
 	ServerCreds   credentials.TransportCredentials // set by environments that need some
+	Loop          *loop.Loop                       // set by environments whose handlers run on one
 	Unknown       grpc.StreamHandler
 
 	UnaryClient   []grpc.UnaryClientInterceptor

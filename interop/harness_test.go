@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/nearcall/nearcall/loop"
 )
 
 // caseTimeout is how long a case may take before it counts as hung.
@@ -232,6 +234,19 @@ func (c *C) Wait(ch <-chan struct{}) {
 	select {
 	case <-ch:
 	case <-c.dead:
+	}
+}
+
+// Until waits for ch in a handler, whose context ctx is. On a loop others run meanwhile.
+func Until(ctx context.Context, ch <-chan struct{}) {
+	_, err := loop.Await(context.WithoutCancel(ctx), func(resume func(struct{}, error)) {
+		go func() {
+			<-ch
+			resume(struct{}{}, nil)
+		}()
+	})
+	if err != nil {
+		<-ch
 	}
 }
 

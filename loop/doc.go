@@ -15,8 +15,10 @@
 //
 // # How a task waits
 //
-// With [Sleep], and with [Await] for whatever calls back; both need the task's
-// context, or one made from it. What blocks in another way, such as a mutex, a
+// With [Sleep], with [Await] for whatever calls back, and in calls of nearcall's
+// clients; all need the task's context, or one made from it. Handlers of services
+// that were registered with Server.On of package nearcall are tasks, too, and wait in
+// Send and Recv of their streams. What blocks in another way, such as a mutex, a
 // channel or a file, holds up the loop, as it does in any event loop.
 //
 // # What ends a task

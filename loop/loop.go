@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/nearcall/nearcall/internal/self"
+	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // A Loop runs tasks one at a time. Make one with [New]. All methods may be called
@@ -25,6 +26,7 @@ type Loop struct {
 	base    context.Context // of the tasks that Go starts
 	cancel  context.CancelCauseFunc
 	workers sync.WaitGroup
+	others  wait.Pool // for goroutines that use what is a task's
 
 	mu     sync.Mutex
 	holder *task // whose turn it is; nil while nobody is ready
@@ -177,8 +179,8 @@ func (l *Loop) work(w *worker) {
 	}
 }
 
-// run runs t, which has the turn. If that does not return, for a panic that goes on
-// to end the process or for Goexit, the turn passes on here.
+// run runs t, which has the turn. If that does not return, for Goexit or a panic that
+// goes on, the turn passes on here.
 func (l *Loop) run(t *task) {
 	t.id.Store(self.ID())
 	returned := false

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"runtime"
 	"sync/atomic"
 
 	"github.com/nearcall/nearcall/internal/self"
@@ -64,10 +65,19 @@ func (t *task) context(parent context.Context) context.Context { return wait.Wit
 func (t *task) Current() bool { return t.id.Load() == self.ID() }
 
 // Parker implements [wait.Waiter].
-func (t *task) Parker() wait.Parker { return t }
+func (t *task) Parker() wait.Parker {
+	if t.Current() {
+		return t
+	}
+	return t.loop.others.Parker()
+}
 
 // Release implements [wait.Waiter].
-func (t *task) Release(wait.Parker) {}
+func (t *task) Release(p wait.Parker) {
+	if p != wait.Parker(t) {
+		t.loop.others.Release(p)
+	}
+}
 
 // Park implements [wait.Parker]: the task's turn passes on, and comes back.
 func (t *task) Park(ctx context.Context) error {
@@ -127,6 +137,10 @@ func (t *task) Unpark() {
 // Yield lets the tasks that are ready have their turns before the task goes on.
 func (t *task) Yield() {
 	l := t.loop
+	if !t.Current() {
+		runtime.Gosched()
+		return
+	}
 	l.mu.Lock()
 	if l.ready.first == nil {
 		l.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // gRPC's transparent retry: a call that no handler has seen is made again, and
@@ -95,6 +96,9 @@ func (s *clientStream) open(ctx context.Context, a *attempt, info *callInfo, md 
 		}
 		a.stream, err = session.Open(a.ctx, o)
 		if err == nil {
+			if w := wait.WaiterOf(ctx); w != nil {
+				a.stream.SetWaiter(w)
+			}
 			a.on = session
 			a.stats.outHeader(o, a.peer)
 			return nil

@@ -87,7 +87,7 @@ func start(t testing.TB, h handlers, sc func(*ServerConfig), cc func(*ClientConf
 		sc(&server)
 	}
 	b := &bed{server: NewServer(server)}
-	b.server.Register(&desc, h)
+	b.server.Register(&desc, h, nil)
 	session, err := inproc.Connect("bed", inproc.Options{}, b.server.Accept)
 	if err != nil {
 		t.Fatal(err)

@@ -40,10 +40,14 @@ func (q *quota) take(ctx context.Context) error {
 		q.mu.Unlock()
 		return nil
 	}
-	t := &ticket{parker: q.parkers.Parker()}
+	w := wait.TaskOf(ctx)
+	if w == nil {
+		w = &q.parkers
+	}
+	t := &ticket{parker: w.Parker()}
 	q.queue = append(q.queue, t)
 	q.mu.Unlock()
-	defer q.parkers.Release(t.parker)
+	defer w.Release(t.parker)
 
 	err := t.parker.Park(ctx)
 	if err == nil {

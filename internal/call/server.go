@@ -18,6 +18,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // Placement says on which goroutine a unary handler runs where the caller's
@@ -76,6 +77,7 @@ type service struct {
 type method struct {
 	name    string // as registered: /service/method
 	impl    any
+	loop    wait.Loop        // that handlers run on; nil for goroutines
 	unary   *grpc.MethodDesc // nil for streaming methods
 	stream  *grpc.StreamDesc
 	refusal *status.Status // there is no such method: this is why
@@ -102,8 +104,8 @@ func NewServer(cfg ServerConfig) *Server {
 
 // Register adds a service. It panics where grpc-go ends the process: on an
 // implementation of the wrong type, a service registered twice, and after the
-// first Serve or the first call.
-func (s *Server) Register(desc *grpc.ServiceDesc, impl any) {
+// first Serve or the first call. Its handlers run on loop, unless that is nil.
+func (s *Server) Register(desc *grpc.ServiceDesc, impl any, loop wait.Loop) {
 	if impl != nil {
 		want := reflect.TypeOf(desc.HandlerType).Elem()
 		if got := reflect.TypeOf(impl); !got.Implements(want) {
@@ -121,11 +123,11 @@ func (s *Server) Register(desc *grpc.ServiceDesc, impl any) {
 	s.services[desc.ServiceName] = &service{impl: impl, desc: desc}
 	for i := range desc.Methods {
 		m := &desc.Methods[i]
-		s.add(&method{name: "/" + desc.ServiceName + "/" + m.MethodName, impl: impl, unary: m})
+		s.add(&method{name: "/" + desc.ServiceName + "/" + m.MethodName, impl: impl, loop: loop, unary: m})
 	}
 	for i := range desc.Streams {
 		m := &desc.Streams[i]
-		s.add(&method{name: "/" + desc.ServiceName + "/" + m.StreamName, impl: impl, stream: m})
+		s.add(&method{name: "/" + desc.ServiceName + "/" + m.StreamName, impl: impl, loop: loop, stream: m})
 	}
 }
 

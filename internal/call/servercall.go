@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // A serverCall is one call on the side of its handler. It is the handler's
@@ -24,6 +25,7 @@ type serverCall struct {
 
 	index int32 // in conn.running, guarded with it
 
+	task   wait.Task // that runs the handler; nil for goroutines
 	conn   *serverConn
 	open   *link.Open
 	method *method
@@ -99,6 +101,11 @@ func (c *serverCall) Value(key any) any {
 		return c.conn.peerOf()
 	case streamKey:
 		return c
+	case wait.TaskKey:
+		if c.task == nil {
+			return nil
+		}
+		return c.task
 	}
 	return c.conn.ctx.Value(key)
 }

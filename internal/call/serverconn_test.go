@@ -43,7 +43,7 @@ func resetAtOnce(t *testing.T, limit uint32, most int) {
 		<-release // deaf to its context
 		running.Add(-1)
 		return ss.Context().Err()
-	}})
+	}}, nil)
 	open := func(a link.Acceptor) error {
 		s := new(abortable)
 		err := a.Accept(s, &link.Open{Profile: &link.Profile{}, Method: streamMethod})

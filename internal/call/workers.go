@@ -1,6 +1,12 @@
 package call
 
-import "sync"
+import (
+	"sync"
+
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/wait"
+)
 
 // maxIdleWorkers bounds the goroutines that a server keeps for later calls.
 const maxIdleWorkers = 256
@@ -16,13 +22,17 @@ type workers struct {
 	closed bool
 }
 
-// start has c run by a worker, and returns at once. Its error says why c must
-// not run.
+// start has c run by a worker, or by a task of its loop, and returns at once. Its
+// error says why c must not run.
 func (w *workers) start(c *serverCall) error {
 	w.mu.Lock()
 	if err := c.conn.add(c); err != nil {
 		w.mu.Unlock()
 		return err
+	}
+	if c.method.loop != nil {
+		w.mu.Unlock()
+		return w.onLoop(c, c.method.loop.Start)
 	}
 	n := len(w.idle)
 	if n == 0 {
@@ -61,11 +71,38 @@ func (w *workers) runHere(c *serverCall) error {
 	w.mu.Lock()
 	err := c.conn.add(c)
 	w.mu.Unlock()
-	if err == nil {
+	switch {
+	case err != nil:
+		return err
+	case c.method.loop != nil:
+		return w.onLoop(c, c.method.loop.Here)
+	}
+	c.run()
+	w.over(c)
+	return nil
+}
+
+// onLoop has a loop run c, which was added, as a task of its. Its error says why it
+// does not.
+func (w *workers) onLoop(c *serverCall, start func(func(wait.Task)) error) error {
+	err := start(func(t wait.Task) {
+		c.task = t
+		if c.stream != nil {
+			c.stream.carrier.SetWaiter(t)
+		}
+		if err := c.Err(); err != nil { // it has waited for its turn in vain
+			c.method = &method{name: c.method.name, refusal: status.FromContextError(err)}
+		}
 		c.run()
 		w.over(c)
+	})
+	if err == nil {
+		return nil
 	}
-	return err
+	w.mu.Lock()
+	c.conn.remove(c)
+	w.mu.Unlock()
+	return refused("the method %s runs on a loop that takes no more tasks: %w", c.method.name, err)
 }
 
 // over notes that c runs no more.

@@ -31,7 +31,7 @@ var Imports = []Rule{
 	{Pkg: "internal/quota"},
 	{Pkg: "internal/self"},
 	{Pkg: "internal/link", May: []string{"internal/wait"}},
-	{Pkg: "internal/hook", May: []string{"internal/link"}},
+	{Pkg: "internal/hook", May: []string{"internal/link", "internal/wait"}},
 	{Pkg: "internal/wire", May: []string{"internal/link"}},
 	{Pkg: "internal/mux", May: []string{"internal/link", "internal/quota", "internal/wait", "internal/wire"}},
 	{Pkg: "internal/codec/...", May: []string{"internal/link"}},
@@ -43,16 +43,16 @@ var Imports = []Rule{
 	// Transports know neither gRPC's rules nor one another.
 	{Pkg: "internal/transport/*", May: []string{"internal/link", "internal/wait", "internal/hook"}},
 
-	{Pkg: "loop", May: []string{"internal/self", "internal/wait"}},
+	{Pkg: "loop", May: []string{"internal/hook", "internal/self", "internal/wait"}},
 
 	// The root package ties them together. The hostile transport is a test bed.
-	{Pkg: ".", May: []string{"internal/..."},
+	{Pkg: ".", May: []string{"internal/...", "loop"},
 		Not: []string{"internal/transport/hostile", "internal/leak", "internal/house"}},
-	{Pkg: "cmd/...", May: []string{".", "cmd/...", "examples/...", "internal/..."},
+	{Pkg: "cmd/...", May: []string{".", "cmd/...", "examples/...", "internal/...", "loop"},
 		Not: []string{"internal/transport/hostile", "internal/leak", "internal/house"}},
 
 	// Examples use what users can use.
-	{Pkg: "examples/...", May: []string{".", "examples/..."}},
+	{Pkg: "examples/...", May: []string{".", "examples/...", "loop"}},
 }
 
 // Requires is what the core module may require: all that its users get.

@@ -213,9 +213,10 @@ func (c *Call) Abort(reason error) {
 // Wait waits for the end of the call, for an Abort, or for the caller's
 // context to be done, in which case it leaves and tells the callee. It returns
 // nil when the call ended and its result is valid; otherwise the reason, and
-// of the results only Header may be read then.
+// of the results only Header may be read then. w is who waits, unless that is the
+// task that the caller's context is of.
 func (c *Call) Wait(w wait.Waiter) error {
-	err := c.wait(w)
+	w, err := c.wait(w)
 	if c.parker != nil {
 		w.Release(c.parker)
 	}
@@ -228,7 +229,8 @@ func (c *Call) Wait(w wait.Waiter) error {
 	return err
 }
 
-func (c *Call) wait(w wait.Waiter) error {
+// wait returns who has waited, too.
+func (c *Call) wait(w wait.Waiter) (wait.Waiter, error) {
 	var left error
 	for {
 		s := c.state.Load()
@@ -236,15 +238,18 @@ func (c *Call) wait(w wait.Waiter) error {
 		if !unsettled {
 			switch {
 			case s&ended != 0:
-				return nil
+				return w, nil
 			case s&aborted != 0:
-				return c.reason
+				return w, c.reason
 			case s&leaving != 0:
 				c.callee.Aborted(left)
-				return left
+				return w, left
 			}
 		}
 		if c.parker == nil {
+			if t := wait.TaskOf(c.caller); t != nil {
+				w = t
+			}
 			c.parker = w.Parker()
 		}
 		if !c.state.CompareAndSwap(s, s|waiting) {

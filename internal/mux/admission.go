@@ -34,6 +34,10 @@ func (s *Session) admit(ctx context.Context) error {
 		a.open++
 		return nil
 	}
+	w := wait.TaskOf(ctx)
+	if w == nil {
+		w = &s.parkers
+	}
 	t := new(ticket)
 	a.queue = append(a.queue, t)
 	for !t.called {
@@ -41,7 +45,7 @@ func (s *Session) admit(ctx context.Context) error {
 			s.callResident() // to see a call end
 		}
 		s.waiting++
-		if err := t.spot.WaitContext(ctx, &s.mu, &s.parkers); err != nil {
+		if err := t.spot.WaitContext(ctx, &s.mu, w); err != nil {
 			s.waiting--
 			a.queue = slices.DeleteFunc(a.queue, func(o *ticket) bool { return o == t })
 			return err

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -24,10 +25,12 @@ func (s *Session) Call(ctx context.Context, c *link.Call) error {
 		return err
 	}
 	st := callStreams.Get().(*stream)
+	st.waiter = wait.TaskOf(ctx)
 	s.mu.Lock()
 	if err := s.open(ctx, st, &c.Open); err != nil {
 		s.unplace(&step)
 		s.mu.Unlock()
+		st.waiter = nil
 		callStreams.Put(st)
 		message.free()
 		return err
