@@ -28,12 +28,11 @@ var Imports = []Rule{
 	{Pkg: "internal/wait"},
 	{Pkg: "internal/leak"},
 	{Pkg: "internal/house"},
-	{Pkg: "internal/quota"},
 	{Pkg: "internal/self"},
 	{Pkg: "internal/link", May: []string{"internal/wait"}},
 	{Pkg: "internal/hook", May: []string{"internal/link", "internal/wait"}},
 	{Pkg: "internal/wire", May: []string{"internal/link"}},
-	{Pkg: "internal/mux", May: []string{"internal/link", "internal/quota", "internal/wait", "internal/wire"}},
+	{Pkg: "internal/mux", May: []string{"internal/link", "internal/wait", "internal/wire"}},
 	{Pkg: "internal/codec/...", May: []string{"internal/link"}},
 	{Pkg: "internal/call", May: []string{"internal/codec", "internal/link", "internal/wait", "internal/hook"}},
 

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"os"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/nearcall/nearcall/internal/quota"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -373,27 +371,12 @@ func (s *Session) forFew() bool {
 var trying atomic.Int32
 
 func mayTry() bool {
-	if trying.Add(1) <= mostTrying() {
+	if trying.Add(1) <= max(int32(runtime.GOMAXPROCS(0))-1, 1) {
 		return true
 	}
 	trying.Add(-1)
 	return false
 }
-
-// mostTrying is how many readers may try at a time. Of a process that is granted
-// less time than its processors have, each would take what others need: all that
-// is granted but one processor's is spare.
-func mostTrying() int32 {
-	most := max(runtime.GOMAXPROCS(0)-1, 1)
-	if q := granted(); q < float64(runtime.NumCPU()) {
-		most = min(most, int(q)-1)
-	}
-	return int32(most)
-}
-
-// granted is how many processors' time the process may use. What is changed later
-// is not seen.
-var granted = sync.OnceValue(quota.Processors)
 
 // try reads without waiting, for a while and no longer than a leader wants, and
 // takes in what came. It reports whether something did. mu is held, and released

@@ -1,7 +1,6 @@
 package mux
 
 import (
-	"runtime"
 	"sync/atomic"
 	"testing"
 )
@@ -31,31 +30,5 @@ func TestReadersTryUnlessTheyAreToPark(t *testing.T) {
 				t.Errorf("the client has tried %d times, and the server %d times", c, s)
 			}
 		})
-	}
-}
-
-func TestHowManyReadersMayTry(t *testing.T) {
-	before := granted
-	defer func() { granted = before }()
-	processors := runtime.GOMAXPROCS(0)
-	for _, test := range []struct {
-		granted float64
-		want    int32
-	}{
-		{float64(runtime.NumCPU()), int32(max(processors-1, 1))}, // no less than there is
-		{0.5, -1},
-		{1, 0},
-		{1.9, 0},
-	} {
-		granted = func() float64 { return test.granted }
-		if runtime.NumCPU() == 1 && test.granted >= 1 {
-			continue // it is all there is
-		}
-		if got := mostTrying(); got != test.want {
-			t.Errorf("of %v processors: %d, want %d", test.granted, got, test.want)
-		}
-		if test.want <= 0 && mayTry() {
-			t.Errorf("of %v processors: one may", test.granted)
-		}
 	}
 }
