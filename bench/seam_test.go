@@ -79,7 +79,7 @@ var seam = []struct {
 	}},
 	{"server", func(tb testing.TB) (func() error, func()) {
 		srv := call.NewServer(call.ServerConfig{MaxRecv: maxRecv, MaxSend: math.MaxInt32})
-		srv.Register(&testpb.TestService_ServiceDesc, service{})
+		srv.Register(&testpb.TestService_ServiceDesc, service{}, nil)
 		return overLink(tb, srv.Accept, srv.Stop)
 	}},
 	{"client", func(testing.TB) (func() error, func()) {
