@@ -5,12 +5,14 @@ import (
 	"io"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/stats"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/loop"
@@ -240,4 +242,194 @@ func TestGoexitOfAHandlerLeavesTheLoop(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-done
+}
+
+// outcome waits for a call that another goroutine makes.
+func outcome(t *testing.T, what string, done <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s does not end", what)
+		return nil
+	}
+}
+
+// inProcess returns a client of a service that runs on l, or on no loop.
+func inProcess(t *testing.T, e testpb.TestServiceServer, l *loop.Loop, opts ...nearcall.ServerOption) testpb.TestServiceClient {
+	t.Helper()
+	srv := nearcall.NewServer(opts...)
+	if l == nil {
+		testpb.RegisterTestServiceServer(srv, e)
+	} else {
+		testpb.RegisterTestServiceServer(srv.On(l), e)
+	}
+	conn := srv.Client()
+	t.Cleanup(func() {
+		_ = conn.Close()
+		srv.Stop()
+	})
+	return testpb.NewTestServiceClient(conn)
+}
+
+// newLoop returns a loop that is closed when what was started on it has ended.
+func newLoop(t *testing.T) *loop.Loop {
+	t.Helper()
+	l := loop.New()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := l.Close(ctx); err != nil {
+			t.Errorf("the loop: %v", err)
+		}
+	})
+	return l
+}
+
+// One task sends on a stream that another task of the loop receives from.
+func TestTwoTasksShareAStream(t *testing.T) {
+	l := newLoop(t)
+	client := inProcess(t, &plain{t: t}, nil)
+	done := make(chan error, 1)
+	if err := l.Go(func(ctx context.Context) {
+		s, err := client.FullDuplexCall(ctx)
+		if err != nil {
+			done <- err
+			return
+		}
+		received := make(chan struct{})
+		_ = l.Go(func(context.Context) {
+			_, err := s.Recv() // which waits, and gives the loop away
+			close(received)
+			done <- err
+		})
+		_ = loop.Sleep(ctx, 20*time.Millisecond)
+		if err := s.Send(&testpb.StreamingOutputCallRequest{}); err != nil {
+			done <- err
+		}
+		_, _ = loop.Await(ctx, func(resume func(int, error)) { go func() { <-received; resume(0, nil) }() })
+		_ = s.CloseSend()
+		_, _ = s.Recv()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := outcome(t, "the receiver", done); err != nil {
+		t.Error(err)
+	}
+}
+
+// Services of two loops call one another, with contexts that cannot be cancelled but
+// are their tasks', directly and through a service on no loop.
+func TestLoopsThatCallOneAnother(t *testing.T) {
+	a, b := newLoop(t), newLoop(t)
+	var ofA, ofB, between testpb.TestServiceClient
+	calls := func(next *testpb.TestServiceClient) echo {
+		return echo{unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+			if in.ResponseSize == 0 {
+				return &testpb.SimpleResponse{}, nil
+			}
+			return (*next).UnaryCall(context.WithoutCancel(ctx), &testpb.SimpleRequest{ResponseSize: in.ResponseSize - 1})
+		}}
+	}
+	ofA, ofB = inProcess(t, calls(&ofB), a), inProcess(t, calls(&between), b)
+	between = inProcess(t, calls(&ofA), nil)
+	var all sync.WaitGroup
+	done := make(chan error, 1)
+	for _, client := range []testpb.TestServiceClient{ofA, ofB, between} {
+		for n := range 10 {
+			for _, ctx := range []context.Context{t.Context(), context.Background()} {
+				all.Go(func() {
+					if _, err := client.UnaryCall(ctx, &testpb.SimpleRequest{ResponseSize: int32(n)}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
+	}
+	go func() {
+		all.Wait()
+		done <- nil
+	}()
+	_ = outcome(t, "the calls", done)
+}
+
+// Whoever waits for a busy loop on its own goroutine leaves with its deadline, and
+// when the server is stopped.
+func TestNobodyIsHeldByABusyLoop(t *testing.T) {
+	l := loop.New()
+	srv := nearcall.NewServer(nearcall.InlineHandlers())
+	testpb.RegisterTestServiceServer(srv.On(l), &plain{t: t})
+	conn := srv.Client()
+	client := testpb.NewTestServiceClient(conn)
+	release := make(chan struct{})
+	if err := l.Post(func() { <-release }); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	call := func(ctx context.Context) {
+		_, err := client.EmptyCall(ctx, &testpb.Empty{})
+		done <- err
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	go call(ctx)
+	wantCode(t, outcome(t, "a call with a deadline", done), codes.DeadlineExceeded)
+	go call(context.Background())
+	time.Sleep(5 * time.Millisecond) // it makes no difference whether the call is there yet
+	srv.Stop()
+	wantCode(t, outcome(t, "a call to a server that is stopped", done), codes.Unavailable)
+	close(release)
+	_ = conn.Close()
+	if err := l.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// ended counts what a stats handler is told of calls.
+type ended struct{ tags, begins, ends atomic.Int64 }
+
+func (e *ended) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
+	e.tags.Add(1)
+	return ctx
+}
+func (e *ended) HandleRPC(_ context.Context, s stats.RPCStats) {
+	switch s.(type) {
+	case *stats.Begin:
+		e.begins.Add(1)
+	case *stats.End:
+		e.ends.Add(1)
+	}
+}
+func (e *ended) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (e *ended) HandleConn(context.Context, stats.ConnStats)                       {}
+
+// A call whose turn came too late has its handler not run, and a beginning and an end.
+func TestACallThatIsLateForItsTurn(t *testing.T) {
+	l := newLoop(t)
+	e := new(ended)
+	p := &plain{t: t}
+	client := inProcess(t, p, l, nearcall.StatsHandler(e))
+	release := make(chan struct{})
+	if err := l.Post(func() { <-release }); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	_, err := client.EmptyCall(ctx, &testpb.Empty{})
+	wantCode(t, err, codes.DeadlineExceeded)
+	close(release)
+	over := make(chan error, 1)
+	if err := l.Post(func() {
+		if p.n != 0 {
+			t.Error("the handler has run")
+		}
+		over <- nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	_ = outcome(t, "the loop's next task", over)
+	if e.tags.Load() != 1 || e.begins.Load() != 1 || e.ends.Load() != 1 {
+		t.Errorf("stats handlers know of %d calls, %d beginnings and %d ends", e.tags.Load(), e.begins.Load(), e.ends.Load())
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"sync"
 	"time"
 
 	"github.com/nearcall/nearcall/loop"
@@ -13,21 +14,29 @@ import (
 func Example() {
 	l := loop.New()
 	visitors := 0
-	for _, name := range []string{"Ada", "Grace"} {
-		err := l.Go(func(ctx context.Context) {
+	var both sync.WaitGroup
+	both.Add(2)
+	visit := func(name string) func(ctx context.Context) {
+		return func(ctx context.Context) {
+			defer both.Done()
 			visitors++ // no lock
 			fmt.Println(name, "is visitor", visitors)
 			_ = loop.Sleep(ctx, time.Millisecond)
 			fmt.Println(name, "saw", visitors)
-		})
-		if err != nil {
-			log.Fatal(err)
 		}
 	}
-	if err := l.Close(context.Background()); err != nil { // which waits for both
+	err := l.Go(func(context.Context) { // both are ready before either can run
+		_ = l.Go(visit("Ada"))
+		_ = l.Go(visit("Grace"))
+	})
+	if err != nil {
 		log.Fatal(err)
 	}
-	// Output:
+	both.Wait()
+	if err := l.Close(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+	// Unordered output:
 	// Ada is visitor 1
 	// Grace is visitor 2
 	// Ada saw 2

@@ -17,31 +17,34 @@ func (h *handlers) Start(run func(wait.Task)) error {
 	return (*Loop)(h).start(func(t *task) { run(t) })
 }
 
+// Inside implements [wait.Loop].
+func (h *handlers) Inside() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.holder != nil && h.holder.isCaller()
+}
+
 // Here implements [wait.Loop].
-func (h *handlers) Here(run func(wait.Task)) error {
+func (h *handlers) Here(run func(wait.Task)) bool {
 	l := (*Loop)(h)
 	l.mu.Lock()
-	if t := l.holder; t != nil && t.Current() {
+	if t := l.holder; t != nil || l.closed {
 		l.mu.Unlock()
+		if t == nil || !t.isCaller() {
+			return false
+		}
 		run(t)
-		return nil
+		return true
 	}
-	if l.closed {
-		l.mu.Unlock()
-		return ErrClosed
-	}
+	t := &task{loop: l, run: func(t *task) { run(t) }, turn: make(chan struct{}, 1), state: running}
 	l.live++
-	t := &task{loop: l, run: func(t *task) { run(t) }, turn: make(chan struct{}, 1)}
-	own := l.enqueue(t)
+	l.holder = t
 	l.mu.Unlock()
-	if own == nil {
-		<-t.turn
-	}
 	l.run(t)
 	l.mu.Lock()
 	l.end(t)
 	next := l.handOver()
 	l.mu.Unlock()
 	l.resume(next)
-	return nil
+	return true
 }

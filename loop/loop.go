@@ -209,7 +209,7 @@ var errOwnTask = errors.New("loop: Close is called by a task of the loop, for wh
 func (l *Loop) Close(ctx context.Context) error {
 	l.mu.Lock()
 	switch {
-	case l.holder != nil && l.holder.Current():
+	case l.holder != nil && l.holder.isCaller():
 		l.mu.Unlock()
 		return errOwnTask
 	case l.closed:
@@ -228,9 +228,13 @@ func (l *Loop) Close(ctx context.Context) error {
 	}
 	select {
 	case <-l.empty:
-	case <-ctx.Done():
-		l.cancel(ErrClosed)
-		return ctx.Err()
+	default: // whatever becomes of ctx
+		select {
+		case <-l.empty:
+		case <-ctx.Done():
+			l.cancel(ErrClosed)
+			return ctx.Err()
+		}
 	}
 	l.cancel(ErrClosed)
 	l.workers.Wait()

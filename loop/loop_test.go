@@ -335,6 +335,16 @@ func TestCloseCancelsWhoTakesTooLong(t *testing.T) {
 	})
 }
 
+func TestCloseOfALoopWithoutTasksNeedsNoTime(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 100 {
+		if err := New().Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestATaskCannotCloseItsLoop(t *testing.T) {
 	l, other := New(), New()
 	must(t, l, func(ctx context.Context) {

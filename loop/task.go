@@ -61,20 +61,36 @@ func (q *queue) pop() *task {
 // context returns parent as the task's.
 func (t *task) context(parent context.Context) context.Context { return wait.WithTask(parent, t) }
 
+// isCaller reports whether the caller is t.
+func (t *task) isCaller() bool { return t.id.Load() == self.ID() }
+
+// caller returns the task of t's loop that calls it; nil where none does.
+func (t *task) caller() *task {
+	if t.isCaller() {
+		return t
+	}
+	t.loop.mu.Lock()
+	defer t.loop.mu.Unlock()
+	if h := t.loop.holder; h != nil && h.isCaller() {
+		return h
+	}
+	return nil
+}
+
 // Current implements [wait.Task].
-func (t *task) Current() bool { return t.id.Load() == self.ID() }
+func (t *task) Current() bool { return t.caller() != nil }
 
 // Parker implements [wait.Waiter].
 func (t *task) Parker() wait.Parker {
-	if t.Current() {
-		return t
+	if c := t.caller(); c != nil {
+		return c
 	}
 	return t.loop.others.Parker()
 }
 
 // Release implements [wait.Waiter].
 func (t *task) Release(p wait.Parker) {
-	if p != wait.Parker(t) {
+	if _, ok := p.(*task); !ok {
 		t.loop.others.Release(p)
 	}
 }
@@ -134,10 +150,10 @@ func (t *task) Unpark() {
 	l.resume(next)
 }
 
-// Yield lets the tasks that are ready have their turns before the task goes on.
+// Yield lets the tasks that are ready have their turns before the caller goes on.
 func (t *task) Yield() {
 	l := t.loop
-	if !t.Current() {
+	if t = t.caller(); t == nil {
 		runtime.Gosched()
 		return
 	}

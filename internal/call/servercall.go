@@ -25,7 +25,8 @@ type serverCall struct {
 
 	index int32 // in conn.running, guarded with it
 
-	task   wait.Task // that runs the handler; nil for goroutines
+	task   wait.Task      // that runs the handler; nil for goroutines
+	late   *status.Status // the call was over before its turn came
 	conn   *serverConn
 	open   *link.Open
 	method *method
@@ -77,9 +78,12 @@ func (c *serverCall) run() {
 		c.finish(st)
 	} else {
 		c.beginStats()
-		if c.method.unary != nil {
+		switch {
+		case c.late != nil:
+			c.finish(c.late)
+		case c.method.unary != nil:
 			c.runUnary()
-		} else {
+		default:
 			c.stream.run()
 		}
 		if c.stats != nil {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/stats"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // A serverConn is a server's part of one session. It is the session's
@@ -148,6 +149,11 @@ func (c *serverConn) Call(call *link.Call, inline bool) error {
 		inline = false
 	case Auto:
 		inline = inline && caller != nil && caller.Done() == nil
+	}
+	if caller != nil && wait.TaskOf(caller) != nil {
+		inline = false // it waits as a task, and lets others run
+	} else if caller != nil && m.loop != nil && m.loop.Inside() {
+		inline = true // or it would wait for itself
 	}
 	sc.inline = inline && caller != nil
 	if caller == nil {

@@ -32,7 +32,7 @@ func (w *workers) start(c *serverCall) error {
 	}
 	if c.method.loop != nil {
 		w.mu.Unlock()
-		return w.onLoop(c, c.method.loop.Start)
+		return w.onLoop(c)
 	}
 	n := len(w.idle)
 	if n == 0 {
@@ -75,27 +75,34 @@ func (w *workers) runHere(c *serverCall) error {
 	case err != nil:
 		return err
 	case c.method.loop != nil:
-		return w.onLoop(c, c.method.loop.Here)
+		if c.method.loop.Here(func(t wait.Task) { w.asTask(c, t) }) {
+			return nil
+		}
+		c.inline = false
+		return w.onLoop(c)
 	}
 	c.run()
 	w.over(c)
 	return nil
 }
 
+// asTask runs c, whose task is t.
+func (w *workers) asTask(c *serverCall, t wait.Task) {
+	c.task = t
+	if c.stream != nil {
+		c.stream.carrier.SetWaiter(t)
+	}
+	if err := c.Err(); err != nil {
+		c.late = status.FromContextError(err)
+	}
+	c.run()
+	w.over(c)
+}
+
 // onLoop has a loop run c, which was added, as a task of its. Its error says why it
 // does not.
-func (w *workers) onLoop(c *serverCall, start func(func(wait.Task)) error) error {
-	err := start(func(t wait.Task) {
-		c.task = t
-		if c.stream != nil {
-			c.stream.carrier.SetWaiter(t)
-		}
-		if err := c.Err(); err != nil { // it has waited for its turn in vain
-			c.method = &method{name: c.method.name, refusal: status.FromContextError(err)}
-		}
-		c.run()
-		w.over(c)
-	})
+func (w *workers) onLoop(c *serverCall) error {
+	err := c.method.loop.Start(func(t wait.Task) { w.asTask(c, t) })
 	if err == nil {
 		return nil
 	}

@@ -2,12 +2,13 @@ package wait
 
 import "context"
 
-// A Task is who waits in a task of an event loop. To others than the task, who have
-// got hold of its context or its streams, it gives Parkers of goroutines.
+// A Task is who waits in a task of an event loop. What is a task's, such as its
+// context and its streams, others may have got hold of: another task of the loop
+// gets its own Parker then, and anybody else that of a goroutine.
 type Task interface {
 	Waiter
 
-	// Current reports whether the caller is the task itself.
+	// Current reports whether the caller is a task of the loop.
 	Current() bool
 }
 
@@ -17,9 +18,13 @@ type Loop interface {
 	// is not.
 	Start(run func(Task)) error
 
-	// Here makes a task of the caller, waits for its turn, and calls run. Where
-	// the caller is a task of the loop already it just calls run.
-	Here(run func(Task)) error
+	// Here has the caller be a task and calls run, if nobody has the turn; if the
+	// caller has it, as a task, that goes on and run is called within. Otherwise it
+	// returns false, having done nothing.
+	Here(run func(Task)) bool
+
+	// Inside reports whether the caller is a task of the loop.
+	Inside() bool
 }
 
 type taskKey struct{}
@@ -33,7 +38,7 @@ func WithTask(ctx context.Context, t Task) context.Context {
 }
 
 // TaskOf returns who waits where the caller does: the task that ctx is of, if the
-// caller is that; nil for goroutines.
+// caller is that or another of its loop; nil for goroutines.
 func TaskOf(ctx context.Context) Waiter {
 	if t, ok := ctx.Value(TaskKey).(Task); ok && t.Current() {
 		return t
