@@ -139,14 +139,21 @@ func stateIn(stat string) string {
 }
 
 // soaks reports whether tests may take minutes.
-func soaks() bool { return os.Getenv("NEARCALL_SOAK") != "" }
+func soaks() bool { return stopFor() > 0 }
+
+// stopFor is how long processes are stopped for: a tenth of NEARCALL_SOAK, which is a
+// minute of ten; 0 where it is not set.
+func stopFor() time.Duration {
+	d, _ := time.ParseDuration(os.Getenv("NEARCALL_SOAK"))
+	return min(d/10, time.Minute)
+}
 
 // TestNothingIsLostWhileAServerIsStopped has calls of each kind wait for a server
-// that does nothing for a while: a minute where NEARCALL_SOAK is set.
+// that does nothing for a while: longer where NEARCALL_SOAK is set.
 func TestNothingIsLostWhileAServerIsStopped(t *testing.T) {
 	pause := 200 * time.Millisecond
 	if soaks() {
-		pause = time.Minute
+		pause = stopFor()
 	}
 	for _, network := range overShm {
 		t.Run(network, func(t *testing.T) {
@@ -235,7 +242,7 @@ func TestKeepaliveEndsCallsToAServerThatIsStopped(t *testing.T) {
 	}
 	const every, timeout = 10 * time.Second, time.Second
 	for _, network := range overShm {
-		for _, lasts := range []time.Duration{0, time.Minute} { // or until calls have ended, if that is later
+		for _, lasts := range []time.Duration{0, stopFor()} { // or until calls have ended, if that is later
 			t.Run(fmt.Sprintf("%s, for %v", network, lasts), func(t *testing.T) {
 				hold(t)
 				r := newRemote(t)
