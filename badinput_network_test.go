@@ -240,7 +240,8 @@ func TestRandomBytesHarmNobody(t *testing.T) {
 				if errors.As(err, &timeout) && timeout.Timeout() {
 					t.Errorf("after %.50q and %d bytes more the connection goes on", junk, len(junk))
 				}
-				if i%4 != 0 && err == nil && !bytes.HasPrefix(answer, []byte(wire.Magic)) {
+				// A client that has left in the middle of a frame may be left without an answer.
+				if i%4 != 0 && err == nil && len(answer) > 0 && !bytes.HasPrefix(answer, []byte(wire.Magic)) {
 					t.Errorf("the answer is %.50q", answer)
 				}
 				_ = conn.Close()
