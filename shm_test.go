@@ -497,19 +497,7 @@ func TestAServerThatIsKilledEndsCallsOverSharedMemory(t *testing.T) {
 			defer func() { _ = conn.Close() }()
 			client := testpb.NewTestServiceClient(conn)
 			unary := invoke(t.Context(), client)
-			s, err := client.FullDuplexCall(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Send(&testpb.StreamingOutputCallRequest{Payload: payload(10)}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := s.Recv(); err != nil {
-				t.Fatal(err)
-			}
-			if in, _ := peer.FromContext(s.Context()); in == nil || in.Addr.Network() != "shm" {
-				t.Errorf("the stream goes over %v", in)
-			}
+			s := overSharedMemory(t, client)
 			streamed := make(chan error, 1)
 			go func() {
 				_, err := s.Recv()

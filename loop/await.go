@@ -9,7 +9,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// ErrNoTask is returned by [Await] where the caller is not the task that ctx is of.
+// ErrNoTask is returned by [Await] where the caller is no task of the loop that ctx is
+// a task's of.
 var ErrNoTask = errors.New("loop: Await needs the context of the task that calls it")
 
 // Await calls start, and gives the loop to other tasks until resume is called or ctx
@@ -17,8 +18,8 @@ var ErrNoTask = errors.New("loop: Await needs the context of the task that calls
 //
 // Any goroutine may call resume, also before start has returned; only its first call
 // counts, and none after Await has returned. ctx is the context of the task that
-// calls Await, or made from it; otherwise start is not called, and the error is
-// [ErrNoTask].
+// calls Await, or of another of its loop, or made from one; otherwise start is not
+// called, and the error is [ErrNoTask].
 func Await[T any](ctx context.Context, start func(resume func(T, error))) (T, error) {
 	var none T
 	w := wait.TaskOf(ctx)

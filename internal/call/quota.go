@@ -40,10 +40,7 @@ func (q *quota) take(ctx context.Context) error {
 		q.mu.Unlock()
 		return nil
 	}
-	w := wait.TaskOf(ctx)
-	if w == nil {
-		w = &q.parkers
-	}
+	w := wait.TaskOr(ctx, &q.parkers)
 	t := &ticket{parker: w.Parker()}
 	q.queue = append(q.queue, t)
 	q.mu.Unlock()

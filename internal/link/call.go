@@ -247,9 +247,7 @@ func (c *Call) wait(w wait.Waiter) (wait.Waiter, error) {
 			}
 		}
 		if c.parker == nil {
-			if t := wait.TaskOf(c.caller); t != nil {
-				w = t
-			}
+			w = wait.TaskOr(c.caller, w)
 			c.parker = w.Parker()
 		}
 		if !c.state.CompareAndSwap(s, s|waiting) {

@@ -34,10 +34,7 @@ func (s *Session) admit(ctx context.Context) error {
 		a.open++
 		return nil
 	}
-	w := wait.TaskOf(ctx)
-	if w == nil {
-		w = &s.parkers
-	}
+	w := wait.TaskOr(ctx, &s.parkers)
 	t := new(ticket)
 	a.queue = append(a.queue, t)
 	for !t.called {

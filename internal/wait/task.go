@@ -46,6 +46,14 @@ func TaskOf(ctx context.Context) Waiter {
 	return nil
 }
 
+// TaskOr is TaskOf, and otherwise for goroutines.
+func TaskOr(ctx context.Context, otherwise Waiter) Waiter {
+	if w := TaskOf(ctx); w != nil {
+		return w
+	}
+	return otherwise
+}
+
 // WaiterOf returns who waits with ctx, whoever that may be when it does: the task
 // that ctx is of, or nil.
 func WaiterOf(ctx context.Context) Waiter {
