@@ -22,7 +22,7 @@ define each
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint vet staticcheck fmt unit interop bench sharing processors soak chaos fuzz cross tour ci cover lines generate
+.PHONY: help test lint vet staticcheck fmt unit interop bench sharing suspended processors soak chaos fuzz cross tour ci cover lines generate
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,8 +65,11 @@ RESULTS ?= ../docs/results
 bench: ## the tournament: nearcall and what one would use instead, in one process and between two
 	cd bench && $(GO) run . $(if $(RESULTS),-results '$(RESULTS)') $(BENCH)
 
-sharing: ## small calls beside a large stream on one connection, in about two minutes
+sharing: ## small calls beside a large stream on one connection, in about four minutes
 	cd bench && $(GO) run ./sharing
+
+suspended: ## calls to a service on a loop, without and with 1,000 tasks suspended there, in about two minutes
+	cd bench && $(GO) run ./suspended
 
 processors: ## small calls between two processes that have few processors, in about a minute
 	cd bench && $(GO) run ./processors
@@ -108,7 +111,7 @@ lines: ## lines per package, comments included and generated code left out
 # Needs protoc, protoc-gen-go and protoc-gen-go-grpc; what they make is committed.
 generate: ## make the examples' generated code again
 	protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
-		examples/orders/orderspb/orders.proto bench/internal/benchpb/records.proto
+		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto bench/internal/benchpb/records.proto
 
 ci: ## what .ci/run does on a clean checkout
 	./.ci/run

@@ -1,7 +1,9 @@
 // Sharing measures how long small calls wait on a connection that a large
 // stream uses, too: 1,000 calls a second between two processes, alone and
 // beside a gigabyte each way, in one run. The same beside a stream on a
-// connection of its own shows what of it is the processors' fault.
+// connection of its own shows what of it is the processors' fault, and with a heap
+// of a few megabytes, which the collector goes through for every few messages of
+// the stream, what is the collector's.
 package main
 
 import (
@@ -12,7 +14,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -30,7 +34,8 @@ const (
 )
 
 func main() {
-	serve := flag.String("serve", "", "be the second process: serve `stack target`")
+	serve := flag.String("serve", "", "be the second process: serve `stack target live`")
+	lives := flag.String("live", "64,0", "live heap of each process in `MiB`, with a comma between several")
 	gigabytes := flag.Int("gb", 1, "length of the stream, in `GB`")
 	rate := flag.Int("rate", 0, "of the stream, in `MB` a second; 0 for as fast as it goes")
 	networks := flag.String("networks", "unix,tcp", "`networks`, with a comma between them")
@@ -40,11 +45,12 @@ func main() {
 	if *rate > 0 {
 		stream.interval = time.Second * message / time.Duration(*rate*1_000_000)
 	}
-	err := run(*serve, strings.Split(*networks, ","), strings.Split(*stacks, ","), stream)
+	err := run(*serve, strings.Split(*lives, ","), strings.Split(*networks, ","), strings.Split(*stacks, ","), stream)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sharing:", err)
 		os.Exit(1)
 	}
+	runtime.KeepAlive(live)
 }
 
 // A load is the stream.
@@ -66,17 +72,36 @@ func (l load) pace(send func() error) error {
 	return nil
 }
 
-func run(serve string, networks, stacks []string, stream load) error {
+// live is the live heap, besides what the program needs.
+var live []byte
+
+func keepAlive(mib string) error {
+	n, err := strconv.ParseUint(mib, 10, 16)
+	if err != nil {
+		return fmt.Errorf("-live takes numbers of MiB: %w", err)
+	}
+	live = nil
+	runtime.GC()
+	live = make([]byte, n<<20)
+	return nil
+}
+
+func run(serve string, lives, networks, stacks []string, stream load) error {
 	if serve != "" {
 		return servePeer(strings.Fields(serve))
 	}
 	fmt.Printf("1,000 calls a second, alone and beside a stream of %d messages of 256 KiB\n\n", stream.messages)
-	fmt.Println("| network | stack | beside | calls | p50 | p99 | p99 against alone | stream |")
-	fmt.Println("|---|---|---|---:|---:|---:|---:|---:|")
-	for _, network := range networks {
-		for _, by := range stacks {
-			if err := measure(network, by, stream); err != nil {
-				return fmt.Errorf("%s over %s: %w", by, network, err)
+	fmt.Println("| live heap | network | stack | beside | calls | p50 | p99 | p99 against alone | stream |")
+	fmt.Println("|---|---|---|---|---:|---:|---:|---:|---:|")
+	for _, mib := range lives {
+		if err := keepAlive(mib); err != nil {
+			return err
+		}
+		for _, network := range networks {
+			for _, by := range stacks {
+				if err := measure(mib, network, by, stream); err != nil {
+					return fmt.Errorf("%s over %s: %w", by, network, err)
+				}
 			}
 		}
 	}
@@ -85,8 +110,8 @@ func run(serve string, networks, stacks []string, stream load) error {
 
 // measure prints a line for the small calls alone and beside each direction of
 // the stream.
-func measure(network, by string, l load) error {
-	conns, stop, err := connect(network, by)
+func measure(mib, network, by string, l load) error {
+	conns, stop, err := connect(mib, network, by)
 	if err != nil {
 		return err
 	}
@@ -102,7 +127,7 @@ func measure(network, by string, l load) error {
 		return err
 	}
 	line := func(beside string, t times, stream string) {
-		fmt.Printf("| %s | %s | %s | %d | %v | %v | %.2f | %s |\n", network, by, beside, len(t), t.at(0.5), t.at(0.99), float64(t.at(0.99))/float64(alone.at(0.99)), stream)
+		fmt.Printf("| %s MiB | %s | %s | %s | %d | %v | %v | %.2f | %s |\n", mib, network, by, beside, len(t), t.at(0.5), t.at(0.99), float64(t.at(0.99))/float64(alone.at(0.99)), stream)
 	}
 	line("nothing", alone, "")
 	for _, d := range []struct {
@@ -243,8 +268,11 @@ func (service) StreamingInputCall(s grpc.ClientStreamingServer[testpb.StreamingI
 
 // servePeer serves until its standard input ends.
 func servePeer(args []string) error {
-	if len(args) != 2 {
-		return errors.New("-serve takes a stack and a target")
+	if len(args) != 3 {
+		return errors.New("-serve takes a stack, a target and a live heap")
+	}
+	if err := keepAlive(args[2]); err != nil {
+		return err
 	}
 	at, stop, err := stack.Serve(args[0], args[1], service{})
 	if err != nil {
@@ -257,7 +285,7 @@ func servePeer(args []string) error {
 }
 
 // connect starts the second process, and connects to it twice.
-func connect(network, by string) (conns [2]grpc.ClientConnInterface, stop func(), err error) {
+func connect(mib, network, by string) (conns [2]grpc.ClientConnInterface, stop func(), err error) {
 	dir, err := os.MkdirTemp("", "sharing")
 	if err != nil {
 		return conns, nil, err
@@ -277,7 +305,7 @@ func connect(network, by string) (conns [2]grpc.ClientConnInterface, stop func()
 	if network == "unix" {
 		target = network + ":" + filepath.Join(dir, "s")
 	}
-	second, err := child.Start(context.Background(), nil, "-serve", by+" "+target)
+	second, err := child.Start(context.Background(), nil, "-serve", by+" "+target+" "+mib)
 	if err != nil {
 		return conns, nil, err
 	}

@@ -335,6 +335,7 @@ func (st *stream) receive(f *link.Frame) error {
 	it := in.items[0]
 	in.takeOut()
 	st.giveBack(it.size + wire.MessageCost)
+	large := st.waiter == nil && st.company.gives(it.size, s.streamsBegun)
 	if len(s.control) > 0 && it.place == nil { // else fetching writes it
 		s.callWriter()
 	}
@@ -348,6 +349,9 @@ func (st *stream) receive(f *link.Frame) error {
 		s.mu.Lock()
 		st.rest(f)
 		s.mu.Unlock()
+	}
+	if large {
+		giveWay()
 	}
 	return nil
 }

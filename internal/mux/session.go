@@ -129,24 +129,25 @@ type Session struct {
 	gone     chan struct{}  // closed when nothing of the session runs any more
 	telling  sync.WaitGroup // of whoever ends the session, and tells of it
 
-	mu        sync.Mutex
-	refusal   error // why no new call is made; nil while calls are
-	ended     error // why the session has ended; nil while it has not
-	drained   bool  // the peer was told that its calls are not taken
-	started   bool
-	bell      *time.Timer // ends the session for good after Close
-	hello     wire.Hello  // the peer's, or what holds until it has come
-	streams   map[uint64]*stream
-	live      streamList // those in streams and those not yet opened
-	lastOwn   uint64     // the number that was given last
-	last      uint64     // the number that the peer gave last
-	calls     uint32     // that the peer has open
-	connIn    int        // what the peer may still send
-	taken     int        // what of the connection's credit is to be given back
-	settled   bool       // it ends, as the last call is over and none is taken
-	pulse     pulse
-	parkers   wait.Pool
-	admission admission
+	mu           sync.Mutex
+	refusal      error // why no new call is made; nil while calls are
+	ended        error // why the session has ended; nil while it has not
+	drained      bool  // the peer was told that its calls are not taken
+	started      bool
+	bell         *time.Timer // ends the session for good after Close
+	hello        wire.Hello  // the peer's, or what holds until it has come
+	streams      map[uint64]*stream
+	live         streamList // those in streams and those not yet opened
+	streamsBegun uint64     // how many there have been
+	lastOwn      uint64     // the number that was given last
+	last         uint64     // the number that the peer gave last
+	calls        uint32     // that the peer has open
+	connIn       int        // what the peer may still send
+	taken        int        // what of the connection's credit is to be given back
+	settled      bool       // it ends, as the last call is over and none is taken
+	pulse        pulse
+	parkers      wait.Pool
+	admission    admission
 	reading
 	writing
 }

@@ -41,6 +41,8 @@ type stream struct {
 	prevLive, nextLive *stream
 
 	in inbox
+
+	company company
 }
 
 // An outgoing step waits to be written. Its message is in message, unless that
@@ -54,6 +56,8 @@ type outgoing struct {
 func (s *Session) begin(st *stream, id uint64, encoding string) {
 	st.session, st.id, st.encoding, st.credit, st.answers = s, id, encoding, s.hello.Stream, true
 	st.in.window, st.in.credit = s.opts.Window, s.opts.Window
+	s.streamsBegun++
+	st.company.begun = s.streamsBegun
 	s.live.add(st)
 	if s.pulse.dormant {
 		s.ask()
@@ -149,6 +153,7 @@ func (st *stream) Send(f *link.Frame) error {
 		message.free()
 		return err
 	}
+	large := st.waiter == nil && st.company.gives(len(step.Message)+step.Size, s.streamsBegun)
 	if !step.Done() {
 		st.put(step, message)
 	}
@@ -166,6 +171,9 @@ func (st *stream) Send(f *link.Frame) error {
 		s.mu.Unlock()
 	}
 	after.run()
+	if large {
+		giveWay()
+	}
 	return nil
 }
 
