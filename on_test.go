@@ -7,32 +7,62 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/looptest"
 	"github.com/nearcall/nearcall/loop"
 )
 
-// onLoop returns a server whose service runs on a loop, and closes both in the end.
-func onLoop(t testing.TB, e testpb.TestServiceServer, opts ...nearcall.ServerOption) (*nearcall.Server, *loop.Loop) {
+// eachLoop runs f as a subtest for each kind of loop.
+func eachLoop(t *testing.T, f func(t *testing.T, kind looptest.Kind)) {
+	for _, kind := range looptest.Kinds {
+		t.Run(kind.Name, func(t *testing.T) { f(t, kind) })
+	}
+}
+
+// newLoop returns a loop that is closed when what was started on it has ended.
+func newLoop(t testing.TB, kind looptest.Kind) *loop.Loop {
 	t.Helper()
-	l := loop.New()
-	srv := nearcall.NewServer(opts...)
-	testpb.RegisterTestServiceServer(srv.On(l), e)
+	l, end := kind.New()
 	t.Cleanup(func() {
-		srv.Stop()
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		if err := l.Close(ctx); err != nil {
+		if err := end(ctx); err != nil {
 			t.Errorf("the loop: %v", err)
 		}
 	})
+	return l
+}
+
+// onLoop returns a server whose service runs on a loop, and closes both in the end.
+func onLoop(t testing.TB, kind looptest.Kind, e testpb.TestServiceServer, opts ...nearcall.ServerOption) (*nearcall.Server, *loop.Loop) {
+	t.Helper()
+	l := newLoop(t, kind)
+	srv := nearcall.NewServer(opts...)
+	testpb.RegisterTestServiceServer(srv.On(l), e)
+	t.Cleanup(srv.Stop)
 	return srv, l
+}
+
+// clientOf returns a client of srv, in process where network is empty.
+func clientOf(t *testing.T, srv *nearcall.Server, network string) testpb.TestServiceClient {
+	t.Helper()
+	if network != "" {
+		lis := listen(t, targetFor(t, network))
+		start(t, srv, lis)
+		return dial(t, lis.Target())
+	}
+	conn := srv.Client()
+	t.Cleanup(func() { _ = conn.Close() })
+	return testpb.NewTestServiceClient(conn)
 }
 
 // A plain counts without a lock. What it does is done on a loop.
@@ -91,157 +121,152 @@ func (p *plain) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutput
 // Many calls of all kinds change plain fields of a service, whose handlers call
 // themselves, over every network. The race detector watches.
 func TestHandlersOnALoopNeedNoLock(t *testing.T) {
-	for _, network := range append([]string{""}, networks()...) {
-		t.Run("network="+network, func(t *testing.T) {
-			p := &plain{t: t}
-			srv, l := onLoop(t, p)
-			var client, own testpb.TestServiceClient
-			if network == "" {
-				conn := srv.Client()
-				t.Cleanup(func() { _ = conn.Close() })
-				client, own = testpb.NewTestServiceClient(conn), testpb.NewTestServiceClient(conn)
-			} else {
-				lis := listen(t, targetFor(t, network))
-				start(t, srv, lis)
-				client, own = dial(t, lis.Target()), dial(t, lis.Target())
-			}
-			p.next = own
-			const callers, calls = 20, 30
-			var all sync.WaitGroup
-			for i := range callers {
-				all.Go(func() {
-					ctx := t.Context()
-					if i%3 == 0 {
-						ctx = context.Background()
-					}
-					if i%5 == 0 {
-						s, err := client.FullDuplexCall(ctx)
-						for n := 0; n < calls && err == nil; n++ {
-							if err = s.Send(&testpb.StreamingOutputCallRequest{Payload: payload(10)}); err == nil {
-								_, err = s.Recv()
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		for _, network := range append([]string{""}, networks()...) {
+			t.Run("network="+network, func(t *testing.T) {
+				p := &plain{t: t}
+				srv, l := onLoop(t, kind, p)
+				client := clientOf(t, srv, network)
+				p.next = client
+				const callers, calls = 20, 30
+				var all sync.WaitGroup
+				for i := range callers {
+					all.Go(func() {
+						ctx := t.Context()
+						if i%3 == 0 {
+							ctx = context.Background()
+						}
+						if i%5 == 0 {
+							s, err := client.FullDuplexCall(ctx)
+							for n := 0; n < calls && err == nil; n++ {
+								if err = s.Send(&testpb.StreamingOutputCallRequest{Payload: payload(10)}); err == nil {
+									_, err = s.Recv()
+								}
+							}
+							if err == nil {
+								err = s.CloseSend()
+							}
+							if err == nil {
+								if _, err = s.Recv(); err == io.EOF {
+									err = nil
+								}
+							}
+							if err != nil {
+								t.Error(err)
+							}
+							return
+						}
+						for n := range calls {
+							if _, err := client.UnaryCall(ctx, &testpb.SimpleRequest{ResponseSize: int32(n), Payload: payload(10)}); err != nil {
+								t.Error(err)
 							}
 						}
-						if err == nil {
-							err = s.CloseSend()
-						}
-						if err == nil {
-							if _, err = s.Recv(); err == io.EOF {
-								err = nil
-							}
-						}
-						if err != nil {
-							t.Error(err)
-						}
-						return
-					}
-					for n := range calls {
-						if _, err := client.UnaryCall(ctx, &testpb.SimpleRequest{ResponseSize: int32(n), Payload: payload(10)}); err != nil {
-							t.Error(err)
-						}
-					}
-				})
-			}
-			all.Wait()
-			done := make(chan int)
-			if err := l.Post(func() { done <- p.n }); err != nil {
-				t.Fatal(err)
-			}
-			if n, want := <-done, callers/5*calls*2+callers*4/5*calls*3; n != want {
-				t.Errorf("%d steps were made, want %d", n, want)
-			}
-		})
-	}
+					})
+				}
+				all.Wait()
+				done := make(chan int)
+				if err := l.Post(func() { done <- p.n }); err != nil {
+					t.Fatal(err)
+				}
+				if n, want := <-done, callers/5*calls*2+callers*4/5*calls*3; n != want {
+					t.Errorf("%d steps were made, want %d", n, want)
+				}
+			})
+		}
+	})
 }
 
 // A caller leaves at its deadline, while a handler holds the loop.
 func TestADeadlineEndsTheWaitForABusyLoop(t *testing.T) {
-	for _, network := range append([]string{""}, networks()...) {
-		t.Run("network="+network, func(t *testing.T) {
-			release := make(chan struct{})
-			busy := echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-				<-release // and holds the loop
-				return &testpb.SimpleResponse{}, nil
-			}}
-			srv, _ := onLoop(t, busy)
-			var client testpb.TestServiceClient
-			if network == "" {
-				conn := srv.Client()
-				t.Cleanup(func() { _ = conn.Close() })
-				client = testpb.NewTestServiceClient(conn)
-			} else {
-				lis := listen(t, targetFor(t, network))
-				start(t, srv, lis)
-				client = dial(t, lis.Target())
-			}
-			t.Cleanup(func() { close(release) })
-			for range 2 { // the second waits for its turn
-				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-				_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
-				cancel()
-				wantCode(t, err, codes.DeadlineExceeded)
-			}
-		})
-	}
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		if kind.Hands {
+			return // the caller runs the handler
+		}
+		for _, network := range append([]string{""}, networks()...) {
+			t.Run("network="+network, func(t *testing.T) {
+				release := make(chan struct{})
+				busy := echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+					<-release // and holds the loop
+					return &testpb.SimpleResponse{}, nil
+				}}
+				srv, _ := onLoop(t, kind, busy)
+				client := clientOf(t, srv, network)
+				t.Cleanup(func() { close(release) })
+				for range 2 { // the second waits for its turn
+					ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+					_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
+					cancel()
+					wantCode(t, err, codes.DeadlineExceeded)
+				}
+			})
+		}
+	})
 }
 
 // A task may call its own loop's service, also with a context that is not its own.
 func TestATaskCallsItsOwnLoop(t *testing.T) {
-	p := &plain{t: t}
-	srv, l := onLoop(t, p)
-	conn := srv.Client()
-	defer conn.Close()
-	client := testpb.NewTestServiceClient(conn)
-	done := make(chan error, 2)
-	if err := l.Go(func(ctx context.Context) {
-		_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
-		done <- err
-		_, err = client.UnaryCall(context.Background(), &testpb.SimpleRequest{})
-		done <- err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if err := <-done; err != nil {
-			t.Error(err)
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		p := &plain{t: t}
+		srv, l := onLoop(t, kind, p)
+		conn := srv.Client()
+		defer conn.Close()
+		client := testpb.NewTestServiceClient(conn)
+		done := make(chan error, 2)
+		if err := l.Go(func(ctx context.Context) {
+			_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
+			done <- err
+			_, err = client.UnaryCall(context.Background(), &testpb.SimpleRequest{})
+			done <- err
+		}); err != nil {
+			t.Fatal(err)
 		}
-	}
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	})
 }
 
 func TestCallsToALoopThatIsClosed(t *testing.T) {
-	l := loop.New()
-	srv := nearcall.NewServer()
-	testpb.RegisterTestServiceServer(srv.On(l), &plain{t: t})
-	defer srv.Stop()
-	conn := srv.Client()
-	defer conn.Close()
-	if err := l.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	client := testpb.NewTestServiceClient(conn)
-	for _, ctx := range []context.Context{t.Context(), context.Background()} {
-		_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
-		wantCode(t, err, codes.Unavailable)
-	}
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		l, end := kind.New()
+		srv := nearcall.NewServer()
+		testpb.RegisterTestServiceServer(srv.On(l), &plain{t: t})
+		defer srv.Stop()
+		conn := srv.Client()
+		defer conn.Close()
+		if err := end(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		client := testpb.NewTestServiceClient(conn)
+		for _, ctx := range []context.Context{t.Context(), context.Background()} {
+			_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
+			wantCode(t, err, codes.Unavailable)
+		}
+	})
 }
 
 // Goexit of a handler ends its call, and the loop goes on.
 func TestGoexitOfAHandlerLeavesTheLoop(t *testing.T) {
-	p := &plain{t: t}
-	exits := echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-		runtime.Goexit()
-		return nil, nil
-	}}
-	srv, l := onLoop(t, exits)
-	conn := srv.Client()
-	defer conn.Close()
-	client := testpb.NewTestServiceClient(conn)
-	_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{})
-	wantCode(t, err, codes.Internal)
-	done := make(chan struct{})
-	if err := l.Post(func() { p.step(); close(done) }); err != nil {
-		t.Fatal(err)
-	}
-	<-done
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		p := &plain{t: t}
+		exits := echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+			runtime.Goexit()
+			return nil, nil
+		}}
+		srv, l := onLoop(t, kind, exits)
+		conn := srv.Client()
+		defer conn.Close()
+		client := testpb.NewTestServiceClient(conn)
+		_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{})
+		wantCode(t, err, codes.Internal)
+		done := make(chan struct{})
+		if err := l.Post(func() { p.step(); close(done) }); err != nil {
+			t.Fatal(err)
+		}
+		<-done
+	})
 }
 
 // outcome waits for a call that another goroutine makes.
@@ -273,117 +298,109 @@ func inProcess(t *testing.T, e testpb.TestServiceServer, l *loop.Loop, opts ...n
 	return testpb.NewTestServiceClient(conn)
 }
 
-// newLoop returns a loop that is closed when what was started on it has ended.
-func newLoop(t *testing.T) *loop.Loop {
-	t.Helper()
-	l := loop.New()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		if err := l.Close(ctx); err != nil {
-			t.Errorf("the loop: %v", err)
-		}
-	})
-	return l
-}
-
 // One task sends on a stream that another task of the loop receives from.
 func TestTwoTasksShareAStream(t *testing.T) {
-	l := newLoop(t)
-	client := inProcess(t, &plain{t: t}, nil)
-	done := make(chan error, 1)
-	if err := l.Go(func(ctx context.Context) {
-		s, err := client.FullDuplexCall(ctx)
-		if err != nil {
-			done <- err
-			return
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		l := newLoop(t, kind)
+		client := inProcess(t, &plain{t: t}, nil)
+		done := make(chan error, 1)
+		if err := l.Go(func(ctx context.Context) {
+			s, err := client.FullDuplexCall(ctx)
+			if err != nil {
+				done <- err
+				return
+			}
+			received := make(chan struct{})
+			_ = l.Go(func(context.Context) {
+				_, err := s.Recv() // which waits, and gives the loop away
+				close(received)
+				done <- err
+			})
+			_ = loop.Sleep(ctx, 20*time.Millisecond)
+			if err := s.Send(&testpb.StreamingOutputCallRequest{}); err != nil {
+				done <- err
+			}
+			_, _ = loop.Await(ctx, func(resume func(int, error)) { go func() { <-received; resume(0, nil) }() })
+			_ = s.CloseSend()
+			_, _ = s.Recv()
+		}); err != nil {
+			t.Fatal(err)
 		}
-		received := make(chan struct{})
-		_ = l.Go(func(context.Context) {
-			_, err := s.Recv() // which waits, and gives the loop away
-			close(received)
-			done <- err
-		})
-		_ = loop.Sleep(ctx, 20*time.Millisecond)
-		if err := s.Send(&testpb.StreamingOutputCallRequest{}); err != nil {
-			done <- err
+		if err := outcome(t, "the receiver", done); err != nil {
+			t.Error(err)
 		}
-		_, _ = loop.Await(ctx, func(resume func(int, error)) { go func() { <-received; resume(0, nil) }() })
-		_ = s.CloseSend()
-		_, _ = s.Recv()
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := outcome(t, "the receiver", done); err != nil {
-		t.Error(err)
-	}
+	})
 }
 
 // Services of two loops call one another, with contexts that cannot be cancelled but
 // are their tasks', directly and through a service on no loop.
 func TestLoopsThatCallOneAnother(t *testing.T) {
-	a, b := newLoop(t), newLoop(t)
-	var ofA, ofB, between testpb.TestServiceClient
-	calls := func(next *testpb.TestServiceClient) echo {
-		return echo{unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-			if in.ResponseSize == 0 {
-				return &testpb.SimpleResponse{}, nil
-			}
-			return (*next).UnaryCall(context.WithoutCancel(ctx), &testpb.SimpleRequest{ResponseSize: in.ResponseSize - 1})
-		}}
-	}
-	ofA, ofB = inProcess(t, calls(&ofB), a), inProcess(t, calls(&between), b)
-	between = inProcess(t, calls(&ofA), nil)
-	var all sync.WaitGroup
-	done := make(chan error, 1)
-	for _, client := range []testpb.TestServiceClient{ofA, ofB, between} {
-		for n := range 10 {
-			for _, ctx := range []context.Context{t.Context(), context.Background()} {
-				all.Go(func() {
-					if _, err := client.UnaryCall(ctx, &testpb.SimpleRequest{ResponseSize: int32(n)}); err != nil {
-						t.Error(err)
-					}
-				})
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		a, b := newLoop(t, kind), newLoop(t, kind)
+		var ofA, ofB, between testpb.TestServiceClient
+		calls := func(next *testpb.TestServiceClient) echo {
+			return echo{unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+				if in.ResponseSize == 0 {
+					return &testpb.SimpleResponse{}, nil
+				}
+				return (*next).UnaryCall(context.WithoutCancel(ctx), &testpb.SimpleRequest{ResponseSize: in.ResponseSize - 1})
+			}}
+		}
+		ofA, ofB = inProcess(t, calls(&ofB), a), inProcess(t, calls(&between), b)
+		between = inProcess(t, calls(&ofA), nil)
+		var all sync.WaitGroup
+		done := make(chan error, 1)
+		for _, client := range []testpb.TestServiceClient{ofA, ofB, between} {
+			for n := range 10 {
+				for _, ctx := range []context.Context{t.Context(), context.Background()} {
+					all.Go(func() {
+						if _, err := client.UnaryCall(ctx, &testpb.SimpleRequest{ResponseSize: int32(n)}); err != nil {
+							t.Error(err)
+						}
+					})
+				}
 			}
 		}
-	}
-	go func() {
-		all.Wait()
-		done <- nil
-	}()
-	_ = outcome(t, "the calls", done)
+		go func() {
+			all.Wait()
+			done <- nil
+		}()
+		_ = outcome(t, "the calls", done)
+	})
 }
 
 // Whoever waits for a busy loop on its own goroutine leaves with its deadline, and
 // when the server is stopped.
 func TestNobodyIsHeldByABusyLoop(t *testing.T) {
-	l := loop.New()
-	srv := nearcall.NewServer(nearcall.InlineHandlers())
-	testpb.RegisterTestServiceServer(srv.On(l), &plain{t: t})
-	conn := srv.Client()
-	client := testpb.NewTestServiceClient(conn)
-	release := make(chan struct{})
-	if err := l.Post(func() { <-release }); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	call := func(ctx context.Context) {
-		_, err := client.EmptyCall(ctx, &testpb.Empty{})
-		done <- err
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	go call(ctx)
-	wantCode(t, outcome(t, "a call with a deadline", done), codes.DeadlineExceeded)
-	go call(context.Background())
-	time.Sleep(5 * time.Millisecond) // it makes no difference whether the call is there yet
-	srv.Stop()
-	wantCode(t, outcome(t, "a call to a server that is stopped", done), codes.Unavailable)
-	close(release)
-	_ = conn.Close()
-	if err := l.Close(t.Context()); err != nil {
-		t.Error(err)
-	}
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		l, end := kind.New()
+		srv := nearcall.NewServer(nearcall.InlineHandlers())
+		testpb.RegisterTestServiceServer(srv.On(l), &plain{t: t})
+		conn := srv.Client()
+		client := testpb.NewTestServiceClient(conn)
+		release := make(chan struct{})
+		if err := l.Post(func() { <-release }); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		call := func(ctx context.Context) {
+			_, err := client.EmptyCall(ctx, &testpb.Empty{})
+			done <- err
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		go call(ctx)
+		wantCode(t, outcome(t, "a call with a deadline", done), codes.DeadlineExceeded)
+		go call(context.Background())
+		time.Sleep(5 * time.Millisecond) // it makes no difference whether the call is there yet
+		srv.Stop()
+		wantCode(t, outcome(t, "a call to a server that is stopped", done), codes.Unavailable)
+		close(release)
+		_ = conn.Close()
+		if err := end(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // ended counts what a stats handler is told of calls.
@@ -406,30 +423,181 @@ func (e *ended) HandleConn(context.Context, stats.ConnStats)                    
 
 // A call whose turn came too late has its handler not run, and a beginning and an end.
 func TestACallThatIsLateForItsTurn(t *testing.T) {
-	l := newLoop(t)
-	e := new(ended)
-	p := &plain{t: t}
-	client := inProcess(t, p, l, nearcall.StatsHandler(e))
-	release := make(chan struct{})
-	if err := l.Post(func() { <-release }); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	_, err := client.EmptyCall(ctx, &testpb.Empty{})
-	wantCode(t, err, codes.DeadlineExceeded)
-	close(release)
-	over := make(chan error, 1)
-	if err := l.Post(func() {
-		if p.n != 0 {
-			t.Error("the handler has run")
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		l := newLoop(t, kind)
+		e := new(ended)
+		p := &plain{t: t}
+		client := inProcess(t, p, l, nearcall.StatsHandler(e))
+		release := make(chan struct{})
+		if err := l.Post(func() { <-release }); err != nil {
+			t.Fatal(err)
 		}
-		over <- nil
-	}); err != nil {
-		t.Fatal(err)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		_, err := client.EmptyCall(ctx, &testpb.Empty{})
+		wantCode(t, err, codes.DeadlineExceeded)
+		close(release)
+		over := make(chan error, 1)
+		if err := l.Post(func() {
+			if p.n != 0 {
+				t.Error("the handler has run")
+			}
+			over <- nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		_ = outcome(t, "the loop's next task", over)
+		if e.tags.Load() != 1 || e.begins.Load() != 1 || e.ends.Load() != 1 {
+			t.Errorf("stats handlers know of %d calls, %d beginnings and %d ends", e.tags.Load(), e.begins.Load(), e.ends.Load())
+		}
+	})
+}
+
+// counting counts what a stream brings.
+type counting struct {
+	testpb.UnimplementedTestServiceServer
+	n    int
+	over bool
+}
+
+func (c *counting) StreamingInputCall(s grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]) error {
+	defer func() { c.over = true }()
+	for {
+		_, err := s.Recv()
+		if err == io.EOF {
+			return s.SendAndClose(&testpb.StreamingInputCallResponse{})
+		}
+		if err != nil {
+			return err
+		}
+		c.n++
 	}
-	_ = outcome(t, "the loop's next task", over)
-	if e.tags.Load() != 1 || e.begins.Load() != 1 || e.ends.Load() != 1 {
-		t.Errorf("stats handlers know of %d calls, %d beginnings and %d ends", e.tags.Load(), e.begins.Load(), e.ends.Load())
-	}
+}
+
+// A handler for whom there is always another message lets other tasks in.
+func TestAStreamThatNeverWaitsLetsOthersIn(t *testing.T) {
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		for _, network := range append([]string{""}, networks()...) {
+			t.Run("network="+network, func(t *testing.T) {
+				c := new(counting)
+				srv, l := onLoop(t, kind, c)
+				client := clientOf(t, srv, network)
+				others := make(chan int, 1)
+				if err := l.Go(func(ctx context.Context) {
+					most, last := 0, 0
+					for !c.over {
+						most = max(most, c.n-last)
+						last = c.n
+						_ = loop.Sleep(ctx, 0)
+					}
+					others <- most
+				}); err != nil {
+					t.Fatal(err)
+				}
+				s, err := client.StreamingInputCall(t.Context())
+				for n := 0; n < 3000 && err == nil; n++ {
+					err = s.Send(&testpb.StreamingInputCallRequest{})
+				}
+				if err == nil {
+					_, err = s.CloseAndRecv()
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if n := <-others; n > 64 {
+					t.Errorf("%d messages are received before another task has its turn", n)
+				}
+			})
+		}
+	})
+}
+
+// Of a busy handler in process a caller sees nothing until its deadline, and Send
+// returns at once; where callers run handlers they return when the handler waits.
+func TestWhenCallersOfABusyHandlerReturn(t *testing.T) {
+	const busy, deadline = 400 * time.Millisecond, 50 * time.Millisecond
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		synctest.Test(t, func(t *testing.T) {
+			wantDeadline, wantSend := deadline, time.Duration(0)
+			if kind.Hands {
+				wantDeadline, wantSend = busy, busy
+			}
+			l, end := kind.New()
+			srv := nearcall.NewServer()
+			testpb.RegisterTestServiceServer(srv.On(l), echo{
+				unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+					time.Sleep(busy)
+					return &testpb.SimpleResponse{}, nil
+				},
+				bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+					_, err := s.Recv()
+					time.Sleep(busy)
+					return err
+				},
+			})
+			conn := srv.Client()
+			client := testpb.NewTestServiceClient(conn)
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), deadline)
+			_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
+			cancel()
+			if d := time.Since(began); d != wantDeadline || status.Code(err) != codes.DeadlineExceeded {
+				t.Errorf("a call with a deadline ends after %v with %v, want %v", d, err, wantDeadline)
+			}
+			time.Sleep(time.Second)
+			s, err := client.FullDuplexCall(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			began = time.Now()
+			if err := s.Send(&testpb.StreamingOutputCallRequest{}); err != nil || time.Since(began) != wantSend {
+				t.Errorf("Send returns after %v with %v, want %v", time.Since(began), err, wantSend)
+			}
+			if _, err := s.Recv(); err != io.EOF {
+				t.Errorf("Recv: %v", err)
+			}
+			_ = conn.Close()
+			srv.Stop()
+			if err := end(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
+
+// A caller that runs a handler takes its end along: what a handler blocks on that
+// looks at its context does not hold the caller beyond that.
+func TestACallersEndReachesTheHandlerThatItRuns(t *testing.T) {
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		srv, _ := onLoop(t, kind, echo{
+			unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+				<-ctx.Done() // and holds the loop
+				return nil, ctx.Err()
+			},
+			bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+				<-s.Context().Done()
+				return nil
+			},
+		})
+		client := clientOf(t, srv, "")
+		for name, call := range map[string]func(ctx context.Context) error{
+			"unary": func(ctx context.Context) error {
+				_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
+				return err
+			},
+			"stream": func(ctx context.Context) error {
+				s, err := client.FullDuplexCall(ctx)
+				if err == nil {
+					_, err = s.Recv()
+				}
+				return err
+			},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			done := make(chan error, 1)
+			go func() { done <- call(ctx) }()
+			wantCode(t, outcome(t, name, done), codes.DeadlineExceeded)
+			cancel()
+		}
+	})
 }

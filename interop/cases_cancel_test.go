@@ -47,11 +47,11 @@ var cancelCases = []Case{
 	{24, "a deadline that passes", func(c *C) {
 		conn := c.Start(Config{Service: &Service{
 			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
-				<-ctx.Done()
+				Until(ctx, ctx.Done())
 				return nil, ctx.Err()
 			},
 			Duplex: func(s duplexServer) error {
-				<-s.Context().Done()
+				Until(s.Context(), s.Context().Done())
 				return s.Context().Err()
 			},
 		}})
@@ -68,7 +68,7 @@ var cancelCases = []Case{
 		conn := c.Start(Config{Service: &Service{Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
 			defer over.Open()
 			started.Open()
-			<-ctx.Done()
+			Until(ctx, ctx.Done())
 			h.Note("%v, is Canceled %v, cause %v", ctx.Err(), ctx.Err() == context.Canceled, context.Cause(ctx))
 			return nil, ctx.Err()
 		}}})
@@ -144,10 +144,10 @@ var cancelCases = []Case{
 		conn := c.Start(Config{Service: &Service{
 			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
 				started.Open()
-				release.Wait()
+				release.Until(ctx)
 				return reply("late"), nil
 			},
-			Duplex: func(s duplexServer) error { started.Open(); release.Wait(); return nil },
+			Duplex: func(s duplexServer) error { started.Open(); release.Until(s.Context()); return nil },
 		}})
 		// An environment that runs handlers on the caller's goroutine may do so only where this
 		// cannot be: with a context that is never done.
@@ -192,7 +192,7 @@ var cancelCases = []Case{
 		over.Wait()
 	}},
 	{24, "a cancellation wakes a blocked receiver, sender and header", func(c *C) {
-		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error { <-s.Context().Done(); return nil }}})
+		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error { Until(s.Context(), s.Context().Done()); return nil }}})
 		ctx, cancel := c.Cancellable()
 		receiving, err := conn.FullDuplexCall(ctx)
 		c.Err("start", err)
@@ -234,7 +234,7 @@ var cancelCases = []Case{
 		conn := c.Start(Config{Service: &Service{Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
 			ctx, cancel := context.WithTimeout(ctx, time.Millisecond)
 			defer cancel()
-			<-ctx.Done()
+			Until(ctx, ctx.Done())
 			return nil, ctx.Err()
 		}}})
 		_, err := conn.UnaryCall(c.Context(), request("x"))
@@ -253,7 +253,7 @@ var cancelCases = []Case{
 					return m, nil
 				},
 				Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
-					<-ctx.Done()
+					Until(ctx, ctx.Done())
 					return nil, ctx.Err()
 				},
 			}})
@@ -270,7 +270,7 @@ var cancelCases = []Case{
 		conn := c.Start(Config{Service: &Service{Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
 			defer over.Open()
 			started.Open()
-			changed.Wait()
+			changed.Until(ctx)
 			h.Note("request %s", m.Payload.Body)
 			return reply("late reply"), nil
 		}}})
@@ -296,7 +296,7 @@ var cancelCases = []Case{
 		raw := c.Raw("raw").Unary("Call", func(ctx context.Context, dec func(any) error) (any, error) {
 			defer over.Open()
 			started.Open()
-			changed.Wait()
+			changed.Until(ctx)
 			m := &pb.SimpleRequest{}
 			// Where nothing was sent over a wire the request may be gone with its caller, but it
 			// may not have changed.
@@ -343,7 +343,7 @@ var cancelCases = []Case{
 		h := c.Named("handler")
 		changed := c.Gate()
 		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error {
-			changed.Wait()
+			changed.Until(s.Context())
 			for range 3 {
 				m, err := s.Recv()
 				h.Err("recv", err)
@@ -370,7 +370,7 @@ var cancelCases = []Case{
 		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error {
 			defer over.Open()
 			ready.Open()
-			cancelled.Wait()
+			cancelled.Until(s.Context())
 			s.Send(out("late"))
 			return nil
 		}}})
@@ -394,7 +394,7 @@ var cancelCases = []Case{
 		conn := c.Start(Config{Service: &Service{Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
 			defer over.Open()
 			started.Open()
-			changed.Wait()
+			changed.Until(ctx)
 			md, _ := metadata.FromIncomingContext(ctx)
 			h.MD("incoming", md)
 			return reply("x"), nil

@@ -80,7 +80,7 @@ var messageCases = []Case{
 	}},
 
 	{12, "SendMsg after CloseSend, and a second SendMsg", func(c *C) {
-		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error { <-s.Context().Done(); return nil }}})
+		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error { Until(s.Context(), s.Context().Done()); return nil }}})
 		for name, desc := range descs() {
 			c.Note("--- %s", name)
 			s, err := conn.NewStream(c.Context(), desc, duplexCall)
@@ -98,7 +98,7 @@ var messageCases = []Case{
 		started, over := c.Gate(), c.Gate()
 		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error {
 			started.Open()
-			<-s.Context().Done()
+			Until(s.Context(), s.Context().Done())
 			over.Open()
 			return s.Context().Err()
 		}}})
@@ -145,7 +145,7 @@ var messageCases = []Case{
 		started, over := c.Gate(), c.Gate()
 		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error {
 			started.Open()
-			<-s.Context().Done()
+			Until(s.Context(), s.Context().Done())
 			over.Open()
 			return nil
 		}}})
@@ -292,7 +292,7 @@ var messageCases = []Case{
 		conn := c.Start(Config{Service: &Service{Input: func(s inputServer) error {
 			s.SendAndClose(&pb.StreamingInputCallResponse{})
 			sent.Open()
-			<-s.Context().Done()
+			Until(s.Context(), s.Context().Done())
 			return nil
 		}}})
 		ctx, cancel := c.Cancellable()
@@ -571,7 +571,7 @@ var messageCases = []Case{
 		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error {
 			defer over.Open()
 			ready.Open()
-			<-s.Context().Done()
+			Until(s.Context(), s.Context().Done())
 			h.Note("%v", s.Context().Err())
 			h.Err("send", s.Send(out("x")))
 			h.Err("send again", s.Send(out("x")))
@@ -598,7 +598,7 @@ var messageCases = []Case{
 		}
 		conn := c.Start(Config{Service: &Service{Output: func(_ *pb.StreamingOutputCallRequest, s outputServer) error {
 			defer over.Open()
-			<-s.Context().Done()
+			Until(s.Context(), s.Context().Done())
 			h.Note("expired %v", expired(status.FromContextError(s.Context().Err()).Err()))
 			err := s.Send(out("x"))
 			for err == nil {

@@ -64,7 +64,7 @@ var serverCases = []Case{
 			defer over.Open()
 			s.SendHeader(nil)
 			s.Recv()
-			release.Wait()
+			release.Until(s.Context())
 			return s.Context().Err()
 		}}})
 		s, err := conn.FullDuplexCall(c.Context())
@@ -159,7 +159,7 @@ var serverCases = []Case{
 		conn := c.Start(Config{Service: &Service{
 			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
 				started.Open()
-				Until(ctx, release.ch)
+				release.Until(ctx)
 				h.Note("%v", ctx.Err())
 				return echo(ctx, m)
 			},
@@ -470,7 +470,7 @@ func abandoned(c *C, free func(conn *Conn, cancel func(), s grpc.ClientStream)) 
 		defer over.Open()
 		s.Send(out("x"))
 		started.Open()
-		<-s.Context().Done()
+		Until(s.Context(), s.Context().Done())
 		h.Note("%v", s.Context().Err())
 		return nil
 	}}})

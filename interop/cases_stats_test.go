@@ -306,7 +306,7 @@ var statsCases = []Case{
 		started := c.Gate()
 		conn := c.Start(p.config(&Service{Duplex: func(s duplexServer) error {
 			started.Open()
-			<-s.Context().Done()
+			Until(s.Context(), s.Context().Done())
 			return s.Context().Err()
 		}}))
 		ctx, cancel := c.Cancellable()
@@ -331,7 +331,7 @@ var statsCases = []Case{
 			conn := c.Start(p.config(&Service{Duplex: func(s duplexServer) error {
 				s.SendHeader(nil)
 				started.Open()
-				<-s.Context().Done()
+				Until(s.Context(), s.Context().Done())
 				return s.Context().Err()
 			}}))
 			ctx, cancel := c.Cancellable()

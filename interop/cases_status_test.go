@@ -450,7 +450,7 @@ var headerCases = []Case{
 			s.SendHeader(metadata.Pairs("k", "1"))
 			s.SetTrailer(metadata.Pairs("t", "never seen"))
 			sent.Open()
-			<-s.Context().Done()
+			Until(s.Context(), s.Context().Done())
 			return nil
 		}}})
 		ctx, cancel := c.Cancellable()
@@ -515,7 +515,7 @@ var headerCases = []Case{
 		}
 	}},
 	{33, "OnFinish of a cancelled stream", func(c *C) {
-		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error { <-s.Context().Done(); return nil }}})
+		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error { Until(s.Context(), s.Context().Done()); return nil }}})
 		ctx, cancel := c.Cancellable()
 		finished := make(chan error, 9)
 		s, err := conn.FullDuplexCall(ctx, grpc.OnFinish(func(err error) { finished <- err }))

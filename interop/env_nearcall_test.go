@@ -14,8 +14,8 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/looptest"
 	"github.com/nearcall/nearcall/internal/transport/hostile"
-	"github.com/nearcall/nearcall/loop"
 )
 
 // nearcallEnvironments are the paths under test. One more is one more line.
@@ -29,16 +29,23 @@ var nearcallEnvironments = slices.Concat([]Env{
 	{Name: "unix", Start: overPath("unix", nearcall.WithoutUpgrade())},
 	{Name: "tcp", Start: overTCP(false)},
 	{Name: "tls", Start: overTCP(true)},
-	{Name: "inproc-loop", Start: onLoop(inproc())},
-	{Name: "inproc-loop-background", Background: true, Start: onLoop(inproc())},
-	{Name: "tcp-loop", Start: onLoop(overTCP(false))},
+	{Name: "inproc-loop", Start: onLoop(looptest.Baton, inproc())},
+	{Name: "inproc-loop-background", Background: true, Start: onLoop(looptest.Baton, inproc())},
+	{Name: "tcp-loop", Start: onLoop(looptest.Baton, overTCP(false))},
+	{Name: "inproc-coroutines", Waits: true, Start: onLoop(looptest.Coroutines, inproc())},
+	{Name: "inproc-coroutines-background", Background: true, Start: onLoop(looptest.Coroutines, inproc())},
+	{Name: "tcp-coroutines", Start: onLoop(looptest.Coroutines, overTCP(false))},
+	{Name: "inproc-pinned", Start: onLoop(looptest.Pinned, inproc())},
+	{Name: "inproc-hosted", Start: onLoop(looptest.Hosted, inproc())},
+	{Name: "tcp-hosted", Start: onLoop(looptest.Hosted, overTCP(false))},
 }, sharedMemory())
 
 // onLoop has all handlers run on a loop.
-func onLoop(start func(*Config) (*Link, error)) func(*Config) (*Link, error) {
+func onLoop(kind looptest.Kind, start func(*Config) (*Link, error)) func(*Config) (*Link, error) {
 	return func(cfg *Config) (*Link, error) {
 		on := *cfg
-		on.Loop = loop.New()
+		l, end := kind.New()
+		on.Loop = l
 		link, err := start(&on)
 		if err != nil {
 			return nil, err
@@ -49,7 +56,7 @@ func onLoop(start func(*Config) (*Link, error)) func(*Config) (*Link, error) {
 			once.Do(func() {
 				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 				defer cancel()
-				if err := on.Loop.Close(ctx); err != nil {
+				if err := end(ctx); err != nil {
 					panic(fmt.Sprintf("the loop is not closed: %v", err))
 				}
 			})
@@ -66,7 +73,7 @@ func sharedMemory() []Env {
 	}
 	return []Env{
 		{Name: "shm", Start: overPath("shm")},
-		{Name: "shm-loop", Start: onLoop(overPath("shm"))},
+		{Name: "shm-loop", Start: onLoop(looptest.Baton, overPath("shm"))},
 		{Name: "unix+shm", Start: overPath("unix")},
 	}
 }

@@ -264,6 +264,10 @@ type Gate struct {
 
 func (g *Gate) Open() { g.once.Do(func() { close(g.ch) }) }
 func (g *Gate) Wait() { g.c.Wait(g.ch) }
+
+// Until is Wait in a handler, whose context ctx is.
+func (g *Gate) Until(ctx context.Context) { Until(ctx, g.ch) }
+
 func (g *Gate) IsOpen() bool {
 	select {
 	case <-g.ch:

@@ -64,8 +64,9 @@ func (a *awaited[T]) resume(value T, err error) {
 }
 
 // Sleep waits for d, or until ctx is done, whose error it returns then. A task that
-// calls it with its own context gives the loop to others meanwhile. Other goroutines
-// just sleep. It takes a timer, and no goroutine.
+// calls it with its own context gives the loop to others meanwhile; with a d of 0 to
+// those that are ready. Other goroutines just sleep. It takes a timer, and no
+// goroutine.
 func Sleep(ctx context.Context, d time.Duration) error {
 	w := wait.TaskOf(ctx)
 	if w == nil {

@@ -21,9 +21,15 @@
 // Send and Recv of their streams. What blocks in another way, such as a mutex, a
 // channel or a file, holds up the loop, as it does in any event loop.
 //
+// # Who runs a task
+//
+// A goroutine of its own, by default. The options [Coroutines] and [Pinned], and
+// [NewHosted], have tasks run on the goroutines of callers, on that of [Loop.Run], and
+// on that of another event loop.
+//
 // # What ends a task
 //
-// A task is a goroutine. runtime.Goexit ends it, and the loop goes on; a panic ends
-// the process, as any goroutine's does. [Loop.Close] waits for tasks, and cancels the
+// runtime.Goexit ends a task, and the loop goes on; a panic ends the process, as any
+// goroutine's does. [Loop.Close] waits for tasks, and cancels the
 // contexts of those that take too long.
 package loop

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"runtime"
 	"sync"
 	"time"
 
@@ -60,4 +61,95 @@ func ExampleAwait() {
 		log.Fatal(err)
 	}
 	// Output: done <nil>
+}
+
+// A loop that is pinned runs on the goroutine that calls Run, and so on its thread
+// where that matters.
+func ExampleLoop_Run() {
+	l := loop.New(loop.Pinned())
+	go func() { // anybody may start tasks
+		err := l.Go(func(ctx context.Context) {
+			fmt.Println("on the thread of the user interface")
+			_ = loop.Sleep(ctx, time.Millisecond)
+			fmt.Println("and again")
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := l.Close(context.Background()); err != nil {
+			log.Fatal(err)
+		}
+	}()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := l.Run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// on the thread of the user interface
+	// and again
+}
+
+// The loop of something else runs tasks as well. This one is a goroutine that calls
+// functions from a channel, as the event loop of an interpreter may be.
+func ExampleNewHosted() {
+	jobs := make(chan func(), 1)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for job := range jobs {
+			job()
+		}
+	}()
+	l := loop.NewHosted(func(f func()) error {
+		jobs <- f // one at a time: there is room
+		return nil
+	})
+	err := l.Go(func(ctx context.Context) {
+		answer, err := loop.Await(ctx, func(resume func(int, error)) {
+			time.AfterFunc(time.Millisecond, func() { resume(42, nil) })
+		})
+		fmt.Println(answer, err)
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := l.Close(context.Background()); err != nil { // before its host
+		log.Fatal(err)
+	}
+	close(jobs)
+	<-ended
+	// Output: 42 <nil>
+}
+
+// Whoever makes a call runs its handler, and neither is woken for the other. Handlers
+// are to be short: a caller's deadline ends its wait no sooner.
+func ExampleCoroutines() {
+	l := loop.New(loop.Coroutines())
+	visitors := 0 // of srv.On(l)'s handlers, for example
+	if err := l.Post(func() { visitors++ }); err != nil {
+		log.Fatal(err)
+	}
+	if err := l.Close(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(visitors, "visitor")
+	// Output: 1 visitor
+}
+
+// A watchdog shows which task does not wait.
+func ExampleWatchdog() {
+	reported := make(chan struct{})
+	l := loop.New(loop.Watchdog(10*time.Millisecond, func(held time.Duration, stack []byte) {
+		fmt.Println("for 10 ms and more:", held >= 10*time.Millisecond)
+		close(reported)
+	}))
+	err := l.Go(func(context.Context) { <-reported }) // which holds up all others
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := l.Close(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+	// Output: for 10 ms and more: true
 }

@@ -13,8 +13,14 @@ func init() {
 type handlers Loop
 
 // Start implements [wait.Loop].
-func (h *handlers) Start(run func(wait.Task)) error {
-	return (*Loop)(h).start(func(t *task) { run(t) })
+func (h *handlers) Start(hand bool, run func(wait.Task), lost func(error)) error {
+	return (*Loop)(h).start(hand, func(t *task) { run(t) }, lost)
+}
+
+// Hands implements [wait.Loop].
+func (h *handlers) Hands() bool {
+	d, ok := h.engine.(*driven)
+	return ok && d.hands
 }
 
 // Inside implements [wait.Loop].
@@ -28,23 +34,14 @@ func (h *handlers) Inside() bool {
 func (h *handlers) Here(run func(wait.Task)) bool {
 	l := (*Loop)(h)
 	l.mu.Lock()
-	if t := l.holder; t != nil || l.closed {
+	if t := l.holder; t != nil && t.isCaller() {
 		l.mu.Unlock()
-		if t == nil || !t.isCaller() {
-			return false
-		}
 		run(t)
 		return true
 	}
-	t := &task{loop: l, run: func(t *task) { run(t) }, turn: make(chan struct{}, 1), state: running}
-	l.live++
-	l.holder = t
-	l.mu.Unlock()
-	l.run(t)
-	l.mu.Lock()
-	l.end(t)
-	next := l.handOver()
-	l.mu.Unlock()
-	l.resume(next)
-	return true
+	if l.refusal != nil {
+		l.mu.Unlock()
+		return false
+	}
+	return l.engine.here(&task{loop: l, run: func(t *task) { run(t) }})
 }

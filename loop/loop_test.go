@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -39,8 +38,10 @@ func must(t testing.TB, l *Loop, fn func(ctx context.Context)) {
 }
 
 // Thousands of tasks change plain fields. The race detector watches.
-func TestTasksNeedNoLock(t *testing.T) {
-	l := New()
+func TestTasksNeedNoLock(t *testing.T) { eachKind(t, testTasksNeedNoLock) }
+
+func testTasksNeedNoLock(t *testing.T, newLoop func() *Loop) {
+	l := newLoop()
 	const starters, tasks = 8, 500
 	var n, inside int
 	var all sync.WaitGroup
@@ -74,8 +75,12 @@ func TestTasksNeedNoLock(t *testing.T) {
 
 // Who is ready first runs first: those that begin, and those that go on.
 func TestTurnsComeInTheOrderOfBeingReady(t *testing.T) {
+	eachKind(t, testTurnsComeInTheOrderOfBeingReady)
+}
+
+func testTurnsComeInTheOrderOfBeingReady(t *testing.T, newLoop func() *Loop) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New()
+		l := newLoop()
 		var order, want []int
 		gate := make(chan struct{})
 		_ = l.Post(func() { <-gate }) // holds the loop, so that all queue
@@ -104,8 +109,10 @@ func TestTurnsComeInTheOrderOfBeingReady(t *testing.T) {
 }
 
 // A task that need never wait long does not keep others from their turns.
-func TestNobodyIsKeptFromATurn(t *testing.T) {
-	l := New()
+func TestNobodyIsKeptFromATurn(t *testing.T) { eachKind(t, testNobodyIsKeptFromATurn) }
+
+func testNobodyIsKeptFromATurn(t *testing.T, newLoop func() *Loop) {
+	l := newLoop()
 	over, others := false, 0
 	must(t, l, func(ctx context.Context) {
 		for !over {
@@ -129,7 +136,9 @@ func TestNobodyIsKeptFromATurn(t *testing.T) {
 	}
 }
 
-func TestAwait(t *testing.T) {
+func TestAwait(t *testing.T) { eachKind(t, testAwait) }
+
+func testAwait(t *testing.T, newLoop func() *Loop) {
 	wrong := errors.New("wrong")
 	type result struct {
 		value string
@@ -152,7 +161,7 @@ func TestAwait(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				l := New()
+				l := newLoop()
 				var got result
 				must(t, l, func(ctx context.Context) {
 					ctx, cancel := context.WithCancel(ctx)
@@ -172,8 +181,10 @@ func TestAwait(t *testing.T) {
 	}
 }
 
-func TestAwaitNeedsItsTask(t *testing.T) {
-	l, other := New(), New()
+func TestAwaitNeedsItsTask(t *testing.T) { eachKind(t, testAwaitNeedsItsTask) }
+
+func testAwaitNeedsItsTask(t *testing.T, newLoop func() *Loop) {
+	l, other := newLoop(), newLoop()
 	never := func(func(int, error)) { t.Error("start is called") }
 	if _, err := Await(t.Context(), never); err != ErrNoTask {
 		t.Errorf("without a task: %v", err)
@@ -204,9 +215,11 @@ func TestAwaitNeedsItsTask(t *testing.T) {
 	}
 }
 
-func TestSleep(t *testing.T) {
+func TestSleep(t *testing.T) { eachKind(t, testSleep) }
+
+func testSleep(t *testing.T, newLoop func() *Loop) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New()
+		l := newLoop()
 		began := time.Now()
 		var order []string
 		for i, d := range []time.Duration{3, 1, 2} {
@@ -240,8 +253,10 @@ func TestSleep(t *testing.T) {
 }
 
 // A timer that fires together with the end of the context leaves no token behind.
-func TestSleepAndItsContextEndTogether(t *testing.T) {
-	l := New()
+func TestSleepAndItsContextEndTogether(t *testing.T) { eachKind(t, testSleepAndItsContextEndTogether) }
+
+func testSleepAndItsContextEndTogether(t *testing.T, newLoop func() *Loop) {
+	l := newLoop()
 	must(t, l, func(ctx context.Context) {
 		for range 500 {
 			short, cancel := context.WithTimeout(ctx, 50*time.Microsecond)
@@ -260,7 +275,15 @@ func TestSleepAndItsContextEndTogether(t *testing.T) {
 }
 
 func TestGoexitEndsItsTaskAlone(t *testing.T) {
-	l := New()
+	for _, k := range kinds {
+		if !k.bound { // where it leaves a goroutine
+			t.Run(k.name, func(t *testing.T) { testGoexitEndsItsTaskAlone(t, k.make) })
+		}
+	}
+}
+
+func testGoexitEndsItsTaskAlone(t *testing.T, newLoop func() *Loop) {
+	l := newLoop()
 	ran := false
 	must(t, l, func(context.Context) { runtime.Goexit() })
 	must(t, l, func(ctx context.Context) {
@@ -274,24 +297,11 @@ func TestGoexitEndsItsTaskAlone(t *testing.T) {
 	}
 }
 
-func TestAPanicEndsTheProcess(t *testing.T) {
-	if os.Getenv("NEARCALL_LOOP_PANICS") != "" {
-		l := New()
-		must(t, l, func(context.Context) { panic("out of a task") })
-		time.Sleep(time.Minute)
-		return
-	}
-	cmd := exec.Command(os.Args[0], "-test.run=^TestAPanicEndsTheProcess$")
-	cmd.Env = append(os.Environ(), "NEARCALL_LOOP_PANICS=1")
-	out, err := cmd.CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "panic: out of a task") {
-		t.Errorf("%v:\n%s", err, out)
-	}
-}
+func TestCloseWaitsForTasks(t *testing.T) { eachKind(t, testCloseWaitsForTasks) }
 
-func TestCloseWaitsForTasks(t *testing.T) {
+func testCloseWaitsForTasks(t *testing.T, newLoop func() *Loop) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New()
+		l := newLoop()
 		over := false
 		must(t, l, func(ctx context.Context) {
 			over = Sleep(ctx, time.Hour) == nil
@@ -314,9 +324,11 @@ func TestCloseWaitsForTasks(t *testing.T) {
 	})
 }
 
-func TestCloseCancelsWhoTakesTooLong(t *testing.T) {
+func TestCloseCancelsWhoTakesTooLong(t *testing.T) { eachKind(t, testCloseCancelsWhoTakesTooLong) }
+
+func testCloseCancelsWhoTakesTooLong(t *testing.T, newLoop func() *Loop) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New()
+		l := newLoop()
 		var cause error
 		must(t, l, func(ctx context.Context) {
 			_ = Sleep(ctx, time.Hour)
@@ -336,17 +348,23 @@ func TestCloseCancelsWhoTakesTooLong(t *testing.T) {
 }
 
 func TestCloseOfALoopWithoutTasksNeedsNoTime(t *testing.T) {
+	eachKind(t, testCloseOfALoopWithoutTasksNeedsNoTime)
+}
+
+func testCloseOfALoopWithoutTasksNeedsNoTime(t *testing.T, newLoop func() *Loop) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for range 100 {
-		if err := New().Close(ctx); err != nil {
+		if err := newLoop().Close(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-func TestATaskCannotCloseItsLoop(t *testing.T) {
-	l, other := New(), New()
+func TestATaskCannotCloseItsLoop(t *testing.T) { eachKind(t, testATaskCannotCloseItsLoop) }
+
+func testATaskCannotCloseItsLoop(t *testing.T, newLoop func() *Loop) {
+	l, other := newLoop(), newLoop()
 	must(t, l, func(ctx context.Context) {
 		if err := l.Close(ctx); err != errOwnTask {
 			t.Errorf("its own: %v", err)
@@ -359,8 +377,10 @@ func TestATaskCannotCloseItsLoop(t *testing.T) {
 }
 
 // Goroutines are kept for later tasks, and no more of them than tasks wait.
-func TestGoroutinesAreUsedAgain(t *testing.T) {
-	l := New()
+func TestGoroutinesAreUsedAgain(t *testing.T) { eachKind(t, testGoroutinesAreUsedAgain) }
+
+func testGoroutinesAreUsedAgain(t *testing.T, newLoop func() *Loop) {
+	l := newLoop()
 	before := runtime.NumGoroutine()
 	for range 1000 {
 		done := make(chan struct{})
@@ -375,6 +395,12 @@ func TestGoroutinesAreUsedAgain(t *testing.T) {
 
 // Random tasks start others, wait, are cancelled and exit, while the loop is closed.
 func TestRandomTasks(t *testing.T) {
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) { testRandomTasks(t, k) })
+	}
+}
+
+func testRandomTasks(t *testing.T, k kind) {
 	lasts := time.Second
 	if s := os.Getenv("NEARCALL_SOAK"); s != "" {
 		var err error
@@ -383,7 +409,7 @@ func TestRandomTasks(t *testing.T) {
 		}
 	}
 	for end := time.Now().Add(lasts); time.Now().Before(end); {
-		l := New()
+		l := k.make()
 		started, ended, inside := 0, 0, 0
 		seed := rand.Uint64()
 		var live func(depth int, seed uint64) func(ctx context.Context)
@@ -416,7 +442,7 @@ func TestRandomTasks(t *testing.T) {
 					case 5:
 						_ = Sleep(ctx, 0)
 					case 6:
-						if r.IntN(4) == 0 {
+						if r.IntN(4) == 0 && !k.bound {
 							cancel()
 							runtime.Goexit()
 						}
@@ -445,42 +471,21 @@ func TestRandomTasks(t *testing.T) {
 }
 
 func BenchmarkHandOver(b *testing.B) {
-	l := New()
-	ready := make(chan struct{})
-	for range 2 {
-		must(b, l, func(ctx context.Context) {
-			<-ready
-			for range b.N {
-				_ = Sleep(ctx, 0)
+	for _, k := range kinds {
+		b.Run(k.name, func(b *testing.B) {
+			l := k.make()
+			ready := make(chan struct{})
+			for range 2 {
+				must(b, l, func(ctx context.Context) {
+					<-ready
+					for range b.N {
+						_ = Sleep(ctx, 0)
+					}
+				})
 			}
+			b.ResetTimer()
+			close(ready)
+			closed(b, l)
 		})
 	}
-	b.ResetTimer()
-	close(ready)
-	closed(b, l)
-}
-
-// A caller whose goroutine is bound to its thread, as in init and in callbacks from
-// C, starts tasks and is waited for like any other.
-func TestTasksOfAGoroutineThatIsBoundToItsThread(t *testing.T) {
-	l := New()
-	over := make(chan int)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with it
-		n := 0
-		done := make(chan struct{})
-		must(t, l, func(ctx context.Context) {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			_, _ = Await(ctx, func(resume func(int, error)) { go resume(0, nil) })
-			n++
-			close(done)
-		})
-		<-done
-		over <- n
-	}()
-	if n := <-over; n != 1 {
-		t.Errorf("%d tasks have ended", n)
-	}
-	closed(t, l)
 }

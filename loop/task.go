@@ -12,15 +12,24 @@ import (
 // A task is something that a loop runs by turns with others. It is what waits in
 // it, and its own Parker.
 type task struct {
-	loop *Loop
-	run  func(*task)
-	id   atomic.Uintptr // of its goroutine; 0 before it begins and after it has ended
+	loop   *Loop
+	run    func(*task)
+	lost   func(error)    // see Loop.start
+	id     atomic.Uintptr // of its goroutine; 0 before it begins and after it has ended
+	number atomic.Uint64  // of its goroutine in stack traces, if there is a watchdog
 
-	// Guarded by loop.mu, but that turn does not change once the task has begun.
+	// Guarded by loop.mu.
 	state state
 	token bool
-	turn  chan struct{} // its goroutine's; nil before it begins
-	after *task         // the next in the loop's ready
+	after *task // the next in the loop's ready
+
+	// Of a baton's: its goroutine's; nil before it begins. It does not change then.
+	turn chan struct{}
+
+	// Of a driven loop's.
+	coroutine *coroutine // nil before it begins; the driver's
+	nap       uint64     // counts its waits; guarded by loop.mu
+	endedNap  uint64     // the last that its context ended; guarded by loop.mu
 }
 
 // The states of a task.
@@ -98,7 +107,6 @@ func (t *task) Release(p wait.Parker) {
 // Park implements [wait.Parker]: the task's turn passes on, and comes back.
 func (t *task) Park(ctx context.Context) error {
 	l := t.loop
-	done := ctx.Done()
 	l.mu.Lock()
 	if t.token {
 		t.token = false
@@ -110,34 +118,16 @@ func (t *task) Park(ctx context.Context) error {
 		return err
 	}
 	t.state = parked
-	next := l.handOver()
-	l.mu.Unlock()
-	l.resume(next)
-	if done == nil {
-		<-t.turn
-		return nil
-	}
-	select {
-	case <-t.turn:
-		return nil
-	case <-done:
-	}
-	l.mu.Lock()
-	if t.state != parked { // the token was faster
-		l.mu.Unlock()
-		<-t.turn
-		return nil
-	}
-	own := l.enqueue(t)
-	l.mu.Unlock()
-	if own == nil {
-		<-t.turn
-	}
-	return ctx.Err()
+	return l.engine.park(t, ctx)
 }
 
 // Unpark implements [wait.Parker].
-func (t *task) Unpark() {
+func (t *task) Unpark() { t.unpark(false) }
+
+// Hand implements [wait.Hander].
+func (t *task) Hand() { t.unpark(true) }
+
+func (t *task) unpark(hand bool) {
 	l := t.loop
 	l.mu.Lock()
 	if t.state != parked {
@@ -145,9 +135,7 @@ func (t *task) Unpark() {
 		l.mu.Unlock()
 		return
 	}
-	next := l.enqueue(t) // which takes the token
-	l.mu.Unlock()
-	l.resume(next)
+	l.engine.queue(t, hand) // which takes the token
 }
 
 // Yield lets the tasks that are ready have their turns before the caller goes on.
@@ -162,10 +150,5 @@ func (t *task) Yield() {
 		l.mu.Unlock()
 		return
 	}
-	t.state = ready
-	l.ready.push(t)
-	next := l.handOver()
-	l.mu.Unlock()
-	l.resume(next)
-	<-t.turn
+	l.engine.yield(t)
 }

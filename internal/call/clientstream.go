@@ -45,7 +45,7 @@ func (c *Client) beginStream(ctx context.Context, desc *grpc.StreamDesc, ci *cal
 		ci.finished(err)
 		return nil, err
 	}
-	s := &clientStream{client: c, desc: desc, info: ci, method: method, md: own, base: ctx}
+	s := &clientStream{client: c, desc: desc, info: ci, method: method, md: own, base: ctx, waiter: wait.WaiterOf(ctx)}
 	var md metadata.MD
 	if s.first.ctx, s.first.stats, md, err = c.beginAttempt(ctx, method, ci, desc, own, false); err != nil {
 		ci.finished(err)
@@ -97,6 +97,7 @@ type clientStream struct {
 	method string
 	md     metadata.MD     // what the user sends
 	base   context.Context // of the call
+	waiter wait.Waiter     // the task that base is of; nil for goroutines
 	first  attempt
 
 	// Guarded by client.mu.
@@ -105,12 +106,14 @@ type clientStream struct {
 
 	// The sender's.
 	sendFrame link.Frame
+	sendTurns turns
 	sentLast  bool
 	to        *attempt // what is sent with, once the call is committed
 
 	// Guarded by recvMu, which whoever receives frames holds.
 	recvMu    wait.Mutex
 	recvFrame link.Frame
+	recvTurns turns
 	from      *attempt  // what anything was received with; nil before, unless the call is committed
 	received  bool      // a message arrived
 	end       *link.End // the end arrived
@@ -163,6 +166,7 @@ func (s *clientStream) Trailer() metadata.MD {
 
 // SendMsg implements grpc.ClientStream.
 func (s *clientStream) SendMsg(m any) error {
+	s.sendTurns.pass(s.waiter)
 	err := s.send(m)
 	if err == io.EOF && !s.desc.ClientStreams {
 		return nil // generated code wants it so; RecvMsg has the status
@@ -235,6 +239,7 @@ func (s *clientStream) CloseSend() error {
 
 // RecvMsg implements grpc.ClientStream.
 func (s *clientStream) RecvMsg(m any) error {
+	s.recvTurns.pass(s.waiter)
 	s.recvMu.Lock()
 	defer s.recvMu.Unlock()
 	err := s.recv(m)

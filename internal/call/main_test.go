@@ -144,6 +144,6 @@ func wantCode(t testing.TB, err error, want codes.Code) {
 // endless returns a call whose caller never leaves.
 func endless() *link.Call {
 	c := new(link.Call)
-	c.Start(context.Background())
+	c.Caller = context.Background()
 	return c
 }

@@ -78,6 +78,7 @@ type method struct {
 	name    string // as registered: /service/method
 	impl    any
 	loop    wait.Loop        // that handlers run on; nil for goroutines
+	hands   bool             // callers of this process run tasks of loop
 	unary   *grpc.MethodDesc // nil for streaming methods
 	stream  *grpc.StreamDesc
 	refusal *status.Status // there is no such method: this is why
@@ -121,13 +122,14 @@ func (s *Server) Register(desc *grpc.ServiceDesc, impl any, loop wait.Loop) {
 		panic(fmt.Sprintf("nearcall: RegisterService found a duplicate: %s is registered already", desc.ServiceName))
 	}
 	s.services[desc.ServiceName] = &service{impl: impl, desc: desc}
+	hands := loop != nil && loop.Hands()
 	for i := range desc.Methods {
 		m := &desc.Methods[i]
-		s.add(&method{name: "/" + desc.ServiceName + "/" + m.MethodName, impl: impl, loop: loop, unary: m})
+		s.add(&method{name: "/" + desc.ServiceName + "/" + m.MethodName, impl: impl, loop: loop, hands: hands, unary: m})
 	}
 	for i := range desc.Streams {
 		m := &desc.Streams[i]
-		s.add(&method{name: "/" + desc.ServiceName + "/" + m.StreamName, impl: impl, loop: loop, stream: m})
+		s.add(&method{name: "/" + desc.ServiceName + "/" + m.StreamName, impl: impl, loop: loop, hands: hands, stream: m})
 	}
 }
 

@@ -19,7 +19,7 @@ type serverCall struct {
 
 	// Guarded by callContext.mu, but for inline, which is set before the
 	// handler runs.
-	inline     bool // the caller runs the handler
+	inline     bool // the caller runs the handler, or its beginning
 	headerSent bool
 	finished   bool
 

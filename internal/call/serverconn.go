@@ -143,7 +143,7 @@ func (c *serverConn) Call(call *link.Call, inline bool) error {
 	}
 	sc.init(c, m, &call.Open)
 	sc.unary = call
-	caller := call.Caller()
+	caller := call.Caller
 	switch c.server.cfg.Placement {
 	case OnWorkers:
 		inline = false
@@ -155,7 +155,7 @@ func (c *serverConn) Call(call *link.Call, inline bool) error {
 	} else if caller != nil && m.loop != nil && m.loop.Inside() {
 		inline = true // or it would wait for itself
 	}
-	sc.inline = inline && caller != nil
+	sc.inline = caller != nil && (inline || m.hands)
 	if caller == nil {
 		sc.startTimer()
 	}
@@ -180,6 +180,7 @@ func (c *serverConn) Accept(s link.Stream, o *link.Open) error {
 	sc.stream = ss
 	ss.codec = sc.codec()
 	s.OnAbort(sc.Aborted)
+	sc.inline = o.Caller != nil && sc.method.hands
 	if !c.peer.Local {
 		sc.startTimer()
 	}

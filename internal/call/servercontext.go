@@ -58,11 +58,11 @@ var closedChan = func() chan struct{} {
 	return c
 }()
 
-// inlineCaller returns the context of a caller that runs the handler, and nil
-// for any other.
+// inlineCaller returns the context of a caller that runs the handler, or begins to, and
+// so does not look at it itself meanwhile; nil for any other.
 func (c *serverCall) inlineCaller() context.Context {
 	if c.inline {
-		return c.unary.Caller()
+		return c.open.Caller
 	}
 	return nil
 }
@@ -92,8 +92,18 @@ func (c *serverCall) watchCaller() {
 		return
 	}
 	if d := c.details(); d.stopCaller == nil {
-		d.stopCaller = context.AfterFunc(caller, func() { c.cancel(contextError(caller.Err())) })
+		d.stopCaller = context.AfterFunc(caller, func() { c.callerLeft(caller.Err()) })
 	}
+}
+
+// callerLeft ends the context with that of a caller that runs the handler. A stream's
+// ends with its call, so that the handler's answer to that is not the caller's.
+func (c *serverCall) callerLeft(why error) {
+	if c.stream != nil {
+		c.stream.carrier.Abort(why)
+		return
+	}
+	c.cancel(contextError(why))
 }
 
 // Err implements [context.Context].
@@ -104,11 +114,10 @@ func (c *serverCall) Err() error {
 		if caller == nil || caller.Err() == nil {
 			return nil
 		}
-		c.cancel(contextError(caller.Err()))
-		why = c.ended.Load()
+		c.callerLeft(caller.Err())
 	}
 	<-c.Done() // no error is seen before it is closed
-	if why == endDeadlineExceeded {
+	if why = c.ended.Load(); why == endDeadlineExceeded {
 		return context.DeadlineExceeded
 	}
 	return context.Canceled

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/nearcall/nearcall/internal/link"
 )
 
 // testContext returns a context as a handler on a worker has it.
@@ -325,8 +323,8 @@ func TestDerivingAContextJustAsItsParentEnds(t *testing.T) {
 // a caller with the context caller.
 func inlined(caller context.Context) *serverCall {
 	c := testContext()
-	c.inline, c.unary = true, new(link.Call)
-	c.unary.Start(caller)
+	c.inline = true
+	c.open.Caller = caller
 	return c
 }
 

@@ -1,6 +1,7 @@
 package call
 
 import (
+	"fmt"
 	"sync"
 
 	"google.golang.org/grpc/status"
@@ -22,8 +23,9 @@ type workers struct {
 	closed bool
 }
 
-// start has c run by a worker, or by a task of its loop, and returns at once. Its
-// error says why c must not run.
+// start has c run by a worker, or by a task of its loop, and returns at once, or when
+// the task waits where the loop has callers run it. Its error says why c must not
+// run.
 func (w *workers) start(c *serverCall) error {
 	w.mu.Lock()
 	if err := c.conn.add(c); err != nil {
@@ -78,7 +80,7 @@ func (w *workers) runHere(c *serverCall) error {
 		if c.method.loop.Here(func(t wait.Task) { w.asTask(c, t) }) {
 			return nil
 		}
-		c.inline = false
+		c.inline = c.method.hands
 		return w.onLoop(c)
 	}
 	c.run()
@@ -102,7 +104,11 @@ func (w *workers) asTask(c *serverCall, t wait.Task) {
 // onLoop has a loop run c, which was added, as a task of its. Its error says why it
 // does not.
 func (w *workers) onLoop(c *serverCall) error {
-	err := c.method.loop.Start(func(t wait.Task) { w.asTask(c, t) })
+	// A caller of this process is on its own goroutine here, and a wire's reader is
+	// not.
+	err := c.method.loop.Start(c.conn.peer.Local, func(t wait.Task) { w.asTask(c, t) }, func(why error) {
+		c.abort(fmt.Errorf("the method %s runs on a loop that runs no more: %w", c.method.name, why))
+	})
 	if err == nil {
 		return nil
 	}

@@ -42,6 +42,7 @@ var Imports = []Rule{
 	// Transports know neither gRPC's rules nor one another.
 	{Pkg: "internal/transport/*", May: []string{"internal/link", "internal/wait", "internal/hook"}},
 
+	{Pkg: "internal/looptest", May: []string{"loop"}},
 	{Pkg: "loop", May: []string{"internal/hook", "internal/self", "internal/wait"}},
 
 	// The root package ties them together. The hostile transport is a test bed.

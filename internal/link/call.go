@@ -42,7 +42,6 @@ type Call struct {
 	Replied    bool           // a reply came, and was taken unless ReplyError is set
 
 	state   atomic.Uint32
-	caller  context.Context
 	callee  Callee
 	encoded *Message    // a reply that the caller decodes itself
 	parker  wait.Parker // the caller's; written before the waiting bit is set
@@ -71,13 +70,6 @@ const (
 )
 
 const gone = leaving | aborting | aborted | ended
-
-// Start names the caller's context. Sessions call it first.
-func (c *Call) Start(caller context.Context) { c.caller = caller }
-
-// Caller returns the caller's own context, or nil where the call came over a
-// wire. The callee uses its deadline and its end, never its values.
-func (c *Call) Caller() context.Context { return c.caller }
 
 // SetCallee names who learns that the caller has gone. The Acceptor calls it
 // before Acceptor.Call returns and before it runs a handler. The caller's side
@@ -247,13 +239,13 @@ func (c *Call) wait(w wait.Waiter) (wait.Waiter, error) {
 			}
 		}
 		if c.parker == nil {
-			w = wait.TaskOr(c.caller, w)
+			w = wait.TaskOr(c.Caller, w)
 			c.parker = w.Parker()
 		}
 		if !c.state.CompareAndSwap(s, s|waiting) {
 			continue
 		}
-		ctx := c.caller
+		ctx := c.Caller
 		if s&gone != 0 {
 			ctx = context.Background() // the outcome is near, and cannot be left
 		}

@@ -62,7 +62,7 @@ func newCall(ctx context.Context, c link.Callee, request, reply *wrapperspb.Stri
 		Reply:   reply,
 		Limit:   1 << 20,
 	}
-	call.Start(ctx)
+	call.Caller = ctx
 	call.SetCallee(c)
 	return call
 }
@@ -78,7 +78,7 @@ func TestCallBringsItsResult(t *testing.T) {
 	c := &callee{}
 	got := new(wrapperspb.StringValue)
 	call := newCall(t.Context(), c, wrapperspb.String("question"), got)
-	if call.Caller() != t.Context() {
+	if call.Caller != t.Context() {
 		t.Error("the caller's context is another")
 	}
 	go func() {
@@ -252,7 +252,7 @@ func TestReplyOfAForeignCodecIsDecodedByItsCaller(t *testing.T) {
 	}
 	newCall := func(dst *string) *link.Call {
 		call := &link.Call{Reply: dst, Codec: textCodec(), Limit: 10}
-		call.Start(t.Context())
+		call.Caller = t.Context()
 		call.SetCallee(&callee{})
 		return call
 	}
@@ -292,7 +292,7 @@ func TestReplyOfAForeignCodecIsDecodedByItsCaller(t *testing.T) {
 	t.Run("its caller left", func(t *testing.T) {
 		var got string
 		call := newCall(&got)
-		call.Start(cancelled)
+		call.Caller = cancelled
 		if err := call.Wait(&checked{t: t}); err != context.Canceled {
 			t.Errorf("Wait returns %v", err)
 		}

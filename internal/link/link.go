@@ -177,6 +177,10 @@ type Open struct {
 	Method   string
 	Metadata metadata.MD // what the user sends, validated; nil for none
 	Deadline time.Time   // zero for none
+
+	// Caller is the caller's own context, nil where the call came over a wire. The
+	// callee uses its deadline and its end, never its values.
+	Caller context.Context
 }
 
 // A Profile is what the calls of one client mostly have in common, and share.

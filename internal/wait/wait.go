@@ -155,6 +155,22 @@ func Unpark(p Parker) {
 	}
 }
 
+// A Hander is a Parker of a task that whoever unparks it may run.
+type Hander interface {
+	// Hand is Unpark, and may run what waited, and others, until they wait again. The
+	// caller holds no lock, and brings a message of its own.
+	Hand()
+}
+
+// Hand hands over to p if that can be, and else unparks it, unless it is nil.
+func Hand(p Parker) {
+	if h, ok := p.(Hander); ok {
+		h.Hand()
+		return
+	}
+	Unpark(p)
+}
+
 // A Mutex is a lock that is held across waits: whoever finds it taken parks.
 // The zero value is ready.
 //

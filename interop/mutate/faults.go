@@ -107,7 +107,7 @@ var Faults = []Fault{
 		Name: "the handler finds its caller's context values",
 		File: aServerCall,
 		Old:  "return c.conn.ctx.Value(key)",
-		New:  "if c.unary != nil {\n\t\treturn c.unary.Caller().Value(key)\n\t}\n\treturn c.conn.ctx.Value(key)", Items: []int{6},
+		New:  "if c.open.Caller != nil {\n\t\treturn c.open.Caller.Value(key)\n\t}\n\treturn c.conn.ctx.Value(key)", Items: []int{6},
 	},
 	{
 		Name: "the audience has the method's name",
@@ -222,7 +222,7 @@ var Faults = []Fault{
 	{
 		Name: "an inline handler's context ends with the wrong error",
 		File: aServerContext,
-		Old:  "func() { c.cancel(contextError(caller.Err())) }",
+		Old:  "func() { c.callerLeft(caller.Err()) }",
 		New:  "func() { c.cancel(context.DeadlineExceeded) }", Items: []int{24},
 		Env: "inproc-inline",
 	},

@@ -28,6 +28,11 @@ type queue struct {
 	// a receiver that misses it keeps back less than a quarter of the window.
 	starved atomic.Bool
 
+	// hands says that the sender may run the receiver, if that is a task. It is so
+	// from caller to callee alone: what a caller does next may be to wait for the
+	// callee, which could not go on beneath it.
+	hands bool
+
 	mu     sync.Mutex
 	items  []item // sent, and not taken by the receiver
 	used   int    // credit in use, in bytes
@@ -111,8 +116,8 @@ func (q *queue) send(f *link.Frame, w wait.Waiter) error {
 	ahead := len(q.items)%yieldEvery == 0 && f.HasMsg
 	p := q.wakeReceiver()
 	q.mu.Unlock()
-	wait.Unpark(p)
 	wait.Unpark(blocked)
+	q.bring(p)
 	if ahead {
 		wait.Yield(w)
 	}
@@ -156,7 +161,12 @@ func (q *queue) fill(f *link.Frame) (done bool, err error) {
 	// A frame that could not be sent leaves the receiver to look again, at what
 	// others have sent meanwhile, and to wait. It is woken also when a codec
 	// panics.
-	defer p.Unpark()
+	brought := false
+	defer func() {
+		if !brought {
+			p.Unpark()
+		}
+	}()
 	if f.HasMsg {
 		err = f.Msg.DecodeInto(&to.Sink)
 		if _, ok := err.(*link.RecvError); ok {
@@ -167,7 +177,18 @@ func (q *queue) fill(f *link.Frame) (done bool, err error) {
 		to.Header, to.End, to.EndSend, to.Got = f.Header, f.End, f.EndSend, f.HasMsg && q.fillErr == nil
 		q.filled = true
 	}
+	brought = true
+	q.bring(p)
 	return true, err
+}
+
+// bring wakes a receiver, for whom there is something.
+func (q *queue) bring(p wait.Parker) {
+	if q.hands {
+		wait.Hand(p)
+		return
+	}
+	wait.Unpark(p)
 }
 
 func (q *queue) recv(f *link.Frame, w wait.Waiter) error {

@@ -89,7 +89,7 @@ func (s *session) Call(ctx context.Context, c *link.Call) error {
 			return err
 		}
 	}
-	c.Start(ctx)
+	c.Caller = ctx
 	if err := s.acceptor.Call(c, true); err != nil {
 		return err
 	}
@@ -103,6 +103,7 @@ func (s *session) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
 			return nil, err
 		}
 	}
+	o.Caller = ctx
 	p := newPipe(s.terms.Window, s.window)
 	if err := s.acceptor.Accept(&p.callee, o); err != nil {
 		return nil, err

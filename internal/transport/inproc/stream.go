@@ -29,6 +29,7 @@ type end struct {
 // received yet, or 64 KiB if that is more. A single message may exceed it.
 func newPipe(up, down int) *pipe {
 	p := &pipe{}
+	p.up.hands = true
 	p.up.window, p.down.window = max(up, defaultWindow), max(down, defaultWindow)
 	p.caller = end{pipe: p, in: &p.down, out: &p.up}
 	p.callee = end{pipe: p, in: &p.up, out: &p.down}

@@ -1,0 +1,190 @@
+package loop
+
+import (
+	"context"
+
+	"github.com/nearcall/nearcall/internal/self"
+)
+
+// A baton is an engine whose tasks are goroutines: the turn passes from one to the
+// next directly, and no goroutine of the loop's stands between.
+//
+// Invariant, under the loop's mu: where nobody has the turn nobody is ready.
+type baton struct {
+	loop *Loop
+	idle []*worker // guarded by loop.mu
+}
+
+// A worker is a goroutine that runs tasks, and is kept for the next.
+type worker struct {
+	task *task         // the next; nil to end. It is written before the turn comes
+	turn chan struct{} // has room for one
+}
+
+// enqueue makes t ready. It returns t if it is its turn already, for the caller to
+// resume. mu is held.
+func (b *baton) enqueue(t *task) *task {
+	l := b.loop
+	t.state = ready
+	l.ready.push(t)
+	if l.holder != nil {
+		return nil
+	}
+	return b.handOver()
+}
+
+// handOver is next, and has a goroutine for a task that begins, if one is idle. mu
+// is held.
+func (b *baton) handOver() *task {
+	t := b.loop.next()
+	if n := len(b.idle); n > 0 && t != nil && t.turn == nil {
+		w := b.idle[n-1]
+		b.idle = b.idle[:n-1]
+		w.task, t.turn = t, w.turn
+	}
+	return t
+}
+
+// resume has t, which has the turn, go on or begin. t may be nil. mu is not held.
+func (b *baton) resume(t *task) {
+	switch {
+	case t == nil:
+	case t.turn != nil:
+		t.turn <- struct{}{} // has room: it waits for exactly one
+	default:
+		w := &worker{task: t, turn: make(chan struct{}, 1)}
+		t.turn = w.turn
+		b.loop.workers.Go(func() { b.work(w) })
+	}
+}
+
+func (b *baton) queue(t *task, _ bool) {
+	next := b.enqueue(t)
+	b.loop.mu.Unlock()
+	b.resume(next)
+}
+
+func (b *baton) park(t *task, ctx context.Context) error {
+	l := b.loop
+	done := ctx.Done()
+	next := b.handOver()
+	l.mu.Unlock()
+	b.resume(next)
+	if done == nil {
+		<-t.turn
+		return nil
+	}
+	select {
+	case <-t.turn:
+		return nil
+	case <-done:
+	}
+	l.mu.Lock()
+	if t.state != parked { // the token was faster
+		l.mu.Unlock()
+		<-t.turn
+		return nil
+	}
+	own := b.enqueue(t)
+	l.mu.Unlock()
+	if own == nil {
+		<-t.turn
+	}
+	return ctx.Err()
+}
+
+func (b *baton) yield(t *task) {
+	t.state = ready
+	b.loop.ready.push(t)
+	next := b.handOver()
+	b.loop.mu.Unlock()
+	b.resume(next)
+	<-t.turn
+}
+
+// end is over for a task of b's. mu is held.
+func (b *baton) end(t *task) {
+	b.loop.end(t)
+	b.loop.settle()
+}
+
+func (b *baton) work(w *worker) {
+	l := b.loop
+	for w.task != nil {
+		b.run(w.task)
+		l.mu.Lock()
+		b.end(w.task)
+		w.task = nil
+		next := l.next()
+		if next != nil && next.turn == nil { // it begins, and may as well do so here
+			w.task, next.turn = next, w.turn
+			l.mu.Unlock()
+			continue
+		}
+		keep := l.refusal == nil && len(b.idle) < mostIdle
+		if keep {
+			b.idle = append(b.idle, w)
+		}
+		l.mu.Unlock()
+		b.resume(next)
+		if keep {
+			<-w.turn
+		}
+	}
+}
+
+// run runs t, which has the turn. If that does not return, for Goexit or a panic that
+// goes on, the turn passes on here.
+func (b *baton) run(t *task) {
+	t.begin()
+	returned := false
+	defer func() {
+		if !returned {
+			b.over(t)
+		}
+	}()
+	t.run(t)
+	returned = true
+}
+
+// over ends t, which has the turn, and passes it on.
+func (b *baton) over(t *task) {
+	b.loop.mu.Lock()
+	b.end(t)
+	next := b.handOver()
+	b.loop.mu.Unlock()
+	b.resume(next)
+}
+
+func (b *baton) here(t *task) bool {
+	l := b.loop
+	if l.holder != nil {
+		l.mu.Unlock()
+		return false
+	}
+	t.turn = make(chan struct{}, 1)
+	l.live++
+	l.give(t)
+	l.mu.Unlock()
+	b.run(t)
+	b.over(t)
+	return true
+}
+
+func (b *baton) close() {
+	idle := b.idle
+	b.idle = nil
+	b.loop.settle()
+	b.loop.mu.Unlock()
+	for _, w := range idle {
+		w.turn <- struct{}{} // without a task
+	}
+}
+
+// begin notes that the calling goroutine is t's.
+func (t *task) begin() {
+	t.id.Store(self.ID())
+	if t.loop.watch != nil {
+		t.number.Store(goroutineNumber())
+	}
+}

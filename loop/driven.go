@@ -1,0 +1,193 @@
+package loop
+
+import "context"
+
+// driven is an engine whose tasks are coroutines. They run on the goroutine of
+// whoever drives: it resumes those that are ready, one after the other.
+//
+// Invariants, under the loop's mu:
+//   - driving says that somebody drives, or was called to. Whoever finds it unset
+//     and makes a task ready sets it, and calls somebody. So nobody is ready while
+//     nobody drives or will.
+//   - The driver alone has the coroutines, and unsets driving in the same step in
+//     which it finds nobody ready.
+type driven struct {
+	loop *Loop
+
+	// call has somebody drive, as driving was just set. mu is not held.
+	call func()
+
+	// hands says that whoever brings a message or a call may drive.
+	hands bool
+
+	// Guarded by loop.mu.
+	driving bool
+	idle    []*coroutine
+	lives   map[*task]struct{} // those that have not ended; nil where nobody asks
+	adrift  bool               // the goroutine that has driven is gone
+}
+
+// mostHanded is how many turns whoever brought a message gives at most before it goes
+// on with what is its own. Somebody else drives then.
+const mostHanded = 32
+
+func (d *driven) queue(t *task, hand bool) {
+	t.state = ready
+	d.loop.ready.push(t)
+	if d.lives != nil {
+		d.lives[t] = struct{}{}
+	}
+	called := !d.driving
+	d.driving = true
+	d.loop.mu.Unlock()
+	switch {
+	case !called:
+	case !hand || !d.hands:
+		d.call()
+	case d.drive(mostHanded):
+		d.call()
+	}
+}
+
+// drive gives up to most turns, any number if that is 0. It reports whether more are
+// due, for which the caller still drives: otherwise nobody does any more.
+func (d *driven) drive(most int) (more bool) {
+	l := d.loop
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for n := 0; ; n++ {
+		if n == most && most > 0 && l.ready.first != nil {
+			return true
+		}
+		t := l.next()
+		if t != nil {
+			d.step(t)
+			continue
+		}
+		if l.refusal != nil && len(d.idle) > 0 {
+			d.drop()
+			continue
+		}
+		d.driving = false
+		l.settle()
+		return false
+	}
+}
+
+// step resumes t, which has the turn. mu is held, and released meanwhile.
+func (d *driven) step(t *task) {
+	l := d.loop
+	c := t.coroutine
+	if c == nil {
+		if n := len(d.idle); n > 0 {
+			c = d.idle[n-1]
+			d.idle = d.idle[:n-1]
+		} else {
+			c = newCoroutine()
+			c.bound = d.lives != nil && isBound()
+		}
+		c.task, t.coroutine = t, c
+	}
+	if d.adrift && c.bound { // to what drives no more
+		l.end(t)
+		delete(d.lives, t)
+		return
+	}
+	l.mu.Unlock()
+	c.resume()
+	over := c.task == nil
+	l.mu.Lock()
+	if !over {
+		return
+	}
+	l.end(t)
+	delete(d.lives, t)
+	switch {
+	case c.left:
+		d.bury(c)
+	case len(d.idle) < mostIdle:
+		d.idle = append(d.idle, c)
+	default:
+		l.mu.Unlock()
+		c.resume() // without a task
+		l.mu.Lock()
+	}
+}
+
+// drop ends the coroutines that are kept for later tasks. mu is held, and released
+// meanwhile.
+func (d *driven) drop() {
+	idle := d.idle
+	d.idle = nil
+	d.loop.mu.Unlock()
+	for _, c := range idle {
+		if !d.adrift || !c.bound {
+			c.resume() // without a task
+		}
+	}
+	d.loop.mu.Lock()
+}
+
+// bury ends a coroutine whose task has left it by Goexit, which whoever stops it is
+// ended by, too. That takes a goroutine for nothing else. Where coroutines are bound
+// to a thread no other goroutine may stop one, and it stays.
+func (d *driven) bury(c *coroutine) {
+	if !isBound() {
+		d.loop.workers.Go(c.stop)
+	}
+}
+
+func (d *driven) park(t *task, ctx context.Context) error {
+	t.nap++
+	nap := t.nap
+	d.loop.mu.Unlock()
+	if ctx.Done() == nil {
+		t.coroutine.pause(struct{}{})
+		return nil
+	}
+	stop := context.AfterFunc(ctx, func() { d.endNap(t, nap) })
+	t.coroutine.pause(struct{}{})
+	stop()
+	if t.endedNap == nap {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// endNap makes t ready because the context has ended that it waits with, unless it
+// waits no more in the way that nap counts.
+func (d *driven) endNap(t *task, nap uint64) {
+	d.loop.mu.Lock()
+	if t.state != parked || t.nap != nap {
+		d.loop.mu.Unlock()
+		return
+	}
+	t.endedNap = nap
+	d.queue(t, true)
+}
+
+func (d *driven) yield(t *task) {
+	t.state = ready
+	d.loop.ready.push(t)
+	d.loop.mu.Unlock()
+	t.coroutine.pause(struct{}{})
+}
+
+func (d *driven) here(*task) bool {
+	d.loop.mu.Unlock()
+	return false
+}
+
+func (d *driven) close() {
+	l := d.loop
+	if d.driving || len(d.idle) == 0 {
+		if !d.driving {
+			l.settle()
+		}
+		l.mu.Unlock()
+		return
+	}
+	d.driving = true
+	l.mu.Unlock()
+	d.call()
+}

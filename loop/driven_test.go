@@ -1,0 +1,282 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// Whoever brings a call runs its task, on its own goroutine.
+func TestWhoBringsACallRunsIt(t *testing.T) {
+	l := New(Coroutines())
+	ran := false
+	if err := (*handlers)(l).Start(true, func(wait.Task) { ran = true }, nil); err != nil || !ran {
+		t.Errorf("%v, and it ran: %t", err, ran)
+	}
+	closed(t, l)
+}
+
+// Tasks that are ready without an end do not keep whoever brought a call.
+func TestNobodyDrivesWithoutBound(t *testing.T) {
+	l := New(Coroutines())
+	over, turns := false, 0
+	err := (*handlers)(l).Start(true, func(wait.Task) { restless(t, l, &over, &turns) }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Post(func() { over = true }) // which has its turn, too
+	closed(t, l)
+	if turns == 0 {
+		t.Error("they did not run")
+	}
+}
+
+// restless starts two tasks that are always ready, until over is set.
+func restless(t *testing.T, l *Loop, over *bool, turns *int) {
+	for range 2 {
+		must(t, l, func(ctx context.Context) {
+			for !*over {
+				*turns++
+				_ = Sleep(ctx, 0)
+			}
+		})
+	}
+}
+
+// Nor do they keep a host from what else it has to do.
+func TestAHostIsAskedAgainForMore(t *testing.T) {
+	asked := make(chan func(), 1)
+	l := NewHosted(func(f func()) error { asked <- f; return nil })
+	over, turns := false, 0
+	restless(t, l, &over, &turns)
+	for visit := 1; visit <= 3; visit++ {
+		(<-asked)()
+		if turns != visit*mostAtATime {
+			t.Errorf("after %d visits there were %d turns", visit, turns)
+		}
+	}
+	over = true
+	go closed(t, l)
+	for {
+		select {
+		case f := <-asked:
+			f()
+		case <-l.empty:
+			return
+		}
+	}
+}
+
+// A caller that was asked to run nothing does not.
+func TestWhoStartsATaskOfItsOwnDoesNotRunIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := New(Coroutines())
+		began := time.Now()
+		must(t, l, func(context.Context) { time.Sleep(time.Second) })
+		if d := time.Since(began); d != 0 {
+			t.Errorf("Go took %v", d)
+		}
+		closed(t, l)
+	})
+}
+
+func TestRunGoesOnWhereItWasLeft(t *testing.T) {
+	l := New(Pinned())
+	n := 0
+	must(t, l, func(ctx context.Context) {
+		for range 3 {
+			n++
+			_ = Sleep(ctx, 0)
+			_, _ = Await(ctx, func(resume func(int, error)) { go resume(0, nil) })
+		}
+	})
+	for n < 3 {
+		ctx, cancel := context.WithCancel(t.Context())
+		before := n
+		must(t, l, func(context.Context) { cancel() })
+		if err := l.Run(ctx); err != context.Canceled {
+			t.Fatalf("Run: %v", err)
+		}
+		if n > before+2 {
+			t.Errorf("it went on for %d steps after its context had ended", n-before)
+		}
+	}
+	go closed(t, l)
+	if err := l.Run(t.Context()); err != nil {
+		t.Errorf("Run of a loop that is closed: %v", err)
+	}
+	if err := l.Run(t.Context()); err != nil {
+		t.Errorf("Run of a loop that was closed: %v", err)
+	}
+}
+
+func TestRunIsOfPinnedLoopsAndTheirGoroutine(t *testing.T) {
+	for _, k := range []kind{kindOf("baton"), kindOf("coroutines"), kindOf("hosted")} {
+		l := k.make()
+		if err := l.Run(t.Context()); err != errNotPinned {
+			t.Errorf("%s: %v", k.name, err)
+		}
+		closed(t, l)
+	}
+	l := New(Pinned())
+	var within error
+	must(t, l, func(ctx context.Context) {
+		within = l.Run(ctx)
+		_, _ = Await(ctx, func(resume func(int, error)) { go resume(0, nil) })
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := l.Run(ctx); err != context.DeadlineExceeded || within != errRuns {
+		t.Errorf("%v, and within a task %v", err, within)
+	}
+	other := make(chan error)
+	go func() { other <- l.Run(t.Context()) }()
+	if err := <-other; err != errRunner {
+		t.Errorf("on another goroutine: %v", err)
+	}
+	go closed(t, l)
+	if err := l.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// All tasks run on the goroutine's thread, which is how it was pinned.
+func TestPinnedTasksStayOnTheirThread(t *testing.T) {
+	l := New(Pinned())
+	for range 10 {
+		must(t, l, func(ctx context.Context) {
+			for range 3 {
+				if !isBound() {
+					t.Error("a task is not bound to the thread")
+				}
+				_, _ = Await(ctx, func(resume func(int, error)) { go resume(0, nil) })
+			}
+		})
+	}
+	ran := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		ran <- l.Run(t.Context())
+	}()
+	closed(t, l)
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+}
+
+// A host that takes no more leaves no task behind.
+func TestTasksOfAHostThatIsGone(t *testing.T) {
+	h := newHost(false)
+	l := h.loop
+	var ended []string
+	lost := make(chan error, 3)
+	wants := func(err error) bool { return errors.Is(err, ErrClosed) && errors.Is(err, errHostGone) }
+	must(t, l, func(ctx context.Context) {
+		_ = Sleep(ctx, time.Hour)
+		if !wants(context.Cause(ctx)) {
+			t.Errorf("the task ends for %v", context.Cause(ctx))
+		}
+		ended = append(ended, "sleeps")
+	})
+	suspended := make(chan struct{})
+	if err := (*handlers)(l).Start(false, func(k wait.Task) {
+		ctx, cancel := context.WithCancelCause(wait.WithTask(context.Background(), k))
+		go func() { cancel(<-lost) }()
+		close(suspended)
+		_, _ = Await(ctx, func(func(int, error)) {})
+		if !wants(context.Cause(ctx)) {
+			t.Errorf("the handler ends for %v", context.Cause(ctx))
+		}
+		ended = append(ended, "awaits")
+	}, func(err error) { lost <- err }); err != nil {
+		t.Fatal(err)
+	}
+	<-suspended
+	settled := make(chan struct{})
+	_ = l.Post(func() { close(settled) })
+	<-settled
+	close(h.gone)
+	<-h.over
+	if err := l.Post(func() { ended = append(ended, "posted") }); err != nil {
+		t.Errorf("who learns of it first: %v", err) // it was taken, and runs without the host
+	}
+	<-l.empty
+	l.workers.Wait()
+	if len(ended) != 3 {
+		t.Errorf("what has ended: %v", ended)
+	}
+	if err := l.Post(func() {}); !wants(err) || !strings.Contains(err.Error(), "host") {
+		t.Errorf("Post: %v", err)
+	}
+	if err := l.Close(t.Context()); !wants(err) {
+		t.Errorf("Close: %v", err)
+	}
+}
+
+// Where the host's goroutine was bound to its thread nothing of what it began can go
+// on elsewhere. Contexts end all the same, and the loop.
+func TestTasksOfABoundHostThatIsGone(t *testing.T) {
+	if os.Getenv(hazard) == "" { // it leaves a goroutine behind
+		cmd := exec.Command(os.Args[0], "-test.run=^TestTasksOfABoundHostThatIsGone$")
+		cmd.Env = append(os.Environ(), hazard+"=a host that is gone")
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "it ends well") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	h := newHost(true)
+	l := h.loop
+	lost := make(chan error, 1)
+	begun := make(chan struct{})
+	resumed := make(chan func(int, error), 1)
+	if err := (*handlers)(l).Start(false, func(k wait.Task) {
+		close(begun)
+		_, _ = Await(wait.WithTask(context.Background(), k), func(resume func(int, error)) { resumed <- resume })
+		t.Error("it goes on")
+	}, func(err error) { lost <- err }); err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	resume := <-resumed
+	settled := make(chan struct{})
+	_ = l.Post(func() { close(settled) })
+	<-settled
+	close(h.gone)
+	<-h.over
+	before := runtime.NumGoroutine()
+	resume(0, nil)
+	if err := <-lost; !errors.Is(err, errHostGone) {
+		t.Errorf("it is lost for %v", err)
+	}
+	<-l.empty
+	l.workers.Wait()
+	if n := runtime.NumGoroutine(); n > before {
+		t.Errorf("%d goroutines were there, and %d are", before, n)
+	}
+	if !t.Failed() {
+		fmt.Println("it ends well")
+		os.Exit(0)
+	}
+}
+
+func TestHostedLoopsAreDrivenByTheirHost(t *testing.T) {
+	for name, o := range map[string]Option{"Coroutines": Coroutines(), "Pinned": Pinned()} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("NewHosted takes %s", name)
+				}
+			}()
+			NewHosted(func(func()) error { return nil }, o)
+		}()
+	}
+}

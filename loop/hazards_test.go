@@ -1,0 +1,172 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// What tasks may do to a process, and what the process may do to them, by the kind of
+// loop: docs/adr/0012 has the table. Whatever may end a process is done in one of its
+// own.
+
+const hazard = "NEARCALL_LOOP_HAZARD" // the name of a hazard and a kind
+
+// hazards are what a child does with a loop. It ends well if that returns.
+var hazards = map[string]func(l *Loop){
+	"a caller that is bound to its thread, after one that is not": func(l *Loop) {
+		call(l, func(wait.Task) {})
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		call(l, func(wait.Task) {})
+	},
+	"a caller that is not bound to its thread, after one that is": func(l *Loop) {
+		made := make(chan struct{})
+		go func() {
+			runtime.LockOSThread()
+			call(l, func(wait.Task) {})
+			close(made)
+		}()
+		<-made
+		call(l, func(wait.Task) {})
+	},
+	"a task that binds itself to the thread and waits": func(l *Loop) {
+		call(l, func(t wait.Task) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			nap(t)
+		})
+	},
+	"a task that binds itself to the thread and does not wait": func(l *Loop) {
+		call(l, func(wait.Task) {
+			runtime.LockOSThread()
+			runtime.UnlockOSThread()
+		})
+	},
+	"Goexit": func(l *Loop) {
+		over := make(chan struct{})
+		_ = (*handlers)(l).Start(true, func(t wait.Task) {
+			defer close(over)
+			defer nap(t)
+			runtime.Goexit()
+		}, nil)
+		<-over
+		call(l, func(wait.Task) {})
+	},
+	"a panic": func(l *Loop) {
+		defer func() {
+			if recover() != nil {
+				fmt.Println("the caller recovers")
+			}
+		}()
+		call(l, func(wait.Task) { panic("out of a task") })
+	},
+}
+
+// call has a task of l do fn, and waits for it like a caller of this process.
+func call(l *Loop, fn func(wait.Task)) {
+	done := make(chan struct{})
+	if err := (*handlers)(l).Start(true, func(t wait.Task) { fn(t); close(done) }, nil); err != nil {
+		panic(err)
+	}
+	<-done
+}
+
+// nap has t wait for a goroutine.
+func nap(t wait.Task) {
+	_, _ = Await(wait.WithTask(context.Background(), t), func(resume func(int, error)) {
+		go resume(0, nil)
+	})
+}
+
+// An init function runs bound to its thread.
+func init() {
+	name, kind, ok := strings.Cut(os.Getenv(hazard), "/")
+	if ok && name == "init" {
+		call(kindOf(kind).make(), func(t wait.Task) { nap(t) })
+		fmt.Println("it ends well")
+		os.Exit(0)
+	}
+}
+
+func kindOf(name string) kind {
+	for _, k := range kinds {
+		if k.name == name {
+			return k
+		}
+	}
+	panic("there is no kind " + name)
+}
+
+func TestHazardInAChild(t *testing.T) {
+	name, kind, ok := strings.Cut(os.Getenv(hazard), "/")
+	if !ok {
+		t.Skip("only in a child process")
+	}
+	hazards[name](kindOf(kind).make())
+	fmt.Println("it ends well")
+	os.Exit(0) // whatever is left
+}
+
+func TestHazards(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts many processes")
+	}
+	const (
+		well   = "it ends well"
+		bound  = "coro: OS thread locking must match" // of the runtime, which cannot be recovered from
+		panics = "panic: out of a task"
+	)
+	for name, ends := range map[string]map[string]string{
+		"a caller that is bound to its thread, after one that is not": {"coroutines": bound},
+		"a caller that is not bound to its thread, after one that is": {"coroutines": bound},
+		"init": {"coroutines": bound},
+		"a task that binds itself to the thread and waits": {
+			"coroutines": bound, "pinned": bound, "pinned to a thread": bound, "hosted": bound, "hosted by a thread": bound,
+		},
+		"a task that binds itself to the thread and does not wait": {},
+		"Goexit": {},
+		"a panic": {
+			"baton": panics, "coroutines": panics, "pinned": panics, "pinned to a thread": panics, "hosted": panics, "hosted by a thread": panics,
+		},
+	} {
+		for _, k := range kinds {
+			t.Run(name+"/"+k.name, func(t *testing.T) {
+				t.Parallel()
+				want, ok := ends[k.name]
+				if !ok {
+					want = well
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestHazardInAChild$")
+				cmd.Env = append(os.Environ(), hazard+"="+name+"/"+k.name)
+				out, err := cmd.CombinedOutput()
+				if !strings.Contains(string(out), want) || (err == nil) != (want == well) {
+					t.Errorf("want %q: %v\n%s", want, err, out)
+				}
+			})
+		}
+	}
+}
+
+// The process ends with the stack trace of the task, not of whoever resumed it.
+func TestAPanicShowsItsTask(t *testing.T) {
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			cmd := exec.Command(os.Args[0], "-test.run=^TestHazardInAChild$")
+			cmd.Env = append(os.Environ(), hazard+"=a panic/"+k.name)
+			out, _ := cmd.CombinedOutput()
+			if !strings.Contains(string(out), "hazards_test.go") || strings.Contains(string(out), "the caller recovers") {
+				t.Errorf("%s", out)
+			}
+		})
+	}
+}

@@ -1,0 +1,80 @@
+package loop
+
+import "fmt"
+
+// NewHosted returns a loop whose tasks run on another event loop: that of an embedded
+// interpreter, say, or of a user interface. submit has the host call a function,
+// some time and on the goroutine of its choice, one at a time; it may not call it
+// itself. No more than one function is with the host at a time, and each gives a few
+// tasks their turns. Between them the host does what else it has to do.
+//
+// An error of submit says that the host takes no more. The loop is closed then, for
+// that reason: handlers' calls end with Unavailable, contexts of tasks are cancelled,
+// and tasks unwind on a goroutine of the loop's, still one at a time. If the host's
+// goroutine was bound to its thread those that have begun cannot, and stay as they
+// are. So close the loop before its host.
+//
+// Tasks are coroutines: what a task has on its stack when it waits stays there while
+// others run. It may not wait in what the host's interpreter has called, unless that
+// can be suspended there. The options [Coroutines] and [Pinned] are not for hosted
+// loops; NewHosted panics.
+func NewHosted(submit func(func()) error, opts ...Option) *Loop {
+	l := newLoop()
+	h := &hosted{submit: submit}
+	h.driven = driven{loop: l, call: h.callHost, lives: make(map[*task]struct{})}
+	l.engine = h
+	for _, o := range opts {
+		o(l)
+	}
+	if l.engine != engine(h) {
+		panic("loop: NewHosted takes neither Coroutines nor Pinned: the host drives")
+	}
+	return l
+}
+
+// A hosted is driven by functions that another loop calls.
+type hosted struct {
+	driven
+	submit func(func()) error
+}
+
+// mostAtATime is how many turns a host gives before it sees to what else it has to
+// do.
+const mostAtATime = 32
+
+func (h *hosted) callHost() {
+	if err := h.submit(h.visit); err != nil {
+		h.lose(err)
+	}
+}
+
+// visit is what the host calls.
+func (h *hosted) visit() {
+	if h.drive(mostAtATime) {
+		h.call()
+	}
+}
+
+// lose goes on without the host, so that tasks can end. The caller is to drive.
+func (h *hosted) lose(why error) {
+	l := h.loop
+	why = fmt.Errorf("%w: its host takes no more functions: %w", ErrClosed, why)
+	l.mu.Lock()
+	if l.refusal == nil {
+		l.refusal = why
+	}
+	h.adrift = true
+	h.call = func() { l.workers.Go(func() { h.drive(0) }) } // the driver alone calls it, or who sets driving
+	lives := make([]*task, 0, len(h.lives))
+	for t := range h.lives {
+		lives = append(lives, t)
+	}
+	l.mu.Unlock()
+	l.cancel(why)
+	for _, t := range lives {
+		if t.lost != nil {
+			t.lost(why)
+		}
+	}
+	h.call()
+}

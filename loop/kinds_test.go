@@ -1,0 +1,87 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+)
+
+// A kind is a way in which tasks are run.
+type kind struct {
+	name  string
+	make  func() *Loop
+	bound bool // to a thread
+}
+
+var kinds = []kind{
+	{"baton", func() *Loop { return New() }, false},
+	{"coroutines", func() *Loop { return New(Coroutines()) }, false},
+	{"pinned", func() *Loop { return driveIt(New(Pinned()), false) }, false},
+	{"pinned to a thread", func() *Loop { return driveIt(New(Pinned()), true) }, true},
+	{"hosted", func() *Loop { return newHost(false).loop }, false},
+	{"hosted by a thread", func() *Loop { return newHost(true).loop }, true},
+}
+
+// eachKind runs f as a subtest for each kind.
+func eachKind(t *testing.T, f func(t *testing.T, newLoop func() *Loop)) {
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) { f(t, k.make) })
+	}
+}
+
+// driveIt has a goroutine drive a pinned loop to its end.
+func driveIt(l *Loop, bound bool) *Loop {
+	go func() {
+		if bound {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+		}
+		if err := l.Run(context.Background()); err != nil {
+			panic(err)
+		}
+	}()
+	return l
+}
+
+// A host is a foreign loop: a goroutine that calls what it is given, until its guest
+// has ended or it is stopped.
+type host struct {
+	loop  *Loop
+	calls chan func()
+	gone  chan struct{} // to be closed
+	over  chan struct{}
+}
+
+var errHostGone = errors.New("the host is gone")
+
+func newHost(bound bool) *host {
+	h := &host{calls: make(chan func(), 1), gone: make(chan struct{}), over: make(chan struct{})}
+	h.loop = NewHosted(func(f func()) error {
+		select {
+		case <-h.gone:
+			return errHostGone
+		default:
+		}
+		h.calls <- f // has room: one is with the host at a time
+		return nil
+	})
+	go func() {
+		defer close(h.over)
+		if bound {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+		}
+		for {
+			select {
+			case f := <-h.calls:
+				f()
+			case <-h.gone:
+				return
+			case <-h.loop.empty:
+				return
+			}
+		}
+	}()
+	return h
+}

@@ -1,0 +1,100 @@
+package loop
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nearcall/nearcall/internal/self"
+)
+
+// Pinned has all tasks run on the goroutine that calls [Loop.Run], and so on its
+// thread if it is bound to that: for what must not leave a thread, such as a user
+// interface or a library in C. Tasks are coroutines.
+//
+// A caller's deadline or cancellation ends its wait at once. A task may not change
+// whether it is bound to the thread beyond a wait: the runtime ends the process. A
+// task that ends by runtime.Goexit where Run's goroutine is bound leaves a goroutine
+// behind that never runs again.
+func Pinned() Option {
+	return func(l *Loop) {
+		p := &pinned{called: make(chan struct{}, 1)}
+		p.driven = driven{loop: l, call: func() { p.called <- struct{}{} }} // has room: driving was unset
+		l.engine = p
+	}
+}
+
+// A pinned is driven by Run.
+type pinned struct {
+	driven
+	called chan struct{}
+
+	// Guarded by loop.mu.
+	runner    uintptr // the goroutine that has called Run; 0 before
+	isRunning bool
+}
+
+var (
+	errNotPinned = errors.New("loop: Run is of loops that are made with the option Pinned")
+	errRuns      = errors.New("loop: Run is called while it runs")
+	errRunner    = errors.New("loop: Run is called by another goroutine than the first time, where tasks that have begun cannot go on")
+)
+
+// Run runs the tasks of a pinned loop until it is closed and all of them have ended.
+// It returns ctx's error once ctx is done, with tasks perhaps in the middle of what
+// they do: they go on when the same goroutine calls Run again. A task that does not
+// wait holds up Run's return, too.
+//
+// Other loops have no use for it, and return an error, as does Run while it is called
+// already, and when another goroutine has called it before.
+func (l *Loop) Run(ctx context.Context) error {
+	p, ok := l.engine.(*pinned)
+	if !ok {
+		return errNotPinned
+	}
+	if err := p.enter(); err != nil {
+		return err
+	}
+	defer p.leave()
+	for {
+		select {
+		case <-l.empty:
+			return nil
+		default:
+		}
+		select {
+		case <-l.empty:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-p.called:
+			for p.drive(1) {
+				if ctx.Err() != nil {
+					p.called <- struct{}{} // has room: nobody else is called meanwhile
+					break
+				}
+			}
+		}
+	}
+}
+
+func (p *pinned) enter() error {
+	l := p.loop
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id := self.ID()
+	switch {
+	case p.isRunning:
+		return errRuns
+	case p.runner != 0 && p.runner != id:
+		return errRunner
+	}
+	p.runner, p.isRunning = id, true
+	return nil
+}
+
+// leave keeps no coroutine for later tasks, as nobody may be there to end it.
+func (p *pinned) leave() {
+	p.loop.mu.Lock()
+	defer p.loop.mu.Unlock()
+	p.drop()
+	p.isRunning = false
+}

@@ -1,0 +1,123 @@
+package loop
+
+import (
+	"bytes"
+	"fmt"
+	"runtime"
+	"time"
+
+	"google.golang.org/grpc/grpclog"
+)
+
+// Watchdog has report called when a task holds the loop for longer than limit: with
+// for how long it has by then, and with the stack trace of its goroutine as
+// runtime.Stack formats it. That is once for each time that the task has the turn,
+// between limit and one and a half times that, on a goroutine of its own. Finding
+// the trace stops all of the program for a moment. A nil report logs a warning with
+// grpclog.
+//
+// Watchdog panics if limit is not positive.
+func Watchdog(limit time.Duration, report func(held time.Duration, stack []byte)) Option {
+	if limit <= 0 {
+		panic(fmt.Sprintf("loop: a watchdog's limit is to be positive, and is %v", limit))
+	}
+	if report == nil {
+		report = warn
+	}
+	return func(l *Loop) {
+		l.watch = &watch{loop: l, limit: limit, report: report}
+	}
+}
+
+func warn(held time.Duration, stack []byte) {
+	grpclog.Component("loop").Warningf("a task has held its loop for %v:\n%s", held, stack)
+}
+
+// A watch looks at a loop now and then while that is busy.
+type watch struct {
+	loop   *Loop
+	limit  time.Duration
+	report func(time.Duration, []byte)
+
+	// Guarded by loop.mu.
+	timer *time.Timer
+	looks bool      // the timer is set
+	turn  uint64    // that was there when it looked
+	since time.Time // when it first saw that
+	told  bool      // that it takes long
+}
+
+// looks is how often a watch looks within its limit.
+const looks = 4
+
+// look has the watch look from now on, as somebody has the turn. mu is held.
+func (w *watch) look() {
+	if w.looks {
+		return
+	}
+	w.looks = true
+	w.see()
+	if every := w.limit / looks; w.timer == nil {
+		w.timer = time.AfterFunc(every, w.tick)
+	} else {
+		w.timer.Reset(every)
+	}
+}
+
+// see takes in whose turn it is. mu is held.
+func (w *watch) see() { w.turn, w.since, w.told = w.loop.turns, time.Now(), false }
+
+func (w *watch) tick() {
+	l := w.loop
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.holder == nil {
+		w.looks = false
+		return
+	}
+	switch held := time.Since(w.since); {
+	case l.turns != w.turn:
+		w.see()
+	case !w.told && held >= w.limit:
+		w.told = true
+		number, turn := l.holder.number.Load(), w.turn
+		l.mu.Unlock()
+		stack := stackOf(number)
+		l.mu.Lock()
+		if stack == nil || l.turns != turn {
+			break // it goes on already
+		}
+		l.mu.Unlock()
+		w.report(held, stack)
+		l.mu.Lock()
+	}
+	w.timer.Reset(w.limit / looks)
+}
+
+// stop looks no more. mu is held.
+func (w *watch) stop() {
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+}
+
+// mostTraces is how much of all stack traces is looked through, in bytes.
+const mostTraces = 64 << 20
+
+// stackOf returns the stack trace of the goroutine of this number; nil where it is
+// not found.
+func stackOf(number uint64) []byte {
+	for size := 256 << 10; ; size *= 4 {
+		b := make([]byte, size)
+		n := runtime.Stack(b, true)
+		if n == size && size < mostTraces {
+			continue
+		}
+		for trace := range bytes.SplitSeq(b[:n], []byte("\n\n")) {
+			if numberOf(trace) == number {
+				return bytes.Clone(trace)
+			}
+		}
+		return nil
+	}
+}

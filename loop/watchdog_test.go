@@ -1,0 +1,141 @@
+package loop
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// hog holds the loop until c is closed.
+func hog(c <-chan struct{}) { <-c }
+
+// spin holds the loop and a processor until over says so.
+func spin(over func() bool) {
+	for n := 0; !over(); n++ {
+	}
+}
+
+// held is what a watchdog has reported.
+type held struct {
+	mu      sync.Mutex
+	reports []string
+	times   []time.Duration
+	at      []time.Time
+	some    chan struct{}
+}
+
+func newHeld() *held { return &held{some: make(chan struct{}, 100)} }
+
+func (h *held) report(d time.Duration, stack []byte) {
+	h.mu.Lock()
+	h.reports, h.times, h.at = append(h.reports, string(stack)), append(h.times, d), append(h.at, time.Now())
+	h.mu.Unlock()
+	h.some <- struct{}{}
+}
+
+// watchedKinds make loops with an option, and what ends them.
+var watchedKinds = map[string]func(Option) (*Loop, func(t *testing.T)){
+	"baton":      func(o Option) (*Loop, func(t *testing.T)) { return closing(New(o)) },
+	"coroutines": func(o Option) (*Loop, func(t *testing.T)) { return closing(New(Coroutines(), o)) },
+	"pinned":     func(o Option) (*Loop, func(t *testing.T)) { return closing(driveIt(New(Pinned(), o), false)) },
+	"hosted": func(o Option) (*Loop, func(t *testing.T)) {
+		host := New()
+		l := NewHosted(host.Post, o)
+		return l, func(t *testing.T) {
+			closed(t, l)
+			closed(t, host)
+		}
+	},
+}
+
+func closing(l *Loop) (*Loop, func(t *testing.T)) {
+	return l, func(t *testing.T) { closed(t, l) }
+}
+
+func TestWatchdogShowsWhoHoldsTheLoop(t *testing.T) {
+	const limit = 20 * time.Millisecond
+	for name, newLoop := range watchedKinds {
+		t.Run(name, func(t *testing.T) { showsWhoHolds(t, limit, newLoop) })
+	}
+}
+
+func showsWhoHolds(t *testing.T, limit time.Duration, newLoop func(Option) (*Loop, func(t *testing.T))) {
+	h := newHeld()
+	l, end := newLoop(Watchdog(limit, h.report))
+	release := make(chan struct{})
+	must(t, l, func(ctx context.Context) {
+		_ = Sleep(ctx, time.Millisecond) // others had turns before
+		hog(release)
+	})
+	for range 100 {
+		must(t, l, func(context.Context) {})
+	}
+	<-h.some
+	close(release)
+	over := false
+	must(t, l, func(context.Context) {
+		spin(func() bool {
+			select {
+			case <-h.some:
+				over = true
+			default:
+			}
+			return over
+		})
+	})
+	must(t, l, func(context.Context) {}) // so that it is over
+	end(t)
+	for _, want := range []string{"hog", "spin"} {
+		if !slices.ContainsFunc(h.reports, func(r string) bool {
+			return strings.HasPrefix(r, "goroutine ") && strings.Contains(r, "loop."+want+"(")
+		}) {
+			t.Errorf("no report shows %s:\n%s", want, strings.Join(h.reports, "\n\n"))
+		}
+	}
+	if d := slices.Min(h.times); d < limit {
+		t.Errorf("a turn of %v is reported", d)
+	}
+}
+
+func TestWatchdogReportsATurnOnceAndInTime(t *testing.T) {
+	const limit = time.Second
+	for name, newLoop := range watchedKinds {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHeld()
+				l, end := newLoop(Watchdog(limit, h.report))
+				var began [3]time.Time
+				must(t, l, func(ctx context.Context) {
+					for i := range began {
+						_, _ = Await(ctx, func(resume func(int, error)) { time.AfterFunc(time.Minute, func() { resume(0, nil) }) })
+						began[i] = time.Now()
+						time.Sleep(time.Duration(i) * 20 * limit) // the first is short
+					}
+				})
+				time.Sleep(time.Hour)
+				end(t)
+				if len(h.times) != 2 {
+					t.Fatalf("it reports %d times:\n%s", len(h.times), strings.Join(h.reports, "\n\n"))
+				}
+				for i, at := range h.at {
+					if d := at.Sub(began[i+1]); d < limit || d > limit*3/2 || h.times[i] < limit || h.times[i] > d {
+						t.Errorf("what has lasted for %v is reported as %v", d, h.times[i])
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestWatchdogNeedsALimit(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("a limit of 0 is taken")
+		}
+	}()
+	Watchdog(0, nil)
+}
