@@ -1,0 +1,177 @@
+package actor
+
+import "slices"
+
+// A side is what an order does.
+type side int8
+
+const (
+	buy  side = 1
+	sell side = -1
+)
+
+// An order is a limit order. The book owns it from place on; who placed it may read it.
+type order struct {
+	trader   *trader // whose it is; the book does not look at it
+	id       uint64  // the trader's
+	sequence uint64  // the book's: when it was placed
+	side     side
+	price    int64
+	left     int64 // what has neither traded nor been cancelled
+
+	// Of an order that rests, and nil otherwise.
+	level        *level
+	before, next *order
+}
+
+// crosses reports whether o may trade at price.
+func (o *order) crosses(price int64) bool {
+	return (o.price-price)*int64(o.side) >= 0
+}
+
+// A trade is between an order that was just placed and one that rested, at the
+// latter's price.
+type trade struct {
+	number                uint64
+	price, quantity       int64
+	taker, rested         *order
+	takerLeft, restedLeft int64 // of either, after the trade
+}
+
+// A book matches orders by price, and by time where prices are equal.
+//
+// Invariants, outside of its methods:
+//   - The best bid is below the best ask.
+//   - What rests has something left, and levels have orders.
+//   - The orders of a level are in the order of their sequence.
+type book struct {
+	bids, asks ladder
+	sequence   uint64 // of the latest order or cancel
+	trades     uint64 // how many; also the number of the latest
+
+	orders, filled, cancelled            int64
+	ordered, bought, sold, cancelledLeft int64 // quantities
+}
+
+// place matches o with what rests, and has it rest with what is left.
+func (b *book) place(o *order) []trade {
+	b.sequence++
+	o.sequence = b.sequence
+	b.orders++
+	b.ordered += o.left
+	own, others := &b.bids, &b.asks
+	if o.side == sell {
+		own, others = others, own
+	}
+	var trades []trade
+	for o.left > 0 {
+		r := others.best()
+		if r == nil || !o.crosses(r.price) {
+			break
+		}
+		trades = append(trades, b.trade(o, r))
+		if r.left == 0 {
+			others.remove(r)
+			b.filled++
+		}
+	}
+	if o.left == 0 {
+		b.filled++
+	} else {
+		own.add(o)
+	}
+	return trades
+}
+
+func (b *book) trade(taker, rested *order) trade {
+	quantity := min(taker.left, rested.left)
+	taker.left -= quantity
+	rested.left -= quantity
+	b.trades++
+	b.bought += quantity
+	b.sold += quantity
+	return trade{
+		number: b.trades, price: rested.price, quantity: quantity,
+		taker: taker, rested: rested, takerLeft: taker.left, restedLeft: rested.left,
+	}
+}
+
+// cancel takes o, which rests, out of the book. What is left of it stays in o.left.
+func (b *book) cancel(o *order) {
+	b.sequence++
+	b.cancelled++
+	b.cancelledLeft += o.left
+	if o.side == buy {
+		b.bids.remove(o)
+	} else {
+		b.asks.remove(o)
+	}
+}
+
+// A ladder is the orders of one side that rest, by price, the best last: there it
+// costs least to add and to remove.
+type ladder struct{ levels []*level }
+
+// A level is the orders of one price, the oldest first.
+type level struct {
+	price       int64
+	first, last *order
+}
+
+// best returns the order that trades first; nil where none rests.
+func (l *ladder) best() *order {
+	if n := len(l.levels); n > 0 {
+		return l.levels[n-1].first
+	}
+	return nil
+}
+
+// find returns where the level of price is, or belongs. Bids go up to the best,
+// and asks down.
+func (l *ladder) find(price int64, s side) (int, bool) {
+	return slices.BinarySearchFunc(l.levels, price, func(v *level, price int64) int {
+		switch {
+		case v.price == price:
+			return 0
+		case (v.price < price) == (s == buy):
+			return -1
+		}
+		return 1
+	})
+}
+
+// add has o rest, behind those of its price.
+func (l *ladder) add(o *order) {
+	i, found := l.find(o.price, o.side)
+	if !found {
+		l.levels = slices.Insert(l.levels, i, &level{price: o.price})
+	}
+	v := l.levels[i]
+	o.level, o.before = v, v.last
+	if v.last == nil {
+		v.first = o
+	} else {
+		v.last.next = o
+	}
+	v.last = o
+}
+
+// remove takes o, which rests, out.
+func (l *ladder) remove(o *order) {
+	v := o.level
+	if o.before == nil {
+		v.first = o.next
+	} else {
+		o.before.next = o.next
+	}
+	if o.next == nil {
+		v.last = o.before
+	} else {
+		o.next.before = o.before
+	}
+	o.level, o.before, o.next = nil, nil, nil
+	if v.first == nil {
+		i, _ := l.find(v.price, o.side)
+		l.levels = slices.Delete(l.levels, i, i+1)
+	}
+}

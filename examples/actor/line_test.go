@@ -1,0 +1,58 @@
+package actor
+
+import (
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	pb "github.com/nearcall/nearcall/examples/actor/actorpb"
+)
+
+// A line that is full ends, and keeps nothing.
+func TestALineThatIsFullEnds(t *testing.T) {
+	l := &line[int]{limit: 2}
+	if !l.put(1) || !l.put(2) || l.ended {
+		t.Fatal("the line has ended before it was full")
+	}
+	if l.put(3) || !l.ended || l.queue != nil {
+		t.Errorf("ended is %t, and it holds %v", l.ended, l.queue)
+	}
+	wantCode(t, l.err, codes.ResourceExhausted)
+	if !l.put(4) || l.queue != nil {
+		t.Errorf("a line that has ended holds %v", l.queue)
+	}
+}
+
+// What ends a line before all was sent says why, and nothing after that.
+func TestTheFirstEndOfALineCounts(t *testing.T) {
+	l := &line[int]{limit: 2}
+	l.put(1)
+	l.close(nil)
+	l.end(errClosed)
+	l.end(nil)
+	l.close(nil)
+	if l.err != errClosed {
+		t.Errorf("the line ends with %v", l.err)
+	}
+}
+
+// An order that fills another of its trader's, and whose answer finds the line full,
+// has all that is open withdrawn in the midst of it.
+func TestALineThatFillsUpWithinATrade(t *testing.T) {
+	for limit := range 6 {
+		x := NewExchange(nil) // no task has to wait
+		ann := &trader{open: make(map[uint64]*order), line: line[*pb.Event]{limit: limit}}
+		for i, o := range []*pb.Order{
+			{Side: selling, Price: 100, Quantity: 5}, {Side: selling, Price: 101, Quantity: 5}, {Side: buying, Price: 101, Quantity: 7},
+		} {
+			if !ann.line.closed {
+				o.Id = uint64(i) + 1
+				x.place(ann, o)
+				check(t, &x.book)
+			}
+		}
+		if wantEnd := limit < 4; ann.line.ended != wantEnd || wantEnd && (len(ann.open) > 0 || x.book.asks.best() != nil) {
+			t.Errorf("with room for %d messages the line's end is %t, and %d orders are open", limit, ann.line.ended, len(ann.open))
+		}
+	}
+}
