@@ -1,6 +1,7 @@
 // Command bench is the tournament: nearcall and what one would use instead,
-// row by row. It has four tables: in one process, and between two processes
-// over unix sockets, over TCP and, on Linux, over shared memory.
+// row by row. It has five tables: in one process, in one process on an event loop,
+// and between two processes over unix sockets, over TCP and, on Linux, over
+// shared memory.
 //
 //	go run .                                 every table, row and rival: a quarter of an hour
 //	go run . -quick                          a first look, in some minutes
@@ -10,6 +11,7 @@
 //	go run . -md FILE -csv FILE -svg FILE    the same of one table, in-process where none is given
 //	go run . -short FILE                     a picture of some of its rows
 //	go test -bench Row                       the first table as benchmarks, for benchstat and pprof
+//	go test -bench Loop                      the one on an event loop
 //	go test -bench Peer                      the others
 //
 // Rivals take turns with the table's baseline, grpchan in process and grpc-go
@@ -24,8 +26,8 @@
 // again. It tells how long the processors have worked for it, so that it is
 // known what a call costs both sides.
 //
-// A row is a line of inProcessRows or peerRows, a rival a line of
-// inProcessRivals, peerRivals or sharedMemoryRivals.
+// A row is a line of inProcessRows, loopRows or peerRows, a rival a line of
+// inProcessRivals, loopRivals, peerRivals or sharedMemoryRivals.
 //
 // It is a module of its own, so that rivals' dependencies stay in here.
 package main

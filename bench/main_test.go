@@ -121,12 +121,13 @@ func TestResultsOfEachTable(t *testing.T) {
 // when there was one table.
 func TestOneTableIsMeantWhereOneIsDrawn(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"", orShared("in-process, unix, tcp")},
+		{"", orShared("in-process, loop, unix, tcp")},
 		{"-short file", "in-process"},
 		{"-short file -tables tcp", "tcp"},
 		{"-tables tcp,unix", "tcp, unix"},
 		{"-rows idle", orShared("unix, tcp")},
-		{"-rivals grpchan", "in-process"},
+		{"-rivals grpchan", "in-process, loop"},
+		{"-rivals coroutines", "loop"},
 	} {
 		events, err := parse(strings.Fields(c.args), io.Discard)
 		got := strings.Join(names(events, func(e *event) string { return e.table.Name }), ", ")

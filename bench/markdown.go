@@ -23,6 +23,7 @@ func writeMarkdown(w io.Writer, r *Report) error {
 	if r.Table.Processes {
 		r.processes(&b)
 	}
+	r.who(&b)
 	for _, results := range r.rows() {
 		row := results[0].Row
 		fmt.Fprintf(&b, "\n### %s, %s context (`%s`)\n\n", row.Title(), row.Context(), row.Name)
@@ -85,7 +86,7 @@ func (r *Report) overview(b *strings.Builder, notes *footnotes, show func(Result
 }
 
 // processes prints what there is to say of two processes: how many calls they
-// make in a second, how long the processors worked, and who the rivals are.
+// make in a second, and how long the processors worked.
 func (r *Report) processes(b *strings.Builder) {
 	fmt.Fprintf(b, "\n### Operations a second %s\n\nMore is better.\n\n", r.Table.Title)
 	r.overview(b, new(footnotes), perSecond)
@@ -94,12 +95,21 @@ func (r *Report) processes(b *strings.Builder) {
 	r.overview(b, new(footnotes), func(v Result) string { return fmt.Sprintf("%s (%s)", ratio(v.CPURatio), nanoseconds(v.CPU)) })
 	fmt.Fprintf(b, "\nA row after a pause has the sleep's and the waking's processor time in it, but not in its time. "+
 		"B/op and allocs/op are the calling process's alone.\n")
+}
+
+// who prints who the rivals are, where that needs to be said, and who is none.
+func (r *Report) who(b *strings.Builder) {
+	list := ""
 	for _, rival := range r.rivals() {
 		if rival.Note != "" {
-			fmt.Fprintf(b, "\n- %s: %s", rival.Name, rival.Note)
+			list += fmt.Sprintf("- %s: %s\n", rival.Name, rival.Note)
 		}
 	}
-	b.WriteString("\n")
+	for _, part := range []string{list, r.Table.Apart} {
+		if part != "" {
+			fmt.Fprintf(b, "\n%s\n", strings.TrimSuffix(part, "\n"))
+		}
+	}
 }
 
 // footnotes say why cells are empty.

@@ -24,11 +24,11 @@ type Report struct {
 	Results []Result
 }
 
-// title is that of the times. In one process, where the tournament began, it
-// does not say where the calls go.
+// title is that of the times. In the first table, with which the tournament
+// began, it does not say where the calls go.
 func (r *Report) title() string {
 	where := ""
-	if r.Table.Processes {
+	if r.Table.Name != inProcess.Name {
 		where = " " + r.Table.Title
 	}
 	return "Time of an operation" + where + ", compared with " + r.Table.Baseline

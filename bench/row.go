@@ -40,6 +40,19 @@ var inProcessRows = []Row{
 	{Name: "unary-32B-100-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 100},
 }
 
+// loopRows is the tournament on an event loop: what can differ there from calls
+// off a loop. Larger messages and the record differ in what is copied alone.
+var loopRows = []Row{
+	{Name: "unary-32B", Kind: Unary, Size: 32, Chosen: true},
+	{Name: "unary-32B-cancellable", Kind: Unary, Size: 32, Cancellable: true, Chosen: true},
+	{Name: "unary-1KB", Kind: Unary, Size: 1 << 10},
+	{Name: "server-stream-100x32B", Kind: ServerStream, Size: 32, Messages: 100, Cancellable: true, Chosen: true},
+	{Name: "bidi-echo-32B", Kind: BidiEcho, Size: 32, Cancellable: true, Chosen: true},
+	{Name: "unary-32B-10-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 10, Chosen: true},
+	{Name: "unary-32B-50-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 50},
+	{Name: "unary-32B-100-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 100, Chosen: true},
+}
+
 // peerRows is the tournament of two processes. All contexts can be cancelled,
 // as those of programs with a second process can.
 var peerRows = []Row{

@@ -33,8 +33,17 @@ func each[T interface {
 	}
 }
 
+// ofOneProcess runs f for each table of one process.
+func ofOneProcess(t *testing.T, f func(*testing.T, Table)) {
+	for _, table := range Tables(0) {
+		if !table.Processes {
+			t.Run("table="+table.Name, func(t *testing.T) { f(t, table) })
+		}
+	}
+}
+
 func TestRivalsAnswerRightly(t *testing.T) {
-	each(t, inProcess, inProcess.Rows, answersRightly)
+	ofOneProcess(t, func(t *testing.T, table Table) { each(t, table, table.Rows, answersRightly) })
 }
 
 func answersRightly(t *testing.T, row Row, rival Rival) {
@@ -68,22 +77,24 @@ func TestRowsAreData(t *testing.T) {
 		{Name: "server-stream-0", Kind: ServerStream, Size: 32},
 		{Name: "unary-rested-3", Kind: Unary, Size: 32, Callers: 3, Pause: time.Microsecond},
 	}
-	each(t, inProcess, rows, func(t *testing.T, row Row, rival Rival) {
-		f, err := Open(row, rival)
-		if err != nil {
-			t.Fatal(err)
-		}
-		latencies := make([]time.Duration, 25)
-		s, err := f.Measure(25, latencies)
-		if err != nil || s.Ops != 25 || s.Time <= 0 {
-			t.Errorf("%+v, %v", s, err)
-		}
-		if !slices.IsSorted(s.Latency[:]) || s.Latency[len(s.Latency)-1] <= 0 {
-			t.Errorf("latencies are %v", s.Latency)
-		}
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
+	ofOneProcess(t, func(t *testing.T, table Table) {
+		each(t, table, rows, func(t *testing.T, row Row, rival Rival) {
+			f, err := Open(row, rival)
+			if err != nil {
+				t.Fatal(err)
+			}
+			latencies := make([]time.Duration, 25)
+			s, err := f.Measure(25, latencies)
+			if err != nil || s.Ops != 25 || s.Time <= 0 {
+				t.Errorf("%+v, %v", s, err)
+			}
+			if !slices.IsSorted(s.Latency[:]) || s.Latency[len(s.Latency)-1] <= 0 {
+				t.Errorf("latencies are %v", s.Latency)
+			}
+			if err := f.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 	})
 }
 
@@ -178,10 +189,12 @@ func TestWrongAnswersFail(t *testing.T) {
 		{"forger", func(s service) Services { return forger{s} }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			each(t, inProcess, inProcess.Rows, func(t *testing.T, row Row, rival Rival) {
-				lying := rival
-				lying.Connect = func(s Services) (Conn, error) { return rival.Connect(c.with(s.(service))) }
-				failsWith(t, row, lying, rival)
+			ofOneProcess(t, func(t *testing.T, table Table) {
+				each(t, table, table.Rows, func(t *testing.T, row Row, rival Rival) {
+					lying := rival
+					lying.Connect = func(s Services) (Conn, error) { return rival.Connect(c.with(s.(service))) }
+					failsWith(t, row, lying, rival)
+				})
 			})
 		})
 	}
@@ -357,6 +370,8 @@ func TestARivalThatCannotConnectEndsTheTournament(t *testing.T) {
 }
 
 func BenchmarkRow(b *testing.B) { each(b, inProcess, inProcess.Rows, bench) }
+
+func BenchmarkLoop(b *testing.B) { each(b, onLoop, onLoop.Rows, bench) }
 
 func bench(b *testing.B, row Row, rival Rival) {
 	f, err := Open(row, rival)

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/nearcall/nearcall/internal/self"
+	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // A baton is an engine whose tasks are goroutines: the turn passes from one to the
@@ -67,6 +68,7 @@ func (b *baton) queue(t *task, _ bool) {
 func (b *baton) park(t *task, ctx context.Context) error {
 	l := b.loop
 	done := ctx.Done()
+	t.mayWait()
 	next := b.handOver()
 	l.mu.Unlock()
 	b.resume(next)
@@ -94,12 +96,21 @@ func (b *baton) park(t *task, ctx context.Context) error {
 }
 
 func (b *baton) yield(t *task) {
+	t.mayWait()
 	t.state = ready
 	b.loop.ready.push(t)
 	next := b.handOver()
 	b.loop.mu.Unlock()
 	b.resume(next)
 	<-t.turn
+}
+
+// mayWait has t have a turn to wait for, which one that runs on a caller's goroutine
+// has no use for before. mu is held.
+func (t *task) mayWait() {
+	if t.turn == nil {
+		t.turn = make(chan struct{}, 1)
+	}
 }
 
 // end is over for a task of b's. mu is held.
@@ -143,7 +154,7 @@ func (b *baton) run(t *task) {
 			b.over(t)
 		}
 	}()
-	t.run(t)
+	t.job.Run(t)
 	returned = true
 }
 
@@ -156,13 +167,13 @@ func (b *baton) over(t *task) {
 	b.resume(next)
 }
 
-func (b *baton) here(t *task) bool {
+func (b *baton) here(j wait.Job) bool {
 	l := b.loop
 	if l.holder != nil {
 		l.mu.Unlock()
 		return false
 	}
-	t.turn = make(chan struct{}, 1)
+	t := l.newTask(j)
 	l.live++
 	l.give(t)
 	l.mu.Unlock()

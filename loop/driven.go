@@ -1,6 +1,10 @@
 package loop
 
-import "context"
+import (
+	"context"
+
+	"github.com/nearcall/nearcall/internal/wait"
+)
 
 // driven is an engine whose tasks are coroutines. They run on the goroutine of
 // whoever drives: it resumes those that are ready, one after the other.
@@ -39,22 +43,27 @@ func (d *driven) queue(t *task, hand bool) {
 	}
 	called := !d.driving
 	d.driving = true
+	if called && hand && d.hands {
+		called = d.give(mostHanded)
+	}
 	d.loop.mu.Unlock()
-	switch {
-	case !called:
-	case !hand || !d.hands:
-		d.call()
-	case d.drive(mostHanded):
+	if called {
 		d.call()
 	}
 }
 
-// drive gives up to most turns, any number if that is 0. It reports whether more are
-// due, for which the caller still drives: otherwise nobody does any more.
+// drive is give for those who were called.
 func (d *driven) drive(most int) (more bool) {
+	d.loop.mu.Lock()
+	defer d.loop.mu.Unlock()
+	return d.give(most)
+}
+
+// give gives up to most turns, any number if that is 0. It reports whether more are
+// due, for which the caller still drives: otherwise nobody does any more. mu is held,
+// and released meanwhile.
+func (d *driven) give(most int) (more bool) {
 	l := d.loop
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for n := 0; ; n++ {
 		if n == most && most > 0 && l.ready.first != nil {
 			return true
@@ -173,7 +182,7 @@ func (d *driven) yield(t *task) {
 	t.coroutine.pause(struct{}{})
 }
 
-func (d *driven) here(*task) bool {
+func (d *driven) here(wait.Job) bool {
 	d.loop.mu.Unlock()
 	return false
 }

@@ -19,7 +19,7 @@ import (
 func TestWhoBringsACallRunsIt(t *testing.T) {
 	l := New(Coroutines())
 	ran := false
-	if err := (*handlers)(l).Start(true, func(wait.Task) { ran = true }, nil); err != nil || !ran {
+	if err := (*handlers)(l).Start(true, job{run: func(wait.Task) { ran = true }}); err != nil || !ran {
 		t.Errorf("%v, and it ran: %t", err, ran)
 	}
 	closed(t, l)
@@ -29,7 +29,7 @@ func TestWhoBringsACallRunsIt(t *testing.T) {
 func TestNobodyDrivesWithoutBound(t *testing.T) {
 	l := New(Coroutines())
 	over, turns := false, 0
-	err := (*handlers)(l).Start(true, func(wait.Task) { restless(t, l, &over, &turns) }, nil)
+	err := (*handlers)(l).Start(true, job{run: func(wait.Task) { restless(t, l, &over, &turns) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestTasksOfAHostThatIsGone(t *testing.T) {
 		ended = append(ended, "sleeps")
 	})
 	suspended := make(chan struct{})
-	if err := (*handlers)(l).Start(false, func(k wait.Task) {
+	if err := (*handlers)(l).Start(false, job{run: func(k wait.Task) {
 		ctx, cancel := context.WithCancelCause(wait.WithTask(context.Background(), k))
 		go func() { cancel(<-lost) }()
 		close(suspended)
@@ -197,7 +197,7 @@ func TestTasksOfAHostThatIsGone(t *testing.T) {
 			t.Errorf("the handler ends for %v", context.Cause(ctx))
 		}
 		ended = append(ended, "awaits")
-	}, func(err error) { lost <- err }); err != nil {
+	}, lost: func(err error) { lost <- err }}); err != nil {
 		t.Fatal(err)
 	}
 	<-suspended
@@ -238,11 +238,11 @@ func TestTasksOfABoundHostThatIsGone(t *testing.T) {
 	lost := make(chan error, 1)
 	begun := make(chan struct{})
 	resumed := make(chan func(int, error), 1)
-	if err := (*handlers)(l).Start(false, func(k wait.Task) {
+	if err := (*handlers)(l).Start(false, job{run: func(k wait.Task) {
 		close(begun)
 		_, _ = Await(wait.WithTask(context.Background(), k), func(resume func(int, error)) { resumed <- resume })
 		t.Error("it goes on")
-	}, func(err error) { lost <- err }); err != nil {
+	}, lost: func(err error) { lost <- err }}); err != nil {
 		t.Fatal(err)
 	}
 	<-begun

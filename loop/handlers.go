@@ -13,9 +13,7 @@ func init() {
 type handlers Loop
 
 // Start implements [wait.Loop].
-func (h *handlers) Start(hand bool, run func(wait.Task), lost func(error)) error {
-	return (*Loop)(h).start(hand, func(t *task) { run(t) }, lost)
-}
+func (h *handlers) Start(hand bool, j wait.Job) error { return (*Loop)(h).start(hand, j) }
 
 // Hands implements [wait.Loop].
 func (h *handlers) Hands() bool {
@@ -31,17 +29,17 @@ func (h *handlers) Inside() bool {
 }
 
 // Here implements [wait.Loop].
-func (h *handlers) Here(run func(wait.Task)) bool {
+func (h *handlers) Here(j wait.Job) bool {
 	l := (*Loop)(h)
 	l.mu.Lock()
 	if t := l.holder; t != nil && t.isCaller() {
 		l.mu.Unlock()
-		run(t)
+		j.Run(t)
 		return true
 	}
 	if l.refusal != nil {
 		l.mu.Unlock()
 		return false
 	}
-	return l.engine.here(&task{loop: l, run: func(t *task) { run(t) }})
+	return l.engine.here(j)
 }

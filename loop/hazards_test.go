@@ -52,11 +52,11 @@ var hazards = map[string]func(l *Loop){
 	},
 	"Goexit": func(l *Loop) {
 		over := make(chan struct{})
-		_ = (*handlers)(l).Start(true, func(t wait.Task) {
+		_ = (*handlers)(l).Start(true, job{run: func(t wait.Task) {
 			defer close(over)
 			defer nap(t)
 			runtime.Goexit()
-		}, nil)
+		}})
 		<-over
 		call(l, func(wait.Task) {})
 	},
@@ -70,10 +70,19 @@ var hazards = map[string]func(l *Loop){
 	},
 }
 
+// A job is a [wait.Job] of functions.
+type job struct {
+	run  func(wait.Task)
+	lost func(error)
+}
+
+func (j job) Run(t wait.Task) { j.run(t) }
+func (j job) Lost(why error)  { j.lost(why) }
+
 // call has a task of l do fn, and waits for it like a caller of this process.
 func call(l *Loop, fn func(wait.Task)) {
 	done := make(chan struct{})
-	if err := (*handlers)(l).Start(true, func(t wait.Task) { fn(t); close(done) }, nil); err != nil {
+	if err := (*handlers)(l).Start(true, job{run: func(t wait.Task) { fn(t); close(done) }}); err != nil {
 		panic(err)
 	}
 	<-done

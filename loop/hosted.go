@@ -1,6 +1,10 @@
 package loop
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/nearcall/nearcall/internal/wait"
+)
 
 // NewHosted returns a loop whose tasks run on another event loop: that of an embedded
 // interpreter, say, or of a user interface. submit has the host call a function,
@@ -65,16 +69,14 @@ func (h *hosted) lose(why error) {
 	}
 	h.adrift = true
 	h.call = func() { l.workers.Go(func() { h.drive(0) }) } // the driver alone calls it, or who sets driving
-	lives := make([]*task, 0, len(h.lives))
+	lives := make([]wait.Job, 0, len(h.lives))
 	for t := range h.lives {
-		lives = append(lives, t)
+		lives = append(lives, t.job)
 	}
 	l.mu.Unlock()
 	l.cancel(why)
-	for _, t := range lives {
-		if t.lost != nil {
-			t.lost(why)
-		}
+	for _, j := range lives {
+		j.Lost(why)
 	}
 	h.call()
 }

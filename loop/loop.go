@@ -26,10 +26,15 @@ type Loop struct {
 	engine  engine
 	watch   *watch // nil without a watchdog
 
-	mu      sync.Mutex
-	holder  *task // whose turn it is
-	turns   uint64
-	ready   queue
+	mu     sync.Mutex
+	holder *task // whose turn it is
+	turns  uint64
+	ready  queue
+	// Tasks that have ended, for others. Whoever still has hold of one learns from
+	// it who runs now, and nothing of what it was or is.
+	free  *task
+	frees int
+
 	live    int           // tasks that have not ended
 	refusal error         // why no task is taken any more
 	empty   chan struct{} // closed once refusal is set and nothing is left
@@ -50,10 +55,9 @@ type engine interface {
 	// yield is park for one that is ready again at once.
 	yield(t *task)
 
-	// here runs run on the caller's goroutine as t, a task that begins, if nobody
-	// has the turn and it can be done. It returns false otherwise, having done
-	// nothing.
-	here(t *task) bool
+	// here has a task that begins do j on the caller's goroutine, if nobody has the
+	// turn and it can be done. It returns false otherwise, having done nothing.
+	here(j wait.Job) bool
 
 	// close ends what is kept for later tasks, now that the loop is closed.
 	close()
@@ -94,32 +98,60 @@ var ErrClosed = errors.New("loop: it is closed")
 // The error is [ErrClosed] once Close was called, and wraps it where the loop's host
 // is gone; fn is not run then.
 func (l *Loop) Go(fn func(ctx context.Context)) error {
-	return l.start(false, func(t *task) {
-		ctx, cancel := context.WithCancel(l.base)
-		defer cancel()
-		fn(t.context(ctx))
-	}, nil)
+	return l.start(false, started{l.base, fn})
 }
+
+// started is what Go starts.
+type started struct {
+	base context.Context
+	fn   func(context.Context)
+}
+
+func (s started) Run(t wait.Task) {
+	ctx, cancel := context.WithCancel(s.base)
+	defer cancel()
+	s.fn(wait.WithTask(ctx, t))
+}
+
+func (started) Lost(error) {} // its context has ended
 
 // Post has fn run when its turn comes, and returns at once. fn may not wait: what
 // it waits for in whatever way holds up all of the loop.
 //
 // The errors are those of [Loop.Go].
 func (l *Loop) Post(fn func()) error {
-	return l.start(false, func(*task) { fn() }, nil)
+	return l.start(false, posted(fn))
 }
 
-// start makes a task of run. lost, unless it is nil, is called when the task can go
-// on no more as before.
-func (l *Loop) start(hand bool, run func(*task), lost func(error)) error {
+// posted is what Post runs.
+type posted func()
+
+func (p posted) Run(wait.Task) { p() }
+
+func (posted) Lost(error) {}
+
+// start has j be done by a task. See [wait.Loop].
+func (l *Loop) start(hand bool, j wait.Job) error {
 	l.mu.Lock()
 	if err := l.refusal; err != nil {
 		l.mu.Unlock()
 		return err
 	}
 	l.live++
-	l.engine.queue(&task{loop: l, run: run, lost: lost}, hand)
+	l.engine.queue(l.newTask(j), hand)
 	return nil
+}
+
+// newTask returns a task that is to do j. mu is held.
+func (l *Loop) newTask(j wait.Job) *task {
+	t := l.free
+	if t == nil {
+		return &task{loop: l, job: j}
+	}
+	l.free, t.after = t.after, nil
+	l.frees--
+	t.job, t.state, t.token, t.turn, t.coroutine = j, ready, false, nil, nil
+	return t
 }
 
 // next passes the turn to the first that is ready, and returns it; nil where nobody
@@ -146,7 +178,12 @@ func (l *Loop) give(t *task) {
 func (l *Loop) end(t *task) {
 	t.state = ended
 	t.id.Store(0)
+	t.job = nil
 	l.live--
+	if l.frees < mostIdle {
+		t.after, l.free = l.free, t
+		l.frees++
+	}
 }
 
 // settle lets Close return once nothing is left. mu is held.

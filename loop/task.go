@@ -13,8 +13,7 @@ import (
 // it, and its own Parker.
 type task struct {
 	loop   *Loop
-	run    func(*task)
-	lost   func(error)    // see Loop.start
+	job    wait.Job
 	id     atomic.Uintptr // of its goroutine; 0 before it begins and after it has ended
 	number atomic.Uint64  // of its goroutine in stack traces, if there is a watchdog
 
@@ -23,7 +22,8 @@ type task struct {
 	token bool
 	after *task // the next in the loop's ready
 
-	// Of a baton's: its goroutine's; nil before it begins. It does not change then.
+	// Of a baton's: what its goroutine waits for; nil before it begins, or waits
+	// where that is not one of the loop's. It does not change then.
 	turn chan struct{}
 
 	// Of a driven loop's.
@@ -66,9 +66,6 @@ func (q *queue) pop() *task {
 	t.after = nil
 	return t
 }
-
-// context returns parent as the task's.
-func (t *task) context(parent context.Context) context.Context { return wait.WithTask(parent, t) }
 
 // isCaller reports whether the caller is t.
 func (t *task) isCaller() bool { return t.id.Load() == self.ID() }

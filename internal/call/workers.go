@@ -77,7 +77,7 @@ func (w *workers) runHere(c *serverCall) error {
 	case err != nil:
 		return err
 	case c.method.loop != nil:
-		if c.method.loop.Here(func(t wait.Task) { w.asTask(c, t) }) {
+		if c.method.loop.Here((*loopJob)(c)) {
 			return nil
 		}
 		c.inline = c.method.hands
@@ -88,8 +88,12 @@ func (w *workers) runHere(c *serverCall) error {
 	return nil
 }
 
-// asTask runs c, whose task is t.
-func (w *workers) asTask(c *serverCall, t wait.Task) {
+// A loopJob is a call that a loop runs.
+type loopJob serverCall
+
+// Run implements [wait.Job].
+func (j *loopJob) Run(t wait.Task) {
+	c := (*serverCall)(j)
 	c.task = t
 	if c.stream != nil {
 		c.stream.carrier.SetWaiter(t)
@@ -98,7 +102,13 @@ func (w *workers) asTask(c *serverCall, t wait.Task) {
 		c.late = status.FromContextError(err)
 	}
 	c.run()
-	w.over(c)
+	c.conn.server.workers.over(c)
+}
+
+// Lost implements [wait.Job].
+func (j *loopJob) Lost(why error) {
+	c := (*serverCall)(j)
+	c.abort(fmt.Errorf("the method %s runs on a loop that runs no more: %w", c.method.name, why))
 }
 
 // onLoop has a loop run c, which was added, as a task of its. Its error says why it
@@ -106,9 +116,7 @@ func (w *workers) asTask(c *serverCall, t wait.Task) {
 func (w *workers) onLoop(c *serverCall) error {
 	// A caller of this process is on its own goroutine here, and a wire's reader is
 	// not.
-	err := c.method.loop.Start(c.conn.peer.Local, func(t wait.Task) { w.asTask(c, t) }, func(why error) {
-		c.abort(fmt.Errorf("the method %s runs on a loop that runs no more: %w", c.method.name, why))
-	})
+	err := c.method.loop.Start(c.conn.peer.Local, (*loopJob)(c))
 	if err == nil {
 		return nil
 	}

@@ -12,18 +12,26 @@ type Task interface {
 	Current() bool
 }
 
+// A Job is what a task does.
+type Job interface {
+	// Run does it, as t.
+	Run(t Task)
+
+	// Lost is called when the task can only end any more, with the reason.
+	Lost(why error)
+}
+
 // A Loop runs tasks one at a time.
 type Loop interface {
-	// Start has run called as a task. Its error says why it is not. hand says that
-	// the caller may run it, and others, if the loop is one for that: it holds no
-	// lock, and brings a call of its own. Otherwise Start returns at once. lost is
-	// called when the task can only end any more, with the reason.
-	Start(hand bool, run func(Task), lost func(error)) error
+	// Start has j done by a task. Its error says why it is not. hand says that the
+	// caller may run it, and others, if the loop is one for that: it holds no lock,
+	// and brings a call of its own. Otherwise Start returns at once.
+	Start(hand bool, j Job) error
 
-	// Here has the caller be a task and calls run, if nobody has the turn; if the
-	// caller has it, as a task, that goes on and run is called within. Otherwise it
-	// returns false, having done nothing.
-	Here(run func(Task)) bool
+	// Here has the caller be a task and do j, if nobody has the turn; if the caller
+	// has it, as a task, that goes on and j is done within. Otherwise it returns
+	// false, having done nothing.
+	Here(j Job) bool
 
 	// Hands reports whether callers of Start, and who brings a message, may run tasks.
 	Hands() bool

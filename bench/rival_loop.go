@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/loop"
+)
+
+// loopRivals take part where services run on an event loop.
+var loopRivals = []Rival{
+	{
+		Name: "nearcall-loop", Color: blue, Connect: overLoop(),
+		Note: "services registered with srv.On(loop.New()): handlers are tasks of one loop, of which one runs at a time.",
+	},
+	{
+		Name: "nearcall-coroutines", Color: sky, Connect: overLoop(loop.Coroutines()),
+		Note: "the same with loop.New(loop.Coroutines()): the tasks are coroutines.",
+	},
+	{
+		Name: "nearcall", Color: green, Connect: overNearcall(),
+		Note: "on no loop, to compare with: handlers run at the same time.",
+	},
+	{
+		Name: "grpchan", Color: ink, Connect: overGrpchan,
+		Note: "on no loop, which it does not have: a goroutine for each handler.",
+	},
+}
+
+// overLoop is nearcall with all services on one loop, which is closed after the
+// server, as that does not close it.
+func overLoop(opts ...loop.Option) func(Services) (Conn, error) {
+	return func(s Services) (Conn, error) {
+		l, srv := loop.New(opts...), nearcall.NewServer()
+		register(srv.On(l), s)
+		conn := srv.Client()
+		return stubs(conn, func() {
+			_ = conn.Close()
+			srv.Stop()
+			_ = l.Close(context.Background())
+		}), nil
+	}
+}
