@@ -310,6 +310,7 @@ func (s *Session) takeDrain(last uint64, after *callbacks) {
 // held.
 func (s *Session) find(id uint64) (*stream, error) {
 	if st := s.streams[id]; st != nil {
+		st.heard = s.quiet.reads
 		return st, nil
 	}
 	last := s.last

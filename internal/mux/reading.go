@@ -329,6 +329,7 @@ func (s *Session) received(n int, err error, now time.Time) error {
 	s.mu.Lock()
 	if n > 0 {
 		s.pulse.heard, s.pulse.heardAt = true, now
+		s.quiet.reads++
 	}
 	s.answer()
 	return err
@@ -359,11 +360,11 @@ func (s *Session) forFew() bool {
 	case !s.isMet:
 		return false
 	case !s.opts.Client:
-		return s.calls <= fewCalls
+		return s.active() <= fewCalls
 	case s.leader != nil:
 		return s.waiting == 0
 	}
-	return 0 < s.waiting && s.waiting <= fewCalls
+	return s.waiting > 0 && s.active() <= fewCalls
 }
 
 // trying counts the readers of this process that try. More than there are

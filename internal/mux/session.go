@@ -137,6 +137,7 @@ type Session struct {
 	bell         *time.Timer // ends the session for good after Close
 	hello        wire.Hello  // the peer's, or what holds until it has come
 	streams      map[uint64]*stream
+	quiet        quiet
 	live         streamList // those in streams and those not yet opened
 	streamsBegun uint64     // how many there have been
 	lastOwn      uint64     // the number that was given last

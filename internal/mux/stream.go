@@ -43,6 +43,7 @@ type stream struct {
 	in inbox
 
 	company company
+	heard   uint64 // in which read something came for it last, or it began
 }
 
 // An outgoing step waits to be written. Its message is in message, unless that
@@ -56,6 +57,7 @@ type outgoing struct {
 func (s *Session) begin(st *stream, id uint64, encoding string) {
 	st.session, st.id, st.encoding, st.credit, st.answers = s, id, encoding, s.hello.Stream, true
 	st.in.window, st.in.credit = s.opts.Window, s.opts.Window
+	st.heard = s.quiet.reads
 	s.streamsBegun++
 	st.company.begun = s.streamsBegun
 	s.live.add(st)

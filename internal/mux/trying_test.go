@@ -32,3 +32,51 @@ func TestReadersTryUnlessTheyAreToPark(t *testing.T) {
 		})
 	}
 }
+
+// Calls for which nothing comes are none that a reader reads for.
+func TestQuietCallsDoNotCount(t *testing.T) {
+	s := &Session{streams: make(map[uint64]*stream)}
+	add := func(n int) (added []*stream) {
+		for range n {
+			st := new(stream)
+			s.lastOwn += 2
+			s.begin(st, s.lastOwn, "")
+			s.streams[st.id] = st
+			added = append(added, st)
+		}
+		return added
+	}
+	read := func(n int, of ...*stream) {
+		for range n {
+			s.quiet.reads++
+			for _, st := range of {
+				_, _ = s.find(st.id)
+			}
+			s.active()
+		}
+	}
+	busy := add(3)
+	watches := add(1000)
+	if n := s.active(); n != 1003 {
+		t.Errorf("%d are active that have just begun, want 1003", n)
+	}
+	read(3000, busy...)
+	if n := s.active(); n != 3 {
+		t.Errorf("%d are active, want the 3 that something came for", n)
+	}
+	read(1500, watches[:50]...)
+	if n := s.active(); n < 50 || n > 53 {
+		t.Errorf("%d are active, want the 50 that something came for", n)
+	}
+	add(20)
+	if n := s.active(); n < 70 || n > 73 {
+		t.Errorf("%d are active, with the 20 that have begun", n)
+	}
+	for _, st := range watches {
+		delete(s.streams, st.id)
+		s.live.remove(st)
+	}
+	if n := s.active(); n < 0 || n > 23 {
+		t.Errorf("%d are active once the others are over", n)
+	}
+}
