@@ -59,10 +59,11 @@ func (b *baton) resume(t *task) {
 	}
 }
 
-func (b *baton) queue(t *task, _ bool) {
+func (b *baton) queue(t *task, _ bool) error {
 	next := b.enqueue(t)
 	b.loop.mu.Unlock()
 	b.resume(next)
+	return nil
 }
 
 func (b *baton) park(t *task, ctx context.Context) error {
@@ -174,7 +175,6 @@ func (b *baton) here(j wait.Job) bool {
 		return false
 	}
 	t := l.newTask(j)
-	l.live++
 	l.give(t)
 	l.mu.Unlock()
 	b.run(t)

@@ -22,7 +22,7 @@ package loop
 func Coroutines() Option {
 	return func(l *Loop) {
 		d := &driven{loop: l, hands: true}
-		d.call = func() { l.workers.Go(func() { d.drive(0) }) }
+		d.call = d.callOwn
 		l.engine = d
 	}
 }

@@ -18,8 +18,9 @@ import (
 type driven struct {
 	loop *Loop
 
-	// call has somebody drive, as driving was just set. mu is not held.
-	call func()
+	// call has somebody drive, as driving was just set. The error says that nothing
+	// begins any more. mu is not held.
+	call func() error
 
 	// hands says that whoever brings a message or a call may drive.
 	hands bool
@@ -27,20 +28,17 @@ type driven struct {
 	// Guarded by loop.mu.
 	driving bool
 	idle    []*coroutine
-	lives   map[*task]struct{} // those that have not ended; nil where nobody asks
-	adrift  bool               // the goroutine that has driven is gone
+	asks    bool // whether coroutines are bound
+	adrift  bool // the goroutine that has driven is gone
 }
 
 // mostHanded is how many turns whoever brought a message gives at most before it goes
 // on with what is its own. Somebody else drives then.
 const mostHanded = 32
 
-func (d *driven) queue(t *task, hand bool) {
+func (d *driven) queue(t *task, hand bool) error {
 	t.state = ready
 	d.loop.ready.push(t)
-	if d.lives != nil {
-		d.lives[t] = struct{}{}
-	}
 	called := !d.driving
 	d.driving = true
 	if called && hand && d.hands {
@@ -48,8 +46,15 @@ func (d *driven) queue(t *task, hand bool) {
 	}
 	d.loop.mu.Unlock()
 	if called {
-		d.call()
+		return d.call()
 	}
+	return nil
+}
+
+// callOwn has a goroutine of the loop's own drive.
+func (d *driven) callOwn() error {
+	d.loop.workers.Go(func() { d.drive(0) })
+	return nil
 }
 
 // drive is give for those who were called.
@@ -88,18 +93,25 @@ func (d *driven) step(t *task) {
 	l := d.loop
 	c := t.coroutine
 	if c == nil {
+		if d.adrift { // what begins would do so elsewhere
+			j := t.job
+			l.mu.Unlock()
+			j.Run(nil)
+			l.mu.Lock()
+			l.end(t)
+			return
+		}
 		if n := len(d.idle); n > 0 {
 			c = d.idle[n-1]
 			d.idle = d.idle[:n-1]
 		} else {
 			c = newCoroutine()
-			c.bound = d.lives != nil && isBound()
+			c.bound = d.asks && isBound()
 		}
 		c.task, t.coroutine = t, c
 	}
 	if d.adrift && c.bound { // to what drives no more
 		l.end(t)
-		delete(d.lives, t)
 		return
 	}
 	l.mu.Unlock()
@@ -110,7 +122,6 @@ func (d *driven) step(t *task) {
 		return
 	}
 	l.end(t)
-	delete(d.lives, t)
 	switch {
 	case c.left:
 		d.bury(c)
@@ -172,7 +183,7 @@ func (d *driven) endNap(t *task, nap uint64) {
 		return
 	}
 	t.endedNap = nap
-	d.queue(t, true)
+	_ = d.queue(t, true)
 }
 
 func (d *driven) yield(t *task) {
@@ -198,5 +209,5 @@ func (d *driven) close() {
 	}
 	d.driving = true
 	l.mu.Unlock()
-	d.call()
+	_ = d.call()
 }

@@ -206,20 +206,68 @@ func TestTasksOfAHostThatIsGone(t *testing.T) {
 	<-settled
 	close(h.gone)
 	<-h.over
-	if err := l.Post(func() { ended = append(ended, "posted") }); err != nil {
-		t.Errorf("who learns of it first: %v", err) // it was taken, and runs without the host
-	}
-	<-l.empty
-	l.workers.Wait()
-	if len(ended) != 3 {
-		t.Errorf("what has ended: %v", ended)
-	}
-	if err := l.Post(func() {}); !wants(err) || !strings.Contains(err.Error(), "host") {
-		t.Errorf("Post: %v", err)
+	for _, who := range []string{"learns of it first", "comes later"} {
+		if err := l.Post(func() { t.Error("what begins later runs elsewhere") }); !wants(err) || !strings.Contains(err.Error(), "host") {
+			t.Errorf("who %s: %v", who, err)
+		}
 	}
 	if err := l.Close(t.Context()); !wants(err) {
 		t.Errorf("Close: %v", err)
 	}
+	if len(ended) != 2 {
+		t.Errorf("what has ended when Close returns: %v", ended)
+	}
+}
+
+// A handler that waits for what never comes is ended by a Close that waits no longer.
+func TestCloseEndsCallsOfHandlersThatTakeTooLong(t *testing.T) {
+	eachKind(t, func(t *testing.T, newLoop func() *Loop) {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLoop()
+			ctx, cancel := context.WithCancelCause(context.Background())
+			if err := (*handlers)(l).Start(false, job{
+				run:  func(k wait.Task) { _, _ = Await(wait.WithTask(ctx, k), func(func(int, error)) {}) },
+				lost: cancel,
+			}); err != nil {
+				t.Fatal(err)
+			}
+			short, stop := context.WithTimeout(t.Context(), time.Minute)
+			defer stop()
+			if err := l.Close(short); err != context.DeadlineExceeded {
+				t.Errorf("Close: %v", err)
+			}
+			<-l.empty
+			if context.Cause(ctx) != ErrClosed {
+				t.Errorf("the call ends for %v", context.Cause(ctx))
+			}
+			if err := l.Close(t.Context()); err != ErrClosed {
+				t.Errorf("a second Close: %v", err)
+			}
+		})
+	})
+}
+
+// What Close waits for may need others.
+func TestTasksStartOthersWhileCloseWaits(t *testing.T) {
+	eachKind(t, func(t *testing.T, newLoop func() *Loop) {
+		synctest.Test(t, func(t *testing.T) {
+			l := newLoop()
+			ran := false
+			must(t, l, func(ctx context.Context) {
+				_ = Sleep(ctx, time.Hour)
+				must(t, l, func(context.Context) { ran = true })
+			})
+			closed := make(chan error)
+			go func() { closed <- l.Close(context.Background()) }()
+			synctest.Wait()
+			if err := l.Go(func(context.Context) {}); err != ErrClosed {
+				t.Errorf("another goroutine's Go: %v", err)
+			}
+			if err := <-closed; err != nil || !ran {
+				t.Errorf("%v, and it ran: %t", err, ran)
+			}
+		})
+	})
 }
 
 // Where the host's goroutine was bound to its thread nothing of what it began can go

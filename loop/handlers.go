@@ -13,7 +13,12 @@ func init() {
 type handlers Loop
 
 // Start implements [wait.Loop].
-func (h *handlers) Start(hand bool, j wait.Job) error { return (*Loop)(h).start(hand, j) }
+func (h *handlers) Start(hand bool, j wait.Job) error {
+	if taken, err := (*Loop)(h).start(hand, j); !taken {
+		return err
+	}
+	return nil // if it is lost, j learns of it
+}
 
 // Hands implements [wait.Loop].
 func (h *handlers) Hands() bool {

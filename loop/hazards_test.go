@@ -88,12 +88,8 @@ func call(l *Loop, fn func(wait.Task)) {
 	<-done
 }
 
-// nap has t wait for a goroutine.
-func nap(t wait.Task) {
-	_, _ = Await(wait.WithTask(context.Background(), t), func(resume func(int, error)) {
-		go resume(0, nil)
-	})
-}
+// nap has t wait, and not find that it need not.
+func nap(t wait.Task) { _ = Sleep(wait.WithTask(context.Background(), t), 20*time.Millisecond) }
 
 // An init function runs bound to its thread.
 func init() {

@@ -1,10 +1,6 @@
 package loop
 
-import (
-	"fmt"
-
-	"github.com/nearcall/nearcall/internal/wait"
-)
+import "fmt"
 
 // NewHosted returns a loop whose tasks run on another event loop: that of an embedded
 // interpreter, say, or of a user interface. submit has the host call a function,
@@ -12,11 +8,12 @@ import (
 // itself. No more than one function is with the host at a time, and each gives a few
 // tasks their turns. Between them the host does what else it has to do.
 //
-// An error of submit says that the host takes no more. The loop is closed then, for
-// that reason: handlers' calls end with Unavailable, contexts of tasks are cancelled,
-// and tasks unwind on a goroutine of the loop's, still one at a time. If the host's
-// goroutine was bound to its thread those that have begun cannot, and stay as they
-// are. So close the loop before its host.
+// An error of submit says that the host takes no more. The loop takes no more then,
+// either: handlers' calls end with Unavailable, contexts of tasks are cancelled, and
+// those that have begun unwind on a goroutine of the loop's, still one at a time. If
+// the host's goroutine was bound to its thread they cannot, and stay as they are. So
+// close the loop before its host. A loop learns of its host's end when it next has
+// something for it to do.
 //
 // Tasks are coroutines: what a task has on its stack when it waits stays there while
 // others run. It may not wait in what the host's interpreter has called, unless that
@@ -25,7 +22,7 @@ import (
 func NewHosted(submit func(func()) error, opts ...Option) *Loop {
 	l := newLoop()
 	h := &hosted{submit: submit}
-	h.driven = driven{loop: l, call: h.callHost, lives: make(map[*task]struct{})}
+	h.driven = driven{loop: l, call: h.callHost, asks: true}
 	l.engine = h
 	for _, o := range opts {
 		o(l)
@@ -46,37 +43,29 @@ type hosted struct {
 // do.
 const mostAtATime = 32
 
-func (h *hosted) callHost() {
+func (h *hosted) callHost() error {
 	if err := h.submit(h.visit); err != nil {
-		h.lose(err)
+		return h.lose(err)
 	}
+	return nil
 }
 
 // visit is what the host calls.
 func (h *hosted) visit() {
 	if h.drive(mostAtATime) {
-		h.call()
+		_ = h.call()
 	}
 }
 
 // lose goes on without the host, so that tasks can end. The caller is to drive.
-func (h *hosted) lose(why error) {
+func (h *hosted) lose(why error) error {
 	l := h.loop
 	why = fmt.Errorf("%w: its host takes no more functions: %w", ErrClosed, why)
 	l.mu.Lock()
-	if l.refusal == nil {
-		l.refusal = why
-	}
 	h.adrift = true
-	h.call = func() { l.workers.Go(func() { h.drive(0) }) } // the driver alone calls it, or who sets driving
-	lives := make([]wait.Job, 0, len(h.lives))
-	for t := range h.lives {
-		lives = append(lives, t.job)
-	}
+	h.call = h.callOwn // the driver alone calls it, or who sets driving
 	l.mu.Unlock()
-	l.cancel(why)
-	for _, j := range lives {
-		j.Lost(why)
-	}
-	h.call()
+	l.lose(why)
+	_ = h.call()
+	return why
 }

@@ -36,7 +36,10 @@ type Loop struct {
 	frees int
 
 	live    int           // tasks that have not ended
+	lives   *task         // those, by their links
 	refusal error         // why no task is taken any more
+	closing bool          // Close waits, and what tasks start is still taken
+	closed  bool          // Close was called
 	empty   chan struct{} // closed once refusal is set and nothing is left
 }
 
@@ -45,8 +48,8 @@ type Loop struct {
 type engine interface {
 	// queue makes t ready, and sees to it that somebody will come to it. hand says
 	// that the caller may run tasks now: it holds no lock and brings a call or a
-	// message of its own.
-	queue(t *task, hand bool)
+	// message of its own. The error says that nothing begins any more, t included.
+	queue(t *task, hand bool) error
 
 	// park suspends t, which calls it and is parked already, until it has the turn
 	// again. It makes t ready when ctx is done before, whose error it returns then.
@@ -98,7 +101,8 @@ var ErrClosed = errors.New("loop: it is closed")
 // The error is [ErrClosed] once Close was called, and wraps it where the loop's host
 // is gone; fn is not run then.
 func (l *Loop) Go(fn func(ctx context.Context)) error {
-	return l.start(false, started{l.base, fn})
+	_, err := l.start(false, started{l.base, fn})
+	return err
 }
 
 // started is what Go starts.
@@ -108,6 +112,9 @@ type started struct {
 }
 
 func (s started) Run(t wait.Task) {
+	if t == nil {
+		return
+	}
 	ctx, cancel := context.WithCancel(s.base)
 	defer cancel()
 	s.fn(wait.WithTask(ctx, t))
@@ -120,37 +127,48 @@ func (started) Lost(error) {} // its context has ended
 //
 // The errors are those of [Loop.Go].
 func (l *Loop) Post(fn func()) error {
-	return l.start(false, posted(fn))
+	_, err := l.start(false, posted(fn))
+	return err
 }
 
 // posted is what Post runs.
 type posted func()
 
-func (p posted) Run(wait.Task) { p() }
+func (p posted) Run(t wait.Task) {
+	if t != nil {
+		p()
+	}
+}
 
 func (posted) Lost(error) {}
 
-// start has j be done by a task. See [wait.Loop].
-func (l *Loop) start(hand bool, j wait.Job) error {
+// start has j be done by a task. See [wait.Loop]. The error of one that is taken says
+// that it is lost.
+func (l *Loop) start(hand bool, j wait.Job) (taken bool, err error) {
 	l.mu.Lock()
-	if err := l.refusal; err != nil {
+	if err := l.refusal; err != nil && !(l.closing && l.holder != nil && l.holder.isCaller()) {
 		l.mu.Unlock()
-		return err
+		return false, err
 	}
-	l.live++
-	l.engine.queue(l.newTask(j), hand)
-	return nil
+	return true, l.engine.queue(l.newTask(j), hand)
 }
 
 // newTask returns a task that is to do j. mu is held.
 func (l *Loop) newTask(j wait.Job) *task {
 	t := l.free
 	if t == nil {
-		return &task{loop: l, job: j}
+		t = &task{loop: l}
+	} else {
+		l.free, t.after = t.after, nil
+		l.frees--
+		t.token, t.turn, t.coroutine = false, nil, nil
 	}
-	l.free, t.after = t.after, nil
-	l.frees--
-	t.job, t.state, t.token, t.turn, t.coroutine = j, ready, false, nil, nil
+	t.job, t.state = j, ready
+	l.live++
+	if t.nextLive = l.lives; t.nextLive != nil {
+		t.nextLive.prevLive = t
+	}
+	l.lives = t
 	return t
 }
 
@@ -180,6 +198,15 @@ func (l *Loop) end(t *task) {
 	t.id.Store(0)
 	t.job = nil
 	l.live--
+	if t.prevLive == nil {
+		l.lives = t.nextLive
+	} else {
+		t.prevLive.nextLive = t.nextLive
+	}
+	if t.nextLive != nil {
+		t.nextLive.prevLive = t.prevLive
+	}
+	t.nextLive, t.prevLive = nil, nil
 	if l.frees < mostIdle {
 		t.after, l.free = l.free, t
 		l.frees++
@@ -204,26 +231,30 @@ func (l *Loop) settle() {
 
 var errOwnTask = errors.New("loop: Close is called by a task of the loop, for which it would wait")
 
-// Close takes no more tasks, and waits for those that there are. When ctx is done
-// it cancels the contexts of those that Go started, with [ErrClosed] as the cause,
-// and waits no longer: its error is ctx's then, and the loop goes on until they
-// have returned.
+// Close takes no more tasks but from those that there are, and waits for all of them.
+// When ctx is done it cancels them, and waits no longer: its error is ctx's then, and
+// the loop goes on until they have returned. The contexts of those that Go started
+// have [ErrClosed] as the cause; calls of handlers end with Unavailable, as far as a
+// server has not ended them before.
 //
 // It ends what the loop keeps for later tasks. A loop is closed once: the error is
 // [ErrClosed] after that. A task cannot close its own loop. Tasks of a pinned loop
-// that are left need [Loop.Run] to end.
+// that are left need [Loop.Run] to end. If the host of a hosted loop is gone, Close
+// waits in the same way, and its error says so.
 func (l *Loop) Close(ctx context.Context) error {
 	l.mu.Lock()
 	switch {
 	case l.holder != nil && l.holder.isCaller():
 		l.mu.Unlock()
 		return errOwnTask
-	case l.refusal != nil:
-		err := l.refusal
+	case l.closed:
 		l.mu.Unlock()
-		return err
+		return ErrClosed
 	}
-	l.refusal = ErrClosed
+	l.closed = true
+	if l.refusal == nil {
+		l.refusal, l.closing = ErrClosed, true
+	}
 	l.engine.close()
 	select {
 	case <-l.empty:
@@ -231,11 +262,34 @@ func (l *Loop) Close(ctx context.Context) error {
 		select {
 		case <-l.empty:
 		case <-ctx.Done():
-			l.cancel(ErrClosed)
+			l.lose(ErrClosed)
 			return ctx.Err()
 		}
 	}
 	l.cancel(ErrClosed)
 	l.workers.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.refusal != ErrClosed {
+		return l.refusal
+	}
 	return nil
+}
+
+// lose has tasks learn that they can only end any more, and takes none.
+func (l *Loop) lose(why error) {
+	l.mu.Lock()
+	l.closing = false
+	if l.refusal == nil || l.refusal == ErrClosed {
+		l.refusal = why
+	}
+	jobs := make([]wait.Job, 0, l.live)
+	for t := l.lives; t != nil; t = t.nextLive {
+		jobs = append(jobs, t.job)
+	}
+	l.mu.Unlock()
+	l.cancel(why)
+	for _, j := range jobs {
+		j.Lost(why)
+	}
 }

@@ -18,7 +18,7 @@ import (
 func Pinned() Option {
 	return func(l *Loop) {
 		p := &pinned{called: make(chan struct{}, 1)}
-		p.driven = driven{loop: l, call: func() { p.called <- struct{}{} }} // has room: driving was unset
+		p.driven = driven{loop: l, call: p.callRunner}
 		l.engine = p
 	}
 }
@@ -38,6 +38,11 @@ var (
 	errRuns      = errors.New("loop: Run is called while it runs")
 	errRunner    = errors.New("loop: Run is called by another goroutine than the first time, where tasks that have begun cannot go on")
 )
+
+func (p *pinned) callRunner() error {
+	p.called <- struct{}{} // has room: driving was unset
+	return nil
+}
 
 // Run runs the tasks of a pinned loop until it is closed and all of them have ended.
 // It returns ctx's error once ctx is done, with tasks perhaps in the middle of what

@@ -20,7 +20,9 @@ type task struct {
 	// Guarded by loop.mu.
 	state state
 	token bool
-	after *task // the next in the loop's ready
+	after *task // the next in the loop's ready, or in its free
+
+	nextLive, prevLive *task // in the loop's lives; guarded by loop.mu
 
 	// Of a baton's: what its goroutine waits for; nil before it begins, or waits
 	// where that is not one of the loop's. It does not change then.
@@ -132,7 +134,7 @@ func (t *task) unpark(hand bool) {
 		l.mu.Unlock()
 		return
 	}
-	l.engine.queue(t, hand) // which takes the token
+	_ = l.engine.queue(t, hand) // which takes the token; t goes on, wherever
 }
 
 // Yield lets the tasks that are ready have their turns before the caller goes on.

@@ -14,7 +14,8 @@ type Task interface {
 
 // A Job is what a task does.
 type Job interface {
-	// Run does it, as t.
+	// Run does it, as t. A nil t says that it cannot be done any more, after Lost:
+	// Run does what is owed to others, and returns.
 	Run(t Task)
 
 	// Lost is called when the task can only end any more, with the reason.
