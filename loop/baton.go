@@ -155,7 +155,7 @@ func (b *baton) run(t *task) {
 			b.over(t)
 		}
 	}()
-	t.job.Run(t)
+	t.job.Run()
 	returned = true
 }
 
@@ -194,7 +194,8 @@ func (b *baton) close() {
 
 // begin notes that the calling goroutine is t's.
 func (t *task) begin() {
-	t.id.Store(self.ID())
+	t.id = self.ID()
+	t.loop.running.Store(t.id)
 	if t.loop.watch != nil {
 		t.number.Store(goroutineNumber())
 	}

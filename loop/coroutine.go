@@ -57,7 +57,7 @@ func (c *coroutine) run(t *task) {
 		c.left, c.task = true, nil
 		c.pause(struct{}{}) // what is left of it is stopped
 	}()
-	t.job.Run(t)
+	t.job.Run()
 	returned = true
 }
 

@@ -96,7 +96,7 @@ func (d *driven) step(t *task) {
 		if d.adrift { // what begins would do so elsewhere
 			j := t.job
 			l.mu.Unlock()
-			j.Run(nil)
+			j.Drop()
 			l.mu.Lock()
 			l.end(t)
 			return

@@ -19,7 +19,7 @@ import (
 func TestWhoBringsACallRunsIt(t *testing.T) {
 	l := New(Coroutines())
 	ran := false
-	if err := (*handlers)(l).Start(true, job{run: func(wait.Task) { ran = true }}); err != nil || !ran {
+	if err := (*handlers)(l).Start(true, job{run: func() { ran = true }}); err != nil || !ran {
 		t.Errorf("%v, and it ran: %t", err, ran)
 	}
 	closed(t, l)
@@ -29,7 +29,7 @@ func TestWhoBringsACallRunsIt(t *testing.T) {
 func TestNobodyDrivesWithoutBound(t *testing.T) {
 	l := New(Coroutines())
 	over, turns := false, 0
-	err := (*handlers)(l).Start(true, job{run: func(wait.Task) { restless(t, l, &over, &turns) }})
+	err := (*handlers)(l).Start(true, job{run: func() { restless(t, l, &over, &turns) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,8 +188,8 @@ func TestTasksOfAHostThatIsGone(t *testing.T) {
 		ended = append(ended, "sleeps")
 	})
 	suspended := make(chan struct{})
-	if err := (*handlers)(l).Start(false, job{run: func(k wait.Task) {
-		ctx, cancel := context.WithCancelCause(wait.WithTask(context.Background(), k))
+	if err := (*handlers)(l).Start(false, job{run: func() {
+		ctx, cancel := context.WithCancelCause(wait.WithLoop(context.Background(), (*handlers)(l)))
 		go func() { cancel(<-lost) }()
 		close(suspended)
 		_, _ = Await(ctx, func(func(int, error)) {})
@@ -226,7 +226,7 @@ func TestCloseEndsCallsOfHandlersThatTakeTooLong(t *testing.T) {
 			l := newLoop()
 			ctx, cancel := context.WithCancelCause(context.Background())
 			if err := (*handlers)(l).Start(false, job{
-				run:  func(k wait.Task) { _, _ = Await(wait.WithTask(ctx, k), func(func(int, error)) {}) },
+				run:  func() { _, _ = Await(wait.WithLoop(ctx, (*handlers)(l)), func(func(int, error)) {}) },
 				lost: cancel,
 			}); err != nil {
 				t.Fatal(err)
@@ -286,9 +286,9 @@ func TestTasksOfABoundHostThatIsGone(t *testing.T) {
 	lost := make(chan error, 1)
 	begun := make(chan struct{})
 	resumed := make(chan func(int, error), 1)
-	if err := (*handlers)(l).Start(false, job{run: func(k wait.Task) {
+	if err := (*handlers)(l).Start(false, job{run: func() {
 		close(begun)
-		_, _ = Await(wait.WithTask(context.Background(), k), func(resume func(int, error)) { resumed <- resume })
+		_, _ = Await(wait.WithLoop(context.Background(), (*handlers)(l)), func(resume func(int, error)) { resumed <- resume })
 		t.Error("it goes on")
 	}, lost: func(err error) { lost <- err }}); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,8 @@
 package loop
 
 import (
+	"runtime"
+
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -9,7 +11,7 @@ func init() {
 	hook.Loop = func(l any) wait.Loop { return (*handlers)(l.(*Loop)) }
 }
 
-// handlers is a loop as it is to those who run handlers on it.
+// handlers is a loop as it is to those who run handlers on it, and wait in them.
 type handlers Loop
 
 // Start implements [wait.Loop].
@@ -27,21 +29,46 @@ func (h *handlers) Hands() bool {
 }
 
 // Inside implements [wait.Loop].
-func (h *handlers) Inside() bool {
+func (h *handlers) Inside() bool { return (*Loop)(h).caller() != nil }
+
+// Parker implements [wait.Waiter].
+func (h *handlers) Parker() wait.Parker {
+	if t := (*Loop)(h).caller(); t != nil {
+		return t
+	}
+	return h.others.Parker()
+}
+
+// Release implements [wait.Waiter].
+func (h *handlers) Release(p wait.Parker) {
+	if _, ok := p.(*task); !ok {
+		h.others.Release(p)
+	}
+}
+
+// Yield lets the tasks that are ready have their turns before the caller goes on.
+func (h *handlers) Yield() {
+	t := (*Loop)(h).caller()
+	if t == nil {
+		runtime.Gosched()
+		return
+	}
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.holder != nil && h.holder.isCaller()
+	if h.ready.first == nil {
+		h.mu.Unlock()
+		return
+	}
+	h.engine.yield(t)
 }
 
 // Here implements [wait.Loop].
 func (h *handlers) Here(j wait.Job) bool {
 	l := (*Loop)(h)
-	l.mu.Lock()
-	if t := l.holder; t != nil && t.isCaller() {
-		l.mu.Unlock()
-		j.Run(t)
+	if l.caller() != nil {
+		j.Run()
 		return true
 	}
+	l.mu.Lock()
 	if l.refusal != nil {
 		l.mu.Unlock()
 		return false

@@ -22,43 +22,43 @@ const hazard = "NEARCALL_LOOP_HAZARD" // the name of a hazard and a kind
 // hazards are what a child does with a loop. It ends well if that returns.
 var hazards = map[string]func(l *Loop){
 	"a caller that is bound to its thread, after one that is not": func(l *Loop) {
-		call(l, func(wait.Task) {})
+		call(l, func() {})
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		call(l, func(wait.Task) {})
+		call(l, func() {})
 	},
 	"a caller that is not bound to its thread, after one that is": func(l *Loop) {
 		made := make(chan struct{})
 		go func() {
 			runtime.LockOSThread()
-			call(l, func(wait.Task) {})
+			call(l, func() {})
 			close(made)
 		}()
 		<-made
-		call(l, func(wait.Task) {})
+		call(l, func() {})
 	},
 	"a task that binds itself to the thread and waits": func(l *Loop) {
-		call(l, func(t wait.Task) {
+		call(l, func() {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
-			nap(t)
+			nap(l)
 		})
 	},
 	"a task that binds itself to the thread and does not wait": func(l *Loop) {
-		call(l, func(wait.Task) {
+		call(l, func() {
 			runtime.LockOSThread()
 			runtime.UnlockOSThread()
 		})
 	},
 	"Goexit": func(l *Loop) {
 		over := make(chan struct{})
-		_ = (*handlers)(l).Start(true, job{run: func(t wait.Task) {
+		_ = (*handlers)(l).Start(true, job{run: func() {
 			defer close(over)
-			defer nap(t)
+			defer nap(l)
 			runtime.Goexit()
 		}})
 		<-over
-		call(l, func(wait.Task) {})
+		call(l, func() {})
 	},
 	"a panic": func(l *Loop) {
 		defer func() {
@@ -66,36 +66,40 @@ var hazards = map[string]func(l *Loop){
 				fmt.Println("the caller recovers")
 			}
 		}()
-		call(l, func(wait.Task) { panic("out of a task") })
+		call(l, func() { panic("out of a task") })
 	},
 }
 
 // A job is a [wait.Job] of functions.
 type job struct {
-	run  func(wait.Task)
+	run  func()
 	lost func(error)
 }
 
-func (j job) Run(t wait.Task) { j.run(t) }
-func (j job) Lost(why error)  { j.lost(why) }
+func (j job) Run()           { j.run() }
+func (j job) Drop()          {}
+func (j job) Lost(why error) { j.lost(why) }
 
 // call has a task of l do fn, and waits for it like a caller of this process.
-func call(l *Loop, fn func(wait.Task)) {
+func call(l *Loop, fn func()) {
 	done := make(chan struct{})
-	if err := (*handlers)(l).Start(true, job{run: func(t wait.Task) { fn(t); close(done) }}); err != nil {
+	if err := (*handlers)(l).Start(true, job{run: func() { fn(); close(done) }}); err != nil {
 		panic(err)
 	}
 	<-done
 }
 
-// nap has t wait, and not find that it need not.
-func nap(t wait.Task) { _ = Sleep(wait.WithTask(context.Background(), t), 20*time.Millisecond) }
+// nap has a task wait, and not find that it need not.
+func nap(l *Loop) {
+	_ = Sleep(wait.WithLoop(context.Background(), (*handlers)(l)), 20*time.Millisecond)
+}
 
 // An init function runs bound to its thread.
 func init() {
 	name, kind, ok := strings.Cut(os.Getenv(hazard), "/")
 	if ok && name == "init" {
-		call(kindOf(kind).make(), func(t wait.Task) { nap(t) })
+		l := kindOf(kind).make()
+		call(l, func() { nap(l) })
 		fmt.Println("it ends well")
 		os.Exit(0)
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 
+	"github.com/nearcall/nearcall/internal/self"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -25,6 +27,8 @@ type Loop struct {
 	others  wait.Pool      // for goroutines that use what is a task's
 	engine  engine
 	watch   *watch // nil without a watchdog
+
+	running atomic.Uintptr // the holder's id, which is 0 until it begins; written under mu, or by the holder
 
 	mu     sync.Mutex
 	holder *task // whose turn it is
@@ -101,25 +105,23 @@ var ErrClosed = errors.New("loop: it is closed")
 // The error is [ErrClosed] once Close was called, and wraps it where the loop's host
 // is gone; fn is not run then.
 func (l *Loop) Go(fn func(ctx context.Context)) error {
-	_, err := l.start(false, started{l.base, fn})
+	_, err := l.start(false, started{l, fn})
 	return err
 }
 
 // started is what Go starts.
 type started struct {
-	base context.Context
+	loop *Loop
 	fn   func(context.Context)
 }
 
-func (s started) Run(t wait.Task) {
-	if t == nil {
-		return
-	}
-	ctx, cancel := context.WithCancel(s.base)
+func (s started) Run() {
+	ctx, cancel := context.WithCancel(s.loop.base)
 	defer cancel()
-	s.fn(wait.WithTask(ctx, t))
+	s.fn(wait.WithLoop(ctx, (*handlers)(s.loop)))
 }
 
+func (started) Drop()      {}
 func (started) Lost(error) {} // its context has ended
 
 // Post has fn run when its turn comes, and returns at once. fn may not wait: what
@@ -134,19 +136,15 @@ func (l *Loop) Post(fn func()) error {
 // posted is what Post runs.
 type posted func()
 
-func (p posted) Run(t wait.Task) {
-	if t != nil {
-		p()
-	}
-}
-
+func (p posted) Run()     { p() }
+func (posted) Drop()      {}
 func (posted) Lost(error) {}
 
 // start has j be done by a task. See [wait.Loop]. The error of one that is taken says
 // that it is lost.
 func (l *Loop) start(hand bool, j wait.Job) (taken bool, err error) {
 	l.mu.Lock()
-	if err := l.refusal; err != nil && !(l.closing && l.holder != nil && l.holder.isCaller()) {
+	if err := l.refusal; err != nil && !(l.closing && l.caller() != nil) {
 		l.mu.Unlock()
 		return false, err
 	}
@@ -184,7 +182,10 @@ func (l *Loop) next() *task {
 func (l *Loop) give(t *task) {
 	l.holder = t
 	l.turns++
-	if t != nil {
+	if t == nil {
+		l.running.Store(0)
+	} else {
+		l.running.Store(t.id)
 		t.state = running
 		if l.watch != nil {
 			l.watch.look()
@@ -192,11 +193,19 @@ func (l *Loop) give(t *task) {
 	}
 }
 
+// caller returns the task that calls it; nil where none does. It is the holder then,
+// and stays so until it waits or ends.
+func (l *Loop) caller() *task {
+	if l.running.Load() != self.ID() {
+		return nil
+	}
+	return l.holder
+}
+
 // end takes in that t, which has the turn, is over. mu is held.
 func (l *Loop) end(t *task) {
-	t.state = ended
-	t.id.Store(0)
-	t.job = nil
+	t.state, t.id, t.job = ended, 0, nil
+	l.running.Store(0)
 	l.live--
 	if t.prevLive == nil {
 		l.lives = t.nextLive
@@ -244,7 +253,7 @@ var errOwnTask = errors.New("loop: Close is called by a task of the loop, for wh
 func (l *Loop) Close(ctx context.Context) error {
 	l.mu.Lock()
 	switch {
-	case l.holder != nil && l.holder.isCaller():
+	case l.caller() != nil:
 		l.mu.Unlock()
 		return errOwnTask
 	case l.closed:

@@ -2,20 +2,17 @@ package loop
 
 import (
 	"context"
-	"runtime"
 	"sync/atomic"
 
-	"github.com/nearcall/nearcall/internal/self"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A task is something that a loop runs by turns with others. It is what waits in
-// it, and its own Parker.
+// A task is something that a loop runs by turns with others. It is its own Parker.
 type task struct {
 	loop   *Loop
 	job    wait.Job
-	id     atomic.Uintptr // of its goroutine; 0 before it begins and after it has ended
-	number atomic.Uint64  // of its goroutine in stack traces, if there is a watchdog
+	id     uintptr       // of its goroutine, see package self; 0 before it begins
+	number atomic.Uint64 // of its goroutine in stack traces, if there is a watchdog
 
 	// Guarded by loop.mu.
 	state state
@@ -69,40 +66,6 @@ func (q *queue) pop() *task {
 	return t
 }
 
-// isCaller reports whether the caller is t.
-func (t *task) isCaller() bool { return t.id.Load() == self.ID() }
-
-// caller returns the task of t's loop that calls it; nil where none does.
-func (t *task) caller() *task {
-	if t.isCaller() {
-		return t
-	}
-	t.loop.mu.Lock()
-	defer t.loop.mu.Unlock()
-	if h := t.loop.holder; h != nil && h.isCaller() {
-		return h
-	}
-	return nil
-}
-
-// Current implements [wait.Task].
-func (t *task) Current() bool { return t.caller() != nil }
-
-// Parker implements [wait.Waiter].
-func (t *task) Parker() wait.Parker {
-	if c := t.caller(); c != nil {
-		return c
-	}
-	return t.loop.others.Parker()
-}
-
-// Release implements [wait.Waiter].
-func (t *task) Release(p wait.Parker) {
-	if _, ok := p.(*task); !ok {
-		t.loop.others.Release(p)
-	}
-}
-
 // Park implements [wait.Parker]: the task's turn passes on, and comes back.
 func (t *task) Park(ctx context.Context) error {
 	l := t.loop
@@ -135,19 +98,4 @@ func (t *task) unpark(hand bool) {
 		return
 	}
 	_ = l.engine.queue(t, hand) // which takes the token; t goes on, wherever
-}
-
-// Yield lets the tasks that are ready have their turns before the caller goes on.
-func (t *task) Yield() {
-	l := t.loop
-	if t = t.caller(); t == nil {
-		runtime.Gosched()
-		return
-	}
-	l.mu.Lock()
-	if l.ready.first == nil {
-		l.mu.Unlock()
-		return
-	}
-	l.engine.yield(t)
 }

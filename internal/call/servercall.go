@@ -25,8 +25,6 @@ type serverCall struct {
 
 	index int32 // in conn.running, guarded with it
 
-	task   wait.Task      // that runs the handler; nil for goroutines
-	late   *status.Status // the call was over before its turn came
 	conn   *serverConn
 	open   *link.Open
 	method *method
@@ -79,8 +77,8 @@ func (c *serverCall) run() {
 	} else {
 		c.beginStats()
 		switch {
-		case c.late != nil:
-			c.finish(c.late)
+		case c.method.loop != nil && c.Err() != nil: // before its turn came
+			c.finish(status.FromContextError(c.Err()))
 		case c.method.unary != nil:
 			c.runUnary()
 		default:
@@ -105,11 +103,11 @@ func (c *serverCall) Value(key any) any {
 		return c.conn.peerOf()
 	case streamKey:
 		return c
-	case wait.TaskKey:
-		if c.task == nil {
+	case wait.LoopKey:
+		if c.method.loop == nil {
 			return nil
 		}
-		return c.task
+		return c.method.loop
 	}
 	return c.conn.ctx.Value(key)
 }

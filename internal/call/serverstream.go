@@ -89,7 +89,7 @@ func (s *serverStream) SetTrailer(md metadata.MD)       { _ = s.call.SetTrailer(
 // SendMsg implements grpc.ServerStream. Its errors end the call for the
 // caller, as grpc-go's do, unless the handler's own end came first.
 func (s *serverStream) SendMsg(m any) error {
-	s.sendTurns.pass(s.call.task)
+	s.sendTurns.pass(s.call.method.loop)
 	err := s.send(m)
 	if err != nil {
 		s.call.finish(status.Convert(err))
@@ -167,7 +167,7 @@ func (s *serverStream) reply(m any) error {
 
 // RecvMsg implements grpc.ServerStream.
 func (s *serverStream) RecvMsg(m any) error {
-	s.recvTurns.pass(s.call.task)
+	s.recvTurns.pass(s.call.method.loop)
 	err := s.recv(m)
 	if err != nil && err != io.EOF {
 		s.call.finish(status.Convert(err))

@@ -3,10 +3,6 @@ package call
 import (
 	"fmt"
 	"sync"
-
-	"google.golang.org/grpc/status"
-
-	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // maxIdleWorkers bounds the goroutines that a server keeps for later calls.
@@ -92,18 +88,17 @@ func (w *workers) runHere(c *serverCall) error {
 type loopJob serverCall
 
 // Run implements [wait.Job].
-func (j *loopJob) Run(t wait.Task) {
+func (j *loopJob) Run() {
 	c := (*serverCall)(j)
-	c.task = t
 	if c.stream != nil {
-		c.stream.carrier.SetWaiter(t)
-	}
-	if err := c.Err(); err != nil {
-		c.late = status.FromContextError(err)
+		c.stream.carrier.SetWaiter(c.method.loop)
 	}
 	c.run()
 	c.conn.server.workers.over(c)
 }
+
+// Drop implements [wait.Job]. The call is over, and so its handler does not run.
+func (j *loopJob) Drop() { j.Run() }
 
 // Lost implements [wait.Job].
 func (j *loopJob) Lost(why error) {

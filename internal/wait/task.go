@@ -2,28 +2,25 @@ package wait
 
 import "context"
 
-// A Task is who waits in a task of an event loop. What is a task's, such as its
-// context and its streams, others may have got hold of: another task of the loop
-// gets its own Parker then, and anybody else that of a goroutine.
-type Task interface {
-	Waiter
-
-	// Current reports whether the caller is a task of the loop.
-	Current() bool
-}
-
 // A Job is what a task does.
 type Job interface {
-	// Run does it, as t. A nil t says that it cannot be done any more, after Lost:
-	// Run does what is owed to others, and returns.
-	Run(t Task)
+	// Run does it.
+	Run()
+
+	// Drop is called instead of Run where it cannot be done any more, after Lost. It
+	// does what is owed to others.
+	Drop()
 
 	// Lost is called when the task can only end any more, with the reason.
 	Lost(why error)
 }
 
-// A Loop runs tasks one at a time.
+// A Loop runs tasks one at a time. Its Parker is that of the task that calls it. What
+// is a task's, such as its context and its streams, others may have got hold of:
+// another task of the loop gets its own Parker, and anybody else that of a goroutine.
 type Loop interface {
+	Waiter
+
 	// Start has j done by a task. Its error says why it is not. hand says that the
 	// caller may run it, and others, if the loop is one for that: it holds no lock,
 	// and brings a call of its own. Otherwise Start returns at once.
@@ -41,21 +38,21 @@ type Loop interface {
 	Inside() bool
 }
 
-type taskKey struct{}
+type loopKey struct{}
 
-// TaskKey is what a context that is a task's has its Task as a value for.
-var TaskKey any = taskKey{}
+// LoopKey is what a context that is a task's has its Loop as a value for.
+var LoopKey any = loopKey{}
 
-// WithTask returns a context that is t's.
-func WithTask(ctx context.Context, t Task) context.Context {
-	return context.WithValue(ctx, taskKey{}, t)
+// WithLoop returns a context that is of l's tasks.
+func WithLoop(ctx context.Context, l Loop) context.Context {
+	return context.WithValue(ctx, loopKey{}, l)
 }
 
-// TaskOf returns who waits where the caller does: the task that ctx is of, if the
-// caller is that or another of its loop; nil for goroutines.
+// TaskOf returns who waits where the caller does: the caller, if it is a task of the
+// loop that ctx is of; nil for goroutines.
 func TaskOf(ctx context.Context) Waiter {
-	if t, ok := ctx.Value(TaskKey).(Task); ok && t.Current() {
-		return t
+	if l, ok := ctx.Value(LoopKey).(Loop); ok && l.Inside() {
+		return l
 	}
 	return nil
 }
@@ -68,11 +65,11 @@ func TaskOr(ctx context.Context, otherwise Waiter) Waiter {
 	return otherwise
 }
 
-// WaiterOf returns who waits with ctx, whoever that may be when it does: the task
-// that ctx is of, or nil.
+// WaiterOf returns who waits with ctx, whoever that may be when it does: a task of
+// the loop that ctx is of, or nil.
 func WaiterOf(ctx context.Context) Waiter {
-	if t, ok := ctx.Value(TaskKey).(Task); ok {
-		return t
+	if l, ok := ctx.Value(LoopKey).(Loop); ok {
+		return l
 	}
 	return nil
 }
