@@ -601,3 +601,50 @@ func TestACallersEndReachesTheHandlerThatItRuns(t *testing.T) {
 		}
 	})
 }
+
+// Tasks that receive from one stream at a time, and ask for its header meanwhile, wait
+// as tasks.
+func TestTasksThatReceiveTogetherLeaveTheLoop(t *testing.T) {
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		l := newLoop(t, kind)
+		release := make(chan struct{})
+		client := inProcess(t, echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+			<-release
+			for range 2 {
+				if err := s.Send(&testpb.StreamingOutputCallResponse{}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}}, nil)
+		const tasks = 3
+		done := make(chan error, tasks)
+		if err := l.Go(func(ctx context.Context) {
+			s, err := client.FullDuplexCall(ctx)
+			if err != nil {
+				done <- err
+				return
+			}
+			recv := func(context.Context) {
+				_, err := s.Recv()
+				done <- err
+			}
+			for _, task := range []func(context.Context){recv, recv, func(context.Context) {
+				_, err := s.Header()
+				done <- err
+			}} {
+				_ = l.Go(task)
+			}
+			_ = loop.Sleep(ctx, time.Millisecond) // and has its turn again
+			close(release)
+			_, _ = s.Recv() // the end, so that nothing is left
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for range tasks {
+			if err := outcome(t, "a task", done); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

@@ -144,7 +144,7 @@ func (s *clientStream) lockSettled() {
 	s.mu.Lock()
 	if s.retrying {
 		s.mu.Unlock()
-		s.retryMu.Lock()
+		s.retryMu.Lock(s.waiter)
 		s.mu.Lock()
 		s.retryMu.Unlock()
 	}
@@ -240,7 +240,7 @@ func (s *clientStream) retryable(reason error) bool {
 // again makes the call again after an operation on a has failed with reason. It
 // returns nil when there is another attempt for it, and otherwise its error.
 func (s *clientStream) again(a *attempt, reason error) error {
-	s.retryMu.Lock()
+	s.retryMu.Lock(s.waiter)
 	s.mu.Lock()
 	if s.cur != a || !s.retryable(reason) || s.tooLarge() {
 		defer s.retryMu.Unlock()

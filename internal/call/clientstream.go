@@ -240,7 +240,7 @@ func (s *clientStream) CloseSend() error {
 // RecvMsg implements grpc.ClientStream.
 func (s *clientStream) RecvMsg(m any) error {
 	s.recvTurns.pass(s.waiter)
-	s.recvMu.Lock()
+	s.recvMu.Lock(s.waiter)
 	defer s.recvMu.Unlock()
 	err := s.recv(m)
 	if err == nil && !s.desc.ServerStreams {
@@ -401,10 +401,15 @@ func (s *clientStream) Header() (metadata.MD, error) {
 			s.mu.Unlock()
 			continue
 		}
-		p := wait.NewGoroutine()
+		w := s.waiter
+		if w == nil {
+			w = new(wait.Pool)
+		}
+		p := w.Parker()
 		s.headerFor = append(s.headerFor, p)
 		s.mu.Unlock()
 		_ = p.Park(context.Background()) // whoever ends the call makes its header known
+		w.Release(p)
 	}
 }
 

@@ -193,20 +193,26 @@ const (
 // TryLock takes the lock if nobody holds it.
 func (m *Mutex) TryLock() bool { return m.state.CompareAndSwap(free, held) }
 
-// Lock takes the lock, first come first served.
-func (m *Mutex) Lock() {
+// Lock takes the lock, first come first served. w is who waits for it, nil for
+// goroutines.
+func (m *Mutex) Lock(w Waiter) {
 	if m.TryLock() {
 		return
+	}
+	var own Pool
+	if w == nil {
+		w = &own
 	}
 	m.mu.Lock()
 	if m.state.Swap(contended) == free {
 		m.mu.Unlock()
 		return
 	}
-	p := NewGoroutine()
+	p := w.Parker()
 	m.queue = append(m.queue, p)
 	m.mu.Unlock()
 	_ = p.Park(context.Background())
+	w.Release(p)
 }
 
 // Unlock gives the lock up.

@@ -391,7 +391,7 @@ func TestMutexExcludes(t *testing.T) {
 		all.Go(func() {
 			for range 500 {
 				if i%2 == 0 || !m.TryLock() {
-					m.Lock()
+					m.Lock(nil)
 				}
 				number++
 				m.Unlock()
@@ -410,11 +410,11 @@ func TestMutexExcludes(t *testing.T) {
 func TestMutexIsFirstComeFirstServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m wait.Mutex
-		m.Lock()
+		m.Lock(nil)
 		var order []int
 		for i := range 5 {
 			go func() {
-				m.Lock()
+				m.Lock(nil)
 				order = append(order, i)
 				if m.TryLock() {
 					t.Error("the lock was free in between")
