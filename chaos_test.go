@@ -33,16 +33,20 @@ import (
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/looptest"
 	"github.com/nearcall/nearcall/internal/transport/hostile"
+	"github.com/nearcall/nearcall/loop"
 )
 
 // TestChaos makes random calls of all kinds from several goroutines, while
 // they are cancelled, while handlers fail and panic, and while servers stop,
 // sessions break and connections close. Every call has to end with the answer
 // to its own request, or with an error that something done to it explains; in
-// the end no handler runs and no goroutine is left.
+// the end no handler runs and no goroutine is left. Handlers on a loop keep a
+// book without a lock besides, which has to add up.
 //
-// It takes about 4 s. NEARCALL_SOAK makes it take as long as one likes:
+// It takes about 4 s, of which each scenario has its share. NEARCALL_SOAK makes
+// it take as long as one likes:
 //
 //	NEARCALL_SOAK=10m go test -race -run TestChaos -timeout 0 .
 func TestChaos(t *testing.T) {
@@ -61,7 +65,7 @@ func TestChaos(t *testing.T) {
 			scenario{name: network, worker: true, network: network},
 			scenario{name: network + ", storm", storm: true, closing: true, worker: true, network: network})
 	}
-	runAll(t, scenarios, lasts)
+	runAll(t, append(scenarios, onLoops()...), lasts)
 }
 
 // duration is how long a run takes that the environment variable may change.
@@ -92,6 +96,7 @@ type scenario struct {
 	network string           // see targetFor; in place of inproc
 	proxied bool             // TCP that misbehaves, in place of inproc
 	child   bool             // the server is a process of its own
+	on      *looptest.Kind   // the loop that the service runs on, if any
 	opts    []nearcall.ServerOption
 	dialing []nearcall.DialOption
 	worker  bool // no handler runs on its caller's goroutine
@@ -204,6 +209,7 @@ type chaos struct {
 	again    atomic.Int64   // attempts that calls were made again with, unseen by their callers
 
 	server *nearcall.Server // of whoever starts and stops it
+	book   *book            // of server's service; nil unless that is on a loop
 	served chan error
 	dialer atomic.Pointer[link.Dialer] // of the listener that is there now
 	conn   atomic.Pointer[nearcall.ClientConn]
@@ -273,7 +279,12 @@ func (c *chaos) up() {
 		nearcall.ChainUnaryInterceptor(c.unaryGuard), nearcall.ChainStreamInterceptor(c.streamGuard),
 	}, c.opts...)
 	c.server = nearcall.NewServer(opts...)
-	testpb.RegisterTestServiceServer(c.server, &chaosService{chaos: c})
+	var at grpc.ServiceRegistrar = c.server
+	if c.on != nil {
+		c.book = openBook(c)
+		at = c.server.On(c.book.loop)
+	}
+	testpb.RegisterTestServiceServer(at, &chaosService{chaos: c, book: c.book})
 	server, served := c.server, make(chan error, 1)
 	c.served = served
 	if c.hostile != nil {
@@ -303,6 +314,9 @@ func (c *chaos) down(stop func()) {
 	stop()
 	if err := <-c.served; err != nil && !errors.Is(err, grpc.ErrServerStopped) { // before Serve began
 		c.errorf("Serve: %v", err)
+	}
+	if c.book != nil {
+		c.book.close()
 	}
 }
 
@@ -384,6 +398,7 @@ const (
 	doGoexit // it exits
 	doWait   // it waits for the end of its context
 	doStray  // it leaves a goroutine behind that goes on with its stream
+	doTask   // it waits for another task of its loop, if it is on one
 	acts
 )
 
@@ -724,18 +739,20 @@ func guard(err *error) {
 type chaosService struct {
 	testpb.UnimplementedTestServiceServer
 	chaos *chaos
+	book  *book
 }
 
 // An actor is a handler's part of a plan.
 type actor struct {
 	chaos   *chaos
+	book    *book
 	ctx     context.Context
 	tag     uint64
 	act, at int
 }
 
 func (s *chaosService) actor(ctx context.Context, setTrailer func(metadata.MD)) *actor {
-	a := &actor{chaos: s.chaos, ctx: ctx}
+	a := &actor{chaos: s.chaos, book: s.book, ctx: ctx}
 	get := func(key string) string {
 		if v := metadata.ValueFromIncomingContext(ctx, key); len(v) == 1 {
 			return v[0]
@@ -747,6 +764,7 @@ func (s *chaosService) actor(ctx context.Context, setTrailer func(metadata.MD)) 
 	a.act, _ = strconv.Atoi(get("act"))
 	a.at, _ = strconv.Atoi(get("at"))
 	setTrailer(metadata.Pairs("tag", tagText(a.tag)))
+	a.book.begin(a.tag)
 	return a
 }
 
@@ -759,15 +777,13 @@ func (a *actor) check(p *testpb.Payload, i int) {
 
 // do does what the plan has for message i.
 func (a *actor) do(i int) error {
+	a.book.step(a.tag)
 	if i != a.at {
 		return nil
 	}
 	switch a.act {
 	case doNap:
-		select {
-		case <-time.After(time.Duration(a.tag % 300_000)):
-		case <-a.ctx.Done():
-		}
+		_ = loop.Sleep(a.ctx, time.Duration(a.tag%300_000))
 	case doDerive:
 		ctx, cancel := context.WithTimeout(a.ctx, time.Hour)
 		defer cancel()
@@ -787,17 +803,27 @@ func (a *actor) do(i int) error {
 	case doGoexit:
 		runtime.Goexit()
 	case doWait:
+		if a.book != nil {
+			return a.book.wait(a.ctx)
+		}
 		<-a.ctx.Done()
 		return a.ctx.Err()
+	case doTask:
+		if a.book != nil {
+			a.book.task(a.ctx, a.tag)
+		}
 	}
 	return nil
 }
 
 // stray leaves a goroutine behind that goes on once the handler has returned,
-// which the handler says by calling returned.
+// which the handler says by calling returned. On a loop every other is a task.
 func (a *actor) stray(goOn func()) (returned func()) {
 	if a.act != doStray {
-		return func() {}
+		return func() { a.book.end(a.tag) }
+	}
+	if a.book != nil && a.tag%2 == 0 {
+		return a.book.stray(a, goOn)
 	}
 	end := make(chan struct{})
 	go func() {
@@ -805,7 +831,10 @@ func (a *actor) stray(goOn func()) (returned func()) {
 		<-a.ctx.Done()
 		goOn()
 	}()
-	return func() { close(end) }
+	return func() {
+		a.book.end(a.tag)
+		close(end)
+	}
 }
 
 func (s *chaosService) UnaryCall(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {

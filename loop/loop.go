@@ -13,13 +13,6 @@ import (
 // A Loop runs tasks one at a time. Make one with [New] or [NewHosted]. All methods
 // may be called by any goroutine, and by tasks, where their documentation does not
 // say otherwise.
-//
-// Invariants, under mu:
-//   - At most one task is running: the holder.
-//   - A task that is ready is in ready, and nowhere else. It gets the turn once
-//     for each time that it was put there.
-//   - A task that is parked gets the turn only after Unpark, or the end of the
-//     context that it parked with, has made it ready.
 type Loop struct {
 	base    context.Context // of the tasks that Go starts
 	cancel  context.CancelCauseFunc
@@ -30,15 +23,18 @@ type Loop struct {
 
 	running atomic.Uintptr // the holder's id, which is 0 until it begins; written under mu, or by the holder
 
-	mu     sync.Mutex
-	holder *task // whose turn it is
-	turns  uint64
-	ready  queue
-	// Tasks that have ended, for others. Whoever still has hold of one learns from
-	// it who runs now, and nothing of what it was or is.
-	free  *task
-	frees int
-
+	// Invariants, under mu:
+	//   - At most one task is running: the holder.
+	//   - A task that is ready is in ready, and nowhere else. It gets the turn once
+	//     for each time that it was put there.
+	//   - A task that is parked gets the turn only after Unpark, or the end of the
+	//     context that it parked with, has made it ready.
+	mu      sync.Mutex
+	holder  *task  // whose turn it is
+	turns   uint64 // that were given
+	ready   queue
+	free    *task // those that have ended, to be used again
+	frees   int
 	live    int           // tasks that have not ended
 	lives   *task         // those, by their links
 	refusal error         // why no task is taken any more

@@ -61,6 +61,10 @@ const (
 	aMuxReceive    = "internal/mux/receive.go"
 	aMuxStream     = "internal/mux/stream.go"
 	aMuxWrite      = "internal/mux/write.go"
+	aWorkers       = "internal/call/workers.go"
+	aLinkCall      = "internal/link/call.go"
+	aDriven        = "loop/driven.go"
+	aHandlers      = "loop/handlers.go"
 )
 
 // Faults are one mistake or more for most of the semantics that the items
@@ -411,5 +415,77 @@ var Faults = []Fault{
 		Old:  "c.Status, c.Trailer = end.Status, end.Trailer",
 		New:  "c.Status = end.Status", Items: []int{32},
 		Env: "tls",
+	},
+
+	// Loops. What holds a loop, or loses a call, shows as a call that hangs.
+	{
+		Name: "a handler's context is not of its loop",
+		File: aServerCall,
+		Old:  "if c.method.loop == nil {\n\t\t\treturn nil",
+		New:  "if true {\n\t\t\treturn nil", Items: []int{21},
+		Env: "inproc-loop",
+	},
+	{
+		Name: "a handler's stream holds the loop",
+		File: aWorkers,
+		Old:  "c.stream.carrier.SetWaiter(c.method.loop)",
+		New:  "", Items: []int{35},
+		Env: "inproc-pinned",
+	},
+	{
+		Name: "tasks wait as goroutines do",
+		File: aHandlers,
+		Old:  "if t := (*Loop)(h).caller(); t != nil {\n\t\treturn t\n\t}",
+		New:  "", Items: []int{6},
+		Env: "inproc-hosted",
+	},
+	{
+		Name: "a task's call in process holds the loop",
+		File: aLinkCall,
+		Old:  "w = wait.TaskOr(c.Caller, w)",
+		New:  "_ = wait.TaskOr", Items: []int{6},
+		Env: "inproc-loop",
+	},
+	{
+		Name: "a task's call over a socket holds the loop",
+		File: aMuxCall,
+		Old:  "st.waiter = wait.TaskOf(ctx)",
+		New:  "_ = wait.TaskOf", Items: []int{6},
+		Env: "tcp-hosted",
+	},
+	{
+		Name: "the end of a caller that runs a unary handler does not reach that",
+		File: aServerConn,
+		Old:  "sc.inline = caller != nil && (inline || m.hands)",
+		New:  "sc.inline = caller != nil && inline", Items: []int{24},
+		Env: "inproc-coroutines",
+	},
+	{
+		Name: "the end of a caller that runs a stream's handler does not reach that",
+		File: aServerConn,
+		Old:  "sc.inline = o.Caller != nil && sc.method.hands",
+		New:  "sc.inline = false", Items: []int{24},
+		Env: "inproc-coroutines",
+	},
+	{
+		Name: "a socket's reader runs tasks",
+		File: aWorkers,
+		Old:  "c.method.loop.Start(c.conn.peer.Local, (*loopJob)(c))",
+		New:  "c.method.loop.Start(true, (*loopJob)(c))", Items: []int{24},
+		Env: "tcp-coroutines",
+	},
+	{
+		Name: "whoever wakes a task runs it",
+		File: aDriven,
+		Old:  "if called && hand && d.hands {",
+		New:  "if called && d.hands {", Items: []int{24},
+		Env: "tcp-coroutines",
+	},
+	{
+		Name: "a call that a loop has run is never over",
+		File: aWorkers,
+		Old:  "\tc.run()\n\tc.conn.server.workers.over(c)\n}\n\n// Drop",
+		New:  "\tc.run()\n}\n\n// Drop", Items: []int{41},
+		Env: "inproc-loop",
 	},
 }

@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -109,21 +110,32 @@ func run(ctx context.Context, out io.Writer, only string, verbose bool) error {
 	return nil
 }
 
-// snapshot copies the Go files of the core and of interop to dir, as they are
-// in the working tree.
+// isCopied says which files of the repository the cases are built from, by their
+// names from its root.
+func isCopied(name string) bool {
+	switch path.Ext(name) {
+	case ".go", ".s", ".mod", ".sum":
+	default:
+		return false
+	}
+	first, _, below := strings.Cut(name, "/")
+	return !below || first == "internal" || first == "interop" || first == "loop"
+}
+
+// snapshot copies what the cases are built from to dir, as it is in the working
+// tree.
 func snapshot(ctx context.Context, dir string) error {
 	top, err := command(ctx, ".", "git", "rev-parse", "--show-toplevel")
 	if err != nil {
 		return err
 	}
 	root := strings.TrimSpace(top)
-	list, err := command(ctx, root, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", "*.go", "*go.mod", "*go.sum")
+	list, err := command(ctx, root, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	if err != nil {
 		return err
 	}
 	for name := range strings.SplitSeq(list, "\x00") {
-		first, _, below := strings.Cut(name, "/")
-		if name == "" || below && first != "internal" && first != "interop" {
+		if !isCopied(name) {
 			continue
 		}
 		b, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))

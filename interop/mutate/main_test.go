@@ -1,6 +1,8 @@
 package main
 
 import (
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nearcall/nearcall/interop"
@@ -41,5 +43,32 @@ func TestFaultThatIsNotThereOnce(t *testing.T) {
 	f := Fault{File: "internal/call/nothing.go", Old: "x"}
 	if _, _, err := f.apply("../.."); err == nil {
 		t.Error("a file that is not there: no error")
+	}
+}
+
+// The copy has all that the cases are built from, wherever the repository keeps it.
+func TestNothingIsMissingFromTheCopy(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := command(t.Context(), "..", "go", "list", "-deps", "-test",
+		"-f", `{{if not (or .Standard (eq .Name "main"))}}{{range .GoFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{range .SFiles}}{{$.Dir}}/{{.}}{{"\n"}}{{end}}{{end}}`, ".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for file := range strings.Lines(list) {
+		name, err := filepath.Rel(root, strings.TrimSpace(file))
+		if err != nil || strings.HasPrefix(name, "..") { // of another module
+			continue
+		}
+		found++
+		if name = filepath.ToSlash(name); !isCopied(name) {
+			t.Errorf("%s is missing", name)
+		}
+	}
+	if found < 50 {
+		t.Errorf("there are only %d files", found)
 	}
 }

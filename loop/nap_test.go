@@ -1,0 +1,33 @@
+package loop
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// A context that ends as the wait does which it was for ends no later one.
+func TestAContextEndsNoLaterWait(t *testing.T) { eachKind(t, testAContextEndsNoLaterWait) }
+
+func testAContextEndsNoLaterWait(t *testing.T, newLoop func() *Loop) {
+	l := newLoop()
+	must(t, l, func(ctx context.Context) {
+		for range 500 {
+			short, cancel := context.WithCancel(ctx)
+			_, _ = Await(short, func(resume func(int, error)) {
+				go func() {
+					go cancel()
+					resume(0, nil)
+				}()
+			})
+			const d = 50 * time.Microsecond
+			began := time.Now()
+			if err := Sleep(ctx, d); err != nil || time.Since(began) < d {
+				t.Errorf("it ends after %v with %v", time.Since(began), err)
+				return
+			}
+			cancel()
+		}
+	})
+	closed(t, l)
+}
