@@ -22,7 +22,7 @@ define each
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint vet staticcheck fmt unit interop bench sharing suspended processors soak chaos fuzz cross tour ci cover lines generate
+.PHONY: help test lint vet staticcheck fmt unit interop bench sharing suspended processors soak chaos loops fuzz cross tour ci cover lines generate
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,12 @@ soak: ## the chaos run for SOAK (10m): random calls, cancels, stops and hang-ups
 
 chaos: ## the same over the network for CHAOS (10m): connections that break, servers that are killed
 	NEARCALL_CHAOS=$(CHAOS) $(GO) test $(RACE) -count=1 -run "^TestChaosOverTheNetwork$$" -timeout 0 -v .
+
+# The race detector keeps memory of every coroutine that has ended: so the rounds are
+# processes of their own.
+LOOPS ?= 20
+loops: ## random tasks on each kind of loop, for half a minute LOOPS (20) times
+	for n in $$(seq $(LOOPS)); do NEARCALL_SOAK=5s $(GO) test $(RACE) -count=1 -run '^TestRandomTasks$$' ./loop || exit 1; done
 
 fuzz: ## every fuzz test for FUZZTIME (1m each)
 	@set -e; for m in $(MODULES); do (cd "$$m" && \
