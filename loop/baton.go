@@ -66,9 +66,8 @@ func (b *baton) queue(t *task, _ bool) error {
 	return nil
 }
 
-func (b *baton) park(t *task, ctx context.Context) error {
+func (b *baton) park(t *task, ctx context.Context, done <-chan struct{}) error {
 	l := b.loop
-	done := ctx.Done()
 	t.mayWait()
 	next := b.handOver()
 	l.mu.Unlock()

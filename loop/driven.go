@@ -71,6 +71,7 @@ func (d *driven) give(most int) (more bool) {
 	l := d.loop
 	for n := 0; ; n++ {
 		if n == most && most > 0 && l.ready.first != nil {
+			l.give(nil)
 			return true
 		}
 		t := l.next()
@@ -111,6 +112,12 @@ func (d *driven) step(t *task) {
 		c.task, t.coroutine = t, c
 	}
 	if d.adrift && c.bound { // to what drives no more
+		jobs := append(t.within, t.job)
+		l.mu.Unlock()
+		for _, j := range jobs {
+			j.Leave()
+		}
+		l.mu.Lock()
 		l.end(t)
 		return
 	}
@@ -157,11 +164,11 @@ func (d *driven) bury(c *coroutine) {
 	}
 }
 
-func (d *driven) park(t *task, ctx context.Context) error {
+func (d *driven) park(t *task, ctx context.Context, done <-chan struct{}) error {
 	t.nap++
 	nap := t.nap
 	d.loop.mu.Unlock()
-	if ctx.Done() == nil {
+	if done == nil {
 		t.coroutine.pause(struct{}{})
 		return nil
 	}

@@ -64,14 +64,21 @@ func (h *handlers) Yield() {
 // Here implements [wait.Loop].
 func (h *handlers) Here(j wait.Job) bool {
 	l := (*Loop)(h)
-	if l.caller() != nil {
-		j.Run()
-		return true
-	}
 	l.mu.Lock()
-	if l.refusal != nil {
+	if !l.takes() {
 		l.mu.Unlock()
 		return false
+	}
+	if t := l.caller(); t != nil {
+		t.within = append(t.within, j)
+		l.mu.Unlock()
+		defer func() {
+			l.mu.Lock()
+			t.within = t.within[:len(t.within)-1]
+			l.mu.Unlock()
+		}()
+		j.Run()
+		return true
 	}
 	return l.engine.here(j)
 }

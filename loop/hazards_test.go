@@ -78,6 +78,7 @@ type job struct {
 
 func (j job) Run()           { j.run() }
 func (j job) Drop()          {}
+func (j job) Leave()         {}
 func (j job) Lost(why error) { j.lost(why) }
 
 // call has a task of l do fn, and waits for it like a caller of this process.

@@ -4,9 +4,11 @@ import "fmt"
 
 // NewHosted returns a loop whose tasks run on another event loop: that of an embedded
 // interpreter, say, or of a user interface. submit has the host call a function,
-// some time and on the goroutine of its choice, one at a time; it may not call it
-// itself. No more than one function is with the host at a time, and each gives a few
-// tasks their turns. Between them the host does what else it has to do.
+// some time and on a goroutine of its choice: always the same if one is bound to its
+// thread. submit may not call it itself, nor wait, as locks may be held. No more than
+// one function is with the host at a time, and each gives a few tasks their turns.
+// Between them the host does what else it has to do. What submit has taken has to be
+// called, also when the host ends.
 //
 // An error of submit says that the host takes no more. The loop takes no more then,
 // either: handlers' calls end with Unavailable, contexts of tasks are cancelled, and
@@ -57,15 +59,18 @@ func (h *hosted) visit() {
 	}
 }
 
-// lose goes on without the host, so that tasks can end. The caller is to drive.
+// lose goes on without the host, so that tasks can end.
 func (h *hosted) lose(why error) error {
 	l := h.loop
 	why = fmt.Errorf("%w: its host takes no more functions: %w", ErrClosed, why)
 	l.mu.Lock()
 	h.adrift = true
 	h.call = h.callOwn // the driver alone calls it, or who sets driving
+	l.refuse(why)
 	l.mu.Unlock()
-	l.lose(why)
-	_ = h.call()
+	l.workers.Go(func() { // whoever made a task ready may hold locks that calls end with
+		l.lose(why)
+		h.drive(0)
+	})
 	return why
 }

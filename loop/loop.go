@@ -53,7 +53,8 @@ type engine interface {
 
 	// park suspends t, which calls it and is parked already, until it has the turn
 	// again. It makes t ready when ctx is done before, whose error it returns then.
-	park(t *task, ctx context.Context) error
+	// done is ctx's.
+	park(t *task, ctx context.Context, done <-chan struct{}) error
 
 	// yield is park for one that is ready again at once.
 	yield(t *task)
@@ -118,6 +119,7 @@ func (s started) Run() {
 }
 
 func (started) Drop()      {}
+func (started) Leave()     {}
 func (started) Lost(error) {} // its context has ended
 
 // Post has fn run when its turn comes, and returns at once. fn may not wait: what
@@ -134,13 +136,15 @@ type posted func()
 
 func (p posted) Run()     { p() }
 func (posted) Drop()      {}
+func (posted) Leave()     {}
 func (posted) Lost(error) {}
 
 // start has j be done by a task. See [wait.Loop]. The error of one that is taken says
 // that it is lost.
 func (l *Loop) start(hand bool, j wait.Job) (taken bool, err error) {
 	l.mu.Lock()
-	if err := l.refusal; err != nil && !(l.closing && l.caller() != nil) {
+	if !l.takes() {
+		err := l.refusal
 		l.mu.Unlock()
 		return false, err
 	}
@@ -218,6 +222,18 @@ func (l *Loop) end(t *task) {
 	}
 }
 
+// refuse takes no more tasks, whoever starts them. mu is held.
+func (l *Loop) refuse(why error) {
+	l.closing = false
+	if l.refusal == nil || l.refusal == ErrClosed {
+		l.refusal = why
+	}
+}
+
+// takes reports whether a task is taken that somebody starts, or the caller if it is
+// a task. mu is held.
+func (l *Loop) takes() bool { return l.refusal == nil || l.closing && l.caller() != nil }
+
 // settle lets Close return once nothing is left. mu is held.
 func (l *Loop) settle() {
 	if l.refusal == nil || l.live > 0 {
@@ -244,8 +260,9 @@ var errOwnTask = errors.New("loop: Close is called by a task of the loop, for wh
 //
 // It ends what the loop keeps for later tasks. A loop is closed once: the error is
 // [ErrClosed] after that. A task cannot close its own loop. Tasks of a pinned loop
-// that are left need [Loop.Run] to end. If the host of a hosted loop is gone, Close
-// waits in the same way, and its error says so.
+// that are left need [Loop.Run] to end, and those of a hosted loop its host: Close is
+// not for its goroutine. If the host is gone, Close waits in the same way, and its error
+// says so.
 func (l *Loop) Close(ctx context.Context) error {
 	l.mu.Lock()
 	switch {
@@ -284,13 +301,10 @@ func (l *Loop) Close(ctx context.Context) error {
 // lose has tasks learn that they can only end any more, and takes none.
 func (l *Loop) lose(why error) {
 	l.mu.Lock()
-	l.closing = false
-	if l.refusal == nil || l.refusal == ErrClosed {
-		l.refusal = why
-	}
+	l.refuse(why)
 	jobs := make([]wait.Job, 0, l.live)
 	for t := l.lives; t != nil; t = t.nextLive {
-		jobs = append(jobs, t.job)
+		jobs = append(append(jobs, t.job), t.within...)
 	}
 	l.mu.Unlock()
 	l.cancel(why)

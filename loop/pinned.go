@@ -40,7 +40,10 @@ var (
 )
 
 func (p *pinned) callRunner() error {
-	p.called <- struct{}{} // has room: driving was unset
+	select {
+	case p.called <- struct{}{}:
+	default: // Run comes in any case
+	}
 	return nil
 }
 
@@ -73,7 +76,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-p.called:
 			for p.drive(1) {
 				if ctx.Err() != nil {
-					p.called <- struct{}{} // has room: nobody else is called meanwhile
+					_ = p.callRunner()
 					break
 				}
 			}
@@ -96,10 +99,16 @@ func (p *pinned) enter() error {
 	return nil
 }
 
-// leave keeps no coroutine for later tasks, as nobody may be there to end it.
+// leave keeps no coroutine for later tasks, as nobody may be there to end it. It does
+// what Run was called for, if that is no more than to notice that.
 func (p *pinned) leave() {
-	p.loop.mu.Lock()
-	defer p.loop.mu.Unlock()
+	l := p.loop
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	p.drop()
 	p.isRunning = false
+	if l.ready.first == nil {
+		p.driving = false
+		l.settle()
+	}
 }

@@ -19,7 +19,8 @@ type task struct {
 	token bool
 	after *task // the next in the loop's ready, or in its free
 
-	nextLive, prevLive *task // in the loop's lives; guarded by loop.mu
+	nextLive, prevLive *task      // in the loop's lives; guarded by loop.mu
+	within             []wait.Job // what runs within it, beside job; guarded by loop.mu
 
 	// Of a baton's: what its goroutine waits for; nil before it begins, or waits
 	// where that is not one of the loop's. It does not change then.
@@ -69,18 +70,19 @@ func (q *queue) pop() *task {
 // Park implements [wait.Parker]: the task's turn passes on, and comes back.
 func (t *task) Park(ctx context.Context) error {
 	l := t.loop
+	err, done := ctx.Err(), ctx.Done() // which have locks of their own, and may wake tasks
 	l.mu.Lock()
 	if t.token {
 		t.token = false
 		l.mu.Unlock()
 		return nil
 	}
-	if err := ctx.Err(); err != nil {
+	if err != nil {
 		l.mu.Unlock()
 		return err
 	}
 	t.state = parked
-	return l.engine.park(t, ctx)
+	return l.engine.park(t, ctx, done)
 }
 
 // Unpark implements [wait.Parker].

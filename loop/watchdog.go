@@ -12,8 +12,8 @@ import (
 // Watchdog has report called when a task holds the loop for longer than limit: with
 // for how long it has by then, and with the stack trace of its goroutine as
 // runtime.Stack formats it. That is once for each time that the task has the turn,
-// between limit and one and a half times that, on a goroutine of its own. Finding
-// the trace stops all of the program for a moment. A nil report logs a warning with
+// between limit and one and a half times that, on a goroutine of its own, which may come
+// to it when the task is over. Finding the trace stops all of the program for a moment. A nil report logs a warning with
 // grpclog.
 //
 // Watchdog panics if limit is not positive.
@@ -70,28 +70,32 @@ func (w *watch) see() { w.turn, w.since, w.told = w.loop.turns, time.Now(), fals
 func (w *watch) tick() {
 	l := w.loop
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.holder == nil {
 		w.looks = false
+		l.mu.Unlock()
 		return
 	}
-	switch held := time.Since(w.since); {
+	held := time.Since(w.since)
+	tells := false
+	switch {
 	case l.turns != w.turn:
 		w.see()
 	case !w.told && held >= w.limit:
-		w.told = true
-		number, turn := l.holder.number.Load(), w.turn
-		l.mu.Unlock()
-		stack := stackOf(number)
-		l.mu.Lock()
-		if stack == nil || l.turns != turn {
-			break // it goes on already
-		}
-		l.mu.Unlock()
-		w.report(held, stack)
-		l.mu.Lock()
+		w.told, tells = true, true
 	}
+	number, turn := l.holder.number.Load(), w.turn
 	w.timer.Reset(w.limit / looks)
+	l.mu.Unlock()
+	if !tells {
+		return
+	}
+	stack := stackOf(number)
+	l.mu.Lock()
+	goesOn := l.turns != turn
+	l.mu.Unlock()
+	if stack != nil && !goesOn {
+		w.report(held, stack)
+	}
 }
 
 // stop looks no more. mu is held.

@@ -100,10 +100,13 @@ func (j *loopJob) Run() {
 // Drop implements [wait.Job]. The call is over, and so its handler does not run.
 func (j *loopJob) Drop() { j.Run() }
 
+// Leave implements [wait.Job]. The call is over, and its handler is left where it waits.
+func (j *loopJob) Leave() { j.conn.server.workers.over((*serverCall)(j)) }
+
 // Lost implements [wait.Job].
 func (j *loopJob) Lost(why error) {
 	c := (*serverCall)(j)
-	c.abort(fmt.Errorf("the method %s runs on a loop that runs no more: %w", c.method.name, why))
+	c.abort(fmt.Errorf("the method %s runs on a loop that runs no more: %v", c.method.name, why))
 }
 
 // onLoop has a loop run c, which was added, as a task of its. Its error says why it
@@ -118,7 +121,7 @@ func (w *workers) onLoop(c *serverCall) error {
 	w.mu.Lock()
 	c.conn.remove(c)
 	w.mu.Unlock()
-	return refused("the method %s runs on a loop that takes no more tasks: %w", c.method.name, err)
+	return refused("the method %s runs on a loop that takes no more tasks: %v", c.method.name, err)
 }
 
 // over notes that c runs no more.

@@ -11,6 +11,10 @@ type Job interface {
 	// does what is owed to others.
 	Drop()
 
+	// Leave is called instead of Run's return where what has begun can go on no more.
+	// It does what is owed to others, after Lost.
+	Leave()
+
 	// Lost is called when the task can only end any more, with the reason.
 	Lost(why error)
 }
