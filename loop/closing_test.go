@@ -37,9 +37,11 @@ func TestWatchdogIsOfTasksThatRun(t *testing.T) {
 		restless(t, l, &over, &turns)
 		(<-asked)()
 		time.Sleep(time.Hour)
+		h.mu.Lock()
 		if len(h.reports) > 0 {
 			t.Errorf("nobody runs:\n%s", h.reports[0])
 		}
+		h.mu.Unlock()
 		over = true
 		go closed(t, l)
 		for {

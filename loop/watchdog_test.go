@@ -89,6 +89,8 @@ func showsWhoHolds(t *testing.T, limit time.Duration, newLoop func(Option) (*Loo
 	})
 	must(t, l, func(context.Context) {}) // so that it is over
 	end(t)
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for _, want := range []string{"hog", "spin"} {
 		if !slices.ContainsFunc(h.reports, func(r string) bool {
 			return strings.HasPrefix(r, "goroutine ") && strings.Contains(r, "loop."+want+"(")
@@ -118,6 +120,8 @@ func TestWatchdogReportsATurnOnceAndInTime(t *testing.T) {
 				})
 				time.Sleep(time.Hour)
 				end(t)
+				h.mu.Lock()
+				defer h.mu.Unlock()
 				if len(h.times) != 2 {
 					t.Fatalf("it reports %d times:\n%s", len(h.times), strings.Join(h.reports, "\n\n"))
 				}
