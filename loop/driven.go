@@ -42,7 +42,7 @@ func (d *driven) queue(t *task, hand bool) error {
 	called := !d.driving
 	d.driving = true
 	if called && hand && d.hands {
-		called = d.give(mostHanded)
+		called = d.giveTurns(mostHanded)
 	}
 	d.loop.mu.Unlock()
 	if called {
@@ -57,17 +57,17 @@ func (d *driven) callOwn() error {
 	return nil
 }
 
-// drive is give for those who were called.
+// drive is giveTurns for those who were called.
 func (d *driven) drive(most int) (more bool) {
 	d.loop.mu.Lock()
 	defer d.loop.mu.Unlock()
-	return d.give(most)
+	return d.giveTurns(most)
 }
 
-// give gives up to most turns, any number if that is 0. It reports whether more are
+// giveTurns gives up to most turns, any number if that is 0. It reports whether more are
 // due, for which the caller still drives: otherwise nobody does any more. mu is held,
 // and released meanwhile.
-func (d *driven) give(most int) (more bool) {
+func (d *driven) giveTurns(most int) (more bool) {
 	l := d.loop
 	for n := 0; ; n++ {
 		if n == most && most > 0 && l.ready.first != nil {

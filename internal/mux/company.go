@@ -5,8 +5,8 @@ package mux
 // time that the system gives a thread, and a small call waits for its end, some
 // milliseconds, again and again on its way. Whoever has sent or received a large
 // message therefore lets other threads of the system run, as long as other calls
-// come by. It costs the stream up to a third of its speed where processors are
-// short, and nothing to speak of where one is free.
+// come by. Where processors are short that takes two fifths of the stream's speed,
+// which others use meanwhile (docs/adr/0013).
 //
 // Guarded by the session's mu.
 type company struct {
@@ -24,8 +24,8 @@ const (
 	companyLasts = 64
 )
 
-// gives reports whether whoever has moved n bytes of a message gives way to others. begun is
-// how many streams the session has had.
+// gives reports whether whoever has moved a message of n bytes gives way to others.
+// begun is how many streams the session has had.
 func (c *company) gives(n int, begun uint64) bool {
 	if n < aLarge {
 		return false
