@@ -22,7 +22,7 @@ define each
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint vet staticcheck fmt unit interop bench sharing suspended processors soak chaos loops fuzz cross tour ci cover lines generate
+.PHONY: help test lint vet staticcheck fmt unit interop bench sharing suspended processors soak chaos loops flaky fuzz cross tour ci cover lines generate
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,10 @@ chaos: ## the same over the network for CHAOS (10m): connections that break, ser
 LOOPS ?= 20
 loops: ## random tasks on each kind of loop, for half a minute LOOPS (20) times
 	for n in $$(seq $(LOOPS)); do NEARCALL_SOAK=5s $(GO) test $(RACE) -count=1 -run '^TestRandomTasks$$' ./loop || exit 1; done
+
+FLAKY ?= 50
+flaky: ## each package's tests FLAKY (50) times, alone and beside two busy processes; it takes hours
+	@set -e; for m in $(MODULES); do echo "== $$m"; $(GO) run ./internal/flaky -race=$(if $(RACE),true,false) -n $(FLAKY) -C "$$m"; done
 
 fuzz: ## every fuzz test for FUZZTIME (1m each)
 	@set -e; for m in $(MODULES); do (cd "$$m" && \

@@ -28,6 +28,7 @@ var Imports = []Rule{
 	{Pkg: "internal/wait"},
 	{Pkg: "internal/leak"},
 	{Pkg: "internal/house"},
+	{Pkg: "internal/flaky"},
 	{Pkg: "internal/self"},
 	{Pkg: "internal/link", May: []string{"internal/wait"}},
 	{Pkg: "internal/hook", May: []string{"internal/link", "internal/wait"}},
