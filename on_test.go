@@ -3,7 +3,10 @@ package nearcall_test
 import (
 	"context"
 	"io"
+	"maps"
+	"reflect"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,7 +15,11 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/reflection"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
@@ -645,6 +652,58 @@ func TestTasksThatReceiveTogetherLeaveTheLoop(t *testing.T) {
 			if err := outcome(t, "a task", done); err != nil {
 				t.Error(err)
 			}
+		}
+	})
+}
+
+// Whoever registers at grpc-go's server, and asks it what it has, may have been
+// given nearcall's instead, or a loop of it.
+var _, _ nearcall.Registrar = (*grpc.Server)(nil), (*nearcall.Server)(nil)
+
+func TestALoopsRegistrarTellsOfAllServices(t *testing.T) {
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		srv, l := onLoop(t, kind, echo{})
+		healthpb.RegisterHealthServer(srv, health.NewServer())
+
+		var registrar grpc.ServiceRegistrar = srv.On(l) // as programs have it that only register
+		reflection.Register(srv.On(l))
+		reflects, ok := registrar.(reflection.ServiceInfoProvider)
+		if !ok {
+			t.Fatalf("%T does not tell of services", registrar)
+		}
+		got := slices.Sorted(maps.Keys(reflects.GetServiceInfo()))
+		want := []string{"grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection", "grpc.testing.TestService"}
+		if !slices.Equal(got, want) {
+			t.Errorf("the services are %q, want %q", got, want)
+		}
+		if direct := srv.GetServiceInfo(); !reflect.DeepEqual(reflects.GetServiceInfo(), direct) {
+			t.Errorf("the loop's registrar has %v, the server %v", reflects.GetServiceInfo(), direct)
+		}
+
+		_, conn := connect(t, srv)
+		stream, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}); err != nil {
+			t.Fatal(err)
+		}
+		reply, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var listed []string
+		for _, s := range reply.GetListServicesResponse().GetService() {
+			listed = append(listed, s.GetName())
+		}
+		if !slices.Equal(listed, want) {
+			t.Errorf("reflection lists %q, want %q", listed, want)
+		}
+		if err := stream.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != io.EOF {
+			t.Errorf("after CloseSend: %v", err)
 		}
 	})
 }

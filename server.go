@@ -58,11 +58,23 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) { s.core.Regi
 // A caller's deadline or cancellation ends the caller's wait at once, whatever the
 // loop is busy with. Calls that arrive once l is closed fail with Unavailable. The
 // server does not close l.
-func (s *Server) On(l *loop.Loop) grpc.ServiceRegistrar {
+func (s *Server) On(l *loop.Loop) Registrar {
 	if l == nil {
 		panic("nearcall: On needs a loop; make one with loop.New")
 	}
 	return registrar{s, hook.Loop(l)}
+}
+
+// A Registrar registers services with a server, and tells which the server has. It
+// is a [grpc.ServiceRegistrar], for generated RegisterXServer functions, and what
+// reflection.Register and the InitializeMetrics of Prometheus' interceptors take.
+// *[Server] and *[grpc.Server] implement it, too.
+type Registrar interface {
+	grpc.ServiceRegistrar
+
+	// GetServiceInfo returns all services of the server by name, whichever
+	// registrar they came through.
+	GetServiceInfo() map[string]grpc.ServiceInfo
 }
 
 // A registrar registers services whose handlers run on a loop.
@@ -76,7 +88,11 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	r.server.core.Register(desc, impl, r.loop)
 }
 
-// GetServiceInfo returns the registered services, for reflection.
+// GetServiceInfo implements [Registrar].
+func (r registrar) GetServiceInfo() map[string]grpc.ServiceInfo { return r.server.GetServiceInfo() }
+
+// GetServiceInfo returns the registered services by name, those on loops
+// included, for reflection.
 func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.core.Info() }
 
 // Serve serves the peers that arrive at lis until lis fails or the server is

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/loop"
 )
 
 // A program is a server and a client, before it is known what they run on.
@@ -45,11 +46,22 @@ type runner func(*testing.T, program) running
 var oracle = platform{"grpc-go", runOnGRPC}
 
 // near are nearcall's placements of handlers: whether one runs on its caller's
-// goroutine must not matter to an interceptor or a stats handler.
+// goroutine, or as a task of a loop, must not matter to an interceptor or a stats
+// handler.
 var near = []platform{
-	{"nearcall", runOnNearcall()},
-	{"nearcall-inline", runOnNearcall(nearcall.InlineHandlers())},
-	{"nearcall-workers", runOnNearcall(nearcall.WorkerHandlers())},
+	{"nearcall", runOnNearcall(onServer)},
+	{"nearcall-inline", runOnNearcall(onServer, nearcall.InlineHandlers())},
+	{"nearcall-workers", runOnNearcall(onServer, nearcall.WorkerHandlers())},
+	{"nearcall-loop", runOnNearcall(onLoop)},
+}
+
+// onServer and onLoop return where a program registers its services.
+func onServer(_ *testing.T, srv *nearcall.Server) nearcall.Registrar { return srv }
+
+func onLoop(t *testing.T, srv *nearcall.Server) nearcall.Registrar {
+	l := loop.New()
+	t.Cleanup(func() { _ = l.Close(context.Background()) }) // after the server: cleanups run last in, first out
+	return srv.On(l)
 }
 
 // onEach runs f on grpc-go and on nearcall.
@@ -98,7 +110,7 @@ func at(notes []string, i int) string {
 	return "(nothing)"
 }
 
-func runOnNearcall(opts ...nearcall.ServerOption) runner {
+func runOnNearcall(at func(*testing.T, *nearcall.Server) nearcall.Registrar, opts ...nearcall.ServerOption) runner {
 	return func(t *testing.T, p program) running {
 		opts := append(slices.Clone(opts),
 			nearcall.ChainUnaryInterceptor(p.serverUnary...), nearcall.ChainStreamInterceptor(p.serverStream...))
@@ -106,7 +118,7 @@ func runOnNearcall(opts ...nearcall.ServerOption) runner {
 			opts = append(opts, nearcall.StatsHandler(h))
 		}
 		srv := nearcall.NewServer(opts...)
-		p.register(srv)
+		p.register(at(t, srv))
 
 		dial := []nearcall.DialOption{
 			nearcall.WithChainUnaryInterceptor(p.clientUnary...), nearcall.WithChainStreamInterceptor(p.clientStream...),
