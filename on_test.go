@@ -626,7 +626,10 @@ func TestTasksThatReceiveTogetherLeaveTheLoop(t *testing.T) {
 		}}, nil)
 		const tasks = 3
 		done := make(chan error, tasks)
+		received := make(chan struct{}) // closed when the tasks have received
+		ended := make(chan struct{})
 		if err := l.Go(func(ctx context.Context) {
+			defer close(ended)
 			s, err := client.FullDuplexCall(ctx)
 			if err != nil {
 				done <- err
@@ -644,6 +647,12 @@ func TestTasksThatReceiveTogetherLeaveTheLoop(t *testing.T) {
 			}
 			_ = loop.Sleep(ctx, time.Millisecond) // and has its turn again
 			close(release)
+			_, _ = loop.Await(ctx, func(resume func(struct{}, error)) {
+				go func() {
+					<-received // a message of theirs that this task took would be missing there
+					resume(struct{}{}, nil)
+				}()
+			})
 			_, _ = s.Recv() // the end, so that nothing is left
 		}); err != nil {
 			t.Fatal(err)
@@ -653,6 +662,8 @@ func TestTasksThatReceiveTogetherLeaveTheLoop(t *testing.T) {
 				t.Error(err)
 			}
 		}
+		close(received)
+		<-ended
 	})
 }
 
