@@ -26,10 +26,15 @@ type Server struct {
 	sockets sock.Options // of connections from other processes
 
 	mu        sync.Mutex
-	listeners map[net.Listener]struct{}
+	listeners map[*listening]struct{}
 	stopped   bool
 	serving   sync.WaitGroup
 }
+
+// listening is the listener of one Serve. Whoever takes it from the server's set
+// closes it, so that it is closed once: a second Close of somebody else's listener
+// may do anything.
+type listening struct{ net.Listener }
 
 // NewServer returns a server without services, which serves nobody until
 // [Server.Serve] or [Server.Client] is called.
@@ -40,7 +45,7 @@ func NewServer(opts ...ServerOption) *Server {
 			opt.applyServer(&o)
 		}
 	}
-	return &Server{core: call.NewServer(o.config()), sockets: o.sockets(), listeners: make(map[net.Listener]struct{})}
+	return &Server{core: call.NewServer(o.config()), sockets: o.sockets(), listeners: make(map[*listening]struct{})}
 }
 
 // RegisterService registers a service and its implementation. It is called by
@@ -96,7 +101,7 @@ func (r registrar) GetServiceInfo() map[string]grpc.ServiceInfo { return r.serve
 func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.core.Info() }
 
 // Serve serves the peers that arrive at lis until lis fails or the server is
-// stopped. It closes lis. It returns nil after Stop or GracefulStop, and
+// stopped. It closes lis, once. It returns nil after Stop or GracefulStop, and
 // [grpc.ErrServerStopped] when it is called after them.
 //
 // lis comes from [Listen] or is any other: of package net, of tls.NewListener,
@@ -124,20 +129,24 @@ func (s *Server) Serve(lis net.Listener) error {
 		return grpc.ErrServerStopped
 	}
 	s.core.Start()
-	s.listeners[lis] = struct{}{}
+	open := &listening{lis}
+	s.listeners[open] = struct{}{}
 	s.serving.Add(1)
 	s.mu.Unlock()
 	defer s.serving.Done()
 
 	err := sessions.Sessions(s.core.Accept)
-	if errors.Is(err, link.ErrServed) {
-		return fmt.Errorf("nearcall: cannot serve: %w", err)
-	}
-	_ = lis.Close()
 	s.mu.Lock()
-	delete(s.listeners, lis)
+	_, mine := s.listeners[open]
+	delete(s.listeners, open)
 	stopped := s.stopped
 	s.mu.Unlock()
+	if errors.Is(err, link.ErrServed) {
+		return fmt.Errorf("nearcall: cannot serve: %w", err) // and the other server goes on
+	}
+	if mine {
+		_ = lis.Close()
+	}
 	if stopped {
 		return nil
 	}
@@ -167,12 +176,10 @@ func (s *Server) GracefulStop() {
 func (s *Server) closeListeners() {
 	s.mu.Lock()
 	s.stopped = true
-	open := make([]net.Listener, 0, len(s.listeners))
-	for lis := range s.listeners {
-		open = append(open, lis)
-	}
+	open := s.listeners
+	s.listeners = nil
 	s.mu.Unlock()
-	for _, lis := range open {
+	for lis := range open {
 		_ = lis.Close()
 	}
 }
