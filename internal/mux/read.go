@@ -364,21 +364,24 @@ func (s *Session) takeStream(f wire.Frame) error {
 
 var errNoCalls = unprocessed{errors.New("this side takes no calls")}
 
-// accept has the acceptor take a call. Whether a handler sees it is known only
-// afterwards: where the session ends meanwhile, it leaves the call to accept.
+// accept asks the acceptor to take a call. Whether a handler sees it is known only
+// afterwards: where the session ends meanwhile, it leaves the call to accept. The
+// peer is told of a refusal. Of the session's end BYE tells it, as of that of other
+// calls.
 func (s *Session) accept(st *stream, o *link.Open) {
 	var err error = errNoCalls
 	if s.acceptor != nil {
 		err = s.acceptor.Accept(st, o)
 	}
+	refused := err != nil
 	var after callbacks
 	s.mu.Lock()
 	s.accepting = nil
-	if err == nil {
+	if !refused {
 		err = s.ended
 	}
 	if err != nil {
-		st.abort(err, true, &after)
+		st.abort(err, refused, &after)
 		s.flush(false)
 	} else {
 		s.mu.Unlock()

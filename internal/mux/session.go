@@ -342,7 +342,8 @@ func (s *Session) end(reason error, code wire.ByeCode, lost bool) {
 	var after callbacks
 	for st := s.live.first; st != nil; {
 		next := st.nextLive
-		if st == s.accepting {
+		if st == s.accepting { // accept ends it, and until then its handler says nothing more
+			st.sendErr = reason
 			st = next
 			continue
 		}

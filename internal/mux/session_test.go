@@ -297,3 +297,52 @@ func TestAWayThatBreaks(t *testing.T) {
 		})
 	}
 }
+
+// A closer takes a call, and meanwhile closes the session. Its handler may have
+// something to say then.
+type closer struct {
+	session *Session
+	handle  func(link.Stream)
+}
+
+func (*closer) Call(*link.Call, bool) error { return link.ErrNoCall }
+func (*closer) Terms() link.Terms           { return link.Terms{} }
+func (*closer) Closed(error)                {}
+
+func (c *closer) Accept(s link.Stream, _ *link.Open) error {
+	_ = c.session.Close(errors.New("stopping"))
+	c.handle(s)
+	return nil
+}
+
+// A call that is accepted while the session ends is one of those that BYE ends: its
+// caller is told the same as any other's.
+func TestACallThatIsAcceptedAsTheSessionEnds(t *testing.T) {
+	for name, handle := range map[string]func(t *testing.T, s link.Stream){
+		"and says nothing": func(*testing.T, link.Stream) {},
+		"and ends": func(t *testing.T, s link.Stream) {
+			if err := s.Send(&link.Frame{End: &link.End{}}); err == nil || err.Error() != "stopping" {
+				t.Errorf("Send returns %v", err)
+			}
+		},
+		"and aborts": func(_ *testing.T, s link.Stream) { s.Abort(errors.New("the handler's")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, b := net.Pipe()
+				cs, ss := New(a, Options{Client: true, Name: "client"}), New(b, Options{Name: "server"})
+				ss.Start(&closer{ss, func(s link.Stream) { handle(t, s) }})
+				cs.Start(nil)
+				st, err := cs.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := st.Recv(&link.Frame{}); err == nil || err.Error() != "client: stopping" {
+					t.Errorf("the caller is told %v", err)
+				}
+				<-cs.Gone()
+				<-ss.Gone()
+			})
+		})
+	}
+}

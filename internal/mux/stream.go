@@ -239,7 +239,7 @@ func (st *stream) Abort(reason error) {
 	var after callbacks
 	s := st.session
 	s.mu.Lock()
-	st.abort(reason, true, &after)
+	st.abort(reason, s.ended == nil, &after) // else BYE tells the peer
 	s.flush(false)
 	after.run()
 }
