@@ -108,7 +108,7 @@ func TestAnswersThatACallDoesNotTake(t *testing.T) {
 	}{
 		"two messages":            {[][]byte{literal(message, 1, 1), literal(message, 1, 2)}, replies, false},
 		"one and another's start": {[][]byte{literal(message, 1, 1), literal(begins, 1, 3, 1)}, replies, false},
-		"two and an end":          {[][]byte{append(append(literal(message, 1, 1), literal(message, 1, 2)...), literal(finish, 1, 0, 0)...)}, replies, true},
+		"two and an end":          {[][]byte{literal(message, 1, 1), literal(message|wire.FlagEnd, 1, 0, 0, 2)}, replies, true},
 		"two and a late header":   {[][]byte{literal(message, 1, 1), literal(head|wire.FlagMessage, 1, 0, 1)}, replies, false},
 		"and it comes last":       {[][]byte{append(append(literal(message, 1, 1), literal(message, 1, 1)...), literal(head, 1, 0)...)}, replies, false},
 		"empty ones":              {[][]byte{literal(message, 1), literal(message, 1)}, replies, false},
