@@ -66,7 +66,7 @@ func meet(t *testing.T, lis net.Listener) *stranger {
 }
 
 // greeting is how a client begins that gives window to each call and to all.
-func greeting(window int) []byte {
+func greeting(window int64) []byte {
 	return wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: 1, Stream: window, Connection: window, Block: wire.MinBlock})
 }
 
@@ -506,7 +506,7 @@ func TestAPeerThatKeepsThousandsOfCallsOpen(t *testing.T) {
 // A peer that never reads stops those who send to it, however much credit it
 // gives, and is given up where there is a keepalive.
 func TestAPeerThatReadsNothing(t *testing.T) {
-	for name, window := range map[string]int{"a window of 64 KiB": wire.MinWindow, "a window without end": 1 << 40} {
+	for name, window := range map[string]int64{"a window of 64 KiB": wire.MinWindow, "a window without end": 1 << 40} {
 		t.Run(name, func(t *testing.T) {
 			hold(t)
 			var sent atomic.Int64

@@ -46,6 +46,7 @@ func testReplacing(t *testing.T, network string) {
 	defer cancel()
 
 	over := make(chan struct{})
+	made := make(chan struct{}) // takes one for each call that ended while somebody listened
 	var callers sync.WaitGroup
 	calls := func(call func() error) {
 		callers.Go(func() {
@@ -58,6 +59,10 @@ func testReplacing(t *testing.T, network string) {
 				if err := call(); err != nil {
 					t.Error(err)
 					return
+				}
+				select {
+				case made <- struct{}{}:
+				default:
 				}
 			}
 		})
@@ -93,7 +98,13 @@ func testReplacing(t *testing.T, network string) {
 		})
 	}
 	for range 30 {
-		time.Sleep(10 * time.Millisecond)
+		for range 10 {
+			select {
+			case <-made:
+			case <-ctx.Done():
+				t.Fatal("no more calls are made")
+			}
+		}
 		srv.GracefulStop()
 		if err := <-served; err != nil {
 			t.Error(err)

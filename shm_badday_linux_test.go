@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
@@ -42,10 +43,22 @@ func TestAServerTakesOverWhatOneThatWasKilledLeft(t *testing.T) {
 				return p
 			}
 			server := begin()
-			client := dial(t, target, impatient())
+			conn, err := nearcall.NewClient(target, impatient())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			client := testpb.NewTestServiceClient(conn)
 			wantCode(t, <-invoke(t.Context(), client), codes.OK)
 			if err := server.end(os.Kill); err != nil {
 				t.Fatal(err)
+			}
+			// Until the client has noticed, a call is sent to the server that is gone,
+			// and fails: nobody knows whether its handler has seen it.
+			noticed, stop := context.WithTimeout(t.Context(), time.Minute)
+			defer stop()
+			if !conn.WaitForStateChange(noticed, connectivity.Ready) {
+				t.Fatal("the client has not noticed that its server is gone")
 			}
 			stale, err := os.Lstat(path)
 			if err != nil || stale.Mode().Type() != fs.ModeSocket {

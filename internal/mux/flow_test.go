@@ -72,14 +72,14 @@ func even(t *testing.T, a, b *Session, calls ...[2]*stream) {
 	t.Helper()
 	synctest.Wait()
 	for _, s := range [][2]*Session{{a, b}, {b, a}} {
-		if out, in := s[0].connOut, s[1].connIn; out != in || in+s[1].taken != s[1].opts.ConnWindow {
+		if out, in := s[0].connOut, s[1].connIn; out != int64(in) || in+s[1].taken != s[1].opts.ConnWindow {
 			t.Errorf("the connection's credit is %d, %d is expected, %d is owed", out, in, s[1].taken)
 		}
 	}
 	for _, c := range calls {
 		for _, st := range [][2]*stream{{c[0], c[1]}, {c[1], c[0]}} {
 			from, in := st[0], &st[1].in
-			if from.credit != in.credit || in.credit+in.taken != in.window || in.advance != 0 || in.skip != 0 || from.backlog != 0 {
+			if from.credit != int64(in.credit) || in.credit+in.taken != in.window || in.advance != 0 || in.skip != 0 || from.backlog != 0 {
 				t.Errorf("a call's credit is %d, %d is expected, %d is owed, of a window of %d, backlog %d, advance %d, skip %d",
 					from.credit, in.credit, in.taken, in.window, from.backlog, in.advance, in.skip)
 			}

@@ -182,7 +182,7 @@ func (r *raw) credit(stream uint64) (sum int) {
 	for _, f := range r.of(wire.KindCredit) {
 		if f.Stream == stream {
 			n, _ := wire.ParseCredit(f.Body)
-			sum += n
+			sum += int(n)
 		}
 	}
 	return sum

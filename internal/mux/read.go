@@ -396,7 +396,7 @@ func (s *Session) takeStep(id uint64, rc *wire.Received, cost int, after *callba
 	}
 	s.connIn -= cost
 	if s.taken += cost; s.taken >= s.opts.ConnWindow/4 {
-		s.control = wire.AppendCredit(s.control, 0, s.taken)
+		s.control = wire.AppendCredit(s.control, 0, int64(s.taken))
 		s.connIn += s.taken
 		s.taken = 0
 	}

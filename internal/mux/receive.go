@@ -43,7 +43,12 @@ type item struct {
 func (it *item) add(piece []byte) {
 	it.missing -= len(piece)
 	if need := len(it.data.b) + len(piece); need > cap(it.data.b) {
-		it.data = it.data.grow(min(2*need, it.size))
+		if need <= it.size/2 { // doubled an int may not hold it
+			need *= 2
+		} else {
+			need = it.size
+		}
+		it.data = it.data.grow(need)
 	}
 	it.data.b = append(it.data.b, piece...)
 }
@@ -208,7 +213,7 @@ func (st *stream) give(n int) {
 	s := st.session
 	if s.streams[st.id] == st && !st.in.closed && st.in.err == nil {
 		st.in.credit += n
-		s.control = wire.AppendCredit(s.control, st.id, n)
+		s.control = wire.AppendCredit(s.control, st.id, int64(n))
 	}
 }
 

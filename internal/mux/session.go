@@ -175,7 +175,7 @@ func New(conn Conn, o Options) *Session {
 	s.patience.earned = mostEarned
 	s.connOut = s.hello.Connection
 	s.control = wire.AppendHello([]byte(wire.Magic), &wire.Hello{
-		Version: wire.Version, Stream: o.Window, Connection: o.ConnWindow, Calls: uint64(o.Calls), Block: o.Block,
+		Version: wire.Version, Stream: int64(o.Window), Connection: int64(o.ConnWindow), Calls: uint64(o.Calls), Block: o.Block,
 	})
 	return s
 }

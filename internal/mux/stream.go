@@ -28,7 +28,7 @@ type stream struct {
 	out     []outgoing
 	outOne  [1]outgoing // where out mostly is
 	backlog int         // the credit that what is in out takes
-	credit  int         // what may be written
+	credit  int64       // what may be written
 	answers bool        // something was received, or nothing sent, since the last message
 	sender  wait.Spot
 
@@ -142,7 +142,7 @@ func (st *stream) Send(f *link.Frame) error {
 		return err
 	}
 	for f.HasMsg && st.sendErr == nil {
-		if st.credit <= st.backlog {
+		if st.credit <= int64(st.backlog) {
 			_ = s.await(context.Background(), st, &st.sender)
 		} else if st.full() {
 			_ = s.sleep(context.Background(), st, &st.sender) // until the writer has got on

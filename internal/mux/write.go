@@ -1,6 +1,7 @@
 package mux
 
 import (
+	"math"
 	"net"
 	"runtime"
 	"time"
@@ -25,7 +26,7 @@ type writing struct {
 	ready   turns  // of those with something to write
 	bulk    turns  // of those within a message: they let others go first
 	starved turns  // of those that were ready, and wait for the connection's credit
-	connOut int    // the connection's credit
+	connOut int64  // the connection's credit
 	bye     []byte // the last frame, once the session has ended
 	broken  error  // why nothing more can be written, though the session has not ended
 	lost    bool   // write nothing more
@@ -320,17 +321,17 @@ func (s *Session) turn(t *batch, q *turns) {
 	var cost int
 	var large []byte
 	placed := step.Placed
-	credit := max(min(st.credit, s.connOut), 0)
+	credit := int(max(min(st.credit, s.connOut, math.MaxInt), 0))
 	if s.raw == nil { // such as TLS, which has no use for pieces
 		t.b.b, cost = s.enc.Append(t.b.b, step, credit)
 	} else if t.b.b, large, cost = s.enc.AppendHead(t.b.b, step, credit); large != nil {
 		t.pieces = append(t.pieces, cutting{len(t.b.b), large})
 	}
-	st.credit -= cost
+	st.credit -= int64(cost)
 	if placed && !step.Placed { // it is this side's own memory that it waits in
 		s.connOut -= wire.MessageCost
 	} else {
-		s.connOut -= cost
+		s.connOut -= int64(cost)
 	}
 	st.backlog -= cost
 	wrote := len(t.b.b) - n + len(large)
@@ -377,7 +378,7 @@ func (s *Session) number(st *stream) {
 }
 
 // paid takes in credit of the connection. mu is held.
-func (s *Session) paid(n int) error {
+func (s *Session) paid(n int64) error {
 	if err := addCredit(&s.connOut, n); err != nil {
 		return err
 	}
@@ -389,8 +390,10 @@ func (s *Session) paid(n int) error {
 	return nil
 }
 
-func addCredit(to *int, n int) error {
-	if n > wire.MaxCredit-*to {
+// addCredit adds n to credit, which is below zero after a message that was
+// placed and larger.
+func addCredit(to *int64, n int64) error {
+	if *to > wire.MaxCredit-n {
 		return protocolError("more credit than %d", wire.MaxCredit)
 	}
 	*to += n

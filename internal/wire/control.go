@@ -20,8 +20,8 @@ func finish(b []byte, start int) []byte {
 type Hello struct {
 	Version    uint64
 	Features   uint64
-	Stream     int // window of each call, in bytes
-	Connection int // window of all calls together, in bytes
+	Stream     int64 // window of each call, in bytes
+	Connection int64 // window of all calls together, in bytes
 	Calls      uint64
 	Block      int // the longest block that is taken, in bytes
 }
@@ -55,7 +55,7 @@ func ParseHello(body []byte) (h Hello, err error) {
 	if r.err != nil {
 		return Hello{}, r.err
 	}
-	h.Stream, h.Connection, h.Block = clamp(stream), clamp(connection), clamp(block)
+	h.Stream, h.Connection, h.Block = int64(stream), int64(connection), clamp(block)
 	return h, nil
 }
 
@@ -114,13 +114,13 @@ func parseCode(body []byte) (code uint64, text string, err error) {
 
 // AppendCredit appends a CREDIT of n bytes for a call, or for the connection
 // if stream is 0.
-func AppendCredit(b []byte, stream uint64, n int) []byte {
+func AppendCredit(b []byte, stream uint64, n int64) []byte {
 	start := len(b)
 	return finish(appendUint(begin(b, KindCredit, stream), uint64(n)), start)
 }
 
 // ParseCredit reads the body of a CREDIT.
-func ParseCredit(body []byte) (n int, err error) {
+func ParseCredit(body []byte) (n int64, err error) {
 	r := reader{rest: body}
 	v := r.uint()
 	if v == 0 {
@@ -129,7 +129,7 @@ func ParseCredit(body []byte) (n int, err error) {
 	if err := r.end(); err != nil {
 		return 0, err
 	}
-	return clamp(v), nil
+	return int64(v), nil
 }
 
 // AppendReturn appends a RETURN of the message at place.

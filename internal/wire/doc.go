@@ -26,9 +26,9 @@ const (
 	MinBlock  = 1 << 14   // the least that a receiver takes
 	MaxUint   = 1<<62 - 1
 
-	// MaxCredit is what credit adds up to at most, in bytes: 2^62, or what an
-	// int holds where that is less.
-	MaxCredit = int(min(MaxUint+1, uint64(^uint(0)>>1)))
+	// MaxCredit is what credit adds up to at most, in bytes. It is more than an
+	// int holds where addresses have 32 bits: credit is counted in int64.
+	MaxCredit int64 = MaxUint + 1
 
 	maxNames    = 1024
 	maxName     = 256

@@ -101,7 +101,7 @@ func say(t *testing.T, d *Decoder, f Frame, parts map[uint64][]byte, fromClient 
 		code, s.Text, err = ParseBye(f.Body)
 		s.Code = uint64(code)
 	case KindCredit:
-		var n int
+		var n int64
 		n, err = ParseCredit(f.Body)
 		s.N = uint64(n)
 	case KindReturn:

@@ -406,15 +406,16 @@ func TestAFurtherCallAllocatesItsOwnOnly(t *testing.T) {
 // TestAMessageInAPlace goes with the rest of its call where there is credit for a
 // message and room, however long it is, and in a frame of its own otherwise.
 func TestAMessageInAPlace(t *testing.T) {
+	const place, size = min(MaxUint, math.MaxInt), math.MaxInt / 4
 	reply := func() *Step {
-		return &Step{Stream: 1, Header: metadata.Pairs("h", "1"), HasMessage: true, Placed: true, Place: MaxCredit - 1, Size: MaxCredit / 4, End: &link.End{}}
+		return &Step{Stream: 1, Header: metadata.Pairs("h", "1"), HasMessage: true, Placed: true, Place: place, Size: size, End: &link.End{}}
 	}
 	var e Encoder
 	d := Decoder{Places: true}
 	s := reply()
 	b, cost := e.Append(nil, s, MessageCost)
 	rc, err := d.Stream(one(t, b), nil, false)
-	if err != nil || cost != MessageCost+MaxCredit/4 || !s.Done() || !rc.Placed || !rc.Begins || rc.More || rc.Place != MaxCredit-1 || rc.Size != MaxCredit/4 || rc.Header == nil || rc.End == nil {
+	if err != nil || cost != MessageCost+size || !s.Done() || !rc.Placed || !rc.Begins || rc.More || rc.Place != place || rc.Size != size || rc.Header == nil || rc.End == nil {
 		t.Errorf("%+v, %v for %d", rc, err, cost)
 	}
 	s = reply()
@@ -424,7 +425,7 @@ func TestAMessageInAPlace(t *testing.T) {
 		t.Errorf("without credit: %+v, %v for %d", rc, err, cost)
 	}
 	for n := MaxFrame - 60; n < MaxFrame+10; n++ {
-		s := &Step{Stream: 1, Open: open("/a/b", metadata.Pairs("k", strings.Repeat("v", n))), HasMessage: true, Placed: true, Place: MaxCredit - 1, Size: MaxCredit / 4, HalfClose: true}
+		s := &Step{Stream: 1, Open: open("/a/b", metadata.Pairs("k", strings.Repeat("v", n))), HasMessage: true, Placed: true, Place: place, Size: size, HalfClose: true}
 		var e Encoder
 		var b []byte
 		for !s.Done() {
@@ -446,7 +447,7 @@ func TestAMessageInAPlace(t *testing.T) {
 			if rc.Open != nil {
 				opened++
 			}
-			if rc.Placed && rc.Place == MaxCredit-1 && rc.Size == MaxCredit/4 {
+			if rc.Placed && rc.Place == place && rc.Size == size {
 				placed++
 			}
 			if rc.HalfClose {

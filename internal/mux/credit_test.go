@@ -1,0 +1,67 @@
+package mux
+
+import (
+	"bytes"
+	"testing"
+	"testing/synctest"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// TestAPlacedMessageLargerThanTheCreditIsFollowedByOthers: it takes the credit
+// of its call below zero, from where what is given back has to bring it up
+// again, also where an int has 32 bits.
+func TestAPlacedMessageLargerThanTheCreditIsFollowedByOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		cs, ss, _, _ := shelved(t, 100, Options{Client: true}, Options{}, w)
+		caller, callee := callOver(t, cs, w)
+		const size = 16 * wire.MinWindow
+		for range 3 {
+			send(t, caller, make([]byte, size))
+			synctest.Wait()
+			if credit := caller.(*stream).credit; credit >= 0 {
+				t.Fatalf("%d bytes of credit are left: the message did not take more than there was", credit)
+			}
+			if n, err := received(t, callee, size); n != size || err != nil {
+				t.Fatalf("%d bytes, %v", n, err)
+			}
+		}
+		even(t, cs, ss, [2]*stream{caller.(*stream), callee.(*stream)})
+	})
+}
+
+// TestCreditMayBeMoreThanMemory: what a peer gives is counted up to 2^62 bytes,
+// also where an int has 32 bits.
+func TestCreditMayBeMoreThanMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, peer := lone(t, Options{Client: true}, nil, false)
+		const much = 1 << 40
+		peer.write(wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: 1, Stream: much, Connection: much, Block: wire.MinBlock}))
+		st, err := s.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		message := noise(3 * wire.MinWindow)
+		send(t, st, message)
+		synctest.Wait()
+		peer.write(wire.AppendCredit(nil, 0, much), wire.AppendCredit(nil, 1, much))
+		send(t, st, message)
+		synctest.Wait()
+		const spent = 2 * (3*wire.MinWindow + wire.MessageCost)
+		if got := st.(*stream).credit; got != 2*much-spent {
+			t.Errorf("the call has %d bytes of credit", got)
+		}
+		if s.connOut != 2*much-spent {
+			t.Errorf("the connection has %d bytes of credit", s.connOut)
+		}
+		var got []byte
+		for _, f := range peer.of(wire.KindStream) {
+			got = append(got, f.Body...)
+		}
+		if bytes.Count(got, message[:64]) != 2 {
+			t.Error("the peer was not sent the two messages")
+		}
+	})
+}
