@@ -235,60 +235,6 @@ func TestByeArrivesOverSockets(t *testing.T) {
 	}
 }
 
-// tardy is an acceptor that is told of a call while the session is closed.
-type tardy struct {
-	witness
-	accepting, accepted chan struct{}
-	then                error
-}
-
-func (a *tardy) Accept(s link.Stream, o *link.Open) error {
-	_ = a.witness.Accept(s, o)
-	close(a.accepting)
-	<-a.accepted
-	return a.then
-}
-
-// A call that arrives as its session is closed ends with what the BYE says, as all
-// others do, unless no handler has seen it.
-func TestACallThatArrivesAsTheSessionIsClosed(t *testing.T) {
-	for name, c := range map[string]struct {
-		then   error
-		resets int
-	}{
-		"processed":     {nil, 0},
-		"not processed": {unprocessed{errors.New("refused")}, 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := &tardy{accepting: make(chan struct{}), accepted: make(chan struct{}), then: c.then}
-				conn, peer := net.Pipe()
-				s := New(conn, Options{Name: "peer"})
-				r := &raw{T: t, conn: peer, read: make(chan struct{})}
-				go r.readAll()
-				s.Start(a)
-				r.write(start(), opened(1))
-				<-a.accepting
-				_ = s.Close(errors.New("stopped"))
-				if c.then == nil {
-					a.streams[0].Abort(errors.New("stopped")) // as an acceptor does with the calls that run
-				}
-				close(a.accepted)
-				synctest.Wait()
-				if n := len(r.of(wire.KindReset)); n != c.resets {
-					t.Errorf("%d RESETs, want %d", n, c.resets)
-				}
-				if n := len(r.of(wire.KindBye)); n != 1 {
-					t.Errorf("%d BYEs", n)
-				}
-				_ = peer.Close()
-				<-s.Gone()
-				<-r.read
-			})
-		})
-	}
-}
-
 // A deaf connection can be read, and not written to, after some bytes.
 type deaf struct {
 	net.Conn

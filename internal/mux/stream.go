@@ -2,7 +2,6 @@ package mux
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -246,15 +245,13 @@ func (st *stream) Abort(reason error) {
 }
 
 // abort ends the call for reason, unless it has ended. tell says that the peer
-// is to learn of it. Once the session has ended its BYE says so of every call,
-// but for those that were not processed. The session's mu is held.
+// is to learn of it. The session's mu is held.
 func (st *stream) abort(reason error, tell bool, after *callbacks) {
 	if st.over || st.reason != nil {
 		return
 	}
 	st.reason = reason
 	known := st.id != 0 && st.session.streams[st.id] == st
-	tell = tell && (st.session.ended == nil || errors.Is(reason, link.ErrUnprocessed))
 	st.drop()
 	if tell && known {
 		code, text := resetOf(reason)
