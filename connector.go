@@ -110,7 +110,7 @@ func (c *connector) notReady(ctx context.Context) error {
 	c.mu.Lock()
 	failure := c.failure
 	c.mu.Unlock()
-	st := status.FromContextError(ctx.Err())
+	st := status.FromContextError(wait.DoneErr(ctx))
 	if failure != nil {
 		return status.Errorf(st.Code(), "%s while waiting for connections to become ready; last error: %v", st.Message(), failure)
 	}

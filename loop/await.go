@@ -26,7 +26,7 @@ func Await[T any](ctx context.Context, start func(resume func(T, error))) (T, er
 	if w == nil {
 		return none, ErrNoTask
 	}
-	if err := ctx.Err(); err != nil {
+	if err := wait.Err(ctx); err != nil {
 		return none, err
 	}
 	a := new(awaited[T])
@@ -72,7 +72,7 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	if w == nil {
 		w = new(wait.Pool)
 	}
-	if err := ctx.Err(); err != nil || d <= 0 {
+	if err := wait.Err(ctx); err != nil || d <= 0 {
 		if y, ok := w.(interface{ Yield() }); ok && err == nil {
 			y.Yield()
 		}

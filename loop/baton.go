@@ -92,7 +92,7 @@ func (b *baton) park(t *task, ctx context.Context, done <-chan struct{}) error {
 	if own == nil {
 		<-t.turn
 	}
-	return ctx.Err()
+	return wait.DoneErr(ctx)
 }
 
 func (b *baton) yield(t *task) {

@@ -172,11 +172,11 @@ func (d *driven) park(t *task, ctx context.Context, done <-chan struct{}) error 
 		t.coroutine.pause(struct{}{})
 		return nil
 	}
-	stop := context.AfterFunc(ctx, func() { d.endNap(t, nap) })
+	stop := wait.AfterFunc(ctx, func() { d.endNap(t, nap) })
 	t.coroutine.pause(struct{}{})
 	stop()
 	if t.endedNap == nap {
-		return ctx.Err()
+		return wait.DoneErr(ctx)
 	}
 	return nil
 }

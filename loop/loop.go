@@ -285,7 +285,7 @@ func (l *Loop) Close(ctx context.Context) error {
 		case <-l.empty:
 		case <-ctx.Done():
 			l.lose(ErrClosed)
-			return ctx.Err()
+			return wait.DoneErr(ctx)
 		}
 	}
 	l.cancel(ErrClosed)

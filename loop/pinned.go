@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/nearcall/nearcall/internal/self"
+	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // Pinned has all tasks run on the goroutine that calls [Loop.Run], and so on its
@@ -72,10 +73,10 @@ func (l *Loop) Run(ctx context.Context) error {
 		select {
 		case <-l.empty:
 		case <-ctx.Done():
-			return ctx.Err()
+			return wait.DoneErr(ctx)
 		case <-p.called:
 			for p.drive(1) {
-				if ctx.Err() != nil {
+				if wait.Err(ctx) != nil {
 					_ = p.callRunner()
 					break
 				}

@@ -70,7 +70,7 @@ func (q *queue) pop() *task {
 // Park implements [wait.Parker]: the task's turn passes on, and comes back.
 func (t *task) Park(ctx context.Context) error {
 	l := t.loop
-	err, done := ctx.Err(), ctx.Done() // which have locks of their own, and may wake tasks
+	err, done := wait.Err(ctx), ctx.Done() // which have locks of their own, and may wake tasks
 	l.mu.Lock()
 	if t.token {
 		t.token = false

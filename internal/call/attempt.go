@@ -94,7 +94,16 @@ func (s *clientStream) open(ctx context.Context, a *attempt, info *callInfo, md 
 				return err
 			}
 		}
+		var cancel context.CancelFunc
+		if a.peer.Local {
+			a.ctx, cancel = withTimer(a.ctx, o)
+		}
 		a.stream, err = session.Open(a.ctx, o)
+		if cancel != nil && err != nil {
+			cancel()
+		} else if cancel != nil {
+			s.onFinish(cancel)
+		}
 		if err == nil {
 			if w := wait.WaiterOf(ctx); w != nil {
 				a.stream.SetWaiter(w)
@@ -119,7 +128,7 @@ func (s *clientStream) watch(a *attempt) {
 	if a.ctx.Done() == nil {
 		return
 	}
-	stop := context.AfterFunc(a.ctx, func() { s.abort(contextError(a.ctx.Err())) })
+	stop := wait.AfterFunc(a.ctx, func() { s.abort(link.ContextEnd(wait.DoneErr(a.ctx))) })
 	s.mu.Lock()
 	over := s.finished || s.cur != a
 	if !over {

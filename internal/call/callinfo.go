@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -199,7 +200,6 @@ func (c *Client) open(ctx context.Context, o *link.Open, ci *callInfo, method st
 	o.Profile = c.profileOf(ci, p)
 	o.Method = method
 	o.Metadata = md
-	o.Deadline, _ = ctx.Deadline()
 	if len(c.cfg.Creds) > 0 || ci.creds != nil {
 		auth, err := c.authMetadata(ctx, ci, o.Authority, method, p)
 		if err != nil {
@@ -209,6 +209,14 @@ func (c *Client) open(ctx context.Context, o *link.Open, ci *callInfo, method st
 			auth[k] = append(auth[k], v...)
 		}
 		o.Metadata = auth
+	}
+	// A context's timer may be late, and what it calls a deadline means nothing
+	// without ok.
+	if deadline, ok := ctx.Deadline(); ok {
+		if time.Until(deadline) <= 0 {
+			return contextStatus(context.DeadlineExceeded)
+		}
+		o.Deadline = deadline
 	}
 	return nil
 }

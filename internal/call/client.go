@@ -14,6 +14,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // Sessions supplies the session that a call is made through.
@@ -173,8 +174,8 @@ func (c *Client) begin(ctx context.Context, ci *callInfo, mc *methodConfig, opts
 		ci.reports = true
 		return nil, err
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, contextStatus(err)
+	if err := wait.Err(ctx); err != nil {
+		return nil, startStatus(err)
 	}
 	return md, nil
 }
@@ -261,7 +262,24 @@ func (c *Client) call(ctx context.Context, session link.Session, u *link.Call, c
 		u.Request = &encoded
 	}
 	a.sent(req, ci.codec)
+	if session.Peer().Local {
+		bounded, cancel := withTimer(ctx, &u.Open)
+		if cancel != nil {
+			defer cancel()
+		}
+		ctx = bounded
+	}
 	return session.Call(ctx, u)
+}
+
+// withTimer returns ctx for a call in process, where the caller's context alone keeps
+// the deadline: one that has a deadline and never ends, as no timer is behind it, is
+// given one. cancel is nil where none is needed.
+func withTimer(ctx context.Context, o *link.Open) (bounded context.Context, cancel context.CancelFunc) {
+	if o.Deadline.IsZero() || ctx.Done() != nil {
+		return ctx, nil
+	}
+	return context.WithDeadline(ctx, o.Deadline)
 }
 
 // settle turns what came of a call into its error, and reports it to those who

@@ -221,8 +221,8 @@ func (s *clientStream) encodeToKeep(m *link.Message) (err error) {
 // checkContext aborts a stream whose context is done: what watches the context
 // may be late.
 func (s *clientStream) checkContext() {
-	if err := s.base.Err(); err != nil {
-		s.abort(contextError(err))
+	if err := link.ContextErr(s.base); err != nil {
+		s.abort(err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -62,7 +63,7 @@ func (q *quota) take(ctx context.Context) error {
 	if granted {
 		q.give()
 	}
-	return err
+	return link.ContextEnd(err)
 }
 
 // close refuses everybody who waits or comes, for reason.

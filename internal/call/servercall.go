@@ -132,8 +132,16 @@ func (c *serverCall) incomingMetadata() metadata.MD {
 	return d.incoming
 }
 
-// Aborted implements [link.Callee]: the caller left, or the stream was aborted.
-func (c *serverCall) Aborted(reason error) { c.cancel(contextError(reason)) }
+// Aborted implements [link.Callee]: the caller left, or the stream was aborted. A
+// handler's context exceeds a deadline of its own alone: whatever the caller's says, a
+// call without one was cancelled.
+func (c *serverCall) Aborted(reason error) {
+	err := contextError(reason)
+	if c.open.Deadline.IsZero() {
+		err = context.Canceled
+	}
+	c.cancel(err)
+}
 
 // abort ends the call for both sides.
 func (c *serverCall) abort(reason error) {

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc/metadata"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // callContext is what a serverCall needs to be the context of its handler. What
@@ -92,7 +95,7 @@ func (c *serverCall) watchCaller() {
 		return
 	}
 	if d := c.details(); d.stopCaller == nil {
-		d.stopCaller = context.AfterFunc(caller, func() { c.callerLeft(caller.Err()) })
+		d.stopCaller = wait.AfterFunc(caller, func() { c.callerLeft(wait.DoneErr(caller)) })
 	}
 }
 
@@ -100,10 +103,10 @@ func (c *serverCall) watchCaller() {
 // ends with its call, so that the handler's answer to that is not the caller's.
 func (c *serverCall) callerLeft(why error) {
 	if c.stream != nil {
-		c.stream.carrier.Abort(why)
+		c.stream.carrier.Abort(link.ContextEnd(why))
 		return
 	}
-	c.cancel(contextError(why))
+	c.Aborted(link.ContextEnd(why))
 }
 
 // Err implements [context.Context].
@@ -111,10 +114,14 @@ func (c *serverCall) Err() error {
 	why := c.ended.Load()
 	if why == notEnded {
 		caller := c.inlineCaller()
-		if caller == nil || caller.Err() == nil {
+		if caller == nil {
 			return nil
 		}
-		c.callerLeft(caller.Err())
+		err := wait.Err(caller)
+		if err == nil {
+			return nil
+		}
+		c.callerLeft(err)
 	}
 	<-c.Done() // no error is seen before it is closed
 	if why = c.ended.Load(); why == endDeadlineExceeded {

@@ -325,6 +325,7 @@ func inlined(caller context.Context) *serverCall {
 	c := testContext()
 	c.inline = true
 	c.open.Caller = caller
+	c.open.Deadline, _ = caller.Deadline()
 	return c
 }
 

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/stats"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // joinStats makes one handler of many, called in order; nil of none.
@@ -163,8 +164,8 @@ func (c *Client) Begin(s link.Session) {
 // the handler knows then.
 func (c *Client) beginAttempt(ctx context.Context, method string, ci *callInfo, desc *grpc.StreamDesc, md metadata.MD, again bool) (context.Context, *callStats, metadata.MD, error) {
 	if again {
-		if err := ctx.Err(); err != nil {
-			return ctx, nil, nil, contextStatus(err)
+		if err := wait.Err(ctx); err != nil {
+			return ctx, nil, nil, startStatus(err)
 		}
 	}
 	h := c.stats

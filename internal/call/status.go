@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"unicode/utf8"
 
@@ -61,6 +62,21 @@ func contextStatus(err error) error {
 	return status.FromContextError(contextError(err)).Err()
 }
 
+// startStatus is what a call reports whose context had ended with err before it
+// began.
+func startStatus(err error) error {
+	switch err {
+	case context.Canceled, context.DeadlineExceeded:
+		return contextStatus(err)
+	case io.ErrUnexpectedEOF:
+		return status.Error(codes.Internal, err.Error())
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return status.Error(codes.Unknown, err.Error())
+}
+
 // sendStatus is what a sender gets for a message that cannot be encoded.
 func sendStatus(e *link.SendError) error {
 	return status.Error(codes.Internal, fmt.Sprintf("grpc: error while marshaling: %v", e.Err))
@@ -90,6 +106,7 @@ func linkStatus(err error) error {
 	var send *link.SendError
 	var recv *link.RecvError
 	var u unprocessed
+	var own *link.ContextError
 	switch {
 	case err == nil:
 		return nil
@@ -99,6 +116,8 @@ func linkStatus(err error) error {
 		return recvStatus(recv)
 	case errors.As(err, &u):
 		return linkStatus(u.error) // without the wrapping, whose text says it twice
+	case errors.As(err, &own):
+		return status.Errorf(codes.Internal, "Unexpected error from context packet: %v", own.Err) // grpc-go's words
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return contextStatus(err)
 	}

@@ -216,6 +216,13 @@ func (c *Call) Wait(w wait.Waiter) error {
 		c.ReplyError = c.encoded.DecodeInto(&Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
 		c.encoded.Free()
 	}
+	if err == nil && c.Status != nil {
+		// The handler may have failed because it saw the caller's context end. Then
+		// that is the outcome, and not what the handler made of it.
+		if err = ContextErr(c.Caller); err != nil {
+			c.Status, c.Trailer = nil, nil
+		}
+	}
 	// A handler may keep its context, and with it c, for long.
 	c.Request, c.Reply, c.encoded = nil, nil, nil
 	return err
@@ -251,7 +258,7 @@ func (c *Call) wait(w wait.Waiter) (wait.Waiter, error) {
 		}
 		if err := c.parker.Park(ctx); err != nil {
 			if c.stopWaiting() {
-				left = err
+				left = ContextEnd(err)
 			}
 		}
 	}

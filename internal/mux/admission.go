@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -45,7 +46,7 @@ func (s *Session) admit(ctx context.Context) error {
 		if err := t.spot.WaitContext(ctx, &s.mu, w); err != nil {
 			s.waiting--
 			a.queue = slices.DeleteFunc(a.queue, func(o *ticket) bool { return o == t })
-			return err
+			return link.ContextEnd(err)
 		}
 	}
 	if s.refusal != nil {

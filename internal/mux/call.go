@@ -11,7 +11,7 @@ import (
 
 // Call implements [link.Session].
 func (s *Session) Call(ctx context.Context, c *link.Call) error {
-	if err := ctx.Err(); err != nil {
+	if err := link.ContextErr(ctx); err != nil {
 		return err
 	}
 	step := wire.Step{Open: &c.Open, HasMessage: true, HalfClose: true}
@@ -45,7 +45,7 @@ func (s *Session) Call(ctx context.Context, c *link.Call) error {
 			continue
 		}
 		if err := s.await(ctx, st, &st.in.receiver); err != nil {
-			st.leave(err)
+			st.leave(link.ContextEnd(err))
 		}
 	}
 	err = st.reply(c)

@@ -48,6 +48,7 @@ type reading struct {
 	occupied  bool
 	leader    *wait.Spot // of the caller that leads; nil where none does
 	parked    bool       // the leader is in Read
+	left      bool       // the leader's context has ended
 	hurried   bool       // the leader's Read has a deadline in the past
 	term      uint64     // counts leaders
 	waiting   int        // how many sleep who wait for the peer, and were not woken
@@ -146,8 +147,12 @@ func (s *Session) lead(ctx context.Context, spot *wait.Spot) (err error) {
 	s.occupied, s.leader = true, spot
 	s.term++
 	s.called.Store(false)
+	s.left = false
 	for !s.called.Load() && s.trouble == nil {
-		if err = ctx.Err(); err != nil {
+		if err = wait.Err(ctx); err == nil && s.left {
+			err = wait.DoneErr(ctx)
+		}
+		if err != nil {
 			break
 		}
 		s.trouble = s.receive(ctx)
@@ -172,6 +177,7 @@ func (s *Session) leaderLeft(term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.leader != nil && s.term == term {
+		s.left = true
 		s.cutShort()
 	}
 }
@@ -269,7 +275,7 @@ func (s *Session) receive(ctx context.Context) error {
 		}
 	}
 	if leads {
-		if s.called.Load() || ctx.Err() != nil {
+		if s.called.Load() || wait.Err(ctx) != nil {
 			return nil
 		}
 		s.parked = true
@@ -278,7 +284,7 @@ func (s *Session) receive(ctx context.Context) error {
 	s.mu.Unlock()
 	var stop func() bool
 	if ctx.Done() != nil {
-		stop = context.AfterFunc(ctx, func() { s.leaderLeft(term) })
+		stop = wait.AfterFunc(ctx, func() { s.leaderLeft(term) })
 	}
 	if s.in != nil && len(s.in.b) > 0 {
 		runtime.Gosched() // the peer is just writing: more comes in one go then
@@ -393,7 +399,7 @@ func (s *Session) try(ctx context.Context, leads bool) (got bool, err error) {
 			s.patience.tried(true)
 			return true, s.received(n, err, now)
 		}
-		if leads && (s.called.Load() || ctx.Err() != nil) {
+		if leads && (s.called.Load() || wait.Err(ctx) != nil) {
 			break
 		}
 		if now = time.Now(); now.Sub(begun) > mostPatience {

@@ -230,7 +230,7 @@ func (s *Session) Meet(ctx context.Context) error {
 // Open implements [link.Session]. It waits for the peer only where that has as
 // many calls as it takes.
 func (s *Session) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
-	if err := ctx.Err(); err != nil {
+	if err := link.ContextErr(ctx); err != nil {
 		return nil, err
 	}
 	st := new(stream)

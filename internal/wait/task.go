@@ -86,7 +86,7 @@ func Closed(ctx context.Context, c <-chan struct{}) error {
 		case <-c:
 			return nil
 		case <-ctx.Done():
-			return ctx.Err()
+			return DoneErr(ctx)
 		}
 	}
 	p := w.Parker()

@@ -60,7 +60,7 @@ func (g *Goroutine) Park(ctx context.Context) error {
 	case <-g.token:
 		return nil
 	case <-done:
-		return ctx.Err()
+		return DoneErr(ctx)
 	}
 }
 

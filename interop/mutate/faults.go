@@ -61,6 +61,7 @@ const (
 	aMuxReceive    = "internal/mux/receive.go"
 	aMuxStream     = "internal/mux/stream.go"
 	aMuxWrite      = "internal/mux/write.go"
+	aWaitContext   = "internal/wait/context.go"
 	aWorkers       = "internal/call/workers.go"
 	aLinkCall      = "internal/link/call.go"
 	aDriven        = "loop/driven.go"
@@ -74,8 +75,32 @@ var Faults = []Fault{
 	{
 		Name: "a done context starts a call all the same",
 		File: aClient,
-		Old:  "if err := ctx.Err(); err != nil {",
-		New:  "if err := ctx.Err(); false {", Items: []int{1},
+		Old:  "if err := wait.Err(ctx); err != nil {",
+		New:  "if err := wait.Err(ctx); false {", Items: []int{1},
+	},
+	{
+		Name: "an Err counts before Done is closed",
+		File: aWaitContext,
+		Old:  "if err == nil || !isClosed(ctx.Done()) {",
+		New:  "if err == nil {", Items: []int{1, 24},
+	},
+	{
+		Name: "what Deadline returns counts without its ok",
+		File: aCallInfo,
+		Old:  "if deadline, ok := ctx.Deadline(); ok {",
+		New:  "if deadline, ok := ctx.Deadline(); ok || !deadline.IsZero() {", Items: []int{1},
+	},
+	{
+		Name: "nobody looks at the clock before a call",
+		File: aCallInfo,
+		Old:  "if time.Until(deadline) <= 0 {",
+		New:  "if time.Until(deadline) < -1<<62 {", Items: []int{1},
+	},
+	{
+		Name: "a context that had ended with an error of its own was cancelled",
+		File: aStatus,
+		Old:  "return status.Error(codes.Unknown, err.Error())",
+		New:  "return contextStatus(err)", Items: []int{1},
 	},
 	{
 		Name: "a context's error is returned bare",
@@ -212,6 +237,31 @@ var Faults = []Fault{
 		New:  "return context.Canceled", Items: []int{1, 22, 24},
 	},
 	{
+		Name: "a context's own error is said to be an unreachable server",
+		File: aStatus,
+		Old:  "status.Errorf(codes.Internal, \"Unexpected error from context packet: %v\", own.Err)",
+		New:  "status.Error(codes.Unavailable, own.Error())", Items: []int{24},
+	},
+	{
+		Name: "a handler's context exceeds a deadline that it has not",
+		File: aServerCall,
+		Old:  "if c.open.Deadline.IsZero() {\n\t\terr",
+		New:  "if false {\n\t\terr", Items: []int{24},
+	},
+	{
+		Name: "a deadline without a timer is kept by nobody",
+		File: aClient,
+		Old:  "if o.Deadline.IsZero() || ctx.Done() != nil {",
+		New:  "if true {", Items: []int{24},
+	},
+	{
+		Name: "what a handler made of its caller's end is the outcome",
+		File: aLinkCall,
+		Old:  "if err == nil && c.Status != nil {",
+		New:  "if false {", Items: []int{24},
+		Env: "inproc-inline",
+	},
+	{
 		Name: "the handler's context outlives its return",
 		File: aServerUnary,
 		Old:  "after = c.endContext(context.Canceled)",
@@ -226,15 +276,15 @@ var Faults = []Fault{
 	{
 		Name: "an inline handler's context ends with the wrong error",
 		File: aServerContext,
-		Old:  "func() { c.callerLeft(caller.Err()) }",
+		Old:  "func() { c.callerLeft(wait.DoneErr(caller)) }",
 		New:  "func() { c.cancel(context.DeadlineExceeded) }", Items: []int{24},
 		Env: "inproc-inline",
 	},
 	{
 		Name: "an inline handler that polls for its caller's end is told of none",
 		File: aServerContext,
-		Old:  "if caller == nil || caller.Err() == nil {",
-		New:  "if true {", Items: []int{24},
+		Old:  "if err == nil {\n\t\t\treturn nil",
+		New:  "if err == nil || true {\n\t\t\treturn nil", Items: []int{24},
 		Env: "inproc-inline",
 	},
 	{
@@ -350,7 +400,7 @@ var Faults = []Fault{
 	{
 		Name: "a cancellation leaves abandoned streams alone",
 		File: aAttempt,
-		Old:  "s.abort(contextError(a.ctx.Err()))",
+		Old:  "s.abort(link.ContextEnd(wait.DoneErr(a.ctx)))",
 		New:  "_ = s", Items: []int{40},
 	},
 	{

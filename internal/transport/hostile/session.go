@@ -88,7 +88,7 @@ func (s *session) Call(context.Context, *link.Call) error { return link.ErrNoCal
 
 // Open implements [link.Session]. It does not wait for the peer.
 func (s *session) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
-	if err := ctx.Err(); err != nil {
+	if err := link.ContextErr(ctx); err != nil {
 		return nil, err
 	}
 	if s.acceptor != nil {

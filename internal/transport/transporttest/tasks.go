@@ -133,7 +133,7 @@ func (t *task) Park(ctx context.Context) error {
 	l.mu.Unlock()
 	stop := func() bool { return true }
 	if ctx.Done() != nil {
-		stop = context.AfterFunc(ctx, func() { t.cancel(ctx.Err()) })
+		stop = wait.AfterFunc(ctx, func() { t.cancel(wait.DoneErr(ctx)) })
 	}
 	t.yield(struct{}{})
 	stop()
