@@ -3,11 +3,8 @@ package nearcall
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
-	"os"
-	"syscall"
 
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 )
@@ -36,7 +33,10 @@ type listenOptions struct{}
 //     clients on the same machine.
 //   - unix:PATH and unix:///PATH make a socket file, which is removed when the
 //     listener is closed. Whoever may write to it may connect. One that a
-//     process left behind, so that nobody answers there, is replaced.
+//     process left behind, so that nobody answers there, is replaced; of
+//     several servers that come for it one gets it, and the others an error.
+//     While Listen runs a file PATH.nearcall-lock is beside it. One that a
+//     process left there, which was killed meanwhile, does no harm.
 //   - shm:PATH makes a socket file as unix:PATH does, over which clients of the
 //     same user set shared memory up. Others are refused. It is available on
 //     Linux alone.
@@ -63,9 +63,11 @@ func Listen(target string, opts ...ListenOption) (Listener, error) {
 	if t.scheme == schemeInproc {
 		return inproc.Listen(t.rest)
 	}
-	lis, err := net.Listen(t.network, t.address)
-	if err != nil && (t.scheme == schemeUnix || t.scheme == schemeShm) {
-		lis, err = replace(t.address, err)
+	var lis net.Listener
+	if t.scheme == schemeUnix || t.scheme == schemeShm {
+		lis, err = listenUnix(t.address)
+	} else {
+		lis, err = net.Listen(t.network, t.address)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("nearcall: cannot listen on %q: %w", target, err)
@@ -93,31 +95,4 @@ func reachable(host string, addr net.Addr) string {
 	}
 	_, port, _ := net.SplitHostPort(addr.String())
 	return schemeTCP + ":" + net.JoinHostPort(host, port)
-}
-
-// replace listens in place of a socket that was left behind at path, where
-// listening failed for reason.
-func replace(path string, reason error) (net.Listener, error) {
-	before, err := os.Lstat(path)
-	switch {
-	case err != nil: // nothing is in the way
-		return nil, reason
-	case before.Mode().Type() != fs.ModeSocket:
-		return nil, fmt.Errorf("there is a file that is no socket, and it is left alone: %w", reason)
-	}
-	conn, err := net.Dial("unix", path)
-	switch {
-	case err == nil:
-		_ = conn.Close()
-		return nil, fmt.Errorf("another server listens there: %w", reason)
-	case !errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fmt.Errorf("there is a socket, and whether anybody listens cannot be told (%w); remove it if nobody does: %w", err, reason)
-	}
-	if now, err := os.Lstat(path); err != nil || !os.SameFile(before, now) {
-		return nil, fmt.Errorf("another server has just come there: %w", reason)
-	}
-	if err := os.Remove(path); err != nil {
-		return nil, fmt.Errorf("nobody listens at the socket there, but it cannot be removed: %w", err)
-	}
-	return net.Listen("unix", path)
 }

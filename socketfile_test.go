@@ -1,0 +1,232 @@
+package nearcall_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nearcall/nearcall"
+)
+
+// leave leaves a socket's file at path, as a process that was killed does.
+func leave(path string) error {
+	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	if err != nil {
+		return err
+	}
+	stale.SetUnlinkOnClose(false)
+	return stale.Close()
+}
+
+// signs lets whoever connects to lis know who listens.
+func signs(lis net.Listener, who string) {
+	for {
+		conn, err := lis.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = io.WriteString(conn, who)
+		_ = conn.Close()
+	}
+}
+
+// whoListens returns who signs at path.
+func whoListens(path string) (string, error) {
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	who, err := io.ReadAll(conn)
+	return string(who), err
+}
+
+// TestOneOfManyTakesAStaleSocket: of servers that start at the same time at a
+// socket that was left behind one gets it, and is reached, and the others learn
+// that it is taken.
+func TestOneOfManyTakesAStaleSocket(t *testing.T) {
+	for _, network := range networks("unix") {
+		t.Run(network, func(t *testing.T) {
+			target := targetFor(t, network)
+			_, path, _ := strings.Cut(target, ":")
+			for range 100 {
+				takeStale(t, target, path)
+			}
+			if files, err := os.ReadDir(filepath.Dir(path)); len(files) > 0 || err != nil {
+				t.Errorf("files are left: %v, %v", files, err)
+			}
+		})
+	}
+}
+
+func takeStale(t *testing.T, target, path string) {
+	t.Helper()
+	if err := leave(path); err != nil {
+		t.Fatal(err)
+	}
+	const servers = 8
+	var won [servers]nearcall.Listener
+	var errs [servers]error
+	var all sync.WaitGroup
+	begin := make(chan struct{})
+	for i := range servers {
+		all.Go(func() {
+			<-begin
+			won[i], errs[i] = nearcall.Listen(target)
+		})
+	}
+	close(begin)
+	all.Wait()
+	var winner nearcall.Listener
+	for i, lis := range won {
+		switch {
+		case lis != nil && winner != nil:
+			_ = lis.Close()
+			t.Error("two servers listen at one path")
+		case lis != nil:
+			winner = lis
+			go signs(lis, "winner")
+		case !strings.Contains(errs[i].Error(), "another server listens there"):
+			t.Errorf("server %d gets: %v", i, errs[i])
+		}
+	}
+	if winner == nil {
+		t.Fatalf("nobody listens: %v", errs)
+	}
+	if who, err := whoListens(path); who != "winner" || err != nil {
+		t.Errorf("the path leads to %q, %v", who, err)
+	}
+	if err := winner.Close(); err != nil {
+		t.Error(err)
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+}
+
+// takesAt tells a child process where to take sockets.
+const takesAt = "NEARCALL_TEST_TAKES"
+
+func TestProcessesTakeAStaleSocketInTurns(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there is no lock")
+	}
+	target := targetFor(t, "unix")
+	_, path, _ := strings.Cut(target, ":")
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			cmd := exec.Command(os.Args[0], "-test.run=^TestTakeStaleSockets$", "-test.count=1")
+			cmd.Env = append(os.Environ(), takesAt+"="+target)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+	all.Wait()
+	files, err := os.ReadDir(filepath.Dir(path))
+	if err != nil || len(files) != 1 || files[0].Name() != filepath.Base(path) {
+		t.Errorf("beside the socket there is %v, %v", files, err)
+	}
+}
+
+// TestTakeStaleSockets listens at a path, as others do, whenever it is free or
+// left behind, and leaves it behind itself.
+func TestTakeStaleSockets(t *testing.T) {
+	target := os.Getenv(takesAt)
+	if target == "" {
+		t.Skip("only in a child process")
+	}
+	_, path, _ := strings.Cut(target, ":")
+	me := strconv.Itoa(os.Getpid())
+	won := 0
+	for begun := time.Now(); time.Since(begun) < 2*time.Second || won == 0 && time.Since(begun) < time.Minute; {
+		lis, err := nearcall.Listen(target)
+		if err != nil {
+			// The second is where the file was replaced, below, at that moment.
+			if !strings.Contains(err.Error(), "another server listens there") && !strings.Contains(err.Error(), "another server has just come there") {
+				t.Fatal(err)
+			}
+			continue
+		}
+		won++
+		go signs(lis, me)
+		for range 20 {
+			if who, err := whoListens(path); who != me || err != nil {
+				t.Fatalf("%s listens, and the path leads to %q, %v", me, who, err)
+			}
+		}
+		// What is left behind is put in the listener's place, so that it does not
+		// remove it.
+		other := path + me
+		if err := leave(other); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(other, path); err != nil {
+			t.Fatal(err)
+		}
+		if err := lis.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fmt.Println(me, "listened", won, "times")
+}
+
+// TestAListenerRemovesItsOwnFileAlone: the file of a server that was started
+// after somebody removed this one's stays.
+func TestAListenerRemovesItsOwnFileAlone(t *testing.T) {
+	target := targetFor(t, "unix")
+	_, path, _ := strings.Cut(target, ":")
+	before := listen(t, target)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	after := listen(t, target)
+	go signs(after, "after")
+	if err := before.Close(); err != nil {
+		t.Error(err)
+	}
+	if who, err := whoListens(path); who != "after" || err != nil {
+		t.Errorf("the path leads to %q, %v", who, err)
+	}
+	if err := after.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := after.Close(); err == nil {
+		t.Error("a listener is closed twice without an error")
+	}
+	if _, err := os.Lstat(path); err == nil {
+		t.Error("the file is left")
+	}
+}
+
+// TestListeningWhereTheLockCannotBeMade says what stands in the way of the
+// socket itself, where that is so.
+func TestListeningWhereTheLockCannotBeMade(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := nearcall.Listen("unix:" + filepath.Join(dir, "none", "s")); err == nil || !strings.Contains(err.Error(), "no such file or directory") || strings.Contains(err.Error(), "lock") {
+		t.Errorf("in a directory that there is not: %v", err)
+	}
+	path := filepath.Join(dir, "s")
+	if err := os.Mkdir(path+".nearcall-lock", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := leave(path); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // first with a file that was left behind, then without
+		if _, err := nearcall.Listen("unix:" + path); err == nil || !strings.Contains(err.Error(), "nearcall-lock") {
+			t.Errorf("without the lock: %v", err)
+		}
+		_ = os.Remove(path)
+	}
+}
