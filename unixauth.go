@@ -26,7 +26,9 @@ type UnixAuthInfo struct {
 	// process that is not visible from here, in a container.
 	PID int
 
-	// UID and GID are the effective user and group that it had at that time.
+	// UID and GID are the effective user and group that it had at that time. In
+	// a user namespace of its own a process sees all users and groups that have
+	// no number there as the same one, mostly 65534.
 	UID, GID uint32
 }
 
