@@ -12,6 +12,8 @@ import (
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 // messageCases are about sending and receiving: items 11 to 20.
@@ -406,6 +408,34 @@ var messageCases = []Case{
 		})
 		conn := c.Start(Config{Register: []func(grpc.ServiceRegistrar){raw.Register}})
 		c.Err("invoke", conn.Invoke(c.Context(), "/raw/Call", in("x"), &pb.StreamingOutputCallResponse{}))
+	}},
+
+	{18, "two replies that cannot both be taken", func(c *C) {
+		replies := map[string]proto.Message{
+			"small":   out(""),
+			"large":   out("of more than five bytes"),
+			"garbage": wrapperspb.Bytes([]byte("\xff")), // whose field is no payload
+		}
+		var send []string
+		raw := c.Raw("raw").Stream("Call", bidiDesc, func(s grpc.ServerStream) error {
+			for _, name := range send {
+				s.SendMsg(replies[name])
+			}
+			return nil
+		})
+		conn := c.Start(Config{Register: []func(grpc.ServiceRegistrar){raw.Register}})
+		names := []string{"small", "large", "garbage"}
+		for _, first := range names {
+			for _, second := range names {
+				c.Note("--- %s, %s", first, second)
+				send = []string{first, second}
+				limit := grpc.MaxCallRecvMsgSize(5)
+				c.Err("invoke", conn.Invoke(c.Context(), "/raw/Call", in("x"), &pb.StreamingOutputCallResponse{}, limit))
+				s, err := conn.NewStream(c.Context(), clientDesc, "/raw/Call", limit)
+				c.Err("start", err)
+				c.Err("recv", s.RecvMsg(&pb.StreamingOutputCallResponse{}))
+			}
+		}
 	}},
 
 	{19, "no request, one, two", func(c *C) {

@@ -39,7 +39,7 @@ func (s *Session) Call(ctx context.Context, c *link.Call) error {
 	s.flush(true)
 	s.mu.Lock()
 	for !st.settled(c) {
-		if it := st.in.first(); it != nil && it.message && st.expect(it) {
+		if it := st.in.last(); it != nil && it.message && st.expect(it) {
 			s.flush(false)
 			s.mu.Lock()
 			continue
@@ -58,20 +58,24 @@ func (s *Session) Call(ctx context.Context, c *link.Call) error {
 var callStreams = sync.Pool{New: func() any { return new(stream) }}
 
 // settled reports whether a caller of Call need wait no more: the call is over,
-// or the peer sends what it cannot take. The session's mu is held.
+// or the peer has sent what it cannot take: a message that is too large, or all of
+// a second one. The session's mu is held.
 func (st *stream) settled(c *link.Call) bool {
 	in := &st.in
-	first := in.first()
-	// A header may have come after a message. It has an item of its own then.
-	two := len(in.items) > 2 || len(in.items) == 2 && in.items[1].message
-	return in.err != nil || two || first != nil && first.message && first.size > c.Limit
-}
-
-func (in *inbox) first() *item {
-	if len(in.items) == 0 {
-		return nil
+	if in.err != nil {
+		return true
 	}
-	return &in.items[0]
+	replies := 0
+	for i := range in.items {
+		it := &in.items[i]
+		if !it.message {
+			continue
+		}
+		if replies++; it.size > c.Limit || replies > 1 && it.missing == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // leave ends the call for reason, and lets the peer know. The session's mu is
@@ -88,48 +92,63 @@ func (st *stream) leave(reason error) {
 // held, and released.
 func (st *stream) reply(c *link.Call) error {
 	s, in := st.session, &st.in
-	var message item
+	var room [2]item
+	replies := room[:0]
 	var end *link.End
 	var wrong error
-	for wrong == nil && len(in.items) > 0 {
+	for ; wrong == nil && len(in.items) > 0; in.pop() {
 		it := in.items[0]
 		if it.header != nil {
 			c.Header = it.header
 		}
 		switch {
 		case !it.message:
-		case message.message:
-			wrong = link.ErrReplies
-			it.place.drop()
 		case it.size > c.Limit:
 			wrong = &link.RecvError{Size: it.size, Limit: c.Limit}
 			it.place.drop()
 		default:
-			message = it
+			if replies = append(replies, it); len(replies) == 2 {
+				wrong = link.ErrReplies
+			}
 		}
 		end = it.end
-		in.pop()
 	}
 	switch {
 	case wrong != nil:
-		message.place.drop()
 		st.leave(context.Canceled)
 	case end != nil:
 		st.over = true
 	default:
 		wrong = in.err
-		message.place.drop()
+		for _, it := range replies {
+			it.place.drop()
+			it.data.free()
+		}
+		replies = nil
 	}
 	s.mu.Unlock()
+	unfit := st.decode(c, replies)
 	if wrong != nil {
-		message.data.free()
+		if unfit != nil { // which comes first
+			wrong = unfit
+		}
 		return wrong
 	}
+	c.ReplyError, c.Replied = unfit, len(replies) > 0 && unfit == nil
 	c.Status, c.Trailer = end.Status, end.Trailer
-	if message.message {
-		message.fetch()
-		c.ReplyError = decode(message.data, message.compressed, st.encoding, &link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
-		c.Replied = c.ReplyError == nil
-	}
 	return nil
+}
+
+// decode puts replies where the caller wants its reply, one after the other. The
+// error is why the first of those that cannot be taken cannot.
+func (st *stream) decode(c *link.Call, replies []item) (unfit error) {
+	for i := range replies {
+		it := &replies[i]
+		it.fetch()
+		err := decode(it.data, it.compressed, st.encoding, &link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
+		if unfit == nil {
+			unfit = err
+		}
+	}
+	return unfit
 }
