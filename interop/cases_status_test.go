@@ -168,6 +168,51 @@ var statusCases = []Case{
 		_, err := conn.UnaryCall(c.Context(), request("x"))
 		c.Code("nil detail", err)
 	}},
+	{29, "details that a handler sets itself", func(c *C) {
+		var own []string
+		var end error
+		set := func(ctx context.Context) {
+			grpc.SetHeader(ctx, metadata.Pairs("grpc-status-details-bin", "in a header"))
+			for _, v := range own {
+				grpc.SetTrailer(ctx, metadata.Pairs("grpc-status-details-bin", v, "t", "1"))
+			}
+		}
+		conn := c.Start(Config{Service: &Service{
+			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+				set(ctx)
+				return reply("x"), end
+			},
+			Duplex: func(s duplexServer) error {
+				set(s.Context())
+				return end
+			},
+		}})
+		st := func(code codes.Code, details ...*anypb.Any) string {
+			return string(marshal(&spb.Status{Code: int32(code), Message: "own", Details: details}))
+		}
+		detail := &anypb.Any{TypeUrl: "type.googleapis.com/no.such.Type", Value: []byte("any")}
+		detailed, err := status.New(codes.Aborted, "returned").WithDetails(payload("d"))
+		c.Err("details", err)
+		for _, end = range []error{nil, status.Error(codes.Aborted, "returned"), detailed.Err()} {
+			for _, own = range [][]string{
+				{st(codes.Aborted, detail)}, {st(codes.Aborted)}, {st(codes.NotFound, detail)}, {st(codes.OK, detail)},
+				{"\xff no status"}, {""}, {st(codes.Aborted, detail), st(codes.Aborted)},
+			} {
+				var header, trailer metadata.MD
+				_, err := conn.UnaryCall(c.Context(), request("x"), grpc.Header(&header), grpc.Trailer(&trailer))
+				c.Err("unary", err)
+				c.MD("header", header)
+				c.Msg("status", status.Convert(err).Proto())
+				c.MD("trailer", trailer)
+				s, err := conn.FullDuplexCall(c.Context())
+				c.Err("start", err)
+				_, err = s.Recv()
+				c.Err("stream", err)
+				c.Msg("status", status.Convert(err).Proto())
+				c.MD("trailer", s.Trailer())
+			}
+		}
+	}},
 	{29, "odd messages", func(c *C) {
 		var end error
 		conn := c.Start(Config{Service: failing(&end)})

@@ -286,6 +286,9 @@ func withTimer(ctx context.Context, o *link.Open) (bounded context.Context, canc
 // asked.
 func (c *Client) settle(ci *callInfo, a *callStats, session link.Session, u *link.Call, req, reply any, err error) error {
 	answered := err == nil
+	if answered {
+		u.Status = statusWith(u.Status, u.Trailer)
+	}
 	err = c.outcome(u, err)
 	if answered && (a != nil || ci.reports) {
 		u.Trailer = fullTrailer(u.Trailer, u.Status, u.Header, ci.subtype)
@@ -342,11 +345,14 @@ func fullHeader(md metadata.MD, subtype string) metadata.MD {
 }
 
 // fullTrailer returns trailer with what gRPC's has beside the user's metadata: a
-// status with details in full, and, where no header came before, the
-// content-type. It returns trailer itself where that is nothing.
+// status with details in full, unless the handler has set that itself, and, where
+// no header came before, the content-type. It returns trailer itself where that is
+// nothing.
 func fullTrailer(trailer metadata.MD, st *status.Status, header metadata.MD, subtype string) metadata.MD {
 	p := st.Proto()
-	if len(p.GetDetails()) == 0 && header != nil {
+	_, own := trailer[detailsKey]
+	details := len(p.GetDetails()) > 0 && !own
+	if !details && header != nil {
 		return trailer
 	}
 	full := trailer.Copy()
@@ -356,7 +362,7 @@ func fullTrailer(trailer metadata.MD, st *status.Status, header metadata.MD, sub
 	if header == nil {
 		full["content-type"] = []string{contentType(subtype)}
 	}
-	if len(p.GetDetails()) > 0 {
+	if details {
 		if b, err := proto.Marshal(p); err == nil {
 			full[detailsKey] = []string{string(b)}
 		}

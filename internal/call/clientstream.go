@@ -367,6 +367,9 @@ func (s *clientStream) setHeader(md metadata.MD) {
 }
 
 func (s *clientStream) gotEnd(e *link.End) {
+	if st := statusWith(e.Status, e.Trailer); st != e.Status {
+		e = &link.End{Status: st, Trailer: e.Trailer} // another's is not ours to write
+	}
 	s.end = e
 	s.mu.Lock()
 	trailer := fullTrailer(e.Trailer, e.Status, s.header, s.info.subtype)

@@ -150,14 +150,15 @@ func join(md, more metadata.MD) metadata.MD {
 		md = make(metadata.MD, len(more))
 	}
 	for k, vals := range more {
-		if !reserved(k) && k != detailsKey {
+		if !reserved(k) {
 			md[k] = append(md[k], vals...)
 		}
 	}
 	return md
 }
 
-// detailsKey carries a status's details, for which it is reserved in trailers.
+// detailsKey is the trailer that carries a status with its details over HTTP/2.
+// Handlers may set it themselves: see statusWith.
 const detailsKey = "grpc-status-details-bin"
 
 // validTrailer applies HTTP/2's rules, which are laxer about values than

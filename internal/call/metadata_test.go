@@ -161,7 +161,7 @@ func TestJoin(t *testing.T) {
 		{metadata.Pairs("a", "1"), nil, metadata.Pairs("a", "1")},
 		{metadata.Pairs("a", "1"), metadata.Pairs("a", "2", "b", "3"), metadata.Pairs("a", "1", "a", "2", "b", "3")},
 		{nil, metadata.Pairs("te", "x", "grpc-status", "0", ":path", "/", "a", "1"), metadata.Pairs("a", "1")},
-		{nil, metadata.Pairs("grpc-status-details-bin", "x"), nil},
+		{nil, metadata.Pairs("grpc-status-details-bin", "x"), metadata.Pairs("grpc-status-details-bin", "x")},
 	} {
 		if got := join(c.md.Copy(), c.more); got == nil || show(got) != show(c.want) {
 			t.Errorf("join(%s, %s) = %s, want %s", show(c.md), show(c.more), show(got), show(c.want))

@@ -313,6 +313,9 @@ func (c *serverCall) end(st *status.Status) (e link.End, ok bool) {
 		} else {
 			e.Trailer = c.more.trailer
 		}
+		if _, own := e.Trailer[detailsKey]; own && len(st.Proto().GetDetails()) > 0 {
+			delete(e.Trailer, detailsKey) // the status has details of its own
+		}
 	}
 	if st != nil && c.stats != nil {
 		c.stats.outcome = st.Err()

@@ -9,7 +9,9 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nearcall/nearcall/internal/link"
 )
@@ -37,6 +39,28 @@ func asSent(st *status.Status) *status.Status {
 		return status.New(st.Code(), replaceInvalid(msg))
 	}
 	return st
+}
+
+// statusWith returns the status of an end that arrived as st and trailer. A handler
+// that sets grpc-status-details-bin itself gives the status details, as in grpc-go:
+// its code has to be that of the status, or the call fails with Internal. What is no
+// status, and one of several, is a trailer like any other.
+func statusWith(st *status.Status, trailer metadata.MD) *status.Status {
+	own := trailer[detailsKey]
+	if len(own) != 1 {
+		return st
+	}
+	p := status.New(codes.OK, "").Proto()
+	if err := proto.Unmarshal([]byte(own[0]), p); err != nil {
+		return st
+	}
+	switch {
+	case p.GetCode() != int32(st.Code()):
+		return status.Newf(codes.Internal, "grpc-status-details-bin mismatch: grpc-status=%v, grpc-message=%q, grpc-status-details-bin=%+v", st.Code(), st.Message(), p)
+	case st == nil:
+		return nil
+	}
+	return status.FromProto(p)
 }
 
 // replaceInvalid puts U+FFFD in place of each byte that is not part of valid
