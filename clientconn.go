@@ -23,9 +23,11 @@ type ClientConn struct {
 	client *call.Client
 	conn   *connector
 
-	facadeMu sync.Mutex
-	facade   *grpc.ClientConn // made when an interceptor is to see it
-	closed   bool
+	serviceConfig string // as the user gave it, in JSON
+
+	grpcMu sync.Mutex
+	grpc   *grpc.ClientConn // see GRPC; nil before somebody asks
+	closed bool
 }
 
 // NewClient returns a connection to target. It does not connect before the
@@ -79,10 +81,10 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 const userAgent = "nearcall/" + Version
 
 func newClientConn(target, authority string, o *dialOptions) *ClientConn {
-	c := &ClientConn{target: target, conn: newConnector(o)}
+	c := &ClientConn{target: target, conn: newConnector(o), serviceConfig: o.serviceConfig}
 	cfg := o.ClientConfig
 	cfg.Sessions = c.conn
-	cfg.Facade = c.grpcFacade
+	cfg.GRPC = c.GRPC
 	if cfg.Authority == "" {
 		cfg.Authority = authority
 	}
@@ -139,13 +141,21 @@ func (c *ClientConn) Close() error {
 	case c.remote != nil:
 		return c.remote.Close()
 	}
+	err := c.shut()
+	c.grpcMu.Lock()
+	c.closed = true
+	shown := c.grpc
+	c.grpcMu.Unlock()
+	if shown != nil {
+		_ = shown.Close() // which calls shut again
+	}
+	return err
+}
+
+// shut ends the connection, but for what GRPC has returned.
+func (c *ClientConn) shut() error {
 	err := c.conn.close()
 	c.client.Close(errClosing)
-	c.facadeMu.Lock()
-	defer c.facadeMu.Unlock()
-	if c.closed = true; c.facade != nil {
-		_ = c.facade.Close()
-	}
 	return err
 }
 

@@ -23,7 +23,8 @@ import (
 // session, and again, with backoff, for as long as that fails. It has a
 // goroutine only while it dials or backs off.
 //
-// A session that has ended is noticed by whoever looks next; nobody watches.
+// A session that has ended is noticed by whoever looks next; nobody watches, unless
+// there is an observer.
 type connector struct {
 	dialer  link.Dialer
 	backoff backoff.Config
@@ -38,11 +39,12 @@ type connector struct {
 	mu       sync.Mutex
 	draining []*session // no longer ready, with calls that may still run
 	state    connectivity.State
-	failure  error         // of the last attempt, in state TransientFailure
-	changed  chan struct{} // closed, and replaced, when state changes
-	hurry    chan struct{} // has room for one; ends a backoff early
-	dialing  func()        // ends the attempts to connect; nil where there are none
-	attempts uint64        // how often they were begun
+	failure  error                    // of the last attempt, in state TransientFailure
+	changed  chan struct{}            // closed, and replaced, when state changes
+	observer func(connectivity.State) // told of each state but Shutdown, with mu held; nil for none
+	hurry    chan struct{}            // has room for one; ends a backoff early
+	dialing  func()                   // ends the attempts to connect; nil where there are none
+	attempts uint64                   // how often they were begun
 
 	idle *idleness // nil where the connection stays
 }
@@ -139,6 +141,30 @@ func (c *connector) setState(s connectivity.State) {
 	c.state = s
 	close(c.changed)
 	c.changed = make(chan struct{})
+	if c.observer != nil && s != connectivity.Shutdown {
+		c.observer(s)
+	}
+}
+
+// observe tells f of the state, now and at each change, with mu held, until the
+// connector is closed, of which it does not tell. There is one observer at most.
+func (c *connector) observe(f func(connectivity.State)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == connectivity.Shutdown {
+		return
+	}
+	c.look()
+	c.observer = f
+	f(c.state)
+	go c.keepLooking()
+}
+
+// keepLooking notices the end of each session until the connector is closed.
+func (c *connector) keepLooking() {
+	for s := c.getState(); s != connectivity.Shutdown; s = c.getState() {
+		c.waitForChange(context.Background(), s)
+	}
 }
 
 // start begins to dial. mu is held and the state is Idle.

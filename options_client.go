@@ -28,19 +28,20 @@ type DialOption interface{ applyDial(*dialOptions) }
 
 type dialOptions struct {
 	call.ClientConfig
-	unaryFirst  grpc.UnaryClientInterceptor
-	streamFirst grpc.StreamClientInterceptor
-	transport   credentials.TransportCredentials
-	bundle      credentials.Bundle
-	socket      sock.Options
-	memory      int64                                           // that connections may share together, in bytes
-	dial        func(context.Context, string) (net.Conn, error) // in place of net.Dialer
-	backoff     backoff.Config
-	timeout     time.Duration // the least that an attempt to connect is given
-	idle        time.Duration // after which a socket without calls is closed; 0 for never
-	dialer      link.Dialer   // in place of the target's
-	grpc        []grpc.DialOption
-	err         error // of an option, where the target is nearcall's own
+	unaryFirst    grpc.UnaryClientInterceptor
+	streamFirst   grpc.StreamClientInterceptor
+	transport     credentials.TransportCredentials
+	bundle        credentials.Bundle
+	socket        sock.Options
+	serviceConfig string                                          // as it was given, in JSON
+	memory        int64                                           // that connections may share together, in bytes
+	dial          func(context.Context, string) (net.Conn, error) // in place of net.Dialer
+	backoff       backoff.Config
+	timeout       time.Duration // the least that an attempt to connect is given
+	idle          time.Duration // after which a socket without calls is closed; 0 for never
+	dialer        link.Dialer   // in place of the target's
+	grpc          []grpc.DialOption
+	err           error // of an option, where the target is nearcall's own
 }
 
 func newDialOptions(opts []DialOption) *dialOptions {
@@ -107,8 +108,8 @@ func (d dialOption) applyDial(o *dialOptions) {
 
 // WithUnaryInterceptor sets the outermost interceptor of unary calls.
 //
-// Interceptors are shown a *grpc.ClientConn, as their type demands. It has the
-// connection's target, and calls made through it take the same path.
+// Interceptors are shown a *grpc.ClientConn, as their type demands: what
+// [ClientConn.GRPC] returns.
 func WithUnaryInterceptor(i grpc.UnaryClientInterceptor) DialOption {
 	return dialOption{func(o *dialOptions) { o.unaryFirst = i }, grpc.WithUnaryInterceptor(i)}
 }
@@ -176,7 +177,10 @@ func WithDefaultCallOptions(opts ...grpc.CallOption) DialOption {
 // count; a retryPolicy or hedgingPolicy there is an error of [NewClient], and
 // of the first call of [Server.Client].
 func WithDefaultServiceConfig(json string) DialOption {
-	return dialOption{func(o *dialOptions) { o.Service, o.err = call.ParseServiceConfig(json) }, grpc.WithDefaultServiceConfig(json)}
+	return dialOption{func(o *dialOptions) {
+		o.serviceConfig = json
+		o.Service, o.err = call.ParseServiceConfig(json)
+	}, grpc.WithDefaultServiceConfig(json)}
 }
 
 // WithDisableRetry turns off retries by a service config's retryPolicy, for

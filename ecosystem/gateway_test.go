@@ -21,7 +21,7 @@ import (
 func gateway(t *testing.T, run runner, s *shop) http.Handler {
 	t.Helper()
 	mux := runtime.NewServeMux()
-	if err := pb.RegisterShopHandlerClient(t.Context(), mux, pb.NewShopClient(run(t, program{register: registerShop(s)}).conn)); err != nil {
+	if err := pb.RegisterShopHandler(t.Context(), mux, grpcConn(run(t, program{register: registerShop(s)}).conn)); err != nil {
 		t.Fatal(err)
 	}
 	return mux
@@ -124,7 +124,7 @@ func TestGatewayPassesHeadersAndTimeoutsOn(t *testing.T) {
 		var notes []string
 		for k, v := range <-seen {
 			switch k {
-			case ":authority", "user-agent": // the connection's
+			case ":authority", "user-agent", "grpc-accept-encoding": // the connection's
 			default:
 				notes = append(notes, fmt.Sprintf("%s: %q", k, v))
 			}

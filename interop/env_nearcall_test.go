@@ -38,7 +38,22 @@ var nearcallEnvironments = slices.Concat([]Env{
 	{Name: "inproc-pinned", Start: onLoop(looptest.Pinned, inproc())},
 	{Name: "inproc-hosted", Start: onLoop(looptest.Hosted, inproc())},
 	{Name: "tcp-hosted", Start: onLoop(looptest.Hosted, overTCP(false))},
+	{Name: "inproc-grpc-conn", Start: throughGRPC(inproc())},
+	{Name: "tcp-grpc-conn", Start: throughGRPC(overTCP(false))},
 }, sharedMemory())
+
+// throughGRPC makes the calls, and closes, through the *grpc.ClientConn of the connection.
+func throughGRPC(start func(*Config) (*Link, error)) func(*Config) (*Link, error) {
+	return func(cfg *Config) (*Link, error) {
+		link, err := start(cfg)
+		if err != nil {
+			return nil, err
+		}
+		conn := link.Conn.(*nearcall.ClientConn).GRPC()
+		link.Conn, link.Close = conn, conn.Close
+		return link, nil
+	}
+}
 
 // onLoop has all handlers run on a loop.
 func onLoop(kind looptest.Kind, start func(*Config) (*Link, error)) func(*Config) (*Link, error) {

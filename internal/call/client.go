@@ -38,9 +38,9 @@ type ClientConfig struct {
 	Authority   string
 	UserAgent   string
 
-	// Facade returns the connection that interceptors are shown. It is
-	// called only where there are interceptors.
-	Facade func() *grpc.ClientConn
+	// GRPC returns the connection that interceptors are shown. It is called
+	// only where there are interceptors.
+	GRPC func() *grpc.ClientConn
 }
 
 // A Client makes calls.
@@ -133,7 +133,7 @@ func defaultCodec() link.Codec {
 func (c *Client) Invoke(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
 	opts = combine(c.cfg.CallOptions, opts)
 	if c.unary != nil {
-		return c.unary(ctx, method, req, reply, c.cfg.Facade(), c.invoke, opts...)
+		return c.unary(ctx, method, req, reply, c.cfg.GRPC(), c.invoke, opts...)
 	}
 	return c.invoke(ctx, method, req, reply, nil, opts...)
 }
@@ -142,7 +142,7 @@ func (c *Client) Invoke(ctx context.Context, method string, req, reply any, opts
 func (c *Client) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	opts = combine(c.cfg.CallOptions, opts)
 	if c.stream != nil {
-		return c.stream(ctx, desc, c.cfg.Facade(), method, c.newStream, opts...)
+		return c.stream(ctx, desc, c.cfg.GRPC(), method, c.newStream, opts...)
 	}
 	return c.newStream(ctx, desc, nil, method, opts...)
 }

@@ -93,7 +93,7 @@ func start(t testing.TB, h handlers, sc func(*ServerConfig), cc func(*ClientConf
 		t.Fatal(err)
 	}
 	b.session = session
-	client := ClientConfig{Sessions: always{session}, Authority: "bed", Facade: func() *grpc.ClientConn { return nil }}
+	client := ClientConfig{Sessions: always{session}, Authority: "bed", GRPC: func() *grpc.ClientConn { return nil }}
 	if cc != nil {
 		cc(&client)
 	}

@@ -538,4 +538,16 @@ var Faults = []Fault{
 		New:  "\tc.run()\n}\n\n// Drop", Items: []int{41},
 		Env: "inproc-loop",
 	},
+	{
+		Name: "a *grpc.ClientConn does not learn of its connection's state",
+		File: "connector.go",
+		Old:  "\t\tc.observer(s)\n",
+		New:  "\t\t_ = s\n", Items: []int{41, 42},
+	},
+	{
+		Name: "closing a *grpc.ClientConn leaves its connection open",
+		File: "grpcconn.go",
+		Old:  "_ = m.conn.shut()",
+		New:  "_ = m.conn", Items: []int{41},
+	},
 }
