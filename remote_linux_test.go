@@ -218,13 +218,6 @@ func (r *remote) holds(t *testing.T, want holding) {
 	r.before = now // once is enough
 }
 
-func (r *remote) signal(t *testing.T, s os.Signal) {
-	t.Helper()
-	if err := r.cmd.Process.Signal(s); err != nil {
-		t.Error(err)
-	}
-}
-
 // limit sets one of the remote's limits, and returns what lifts it.
 func (r *remote) limit(t *testing.T, resource int, most uint64) (lift func()) {
 	t.Helper()

@@ -166,7 +166,10 @@ func (s *Server) Stop() {
 }
 
 // GracefulStop closes all listeners, refuses new calls and waits until the
-// running ones have ended. Stop, called meanwhile, cuts that short.
+// running ones have ended and their callers have what was sent to them. So a program
+// may exit when it returns. A client in another process that takes nothing for 5
+// seconds, after the last handler of its calls has returned, is not waited for any
+// longer. Stop, called meanwhile, cuts all of that short, but for handlers.
 func (s *Server) GracefulStop() {
 	s.closeListeners()
 	s.core.GracefulStop()

@@ -127,21 +127,6 @@ func TestWhatIsNoSocketIsLeftAlone(t *testing.T) {
 	}
 }
 
-// stop stops all of the remote's threads.
-func (r *remote) stop(t *testing.T) {
-	t.Helper()
-	r.signal(t, syscall.SIGSTOP)
-	eventually(t, "the remote stops", func() bool {
-		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", r.cmd.Process.Pid))
-		for _, thread := range threads {
-			if stateIn(thread) != "T" {
-				return false
-			}
-		}
-		return len(threads) > 0
-	})
-}
-
 // stateIn returns what a process or a thread does, from its file; "" when it is
 // gone.
 func stateIn(stat string) string {

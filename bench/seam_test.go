@@ -151,6 +151,7 @@ func (a barely) Call(c *link.Call, _ bool) error {
 
 func (barely) Accept(link.Stream, *link.Open) error { return link.ErrNoCall }
 func (barely) Closed(error)                         {}
+func (barely) Gone()                                {}
 func (barely) Terms() link.Terms                    { return link.Terms{} }
 
 type nobody struct{}

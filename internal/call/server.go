@@ -66,6 +66,9 @@ type Server struct {
 	started  bool
 	conns    map[*serverConn]struct{}
 	stopping bool // no new session, no new call
+	hurried  bool // Stop was called
+
+	hurry chan struct{} // closed when Stop is called
 }
 
 type service struct {
@@ -100,6 +103,7 @@ func NewServer(cfg ServerConfig) *Server {
 		services: make(map[string]*service),
 		methods:  make(map[string]*method),
 		conns:    make(map[*serverConn]struct{}),
+		hurry:    make(chan struct{}),
 	}
 }
 
@@ -235,6 +239,12 @@ var errStopped = errors.New("the server was stopped")
 // Stop ends all sessions and cancels their calls.
 func (s *Server) Stop() {
 	conns := s.stop()
+	s.mu.Lock()
+	if !s.hurried {
+		s.hurried = true
+		close(s.hurry)
+	}
+	s.mu.Unlock()
 	for _, c := range conns {
 		_ = c.session.Close(errStopped)
 	}
@@ -247,8 +257,9 @@ func (s *Server) Stop() {
 	s.workers.close()
 }
 
-// GracefulStop refuses new calls, waits for the running ones, and ends all
-// sessions. Stop makes it hurry.
+// GracefulStop refuses new calls, waits for the running ones, ends all sessions,
+// and waits until nothing of them is left: the process may exit when it returns,
+// and no reply is lost. Stop makes it hurry.
 func (s *Server) GracefulStop() {
 	conns := s.stop()
 	for _, c := range conns {
@@ -258,7 +269,13 @@ func (s *Server) GracefulStop() {
 	for _, c := range conns {
 		<-c.idle
 		_ = c.session.Close(errStopped)
+	}
+	for _, c := range conns { // whose peers may keep them waiting, all at the same time
 		<-c.ended
+		select {
+		case <-c.gone:
+		case <-s.hurry:
+		}
 	}
 	s.workers.close()
 }

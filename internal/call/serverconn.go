@@ -28,9 +28,11 @@ type serverConn struct {
 	refusal error         // why no call is taken any more
 	closed  bool
 	isIdle  bool
+	isGone  bool
 
 	idle  chan struct{} // closed once no call is taken and none runs
 	ended chan struct{} // closed once Closed was called
+	gone  chan struct{} // closed once Gone was called
 
 	peerOnce sync.Once
 	peerInfo peer.Peer
@@ -48,6 +50,7 @@ func newServerConn(s *Server, session link.Session) *serverConn {
 		ctx:     context.Background(),
 		idle:    make(chan struct{}),
 		ended:   make(chan struct{}),
+		gone:    make(chan struct{}),
 	}
 	switch n := s.cfg.MaxStreams; {
 	case n == 0:
@@ -104,8 +107,8 @@ func (c *serverConn) giveQuota() {
 	}
 }
 
-// settle closes idle once it is true, and has the server forget a connection
-// that is over: closed, and without a handler that runs. workers.mu is held.
+// settle closes idle once it is true. The server forgets a connection of which
+// nothing is left: no handler that runs, and no session. workers.mu is held.
 func (c *serverConn) settle() {
 	if c.refusal == nil || len(c.running) > 0 {
 		return
@@ -114,7 +117,7 @@ func (c *serverConn) settle() {
 		c.isIdle = true
 		close(c.idle)
 	}
-	if c.closed {
+	if c.isGone {
 		c.server.forget(c)
 	}
 }
@@ -217,6 +220,16 @@ func (c *serverConn) Closed(reason error) {
 		h.HandleConn(c.ctx, &stats.ConnEnd{})
 	}
 	close(c.ended)
+}
+
+// Gone implements [link.Acceptor].
+func (c *serverConn) Gone() {
+	mu := &c.server.workers.mu
+	mu.Lock()
+	defer mu.Unlock()
+	c.isGone = true
+	close(c.gone)
+	c.settle()
 }
 
 // Terms implements [link.Acceptor].

@@ -39,7 +39,9 @@ type Session interface {
 	// ones end.
 	Drain()
 
-	// Close ends the session and all its calls for reason.
+	// Close ends the session and all its calls for reason. It does not wait:
+	// what calls that have ended left to be said is said after it, and the
+	// Acceptor is told when that is done.
 	Close(reason error) error
 
 	// Done is closed when the session can take no more calls.
@@ -66,6 +68,12 @@ type Acceptor interface {
 	// Closed is told once that the session has ended. Calls that still run
 	// are aborted for reason.
 	Closed(reason error)
+
+	// Gone is told once, after Closed, when this process is not needed any
+	// more for what was said: the peer has everything, or can have it from
+	// the system, or will not take it. A session whose peer stops taking
+	// gives up after some seconds, so Gone always comes.
+	Gone()
 
 	// Terms returns what is asked of the session.
 	Terms() Terms

@@ -284,10 +284,11 @@ func TestByeComesWhenTheLastReplyIsUnwanted(t *testing.T) {
 		}
 		began := time.Now()
 		peer.write(wire.AppendReset(nil, 1, 0, ""))
-		<-s.Gone()
 		if took := time.Since(began); took > 0 || len(peer.of(wire.KindBye)) != 1 {
 			t.Errorf("after %v the peer got %v", took, peer.of(wire.KindBye))
 		}
+		_ = peer.conn.Close()
+		<-s.Gone()
 	})
 }
 
@@ -306,6 +307,7 @@ func TestWhatWasReadBeforeIsAnswered(t *testing.T) {
 type closing struct {
 	witness
 	told bool // not guarded: the race detector would see
+	gone chan bool
 }
 
 func (c *closing) Closed(error) {
@@ -313,12 +315,14 @@ func (c *closing) Closed(error) {
 	c.told = true
 }
 
+func (c *closing) Gone() { c.gone <- c.told }
+
 // TestNothingIsToldAfterTheSessionIsGone: a session that ends by itself, too,
 // has told of it before.
 func TestNothingIsToldAfterTheSessionIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mine, peers := net.Pipe()
-		s, w := New(mine, Options{}), &closing{}
+		s, w := New(mine, Options{}), &closing{gone: make(chan bool, 2)}
 		s.Start(w)
 		peer := &raw{T: t, conn: peers, read: make(chan struct{})}
 		go peer.readAll()
@@ -329,6 +333,10 @@ func TestNothingIsToldAfterTheSessionIsGone(t *testing.T) {
 		<-s.Gone()
 		if !w.told {
 			t.Error("nobody was told of the end")
+		}
+		synctest.Wait()
+		if len(w.gone) != 1 || !<-w.gone {
+			t.Error("it was not told once, and after that, that nothing is left")
 		}
 	})
 }

@@ -32,6 +32,7 @@ type witness struct {
 	streams []link.Stream
 	aborts  []error // why calls were aborted
 	closed  []error
+	gone    int // how often it was told that nothing is left
 }
 
 func (*witness) Call(*link.Call, bool) error { return link.ErrNoCall }
@@ -49,6 +50,12 @@ func (w *witness) Closed(reason error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = append(w.closed, reason)
+}
+
+func (w *witness) Gone() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.gone++
 }
 
 // told returns why it was told that the session has ended. It is for tests in

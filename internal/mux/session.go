@@ -97,7 +97,7 @@ type Options struct {
 	Block      int           // the longest header or trailer that is taken, in bytes: 16 MiB by default
 	Calls      uint32        // that the peer may have open at a time; 0 for any number
 	Handshake  time.Duration // in which the peer has to say hello: 120 s by default
-	Farewell   time.Duration // in which what calls have left to say is written after Close: 5 s by default
+	Farewell   time.Duration // for which a peer may take nothing after Close of what calls have left to say: 5 s by default
 
 	Keepalive       keepalive.ClientParameters // of a client; without a Time no PING is sent
 	ServerKeepalive keepalive.ServerParameters // of a server
@@ -134,7 +134,7 @@ type Session struct {
 	ended        error // why the session has ended; nil while it has not
 	drained      bool  // the peer was told that its calls are not taken
 	started      bool
-	bell         *time.Timer // ends the session for good after Close
+	bell         *time.Timer // closes the connection after Close, if the peer does not
 	hello        wire.Hello  // the peer's, or what holds until it has come
 	streams      map[uint64]*stream
 	quiet        quiet
@@ -210,6 +210,9 @@ func (s *Session) Start(acceptor link.Acceptor) {
 		s.stopPulse()
 		s.mu.Unlock()
 		close(s.gone)
+		if acceptor != nil {
+			acceptor.Gone()
+		}
 	}()
 }
 
@@ -300,8 +303,19 @@ func (s *Session) Gone() <-chan struct{} { return s.gone }
 // Peer implements [link.Session].
 func (s *Session) Peer() *link.Peer { return &s.opts.Peer }
 
+// Farewells.
+//
+// A session that ends writes what calls that have ended left to be written, then
+// BYE, and then nothing. A peer that reads BYE closes the connection. Only then is
+// it closed here: a connection that is closed with bytes unread, some of a call's
+// that the peer was making, may be reset, and a reset throws away what the peer
+// has not read yet. So when the session is gone the peer has read everything. If it
+// takes nothing for as long as Options.Farewell says, the connection is closed at
+// once: of what was written it may still read what the system kept for it, which
+// for shared memory is all of it.
+
 // Close implements [link.Session]. What calls that have ended left to be
-// written is written first, in the background.
+// written is written first, in the background: see farewells.
 func (s *Session) Close(reason error) error {
 	s.end(reason, wire.ByeClosed, false)
 	return nil

@@ -136,6 +136,7 @@ type chaos struct {
 func (*chaos) Call(*link.Call, bool) error { return link.ErrNoCall }
 func (*chaos) Terms() link.Terms           { return link.Terms{} }
 func (c *chaos) Closed(error)              { c.closed++ }
+func (*chaos) Gone()                       {}
 
 func (c *chaos) Accept(s link.Stream, _ *link.Open) error {
 	c.calls++
@@ -308,6 +309,7 @@ type closer struct {
 func (*closer) Call(*link.Call, bool) error { return link.ErrNoCall }
 func (*closer) Terms() link.Terms           { return link.Terms{} }
 func (*closer) Closed(error)                {}
+func (*closer) Gone()                       {}
 
 func (c *closer) Accept(s link.Stream, _ *link.Open) error {
 	_ = c.session.Close(errors.New("stopping"))

@@ -476,6 +476,7 @@ type accepter func(s link.Stream, o *link.Open)
 func (accepter) Call(*link.Call, bool) error { return link.ErrNoCall }
 func (accepter) Terms() link.Terms           { return link.Terms{} }
 func (accepter) Closed(error)                {}
+func (accepter) Gone()                       {}
 
 func (a accepter) Accept(s link.Stream, o *link.Open) error {
 	go a(s, o)

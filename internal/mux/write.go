@@ -262,10 +262,11 @@ func (s *Session) cut(err error) {
 	s.fail(err)
 }
 
-// closeWrite lets the peer read to the end what was written, where a connection
-// can be closed one way, and the reader see the peer's end.
+// closeWrite says that nothing follows BYE, where a connection can be closed one
+// way. Otherwise BYE says it. The connection stays open for the reader, which waits
+// for the peer's end: see farewells.
 func (s *Session) closeWrite() {
-	if c, ok := s.conn.(interface{ CloseWrite() error }); !ok || c.CloseWrite() != nil {
+	if c, ok := s.conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() != nil {
 		_ = s.conn.Close()
 	}
 }
@@ -285,11 +286,15 @@ func (s *Session) collect() bool {
 	if cap(s.control) > mostBatch {
 		s.control = nil
 	}
+	said := t.size
 	for t.size < mostBatch && s.ready.first != nil {
 		s.turn(t, &s.ready)
 	}
 	for first := true; s.bulk.first != nil && (first || t.size < mostBatch); first = false {
 		s.turn(t, &s.bulk)
+	}
+	if s.bell != nil && t.size > said {
+		s.bell.Reset(s.opts.Farewell) // the peer takes what calls have left to say
 	}
 	if s.bye != nil && s.live.first == nil {
 		t.b.b = append(t.b.b, s.bye...)

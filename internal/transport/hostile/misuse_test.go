@@ -39,6 +39,7 @@ func (w *witness) Accept(s link.Stream, _ *link.Open) error {
 func (w *witness) Terms() link.Terms { return link.Terms{} }
 
 func (w *witness) Closed(reason error) { w.reason = reason; w.closed.Add(1) }
+func (*witness) Gone()                 {}
 
 // lone returns one side of a session, and the end of the pipe that a peer
 // would have. acceptor is nil for the client's side.

@@ -23,6 +23,7 @@ type session struct {
 	acceptor link.Acceptor // of the server's side; set before anything is read
 	done     chan struct{} // closed when no new call is taken
 	over     chan struct{} // closed when all calls have ended
+	telling  sync.WaitGroup
 
 	mu       sync.Mutex
 	rand     *rand.Rand
@@ -79,8 +80,16 @@ func (s *session) start(acceptor link.Acceptor) {
 	if ended != nil && acceptor != nil {
 		acceptor.Closed(ended) // the server closed it before it knew us
 	}
-	go s.writeAll()
-	go s.readAll()
+	var both sync.WaitGroup
+	both.Go(s.writeAll)
+	both.Go(s.readAll)
+	go func() {
+		both.Wait()
+		s.telling.Wait()
+		if acceptor != nil {
+			acceptor.Gone()
+		}
+	}()
 }
 
 // Call implements [link.Session]. Calls are made with Open.
@@ -165,6 +174,8 @@ func (s *session) end(reason error, broken bool) {
 		return
 	}
 	s.ended = reason
+	s.telling.Add(1)
+	defer s.telling.Done()
 	s.bye = true
 	s.refuse(reason)
 	var after callbacks

@@ -21,11 +21,13 @@ type server struct {
 	session link.Session
 	streams transporttest.Accepter
 	closed  atomic.Int32
+	gone    atomic.Int32
 	reason  atomic.Value
 }
 
 func (s *server) Call(*link.Call, bool) error               { return link.ErrNoCall }
 func (s *server) Accept(st link.Stream, o *link.Open) error { return s.streams.Accept(st, o) }
+func (s *server) Gone()                                     { s.gone.Add(1) }
 func (s *server) Terms() link.Terms                         { return link.Terms{} }
 func (s *server) Closed(reason error)                       { s.reason.Store(reason); s.closed.Add(1) }
 func (s *server) accept(session link.Session) link.Acceptor { s.session = session; return s }
@@ -105,8 +107,8 @@ func TestCloseEndsBothSides(t *testing.T) {
 			if !isDone(client) || !isDone(s.session) {
 				t.Error("a side takes more calls")
 			}
-			if s.closed.Load() != 1 {
-				t.Errorf("the acceptor was told %d times: %v", s.closed.Load(), s.reason.Load())
+			if s.closed.Load() != 1 || s.gone.Load() != 1 {
+				t.Errorf("the acceptor was told %d times, %d times that all is gone: %v", s.closed.Load(), s.gone.Load(), s.reason.Load())
 			}
 			if err := mine.Recv(&link.Frame{}); err != errTest {
 				t.Errorf("a stream ends with %v, want the reason", err)

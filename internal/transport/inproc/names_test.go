@@ -17,6 +17,7 @@ type acceptor struct {
 	refuse  error
 	streams []link.Stream
 	closed  []error
+	gone    int
 	terms   link.Terms
 }
 
@@ -36,6 +37,7 @@ func (a *acceptor) Accept(s link.Stream, _ *link.Open) error {
 }
 
 func (a *acceptor) Closed(reason error) { a.closed = append(a.closed, reason) }
+func (a *acceptor) Gone()               { a.gone++ }
 func (a *acceptor) Terms() link.Terms   { return a.terms }
 
 // accept is what a server passes to Sessions.

@@ -78,6 +78,7 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 	s.mu.Unlock()
 	if closed {
 		a.Closed(reason) // the server closed it before it knew us
+		a.Gone()
 	}
 	return s, nil
 }
@@ -133,6 +134,7 @@ func (s *session) Close(reason error) error {
 	s.mu.Unlock()
 	if first && a != nil {
 		a.Closed(reason)
+		a.Gone() // what was said is where the peer takes it
 	}
 	return nil
 }

@@ -45,8 +45,8 @@ func TestCloseTellsTheAcceptorOnce(t *testing.T) {
 			_ = closer.Close(errTest)
 			_ = closer.Close(errors.New("later"))
 			_ = s.Close(errors.New("later"))
-			if len(a.closed) != 1 || a.closed[0] != errTest {
-				t.Errorf("the acceptor was told %v", a.closed)
+			if len(a.closed) != 1 || a.closed[0] != errTest || a.gone != 1 {
+				t.Errorf("the acceptor was told %v, and %d times that nothing is left", a.closed, a.gone)
 			}
 			if !isDone(s) || !isDone(a.session) {
 				t.Error("a side takes more calls")
@@ -64,8 +64,8 @@ func TestServerThatClosesWhileItAcceptsIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(a.closed) != 1 || a.closed[0] != errTest {
-		t.Errorf("the acceptor was told %v", a.closed)
+	if len(a.closed) != 1 || a.closed[0] != errTest || a.gone != 1 {
+		t.Errorf("the acceptor was told %v, and %d times that nothing is left", a.closed, a.gone)
 	}
 }
 
@@ -84,8 +84,8 @@ func TestDrainEndsNothing(t *testing.T) {
 		t.Error(err)
 	}
 	_ = s.Close(errTest)
-	if len(a.closed) != 1 || a.closed[0] != errTest {
-		t.Errorf("the acceptor was told %v", a.closed)
+	if len(a.closed) != 1 || a.closed[0] != errTest || a.gone != 1 {
+		t.Errorf("the acceptor was told %v, and %d times that nothing is left", a.closed, a.gone)
 	}
 }
 

@@ -11,6 +11,9 @@ func (Accepter) Call(*link.Call, bool) error { return link.ErrNoCall }
 // Closed implements [link.Acceptor].
 func (Accepter) Closed(error) {}
 
+// Gone implements [link.Acceptor].
+func (Accepter) Gone() {}
+
 // Terms implements [link.Acceptor].
 func (Accepter) Terms() link.Terms { return link.Terms{} }
 

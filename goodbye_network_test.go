@@ -1,0 +1,223 @@
+package nearcall_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall"
+)
+
+// What the child is told that says goodbye.
+const (
+	goodbyeOver = "NEARCALL_TEST_GOODBYE"        // the network
+	goodbyeAt   = "NEARCALL_TEST_GOODBYE_TARGET" // where it listens
+)
+
+// A oneWay listener has connections that cannot be closed one way, as those of many
+// listeners that wrap others are.
+type oneWay struct{ net.Listener }
+
+func (l oneWay) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return struct{ net.Conn }{conn}, err
+}
+
+// goodbyeCalls is how many calls a child waits for before it stops.
+const goodbyeCalls = 4
+
+// TestSayGoodbyeInAProcess is a server that exits as soon as GracefulStop returns,
+// with calls whose handlers return meanwhile.
+func TestSayGoodbyeInAProcess(t *testing.T) {
+	network := os.Getenv(goodbyeOver)
+	if network == "" {
+		t.Skip("only in a child process")
+	}
+	running, release := make(chan struct{}, goodbyeCalls), make(chan struct{})
+	e := farewells{running: running, release: release}
+	var opts []nearcall.ServerOption
+	if network == "tls" {
+		opts = append(opts, nearcall.Creds(credentials.NewTLS(newCertificates(t).server(nil))))
+	}
+	srv := nearcall.NewServer(opts...)
+	testpb.RegisterTestServiceServer(srv, e)
+	lis, err := nearcall.Listen(os.Getenv(goodbyeAt))
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() {
+		if network == "one way" {
+			served <- srv.Serve(oneWay{lis})
+		} else {
+			served <- srv.Serve(lis)
+		}
+	}()
+	fmt.Println(serving + lis.Target())
+	for range goodbyeCalls {
+		<-running
+	}
+	go func() {
+		<-served // as GracefulStop has begun
+		close(release)
+	}()
+	srv.GracefulStop()
+	os.Exit(0) // and nothing waits for anything else
+}
+
+// farewells is a service whose handlers return when release is closed: unary ones
+// with as much as they are asked for, streams with that and a status, whatever their
+// callers still send.
+type farewells struct {
+	testpb.UnimplementedTestServiceServer
+	running chan<- struct{}
+	release <-chan struct{}
+}
+
+func (f farewells) UnaryCall(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+	f.running <- struct{}{}
+	<-f.release
+	return &testpb.SimpleResponse{Payload: payload(int(in.ResponseSize))}, nil
+}
+
+func (f farewells) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+	in, err := s.Recv()
+	if err != nil {
+		return err
+	}
+	f.running <- struct{}{}
+	<-f.release
+	if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: payload(int(in.ResponseParameters[0].Size))}); err != nil {
+		return err
+	}
+	return status.Error(codes.Aborted, "goodbye")
+}
+
+// lastReply makes a unary call, and returns nil when all of its reply comes.
+func lastReply(client testpb.TestServiceClient, size int) error {
+	reply, err := client.UnaryCall(context.Background(), &testpb.SimpleRequest{ResponseSize: int32(size)})
+	if n := len(reply.GetPayload().GetBody()); err == nil && n != size {
+		err = fmt.Errorf("the reply has %d bytes", n)
+	}
+	return err
+}
+
+// lastStatus makes a stream that sends for as long as it can, and returns nil when
+// the message and the status come that the handler ends with.
+func lastStatus(client testpb.TestServiceClient, size int) error {
+	s, err := client.FullDuplexCall(context.Background())
+	if err != nil {
+		return err
+	}
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	sending.Go(func() {
+		in := &testpb.StreamingOutputCallRequest{ResponseParameters: []*testpb.ResponseParameters{{Size: int32(size)}}, Payload: payload(10_000)}
+		for s.Send(in) == nil {
+		}
+	})
+	reply, err := s.Recv()
+	if n := len(reply.GetPayload().GetBody()); err == nil && n != size {
+		err = fmt.Errorf("the message has %d bytes", n)
+	}
+	for err == nil {
+		_, err = s.Recv()
+	}
+	if status.Code(err) == codes.Aborted {
+		return nil
+	}
+	return err
+}
+
+// Replies and statuses of handlers that return in a GracefulStop arrive, although
+// the process exits when it returns.
+func TestGracefulStopLosesNoReplyWhereTheProcessThenExits(t *testing.T) {
+	for _, network := range networks("unix", "tcp", "tls", "one way") {
+		t.Run(network, func(t *testing.T) {
+			on := network
+			opts := over(network)
+			switch network {
+			case "tls":
+				on = "tcp"
+				opts = append(opts, nearcall.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
+			case "one way":
+				on = "tcp"
+			}
+			for range 5 {
+				p, err := spawn("TestSayGoodbyeInAProcess", goodbyeOver+"="+network, goodbyeAt+"="+targetFor(t, on))
+				if err != nil {
+					t.Fatal(err)
+				}
+				lost := make(chan error, goodbyeCalls)
+				for _, size := range []int{100, 3 << 20} {
+					for name, call := range map[string]func(testpb.TestServiceClient, int) error{"unary": lastReply, "stream": lastStatus} {
+						client := dial(t, p.target, opts...)
+						go func() {
+							err := call(client, size)
+							if err != nil {
+								err = fmt.Errorf("%s, %d bytes: %w", name, size, err)
+							}
+							lost <- err
+						}()
+					}
+				}
+				for range goodbyeCalls {
+					if err := outcome(t, "a call", lost); err != nil {
+						t.Error(err)
+					}
+				}
+				if err := p.wait(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// wait waits until a child is gone that ends by itself.
+func (p *process) wait() error {
+	kill := time.AfterFunc(time.Minute, func() { _ = p.cmd.Process.Kill() })
+	defer kill.Stop()
+	err := p.cmd.Wait()
+	_ = p.stdin.Close()
+	if err != nil || p.stderr.Len() > 0 {
+		return fmt.Errorf("a child ended with %v, and says %q", err, &p.stderr)
+	}
+	return nil
+}
+
+// A server whose Serve has returned, as its listener failed, still has connections.
+func TestGracefulStopAfterServeReturned(t *testing.T) {
+	e, running, release := waiting()
+	srv := serve(t, e)
+	lis := newClosesOnce(listenTCP(t))
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(lis) }()
+	call := invoke(t.Context(), dial(t, "tcp:"+lis.Addr().String()))
+	<-running
+	lis.fail <- io.ErrUnexpectedEOF
+	if err := outcome(t, "Serve", served); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("Serve returns %v", err)
+	}
+	stopped := make(chan error, 1)
+	go func() {
+		srv.GracefulStop()
+		stopped <- nil
+	}()
+	close(release)
+	wantCode(t, outcome(t, "the call", call), codes.OK)
+	_ = outcome(t, "GracefulStop", stopped)
+}

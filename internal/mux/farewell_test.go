@@ -1,0 +1,105 @@
+package mux
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// goneFor returns how often the session has said that nothing of it is left.
+func (w *witness) goneFor() int {
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.gone
+}
+
+// A connection is closed when the peer has read all of it, which its own end says:
+// bytes that arrive until then are read, as a connection that is closed with bytes
+// unread may be reset.
+func TestTheConnectionIsOpenUntilThePeerHasReadItsEnd(t *testing.T) {
+	for name, end := range map[string]func(*raw){
+		"the peer closes": func(peer *raw) { _ = peer.conn.Close() },
+		"the peer says bye": func(peer *raw) {
+			peer.write(wire.AppendBye(nil, wire.ByeDone, ""))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &witness{}
+				s, peer := met(t, Options{}, w) // over what cannot be closed one way
+				peer.write(opened(1))
+				if err := w.first(t).Send(&link.Frame{Msg: encoded(1000), HasMsg: true, End: &link.End{}}); err != nil {
+					t.Fatal(err)
+				}
+				_ = s.Close(errors.New("stopping"))
+				time.Sleep(time.Second)
+				if len(peer.of(wire.KindBye)) != 1 || w.goneFor() > 0 || link.IsClosed(s.Gone()) {
+					t.Fatalf("the peer gets %v, and it is gone: %t", peer.frames(), link.IsClosed(s.Gone()))
+				}
+				if _, err := peer.conn.Write(opened(3)); err != nil { // it does not know yet
+					t.Errorf("what the peer says is not read: %v", err)
+				}
+				began := time.Now()
+				end(peer)
+				<-s.Gone()
+				if took := time.Since(began); took > 0 || w.goneFor() != 1 {
+					t.Errorf("%v later the acceptor was told %d times", took, w.goneFor())
+				}
+			})
+		})
+	}
+}
+
+// A peer that takes nothing for as long as Farewell says is left, whatever else it
+// does. One that goes on taking what calls have left to say gets all of it.
+func TestAFarewellLastsForAsLongAsThePeerTakesSomething(t *testing.T) {
+	const farewell, pieces = 5 * time.Second, 6
+	for name, test := range map[string]struct {
+		deaf bool            // the peer reads nothing
+		do   func(peer *raw) // every four seconds
+		want time.Duration   // how long it takes
+		got  int             // how many BYEs
+	}{
+		"it reads nothing": {true, func(*raw) {}, farewell, 0},
+		"it wants no more": {false, func(*raw) {}, farewell, 0},
+		"it only pings":    {false, func(peer *raw) { peer.write(wire.AppendPing(nil, wire.KindPing, [8]byte{})) }, farewell, 0},
+		"it takes a piece": {false, func(peer *raw) {
+			b := wire.AppendCredit(nil, 1, wire.MinWindow)
+			peer.write(wire.AppendCredit(b, 0, wire.MinWindow))
+		}, (pieces-1)*4*time.Second + farewell, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &witness{}
+				s, peer := lone(t, Options{}, w, test.deaf)
+				peer.write(start())
+				if !test.deaf {
+					peer.write(opened(1))
+					if err := w.first(t).Send(&link.Frame{Msg: encoded(pieces*wire.MinWindow - 100), HasMsg: true, End: &link.End{}}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				began := time.Now()
+				_ = s.Close(errors.New("stopping"))
+				for !link.IsClosed(s.Gone()) && time.Since(began) < time.Minute {
+					select {
+					case <-s.Gone():
+					case <-time.After(4 * time.Second):
+						test.do(peer)
+					}
+				}
+				if took := time.Since(began); took != test.want || w.goneFor() != 1 {
+					t.Errorf("it takes %v, want %v; the acceptor was told %d times", took, test.want, w.goneFor())
+				}
+				if !test.deaf && len(peer.of(wire.KindBye)) != test.got {
+					t.Errorf("the peer gets %v", peer.of(wire.KindBye))
+				}
+			})
+		})
+	}
+}
