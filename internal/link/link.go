@@ -35,8 +35,9 @@ type Session interface {
 	// stream when its own context ends.
 	Open(ctx context.Context, o *Open) (Stream, error)
 
-	// Drain has Done closed, so that no new calls are made, and lets running
-	// ones end.
+	// Drain closes Done, so that no new calls are made, and lets running ones
+	// end. The peer learns of it before it learns of a call that was refused
+	// after it: whoever makes that call again must not find the session open.
 	Drain()
 
 	// Close ends the session and all its calls for reason. It does not wait:

@@ -35,6 +35,7 @@ type session struct {
 	last     uint64               // the number given, or seen, last
 
 	// What the writer has to write.
+	drain   bool      // say that no new call is taken, before anything else
 	control []frame   // in order, whatever streams have
 	ready   []*stream // those with something in out, each once
 	bye     bool      // end the pipe after the rest, saying so
@@ -119,7 +120,7 @@ func (s *session) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
 func (s *session) Drain() {
 	s.mu.Lock()
 	if s.refuse(errors.New("the server is going away")) {
-		s.control = append(s.control, frame{kind: kindDrain})
+		s.drain = true
 	}
 	p := s.writer.Wake()
 	s.mu.Unlock()

@@ -50,8 +50,13 @@ func (s *session) collect(b []byte) ([]byte, int) {
 }
 
 // next takes one frame from those that may be next: the session's own, or a
-// random stream's first. mu is held.
+// random stream's first. None overtakes DRAIN, as it might refuse a call because of
+// it. mu is held.
 func (s *session) next() (frame, bool) {
+	if s.drain {
+		s.drain = false
+		return frame{kind: kindDrain}, true
+	}
 	streams := len(s.ready)
 	if n := len(s.control); n > 0 && s.pipe.writeRand.IntN(streams+1) == 0 {
 		f := s.control[0]
