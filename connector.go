@@ -3,7 +3,6 @@ package nearcall
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,7 +23,8 @@ import (
 // goroutine only while it dials or backs off.
 //
 // A session that has ended is noticed by whoever looks next; nobody watches, unless
-// there is an observer.
+// there is an observer. Then the next is dialled at once, unless one after the other
+// ended as soon as it had begun: see pace.
 type connector struct {
 	dialer  link.Dialer
 	backoff backoff.Config
@@ -45,11 +45,15 @@ type connector struct {
 	hurry    chan struct{}            // has room for one; ends a backoff early
 	dialing  func()                   // ends the attempts to connect; nil where there are none
 	attempts uint64                   // how often they were begun
+	pace     pace
 
 	idle *idleness // nil where the connection stays
 }
 
-type session struct{ link.Session }
+type session struct {
+	link.Session
+	begun time.Time // dialling it
+}
 
 // errClosing is what calls get after Close, and what a second Close returns:
 // the very value that programs moved over from grpc-go compare with.
@@ -87,7 +91,7 @@ func (c *connector) Session(ctx context.Context, waitForReady bool) (link.Sessio
 		state, failure, changed := c.state, c.failure, c.changed
 		if state == connectivity.Idle {
 			c.start()
-			changed = c.changed
+			state, failure, changed = c.state, c.failure, c.changed
 		}
 		c.mu.Unlock()
 		switch {
@@ -125,12 +129,18 @@ func (s *session) over() bool { return link.IsClosed(s.Ended()) }
 // look notices that the session has ended. mu is held.
 func (c *connector) look() {
 	if s := c.ready.Load(); s != nil && link.IsClosed(s.Done()) {
-		c.ready.Store(nil)
-		c.draining = append(slices.DeleteFunc(c.draining, (*session).over), s)
+		c.pace.ended(s, c.backoff)
+		c.retire(s)
 		if c.state == connectivity.Ready {
 			c.setState(connectivity.Idle)
 		}
 	}
+}
+
+// retire lets no further call have the session, which is drained. mu is held.
+func (c *connector) retire(s *session) {
+	c.ready.Store(nil)
+	c.draining = append(slices.DeleteFunc(c.draining, (*session).over), s)
 }
 
 // setState changes the state. mu is held.
@@ -167,42 +177,54 @@ func (c *connector) keepLooking() {
 	}
 }
 
-// start begins to dial. mu is held and the state is Idle.
+// start begins to dial, when it is time to. mu is held and the state is Idle.
 func (c *connector) start() {
-	c.setState(connectivity.Connecting)
+	delay := time.Until(c.pace.due)
+	if delay > 0 {
+		c.failure = c.pace.failure()
+		c.setState(connectivity.TransientFailure)
+	} else {
+		c.setState(connectivity.Connecting)
+	}
 	c.watch()
 	var ctx context.Context
 	ctx, c.dialing = context.WithCancel(c.ctx)
 	c.attempts++
-	go c.dial(ctx, c.attempts)
+	go c.dial(ctx, c.attempts, delay)
 }
 
-// dial dials until there is a session, or ctx is done: the connector is closed
-// or became idle. number is that of these attempts.
-func (c *connector) dial(all context.Context, number uint64) {
-	for attempt := 0; ; attempt++ {
+// dial dials until there is a session, or all is done: the connector is closed
+// or became idle. number is that of these attempts. The first comes after delay.
+func (c *connector) dial(all context.Context, number uint64, delay time.Duration) {
+	if delay > 0 {
+		c.sleep(all, delay, nil)
+	}
+	for all.Err() == nil {
 		worthwhile, stop := await(c.dialer)
 		begun := time.Now()
 		ctx, cancel := context.WithTimeout(all, c.timeout)
 		s, err := c.dialer.Dial(ctx)
 		cancel()
-		if c.settle(number, s, err) {
+		done, next := c.settle(number, s, begun, err)
+		if done {
 			stop()
 			return
 		}
-		pause := time.NewTimer(time.Until(begun.Add(c.pause(attempt))))
-		select {
-		case <-pause.C:
-		case <-worthwhile:
-		case <-c.hurry:
-			attempt = -1
-		case <-all.Done():
-		}
-		pause.Stop()
+		c.sleep(all, time.Until(next), worthwhile)
 		stop()
-		if all.Err() != nil {
-			return
-		}
+	}
+}
+
+// sleep waits for d, or until all is done, another attempt is worth while, or
+// somebody is in a hurry.
+func (c *connector) sleep(all context.Context, d time.Duration, worthwhile <-chan struct{}) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-worthwhile:
+	case <-all.Done():
+	case <-c.hurry:
 	}
 }
 
@@ -217,9 +239,9 @@ func await(d link.Dialer) (worthwhile <-chan struct{}, stop func()) {
 	return nil, func() {}
 }
 
-// settle takes in what an attempt brought. It returns true when no further one
-// is needed.
-func (c *connector) settle(number uint64, s link.Session, err error) bool {
+// settle takes in what an attempt brought. It returns when the next is due, unless
+// none is needed.
+func (c *connector) settle(number uint64, s link.Session, begun time.Time, err error) (done bool, next time.Time) {
 	if err == nil {
 		c.begin(s)
 	}
@@ -229,34 +251,20 @@ func (c *connector) settle(number uint64, s link.Session, err error) bool {
 		if err == nil {
 			_ = s.Close(errClosing)
 		}
-		return true
+		return true, next
 	}
 	defer c.mu.Unlock()
 	if err != nil {
 		c.failure = err
 		c.setState(connectivity.TransientFailure)
-		return false
+		return false, c.pace.failed(begun, c.backoff)
 	}
 	c.dialing()
 	c.dialing = nil
 	c.failure = nil
-	c.ready.Store(&session{s})
+	c.ready.Store(&session{s, begun})
 	c.setState(connectivity.Ready)
-	return true
-}
-
-// pause is the time from the start of an attempt to the next, gRPC's backoff
-// with jitter.
-func (c *connector) pause(attempt int) time.Duration {
-	b := c.backoff
-	d, most := float64(b.BaseDelay), float64(b.MaxDelay)
-	for range attempt {
-		if d *= b.Multiplier; d >= most {
-			break
-		}
-	}
-	d = min(d, most) * (1 + b.Jitter*(2*rand.Float64()-1))
-	return time.Duration(max(d, float64(time.Millisecond)))
+	return true, next
 }
 
 func (c *connector) connect() {
@@ -271,6 +279,7 @@ func (c *connector) connect() {
 func (c *connector) resetBackoff() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.pace = pace{}
 	if c.state != connectivity.TransientFailure {
 		return
 	}

@@ -108,12 +108,13 @@ func (c *connector) enterIdle() []*session {
 		// A call that has just begun finds the session drained and looks for
 		// another, or is on it already and may end.
 		s.Drain()
-		c.look()
+		c.retire(s)
 	}
 	if c.dialing != nil {
 		c.dialing()
 		c.dialing = nil
 	}
+	c.pace = pace{}
 	c.setState(connectivity.Idle)
 	if running(i.calls.Load()) > 0 {
 		i.timer.Reset(i.wait(0))

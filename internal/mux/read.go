@@ -405,6 +405,7 @@ func (s *Session) takeStep(id uint64, rc *wire.Received, cost int, after *callba
 		opened = st != nil
 	} else {
 		st, err = s.find(id)
+		s.answered = true
 	}
 	if st == nil || st.over {
 		if rc.Placed && err == nil {

@@ -143,6 +143,7 @@ type Session struct {
 	lastOwn      uint64     // the number that was given last
 	last         uint64     // the number that the peer gave last
 	calls        uint32     // that the peer has open
+	answered     bool       // the peer has sent something of a call
 	connIn       int        // what the peer may still send
 	taken        int        // what of the connection's credit is to be given back
 	settled      bool       // it ends, as the last call is over and none is taken
@@ -299,6 +300,14 @@ func (s *Session) Ended() <-chan struct{} { return s.over }
 // Gone is closed when the connection is closed and nothing of the session runs
 // any more.
 func (s *Session) Gone() <-chan struct{} { return s.gone }
+
+// Outcome reports whether the peer has sent something of a call that this side
+// had opened, or a further step of one of its own, and why no new call is taken.
+func (s *Session) Outcome() (answered bool, reason error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.answered, s.refusal
+}
 
 // Peer implements [link.Session].
 func (s *Session) Peer() *link.Peer { return &s.opts.Peer }
