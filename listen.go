@@ -37,6 +37,8 @@ type listenOptions struct{}
 //     several servers that come for it one gets it, and the others an error.
 //     While Listen runs a file PATH.nearcall-lock is beside it. One that a
 //     process left there, which was killed meanwhile, does no harm.
+//     Windows has unix sockets since version 10 1803; PATH may begin with a drive
+//     there.
 //   - shm:PATH makes a socket file as unix:PATH does, over which clients of the
 //     same user set shared memory up. Others are refused. It is available on
 //     Linux alone.
@@ -62,6 +64,11 @@ func Listen(target string, opts ...ListenOption) (Listener, error) {
 	}
 	if t.scheme == schemeInproc {
 		return inproc.Listen(t.rest)
+	}
+	if t.network == "unix" {
+		if err := unixSockets(); err != nil {
+			return nil, fmt.Errorf("nearcall: cannot listen on %q: %w", target, err)
+		}
 	}
 	var lis net.Listener
 	if t.scheme == schemeUnix || t.scheme == schemeShm {

@@ -69,6 +69,11 @@ func (o *dialOptions) overSocket(target string, t parsedTarget) (authority strin
 	if t.network == "tcp" && t.host() == "" {
 		return "", fmt.Errorf("the host is missing; %s", writeTCP)
 	}
+	if t.network == "unix" && o.dial == nil {
+		if err := unixSockets(); err != nil {
+			return "", err
+		}
+	}
 	if o.socket.Creds, err = o.security(t); err != nil {
 		return "", err
 	}

@@ -86,7 +86,7 @@ func replace(path string, reason error) (net.Listener, error) {
 		return nil, fmt.Errorf("another server listens there: %w", reason)
 	case errors.Is(err, syscall.EAGAIN):
 		return nil, fmt.Errorf("another server listens there, and is behind in accepting: %w", reason)
-	case !errors.Is(err, syscall.ECONNREFUSED):
+	case !errors.Is(err, errRefused):
 		return nil, fmt.Errorf("there is a socket, and whether anybody listens cannot be told (%w); remove it if nobody does: %w", err, reason)
 	}
 	if now, err := os.Lstat(path); err != nil || !os.SameFile(before, now) {

@@ -96,23 +96,41 @@ func isIP(host string) bool {
 }
 
 func (t *parsedTarget) parseUnix() error {
-	const write = "write unix:PATH or unix:///PATH"
-	path := t.rest
-	if after, slashes := strings.CutPrefix(path, "//"); slashes {
-		if !strings.HasPrefix(after, "/") {
-			host, _, _ := strings.Cut(after, "/")
-			return fmt.Errorf("there is no host in a unix target, and %q stands where it would be; %s", host, write)
-		}
-		path = after
-	}
-	switch {
-	case path == "" || strings.HasSuffix(path, "/"):
-		return fmt.Errorf("the path names no file; %s", write)
-	case path[0] == '@':
-		return fmt.Errorf("write unix-abstract:%s for an abstract name, or unix:./%s for a file", path[1:], path)
+	path, err := unixPath(t.rest, runtime.GOOS == "windows")
+	if err != nil {
+		return err
 	}
 	t.network, t.address = "unix", path
 	return checkLength(path)
+}
+
+// unixPath returns the path of a target whose scheme unix: rest follows. On
+// Windows a path may begin with a drive, also after slashes: unix:///C:/dir/s
+// and unix://C:\dir\s, which is what a dialer gets, are unix:C:\dir\s.
+func unixPath(rest string, windows bool) (string, error) {
+	const write = "write unix:PATH or unix:///PATH"
+	path, slashes := strings.CutPrefix(rest, "//")
+	if slashes {
+		if local := strings.TrimPrefix(path, "/"); windows && hasDrive(local) {
+			path = local
+		} else if local == path {
+			host, _, _ := strings.Cut(path, "/")
+			return "", fmt.Errorf("there is no host in a unix target, and %q stands where it would be; %s", host, write)
+		}
+	}
+	switch {
+	case path == "" || strings.HasSuffix(path, "/"),
+		windows && (strings.HasSuffix(path, `\`) || hasDrive(path) && len(path) == len("C:")):
+		return "", fmt.Errorf("the path names no file; %s", write)
+	case path[0] == '@':
+		return "", fmt.Errorf("write unix-abstract:%s for an abstract name, or unix:./%s for a file", path[1:], path)
+	}
+	return path, nil
+}
+
+// hasDrive reports whether a path begins with a drive, as in C:.
+func hasDrive(path string) bool {
+	return len(path) > 1 && path[1] == ':' && ('a' <= path[0]|0x20 && path[0]|0x20 <= 'z')
 }
 
 func (t *parsedTarget) parseShm() error {

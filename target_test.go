@@ -1,9 +1,15 @@
 package nearcall
 
 import (
+	"context"
+	"errors"
+	"io"
+	"net"
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/nearcall/nearcall/internal/needs"
 )
 
 func TestTargetsAreTakenApart(t *testing.T) {
@@ -93,4 +99,83 @@ func TestTargetsOfSharedMemoryAreForLinuxAlone(t *testing.T) {
 			t.Errorf("%.20q: %v does not mention %q", target, err, hint)
 		}
 	}
+}
+
+// Of a path on Windows, a drive may come first, and either slash parts names.
+func TestPathsOfUnixTargets(t *testing.T) {
+	for _, c := range []struct {
+		rest             string
+		elsewhere, there string // the path; of an error some of its text, after "!"
+	}{
+		{`rel/s`, `rel/s`, `rel/s`},
+		{`/abs/s`, `/abs/s`, `/abs/s`},
+		{`///abs/s`, `/abs/s`, `/abs/s`},
+		{`C:\dir\s`, `C:\dir\s`, `C:\dir\s`},
+		{`C:/dir/s`, `C:/dir/s`, `C:/dir/s`},
+		{`c:s`, `c:s`, `c:s`},
+		{`\dir\s`, `\dir\s`, `\dir\s`},
+		{`\\server\share\s`, `\\server\share\s`, `\\server\share\s`},
+		{`//C:\dir\s`, `!no host in a unix target, and "C:\\dir\\s"`, `C:\dir\s`},
+		{`//C:/dir/s`, `!no host in a unix target, and "C:"`, `C:/dir/s`},
+		{`///C:/dir/s`, `/C:/dir/s`, `C:/dir/s`},
+		{`//host/s`, `!no host`, `!no host`},
+		{`//1:/s`, `!no host`, `!no host`},
+		{`dir\`, `dir\`, `!names no file`},
+		{`C:`, `C:`, `!names no file`},
+		{`///C:`, `/C:`, `!names no file`},
+		{`C:\`, `C:\`, `!names no file`},
+		{`C:/`, `!names no file`, `!names no file`},
+		{``, `!names no file`, `!names no file`},
+		{`//`, `!no host`, `!no host`},
+		{`///`, `!names no file`, `!names no file`},
+		{`@name`, `!unix-abstract:name`, `!unix-abstract:name`},
+	} {
+		for windows, want := range map[bool]string{false: c.elsewhere, true: c.there} {
+			path, err := unixPath(c.rest, windows)
+			text, fails := strings.CutPrefix(want, "!")
+			if fails != (err != nil) || fails && !strings.Contains(err.Error(), text) || !fails && path != want {
+				t.Errorf("unix:%s, on Windows %t: %q, %v, want %q", c.rest, windows, path, err, want)
+			}
+		}
+	}
+}
+
+// A socket that a process left behind is told by this error from one whose server
+// cannot be reached for another reason.
+func TestWhereNobodyListensConnectionsAreRefused(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = lis.Close()
+	if _, err := net.Dial("tcp", lis.Addr().String()); !errors.Is(err, errRefused) {
+		t.Errorf("%v, want %v", err, errRefused)
+	}
+}
+
+// Where the system has no unix sockets, the error says what to do. A dialer of the
+// program's own may reach the target all the same.
+func TestASystemWithoutUnixSocketsSaysSo(t *testing.T) {
+	const target = "unix:none"
+	conn, err := NewClient(target)
+	if err == nil {
+		_ = conn.Close()
+	}
+	if needs.HasUnixSockets() {
+		if err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	_, lisErr := Listen(target)
+	for _, err := range []error{err, lisErr} {
+		if err == nil || !strings.Contains(err.Error(), "no unix sockets; use tcp:") {
+			t.Errorf("the error is %v", err)
+		}
+	}
+	own, err := NewClient(target, WithContextDialer(func(context.Context, string) (net.Conn, error) { return nil, io.EOF }))
+	if err != nil {
+		t.Fatalf("with a dialer: %v", err)
+	}
+	_ = own.Close()
 }

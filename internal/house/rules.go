@@ -27,8 +27,10 @@ type Rule struct {
 var Imports = []Rule{
 	{Pkg: "internal/wait"},
 	{Pkg: "internal/leak"},
+	{Pkg: "internal/needs"},
 	{Pkg: "internal/house"},
 	{Pkg: "internal/flaky"},
+	{Pkg: "internal/wine"},
 	{Pkg: "internal/self"},
 	{Pkg: "internal/link", May: []string{"internal/wait"}},
 	{Pkg: "internal/hook", May: []string{"internal/link", "internal/wait"}},

@@ -1,0 +1,45 @@
+// Package needs skips tests of what the system lacks. It finds that out by
+// trying, so that a system that gains something is tested with it.
+package needs
+
+import (
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+)
+
+// UnixSockets skips a test where the system has no unix sockets. Call it before
+// the test makes anything that a cleanup removes.
+func UnixSockets(t testing.TB) {
+	t.Helper()
+	if err := unixSockets(); err != nil {
+		t.Skipf("the system has no unix sockets: %v", err)
+	}
+}
+
+// HasUnixSockets reports whether the system has unix sockets.
+func HasUnixSockets() bool { return unixSockets() == nil }
+
+var unixSockets = sync.OnceValue(func() error {
+	dir, err := os.MkdirTemp("", "needs")
+	if err != nil {
+		return nil // which is no reason to skip a test
+	}
+	lis, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err == nil {
+		err = lis.Close()
+	}
+	return errors.Join(err, os.Remove(dir))
+})
+
+// Program skips a test where no program of that name is found.
+func Program(t testing.TB, name string) {
+	t.Helper()
+	if _, err := exec.LookPath(name); err != nil {
+		t.Skipf("the system has no program %s: %v", name, err)
+	}
+}

@@ -1,0 +1,28 @@
+package nearcall
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/windows"
+)
+
+// errRefused is the error of connecting where nobody listens. On Windows no error
+// of the system is one of package syscall's.
+const errRefused = windows.WSAECONNREFUSED
+
+// unixSockets returns an error that says what to do where the system has no unix
+// sockets, as Windows before version 10 1803 and some versions of Wine.
+var unixSockets = sync.OnceValue(func() error {
+	conn, err := net.Dial("unix", os.DevNull) // is no socket
+	if err == nil {
+		_ = conn.Close()
+	}
+	if errors.Is(err, windows.WSAEAFNOSUPPORT) {
+		return fmt.Errorf("this system has no unix sockets; use tcp:localhost:PORT: %w", err)
+	}
+	return nil
+})
