@@ -106,17 +106,17 @@ func (m *meter) each(ctx context.Context, do func() error, length time.Duration)
 		m.latencies = make([]time.Duration, 0, maxSamples)
 	}
 	m.latencies = m.latencies[:0]
-	for start := time.Now(); ; {
+	for start := now(); ; {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		before := time.Now()
+		before := now()
 		if err := do(); err != nil {
 			return err
 		}
-		after := time.Now()
-		m.latencies = append(m.latencies, after.Sub(before))
-		if len(m.latencies) == maxSamples || after.Sub(start) >= length {
+		after := now()
+		m.latencies = append(m.latencies, after-before)
+		if len(m.latencies) == maxSamples || after-start >= length {
 			return nil
 		}
 	}
@@ -124,7 +124,7 @@ func (m *meter) each(ctx context.Context, do func() error, length time.Duration)
 
 // rate makes calls in batches, at least one call, and returns calls a second.
 func rate(ctx context.Context, do func() error, length time.Duration) (float64, error) {
-	start := time.Now()
+	start := now()
 	for n, batch := 0, 1; ; {
 		if err := ctx.Err(); err != nil {
 			return 0, err
@@ -135,7 +135,7 @@ func rate(ctx context.Context, do func() error, length time.Duration) (float64, 
 			}
 		}
 		n += batch
-		elapsed := time.Since(start)
+		elapsed := now() - start
 		if elapsed >= length {
 			return float64(n) / max(elapsed, 1).Seconds(), nil
 		}
@@ -173,11 +173,11 @@ func clockCost() time.Duration {
 	const n = 1000
 	best := time.Hour
 	for range 10 {
-		start := time.Now()
+		start := now()
 		for range n {
-			_ = time.Now()
+			_ = now()
 		}
-		best = min(best, time.Since(start)/n)
+		best = min(best, (now()-start)/n)
 	}
 	return best
 }

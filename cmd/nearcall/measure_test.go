@@ -67,3 +67,22 @@ func TestLatenciesDoNotGrowWithoutBound(t *testing.T) {
 		t.Errorf("%d latencies kept, want %d", len(m.latencies), maxSamples)
 	}
 }
+
+// A call in process takes less than a microsecond. A clock that does not move
+// meanwhile would say that it takes no time.
+func TestTheClockIsFineEnoughForACall(t *testing.T) {
+	for range 1000 {
+		before := now()
+		after := now()
+		for after == before {
+			after = now()
+		}
+		if after-before < 0 {
+			t.Fatalf("the clock goes back by %v", before-after)
+		}
+		if after-before <= time.Microsecond {
+			return
+		}
+	}
+	t.Error("the clock moves in steps of more than a microsecond")
+}

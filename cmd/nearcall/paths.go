@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -39,26 +42,50 @@ var paths = []path{
 type stretch struct {
 	paths    []path
 	baseline path
-	share    float64 // of the time
+	share    float64      // of the time
+	missing  func() error // why the system does not have these paths; nil for one that has
 }
 
-// inOneProcess and betweenProcesses are all that a tour has.
+// names names the paths, the baseline last.
+func (s stretch) names() string {
+	var names []string
+	for _, p := range s.paths {
+		names = append(names, p.name)
+	}
+	return strings.Join(append(names, s.baseline.name), "; ")
+}
+
+// inOneProcess and betweenProcesses are all that a tour has. A tour
+// leaves out what the system does not have.
 var (
-	inOneProcess     = stretch{paths, grpcTCP, 0.55}
+	inOneProcess     = stretch{paths, grpcTCP, 0.55, nil}
 	betweenProcesses = []stretch{
-		{besideUnix(), path{"grpc-go, second process, unix socket", overProcess(byGRPC, "unix")}, 0.3},
-		{[]path{{"second process, TCP loopback", overProcess(byNearcall, "tcp")}}, path{"grpc-go, second process, TCP loopback", overProcess(byGRPC, "tcp")}, 0.15},
+		{unixPaths(), path{"grpc-go, second process, unix socket", overProcess(byGRPC, "unix")}, 0.3, unixSockets},
+		{[]path{{"second process, TCP loopback", overProcess(byNearcall, "tcp")}}, path{"grpc-go, second process, TCP loopback", overProcess(byGRPC, "tcp")}, 0.15, nil},
 	}
 )
 
-// besideUnix are the paths that gRPC's over a unix socket is the nearest to:
+// unixPaths are the paths that gRPC's over a unix socket is the nearest to:
 // nearcall's, and shared memory where the system has some.
-func besideUnix() []path {
+func unixPaths() []path {
 	p := []path{{"second process, unix socket", overProcess(byNearcall, "unix")}}
 	if runtime.GOOS == "linux" {
 		p = append(p, path{"second process, shared memory", overProcess(byNearcall, "shm")})
 	}
 	return p
+}
+
+// unixSockets returns why the system has no unix sockets, or nil. It tries.
+func unixSockets() error {
+	dir, err := os.MkdirTemp("", "nearcall")
+	if err != nil {
+		return err
+	}
+	lis, err := nearcall.Listen("unix:" + filepath.Join(dir, "s"))
+	if err == nil {
+		err = lis.Close()
+	}
+	return errors.Join(err, os.Remove(dir))
 }
 
 // grpcTCP is what the paths within a process are compared with.

@@ -128,33 +128,33 @@ func startProcess(who, network string) (target string, stop func() error, err er
 	if err != nil {
 		return "", nil, err
 	}
-	dir, err := os.MkdirTemp("", "nearcall")
-	if err != nil {
-		return "", nil, err
-	}
-	target = "tcp:127.0.0.1:0"
+	target, dir := "tcp:127.0.0.1:0", ""
 	if network != "tcp" {
+		if dir, err = os.MkdirTemp("", "nearcall"); err != nil {
+			return "", nil, err
+		}
 		target = network + ":" + filepath.Join(dir, "s")
 	}
+	remove := func() error { return os.RemoveAll(dir) } // of nothing, if there is none
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), processEnv+"="+who+" "+target)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
-		return "", nil, errors.Join(err, os.RemoveAll(dir))
+		return "", nil, errors.Join(err, remove())
 	}
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
 	}
 	if err != nil {
-		return "", nil, errors.Join(err, in.Close(), os.RemoveAll(dir))
+		return "", nil, errors.Join(err, in.Close(), remove())
 	}
 	stop = func() error {
 		kill := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
 		defer kill.Stop()
 		_ = in.Close()
-		return errors.Join(cmd.Wait(), os.RemoveAll(dir))
+		return errors.Join(cmd.Wait(), remove())
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {

@@ -10,12 +10,17 @@ import (
 	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/peer"
+
+	"github.com/nearcall/nearcall/internal/needs"
 )
 
 func TestAProcessStartsAndStops(t *testing.T) {
 	for _, who := range []string{byNearcall, byGRPC} {
 		for _, network := range networksOf(who) {
 			t.Run(who+"/"+network, func(t *testing.T) {
+				if network != "tcp" {
+					needs.UnixSockets(t)
+				}
 				target, stop, err := startProcess(who, network)
 				if err != nil {
 					t.Fatal(err)
@@ -49,19 +54,24 @@ func networksOf(who string) []string {
 // What a line of the tour is called is what its calls go over.
 func TestCallsToAProcessGoOverItsNetwork(t *testing.T) {
 	for _, network := range networksOf(byNearcall) {
-		c, err := overProcess(byNearcall, network)(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var p peer.Peer
-		if _, err := c.client.UnaryCall(c.ctx, &testpb.SimpleRequest{Payload: &testpb.Payload{}}, grpc.Peer(&p)); err != nil {
-			t.Error(err)
-		} else if got := p.Addr.Network(); got != network {
-			t.Errorf("calls go over %s, want %s", got, network)
-		}
-		if err := c.close(); err != nil {
-			t.Error(err)
-		}
+		t.Run(network, func(t *testing.T) {
+			if network != "tcp" {
+				needs.UnixSockets(t)
+			}
+			c, err := overProcess(byNearcall, network)(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var p peer.Peer
+			if _, err := c.client.UnaryCall(c.ctx, &testpb.SimpleRequest{Payload: &testpb.Payload{}}, grpc.Peer(&p)); err != nil {
+				t.Error(err)
+			} else if got := p.Addr.Network(); got != network {
+				t.Errorf("calls go over %s, want %s", got, network)
+			}
+			if err := c.close(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -24,6 +24,9 @@ type report struct {
 
 	// Processes are the rows of calls to a second process.
 	Processes []row `json:"processes"`
+
+	// LeftOut are the paths that the system does not have, and why.
+	LeftOut []string `json:"left_out,omitempty"`
 }
 
 type machine struct {
@@ -44,7 +47,7 @@ type row struct {
 	TimesGRPC float64       `json:"times_grpc"`
 }
 
-func newReport(rows, processes []row) report {
+func newReport(rows, processes []row, leftOut []string) report {
 	return report{
 		Version: nearcall.Version,
 		Go:      runtime.Version(),
@@ -55,6 +58,7 @@ func newReport(rows, processes []row) report {
 		Rows:    rows,
 
 		Processes: processes,
+		LeftOut:   leftOut,
 	}
 }
 

@@ -11,9 +11,21 @@ import (
 
 // writeText prints the report for people.
 func (r report) writeText(w io.Writer) error {
-	_, err := fmt.Fprintf(w, "nearcall %s, %s, %s, %s\n\n%s\nTo a second process, beside grpc-go over the same kind of socket, or a unix socket beside shared memory:\n\n%s\n%s",
-		r.Version, r.Go, r.Machine, r.Date.Format("2006-01-02"), formatRows(r.Rows), formatRows(r.Processes), r.explanation())
+	_, err := fmt.Fprintf(w, "nearcall %s, %s, %s, %s\n\n%s\nTo a second process, beside grpc-go over the same kind of socket, or a unix socket beside shared memory:\n\n%s\n%s%s",
+		r.Version, r.Go, r.Machine, r.Date.Format("2006-01-02"), formatRows(r.Rows), formatRows(r.Processes), r.leftOut(), r.explanation())
 	return err
+}
+
+// leftOut says which paths were left out, a line each.
+func (r report) leftOut() string {
+	var b strings.Builder
+	for _, what := range r.LeftOut {
+		fmt.Fprintf(&b, "Left out: %s\n", what)
+	}
+	if b.Len() > 0 {
+		b.WriteByte('\n')
+	}
+	return b.String()
 }
 
 // formatRows prints a table, with space between one call and the next.

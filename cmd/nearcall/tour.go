@@ -22,12 +22,11 @@ func tourFlags() (*flag.FlagSet, action) {
 			return usageError(fmt.Sprintf("-time %v leaves no time to measure", *budget))
 		}
 		p := newProgress(stderr)
-		rows, processes, err := wholeTour(ctx, *budget, p)
+		r, err := wholeTour(ctx, *budget, p)
 		p.end()
 		if err != nil {
 			return err
 		}
-		r := newReport(rows, processes)
 		if *asJSON {
 			return r.writeJSON(stdout)
 		}
@@ -36,8 +35,8 @@ func tourFlags() (*flag.FlagSet, action) {
 }
 
 // wholeTour goes along all paths: those within the process, and then those to a
-// second one, call by call.
-func wholeTour(ctx context.Context, budget time.Duration, p *progress) (rows, processes []row, err error) {
+// second one, call by call. What the system does not have is left out.
+func wholeTour(ctx context.Context, budget time.Duration, p *progress) (report, error) {
 	from := 0.0
 	along := func(s stretch) ([]row, error) {
 		p.part(from, s.share)
@@ -48,19 +47,28 @@ func wholeTour(ctx context.Context, budget time.Duration, p *progress) (rows, pr
 		}
 		return t.run(ctx, p)
 	}
-	if rows, err = along(inOneProcess); err != nil {
-		return nil, nil, err
+	rows, err := along(inOneProcess)
+	if err != nil {
+		return report{}, err
 	}
+	var processes []row
+	var leftOut []string
 	for _, s := range betweenProcesses {
+		if s.missing != nil {
+			if err := s.missing(); err != nil {
+				leftOut = append(leftOut, fmt.Sprintf("%s: %v", s.names(), err))
+				continue
+			}
+		}
 		some, err := along(s)
 		if err != nil {
-			return nil, nil, err
+			return report{}, err
 		}
 		processes = append(processes, some...)
 	}
 	byCall := func(r row) int { return slices.IndexFunc(calls, func(c call) bool { return c.name == r.Call }) }
 	slices.SortStableFunc(processes, func(a, b row) int { return byCall(a) - byCall(b) })
-	return rows, processes, nil
+	return newReport(rows, processes, leftOut), nil
 }
 
 // rounds is how often each path is measured beside gRPC; figures are medians.

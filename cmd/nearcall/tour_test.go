@@ -6,21 +6,52 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/nearcall/nearcall/internal/needs"
 )
 
-// allPaths are those of a tour, baselines among them.
-func allPaths() []path {
-	var all []path
+// allPaths are those of a tour, baselines among them, and how many calls' progress
+// it tells of.
+func allPaths() (all []path, told int) {
 	for _, s := range append([]stretch{inOneProcess}, betweenProcesses...) {
+		if s.missing != nil && !needs.HasUnixSockets() {
+			continue
+		}
 		all = append(append(all, s.paths...), s.baseline)
+		told += len(calls)
 	}
-	return all
+	return all, told
+}
+
+// A tour leaves out what the system does not have, and says so.
+func TestATourLeavesOutWhatTheSystemLacks(t *testing.T) {
+	before := slices.Clone(betweenProcesses)
+	defer func() { betweenProcesses = before }()
+	betweenProcesses = slices.Clone(before)
+	betweenProcesses[0].missing = func() error { return errors.New("no such sockets") }
+	const says = "second process, unix socket"
+	code, stdout, stderr := nearcallCommand(t, "tour", "-time", short)
+	if code != exitOK {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	if !strings.Contains(stdout, "\nLeft out: "+says) || !strings.Contains(stdout, ": no such sockets\n") || strings.Contains(stdout, "\n"+says) {
+		t.Errorf("it prints\n%s", stdout)
+	}
+	code, stdout, stderr = nearcallCommand(t, "tour", "-json", "-time", short)
+	if code != exitOK {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	var r report
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil || len(r.LeftOut) != 1 || !strings.HasPrefix(r.LeftOut[0], says) || len(r.Processes) != 2*len(calls) {
+		t.Errorf("it prints\n%s", stdout)
+	}
 }
 
 // short is a budget that leaves a slot hardly more than a call.
@@ -48,14 +79,15 @@ func TestTourMeasuresEveryCallOverEveryPath(t *testing.T) {
 	for _, row := range r.Processes {
 		rows[[2]string{row.Path, row.Call}] = row
 	}
-	if want := len(calls) * (len(allPaths()) - len(paths) - 1); len(r.Processes) != want {
+	all, _ := allPaths()
+	if want := len(calls) * (len(all) - len(paths) - 1); len(r.Processes) != want {
 		t.Errorf("%d rows of second processes, want %d", len(r.Processes), want)
 	}
 	baselines := map[string]bool{grpcTCP.name: true}
 	for _, s := range betweenProcesses {
 		baselines[s.baseline.name] = true
 	}
-	for _, p := range allPaths() {
+	for _, p := range all {
 		for _, c := range calls {
 			row, ok := rows[[2]string{p.name, c.name}]
 			if !ok {
@@ -77,7 +109,8 @@ func TestTourPrintsATable(t *testing.T) {
 	if code != exitOK {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
-	for _, p := range allPaths() {
+	all, told := allPaths()
+	for _, p := range all {
 		if n := strings.Count(stdout, "\n"+p.name+"   "); n != len(calls) {
 			t.Errorf("%d lines begin with %q, want %d:\n%s", n, p.name, len(calls), stdout)
 		}
@@ -88,7 +121,7 @@ func TestTourPrintsATable(t *testing.T) {
 	if !strings.Contains(stdout, "\nTo a second process, ") {
 		t.Errorf("the second process is not announced:\n%s", stdout)
 	}
-	if n := strings.Count(stderr, "\n"); n != 3*len(calls) || strings.Contains(stderr, "\r") {
+	if n := strings.Count(stderr, "\n"); n != told || strings.Contains(stderr, "\r") {
 		t.Errorf("progress is not a line a call: %q", stderr)
 	}
 }
