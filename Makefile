@@ -110,6 +110,20 @@ cross: ## build and vet for the systems in CROSS
 bits32: ## the core module's tests where an int and an address have 32 bits
 	GOARCH=386 CGO_ENABLED=0 $(GO) test -count=1 . ./internal/...
 
+# WINDOWS=-short runs the short tests, as .ci/run does. Wine's files are in bin/wine.
+WINE_PACKAGES = wine64 gcc-mingw-w64-x86-64
+
+.PHONY: windows windows-tools
+windows: windows-tools ## the core module's tests and the tour as programs of Windows, under Wine
+	$(GO) run ./internal/wine -prefix bin/wine -tour $(WINDOWS) ./...
+
+# Wine and a C compiler for Windows, from Debian where they are missing.
+windows-tools:
+	@if { test -x /usr/lib/wine/wine64 || command -v wine64 || command -v wine; } >/dev/null && command -v x86_64-w64-mingw32-gcc >/dev/null; then :; \
+	elif test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $(WINE_PACKAGES); \
+	else echo 'make windows needs Wine and mingw: as root, apt-get install $(WINE_PACKAGES)'; exit 1; fi
+
 tour: ## what calls cost on each path, measured in about 15 seconds
 	$(GO) run ./cmd/nearcall tour
 

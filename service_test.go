@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/needs"
 )
 
 // echo is a service of one method of each kind. unary, when set, runs instead
@@ -118,13 +119,29 @@ func networks(sockets ...string) []string {
 	return append(sockets, "shm", "unix+shm")
 }
 
+// available returns those of networks that the system has. Each of the others is
+// a subtest that is skipped.
+func available(t *testing.T, networks ...string) (have []string) {
+	t.Helper()
+	for _, network := range networks {
+		if network == "tcp" || needs.HasUnixSockets() {
+			have = append(have, network)
+			continue
+		}
+		t.Run(network, func(t *testing.T) { needs.UnixSockets(t) })
+	}
+	return have
+}
+
 // targetFor returns what a server of network listens on, which nobody else does.
+// It skips the test where the system has no such network.
 func targetFor(t testing.TB, network string) string {
 	t.Helper()
-	switch network {
-	case "tcp":
+	if network == "tcp" {
 		return "tcp:127.0.0.1:0"
-	case "shm":
+	}
+	needs.UnixSockets(t)
+	if network == "shm" {
 		return "shm:" + filepath.Join(t.TempDir(), "s")
 	}
 	return "unix:" + filepath.Join(t.TempDir(), "s")

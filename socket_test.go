@@ -29,6 +29,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/needs"
 )
 
 // listen listens on target until the end of the test.
@@ -78,23 +79,27 @@ func seen(p *peer.Peer, md *metadata.MD) echo {
 }
 
 func TestTargetsOfSockets(t *testing.T) {
-	dir := t.TempDir()
-	t.Chdir(dir)
 	targets := map[string]string{ // with the authority that calls have; "" for the target's address
-		"tcp:127.0.0.1:0":              "",
-		"tcp:localhost:0":              "",
-		"tcp::0":                       "",
-		"unix:relative":                "localhost",
-		"unix:" + dir + "/absolute":    "localhost",
-		"unix://" + dir + "/with-host": "localhost",
+		"tcp:127.0.0.1:0":      "",
+		"tcp:localhost:0":      "",
+		"tcp::0":               "",
+		"unix:relative":        "localhost",
+		"unix:DIR/absolute":    "localhost",
+		"unix://DIR/with-host": "localhost",
 	}
 	if runtime.GOOS == "linux" {
-		targets["unix-abstract:nearcall-test-"+filepath.Base(dir)] = "localhost"
+		targets["unix-abstract:nearcall-testDIR"] = "localhost"
 		targets["shm:shared"] = "localhost"
-		targets["shm:"+dir+"/absolute-shared"] = "localhost"
+		targets["shm:DIR/absolute-shared"] = "localhost"
 	}
 	for target, authority := range targets {
 		t.Run(target, func(t *testing.T) {
+			if !strings.HasPrefix(target, "tcp:") {
+				needs.UnixSockets(t)
+				dir := t.TempDir()
+				t.Chdir(dir)
+				target = strings.Replace(target, "DIR", dir, 1)
+			}
 			var p peer.Peer
 			var md metadata.MD
 			lis := listen(t, target)
@@ -181,24 +186,44 @@ func TestMaxConcurrentStreamsHoldsCallersBackOverSockets(t *testing.T) {
 }
 
 func TestDialersAreGivenWhatGRPCGivesThem(t *testing.T) {
-	for target, want := range map[string]string{
+	refuse := errors.New("refused by the test")
+	for target, grpcs := range map[string]string{ // the same for grpc-go
 		"unix:///abs/s":   "unix:///abs/s",
 		"unix:rel":        "unix:rel",
-		"tcp:localhost:7": "localhost:7",
+		"tcp:localhost:7": "passthrough:localhost:7",
+		"unix:" + filepath.Join(os.TempDir(), "s"): "unix:" + filepath.Join(os.TempDir(), "s"),
 	} {
-		got := make(chan string, 1)
-		refuse := errors.New("refused by the test")
-		client := dial(t, target, nearcall.WithContextDialer(func(_ context.Context, address string) (net.Conn, error) {
-			select {
-			case got <- address:
-			default:
+		given := func(dial func(func(context.Context, string) (net.Conn, error)) grpc.ClientConnInterface) (address string, err error) {
+			got := make(chan string, 1)
+			conn := dial(func(_ context.Context, address string) (net.Conn, error) {
+				select {
+				case got <- address:
+				default:
+				}
+				return nil, refuse
+			})
+			err = <-invoke(t.Context(), testpb.NewTestServiceClient(conn))
+			return <-got, err
+		}
+		want, _ := given(func(d func(context.Context, string) (net.Conn, error)) grpc.ClientConnInterface {
+			conn, err := grpc.NewClient(grpcs, grpc.WithContextDialer(d), grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				t.Fatal(err)
 			}
-			return nil, refuse
-		}))
-		err := <-invoke(t.Context(), client)
+			t.Cleanup(func() { _ = conn.Close() })
+			return conn
+		})
+		address, err := given(func(d func(context.Context, string) (net.Conn, error)) grpc.ClientConnInterface {
+			conn, err := nearcall.NewClient(target, nearcall.WithContextDialer(d))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			return conn
+		})
 		wantCode(t, err, codes.Unavailable)
-		if address := <-got; address != want || !strings.Contains(err.Error(), refuse.Error()) {
-			t.Errorf("%s: the dialer got %q, want %q; the error is %v", target, address, want, err)
+		if address != want || !strings.Contains(err.Error(), refuse.Error()) {
+			t.Errorf("%s: the dialer got %q, and grpc-go's %q; the error is %v", target, address, want, err)
 		}
 	}
 	_, err := nearcall.NewClient("tcp:host:1", nearcall.WithContextDialer(func(context.Context, string) (net.Conn, error) { return nil, nil }))
@@ -232,13 +257,18 @@ func TestCredentialsThatDoNotFitAreRefused(t *testing.T) {
 		"insecure on a unix socket, with": {"unix:/tmp/x", []nearcall.DialOption{plain, nearcall.WithPerRPCCredentials(token{})}, ""},
 		"two names":                       {"tcp:host:1", []nearcall.DialOption{nearcall.WithTransportCredentials(credentials.NewTLS(&tls.Config{ServerName: "a"})), nearcall.WithAuthority("b")}, "do not match"},
 	} {
-		conn, err := nearcall.NewClient(test.target, test.opts...)
-		if err == nil {
-			_ = conn.Close()
-		}
-		if (err != nil) != (test.hint != "") || err != nil && !strings.Contains(err.Error(), test.hint) {
-			t.Errorf("%s: %v", name, err)
-		}
+		t.Run(name, func(t *testing.T) {
+			if strings.HasPrefix(test.target, "unix:") {
+				needs.UnixSockets(t)
+			}
+			conn, err := nearcall.NewClient(test.target, test.opts...)
+			if err == nil {
+				_ = conn.Close()
+			}
+			if (err != nil) != (test.hint != "") || err != nil && !strings.Contains(err.Error(), test.hint) {
+				t.Error(err)
+			}
+		})
 	}
 }
 
@@ -383,7 +413,7 @@ func TestTLS(t *testing.T) {
 	}{
 		"no certificate":   {[]nearcall.DialOption{nearcall.WithTransportCredentials(credentials.NewTLS(certs.client(nil)))}, "certificate required"},
 		"another name":     {[]nearcall.DialOption{mutual, nearcall.WithAuthority("elsewhere.example")}, "elsewhere.example"},
-		"an unknown root":  {[]nearcall.DialOption{nearcall.WithTransportCredentials(credentials.NewTLS(&tls.Config{}))}, "unknown authority"},
+		"an unknown root":  {[]nearcall.DialOption{nearcall.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: x509.NewCertPool()}))}, "unknown authority"},
 		"no TLS at all":    {nil, "expects TLS"},
 		"insecure for TLS": {[]nearcall.DialOption{nearcall.WithTransportCredentials(insecure.NewCredentials())}, "expects TLS"},
 	} {

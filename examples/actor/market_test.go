@@ -15,6 +15,7 @@ import (
 
 	"github.com/nearcall/nearcall"
 	pb "github.com/nearcall/nearcall/examples/actor/actorpb"
+	"github.com/nearcall/nearcall/internal/needs"
 	"github.com/nearcall/nearcall/loop"
 )
 
@@ -48,6 +49,7 @@ func open(t testing.TB, network string) *market {
 	case "tcp":
 		target = "tcp:127.0.0.1:0"
 	case "unix":
+		needs.UnixSockets(t)
 		target = "unix:" + filepath.Join(t.TempDir(), "s")
 		m.opts = append(m.opts, nearcall.WithoutUpgrade())
 	default:

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearcall/nearcall/internal/needs"
 )
 
 const (
@@ -40,14 +42,17 @@ func gofmtLines(t *testing.T) []string {
 	return lines
 }
 
+// canMoveOver skips a test where the guide's lines cannot be run.
+func canMoveOver(t *testing.T) {
+	t.Helper()
+	for _, tool := range []string{"sh", "gofmt", "grep", "xargs"} {
+		needs.Program(t, tool)
+	}
+}
+
 // moveOver runs the guide's lines in dir, as a reader would.
 func moveOver(t *testing.T, dir string) {
 	t.Helper()
-	for _, tool := range []string{"sh", "gofmt", "grep", "xargs"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Skip(err)
-		}
-	}
 	for _, line := range gofmtLines(t) {
 		cmd := exec.Command("sh", "-c", line)
 		cmd.Dir = dir
@@ -61,6 +66,7 @@ func moveOver(t *testing.T, dir string) {
 // TestGofmtMovesTheProgramOver holds after to what the guide's lines make of
 // before, to the byte.
 func TestGofmtMovesTheProgramOver(t *testing.T) {
+	canMoveOver(t)
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS("before")); err != nil {
 		t.Fatal(err)
@@ -171,6 +177,8 @@ func TestGoimportsAddsTheSecondImport(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds goimports")
 	}
+	needs.Program(t, "go")
+	canMoveOver(t)
 	dir := t.TempDir()
 	goimports := filepath.Join(dir, "goimports.exe")
 	build := exec.Command("go", "build", "-modfile=tools/go.mod", "-o", goimports, "golang.org/x/tools/cmd/goimports")
@@ -234,6 +242,7 @@ func TestLinesAreComplete(t *testing.T) {
 		renamed[m[1]] = true
 	}
 
+	needs.Program(t, "go")
 	out, err := exec.Command("go", "list", "-f", "{{.Dir}}", "google.golang.org/grpc").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -262,6 +271,7 @@ func TestMissingOptionsAreNamed(t *testing.T) {
 		named[name] = true
 	}
 
+	needs.Program(t, "go")
 	out, err := exec.Command("go", "list", "-f", "{{.Dir}}", "google.golang.org/grpc").Output()
 	if err != nil {
 		t.Fatal(err)

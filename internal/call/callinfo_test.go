@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/needs"
 )
 
 // tagged is a codec of three generations at once.
@@ -106,6 +107,7 @@ func TestEachCallOptionIsHonouredOrRefused(t *testing.T) {
 // The options that grpc-go has are those of its types that have the method
 // before. A new one has to be honoured, or to be refused knowingly.
 func TestAllCallOptionsOfGRPCAreKnown(t *testing.T) {
+	needs.Program(t, "go")
 	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "google.golang.org/grpc").Output()
 	if err != nil {
 		t.Fatal(err)

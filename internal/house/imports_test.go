@@ -7,11 +7,14 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/nearcall/nearcall/internal/needs"
 )
 
 // goCmd runs the go command in the module's root and returns what it prints.
 func goCmd(t *testing.T, args ...string) string {
 	t.Helper()
+	needs.Program(t, "go")
 	cmd := exec.Command("go", args...)
 	cmd.Dir = "../.."
 	out, err := cmd.Output()

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/needs"
 	"github.com/nearcall/nearcall/internal/transport/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -202,6 +203,7 @@ func TestByeArrivesOverSockets(t *testing.T) {
 		t.Run(network, func(t *testing.T) {
 			address := "127.0.0.1:0"
 			if network == "unix" {
+				needs.UnixSockets(t)
 				address = t.TempDir() + "/s"
 			}
 			lis, err := net.Listen(network, address)

@@ -4,7 +4,9 @@ package mux
 
 import "errors"
 
-// A socket would read and write a socket without waiting, where the system lets it.
+// A socket would read and write a socket without waiting. Windows has no such
+// reads and writes for the sockets that Go opens: there no caller leads, the
+// resident reads for all and the writer writes everything, as over TLS.
 type socket struct{}
 
 func newSocket(Conn) *socket { return nil }

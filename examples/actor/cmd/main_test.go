@@ -11,6 +11,7 @@ import (
 
 	pb "github.com/nearcall/nearcall/examples/actor/actorpb"
 	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/needs"
 )
 
 // program is set in a process that is the program, and not its tests; those that it
@@ -42,12 +43,19 @@ func execute(t *testing.T, args ...string) (stdout, stderr string, code int) {
 // the books balance.
 func TestTheProgramBalances(t *testing.T) {
 	nearest := "unix"
+	if !needs.HasUnixSockets() {
+		nearest = "tcp"
+	}
 	if runtime.GOOS == "linux" {
 		nearest = "shm"
 	}
-	for over, args := range map[string][]string{nearest: nil, "tcp": {"-network", "tcp"}} {
-		t.Run("over="+over, func(t *testing.T) {
-			out, errs, code := execute(t, append(args, "-traders", "3", "-orders", "1000")...)
+	for name, c := range map[string]struct {
+		over string
+		args []string
+	}{"the nearest": {nearest, nil}, "tcp": {"tcp", []string{"-network", "tcp"}}} {
+		t.Run("over="+name, func(t *testing.T) {
+			over := c.over
+			out, errs, code := execute(t, append(c.args, "-traders", "3", "-orders", "1000")...)
 			if code != 0 || errs != "" {
 				t.Fatalf("it exits with %d:\n%s%s", code, out, errs)
 			}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nearcall/nearcall/internal/needs"
 )
 
 // TestNobodySleepsThroughWhatTheOtherDid runs all interleavings of small scenes
@@ -134,6 +136,7 @@ func TestTheExplorerFindsFaults(t *testing.T) {
 	if testing.Short() || t.Failed() {
 		return
 	}
+	needs.Program(t, "go")
 	t.Parallel()
 	dir := t.TempDir()
 	write := func(name, text string) {

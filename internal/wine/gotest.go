@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+)
+
+// An event is a line of go test -json.
+type event struct {
+	Action, Package, Test, Output string
+	Elapsed                       float64
+}
+
+// A result is what tests came to.
+type result struct {
+	passed  int      // tests, with subtests
+	failed  []string // tests and packages
+	skipped []string // with the reason, where one was given
+	said    map[string][]string
+}
+
+// test runs the tests of the packages that match patterns, in the module's
+// directory. Its error says that some failed.
+func (w *wine) test(ctx context.Context, out io.Writer, o options, patterns []string) (*result, error) {
+	r := &result{said: make(map[string][]string)}
+	args := []string{"test", "-json", "-count=1", "-exec", w.program, "-timeout", o.timeout.String()}
+	if o.short {
+		args = append(args, "-short")
+	}
+	if o.only != "" {
+		args = append(args, "-run", o.only)
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, patterns...)...)
+	cmd.Dir, cmd.Env, cmd.Stderr = o.module, append(windows(), w.environment()...), os.Stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // go test ends its tests
+	cmd.WaitDelay = 10 * time.Second
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return r, err
+	}
+	if err := cmd.Start(); err != nil {
+		return r, err
+	}
+	lines := bufio.NewReader(stdout)
+	for {
+		line, err := lines.ReadBytes('\n')
+		var e event
+		if json.Unmarshal(line, &e) == nil {
+			r.take(out, e)
+		}
+		if err != nil {
+			break
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		return r, fmt.Errorf("go test: %w; %d tests failed", err, len(r.failed))
+	}
+	return r, nil
+}
+
+// leftOut begins a line in which a test binary says what it leaves out that cannot
+// skip itself.
+const leftOut = "left out: "
+
+// take notes an event, and prints how each package ends and what failed tests say.
+func (r *result) take(out io.Writer, e event) {
+	name := e.Package
+	if e.Test != "" {
+		name += "." + e.Test
+	}
+	switch e.Action {
+	case "output", "build-output":
+		r.said[name] = append(r.said[name], e.Output)
+		if what, ok := strings.CutPrefix(e.Output, leftOut); ok {
+			r.skipped = append(r.skipped, e.Package+"."+strings.TrimSpace(what))
+		}
+		return
+	case "pass":
+		if e.Test != "" {
+			r.passed++
+		}
+	case "fail", "build-fail":
+		r.failed = append(r.failed, name)
+		fmt.Fprint(out, strings.Join(r.said[name], ""))
+	case "skip":
+		if e.Test != "" {
+			r.skipped = append(r.skipped, name+": "+reason(r.said[name]))
+		}
+	default:
+		return
+	}
+	delete(r.said, name)
+	if e.Test == "" {
+		fmt.Fprintf(out, "%-5s %s %.1f s\n", e.Action, e.Package, e.Elapsed)
+	}
+}
+
+// reason is what a test that was skipped has said last, without the place.
+func reason(said []string) string {
+	for _, line := range slices.Backward(said) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "---") || strings.HasPrefix(line, "===") || line == "" {
+			continue
+		}
+		if _, text, ok := strings.Cut(line, ".go:"); ok {
+			_, line, _ = strings.Cut(text, ": ")
+		}
+		return line
+	}
+	return "no reason was given"
+}
+
+// print says how many tests passed, and which were skipped and failed.
+func (r *result) print(out io.Writer) {
+	fmt.Fprintf(out, "\n%d tests passed, %d failed, %d were skipped\n", r.passed, len(r.failed), len(r.skipped))
+	for _, s := range r.skipped {
+		fmt.Fprintf(out, "skipped: %s\n", s)
+	}
+	for _, f := range r.failed {
+		fmt.Fprintf(out, "FAILED: %s\n", f)
+	}
+}
