@@ -2,6 +2,7 @@ package nearcall_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/needs"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 )
 
@@ -287,6 +289,9 @@ func TestGRPCConnOfEachTarget(t *testing.T) {
 		"grpc:passthrough:///other": "passthrough:///other",
 	} {
 		t.Run(target, func(t *testing.T) {
+			if strings.HasPrefix(target, "unix:") {
+				needs.UnixSockets(t)
+			}
 			conn, err := nearcall.NewClient(target, nearcall.WithTransportCredentials(insecureCreds()))
 			if err != nil {
 				t.Fatal(err)

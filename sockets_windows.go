@@ -2,7 +2,6 @@ package nearcall
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"sync"
@@ -22,7 +21,7 @@ var unixSockets = sync.OnceValue(func() error {
 		_ = conn.Close()
 	}
 	if errors.Is(err, windows.WSAEAFNOSUPPORT) {
-		return fmt.Errorf("this system has no unix sockets; use tcp:localhost:PORT: %w", err)
+		return errors.New("this system has no unix sockets; use tcp:localhost:PORT")
 	}
 	return nil
 })

@@ -169,7 +169,7 @@ func TestASystemWithoutUnixSocketsSaysSo(t *testing.T) {
 	}
 	_, lisErr := Listen(target)
 	for _, err := range []error{err, lisErr} {
-		if err == nil || !strings.Contains(err.Error(), "no unix sockets; use tcp:") {
+		if err == nil || !strings.Contains(err.Error(), "no unix sockets; use tcp:localhost:PORT") {
 			t.Errorf("the error is %v", err)
 		}
 	}
