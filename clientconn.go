@@ -134,6 +134,12 @@ func (c *ClientConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, metho
 
 // Close ends the connection. Calls that run, and later ones, return Canceled.
 // A second Close returns [grpc.ErrClientConnClosing].
+//
+// A caller whose own goroutine runs the handler, see [InlineHandlers], returns
+// Canceled when the handler does, whose context Close cancels. So do not wait for
+// such a caller before you release what its handler waits for: use
+// [WorkerHandlers], or a context that can be cancelled, or a handler that watches
+// its context.
 func (c *ClientConn) Close() error {
 	switch {
 	case c == nil:

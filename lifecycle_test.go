@@ -74,6 +74,52 @@ func TestStopAndCloseReachRunningCalls(t *testing.T) {
 	}
 }
 
+// A caller whose goroutine runs the handler cannot be released before the handler
+// returns, as any other caller is. It then gets what the others got at once.
+func TestStopAndCloseWaitForNobodyButInlineCallersDo(t *testing.T) {
+	for name, test := range map[string]struct {
+		end  func(*nearcall.Server, *nearcall.ClientConn)
+		want codes.Code
+	}{
+		"Stop":  {func(s *nearcall.Server, _ *nearcall.ClientConn) { s.Stop() }, codes.Unavailable},
+		"Close": {func(_ *nearcall.Server, c *nearcall.ClientConn) { _ = c.Close() }, codes.Canceled},
+	} {
+		for caller, inline := range map[string]bool{"background": true, "cancellable": false, "background, WorkerHandlers": false} {
+			t.Run(name+"/"+caller, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					running, release := make(chan context.Context, 1), make(chan struct{})
+					var opts []nearcall.ServerOption
+					if caller == "background, WorkerHandlers" {
+						opts = append(opts, nearcall.WorkerHandlers())
+					}
+					srv := serve(t, echo{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+						running <- ctx
+						<-release // deaf to its context
+						return &testpb.SimpleResponse{}, nil
+					}}, opts...)
+					client, conn := connect(t, srv)
+					ctx := context.Background()
+					if caller == "cancellable" {
+						ctx = t.Context()
+					}
+					call := invoke(ctx, client)
+					handlers := <-running
+					test.end(srv, conn)
+					synctest.Wait()
+					if err := handlers.Err(); err != context.Canceled {
+						t.Errorf("the handler's context ends with %v", err)
+					}
+					if waits := len(call) == 0; waits != inline {
+						t.Errorf("the caller waits for the handler: %t, want %t", waits, inline)
+					}
+					close(release)
+					wantCode(t, <-call, test.want)
+				})
+			})
+		}
+	}
+}
+
 func TestGracefulStopLetsRunningCallsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service, running, release := waiting()

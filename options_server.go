@@ -161,7 +161,8 @@ func InlineHandlers() ServerOption {
 // WorkerHandlers runs all handlers on goroutines of the server. Use it where
 // handlers depend on a goroutine of their own: for runtime.Goexit, for
 // goroutine labels, or to have their panics end the process rather than reach
-// their callers.
+// their callers. Use it, too, where a program waits for its callers after Close or
+// Stop: see [ClientConn.Close].
 func WorkerHandlers() ServerOption {
 	return serverOption(func(o *serverOptions) { o.Placement = call.OnWorkers })
 }

@@ -158,7 +158,8 @@ func (s *Server) Serve(lis net.Listener) error {
 
 // Stop closes all listeners and connections and cancels the calls that run:
 // their callers get Unavailable. It does not wait for handlers to return
-// unless [WaitForHandlers] says so.
+// unless [WaitForHandlers] says so. A caller whose own goroutine runs the handler
+// gets Unavailable when the handler returns: see [ClientConn.Close].
 func (s *Server) Stop() {
 	s.closeListeners()
 	s.core.Stop()
@@ -169,7 +170,9 @@ func (s *Server) Stop() {
 // running ones have ended and their callers have what was sent to them. So a program
 // may exit when it returns. A client in another process that takes nothing for 5
 // seconds, after the last handler of its calls has returned, is not waited for any
-// longer. Stop, called meanwhile, cuts all of that short, but for handlers.
+// longer. Stop, called meanwhile, cuts that short: GracefulStop then waits for nothing
+// but the handlers, whose contexts Stop cancels. A caller whose own goroutine runs
+// the handler is released with it: see [ClientConn.Close].
 func (s *Server) GracefulStop() {
 	s.closeListeners()
 	s.core.GracefulStop()

@@ -288,6 +288,19 @@ var serverCases = []Case{
 		_, err = conn.FullDuplexCall(c.Context())
 		c.Err("after", err)
 	}},
+	{41, "Close releases callers whose handlers go on", func(c *C) {
+		callersAreReleased(c, func(conn *Conn) { c.Code("close", conn.Link.Close()) })
+	}},
+	{41, "Stop releases callers whose handlers go on", func(c *C) {
+		stopped := make(chan struct{})
+		callersAreReleased(c, func(conn *Conn) {
+			go func() { // as it waits for a loop, where there is one
+				defer close(stopped)
+				conn.Stop()
+			}()
+		})
+		c.Wait(stopped)
+	}},
 
 	{42, "what a unary handler and its interceptor find", func(c *C) {
 		h := c.Named("handler")
@@ -488,4 +501,43 @@ func abandoned(c *C, free func(conn *Conn, cancel func(), s grpc.ClientStream)) 
 	}
 	c.Wait(s.Context().Done())
 	c.Note("stream context %v", s.Context().Err())
+}
+
+// callersAreReleased notes what callers get when end is called whose handlers return
+// when the callers have.
+func callersAreReleased(c *C, end func(*Conn)) {
+	c.CallerLeaves()
+	h := c.Named("handler")
+	release := c.Gate()
+	started, over := make(chan struct{}, 2), make(chan struct{}, 2)
+	run := func(ctx context.Context) {
+		started <- struct{}{}
+		Until(ctx, ctx.Done())
+		h.Note("%v", ctx.Err())
+		over <- struct{}{}
+		release.Until(ctx)
+	}
+	conn := c.Start(Config{Service: &Service{
+		Unary:  func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) { run(ctx); return nil, nil },
+		Duplex: func(s duplexServer) error { run(s.Context()); return nil },
+	}})
+	ctx, cancel := c.Cancellable()
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, err := conn.UnaryCall(ctx, request("x"))
+		c.Named("unary").Code("unary", err)
+	}()
+	s, err := conn.FullDuplexCall(ctx)
+	c.Err("start", err)
+	c.Wait(started)
+	c.Wait(started)
+	end(conn)
+	_, err = s.Recv()
+	c.Code("recv", err)
+	c.Wait(done)
+	c.Wait(over)
+	c.Wait(over)
+	release.Open()
 }
