@@ -25,7 +25,7 @@ endef
 .PHONY: help test lint vet staticcheck fmt unit interop bench sharing suspended processors soak chaos loops flaky fuzz cross bits32 tour ci cover lines generate
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 test: lint unit ## everything that must pass: format, vet, staticcheck, tests with the race detector
 
@@ -52,6 +52,11 @@ endif
 
 interop: ## compare with grpc-go, case by case: what gRPC promises, item by item
 	cd interop && $(GO) test -count=1 -run '^TestItems$$' -items
+
+# KINDS, PACKAGES and TESTS choose a part: make grpc-tests KINDS='tcp inproc' PACKAGES=stats
+.PHONY: grpc-tests
+grpc-tests: ## grpc-go's own tests on every path of nearcall, in some twenty minutes; KINDS='tcp inproc' is a part
+	cd interop && $(GO) run ./grpcgo -race=$(if $(RACE),true,false) -kinds '$(KINDS)' -packages '$(PACKAGES)' -tests '$(TESTS)'
 
 # Minutes, and so no part of ci; that the table of faults fits the code is.
 .PHONY: mutate

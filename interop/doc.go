@@ -7,7 +7,11 @@
 // Each case belongs to one of the promises listed in items.go. Two suites written by others,
 // grpchan's and grpc-go's own interop client, run unmodified on the same environments.
 //
+// Command grpcgo runs the tests that grpc-go has for itself on nearcall, a copy of them with other
+// imports. Those that do not pass are listed in grpcgo/differences.tsv, with the reason.
+//
 //	go test -race ./...                         everything
 //	go test -run TestItems -items               ... and a table of items and environments
 //	go test -run 'TestItems/inproc/17†/'        one item on one environment
+//	go run ./grpcgo                             grpc-go's own tests
 package interop

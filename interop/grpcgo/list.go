@@ -1,0 +1,122 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"strings"
+)
+
+// A test is one of grpc-go's.
+type test struct {
+	pkg  *pkg
+	name string // of the function or method
+	run  string // the pattern for -test.run
+}
+
+// id is how the table and the reports name t.
+func (t test) id() string { return t.pkg.name + "." + strings.TrimPrefix(t.name, "Test") }
+
+// listAll returns the tests of all suites in the copy.
+func listAll(dir string) (all []test, err error) {
+	for i := range suites {
+		tests, err := list(dir, &suites[i])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, tests...)
+	}
+	return all, nil
+}
+
+// list returns the tests of p that are to be run. The methods of a suite, which are subtests of the function that runs it
+// (grpctest.RunSubTests), are tests of their own here.
+func list(dir string, p *pkg) ([]test, error) {
+	files, err := filepath.Glob(filepath.Join(dir, filepath.FromSlash(p.to), "*_test.go"))
+	if err != nil {
+		return nil, err
+	}
+	var parsed []*ast.File
+	suites := make(map[string]string) // of a type to the function that runs its methods
+	var tests []test
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range functions(file) {
+			if t := suiteOf(f); t != "" {
+				suites[t] = f.Name.Name
+			}
+		}
+		if !p.isApart(filepath.Base(name)) {
+			parsed = append(parsed, file)
+		}
+	}
+	for _, file := range parsed {
+		for _, f := range functions(file) {
+			if run := pattern(f, suites); run != "" {
+				tests = append(tests, test{p, f.Name.Name, run})
+			}
+		}
+	}
+	if len(tests) == 0 {
+		return nil, fmt.Errorf("package %s has no tests", p.name)
+	}
+	return tests, nil
+}
+
+// functions returns the functions and methods of file that are named like tests, and take what tests take.
+func functions(file *ast.File) (found []*ast.FuncDecl) {
+	for _, d := range file.Decls {
+		f, ok := d.(*ast.FuncDecl)
+		if ok && strings.HasPrefix(f.Name.Name, "Test") && f.Name.Name != "TestMain" && f.Type.Params.NumFields() == 1 {
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
+// pattern returns what runs f and no other test, or nothing if f is none.
+func pattern(f *ast.FuncDecl, suites map[string]string) string {
+	switch {
+	case f.Recv != nil:
+		if runner := suites[typeName(f.Recv.List[0].Type)]; runner != "" {
+			return "^" + runner + "$/^" + strings.TrimPrefix(f.Name.Name, "Test") + "$"
+		}
+		return ""
+	case suiteOf(f) != "":
+		return ""
+	}
+	return "^" + f.Name.Name + "$"
+}
+
+// suiteOf returns the type whose methods f runs as subtests: grpctest.RunSubTests(t, s{}).
+func suiteOf(f *ast.FuncDecl) (name string) {
+	if f.Recv != nil {
+		return ""
+	}
+	ast.Inspect(f.Body, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok && len(call.Args) == 2 {
+			if s, ok := call.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "RunSubTests" {
+				if lit, ok := call.Args[1].(*ast.CompositeLit); ok {
+					name = typeName(lit.Type)
+				}
+			}
+		}
+		return true
+	})
+	return name
+}
+
+func typeName(e ast.Expr) string {
+	if s, ok := e.(*ast.StarExpr); ok {
+		e = s.X
+	}
+	if id, ok := e.(*ast.Ident); ok {
+		return id.Name
+	}
+	return ""
+}

@@ -1,0 +1,125 @@
+package main
+
+import "path"
+
+// A pkg is a package of grpc-go's that is built anew, with other imports.
+type pkg struct {
+	name  string // in test names and in PACKAGES; "" if it has no tests of its own
+	from  string // where it is in grpc-go
+	to    string // where the copy goes; the last part is unlike that of any other
+	files []string
+	// apart are files whose tests are not run, as patterns of path.Match. They are built: others use what is in them.
+	apart []string
+}
+
+// below is the folder of the copy that all is in but for what has to be a neighbour of a package that it imports.
+const below = "neartest"
+
+// helpers are what the tests share.
+var helpers = []pkg{
+	{from: "internal/stubserver", to: "neartest/shim/stubserver", files: []string{"stubserver.go"}},
+	{from: "internal/testutils", to: "neartest/shim/testutils", files: []string{"*.go"}},
+	{from: "internal/testutils/pickfirst", to: "neartest/shim/testutils/pickfirst", files: []string{"*.go"}},
+	{from: "internal/testutils/roundrobin", to: "neartest/shim/testutils/roundrobin", files: []string{"*.go"}},
+	{from: "testdata/grpc_testing_not_regenerated", to: "reflection/neartest/notregenerated", files: []string{"*.go"}},
+	{from: "interop", to: "neartest/interop", files: []string{"orcalb.go", "test_utils.go"}},
+}
+
+// suites are the packages of tests. They are those that make calls; grpc-go's tests of its parts from within test nothing
+// of nearcall.
+var suites = []pkg{
+	{name: "test", from: "test", to: "neartest/test", files: []string{"*.go"}, apart: []string{
+		// Load balancers, resolvers, channelz, frames of HTTP/2 and the states of subconnections.
+		"balancer_test.go", "balancer_switching_test.go", "channelz_test.go", "channelz_linux_test.go",
+		"clientconn_state_transition_test.go", "config_selector_test.go", "control_plane_status_test.go",
+		"http_header_end2end_test.go", "resolver_update_test.go", "roundrobin_test.go", "subconn_test.go",
+	}},
+	{name: "stats", from: "stats", to: "neartest/stats", files: []string{"stats_test.go"}},
+	{name: "root", from: ".", to: "neartest/root", files: []string{"server_ext_test.go", "stream_test.go"}},
+	{name: "status", from: "status", to: "neartest/status", files: []string{"status_ext_test.go"}},
+	{name: "encoding", from: "encoding", to: "encoding/neartest/encoding", files: []string{"encoding_test.go", "compressor_test.go"}},
+	{name: "health", from: "health", to: "neartest/health", files: []string{"server_test.go"}},
+	{name: "credentials", from: "credentials", to: "neartest/credentials", files: []string{"credentials_ext_test.go", "tls_ext_test.go"}},
+	{name: "reflection", from: "reflection/test", to: "reflection/neartest/reflection", files: []string{"serverreflection_test.go"}},
+	{name: "idle", from: "internal/idle", to: "neartest/idle", files: []string{"idle_e2e_test.go"}},
+	{name: "authz", from: "authz", to: "neartest/authz", files: []string{"grpc_authz_end2end_test.go", "grpc_authz_server_interceptors_test.go"}},
+	{name: "audit", from: "authz/audit", to: "neartest/audit", files: []string{"audit_logging_test.go"}},
+	{name: "jwt", from: "credentials/jwt", to: "neartest/jwt", files: []string{"token_file_call_creds_ext_test.go"}},
+	{name: "tls", from: "experimental/credentials", to: "experimental/credentials/neartest/tls", files: []string{"tls_ext_test.go"}},
+	{name: "interop", to: "neartest/interopclient"}, // all of it is in testdata/overlay
+}
+
+// isApart reports whether the tests in file are not run.
+func (p *pkg) isApart(file string) bool {
+	for _, pattern := range p.apart {
+		if ok, _ := path.Match(pattern, file); ok {
+			return true
+		}
+	}
+	return false
+}
+
+const shim = "google.golang.org/grpc/neartest/shim/"
+
+// imports are what the copies import instead.
+var imports = map[string]string{
+	"google.golang.org/grpc": shim + "grpc",
+	"net":                    shim + "net",
+	"google.golang.org/grpc/internal/stubserver":                   shim + "stubserver",
+	"google.golang.org/grpc/internal/testutils":                    shim + "testutils",
+	"google.golang.org/grpc/internal/testutils/pickfirst":          shim + "testutils/pickfirst",
+	"google.golang.org/grpc/internal/testutils/roundrobin":         shim + "testutils/roundrobin",
+	"google.golang.org/grpc/testdata/grpc_testing_not_regenerated": "google.golang.org/grpc/reflection/neartest/notregenerated",
+}
+
+// A patch changes a line of a copy. The text it replaces is there exactly once.
+type patch struct {
+	file     string
+	old, new string
+	why      string
+}
+
+var patches = []patch{
+	{
+		file: "neartest/status/status_ext_test.go",
+		old:  "	}, {\n		name: \"handler server\",\n		startServerFunc: func(ss *stubserver.StubServer) error {\n			return ss.StartHandlerServer()\n		},\n	}} {\n",
+		new:  "	}} {\n",
+		why:  "nearcall's server is no http.Handler",
+	},
+	{
+		file: "neartest/test/end2end_test.go",
+		old:  "[]env{tcpClearEnv, tcpTLSEnv, tcpClearRREnv, tcpTLSRREnv, handlerEnv, noBalancerEnv}",
+		new:  "environments()",
+		why:  "only the environments that nearcall can be",
+	},
+	{
+		file: "neartest/stats/stats_test.go",
+		old:  `fmt.Sprintf("test/0.0.1 grpc-go/%s", grpc.Version)`,
+		new:  `"test/0.0.1 " + near.UserAgent()`,
+		why:  "the user agent has the library's name",
+	},
+	{
+		file: "neartest/stats/stats_test.go",
+		old:  "import (\n",
+		new:  "import (\n\t_ \"google.golang.org/grpc/encoding/gzip\"\n\t\"google.golang.org/grpc/neartest/shim/near\"\n",
+		why:  "docs/migrate.md: instead of RPCCompressor import gzip",
+	},
+	{
+		file: "neartest/stats/stats_test.go",
+		old:  "if st.LocalAddr.String() != e.serverAddr",
+		new:  "if !near.On.Mapped() && st.LocalAddr.String() != e.serverAddr",
+		why:  "the server's address is made up",
+	},
+	{
+		file: "neartest/stats/stats_test.go",
+		old:  "if st.RemoteAddr.String() != e.serverAddr",
+		new:  "if !near.On.Mapped() && st.RemoteAddr.String() != e.serverAddr",
+		why:  "the server's address is made up",
+	},
+	{
+		file: "neartest/stats/stats_test.go",
+		old:  "if st.Authority != wantAuthority",
+		new:  "if !near.On.Mapped() && st.Authority != wantAuthority",
+		why:  "the authority is the server's address",
+	},
+}

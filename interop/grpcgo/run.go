@@ -1,0 +1,167 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nearcall/nearcall/interop/grpcgo/shim/near"
+)
+
+// A job is a test on a kind.
+type job struct {
+	test
+	kind near.Kind
+	line *line // of the table, that says it fails; or nil
+}
+
+// A state is how a test ended.
+type state string
+
+const (
+	pass        state = "pass"
+	skip        state = "skip"
+	fail        state = "fail"
+	leak        state = "leak"
+	race        state = "race"
+	panicked    state = "panic"
+	hang        state = "hang"
+	unsupported state = "unsupported" // it needs what nearcall does not have, and ended there
+)
+
+// good reports whether the test found nothing wrong.
+func (s state) good() bool { return s == pass || s == skip }
+
+// mayPass reports whether a test that ended like this is worth another try. A data race, a panic and a hang are not
+// forgiven for a second run that is lucky.
+func (s state) mayPass() bool { return s == fail || s == leak }
+
+// A result is how a job ended.
+type result struct {
+	job
+	state state
+	note  string // what the test said
+	log   string // the file
+	tries int
+	took  time.Duration
+}
+
+// A runner runs jobs, each in a process of its own.
+type runner struct {
+	dir      string // the copy of grpc-go
+	binaries map[string]string
+	logs     string
+	limit    time.Duration // of a test
+	tries    int
+}
+
+// run runs jobs, procs at a time. Those that fail and should not are tried again at the end, one after the other, with
+// nothing beside them. Results of first tries are given to done as they come.
+func (r *runner) run(ctx context.Context, jobs []job, procs int, done func(result)) (results []result) {
+	var mu sync.Mutex
+	var wait sync.WaitGroup
+	work := make(chan job)
+	for range procs {
+		wait.Go(func() {
+			for j := range work {
+				res := r.once(ctx, j, 1)
+				mu.Lock()
+				results = append(results, res)
+				done(res)
+				mu.Unlock()
+			}
+		})
+	}
+	for _, j := range jobs {
+		if ctx.Err() == nil {
+			work <- j
+		}
+	}
+	close(work)
+	wait.Wait()
+	for i := range results {
+		for res := &results[i]; res.line == nil && res.state.mayPass() && res.tries < r.tries && ctx.Err() == nil; {
+			*res = r.once(ctx, res.job, res.tries+1)
+		}
+	}
+	return results
+}
+
+// once runs a job, and says how it ended. try is 1 for the first time.
+func (r *runner) once(ctx context.Context, j job, try int) result {
+	began := time.Now()
+	res := result{job: j, tries: try, log: filepath.Join(r.logs, fmt.Sprintf("%s.%s.%d.log", j.kind, j.id(), try))}
+	out, err := r.start(ctx, j)
+	res.took = time.Since(began)
+	res.state, res.note = judge(out, err)
+	if err := os.WriteFile(res.log, out, 0o666); err != nil {
+		res.note += " (" + err.Error() + ")"
+	}
+	return res
+}
+
+// start runs the process of a job to its end.
+func (r *runner) start(ctx context.Context, j job) ([]byte, error) {
+	tmp, err := os.MkdirTemp("", "g")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(tmp)
+	ctx, cancel := context.WithTimeout(ctx, r.limit+20*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, r.binaries[j.pkg.name], "-test.v", "-test.run="+j.run, "-test.timeout="+r.limit.String())
+	cmd.Dir = filepath.Join(r.dir, filepath.FromSlash(j.pkg.to))
+	cmd.Env = append(os.Environ(), near.KindVariable+"="+string(j.kind), near.DirectoryVariable+"="+tmp,
+		"TMPDIR="+tmp, "GRPC_GO_LOG_SEVERITY_LEVEL=info")
+	inGroup(cmd)
+	return cmd.CombinedOutput()
+}
+
+var (
+	lacking = regexp.MustCompile(regexp.QuoteMeta(near.UnsupportedPrefix) + `.*`)
+	crash   = regexp.MustCompile(`(?m)^(panic|fatal error): .*`)
+	said    = regexp.MustCompile(`(?m)^ +\w+\.go:\d+: .*`)
+	saidIn  = regexp.MustCompile(`(?m)^ +\w+_test\.go:\d+: .*`)
+)
+
+// judge says how a test ended that printed out and whose process returned err, and what it said of it.
+func judge(out []byte, err error) (state, string) {
+	has := func(s string) bool { return bytes.Contains(out, []byte(s)) }
+	exit, _ := err.(*exec.ExitError)
+	switch {
+	case err == nil && has("testing: warning: no tests to run"):
+		return fail, "the test binary does not have it"
+	case err == nil && has("--- SKIP") && !has("    --- PASS"):
+		return skip, ""
+	case err == nil:
+		return pass, ""
+	case exit != nil && exit.ExitCode() == near.ExitUnsupported:
+		return unsupported, string(lacking.Find(out))
+	case has("WARNING: DATA RACE"):
+		return race, ""
+	case exit == nil || exit.ExitCode() < 0 || has("panic: test timed out"):
+		return hang, ""
+	case crash.Match(out):
+		return panicked, string(crash.Find(out))
+	case has("Leaked goroutine"):
+		return leak, remark(out)
+	}
+	return fail, remark(out)
+}
+
+// remark is the last line that a test printed, for want of one that its file did the last of any.
+func remark(out []byte) string {
+	for _, re := range []*regexp.Regexp{saidIn, said} {
+		if all := re.FindAll(out, -1); len(all) > 0 {
+			return strings.TrimSpace(string(all[len(all)-1]))
+		}
+	}
+	return ""
+}

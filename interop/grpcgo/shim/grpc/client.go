@@ -1,0 +1,302 @@
+//lint:file-ignore SA1019 grpc-go's tests use what is deprecated.
+
+package grpc
+
+import (
+	"context"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/interop/grpcgo/shim/near"
+	g "google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/status"
+)
+
+// EnableTracing is grpc-go's, and does nothing.
+var EnableTracing bool
+
+// A ClientConn is grpc-go's or nearcall's. Nearcall's has one address: where a test brings a resolver, resolved.go
+// makes a connection of nearcall's each time that the resolver says something new.
+type ClientConn struct {
+	grpc *g.ClientConn // nil if nearcall's
+
+	target  string
+	opts    []nearcall.DialOption
+	builder resolver.Builder // nil if the target is an address
+	ready   chan struct{}    // closed when near is set or never will be
+
+	mu        sync.Mutex
+	near      *nearcall.ClientConn
+	replaced  []*nearcall.ClientConn // by what the resolver said later
+	resolver  resolver.Resolver
+	started   bool   // resolver is built, or being built
+	connected bool   // Connect or a call has asked for a connection
+	closed    bool   //
+	addr      string // that near goes to
+	config    string // the service config, as JSON, that near has
+}
+
+// NewClient makes a client of the kind that near.On says.
+func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
+	o := mergeClient(opts)
+	if near.On == near.GRPC {
+		cc, err := g.NewClient(target, o.grpc...)
+		if err != nil {
+			return nil, err
+		}
+		return &ClientConn{grpc: cc}, nil
+	}
+	if o.missing != "" {
+		near.Unsupported("dial option " + o.missing)
+	}
+	switch near.On {
+	case near.Unix:
+		o.near = append(o.near, nearcall.WithoutUpgrade())
+	case near.Shared:
+		o.near = append(o.near, nearcall.WithSharedMessages())
+	}
+	cc := &ClientConn{target: target, opts: o.near, ready: make(chan struct{})}
+	if cc.builder = builder(target, o.resolvers); cc.builder != nil {
+		return cc, cc.check()
+	}
+	n, err := nearcall.NewClient(translate(target), o.near...)
+	if err != nil {
+		return nil, err
+	}
+	cc.near = n
+	close(cc.ready)
+	return cc, nil
+}
+
+// check returns the error that NewClient has for the options of c.
+func (c *ClientConn) check() error {
+	probe, err := nearcall.NewClient(near.Target("localhost:1"), c.opts...)
+	if err != nil {
+		return err
+	}
+	return probe.Close()
+}
+
+// addresses are the schemes whose targets are one address.
+var addresses = map[string]bool{"passthrough": true, "dns": true, "unix": true, "unix-abstract": true}
+
+// builder returns the resolver that target asks for by its scheme.
+func builder(target string, known []resolver.Builder) resolver.Builder {
+	u, err := url.Parse(target)
+	if err != nil || u.Scheme == "" || addresses[u.Scheme] {
+		return nil
+	}
+	for _, b := range known {
+		if b.Scheme() == u.Scheme {
+			return b
+		}
+	}
+	return resolver.Get(u.Scheme)
+}
+
+// translate returns nearcall's target for one of grpc-go's.
+func translate(target string) string {
+	addr := target
+	if u, err := url.Parse(target); err == nil && addresses[u.Scheme] {
+		switch u.Scheme {
+		case "unix":
+			return translateUnix(target)
+		case "unix-abstract":
+			return target
+		}
+		if addr = strings.TrimPrefix(u.Path, "/"); addr == "" {
+			addr = u.Opaque
+		}
+	}
+	if strings.HasPrefix(addr, "unix:") {
+		return translateUnix(addr)
+	}
+	if strings.HasPrefix(addr, "/") {
+		return translateUnix("unix:" + addr)
+	}
+	return near.Target(addr)
+}
+
+func translateUnix(target string) string {
+	switch {
+	case near.On.InOneProcess():
+		near.Unsupported("a unix socket in process: " + target)
+	case near.On == near.SharedMem:
+		return "shm:" + strings.TrimPrefix(strings.TrimPrefix(target, "unix:"), "//")
+	}
+	return target
+}
+
+// Dial is NewClient.
+func Dial(target string, opts ...DialOption) (*ClientConn, error) { return NewClient(target, opts...) }
+
+// DialContext is NewClient.
+func DialContext(_ context.Context, target string, opts ...DialOption) (*ClientConn, error) {
+	return NewClient(target, opts...)
+}
+
+// Invoke is cc.Invoke.
+func Invoke(ctx context.Context, method string, args, reply any, cc *ClientConn, opts ...g.CallOption) error {
+	return cc.Invoke(ctx, method, args, reply, opts...)
+}
+
+// NewClientStream is cc.NewStream.
+func NewClientStream(ctx context.Context, desc *g.StreamDesc, cc *ClientConn, method string, opts ...g.CallOption) (g.ClientStream, error) {
+	return cc.NewStream(ctx, desc, method, opts...)
+}
+
+// Invoke makes a unary call.
+func (c *ClientConn) Invoke(ctx context.Context, method string, args, reply any, opts ...g.CallOption) error {
+	if c.grpc != nil {
+		return c.grpc.Invoke(ctx, method, args, reply, opts...)
+	}
+	n, err := c.wait(ctx)
+	if err != nil {
+		return err
+	}
+	return n.Invoke(ctx, method, args, reply, opts...)
+}
+
+// NewStream begins a stream.
+func (c *ClientConn) NewStream(ctx context.Context, desc *g.StreamDesc, method string, opts ...g.CallOption) (g.ClientStream, error) {
+	if c.grpc != nil {
+		return c.grpc.NewStream(ctx, desc, method, opts...)
+	}
+	n, err := c.wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return n.NewStream(ctx, desc, method, opts...)
+}
+
+// wait returns nearcall's connection, when there is one.
+func (c *ClientConn) wait(ctx context.Context) (*nearcall.ClientConn, error) {
+	c.resolve(true)
+	if n := c.current(); n != nil {
+		return n, nil
+	}
+	select {
+	case <-c.ready:
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	if n := c.current(); n != nil {
+		return n, nil
+	}
+	return nil, g.ErrClientConnClosing
+}
+
+// current returns nearcall's connection, or nil while there is none.
+func (c *ClientConn) current() *nearcall.ClientConn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.near
+}
+
+// Close closes the connection, and those that it replaced.
+func (c *ClientConn) Close() error {
+	if c.grpc != nil {
+		return c.grpc.Close()
+	}
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return g.ErrClientConnClosing
+	}
+	c.closed = true
+	n, replaced, r := c.near, c.replaced, c.resolver
+	if n == nil {
+		close(c.ready)
+	}
+	c.mu.Unlock()
+	if r != nil {
+		r.Close()
+	}
+	for _, old := range replaced {
+		_ = old.Close()
+	}
+	if n == nil {
+		return nil
+	}
+	return n.Close()
+}
+
+// Connect asks for a connection.
+func (c *ClientConn) Connect() {
+	if c.grpc != nil {
+		c.grpc.Connect()
+		return
+	}
+	c.resolve(true)
+	if n := c.current(); n != nil {
+		n.Connect()
+	}
+}
+
+// ResetConnectBackoff is that of the connection.
+func (c *ClientConn) ResetConnectBackoff() {
+	if c.grpc != nil {
+		c.grpc.ResetConnectBackoff()
+	} else if n := c.current(); n != nil {
+		n.ResetConnectBackoff()
+	}
+}
+
+// GetState is that of the connection.
+func (c *ClientConn) GetState() connectivity.State {
+	if c.grpc != nil {
+		return c.grpc.GetState()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.near != nil:
+		return c.near.GetState()
+	case c.closed:
+		return connectivity.Shutdown
+	case c.started:
+		return connectivity.Connecting
+	}
+	return connectivity.Idle
+}
+
+// WaitForStateChange is that of the connection. While there is none it looks again and again.
+func (c *ClientConn) WaitForStateChange(ctx context.Context, s connectivity.State) bool {
+	if c.grpc != nil {
+		return c.grpc.WaitForStateChange(ctx, s)
+	}
+	for {
+		if n := c.current(); n != nil {
+			return n.WaitForStateChange(ctx, s)
+		}
+		if c.GetState() != s {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// Target is what NewClient was given.
+func (c *ClientConn) Target() string {
+	if c.grpc != nil {
+		return c.grpc.Target()
+	}
+	return c.target
+}
+
+// CanonicalTarget is grpc-go's.
+func (c *ClientConn) CanonicalTarget() string {
+	if c.grpc == nil {
+		near.Unsupported("ClientConn.CanonicalTarget")
+	}
+	return c.grpc.CanonicalTarget()
+}

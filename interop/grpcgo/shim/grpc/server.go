@@ -1,0 +1,105 @@
+package grpc
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/interop/grpcgo/shim/near"
+	"github.com/nearcall/nearcall/loop"
+	g "google.golang.org/grpc"
+)
+
+// A Server is grpc-go's or nearcall's: one of grpc and near is nil.
+type Server struct {
+	grpc *g.Server
+	near *nearcall.Server
+	loop *loop.Loop // that handlers run on, or nil
+}
+
+// NewServer makes a server of the kind that near.On says.
+func NewServer(opts ...ServerOption) *Server {
+	o := mergeServer(opts)
+	if near.On == near.GRPC {
+		return &Server{grpc: g.NewServer(o.grpc...)}
+	}
+	if o.missing != "" {
+		near.Unsupported("server option " + o.missing)
+	}
+	s := &Server{}
+	switch near.On {
+	case near.Unix:
+		o.near = append(o.near, nearcall.NoUpgrade())
+	case near.Inline:
+		o.near = append(o.near, nearcall.InlineHandlers())
+	case near.Shared:
+		o.near = append(o.near, nearcall.SharedMessages())
+	case near.Loop:
+		s.loop = loop.New()
+	case near.Coroutines:
+		s.loop = loop.New(loop.Coroutines())
+	}
+	s.near = nearcall.NewServer(o.near...)
+	return s
+}
+
+// RegisterService registers impl, on the loop if there is one.
+func (s *Server) RegisterService(desc *g.ServiceDesc, impl any) {
+	switch {
+	case s.grpc != nil:
+		s.grpc.RegisterService(desc, impl)
+	case s.loop != nil:
+		s.near.On(s.loop).RegisterService(desc, impl)
+	default:
+		s.near.RegisterService(desc, impl)
+	}
+}
+
+// GetServiceInfo is that of the server.
+func (s *Server) GetServiceInfo() map[string]g.ServiceInfo {
+	if s.grpc != nil {
+		return s.grpc.GetServiceInfo()
+	}
+	return s.near.GetServiceInfo()
+}
+
+// Serve serves lis, or what it stands for.
+func (s *Server) Serve(lis net.Listener) error {
+	if s.grpc != nil {
+		return s.grpc.Serve(lis)
+	}
+	return s.near.Serve(near.Unwrap(lis))
+}
+
+// Stop stops the server, and closes its loop if there is one.
+func (s *Server) Stop() {
+	if s.grpc != nil {
+		s.grpc.Stop()
+		return
+	}
+	s.near.Stop()
+	if s.loop != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = s.loop.Close(ctx)
+	}
+}
+
+// GracefulStop is that of the server.
+func (s *Server) GracefulStop() {
+	if s.grpc != nil {
+		s.grpc.GracefulStop()
+		return
+	}
+	s.near.GracefulStop()
+}
+
+// ServeHTTP is grpc-go's.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.grpc == nil {
+		near.Unsupported("Server.ServeHTTP")
+	}
+	s.grpc.ServeHTTP(w, r)
+}
