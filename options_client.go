@@ -253,7 +253,7 @@ func WithInitialWindowSize(bytes int32) DialOption {
 
 // WithMaxHeaderListSize limits the header and the trailer of a response, in
 // bytes of what they take on the connection: 16 MiB by default, and 16 KiB at
-// least. A larger one fails its call. Within the process there is no limit.
+// least. A larger one fails its call with Internal, as in grpc-go. Within the process there is no limit.
 func WithMaxHeaderListSize(bytes uint32) DialOption {
 	return dialOption{func(o *dialOptions) { o.socket.Block = int(min(bytes, math.MaxInt32)) }, grpc.WithMaxHeaderListSize(bytes)}
 }

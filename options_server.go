@@ -212,7 +212,7 @@ func InitialConnWindowSize(bytes int32) ServerOption {
 // MaxHeaderListSize limits the header of a call from another process, in bytes
 // of what it takes on the connection: 16 MiB by default, and 16 KiB at least. A
 // client of nearcall knows the limit, and fails a call with a larger one with
-// ResourceExhausted. Within the process there is no limit.
+// Internal, as in grpc-go. Within the process there is no limit.
 func MaxHeaderListSize(bytes uint32) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.Block = int(min(bytes, math.MaxInt32)) })
 }

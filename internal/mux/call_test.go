@@ -228,7 +228,7 @@ func TestACallThatCannotBeEncoded(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		c, _ = unary(string(fill(wire.MinBlock)), 1, 5)
-		if err := s.Call(t.Context(), c); !errors.Is(err, link.ErrExhausted) {
+		if err := s.Call(t.Context(), c); !errors.Is(err, link.ErrBroken) {
 			t.Errorf("%v", err)
 		}
 		empty(t, s)

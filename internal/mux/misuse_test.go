@@ -766,7 +766,7 @@ func TestWhatAResetSays(t *testing.T) {
 }
 
 // TestBlocksThatThePeerDoesNotTake: what is sent is refused here. The peer
-// would end the connection, and all calls with it.
+// would refuse it, too, or end the connection.
 func TestBlocksThatThePeerDoesNotTake(t *testing.T) {
 	long := strings.Repeat("x", wire.MinBlock)
 	t.Run("head", func(t *testing.T) {
@@ -779,7 +779,7 @@ func TestBlocksThatThePeerDoesNotTake(t *testing.T) {
 				{Profile: &link.Profile{UserAgent: long}},
 				{Profile: &link.Profile{Authority: long}},
 			} {
-				if _, err := s.Open(t.Context(), o); !errors.Is(err, link.ErrExhausted) {
+				if _, err := s.Open(t.Context(), o); !errors.Is(err, link.ErrBroken) {
 					t.Errorf("Open returns %v", err)
 				}
 			}
@@ -806,17 +806,17 @@ func TestBlocksThatThePeerDoesNotTake(t *testing.T) {
 				s, peer := met(t, Options{}, w)
 				peer.write(opened(1))
 				st := w.first(t)
-				if err := st.Send(&link.Frame{Header: metadata.MD{"k": {long}}}); !errors.Is(err, link.ErrExhausted) {
+				if err := st.Send(&link.Frame{Header: metadata.MD{"k": {long}}}); !errors.Is(err, link.ErrBroken) {
 					t.Errorf("Send returns %v", err)
 				}
-				if err := st.Send(&link.Frame{End: end}); !errors.Is(err, link.ErrExhausted) {
+				if err := st.Send(&link.Frame{End: end}); !errors.Is(err, link.ErrBroken) {
 					t.Errorf("Send returns %v", err)
 				}
 				resets := peer.of(wire.KindReset)
 				if len(resets) != 1 || len(peer.of(wire.KindStream)) > 0 {
 					t.Fatalf("%s: %d resets", name, len(resets))
 				}
-				if code, text, _ := wire.ParseReset(resets[0].Body); code != wire.ResetExhausted || text == "" {
+				if code, text, _ := wire.ParseReset(resets[0].Body); code != wire.ResetProtocol || text == "" {
 					t.Errorf("%s: code %d, %q", name, code, text)
 				}
 				empty(t, s)

@@ -340,6 +340,9 @@ func (s *Session) takeStream(f wire.Frame) error {
 		}
 		return err
 	}
+	if rc.Wrong == nil && len(before)+len(f.Body) > smallBlock {
+		rc.Wrong = s.checkReceived(&rc)
+	}
 	cost := len(rc.Data)
 	if rc.Begins {
 		cost += wire.MessageCost
@@ -400,6 +403,9 @@ func (s *Session) takeStep(id uint64, rc *wire.Received, cost int, after *callba
 		s.connIn += s.taken
 		s.taken = 0
 	}
+	if rc.Wrong != nil {
+		return nil, false, s.object(id, rc, after)
+	}
 	if rc.Open != nil {
 		st, err = s.opened(id, rc)
 		opened = st != nil
@@ -417,6 +423,46 @@ func (s *Session) takeStep(id uint64, rc *wire.Received, cost int, after *callba
 		cost += rc.Size // of the call alone: it is the peer's own memory that it waits in
 	}
 	return st, opened, st.take(rc, cost, after)
+}
+
+// object ends a call whose peer says what it must not, with which nothing else
+// is wrong. mu is held.
+func (s *Session) object(id uint64, rc *wire.Received, after *callbacks) error {
+	if rc.Placed {
+		s.handBack(rc.Place)
+	}
+	reason := because{rc.Wrong.Error(), link.ErrBroken}
+	if rc.Open == nil {
+		st, err := s.find(id)
+		if st != nil {
+			st.abort(reason, true, after)
+		}
+		return err
+	}
+	if id <= s.last {
+		return protocolError("the peer opens call %d after %d", id, s.last)
+	}
+	s.last = id
+	if !s.drained {
+		code, text := resetOf(reason)
+		s.control = wire.AppendReset(s.control, id, code, text)
+	}
+	return nil
+}
+
+// smallBlock is how long a block may be that is shorter than any limit however
+// long the names are that it has by their numbers, in bytes.
+const smallBlock = wire.MinBlock / 256
+
+// checkReceived refuses a head, a header or an end that is longer than this side
+// takes, as checkBlocks and open do on the other.
+func (s *Session) checkReceived(rc *wire.Received) error {
+	if rc.Open != nil {
+		if n := sizeOfHead(rc.Open); n > s.opts.Block {
+			return tooLong("request header", n, s.opts.Block)
+		}
+	}
+	return checkSizes(rc.Header, rc.End, s.opts.Block)
 }
 
 // opened makes a stream of a call that the peer opens. It returns none for one

@@ -37,6 +37,8 @@ func resetOf(reason error) (code wire.ResetCode, text string) {
 		return wire.ResetDeadline, ""
 	case errors.Is(reason, link.ErrExhausted):
 		return wire.ResetExhausted, reason.Error()
+	case errors.Is(reason, link.ErrBroken):
+		return wire.ResetProtocol, reason.Error()
 	}
 	return wire.ResetUnavailable, reason.Error()
 }
@@ -86,5 +88,5 @@ func sizeOfEnd(end *link.End) int {
 }
 
 func tooLong(what string, n, limit int) error {
-	return because{fmt.Sprintf("the %s of %d bytes is larger than the %d that the peer takes", what, n, limit), link.ErrExhausted}
+	return because{fmt.Sprintf("the %s of %d bytes is larger than the %d that its receiver takes", what, n, limit), link.ErrBroken}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/grpc/metadata"
+
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -182,12 +184,17 @@ func (st *stream) Send(f *link.Frame) error {
 // checkBlocks refuses a frame whose header or end is longer than the peer takes.
 // mu is held.
 func (s *Session) checkBlocks(f *link.Frame) error {
-	if n := sizeOf(f.Header); n > s.hello.Block {
-		return tooLong("header", n, s.hello.Block)
+	return checkSizes(f.Header, f.End, s.hello.Block)
+}
+
+// checkSizes refuses a header or an end that is longer than limit.
+func checkSizes(header metadata.MD, end *link.End, limit int) error {
+	if n := sizeOf(header); n > limit {
+		return tooLong("header", n, limit)
 	}
-	if f.End != nil {
-		if n := sizeOfEnd(f.End); n > s.hello.Block {
-			return tooLong("end", n, s.hello.Block)
+	if end != nil {
+		if n := sizeOfEnd(end); n > limit {
+			return tooLong("end", n, limit)
 		}
 	}
 	return nil

@@ -40,7 +40,11 @@ func duration(us uint64) time.Duration {
 // head reads the head of a call.
 func (d *Decoder) head(r *reader, remember bool) (o *link.Open, timeout time.Duration) {
 	o = new(link.Open)
-	o.Method = d.name(r, remember)
+	method := d.entry(r, remember)
+	if !method.text {
+		r.object("the method has control characters")
+	}
+	o.Method = method.s
 	o.Profile = d.profile(r, remember)
 	timeout = duration(r.uint())
 	o.Metadata = d.metadata(r, remember)
@@ -74,11 +78,9 @@ func (d *Decoder) metadata(r *reader, remember bool) metadata.MD {
 		case r.err != nil:
 			return nil
 		case !validKey(k):
-			r.fail("metadata has the key %.100q", k)
-			return nil
+			r.object("metadata has the key %.100q", k)
 		case !strings.HasSuffix(k, "-bin") && !validText(v):
-			r.fail("metadata has a value for %.100q with control characters", k)
-			return nil
+			r.object("metadata has a value for %.100q with control characters", k)
 		}
 		md[k] = append(md[k], v)
 	}
@@ -94,6 +96,7 @@ func validKey(k string) bool {
 	return k != ""
 }
 
+// validText reports whether v may be in a header of HTTP/2's.
 func validText(v string) bool {
 	for i := range len(v) {
 		if v[i] < 0x20 && v[i] != '\t' || v[i] == 0x7f {
@@ -127,17 +130,17 @@ func (d *Decoder) end(r *reader, remember bool) *link.End {
 		switch {
 		case r.err != nil:
 		case code > math.MaxUint32: // codes.Code is unsigned, and users make up their own
-			r.fail("a status of code %d", code)
+			r.object("a status of code %d", code)
 		case !utf8.ValidString(message):
-			r.fail("a status whose message is not UTF-8")
+			r.object("a status whose message is not UTF-8")
 		default:
 			end.Status = status.New(codes.Code(code), message)
 		}
-		if r.err == nil && len(details) > 0 {
+		if r.err == nil && r.wrong == nil && len(details) > 0 {
 			p := end.Status.Proto()
 			proto.Reset(p)
 			if err := proto.Unmarshal(details, p); err != nil || uint64(uint32(p.GetCode())) != code {
-				r.fail("a status whose details are malformed")
+				r.object("a status whose details are malformed")
 			} else {
 				end.Status = status.FromProto(p)
 			}

@@ -87,6 +87,12 @@ func fuzzFrame(t *testing.T, d *Decoder, f Frame, parts map[uint64][]byte, fromC
 	if rc.Begins && !rc.More && !rc.Placed && rc.Size != len(rc.Data) || rc.Placed && (!rc.Begins || len(rc.Data) > 0) || rc.More && len(rc.Data) == 0 {
 		t.Fatalf("%+v", rc)
 	}
+	if rc.Wrong != nil { // nobody sends that
+		if !errors.Is(rc.Wrong, ErrProtocol) {
+			t.Fatalf("%v is no protocol error", rc.Wrong)
+		}
+		return nil
+	}
 	s := &Step{Stream: f.Stream, Open: rc.Open, Timeout: rc.Timeout, Header: rc.Header, End: rc.End, HalfClose: rc.HalfClose}
 	want := said(rc.Open, rc.Header, rc.End)
 	var e Encoder

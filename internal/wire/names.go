@@ -91,26 +91,43 @@ func (e *Encoder) appendProfile(b []byte, p *link.Profile, remember bool) []byte
 type Decoder struct {
 	Places bool // messages may be in places of their own, beside the connection
 
-	names    []string
-	profiles []*link.Profile
+	names    []knownName
+	profiles []knownProfile
 }
 
-// name reads a name. remember is false in a block that came in pieces, which
+// A knownName has been looked at once, when it came.
+type knownName struct {
+	s    string
+	text bool // it is valid as one
+}
+
+func newName(s string) knownName { return knownName{s, validText(s)} }
+
+// A knownProfile is a profile, and what is wrong with it where something is.
+type knownProfile struct {
+	*link.Profile
+	wrong string
+}
+
+// name reads a name.
+func (d *Decoder) name(r *reader, remember bool) string { return d.entry(r, remember).s }
+
+// entry reads a name. remember is false in a block that came in pieces, which
 // has no new names.
-func (d *Decoder) name(r *reader, remember bool) string {
+func (d *Decoder) entry(r *reader, remember bool) knownName {
 	switch n := r.uint(); {
 	case r.err != nil:
-		return ""
+		return knownName{}
 	case n == nameLiteral:
-		return r.string()
+		return newName(r.string())
 	case n == nameNew:
-		s := r.string()
+		s := newName(r.string())
 		switch {
 		case r.err != nil:
 		case !remember:
 			r.fail("a block in pieces has a new name")
-		case len(s) > maxName:
-			r.fail("a name of %d bytes is to be remembered", len(s))
+		case len(s.s) > maxName:
+			r.fail("a name of %d bytes is to be remembered", len(s.s))
 		case len(d.names) == maxNames:
 			r.fail("more than %d names are to be remembered", maxNames)
 		default:
@@ -119,7 +136,7 @@ func (d *Decoder) name(r *reader, remember bool) string {
 		return s
 	case n-nameFirst >= uint64(len(d.names)):
 		r.fail("name %d of %d", n-nameFirst, len(d.names))
-		return ""
+		return knownName{}
 	default:
 		return d.names[n-nameFirst]
 	}
@@ -133,11 +150,33 @@ func (d *Decoder) profile(r *reader, remember bool) *link.Profile {
 			r.fail("profile %d of %d", n, len(d.profiles))
 			return nil
 		}
-		return d.profiles[n-1]
+		p := d.profiles[n-1]
+		if p.wrong != "" {
+			r.object("the %s has control characters", p.wrong)
+		}
+		return p.Profile
 	}
-	p := &link.Profile{Authority: r.string(), UserAgent: r.string(), ContentSubtype: r.string(), Encoding: r.string()}
+	p := knownProfile{Profile: &link.Profile{Authority: r.string(), UserAgent: r.string(), ContentSubtype: r.string(), Encoding: r.string()}}
+	if p.wrong = wrongIn(p.Profile); p.wrong != "" {
+		r.object("the %s has control characters", p.wrong)
+	}
 	if r.err == nil && remember && len(d.profiles) < maxProfiles {
 		d.profiles = append(d.profiles, p)
 	}
-	return p
+	return p.Profile
+}
+
+// wrongIn returns what of a profile may not be in a header of HTTP/2's.
+func wrongIn(p *link.Profile) string {
+	switch {
+	case !validText(p.Authority):
+		return "authority"
+	case !validText(p.UserAgent):
+		return "user agent"
+	case !validText(p.ContentSubtype):
+		return "content subtype"
+	case !validText(p.Encoding):
+		return "encoding"
+	}
+	return ""
 }

@@ -3,8 +3,17 @@ package wire
 // A reader reads what a body consists of. Its first error stays, and what is
 // read after it is zero.
 type reader struct {
-	rest []byte
-	err  error
+	rest  []byte
+	err   error
+	wrong error // what a call must not say; what follows it can be read
+}
+
+// object notes what is wrong with a call, and not with how it is written: the
+// rest is read, so that both sides go on to know the same names.
+func (r *reader) object(format string, args ...any) {
+	if r.wrong == nil {
+		r.wrong = protocolError(format, args...)
+	}
 }
 
 func (r *reader) fail(format string, args ...any) {

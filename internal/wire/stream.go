@@ -283,10 +283,15 @@ type Received struct {
 	Data       []byte
 	Placed     bool // the message is at Place, and Data is empty
 	Place      int
+
+	// Wrong is what the call must not say, nil for nothing. Everything else is as
+	// it would be without it.
+	Wrong error
 }
 
 // Stream reads a STREAM frame that came from the caller of its call, or from
-// the callee. before is what PARTs have brought for it, nil for none.
+// the callee. before is what PARTs have brought for it, nil for none. An error is
+// about the connection; what is wrong with the call alone is in Received.
 func (d *Decoder) Stream(f Frame, before []byte, fromCaller bool) (Received, error) {
 	flags := f.Kind &^ KindStream
 	message, piece, more := flags&FlagMessage != 0, flags&FlagPiece != 0, flags&FlagMore != 0
@@ -347,5 +352,6 @@ func (d *Decoder) Stream(f Frame, before []byte, fromCaller bool) (Received, err
 	if message || piece {
 		rc.Data = r.rest
 	}
+	rc.Wrong = r.wrong
 	return rc, nil
 }

@@ -288,36 +288,29 @@ func TestAMalformedStreamFrameIsAProtocolError(t *testing.T) {
 		before []byte
 		callee bool
 	}{
-		"no flags":                     {f: stream(0)},
-		"place where there is none":    {f: stream(FlagMessage|FlagPlace, 5, 5)},
-		"message and piece":            {f: stream(FlagMessage|FlagPiece, 1)},
-		"more of nothing":              {f: stream(FlagMore)},
-		"more after the end":           {f: stream(FlagMessage|FlagMore|FlagEnd, 9, 1)},
-		"compressed piece":             {f: stream(FlagPiece|FlagCompressed, 1)},
-		"piece of nothing":             {f: stream(FlagPiece)},
-		"first piece of nothing":       {f: stream(FlagMessage|FlagMore, 9)},
-		"first piece of all":           {f: stream(FlagMessage|FlagMore, 1, 1)},
-		"first piece without a size":   {f: stream(FlagMessage | FlagMore)},
-		"half-close with a body":       {f: stream(FlagEnd, 0)},
-		"head with a body behind it":   {f: stream(FlagHead, append(slices.Clone(head), 1)...)},
-		"head cut short":               {f: stream(FlagHead, head[:5]...)},
-		"parts before a message":       {f: stream(FlagMessage, 1), before: head},
-		"parts before a half-close":    {f: stream(FlagEnd), before: head},
-		"new name in parts":            {f: stream(FlagHead), before: []byte{0, 1, 'm', 0, 0, 0, 0, 0, 0, 0}},
-		"unknown name":                 {f: stream(FlagHead, 2, 0, 0, 0, 0, 0, 0, 0)},
-		"unknown profile":              {f: stream(FlagHead, 1, 1, 'm', 1, 0, 0)},
-		"more metadata than bytes":     {f: stream(FlagHead, 100), callee: true},
-		"key in upper case":            {f: stream(FlagHead, 1, 1, 1, 'K', 0), callee: true},
-		"empty key":                    {f: stream(FlagHead, 1, 1, 0, 0), callee: true},
-		"reserved key":                 {f: stream(FlagHead, 1, 1, 2, ':', 'a', 0), callee: true},
-		"value with a control":         {f: stream(FlagHead, 1, 1, 1, 'k', 1, 1), callee: true},
-		"number that is too large":     {f: stream(FlagHead, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f), callee: true},
-		"number in two bytes for one":  {f: stream(FlagHead, 0x80, 0), callee: true},
-		"number that does not end":     {f: stream(FlagHead, bytes.Repeat([]byte{0x80}, 20)...), callee: true},
-		"status without a message":     {f: stream(FlagEnd, 5), callee: true},
-		"status of a large code":       {f: stream(FlagEnd, 0x80, 0x80, 0x80, 0x80, 0x10, 0, 0, 0), callee: true},
-		"status whose message is odd":  {f: stream(FlagEnd, 5, 1, 0xff, 0, 0), callee: true},
-		"status whose details are odd": {f: stream(FlagEnd, 5, 0, 1, 0xff, 0), callee: true},
+		"no flags":                    {f: stream(0)},
+		"place where there is none":   {f: stream(FlagMessage|FlagPlace, 5, 5)},
+		"message and piece":           {f: stream(FlagMessage|FlagPiece, 1)},
+		"more of nothing":             {f: stream(FlagMore)},
+		"more after the end":          {f: stream(FlagMessage|FlagMore|FlagEnd, 9, 1)},
+		"compressed piece":            {f: stream(FlagPiece|FlagCompressed, 1)},
+		"piece of nothing":            {f: stream(FlagPiece)},
+		"first piece of nothing":      {f: stream(FlagMessage|FlagMore, 9)},
+		"first piece of all":          {f: stream(FlagMessage|FlagMore, 1, 1)},
+		"first piece without a size":  {f: stream(FlagMessage | FlagMore)},
+		"half-close with a body":      {f: stream(FlagEnd, 0)},
+		"head with a body behind it":  {f: stream(FlagHead, append(slices.Clone(head), 1)...)},
+		"head cut short":              {f: stream(FlagHead, head[:5]...)},
+		"parts before a message":      {f: stream(FlagMessage, 1), before: head},
+		"parts before a half-close":   {f: stream(FlagEnd), before: head},
+		"new name in parts":           {f: stream(FlagHead), before: []byte{0, 1, 'm', 0, 0, 0, 0, 0, 0, 0}},
+		"unknown name":                {f: stream(FlagHead, 2, 0, 0, 0, 0, 0, 0, 0)},
+		"unknown profile":             {f: stream(FlagHead, 1, 1, 'm', 1, 0, 0)},
+		"more metadata than bytes":    {f: stream(FlagHead, 100), callee: true},
+		"number that is too large":    {f: stream(FlagHead, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f), callee: true},
+		"number in two bytes for one": {f: stream(FlagHead, 0x80, 0), callee: true},
+		"number that does not end":    {f: stream(FlagHead, bytes.Repeat([]byte{0x80}, 20)...), callee: true},
+		"status without a message":    {f: stream(FlagEnd, 5), callee: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var d Decoder
@@ -326,10 +319,67 @@ func TestAMalformedStreamFrameIsAProtocolError(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWhatIsWrongWithACallIsNotAboutTheConnection: it is read to its end, so that
+// both sides know the same names and profiles afterwards, and said of each call
+// that has it.
+func TestWhatIsWrongWithACallIsNotAboutTheConnection(t *testing.T) {
 	p, _ := proto.Marshal(status.New(codes.NotFound, "").Proto())
-	other := append(append([]byte{6, 0, byte(len(p))}, p...), 0)
-	if _, err := new(Decoder).Stream(stream(FlagEnd, other...), nil, false); !errors.Is(err, ErrProtocol) {
-		t.Errorf("details of another code: %v", err)
+	// A head with a method, of which the profile has these strings, and a new name
+	// and a message after it.
+	head := func(method string, profile ...string) []byte {
+		b := appendString([]byte{nameNew}, method)
+		b = append(b, profileNew)
+		for _, s := range profile {
+			b = appendString(b, s)
+		}
+		return append(b, 0, 1, nameNew, 1, 'z', 1, 'v', 'm', 's', 'g')
+	}
+	for name, c := range map[string]struct {
+		f      Frame
+		callee bool
+		want   string
+	}{
+		"method with a line feed":        {stream(FlagHead|FlagMessage, head("/a/b\n", "", "", "", "")...), false, "the method"},
+		"method with a NUL":              {stream(FlagHead|FlagMessage, head("/a/\x00b", "", "", "", "")...), false, "the method"},
+		"authority with a return":        {stream(FlagHead|FlagMessage, head("/a/b", "h\r", "", "", "")...), false, "the authority"},
+		"user agent with a line feed":    {stream(FlagHead|FlagMessage, head("/a/b", "", "u\n", "", "")...), false, "the user agent"},
+		"content subtype with a control": {stream(FlagHead|FlagMessage, head("/a/b", "", "", "\x7f", "")...), false, "the content subtype"},
+		"encoding with a NUL":            {stream(FlagHead|FlagMessage, head("/a/b", "", "", "", "\x00")...), false, "the encoding"},
+		"key in upper case":              {stream(FlagHead, 1, 1, 1, 'K', 0), true, "the key"},
+		"empty key":                      {stream(FlagHead, 1, 1, 0, 0), true, "the key"},
+		"reserved key":                   {stream(FlagHead, 1, 1, 2, ':', 'a', 0), true, "the key"},
+		"value with a control":           {stream(FlagHead, 1, 1, 1, 'k', 1, 1), true, "a value"},
+		"trailer with a control":         {stream(FlagEnd, 0, 1, 1, 1, 'k', 1, '\n'), true, "a value"},
+		"status of a large code":         {stream(FlagEnd, 0x80, 0x80, 0x80, 0x80, 0x10, 0, 0, 0), true, "of code"},
+		"status whose message is odd":    {stream(FlagEnd, 5, 1, 0xff, 0, 0), true, "UTF-8"},
+		"status whose details are odd":   {stream(FlagEnd, 5, 0, 1, 0xff, 0), true, "details"},
+		"details of another code":        {stream(FlagEnd, append(append([]byte{6, 0, byte(len(p))}, p...), 0)...), true, "details"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var d Decoder
+			rc, err := d.Stream(c.f, nil, !c.callee)
+			if err != nil || rc.Wrong == nil || !strings.Contains(rc.Wrong.Error(), c.want) {
+				t.Fatalf("%+v, %v", rc, err)
+			}
+			if c.callee {
+				return
+			}
+			if string(rc.Data) != "msg" || len(d.names) != 2 || len(d.profiles) != 1 {
+				t.Errorf("after it there is %q, and %d names and %d profiles are known", rc.Data, len(d.names), len(d.profiles))
+			}
+			// The next call has the same method and profile by their numbers.
+			rc, err = d.Stream(stream(FlagHead, nameFirst, 1, 0, 0), nil, true)
+			if err != nil || rc.Wrong == nil || !strings.Contains(rc.Wrong.Error(), c.want) {
+				t.Errorf("the next call: %+v, %v", rc, err)
+			}
+			// Another has the name that came after it.
+			rc, err = d.Stream(stream(FlagHead, append(append([]byte{nameLiteral}, 2, '/', 'x', profileNew), 0, 0, 0, 0, 0, 1, nameFirst+1, 1, 'w')...), nil, true)
+			if err != nil || rc.Wrong != nil || !slices.Equal(rc.Open.Metadata["z"], []string{"w"}) {
+				t.Errorf("a good call: %+v, %v", rc, err)
+			}
+		})
 	}
 }
 
