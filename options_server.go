@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
@@ -54,6 +55,14 @@ func (o *serverOptions) config() call.ServerConfig {
 		c.Stream = append([]grpc.StreamServerInterceptor{o.streamFirst}, c.Stream...)
 	}
 	return c
+}
+
+func init() {
+	hook.Forward = func(handler func(grpc.ServerStream, bool) error, c encoding.CodecV2, services func() map[string]grpc.ServiceInfo) any {
+		return serverOption(func(o *serverOptions) {
+			o.Forward = &call.Forward{Handler: handler, Codec: codec.WrapV2(c), Services: services}
+		})
+	}
 }
 
 type serverOption func(*serverOptions)

@@ -3,6 +3,7 @@ package interop
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,7 +13,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/forward"
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/looptest"
 	"github.com/nearcall/nearcall/internal/transport/hostile"
@@ -38,9 +42,63 @@ var nearcallEnvironments = slices.Concat([]Env{
 	{Name: "inproc-pinned", Start: onLoop(looptest.Pinned, inproc())},
 	{Name: "inproc-hosted", Start: onLoop(looptest.Hosted, inproc())},
 	{Name: "tcp-hosted", Start: onLoop(looptest.Hosted, overTCP(false))},
+	{Name: "inproc-forward", Start: forwarded(inproc()), Differs: forwardDiffers},
+	{Name: "tcp-forward", Start: forwarded(overTCP(false)), Differs: forwardDiffers},
 	{Name: "inproc-grpc-conn", Start: throughGRPC(inproc())},
 	{Name: "tcp-grpc-conn", Start: throughGRPC(overTCP(false))},
 }, sharedMemory())
+
+// forwardDiffers are the cases in which a *grpc.Server differs from itself where its calls come by ServeHTTP.
+var forwardDiffers = map[string]string{
+	"illegal headers from the handler": "net/http's names have no case: Upper is upper",
+
+	"the handler's calls after a cancellation": "what is sent after the end of a call is Unavailable",
+	"the handler's calls after the deadline":   "what is sent after the end of a call is Unavailable",
+	"a handler that sends until it fails":      "what is sent after the end of a call is Unavailable",
+	"a stream after a message was too large":   "what is sent after the end of a call is Unavailable",
+
+	"headers and trailers of a unary call":            "a header may be sent again, and is not",
+	"what a stream handler and its interceptors find": "a header may be sent again, and is not",
+	"outside a handler, and after it":                 "a trailer may be set after the end, and is not sent",
+
+	"limits of the server":              "the error of a message that was announced has another text",
+	"the default limits, at their edge": "the error of a message that was announced has another text",
+
+	"unary calls":                         "stats handlers are not told of the header",
+	"streams":                             "stats handlers are not told of the header, and are of announcements",
+	"streams that send headers, or fail":  "stats handlers are told of announcements",
+	"two handlers on each side":           "stats handlers are not told of the header",
+	"unknown service and unknown handler": "stats handlers are told of announcements",
+	"a cancelled stream":                  "stats handlers are told of announcements",
+}
+
+// forwarded runs all handlers on a *grpc.Server, which a server of nearcall passes the calls on to.
+func forwarded(start func(*Config) (*Link, error)) func(*Config) (*Link, error) {
+	return func(cfg *Config) (*Link, error) {
+		there := grpc.NewServer(grpcServerOptions(cfg)...)
+		for _, r := range cfg.Register {
+			r(there)
+		}
+		here := *cfg
+		here.Forward = there
+		here.Register, here.UnaryServer, here.StreamServer, here.ServerStats = nil, nil, nil, nil
+		here.ServerCodec, here.Unknown, here.ServerMaxRecv, here.ServerMaxSend = nil, nil, math.MaxInt32, 0
+		link, err := start(&here)
+		if err != nil {
+			return nil, err
+		}
+		stop, graceful := link.Stop, link.GracefulStop
+		link.Stop = func() {
+			stop()
+			there.Stop()
+		}
+		link.GracefulStop = func() {
+			graceful()
+			there.GracefulStop()
+		}
+		return link, nil
+	}
+}
 
 // throughGRPC makes the calls, and closes, through the *grpc.ClientConn of the connection.
 func throughGRPC(start func(*Config) (*Link, error)) func(*Config) (*Link, error) {
@@ -202,6 +260,9 @@ func nearcallServerOptions(cfg *Config) []nearcall.ServerOption {
 	}
 	if cfg.ServerCreds != nil {
 		opts = append(opts, nearcall.Creds(cfg.ServerCreds))
+	}
+	if cfg.Forward != nil {
+		opts = append(opts, forward.To(cfg.Forward))
 	}
 	if cfg.Unknown != nil {
 		opts = append(opts, nearcall.UnknownServiceHandler(cfg.Unknown))

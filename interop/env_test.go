@@ -24,6 +24,7 @@ type Config struct {
 	ServerCreds   credentials.TransportCredentials // set by environments that need some
 	Loop          *loop.Loop                       // set by environments whose handlers run on one
 	Unknown       grpc.StreamHandler
+	Forward       *grpc.Server // set by environments that pass calls on to it
 
 	UnaryClient   []grpc.UnaryClientInterceptor
 	StreamClient  []grpc.StreamClientInterceptor

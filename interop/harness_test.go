@@ -36,6 +36,7 @@ type Env struct {
 	Background bool // calls use context.Background instead of a cancellable context
 	Waits      bool // a caller waits for its handler, whatever happens to its context
 	Start      func(cfg *Config) (*Link, error)
+	Differs    map[string]string // why, of cases by name whose transcript is to be another's
 }
 
 // A Link is what an environment gives: one connection to one server.

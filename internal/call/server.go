@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -44,6 +43,7 @@ type ServerConfig struct {
 	MaxRecv, MaxSend int
 	MaxStreams       uint32
 	Unknown          grpc.StreamHandler
+	Forward          *Forward   // may be nil
 	Codec            link.Codec // overrides the content-subtype's when set
 	Placement        Placement
 	WaitForHandlers  bool
@@ -84,6 +84,7 @@ type method struct {
 	hands   bool             // callers of this process run tasks of loop
 	unary   *grpc.MethodDesc // nil for streaming methods
 	stream  *grpc.StreamDesc
+	codec   link.Codec     // of a stream that is forwarded; nil for the call's own
 	refusal *status.Status // there is no such method: this is why
 }
 
@@ -160,6 +161,7 @@ func (s *Server) Info() map[string]grpc.ServiceInfo {
 		}
 		all[name] = info
 	}
+	s.cfg.Forward.addTo(all)
 	return all
 }
 
@@ -198,17 +200,18 @@ func (s *Server) lookup(full string) *method {
 		return m
 	}
 	m := &method{name: full}
-	name, ok := strings.CutPrefix(full, "/")
-	slash := strings.LastIndexByte(name, '/')
+	service, name, ok := serviceOf(full)
 	switch {
-	case !ok || slash < 0:
+	case !ok:
 		m.refusal = status.Newf(codes.Unimplemented, "malformed method name: %q", full)
+	case s.forwards(service):
+		return s.cfg.Forward.method(full)
 	case s.cfg.Unknown != nil:
 		m.stream = &grpc.StreamDesc{StreamName: "unknown", Handler: s.cfg.Unknown, ClientStreams: true, ServerStreams: true}
-	case s.services[name[:slash]] == nil:
-		m.refusal = status.Newf(codes.Unimplemented, "unknown service %v", name[:slash])
+	case s.services[service] == nil:
+		m.refusal = status.Newf(codes.Unimplemented, "unknown service %v", service)
 	default:
-		m.refusal = status.Newf(codes.Unimplemented, "unknown method %v for service %v", name[slash+1:], name[:slash])
+		m.refusal = status.Newf(codes.Unimplemented, "unknown method %v for service %v", name, service)
 	}
 	return m
 }

@@ -181,7 +181,9 @@ func (c *serverConn) Accept(s link.Stream, o *link.Open) error {
 	sc := &ss.call
 	sc.init(c, c.server.lookup(o.Method), o)
 	sc.stream = ss
-	ss.codec = sc.codec()
+	if ss.codec = sc.method.codec; ss.codec == nil {
+		ss.codec = sc.codec()
+	}
 	s.OnAbort(sc.Aborted)
 	sc.inline = o.Caller != nil && sc.method.hands
 	if !c.peer.Local {

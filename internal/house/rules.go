@@ -48,6 +48,9 @@ var Imports = []Rule{
 	{Pkg: "internal/looptest", May: []string{"loop"}},
 	{Pkg: "loop", May: []string{"internal/hook", "internal/self", "internal/wait"}},
 
+	// It is used with the root package, which does not know it.
+	{Pkg: "forward", May: []string{".", "internal/hook"}},
+
 	// The root package ties them together. The hostile transport is a test bed.
 	{Pkg: ".", May: []string{"internal/...", "loop"},
 		Not: []string{"internal/transport/hostile", "internal/leak", "internal/house"}},

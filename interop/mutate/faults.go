@@ -158,7 +158,7 @@ var Faults = []Fault{
 	},
 	{
 		Name: "method names are split at the first slash",
-		File: aServer,
+		File: "internal/call/forward.go",
 		Old:  "slash := strings.LastIndexByte(name, '/')",
 		New:  "slash := strings.IndexByte(name, '/')", Items: []int{8},
 	},
@@ -549,5 +549,12 @@ var Faults = []Fault{
 		File: "grpcconn.go",
 		Old:  "_ = m.conn.shut()",
 		New:  "_ = m.conn", Items: []int{41},
+	},
+	{
+		Name: "a forwarded call loses its trailer",
+		File: "forward/response.go",
+		Old:  "\tw.stream.SetTrailer(trailer)\n",
+		New:  "_ = trailer\n", Items: []int{30},
+		Env: "inproc-forward",
 	},
 }

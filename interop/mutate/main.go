@@ -119,7 +119,7 @@ func isCopied(name string) bool {
 		return false
 	}
 	first, _, below := strings.Cut(name, "/")
-	return !below || first == "internal" || first == "interop" || first == "loop"
+	return !below || first == "internal" || first == "interop" || first == "loop" || first == "forward"
 }
 
 // snapshot copies what the cases are built from to dir, as it is in the working

@@ -1,0 +1,181 @@
+package forward
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// response is the http.ResponseWriter of a call. ServeHTTP uses it on the goroutine that
+// called it. So it may wait for the caller to have room for a message, and the handler
+// waits for it.
+type response struct {
+	stream grpc.ServerStream
+	header http.Header
+	fail   context.CancelCauseFunc // ends the call
+
+	begun   bool           // the header was passed on
+	buf     []byte         // what was written of the next message
+	err     error          // why something could not be passed on
+	refusal *status.Status // what came instead of gRPC
+}
+
+// Header implements [http.ResponseWriter]. It has the header, and in the end the trailer
+// and the status as well.
+func (w *response) Header() http.Header { return w.header }
+
+// WriteHeader implements [http.ResponseWriter]. It is called where the handler sends the
+// header by itself; and with another code than 200 to refuse what is no gRPC.
+func (w *response) WriteHeader(code int) {
+	switch {
+	case code != http.StatusOK:
+		w.refusal = status.Newf(codes.Internal, "the *grpc.Server refuses the forwarded call: %s", http.StatusText(code))
+	case !w.begun:
+		w.begun = true
+		w.check(w.stream.SendHeader(w.headerMD()))
+	}
+}
+
+// Flush implements [http.Flusher]. Messages are passed on as they are written. A header
+// that the handler has not sent by itself goes with what comes next.
+func (w *response) Flush() {
+	if w.begun {
+		return
+	}
+	w.begun = true
+	if md := w.headerMD(); len(md) > 0 {
+		w.check(w.stream.SetHeader(md))
+	}
+}
+
+// Write implements [http.ResponseWriter]. It takes messages.
+func (w *response) Write(b []byte) (int, error) {
+	if w.refusal != nil {
+		return len(b), nil // a text for browsers
+	}
+	w.Flush()
+	w.buf = append(w.buf, b...)
+	for w.err == nil && len(w.buf) >= prefixLen {
+		end := prefixLen + int(binary.BigEndian.Uint32(w.buf[1:]))
+		if len(w.buf) < end {
+			w.reserve(end)
+			break
+		}
+		if w.buf[0] != 0 && w.header.Get("Grpc-Encoding") != encodingName {
+			w.check(status.Error(codes.Internal, "the *grpc.Server compresses its replies; create it without RPCCompressor"))
+			break
+		}
+		w.check(w.stream.SendMsg(&raw{w.buf[prefixLen:end:end]}))
+		w.buf = w.buf[end:] // the message's own bytes stay as they are: stats handlers may keep it
+	}
+	return len(b), w.err
+}
+
+// reserve makes room for a message that ends there.
+func (w *response) reserve(end int) {
+	if cap(w.buf) < end {
+		w.buf = append(make([]byte, 0, end), w.buf...)
+	}
+}
+
+// check ends the call where err is not nil.
+func (w *response) check(err error) {
+	if err != nil && w.err == nil {
+		w.err = err
+		w.fail(err)
+	}
+}
+
+// errNoStatus says that nobody has ended the call.
+var errNoStatus = errors.New("no status")
+
+// end sets the trailer, and returns how the call ended.
+func (w *response) end() error {
+	st := w.status()
+	switch {
+	case w.err != nil:
+		return w.err
+	case w.refusal != nil:
+		return w.refusal.Err()
+	case st == nil:
+		return errNoStatus
+	}
+	trailer := make(metadata.MD)
+	for k, vs := range w.header {
+		if k, ok := strings.CutPrefix(k, http.TrailerPrefix); ok {
+			decodeAll(trailer, k, vs)
+		}
+	}
+	w.stream.SetTrailer(trailer)
+	return st.Err()
+}
+
+// status returns the status of the call; nil where there is none.
+func (w *response) status() *status.Status {
+	code, err := strconv.ParseUint(w.header.Get("Grpc-Status"), 10, 32)
+	if err != nil {
+		return nil
+	}
+	if details := w.header.Get("Grpc-Status-Details-Bin"); details != "" {
+		p := status.New(codes.OK, "").Proto()
+		b, err := base64.RawStdEncoding.DecodeString(details)
+		if err == nil && proto.Unmarshal(b, p) == nil {
+			return status.FromProto(p)
+		}
+	}
+	text := w.header.Get("Grpc-Message")
+	if message, err := url.PathUnescape(text); err == nil {
+		text = message
+	}
+	return status.New(codes.Code(code), text)
+}
+
+// headerMD returns the handler's metadata in the header.
+func (w *response) headerMD() metadata.MD {
+	md := make(metadata.MD)
+	for k, vs := range w.header {
+		switch k {
+		case "Content-Type", "Trailer", "Date", "Grpc-Encoding":
+		default:
+			decodeAll(md, strings.ToLower(k), vs) // as they were, before net/http made them canonical
+		}
+	}
+	return md
+}
+
+const binSuffix = "-bin"
+
+// encodeAll returns values as they stand in HTTP.
+func encodeAll(k string, vs []string) []string {
+	if !strings.HasSuffix(k, binSuffix) {
+		return vs
+	}
+	encoded := make([]string, len(vs))
+	for i, v := range vs {
+		encoded[i] = base64.RawStdEncoding.EncodeToString([]byte(v))
+	}
+	return encoded
+}
+
+// decodeAll adds values that stand in HTTP to md.
+func decodeAll(md metadata.MD, k string, vs []string) {
+	for _, v := range vs {
+		if strings.HasSuffix(k, binSuffix) {
+			if b, err := base64.RawStdEncoding.DecodeString(v); err == nil {
+				v = string(b)
+			}
+		}
+		md[k] = append(md[k], v)
+	}
+}
