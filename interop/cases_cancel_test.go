@@ -5,11 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 	pb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
@@ -164,6 +168,44 @@ var cancelCases = []Case{
 		_, err = s.Recv()
 		c.Code("recv", err)
 		release.Open()
+	}},
+	{24, "the caller does not wait for the server's codec, which may want a lock that it holds", func(c *C) {
+		c.CodecsApart()
+		for _, name := range []string{"marshal", "unmarshal"} {
+			codec := &lockingCodec{marshals: name == "marshal"}
+			conn := c.Start(Config{ServerCodec: codec, Service: &Service{
+				Unary: echo,
+				Duplex: func(s duplexServer) error {
+					_, err := s.Recv()
+					if err != nil {
+						return err
+					}
+					return s.Send(out("x"))
+				},
+			}})
+			begin := func() context.Context {
+				ctx, cancel := c.Cancellable()
+				codec.mu.Lock()
+				wants := &lockWanted{wanted: c.Gate(), had: c.Gate()}
+				codec.wants.Store(wants)
+				go func() { wants.wanted.Wait(); cancel() }()
+				return ctx
+			}
+			end := func() {
+				codec.mu.Unlock()
+				codec.wants.Load().had.Wait() // which on a loop holds up the next call
+			}
+			got := reply("untouched")
+			c.Err(name+": unary", conn.Invoke(begin(), unaryCall, request("x"), got))
+			end()
+			c.Note("reply %s", got.Payload.Body)
+			s, err := conn.FullDuplexCall(begin())
+			c.Err(name+": start", err)
+			c.Err(name+": send", s.Send(in("x")))
+			_, err = s.Recv()
+			c.Err(name+": recv", err)
+			end()
+		}
 	}},
 	{24, "a cancellation in the middle of a stream", func(c *C) {
 		h := c.Named("handler")
@@ -523,4 +565,36 @@ var cancelCases = []Case{
 		c.Msg("reply", m)
 		c.Msg("request", req)
 	}},
+}
+
+// lockingCodec is protobuf's, and wants a lock to marshal or to unmarshal.
+type lockingCodec struct {
+	mu       sync.Mutex
+	marshals bool // and unmarshals without it, or the other way round
+	wants    atomic.Pointer[lockWanted]
+}
+
+// lockWanted is opened when the codec wants the lock, and when it has had it.
+type lockWanted struct{ wanted, had *Gate }
+
+func (l *lockingCodec) lock(marshals bool) {
+	if marshals == l.marshals {
+		w := l.wants.Load()
+		w.wanted.Open()
+		l.mu.Lock()
+		w.had.Open()
+		l.mu.Unlock()
+	}
+}
+
+func (*lockingCodec) Name() string { return "proto" }
+
+func (l *lockingCodec) Marshal(v any) (mem.BufferSlice, error) {
+	l.lock(true)
+	return encoding.GetCodecV2("proto").Marshal(v)
+}
+
+func (l *lockingCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	l.lock(false)
+	return encoding.GetCodecV2("proto").Unmarshal(data, v)
 }

@@ -37,7 +37,7 @@ var nearcallEnvironments = slices.Concat([]Env{
 	{Name: "inproc-loop-background", Background: true, Start: onLoop(looptest.Baton, inproc())},
 	{Name: "tcp-loop", Start: onLoop(looptest.Baton, overTCP(false))},
 	{Name: "inproc-coroutines", Waits: true, Start: onLoop(looptest.Coroutines, inproc())},
-	{Name: "inproc-coroutines-background", Background: true, Start: onLoop(looptest.Coroutines, inproc())},
+	{Name: "inproc-coroutines-background", Background: true, Hands: true, Start: onLoop(looptest.Coroutines, inproc())},
 	{Name: "tcp-coroutines", Start: onLoop(looptest.Coroutines, overTCP(false))},
 	{Name: "inproc-pinned", Start: onLoop(looptest.Pinned, inproc())},
 	{Name: "inproc-hosted", Start: onLoop(looptest.Hosted, inproc())},

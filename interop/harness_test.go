@@ -35,6 +35,7 @@ type Env struct {
 	Name       string
 	Background bool // calls use context.Background instead of a cancellable context
 	Waits      bool // a caller waits for its handler, whatever happens to its context
+	Hands      bool // a handler begins on its caller's goroutine, until it waits for the first time
 	Start      func(cfg *Config) (*Link, error)
 	Differs    map[string]string // why, of cases by name whose transcript is to be another's
 }
@@ -167,6 +168,13 @@ type notHere string
 func (c *C) CallerLeaves() {
 	if c.env.Waits {
 		panic(notHere("handlers run on their caller"))
+	}
+}
+
+// CodecsApart says that the case needs a server whose codec runs on goroutines of its own.
+func (c *C) CodecsApart() {
+	if c.env.Waits || c.env.Hands {
+		panic(notHere("handlers run or begin on their caller, and the server's codec with them"))
 	}
 }
 

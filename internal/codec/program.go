@@ -21,6 +21,7 @@ type program struct {
 	size     uintptr      // of the struct
 	foreign  bool         // the struct is not known well enough to be copied
 	requires bool         // the message itself has required fields
+	plain    bool         // see isPlain; not of those that only others refer to
 	ops      []op
 	ext      uintptr // offset of the extension fields, or 0
 	unknown  uintptr // offset of the unknown fields, or 0

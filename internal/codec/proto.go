@@ -94,7 +94,20 @@ func (c protoCodec) Copy(dst, src any) (bound int, ok bool, err error) {
 	}
 }
 
-func (protoCodec) Copies(v any) bool { return v == nil || !programOf(v).foreign }
+// Copies implements [link.Codec]. Where other code than protobuf-go's may be needed for
+// a part of v, it copies v to see: the sender encodes what cannot be copied, and whoever
+// copies across never has to.
+func (protoCodec) Copies(v any) bool {
+	if v == nil {
+		return true
+	}
+	p := programOf(v)
+	if p.foreign || p.plain {
+		return !p.foreign
+	}
+	_, _, f := p.clone(dataOf(v), maxDepth)
+	return f != throughBytes && f != refused
+}
 
 func (protoCodec) New(src any) any {
 	if src == nil {

@@ -10,6 +10,9 @@ func Shared() Codec { return sharedCodec{} }
 
 type sharedCodec struct{ protoCodec }
 
+// Copies implements [link.Codec].
+func (sharedCodec) Copies(v any) bool { return v == nil || !programOf(v).foreign }
+
 // Copy implements [link.Codec]. bound is the size itself, so that limits and
 // credit hold.
 func (c sharedCodec) Copy(dst, src any) (bound int, ok bool, err error) {

@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"sync"
 	"sync/atomic"
+
+	"google.golang.org/protobuf/proto"
 )
 
 // programs holds the program of every Go type seen so far. Readers take no
@@ -37,6 +39,9 @@ func addProgram(v any) *program {
 		old = newTable(8)
 	}
 	if old.lookup(typeOf(v)) == nil {
+		if !p.foreign { // and nobody reads plain before it is in the table
+			p.plain = isPlain(v.(proto.Message).ProtoReflect().New(), make(map[reflect.Type]bool))
+		}
 		programs.table.Store(old.with(typeOf(v), p))
 	}
 	return p

@@ -24,9 +24,13 @@ var ErrLeft = errors.New("link: the caller has left")
 // another reason, waits out the claims that are held, never a handler. So
 // nothing is read or written after Session.Call returned.
 //
-// No code of one side's user runs on the other side's goroutine: what a codec
-// cannot copy by itself crosses as bytes, encoded by its sender and decoded by
-// its receiver.
+// No code of one side's user runs on the other side's goroutine, and none runs
+// inside a claim, where a caller that leaves would wait for it, with whatever locks
+// it holds. What a codec cannot copy by itself crosses as bytes: its sender encodes
+// it before, and its receiver decodes it after what a claim hands over. Once encoded,
+// bytes belong to neither side. Nobody writes to them or frees them, so that who got
+// hold of them inside a claim may decode them at any time, also when the caller has
+// left.
 type Call struct {
 	Open
 
@@ -114,15 +118,28 @@ func (c *Call) release(more uint32) {
 // Take decodes the request into to. It returns ErrLeft when the caller has
 // gone, or the errors of Message.DecodeInto.
 func (c *Call) Take(to *Sink) error {
+	bytes, ok, err := c.copyRequest(to)
+	if ok || err != nil {
+		return err
+	}
+	return bytes.DecodeInto(to)
+}
+
+// copyRequest copies the request to where to says. Where ok is false and err nil it
+// returns the request in bytes instead, for Take to decode outside the claim.
+func (c *Call) copyRequest(to *Sink) (bytes Message, ok bool, err error) {
 	if !c.claim() {
-		return ErrLeft
+		return Message{}, false, ErrLeft
 	}
 	defer c.release(0) // also when a codec panics
 	if m, encoded := c.Request.(*Message); encoded {
-		return m.DecodeInto(to)
+		return *m, false, nil
 	}
 	m := Live(c.Request, c.Codec)
-	return m.DecodeInto(to)
+	if ok, err = m.CopyInto(to); !ok && err == nil {
+		bytes, err = m.Encode() // by our own code: the caller encodes what others' is needed for
+	}
+	return bytes, ok, err
 }
 
 // SendHeader delivers the header. Nobody writes to md any more.
@@ -142,40 +159,59 @@ func (c *Call) SendHeader(md metadata.MD) error {
 // the call goes on. What the caller cannot take is the caller's affair, and no
 // error here.
 func (c *Call) Finish(header metadata.MD, reply *Message, end End) error {
+	if reply == nil || reply.CopiesTo(&Sink{Codec: c.Codec}) {
+		ok, err := c.finish(header, reply, nil, end)
+		if ok || err != nil {
+			return err
+		}
+		// It has to go through bytes all the same.
+	}
+	return c.finishEncoded(header, reply, end)
+}
+
+// finishEncoded is Finish for a reply that the caller decodes itself.
+func (c *Call) finishEncoded(header metadata.MD, reply *Message, end End) error {
+	bytes, err := reply.Encode()
+	if err != nil {
+		return err
+	}
+	_, err = c.finish(header, nil, &bytes, end)
+	return err
+}
+
+// finish is Finish for a reply that can be copied, or one that is encoded, which the
+// call keeps. Where ok is false and err nil it could not be copied, and the call goes on.
+func (c *Call) finish(header metadata.MD, reply, encoded *Message, end End) (ok bool, err error) {
 	if !c.claim() {
-		return ErrLeft
+		return false, ErrLeft
 	}
 	var outcome uint32
 	defer func() { c.release(outcome) }() // also when a codec panics
 	if reply != nil {
-		if err := c.fill(reply); err != nil {
-			return err
+		if ok, err := c.fill(reply); !ok {
+			return false, err
 		}
+	}
+	if encoded != nil {
+		c.encoded, c.Replied = encoded, true
 	}
 	if header != nil {
 		c.Header = header
 	}
 	c.Status, c.Trailer = end.Status, end.Trailer
 	outcome = ended
-	return nil
+	return true, nil
 }
 
-// fill puts m where the caller wants its reply.
-func (c *Call) fill(m *Message) error {
-	to := Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
-	if !m.CopiesTo(&to) {
-		bytes, err := m.Encode()
-		if err == nil {
-			c.encoded, c.Replied = &bytes, true
-		}
-		return err
-	}
-	err := m.DecodeInto(&to)
+// fill copies m to where the caller wants its reply. It keeps no hold of m, so that a
+// reply need not be on the heap.
+func (c *Call) fill(m *Message) (ok bool, err error) {
+	ok, err = m.CopyInto(&Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
 	if _, refused := err.(*RecvError); refused {
-		c.ReplyError, err = err, nil
+		c.ReplyError, ok, err = err, true, nil
 	}
-	c.Replied = err == nil
-	return err
+	c.Replied = ok
+	return ok, err
 }
 
 // Abort ends the call for reason, unless it has ended or the caller is leaving

@@ -175,29 +175,39 @@ func (m *Message) DecodeInto(to *Sink) error {
 	if m.encoded() {
 		return m.decode(m.data(), to)
 	}
-	if m.codec == to.Codec {
-		if m.captured {
-			if err := m.checkLimit(to); err != nil {
-				return err
-			}
-			if m.codec.Move(to.Dst, m.value) {
-				return nil
-			}
-		}
-		bound, ok, err := m.codec.Copy(to.Dst, m.value)
-		if err != nil {
-			return &SendError{err}
-		}
-		if ok {
-			m.bound = bound
-			return m.checkLimit(to)
-		}
+	if ok, err := m.CopyInto(to); ok || err != nil {
+		return err
 	}
 	b, err := m.Append(nil)
 	if err != nil {
 		return err
 	}
 	return m.decode(mem.BufferSlice{mem.SliceBuffer(b)}, to)
+}
+
+// CopyInto is DecodeInto for a message that goes there without bytes. Where ok is false
+// and err nil nothing was done, and to.Dst is as it was: it has to go through bytes.
+func (m *Message) CopyInto(to *Sink) (ok bool, err error) {
+	if m.encoded() || m.codec != to.Codec {
+		return false, nil
+	}
+	if m.captured {
+		if err := m.checkLimit(to); err != nil {
+			return false, err
+		}
+		if m.codec.Move(to.Dst, m.value) {
+			return true, nil
+		}
+	}
+	bound, ok, err := m.codec.Copy(to.Dst, m.value)
+	if err != nil {
+		return false, &SendError{err}
+	}
+	if !ok {
+		return false, nil
+	}
+	m.bound = bound
+	return true, m.checkLimit(to)
 }
 
 // DecodeBytes puts the message whose encoding is b where to says, and keeps

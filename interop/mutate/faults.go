@@ -255,6 +255,12 @@ var Faults = []Fault{
 		New:  "if true {", Items: []int{24},
 	},
 	{
+		Name: "a caller waits for the server's codec",
+		File: aLinkCall,
+		Old:  "bytes, err = m.Encode() // by our own code: the caller encodes what others' is needed for",
+		New:  "ok, err = true, m.DecodeInto(to)", Items: []int{24},
+	},
+	{
 		Name: "what a handler made of its caller's end is the outcome",
 		File: aLinkCall,
 		Old:  "if err == nil && c.Status != nil {",

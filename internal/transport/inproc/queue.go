@@ -87,11 +87,33 @@ func (q *queue) send(f *link.Frame, w wait.Waiter) error {
 			return err
 		}
 	}
-	if f.HasMsg {
-		if err := f.Msg.Capture(&q.spare); err != nil {
+	if err := q.capture(f); err != nil {
+		return err
+	}
+	return q.put(f, w)
+}
+
+// sendEnd is send for a frame with an end, whose message was captured.
+func (q *queue) sendEnd(f *link.Frame, w wait.Waiter) error {
+	if q.hungry.Load() {
+		if done, err := q.fill(f); done {
 			return err
 		}
 	}
+	return q.put(f, w)
+}
+
+// capture makes the message of f independent of its sender's, for put. It runs the
+// sender's codec, and so holds no lock.
+func (q *queue) capture(f *link.Frame) error {
+	if !f.HasMsg {
+		return nil
+	}
+	return f.Msg.Capture(&q.spare)
+}
+
+// put queues f, whose message was captured.
+func (q *queue) put(f *link.Frame, w wait.Waiter) error {
 	q.mu.Lock()
 	for f.HasMsg && q.used >= q.window && q.sendErr == nil {
 		q.starved.Store(true)
@@ -168,9 +190,12 @@ func (q *queue) fill(f *link.Frame) (done bool, err error) {
 		}
 	}()
 	if f.HasMsg {
-		err = f.Msg.DecodeInto(&to.Sink)
-		if _, ok := err.(*link.RecvError); ok {
+		var ok bool
+		ok, err = f.Msg.CopyInto(&to.Sink)
+		if _, refused := err.(*link.RecvError); refused {
 			q.fillErr, err = err, nil // the receiver's affair
+		} else if !ok && err == nil {
+			return false, nil // it has to go through bytes, which the receiver decodes
 		}
 	}
 	if err == nil {

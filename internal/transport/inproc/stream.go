@@ -39,6 +39,10 @@ func newPipe(up, down int) *pipe {
 // Send implements [link.Stream].
 func (e *end) Send(f *link.Frame) error {
 	if f.End != nil {
+		// A codec may take its time, and fail. The call has not ended before.
+		if err := e.out.capture(f); err != nil {
+			return err
+		}
 		// Of an end and an abort the first counts, for both sides.
 		e.pipe.mu.Lock()
 		reason := e.pipe.reason
@@ -47,18 +51,12 @@ func (e *end) Send(f *link.Frame) error {
 		if reason != nil {
 			return reason
 		}
-		sent := false
-		defer func() { // also when a codec panics
-			if !sent {
-				e.pipe.mu.Lock()
-				e.pipe.ended = false
-				e.pipe.mu.Unlock()
-			}
-		}()
-		if err := e.out.send(f, e.waiter); err != nil {
+		if err := e.out.sendEnd(f, e.waiter); err != nil {
+			e.pipe.mu.Lock()
+			e.pipe.ended = false
+			e.pipe.mu.Unlock()
 			return err
 		}
-		sent = true
 		e.in.end(link.ErrEnded, link.ErrEnded)
 		return nil
 	}

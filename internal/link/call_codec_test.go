@@ -1,0 +1,159 @@
+package link_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// user is a codec of a user's: what it encodes and decodes goes through hold, which
+// may take its time. It copies nothing, or says that it copies and then cannot.
+type user struct {
+	link.Codec
+	says bool
+	hold func(what string)
+}
+
+func (u *user) Copies(any) bool                        { return u.says }
+func (u *user) Copy(any, any) (int, bool, error)       { return 0, false, nil }
+func (u *user) Append(b []byte, v any) ([]byte, error) { u.hold("append"); return u.Codec.Append(b, v) }
+func (u *user) Decode(data mem.BufferSlice, v any) error {
+	u.hold("decode")
+	return u.Codec.Decode(data, v)
+}
+
+// inBytes returns a call whose caller has encoded its request.
+func inBytes(t *testing.T, ctx context.Context, who link.Callee, c link.Codec, dst any) *link.Call {
+	t.Helper()
+	m := link.Live(wrapperspb.String("question"), codec.Proto())
+	bytes, err := m.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := &link.Call{Codec: c, Request: &bytes, Reply: dst, Limit: 100}
+	call.Caller = ctx
+	call.SetCallee(who)
+	return call
+}
+
+// TestLeavingWaitsForNoCodec: a caller leaves at once, and with it a lock that it
+// holds and that the codec of the callee wants. The callee, which got hold of the
+// bytes before, may decode them after.
+func TestLeavingWaitsForNoCodec(t *testing.T) {
+	for name, c := range map[string]struct {
+		says bool
+		do   func(call *link.Call, u *user) error
+		want error
+	}{
+		"Take": {false, func(call *link.Call, u *user) error {
+			got := new(wrapperspb.StringValue)
+			err := call.Take(&link.Sink{Dst: got, Codec: u, Limit: 100})
+			if err == nil && got.Value != "question" {
+				err = errors.New("it is " + got.Value)
+			}
+			return err
+		}, nil},
+		"Finish": {false, func(call *link.Call, u *user) error {
+			m := link.Live(wrapperspb.String("answer"), u)
+			return call.Finish(nil, &m, link.End{})
+		}, link.ErrLeft},
+		"Finish, after it could not copy": {true, func(call *link.Call, u *user) error {
+			m := link.Live(wrapperspb.String("answer"), u)
+			return call.Finish(nil, &m, link.End{})
+		}, link.ErrLeft},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				lock := make(chan struct{}, 1)
+				u := &user{Codec: codec.Proto(), says: c.says, hold: func(string) { lock <- struct{}{}; <-lock }}
+				got := wrapperspb.String("the caller's")
+				call := inBytes(t, ctx, &callee{}, u, got)
+				lock <- struct{}{} // the caller's, while it calls
+				done := make(chan error, 1)
+				go func() { done <- c.do(call, u) }()
+				synctest.Wait()
+				if len(done) > 0 {
+					t.Fatalf("the codec was not asked: %v", <-done)
+				}
+				go cancel()
+				if err := call.Wait(&checked{t: t}); err != context.Canceled {
+					t.Errorf("Wait returns %v", err)
+				}
+				<-lock
+				if err := <-done; err != c.want {
+					t.Errorf("the callee gets %v, want %v", err, c.want)
+				}
+				if got.Value != "the caller's" {
+					t.Errorf("the caller has %q", got.Value)
+				}
+			})
+		})
+	}
+}
+
+// TestACodecRunsOnItsOwnSide, also where it said that it copies, and could not.
+func TestACodecRunsOnItsOwnSide(t *testing.T) {
+	for _, says := range []bool{false, true} {
+		var caller, callee []string
+		note := func(to *[]string) func(string) { return func(what string) { *to = append(*to, what) } }
+		u := &user{Codec: codec.Proto(), says: says}
+		got := new(wrapperspb.StringValue)
+		call := inBytes(t, t.Context(), nil, u, got)
+		u.hold = note(&callee)
+		asked := new(wrapperspb.StringValue)
+		if err := call.Take(&link.Sink{Dst: asked, Codec: u, Limit: 100}); err != nil || asked.Value != "question" {
+			t.Errorf("Take: %q, %v", asked.Value, err)
+		}
+		m := link.Live(wrapperspb.String("answer"), u)
+		if err := call.Finish(nil, &m, link.End{}); err != nil {
+			t.Errorf("Finish: %v", err)
+		}
+		u.hold = note(&caller)
+		if err := call.Wait(&checked{t: t}); err != nil || got.Value != "answer" || !call.Replied {
+			t.Errorf("Wait: %q, %t, %v", got.Value, call.Replied, err)
+		}
+		if len(callee) != 2 || callee[0] != "decode" || callee[1] != "append" || len(caller) != 1 || caller[0] != "decode" {
+			t.Errorf("the callee's side does %v, and the caller's %v", callee, caller)
+		}
+	}
+}
+
+// TestPanicOfACodecEndsNoCall: what panicked was outside of any claim, and the callee
+// may still end the call.
+func TestPanicOfACodecEndsNoCall(t *testing.T) {
+	for _, says := range []bool{false, true} {
+		u := &user{Codec: codec.Proto(), says: says, hold: func(string) { panic("broken codec") }}
+		call := inBytes(t, t.Context(), nil, u, new(wrapperspb.StringValue))
+		for name, f := range map[string]func(){
+			"Take": func() { _ = call.Take(&link.Sink{Dst: new(wrapperspb.StringValue), Codec: u, Limit: 100}) },
+			"Finish": func() {
+				m := link.Live(wrapperspb.String("answer"), u)
+				_ = call.Finish(nil, &m, link.End{})
+			},
+		} {
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Errorf("%s did not panic", name)
+					}
+				}()
+				f()
+			}()
+		}
+		if err := call.Finish(nil, reply("another"), link.End{}); err != nil {
+			t.Errorf("Finish returns %v", err)
+		}
+		u.hold = func(string) {}
+		if err := call.Wait(&checked{t: t}); err != nil || !call.Replied {
+			t.Errorf("Wait returns %v", err)
+		}
+	}
+}
