@@ -81,7 +81,10 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 const userAgent = "nearcall/" + Version
 
 func newClientConn(target, authority string, o *dialOptions) *ClientConn {
-	c := &ClientConn{target: target, conn: newConnector(o), serviceConfig: o.serviceConfig}
+	c := &ClientConn{target: target, conn: newConnector(o)}
+	if o.serviceConfig != nil {
+		c.serviceConfig = *o.serviceConfig
+	}
 	cfg := o.ClientConfig
 	cfg.Sessions = c.conn
 	cfg.GRPC = c.GRPC

@@ -33,7 +33,9 @@ type dialOptions struct {
 	transport     credentials.TransportCredentials
 	bundle        credentials.Bundle
 	socket        sock.Options
-	serviceConfig string                                          // as it was given, in JSON
+	serviceConfig *string                                         // as it was given, in JSON
+	attempts      int                                             // that a call is made with at most
+	noRetry       bool                                            // by a retryPolicy
 	memory        int64                                           // that connections may share together, in bytes
 	dial          func(context.Context, string) (net.Conn, error) // in place of net.Dialer
 	backoff       backoff.Config
@@ -45,11 +47,17 @@ type dialOptions struct {
 }
 
 func newDialOptions(opts []DialOption) *dialOptions {
-	o := &dialOptions{backoff: backoff.DefaultConfig, timeout: 20 * time.Second, idle: 30 * time.Minute, memory: 128 << 20}
+	o := &dialOptions{backoff: backoff.DefaultConfig, timeout: 20 * time.Second, idle: 30 * time.Minute, memory: 128 << 20, attempts: call.DefaultMaxCallAttempts}
 	o.socket.Unix = unixAuthInfo
 	for _, opt := range opts {
 		if opt != nil {
 			opt.applyDial(o)
+		}
+	}
+	if o.serviceConfig != nil {
+		o.Service, o.err = call.ParseServiceConfig(*o.serviceConfig, o.attempts)
+		if o.err == nil && o.noRetry {
+			o.Service.DisableRetry()
 		}
 	}
 	if o.unaryFirst != nil {
@@ -177,21 +185,30 @@ func WithDefaultCallOptions(opts ...grpc.CallOption) DialOption {
 	return dialOption{func(o *dialOptions) { o.CallOptions = append(o.CallOptions, opts...) }, grpc.WithDefaultCallOptions(opts...)}
 }
 
-// WithDefaultServiceConfig sets gRPC's service config, in JSON. On nearcall's
-// own targets the timeouts, waitForReady and message sizes of its methodConfig
-// count; a retryPolicy or hedgingPolicy there is an error of [NewClient], and
-// of the first call of [Server.Client].
+// WithDefaultServiceConfig sets gRPC's service config, in JSON. Of its
+// methodConfig the timeouts, waitForReady, message sizes and retryPolicy count on
+// nearcall's own targets, and its retryThrottling does. One that is not valid is
+// an error of [NewClient], and of the first call of [Server.Client].
 func WithDefaultServiceConfig(json string) DialOption {
-	return dialOption{func(o *dialOptions) {
-		o.serviceConfig = json
-		o.Service, o.err = call.ParseServiceConfig(json)
-	}, grpc.WithDefaultServiceConfig(json)}
+	return dialOption{func(o *dialOptions) { o.serviceConfig = &json }, grpc.WithDefaultServiceConfig(json)}
 }
 
-// WithDisableRetry turns off retries by a service config's retryPolicy, for
-// targets that go to grpc-go. As there, calls that no handler has seen are made
-// again all the same.
-func WithDisableRetry() DialOption { return dialOption{nil, grpc.WithDisableRetry()} }
+// WithDisableRetry turns off retries by a service config's retryPolicy. Calls
+// that no handler has seen are made again all the same.
+func WithDisableRetry() DialOption {
+	return dialOption{func(o *dialOptions) { o.noRetry = true }, grpc.WithDisableRetry()}
+}
+
+// WithMaxCallAttempts limits the attempts that a call is made with, the first
+// included, where a retryPolicy wants more. The default is 5, and so is a value
+// below 2.
+func WithMaxCallAttempts(n int) DialOption {
+	return dialOption{func(o *dialOptions) {
+		if o.attempts = n; n < 2 {
+			o.attempts = call.DefaultMaxCallAttempts
+		}
+	}, grpc.WithMaxCallAttempts(n)}
+}
 
 // WithIdleTimeout sets the time after which a connection that makes no calls is
 // closed and becomes idle: it no longer tries to connect before the next call or

@@ -111,5 +111,11 @@ func grpcDialOptions(cfg *Config) []grpc.DialOption {
 	if cfg.ServiceConfig != "" {
 		opts = append(opts, grpc.WithDefaultServiceConfig(cfg.ServiceConfig))
 	}
+	if cfg.DisableRetry {
+		opts = append(opts, grpc.WithDisableRetry())
+	}
+	if cfg.MaxCallAttempts != nil {
+		opts = append(opts, grpc.WithMaxCallAttempts(*cfg.MaxCallAttempts))
+	}
 	return opts
 }

@@ -291,5 +291,11 @@ func nearcallDialOptions(cfg *Config) []nearcall.DialOption {
 	if cfg.ServiceConfig != "" {
 		opts = append(opts, nearcall.WithDefaultServiceConfig(cfg.ServiceConfig))
 	}
+	if cfg.DisableRetry {
+		opts = append(opts, nearcall.WithDisableRetry())
+	}
+	if cfg.MaxCallAttempts != nil {
+		opts = append(opts, nearcall.WithMaxCallAttempts(*cfg.MaxCallAttempts))
+	}
 	return opts
 }

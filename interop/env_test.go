@@ -35,6 +35,9 @@ type Config struct {
 	Authority     string
 	ServiceConfig string
 
+	DisableRetry    bool
+	MaxCallAttempts *int
+
 	// Private asks for a connection that counts as private. On grpc-go that is a unix socket with
 	// local credentials; nearcall's local paths always are.
 	Private bool

@@ -68,4 +68,6 @@ var Items = []Item{
 	{40, false, "four ways to free an abandoned stream"},
 	{41, false, "GracefulStop, Stop and Close"},
 	{42, false, "grpc.Method, SetHeader, peer and friends work in handlers and interceptors"},
+	// Retries.
+	{43, false, "a retryPolicy's retries: which calls, when, and what everybody sees of them"},
 }

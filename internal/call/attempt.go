@@ -10,36 +10,51 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// gRPC's transparent retry: a call that no handler has seen is made again, and
-// its user does not learn of it.
+// How a call is made again. There are two reasons for it:
 //
-// Where a session that ends refuses to open the call, or aborts the stream as
-// unprocessed, that goes on for as long as there are other sessions: a server
-// that lets its connections end one after the other loses no call. By a session
-// that goes on a stream is made again once, on the first attempt only, as in
-// grpc-go. It is made again unless it is committed. What was sent is kept until
-// then, and is sent again.
+// The transparent retry: no handler has seen the call, and its user does not
+// learn of it. Where a session that ends refuses to open the call, or aborts the
+// stream as unprocessed, that goes on for as long as there are other sessions: a
+// server that lets its connections end one after the other loses no call. By a
+// session that goes on a stream is made again once, on the first attempt only, as
+// in grpc-go.
+//
+// The retry by policy: the attempt has failed without a header, and the service
+// config has a retryPolicy that wants another. See retry.go.
 //
 // Invariants:
 //
-//   - A call is committed as soon as anything was received, what was sent is
-//     more than the limit, somebody has asked for the context or the trailer,
-//     or the call is finished. It stays so, and its attempt is not replaced.
-//   - Whoever replaces the attempt holds retryMu and has set retrying. It is
-//     the only one to write cur, and to finish the call for as long as it is at
-//     it; others that want to finish it leave the reason in gaveUp.
+//   - A call is committed as soon as a header or a message was received, it has
+//     ended and is not retried, what was sent is more than the limit, somebody
+//     has asked for the context or the trailer, or the call is finished. It
+//     stays so, and its attempt is not replaced.
+//   - Whoever replaces the attempt holds retryMu and has set retrying, also while
+//     it waits for the backoff. It is the only one to write cur, and to finish
+//     the call for as long as it is at it; others that want to finish it leave
+//     the reason in gaveUp.
+//   - The trailer is the current attempt's, and stays until another attempt was
+//     opened.
 //   - What is kept is exactly what the user has sent: an operation counts if its
 //     attempt is still the current one, and not about to be replaced, when it
 //     has succeeded. Otherwise it is done again on the next attempt.
 //   - A call that may be made again is so by whoever uses it next. Until then
 //     it waits, as in grpc-go, for its context to end or its client to close.
-//   - Calls in process are committed from the beginning: there Open itself
-//     refuses. Nothing is kept.
+//   - Calls in process without a retryPolicy are committed from the beginning:
+//     there Open itself refuses. Nothing is kept.
+
+// An attemptKind says why an attempt is made.
+type attemptKind uint8
+
+const (
+	firstAttempt attemptKind = iota
+	transparentRetry
+	policyRetry
+)
 
 // An attempt is one stream that a call was made with.
 type attempt struct {
 	call    *clientStream
-	again   bool            // another attempt came before
+	kind    attemptKind
 	ctx     context.Context // as stats handlers have tagged it
 	stats   *callStats
 	session link.Session // to be asked first; nil once it was, or where there is none
@@ -75,52 +90,66 @@ func refusedBy(session link.Session, err error) bool {
 	return unseen(err) && link.IsClosed(session.Done())
 }
 
-// open has a opened by a session, with o unless that is nil. Each session that
-// refuses it counts as an attempt, of which stats handlers are told, with ctx.
+// open opens a with a session, and with o unless that is nil. Each session that
+// refuses it, and each failure that is retried, counts as an attempt, of which
+// stats handlers are told, with ctx. They know of the end of an attempt that
+// could not be opened. The error is a status error.
 func (s *clientStream) open(ctx context.Context, a *attempt, info *callInfo, md metadata.MD, o *link.Open) error {
-	c := s.client
 	for {
-		var err error
-		session := a.session
-		if a.session = nil; session == nil {
-			if session, err = c.cfg.Sessions.Session(a.ctx, info.waitForReady); err != nil {
-				return err
-			}
-		}
-		a.peer = session.Peer()
-		if o == nil {
-			o = new(link.Open)
-			if err := c.open(a.ctx, o, info, s.method, md, a.peer); err != nil {
-				return err
-			}
-		}
-		var cancel context.CancelFunc
-		if a.peer.Local {
-			a.ctx, cancel = withTimer(a.ctx, o)
-		}
-		a.stream, err = session.Open(a.ctx, o)
-		if cancel != nil && err != nil {
-			cancel()
-		} else if cancel != nil {
-			s.onFinish(cancel)
-		}
+		transparent, err := s.tryOpen(ctx, a, info, md, o)
 		if err == nil {
-			if w := wait.WaiterOf(ctx); w != nil {
-				a.stream.SetWaiter(w)
-			}
-			a.on = session
-			a.stats.outHeader(o, a.peer)
 			return nil
 		}
-		if !refusedBy(session, err) {
-			return err
+		err = linkStatus(err)
+		a.stats.end(err, nil)
+		a.kind, o = transparentRetry, nil
+		if !transparent {
+			a.kind = policyRetry
+			if err := s.client.retry(ctx, info.retry, err, nil); err != nil {
+				return err
+			}
 		}
-		a.stats.end(linkStatus(err), nil)
-		a.again, o = true, nil
-		if a.ctx, a.stats, md, err = c.beginAttempt(ctx, s.method, info, s.desc, md, true); err != nil {
+		if a.ctx, a.stats, md, err = s.client.beginAttempt(ctx, s.method, info, s.desc, md, a.kind); err != nil {
 			return err
 		}
 	}
+}
+
+// tryOpen asks one session to open a. With an error it says whether that is a
+// refusal which the user does not learn of.
+func (s *clientStream) tryOpen(ctx context.Context, a *attempt, info *callInfo, md metadata.MD, o *link.Open) (transparent bool, err error) {
+	c, session := s.client, a.session
+	if a.session = nil; session == nil {
+		if session, err = c.cfg.Sessions.Session(a.ctx, info.waitForReady); err != nil {
+			return false, err
+		}
+	}
+	a.peer = session.Peer()
+	if o == nil {
+		o = new(link.Open)
+		if err := c.open(a.ctx, o, info, s.method, md, a.peer); err != nil {
+			return false, err
+		}
+	}
+	var cancel context.CancelFunc
+	if a.peer.Local {
+		a.ctx, cancel = withTimer(a.ctx, o)
+	}
+	if a.stream, err = session.Open(a.ctx, o); err != nil {
+		if cancel != nil {
+			cancel()
+		}
+		return refusedBy(session, err), err
+	}
+	if cancel != nil {
+		s.onFinish(cancel)
+	}
+	if w := wait.WaiterOf(ctx); w != nil {
+		a.stream.SetWaiter(w)
+	}
+	a.on = session
+	a.stats.outHeader(o, a.peer)
+	return false, nil
 }
 
 // watch aborts the call when the context of a ends.
@@ -207,7 +236,8 @@ func (s *clientStream) keep(a *attempt, st *step, err error) bool {
 		return true
 	}
 	if st.hasMsg && s.desc != unaryDesc {
-		if s.keptSize += st.msg.Bound() + link.MessageOverhead; s.keptSize > s.info.maxReplay {
+		n, _ := st.msg.Size() // it was sent, and so has one
+		if s.keptSize += n + link.MessageOverhead; s.keptSize > s.info.maxReplay {
 			s.commit()
 			return true
 		}
@@ -224,11 +254,14 @@ func (s *clientStream) transmit(f *link.Frame, st *step) error {
 			a, _ = s.attempt()
 		}
 		err := a.stream.Send(f)
-		if st.hasMsg && unseen(err) {
-			if err := s.again(a, err); err != nil {
-				return err
+		if err != nil && st.hasMsg {
+			another, lost := s.notSent(a, err)
+			if lost != nil {
+				return lost
 			}
-			continue
+			if another {
+				continue
+			}
 		}
 		if err == nil && st.hasMsg {
 			a.stats.sent(st.value, s.info.codec)
@@ -237,128 +270,6 @@ func (s *clientStream) transmit(f *link.Frame, st *step) error {
 			return err
 		}
 	}
-}
-
-// retryable reports whether the call can be made again after the current
-// attempt was aborted for reason. Once it is false it stays so. mu is held.
-func (s *clientStream) retryable(reason error) bool {
-	a := s.cur
-	return unseen(reason) && (!a.again || refusedBy(a.on, reason)) && !s.committed && !s.finished && s.gaveUp == nil
-}
-
-// again makes the call again after an operation on a has failed with reason. It
-// returns nil when there is another attempt for it, and otherwise its error.
-func (s *clientStream) again(a *attempt, reason error) error {
-	s.retryMu.Lock(s.waiter)
-	s.mu.Lock()
-	if s.cur != a || !s.retryable(reason) || s.tooLarge() {
-		defer s.retryMu.Unlock()
-		defer s.mu.Unlock()
-		if s.cur != a {
-			return nil
-		}
-		s.commit()
-		if s.gaveUp != nil {
-			reason = s.gaveUp
-		}
-		return linkStatus(reason)
-	}
-	ctx, cancel := context.WithCancel(s.base)
-	s.retrying, s.stopRetry = true, cancel
-	s.atEnd = append(s.atEnd, cancel)
-	a.ended = true
-	kept, stop := s.kept, a.stop
-	a.stop = nil
-	s.mu.Unlock()
-	if stop != nil {
-		stop()
-	}
-	a.stats.end(linkStatus(reason), nil)
-
-	err := s.replace(ctx, kept)
-
-	s.mu.Lock()
-	s.retrying, s.stopRetry = false, nil
-	b := s.cur
-	if s.gaveUp != nil {
-		err = s.gaveUp
-	}
-	lost := b.reason
-	if b != a && lost != nil {
-		if b.pending = err == nil && s.retryable(lost); b.pending {
-			lost = nil // whoever uses the call next makes it again
-		} else {
-			s.commit()
-		}
-	}
-	s.mu.Unlock()
-	s.retryMu.Unlock()
-	switch {
-	case err != nil:
-		err = linkStatus(err)
-		s.finish(err)
-	case b != a && lost != nil:
-		s.lost(lost) // which nobody could take in at the time
-	}
-	return err
-}
-
-// tooLarge reports whether the request of a unary call, which is kept without
-// being encoded, is over the limit. mu is held.
-func (s *clientStream) tooLarge() bool {
-	if s.desc != unaryDesc || len(s.kept) == 0 {
-		return false
-	}
-	n, err := s.kept[0].msg.Size()
-	return err != nil || n+link.MessageOverhead > s.info.maxReplay
-}
-
-// replace makes another attempt the current one, and sends kept with it. That
-// waits for credit only where the new session gives less: what no handler has
-// seen was sent without any coming back. An error of the new attempt's stream is
-// none here: it is found by whoever uses it next.
-func (s *clientStream) replace(ctx context.Context, kept []step) error {
-	if s.client.stats != nil { // which may add to the metadata
-		ctx = metadata.NewOutgoingContext(ctx, s.md) // the context's own is the user's
-	}
-	b := &attempt{call: s, again: true}
-	info := *s.info // whose codec others use meanwhile
-	md := s.md
-	var err error
-	if b.ctx, b.stats, md, err = s.client.beginAttempt(ctx, s.method, &info, s.desc, md, true); err != nil {
-		return err
-	}
-	if err := s.open(ctx, b, &info, md, nil); err != nil {
-		b.stats.end(linkStatus(err), nil)
-		return err
-	}
-	s.mu.Lock()
-	s.cur = b
-	gaveUp := s.gaveUp
-	s.mu.Unlock()
-	if s.desc != unaryDesc {
-		b.stream.OnAbort(b.aborted)
-	}
-	if gaveUp != nil {
-		b.stream.Abort(gaveUp)
-		return gaveUp
-	}
-	s.watch(b)
-	for i := range kept {
-		st := &kept[i]
-		err := b.stream.Send(&link.Frame{Msg: st.msg, HasMsg: st.hasMsg, EndSend: st.end})
-		var unfit *link.SendError
-		if errors.As(err, &unfit) {
-			return unfit
-		}
-		if err != nil {
-			return nil
-		}
-		if st.hasMsg {
-			b.stats.resent(st)
-		}
-	}
-	return nil
 }
 
 // abort ends the call for reason, from outside: its context has ended, or its
@@ -389,7 +300,7 @@ func (a *attempt) aborted(reason error) {
 	s.mu.Lock()
 	a.reason = reason
 	if s.cur == a && !s.retrying {
-		a.pending = s.retryable(reason)
+		a.pending = s.retryable(failure{reason: reason})
 	}
 	over := s.cur == a && !s.retrying && !a.pending
 	if over {

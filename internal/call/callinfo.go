@@ -38,10 +38,11 @@ type callInfo struct {
 	creds        credentials.PerRPCCredentials
 	authority    string
 	encoding     string
-	maxReplay    int // of what was sent, to be kept for another attempt
+	maxReplay    int         // of what was sent, to be kept for another attempt
+	retry        *retryState // nil where the service config says nothing of retries
 	waitForReady bool
 	unnamed      bool // the codec has no name that goes into a content-type
-	reports      bool // an option wants to be told of the end
+	reports      bool // an option, or the throttler of retries, wants to be told of the end
 }
 
 // apply reads opts. An option that asks for something that cannot be had is
@@ -50,6 +51,9 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 	ci.opts, ci.maxRecv, ci.maxSend, ci.maxReplay = opts, unset, unset, defaultReplay
 	if mc.waitForReady != nil {
 		ci.waitForReady = *mc.waitForReady
+	}
+	if ci.retry = mc.newRetryState(); ci.retry != nil {
+		ci.reports = true
 	}
 	for i, o := range opts {
 		if _, usual := o.(grpc.StaticMethodCallOption); usual {
@@ -178,10 +182,13 @@ func (ci *callInfo) fill(p *link.Peer, header, trailer metadata.MD) {
 	}
 }
 
-// finished calls the functions that asked to be told of the end.
+// finished tells those who asked that the call is over.
 func (ci *callInfo) finished(err error) {
 	if !ci.reports {
 		return
+	}
+	if ci.retry != nil && err == nil {
+		ci.retry.throttler.successfulRPC()
 	}
 	for _, o := range ci.opts {
 		if o, ok := o.(grpc.OnFinishCallOption); ok {
@@ -209,6 +216,9 @@ func (c *Client) open(ctx context.Context, o *link.Open, ci *callInfo, method st
 			auth[k] = append(auth[k], v...)
 		}
 		o.Metadata = auth
+	}
+	if ci.retry != nil {
+		o.Metadata = ci.retry.addPreviousAttempts(o.Metadata)
 	}
 	// A context's timer may be late, and what it calls a deadline means nothing
 	// without ok.

@@ -53,16 +53,23 @@ type Client struct {
 
 	profile, shared *link.Profile // of calls that say nothing else
 
+	closing context.Context // ends with Close
+	close   context.CancelFunc
+
 	mu      sync.Mutex
 	streams *clientStream // those that are open, linked by next and prev
 	closed  error         // why none may be opened any more
 }
 
 // Close ends all streams with reason, also those whose end has arrived and was
-// not received. Unary calls end with their sessions.
+// not received, and all calls that wait to be retried. Other unary calls end with
+// their sessions.
 func (c *Client) Close(reason error) {
 	c.mu.Lock()
-	c.closed = reason
+	if c.closed == nil {
+		c.closed = reason
+		c.close()
+	}
 	var open []*clientStream
 	for s := c.streams; s != nil; s = s.next {
 		open = append(open, s)
@@ -71,6 +78,13 @@ func (c *Client) Close(reason error) {
 	for _, s := range open {
 		s.abort(reason)
 	}
+}
+
+// closedFor returns why the client was closed; nil if it was not.
+func (c *Client) closedFor() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
 }
 
 // add notes that s is open; remove, that it is not.
@@ -110,6 +124,7 @@ func NewClient(cfg ClientConfig) *Client {
 	// They have memory of their own: who keeps a call keeps no client.
 	profile := &link.Profile{Authority: cfg.Authority, UserAgent: cfg.UserAgent}
 	shared := &link.Profile{Authority: cfg.Authority, UserAgent: cfg.UserAgent, Shared: true}
+	closing, cancel := context.WithCancel(context.Background())
 	return &Client{
 		cfg:     cfg,
 		unary:   chainUnaryClient(cfg.Unary),
@@ -118,6 +133,8 @@ func NewClient(cfg ClientConfig) *Client {
 		codec:   defaultCodec(),
 		profile: profile,
 		shared:  shared,
+		closing: closing,
+		close:   cancel,
 	}
 }
 
@@ -211,48 +228,78 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 		ci.finished(err)
 		return err
 	}
-	base, own, again := ctx, md, false
+	base, own, kind := ctx, md, firstAttempt
+	var last outcome // of an attempt that a session took
 	for {
-		ctx, a, md, err := c.beginAttempt(base, method, &ci, unaryDesc, own, again)
+		ctx, a, md, err := c.beginAttempt(base, method, &ci, unaryDesc, own, kind)
 		if err != nil {
-			ci.finished(err)
-			return err
+			return ci.end(last, err)
 		}
 		session, err := c.cfg.Sessions.Session(ctx, ci.waitForReady)
+		if err == nil && !session.Peer().OneShot {
+			return c.invokeStream(base, &ci, attempt{kind: kind, ctx: ctx, stats: a, session: session}, method, own, md, nil, req, reply)
+		}
+		var u *link.Call
+		if err == nil {
+			u = newCall(session.Peer())
+			err = c.open(ctx, &u.Open, &ci, method, md, session.Peer())
+		}
 		if err != nil {
 			a.end(err, nil)
-			ci.finished(err)
-			return err
-		}
-		if !session.Peer().OneShot {
-			return c.invokeStream(base, &ci, attempt{again: again, ctx: ctx, stats: a, session: session}, method, own, md, nil, req, reply)
-		}
-		u := newCall(session.Peer())
-		err = c.call(ctx, session, u, &ci, a, method, md, req, reply)
-		switch {
-		case err == link.ErrNoCall:
-			return c.invokeStream(base, &ci, attempt{again: again, ctx: ctx, stats: a, session: session}, method, own, md, &u.Open, req, reply)
-		case refusedBy(session, err), unseen(err) && !again && !session.Peer().Local:
-			// There may be another session, or room again in this one.
-			a.end(linkStatus(err), nil)
-			again = true
+			if err = c.retry(base, ci.retry, err, nil); err != nil {
+				return ci.end(last, err)
+			}
+			kind = policyRetry
 			continue
 		}
-		return c.settle(&ci, a, session, u, req, reply, err)
+		err = c.call(ctx, session, u, &ci, a, req, reply)
+		switch {
+		case err == link.ErrNoCall:
+			return c.invokeStream(base, &ci, attempt{kind: kind, ctx: ctx, stats: a, session: session}, method, own, md, &u.Open, req, reply)
+		case refusedBy(session, err), unseen(err) && kind == firstAttempt && !session.Peer().Local:
+			// There may be another session, or room again in this one.
+			a.end(linkStatus(err), nil)
+			kind = transparentRetry
+			continue
+		}
+		last = outcome{session.Peer(), u}
+		failed := c.settle(&ci, a, u, reply, err)
+		if failed != nil && ci.retry != nil && replayable(&ci, u, req, err) {
+			if failed = c.retry(base, ci.retry, failed, u.Trailer); failed == nil {
+				kind = policyRetry
+				continue
+			}
+		}
+		return ci.end(last, failed)
 	}
+}
+
+// An outcome is what came of an attempt at a unary call.
+type outcome struct {
+	peer *link.Peer
+	call *link.Call // nil where no session took the attempt
+}
+
+// end reports how a unary call ended, with err, to those who asked. last is the
+// last attempt that a session took. It returns err.
+func (ci *callInfo) end(last outcome, err error) error {
+	if ci.reports {
+		if last.call != nil {
+			ci.fill(last.peer, last.call.Header, last.call.Trailer)
+		}
+		ci.finished(err)
+	}
+	return err
 }
 
 // call makes the call through session in one go, and returns what
 // Session.Call does.
-func (c *Client) call(ctx context.Context, session link.Session, u *link.Call, ci *callInfo, a *callStats, method string, md metadata.MD, req, reply any) error {
-	if err := c.open(ctx, &u.Open, ci, method, md, session.Peer()); err != nil {
-		return err
-	}
+func (c *Client) call(ctx context.Context, session link.Session, u *link.Call, ci *callInfo, a *callStats, req, reply any) error {
 	u.Codec, u.Request, u.Reply, u.Limit = ci.codec, req, reply, ci.maxRecv
 	a.outHeader(&u.Open, session.Peer())
 	msg := link.Live(req, ci.codec)
 	if err := checkSize(&msg, ci.maxSend); err != nil {
-		return err
+		return unsendable{err}
 	}
 	if !msg.Copies() {
 		encoded, err := msg.Encode()
@@ -282,9 +329,8 @@ func withTimer(ctx context.Context, o *link.Open) (bounded context.Context, canc
 	return context.WithDeadline(ctx, o.Deadline)
 }
 
-// settle turns what came of a call into its error, and reports it to those who
-// asked.
-func (c *Client) settle(ci *callInfo, a *callStats, session link.Session, u *link.Call, req, reply any, err error) error {
+// settle turns what came of an attempt into its error, and tells stats handlers.
+func (c *Client) settle(ci *callInfo, a *callStats, u *link.Call, reply any, err error) error {
 	answered := err == nil
 	if answered {
 		u.Status = statusWith(u.Status, u.Trailer)
@@ -304,10 +350,6 @@ func (c *Client) settle(ci *callInfo, a *callStats, session link.Session, u *lin
 			a.inTrailer(u.Trailer)
 		}
 		a.end(err, u.Trailer)
-	}
-	if ci.reports {
-		ci.fill(session.Peer(), u.Header, u.Trailer)
-		ci.finished(err)
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -47,7 +48,7 @@ func (c *Client) beginStream(ctx context.Context, desc *grpc.StreamDesc, ci *cal
 	}
 	s := &clientStream{client: c, desc: desc, info: ci, method: method, md: own, base: ctx, waiter: wait.WaiterOf(ctx)}
 	var md metadata.MD
-	if s.first.ctx, s.first.stats, md, err = c.beginAttempt(ctx, method, ci, desc, own, false); err != nil {
+	if s.first.ctx, s.first.stats, md, err = c.beginAttempt(ctx, method, ci, desc, own, firstAttempt); err != nil {
 		ci.finished(err)
 		return nil, err
 	}
@@ -64,22 +65,20 @@ var errNilDesc = status.Error(codes.Internal, "nearcall: a stream needs a grpc.S
 func (s *clientStream) start(md metadata.MD, o *link.Open) error {
 	a := &s.first
 	a.call, s.cur = s, a
-	fail := func(err error) error {
-		err = linkStatus(err)
-		a.stats.end(err, nil)
+	if err := s.open(s.base, a, s.info, md, o); err != nil {
 		s.info.finished(err)
 		return err
 	}
-	if err := s.open(s.base, a, s.info, md, o); err != nil {
-		return fail(err)
-	}
 	s.kept = s.room[:0]
-	if a.peer.Local { // Open refuses there, and nothing else
+	if a.peer.Local && !s.info.retry.hasPolicy() { // Open refuses there, and nothing else
 		s.committed, s.from, s.to = true, a, a
 	}
 	if err := s.client.add(s); err != nil {
 		a.stream.Abort(err)
-		return fail(err)
+		err = linkStatus(err)
+		a.stats.end(err, nil)
+		s.info.finished(err)
+		return err
 	}
 	if s.desc != unaryDesc { // of which Invoke learns, and ends it before it returns
 		a.stream.OnAbort(a.aborted)
@@ -132,7 +131,7 @@ type clientStream struct {
 	keptSize  int     // in bytes
 	header    metadata.MD
 	headerIn  bool          // header is known, or known to be none
-	headerFor []wait.Parker // of those who wait for it while another goroutine receives
+	headerFor []wait.Parker // of those who wait, in receiveUntil, while another goroutine receives
 	trailer   metadata.MD
 	finished  bool
 	atEnd     []func()
@@ -206,8 +205,8 @@ func (s *clientStream) send(m any) error {
 // encodeToKeep encodes a message that the user may change before it is sent
 // again. Nobody writes to its bytes, and nothing is done when they are freed.
 func (s *clientStream) encodeToKeep(m *link.Message) (err error) {
-	if s.to != nil || s.desc == unaryDesc {
-		return nil // a unary call's request does not change before Invoke returns
+	if s.to != nil || s.desc == unaryDesc || s.info.codec == codec.Shared() {
+		return nil // a unary call's request does not change before Invoke returns, and a shared message never does
 	}
 	a, replayable := s.attempt()
 	if !replayable {
@@ -306,39 +305,48 @@ func (s *clientStream) nextMessage(m any) (got bool, err error) {
 
 // take is nextMessage for any sink. Without a Dst it is content with a header.
 func (s *clientStream) take(to link.Sink) (got bool, err error) {
-	f := &s.recvFrame
-	f.Sink = to
-	defer func() { f.Dst = nil }()
 	for {
 		a := s.from
 		if a == nil {
 			a, _ = s.attempt()
 		}
-		err := a.stream.Recv(f)
-		if unseen(err) {
-			if err := s.again(a, err); err != nil {
-				return false, err
-			}
-			continue
-		}
-		if !s.taken(a) {
-			continue
-		}
-		if f.Header != nil {
-			s.gotHeader(f.Header)
-		}
-		if f.End != nil && !f.Got {
-			s.gotEnd(f.End)
-		}
-		switch {
-		case err != nil:
-			return false, linkStatus(err)
-		case f.Got:
-			return true, nil
-		case f.End != nil, to.Dst == nil:
-			return false, nil
+		if got, done, err := s.takeFrom(a, to); done {
+			return got, err
 		}
 	}
+}
+
+// takeFrom takes a frame of a. Unless it is done there is more to be taken,
+// perhaps with another attempt. recvMu is held.
+func (s *clientStream) takeFrom(a *attempt, to link.Sink) (got, done bool, err error) {
+	f := &s.recvFrame
+	f.Sink = to
+	defer func() { f.Dst = nil }()
+	err = a.stream.Recv(f)
+	if why, failed := s.failureOf(f, err); failed {
+		err := s.again(a, why)
+		if err != nil && why.end != nil {
+			s.end = why.end
+			if s.isFinished() {
+				s.recvErr = err // which says more than the end
+			}
+			s.setHeader(nil)
+		}
+		return false, err != nil, err
+	}
+	if !s.taken(a) {
+		return false, false, nil
+	}
+	if f.Header != nil {
+		s.gotHeader(f.Header)
+	}
+	if f.End != nil && !f.Got {
+		s.gotEnd(f.End)
+	}
+	if err != nil {
+		return false, true, linkStatus(err)
+	}
+	return f.Got, f.Got || f.End != nil || to.Dst == nil, nil
 }
 
 func (s *clientStream) gotHeader(md metadata.MD) {
@@ -372,37 +380,49 @@ func (s *clientStream) gotEnd(e *link.End) {
 	}
 	s.end = e
 	s.mu.Lock()
-	trailer := fullTrailer(e.Trailer, e.Status, s.header, s.info.subtype)
-	s.trailer = trailer
-	if s.finished { // given up before its end was received
-		s.info.fill(s.cur.peer, s.header, s.trailer)
-	}
+	trailer := s.setTrailer(e)
 	s.mu.Unlock()
 	s.from.stats.inTrailer(trailer)
 	s.setHeader(nil)
 }
 
+// setTrailer makes the trailer of e known, and returns it. mu is held.
+func (s *clientStream) setTrailer(e *link.End) metadata.MD {
+	s.trailer = fullTrailer(e.Trailer, e.Status, s.header, s.info.subtype)
+	if s.finished { // given up before its end was received
+		s.info.fill(s.cur.peer, s.header, s.trailer)
+	}
+	return s.trailer
+}
+
 // Header implements grpc.ClientStream. It waits for the header; where the call
 // ends without one it returns nil, nil, and RecvMsg has the status.
 func (s *clientStream) Header() (metadata.MD, error) {
-	for {
+	s.receiveUntil(func() bool { return s.headerIn }, s.receiveHeader)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fullHeader(s.header, s.info.subtype), nil
+}
+
+// receiveUntil waits until known, which is called with mu held: it calls
+// receive, with recvMu held, or waits for another goroutine that receives and
+// brings the header, the end or another attempt along.
+func (s *clientStream) receiveUntil(known func() bool, receive func()) {
+	is := func() bool {
 		s.mu.Lock()
-		if s.headerIn {
-			md := s.header
-			s.mu.Unlock()
-			return fullHeader(md, s.info.subtype), nil
-		}
-		s.mu.Unlock()
+		defer s.mu.Unlock()
+		return known()
+	}
+	for !is() {
 		if s.recvMu.TryLock() {
-			s.receiveHeader()
+			receive()
 			s.recvMu.Unlock()
 			continue
 		}
-		// Another goroutine receives; it brings the header along.
 		s.mu.Lock()
-		if s.headerIn {
+		if known() {
 			s.mu.Unlock()
-			continue
+			return
 		}
 		w := s.waiter
 		if w == nil {
@@ -424,7 +444,11 @@ func (s *clientStream) receiveHeader() {
 	}
 	s.checkContext()
 	if _, err := s.take(link.Sink{}); err != nil {
-		s.fail(err)
+		s.recvErr = err
+		if s.end != nil {
+			s.recvErr = nil // RecvMsg has the status as it arrived, as in grpc-go
+		}
+		s.finish(err)
 	} else if s.end != nil {
 		// Without a header there is no message either. That the end is a good
 		// one and a reply is missing is for RecvMsg to say.
@@ -480,6 +504,12 @@ func (s *clientStream) finish(err error) {
 	for _, f := range atEnd {
 		f()
 	}
+}
+
+func (s *clientStream) isFinished() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.finished
 }
 
 // onFinish has f called when the call is over, at once if it is.

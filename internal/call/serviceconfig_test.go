@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 )
 
 func TestParseServiceConfig(t *testing.T) {
@@ -23,32 +24,91 @@ func TestParseServiceConfig(t *testing.T) {
 		`{"methodConfig":[{"timeout":"1s"}]}`:                                         "",
 		`{"methodConfig":[{"name":[{"service":"s"}],"maxRequestMessageBytes":0}]}`:    "",
 		`{"methodConfig":[{"name":[{"service":"s"}],"timeout":"-1s"}]}`:               "",
-		``:                                             "malformed",
-		`{`:                                            "malformed",
-		`[]`:                                           "malformed",
-		`{"methodConfig":{}}`:                          "malformed",
-		`{"methodConfig":[{"timeout":1}]}`:             "malformed",
-		`{"methodConfig":[{"name":["s"]}]}`:            "malformed",
-		`{"methodConfig":[{"timeout":"1"}]}`:           "duration",
-		`{"methodConfig":[{"timeout":"s"}]}`:           "duration",
-		`{"methodConfig":[{"timeout":""}]}`:            "duration",
-		`{"methodConfig":[{"timeout":"1ms"}]}`:         "duration",
-		`{"methodConfig":[{"timeout":"1m1s"}]}`:        "duration",
-		`{"methodConfig":[{"timeout":"1us"}]}`:         "duration",
-		`{"methodConfig":[{"timeout":" 1s"}]}`:         "duration",
-		`{"methodConfig":[{"timeout":"1 s"}]}`:         "duration",
-		`{"methodConfig":[{"name":[{"method":"m"}]}]}`: "no service",
-		`{"methodConfig":[{"name":[{"service":"s"}]},{"name":[{"service":"s"}]}]}`: "twice",
-		`{"methodConfig":[{"name":[{},{}]}]}`:                                      "twice",
-		`{"methodConfig":[{"name":[{"service":"s"}],"retryPolicy":{}}]}`:           "retryPolicy",
-		`{"methodConfig":[{"name":[{"service":"s"}],"hedgingPolicy":{}}]}`:         "hedgingPolicy",
+		`{"methodConfig":[{"name":[{"service":"s"}],"hedgingPolicy":{}}]}`:            "",
+		`{`:                                     "unexpected end of JSON",
+		`[]`:                                    "cannot unmarshal array",
+		`{"methodConfig":{}}`:                   "cannot unmarshal object",
+		`{"methodConfig":[{"timeout":1}]}`:      "cannot unmarshal number",
+		`{"methodConfig":[{"name":["s"]}]}`:     "cannot unmarshal string",
+		`{"methodConfig":[{"timeout":"1"}]}`:    "duration",
+		`{"methodConfig":[{"timeout":"s"}]}`:    "duration",
+		`{"methodConfig":[{"timeout":""}]}`:     "duration",
+		`{"methodConfig":[{"timeout":"1ms"}]}`:  "duration",
+		`{"methodConfig":[{"timeout":"1m1s"}]}`: "duration",
+		`{"methodConfig":[{"timeout":"1us"}]}`:  "duration",
+		`{"methodConfig":[{"timeout":" 1s"}]}`:  "duration",
+		`{"methodConfig":[{"timeout":"1 s"}]}`:  "duration",
 	} {
-		sc, err := ParseServiceConfig(text)
+		sc, err := ParseServiceConfig(text, DefaultMaxCallAttempts)
 		if problem == "" && (err != nil || sc == nil) {
 			t.Errorf("%s: %v", text, err)
 		}
 		if problem != "" && (err == nil || !strings.Contains(err.Error(), problem)) {
 			t.Errorf("%s: %v, want a word of %q", text, err, problem)
+		}
+		if oracle := ofGRPC(text); (err == nil) != (oracle == nil) {
+			t.Errorf("%s: %v, and grpc-go says %v", text, err, oracle)
+		}
+	}
+}
+
+// ofGRPC returns what grpc-go says of a service config.
+func ofGRPC(text string) error {
+	conn, err := grpc.NewClient("passthrough:///nowhere", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(text))
+	if err == nil {
+		_ = conn.Close()
+	}
+	return err
+}
+
+// TestServiceConfigsAreRefusedInTheWordsOfGRPC compares what is said of configs
+// that are no good with what grpc-go says.
+func TestServiceConfigsAreRefusedInTheWordsOfGRPC(t *testing.T) {
+	const good = `"maxAttempts":2,"initialBackoff":"1s","maxBackoff":"2s","backoffMultiplier":1.5,"retryableStatusCodes":["UNAVAILABLE",14,10]`
+	policy := func(json string) string {
+		return `{"methodConfig":[{"name":[{"service":"s"}],"retryPolicy":{` + json + `}}]}`
+	}
+	for _, text := range []string{
+		policy(good),
+		policy(strings.ToUpper(good[:13]) + good[13:]),
+		policy(good + `,"maxAttempts":1`),
+		policy(good + `,"maxAttempts":-1`),
+		policy(good + `,"maxAttempts":null`),
+		policy(good + `,"maxAttempts":1000`),
+		policy(good + `,"initialBackoff":"0s"`),
+		policy(good + `,"maxBackoff":"-1s"`),
+		policy(good + `,"backoffMultiplier":0`),
+		policy(good + `,"retryableStatusCodes":[]`),
+		policy(good + `,"retryableStatusCodes":["OK"]`),
+		policy(good + `,"retryableStatusCodes":["NONSENSE"]`),
+		policy(good + `,"retryableStatusCodes":[99]`),
+		policy(``),
+		`{"methodConfig":[{"name":[{"service":"s"}],"retryPolicy":null}]}`,
+		`{"methodConfig":[{"retryPolicy":{}}]}`,
+		`{"methodConfig":[{"name":[],"retryPolicy":{}}]}`,
+		`{"methodConfig":[{"name":[{"method":"m"}]}]}`,
+		`{"methodConfig":[{"name":[{"service":"s"}]},{"name":[{"service":"s"}]}]}`,
+		`{"methodConfig":[{"name":[{},{}]}]}`,
+		`{"retryThrottling":{"maxTokens":10,"tokenRatio":0.1}}`,
+		`{"methodConfig":[],"retryThrottling":{"maxTokens":10,"tokenRatio":0.1}}`,
+		`{"methodConfig":[],"retryThrottling":{"maxTokens":0,"tokenRatio":0.1}}`,
+		`{"methodConfig":[],"retryThrottling":{"maxTokens":1000.5,"tokenRatio":0.1}}`,
+		`{"methodConfig":[],"retryThrottling":{"maxTokens":10,"tokenRatio":0}}`,
+		`{"methodConfig":[],"retryThrottling":{"maxTokens":10,"tokenRatio":-2}}`,
+		`{"methodConfig":[],"retryThrottling":null}`,
+		``,
+	} {
+		_, err := ParseServiceConfig(text, DefaultMaxCallAttempts)
+		want := ""
+		if oracle := ofGRPC(text); oracle != nil {
+			want = strings.TrimPrefix(oracle.Error(), "grpc: ")
+		}
+		got := ""
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s:\n%q, and grpc-go says\n%q", text, got, want)
 		}
 	}
 }
@@ -61,7 +121,7 @@ func TestAServiceConfigMayHaveNulls(t *testing.T) {
 		`{"methodConfig":[{"name":[{"service":"s"}],"retryPolicy":null}]}`,
 		`{"methodConfig":[{"name":[{"service":"s"}],"hedgingPolicy":null}]}`,
 	} {
-		if _, err := ParseServiceConfig(text); err != nil {
+		if _, err := ParseServiceConfig(text, DefaultMaxCallAttempts); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -89,11 +149,11 @@ func TestTheClosestNameInAServiceConfigCounts(t *testing.T) {
 	sc, err := ParseServiceConfig(`{"methodConfig":[
 		{"name":[{}],"maxRequestMessageBytes":1},
 		{"name":[{"service":"s"},{"service":"p.s"}],"maxRequestMessageBytes":2},
-		{"name":[{"service":"s","method":"m"}],"maxRequestMessageBytes":3}]}`)
+		{"name":[{"service":"s","method":"m"}],"maxRequestMessageBytes":3}]}`, DefaultMaxCallAttempts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	bare, err := ParseServiceConfig(`{"methodConfig":[{"name":[{"service":"s"}],"maxRequestMessageBytes":2}]}`)
+	bare, err := ParseServiceConfig(`{"methodConfig":[{"name":[{"service":"s"}],"maxRequestMessageBytes":2}]}`, DefaultMaxCallAttempts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +198,7 @@ func TestTheSmallerLimitCounts(t *testing.T) {
 
 func TestAServiceConfigBoundsCalls(t *testing.T) {
 	sc, err := ParseServiceConfig(`{"methodConfig":[
-		{"name":[{"service":"test.Service","method":"Unary"},{"service":"test.Service","method":"Stream"}],"timeout":"2s"}]}`)
+		{"name":[{"service":"test.Service","method":"Unary"},{"service":"test.Service","method":"Stream"}],"timeout":"2s"}]}`, DefaultMaxCallAttempts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +246,7 @@ func FuzzParseServiceConfig(f *testing.F) {
 		f.Add(s, "/s/m")
 	}
 	f.Fuzz(func(t *testing.T, text, method string) {
-		sc, err := ParseServiceConfig(text)
+		sc, err := ParseServiceConfig(text, DefaultMaxCallAttempts)
 		if (sc == nil) != (err != nil) {
 			t.Fatalf("%v and %v", sc, err)
 		}

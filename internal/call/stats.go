@@ -63,6 +63,7 @@ type callStats struct {
 	outcome   error  // on the server: the error of the status that was sent
 	headerOut bool   // the request's header was told of
 	skipSent  bool   // so was the message that is sent next
+	retries   bool   // the header says how many attempts came before
 }
 
 func (s *callStats) handle(e stats.RPCStats) { s.handler.HandleRPC(s.ctx, e) }
@@ -159,11 +160,11 @@ func (c *Client) Begin(s link.Session) {
 }
 
 // beginAttempt tells the client's stats handler that an attempt at a call
-// begins, and returns ctx as the handler tagged it and md with what the handler
+// begins, of which kind says why, and returns ctx as the handler tagged it and md with what the handler
 // added to it. The stats are nil without a handler, and with an error, of which
 // the handler knows then.
-func (c *Client) beginAttempt(ctx context.Context, method string, ci *callInfo, desc *grpc.StreamDesc, md metadata.MD, again bool) (context.Context, *callStats, metadata.MD, error) {
-	if again {
+func (c *Client) beginAttempt(ctx context.Context, method string, ci *callInfo, desc *grpc.StreamDesc, md metadata.MD, kind attemptKind) (context.Context, *callStats, metadata.MD, error) {
+	if kind != firstAttempt {
 		if err := wait.Err(ctx); err != nil {
 			return ctx, nil, nil, startStatus(err)
 		}
@@ -173,6 +174,7 @@ func (c *Client) beginAttempt(ctx context.Context, method string, ci *callInfo, 
 		return ctx, nil, md, nil
 	}
 	s := &callStats{handler: h, client: true, begin: time.Now()}
+	s.retries = ci.retry != nil && ci.retry.numRetries > 0
 	s.ctx = h.TagRPC(ctx, &stats.RPCTagInfo{FullMethodName: method, FailFast: !ci.waitForReady})
 	s.handle(&stats.Begin{
 		Client:         true,
@@ -181,7 +183,7 @@ func (c *Client) beginAttempt(ctx context.Context, method string, ci *callInfo, 
 		IsClientStream: desc.ClientStreams,
 		IsServerStream: desc.ServerStreams,
 
-		IsTransparentRetryAttempt: again,
+		IsTransparentRetryAttempt: kind == transparentRetry,
 	})
 	md, err := outgoing(s.ctx)
 	if err != nil {
@@ -197,13 +199,20 @@ func (s *callStats) outHeader(o *link.Open, p *link.Peer) {
 	if s != nil && !s.headerOut {
 		s.headerOut = true
 		s.encoding = o.Encoding
+		md := o.Metadata.Copy()
+		if s.retries {
+			md[previousAttemptsKey] = md[previousAttemptsKey][1:] // stats handlers see what the user sends
+			if len(md[previousAttemptsKey]) == 0 {
+				delete(md, previousAttemptsKey)
+			}
+		}
 		s.handle(&stats.OutHeader{
 			Client:      true,
 			FullMethod:  o.Method,
 			RemoteAddr:  p.Addr,
 			LocalAddr:   p.LocalAddr,
 			Compression: o.Encoding,
-			Header:      o.Metadata.Copy(),
+			Header:      md,
 			Authority:   o.Authority,
 		})
 	}

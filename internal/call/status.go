@@ -131,6 +131,7 @@ func linkStatus(err error) error {
 	var recv *link.RecvError
 	var u unprocessed
 	var own *link.ContextError
+	var l unsendable
 	switch {
 	case err == nil:
 		return nil
@@ -142,6 +143,8 @@ func linkStatus(err error) error {
 		return linkStatus(u.error) // without the wrapping, whose text says it twice
 	case errors.As(err, &own):
 		return status.Errorf(codes.Internal, "Unexpected error from context packet: %v", own.Err) // grpc-go's words
+	case errors.As(err, &l):
+		return linkStatus(l.error)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return contextStatus(err)
 	}
@@ -161,6 +164,11 @@ func linkStatus(err error) error {
 type unprocessed struct{ error }
 
 func (u unprocessed) Unwrap() []error { return []error{u.error, link.ErrUnprocessed} }
+
+// unsendable is an error that says a request was not sent, and never can be.
+type unsendable struct{ error }
+
+func (u unsendable) Unwrap() error { return u.error }
 
 // refused is no status error itself: over a connection its text travels, and
 // becomes one at the caller's.

@@ -40,6 +40,9 @@ func (f *Fault) apply(root string) (sound, faulty string, err error) {
 
 const (
 	aAttempt       = "internal/call/attempt.go"
+	aReplace       = "internal/call/replace.go"
+	aRetry         = "internal/call/retry.go"
+	aStats         = "internal/call/stats.go"
 	aClient        = "internal/call/client.go"
 	aClientStream  = "internal/call/clientstream.go"
 	aCreds         = "internal/call/creds.go"
@@ -340,7 +343,7 @@ var Faults = []Fault{
 	{
 		Name: "unary calls do not fill call options",
 		File: aClient,
-		Old:  "ci.fill(session.Peer(), u.Header, u.Trailer)",
+		Old:  "ci.fill(last.peer, last.call.Header, last.call.Trailer)",
 		New:  "", Items: []int{32},
 	},
 	{
@@ -420,6 +423,70 @@ var Faults = []Fault{
 		File: aServerCall,
 		Old:  "case streamKey:",
 		New:  "case nil:", Items: []int{42},
+	},
+
+	// Retries.
+	{
+		Name: "a header does not commit a unary call",
+		File: aRetry,
+		Old:  "if u.Header != nil || u.Replied || u.ReplyError != nil {",
+		New:  "if u.Replied || u.ReplyError != nil {", Items: []int{43},
+	},
+	{
+		Name: "nothing commits a stream",
+		File: aAttempt,
+		Old:  "func (s *clientStream) commit() { s.committed, s.kept, s.room = true, nil, [1]step{} }",
+		New:  "func (s *clientStream) commit() { _ = s.room }", Items: []int{43},
+	},
+	{
+		Name: "the throttler stops nothing",
+		File: aRetry,
+		Old:  "return rt.tokens <= rt.thresh",
+		New:  "return false", Items: []int{43},
+	},
+	{
+		Name: "the throttler knows no success",
+		File: aCallInfo,
+		Old:  "ci.retry.throttler.successfulRPC()",
+		New:  "_ = ci", Items: []int{43},
+	},
+	{
+		Name: "a server's pushback is not heeded",
+		File: aRetry,
+		Old:  "switch values := trailer[pushbackKey]; len(values) {",
+		New:  "switch values := trailer[\"\"]; len(values) {", Items: []int{43},
+	},
+	{
+		Name: "handlers are not told of previous attempts",
+		File: aCallInfo,
+		Old:  "o.Metadata = ci.retry.addPreviousAttempts(o.Metadata)",
+		New:  "_ = ci", Items: []int{43},
+		Env: "unix",
+	},
+	{
+		Name: "a request too large to be kept is made again",
+		File: aRetry,
+		Old:  "return err == nil && n+link.MessageOverhead <= limit",
+		New:  "return err == nil || n < limit", Items: []int{43},
+	},
+	{
+		Name: "a stream that sent more than is kept is made again",
+		File: aAttempt,
+		Old:  "s.keptSize > s.info.maxReplay {",
+		New:  "false {", Items: []int{43},
+		Env: "tcp",
+	},
+	{
+		Name: "a sender does not notice that its attempt has failed",
+		File: aReplace,
+		Old:  "case s.to != nil, !s.info.retry.hasPolicy(), errors.As(err, &unfit):",
+		New:  "case true, errors.As(err, &unfit):", Items: []int{43},
+	},
+	{
+		Name: "the policy's attempts are transparent to stats handlers",
+		File: aStats,
+		Old:  "IsTransparentRetryAttempt: kind == transparentRetry,",
+		New:  "IsTransparentRetryAttempt: kind != firstAttempt,", Items: []int{43},
 	},
 
 	// Sockets.

@@ -1,0 +1,573 @@
+package call
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// policy returns a retryState as a call has it at first, with backoffs of 1 s that
+// double up to 10 s.
+func policy(maxAttempts int) *retryState {
+	return &retryState{policy: &retryPolicy{
+		maxAttempts:          maxAttempts,
+		initialBackoff:       time.Second,
+		maxBackoff:           10 * time.Second,
+		backoffMultiplier:    2,
+		retryableStatusCodes: map[codes.Code]bool{codes.Unavailable: true},
+	}}
+}
+
+var errAgain = status.Error(codes.Unavailable, "again")
+
+func TestBackoffGrowsAndIsJittered(t *testing.T) {
+	const samples = 200
+	for n, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 10 * time.Second, 10 * time.Second} {
+		least, most := time.Duration(math.MaxInt64), time.Duration(0)
+		for range samples {
+			r := policy(100)
+			r.numRetries, r.numRetriesSincePushback = 20, n
+			d, err := r.shouldRetry(errAgain, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			least, most = min(least, d), max(most, d)
+		}
+		if lo, hi := want*8/10, want*12/10; least < lo || most > hi || least > want*9/10 || most < want*11/10 {
+			t.Errorf("backoff %d is %v to %v, want %v to %v", n, least, most, lo, hi)
+		}
+	}
+}
+
+func TestAPushbackResetsTheBackoff(t *testing.T) {
+	r := policy(100)
+	for range 4 {
+		if _, err := r.shouldRetry(errAgain, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, err := r.shouldRetry(errAgain, metadata.Pairs(pushbackKey, "1500"))
+	if err != nil || d != 1500*time.Millisecond {
+		t.Errorf("%v, %v: want what the server says, to the millisecond", d, err)
+	}
+	if d, err = r.shouldRetry(errAgain, nil); err != nil || d > 1200*time.Millisecond {
+		t.Errorf("%v, %v after it, want the initial backoff", d, err)
+	}
+}
+
+func TestThrottler(t *testing.T) {
+	rt := &retryThrottler{max: 4, thresh: 2, ratio: 0.5, tokens: 4}
+	for i, step := range []struct {
+		success, throttled bool
+		tokens             float64
+	}{
+		{success: true, tokens: 4}, // no more than the bucket holds
+		{tokens: 3},
+		{throttled: true, tokens: 2},
+		{success: true, tokens: 2.5},
+		{throttled: true, tokens: 1.5},
+		{throttled: true, tokens: 0.5},
+		{throttled: true, tokens: 0}, // and no less than nothing
+		{success: true, tokens: 0.5},
+	} {
+		throttled := false
+		if step.success {
+			rt.successfulRPC()
+		} else {
+			throttled = rt.throttle()
+		}
+		if throttled != step.throttled || rt.tokens != step.tokens {
+			t.Errorf("step %d: %v with %v tokens, want %v with %v", i, throttled, rt.tokens, step.throttled, step.tokens)
+		}
+	}
+	var none *retryThrottler
+	none.successfulRPC()
+	if none.throttle() {
+		t.Error("without a throttler retries stop")
+	}
+}
+
+// retryConfig is a service config of all methods, with policy's numbers.
+func retryConfig(t testing.TB, maxAttempts int) *ServiceConfig {
+	t.Helper()
+	sc, err := ParseServiceConfig(fmt.Sprintf(`{"methodConfig":[{"name":[{}],"retryPolicy":{
+		"maxAttempts":%d,"initialBackoff":"1s","maxBackoff":"10s","backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"]}}]}`, maxAttempts), math.MaxInt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sc
+}
+
+// ways are the three that a client's calls can go: with a short cut for unary calls,
+// as streams in process, and as streams elsewhere.
+var ways = map[string]func(link.Session) link.Session{
+	"in one piece":      func(s link.Session) link.Session { return s },
+	"in process":        func(s link.Session) link.Session { return streamed{s} },
+	"over a connection": func(s link.Session) link.Session { return distant{s} },
+}
+
+// startRetried returns a bed whose client retries.
+func startRetried(t testing.TB, h handlers, maxAttempts int, way func(link.Session) link.Session) *bed {
+	t.Helper()
+	b := start(t, h, nil, nil)
+	cfg := b.cfg
+	cfg.Service = retryConfig(t, maxAttempts)
+	cfg.Sessions = always{way(b.session)}
+	b.Client = NewClient(cfg)
+	return b
+}
+
+func TestRetriesWaitForTheBackoff(t *testing.T) {
+	for name, way := range ways {
+		for kind, call := range map[string]func(*Client, ...grpc.CallOption) error{"unary": invokes, "stream": streams} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var begun []time.Time
+					fail := func() error {
+						begun = append(begun, time.Now())
+						return errAgain
+					}
+					b := startRetried(t, handlers{
+						unary:  func(context.Context, *message) (*message, error) { return nil, fail() },
+						stream: func(grpc.ServerStream) error { return fail() },
+					}, 4, way)
+					var f finish
+					err := call(b.Client, f.option())
+					wantCode(t, err, codes.Unavailable)
+					f.want(t, codes.Unavailable)
+					if want := "max retries exhausted: failed after 4 attempts: " + errAgain.Error(); err == nil || err.Error() != want {
+						t.Errorf("%v, want %s", err, want)
+					}
+					if len(begun) != 4 {
+						t.Fatalf("%d attempts", len(begun))
+					}
+					for i, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
+						if d := begun[i+1].Sub(begun[i]); d < want*8/10 || d > want*12/10 {
+							t.Errorf("attempt %d came after %v, want %v or a fifth more or less", i+2, d, want)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// What ends a call ends its wait for the backoff at once.
+func TestLeavingInTheBackoff(t *testing.T) {
+	for leaving, leave := range map[string]struct {
+		do   func(*Client, context.CancelFunc)
+		want error
+	}{
+		"cancelled": {func(_ *Client, cancel context.CancelFunc) { cancel() }, contextStatus(context.Canceled)},
+		"closed":    {func(c *Client, _ context.CancelFunc) { c.Close(errClosed) }, errClosed},
+		"deadline":  {func(*Client, context.CancelFunc) { time.Sleep(time.Hour) }, contextStatus(context.DeadlineExceeded)},
+	} {
+		for name, way := range ways {
+			for _, unary := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s, %s, unary %v", leaving, name, unary), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						var ran atomic.Int32
+						b := startRetried(t, handlers{
+							unary:  func(context.Context, *message) (*message, error) { ran.Add(1); return nil, errAgain },
+							stream: func(grpc.ServerStream) error { ran.Add(1); return errAgain },
+						}, 4, way)
+						ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
+						defer cancel()
+						var f finish
+						got := make(chan error)
+						go func() {
+							if unary {
+								got <- b.Invoke(ctx, unaryMethod, new(message), new(message), f.option())
+								return
+							}
+							cs, err := b.NewStream(ctx, streamDesc, streamMethod, f.option())
+							if err == nil {
+								err = cs.RecvMsg(new(message))
+							}
+							got <- err
+						}()
+						synctest.Wait() // it waits
+						if n := ran.Load(); n != 1 || f.n.Load() != 0 {
+							t.Errorf("%d attempts, %d ends", n, f.n.Load())
+						}
+						begun := time.Now()
+						go leave.do(b.Client, cancel)
+						err := <-got
+						if d := time.Since(begun); d > 0 && leaving != "deadline" {
+							t.Errorf("it left after %v", d)
+						}
+						if err == nil || err.Error() != leave.want.Error() {
+							t.Errorf("%v, want %v", err, leave.want)
+						}
+						synctest.Wait()
+						f.want(t, status.Code(leave.want))
+						if ran.Load() != 1 || b.streams != nil {
+							t.Errorf("%d attempts, open streams: %v", ran.Load(), b.streams != nil)
+						}
+						time.Sleep(2 * time.Hour)
+					})
+				})
+			}
+		}
+	}
+}
+
+var errClosed = status.Error(codes.Canceled, "closing")
+
+// A sender that finds its attempt ended makes the call again, for the message at
+// hand as well.
+func TestASenderRetries(t *testing.T) {
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var attempts atomic.Int32
+				b := startRetried(t, handlers{stream: func(ss grpc.ServerStream) error {
+					if n := attempts.Add(1); n < 4 {
+						for range n - 1 {
+							if err := ss.RecvMsg(new(message)); err != nil {
+								return err
+							}
+						}
+						return errAgain
+					}
+					for m := new(message); ; {
+						if err := ss.RecvMsg(m); err != nil {
+							return nil
+						}
+						_ = ss.SendMsg(m)
+					}
+				}}, 5, way)
+				var f finish
+				cs, err := b.NewStream(t.Context(), streamDesc, streamMethod, f.option())
+				if err != nil {
+					t.Fatal(err)
+				}
+				m := new(message)
+				for i := range 4 {
+					synctest.Wait() // the attempt has ended
+					if n := int(attempts.Load()); n != i+1 {
+						t.Errorf("%d attempts before message %d", n, i)
+					}
+					m.Value = fmt.Append(m.Value[:0], i)
+					if err := cs.SendMsg(m); err != nil {
+						t.Error(err)
+					}
+				}
+				_ = cs.CloseSend()
+				if got := drain(t, cs); !slices.Equal(got, []string{"0", "1", "2", "3"}) {
+					t.Errorf("received %q", got)
+				}
+				f.want(t, codes.OK)
+			})
+		})
+	}
+}
+
+// A sender whose call is not retried gets io.EOF, and RecvMsg has the status.
+func TestASenderWhoseCallIsNotRetried(t *testing.T) {
+	for name, c := range map[string]struct {
+		fail func(grpc.ServerStream) error
+		want string
+	}{
+		"another code": {func(grpc.ServerStream) error { return status.Error(codes.Internal, "no") }, "rpc error: code = Internal desc = no"},
+		"a header": {func(ss grpc.ServerStream) error {
+			_ = ss.SendHeader(nil)
+			return errAgain
+		}, errAgain.Error()},
+		"no attempts left": {func(grpc.ServerStream) error { return errAgain }, "max retries exhausted: failed after 2 attempts: " + errAgain.Error()},
+	} {
+		for name2, way := range ways {
+			t.Run(name+", "+name2, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					b := startRetried(t, handlers{stream: func(ss grpc.ServerStream) error {
+						return c.fail(ss)
+					}}, 2, way)
+					var f finish
+					var trailer metadata.MD
+					cs, err := b.NewStream(t.Context(), streamDesc, streamMethod, f.option(), grpc.Trailer(&trailer))
+					if err != nil {
+						t.Fatal(err)
+					}
+					for range 2 { // in the second attempt the message may be sent before it ends
+						synctest.Wait()
+						err = cs.SendMsg(new(message))
+					}
+					if err != io.EOF {
+						t.Errorf("SendMsg: %v", err)
+					}
+					for range 2 {
+						if err := cs.RecvMsg(new(message)); err == nil || err.Error() != c.want {
+							t.Errorf("RecvMsg: %v, want %s", err, c.want)
+						}
+					}
+					if f.n.Load() != 1 || trailer == nil || b.streams != nil {
+						t.Errorf("ended %d times, trailer %v", f.n.Load(), trailer)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A connection that is lost is a failure like others, unless a header had come.
+func TestALostConnectionIsRetried(t *testing.T) {
+	lost := errors.New("lost")
+	for name, c := range map[string]struct {
+		session  *doomed
+		want     codes.Code
+		attempts int32
+	}{
+		"while it is awaited":         {&doomed{recv: true, sends: 9, reason: lost}, codes.OK, 2},
+		"in a send":                   {&doomed{sends: 0, reason: lost}, codes.OK, 2},
+		"after a send":                {&doomed{sends: 1, late: true, reason: lost}, codes.OK, 2},
+		"before anybody looks":        {&doomed{early: true, reason: lost}, codes.OK, 2},
+		"with a header":               {&doomed{recv: true, sends: 9, header: true, reason: lost}, codes.Unavailable, 1},
+		"with a header, after a send": {&doomed{sends: 1, late: true, header: true, reason: lost}, codes.Unavailable, 1},
+		"for another reason":          {&doomed{recv: true, sends: 9, reason: status.Error(codes.Internal, "broken")}, codes.Internal, 1},
+	} {
+		for kind, call := range map[string]func(*Client, ...grpc.CallOption) error{"unary": invokes, "stream": streams} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					session := *c.session
+					client, in := retrying(t, handlers{}, false, func(cc *ClientConfig) { cc.Service = retryConfig(t, 3) }, &session)
+					var f finish
+					begun := time.Now()
+					wantCode(t, call(client, f.option()), c.want)
+					f.want(t, c.want)
+					if n := in.asked.Load(); n != c.attempts || client.streams != nil {
+						t.Errorf("%d attempts, want %d", n, c.attempts)
+					}
+					if d := time.Since(begun); (d > 0) != (c.want == codes.OK) {
+						t.Errorf("it took %v", d)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A stream that could be retried is so by whoever uses it next; until then its
+// context and its client can free it, and whoever commits it.
+func TestAnAbandonedStreamThatCouldBeRetriedIsFreed(t *testing.T) {
+	for name, c := range map[string]struct {
+		free func(*Client, grpc.ClientStream, context.CancelFunc)
+		want codes.Code
+	}{
+		"by its context":        {func(_ *Client, _ grpc.ClientStream, cancel context.CancelFunc) { cancel() }, codes.Canceled},
+		"by its client":         {func(c *Client, _ grpc.ClientStream, _ context.CancelFunc) { c.Close(errClosed) }, codes.Canceled},
+		"by asking for context": {func(_ *Client, cs grpc.ClientStream, _ context.CancelFunc) { cs.Context() }, codes.Unavailable},
+		"by asking for trailer": {func(_ *Client, cs grpc.ClientStream, _ context.CancelFunc) { cs.Trailer() }, codes.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				session := &doomed{sends: 9, reason: errors.New("lost")}
+				client, in := retrying(t, handlers{}, false, func(cc *ClientConfig) { cc.Service = retryConfig(t, 3) }, session)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				var f finish
+				cs, err := client.NewStream(ctx, streamDesc, streamMethod, f.option())
+				if err != nil {
+					t.Fatal(err)
+				}
+				session.opened[0].Abort(session.reason)
+				synctest.Wait()
+				if n := f.n.Load(); n != 0 {
+					t.Errorf("ended %d times, and could be made again", n)
+				}
+				c.free(client, cs, cancel)
+				synctest.Wait()
+				f.want(t, c.want)
+				wantCode(t, cs.RecvMsg(new(message)), c.want)
+				if in.asked.Load() != 1 || client.streams != nil {
+					t.Errorf("%d attempts, open streams: %v", in.asked.Load(), client.streams != nil)
+				}
+			})
+		})
+	}
+}
+
+// Failures to connect are retried by the policy, too.
+func TestSessionsThatAreMissingAreRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for kind, call := range map[string]func(*Client, ...grpc.CallOption) error{"unary": invokes, "stream": streams} {
+			client, in := retrying(t, handlers{}, true, func(cc *ClientConfig) { cc.Service = retryConfig(t, 3) })
+			var f finish
+			err := call(client, f.option())
+			wantCode(t, err, codes.Unavailable)
+			f.want(t, codes.Unavailable)
+			if in.asked.Load() != 3 || err.Error() != "max retries exhausted: failed after 3 attempts: rpc error: code = Unavailable desc = no further session" {
+				t.Errorf("%s: %d attempts: %v", kind, in.asked.Load(), err)
+			}
+		}
+	})
+}
+
+// Transparent retries take none of the policy's attempts.
+func TestTransparentRetriesAreNotCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var previous [][]string
+		note := func(ctx context.Context) error {
+			md, _ := metadata.FromIncomingContext(ctx)
+			previous = append(previous, md[previousAttemptsKey])
+			if len(previous) < 3 {
+				return errAgain
+			}
+			return nil
+		}
+		for kind, call := range map[string]func(*Client, ...grpc.CallOption) error{"unary": invokes, "stream": streams} {
+			previous = nil
+			b := start(t, handlers{
+				unary:  func(ctx context.Context, m *message) (*message, error) { return m, note(ctx) },
+				stream: func(ss grpc.ServerStream) error { return note(ss.Context()) },
+			}, nil, nil)
+			cfg := b.cfg
+			cfg.Service = retryConfig(t, 3)
+			cfg.Sessions = &inTurn{sessions: []link.Session{&doomed{refuse: true}, distant{b.session}, &doomed{refuse: true}, distant{b.session}, &doomed{refuse: true}, distant{b.session}}}
+			wantCode(t, call(NewClient(cfg)), codes.OK)
+			if got := fmt.Sprint(previous); got != "[[] [1] [2]]" {
+				t.Errorf("%s: attempts %s", kind, got)
+			}
+		}
+	})
+}
+
+// A handler of one attempt that takes less than that of another before holds the
+// replay up, until it ends.
+func TestAReplayThatGetsNoCreditEndsWithItsAttempt(t *testing.T) {
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var attempts atomic.Int32
+				b := startRetried(t, handlers{stream: func(ss grpc.ServerStream) error {
+					n := attempts.Add(1)
+					if n == 2 {
+						time.Sleep(time.Minute) // the window is full by then
+						return errAgain
+					}
+					for range 5 {
+						if err := ss.RecvMsg(new(message)); err != nil {
+							return err
+						}
+					}
+					if n == 1 {
+						return errAgain
+					}
+					return nil
+				}}, 3, way)
+				cs, err := b.NewStream(t.Context(), streamDesc, streamMethod)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range 5 {
+					if err := cs.SendMsg(wrapperspb.Bytes(make([]byte, 40<<10))); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := cs.RecvMsg(new(message)); err != io.EOF {
+					t.Error(err)
+				}
+				if n := attempts.Load(); n != 3 {
+					t.Errorf("%d attempts", n)
+				}
+			})
+		})
+	}
+}
+
+// Sender, receiver, handlers that fail and a user that leaves, all at once: a call
+// that is not left has all its messages, in order and once.
+func TestPolicyRetryRaces(t *testing.T) {
+	const messages = 20
+	for name, way := range ways {
+		for seed := range 100 {
+			synctest.Test(t, func(t *testing.T) {
+				var attempts atomic.Int32
+				b := startRetried(t, handlers{stream: func(ss grpc.ServerStream) error {
+					n := int(attempts.Add(1))
+					for i := 0; ; i++ {
+						m := new(message)
+						if err := ss.RecvMsg(m); err == io.EOF {
+							if i != messages {
+								return status.Errorf(codes.DataLoss, "%d messages", i)
+							}
+							return ss.SendMsg(m)
+						} else if err != nil {
+							return err
+						}
+						if len(m.Value) != 1 || m.Value[0] != byte(i) {
+							return status.Errorf(codes.DataLoss, "message %d is %v", i, m.Value)
+						}
+						if n <= 3 && i == (seed*n)%messages {
+							return errAgain
+						}
+					}
+				}}, 4, way)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				var f finish
+				cs, err := b.NewStream(ctx, streamDesc, streamMethod, f.option())
+				if err != nil {
+					t.Fatal(err)
+				}
+				leaves := seed%3 == 0
+				var all sync.WaitGroup
+				all.Go(func() {
+					m := new(message)
+					for i := range messages {
+						m.Value = append(m.Value[:0], byte(i))
+						if err := cs.SendMsg(m); err != nil {
+							if err != io.EOF || !leaves {
+								t.Errorf("%s, seed %d: SendMsg: %v", name, seed, err)
+							}
+							break
+						}
+						time.Sleep(time.Duration(seed%2) * time.Millisecond)
+					}
+					_ = cs.CloseSend()
+				})
+				all.Go(func() {
+					if leaves {
+						time.Sleep(time.Duration(seed*50) * time.Millisecond)
+						if seed%2 == 0 {
+							cancel()
+						} else {
+							b.Close(errClosed)
+						}
+					}
+				})
+				if seed%5 == 0 {
+					all.Go(func() { _, _ = cs.Header() })
+				}
+				err = cs.RecvMsg(new(message))
+				if err == nil {
+					err = cs.RecvMsg(new(message))
+				}
+				// As in grpc-go, what an attempt has failed with may overtake the user.
+				if err != io.EOF && (!leaves || status.Code(err) != codes.Canceled && err.Error() != errAgain.Error()) {
+					t.Errorf("%s, seed %d: %v", name, seed, err)
+				}
+				all.Wait()
+				synctest.Wait()
+				if f.n.Load() != 1 || b.streams != nil {
+					t.Errorf("%s, seed %d: ended %d times", name, seed, f.n.Load())
+				}
+			})
+		}
+	}
+}
