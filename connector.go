@@ -102,7 +102,9 @@ func (c *connector) Session(ctx context.Context, waitForReady bool) (link.Sessio
 			continue
 		case state == connectivity.Shutdown:
 			return nil, errClosing
-		case state == connectivity.TransientFailure && !waitForReady:
+		case state == connectivity.TransientFailure && (!waitForReady || errors.Is(failure, link.ErrForeign)):
+			// There is nothing to wait for where another server stands: the address
+			// is wrong, and only its text says so.
 			return nil, status.Errorf(codes.Unavailable, "connection error: desc = %q", failure)
 		}
 		if wait.Closed(ctx, changed) != nil {

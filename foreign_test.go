@@ -88,10 +88,30 @@ func TestAClientThatMeetsAGRPCServerIsToldWhatToDial(t *testing.T) {
 	srv := grpc.NewServer()
 	go srv.Serve(lis)
 	defer srv.Stop()
-	err := <-invoke(t.Context(), dial(t, "tcp:"+lis.Addr().String()))
-	wantCode(t, err, codes.Unavailable)
-	if !strings.Contains(err.Error(), "grpc:TARGET") {
-		t.Errorf("the client is told: %v", err)
+	wantForeign(t, lis, "an ordinary gRPC server answers here; dial grpc:TARGET")
+}
+
+func TestAClientThatMeetsAnHTTPServerIsToldSo(t *testing.T) {
+	lis := listenTCP(t)
+	srv := &http.Server{Handler: http.NotFoundHandler()}
+	go srv.Serve(lis)
+	defer srv.Close()
+	wantForeign(t, lis, "an HTTP server answers here")
+}
+
+// wantForeign makes calls to a server of another protocol. They fail with text, also
+// those that would wait until a server is ready: this one never is.
+func wantForeign(t *testing.T, lis net.Listener, text string) {
+	t.Helper()
+	client := dial(t, "tcp:"+lis.Addr().String())
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for _, waits := range []bool{true, false, true} { // the first connects
+		err := <-invoke(ctx, client, grpc.WaitForReady(waits))
+		wantCode(t, err, codes.Unavailable)
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("WaitForReady(%v): the client is told: %v", waits, err)
+		}
 	}
 }
 

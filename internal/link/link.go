@@ -164,6 +164,10 @@ var (
 	// rules of.
 	ErrBroken = errors.New("the rules of the call were broken")
 
+	// ErrForeign is wrapped by the errors of a Dialer that has met a server of
+	// another protocol. To try again is of no use before somebody replaces it.
+	ErrForeign = errors.New("the peer speaks another protocol")
+
 	// ErrNoCall is returned by Session.Call where the call must be made as a
 	// stream: over transports without a short cut, and to streaming methods.
 	ErrNoCall = errors.New("link: make this call with Open")

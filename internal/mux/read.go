@@ -125,14 +125,19 @@ func notMagic(b []byte) error {
 	switch {
 	case len(b) < 9:
 	case b[3] == 4 && bytes.Equal(b[5:9], []byte{0, 0, 0, 0}): // an HTTP/2 SETTINGS frame
-		return fmt.Errorf("%w: an ordinary gRPC server answers here; dial grpc:TARGET", wire.ErrProtocol)
+		return foreign("an ordinary gRPC server answers here; dial grpc:TARGET")
 	case bytes.HasPrefix(b, []byte("HTTP/1.")):
-		return fmt.Errorf("%w: an HTTP server answers here", wire.ErrProtocol)
+		return foreign("an HTTP server answers here")
 	}
 	if len(b) > 1 && b[0] == 0x15 && b[1] == 3 {
 		return fmt.Errorf("%w: the peer expects TLS; use transport credentials", wire.ErrProtocol)
 	}
 	return fmt.Errorf("%w: the peer begins with %.20q, not with nearcall's line", wire.ErrProtocol, b)
+}
+
+// foreign is the error for a peer that is known to speak another protocol.
+func foreign(text string) error {
+	return fmt.Errorf("%w: %w", wire.ErrProtocol, because{text, link.ErrForeign})
 }
 
 func protocolError(format string, args ...any) error {
