@@ -293,10 +293,29 @@ func (c *ClientConn) Target() string {
 	return c.target
 }
 
-// CanonicalTarget is grpc-go's.
+// CanonicalTarget is that of the connection, or empty while there is none.
 func (c *ClientConn) CanonicalTarget() string {
-	if c.grpc == nil {
-		near.Unsupported("ClientConn.CanonicalTarget")
+	if cc := c.real(); cc != nil {
+		return cc.CanonicalTarget()
 	}
-	return c.grpc.CanonicalTarget()
+	return ""
+}
+
+// GetMethodConfig is that of the connection, or empty while there is none.
+func (c *ClientConn) GetMethodConfig(method string) g.MethodConfig {
+	if cc := c.real(); cc != nil {
+		return cc.GetMethodConfig(method)
+	}
+	return g.MethodConfig{}
+}
+
+// real returns the *grpc.ClientConn of c, or nil while there is none.
+func (c *ClientConn) real() *g.ClientConn {
+	if c.grpc != nil {
+		return c.grpc
+	}
+	if n := c.current(); n != nil {
+		return n.GRPC()
+	}
+	return nil
 }

@@ -1,16 +1,12 @@
-//lint:file-ignore SA1019 grpc-go's tests use what is deprecated.
-
 package grpc
 
 import (
 	"errors"
 	"net/url"
-	"strings"
 	"sync"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/interop/grpcgo/shim/near"
-	g "google.golang.org/grpc"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/serviceconfig"
 )
@@ -102,29 +98,4 @@ func (r resolverConn) ParseServiceConfig(json string) *serviceconfig.ParseResult
 	result := parseServiceConfig(json)
 	parsed.Store(result, json)
 	return result
-}
-
-// GetMethodConfig is grpc-go's. Nearcall does not have it, but tests wait with it until a service config has arrived:
-// they are told what it says.
-func (c *ClientConn) GetMethodConfig(method string) g.MethodConfig {
-	if c.grpc != nil {
-		return c.grpc.GetMethodConfig(method)
-	}
-	c.mu.Lock()
-	json := c.config
-	c.mu.Unlock()
-	if json == "" {
-		return g.MethodConfig{}
-	}
-	config, ok := parseServiceConfig(json).Config.(*g.ServiceConfig)
-	if !ok {
-		return g.MethodConfig{}
-	}
-	service := method[:strings.LastIndex(method, "/")+1]
-	for _, name := range []string{method, service} {
-		if m, ok := config.Methods[name]; ok {
-			return m
-		}
-	}
-	return config.Methods[""]
 }
