@@ -77,6 +77,10 @@ func WithIdleTimeout(d time.Duration) DialOption {
 	return onClient(g.WithIdleTimeout(d), nearcall.WithIdleTimeout(d))
 }
 
+func WithMaxCallAttempts(n int) DialOption {
+	return onClient(g.WithMaxCallAttempts(n), nearcall.WithMaxCallAttempts(n))
+}
+
 func WithDisableRetry() DialOption {
 	return onClient(g.WithDisableRetry(), nearcall.WithDisableRetry())
 }
@@ -164,10 +168,6 @@ func WithTimeout(d time.Duration) DialOption {
 
 func FailOnNonTempDialError(fail bool) DialOption {
 	return onClient(g.FailOnNonTempDialError(fail))
-}
-
-func WithMaxCallAttempts(n int) DialOption {
-	return onClient(g.WithMaxCallAttempts(n))
 }
 
 func WithBlock() DialOption {
