@@ -119,7 +119,8 @@ func (r *runner) start(ctx context.Context, j job) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, r.binaries[j.pkg.name], "-test.v", "-test.run="+j.run, "-test.timeout="+r.limit.String())
 	cmd.Dir = filepath.Join(r.dir, filepath.FromSlash(j.pkg.to))
 	cmd.Env = append(os.Environ(), near.KindVariable+"="+string(j.kind), near.DirectoryVariable+"="+tmp,
-		"TMPDIR="+tmp, "GRPC_GO_LOG_SEVERITY_LEVEL=info")
+		"TMPDIR="+tmp, "GRPC_GO_LOG_SEVERITY_LEVEL=info",
+		"GORACE=atexit_sleep_ms=10") // it sleeps for a second else
 	inGroup(cmd)
 	return cmd.CombinedOutput()
 }
