@@ -55,7 +55,7 @@ interop: ## compare with grpc-go, case by case: what gRPC promises, item by item
 
 # KINDS, PACKAGES and TESTS choose a part: make grpc-tests KINDS='tcp inproc' PACKAGES=stats
 .PHONY: grpc-tests
-grpc-tests: ## grpc-go's own tests on every path of nearcall, in some twenty minutes; KINDS='tcp inproc' is a part
+grpc-tests: ## grpc-go's own tests on every path of nearcall, in some ten minutes; KINDS='tcp inproc' is a part
 	cd interop && $(GO) run ./grpcgo -race=$(if $(RACE),true,false) -kinds '$(KINDS)' -packages '$(PACKAGES)' -tests '$(TESTS)'
 
 # Minutes, and so no part of ci; that the table of faults fits the code is.
