@@ -109,7 +109,7 @@ func (c *ClientConn) Invoke(ctx context.Context, method string, args, reply any,
 	case c == nil:
 		return errNilConn
 	case c.remote != nil:
-		return c.remote.Invoke(ctx, method, args, reply, opts...)
+		return c.remote.Invoke(ctx, method, forGRPC(args), reply, opts...)
 	case c.conn.idle != nil:
 		c.conn.idle.begin()
 		defer c.conn.idle.end()
@@ -126,7 +126,11 @@ func (c *ClientConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, metho
 	case c == nil:
 		return nil, errNilConn
 	case c.remote != nil:
-		return c.remote.NewStream(ctx, desc, method, opts...)
+		s, err := c.remote.NewStream(ctx, desc, method, opts...)
+		if err != nil {
+			return nil, err
+		}
+		return remoteStream{s}, nil
 	case c.conn.idle != nil:
 		return c.conn.idle.stream(opts, func(opts []grpc.CallOption) (grpc.ClientStream, error) {
 			return c.client.NewStream(ctx, desc, method, opts...)

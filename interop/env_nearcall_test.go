@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +24,7 @@ import (
 )
 
 // nearcallEnvironments are the paths under test. One more is one more line.
-var nearcallEnvironments = slices.Concat([]Env{
+var nearcallEnvironments = near(slices.Concat([]Env{
 	{Name: "inproc", Start: inproc()},
 	{Name: "inproc-background", Background: true, Start: inproc()},
 	{Name: "inproc-inline", Waits: true, Start: inproc(nearcall.InlineHandlers())},
@@ -46,7 +47,15 @@ var nearcallEnvironments = slices.Concat([]Env{
 	{Name: "tcp-forward", Start: forwarded(overTCP(false)), Differs: forwardDiffers},
 	{Name: "inproc-grpc-conn", Start: throughGRPC(inproc())},
 	{Name: "tcp-grpc-conn", Start: throughGRPC(overTCP(false))},
-}, sharedMemory())
+}, sharedMemory()))
+
+// near marks environments within the process.
+func near(envs []Env) []Env {
+	for i := range envs {
+		envs[i].Near = strings.HasPrefix(envs[i].Name, "inproc") || envs[i].Name == "hostile"
+	}
+	return envs
+}
 
 // forwardDiffers are the cases in which a *grpc.Server differs from itself where its calls come by ServeHTTP.
 var forwardDiffers = map[string]string{
@@ -70,6 +79,18 @@ var forwardDiffers = map[string]string{
 	"two handlers on each side":           "stats handlers are not told of the header",
 	"unknown service and unknown handler": "stats handlers are told of announcements",
 	"a cancelled stream":                  "stats handlers are told of announcements",
+
+	"replies whose compressors fail":           "what is sent after the end of a call is Unavailable",
+	"too large once it is decompressed":        "the call is made twice, and each has compression of its own",
+	"SetSendCompressor":                        "the call is made twice, and each has compression and stats of its own",
+	"replies are compressed with what was set": "the call is made twice, and each has compression of its own",
+	"SetSendCompressor of a call that is over": "streams of ServeHTTP have a state of their own",
+	"AcceptCompressors":                        "the call is made twice, and each has compression of its own",
+	"PreparedMsg is compressed once":           "the call is made twice, and each has compression of its own",
+	"PreparedMsg of clients":                   "stats handlers are told of other headers",
+	"PreparedMsg and limits":                   "the error of a message that was announced has another text",
+	"package authz allows and denies":          "ServeHTTP has no connection, which authz wants",
+	"the connection that package authz finds":  "ServeHTTP has no connection, which authz wants",
 }
 
 // forwarded runs all handlers on a *grpc.Server, which a server of nearcall passes the calls on to.

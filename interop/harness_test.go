@@ -36,6 +36,7 @@ type Env struct {
 	Background bool // calls use context.Background instead of a cancellable context
 	Waits      bool // a caller waits for its handler, whatever happens to its context
 	Hands      bool // a handler begins on its caller's goroutine, until it waits for the first time
+	Near       bool // messages stay in the process, and nothing is compressed
 	Start      func(cfg *Config) (*Link, error)
 	Differs    map[string]string // why, of cases by name whose transcript is to be another's
 }
@@ -175,6 +176,13 @@ func (c *C) CallerLeaves() {
 func (c *C) CodecsApart() {
 	if c.env.Waits || c.env.Hands {
 		panic(notHere("handlers run or begin on their caller, and the server's codec with them"))
+	}
+}
+
+// Compresses says that the case is about messages that are compressed.
+func (c *C) Compresses() {
+	if c.env.Near {
+		panic(notHere("nothing is compressed"))
 	}
 }
 
@@ -357,7 +365,7 @@ func (a *Actor) MD(label string, md metadata.MD) {
 
 // ownKeys are what implementations add: their values differ (authority, user agent), or nothing but
 // HTTP/2 needs them. Item 5 looks at those that a handler may rely on.
-var ownKeys = []string{":authority", "content-type", "user-agent", "grpc-accept-encoding"}
+var ownKeys = []string{":authority", "content-type", "user-agent"}
 
 func showMD(md metadata.MD) string {
 	var out []string

@@ -671,7 +671,7 @@ func (j *journal) HandleRPC(_ context.Context, s stats.RPCStats) {
 	case *stats.End:
 		j.note(fmt.Sprintf("end %v", status.Code(s.Error)))
 	case *stats.OutHeader:
-		j.note(fmt.Sprintf("header tag=%v own=%v auth=%v", s.Header["tag"], s.Header["own"], s.Header["auth"]))
+		j.note(fmt.Sprintf("header tag=%v own=%v", s.Header["tag"], s.Header["own"]))
 	case *stats.OutPayload:
 		j.note(fmt.Sprintf("payload %d", s.Length))
 	default:
@@ -695,7 +695,7 @@ func TestWhoIsToldOfEachAttempt(t *testing.T) {
 	attempt := func(n int, rest ...string) []string {
 		return append([]string{
 			fmt.Sprintf("begin again=%v", n > 1),
-			fmt.Sprintf("header tag=[%d] own=[1] auth=[%d]", n, n),
+			fmt.Sprintf("header tag=[%d] own=[1]", n),
 		}, rest...)
 	}
 	refused := []string{"begin again=false", "end Unavailable"}
@@ -728,6 +728,7 @@ func TestWhoIsToldOfEachAttempt(t *testing.T) {
 				}}
 			}, c.session)
 			j.entries = nil
+			asked := int(creds.n.Load())
 			own := metadata.MD{"own": {"1"}}
 			ctx := metadata.NewOutgoingContext(t.Context(), own)
 			request := wrapperspb.Bytes([]byte("request"))
@@ -750,6 +751,15 @@ func TestWhoIsToldOfEachAttempt(t *testing.T) {
 			}
 			if !slices.Equal(j.entries, c.want) {
 				t.Errorf("told\n%s\nwant\n%s", strings.Join(j.entries, "\n"), strings.Join(c.want, "\n"))
+			}
+			headers := 0
+			for _, entry := range j.entries {
+				if strings.HasPrefix(entry, "header") {
+					headers++
+				}
+			}
+			if n := int(creds.n.Load()) - asked; n < headers {
+				t.Errorf("credentials were asked %d times for %d headers", n, headers)
 			}
 			if intercepted != 1 {
 				t.Errorf("interceptors ran %d times", intercepted)

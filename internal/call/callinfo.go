@@ -38,6 +38,7 @@ type callInfo struct {
 	creds        credentials.PerRPCCredentials
 	authority    string
 	encoding     string
+	accept       []string    // what replies may be compressed with; none for anything
 	maxReplay    int         // of what was sent, to be kept for another attempt
 	retry        *retryState // nil where the service config says nothing of retries
 	waitForReady bool
@@ -96,6 +97,13 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 				ci.codec, ci.unnamed = codec.WrapV1(namedCodec{o.Codec}), true
 			}
 		default:
+			known, err := ci.acceptCompressors(o)
+			if err != nil {
+				return err
+			}
+			if known {
+				continue
+			}
 			return status.Errorf(codes.Internal, "nearcall: the call option %T cannot be honoured on this connection; leave it out, or dial grpc:TARGET", o)
 		}
 	}
@@ -242,13 +250,13 @@ func (c *Client) profileOf(ci *callInfo, p *link.Peer) *link.Profile {
 			profile = c.shared
 		}
 	}
-	if ci.authority == "" && ci.subtype == "" && ci.encoding == "" {
+	if ci.authority == "" && ci.subtype == "" && ci.encoding == "" && ci.accept == nil {
 		return profile
 	}
 	own := *profile
 	if ci.authority != "" {
 		own.Authority = ci.authority
 	}
-	own.ContentSubtype, own.Encoding = ci.subtype, ci.encoding
+	own.ContentSubtype, own.Encoding, own.Accept = ci.subtype, ci.encoding, ci.accepts(own.Accept)
 	return &own
 }

@@ -2,6 +2,7 @@ package call
 
 import (
 	"context"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -122,8 +123,10 @@ func (c *Client) remove(s *clientStream) {
 // NewClient returns a client.
 func NewClient(cfg ClientConfig) *Client {
 	// They have memory of their own: who keeps a call keeps no client.
-	profile := &link.Profile{Authority: cfg.Authority, UserAgent: cfg.UserAgent}
-	shared := &link.Profile{Authority: cfg.Authority, UserAgent: cfg.UserAgent, Shared: true}
+	profile := &link.Profile{Authority: cfg.Authority, UserAgent: cfg.UserAgent, Accept: strings.Join(registered, ",")}
+	shared := new(link.Profile)
+	*shared = *profile
+	shared.Shared = true
 	closing, cancel := context.WithCancel(context.Background())
 	return &Client{
 		cfg:     cfg,
@@ -297,7 +300,7 @@ func (ci *callInfo) end(last outcome, err error) error {
 func (c *Client) call(ctx context.Context, session link.Session, u *link.Call, ci *callInfo, a *callStats, req, reply any) error {
 	u.Codec, u.Request, u.Reply, u.Limit = ci.codec, req, reply, ci.maxRecv
 	a.outHeader(&u.Open, session.Peer())
-	msg := link.Live(req, ci.codec)
+	msg := messageOf(req, ci.codec)
 	if err := checkSize(&msg, ci.maxSend); err != nil {
 		return unsendable{err}
 	}
@@ -336,12 +339,15 @@ func (c *Client) settle(ci *callInfo, a *callStats, u *link.Call, reply any, err
 		u.Status = statusWith(u.Status, u.Trailer)
 	}
 	err = c.outcome(u, err)
+	if refused := ci.checkReply(u.Header); refused != nil {
+		err = refused
+	}
 	if answered && (a != nil || ci.reports) {
 		u.Trailer = fullTrailer(u.Trailer, u.Status, u.Header, ci.subtype)
 	}
 	if a != nil {
 		if u.Header != nil {
-			a.inHeader(fullHeader(u.Header, ci.subtype))
+			a.inHeader(u.Header, ci.subtype)
 		}
 		if u.Replied && u.ReplyError == nil {
 			a.received(reply, ci.codec)
@@ -383,6 +389,7 @@ func fullHeader(md metadata.MD, subtype string) metadata.MD {
 	}
 	full := md.Copy()
 	full["content-type"] = []string{contentType(subtype)}
+	delete(full, link.EncodingKey)
 	return full
 }
 

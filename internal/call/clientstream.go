@@ -115,6 +115,7 @@ type clientStream struct {
 	recvTurns turns
 	from      *attempt  // what anything was received with; nil before, unless the call is committed
 	received  bool      // a message arrived
+	refusal   error     // why replies are not taken, though the header has arrived
 	end       *link.End // the end arrived
 	recvErr   error     // what RecvMsg returns from now on
 
@@ -147,7 +148,7 @@ func (s *clientStream) Context() context.Context {
 	if s.ctx == nil {
 		a := s.cur
 		p := &peer.Peer{Addr: a.peer.Addr, LocalAddr: a.peer.LocalAddr, AuthInfo: a.peer.AuthInfo}
-		s.ctx, s.cancel = context.WithCancel(peer.NewContext(a.ctx, p))
+		s.ctx, s.cancel = context.WithCancel(clientContext{peer.NewContext(a.ctx, p), s})
 		if s.finished {
 			s.cancel()
 		}
@@ -181,7 +182,7 @@ func (s *clientStream) send(m any) error {
 		return status.Error(codes.Internal, "SendMsg called after CloseSend")
 	}
 	f := &s.sendFrame
-	f.Msg, f.HasMsg, f.EndSend = link.Live(m, s.info.codec), true, !s.desc.ClientStreams
+	f.Msg, f.HasMsg, f.EndSend = messageOf(m, s.info.codec), true, !s.desc.ClientStreams
 	s.sentLast = f.EndSend
 	defer func() { f.Msg = link.Message{} }()
 	if err := checkSize(&f.Msg, s.info.maxSend); err != nil {
@@ -261,10 +262,10 @@ func (s *clientStream) recv(m any) error {
 	if s.recvErr != nil {
 		return s.recvErr
 	}
-	if s.end == nil {
+	if s.end == nil && s.refusal == nil {
 		s.checkContext()
 		got, err := s.nextMessage(m)
-		if got {
+		if got && s.refusal == nil {
 			s.received = true
 			s.from.stats.received(m, s.info.codec)
 			if e := s.recvFrame.End; e != nil { // it came together with the message, and counts after it
@@ -272,9 +273,12 @@ func (s *clientStream) recv(m any) error {
 			}
 			return nil
 		}
-		if err != nil {
+		if err != nil && s.refusal == nil {
 			return s.fail(err)
 		}
+	}
+	if s.refusal != nil {
+		return s.fail(s.refusal)
 	}
 	return s.fail(s.outcome())
 }
@@ -350,9 +354,8 @@ func (s *clientStream) takeFrom(a *attempt, to link.Sink) (got, done bool, err e
 }
 
 func (s *clientStream) gotHeader(md metadata.MD) {
-	if s.from.stats != nil {
-		s.from.stats.inHeader(fullHeader(md, s.info.subtype))
-	}
+	s.refusal = s.info.checkReply(md)
+	s.from.stats.inHeader(md, s.info.subtype)
 	s.setHeader(md)
 }
 

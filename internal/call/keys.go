@@ -17,7 +17,16 @@ var (
 	outgoingKey = keyOf(func(ctx context.Context) { metadata.FromOutgoingContext(ctx) })
 	peerKey     = keyOf(func(ctx context.Context) { peer.FromContext(ctx) })
 	streamKey   = keyOf(func(ctx context.Context) { grpc.ServerTransportStreamFromContext(ctx) })
+	rpcInfoKey  = keyOf(func(ctx context.Context) { _ = new(grpc.PreparedMsg).Encode(onlyContext{ctx: ctx}, nil) })
 )
+
+// onlyContext is a stream that has no more than a context.
+type onlyContext struct {
+	Stream
+	ctx context.Context
+}
+
+func (s onlyContext) Context() context.Context { return s.ctx }
 
 // keyOf returns the last key that look asks a context for.
 func keyOf(look func(context.Context)) any {

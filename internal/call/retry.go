@@ -201,7 +201,7 @@ func replayable(ci *callInfo, u *link.Call, req any, err error) bool {
 	if u.Header != nil || u.Replied || u.ReplyError != nil {
 		return false
 	}
-	msg := link.Live(req, ci.codec)
+	msg := messageOf(req, ci.codec)
 	return fits(&msg, ci.maxReplay)
 }
 

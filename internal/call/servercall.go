@@ -79,6 +79,8 @@ func (c *serverCall) run() {
 		switch {
 		case c.method.loop != nil && c.Err() != nil: // before its turn came
 			c.finish(status.FromContextError(c.Err()))
+		case !installed(c.open.Encoding):
+			c.finish(status.Newf(codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", c.open.Encoding))
 		case c.method.unary != nil:
 			c.runUnary()
 		default:
@@ -103,6 +105,8 @@ func (c *serverCall) Value(key any) any {
 		return c.conn.peerOf()
 	case streamKey:
 		return c
+	case encoderKey{}:
+		return c
 	case wait.LoopKey:
 		if c.method.loop == nil {
 			return nil
@@ -118,7 +122,7 @@ func (c *serverCall) incomingMetadata() metadata.MD {
 	defer c.mu.Unlock()
 	d := c.details()
 	if d.incoming == nil {
-		md := make(metadata.MD, len(c.open.Metadata)+3)
+		md := make(metadata.MD, len(c.open.Metadata)+4)
 		for k, v := range c.open.Metadata {
 			if k != "host" { // HTTP's name for the authority
 				md[k] = v
@@ -127,6 +131,9 @@ func (c *serverCall) incomingMetadata() metadata.MD {
 		md[":authority"] = []string{c.open.Authority}
 		md["content-type"] = []string{contentType(c.open.ContentSubtype)}
 		md["user-agent"] = []string{c.open.UserAgent}
+		if c.open.Accept != "" {
+			md[acceptKey] = append([]string{c.open.Accept}, md[acceptKey]...)
+		}
 		d.incoming = md
 	}
 	return d.incoming
@@ -221,6 +228,12 @@ func (c *serverCall) takeHeader() metadata.MD {
 	h := emptyHeader
 	if c.more != nil && c.more.header != nil {
 		h, c.more.header = c.more.header, nil
+	}
+	if c.more != nil && c.more.encoding != "" {
+		h = join(nil, h) // without what a header that was taken back says of it
+		if c.more.encoding != link.Compressor(c.open.Encoding) {
+			h[link.EncodingKey] = []string{c.more.encoding}
+		}
 	}
 	c.headerSent = true
 	return h

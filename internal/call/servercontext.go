@@ -42,6 +42,7 @@ type callDetails struct {
 	stopCaller      func() bool
 	incoming        metadata.MD
 	header, trailer metadata.MD // set, and not sent yet
+	encoding        string      // of replies, if that was set
 }
 
 // An after is a function to call when the context ends.

@@ -100,7 +100,7 @@ func (s *serverStream) SendMsg(m any) error {
 func (s *serverStream) send(m any) error {
 	c := &s.call
 	f := &s.sendFrame
-	f.Msg, f.HasMsg = link.Live(m, s.codec), true
+	f.Msg, f.HasMsg = messageOf(m, s.codec), true
 	if err := c.checkSend(&f.Msg); err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (s *serverStream) send(m any) error {
 func (s *serverStream) reply(m any) error {
 	c := &s.call
 	f := &s.sendFrame
-	f.Msg, f.HasMsg = link.Live(m, s.codec), true
+	f.Msg, f.HasMsg = messageOf(m, s.codec), true
 	if err := c.checkSend(&f.Msg); err != nil {
 		return err
 	}

@@ -58,7 +58,7 @@ func (c *serverCall) takeRequest(dst any) error {
 // call has not ended.
 func (c *serverCall) reply(v any) error {
 	codec := c.codec()
-	msg := link.Live(v, codec)
+	msg := messageOf(v, codec)
 	if err := c.checkSend(&msg); err != nil {
 		return err
 	}

@@ -59,18 +59,18 @@ type callStats struct {
 	client  bool
 	begin   time.Time
 
-	encoding  string // the compressor's name, which the answer would have too
+	encoding  string // that requests are compressed with
 	outcome   error  // on the server: the error of the status that was sent
 	headerOut bool   // the request's header was told of
 	skipSent  bool   // so was the message that is sent next
-	retries   bool   // the header says how many attempts came before
 }
 
 func (s *callStats) handle(e stats.RPCStats) { s.handler.HandleRPC(s.ctx, e) }
 
 // size returns the encoded size of v, which in process nothing else computes.
 func size(v any, c link.Codec) int {
-	n, _ := c.Size(v)
+	m := messageOf(v, c)
+	n, _ := m.Size()
 	return n
 }
 
@@ -134,7 +134,9 @@ func (c *serverCall) beginStats() {
 // header and trailer tell of what a server sent; nothing when md is nil.
 func (s *callStats) header(md metadata.MD) {
 	if s != nil && md != nil {
-		s.handle(&stats.OutHeader{Header: md.Copy(), Compression: s.encoding})
+		own := md.Copy()
+		delete(own, link.EncodingKey)
+		s.handle(&stats.OutHeader{Header: own, Compression: replyEncoding(md, s.encoding)})
 	}
 }
 
@@ -174,7 +176,6 @@ func (c *Client) beginAttempt(ctx context.Context, method string, ci *callInfo, 
 		return ctx, nil, md, nil
 	}
 	s := &callStats{handler: h, client: true, begin: time.Now()}
-	s.retries = ci.retry != nil && ci.retry.numRetries > 0
 	s.ctx = h.TagRPC(ctx, &stats.RPCTagInfo{FullMethodName: method, FailFast: !ci.waitForReady})
 	s.handle(&stats.Begin{
 		Client:         true,
@@ -199,29 +200,33 @@ func (s *callStats) outHeader(o *link.Open, p *link.Peer) {
 	if s != nil && !s.headerOut {
 		s.headerOut = true
 		s.encoding = o.Encoding
-		md := o.Metadata.Copy()
-		if s.retries {
-			md[previousAttemptsKey] = md[previousAttemptsKey][1:] // stats handlers see what the user sends
-			if len(md[previousAttemptsKey]) == 0 {
-				delete(md, previousAttemptsKey)
-			}
-		}
 		s.handle(&stats.OutHeader{
 			Client:      true,
 			FullMethod:  o.Method,
 			RemoteAddr:  p.Addr,
 			LocalAddr:   p.LocalAddr,
 			Compression: o.Encoding,
-			Header:      md,
+			Header:      s.outgoing(o.UserAgent),
 			Authority:   o.Authority,
 		})
 	}
 }
 
+// outgoing returns what grpc-go shows of a request's header: what is in the context,
+// and the user agent.
+func (s *callStats) outgoing(userAgent string) metadata.MD {
+	md, _ := metadata.FromOutgoingContext(s.ctx)
+	if md == nil {
+		md = make(metadata.MD, 1)
+	}
+	md["user-agent"] = []string{userAgent}
+	return md
+}
+
 // inHeader and inTrailer tell of the response's header and trailer.
-func (s *callStats) inHeader(md metadata.MD) {
+func (s *callStats) inHeader(md metadata.MD, subtype string) {
 	if s != nil {
-		s.handle(&stats.InHeader{Client: true, Compression: s.encoding, Header: md})
+		s.handle(&stats.InHeader{Client: true, Compression: replyEncoding(md, s.encoding), Header: fullHeader(md, subtype)})
 	}
 }
 

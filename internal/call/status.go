@@ -103,12 +103,22 @@ func startStatus(err error) error {
 
 // sendStatus is what a sender gets for a message that cannot be encoded.
 func sendStatus(e *link.SendError) error {
+	var c *link.CompressionError
+	if errors.As(e.Err, &c) {
+		return status.Errorf(codes.Internal, "grpc: %v", c)
+	}
 	return status.Error(codes.Internal, fmt.Sprintf("grpc: error while marshaling: %v", e.Err))
 }
 
 // recvStatus is what a receiver gets for a message that it cannot take.
 func recvStatus(e *link.RecvError) error {
-	if e.Err == nil {
+	var c *link.CompressionError
+	switch {
+	case e.Inflated:
+		return status.Errorf(codes.ResourceExhausted, "grpc: received message after decompression larger than max %d", e.Limit)
+	case errors.As(e.Err, &c):
+		return status.Errorf(codes.Internal, "grpc: %v", c)
+	case e.Err == nil:
 		return status.Errorf(codes.ResourceExhausted, "grpc: received message larger than max (%d vs. %d)", e.Size, e.Limit)
 	}
 	return status.Errorf(codes.Internal, "grpc: failed to unmarshal the received message: %v", e.Err)

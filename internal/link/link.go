@@ -202,6 +202,7 @@ type Profile struct {
 	UserAgent      string
 	ContentSubtype string // lower case; empty for protobuf
 	Encoding       string // name of the compressor; empty for none
+	Accept         string // names of compressors that replies may be compressed with, with commas between
 	Shared         bool   // both sides share messages
 }
 

@@ -57,7 +57,7 @@ type Codec interface {
 // A Message is one message in one of two forms: live, a Go value and the codec
 // that its sender would encode it with, or encoded.
 type Message struct {
-	value    any   // the message; a mem.BufferSlice where it is encoded
+	value    any   // the message; a mem.BufferSlice or a *Prepared where it is encoded
 	codec    Codec // nil where it is encoded
 	bound    int
 	captured bool // value is the transport's own, made by Codec.New
@@ -76,6 +76,9 @@ func (m *Message) encoded() bool { return m.codec == nil }
 
 // data returns the bytes of an encoded message.
 func (m *Message) data() mem.BufferSlice {
+	if p, ok := m.value.(*Prepared); ok {
+		return mem.BufferSlice{mem.SliceBuffer(p.plain)}
+	}
 	data, _ := m.value.(mem.BufferSlice)
 	return data
 }
@@ -172,6 +175,9 @@ func (m *Message) Capture(into *Message) error {
 // decoded or is larger than to.Limit, which is the receiver's. A captured
 // message is left empty, for another Capture.
 func (m *Message) DecodeInto(to *Sink) error {
+	if p, ok := m.value.(*Prepared); ok && m.encoded() {
+		return DecodeBytes(p.plain, to) // which others may receive, too
+	}
 	if m.encoded() {
 		return m.decode(m.data(), to)
 	}
@@ -276,7 +282,8 @@ func (e *SendError) Unwrap() error { return e.Err }
 // larger than the receiver's limit, or Err says why it cannot be decoded.
 type RecvError struct {
 	Err         error
-	Size, Limit int // when Err is nil
+	Size, Limit int  // when Err is nil
+	Inflated    bool // it is too large once decompressed, of Size bytes at least
 }
 
 func (e *RecvError) Error() string {

@@ -126,8 +126,9 @@ func (st *stream) reply(c *link.Call) error {
 		}
 		replies = nil
 	}
+	encoding := st.receives
 	s.mu.Unlock()
-	unfit := st.decode(c, replies)
+	unfit := take(c, replies, encoding)
 	if wrong != nil {
 		if unfit != nil { // which comes first
 			wrong = unfit
@@ -139,13 +140,13 @@ func (st *stream) reply(c *link.Call) error {
 	return nil
 }
 
-// decode puts replies where the caller wants its reply, one after the other. The
+// take puts replies where the caller wants its reply, one after the other. The
 // error is why the first of those that cannot be taken cannot.
-func (st *stream) decode(c *link.Call, replies []item) (unfit error) {
+func take(c *link.Call, replies []item, encoding string) (unfit error) {
 	for i := range replies {
 		it := &replies[i]
 		it.fetch()
-		err := decode(it.data, it.compressed, st.encoding, &link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
+		err := decode(it.data, it.compressed, encoding, &link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
 		if unfit == nil {
 			unfit = err
 		}

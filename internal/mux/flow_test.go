@@ -361,8 +361,8 @@ func TestCompressedMessages(t *testing.T) {
 
 func TestCompressedMessagesThatAreNone(t *testing.T) {
 	for name, c := range map[string]struct{ encoding, body, want string }{
-		"no encoding":      {"", "x", `registered for ""`},
-		"unknown encoding": {"nosuch", "x", `registered for "nosuch"`},
+		"no encoding":      {"", "x", "identity or empty encoding"},
+		"unknown encoding": {"nosuch", "x", `not installed for grpc-encoding "nosuch"`},
 		"nothing":          {"gzip", "", "EOF"},
 		"garbage":          {"gzip", "what is not compressed", "header"},
 	} {
@@ -425,7 +425,7 @@ func TestABombAllocatesNoMoreThanTheLimit(t *testing.T) {
 	b := bomb(t, 30<<20)
 	got := allocated(func() {
 		var refused *link.RecvError
-		_, err := decompress(b, "gzip", limit)
+		_, err := link.Decompress(b, "gzip", limit)
 		if !errors.As(err, &refused) || refused.Size <= limit || refused.Limit != limit {
 			t.Errorf("%v", err)
 		}
@@ -564,3 +564,36 @@ func TestPiecesOfARefusedMessage(t *testing.T) {
 		})
 	}
 }
+
+// TestRepliesThatAreCompressedOtherwise: the callee's header says with what.
+func TestRepliesThatAreCompressedOtherwise(t *testing.T) {
+	for _, c := range []struct{ requests, replies string }{{"", "gzip"}, {"gzip", "identity"}, {"nosuch", "gzip"}} {
+		synctest.Test(t, func(t *testing.T) {
+			accepted := make(transporttest.Accepter, 1)
+			cs, ss := pair(t, Options{}, Options{}, accepted)
+			caller, callee := call(t, cs, accepted, c.requests)
+			header := &link.Frame{Header: metadata.MD{link.EncodingKey: {c.replies}}}
+			if err := callee.Send(header); err != nil {
+				t.Fatal(err)
+			}
+			want := make([]byte, 50_000)
+			send(t, callee, want)
+			synctest.Wait()
+			ss.mu.Lock()
+			wrote := spent(callee)
+			ss.mu.Unlock()
+			if compressed := wrote < len(want); compressed != (c.replies == "gzip") {
+				t.Errorf("%q: %d bytes took %d of credit", c.replies, len(want), wrote)
+			}
+			wants(t, caller, want)
+			if c.requests != "nosuch" {
+				send(t, caller, want)
+				wants(t, callee, want)
+			}
+			even(t, cs, ss, [2]*stream{caller, callee})
+		})
+	}
+}
+
+// spent is how much credit what st has sent took. The session's mu is held.
+func spent(st *stream) int { return int(int64(st.session.hello.Stream) - st.credit) }

@@ -77,6 +77,8 @@ func FuzzSession(f *testing.F) {
 	add(opened(1), literal(begins, 1, 9, 1), literal(goesOn, 1, 2, 3), wire.AppendCredit(nil, 0, 70_000), literal(piece, 1, fill(6)...), literal(finish, 1))
 	add(opened(1), literal(begins, 1, 0xff, 0xff, 0xff, 0x7f, 1), literal(goesOn, 1, 2, 3))
 	add(opened(1), literal(compressed, 1, []byte("garbage")...), wire.AppendReset(nil, 1, 0, ""), opened(3), literal(finish, 3))
+	other, _ := enc.Append(nil, &wire.Step{Stream: 1, Header: metadata.MD{link.EncodingKey: {"gzip"}}, HasMessage: true, Message: []byte("garbage"), Compressed: true, End: &link.End{}}, 100)
+	add(other)
 	add(opened(2), literal(message, 2, 1), wire.AppendCredit(nil, 2, 5), wire.AppendDrain(nil, 1), literal(finish, 2))
 	add(literal(head, 1, 1, 0, 1, 'k', 1, 'v'), literal(message, 1, 1), literal(finish, 1, 5, 0, 0, 0))
 	add(literal(message|wire.FlagHead|wire.FlagEnd, 1, 0, 0, 0, 'm'), wire.AppendDrain(nil, 3))

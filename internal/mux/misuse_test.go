@@ -220,7 +220,7 @@ const (
 )
 
 // opens is the head of a call, with names of its own.
-var opens = []byte{1, 4, '/', 'a', '/', 'b', 0, 0, 0, 0, 0, 0, 0}
+var opens = []byte{1, 4, '/', 'a', '/', 'b', 0, 0, 0, 0, 0, 0, 0, 0}
 
 func opened(id uint64) []byte { return literal(head, id, opens...) }
 
@@ -264,7 +264,7 @@ func TestAPeerThatBreaksRulesIsToldSo(t *testing.T) {
 		"reserved flag":        {greet: true, send: [][]byte{opened(1), literal(wire.KindStream|0x40, 1)}, want: "flags"},
 		"a call of no number":  {greet: true, send: [][]byte{literal(head, 0, opens...)}, want: "stream 0"},
 		"a long number":        {greet: true, send: [][]byte{literal(wire.KindDrain, 0, 0x81, 0)}, want: "shortest form"},
-		"opened with a piece":  {greet: true, send: [][]byte{literal(head|wire.FlagPiece, 1, append(opens[:13:13], 1)...)}, want: "out of order"},
+		"opened with a piece":  {greet: true, send: [][]byte{literal(head|wire.FlagPiece, 1, append(slices.Clone(opens), 1)...)}, want: "out of order"},
 		"half a head":          {greet: true, send: [][]byte{literal(head, 1, opens[:5]...)}, want: "ends early"},
 		"a name that is none":  {greet: true, send: [][]byte{literal(head, 1, 7)}, want: "name 5 of 0"},
 		"ping of 7 bytes":      {greet: true, send: [][]byte{literal(wire.KindPing, 0, fill(7)...)}, want: "a ping of 7 bytes"},

@@ -74,7 +74,7 @@ func sizeOf(md metadata.MD) (n int) {
 // sizeOfHead bounds what the head of a call takes, in bytes.
 func sizeOfHead(o *link.Open) int {
 	const lengths = 64 // of the strings, and the numbers
-	return sizeOf(o.Metadata) + len(o.Method) + len(o.Authority) + len(o.UserAgent) + len(o.ContentSubtype) + len(o.Encoding) + lengths
+	return sizeOf(o.Metadata) + len(o.Method) + len(o.Authority) + len(o.UserAgent) + len(o.ContentSubtype) + len(o.Encoding) + len(o.Accept) + lengths
 }
 
 // sizeOfEnd bounds what the end of a call takes, in bytes.

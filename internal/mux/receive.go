@@ -105,6 +105,9 @@ func (st *stream) take(rc *wire.Received, cost int, after *callbacks) error {
 			return protocolError("the header of a call comes within a message")
 		}
 		in.header = true
+		if name, ok := encodingOf(rc.Header); ok {
+			st.receives = name
+		}
 		in.push(item{header: rc.Header})
 	}
 	if rc.Begins || rc.Goes {
@@ -340,13 +343,14 @@ func (st *stream) receive(f *link.Frame) error {
 	it := in.items[0]
 	in.takeOut()
 	st.giveBack(it.size + wire.MessageCost)
+	encoding := st.receives
 	large := st.waiter == nil && st.company.gives(it.size, s.streamsBegun)
 	if len(s.control) > 0 && it.place == nil { // else fetching writes it
 		s.callWriter()
 	}
 	s.mu.Unlock()
 	it.fetch()
-	if err := decode(it.data, it.compressed, st.encoding, &f.Sink); err != nil {
+	if err := decode(it.data, it.compressed, encoding, &f.Sink); err != nil {
 		return err
 	}
 	f.Got = true

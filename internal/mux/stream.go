@@ -13,10 +13,14 @@ import (
 
 // A stream is one side of a call.
 type stream struct {
-	session  *Session
-	caller   bool
-	encoding string // what messages are compressed with; empty for nothing
-	waiter   wait.Waiter
+	session *Session
+	caller  bool
+	waiter  wait.Waiter
+
+	// What is compressed with: what this side sends, and what it receives. They are
+	// the call's, unless the callee's header has another; identity and empty for
+	// nothing. The one is the sender's, the other guarded by session.mu.
+	sends, receives string
 
 	// Guarded by session.mu.
 	id      uint64 // zero until the head is written
@@ -57,7 +61,8 @@ type outgoing struct {
 
 // begin makes st a stream that is live. mu is held.
 func (s *Session) begin(st *stream, id uint64, encoding string) {
-	st.session, st.id, st.encoding, st.credit, st.answers = s, id, encoding, s.hello.Stream, true
+	st.session, st.id, st.credit, st.answers = s, id, s.hello.Stream, true
+	st.sends, st.receives = encoding, encoding
 	st.in.window, st.in.credit = s.opts.Window, s.opts.Window
 	st.heard = s.quiet.reads
 	s.streamsBegun++
@@ -123,10 +128,13 @@ func (st *stream) queue() {
 func (st *stream) Send(f *link.Frame) error {
 	s := st.session
 	step := wire.Step{Header: f.Header, HalfClose: f.EndSend, End: f.End}
+	if name, ok := encodingOf(f.Header); ok { // no message goes before the header
+		st.sends = name
+	}
 	var message *buffer
 	if f.HasMsg {
 		var err error
-		if message, err = s.encode(&step, &f.Msg, st.encoding); err != nil {
+		if message, err = s.encode(&step, &f.Msg, st.sends); err != nil {
 			return err
 		}
 	}
@@ -179,6 +187,19 @@ func (st *stream) Send(f *link.Frame) error {
 		giveWay()
 	}
 	return nil
+}
+
+// encodingOf returns what a callee's messages are compressed with, if its header says
+// so.
+func encodingOf(header metadata.MD) (name string, ok bool) {
+	if len(header) == 0 {
+		return "", false
+	}
+	names := header[link.EncodingKey]
+	if len(names) == 0 {
+		return "", false
+	}
+	return names[0], true
 }
 
 // checkBlocks refuses a frame whose header or end is longer than the peer takes.

@@ -21,7 +21,7 @@ func short(b []byte, s string) []byte { return append(append(b, byte(len(s))), s
 func headOf(method, authority, key, value string) []byte {
 	b := short([]byte{1}, method)
 	b = short(append(b, 0), authority)
-	b = append(b, 0, 0, 0, 0, 1, 1)
+	b = append(b, 0, 0, 0, 0, 0, 1, 1)
 	return short(short(b, key), value)
 }
 
@@ -47,7 +47,7 @@ func TestACallWithABadHeadIsReset(t *testing.T) {
 		"authority":          {headOf("/a/b", "a\r\nb", "k", "v"), "the authority"},
 		"key":                {headOf("/a/b", "", "K", "v"), "the key"},
 		"value":              {headOf("/a/b", "", "k", "v\x00"), "control characters"},
-		"more than is taken": {append([]byte{1, 4, '/', 'a', '/', 'b', 0, 0, 0, 0, 0, 0}, manyOf(500)...), "the request header of "},
+		"more than is taken": {append([]byte{1, 4, '/', 'a', '/', 'b', 0, 0, 0, 0, 0, 0, 0}, manyOf(500)...), "the request header of "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -27,6 +27,10 @@ func FuzzFrames(f *testing.F) {
 		}
 	}
 	f.Add(b, true)
+	b, _ = e.Append(nil, &Step{Stream: 1, Open: &link.Open{Method: "/p.S/M", Profile: &link.Profile{Authority: "a", Encoding: "gzip", Accept: "gzip,zstd"}}, HalfClose: true}, 0)
+	f.Add(b, true)
+	b, _ = e.Append(nil, &Step{Stream: 1, Header: metadata.MD{link.EncodingKey: {"zstd"}}, HasMessage: true, Message: []byte("ping"), Compressed: true, End: &link.End{}}, 100)
+	f.Add(b, false)
 	b = AppendReset(AppendCredit(AppendHello(nil, &Hello{Version: 1, Stream: MinWindow, Connection: MinWindow, Block: MinBlock}), 0, 5), 1, ResetDeadline, "late")
 	b = AppendBye(AppendDrain(AppendPing(b, KindPing, [8]byte{1}), 3), ByeDone, "done")
 	f.Add(b, false)

@@ -44,7 +44,7 @@ type meaning struct {
 
 	Flags   []string       `json:"flags,omitempty"`
 	Method  string         `json:"method,omitempty"`
-	Profile []string       `json:"profile,omitempty"` // authority, user agent, subtype, encoding
+	Profile []string       `json:"profile,omitempty"` // authority, user agent, subtype, encoding, accept
 	Timeout string         `json:"timeout,omitempty"`
 	Header  [][2]string    `json:"metadata,omitempty"` // of a call or a response
 	Status  map[string]any `json:"status,omitempty"`
@@ -121,7 +121,7 @@ func say(t *testing.T, d *Decoder, f Frame, parts map[uint64][]byte, fromClient 
 		if rc.Open != nil {
 			p := rc.Open.Profile
 			s.Method, s.Header = rc.Open.Method, pairs(rc.Open.Metadata)
-			s.Profile = []string{p.Authority, p.UserAgent, p.ContentSubtype, p.Encoding}
+			s.Profile = []string{p.Authority, p.UserAgent, p.ContentSubtype, p.Encoding, p.Accept}
 			if rc.Timeout > 0 {
 				s.Timeout = rc.Timeout.String()
 			}
@@ -190,8 +190,10 @@ func TestGoldenVectors(t *testing.T) {
 		"pieces": {"A message in pieces, as credit of 25 bytes at a time lets it go, and the half-close with the last.", "client", steps(25,
 			&Step{Stream: 1, Open: open("/shop.Shop/Import", nil), HasMessage: true, Message: bytes.Repeat([]byte("abcdefgh"), 8), HalfClose: true})},
 		"compressed": {"A call with an encoding, and a message that is compressed with it (here it only says so).", "client", steps(1000,
-			&Step{Stream: 1, Open: &link.Open{Method: "/shop.Shop/Get", Profile: &link.Profile{Authority: "shop", UserAgent: "ua", ContentSubtype: "json", Encoding: "gzip"}},
+			&Step{Stream: 1, Open: &link.Open{Method: "/shop.Shop/Get", Profile: &link.Profile{Authority: "shop", UserAgent: "ua", ContentSubtype: "json", Encoding: "gzip", Accept: "gzip,zstd"}},
 				HasMessage: true, Message: []byte("compressed"), Compressed: true, HalfClose: true})},
+		"compressed-reply": {"An answer that is compressed with another encoding than the call's, which its header says.", "server", steps(1000,
+			&Step{Stream: 1, Header: metadata.Pairs(link.EncodingKey, "zstd"), HasMessage: true, Message: []byte("compressed"), Compressed: true, End: &link.End{}})},
 		"places": {"Over shared memory: a unary call whose message is in memory that both see, and a place that is given back.", "client", AppendReturn(steps(1000,
 			&Step{Stream: 1, Open: open("/shop.Shop/Import", nil), HasMessage: true, Placed: true, Place: 1 << 20, Size: 1_000_003, HalfClose: true}), 1<<16)},
 		"parts": {"A head that is longer than a frame: PARTs, and no name that is to be remembered.", "client", steps(1000,

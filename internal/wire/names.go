@@ -68,7 +68,7 @@ func (e *Encoder) appendProfile(b []byte, p *link.Profile, remember bool) []byte
 	n, known := e.profiles[key]
 	if !known {
 		b = append(b, profileNew)
-		for _, s := range [...]string{p.Authority, p.UserAgent, p.ContentSubtype, p.Encoding} {
+		for _, s := range [...]string{p.Authority, p.UserAgent, p.ContentSubtype, p.Encoding, p.Accept} {
 			b = appendString(b, s)
 		}
 		if !remember || len(e.profiles) == maxProfiles {
@@ -156,7 +156,7 @@ func (d *Decoder) profile(r *reader, remember bool) *link.Profile {
 		}
 		return p.Profile
 	}
-	p := knownProfile{Profile: &link.Profile{Authority: r.string(), UserAgent: r.string(), ContentSubtype: r.string(), Encoding: r.string()}}
+	p := knownProfile{Profile: &link.Profile{Authority: r.string(), UserAgent: r.string(), ContentSubtype: r.string(), Encoding: r.string(), Accept: r.string()}}
 	if p.wrong = wrongIn(p.Profile); p.wrong != "" {
 		r.object("the %s has control characters", p.wrong)
 	}
@@ -177,6 +177,8 @@ func wrongIn(p *link.Profile) string {
 		return "content subtype"
 	case !validText(p.Encoding):
 		return "encoding"
+	case !validText(p.Accept):
+		return "accepted encodings"
 	}
 	return ""
 }

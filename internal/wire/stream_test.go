@@ -341,12 +341,13 @@ func TestWhatIsWrongWithACallIsNotAboutTheConnection(t *testing.T) {
 		callee bool
 		want   string
 	}{
-		"method with a line feed":        {stream(FlagHead|FlagMessage, head("/a/b\n", "", "", "", "")...), false, "the method"},
-		"method with a NUL":              {stream(FlagHead|FlagMessage, head("/a/\x00b", "", "", "", "")...), false, "the method"},
-		"authority with a return":        {stream(FlagHead|FlagMessage, head("/a/b", "h\r", "", "", "")...), false, "the authority"},
-		"user agent with a line feed":    {stream(FlagHead|FlagMessage, head("/a/b", "", "u\n", "", "")...), false, "the user agent"},
-		"content subtype with a control": {stream(FlagHead|FlagMessage, head("/a/b", "", "", "\x7f", "")...), false, "the content subtype"},
-		"encoding with a NUL":            {stream(FlagHead|FlagMessage, head("/a/b", "", "", "", "\x00")...), false, "the encoding"},
+		"method with a line feed":        {stream(FlagHead|FlagMessage, head("/a/b\n", "", "", "", "", "")...), false, "the method"},
+		"method with a NUL":              {stream(FlagHead|FlagMessage, head("/a/\x00b", "", "", "", "", "")...), false, "the method"},
+		"authority with a return":        {stream(FlagHead|FlagMessage, head("/a/b", "h\r", "", "", "", "")...), false, "the authority"},
+		"user agent with a line feed":    {stream(FlagHead|FlagMessage, head("/a/b", "", "u\n", "", "", "")...), false, "the user agent"},
+		"content subtype with a control": {stream(FlagHead|FlagMessage, head("/a/b", "", "", "\x7f", "", "")...), false, "the content subtype"},
+		"encoding with a NUL":            {stream(FlagHead|FlagMessage, head("/a/b", "", "", "", "\x00", "")...), false, "the encoding"},
+		"accepted encodings with a NUL":  {stream(FlagHead|FlagMessage, head("/a/b", "", "", "", "", "\x00")...), false, "the accepted encodings"},
 		"key in upper case":              {stream(FlagHead, 1, 1, 1, 'K', 0), true, "the key"},
 		"empty key":                      {stream(FlagHead, 1, 1, 0, 0), true, "the key"},
 		"reserved key":                   {stream(FlagHead, 1, 1, 2, ':', 'a', 0), true, "the key"},
@@ -375,7 +376,7 @@ func TestWhatIsWrongWithACallIsNotAboutTheConnection(t *testing.T) {
 				t.Errorf("the next call: %+v, %v", rc, err)
 			}
 			// Another has the name that came after it.
-			rc, err = d.Stream(stream(FlagHead, append(append([]byte{nameLiteral}, 2, '/', 'x', profileNew), 0, 0, 0, 0, 0, 1, nameFirst+1, 1, 'w')...), nil, true)
+			rc, err = d.Stream(stream(FlagHead, append(append([]byte{nameLiteral}, 2, '/', 'x', profileNew), 0, 0, 0, 0, 0, 0, 1, nameFirst+1, 1, 'w')...), nil, true)
 			if err != nil || rc.Wrong != nil || !slices.Equal(rc.Open.Metadata["z"], []string{"w"}) {
 				t.Errorf("a good call: %+v, %v", rc, err)
 			}
@@ -422,7 +423,7 @@ func TestNamesAndProfilesAreBounded(t *testing.T) {
 		t.Errorf("name %d: %v", maxNames+1, err)
 	}
 	for range 2 * maxProfiles {
-		if _, err := d.Stream(stream(FlagHead, 1, 1, 'm', 0, 0, 0, 0, 0, 0, 0), nil, true); err != nil {
+		if _, err := d.Stream(stream(FlagHead, 1, 1, 'm', 0, 0, 0, 0, 0, 0, 0, 0), nil, true); err != nil {
 			t.Fatal(err)
 		}
 	}

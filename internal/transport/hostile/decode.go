@@ -32,7 +32,7 @@ func decodeBody(b []byte) (frame, error) {
 	case kindOpen:
 		o := &f.open
 		o.Profile = new(link.Profile)
-		for _, s := range []*string{&o.Method, &o.Authority, &o.UserAgent, &o.ContentSubtype, &o.Encoding} {
+		for _, s := range []*string{&o.Method, &o.Authority, &o.UserAgent, &o.ContentSubtype, &o.Encoding, &o.Accept} {
 			*s = d.string()
 		}
 		f.timeout = time.Duration(d.uvarint())

@@ -83,7 +83,7 @@ func appendBody(b []byte, f *frame) []byte {
 	switch f.kind {
 	case kindOpen:
 		o := &f.open
-		for _, s := range []string{o.Method, o.Authority, o.UserAgent, o.ContentSubtype, o.Encoding} {
+		for _, s := range []string{o.Method, o.Authority, o.UserAgent, o.ContentSubtype, o.Encoding, o.Accept} {
 			b = appendString(b, s)
 		}
 		b = binary.AppendUvarint(b, uint64(f.timeout))

@@ -1,0 +1,87 @@
+package call
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/experimental"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// What grpc-go keeps to itself is found. A version of it that moves it fails here.
+func TestCompressorsOfGRPC(t *testing.T) {
+	if !slices.Contains(registered, gzip.Name) {
+		t.Errorf("the registered compressors are %q, without gzip: grpcutil.RegisteredCompressorNames is another variable now", registered)
+	}
+	var ci callInfo
+	known, err := ci.acceptCompressors(experimental.AcceptCompressors(" gzip ", "gzip", "identity"))
+	if !known || err != nil || !slices.Equal(ci.accept, []string{"gzip"}) {
+		t.Errorf("AcceptCompressors is known: %v, and accepts %q, %v", known, ci.accept, err)
+	}
+	if known, _ := ci.acceptCompressors(grpc.WaitForReady(true)); known {
+		t.Error("WaitForReady is taken for AcceptCompressors")
+	}
+	if rpcInfoKey == nil || rpcInfoKey == streamKey {
+		t.Errorf("grpc.PreparedMsg looks for %v", rpcInfoKey)
+	}
+}
+
+// encoded makes calls whose requests say that they are compressed with name, which the
+// client does not look for.
+type encoded struct {
+	link.Session
+	name string
+}
+
+func (e encoded) Call(ctx context.Context, c *link.Call) error {
+	c.Profile = e.profile(c.Profile)
+	return e.Session.Call(ctx, c)
+}
+
+func (e encoded) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
+	o.Profile = e.profile(o.Profile)
+	return e.Session.Open(ctx, o)
+}
+
+func (e encoded) profile(p *link.Profile) *link.Profile {
+	own := *p
+	own.Encoding = e.name
+	return &own
+}
+
+func TestARequestThatTheServerCannotDecompressIsUnimplemented(t *testing.T) {
+	handled := 0
+	b := start(t, handlers{
+		unary:  func(_ context.Context, m *message) (*message, error) { handled++; return m, nil },
+		stream: func(grpc.ServerStream) error { handled++; return nil },
+	}, nil, nil)
+	c := NewClient(ClientConfig{Sessions: always{encoded{b.session, "nosuch"}}})
+	refused := func(err error) {
+		t.Helper()
+		wantCode(t, err, codes.Unimplemented)
+		if err == nil || !strings.Contains(err.Error(), `grpc: Decompressor is not installed for grpc-encoding "nosuch"`) {
+			t.Errorf("the error is %v", err)
+		}
+	}
+	refused(c.Invoke(t.Context(), unaryMethod, new(message), new(message)))
+	s, err := c.NewStream(t.Context(), streamDesc, streamMethod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused(s.RecvMsg(new(message)))
+	if handled > 0 {
+		t.Errorf("%d handlers ran", handled)
+	}
+	for _, name := range []string{"gzip", "identity", ""} {
+		c := NewClient(ClientConfig{Sessions: always{encoded{b.session, name}}})
+		if err := c.Invoke(t.Context(), unaryMethod, new(message), new(message)); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
