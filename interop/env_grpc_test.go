@@ -19,7 +19,8 @@ func startGRPC(cfg *Config) (*Link, error) {
 	target := "passthrough:///bufnet"
 	dial := grpcDialOptions(cfg)
 	dir := ""
-	if cfg.Private {
+	switch {
+	case cfg.Private:
 		creds = local.NewCredentials()
 		var err error
 		if dir, err = os.MkdirTemp("", "interop"); err != nil {
@@ -30,7 +31,13 @@ func startGRPC(cfg *Config) (*Link, error) {
 			return nil, err
 		}
 		target = "unix://" + path
-	} else {
+	case cfg.Addressed:
+		var err error
+		if lis, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return nil, err
+		}
+		target = lis.Addr().String()
+	default:
 		buf := bufconn.Listen(1 << 20)
 		lis = buf
 		dial = append(dial, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {

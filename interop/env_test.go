@@ -41,6 +41,9 @@ type Config struct {
 	// Private asks for a connection that counts as private. On grpc-go that is a unix socket with
 	// local credentials; nearcall's local paths always are.
 	Private bool
+
+	// Addressed asks for a connection whose addresses have ports. On grpc-go that is TCP.
+	Addressed bool
 }
 
 // oracle is the environment that the others are compared with.

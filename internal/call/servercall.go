@@ -113,6 +113,9 @@ func (c *serverCall) Value(key any) any {
 		}
 		return c.method.loop
 	}
+	if isConnectionKey(key) {
+		return (*connection)(c.conn)
+	}
 	return c.conn.ctx.Value(key)
 }
 
