@@ -37,7 +37,7 @@ func (o *dialOptions) security(t parsedTarget) (credentials.TransportCredentials
 	}
 	for _, c := range o.Creds {
 		if c.RequireTransportSecurity() {
-			return nil, errors.New("the credentials of calls require transport security (use nearcall.WithTransportCredentials)")
+			return nil, errors.New("the credentials require transport level security (use nearcall.WithTransportCredentials() to set)")
 		}
 	}
 	return nil, nil

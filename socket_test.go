@@ -249,8 +249,8 @@ func TestCredentialsThatDoNotFitAreRefused(t *testing.T) {
 		hint   string
 	}{
 		"a bundle and credentials":        {"tcp:localhost:1", []nearcall.DialOption{plain, nearcall.WithCredentialsBundle(insecure.NewBundle())}, "Bundle"},
-		"a secret on a plain connection":  {"tcp:localhost:1", []nearcall.DialOption{nearcall.WithPerRPCCredentials(token{})}, "require transport security"},
-		"a secret and insecure":           {"tcp:host:1", []nearcall.DialOption{plain, nearcall.WithPerRPCCredentials(token{})}, "require transport security"},
+		"a secret on a plain connection":  {"tcp:localhost:1", []nearcall.DialOption{nearcall.WithPerRPCCredentials(token{})}, "require transport level security"},
+		"a secret and insecure":           {"tcp:host:1", []nearcall.DialOption{plain, nearcall.WithPerRPCCredentials(token{})}, "require transport level security"},
 		"a bundle will do":                {"tcp:host:1", []nearcall.DialOption{nearcall.WithCredentialsBundle(insecure.NewBundle())}, ""},
 		"insecure will do":                {"tcp:host:1", []nearcall.DialOption{nearcall.WithTransportCredentials(named)}, ""},
 		"a secret on a unix socket":       {"unix:/tmp/x", []nearcall.DialOption{nearcall.WithPerRPCCredentials(token{})}, ""},

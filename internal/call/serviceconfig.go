@@ -41,6 +41,7 @@ const DefaultMaxCallAttempts = 5
 // hedgingPolicy included.
 type (
 	jsonServiceConfig struct {
+		healthCheckConfig
 		MethodConfig    []jsonMethodConfig
 		RetryThrottling *jsonRetryThrottling
 	}
@@ -79,6 +80,9 @@ func parseServiceConfig(text string, maxCallAttempts int) (*ServiceConfig, error
 	}
 	var raw jsonServiceConfig
 	if err := json.Unmarshal([]byte(text), &raw); err != nil {
+		return nil, err
+	}
+	if err := raw.check(); err != nil {
 		return nil, err
 	}
 	sc := &ServiceConfig{methods: make(map[string]*methodConfig), rest: &noConfig}

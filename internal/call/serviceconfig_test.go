@@ -259,3 +259,20 @@ func FuzzParseServiceConfig(f *testing.F) {
 		}
 	})
 }
+
+func TestHealthChecksAreRefusedWhereGRPCMakesThem(t *testing.T) {
+	for text, refused := range map[string]bool{
+		`{"healthCheckConfig":{"serviceName":"s"}}`:                                                              false,
+		`{"healthCheckConfig":{"serviceName":"s"},"loadBalancingConfig":[{"pick_first":{}}]}`:                    false,
+		`{"healthCheckConfig":{"serviceName":"s"},"loadBalancingPolicy":"pick_first"}`:                           false,
+		`{"healthCheckConfig":null,"loadBalancingConfig":[{"round_robin":{}}]}`:                                  false,
+		`{"loadBalancingConfig":[{"round_robin":{}}]}`:                                                           false,
+		`{"healthCheckConfig":{"serviceName":"s"},"loadBalancingConfig":[{"round_robin":{}}]}`:                   true,
+		`{"healthCheckConfig":{"serviceName":"s"},"loadBalancingConfig":[{"round_robin":{}},{"pick_first":{}}]}`: true,
+		`{"healthCheckConfig":{},"loadBalancingPolicy":"round_robin"}`:                                           true,
+	} {
+		if _, err := ParseServiceConfig(text, DefaultMaxCallAttempts); (err != nil) != refused {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
