@@ -24,6 +24,7 @@ type ClientConn struct {
 	conn   *connector
 
 	serviceConfig string // as the user gave it, in JSON
+	maxAttempts   int    // as the user limits those of serviceConfig's retry policies; 0 for gRPC's default
 
 	grpcMu sync.Mutex
 	grpc   *grpc.ClientConn // see GRPC; nil before somebody asks
@@ -81,7 +82,7 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 const userAgent = "nearcall/" + Version
 
 func newClientConn(target, authority string, o *dialOptions) *ClientConn {
-	c := &ClientConn{target: target, conn: newConnector(o)}
+	c := &ClientConn{target: target, conn: newConnector(o), maxAttempts: o.attempts}
 	if o.serviceConfig != nil {
 		c.serviceConfig = *o.serviceConfig
 	}

@@ -65,7 +65,7 @@ func (c *ClientConn) newGRPC() *grpc.ClientConn {
 			grpc.WithUnaryInterceptor(unary), grpc.WithStreamInterceptor(stream),
 			grpc.WithResolvers(source{c, scheme}, source{c, "passthrough"}, source{c, resolver.GetDefaultScheme()}),
 			grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithIdleTimeout(0),
+			grpc.WithIdleTimeout(0), grpc.WithMaxCallAttempts(c.maxAttempts),
 			grpc.WithContextDialer(noDial), grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: forever, MaxDelay: forever}}),
 		)
 	}

@@ -348,3 +348,19 @@ func TestGRPCConnWithAConfigThatCannotBeHonoured(t *testing.T) {
 		}
 	}
 }
+
+func TestGetMethodConfigHasTheLimitOfAttempts(t *testing.T) {
+	const config = `{"methodConfig": [{"name": [{}], "retryPolicy": {
+		"maxAttempts": 4, "initialBackoff": "1s", "maxBackoff": "1s", "backoffMultiplier": 1, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`
+	for limit, want := range map[int]int{0: 4, 3: 3, 5: 4} {
+		conn, err := nearcall.NewClient("inproc:attempts", nearcall.WithDefaultServiceConfig(config), nearcall.WithMaxCallAttempts(limit))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := conn.GRPC().GetMethodConfig("/a/b")
+		if m.RetryPolicy == nil || m.RetryPolicy.MaxAttempts != want {
+			t.Errorf("with a limit of %d: %+v, want %d attempts", limit, m.RetryPolicy, want)
+		}
+		_ = conn.Close()
+	}
+}
