@@ -2,6 +2,7 @@ package call
 
 import (
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,17 +14,14 @@ import (
 type leaving struct {
 	link.Session
 	acceptor link.Acceptor
-	closed   bool
+	closing  sync.Once
 }
 
 func (*leaving) Peer() *link.Peer { return &link.Peer{} }
 func (*leaving) Drain()           {}
 
 func (l *leaving) Close(reason error) error {
-	if !l.closed {
-		l.closed = true
-		l.acceptor.Closed(reason)
-	}
+	l.closing.Do(func() { l.acceptor.Closed(reason) })
 	return nil
 }
 
