@@ -68,7 +68,7 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	}
 	if t.scheme == schemeInproc {
 		o.dialer = inproc.Dialer{Name: t.rest, Options: o.inproc()}
-		return newClientConn(target, t.rest, o), nil
+		return newClientConn(target, t.authority(), o), nil
 	}
 	authority, err := o.overSocket(target, t)
 	if err != nil {

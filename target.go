@@ -173,13 +173,30 @@ func checkLength(address string) error {
 
 // authority is what calls to the target are addressed to, as in grpc-go.
 func (t parsedTarget) authority() string {
-	switch t.network {
-	case "":
-		return t.rest
-	case "unix":
-		return "localhost"
+	switch t.scheme {
+	case schemeGRPC:
+		return "" // grpc-go knows
+	case schemeInproc:
+		return escape(t.rest)
+	case schemeTCP:
+		return escape(t.address)
 	}
-	return t.address
+	return "localhost"
+}
+
+// escape returns s with all that is not allowed in an authority as %XX, as grpc-go does.
+func escape(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		c := s[i]
+		letter := 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9'
+		if letter || strings.IndexByte("-_.~!$&'()*+,;=:[]@", c) >= 0 {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
 }
 
 // forDialer is what a function of WithContextDialer gets, as in grpc-go.

@@ -15,19 +15,20 @@ import (
 func TestTargetsAreTakenApart(t *testing.T) {
 	type parts struct{ scheme, network, address, authority, dialed string }
 	targets := map[string]parts{
-		"tcp:host:80":         {"tcp", "tcp", "host:80", "host:80", "host:80"},
-		"tcp:[::1]:80":        {"tcp", "tcp", "[::1]:80", "[::1]:80", "[::1]:80"},
-		"tcp:[fe80::1%eth]:1": {"tcp", "tcp", "[fe80::1%eth]:1", "[fe80::1%eth]:1", "[fe80::1%eth]:1"},
-		"tcp:host:https":      {"tcp", "tcp", "host:https", "host:https", "host:https"},
-		"unix:rel/s":          {"unix", "unix", "rel/s", "localhost", "unix:rel/s"},
-		"unix:/abs/s":         {"unix", "unix", "/abs/s", "localhost", "unix:///abs/s"},
-		"unix:///abs/s":       {"unix", "unix", "/abs/s", "localhost", "unix:///abs/s"},
-		"unix:/a b%20c?d#e":   {"unix", "unix", "/a b%20c?d#e", "localhost", "unix:///a b%20c?d#e"},
-		"inproc:name":         {scheme: "inproc", authority: "name"},
-		"grpc:unix:/abs/s":    {scheme: "grpc", authority: "unix:/abs/s"},
-		"localhost:80":        {scheme: "grpc", authority: "localhost:80"},
-		"dns:///host:80":      {scheme: "grpc", authority: "dns:///host:80"},
-		"host":                {scheme: "grpc", authority: "host"},
+		"tcp:host:80":          {"tcp", "tcp", "host:80", "host:80", "host:80"},
+		"tcp:[::1]:80":         {"tcp", "tcp", "[::1]:80", "[::1]:80", "[::1]:80"},
+		"tcp:[fe80::1%eth]:1":  {"tcp", "tcp", "[fe80::1%eth]:1", "[fe80::1%25eth]:1", "[fe80::1%eth]:1"},
+		"tcp:host:https":       {"tcp", "tcp", "host:https", "host:https", "host:https"},
+		"unix:rel/s":           {"unix", "unix", "rel/s", "localhost", "unix:rel/s"},
+		"unix:/abs/s":          {"unix", "unix", "/abs/s", "localhost", "unix:///abs/s"},
+		"unix:///abs/s":        {"unix", "unix", "/abs/s", "localhost", "unix:///abs/s"},
+		"unix:/a b%20c?d#e":    {"unix", "unix", "/a b%20c?d#e", "localhost", "unix:///a b%20c?d#e"},
+		"inproc:name":          {scheme: "inproc", authority: "name"},
+		"inproc:a/b\r\n~\x7fé": {scheme: "inproc", authority: "a%2Fb%0D%0A~%7F%C3%A9"},
+		"grpc:unix:/abs/s":     {scheme: "grpc"},
+		"localhost:80":         {scheme: "grpc"},
+		"dns:///host:80":       {scheme: "grpc"},
+		"host":                 {scheme: "grpc"},
 	}
 	if runtime.GOOS == "linux" {
 		for target, want := range map[string]parts{

@@ -16,6 +16,7 @@ var showItems = flag.Bool("items", false, "print a table of items and environmen
 var allCases = slices.Concat(
 	startCases, credentialCases, messageCases, cancelCases, contextCases, statusCases, headerCases,
 	limitCases, codecCases, compressionCases, statsCases, serverCases, grpcConnCases, retryCases, authzCases,
+	fieldCases,
 )
 
 // TestItems runs every case on every environment and compares transcripts with the oracle's. It

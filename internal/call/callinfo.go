@@ -258,5 +258,5 @@ func (c *Client) profileOf(ci *callInfo, p *link.Peer) *link.Profile {
 		own.Authority = ci.authority
 	}
 	own.ContentSubtype, own.Encoding, own.Accept = ci.subtype, ci.encoding, ci.accepts(own.Accept)
-	return &own
+	return own.Check()
 }

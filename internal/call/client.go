@@ -124,6 +124,7 @@ func (c *Client) remove(s *clientStream) {
 func NewClient(cfg ClientConfig) *Client {
 	// They have memory of their own: who keeps a call keeps no client.
 	profile := &link.Profile{Authority: cfg.Authority, UserAgent: cfg.UserAgent, Accept: strings.Join(registered, ",")}
+	profile.Check()
 	shared := new(link.Profile)
 	*shared = *profile
 	shared.Shared = true

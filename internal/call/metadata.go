@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
 )
 
 // outgoing returns the metadata that the user attached to ctx, as it travels:
@@ -173,10 +175,8 @@ func validTrailer(md metadata.MD) error {
 			continue
 		}
 		for _, v := range vals {
-			for i := range len(v) {
-				if v[i] < 0x20 && v[i] != '\t' || v[i] == 0x7F {
-					return fmt.Errorf("trailer key %q contains value with control characters", k)
-				}
+			if !link.ValidText(v) {
+				return fmt.Errorf("trailer key %q contains value with control characters", k)
 			}
 		}
 	}

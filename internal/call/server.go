@@ -86,6 +86,7 @@ type method struct {
 	stream  *grpc.StreamDesc
 	codec   link.Codec     // of a stream that is forwarded; nil for the call's own
 	refusal *status.Status // there is no such method: this is why
+	invalid bool           // the name is not valid in a header: calls are refused
 }
 
 // clientStreams reports whether the caller may send more than one message.
@@ -142,6 +143,7 @@ func (s *Server) Register(desc *grpc.ServiceDesc, impl any, loop wait.Loop) {
 // which is the unary one, is reached.
 func (s *Server) add(m *method) {
 	if s.methods[m.name] == nil {
+		m.invalid = !link.ValidText(m.name)
 		s.methods[m.name] = m
 	}
 }
@@ -199,6 +201,13 @@ func (s *Server) lookup(full string) *method {
 	if m := s.methods[full]; m != nil {
 		return m
 	}
+	m := s.unregistered(full)
+	m.invalid = !link.ValidText(full)
+	return m
+}
+
+// unregistered returns a method for a name that no method is registered by.
+func (s *Server) unregistered(full string) *method {
 	m := &method{name: full}
 	service, name, ok := serviceOf(full)
 	switch {

@@ -39,6 +39,20 @@ func (c *serverCall) init(conn *serverConn, m *method, o *link.Open) {
 	c.conn, c.method, c.open = conn, m, o
 }
 
+// checkHead refuses a call with a text in its head that HTTP/2 does not carry, so that no
+// handler sees one. Names of methods and profiles were looked at when they were made; a
+// decoder of a connection refuses such calls before.
+func (c *serverCall) checkHead() error {
+	what := c.open.Invalid()
+	if c.method.invalid {
+		what = "method"
+	}
+	if what == "" {
+		return nil
+	}
+	return broken("the " + what + " has control characters")
+}
+
 // context returns what the handler gets: the call itself, or what a stats
 // handler made of it.
 func (c *serverCall) context() context.Context {

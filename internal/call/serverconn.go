@@ -145,6 +145,10 @@ func (c *serverConn) Call(call *link.Call, inline bool) error {
 		sc = new(serverCall)
 	}
 	sc.init(c, m, &call.Open)
+	if err := sc.checkHead(); err != nil {
+		c.giveQuota()
+		return err
+	}
 	sc.unary = call
 	caller := call.Caller
 	switch c.server.cfg.Placement {
@@ -180,6 +184,11 @@ func (c *serverConn) Accept(s link.Stream, o *link.Open) error {
 	ss := &serverStream{carrier: s}
 	sc := &ss.call
 	sc.init(c, c.server.lookup(o.Method), o)
+	if err := sc.checkHead(); err != nil {
+		c.giveQuota()
+		s.Abort(err) // and not a refusal: as over HTTP/2, the caller has a stream, which fails
+		return nil
+	}
 	sc.stream = ss
 	if ss.codec = sc.method.codec; ss.codec == nil {
 		ss.codec = sc.codec()

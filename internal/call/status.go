@@ -180,6 +180,12 @@ type unsendable struct{ error }
 
 func (u unsendable) Unwrap() error { return u.error }
 
+// broken says which of HTTP/2's rules a call breaks.
+type broken string
+
+func (b broken) Error() string { return string(b) }
+func (broken) Unwrap() error   { return link.ErrBroken }
+
 // refused is no status error itself: over a connection its text travels, and
 // becomes one at the caller's.
 func refused(format string, args ...any) error {

@@ -196,16 +196,6 @@ type Open struct {
 	Caller context.Context
 }
 
-// A Profile is what the calls of one client mostly have in common, and share.
-type Profile struct {
-	Authority      string
-	UserAgent      string
-	ContentSubtype string // lower case; empty for protobuf
-	Encoding       string // name of the compressor; empty for none
-	Accept         string // names of compressors that replies may be compressed with, with commas between
-	Shared         bool   // both sides share messages
-}
-
 // End is how a call ended: with the peer's status and trailer.
 type End struct {
 	Status  *status.Status // nil for OK

@@ -79,7 +79,7 @@ func (d *Decoder) metadata(r *reader, remember bool) metadata.MD {
 			return nil
 		case !validKey(k):
 			r.object("metadata has the key %.100q", k)
-		case !strings.HasSuffix(k, "-bin") && !validText(v):
+		case !strings.HasSuffix(k, "-bin") && !link.ValidText(v):
 			r.object("metadata has a value for %.100q with control characters", k)
 		}
 		md[k] = append(md[k], v)
@@ -94,16 +94,6 @@ func validKey(k string) bool {
 		}
 	}
 	return k != ""
-}
-
-// validText reports whether v may be in a header of HTTP/2's.
-func validText(v string) bool {
-	for i := range len(v) {
-		if v[i] < 0x20 && v[i] != '\t' || v[i] == 0x7f {
-			return false
-		}
-	}
-	return true
 }
 
 // appendEnd appends the end of a call.

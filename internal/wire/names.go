@@ -92,7 +92,7 @@ type Decoder struct {
 	Places bool // messages may be in places of their own, beside the connection
 
 	names    []knownName
-	profiles []knownProfile
+	profiles []*link.Profile
 }
 
 // A knownName has been looked at once, when it came.
@@ -101,13 +101,7 @@ type knownName struct {
 	text bool // it is valid as one
 }
 
-func newName(s string) knownName { return knownName{s, validText(s)} }
-
-// A knownProfile is a profile, and what is wrong with it where something is.
-type knownProfile struct {
-	*link.Profile
-	wrong string
-}
+func newName(s string) knownName { return knownName{s, link.ValidText(s)} }
 
 // name reads a name.
 func (d *Decoder) name(r *reader, remember bool) string { return d.entry(r, remember).s }
@@ -151,34 +145,21 @@ func (d *Decoder) profile(r *reader, remember bool) *link.Profile {
 			return nil
 		}
 		p := d.profiles[n-1]
-		if p.wrong != "" {
-			r.object("the %s has control characters", p.wrong)
-		}
-		return p.Profile
+		objectTo(r, p)
+		return p
 	}
-	p := knownProfile{Profile: &link.Profile{Authority: r.string(), UserAgent: r.string(), ContentSubtype: r.string(), Encoding: r.string(), Accept: r.string()}}
-	if p.wrong = wrongIn(p.Profile); p.wrong != "" {
-		r.object("the %s has control characters", p.wrong)
-	}
+	p := &link.Profile{Authority: r.string(), UserAgent: r.string(), ContentSubtype: r.string(), Encoding: r.string(), Accept: r.string()}
+	p.Check()
+	objectTo(r, p)
 	if r.err == nil && remember && len(d.profiles) < maxProfiles {
 		d.profiles = append(d.profiles, p)
 	}
-	return p.Profile
+	return p
 }
 
-// wrongIn returns what of a profile may not be in a header of HTTP/2's.
-func wrongIn(p *link.Profile) string {
-	switch {
-	case !validText(p.Authority):
-		return "authority"
-	case !validText(p.UserAgent):
-		return "user agent"
-	case !validText(p.ContentSubtype):
-		return "content subtype"
-	case !validText(p.Encoding):
-		return "encoding"
-	case !validText(p.Accept):
-		return "accepted encodings"
+// objectTo notes what is wrong with p.
+func objectTo(r *reader, p *link.Profile) {
+	if what := p.Invalid(); what != "" {
+		r.object("the %s has control characters", what)
 	}
-	return ""
 }

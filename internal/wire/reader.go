@@ -1,5 +1,7 @@
 package wire
 
+import "fmt"
+
 // A reader reads what a body consists of. Its first error stays, and what is
 // read after it is zero.
 type reader struct {
@@ -12,7 +14,7 @@ type reader struct {
 // rest is read, so that both sides go on to know the same names.
 func (r *reader) object(format string, args ...any) {
 	if r.wrong == nil {
-		r.wrong = protocolError(format, args...)
+		r.wrong = fmt.Errorf(format, args...)
 	}
 }
 

@@ -347,7 +347,7 @@ func TestWhatIsWrongWithACallIsNotAboutTheConnection(t *testing.T) {
 		"user agent with a line feed":    {stream(FlagHead|FlagMessage, head("/a/b", "", "u\n", "", "", "")...), false, "the user agent"},
 		"content subtype with a control": {stream(FlagHead|FlagMessage, head("/a/b", "", "", "\x7f", "", "")...), false, "the content subtype"},
 		"encoding with a NUL":            {stream(FlagHead|FlagMessage, head("/a/b", "", "", "", "\x00", "")...), false, "the encoding"},
-		"accepted encodings with a NUL":  {stream(FlagHead|FlagMessage, head("/a/b", "", "", "", "", "\x00")...), false, "the accepted encodings"},
+		"accepted encodings with a NUL":  {stream(FlagHead|FlagMessage, head("/a/b", "", "", "", "", "\x00")...), false, "accepted encodings"},
 		"key in upper case":              {stream(FlagHead, 1, 1, 1, 'K', 0), true, "the key"},
 		"empty key":                      {stream(FlagHead, 1, 1, 0, 0), true, "the key"},
 		"reserved key":                   {stream(FlagHead, 1, 1, 2, ':', 'a', 0), true, "the key"},

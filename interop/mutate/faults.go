@@ -166,6 +166,18 @@ var Faults = []Fault{
 		New:  "slash := strings.IndexByte(name, '/')", Items: []int{8},
 	},
 	{
+		Name: "control characters reach handlers",
+		File: aServerCall,
+		Old:  "	if what == \"\" {",
+		New:  "	if what == \"\" || true {", Items: []int{5, 8},
+	},
+	{
+		Name: "a stream with control characters in its head is not opened",
+		File: aServerConn,
+		Old:  "s.Abort(err) // and",
+		New:  "return err // and", Items: []int{5, 8},
+	},
+	{
 		Name: "NewStream does not reach unary methods",
 		File: aServerConn,
 		Old:  "sc.init(c, c.server.lookup(o.Method), o)",

@@ -35,6 +35,7 @@ func decodeBody(b []byte) (frame, error) {
 		for _, s := range []*string{&o.Method, &o.Authority, &o.UserAgent, &o.ContentSubtype, &o.Encoding, &o.Accept} {
 			*s = d.string()
 		}
+		o.Check()
 		f.timeout = time.Duration(d.uvarint())
 		if f.timeout < 0 {
 			d.fail(errors.New("the timeout is out of range"))

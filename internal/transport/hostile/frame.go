@@ -47,6 +47,7 @@ const (
 	codeCanceled
 	codeDeadline
 	codeUnprocessed // the acceptor refused it; text says why
+	codeBroken      // it broke the rules; text says which
 	numCodes
 )
 
@@ -166,6 +167,8 @@ func resetFrame(reason error) frame {
 	switch {
 	case errors.Is(reason, link.ErrUnprocessed):
 		f.code = codeUnprocessed
+	case errors.Is(reason, link.ErrBroken):
+		f.code = codeBroken
 	case errors.Is(reason, context.Canceled):
 		f.code = codeCanceled
 	case errors.Is(reason, context.DeadlineExceeded):
@@ -183,6 +186,8 @@ func (f *frame) reason() error {
 		return context.DeadlineExceeded
 	case codeUnprocessed:
 		return unprocessed{errors.New(f.text)}
+	case codeBroken:
+		return broken{errors.New(f.text)}
 	}
 	return errors.New(f.text)
 }
@@ -191,3 +196,8 @@ func (f *frame) reason() error {
 type unprocessed struct{ error }
 
 func (u unprocessed) Unwrap() []error { return []error{u.error, link.ErrUnprocessed} }
+
+// broken says that the call broke the rules.
+type broken struct{ error }
+
+func (b broken) Unwrap() []error { return []error{b.error, link.ErrBroken} }
