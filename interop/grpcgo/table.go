@@ -36,9 +36,8 @@ type line struct {
 var kindGroups = map[string][]near.Kind{
 	"all":     near.Kinds[1:], // but for the control
 	"sockets": {near.TCP, near.Unix, near.SharedMem},
-	"process": {near.InProcess, near.Inline, near.Shared, near.Loop, near.Coroutines},
+	"process": {near.InProcess, near.Inline, near.Shared, near.Loop},
 	"mapped":  near.Kinds[2:],
-	"loops":   {near.Loop, near.Coroutines},
 }
 
 // parseTable reads lines of four columns, separated by tabs: tests, kinds, class, reason. Empty lines and those that begin

@@ -26,7 +26,7 @@ func TestALineHasFourColumnsThatMakeSense(t *testing.T) {
 }
 
 func TestTheFirstLineThatFitsCounts(t *testing.T) {
-	table, err := parseTable("# a comment\na\\.X\ttcp loops\topen\tone\n\na\\..*\tprocess\twording?\ttwo\n")
+	table, err := parseTable("# a comment\na\\.X\ttcp loop\topen\tone\n\na\\..*\tprocess\twording?\ttwo\n")
 	if err != nil {
 		t.Fatal(err)
 	}

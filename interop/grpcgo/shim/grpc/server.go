@@ -38,8 +38,6 @@ func NewServer(opts ...ServerOption) *Server {
 		o.near = append(o.near, nearcall.SharedMessages())
 	case near.Loop:
 		s.loop = loop.New()
-	case near.Coroutines:
-		s.loop = loop.New(loop.Coroutines())
 	}
 	s.near = nearcall.NewServer(o.near...)
 	return s

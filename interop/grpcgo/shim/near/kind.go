@@ -19,21 +19,21 @@ const (
 // A Kind is what the servers and clients of a test are.
 type Kind string
 
-// The kinds.
+// The kinds. A loop of coroutines is not among them: many handlers of grpc-go's tests wait on a channel, and hold such a
+// loop and the cancellations of its tasks with it (docs/loop.md).
 const (
-	GRPC       Kind = "grpc" // grpc-go itself, the control
-	TCP        Kind = "tcp"
-	Unix       Kind = "unix"       // without the upgrade to shared memory
-	SharedMem  Kind = "shm"        // a unix socket is how both sides meet
-	InProcess  Kind = "inproc"     // workers run the handlers
-	Inline     Kind = "inline"     // in process, with InlineHandlers
-	Shared     Kind = "shared"     // in process, with SharedMessages
-	Loop       Kind = "loop"       // in process, all handlers on a loop
-	Coroutines Kind = "coroutines" // in process, on a loop of coroutines
+	GRPC      Kind = "grpc" // grpc-go itself, the control
+	TCP       Kind = "tcp"
+	Unix      Kind = "unix"   // without the upgrade to shared memory
+	SharedMem Kind = "shm"    // a unix socket is how both sides meet
+	InProcess Kind = "inproc" // workers run the handlers
+	Inline    Kind = "inline" // in process, with InlineHandlers
+	Shared    Kind = "shared" // in process, with SharedMessages
+	Loop      Kind = "loop"   // in process, all handlers on a loop
 )
 
 // Kinds are all of them.
-var Kinds = []Kind{GRPC, TCP, Unix, SharedMem, InProcess, Inline, Shared, Loop, Coroutines}
+var Kinds = []Kind{GRPC, TCP, Unix, SharedMem, InProcess, Inline, Shared, Loop}
 
 // On is the kind that this process runs its tests on.
 var On = func() Kind {
@@ -46,7 +46,7 @@ var On = func() Kind {
 // InOneProcess reports whether calls stay in the process.
 func (k Kind) InOneProcess() bool {
 	switch k {
-	case InProcess, Inline, Shared, Loop, Coroutines:
+	case InProcess, Inline, Shared, Loop:
 		return true
 	}
 	return false
