@@ -158,3 +158,17 @@ func TestAnyAuthorityOfACallIsTakenWithoutACertificate(t *testing.T) {
 		}
 	}
 }
+
+// A name may be anything, and what handlers find of it is escaped.
+func TestTheAuthorityOfANameHasNoControlCharacters(t *testing.T) {
+	var p peer.Peer
+	var md metadata.MD
+	lis := listen(t, "inproc:the authority\n of "+t.Name())
+	start(t, serve(t, seen(&p, &md)), lis)
+	if _, err := dial(t, lis.Target()).UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := md[":authority"], "the%20authority%0A%20of%20"+t.Name(); len(got) != 1 || got[0] != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

@@ -146,6 +146,20 @@ var fieldCases = []Case{
 		}
 		noteFieldCalls(c, conn, "in upper case", grpc.CallContentSubtype("INTEROP ODD"))
 	}},
+	{43, "calls with control characters and a policy that retries Internal", func(c *C) {
+		attempts := &begins{}
+		conn := c.Start(Config{Service: &Service{Unary: echo, Duplex: echoStream}, ClientStats: []stats.Handler{attempts},
+			ServiceConfig: `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 3, "initialBackoff": "0.001s",
+				"maxBackoff": "0.001s", "backoffMultiplier": 1, "retryableStatusCodes": ["INTERNAL"]}}]}`})
+		// Of the last attempt grpc-go tells a status, or io.EOF where the server was quicker.
+		err := conn.Invoke(c.Context(), unaryCall+"\n", request("x"), &pb.SimpleResponse{})
+		c.Note("method: %v, %d attempts", err != nil, attempts.n.Swap(0))
+		_, err = conn.UnaryCall(c.Context(), request("x"), grpc.ForceCodecV2(protoAs("\n")))
+		c.Note("subtype: %v, %d attempts", err != nil, attempts.n.Swap(0))
+		s, err := conn.NewStream(c.Context(), bidiDesc, duplexCall+"\n")
+		c.Err("stream start", err)
+		c.Note("stream: %v, %d attempts", s.RecvMsg(&pb.SimpleResponse{}) != nil, attempts.n.Swap(0))
+	}},
 	{3, "names of compressors that there are not", func(c *C) {
 		conn := c.Start(Config{Service: noteFields(c, ":authority")})
 		for _, field := range oddFields {
@@ -190,6 +204,20 @@ func (e *eventNames) HandleRPC(_ context.Context, s stats.RPCStats) {
 
 func (e *eventNames) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (e *eventNames) HandleConn(context.Context, stats.ConnStats)                       {}
+
+// begins counts attempts.
+type begins struct {
+	eventNames
+	n atomic.Int32
+}
+
+func (b *begins) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+func (b *begins) HandleRPC(_ context.Context, s stats.RPCStats) {
+	if _, ok := s.(*stats.Begin); ok {
+		b.n.Add(1)
+	}
+}
 
 // noteFields is a service whose handlers note the values of key that they find, and that echoes
 // streams.
