@@ -3,7 +3,6 @@ package interop
 import (
 	"context"
 	"fmt"
-	"io"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -171,31 +170,44 @@ var startCases = []Case{
 	}},
 	{3, "illegal trailers from the handler", func(c *C) {
 		var md metadata.MD
+		var end error
 		conn := c.Start(Config{Service: &Service{
 			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
 				grpc.SetTrailer(ctx, metadata.Pairs("good", "1"))
 				grpc.SetTrailer(ctx, md)
-				return reply("x"), nil
+				return reply("x"), end
 			},
 			Duplex: func(s duplexServer) error {
+				if _, err := s.Recv(); err == nil {
+					s.Send(&pb.StreamingOutputCallResponse{})
+				}
 				s.SetTrailer(metadata.Pairs("good", "1"))
 				s.SetTrailer(md)
-				return nil
+				return end
 			},
 		}})
-		for _, md = range append(oddHeaders, metadata.MD{"key": {"é"}}) {
-			var trailer metadata.MD
-			_, err := conn.UnaryCall(c.Context(), request("x"), grpc.Trailer(&trailer))
-			c.Code(showMD(md), err) // the words are HTTP/2's
-			if err == nil {
-				c.MD("trailer", trailer)
-			}
+		stream := func(label string, messages int) {
 			s, err := conn.FullDuplexCall(c.Context())
-			c.Err("stream", err)
-			_, err = s.Recv()
-			c.Code("recv", err)
-			if err == io.EOF {
-				c.MD("stream trailer", s.Trailer())
+			c.Err(label, err)
+			for range messages {
+				c.Err("send", s.Send(&pb.StreamingOutputCallRequest{}))
+			}
+			c.Err("close", s.CloseSend())
+			for err == nil {
+				_, err = s.Recv()
+				c.Err("recv", err)
+			}
+			c.MD("stream trailer", s.Trailer())
+		}
+		for _, md = range append(oddHeaders, oddTrailers...) {
+			for _, end = range []error{nil, status.Error(codes.NotFound, "the handler's own")} {
+				c.Note("--- %s %v", showMD(md), end)
+				var trailer metadata.MD
+				_, err := conn.UnaryCall(c.Context(), request("x"), grpc.Trailer(&trailer))
+				c.Err("unary", err)
+				c.MD("trailer", trailer)
+				stream("stream", 1)
+				stream("stream without messages", 0)
 			}
 		}
 	}},
@@ -678,6 +690,10 @@ var oddMetadata = []metadata.MD{
 }
 
 var oddHeaders = []metadata.MD{{"Upper": {"v"}}, {"bad key": {"v"}}, {"key": {"\x01"}}, {"key-bin": {"\x01é"}}}
+
+// oddTrailers are what HTTP/2 allows beyond gRPC, and what neither does.
+var oddTrailers = []metadata.MD{{"": {"v"}}, {"key!": {"v"}}, {"k/k": {"v"}}, {"ké": {"v"}}, {"é-bin": {"v"}},
+	{"key": {"é"}}, {"key": {"a\tb"}}, {"key": {"a\x7f"}}, {"key": {"good", "\n"}}, {"none": nil}, {"No ne": nil}}
 
 var reserved = []string{":odd", ":path", ":method", ":scheme", ":status", "content-type", "user-agent", "te",
 	"grpc-message-type", "grpc-encoding", "grpc-message", "grpc-status", "grpc-timeout",

@@ -146,13 +146,13 @@ func reserved(key string) bool {
 }
 
 // join appends more to md, as metadata.Join but in place, dropping what gRPC
-// reserves. The values are copied.
+// reserves and keys without values, which do not travel. The values are copied.
 func join(md, more metadata.MD) metadata.MD {
 	if md == nil {
 		md = make(metadata.MD, len(more))
 	}
 	for k, vals := range more {
-		if !reserved(k) {
+		if len(vals) > 0 && !reserved(k) {
 			md[k] = append(md[k], vals...)
 		}
 	}
@@ -163,20 +163,20 @@ func join(md, more metadata.MD) metadata.MD {
 // Handlers may set it themselves: see statusWith.
 const detailsKey = "grpc-status-details-bin"
 
-// validTrailer applies HTTP/2's rules, which are laxer about values than
-// gRPC's: grpc-go sends a trailer unchecked, and a client refuses one that
-// breaks these.
+// validTrailer has HTTP/2's rules and the words of grpc-go's client. grpc-go's
+// server sends a trailer unchecked, and its client refuses one that breaks
+// these.
 func validTrailer(md metadata.MD) error {
 	for k, vals := range md {
-		if err := validatePair(k); err != nil {
-			return err
+		if !link.ValidKey(k) {
+			return fmt.Errorf("invalid header field name %q", k)
 		}
 		if strings.HasSuffix(k, "-bin") {
 			continue
 		}
 		for _, v := range vals {
 			if !link.ValidText(v) {
-				return fmt.Errorf("trailer key %q contains value with control characters", k)
+				return fmt.Errorf("invalid header field value for %q", k)
 			}
 		}
 	}

@@ -188,7 +188,8 @@ func TestValidTrailer(t *testing.T) {
 		{metadata.Pairs("k", "ok", "k", "\x7f"), false},
 		{metadata.MD{"K": {"v"}}, false},
 		{metadata.MD{"": {"v"}}, false},
-		{metadata.MD{"k k": nil}, false},
+		{metadata.MD{"k k": {"v"}}, false},
+		{metadata.MD{"k!": {"v"}}, true},
 	} {
 		if err := validTrailer(c.md); (err == nil) != c.ok {
 			t.Errorf("validTrailer(%s) = %v, want valid: %v", show(c.md), err, c.ok)

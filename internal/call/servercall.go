@@ -337,18 +337,19 @@ func (c *serverCall) end(st *status.Status) (e link.End, ok bool) {
 		return e, false
 	}
 	c.finished = true
+	if st != nil && c.stats != nil {
+		c.stats.outcome = st.Err()
+	}
 	if c.more != nil && c.more.trailer != nil {
 		if err := validTrailer(c.more.trailer); err != nil {
-			st = status.New(codes.Internal, "the handler's trailer is malformed: "+err.Error())
+			// Only the caller learns of it, as in grpc-go, whose client finds it.
+			st = status.New(codes.Internal, err.Error())
 		} else {
 			e.Trailer = c.more.trailer
 		}
 		if _, own := e.Trailer[detailsKey]; own && len(st.Proto().GetDetails()) > 0 {
 			delete(e.Trailer, detailsKey) // the status has details of its own
 		}
-	}
-	if st != nil && c.stats != nil {
-		c.stats.outcome = st.Err()
 	}
 	e.Status = asSent(st)
 	return e, true

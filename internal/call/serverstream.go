@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/grpclog"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -84,7 +85,17 @@ func (s *serverStream) header() metadata.MD {
 func (s *serverStream) Context() context.Context        { return s.call.context() }
 func (s *serverStream) SetHeader(md metadata.MD) error  { return s.call.SetHeader(md) }
 func (s *serverStream) SendHeader(md metadata.MD) error { return s.call.SendHeader(md) }
-func (s *serverStream) SetTrailer(md metadata.MD)       { _ = s.call.SetTrailer(md) }
+
+var logger = grpclog.Component("nearcall")
+
+// SetTrailer implements grpc.ServerStream. It has no error to return: what breaks
+// gRPC's rules is logged, as grpc-go does it, and sent all the same.
+func (s *serverStream) SetTrailer(md metadata.MD) {
+	if err := validate(md); err != nil {
+		logger.Errorf("stream: failed to validate md when setting trailer, err: %v", err)
+	}
+	_ = s.call.SetTrailer(md)
+}
 
 // SendMsg implements grpc.ServerStream. Its errors end the call for the
 // caller, as grpc-go's do, unless the handler's own end came first.

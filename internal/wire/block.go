@@ -77,7 +77,7 @@ func (d *Decoder) metadata(r *reader, remember bool) metadata.MD {
 		switch {
 		case r.err != nil:
 			return nil
-		case !validKey(k):
+		case !link.ValidKey(k):
 			r.object("metadata has the key %.100q", k)
 		case !strings.HasSuffix(k, "-bin") && !link.ValidText(v):
 			r.object("metadata has a value for %.100q with control characters", k)
@@ -85,15 +85,6 @@ func (d *Decoder) metadata(r *reader, remember bool) metadata.MD {
 		md[k] = append(md[k], v)
 	}
 	return md
-}
-
-func validKey(k string) bool {
-	for i := range len(k) {
-		if c := k[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.' {
-			return false
-		}
-	}
-	return k != ""
 }
 
 // appendEnd appends the end of a call.
