@@ -345,7 +345,7 @@ func (s *Session) takeStream(f wire.Frame) error {
 		}
 		return err
 	}
-	if rc.Wrong == nil && len(before)+len(f.Body) > smallBlock {
+	if rc.Wrong == nil && (len(before)+len(f.Body) > smallBlock || rc.Open != nil && sizeOfProfile(rc.Open.Profile) > smallProfile) {
 		rc.Wrong = s.checkReceived(&rc)
 	}
 	cost := len(rc.Data)
@@ -455,9 +455,13 @@ func (s *Session) object(id uint64, rc *wire.Received, after *callbacks) error {
 	return nil
 }
 
-// smallBlock is how long a block may be that is shorter than any limit however
-// long the names are that it has by their numbers, in bytes.
-const smallBlock = wire.MinBlock / 256
+// A block of up to smallBlock bytes is within any limit, however long the names
+// are that it refers to by number, unless its profile is larger than smallProfile
+// bytes. Such a profile may have come with a call that was refused.
+const (
+	smallBlock   = wire.MinBlock / 256
+	smallProfile = wire.MinBlock / 4
+)
 
 // checkReceived refuses a head, a header or an end that is longer than this side
 // takes, as checkBlocks and open do on the other.

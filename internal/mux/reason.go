@@ -74,7 +74,12 @@ func sizeOf(md metadata.MD) (n int) {
 // sizeOfHead bounds what the head of a call takes, in bytes.
 func sizeOfHead(o *link.Open) int {
 	const lengths = 64 // of the strings, and the numbers
-	return sizeOf(o.Metadata) + len(o.Method) + len(o.Authority) + len(o.UserAgent) + len(o.ContentSubtype) + len(o.Encoding) + len(o.Accept) + lengths
+	return sizeOf(o.Metadata) + len(o.Method) + sizeOfProfile(o.Profile) + lengths
+}
+
+// sizeOfProfile is the length of what a profile consists of, in bytes.
+func sizeOfProfile(p *link.Profile) int {
+	return len(p.Authority) + len(p.UserAgent) + len(p.ContentSubtype) + len(p.Encoding) + len(p.Accept)
 }
 
 // sizeOfEnd bounds what the end of a call takes, in bytes.

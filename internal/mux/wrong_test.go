@@ -62,7 +62,7 @@ func TestACallWithABadHeadIsReset(t *testing.T) {
 				}
 				resets := peer.of(wire.KindReset)
 				if len(resets) != 1 || resets[0].Stream != 3 {
-					t.Fatalf("%d resets", len(resets))
+					t.Fatalf("%d resets; closed: %v", len(resets), w.closed)
 				}
 				if code, text, _ := wire.ParseReset(resets[0].Body); code != wire.ResetProtocol || !strings.Contains(text, test.want) {
 					t.Errorf("code %d, %q", code, text)
@@ -83,6 +83,38 @@ func TestACallWithABadHeadIsReset(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestALargeProfileIsRefusedEachTime: a call that refers to it by number is as
+// large as the one that it came with.
+func TestALargeProfileIsRefusedEachTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		s, peer := met(t, Options{Block: wire.MinBlock}, w)
+		first := []byte{0, 4, '/', 'a', '/', 'b', 0, 0} // a new method, a new profile without an authority
+		const agent = wire.MinBlock
+		first = append(first, agent&0x7f|0x80, agent>>7&0x7f|0x80, agent>>14)
+		first = append(first, strings.Repeat("u", agent)...)
+		first = append(first, 0, 0, 0, 0, 0)                                            // of the profile, no timeout, no metadata
+		peer.write(literal(head, 1, first...), literal(head, 3, 2, 1, 0, 0), opened(5)) // by their numbers
+		resets := peer.of(wire.KindReset)
+		if len(resets) != 2 || resets[0].Stream != 1 || resets[1].Stream != 3 {
+			t.Fatalf("%d resets; closed: %v", len(resets), w.closed)
+		}
+		for _, r := range resets {
+			if code, text, _ := wire.ParseReset(r.Body); code != wire.ResetProtocol || !strings.Contains(text, "the request header of ") {
+				t.Errorf("code %d, %q", code, text)
+			}
+		}
+		if len(w.streams) != 1 || len(w.closed) > 0 {
+			t.Fatalf("%d calls were accepted; closed: %v", len(w.streams), w.closed)
+		}
+		if err := w.streams[0].Send(&link.Frame{End: &link.End{}}); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		empty(t, s)
+	})
 }
 
 // TestACallWithABadAnswerFails, and no other: its callee is told.
