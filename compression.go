@@ -29,7 +29,7 @@ func SetSendCompressor(ctx context.Context, name string) error {
 
 // ClientSupportedCompressors returns the names of the compressors that the client of
 // a call has advertised, as [grpc.ClientSupportedCompressors] does, which knows handlers
-// of grpc-go only. ctx is the handler's context; of an ordinary gRPC call it may be, too.
+// of grpc-go only. ctx is the context of a handler, of nearcall's or of grpc-go's.
 func ClientSupportedCompressors(ctx context.Context) ([]string, error) {
 	if c := call.HandledBy(ctx); c != nil {
 		return c.ClientSupportedCompressors(), nil
@@ -44,7 +44,7 @@ type prepared = call.Prepared
 //
 // Give it to SendMsg of streams that have the codec of the one that it was encoded for,
 // any number of them at a time. Over sockets it is compressed once as well, for streams
-// with the same compressor. Streams within the process decode it each for itself.
+// with the same compressor. Each stream within the process decodes it again.
 type PreparedMsg struct{ prepared }
 
 // Encode encodes msg, which may change afterwards, with the codec and the compressor of

@@ -35,8 +35,9 @@ type listenOptions struct{}
 //     listener is closed. Whoever may write to it may connect. One that a
 //     process left behind, so that nobody answers there, is replaced; of
 //     several servers that come for it one gets it, and the others an error.
-//     While Listen runs a file PATH.nearcall-lock is beside it. One that a
-//     process left there, which was killed meanwhile, does no harm.
+//     While Listen runs there is a file PATH.nearcall-lock beside it. If a
+//     process is killed meanwhile the file stays: later servers of the same user
+//     use it again, those of another user fail and say so.
 //     Windows has unix sockets since version 10 1803; PATH may begin with a drive
 //     there.
 //   - shm:PATH makes a socket file as unix:PATH does, over which clients of the

@@ -25,7 +25,7 @@ func lockPath(path string) (unlock func(), err error) {
 	for begun := time.Now(); ; time.Sleep(time.Millisecond) {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 		if err != nil {
-			return nil, fmt.Errorf("the file that keeps other servers away meanwhile cannot be made: %w", err)
+			return nil, fmt.Errorf("the lock beside it cannot be opened; if it is there, perhaps as another user's, remove it while no server starts: %w", err)
 		}
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil && current(f, path) {
@@ -40,7 +40,7 @@ func lockPath(path string) (unlock func(), err error) {
 		case !errors.Is(err, syscall.EWOULDBLOCK):
 			return nil, fmt.Errorf("%s cannot be locked: %w", path, err)
 		case time.Since(begun) > lockPatience:
-			return nil, fmt.Errorf("another process has held %s for %v: is it about to listen?", path, lockPatience)
+			return nil, fmt.Errorf("another process has held the lock %s for %v; end that process", path, lockPatience)
 		}
 	}
 }
