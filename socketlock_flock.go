@@ -30,7 +30,7 @@ func lockPath(path string) (unlock func(), err error) {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil && current(f, path) {
 			return func() {
-				_ = os.Remove(path) // before the lock goes: who waits for it finds that it is of use no more
+				_ = os.Remove(path) // before the lock goes: whoever waits for it sees that the file has gone
 				_ = f.Close()
 			}, nil
 		}

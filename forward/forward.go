@@ -28,7 +28,7 @@
 // its AuthInfo only where that is of TLS.
 //
 // Messages that a client streams are announced to the *grpc.Server before they are handed
-// over, so that not more than 64 KiB of them wait for a slow handler. Its stats
+// over, so that at most 64 KiB of them wait for a slow handler. Its stats
 // handlers see the compression "nearcall-forward" there, and the announcement's size for
 // the compressed one. To that end importing this package registers a compressor of that
 // name, which gRPC clients of the program then list in grpc-accept-encoding.
@@ -107,7 +107,7 @@ func (f *forwarder) handle(s grpc.ServerStream, clientStreams bool) error {
 
 // serve calls ServeHTTP. That panics where the status of a handler has details but cannot be
 // marshalled, because its message is not UTF-8. It has written the rest of the status by
-// then, which counts, as over a network. A panic of others goes on.
+// then, which counts, as over a network. Other panics are passed on.
 func (f *forwarder) serve(w *response, req *http.Request) {
 	defer func() {
 		if w.status() != nil {
