@@ -338,11 +338,15 @@ func (s *clientStream) takeFrom(a *attempt, to link.Sink) (got, done bool, err e
 		}
 		return false, err != nil, err
 	}
+	first := s.from == nil
 	if !s.taken(a) {
 		return false, false, nil
 	}
-	if f.Header != nil {
+	switch {
+	case f.Header != nil:
 		s.gotHeader(f.Header)
+	case first && err == nil: // the header comes before all else, or the peer sends none
+		s.setHeader(nil)
 	}
 	if f.End != nil && !f.Got {
 		s.gotEnd(f.End)
