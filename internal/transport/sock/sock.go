@@ -101,7 +101,7 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 		auth = d.Options.plain(conn)
 	} else if conn, auth, err = d.Options.Creds.ClientHandshake(ctx, d.Authority, raw); err != nil {
 		_ = raw.Close()
-		return nil, fmt.Errorf("%s: the credentials' handshake failed: %w", d.Target, explain(err))
+		return nil, fmt.Errorf("%s: authentication handshake failed: %w", d.Target, explain(err))
 	}
 	over, first, upgraded, err := d.Options.offer(ctx, conn)
 	if err != nil {
