@@ -500,11 +500,11 @@ func (s *clientStream) finish(err error) {
 	if !ended {
 		a.stats.end(err, trailer)
 	}
+	s.setHeader(nil) // before OnFinish, which may ask for it while recvMu is held
 	s.info.finished(err)
 	if err != nil {
 		a.stream.Abort(err) // which is what RecvMsg returns from now on
 	}
-	s.setHeader(nil)
 	if cancel != nil {
 		cancel()
 	}
