@@ -359,3 +359,33 @@ func TestASessionThatDrainsBeforeItStarts(t *testing.T) {
 		<-peer.read
 	})
 }
+
+// TestASecondReplyAfterAFullWindow: the first reply keeps its credit until the call is
+// over, and must not keep the second, which ends the call, from arriving.
+func TestASecondReplyAfterAFullWindow(t *testing.T) {
+	for _, size := range []int{wire.MinWindow - wire.MessageCost, 2 * wire.MinWindow, 5 * wire.MinWindow} {
+		synctest.Test(t, func(t *testing.T) {
+			w := &witness{}
+			o := Options{Window: wire.MinWindow, MostWindow: 2 * wire.MinWindow}
+			client := o
+			client.Client = true
+			cs, _ := pair(t, client, o, w)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			out := makes(ctx, cs, "/a/b", 1, 1<<30)
+			synctest.Wait()
+			callee := w.first(t)
+			go func() {
+				for range 2 {
+					m := encoded(size)
+					if callee.Send(&link.Frame{HasMsg: true, Msg: m}) != nil {
+						return
+					}
+				}
+			}()
+			if got := <-out; !errors.Is(got.err, link.ErrReplies) {
+				t.Errorf("of %d bytes: %v", size, got.err)
+			}
+		})
+	}
+}

@@ -264,10 +264,18 @@ func (st *stream) Recv(f *link.Frame) error {
 	}
 }
 
-// expect sees to it that the rest of a message that is wanted can come. It
-// reports whether something is to be written for that. The session's mu is
-// held.
+// expect sees to it that the rest of a message that is wanted can come, and after
+// all of it another: a unary call takes its reply when it is over, and a second
+// reply, for which the first has left no credit, is what ends it. It reports
+// whether there is credit to be written. The session's mu is held.
 func (st *stream) expect(it *item) bool {
+	if it.missing == 0 {
+		if st.in.credit > 0 {
+			return false
+		}
+		st.give(it.size + wire.MessageCost)
+		return true
+	}
 	short := it.missing - st.in.credit
 	if short <= 0 {
 		return false
