@@ -115,6 +115,32 @@ var messageCases = []Case{
 		c.Note("stream context: %v", s.Context().Err())
 	}},
 
+	{12, "OnFinish asks for the header", func(c *C) {
+		started, over := c.Gate(), c.Gate()
+		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error {
+			started.Open()
+			Until(s.Context(), s.Context().Done())
+			return s.Context().Err()
+		}}})
+		ctx, cancel := c.Cancellable()
+		var md metadata.MD
+		var ended, headerErr error
+		var s grpc.BidiStreamingClient[pb.StreamingOutputCallRequest, pb.StreamingOutputCallResponse]
+		s, err := conn.FullDuplexCall(ctx, grpc.OnFinish(func(err error) {
+			ended = err
+			md, headerErr = s.Header()
+			over.Open()
+		}))
+		c.Err("start", err)
+		started.Wait()
+		cancel()
+		_, err = s.Recv()
+		c.Err("recv", err)
+		over.Wait()
+		c.Code("finished", ended)
+		c.Note("header %v, %v", md, headerErr)
+	}},
+
 	{13, "CloseSend again and again", func(c *C) {
 		conn := c.Start(Config{Service: echoService()})
 		for name, desc := range descs() {
