@@ -14,7 +14,7 @@ var showItems = flag.Bool("items", false, "print a table of items and environmen
 
 // allCases are the cases, by file.
 var allCases = slices.Concat(
-	startCases, credentialCases, messageCases, cancelCases, contextCases, statusCases, headerCases,
+	startCases, labelsCases, credentialCases, messageCases, cancelCases, contextCases, statusCases, headerCases,
 	limitCases, codecCases, compressionCases, statsCases, serverCases, grpcConnCases, retryCases, authzCases,
 	fieldCases,
 )

@@ -58,6 +58,7 @@ type Server struct {
 	stream  grpc.StreamServerInterceptor
 	stats   stats.Handler
 	codec   link.Codec // of calls that name none, or none that is known
+	labels  bool       // goroutines of handlers are labelled
 	workers workers
 
 	mu       sync.Mutex
@@ -102,6 +103,7 @@ func NewServer(cfg ServerConfig) *Server {
 		stream:   chainStreamServer(cfg.Stream),
 		stats:    joinStats(cfg.Stats),
 		codec:    defaultCodec(),
+		labels:   labelsMethods(),
 		services: make(map[string]*service),
 		methods:  make(map[string]*method),
 		conns:    make(map[*serverConn]struct{}),

@@ -20,6 +20,7 @@ type serverCall struct {
 	// Guarded by callContext.mu, but for inline, which is set before the
 	// handler runs.
 	inline     bool // the caller runs the handler, or its beginning
+	onCaller   bool // the handler's goroutine is its caller's; set before it runs
 	headerSent bool
 	finished   bool
 
@@ -53,13 +54,13 @@ func (c *serverCall) checkHead() error {
 	return broken("the " + what + " has control characters")
 }
 
-// context returns what the handler gets: the call itself, or what a stats
-// handler made of it.
+// context returns what the handler gets: the call itself, or what labels and a
+// stats handler made of it.
 func (c *serverCall) context() context.Context {
 	if c.stats != nil {
 		return c.stats.ctx
 	}
-	return c
+	return c.labelled()
 }
 
 // codec returns how the call's messages are read and written.
@@ -74,6 +75,9 @@ func (c *serverCall) codec() link.Codec {
 // unary calls, on the goroutine of the caller, which notes that the call runs
 // no more if run returns.
 func (c *serverCall) run() {
+	if c.conn.server.labels {
+		defer c.label()()
+	}
 	returned := false
 	defer func() {
 		if !returned {

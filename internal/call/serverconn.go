@@ -155,7 +155,9 @@ func (c *serverConn) Call(call *link.Call, inline bool) error {
 	case OnWorkers:
 		inline = false
 	case Auto:
-		inline = inline && caller != nil && caller.Done() == nil
+		// Nor where handlers are labelled: a caller's goroutine may have labels that
+		// its context does not know, and these would be lost.
+		inline = inline && caller != nil && caller.Done() == nil && !c.server.labels
 	}
 	if caller != nil && wait.TaskOf(caller) != nil {
 		inline = false // it waits as a task, and lets others run

@@ -43,6 +43,7 @@ type callDetails struct {
 	incoming        metadata.MD
 	header, trailer metadata.MD // set, and not sent yet
 	encoding        string      // of replies, if that was set
+	labelled        context.Context
 }
 
 // An after is a function to call when the context ends.

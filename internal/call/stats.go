@@ -112,7 +112,7 @@ func (s *callStats) end(err error, trailer metadata.MD) {
 
 // startStats tells the server's stats handler that a call came in.
 func (c *serverCall) startStats(h stats.Handler) {
-	ctx := h.TagRPC(c, &stats.RPCTagInfo{FullMethodName: c.open.Method})
+	ctx := h.TagRPC(c.labelled(), &stats.RPCTagInfo{FullMethodName: c.open.Method})
 	p := c.conn.peer
 	c.stats = &callStats{handler: h, ctx: ctx, begin: time.Now(), encoding: c.open.Encoding}
 	c.stats.handle(&stats.InHeader{

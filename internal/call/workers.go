@@ -1,7 +1,9 @@
 package call
 
 import (
+	"context"
 	"fmt"
+	"runtime/pprof"
 	"sync"
 )
 
@@ -46,6 +48,8 @@ func (w *workers) start(c *serverCall) error {
 }
 
 func (w *workers) work(c *serverCall) {
+	// A goroutine begins with the labels of whoever starts it: a caller, in process.
+	pprof.SetGoroutineLabels(context.Background())
 	tasks := make(chan *serverCall, 1)
 	for c != nil {
 		c.run()
@@ -73,12 +77,15 @@ func (w *workers) runHere(c *serverCall) error {
 	case err != nil:
 		return err
 	case c.method.loop != nil:
+		c.onCaller = true
 		if c.method.loop.Here((*loopJob)(c)) {
 			return nil
 		}
+		c.onCaller = false
 		c.inline = c.method.hands
 		return w.onLoop(c)
 	}
+	c.onCaller = true
 	c.run()
 	w.over(c)
 	return nil

@@ -27,6 +27,7 @@ type Rule struct {
 var Imports = []Rule{
 	{Pkg: "internal/wait"},
 	{Pkg: "internal/leak"},
+	{Pkg: "internal/labeltest"},
 	{Pkg: "internal/needs"},
 	{Pkg: "internal/house"},
 	{Pkg: "internal/flaky"},
@@ -53,9 +54,9 @@ var Imports = []Rule{
 
 	// The root package ties them together. The hostile transport is a test bed.
 	{Pkg: ".", May: []string{"internal/...", "loop"},
-		Not: []string{"internal/transport/hostile", "internal/leak", "internal/house"}},
+		Not: []string{"internal/transport/hostile", "internal/leak", "internal/labeltest", "internal/house"}},
 	{Pkg: "cmd/...", May: []string{".", "cmd/...", "examples/...", "internal/...", "loop"},
-		Not: []string{"internal/transport/hostile", "internal/leak", "internal/house"}},
+		Not: []string{"internal/transport/hostile", "internal/leak", "internal/labeltest", "internal/house"}},
 
 	// Examples use what users can use.
 	{Pkg: "examples/...", May: []string{".", "examples/...", "loop"}},

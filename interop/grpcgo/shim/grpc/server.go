@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/nearcall/nearcall"
@@ -19,6 +20,10 @@ type Server struct {
 	loop *loop.Loop // that handlers run on, or nil
 }
 
+// labelsMethods reports whether a test has told grpc-go, by what the variable was read into, to label
+// goroutines. The copy that the tests are built in sets it: it is internal to grpc-go.
+var labelsMethods func() bool
+
 // NewServer makes a server of the kind that near.On says.
 func NewServer(opts ...ServerOption) *Server {
 	o := mergeServer(opts)
@@ -27,6 +32,9 @@ func NewServer(opts ...ServerOption) *Server {
 	}
 	if o.missing != "" {
 		near.Unsupported("server option " + o.missing)
+	}
+	if labelsMethods != nil && labelsMethods() {
+		os.Setenv("GRPC_GO_SERVER_GOROUTINE_LABELS", "grpc.method=true")
 	}
 	s := &Server{}
 	switch near.On {
