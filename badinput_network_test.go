@@ -431,7 +431,7 @@ func flood(t *testing.T, lis net.Listener, n int, leave bool) (refused int64, s 
 	return resets.Load(), s
 }
 
-// manyCalls is 100,000, and a tenth where the tests are to be short.
+// manyCalls is 100,000, and a tenth of that with -short.
 func manyCalls() int {
 	if testing.Short() {
 		return 10_000

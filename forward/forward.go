@@ -25,7 +25,7 @@
 // # What is different
 //
 // In handlers of forwarded calls [peer.FromContext] has the caller's address as text, and
-// its AuthInfo only where that is of TLS.
+// its AuthInfo only over TLS.
 //
 // Messages that a client streams are announced to the *grpc.Server before they are handed
 // over, so that at most 64 KiB of them wait for a slow handler. Its stats

@@ -42,8 +42,8 @@ type messages struct {
 	closed  bool
 }
 
-// A ticket says whose messages are to be taken. It cannot be guessed: clients of the
-// *grpc.Server on a network may name the compressor, too.
+// A ticket names the call whose next message the handler receives. It cannot be
+// guessed: clients of the *grpc.Server on a network may name the compressor, too.
 type ticket [16]byte
 
 var tickets sync.Map // from ticket to *messages, of calls that run

@@ -59,10 +59,10 @@ type encoder interface {
 
 type encoderKey struct{}
 
-// encoderOf returns the stream that s is, or that s was made around: interceptors wrap
-// streams, and pass their contexts on. It is nil for streams of grpc-go. A context
-// has grpc-go's own mark exactly where the stream that it is of is grpc-go's, though
-// it may be derived from another stream's.
+// encoderOf returns nearcall's stream behind s, or nil if that is one of grpc-go's.
+// Interceptors wrap streams and pass their contexts on, so the context tells which
+// it is. A stream of grpc-go's may have a context derived from nearcall's: it has
+// grpc-go's mark then, which nearcall's own streams never have.
 func encoderOf(s Stream) encoder {
 	switch s := s.(type) {
 	case *serverStream:

@@ -12,10 +12,10 @@ import (
 // How another attempt takes the place of one that has failed. The invariants
 // stand in attempt.go.
 
-// notSent looks into why a message could not be sent with a, and makes the call
-// again where that is to be. It reports whether there is another attempt to send
-// the message with. An error is why there is none where no handler has seen the
-// call.
+// notSent decides what follows after a message could not be sent with a. It
+// makes the call again if no handler has seen it or its policy says so, and
+// reports whether there is another attempt to send the message with. The error
+// says why a call that no handler has seen is not made again.
 func (s *clientStream) notSent(a *attempt, err error) (another bool, lost error) {
 	var unfit *link.SendError
 	switch {

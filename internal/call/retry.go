@@ -99,7 +99,7 @@ func (r *retryState) retries(err error) bool {
 
 // shouldRetry decides what follows an attempt that failed with err and had
 // trailer. It returns how long to wait before the next attempt, or the error of
-// the call if there is to be none. The attempt got no header: a call that got
+// the call if none follows. The attempt got no header: a call that got
 // one is committed.
 func (r *retryState) shouldRetry(err error, trailer metadata.MD) (time.Duration, error) {
 	if r == nil {
@@ -156,7 +156,7 @@ func (r *retryState) addPreviousAttempts(md metadata.MD) metadata.MD {
 }
 
 // retry waits for as long as the policy wants after an attempt has failed with
-// err and trailer. It returns nil when there is to be another attempt, and
+// err and trailer. It returns nil if another attempt follows, and
 // otherwise the error of the call.
 func (c *Client) retry(ctx context.Context, r *retryState, err error, trailer metadata.MD) error {
 	d, err := r.shouldRetry(err, trailer)

@@ -43,7 +43,7 @@ type item struct {
 func (it *item) add(piece []byte) {
 	it.missing -= len(piece)
 	if need := len(it.data.b) + len(piece); need > cap(it.data.b) {
-		if need <= it.size/2 { // doubled an int may not hold it
+		if need <= it.size/2 { // twice as much may not fit into an int
 			need *= 2
 		} else {
 			need = it.size

@@ -31,7 +31,7 @@ func listAll(dir string) (all []test, err error) {
 	return all, nil
 }
 
-// list returns the tests of p that are to be run. The methods of a suite, which are subtests of the function that runs it
+// list returns the tests of p to run. The methods of a suite, which are subtests of the function that runs it
 // (grpctest.RunSubTests), are tests of their own here.
 func list(dir string, p *pkg) ([]test, error) {
 	files, err := filepath.Glob(filepath.Join(dir, filepath.FromSlash(p.to), "*_test.go"))

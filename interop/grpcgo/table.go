@@ -17,7 +17,7 @@ const (
 	documented class = "documented" // docs/semantics.md, docs/migrate.md or docs/loop.md names the difference
 	wording    class = "wording"    // the text of an error of the connection itself, or of a log line
 	harness    class = "harness"    // comes from made-up addresses, or another part of this program
-	open       class = "open"       // a difference that is to be mended
+	open       class = "open"       // a difference that nearcall will mend
 )
 
 var classes = []class{absent, documented, wording, harness, open}

@@ -77,7 +77,7 @@ func Target(hostport string) string {
 	return "tcp:" + hostport
 }
 
-// Dialed is what net.Dial is to be given for an address of a test.
+// Dialed is what net.Dial needs for an address of a test.
 func Dialed(network, address string) (string, string) {
 	if rest, ok := strings.CutPrefix(address, "unix:"); ok {
 		return "unix", strings.TrimPrefix(rest, "//")
