@@ -74,10 +74,8 @@ func (s *clientStream) start(md metadata.MD, o *link.Open) error {
 		s.committed, s.from, s.to = true, a, a
 	}
 	if err := s.client.add(s); err != nil {
-		a.stream.Abort(err)
 		err = linkStatus(err)
-		a.stats.end(err, nil)
-		s.info.finished(err)
+		s.finish(err)
 		return err
 	}
 	if s.desc != unaryDesc { // of which Invoke learns, and ends it before it returns
