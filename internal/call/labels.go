@@ -54,9 +54,13 @@ func (c *serverCall) label() (restore func()) {
 
 // labelled returns c, with the labels of the handler where it has any.
 func (c *serverCall) labelled() context.Context {
-	if !c.conn.server.labels {
-		return c
+	if c.conn.server.labels {
+		return c.contextWithLabels()
 	}
+	return c
+}
+
+func (c *serverCall) contextWithLabels() context.Context {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.more.labelled

@@ -46,6 +46,13 @@ func asSent(st *status.Status) *status.Status {
 // its code has to be that of the status, or the call fails with Internal. What is no
 // status, and one of several, is a trailer like any other.
 func statusWith(st *status.Status, trailer metadata.MD) *status.Status {
+	if len(trailer) == 0 {
+		return st
+	}
+	return statusOfTrailer(st, trailer)
+}
+
+func statusOfTrailer(st *status.Status, trailer metadata.MD) *status.Status {
 	own := trailer[detailsKey]
 	if len(own) != 1 {
 		return st

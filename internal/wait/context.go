@@ -15,8 +15,15 @@ import "context"
 // which costs less than Done, so that it misses the end of a context that breaks
 // the rules: code that waits for Done asks [DoneErr].
 func Err(ctx context.Context) error {
-	err := ctx.Err()
-	if err == nil || !isClosed(ctx.Done()) {
+	if err := ctx.Err(); err != nil {
+		return ended(ctx, err)
+	}
+	return nil
+}
+
+// ended returns err, which ctx says it has ended with, if that is so.
+func ended(ctx context.Context, err error) error {
+	if !isClosed(ctx.Done()) {
 		return nil
 	}
 	return err

@@ -84,8 +84,8 @@ var Faults = []Fault{
 	{
 		Name: "an Err counts before Done is closed",
 		File: aWaitContext,
-		Old:  "if err == nil || !isClosed(ctx.Done()) {",
-		New:  "if err == nil {", Items: []int{1, 24},
+		Old:  "if !isClosed(ctx.Done()) {",
+		New:  "if false {", Items: []int{1, 24},
 	},
 	{
 		Name: "what Deadline returns counts without its ok",
