@@ -111,7 +111,7 @@ func TestServeAfterStopClosesItsListenerOnce(t *testing.T) {
 	}
 }
 
-// A server leaves a listener alone that it may not serve, as another does.
+// A server does not close a listener that another server serves.
 func TestAListenerThatAnotherServerServesIsLeftAlone(t *testing.T) {
 	lis := listen(t, "inproc:served-twice")
 	start(t, serve(t, echo{}), lis)

@@ -365,8 +365,7 @@ func TestRPCCompressorIsRefused(t *testing.T) {
 	}
 }
 
-// The compressor is of no use to clients of the *grpc.Server on a network, and does no
-// harm.
+// Clients of the *grpc.Server on a network cannot use the compressor, nor do harm with it.
 func TestOthersCannotUseTheCompressor(t *testing.T) {
 	there, _ := forwarding(t, service{})
 	lis := bufconn.Listen(1 << 20)

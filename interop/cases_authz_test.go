@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// policies are of package authz, which takes the connection of a call from its context.
+// policies are what package authz reads. It takes the connection of a call from its context.
 var policies = map[string]string{
 	"all":                     `{"name": "p", "allow_rules": [{"name": "all"}]}`,
 	"one method":              `{"name": "p", "allow_rules": [{"name": "a", "request": {"paths": ["/grpc.testing.TestService/UnaryCall"]}}]}`,
@@ -21,7 +21,7 @@ var policies = map[string]string{
 	"one name, another's too": `{"name": "p", "allow_rules": [{"name": "a", "source": {"principals": ["spiffe://x", "*.example"]}}]}`,
 }
 
-// authzCases are of item 42.
+// authzCases belong to item 42.
 var authzCases = []Case{
 	{42, "package authz allows and denies", func(c *C) {
 		for _, name := range []string{"all", "one method", "all but a header", "anybody with a name", "all but those with one", "one name, another's too"} {

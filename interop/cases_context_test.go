@@ -254,7 +254,7 @@ func (x *endingContext) end(why error) {
 	close(x.done)
 }
 
-// A funcContext has an AfterFunc, which spares package context a goroutine.
+// A funcContext has an AfterFunc, so package context needs no goroutine to watch it.
 type funcContext struct {
 	endingContext
 	next   int

@@ -38,7 +38,7 @@ type Env struct {
 	Hands      bool // a handler begins on its caller's goroutine, until it waits for the first time
 	Near       bool // messages stay in the process, and nothing is compressed
 	Start      func(cfg *Config) (*Link, error)
-	Differs    map[string]string // why, of cases by name whose transcript is to be another's
+	Differs    map[string]string // by the name of a case: why its transcript must differ from grpc-go's
 }
 
 // A Link is what an environment gives: one connection to one server.

@@ -87,7 +87,7 @@ func isDefault(ci *callInfo) bool {
 
 func reporting(ci *callInfo) bool { return ci.reports }
 
-// A hidden option is of a type that grpc-go does not have, around one that nobody sees.
+// A hidden option wraps a call option in a type that grpc-go does not know.
 type hidden struct{ callOption }
 
 type callOption = grpc.CallOption

@@ -11,7 +11,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// OnFinish may ask the stream for what is known of it, whoever has found its end.
+// OnFinish may call the stream's Header, Trailer and Context, whichever method found the end.
 func TestOnFinishAsksTheStream(t *testing.T) {
 	for name, way := range ways {
 		for finder, find := range map[string]func(grpc.ClientStream){

@@ -14,8 +14,8 @@ import (
 )
 
 // A ServiceConfig is the part of gRPC's service config that concerns single
-// calls: https://github.com/grpc/grpc/blob/master/doc/service_config.md. It is of
-// one connection, whose failures its throttler counts.
+// calls: https://github.com/grpc/grpc/blob/master/doc/service_config.md. Each
+// connection has its own, as its throttler counts the failures of that connection.
 type ServiceConfig struct {
 	methods map[string]*methodConfig // by /service/method, /service/ or the empty string
 	rest    *methodConfig            // of methods without any

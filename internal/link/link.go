@@ -165,7 +165,7 @@ var (
 	ErrBroken = errors.New("the rules of the call were broken")
 
 	// ErrForeign is wrapped by the errors of a Dialer that has met a server of
-	// another protocol. To try again is of no use before somebody replaces it.
+	// another protocol. Trying again is useless until somebody replaces it.
 	ErrForeign = errors.New("the peer speaks another protocol")
 
 	// ErrNoCall is returned by Session.Call where the call must be made as a
