@@ -18,9 +18,16 @@ type bell struct {
 	// The functions are made once, so that no call makes a closure.
 	onRing func(fd uintptr)
 	onWait func(fd uintptr) bool
-	got    int   // bytes
+	got    int   // how many rings onWait has heard
 	err    error // of onWait
 }
+
+// A side hears all rings that have arrived, up to mostHeard, so that those left
+// over from earlier sleeps wake it once. hearing is how many it takes at a time.
+const (
+	hearing   = 512
+	mostHeard = 8 * hearing
+)
 
 func newBell(conn *net.UnixConn) (*bell, error) {
 	raw, err := conn.SyscallConn()
@@ -29,7 +36,7 @@ func newBell(conn *net.UnixConn) (*bell, error) {
 	}
 	b := &bell{conn: conn, raw: raw}
 	one := []byte{1}
-	many := make([]byte, 64)
+	many := make([]byte, hearing)
 	// A peer may have the socket's own description, and have made it block:
 	// MSG_DONTWAIT is of each call.
 	b.onRing = func(fd uintptr) {
@@ -38,12 +45,24 @@ func newBell(conn *net.UnixConn) (*bell, error) {
 		_ = unix.Sendto(int(fd), one, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
 	}
 	b.onWait = func(fd uintptr) bool {
-		for {
-			b.got, _, b.err = unix.Recvfrom(int(fd), many, unix.MSG_DONTWAIT)
-			if !errors.Is(b.err, unix.EINTR) {
-				return !errors.Is(b.err, unix.EAGAIN)
+		for b.got = 0; b.got < mostHeard; {
+			n, _, err := unix.Recvfrom(int(fd), many, unix.MSG_DONTWAIT)
+			switch {
+			case errors.Is(err, unix.EINTR):
+				continue
+			case b.got > 0 && err != nil: // nothing more now, or an error that comes again
+				b.err = nil
+				return true
+			case err != nil:
+				b.err = err
+				return !errors.Is(err, unix.EAGAIN)
+			}
+			b.err = nil
+			if b.got += n; n < len(many) {
+				break
 			}
 		}
+		return true
 	}
 	return b, nil
 }
@@ -54,19 +73,20 @@ func (b *bell) ring() {
 	_ = b.raw.Control(b.onRing)
 }
 
-// wait waits until the peer rings. Its error is io.EOF when the peer is gone, and
-// that of a deadline. One goroutine may wait at a time.
-func (b *bell) wait() error {
+// wait waits until the peer rings, and returns how often it has. Its error is
+// io.EOF when the peer is gone, and that of a deadline. One goroutine may wait at a
+// time.
+func (b *bell) wait() (int, error) {
 	err := b.raw.Read(b.onWait)
 	switch {
 	case err != nil:
-		return err
+		return 0, err
 	case errors.Is(b.err, unix.ECONNRESET):
-		return io.EOF // it is gone with rings that it did not hear
+		return 0, io.EOF // it is gone with rings that it did not hear
 	case b.err != nil:
-		return b.err
+		return 0, b.err
 	case b.got == 0:
-		return io.EOF
+		return 0, io.EOF
 	}
-	return nil
+	return b.got, nil
 }

@@ -87,12 +87,15 @@ func (c *Conn) read(b []byte) (int, error) {
 func (c *Conn) Read(b []byte) (int, error) {
 	c.in.Lock()
 	defer c.in.Unlock()
-	for {
+	for vain := 0; ; {
 		if d := c.deadline.Load(); d != 0 && time.Now().UnixNano() >= d { // whatever there is, as of sockets
 			return 0, os.ErrDeadlineExceeded
 		}
 		if n, err := c.read(b); n > 0 || err != nil || len(b) == 0 {
 			return n, err
+		}
+		if err := inVain(vain); err != nil {
+			return 0, err
 		}
 		sleeps, err := c.in.dozeOff()
 		if err != nil {
@@ -101,17 +104,20 @@ func (c *Conn) Read(b []byte) (int, error) {
 		if !sleeps {
 			continue
 		}
-		err = c.data.wait()
+		bells, err := c.data.wait()
 		if c.isClosed() {
 			return 0, net.ErrClosed
 		}
-		c.in.wakeUp()
+		if wrong := c.in.woken(bells); wrong != nil {
+			return 0, wrong
+		}
 		if err != nil {
 			if n, readErr := c.read(b); n > 0 || readErr != nil {
 				return n, readErr
 			}
 			return 0, err
 		}
+		vain++
 	}
 }
 
@@ -150,9 +156,15 @@ func (c *Conn) write(all ...[]byte) (n int, err error) {
 func (c *Conn) Write(b []byte) (n int, err error) {
 	c.out.Lock()
 	defer c.out.Unlock()
-	for {
+	for vain := 0; ; {
 		wrote, err := c.write(b[n:])
 		if n += wrote; err != nil || n == len(b) {
+			return n, err
+		}
+		if wrote > 0 {
+			vain = 0
+		}
+		if err := inVain(vain); err != nil {
 			return n, err
 		}
 		waits, err := c.out.fullUp()
@@ -162,11 +174,14 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 		if !waits {
 			continue
 		}
-		err = c.space.wait()
+		bells, err := c.space.wait()
 		if c.isClosed() {
 			return n, net.ErrClosed
 		}
-		c.out.goOn()
+		vain++
+		if wrong := c.out.woken(bells); wrong != nil {
+			return n, wrong
+		}
 		if err == io.EOF {
 			err = syscall.EPIPE
 		}

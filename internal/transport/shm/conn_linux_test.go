@@ -258,23 +258,6 @@ func TestABellThatNobodyHeardIsNoErrorAtTheEnd(t *testing.T) {
 	})
 }
 
-// A bell that is rung for one that has found by itself what there is wakes it
-// for nothing, and no Read returns then.
-func TestAReadSleepsOnAfterABellForNothing(t *testing.T) {
-	bothSides(t, func(t *testing.T, c, peer *Conn) {
-		for range 200 {
-			peer.data.ring()
-		}
-		done := reads(c)
-		eventually(t, "it has heard all of them", func() bool { return c.mine.word(atAsleep).Load() >= 5 })
-		sleeps(t, c)
-		_, _ = peer.Write([]byte("x"))
-		if got := soon(t, "Read", done); got.n != 1 || got.err != nil {
-			t.Error(got)
-		}
-	})
-}
-
 func TestADeadlineEndsAReadThatWaits(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, peer *Conn) {
 		for _, before := range []bool{true, false} {
@@ -428,21 +411,6 @@ func TestAConnectionsPeerBreaksTheRules(t *testing.T) {
 		}
 		if n, err := c.TryWrite(make([]byte, 1), nil); n != 0 || !errors.Is(err, errBroken) {
 			t.Error(n, err)
-		}
-	})
-}
-
-// A ring that is rung and rung, and never heard, blocks nobody.
-func TestABellCanBeRungAnyNumberOfTimes(t *testing.T) {
-	bothSides(t, func(t *testing.T, c, peer *Conn) {
-		for range 10000 {
-			peer.data.ring()
-		}
-		done := reads(c)
-		sleeps(t, c)
-		_, _ = peer.Write([]byte("x"))
-		if got := soon(t, "Read", done); got.n != 1 || got.err != nil {
-			t.Error(got)
 		}
 	})
 }

@@ -275,13 +275,26 @@ func (a *actor) ring(bell int) {
 	a.did(a.w.tokens[bell])
 }
 
-// wait waits for a bell, which may have been rung more than once.
-func (a *actor) wait(bell int) {
+// wait waits for a bell, and returns how often it has been rung.
+func (a *actor) wait(bell int) int {
 	a.needs = &a.w.tokens[bell]
 	a.before([]string{"waits for data", "waits for room"}[bell])
 	a.needs = nil
-	a.did(a.w.tokens[bell])
+	n := a.w.tokens[bell]
+	a.did(n)
 	a.w.tokens[bell] = 0
+	return int(n)
+}
+
+// woke takes in that an actor was woken, with the error of what it has heard, and
+// how often in a row that was for nothing.
+func (a *actor) woke(err error, vain int) {
+	if err != nil {
+		a.fails(err)
+	}
+	if vain > 2 {
+		a.fails(fmt.Errorf("it is woken for nothing %d times in a row", vain))
+	}
 }
 
 func (a *actor) fails(err error) {
@@ -312,11 +325,14 @@ func (w *world) send(a *actor) {
 	for _, n := range w.writes {
 		b := sent(from, from+n)
 		from += n
-		for {
-			a.knows(uint64(from), uint64(len(b)), s.sent, s.received, s.waits, s.rung)
+		for vain := 0; ; {
+			a.knows(uint64(from), uint64(len(b)), s.sent, s.received, s.waits, s.rung, s.heard, uint64(vain))
 			n, err := s.put(b)
 			if err != nil {
 				a.fails(err)
+			}
+			if n > 0 {
+				vain = 0
 			}
 			b = b[n:]
 			if n > 0 && s.publish() {
@@ -329,9 +345,10 @@ func (w *world) send(a *actor) {
 			if err != nil {
 				a.fails(err)
 			}
+			a.woke(nil, vain)
 			if waits {
-				a.wait(1)
-				s.goOn()
+				a.woke(s.woken(a.wait(1)), 0)
+				vain++
 			}
 		}
 	}
@@ -341,8 +358,9 @@ func (w *world) send(a *actor) {
 func (w *world) receive(a *actor) {
 	r := receiver{ring: w.ringBytes, tail: a.word(0), head: a.word(1), asleep: a.word(2), wants: a.word(3)}
 	b := make([]byte, w.read)
+	vain := 0
 	for w.got < w.total() {
-		a.knows(uint64(w.got), r.received, r.sent, r.naps, r.rung)
+		a.knows(uint64(w.got), r.received, r.sent, r.naps, r.rung, r.heard, uint64(vain))
 		n, wanted, err := r.take(b)
 		if err != nil {
 			a.fails(err)
@@ -355,15 +373,17 @@ func (w *world) receive(a *actor) {
 			a.ring(1)
 		}
 		if n > 0 {
+			vain = 0
 			continue
 		}
+		a.woke(nil, vain)
 		sleeps, err := r.dozeOff()
 		if err != nil {
 			a.fails(err)
 		}
 		if sleeps {
-			a.wait(0)
-			r.wakeUp()
+			a.woke(r.woken(a.wait(0)), 0)
+			vain++
 		}
 	}
 }

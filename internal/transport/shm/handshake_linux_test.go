@@ -292,7 +292,7 @@ func TestAServersClientGoesWrong(t *testing.T) {
 		"no verdict":                      {},
 		"it declines":                     {says: "-", socket: true},
 		"a verdict that makes no sense":   {says: "x", broken: true},
-		"a verdict and more, as it may":   {says: "+\x01\x01", taken: true},
+		"a verdict and a bell, as it may": {says: "+\x01", taken: true},
 		"a verdict with descriptors":      {says: "+", more: func(k *kit) []int { return []int{k.pipe(), k.bell} }, taken: true},
 		"a no with descriptors":           {says: "-", more: func(k *kit) []int { return []int{k.pipe()} }, socket: true},
 		"a pipe for a bell":               {says: "+", bell: (*kit).pipe},

@@ -82,6 +82,16 @@ var ringFaults = []struct{ name, old, new string }{
 		"if v&1 == 0 || *rung != 0 {",
 	},
 	{
+		"a bell is rung more than once for a sleep",
+		"if v&1 == 0 || v == *rung {",
+		"if v&1 == 0 {",
+	},
+	{
+		"a bell that woke nobody is not among those that may have been rung",
+		"*heard > w/2",
+		"*heard > w/4",
+	},
+	{
 		"all sleeps have the same number",
 		"r.naps++\n\tr.asleep.Store(r.naps)\n\tn, err := r.ready()",
 		"r.naps = 1\n\tr.asleep.Store(r.naps)\n\tn, err := r.ready()",

@@ -31,6 +31,12 @@ type word interface {
 // A bell is rung once for each sleep, whose number tells it from the next. One
 // that is rung for a receiver that has just found by itself what there is wakes
 // it from a later sleep, for nothing.
+//
+// So a side hears no more bells than it has slept times: a peer that rings more
+// often is wrong. And no side that hears all bells that have arrived is woken for
+// nothing three times in a row. The first time may be for bells left over from
+// earlier sleeps, and the second for what the peer had published before that and
+// only then rings for. It does not ring again before it publishes more.
 
 // errBroken is wrapped by the errors of what a peer must not write.
 var errBroken = errors.New("the peer breaks the rules of shared memory")
@@ -48,6 +54,7 @@ type sender struct {
 	received uint64 // what head was last
 	waits    uint64 // what wants is
 	rung     uint64 // what asleep was when the bell was rung last
+	heard    uint64 // bells for room
 }
 
 // room returns how many bytes can be put. It looks at how far the peer has got
@@ -99,6 +106,28 @@ func rings(w word, rung *uint64) bool {
 	return true
 }
 
+// hear adds the bells that woke a side up to those that it has heard. w is what the
+// word of its sleeps is, which is even.
+func hear(heard *uint64, bells int, w uint64) error {
+	if *heard += uint64(bells); *heard > w/2 {
+		return fmt.Errorf("%w: it has rung %d times for %d sleeps", errBroken, *heard, w/2)
+	}
+	return nil
+}
+
+// mostVain is how many times in a row a side may be woken for nothing. A peer that
+// follows the rules does that twice at most, unless more than mostHeard bells are
+// left over.
+const mostVain = 16
+
+// inVain is the error where a side was woken for nothing n times in a row.
+func inVain(n int) error {
+	if n <= mostVain {
+		return nil
+	}
+	return fmt.Errorf("%w: it has rung %d times in a row for nothing", errBroken, n)
+}
+
 // fullUp publishes that the sender waits for room. It reports whether it may:
 // otherwise there is some.
 func (s *sender) fullUp() (bool, error) {
@@ -118,6 +147,12 @@ func (s *sender) goOn() {
 	s.wants.Store(s.waits)
 }
 
+// woken is goOn for a sender that so many bells woke up.
+func (s *sender) woken(bells int) error {
+	s.goOn()
+	return hear(&s.heard, bells, s.waits)
+}
+
 // A receiver is the end of a ring that bytes are taken out of. They are the
 // peer's to change at any time, and are copied before anybody looks at them.
 type receiver struct {
@@ -132,6 +167,7 @@ type receiver struct {
 	sent     uint64 // what tail was last
 	naps     uint64 // what asleep is
 	rung     uint64 // what wants was when the bell was rung last
+	heard    uint64 // bells for bytes
 }
 
 // ready returns how many bytes there are.
@@ -184,4 +220,10 @@ func (r *receiver) dozeOff() (bool, error) {
 func (r *receiver) wakeUp() {
 	r.naps++
 	r.asleep.Store(r.naps)
+}
+
+// woken is wakeUp for a receiver that so many bells woke up.
+func (r *receiver) woken(bells int) error {
+	r.wakeUp()
+	return hear(&r.heard, bells, r.naps)
 }

@@ -1,0 +1,148 @@
+package shm
+
+import (
+	"errors"
+	"io"
+	"testing"
+)
+
+// A waiter is a Read that waits for bytes or a Write that waits for room.
+type waiter struct {
+	asleep      word  // what it says of its sleeps
+	rings, mine *bell // the peer's end of its bell, and its own
+	done        <-chan outcome
+}
+
+// inEachWait runs f for a Read and for a Write, of a client and of a server.
+func inEachWait(t *testing.T, f func(t *testing.T, w waiter)) {
+	t.Run("Read", func(t *testing.T) {
+		bothSides(t, func(t *testing.T, c, peer *Conn) {
+			f(t, waiter{c.mine.word(atAsleep), peer.data, c.data, reads(c)})
+		})
+	})
+	t.Run("Write", func(t *testing.T) {
+		bothSides(t, func(t *testing.T, c, peer *Conn) {
+			f(t, waiter{c.mine.word(atWants), peer.space, c.space, writes(c, ringSize+1)})
+		})
+	})
+}
+
+// nextSleep waits for a sleep later than the last, and returns its number.
+func nextSleep(t *testing.T, w word, last uint64) (now uint64) {
+	t.Helper()
+	eventually(t, "it sleeps", func() bool {
+		now = w.Load()
+		return now&1 == 1 && now > last
+	})
+	return now
+}
+
+// A bell that is rung for one that has found by itself what there is wakes it
+// for nothing, and nothing returns then.
+func TestABellForNothingEndsNoWait(t *testing.T) {
+	bothSides(t, func(t *testing.T, c, peer *Conn) {
+		w, last := c.mine.word(atAsleep), uint64(0)
+		for range 3 {
+			done := reads(c)
+			for range mostVain {
+				last = nextSleep(t, w, last)
+				peer.data.ring()
+			}
+			nextSleep(t, w, last)
+			_, _ = peer.Write([]byte("x"))
+			if got := soon(t, "Read", done); got.n != 1 || got.err != nil {
+				t.Fatal(got)
+			}
+			last = w.Load()
+		}
+	})
+}
+
+// A bell for each sleep costs its peer a system call for each time that this side
+// wakes up, and soon the connection.
+func TestAPeerThatRingsForNothingAgainAndAgainIsWrong(t *testing.T) {
+	inEachWait(t, func(t *testing.T, w waiter) {
+		last := uint64(0)
+		for range mostVain + 1 {
+			last = nextSleep(t, w.asleep, last)
+			w.rings.ring()
+		}
+		if got := soon(t, "it", w.done); !errors.Is(got.err, errBroken) {
+			t.Errorf("it ends for %v", got.err)
+		}
+		if slept := (w.asleep.Load() + 1) / 2; slept != mostVain+1 {
+			t.Errorf("it slept %d times", slept)
+		}
+	})
+}
+
+// A flood of bells costs this side a few system calls, whatever its length.
+func TestAFloodOfBellsIsNotListenedTo(t *testing.T) {
+	inEachWait(t, func(t *testing.T, w waiter) {
+		nextSleep(t, w.asleep, 0)
+		flood := make([]byte, 64<<10)
+		if _, err := w.rings.conn.Write(flood); err != nil {
+			t.Fatal(err)
+		}
+		if got := soon(t, "it", w.done); !errors.Is(got.err, errBroken) {
+			t.Errorf("it ends for %v", got.err)
+		}
+		if slept := (w.asleep.Load() + 1) / 2; slept != 1 {
+			t.Errorf("it slept %d times", slept)
+		}
+		if err := w.rings.conn.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		left, err := io.Copy(io.Discard, w.mine.conn)
+		if heard := len(flood) - int(left); heard > mostHeard || err != nil {
+			t.Errorf("%d of %d bells were heard, %v", heard, len(flood), err)
+		}
+	})
+}
+
+// Nobody is kept waiting who rings for one that does not listen.
+func TestABellThatIsNotHeardBlocksNobody(t *testing.T) {
+	bothSides(t, func(t *testing.T, c, peer *Conn) {
+		for range 10000 {
+			peer.data.ring()
+		}
+		if _, err := peer.Write([]byte("x")); err != nil {
+			t.Error(err)
+		}
+		if got := soon(t, "Read", reads(c)); got.n != 1 || got.err != nil {
+			t.Error(got)
+		}
+	})
+}
+
+// Bells that are left over from many sleeps that were over before they rang are
+// heard in one go: they do not add up to a peer that is wrong.
+func TestBellsThatAreLeftOverAreHeardTogether(t *testing.T) {
+	bothSides(t, func(t *testing.T, c, peer *Conn) {
+		const many = 10 * mostVain
+		for range many {
+			if sleeps, err := c.in.dozeOff(); !sleeps || err != nil {
+				t.Fatal(sleeps, err)
+			}
+			if _, err := peer.Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			c.in.wakeUp()
+			if n, err := c.TryRead(make([]byte, 2)); n != 1 || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+		w := c.mine.word(atAsleep)
+		before := w.Load()
+		done := reads(c)
+		eventually(t, "it has heard them", func() bool { return w.Load() > before+2 })
+		nextSleep(t, w, before+1)
+		_, _ = peer.Write([]byte("x"))
+		if got := soon(t, "Read", done); got.n != 1 || got.err != nil {
+			t.Error(got)
+		}
+		if slept := (w.Load() - before) / 2; slept > 3 {
+			t.Errorf("it slept %d times", slept)
+		}
+	})
+}
