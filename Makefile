@@ -91,6 +91,11 @@ LOOPS ?= 20
 loops: ## random tasks on each kind of loop, for half a minute LOOPS (20) times
 	for n in $$(seq $(LOOPS)); do NEARCALL_SOAK=5s $(GO) test $(RACE) -count=1 -run '^TestRandomTasks$$' ./loop || exit 1; done
 
+# ATTACK=-short takes a minute or two, as in .ci/run; ATTACK='-only drains -v' is a part.
+.PHONY: attack
+attack: ## what attacks cost a server and what they cost the attacker, in some ten minutes
+	@mkdir -p bin && $(GO) build -o bin/attack ./internal/attack && bin/attack $(ATTACK)
+
 FLAKY ?= 50
 flaky: ## each package's tests FLAKY (50) times, alone and beside two busy processes; it takes hours
 	@set -e; for m in $(MODULES); do echo "== $$m"; $(GO) run ./internal/flaky -race=$(if $(RACE),true,false) -n $(FLAKY) -C "$$m"; done

@@ -32,6 +32,8 @@ var Imports = []Rule{
 	{Pkg: "internal/house"},
 	{Pkg: "internal/flaky"},
 	{Pkg: "internal/wine"},
+	// It attacks servers as their users make them, with frames of its own.
+	{Pkg: "internal/attack", May: []string{".", "internal/link", "internal/wire"}},
 	{Pkg: "internal/self"},
 	{Pkg: "internal/link", May: []string{"internal/wait"}},
 	{Pkg: "internal/hook", May: []string{"internal/link", "internal/wait"}},

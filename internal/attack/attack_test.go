@@ -1,0 +1,265 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearcall/nearcall/internal/leak"
+)
+
+// The tests' binary is its own server, honest client and attacker.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && roles[os.Args[1]] != nil {
+		main()
+		return
+	}
+	leak.Main(m)
+}
+
+// A harness that finds nothing proves nothing: it has to find each of the flaws
+// that a server can be given.
+func TestFlawsAreFound(t *testing.T) {
+	finds := map[string]string{
+		"flaw-memory":      "memory ",
+		"flaw-retained":    " kept",
+		"flaw-cpu":         "CPU ",
+		"flaw-descriptors": " descriptors",
+		"flaw-threads":     " threads",
+		"flaw-crash":       "the process ended: panic: the flaw crash was set off",
+		"flaw-stop":        "Stop does not return",
+		"flaw-deaf":        "a new client fails",
+	}
+	for _, a := range flaws {
+		t.Run(a.name, func(t *testing.T) {
+			t.Parallel()
+			r, err := try(t.Context(), a, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			judge(r, true)
+			if got := strings.Join(r.beyond, "; "); finds[a.name] == "" || !strings.Contains(got, finds[a.name]) {
+				t.Errorf("found %q, want %q", got, finds[a.name])
+			}
+			if failed([]*result{r}) == nil {
+				t.Error("the run does not fail")
+			}
+		})
+	}
+}
+
+// The race detector multiplies what memory and time cost, so the program is
+// built without it.
+func TestQuickAttacksAreBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes half a minute")
+	}
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip("the program cannot be built: ", err)
+	}
+	program := filepath.Join(t.TempDir(), "attack")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-race=false", "-o", program, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	out, err := exec.CommandContext(t.Context(), program, "-short", "-v", "-only", "^("+quick+")$").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if got, want := strings.Count(string(out), "attacker: "), len(strings.Split(quick, "|")); got != want {
+		t.Errorf("%d attacks were made, %d were meant:\n%s", got, want, out)
+	}
+}
+
+// quick are the attacks that take a second or two in the short form.
+const quick = "profiles|frames-half|connections-idle"
+
+func TestAnAttackIsInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := try(ctx, flaws[0], true)
+	if err != context.DeadlineExceeded {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestProcessorTimeOfAnotherProcess(t *testing.T) {
+	cmd := exec.Command("sh", "-c", "while :; do :; done")
+	if err := cmd.Start(); err != nil {
+		t.Skip(err)
+	}
+	defer func() { _ = cmd.Wait() }()
+	defer func() { _ = cmd.Process.Kill() }()
+	for begun := time.Now(); ; {
+		used, err := cpuTime(cmd.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if passed := time.Since(begun); used > passed+time.Second {
+			t.Fatalf("a thread has used %v in %v", used, passed)
+		}
+		if used > 20*time.Millisecond {
+			return
+		}
+	}
+}
+
+// Memory that somebody else wrote exists for as long as it is mapped here, or
+// open: it counts, and once.
+func TestSharedMemoryThatAnotherWroteCounts(t *testing.T) {
+	const length = 1 << 20
+	before, err := sharedMemory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(when string, want int64) {
+		t.Helper()
+		now, err := sharedMemory()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now-before != want {
+			t.Errorf("%s: %d bytes, want %d", when, now-before, want)
+		}
+	}
+	fd, err := unix.MemfdCreate("attack", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Ftruncate(fd, 2*length); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Pwrite(fd, make([]byte, length), 0); err != nil {
+		t.Fatal(err)
+	}
+	check("open", length)
+	m, err := unix.Mmap(fd, 0, 2*length, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("open and mapped", length)
+	if err := syscall.Close(fd); err != nil {
+		t.Fatal(err)
+	}
+	check("mapped", length)
+	if err := unix.Munmap(m); err != nil {
+		t.Fatal(err)
+	}
+	check("gone", 0)
+}
+
+func TestBounds(t *testing.T) {
+	a := &attack{name: "a"}
+	fine := phase{Calls: 10, P99: time.Millisecond}
+	base := result{attack: a, sent: 1 << 20, attackerCPU: 10 * time.Millisecond, before: fine, during: fine, newcomer: fine}
+	for _, c := range []struct {
+		name   string
+		change func(*result)
+		want   string // for the long form
+	}{
+		{"nothing", func(*result) {}, ""},
+		{"ten times the memory", func(r *result) { r.sent, r.server.memory = 10<<20, 100<<20 }, ""},
+		{"eleven times the memory", func(r *result) { r.sent, r.server.memory = 10<<20, 110<<20 }, "memory 11x"},
+		{"memory that the attacker has, too", func(r *result) { r.attacker.memory, r.server.memory = 50<<20, 400<<20 }, ""},
+		{"memory below the floor", func(r *result) { r.sent, r.server.memory = 1, 32<<20 }, ""},
+		{"eleven times the CPU", func(r *result) { r.serverCPU = 110 * time.Millisecond }, "CPU 11x"},
+		{"CPU below the floor", func(r *result) { r.attackerCPU, r.serverCPU = 1, 100*time.Millisecond }, ""},
+		{"descriptors for each of the attacker's", func(r *result) { r.attacker.descriptors, r.server.descriptors = 100, 400 }, ""},
+		{"more descriptors", func(r *result) { r.attacker.descriptors, r.server.descriptors = 100, 401 }, "401 descriptors"},
+		{"threads", func(r *result) { r.server.threads = 65 }, "65 threads"},
+		{"what stays", func(r *result) { r.retained = 40e6 }, "40 MB kept"},
+		{"a death", func(r *result) { r.died, r.during = "killed at 3 GB", phase{} }, "killed at 3 GB"},
+		{"a call that fails", func(r *result) { r.during.Failed, r.during.Failure = 1, "no" }, "1 of 10 honest calls failed: no"},
+		{"calls that hang", func(r *result) { r.during.Calls = 0 }, "no honest call ends"},
+		{"slow calls", func(r *result) { r.during.P99 = 51 * time.Millisecond }, "p99 of 51 ms"},
+		{"calls that were slow before", func(r *result) { r.before.P99, r.during.P99 = 20*time.Millisecond, 190*time.Millisecond }, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := base
+			c.change(&r)
+			judge(&r, false)
+			if got := strings.Join(r.beyond, "; "); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+			if err := failed([]*result{&r}); (err != nil) != (c.want != "") {
+				t.Errorf("the run's error is %v", err)
+			}
+			r.attack = &attack{name: "a", exception: "it is known"}
+			if err := failed([]*result{&r}); err != nil {
+				t.Errorf("the run's error is %v, for a known exception", err)
+			}
+			if c.want != "" && !strings.HasSuffix(r.verdict(), c.want+": it is known") {
+				t.Errorf("the verdict on a known exception is %q", r.verdict())
+			}
+		})
+	}
+}
+
+func TestLatencyIsNotJudgedInTheShortForm(t *testing.T) {
+	r := result{attack: &attack{}, during: phase{Calls: 1, P99: time.Second}, newcomer: phase{Calls: 1}}
+	judge(&r, true)
+	if len(r.beyond) > 0 {
+		t.Errorf("got %q", r.beyond)
+	}
+}
+
+func TestTheTableIsWrittenIntoAPage(t *testing.T) {
+	r := &result{
+		attack: &attack{what: "%s calls", before: "1 | 2"}, count: 1_000_000, sent: 2e6, attackerCPU: time.Second,
+		server: footprint{memory: 64e6}, serverCPU: 3 * time.Second,
+		before: phase{P99: time.Millisecond}, during: phase{P99: 20 * time.Millisecond},
+	}
+	page := filepath.Join(t.TempDir(), "page.md")
+	const before, after = "# Page\n\n" + tableBegins + "\n", tableEnds + "\n\nMore.\n"
+	for _, old := range []string{"", "old\n"} {
+		if err := os.WriteFile(page, []byte(before+old+after), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if err := rewrite(page, []*result{r}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := before + fmt.Sprintf("| %s |\n| %s |\n| %s |\n",
+			"attack | attacker paid | server before | server now | memory | CPU | honest p99 | verdict",
+			"--- | --- | --- | --- | ---: | ---: | --- | ---",
+			`1,000,000 calls | 2 MB sent, 0 kB of memory, 1.0 s of CPU | 1 \| 2 | 64 MB, 3.0 s of CPU | 32x | 3.0x | 1.00 ms to 20 ms | bounded`) + after
+		if string(got) != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+	}
+	if err := os.WriteFile(page, []byte("no table"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := rewrite(page, nil); err == nil {
+		t.Error("a page without a place for the table is taken")
+	}
+}
+
+func TestAttacksHaveNamesOfTheirOwn(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, a := range append(attacks[:len(attacks):len(attacks)], flaws...) {
+		if seen[a.name] || roles[a.name] != nil {
+			t.Errorf("%s is there twice", a.name)
+		}
+		seen[a.name] = true
+		if a.full == 0 || a.short == 0 || a.run == nil || a.what == "" {
+			t.Errorf("%s lacks something", a.name)
+		}
+		if strings.Count(a.what, "%") > 1 {
+			t.Errorf("%s: %q", a.name, a.what)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"time"
+)
+
+// The bounds that no attack may go beyond. A server may take ten times what the
+// attacker paid, in memory and in processor time. What the attacker pays in memory
+// is the bytes that it sends or its own memory, whichever is more. Amounts that do
+// no harm never count.
+const (
+	timesMemory = 10
+	timesCPU    = 10
+
+	memoryFloor = 32 << 20
+	cpuFloor    = 100 * time.Millisecond
+
+	// An attacker that has gone holds no more than memoryFloor.
+
+	// The server may have several descriptors for each one of the attacker's, and
+	// threads for what system calls are under way.
+	timesDescriptors = 4
+	descriptorFloor  = 64
+	threadFloor      = 64
+
+	// The honest client's calls do not fail. In the long form they may take ten times
+	// as long as before for one in a hundred.
+	timesLatency = 10
+	latencyFloor = 50 * time.Millisecond
+)
+
+// judge notes which bounds the attack went beyond. How long calls take says
+// nothing on a machine that does something else, as one that runs the short form.
+func judge(r *result, short bool) {
+	say := func(format string, args ...any) { r.beyond = append(r.beyond, fmt.Sprintf(format, args...)) }
+	if r.died != "" {
+		say("%s", r.died)
+	}
+	if x := r.memoryRatio(); r.server.memory > memoryFloor && x > timesMemory {
+		say("memory %.0fx", x)
+	}
+	if x := r.cpuRatio(); r.serverCPU > cpuFloor && x > timesCPU {
+		say("CPU %.0fx", x)
+	}
+	if r.busy && r.cpuRatio() > 1 {
+		say("busy at the end")
+	}
+	if n := r.server.descriptors; n > max(descriptorFloor, timesDescriptors*r.attacker.descriptors) {
+		say("%d descriptors", n)
+	}
+	if n := r.server.threads; n > threadFloor {
+		say("%d threads", n)
+	}
+	if r.died == "" {
+		r.judgeServing(say, short)
+	}
+}
+
+// judgeServing is about what a server does that is still there.
+func (r *result) judgeServing(say func(format string, args ...any), short bool) {
+	if r.retained > memoryFloor {
+		say("%s kept", size(r.retained))
+	}
+	if r.stuck {
+		say("Stop does not return")
+	}
+	if d := r.during; d.Failed > 0 {
+		say("%d of %d honest calls failed: %s", d.Failed, d.Calls, d.Failure)
+	} else if d.Calls == 0 {
+		say("no honest call ends")
+	}
+	if n := r.newcomer; n.Failed > 0 || n.Calls == 0 {
+		say("a new client fails: %s", n.Failure)
+	}
+	if most := max(latencyFloor, timesLatency*r.before.P99); !short && r.during.P99 > most {
+		say("p99 of %s", shortly(r.during.P99))
+	}
+}
+
+// paid is what the attack cost the attacker in memory, in bytes.
+func (r *result) paid() int64 { return max(r.sent, r.attacker.memory) }
+
+func (r *result) memoryRatio() float64 {
+	return float64(r.server.memory) / float64(max(r.paid(), 1))
+}
+
+func (r *result) cpuRatio() float64 {
+	return float64(r.serverCPU) / float64(max(r.attackerCPU, time.Microsecond))
+}

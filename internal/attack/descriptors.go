@@ -1,0 +1,133 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// Attacks with descriptors that are passed over a unix socket.
+var descriptorAttacks = []*attack{
+	{
+		name: "descriptors", path: overUnix, full: 10_200, short: 300,
+		what:   "%s connections that pass a descriptor whose close blocks",
+		before: "the process ends: thread exhaustion",
+		run:    lingering,
+	},
+	{
+		name: "descriptors-noupgrade", path: overUnix, full: 10_200, short: 300,
+		what:   "%s of them, the server with NoUpgrade",
+		before: "the process ends: thread exhaustion",
+		server: []string{"-noupgrade"},
+		run:    lingering,
+	},
+	{
+		name: "descriptors-stop", path: overUnix, full: 1, short: 1,
+		what:   "%s of them, and the server is stopped",
+		before: "Stop does not return",
+		stop:   true,
+		run:    lingering,
+	},
+}
+
+// lingering passes descriptors of sockets that linger: who closes one last waits
+// in the system until what was written has been read, which nobody does.
+func lingering(a *attacker) error {
+	lis, err := smallListener()
+	if err != nil {
+		return err
+	}
+	a.hold(lis)
+	for range a.count {
+		conn, err := dialSocket(a.at.target(overUnix), a.until)
+		if err != nil {
+			return err
+		}
+		if err := a.passLingering(conn.(*net.UnixConn), lis); err != nil {
+			return err
+		}
+		if err := conn.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// passLingering sends the beginning of a connection and with it a descriptor, of
+// which no other is left here.
+func (a *attacker) passLingering(conn *net.UnixConn, lis net.Listener) error {
+	fd, err := fullSocket(lis.Addr().(*net.TCPAddr).Port)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd) // which does not linger while another has it
+	peer, err := lis.Accept()
+	if err != nil {
+		return err
+	}
+	a.hold(peer)
+	const begins = len(wire.Magic) - 1
+	n, _, err := conn.WriteMsgUnix([]byte(wire.Magic[:begins]), unix.UnixRights(fd), nil)
+	a.sent.Add(int64(n))
+	if err != nil {
+		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
+		return err
+	}
+	n, err = conn.Write([]byte(wire.Magic[begins:]))
+	a.sent.Add(int64(n))
+	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		return nil // the server has hung up on this one
+	}
+	return err
+}
+
+// smallListener listens for connections that have little room for what nobody
+// reads.
+func smallListener() (net.Listener, error) {
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		refused := c.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1)
+		})
+		return errors.Join(err, refused)
+	}}
+	return config.Listen(context.Background(), "tcp4", "127.0.0.1:0")
+}
+
+// fullSocket connects to a port of this machine, writes until there is no more
+// room, and has the socket linger for a long time.
+func fullSocket(port int) (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	fill := func() error {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 1); err != nil {
+			return err
+		}
+		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+			return err
+		}
+		if err := unix.SetNonblock(fd, true); err != nil {
+			return err
+		}
+		for piece := make([]byte, 4096); err == nil; _, err = unix.Write(fd, piece) {
+		}
+		if !errors.Is(err, unix.EAGAIN) {
+			return err
+		}
+		return unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 3000})
+	}
+	if err := fill(); err != nil {
+		_ = unix.Close(fd)
+		return -1, os.NewSyscallError("a full socket", err)
+	}
+	return fd, nil
+}

@@ -1,0 +1,95 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+)
+
+// flaws are attacks on servers that have a flaw on purpose: one call sets it
+// off. A harness that does not find each of them beyond its bounds would not
+// find those of an engine either.
+var flaws = []*attack{
+	flawOf("memory"), flawOf("retained"), flawOf("cpu"), flawOf("descriptors"), flawOf("threads"),
+	flawOf("crash"), flawOf("stop"), flawOf("deaf"),
+}
+
+func flawOf(name string) *attack {
+	return &attack{
+		name: "flaw-" + name,
+		what: "one call, which sets off the flaw " + name,
+		flaw: name, full: 1, short: 1,
+		run: func(a *attacker) error {
+			p, err := a.enter(overTCP)
+			if err != nil {
+				return err
+			}
+			return p.write(p.open(nil, "UnimplementedCall", request{message: true, ends: true}))
+		},
+	}
+}
+
+// A flaw is in a server's interceptor. A call to UnimplementedCall sets it off.
+type flaw struct {
+	name string
+
+	mu    sync.Mutex
+	hoard [][]byte
+	off   bool
+}
+
+func (f *flaw) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if info.FullMethod == testpb.TestService_UnimplementedCall_FullMethodName {
+		return &testpb.Empty{}, f.setOff(ctx)
+	}
+	f.mu.Lock()
+	deaf := f.off && f.name == "deaf"
+	f.mu.Unlock()
+	if deaf {
+		<-ctx.Done()
+	}
+	return handler(ctx, req)
+}
+
+func (f *flaw) setOff(ctx context.Context) error {
+	f.mu.Lock()
+	f.off = true
+	f.mu.Unlock()
+	switch f.name {
+	case "memory": // for as long as the call is open
+		hoard := bytes.Repeat([]byte{1}, 100<<20)
+		<-ctx.Done()
+		runtime.KeepAlive(hoard)
+	case "retained":
+		f.mu.Lock()
+		f.hoard = append(f.hoard, bytes.Repeat([]byte{1}, 100<<20))
+		f.mu.Unlock()
+	case "cpu":
+		for begun := time.Now(); time.Since(begun) < 500*time.Millisecond; {
+		}
+	case "descriptors":
+		for range 300 {
+			if _, err := syscall.Open(os.DevNull, syscall.O_RDONLY|syscall.O_CLOEXEC, 0); err != nil {
+				return err
+			}
+		}
+	case "threads":
+		for range 100 {
+			go func() { _ = syscall.Nanosleep(&syscall.Timespec{Sec: 600}, nil) }()
+		}
+	case "crash":
+		panic("the flaw crash was set off")
+	case "stop": // which waits for handlers here
+		select {}
+	}
+	return nil
+}

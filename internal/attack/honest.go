@@ -1,0 +1,94 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/nearcall/nearcall"
+)
+
+// An honest client makes a small call every honestPace, and gives each
+// honestLimit.
+const (
+	honestPace  = 2 * time.Millisecond
+	honestLimit = 5 * time.Second
+)
+
+// A phase is what an honest client saw since it was last asked.
+type phase struct {
+	Calls, Failed int // that have ended
+	P50, P99, Max time.Duration
+	Failure       string // the last one's
+}
+
+// honestMain calls the server at the target that is its argument until its
+// input ends. It answers any command with a phase.
+func honestMain(args []string) error {
+	if len(args) != 1 {
+		return errors.New("it needs the target")
+	}
+	conn, err := nearcall.NewClient(args[0])
+	if err != nil {
+		return err
+	}
+	h := &honest{client: testpb.NewTestServiceClient(conn)}
+	go func() {
+		for {
+			h.call()
+			time.Sleep(honestPace)
+		}
+	}()
+	return obey(struct{}{}, func(string) any { return h.next() })
+}
+
+type honest struct {
+	client testpb.TestServiceClient
+
+	mu     sync.Mutex
+	begun  time.Time // of the call that is under way; zero for none
+	took   []time.Duration
+	failed int
+	last   error
+}
+
+func (h *honest) call() {
+	ctx, cancel := context.WithTimeout(context.Background(), honestLimit)
+	defer cancel()
+	begun := time.Now()
+	h.mu.Lock()
+	h.begun = begun
+	h.mu.Unlock()
+	_, err := h.client.EmptyCall(ctx, &testpb.Empty{})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.took = append(h.took, time.Since(begun))
+	h.begun = time.Time{}
+	if err != nil {
+		h.failed++
+		h.last = err
+	}
+}
+
+// next ends a phase and begins another. What a call that is under way has waited
+// so far counts among the times, and the call in the phase that it ends in.
+func (h *honest) next() phase {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	calls := len(h.took)
+	if !h.begun.IsZero() {
+		h.took = append(h.took, time.Since(h.begun))
+	}
+	took := sortedCopy(h.took)
+	p := phase{Calls: calls, Failed: h.failed, P50: percentile(took, 50), P99: percentile(took, 99), Max: percentile(took, 100)}
+	if h.last != nil {
+		p.Failure = h.last.Error()
+	}
+	h.took, h.failed, h.last = h.took[:0], 0, nil
+	return p
+}

@@ -1,0 +1,133 @@
+//go:build linux
+
+// Command attack measures what attacks on a nearcall server cost the server and
+// what they cost the attacker. For each attack it starts a server with default
+// options, an honest client that calls throughout, and the attacker, each in a
+// process of its own, and prints a table.
+//
+//	go run ./internal/attack                every attack, some minutes
+//	go run ./internal/attack -short         the same with smaller counts
+//	go run ./internal/attack -only drain    those whose names match
+//	go run ./internal/attack -list          their names
+//	go run ./internal/attack -markdown docs/security.md
+//	                                        write the table into the page
+//
+// The exit status is 1 when an attack is beyond its bounds (see bounds.go) and
+// is not a known exception. A server that takes more than 3 GB is killed.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"syscall"
+)
+
+type options struct {
+	only     *regexp.Regexp
+	short    bool
+	flaws    bool   // run the flaws instead of the attacks
+	markdown string // the page to write the table into; none if empty
+	verbose  bool
+}
+
+func main() {
+	if len(os.Args) > 1 && roles[os.Args[1]] != nil {
+		if err := roles[os.Args[1]](os.Args[2:]); err != nil {
+			fmt.Fprintf(os.Stderr, "attack %s: %v\n", os.Args[1], err)
+			os.Exit(1)
+		}
+		return
+	}
+	var o options
+	only := flag.String("only", "", "run the attacks whose names match this regular expression")
+	list := flag.Bool("list", false, "list the attacks and exit")
+	flag.BoolVar(&o.short, "short", false, "use smaller counts, a couple of seconds for each attack")
+	flag.BoolVar(&o.flaws, "flaws", false, "run servers that have flaws on purpose: each must be found beyond its bounds")
+	flag.StringVar(&o.markdown, "markdown", "", "write the table between the markers of this file")
+	flag.BoolVar(&o.verbose, "v", false, "print all that was measured")
+	flag.Parse()
+	var err error
+	if o.only, err = regexp.Compile(*only); err != nil {
+		fmt.Fprintln(os.Stderr, "attack: -only:", err)
+		os.Exit(2)
+	}
+	if *list {
+		printList(os.Stdout, selected(o))
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err = run(ctx, os.Stdout, o)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "attack:", err)
+		os.Exit(1)
+	}
+}
+
+// roles are what the program does as a child of itself.
+var roles = map[string]func(args []string) error{
+	"server":   serverMain,
+	"honest":   honestMain,
+	"attacker": attackerMain,
+}
+
+func selected(o options) []*attack {
+	from := attacks
+	if o.flaws {
+		from = flaws
+	}
+	var chosen []*attack
+	for _, a := range from {
+		if o.only.MatchString(a.name) {
+			chosen = append(chosen, a)
+		}
+	}
+	return chosen
+}
+
+// run makes the attacks and reports. Its error says that a server did not stand
+// one of them.
+func run(ctx context.Context, out io.Writer, o options) error {
+	chosen := selected(o)
+	if len(chosen) == 0 {
+		return errors.New("no attack has a name that matches; -list shows the names")
+	}
+	var results []*result
+	for _, a := range chosen {
+		r, err := try(ctx, a, o.short)
+		if err != nil {
+			return fmt.Errorf("%s: %w", a.name, err)
+		}
+		judge(r, o.short)
+		results = append(results, r)
+		printProgress(out, r, o.verbose)
+	}
+	fmt.Fprintln(out)
+	printTable(out, results)
+	if o.markdown != "" {
+		if err := rewrite(o.markdown, results); err != nil {
+			return err
+		}
+	}
+	return failed(results)
+}
+
+// failed returns an error if an attack is beyond its bounds that may not be.
+func failed(results []*result) error {
+	beyond := 0
+	for _, r := range results {
+		if len(r.beyond) > 0 && r.attack.exception == "" {
+			beyond++
+		}
+	}
+	if beyond > 0 {
+		return fmt.Errorf("%d of %d attacks are beyond their bounds", beyond, len(results))
+	}
+	return nil
+}

@@ -1,0 +1,15 @@
+//go:build !linux
+
+// Command attack measures what attacks on a nearcall server cost. It reads
+// Linux's /proc, and runs nowhere else.
+package main
+
+import (
+	"fmt"
+	"os"
+)
+
+func main() {
+	fmt.Fprintln(os.Stderr, "attack: it measures processes through /proc, which Linux alone has")
+	os.Exit(1)
+}

@@ -1,0 +1,91 @@
+//go:build linux
+
+package main
+
+import (
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// Attacks with messages, and with connections that say little.
+var messageAttacks = []*attack{
+	{
+		name: "messages-empty", path: overTCP, full: 100, short: 20,
+		what:   "%s unread calls full of empty messages",
+		before: "0.5 to 0.7 GB",
+		run:    func(a *attacker) error { return a.unread(nil) },
+	},
+	{
+		name: "messages-byte", path: overTCP, full: 100, short: 20,
+		what:   "%s unread calls full of messages of a byte",
+		before: "0.5 to 0.7 GB",
+		run:    func(a *attacker) error { return a.unread([]byte{0}) },
+	},
+	{
+		name: "claims", path: overTCP, full: 1_000, short: 1_000,
+		what:   "%s calls that claim a message of 4 MiB and send a byte of it, GOMEMLIMIT=1GiB",
+		before: "p50 from 0.15 to 2.05 ms",
+		env:    []string{"GOMEMLIMIT=1GiB"},
+		run:    claims,
+	},
+	{
+		name: "frames-half", path: overTCP, full: 2_000, short: 500,
+		what:   "%s connections with a frame of which the end is missing",
+		before: "not measured",
+		run: func(a *attacker) error {
+			half := frame(nil, 0x40, 0, make([]byte, 65_000)...)
+			return a.connections(half[:64_000])
+		},
+	},
+	{
+		name: "connections-idle", path: overTCP, full: 5_000, short: 1_000,
+		what:   "%s connections that say HELLO and no more",
+		before: "not measured",
+		run:    func(a *attacker) error { return a.connections(nil) },
+	},
+}
+
+// unread fills the windows of calls whose handlers do not read.
+func (a *attacker) unread(message []byte) error {
+	const window = 256 << 10 // of a call, as servers give it by default
+	p, err := a.enter(overTCP)
+	if err != nil {
+		return err
+	}
+	for range a.count {
+		if err := p.write(p.open(nil, "HalfDuplexCall", request{})); err != nil {
+			return err
+		}
+		f := frame(nil, wire.KindStream|wire.FlagMessage, p.last, message...)
+		err := p.repeat(window/(wire.MessageCost+len(message)), func(b []byte) []byte { return append(b, f...) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func claims(a *attacker) error {
+	p, err := a.enter(overTCP)
+	if err != nil {
+		return err
+	}
+	body := append(uint62(nil, 4<<20-1), 0)
+	return p.repeat(a.count, func(b []byte) []byte {
+		b = p.open(b, "UnaryCall", request{})
+		return frame(b, wire.KindStream|wire.FlagMessage|wire.FlagMore, p.last, body...)
+	})
+}
+
+// connections greets on as many connections and sends b on each.
+func (a *attacker) connections(b []byte) error {
+	for range a.count {
+		p, err := a.enter(overTCP)
+		if err != nil {
+			return err
+		}
+		if err := p.write(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// A peer is the attacker's end of a connection. It writes what frames an attack
+// wants, and reads no more than it has to.
+type peer struct {
+	conn io.ReadWriteCloser
+	sent *atomic.Int64 // bytes, of all peers
+	enc  wire.Encoder
+	last uint64 // the last call's number
+}
+
+// service's methods begin with this.
+const methods = "/grpc.testing.TestService/"
+
+var profile = link.Profile{Authority: "localhost", UserAgent: "attack"}
+
+// greet says the line and HELLO: the peer may send window bytes on each call
+// and on the connection.
+func (p *peer) greet(stream, connection int64) error {
+	return p.write(wire.AppendHello([]byte(wire.Magic), &wire.Hello{
+		Version: wire.Version, Stream: stream, Connection: connection, Block: wire.MinBlock,
+	}))
+}
+
+// write sends b. It counts what was taken.
+func (p *peer) write(b []byte) error {
+	n, err := p.conn.Write(b)
+	p.sent.Add(int64(n))
+	return err
+}
+
+// A request is what a call begins with.
+type request struct {
+	message bool // there is one
+	bytes   []byte
+	ends    bool // no other follows
+}
+
+// open appends the first frame of a new call.
+func (p *peer) open(b []byte, method string, r request) []byte {
+	p.last += 2
+	if p.last == 2 {
+		p.last = 1
+	}
+	step := wire.Step{
+		Stream: p.last, Open: &link.Open{Method: methods + method, Profile: &profile},
+		HasMessage: r.message, Message: r.bytes, HalfClose: r.ends,
+	}
+	for !step.Done() {
+		b, _ = p.enc.Append(b, &step, wire.MinWindow)
+	}
+	return b
+}
+
+// drain reads whatever comes and looks at none of it.
+func (p *peer) drain() {
+	go func() { _, _ = io.Copy(io.Discard, p.conn) }()
+}
+
+// call makes a call and waits for its end. It tells whether the attacks' frames
+// are still those of the protocol: otherwise each attack would seem to be
+// defended.
+func (p *peer) call(method string, message []byte) error {
+	if err := p.write(p.open(nil, method, request{message: true, bytes: message, ends: true})); err != nil {
+		return err
+	}
+	return p.ended(p.last)
+}
+
+// ended reads until the call has ended.
+func (p *peer) ended(stream uint64) error {
+	var d wire.Decoder
+	var b []byte
+	buf := make([]byte, 64<<10)
+	greeted := false
+	for {
+		for {
+			if !greeted {
+				if !bytes.HasPrefix(b, []byte(wire.Magic)) {
+					break
+				}
+				b, greeted = b[len(wire.Magic):], true
+			}
+			f, n, err := wire.Next(b)
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				break
+			}
+			b = b[n:]
+			switch {
+			case f.Kind == wire.KindBye:
+				code, text, _ := wire.ParseBye(f.Body)
+				return fmt.Errorf("the server ended the connection: %d: %s", code, text)
+			case f.Kind == wire.KindReset:
+				code, text, _ := wire.ParseReset(f.Body)
+				return fmt.Errorf("the server reset call %d: %d: %s", f.Stream, code, text)
+			case f.Kind.Stream() && f.Stream == stream:
+				got, err := d.Stream(f, nil, false)
+				if err != nil {
+					return err
+				}
+				if got.End != nil {
+					return got.End.Status.Err()
+				}
+			}
+		}
+		n, err := p.conn.Read(buf)
+		if err != nil {
+			return err
+		}
+		b = append(b, buf[:n]...)
+	}
+}
+
+// frame appends a frame as it is, right or wrong.
+func frame(b []byte, kind wire.Kind, stream uint64, body ...byte) []byte {
+	at := len(b)
+	b = append(uint62(append(b, 0, 0, byte(kind)), stream), body...)
+	n := len(b) - at - 2
+	b[at], b[at+1] = byte(n), byte(n>>8)
+	return b
+}
+
+// uint62 appends a number.
+func uint62(b []byte, v uint64) []byte {
+	for v >= 0x80 {
+		b = append(b, byte(v)|0x80)
+		v >>= 7
+	}
+	return append(b, byte(v))
+}
+
+// word appends a string.
+func word(b []byte, s string) []byte { return append(uint62(b, uint64(len(s))), s...) }
+
+// dialSocket dials a server's target over TCP or a unix socket.
+func dialSocket(target string, until time.Time) (net.Conn, error) {
+	network, address, ok := strings.Cut(target, ":")
+	if !ok {
+		return nil, errors.New("a target without a scheme: " + target)
+	}
+	if network == "shm" {
+		network = "unix"
+	}
+	conn, err := net.Dial(network, address)
+	if err != nil {
+		return nil, err
+	}
+	return conn, conn.SetWriteDeadline(until)
+}

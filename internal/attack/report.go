@@ -1,0 +1,188 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+var columns = []string{"attack", "attacker paid", "server before", "server now", "memory", "CPU", "verdict"}
+
+// now is what the attack cost the server: the descriptors and threads where there
+// are many.
+func (r *result) now() string {
+	if r.died != "" {
+		return r.died
+	}
+	now := fmt.Sprintf("%s, %s of CPU", size(r.server.memory), shortly(r.serverCPU))
+	if n := r.server.descriptors; n > descriptorFloor {
+		now += fmt.Sprintf(", %s descriptors", thousands(n))
+	}
+	if n := r.server.threads; n > threadFloor {
+		now += fmt.Sprintf(", %s threads", thousands(n))
+	}
+	if r.retained > memoryFloor {
+		now += fmt.Sprintf(", %s kept", size(r.retained))
+	}
+	return now
+}
+
+func (r *result) row() []string {
+	return []string{
+		r.attack.describe(r.count),
+		fmt.Sprintf("%s sent, %s of memory, %s of CPU", size(r.sent), size(r.attacker.memory), shortly(r.attackerCPU)),
+		r.attack.before,
+		r.now(),
+		ratio(r.memoryRatio(), r.server.memory <= memoryFloor),
+		ratio(r.cpuRatio(), r.serverCPU <= cpuFloor),
+		r.verdict(),
+	}
+}
+
+func (a *attack) describe(count int) string {
+	if strings.Contains(a.what, "%") {
+		return fmt.Sprintf(a.what, thousands(count))
+	}
+	return a.what
+}
+
+func (r *result) verdict() string {
+	switch {
+	case len(r.beyond) == 0:
+		return "bounded"
+	case r.attack.exception != "":
+		return "known: " + strings.Join(r.beyond, "; ") + ": " + r.attack.exception
+	}
+	return "BEYOND: " + strings.Join(r.beyond, "; ")
+}
+
+// ratio leaves out what does not count.
+func ratio(x float64, small bool) string {
+	switch {
+	case small:
+		return "-"
+	case x < 10:
+		return fmt.Sprintf("%.1fx", x)
+	}
+	return fmt.Sprintf("%.0fx", x)
+}
+
+func printList(out io.Writer, attacks []*attack) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, a := range attacks {
+		fmt.Fprintf(w, "%s\t%s\n", a.name, a.describe(a.full))
+	}
+	_ = w.Flush()
+}
+
+// printProgress prints a line when an attack was measured.
+func printProgress(out io.Writer, r *result, verbose bool) {
+	fmt.Fprintf(out, "%-20s %s\n", r.attack.name, r.verdict())
+	if r.note != "" {
+		fmt.Fprintf(out, "    cut short: %s\n", r.note)
+	}
+	if !verbose {
+		return
+	}
+	fmt.Fprintf(out, "    server: %s at most, %s kept, %s of CPU, %d descriptors, %d threads, stopped in %s\n",
+		size(r.server.memory), size(r.retained), shortly(r.serverCPU), r.server.descriptors, r.server.threads, shortly(r.stopped))
+	fmt.Fprintf(out, "    attacker: %s sent, %s of memory, %s of CPU, %d descriptors\n",
+		size(r.sent), size(r.attacker.memory), shortly(r.attackerCPU), r.attacker.descriptors)
+	for _, p := range []struct {
+		when string
+		phase
+	}{{"before", r.before}, {"during", r.during}, {"late", r.newcomer}} {
+		fmt.Fprintf(out, "    honest %s: %d calls, %d failed, p50 %s, p99 %s, at most %s\n",
+			p.when, p.Calls, p.Failed, shortly(p.P50), shortly(p.P99), shortly(p.Max))
+	}
+}
+
+func printTable(out io.Writer, results []*result) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, strings.Join(columns, "\t"))
+	for _, r := range results {
+		fmt.Fprintln(w, strings.Join(r.row(), "\t"))
+	}
+	_ = w.Flush()
+}
+
+// The markers of the table in a page.
+const (
+	tableBegins = "<!-- attacks: begin -->"
+	tableEnds   = "<!-- attacks: end -->"
+)
+
+// markdown is the table for a page, with the honest client's latency.
+func markdown(results []*result) []byte {
+	var b bytes.Buffer
+	line := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
+	line(append(columns[:len(columns)-1:len(columns)-1], "honest p99", columns[len(columns)-1]))
+	line(strings.Split("---,---,---,---,---:,---:,---,---", ","))
+	for _, r := range results {
+		cells := r.row()
+		last := len(cells) - 1
+		cells = append(cells[:last:last], fmt.Sprintf("%s to %s", shortly(r.before.P99), shortly(r.during.P99)), cells[last])
+		for i := range cells {
+			cells[i] = strings.ReplaceAll(cells[i], "|", "\\|")
+		}
+		line(cells)
+	}
+	return b.Bytes()
+}
+
+// rewrite puts the table between the markers of the file.
+func rewrite(file string, results []*result) error {
+	page, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	before, rest, begins := bytes.Cut(page, []byte(tableBegins))
+	_, after, ends := bytes.Cut(rest, []byte(tableEnds))
+	if !begins || !ends {
+		return fmt.Errorf("%s has no place for the table: it goes between %s and %s", file, tableBegins, tableEnds)
+	}
+	page = bytes.Join([][]byte{before, []byte(tableBegins + "\n"), markdown(results), []byte(tableEnds), after}, nil)
+	return os.WriteFile(file, page, 0o666)
+}
+
+// size writes bytes for people.
+func size(n int64) string {
+	switch {
+	case n >= 1e9:
+		return fmt.Sprintf("%.2f GB", float64(n)/1e9)
+	case n >= 1e6:
+		return fmt.Sprintf("%.0f MB", float64(n)/1e6)
+	}
+	return fmt.Sprintf("%.0f kB", float64(n)/1e3)
+}
+
+// shortly writes a time for people.
+func shortly(d time.Duration) string {
+	switch {
+	case d >= time.Second:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d >= 10*time.Millisecond:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	}
+	return fmt.Sprintf("%.2f ms", float64(d)/1e6)
+}
+
+// thousands writes a number with commas.
+func thousands(n int) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	return line
+}

@@ -1,0 +1,131 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"io"
+	"path/filepath"
+	"runtime/debug"
+	"time"
+
+	"google.golang.org/grpc"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/nearcall/nearcall"
+)
+
+// addresses are the targets of a server.
+type addresses struct {
+	TCP, Unix, Shm string
+}
+
+// serverMain serves with default options until it is told to stop.
+func serverMain(args []string) error {
+	flags := flag.NewFlagSet("server", flag.ExitOnError)
+	dir := flags.String("dir", "", "the directory of the sockets")
+	stay := flags.Bool("noupgrade", false, "serve with NoUpgrade")
+	flawName := flags.String("flaw", "", "the flaw that the server has")
+	_ = flags.Parse(args)
+	var opts []nearcall.ServerOption
+	if *stay {
+		opts = append(opts, nearcall.NoUpgrade())
+	}
+	if *flawName != "" {
+		opts = append(opts, nearcall.UnaryInterceptor((&flaw{name: *flawName}).intercept), nearcall.WaitForHandlers(*flawName == "stop"))
+	}
+	s := nearcall.NewServer(opts...)
+	testpb.RegisterTestServiceServer(s, service{})
+	unixPath, shmPath := filepath.Join(*dir, "unix"), filepath.Join(*dir, "shm")
+	hello := addresses{Unix: "unix:" + unixPath, Shm: "shm:" + shmPath}
+	for _, target := range []string{"tcp:127.0.0.1:0", hello.Unix, hello.Shm} {
+		lis, err := nearcall.Listen(target)
+		if err != nil {
+			return err
+		}
+		if lis.Addr().Network() == "tcp" {
+			hello.TCP = "tcp:" + lis.Addr().String()
+		}
+		go func() { _ = s.Serve(lis) }()
+	}
+	return obey(hello, func(command string) any {
+		switch command {
+		case "settle":
+			debug.FreeOSMemory()
+			shared, err := sharedMemory()
+			return settled{shared, text(err)}
+		case "stop":
+			s.Stop()
+			return settled{}
+		}
+		return settled{Error: "no such command: " + command}
+	})
+}
+
+// settled is the server's answer when it has given back what memory it can.
+type settled struct {
+	Shared int64  // bytes of shared memory that the server keeps in existence
+	Error  string // empty for none
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// service is what the server serves: a small service of one method of each kind.
+type service struct {
+	testpb.UnimplementedTestServiceServer
+}
+
+// EmptyCall is what the honest client calls.
+func (service) EmptyCall(context.Context, *testpb.Empty) (*testpb.Empty, error) {
+	return &testpb.Empty{}, nil
+}
+
+// UnaryCall returns as many bytes as it is asked for.
+func (service) UnaryCall(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+	return &testpb.SimpleResponse{Payload: &testpb.Payload{Body: make([]byte, min(max(in.ResponseSize, 0), 4<<20))}}, nil
+}
+
+// StreamingOutputCall is a subscription: it sends replies of 1,000 bytes until
+// the subscriber leaves.
+func (service) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest, s grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
+	for {
+		if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: &testpb.Payload{Body: make([]byte, 1000)}}); err != nil {
+			return err
+		}
+	}
+}
+
+// StreamingInputCall works for two seconds and takes no notice of its context.
+func (service) StreamingInputCall(testpb.TestService_StreamingInputCallServer) error {
+	time.Sleep(2 * time.Second)
+	return nil
+}
+
+// FullDuplexCall returns what it receives.
+func (service) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+	for {
+		in, err := s.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: in.Payload}); err != nil {
+			return err
+		}
+	}
+}
+
+// HalfDuplexCall waits for something else than its caller's messages.
+func (service) HalfDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+	<-s.Context().Done()
+	return s.Context().Err()
+}

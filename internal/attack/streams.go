@@ -1,0 +1,114 @@
+//go:build linux
+
+package main
+
+import (
+	"time"
+
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// Attacks with the number of streams, and with frames that concern all of them.
+var streamAttacks = []*attack{
+	{
+		name: "streams-unread", path: overTCP, full: 20_000, short: 4_000,
+		what:   "%s server streams, no credit given",
+		before: "8.5 GB",
+		run: func(a *attacker) error {
+			_, err := a.subscribe(a.count)
+			return err
+		},
+	},
+	{
+		name: "credits", path: overTCP, full: 676, short: 100,
+		what:   "20,000 such streams, then %s CREDITs of a byte for the connection",
+		before: "3.2 s of CPU",
+		run:    credits,
+	},
+	{
+		name: "drains", path: overTCP, full: 20_000, short: 2_000,
+		what:   "%s DRAINs with five times as many calls open",
+		before: "118 s of CPU, unfinished after 206 s",
+		run:    drains,
+	},
+	{
+		name: "open-reset", path: overTCP, full: 1_000_000, short: 100_000,
+		what:   "%s calls opened and reset",
+		before: "7 s of CPU",
+		run:    func(a *attacker) error { return a.openAndReset("HalfDuplexCall") },
+	},
+	{
+		name: "open-reset-busy", path: overTCP, full: 1_000_000, short: 100_000,
+		what:   "%s calls opened and reset whose handlers take 2 s",
+		before: "645 MB",
+		run:    func(a *attacker) error { return a.openAndReset("StreamingInputCall") },
+	},
+	{
+		name: "streams-open", path: overTCP, full: 100_000, short: 20_000,
+		what:   "%s calls opened and left",
+		before: "not measured",
+		run: func(a *attacker) error {
+			p, err := a.enter(overTCP)
+			if err != nil {
+				return err
+			}
+			return p.repeat(a.count, func(b []byte) []byte { return p.open(b, "HalfDuplexCall", request{}) })
+		},
+	},
+}
+
+// subscribe opens n server streams on a connection that gives the least credit
+// for all together and plenty for each.
+func (a *attacker) subscribe(n int) (*peer, error) {
+	p, err := a.dial(overTCP)
+	if err != nil {
+		return nil, err
+	}
+	p.drain()
+	if err := p.greet(1<<20, wire.MinWindow); err != nil {
+		return nil, err
+	}
+	return p, p.repeat(n, func(b []byte) []byte {
+		return p.open(b, "StreamingOutputCall", request{message: true, ends: true})
+	})
+}
+
+// credits gives the connection a byte, again and again, when all its streams
+// wait for credit.
+func credits(a *attacker) error {
+	p, err := a.subscribe(20_000)
+	if err != nil {
+		return err
+	}
+	time.Sleep(min(3*time.Second, time.Until(a.until)/2))
+	for range a.count {
+		if err := p.write(wire.AppendCredit(nil, 0, 1)); err != nil {
+			return err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return nil
+}
+
+func drains(a *attacker) error {
+	p, err := a.enter(overTCP)
+	if err != nil {
+		return err
+	}
+	err = p.repeat(5*a.count, func(b []byte) []byte { return p.open(b, "HalfDuplexCall", request{}) })
+	if err != nil {
+		return err
+	}
+	return p.repeat(a.count, func(b []byte) []byte { return wire.AppendDrain(b, 0) })
+}
+
+func (a *attacker) openAndReset(method string) error {
+	p, err := a.enter(overTCP)
+	if err != nil {
+		return err
+	}
+	return p.repeat(a.count, func(b []byte) []byte {
+		b = p.open(b, method, request{})
+		return wire.AppendReset(b, p.last, wire.ResetCancelled, "")
+	})
+}

@@ -1,0 +1,327 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+)
+
+// killAt is how much memory a server gets, in bytes, before it is killed.
+const killAt = 3 << 30
+
+// A pace says how long the parts of a trial take.
+type pace struct {
+	before time.Duration // the honest client is alone
+	attack time.Duration // at most
+	settle time.Duration // at most, until the server is idle again
+	forget time.Duration // at most, until it has given back what the attacker left
+	stop   time.Duration // at most, until Stop returns
+}
+
+var (
+	fullPace  = pace{before: 2 * time.Second, attack: 60 * time.Second, settle: 60 * time.Second, forget: 20 * time.Second, stop: 20 * time.Second}
+	shortPace = pace{before: 300 * time.Millisecond, attack: 5 * time.Second, settle: 5 * time.Second, forget: 10 * time.Second, stop: 10 * time.Second}
+)
+
+// A result is what was measured in a trial. Of the server and the attacker it
+// has the growth.
+type result struct {
+	attack *attack
+	count  int
+
+	sent           int64 // by the attacker, in bytes
+	attackerCPU    time.Duration
+	attacker       footprint
+	note           string
+	serverCPU      time.Duration
+	server         footprint // the most
+	retained       int64     // bytes, after the attacker has gone
+	died           string    // how; empty if it did not
+	busy           bool      // it was not idle again in time
+	stopped        time.Duration
+	stuck          bool // Stop did not return
+	before, during phase
+	newcomer       phase // what a client saw that came late
+
+	beyond []string // the bounds that it went beyond, filled in by judge
+}
+
+// A trial is one attack with its processes.
+type trial struct {
+	attack                     *attack
+	pace                       pace
+	at                         addresses
+	server, honest, attacker   *child
+	watchServer, watchAttacker *watch
+	watches                    sync.Once // they are ended
+	r                          *result
+	rate                       float64 // of the processor, that the server uses for the honest client
+}
+
+// try makes one attack and measures it.
+func try(ctx context.Context, a *attack, short bool) (*result, error) {
+	t := &trial{attack: a, pace: fullPace, r: &result{attack: a, count: a.full}}
+	if short {
+		t.pace, t.r.count = shortPace, a.short
+	}
+	dir, err := os.MkdirTemp("", "nearcall-attack-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	defer t.end()
+	err = t.start(ctx, dir)
+	for _, part := range []func(context.Context) error{t.alone, t.strike, t.leave} {
+		if err == nil {
+			err = part(ctx)
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return t.r, err
+}
+
+// start starts the processes.
+func (t *trial) start(ctx context.Context, dir string) (err error) {
+	args := append([]string{"-dir", dir, "-flaw", t.attack.flaw}, t.attack.server...)
+	if t.server, err = start(ctx, &t.at, t.attack.env, "server", args...); err != nil {
+		return err
+	}
+	if t.honest, err = start(ctx, &struct{}{}, nil, "honest", t.at.target(t.attack.path)); err != nil {
+		return err
+	}
+	at, err := json.Marshal(t.at)
+	if err != nil {
+		return err
+	}
+	t.attacker, err = start(ctx, &struct{}{}, nil, "attacker", t.attack.name, fmt.Sprint(t.r.count), t.pace.attack.String(), string(at))
+	if err != nil {
+		return err
+	}
+	var probed report
+	if err := t.attacker.ask("probe", 10*time.Second, &probed); err != nil {
+		return fmt.Errorf("%w: %s", err, t.attacker.stderr.String())
+	}
+	if probed.Error != "" {
+		return fmt.Errorf("%s", probed.Error)
+	}
+	return nil
+}
+
+func (t *trial) end() {
+	for _, c := range []*child{t.server, t.honest, t.attacker} {
+		if c != nil {
+			c.kill()
+		}
+	}
+	t.watches.Do(func() {
+		for _, w := range []*watch{t.watchServer, t.watchAttacker} {
+			if w != nil {
+				w.end()
+			}
+		}
+	})
+}
+
+// alone measures the honest client with nobody beside it.
+func (t *trial) alone(context.Context) error {
+	warm := t.pace.before / 2
+	time.Sleep(warm)
+	var p phase
+	if err := t.honest.ask("next", 10*time.Second, &p); err != nil {
+		return fmt.Errorf("the honest client: %w", err)
+	}
+	begun, cpu := time.Now(), t.cpu(t.server)
+	time.Sleep(t.pace.before)
+	if err := t.honest.ask("next", 10*time.Second, &t.r.before); err != nil {
+		return fmt.Errorf("the honest client: %w", err)
+	}
+	if t.r.before.Failed > 0 {
+		return fmt.Errorf("the honest client before the attack: %s", t.r.before.Failure)
+	}
+	t.rate = (t.cpu(t.server) - cpu).Seconds() / time.Since(begun).Seconds()
+	return nil
+}
+
+// cpu returns what a process has used, all its life if that has ended.
+func (t *trial) cpu(c *child) time.Duration {
+	d, err := cpuTime(c.pid())
+	if err != nil && !c.alive() {
+		return c.cmd.ProcessState.UserTime() + c.cmd.ProcessState.SystemTime()
+	}
+	return d
+}
+
+// strike makes the attack, and waits until the server has done with it.
+func (t *trial) strike(ctx context.Context) error {
+	var s settled
+	if err := t.server.ask("settle", 10*time.Second, &s); err != nil {
+		return fmt.Errorf("the server: %w", err)
+	}
+	serverBase, err := t.footprint(t.server)
+	if err != nil {
+		return err
+	}
+	attackerBase, err := t.footprint(t.attacker)
+	if err != nil {
+		return err
+	}
+	t.watchServer, t.watchAttacker = watchOver(t.server, killAt), watchOver(t.attacker, killAt)
+	begun := time.Now()
+	serverCPU, attackerCPU := t.cpu(t.server), t.cpu(t.attacker)
+
+	var done report
+	if err := t.attacker.ask("go", t.pace.attack+30*time.Second, &done); err != nil {
+		return fmt.Errorf("the attacker: %w: %s", err, t.attacker.stderr.String())
+	}
+	if done.Error != "" && t.server.alive() {
+		return fmt.Errorf("the attack could not be made: %s", done.Error)
+	}
+	t.settle()
+	r := t.r
+	r.sent, r.note = done.Sent, done.Note
+	r.serverCPU = max(t.cpu(t.server)-serverCPU-time.Duration(t.rate*float64(time.Since(begun))), 0)
+	r.attackerCPU = t.cpu(t.attacker) - attackerCPU
+	if err := t.honest.ask("next", 10*time.Second, &r.during); err != nil {
+		return fmt.Errorf("the honest client: %w", err)
+	}
+	if t.server.alive() {
+		r.newcomer = newcomer(ctx, t.at.target(t.attack.path))
+	}
+	peak, _ := t.watchServer.most()
+	r.server = peak.less(serverBase)
+	t.died()
+	peak, _ = t.watchAttacker.most()
+	r.attacker = peak.less(attackerBase)
+	return t.retained(serverBase.memory, s.Shared)
+}
+
+func (t *trial) footprint(c *child) (footprint, error) {
+	f, err := memoryOf(c.pid())
+	f.descriptors = descriptorsOf(c.pid())
+	return f, err
+}
+
+func (f footprint) less(g footprint) footprint {
+	return footprint{
+		memory:      max(f.memory-g.memory, 0),
+		descriptors: max(f.descriptors-g.descriptors, 0),
+		threads:     max(f.threads-g.threads, 0),
+	}
+}
+
+// died notes whether the server has, and of what.
+func (t *trial) died() {
+	_, killed := t.watchServer.most()
+	switch {
+	case t.r.died != "":
+	case killed:
+		<-t.server.done
+		t.r.died = fmt.Sprintf("killed at %d GB", killAt>>30)
+	case !t.server.alive():
+		t.r.died = "the process ended: " + firstLine(t.server.stderr.String())
+	}
+}
+
+// settle waits until the server uses no more than it does for the honest
+// client, and half a second at least.
+func (t *trial) settle() {
+	const look, idle = 100 * time.Millisecond, 5
+	quiet := 0
+	last, at := t.cpu(t.server), time.Now()
+	for end := time.Now().Add(t.pace.settle); t.server.alive(); {
+		time.Sleep(look)
+		now := time.Now()
+		used := t.cpu(t.server)
+		rate := (used - last).Seconds() / now.Sub(at).Seconds()
+		last, at = used, now
+		if rate < t.rate*1.5+0.1 {
+			quiet++
+		} else {
+			quiet = 0
+		}
+		if quiet == idle {
+			return
+		}
+		if now.After(end) {
+			t.r.busy = true
+			return
+		}
+	}
+}
+
+// newcomer says what a client sees that dials now.
+func newcomer(ctx context.Context, target string) (p phase) {
+	c, err := start(ctx, &struct{}{}, nil, "honest", target)
+	if err != nil {
+		return phase{Failed: 1, Failure: err.Error()}
+	}
+	defer c.kill()
+	for begun := time.Now(); p.Calls < 5 && time.Since(begun) < 2*honestLimit; {
+		time.Sleep(20 * time.Millisecond)
+		var q phase
+		if err := c.ask("next", 10*time.Second, &q); err != nil {
+			return phase{Failed: 1, Failure: err.Error()}
+		}
+		if q.Failure != "" {
+			p.Failure = q.Failure
+		}
+		p.Calls, p.Failed = p.Calls+q.Calls, p.Failed+q.Failed
+	}
+	return p
+}
+
+// retained sends the attacker away and waits until the server has given back
+// what it left. It stops the server before that where the attack says so.
+func (t *trial) retained(base, shared int64) error {
+	if t.attack.stop {
+		t.stop()
+	}
+	t.attacker.leave(5 * time.Second)
+	for end := time.Now().Add(t.pace.forget); t.server.alive() && !t.stopped(); {
+		var s settled
+		if err := t.server.ask("settle", t.pace.forget, &s); err != nil {
+			break
+		}
+		if s.Error != "" {
+			return fmt.Errorf("the server: %s", s.Error)
+		}
+		f, err := memoryOf(t.server.pid())
+		if err != nil {
+			break
+		}
+		t.r.retained = max(f.memory-base, 0) + max(s.Shared-shared, 0)
+		if t.r.retained <= memoryFloor || time.Now().After(end) {
+			break
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	return nil
+}
+
+func (t *trial) stopped() bool { return t.r.stopped > 0 || t.r.stuck }
+
+// leave stops the server, which has to end in time.
+func (t *trial) leave(context.Context) error {
+	if t.server.alive() && !t.stopped() {
+		t.stop()
+	}
+	t.died()
+	t.honest.kill()
+	return nil
+}
+
+func (t *trial) stop() {
+	begun := time.Now()
+	var s settled
+	if err := t.server.ask("stop", t.pace.stop, &s); err != nil {
+		t.r.stuck = true
+	}
+	t.r.stopped = time.Since(begun)
+}
