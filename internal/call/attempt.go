@@ -132,8 +132,8 @@ func (s *clientStream) tryOpen(ctx context.Context, a *attempt, info *callInfo, 
 		}
 	}
 	var cancel context.CancelFunc
-	if a.peer.Local {
-		a.ctx, cancel = withTimer(a.ctx, o)
+	if a.peer.Local && !o.Deadline.IsZero() {
+		a.ctx, cancel = withTimer(a.ctx, o.Deadline)
 	}
 	if a.stream, err = session.Open(a.ctx, o); err != nil {
 		if cancel != nil {

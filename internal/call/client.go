@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -288,12 +289,16 @@ type outcome struct {
 // last attempt that a session took. It returns err.
 func (ci *callInfo) end(last outcome, err error) error {
 	if ci.reports {
-		if last.call != nil {
-			ci.fill(last.peer, last.call.Header, last.call.Trailer)
-		}
-		ci.finished(err)
+		ci.report(last, err)
 	}
 	return err
+}
+
+func (ci *callInfo) report(last outcome, err error) {
+	if last.call != nil {
+		ci.fill(last.peer, last.call.Header, last.call.Trailer)
+	}
+	ci.finished(err)
 }
 
 // call makes the call through session in one go, and returns what
@@ -313,8 +318,8 @@ func (c *Client) call(ctx context.Context, session link.Session, u *link.Call, c
 		u.Request = &encoded
 	}
 	a.sent(req, ci.codec)
-	if session.Peer().Local {
-		bounded, cancel := withTimer(ctx, &u.Open)
+	if session.Peer().Local && !u.Deadline.IsZero() {
+		bounded, cancel := withTimer(ctx, u.Deadline)
 		if cancel != nil {
 			defer cancel()
 		}
@@ -326,11 +331,11 @@ func (c *Client) call(ctx context.Context, session link.Session, u *link.Call, c
 // withTimer returns ctx for a call in process, where the caller's context alone keeps
 // the deadline: one that has a deadline and never ends, as no timer is behind it, is
 // given one. cancel is nil where none is needed.
-func withTimer(ctx context.Context, o *link.Open) (bounded context.Context, cancel context.CancelFunc) {
-	if o.Deadline.IsZero() || ctx.Done() != nil {
+func withTimer(ctx context.Context, deadline time.Time) (bounded context.Context, cancel context.CancelFunc) {
+	if ctx.Done() != nil {
 		return ctx, nil
 	}
-	return context.WithDeadline(ctx, o.Deadline)
+	return context.WithDeadline(ctx, deadline)
 }
 
 // settle turns what came of an attempt into its error, and tells stats handlers.
@@ -340,8 +345,10 @@ func (c *Client) settle(ci *callInfo, a *callStats, u *link.Call, reply any, err
 		u.Status = statusWith(u.Status, u.Trailer)
 	}
 	err = c.outcome(u, err)
-	if refused := ci.checkReply(u.Header); refused != nil {
-		err = refused
+	if len(ci.accept) > 0 {
+		if refused := ci.checkReply(u.Header); refused != nil {
+			err = refused
+		}
 	}
 	if answered && (a != nil || ci.reports) {
 		u.Trailer = fullTrailer(u.Trailer, u.Status, u.Header, ci.subtype)

@@ -246,25 +246,40 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 
 // takeHeader returns the header to be sent, never nil. mu is held.
 func (c *serverCall) takeHeader() metadata.MD {
+	c.headerSent = true
+	if c.more == nil {
+		return emptyHeader
+	}
+	return c.takeSetHeader()
+}
+
+func (c *serverCall) takeSetHeader() metadata.MD {
 	h := emptyHeader
-	if c.more != nil && c.more.header != nil {
+	if c.more.header != nil {
 		h, c.more.header = c.more.header, nil
 	}
-	if c.more != nil && c.more.encoding != "" {
+	if c.more.encoding != "" {
 		h = join(nil, h) // without what a header that was taken back says of it
 		if c.more.encoding != link.Compressor(c.open.Encoding) {
 			h[link.EncodingKey] = []string{c.more.encoding}
 		}
 	}
-	c.headerSent = true
 	return h
 }
 
-// headerBefore returns the header when it must go out with what is sent next:
-// before the first message always, before the end when something was set. mu
-// is held.
-func (c *serverCall) headerBefore(end bool) metadata.MD {
-	if c.headerSent || end && (c.more == nil || len(c.more.header) == 0) {
+// headerBeforeMessage returns the header when it must go out with the message that
+// is sent next, which is the first. mu is held.
+func (c *serverCall) headerBeforeMessage() metadata.MD {
+	if c.headerSent {
+		return nil
+	}
+	return c.takeHeader()
+}
+
+// headerBeforeEnd returns the header when it must go out with the end: something was
+// set, and nothing sent. mu is held.
+func (c *serverCall) headerBeforeEnd() metadata.MD {
+	if c.headerSent || c.more == nil || len(c.more.header) == 0 {
 		return nil
 	}
 	return c.takeHeader()
@@ -324,7 +339,7 @@ func (c *serverCall) finish(st *status.Status) {
 	}
 	c.mu.Lock()
 	end, first := c.end(st)
-	header := c.headerBefore(true)
+	header := c.headerBeforeEnd()
 	c.mu.Unlock()
 	if first {
 		c.stats.header(header)

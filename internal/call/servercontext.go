@@ -116,7 +116,7 @@ func (c *serverCall) Err() error {
 	why := c.ended.Load()
 	if why == notEnded {
 		caller := c.inlineCaller()
-		if caller == nil {
+		if caller == nil || caller.Err() == nil { // the second for speed: mostly it has not ended
 			return nil
 		}
 		err := wait.Err(caller)

@@ -59,7 +59,7 @@ func (s *serverStream) finish(st *status.Status) {
 	s.headerMu.Lock()
 	c.mu.Lock()
 	end, first := c.end(st)
-	header := c.headerBefore(true)
+	header := c.headerBeforeEnd()
 	c.mu.Unlock()
 	s.headerMu.Unlock()
 	if first {
@@ -79,7 +79,7 @@ func (s *serverStream) header() metadata.MD {
 	defer s.headerMu.Unlock()
 	s.call.mu.Lock()
 	defer s.call.mu.Unlock()
-	return s.call.headerBefore(false)
+	return s.call.headerBeforeMessage()
 }
 
 func (s *serverStream) Context() context.Context        { return s.call.context() }
@@ -149,7 +149,7 @@ func (s *serverStream) reply(m any) error {
 	}
 	s.headerMu.Lock()
 	c.mu.Lock()
-	header := c.headerBefore(false)
+	header := c.headerBeforeMessage()
 	end, first := c.end(nil)
 	c.mu.Unlock()
 	s.headerMu.Unlock()

@@ -67,7 +67,7 @@ func (c *serverCall) reply(v any) error {
 	}
 	var after ending
 	c.mu.Lock()
-	header := c.headerBefore(false)
+	header := c.headerBeforeMessage()
 	end, first := c.end(nil)
 	if first && c.stats == nil { // whose context lasts until it was told
 		after = c.endContext(context.Canceled)

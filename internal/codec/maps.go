@@ -44,7 +44,7 @@ func (e *mapEntries) copy(dst, src ptr, depth int) (bound int, f *failure) {
 				return 0, refused
 			}
 		case opPresenceBytes:
-			value.SetBytes(append([]byte{}, value.Bytes()...))
+			value.SetBytes(clone(value.Bytes()))
 		case opMessage:
 			v, n, f := e.value.sub.clone(pointee(value), depth-1)
 			if f != nil {
@@ -109,7 +109,7 @@ func copyByteses(e *mapEntries, dst, src ptr) (bound int, f *failure) {
 		if e.key.utf8 && !utf8.ValidString(k) {
 			return 0, refused
 		}
-		c[k] = append([]byte{}, v...)
+		c[k] = clone(v)
 		bound += e.size(e.key.sizeBytes(len(k)) + e.value.sizeBytes(len(v)))
 	}
 	*mapAt[string, []byte](dst) = c

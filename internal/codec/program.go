@@ -209,29 +209,29 @@ func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 			}
 		case opBytes:
 			if v := *s.bytes(); len(v) > 0 {
-				*d.bytes() = append([]byte(nil), v...)
+				*d.bytes() = clone(v)
 				bound += o.sizeBytes(len(v))
 			}
 		case opPresenceBytes:
 			if v := *s.bytes(); v != nil || o.always {
-				*d.bytes() = append([]byte{}, v...)
+				*d.bytes() = clone(v)
 				bound += o.sizeBytes(len(v))
 			} else if o.required {
 				return 0, refused
 			}
 		case opBools:
 			if v := *s.boolSlice(); len(v) > 0 {
-				*d.boolSlice() = append([]bool(nil), v...)
+				*d.boolSlice() = clone(v)
 				bound += o.sizeList(len(v))
 			}
 		case op32s:
 			if v := *s.bits32Slice(); len(v) > 0 {
-				*d.bits32Slice() = append([]uint32(nil), v...)
+				*d.bits32Slice() = clone(v)
 				bound += o.sizeList(len(v))
 			}
 		case op64s:
 			if v := *s.bits64Slice(); len(v) > 0 {
-				*d.bits64Slice() = append([]uint64(nil), v...)
+				*d.bits64Slice() = clone(v)
 				bound += o.sizeList(len(v))
 			}
 		case opStrings:
@@ -242,13 +242,13 @@ func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 					}
 					bound += o.sizeBytes(len(e))
 				}
-				*d.stringSlice() = append([]string(nil), v...)
+				*d.stringSlice() = clone(v)
 			}
 		case opByteses:
 			if v := *s.bytesSlice(); len(v) > 0 {
 				list := make([][]byte, len(v))
 				for i, e := range v {
-					list[i] = append([]byte{}, e...)
+					list[i] = clone(e)
 					bound += o.sizeBytes(len(e))
 				}
 				*d.bytesSlice() = list
@@ -305,7 +305,7 @@ func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 			if !p.known.excludes(v) {
 				return 0, throughBytes
 			}
-			*dst.at(p.unknown).bytes() = append([]byte(nil), v...)
+			*dst.at(p.unknown).bytes() = clone(v)
 			bound += len(v)
 		}
 	}
@@ -317,3 +317,10 @@ func (o *op) sizeBytes(n int) int { return int(o.tag) + protowire.SizeBytes(n) }
 
 // sizeList bounds the size of n scalars, packed or not.
 func (o *op) sizeList(n int) int { return o.sizeBytes(n * int(o.max)) }
+
+// clone returns a copy of v that is not nil. It costs less than to append to nothing.
+func clone[T any](v []T) []T {
+	c := make([]T, len(v))
+	copy(c, v)
+	return c
+}

@@ -82,14 +82,11 @@ func (c protoCodec) Copy(dst, src any) (bound int, ok bool, err error) {
 	switch {
 	case f == nil:
 		return bound, true, nil
-	case f == refused:
-		// Marshalling says what it refuses, and has the last word on whether:
-		// protobuf-go overlooks required fields in some recursive types.
-		_, err := c.Append(nil, src)
-		return 0, false, err
 	case f.cyclic():
 		return 0, false, errCyclic
 	default:
+		// Also where it is refused: marshalling says why, and has the last word on
+		// whether, as protobuf-go overlooks required fields in some recursive types.
 		return 0, false, nil
 	}
 }

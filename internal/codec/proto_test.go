@@ -160,8 +160,8 @@ func TestCopyRefusesWhatMarshallingRefuses(t *testing.T) {
 				t.Fatal("marshalling does not refuse")
 			}
 			dst := m.ProtoReflect().Type().New().Interface()
-			if _, ok, err := Proto().Copy(dst, m); ok || err == nil || err.Error() != want.Error() {
-				t.Errorf("Copy = %v, %v; want %v", ok, err, want)
+			if _, ok, err := Proto().Copy(dst, m); ok || err != nil {
+				t.Errorf("Copy = %v, %v; want that it leaves %q for marshalling to say", ok, err, want)
 			}
 		})
 	}

@@ -118,28 +118,28 @@ func (c *Call) release(more uint32) {
 // Take decodes the request into to. It returns ErrLeft when the caller has
 // gone, or the errors of Message.DecodeInto.
 func (c *Call) Take(to *Sink) error {
-	bytes, ok, err := c.copyRequest(to)
-	if ok || err != nil {
+	bytes, err := c.copyRequest(to)
+	if bytes == nil {
 		return err
 	}
 	return bytes.DecodeInto(to)
 }
 
-// copyRequest copies the request to where to says. Where ok is false and err nil it
-// returns the request in bytes instead, for Take to decode outside the claim.
-func (c *Call) copyRequest(to *Sink) (bytes Message, ok bool, err error) {
+// copyRequest copies the request to where to says. Where it has to go through bytes,
+// copyRequest returns these instead, for Take to decode outside the claim.
+func (c *Call) copyRequest(to *Sink) (bytes *Message, err error) {
 	if !c.claim() {
-		return Message{}, false, ErrLeft
+		return nil, ErrLeft
 	}
 	defer c.release(0) // also when a codec panics
 	if m, encoded := c.Request.(*Message); encoded {
-		return *m, false, nil
+		return m, nil
 	}
 	m := Live(c.Request, c.Codec)
-	if ok, err = m.CopyInto(to); !ok && err == nil {
-		bytes, err = m.Encode() // by our own code: the caller encodes what others' is needed for
+	if ok, err := m.CopyInto(to); ok || err != nil {
+		return nil, err
 	}
-	return bytes, ok, err
+	return m.encode() // by our own code: the caller encodes what others' is needed for
 }
 
 // SendHeader delivers the header. Nobody writes to md any more.
@@ -159,23 +159,14 @@ func (c *Call) SendHeader(md metadata.MD) error {
 // the call goes on. What the caller cannot take is the caller's affair, and no
 // error here.
 func (c *Call) Finish(header metadata.MD, reply *Message, end End) error {
-	if reply == nil || reply.CopiesTo(&Sink{Codec: c.Codec}) {
-		ok, err := c.finish(header, reply, nil, end)
-		if ok || err != nil {
-			return err
-		}
-		// It has to go through bytes all the same.
+	if ok, err := c.finish(header, reply, nil, end); ok || err != nil {
+		return err
 	}
-	return c.finishEncoded(header, reply, end)
-}
-
-// finishEncoded is Finish for a reply that the caller decodes itself.
-func (c *Call) finishEncoded(header metadata.MD, reply *Message, end End) error {
-	bytes, err := reply.Encode()
+	bytes, err := reply.encode() // for the caller to decode
 	if err != nil {
 		return err
 	}
-	_, err = c.finish(header, nil, &bytes, end)
+	_, err = c.finish(header, nil, bytes, end)
 	return err
 }
 

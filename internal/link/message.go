@@ -36,7 +36,8 @@ type Codec interface {
 	//
 	// If ok is false nothing was copied and dst is untouched: either err is
 	// the error that Append(src) makes, or it is nil and the copy has to go
-	// through bytes, if Append and Decode let it.
+	// through bytes, if Append and Decode let it. Copy runs no code of a user's
+	// to find out.
 	Copy(dst, src any) (bound int, ok bool, err error)
 
 	// Copies reports whether Copy can copy v by itself, running no code of a
@@ -113,6 +114,15 @@ func (m *Message) Encode() (Message, error) {
 		return Message{}, err
 	}
 	return Encoded(mem.BufferSlice{mem.SliceBuffer(b)}), nil
+}
+
+// encode is Encode, of a message on the heap.
+func (m *Message) encode() (*Message, error) {
+	b, err := m.Encode()
+	if err != nil {
+		return nil, err
+	}
+	return &b, nil
 }
 
 // CopiesTo reports whether m can go to to without bytes, and without running
