@@ -268,9 +268,9 @@ func WithInitialWindowSize(bytes int32) DialOption {
 	return dialOption{func(o *dialOptions) { o.socket.Window = int(bytes) }, grpc.WithInitialWindowSize(bytes)}
 }
 
-// WithMaxHeaderListSize limits the header and the trailer of a response, in
-// bytes of what they take on the connection: 16 MiB by default, and 16 KiB at
-// least. A larger one fails its call with Internal, as in grpc-go. Within the process there is no limit.
+// WithMaxHeaderListSize limits the header and the trailer of a response, each in
+// bytes: 16 MiB by default, and 16 KiB at least. As in grpc-go each entry counts
+// 32 bytes beside those of its key and its value. A larger one fails its call with Internal, as in grpc-go. Within the process there is no limit.
 func WithMaxHeaderListSize(bytes uint32) DialOption {
 	return dialOption{func(o *dialOptions) { o.socket.Block = int(min(bytes, math.MaxInt32)) }, grpc.WithMaxHeaderListSize(bytes)}
 }

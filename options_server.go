@@ -218,9 +218,9 @@ func InitialConnWindowSize(bytes int32) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.ConnWindow = max(int(bytes), 0) })
 }
 
-// MaxHeaderListSize limits the header of a call from another process, in bytes
-// of what it takes on the connection: 16 MiB by default, and 16 KiB at least. A
-// client of nearcall knows the limit, and fails a call with a larger one with
+// MaxHeaderListSize limits the header of a call from another process, in bytes:
+// 16 MiB by default, and 16 KiB at least. As in grpc-go each entry counts 32
+// bytes beside those of its key and its value. A client of nearcall knows the limit, and fails a call with a larger one with
 // Internal, as in grpc-go. Within the process there is no limit.
 func MaxHeaderListSize(bytes uint32) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.Block = int(min(bytes, math.MaxInt32)) })

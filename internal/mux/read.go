@@ -149,21 +149,14 @@ func (s *Session) take(f wire.Frame) error {
 	if f.Kind != wire.KindHello && !s.isMet {
 		return protocolError("the peer has not said hello")
 	}
-	if s.parts != nil && (f.Stream != s.partsOf || f.Kind != wire.KindPart && !f.Kind.Stream()) {
+	if s.parts.b != nil && (f.Stream != s.parts.of || f.Kind != wire.KindPart && !f.Kind.Stream()) {
 		return protocolError("another frame comes between the parts of a block")
 	}
 	switch {
 	case f.Kind.Stream():
 		return s.takeStream(f)
 	case f.Kind == wire.KindPart:
-		if len(s.parts)+len(f.Body) > s.opts.Block {
-			return protocolError("a block is larger than the %d bytes that were said to be taken", s.opts.Block)
-		}
-		if s.parts == nil {
-			s.parts = []byte{} // an empty PART is one, too
-		}
-		s.parts, s.partsOf = append(s.parts, f.Body...), f.Stream
-		return nil
+		return s.takePart(f)
 	case f.Kind == wire.KindHello:
 		return s.takeHello(f.Body)
 	}
@@ -331,11 +324,21 @@ func (s *Session) find(id uint64) (*stream, error) {
 // own reports whether this side opens the calls with such a number.
 func (s *Session) own(id uint64) bool { return s.opts.Client == (id%2 == 1) }
 
-// takeStream takes a step of a call.
+// takeStream takes a step of a call, with the parts of its block that came before.
 func (s *Session) takeStream(f wire.Frame) error {
+	if s.parts.b == nil {
+		return s.takeWhole(f, nil)
+	}
+	before := s.parts.finish(len(f.Body))
+	err := s.takeWhole(f, before.b)
+	before.free()
+	return err
+}
+
+// takeWhole takes a step of a call that begins with before. Nothing that is kept of
+// the step aliases either.
+func (s *Session) takeWhole(f wire.Frame, before []byte) error {
 	fromCaller := !s.own(f.Stream)
-	before := s.parts
-	s.parts = nil
 	rc, err := s.dec.Stream(f, before, fromCaller)
 	if err != nil {
 		s.mu.Lock()
@@ -344,9 +347,6 @@ func (s *Session) takeStream(f wire.Frame) error {
 			return unknown // it opens a call with a number of this side's, and was read as an answer
 		}
 		return err
-	}
-	if rc.Wrong == nil && (len(before)+len(f.Body) > smallBlock || rc.Open != nil && sizeOfProfile(rc.Open.Profile) > smallProfile) {
-		rc.Wrong = s.checkReceived(&rc)
 	}
 	cost := len(rc.Data)
 	if rc.Begins {
@@ -453,25 +453,6 @@ func (s *Session) object(id uint64, rc *wire.Received, after *callbacks) error {
 		s.control = wire.AppendReset(s.control, id, code, text)
 	}
 	return nil
-}
-
-// A block of up to smallBlock bytes is within any limit, however long the names
-// are that it refers to by number, unless its profile is larger than smallProfile
-// bytes. Such a profile may have come with a call that was refused.
-const (
-	smallBlock   = wire.MinBlock / 256
-	smallProfile = wire.MinBlock / 4
-)
-
-// checkReceived refuses a head, a header or an end that is longer than this side
-// takes, as checkBlocks and open do on the other.
-func (s *Session) checkReceived(rc *wire.Received) error {
-	if rc.Open != nil {
-		if n := sizeOfHead(rc.Open); n > s.opts.Block {
-			return tooLong("request header", n, s.opts.Block)
-		}
-	}
-	return checkSizes(rc.Header, rc.End, s.opts.Block)
 }
 
 // opened makes a stream of a call that the peer opens. It returns none for one

@@ -36,8 +36,7 @@ type reading struct {
 
 	// Of whoever reads.
 	dec      wire.Decoder
-	parts    []byte // of the block that the next frame begins with
-	partsOf  uint64
+	parts    parts   // of the block that the next frame begins with
 	in       *buffer // begins with what was not taken in; nil for nothing
 	room     int     // the size of the next buffer
 	begun    bool    // the peer's line was seen
@@ -242,6 +241,7 @@ func (s *Session) readAll() {
 		err = s.receive(context.Background())
 	}
 	s.mu.Unlock()
+	s.parts.drop()
 	s.depart(err)
 	s.in.free()
 	s.in = nil

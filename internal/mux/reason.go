@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/protobuf/proto"
-
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -58,38 +55,6 @@ func reasonOf(code wire.ResetCode, text string) error {
 		return because{text, link.ErrExhausted}
 	}
 	return errors.New(text)
-}
-
-// sizeOf bounds what md takes in a block, in bytes.
-func sizeOf(md metadata.MD) (n int) {
-	const lengths = 8 // of a key and a value
-	for k, values := range md {
-		for _, v := range values {
-			n += len(k) + len(v) + lengths
-		}
-	}
-	return n
-}
-
-// sizeOfHead bounds what the head of a call takes, in bytes.
-func sizeOfHead(o *link.Open) int {
-	const lengths = 64 // of the strings, and the numbers
-	return sizeOf(o.Metadata) + len(o.Method) + sizeOfProfile(o.Profile) + lengths
-}
-
-// sizeOfProfile is the length of what a profile consists of, in bytes.
-func sizeOfProfile(p *link.Profile) int {
-	return len(p.Authority) + len(p.UserAgent) + len(p.ContentSubtype) + len(p.Encoding) + len(p.Accept)
-}
-
-// sizeOfEnd bounds what the end of a call takes, in bytes.
-func sizeOfEnd(end *link.End) int {
-	const lengths = 32 // of the strings, and the code
-	n := sizeOf(end.Trailer) + len(end.Status.Message()) + lengths
-	if p := end.Status.Proto(); len(p.GetDetails()) > 0 {
-		n += proto.Size(p) // the details are those of the status in full
-	}
-	return n
 }
 
 func tooLong(what string, n, limit int) error {

@@ -94,7 +94,7 @@ type Options struct {
 	Window     int           // of a call, in bytes: 64 KiB at least, which is the default
 	MostWindow int           // to which that of a call grows where its receiver waits for more, in bytes; Window by default
 	ConnWindow int           // of all calls together, in bytes: 1 MiB by default
-	Block      int           // the longest header or trailer that is taken, in bytes: 16 MiB by default
+	Block      int           // the largest header or trailer that is taken, as wire.HeadSize and its like count: 16 MiB by default
 	Calls      uint32        // that the peer may have open at a time; 0 for any number
 	Handshake  time.Duration // in which the peer has to say hello: 120 s by default
 	Farewell   time.Duration // for which a peer may take nothing after Close of what calls have left to say: 5 s by default
@@ -172,7 +172,7 @@ func New(conn Conn, o Options) *Session {
 	}
 	s.raw = promptOf(conn)
 	s.placer, _ = conn.(Placer)
-	s.dec.Places = s.placer != nil
+	s.dec.Places, s.dec.Block = s.placer != nil, o.Block
 	s.patience.earned = mostEarned
 	s.connOut = s.hello.Connection
 	s.control = wire.AppendHello([]byte(wire.Magic), &wire.Hello{
@@ -253,7 +253,7 @@ func (s *Session) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
 
 // open begins a call of this side's. mu is held.
 func (s *Session) open(ctx context.Context, st *stream, o *link.Open) error {
-	if n := sizeOfHead(o); n > s.hello.Block {
+	if n := wire.HeadSize(o); n > s.hello.Block {
 		return tooLong("request header", n, s.hello.Block)
 	}
 	if err := s.admit(ctx); err != nil {

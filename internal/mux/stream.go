@@ -205,16 +205,12 @@ func encodingOf(header metadata.MD) (name string, ok bool) {
 // checkBlocks refuses a frame whose header or end is longer than the peer takes.
 // mu is held.
 func (s *Session) checkBlocks(f *link.Frame) error {
-	return checkSizes(f.Header, f.End, s.hello.Block)
-}
-
-// checkSizes refuses a header or an end that is longer than limit.
-func checkSizes(header metadata.MD, end *link.End, limit int) error {
-	if n := sizeOf(header); n > limit {
+	limit := s.hello.Block
+	if n := wire.MetadataSize(f.Header); n > limit {
 		return tooLong("header", n, limit)
 	}
-	if end != nil {
-		if n := sizeOfEnd(end); n > limit {
+	if f.End != nil {
+		if n := wire.EndSize(f.End); n > limit {
 			return tooLong("end", n, limit)
 		}
 	}

@@ -40,12 +40,17 @@ func duration(us uint64) time.Duration {
 // head reads the head of a call.
 func (d *Decoder) head(r *reader, remember bool) (o *link.Open, timeout time.Duration) {
 	o = new(link.Open)
+	r.beginBlock("request header", d.Block)
 	method := d.entry(r, remember)
 	if !method.text {
 		r.object("the method has control characters")
 	}
 	o.Method = method.s
 	o.Profile = d.profile(r, remember)
+	if r.err != nil {
+		return o, 0
+	}
+	r.spend(1+profileStrings, len(o.Method)+profileBytes(o.Profile))
 	timeout = duration(r.uint())
 	o.Metadata = d.metadata(r, remember)
 	return o, timeout
@@ -65,26 +70,58 @@ func (e *Encoder) appendMetadata(b []byte, md metadata.MD, remember bool) []byte
 	return b
 }
 
-// metadata reads metadata, nil where there is none.
+// leastEntry is how many bytes an entry of metadata takes on the wire at least.
+const leastEntry = 2
+
+// metadata reads metadata, nil where there is none. What is too much for the
+// block is read, for the names in it, and not kept: no entry costs memory before
+// it was counted.
 func (d *Decoder) metadata(r *reader, remember bool) metadata.MD {
-	n := r.count()
+	n := r.count(leastEntry)
 	if n == 0 {
 		return nil
 	}
-	md := make(metadata.MD, min(n, 16))
+	var md metadata.MD
+	var values []string // of all keys: those of one follow one another
+	if r.spend(n, 0); r.wrong == nil {
+		md, values = make(metadata.MD, min(n, 16)), make([]string, 0, n)
+	}
+	key, from := "", 0 // the values from there on are those of key
 	for range n {
-		k, v := d.name(r, remember), r.string()
-		switch {
-		case r.err != nil:
+		k, v := d.name(r, remember), r.bytes()
+		if r.err != nil {
 			return nil
-		case !link.ValidKey(k):
-			r.object("metadata has the key %.100q", k)
-		case !strings.HasSuffix(k, "-bin") && !link.ValidText(v):
+		}
+		r.spend(0, len(k)+len(v))
+		if r.wrong != nil {
+			continue
+		}
+		if at := len(values); at == 0 || k != key {
+			if at > 0 {
+				md[key] = values[from:at:at]
+			}
+			key, from = k, at
+			checkKey(r, md, k)
+		}
+		value := string(v)
+		if !strings.HasSuffix(k, "-bin") && !link.ValidText(value) {
 			r.object("metadata has a value for %.100q with control characters", k)
 		}
-		md[k] = append(md[k], v)
+		values = append(values, value)
+	}
+	if r.wrong == nil {
+		md[key] = values[from:]
 	}
 	return md
+}
+
+// checkKey looks at a key whose values come next, and after those of md.
+func checkKey(r *reader, md metadata.MD, k string) {
+	if !link.ValidKey(k) {
+		r.object("metadata has the key %.100q", k)
+	} else if _, again := md[k]; again {
+		r.object("metadata has values for %.100q with those of another key between them", k)
+	}
 }
 
 // appendEnd appends the end of a call.
@@ -106,10 +143,13 @@ func (e *Encoder) appendEnd(b []byte, end *link.End, remember bool) []byte {
 // end reads the end of a call.
 func (d *Decoder) end(r *reader, remember bool) *link.End {
 	end := new(link.End)
+	r.beginBlock("end", d.Block)
+	r.spend(1, 0)
 	if code := r.uint(); code != 0 {
 		message, details := r.string(), r.bytes()
+		r.spend(countDetails(details), len(message)+len(details))
 		switch {
-		case r.err != nil:
+		case r.err != nil || r.wrong != nil:
 		case code > math.MaxUint32: // codes.Code is unsigned, and users make up their own
 			r.object("a status of code %d", code)
 		case !utf8.ValidString(message):

@@ -23,7 +23,7 @@ type Hello struct {
 	Stream     int64 // window of each call, in bytes
 	Connection int64 // window of all calls together, in bytes
 	Calls      uint64
-	Block      int // the longest block that is taken, in bytes
+	Block      int // the largest block that is taken, as HeadSize and its like count
 }
 
 // AppendHello appends h as a frame.

@@ -30,12 +30,18 @@ const (
 	// int holds where addresses have 32 bits: credit is counted in int64.
 	MaxCredit int64 = MaxUint + 1
 
-	maxNames    = 1024
-	maxName     = 256
-	maxProfiles = 256
+	maxName  = 256      // of a name that is remembered
+	maxTable = 64 << 10 // of what is remembered, as stringCost counts it
 
 	lengthSize = 2
 )
+
+// stringCost is what a string counts for beside its own bytes: in the size of a
+// block, where the key and the value of metadata count as one, and in the table
+// of what a side remembers. It is the overhead that HTTP/2 counts for a field,
+// and as in gRPC it belongs to what limits of headers limit. Without it a peer
+// fills a receiver's memory with strings that take next to nothing on the wire.
+const stringCost = 32
 
 // MessageCost is the credit that a message takes beside its own bytes.
 const MessageCost = 5

@@ -16,10 +16,34 @@ const (
 // How a profile is written, beside n for the one with the number n.
 const profileNew = 0
 
+// A table counts what one direction of a connection has numbered so far. Both ends
+// count alike, so that they agree on what still gets a number.
+type table struct{ size int }
+
+// add makes room for strings of so many bytes together. It reports whether
+// there is.
+func (t *table) add(strings, bytes int) bool {
+	size := t.size + strings*stringCost + bytes
+	if size > maxTable {
+		return false
+	}
+	t.size = size
+	return true
+}
+
+// profileStrings is how many strings a profile consists of.
+const profileStrings = 5
+
+// profileBytes is the length of all of them.
+func profileBytes(p *link.Profile) int {
+	return len(p.Authority) + len(p.UserAgent) + len(p.ContentSubtype) + len(p.Encoding) + len(p.Accept)
+}
+
 // An Encoder knows what one direction of a connection has numbered so far. Its
 // zero value is that of a new connection. Whoever holds the right to write
 // frames has it to itself.
 type Encoder struct {
+	table    table
 	names    map[string]uint64
 	profiles map[link.Profile]uint64
 	last     *link.Profile // the one that was written last, which is mostly the next, too
@@ -27,13 +51,17 @@ type Encoder struct {
 }
 
 // A mark is what an Encoder knew at some time.
-type mark struct{ names, profiles int }
+type mark struct {
+	table           table
+	names, profiles int
+}
 
-func (e *Encoder) mark() mark { return mark{len(e.names), len(e.profiles)} }
+func (e *Encoder) mark() mark { return mark{e.table, len(e.names), len(e.profiles)} }
 
 // forget makes e know no more than it did at m, because what it appended since
 // then is not sent.
 func (e *Encoder) forget(m mark) {
+	e.table = m.table
 	if len(e.names) > m.names {
 		maps.DeleteFunc(e.names, func(_ string, n uint64) bool { return n >= uint64(m.names) })
 	}
@@ -48,7 +76,7 @@ func (e *Encoder) appendName(b []byte, s string, remember bool) []byte {
 	if n, known := e.names[s]; known {
 		return appendUint(b, n+nameFirst)
 	}
-	if !remember || len(s) > maxName || len(e.names) == maxNames {
+	if !remember || len(s) > maxName || !e.table.add(1, len(s)) {
 		return appendString(append(b, nameLiteral), s)
 	}
 	if e.names == nil {
@@ -71,7 +99,7 @@ func (e *Encoder) appendProfile(b []byte, p *link.Profile, remember bool) []byte
 		for _, s := range [...]string{p.Authority, p.UserAgent, p.ContentSubtype, p.Encoding, p.Accept} {
 			b = appendString(b, s)
 		}
-		if !remember || len(e.profiles) == maxProfiles {
+		if !remember || !e.table.add(profileStrings, profileBytes(p)) {
 			return b
 		}
 		if e.profiles == nil {
@@ -90,7 +118,9 @@ func (e *Encoder) appendProfile(b []byte, p *link.Profile, remember bool) []byte
 // a new connection.
 type Decoder struct {
 	Places bool // messages may be in places of their own, beside the connection
+	Block  int  // the largest block that is taken, as HeadSize and its like count; 0 for any
 
+	table    table
 	names    []knownName
 	profiles []*link.Profile
 }
@@ -113,7 +143,10 @@ func (d *Decoder) entry(r *reader, remember bool) knownName {
 	case r.err != nil:
 		return knownName{}
 	case n == nameLiteral:
-		return newName(r.string())
+		if b := r.bytes(); r.wrong == nil {
+			return newName(string(b))
+		}
+		return knownName{} // nobody looks at it
 	case n == nameNew:
 		s := newName(r.string())
 		switch {
@@ -122,8 +155,8 @@ func (d *Decoder) entry(r *reader, remember bool) knownName {
 			r.fail("a block in pieces has a new name")
 		case len(s.s) > maxName:
 			r.fail("a name of %d bytes is to be remembered", len(s.s))
-		case len(d.names) == maxNames:
-			r.fail("more than %d names are to be remembered", maxNames)
+		case !d.table.add(1, len(s.s)):
+			r.fail("more names are to be remembered than the %d bytes of the table hold", maxTable)
 		default:
 			d.names = append(d.names, s)
 		}
@@ -151,7 +184,7 @@ func (d *Decoder) profile(r *reader, remember bool) *link.Profile {
 	p := &link.Profile{Authority: r.string(), UserAgent: r.string(), ContentSubtype: r.string(), Encoding: r.string(), Accept: r.string()}
 	p.Check()
 	objectTo(r, p)
-	if r.err == nil && remember && len(d.profiles) < maxProfiles {
+	if r.err == nil && remember && d.table.add(profileStrings, profileBytes(p)) {
 		d.profiles = append(d.profiles, p)
 	}
 	return p

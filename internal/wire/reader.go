@@ -8,6 +8,7 @@ type reader struct {
 	rest  []byte
 	err   error
 	wrong error // what a call must not say; what follows it can be read
+	block block
 }
 
 // object notes what is wrong with a call, and not with how it is written: the
@@ -62,10 +63,10 @@ func (r *reader) uint() uint64 {
 	return 0
 }
 
-// count reads how many things follow, each of which takes a byte at least.
-func (r *reader) count() int {
+// count reads how many things follow, each of which takes so many bytes at least.
+func (r *reader) count(least int) int {
 	n := r.uint()
-	if n > uint64(len(r.rest)) {
+	if n > uint64(len(r.rest)/least) {
 		r.fail("a frame ends early")
 		return 0
 	}
@@ -74,7 +75,7 @@ func (r *reader) count() int {
 
 // bytes reads bytes, which alias the frame.
 func (r *reader) bytes() []byte {
-	n := r.count()
+	n := r.count(1)
 	b := r.rest[:n:n]
 	r.rest = r.rest[n:]
 	return b

@@ -316,8 +316,11 @@ func (d *Decoder) Stream(f Frame, before []byte, fromCaller bool) (Received, err
 	if flags&FlagHead != 0 {
 		if fromCaller {
 			rc.Open, rc.Timeout = d.head(&r, remember)
-		} else if rc.Header = d.metadata(&r, remember); rc.Header == nil {
-			rc.Header = metadata.MD{}
+		} else {
+			r.beginBlock("header", d.Block)
+			if rc.Header = d.metadata(&r, remember); rc.Header == nil {
+				rc.Header = metadata.MD{}
+			}
 		}
 	}
 	if flags&FlagEnd != 0 {

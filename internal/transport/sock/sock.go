@@ -48,7 +48,7 @@ type Options struct {
 
 	Window     int           // of a call, in bytes
 	ConnWindow int           // of all calls of a connection together, in bytes
-	Block      int           // the longest header or trailer that is taken, in bytes
+	Block      int           // the largest header or trailer that is taken, in bytes, with 32 for each entry
 	Calls      uint32        // that a client may have open at a time; 0 for any number
 	Handshake  time.Duration // in which a peer has to say who it is
 

@@ -1,0 +1,276 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// What a peer sends must not cost its receiver more than a constant for each byte,
+// in memory that is kept or only allocated. These tests count it.
+
+// allocated returns how many bytes f allocates.
+func allocated(f func()) int {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return int(after.TotalAlloc - before.TotalAlloc)
+}
+
+// retained returns how many bytes of what f makes are still there when it
+// returns and the collector has run.
+func retained(f func() (keep any)) int {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	keep := f()
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	runtime.KeepAlive(keep)
+	return int(after.HeapAlloc) - int(before.HeapAlloc)
+}
+
+// defaultBlock is the limit that sessions have where users set none.
+const defaultBlock = 16 << 20
+
+// entries appends n entries of metadata, after their number.
+func entries(b []byte, n int, entry func(b []byte, i int) []byte) []byte {
+	b = appendUint(b, uint64(n))
+	for i := range n {
+		b = entry(b, i)
+	}
+	return b
+}
+
+// knows returns a decoder that has been told so many names of a header, with the
+// numbers from 0 on.
+func knows(t testing.TB, names int) *Decoder {
+	t.Helper()
+	d := &Decoder{Block: defaultBlock}
+	if names == 0 {
+		return d
+	}
+	_, err := d.Stream(stream(FlagHead, entries(nil, names, func(b []byte, i int) []byte {
+		return append(appendString(append(b, nameNew), fmt.Sprint("k", i)), 0)
+	})...), nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestWhatAnEntryOfMetadataCosts(t *testing.T) {
+	same := func(b []byte, _ int) []byte { return append(b, nameFirst, 0) }
+	literal := func(b []byte, _ int) []byte { return append(b, nameLiteral, 1, 'a', 0) }
+	perKey := func(b []byte, i int) []byte { return append(appendUint(b, nameFirst+uint64(i/1000)), 0) }
+	distinct := func(b []byte, i int) []byte {
+		return append(appendString(append(b, nameLiteral), fmt.Sprintf("%05x", i)), 0)
+	}
+	// The limit takes so many entries of the shortest key.
+	const most = defaultBlock / (stringCost + 2)
+	for name, c := range map[string]struct {
+		n     int
+		entry func(b []byte, i int) []byte
+		times int // how much may be allocated for each byte
+	}{
+		"of 2 bytes":         {most, same, 10},
+		"of 2 bytes, by key": {most - most/10, perKey, 10},
+		"of a literal key":   {most, literal, 10},
+		"of different keys":  {defaultBlock / (stringCost + 5), distinct, 30}, // the slots of a map
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := knows(t, 600)
+			block := entries(nil, c.n, c.entry)
+			var rc Received
+			var err error
+			if got := allocated(func() { rc, err = d.Stream(stream(FlagHead), block, false) }); got > c.times*len(block) {
+				t.Errorf("a header of %d bytes allocates %d", len(block), got)
+			} else {
+				t.Logf("%d bytes: %d allocated, %.1f for each", len(block), got, float64(got)/float64(len(block)))
+			}
+			n := 0
+			for _, values := range rc.Header {
+				n += len(values)
+			}
+			if err != nil || rc.Wrong != nil || n != c.n {
+				t.Errorf("%d of %d entries, %v, %v", n, c.n, rc.Wrong, err)
+			}
+		})
+	}
+}
+
+func TestTooManyEntriesAreCountedBeforeTheyAreKept(t *testing.T) {
+	for name, entry := range map[string][]byte{
+		"of a name":        {nameFirst, 0},
+		"of a literal key": {nameLiteral, 4, 'k', 'e', 'y', 's', 0},
+		"with a value":     append([]byte{nameFirst, 40}, bytes.Repeat([]byte("v"), 40)...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := knows(t, 1)
+			block := entries(nil, defaultBlock/len(entry)-2, func(b []byte, _ int) []byte { return append(b, entry...) })
+			message := []byte("a message")
+			var rc Received
+			var err error
+			got := allocated(func() { rc, err = d.Stream(stream(FlagHead|FlagMessage, message...), block, false) })
+			if err != nil || rc.Wrong == nil || !strings.Contains(rc.Wrong.Error(), "is larger than") {
+				t.Fatalf("%v, %v", rc.Wrong, err)
+			}
+			if limit := 64 << 10; got > limit+2*len(block) { // the block and what follows are put together
+				t.Errorf("%d bytes that are refused allocate %d", len(block), got)
+			}
+			if !bytes.Equal(rc.Data, message) {
+				t.Errorf("the message that follows is %q", rc.Data)
+			}
+		})
+	}
+}
+
+func TestEachBlockHasItsLimit(t *testing.T) {
+	const limit = MinBlock
+	head := func(n int) *Step {
+		s := &Step{Stream: 1, Open: open("/m", metadata.MD{"k": {strings.Repeat("v", n)}}), HalfClose: true}
+		if got := HeadSize(s.Open); got > limit-100 {
+			s.Open.Metadata["k"][0] = strings.Repeat("v", n+limit-got)
+		}
+		return s
+	}
+	many := make([]string, limit/(stringCost+1))
+	for name, c := range map[string]struct {
+		s    *Step
+		size int
+		want string // empty for nothing
+	}{
+		"a head as large as it may be": {s: head(limit)},
+		"a header of empty values":     {s: &Step{Stream: 1, Header: metadata.MD{"k": many}}},
+		"and one more":                 {s: &Step{Stream: 1, Header: metadata.MD{"k": append(many, "")}}, want: "the header is larger"},
+		"an end":                       {s: &Step{Stream: 1, End: &link.End{Trailer: metadata.MD{"k": many[1:]}}}},
+		"an end that is larger":        {s: &Step{Stream: 1, End: &link.End{Trailer: metadata.MD{"k": many}}}, want: "the end is larger"},
+		"a header and an end, each as large as it may be": {s: &Step{Stream: 1, Header: metadata.MD{"k": many}, End: &link.End{Trailer: metadata.MD{"k": many[1:]}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			size := 0
+			switch {
+			case c.s.Open != nil:
+				size = HeadSize(c.s.Open)
+			case c.s.End != nil:
+				size = EndSize(c.s.End)
+			default:
+				size = MetadataSize(c.s.Header)
+			}
+			if (size > limit) != (c.want != "") {
+				t.Fatalf("its sender counts %d bytes of %d", size, limit)
+			}
+			fromCaller := c.s.Open != nil
+			b, _ := new(Encoder).Append(nil, c.s, 0)
+			rc, err := (&Decoder{Block: limit}).Stream(one(t, b), nil, fromCaller)
+			if err != nil || (rc.Wrong == nil) != (c.want == "") || rc.Wrong != nil && !strings.Contains(rc.Wrong.Error(), c.want) {
+				t.Errorf("%v, %v", rc.Wrong, err)
+			}
+		})
+	}
+}
+
+// TestDetailsOfAStatusAreCounted: an empty one takes two bytes, and becomes a
+// message of its own.
+func TestDetailsOfAStatusAreCounted(t *testing.T) {
+	details := append([]byte{8, 5}, bytes.Repeat([]byte{detailsField<<3 | 2, 0}, 1<<20)...)
+	end := append(appendUint([]byte{5, 0}, uint64(len(details))), details...)
+	d := Decoder{Block: defaultBlock}
+	var rc Received
+	var err error
+	got := allocated(func() { rc, err = d.Stream(stream(FlagEnd, 0), end, false) })
+	if err != nil || rc.Wrong == nil || !strings.Contains(rc.Wrong.Error(), "is larger than") {
+		t.Errorf("%v, %v", rc.Wrong, err)
+	}
+	if got > 3*len(end) {
+		t.Errorf("%d bytes that are refused allocate %d", len(end), got)
+	}
+}
+
+// TestWhatAConnectionRemembersIsBounded: both ends stop where the table is full,
+// however the peer fills it.
+func TestWhatAConnectionRemembersIsBounded(t *testing.T) {
+	const most = 4 * maxTable // with what Go takes for a string and for slices that grow
+	check := func(t *testing.T, fill func(d *Decoder) error) {
+		t.Helper()
+		var err error
+		got := retained(func() any {
+			d := new(Decoder)
+			err = fill(d)
+			return d
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got > most {
+			t.Errorf("%d bytes are kept", got)
+		}
+	}
+	profiles := func(n int) func(d *Decoder) error {
+		return func(d *Decoder) error {
+			for i := range 2000 {
+				body := append([]byte{nameLiteral, 1, 'm', profileNew}, appendString(nil, strings.Repeat("a", n))...)
+				rc, err := d.Stream(stream(FlagHead, append(body, 0, 0, 0, 0, 0, 0)...), nil, true)
+				if err != nil || rc.Wrong != nil {
+					return fmt.Errorf("profile %d: %w, %w", i, err, rc.Wrong)
+				}
+			}
+			return nil
+		}
+	}
+	t.Run("profiles of 65,000 bytes", func(t *testing.T) { check(t, profiles(65_000)) })
+	t.Run("empty profiles", func(t *testing.T) { check(t, profiles(0)) })
+	for _, n := range []int{0, 1, maxName} {
+		t.Run(fmt.Sprintf("names of %d bytes", n), func(t *testing.T) {
+			check(t, func(d *Decoder) error {
+				body := append(appendString([]byte{1, nameNew}, strings.Repeat("n", n)), 0)
+				for range 10_000 {
+					if _, err := d.Stream(stream(FlagHead, body...), nil, false); err != nil {
+						if !errors.Is(err, ErrProtocol) || !strings.Contains(err.Error(), "more names") {
+							return err
+						}
+						if got := len(d.names) * (n + stringCost); got < maxTable*9/10 {
+							return fmt.Errorf("only %d names are remembered", len(d.names))
+						}
+						return nil
+					}
+				}
+				return errors.New("names are remembered without end")
+			})
+		})
+	}
+}
+
+// TestBothEndsAgreeOnWhatIsRemembered: whatever a side has filled its table with,
+// the peer understands what it refers to.
+func TestBothEndsAgreeOnWhatIsRemembered(t *testing.T) {
+	var e Encoder
+	l := &listen{TB: t, fromCaller: true}
+	for i := range 3000 {
+		s := &Step{Stream: uint64(2*i + 1), HalfClose: true, Open: &link.Open{
+			Method:   fmt.Sprint("/m/", i%1500),
+			Profile:  &link.Profile{Authority: strings.Repeat("a", i%1000)},
+			Metadata: metadata.MD{fmt.Sprint("k", i%1700): {"v"}},
+		}}
+		o := s.Open
+		b, _ := e.Append(nil, s, 0)
+		l.frame(one(t, b))
+		if got := l.heard; got.Method != o.Method || got.Profile.Authority != o.Profile.Authority || got.Metadata != show(o.Metadata) {
+			t.Fatalf("call %d: %q %d %s", i, got.Method, len(got.Profile.Authority), got.Metadata)
+		}
+		if l.dec.table != e.table {
+			t.Fatalf("call %d: %d bytes are remembered, and %d", i, e.table.size, l.dec.table.size)
+		}
+	}
+	if e.table.size < maxTable*9/10 {
+		t.Errorf("%d bytes are remembered", e.table.size)
+	}
+}

@@ -1,0 +1,161 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A refusal is bytes that one side of a connection sends after its HELLO, the last
+// frame of which breaks a rule. The receiver takes blocks of MinBlock bytes.
+type refusal struct {
+	About  string   `json:"about"`
+	From   string   `json:"from"`             // client or server
+	Places bool     `json:"places,omitempty"` // over shared memory
+	Hex    []string `json:"hex"`              // of each frame
+	Ends   string   `json:"ends"`             // the connection, or the call alone
+}
+
+// theConnection and theCall are what ends.
+const (
+	theConnection = "connection"
+	theCall       = "call"
+)
+
+// headOf is a call's head with the method /m and a new, empty profile, and what
+// follows.
+func headOf(more ...byte) []byte {
+	return append([]byte{nameLiteral, 2, '/', 'm', profileNew, 0, 0, 0, 0, 0, 0}, more...)
+}
+
+// bare returns a frame with the body.
+func bare(k Kind, id uint64, body ...byte) []byte {
+	return finish(append(begin(nil, k, id), body...), 0)
+}
+
+func TestVectorsThatMustBeRefused(t *testing.T) {
+	const head, message = KindStream | FlagHead, KindStream | FlagMessage
+	opened := bare(head, 1, headOf(0)...)
+	for name, r := range map[string]struct {
+		about, from string
+		places      bool
+		ends        string
+		frames      [][]byte
+	}{
+		"entries-of-2-bytes": {"A header of 500 entries that take two bytes each: its size is 17,000 and more.", "client", false, theCall,
+			[][]byte{bare(head, 1, headOf(append(append(appendUint(nil, 500), nameNew, 1, 'k', 0), bytes.Repeat([]byte{nameFirst, 0}, 499)...)...)...)}},
+		"keys-in-turns": {"Metadata whose values of one key have those of another between them.", "client", false, theCall,
+			[][]byte{bare(head, 1, headOf(3, nameNew, 1, 'a', 0, nameNew, 1, 'b', 0, nameFirst, 0)...)}},
+		"key":           {"A key in upper case.", "client", false, theCall, [][]byte{bare(head, 1, headOf(1, nameLiteral, 1, 'K', 0)...)}},
+		"value":         {"A value with a line feed.", "client", false, theCall, [][]byte{bare(head, 1, headOf(1, nameLiteral, 1, 'k', 1, '\n')...)}},
+		"method":        {"A method with a control character.", "client", false, theCall, [][]byte{bare(head, 1, nameLiteral, 2, '/', 1, 0, 0, 0, 0, 0, 0, 0, 0)}},
+		"status-utf8":   {"The message of a status is not UTF-8.", "server", false, theCall, [][]byte{bare(KindStream|FlagEnd, 1, 5, 1, 0xff, 0, 0)}},
+		"entry-count":   {"More entries than bytes for them.", "client", false, theConnection, [][]byte{bare(head, 1, headOf(2, nameLiteral, 1, 'k', 0)...)}},
+		"long-name":     {"A name of 257 bytes that is to be remembered.", "client", false, theConnection, [][]byte{bare(head, 1, append(appendString([]byte{nameNew}, strings.Repeat("n", 257)), 0, 0, 0, 0, 0, 0, 0, 0)...)}},
+		"unknown-name":  {"A reference to a name that did not come.", "client", false, theConnection, [][]byte{bare(head, 1, nameFirst)}},
+		"new-in-pieces": {"A new name in a block that is sent in pieces.", "client", false, theConnection, [][]byte{bare(KindPart, 1, nameNew, 2), bare(head, 1, '/', 'm', 0, 0, 0, 0, 0, 0, 0, 0)}},
+		"no-block":      {"Parts of a block, and a frame that has none.", "client", false, theConnection, [][]byte{opened, bare(KindPart, 1, 0), bare(message, 1)}},
+		"flags":         {"MORE beside neither MESSAGE nor PIECE.", "client", false, theConnection, [][]byte{opened, bare(KindStream|FlagMore, 1)}},
+		"empty-piece":   {"A piece of a message that is empty.", "client", false, theConnection, [][]byte{opened, bare(message|FlagMore, 1, 5)}},
+		"place":         {"A place where there is no shared memory.", "client", false, theConnection, [][]byte{opened, bare(message|FlagPlace, 1, 0x80, 0x80, 0x04, 0)}},
+		"long-number":   {"A number that is not in its shortest form.", "client", false, theConnection, [][]byte{bare(KindDrain, 0, 0x81, 0)}},
+		"no-credit":     {"A credit of nothing.", "server", false, theConnection, [][]byte{bare(KindCredit, 0, 0)}},
+		"short-ping":    {"A PING of 7 bytes.", "client", false, theConnection, [][]byte{bare(KindPing, 0, make([]byte, 7)...)}},
+		"kind":          {"A kind that does not exist.", "client", false, theConnection, [][]byte{bare(0x0a, 0)}},
+		"no-stream":     {"A RESET of no call.", "client", false, theConnection, [][]byte{bare(KindReset, 0, 0)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := refusal{About: r.about, From: r.from, Places: r.places, Ends: r.ends}
+			for _, f := range r.frames {
+				v.Hex = append(v.Hex, hex.EncodeToString(f))
+			}
+			var out bytes.Buffer
+			enc := json.NewEncoder(&out)
+			enc.SetIndent("", "  ")
+			if err := enc.Encode(v); err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join("testdata", "refused", name+".json")
+			if *update {
+				if err := os.WriteFile(file, out.Bytes(), 0o666); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil || !bytes.Equal(out.Bytes(), want) {
+				t.Errorf("%v; %s differs, say go test -update if that is meant. Now:\n%.2000s", err, file, out.Bytes())
+			}
+			refused(t, v)
+		})
+	}
+}
+
+// refused checks that of v's frames the last is refused, and no other.
+func refused(t *testing.T, v refusal) {
+	t.Helper()
+	d := Decoder{Places: v.Places, Block: MinBlock}
+	parts := make(map[uint64][]byte)
+	for i, text := range v.Hex {
+		b, err := hex.DecodeString(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, n, err := Next(b)
+		var wrong error
+		if err == nil && n != len(b) {
+			t.Fatalf("frame %d of %d bytes takes %d", i, len(b), n)
+		}
+		if err == nil {
+			wrong, err = read(&d, f, parts, (v.From == "client") == (f.Stream%2 == 1))
+		}
+		if err != nil && !errors.Is(err, ErrProtocol) {
+			t.Errorf("%v is no protocol error", err)
+		}
+		ends := ""
+		switch {
+		case err != nil:
+			ends = theConnection
+		case wrong != nil:
+			ends = theCall
+		}
+		want := ""
+		if i == len(v.Hex)-1 {
+			want = v.Ends
+		}
+		if ends != want {
+			t.Errorf("frame %d ends %q, want %q: %v, %v", i, ends, want, err, wrong)
+		}
+	}
+}
+
+// read reads a frame of any kind. It returns what is wrong with its call alone,
+// and what with the connection.
+func read(d *Decoder, f Frame, parts map[uint64][]byte, fromCaller bool) (wrong, err error) {
+	switch f.Kind {
+	case KindHello:
+		return nil, second(ParseHello(f.Body))
+	case KindReset:
+		return nil, third(ParseReset(f.Body))
+	case KindBye:
+		return nil, third(ParseBye(f.Body))
+	case KindCredit:
+		return nil, second(ParseCredit(f.Body))
+	case KindReturn:
+		return nil, second(ParseReturn(f.Body))
+	case KindPing, KindPong:
+		return nil, second(ParsePing(f.Body))
+	case KindDrain:
+		return nil, second(ParseDrain(f.Body))
+	case KindPart:
+		parts[f.Stream] = append(parts[f.Stream], f.Body...)
+		return nil, nil
+	}
+	rc, err := d.Stream(f, parts[f.Stream], fromCaller)
+	delete(parts, f.Stream)
+	return rc.Wrong, err
+}
