@@ -27,11 +27,12 @@ type attack struct {
 	full, short int // how often: what that means is the attack's affair
 	run         func(*attacker) error
 
-	env       []string // of the server, beside its own
-	server    []string // arguments of the server
-	flaw      string   // that the server has
-	stop      bool     // stop the server while the attacker is still there
-	exception string   // why the attack may be beyond its bounds; empty if it must not
+	env       []string      // of the server, beside its own
+	server    []string      // arguments of the server
+	flaw      string        // that the server has
+	release   time.Duration // in which the server lets go, although the attacker stays; 0 for never
+	stop      bool          // stop the server while the attacker is still there
+	exception string        // why the attack may be beyond its bounds; empty if it must not
 }
 
 // A path is how a client reaches the server.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"strings"
+	"time"
 
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -18,15 +19,17 @@ var blockAttacks = []*attack{
 	},
 	{
 		name: "blocks-unfinished", path: overTCP, full: 50, short: 10,
-		what:   "%s connections whose headers of 16 MiB do not end",
-		before: "1.66 GB, for as long as they stay",
-		run:    unfinishedBlocks,
+		what:    "%s connections whose headers of 16 MiB do not end",
+		before:  "1.66 GB, for as long as they stay",
+		release: time.Minute,
+		run:     unfinishedBlocks,
 	},
 	{
 		name: "profiles", path: overTCP, full: 50, short: 10,
-		what:   "%s connections with 256 profiles of 65 kB each",
-		before: "0.86 GB, for as long as they stay",
-		run:    profiles,
+		what:    "%s connections with 256 profiles of 65 kB each",
+		before:  "0.86 GB, for as long as they stay",
+		release: time.Second,
+		run:     profiles,
 	},
 }
 

@@ -18,7 +18,8 @@ const (
 	memoryFloor = 32 << 20
 	cpuFloor    = 100 * time.Millisecond
 
-	// An attacker that has gone holds no more than memoryFloor.
+	// An attacker that has gone holds no more than memoryFloor, and neither does one
+	// that stays, after the time that its attack says.
 
 	// The server may have several descriptors for each one of the attacker's, and
 	// threads for what system calls are under way.
@@ -61,8 +62,11 @@ func judge(r *result, short bool) {
 
 // judgeServing is about what a server does that is still there.
 func (r *result) judgeServing(say func(format string, args ...any), short bool) {
-	if r.retained > memoryFloor {
-		say("%s kept", size(r.retained))
+	if r.attack.release > 0 && r.held > memoryFloor && !short {
+		say("%s held for more than %s", size(r.held), r.attack.release)
+	}
+	if r.kept > memoryFloor {
+		say("%s kept", size(r.kept))
 	}
 	if r.stuck {
 		say("Stop does not return")

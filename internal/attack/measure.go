@@ -32,6 +32,7 @@ func cpuTime(pid int) (time.Duration, error) {
 // A footprint is what a process has at a moment.
 type footprint struct {
 	memory      int64 // in bytes: resident, pages of shared memory that it has touched included
+	touched     int64 // those pages, in bytes
 	descriptors int
 	threads     int
 }
@@ -46,20 +47,28 @@ func memoryOf(pid int) (f footprint, err error) {
 		name, value, _ := bytes.Cut(line, []byte(":"))
 		switch string(name) {
 		case "VmRSS":
-			kb, _, _ := strings.Cut(strings.TrimSpace(string(value)), " ")
-			n, err := strconv.ParseInt(kb, 10, 64)
-			if err != nil {
-				return f, err
-			}
-			f.memory = n << 10
+			f.memory, err = kilobytes(value)
+		case "RssShmem":
+			f.touched, err = kilobytes(value)
 		case "Threads":
-			if f.threads, err = strconv.Atoi(strings.TrimSpace(string(value))); err != nil {
-				return f, err
-			}
+			f.threads, err = strconv.Atoi(strings.TrimSpace(string(value)))
+		}
+		if err != nil {
+			return f, fmt.Errorf("/proc/%d/status: %w", pid, err)
 		}
 	}
 	return f, nil
 }
+
+// kilobytes reads a value of /proc/PID/status, as bytes.
+func kilobytes(value []byte) (int64, error) {
+	kb, _, _ := strings.Cut(strings.TrimSpace(string(value)), " ")
+	n, err := strconv.ParseInt(kb, 10, 64)
+	return n << 10, err
+}
+
+// private is the memory that is nobody else's.
+func (f footprint) private() int64 { return f.memory - f.touched }
 
 // descriptorsOf counts the descriptors of a process.
 func descriptorsOf(pid int) int {
@@ -70,18 +79,17 @@ func descriptorsOf(pid int) int {
 	return len(fds)
 }
 
-// sharedMemory returns how many bytes of memory files this process keeps in
-// existence, whoever wrote them: those that it has mapped, and those that it has
-// descriptors of. What is resident says less, as it leaves out pages that this
-// process did not touch.
-func sharedMemory() (int64, error) {
-	files := make(map[uint64]int64) // by inode
-	fds, err := os.ReadDir("/proc/self/fd")
+// memoryFiles returns how many bytes there are of each memory file that the
+// process with this number, or "self", has a descriptor of, by inode.
+func memoryFiles(pid string) (map[uint64]int64, error) {
+	files := make(map[uint64]int64)
+	dir := filepath.Join("/proc", pid, "fd")
+	fds, err := os.ReadDir(dir)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	for _, fd := range fds {
-		path := filepath.Join("/proc/self/fd", fd.Name())
+		path := filepath.Join(dir, fd.Name())
 		if to, err := os.Readlink(path); err != nil || !strings.HasPrefix(to, "/memfd:") {
 			continue
 		}
@@ -89,6 +97,25 @@ func sharedMemory() (int64, error) {
 		if err := syscall.Stat(path, &st); err == nil {
 			files[st.Ino] = st.Blocks * 512
 		}
+	}
+	return files, nil
+}
+
+func sum(files map[uint64]int64) (n int64) {
+	for _, bytes := range files {
+		n += bytes
+	}
+	return n
+}
+
+// sharedMemory returns how many bytes of memory files this process keeps in
+// existence, whoever wrote them: those that it has mapped, and those that it has
+// descriptors of. What is resident says less, as it leaves out pages that this
+// process did not touch.
+func sharedMemory() (int64, error) {
+	files, err := memoryFiles("self")
+	if err != nil {
+		return 0, err
 	}
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -105,14 +132,10 @@ func sharedMemory() (int64, error) {
 		}
 		mapped[inode] += n
 	}
-	var sum int64
 	for inode, n := range mapped {
 		files[inode] = max(files[inode], n)
 	}
-	for _, n := range files {
-		sum += n
-	}
-	return sum, nil
+	return sum(files), nil
 }
 
 // existing reads a line of /proc/self/maps. It returns the file's inode and how

@@ -27,8 +27,8 @@ func (r *result) now() string {
 	if n := r.server.threads; n > threadFloor {
 		now += fmt.Sprintf(", %s threads", thousands(n))
 	}
-	if r.retained > memoryFloor {
-		now += fmt.Sprintf(", %s kept", size(r.retained))
+	if r.kept > memoryFloor {
+		now += fmt.Sprintf(", %s kept", size(r.kept))
 	}
 	return now
 }
@@ -90,8 +90,8 @@ func printProgress(out io.Writer, r *result, verbose bool) {
 	if !verbose {
 		return
 	}
-	fmt.Fprintf(out, "    server: %s at most, %s kept, %s of CPU, %d descriptors, %d threads, stopped in %s\n",
-		size(r.server.memory), size(r.retained), shortly(r.serverCPU), r.server.descriptors, r.server.threads, shortly(r.stopped))
+	fmt.Fprintf(out, "    server: %s at most, %s held, %s kept, %s of CPU, %d descriptors, %d threads, stopped in %s\n",
+		size(r.server.memory), size(r.held), size(r.kept), shortly(r.serverCPU), r.server.descriptors, r.server.threads, shortly(r.stopped))
 	fmt.Fprintf(out, "    attacker: %s sent, %s of memory, %s of CPU, %d descriptors\n",
 		size(r.sent), size(r.attacker.memory), shortly(r.attackerCPU), r.attacker.descriptors)
 	for _, p := range []struct {

@@ -16,15 +16,16 @@ const killAt = 3 << 30
 
 // A pace says how long the parts of a trial take.
 type pace struct {
-	before time.Duration // the honest client is alone
-	attack time.Duration // at most
-	settle time.Duration // at most, until the server is idle again
-	forget time.Duration // at most, until it has given back what the attacker left
-	stop   time.Duration // at most, until Stop returns
+	before  time.Duration // the honest client is alone
+	attack  time.Duration // at most
+	settle  time.Duration // at most, until the server is idle again
+	release time.Duration // at most, until it has given back what the attacker may not hold
+	forget  time.Duration // at most, until it has given back what the attacker left
+	stop    time.Duration // at most, until Stop returns
 }
 
 var (
-	fullPace  = pace{before: 2 * time.Second, attack: 60 * time.Second, settle: 60 * time.Second, forget: 20 * time.Second, stop: 20 * time.Second}
+	fullPace  = pace{before: 2 * time.Second, attack: 60 * time.Second, settle: 60 * time.Second, release: 2 * time.Minute, forget: 20 * time.Second, stop: 20 * time.Second}
 	shortPace = pace{before: 300 * time.Millisecond, attack: 5 * time.Second, settle: 5 * time.Second, forget: 10 * time.Second, stop: 10 * time.Second}
 )
 
@@ -40,7 +41,8 @@ type result struct {
 	note           string
 	serverCPU      time.Duration
 	server         footprint // the most
-	retained       int64     // bytes, after the attacker has gone
+	held           int64     // bytes, when all was done and the attacker still there
+	kept           int64     // bytes, when it had gone
 	died           string    // how; empty if it did not
 	busy           bool      // it was not idle again in time
 	stopped        time.Duration
@@ -172,7 +174,7 @@ func (t *trial) strike(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.watchServer, t.watchAttacker = watchOver(t.server, killAt), watchOver(t.attacker, killAt)
+	t.watchServer, t.watchAttacker = t.watchOver(t.server), t.watchOver(t.attacker)
 	begun := time.Now()
 	serverCPU, attackerCPU := t.cpu(t.server), t.cpu(t.attacker)
 
@@ -199,8 +201,18 @@ func (t *trial) strike(ctx context.Context) error {
 	t.died()
 	peak, _ = t.watchAttacker.most()
 	r.attacker = peak.less(attackerBase)
-	return t.retained(serverBase.memory, s.Shared)
+	base := serverBase.private() + s.Shared
+	if err := t.until(min(t.attack.release, t.pace.release), base, &r.held); err != nil {
+		return err
+	}
+	if t.attack.stop {
+		t.stop()
+	}
+	t.attacker.leave(5 * time.Second)
+	return t.until(t.pace.forget, base, &r.kept)
 }
+
+func (t *trial) watchOver(c *child) *watch { return watchOver(c, killAt, t.attack.path == overShm) }
 
 func (t *trial) footprint(c *child) (footprint, error) {
 	f, err := memoryOf(c.pid())
@@ -277,28 +289,24 @@ func newcomer(ctx context.Context, target string) (p phase) {
 	return p
 }
 
-// retained sends the attacker away and waits until the server has given back
-// what it left. It stops the server before that where the attack says so.
-func (t *trial) retained(base, shared int64) error {
-	if t.attack.stop {
-		t.stop()
-	}
-	t.attacker.leave(5 * time.Second)
-	for end := time.Now().Add(t.pace.forget); t.server.alive() && !t.stopped(); {
+// until waits until the server has given back what it took beyond base, for some
+// time at most, and notes what it has not.
+func (t *trial) until(limit time.Duration, base int64, have *int64) error {
+	for end := time.Now().Add(limit); t.server.alive() && !t.stopped(); {
 		var s settled
-		if err := t.server.ask("settle", t.pace.forget, &s); err != nil {
-			break
+		if err := t.server.ask("settle", 20*time.Second, &s); err != nil {
+			return nil // stop tells
 		}
 		if s.Error != "" {
 			return fmt.Errorf("the server: %s", s.Error)
 		}
 		f, err := memoryOf(t.server.pid())
 		if err != nil {
-			break
+			return nil
 		}
-		t.r.retained = max(f.memory-base, 0) + max(s.Shared-shared, 0)
-		if t.r.retained <= memoryFloor || time.Now().After(end) {
-			break
+		*have = max(f.private()+s.Shared-base, 0)
+		if *have <= memoryFloor || time.Now().After(end) {
+			return nil
 		}
 		time.Sleep(200 * time.Millisecond)
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"strconv"
 	"sync"
 	"time"
 )
@@ -11,11 +12,13 @@ import (
 // the process where its memory goes beyond a limit.
 type watch struct {
 	c     *child
-	limit int64 // in bytes, 0 for none
+	limit int64 // in bytes
+	files bool  // the process may have memory files: what there is of them counts, touched or not
 	stop  chan struct{}
 	ended chan struct{}
 
 	mu     sync.Mutex
+	shared int64 // bytes of memory files
 	peak   footprint
 	killed bool
 }
@@ -27,8 +30,8 @@ const (
 	countEvery = 100 * time.Millisecond
 )
 
-func watchOver(c *child, limit int64) *watch {
-	w := &watch{c: c, limit: limit, stop: make(chan struct{}), ended: make(chan struct{})}
+func watchOver(c *child, limit int64, files bool) *watch {
+	w := &watch{c: c, limit: limit, files: files, stop: make(chan struct{}), ended: make(chan struct{})}
 	w.count()
 	go w.run()
 	return w
@@ -63,9 +66,10 @@ func (w *watch) look() bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.peak.memory = max(w.peak.memory, f.memory)
+	memory := f.private() + max(f.touched, w.shared)
+	w.peak.memory = max(w.peak.memory, memory)
 	w.peak.threads = max(w.peak.threads, f.threads)
-	if w.limit > 0 && f.memory > w.limit {
+	if memory > w.limit {
 		w.killed = true
 		_ = w.c.cmd.Process.Kill()
 		return false
@@ -75,8 +79,14 @@ func (w *watch) look() bool {
 
 func (w *watch) count() {
 	n := descriptorsOf(w.c.pid())
+	var shared int64
+	if w.files {
+		files, _ := memoryFiles(strconv.Itoa(w.c.pid()))
+		shared = sum(files)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.shared = shared
 	w.peak.descriptors = max(w.peak.descriptors, n)
 }
 
