@@ -63,7 +63,7 @@ func (authInfo) AuthType() string { return "test" }
 
 func TestAHandlersContextHasWhatGRPCsPackagesLookUp(t *testing.T) {
 	c := newServerCall(&link.Open{Method: "/s/m", Profile: &link.Profile{Authority: "a", UserAgent: "ua", ContentSubtype: "json"},
-		Metadata: metadata.Pairs("k", "v", "k", "w", "host", "other")})
+		Metadata: metadata.Pairs("k", "v", "k", "w", "host", "other", "te", "trailers", "content-type", "other", "grpc-timeout", "1S")})
 
 	md, ok := metadata.FromIncomingContext(c)
 	want := metadata.MD{"k": {"v", "w"}, ":authority": {"a"}, "user-agent": {"ua"}, "content-type": {"application/grpc+json"}}

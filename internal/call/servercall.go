@@ -145,7 +145,7 @@ func (c *serverCall) incomingMetadata() metadata.MD {
 	if d.incoming == nil {
 		md := make(metadata.MD, len(c.open.Metadata)+4)
 		for k, v := range c.open.Metadata {
-			if k != "host" { // HTTP's name for the authority
+			if k != "host" && !reserved(k) { // the first is HTTP's name for the authority
 				md[k] = v
 			}
 		}

@@ -369,6 +369,24 @@ func ended(t *testing.T, s *Session, w *witness, peer *raw, want string) {
 	<-s.Gone()
 }
 
+// TestACallThatBreaksTheConnectionIsNotMadeAgain: DRAIN counts it among those that
+// were seen, so that its caller does not take it to the next connection.
+func TestACallThatBreaksTheConnectionIsNotMadeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		s, peer := met(t, Options{}, w)
+		peer.write(literal(wire.KindStream|wire.FlagHead, 5, 100)) // names what was never numbered
+		ended(t, s, w, peer, "name 98 of 0")
+		drain := peer.of(wire.KindDrain)
+		if len(drain) != 1 {
+			t.Fatalf("DRAIN comes %d times", len(drain))
+		}
+		if last, err := wire.ParseDrain(drain[0].Body); last != 5 || err != nil {
+			t.Errorf("DRAIN says that calls up to %d were seen, %v", last, err)
+		}
+	})
+}
+
 // empty checks that a session has forgotten all of its calls.
 func empty(t *testing.T, s *Session) {
 	t.Helper()

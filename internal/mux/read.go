@@ -346,6 +346,11 @@ func (s *Session) takeWhole(f wire.Frame, before []byte) error {
 		if _, unknown := s.find(f.Stream); unknown != nil && !fromCaller {
 			return unknown // it opens a call with a number of this side's, and was read as an answer
 		}
+		if fromCaller {
+			// DRAIN, which comes before BYE, must not say that this call may be made
+			// again elsewhere: it would end one connection after the other.
+			s.last = max(s.last, f.Stream)
+		}
 		return err
 	}
 	cost := len(rc.Data)
