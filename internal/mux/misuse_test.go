@@ -587,7 +587,7 @@ func TestDrainOfThePeer(t *testing.T) {
 		}
 		one, first := open()
 		_, second := open()
-		peer.write(wire.AppendDrain(nil, 1), wire.AppendDrain(nil, 1))
+		peer.write(wire.AppendDrain(nil, 1))
 		if *first != nil || !errors.Is(*second, link.ErrUnprocessed) {
 			t.Errorf("they are aborted for %v and %v", *first, *second)
 		}

@@ -201,7 +201,7 @@ func (s *Session) takeHello(body []byte) error {
 		s.wake(&st.sender, &after)
 		st.queue()
 	}
-	err = s.paid(h.Connection - s.hello.Connection)
+	err = addCredit(&s.connOut, h.Connection-s.hello.Connection)
 	s.hello, s.isMet = h, true
 	s.mu.Unlock()
 	after.run()
@@ -218,7 +218,7 @@ func (s *Session) takeControl(f wire.Frame, after *callbacks) error {
 			return err
 		}
 		if f.Stream == 0 {
-			return s.paid(n)
+			return addCredit(&s.connOut, n)
 		}
 		st, err := s.find(f.Stream)
 		if st != nil {
@@ -260,10 +260,10 @@ func (s *Session) takeControl(f wire.Frame, after *callbacks) error {
 		return second(wire.ParsePing(f.Body))
 	case wire.KindDrain:
 		last, err := wire.ParseDrain(f.Body)
-		if err == nil {
-			s.takeDrain(last, after)
+		if err != nil {
+			return err
 		}
-		return err
+		return s.takeDrain(last, after)
 	case wire.KindBye:
 		code, text, err := wire.ParseBye(f.Body)
 		if err != nil {
@@ -290,8 +290,12 @@ func (f *farewell) Error() string {
 }
 
 // takeDrain takes in that the peer takes no more calls, and has seen none after
-// last. mu is held.
-func (s *Session) takeDrain(last uint64, after *callbacks) {
+// last. It looks at every open call, so a peer may ask for it once. mu is held.
+func (s *Session) takeDrain(last uint64, after *callbacks) error {
+	if s.peerDrained {
+		return protocolError("the peer drains twice")
+	}
+	s.peerDrained = true
 	reason := errors.New("the peer is going away")
 	s.refuse(reason)
 	for st := s.live.first; st != nil; {
@@ -302,6 +306,7 @@ func (s *Session) takeDrain(last uint64, after *callbacks) {
 		st = next
 	}
 	s.settle()
+	return nil
 }
 
 // find returns the stream with the number, nil for one that is over. mu is

@@ -133,6 +133,7 @@ type Session struct {
 	refusal      error // why no new call is made; nil while calls are
 	ended        error // why the session has ended; nil while it has not
 	drained      bool  // the peer was told that its calls are not taken
+	peerDrained  bool  // the peer has sent DRAIN
 	started      bool
 	bell         *time.Timer // closes the connection after Close, if the peer does not
 	hello        wire.Hello  // the peer's, or what holds until it has come

@@ -135,7 +135,24 @@ func (s *Session) callWriter() {
 
 // queued reports whether there is something that can be written. mu is held.
 func (s *Session) queued() bool {
-	return len(s.control) > 0 || s.ready.first != nil || s.bulk.first != nil
+	return len(s.control) > 0 || s.ready.first != nil || s.bulk.first != nil || s.feeds()
+}
+
+// feeds reports whether there is credit of the connection for a stream that waits
+// for it. mu is held.
+func (s *Session) feeds() bool { return s.starved.first != nil && s.connOut > wire.MessageCost }
+
+// feed gives those that wait for the connection's credit a turn, as many as there
+// is credit for. A peer may have thousands of them wait, and give credit byte by
+// byte: each that is taken from the queue is paid for with credit that it will use,
+// if no other is faster. mu is held.
+func (s *Session) feed() {
+	for left := s.connOut; left > wire.MessageCost && s.starved.first != nil; {
+		st := s.starved.first
+		s.starved.remove(st)
+		st.queue()
+		left -= max(min(st.credit, int64(st.backlog)), 0)
+	}
 }
 
 // flush writes what is queued, or has it written. gather says that others may
@@ -287,6 +304,7 @@ func (s *Session) collect() bool {
 		s.control = nil
 	}
 	said := t.size
+	s.feed()
 	for t.size < mostBatch && s.ready.first != nil {
 		s.turn(t, &s.ready)
 	}
@@ -380,19 +398,6 @@ func (s *Session) number(st *stream) {
 	}
 	st.id = s.lastOwn
 	s.streams[st.id] = st
-}
-
-// paid takes in credit of the connection. mu is held.
-func (s *Session) paid(n int64) error {
-	if err := addCredit(&s.connOut, n); err != nil {
-		return err
-	}
-	for s.starved.first != nil {
-		st := s.starved.first
-		s.starved.remove(st)
-		st.queue()
-	}
-	return nil
 }
 
 // addCredit adds n to credit, which is below zero after a message that was

@@ -1,0 +1,95 @@
+package mux
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// The tests of this file are attacks: what a peer gets a session to do that costs the
+// peer next to nothing. They count steps and bytes, and no time.
+
+// askFor returns the heads of n calls, numbered from 1 on, with what follows each.
+func askFor(n int, then func(b []byte, id uint64) []byte) (b []byte) {
+	var enc wire.Encoder
+	profile := &link.Profile{}
+	for i := range uint64(n) {
+		id := 2*i + 1
+		step := &wire.Step{Stream: id, Open: &link.Open{Method: "/a/b", Profile: profile}}
+		b, _ = enc.Append(b, step, 0)
+		if then != nil {
+			b = then(b, id)
+		}
+	}
+	return b
+}
+
+// length is how many streams wait in q.
+func (q *turns) length() (n int) {
+	for st := q.first; st != nil; st = st.next {
+		n++
+	}
+	return n
+}
+
+// A DRAIN looks at every call that is open. A peer may ask for that once.
+func TestASecondDrainEndsTheConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		s, peer := met(t, Options{}, w)
+		peer.write(opened(1), wire.AppendDrain(nil, 0), wire.AppendDrain(nil, 0), opened(3))
+		if len(w.closed) != 1 || len(w.streams) != 1 {
+			t.Fatalf("the session ended for %v, with %d calls", w.closed, len(w.streams))
+		}
+		says(t, w.closed[0], "drains twice")
+		empty(t, s)
+	})
+}
+
+// Credit of the connection gives as many calls a turn as can use it, however many
+// wait for it.
+func TestCreditInSmallPiecesIsNoWorkForThoseItDoesNotReach(t *testing.T) {
+	const calls, size = 1000, 100
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		s, peer := met(t, Options{}, w)
+		peer.write(askFor(calls, nil))
+		for _, st := range w.streams {
+			for range 10 {
+				if err := st.Send(&link.Frame{Msg: encoded(size - wire.MessageCost), HasMsg: true}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		synctest.Wait()
+		s.mu.Lock()
+		waiting := s.starved.length()
+		if waiting < calls/4 || s.queued() {
+			t.Errorf("%d calls wait for credit, of which there is %d", waiting, s.connOut)
+		}
+		for range wire.MessageCost - s.connOut {
+			f, _, _ := wire.Next(wire.AppendCredit(nil, 0, 1))
+			if err := s.takeControl(f, nil); err != nil || s.queued() {
+				t.Errorf("%d bytes of credit are work, %v", s.connOut, err)
+			}
+		}
+		s.connOut += 10 * size
+		s.feed()
+		moved := s.ready.length() + s.bulk.length()
+		if moved < 1 || moved > 10 || moved+s.starved.length() != waiting {
+			t.Errorf("of %d calls %d are given a turn with credit for 10 messages", calls, moved)
+		}
+		s.mu.Unlock()
+		// Nobody is left behind.
+		peer.write(wire.AppendCredit(nil, 0, 1<<30))
+		s.mu.Lock()
+		for st := s.live.first; st != nil; st = st.nextLive {
+			if len(st.out) > 0 {
+				t.Errorf("a call with credit for %d bytes has %d left to write", st.credit, st.backlog)
+			}
+		}
+		s.mu.Unlock()
+	})
+}
