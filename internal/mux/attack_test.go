@@ -1,6 +1,7 @@
 package mux
 
 import (
+	"math"
 	"testing"
 	"testing/synctest"
 
@@ -91,5 +92,31 @@ func TestCreditInSmallPiecesIsNoWorkForThoseItDoesNotReach(t *testing.T) {
 			}
 		}
 		s.mu.Unlock()
+	})
+}
+
+// Memory for a message is taken as its bytes come, also where a receiver waits for
+// it: its size is only said.
+func TestASizeThatIsOnlySaidTakesNoMemory(t *testing.T) {
+	const calls, size, most = 100, 4 << 20, 16 << 10
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		_, peer := met(t, Options{MostWindow: size}, w)
+		peer.write(askFor(calls, nil))
+		for _, st := range w.streams {
+			go func() { _, _ = receive(st, math.MaxInt) }()
+		}
+		var claims []byte
+		for id := uint64(1); id < 2*calls; id += 2 {
+			step := &wire.Step{Stream: id, HasMessage: true, Message: fill(size)}
+			claims, _ = new(wire.Encoder).Append(claims, step, 1+wire.MessageCost)
+		}
+		got := allocated(func() { peer.write(claims) })
+		if n := len(peer.of(wire.KindCredit)); n < calls {
+			t.Errorf("%d of %d receivers ask for the rest", n, calls)
+		}
+		if got > calls*most {
+			t.Errorf("%d sizes of %d bytes allocate %d bytes", calls, size, got)
+		}
 	})
 }

@@ -438,7 +438,7 @@ func TestABombAllocatesNoMoreThanTheLimit(t *testing.T) {
 // TestAMessageInPiecesOfAByte takes about as much memory as one in large ones.
 func TestAMessageInPiecesOfAByte(t *testing.T) {
 	const size = 1 << 20
-	it := &item{size: size, missing: size, data: newBuffer(1)}
+	it := &item{size: size, missing: size}
 	one := []byte{'x'}
 	got := allocated(func() {
 		for range size {
@@ -451,7 +451,7 @@ func TestAMessageInPiecesOfAByte(t *testing.T) {
 	it.data.free()
 	// Large and small ones keep their order.
 	want, at := noise(100_000), 0
-	it = &item{size: len(want), missing: len(want), data: newBuffer(1)}
+	it = &item{size: len(want), missing: len(want)}
 	for r := rand.New(rand.NewPCG(1, 1)); at < len(want); {
 		n := min(1+r.IntN(2000), len(want)-at)
 		it.add(want[at : at+n])

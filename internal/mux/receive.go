@@ -39,18 +39,29 @@ type item struct {
 	place      *place  // where all of it is; nil for what comes through the connection
 }
 
+// growth is how many times what has arrived of a message there is room for. A size
+// is only said, and whoever says it need not send a byte: memory is taken as bytes
+// come. A large message in frames of 64 KiB is copied a third of its length more for
+// it, and one of up to 256 KiB not at all.
+const growth = 4
+
 // add adds a piece.
 func (it *item) add(piece []byte) {
 	it.missing -= len(piece)
-	if need := len(it.data.b) + len(piece); need > cap(it.data.b) {
-		if need <= it.size/2 { // twice as much may not fit into an int
-			need *= 2
-		} else {
-			need = it.size
-		}
-		it.data = it.data.grow(need)
+	if it.data == nil {
+		it.data = newBuffer(it.room(len(piece)))
+	} else if need := len(it.data.b) + len(piece); need > cap(it.data.b) {
+		it.data = it.data.grow(it.room(need))
 	}
 	it.data.b = append(it.data.b, piece...)
+}
+
+// room is for how many bytes of the message there is to be room when n are there.
+func (it *item) room(n int) int {
+	if n > it.size/growth { // n times growth may not fit into an int
+		return it.size
+	}
+	return growth * n
 }
 
 func (in *inbox) push(it item) {
@@ -183,10 +194,6 @@ func (st *stream) takeMessage(rc *wire.Received, cost int) error {
 			last.place, err = st.session.placeOf(rc)
 			return err
 		}
-		if rc.Size > 0 {
-			// What the peer has credit for it may have memory for, too.
-			last.data = newBuffer(min(rc.Size, in.credit+len(rc.Data)))
-		}
 	}
 	last := in.last()
 	if n := len(rc.Data); n > last.missing || (n == last.missing) == rc.More {
@@ -280,7 +287,6 @@ func (st *stream) expect(it *item) bool {
 	if short <= 0 {
 		return false
 	}
-	it.data = it.data.grow(it.size)
 	if !st.widen(short) {
 		st.in.advance += short
 		st.give(short)
