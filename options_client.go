@@ -296,7 +296,8 @@ func WithSharedMessages() DialOption {
 
 // WithKeepaliveParams sets the client's keepalive. As in gRPC no ping is sent
 // unless p has a Time, which is 10 s at least; the default Timeout is 20 s, and
-// without calls there are pings only where p permits them. Within the process
+// without calls there are pings only where p permits them. There is more time between
+// pings where the server's [KeepaliveEnforcementPolicy] says so. Within the process
 // there is nothing to keep alive.
 func WithKeepaliveParams(p keepalive.ClientParameters) DialOption {
 	return dialOption{func(o *dialOptions) { o.socket.Keepalive = p }, grpc.WithKeepaliveParams(p)}

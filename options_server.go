@@ -204,8 +204,8 @@ func KeepaliveParams(p keepalive.ServerParameters) ServerOption {
 }
 
 // KeepaliveEnforcementPolicy limits how often a client may ping. As in gRPC the
-// default is once in 5 min, and not without a call. A client that pings more
-// often is disconnected. It concerns connections from other processes.
+// default is once in 5 min, and not without a call. Clients are told and keep to it;
+// one that pings more often all the same is disconnected. It concerns connections from other processes.
 func KeepaliveEnforcementPolicy(p keepalive.EnforcementPolicy) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.Enforcement = p })
 }

@@ -5,8 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
+
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -29,8 +32,9 @@ type pulse struct {
 	heard   bool          // something came since the timer was set,
 	heardAt time.Time     // and the last of it then
 	asked   bool          // a PING was sent, and nothing has come since
+	askedAt time.Time     // the last one was sent
 	left    time.Duration // for the answer, after the timer
-	dormant bool          // no PING is sent before there is a call
+	dormant bool          // a call changes when the next PING is sent
 
 	idle      *time.Timer // ends the session when no call has come for long
 	idleSince time.Time
@@ -101,17 +105,36 @@ func (s *Session) beat() {
 	case p.asked:
 		p.rest()
 	default:
-		s.ask()
+		s.askWhenDue()
 	}
 	s.flush(false)
 }
 
 var errDead = errors.New("the peer does not answer a keepalive ping in time")
 
+// askWhenDue sends a PING as soon as the peer takes one. A tenth on top of the time
+// that it has to be since the last is for the way, which may have held that up. mu is held.
+func (s *Session) askWhenDue() {
+	p := &s.pulse
+	least, idle := s.hello.Ping, s.live.first == nil
+	if idle {
+		least = s.hello.IdlePing
+	}
+	least = min(least, uint64(math.MaxInt64/2/time.Millisecond))
+	between := time.Duration(least) * time.Millisecond
+	if due := between + between/10 - time.Since(p.askedAt); due > 0 && !p.askedAt.IsZero() {
+		p.dormant = idle // a call may be asked for sooner
+		p.timer.Reset(due)
+		return
+	}
+	s.ask()
+}
+
 // ask sends a PING. mu is held.
 func (s *Session) ask() {
 	p := &s.pulse
 	p.asked, p.heard, p.dormant = true, false, false
+	p.askedAt = time.Now()
 	p.pings++
 	var data [8]byte
 	binary.LittleEndian.PutUint64(data[:], p.pings)
@@ -163,6 +186,20 @@ func (s *Session) aged() {
 
 var errOld = errors.New("the connection has reached its age")
 
+// leastPings returns the least time between PINGs that a server takes, while it has
+// a call of the client's or while it is idle.
+func leastPings(policy *keepalive.EnforcementPolicy, idle bool) time.Duration {
+	if idle && !policy.PermitWithoutStream {
+		return idlePings
+	}
+	return cmp.Or(policy.MinTime, leastBetween)
+}
+
+// millis returns d in milliseconds, rounded up.
+func millis(d time.Duration) uint64 {
+	return uint64(max(d, 0)+time.Millisecond-1) / uint64(time.Millisecond)
+}
+
 // pinged takes in a PING of the peer's, who may be held to a least time between
 // them. mu is held.
 func (s *Session) pinged(data [8]byte) error {
@@ -170,12 +207,9 @@ func (s *Session) pinged(data [8]byte) error {
 	if s.opts.Client {
 		return nil
 	}
-	p, policy := &s.pulse, &s.opts.Enforcement
+	p := &s.pulse
 	now := time.Now()
-	least := cmp.Or(policy.MinTime, leastBetween)
-	if s.calls == 0 && !policy.PermitWithoutStream {
-		least = idlePings
-	}
+	least := leastPings(&s.opts.Enforcement, s.calls == 0)
 	switch {
 	case p.spoke:
 		p.strikes = 0

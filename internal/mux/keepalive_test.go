@@ -135,6 +135,61 @@ func TestAClientThatPingsWithoutCalls(t *testing.T) {
 	})
 }
 
+// TestAClientPingsNoMoreOftenThanItsServerTakes, and sooner again when there is a call.
+func TestAClientPingsNoMoreOftenThanItsServerTakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hello := wire.Hello{Version: 1, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock, Ping: 120_000, IdlePing: 600_000}
+		s, peer := metWith(t, Options{Client: true, Keepalive: keepalive.ClientParameters{Time: time.Minute, PermitWithoutStream: true}}, &witness{},
+			wire.AppendHello([]byte(wire.Magic), &hello))
+		n := 0
+		next := func(after time.Duration) {
+			t.Helper()
+			pass(after - 1)
+			if got := pings(peer); got != n {
+				t.Fatalf("%d PINGs before it is time for the next, want %d", got, n)
+			}
+			pass(1)
+			if n++; pings(peer) != n {
+				t.Fatalf("%d PINGs, want %d", pings(peer), n)
+			}
+			peer.write(wire.AppendPing(nil, wire.KindPong, [8]byte{}))
+		}
+		next(time.Minute)
+		next(11 * time.Minute)
+		if _, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); err != nil {
+			t.Fatal(err)
+		}
+		next(132 * time.Second)
+		next(132 * time.Second)
+		_ = s.Close(errors.New("done"))
+		<-s.Gone()
+	})
+}
+
+// TestAServerSaysHowOftenItTakesPings in its HELLO, as its policy has it.
+func TestAServerSaysHowOftenItTakesPings(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy     keepalive.EnforcementPolicy
+		ping, idle uint64
+	}{
+		"by default":      {keepalive.EnforcementPolicy{}, 300_000, 7_200_000},
+		"as it was told":  {keepalive.EnforcementPolicy{MinTime: 1500 * time.Microsecond, PermitWithoutStream: true}, 2, 2},
+		"of idle clients": {keepalive.EnforcementPolicy{MinTime: time.Second}, 1000, 7_200_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, peer := met(t, Options{Enforcement: c.policy}, &witness{})
+				h, err := wire.ParseHello(peer.of(wire.KindHello)[0].Body)
+				if err != nil || h.Ping != c.ping || h.IdlePing != c.idle {
+					t.Errorf("HELLO says %+v, %v", h, err)
+				}
+				_ = s.Close(errors.New("done"))
+				<-s.Gone()
+			})
+		})
+	}
+}
+
 func TestWithoutKeepaliveAClientSendsNoPing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, peer := met(t, Options{Client: true}, nil)

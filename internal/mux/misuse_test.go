@@ -126,8 +126,13 @@ func lone(t *testing.T, o Options, w *witness, deaf bool) (*Session, *raw) {
 // met is lone with a peer that has said hello, with these windows and the
 // least block.
 func met(t *testing.T, o Options, w *witness) (*Session, *raw) {
+	return metWith(t, o, w, start())
+}
+
+// metWith is met for a peer that begins with hello.
+func metWith(t *testing.T, o Options, w *witness, hello []byte) (*Session, *raw) {
 	s, r := lone(t, o, w, false)
-	r.write(start())
+	r.write(hello)
 	return s, r
 }
 
@@ -255,7 +260,7 @@ func TestAPeerThatBreaksRulesIsToldSo(t *testing.T) {
 		"no hello":             {send: [][]byte{[]byte(wire.Magic), opened(1)}, want: "has not said hello"},
 		"an extension first":   {send: [][]byte{[]byte(wire.Magic), literal(0x40, 0)}, want: "has not said hello"},
 		"half a hello":         {send: [][]byte{[]byte(wire.Magic), literal(wire.KindHello, 0, 1, 0)}, want: "ends early"},
-		"small windows":        {send: [][]byte{[]byte(wire.Magic), literal(wire.KindHello, 0, 1, 0, 1, 1, 0, 1)}, want: "windows of 1"},
+		"small windows":        {send: [][]byte{[]byte(wire.Magic), literal(wire.KindHello, 0, 1, 0, 1, 1, 0, 1, 0, 0)}, want: "windows of 1"},
 		"hello twice":          {greet: true, send: [][]byte{start()[len(wire.Magic):]}, want: "hello twice"},
 		"length 0":             {greet: true, send: [][]byte{{0, 0}}, want: "of length 0"},
 		"kind 0":               {greet: true, send: [][]byte{literal(0, 0)}, want: "kind 0x0"},

@@ -176,9 +176,11 @@ func New(conn Conn, o Options) *Session {
 	s.dec.Places, s.dec.Block = s.placer != nil, o.Block
 	s.patience.earned = mostEarned
 	s.connOut = s.hello.Connection
-	s.control = wire.AppendHello([]byte(wire.Magic), &wire.Hello{
-		Version: wire.Version, Stream: int64(o.Window), Connection: int64(o.ConnWindow), Calls: uint64(o.Calls), Block: o.Block,
-	})
+	hello := wire.Hello{Version: wire.Version, Stream: int64(o.Window), Connection: int64(o.ConnWindow), Calls: uint64(o.Calls), Block: o.Block}
+	if !o.Client {
+		hello.Ping, hello.IdlePing = millis(leastPings(&o.Enforcement, false)), millis(leastPings(&o.Enforcement, true))
+	}
+	s.control = wire.AppendHello([]byte(wire.Magic), &hello)
 	return s
 }
 

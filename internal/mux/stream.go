@@ -69,7 +69,7 @@ func (s *Session) begin(st *stream, id uint64, encoding string) {
 	st.company.begun = s.streamsBegun
 	s.live.add(st)
 	if s.pulse.dormant {
-		s.ask()
+		s.askWhenDue()
 	}
 }
 

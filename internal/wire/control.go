@@ -23,14 +23,16 @@ type Hello struct {
 	Stream     int64 // window of each call, in bytes
 	Connection int64 // window of all calls together, in bytes
 	Calls      uint64
-	Block      int // the largest block that is taken, as HeadSize and its like count
+	Block      int    // the largest block that is taken, as HeadSize and its like count
+	Ping       uint64 // the least time between PINGs while a call is open, in milliseconds
+	IdlePing   uint64 // the same while none is
 }
 
 // AppendHello appends h as a frame.
 func AppendHello(b []byte, h *Hello) []byte {
 	start := len(b)
 	b = begin(b, KindHello, 0)
-	for _, v := range [...]uint64{h.Version, h.Features, uint64(h.Stream), uint64(h.Connection), h.Calls, uint64(h.Block)} {
+	for _, v := range [...]uint64{h.Version, h.Features, uint64(h.Stream), uint64(h.Connection), h.Calls, uint64(h.Block), h.Ping, h.IdlePing} {
 		b = appendUint(b, v)
 	}
 	return finish(b, start)
@@ -43,6 +45,7 @@ func ParseHello(body []byte) (h Hello, err error) {
 	stream, connection := r.uint(), r.uint()
 	h.Calls = r.uint()
 	block := r.uint()
+	h.Ping, h.IdlePing = r.uint(), r.uint()
 	switch { // what is left is for later versions
 	case r.err != nil:
 	case h.Version == 0:
