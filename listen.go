@@ -1,11 +1,13 @@
 package nearcall
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 
+	"github.com/nearcall/nearcall/internal/rights"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 )
 
@@ -75,7 +77,7 @@ func Listen(target string, opts ...ListenOption) (Listener, error) {
 	if t.scheme == schemeUnix || t.scheme == schemeShm {
 		lis, err = listenUnix(t.address)
 	} else {
-		lis, err = net.Listen(t.network, t.address)
+		lis, err = listen(t.network, t.address)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("nearcall: cannot listen on %q: %w", target, err)
@@ -84,6 +86,12 @@ func Listen(target string, opts ...ListenOption) (Listener, error) {
 		target = reachable(t.host(), lis.Addr())
 	}
 	return socket{lis, target, t.scheme == schemeShm}, nil
+}
+
+// listen listens on a socket that takes no descriptor from anybody.
+func listen(network, address string) (net.Listener, error) {
+	config := net.ListenConfig{Control: rights.RefuseFrom}
+	return config.Listen(context.Background(), network, address)
 }
 
 // A socket is a listener of the network that knows its target.

@@ -38,13 +38,17 @@ func wantUpgrade(t *testing.T, reach way) {
 	}
 }
 
-// As in a sandbox.
+// As in a sandbox. Only a server makes memory.
 func TestWhereNoMemoryMayBeMadeConnectionsStaySockets(t *testing.T) {
 	for _, errno := range []syscall.Errno{unix.EPERM, unix.ENOSYS} {
 		t.Run(errno.Error(), func(t *testing.T) {
 			hold(t)
 			r := newRemote(t, remoteRefuses+"="+strconv.Itoa(int(errno)))
-			r.sides(func(t *testing.T, _ string, reach way) {
+			r.sides(func(t *testing.T, side string, reach way) {
+				if side == "client" {
+					wantUpgrade(t, reach)
+					return
+				}
 				wantFallback(t, reach, "memfd_create: "+errno.Error())
 			})
 		})
@@ -59,14 +63,11 @@ func TestWhereDescriptorsRunOutConnectionsStaySockets(t *testing.T) {
 	r := newRemote(t)
 	steps := map[string][]string{
 		"server": {
-			"0 descriptors have come with the offer",
-			"1 descriptors have come with the offer",
-			"2 descriptors have come with the offer",
-			"memfd_create: too many open files",
-		},
-		"client": {
 			"memfd_create: too many open files",
 			"socketpair: too many open files",
+		},
+		"client": {
+			"0 descriptors have come with the answer",
 			"1 descriptors have come with the answer",
 		},
 	}
@@ -131,7 +132,7 @@ func TestACallWaitsForAServerThatIsOutOfDescriptors(t *testing.T) {
 func TestWhereMemoryRunsOutConnectionsStaySockets(t *testing.T) {
 	hold(t)
 	r := newRemote(t)
-	r.sides(func(t *testing.T, _ string, reach way) {
+	r.sides(func(t *testing.T, side string, reach way) {
 		wantUpgrade(t, reach)
 		const slabs = 4 << 20 << (4 * (^uint(0) >> 63)) // of each side; the rest is less than 1 MiB
 		for name, test := range map[string]struct {
@@ -143,6 +144,9 @@ func TestWhereMemoryRunsOutConnectionsStaySockets(t *testing.T) {
 			"not enough addresses for its slabs":  {func(t *testing.T) func() { return r.limitMemory(t, slabs) }, "mmap: cannot allocate memory"},
 			"not enough addresses for both sides": {func(t *testing.T) func() { return r.limitMemory(t, slabs*3/2) }, "mmap: cannot allocate memory"},
 		} {
+			if side == "client" && strings.HasPrefix(name, "no file") {
+				continue // it makes none
+			}
 			t.Run(name, func(t *testing.T) {
 				wantFallback(t, func(t *testing.T, network string) (string, error) {
 					defer test.limit(t)()

@@ -263,9 +263,9 @@ func TestThroughARelayAConnectionStaysASocket(t *testing.T) {
 	testServerStream(t.Context(), t, client)
 	testClientStream(t.Context(), t, client)
 	testBidiStream(t.Context(), t, client)
-	wantUnavailable(t, dial(t, "shm:"+path), "the connection would be a socket: the server declines: 0 descriptors have come with the offer")
+	wantUnavailable(t, dial(t, "shm:"+path), "the connection would be a socket: 0 descriptors have come with the answer")
 	wantUnavailable(t, dial(t, "unix:"+far), "dial shm:")
-	wantUnavailable(t, dial(t, "shm:"+far), "the server declines: 0 descriptors")
+	wantUnavailable(t, dial(t, "shm:"+far), "0 descriptors have come with the answer")
 	wantNetwork(t, dial(t, lis.Target()), "shm")
 }
 

@@ -35,7 +35,7 @@ func listenUnix(path string) (net.Listener, error) {
 	if lockErr == nil {
 		defer unlock()
 	}
-	lis, err := net.Listen("unix", path)
+	lis, err := listen("unix", path)
 	switch {
 	case err == nil && lockErr == nil:
 	case err == nil:
@@ -73,7 +73,7 @@ func replace(path string, reason error) (net.Listener, error) {
 	before, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // its listener has just removed it
-		return net.Listen("unix", path)
+		return listen("unix", path)
 	case err != nil:
 		return nil, reason
 	case before.Mode().Type() != fs.ModeSocket:
@@ -95,5 +95,5 @@ func replace(path string, reason error) (net.Listener, error) {
 	if err := os.Remove(path); err != nil {
 		return nil, fmt.Errorf("nobody listens at the socket there, but it cannot be removed: %w", err)
 	}
-	return net.Listen("unix", path)
+	return listen("unix", path)
 }

@@ -1,7 +1,9 @@
 package nearcall
 
 import (
+	"context"
 	"net"
+	"time"
 
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/transport/shm"
@@ -13,6 +15,7 @@ const sharesMemory = true
 // toSharedMemory makes shared memory of unix sockets, as much as bytes.
 func toSharedMemory(bytes int64) *sock.Upgrade {
 	memory := shm.NewMemory(bytes)
+	server := shm.NewServer(memory)
 	return &sock.Upgrade{
 		Line:    shm.Line,
 		Network: schemeShm,
@@ -23,10 +26,8 @@ func toSharedMemory(bytes int64) *sock.Upgrade {
 			}
 			return c, nil, nil
 		},
-		Receive: shm.Receive,
-		Close:   shm.CloseFiles,
-		Answer: func(conn *net.UnixConn, first []byte, files []int, decline string) (mux.Conn, []byte, error) {
-			c, rest, err := shm.Answer(conn, first, files, decline, memory)
+		Answer: func(ctx context.Context, conn *net.UnixConn, first []byte, decline string, deadline time.Time) (mux.Conn, []byte, error) {
+			c, rest, err := server.Answer(ctx, conn, first, decline, deadline)
 			if err != nil {
 				return nil, rest, err
 			}

@@ -35,6 +35,7 @@ var Imports = []Rule{
 	// It attacks servers as their users make them, with frames of its own.
 	{Pkg: "internal/attack", May: []string{".", "internal/link", "internal/wire"}},
 	{Pkg: "internal/self"},
+	{Pkg: "internal/rights"},
 	{Pkg: "internal/link", May: []string{"internal/wait"}},
 	{Pkg: "internal/hook", May: []string{"internal/link", "internal/wait"}},
 	{Pkg: "internal/wire", May: []string{"internal/link"}},
@@ -42,9 +43,9 @@ var Imports = []Rule{
 	{Pkg: "internal/codec/...", May: []string{"internal/link"}},
 	{Pkg: "internal/call", May: []string{"internal/codec", "internal/link", "internal/wait", "internal/hook"}},
 
-	{Pkg: "internal/transport/sock", May: []string{"internal/link", "internal/mux", "internal/wire"}},
+	{Pkg: "internal/transport/sock", May: []string{"internal/link", "internal/mux", "internal/rights", "internal/wire"}},
 	// Package nearcall hands it to sock: it does what a net.Conn does.
-	{Pkg: "internal/transport/shm"},
+	{Pkg: "internal/transport/shm", May: []string{"internal/rights"}},
 	// Transports know neither gRPC's rules nor one another.
 	{Pkg: "internal/transport/*", May: []string{"internal/link", "internal/wait", "internal/hook"}},
 

@@ -37,17 +37,25 @@ type Conn struct {
 	deadline atomic.Int64 // of Read, in ns since 1970; 0 for none
 }
 
-func newConn(mine, theirs side, data, space *net.UnixConn) (*Conn, error) {
-	c := &Conn{mine: mine, theirs: theirs, closed: make(chan struct{})}
+// newConn returns the server's or the client's end of the connection whose memory
+// is f. It takes space over; data it leaves to the caller after an error.
+func newConn(f *file, server bool, m *Memory, data, space *net.UnixConn) (*Conn, error) {
+	c := &Conn{closed: make(chan struct{})}
 	var err error
-	if c.data, err = newBell(data); err != nil {
+	if c.data, err = newBell(data); err == nil {
+		c.space, err = newBell(space)
+	}
+	var mine, theirs side
+	if err == nil {
+		mine, theirs, err = newSides(f, server, m)
+	}
+	if err != nil {
+		_ = space.Close()
 		return nil, err
 	}
-	if c.space, err = newBell(space); err != nil {
-		return nil, err
-	}
-	c.fetches.drop = theirs.slabs.free
-	c.slabs = newArena(mine.slabs, mine.memory, giveBack, mine.slabs.free)
+	c.mine, c.theirs = mine, theirs
+	c.fetches.drop = theirs.freeSlabs
+	c.slabs = newArena(mine.slabs, mine.memory, giveBack, mine.freeSlabs)
 	c.in.receiver = newReceiver(mine.segment, theirs.segment)
 	c.out.sender = newSender(mine.segment, theirs.segment)
 	return c, nil

@@ -19,8 +19,5 @@ const (
 	// which nothing is there before it is used, or 4 MiB where addresses are few.
 	slabsSize = 4 << 20 << (4 * (^uint(0) >> 63))
 
-	mostSlabs = 256 << 20 // that a peer may have: reading has the system fill them
+	mostSlabs = 256 << 20 // that a client takes from a server
 )
-
-// Line is what a client's offer begins with.
-const Line = "nearcall/1 shm\n"

@@ -1,32 +1,26 @@
 package shm
 
 import (
-	"bytes"
-	"crypto/rand"
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
-	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearcall/nearcall/internal/rights"
 )
 
-// An offer is Line and a nonce, with the descriptors of the client's memory and of
-// a socket for the second bell. The answer is Line, a verdict, how many bytes
-// follow and, of a server that takes the offer, the nonce, with the descriptors of
-// its memory; of one that declines, why. The client then says a verdict of its
-// own: it, too, may find that it cannot use what it was sent. The nonce is in the
-// segment as well: descriptors that arrive with it have come with the offer, over
-// this very socket. What passes bytes on between two others does not pass them on.
-const (
-	takes    = '+'
-	declines = '-'
+// The server makes all that the two sides of a connection share, once it has seen
+// that the client is a process of its own user, and sends the client descriptors
+// of it. It receives none, whatever a client sends: what is received has to be
+// closed, and closing what somebody else has chosen can wait for ever.
 
-	// most descriptors that are taken from a peer, whatever it sends.
-	mostFiles = 4
-)
+// answerFiles are the descriptors that come with an answer that takes an offer:
+// the memory, and the client's socket for room.
+const answerFiles = 2
 
 // Offer makes a client's offer over conn, and returns what takes conn's place, with
 // memory out of m. An error says why nothing does: conn then goes on as a socket,
@@ -36,284 +30,210 @@ func Offer(conn *net.UnixConn, m *Memory) (c *Conn, rest []byte, err error) {
 	if err := sameUser(conn); err != nil {
 		return nil, nil, err
 	}
-	var id nonce
-	_, _ = rand.Read(id[:])
-	mine, files, err := newSide(id, m)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer CloseFiles(files)
-	space, far, err := pair()
-	if err != nil {
-		mine.free()
-		return nil, nil, err
-	}
-	defer unix.Close(far)
-	in := incoming{conn: conn}
+	rights.Accept(conn)
+	defer rights.Refuse(conn)
+	in := incoming{conn: conn, takesFiles: true}
 	defer in.close()
-	if err = send(conn, append([]byte(Line), id[:]...), append(files, far)...); err == nil {
-		c, rest, err = in.agreed(id, mine, space)
+	if err := send(conn, appendOffer(nil, offer{version, features})); err != nil {
+		return nil, nil, err
 	}
-	if err != nil {
-		mine.free()
-		_ = space.Close()
-	}
-	return c, rest, err
+	return in.answer(m)
 }
 
-// agreed hears the answer to an offer.
-func (in *incoming) agreed(id nonce, mine side, space *net.UnixConn) (*Conn, []byte, error) {
+// answer hears the answer to an offer.
+func (in *incoming) answer(m *Memory) (*Conn, []byte, error) {
 	if err := in.begins(Line); err != nil {
 		return nil, in.b, fmt.Errorf("the server does not answer the offer: %w", err)
 	}
-	head, err := in.read(2)
+	verdict, err := in.read(1)
 	if err != nil {
 		return nil, nil, err
 	}
-	verdict := head[0]
-	body, err := in.read(int(head[1]))
+	body, err := in.body()
 	switch {
 	case err != nil:
 		return nil, nil, err
-	case verdict == declines:
+	case verdict[0] == declines:
 		return nil, nil, fmt.Errorf("the server declines: %s", body)
-	case verdict != takes:
+	case verdict[0] != takes:
 		return nil, nil, fmt.Errorf("%w: its answer makes no sense", errBroken)
 	}
-	c, err := in.use(id, body, mine, space)
+	c, err := in.open(body, m)
 	if err != nil {
 		return nil, nil, errors.Join(err, send(in.conn, []byte{declines}))
 	}
 	if err := send(in.conn, []byte{takes}); err != nil {
-		c.theirs.free()
+		c.abandon()
 		return nil, nil, err
 	}
 	return c, nil, nil
 }
 
-// use makes a connection of what a server has sent.
-func (in *incoming) use(id nonce, body []byte, mine side, space *net.UnixConn) (*Conn, error) {
-	switch n := len(in.files); {
-	case string(body) != string(id[:]):
-		return nil, fmt.Errorf("%w: it answers another offer", errBroken)
-	case n != sideFiles:
-		return nil, fmt.Errorf("%d descriptors have come with the answer, not %d: perhaps a limit was reached", n, sideFiles)
-	}
-	theirs, err := openSide(in.files, id)
+// open makes a connection of what a server has sent.
+func (in *incoming) open(body []byte, m *Memory) (*Conn, error) {
+	t, err := parseTerms(body)
 	if err != nil {
 		return nil, err
 	}
-	c, err := newConn(mine, theirs, in.conn, space)
-	if err != nil {
-		theirs.free()
+	if n := len(in.files); n != answerFiles {
+		return nil, fmt.Errorf("%d descriptors have come with the answer, not %d: something is between the two sides, or a limit was reached", n, answerFiles)
 	}
-	return c, err
+	memory, far := in.files[0], in.files[1]
+	in.files = nil
+	space, err := socketOf(far)
+	if err != nil {
+		_ = unix.Close(memory)
+		return nil, err
+	}
+	f, err := openFile(memory, t.layout)
+	if err != nil {
+		_ = space.Close()
+		return nil, err
+	}
+	defer f.release()
+	return newConn(f, false, m, in.conn, space)
 }
+
+// A Server answers offers. Its methods may be called by any number of goroutines.
+type Server struct {
+	memory   *Memory
+	patience time.Duration // with a client, to complete an offer, or to confirm an answer
+	underWay chan struct{} // holds a token for each answer that the client has to confirm
+}
+
+// NewServer returns one whose connections have memory out of m.
+func NewServer(m *Memory) *Server {
+	return &Server{memory: m, patience: patience, underWay: make(chan struct{}, mostUnderWay)}
+}
+
+// An answer under way has three descriptors of this process, and two more are in the
+// client's socket. So there are not many at a time, and none of them lasts long.
+const (
+	mostUnderWay = 64
+	patience     = 5 * time.Second
+)
 
 // Answer answers the offer that a server's connection begins with: first is what
-// was read of it, with the descriptors that came along, which are Answer's from
-// now on. It returns what takes conn's place, with memory out of m. An error says
-// why nothing does: conn then goes on as a socket, of which rest was read already.
-// Where it is of no use any more that shows. A reason that is not empty declines
-// whatever is offered.
-func Answer(conn *net.UnixConn, first []byte, files []int, reason string, m *Memory) (c *Conn, rest []byte, err error) {
+// was read of it. It returns what takes conn's place. An error says why nothing
+// does: conn then goes on as a socket, of which rest was read already. Where it is
+// of no use any more that shows. A reason that is not empty declines whatever is
+// offered. conn has the deadline, and has it afterwards; ctx ends when nobody wants
+// the connection any more.
+func (s *Server) Answer(ctx context.Context, conn *net.UnixConn, first []byte, reason string, deadline time.Time) (c *Conn, rest []byte, err error) {
 	defer func() { count(err) }()
-	in := incoming{conn: conn, b: first, files: files}
-	defer in.close()
-	head, err := in.read(len(Line) + len(nonce{}))
+	hurry := func() { _ = conn.SetDeadline(earlier(deadline, time.Now().Add(s.patience))) }
+	relax := func() { _ = conn.SetDeadline(deadline) }
+	hurry()
+	in := incoming{conn: conn, b: first}
+	if err := in.begins(Line); err != nil {
+		return nil, nil, err
+	}
+	body, err := in.body()
 	if err != nil {
 		return nil, nil, err
 	}
-	id := nonce(head[len(Line):])
-	var refused error
-	if reason != "" {
-		refused = errors.New(reason)
-	} else {
-		refused = sameUser(conn)
-	}
-	var made *Conn
+	refused := s.admit(ctx, conn, reason)
+	hurry() // the wait was not the client's
 	if refused == nil {
-		made, files, refused = in.take(id, m)
+		defer func() { <-s.underWay }()
+		c, refused = s.propose(conn, body)
 	}
 	if refused != nil {
-		why := refused.Error()
-		why = why[:min(len(why), 255)]
-		return nil, in.b, errors.Join(refused, send(conn, answer(declines, why)))
+		if err := send(conn, appendDecline(nil, refused.Error())); err != nil {
+			return nil, nil, errors.Join(refused, err)
+		}
+		relax()
+		return nil, in.b, refused
 	}
-	defer CloseFiles(files)
-	if err := in.settle(id, files); err != nil {
-		made.abandon()
+	err = in.confirmed()
+	if err == nil || errors.Is(err, errDeclined) {
+		relax()
+	}
+	if err != nil {
+		c.abandon()
 		return nil, in.b, err
 	}
-	return made, nil, nil
+	return c, nil, nil
 }
 
-func answer(verdict byte, body string) []byte {
-	return append(append([]byte(Line), verdict, byte(len(body))), body...)
+// earlier returns the earlier of a deadline, which may be none, and another.
+func earlier(deadline, other time.Time) time.Time {
+	if !deadline.IsZero() && deadline.Before(other) {
+		return deadline
+	}
+	return other
 }
 
-// take makes a connection of what a client offers. The descriptors are for the
-// client.
-func (in *incoming) take(id nonce, m *Memory) (c *Conn, files []int, err error) {
-	if n := len(in.files); n != sideFiles+1 {
-		return nil, nil, fmt.Errorf("%d descriptors have come with the offer, not %d: something is between the two sides, or a limit was reached", n, sideFiles+1)
+// admit waits for its turn to answer an offer, or returns why it is declined. Who
+// is turned away for another reason does not wait: so only processes of this user
+// can keep one another waiting.
+func (s *Server) admit(ctx context.Context, conn *net.UnixConn, reason string) error {
+	if reason != "" {
+		return errors.New(reason)
 	}
-	theirs, err := openSide(in.files, id)
-	if err != nil {
-		return nil, nil, err
-	}
-	fd := in.files[sideFiles]
-	in.files = in.files[:sideFiles]
-	space, err := socketOf(fd)
-	if err != nil {
-		theirs.free()
-		return nil, nil, err
-	}
-	mine, files, err := newSide(id, m)
-	if err != nil {
-		theirs.free()
-		_ = space.Close()
-		return nil, nil, err
-	}
-	if c, err = newConn(mine, theirs, in.conn, space); err != nil {
-		mine.free()
-		theirs.free()
-		_ = space.Close()
-		CloseFiles(files)
-	}
-	return c, files, err
-}
-
-// settle tells a client that its offer is taken, and returns why it does not use
-// the answer.
-func (in *incoming) settle(id nonce, files []int) error {
-	if err := send(in.conn, answer(takes, string(id[:])), files...); err != nil {
+	if err := sameUser(conn); err != nil {
 		return err
 	}
+	select {
+	case s.underWay <- struct{}{}:
+		return nil
+	default:
+	}
+	late := time.NewTimer(s.patience)
+	defer late.Stop()
+	select {
+	case s.underWay <- struct{}{}:
+		return nil
+	case <-late.C:
+		return errors.New("other clients have not answered for a while")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// propose makes a connection for a client's offer, and sends the client its part of
+// it. After an error nothing was sent.
+func (s *Server) propose(conn *net.UnixConn, body []byte) (c *Conn, err error) {
+	o, err := parseOffer(body)
+	if err != nil {
+		return nil, err
+	}
+	t := o.agreed()
+	f, err := newFile(t.layout)
+	if err != nil {
+		return nil, err
+	}
+	defer f.release()
+	space, far, err := pair()
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(far)
+	if c, err = newConn(f, true, s.memory, conn, space); err != nil {
+		return nil, err
+	}
+	if err = send(conn, appendTerms(nil, t), int(f.Fd()), far); err != nil {
+		c.abandon()
+		return nil, err
+	}
+	return c, nil
+}
+
+var errDeclined = errors.New("the client declines")
+
+// confirmed waits until a client confirms that it uses what it was sent, and
+// returns why it does not.
+func (in *incoming) confirmed() error {
 	verdict, err := in.read(1)
 	switch {
 	case err != nil:
 		return err
 	case verdict[0] == declines:
-		return errors.New("the client declines")
+		return errDeclined
 	case verdict[0] != takes || len(in.b) > 0:
 		return fmt.Errorf("%w: its verdict makes no sense", errBroken)
 	}
 	return nil
-}
-
-// incoming is what comes over a socket, with descriptors.
-type incoming struct {
-	conn  *net.UnixConn
-	b     []byte // not consumed yet
-	files []int
-}
-
-// begins takes line, or returns why it does not come next. It reads no more than
-// the beginning of what is something else.
-func (in *incoming) begins(line string) error {
-	for len(in.b) < len(line) && strings.HasPrefix(line, string(in.b)) {
-		if err := in.more(len(line) - len(in.b)); err != nil {
-			return err
-		}
-	}
-	rest, found := bytes.CutPrefix(in.b, []byte(line))
-	if !found {
-		return fmt.Errorf("it says %.20q", in.b)
-	}
-	in.b = rest
-	return nil
-}
-
-// read returns the next n bytes.
-func (in *incoming) read(n int) ([]byte, error) {
-	for len(in.b) < n {
-		if err := in.more(n - len(in.b)); err != nil { // and no more: what follows is not for us
-			return nil, err
-		}
-	}
-	head := in.b[:n]
-	in.b = in.b[n:]
-	return head, nil
-}
-
-// more reads at most n bytes.
-func (in *incoming) more(n int) error {
-	b := make([]byte, n)
-	n, files, err := Receive(in.conn, b)
-	in.files = append(in.files, files...)
-	in.b = append(in.b, b[:n]...)
-	return err
-}
-
-// close closes the descriptors that nobody has taken over.
-func (in *incoming) close() { CloseFiles(in.files) }
-
-// CloseFiles closes descriptors that have come over a socket.
-func CloseFiles(files []int) {
-	for _, fd := range files {
-		_ = unix.Close(fd)
-	}
-}
-
-// Receive reads from conn, with the descriptors that come along.
-func Receive(conn *net.UnixConn, b []byte) (n int, files []int, err error) {
-	oob := make([]byte, unix.CmsgSpace(4*mostFiles))
-	n, oobn, _, _, err := conn.ReadMsgUnix(b, oob)
-	if n, oobn = max(n, 0), max(oobn, 0); n == 0 && err == nil {
-		err = io.EOF
-	}
-	messages, wrong := unix.ParseSocketControlMessage(oob[:oobn])
-	for i := range messages {
-		if fds, err := unix.ParseUnixRights(&messages[i]); err == nil {
-			files = append(files, fds...)
-		}
-	}
-	if err == nil && wrong != nil {
-		err = wrong
-	}
-	return n, files, err
-}
-
-// send writes b, with descriptors.
-func send(conn *net.UnixConn, b []byte, files ...int) error {
-	var oob []byte
-	if len(files) > 0 {
-		oob = unix.UnixRights(files...)
-	}
-	n, _, err := conn.WriteMsgUnix(b, oob, nil)
-	if err == nil && n < len(b) {
-		_, err = conn.Write(b[n:])
-	}
-	return err
-}
-
-// pair returns two sockets that are connected, the second by its descriptor.
-func pair() (near *net.UnixConn, far int, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, -1, fmt.Errorf("socketpair: %w", err)
-	}
-	if near, err = socketOf(fds[0]); err != nil {
-		_ = unix.Close(fds[1])
-	}
-	return near, fds[1], err
-}
-
-// socketOf takes fd over.
-func socketOf(fd int) (*net.UnixConn, error) {
-	f := os.NewFile(uintptr(fd), "nearcall")
-	defer f.Close()
-	conn, err := net.FileConn(f)
-	if err != nil {
-		return nil, err
-	}
-	u, ok := conn.(*net.UnixConn)
-	if !ok {
-		_ = conn.Close()
-		return nil, fmt.Errorf("%w: it sent a descriptor of something else than a unix socket", errBroken)
-	}
-	return u, nil
 }
 
 // sameUser returns why the process at the other end is not to be trusted with

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,33 +11,42 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearcall/nearcall/internal/rights"
 )
 
-// offered is how many descriptors an offer comes with: those of a side, and a
-// bell's.
-const offered = sideFiles + 1
+// soonEnough is a deadline that no test comes to.
+func soonEnough() time.Time { return time.Now().Add(time.Minute) }
 
-// A kit is what a peer has to send, and may spoil before it does. All of it is
+// answer answers an offer as a server that nothing else is asked of.
+func answer(conn *net.UnixConn) (*Conn, []byte, error) {
+	return NewServer(plenty).Answer(context.Background(), conn, nil, "", soonEnough())
+}
+
+// theOffer is what a client of this version says.
+func theOffer() []byte { return appendOffer(nil, offer{version, features}) }
+
+// A kit is what a server has to send, and may spoil before it does. All of it is
 // closed in the end.
 type kit struct {
 	t     testing.TB
-	id    nonce
-	files []int // of a side
-	bell  int
+	terms terms
+	files []int // the memory and the bell
 	undo  []func()
 }
 
-func newKit(t testing.TB, id nonce) *kit {
+func newKit(t testing.TB) *kit {
 	t.Helper()
-	k := &kit{t: t, id: id}
-	s, files, err := newSide(id, plenty)
+	k := &kit{t: t, terms: offer{version, features}.agreed()}
+	f, err := newFile(k.terms.layout)
 	k.must(err)
 	near, far, err := pair()
 	k.must(err)
-	k.files, k.bell = files, far
-	k.undo = append(k.undo, s.free, func() { _ = near.Close() }, func() { _ = unix.Close(far) }, func() { CloseFiles(files) })
+	k.files = []int{int(f.Fd()), far}
+	k.undo = append(k.undo, f.release, func() { _ = near.Close() }, func() { _ = unix.Close(far) })
 	return k
 }
 
@@ -59,23 +69,17 @@ func (k *kit) owns(fd int) int {
 	return fd
 }
 
-// offer returns all that comes with an offer.
-func (k *kit) offer() []int { return append(slices.Clone(k.files), k.bell) }
-
-// memory returns that of a size and with seals, which begins as a segment of a
-// ring does.
-func (k *kit) memory(size, ring, seals int, mark uint64, id nonce) int {
+// memory returns that of a size and with seals, whose segments begin with marks.
+func (k *kit) memory(size int64, seals int, marks ...string) int {
 	k.t.Helper()
 	fd, err := unix.MemfdCreate("nearcall", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	k.must(err)
 	k.owns(fd)
-	b := make(segment, controlIs)
-	b.word(atMagic).Store(mark)
-	b.word(atRing).Store(uint64(ring))
-	copy(b[atNonce:], id[:])
-	_, err = unix.Pwrite(fd, b[:min(size, len(b))], 0)
-	k.must(err)
-	k.must(unix.Ftruncate(fd, int64(size)))
+	for i, mark := range marks {
+		_, err = unix.Pwrite(fd, []byte(mark), k.terms.layout.segmentAt(i == 0))
+		k.must(err)
+	}
+	k.must(unix.Ftruncate(fd, size))
 	if seals != 0 {
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)
 		k.must(err)
@@ -84,16 +88,16 @@ func (k *kit) memory(size, ring, seals int, mark uint64, id nonce) int {
 }
 
 func (k *kit) unsealed(seal int) int {
-	return k.memory(controlIs+ringSize, ringSize, seals&^seal, magic, k.id)
+	return k.memory(k.terms.layout.size(), seals&^seal, magic, magic)
 }
 
-func (k *kit) sized(size, ring int) int { return k.memory(size, ring, seals, magic, k.id) }
+func (k *kit) sized(size int64) int { return k.memory(size, seals, magic, magic) }
 
 func (k *kit) regularFile() int {
 	f, err := os.CreateTemp(k.t.TempDir(), "")
 	k.must(err)
 	defer f.Close()
-	k.must(f.Truncate(controlIs + ringSize))
+	k.must(f.Truncate(k.terms.layout.size()))
 	fd, err := unix.Dup(int(f.Fd()))
 	k.must(err)
 	return k.owns(fd)
@@ -112,55 +116,31 @@ func (k *kit) socket(domain, kind int) int {
 	return k.owns(fd)
 }
 
-// wrongSegments are descriptors that no side should take for a segment.
-var wrongSegments = map[string]func(k *kit) int{
-	"a regular file":          (*kit).regularFile,
-	"a pipe":                  (*kit).pipe,
-	"a socket":                func(k *kit) int { return k.socket(unix.AF_UNIX, unix.SOCK_STREAM) },
-	"the bell":                func(k *kit) int { return k.bell },
-	"memory without a seal":   func(k *kit) int { return k.memory(controlIs+ringSize, ringSize, 0, magic, k.id) },
-	"memory that may shrink":  func(k *kit) int { return k.unsealed(unix.F_SEAL_SHRINK) },
-	"memory that may grow":    func(k *kit) int { return k.unsealed(unix.F_SEAL_GROW) },
-	"memory for all to write": func(k *kit) int { return k.unsealed(unix.F_SEAL_FUTURE_WRITE) },
-	"memory to be sealed":     func(k *kit) int { return k.unsealed(unix.F_SEAL_SEAL) },
-	"no memory":               func(k *kit) int { return k.sized(0, ringSize) },
-	"memory of no page":       func(k *kit) int { return k.sized(100, ringSize) },
-	"memory without a ring":   func(k *kit) int { return k.sized(controlIs, 0) },
-	"a ring that is small":    func(k *kit) int { return k.sized(controlIs+leastRing/2, leastRing/2) },
-	"a ring that is large":    func(k *kit) int { return k.sized(controlIs+2*mostRing, 2*mostRing) },
-	"a ring of odd size":      func(k *kit) int { return k.sized(controlIs+3*leastRing, 3*leastRing) },
-	"memory that goes on":     func(k *kit) int { return k.sized(controlIs+leastRing+1, leastRing) },
-	"a ring of another size":  func(k *kit) int { return k.sized(controlIs+leastRing, 2*leastRing) },
-	"another magic":           func(k *kit) int { return k.memory(controlIs+leastRing, leastRing, seals, magic+1, k.id) },
-	"another nonce":           func(k *kit) int { return k.memory(controlIs+leastRing, leastRing, seals, magic, nonce{1}) },
-	"memory for messages":     func(k *kit) int { return k.files[1] },
+// wrongMemory are descriptors that no client should take for memory.
+var wrongMemory = map[string]func(k *kit) int{
+	"a regular file":             (*kit).regularFile,
+	"a pipe":                     (*kit).pipe,
+	"a socket":                   func(k *kit) int { return k.socket(unix.AF_UNIX, unix.SOCK_STREAM) },
+	"the bell":                   func(k *kit) int { return k.files[1] },
+	"memory without a seal":      func(k *kit) int { return k.memory(k.terms.layout.size(), 0, magic, magic) },
+	"memory that may shrink":     func(k *kit) int { return k.unsealed(unix.F_SEAL_SHRINK) },
+	"memory that may grow":       func(k *kit) int { return k.unsealed(unix.F_SEAL_GROW) },
+	"memory to be sealed":        func(k *kit) int { return k.unsealed(unix.F_SEAL_SEAL) },
+	"no memory":                  func(k *kit) int { return k.memory(0, seals) },
+	"memory that is too short":   func(k *kit) int { return k.sized(k.terms.layout.size() - 1) },
+	"memory that is too long":    func(k *kit) int { return k.sized(k.terms.layout.size() + 1) },
+	"memory that does not begin": func(k *kit) int { return k.memory(k.terms.layout.size(), seals, "nearshm2", magic) },
+	"memory that does not go on": func(k *kit) int { return k.memory(k.terms.layout.size(), seals, magic) },
 }
 
-// wrongSlabs are those that no side should take for memory of messages.
-var wrongSlabs = map[string]func(k *kit) int{
-	"a regular file":         (*kit).regularFile,
-	"a pipe":                 (*kit).pipe,
-	"a socket":               func(k *kit) int { return k.socket(unix.AF_UNIX, unix.SOCK_STREAM) },
-	"memory without a seal":  func(k *kit) int { return k.memory(slabsSize, 0, 0, 0, k.id) },
-	"memory that may shrink": func(k *kit) int { return k.memory(slabsSize, 0, slabSeals&^unix.F_SEAL_SHRINK, 0, k.id) },
-	"memory that may grow":   func(k *kit) int { return k.memory(slabsSize, 0, slabSeals&^unix.F_SEAL_GROW, 0, k.id) },
-	"memory to be sealed":    func(k *kit) int { return k.memory(slabsSize, 0, slabSeals&^unix.F_SEAL_SEAL, 0, k.id) },
-	"no memory":              func(k *kit) int { return k.memory(0, 0, slabSeals, 0, k.id) },
-	"more than there may be": func(k *kit) int { return k.memory(mostSlabs+4096, 0, slabSeals, 0, k.id) },
-}
-
-// wrongSides are the descriptors of sides that no peer should take.
-func wrongSides() map[string]func(k *kit) []int {
-	all := map[string]func(k *kit) []int{
-		"the other way round": func(k *kit) []int { return []int{k.files[1], k.files[0]} },
-	}
-	for name, f := range wrongSegments {
-		all[name+" for a ring"] = func(k *kit) []int { return []int{f(k), k.files[1]} }
-	}
-	for name, f := range wrongSlabs {
-		all[name+" for messages"] = func(k *kit) []int { return []int{k.files[0], f(k)} }
-	}
-	return all
+// wrongBells are descriptors that no client should take for a bell.
+var wrongBells = map[string]func(k *kit) int{
+	"a regular file":     (*kit).regularFile,
+	"a pipe":             (*kit).pipe,
+	"memory":             func(k *kit) int { return k.files[0] },
+	"a socket of TCP":    func(k *kit) int { return k.socket(unix.AF_INET, unix.SOCK_STREAM) },
+	"a datagram socket":  func(k *kit) int { return k.socket(unix.AF_UNIX, unix.SOCK_DGRAM) },
+	"a seqpacket socket": func(k *kit) int { return k.socket(unix.AF_UNIX, unix.SOCK_SEQPACKET) },
 }
 
 // goOn shows that a connection of sockets goes on as one.
@@ -191,6 +171,7 @@ func refused(t testing.TB, c *Conn, err error) {
 // declined reads a server's answer that declines, and returns why.
 func declined(t testing.TB, a *net.UnixConn) string {
 	t.Helper()
+	_ = a.SetReadDeadline(time.Now().Add(10 * time.Second))
 	b := make([]byte, len(Line)+2)
 	if _, err := io.ReadFull(a, b); err != nil {
 		t.Fatal(err)
@@ -205,103 +186,71 @@ func declined(t testing.TB, a *net.UnixConn) string {
 	return string(why)
 }
 
-// TestAServerDeclinesWhatItCannotTake offers wrong descriptors. The connection
-// goes on as a socket.
-func TestAServerDeclinesWhatItCannotTake(t *testing.T) {
-	cases := make(map[string]func(k *kit) []int)
-	for n := range 6 {
-		if n != offered {
-			cases[fmt.Sprintf("%d descriptors", n)] = func(k *kit) []int {
-				return slices.Repeat(k.offer(), 2)[:n]
-			}
-		}
-	}
-	for name, f := range wrongSides() {
-		cases[name] = func(k *kit) []int { return append(f(k), k.bell) }
-	}
-	for name, files := range cases {
-		for how, before := range map[string]bool{"": false, ", read by somebody else": true} {
-			t.Run(name+how, func(t *testing.T) {
-				leavesNothing(t, func() {
-					a, b := sockets(t)
-					defer a.Close()
-					defer b.Close()
-					k := newKit(t, nonce{1, 2, 3})
-					defer k.close()
-					k.must(send(a, append([]byte(Line), k.id[:]...), files(k)...))
-					var first []byte
-					var got []int
-					if before {
-						first = make([]byte, 512)
-						n, fds, err := Receive(b, first)
-						k.must(err)
-						first, got = first[:n], fds
-					}
-					c, rest, err := Answer(b, first, got, "", plenty)
-					refused(t, c, err)
-					if len(rest) > 0 {
-						t.Errorf("%q is left", rest)
-					}
-					_ = declined(t, a)
-					goOn(t, a, b)
-				})
-			})
-		}
-	}
-}
-
 func TestAServerDeclinesForAReason(t *testing.T) {
 	leavesNothing(t, func() {
 		a, b := sockets(t)
 		defer a.Close()
 		defer b.Close()
-		k := newKit(t, nonce{1, 2, 3})
-		defer k.close()
-		k.must(send(a, append(append([]byte(Line), k.id[:]...), "more"...), k.offer()...))
-		first := make([]byte, 512)
-		n, files, err := Receive(b, first)
-		k.must(err)
+		first := append(theOffer(), "more"...)
 		reason := strings.Repeat("so it is; ", 100)
-		c, rest, err := Answer(b, first[:n], files, reason, plenty)
+		c, rest, err := NewServer(plenty).Answer(t.Context(), b, first, reason, soonEnough())
 		refused(t, c, err)
 		if string(rest) != "more" {
 			t.Errorf("%q is left", rest)
 		}
-		if why := declined(t, a); why != reason[:255] {
+		if why := declined(t, a); why != reason[:mostBody] {
 			t.Errorf("it declines for %q", why)
 		}
 		goOn(t, a, b)
 	})
 }
 
+// TestAServerTakesNoDescriptor: nothing that a client can pass arrives, so that
+// there is nothing to close.
+func TestAServerTakesNoDescriptor(t *testing.T) {
+	leavesNothing(t, func() {
+		a, b := sockets(t)
+		defer a.Close()
+		defer b.Close()
+		k := newKit(t)
+		defer k.close()
+		client, server := agree(t, a, b)
+		defer client.Close()
+		defer server.Close()
+		for name, conn := range map[string]*net.UnixConn{"data": client.data.conn, "space": client.space.conn} {
+			if err := send(conn, []byte{1}, k.pipe()); !errors.Is(err, unix.EPERM) {
+				t.Errorf("the socket for %s takes a descriptor: %v", name, err)
+			}
+		}
+	})
+}
+
 // TestAServersClientGoesWrong has clients go wrong after an offer that a server
 // takes, or before it is complete.
 func TestAServersClientGoesWrong(t *testing.T) {
+	body := func(b ...byte) []byte { return appendBody([]byte(Line), b) }
 	cases := map[string]struct {
-		says   string // after the offer
-		part   int    // of the offer that is sent, if not all
-		bell   func(k *kit) int
-		more   func(k *kit) []int // descriptors, with what it says
-		socket bool               // the connection goes on as one
+		offer  []byte // where it is not the usual one
+		says   string // after it
+		why    string // the server declines; the connection goes on as a socket
+		socket bool   // the connection goes on as one
 		broken bool
 		taken  bool
 	}{
-		"it says nothing":                 {part: -1},
-		"half a line":                     {part: 7},
-		"half an offer":                   {part: len(Line) + 5},
+		"it says nothing":                 {offer: []byte{}},
+		"half a line":                     {offer: []byte(Line[:7])},
+		"a line alone":                    {offer: []byte(Line)},
+		"half an offer":                   {offer: theOffer()[:len(Line)+2]},
+		"an empty offer":                  {offer: body(), why: "its offer is too short", broken: true},
+		"a version alone":                 {offer: body(1), why: "its offer is too short", broken: true},
+		"half a number":                   {offer: body(1, 0x80), why: "its offer is too short", broken: true},
+		"a number without end":            {offer: body(append(slices.Repeat([]byte{0xff}, 20), 0)...), why: "more than 64 bits", broken: true},
+		"version 0":                       {offer: body(0, 0), why: "no version 0", broken: true},
+		"a later version":                 {offer: body(200, 3, 0xff, 0xff, 0x03, 0, 1, 2, 3), says: "+", taken: true},
 		"no verdict":                      {},
 		"it declines":                     {says: "-", socket: true},
 		"a verdict that makes no sense":   {says: "x", broken: true},
 		"a verdict and a bell, as it may": {says: "+\x01", taken: true},
-		"a verdict with descriptors":      {says: "+", more: func(k *kit) []int { return []int{k.pipe(), k.bell} }, taken: true},
-		"a no with descriptors":           {says: "-", more: func(k *kit) []int { return []int{k.pipe()} }, socket: true},
-		"a pipe for a bell":               {says: "+", bell: (*kit).pipe},
-		"a regular file for a bell":       {says: "+", bell: (*kit).regularFile},
-		"memory for a bell":               {says: "+", bell: func(k *kit) int { return k.files[0] }},
-		"a socket of a network as a bell": {says: "+", bell: func(k *kit) int { return k.socket(unix.AF_INET, unix.SOCK_STREAM) }, broken: true},
-		"a bell that is connected to nobody": {
-			says: "+", bell: func(k *kit) int { return k.socket(unix.AF_UNIX, unix.SOCK_STREAM) }, taken: true,
-		},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -309,32 +258,22 @@ func TestAServersClientGoesWrong(t *testing.T) {
 				a, b := sockets(t)
 				defer a.Close()
 				defer b.Close()
-				k := newKit(t, nonce{1, 2, 3})
-				defer k.close()
-				files := k.offer()
-				if test.bell != nil {
-					files[sideFiles] = test.bell(k)
+				rights.Accept(a)
+				says := test.offer
+				if says == nil {
+					says = theOffer()
 				}
-				offer := append([]byte(Line), k.id[:]...)
-				switch {
-				case test.part > 0:
-					k.must(send(a, offer[:test.part], files...))
-				case test.part == 0:
-					k.must(send(a, offer, files...))
+				if err := send(a, append(says, test.says...)); err != nil {
+					t.Fatal(err)
 				}
-				if test.says != "" {
-					var more []int
-					if test.more != nil {
-						more = test.more(k)
-					}
-					k.must(send(a, []byte(test.says), more...))
+				if test.why == "" && !test.socket {
+					_ = a.CloseWrite()
 				}
-				if !test.socket {
-					k.must(a.CloseWrite())
-				}
-				c, rest, err := Answer(b, nil, nil, "", plenty)
+				c, rest, err := answer(b)
 				if test.taken {
-					k.must(err)
+					if err != nil {
+						t.Fatal(err)
+					}
 					if _, err := c.Read(make([]byte, 1)); err != io.EOF {
 						t.Error(err)
 					}
@@ -348,26 +287,152 @@ func TestAServersClientGoesWrong(t *testing.T) {
 				if len(rest) > 0 {
 					t.Errorf("%q is left", rest)
 				}
-				if test.part != 0 {
-					return
-				}
-				theirs := make([]byte, len(Line)+2+len(k.id))
-				n, got, err := Receive(a, theirs)
-				CloseFiles(got)
-				if test.bell != nil { // it is looked at before the answer
-					if string(theirs[:len(Line)+1]) != Line+"-" || len(got) > 0 || err != nil {
-						t.Errorf("the answer: %q with %d descriptors, %v", theirs[:n], len(got), err)
+				switch {
+				case test.why != "":
+					if why := declined(t, a); !strings.Contains(why, test.why) {
+						t.Errorf("it declines for %q", why)
 					}
-					return
-				}
-				if n != len(theirs) || len(got) != sideFiles || err != nil {
-					t.Errorf("the answer: %q with %d descriptors, %v", theirs[:n], len(got), err)
+					goOn(t, a, b)
+				case test.offer == nil:
+					got := make([]byte, mostBody)
+					n, files, err := receive(a, got)
+					closeFiles(files)
+					want := appendTerms(nil, offer{version, features}.agreed())
+					if string(got[:n]) != string(want) || len(files) != answerFiles || err != nil {
+						t.Errorf("the answer: %q with %d descriptors, %v", got[:n], len(files), err)
+					}
 				}
 				if test.socket {
 					goOn(t, a, b)
 				}
 			})
 		})
+	}
+}
+
+// A client that has begun an offer, or was sent an answer, and says nothing is
+// given up long before its connection's deadline.
+func TestAServerDoesNotWaitLongForAClient(t *testing.T) {
+	for name, says := range map[string][]byte{"half an offer": theOffer()[:len(Line)], "no verdict": theOffer()} {
+		t.Run(name, func(t *testing.T) {
+			leavesNothing(t, func() {
+				a, b := sockets(t)
+				defer a.Close()
+				defer b.Close()
+				rights.Accept(a)
+				if err := send(a, says); err != nil {
+					t.Fatal(err)
+				}
+				s := NewServer(plenty)
+				s.patience = 10 * time.Millisecond
+				c, _, err := s.Answer(t.Context(), b, nil, "", time.Now().Add(time.Hour))
+				refused(t, c, err)
+				if !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Error(err)
+				}
+				if _, err := b.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("the socket waits on: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// After an offer a connection has the deadline that it had.
+func TestAnOfferLeavesTheDeadlineAlone(t *testing.T) {
+	for verdict, reason := range map[string]string{"+": "", "-": "", "": "because"} {
+		a, b := sockets(t)
+		rights.Accept(a)
+		if err := send(a, append(theOffer(), verdict...)); err != nil {
+			t.Fatal(err)
+		}
+		s := NewServer(plenty)
+		s.patience = time.Hour
+		deadline := time.Now().Add(100 * time.Millisecond)
+		c, _, err := s.Answer(t.Context(), b, nil, reason, deadline)
+		if (err == nil) != (verdict == "+") {
+			t.Fatal(err)
+		}
+		if _, err := b.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Now().Before(deadline) {
+			t.Errorf("with the verdict %q: %v", verdict, err)
+		}
+		if c != nil {
+			_ = c.Close()
+		}
+		_, _ = a.Close(), b.Close()
+	}
+}
+
+// TestFewAnswersAreUnderWayAtATime: whatever clients do that do not complete
+// what they began, it takes no more of the server than so many can.
+func TestFewAnswersAreUnderWayAtATime(t *testing.T) {
+	const more = 20
+	leavesNothing(t, func() {
+		s := NewServer(plenty)
+		ctx, cancel := context.WithCancel(t.Context())
+		before := held(t)
+		done := make(chan error, mostUnderWay+more)
+		offer := func() (near *net.UnixConn) {
+			a, b := sockets(t)
+			rights.Accept(a)
+			if err := send(a, theOffer()); err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				c, _, err := s.Answer(ctx, b, nil, "", soonEnough())
+				if c != nil {
+					_ = c.Close()
+				}
+				_ = b.Close()
+				done <- err
+			}()
+			return a
+		}
+		var all []*net.UnixConn
+		for range mostUnderWay + more {
+			all = append(all, offer())
+		}
+		eventually(t, "all turns are taken", func() bool { return len(s.underWay) == mostUnderWay })
+		// The client's socket and the server's; for those whose turn it is the memory, and a socket for room.
+		want := holding{before.descriptors + 2*(mostUnderWay+more) + 2*mostUnderWay, before.mappings + 4*mostUnderWay}
+		eventually(t, "each that has its turn has its memory", func() bool { return held(t) == want })
+		for _, a := range all[:mostUnderWay] { // a turn ends, and the next begins
+			_ = a.Close()
+		}
+		for range mostUnderWay {
+			_ = soon(t, "an answer", done)
+		}
+		eventually(t, "others have their turn", func() bool { return len(s.underWay) > 0 })
+		cancel()
+		for _, a := range all[mostUnderWay:] {
+			_ = a.Close()
+		}
+		for range more {
+			_ = soon(t, "an answer", done)
+		}
+	})
+}
+
+func TestAClientThatWaitsForItsTurnIsDeclinedInTheEnd(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for why, ctx := range map[string]context.Context{"other clients": t.Context(), "context canceled": ended} {
+		a, b := sockets(t)
+		s := NewServer(plenty)
+		s.underWay = make(chan struct{}) // nobody's turn comes
+		s.patience = 10 * time.Millisecond
+		if ctx == ended {
+			s.patience = time.Hour
+		}
+		if err := send(a, theOffer()); err != nil {
+			t.Fatal(err)
+		}
+		c, _, err := s.Answer(ctx, b, nil, "", soonEnough())
+		refused(t, c, err)
+		if got := declined(t, a); !strings.Contains(got, why) {
+			t.Errorf("it declines for %q, not %q", got, why)
+		}
+		goOn(t, a, b)
 	}
 }
 
@@ -387,30 +452,60 @@ func TestAClientsServerGoesWrong(t *testing.T) {
 		says   string // the client, then
 		broken bool
 	}
-	yes := func(k *kit) string { return string(answer(takes, string(k.id[:]))) }
+	yes := func(k *kit) string { return string(appendTerms(nil, k.terms)) }
+	no := string(appendDecline(nil, "why not"))
+	agreed := offer{version, features}.agreed()
 	cases := map[string]wrong{
-		"it says nothing":   {answer: func(*kit) reply { return reply{} }, closes: true},
-		"half a line":       {answer: func(*kit) reply { return reply{says: Line[:5]} }, closes: true, rest: Line[:5]},
-		"another protocol":  {answer: func(*kit) reply { return reply{says: "HTTP/1.1 400 Bad Request"} }, rest: "HTTP/1.1 400 Bad Request"[:len(Line)], closes: true},
-		"hardly a line":     {answer: func(*kit) reply { return reply{says: Line[:len(Line)-1] + "x"} }, socket: true, rest: Line[:len(Line)-1] + "x"},
-		"a line alone":      {answer: func(*kit) reply { return reply{says: Line} }, closes: true},
-		"half a nonce":      {answer: func(k *kit) reply { return reply{says: yes(k)[:len(Line)+10], files: k.files} }, closes: true},
-		"it declines":       {answer: func(*kit) reply { return reply{says: string(answer(declines, "why not"))} }, socket: true},
-		"it sends with it":  {answer: func(k *kit) reply { return reply{says: string(answer(declines, "why not")), files: k.files} }, socket: true},
-		"another verdict":   {answer: func(k *kit) reply { return reply{says: string(answer('x', string(k.id[:]))), files: k.files} }, broken: true},
-		"another nonce":     {answer: func(k *kit) reply { return reply{says: string(answer(takes, "0123456789abcdef")), files: k.files} }, broken: true, socket: true, says: "-"},
-		"a part of a nonce": {answer: func(k *kit) reply { return reply{says: string(answer(takes, string(k.id[:15]))), files: k.files} }, broken: true, socket: true, says: "-"},
+		"it says nothing":  {answer: func(*kit) reply { return reply{} }, closes: true},
+		"half a line":      {answer: func(*kit) reply { return reply{says: Line[:5]} }, closes: true, rest: Line[:5]},
+		"another protocol": {answer: func(*kit) reply { return reply{says: "HTTP/1.1 400 Bad Request"} }, rest: "HTTP/1.1 400 Bad Request"[:len(Line)], closes: true},
+		"hardly a line":    {answer: func(*kit) reply { return reply{says: Line[:len(Line)-1] + "x"} }, socket: true, rest: Line[:len(Line)-1] + "x"},
+		"a line alone":     {answer: func(*kit) reply { return reply{says: Line} }, closes: true},
+		"half an answer":   {answer: func(k *kit) reply { return reply{says: yes(k)[:len(Line)+3], files: k.files} }, closes: true},
+		"it declines":      {answer: func(*kit) reply { return reply{says: no} }, socket: true},
+		"it sends with it": {answer: func(k *kit) reply { return reply{says: no, files: k.files} }, socket: true},
+		"another verdict": {answer: func(k *kit) reply {
+			return reply{says: Line + "x" + yes(k)[len(Line)+1:], files: k.files}
+		}, broken: true},
 	}
+	for name, spoil := range map[string]func(*terms){
+		"no version":             func(t *terms) { t.version = 0 },
+		"a later version":        func(t *terms) { t.version = version + 1 },
+		"an unknown feature":     func(t *terms) { t.features = 1 << 61 },
+		"no ring":                func(t *terms) { t.layout.ring = 0 },
+		"a ring that is small":   func(t *terms) { t.layout.ring = leastRing / 2 },
+		"a ring that is large":   func(t *terms) { t.layout.ring = 2 * mostRing },
+		"a ring of odd size":     func(t *terms) { t.layout.ring = 3 * leastRing },
+		"no slabs":               func(t *terms) { t.layout.slabs = 0 },
+		"slabs that do not fit":  func(t *terms) { t.layout.slabs = partAlign + 4096 },
+		"more slabs than may be": func(t *terms) { t.layout.slabs = mostSlabs + partAlign },
+		"a larger ring than is":  func(t *terms) { t.layout.ring *= 2 },
+		"fewer slabs than are":   func(t *terms) { t.layout.slabs /= 2 },
+	} {
+		cases[name] = wrong{socket: true, says: "-", broken: true, answer: func(k *kit) reply {
+			t := agreed
+			spoil(&t)
+			return reply{says: string(appendTerms(nil, t)), files: k.files}
+		}}
+	}
+	cases["an answer that is too short"] = wrong{socket: true, says: "-", broken: true, answer: func(k *kit) reply {
+		return reply{says: string(appendBody([]byte(Line+"+"), []byte{1, 0})), files: k.files}
+	}}
 	for n := range 6 {
-		if n != sideFiles {
+		if n != answerFiles {
 			cases[fmt.Sprintf("%d descriptors", n)] = wrong{socket: true, says: "-", answer: func(k *kit) reply {
-				return reply{says: yes(k), files: slices.Repeat(k.offer(), 2)[:n]}
+				return reply{says: yes(k), files: slices.Repeat(k.files, 3)[:n]}
 			}}
 		}
 	}
-	for name, f := range wrongSides() {
-		cases[name] = wrong{socket: true, says: "-", broken: true, answer: func(k *kit) reply {
-			return reply{says: yes(k), files: f(k)}
+	for name, f := range wrongMemory {
+		cases[name+" for memory"] = wrong{socket: true, says: "-", broken: true, answer: func(k *kit) reply {
+			return reply{says: yes(k), files: []int{f(k), k.files[1]}}
+		}}
+	}
+	for name, f := range wrongBells {
+		cases[name+" for a bell"] = wrong{socket: true, says: "-", broken: true, answer: func(k *kit) reply {
+			return reply{says: yes(k), files: []int{k.files[0], f(k)}}
 		}}
 	}
 	for name, test := range cases {
@@ -430,12 +525,10 @@ func TestAClientsServerGoesWrong(t *testing.T) {
 					offers <- offer{c, rest, err}
 				}()
 				said := make([]byte, 512)
-				n, files, err := Receive(b, said)
-				CloseFiles(files)
-				if n != len(Line)+len(nonce{}) || len(files) != offered || err != nil {
-					t.Fatalf("the offer: %q with %d descriptors, %v", said[:n], len(files), err)
+				if n, err := b.Read(said); string(said[:n]) != string(theOffer()) || err != nil {
+					t.Fatalf("the offer: %q, %v", said[:n], err)
 				}
-				k := newKit(t, nonce(said[len(Line):n]))
+				k := newKit(t)
 				defer k.close()
 				if r := test.answer(k); r.says != "" {
 					k.must(send(b, []byte(r.says), r.files...))
@@ -480,10 +573,10 @@ func TestAProcessOfAnotherUserGetsNoMemory(t *testing.T) {
 			t.Errorf("%q is left, %v", rest, err)
 		}
 		goOn(t, a, b) // nothing was sent
-		k := newKit(t, nonce{1, 2, 3})
-		defer k.close()
-		k.must(send(a, append([]byte(Line), k.id[:]...), k.offer()...))
-		c, _, err = Answer(b, nil, nil, "", plenty)
+		if err := send(a, theOffer()); err != nil {
+			t.Fatal(err)
+		}
+		c, _, err = answer(b)
 		refused(t, c, err)
 		if why := declined(t, a); !strings.Contains(why, "user") {
 			t.Errorf("it declines for %q", why)

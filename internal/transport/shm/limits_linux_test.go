@@ -5,13 +5,23 @@ import (
 	"testing"
 )
 
-// Neither size can be had, the second where it is mapped.
+// Neither file can be had, or mapped.
 func TestMemoryThatCannotBeHadLeavesNothing(t *testing.T) {
-	for size, why := range map[int]string{-1: "ftruncate", 0: "mmap"} {
+	leavesNothing(t, func() {
+		f, err := newFile(layout{ring: ringSize, slabs: -1 << 30})
+		if f != nil || err == nil || !strings.HasPrefix(err.Error(), "ftruncate") {
+			t.Errorf("a file that ends before it begins: %v", err)
+		}
+	})
+	for name, l := range map[string]layout{"ring": {ring: -controlIs, slabs: slabsSize}, "slabs": {ring: ringSize}} {
 		leavesNothing(t, func() {
-			m, fd, err := newMemory(size)
-			if m != nil || fd != -1 || err == nil || !strings.HasPrefix(err.Error(), why) {
-				t.Errorf("%d bytes: %d are there, with the descriptor %d, %v", size, len(m), fd, err)
+			f, err := newFile(l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.release()
+			if _, _, err := newSides(f, true, plenty); err == nil || !strings.HasPrefix(err.Error(), "mmap") {
+				t.Errorf("a file without %s: %v", name, err)
 			}
 		})
 	}

@@ -62,7 +62,7 @@ func spawn(t *testing.T, does string, step int) *child {
 		err := c.cmd.Wait()
 		c.ended <- ending{err, time.Now()}
 	}()
-	if c.conn, _, err = Answer(near, nil, nil, "", plenty); err != nil {
+	if c.conn, _, err = answer(near); err != nil {
 		_ = near.Close()
 		_ = c.cmd.Process.Kill()
 		<-c.ended
@@ -252,6 +252,11 @@ func TestNothingIsLostWhileAPeerIsStopped(t *testing.T) {
 			if err := c.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
+			// Its other threads run on until the one that was signalled does.
+			eventually(t, "the child is stopped", func() bool {
+				stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.cmd.Process.Pid))
+				return err != nil || bytes.Contains(stat, []byte(") T "))
+			})
 		}
 		// What the sender sent before it was stopped arrives, and no more.
 		data := pattern(messages * message)

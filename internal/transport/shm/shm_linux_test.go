@@ -36,7 +36,7 @@ func agree(t testing.TB, a, b *net.UnixConn) (client, server *Conn) {
 	answered := make(chan error, 1)
 	go func() {
 		var err error
-		server, _, err = Answer(b, nil, nil, "", plenty)
+		server, _, err = answer(b)
 		answered <- err
 	}()
 	client, _, err := Offer(a, plenty)

@@ -1,61 +1,69 @@
 package shm
 
-// A side is the memory that one side writes and the other reads.
+import "golang.org/x/sys/unix"
+
+// A side is the memory that one side writes and the other reads: two parts of a
+// file, which both sides have.
 type side struct {
 	segment
-	slabs  segment // for large messages
-	memory *Memory // that the segment is taken from, and slabs are; nil for a peer's
+	slabs   segment // for large messages
+	file    *file   // that both are parts of; a side is one of its users
+	slabsAt int64   // where in it slabs begin
+	memory  *Memory // that the segment is taken from, and slabs are; nil for a peer's
 }
 
-// newSide makes this side's memory, out of m. The descriptors are for the peer.
-func newSide(id nonce, m *Memory) (s side, files []int, err error) {
-	if !m.take(controlIs + ringSize) {
-		return side{}, nil, errMemory
+// newSides maps the memory of both sides of a connection, this one's to write, out
+// of m, and the peer's to read. Both become users of f.
+func newSides(f *file, server bool, m *Memory) (mine, theirs side, err error) {
+	n := f.layout.segment()
+	if !m.take(n) {
+		return side{}, side{}, errMemory
 	}
-	defer func() {
-		if err != nil {
-			m.give(controlIs + ringSize)
-		}
-	}()
-	var fd int
-	if s.segment, fd, err = newSegment(ringSize, id); err != nil {
-		return side{}, nil, err
+	if mine, err = newSide(f, server, unix.PROT_READ|unix.PROT_WRITE); err != nil {
+		m.give(n)
+		return side{}, side{}, err
 	}
-	files = []int{fd}
-	if s.slabs, fd, err = newSlabs(slabsSize); err != nil {
-		s.segment.free()
-		CloseFiles(files)
-		return side{}, nil, err
+	mine.memory = m
+	if theirs, err = newSide(f, !server, unix.PROT_READ); err != nil {
+		mine.free()
+		return side{}, side{}, err
 	}
-	s.memory = m
-	return s, append(files, fd), nil
+	return mine, theirs, nil
 }
 
-// openSide returns the peer's memory.
-func openSide(files []int, id nonce) (s side, err error) {
-	if s.segment, err = openSegment(files[0], id); err != nil {
+// newSide maps what the server or the client writes.
+func newSide(f *file, server bool, prot int) (s side, err error) {
+	l := f.layout
+	if s.segment, err = f.part(l.segmentAt(server), l.segment(), prot); err != nil {
 		return side{}, err
 	}
-	if s.slabs, err = openSlabs(files[1]); err != nil {
+	s.slabsAt = l.slabsAt(server)
+	if s.slabs, err = f.part(s.slabsAt, l.slabs, prot); err != nil {
 		s.segment.free()
 		return side{}, err
 	}
+	f.use()
+	s.file = f
 	return s, nil
 }
-
-// sideFiles is how many descriptors a side has for the peer.
-const sideFiles = 2
 
 // free gives the memory back. Nobody uses it any more.
 func (s side) free() {
 	s.freeSegment()
-	s.slabs.free()
+	s.freeSlabs()
 }
 
 // freeSegment gives back what is not slabs.
 func (s side) freeSegment() {
+	n := len(s.segment)
 	s.segment.free()
 	if s.memory != nil {
-		s.memory.give(len(s.segment))
+		s.memory.give(n)
 	}
+}
+
+// freeSlabs gives back the memory for large messages.
+func (s side) freeSlabs() {
+	s.slabs.free()
+	s.file.release()
 }

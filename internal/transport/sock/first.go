@@ -1,8 +1,6 @@
 package sock
 
 import (
-	"cmp"
-	"errors"
 	"net"
 	"strings"
 
@@ -69,43 +67,21 @@ func protocolOf(b []byte, line string) protocol {
 }
 
 // readFirst reads as much as tells conn's protocol, and maybe more, after what
-// was read before. Descriptors come along with an offer only.
-func (o Options) readFirst(conn net.Conn, before []byte) (first []byte, p protocol, files []int, err error) {
+// was read before.
+func (o Options) readFirst(conn net.Conn, before []byte) (first []byte, p protocol, err error) {
 	const room = 512 // more than is ever undecided
 	first = append(make([]byte, 0, max(room, len(before)+1)), before...)
-	read := func(b []byte) (int, error) { return conn.Read(b) }
-	if u, ok := conn.(*net.UnixConn); ok && o.Upgrade != nil {
-		read = func(b []byte) (int, error) {
-			n, more, err := o.Upgrade.Receive(u, b)
-			files = append(files, more...)
-			return n, err
-		}
-	}
 	for {
-		p = undecided
 		if len(first) > 0 {
-			p = protocolOf(first, o.Upgrade.line())
+			if p = protocolOf(first, o.Upgrade.line()); p != undecided {
+				return first, p, nil
+			}
 		}
-		if p == offer {
-			return first, p, files, nil
-		}
-		if p != undecided || err != nil || len(files) > maxFiles {
-			break
+		if err != nil {
+			return nil, undecided, err
 		}
 		var n int
-		n, err = read(first[len(first):cap(first)])
+		n, err = conn.Read(first[len(first):cap(first)])
 		first = first[:len(first)+n]
 	}
-	if len(files) > 0 {
-		o.Upgrade.Close(files)
-	}
-	if p == undecided {
-		return nil, undecided, nil, cmp.Or(err, errFiles)
-	}
-	return first, p, nil, nil
 }
-
-// maxFiles is how many descriptors a peer may send that is not known yet.
-const maxFiles = 8
-
-var errFiles = errors.New("the peer sends descriptors, and nothing else")

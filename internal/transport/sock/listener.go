@@ -2,16 +2,19 @@ package sock
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/rights"
 )
 
 // A Listener implements [link.Listener] over any net.Listener.
@@ -30,6 +33,7 @@ type Listener struct {
 
 	mu      sync.Mutex
 	served  bool
+	cancel  context.CancelFunc    // of what waits for a connection's turn
 	pending map[net.Conn]struct{} // that have not said who they are
 	closed  bool
 	all     sync.WaitGroup
@@ -45,14 +49,23 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	}
 	l.served = true
 	l.pending = make(map[net.Conn]struct{})
+	var ctx context.Context
+	ctx, l.cancel = context.WithCancel(context.Background())
+	defer l.cancel()
+	if l.closed {
+		l.cancel()
+	}
 	l.mu.Unlock()
+	if lis, ok := l.Listener.(syscall.Conn); ok {
+		rights.Refuse(lis)
+	}
 	defer l.all.Wait()
 	for pause := time.Duration(0); ; {
 		conn, err := l.Accept()
 		switch {
 		case err == nil:
 			pause = 0
-			l.all.Go(func() { l.serve(conn, accept) })
+			l.all.Go(func() { l.serve(ctx, conn, accept) })
 		case l.isClosed(), errors.Is(err, net.ErrClosed):
 			return nil
 		case !temporary(err):
@@ -75,6 +88,9 @@ func (l *Listener) Close() error {
 	l.closed = true
 	for conn := range l.pending {
 		_ = conn.Close()
+	}
+	if l.cancel != nil {
+		l.cancel()
 	}
 	l.mu.Unlock()
 	return l.Listener.Close()
@@ -107,7 +123,10 @@ func (l *Listener) release(conn net.Conn) {
 
 // serve makes a session of conn, or refuses it. One deadline bounds all that a
 // peer does before it is known, however slowly it does it.
-func (l *Listener) serve(conn net.Conn, accept func(link.Session) link.Acceptor) {
+func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Session) link.Acceptor) {
+	if u, ok := conn.(*net.UnixConn); ok {
+		rights.Refuse(u) // of a listener that could not be told
+	}
 	if !l.hold(conn) {
 		_ = conn.Close()
 		return
@@ -122,7 +141,7 @@ func (l *Listener) serve(conn net.Conn, accept func(link.Session) link.Acceptor)
 		}
 		return
 	}
-	over, first, p, err := l.meet(secured)
+	over, first, p, err := l.meet(ctx, secured, deadline)
 	switch {
 	case err != nil:
 		_ = secured.Close()
@@ -136,15 +155,14 @@ func (l *Listener) serve(conn net.Conn, accept func(link.Session) link.Acceptor)
 
 // meet finds out what conn speaks, of which first was read. A session goes on over
 // what it returns: conn itself, or what has taken its place.
-func (l *Listener) meet(conn net.Conn) (over mux.Conn, first []byte, p protocol, err error) {
-	first, p, files, err := l.Options.readFirst(conn, nil)
+func (l *Listener) meet(ctx context.Context, conn net.Conn, deadline time.Time) (over mux.Conn, first []byte, p protocol, err error) {
+	first, p, err = l.Options.readFirst(conn, nil)
 	if err == nil && p == offer {
 		var why error
-		if over, first, why = l.Options.answer(conn, first, files); why == nil {
+		if over, first, why = l.Options.answer(ctx, conn, first, deadline); why == nil {
 			return over, nil, native, nil
 		}
-		if first, p, files, err = l.Options.readFirst(conn, first); p == offer { // again
-			l.Options.Upgrade.Close(files)
+		if first, p, err = l.Options.readFirst(conn, first); p == offer { // again
 			p = unknown
 		}
 	}

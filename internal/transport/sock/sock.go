@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/rights"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -121,11 +122,15 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 
 func (d Dialer) connect(ctx context.Context) (net.Conn, error) {
 	if d.Conn == nil {
-		return new(net.Dialer).DialContext(ctx, d.Network, d.Address)
+		dialer := net.Dialer{Control: rights.RefuseFrom} // but for those that an upgrade asks for
+		return dialer.DialContext(ctx, d.Network, d.Address)
 	}
 	conn, err := d.Conn(ctx, d.Address)
 	if err == nil && conn == nil {
 		err = errors.New("the dialer returned neither a connection nor an error")
+	}
+	if u, ok := conn.(*net.UnixConn); ok {
+		rights.Refuse(u)
 	}
 	return conn, err
 }

@@ -22,14 +22,10 @@ type Upgrade struct {
 	// or, with an error, what was read of conn, which then goes on as it is.
 	Offer func(conn *net.UnixConn) (c mux.Conn, rest []byte, err error)
 
-	// Receive reads from a connection that an offer may come over, with the
-	// descriptors that come along. They are closed by Close, or are Answer's.
-	Receive func(conn *net.UnixConn, b []byte) (n int, files []int, err error)
-	Close   func(files []int)
-
 	// Answer answers an offer, of which first was read. It returns what Offer
-	// does. With a reason to decline it does.
-	Answer func(conn *net.UnixConn, first []byte, files []int, decline string) (c mux.Conn, rest []byte, err error)
+	// does. With a reason to decline it does. conn has the deadline, and has it
+	// afterwards; ctx ends when nobody wants the connection any more.
+	Answer func(ctx context.Context, conn *net.UnixConn, first []byte, decline string, deadline time.Time) (c mux.Conn, rest []byte, err error)
 }
 
 // line is what an offer begins with, if any is answered.
@@ -106,9 +102,9 @@ func abstract(u *net.UnixConn) bool {
 	return false
 }
 
-// answer answers a client's offer. It returns what the session goes on over, and
-// what of it was read already.
-func (o Options) answer(conn net.Conn, first []byte, files []int) (mux.Conn, []byte, error) {
+// answer answers a client's offer, within the deadline that conn has. It returns
+// what the session goes on over, and what of it was read already.
+func (o Options) answer(ctx context.Context, conn net.Conn, first []byte, deadline time.Time) (mux.Conn, []byte, error) {
 	decline := ""
 	u, err := o.upgradable(conn)
 	if err != nil {
@@ -116,8 +112,7 @@ func (o Options) answer(conn net.Conn, first []byte, files []int) (mux.Conn, []b
 		u, _ = conn.(*net.UnixConn)
 	}
 	if u == nil { // an offer over TLS, from somebody who does not know what it is: it is refused
-		o.Upgrade.Close(files)
 		return nil, first, errStays
 	}
-	return o.Upgrade.Answer(u, first, files, decline)
+	return o.Upgrade.Answer(ctx, u, first, decline, deadline)
 }

@@ -1,0 +1,150 @@
+package shm
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearcall/nearcall/internal/rights"
+)
+
+// incoming is what comes over a socket.
+type incoming struct {
+	conn       *net.UnixConn
+	takesFiles bool   // descriptors, that is
+	b          []byte // not consumed yet
+	files      []int  // not consumed yet
+}
+
+// begins takes line, or returns why it does not come next. It reads no more than
+// the beginning of what is something else.
+func (in *incoming) begins(line string) error {
+	for len(in.b) < len(line) && strings.HasPrefix(line, string(in.b)) {
+		if err := in.more(len(line) - len(in.b)); err != nil {
+			return err
+		}
+	}
+	rest, found := bytes.CutPrefix(in.b, []byte(line))
+	if !found {
+		return fmt.Errorf("it says %.20q", in.b)
+	}
+	in.b = rest
+	return nil
+}
+
+// read returns the next n bytes.
+func (in *incoming) read(n int) ([]byte, error) {
+	for len(in.b) < n {
+		if err := in.more(n - len(in.b)); err != nil { // and no more: what follows is not for us
+			return nil, err
+		}
+	}
+	head := in.b[:n]
+	in.b = in.b[n:]
+	return head, nil
+}
+
+// body returns what follows its own length.
+func (in *incoming) body() ([]byte, error) {
+	n, err := in.read(1)
+	if err != nil {
+		return nil, err
+	}
+	return in.read(int(n[0]))
+}
+
+// more reads at most n bytes.
+func (in *incoming) more(n int) (err error) {
+	b := make([]byte, n)
+	if in.takesFiles {
+		var files []int
+		n, files, err = receive(in.conn, b)
+		in.files = append(in.files, files...)
+	} else {
+		n, err = in.conn.Read(b)
+	}
+	in.b = append(in.b, b[:n]...)
+	return err
+}
+
+// close closes the descriptors that nobody has taken over.
+func (in *incoming) close() { closeFiles(in.files) }
+
+func closeFiles(files []int) {
+	for _, fd := range files {
+		_ = unix.Close(fd)
+	}
+}
+
+// mostFiles is how many descriptors a client takes, whatever it is sent.
+const mostFiles = 4
+
+// receive reads from conn, with the descriptors that come along.
+func receive(conn *net.UnixConn, b []byte) (n int, files []int, err error) {
+	oob := make([]byte, unix.CmsgSpace(4*mostFiles))
+	n, oobn, _, _, err := conn.ReadMsgUnix(b, oob)
+	if n, oobn = max(n, 0), max(oobn, 0); n == 0 && err == nil {
+		err = io.EOF
+	}
+	messages, wrong := unix.ParseSocketControlMessage(oob[:oobn])
+	for i := range messages {
+		if fds, err := unix.ParseUnixRights(&messages[i]); err == nil {
+			files = append(files, fds...)
+		}
+	}
+	if err == nil && wrong != nil {
+		err = wrong
+	}
+	return n, files, err
+}
+
+// send writes b, with descriptors.
+func send(conn *net.UnixConn, b []byte, files ...int) error {
+	var oob []byte
+	if len(files) > 0 {
+		oob = unix.UnixRights(files...)
+	}
+	n, _, err := conn.WriteMsgUnix(b, oob, nil)
+	if err == nil && n < len(b) {
+		_, err = conn.Write(b[n:])
+	}
+	return err
+}
+
+// pair returns two sockets that are connected, the second by its descriptor.
+func pair() (near *net.UnixConn, far int, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, -1, fmt.Errorf("socketpair: %w", err)
+	}
+	if near, err = socketOf(fds[0]); err != nil {
+		_ = unix.Close(fds[1])
+		return nil, -1, err
+	}
+	return near, fds[1], nil
+}
+
+// socketOf takes over fd, which is a unix socket.
+func socketOf(fd int) (*net.UnixConn, error) {
+	f := os.NewFile(uintptr(fd), "nearcall")
+	defer f.Close()
+	if kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_STREAM {
+		return nil, fmt.Errorf("%w: it sent a descriptor of something else than a stream socket", errBroken)
+	}
+	conn, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("a socket cannot be used: %w", err)
+	}
+	u, ok := conn.(*net.UnixConn)
+	if !ok {
+		_ = conn.Close()
+		return nil, fmt.Errorf("%w: it sent a descriptor of something else than a unix socket", errBroken)
+	}
+	rights.Refuse(u)
+	return u, nil
+}

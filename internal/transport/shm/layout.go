@@ -1,0 +1,57 @@
+package shm
+
+import "fmt"
+
+// A layout says what is where in the file that the two sides of a connection
+// share. It has four parts: the server's segment, the client's, the server's slabs
+// and the client's. Each begins at a multiple of partAlign, which is one of the
+// page size of any system, so that it can be mapped by itself.
+type layout struct {
+	ring  int // the length of each ring, in bytes
+	slabs int // the length of each side's memory for large messages
+}
+
+// ours is the layout of the files that this side makes.
+var ours = layout{ring: ringSize, slabs: slabsSize}
+
+const partAlign = 64 << 10
+
+// controlIs is how long the page of words is that a segment begins with.
+const controlIs = 4 << 10
+
+// check returns why a layout that a peer has chosen cannot be used.
+func (l layout) check() error {
+	switch {
+	case l.ring < leastRing || l.ring > mostRing || l.ring&(l.ring-1) != 0:
+		return fmt.Errorf("%w: its rings have %d bytes, which is not a power of two from %d to %d", errBroken, l.ring, leastRing, mostRing)
+	case l.slabs <= 0 || l.slabs > mostSlabs || l.slabs%partAlign != 0:
+		return fmt.Errorf("%w: its slabs have %d bytes, which is not a multiple of %d up to %d", errBroken, l.slabs, partAlign, mostSlabs)
+	}
+	return nil
+}
+
+// segment is how long a segment is: a page of words and a ring.
+func (l layout) segment() int { return controlIs + l.ring }
+
+// segmentAt and slabsAt are where the parts of the server or the client begin.
+func (l layout) segmentAt(server bool) int64 {
+	if server {
+		return 0
+	}
+	return l.stride()
+}
+
+func (l layout) slabsAt(server bool) int64 {
+	if server {
+		return 2 * l.stride()
+	}
+	return 2*l.stride() + int64(l.slabs)
+}
+
+// size is the length of the file.
+func (l layout) size() int64 { return 2*l.stride() + 2*int64(l.slabs) }
+
+// stride is how far the two segments are from each other.
+func (l layout) stride() int64 {
+	return (int64(l.segment()) + partAlign - 1) &^ (partAlign - 1)
+}

@@ -1,0 +1,111 @@
+package shm
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// What the two sides say to each other, over the socket, before there is shared
+// memory. docs/shm.md has the exchange.
+//
+//	offer   Line, length, version, features
+//	answer  Line, verdict, length, and either version, features, ring, slabs
+//	        or the reason, in UTF-8
+//	verdict of the client, which may find that it cannot use what came
+//
+// A length is one byte and counts what follows it. The numbers are unsigned
+// LEB128, as in the rest of the protocol. What comes after the last number that a
+// side knows is ignored, so that a later version may say more.
+
+// Line is what a client's offer begins with, and the server's answer.
+const Line = "nearcall/1 shm\n"
+
+// Verdicts.
+const (
+	takes    = '+'
+	declines = '-'
+)
+
+// version is the highest version of shared memory that this side speaks. features
+// has a bit for each optional feature that it knows; there are none yet.
+const (
+	version  = 1
+	features = 0
+)
+
+// An offer says what a client speaks.
+type offer struct {
+	version  uint64 // the highest
+	features uint64
+}
+
+// Terms are what a server that takes an offer has chosen.
+type terms struct {
+	version  uint64 // the lower of the two
+	features uint64 // that both know
+	layout   layout
+}
+
+func appendOffer(b []byte, o offer) []byte {
+	var body []byte
+	body = binary.AppendUvarint(body, o.version)
+	body = binary.AppendUvarint(body, o.features)
+	return appendBody(append(b, Line...), body)
+}
+
+func parseOffer(body []byte) (o offer, err error) {
+	err = parse(body, "offer", &o.version, &o.features)
+	if err == nil && o.version == 0 {
+		err = fmt.Errorf("%w: there is no version 0", errBroken)
+	}
+	return o, err
+}
+
+// agreed returns the terms on which this side takes an offer.
+func (o offer) agreed() terms {
+	return terms{version: min(o.version, version), features: o.features & features, layout: ours}
+}
+
+func appendTerms(b []byte, t terms) []byte {
+	var body []byte
+	for _, v := range []uint64{t.version, t.features, uint64(t.layout.ring), uint64(t.layout.slabs)} {
+		body = binary.AppendUvarint(body, v)
+	}
+	return appendBody(append(append(b, Line...), takes), body)
+}
+
+// parseTerms reads terms, and checks that this side has offered them.
+func parseTerms(body []byte) (t terms, err error) {
+	var ring, slabs uint64
+	if err := parse(body, "answer", &t.version, &t.features, &ring, &slabs); err != nil {
+		return terms{}, err
+	}
+	if t.version == 0 || t.version > version || t.features&^uint64(features) != 0 {
+		return terms{}, fmt.Errorf("%w: its answer has version %d and features %#x, which were not offered", errBroken, t.version, t.features)
+	}
+	t.layout = layout{ring: int(min(ring, mostRing+1)), slabs: int(min(slabs, mostSlabs+1))}
+	return t, t.layout.check()
+}
+
+func appendDecline(b []byte, why string) []byte {
+	return appendBody(append(append(b, Line...), declines), []byte(why[:min(len(why), mostBody)]))
+}
+
+// mostBody is what a length of one byte can say.
+const mostBody = 255
+
+func appendBody(b, body []byte) []byte {
+	return append(append(b, byte(len(body))), body...)
+}
+
+// parse reads numbers from body, and ignores what follows them.
+func parse(body []byte, what string, numbers ...*uint64) error {
+	for _, v := range numbers {
+		n := 0
+		if *v, n = binary.Uvarint(body); n <= 0 {
+			return fmt.Errorf("%w: its %s is too short, or has a number of more than 64 bits", errBroken, what)
+		}
+		body = body[n:]
+	}
+	return nil
+}
