@@ -170,10 +170,12 @@ func TestBounds(t *testing.T) {
 		{"nothing", func(*result) {}, ""},
 		{"ten times the memory", func(r *result) { r.sent, r.server.memory = 10<<20, 100<<20 }, ""},
 		{"eleven times the memory", func(r *result) { r.sent, r.server.memory = 10<<20, 110<<20 }, "memory 11x"},
-		{"memory that the attacker has, too", func(r *result) { r.attacker.memory, r.server.memory = 50<<20, 400<<20 }, ""},
+		{"shared memory that the attacker has touched, too", func(r *result) { r.attacker.touched, r.server.memory = 50<<20, 400<<20 }, ""},
+		{"memory of the attacker's own", func(r *result) { r.sent, r.attacker.memory, r.server.memory = 1<<20, 50<<20, 50<<20 }, "memory 50x"},
 		{"memory below the floor", func(r *result) { r.sent, r.server.memory = 1, 32<<20 }, ""},
 		{"eleven times the CPU", func(r *result) { r.serverCPU = 110 * time.Millisecond }, "CPU 11x"},
 		{"CPU below the floor", func(r *result) { r.attackerCPU, r.serverCPU = 1, 100*time.Millisecond }, ""},
+		{"CPU for what was asked", func(r *result) { r.attack, r.serverCPU = &attack{asked: true}, time.Second }, ""},
 		{"descriptors for each of the attacker's", func(r *result) { r.attacker.descriptors, r.server.descriptors = 100, 400 }, ""},
 		{"more descriptors", func(r *result) { r.attacker.descriptors, r.server.descriptors = 100, 401 }, "401 descriptors"},
 		{"threads", func(r *result) { r.server.threads = 65 }, "65 threads"},
@@ -207,6 +209,13 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+func TestAnAttackThatCannotBeMadeFailsTheRun(t *testing.T) {
+	r := &result{attack: &attack{exception: "it is known"}, notMade: "no way"}
+	if failed([]*result{r}) == nil || r.verdict() != "NOT MADE: no way" {
+		t.Errorf("the verdict is %q, and the run does not fail", r.verdict())
+	}
+}
+
 func TestLatencyIsNotJudgedInTheShortForm(t *testing.T) {
 	r := result{attack: &attack{}, during: phase{Calls: 1, P99: time.Second}, newcomer: phase{Calls: 1}}
 	judge(&r, true)
@@ -235,9 +244,9 @@ func TestTheTableIsWrittenIntoAPage(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := before + fmt.Sprintf("| %s |\n| %s |\n| %s |\n",
-			"attack | attacker paid | server before | server now | memory | CPU | honest p99 | verdict",
-			"--- | --- | --- | --- | ---: | ---: | --- | ---",
-			`1,000,000 calls | 2 MB sent, 0 kB of memory, 1.0 s of CPU | 1 \| 2 | 64 MB, 3.0 s of CPU | 32x | 3.0x | 1.00 ms to 20 ms | bounded`) + after
+			"attack | attacker paid | server before | server now | memory | CPU | for a byte | honest p99 | verdict",
+			"--- | --- | --- | --- | ---: | ---: | ---: | --- | ---",
+			`1,000,000 calls | 2 MB sent, 0 kB of memory, 1.0 s of CPU | 1 \| 2 | 64 MB, 3.0 s of CPU | 32x | 3.0x | 32.0 B, 1500 ns | 1.00 ms to 20 ms | bounded`) + after
 		if string(got) != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}

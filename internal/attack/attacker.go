@@ -27,6 +27,7 @@ type attack struct {
 	full, short int // how often: what that means is the attack's affair
 	run         func(*attacker) error
 
+	asked     bool          // the processor time is what the service takes for what it is asked, and not judged
 	env       []string      // of the server, beside its own
 	server    []string      // arguments of the server
 	flaw      string        // that the server has
@@ -116,7 +117,7 @@ func (a *attacker) report(err error) report {
 	case err == nil:
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		r.Note = "the server did not take all of it in time"
-	case errors.As(err, &cut), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNRESET):
+	case errors.As(err, &cut), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNRESET), errors.Is(err, errDeclined):
 		r.Note = err.Error()
 	default:
 		r.Error = err.Error()
@@ -142,6 +143,14 @@ func (a *attacker) probe(over path) error {
 
 // dial connects, and says nothing yet.
 func (a *attacker) dial(over path) (*peer, error) {
+	if over == overShm {
+		r, err := dialRing(a.at.Shm, a.until)
+		if err != nil {
+			return nil, err
+		}
+		a.hold(r)
+		return &peer{conn: r, sent: &a.sent}, nil
+	}
 	conn, err := dialSocket(a.at.target(over), a.until)
 	if err != nil {
 		return nil, err

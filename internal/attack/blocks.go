@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/metadata"
+
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -16,6 +18,12 @@ var blockAttacks = []*attack{
 		what:   "%s calls whose headers of 16 MiB are entries of 2 bytes",
 		before: "1.55 GB",
 		run:    headerEntries,
+	},
+	{
+		name: "header-fits", path: overTCP, full: 40, short: 4,
+		what:   "%s calls, left open, with as many entries as a header may have",
+		before: "not measured",
+		run:    fittingHeaders,
 	},
 	{
 		name: "blocks-unfinished", path: overTCP, full: 50, short: 10,
@@ -37,36 +45,34 @@ var blockAttacks = []*attack{
 // beside its metadata.
 const blockSize = 16<<20 - 64<<10
 
-// firstNames opens a call that gives the method the number 0 and a key of 256
-// bytes the number 1, and its profile 1.
-func firstNames(p *peer) []byte {
-	body := word([]byte{0}, methods+"HalfDuplexCall")
-	body = append(body, 0) // a new profile
-	for _, s := range []string{"localhost", "attack", "", "", ""} {
-		body = word(body, s)
-	}
-	body = append(body, 0, 1, 0) // no timeout, one entry, a new name
-	body = append(word(body, strings.Repeat("k", 256)), 0)
-	p.last = 1
-	return frame(nil, wire.KindStream|wire.FlagHead, p.last, body...)
+// headerEntries sends headers in which an entry is a known key and an empty
+// value: 2 bytes, whatever the length of the key.
+func headerEntries(a *attacker) error {
+	return a.headers(strings.Repeat("k", 256), blockSize/2)
 }
 
-func headerEntries(a *attacker) error {
+// fittingHeaders sends as many such entries as a receiver takes that counts 32
+// bytes and the key for each.
+func fittingHeaders(a *attacker) error {
+	return a.headers("k", blockSize/33)
+}
+
+// headers opens calls with so many entries of a key, after one that makes the
+// key known.
+func (a *attacker) headers(key string, entries int) error {
 	p, err := a.enter(overTCP)
 	if err != nil {
 		return err
 	}
-	if err := p.write(firstNames(p)); err != nil {
+	values := make([]string, entries)
+	open := func(values []string) error {
+		return p.write(p.open(nil, "HalfDuplexCall", request{metadata: metadata.MD{key: values}}))
+	}
+	if err := open(values[:1]); err != nil {
 		return err
 	}
-	const entries = blockSize/2 - 8
-	block := uint62([]byte{2, 1, 0}, entries) // the method, the profile, no timeout
-	for range entries {
-		block = append(block, 3, 0) // the key, an empty value
-	}
 	for range a.count {
-		p.last += 2
-		if err := p.block(block); err != nil {
+		if err := open(values); err != nil {
 			return err
 		}
 	}
@@ -75,17 +81,6 @@ func headerEntries(a *attacker) error {
 
 // maxPart is how much of a block goes into a frame.
 const maxPart = 60_000
-
-// block sends the head of a call, in pieces.
-func (p *peer) block(block []byte) error {
-	for len(block) > maxPart {
-		if err := p.write(frame(nil, wire.KindPart, p.last, block[:maxPart]...)); err != nil {
-			return err
-		}
-		block = block[maxPart:]
-	}
-	return p.write(frame(nil, wire.KindStream|wire.FlagHead, p.last, block...))
-}
 
 func unfinishedBlocks(a *attacker) error {
 	part := make([]byte, maxPart)

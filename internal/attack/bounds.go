@@ -9,8 +9,9 @@ import (
 
 // The bounds that no attack may go beyond. A server may take ten times what the
 // attacker paid, in memory and in processor time. What the attacker pays in memory
-// is the bytes that it sends or its own memory, whichever is more. Amounts that do
-// no harm never count.
+// is the bytes that it sends and the shared memory that it has touched: how much
+// memory of its own it uses for that is its own affair, and could be less. Amounts
+// that do no harm never count.
 const (
 	timesMemory = 10
 	timesCPU    = 10
@@ -43,7 +44,7 @@ func judge(r *result, short bool) {
 	if x := r.memoryRatio(); r.server.memory > memoryFloor && x > timesMemory {
 		say("memory %.0fx", x)
 	}
-	if x := r.cpuRatio(); r.serverCPU > cpuFloor && x > timesCPU {
+	if x := r.cpuRatio(); !r.attack.asked && r.serverCPU > cpuFloor && x > timesCPU {
 		say("CPU %.0fx", x)
 	}
 	if r.busy && r.cpuRatio() > 1 {
@@ -85,7 +86,7 @@ func (r *result) judgeServing(say func(format string, args ...any), short bool) 
 }
 
 // paid is what the attack cost the attacker in memory, in bytes.
-func (r *result) paid() int64 { return max(r.sent, r.attacker.memory) }
+func (r *result) paid() int64 { return r.sent + r.attacker.touched }
 
 func (r *result) memoryRatio() float64 {
 	return float64(r.server.memory) / float64(max(r.paid(), 1))

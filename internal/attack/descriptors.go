@@ -46,6 +46,9 @@ func lingering(a *attacker) error {
 		return err
 	}
 	a.hold(lis)
+	if err := lis.SetDeadline(a.until); err != nil {
+		return err
+	}
 	for range a.count {
 		conn, err := dialSocket(a.at.target(overUnix), a.until)
 		if err != nil {
@@ -63,7 +66,7 @@ func lingering(a *attacker) error {
 
 // passLingering sends the beginning of a connection and with it a descriptor, of
 // which no other is left here.
-func (a *attacker) passLingering(conn *net.UnixConn, lis net.Listener) error {
+func (a *attacker) passLingering(conn *net.UnixConn, lis *net.TCPListener) error {
 	fd, err := fullSocket(lis.Addr().(*net.TCPAddr).Port)
 	if err != nil {
 		return err
@@ -94,14 +97,18 @@ func (a *attacker) passLingering(conn *net.UnixConn, lis net.Listener) error {
 
 // smallListener listens for connections that have little room for what nobody
 // reads.
-func smallListener() (net.Listener, error) {
+func smallListener() (*net.TCPListener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		refused := c.Control(func(fd uintptr) {
 			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1)
 		})
 		return errors.Join(err, refused)
 	}}
-	return config.Listen(context.Background(), "tcp4", "127.0.0.1:0")
+	lis, err := config.Listen(context.Background(), "tcp4", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	return lis.(*net.TCPListener), nil
 }
 
 // fullSocket connects to a port of this machine, writes until there is no more
@@ -113,6 +120,10 @@ func fullSocket(port int) (fd int, err error) {
 	}
 	fill := func() error {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 1); err != nil {
+			return err
+		}
+		// Which is also how long a connect may take.
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Sec: 5}); err != nil {
 			return err
 		}
 		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {

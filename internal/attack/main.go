@@ -101,10 +101,14 @@ func run(ctx context.Context, out io.Writer, o options) error {
 	var results []*result
 	for _, a := range chosen {
 		r, err := try(ctx, a, o.short)
-		if err != nil {
-			return fmt.Errorf("%s: %w", a.name, err)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil: // the others may be made
+			r = &result{attack: a, notMade: err.Error()}
+		default:
+			judge(r, o.short)
 		}
-		judge(r, o.short)
 		results = append(results, r)
 		printProgress(out, r, o.verbose)
 	}
@@ -118,16 +122,20 @@ func run(ctx context.Context, out io.Writer, o options) error {
 	return failed(results)
 }
 
-// failed returns an error if an attack is beyond its bounds that may not be.
+// failed returns an error if an attack is beyond its bounds that may not be, or
+// could not be made.
 func failed(results []*result) error {
-	beyond := 0
+	beyond, notMade := 0, 0
 	for _, r := range results {
+		if r.notMade != "" {
+			notMade++
+		}
 		if len(r.beyond) > 0 && r.attack.exception == "" {
 			beyond++
 		}
 	}
-	if beyond > 0 {
-		return fmt.Errorf("%d of %d attacks are beyond their bounds", beyond, len(results))
+	if beyond > 0 || notMade > 0 {
+		return fmt.Errorf("of %d attacks %d are beyond their bounds and %d could not be made", len(results), beyond, notMade)
 	}
 	return nil
 }

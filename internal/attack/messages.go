@@ -55,8 +55,7 @@ func (a *attacker) unread(message []byte) error {
 		if err := p.write(p.open(nil, "HalfDuplexCall", request{})); err != nil {
 			return err
 		}
-		f := frame(nil, wire.KindStream|wire.FlagMessage, p.last, message...)
-		err := p.repeat(window/(wire.MessageCost+len(message)), func(b []byte) []byte { return append(b, f...) })
+		err := p.repeat(window/(wire.MessageCost+len(message)), func(b []byte) []byte { return p.send(b, message) })
 		if err != nil {
 			return err
 		}

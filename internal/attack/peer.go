@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc/metadata"
+
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -47,9 +49,10 @@ func (p *peer) write(b []byte) error {
 
 // A request is what a call begins with.
 type request struct {
-	message bool // there is one
-	bytes   []byte
-	ends    bool // no other follows
+	metadata metadata.MD
+	message  bool // there is one
+	bytes    []byte
+	ends     bool // no other follows
 }
 
 // open appends the first frame of a new call.
@@ -59,12 +62,19 @@ func (p *peer) open(b []byte, method string, r request) []byte {
 		p.last = 1
 	}
 	step := wire.Step{
-		Stream: p.last, Open: &link.Open{Method: methods + method, Profile: &profile},
+		Stream: p.last, Open: &link.Open{Method: methods + method, Profile: &profile, Metadata: r.metadata},
 		HasMessage: r.message, Message: r.bytes, HalfClose: r.ends,
 	}
 	for !step.Done() {
 		b, _ = p.enc.Append(b, &step, wire.MinWindow)
 	}
+	return b
+}
+
+// send appends a message to the last call that was opened.
+func (p *peer) send(b, message []byte) []byte {
+	step := wire.Step{Stream: p.last, HasMessage: true, Message: message}
+	b, _ = p.enc.Append(b, &step, wire.MinWindow)
 	return b
 }
 
@@ -160,7 +170,7 @@ func dialSocket(target string, until time.Time) (net.Conn, error) {
 	if network == "shm" {
 		network = "unix"
 	}
-	conn, err := net.Dial(network, address)
+	conn, err := (&net.Dialer{Deadline: until}).Dial(network, address)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,10 @@ var columns = []string{"attack", "attacker paid", "server before", "server now",
 // now is what the attack cost the server: the descriptors and threads where there
 // are many.
 func (r *result) now() string {
-	if r.died != "" {
+	switch {
+	case r.notMade != "":
+		return "?"
+	case r.died != "":
 		return r.died
 	}
 	now := fmt.Sprintf("%s, %s of CPU", size(r.server.memory), shortly(r.serverCPU))
@@ -40,7 +43,7 @@ func (r *result) row() []string {
 		r.attack.before,
 		r.now(),
 		ratio(r.memoryRatio(), r.server.memory <= memoryFloor),
-		ratio(r.cpuRatio(), r.serverCPU <= cpuFloor),
+		ratio(r.cpuRatio(), r.serverCPU <= cpuFloor || r.attack.asked),
 		r.verdict(),
 	}
 }
@@ -54,12 +57,29 @@ func (a *attack) describe(count int) string {
 
 func (r *result) verdict() string {
 	switch {
+	case r.notMade != "":
+		return "NOT MADE: " + r.notMade
 	case len(r.beyond) == 0:
 		return "bounded"
 	case r.attack.exception != "":
 		return "known: " + strings.Join(r.beyond, "; ") + ": " + r.attack.exception
 	}
 	return "BEYOND: " + strings.Join(r.beyond, "; ")
+}
+
+// perByte is what the server paid for a byte that it was sent, where that counts.
+func (r *result) perByte() string {
+	if r.sent == 0 {
+		return "-"
+	}
+	memory, cpu := "-", "-"
+	if r.server.memory > memoryFloor {
+		memory = fmt.Sprintf("%.1f B", float64(r.server.memory)/float64(r.sent))
+	}
+	if r.serverCPU > cpuFloor {
+		cpu = fmt.Sprintf("%.0f ns", float64(r.serverCPU)/float64(r.sent))
+	}
+	return memory + ", " + cpu
 }
 
 // ratio leaves out what does not count.
@@ -94,6 +114,7 @@ func printProgress(out io.Writer, r *result, verbose bool) {
 		size(r.server.memory), size(r.held), size(r.kept), shortly(r.serverCPU), r.server.descriptors, r.server.threads, shortly(r.stopped))
 	fmt.Fprintf(out, "    attacker: %s sent, %s of memory, %s of CPU, %d descriptors\n",
 		size(r.sent), size(r.attacker.memory), shortly(r.attackerCPU), r.attacker.descriptors)
+	fmt.Fprintf(out, "    for a byte: %s\n", r.perByte())
 	for _, p := range []struct {
 		when string
 		phase
@@ -122,12 +143,12 @@ const (
 func markdown(results []*result) []byte {
 	var b bytes.Buffer
 	line := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
-	line(append(columns[:len(columns)-1:len(columns)-1], "honest p99", columns[len(columns)-1]))
-	line(strings.Split("---,---,---,---,---:,---:,---,---", ","))
+	line(append(columns[:len(columns)-1:len(columns)-1], "for a byte", "honest p99", columns[len(columns)-1]))
+	line(strings.Split("---,---,---,---,---:,---:,---:,---,---", ","))
 	for _, r := range results {
 		cells := r.row()
 		last := len(cells) - 1
-		cells = append(cells[:last:last], fmt.Sprintf("%s to %s", shortly(r.before.P99), shortly(r.during.P99)), cells[last])
+		cells = append(cells[:last:last], r.perByte(), fmt.Sprintf("%s to %s", shortly(r.before.P99), shortly(r.during.P99)), cells[last])
 		for i := range cells {
 			cells[i] = strings.ReplaceAll(cells[i], "|", "\\|")
 		}

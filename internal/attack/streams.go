@@ -20,6 +20,19 @@ var streamAttacks = []*attack{
 		},
 	},
 	{
+		name: "streams-unread-many", path: overTCP, full: 200, short: 40,
+		what:   "%s connections with 100 server streams each, no credit given",
+		before: "not measured",
+		run: func(a *attacker) error {
+			for range a.count {
+				if _, err := a.subscribe(100); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	},
+	{
 		name: "credits", path: overTCP, full: 676, short: 100,
 		what:   "20,000 such streams, then %s CREDITs of a byte for the connection",
 		before: "3.2 s of CPU",

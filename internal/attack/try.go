@@ -50,6 +50,8 @@ type result struct {
 	before, during phase
 	newcomer       phase // what a client saw that came late
 
+	notMade string // why the attack could not be made; empty if it was
+
 	beyond []string // the bounds that it went beyond, filled in by judge
 }
 
@@ -174,7 +176,7 @@ func (t *trial) strike(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.watchServer, t.watchAttacker = t.watchOver(t.server), t.watchOver(t.attacker)
+	t.watchServer, t.watchAttacker = watchOver(t.server, killAt, t.attack.path == overShm), watchOver(t.attacker, killAt, false)
 	begun := time.Now()
 	serverCPU, attackerCPU := t.cpu(t.server), t.cpu(t.attacker)
 
@@ -212,8 +214,6 @@ func (t *trial) strike(ctx context.Context) error {
 	return t.until(t.pace.forget, base, &r.kept)
 }
 
-func (t *trial) watchOver(c *child) *watch { return watchOver(c, killAt, t.attack.path == overShm) }
-
 func (t *trial) footprint(c *child) (footprint, error) {
 	f, err := memoryOf(c.pid())
 	f.descriptors = descriptorsOf(c.pid())
@@ -223,6 +223,7 @@ func (t *trial) footprint(c *child) (footprint, error) {
 func (f footprint) less(g footprint) footprint {
 	return footprint{
 		memory:      max(f.memory-g.memory, 0),
+		touched:     max(f.touched-g.touched, 0),
 		descriptors: max(f.descriptors-g.descriptors, 0),
 		threads:     max(f.threads-g.threads, 0),
 	}

@@ -68,6 +68,7 @@ func (w *watch) look() bool {
 	defer w.mu.Unlock()
 	memory := f.private() + max(f.touched, w.shared)
 	w.peak.memory = max(w.peak.memory, memory)
+	w.peak.touched = max(w.peak.touched, f.touched)
 	w.peak.threads = max(w.peak.threads, f.threads)
 	if memory > w.limit {
 		w.killed = true

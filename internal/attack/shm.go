@@ -1,0 +1,235 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"net"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// Attacks over shared memory. The server trusts the attacker's user, and lets it
+// connect: nobody else gets that far.
+var shmAttacks = []*attack{
+	{
+		name: "shm-holes", path: overShm, full: 8, short: 4,
+		what:   "%s clients that send messages of 4 MiB in slabs that have no pages",
+		before: "1.6 GB",
+		run:    holes,
+	},
+	{
+		name: "shm-dead", path: overShm, full: 5, short: 2,
+		what:   "%s clients that exit and leave their end of the socket in the other's",
+		before: "331 MB, for ever",
+		run:    dead,
+	},
+	{
+		name: "shm-punched", path: overShm, full: 20_000, short: 2_000,
+		what:   "%s holes punched in the memory of a connection while it is used",
+		before: "not measured",
+		run:    punched,
+	},
+	{
+		name: "shm-places-empty", path: overShm, full: 20, short: 5,
+		what:   "%s unread calls full of large messages of size 0",
+		before: "282 MB",
+		run:    emptyPlaces,
+	},
+	{
+		name: "shm-bells", path: overShm, full: 1_000_000, short: 200_000,
+		what:   "%s writes of 64 bells",
+		before: "p99 of 63 ms",
+		run:    bells,
+	},
+	{
+		name: "shm-hoard", path: overShm, full: 17, short: 17,
+		what:   "%s clients that take large replies and return nothing",
+		before: "all of MaxSharedMemory: every new client fails",
+		asked:  true,
+		run:    hoard,
+	},
+	{
+		name: "shm-handshakes", path: overShm, full: 2_000, short: 300,
+		what:   "%s handshakes that stop halfway",
+		before: "6 descriptors each, for 120 s",
+		run:    handshakes,
+	},
+}
+
+// attach connects over shared memory, greets and reads whatever comes.
+func (a *attacker) attach(window int64) (*peer, *ring, error) {
+	p, err := a.dial(overShm)
+	if err != nil {
+		return nil, nil, err
+	}
+	p.drain()
+	return p, p.conn.(*ring), p.greet(window, window)
+}
+
+// place appends a message of a call that is somewhere in the client's slabs.
+func place(b []byte, stream uint64, flags wire.Kind, size, at uint64) []byte {
+	return frame(b, wire.KindStream|wire.FlagMessage|wire.FlagPlace|flags, stream, uint62(uint62(nil, size), at)...)
+}
+
+func holes(a *attacker) error {
+	const message = 4 << 20
+	var cut error
+	for range a.count {
+		p, r, err := a.attach(wire.MinWindow)
+		if err != nil {
+			return err
+		}
+		at := int64(0)
+		err = p.repeat(int(r.slabs/message), func(b []byte) []byte {
+			b = place(p.open(b, "UnaryCall", request{}), p.last, wire.FlagEnd, message, uint64(at))
+			at += message
+			return b
+		})
+		if err != nil {
+			cut = err
+		}
+	}
+	return cut
+}
+
+// dead leaves the end of the connection's socket in the socket for room, which
+// nobody reads where nobody waits for room. The process that it was in has it no
+// more, and yet it is open.
+func dead(a *attacker) error {
+	for range a.count {
+		p, r, err := a.attach(wire.MinWindow)
+		if err != nil {
+			return err
+		}
+		if err := p.write(p.open(nil, "HalfDuplexCall", request{})); err != nil {
+			return err
+		}
+		if err := r.fill(); err != nil {
+			return err
+		}
+		file, err := r.data.File()
+		if err != nil {
+			return err
+		}
+		err = unix.Sendmsg(r.room, []byte{1}, unix.UnixRights(int(file.Fd())), nil, unix.MSG_DONTWAIT)
+		if err != nil && !errors.Is(err, unix.EPERM) { // which the server's socket may answer
+			return err
+		}
+		if err := errors.Join(file.Close(), r.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// punched frees the pages that the server writes replies to, again and again,
+// while it does so.
+func punched(a *attacker) error {
+	p, r, err := a.attach(1 << 40)
+	if err != nil {
+		return err
+	}
+	const free = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
+	for i := range a.count {
+		reply := uint64(1_000)
+		if i%50 == 0 {
+			reply = 64 << 10 // in a slab
+		}
+		b := p.open(nil, "UnaryCall", request{message: true, bytes: responseOf(reply), ends: true})
+		if err := p.write(b); err != nil {
+			return err
+		}
+		ring := unix.Fallocate(r.memory, free, controls, int64(len(r.theirs)-controls))
+		slabs := unix.Fallocate(r.memory, free, r.slabsAt-r.slabs, r.slabs)
+		if err := errors.Join(ring, slabs); err != nil && !errors.Is(err, unix.EPERM) {
+			return err
+		}
+	}
+	return nil
+}
+
+// responseOf is a request for a reply of so many bytes.
+func responseOf(size uint64) []byte { return uint62([]byte{2 << 3}, size) }
+
+func emptyPlaces(a *attacker) error {
+	const window = 256 << 10
+	p, _, err := a.attach(wire.MinWindow)
+	if err != nil {
+		return err
+	}
+	for range a.count {
+		if err := p.write(p.open(nil, "HalfDuplexCall", request{})); err != nil {
+			return err
+		}
+		f := place(nil, p.last, 0, 0, 0)
+		err := p.repeat(window/wire.MessageCost, func(b []byte) []byte { return append(b, f...) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bells rings for nothing. Where the server hangs up, it connects again.
+func bells(a *attacker) error {
+	var many [64]byte
+	var r *ring
+	for range a.count {
+		if r == nil {
+			var err error
+			if _, r, err = a.attach(wire.MinWindow); err != nil {
+				return err
+			}
+		}
+		n, err := r.data.Write(many[:])
+		a.sent.Add(int64(n))
+		var broken *net.OpError
+		switch {
+		case errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNRESET):
+			a.held = a.held[:0]
+			if err := r.Close(); err != nil {
+				return err
+			}
+			r = nil
+		case errors.As(err, &broken):
+			return err
+		}
+	}
+	return nil
+}
+
+func hoard(a *attacker) error {
+	for range a.count {
+		p, r, err := a.attach(1 << 40)
+		if err != nil {
+			return err
+		}
+		err = p.repeat(int(r.slabs/(4<<20)), func(b []byte) []byte {
+			return p.open(b, "UnaryCall", request{message: true, bytes: responseOf(4<<20 - 100), ends: true})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// handshakes makes offers, and answers no answer.
+func handshakes(a *attacker) error {
+	for range a.count {
+		conn, err := dialSocket(a.at.Shm, a.until)
+		if err != nil {
+			return err
+		}
+		a.hold(conn)
+		if err := offer(conn.(*net.UnixConn)); err != nil {
+			return err
+		}
+		a.sent.Add(int64(len(offerLine) + 3))
+	}
+	return nil
+}
