@@ -13,21 +13,8 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/needs"
 )
-
-// needsRefusal skips a test where the system cannot refuse descriptors: Linux can
-// since version 6.16.
-func needsRefusal(t *testing.T) {
-	t.Helper()
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
-	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0); err != nil {
-		t.Skip("the system cannot refuse descriptors: ", err)
-	}
-}
 
 // withoutConn hides what a listener is, so that nobody can set its options.
 type withoutConn struct{ net.Listener }
@@ -35,7 +22,7 @@ type withoutConn struct{ net.Listener }
 // A server takes no descriptor from anybody, wherever it listens and however far
 // the two have got: before the first byte, and in the midst of calls.
 func TestAServerTakesNoDescriptors(t *testing.T) {
-	needsRefusal(t)
+	needs.RefusedDescriptors(t)
 	hold(t)
 	ordinary := func(t *testing.T) net.Listener {
 		lis, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
@@ -89,7 +76,7 @@ func TestAServerTakesNoDescriptors(t *testing.T) {
 // as long as whoever has passed it likes. None keeps a thread of the server, and
 // Stop waits for none.
 func TestNoDescriptorOfAClientsKeepsAThread(t *testing.T) {
-	needsRefusal(t)
+	needs.RefusedDescriptors(t)
 	hold(t)
 	const n = 32
 	lis := listen(t, targetFor(t, "unix"))

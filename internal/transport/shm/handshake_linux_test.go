@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearcall/nearcall/internal/needs"
 	"github.com/nearcall/nearcall/internal/rights"
 )
 
@@ -208,6 +209,7 @@ func TestAServerDeclinesForAReason(t *testing.T) {
 // TestAServerTakesNoDescriptor: nothing that a client can pass arrives, so that
 // there is nothing to close.
 func TestAServerTakesNoDescriptor(t *testing.T) {
+	needs.RefusedDescriptors(t)
 	leavesNothing(t, func() {
 		a, b := sockets(t)
 		defer a.Close()
@@ -222,6 +224,30 @@ func TestAServerTakesNoDescriptor(t *testing.T) {
 				t.Errorf("the socket for %s takes a descriptor: %v", name, err)
 			}
 		}
+	})
+}
+
+// TestADeadClientIsNotKeptByItsServer: a client that leaves its own ends of the
+// sockets in those of the server, and is gone, would seem to be there for as long
+// as they are not read.
+func TestADeadClientIsNotKeptByItsServer(t *testing.T) {
+	needs.RefusedDescriptors(t)
+	leavesNothing(t, func() {
+		client, server := connected(t)
+		var own []int
+		for _, b := range []*bell{client.data, client.space} {
+			if err := b.raw.Control(func(fd uintptr) { own = append(own, int(fd)) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, b := range []*bell{client.space, client.data} {
+			_ = send(b.conn, []byte{1}, own...) // which fails
+		}
+		_ = client.Close()
+		if got := soon(t, "Read", reads(server)); got.err != io.EOF {
+			t.Error(got)
+		}
+		_ = server.Close()
 	})
 }
 
