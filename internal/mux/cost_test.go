@@ -41,6 +41,7 @@ func (h *hoarder) Accept(s link.Stream, o *link.Open) error {
 type attack struct {
 	peers   int
 	forgets bool // the calls' handlers return
+	places  bool // over memory that both see
 	send    [][]byte
 }
 
@@ -55,7 +56,11 @@ func (a attack) run(t *testing.T) (c costs, all []*hoarder) {
 	for i := range conns {
 		mine, peers := net.Pipe()
 		h := &hoarder{forgets: a.forgets}
-		s := New(mine, Options{})
+		var conn Conn = mine
+		if a.places {
+			conn = placed{mine, newShelf(1), &shelf{places: map[int][]byte{0: make([]byte, 0, 1<<20)}}}
+		}
+		s := New(conn, Options{Window: 256 << 10, MostWindow: 4 << 20, ConnWindow: 2 << 20}) // as over sockets
 		s.Start(h)
 		go func() { _, _ = io.Copy(io.Discard, peers) }()
 		t.Cleanup(func() {
@@ -105,7 +110,19 @@ func inParts(id uint64, block []byte) (all [][]byte) {
 	return append(all, literal(head, id, block...))
 }
 
-func number(b []byte, v int) []byte { return binary.AppendUvarint(b, uint64(v)) }
+func number(b []byte, all ...int) []byte {
+	for _, v := range all {
+		b = binary.AppendUvarint(b, uint64(v))
+	}
+	return b
+}
+
+// frameOf is literal for a call with any number.
+func frameOf(k wire.Kind, id uint64, body ...byte) []byte {
+	b := append(binary.AppendUvarint([]byte{0, 0, byte(k)}, id), body...)
+	binary.LittleEndian.PutUint16(b, uint16(len(b)-2))
+	return b
+}
 
 // entriesOf is a block of about size bytes that are entries of 2 bytes, with the
 // name and the profile of the call before.
@@ -160,8 +177,7 @@ func TestWhatProfilesCost(t *testing.T) {
 			block := short([]byte{1}, "/a/b")
 			block = append(number(append(block, 0), length), bytes.Repeat([]byte{'a'}, length)...)
 			id := uint64(1 + 2*i)
-			b := append(binary.AppendUvarint([]byte{0, 0, byte(head)}, id), append(block, 0, 0, 0, 0, 0, 0)...)
-			binary.LittleEndian.PutUint16(b, uint16(len(b)-2))
+			b := frameOf(head, id, append(block, 0, 0, 0, 0, 0, 0)...)
 			send = append(send, b, wire.AppendReset(nil, id, wire.ResetCancelled, ""))
 		}
 		cost, all := attack{peers: peers, forgets: true, send: send}.run(t)
@@ -218,4 +234,72 @@ func TestABlockThatIsFinishedInTime(t *testing.T) {
 			t.Errorf("%d calls are accepted, the session ended with %v", len(w.streams), told)
 		}
 	})
+}
+
+// TestWhatMessagesCostThatNobodyReads: a message has next to no bytes, and many fit
+// into a call's credit.
+func TestWhatMessagesCostThatNobodyReads(t *testing.T) {
+	const calls, window = 20, 256 << 10
+	inPieces := func(id uint64) []byte { // and one that comes in one piece behind it
+		return slices.Concat(frameOf(begins, id, 2, 'a'), frameOf(piece, id, 'b'), frameOf(message, id))
+	}
+	for name, c := range map[string]struct {
+		credit int // that one takes
+		frames func(id uint64) []byte
+	}{
+		"of no byte":      {wire.MessageCost, func(id uint64) []byte { return frameOf(message, id) }},
+		"of a byte":       {wire.MessageCost + 1, func(id uint64) []byte { return frameOf(message, id, 1) }},
+		"in pieces":       {2*wire.MessageCost + 2, inPieces},
+		"not quite small": {wire.MessageCost + mostPacked + 1, func(id uint64) []byte { return frameOf(message, id, make([]byte, mostPacked+1)...) }},
+		"small and larger": {2*wire.MessageCost + mostPacked + 1, func(id uint64) []byte {
+			return append(frameOf(message, id, make([]byte, mostPacked+1)...), frameOf(message, id)...)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var send [][]byte
+				for i := range uint64(calls) {
+					id := 2*i + 1
+					send = append(send, frameOf(head, id, opens...), bytes.Repeat(c.frames(id), window/c.credit))
+				}
+				cost, all := attack{peers: 1, send: send}.run(t)
+				if all[0].accepted != calls || len(all[0].closed) > 0 {
+					t.Fatalf("%d calls are accepted, %v", all[0].accepted, all[0].closed)
+				}
+				if cost.kept > 6*cost.sent || cost.allocated > 12*cost.sent {
+					t.Errorf("%+v", cost)
+				}
+			})
+		})
+	}
+}
+
+// TestWhatPlacesCostThatNobodyFetchesFrom: each is held by an object of its own, of
+// which the call's credit admits a few.
+func TestWhatPlacesCostThatNobodyFetchesFrom(t *testing.T) {
+	const calls, window = 20, 256 << 10
+	for name, c := range map[string]struct {
+		size, n int
+		ends    bool // the session
+	}{
+		"empty":                   {0, window/wire.MessageCost - 1, true},
+		"as small as they may be": {wire.MinPlace, window / wire.MinPlace, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var send [][]byte
+				for i := range uint64(calls) {
+					id := 2*i + 1
+					send = append(send, frameOf(head, id, opens...), bytes.Repeat(frameOf(message|wire.FlagPlace, id, number(nil, c.size, 0)...), c.n))
+				}
+				cost, all := attack{peers: 1, places: true, send: send}.run(t)
+				if ended := len(all[0].told()) > 0; ended != c.ends || !c.ends && all[0].accepted != calls {
+					t.Fatalf("%d calls are accepted, %v", all[0].accepted, all[0].told())
+				}
+				if cost.kept > 100<<10 {
+					t.Errorf("%+v", cost)
+				}
+			})
+		})
+	}
 }

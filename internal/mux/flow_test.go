@@ -481,7 +481,7 @@ func TestManyMessagesOfOneByte(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		if got, most := len(callee.in.items), wire.MinWindow/(wire.MessageCost+1); got != most {
+		if got, most := waits(callee), wire.MinWindow/(wire.MessageCost+1); got != most {
 			t.Errorf("%d messages wait, want %d", got, most)
 		}
 		for i := range n {

@@ -11,10 +11,10 @@ import (
 // leastPlaced is from what length on a message is put into memory that the peer
 // sees, instead of sent through the connection, in bytes. It is encoded there,
 // and copied once, by whoever receives it.
-const leastPlaced = 32 << 10
+const leastPlaced = wire.MinPlace
 
 // put encodes m, of about n bytes, in a place of its own. Where there is none it
-// returns nothing, and where m has become larger than n its bytes.
+// returns nothing, and where m has become larger than n, or too small, its bytes.
 func (s *Session) put(step *wire.Step, m *link.Message, n int) (*buffer, error) {
 	room, at, ok := s.placer.Place(n)
 	if !ok {
@@ -31,8 +31,11 @@ func (s *Session) put(step *wire.Step, m *link.Message, n int) (*buffer, error) 
 	switch {
 	case err != nil:
 		return nil, err
-	case len(b) == 0:
-		return newBuffer(0), nil
+	case len(b) < leastPlaced: // it has become smaller
+		small := newBuffer(len(b))
+		small.b = append(small.b, b...)
+		step.Message = small.b
+		return small, nil
 	case &b[0] != &room[:1][0]: // it did not fit
 		step.Message = b
 		return &buffer{b}, nil

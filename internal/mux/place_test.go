@@ -263,7 +263,8 @@ func TestWrongPlacesEndTheSession(t *testing.T) {
 		send    []byte
 		want    string
 	}{
-		"a message that is nowhere":      {true, literal(message|wire.FlagPlace, 1, 5, 9), "nothing of 5 bytes is at 9"},
+		"a message that is nowhere":      {true, literal(message|wire.FlagPlace, 1, number(nil, wire.MinPlace, 9)...), "nothing of 32768 bytes is at 9"},
+		"a place that is too small":      {true, literal(message|wire.FlagPlace, 1, number(nil, wire.MinPlace-1, 9)...), "takes 32768 at least"},
 		"a place that was not out":       {true, wire.AppendReturn(nil, 7), "7 is returned"},
 		"half a place":                   {true, literal(message|wire.FlagPlace, 1, 5), "ends early"},
 		"a place and more":               {true, literal(message|wire.FlagPlace, 1, 5, 9, 1), "left over"},
@@ -310,9 +311,9 @@ func TestAPlaceOfACallThatIsOverIsReturned(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		over := literal(message|wire.FlagPlace, 1, 5, 9)
+		over := literal(message|wire.FlagPlace, 1, number(nil, wire.MinPlace, 9)...)
 		opens := literal(head, 3, opens...)
-		refused := literal(head|message|wire.FlagPlace, 5, append(slices.Clone(opens[4:]), 5, 8)...)
+		refused := literal(head|message|wire.FlagPlace, 5, number(slices.Clone(opens[4:]), wire.MinPlace, 8)...)
 		peer.write(slices.Concat(over, opens, refused))
 		synctest.Wait()
 		var returned []int
@@ -334,28 +335,39 @@ func TestAPlaceOfACallThatIsOverIsReturned(t *testing.T) {
 	})
 }
 
-// TestAnEmptyEncodingOfALargeMessageIsSent: a codec may say that a message is
-// large, and find nothing.
-func TestAnEmptyEncodingOfALargeMessageIsSent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := &witness{}
-		cs, _, clients, _ := shelved(t, 1, Options{}, Options{}, w)
-		caller, callee := callOver(t, cs, w)
-		shrinks := shrinking{rawCodec}
-		if err := caller.Send(&link.Frame{Msg: link.Live(make([]byte, 1<<20), shrinks), HasMsg: true}); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := received(t, callee, 1<<20); got != 0 || err != nil {
-			t.Errorf("%d bytes, %v", got, err)
-		}
-		if n := clients.out(); n != 0 {
-			t.Errorf("%d places are out", n)
-		}
-	})
+// TestALargeMessageThatBecomesSmallIsSent: a codec may say that a message is large,
+// and find next to nothing, which is too small for a place of its own.
+func TestALargeMessageThatBecomesSmallIsSent(t *testing.T) {
+	for _, size := range []int{0, 1, wire.MinPlace - 1, wire.MinPlace} {
+		synctest.Test(t, func(t *testing.T) {
+			w := &witness{}
+			cs, _, clients, _ := shelved(t, 1, Options{}, Options{}, w)
+			caller, callee := callOver(t, cs, w)
+			shrinks := shrinking{rawCodec, size}
+			if err := caller.Send(&link.Frame{Msg: link.Live(make([]byte, 1<<20), shrinks), HasMsg: true}); err != nil {
+				t.Fatal(err)
+			}
+			if got := clients.out(); (got == 1) != (size >= wire.MinPlace) {
+				t.Errorf("%d bytes: %d places are out", size, got)
+			}
+			if got, err := received(t, callee, 1<<20); got != size || err != nil {
+				t.Errorf("%d bytes of %d, %v", got, size, err)
+			}
+			synctest.Wait()
+			if n := clients.out(); n != 0 {
+				t.Errorf("%d places are out", n)
+			}
+		})
+	}
 }
 
-type shrinking struct{ link.Codec }
+type shrinking struct {
+	link.Codec
+	to int
+}
 
-func (shrinking) Copies(any) bool                        { return true }
-func (shrinking) Size(v any) (int, error)                { return len(v.([]byte)), nil }
-func (shrinking) Append(b []byte, _ any) ([]byte, error) { return b, nil }
+func (shrinking) Copies(any) bool         { return true }
+func (shrinking) Size(v any) (int, error) { return len(v.([]byte)), nil }
+func (s shrinking) Append(b []byte, _ any) ([]byte, error) {
+	return append(b, make([]byte, s.to)...), nil
+}

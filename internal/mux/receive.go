@@ -37,6 +37,7 @@ type item struct {
 	size       int     // of all of the message
 	missing    int     // bytes that have not arrived yet: of the last item alone
 	place      *place  // where all of it is; nil for what comes through the connection
+	behind     []byte  // small messages that came after it, packed; halfClose and end come after them
 }
 
 // growth is how many times what has arrived of a message there is room for. A size
@@ -183,6 +184,9 @@ func (st *stream) takeMessage(rc *wire.Received, cost int) error {
 		st.giveBack(cost)
 		return nil
 	case rc.Begins:
+		if in.pack(rc) {
+			return nil
+		}
 		if last := in.last(); last == nil || last.message {
 			in.push(item{})
 		}
@@ -201,6 +205,9 @@ func (st *stream) takeMessage(rc *wire.Received, cost int) error {
 	}
 	if len(rc.Data) > 0 {
 		last.add(rc.Data)
+	}
+	if rc.Goes {
+		in.packLast()
 	}
 	return nil
 }
@@ -327,12 +334,12 @@ func (in *inbox) pop() {
 	}
 }
 
-// takeOut takes the message out of the first item, and the item if that was all
-// of it. The session's mu is held.
+// takeOut takes the message out of the first item, for the next that is packed there,
+// and the item if that was all of it. The session's mu is held.
 func (in *inbox) takeOut() {
 	it := &in.items[0]
 	it.message, it.data, it.missing, it.place = false, nil, 0, nil
-	if !it.halfClose && it.end == nil {
+	if !it.unpack() && !it.halfClose && it.end == nil {
 		in.pop()
 	}
 }
@@ -368,7 +375,7 @@ func (st *stream) receive(f *link.Frame) error {
 		return err
 	}
 	f.Got = true
-	if it.halfClose || it.end != nil {
+	if len(it.behind) == 0 && (it.halfClose || it.end != nil) {
 		s.mu.Lock()
 		st.rest(f)
 		s.mu.Unlock()

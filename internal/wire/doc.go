@@ -24,6 +24,7 @@ const (
 	MaxFrame  = 1<<16 - 1 // after the length
 	MinWindow = 1 << 16   // of a call and of a connection; what is known before HELLO
 	MinBlock  = 1 << 14   // the least that a receiver takes
+	MinPlace  = 32 << 10  // of a message in a place of its own
 	MaxUint   = 1<<62 - 1
 
 	// MaxCredit is what credit adds up to at most, in bytes. It is more than an

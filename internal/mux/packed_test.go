@@ -1,0 +1,146 @@
+package mux
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/transporttest"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// waits returns how many messages wait to be received.
+func waits(st *stream) (n int) {
+	st.session.mu.Lock()
+	defer st.session.mu.Unlock()
+	for _, it := range st.in.items {
+		if it.message {
+			n++
+		}
+		for b := it.behind; len(b) > 0; n++ {
+			b = b[1+b[0]>>1:]
+		}
+	}
+	return n
+}
+
+// numbered returns the message with a number, of n bytes.
+func numbered(i, n int) []byte {
+	b := bytes.Repeat([]byte{byte(i)}, n)
+	if n > 1 {
+		b[0] = byte(i >> 8)
+	}
+	return b
+}
+
+// framed returns a message in frames, a first piece and perhaps others of at most so
+// many bytes, or whole where that is 0.
+func framed(m []byte, piecesOf int) []byte {
+	if piecesOf == 0 || piecesOf >= len(m) {
+		return literal(message, 1, m...)
+	}
+	b := literal(begins, 1, append(number(nil, len(m)), m[:piecesOf]...)...)
+	for m = m[piecesOf:]; len(m) > piecesOf; m = m[piecesOf:] {
+		b = append(b, literal(goesOn, 1, m[:piecesOf]...)...)
+	}
+	return append(b, literal(piece, 1, m...)...)
+}
+
+// TestMessagesArriveInOrderHoweverTheyWait: whole or in pieces, packed or not, with
+// receivers that are slower or faster, and refuse some.
+func TestMessagesArriveInOrderHoweverTheyWait(t *testing.T) {
+	for seed := range uint64(40) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 1))
+			w := &witness{}
+			s, peer := met(t, Options{}, w)
+			peer.write(opened(1))
+			st := w.first(t)
+			var sent [][]byte
+			received := 0
+			take := func() {
+				want := sent[received]
+				received++
+				limit := len(want)
+				if limit > 0 && r.IntN(10) == 0 {
+					limit-- // it is too large
+				}
+				got, err := receive(st, limit)
+				var refused *link.RecvError
+				if limit < len(want) {
+					if !errors.As(err, &refused) || refused.Size != len(want) {
+						t.Fatalf("message %d is not refused: %v", received-1, err)
+					}
+				} else if err != nil || !bytes.Equal(got, want) {
+					t.Fatalf("message %d of %d is %q, want %q: %v", received-1, len(sent), got, want, err)
+				}
+			}
+			for total := 0; total < 3*wire.MinWindow; {
+				m := numbered(len(sent), r.IntN(1+[]int{1, 3, mostPacked + 2, 300}[r.IntN(4)]))
+				total += len(m) + wire.MessageCost
+				piecesOf := 0
+				if r.IntN(3) == 0 {
+					piecesOf = 1 + len(m)/(1+r.IntN(4))
+				}
+				sent = append(sent, m)
+				peer.write(framed(m, piecesOf))
+				for received < len(sent)-1 && (r.IntN(4) == 0 || len(sent)-received > 100 && r.IntN(20) != 0) {
+					take()
+				}
+			}
+			if r.IntN(2) == 0 {
+				sent = append(sent, nil)
+				peer.write(literal(message|wire.FlagEnd, 1))
+			} else {
+				peer.write(literal(finish, 1))
+			}
+			if got := waits(st.(*stream)); got != len(sent)-received {
+				t.Fatalf("%d messages wait, want %d", got, len(sent)-received)
+			}
+			for received < len(sent) {
+				take()
+			}
+			var b []byte
+			f := &link.Frame{Sink: link.Sink{Dst: &b, Codec: rawCodec, Limit: 1}}
+			in := &st.(*stream).in
+			if len(in.items) > 0 { // else it came with the last message
+				if err := st.Recv(f); err != nil || !f.EndSend || f.Got {
+					t.Errorf("after the last: %+v, %v", f, err)
+				}
+			}
+			if !in.closed || len(in.items) > 0 {
+				t.Errorf("%d items are left", len(in.items))
+			}
+			if err := st.Send(&link.Frame{End: &link.End{}}); err != nil {
+				t.Error(err)
+			}
+			synctest.Wait()
+			empty(t, s)
+		})
+	}
+}
+
+// TestSmallCompressedMessagesThatWait are decompressed, those beside them are not.
+func TestSmallCompressedMessagesThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		accepted := make(transporttest.Accepter, 1)
+		cs, ss := pair(t, Options{}, Options{}, accepted)
+		caller, callee := call(t, cs, accepted, "gzip")
+		const n = 100
+		for i := range n {
+			send(t, caller, []byte(fmt.Sprint(i))[:min(i%3, len(fmt.Sprint(i)))])
+		}
+		synctest.Wait()
+		if got := waits(callee); got != n || len(callee.in.items) != 2 {
+			t.Errorf("%d messages wait, in %d items", got, len(callee.in.items))
+		}
+		for i := range n {
+			wants(t, callee, []byte(fmt.Sprint(i))[:min(i%3, len(fmt.Sprint(i)))])
+		}
+		even(t, cs, ss, [2]*stream{caller, callee})
+	})
+}
