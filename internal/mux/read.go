@@ -312,8 +312,12 @@ func (s *Session) takeDrain(last uint64, after *callbacks) error {
 // find returns the stream with the number, nil for one that is over. mu is
 // held.
 func (s *Session) find(id uint64) (*stream, error) {
-	if st := s.streams[id]; st != nil {
-		st.heard = s.quiet.reads
+	st := s.recent
+	if st == nil || st.id != id {
+		st = s.streams[id]
+	}
+	if st != nil {
+		s.recent, st.heard = st, s.quiet.reads
 		return st, nil
 	}
 	last := s.last

@@ -138,6 +138,7 @@ type Session struct {
 	bell         *time.Timer // closes the connection after Close, if the peer does not
 	hello        wire.Hello  // the peer's, or what holds until it has come
 	streams      map[uint64]*stream
+	recent       *stream // one of them, which was spoken of last, and mostly is next; nil for none
 	quiet        quiet
 	live         streamList // those in streams and those not yet opened
 	streamsBegun uint64     // how many there have been

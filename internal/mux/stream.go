@@ -237,6 +237,9 @@ func (st *stream) forget() {
 	s := st.session
 	if st.id != 0 && s.streams[st.id] == st {
 		delete(s.streams, st.id)
+		if s.recent == st {
+			s.recent = nil
+		}
 		if !st.caller {
 			s.calls--
 		}

@@ -134,12 +134,14 @@ func Next(b []byte) (f Frame, n int, err error) {
 	if len(b) < n {
 		return f, 0, nil
 	}
-	d := reader{rest: b[lengthSize:n]}
-	f.Kind = Kind(d.byte())
-	f.Stream = d.uint()
-	f.Body = d.rest
-	if d.err != nil {
-		return Frame{}, 0, d.err
+	f.Kind, f.Stream = Kind(b[2]), uint64(b[3])
+	f.Body = b[4:n:n]
+	if f.Stream >= 0x80 { // of more than a byte
+		d := reader{rest: b[3:n:n]}
+		f.Stream, f.Body = d.uint(), d.rest
+		if d.err != nil {
+			return Frame{}, 0, d.err
+		}
 	}
 	return f, n, f.check()
 }

@@ -26,16 +26,6 @@ func (r *reader) fail(format string, args ...any) {
 	r.rest = nil
 }
 
-func (r *reader) byte() byte {
-	if len(r.rest) == 0 {
-		r.fail("a frame ends early")
-		return 0
-	}
-	b := r.rest[0]
-	r.rest = r.rest[1:]
-	return b
-}
-
 func (r *reader) uint() uint64 {
 	var v uint64
 	for i, b := range r.rest {

@@ -294,6 +294,9 @@ type Received struct {
 // about the connection; what is wrong with the call alone is in Received.
 func (d *Decoder) Stream(f Frame, before []byte, fromCaller bool) (Received, error) {
 	flags := f.Kind &^ KindStream
+	if flags == FlagMessage && before == nil { // nothing else costs a peer so little
+		return Received{Begins: true, Size: len(f.Body), Data: f.Body}, nil
+	}
 	message, piece, more := flags&FlagMessage != 0, flags&FlagPiece != 0, flags&FlagMore != 0
 	block := flags&FlagHead != 0 || flags&FlagEnd != 0 && !fromCaller
 	switch {
