@@ -29,7 +29,7 @@ var blockAttacks = []*attack{
 		name: "blocks-unfinished", path: overTCP, full: 50, short: 10,
 		what:    "%s connections whose headers of 16 MiB do not end",
 		before:  "1.66 GB, for as long as they stay",
-		release: time.Minute,
+		release: 30 * time.Second,
 		run:     unfinishedBlocks,
 	},
 	{
