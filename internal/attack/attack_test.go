@@ -198,19 +198,46 @@ func TestBounds(t *testing.T) {
 			if err := failed([]*result{&r}); (err != nil) != (c.want != "") {
 				t.Errorf("the run's error is %v", err)
 			}
-			r.attack = &attack{name: "a", exception: "it is known"}
-			if err := failed([]*result{&r}); err != nil {
-				t.Errorf("the run's error is %v, for a known exception", err)
-			}
-			if c.want != "" && !strings.HasSuffix(r.verdict(), c.want+": it is known") {
-				t.Errorf("the verdict on a known exception is %q", r.verdict())
-			}
 		})
 	}
 }
 
+// An excuse is for one thing, and up to an amount.
+func TestExcuses(t *testing.T) {
+	fine := phase{Calls: 10}
+	base := result{attackerCPU: 10 * time.Millisecond, sent: 1, during: fine, newcomer: fine}
+	for _, c := range []struct {
+		excuse  excuse
+		change  func(*result)
+		verdict string
+	}{
+		{excuse{memory: 100 << 20}, func(r *result) { r.sent, r.server.memory = 1<<20, 100<<20 }, "known: memory 100x: because"},
+		{excuse{memory: 100 << 20}, func(r *result) { r.sent, r.server.memory = 1<<20, 101<<20 }, "BEYOND: memory 101x"},
+		{excuse{each: 10 << 20}, func(r *result) { r.count, r.sent, r.server.memory = 10, 1<<20, 100<<20 }, "known: memory 100x: because"},
+		{excuse{each: 10 << 20}, func(r *result) { r.count, r.sent, r.server.memory = 9, 1<<20, 100<<20 }, "BEYOND: memory 100x"},
+		{excuse{memory: 100 << 20}, func(r *result) { r.serverCPU = time.Second }, "BEYOND: CPU 100x"},
+		{excuse{cpu: 100}, func(r *result) { r.serverCPU = time.Second }, "known: CPU 100x: because"},
+		{excuse{cpu: 99}, func(r *result) { r.serverCPU = time.Second }, "BEYOND: CPU 100x"},
+		{excuse{newcomers: true}, func(r *result) { r.newcomer.Failed = 1 }, "known: new clients fail: because"},
+		{excuse{newcomers: true}, func(r *result) { r.during.Failed = 1 }, "BEYOND: 1 of 10 honest calls failed: "},
+		{excuse{newcomers: true}, func(*result) {}, "bounded"},
+	} {
+		r := base
+		c.excuse.why = "because"
+		r.attack = &attack{known: &c.excuse}
+		c.change(&r)
+		judge(&r, false)
+		if r.verdict() != c.verdict {
+			t.Errorf("got %q, want %q", r.verdict(), c.verdict)
+		}
+		if err := failed([]*result{&r}); (err != nil) != strings.HasPrefix(c.verdict, "BEYOND") {
+			t.Errorf("%s: the run's error is %v", c.verdict, err)
+		}
+	}
+}
+
 func TestAnAttackThatCannotBeMadeFailsTheRun(t *testing.T) {
-	r := &result{attack: &attack{exception: "it is known"}, notMade: "no way"}
+	r := &result{attack: &attack{known: &excuse{why: "it is known"}}, notMade: "no way"}
 	if failed([]*result{r}) == nil || r.verdict() != "NOT MADE: no way" {
 		t.Errorf("the verdict is %q, and the run does not fail", r.verdict())
 	}

@@ -27,13 +27,22 @@ type attack struct {
 	full, short int // how often: what that means is the attack's affair
 	run         func(*attacker) error
 
-	asked     bool          // the processor time is what the service takes for what it is asked, and not judged
-	env       []string      // of the server, beside its own
-	server    []string      // arguments of the server
-	flaw      string        // that the server has
-	release   time.Duration // in which the server lets go, although the attacker stays; 0 for never
-	stop      bool          // stop the server while the attacker is still there
-	exception string        // why the attack may be beyond its bounds; empty if it must not
+	asked   bool          // the processor time is what the service takes for what it is asked, and not judged
+	env     []string      // of the server, beside its own
+	server  []string      // arguments of the server
+	flaw    string        // that the server has
+	release time.Duration // in which the server lets go, although the attacker stays; 0 for never
+	stop    bool          // stop the server while the attacker is still there
+	known   *excuse       // what is known and not mended; nil for nothing
+}
+
+// An excuse is what an attack may cost beyond the bounds.
+type excuse struct {
+	memory    int64   // of the server, in bytes, whatever the attacker paid for it
+	each      int64   // the same, for each of the attack's count
+	cpu       float64 // times the attacker's
+	newcomers bool    // new clients may fail
+	why       string
 }
 
 // A path is how a client reaches the server.

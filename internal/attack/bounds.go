@@ -37,51 +37,79 @@ const (
 // judge notes which bounds the attack went beyond. How long calls take says
 // nothing on a machine that does something else, as one that runs the short form.
 func judge(r *result, short bool) {
-	say := func(format string, args ...any) { r.beyond = append(r.beyond, fmt.Sprintf(format, args...)) }
+	r.judgeCost()
 	if r.died != "" {
-		say("%s", r.died)
+		r.say("%s", r.died)
+		return
+	}
+	r.judgeServing(short)
+}
+
+func (r *result) say(format string, args ...any) {
+	r.beyond = append(r.beyond, fmt.Sprintf(format, args...))
+}
+
+// excused notes what is known of the attack instead.
+func (r *result) excused(format string, args ...any) {
+	r.known = append(r.known, fmt.Sprintf(format, args...))
+}
+
+// judgeCost is about what the attack took.
+func (r *result) judgeCost() {
+	var known excuse
+	if r.attack.known != nil {
+		known = *r.attack.known
 	}
 	if x := r.memoryRatio(); r.server.memory > memoryFloor && x > timesMemory {
+		say := r.say
+		if r.server.memory <= known.memory+known.each*int64(r.count) {
+			say = r.excused
+		}
 		say("memory %.0fx", x)
 	}
 	if x := r.cpuRatio(); !r.attack.asked && r.serverCPU > cpuFloor && x > timesCPU {
+		say := r.say
+		if x <= known.cpu {
+			say = r.excused
+		}
 		say("CPU %.0fx", x)
 	}
 	if r.busy && r.cpuRatio() > 1 {
-		say("busy at the end")
+		r.say("busy at the end")
 	}
 	if n := r.server.descriptors; n > max(descriptorFloor, timesDescriptors*r.attacker.descriptors) {
-		say("%d descriptors", n)
+		r.say("%d descriptors", n)
 	}
 	if n := r.server.threads; n > threadFloor {
-		say("%d threads", n)
-	}
-	if r.died == "" {
-		r.judgeServing(say, short)
+		r.say("%d threads", n)
 	}
 }
 
 // judgeServing is about what a server does that is still there.
-func (r *result) judgeServing(say func(format string, args ...any), short bool) {
+func (r *result) judgeServing(short bool) {
 	if r.attack.release > 0 && r.held > memoryFloor && !short {
-		say("%s held for more than %s", size(r.held), r.attack.release)
+		r.say("%s held for more than %s", size(r.held), r.attack.release)
 	}
 	if r.kept > memoryFloor {
-		say("%s kept", size(r.kept))
+		r.say("%s kept", size(r.kept))
 	}
 	if r.stuck {
-		say("Stop does not return")
+		r.say("Stop does not return")
 	}
 	if d := r.during; d.Failed > 0 {
-		say("%d of %d honest calls failed: %s", d.Failed, d.Calls, d.Failure)
+		r.say("%d of %d honest calls failed: %s", d.Failed, d.Calls, d.Failure)
 	} else if d.Calls == 0 {
-		say("no honest call ends")
+		r.say("no honest call ends")
 	}
 	if n := r.newcomer; n.Failed > 0 || n.Calls == 0 {
-		say("a new client fails: %s", n.Failure)
+		if r.attack.known != nil && r.attack.known.newcomers {
+			r.excused("new clients fail")
+		} else {
+			r.say("a new client fails: %s", n.Failure)
+		}
 	}
 	if most := max(latencyFloor, timesLatency*r.before.P99); !short && r.during.P99 > most {
-		say("p99 of %s", shortly(r.during.P99))
+		r.say("p99 of %s", shortly(r.during.P99))
 	}
 }
 

@@ -59,12 +59,12 @@ func (r *result) verdict() string {
 	switch {
 	case r.notMade != "":
 		return "NOT MADE: " + r.notMade
-	case len(r.beyond) == 0:
-		return "bounded"
-	case r.attack.exception != "":
-		return "known: " + strings.Join(r.beyond, "; ") + ": " + r.attack.exception
+	case len(r.beyond) > 0:
+		return "BEYOND: " + strings.Join(r.beyond, "; ")
+	case len(r.known) > 0:
+		return "known: " + strings.Join(r.known, "; ") + ": " + r.attack.known.why
 	}
-	return "BEYOND: " + strings.Join(r.beyond, "; ")
+	return "bounded"
 }
 
 // perByte is what the server paid for a byte that it was sent, where that counts.

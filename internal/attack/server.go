@@ -8,6 +8,7 @@ import (
 	"flag"
 	"io"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -53,6 +54,7 @@ func serverMain(args []string) error {
 	return obey(hello, func(command string) any {
 		switch command {
 		case "settle":
+			runtime.GC() // what is in pools goes with the second
 			debug.FreeOSMemory()
 			shared, err := sharedMemory()
 			return settled{shared, text(err)}

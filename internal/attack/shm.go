@@ -50,6 +50,7 @@ var shmAttacks = []*attack{
 		what:   "%s clients that take large replies and return nothing",
 		before: "all of MaxSharedMemory: every new client fails",
 		asked:  true,
+		known:  &excuse{memory: 1792 << 20, why: "MaxSharedMemory allows 1 GiB, and the replies are what the clients asked for"},
 		run:    hoard,
 	},
 	{

@@ -53,6 +53,7 @@ type result struct {
 	notMade string // why the attack could not be made; empty if it was
 
 	beyond []string // the bounds that it went beyond, filled in by judge
+	known  []string // those that the attack is excused from
 }
 
 // A trial is one attack with its processes.
