@@ -97,21 +97,16 @@ func (in *incoming) open(body []byte, m *Memory) (*Conn, error) {
 // A Server answers offers. Its methods may be called by any number of goroutines.
 type Server struct {
 	memory   *Memory
+	turns    turns
 	patience time.Duration // with a client, to complete an offer, or to confirm an answer
-	underWay chan struct{} // holds a token for each answer that the client has to confirm
 }
 
 // NewServer returns one whose connections have memory out of m.
 func NewServer(m *Memory) *Server {
-	return &Server{memory: m, patience: patience, underWay: make(chan struct{}, mostUnderWay)}
+	return &Server{memory: m, turns: newTurns(mostUnderWay), patience: patience}
 }
 
-// An answer under way has three descriptors of this process, and two more are in the
-// client's socket. So there are not many at a time, and none of them lasts long.
-const (
-	mostUnderWay = 64
-	patience     = 5 * time.Second
-)
+const patience = 5 * time.Second
 
 // Answer answers the offer that a server's connection begins with: first is what
 // was read of it. It returns what takes conn's place. An error says why nothing
@@ -132,26 +127,33 @@ func (s *Server) Answer(ctx context.Context, conn *net.UnixConn, first []byte, r
 	if err != nil {
 		return nil, nil, err
 	}
-	refused := s.admit(ctx, conn, reason)
-	hurry() // the wait was not the client's
+	refused := s.admit(ctx, conn, reason, hurry)
 	if refused == nil {
-		defer func() { <-s.underWay }()
-		c, refused = s.propose(conn, body)
+		c, refused, err = s.agree(&in, body)
 	}
 	if refused != nil {
-		if err := send(conn, appendDecline(nil, refused.Error())); err != nil {
-			return nil, nil, errors.Join(refused, err)
+		hurry() // whatever the wait took
+		err = refused
+		if failed := send(conn, appendDecline(nil, refused.Error())); failed != nil {
+			return nil, nil, errors.Join(refused, failed)
 		}
-		relax()
-		return nil, in.b, refused
 	}
-	err = in.confirmed()
-	if err == nil || errors.Is(err, errDeclined) {
+	if err == nil || refused != nil || errors.Is(err, errDeclined) {
 		relax()
 	}
-	if err != nil {
+	return c, in.b, err
+}
+
+// agree proposes a connection and waits for the client's verdict, and ends the turn
+// that it does that in. After refused nothing was sent.
+func (s *Server) agree(in *incoming, body []byte) (c *Conn, refused, err error) {
+	defer s.turns.end(in.conn)
+	if c, refused = s.propose(in.conn, body); refused != nil {
+		return nil, refused, nil
+	}
+	if err := in.confirmed(); err != nil {
 		c.abandon()
-		return nil, in.b, err
+		return nil, nil, err
 	}
 	return c, nil, nil
 }
@@ -167,28 +169,14 @@ func earlier(deadline, other time.Time) time.Time {
 // admit waits for its turn to answer an offer, or returns why it is declined. Who
 // is turned away for another reason does not wait: so only processes of this user
 // can keep one another waiting.
-func (s *Server) admit(ctx context.Context, conn *net.UnixConn, reason string) error {
+func (s *Server) admit(ctx context.Context, conn *net.UnixConn, reason string, start func()) error {
 	if reason != "" {
 		return errors.New(reason)
 	}
 	if err := sameUser(conn); err != nil {
 		return err
 	}
-	select {
-	case s.underWay <- struct{}{}:
-		return nil
-	default:
-	}
-	late := time.NewTimer(s.patience)
-	defer late.Stop()
-	select {
-	case s.underWay <- struct{}{}:
-		return nil
-	case <-late.C:
-		return errors.New("other clients have not answered for a while")
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return s.turns.begin(ctx, conn, s.patience, start)
 }
 
 // propose makes a connection for a client's offer, and sends the client its part of

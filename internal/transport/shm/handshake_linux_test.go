@@ -392,60 +392,99 @@ func TestAnOfferLeavesTheDeadlineAlone(t *testing.T) {
 // TestFewAnswersAreUnderWayAtATime: whatever clients do that do not complete
 // what they began, it takes no more of the server than so many can.
 func TestFewAnswersAreUnderWayAtATime(t *testing.T) {
-	const more = 20
+	const most, more = 8, 20
 	leavesNothing(t, func() {
 		s := NewServer(plenty)
-		ctx, cancel := context.WithCancel(t.Context())
+		s.turns = newTurns(most)
+		s.turns.grace = time.Hour
 		before := held(t)
-		done := make(chan error, mostUnderWay+more)
-		offer := func() (near *net.UnixConn) {
-			a, b := sockets(t)
-			rights.Accept(a)
-			if err := send(a, theOffer()); err != nil {
-				t.Fatal(err)
-			}
-			go func() {
-				c, _, err := s.Answer(ctx, b, nil, "", soonEnough())
-				if c != nil {
-					_ = c.Close()
-				}
-				_ = b.Close()
-				done <- err
-			}()
-			return a
-		}
-		var all []*net.UnixConn
-		for range mostUnderWay + more {
-			all = append(all, offer())
-		}
-		eventually(t, "all turns are taken", func() bool { return len(s.underWay) == mostUnderWay })
+		var all stalled
+		defer all.end(t)
+		all.stall(t, s, most+more)
 		// The client's socket and the server's; for those whose turn it is the memory, and a socket for room.
-		want := holding{before.descriptors + 2*(mostUnderWay+more) + 2*mostUnderWay, before.mappings + 4*mostUnderWay}
+		want := holding{before.descriptors + 2*(most+more) + 2*most, before.mappings + 4*most}
 		eventually(t, "each that has its turn has its memory", func() bool { return held(t) == want })
-		for _, a := range all[:mostUnderWay] { // a turn ends, and the next begins
-			_ = a.Close()
-		}
-		for range mostUnderWay {
-			_ = soon(t, "an answer", done)
-		}
-		eventually(t, "others have their turn", func() bool { return len(s.underWay) > 0 })
-		cancel()
-		for _, a := range all[mostUnderWay:] {
-			_ = a.Close()
-		}
-		for range more {
-			_ = soon(t, "an answer", done)
-		}
 	})
 }
 
+// TestClientsThatStallHoldUpNobody: however many there are, the next client has its
+// turn soon.
+func TestClientsThatStallHoldUpNobody(t *testing.T) {
+	const most = 4
+	leavesNothing(t, func() {
+		s := NewServer(plenty)
+		s.turns = newTurns(most)
+		s.turns.grace = time.Millisecond
+		s.patience = time.Hour
+		var all stalled
+		defer all.end(t)
+		all.stall(t, s, 10*most)
+		a, b := sockets(t)
+		answered := make(chan *Conn, 1)
+		go func() {
+			c, _, err := s.Answer(t.Context(), b, nil, "", soonEnough())
+			if err != nil {
+				t.Error(err)
+			}
+			answered <- c
+		}()
+		client, _, err := Offer(a, plenty)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = client.Close()
+		_ = soon(t, "an answer", answered).Close()
+		if err := soon(t, "a turn", all.ended); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("a client that stalls: %v", err)
+		}
+		all.ended <- nil
+	})
+}
+
+// stalled are clients that have made offers, and do not answer the answer.
+type stalled struct {
+	clients []*net.UnixConn
+	ended   chan error // of each answer
+}
+
+func (s *stalled) stall(t *testing.T, server *Server, n int) {
+	t.Helper()
+	s.ended = make(chan error, n)
+	for range n {
+		a, b := sockets(t)
+		rights.Accept(a)
+		if err := send(a, theOffer()); err != nil {
+			t.Fatal(err)
+		}
+		s.clients = append(s.clients, a)
+		go func() {
+			c, _, err := server.Answer(t.Context(), b, nil, "", soonEnough())
+			if c != nil {
+				_ = c.Close()
+			}
+			_ = b.Close()
+			s.ended <- err
+		}()
+	}
+	eventually(t, "all turns are taken", func() bool { return len(server.turns.free) == cap(server.turns.free) })
+}
+
+// end waits until nobody answers these clients any more.
+func (s *stalled) end(t *testing.T) {
+	for _, a := range s.clients {
+		_ = a.Close()
+	}
+	eventually(t, "each answer has ended", func() bool { return len(s.ended) == cap(s.ended) })
+}
+
+// A turn is waited for until the patience or the server ends.
 func TestAClientThatWaitsForItsTurnIsDeclinedInTheEnd(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	for why, ctx := range map[string]context.Context{"other clients": t.Context(), "context canceled": ended} {
+	for why, ctx := range map[string]context.Context{"too many other clients": t.Context(), "context canceled": ended} {
 		a, b := sockets(t)
 		s := NewServer(plenty)
-		s.underWay = make(chan struct{}) // nobody's turn comes
+		s.turns = newTurns(0) // nobody's comes
 		s.patience = 10 * time.Millisecond
 		if ctx == ended {
 			s.patience = time.Hour
