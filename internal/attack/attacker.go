@@ -26,6 +26,7 @@ type attack struct {
 
 	full, short int // how often: what that means is the attack's affair
 	run         func(*attacker) error
+	lacks       func() string // what the system lacks for a defence, so that the attack is left out; nil for nothing
 
 	asked   bool          // the processor time is what the service takes for what it is asked, and not judged
 	env     []string      // of the server, beside its own

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"syscall"
@@ -20,6 +21,7 @@ var descriptorAttacks = []*attack{
 		name: "descriptors", path: overUnix, full: 10_200, short: 300,
 		what:   "%s connections that pass a descriptor whose close blocks",
 		before: "the process ends: thread exhaustion",
+		lacks:  canRefuse,
 		run:    lingering,
 	},
 	{
@@ -27,6 +29,7 @@ var descriptorAttacks = []*attack{
 		what:   "%s of them, the server with NoUpgrade",
 		before: "the process ends: thread exhaustion",
 		server: []string{"-noupgrade"},
+		lacks:  canRefuse,
 		run:    lingering,
 	},
 	{
@@ -34,8 +37,23 @@ var descriptorAttacks = []*attack{
 		what:   "%s of them, and the server is stopped",
 		before: "Stop does not return",
 		stop:   true,
+		lacks:  canRefuse,
 		run:    lingering,
 	},
+}
+
+// canRefuse returns why the system cannot refuse descriptors for a socket, empty
+// if it can.
+func canRefuse() string {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0)
+		_ = unix.Close(fd)
+	}
+	if err != nil {
+		return fmt.Sprintf("before Linux 6.16 no socket can refuse descriptors (%v), see docs/security.md", err)
+	}
+	return ""
 }
 
 // lingering passes descriptors of sockets that linger: who closes one last waits

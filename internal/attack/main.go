@@ -100,6 +100,15 @@ func run(ctx context.Context, out io.Writer, o options) error {
 	}
 	var results []*result
 	for _, a := range chosen {
+		r := &result{attack: a}
+		if a.lacks != nil {
+			r.leftOut = a.lacks()
+		}
+		if r.leftOut != "" {
+			results = append(results, r)
+			printProgress(out, r, false)
+			continue
+		}
 		r, err := try(ctx, a, o.short)
 		switch {
 		case ctx.Err() != nil:

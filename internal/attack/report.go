@@ -18,7 +18,7 @@ var columns = []string{"attack", "attacker paid", "server before", "server now",
 // are many.
 func (r *result) now() string {
 	switch {
-	case r.notMade != "":
+	case r.notMade != "", r.leftOut != "":
 		return "?"
 	case r.died != "":
 		return r.died
@@ -57,6 +57,8 @@ func (a *attack) describe(count int) string {
 
 func (r *result) verdict() string {
 	switch {
+	case r.leftOut != "":
+		return "left out: " + r.leftOut
 	case r.notMade != "":
 		return "NOT MADE: " + r.notMade
 	case len(r.beyond) > 0:

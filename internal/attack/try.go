@@ -50,6 +50,7 @@ type result struct {
 	before, during phase
 	newcomer       phase // what a client saw that came late
 
+	leftOut string // what the system lacks for it
 	notMade string // why the attack could not be made; empty if it was
 
 	beyond []string // the bounds that it went beyond, filled in by judge
