@@ -1,0 +1,90 @@
+"""The conversation of internal/wire/testdata: what credit each side has after each frame."""
+
+import json
+import unittest
+
+from nearcall import wire
+from nearcall.blocks import Head
+from nearcall.frames import Decoder, Hello
+from nearcall.session import Session
+from nearcall.stream import CANCELLED, cost_of_call, cost_of_connection
+from nearcall.wire import LINE, Splitter
+from test_vectors import VECTORS
+
+
+class Credit:
+    """What one side may send, by what was said."""
+
+    def __init__(self):
+        self.connection = 65536
+        self.first = 65536
+        self.calls = {}
+
+    def sends(self, f):
+        self.connection -= cost_of_connection(f)
+        self.calls[f.stream] = self.calls.get(f.stream, self.first) - cost_of_call(f)
+
+    def gets(self, f):
+        if f.kind == wire.HELLO:
+            self.connection += f.hello.connection - 65536
+            self.calls = {n: left + f.hello.stream - 65536 for n, left in self.calls.items()}
+            self.first = f.hello.stream
+        if f.kind == wire.CREDIT and f.stream:
+            self.calls[f.stream] += f.n
+        elif f.kind == wire.CREDIT:
+            self.connection += f.n
+
+
+class Conversation(unittest.TestCase):
+    def setUp(self):
+        self.said = json.loads((VECTORS / "conversation.json").read_text())["said"]
+
+    def agree(self, step, connection, calls):
+        self.assertEqual(connection, step["connection"])
+        for number, left in step.get("calls", {}).items():
+            self.assertEqual(calls[int(number)], left, f"call {number}")
+
+    def test_credit_follows_from_what_was_said(self):
+        splitters = {side: Splitter() for side in ("client", "server")}
+        decoders = {side: Decoder(side == "client", 1 << 20) for side in splitters}
+        credit = {side: Credit() for side in splitters}
+        for step in self.said:
+            side, other = step["from"], "server" if step["from"] == "client" else "client"
+            for kind, stream, body in splitters[side].feed(bytes.fromhex(step["hex"])):
+                f = decoders[side].decode(kind, stream, body)
+                credit[other].gets(f)
+                if f.kind == wire.STREAM:
+                    credit[side].sends(f)
+            for name, has in credit.items():
+                self.agree(step[name], has.connection, has.calls)
+
+    def test_the_client_says_the_same(self):
+        session = Session(Hello())
+        profile = (b"host", b"nearcall-go/0", b"", b"", b"")
+        calls = {}
+
+        def call(method, message):
+            stream = session.open(Head(method, profile))
+            session.send(stream, message, end=True)
+            return stream
+
+        for n, step in enumerate(self.said):
+            data = bytes.fromhex(step["hex"])
+            with self.subTest(n):
+                if step["from"] == "server":
+                    session.receive(data)
+                elif "BYE" in step["frame"].get("kind", "") if "frame" in step else False:
+                    session.bye()
+                    self.assertEqual(b"".join(iter(session.next, None)), wire.frame(wire.DRAIN, 0, b"\0") + data)
+                else:
+                    if n == 2:
+                        calls[1] = call(b"/shop.Shop/Import", b"." * 100_000)
+                    if step.get("frame", {}).get("stream") == 3 and 3 not in calls:
+                        calls[3] = call(b"/shop.Shop/Watch", b"")
+                    if step.get("frame", {}).get("kind") == "RESET":
+                        session.reset(calls[3], 0, CANCELLED, "")
+                    self.assertEqual(session.next(), data)
+                self.agree(step["client"], session.window, {n: s.window for n, s in calls.items()})
+
+    def test_the_line_is_said_first(self):
+        self.assertEqual(bytes.fromhex(self.said[0]["hex"]), LINE)
