@@ -4,9 +4,9 @@
 // on: with what package mux writes. docs/shm.md has the layout, and why nobody
 // sleeps through what the other does.
 //
-// Each side writes to memory of its own alone, and the other reads it. Neither
-// trusts what it reads there: cursors are checked, and bytes copied before
-// anybody looks at them.
+// The server makes the memory. Each side writes to its own part alone, and the
+// other reads it. Neither trusts what it reads there: cursors are checked, and
+// bytes copied before anybody looks at them.
 package shm
 
 // The lengths that a ring may have, in bytes, and the one it has.
