@@ -212,6 +212,31 @@ func TestAPlaceIsGivenBackWhoeverDoesNotWantItsMessage(t *testing.T) {
 	}
 }
 
+// TestAHandlersEndGivesPlacesBack: also where its call was over before, as that of a
+// caller that is gone. Nobody has to wait for the collector.
+func TestAHandlersEndGivesPlacesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		cs, _, clients, _ := shelved(t, 2, Options{}, Options{}, w)
+		caller, callee := callOver(t, cs, w)
+		if err := caller.Send(&link.Frame{Msg: encoded(100_000), HasMsg: true}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		caller.Abort(context.Canceled)
+		synctest.Wait()
+		if clients.out() != 1 {
+			t.Error("what has arrived cannot be received any more")
+		}
+		_ = callee.Send(&link.Frame{End: &link.End{}})
+		synctest.Wait()
+		if n := clients.out(); n != 0 {
+			t.Errorf("%d places are out after the handler's end", n)
+		}
+		runtime.KeepAlive(callee)
+	})
+}
+
 // wait waits for the first call.
 func (w *witness) wait(t *testing.T) link.Stream {
 	t.Helper()

@@ -161,7 +161,10 @@ func (st *stream) Send(f *link.Frame) error {
 	}
 	if err := st.sendErr; err != nil {
 		s.unplace(&step)
-		s.mu.Unlock()
+		if f.End != nil { // nobody receives any more
+			st.in.dropPlaces()
+		}
+		s.flush(false)
 		message.free()
 		return err
 	}
