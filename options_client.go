@@ -88,7 +88,7 @@ func (o *dialOptions) overSocket(target string, t parsedTarget) (authority strin
 	if authority, err = o.addressed(t); err != nil {
 		return "", err
 	}
-	o.socket.Upgrade, o.socket.Insist = toSharedMemory(o.memory), t.scheme == schemeShm
+	o.socket.Upgrade, o.socket.Insist = toSharedMemory(o.memory, false), t.scheme == schemeShm
 	o.socket.Stay = o.socket.Stay && !o.socket.Insist
 	d := sock.Dialer{Target: target, Network: t.network, Address: t.address, Authority: authority, Options: o.socket, Conn: o.dial}
 	if o.dial != nil {

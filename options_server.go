@@ -41,7 +41,7 @@ func defaultServerOptions() serverOptions {
 func (o *serverOptions) sockets() sock.Options {
 	s := o.socket
 	s.Window, s.Calls = o.Window, o.MaxStreams
-	s.Upgrade = toSharedMemory(o.memory)
+	s.Upgrade = toSharedMemory(o.memory, true)
 	return s
 }
 
@@ -234,10 +234,14 @@ func NoUpgrade() ServerOption {
 }
 
 // MaxSharedMemory limits what the server's connections of shared memory take of it
-// together, in bytes; 1 GiB by default. Each takes 260 KiB and, while it sends
-// messages of 32 KiB and more, up to 64 MiB for these, which it gives back 5 seconds
-// after the last. What the clients take is theirs to limit, with
-// [WithMaxSharedMemory].
+// together, in bytes; 1 GiB by default. Each takes 520 KiB, for what it sends and
+// for what it receives, and, while it sends messages of 32 KiB and more, up to 64 MiB
+// for these, which it gives back 5 seconds after the last. Large messages that the
+// clients send are in memory of theirs, to limit with [WithMaxSharedMemory].
+//
+// Clients that do not receive what they are sent keep it from nobody else: what a
+// connection takes for large messages comes to a quarter of what it leaves to
+// others, at most, and an eighth of the limit is left to connections that are new.
 //
 // Where the limit is reached large messages are sent in pieces, unix sockets stay
 // sockets, and clients of shm targets are refused. [ReadSharedMemoryStats] has the

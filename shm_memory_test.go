@@ -9,13 +9,18 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
 )
 
-// least is what a connection of shared memory takes, in bytes.
-const least = 260 << 10
+// least is what a connection of shared memory takes of a client's memory, in bytes,
+// and leastOfServer what it takes of a server's.
+const (
+	least         = 260 << 10
+	leastOfServer = 2 * least
+)
 
 // becomes waits until the stats are as they should be.
 func becomes(t *testing.T, what string, is func(nearcall.SharedMemoryStats) bool) {
@@ -54,7 +59,7 @@ func TestStatsSayWhatBecameOfUnixSockets(t *testing.T) {
 	client := testpb.NewTestServiceClient(conn)
 	wantNetwork(t, client, "shm")
 	now := nearcall.ReadSharedMemoryStats()
-	if now.Upgrades-before.Upgrades != 2 || now.Fallbacks != before.Fallbacks || now.Connections != 2 || now.Bytes != 2*least {
+	if now.Upgrades-before.Upgrades != 2 || now.Fallbacks != before.Fallbacks || now.Connections != 2 || now.Bytes != leastOfServer+least {
 		t.Errorf("both sides of a connection are upgraded: %+v, before it %+v", now, before)
 	}
 	if _, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: payload(100_000)}); err != nil {
@@ -90,7 +95,7 @@ func TestWithoutMemoryUnixSocketsStaySockets(t *testing.T) {
 		server []nearcall.ServerOption
 		client []nearcall.DialOption
 	}{
-		"of the server's": {server: []nearcall.ServerOption{nearcall.MaxSharedMemory(least - 1)}},
+		"of the server's": {server: []nearcall.ServerOption{nearcall.MaxSharedMemory(leastOfServer - 1)}},
 		"of the client's": {client: []nearcall.DialOption{nearcall.WithMaxSharedMemory(0)}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -109,7 +114,7 @@ func TestConnectionsShareTheServersMemory(t *testing.T) {
 	hold(t)
 	noneOpen(t)
 	lis := listen(t, targetFor(t, "unix+shm"))
-	start(t, serve(t, aware(), nearcall.MaxSharedMemory(least)), lis)
+	start(t, serve(t, aware(), nearcall.MaxSharedMemory(leastOfServer)), lis)
 	first, err := nearcall.NewClient(lis.Target())
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +134,7 @@ func TestLargeMessagesBeyondTheLimitGoInPieces(t *testing.T) {
 		return &testpb.SimpleResponse{Payload: in.Payload}, nil
 	}}
 	lis := listen(t, targetFor(t, "shm"))
-	start(t, serve(t, echoing, nearcall.MaxSharedMemory(least+1<<20)), lis)
+	start(t, serve(t, echoing, nearcall.MaxSharedMemory(leastOfServer+1<<20)), lis)
 	client := dial(t, lis.Target(), nearcall.WithMaxSharedMemory(least+100_000)) // one slab of 64 KiB
 	var all sync.WaitGroup
 	for _, n := range []int{10, 40_000, 50_000, 65_000, 66_000, 500_000, 3_000_000} {
@@ -151,8 +156,64 @@ func TestLargeMessagesBeyondTheLimitGoInPieces(t *testing.T) {
 	if now.NoRoom == before.NoRoom || now.LargeMessages == before.LargeMessages {
 		t.Errorf("some were to find room, and some not: %+v, before %+v", now, before)
 	}
-	if most := int64(2*least + 1<<20 + 100_000); now.Bytes > most {
+	if most := int64(leastOfServer + least + 1<<20 + 100_000); now.Bytes > most {
 		t.Errorf("%d bytes are taken, of %d", now.Bytes, most)
+	}
+}
+
+// Clients that ask for large replies and take none hold slabs of the server's. What
+// each may hold gets less the more of them there are, so that others are served as ever.
+func TestClientsThatTakeNoReplyLeaveOthersSharedMemory(t *testing.T) {
+	const (
+		clients, streams = 4, 16
+		each             = 1 << 20
+	)
+	hold(t)
+	before := noneOpen(t)
+	service := aware()
+	service.bidi = func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+		if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: payload(each - 100)}); err != nil {
+			return err
+		}
+		<-s.Context().Done()
+		return s.Context().Err()
+	}
+	lis := listen(t, targetFor(t, "shm"))
+	start(t, serve(t, service, nearcall.MaxSharedMemory(clients*streams*each)), lis)
+	var waiting []grpc.BidiStreamingClient[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]
+	for range clients {
+		client := dial(t, lis.Target())
+		for range streams {
+			s, err := client.FullDuplexCall(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			waiting = append(waiting, s)
+		}
+	}
+	becomes(t, "all replies are sent, as far as there is credit", func(s nearcall.SharedMemoryStats) bool {
+		return s.LargeMessages+s.NoRoom == before.LargeMessages+before.NoRoom+clients*streams
+	})
+	hoarded := nearcall.ReadSharedMemoryStats()
+
+	honest := dial(t, lis.Target(), nearcall.WithMaxSharedMemory(least))
+	wantNetwork(t, honest, "shm")
+	takes := func(s grpc.BidiStreamingClient[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) {
+		t.Helper()
+		if in, err := s.Recv(); err != nil || len(in.GetPayload().GetBody()) != each-100 {
+			t.Errorf("%d bytes, %v", len(in.GetPayload().GetBody()), err)
+		}
+	}
+	s, err := honest.FullDuplexCall(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	takes(s)
+	if now := nearcall.ReadSharedMemoryStats(); now.LargeMessages != hoarded.LargeMessages+1 {
+		t.Errorf("a reply to somebody else finds no slab: %+v, before %+v", now, hoarded)
+	}
+	for _, s := range waiting { // nothing was lost
+		takes(s)
 	}
 }
 

@@ -12,9 +12,10 @@ import (
 
 const sharesMemory = true
 
-// toSharedMemory makes shared memory of unix sockets, as much as bytes.
-func toSharedMemory(bytes int64) *sock.Upgrade {
-	memory := shm.NewMemory(bytes)
+// toSharedMemory makes shared memory of unix sockets, as much as bytes. shared says
+// that their peers are different ones, of which none is left too much of it.
+func toSharedMemory(bytes int64, shared bool) *sock.Upgrade {
+	memory := shm.NewMemory(bytes, shared)
 	server := shm.NewServer(memory)
 	return &sock.Upgrade{
 		Line:    shm.Line,

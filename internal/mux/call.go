@@ -145,8 +145,10 @@ func (st *stream) reply(c *link.Call) error {
 func take(c *link.Call, replies []item, encoding string) (unfit error) {
 	for i := range replies {
 		it := &replies[i]
-		it.fetch()
-		err := decode(it.data, it.compressed, encoding, &link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
+		err := it.fetch()
+		if err == nil {
+			err = decode(it.data, it.compressed, encoding, &link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
+		}
 		if unfit == nil {
 			unfit = err
 		}

@@ -109,21 +109,28 @@ func (p *place) drop() {
 	}
 }
 
-// fetch has the item's message in memory of this side's own, where nobody changes
-// it while it is looked at, and returns its place.
-func (it *item) fetch() {
+// fetch reads the item's message into memory of this side's own, where nobody
+// changes it while it is looked at, and returns its place. The error is a
+// *link.RecvError.
+func (it *item) fetch() error {
 	p := it.place
 	if p == nil {
-		return
+		return nil
 	}
 	s := p.session
 	b := newBuffer(it.size)
 	b.b = b.b[:it.size]
-	s.placer.Fetch(b.b, p.at)
+	err := s.placer.Fetch(b.b, p.at)
+	if err != nil {
+		b.free()
+		b = nil
+		err = &link.RecvError{Err: fmt.Errorf("it cannot be read where the peer has put it: %w", err)}
+	}
 	it.data, it.place = b, nil
 	s.mu.Lock()
 	p.drop()
 	s.flush(false)
+	return err
 }
 
 // dropPlaces returns the places of what has arrived and nobody will receive. The

@@ -24,7 +24,8 @@ type shelf struct {
 	most   int // places at a time
 	places map[int][]byte
 	next   int
-	held   int // by the other side
+	held   int  // by the other side
+	spoilt bool // nothing can be read
 }
 
 func newShelf(most int) *shelf { return &shelf{most: most, places: make(map[int][]byte)} }
@@ -73,10 +74,14 @@ func (c placed) Release() {
 	c.theirs.held--
 }
 
-func (c placed) Fetch(b []byte, at int) {
+func (c placed) Fetch(b []byte, at int) error {
 	c.theirs.mu.Lock()
 	defer c.theirs.mu.Unlock()
+	if c.theirs.spoilt {
+		return errPlace
+	}
 	copy(b, c.theirs.places[at][:len(b)])
+	return nil
 }
 
 func (c placed) Returned(at int) error {
@@ -234,6 +239,33 @@ func TestAHandlersEndGivesPlacesBack(t *testing.T) {
 			t.Errorf("%d places are out after the handler's end", n)
 		}
 		runtime.KeepAlive(callee)
+	})
+}
+
+// TestAPlaceThatCannotBeReadFailsItsCall, and no other.
+func TestAPlaceThatCannotBeReadFailsItsCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		cs, _, clients, _ := shelved(t, 2, Options{}, Options{}, w)
+		caller, callee := callOver(t, cs, w)
+		for _, spoilt := range []bool{true, false} {
+			if err := caller.Send(&link.Frame{Msg: encoded(100_000), HasMsg: true}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			clients.mu.Lock()
+			clients.spoilt = spoilt
+			clients.mu.Unlock()
+			n, err := received(t, callee, 1<<20)
+			var recv *link.RecvError
+			if spoilt && (!errors.As(err, &recv) || !errors.Is(recv.Err, errPlace)) || !spoilt && (n != 100_000 || err != nil) {
+				t.Errorf("where the memory is spoilt is %v: %d bytes, %v", spoilt, n, err)
+			}
+			synctest.Wait()
+			if n := clients.out(); n != 0 {
+				t.Errorf("%d places are not given back", n)
+			}
+		}
 	})
 }
 

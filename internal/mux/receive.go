@@ -370,7 +370,9 @@ func (st *stream) receive(f *link.Frame) error {
 		s.callWriter()
 	}
 	s.mu.Unlock()
-	it.fetch()
+	if err := it.fetch(); err != nil {
+		return err
+	}
 	if err := decode(it.data, it.compressed, encoding, &f.Sink); err != nil {
 		return err
 	}

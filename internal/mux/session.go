@@ -57,13 +57,13 @@ type Placer interface {
 	Place(n int) (b []byte, at int, ok bool)
 	Placed()
 
-	// Hold has what the peer has put at at, n bytes, stay there, also when the
-	// connection is closed, until Release is called. Its error is the peer's
-	// fault.
+	// Hold keeps what the peer has put at at, n bytes, until Release is called, also
+	// when the connection is closed. Its error is the peer's fault.
 	Hold(at, n int) error
 
-	// Fetch copies to b from what is held.
-	Fetch(b []byte, at int)
+	// Fetch reads b from what is held. It fails where the memory cannot be read, or
+	// was not kept when the connection was closed.
+	Fetch(b []byte, at int) error
 	Release()
 
 	// Returned takes a place back that the peer is not told of, or has fetched

@@ -14,21 +14,33 @@ import (
 // Slabs come in powers of two, and are cut as they are asked for, from the
 // beginning again when nothing is used any more. What was given back last is handed
 // out first: its pages are there, and in the processors' caches.
+//
+// Pages are allocated before a slab is handed out: where there are none the slab is
+// not there, while a write to it would fail with a signal that ends the process.
 type arena struct {
 	mem    []byte
-	memory *Memory        // that slabs are taken from
-	give   func(b []byte) // has the system take the pages of b back
-	drop   func()         // frees mem
+	memory *Memory // that slabs are taken from
+	pages  pages
+
+	cutting sync.Mutex // held by whoever allocates pages; locked before mu
 
 	// Guarded by mu.
 	mu     sync.Mutex
 	next   int // where what is cut into slabs ends
-	most   int // and has ended since pages were given back, at most: what is taken of memory
+	most   int // where what is allocated ends, all of which is taken of memory
 	free   [mostSlab - leastSlab + 1][]int
 	out    map[int]int // classes of those that are handed out, by their places
 	held   int         // how many are being written
 	closed bool
+	failed time.Time   // when there were no pages last
 	unused *time.Timer // calls trim; nil before anything was given back
+}
+
+// pages are how an arena deals with the system.
+type pages interface {
+	allocate(at, n int) error // pages of its memory
+	give(at, n int)           // them back
+	drop()                    // all of its memory
 }
 
 // slabsLast is how long slabs keep their pages after the last was given back: a
@@ -41,8 +53,8 @@ const (
 	mostSlab  = 24 // 16 MiB
 )
 
-func newArena(mem []byte, memory *Memory, give func([]byte), drop func()) *arena {
-	return &arena{mem: mem, memory: memory, give: give, drop: drop, out: make(map[int]int)}
+func newArena(mem []byte, memory *Memory, pages pages) *arena {
+	return &arena{mem: mem, memory: memory, pages: pages, out: make(map[int]int)}
 }
 
 // take returns a slab with room for n bytes, which the caller writes and then
@@ -54,47 +66,82 @@ func (a *arena) take(n int) (b []byte, at int, ok bool) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.closed {
-		return nil, 0, false
+	if at, ok = a.find(class); !ok {
+		a.mu.Unlock()
+		at, ok = a.cut(class)
+		a.mu.Lock()
 	}
-	at, got, ok := a.find(class)
+	for got := class + 1; !ok && got <= mostSlab; got++ {
+		at, ok = a.reuse(got)
+	}
 	if !ok {
 		return nil, 0, false
 	}
-	a.out[at] = got
-	a.held++
 	return a.mem[at : at : at+1<<class], at, true
 }
 
-// find returns a free slab of class at least. mu is held.
-func (a *arena) find(class int) (at, got int, ok bool) {
-	if list := &a.free[class-leastSlab]; len(*list) > 0 {
-		return pop(list), class, true
+// find hands out a slab for which no pages have to be allocated. mu is held.
+func (a *arena) find(class int) (at int, ok bool) {
+	if at, ok = a.reuse(class); ok {
+		return at, true
 	}
-	if size := 1 << class; size <= len(a.mem)-a.next && a.reach(a.next+size) {
-		at = a.next
-		a.next += size
-		return at, class, true
+	if a.closed || a.next+1<<class > a.most {
+		return 0, false
 	}
-	for got = class + 1; got <= mostSlab; got++ {
-		if list := &a.free[got-leastSlab]; len(*list) > 0 {
-			return pop(list), got, true
-		}
-	}
-	return 0, 0, false
+	return a.handOut(class), true
 }
 
-// reach takes memory for slabs that end at end, and reports whether there is as
-// much. mu is held.
-func (a *arena) reach(end int) bool {
-	if end <= a.most {
-		return true
+// reuse hands out a slab that was given back. mu is held.
+func (a *arena) reuse(class int) (at int, ok bool) {
+	list := &a.free[class-leastSlab]
+	if len(*list) == 0 || a.closed {
+		return 0, false
 	}
-	if !a.memory.take(end - a.most) {
-		return false
+	at = pop(list)
+	a.out[at] = class
+	a.held++
+	return at, true
+}
+
+// handOut hands out what comes next. mu is held.
+func (a *arena) handOut(class int) (at int) {
+	at = a.next
+	a.next += 1 << class
+	a.out[at] = class
+	a.held++
+	return at
+}
+
+// cut hands out a slab for which pages are allocated. mu is free meanwhile, as that
+// takes a while: what is cut here is out, so that nobody else cuts there or trims.
+func (a *arena) cut(class int) (at int, ok bool) {
+	a.cutting.Lock()
+	defer a.cutting.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if at, ok = a.find(class); ok { // of what somebody else has allocated
+		return at, true
+	}
+	from, end := a.most, a.next+1<<class
+	if a.closed || end > len(a.mem) || time.Since(a.failed) < slabsLast || !a.memory.takeSlabs(end-from, from) {
+		return 0, false
+	}
+	at = a.handOut(class)
+	a.mu.Unlock()
+	err := a.pages.allocate(from, end-from)
+	a.mu.Lock()
+	if err != nil {
+		a.failed = time.Now()
+		a.memory.give(end - from)
+		a.next = at
+		a.held--
+		delete(a.out, at)
+		a.gaveBack()
+		a.dropUnused()
+		return 0, false
 	}
 	a.most = end
-	return true
+	return at, true
 }
 
 func pop(list *[]int) int {
@@ -123,7 +170,15 @@ func (a *arena) back(at int) error {
 	delete(a.out, at)
 	if len(a.out) > 0 {
 		a.free[class-leastSlab] = append(a.free[class-leastSlab], at)
-		return nil
+	}
+	a.gaveBack()
+	return nil
+}
+
+// gaveBack takes in that a slab is not out any more. mu is held.
+func (a *arena) gaveBack() {
+	if len(a.out) > 0 {
+		return
 	}
 	// Nothing is used: slabs are cut anew.
 	a.next = 0
@@ -137,7 +192,6 @@ func (a *arena) back(at int) error {
 	default:
 		a.unused.Reset(slabsLast)
 	}
-	return nil
 }
 
 // trim gives the pages of slabs back, if none is used.
@@ -147,7 +201,7 @@ func (a *arena) trim() {
 	if a.closed || len(a.out) > 0 {
 		return
 	}
-	a.give(a.mem[:a.most])
+	a.pages.give(0, a.most)
 	a.memory.give(a.most)
 	a.most = 0
 }
@@ -163,12 +217,13 @@ func (a *arena) close() {
 	a.dropUnused()
 }
 
-// dropUnused frees the memory of an arena that is closed, if it is not used. mu
-// is held.
+// dropUnused frees the memory of an arena that is closed, if it is not used. Its
+// pages stay as long as the peer, which may not have read them yet, has them. mu is
+// held.
 func (a *arena) dropUnused() {
-	if a.closed && a.held == 0 && a.drop != nil {
-		a.drop()
-		a.drop = nil
+	if a.closed && a.held == 0 && a.pages != nil {
+		a.pages.drop()
+		a.pages = nil
 		a.memory.give(a.most)
 	}
 }

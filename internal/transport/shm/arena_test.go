@@ -8,12 +8,43 @@ import (
 )
 
 // plenty is memory for all tests that do not count it.
-var plenty = NewMemory(1 << 40)
+var plenty = NewMemory(1<<40, false)
 
-// counted is an arena of n bytes that counts what it gives back.
-func counted(n int) (a *arena, given *int, dropped *bool) {
-	given, dropped = new(int), new(bool)
-	return newArena(make([]byte, n), plenty, func(b []byte) { *given += len(b) }, func() { *dropped = true }), given, dropped
+// testPages count what an arena has of the system.
+type testPages struct {
+	most      int // bytes that there are
+	allocated int // bytes
+	given     int // bytes
+	dropped   bool
+	asked     int         // times
+	during    func(n int) // called while pages are allocated
+}
+
+var errPages = errors.New("there are no pages")
+
+func (p *testPages) allocate(_, n int) error {
+	p.asked++
+	if p.during != nil {
+		p.during(n)
+	}
+	if p.allocated+n > p.most {
+		return errPages
+	}
+	p.allocated += n
+	return nil
+}
+
+func (p *testPages) give(_, n int) {
+	p.allocated -= n
+	p.given += n
+}
+
+func (p *testPages) drop() { p.dropped = true }
+
+// counted is an arena of n bytes, and what it has of the system.
+func counted(n int) (*arena, *testPages) {
+	p := &testPages{most: n}
+	return newArena(make([]byte, n), plenty, p), p
 }
 
 // taken takes a slab and writes nothing to it.
@@ -28,7 +59,7 @@ func taken(t *testing.T, a *arena, n int) (at int) {
 }
 
 func TestTheSlabThatWasGivenBackLastIsTheNext(t *testing.T) {
-	a, _, _ := counted(1 << 20)
+	a, _ := counted(1 << 20)
 	first, second := taken(t, a, 100_000), taken(t, a, 100_000)
 	_ = taken(t, a, 1) // as long as one is out
 	for _, at := range []int{first, second} {
@@ -43,7 +74,7 @@ func TestTheSlabThatWasGivenBackLastIsTheNext(t *testing.T) {
 }
 
 func TestSlabsDoNotOverlapAndEnd(t *testing.T) {
-	a, _, _ := counted(1 << 20)
+	a, _ := counted(1 << 20)
 	used := make([]bool, len(a.mem))
 	for i, n := range []int{1, 1 << 16, 1<<16 + 1, 1 << 18} {
 		b, at, ok := a.take(n)
@@ -77,7 +108,7 @@ func TestSlabsDoNotOverlapAndEnd(t *testing.T) {
 }
 
 func TestThereIsNoSlabBesideOneThatHasAll(t *testing.T) {
-	a, _, _ := counted(1 << 20)
+	a, _ := counted(1 << 20)
 	at := taken(t, a, 1<<20)
 	if _, _, ok := a.take(1); ok {
 		t.Fatal("there is room beside all of it")
@@ -92,7 +123,7 @@ func TestThereIsNoSlabBesideOneThatHasAll(t *testing.T) {
 }
 
 func TestASmallMessageTakesALargeSlabThatIsFree(t *testing.T) {
-	a, _, _ := counted(1 << 20)
+	a, _ := counted(1 << 20)
 	large, rest := taken(t, a, 1<<19), taken(t, a, 1<<19)
 	if err := a.back(large); err != nil {
 		t.Fatal(err)
@@ -106,7 +137,7 @@ func TestASmallMessageTakesALargeSlabThatIsFree(t *testing.T) {
 // TestSlabsAreCutAnew: that there were many small ones at a time does not keep
 // large ones from being there afterwards.
 func TestSlabsAreCutAnew(t *testing.T) {
-	a, _, _ := counted(1 << 20)
+	a, _ := counted(1 << 20)
 	var all []int
 	for range 16 {
 		all = append(all, taken(t, a, 1<<16))
@@ -121,7 +152,7 @@ func TestSlabsAreCutAnew(t *testing.T) {
 }
 
 func TestASlabThatIsNotOutCannotBeReturned(t *testing.T) {
-	a, _, _ := counted(1 << 20)
+	a, _ := counted(1 << 20)
 	at := taken(t, a, 1)
 	for _, wrong := range []int{at + 1, -1, 1 << 30} {
 		if err := a.back(wrong); !errors.Is(err, errBroken) {
@@ -138,31 +169,31 @@ func TestASlabThatIsNotOutCannotBeReturned(t *testing.T) {
 }
 
 func TestMemoryIsFreedWhenNobodyWritesToItAnyMore(t *testing.T) {
-	a, _, dropped := counted(1 << 20)
+	a, pages := counted(1 << 20)
 	if _, _, ok := a.take(1); !ok {
 		t.Fatal("there is no slab")
 	}
 	a.close()
-	if *dropped {
+	if pages.dropped {
 		t.Fatal("it is freed while somebody writes")
 	}
 	if _, _, ok := a.take(1); ok {
 		t.Error("a closed arena has slabs")
 	}
 	a.wrote()
-	if !*dropped {
+	if !pages.dropped {
 		t.Error("it is not freed")
 	}
 }
 
 func TestPagesOfSlabsThatAreNotUsedGoBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, all, _ := counted(1 << 20)
+		a, pages := counted(1 << 20)
 		defer a.close()
 		given := func() int {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			return *all
+			return pages.given
 		}
 		kept, other := taken(t, a, 1<<17), taken(t, a, 1)
 		if err := a.back(kept); err != nil {
@@ -190,4 +221,97 @@ func TestPagesOfSlabsThatAreNotUsedGoBack(t *testing.T) {
 			t.Error("the slab is not used again")
 		}
 	})
+}
+
+func TestASlabIsAllocatedBeforeItIsHandedOut(t *testing.T) {
+	a, pages := counted(1 << 20)
+	defer a.close()
+	for i, step := range []struct{ n, allocated int }{{100_000, 1 << 17}, {1, 1<<17 + 1<<16}, {1 << 18, 1<<18 + 1<<17 + 1<<16}} {
+		if at := taken(t, a, step.n); pages.allocated != step.allocated || at+step.n > pages.allocated {
+			t.Errorf("%d: %d bytes are allocated, for the slab at %d", i, pages.allocated, at)
+		}
+	}
+}
+
+// Where there are no pages there is no slab, and nothing that is counted. It takes a
+// while until the system is asked again.
+func TestWhereThereAreNoPagesThereIsNoSlab(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := NewMemory(1<<30, false)
+		pages := &testPages{most: 1 << 17}
+		a := newArena(make([]byte, 1<<20), memory, pages)
+		defer a.close()
+		none := func(n int) {
+			t.Helper()
+			if _, _, ok := a.take(n); ok {
+				t.Errorf("there is a slab for %d bytes", n)
+			}
+		}
+		first := taken(t, a, 1<<16)
+		none(1 << 17)
+		none(1 << 17)
+		if pages.asked != 2 || memory.used.Load() != 1<<16 {
+			t.Errorf("the system was asked %d times, and %d bytes are counted", pages.asked, memory.used.Load())
+		}
+		<-time.After(slabsLast)
+		second := taken(t, a, 1<<16)
+		if first == second || pages.asked != 3 {
+			t.Errorf("slabs are at %d and %d, the system was asked %d times", first, second, pages.asked)
+		}
+		for _, at := range []int{first, second} {
+			if err := a.back(at); err != nil {
+				t.Error(err)
+			}
+		}
+		pages.most = 0
+		<-time.After(slabsLast + 1)
+		synctest.Wait()
+		none(1) // the first of all: the arena goes back to nothing
+		if memory.used.Load() != 0 || pages.allocated != 0 {
+			t.Errorf("%d bytes are counted, %d are allocated", memory.used.Load(), pages.allocated)
+		}
+		pages.most = 1 << 20
+		<-time.After(slabsLast)
+		taken(t, a, 1<<20)
+	})
+}
+
+// Others go on while pages are allocated: slabs are given back and taken, and the
+// arena may be closed.
+func TestOthersGoOnWhilePagesAreAllocated(t *testing.T) {
+	for name, fails := range map[string]bool{"there are pages": false, "there are none": true} {
+		t.Run(name, func(t *testing.T) {
+			memory := NewMemory(1<<30, false)
+			pages := &testPages{most: 1 << 20}
+			a := newArena(make([]byte, 1<<20), memory, pages)
+			first := taken(t, a, 1<<16)
+			pages.during = func(n int) {
+				pages.during = nil
+				if err := a.back(first); err != nil {
+					t.Error(err)
+				}
+				if at := taken(t, a, 1); at != first {
+					t.Errorf("the slab at %d is taken", at)
+				}
+				a.trim()
+				a.close()
+				if pages.dropped {
+					t.Error("memory is gone that is being allocated")
+				}
+				if fails {
+					pages.most = 0
+				}
+			}
+			b, at, ok := a.take(1 << 17)
+			if ok == fails || ok && (cap(b) != 1<<17 || at != 1<<16) {
+				t.Errorf("%v, a slab of %d bytes at %d", ok, cap(b), at)
+			}
+			if ok {
+				a.wrote()
+			}
+			if !pages.dropped || memory.used.Load() != 0 {
+				t.Errorf("after the end: %+v, %d bytes are counted", pages, memory.used.Load())
+			}
+		})
+	}
 }

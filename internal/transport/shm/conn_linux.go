@@ -29,8 +29,8 @@ type Conn struct {
 		sender
 	}
 
-	slabs   *arena // of this side's
-	fetches holds  // of the peer's slabs
+	slabs   *arena   // of this side's
+	fetches fetching // of the peer's slabs
 	closing sync.Once
 	closed  chan struct{}
 
@@ -54,8 +54,8 @@ func newConn(f *file, server bool, m *Memory, data, space *net.UnixConn) (*Conn,
 		return nil, err
 	}
 	c.mine, c.theirs = mine, theirs
-	c.fetches.drop = theirs.freeSlabs
-	c.slabs = newArena(mine.slabs, mine.memory, giveBack, mine.freeSlabs)
+	c.fetches.slabs, c.fetches.memory = theirSlabs{theirs}, mine.memory
+	c.slabs = newArena(mine.slabs, mine.memory, ownSlabs{mine})
 	c.in.receiver = newReceiver(mine.segment, theirs.segment)
 	c.out.sender = newSender(mine.segment, theirs.segment)
 	return c, nil
@@ -218,14 +218,14 @@ func (c *Conn) Returned(at int) error { return c.slabs.back(at) }
 
 // Hold implements [mux.Placer].
 func (c *Conn) Hold(at, n int) error {
-	if all := len(c.theirs.slabs); at < 0 || n < 0 || n > all || at > all-n {
+	if all := c.theirs.file.layout.slabs; at < 0 || n < 0 || n > all || at > all-n {
 		return fmt.Errorf("%w: its message of %d bytes at %d is outside of its memory", errBroken, n, at)
 	}
 	return c.fetches.hold()
 }
 
 // Fetch implements [mux.Placer].
-func (c *Conn) Fetch(b []byte, at int) { copy(b, c.theirs.slabs[at:]) }
+func (c *Conn) Fetch(b []byte, at int) error { return c.fetches.slabs.read(b, at) }
 
 // Release implements [mux.Placer].
 func (c *Conn) Release() { c.fetches.release() }

@@ -122,3 +122,17 @@ func (f *file) part(at int64, n, prot int) (segment, error) {
 	}
 	return m, nil
 }
+
+// allocate makes the pages of n bytes at a place of the file, as memory that this
+// process takes.
+func (f *file) allocate(at int64, n int) error {
+	for {
+		err := unix.Fallocate(int(f.Fd()), 0, at, int64(n))
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EINTR):
+			return fmt.Errorf("fallocate: %w", err)
+		}
+	}
+}

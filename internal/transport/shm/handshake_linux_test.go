@@ -402,7 +402,7 @@ func TestFewAnswersAreUnderWayAtATime(t *testing.T) {
 		defer all.end(t)
 		all.stall(t, s, most+more)
 		// The client's socket and the server's; for those whose turn it is the memory, and a socket for room.
-		want := holding{before.descriptors + 2*(most+more) + 2*most, before.mappings + 4*most}
+		want := holding{before.descriptors + 2*(most+more) + 2*most, before.mappings + 3*most}
 		eventually(t, "each that has its turn has its memory", func() bool { return held(t) == want })
 	})
 }

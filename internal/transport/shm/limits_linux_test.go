@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Neither file can be had, or mapped.
+// Neither file can be had, or allocated, or mapped.
 func TestMemoryThatCannotBeHadLeavesNothing(t *testing.T) {
 	leavesNothing(t, func() {
 		f, err := newFile(layout{ring: ringSize, slabs: -1 << 30})
@@ -13,15 +13,15 @@ func TestMemoryThatCannotBeHadLeavesNothing(t *testing.T) {
 			t.Errorf("a file that ends before it begins: %v", err)
 		}
 	})
-	for name, l := range map[string]layout{"ring": {ring: -controlIs, slabs: slabsSize}, "slabs": {ring: ringSize}} {
+	for why, l := range map[string]layout{"fallocate": {ring: -controlIs, slabs: slabsSize}, "mmap": {ring: ringSize}} {
 		leavesNothing(t, func() {
 			f, err := newFile(l)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer f.release()
-			if _, _, err := newSides(f, true, plenty); err == nil || !strings.HasPrefix(err.Error(), "mmap") {
-				t.Errorf("a file without %s: %v", name, err)
+			if _, _, err := newSides(f, true, plenty); err == nil || !strings.HasPrefix(err.Error(), why) {
+				t.Errorf("a file of %+v: %v", l, err)
 			}
 		})
 	}

@@ -4,7 +4,7 @@ import "testing"
 
 func TestMemoryIsTakenUpToItsBound(t *testing.T) {
 	before := Read().Memory
-	m := NewMemory(100)
+	m := NewMemory(100, false)
 	for _, step := range []struct {
 		take, give int
 		ok         bool
@@ -22,8 +22,9 @@ func TestMemoryIsTakenUpToItsBound(t *testing.T) {
 }
 
 func TestSlabsAreCutWhileThereIsMemory(t *testing.T) {
-	memory := NewMemory(3 << 16)
-	a := newArena(make([]byte, 1<<20), memory, func([]byte) {}, func() {})
+	memory := NewMemory(3<<16, false)
+	pages := &testPages{most: 1 << 20}
+	a := newArena(make([]byte, 1<<20), memory, pages)
 	var out []int
 	for range 3 {
 		out = append(out, taken(t, a, 1))
@@ -51,7 +52,116 @@ func TestSlabsAreCutWhileThereIsMemory(t *testing.T) {
 	}
 	at := taken(t, a, 1)
 	a.close()
-	if got := memory.used.Load(); got != 0 || a.drop != nil {
+	if got := memory.used.Load(); got != 0 || !pages.dropped {
 		t.Errorf("%d bytes are taken after close, with the slab at %d out", got, at)
+	}
+}
+
+// hoard takes all slabs that connections get, one connection after the other, and
+// returns what each has.
+func hoard(t *testing.T, memory *Memory, connections int) (each []int) {
+	for range connections {
+		if !memory.take(controlIs + ringSize) {
+			t.Fatalf("connection %d gets no ring", len(each)+1)
+		}
+		a := newArena(make([]byte, slabsSize), memory, &testPages{most: slabsSize})
+		got := 0
+		for {
+			b, _, ok := a.take(1)
+			if !ok {
+				break
+			}
+			a.wrote()
+			got += cap(b)
+		}
+		each = append(each, got)
+	}
+	return each
+}
+
+func TestPeersThatReturnNoSlabLeaveSomeToOthers(t *testing.T) {
+	memory := NewMemory(16*slabsSize, true) // by default, where addresses have 64 bits
+	each := hoard(t, memory, 30)
+	if first := each[0]; first != slabsSize {
+		t.Errorf("the first connection gets %d bytes of %d", first, slabsSize)
+	}
+	if eighteenth := each[17]; eighteenth < slabsSize/8 {
+		t.Errorf("the connection after 17 that return nothing gets %d bytes of slabs", eighteenth)
+	}
+	for i, got := range each {
+		if i > 0 && got > each[i-1] {
+			t.Errorf("connection %d gets %d bytes, more than the %d of that before it", i+1, got, each[i-1])
+		}
+	}
+	rings := 0
+	for memory.take(controlIs + ringSize) {
+		rings++
+	}
+	if least := 16 * slabsSize / ringsPart / (controlIs + ringSize); rings < least {
+		t.Errorf("there are %d rings left, and should be %d", rings, least)
+	}
+}
+
+func TestMemoryOfOnePeerIsNotShared(t *testing.T) {
+	memory := NewMemory(controlIs+ringSize+slabsSize, false)
+	if each := hoard(t, memory, 1); each[0] != slabsSize {
+		t.Errorf("the connection gets %d bytes", each[0])
+	}
+}
+
+// testSlabs are a peer's, of so many bytes.
+type testSlabs struct {
+	n      int
+	closed int
+}
+
+func (s *testSlabs) read(b []byte, at int) error { return nil }
+func (s *testSlabs) size() int                   { return s.n }
+func (s *testSlabs) close()                      { s.closed++ }
+
+// Slabs of a peer that is gone count as this side's memory, while a message in
+// them may still be received.
+func TestSlabsThatOutliveTheirPeerCount(t *testing.T) {
+	memory := NewMemory(100, false)
+	slabs := [2]*testSlabs{{n: 70}, {n: 70}}
+	all := [2]*fetching{{slabs: slabs[0], memory: memory}, {slabs: slabs[1], memory: memory}}
+	for i, f := range all {
+		for range 2 {
+			if err := f.hold(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if used := memory.used.Load(); used != int64(70*i) {
+			t.Errorf("%d bytes are counted, of peers that live", used)
+		}
+		f.close()
+		if f.hold() == nil {
+			t.Error("a message arrives after the end")
+		}
+	}
+	if slabs[0].closed != 0 || slabs[1].closed != 1 || memory.used.Load() != 70 {
+		t.Errorf("the first slabs were closed %d times, the second, for which there is no room, %d; %d bytes are counted",
+			slabs[0].closed, slabs[1].closed, memory.used.Load())
+	}
+	for _, f := range all {
+		f.release()
+		f.release()
+	}
+	if slabs[0].closed != 1 || slabs[1].closed != 1 || memory.used.Load() != 0 {
+		t.Errorf("after the last message slabs were closed %d and %d times, %d bytes are counted",
+			slabs[0].closed, slabs[1].closed, memory.used.Load())
+	}
+}
+
+func TestSlabsThatNobodyReadsGoWithTheConnection(t *testing.T) {
+	memory, slabs := NewMemory(100, false), &testSlabs{n: 70}
+	f := &fetching{slabs: slabs, memory: memory}
+	if err := f.hold(); err != nil {
+		t.Fatal(err)
+	}
+	f.release()
+	f.close()
+	if slabs.closed != 1 || memory.used.Load() != 0 {
+		t.Errorf("they were closed %d times, %d bytes are counted", slabs.closed, memory.used.Load())
 	}
 }

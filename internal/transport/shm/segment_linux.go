@@ -40,6 +40,3 @@ func newSender(mine, theirs segment) sender {
 func newReceiver(mine, theirs segment) receiver {
 	return receiver{ring: theirs.ring(), head: mine.word(atHead), asleep: mine.word(atAsleep), tail: theirs.word(atTail), wants: theirs.word(atWants)}
 }
-
-// giveBack has the system take the pages of slabs back. They are zero afterwards.
-func giveBack(b []byte) { _ = unix.Madvise(b, unix.MADV_REMOVE) }

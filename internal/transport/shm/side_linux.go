@@ -6,44 +6,63 @@ import "golang.org/x/sys/unix"
 // file, which both sides have.
 type side struct {
 	segment
-	slabs   segment // for large messages
+	slabs   segment // for large messages; nil for a peer's, which are not mapped
 	file    *file   // that both are parts of; a side is one of its users
 	slabsAt int64   // where in it slabs begin
-	memory  *Memory // that the segment is taken from, and slabs are; nil for a peer's
+	memory  *Memory // that the segment is out of, and slabs of this side's; nil for a server's
 }
 
-// newSides maps the memory of both sides of a connection, this one's to write, out
-// of m, and the peer's to read. Both become users of f.
+// newSides maps the memory of both sides of a connection, this one's to write, and
+// the peer's to read. Both become users of f.
+//
+// Out of m comes what this side writes. A server has the client's segment out of m
+// as well: the client may take its pages away, and reading it takes them again.
 func newSides(f *file, server bool, m *Memory) (mine, theirs side, err error) {
-	n := f.layout.segment()
-	if !m.take(n) {
-		return side{}, side{}, errMemory
-	}
-	if mine, err = newSide(f, server, unix.PROT_READ|unix.PROT_WRITE); err != nil {
-		m.give(n)
+	if mine, err = newSide(f, server, true, m); err != nil {
 		return side{}, side{}, err
 	}
-	mine.memory = m
-	if theirs, err = newSide(f, !server, unix.PROT_READ); err != nil {
+	if !server {
+		m = nil
+	}
+	if theirs, err = newSide(f, !server, false, m); err != nil {
 		mine.free()
 		return side{}, side{}, err
 	}
 	return mine, theirs, nil
 }
 
-// newSide maps what the server or the client writes.
-func newSide(f *file, server bool, prot int) (s side, err error) {
+// newSide maps what the server or the client writes, to write it or to read it, with
+// its segment out of m, unless that is nil. What this side writes is allocated first:
+// that fails where there is no memory, while a write to what is not there ends the
+// process.
+func newSide(f *file, server, write bool, m *Memory) (s side, err error) {
 	l := f.layout
-	if s.segment, err = f.part(l.segmentAt(server), l.segment(), prot); err != nil {
-		return side{}, err
+	s = side{file: f, slabsAt: l.slabsAt(server), memory: m}
+	if m != nil && !m.take(l.segment()) {
+		return side{}, errMemory
 	}
-	s.slabsAt = l.slabsAt(server)
-	if s.slabs, err = f.part(s.slabsAt, l.slabs, prot); err != nil {
-		s.segment.free()
-		return side{}, err
+	defer func() {
+		if err != nil {
+			s.freeSegment()
+			s = side{}
+		}
+	}()
+	prot := unix.PROT_READ
+	if write {
+		prot |= unix.PROT_WRITE
+		if err = f.allocate(l.segmentAt(server), l.segment()); err != nil {
+			return s, err
+		}
+	}
+	if s.segment, err = f.part(l.segmentAt(server), l.segment(), prot); err != nil {
+		return s, err
+	}
+	if write {
+		if s.slabs, err = f.part(s.slabsAt, l.slabs, prot); err != nil {
+			return s, err
+		}
 	}
 	f.use()
-	s.file = f
 	return s, nil
 }
 
@@ -55,15 +74,18 @@ func (s side) free() {
 
 // freeSegment gives back what is not slabs.
 func (s side) freeSegment() {
-	n := len(s.segment)
-	s.segment.free()
+	if s.segment != nil {
+		s.segment.free()
+	}
 	if s.memory != nil {
-		s.memory.give(n)
+		s.memory.give(s.file.layout.segment())
 	}
 }
 
 // freeSlabs gives back the memory for large messages.
 func (s side) freeSlabs() {
-	s.slabs.free()
+	if s.slabs != nil {
+		s.slabs.free()
+	}
 	s.file.release()
 }

@@ -1,0 +1,83 @@
+package shm
+
+import (
+	"bytes"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// there returns how many bytes of a file take up memory.
+func there(t *testing.T, f *file) int {
+	t.Helper()
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
+		t.Fatal(err)
+	}
+	return int(stat.Blocks * 512)
+}
+
+// A peer may say that there are messages where it has written nothing, or take
+// their pages away when it has said so.
+func TestReadingWhatAPeerHasNotWrittenTakesNoMemory(t *testing.T) {
+	bothSides(t, func(t *testing.T, c, peer *Conn) {
+		b, at, ok := peer.Place(1 << 20)
+		if !ok {
+			t.Fatal("there is no slab")
+		}
+		copy(b[:1<<20], pattern(1<<20))
+		peer.Placed()
+		if err := unix.Madvise(peer.mine.slabs[at+1<<19:at+1<<20], unix.MADV_REMOVE); err != nil {
+			t.Fatal(err)
+		}
+		before := there(t, c.theirs.file)
+		got := make([]byte, slabsSize/16)
+		for at := 0; at < slabsSize; at += len(got) {
+			if err := c.Hold(at, len(got)); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Fetch(got, at); err != nil {
+				t.Error(err)
+			}
+			want := make([]byte, len(got))
+			if at == 0 {
+				copy(want, pattern(1 << 20)[:1<<19])
+			}
+			if !bytes.Equal(got, want) {
+				t.Errorf("at %d something else is read than what is there", at)
+			}
+			c.Release()
+		}
+		if now := there(t, c.theirs.file); now != before {
+			t.Errorf("reading has taken %d bytes", now-before)
+		}
+	})
+}
+
+// What a side writes is there before it does: a write never fails.
+func TestWhatASideWritesIsAllocatedBefore(t *testing.T) {
+	bothSides(t, func(t *testing.T, c, _ *Conn) {
+		f := c.mine.file
+		segments := there(t, f)
+		if least := 2 * f.layout.segment(); segments < least {
+			t.Errorf("%d bytes of both segments are there, of %d", segments, least)
+		}
+		for range 3 {
+			before := there(t, f)
+			_, _, ok := c.Place(1 << 20)
+			if now := there(t, f); !ok || now != before+1<<20 {
+				t.Errorf("%d bytes are there for a slab of 1 MiB, %v", now-before, ok)
+			}
+			c.Placed()
+		}
+	})
+}
+
+// A connection maps none of the peer's slabs: nothing there can be touched.
+func TestAPeersSlabsAreNotMapped(t *testing.T) {
+	bothSides(t, func(t *testing.T, c, _ *Conn) {
+		if n := len(c.theirs.slabs); n != 0 {
+			t.Errorf("%d bytes are", n)
+		}
+	})
+}
