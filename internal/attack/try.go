@@ -18,6 +18,7 @@ const killAt = 3 << 30
 type pace struct {
 	before  time.Duration // the honest client is alone
 	attack  time.Duration // at most
+	quiet   time.Duration // how long the server has to be idle, to be done
 	settle  time.Duration // at most, until the server is idle again
 	release time.Duration // at most, until it has given back what the attacker may not hold
 	forget  time.Duration // at most, until it has given back what the attacker left
@@ -25,8 +26,14 @@ type pace struct {
 }
 
 var (
-	fullPace  = pace{before: 2 * time.Second, attack: 60 * time.Second, settle: 60 * time.Second, release: 2 * time.Minute, forget: 20 * time.Second, stop: 20 * time.Second}
-	shortPace = pace{before: 300 * time.Millisecond, attack: 5 * time.Second, settle: 5 * time.Second, forget: 10 * time.Second, stop: 10 * time.Second}
+	fullPace = pace{
+		before: 2 * time.Second, attack: time.Minute, quiet: 2 * time.Second, settle: time.Minute,
+		release: 2 * time.Minute, forget: 20 * time.Second, stop: 20 * time.Second,
+	}
+	shortPace = pace{
+		before: 300 * time.Millisecond, attack: 5 * time.Second, quiet: 500 * time.Millisecond, settle: 5 * time.Second,
+		forget: 10 * time.Second, stop: 10 * time.Second,
+	}
 )
 
 // A result is what was measured in a trial. Of the server and the attacker it
@@ -245,10 +252,10 @@ func (t *trial) died() {
 }
 
 // settle waits until the server uses no more than it does for the honest
-// client, and half a second at least.
+// client, for some time.
 func (t *trial) settle() {
-	const look, idle = 100 * time.Millisecond, 5
-	quiet := 0
+	const look = 100 * time.Millisecond
+	var quiet time.Duration
 	last, at := t.cpu(t.server), time.Now()
 	for end := time.Now().Add(t.pace.settle); t.server.alive(); {
 		time.Sleep(look)
@@ -257,11 +264,11 @@ func (t *trial) settle() {
 		rate := (used - last).Seconds() / now.Sub(at).Seconds()
 		last, at = used, now
 		if rate < t.rate*1.5+0.1 {
-			quiet++
+			quiet += look
 		} else {
 			quiet = 0
 		}
-		if quiet == idle {
+		if quiet >= t.pace.quiet {
 			return
 		}
 		if now.After(end) {
