@@ -139,13 +139,13 @@ func firstCall() []byte {
 }
 
 func TestWhatHeadersOfManyEntriesCost(t *testing.T) {
-	const calls = 6
+	const calls = 2
 	for name, c := range map[string]struct {
 		size  int
 		taken bool
 	}{
-		"as large as blocks may be on the wire": {16<<20 - 1000, false},
-		"as large as headers may be":            {16 << 20 / (32 + 3) * 2, true},
+		"as long as no header may be": {4 << 20, false},
+		"as large as headers may be":  {16 << 20 / (32 + 3) * 2, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -171,7 +171,7 @@ func TestWhatHeadersOfManyEntriesCost(t *testing.T) {
 
 func TestWhatProfilesCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const peers, profiles, length, each = 10, 256, 65_000, 200 << 10
+		const peers, profiles, length, each = 4, 256, 65_000, 200 << 10
 		var send [][]byte
 		for i := range profiles {
 			block := short([]byte{1}, "/a/b")
@@ -239,7 +239,7 @@ func TestABlockThatIsFinishedInTime(t *testing.T) {
 // TestWhatMessagesCostThatNobodyReads: a message has next to no bytes, and many fit
 // into a call's credit.
 func TestWhatMessagesCostThatNobodyReads(t *testing.T) {
-	const calls, window = 20, 256 << 10
+	const calls, window = 4, 256 << 10
 	inPieces := func(id uint64) []byte { // and one that comes in one piece behind it
 		return slices.Concat(frameOf(begins, id, 2, 'a'), frameOf(piece, id, 'b'), frameOf(message, id))
 	}

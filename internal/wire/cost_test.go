@@ -38,8 +38,8 @@ func retained(f func() (keep any)) int {
 	return int(after.HeapAlloc) - int(before.HeapAlloc)
 }
 
-// defaultBlock is the limit that sessions have where users set none.
-const defaultBlock = 16 << 20
+// largeBlock is a limit beside which all else is small, in bytes.
+const largeBlock = 2 << 20
 
 // entries appends n entries of metadata, after their number.
 func entries(b []byte, n int, entry func(b []byte, i int) []byte) []byte {
@@ -54,7 +54,7 @@ func entries(b []byte, n int, entry func(b []byte, i int) []byte) []byte {
 // numbers from 0 on.
 func knows(t testing.TB, names int) *Decoder {
 	t.Helper()
-	d := &Decoder{Block: defaultBlock}
+	d := &Decoder{Block: largeBlock}
 	if names == 0 {
 		return d
 	}
@@ -75,7 +75,7 @@ func TestWhatAnEntryOfMetadataCosts(t *testing.T) {
 		return append(appendString(append(b, nameLiteral), fmt.Sprintf("%05x", i)), 0)
 	}
 	// The limit takes so many entries of the shortest key.
-	const most = defaultBlock / (stringCost + 2)
+	const most = largeBlock / (stringCost + 2)
 	for name, c := range map[string]struct {
 		n     int
 		entry func(b []byte, i int) []byte
@@ -84,7 +84,7 @@ func TestWhatAnEntryOfMetadataCosts(t *testing.T) {
 		"of 2 bytes":         {most, same, 10},
 		"of 2 bytes, by key": {most - most/10, perKey, 10},
 		"of a literal key":   {most, literal, 10},
-		"of different keys":  {defaultBlock / (stringCost + 5), distinct, 30}, // the slots of a map
+		"of different keys":  {largeBlock / (stringCost + 5), distinct, 30}, // the slots of a map
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := knows(t, 600)
@@ -115,7 +115,7 @@ func TestTooManyEntriesAreCountedBeforeTheyAreKept(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := knows(t, 1)
-			block := entries(nil, defaultBlock/len(entry)-2, func(b []byte, _ int) []byte { return append(b, entry...) })
+			block := entries(nil, largeBlock/len(entry)-2, func(b []byte, _ int) []byte { return append(b, entry...) })
 			message := []byte("a message")
 			var rc Received
 			var err error
@@ -181,9 +181,9 @@ func TestEachBlockHasItsLimit(t *testing.T) {
 // TestDetailsOfAStatusAreCounted: an empty one takes two bytes, and becomes a
 // message of its own.
 func TestDetailsOfAStatusAreCounted(t *testing.T) {
-	details := append([]byte{8, 5}, bytes.Repeat([]byte{detailsField<<3 | 2, 0}, 1<<20)...)
+	details := append([]byte{8, 5}, bytes.Repeat([]byte{detailsField<<3 | 2, 0}, largeBlock/4)...)
 	end := append(appendUint([]byte{5, 0}, uint64(len(details))), details...)
-	d := Decoder{Block: defaultBlock}
+	d := Decoder{Block: largeBlock}
 	var rc Received
 	var err error
 	got := allocated(func() { rc, err = d.Stream(stream(FlagEnd, 0), end, false) })
