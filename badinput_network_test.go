@@ -465,15 +465,26 @@ func TestAPeerThatOpensAndLeaves100000CallsWithALimit(t *testing.T) {
 	lis := listenFor(t, "tcp", service, nearcall.MaxConcurrentStreams(limit))
 	defer good(t, lis)()
 	defer release()
-	_, _ = flood(t, lis, calls, true)
-	if n := most.Load(); n > 2*limit { // as many again may have to learn that they were left
-		t.Errorf("%d handlers ran at a time, and %d calls may", n, limit)
+	flooded := make(chan int64)
+	go func() {
+		refused, _ := flood(t, lis, calls, true)
+		flooded <- refused
+	}()
+	eventually(t, "as many handlers run as calls may", func() bool { return most.Load() == limit })
+	goesOn(t, lis) // others are served
+	select {
+	case <-flooded:
+		t.Error("the server reads on while no handler returns")
+	default:
 	}
 	release()
+	if refused := <-flooded; refused > 0 || most.Load() > limit {
+		t.Errorf("%d calls are answered, and %d handlers ran at a time, where %d calls may", refused, most.Load(), limit)
+	}
 	goesOn(t, lis)
 }
 
-// Without a limit the handlers of calls that were left end by their contexts.
+// Handlers of calls that were left end by their contexts.
 func TestAPeerThatOpensAndLeavesManyCalls(t *testing.T) {
 	hold(t)
 	var running atomic.Int64
@@ -504,7 +515,7 @@ func TestAPeerThatKeepsThousandsOfCallsOpen(t *testing.T) {
 		defer running.Add(-1)
 		_, err := s.Recv()
 		return err
-	}})
+	}}, nearcall.MaxConcurrentStreams(0))
 	defer good(t, lis)()
 	refused, s := flood(t, lis, calls, false)
 	eventually(t, "all handlers run", func() bool { return running.Load() == calls })

@@ -29,10 +29,15 @@ type serverOptions struct {
 	memory      int64 // that connections may share together, in bytes
 }
 
+// defaultCalls is how many calls a client in another process may have open on a
+// connection where nothing else is said. Each costs the server a goroutine and some
+// 10 KiB, and the client a few bytes.
+const defaultCalls = 1000
+
 func defaultServerOptions() serverOptions {
 	return serverOptions{
 		ServerConfig: call.ServerConfig{MaxRecv: 4 << 20, MaxSend: math.MaxInt32},
-		socket:       sock.Options{Unix: unixAuthInfo},
+		socket:       sock.Options{Unix: unixAuthInfo, Calls: defaultCalls},
 		memory:       1 << 30,
 	}
 }
@@ -40,7 +45,7 @@ func defaultServerOptions() serverOptions {
 // sockets are the options of connections that come from other processes.
 func (o *serverOptions) sockets() sock.Options {
 	s := o.socket
-	s.Window, s.Calls = o.Window, o.MaxStreams
+	s.Window = o.Window
 	s.Upgrade = toSharedMemory(o.memory, true)
 	return s
 }
@@ -48,6 +53,7 @@ func (o *serverOptions) sockets() sock.Options {
 // config puts the single interceptors outermost, as grpc-go does.
 func (o *serverOptions) config() call.ServerConfig {
 	c := o.ServerConfig
+	c.MaxRemote = o.socket.Calls
 	if o.unaryFirst != nil {
 		c.Unary = append([]grpc.UnaryServerInterceptor{o.unaryFirst}, c.Unary...)
 	}
@@ -124,13 +130,17 @@ func MaxSendMsgSize(bytes int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.MaxSend = bytes })
 }
 
-// MaxConcurrentStreams limits the calls of one connection that run at a time.
-// A caller over the limit waits. Zero, the default, is no limit. Within the
-// process a call runs until its handler has returned. Over sockets it does until
-// it is over; where n handlers more, and 64 at least, run for calls that were
-// given up, further calls are turned away, as calls that no handler has seen.
+// MaxConcurrentStreams limits the calls of one connection that run at a time. A
+// caller over the limit waits for one of them to end. Zero is no limit. The default
+// is 1,000 for connections from other processes, and no limit within the process;
+// grpc-go has none for either.
+//
+// Within the process a call runs until its handler has returned. Over sockets it
+// does until it is over. Handlers of calls that were given up count as well: where
+// n of a connection's handlers run, the server reads no further call of it until
+// one has returned, as grpc-go's does.
 func MaxConcurrentStreams(n uint32) ServerOption {
-	return serverOption(func(o *serverOptions) { o.MaxStreams = n })
+	return serverOption(func(o *serverOptions) { o.MaxStreams, o.socket.Calls = n, n })
 }
 
 // InitialWindowSize sets how many bytes a caller may send on a stream before

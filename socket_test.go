@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -165,24 +166,41 @@ func TestOptionsOfTheNetworkReachTheConnection(t *testing.T) {
 }
 
 func TestMaxConcurrentStreamsHoldsCallersBackOverSockets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		service, running, release := waiting()
-		lis := bufconn.Listen(1 << 16)
-		start(t, serve(t, service, nearcall.MaxConcurrentStreams(2)), lis)
-		client := dial(t, "unix:bufconn", nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
-		var calls []<-chan error
-		for range 5 {
-			calls = append(calls, invoke(t.Context(), client))
-		}
-		synctest.Wait()
-		if n := len(running); n != 2 {
-			t.Errorf("%d calls run at a time, want 2", n)
-		}
-		close(release)
-		for _, c := range calls {
-			wantCode(t, <-c, codes.OK)
-		}
-	})
+	for name, c := range map[string]struct {
+		opts        []nearcall.ServerOption
+		calls, want int
+	}{
+		"two":        {[]nearcall.ServerOption{nearcall.MaxConcurrentStreams(2)}, 5, 2},
+		"no limit":   {[]nearcall.ServerOption{nearcall.MaxConcurrentStreams(0)}, 1100, 1100},
+		"by default": {nil, 1100, 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var running atomic.Int32
+				release := make(chan struct{})
+				service := echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+					running.Add(1)
+					<-release
+					return &testpb.SimpleResponse{}, nil
+				}}
+				lis := bufconn.Listen(1 << 16)
+				start(t, serve(t, service, c.opts...), lis)
+				client := dial(t, "unix:bufconn", nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
+				var calls []<-chan error
+				for range c.calls {
+					calls = append(calls, invoke(t.Context(), client))
+				}
+				synctest.Wait()
+				if n := int(running.Load()); n != c.want {
+					t.Errorf("%d calls run at a time, want %d", n, c.want)
+				}
+				close(release)
+				for _, c := range calls {
+					wantCode(t, <-c, codes.OK)
+				}
+			})
+		})
+	}
 }
 
 func TestDialersAreGivenWhatGRPCGivesThem(t *testing.T) {

@@ -41,7 +41,8 @@ type ServerConfig struct {
 	Stream           []grpc.StreamServerInterceptor
 	Stats            []stats.Handler
 	MaxRecv, MaxSend int
-	MaxStreams       uint32
+	MaxStreams       uint32 // calls of a session that run at a time; 0 for any number
+	MaxRemote        uint32 // the same of a session with another process
 	Unknown          grpc.StreamHandler
 	Forward          *Forward   // may be nil
 	Codec            link.Codec // overrides the content-subtype's when set

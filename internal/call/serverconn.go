@@ -2,6 +2,7 @@ package call
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 
@@ -21,10 +22,11 @@ type serverConn struct {
 	ctx     context.Context // what stats handlers attached to the connection
 
 	quota *quota // nil without a limit
-	most  uint64 // handlers that may run at a time; 0 for any number
+	most  int    // handlers that may run at a time; 0 for any number: the quota sees to it, or nobody
 
 	// Guarded by server.workers.mu.
 	running []*serverCall // the calls that run, each at its index
+	room    wait.Spot     // of the session's reader, which waits for a handler to return
 	refusal error         // why no call is taken any more
 	closed  bool
 	isIdle  bool
@@ -38,10 +40,6 @@ type serverConn struct {
 	peerInfo peer.Peer
 }
 
-// leastSpare is how many handlers may run beyond a connection's limit of calls,
-// where that is low: a few that are about to return must not turn a call away.
-const leastSpare = 64
-
 func newServerConn(s *Server, session link.Session) *serverConn {
 	c := &serverConn{
 		server:  s,
@@ -52,18 +50,10 @@ func newServerConn(s *Server, session link.Session) *serverConn {
 		ended:   make(chan struct{}),
 		gone:    make(chan struct{}),
 	}
-	switch n := s.cfg.MaxStreams; {
-	case n == 0:
-	case c.peer.Local:
+	if !c.peer.Local {
+		c.most = int(min(s.cfg.MaxRemote, math.MaxInt32))
+	} else if n := s.cfg.MaxStreams; n > 0 {
 		c.quota = &quota{free: n}
-	default:
-		// The session counts the calls that are open, and a peer may open one
-		// after the other and reset each at once, while their handlers run on.
-		// A handler outlives its call by as long as it takes to see that its
-		// context has ended, or to return once the end was sent. For that there
-		// is as much room again: only a peer that gives up calls faster than
-		// their handlers notice finds none.
-		c.most = uint64(n) + max(uint64(n), leastSpare)
 	}
 	return c
 }
@@ -77,12 +67,19 @@ func (c *serverConn) begin() {
 }
 
 // add notes that call runs, or says why it must not. workers.mu is held.
+//
+// A peer in another process may open calls and reset each at once, faster than their
+// handlers return. The session counts the calls that are open, and add the handlers
+// that run. Where these are as many as calls may be open, it waits for one to return,
+// and the session's reader with it: what the peer sends next stays where it is, and
+// nobody answers it. Handlers whose calls were reset have nothing to wait for from
+// the peer, so that there is an end to it. grpc-go does the same.
 func (c *serverConn) add(call *serverCall) error {
+	for c.most > 0 && len(c.running) >= c.most && c.refusal == nil {
+		c.room.Wait(&c.server.workers.mu, nil)
+	}
 	if c.refusal != nil {
 		return c.refusal
-	}
-	if c.most > 0 && uint64(len(c.running)) >= c.most {
-		return refused("too many calls of this connection were given up whose handlers still run: there are %d handlers, and no more than %d calls may be open at a time", len(c.running), c.server.cfg.MaxStreams)
 	}
 	call.index = int32(len(c.running))
 	c.running = append(c.running, call)
@@ -91,6 +88,9 @@ func (c *serverConn) add(call *serverCall) error {
 
 // remove notes that call runs no more. workers.mu is held.
 func (c *serverConn) remove(call *serverCall) {
+	if len(c.running) == c.most {
+		wait.Unpark(c.room.Wake())
+	}
 	last := len(c.running) - 1
 	c.running[call.index] = c.running[last]
 	c.running[call.index].index = call.index
@@ -99,6 +99,15 @@ func (c *serverConn) remove(call *serverCall) {
 	if c.refusal != nil {
 		c.settle()
 	}
+}
+
+// refuse takes no more calls, for reason. workers.mu is held.
+func (c *serverConn) refuse(reason error) {
+	if c.refusal == nil {
+		c.refusal = reason
+		wait.Unpark(c.room.Wake())
+	}
+	c.settle()
 }
 
 func (c *serverConn) giveQuota() {
@@ -127,10 +136,7 @@ func (c *serverConn) drain() {
 	mu := &c.server.workers.mu
 	mu.Lock()
 	defer mu.Unlock()
-	if c.refusal == nil {
-		c.refusal = refused("the server is stopping and takes no new calls")
-	}
-	c.settle()
+	c.refuse(refused("the server is stopping and takes no new calls"))
 }
 
 // Call implements [link.Acceptor].
@@ -217,11 +223,8 @@ func (c *serverConn) Closed(reason error) {
 		return
 	}
 	c.closed = true
-	if c.refusal == nil {
-		c.refusal = unprocessed{reason}
-	}
 	running := slices.Clone(c.running)
-	c.settle()
+	c.refuse(unprocessed{reason})
 	mu.Unlock()
 	if c.quota != nil {
 		c.quota.close(unprocessed{reason})

@@ -26,57 +26,65 @@ func (s *abortable) Send(*link.Frame) error   { return nil }
 func (s *abortable) Recv(f *link.Frame) error { f.Reset(); return link.ErrEnded }
 func (s *abortable) Abort(reason error)       {}
 
-// A connection whose peer resets its calls as soon as it has opened them runs no
-// more handlers than its limit of calls and some spare.
+// Of a connection whose peer resets its calls as soon as it has opened them, as many
+// handlers run as calls may be open. Then nothing more of it is read, and nothing
+// answered, until one returns.
 func TestCallsThatAreResetAtOnceDoNotPileUpHandlers(t *testing.T) {
-	for limit, most := range map[uint32]int{1: 1 + leastSpare, 100: 200} {
-		synctest.Test(t, func(t *testing.T) { resetAtOnce(t, limit, most) })
+	for name, end := range map[string]func(*Server, link.Acceptor){
+		"closed":  func(_ *Server, a link.Acceptor) { a.Closed(errStopped) },
+		"drained": func(_ *Server, a link.Acceptor) { a.(*serverConn).drain() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { resetAtOnce(t, end) })
+		})
 	}
 }
 
-func resetAtOnce(t *testing.T, limit uint32, most int) {
+func resetAtOnce(t *testing.T, end func(*Server, link.Acceptor)) {
+	const limit = 3
 	var running atomic.Int32
 	release := make(chan struct{})
-	server := NewServer(ServerConfig{MaxStreams: limit, MaxRecv: defaultMaxRecv, MaxSend: noLimit})
+	server := NewServer(ServerConfig{MaxRemote: limit, MaxRecv: defaultMaxRecv, MaxSend: noLimit})
 	server.Register(&desc, handlers{stream: func(ss grpc.ServerStream) error {
 		running.Add(1)
 		<-release // deaf to its context
 		running.Add(-1)
 		return ss.Context().Err()
 	}}, nil)
-	open := func(a link.Acceptor) error {
-		s := new(abortable)
-		err := a.Accept(s, &link.Open{Profile: &link.Profile{}, Method: streamMethod})
-		s.reset(context.Canceled)
-		synctest.Wait()
-		return err
-	}
 	conn, other := server.Accept(distant{}), server.Accept(distant{})
-	for i := range most {
-		if err := open(conn); err != nil {
-			t.Fatalf("call %d: %v", i, err)
+	taken, refusal := 0, make(chan error)
+	go func() { // the reader of conn's session
+		for {
+			s := new(abortable)
+			if err := conn.Accept(s, &link.Open{Profile: &link.Profile{}, Method: streamMethod}); err != nil {
+				refusal <- err
+				return
+			}
+			s.reset(context.Canceled)
+			taken++
 		}
-	}
-	for range 100 {
-		err := open(conn)
-		if !errors.Is(err, link.ErrUnprocessed) {
-			t.Fatalf("a call too many: %v", err)
+	}()
+	for returned := range 100 {
+		synctest.Wait()
+		if n := int(running.Load()); n != limit || taken != limit+returned {
+			t.Fatalf("when %d have returned %d handlers run, and %d calls were taken, with a limit of %d", returned, n, taken, limit)
 		}
-		wantCode(t, linkStatus(err), codes.Unavailable)
+		release <- struct{}{}
 	}
-	if n := int(running.Load()); n != most {
-		t.Errorf("with a limit of %d calls %d handlers run, want %d", limit, n, most)
-	}
-	if err := open(other); err != nil {
+	s := new(abortable)
+	if err := other.Accept(s, &link.Open{Profile: &link.Profile{}, Method: streamMethod}); err != nil {
 		t.Errorf("another connection suffers: %v", err)
 	}
-	for range 2 { // one of them may be the other connection's
-		release <- struct{}{}
-		synctest.Wait()
+	synctest.Wait()
+	if n := running.Load(); n != limit+1 {
+		t.Errorf("%d handlers run", n)
 	}
-	if err := open(conn); err != nil {
-		t.Errorf("with room again: %v", err)
+	end(server, conn) // does not wait for handlers
+	err := <-refusal
+	if !errors.Is(err, link.ErrUnprocessed) {
+		t.Errorf("the call that waited is refused with %v", err)
 	}
+	wantCode(t, linkStatus(err), codes.Unavailable)
 	close(release)
 	synctest.Wait()
 	conn.Closed(errStopped)

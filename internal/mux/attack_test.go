@@ -1,7 +1,9 @@
 package mux
 
 import (
+	"context"
 	"math"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -117,6 +119,60 @@ func TestASizeThatIsOnlySaidTakesNoMemory(t *testing.T) {
 		}
 		if got > calls*most {
 			t.Errorf("%d sizes of %d bytes allocate %d bytes", calls, size, got)
+		}
+	})
+}
+
+// What waits to be written is bounded for the connection, however many streams it has
+// that the peer does not read, and none of them is forgotten when it does.
+func TestStreamsThatNobodyReadsShareWhatMayWait(t *testing.T) {
+	const calls, size, messages = 500, 1000, 100
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		s, peer := lone(t, Options{}, w, false)
+		peer.write(wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: 1, Stream: 1 << 20, Connection: wire.MinWindow, Block: wire.MinBlock}))
+		peer.write(askFor(calls, nil))
+		var senders sync.WaitGroup
+		for i, st := range w.streams {
+			senders.Go(func() {
+				for range messages {
+					if err := st.Send(&link.Frame{Msg: encoded(size), HasMsg: true}); err != nil {
+						if i != 0 {
+							t.Error(err)
+						}
+						return
+					}
+				}
+			})
+		}
+		synctest.Wait()
+		backlog := func() (all int) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for st := s.live.first; st != nil; st = st.nextLive {
+				all += st.backlog
+			}
+			if all != s.backlog {
+				t.Errorf("%d bytes wait, and %d count", all, s.backlog)
+			}
+			return all
+		}
+		const most = mostQueued + calls*(leastBacklog+size+wire.MessageCost)
+		if n := backlog(); n < mostQueued || n > most {
+			t.Errorf("%d bytes of %d streams wait, no more than %d may", n, calls, most)
+		}
+		w.streams[0].Abort(context.Canceled)
+		backlog()
+		for range calls * messages * (size + wire.MessageCost) >> 20 {
+			peer.write(wire.AppendCredit(nil, 0, 1<<20))
+			if n := backlog(); n > most {
+				t.Errorf("%d bytes wait", n)
+			}
+		}
+		peer.write(wire.AppendCredit(nil, 0, 1<<20))
+		senders.Wait()
+		if n := backlog(); n != 0 {
+			t.Errorf("%d bytes are left", n)
 		}
 	})
 }

@@ -73,16 +73,25 @@ func (s *Session) begin(st *stream, id uint64, encoding string) {
 	}
 }
 
-// What of a stream may wait to be written, whatever credit there is for it, and a
-// message more: so many bytes, or so many messages.
+// What may wait to be written, whatever credit there is for it, and a message more.
 const (
-	mostBacklog = 256 << 10
-	mostWaiting = 1024
+	mostBacklog = 256 << 10 // of a stream, in bytes
+	mostWaiting = 1024      // and in messages
+
+	// mostQueued is how much of all streams together may wait, in bytes: a peer
+	// that reads nothing may have thousands of them. Where it does each stream
+	// may still have leastBacklog bytes, so that streams that the peer does not
+	// read do not keep others from sending.
+	mostQueued   = 4 << 20
+	leastBacklog = 4 << 10
 )
 
 // full reports whether as much waits to be written as may. The session's mu is
 // held.
-func (st *stream) full() bool { return st.backlog >= mostBacklog || len(st.out) >= mostWaiting }
+func (st *stream) full() bool {
+	return st.backlog >= mostBacklog || len(st.out) >= mostWaiting ||
+		st.backlog >= leastBacklog && st.session.backlog >= mostQueued
+}
 
 // put has a step written, unless the call was aborted. The session's mu is
 // held.
@@ -92,10 +101,12 @@ func (st *stream) put(step wire.Step, message *buffer) {
 		return // nobody wants to know
 	}
 	if step.HasMessage {
-		st.backlog += len(step.Message) + wire.MessageCost
+		n := len(step.Message) + wire.MessageCost
 		if step.Placed {
-			st.backlog += step.Size
+			n += step.Size
 		}
+		st.backlog += n
+		st.session.backlog += n
 	}
 	if n := len(st.out); n > 0 && st.out[n-1].step.Join(&step) {
 		if message != nil {
@@ -320,6 +331,7 @@ func (st *stream) drop() {
 		st.session.unplace(&st.out[i].step)
 	}
 	clear(st.out)
+	st.session.backlog -= st.backlog
 	st.out, st.backlog = nil, 0
 	if st.turns != nil {
 		st.turns.remove(st)

@@ -27,6 +27,7 @@ type writing struct {
 	bulk    turns  // of those within a message: they let others go first
 	starved turns  // of those that were ready, and wait for the connection's credit
 	connOut int64  // the connection's credit
+	backlog int    // the credit that what all streams have to write takes
 	bye     []byte // the last frame, once the session has ended
 	broken  error  // why nothing more can be written, though the session has not ended
 	lost    bool   // write nothing more
@@ -340,7 +341,7 @@ func (s *Session) turn(t *batch, q *turns) {
 		}
 	}
 	step.Stream = st.id
-	n, full := len(t.b.b), st.full()
+	n := len(t.b.b)
 	var cost int
 	var large []byte
 	placed := step.Placed
@@ -357,6 +358,7 @@ func (s *Session) turn(t *batch, q *turns) {
 		s.connOut -= int64(cost)
 	}
 	st.backlog -= cost
+	s.backlog -= cost
 	wrote := len(t.b.b) - n + len(large)
 	t.size += wrote
 	if step.Done() {
@@ -371,7 +373,7 @@ func (s *Session) turn(t *batch, q *turns) {
 			}
 		}
 	}
-	if full && !st.full() {
+	if st.credit > int64(st.backlog) && !st.full() { // it was full, if its sender waits
 		if p := st.sender.Wake(); p != nil {
 			s.waiting--
 			p.Unpark()
