@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -174,5 +175,74 @@ func TestStreamsThatNobodyReadsShareWhatMayWait(t *testing.T) {
 		if n := backlog(); n != 0 {
 			t.Errorf("%d bytes are left", n)
 		}
+	})
+}
+
+// What nobody reads is bounded for the connection, however many streams it has, and
+// holds nothing up for good: neither a message that is larger than all of the bound,
+// nor, once it is read or given up, what comes after it.
+func TestStreamsThatNobodyReadsShareWhatMayBeUnread(t *testing.T) {
+	const calls, small, size, most = 320, 10, wire.MinWindow - 11*wire.MessageCost - 10, windowsUnread * wire.MinWindow
+	synctest.Test(t, func(t *testing.T) {
+		accepted := make(transporttest.Accepter, 1)
+		cs, ss := pair(t, Options{}, Options{MostWindow: wire.MinWindow}, accepted)
+		var streams [][2]*stream
+		unread := func() (all int) {
+			synctest.Wait()
+			ss.mu.Lock()
+			defer ss.mu.Unlock()
+			for st := ss.live.first; st != nil; st = st.nextLive {
+				all += st.in.unread
+			}
+			if all != ss.unread {
+				t.Errorf("%d bytes are unread, and %d count", all, ss.unread)
+			}
+			return all
+		}
+		for range calls {
+			caller, callee := call(t, cs, accepted, "")
+			streams = append(streams, [2]*stream{caller, callee})
+			send(t, caller, make([]byte, size))
+			for range small { // which are packed
+				send(t, caller, make([]byte, 1))
+			}
+		}
+		if n := unread(); n < most || n > most+ss.opts.ConnWindow {
+			t.Errorf("%d bytes are unread, of %d that were sent; %d may", n, calls*wire.MinWindow, most)
+		}
+		reads := func(st *stream) {
+			wants(t, st, make([]byte, size))
+			for range small {
+				wants(t, st, make([]byte, 1))
+			}
+		}
+		// Some are read, others given up.
+		for i, st := range streams[:calls/2] {
+			if i%2 == 0 {
+				reads(st[1])
+			} else {
+				st[0].Abort(context.Canceled)
+			}
+		}
+		if n, left := unread(), calls/2*wire.MinWindow; n != left || cs.starved.first != nil {
+			t.Errorf("%d bytes are unread, and %d left", n, left)
+		}
+		// What is waited for does not count.
+		large := noise(most + most/2)
+		caller, callee := call(t, cs, accepted, "")
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			send(t, caller, large)
+		}()
+		wants(t, callee, large)
+		<-sent
+		for _, st := range streams[calls/2:] {
+			reads(st[1])
+		}
+		if n := unread(); n != 0 {
+			t.Errorf("%d bytes are unread when all was read", n)
+		}
+		even(t, cs, ss, [2]*stream{caller, callee})
 	})
 }

@@ -74,7 +74,7 @@ func (it *item) unpack() bool {
 	}
 	head, rest := it.behind[0], it.behind[1:]
 	n := int(head >> 1)
-	it.message, it.compressed, it.size = true, head&1 != 0, n
+	it.message, it.compressed, it.size, it.counts = true, head&1 != 0, n, true
 	if n > 0 {
 		it.data = newBuffer(n)
 		it.data.b = append(it.data.b, rest[:n]...)

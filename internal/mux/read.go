@@ -417,11 +417,8 @@ func (s *Session) takeStep(id uint64, rc *wire.Received, cost int, after *callba
 		return nil, false, protocolError("the peer sends more than it has credit for")
 	}
 	s.connIn -= cost
-	if s.taken += cost; s.taken >= s.opts.ConnWindow/4 {
-		s.control = wire.AppendCredit(s.control, 0, int64(s.taken))
-		s.connIn += s.taken
-		s.taken = 0
-	}
+	s.taken += cost
+	s.refund()
 	if rc.Wrong != nil {
 		return nil, false, s.object(id, rc, after)
 	}

@@ -19,6 +19,7 @@ type inbox struct {
 	credit   int     // what the peer may still send
 	taken    int     // what is to be given back for messages that were received
 	advance  int     // what was given back before, for a message that the window had no room for
+	unread   int     // see unread.go
 	skip     int     // bytes of a message that was refused and are still to come
 	header   bool    // the header has arrived
 	closed   bool    // the peer sends no more messages
@@ -32,6 +33,7 @@ type item struct {
 	message    bool
 	compressed bool
 	halfClose  bool
+	counts     bool // as unread
 	end        *link.End
 	data       *buffer // of the message; nil where it is empty
 	size       int     // of all of the message
@@ -185,6 +187,7 @@ func (st *stream) takeMessage(rc *wire.Received, cost int) error {
 		return nil
 	case rc.Begins:
 		if in.pack(rc) {
+			st.hoard(cost)
 			return nil
 		}
 		if last := in.last(); last == nil || last.message {
@@ -198,6 +201,7 @@ func (st *stream) takeMessage(rc *wire.Received, cost int) error {
 			last.place, err = st.session.placeOf(rc)
 			return err
 		}
+		last.counts = true
 	}
 	last := in.last()
 	if n := len(rc.Data); n > last.missing || (n == last.missing) == rc.More {
@@ -206,8 +210,11 @@ func (st *stream) takeMessage(rc *wire.Received, cost int) error {
 	if len(rc.Data) > 0 {
 		last.add(rc.Data)
 	}
-	if rc.Goes {
-		in.packLast()
+	if last.counts {
+		st.hoard(cost)
+		if rc.Goes {
+			in.packLast()
+		}
 	}
 	return nil
 }
@@ -290,9 +297,11 @@ func (st *stream) expect(it *item) bool {
 		st.give(it.size + wire.MessageCost)
 		return true
 	}
+	before := len(st.session.control)
+	st.release(it)
 	short := it.missing - st.in.credit
 	if short <= 0 {
-		return false
+		return len(st.session.control) > before
 	}
 	if !st.widen(short) {
 		st.in.advance += short
@@ -349,6 +358,7 @@ func (in *inbox) takeOut() {
 func (st *stream) refuse() {
 	in := &st.in
 	it := in.items[0]
+	st.release(&it)
 	it.data.free()
 	it.place.drop()
 	in.skip = it.missing
@@ -362,6 +372,7 @@ func (st *stream) refuse() {
 func (st *stream) receive(f *link.Frame) error {
 	s, in := st.session, &st.in
 	it := in.items[0]
+	st.release(&it)
 	in.takeOut()
 	st.giveBack(it.size + wire.MessageCost)
 	encoding := st.receives

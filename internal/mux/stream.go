@@ -261,6 +261,7 @@ func (st *stream) forget() {
 	if !s.live.remove(st) {
 		return
 	}
+	st.unhoard(st.in.unread)
 	if st.caller {
 		s.vacate()
 	}
