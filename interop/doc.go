@@ -7,6 +7,9 @@
 // Each case belongs to one of the promises listed in items.go. Two suites written by others,
 // grpchan's and grpc-go's own interop client, run unmodified on the same environments.
 //
+// Package foreign holds a client in Python that was written from the protocol's documents, and runs it against an ordinary
+// server.
+//
 // Command grpcgo runs the tests that grpc-go has for itself on nearcall, a copy of them with other
 // imports. Those that do not pass are listed in grpcgo/differences.tsv, with the reason.
 //

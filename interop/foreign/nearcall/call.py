@@ -21,9 +21,12 @@ class CallError(Exception):
 
 
 class Call:
-    """A call on a connection. `timeout` is in seconds; `encoding` is gzip or empty."""
+    """A call on a connection. `timeout` is in seconds; `encoding` is gzip or empty.
 
-    def __init__(self, conn, method, metadata=(), timeout=None, encoding="", authority="localhost"):
+    A `request` is sent with the head, as the only message.
+    """
+
+    def __init__(self, conn, method, metadata=(), timeout=None, encoding="", authority="localhost", request=None):
         self.conn = conn
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.encoding = encoding
@@ -36,15 +39,14 @@ class Call:
         profile = (authority.encode(), b"nearcall-python/0", b"", encoding.encode(), b"gzip")
         with conn.changed:
             self.stream = conn.session.open(Head(method.encode(), profile, left, list(metadata)))
+            if request is not None:
+                conn.session.send(self.stream, *self.compress(request), end=True)
             conn.changed.notify_all()
 
     def send(self, message=None, end=False):
         """Sends a message, and half-closes. Waits until there was credit for all of it."""
-        compressed = bool(self.encoding and message)
-        if compressed:
-            message = gzip.compress(message, mtime=0)
         with self.conn.changed:
-            self.conn.session.send(self.stream, message, compressed, end)
+            self.conn.session.send(self.stream, *self.compress(message), end)
             self.conn.changed.notify_all()
             self.wait(lambda: self.stream.idle())
 
@@ -86,6 +88,12 @@ class Call:
         if not self.conn.wait(lambda: condition() or self.stream.end, left):
             self.leave(1, DEADLINE_EXCEEDED, "the deadline has passed")
 
+    def compress(self, message):
+        """What to send of a message, and whether that is compressed."""
+        if not self.encoding or not message:
+            return message, False
+        return gzip.compress(message, mtime=0), True
+
     def decompressed(self, message):
         encodings = [v.decode() for k, v in self.stream.header if k == b"grpc-encoding"]
         if (encodings or [self.encoding])[-1] != "gzip":
@@ -120,15 +128,12 @@ def one(call):
 
 def unary(conn, method, request, **options):
     """Makes a unary call. Returns the reply."""
-    call = Call(conn, method, **options)
-    call.send(request, end=True)
-    return one(call)
+    return one(Call(conn, method, request=request, **options))
 
 
 def server_stream(conn, method, request, **options):
     """Makes a call with one request. Yields its replies."""
-    call = Call(conn, method, **options)
-    call.send(request, end=True)
+    call = Call(conn, method, request=request, **options)
     while (message := call.recv()) is not None:
         yield message
 

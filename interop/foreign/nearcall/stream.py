@@ -34,7 +34,7 @@ class Stream:
 
     def idle(self):
         """Whether all that was to be sent until now is sent."""
-        return self.number and not self.messages and self.half_close == self.sent_end
+        return not self.head and not self.messages and self.half_close == self.sent_end
 
     def fail(self, code, text):
         if not self.end:
