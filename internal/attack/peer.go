@@ -25,6 +25,9 @@ type peer struct {
 	sent *atomic.Int64 // bytes, of all peers
 	enc  wire.Encoder
 	last uint64 // the last call's number
+
+	unread  []byte
+	greeted bool // the server's line was read
 }
 
 // service's methods begin with this.
@@ -96,47 +99,59 @@ func (p *peer) call(method string, message []byte) error {
 // ended reads until the call has ended.
 func (p *peer) ended(stream uint64) error {
 	var d wire.Decoder
-	var b []byte
+	return p.frames(func(f wire.Frame) (done bool, err error) {
+		switch {
+		case f.Kind == wire.KindReset:
+			code, text, _ := wire.ParseReset(f.Body)
+			return true, fmt.Errorf("the server reset call %d: %d: %s", f.Stream, code, text)
+		case !f.Kind.Stream() || f.Stream != stream:
+			return false, nil
+		}
+		got, err := d.Stream(f, nil, false)
+		if err != nil || got.End == nil {
+			return err != nil, err
+		}
+		return true, got.End.Status.Err()
+	})
+}
+
+// until reads until a frame of a kind comes.
+func (p *peer) until(kind wire.Kind) error {
+	return p.frames(func(f wire.Frame) (bool, error) { return f.Kind == kind, nil })
+}
+
+// frames reads until the one that is told of the frames is done.
+func (p *peer) frames(tell func(wire.Frame) (done bool, err error)) error {
 	buf := make([]byte, 64<<10)
-	greeted := false
 	for {
 		for {
-			if !greeted {
-				if !bytes.HasPrefix(b, []byte(wire.Magic)) {
-					break
-				}
-				b, greeted = b[len(wire.Magic):], true
+			if !p.greeted && bytes.HasPrefix(p.unread, []byte(wire.Magic)) {
+				p.unread, p.greeted = p.unread[len(wire.Magic):], true
 			}
-			f, n, err := wire.Next(b)
+			if !p.greeted {
+				break
+			}
+			f, n, err := wire.Next(p.unread)
 			if err != nil {
 				return err
 			}
 			if n == 0 {
 				break
 			}
-			b = b[n:]
-			switch {
-			case f.Kind == wire.KindBye:
+			p.unread = p.unread[n:]
+			if f.Kind == wire.KindBye {
 				code, text, _ := wire.ParseBye(f.Body)
 				return fmt.Errorf("the server ended the connection: %d: %s", code, text)
-			case f.Kind == wire.KindReset:
-				code, text, _ := wire.ParseReset(f.Body)
-				return fmt.Errorf("the server reset call %d: %d: %s", f.Stream, code, text)
-			case f.Kind.Stream() && f.Stream == stream:
-				got, err := d.Stream(f, nil, false)
-				if err != nil {
-					return err
-				}
-				if got.End != nil {
-					return got.End.Status.Err()
-				}
+			}
+			if done, err := tell(f); done {
+				return err
 			}
 		}
 		n, err := p.conn.Read(buf)
 		if err != nil {
 			return err
 		}
-		b = append(b, buf[:n]...)
+		p.unread = append(p.unread, buf[:n]...)
 	}
 }
 

@@ -19,7 +19,15 @@ var shmAttacks = []*attack{
 		name: "shm-holes", path: overShm, full: 8, short: 4,
 		what:   "%s clients that send messages of 4 MiB in slabs that have no pages",
 		before: "1.6 GB",
+		known:  &excuse{each: 16 << 20, why: sameUser},
 		run:    holes,
+	},
+	{
+		name: "shm-same", path: overShm, full: 200, short: 40,
+		what:   "%s calls whose handlers are sent the same message of 4 MiB, and return it to nobody",
+		before: "not measured",
+		known:  &excuse{each: 10 << 20, cpu: 200, why: sameUser},
+		run:    same,
 	},
 	{
 		name: "shm-dead", path: overShm, full: 5, short: 2,
@@ -61,6 +69,9 @@ var shmAttacks = []*attack{
 	},
 }
 
+// sameUser is why some attacks over shared memory are no more than bounded.
+const sameUser = "a message in shared memory costs its sender no bytes; only processes of the server's user can do this"
+
 // attach connects over shared memory, greets and reads whatever comes.
 func (a *attacker) attach(window int64) (*peer, *ring, error) {
 	p, err := a.dial(overShm)
@@ -95,6 +106,38 @@ func holes(a *attacker) error {
 		}
 	}
 	return cut
+}
+
+// same sends a message that is in the client's memory once to one handler after
+// the other. None of them can return it, for want of credit, so that each keeps a
+// copy.
+func same(a *attacker) error {
+	const message = 4<<20 - 16
+	p, err := a.dial(overShm)
+	if err != nil {
+		return err
+	}
+	r := p.conn.(*ring)
+	// A payload (field 3) with a body (field 2), all of which but the beginning is
+	// in pages that are not there.
+	payload := append(uint62([]byte{3<<3 | 2}, message-5), 2<<3|2)
+	payload = uint62(payload, message-5-5)
+	if _, err := unix.Pwrite(r.memory, payload, r.slabsAt); err != nil {
+		return err
+	}
+	if err := p.greet(wire.MinWindow, wire.MinWindow); err != nil {
+		return err
+	}
+	for range a.count {
+		b := place(p.open(nil, "FullDuplexCall", request{}), p.last, 0, message, 0)
+		if err := p.write(b); err != nil {
+			return err
+		}
+		if err := p.until(wire.KindReturn); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // dead leaves the end of the connection's socket in the socket for room, which
