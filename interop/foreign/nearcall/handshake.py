@@ -55,9 +55,9 @@ def parse_answer(data):
     answer = Answer(body.uint(), body.uint(), body.uint(), body.uint())
     if answer.version != VERSION or answer.features:
         raise ProtocolError(f"the server answers with version {answer.version} and features {answer.features}")
-    if answer.ring & answer.ring - 1 or not 4 << 10 <= answer.ring <= 64 << 20:
+    if answer.ring & answer.ring - 1 or not 4 << 10 <= answer.ring <= 1 << 20:
         raise ProtocolError(f"a ring of {answer.ring} bytes")
-    if answer.slabs % STEP or answer.slabs > 256 << 20:
+    if answer.slabs % STEP or answer.slabs > 64 << 20:
         raise ProtocolError(f"slabs of {answer.slabs} bytes")
     return answer
 
@@ -122,26 +122,58 @@ def filesystem(fd):
     return struct.unpack_from("@l", buffer)[0]
 
 
+class Memory:
+    """The parts of the memory that a client uses. What it writes is allocated before: a hole is a SIGBUS when there are no pages."""
+
+    def __init__(self, fd, answer):
+        check_memory(fd, answer)
+        self.answer, at = answer, layout(answer.ring, answer.slabs)
+        length = PAGE + answer.ring
+        os.posix_fallocate(fd, at.client_segment, length)
+        self.own = mmap.mmap(fd, length, offset=at.client_segment)
+        self.peer = mmap.mmap(fd, length, offset=at.server_segment, prot=mmap.PROT_READ)
+        for segment in (self.own, self.peer):
+            if segment[: len(MAGIC)] != MAGIC:
+                raise ValueError("the memory does not begin with its magic")
+        self.fd = os.dup(fd)  # for slabs
+        self.own_slabs, self.peer_slabs = at.client_slabs, at.server_slabs
+
+    def read_slab(self, place, size):
+        """Reads from the server's slabs, which are not mapped: what is a hole there takes no memory."""
+        data = b""
+        while len(data) < size:
+            more = os.pread(self.fd, size - len(data), self.peer_slabs + place + len(data))
+            if not more:
+                raise ProtocolError("the memory is shorter than it was")
+            data += more
+        return data
+
+    def write_slab(self, place, data):
+        """Writes into this side's slabs. OSError says that there are no pages."""
+        os.posix_fallocate(self.fd, self.own_slabs + place, len(data))
+        at = 0
+        while at < len(data):
+            at += os.pwrite(self.fd, data[at:], self.own_slabs + place + at)
+
+    def close(self):
+        os.close(self.fd)
+
+
 def upgrade(sock):
-    """Sets shared memory up. Returns (mapped memory, answer, room socket), or (None, why, None) for a socket to go on with."""
+    """Sets shared memory up. Returns (Memory, room socket, None), or (None, None, why) for a socket to go on with."""
     answer, descriptors = exchange(sock)
     if answer.why is not None:
         close_all(descriptors)
-        return None, answer.why, None
+        return None, None, answer.why
     try:
         if len(descriptors) != 2:
             raise ValueError(f"{len(descriptors)} descriptors came")
-        check_memory(descriptors[0], answer)
-        memory = mmap.mmap(descriptors[0], layout(answer.ring, answer.slabs).end)
-        at = layout(answer.ring, answer.slabs)
-        for segment in (at.server_segment, at.client_segment):
-            if memory[segment : segment + 8] != MAGIC:
-                raise ValueError("the memory does not begin with its magic")
+        memory = Memory(descriptors[0], answer)
         room = socket.socket(fileno=os.dup(descriptors[1]))
     except (ValueError, OSError) as err:
         sock.sendall(b"-")
-        return None, f"declined: {err}", None
+        return None, None, f"declined: {err}"
     finally:
         close_all(descriptors)
     sock.sendall(b"+")
-    return memory, answer, room
+    return memory, room, None

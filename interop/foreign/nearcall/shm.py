@@ -5,7 +5,7 @@ import select
 import socket
 
 from .connection import Connection, SocketBytes
-from .handshake import PAGE, STEP, layout, upgrade
+from .handshake import PAGE, STEP, upgrade
 from .ring import Receiver, Sender, Words
 from .wire import ProtocolError
 
@@ -15,28 +15,25 @@ def dial(target, **options):
     sock = socket.socket(socket.AF_UNIX)
     network, _, path = target.partition(":")
     sock.connect(path)
-    memory, answer, room = upgrade(sock)
+    memory, room, why = upgrade(sock)
     if memory:
-        return Connection(SharedBytes(memory, answer, sock, room), **options)
+        return Connection(SharedBytes(memory, sock, room), **options)
     if network == "shm":
         sock.close()
-        raise ConnectionError(f"no shared memory: {answer}")
+        raise ConnectionError(f"no shared memory: {why}")
     return Connection(SocketBytes(sock), **options)
 
 
 class SharedBytes:
     """Both rings and both bells. One thread receives, and one sends."""
 
-    def __init__(self, memory, answer, data, room):
+    def __init__(self, memory, data, room):
         self.data, self.room = data, room
-        at = layout(answer.ring, answer.slabs)
-        view = memoryview(memory)
-        own, peer = view[at.client_segment :], view[at.server_segment :]
+        own, peer = memoryview(memory.own), memoryview(memory.peer)
         own_words, peer_words = Words(own), Words(peer)
-        self.sender = Sender(own_words, peer_words, own[PAGE : PAGE + answer.ring])
-        self.receiver = Receiver(own_words, peer_words, peer[PAGE : PAGE + answer.ring])
-        slabs = answer.slabs
-        self.memory = Slabs(view[at.client_slabs :][:slabs], view[at.server_slabs :][:slabs])
+        self.sender = Sender(own_words, peer_words, own[PAGE:])
+        self.receiver = Receiver(own_words, peer_words, peer[PAGE:])
+        self.memory = Slabs(memory)
         self.ended = False
         for sock in (data, room):
             sock.setblocking(False)
@@ -76,6 +73,7 @@ class SharedBytes:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
             sock.close()
+        self.memory.close()
 
 
 def bell(sock):
@@ -96,9 +94,11 @@ def heard(sock):
 class Slabs:
     """Large messages of both sides. A message takes whole steps of 64 KiB of this side's slabs."""
 
-    def __init__(self, own, peer):
-        self.own, self.peer = own, peer
+    def __init__(self, memory):
+        self.memory = memory
+        self.length = memory.answer.slabs  # of each side
         self.out = {}  # place to its end, of messages that were not returned
+        self.close = memory.close
 
     def put(self, message):
         """Writes a message where there is room. Returns its place, or None."""
@@ -107,17 +107,20 @@ class Slabs:
             if begin - place >= len(message):
                 break
             place = end
-        if place + len(message) > len(self.own):
+        if place + len(message) > self.length:
             return None
-        self.own[place : place + len(message)] = message
+        try:
+            self.memory.write_slab(place, message)
+        except OSError:
+            return None
         self.out[place] = place + (len(message) + STEP - 1) // STEP * STEP
         return place
 
     def get(self, place, size):
         """The message of the peer at a place."""
-        if place + size > len(self.peer):
-            raise ProtocolError(f"a message of {size} bytes at {place} of {len(self.peer)}")
-        return bytes(self.peer[place : place + size])
+        if place + size > self.length:
+            raise ProtocolError(f"a message of {size} bytes at {place} of {self.length}")
+        return self.memory.read_slab(place, size)
 
     def returned(self, place):
         if self.out.pop(place, None) is None:
