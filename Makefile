@@ -96,9 +96,11 @@ LOOPS ?= 20
 loops: ## random tasks on each kind of loop, for half a minute LOOPS (20) times
 	for n in $$(seq $(LOOPS)); do NEARCALL_SOAK=5s $(GO) test $(RACE) -count=1 -run '^TestRandomTasks$$' ./loop || exit 1; done
 
-FLAKY ?= 50
-flaky: ## each package's tests FLAKY (50) times, alone and beside two busy processes; it takes hours
-	@set -e; for m in $(MODULES); do echo "== $$m"; $(GO) run ./internal/flaky -race=$(if $(RACE),true,false) -n $(FLAKY) -C "$$m"; done
+# FLAKYFLAGS='-short=false -budget 8h' runs the whole of each package's tests.
+FLAKY        ?= 50
+FLAKY_BUDGET ?= 1h
+flaky: ## each package's short tests FLAKY (50) times, alone and beside two busy processes, as far as FLAKY_BUDGET (1h) goes
+	$(GO) run ./internal/flaky -race=$(if $(RACE),true,false) -n $(FLAKY) -budget $(FLAKY_BUDGET) -C '$(MODULES)' $(FLAKYFLAGS)
 
 fuzz: ## every fuzz test for FUZZTIME (1m each)
 	@set -e; for m in $(MODULES); do (cd "$$m" && \

@@ -36,6 +36,10 @@ func lying(kind string, s service) Services {
 func TestPeersAnswerRightly(t *testing.T) {
 	for _, table := range peerTables() {
 		t.Run("net="+table.Name, func(t *testing.T) {
+			if testing.Short() { // a second process takes long to start, and calls of a kind differ little
+				each(t, table, oneOfEachKind(table.Rows), answersRightly)
+				return
+			}
 			small := slices.DeleteFunc(slices.Clone(table.Rows), huge)
 			each(t, table, small, answersRightly)
 			table.Rivals = table.Rivals[:1] // nearcall; the tournament compares the answers of all
