@@ -11,9 +11,9 @@
 //
 // All rounds have -short. It leaves out what is the same in each round: every
 // interleaving of a ring, the building of goimports, series of child processes, a
-// keepalive that takes seconds. Soaks last a fraction of their time, tests that try something often
-// try it less often, floods have 10,000 calls, and the tournament's rivals make
-// calls of each kind and not of each size. -short=false runs all of it.
+// keepalive that takes seconds. Soaks last a fraction of their time, tests that try
+// something often try it less often, floods have 10,000 calls, and the tournament's
+// rivals make calls of each kind and not of each size. -short=false runs all of it.
 //
 // As many packages run at a time as there are processors, so no test has the
 // machine to itself. The package that has had the least time is next. When the
@@ -86,7 +86,7 @@ func run(ctx context.Context, out io.Writer, o options, patterns []string) error
 	for _, module := range o.modules {
 		more, err := build(ctx, dir, module, o, patterns)
 		if err != nil {
-			return err
+			return errors.Join(err, os.RemoveAll(dir))
 		}
 		bins = append(bins, more...)
 	}
