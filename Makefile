@@ -14,6 +14,9 @@ HAVE_CC := $(shell command -v "$$($(GO) env CC | cut -d' ' -f1)" 2>/dev/null)
 RACE    ?= $(if $(HAVE_CC),-race)
 ifneq ($(RACE),)
 export CGO_ENABLED = 1
+# A program with the race detector sleeps for a second before it exits, for races on
+# goroutines that still run. Tests leave none, and start some hundred such programs.
+export GORACE ?= atexit_sleep_ms=0
 endif
 
 # $(call each,COMMAND) runs COMMAND in each module and stops at the first failure.
@@ -40,18 +43,20 @@ vet:
 staticcheck:
 	$(call each,$(TOOL) staticcheck ./...)
 
-# Every benchmark runs once, so that none rots; fuzz tests run over their seeds.
+# Every benchmark runs once, so that none rots; fuzz tests run over their seeds. Tests
+# that call t.Parallel mostly wait, so more of them run than there are processors.
+# `make vet` has vetted more than go test would.
 unit: ## the tests of all modules, each benchmark once
 ifeq ($(RACE),)
 	@echo '**** THE TESTS RUN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
 endif
-	$(call each,$(GO) test $(RACE) -bench=. -benchtime=1x ./...)
+	$(call each,$(GO) test $(RACE) -vet=off -parallel=8 -bench=. -benchtime=1x ./...)
 ifeq ($(RACE),)
 	@echo '**** THE TESTS RAN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
 endif
 
 interop: ## compare with grpc-go, case by case: what gRPC promises, item by item
-	cd interop && $(GO) test -count=1 -run '^TestItems$$' -items
+	cd interop && $(GO) test -count=1 -parallel=8 -run '^TestItems$$' -items
 
 # KINDS, PACKAGES and TESTS choose a part: make grpc-tests KINDS='tcp inproc' PACKAGES=stats
 .PHONY: grpc-tests
@@ -96,9 +101,11 @@ loops: ## random tasks on each kind of loop, for half a minute LOOPS (20) times
 attack: ## what attacks cost a server and what they cost the attacker, in some ten minutes
 	@mkdir -p bin && $(GO) build -o bin/attack ./internal/attack && bin/attack $(ATTACK)
 
-FLAKY ?= 50
-flaky: ## each package's tests FLAKY (50) times, alone and beside two busy processes; it takes hours
-	@set -e; for m in $(MODULES); do echo "== $$m"; $(GO) run ./internal/flaky -race=$(if $(RACE),true,false) -n $(FLAKY) -C "$$m"; done
+# FLAKYFLAGS='-short=false -budget 8h' runs the whole of each package's tests.
+FLAKY        ?= 50
+FLAKY_BUDGET ?= 1h
+flaky: ## each package's short tests FLAKY (50) times, alone and beside two busy processes, as far as FLAKY_BUDGET (1h) goes
+	$(GO) run ./internal/flaky -race=$(if $(RACE),true,false) -n $(FLAKY) -budget $(FLAKY_BUDGET) -C '$(MODULES)' $(FLAKYFLAGS)
 
 fuzz: ## every fuzz test for FUZZTIME (1m each)
 	@set -e; for m in $(MODULES); do (cd "$$m" && \

@@ -112,6 +112,8 @@ func TestAServerDoesNotWaitForAHostThatIsGone(t *testing.T) {
 // A host that goes while a connection's writer wakes a task ends that task's call, and
 // not the connection.
 func TestAHostThatGoesWhileASocketIsWritten(t *testing.T) {
+	// On one processor the handler fills the stream before the writer runs.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	for _, network := range networks() {
 		t.Run("network="+network, func(t *testing.T) {
 			for range 50 {
@@ -124,8 +126,8 @@ func TestAHostThatGoesWhileASocketIsWritten(t *testing.T) {
 	}
 }
 
-// hostGoesWhileWritten reports whether the stream was ever full. The reader keeps up
-// with the handler now and then, where the processors are busy with something else.
+// hostGoesWhileWritten reports whether the stream was ever full. It may not be where
+// the system's processors are busy with something else.
 func hostGoesWhileWritten(t *testing.T, network string) bool {
 	var mu sync.Mutex
 	left, funcs := 1, make(chan func(), 1)
@@ -146,7 +148,7 @@ func hostGoesWhileWritten(t *testing.T, network string) bool {
 	defer close(funcs)
 	srv := nearcall.NewServer()
 	testpb.RegisterTestServiceServer(srv.On(l), echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
-		for range 20_000 { // until the stream is full, and the writer wakes the handler
+		for range 5_000 { // until the stream is full, and the writer wakes the handler
 			if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: payload(10)}); err != nil {
 				return err
 			}

@@ -68,14 +68,15 @@ func (w *compressing) Close() error {
 }
 
 var (
-	counting  = &compressor{name: "interop-counting"}
+	replies   = &compressor{name: "interop-replies"}  // of the case that counts what it made
+	prepared  = &compressor{name: "interop-prepared"} // of another
 	unwilling = &compressor{name: "interop-unwilling", compress: errors.New("cannot compress")}
 	unable    = &compressor{name: "interop-unable", decompress: errors.New("cannot decompress")}
 	corrupt   = &compressor{name: "interop-corrupt", corrupt: true}
 )
 
 func init() {
-	for _, c := range []*compressor{counting, unwilling, unable, corrupt} {
+	for _, c := range []*compressor{replies, prepared, unwilling, unable, corrupt} {
 		encoding.RegisterCompressor(c)
 	}
 }
@@ -225,7 +226,7 @@ var compressionCases = []Case{
 		}})
 		ctx := metadata.AppendToOutgoingContext(c.Context(), "k", "v")
 		for _, late = range []bool{false, true} {
-			for _, names = range [][]string{nil, {"gzip"}, {"identity"}, {counting.name}, {"gzip", "identity"}, {"interop-unknown"}, {""}, {"GZIP"}} {
+			for _, names = range [][]string{nil, {"gzip"}, {"identity"}, {replies.name}, {"gzip", "identity"}, {"interop-unknown"}, {""}, {"GZIP"}} {
 				for _, asked := range []string{"", "gzip", "identity"} {
 					c.Note("--- %q, asked for %q", names, asked)
 					var header metadata.MD
@@ -253,16 +254,16 @@ var compressionCases = []Case{
 		c.Compresses()
 		conn := c.Start(Config{Service: &Service{
 			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
-				c.Named("handler").Note("set: %v", nearcall.SetSendCompressor(ctx, counting.name))
+				c.Named("handler").Note("set: %v", nearcall.SetSendCompressor(ctx, replies.name))
 				return echo(ctx, m)
 			},
 		}})
-		before := counting.made.Load()
+		before := replies.made.Load()
 		for range 3 {
 			_, err := conn.UnaryCall(c.Context(), request("x"))
 			c.Err("unary", err)
 		}
-		c.Note("compressed %d", counting.made.Load()-before)
+		c.Note("compressed %d", replies.made.Load()-before)
 	}},
 	{37, "SetSendCompressor of a call that is over", func(c *C) {
 		h := c.Named("handler")
@@ -304,7 +305,7 @@ var compressionCases = []Case{
 			},
 		}})
 		ctx := metadata.AppendToOutgoingContext(c.Context(), "grpc-accept-encoding", "interop-own")
-		for _, accepted := range [][]string{nil, {"gzip"}, {" gzip ", "gzip", "identity", counting.name}, {"identity"}, {counting.name}, {"interop-unknown"}} {
+		for _, accepted := range [][]string{nil, {"gzip"}, {" gzip ", "gzip", "identity", replies.name}, {"identity"}, {replies.name}, {"interop-unknown"}} {
 			for _, asked := range []string{"", "gzip", "identity"} {
 				for _, name = range []string{"", "gzip"} {
 					c.Note("--- %q, asked for %q, set %q", accepted, asked, name)
@@ -373,8 +374,8 @@ var compressionCases = []Case{
 			}
 			return nil
 		}}})
-		before := counting.made.Load()
-		s, err := conn.FullDuplexCall(c.Context(), grpc.UseCompressor(counting.name))
+		before := prepared.made.Load()
+		s, err := conn.FullDuplexCall(c.Context(), grpc.UseCompressor(prepared.name))
 		c.Err("start", err)
 		for err == nil {
 			var m *pb.StreamingOutputCallResponse
@@ -382,7 +383,7 @@ var compressionCases = []Case{
 			c.Err("recv", err)
 			c.Msg("got", m)
 		}
-		c.Note("compressed %d", counting.made.Load()-before)
+		c.Note("compressed %d", prepared.made.Load()-before)
 	}},
 	{37, "PreparedMsg of clients", func(c *C) {
 		p := newStatsPair(c)

@@ -140,8 +140,7 @@ var fieldCases = []Case{
 	}},
 	{5, "content subtypes of odd characters that are registered", func(c *C) {
 		conn := c.Start(Config{Service: noteFields(c, "content-type")})
-		for _, field := range []string{"interop odd", "interop\nodd", "interop\x00", "interop\xff"} {
-			encoding.RegisterCodecV2(protoAs(field))
+		for _, field := range oddSubtypes {
 			noteFieldCalls(c, conn, field, grpc.CallContentSubtype(field))
 		}
 		noteFieldCalls(c, conn, "in upper case", grpc.CallContentSubtype("INTEROP ODD"))
@@ -173,6 +172,15 @@ var fieldCases = []Case{
 // oddFields are values that HTTP/2 passes on, and such that it does not.
 var oddFields = []string{"", " ", "a b", " a", "a ", "a\tb", "é", "\xff", "a\xffb", "a%0Ab", "\u0085",
 	"\n", "a\nb", "a\r\nb", "a\r", "\x00", "a\x00", "\x1b", "a\x7f"}
+
+// oddSubtypes are names of codecs that are registered.
+var oddSubtypes = []string{"interop odd", "interop\nodd", "interop\x00", "interop\xff"}
+
+func init() {
+	for _, name := range oddSubtypes {
+		encoding.RegisterCodecV2(protoAs(name))
+	}
+}
 
 // protoAs is protobuf's codec by another name.
 type protoAs string

@@ -375,11 +375,11 @@ var retryRules = []Case{
 		c.Err("first", err)
 		s.play(again(9)...)
 		var trailer metadata.MD
-		_, err = conn.UnaryCall(c.Timeout(20*time.Millisecond), request("x"), grpc.Trailer(&trailer))
+		_, err = conn.UnaryCall(c.Timeout(100*time.Millisecond), request("x"), grpc.Trailer(&trailer))
 		c.Err("unary", err)
 		c.MD("trailer", trailer)
 		s.play(again(9)...)
-		o, err := conn.StreamingOutputCall(c.Timeout(20*time.Millisecond), in("x"))
+		o, err := conn.StreamingOutputCall(c.Timeout(100*time.Millisecond), in("x"))
 		c.Err("start", err)
 		_, err = o.Recv()
 		c.Err("stream", err)

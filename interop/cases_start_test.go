@@ -669,7 +669,7 @@ func countingService(ran *atomic.Int32) *Service {
 		Empty:  func(context.Context, *pb.Empty) (*pb.Empty, error) { ran.Add(1); return &pb.Empty{}, nil },
 		Output: func(*pb.StreamingOutputCallRequest, outputServer) error { ran.Add(1); return nil },
 		Input:  func(s inputServer) error { ran.Add(1); return s.SendAndClose(&pb.StreamingInputCallResponse{}) },
-		Duplex: func(duplexServer) error { ran.Add(1); return nil },
+		Duplex: func(s duplexServer) error { ran.Add(1); return echoStream(s) },
 	}
 }
 

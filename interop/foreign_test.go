@@ -19,6 +19,7 @@ import (
 func TestGrpchan(t *testing.T) {
 	for _, env := range environments {
 		t.Run(env.Name, func(t *testing.T) {
+			t.Parallel() // most of it is sleep
 			l := startForeign(t, env, func(r grpc.ServiceRegistrar) {
 				grpchantesting.RegisterTestServiceServer(r, &grpchantesting.TestServer{})
 			})

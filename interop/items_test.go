@@ -29,8 +29,8 @@ func TestItems(t *testing.T) {
 	for _, k := range allCases {
 		byItem[k.Item] = append(byItem[k.Item], k)
 	}
-	want := oracleTranscripts()
-	res := results{}
+	want := oracleTranscripts(allCases)
+	res := &results{counts: map[string]map[int]*result{}}
 	for _, env := range environments {
 		for name := range env.Differs {
 			if !slices.ContainsFunc(allCases, func(k Case) bool { return k.Name == name }) {
@@ -48,7 +48,7 @@ func TestItems(t *testing.T) {
 		})
 	}
 	if *showItems {
-		res.print(byItem)
+		t.Cleanup(func() { res.print(byItem) }) // when all environments are through
 	}
 }
 
@@ -128,37 +128,44 @@ func TestGaps(t *testing.T) {
 // key tells a case from all others.
 func (k Case) key() string { return fmt.Sprint(k.Item, " ", k.Name) }
 
-// oracleTranscripts records a case on the oracle, once.
-func oracleTranscripts() func(Case) Transcript {
-	var mu sync.Mutex
-	recorded := map[string]Transcript{}
-	return func(k Case) Transcript {
-		mu.Lock()
-		defer mu.Unlock()
-		key := k.key()
-		tr, ok := recorded[key]
-		if !ok {
-			tr = k.Record(oracle)
-			recorded[key] = tr
-		}
-		return tr
+// oracleTranscripts records each of cases on the oracle, once, when it is first asked for.
+func oracleTranscripts(cases []Case) func(Case) Transcript {
+	recorded := map[string]func() Transcript{}
+	for _, k := range cases {
+		recorded[k.key()] = sync.OnceValue(func() Transcript { return k.Record(oracle) })
 	}
+	return func(k Case) Transcript { return recorded[k.key()]() }
 }
 
 // results counts agreeing and disagreeing cases by environment and item.
-type results map[string]map[int]*result
+type results struct {
+	mu     sync.Mutex // environments run at the same time
+	counts map[string]map[int]*result
+}
 
 type result struct{ agree, differ int }
 
-func (r results) run(t *testing.T, env Env, k Case, oracle func(Case) Transcript) {
+func (r *results) add(env Env, k Case, agrees bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	items := r.counts[env.Name]
+	if items == nil {
+		items = map[int]*result{}
+		r.counts[env.Name] = items
+	}
+	if items[k.Item] == nil {
+		items[k.Item] = &result{}
+	}
+	if agrees {
+		items[k.Item].agree++
+	} else {
+		items[k.Item].differ++
+	}
+}
+
+func (r *results) run(t *testing.T, env Env, k Case, oracle func(Case) Transcript) {
 	t.Run(strings.ReplaceAll(k.Name, " ", "-"), func(t *testing.T) {
-		if r[env.Name] == nil {
-			r[env.Name] = map[int]*result{}
-		}
-		if r[env.Name][k.Item] == nil {
-			r[env.Name][k.Item] = &result{}
-		}
-		count := r[env.Name][k.Item]
+		t.Parallel() // cases wait for deadlines and for what must not happen
 		if why := env.Differs[k.Name]; why != "" {
 			t.Skip(why)
 		}
@@ -169,14 +176,14 @@ func (r results) run(t *testing.T, env Env, k Case, oracle func(Case) Transcript
 		if got.Skip != "" {
 			t.Skip(got.Skip)
 		}
-		if slices.Equal(want.Lines, got.Lines) {
-			count.agree++
+		agrees := slices.Equal(want.Lines, got.Lines)
+		r.add(env, k, agrees)
+		if agrees {
 			if testing.Verbose() && env.Name == "grpc-go" {
 				t.Logf("\n%s", strings.Join(got.Lines, "\n"))
 			}
 			return
 		}
-		count.differ++
 		t.Errorf("differs from grpc-go (- grpc-go, + %s):\n%s", env.Name, diff(want.Lines, got.Lines))
 		if got.Stacks != "" {
 			t.Logf("hung:\n%s", got.Stacks)
@@ -217,7 +224,7 @@ func diff(a, b []string) string {
 	return out.String()
 }
 
-func (r results) print(byItem map[int][]Case) {
+func (r *results) print(byItem map[int][]Case) {
 	w := os.Stdout
 	fmt.Fprintf(w, "%-5s %5s", "item", "cases")
 	for _, e := range environments {
@@ -232,7 +239,7 @@ func (r results) print(byItem map[int][]Case) {
 		fmt.Fprintf(w, "%-5s %5d", it.Name(), len(byItem[it.Number]))
 		for _, e := range environments {
 			cell := "-"
-			if c := r[e.Name][it.Number]; c != nil {
+			if c := r.counts[e.Name][it.Number]; c != nil {
 				cell = "ok"
 				if c.differ > 0 {
 					cell = fmt.Sprintf("%d!", c.differ)

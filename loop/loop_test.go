@@ -38,11 +38,20 @@ func must(t testing.TB, l *Loop, fn func(ctx context.Context)) {
 }
 
 // Thousands of tasks change plain fields. The race detector watches.
+// repeated is how often to try what goes wrong now and then.
+func repeated(n int) int {
+	if testing.Short() {
+		n /= 10
+	}
+	return n
+}
+
 func TestTasksNeedNoLock(t *testing.T) { eachKind(t, testTasksNeedNoLock) }
 
 func testTasksNeedNoLock(t *testing.T, newLoop func() *Loop) {
 	l := newLoop()
-	const starters, tasks = 8, 500
+	const starters = 8
+	tasks := repeated(500)
 	var n, inside int
 	var all sync.WaitGroup
 	for range starters {
@@ -258,7 +267,7 @@ func TestSleepAndItsContextEndTogether(t *testing.T) { eachKind(t, testSleepAndI
 func testSleepAndItsContextEndTogether(t *testing.T, newLoop func() *Loop) {
 	l := newLoop()
 	must(t, l, func(ctx context.Context) {
-		for range 500 {
+		for range repeated(500) {
 			short, cancel := context.WithTimeout(ctx, 50*time.Microsecond)
 			_ = Sleep(short, 50*time.Microsecond)
 			cancel()
@@ -402,6 +411,9 @@ func TestRandomTasks(t *testing.T) {
 
 func testRandomTasks(t *testing.T, k kind) {
 	lasts := time.Second
+	if testing.Short() {
+		lasts /= 5
+	}
 	if s := os.Getenv("NEARCALL_SOAK"); s != "" {
 		var err error
 		if lasts, err = time.ParseDuration(s); err != nil {

@@ -12,7 +12,7 @@ func TestAContextEndsNoLaterWait(t *testing.T) { eachKind(t, testAContextEndsNoL
 func testAContextEndsNoLaterWait(t *testing.T, newLoop func() *Loop) {
 	l := newLoop()
 	must(t, l, func(ctx context.Context) {
-		for range 500 {
+		for range repeated(500) {
 			short, cancel := context.WithCancel(ctx)
 			_, _ = Await(short, func(resume func(int, error)) {
 				go func() {

@@ -1,12 +1,24 @@
 // Command flaky looks for tests that fail now and then. It builds the test
-// binary of each package once and runs all of them round after round, each in a
-// process of its own: first with nothing beside them, then beside processes that
-// keep the processors busy.
+// binaries of all packages and runs them over and over, each in a process of its
+// own: first with no other work on the machine, then beside processes that keep
+// the processors busy.
 //
-//	go run ./internal/flaky              the core module, 50 rounds of each kind
+//	go run ./internal/flaky              the core module, 50 rounds of each kind, within an hour
 //	go run ./internal/flaky -n 5 . loop  two packages
 //
-// What a failed run printed stays in a file that the report names.
+// A round of a package is one run of its tests. Half of the rounds have the race
+// detector; the others are several times as fast, and meet other orders of events.
+//
+// All rounds have -short. It leaves out what is the same in each round: every
+// interleaving of a ring, the building of goimports, series of child processes, a
+// keepalive that takes seconds. Soaks last a fraction of their time, tests that try
+// something often try it less often, floods have 10,000 calls, and the tournament's
+// rivals make calls of each kind and not of each size. -short=false runs all of it.
+//
+// As many packages run at a time as there are processors, so no test has the
+// machine to itself. The package that has had the least time is next. When the
+// budget is spent, or each package has had its rounds, the report says how many
+// rounds each one had. What a failed run printed stays in a file that it names.
 package main
 
 import (
@@ -20,6 +32,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -28,10 +41,13 @@ import (
 
 type options struct {
 	rounds  int
+	budget  time.Duration
 	busy    int
+	jobs    int
 	race    bool
-	only    string // tests to run, as a regular expression; all if empty
-	module  string // the directory that packages are listed in
+	short   bool
+	only    string   // tests to run, as a regular expression; all if empty
+	modules []string // the directories that packages are listed in
 	timeout time.Duration
 }
 
@@ -41,12 +57,16 @@ func main() {
 	}
 	var o options
 	flag.IntVar(&o.rounds, "n", 50, "how often to run each package's tests, alone and again beside the busy processes")
+	flag.DurationVar(&o.budget, "budget", time.Hour, "stop after so long, the building aside; each package has a round of each kind at least")
 	flag.IntVar(&o.busy, "busy", 2, "how many busy processes to run the second half beside; 0 leaves that half out")
-	flag.BoolVar(&o.race, "race", true, "use the race detector")
+	flag.IntVar(&o.jobs, "jobs", runtime.NumCPU(), "how many packages' tests run at a time")
+	flag.BoolVar(&o.race, "race", true, "use the race detector in every other round")
+	flag.BoolVar(&o.short, "short", true, "leave out tests that are repetition themselves")
 	flag.StringVar(&o.only, "run", "", "tests to run, as a regular expression")
-	flag.StringVar(&o.module, "C", ".", "the module's directory")
+	modules := flag.String("C", ".", "the modules' directories, separated by spaces")
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "for one run of a package's tests")
 	flag.Parse()
+	o.modules = strings.Fields(*modules)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Stdout, o, flag.Args()); err != nil {
@@ -62,68 +82,94 @@ func run(ctx context.Context, out io.Writer, o options, patterns []string) error
 	if err != nil {
 		return err
 	}
-	bins, err := build(ctx, dir, o, patterns)
-	if err != nil {
-		return err
+	var bins []*binary
+	for _, module := range o.modules {
+		more, err := build(ctx, dir, module, o, patterns)
+		if err != nil {
+			return errors.Join(err, os.RemoveAll(dir))
+		}
+		bins = append(bins, more...)
 	}
-	begun := time.Now()
-	failures := rounds(ctx, out, dir, o, 0, bins)
+	if len(bins) == 0 {
+		return errors.New("no package there has tests")
+	}
+	halves := []int{0}
 	if o.busy > 0 {
-		failures = append(failures, rounds(ctx, out, dir, o, o.busy, bins)...)
+		halves = append(halves, o.busy)
+	}
+	failures := 0
+	for _, busy := range halves {
+		h := &half{options: o, busy: busy, dir: dir, out: out, left: bins}
+		if err := h.run(ctx, o.budget/time.Duration(len(halves))); err != nil {
+			return err
+		}
+		h.report(bins)
+		failures += h.failures
+		if ctx.Err() != nil {
+			return fmt.Errorf("interrupted; what failed is in %s", dir)
+		}
 	}
 	for _, b := range bins {
-		_ = os.Remove(b.path)
+		_ = os.Remove(b.plain)
+		_ = os.Remove(b.raced)
 	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("interrupted; what failed is in %s", dir)
+	if failures > 0 {
+		return fmt.Errorf("%d runs failed; what they printed is in %s", failures, dir)
 	}
-	if len(failures) > 0 {
-		return fmt.Errorf("%d runs failed; what they printed is in %s", len(failures), dir)
-	}
-	fmt.Fprintf(out, "no test failed: %d packages, %d rounds, %.0f s\n", len(bins), o.rounds, time.Since(begun).Seconds())
+	fmt.Fprintln(out, "no test failed")
 	return os.RemoveAll(dir)
 }
 
 // A binary is the built tests of a package.
 type binary struct {
-	pkg  string
-	dir  string // that its tests run in
-	path string
+	pkg          string
+	dir          string // that its tests run in
+	plain, raced string // paths, without and with the race detector; empty if not used
 }
 
-// build builds the tests of the packages that have any.
-func build(ctx context.Context, dir string, o options, patterns []string) ([]binary, error) {
+// path returns what runs in round n.
+func (b *binary) path(n int) string {
+	if b.raced != "" && n%2 == 0 {
+		return b.raced
+	}
+	return b.plain
+}
+
+// build builds the tests of the module's packages that have any.
+func build(ctx context.Context, dir, module string, o options, patterns []string) ([]*binary, error) {
 	if len(patterns) == 0 {
 		patterns = []string{"./..."}
 	}
-	for i, p := range patterns {
+	var dirs []string
+	for _, p := range patterns {
 		if !strings.HasPrefix(p, ".") {
-			patterns[i] = "./" + p
+			p = "./" + p
 		}
+		dirs = append(dirs, p)
 	}
 	const format = "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}\t{{.Dir}}{{end}}"
-	list, err := command(ctx, o.module, "go", slices.Concat([]string{"list", "-f", format}, patterns)...)
+	list, err := command(ctx, module, "go", slices.Concat([]string{"list", "-f", format}, dirs)...)
 	if err != nil {
 		return nil, err
 	}
-	var bins []binary
+	var bins []*binary
 	for line := range strings.Lines(list) {
 		pkg, at, ok := strings.Cut(strings.TrimSpace(line), "\t")
 		if !ok {
 			continue
 		}
-		b := binary{pkg: pkg, dir: at, path: filepath.Join(dir, strings.ReplaceAll(pkg, "/", "-")+".test")}
-		args := []string{"test", "-c", "-o", b.path}
-		if o.race {
-			args = append(args, "-race")
-		}
-		if _, err := command(ctx, o.module, "go", append(args, pkg)...); err != nil {
+		path := filepath.Join(dir, strings.ReplaceAll(pkg, "/", "-"))
+		b := &binary{pkg: pkg, dir: at, plain: path + ".test"}
+		if _, err := command(ctx, module, "go", "test", "-vet=off", "-c", "-o", b.plain, pkg); err != nil {
 			return nil, err
 		}
+		if o.race {
+			b.raced = path + "-race.test"
+			if _, err := command(ctx, module, "go", "test", "-vet=off", "-race", "-c", "-o", b.raced, pkg); err != nil {
+				return nil, err
+			}
+		}
 		bins = append(bins, b)
-	}
-	if len(bins) == 0 {
-		return nil, errors.New("no package there has tests")
 	}
 	return bins, nil
 }
@@ -139,54 +185,6 @@ func command(ctx context.Context, dir, name string, args ...string) (string, err
 	return string(out), nil
 }
 
-// rounds runs all tests o.rounds times beside busy busy processes. It returns
-// the logs of the runs that failed.
-func rounds(ctx context.Context, out io.Writer, dir string, o options, busy int, bins []binary) (failures []string) {
-	stop, err := keepBusy(ctx, busy)
-	if err != nil {
-		fmt.Fprintln(out, err)
-		return []string{err.Error()}
-	}
-	defer stop()
-	beside := "alone"
-	if busy > 0 {
-		beside = fmt.Sprintf("beside %d busy processes", busy)
-	}
-	for n := range o.rounds {
-		begun := time.Now()
-		failed := 0
-		for _, b := range bins {
-			log, err := b.run(ctx, o)
-			if ctx.Err() != nil {
-				return failures
-			}
-			if err == nil {
-				continue
-			}
-			failed++
-			name := filepath.Join(dir, fmt.Sprintf("%s-%d-busy-%d.log", filepath.Base(b.path), busy, n+1))
-			if err := os.WriteFile(name, log, 0o666); err != nil {
-				fmt.Fprintln(out, err)
-			}
-			failures = append(failures, name)
-			fmt.Fprintf(out, "FAILED %s, %s, round %d: %s: %s\n\t%s\n", b.pkg, beside, n+1, err, tests(log), name)
-		}
-		fmt.Fprintf(out, "%s: round %d of %d, %d failed, %.0f s\n", beside, n+1, o.rounds, failed, time.Since(begun).Seconds())
-	}
-	return failures
-}
-
-// run runs the tests once. Its error says that they failed.
-func (b *binary) run(ctx context.Context, o options) (log []byte, err error) {
-	args := []string{"-test.timeout", o.timeout.String()}
-	if o.only != "" {
-		args = append(args, "-test.run", o.only)
-	}
-	cmd := exec.CommandContext(ctx, b.path, args...)
-	cmd.Dir = b.dir
-	return cmd.CombinedOutput()
-}
-
 var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
 // tests names the tests that a log says have failed.
@@ -199,39 +197,4 @@ func tests(log []byte) string {
 		return "no test is named"
 	}
 	return strings.Join(names, ", ")
-}
-
-// keepBusy starts n processes that each use one processor until stop is called.
-func keepBusy(ctx context.Context, n int) (stop func(), err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	var running []*exec.Cmd
-	stop = func() {
-		cancel()
-		for _, cmd := range running {
-			_ = cmd.Wait()
-		}
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return stop, err
-	}
-	for range n {
-		cmd := exec.CommandContext(ctx, self, "-spin")
-		if err := cmd.Start(); err != nil {
-			stop()
-			return func() {}, err
-		}
-		running = append(running, cmd)
-	}
-	return stop, nil
-}
-
-// spin uses one processor until the process is killed, or its parent has gone.
-func spin() {
-	parent := os.Getppid()
-	for os.Getppid() == parent {
-		for range 1 << 24 {
-		}
-	}
-	os.Exit(0)
 }

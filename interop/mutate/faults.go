@@ -266,14 +266,14 @@ var Faults = []Fault{
 	{
 		Name: "a deadline without a timer is kept by nobody",
 		File: aClient,
-		Old:  "if o.Deadline.IsZero() || ctx.Done() != nil {",
-		New:  "if true {", Items: []int{24},
+		Old:  "if ctx.Done() != nil {\n\t\treturn ctx, nil",
+		New:  "if true {\n\t\treturn ctx, nil", Items: []int{24},
 	},
 	{
 		Name: "a caller waits for the server's codec",
 		File: aLinkCall,
-		Old:  "bytes, err = m.Encode() // by our own code: the caller encodes what others' is needed for",
-		New:  "ok, err = true, m.DecodeInto(to)", Items: []int{24},
+		Old:  "return m.encode() // by our own code: the caller encodes what others' is needed for",
+		New:  "return nil, m.DecodeInto(to)", Items: []int{24},
 	},
 	{
 		Name: "what a handler made of its caller's end is the outcome",
@@ -317,8 +317,8 @@ var Faults = []Fault{
 	{
 		Name: "a copy shares bytes",
 		File: aProgram,
-		Old:  "*d.bytes() = append([]byte(nil), v...)",
-		New:  "*d.bytes() = v", Items: []int{26},
+		Old:  "len(v) > 0 {\n\t\t\t\t*d.bytes() = clone(v)",
+		New:  "len(v) > 0 {\n\t\t\t\t*d.bytes() = v", Items: []int{26},
 	},
 
 	// Status and metadata.
