@@ -213,6 +213,18 @@ class Connection(unittest.TestCase):
             raw.send(frame(0x40, 0, b"x") + frame(0x7F, 99) + head(1, MESSAGE | END))
             self.assertEqual(raw.next().end.code, 0)
 
+    def test_a_number_that_was_left_out_is_that_of_a_call_that_is_over(self):
+        with Raw(self.server.target) as raw:
+            raw.send(head(5, MESSAGE | END) + frame(STREAM | MESSAGE, 3) + frame(CREDIT, 1, b"\1") + head(7, MESSAGE | END))
+            self.assertEqual({raw.next().stream, raw.next().stream}, {5, 7})
+
+    def test_a_text_that_is_too_long_or_not_utf8_is_no_error(self):
+        with Raw(self.server.target) as raw:
+            for number, text in ((1, b"x" * 5000), (3, b"\xff")):
+                raw.send(head(number, method=INPUT) + frame(RESET, number, b"\0" + text))
+            raw.send(head(5, MESSAGE | END))
+            self.assertEqual(raw.next(STREAM, BYE).stream, 5)
+
     def test_hello_may_have_more_than_is_known(self):
         with Raw(self.server.target, hello=LongHello()) as raw:
             raw.send(head(1, MESSAGE | END))

@@ -233,6 +233,20 @@ class SetUp(unittest.TestCase):
             with Raw(None, sock=sock) as raw:
                 self.assertEqual(raw.hello.version, 1)
 
+    def test_a_verdict_of_another_byte_declines(self):
+        sock = self.connect()
+        _, descriptors = exchange(sock)
+        close_all(descriptors)
+        sock.sendall(b"x")
+        with Raw(None, sock=sock) as raw:
+            self.assertEqual(raw.hello.version, 1)
+
+    def test_a_server_of_shared_memory_alone(self):
+        server = Server("shm")
+        with Raw("unix:" + server.target.partition(":")[2]) as raw:
+            self.assertEqual(raw.next(BYE).code, 3)
+            self.assertIsNone(raw.next())
+
     def test_bytes_on_the_data_socket_are_bells(self):
         """Somebody who rings more often than the server sleeps is closed."""
         sock = self.connect()

@@ -11,8 +11,9 @@ TAIL, HEAD, ASLEEP, WANTS = 128, 256, 384, 512
 class Words:
     """The words of a segment's first page. They are stored and loaded in one order that both sides see.
 
-    A Python program cannot ask for a fence. Taking a lock is an atomic operation that nothing passes, so each store and each
-    load stands between two.
+    A Python program cannot ask for a fence. Here each store and each load stands between atomic operations of a lock: a store
+    is before the lock's release, and what is loaded later is after the lock was taken again. On the processors that nearcall
+    runs on these two stay in order.
     """
 
     def __init__(self, page):
