@@ -181,6 +181,8 @@ func TestBounds(t *testing.T) {
 		{"more descriptors", func(r *result) { r.attacker.descriptors, r.server.descriptors = 100, 401 }, "401 descriptors"},
 		{"threads", func(r *result) { r.server.threads = 65 }, "65 threads"},
 		{"what stays", func(r *result) { r.kept = 40e6 }, "40 MB kept"},
+		{"what the runtime keeps", func(r *result) { r.sent, r.server.memory, r.kept = 1<<30, 1<<30, 96<<20 }, ""},
+		{"more than that", func(r *result) { r.sent, r.server.memory, r.kept = 1<<30, 1<<30, 97<<20 }, "102 MB kept"},
 		{"what is held", func(r *result) { r.attack, r.held = &attack{release: time.Minute}, 40e6 }, "40 MB held for more than 1m0s"},
 		{"what may be held", func(r *result) { r.held = 40e6 }, ""},
 		{"a death", func(r *result) { r.died, r.during = "killed at 3 GB", phase{} }, "killed at 3 GB"},

@@ -30,7 +30,7 @@ func (r *result) now() string {
 	if n := r.server.threads; n > threadFloor {
 		now += fmt.Sprintf(", %s threads", thousands(n))
 	}
-	if r.kept > memoryFloor {
+	if r.kept > r.mayKeep() {
 		now += fmt.Sprintf(", %s kept", size(r.kept))
 	}
 	return now
