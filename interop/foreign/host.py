@@ -1,5 +1,6 @@
 """The Go test that runs these programs: it starts and stops servers for them."""
 
+import faulthandler
 import os
 import sys
 import threading
@@ -7,6 +8,9 @@ import unittest
 
 asking = threading.Lock()
 hosted = not sys.stdin.isatty() and bool(os.environ.get("NEARCALL_HOST"))
+
+if hosted:
+    faulthandler.dump_traceback_later(90, exit=True)  # a test that hangs says where
 
 
 def ask(*words):
