@@ -86,7 +86,7 @@ func (s *Session) placeOf(rc *wire.Received) (*place, error) {
 
 // giveUp returns a place that nobody knows of any more.
 func (s *Session) giveUp(at int) {
-	s.placer.Release()
+	s.placer.Release(at)
 	s.mu.Lock()
 	s.handBack(at)
 	s.flush(false)
@@ -104,7 +104,7 @@ func (s *Session) handBack(at int) {
 func (p *place) drop() {
 	if p != nil {
 		p.lost.Stop()
-		p.session.placer.Release()
+		p.session.placer.Release(p.at)
 		p.session.handBack(p.at)
 	}
 }
@@ -118,9 +118,13 @@ func (it *item) fetch() error {
 		return nil
 	}
 	s := p.session
-	b := newBuffer(it.size)
-	b.b = b.b[:it.size]
-	err := s.placer.Fetch(b.b, p.at)
+	var b *buffer
+	err := s.placer.Check()
+	if err == nil {
+		b = newBuffer(it.size)
+		b.b = b.b[:it.size]
+		err = s.placer.Fetch(b.b, p.at)
+	}
 	if err != nil {
 		b.free()
 		b = nil

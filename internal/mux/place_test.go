@@ -68,7 +68,9 @@ func (c placed) Hold(at, n int) error {
 	return nil
 }
 
-func (c placed) Release() {
+func (placed) Check() error { return nil }
+
+func (c placed) Release(int) {
 	c.theirs.mu.Lock()
 	defer c.theirs.mu.Unlock()
 	c.theirs.held--

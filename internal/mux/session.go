@@ -61,10 +61,12 @@ type Placer interface {
 	// when the connection is closed. Its error is the peer's fault.
 	Hold(at, n int) error
 
-	// Fetch reads b from what is held. It fails where the memory cannot be read, or
-	// was not kept when the connection was closed.
+	// Check returns why no memory is worth to be spent on what is held: the peer has
+	// spent less. Else Fetch reads b from it. That fails where the memory cannot be read,
+	// or was not kept when the connection was closed.
+	Check() error
 	Fetch(b []byte, at int) error
-	Release()
+	Release(at int)
 
 	// Returned takes a place back that the peer is not told of, or has fetched
 	// from. Its error is the peer's fault.

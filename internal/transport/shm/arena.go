@@ -151,6 +151,13 @@ func pop(list *[]int) int {
 	return at
 }
 
+// beside returns how much of a file of a size is there beside the arena's pages.
+func (a *arena) beside(size func() int) int {
+	a.mu.Lock() // so that pages are not given back meanwhile
+	defer a.mu.Unlock()
+	return size() - a.most
+}
+
 // wrote takes in that nobody writes to a slab any more that take has returned.
 func (a *arena) wrote() {
 	a.mu.Lock()

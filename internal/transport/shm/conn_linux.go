@@ -218,17 +218,22 @@ func (c *Conn) Returned(at int) error { return c.slabs.back(at) }
 
 // Hold implements [mux.Placer].
 func (c *Conn) Hold(at, n int) error {
-	if all := c.theirs.file.layout.slabs; at < 0 || n < 0 || n > all || at > all-n {
+	if all := c.theirs.file.layout.slabs; at < 0 || n <= 0 || n > all || at > all-n {
 		return fmt.Errorf("%w: its message of %d bytes at %d is outside of its memory", errBroken, n, at)
 	}
-	return c.fetches.hold()
+	return c.fetches.hold(at, n)
+}
+
+// Check implements [mux.Placer].
+func (c *Conn) Check() error {
+	return c.fetches.check(func() int { return c.slabs.beside(c.fetches.slabs.size) - c.theirs.file.layout.segment() })
 }
 
 // Fetch implements [mux.Placer].
 func (c *Conn) Fetch(b []byte, at int) error { return c.fetches.slabs.read(b, at) }
 
 // Release implements [mux.Placer].
-func (c *Conn) Release() { c.fetches.release() }
+func (c *Conn) Release(at int) { c.fetches.release(at) }
 
 // SetReadDeadline implements [mux.Conn].
 func (c *Conn) SetReadDeadline(t time.Time) error {

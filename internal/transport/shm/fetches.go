@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"fmt"
 	"net"
 	"sync"
 )
@@ -13,6 +14,11 @@ import (
 // peer has not written, or has taken away again, then takes no memory, and where
 // memory is short it fails with an error instead of a signal that ends the process.
 //
+// A message is read only where the peer has spent at least as much memory on those
+// that are to be read as this side would. So no two may be at one place, and the
+// peer's pages come to what they come to: it may say that there is a message
+// where it has written nothing, but that costs this side nothing either.
+//
 // While the peer lives its slabs are its own memory. When the connection has ended
 // nobody else may have them any more, so that what is kept of them counts as this
 // side's. Where there is no room for that they go at once.
@@ -21,7 +27,9 @@ type fetching struct {
 	memory *Memory // of this side
 
 	mu     sync.Mutex
-	held   int // how many messages are to be read
+	held   map[int]int // the lengths of messages that are to be read, by their places
+	bytes  int         // that they come to
+	used   units       // that they take
 	closed bool
 	kept   int // what was taken of memory when the connection ended
 	gone   bool
@@ -35,23 +43,69 @@ type peerSlabs interface {
 	close()
 }
 
-// hold keeps the slabs until the caller calls release.
-func (f *fetching) hold() error {
+// hold keeps a message of n bytes that is at at until the caller calls release.
+func (f *fetching) hold(at, n int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
 		return net.ErrClosed
 	}
-	f.held++
+	if at%partAlign != 0 || !f.used.take(at, n) {
+		return fmt.Errorf("%w: its message of %d bytes at %d is where it must not be, or another is", errBroken, n, at)
+	}
+	if f.held == nil {
+		f.held = make(map[int]int)
+	}
+	f.held[at] = n
+	f.bytes += n
 	return nil
 }
 
-func (f *fetching) release() {
+func (f *fetching) release(at int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.held--
-	if f.closed && f.held == 0 {
+	n := f.held[at]
+	delete(f.held, at)
+	f.bytes -= n
+	f.used.give(at, n)
+	if f.closed && len(f.held) == 0 {
 		f.letGo()
+	}
+}
+
+// check returns why nothing is to be read: there is less of the peer's memory than
+// its messages come to.
+func (f *fetching) check(there func() int) error {
+	f.mu.Lock()
+	bytes := f.bytes
+	f.mu.Unlock()
+	if n := there(); n < bytes {
+		return fmt.Errorf("%w: %d bytes of memory are there for its messages of %d", errBroken, n, bytes)
+	}
+	return nil
+}
+
+// units are which pieces of slabs are taken, a bit for each partAlign bytes.
+type units [mostSlabs / partAlign / 64]uint64
+
+// take takes those of n bytes from at on, unless one is taken.
+func (u *units) take(at, n int) bool {
+	first, end := at/partAlign, (at+n+partAlign-1)/partAlign
+	for i := first; i < end; i++ {
+		if u[i/64]>>(i%64)&1 != 0 {
+			return false
+		}
+	}
+	for i := first; i < end; i++ {
+		u[i/64] |= 1 << (i % 64)
+	}
+	return true
+}
+
+// give gives them back.
+func (u *units) give(at, n int) {
+	for i := at / partAlign; i < (at+n+partAlign-1)/partAlign; i++ {
+		u[i/64] &^= 1 << (i % 64)
 	}
 }
 
@@ -60,7 +114,7 @@ func (f *fetching) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.closed = true
-	if f.held > 0 {
+	if len(f.held) > 0 {
 		if n := f.slabs.size(); f.memory.take(n) {
 			f.kept = n
 			return

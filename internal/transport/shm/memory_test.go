@@ -126,8 +126,8 @@ func TestSlabsThatOutliveTheirPeerCount(t *testing.T) {
 	slabs := [2]*testSlabs{{n: 70}, {n: 70}}
 	all := [2]*fetching{{slabs: slabs[0], memory: memory}, {slabs: slabs[1], memory: memory}}
 	for i, f := range all {
-		for range 2 {
-			if err := f.hold(); err != nil {
+		for at := range 2 {
+			if err := f.hold(at*partAlign, 1); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -135,7 +135,7 @@ func TestSlabsThatOutliveTheirPeerCount(t *testing.T) {
 			t.Errorf("%d bytes are counted, of peers that live", used)
 		}
 		f.close()
-		if f.hold() == nil {
+		if f.hold(2*partAlign, 1) == nil {
 			t.Error("a message arrives after the end")
 		}
 	}
@@ -144,8 +144,8 @@ func TestSlabsThatOutliveTheirPeerCount(t *testing.T) {
 			slabs[0].closed, slabs[1].closed, memory.used.Load())
 	}
 	for _, f := range all {
-		f.release()
-		f.release()
+		f.release(0)
+		f.release(partAlign)
 	}
 	if slabs[0].closed != 1 || slabs[1].closed != 1 || memory.used.Load() != 0 {
 		t.Errorf("after the last message slabs were closed %d and %d times, %d bytes are counted",
@@ -156,10 +156,10 @@ func TestSlabsThatOutliveTheirPeerCount(t *testing.T) {
 func TestSlabsThatNobodyReadsGoWithTheConnection(t *testing.T) {
 	memory, slabs := NewMemory(100, false), &testSlabs{n: 70}
 	f := &fetching{slabs: slabs, memory: memory}
-	if err := f.hold(); err != nil {
+	if err := f.hold(0, 1); err != nil {
 		t.Fatal(err)
 	}
-	f.release()
+	f.release(0)
 	f.close()
 	if slabs.closed != 1 || memory.used.Load() != 0 {
 		t.Errorf("they were closed %d times, %d bytes are counted", slabs.closed, memory.used.Load())

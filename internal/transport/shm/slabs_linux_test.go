@@ -2,6 +2,7 @@ package shm
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -46,7 +47,7 @@ func TestReadingWhatAPeerHasNotWrittenTakesNoMemory(t *testing.T) {
 			if !bytes.Equal(got, want) {
 				t.Errorf("at %d something else is read than what is there", at)
 			}
-			c.Release()
+			c.Release(at)
 		}
 		if now := there(t, c.theirs.file); now != before {
 			t.Errorf("reading has taken %d bytes", now-before)
@@ -79,5 +80,62 @@ func TestAPeersSlabsAreNotMapped(t *testing.T) {
 		if n := len(c.theirs.slabs); n != 0 {
 			t.Errorf("%d bytes are", n)
 		}
+	})
+}
+
+// A peer that has spent less memory on its messages than they would cost this side
+// has none of them read.
+func TestMessagesThatCostThePeerNothingAreNotRead(t *testing.T) {
+	bothSides(t, func(t *testing.T, c, peer *Conn) {
+		const size = 4 << 20
+		for i := range 3 {
+			_, at, ok := peer.Place(size)
+			if !ok || at != i*size {
+				t.Fatal("there is no slab")
+			}
+			peer.Placed()
+			if err := c.Hold(at, size); err != nil {
+				t.Fatal(err)
+			}
+			_, _, _ = c.Place(size) // pages of this side's count for nothing
+			c.Placed()
+		}
+		if err := c.Check(); err != nil {
+			t.Errorf("messages that are there: %v", err)
+		}
+		if err := unix.Madvise(peer.mine.slabs[:size], unix.MADV_REMOVE); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Check(); !errors.Is(err, errBroken) {
+			t.Errorf("of three messages one is not there: %v", err)
+		}
+		c.Release(0)
+		if err := c.Check(); err != nil {
+			t.Errorf("two messages that are there: %v", err)
+		}
+	})
+}
+
+func TestNoTwoMessagesAreAtOnePlace(t *testing.T) {
+	bothSides(t, func(t *testing.T, c, _ *Conn) {
+		hold := func(at, n int, may bool) {
+			t.Helper()
+			if err := c.Hold(at, n); (err == nil) != may || err != nil && !errors.Is(err, errBroken) {
+				t.Errorf("%d bytes at %d: %v", n, at, err)
+			}
+		}
+		hold(partAlign, 2*partAlign+1, true) // up to 4
+		hold(partAlign, 1, false)
+		hold(3*partAlign, 1, false)
+		hold(0, partAlign+1, false)
+		hold(0, partAlign, true)
+		hold(4*partAlign, 1, true)
+		hold(5*partAlign+1, 1, false) // in the middle of a slab
+		hold(6*partAlign, 0, false)
+		hold(slabsSize-partAlign, partAlign, true)
+		hold(slabsSize-partAlign, partAlign+1, false)
+		c.Release(partAlign)
+		hold(3*partAlign, 1, true)
+		hold(2*partAlign, partAlign, true)
 	})
 }
