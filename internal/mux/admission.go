@@ -6,6 +6,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
+	"github.com/nearcall/nearcall/internal/wire"
 )
 
 // admission is how many calls of this side the peer takes at a time. Whoever
@@ -29,6 +30,9 @@ type ticket struct {
 func (s *Session) admit(ctx context.Context) error {
 	if s.refusal != nil {
 		return unprocessed{s.refusal}
+	}
+	if s.hello.Features&wire.FeatureNoCalls != 0 {
+		return errNoCalls
 	}
 	a := &s.admission
 	if limit := s.hello.Calls; limit == 0 || a.open < limit {

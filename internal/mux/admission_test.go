@@ -3,6 +3,8 @@ package mux
 import (
 	"context"
 	"errors"
+	"io"
+	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -253,4 +255,55 @@ func TestCallsFromBeforeTheLimitWasKnown(t *testing.T) {
 			t.Errorf("%d calls are admitted", s.admission.open)
 		}
 	})
+}
+
+// TestAPeerThatTakesNoCallsGetsNone, and says so.
+func TestAPeerThatTakesNoCallsGetsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hello := wire.Hello{Version: 1, Features: wire.FeatureNoCalls, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock}
+		s, peer := metWith(t, Options{}, nil, wire.AppendHello([]byte(wire.Magic), &hello))
+		if _, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) {
+			t.Errorf("Open returns %v", err)
+		} else {
+			says(t, err, "takes no calls")
+		}
+		if n := len(peer.frames()); n != 1 { // HELLO
+			t.Errorf("it sends %d frames", n)
+		}
+		_ = s.Close(errors.New("done"))
+		<-s.Gone()
+	})
+}
+
+// TestASideSaysWhetherItTakesCalls, in its HELLO.
+func TestASideSaysWhetherItTakesCalls(t *testing.T) {
+	for name, c := range map[string]struct {
+		start func(s *Session)
+		want  uint64
+	}{
+		"none":  {func(s *Session) { s.Start(nil) }, wire.FeatureNoCalls},
+		"calls": {func(s *Session) { s.Start(&witness{}) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ours, theirs := net.Pipe()
+				s := New(ours, Options{Client: true})
+				c.start(s)
+				b := make([]byte, 100)
+				n, err := io.ReadAtLeast(theirs, b, len(wire.Magic)+4)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f, _, err := wire.Next(b[len(wire.Magic):n])
+				if err != nil {
+					t.Fatal(err)
+				}
+				if h, err := wire.ParseHello(f.Body); err != nil || h.Features != c.want {
+					t.Errorf("HELLO says %+v, %v", h, err)
+				}
+				_ = theirs.Close()
+				<-s.Gone()
+			})
+		})
+	}
 }

@@ -384,7 +384,8 @@ func (s *Session) takeWhole(f wire.Frame, before []byte) error {
 	return nil
 }
 
-var errNoCalls = unprocessed{errors.New("this side takes no calls")}
+// errNoCalls is what becomes of calls to a side without an acceptor.
+var errNoCalls = unprocessed{errors.New("the other side takes no calls")}
 
 // accept asks the acceptor to take a call. Whether a handler sees it is known only
 // afterwards: where the session ends meanwhile, it leaves the call to accept. The

@@ -180,12 +180,20 @@ func New(conn Conn, o Options) *Session {
 	s.dec.Places, s.dec.Block = s.placer != nil, o.Block
 	s.patience.earned = mostEarned
 	s.connOut = s.hello.Connection
+	return s
+}
+
+// greeting returns what this side begins with.
+func (s *Session) greeting(acceptor link.Acceptor) []byte {
+	o := &s.opts
 	hello := wire.Hello{Version: wire.Version, Stream: int64(o.Window), Connection: int64(o.ConnWindow), Calls: uint64(o.Calls), Block: o.Block}
 	if !o.Client {
 		hello.Ping, hello.IdlePing = millis(leastPings(&o.Enforcement, false)), millis(leastPings(&o.Enforcement, true))
 	}
-	s.control = wire.AppendHello([]byte(wire.Magic), &hello)
-	return s
+	if acceptor == nil {
+		hello.Features |= wire.FeatureNoCalls
+	}
+	return wire.AppendHello([]byte(wire.Magic), &hello)
 }
 
 // Start sets the session going. acceptor is told of the peer's calls; they are
@@ -194,6 +202,7 @@ func (s *Session) Start(acceptor link.Acceptor) {
 	s.mu.Lock()
 	s.acceptor = acceptor
 	s.started = true
+	s.control = append(s.greeting(acceptor), s.control...)
 	s.occupied = true
 	s.callWriter() // to say hello
 	s.startPulse()

@@ -44,6 +44,9 @@ const (
 // fills a receiver's memory with strings that take next to nothing on the wire.
 const stringCost = 32
 
+// FeatureNoCalls is the feature of a side that takes no calls of its peer's.
+const FeatureNoCalls = 1 << 0
+
 // MessageCost is the credit that a message takes beside its own bytes.
 const MessageCost = 5
 
