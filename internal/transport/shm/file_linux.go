@@ -123,6 +123,13 @@ func (f *file) part(at int64, n, prot int) (segment, error) {
 	return m, nil
 }
 
+// allocateSegment makes the pages of the server's or the client's segment, which is to
+// write there. That fails where there is no memory, while a write to a page that is
+// not there ends the process.
+func (f *file) allocateSegment(server bool) error {
+	return f.allocate(f.layout.segmentAt(server), f.layout.segment())
+}
+
 // allocate makes the pages of n bytes at a place of the file, as memory that this
 // process takes.
 func (f *file) allocate(at int64, n int) error {

@@ -151,7 +151,10 @@ func (s *Server) agree(in *incoming, body []byte) (c *Conn, refused, err error) 
 	if c, refused = s.propose(in.conn, body); refused != nil {
 		return nil, refused, nil
 	}
-	if err := in.confirmed(); err != nil {
+	if err = in.confirmed(); err == nil {
+		err = c.mine.file.allocateSegment(true) // and not for who never confirms
+	}
+	if err != nil {
 		c.abandon()
 		return nil, nil, err
 	}

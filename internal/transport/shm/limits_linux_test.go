@@ -20,7 +20,7 @@ func TestMemoryThatCannotBeHadLeavesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.release()
-			if _, _, err := newSides(f, true, plenty); err == nil || !strings.HasPrefix(err.Error(), why) {
+			if _, _, err := newSides(f, false, plenty); err == nil || !strings.HasPrefix(err.Error(), why) {
 				t.Errorf("a file of %+v: %v", l, err)
 			}
 		})

@@ -32,9 +32,7 @@ func newSides(f *file, server bool, m *Memory) (mine, theirs side, err error) {
 }
 
 // newSide maps what the server or the client writes, to write it or to read it, with
-// its segment out of m, unless that is nil. What this side writes is allocated first:
-// that fails where there is no memory, while a write to what is not there ends the
-// process.
+// its segment out of m, unless that is nil. A client's segment is allocated by then.
 func newSide(f *file, server, write bool, m *Memory) (s side, err error) {
 	l := f.layout
 	s = side{file: f, slabsAt: l.slabsAt(server), memory: m}
@@ -50,8 +48,10 @@ func newSide(f *file, server, write bool, m *Memory) (s side, err error) {
 	prot := unix.PROT_READ
 	if write {
 		prot |= unix.PROT_WRITE
-		if err = f.allocate(l.segmentAt(server), l.segment()); err != nil {
-			return s, err
+		if !server {
+			if err = f.allocateSegment(server); err != nil {
+				return s, err
+			}
 		}
 	}
 	if s.segment, err = f.part(l.segmentAt(server), l.segment(), prot); err != nil {

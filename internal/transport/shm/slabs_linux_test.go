@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearcall/nearcall/internal/rights"
 )
 
 // there returns how many bytes of a file take up memory.
@@ -138,4 +140,36 @@ func TestNoTwoMessagesAreAtOnePlace(t *testing.T) {
 		hold(3*partAlign, 1, true)
 		hold(2*partAlign, partAlign, true)
 	})
+}
+
+// What an answer that nobody confirms takes of the server is addresses, not memory.
+func TestAnAnswerThatIsNotConfirmedTakesNoMemory(t *testing.T) {
+	a, b := sockets(t)
+	rights.Accept(a)
+	if err := send(a, theOffer()); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if c, _, err := answer(b); err == nil {
+			_ = c.Close()
+		}
+	}()
+	defer func() {
+		_ = a.Close()
+		<-done
+	}()
+	_, files, err := receive(a, make([]byte, mostBody))
+	defer closeFiles(files)
+	if err != nil || len(files) != answerFiles {
+		t.Fatalf("%d descriptors, %v", len(files), err)
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(files[0], &stat); err != nil {
+		t.Fatal(err)
+	}
+	if n := stat.Blocks * 512; n > 2*partAlign { // a page of each segment, however large
+		t.Errorf("%d bytes are there", n)
+	}
 }
