@@ -38,6 +38,9 @@ func (s *Session) takeIn() error {
 		}
 		rest = rest[n:]
 	}
+	if len(s.late) > 0 {
+		s.acceptLate()
+	}
 	s.keep(rest)
 	return nil
 }
@@ -236,6 +239,9 @@ func (s *Session) takeControl(f wire.Frame, after *callbacks) error {
 		}
 		st, err := s.find(f.Stream)
 		if st != nil {
+			if !st.caller {
+				s.resets()
+			}
 			st.unwanted(reasonOf(code, text), after)
 		}
 		return err
@@ -373,7 +379,12 @@ func (s *Session) takeWhole(f wire.Frame, before []byte) error {
 		err = s.checkOwed()
 	}
 	if err == nil && opened {
-		s.accepting = st
+		if s.isRash() {
+			s.late = append(s.late, lateCall{st, rc.Open})
+			opened = false
+		} else {
+			s.accepting = st
+		}
 	}
 	s.mu.Unlock()
 	after.run()

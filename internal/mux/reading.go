@@ -35,6 +35,7 @@ type reading struct {
 	raw Prompt // nil for connections that are not, such as TLS
 
 	// Of whoever reads.
+	late     []lateCall // what the acceptor is told of when all is taken in
 	dec      wire.Decoder
 	parts    parts   // of the block that the next frame begins with
 	in       *buffer // begins with what was not taken in; nil for nothing

@@ -150,6 +150,7 @@ type Session struct {
 	answered     bool       // the peer has sent something of a call
 	connIn       int        // what the peer may still send
 	taken        int        // what of the connection's credit is to be given back
+	rash         int        // how many more calls of its own the peer has given up, of late, than have ended
 	unread       int        // what all streams have unread, in credit
 	settled      bool       // it ends, as the last call is over and none is taken
 	pulse        pulse

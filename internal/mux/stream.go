@@ -186,6 +186,9 @@ func (st *stream) Send(f *link.Frame) error {
 	var after callbacks
 	if f.End != nil {
 		st.over = true
+		if s.rash > 0 && !st.caller {
+			s.rash--
+		}
 		st.in.dropPlaces()
 		st.finish(link.ErrEnded, &after)
 	}
