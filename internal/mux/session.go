@@ -378,7 +378,11 @@ func (s *Session) end(reason error, code wire.ByeCode, lost bool) {
 	s.telling.Add(1)
 	defer s.telling.Done()
 	s.drain(reason)
-	s.bye = wire.AppendBye(nil, code, reason.Error())
+	if code == wire.ByeClosed && s.live.first == nil {
+		s.bye = wire.AppendBye(nil, wire.ByeDone, reason.Error())
+	} else {
+		s.bye = wire.AppendBye(nil, code, reason.Error())
+	}
 	var after callbacks
 	for st := s.live.first; st != nil; {
 		next := st.nextLive

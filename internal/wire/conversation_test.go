@@ -162,6 +162,7 @@ func TestAConversationWithCredit(t *testing.T) {
 	c.send(c.server, &Step{Stream: 3, Header: metadata.MD{}, HasMessage: true, Message: []byte("news")})
 	c.note(c.client, AppendReset(nil, 3, ResetCancelled, ""))
 	c.over(3)
+	c.note(c.client, AppendDrain(nil, 0))
 	c.note(c.client, AppendBye(nil, ByeDone, ""))
 
 	var out bytes.Buffer
