@@ -177,6 +177,7 @@ func TestBounds(t *testing.T) {
 		{"eleven times the CPU", func(r *result) { r.serverCPU = 110 * time.Millisecond }, "CPU 11x"},
 		{"CPU below the floor", func(r *result) { r.attackerCPU, r.serverCPU = 1, 100*time.Millisecond }, ""},
 		{"CPU for what was asked", func(r *result) { r.attack, r.serverCPU = &attack{asked: true}, time.Second }, ""},
+		{"slow calls for what was asked", func(r *result) { r.attack, r.during.P99 = &attack{asked: true}, time.Second }, ""},
 		{"descriptors for each of the attacker's", func(r *result) { r.attacker.descriptors, r.server.descriptors = 100, 400 }, ""},
 		{"more descriptors", func(r *result) { r.attacker.descriptors, r.server.descriptors = 100, 401 }, "401 descriptors"},
 		{"threads", func(r *result) { r.server.threads = 65 }, "65 threads"},

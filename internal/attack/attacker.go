@@ -28,7 +28,7 @@ type attack struct {
 	run         func(*attacker) error
 	lacks       func() string // what the system lacks for a defence, so that the attack is left out; nil for nothing
 
-	asked   bool          // the processor time is what the service takes for what it is asked, and not judged
+	asked   bool          // processor and latency are what the service takes for what it is asked, and not judged
 	env     []string      // of the server, beside its own
 	server  []string      // arguments of the server
 	flaw    string        // that the server has

@@ -111,7 +111,7 @@ func (r *result) judgeServing(short bool) {
 			r.say("a new client fails: %s", n.Failure)
 		}
 	}
-	if most := max(latencyFloor, timesLatency*r.before.P99); !short && r.during.P99 > most {
+	if most := max(latencyFloor, timesLatency*r.before.P99); !short && !r.attack.asked && r.during.P99 > most {
 		r.say("p99 of %s", shortly(r.during.P99))
 	}
 }

@@ -203,15 +203,13 @@ func (r *ring) Close() error {
 	return errors.Join(r.data.Close(), syscall.Close(r.room), syscall.Close(r.memory))
 }
 
-// fill writes to all of the client's slabs, so that they have pages, which are the
+// fill writes the first n bytes of the client's slabs, in pages that are the
 // client's.
-func (r *ring) fill() error {
-	m, err := unix.Mmap(r.memory, r.slabsAt, int(r.slabs), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+func (r *ring) fill(n int64) error {
+	m, err := unix.Mmap(r.memory, r.slabsAt, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return os.NewSyscallError("mmap", err)
 	}
-	for at := 0; at < len(m); at += os.Getpagesize() {
-		m[at] = 1
-	}
+	clear(m)
 	return os.NewSyscallError("munmap", unix.Munmap(m))
 }
