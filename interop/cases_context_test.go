@@ -177,10 +177,10 @@ var contextCases = []Case{
 			},
 		}})
 		for range 2 {
-			own := ownContext{Context: c.Context(), deadline: time.Now().Add(50 * time.Millisecond), bounded: true, endless: true}
+			own := ownContext{Context: c.Context(), deadline: time.Now().Add(200 * time.Millisecond), bounded: true, endless: true}
 			_, err := conn.UnaryCall(own, request("x"))
 			c.Code("unary", err)
-			own.deadline = time.Now().Add(50 * time.Millisecond)
+			own.deadline = time.Now().Add(200 * time.Millisecond)
 			s, err := conn.FullDuplexCall(own)
 			c.Err("start", err)
 			_, err = s.Recv()

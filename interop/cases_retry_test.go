@@ -390,7 +390,7 @@ var retryRules = []Case{
 	}},
 	{43, "a deadline of the service config is for all attempts", func(c *C) {
 		s := newScript(c)
-		conn := c.Start(Config{Service: s.service(), ServiceConfig: `{"methodConfig":[{"name":[{}],"timeout":"0.3s","retryPolicy":{
+		conn := c.Start(Config{Service: s.service(), ServiceConfig: `{"methodConfig":[{"name":[{}],"timeout":"1s","retryPolicy":{
 			"maxAttempts":5,"initialBackoff":"3600s","maxBackoff":"3600s","backoffMultiplier":1,"retryableStatusCodes":[14]}}]}`})
 		_, err := conn.UnaryCall(c.Context(), request("x"))
 		c.Code("first", err)

@@ -119,6 +119,35 @@ func TestRunGoesOnWhereItWasLeft(t *testing.T) {
 	}
 }
 
+// Whatever is ready: Run returns after the turn in which its context ends.
+func TestRunTakesNoTurnAfterItsContextHasEnded(t *testing.T) {
+	l := New(Pinned())
+	ctx, cancel := context.WithCancel(t.Context())
+	turns, ended := 0, false
+	for range 2 { // each gives its turn to the other
+		must(t, l, func(ctx context.Context) {
+			for !ended {
+				turns++
+				cancel()
+				_ = Sleep(ctx, 0)
+			}
+		})
+	}
+	for n := 1; n <= 50; n++ {
+		if err := l.Run(ctx); err != context.Canceled || turns != n {
+			t.Errorf("Run has returned %d times after %d turns: %v", n, turns, err)
+			break
+		}
+		ctx, cancel = context.WithCancel(t.Context())
+	}
+	cancel()
+	ended = true
+	go closed(t, l)
+	if err := l.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestRunIsOfPinnedLoopsAndTheirGoroutine(t *testing.T) {
 	for _, k := range []kind{kindOf("baton"), kindOf("coroutines"), kindOf("hosted")} {
 		l := k.make()

@@ -37,7 +37,6 @@ func must(t testing.TB, l *Loop, fn func(ctx context.Context)) {
 	}
 }
 
-// Thousands of tasks change plain fields. The race detector watches.
 // repeated is how often to try what goes wrong now and then.
 func repeated(n int) int {
 	if testing.Short() {
@@ -46,6 +45,7 @@ func repeated(n int) int {
 	return n
 }
 
+// Thousands of tasks change plain fields. The race detector watches.
 func TestTasksNeedNoLock(t *testing.T) { eachKind(t, testTasksNeedNoLock) }
 
 func testTasksNeedNoLock(t *testing.T, newLoop func() *Loop) {

@@ -70,6 +70,11 @@ func (l *Loop) Run(ctx context.Context) error {
 			return nil
 		default:
 		}
+		select { // before a turn that is due
+		case <-ctx.Done():
+			return wait.DoneErr(ctx)
+		default:
+		}
 		select {
 		case <-l.empty:
 		case <-ctx.Done():

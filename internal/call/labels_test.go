@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"runtime"
 	"runtime/pprof"
 	"testing"
 	"testing/synctest"
@@ -148,6 +149,9 @@ func TestAnIdleWorkerHasNoLabels(t *testing.T) {
 	for _, value := range []string{"", "all"} {
 		t.Run(value, func(t *testing.T) {
 			t.Setenv(labelsVariable, value)
+			for len(labeltest.Of("(*workers).work")) > 0 {
+				runtime.Gosched() // a worker of the test before, whose server has stopped, is on its way out
+			}
 			synctest.Test(t, func(t *testing.T) {
 				b := start(t, handlers{unary: func(_ context.Context, in *message) (*message, error) { return in, nil }}, onWorkers, nil)
 				pprof.Do(t.Context(), pprof.Labels("caller", "1"), func(ctx context.Context) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -102,4 +103,18 @@ func TestAFarewellLastsForAsLongAsThePeerTakesSomething(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What a peer's HELLO brought does not depend on how soon the peer leaves.
+func TestAPeerThatSaidHelloAndLeftWasMet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cs, ss := pair(t, Options{}, Options{}, make(transporttest.Accepter, 1))
+		_ = ss.Close(errors.New("not today"))
+		<-cs.Gone()
+		for range 100 {
+			if err := cs.Meet(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
 }

@@ -234,12 +234,16 @@ func (s *Session) Start(acceptor link.Acceptor) {
 	}()
 }
 
-// Meet waits for the peer's HELLO. It returns why there is none.
+// Meet waits for the peer's HELLO. It returns why there is none; a peer that has said
+// hello and left was met.
 func (s *Session) Meet(ctx context.Context) error {
 	select {
 	case <-s.met:
 		return nil
 	case <-s.over:
+		if link.IsClosed(s.met) {
+			return nil
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.ended
