@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
 )
 
@@ -44,10 +45,16 @@ func (p *place) dial(ctx context.Context, _ string) (net.Conn, error) {
 	}
 	near, far := net.Pipe()
 	s := mux.New(far, mux.Options{Name: "client"})
-	s.Start(nil)
+	s.Start(leaver{})
 	p.leave(s)
 	return near, nil
 }
+
+// A leaver is what takes calls of a server that is about to leave: it is told of none.
+type leaver struct{ link.Acceptor }
+
+func (leaver) Closed(error) {}
+func (leaver) Gone()        {}
 
 // dialled returns when it was dialled.
 func (p *place) dialled() []time.Duration {
