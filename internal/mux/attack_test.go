@@ -182,7 +182,7 @@ func TestStreamsThatNobodyReadsShareWhatMayWait(t *testing.T) {
 // holds nothing up for good: neither a message that is larger than all of the bound,
 // nor, once it is read or given up, what comes after it.
 func TestStreamsThatNobodyReadsShareWhatMayBeUnread(t *testing.T) {
-	const calls, small, size, most = 320, 10, wire.MinWindow - 11*wire.MessageCost - 10, windowsUnread * wire.MinWindow
+	const calls, small, size, most = 290, 10, wire.MinWindow - 11*wire.MessageCost - 10, windowsUnread * wire.MinWindow
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
 		cs, ss := pair(t, Options{}, Options{MostWindow: wire.MinWindow}, accepted)

@@ -82,8 +82,8 @@ const (
 	// that reads nothing may have thousands of them. Where it does each stream
 	// may still have leastBacklog bytes, so that streams that the peer does not
 	// read do not keep others from sending.
-	mostQueued   = 4 << 20
-	leastBacklog = 4 << 10
+	mostQueued   = 2 << 20
+	leastBacklog = 2 << 10
 )
 
 // full reports whether as much waits to be written as may. The session's mu is
