@@ -44,8 +44,8 @@ func refuse(conn net.Conn, p protocol, first []byte) {
 // socket, where that is not wanted.
 func refuseSocket(conn net.Conn) {
 	_ = conn.SetWriteDeadline(time.Now().Add(lingering))
-	hello := wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: wire.Version, Features: wire.FeatureNoCalls, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock})
-	_, _ = conn.Write(wire.AppendBye(wire.AppendDrain(hello, 0), wire.ByeClosed, "this server takes calls over shared memory only: dial shm:PATH, from a process of the same user"))
+	hello := wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock})
+	_, _ = conn.Write(wire.AppendBye(hello, wire.ByeClosed, "this server takes calls over shared memory only: dial shm:PATH, from a process of the same user"))
 	hangUp(conn)
 }
 
