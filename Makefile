@@ -96,9 +96,9 @@ LOOPS ?= 20
 loops: ## random tasks on each kind of loop, for half a minute LOOPS (20) times
 	for n in $$(seq $(LOOPS)); do NEARCALL_SOAK=5s $(GO) test $(RACE) -count=1 -run '^TestRandomTasks$$' ./loop || exit 1; done
 
-# ATTACK=-short takes a minute or two, as in .ci/run; ATTACK='-only drains -v' is a part.
+# ATTACK=-short takes a minute, as in .ci/run; ATTACK='-only drains -v' is a part.
 .PHONY: attack
-attack: ## what attacks cost a server and what they cost the attacker, in some ten minutes
+attack: ## what attacks cost a server and what they cost the attacker, in some six minutes
 	@mkdir -p bin && $(GO) build -o bin/attack ./internal/attack && bin/attack $(ATTACK)
 
 # FLAKYFLAGS='-short=false -budget 8h' runs the whole of each package's tests.
