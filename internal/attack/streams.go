@@ -23,7 +23,7 @@ var streamAttacks = []*attack{
 		name: "streams-unread-many", path: overTCP, full: 200, short: 40,
 		what:   "%s connections with 100 server streams each, no credit given",
 		before: "not measured",
-		known:  &excuse{each: 12 << 20, cpu: 50, why: "a connection may have 2 MiB waiting for a peer that does not read; how many connections there are is for the listener to limit"},
+		known:  &excuse{each: 6 << 20, cpu: 50, why: "a connection may have 2 MiB waiting for a peer that does not read; how many connections there are is for the listener to limit"},
 		run: func(a *attacker) error {
 			for range a.count {
 				if _, err := a.subscribe(100); err != nil {
