@@ -1,3 +1,7 @@
+//go:build unix
+
+// As make flaky, which runs where make does. Wine cannot remove a directory that a process has run in.
+
 package main
 
 import (
