@@ -144,13 +144,18 @@ func fullSocket(port int) (fd int, err error) {
 		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Sec: 5}); err != nil {
 			return err
 		}
-		if err := unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		err := unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
+		for errors.Is(err, unix.EINTR) || errors.Is(err, unix.EALREADY) { // Go's runtime interrupts what waits
+			err = unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
+		}
+		if err != nil && !errors.Is(err, unix.EISCONN) {
 			return err
 		}
+		err = nil
 		if err := unix.SetNonblock(fd, true); err != nil {
 			return err
 		}
-		for piece := make([]byte, 4096); err == nil; _, err = unix.Write(fd, piece) {
+		for piece := make([]byte, 4096); err == nil || errors.Is(err, unix.EINTR); _, err = unix.Write(fd, piece) {
 		}
 		if !errors.Is(err, unix.EAGAIN) {
 			return err
