@@ -72,9 +72,9 @@ func TestAServerTakesNoDescriptors(t *testing.T) {
 	}
 }
 
-// Who closes the last descriptor of a socket that lingers waits in the system, for
-// as long as whoever has passed it likes. None keeps a thread of the server, and
-// Stop waits for none.
+// Closing the last descriptor of a socket that lingers blocks, for as long as the
+// client that passed it has chosen. No such descriptor may hold a thread of the server
+// or delay Stop.
 func TestNoDescriptorOfAClientsKeepsAThread(t *testing.T) {
 	needs.RefusedDescriptors(t)
 	hold(t)

@@ -79,8 +79,8 @@ func descriptorsOf(pid int) int {
 	return len(fds)
 }
 
-// memoryFiles returns how many bytes there are of each memory file that the
-// process with this number, or "self", has a descriptor of, by inode.
+// memoryFiles returns the allocated size of each memory file that a process has
+// open, in bytes, by inode. pid is its number, or "self".
 func memoryFiles(pid string) (map[uint64]int64, error) {
 	files := make(map[uint64]int64)
 	dir := filepath.Join("/proc", pid, "fd")

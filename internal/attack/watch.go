@@ -13,7 +13,7 @@ import (
 type watch struct {
 	c     *child
 	limit int64 // in bytes
-	files bool  // the process may have memory files: what there is of them counts, touched or not
+	files bool  // count the process's memory files, also pages that it has not touched
 	stop  chan struct{}
 	ended chan struct{}
 

@@ -14,8 +14,8 @@ const blockTime = 20 * time.Second
 // parts are what has come of a block that is longer than a frame. A connection
 // has one such block at a time. It takes memory as its bytes come.
 //
-// They belong to whoever reads. The timer alone runs by itself: once it has
-// fired the block was late, whatever comes afterwards.
+// Only the goroutine that reads the connection uses them. The timer runs by itself and
+// ends the session, even if the block is finished a moment later.
 type parts struct {
 	of   uint64      // the call
 	b    *buffer     // nil where no block has begun

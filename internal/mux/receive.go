@@ -59,9 +59,9 @@ func (it *item) add(piece []byte) {
 	it.data.b = append(it.data.b, piece...)
 }
 
-// room is for how many bytes of the message there is to be room when n are there.
+// room returns the capacity for the message, in bytes, once n of its bytes have arrived.
 func (it *item) room(n int) int {
-	if n > it.size/growth { // n times growth may not fit into an int
+	if n > it.size/growth { // growth*n could overflow
 		return it.size
 	}
 	return growth * n

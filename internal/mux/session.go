@@ -382,11 +382,11 @@ func (s *Session) end(reason error, code wire.ByeCode, lost bool) {
 	s.telling.Add(1)
 	defer s.telling.Done()
 	s.drain(reason)
+	bye := code
 	if code == wire.ByeClosed && s.live.first == nil {
-		s.bye = wire.AppendBye(nil, wire.ByeDone, reason.Error())
-	} else {
-		s.bye = wire.AppendBye(nil, code, reason.Error())
+		bye = wire.ByeDone // no call is given up
 	}
+	s.bye = wire.AppendBye(nil, bye, reason.Error())
 	var after callbacks
 	for st := s.live.first; st != nil; {
 		next := st.nextLive

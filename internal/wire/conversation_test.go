@@ -3,9 +3,6 @@ package wire
 import (
 	"bytes"
 	"encoding/hex"
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"google.golang.org/grpc/metadata"
@@ -165,20 +162,5 @@ func TestAConversationWithCredit(t *testing.T) {
 	c.note(c.client, AppendDrain(nil, 0))
 	c.note(c.client, AppendBye(nil, ByeDone, ""))
 
-	var out bytes.Buffer
-	enc := json.NewEncoder(&out)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(c); err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join("testdata", "conversation.json")
-	if *update {
-		if err := os.WriteFile(file, out.Bytes(), 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil || !bytes.Equal(out.Bytes(), want) {
-		t.Errorf("%v; %s differs, say go test -update if that is meant", err, file)
-	}
+	golden(t, "conversation.json", c)
 }

@@ -226,23 +226,7 @@ func TestGoldenVectors(t *testing.T) {
 				got.Hex, b = append(got.Hex, hex.EncodeToString(b[:n])), b[n:]
 				got.Frames = append(got.Frames, say(t, &d, f, parts, v.from == "client"))
 			}
-			var out bytes.Buffer
-			enc := json.NewEncoder(&out)
-			enc.SetEscapeHTML(false)
-			enc.SetIndent("", "  ")
-			if err := enc.Encode(got); err != nil {
-				t.Fatal(err)
-			}
-			file := filepath.Join("testdata", "frames", name+".json")
-			if *update {
-				if err := os.WriteFile(file, out.Bytes(), 0o666); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil || !bytes.Equal(out.Bytes(), want) {
-				t.Errorf("%v; %s differs, say go test -update if that is meant. Now:\n%.2000s", err, file, out.Bytes())
-			}
+			golden(t, filepath.Join("frames", name+".json"), got)
 		})
 	}
 }
@@ -255,4 +239,26 @@ func skip(t *testing.T, b []byte) []byte {
 		t.Fatal(err)
 	}
 	return b[n:]
+}
+
+// golden compares v, as JSON, with a file below testdata, or writes it with -update.
+func golden(t *testing.T, file string, v any) {
+	t.Helper()
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		t.Fatal(err)
+	}
+	file = filepath.Join("testdata", file)
+	if *update {
+		if err := os.WriteFile(file, out.Bytes(), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil || !bytes.Equal(out.Bytes(), want) {
+		t.Errorf("%v; %s differs, say go test -update if that is meant. Now:\n%.2000s", err, file, out.Bytes())
+	}
 }

@@ -3,9 +3,7 @@ package wire
 import (
 	"bytes"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -75,22 +73,7 @@ func TestVectorsThatMustBeRefused(t *testing.T) {
 			for _, f := range r.frames {
 				v.Hex = append(v.Hex, hex.EncodeToString(f))
 			}
-			var out bytes.Buffer
-			enc := json.NewEncoder(&out)
-			enc.SetIndent("", "  ")
-			if err := enc.Encode(v); err != nil {
-				t.Fatal(err)
-			}
-			file := filepath.Join("testdata", "refused", name+".json")
-			if *update {
-				if err := os.WriteFile(file, out.Bytes(), 0o666); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil || !bytes.Equal(out.Bytes(), want) {
-				t.Errorf("%v; %s differs, say go test -update if that is meant. Now:\n%.2000s", err, file, out.Bytes())
-			}
+			golden(t, filepath.Join("refused", name+".json"), v)
 			refused(t, v)
 		})
 	}

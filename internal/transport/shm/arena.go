@@ -224,9 +224,8 @@ func (a *arena) close() {
 	a.dropUnused()
 }
 
-// dropUnused frees the memory of an arena that is closed, if it is not used. Its
-// pages stay as long as the peer, which may not have read them yet, has them. mu is
-// held.
+// dropUnused unmaps a closed arena that nothing holds. The pages live on while the
+// peer, which may not have read them yet, has the file open. mu is held.
 func (a *arena) dropUnused() {
 	if a.closed && a.held == 0 && a.pages != nil {
 		a.pages.drop()

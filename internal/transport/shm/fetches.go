@@ -14,10 +14,10 @@ import (
 // peer has not written, or has taken away again, then takes no memory, and where
 // memory is short it fails with an error instead of a signal that ends the process.
 //
-// A message is read only where the peer has spent at least as much memory on those
-// that are to be read as this side would. So no two may be at one place, and the
-// peer's pages come to what they come to: it may say that there is a message
-// where it has written nothing, but that costs this side nothing either.
+// A message is read only while the peer has allocated at least as many pages as all
+// its unread messages need. Two unread messages must not overlap, so that one page
+// cannot pay for both. A place that the peer never wrote to fails this check, or
+// reads as zeros that the peer has paid for with other pages.
 //
 // While the peer lives its slabs are its own memory. When the connection has ended
 // nobody else may have them any more, so that what is kept of them counts as this

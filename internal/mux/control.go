@@ -1,0 +1,150 @@
+package mux
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// maxOwed is how much PONGs, RESETs and CREDITs may come to that a peer asked
+// for and does not read, in bytes.
+const maxOwed = 4 << 20
+
+// checkOwed finds a peer that sends and does not read. mu is held.
+func (s *Session) checkOwed() error {
+	if len(s.control) > maxOwed {
+		return fmt.Errorf("the peer does not read the %d bytes that it is owed", len(s.control))
+	}
+	return nil
+}
+
+func (s *Session) takeHello(body []byte) error {
+	h, err := wire.ParseHello(body)
+	if err != nil {
+		return err
+	}
+	if s.isMet {
+		return protocolError("the peer says hello twice")
+	}
+	var after callbacks
+	s.mu.Lock()
+	if s.broken == nil {
+		_ = s.conn.SetReadDeadline(time.Time{})
+	}
+	for st := s.live.first; st != nil; st = st.nextLive {
+		st.credit += h.Stream - s.hello.Stream // no overflow: no CREDIT came before
+		s.wake(&st.sender, &after)
+		st.queue()
+	}
+	err = addCredit(&s.connOut, h.Connection-s.hello.Connection)
+	s.hello, s.isMet = h, true
+	s.mu.Unlock()
+	after.run()
+	close(s.met)
+	return err
+}
+
+// takeControl takes a frame that carries no part of a call. mu is held.
+func (s *Session) takeControl(f wire.Frame, after *callbacks) error {
+	switch f.Kind {
+	case wire.KindCredit:
+		n, err := wire.ParseCredit(f.Body)
+		if err != nil {
+			return err
+		}
+		if f.Stream == 0 {
+			return addCredit(&s.connOut, n)
+		}
+		st, err := s.find(f.Stream)
+		if st != nil {
+			if err := addCredit(&st.credit, n); err != nil {
+				return err
+			}
+			st.queue()
+			s.wake(&st.sender, after)
+		}
+		return err
+	case wire.KindReset:
+		code, text, err := wire.ParseReset(f.Body)
+		if err != nil {
+			return err
+		}
+		st, err := s.find(f.Stream)
+		if st != nil {
+			if !st.caller {
+				s.resets()
+			}
+			st.unwanted(reasonOf(code, text), after)
+		}
+		return err
+	case wire.KindPing:
+		data, err := wire.ParsePing(f.Body)
+		if err != nil {
+			return err
+		}
+		return s.pinged(data)
+	case wire.KindReturn:
+		at, err := wire.ParseReturn(f.Body)
+		if err == nil && s.placer == nil {
+			err = protocolError("a place is returned where there are none")
+		}
+		if err == nil {
+			if wrong := s.placer.Returned(at); wrong != nil {
+				err = fmt.Errorf("%w: %w", wire.ErrProtocol, wrong)
+			}
+		}
+		return err
+	case wire.KindPong:
+		return second(wire.ParsePing(f.Body))
+	case wire.KindDrain:
+		last, err := wire.ParseDrain(f.Body)
+		if err != nil {
+			return err
+		}
+		return s.takeDrain(last, after)
+	case wire.KindBye:
+		code, text, err := wire.ParseBye(f.Body)
+		if err != nil {
+			return err
+		}
+		return &farewell{code, text}
+	}
+	return nil // an extension
+}
+
+func second[A any](_ A, err error) error { return err }
+
+// A farewell is what the peer's BYE says.
+type farewell struct {
+	code wire.ByeCode
+	text string
+}
+
+func (f *farewell) Error() string {
+	if f.text == "" {
+		return "the peer ended the connection"
+	}
+	return f.text
+}
+
+// takeDrain takes in that the peer takes no more calls, and has seen none after
+// last. It looks at every open call, so a peer may ask for it once. mu is held.
+func (s *Session) takeDrain(last uint64, after *callbacks) error {
+	if s.peerDrained {
+		return protocolError("the peer drains twice")
+	}
+	s.peerDrained = true
+	reason := errors.New("the peer is going away")
+	s.refuse(reason)
+	for st := s.live.first; st != nil; {
+		next := st.nextLive
+		if st.caller && (st.id == 0 || st.id > last) {
+			st.abort(unprocessed{reason}, false, after)
+		}
+		st = next
+	}
+	s.settle()
+	return nil
+}
