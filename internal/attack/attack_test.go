@@ -49,7 +49,7 @@ func TestFlawsAreFound(t *testing.T) {
 			}
 			judge(r, true)
 			if got := strings.Join(r.beyond, "; "); finds[a.name] == "" || !strings.Contains(got, finds[a.name]) {
-				t.Errorf("found %q, want %q", got, finds[a.name])
+				t.Errorf("found %q, want %q; the server used %v, the attacker %v", got, finds[a.name], r.serverCPU, r.attackerCPU)
 			}
 			if failed([]*result{r}) == nil {
 				t.Error("the run does not fail")

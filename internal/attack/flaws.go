@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 )
@@ -74,8 +75,7 @@ func (f *flaw) setOff(ctx context.Context) error {
 		f.hoard = append(f.hoard, bytes.Repeat([]byte{1}, 100<<20))
 		f.mu.Unlock()
 	case "cpu":
-		for begun := time.Now(); time.Since(begun) < 500*time.Millisecond; {
-		}
+		return burn(3 * time.Second)
 	case "descriptors":
 		for range 300 {
 			if _, err := syscall.Open(os.DevNull, syscall.O_RDONLY|syscall.O_CLOEXEC, 0); err != nil {
@@ -92,4 +92,20 @@ func (f *flaw) setOff(ctx context.Context) error {
 		select {}
 	}
 	return nil
+}
+
+// burn uses d of processor time, however long a busy machine takes to give it.
+func burn(d time.Duration) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	used := func() (time.Duration, error) {
+		var now unix.Timespec
+		err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now)
+		return time.Duration(now.Nano()), err
+	}
+	begun, err := used()
+	for now := begun; err == nil && now < begun+d; {
+		now, err = used()
+	}
+	return err
 }
