@@ -10,12 +10,14 @@ import "fmt"
 // Between them the host does what else it has to do. What submit has taken has to be
 // called, also when the host ends.
 //
-// An error of submit says that the host takes no more. The loop takes no more then,
+// An error of submit says that the host takes no more. Then the loop takes no more
 // either: handlers' calls end with Unavailable, contexts of tasks are cancelled, and
-// those that have begun unwind on a goroutine of the loop's, still one at a time. If
-// the host's goroutine was bound to its thread they cannot, and stay as they are. So
-// close the loop before its host. A loop learns of its host's end when it next has
-// something for it to do.
+// tasks that have begun unwind on a goroutine of the loop, still one at a time. If the
+// host's goroutine was bound to its thread they cannot, and stay as they are. Functions
+// given to Go and Post that have not begun are dropped, as they may need the host. So
+// close the loop before its host, or wait for the host's end as well as for a
+// function's result. A loop learns of its host's end when it next has something for it
+// to do.
 //
 // Tasks are coroutines: what a task has on its stack when it waits stays there while
 // others run. It may not wait in what the host's interpreter has called, unless that

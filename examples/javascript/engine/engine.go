@@ -29,6 +29,10 @@ type Engine struct {
 	// it set leaves the interpreter alone: it may be in use elsewhere.
 	stopped atomic.Bool
 
+	// gone is closed when Stop is over. The loop has lost its host then, and drops the
+	// tasks that have not begun: whoever waits for what a task returns waits for this, too.
+	gone chan struct{}
+
 	// The rest is the tasks' and the script's.
 	vm       *goja.Runtime
 	own      own
@@ -45,7 +49,7 @@ func New(report func(error)) *Engine {
 	if report == nil {
 		report = func(err error) { log.Printf("a script: %v", err) }
 	}
-	e := &Engine{report: report, rejected: make(map[*goja.Promise]struct{})}
+	e := &Engine{report: report, gone: make(chan struct{}), rejected: make(map[*goja.Promise]struct{})}
 	files := require.NewRegistry(require.WithLoader(noFiles))
 	e.events = eventloop.NewEventLoop(eventloop.WithRegistry(files))
 	e.events.Run(func(vm *goja.Runtime) {
@@ -107,6 +111,7 @@ func (e *Engine) Stop() {
 		for again := time.Millisecond; !e.interrupted(done, again); again *= 2 {
 		}
 		_ = e.loop.Post(func() {}) // a loop learns that its host is gone when it needs it next
+		close(e.gone)
 	})
 }
 
@@ -135,5 +140,10 @@ func (e *Engine) onLoop(fn func() error) error {
 	if err != nil {
 		return err
 	}
-	return <-result
+	select {
+	case err := <-result:
+		return err
+	case <-e.gone:
+		return e.alive()
+	}
 }

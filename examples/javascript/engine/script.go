@@ -36,6 +36,8 @@ func (e *Engine) Run(ctx context.Context, name, source string) (string, error) {
 	select {
 	case r := <-done:
 		return r.text, r.err
+	case <-e.gone:
+		return "", e.alive()
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}

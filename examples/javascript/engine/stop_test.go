@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -128,6 +129,47 @@ func TestAnEndlessScriptIsStopped(t *testing.T) {
 	if err := e.Register(nearcall.NewServer(), ordersService, "service"); err == nil {
 		t.Error("a stopped engine registers a service")
 	}
+}
+
+// The host ends with more tasks in the loop's queue than it gives turns at a time: the
+// loop drops the rest, which have not begun.
+func TestScriptsThatHaveNotBegunAreStopped(t *testing.T) {
+	e := newEngine(t)
+	ended := make(chan error)
+	start := func(source string) {
+		waits, once := make(chan struct{}), new(sync.Once)
+		ctx := waitedFor{context.Background(), func() { once.Do(func() { close(waits) }) }}
+		go func() {
+			_, err := e.Run(ctx, "late", source)
+			ended <- err
+		}()
+		<-waits
+	}
+	const scripts = 100
+	for i := range scripts {
+		if i == 0 {
+			start("for (;;) {}")
+		} else {
+			start("1")
+		}
+	}
+	e.Stop()
+	for range scripts {
+		if err := <-ended; status.Code(err) != codes.Unavailable {
+			t.Errorf("Run returns %v", err)
+		}
+	}
+}
+
+// waitedFor is a context that tells when somebody begins to wait for it.
+type waitedFor struct {
+	context.Context
+	tell func()
+}
+
+func (c waitedFor) Done() <-chan struct{} {
+	c.tell()
+	return nil
 }
 
 func TestCloseWaitsForHandlers(t *testing.T) {
