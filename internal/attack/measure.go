@@ -29,6 +29,18 @@ func cpuTime(pid int) (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
+// runnable reports whether a thread of a process runs or waits for a processor.
+func runnable(pid int) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, t := range threads {
+		stat, err := os.ReadFile(t) // it may have ended
+		if _, rest, found := bytes.Cut(stat, []byte(") ")); err == nil && found && rest[0] == 'R' {
+			return true
+		}
+	}
+	return false
+}
+
 // A footprint is what a process has at a moment.
 type footprint struct {
 	memory      int64 // in bytes: resident, pages of shared memory that it has touched included
