@@ -60,11 +60,12 @@ func TestSlabsAreCutWhileThereIsMemory(t *testing.T) {
 // hoard takes all slabs that connections get, one connection after the other, and
 // returns what each has.
 func hoard(t *testing.T, memory *Memory, connections int) (each []int) {
+	slabs := make([]byte, mostSlabs) // nobody writes to it: one serves all of them
 	for range connections {
 		if !memory.take(controlIs + ringSize) {
 			t.Fatalf("connection %d gets no ring", len(each)+1)
 		}
-		a := newArena(make([]byte, slabsSize), memory, &testPages{most: slabsSize})
+		a := newArena(slabs, memory, &testPages{most: mostSlabs})
 		got := 0
 		for {
 			b, _, ok := a.take(1)
@@ -80,12 +81,12 @@ func hoard(t *testing.T, memory *Memory, connections int) (each []int) {
 }
 
 func TestPeersThatReturnNoSlabLeaveSomeToOthers(t *testing.T) {
-	memory := NewMemory(16*slabsSize, true) // by default, where addresses have 64 bits
+	memory := NewMemory(16*mostSlabs, true) // by default
 	each := hoard(t, memory, 30)
-	if first := each[0]; first != slabsSize {
-		t.Errorf("the first connection gets %d bytes of %d", first, slabsSize)
+	if first := each[0]; first != mostSlabs {
+		t.Errorf("the first connection gets %d bytes of %d", first, mostSlabs)
 	}
-	if eighteenth := each[17]; eighteenth < slabsSize/8 {
+	if eighteenth := each[17]; eighteenth < mostSlabs/8 {
 		t.Errorf("the connection after 17 that return nothing gets %d bytes of slabs", eighteenth)
 	}
 	for i, got := range each {
@@ -97,14 +98,14 @@ func TestPeersThatReturnNoSlabLeaveSomeToOthers(t *testing.T) {
 	for memory.take(controlIs + ringSize) {
 		rings++
 	}
-	if least := 16 * slabsSize / ringsPart / (controlIs + ringSize); rings < least {
+	if least := 16 * mostSlabs / ringsPart / (controlIs + ringSize); rings < least {
 		t.Errorf("there are %d rings left, and should be %d", rings, least)
 	}
 }
 
 func TestMemoryOfOnePeerIsNotShared(t *testing.T) {
-	memory := NewMemory(controlIs+ringSize+slabsSize, false)
-	if each := hoard(t, memory, 1); each[0] != slabsSize {
+	memory := NewMemory(controlIs+ringSize+mostSlabs, false)
+	if each := hoard(t, memory, 1); each[0] != mostSlabs {
 		t.Errorf("the connection gets %d bytes", each[0])
 	}
 }

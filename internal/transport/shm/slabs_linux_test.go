@@ -24,17 +24,18 @@ func there(t *testing.T, f *file) int {
 // their pages away when it has said so.
 func TestReadingWhatAPeerHasNotWrittenTakesNoMemory(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, peer *Conn) {
-		b, at, ok := peer.Place(1 << 20)
+		const size = slabsSize / 16
+		b, at, ok := peer.Place(size)
 		if !ok {
 			t.Fatal("there is no slab")
 		}
-		copy(b[:1<<20], pattern(1<<20))
+		copy(b[:size], pattern(size))
 		peer.Placed()
-		if err := unix.Madvise(peer.mine.slabs[at+1<<19:at+1<<20], unix.MADV_REMOVE); err != nil {
+		if err := unix.Madvise(peer.mine.slabs[at+size/2:at+size], unix.MADV_REMOVE); err != nil {
 			t.Fatal(err)
 		}
 		before := there(t, c.theirs.file)
-		got := make([]byte, slabsSize/16)
+		got := make([]byte, size)
 		for at := 0; at < slabsSize; at += len(got) {
 			if err := c.Hold(at, len(got)); err != nil {
 				t.Fatal(err)
@@ -44,7 +45,7 @@ func TestReadingWhatAPeerHasNotWrittenTakesNoMemory(t *testing.T) {
 			}
 			want := make([]byte, len(got))
 			if at == 0 {
-				copy(want, pattern(1 << 20)[:1<<19])
+				copy(want, pattern(size)[:size/2])
 			}
 			if !bytes.Equal(got, want) {
 				t.Errorf("at %d something else is read than what is there", at)
@@ -89,7 +90,7 @@ func TestAPeersSlabsAreNotMapped(t *testing.T) {
 // has none of them read.
 func TestMessagesThatCostThePeerNothingAreNotRead(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, peer *Conn) {
-		const size = 4 << 20
+		const size = slabsSize / 8 // more than the ring, whose pages the peer need not have
 		for i := range 3 {
 			_, at, ok := peer.Place(size)
 			if !ok || at != i*size {
