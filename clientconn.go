@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
@@ -50,7 +51,7 @@ type ClientConn struct {
 func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	o := newDialOptions(opts)
 	if o.dialer != nil && o.err == nil {
-		return newClientConn(target, target, o), nil
+		return newClientConn(target, target, nearBackoff, o), nil
 	}
 	t, err := parseTarget(target)
 	if err != nil {
@@ -68,21 +69,26 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	}
 	if t.scheme == schemeInproc {
 		o.dialer = inproc.Dialer{Name: t.rest, Options: o.inproc()}
-		return newClientConn(target, t.authority(), o), nil
+		return newClientConn(target, t.authority(), t.backoff(), o), nil
 	}
 	authority, err := o.overSocket(target, t)
 	if err != nil {
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 	}
-	c := newClientConn(target, authority, o)
+	c := newClientConn(target, authority, t.backoff(), o)
 	c.conn.idleAfter(o.idle)
 	return c, nil
 }
 
 const userAgent = "nearcall/" + Version
 
-func newClientConn(target, authority string, o *dialOptions) *ClientConn {
-	c := &ClientConn{target: target, conn: newConnector(o), maxAttempts: o.attempts}
+// newClientConn returns a connection whose attempts to connect follow each other by b,
+// unless an option says otherwise.
+func newClientConn(target, authority string, b backoff.Config, o *dialOptions) *ClientConn {
+	if o.backoff != nil {
+		b = *o.backoff
+	}
+	c := &ClientConn{target: target, conn: newConnector(o, b), maxAttempts: o.attempts}
 	if o.serviceConfig != nil {
 		c.serviceConfig = *o.serviceConfig
 	}

@@ -64,10 +64,10 @@ var errClosing = grpc.ErrClientConnClosing
 // errIdle is why an idle session is closed. No call runs that could see it.
 var errIdle = errors.New("the connection was idle")
 
-func newConnector(o *dialOptions) *connector {
+func newConnector(o *dialOptions, backoff backoff.Config) *connector {
 	c := &connector{
 		dialer:  o.dialer,
-		backoff: o.backoff,
+		backoff: backoff,
 		timeout: o.timeout,
 		state:   connectivity.Idle,
 		changed: make(chan struct{}),

@@ -38,16 +38,16 @@ type dialOptions struct {
 	noRetry       bool                                            // by a retryPolicy
 	memory        int64                                           // that connections may share together, in bytes
 	dial          func(context.Context, string) (net.Conn, error) // in place of net.Dialer
-	backoff       backoff.Config
-	timeout       time.Duration // the least that an attempt to connect is given
-	idle          time.Duration // after which a socket without calls is closed; 0 for never
-	dialer        link.Dialer   // in place of the target's
+	backoff       *backoff.Config                                 // nil for what suits the target
+	timeout       time.Duration                                   // the least that an attempt to connect is given
+	idle          time.Duration                                   // after which a socket without calls is closed; 0 for never
+	dialer        link.Dialer                                     // in place of the target's
 	grpc          []grpc.DialOption
 	err           error // of an option, where the target is nearcall's own
 }
 
 func newDialOptions(opts []DialOption) *dialOptions {
-	o := &dialOptions{backoff: backoff.DefaultConfig, timeout: 20 * time.Second, idle: 30 * time.Minute, memory: 128 << 20, attempts: call.DefaultMaxCallAttempts}
+	o := &dialOptions{timeout: 20 * time.Second, idle: 30 * time.Minute, memory: 128 << 20, attempts: call.DefaultMaxCallAttempts}
 	o.socket.Unix = unixAuthInfo
 	for _, opt := range opts {
 		if opt != nil {
@@ -249,11 +249,12 @@ func WithoutSpinning() DialOption {
 }
 
 // WithConnectParams sets the backoff between attempts to connect, and the
-// least time that each is given. The defaults are gRPC's: 1 s growing by 1.6
-// to 120 s, and 20 s.
+// least time that each is given. The defaults over tcp: are gRPC's: 1 s growing by 1.6
+// to 120 s, and 20 s. Where no network is in between, which are all other targets of
+// nearcall's own, the backoff is 20 ms growing by 1.6 to 1 s.
 func WithConnectParams(p grpc.ConnectParams) DialOption {
 	return dialOption{func(o *dialOptions) {
-		o.backoff = p.Backoff
+		o.backoff = &p.Backoff
 		if p.MinConnectTimeout > 0 {
 			o.timeout = p.MinConnectTimeout
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -121,6 +122,43 @@ func TestAServerThatLeavesAtOnceIsNotDialledInALoop(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// A server on this host that starts again is found soon: over a network an attempt
+// waits for a second after the first.
+func TestTheBackoffSuitsTheTarget(t *testing.T) {
+	for target, want := range map[string]struct{ second, minute [2]int }{ // from and to
+		"unix:/run/place": {[2]int{6, 9}, [2]int{50, 80}},
+		"tcp:place:0":     {[2]int{1, 2}, [2]int{5, 9}},
+	} {
+		t.Run(target, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var dials atomic.Int32
+				conn, err := nearcall.NewClient(target, nearcall.WithTransportCredentials(insecure.NewCredentials()),
+					nearcall.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+						dials.Add(1)
+						return nil, errors.New("nobody is there")
+					}))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				ctx, cancel := context.WithCancel(t.Context())
+				call := invoke(ctx, testpb.NewTestServiceClient(conn), grpc.WaitForReady(true))
+				dialled := func(within string, least, most int) {
+					if n := int(dials.Load()); n < least || n > most {
+						t.Errorf("it was dialled %d times %s, want %d to %d", n, within, least, most)
+					}
+				}
+				time.Sleep(time.Second)
+				dialled("within a second", want.second[0], want.second[1])
+				time.Sleep(59 * time.Second)
+				dialled("within a minute", want.minute[0], want.minute[1])
+				cancel()
+				wantCode(t, <-call, codes.Canceled)
+			})
+		})
 	}
 }
 

@@ -202,7 +202,7 @@ func (s *Server) Client(opts ...DialOption) *ClientConn {
 	case o.dialer == nil:
 		o.dialer = serverDialer{s, o.inproc()}
 	}
-	return newClientConn("inproc:", "localhost", o)
+	return newClientConn("inproc:", "localhost", nearBackoff, o)
 }
 
 // serverDialer dials a server that the program has at hand.
