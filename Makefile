@@ -25,7 +25,7 @@ define each
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint vet staticcheck fmt unit interop bench sharing suspended processors soak chaos loops flaky fuzz cross bits32 tour ci cover lines generate
+.PHONY: help test lint vet staticcheck fmt unit interop bench sharing suspended processors realistic soak chaos loops flaky fuzz cross bits32 tour ci cover lines generate
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ suspended: ## calls to a service on a loop, without and with 1,000 tasks suspend
 
 processors: ## small calls between two processes that have few processors, in about a minute
 	cd bench && $(GO) run ./processors
+
+realistic: ## calls of a service with interceptors, OpenTelemetry and deadlines, against grpc-go, in about two minutes
+	cd bench && $(GO) run ./realistic
 
 soak: ## the chaos run for SOAK (10m): random calls, cancels, stops and hang-ups, every call accounted for; and servers that are stopped for a minute
 	NEARCALL_SOAK=$(SOAK) $(GO) test $(RACE) -count=1 -run "^(TestChaos|TestKeepaliveEndsCallsToAServerThatIsStopped|TestNothingIsLostWhileAServerIsStopped)$$" -timeout 0 -v .
