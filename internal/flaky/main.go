@@ -64,7 +64,7 @@ func main() {
 	flag.BoolVar(&o.short, "short", true, "leave out tests that are repetition themselves")
 	flag.StringVar(&o.only, "run", "", "tests to run, as a regular expression")
 	modules := flag.String("C", ".", "the modules' directories, separated by spaces")
-	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "for one run of a package's tests")
+	flag.DurationVar(&o.timeout, "timeout", 30*time.Minute, "for one run of a package's tests")
 	flag.Parse()
 	o.modules = strings.Fields(*modules)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
