@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nearcall/nearcall"
@@ -12,6 +14,10 @@ import (
 
 func TestMain(m *testing.M) {
 	if beTheProcess() {
+		return
+	}
+	if os.Getenv(busyEnv) != "" {
+		beBusy()
 		return
 	}
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // of second processes, or each would end a second later
@@ -59,5 +65,18 @@ func TestArguments(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// busyEnv makes the test binary keep a processor busy until its input ends.
+const busyEnv = "NEARCALL_TEST_BUSY"
+
+func beBusy() {
+	var ended atomic.Bool
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		ended.Store(true)
+	}()
+	for !ended.Load() {
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall"
 )
@@ -30,13 +31,30 @@ type connection struct {
 	close  func() error
 }
 
-// paths are nearcall's.
+// paths are those within a process, but for the one that they are compared with.
 var paths = []path{
 	{"in process", inProcess},
 	{"in process, cancellable context", cancellable},
 	{"in process by name", byName},
 	{"in process, inline handlers", inlineHandlers},
+	grpcTCP,
 }
+
+// grpcBufconn is what the paths within a process are compared with: what programs
+// use that run client and server in one process.
+var (
+	grpcBufconn = path{"grpc-go over bufconn", overBufconn}
+	grpcTCP     = path{"grpc-go over TCP loopback", overTCP}
+)
+
+// The paths to a second process.
+const (
+	secondUnix     = "second process, unix socket"
+	secondShm      = "second process, shared memory"
+	secondTCP      = "second process, TCP loopback"
+	secondUnixGRPC = "grpc-go, " + secondUnix
+	secondTCPGRPC  = "grpc-go, " + secondTCP
+)
 
 // A stretch is some paths, and what they are compared with.
 type stretch struct {
@@ -58,19 +76,19 @@ func (s stretch) names() string {
 // inOneProcess and betweenProcesses are all that a tour has. A tour
 // leaves out what the system does not have.
 var (
-	inOneProcess     = stretch{paths, grpcTCP, 0.55, nil}
+	inOneProcess     = stretch{paths, grpcBufconn, 0.55, nil}
 	betweenProcesses = []stretch{
-		{unixPaths(), path{"grpc-go, second process, unix socket", overProcess(byGRPC, "unix")}, 0.3, unixSockets},
-		{[]path{{"second process, TCP loopback", overProcess(byNearcall, "tcp")}}, path{"grpc-go, second process, TCP loopback", overProcess(byGRPC, "tcp")}, 0.15, nil},
+		{unixPaths(), path{secondUnixGRPC, overProcess(byGRPC, "unix")}, 0.3, unixSockets},
+		{[]path{{secondTCP, overProcess(byNearcall, "tcp")}}, path{secondTCPGRPC, overProcess(byGRPC, "tcp")}, 0.15, nil},
 	}
 )
 
 // unixPaths are the paths that gRPC's over a unix socket is the nearest to:
 // nearcall's, and shared memory where the system has some.
 func unixPaths() []path {
-	p := []path{{"second process, unix socket", overProcess(byNearcall, "unix")}}
+	p := []path{{secondUnix, overProcess(byNearcall, "unix")}}
 	if runtime.GOOS == "linux" {
-		p = append(p, path{"second process, shared memory", overProcess(byNearcall, "shm")})
+		p = append(p, path{secondShm, overProcess(byNearcall, "shm")})
 	}
 	return p
 }
@@ -87,9 +105,6 @@ func unixSockets() error {
 	}
 	return errors.Join(err, os.Remove(dir))
 }
-
-// grpcTCP is what the paths within a process are compared with.
-var grpcTCP = path{"grpc-go over TCP loopback", overTCP}
 
 func inProcess(s testpb.TestServiceServer) (connection, error) {
 	srv := nearcall.NewServer()
@@ -147,15 +162,25 @@ func byName(s testpb.TestServiceServer) (connection, error) {
 	return served(srv, lis, conn), nil
 }
 
+func overBufconn(s testpb.TestServiceServer) (connection, error) {
+	lis := bufconn.Listen(1 << 20)
+	return overGRPC(s, lis, "passthrough:bufconn", grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+		return lis.DialContext(ctx)
+	}))
+}
+
 func overTCP(s testpb.TestServiceServer) (connection, error) {
-	srv := grpc.NewServer()
-	testpb.RegisterTestServiceServer(srv, s)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return connection{}, err
 	}
-	conn, err := grpc.NewClient("passthrough:"+lis.Addr().String(),
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	return overGRPC(s, lis, "passthrough:"+lis.Addr().String(), grpc.WithNoProxy())
+}
+
+func overGRPC(s testpb.TestServiceServer, lis net.Listener, target string, opt grpc.DialOption) (connection, error) {
+	srv := grpc.NewServer()
+	testpb.RegisterTestServiceServer(srv, s)
+	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()), opt)
 	if err != nil {
 		return connection{}, errors.Join(err, lis.Close())
 	}

@@ -20,7 +20,11 @@ type report struct {
 	Machine machine   `json:"machine"`
 	Rounds  int       `json:"rounds"`
 	Clock   int64     `json:"clock_ns"` // what reading the clock costs; latencies include it
-	Rows    []row     `json:"rows"`
+
+	// OtherLoad is the share of the processors that others had meanwhile, from 0 to 1.
+	OtherLoad float64 `json:"other_load"`
+
+	Rows []row `json:"rows"`
 
 	// Processes are the rows of calls to a second process.
 	Processes []row `json:"processes"`
@@ -47,7 +51,7 @@ type row struct {
 	TimesGRPC float64       `json:"times_grpc"`
 }
 
-func newReport(rows, processes []row, leftOut []string) report {
+func newReport(rows, processes []row, leftOut []string, otherLoad float64) report {
 	return report{
 		Version: nearcall.Version,
 		Go:      runtime.Version(),
@@ -57,6 +61,7 @@ func newReport(rows, processes []row, leftOut []string) report {
 		Clock:   clockCost().Nanoseconds(),
 		Rows:    rows,
 
+		OtherLoad: otherLoad,
 		Processes: processes,
 		LeftOut:   leftOut,
 	}

@@ -9,11 +9,20 @@ import (
 	"unicode/utf8"
 )
 
-// writeText prints the report for people.
-func (r report) writeText(w io.Writer) error {
-	_, err := fmt.Fprintf(w, "nearcall %s, %s, %s, %s\n\n%s\nTo a second process, beside grpc-go over the same kind of socket, or a unix socket beside shared memory:\n\n%s\n%s%s",
-		r.Version, r.Go, r.Machine, r.Date.Format("2006-01-02"), formatRows(r.Rows), formatRows(r.Processes), r.leftOut(), r.explanation())
+// writeAll prints every row.
+func (r report) writeAll(w io.Writer) error {
+	text := r.heading() + "\n"
+	if r.isBusy() {
+		text += r.busy() + " The figures mislead.\n\n"
+	}
+	text += formatRows(r.Rows) + "\nTo a second process:\n\n" + formatRows(r.Processes) + "\n" + r.leftOut() + r.explanation()
+	_, err := io.WriteString(w, text)
 	return err
+}
+
+// heading says what was measured, where and when.
+func (r report) heading() string {
+	return fmt.Sprintf("nearcall %s, %s, %s, %s\n", r.Version, r.Go, r.Machine, r.Date.Format("2006-01-02"))
 }
 
 // leftOut says which paths were left out, a line each.
@@ -43,14 +52,13 @@ func formatRows(rows []row) string {
 }
 
 func (r report) explanation() string {
-	return fmt.Sprintf(`times gRPC is how many calls a path makes while %s makes one of the same kind
-to the same service: calls/s of the two, measured one right after the other, the median of %d such pairs.
-To a second process it is grpc-go's calls over the same kind of socket, to a process of its own;
-over a unix socket beside shared memory.
+	return fmt.Sprintf(`times gRPC is how many calls a path makes while grpc-go makes one of the same kind to the same service: calls/s
+of the two, measured one right after the other, the median of %d such pairs. Within a process that is grpc-go over
+bufconn. To a second process it is grpc-go over the same kind of socket; for shared memory, over a unix socket.
 A call of a stream is the whole stream; one of bidi echo is a message there and back on an open stream.
-Inline handlers run on the caller's goroutine although the context can be cancelled, which unary calls notice.
+Inline handlers run on the caller's goroutine even if the context can be cancelled, which speeds up unary calls.
 p50 and p99 include the reading of the clock, about %d ns here; calls/s is measured without it.
-`, grpcTCP.name, r.Rounds, r.Clock)
+`, r.Rounds, r.Clock)
 }
 
 // String is the machine in a few words.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	testpb "google.golang.org/grpc/interop/grpc_testing"
@@ -16,6 +17,7 @@ import (
 func tourFlags() (*flag.FlagSet, action) {
 	flags := flag.NewFlagSet("tour", flag.ContinueOnError)
 	budget := flags.Duration("time", 12*time.Second, "how long to measure; the longer, the steadier the figures")
+	all := flags.Bool("all", false, "print every kind of call on every path, with percentiles")
 	asJSON := flags.Bool("json", false, "print the result as JSON")
 	return flags, func(ctx context.Context, stdout, stderr io.Writer) error {
 		if *budget <= 0 {
@@ -24,13 +26,16 @@ func tourFlags() (*flag.FlagSet, action) {
 		p := newProgress(stderr)
 		r, err := wholeTour(ctx, *budget, p)
 		p.end()
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if *asJSON {
+		case *asJSON:
 			return r.writeJSON(stdout)
+		case *all:
+			return r.writeAll(stdout)
+		default:
+			return r.writeSummary(stdout)
 		}
-		return r.writeText(stdout)
 	}
 }
 
@@ -38,7 +43,10 @@ func tourFlags() (*flag.FlagSet, action) {
 // second one, call by call. What the system does not have is left out.
 func wholeTour(ctx context.Context, budget time.Duration, p *progress) (report, error) {
 	from := 0.0
+	others := load{measure: probeOthers}
+	others.probe()
 	along := func(s stretch) ([]row, error) {
+		defer others.probe()
 		p.part(from, s.share)
 		from += s.share
 		t := tour{
@@ -68,7 +76,7 @@ func wholeTour(ctx context.Context, budget time.Duration, p *progress) (report, 
 	}
 	byCall := func(r row) int { return slices.IndexFunc(calls, func(c call) bool { return c.name == r.Call }) }
 	slices.SortStableFunc(processes, func(a, b row) int { return byCall(a) - byCall(b) })
-	return newReport(rows, processes, leftOut), nil
+	return newReport(rows, processes, leftOut, others.mean()), nil
 }
 
 // rounds is how often each path is measured beside gRPC; figures are medians.
@@ -84,8 +92,8 @@ type tour struct {
 	rounds   int
 }
 
-// run measures every call over every path. Rows come call by call, the
-// baseline last.
+// run measures every call over every path. Rows come call by call: grpc-go's come
+// first, the baseline before all.
 func (t *tour) run(ctx context.Context, p *progress) (rows []row, err error) {
 	opened := make([]connection, 0, len(t.paths)+1)
 	defer func() {
@@ -153,7 +161,23 @@ func (t *tour) compare(ctx context.Context, call call, conns []connection, say f
 	for _, l := range lanes {
 		rows = append(rows, l.row())
 	}
+	grpcFirst(rows)
 	return rows, nil
+}
+
+// grpcFirst orders the rows of a call, whose last is the baseline.
+func grpcFirst(rows []row) {
+	baseline := rows[len(rows)-1].Path
+	rank := func(r row) int {
+		switch {
+		case r.Path == baseline:
+			return 0
+		case strings.HasPrefix(r.Path, "grpc-go"):
+			return 1
+		}
+		return 2
+	}
+	slices.SortStableFunc(rows, func(a, b row) int { return rank(a) - rank(b) })
 }
 
 // warmUp is the length of the first round, which does not count, in rounds.

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// shown is a report that has the summary's rows, each path's 10 times as fast as the
+// one before, beside others.
+func shown(otherLoad float64) report {
+	r := report{OtherLoad: otherLoad, LeftOut: []string{"a path: nobody has one"}}
+	for _, call := range summaryCalls() {
+		for i, g := range summaryGroups {
+			took, times := 100*time.Microsecond, 1.0
+			for _, p := range g.paths {
+				row := row{Path: p.path, Call: call, P50: took, P99: 2 * took, PerSecond: 1e9 / float64(took), TimesGRPC: times}
+				took, times = took/10, times*10
+				if i == 0 {
+					r.Rows = append(r.Rows, row)
+				} else {
+					r.Processes = append(r.Processes, row)
+				}
+			}
+		}
+	}
+	return r
+}
+
+func summaryCalls() []string { return []string{smallCall, streamCall} }
+
+func summaryOf(t *testing.T, r report) string {
+	t.Helper()
+	var b strings.Builder
+	if err := r.writeSummary(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func TestTheSummaryShowsAndSaysWhatCallsTake(t *testing.T) {
+	got := summaryOf(t, shown(0))
+	for _, want := range []string{
+		"\n    grpc-go, bufconn           100 µs   1.0×  ████████████████████████████████\n",
+		"\n    nearcall                  1.00 µs   100×  ▎\n",
+		"\n    nearcall, shared memory   1.00 µs   100×  ▎\n",
+		"\n    nearcall                  10.0 µs    10×  ███▏\n",
+		"\nWithin a process a small call takes 1.00 µs. nearcall makes 100× as many a second as grpc-go, and 100× as many streams.\n",
+		"\nOver TCP a small call takes 10.0 µs. nearcall makes 10× as many a second as grpc-go, and 10× as many streams.\n",
+		"\nLeft out: a path: nobody has one\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing in\n%s", want, got)
+		}
+	}
+	if n := strings.Count(got, "grpc-go, bufconn"); n != len(summaryCalls()) {
+		t.Errorf("bufconn is shown %d times in\n%s", n, got)
+	}
+}
+
+// The paths that a system lacks are neither drawn nor spoken of.
+func TestTheSummaryDoesWithoutASecondProcess(t *testing.T) {
+	r := shown(0)
+	r.Processes = nil
+	if got := summaryOf(t, r); strings.Contains(got, "second process") || strings.Contains(got, "Over TCP") || !strings.Contains(got, "Within a process a small") {
+		t.Errorf("it prints\n%s", got)
+	}
+}
+
+func TestABusyMachineIsToldInsteadOfFigures(t *testing.T) {
+	const says = "took 40 % of the processors"
+	got := summaryOf(t, shown(0.4))
+	if !strings.Contains(got, says) || !strings.Contains(got, "-all") || strings.ContainsAny(got, "█×") {
+		t.Errorf("the summary is\n%s", got)
+	}
+	var all strings.Builder
+	if err := shown(0.4).writeAll(&all); err != nil || !strings.Contains(all.String(), says) {
+		t.Errorf("the table does not say that the machine was busy: %v\n%s", err, all.String())
+	}
+}
+
+// Each call of the summary and each of its paths is one that a tour measures.
+func TestTheSummarysPathsAreMeasured(t *testing.T) {
+	measured := make(map[string]bool)
+	for _, s := range append([]stretch{inOneProcess}, betweenProcesses...) {
+		for _, p := range append(s.paths, s.baseline) {
+			measured[p.name] = true
+		}
+	}
+	for _, g := range summaryGroups {
+		for _, p := range g.paths {
+			if !measured[p.path] && (p != nearShm || runtime.GOOS == "linux") {
+				t.Errorf("nobody measures %q", p.path)
+			}
+		}
+	}
+}
+
+// Two busy processes for each processor leave a third to the tour.
+func TestTheLoadOfOthersIsFound(t *testing.T) {
+	for range 2 * runtime.NumCPU() {
+		busy := exec.Command(os.Args[0])
+		busy.Env = append(os.Environ(), busyEnv+"=1")
+		in, err := busy.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := busy.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			_ = in.Close()
+			_ = busy.Wait()
+		}()
+	}
+	found := 0.0
+	for range 100 { // until all of them run
+		if found = othersShare(probeTime); found >= busyShare {
+			break
+		}
+	}
+	if found < busyShare {
+		t.Errorf("others have %.2f of the processors", found)
+	}
+}
