@@ -88,7 +88,7 @@ func TestAClientThatMeetsAGRPCServerIsToldWhatToDial(t *testing.T) {
 	srv := grpc.NewServer()
 	go srv.Serve(lis)
 	defer srv.Stop()
-	wantForeign(t, lis, "an ordinary gRPC server answers here; dial grpc:TARGET")
+	wantForeign(t, lis, ": an ordinary gRPC server listens there; dial grpc:"+lis.Addr().String())
 }
 
 func TestAClientThatMeetsAnHTTPServerIsToldSo(t *testing.T) {
@@ -96,7 +96,7 @@ func TestAClientThatMeetsAnHTTPServerIsToldSo(t *testing.T) {
 	srv := &http.Server{Handler: http.NotFoundHandler()}
 	go srv.Serve(lis)
 	defer srv.Close()
-	wantForeign(t, lis, "an HTTP server answers here")
+	wantForeign(t, lis, ": an HTTP server listens there, not a nearcall server")
 }
 
 // wantForeign makes calls to a server of another protocol. They fail with text, also

@@ -90,7 +90,7 @@ func (o *dialOptions) overSocket(target string, t parsedTarget) (authority strin
 	}
 	o.socket.Upgrade, o.socket.Insist = toSharedMemory(o.memory, false), t.scheme == schemeShm
 	o.socket.Stay = o.socket.Stay && !o.socket.Insist
-	d := sock.Dialer{Target: target, Network: t.network, Address: t.address, Authority: authority, Options: o.socket, Conn: o.dial}
+	d := sock.Dialer{Target: target, GRPC: t.grpc(), Network: t.network, Address: t.address, Authority: authority, Options: o.socket, Conn: o.dial}
 	if o.dial != nil {
 		d.Address = t.forDialer()
 	}

@@ -21,7 +21,7 @@ func wantFallback(t *testing.T, reach way, why string) {
 	}
 	_, err := reach(t, "shm")
 	wantCode(t, err, codes.Unavailable)
-	for _, hint := range []string{"the connection would be a socket", why} {
+	for _, hint := range []string{"shared memory cannot be used", why} {
 		if err == nil || !strings.Contains(err.Error(), hint) {
 			t.Errorf("%v does not mention %q", err, hint)
 		}
@@ -87,7 +87,7 @@ func TestWhereDescriptorsRunOutConnectionsStaySockets(t *testing.T) {
 			_, err = reach(t, "shm")
 			lift()
 			wantCode(t, err, codes.Unavailable)
-			if err == nil || !strings.Contains(err.Error(), "the connection would be a socket") {
+			if err == nil || !strings.Contains(err.Error(), "shared memory cannot be used") {
 				t.Errorf("with room for %d descriptors: %v", room, err)
 			}
 			said += fmt.Sprintln(err)

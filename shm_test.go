@@ -164,7 +164,7 @@ func TestShmTargetsAreNothingButSharedMemory(t *testing.T) {
 	plain := listen(t, targetFor(t, "unix"))
 	start(t, serve(t, aware(), nearcall.NoUpgrade()), plain)
 	shm := "shm:" + strings.TrimPrefix(plain.Target(), "unix:")
-	wantUnavailable(t, dial(t, shm), "the connection would be a socket: the server declines")
+	wantUnavailable(t, dial(t, shm), "shared memory cannot be used: the server declines")
 	wantUnavailable(t, dial(t, shm, nearcall.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 		c, err := new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(address, "unix://"))
 		return struct{ net.Conn }{c}, err
@@ -203,8 +203,9 @@ func TestAnOrdinaryGRPCServerAtAUnixSocket(t *testing.T) {
 		srv.Stop()
 		<-served
 	}()
-	wantUnavailable(t, dial(t, "unix:"+path), "grpc:TARGET")
-	wantUnavailable(t, dial(t, "shm:"+path), "the connection would be a socket")
+	for _, target := range []string{"unix:" + path, "shm:" + path} {
+		wantUnavailable(t, dial(t, target), `"`+target+`: an ordinary gRPC server listens there; dial grpc:unix:`+path+`"`)
+	}
 }
 
 // relay passes on bytes, and nothing else, between who connects to the path that
@@ -263,7 +264,7 @@ func TestThroughARelayAConnectionStaysASocket(t *testing.T) {
 	testServerStream(t.Context(), t, client)
 	testClientStream(t.Context(), t, client)
 	testBidiStream(t.Context(), t, client)
-	wantUnavailable(t, dial(t, "shm:"+path), "the connection would be a socket: 0 descriptors have come with the answer")
+	wantUnavailable(t, dial(t, "shm:"+path), "shared memory cannot be used: 0 descriptors have come with the answer")
 	wantUnavailable(t, dial(t, "unix:"+far), "dial shm:")
 	wantUnavailable(t, dial(t, "shm:"+far), "0 descriptors have come with the answer")
 	wantNetwork(t, dial(t, lis.Target()), "shm")

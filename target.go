@@ -184,6 +184,17 @@ func (t parsedTarget) authority() string {
 	return "localhost"
 }
 
+// grpc returns the target by which grpc-go reaches the address of a socket.
+func (t parsedTarget) grpc() string {
+	switch t.scheme {
+	case schemeTCP:
+		return schemeGRPC + ":" + t.address
+	case schemeUnixAbstract:
+		return schemeGRPC + ":" + schemeUnixAbstract + ":" + t.rest
+	}
+	return schemeGRPC + ":" + schemeUnix + ":" + t.address
+}
+
 // escape returns s with all that is not allowed in an authority as %XX, as grpc-go does.
 func escape(s string) string {
 	var b strings.Builder

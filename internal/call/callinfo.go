@@ -104,7 +104,7 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 			if known {
 				continue
 			}
-			return status.Errorf(codes.Internal, "nearcall: the call option %T cannot be honoured on this connection; leave it out, or dial grpc:TARGET", o)
+			return status.Errorf(codes.Internal, "nearcall: the call option %T cannot be honoured on this connection; leave it out; only connections to ordinary gRPC servers take it", o)
 		}
 	}
 	ci.maxRecv = limit(mc.maxResponse, ci.maxRecv, defaultMaxRecv)

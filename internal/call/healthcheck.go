@@ -26,5 +26,5 @@ func (c *healthCheckConfig) check() error {
 	if first {
 		return nil
 	}
-	return errors.New("a healthCheckConfig is not available on nearcall's own targets; leave it out, or dial grpc:TARGET")
+	return errors.New("a healthCheckConfig is not available on nearcall's own targets; leave it out")
 }

@@ -252,9 +252,9 @@ func TestAPeerThatBreaksRulesIsToldSo(t *testing.T) {
 		send   [][]byte
 		want   string
 	}{
-		"another line":         {send: [][]byte{[]byte("nearcall/2\n")}, want: "not with nearcall's line"},
-		"an HTTP/2 client":     {send: [][]byte{[]byte("PRI * HTTP/2.0\r\n\r\n")}, want: "not with nearcall's line"},
-		"an HTTP/2 server":     {victim: client, send: [][]byte{settings}, want: "dial grpc:"},
+		"another line":         {send: [][]byte{[]byte("nearcall/2\n")}, want: "does not speak nearcall's protocol"},
+		"an HTTP/2 client":     {send: [][]byte{[]byte("PRI * HTTP/2.0\r\n\r\n")}, want: "does not speak nearcall's protocol"},
+		"an HTTP/2 server":     {victim: client, send: [][]byte{settings}, want: "an ordinary gRPC server"},
 		"an HTTP/1 server":     {victim: client, send: [][]byte{[]byte("HTTP/1.1 400 Bad Request\r\n")}, want: "HTTP server"},
 		"a TLS alert":          {victim: client, send: [][]byte{{0x15, 3, 1, 0, 2, 2, 70}}, want: "expects TLS"},
 		"no hello":             {send: [][]byte{[]byte(wire.Magic), opened(1)}, want: "has not said hello"},

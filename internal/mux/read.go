@@ -126,22 +126,30 @@ func notMagic(b []byte) error {
 		return nil
 	}
 	switch {
-	case len(b) < 9:
-	case b[3] == 4 && bytes.Equal(b[5:9], []byte{0, 0, 0, 0}): // an HTTP/2 SETTINGS frame
-		return foreign("an ordinary gRPC server answers here; dial grpc:TARGET")
+	case IsGRPCServer(b):
+		return ErrGRPCServer
 	case bytes.HasPrefix(b, []byte("HTTP/1.")):
-		return foreign("an HTTP server answers here")
+		return foreign("an HTTP server listens there, not a nearcall server")
+	case len(b) > 1 && b[0] == 0x15 && b[1] == 3:
+		return because{"the server expects TLS; use WithTransportCredentials", wire.ErrProtocol}
 	}
-	if len(b) > 1 && b[0] == 0x15 && b[1] == 3 {
-		return fmt.Errorf("%w: the peer expects TLS; use transport credentials", wire.ErrProtocol)
-	}
-	return fmt.Errorf("%w: the peer begins with %.20q, not with nearcall's line", wire.ErrProtocol, b)
+	return fmt.Errorf("%w: the peer does not speak nearcall's protocol: it begins with %.20q", wire.ErrProtocol, b)
 }
 
-// foreign is the error for a peer that is known to speak another protocol.
-func foreign(text string) error {
-	return fmt.Errorf("%w: %w", wire.ErrProtocol, because{text, link.ErrForeign})
+// IsGRPCServer reports whether a server that begins with b speaks HTTP/2: its first
+// frame is SETTINGS.
+func IsGRPCServer(b []byte) bool {
+	return len(b) >= 9 && b[3] == 4 && bytes.Equal(b[5:9], []byte{0, 0, 0, 0})
 }
+
+// ErrGRPCServer ends the session of a client that has met an ordinary gRPC server.
+var ErrGRPCServer error = foreign("an ordinary gRPC server listens there")
+
+// foreign is the error for a server that speaks another protocol.
+type foreign string
+
+func (f foreign) Error() string { return string(f) }
+func (foreign) Unwrap() []error { return []error{wire.ErrProtocol, link.ErrForeign} }
 
 func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", wire.ErrProtocol, fmt.Sprintf(format, args...))

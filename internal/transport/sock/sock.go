@@ -82,6 +82,7 @@ func (o Options) mux(name string, client bool, conn net.Conn, upgraded bool, aut
 // A Dialer implements [link.Dialer].
 type Dialer struct {
 	Target    string // for errors
+	GRPC      string // the target of an ordinary gRPC server at this address, for errors
 	Network   string // as net.Dial has it
 	Address   string
 	Authority string // that the server's certificate is held to
@@ -107,7 +108,7 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	over, first, upgraded, err := d.Options.offer(ctx, conn)
 	if err != nil {
 		_ = conn.Close()
-		return nil, fmt.Errorf("%s: %w", d.Target, err)
+		return nil, fmt.Errorf("%s: %w", d.Target, d.instead(err))
 	}
 	o := d.Options.mux(d.Target, true, conn, upgraded, auth)
 	o.First = first
@@ -115,9 +116,17 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	s.Start(nil)
 	if err := s.Meet(ctx); err != nil {
 		_ = s.Close(err)
-		return nil, err
+		return nil, d.instead(err)
 	}
 	return s, nil
+}
+
+// instead adds to err what the user can dial instead, if there is anything.
+func (d Dialer) instead(err error) error {
+	if errors.Is(err, mux.ErrGRPCServer) && d.GRPC != "" {
+		return fmt.Errorf("%w; dial %s", err, d.GRPC)
+	}
+	return err
 }
 
 func (d Dialer) connect(ctx context.Context) (net.Conn, error) {

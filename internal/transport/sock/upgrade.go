@@ -46,7 +46,7 @@ type upgradedAddr struct {
 func (a upgradedAddr) Network() string { return a.network }
 
 // errStays is why a connection that was to be upgraded is not.
-var errStays = errors.New("the connection would be a socket")
+var errStays = errors.New("shared memory cannot be used")
 
 // offer makes a client's offer over conn, if it is one for that. It returns what
 // the session goes on over, what of it was read already, and whether that is
@@ -71,7 +71,10 @@ func (o Options) offer(ctx context.Context, conn net.Conn) (c mux.Conn, first []
 	if err := ctx.Err(); err != nil {
 		return nil, nil, false, err
 	}
-	if o.Insist {
+	switch {
+	case o.Insist && mux.IsGRPCServer(first):
+		return nil, nil, false, mux.ErrGRPCServer
+	case o.Insist:
 		return nil, nil, false, fmt.Errorf("%w: %w", errStays, why)
 	}
 	return conn, first, false, nil
@@ -82,9 +85,9 @@ func (o Options) upgradable(conn net.Conn) (*net.UnixConn, error) {
 	u, ok := conn.(*net.UnixConn)
 	switch {
 	case o.Upgrade == nil:
-		return nil, errors.New("it is not available on this system")
+		return nil, errors.New("this system has none")
 	case o.Stay:
-		return nil, errors.New("NoUpgrade or WithoutUpgrade says so")
+		return nil, errors.New("NoUpgrade or WithoutUpgrade is set")
 	case !ok:
 		return nil, errors.New("the connection is not a unix socket itself")
 	case abstract(u):
