@@ -180,7 +180,7 @@ func (compressor) Name() string { return encodingName }
 func (compressor) Decompress(r io.Reader) (io.Reader, error) {
 	var t ticket
 	if _, err := io.ReadFull(r, t[:]); err != nil {
-		return nil, errors.New("forward: this compression is for forwarded calls alone")
+		return nil, errors.New("forward: the compression " + encodingName + " is only for forwarded calls")
 	}
 	m, ok := tickets.Load(t)
 	if !ok {

@@ -73,7 +73,7 @@ func (w *response) Write(b []byte) (int, error) {
 			break
 		}
 		if w.buf[0] != 0 && w.header.Get("Grpc-Encoding") != encodingName {
-			w.check(status.Error(codes.Internal, "the *grpc.Server compresses its replies; create it without RPCCompressor"))
+			w.check(status.Error(codes.Internal, "the *grpc.Server compresses replies by itself, which forwarded calls do not support; create it without RPCCompressor"))
 			break
 		}
 		w.check(w.stream.SendMsg(&raw{w.buf[prefixLen:end:end]}))

@@ -11,7 +11,7 @@ import (
 
 // ErrNoTask is returned by [Await] where the caller is no task of the loop that ctx is
 // a task's of.
-var ErrNoTask = errors.New("loop: Await needs the context of the task that calls it")
+var ErrNoTask = errors.New("loop: Await was called without a task's context; pass the one that the task was given, or one made from it")
 
 // Await calls start, and gives the loop to other tasks until resume is called or ctx
 // is done. It returns what resume was called with, or ctx's error.

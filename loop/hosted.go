@@ -32,7 +32,7 @@ func NewHosted(submit func(func()) error, opts ...Option) *Loop {
 		o(l)
 	}
 	if l.engine != engine(h) {
-		panic("loop: NewHosted takes neither Coroutines nor Pinned: the host drives")
+		panic("loop: NewHosted takes neither Coroutines nor Pinned, because its host runs the tasks; leave the option out")
 	}
 	return l
 }
@@ -64,7 +64,7 @@ func (h *hosted) visit() {
 // lose goes on without the host, so that tasks can end.
 func (h *hosted) lose(why error) error {
 	l := h.loop
-	why = fmt.Errorf("%w: its host takes no more functions: %w", ErrClosed, why)
+	why = fmt.Errorf("%w: the host takes no more functions: %w", ErrClosed, why)
 	l.mu.Lock()
 	h.adrift = true
 	h.call = h.callOwn // the driver alone calls it, or who sets driving

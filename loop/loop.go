@@ -93,7 +93,7 @@ func newLoop() *Loop {
 
 // ErrClosed is returned for tasks that are not started because the loop was closed,
 // and is the cause of the cancellation of those that Close does not wait for.
-var ErrClosed = errors.New("loop: it is closed")
+var ErrClosed = errors.New("loop: closed")
 
 // Go starts fn as a task and returns at once; fn runs when its turn comes. It may
 // wait: see the package's documentation for how. ctx is the task's. It is cancelled
@@ -250,7 +250,7 @@ func (l *Loop) settle() {
 	}
 }
 
-var errOwnTask = errors.New("loop: Close is called by a task of the loop, for which it would wait")
+var errOwnTask = errors.New("loop: a task cannot close its own loop, as Close waits for it; call Close outside of the loop")
 
 // Close takes no more tasks but from those that there are, and waits for all of them.
 // When ctx is done it cancels them, and waits no longer: its error is ctx's then, and

@@ -35,9 +35,9 @@ type pinned struct {
 }
 
 var (
-	errNotPinned = errors.New("loop: Run is of loops that are made with the option Pinned")
-	errRuns      = errors.New("loop: Run is called while it runs")
-	errRunner    = errors.New("loop: Run is called by another goroutine than the first time, where tasks that have begun cannot go on")
+	errNotPinned = errors.New("loop: Run is only for loops made with the option Pinned; other loops run their tasks themselves")
+	errRuns      = errors.New("loop: Run is already running")
+	errRunner    = errors.New("loop: another goroutine called Run before, and tasks that have begun can go on only there; call Run on that one")
 )
 
 func (p *pinned) callRunner() error {

@@ -19,7 +19,7 @@ import (
 // Watchdog panics if limit is not positive.
 func Watchdog(limit time.Duration, report func(held time.Duration, stack []byte)) Option {
 	if limit <= 0 {
-		panic(fmt.Sprintf("loop: a watchdog's limit is to be positive, and is %v", limit))
+		panic(fmt.Sprintf("loop: watchdog limit must be positive, got %v", limit))
 	}
 	if report == nil {
 		report = warn
@@ -30,7 +30,7 @@ func Watchdog(limit time.Duration, report func(held time.Duration, stack []byte)
 }
 
 func warn(held time.Duration, stack []byte) {
-	grpclog.Component("loop").Warningf("a task has held its loop for %v:\n%s", held, stack)
+	grpclog.Component("loop").Warningf("a task has held its loop for %v without waiting:\n%s", held, stack)
 }
 
 // A watch looks at a loop now and then while that is busy.
