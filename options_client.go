@@ -88,8 +88,8 @@ func (o *dialOptions) overSocket(target string, t parsedTarget) (authority strin
 	if authority, err = o.addressed(t); err != nil {
 		return "", err
 	}
-	o.socket.Upgrade, o.socket.Insist = toSharedMemory(o.memory, false), t.scheme == schemeShm
-	o.socket.Stay = o.socket.Stay && !o.socket.Insist
+	o.socket.Upgrade, o.socket.RequireUpgrade = toSharedMemory(o.memory, false), t.scheme == schemeShm
+	o.socket.NoUpgrade = o.socket.NoUpgrade && !o.socket.RequireUpgrade
 	d := sock.Dialer{Target: target, GRPC: t.grpc(), Network: t.network, Address: t.address, Authority: authority, Options: o.socket, Conn: o.dial}
 	if o.dial != nil {
 		d.Address = t.forDialer()
@@ -224,7 +224,7 @@ func WithIdleTimeout(d time.Duration) DialOption {
 // user, on Linux: see [UnixAuthInfo] for how a call's peer says so. For shm targets
 // it does nothing, for they are nothing else.
 func WithoutUpgrade() DialOption {
-	return dialOption{set: func(o *dialOptions) { o.socket.Stay = true }}
+	return dialOption{set: func(o *dialOptions) { o.socket.NoUpgrade = true }}
 }
 
 // WithMaxSharedMemory limits what the client's connection takes of shared memory, in
@@ -245,7 +245,7 @@ func WithMaxSharedMemory(bytes int64) DialOption {
 // few wait, trying has paid before and there is more than one processor: see
 // [NoSpinning].
 func WithoutSpinning() DialOption {
-	return dialOption{set: func(o *dialOptions) { o.socket.Parks = true }}
+	return dialOption{set: func(o *dialOptions) { o.socket.NoSpin = true }}
 }
 
 // WithConnectParams sets the backoff between attempts to connect, and the
@@ -273,7 +273,7 @@ func WithInitialWindowSize(bytes int32) DialOption {
 // bytes: 16 MiB by default, and 16 KiB at least. As in grpc-go each entry counts
 // 32 bytes beside those of its key and its value. A larger one fails its call with Internal, as in grpc-go. Within the process there is no limit.
 func WithMaxHeaderListSize(bytes uint32) DialOption {
-	return dialOption{func(o *dialOptions) { o.socket.Block = int(min(bytes, math.MaxInt32)) }, grpc.WithMaxHeaderListSize(bytes)}
+	return dialOption{func(o *dialOptions) { o.socket.MaxHeaderBytes = int(min(bytes, math.MaxInt32)) }, grpc.WithMaxHeaderListSize(bytes)}
 }
 
 // WithUserAgent puts ua before the user-agent that handlers see.

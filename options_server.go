@@ -37,7 +37,7 @@ const defaultCalls = 1000
 func defaultServerOptions() serverOptions {
 	return serverOptions{
 		ServerConfig: call.ServerConfig{MaxRecv: 4 << 20, MaxSend: math.MaxInt32},
-		socket:       sock.Options{Unix: unixAuthInfo, Calls: defaultCalls},
+		socket:       sock.Options{Unix: unixAuthInfo, MaxStreams: defaultCalls},
 		memory:       1 << 30,
 	}
 }
@@ -53,7 +53,7 @@ func (o *serverOptions) sockets() sock.Options {
 // config puts the single interceptors outermost, as grpc-go does.
 func (o *serverOptions) config() call.ServerConfig {
 	c := o.ServerConfig
-	c.MaxRemote = o.socket.Calls
+	c.MaxRemote = o.socket.MaxStreams
 	if o.unaryFirst != nil {
 		c.Unary = append([]grpc.UnaryServerInterceptor{o.unaryFirst}, c.Unary...)
 	}
@@ -140,7 +140,7 @@ func MaxSendMsgSize(bytes int) ServerOption {
 // n of a connection's handlers run, the server reads no further call of it until
 // one has returned, as grpc-go's does.
 func MaxConcurrentStreams(n uint32) ServerOption {
-	return serverOption(func(o *serverOptions) { o.MaxStreams, o.socket.Calls = n, n })
+	return serverOption(func(o *serverOptions) { o.MaxStreams, o.socket.MaxStreams = n, n })
 }
 
 // InitialWindowSize sets how many bytes a caller may send on a stream before
@@ -233,14 +233,14 @@ func InitialConnWindowSize(bytes int32) ServerOption {
 // bytes beside those of its key and its value. A client of nearcall knows the limit, and fails a call with a larger one with
 // Internal, as in grpc-go. Within the process there is no limit.
 func MaxHeaderListSize(bytes uint32) ServerOption {
-	return serverOption(func(o *serverOptions) { o.socket.Block = int(min(bytes, math.MaxInt32)) })
+	return serverOption(func(o *serverOptions) { o.socket.MaxHeaderBytes = int(min(bytes, math.MaxInt32)) })
 }
 
 // NoUpgrade leaves connections to unix listeners the sockets that they are: by
 // default they become shared memory where a client of the same user offers it, on
 // Linux. Listeners of shm targets are not concerned.
 func NoUpgrade() ServerOption {
-	return serverOption(func(o *serverOptions) { o.socket.Stay = true })
+	return serverOption(func(o *serverOptions) { o.socket.NoUpgrade = true })
 }
 
 // MaxSharedMemory limits what the server's connections of shared memory take of it
@@ -266,7 +266,7 @@ func MaxSharedMemory(bytes int64) ServerOption {
 // one processor: a call takes a fraction of the time then, as nobody has to be
 // woken for it, and mostly less of the processors' too.
 func NoSpinning() ServerOption {
-	return serverOption(func(o *serverOptions) { o.socket.Parks = true })
+	return serverOption(func(o *serverOptions) { o.socket.NoSpin = true })
 }
 
 // ConnectionTimeout limits the time that a connection from another process may

@@ -116,8 +116,8 @@ func (s *Server) Serve(lis net.Listener) error {
 	if !ok {
 		o := s.sockets
 		if l, ok := lis.(socket); ok {
-			o.Insist = l.insist
-			o.Stay = o.Stay && !l.insist
+			o.RequireUpgrade = l.insist
+			o.NoUpgrade = o.NoUpgrade && !l.insist
 		}
 		sessions = &sock.Listener{Listener: lis, Options: o}
 		lis = sessions // whose Close ends handshakes, too

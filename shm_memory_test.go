@@ -16,10 +16,10 @@ import (
 )
 
 // least is what a connection of shared memory takes of a client's memory, in bytes,
-// and leastOfServer what it takes of a server's.
+// and minOfServer what it takes of a server's.
 const (
-	least         = 260 << 10
-	leastOfServer = 2 * least
+	least       = 260 << 10
+	minOfServer = 2 * least
 )
 
 // becomes waits until the stats are as they should be.
@@ -59,7 +59,7 @@ func TestStatsSayWhatBecameOfUnixSockets(t *testing.T) {
 	client := testpb.NewTestServiceClient(conn)
 	wantNetwork(t, client, "shm")
 	now := nearcall.ReadSharedMemoryStats()
-	if now.Upgrades-before.Upgrades != 2 || now.Fallbacks != before.Fallbacks || now.Connections != 2 || now.Bytes != leastOfServer+least {
+	if now.Upgrades-before.Upgrades != 2 || now.Fallbacks != before.Fallbacks || now.Connections != 2 || now.Bytes != minOfServer+least {
 		t.Errorf("both sides of a connection are upgraded: %+v, before it %+v", now, before)
 	}
 	if _, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: payload(100_000)}); err != nil {
@@ -95,7 +95,7 @@ func TestWithoutMemoryUnixSocketsStaySockets(t *testing.T) {
 		server []nearcall.ServerOption
 		client []nearcall.DialOption
 	}{
-		"of the server's": {server: []nearcall.ServerOption{nearcall.MaxSharedMemory(leastOfServer - 1)}},
+		"of the server's": {server: []nearcall.ServerOption{nearcall.MaxSharedMemory(minOfServer - 1)}},
 		"of the client's": {client: []nearcall.DialOption{nearcall.WithMaxSharedMemory(0)}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestConnectionsShareTheServersMemory(t *testing.T) {
 	hold(t)
 	noneOpen(t)
 	lis := listen(t, targetFor(t, "unix+shm"))
-	start(t, serve(t, aware(), nearcall.MaxSharedMemory(leastOfServer)), lis)
+	start(t, serve(t, aware(), nearcall.MaxSharedMemory(minOfServer)), lis)
 	first, err := nearcall.NewClient(lis.Target())
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestLargeMessagesBeyondTheLimitGoInPieces(t *testing.T) {
 		return &testpb.SimpleResponse{Payload: in.Payload}, nil
 	}}
 	lis := listen(t, targetFor(t, "shm"))
-	start(t, serve(t, echoing, nearcall.MaxSharedMemory(leastOfServer+1<<20)), lis)
+	start(t, serve(t, echoing, nearcall.MaxSharedMemory(minOfServer+1<<20)), lis)
 	client := dial(t, lis.Target(), nearcall.WithMaxSharedMemory(least+100_000)) // one slab of 64 KiB
 	var all sync.WaitGroup
 	for _, n := range []int{10, 40_000, 50_000, 65_000, 66_000, 500_000, 3_000_000} {
@@ -156,7 +156,7 @@ func TestLargeMessagesBeyondTheLimitGoInPieces(t *testing.T) {
 	if now.NoRoom == before.NoRoom || now.LargeMessages == before.LargeMessages {
 		t.Errorf("some were to find room, and some not: %+v, before %+v", now, before)
 	}
-	if most := int64(leastOfServer + least + 1<<20 + 100_000); now.Bytes > most {
+	if most := int64(minOfServer + least + 1<<20 + 100_000); now.Bytes > most {
 		t.Errorf("%d bytes are taken, of %d", now.Bytes, most)
 	}
 }

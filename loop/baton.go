@@ -132,7 +132,7 @@ func (b *baton) work(w *worker) {
 			l.mu.Unlock()
 			continue
 		}
-		keep := l.refusal == nil && len(b.idle) < mostIdle
+		keep := l.refusal == nil && len(b.idle) < maxIdle
 		if keep {
 			b.idle = append(b.idle, w)
 		}

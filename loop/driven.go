@@ -32,9 +32,9 @@ type driven struct {
 	adrift  bool // the goroutine that has driven is gone
 }
 
-// mostHanded is how many turns whoever brought a message gives at most before it goes
+// maxHanded is how many turns whoever brought a message gives at most before it goes
 // on with what is its own. Somebody else drives then.
-const mostHanded = 32
+const maxHanded = 32
 
 func (d *driven) queue(t *task, hand bool) error {
 	t.state = ready
@@ -42,7 +42,7 @@ func (d *driven) queue(t *task, hand bool) error {
 	called := !d.driving
 	d.driving = true
 	if called && hand && d.hands {
-		called = d.giveTurns(mostHanded)
+		called = d.giveTurns(maxHanded)
 	}
 	d.loop.mu.Unlock()
 	if called {
@@ -132,7 +132,7 @@ func (d *driven) step(t *task) {
 	switch {
 	case c.left:
 		d.bury(c)
-	case len(d.idle) < mostIdle:
+	case len(d.idle) < maxIdle:
 		d.idle = append(d.idle, c)
 	default:
 		l.mu.Unlock()

@@ -43,9 +43,9 @@ type hosted struct {
 	submit func(func()) error
 }
 
-// mostAtATime is how many turns a host gives before it sees to what else it has to
+// maxAtATime is how many turns a host gives before it sees to what else it has to
 // do.
-const mostAtATime = 32
+const maxAtATime = 32
 
 func (h *hosted) callHost() error {
 	if err := h.submit(h.visit); err != nil {
@@ -56,7 +56,7 @@ func (h *hosted) callHost() error {
 
 // visit is what the host calls.
 func (h *hosted) visit() {
-	if h.drive(mostAtATime) {
+	if h.drive(maxAtATime) {
 		_ = h.call()
 	}
 }

@@ -67,8 +67,8 @@ type engine interface {
 	close()
 }
 
-// mostIdle is how much a loop keeps for later tasks: goroutines, or coroutines.
-const mostIdle = 256
+// maxIdle is how much a loop keeps for later tasks: goroutines, or coroutines.
+const maxIdle = 256
 
 // An Option configures [New] and [NewHosted].
 type Option func(*Loop)
@@ -216,7 +216,7 @@ func (l *Loop) end(t *task) {
 		t.nextLive.prevLive = t.prevLive
 	}
 	t.nextLive, t.prevLive = nil, nil
-	if l.frees < mostIdle {
+	if l.frees < maxIdle {
 		t.after, l.free = l.free, t
 		l.frees++
 	}

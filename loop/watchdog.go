@@ -105,8 +105,8 @@ func (w *watch) stop() {
 	}
 }
 
-// mostTraces is how much of all stack traces is looked through, in bytes.
-const mostTraces = 64 << 20
+// maxTraces is how much of all stack traces is looked through, in bytes.
+const maxTraces = 64 << 20
 
 // stackOf returns the stack trace of the goroutine of this number; nil where it is
 // not found.
@@ -114,7 +114,7 @@ func stackOf(number uint64) []byte {
 	for size := 256 << 10; ; size *= 4 {
 		b := make([]byte, size)
 		n := runtime.Stack(b, true)
-		if n == size && size < mostTraces {
+		if n == size && size < maxTraces {
 			continue
 		}
 		for trace := range bytes.SplitSeq(b[:n], []byte("\n\n")) {

@@ -25,7 +25,7 @@ func (m *market) shortens(t *testing.T) {
 	}
 }
 
-var leastWindow = nearcall.WithInitialWindowSize(64 << 10)
+var minWindow = nearcall.WithInitialWindowSize(64 << 10)
 
 // A batcher is a trader that reads all its answers.
 type batcher struct {
@@ -68,7 +68,7 @@ func TestATraderThatDoesNotReadIsEnded(t *testing.T) {
 		m.shortens(t)
 		client, hangUp := m.dial(t)
 		defer hangUp()
-		own, cut := m.dial(t, leastWindow)
+		own, cut := m.dial(t, minWindow)
 		defer cut()
 		slow := enter(ctx, t, own)
 		slow.places(1, selling, 100, maxQuantity)
@@ -106,7 +106,7 @@ func TestAWatcherThatDoesNotReadIsEnded(t *testing.T) {
 		m.shortens(t)
 		client, hangUp := m.dial(t)
 		defer hangUp()
-		own, cut := m.dial(t, leastWindow)
+		own, cut := m.dial(t, minWindow)
 		defer cut()
 		slow := watch(ctx, t, own)
 		bob := &batcher{session: enter(ctx, t, client)}

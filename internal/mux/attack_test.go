@@ -104,7 +104,7 @@ func TestASizeThatIsOnlySaidTakesNoMemory(t *testing.T) {
 	const calls, size, most = 100, 4 << 20, 16 << 10
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		_, peer := met(t, Options{MostWindow: size}, w)
+		_, peer := met(t, Options{MaxWindow: size}, w)
 		peer.write(askFor(calls, nil))
 		for _, st := range w.streams {
 			go func() { _, _ = receive(st, math.MaxInt) }()
@@ -158,8 +158,8 @@ func TestStreamsThatNobodyReadsShareWhatMayWait(t *testing.T) {
 			}
 			return all
 		}
-		const most = mostQueued + calls*(leastBacklog+size+wire.MessageCost)
-		if n := backlog(); n < mostQueued || n > most {
+		const most = maxQueued + calls*(minBacklog+size+wire.MessageCost)
+		if n := backlog(); n < maxQueued || n > most {
 			t.Errorf("%d bytes of %d streams wait, no more than %d may", n, calls, most)
 		}
 		w.streams[0].Abort(context.Canceled)
@@ -185,7 +185,7 @@ func TestStreamsThatNobodyReadsShareWhatMayBeUnread(t *testing.T) {
 	const calls, small, size, most = 290, 10, wire.MinWindow - 11*wire.MessageCost - 10, windowsUnread * wire.MinWindow
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
-		cs, ss := pair(t, Options{}, Options{MostWindow: wire.MinWindow}, accepted)
+		cs, ss := pair(t, Options{}, Options{MaxWindow: wire.MinWindow}, accepted)
 		var streams [][2]*stream
 		unread := func() (all int) {
 			synctest.Wait()

@@ -12,19 +12,19 @@ type buffer struct{ b []byte }
 // Buffers come in powers of two, from 32 bytes to 16 MiB. What is larger is left
 // to the collector.
 const (
-	leastBuffer = 5
-	mostBuffer  = 24
+	minBuffer = 5
+	maxBuffer = 24
 )
 
-var buffers [mostBuffer - leastBuffer + 1]sync.Pool
+var buffers [maxBuffer - minBuffer + 1]sync.Pool
 
 // newBuffer returns an empty buffer with room for n bytes.
 func newBuffer(n int) *buffer {
-	class := max(bits.Len(uint(max(n, 1)-1)), leastBuffer)
-	if class > mostBuffer {
+	class := max(bits.Len(uint(max(n, 1)-1)), minBuffer)
+	if class > maxBuffer {
 		return &buffer{make([]byte, 0, n)}
 	}
-	if b, ok := buffers[class-leastBuffer].Get().(*buffer); ok {
+	if b, ok := buffers[class-minBuffer].Get().(*buffer); ok {
 		return b
 	}
 	return &buffer{make([]byte, 0, 1<<class)}
@@ -37,11 +37,11 @@ func (b *buffer) free() {
 		return
 	}
 	class := bits.Len(uint(cap(b.b))) - 1 // it has at least as much room as its class
-	if class < leastBuffer || class > mostBuffer {
+	if class < minBuffer || class > maxBuffer {
 		return
 	}
 	b.b = b.b[:0]
-	buffers[class-leastBuffer].Put(b)
+	buffers[class-minBuffer].Put(b)
 }
 
 // grow makes room for n bytes in all.

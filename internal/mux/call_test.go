@@ -366,7 +366,7 @@ func TestASecondReplyAfterAFullWindow(t *testing.T) {
 	for _, size := range []int{wire.MinWindow - wire.MessageCost, 2 * wire.MinWindow, 5 * wire.MinWindow} {
 		synctest.Test(t, func(t *testing.T) {
 			w := &witness{}
-			o := Options{Window: wire.MinWindow, MostWindow: 2 * wire.MinWindow}
+			o := Options{Window: wire.MinWindow, MaxWindow: 2 * wire.MinWindow}
 			client := o
 			client.Client = true
 			cs, _ := pair(t, client, o, w)

@@ -60,7 +60,7 @@ func (a attack) run(t *testing.T) (c costs, all []*hoarder) {
 		if a.places {
 			conn = placed{mine, newShelf(1), &shelf{places: map[int][]byte{0: make([]byte, 0, 1<<20)}}}
 		}
-		s := New(conn, Options{Window: 256 << 10, MostWindow: 4 << 20, ConnWindow: 2 << 20}) // as over sockets
+		s := New(conn, Options{Window: 256 << 10, MaxWindow: 4 << 20, ConnWindow: 2 << 20}) // as over sockets
 		s.Start(h)
 		go func() { _, _ = io.Copy(io.Discard, peers) }()
 		t.Cleanup(func() {
@@ -250,9 +250,9 @@ func TestWhatMessagesCostThatNobodyReads(t *testing.T) {
 		"of no byte":      {wire.MessageCost, func(id uint64) []byte { return frameOf(message, id) }},
 		"of a byte":       {wire.MessageCost + 1, func(id uint64) []byte { return frameOf(message, id, 1) }},
 		"in pieces":       {2*wire.MessageCost + 2, inPieces},
-		"not quite small": {wire.MessageCost + mostPacked + 1, func(id uint64) []byte { return frameOf(message, id, make([]byte, mostPacked+1)...) }},
-		"small and larger": {2*wire.MessageCost + mostPacked + 1, func(id uint64) []byte {
-			return append(frameOf(message, id, make([]byte, mostPacked+1)...), frameOf(message, id)...)
+		"not quite small": {wire.MessageCost + maxPacked + 1, func(id uint64) []byte { return frameOf(message, id, make([]byte, maxPacked+1)...) }},
+		"small and larger": {2*wire.MessageCost + maxPacked + 1, func(id uint64) []byte {
+			return append(frameOf(message, id, make([]byte, maxPacked+1)...), frameOf(message, id)...)
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -91,7 +91,7 @@ func even(t *testing.T, a, b *Session, calls ...[2]*stream) {
 func TestAWindowThatHasGrown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
-		o := Options{MostWindow: 4 << 20}
+		o := Options{MaxWindow: 4 << 20}
 		cs, ss := pair(t, o, o, accepted)
 		caller, callee := call(t, cs, accepted, "")
 		r := rand.New(rand.NewPCG(1, 1))
@@ -110,7 +110,7 @@ func TestAWindowThatHasGrown(t *testing.T) {
 				wants(t, st[1], make([]byte, n))
 			}
 			sender.Wait()
-			if w := st[1].in.window; w <= wire.MinWindow || w > o.MostWindow {
+			if w := st[1].in.window; w <= wire.MinWindow || w > o.MaxWindow {
 				t.Errorf("the window is %d", w)
 			}
 		}

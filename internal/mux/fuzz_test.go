@@ -103,7 +103,7 @@ func FuzzSession(f *testing.F) {
 func fuzzSession(t *testing.T, b []byte, server bool, cut int) {
 	began, w := time.Now(), &answerer{}
 	mine, peers := net.Pipe()
-	s := New(mine, Options{Client: !server, Calls: 10})
+	s := New(mine, Options{Client: !server, MaxStreams: 10})
 	peer := &raw{T: t, conn: peers, read: make(chan struct{})}
 	go peer.readAll()
 	s.Start(w)

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	leastPingTime = 10 * time.Second // of a client; gRPC's
-	pingTimeout   = 20 * time.Second // gRPC's default
-	serverPings   = 2 * time.Hour    // gRPC's default
-	leastBetween  = 5 * time.Minute  // gRPC's default
-	idlePings     = 2 * time.Hour    // that a client may send without a call, where it may not
-	mostStrikes   = 2                // gRPC's
+	minPingTime = 10 * time.Second // of a client; gRPC's
+	pingTimeout = 20 * time.Second // gRPC's default
+	serverPings = 2 * time.Hour    // gRPC's default
+	minBetween  = 5 * time.Minute  // gRPC's default
+	idlePings   = 2 * time.Hour    // that a client may send without a call, where it may not
+	maxStrikes  = 2                // gRPC's
 )
 
 // A pulse is what a session knows of its peer being there. It is guarded by mu.
@@ -52,7 +52,7 @@ func (s *Session) startPulse() {
 	if k := s.opts.Keepalive; s.opts.Client {
 		p.every, p.timeout, p.always = k.Time, k.Timeout, k.PermitWithoutStream
 		if p.every > 0 {
-			p.every = max(p.every, leastPingTime)
+			p.every = max(p.every, minPingTime)
 		}
 	} else {
 		k := s.opts.ServerKeepalive
@@ -186,13 +186,13 @@ func (s *Session) aged() {
 
 var errOld = errors.New("the connection has reached its age")
 
-// leastPings returns the least time between PINGs that a server takes, while it has
+// minPings returns the least time between PINGs that a server takes, while it has
 // a call of the client's or while it is idle.
-func leastPings(policy *keepalive.EnforcementPolicy, idle bool) time.Duration {
+func minPings(policy *keepalive.EnforcementPolicy, idle bool) time.Duration {
 	if idle && !policy.PermitWithoutStream {
 		return idlePings
 	}
-	return cmp.Or(policy.MinTime, leastBetween)
+	return cmp.Or(policy.MinTime, minBetween)
 }
 
 // millis returns d in milliseconds, rounded up.
@@ -209,7 +209,7 @@ func (s *Session) pinged(data [8]byte) error {
 	}
 	p := &s.pulse
 	now := time.Now()
-	least := leastPings(&s.opts.Enforcement, s.calls == 0)
+	least := minPings(&s.opts.Enforcement, s.calls == 0)
 	switch {
 	case p.spoke:
 		p.strikes = 0
@@ -217,7 +217,7 @@ func (s *Session) pinged(data [8]byte) error {
 		p.strikes++
 	}
 	p.lastPing, p.spoke = now, false
-	if p.strikes > mostStrikes {
+	if p.strikes > maxStrikes {
 		return &dismissal{wire.ByePings, fmt.Sprintf("too many pings: no more than one in %v is taken", least)}
 	}
 	return nil

@@ -318,7 +318,7 @@ func TestAPeerThatBreaksRulesIsToldSo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &witness{}
-				s, peer := lone(t, Options{Client: c.victim == client, Block: wire.MinBlock}, w, false)
+				s, peer := lone(t, Options{Client: c.victim == client, MaxHeaderBytes: wire.MinBlock}, w, false)
 				if c.victim == client {
 					st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
 					if err != nil {
@@ -704,7 +704,7 @@ func TestByeOfThePeer(t *testing.T) {
 func TestMoreCallsThanAreTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		s, peer := met(t, Options{Calls: 2}, w)
+		s, peer := met(t, Options{MaxStreams: 2}, w)
 		peer.write(opened(1), opened(3), opened(5), literal(message, 5, 1))
 		if r := peer.of(wire.KindReset); len(r) != 1 || r[0].Stream != 5 || r[0].Body[0] != byte(wire.ResetUnprocessed) {
 			t.Errorf("the peer gets %v", r)
@@ -912,11 +912,11 @@ func TestTenThousandCallsLeaveNothing(t *testing.T) {
 					}
 					peer.write(b)
 				}
-				if len(w.closed) > 0 || len(w.aborts) != len(w.streams) || c.refuse == nil && len(w.streams) < mostRash/2 {
+				if len(w.closed) > 0 || len(w.aborts) != len(w.streams) || c.refuse == nil && len(w.streams) < maxRash/2 {
 					t.Fatalf("%v; of %d calls %d were aborted", w.closed, len(w.streams), len(w.aborts))
 				}
 				empty(t, s)
-				if cap(s.control) > mostBatch {
+				if cap(s.control) > maxBatch {
 					t.Errorf("control keeps %d bytes", cap(s.control))
 				}
 			})

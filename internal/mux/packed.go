@@ -15,18 +15,18 @@ import "github.com/nearcall/nearcall/internal/wire"
 // messages are received as they come, and for the replies of a unary call, nothing
 // is packed at all.
 
-// mostPacked is the size of a message that is packed at most, in bytes. It and a flag
+// maxPacked is the size of a message that is packed at most, in bytes. It and a flag
 // fit into the byte before the message.
-const mostPacked = 63
+const maxPacked = 63
 
 // somePacked is how much memory is taken for packed messages at first, in bytes.
-const somePacked = mostPacked + 1
+const somePacked = maxPacked + 1
 
 // packs reports whether a message of n bytes is packed where i is the number of the
 // last of the items before it, which is there as a whole: the pieces of a message
 // follow one another.
 func (in *inbox) packs(i, n int) bool {
-	return i > 0 && n <= mostPacked && in.items[i].message
+	return i > 0 && n <= maxPacked && in.items[i].message
 }
 
 // pack takes a message that begins, if it is all there and small and can be packed.

@@ -80,7 +80,7 @@ func TestMessagesArriveInOrderHoweverTheyWait(t *testing.T) {
 				}
 			}
 			for total := 0; total < wire.MinWindow+10_000; {
-				m := numbered(len(sent), r.IntN(1+[]int{1, 3, mostPacked + 2, 300}[r.IntN(4)]))
+				m := numbered(len(sent), r.IntN(1+[]int{1, 3, maxPacked + 2, 300}[r.IntN(4)]))
 				total += len(m) + wire.MessageCost
 				piecesOf := 0
 				if r.IntN(3) == 0 {

@@ -29,8 +29,8 @@ func (s *Session) takePart(f wire.Frame) error {
 		p.of, p.b = f.Stream, newBuffer(len(f.Body))
 		p.late = time.AfterFunc(blockTime, s.lateBlock)
 	}
-	if len(p.b.b)+len(f.Body) > s.opts.Block {
-		return protocolError("a block is larger than the %d bytes that were said to be taken", s.opts.Block)
+	if len(p.b.b)+len(f.Body) > s.opts.MaxHeaderBytes {
+		return protocolError("a block is larger than the %d bytes that were said to be taken", s.opts.MaxHeaderBytes)
 	}
 	p.makeRoom(len(f.Body))
 	p.b.b = append(p.b.b, f.Body...)

@@ -8,10 +8,10 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// leastPlaced is from what length on a message is put into memory that the peer
+// minPlaced is from what length on a message is put into memory that the peer
 // sees, instead of sent through the connection, in bytes. It is encoded there,
 // and copied once, by whoever receives it.
-const leastPlaced = wire.MinPlace
+const minPlaced = wire.MinPlace
 
 // put encodes m, of about n bytes, in a place of its own. Where there is none it
 // returns nothing, and where m has become larger than n, or too small, its bytes.
@@ -31,7 +31,7 @@ func (s *Session) put(step *wire.Step, m *link.Message, n int) (*buffer, error) 
 	switch {
 	case err != nil:
 		return nil, err
-	case len(b) < leastPlaced: // it has become smaller
+	case len(b) < minPlaced: // it has become smaller
 		small := newBuffer(len(b))
 		small.b = append(small.b, b...)
 		step.Message = small.b

@@ -156,7 +156,7 @@ func TestALargeMessageIsPutInAPlaceUntilItIsReceived(t *testing.T) {
 		w := &witness{}
 		cs, _, clients, _ := shelved(t, 2, Options{}, Options{Window: 4 << 20}, w)
 		caller, callee := callOver(t, cs, w)
-		for i, n := range []int{leastPlaced - 1, leastPlaced, 300_000, 400_000} { // the last finds no place
+		for i, n := range []int{minPlaced - 1, minPlaced, 300_000, 400_000} { // the last finds no place
 			if err := caller.Send(&link.Frame{Msg: encoded(n), HasMsg: true}); err != nil {
 				t.Fatal(err)
 			}
@@ -165,7 +165,7 @@ func TestALargeMessageIsPutInAPlaceUntilItIsReceived(t *testing.T) {
 				t.Errorf("%d places are out after message %d, want %d", got, i, want)
 			}
 		}
-		for _, n := range []int{leastPlaced - 1, leastPlaced, 300_000, 400_000} {
+		for _, n := range []int{minPlaced - 1, minPlaced, 300_000, 400_000} {
 			if got, err := received(t, callee, 1<<20); got != n || err != nil {
 				t.Fatalf("%d bytes of %d, %v", got, n, err)
 			}
@@ -290,11 +290,11 @@ func TestAPlaceOfAMessageThatWasNotSentIsTakenBack(t *testing.T) {
 		w := &witness{}
 		cs, _, clients, _ := shelved(t, 2, Options{}, Options{Window: wire.MinWindow}, w)
 		caller, _ := callOver(t, cs, w)
-		if err := caller.Send(&link.Frame{Msg: encoded(leastPlaced - 1), HasMsg: true}); err != nil {
+		if err := caller.Send(&link.Frame{Msg: encoded(minPlaced - 1), HasMsg: true}); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 { // as much as there is credit for, and more that waits
-			if err := caller.Send(&link.Frame{Msg: encoded(leastPlaced - 10), HasMsg: true}); err != nil {
+			if err := caller.Send(&link.Frame{Msg: encoded(minPlaced - 10), HasMsg: true}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -360,7 +360,7 @@ func TestAPlaceOfACallThatIsOverIsReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
 		a, b := net.Pipe()
-		s := New(placed{a, newShelf(1), newShelf(1)}, Options{Name: "peer", Calls: 1})
+		s := New(placed{a, newShelf(1), newShelf(1)}, Options{Name: "peer", MaxStreams: 1})
 		peer := &raw{T: t, conn: b, read: make(chan struct{})}
 		go peer.readAll()
 		s.Start(w)

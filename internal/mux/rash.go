@@ -11,9 +11,9 @@ import "github.com/nearcall/nearcall/internal/link"
 // a peer need not mean harm. A client whose calls run into their deadlines sends the
 // same, and what it has given up already is not worth doing.
 
-// mostRash bounds how many calls that end otherwise make up for those that were given
+// maxRash bounds how many calls that end otherwise make up for those that were given
 // up. A peer is rash from half of it on.
-const mostRash = 256
+const maxRash = 256
 
 // A lateCall was opened, and the acceptor does not know it yet.
 type lateCall struct {
@@ -22,11 +22,11 @@ type lateCall struct {
 }
 
 // resets takes in that the peer gives a call of its own up. mu is held.
-func (s *Session) resets() { s.rash = min(s.rash+1, mostRash) }
+func (s *Session) resets() { s.rash = min(s.rash+1, maxRash) }
 
 // isRash reports whether the peer's calls are to wait until all is taken in. mu is
 // held.
-func (s *Session) isRash() bool { return s.rash >= mostRash/2 }
+func (s *Session) isRash() bool { return s.rash >= maxRash/2 }
 
 // acceptLate hands those calls over that waited and that nobody has given up.
 func (s *Session) acceptLate() {

@@ -26,11 +26,11 @@ func givenUp(first uint64, n int) (b []byte) {
 // number last.
 func rashly(t *testing.T, w *witness) (s *Session, peer *raw, last uint64) {
 	s, peer = met(t, Options{}, w)
-	peer.write(givenUp(1, mostRash))
+	peer.write(givenUp(1, maxRash))
 	if !s.isRash() {
-		t.Errorf("a peer that has given up %d calls is not rash: %d", mostRash, s.rash)
+		t.Errorf("a peer that has given up %d calls is not rash: %d", maxRash, s.rash)
 	}
-	return s, peer, 2*mostRash - 1
+	return s, peer, 2*maxRash - 1
 }
 
 func TestCallsThatAreOpenedAndResetInOneReadAreSeenByFewHandlers(t *testing.T) {
@@ -40,7 +40,7 @@ func TestCallsThatAreOpenedAndResetInOneReadAreSeenByFewHandlers(t *testing.T) {
 		s, peer := met(t, Options{}, w)
 		peer.write(givenUp(1, calls))
 		reads := int(s.quiet.reads)
-		if n := len(w.streams); n < mostRash/2 || n > mostRash/2+reads || n != len(w.aborts) {
+		if n := len(w.streams); n < maxRash/2 || n > maxRash/2+reads || n != len(w.aborts) {
 			t.Errorf("%d of %d calls are seen by handlers, in %d reads; %d are aborted", n, calls, reads, len(w.aborts))
 		}
 		if n := len(peer.of(wire.KindReset)); n > 0 {
@@ -58,7 +58,7 @@ func TestWhatARashPeerDoesNotGiveUpIsServed(t *testing.T) {
 		s, peer, last := rashly(t, w)
 		before := len(w.streams)
 		var ids []uint64
-		for i := range uint64(mostRash) {
+		for i := range uint64(maxRash) {
 			id := last + 2 + 8*i
 			ids = append(ids, id+2, id+6)
 			given, other := givenUp(id, 1), givenUp(id+4, 1)

@@ -50,7 +50,7 @@ func (s *Session) takeIn() error {
 func (s *Session) keep(rest []byte) {
 	full := len(s.in.b) == cap(s.in.b)
 	switch {
-	case full && s.room < mostRead:
+	case full && s.room < maxRead:
 		s.room = max(2*s.room, 128<<10) // the largest frame, with its length, at least
 	case !full && len(s.in.b) < s.room/8:
 		s.room = 0
@@ -355,8 +355,8 @@ func (s *Session) opened(id uint64, rc *wire.Received) (*stream, error) {
 	if s.drained {
 		return nil, nil // DRAIN was on its way: the peer knows that it is not processed
 	}
-	if s.opts.Calls > 0 && s.calls >= s.opts.Calls {
-		s.control = wire.AppendReset(s.control, id, wire.ResetUnprocessed, fmt.Sprintf("no more than %d calls may be open at a time", s.opts.Calls))
+	if s.opts.MaxStreams > 0 && s.calls >= s.opts.MaxStreams {
+		s.control = wire.AppendReset(s.control, id, wire.ResetUnprocessed, fmt.Sprintf("no more than %d calls may be open at a time", s.opts.MaxStreams))
 		return nil, nil
 	}
 	if rc.Timeout > 0 {

@@ -65,7 +65,7 @@ type reading struct {
 
 const (
 	readBuffer = 16 << 10  // what a connection mostly reads into, in bytes
-	mostRead   = 256 << 10 // and what it does where that is always full
+	maxRead    = 256 << 10 // and what it does where that is always full
 
 	// crowdLasts is how many reads the resident stays for after several have
 	// waited at a time.
@@ -268,7 +268,7 @@ func (s *Session) receive(ctx context.Context) error {
 	}
 	leads := s.leader != nil
 	parks := false // without trying, though it might
-	if s.raw != nil && !s.opts.Parks && s.forFew() {
+	if s.raw != nil && !s.opts.NoSpin && s.forFew() {
 		if parks = !s.patience.tries(); !parks && mayTry() {
 			if got, err := s.try(ctx, leads); got || err != nil {
 				return err
@@ -403,7 +403,7 @@ func (s *Session) try(ctx context.Context, leads bool) (got bool, err error) {
 		if leads && (s.called.Load() || wait.Err(ctx) != nil) {
 			break
 		}
-		if now = time.Now(); now.Sub(begun) > mostPatience {
+		if now = time.Now(); now.Sub(begun) > maxPatience {
 			s.patience.tried(false)
 			break
 		}
@@ -431,13 +431,13 @@ var onlyCPU = runtime.NumCPU() == 1
 type patience struct{ earned int }
 
 const (
-	mostPatience = 50 * time.Microsecond
+	maxPatience = 50 * time.Microsecond
 
-	aTry       = 16 // what a try costs in vain, and brings otherwise
-	mostEarned = 64 * aTry
+	aTry      = 16 // what a try costs in vain, and brings otherwise
+	maxEarned = 64 * aTry
 
 	// shortWait is the wait of a parked reader that trying might have spared.
-	shortWait = 2 * mostPatience
+	shortWait = 2 * maxPatience
 )
 
 func (p *patience) tries() bool { return p.earned >= aTry }
@@ -445,7 +445,7 @@ func (p *patience) tries() bool { return p.earned >= aTry }
 // tried says whether something came in time.
 func (p *patience) tried(in bool) {
 	if in {
-		p.earned = min(p.earned+aTry, mostEarned)
+		p.earned = min(p.earned+aTry, maxEarned)
 	} else {
 		p.earned -= aTry
 	}
@@ -454,6 +454,6 @@ func (p *patience) tried(in bool) {
 // parked says for how long the reader did without trying.
 func (p *patience) parked(d time.Duration) {
 	if d < shortWait {
-		p.earned = min(p.earned+1, mostEarned)
+		p.earned = min(p.earned+1, maxEarned)
 	}
 }

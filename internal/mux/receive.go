@@ -315,7 +315,7 @@ func (st *stream) expect(it *item) bool {
 // whether it may be so large. The session's mu is held.
 func (st *stream) widen(least int) bool {
 	in := &st.in
-	room := st.session.opts.MostWindow - in.window
+	room := st.session.opts.MaxWindow - in.window
 	if room <= 0 || room < least {
 		return false
 	}

@@ -93,26 +93,26 @@ type Options struct {
 	Client bool   // this side connected
 	Peer   link.Peer
 
-	Window     int           // of a call, in bytes: 64 KiB at least, which is the default
-	MostWindow int           // to which that of a call grows where its receiver waits for more, in bytes; Window by default
-	ConnWindow int           // of all calls together, in bytes: 1 MiB by default
-	Block      int           // the largest header or trailer that is taken, as wire.HeadSize and its like count: 16 MiB by default
-	Calls      uint32        // that the peer may have open at a time; 0 for any number
-	Handshake  time.Duration // in which the peer has to say hello: 120 s by default
-	Farewell   time.Duration // for which a peer may take nothing after Close of what calls have left to say: 5 s by default
+	Window         int           // of a call, in bytes: 64 KiB at least, which is the default
+	MaxWindow      int           // to which that of a call grows where its receiver waits for more, in bytes; Window by default
+	ConnWindow     int           // of all calls together, in bytes: 1 MiB by default
+	MaxHeaderBytes int           // the largest header or trailer that is taken, as wire.HeadSize and its like count: 16 MiB by default
+	MaxStreams     uint32        // that the peer may have open at a time; 0 for any number
+	Handshake      time.Duration // in which the peer has to say hello: 120 s by default
+	Farewell       time.Duration // for which a peer may take nothing after Close of what calls have left to say: 5 s by default
 
 	Keepalive       keepalive.ClientParameters // of a client; without a Time no PING is sent
 	ServerKeepalive keepalive.ServerParameters // of a server
 	Enforcement     keepalive.EnforcementPolicy
 
-	Parks bool   // readers wait in Read, without trying first
-	First []byte // what was read of conn already
+	NoSpin bool   // readers wait in Read, without trying first
+	First  []byte // what was read of conn already
 }
 
 func (o Options) withDefaults() Options {
 	o.Window = max(o.Window, wire.MinWindow)
 	o.ConnWindow = max(cmp.Or(o.ConnWindow, 1<<20), o.Window)
-	o.Block = max(cmp.Or(o.Block, 16<<20), wire.MinBlock)
+	o.MaxHeaderBytes = max(cmp.Or(o.MaxHeaderBytes, 16<<20), wire.MinBlock)
 	o.Handshake = cmp.Or(o.Handshake, DefaultHandshake)
 	o.Farewell = cmp.Or(o.Farewell, 5*time.Second)
 	return o
@@ -178,8 +178,8 @@ func New(conn Conn, o Options) *Session {
 	}
 	s.raw = promptOf(conn)
 	s.placer, _ = conn.(Placer)
-	s.dec.Places, s.dec.Block = s.placer != nil, o.Block
-	s.patience.earned = mostEarned
+	s.dec.Places, s.dec.Block = s.placer != nil, o.MaxHeaderBytes
+	s.patience.earned = maxEarned
 	s.connOut = s.hello.Connection
 	return s
 }
@@ -187,9 +187,9 @@ func New(conn Conn, o Options) *Session {
 // greeting returns what this side begins with.
 func (s *Session) greeting(acceptor link.Acceptor) []byte {
 	o := &s.opts
-	hello := wire.Hello{Version: wire.Version, Stream: int64(o.Window), Connection: int64(o.ConnWindow), Calls: uint64(o.Calls), Block: o.Block}
+	hello := wire.Hello{Version: wire.Version, Stream: int64(o.Window), Connection: int64(o.ConnWindow), Calls: uint64(o.MaxStreams), Block: o.MaxHeaderBytes}
 	if !o.Client {
-		hello.Ping, hello.IdlePing = millis(leastPings(&o.Enforcement, false)), millis(leastPings(&o.Enforcement, true))
+		hello.Ping, hello.IdlePing = millis(minPings(&o.Enforcement, false)), millis(minPings(&o.Enforcement, true))
 	}
 	if acceptor == nil {
 		hello.Features |= wire.FeatureNoCalls

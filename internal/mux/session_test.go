@@ -42,7 +42,7 @@ func TestEverythingAtOnceOverSockets(t *testing.T) {
 func everything(t *testing.T, seed uint64, a, b net.Conn) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	cs := New(a, Options{Name: "client", Client: true, ConnWindow: wire.MinWindow})
-	ss := New(b, Options{Name: "server", Calls: uint32(r.IntN(3) * 10)})
+	ss := New(b, Options{Name: "server", MaxStreams: uint32(r.IntN(3) * 10)})
 	var all sync.WaitGroup
 	servers, clients := &chaos{t: t, all: &all, seed: seed}, &chaos{t: t, all: &all, seed: seed + 1000}
 	ss.Start(servers)

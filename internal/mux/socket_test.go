@@ -642,7 +642,7 @@ func TestCloseOfAFullSocket(t *testing.T) {
 func TestAPlaceIsWaitedForWithSomebodyReading(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		release := make(chan struct{})
-		cs, _ := sockets(t, network, Options{}, Options{Calls: 1}, accepter(func(s link.Stream, o *link.Open) {
+		cs, _ := sockets(t, network, Options{}, Options{MaxStreams: 1}, accepter(func(s link.Stream, o *link.Open) {
 			if o.Method == "/first" {
 				<-release
 			}

@@ -75,22 +75,22 @@ func (s *Session) begin(st *stream, id uint64, encoding string) {
 
 // What may wait to be written, whatever credit there is for it, and a message more.
 const (
-	mostBacklog = 256 << 10 // of a stream, in bytes
-	mostWaiting = 1024      // and in messages
+	maxBacklog = 256 << 10 // of a stream, in bytes
+	maxWaiting = 1024      // and in messages
 
-	// mostQueued is how much of all streams together may wait, in bytes: a peer
+	// maxQueued is how much of all streams together may wait, in bytes: a peer
 	// that reads nothing may have thousands of them. Where it does each stream
-	// may still have leastBacklog bytes, so that streams that the peer does not
+	// may still have minBacklog bytes, so that streams that the peer does not
 	// read do not keep others from sending.
-	mostQueued   = 2 << 20
-	leastBacklog = 2 << 10
+	maxQueued  = 2 << 20
+	minBacklog = 2 << 10
 )
 
 // full reports whether as much waits to be written as may. The session's mu is
 // held.
 func (st *stream) full() bool {
-	return st.backlog >= mostBacklog || len(st.out) >= mostWaiting ||
-		st.backlog >= leastBacklog && st.session.backlog >= mostQueued
+	return st.backlog >= maxBacklog || len(st.out) >= maxWaiting ||
+		st.backlog >= minBacklog && st.session.backlog >= maxQueued
 }
 
 // put has a step written, unless the call was aborted. The session's mu is

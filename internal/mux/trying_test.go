@@ -25,7 +25,7 @@ func TestReadersTryUnlessTheyAreToPark(t *testing.T) {
 				t.Skip("the system has no read of a socket that does not wait")
 			}
 			client, server := &tried{Conn: a, Prompt: promptOf(a)}, &tried{Conn: b, Prompt: promptOf(b)}
-			cs, _ := startBoth(t, client, server, Options{Parks: parks}, Options{Parks: parks}, &waiter{})
+			cs, _ := startBoth(t, client, server, Options{NoSpin: parks}, Options{NoSpin: parks}, &waiter{})
 			for range 100 {
 				echoes(t, cs, noise(100))
 			}

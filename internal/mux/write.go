@@ -51,15 +51,15 @@ const (
 )
 
 const (
-	// mostBatch is how many bytes are collected for one Write, and a frame more.
-	mostBatch = 256 << 10
+	// maxBatch is how many bytes are collected for one Write, and a frame more.
+	maxBatch = 256 << 10
 
 	// someBatch is how large a batch is expected to be, pieces left out.
 	someBatch = 4 << 10
 
-	// mostRounds is how often a caller writes for others before it leaves the
+	// maxRounds is how often a caller writes for others before it leaves the
 	// pen to the writer.
-	mostRounds = 4
+	maxRounds = 4
 )
 
 // A batch is what one Write writes: b, with pieces of messages in between.
@@ -176,7 +176,7 @@ func (s *Session) flush(gather bool) {
 		s.mu.Lock()
 	}
 	for round := 0; s.collect(); round++ {
-		if s.batch.last || round == mostRounds {
+		if s.batch.last || round == maxRounds {
 			break
 		}
 		s.mu.Unlock()
@@ -301,15 +301,15 @@ func (s *Session) collect() bool {
 	t.b.b = append(t.b.b, s.control...)
 	t.size = len(t.b.b)
 	s.control = s.control[:0]
-	if cap(s.control) > mostBatch {
+	if cap(s.control) > maxBatch {
 		s.control = nil
 	}
 	said := t.size
 	s.feed()
-	for t.size < mostBatch && s.ready.first != nil {
+	for t.size < maxBatch && s.ready.first != nil {
 		s.turn(t, &s.ready)
 	}
-	for first := true; s.bulk.first != nil && (first || t.size < mostBatch); first = false {
+	for first := true; s.bulk.first != nil && (first || t.size < maxBatch); first = false {
 		s.turn(t, &s.bulk)
 	}
 	if s.bell != nil && t.size > said {

@@ -52,7 +52,7 @@ func TestACallWithABadHeadIsReset(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &witness{}
-				s, peer := met(t, Options{ConnWindow: wire.MinWindow, Block: wire.MinBlock}, w)
+				s, peer := met(t, Options{ConnWindow: wire.MinWindow, MaxHeaderBytes: wire.MinBlock}, w)
 				peer.write(opened(1))
 				before := w.first(t)
 				bad := literal(head|wire.FlagMessage, 3, append(bytes.Clone(test.head), 1, 2, 3)...)
@@ -90,7 +90,7 @@ func TestACallWithABadHeadIsReset(t *testing.T) {
 func TestALargeProfileIsRefusedEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		s, peer := met(t, Options{Block: wire.MinBlock}, w)
+		s, peer := met(t, Options{MaxHeaderBytes: wire.MinBlock}, w)
 		first := []byte{0, 4, '/', 'a', '/', 'b', 0, 0} // a new method, a new profile without an authority
 		const agent = wire.MinBlock
 		first = append(first, agent&0x7f|0x80, agent>>7&0x7f|0x80, agent>>14)
@@ -133,7 +133,7 @@ func TestACallWithABadAnswerFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, peer := met(t, Options{Client: true, Block: wire.MinBlock}, nil)
+				s, peer := met(t, Options{Client: true, MaxHeaderBytes: wire.MinBlock}, nil)
 				one := makes(t.Context(), s, "/a/b", 1, 1)
 				synctest.Wait() // its number is 1
 				other := makes(t.Context(), s, "/a/c", 1, 1)
@@ -161,7 +161,7 @@ func TestACallWithABadAnswerFails(t *testing.T) {
 func TestBothSidesHoldOneLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		o := Options{Block: wire.MinBlock}
+		o := Options{MaxHeaderBytes: wire.MinBlock}
 		client := o
 		client.Client = true
 		cs, _ := pair(t, client, o, w)

@@ -70,14 +70,14 @@ func (e *Encoder) appendMetadata(b []byte, md metadata.MD, remember bool) []byte
 	return b
 }
 
-// leastEntry is how many bytes an entry of metadata takes on the wire at least.
-const leastEntry = 2
+// minEntry is how many bytes an entry of metadata takes on the wire at least.
+const minEntry = 2
 
 // metadata reads metadata, nil where there is none. What is too much for the
 // block is read, for the names in it, and not kept: no entry costs memory before
 // it was counted.
 func (d *Decoder) metadata(r *reader, remember bool) metadata.MD {
-	n := r.count(leastEntry)
+	n := r.count(minEntry)
 	if n == 0 {
 		return nil
 	}

@@ -39,8 +39,8 @@ type Engine struct {
 	rejected map[*goja.Promise]struct{} // that nobody has looked at yet
 }
 
-// mostCalls is how deep a script's calls go before they fail.
-const mostCalls = 4096
+// maxCalls is how deep a script's calls go before they fail.
+const maxCalls = 4096
 
 // New returns an engine that runs. report is told, on the script's thread, of errors
 // that nobody else is told of: a promise that is rejected without anybody to see it,
@@ -53,7 +53,7 @@ func New(report func(error)) *Engine {
 	files := require.NewRegistry(require.WithLoader(noFiles))
 	e.events = eventloop.NewEventLoop(eventloop.WithRegistry(files))
 	e.events.Run(func(vm *goja.Runtime) {
-		vm.SetMaxCallStackSize(mostCalls)
+		vm.SetMaxCallStackSize(maxCalls)
 		vm.SetPromiseRejectionTracker(e.track)
 		e.vm = vm
 		e.own = prepare(vm)

@@ -28,7 +28,7 @@ type arena struct {
 	mu     sync.Mutex
 	next   int // where what is cut into slabs ends
 	most   int // where what is allocated ends, all of which is taken of memory
-	free   [mostSlab - leastSlab + 1][]int
+	free   [maxSlab - minSlab + 1][]int
 	out    map[int]int // classes of those that are handed out, by their places
 	held   int         // how many are being written
 	closed bool
@@ -49,8 +49,8 @@ const slabsLast = 5 * time.Second
 
 // The lengths of slabs, as powers of two.
 const (
-	leastSlab = 16 // 64 KiB
-	mostSlab  = 24 // 16 MiB
+	minSlab = 16 // 64 KiB
+	maxSlab = 24 // 16 MiB
 )
 
 func newArena(mem []byte, memory *Memory, pages pages) *arena {
@@ -60,8 +60,8 @@ func newArena(mem []byte, memory *Memory, pages pages) *arena {
 // take returns a slab with room for n bytes, which the caller writes and then
 // gives to wrote; false where there is none.
 func (a *arena) take(n int) (b []byte, at int, ok bool) {
-	class := max(bits.Len(uint(n-1)), leastSlab)
-	if n <= 0 || class > mostSlab {
+	class := max(bits.Len(uint(n-1)), minSlab)
+	if n <= 0 || class > maxSlab {
 		return nil, 0, false
 	}
 	a.mu.Lock()
@@ -71,7 +71,7 @@ func (a *arena) take(n int) (b []byte, at int, ok bool) {
 		at, ok = a.cut(class)
 		a.mu.Lock()
 	}
-	for got := class + 1; !ok && got <= mostSlab; got++ {
+	for got := class + 1; !ok && got <= maxSlab; got++ {
 		at, ok = a.reuse(got)
 	}
 	if !ok {
@@ -93,7 +93,7 @@ func (a *arena) find(class int) (at int, ok bool) {
 
 // reuse hands out a slab that was given back. mu is held.
 func (a *arena) reuse(class int) (at int, ok bool) {
-	list := &a.free[class-leastSlab]
+	list := &a.free[class-minSlab]
 	if len(*list) == 0 || a.closed {
 		return 0, false
 	}
@@ -176,7 +176,7 @@ func (a *arena) back(at int) error {
 	}
 	delete(a.out, at)
 	if len(a.out) > 0 {
-		a.free[class-leastSlab] = append(a.free[class-leastSlab], at)
+		a.free[class-minSlab] = append(a.free[class-minSlab], at)
 	}
 	a.gaveBack()
 	return nil

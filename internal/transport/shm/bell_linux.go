@@ -22,11 +22,11 @@ type bell struct {
 	err    error // of onWait
 }
 
-// A side hears all rings that have arrived, up to mostHeard, so that those left
+// A side hears all rings that have arrived, up to maxHeard, so that those left
 // over from earlier sleeps wake it once. hearing is how many it takes at a time.
 const (
-	hearing   = 512
-	mostHeard = 8 * hearing
+	hearing  = 512
+	maxHeard = 8 * hearing
 )
 
 func newBell(conn *net.UnixConn) (*bell, error) {
@@ -45,7 +45,7 @@ func newBell(conn *net.UnixConn) (*bell, error) {
 		_ = unix.Sendto(int(fd), one, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
 	}
 	b.onWait = func(fd uintptr) bool {
-		for b.got = 0; b.got < mostHeard; {
+		for b.got = 0; b.got < maxHeard; {
 			n, _, err := unix.Recvfrom(int(fd), many, unix.MSG_DONTWAIT)
 			switch {
 			case errors.Is(err, unix.EINTR):

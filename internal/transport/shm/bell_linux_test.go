@@ -44,7 +44,7 @@ func TestABellForNothingEndsNoWait(t *testing.T) {
 		w, last := c.mine.word(atAsleep), uint64(0)
 		for range 3 {
 			done := reads(c)
-			for range mostVain {
+			for range maxVain {
 				last = nextSleep(t, w, last)
 				peer.data.ring()
 			}
@@ -63,14 +63,14 @@ func TestABellForNothingEndsNoWait(t *testing.T) {
 func TestAPeerThatRingsForNothingAgainAndAgainIsWrong(t *testing.T) {
 	inEachWait(t, func(t *testing.T, w waiter) {
 		last := uint64(0)
-		for range mostVain + 1 {
+		for range maxVain + 1 {
 			last = nextSleep(t, w.asleep, last)
 			w.rings.ring()
 		}
 		if got := soon(t, "it", w.done); !errors.Is(got.err, errBroken) {
 			t.Errorf("it ends for %v", got.err)
 		}
-		if slept := (w.asleep.Load() + 1) / 2; slept != mostVain+1 {
+		if slept := (w.asleep.Load() + 1) / 2; slept != maxVain+1 {
 			t.Errorf("it slept %d times", slept)
 		}
 	})
@@ -94,7 +94,7 @@ func TestAFloodOfBellsIsNotListenedTo(t *testing.T) {
 			t.Fatal(err)
 		}
 		left, err := io.Copy(io.Discard, w.mine.conn)
-		if heard := len(flood) - int(left); heard > mostHeard || err != nil {
+		if heard := len(flood) - int(left); heard > maxHeard || err != nil {
 			t.Errorf("%d of %d bells were heard, %v", heard, len(flood), err)
 		}
 	})
@@ -119,7 +119,7 @@ func TestABellThatIsNotHeardBlocksNobody(t *testing.T) {
 // heard in one go: they do not add up to a peer that is wrong.
 func TestBellsThatAreLeftOverAreHeardTogether(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, peer *Conn) {
-		const many = 10 * mostVain
+		const many = 10 * maxVain
 		for range many {
 			if sleeps, err := c.in.dozeOff(); !sleeps || err != nil {
 				t.Fatal(sleeps, err)

@@ -11,13 +11,13 @@ package shm
 
 // The lengths that a ring may have, in bytes, and the one it has.
 const (
-	leastRing = 1 << 12
-	mostRing  = 1 << 20
-	ringSize  = 1 << 18
+	minRing  = 1 << 12
+	maxRing  = 1 << 20
+	ringSize = 1 << 18
 
 	// slabsSize is what each side has for large messages, in bytes: 64 MiB, of
 	// which nothing is there before it is used, or 4 MiB where addresses are few.
 	slabsSize = 4 << 20 << (4 * (^uint(0) >> 63))
 
-	mostSlabs = 64 << 20 // that a client takes from a server
+	maxSlabs = 64 << 20 // that a client takes from a server
 )

@@ -86,7 +86,7 @@ func (f *fetching) check(there func() int) error {
 }
 
 // units are which pieces of slabs are taken, a bit for each partAlign bytes.
-type units [mostSlabs / partAlign / 64]uint64
+type units [maxSlabs / partAlign / 64]uint64
 
 // take takes those of n bytes from at on, unless one is taken.
 func (u *units) take(at, n int) bool {

@@ -23,7 +23,7 @@ func TestGoldenWords(t *testing.T) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		t.Skip("the vectors are those of a little-endian machine")
 	}
-	f, err := newFile(layout{ring: leastRing, slabs: partAlign})
+	f, err := newFile(layout{ring: minRing, slabs: partAlign})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,13 +78,13 @@ func TestGoldenWords(t *testing.T) {
 	step("the client sends its line", send(line))
 	step("the server receives it", receive(len(line)))
 	step("the server finds nothing, and sleeps", func() (bool, string) { must(server.dozeOff()); return false, "" })
-	step("the client fills the ring, round its end", send(strings.Repeat("0123456789abcdef", leastRing/16)))
+	step("the client fills the ring, round its end", send(strings.Repeat("0123456789abcdef", minRing/16)))
 	step("the client finds no room, and waits for some", func() (bool, string) { must(client.fullUp()); return false, "" })
 	step("the server wakes", func() (bool, string) { server.wakeUp(); return false, "" })
-	step("the server receives a quarter of the ring", receive(leastRing/4))
-	step("the server receives another quarter", receive(leastRing/4))
+	step("the server receives a quarter of the ring", receive(minRing/4))
+	step("the server receives another quarter", receive(minRing/4))
 	step("the client wakes", func() (bool, string) { client.goOn(); return false, "" })
-	step("the server receives the rest", receive(leastRing/2))
+	step("the server receives the rest", receive(minRing/2))
 	step("the server sleeps again", func() (bool, string) { must(server.dozeOff()); return false, "" })
 	step("the client sends a byte", send("x"))
 
@@ -97,7 +97,7 @@ func TestGoldenWords(t *testing.T) {
 		}
 	}
 	golden(t, "words.json", map[string]any{
-		"ring": leastRing, "steps": all, "pages": pages,
-		"client's ring begins": string(theirs[0].ring()[:16]), "and ends": string(theirs[0].ring()[leastRing-16:]),
+		"ring": minRing, "steps": all, "pages": pages,
+		"client's ring begins": string(theirs[0].ring()[:16]), "and ends": string(theirs[0].ring()[minRing-16:]),
 	})
 }

@@ -106,7 +106,7 @@ type parts struct {
 
 func TestGoldenLayouts(t *testing.T) {
 	var all []parts
-	for _, l := range []layout{{ringSize, 64 << 20}, {leastRing, partAlign}, {1 << 16, 4 << 20}, {mostRing, mostSlabs}} {
+	for _, l := range []layout{{ringSize, 64 << 20}, {minRing, partAlign}, {1 << 16, 4 << 20}, {maxRing, maxSlabs}} {
 		if err := l.check(); err != nil {
 			t.Fatal(err)
 		}

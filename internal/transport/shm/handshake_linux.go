@@ -103,7 +103,7 @@ type Server struct {
 
 // NewServer returns one whose connections have memory out of m.
 func NewServer(m *Memory) *Server {
-	return &Server{memory: m, turns: newTurns(mostUnderWay), patience: patience}
+	return &Server{memory: m, turns: newTurns(maxUnderWay), patience: patience}
 }
 
 const patience = 5 * time.Second

@@ -199,7 +199,7 @@ func TestAServerDeclinesForAReason(t *testing.T) {
 		if string(rest) != "more" {
 			t.Errorf("%q is left", rest)
 		}
-		if why := declined(t, a); why != reason[:mostBody] {
+		if why := declined(t, a); why != reason[:maxBody] {
 			t.Errorf("it declines for %q", why)
 		}
 		goOn(t, a, b)
@@ -320,7 +320,7 @@ func TestAServersClientGoesWrong(t *testing.T) {
 					}
 					goOn(t, a, b)
 				case test.offer == nil:
-					got := make([]byte, mostBody)
+					got := make([]byte, maxBody)
 					n, files, err := receive(a, got)
 					closeFiles(files)
 					want := appendTerms(nil, offer{version, features}.agreed())
@@ -538,12 +538,12 @@ func TestAClientsServerGoesWrong(t *testing.T) {
 		"a later version":        func(t *terms) { t.version = version + 1 },
 		"an unknown feature":     func(t *terms) { t.features = 1 << 61 },
 		"no ring":                func(t *terms) { t.layout.ring = 0 },
-		"a ring that is small":   func(t *terms) { t.layout.ring = leastRing / 2 },
-		"a ring that is large":   func(t *terms) { t.layout.ring = 2 * mostRing },
-		"a ring of odd size":     func(t *terms) { t.layout.ring = 3 * leastRing },
+		"a ring that is small":   func(t *terms) { t.layout.ring = minRing / 2 },
+		"a ring that is large":   func(t *terms) { t.layout.ring = 2 * maxRing },
+		"a ring of odd size":     func(t *terms) { t.layout.ring = 3 * minRing },
 		"no slabs":               func(t *terms) { t.layout.slabs = 0 },
 		"slabs that do not fit":  func(t *terms) { t.layout.slabs = partAlign + 4096 },
-		"more slabs than may be": func(t *terms) { t.layout.slabs = mostSlabs + partAlign },
+		"more slabs than may be": func(t *terms) { t.layout.slabs = maxSlabs + partAlign },
 		"a larger ring than is":  func(t *terms) { t.layout.ring *= 2 },
 		"fewer slabs than are":   func(t *terms) { t.layout.slabs /= 2 },
 	} {

@@ -81,12 +81,12 @@ func closeFiles(files []int) {
 	}
 }
 
-// mostFiles is how many descriptors a client takes, whatever it is sent.
-const mostFiles = 4
+// maxFiles is how many descriptors a client takes, whatever it is sent.
+const maxFiles = 4
 
 // receive reads from conn, with the descriptors that come along.
 func receive(conn *net.UnixConn, b []byte) (n int, files []int, err error) {
-	oob := make([]byte, unix.CmsgSpace(4*mostFiles))
+	oob := make([]byte, unix.CmsgSpace(4*maxFiles))
 	n, oobn, _, _, err := conn.ReadMsgUnix(b, oob)
 	if n, oobn = max(n, 0), max(oobn, 0); n == 0 && err == nil {
 		err = io.EOF

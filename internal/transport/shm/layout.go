@@ -22,10 +22,10 @@ const controlIs = 4 << 10
 // check returns why a layout that a peer has chosen cannot be used.
 func (l layout) check() error {
 	switch {
-	case l.ring < leastRing || l.ring > mostRing || l.ring&(l.ring-1) != 0:
-		return fmt.Errorf("%w: its rings have %d bytes, which is not a power of two from %d to %d", errBroken, l.ring, leastRing, mostRing)
-	case l.slabs <= 0 || l.slabs > mostSlabs || l.slabs%partAlign != 0:
-		return fmt.Errorf("%w: its slabs have %d bytes, which is not a multiple of %d up to %d", errBroken, l.slabs, partAlign, mostSlabs)
+	case l.ring < minRing || l.ring > maxRing || l.ring&(l.ring-1) != 0:
+		return fmt.Errorf("%w: its rings have %d bytes, which is not a power of two from %d to %d", errBroken, l.ring, minRing, maxRing)
+	case l.slabs <= 0 || l.slabs > maxSlabs || l.slabs%partAlign != 0:
+		return fmt.Errorf("%w: its slabs have %d bytes, which is not a multiple of %d up to %d", errBroken, l.slabs, partAlign, maxSlabs)
 	}
 	return nil
 }

@@ -60,12 +60,12 @@ func TestSlabsAreCutWhileThereIsMemory(t *testing.T) {
 // hoard takes all slabs that connections get, one connection after the other, and
 // returns what each has.
 func hoard(t *testing.T, memory *Memory, connections int) (each []int) {
-	slabs := make([]byte, mostSlabs) // nobody writes to it: one serves all of them
+	slabs := make([]byte, maxSlabs) // nobody writes to it: one serves all of them
 	for range connections {
 		if !memory.take(controlIs + ringSize) {
 			t.Fatalf("connection %d gets no ring", len(each)+1)
 		}
-		a := newArena(slabs, memory, &testPages{most: mostSlabs})
+		a := newArena(slabs, memory, &testPages{most: maxSlabs})
 		got := 0
 		for {
 			b, _, ok := a.take(1)
@@ -81,12 +81,12 @@ func hoard(t *testing.T, memory *Memory, connections int) (each []int) {
 }
 
 func TestPeersThatReturnNoSlabLeaveSomeToOthers(t *testing.T) {
-	memory := NewMemory(16*mostSlabs, true) // by default
+	memory := NewMemory(16*maxSlabs, true) // by default
 	each := hoard(t, memory, 30)
-	if first := each[0]; first != mostSlabs {
-		t.Errorf("the first connection gets %d bytes of %d", first, mostSlabs)
+	if first := each[0]; first != maxSlabs {
+		t.Errorf("the first connection gets %d bytes of %d", first, maxSlabs)
 	}
-	if eighteenth := each[17]; eighteenth < mostSlabs/8 {
+	if eighteenth := each[17]; eighteenth < maxSlabs/8 {
 		t.Errorf("the connection after 17 that return nothing gets %d bytes of slabs", eighteenth)
 	}
 	for i, got := range each {
@@ -98,14 +98,14 @@ func TestPeersThatReturnNoSlabLeaveSomeToOthers(t *testing.T) {
 	for memory.take(controlIs + ringSize) {
 		rings++
 	}
-	if least := 16 * mostSlabs / ringsPart / (controlIs + ringSize); rings < least {
+	if least := 16 * maxSlabs / ringsPart / (controlIs + ringSize); rings < least {
 		t.Errorf("there are %d rings left, and should be %d", rings, least)
 	}
 }
 
 func TestMemoryOfOnePeerIsNotShared(t *testing.T) {
-	memory := NewMemory(controlIs+ringSize+mostSlabs, false)
-	if each := hoard(t, memory, 1); each[0] != mostSlabs {
+	memory := NewMemory(controlIs+ringSize+maxSlabs, false)
+	if each := hoard(t, memory, 1); each[0] != maxSlabs {
 		t.Errorf("the connection gets %d bytes", each[0])
 	}
 }

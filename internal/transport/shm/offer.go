@@ -83,16 +83,16 @@ func parseTerms(body []byte) (t terms, err error) {
 	if t.version == 0 || t.version > version || t.features&^uint64(features) != 0 {
 		return terms{}, fmt.Errorf("%w: its answer has version %d and features %#x, which were not offered", errBroken, t.version, t.features)
 	}
-	t.layout = layout{ring: int(min(ring, mostRing+1)), slabs: int(min(slabs, mostSlabs+1))}
+	t.layout = layout{ring: int(min(ring, maxRing+1)), slabs: int(min(slabs, maxSlabs+1))}
 	return t, t.layout.check()
 }
 
 func appendDecline(b []byte, why string) []byte {
-	return appendBody(append(append(b, Line...), declines), []byte(why[:min(len(why), mostBody)]))
+	return appendBody(append(append(b, Line...), declines), []byte(why[:min(len(why), maxBody)]))
 }
 
-// mostBody is what a length of one byte can say.
-const mostBody = 255
+// maxBody is what a length of one byte can say.
+const maxBody = 255
 
 func appendBody(b, body []byte) []byte {
 	return append(append(b, byte(len(body))), body...)

@@ -115,14 +115,14 @@ func hear(heard *uint64, bells int, w uint64) error {
 	return nil
 }
 
-// mostVain is how many times in a row a side may be woken for nothing. A peer that
-// follows the rules does that twice at most, unless more than mostHeard bells are
+// maxVain is how many times in a row a side may be woken for nothing. A peer that
+// follows the rules does that twice at most, unless more than maxHeard bells are
 // left over.
-const mostVain = 16
+const maxVain = 16
 
 // inVain is the error where a side was woken for nothing n times in a row.
 func inVain(n int) error {
-	if n <= mostVain {
+	if n <= maxVain {
 		return nil
 	}
 	return fmt.Errorf("%w: it has rung %d times in a row for nothing", errBroken, n)

@@ -161,7 +161,7 @@ func TestAnAnswerThatIsNotConfirmedTakesNoMemory(t *testing.T) {
 		_ = a.Close()
 		<-done
 	}()
-	_, files, err := receive(a, make([]byte, mostBody))
+	_, files, err := receive(a, make([]byte, maxBody))
 	defer closeFiles(files)
 	if err != nil || len(files) != answerFiles {
 		t.Fatalf("%d descriptors, %v", len(files), err)

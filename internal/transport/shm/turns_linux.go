@@ -29,8 +29,8 @@ type turn struct {
 }
 
 const (
-	mostUnderWay = 256
-	grace        = 100 * time.Millisecond
+	maxUnderWay = 256
+	grace       = 100 * time.Millisecond
 )
 
 func newTurns(n int) turns { return turns{grace: grace, free: make(chan struct{}, n)} }

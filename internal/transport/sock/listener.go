@@ -166,7 +166,7 @@ func (l *Listener) meet(ctx context.Context, conn net.Conn, deadline time.Time) 
 			p = unknown
 		}
 	}
-	if err == nil && p == native && l.Options.Insist {
+	if err == nil && p == native && l.Options.RequireUpgrade {
 		refuseSocket(conn)
 		err = errStays
 	}

@@ -25,7 +25,7 @@ import (
 // credit to be asked for, which would take a round trip.
 const (
 	window     = 256 << 10
-	mostWindow = 4 << 20
+	maxWindow  = 4 << 20
 	connWindow = 2 << 20
 )
 
@@ -41,30 +41,30 @@ type Options struct {
 	// there are no Creds and the system says which it is.
 	Unix func(Process) credentials.AuthInfo
 
-	Upgrade *Upgrade // what unix sockets may become; nil for nothing
-	Stay    bool     // sockets: offers are not made, or declined
-	Insist  bool     // on the upgrade: other connections are refused
+	Upgrade        *Upgrade // what unix sockets may become; nil for nothing
+	NoUpgrade      bool     // sockets: offers are not made, or declined
+	RequireUpgrade bool     // on the upgrade: other connections are refused
 
-	Parks bool // readers wait in the system, without trying first
+	NoSpin bool // readers wait in the system, without trying first
 
-	Window     int           // of a call, in bytes
-	ConnWindow int           // of all calls of a connection together, in bytes
-	Block      int           // the largest header or trailer that is taken, in bytes, with 32 for each entry
-	Calls      uint32        // that a client may have open at a time; 0 for any number
-	Handshake  time.Duration // in which a peer has to say who it is
+	Window         int           // of a call, in bytes
+	ConnWindow     int           // of all calls of a connection together, in bytes
+	MaxHeaderBytes int           // the largest header or trailer that is taken, in bytes, with 32 for each entry
+	MaxStreams     uint32        // that a client may have open at a time; 0 for any number
+	Handshake      time.Duration // in which a peer has to say who it is
 
 	Keepalive       keepalive.ClientParameters // of a dialer
 	ServerKeepalive keepalive.ServerParameters // of a listener
 	Enforcement     keepalive.EnforcementPolicy
 }
 
-// mostWindow is to what a call's window may grow. As in gRPC one that the user
+// maxWindow is to what a call's window may grow. As in gRPC one that the user
 // has set stays as it is.
-func (o Options) mostWindow() int {
+func (o Options) maxWindow() int {
 	if o.Window != 0 {
 		return 0
 	}
-	return mostWindow
+	return maxWindow
 }
 
 func (o Options) mux(name string, client bool, conn net.Conn, upgraded bool, auth credentials.AuthInfo) mux.Options {
@@ -73,7 +73,7 @@ func (o Options) mux(name string, client bool, conn net.Conn, upgraded bool, aut
 		local, remote = upgradedAddr{local, o.Upgrade.Network}, upgradedAddr{remote, o.Upgrade.Network}
 	}
 	return mux.Options{
-		Name: name, Client: client, Parks: o.Parks, Window: cmp.Or(o.Window, window), MostWindow: o.mostWindow(), ConnWindow: cmp.Or(o.ConnWindow, connWindow), Block: o.Block, Calls: o.Calls, Handshake: o.Handshake,
+		Name: name, Client: client, NoSpin: o.NoSpin, Window: cmp.Or(o.Window, window), MaxWindow: o.maxWindow(), ConnWindow: cmp.Or(o.ConnWindow, connWindow), MaxHeaderBytes: o.MaxHeaderBytes, MaxStreams: o.MaxStreams, Handshake: o.Handshake,
 		Keepalive: o.Keepalive, ServerKeepalive: o.ServerKeepalive, Enforcement: o.Enforcement,
 		Peer: link.Peer{Addr: remote, LocalAddr: local, AuthInfo: auth},
 	}

@@ -72,9 +72,9 @@ func (o Options) offer(ctx context.Context, conn net.Conn) (c mux.Conn, first []
 		return nil, nil, false, err
 	}
 	switch {
-	case o.Insist && mux.IsGRPCServer(first):
+	case o.RequireUpgrade && mux.IsGRPCServer(first):
 		return nil, nil, false, mux.ErrGRPCServer
-	case o.Insist:
+	case o.RequireUpgrade:
 		return nil, nil, false, fmt.Errorf("%w: %w", errStays, why)
 	}
 	return conn, first, false, nil
@@ -86,7 +86,7 @@ func (o Options) upgradable(conn net.Conn) (*net.UnixConn, error) {
 	switch {
 	case o.Upgrade == nil:
 		return nil, errors.New("this system has none")
-	case o.Stay:
+	case o.NoUpgrade:
 		return nil, errors.New("NoUpgrade or WithoutUpgrade is set")
 	case !ok:
 		return nil, errors.New("the connection is not a unix socket itself")
