@@ -3,14 +3,18 @@ package nearcall_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall"
 )
@@ -39,7 +43,8 @@ func TestMalformedTargetsAreErrorsThatSayWhatToWrite(t *testing.T) {
 		"unix-abstract:":   "unix-abstract:NAME",
 		"shm:":             "shm:",
 		"shm:/tmp/":        "shm:",
-		"shm:@name":        "shm:",
+		"shm:@name":        "shm:PATH",
+		"INPROC:":          "inproc:NAME",
 		"ws://host/path":   "not available",
 		"quic://host:1":    "not available",
 		"grpc:no-security": "transport security",
@@ -59,6 +64,105 @@ func TestMalformedTargetsAreErrorsThatSayWhatToWrite(t *testing.T) {
 			_ = lis.Close()
 			t.Errorf("Listen(%q) did not fail", target)
 		}
+	}
+}
+
+// What is not a target to listen on is mostly one with something left out, or with a
+// slip of the pen.
+func TestListenAsksWhetherAnotherTargetWasMeant(t *testing.T) {
+	const all = "write inproc:NAME, shm:PATH, unix:PATH, unix-abstract:NAME or tcp:HOST:PORT"
+	for target, hint := range map[string]string{
+		":50051":          `did you mean "tcp::50051"?`,
+		"50051":           `did you mean "tcp::50051"?`,
+		"localhost:50051": `did you mean "tcp:localhost:50051"?`,
+		"[::1]:50051":     `did you mean "tcp:[::1]:50051"?`,
+		"tpc::50051":      `did you mean "tcp::50051"?`,
+		"tcp4:a:1":        `did you mean "tcp:a:1"?`,
+		"tpc:x":           `did you mean tcp:HOST:PORT?`,
+		"/run/orders":     `did you mean "unix:/run/orders"?`,
+		"unxi:/run/o":     `did you mean "unix:/run/o"?`,
+		"uds:/run/o":      `did you mean "unix:/run/o"?`,
+		"orders":          `did you mean "inproc:orders"?`,
+		"mem:orders":      `did you mean "inproc:orders"?`,
+		"Inporc:orders":   `did you mean "inproc:orders"?`,
+		"dns:///a:1":      all,
+		"http://a:1":      all,
+		"grpcs://a":       all,
+		"grpc:orders":     all,
+	} {
+		lis, err := nearcall.Listen(target)
+		if err == nil {
+			_ = lis.Close()
+			t.Errorf("Listen(%q) did not fail", target)
+		} else if want := fmt.Sprintf("nearcall: cannot listen on %q: %s", target, hint); err.Error() != want {
+			t.Errorf("the error is %v\nwant %s", err, want)
+		}
+	}
+}
+
+// A client's target that is not nearcall's goes to grpc-go, which may know what to do
+// with it. Only where that cannot connect does the error ask.
+func TestErrorsOfGRPCAskWhetherATargetOfNearcallWasMeant(t *testing.T) {
+	for target, hint := range map[string]string{
+		"mem:orders":   `; did you mean "inproc:orders"?`,
+		"tpc:host:x":   `; did you mean "tcp:host:x"?`,
+		"unxi:///nope": `; did you mean "unix:///nope"?`,
+		"mem:1":        "",
+		"host:1":       "",
+		"unrelated:x":  "",
+	} {
+		fails := nearcall.WithGRPCDialOptions(grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			return nil, errors.New("out of reach")
+		}))
+		client := dial(t, "grpc:passthrough:///"+target, fails, nearcall.WithTransportCredentials(insecure.NewCredentials()))
+		_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{})
+		if wantCode(t, err, codes.Unavailable); strings.Contains(err.Error(), "did you mean") {
+			t.Errorf("passthrough:///%s: %v", target, err)
+		}
+		resolver.SetDefaultScheme("passthrough")
+		client = dial(t, target, fails, nearcall.WithTransportCredentials(insecure.NewCredentials()))
+		resolver.SetDefaultScheme("dns")
+		_, err = client.UnaryCall(t.Context(), &testpb.SimpleRequest{})
+		if wantCode(t, err, codes.Unavailable); !strings.HasSuffix(err.Error(), "out of reach\""+hint) {
+			t.Errorf("%s: %v, want %q at the end", target, err, hint)
+		}
+		_, err = client.FullDuplexCall(t.Context())
+		if wantCode(t, err, codes.Unavailable); !strings.HasSuffix(err.Error(), "out of reach\""+hint) {
+			t.Errorf("a stream to %s: %v, want %q at the end", target, err, hint)
+		}
+
+		// One that reaches somebody is none of nearcall's business.
+		lis := bufconn.Listen(1 << 10)
+		srv := grpc.NewServer()
+		testpb.RegisterTestServiceServer(srv, echo{})
+		go srv.Serve(lis)
+		resolver.SetDefaultScheme("passthrough")
+		reaches := nearcall.WithGRPCDialOptions(grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
+		client = dial(t, target, reaches, nearcall.WithTransportCredentials(insecure.NewCredentials()))
+		resolver.SetDefaultScheme("dns")
+		_, err = client.UnaryCall(t.Context(), &testpb.SimpleRequest{})
+		wantCode(t, err, codes.OK)
+		srv.Stop()
+	}
+}
+
+func TestSchemesAreReadInAnyCase(t *testing.T) {
+	lis := listen(t, "INPROC:Any")
+	start(t, serve(t, echo{}), lis)
+	for _, target := range []string{lis.Target(), "inproc:Any", "InProc:Any"} {
+		wantCode(t, <-invoke(t.Context(), dial(t, target)), codes.OK)
+	}
+	wantCode(t, <-invoke(t.Context(), dial(t, "inproc:any")), codes.Unavailable) // names are not
+}
+
+// The connection of a server that is at hand has no target to speak of.
+func TestAStoppedServersOwnClientSaysThatItIsStopped(t *testing.T) {
+	srv := serve(t, echo{})
+	client, _ := connect(t, srv)
+	srv.Stop()
+	err := <-invoke(t.Context(), client)
+	if wantCode(t, err, codes.Unavailable); err == nil || strings.Contains(err.Error(), "inproc") || !strings.Contains(err.Error(), "the server is stopped") {
+		t.Errorf("the error is %v", err)
 	}
 }
 

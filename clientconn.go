@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/call"
-	"github.com/nearcall/nearcall/internal/transport/inproc"
 )
 
 // A ClientConn makes calls to one target. It implements
@@ -21,6 +20,7 @@ import (
 type ClientConn struct {
 	target string
 	remote *grpc.ClientConn // for targets of grpc-go; the rest is unused then
+	hint   string           // for errors of remote that say it cannot connect
 	client *call.Client
 	conn   *connector
 
@@ -38,16 +38,19 @@ type ClientConn struct {
 // The target is one that a [Server] listens on:
 //
 //   - inproc:NAME is the server of this process that listens on NAME.
-//   - unix:PATH and unix:///PATH are a unix socket; PATH is taken as it stands,
-//     nothing in it is unescaped. unix-abstract:NAME is one of Linux's abstract
-//     names.
+//   - unix:PATH and unix:///PATH are a unix socket, which becomes shared memory on
+//     Linux where the server agrees: see [WithoutUpgrade]. PATH is taken as it
+//     stands, nothing in it is unescaped.
+//   - shm:PATH and shm:///PATH are shared memory and nothing else, set up over the
+//     unix socket PATH. It is available on Linux alone.
+//   - unix-abstract:NAME is one of Linux's abstract unix sockets.
 //   - tcp:HOST:PORT is TCP, with the credentials of [WithTransportCredentials].
 //     Without any it is refused, unless HOST is a literal loopback address or
 //     localhost. Proxies are not used.
 //
 // grpc:TARGET, and every target that is not nearcall's own, goes to grpc-go,
 // with the options that it knows; an ordinary gRPC server at a unix socket is
-// grpc:unix:PATH.
+// grpc:unix:PATH. Schemes may be in upper case, as in gRPC.
 func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	o := newDialOptions(opts)
 	if o.dialer != nil && o.err == nil {
@@ -57,26 +60,24 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 	}
-	if t.scheme == schemeGRPC {
+	if t.scheme.dialer == nil {
 		remote, err := grpc.NewClient(t.rest, o.grpc...)
 		if err != nil {
 			return nil, err
 		}
-		return &ClientConn{target: target, remote: remote}, nil
+		return &ClientConn{target: target, remote: remote, hint: slip(t.rest)}, nil
 	}
-	if o.err != nil {
-		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, o.err)
+	authority, err := "", o.err
+	if err == nil {
+		o.dialer, authority, err = t.scheme.dialer(t, o)
 	}
-	if t.scheme == schemeInproc {
-		o.dialer = inproc.Dialer{Name: t.rest, Options: o.inproc()}
-		return newClientConn(target, t.authority(), t.backoff(), o), nil
-	}
-	authority, err := o.overSocket(target, t)
 	if err != nil {
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 	}
-	c := newClientConn(target, authority, t.backoff(), o)
-	c.conn.idleAfter(o.idle)
+	c := newClientConn(target, authority, t.scheme.backoff, o)
+	if t.scheme.sockets {
+		c.conn.idleAfter(o.idle)
+	}
 	return c, nil
 }
 
@@ -116,7 +117,7 @@ func (c *ClientConn) Invoke(ctx context.Context, method string, args, reply any,
 	case c == nil:
 		return errNilConn
 	case c.remote != nil:
-		return c.remote.Invoke(ctx, method, forGRPC(args), reply, opts...)
+		return withHint(c.remote.Invoke(ctx, method, forGRPC(args), reply, opts...), c.hint)
 	case c.conn.idle != nil:
 		c.conn.idle.begin()
 		defer c.conn.idle.end()
@@ -135,7 +136,7 @@ func (c *ClientConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, metho
 	case c.remote != nil:
 		s, err := c.remote.NewStream(ctx, desc, method, opts...)
 		if err != nil {
-			return nil, err
+			return nil, withHint(err, c.hint)
 		}
 		return remoteStream{s}, nil
 	case c.conn.idle != nil:

@@ -73,7 +73,7 @@ func (c *ClientConn) newGRPC() *grpc.ClientConn {
 	if err != nil {
 		// grpc-go cannot parse the target, which it takes for a URL. It is shown
 		// another rather than nothing.
-		cc, _ = dial(schemeInproc + ":" + url.PathEscape(c.target))
+		cc, _ = dial("inproc:" + url.PathEscape(c.target))
 	}
 	return cc
 }

@@ -42,7 +42,7 @@ type listenOptions struct{}
 //     use it again, those of another user fail and say so.
 //     Windows has unix sockets since version 10 1803; PATH may begin with a drive
 //     there.
-//   - shm:PATH makes a socket file as unix:PATH does, over which clients of the
+//   - shm:PATH and shm:///PATH make a socket file as unix:PATH does, over which clients of the
 //     same user set shared memory up. Others are refused. It is available on
 //     Linux alone.
 //   - unix-abstract:NAME is a name of the network namespace, without a file. Any
@@ -59,33 +59,63 @@ func Listen(target string, opts ...ListenOption) (Listener, error) {
 		}
 	}
 	t, err := parseTarget(target)
-	if err == nil && t.scheme == schemeGRPC {
-		err = errors.New("write inproc:NAME, shm:PATH, unix:PATH, unix-abstract:NAME or tcp:HOST:PORT")
+	var lis Listener
+	switch {
+	case err != nil:
+	case t.scheme.listen != nil:
+		lis, err = t.scheme.listen(t)
+	case t.rest == t.text && suggestion(target) != "": // it has no scheme of nearcall's
+		err = errors.New(suggestion(target))
+	default:
+		err = fmt.Errorf("write %s", listenUsage())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("nearcall: cannot listen on %q: %w", target, err)
 	}
-	if t.scheme == schemeInproc {
-		return inproc.Listen(t.rest)
-	}
-	if t.network == "unix" {
-		if err := unixSockets(); err != nil {
-			return nil, fmt.Errorf("nearcall: cannot listen on %q: %w", target, err)
-		}
-	}
-	var lis net.Listener
-	if t.scheme == schemeUnix || t.scheme == schemeShm {
-		lis, err = listenUnix(t.address)
-	} else {
-		lis, err = listen(t.network, t.address)
-	}
+	return lis, nil
+}
+
+func listenInproc(t *parsedTarget) (Listener, error) {
+	lis, err := inproc.Listen(t.rest)
 	if err != nil {
-		return nil, fmt.Errorf("nearcall: cannot listen on %q: %w", target, err)
+		return nil, err
 	}
-	if t.network == "tcp" {
-		target = reachable(t.host(), lis.Addr())
+	return lis, nil
+}
+
+func listenUnix(t *parsedTarget) (Listener, error) {
+	if err := unixSockets(); err != nil {
+		return nil, err
 	}
-	return socket{lis, target, t.scheme == schemeShm}, nil
+	lis, err := listenFile(t.address)
+	if err != nil {
+		return nil, err
+	}
+	return socket{Listener: lis, target: t.text}, nil
+}
+
+func listenShm(t *parsedTarget) (Listener, error) {
+	lis, err := listenFile(t.address)
+	if err != nil {
+		return nil, err
+	}
+	return socket{Listener: lis, target: t.text, insist: true}, nil
+}
+
+func listenAbstract(t *parsedTarget) (Listener, error) {
+	lis, err := listen(t.network, t.address)
+	if err != nil {
+		return nil, err
+	}
+	return socket{Listener: lis, target: t.text}, nil
+}
+
+func listenTCP(t *parsedTarget) (Listener, error) {
+	lis, err := listen(t.network, t.address)
+	if err != nil {
+		return nil, err
+	}
+	return socket{Listener: lis, target: reachable(t.host(), lis.Addr())}, nil
 }
 
 // listen listens on a socket that takes no descriptor from anybody.
@@ -110,5 +140,5 @@ func reachable(host string, addr net.Addr) string {
 		host = "localhost"
 	}
 	_, port, _ := net.SplitHostPort(addr.String())
-	return schemeTCP + ":" + net.JoinHostPort(host, port)
+	return "tcp:" + net.JoinHostPort(host, port)
 }

@@ -2,7 +2,6 @@ package nearcall
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"net"
 	"time"
@@ -70,33 +69,6 @@ func newDialOptions(opts []DialOption) *dialOptions {
 }
 
 func (o *dialOptions) inproc() inproc.Options { return inproc.Options{Window: o.socket.Window} }
-
-// overSocket sets the dialer of a tcp or unix target. It returns the calls'
-// authority.
-func (o *dialOptions) overSocket(target string, t parsedTarget) (authority string, err error) {
-	if t.network == "tcp" && t.host() == "" {
-		return "", fmt.Errorf("the host is missing; %s", writeTCP)
-	}
-	if t.network == "unix" && o.dial == nil {
-		if err := unixSockets(); err != nil {
-			return "", err
-		}
-	}
-	if o.socket.Creds, err = o.security(t); err != nil {
-		return "", err
-	}
-	if authority, err = o.addressed(t); err != nil {
-		return "", err
-	}
-	o.socket.Upgrade, o.socket.RequireUpgrade = toSharedMemory(o.memory, false), t.scheme == schemeShm
-	o.socket.NoUpgrade = o.socket.NoUpgrade && !o.socket.RequireUpgrade
-	d := sock.Dialer{Target: target, GRPC: t.grpc(), Network: t.network, Address: t.address, Authority: authority, Options: o.socket, Conn: o.dial}
-	if o.dial != nil {
-		d.Address = t.forDialer()
-	}
-	o.dialer = d
-	return authority, nil
-}
 
 func init() {
 	hook.Dialer = func(d link.Dialer) any {

@@ -28,14 +28,6 @@ type pace struct {
 // microseconds, and a server that starts again should be found soon.
 var nearBackoff = backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
 
-// backoff returns that of t, unless an option says otherwise.
-func (t parsedTarget) backoff() backoff.Config {
-	if t.scheme == schemeTCP {
-		return backoff.DefaultConfig
-	}
-	return nearBackoff
-}
-
 // failed takes in that an attempt has failed, and returns when the next is due.
 func (p *pace) failed(begun time.Time, b backoff.Config) time.Time {
 	p.due = begun.Add(pause(b, p.failures))

@@ -18,7 +18,7 @@ func secured(creds credentials.TransportCredentials) credentials.TransportCreden
 
 // security returns what secures connections to t, or why they must not be made:
 // grpc-go's rules, except that what stays on this machine needs no credentials.
-func (o *dialOptions) security(t parsedTarget) (credentials.TransportCredentials, error) {
+func (o *dialOptions) security(t *parsedTarget) (credentials.TransportCredentials, error) {
 	given := o.transport
 	if o.bundle != nil {
 		if given != nil {
@@ -45,7 +45,7 @@ func (o *dialOptions) security(t parsedTarget) (credentials.TransportCredentials
 
 // addressed returns the authority of calls to t, as grpc-go has it: that of the
 // options, of the credentials, or of the target.
-func (o *dialOptions) addressed(t parsedTarget) (string, error) {
+func (o *dialOptions) addressed(t *parsedTarget) (string, error) {
 	name := ""
 	if o.transport != nil {
 		//lint:ignore SA1019 deprecated, and honoured by grpc-go all the same
@@ -59,5 +59,5 @@ func (o *dialOptions) addressed(t parsedTarget) (string, error) {
 	case name != "":
 		return name, nil
 	}
-	return t.authority(), nil
+	return t.scheme.authority(t), nil
 }

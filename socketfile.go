@@ -28,9 +28,9 @@ type socketFile struct {
 	remove sync.Once
 }
 
-// listenUnix listens on path. It takes the place of a socket that was left
-// behind there.
-func listenUnix(path string) (net.Listener, error) {
+// listenFile listens on path. It takes the place of a socket that was left behind
+// there.
+func listenFile(path string) (net.Listener, error) {
 	unlock, lockErr := lockPath(path)
 	if lockErr == nil {
 		defer unlock()

@@ -14,58 +14,19 @@ import (
 
 // A parsedTarget is a target, taken apart.
 type parsedTarget struct {
-	scheme string
-	rest   string // the name, what grpc-go takes, or what the socket's address is made of
+	scheme *scheme
+	text   string // all of it, as the user gave it
+	rest   string // what follows the scheme
 
 	// Of sockets, as net.Dial and net.Listen have them.
 	network, address string
 }
 
-const (
-	schemeInproc       = "inproc"
-	schemeGRPC         = "grpc"
-	schemeTCP          = "tcp"
-	schemeUnix         = "unix"
-	schemeUnixAbstract = "unix-abstract"
-	schemeShm          = "shm"
-)
-
-// later are the schemes that belong to nearcall but cannot be dialed yet.
-// grpc-go would take them for host names.
-var later = map[string]bool{"ws": true, "wss": true, "quic": true}
-
-// parseTarget takes a target apart. Whatever is not nearcall's goes to
-// grpc-go.
-func parseTarget(target string) (parsedTarget, error) {
-	if target == "" {
-		return parsedTarget{}, errors.New("the target is empty; write inproc:NAME, unix:PATH, tcp:HOST:PORT, or what grpc.NewClient takes")
+func (t *parsedTarget) parseInproc() error {
+	if t.rest == "" || strings.HasPrefix(t.rest, "//") || strings.TrimSpace(t.rest) != t.rest {
+		return fmt.Errorf("malformed name %q; write inproc:NAME, where NAME neither starts with // nor starts or ends with a space", t.rest)
 	}
-	scheme, rest, found := strings.Cut(target, ":")
-	t := parsedTarget{scheme: scheme, rest: rest}
-	switch {
-	case !found:
-	case scheme == schemeInproc:
-		if rest == "" || strings.HasPrefix(rest, "//") || strings.TrimSpace(rest) != rest {
-			return t, fmt.Errorf("malformed name %q; write inproc:NAME, with a name that neither is empty nor starts with // or ends in space", rest)
-		}
-		return t, nil
-	case scheme == schemeTCP:
-		return t, t.parseTCP()
-	case scheme == schemeUnix:
-		return t, t.parseUnix()
-	case scheme == schemeUnixAbstract:
-		return t, t.parseAbstract()
-	case scheme == schemeShm:
-		return t, t.parseShm()
-	case scheme == schemeGRPC:
-		if rest == "" {
-			return t, errors.New("nothing follows grpc:; write grpc:TARGET with what grpc.NewClient takes")
-		}
-		return t, nil
-	case later[scheme]:
-		return t, fmt.Errorf("%s: is not available in this version; use unix:PATH or tcp:HOST:PORT", scheme)
-	}
-	return parsedTarget{scheme: schemeGRPC, rest: target}, nil
+	return nil
 }
 
 const writeTCP = "write tcp:HOST:PORT, with an IPv6 address in brackets: tcp:[::1]:50051"
@@ -96,34 +57,33 @@ func isIP(host string) bool {
 }
 
 func (t *parsedTarget) parseUnix() error {
-	path, err := unixPath(t.rest, runtime.GOOS == "windows")
-	if err != nil {
-		return err
+	path, err := socketPath(t.rest, runtime.GOOS == "windows")
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w; write unix:PATH or unix:///PATH", err)
+	case path[0] == '@':
+		return fmt.Errorf("@ is not for files; write unix-abstract:%s for an abstract name, or unix:./%s for a file", path[1:], path)
 	}
 	t.network, t.address = "unix", path
 	return checkLength(path)
 }
 
-// unixPath returns the path of a target whose scheme unix: rest follows. On
-// Windows a path may begin with a drive, also after slashes: unix:///C:/dir/s
-// and unix://C:\dir\s, which is what a dialer gets, are unix:C:\dir\s.
-func unixPath(rest string, windows bool) (string, error) {
-	const write = "write unix:PATH or unix:///PATH"
+// socketPath returns the path of a target whose scheme rest follows. On Windows a
+// path may begin with a drive, also after slashes: unix:///C:/dir/s and
+// unix://C:\dir\s, which is what a dialer gets, are unix:C:\dir\s.
+func socketPath(rest string, windows bool) (string, error) {
 	path, slashes := strings.CutPrefix(rest, "//")
 	if slashes {
 		if local := strings.TrimPrefix(path, "/"); windows && hasDrive(local) {
 			path = local
 		} else if local == path {
 			host, _, _ := strings.Cut(path, "/")
-			return "", fmt.Errorf("there is no host in a unix target, and %q stands where it would be; %s", host, write)
+			return "", fmt.Errorf("a socket file has no host, and %q stands where it would be", host)
 		}
 	}
-	switch {
-	case path == "" || strings.HasSuffix(path, "/"),
-		windows && (strings.HasSuffix(path, `\`) || hasDrive(path) && len(path) == len("C:")):
-		return "", fmt.Errorf("the path names no file; %s", write)
-	case path[0] == '@':
-		return "", fmt.Errorf("write unix-abstract:%s for an abstract name, or unix:./%s for a file", path[1:], path)
+	if path == "" || strings.HasSuffix(path, "/") ||
+		windows && (strings.HasSuffix(path, `\`) || hasDrive(path) && len(path) == len("C:")) {
+		return "", errors.New("the path names no file")
 	}
 	return path, nil
 }
@@ -134,18 +94,18 @@ func hasDrive(path string) bool {
 }
 
 func (t *parsedTarget) parseShm() error {
-	const write = "write shm:PATH, with the path of the unix socket that it begins at"
 	if !sharesMemory {
 		return fmt.Errorf("%s has no shared memory that nearcall can use, only Linux has; write unix:PATH", runtime.GOOS)
 	}
-	switch {
-	case t.rest == "" || strings.HasSuffix(t.rest, "/"):
-		return fmt.Errorf("the path names no file; %s", write)
-	case strings.HasPrefix(t.rest, "//"), t.rest[0] == '@':
-		return fmt.Errorf("malformed path %q; %s", t.rest, write)
+	path, err := socketPath(t.rest, false)
+	if err == nil && path[0] == '@' {
+		err = fmt.Errorf("shared memory needs a socket file, and %q would be an abstract name", path)
 	}
-	t.network, t.address = "unix", t.rest
-	return checkLength(t.rest)
+	if err != nil {
+		return fmt.Errorf("%w; write shm:PATH or shm:///PATH, with the path of the unix socket that it begins at", err)
+	}
+	t.network, t.address = "unix", path
+	return checkLength(path)
 }
 
 func (t *parsedTarget) parseAbstract() error {
@@ -163,36 +123,29 @@ func (t *parsedTarget) parseAbstract() error {
 // checkLength refuses what the system would call an invalid argument.
 func checkLength(address string) error {
 	if most := len(syscall.RawSockaddrUnix{}.Path) - 1; len(address) > most {
-		return fmt.Errorf("the path has %d bytes, and unix sockets take no more than %d; take a shorter one, or a relative one", len(address), most)
+		return fmt.Errorf("the path has %d bytes, and unix sockets take no more than %d; use a shorter or a relative one", len(address), most)
 	}
 	if strings.Contains(address, "\x00") {
-		return errors.New("the path has a zero byte")
+		return errors.New("the path contains a zero byte")
 	}
 	return nil
 }
 
-// authority is what calls to the target are addressed to, as in grpc-go.
-func (t parsedTarget) authority() string {
-	switch t.scheme {
-	case schemeGRPC:
-		return "" // grpc-go knows
-	case schemeInproc:
-		return escape(t.rest)
-	case schemeTCP:
-		return escape(t.address)
-	}
-	return "localhost"
-}
+// name is the authority of targets that name their server.
+func (t *parsedTarget) name() string { return escape(t.rest) }
 
-// grpc returns the target by which grpc-go reaches the address of a socket.
-func (t parsedTarget) grpc() string {
-	switch t.scheme {
-	case schemeTCP:
-		return schemeGRPC + ":" + t.address
-	case schemeUnixAbstract:
-		return schemeGRPC + ":" + schemeUnixAbstract + ":" + t.rest
+// localhost is the authority of targets that name a socket, as in grpc-go.
+func localhost(*parsedTarget) string { return "localhost" }
+
+// forGRPC returns the target by which grpc-go reaches the same socket.
+func (t *parsedTarget) forGRPC() string {
+	switch {
+	case t.network != "unix":
+		return "grpc:" + t.address
+	case t.address[0] == '@':
+		return "grpc:unix-abstract:" + t.address[1:]
 	}
-	return schemeGRPC + ":" + schemeUnix + ":" + t.address
+	return "grpc:unix:" + t.address
 }
 
 // escape returns s with all that is not allowed in an authority as %XX, as grpc-go does.
@@ -211,7 +164,7 @@ func escape(s string) string {
 }
 
 // forDialer is what a function of WithContextDialer gets, as in grpc-go.
-func (t parsedTarget) forDialer() string {
+func (t *parsedTarget) forDialer() string {
 	switch {
 	case t.network != "unix":
 		return t.address
@@ -222,14 +175,14 @@ func (t parsedTarget) forDialer() string {
 }
 
 // host is the host of a tcp target.
-func (t parsedTarget) host() string {
+func (t *parsedTarget) host() string {
 	host, _, _ := net.SplitHostPort(t.address)
 	return host
 }
 
 // staysHere reports whether the target is on this machine whatever a resolver
 // says.
-func (t parsedTarget) staysHere() bool {
+func (t *parsedTarget) staysHere() bool {
 	if t.network != "tcp" {
 		return true
 	}

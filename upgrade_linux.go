@@ -19,7 +19,7 @@ func toSharedMemory(bytes int64, shared bool) *sock.Upgrade {
 	server := shm.NewServer(memory)
 	return &sock.Upgrade{
 		Line:    shm.Line,
-		Network: schemeShm,
+		Network: "shm",
 		Offer: func(conn *net.UnixConn) (mux.Conn, []byte, error) {
 			c, rest, err := shm.Offer(conn, memory)
 			if err != nil {

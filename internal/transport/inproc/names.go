@@ -124,7 +124,11 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 		return nil, fmt.Errorf("inproc:%s: %w", d.Name, errClosed)
 	default:
 	}
-	return Connect(d.Name, d.Options, l.accept)
+	s, err := Connect(d.Name, d.Options, l.accept)
+	if err != nil {
+		return nil, fmt.Errorf("inproc:%s: %w", d.Name, err)
+	}
+	return s, nil
 }
 
 // Await returns a channel that is closed when the name is taken, which is when

@@ -3,7 +3,6 @@ package inproc
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 
 	"google.golang.org/grpc/credentials"
@@ -50,6 +49,8 @@ type Options struct {
 	Window int
 }
 
+var errStopped = errors.New("the server is stopped")
+
 // Connect makes a session with the server that accept speaks for.
 func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (link.Session, error) {
 	s := &session{
@@ -68,7 +69,7 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 	}
 	a := accept((*serverSide)(s))
 	if a == nil {
-		return nil, fmt.Errorf("inproc:%s: the server is stopped", name)
+		return nil, errStopped
 	}
 	s.mu.Lock()
 	s.acceptor = a
