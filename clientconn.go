@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/connector"
+	"github.com/nearcall/nearcall/internal/link"
 )
 
 // A ClientConn makes calls to one target. It implements
@@ -22,7 +24,7 @@ type ClientConn struct {
 	remote *grpc.ClientConn // for targets of grpc-go; the rest is unused then
 	hint   string           // for errors of remote that say it cannot connect
 	client *call.Client
-	conn   *connector
+	conn   *connector.Connector
 
 	serviceConfig string // as the user gave it, in JSON
 	maxAttempts   int    // as the user limits those of serviceConfig's retry policies; 0 for gRPC's default
@@ -76,7 +78,7 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	}
 	c := newClientConn(target, authority, t.scheme.backoff, o)
 	if t.scheme.sockets {
-		c.conn.idleAfter(o.idle)
+		c.conn.IdleAfter(o.idle)
 	}
 	return c, nil
 }
@@ -89,7 +91,11 @@ func newClientConn(target, authority string, b backoff.Config, o *dialOptions) *
 	if o.backoff != nil {
 		b = *o.backoff
 	}
-	c := &ClientConn{target: target, conn: newConnector(o, b), maxAttempts: o.attempts}
+	c := &ClientConn{target: target, maxAttempts: o.attempts}
+	c.conn = connector.New(connector.Config{
+		Dialer: o.dialer, Backoff: b, Timeout: o.timeout,
+		OnSession: func(s link.Session) { c.client.Begin(s) },
+	})
 	if o.serviceConfig != nil {
 		c.serviceConfig = *o.serviceConfig
 	}
@@ -104,7 +110,6 @@ func newClientConn(target, authority string, b backoff.Config, o *dialOptions) *
 	}
 	cfg.UserAgent += userAgent
 	c.client = call.NewClient(cfg)
-	c.conn.begin = c.client.Begin
 	return c
 }
 
@@ -118,9 +123,9 @@ func (c *ClientConn) Invoke(ctx context.Context, method string, args, reply any,
 		return errNilConn
 	case c.remote != nil:
 		return withHint(c.remote.Invoke(ctx, method, forGRPC(args), reply, opts...), c.hint)
-	case c.conn.idle != nil:
-		c.conn.idle.begin()
-		defer c.conn.idle.end()
+	case c.conn.Idle != nil:
+		c.conn.Idle.Begin()
+		defer c.conn.Idle.End()
 	}
 	return c.client.Invoke(ctx, method, args, reply, opts...)
 }
@@ -139,8 +144,8 @@ func (c *ClientConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, metho
 			return nil, withHint(err, c.hint)
 		}
 		return remoteStream{s}, nil
-	case c.conn.idle != nil:
-		return c.conn.idle.stream(opts, func(opts []grpc.CallOption) (grpc.ClientStream, error) {
+	case c.conn.Idle != nil:
+		return c.conn.Idle.Stream(opts, func(opts []grpc.CallOption) (grpc.ClientStream, error) {
 			return c.client.NewStream(ctx, desc, method, opts...)
 		})
 	}
@@ -175,8 +180,8 @@ func (c *ClientConn) Close() error {
 
 // shut ends the connection, but for what GRPC has returned.
 func (c *ClientConn) shut() error {
-	err := c.conn.close()
-	c.client.Close(errClosing)
+	err := c.conn.Close()
+	c.client.Close(connector.ErrClosing)
 	return err
 }
 
@@ -189,7 +194,7 @@ func (c *ClientConn) Connect() {
 		c.remote.Connect()
 		return
 	}
-	c.conn.connect()
+	c.conn.Connect()
 }
 
 // ResetConnectBackoff has an attempt to connect made at once.
@@ -198,7 +203,7 @@ func (c *ClientConn) ResetConnectBackoff() {
 		c.remote.ResetConnectBackoff()
 		return
 	}
-	c.conn.resetBackoff()
+	c.conn.ResetBackoff()
 }
 
 // GetState returns the state of the connection.
@@ -206,7 +211,7 @@ func (c *ClientConn) GetState() connectivity.State {
 	if c.remote != nil {
 		return c.remote.GetState()
 	}
-	return c.conn.getState()
+	return c.conn.State()
 }
 
 // WaitForStateChange waits until the state is not s. It returns false when ctx
@@ -215,5 +220,5 @@ func (c *ClientConn) WaitForStateChange(ctx context.Context, s connectivity.Stat
 	if c.remote != nil {
 		return c.remote.WaitForStateChange(ctx, s)
 	}
-	return c.conn.waitForChange(ctx, s)
+	return c.conn.WaitForStateChange(ctx, s)
 }

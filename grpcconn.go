@@ -148,7 +148,7 @@ func (m *mirror) UpdateClientConnState(s balancer.ClientConnState) error {
 			return errors.New("nearcall: the balancer " + mirrorName + " is for the connections that ClientConn.GRPC returns")
 		}
 		m.conn = conn
-		conn.conn.observe(m.show)
+		conn.conn.Observe(m.show)
 	}
 	return nil
 }
@@ -170,7 +170,7 @@ func (m *mirror) show(s connectivity.State) {
 	bell, err := m.cc.NewSubConn([]resolver.Address{{Addr: m.conn.target}}, balancer.NewSubConnOptions{
 		StateListener: func(s balancer.SubConnState) {
 			if s.ConnectivityState == connectivity.Idle {
-				m.conn.conn.resetBackoff()
+				m.conn.conn.ResetBackoff()
 				bell.Connect()
 			}
 		},

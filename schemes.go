@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/backoff"
 
@@ -32,6 +33,10 @@ type scheme struct {
 	backoff backoff.Config // between attempts to connect, unless an option says otherwise
 	sockets bool           // sessions hold a socket, which is closed when they are idle
 }
+
+// nearBackoff is the backoff if no network is in between. An attempt costs some
+// microseconds, and a server that starts again should be found soon.
+var nearBackoff = backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
 
 // schemes are all that nearcall knows. Any other target goes to grpc-go.
 var schemes = []*scheme{

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/connector"
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
@@ -198,7 +199,7 @@ func (s *Server) Client(opts ...DialOption) *ClientConn {
 	o := newDialOptions(opts)
 	switch {
 	case o.err != nil:
-		o.dialer = failingDialer{o.err}
+		o.dialer = connector.Failing{Err: o.err}
 	case o.dialer == nil:
 		o.dialer = serverDialer{s, o.inproc()}
 	}
@@ -215,9 +216,3 @@ type serverDialer struct {
 func (d serverDialer) Dial(context.Context) (link.Session, error) {
 	return inproc.Connect("localhost", d.opts, d.server.core.Accept)
 }
-
-// failingDialer reports an option that cannot be honoured to those who call.
-type failingDialer struct{ err error }
-
-// Dial implements [link.Dialer].
-func (d failingDialer) Dial(context.Context) (link.Session, error) { return nil, d.err }

@@ -43,6 +43,8 @@ var Imports = []Rule{
 	{Pkg: "internal/codec/...", May: []string{"internal/link"}},
 	{Pkg: "internal/call", May: []string{"internal/codec", "internal/link", "internal/wait", "internal/hook"}},
 
+	{Pkg: "internal/connector", May: []string{"internal/link", "internal/wait"}},
+
 	{Pkg: "internal/transport/sock", May: []string{"internal/link", "internal/mux", "internal/rights", "internal/wire"}},
 	// Package nearcall hands it to sock: it does what a net.Conn does.
 	{Pkg: "internal/transport/shm", May: []string{"internal/rights"}},

@@ -625,7 +625,7 @@ var Faults = []Fault{
 	},
 	{
 		Name: "a *grpc.ClientConn does not learn of its connection's state",
-		File: "connector.go",
+		File: "internal/connector/connector.go",
 		Old:  "\t\tc.observer(s)\n",
 		New:  "\t\t_ = s\n", Items: []int{41, 42},
 	},
