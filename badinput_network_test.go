@@ -81,7 +81,7 @@ func (s *stranger) call(method string, message []byte, timeout time.Duration, md
 	s.next += 2
 	step := &wire.Step{
 		Stream: id, Timeout: timeout, Message: message, HasMessage: message != nil,
-		Open: &link.Open{Method: "/grpc.testing.TestService/" + method, Profile: &link.Profile{Authority: "localhost"}, Metadata: md},
+		Open: &link.CallHeader{Method: "/grpc.testing.TestService/" + method, Profile: &link.Profile{Authority: "localhost"}, Metadata: md},
 	}
 	b, _ := s.enc.Append(nil, step, 1<<20)
 	return b, id

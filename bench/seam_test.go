@@ -110,14 +110,14 @@ func overLink(tb testing.TB, accept func(link.Session) link.Acceptor, stop func(
 	}
 	in, protobuf := new(testpb.Empty), codec.Proto()
 	do = func() error {
-		c := link.Call{
-			Open:    link.Open{Method: testpb.TestService_EmptyCall_FullMethodName, Profile: &profile},
-			Codec:   protobuf,
-			Request: in,
-			Reply:   new(testpb.Empty),
-			Limit:   maxRecv,
+		c := link.UnaryCall{
+			CallHeader: link.CallHeader{Method: testpb.TestService_EmptyCall_FullMethodName, Profile: &profile},
+			Codec:      protobuf,
+			Request:    in,
+			Reply:      new(testpb.Empty),
+			Limit:      maxRecv,
 		}
-		if err := session.Call(context.Background(), &c); err != nil {
+		if err := session.Invoke(context.Background(), &c); err != nil {
 			return err
 		}
 		if !c.Replied {
@@ -135,7 +135,7 @@ func overLink(tb testing.TB, accept func(link.Session) link.Acceptor, stop func(
 // barely is the least that can stand behind the seam.
 type barely struct{ service testpb.TestServiceServer }
 
-func (a barely) Call(c *link.Call, _ bool) error {
+func (a barely) HandleUnary(c *link.UnaryCall, _ bool) error {
 	c.SetCallee(nobody{})
 	in, protobuf := new(testpb.Empty), codec.Proto()
 	if err := c.Take(&link.Sink{Dst: in, Codec: protobuf, Limit: maxRecv}); err != nil {
@@ -149,10 +149,10 @@ func (a barely) Call(c *link.Call, _ bool) error {
 	return c.Finish(nil, &reply, link.End{})
 }
 
-func (barely) Accept(link.Stream, *link.Open) error { return link.ErrNoCall }
-func (barely) Closed(error)                         {}
-func (barely) Gone()                                {}
-func (barely) Terms() link.Terms                    { return link.Terms{} }
+func (barely) HandleStream(link.Stream, *link.CallHeader) error { return link.ErrNoCall }
+func (barely) Closed(error)                                     {}
+func (barely) Gone()                                            {}
+func (barely) Terms() link.Terms                                { return link.Terms{} }
 
 type nobody struct{}
 

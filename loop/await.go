@@ -45,7 +45,7 @@ func Await[T any](ctx context.Context, start func(resume func(T, error))) (T, er
 // awaited is what a task waits for.
 type awaited[T any] struct {
 	mu    sync.Mutex
-	spot  wait.Spot
+	spot  wait.Cond
 	over  bool // nothing that comes counts any more
 	value T
 	err   error

@@ -22,8 +22,8 @@ func (h *handlers) Start(hand bool, j wait.Job) error {
 	return nil // if it is lost, j learns of it
 }
 
-// Hands implements [wait.Loop].
-func (h *handlers) Hands() bool {
+// AllowsHandoff implements [wait.Loop].
+func (h *handlers) AllowsHandoff() bool {
 	d, ok := h.engine.(*driven)
 	return ok && d.hands
 }
@@ -61,8 +61,8 @@ func (h *handlers) Yield() {
 	h.engine.yield(t)
 }
 
-// Here implements [wait.Loop].
-func (h *handlers) Here(j wait.Job) bool {
+// RunNow implements [wait.Loop].
+func (h *handlers) RunNow(j wait.Job) bool {
 	l := (*Loop)(h)
 	l.mu.Lock()
 	if !l.takes() {

@@ -76,10 +76,10 @@ type job struct {
 	lost func(error)
 }
 
-func (j job) Run()           { j.run() }
-func (j job) Drop()          {}
-func (j job) Leave()         {}
-func (j job) Lost(why error) { j.lost(why) }
+func (j job) Run()                { j.run() }
+func (j job) Drop()               {}
+func (j job) Leave()              {}
+func (j job) Cancelled(why error) { j.lost(why) }
 
 // call has a task of l do fn, and waits for it like a caller of this process.
 func call(l *Loop, fn func()) {

@@ -118,9 +118,9 @@ func (s started) Run() {
 	s.fn(wait.WithLoop(ctx, (*handlers)(s.loop)))
 }
 
-func (started) Drop()      {}
-func (started) Leave()     {}
-func (started) Lost(error) {} // its context has ended
+func (started) Drop()           {}
+func (started) Leave()          {}
+func (started) Cancelled(error) {} // its context has ended
 
 // Post has fn run when its turn comes, and returns at once. fn may not wait: what
 // it waits for in whatever way holds up all of the loop.
@@ -134,10 +134,10 @@ func (l *Loop) Post(fn func()) error {
 // posted is what Post runs.
 type posted func()
 
-func (p posted) Run()     { p() }
-func (posted) Drop()      {}
-func (posted) Leave()     {}
-func (posted) Lost(error) {}
+func (p posted) Run()          { p() }
+func (posted) Drop()           {}
+func (posted) Leave()          {}
+func (posted) Cancelled(error) {}
 
 // start has j be done by a task. See [wait.Loop]. The error of one that is taken says
 // that it is lost.
@@ -309,6 +309,6 @@ func (l *Loop) lose(why error) {
 	l.mu.Unlock()
 	l.cancel(why)
 	for _, j := range jobs {
-		j.Lost(why)
+		j.Cancelled(why)
 	}
 }

@@ -88,8 +88,8 @@ func (t *task) Park(ctx context.Context) error {
 // Unpark implements [wait.Parker].
 func (t *task) Unpark() { t.unpark(false) }
 
-// Hand implements [wait.Hander].
-func (t *task) Hand() { t.unpark(true) }
+// Handoff implements [wait.Handoffer].
+func (t *task) Handoff() { t.unpark(true) }
 
 func (t *task) unpark(hand bool) {
 	l := t.loop

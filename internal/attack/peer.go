@@ -65,7 +65,7 @@ func (p *peer) open(b []byte, method string, r request) []byte {
 		p.last = 1
 	}
 	step := wire.Step{
-		Stream: p.last, Open: &link.Open{Method: methods + method, Profile: &profile, Metadata: r.metadata},
+		Stream: p.last, Open: &link.CallHeader{Method: methods + method, Profile: &profile, Metadata: r.metadata},
 		HasMessage: r.message, Message: r.bytes, HalfClose: r.ends,
 	}
 	for !step.Done() {

@@ -94,7 +94,7 @@ func refusedBy(session link.Session, err error) bool {
 // refuses it, and each failure that is retried, counts as an attempt, of which
 // stats handlers are told, with ctx. They know of the end of an attempt that
 // could not be opened. The error is a status error.
-func (s *clientStream) open(ctx context.Context, a *attempt, info *callInfo, md metadata.MD, o *link.Open) error {
+func (s *clientStream) open(ctx context.Context, a *attempt, info *callInfo, md metadata.MD, o *link.CallHeader) error {
 	for {
 		transparent, err := s.tryOpen(ctx, a, info, md, o)
 		if err == nil {
@@ -117,16 +117,16 @@ func (s *clientStream) open(ctx context.Context, a *attempt, info *callInfo, md 
 
 // tryOpen asks one session to open a. With an error it says whether that is a
 // refusal which the user does not learn of.
-func (s *clientStream) tryOpen(ctx context.Context, a *attempt, info *callInfo, md metadata.MD, o *link.Open) (transparent bool, err error) {
+func (s *clientStream) tryOpen(ctx context.Context, a *attempt, info *callInfo, md metadata.MD, o *link.CallHeader) (transparent bool, err error) {
 	c, session := s.client, a.session
 	if a.session = nil; session == nil {
-		if session, err = c.cfg.Sessions.Session(a.ctx, info.waitForReady); err != nil {
+		if session, err = c.cfg.Sessions.Pick(a.ctx, info.waitForReady); err != nil {
 			return false, err
 		}
 	}
 	a.peer = session.Peer()
 	if o == nil {
-		o = new(link.Open)
+		o = new(link.CallHeader)
 		if err := c.open(a.ctx, o, info, s.method, md, a.peer); err != nil {
 			return false, err
 		}
@@ -135,7 +135,7 @@ func (s *clientStream) tryOpen(ctx context.Context, a *attempt, info *callInfo, 
 	if a.peer.Local && !o.Deadline.IsZero() {
 		a.ctx, cancel = withTimer(a.ctx, o.Deadline)
 	}
-	if a.stream, err = session.Open(a.ctx, o); err != nil {
+	if a.stream, err = session.NewStream(a.ctx, o); err != nil {
 		if cancel != nil {
 			cancel()
 		}

@@ -52,7 +52,7 @@ type doomed struct {
 
 	done   chan struct{}
 	opened []*doomedStream
-	opens  []*link.Open
+	opens  []*link.CallHeader
 }
 
 func (s *doomed) Done() <-chan struct{} {
@@ -69,7 +69,7 @@ func (s *doomed) why() error {
 	return errUnseen
 }
 
-func (s *doomed) Open(_ context.Context, o *link.Open) (link.Stream, error) {
+func (s *doomed) NewStream(_ context.Context, o *link.CallHeader) (link.Stream, error) {
 	s.opens = append(s.opens, o)
 	if s.refuse {
 		s.Done()
@@ -181,7 +181,7 @@ type inTurn struct {
 	parked   atomic.Int32 // who waits
 }
 
-func (s *inTurn) Session(ctx context.Context, waitForReady bool) (link.Session, error) {
+func (s *inTurn) Pick(ctx context.Context, waitForReady bool) (link.Session, error) {
 	n := int(s.asked.Add(1))
 	s.waiting = append(s.waiting, waitForReady)
 	if n <= len(s.sessions) {
@@ -418,7 +418,7 @@ func TestAnAttemptThatIsRefusedInItsReplay(t *testing.T) {
 // busy takes no call, and is not about to end.
 type busy struct{ doomed }
 
-func (*busy) Open(context.Context, *link.Open) (link.Stream, error) { return nil, errUnseen }
+func (*busy) NewStream(context.Context, *link.CallHeader) (link.Stream, error) { return nil, errUnseen }
 
 func invokes(c *Client, opts ...grpc.CallOption) error {
 	return c.Invoke(context.Background(), unaryMethod, wrapperspb.Bytes([]byte("request")), new(message), opts...)
@@ -496,7 +496,7 @@ type remote struct {
 
 func (remote) Peer() *link.Peer { return &link.Peer{OneShot: true} }
 
-func (s remote) Call(context.Context, *link.Call) error {
+func (s remote) Invoke(context.Context, *link.UnaryCall) error {
 	if s.Done(); s.closed && !link.IsClosed(s.done) {
 		close(s.done)
 	}

@@ -113,8 +113,8 @@ func TestMetadataThatAStatsHandlerAdds(t *testing.T) {
 // breaking is a session whose streams break as soon as they are open.
 type breaking struct{ link.Session }
 
-func (b breaking) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
-	s, err := b.Session.Open(ctx, o)
+func (b breaking) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {
+	s, err := b.Session.NewStream(ctx, o)
 	if err == nil {
 		s.Abort(errStopped)
 	}

@@ -206,7 +206,7 @@ func (ci *callInfo) finished(err error) {
 }
 
 // open fills in o for a call that is made under ctx through a session with p.
-func (c *Client) open(ctx context.Context, o *link.Open, ci *callInfo, method string, md metadata.MD, p *link.Peer) error {
+func (c *Client) open(ctx context.Context, o *link.CallHeader, ci *callInfo, method string, md metadata.MD, p *link.Peer) error {
 	if ci.authority != "" {
 		if err := vouch(p, ci.authority); err != nil {
 			return err

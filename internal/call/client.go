@@ -21,10 +21,10 @@ import (
 
 // Sessions supplies the session that a call is made through.
 type Sessions interface {
-	// Session returns a session that took calls a moment ago. Where there is
+	// Pick returns a session that took calls a moment ago. Where there is
 	// none it waits for ctx; unless waitForReady is set, it fails as soon as
 	// an attempt to connect has failed. Its errors are status errors.
-	Session(ctx context.Context, waitForReady bool) (link.Session, error)
+	Pick(ctx context.Context, waitForReady bool) (link.Session, error)
 }
 
 // ClientConfig is what a client is told once, before its first call.
@@ -204,16 +204,16 @@ func (c *Client) begin(ctx context.Context, ci *callInfo, mc *methodConfig, opts
 
 // newCall returns a call that goes to peer and, in process, the callee's side of it
 // in the same piece of memory.
-func newCall(peer *link.Peer) *link.Call {
+func newCall(peer *link.Peer) *link.UnaryCall {
 	if !peer.Local {
-		return new(link.Call)
+		return new(link.UnaryCall)
 	}
 	both := new(struct {
-		link.Call
+		link.UnaryCall
 		callee serverCall
 	})
 	both.SetCallee(&both.callee)
-	return &both.Call
+	return &both.UnaryCall
 }
 
 var unaryDesc = &grpc.StreamDesc{}
@@ -240,14 +240,14 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 		if err != nil {
 			return ci.end(last, err)
 		}
-		session, err := c.cfg.Sessions.Session(ctx, ci.waitForReady)
+		session, err := c.cfg.Sessions.Pick(ctx, ci.waitForReady)
 		if err == nil && !session.Peer().OneShot {
 			return c.invokeStream(base, &ci, attempt{kind: kind, ctx: ctx, stats: a, session: session}, method, own, md, nil, req, reply)
 		}
-		var u *link.Call
+		var u *link.UnaryCall
 		if err == nil {
 			u = newCall(session.Peer())
-			err = c.open(ctx, &u.Open, &ci, method, md, session.Peer())
+			err = c.open(ctx, &u.CallHeader, &ci, method, md, session.Peer())
 		}
 		if err != nil {
 			a.end(err, nil)
@@ -260,7 +260,7 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 		err = c.call(ctx, session, u, &ci, a, req, reply)
 		switch {
 		case err == link.ErrNoCall:
-			return c.invokeStream(base, &ci, attempt{kind: kind, ctx: ctx, stats: a, session: session}, method, own, md, &u.Open, req, reply)
+			return c.invokeStream(base, &ci, attempt{kind: kind, ctx: ctx, stats: a, session: session}, method, own, md, &u.CallHeader, req, reply)
 		case refusedBy(session, err), unseen(err) && kind == firstAttempt && !session.Peer().Local:
 			// There may be another session, or room again in this one.
 			a.end(linkStatus(err), nil)
@@ -282,7 +282,7 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 // An outcome is what came of an attempt at a unary call.
 type outcome struct {
 	peer *link.Peer
-	call *link.Call // nil where no session took the attempt
+	call *link.UnaryCall // nil where no session took the attempt
 }
 
 // end reports how a unary call ended, with err, to those who asked. last is the
@@ -303,9 +303,9 @@ func (ci *callInfo) report(last outcome, err error) {
 
 // call makes the call through session in one go, and returns what
 // Session.Call does.
-func (c *Client) call(ctx context.Context, session link.Session, u *link.Call, ci *callInfo, a *callStats, req, reply any) error {
+func (c *Client) call(ctx context.Context, session link.Session, u *link.UnaryCall, ci *callInfo, a *callStats, req, reply any) error {
 	u.Codec, u.Request, u.Reply, u.Limit = ci.codec, req, reply, ci.maxRecv
-	a.outHeader(&u.Open, session.Peer())
+	a.outHeader(&u.CallHeader, session.Peer())
 	msg := messageOf(req, ci.codec)
 	if err := checkSize(&msg, ci.maxSend); err != nil {
 		return unsendable{err}
@@ -325,7 +325,7 @@ func (c *Client) call(ctx context.Context, session link.Session, u *link.Call, c
 		}
 		ctx = bounded
 	}
-	return session.Call(ctx, u)
+	return session.Invoke(ctx, u)
 }
 
 // withTimer returns ctx for a call in process, where the caller's context alone keeps
@@ -339,7 +339,7 @@ func withTimer(ctx context.Context, deadline time.Time) (bounded context.Context
 }
 
 // settle turns what came of an attempt into its error, and tells stats handlers.
-func (c *Client) settle(ci *callInfo, a *callStats, u *link.Call, reply any, err error) error {
+func (c *Client) settle(ci *callInfo, a *callStats, u *link.UnaryCall, reply any, err error) error {
 	answered := err == nil
 	if answered {
 		u.Status = statusWith(u.Status, u.Trailer)
@@ -368,7 +368,7 @@ func (c *Client) settle(ci *callInfo, a *callStats, u *link.Call, reply any, err
 	return err
 }
 
-func (c *Client) outcome(u *link.Call, err error) error {
+func (c *Client) outcome(u *link.UnaryCall, err error) error {
 	switch {
 	case err == link.ErrReplies:
 		return errTwoReplies
@@ -431,7 +431,7 @@ func fullTrailer(trailer metadata.MD, st *status.Status, header metadata.MD, sub
 // what an attempt to make it in one go has prepared and told stats handlers
 // of; nil where there was none. own is the caller's metadata, and md what the
 // first attempt makes of it.
-func (c *Client) invokeStream(base context.Context, ci *callInfo, first attempt, method string, own, md metadata.MD, o *link.Open, req, reply any) error {
+func (c *Client) invokeStream(base context.Context, ci *callInfo, first attempt, method string, own, md metadata.MD, o *link.CallHeader, req, reply any) error {
 	info := new(callInfo) // a copy, so that ci need not outlive a call that is no stream
 	*info = *ci
 	s := &clientStream{client: c, desc: unaryDesc, info: info, method: method, md: own, base: base, first: first}

@@ -62,7 +62,7 @@ var errNilDesc = status.Error(codes.Internal, "nearcall: a stream needs a grpc.S
 
 // start opens the stream with the first attempt, and with o unless that is nil.
 // On failure it reports to those who asked.
-func (s *clientStream) start(md metadata.MD, o *link.Open) error {
+func (s *clientStream) start(md metadata.MD, o *link.CallHeader) error {
 	a := &s.first
 	a.call, s.cur = s, a
 	if err := s.open(s.base, a, s.info, md, o); err != nil {

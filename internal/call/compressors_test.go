@@ -39,14 +39,14 @@ type encoded struct {
 	name string
 }
 
-func (e encoded) Call(ctx context.Context, c *link.Call) error {
+func (e encoded) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	c.Profile = e.profile(c.Profile)
-	return e.Session.Call(ctx, c)
+	return e.Session.Invoke(ctx, c)
 }
 
-func (e encoded) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
+func (e encoded) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {
 	o.Profile = e.profile(o.Profile)
-	return e.Session.Open(ctx, o)
+	return e.Session.NewStream(ctx, o)
 }
 
 func (e encoded) profile(p *link.Profile) *link.Profile {

@@ -16,7 +16,7 @@ type headless struct{ distant }
 
 func (headless) Done() <-chan struct{} { return nil }
 
-func (headless) Open(context.Context, *link.Open) (link.Stream, error) {
+func (headless) NewStream(context.Context, *link.CallHeader) (link.Stream, error) {
 	return new(headlessStream), nil
 }
 

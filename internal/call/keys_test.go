@@ -45,7 +45,7 @@ func TestTheKeysFindWhatThePackagesKeep(t *testing.T) {
 }
 
 // newServerCall returns a call that no session carries.
-func newServerCall(o *link.Open) *serverCall {
+func newServerCall(o *link.CallHeader) *serverCall {
 	auth := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
 	conn := &serverConn{
 		server: NewServer(ServerConfig{}),
@@ -62,7 +62,7 @@ type authInfo struct{ credentials.CommonAuthInfo }
 func (authInfo) AuthType() string { return "test" }
 
 func TestAHandlersContextHasWhatGRPCsPackagesLookUp(t *testing.T) {
-	c := newServerCall(&link.Open{Method: "/s/m", Profile: &link.Profile{Authority: "a", UserAgent: "ua", ContentSubtype: "json"},
+	c := newServerCall(&link.CallHeader{Method: "/s/m", Profile: &link.Profile{Authority: "a", UserAgent: "ua", ContentSubtype: "json"},
 		Metadata: metadata.Pairs("k", "v", "k", "w", "host", "other", "te", "trailers", "content-type", "other", "grpc-timeout", "1S")})
 
 	md, ok := metadata.FromIncomingContext(c)
@@ -98,7 +98,7 @@ func TestAHandlersContextHasWhatGRPCsPackagesLookUp(t *testing.T) {
 
 func TestAHandlersContextHasWhatStatsHandlersAttachedToTheConnection(t *testing.T) {
 	type key struct{}
-	c := newServerCall(&link.Open{Profile: &link.Profile{}})
+	c := newServerCall(&link.CallHeader{Profile: &link.Profile{}})
 	c.conn.ctx = context.WithValue(c.conn.ctx, key{}, "attached")
 	if v := c.Value(key{}); v != "attached" {
 		t.Errorf("got %v", v)
@@ -108,12 +108,12 @@ func TestAHandlersContextHasWhatStatsHandlersAttachedToTheConnection(t *testing.
 // A context that is printed with %v must not be read field by field: others
 // write to it.
 func TestAHandlersContextPrintsItsMethodAlone(t *testing.T) {
-	c := newServerCall(&link.Open{Method: "/s/m"})
+	c := newServerCall(&link.CallHeader{Method: "/s/m"})
 	if s := fmt.Sprintf("%v", c); s != "nearcall.Context(/s/m)" {
 		t.Errorf("printed as %s", s)
 	}
 }
 
-func newOpen() *link.Open {
-	return &link.Open{Method: unaryMethod, Profile: &link.Profile{Authority: "bed"}}
+func newOpen() *link.CallHeader {
+	return &link.CallHeader{Method: unaryMethod, Profile: &link.Profile{Authority: "bed"}}
 }

@@ -117,7 +117,7 @@ func (b *bed) call(ctx context.Context, opts ...grpc.CallOption) (*message, erro
 // that there is none any more.
 type always struct{ session link.Session }
 
-func (a always) Session(context.Context, bool) (link.Session, error) {
+func (a always) Pick(context.Context, bool) (link.Session, error) {
 	if link.IsClosed(a.session.Done()) {
 		return nil, status.Error(codes.Unavailable, "no session")
 	}
@@ -142,8 +142,8 @@ func wantCode(t testing.TB, err error, want codes.Code) {
 }
 
 // endless returns a call whose caller never leaves.
-func endless() *link.Call {
-	c := new(link.Call)
+func endless() *link.UnaryCall {
+	c := new(link.UnaryCall)
 	c.Caller = context.Background()
 	return c
 }

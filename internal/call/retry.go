@@ -192,7 +192,7 @@ func (c *Client) backoff(ctx context.Context, d time.Duration) error {
 // replayable reports whether a unary call that came back with err may be made
 // again: it got no header and no reply, and its request was sent and is small
 // enough to be kept.
-func replayable(ci *callInfo, u *link.Call, req any, err error) bool {
+func replayable(ci *callInfo, u *link.UnaryCall, req any, err error) bool {
 	var unsent *link.SendError
 	var tooLarge unsendable
 	if err == nil && u.Status == nil || errors.As(err, &unsent) || errors.As(err, &tooLarge) {

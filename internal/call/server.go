@@ -131,7 +131,7 @@ func (s *Server) Register(desc *grpc.ServiceDesc, impl any, loop wait.Loop) {
 		panic(fmt.Sprintf("nearcall: RegisterService found a duplicate: %s is registered already", desc.ServiceName))
 	}
 	s.services[desc.ServiceName] = &service{impl: impl, desc: desc}
-	hands := loop != nil && loop.Hands()
+	hands := loop != nil && loop.AllowsHandoff()
 	for i := range desc.Methods {
 		m := &desc.Methods[i]
 		s.add(&method{name: "/" + desc.ServiceName + "/" + m.MethodName, impl: impl, loop: loop, hands: hands, unary: m})

@@ -27,16 +27,16 @@ type serverCall struct {
 	index int32 // in conn.running, guarded with it
 
 	conn   *serverConn
-	open   *link.Open
+	open   *link.CallHeader
 	method *method
 	stats  *callStats // nil without a stats handler
 
 	// One of the two carries the call.
-	unary  *link.Call
+	unary  *link.UnaryCall
 	stream *serverStream
 }
 
-func (c *serverCall) init(conn *serverConn, m *method, o *link.Open) {
+func (c *serverCall) init(conn *serverConn, m *method, o *link.CallHeader) {
 	c.conn, c.method, c.open = conn, m, o
 }
 

@@ -26,7 +26,7 @@ type serverConn struct {
 
 	// Guarded by server.workers.mu.
 	running []*serverCall // the calls that run, each at its index
-	room    wait.Spot     // of the session's reader, which waits for a handler to return
+	room    wait.Cond     // of the session's reader, which waits for a handler to return
 	refusal error         // why no call is taken any more
 	closed  bool
 	isIdle  bool
@@ -139,8 +139,8 @@ func (c *serverConn) drain() {
 	c.refuse(refused("the server is stopping and takes no new calls"))
 }
 
-// Call implements [link.Acceptor].
-func (c *serverConn) Call(call *link.Call, inline bool) error {
+// HandleUnary implements [link.Acceptor].
+func (c *serverConn) HandleUnary(call *link.UnaryCall, inline bool) error {
 	m := c.server.lookup(call.Method)
 	if m.unary == nil {
 		c.giveQuota()
@@ -150,7 +150,7 @@ func (c *serverConn) Call(call *link.Call, inline bool) error {
 	if !ok {
 		sc = new(serverCall)
 	}
-	sc.init(c, m, &call.Open)
+	sc.init(c, m, &call.CallHeader)
 	if err := sc.checkHead(); err != nil {
 		c.giveQuota()
 		return err
@@ -187,8 +187,8 @@ func (c *serverConn) Call(call *link.Call, inline bool) error {
 	return nil
 }
 
-// Accept implements [link.Acceptor].
-func (c *serverConn) Accept(s link.Stream, o *link.Open) error {
+// HandleStream implements [link.Acceptor].
+func (c *serverConn) HandleStream(s link.Stream, o *link.CallHeader) error {
 	ss := &serverStream{carrier: s}
 	sc := &ss.call
 	sc.init(c, c.server.lookup(o.Method), o)

@@ -56,7 +56,7 @@ func resetAtOnce(t *testing.T, end func(*Server, link.Acceptor)) {
 	go func() { // the reader of conn's session
 		for {
 			s := new(abortable)
-			if err := conn.Accept(s, &link.Open{Profile: &link.Profile{}, Method: streamMethod}); err != nil {
+			if err := conn.HandleStream(s, &link.CallHeader{Profile: &link.Profile{}, Method: streamMethod}); err != nil {
 				refusal <- err
 				return
 			}
@@ -72,7 +72,7 @@ func resetAtOnce(t *testing.T, end func(*Server, link.Acceptor)) {
 		release <- struct{}{}
 	}
 	s := new(abortable)
-	if err := other.Accept(s, &link.Open{Profile: &link.Profile{}, Method: streamMethod}); err != nil {
+	if err := other.HandleStream(s, &link.CallHeader{Profile: &link.Profile{}, Method: streamMethod}); err != nil {
 		t.Errorf("another connection suffers: %v", err)
 	}
 	synctest.Wait()

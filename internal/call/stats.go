@@ -196,7 +196,7 @@ func (c *Client) beginAttempt(ctx context.Context, method string, ci *callInfo, 
 
 // outHeader tells that the request's header was sent: once, also when a call
 // turns out to need a stream.
-func (s *callStats) outHeader(o *link.Open, p *link.Peer) {
+func (s *callStats) outHeader(o *link.CallHeader, p *link.Peer) {
 	if s != nil && !s.headerOut {
 		s.headerOut = true
 		s.encoding = o.Encoding

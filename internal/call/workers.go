@@ -78,7 +78,7 @@ func (w *workers) runHere(c *serverCall) error {
 		return err
 	case c.method.loop != nil:
 		c.onCaller = true
-		if c.method.loop.Here((*loopJob)(c)) {
+		if c.method.loop.RunNow((*loopJob)(c)) {
 			return nil
 		}
 		c.onCaller = false
@@ -110,8 +110,8 @@ func (j *loopJob) Drop() { j.Run() }
 // Leave implements [wait.Job]. The call is over, and its handler is left where it waits.
 func (j *loopJob) Leave() { j.conn.server.workers.over((*serverCall)(j)) }
 
-// Lost implements [wait.Job].
-func (j *loopJob) Lost(why error) {
+// Cancelled implements [wait.Job].
+func (j *loopJob) Cancelled(why error) {
 	c := (*serverCall)(j)
 	c.abort(fmt.Errorf("the method %s runs on a loop that runs no more: %v", c.method.name, why))
 }

@@ -93,9 +93,9 @@ func New(cfg Config) *Connector {
 	return c
 }
 
-// Session returns a session that calls can be made with. Without waitForReady it fails
+// Pick returns a session that calls can be made with. Without waitForReady it fails
 // when the last attempt to connect has. Its errors are status errors.
-func (c *Connector) Session(ctx context.Context, waitForReady bool) (link.Session, error) {
+func (c *Connector) Pick(ctx context.Context, waitForReady bool) (link.Session, error) {
 	if s := c.ready.Load(); s != nil && !link.IsClosed(s.Done()) {
 		return s.Session, nil
 	}

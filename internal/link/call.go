@@ -14,15 +14,15 @@ import (
 // ErrLeft is returned to the callee that touches a call whose caller has left.
 var ErrLeft = errors.New("link: the caller has left")
 
-// A Call is a unary call: one object for both sides in process, and the place
-// where they meet. The caller fills in the first group before Session.Call;
-// the second is valid for the caller once Session.Call returned nil.
+// A UnaryCall is one object for both sides of a unary call in process, and the place
+// where they meet. The caller fills in the first group before Session.Invoke;
+// the second is valid for the caller once Session.Invoke has returned nil.
 //
 // The callee reads and writes the caller's memory (the request, the reply, the
 // results) only inside a claim, which is refused once the caller has left. Any
 // number of claims may be held at a time. The caller, before it returns with
 // another reason, waits out the claims that are held, never a handler. So
-// nothing is read or written after Session.Call returned.
+// nothing is read or written after Session.Invoke has returned.
 //
 // No code of one side's user runs on the other side's goroutine, and none runs
 // inside a claim, where a caller that leaves would wait for it, with whatever locks
@@ -31,8 +31,8 @@ var ErrLeft = errors.New("link: the caller has left")
 // bytes belong to neither side. Nobody writes to them or frees them, so that who got
 // hold of them inside a claim may decode them at any time, also when the caller has
 // left.
-type Call struct {
-	Open
+type UnaryCall struct {
+	CallHeader
 
 	Codec   Codec // the caller's, of both messages
 	Request any   // a live message, or a *Message in bytes if Codec copies only through bytes
@@ -76,15 +76,15 @@ const (
 const gone = leaving | aborting | aborted | ended
 
 // SetCallee names who learns that the caller has gone. The Acceptor calls it
-// before Acceptor.Call returns and before it runs a handler. The caller's side
+// before Acceptor.HandleUnary returns and before it runs a handler. The caller's side
 // may have done so before, with memory that it brings along for the callee's,
 // so that both live in one allocation.
-func (c *Call) SetCallee(callee Callee) { c.callee = callee }
+func (c *UnaryCall) SetCallee(callee Callee) { c.callee = callee }
 
 // Callee returns what SetCallee has named.
-func (c *Call) Callee() Callee { return c.callee }
+func (c *UnaryCall) Callee() Callee { return c.callee }
 
-func (c *Call) claim() bool {
+func (c *UnaryCall) claim() bool {
 	for {
 		s := c.state.Load()
 		if s&gone != 0 {
@@ -98,7 +98,7 @@ func (c *Call) claim() bool {
 
 // release ends a claim, setting more bits with it. The last one wakes a caller
 // for whom there is an outcome.
-func (c *Call) release(more uint32) {
+func (c *UnaryCall) release(more uint32) {
 	for {
 		s := c.state.Load()
 		next := (s - oneClaim) | more
@@ -117,7 +117,7 @@ func (c *Call) release(more uint32) {
 
 // Take decodes the request into to. It returns ErrLeft when the caller has
 // gone, or the errors of Message.DecodeInto.
-func (c *Call) Take(to *Sink) error {
+func (c *UnaryCall) Take(to *Sink) error {
 	bytes, err := c.copyRequest(to)
 	if bytes == nil {
 		return err
@@ -127,7 +127,7 @@ func (c *Call) Take(to *Sink) error {
 
 // copyRequest copies the request to where to says. Where it has to go through bytes,
 // copyRequest returns these instead, for Take to decode outside the claim.
-func (c *Call) copyRequest(to *Sink) (bytes *Message, err error) {
+func (c *UnaryCall) copyRequest(to *Sink) (bytes *Message, err error) {
 	if !c.claim() {
 		return nil, ErrLeft
 	}
@@ -143,7 +143,7 @@ func (c *Call) copyRequest(to *Sink) (bytes *Message, err error) {
 }
 
 // SendHeader delivers the header. Nobody writes to md any more.
-func (c *Call) SendHeader(md metadata.MD) error {
+func (c *UnaryCall) SendHeader(md metadata.MD) error {
 	if !c.claim() {
 		return ErrLeft
 	}
@@ -158,7 +158,7 @@ func (c *Call) SendHeader(md metadata.MD) error {
 // *SendError when reply cannot be encoded: then the caller has seen nothing, and
 // the call goes on. What the caller cannot take is the caller's affair, and no
 // error here.
-func (c *Call) Finish(header metadata.MD, reply *Message, end End) error {
+func (c *UnaryCall) Finish(header metadata.MD, reply *Message, end End) error {
 	if ok, err := c.finish(header, reply, nil, end); ok || err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (c *Call) Finish(header metadata.MD, reply *Message, end End) error {
 
 // finish is Finish for a reply that can be copied, or one that is encoded, which the
 // call keeps. Where ok is false and err nil it could not be copied, and the call goes on.
-func (c *Call) finish(header metadata.MD, reply, encoded *Message, end End) (ok bool, err error) {
+func (c *UnaryCall) finish(header metadata.MD, reply, encoded *Message, end End) (ok bool, err error) {
 	if !c.claim() {
 		return false, ErrLeft
 	}
@@ -196,7 +196,7 @@ func (c *Call) finish(header metadata.MD, reply, encoded *Message, end End) (ok 
 
 // fill copies m to where the caller wants its reply. It keeps no hold of m, so that a
 // reply need not be on the heap.
-func (c *Call) fill(m *Message) (ok bool, err error) {
+func (c *UnaryCall) fill(m *Message) (ok bool, err error) {
 	ok, err = m.CopyInto(&Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
 	if _, refused := err.(*RecvError); refused {
 		c.ReplyError, ok, err = err, true, nil
@@ -207,7 +207,7 @@ func (c *Call) fill(m *Message) (ok bool, err error) {
 
 // Abort ends the call for reason, unless it has ended or the caller is leaving
 // already, and wakes the caller. Any goroutine may call it.
-func (c *Call) Abort(reason error) {
+func (c *UnaryCall) Abort(reason error) {
 	for {
 		s := c.state.Load()
 		if s&gone != 0 {
@@ -234,7 +234,7 @@ func (c *Call) Abort(reason error) {
 // nil when the call ended and its result is valid; otherwise the reason, and
 // of the results only Header may be read then. w is who waits, unless that is the
 // task that the caller's context is of.
-func (c *Call) Wait(w wait.Waiter) error {
+func (c *UnaryCall) Wait(w wait.Waiter) error {
 	w, err := c.wait(w)
 	if c.parker != nil {
 		w.Release(c.parker)
@@ -256,7 +256,7 @@ func (c *Call) Wait(w wait.Waiter) error {
 }
 
 // wait returns who has waited, too.
-func (c *Call) wait(w wait.Waiter) (wait.Waiter, error) {
+func (c *UnaryCall) wait(w wait.Waiter) (wait.Waiter, error) {
 	var left error
 	for {
 		s := c.state.Load()
@@ -293,7 +293,7 @@ func (c *Call) wait(w wait.Waiter) (wait.Waiter, error) {
 
 // stopWaiting takes back the waiting bit, or the token of whoever was faster,
 // and leaves unless the outcome is settled already. It reports whether it left.
-func (c *Call) stopWaiting() bool {
+func (c *UnaryCall) stopWaiting() bool {
 	for {
 		s := c.state.Load()
 		if s&waiting == 0 {

@@ -30,14 +30,14 @@ func (u *user) Decode(data mem.BufferSlice, v any) error {
 }
 
 // inBytes returns a call whose caller has encoded its request.
-func inBytes(t *testing.T, ctx context.Context, who link.Callee, c link.Codec, dst any) *link.Call {
+func inBytes(t *testing.T, ctx context.Context, who link.Callee, c link.Codec, dst any) *link.UnaryCall {
 	t.Helper()
 	m := link.Live(wrapperspb.String("question"), codec.Proto())
 	bytes, err := m.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	call := &link.Call{Codec: c, Request: &bytes, Reply: dst, Limit: 100}
+	call := &link.UnaryCall{Codec: c, Request: &bytes, Reply: dst, Limit: 100}
 	call.Caller = ctx
 	call.SetCallee(who)
 	return call
@@ -49,10 +49,10 @@ func inBytes(t *testing.T, ctx context.Context, who link.Callee, c link.Codec, d
 func TestLeavingWaitsForNoCodec(t *testing.T) {
 	for name, c := range map[string]struct {
 		says bool
-		do   func(call *link.Call, u *user) error
+		do   func(call *link.UnaryCall, u *user) error
 		want error
 	}{
-		"Take": {false, func(call *link.Call, u *user) error {
+		"Take": {false, func(call *link.UnaryCall, u *user) error {
 			got := new(wrapperspb.StringValue)
 			err := call.Take(&link.Sink{Dst: got, Codec: u, Limit: 100})
 			if err == nil && got.Value != "question" {
@@ -60,11 +60,11 @@ func TestLeavingWaitsForNoCodec(t *testing.T) {
 			}
 			return err
 		}, nil},
-		"Finish": {false, func(call *link.Call, u *user) error {
+		"Finish": {false, func(call *link.UnaryCall, u *user) error {
 			m := link.Live(wrapperspb.String("answer"), u)
 			return call.Finish(nil, &m, link.End{})
 		}, link.ErrLeft},
-		"Finish, after it could not copy": {true, func(call *link.Call, u *user) error {
+		"Finish, after it could not copy": {true, func(call *link.UnaryCall, u *user) error {
 			m := link.Live(wrapperspb.String("answer"), u)
 			return call.Finish(nil, &m, link.End{})
 		}, link.ErrLeft},

@@ -20,7 +20,7 @@ import (
 // once.
 type attempt struct {
 	*testing.T
-	call           *link.Call
+	call           *link.UnaryCall
 	who            callee
 	request, reply *wrapperspb.StringValue
 	cancel         context.CancelFunc

@@ -55,8 +55,8 @@ func (c *callee) Aborted(reason error) {
 }
 
 // newCall returns a call with request and reply.
-func newCall(ctx context.Context, c link.Callee, request, reply *wrapperspb.StringValue) *link.Call {
-	call := &link.Call{
+func newCall(ctx context.Context, c link.Callee, request, reply *wrapperspb.StringValue) *link.UnaryCall {
+	call := &link.UnaryCall{
 		Codec:   codec.Proto(),
 		Request: request,
 		Reply:   reply,
@@ -116,13 +116,13 @@ func TestCalleeThatComesLateIsRefused(t *testing.T) {
 	errStop := errors.New("stop")
 	for name, c := range map[string]struct {
 		ctx  context.Context
-		end  func(call *link.Call)
+		end  func(call *link.UnaryCall)
 		want error
 		told int32
 	}{
-		"left":    {cancelled, func(*link.Call) {}, context.Canceled, 1},
-		"aborted": {context.Background(), func(call *link.Call) { call.Abort(errStop); call.Abort(errors.New("later")) }, errStop, 0},
-		"ended":   {context.Background(), func(call *link.Call) { _ = call.Finish(nil, nil, link.End{}) }, nil, 0},
+		"left":    {cancelled, func(*link.UnaryCall) {}, context.Canceled, 1},
+		"aborted": {context.Background(), func(call *link.UnaryCall) { call.Abort(errStop); call.Abort(errors.New("later")) }, errStop, 0},
+		"ended":   {context.Background(), func(call *link.UnaryCall) { _ = call.Finish(nil, nil, link.End{}) }, nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			who := &callee{}
@@ -250,8 +250,8 @@ func TestReplyOfAForeignCodecIsDecodedByItsCaller(t *testing.T) {
 		m := link.Live(&s, textCodec())
 		return &m
 	}
-	newCall := func(dst *string) *link.Call {
-		call := &link.Call{Reply: dst, Codec: textCodec(), Limit: 10}
+	newCall := func(dst *string) *link.UnaryCall {
+		call := &link.UnaryCall{Reply: dst, Codec: textCodec(), Limit: 10}
 		call.Caller = t.Context()
 		call.SetCallee(&callee{})
 		return call

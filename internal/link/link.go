@@ -25,15 +25,15 @@ import (
 // A Session carries calls from one peer to another. All methods may be called
 // by any number of goroutines.
 type Session interface {
-	// Call makes a whole unary call and fills in c's result. It returns nil
+	// Invoke makes a whole unary call and fills in c's result. It returns nil
 	// when the peer has ended the call, whatever its status; the reason when
 	// the caller left or the session failed; and ErrNoCall, having done
-	// nothing, where this call must be made with Open.
-	Call(ctx context.Context, c *Call) error
+	// nothing, if this call must be made with NewStream.
+	Invoke(ctx context.Context, c *UnaryCall) error
 
-	// Open starts a stream. ctx bounds opening only: the caller aborts the
-	// stream when its own context ends.
-	Open(ctx context.Context, o *Open) (Stream, error)
+	// NewStream starts a stream. ctx bounds the start only: the caller aborts
+	// the stream when its own context ends.
+	NewStream(ctx context.Context, o *CallHeader) (Stream, error)
 
 	// Drain closes Done, so that no new calls are made, and lets running ones
 	// end. The peer learns of it before it learns of a call that was refused
@@ -57,14 +57,14 @@ type Session interface {
 
 // An Acceptor is told of the calls that the peer of a session makes.
 type Acceptor interface {
-	// Call is told of a unary call. It runs the handler before it returns
-	// only when inline says that the calling goroutine may be used for it.
-	// It returns ErrNoCall, having done nothing, where the caller must Open.
-	Call(c *Call, inline bool) error
+	// HandleUnary is called for each unary call. It runs the handler before it
+	// returns only if inline says that the calling goroutine may be used for it.
+	// It returns ErrNoCall, having done nothing, if the caller must use NewStream.
+	HandleUnary(c *UnaryCall, inline bool) error
 
-	// Accept is told of a stream. It returns at once. An error refuses the
-	// stream, of which the acceptor then knows nothing.
-	Accept(s Stream, o *Open) error
+	// HandleStream is called for each stream, and returns at once. An error
+	// refuses the stream: the acceptor does not touch it any more.
+	HandleStream(s Stream, o *CallHeader) error
 
 	// Closed is told once that the session has ended. Calls that still run
 	// are aborted for reason.
@@ -183,9 +183,9 @@ var (
 	ErrServed = errors.New("another server serves this listener")
 )
 
-// Open says which call is to be made. Both sides may read it for as long as
-// the call lasts; nobody writes it, or its Profile, once it was handed over.
-type Open struct {
+// A CallHeader says which call to make. Both sides may read it for as long as
+// the call lasts; nobody writes to it, or to its Profile, once the call has begun.
+type CallHeader struct {
 	*Profile
 	Method   string
 	Metadata metadata.MD // what the user sends, validated; nil for none

@@ -21,7 +21,7 @@ type admission struct {
 }
 
 type ticket struct {
-	spot   wait.Spot
+	spot   wait.Cond
 	called bool // it was admitted, or nobody is any more
 }
 

@@ -49,7 +49,7 @@ func TestMoreCallsThanThePeerTakesWaitForTheirTurn(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 10 {
 			all.Go(func() {
-				st, err := s.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+				st, err := s.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
 				if err != nil {
 					t.Error(err)
 					return
@@ -101,7 +101,7 @@ func TestEachEndOfACallGivesItsPlaceUp(t *testing.T) {
 				if got := <-open[0]; got.err != nil {
 					t.Fatal(got.err)
 				}
-				st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+				st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -234,7 +234,7 @@ func TestCallsFromBeforeTheLimitWasKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, peer := lone(t, Options{Client: true}, nil, false)
 		for range 3 {
-			if _, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); err != nil {
+			if _, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -262,7 +262,7 @@ func TestAPeerThatTakesNoCallsGetsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hello := wire.Hello{Version: 1, Features: wire.FeatureNoCalls, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock}
 		s, peer := metWith(t, Options{}, nil, wire.AppendHello([]byte(wire.Magic), &hello))
-		if _, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) {
+		if _, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) {
 			t.Errorf("Open returns %v", err)
 		} else {
 			says(t, err, "takes no calls")

@@ -21,7 +21,7 @@ func askFor(n int, then func(b []byte, id uint64) []byte) (b []byte) {
 	profile := &link.Profile{}
 	for i := range uint64(n) {
 		id := 2*i + 1
-		step := &wire.Step{Stream: id, Open: &link.Open{Method: "/a/b", Profile: profile}}
+		step := &wire.Step{Stream: id, Open: &link.CallHeader{Method: "/a/b", Profile: profile}}
 		b, _ = enc.Append(b, step, 0)
 		if then != nil {
 			b = then(b, id)

@@ -9,12 +9,12 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// Call implements [link.Session].
-func (s *Session) Call(ctx context.Context, c *link.Call) error {
+// Invoke implements [link.Session].
+func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	if err := link.ContextErr(ctx); err != nil {
 		return err
 	}
-	step := wire.Step{Open: &c.Open, HasMessage: true, HalfClose: true}
+	step := wire.Step{Open: &c.CallHeader, HasMessage: true, HalfClose: true}
 	m, inBytes := c.Request.(*link.Message)
 	if !inBytes {
 		live := link.Live(c.Request, c.Codec)
@@ -27,7 +27,7 @@ func (s *Session) Call(ctx context.Context, c *link.Call) error {
 	st := callStreams.Get().(*stream)
 	st.waiter = wait.TaskOf(ctx)
 	s.mu.Lock()
-	if err := s.open(ctx, st, &c.Open); err != nil {
+	if err := s.open(ctx, st, &c.CallHeader); err != nil {
 		s.unplace(&step)
 		s.mu.Unlock()
 		st.waiter = nil
@@ -60,7 +60,7 @@ var callStreams = sync.Pool{New: func() any { return new(stream) }}
 // settled reports whether a caller of Call need wait no more: the call is over,
 // or the peer has sent what it cannot take: a message that is too large, or all of
 // a second one. The session's mu is held.
-func (st *stream) settled(c *link.Call) bool {
+func (st *stream) settled(c *link.UnaryCall) bool {
 	in := &st.in
 	if in.err != nil {
 		return true
@@ -90,7 +90,7 @@ func (st *stream) leave(reason error) {
 
 // reply takes what has arrived of a call that is settled. The session's mu is
 // held, and released.
-func (st *stream) reply(c *link.Call) error {
+func (st *stream) reply(c *link.UnaryCall) error {
 	s, in := st.session, &st.in
 	var room [2]item
 	replies := room[:0]
@@ -142,7 +142,7 @@ func (st *stream) reply(c *link.Call) error {
 
 // take puts replies where the caller wants its reply, one after the other. The
 // error is why the first of those that cannot be taken cannot.
-func take(c *link.Call, replies []item, encoding string) (unfit error) {
+func take(c *link.UnaryCall, replies []item, encoding string) (unfit error) {
 	for i := range replies {
 		it := &replies[i]
 		err := it.fetch()

@@ -16,15 +16,15 @@ import (
 )
 
 // unary is a call with a request of n bytes. Its reply goes to where it points.
-func unary(method string, n, limit int) (c *link.Call, reply *[]byte) {
+func unary(method string, n, limit int) (c *link.UnaryCall, reply *[]byte) {
 	m := encoded(n)
 	reply = new([]byte)
-	return &link.Call{
-		Open:    link.Open{Method: method, Profile: &link.Profile{}},
-		Codec:   rawCodec,
-		Request: &m,
-		Reply:   reply,
-		Limit:   limit,
+	return &link.UnaryCall{
+		CallHeader: link.CallHeader{Method: method, Profile: &link.Profile{}},
+		Codec:      rawCodec,
+		Request:    &m,
+		Reply:      reply,
+		Limit:      limit,
 	}, reply
 }
 
@@ -35,7 +35,7 @@ func whole(id uint64, message ...byte) []byte {
 
 // made is what became of a call.
 type made struct {
-	call  *link.Call
+	call  *link.UnaryCall
 	reply []byte
 	err   error
 }
@@ -45,7 +45,7 @@ func makes(ctx context.Context, s *Session, method string, n, limit int) <-chan 
 	out := make(chan made, 1)
 	go func() {
 		c, reply := unary(method, n, limit)
-		err := s.Call(ctx, c)
+		err := s.Invoke(ctx, c)
 		out <- made{c, *reply, err}
 	}()
 	return out
@@ -224,11 +224,11 @@ func TestACallThatCannotBeEncoded(t *testing.T) {
 		c, _ := unary("/a/b", 1, 5)
 		c.Profile = &link.Profile{Encoding: "nosuch"}
 		var refused *link.SendError
-		if err := s.Call(t.Context(), c); !errors.As(err, &refused) {
+		if err := s.Invoke(t.Context(), c); !errors.As(err, &refused) {
 			t.Errorf("%v", err)
 		}
 		c, _ = unary(string(fill(wire.MinBlock)), 1, 5)
-		if err := s.Call(t.Context(), c); !errors.Is(err, link.ErrBroken) {
+		if err := s.Invoke(t.Context(), c); !errors.Is(err, link.ErrBroken) {
 			t.Errorf("%v", err)
 		}
 		empty(t, s)

@@ -25,16 +25,16 @@ type hoarder struct {
 	witness
 	forgets  bool
 	accepted int
-	opens    []*link.Open
+	opens    []*link.CallHeader
 }
 
-func (h *hoarder) Accept(s link.Stream, o *link.Open) error {
+func (h *hoarder) HandleStream(s link.Stream, o *link.CallHeader) error {
 	h.accepted++
 	if h.forgets {
 		return nil
 	}
 	h.opens = append(h.opens, o)
-	return h.witness.Accept(s, o)
+	return h.witness.HandleStream(s, o)
 }
 
 // An attack is what each of several peers sends.

@@ -39,7 +39,7 @@ func TestCreditMayBeMoreThanMemory(t *testing.T) {
 		s, peer := lone(t, Options{Client: true}, nil, false)
 		const much = 1 << 40
 		peer.write(wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: 1, Stream: much, Connection: much, Block: wire.MinBlock}))
-		st, err := s.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+		st, err := s.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -26,7 +26,7 @@ import (
 // call opens a call from cs, and returns both sides of it.
 func call(t *testing.T, cs *Session, accepted transporttest.Accepter, encoding string) (caller, callee *stream) {
 	t.Helper()
-	st, err := cs.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{Encoding: encoding}})
+	st, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{Encoding: encoding}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,7 +371,7 @@ func TestCompressedMessagesThatAreNone(t *testing.T) {
 				w := &witness{}
 				_, peer := met(t, Options{}, w)
 				var enc wire.Encoder
-				b, _ := enc.Append(nil, &wire.Step{Stream: 1, Open: &link.Open{Profile: &link.Profile{Encoding: c.encoding}}}, 0)
+				b, _ := enc.Append(nil, &wire.Step{Stream: 1, Open: &link.CallHeader{Profile: &link.Profile{Encoding: c.encoding}}}, 0)
 				peer.write(b, literal(compressed, 1, []byte(c.body)...), literal(message, 1, []byte("next")...))
 				var refused *link.RecvError
 				_, err := receive(w.first(t), 1000)
@@ -498,7 +498,7 @@ func TestHelloRaisesWhatWaits(t *testing.T) {
 		s, peer := lone(t, Options{Client: true}, nil, false)
 		var sent sync.WaitGroup
 		for range 2 {
-			st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+			st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 			if err != nil {
 				t.Fatal(err)
 			}

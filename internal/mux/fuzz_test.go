@@ -22,7 +22,7 @@ import (
 // call after the last.
 type answerer struct{ witness }
 
-func (a *answerer) Accept(s link.Stream, o *link.Open) error {
+func (a *answerer) HandleStream(s link.Stream, o *link.CallHeader) error {
 	if len(o.Method)%5 == 4 {
 		return errors.New("refused")
 	}
@@ -61,7 +61,7 @@ func FuzzSession(f *testing.F) {
 	var calls []byte
 	for i, size := range []int{5, 70_000} {
 		id := uint64(1 + 2*i)
-		o := &link.Open{Method: "/a/b", Profile: &link.Profile{Encoding: "gzip"}, Metadata: metadata.MD{"k": {"v"}}}
+		o := &link.CallHeader{Method: "/a/b", Profile: &link.Profile{Encoding: "gzip"}, Metadata: metadata.MD{"k": {"v"}}}
 		for s := (&wire.Step{Stream: id, Open: o, HasMessage: true, Message: fill(size), HalfClose: true}); !s.Done(); {
 			calls, _ = enc.Append(calls, s, 30_000)
 		}
@@ -110,7 +110,7 @@ func fuzzSession(t *testing.T, b []byte, server bool, cut int) {
 	var calls []<-chan made
 	if !server {
 		for i := range 3 {
-			st, err := s.Open(context.Background(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+			st, err := s.NewStream(context.Background(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
 			if err != nil {
 				t.Fatal(err)
 			}

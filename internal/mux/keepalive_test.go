@@ -34,7 +34,7 @@ func TestASilentPeerIsAskedAndGivenUp(t *testing.T) {
 				w := &witness{}
 				s, peer := met(t, o, w)
 				if o.Client {
-					st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+					st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -156,7 +156,7 @@ func TestAClientPingsNoMoreOftenThanItsServerTakes(t *testing.T) {
 		}
 		next(time.Minute)
 		next(11 * time.Minute)
-		if _, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); err != nil {
+		if _, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); err != nil {
 			t.Fatal(err)
 		}
 		next(132 * time.Second)
@@ -193,7 +193,7 @@ func TestAServerSaysHowOftenItTakesPings(t *testing.T) {
 func TestWithoutKeepaliveAClientSendsNoPing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, peer := met(t, Options{Client: true}, nil)
-		if _, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); err != nil {
+		if _, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); err != nil {
 			t.Fatal(err)
 		}
 		pass(24 * time.Hour)
@@ -231,7 +231,7 @@ func TestAConnectionThatIsIdleForLongEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cs, ss, w := bySelf(t, keepalive.ServerParameters{MaxConnectionIdle: time.Minute})
 		pass(50 * time.Second)
-		st, err := cs.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+		st, err := cs.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -35,10 +35,10 @@ type witness struct {
 	gone    int // how often it was told that nothing is left
 }
 
-func (*witness) Call(*link.Call, bool) error { return link.ErrNoCall }
-func (*witness) Terms() link.Terms           { return link.Terms{} }
+func (*witness) HandleUnary(*link.UnaryCall, bool) error { return link.ErrNoCall }
+func (*witness) Terms() link.Terms                       { return link.Terms{} }
 
-func (w *witness) Accept(s link.Stream, _ *link.Open) error {
+func (w *witness) HandleStream(s link.Stream, _ *link.CallHeader) error {
 	if w.refuse != nil {
 		return w.refuse
 	}
@@ -320,7 +320,7 @@ func TestAPeerThatBreaksRulesIsToldSo(t *testing.T) {
 				w := &witness{}
 				s, peer := lone(t, Options{Client: c.victim == client, MaxHeaderBytes: wire.MinBlock}, w, false)
 				if c.victim == client {
-					st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+					st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -366,7 +366,7 @@ func ended(t *testing.T, s *Session, w *witness, peer *raw, want string) {
 	if len(w.aborts) != len(w.streams) {
 		t.Errorf("of %d calls %d were aborted", len(w.streams), len(w.aborts))
 	}
-	if _, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) || !errors.Is(err, reason) {
+	if _, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) || !errors.Is(err, reason) {
 		t.Errorf("Open returns %v", err)
 	}
 	empty(t, s)
@@ -463,7 +463,7 @@ func TestAPeerThatDoesNotSayHello(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began, w := time.Now(), &witness{}
 				s, peer := lone(t, Options{Handshake: time.Minute}, w, false)
-				st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+				st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -581,7 +581,7 @@ func TestDrainOfThePeer(t *testing.T) {
 		w := &witness{}
 		s, peer := met(t, Options{Client: true}, w)
 		open := func() (link.Stream, *error) {
-			st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+			st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -599,7 +599,7 @@ func TestDrainOfThePeer(t *testing.T) {
 		if !link.IsClosed(s.Done()) || link.IsClosed(s.Ended()) {
 			t.Error("a session that drains is done, and has not ended")
 		}
-		if _, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) {
+		if _, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) {
 			t.Errorf("Open returns %v", err)
 		}
 		if n := len(peer.of(wire.KindReset)); n > 0 {
@@ -683,7 +683,7 @@ func TestByeOfThePeer(t *testing.T) {
 		s, peer := met(t, Options{}, w)
 		peer.write(opened(1))
 		w.first(t)
-		mine, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+		mine, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -774,7 +774,7 @@ func TestWhatAResetSays(t *testing.T) {
 			wire.ResetExhausted:   func(err error) bool { return errors.Is(err, link.ErrExhausted) && err.Error() == "text" },
 			6:                     func(err error) bool { return err.Error() == "text" },
 		} {
-			st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+			st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -795,14 +795,14 @@ func TestBlocksThatThePeerDoesNotTake(t *testing.T) {
 	t.Run("head", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s, peer := met(t, Options{Client: true}, nil)
-			for _, o := range []*link.Open{
+			for _, o := range []*link.CallHeader{
 				{Profile: &link.Profile{}, Metadata: metadata.MD{"k": {long}}},
 				{Profile: &link.Profile{}, Metadata: metadata.MD{"k": strings.Split(long, "")}},
 				{Profile: &link.Profile{}, Method: long},
 				{Profile: &link.Profile{UserAgent: long}},
 				{Profile: &link.Profile{Authority: long}},
 			} {
-				if _, err := s.Open(t.Context(), o); !errors.Is(err, link.ErrBroken) {
+				if _, err := s.NewStream(t.Context(), o); !errors.Is(err, link.ErrBroken) {
 					t.Errorf("Open returns %v", err)
 				}
 			}
@@ -852,7 +852,7 @@ func TestAPeerThatNeverReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		s, _ := lone(t, Options{Client: true, Farewell: time.Minute}, nil, true)
-		st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+		st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -871,7 +871,7 @@ func TestAPeerThatNeverReads(t *testing.T) {
 			t.Errorf("Send returns %v", err)
 		}
 		for range 1000 { // they leave nothing behind
-			st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+			st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -905,7 +905,7 @@ func TestTenThousandCallsLeaveNothing(t *testing.T) {
 					var b []byte
 					for j := range uint64(100) {
 						id := 200*i + 2*j + 1
-						step := &wire.Step{Stream: id, Open: &link.Open{Method: fmt.Sprint("/", id), Profile: profile}, HasMessage: true, Message: fill(10)}
+						step := &wire.Step{Stream: id, Open: &link.CallHeader{Method: fmt.Sprint("/", id), Profile: profile}, HasMessage: true, Message: fill(10)}
 						b, _ = enc.Append(b, step, 100)
 						b = wire.AppendCredit(b, id, 1)
 						b = wire.AppendReset(b, id, wire.ResetCancelled, "")
@@ -969,7 +969,7 @@ func TestCallsThatThePeerNeverSawAreUnprocessed(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+					st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 					if err != nil {
 						t.Fatal(err)
 					}

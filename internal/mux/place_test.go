@@ -115,7 +115,7 @@ func TestStreamsWithPlaces(t *testing.T) {
 				Connect: func(t *testing.T) (caller, callee link.Stream) {
 					accepted := make(transporttest.Accepter, 1)
 					cs, _, _, _ := shelved(t, most, Options{}, Options{}, accepted)
-					caller, err := cs.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+					caller, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -131,7 +131,7 @@ func TestStreamsWithPlaces(t *testing.T) {
 // callOver opens a call, and returns both of its sides.
 func callOver(t *testing.T, cs *Session, w *witness) (caller, callee link.Stream) {
 	t.Helper()
-	caller, err := cs.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+	caller, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func TestAPlaceIsGivenBackWhoeverDoesNotWantItsMessage(t *testing.T) {
 			func() {
 				var cs *Session
 				cs, _, clients, _ = shelved(t, 2, Options{}, Options{}, w)
-				caller, err := cs.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+				caller, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -18,7 +18,7 @@ const maxRash = 256
 // A lateCall was opened, and the acceptor does not know it yet.
 type lateCall struct {
 	st   *stream
-	open *link.Open
+	open *link.CallHeader
 }
 
 // resets takes in that the peer gives a call of its own up. mu is held.

@@ -269,10 +269,10 @@ var errNoCalls = unprocessed{errors.New("the other side takes no calls")}
 // afterwards: where the session ends meanwhile, it leaves the call to accept. The
 // peer is told of a refusal. Of the session's end BYE tells it, as of that of other
 // calls.
-func (s *Session) accept(st *stream, o *link.Open) {
+func (s *Session) accept(st *stream, o *link.CallHeader) {
 	var err error = errNoCalls
 	if s.acceptor != nil {
-		err = s.acceptor.Accept(st, o)
+		err = s.acceptor.HandleStream(st, o)
 	}
 	refused := err != nil
 	var after callbacks

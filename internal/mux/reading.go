@@ -46,7 +46,7 @@ type reading struct {
 
 	// Guarded by mu.
 	occupied  bool
-	leader    *wait.Spot // of the caller that leads; nil where none does
+	leader    *wait.Cond // of the caller that leads; nil where none does
 	parked    bool       // the leader is in Read
 	left      bool       // the leader's context has ended
 	hurried   bool       // the leader's Read has a deadline in the past
@@ -54,7 +54,7 @@ type reading struct {
 	waiting   int        // how many sleep who wait for the peer, and were not woken
 	accepting *stream    // of which the acceptor is being told
 	crowd     int        // falls with each read that few waited for; where it is not 0 the resident stays
-	resident  wait.Spot
+	resident  wait.Cond
 	trouble   error       // what a leader met, for the resident
 	idle      *time.Timer // wakes the resident; nil before a caller has led
 	idleSet   bool
@@ -84,7 +84,7 @@ const (
 // ctx is done, whose error it returns. Whoever wakes spot has something changed
 // that st waits for, or nothing: st looks again. mu is held, and released
 // meanwhile.
-func (s *Session) await(ctx context.Context, st *stream, spot *wait.Spot) error {
+func (s *Session) await(ctx context.Context, st *stream, spot *wait.Cond) error {
 	if !s.occupied && s.raw != nil && st.caller && st.waiter == nil && s.crowd == 0 && s.waiting == 0 && s.ended == nil && s.broken == nil {
 		return s.lead(ctx, spot)
 	}
@@ -92,7 +92,7 @@ func (s *Session) await(ctx context.Context, st *stream, spot *wait.Spot) error 
 }
 
 // sleep is await for those who do not lead.
-func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Spot) error {
+func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Cond) error {
 	if !s.occupied {
 		s.callResident()
 	}
@@ -113,7 +113,7 @@ func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Spot) error 
 }
 
 // wake wakes whoever waits at spot. mu is held.
-func (s *Session) wake(spot *wait.Spot, after *callbacks) {
+func (s *Session) wake(spot *wait.Cond, after *callbacks) {
 	if s.leader != spot {
 		if p := spot.Wake(); p != nil {
 			s.waiting--
@@ -143,7 +143,7 @@ func (s *Session) callResident() {
 
 // lead reads for all until spot is woken or ctx is done. mu is held, and
 // released meanwhile.
-func (s *Session) lead(ctx context.Context, spot *wait.Spot) (err error) {
+func (s *Session) lead(ctx context.Context, spot *wait.Cond) (err error) {
 	s.occupied, s.leader = true, spot
 	s.term++
 	s.called.Store(false)

@@ -23,7 +23,7 @@ type inbox struct {
 	skip     int     // bytes of a message that was refused and are still to come
 	header   bool    // the header has arrived
 	closed   bool    // the peer sends no more messages
-	receiver wait.Spot
+	receiver wait.Cond
 }
 
 // An item is a step that waits to be received, of the parts that a frame has, in

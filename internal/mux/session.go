@@ -252,9 +252,9 @@ func (s *Session) Meet(ctx context.Context) error {
 	}
 }
 
-// Open implements [link.Session]. It waits for the peer only where that has as
+// NewStream implements [link.Session]. It waits for the peer only where that has as
 // many calls as it takes.
-func (s *Session) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
+func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {
 	if err := link.ContextErr(ctx); err != nil {
 		return nil, err
 	}
@@ -273,7 +273,7 @@ func (s *Session) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
 }
 
 // open begins a call of this side's. mu is held.
-func (s *Session) open(ctx context.Context, st *stream, o *link.Open) error {
+func (s *Session) open(ctx context.Context, st *stream, o *link.CallHeader) error {
 	if n := wire.HeadSize(o); n > s.hello.Block {
 		return tooLong("request header", n, s.hello.Block)
 	}

@@ -52,7 +52,7 @@ func everything(t *testing.T, seed uint64, a, b net.Conn) {
 			r := rand.New(rand.NewPCG(seed, i))
 			s := []*Session{cs, ss}[r.IntN(2)]
 			for range 10 {
-				o := link.Open{Method: "/a/b", Profile: &link.Profile{Encoding: map[bool]string{true: "gzip"}[r.IntN(20) == 0]}}
+				o := link.CallHeader{Method: "/a/b", Profile: &link.Profile{Encoding: map[bool]string{true: "gzip"}[r.IntN(20) == 0]}}
 				if r.IntN(3) == 0 {
 					o.Deadline = time.Now().Add(time.Second)
 				}
@@ -60,7 +60,7 @@ func everything(t *testing.T, seed uint64, a, b net.Conn) {
 					lives(t, s, o, r)
 					continue
 				}
-				st, err := s.Open(t.Context(), &o)
+				st, err := s.NewStream(t.Context(), &o)
 				if err != nil {
 					if !errors.Is(err, link.ErrUnprocessed) {
 						t.Error(err)
@@ -102,7 +102,7 @@ func everything(t *testing.T, seed uint64, a, b net.Conn) {
 }
 
 // lives makes a unary call, which may be left at any moment.
-func lives(t *testing.T, s *Session, o link.Open, r *rand.Rand) {
+func lives(t *testing.T, s *Session, o link.CallHeader, r *rand.Rand) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	switch r.IntN(4) {
@@ -113,8 +113,8 @@ func lives(t *testing.T, s *Session, o link.Open, r *rand.Rand) {
 		defer cancel()
 	}
 	c, reply := unary(o.Method, r.IntN([]int{1, 100, 50_000}[r.IntN(3)]), 40_000)
-	c.Open = o
-	if err := s.Call(ctx, c); err != nil {
+	c.CallHeader = o
+	if err := s.Invoke(ctx, c); err != nil {
 		if c.Replied || *reply != nil && !writes(err) {
 			t.Errorf("a call that ends with %v has a reply", err)
 		}
@@ -134,12 +134,12 @@ type chaos struct {
 	closed int
 }
 
-func (*chaos) Call(*link.Call, bool) error { return link.ErrNoCall }
-func (*chaos) Terms() link.Terms           { return link.Terms{} }
-func (c *chaos) Closed(error)              { c.closed++ }
-func (*chaos) Gone()                       {}
+func (*chaos) HandleUnary(*link.UnaryCall, bool) error { return link.ErrNoCall }
+func (*chaos) Terms() link.Terms                       { return link.Terms{} }
+func (c *chaos) Closed(error)                          { c.closed++ }
+func (*chaos) Gone()                                   {}
 
-func (c *chaos) Accept(s link.Stream, _ *link.Open) error {
+func (c *chaos) HandleStream(s link.Stream, _ *link.CallHeader) error {
 	c.calls++
 	r := rand.New(rand.NewPCG(c.seed, c.calls))
 	if r.IntN(10) == 0 {
@@ -279,7 +279,7 @@ func TestAWayThatBreaks(t *testing.T) {
 				go peer.readAll()
 				peer.write(start())
 				began := time.Now()
-				st, err := s.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{UserAgent: "nearcall, with something to say"}})
+				st, err := s.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{UserAgent: "nearcall, with something to say"}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -308,12 +308,12 @@ type closer struct {
 	handle  func(link.Stream)
 }
 
-func (*closer) Call(*link.Call, bool) error { return link.ErrNoCall }
-func (*closer) Terms() link.Terms           { return link.Terms{} }
-func (*closer) Closed(error)                {}
-func (*closer) Gone()                       {}
+func (*closer) HandleUnary(*link.UnaryCall, bool) error { return link.ErrNoCall }
+func (*closer) Terms() link.Terms                       { return link.Terms{} }
+func (*closer) Closed(error)                            {}
+func (*closer) Gone()                                   {}
 
-func (c *closer) Accept(s link.Stream, _ *link.Open) error {
+func (c *closer) HandleStream(s link.Stream, _ *link.CallHeader) error {
 	_ = c.session.Close(errors.New("stopping"))
 	c.handle(s)
 	return nil
@@ -337,7 +337,7 @@ func TestACallThatIsAcceptedAsTheSessionEnds(t *testing.T) {
 				cs, ss := New(a, Options{Client: true, Name: "client"}), New(b, Options{Name: "server"})
 				ss.Start(&closer{ss, func(s link.Stream) { handle(t, s) }})
 				cs.Start(nil)
-				st, err := cs.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+				st, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
 				if err != nil {
 					t.Fatal(err)
 				}

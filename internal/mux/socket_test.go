@@ -116,7 +116,7 @@ type waiter struct {
 	witness
 }
 
-func (w *waiter) Accept(s link.Stream, o *link.Open) error {
+func (w *waiter) HandleStream(s link.Stream, o *link.CallHeader) error {
 	go func() {
 		request, err := receive(s, 10<<20)
 		if err != nil {
@@ -147,7 +147,7 @@ func asks(ctx context.Context, s *Session, method string, request []byte, limit 
 	c, reply := unary(method, 0, limit)
 	m := link.Encoded(slice(request))
 	c.Request = &m
-	if err := s.Call(ctx, c); err != nil {
+	if err := s.Invoke(ctx, c); err != nil {
 		return nil, err
 	}
 	if c.ReplyError != nil || !c.Replied || len(c.Trailer) != 1 || c.Status != nil {
@@ -435,7 +435,7 @@ func TestWhatComesWhileNobodyReads(t *testing.T) {
 func TestAStreamThatNobodyReadsBesideOthers(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		flooding := make(chan struct{})
-		cs, ss := sockets(t, network, Options{}, Options{}, accepter(func(s link.Stream, o *link.Open) {
+		cs, ss := sockets(t, network, Options{}, Options{}, accepter(func(s link.Stream, o *link.CallHeader) {
 			if o.Method != "/flood" {
 				answer(s)
 				return
@@ -447,7 +447,7 @@ func TestAStreamThatNobodyReadsBesideOthers(t *testing.T) {
 			}
 		}))
 		open := func(method string) link.Stream {
-			st, err := cs.Open(t.Context(), &link.Open{Method: method, Profile: &link.Profile{}})
+			st, err := cs.NewStream(t.Context(), &link.CallHeader{Method: method, Profile: &link.Profile{}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -468,7 +468,7 @@ func TestAStreamThatNobodyReadsBesideOthers(t *testing.T) {
 			all.Go(func() {
 				for range 20 {
 					c, reply := unary("/x/y", 3000, 3000)
-					if err := cs.Call(t.Context(), c); err != nil || len(*reply) != 3000 {
+					if err := cs.Invoke(t.Context(), c); err != nil || len(*reply) != 3000 {
 						t.Errorf("%d bytes, %v", len(*reply), err)
 					}
 				}
@@ -484,14 +484,14 @@ func TestAStreamThatNobodyReadsBesideOthers(t *testing.T) {
 }
 
 // accepter has a function take each call.
-type accepter func(s link.Stream, o *link.Open)
+type accepter func(s link.Stream, o *link.CallHeader)
 
-func (accepter) Call(*link.Call, bool) error { return link.ErrNoCall }
-func (accepter) Terms() link.Terms           { return link.Terms{} }
-func (accepter) Closed(error)                {}
-func (accepter) Gone()                       {}
+func (accepter) HandleUnary(*link.UnaryCall, bool) error { return link.ErrNoCall }
+func (accepter) Terms() link.Terms                       { return link.Terms{} }
+func (accepter) Closed(error)                            {}
+func (accepter) Gone()                                   {}
 
-func (a accepter) Accept(s link.Stream, o *link.Open) error {
+func (a accepter) HandleStream(s link.Stream, o *link.CallHeader) error {
 	go a(s, o)
 	return nil
 }
@@ -642,13 +642,13 @@ func TestCloseOfAFullSocket(t *testing.T) {
 func TestAPlaceIsWaitedForWithSomebodyReading(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		release := make(chan struct{})
-		cs, _ := sockets(t, network, Options{}, Options{MaxStreams: 1}, accepter(func(s link.Stream, o *link.Open) {
+		cs, _ := sockets(t, network, Options{}, Options{MaxStreams: 1}, accepter(func(s link.Stream, o *link.CallHeader) {
 			if o.Method == "/first" {
 				<-release
 			}
 			_ = s.Send(&link.Frame{End: &link.End{}})
 		}))
-		if _, err := cs.Open(t.Context(), &link.Open{Method: "/first", Profile: &link.Profile{}}); err != nil {
+		if _, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/first", Profile: &link.Profile{}}); err != nil {
 			t.Fatal(err)
 		}
 		out := makes(t.Context(), cs, "/second", 1, 1)

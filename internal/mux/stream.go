@@ -35,7 +35,7 @@ type stream struct {
 	backlog int         // the credit that what is in out takes
 	credit  int64       // what may be written
 	answers bool        // something was received, or nothing sent, since the last message
-	sender  wait.Spot
+	sender  wait.Cond
 
 	// The turns that the stream waits for, nil for none, and its neighbours
 	// there. What waits has something in out.

@@ -45,7 +45,7 @@ func TestStreams(t *testing.T) {
 				Connect: func(t *testing.T) (caller, callee link.Stream) {
 					accepted := make(transporttest.Accepter, 1)
 					cs, _ := pair(t, Options{}, Options{}, accepted)
-					caller, err := cs.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{Encoding: encoding}})
+					caller, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{Encoding: encoding}})
 					if err != nil {
 						t.Fatal(err)
 					}

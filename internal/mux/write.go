@@ -32,7 +32,7 @@ type writing struct {
 	broken  error  // why nothing more can be written, though the session has not ended
 	lost    bool   // write nothing more
 	pen     pen
-	writer  wait.Spot
+	writer  wait.Cond
 
 	// Of whoever has the pen.
 	enc   wire.Encoder

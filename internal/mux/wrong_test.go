@@ -167,7 +167,7 @@ func TestBothSidesHoldOneLimit(t *testing.T) {
 		cs, _ := pair(t, client, o, w)
 		accepted, refused := 0, 0
 		for n := wire.MinBlock - 500; n < wire.MinBlock+200; n += 7 {
-			st, err := cs.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{}, Metadata: metadata.MD{"k": {strings.Repeat("v", n)}}})
+			st, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}, Metadata: metadata.MD{"k": {strings.Repeat("v", n)}}})
 			if err != nil {
 				refused++
 				continue

@@ -2,41 +2,40 @@ package wait
 
 import "context"
 
-// A Job is what a task does.
+// A Job is the work of a task.
 type Job interface {
-	// Run does it.
+	// Run does the work.
 	Run()
 
-	// Drop is called instead of Run where it cannot be done any more, after Lost. It
-	// does what is owed to others.
+	// Drop is called instead of Run, after Cancelled, if the loop ended before the task
+	// began. It tells those who wait for the job.
 	Drop()
 
-	// Leave is called instead of Run's return where what has begun can go on no more.
-	// It does what is owed to others, after Lost.
+	// Leave is called, after Cancelled, if the loop ended while Run waited, which then
+	// never returns. It tells those who wait for the job.
 	Leave()
 
-	// Lost is called when the task can only end any more, with the reason.
-	Lost(why error)
+	// Cancelled is called with the reason when the loop ends before the task has.
+	Cancelled(why error)
 }
 
-// A Loop runs tasks one at a time. Its Parker is that of the task that calls it. What
-// is a task's, such as its context and its streams, others may have got hold of:
-// another task of the loop gets its own Parker, and anybody else that of a goroutine.
+// A Loop runs tasks one at a time. As a Waiter it returns the Parker of the task that
+// calls it. A task's context and streams may be used by others: another task of the
+// loop then gets its own Parker, and a goroutine that is no task gets a goroutine's.
 type Loop interface {
 	Waiter
 
-	// Start has j done by a task. Its error says why it is not. hand says that the
-	// caller may run it, and others, if the loop is one for that: it holds no lock,
-	// and brings a call of its own. Otherwise Start returns at once.
-	Start(hand bool, j Job) error
+	// Start starts a task for j, or returns why the loop takes none. With handoff the
+	// calling goroutine may run the task, and others that are ready, if the loop allows
+	// that: it must hold no lock. Otherwise Start returns at once.
+	Start(handoff bool, j Job) error
 
-	// Here has the caller be a task and do j, if nobody has the turn; if the caller
-	// has it, as a task, that goes on and j is done within. Otherwise it returns
-	// false, having done nothing.
-	Here(j Job) bool
+	// RunNow runs j on the calling goroutine if no task has the turn, or if the caller
+	// is the task that has it. Otherwise it does nothing and returns false.
+	RunNow(j Job) bool
 
-	// Hands reports whether callers of Start, and who brings a message, may run tasks.
-	Hands() bool
+	// AllowsHandoff reports whether goroutines that start or wake tasks may run them.
+	AllowsHandoff() bool
 
 	// Inside reports whether the caller is a task of the loop.
 	Inside() bool
@@ -44,16 +43,16 @@ type Loop interface {
 
 type loopKey struct{}
 
-// LoopKey is what a context that is a task's has its Loop as a value for.
+// LoopKey is the context key of a task's Loop.
 var LoopKey any = loopKey{}
 
-// WithLoop returns a context that is of l's tasks.
+// WithLoop returns a context for tasks of l.
 func WithLoop(ctx context.Context, l Loop) context.Context {
 	return context.WithValue(ctx, loopKey{}, l)
 }
 
-// TaskOf returns who waits where the caller does: the caller, if it is a task of the
-// loop that ctx is of; nil for goroutines.
+// TaskOf returns the Waiter of the caller if it is a task of ctx's loop, and nil if it
+// is an ordinary goroutine.
 func TaskOf(ctx context.Context) Waiter {
 	if l, ok := ctx.Value(LoopKey).(Loop); ok && l.Inside() {
 		return l
@@ -61,7 +60,7 @@ func TaskOf(ctx context.Context) Waiter {
 	return nil
 }
 
-// TaskOr is TaskOf, and otherwise for goroutines.
+// TaskOr is TaskOf, or otherwise if the caller is no task.
 func TaskOr(ctx context.Context, otherwise Waiter) Waiter {
 	if w := TaskOf(ctx); w != nil {
 		return w
@@ -69,8 +68,8 @@ func TaskOr(ctx context.Context, otherwise Waiter) Waiter {
 	return otherwise
 }
 
-// WaiterOf returns who waits with ctx, whoever that may be when it does: a task of
-// the loop that ctx is of, or nil.
+// WaiterOf returns ctx's loop, or nil. The loop decides at each wait whether the caller
+// is one of its tasks.
 func WaiterOf(ctx context.Context) Waiter {
 	if l, ok := ctx.Value(LoopKey).(Loop); ok {
 		return l
@@ -91,7 +90,7 @@ func Closed(ctx context.Context, c <-chan struct{}) error {
 	}
 	p := w.Parker()
 	left, gone := make(chan struct{}), make(chan struct{})
-	go func() { // a channel wakes goroutines alone
+	go func() { // a task cannot receive from a channel
 		defer close(gone)
 		select {
 		case <-c:

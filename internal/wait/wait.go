@@ -72,14 +72,14 @@ func (g *Goroutine) Unpark() {
 	}
 }
 
-// A Spot is where at most one goroutine or task waits for a condition that a
+// A Cond is where at most one goroutine or task waits for a condition that a
 // lock guards, as sync.Cond, but for any Parker. The zero value is ready.
 //
 // Invariant: asleep is written under the lock only. The waiter sets it before
 // it releases the lock; Wake clears it and hands its caller the Parker to
 // unpark, so each period of sleep gets exactly one token and none is left over
 // when Wait returns.
-type Spot struct {
+type Cond struct {
 	asleep Parker     // who sleeps here; nil when nobody does
 	own    *Goroutine // kept between waits of goroutines
 }
@@ -87,14 +87,14 @@ type Spot struct {
 // Wait releases l, sleeps until somebody calls Wake and unparks what it
 // returned, and takes l again. l must be held. As with sync.Cond the caller
 // looks at its condition again afterwards. w may be nil, for goroutines.
-func (s *Spot) Wait(l sync.Locker, w Waiter) {
+func (s *Cond) Wait(l sync.Locker, w Waiter) {
 	s.Sleep(l, w)
 	l.Lock()
 }
 
 // WaitContext is Wait for as long as ctx lasts. It returns the context's error if
 // nobody called Wake before.
-func (s *Spot) WaitContext(ctx context.Context, l sync.Locker, w Waiter) error {
+func (s *Cond) WaitContext(ctx context.Context, l sync.Locker, w Waiter) error {
 	p := s.parker(w)
 	s.asleep = p
 	l.Unlock()
@@ -117,7 +117,7 @@ func (s *Spot) WaitContext(ctx context.Context, l sync.Locker, w Waiter) error {
 }
 
 // parker returns the Parker of whoever is about to wait.
-func (s *Spot) parker(w Waiter) Parker {
+func (s *Cond) parker(w Waiter) Parker {
 	if w != nil {
 		return w.Parker()
 	}
@@ -129,7 +129,7 @@ func (s *Spot) parker(w Waiter) Parker {
 
 // Sleep is Wait for those who need l no more: it is not held when Sleep
 // returns. What was written between Wake and Unpark can be read.
-func (s *Spot) Sleep(l sync.Locker, w Waiter) {
+func (s *Cond) Sleep(l sync.Locker, w Waiter) {
 	p := s.parker(w)
 	s.asleep = p
 	l.Unlock()
@@ -142,30 +142,32 @@ func (s *Spot) Sleep(l sync.Locker, w Waiter) {
 // Wake ends the sleep of whoever waits here and returns the Parker that the
 // caller must Unpark, best after releasing the lock; nil when nobody waits.
 // The lock must be held.
-func (s *Spot) Wake() Parker {
+func (s *Cond) Wake() Parker {
 	p := s.asleep
 	s.asleep = nil
 	return p
 }
 
-// Unpark unparks p unless it is nil. It takes what [Spot.Wake] returned.
+// Unpark unparks p unless it is nil. It takes what [Cond.Wake] returned.
 func Unpark(p Parker) {
 	if p != nil {
 		p.Unpark()
 	}
 }
 
-// A Hander is a Parker of a task that whoever unparks it may run.
-type Hander interface {
-	// Hand is Unpark, and may run what waited, and others, until they wait again. The
-	// caller holds no lock, and brings a message of its own.
-	Hand()
+// A Handoffer is the Parker of a task that its waker can run at once.
+type Handoffer interface {
+	// Handoff is Unpark, and may run the task, and others that are ready, on the calling
+	// goroutine until they wait again. The caller holds no lock, and has a message for
+	// the task.
+	Handoff()
 }
 
-// Hand hands over to p if that can be, and else unparks it, unless it is nil.
-func Hand(p Parker) {
-	if h, ok := p.(Hander); ok {
-		h.Hand()
+// Handoff hands the calling goroutine to p if p is a [Handoffer], and otherwise unparks p.
+// A nil p does nothing.
+func Handoff(p Parker) {
+	if h, ok := p.(Handoffer); ok {
+		h.Handoff()
 		return
 	}
 	Unpark(p)

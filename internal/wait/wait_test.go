@@ -181,7 +181,7 @@ func (l *atUnlock) Unlock() {
 
 func TestWakeThatComesBeforeTheSleepIsNotLost(t *testing.T) {
 	eachKind(t, func(t *testing.T, w wait.Waiter) {
-		var spot wait.Spot
+		var spot wait.Cond
 		for wakes := 1; wakes <= 3; wakes++ {
 			tokens := 0
 			lock := &atUnlock{}
@@ -211,7 +211,7 @@ func TestWakeThatComesBeforeTheSleepIsNotLost(t *testing.T) {
 }
 
 func TestWakeOfNobody(t *testing.T) {
-	var spot wait.Spot
+	var spot wait.Cond
 	if p := spot.Wake(); p != nil {
 		t.Errorf("Wake returns %v, want nil", p)
 	}
@@ -225,7 +225,7 @@ func TestSpotLosesNoWakeUp(t *testing.T) {
 	waitFor := func(t *testing.T, w wait.Waiter) {
 		var (
 			mu     sync.Mutex
-			spot   wait.Spot
+			spot   wait.Cond
 			number int
 			sleeps int
 			tokens atomic.Int64
@@ -271,7 +271,7 @@ func TestSpotsPassABall(t *testing.T) {
 	const rounds = 5000
 	play := func(t *testing.T, w wait.Waiter) {
 		var mu sync.Mutex
-		var spots [2]wait.Spot
+		var spots [2]wait.Cond
 		turn := 0
 		player := func(me int, w wait.Waiter) {
 			for range rounds {
@@ -302,7 +302,7 @@ func TestSpotsPassABall(t *testing.T) {
 func TestTasksPassABall(t *testing.T) {
 	loop := transporttest.NewTasks()
 	var mu sync.Mutex
-	var spots [2]wait.Spot
+	var spots [2]wait.Cond
 	turn, left := 0, 2
 	for me := range 2 {
 		loop.Go(func() {
@@ -434,7 +434,7 @@ func TestMutexIsFirstComeFirstServed(t *testing.T) {
 func TestWaitContextEndsWithItsContext(t *testing.T) {
 	eachKind(t, func(t *testing.T, w wait.Waiter) {
 		var mu sync.Mutex
-		var spot wait.Spot
+		var spot wait.Cond
 		mu.Lock()
 		if err := spot.WaitContext(cancelled, &mu, w); err != context.Canceled {
 			t.Errorf("WaitContext returns %v", err)
@@ -458,7 +458,7 @@ func TestWaitContextOfOneWhoIsWoken(t *testing.T) {
 	for name, ctx := range map[string]context.Context{"never done": context.Background(), "done at some time": t.Context()} {
 		t.Run(name, func(t *testing.T) {
 			eachKind(t, func(t *testing.T, w wait.Waiter) {
-				var spot wait.Spot
+				var spot wait.Cond
 				lock := &atUnlock{}
 				lock.Lock()
 				lock.then = func() {
@@ -481,7 +481,7 @@ func TestWaitContextOfOneWhoIsWoken(t *testing.T) {
 // the context, and unparks later.
 func TestWaitContextWaitsForATokenOnItsWay(t *testing.T) {
 	eachKind(t, func(t *testing.T, w wait.Waiter) {
-		var spot wait.Spot
+		var spot wait.Cond
 		var token wait.Parker
 		lock, unlocks := &atUnlock{}, 0
 		lock.Lock()
@@ -513,7 +513,7 @@ func TestWaitContextAgainstItsContext(t *testing.T) {
 	for name, w := range map[string]wait.Waiter{"pool": &checked{t: t}, "no waiter": nil} {
 		t.Run(name, func(t *testing.T) {
 			var mu sync.Mutex
-			var spot wait.Spot
+			var spot wait.Cond
 			var errs, wakes int
 			for i := range rounds {
 				ctx, cancel := context.WithCancel(context.Background())

@@ -15,7 +15,7 @@ import (
 )
 
 // appendHead appends the head of a call.
-func (e *Encoder) appendHead(b []byte, o *link.Open, timeout time.Duration, remember bool) []byte {
+func (e *Encoder) appendHead(b []byte, o *link.CallHeader, timeout time.Duration, remember bool) []byte {
 	b = e.appendName(b, o.Method, remember)
 	b = e.appendProfile(b, o.Profile, remember)
 	b = appendUint(b, microseconds(timeout))
@@ -38,8 +38,8 @@ func duration(us uint64) time.Duration {
 }
 
 // head reads the head of a call.
-func (d *Decoder) head(r *reader, remember bool) (o *link.Open, timeout time.Duration) {
-	o = new(link.Open)
+func (d *Decoder) head(r *reader, remember bool) (o *link.CallHeader, timeout time.Duration) {
+	o = new(link.CallHeader)
 	r.beginBlock("request header", d.Block)
 	method := d.entry(r, remember)
 	if !method.text {

@@ -255,7 +255,7 @@ func TestBothEndsAgreeOnWhatIsRemembered(t *testing.T) {
 	var e Encoder
 	l := &listen{TB: t, fromCaller: true}
 	for i := range 3000 {
-		s := &Step{Stream: uint64(2*i + 1), HalfClose: true, Open: &link.Open{
+		s := &Step{Stream: uint64(2*i + 1), HalfClose: true, Open: &link.CallHeader{
 			Method:   fmt.Sprint("/m/", i%1500),
 			Profile:  &link.Profile{Authority: strings.Repeat("a", i%1000)},
 			Metadata: metadata.MD{fmt.Sprint("k", i%1700): {"v"}},

@@ -27,7 +27,7 @@ func FuzzFrames(f *testing.F) {
 		}
 	}
 	f.Add(b, true)
-	b, _ = e.Append(nil, &Step{Stream: 1, Open: &link.Open{Method: "/p.S/M", Profile: &link.Profile{Authority: "a", Encoding: "gzip", Accept: "gzip,zstd"}}, HalfClose: true}, 0)
+	b, _ = e.Append(nil, &Step{Stream: 1, Open: &link.CallHeader{Method: "/p.S/M", Profile: &link.Profile{Authority: "a", Encoding: "gzip", Accept: "gzip,zstd"}}, HalfClose: true}, 0)
 	f.Add(b, true)
 	b, _ = e.Append(nil, &Step{Stream: 1, Header: metadata.MD{link.EncodingKey: {"zstd"}}, HasMessage: true, Message: []byte("ping"), Compressed: true, End: &link.End{}}, 100)
 	f.Add(b, false)
@@ -111,7 +111,7 @@ func fuzzFrame(t *testing.T, d *Decoder, f Frame, parts map[uint64][]byte, fromC
 }
 
 // said is what a listener is to hear of a step.
-func said(o *link.Open, header metadata.MD, end *link.End) (h heard) {
+func said(o *link.CallHeader, header metadata.MD, end *link.End) (h heard) {
 	l := &listen{}
 	l.hear(Received{Open: o, Header: header, End: end})
 	return l.heard

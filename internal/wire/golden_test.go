@@ -195,7 +195,7 @@ func TestGoldenVectors(t *testing.T) {
 		"pieces": {"A message in pieces, as credit of 25 bytes at a time lets it go, and the half-close with the last.", "client", steps(25,
 			&Step{Stream: 1, Open: open("/shop.Shop/Import", nil), HasMessage: true, Message: bytes.Repeat([]byte("abcdefgh"), 8), HalfClose: true})},
 		"compressed": {"A call with an encoding, and a message that is compressed with it (here it only says so).", "client", steps(1000,
-			&Step{Stream: 1, Open: &link.Open{Method: "/shop.Shop/Get", Profile: &link.Profile{Authority: "shop", UserAgent: "ua", ContentSubtype: "json", Encoding: "gzip", Accept: "gzip,zstd"}},
+			&Step{Stream: 1, Open: &link.CallHeader{Method: "/shop.Shop/Get", Profile: &link.Profile{Authority: "shop", UserAgent: "ua", ContentSubtype: "json", Encoding: "gzip", Accept: "gzip,zstd"}},
 				HasMessage: true, Message: []byte("compressed"), Compressed: true, HalfClose: true})},
 		"compressed-reply": {"An answer that is compressed with another encoding than the call's, which its header says.", "server", steps(1000,
 			&Step{Stream: 1, Header: metadata.Pairs(link.EncodingKey, "zstd"), HasMessage: true, Message: []byte("compressed"), Compressed: true, End: &link.End{}})},

@@ -15,7 +15,7 @@ import (
 // block takes on the wire, and in a receiver's memory but for a small factor.
 
 // HeadSize returns the size of the head of a call.
-func HeadSize(o *link.Open) int {
+func HeadSize(o *link.CallHeader) int {
 	return (1+profileStrings)*stringCost + len(o.Method) + profileBytes(o.Profile) + MetadataSize(o.Metadata)
 }
 

@@ -17,8 +17,8 @@ type Step struct {
 	Stream uint64
 
 	// From the caller.
-	Open      *link.Open    // opens the call
-	Timeout   time.Duration // until the deadline, with Open; 0 for none
+	Open      *link.CallHeader // opens the call
+	Timeout   time.Duration    // until the deadline, with Open; 0 for none
 	HalfClose bool
 
 	// From the callee.
@@ -267,7 +267,7 @@ func (f *framing) appendPiece() {
 // A Received is what a STREAM frame says. Data aliases the frame.
 type Received struct {
 	// From the caller.
-	Open      *link.Open // the call is opened
+	Open      *link.CallHeader // the call is opened
 	Timeout   time.Duration
 	HalfClose bool
 

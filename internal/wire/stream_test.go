@@ -23,8 +23,8 @@ import (
 
 var profile = &link.Profile{Authority: "host", UserAgent: "nearcall-go/0"}
 
-func open(method string, md metadata.MD) *link.Open {
-	return &link.Open{Method: method, Profile: profile, Metadata: md}
+func open(method string, md metadata.MD) *link.CallHeader {
+	return &link.CallHeader{Method: method, Profile: profile, Metadata: md}
 }
 
 // frames splits b, all of which has to be frames.
@@ -433,7 +433,7 @@ func TestAFurtherCallAllocatesItsOwnOnly(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if count > 1 { // the link.Open
+	if count > 1 { // the link.CallHeader
 		t.Errorf("%v allocations", count)
 	}
 }

@@ -56,7 +56,7 @@ const (
 type frame struct {
 	kind    kind
 	id      uint64 // of the stream; zero for frames of the session
-	open    link.Open
+	open    link.CallHeader
 	timeout time.Duration // zero for none
 	md      metadata.MD
 	data    []byte
@@ -144,7 +144,7 @@ func appendStatus(b []byte, st *status.Status) []byte {
 }
 
 // openFrame returns the frame that opens a stream for o, as of now.
-func openFrame(o *link.Open, now time.Time) frame {
+func openFrame(o *link.CallHeader, now time.Time) frame {
 	f := frame{kind: kindOpen, open: *o}
 	if !o.Deadline.IsZero() {
 		f.timeout = max(o.Deadline.Sub(now), 1)
@@ -153,7 +153,7 @@ func openFrame(o *link.Open, now time.Time) frame {
 }
 
 // opened returns what the callee sees of an open frame that arrives now.
-func (f *frame) opened(now time.Time) *link.Open {
+func (f *frame) opened(now time.Time) *link.CallHeader {
 	o := f.open
 	if f.timeout != 0 {
 		o.Deadline = now.Add(f.timeout)

@@ -27,8 +27,8 @@ func someFrames() []frame {
 		panic(err)
 	}
 	return []frame{
-		{kind: kindOpen, id: 1, open: link.Open{Method: "/a.B/C", Profile: &link.Profile{}}},
-		{kind: kindOpen, id: 300, timeout: time.Second, open: link.Open{
+		{kind: kindOpen, id: 1, open: link.CallHeader{Method: "/a.B/C", Profile: &link.Profile{}}},
+		{kind: kindOpen, id: 300, timeout: time.Second, open: link.CallHeader{
 			Method:   "/a.B/C",
 			Profile:  &link.Profile{Authority: "host", UserAgent: "ua", ContentSubtype: "json", Encoding: "gzip"},
 			Metadata: metadata.MD{"k": {"", "v"}, "none": {}, "x-bin": {"\x00\xff"}},
@@ -120,7 +120,7 @@ func TestDeadlineTravelsAsTheTimeLeft(t *testing.T) {
 		"future": {now.Add(time.Second), later.Add(time.Second)},
 		"past":   {now.Add(-time.Second), later.Add(1)},
 	} {
-		f := openFrame(&link.Open{Profile: &link.Profile{}, Deadline: c.deadline}, now)
+		f := openFrame(&link.CallHeader{Profile: &link.Profile{}, Deadline: c.deadline}, now)
 		if got := f.opened(later).Deadline; !got.Equal(c.want) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}

@@ -26,9 +26,9 @@ type witness struct {
 	refuse  error
 }
 
-func (w *witness) Call(*link.Call, bool) error { return link.ErrNoCall }
+func (w *witness) HandleUnary(*link.UnaryCall, bool) error { return link.ErrNoCall }
 
-func (w *witness) Accept(s link.Stream, _ *link.Open) error {
+func (w *witness) HandleStream(s link.Stream, _ *link.CallHeader) error {
 	if w.refuse != nil {
 		return w.refuse
 	}
@@ -71,7 +71,7 @@ func feed(peer net.Conn, b []byte) {
 }
 
 var (
-	open1 = frame{kind: kindOpen, id: 1, open: link.Open{Method: "/a/b", Profile: &link.Profile{}}}
+	open1 = frame{kind: kindOpen, id: 1, open: link.CallHeader{Method: "/a/b", Profile: &link.Profile{}}}
 	whole = frame{kind: kindData, id: 1, flags: flagLast, data: []byte("message")}
 	last  = frame{kind: kindData, id: 1, flags: flagLast | flagEndSend}
 	part  = frame{kind: kindData, id: 1, data: []byte("part")}
@@ -139,7 +139,7 @@ func TestClientSessionEndsWhenItsPeerBreaksRules(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, peer := lone(nil, Options{})
-				st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+				st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -149,7 +149,7 @@ func TestClientSessionEndsWhenItsPeerBreaksRules(t *testing.T) {
 				if reason == nil || !strings.Contains(reason.Error(), c.want) {
 					t.Errorf("the stream ends with %v, want %q", reason, c.want)
 				}
-				if _, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) {
+				if _, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) {
 					t.Errorf("Open returns %v, want ErrUnprocessed", err)
 				}
 			})
@@ -179,7 +179,7 @@ func TestFramesOfEndedStreamsAreIgnored(t *testing.T) {
 
 func TestCallsThatThePeerNeverSawAreUnprocessed(t *testing.T) {
 	open := func(t *testing.T, s *session) *error {
-		st, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+		st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -278,7 +278,7 @@ func FuzzSession(f *testing.F) {
 				return
 			}
 			s, peer := lone(nil, Options{})
-			if _, err := s.Open(context.Background(), &link.Open{Profile: &link.Profile{}}); err != nil {
+			if _, err := s.NewStream(context.Background(), &link.CallHeader{Profile: &link.Profile{}}); err != nil {
 				t.Fatal(err)
 			}
 			feed(peer, b)

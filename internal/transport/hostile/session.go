@@ -41,7 +41,7 @@ type session struct {
 	bye     bool      // end the pipe after the rest, saying so
 	saidBye bool
 	broken  bool // write nothing more
-	writer  wait.Spot
+	writer  wait.Cond
 }
 
 type authInfo struct{ credentials.CommonAuthInfo }
@@ -93,11 +93,11 @@ func (s *session) start(acceptor link.Acceptor) {
 	}()
 }
 
-// Call implements [link.Session]. Calls are made with Open.
-func (s *session) Call(context.Context, *link.Call) error { return link.ErrNoCall }
+// Invoke implements [link.Session]. Calls are made with NewStream.
+func (s *session) Invoke(context.Context, *link.UnaryCall) error { return link.ErrNoCall }
 
-// Open implements [link.Session]. It does not wait for the peer.
-func (s *session) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
+// NewStream implements [link.Session]. It does not wait for the peer.
+func (s *session) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {
 	if err := link.ContextErr(ctx); err != nil {
 		return nil, err
 	}
@@ -205,7 +205,7 @@ type callbacks struct {
 }
 
 // unpark notes whoever waits at spot.
-func (c *callbacks) unpark(spot *wait.Spot) {
+func (c *callbacks) unpark(spot *wait.Cond) {
 	if p := spot.Wake(); p != nil {
 		c.parkers = append(c.parkers, p)
 	}
@@ -311,7 +311,7 @@ func (s *session) takeOpen(f *frame) error {
 	s.mu.Unlock()
 	if refusal != nil {
 		st.Abort(unprocessed{refusal})
-	} else if err := s.acceptor.Accept(st, f.opened(time.Now())); err != nil {
+	} else if err := s.acceptor.HandleStream(st, f.opened(time.Now())); err != nil {
 		st.Abort(err)
 	}
 	return nil

@@ -25,8 +25,10 @@ type server struct {
 	reason  atomic.Value
 }
 
-func (s *server) Call(*link.Call, bool) error               { return link.ErrNoCall }
-func (s *server) Accept(st link.Stream, o *link.Open) error { return s.streams.Accept(st, o) }
+func (s *server) HandleUnary(*link.UnaryCall, bool) error { return link.ErrNoCall }
+func (s *server) HandleStream(st link.Stream, o *link.CallHeader) error {
+	return s.streams.HandleStream(st, o)
+}
 func (s *server) Gone()                                     { s.gone.Add(1) }
 func (s *server) Terms() link.Terms                         { return link.Terms{} }
 func (s *server) Closed(reason error)                       { s.reason.Store(reason); s.closed.Add(1) }
@@ -92,7 +94,7 @@ func TestCloseEndsBothSides(t *testing.T) {
 		inBubble(t, map[bool]string{false: "client", true: "server"}[byServer], func(t *testing.T) {
 			s := newServer()
 			client := s.serve(t, hostile.Options{})
-			caller, err := client.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+			caller, err := client.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -118,7 +120,7 @@ func TestCloseEndsBothSides(t *testing.T) {
 			if errors.Is(err, link.ErrUnprocessed) {
 				t.Error("a call that was accepted counts as unprocessed")
 			}
-			if _, err := client.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) {
+			if _, err := client.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) {
 				t.Errorf("Open returns %v, want ErrUnprocessed", err)
 			}
 		})
@@ -151,7 +153,7 @@ func TestDrainLetsStreamsGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		client := s.serve(t, hostile.Options{})
-		caller, err := client.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+		caller, err := client.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +164,7 @@ func TestDrainLetsStreamsGoOn(t *testing.T) {
 		if !isDone(client) || !isDone(s.session) {
 			t.Error("a side takes more calls")
 		}
-		if _, err := client.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) {
+		if _, err := client.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) {
 			t.Errorf("Open returns %v, want ErrUnprocessed", err)
 		}
 		if err := callee.Send(&link.Frame{End: &link.End{}}); err != nil {
@@ -180,7 +182,7 @@ func TestAbortAfterTheEndIsNoAbort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		client := s.serve(t, hostile.Options{})
-		caller, err := client.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+		caller, err := client.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,18 +210,18 @@ func TestCallsAreMadeWithOpen(t *testing.T) {
 		client := s.serve(t, hostile.Options{})
 		for _, session := range []link.Session{client, s.session} {
 			p := session.Peer()
-			if err := session.Call(t.Context(), &link.Call{}); err != link.ErrNoCall || p.OneShot || p.Local {
+			if err := session.Invoke(t.Context(), &link.UnaryCall{}); err != link.ErrNoCall || p.OneShot || p.Local {
 				t.Errorf("Call returns %v; the peer is %+v", err, p)
 			}
 			if err := credentials.CheckSecurityLevel(p.AuthInfo, credentials.PrivacyAndIntegrity); err != nil {
 				t.Error(err)
 			}
 		}
-		_, err := s.session.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+		_, err := s.session.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 		says(t, err, "serves nothing")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := client.Open(ctx, &link.Open{Profile: &link.Profile{}}); err != context.Canceled {
+		if _, err := client.NewStream(ctx, &link.CallHeader{Profile: &link.Profile{}}); err != context.Canceled {
 			t.Errorf("Open returns %v, want Canceled", err)
 		}
 		_ = client.Close(errors.New("done"))

@@ -26,7 +26,7 @@ type stream struct {
 	used    int   // credit in use, in bytes
 	out     []item
 	queued  bool // the stream is in session.ready
-	sender  wait.Spot
+	sender  wait.Cond
 
 	// Guarded by session.mu: the way in.
 	recvErr  error // after what is in nothing more arrives, because
@@ -36,13 +36,13 @@ type stream struct {
 	taken    int             // of these, bytes that the receiver has taken
 	header   bool            // the header arrived
 	lastSent bool            // the peer sends no more messages
-	receiver wait.Spot
+	receiver wait.Cond
 }
 
 // An item is a frame that waits to be written, or to be received.
 type item struct {
 	kind    kind
-	open    *link.Open
+	open    *link.CallHeader
 	md      metadata.MD
 	data    []byte          // of a message to be written
 	msg     mem.BufferSlice // of a message that arrived

@@ -45,7 +45,7 @@ func connect(t *testing.T, o hostile.Options) (caller, callee link.Stream) {
 		_ = s.Close(errors.New("the test is over"))
 		_ = lis.Close()
 	})
-	caller, err = s.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+	caller, err = s.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
 	if err != nil {
 		t.Fatal(err)
 	}

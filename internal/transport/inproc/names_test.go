@@ -21,14 +21,14 @@ type acceptor struct {
 	terms   link.Terms
 }
 
-func (a *acceptor) Call(c *link.Call, _ bool) error {
+func (a *acceptor) HandleUnary(c *link.UnaryCall, _ bool) error {
 	if a.refuse != nil {
 		return a.refuse
 	}
 	return c.Finish(nil, nil, link.End{})
 }
 
-func (a *acceptor) Accept(s link.Stream, _ *link.Open) error {
+func (a *acceptor) HandleStream(s link.Stream, _ *link.CallHeader) error {
 	if a.refuse != nil {
 		return a.refuse
 	}
@@ -142,7 +142,7 @@ func TestDialWaitsForTheServer(t *testing.T) {
 		if r.err != nil {
 			t.Fatal(r.err)
 		}
-		if _, err := r.s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); err != nil || len(a.streams) != 1 {
+		if _, err := r.s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); err != nil || len(a.streams) != 1 {
 			t.Errorf("%v, and the server has %d streams", err, len(a.streams))
 		}
 		_ = l.Close()

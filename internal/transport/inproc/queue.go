@@ -47,8 +47,8 @@ type queue struct {
 
 	sendErr  error // nothing more can be sent, because
 	recvErr  error // after what is queued nothing more arrives, because
-	receiver wait.Spot
-	sender   wait.Spot
+	receiver wait.Cond
+	sender   wait.Cond
 
 	// Of whoever sends messages alone.
 	spare link.Message // to capture the next one in
@@ -210,7 +210,7 @@ func (q *queue) fill(f *link.Frame) (done bool, err error) {
 // bring wakes a receiver, for whom there is something.
 func (q *queue) bring(p wait.Parker) {
 	if q.hands {
-		wait.Hand(p)
+		wait.Handoff(p)
 		return
 	}
 	wait.Unpark(p)

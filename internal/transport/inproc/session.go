@@ -84,22 +84,22 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 	return s, nil
 }
 
-// Call implements [link.Session].
-func (s *session) Call(ctx context.Context, c *link.Call) error {
+// Invoke implements [link.Session].
+func (s *session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	if admit := s.terms.Admit; admit != nil {
 		if err := admit(ctx); err != nil {
 			return err
 		}
 	}
 	c.Caller = ctx
-	if err := s.acceptor.Call(c, true); err != nil {
+	if err := s.acceptor.HandleUnary(c, true); err != nil {
 		return err
 	}
 	return c.Wait(&s.parkers)
 }
 
-// Open implements [link.Session].
-func (s *session) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
+// NewStream implements [link.Session].
+func (s *session) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {
 	if admit := s.terms.Admit; admit != nil {
 		if err := admit(ctx); err != nil {
 			return nil, err
@@ -107,7 +107,7 @@ func (s *session) Open(ctx context.Context, o *link.Open) (link.Stream, error) {
 	}
 	o.Caller = ctx
 	p := newPipe(s.terms.Window, s.window)
-	if err := s.acceptor.Accept(&p.callee, o); err != nil {
+	if err := s.acceptor.HandleStream(&p.callee, o); err != nil {
 		return nil, err
 	}
 	return &p.caller, nil
@@ -154,9 +154,11 @@ type serverSide session
 
 var errOneWay = errors.New("inproc: the client of this session serves nothing")
 
-func (s *serverSide) Call(context.Context, *link.Call) error { return errOneWay }
+func (s *serverSide) Invoke(context.Context, *link.UnaryCall) error { return errOneWay }
 
-func (s *serverSide) Open(context.Context, *link.Open) (link.Stream, error) { return nil, errOneWay }
+func (s *serverSide) NewStream(context.Context, *link.CallHeader) (link.Stream, error) {
+	return nil, errOneWay
+}
 
 func (s *serverSide) Drain()                   { (*session)(s).Drain() }
 func (s *serverSide) Close(reason error) error { return (*session)(s).Close(reason) }

@@ -72,7 +72,7 @@ func TestServerThatClosesWhileItAcceptsIsTold(t *testing.T) {
 func TestDrainEndsNothing(t *testing.T) {
 	a := &acceptor{}
 	s := connect(t, a)
-	stream, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+	stream, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,10 +91,10 @@ func TestDrainEndsNothing(t *testing.T) {
 
 func TestRefusalsReachTheCaller(t *testing.T) {
 	s := connect(t, &acceptor{refuse: errTest})
-	if err := s.Call(t.Context(), &link.Call{}); err != errTest {
+	if err := s.Invoke(t.Context(), &link.UnaryCall{}); err != errTest {
 		t.Errorf("Call returns %v", err)
 	}
-	if stream, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); err != errTest || stream != nil {
+	if stream, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); err != errTest || stream != nil {
 		t.Errorf("Open returns %v, %v", stream, err)
 	}
 }
@@ -107,10 +107,10 @@ func TestAdmitPrecedesEachCall(t *testing.T) {
 		return refusal
 	}}}
 	s := connect(t, a)
-	if err := s.Call(t.Context(), &link.Call{}); err != nil {
+	if err := s.Invoke(t.Context(), &link.UnaryCall{}); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); err != nil {
+	if _, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); err != nil {
 		t.Error(err)
 	}
 	if admitted != 2 {
@@ -120,10 +120,10 @@ func TestAdmitPrecedesEachCall(t *testing.T) {
 		t.Errorf("the caller's window is %d bytes", up.window)
 	}
 	refusal = context.Canceled
-	if err := s.Call(t.Context(), &link.Call{}); err != context.Canceled {
+	if err := s.Invoke(t.Context(), &link.UnaryCall{}); err != context.Canceled {
 		t.Errorf("Call returns %v", err)
 	}
-	if _, err := s.Open(t.Context(), &link.Open{Profile: &link.Profile{}}); err != context.Canceled || len(a.streams) != 1 {
+	if _, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); err != context.Canceled || len(a.streams) != 1 {
 		t.Errorf("Open returns %v, and the server has %d streams", err, len(a.streams))
 	}
 }
@@ -144,7 +144,7 @@ func TestPeerIsLocalAndPrivate(t *testing.T) {
 func TestServerCannotCallBack(t *testing.T) {
 	a := &acceptor{}
 	connect(t, a)
-	says(t, a.session.Call(t.Context(), &link.Call{}), "serves nothing")
-	_, err := a.session.Open(t.Context(), &link.Open{Profile: &link.Profile{}})
+	says(t, a.session.Invoke(t.Context(), &link.UnaryCall{}), "serves nothing")
+	_, err := a.session.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 	says(t, err, "serves nothing")
 }

@@ -579,7 +579,7 @@ func TestStreams(t *testing.T) {
 			a, b := bubble(connected(t))
 			accepted := make(transporttest.Accepter, 1)
 			cs, _ := sessions(t, a, b, accepted)
-			caller, err := cs.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+			caller, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -596,7 +596,7 @@ func TestCallsCrossSharedMemory(t *testing.T) {
 	client, _ := sessions(t, a, b, accepted)
 	for i, size := range []int{0, 1, 1000, 3 << 20, 100, ringSize, 8 << 20} {
 		t.Run(fmt.Sprintf("%d, of %d bytes", i, size), func(t *testing.T) {
-			caller, err := client.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+			caller, err := client.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
 			if err != nil {
 				t.Fatal(err)
 			}

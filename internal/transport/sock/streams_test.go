@@ -44,7 +44,7 @@ func TestACallCrossesASocket(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			caller, err := client.Open(t.Context(), &link.Open{Method: "/a/b", Profile: &link.Profile{}})
+			caller, err := client.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
 			if err != nil {
 				t.Fatal(err)
 			}
