@@ -21,8 +21,8 @@ type admission struct {
 }
 
 type ticket struct {
-	spot   wait.Cond
-	called bool // it was admitted, or nobody is any more
+	cond     wait.Cond
+	admitted bool // it was admitted, or nobody is any more
 }
 
 // admit has a call count as open, unless no new calls are made. mu is held, and
@@ -42,26 +42,26 @@ func (s *Session) admit(ctx context.Context) error {
 	w := wait.TaskOr(ctx, &s.parkers)
 	t := new(ticket)
 	a.queue = append(a.queue, t)
-	for !t.called {
+	for !t.admitted {
 		if !s.occupied {
-			s.callResident() // to see a call end
+			s.wakeResident() // to see a call end
 		}
 		s.waiting++
-		if err := t.spot.WaitContext(ctx, &s.mu, w); err != nil {
+		if err := t.cond.WaitContext(ctx, &s.mu, w); err != nil {
 			s.waiting--
 			a.queue = slices.DeleteFunc(a.queue, func(o *ticket) bool { return o == t })
 			return link.ContextEnd(err)
 		}
 	}
 	if s.refusal != nil {
-		s.vacate()
+		s.releaseCall()
 		return unprocessed{s.refusal}
 	}
 	return nil
 }
 
-// vacate has a call count no more. mu is held.
-func (s *Session) vacate() {
+// releaseCall has a call count no more. mu is held.
+func (s *Session) releaseCall() {
 	a := &s.admission
 	if limit := s.hello.Calls; len(a.queue) == 0 || limit > 0 && a.open > limit { // there were more before HELLO
 		a.open--
@@ -69,24 +69,24 @@ func (s *Session) vacate() {
 	}
 	t := a.queue[0]
 	a.queue = slices.Delete(a.queue, 0, 1)
-	s.admitted(t)
+	s.wakeTicket(t)
 }
 
-// admitted wakes one who has left the queue. mu is held.
-func (s *Session) admitted(t *ticket) {
-	t.called = true
-	if p := t.spot.Wake(); p != nil {
+// wakeTicket wakes one who has left the queue. mu is held.
+func (s *Session) wakeTicket(t *ticket) {
+	t.admitted = true
+	if p := t.cond.Wake(); p != nil {
 		s.waiting--
 		p.Unpark()
 	}
 }
 
-// refuseQueue has all who wait find that no new calls are made. mu is held.
-func (s *Session) refuseQueue() {
+// refuseQueued has all who wait find that no new calls are made. mu is held.
+func (s *Session) refuseQueued() {
 	a := &s.admission
 	for _, t := range a.queue {
 		a.open++ // which it gives back
-		s.admitted(t)
+		s.wakeTicket(t)
 	}
 	a.queue = nil
 }

@@ -70,17 +70,17 @@ func TestCreditInSmallPiecesIsNoWorkForThoseItDoesNotReach(t *testing.T) {
 		synctest.Wait()
 		s.mu.Lock()
 		waiting := s.starved.length()
-		if waiting < calls/4 || s.queued() {
+		if waiting < calls/4 || s.hasQueued() {
 			t.Errorf("%d calls wait for credit, of which there is %d", waiting, s.connOut)
 		}
 		for range wire.MessageCost - s.connOut {
 			f, _, _ := wire.Next(wire.AppendCredit(nil, 0, 1))
-			if err := s.takeControl(f, nil); err != nil || s.queued() {
+			if err := s.handleControl(f, nil); err != nil || s.hasQueued() {
 				t.Errorf("%d bytes of credit are work, %v", s.connOut, err)
 			}
 		}
 		s.connOut += 10 * size
-		s.feed()
+		s.feedStarved()
 		moved := s.ready.length() + s.bulk.length()
 		if moved < 1 || moved > 10 || moved+s.starved.length() != waiting {
 			t.Errorf("of %d calls %d are given a turn with credit for 10 messages", calls, moved)

@@ -35,20 +35,20 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 		message.free()
 		return err
 	}
-	st.put(step, message)
+	st.enqueue(step, message)
 	s.flush(true)
 	s.mu.Lock()
-	for !st.settled(c) {
-		if it := st.in.last(); it != nil && it.message && st.expect(it) {
+	for !st.callDone(c) {
+		if it := st.in.last(); it != nil && it.message && st.grantForMessage(it) {
 			s.flush(false)
 			s.mu.Lock()
 			continue
 		}
 		if err := s.await(ctx, st, &st.in.receiver); err != nil {
-			st.leave(link.ContextEnd(err))
+			st.cancelCall(link.ContextEnd(err))
 		}
 	}
-	err = st.reply(c)
+	err = st.finishCall(c)
 	*st = stream{} // it is over, so that the session has forgotten it
 	callStreams.Put(st)
 	return err
@@ -57,10 +57,10 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 // callStreams are those of calls made with Call, which nobody else gets hold of.
 var callStreams = sync.Pool{New: func() any { return new(stream) }}
 
-// settled reports whether a caller of Call need wait no more: the call is over,
+// callDone reports whether a caller of Call need wait no more: the call is over,
 // or the peer has sent what it cannot take: a message that is too large, or all of
 // a second one. The session's mu is held.
-func (st *stream) settled(c *link.UnaryCall) bool {
+func (st *stream) callDone(c *link.UnaryCall) bool {
 	in := &st.in
 	if in.err != nil {
 		return true
@@ -78,9 +78,9 @@ func (st *stream) settled(c *link.UnaryCall) bool {
 	return false
 }
 
-// leave ends the call for reason, and lets the peer know. The session's mu is
+// cancelCall ends the call for reason, and lets the peer know. The session's mu is
 // held.
-func (st *stream) leave(reason error) {
+func (st *stream) cancelCall(reason error) {
 	var after callbacks
 	st.abort(reason, true, &after)
 	st.session.flush(false)
@@ -88,9 +88,9 @@ func (st *stream) leave(reason error) {
 	st.session.mu.Lock()
 }
 
-// reply takes what has arrived of a call that is settled. The session's mu is
+// finishCall takes what has arrived of a call that is settled. The session's mu is
 // held, and released.
-func (st *stream) reply(c *link.UnaryCall) error {
+func (st *stream) finishCall(c *link.UnaryCall) error {
 	s, in := st.session, &st.in
 	var room [2]item
 	replies := room[:0]
@@ -115,7 +115,7 @@ func (st *stream) reply(c *link.UnaryCall) error {
 	}
 	switch {
 	case wrong != nil:
-		st.leave(context.Canceled)
+		st.cancelCall(context.Canceled)
 	case end != nil:
 		st.over = true
 	default:
@@ -128,7 +128,7 @@ func (st *stream) reply(c *link.UnaryCall) error {
 	}
 	encoding := st.receives
 	s.mu.Unlock()
-	unfit := take(c, replies, encoding)
+	unfit := decodeReplies(c, replies, encoding)
 	if wrong != nil {
 		if unfit != nil { // which comes first
 			wrong = unfit
@@ -140,9 +140,9 @@ func (st *stream) reply(c *link.UnaryCall) error {
 	return nil
 }
 
-// take puts replies where the caller wants its reply, one after the other. The
+// decodeReplies puts replies where the caller wants its reply, one after the other. The
 // error is why the first of those that cannot be taken cannot.
-func take(c *link.UnaryCall, replies []item, encoding string) (unfit error) {
+func decodeReplies(c *link.UnaryCall, replies []item, encoding string) (unfit error) {
 	for i := range replies {
 		it := &replies[i]
 		err := it.fetch()

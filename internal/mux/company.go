@@ -17,17 +17,17 @@ type company struct {
 const (
 	// aLarge is what counts as a large message, in bytes. Copying it takes some
 	// ten microseconds.
-	aLarge = 64 << 10
+	largeMessage = 64 << 10
 
 	// companyLasts is how many large messages go by before a stream thinks that
 	// it is alone, about ten milliseconds.
 	companyLasts = 64
 )
 
-// gives reports whether whoever has moved a message of n bytes gives way to others.
+// shouldYield reports whether whoever has moved a message of n bytes gives way to others.
 // begun is how many streams the session has had.
-func (c *company) gives(n int, begun uint64) bool {
-	if n < aLarge {
+func (c *company) shouldYield(n int, begun uint64) bool {
+	if n < largeMessage {
 		return false
 	}
 	if c.begun != begun {

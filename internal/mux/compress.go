@@ -26,7 +26,7 @@ func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer
 	}
 	places := s.placer != nil && name == ""
 	if places && n >= minPlaced {
-		if b, err := s.put(step, m, n); b != nil || err != nil || step.Placed {
+		if b, err := s.encodeInPlace(step, m, n); b != nil || err != nil || step.Placed {
 			return b, err
 		}
 	}
@@ -35,7 +35,7 @@ func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer
 	if b.b, err = m.Append(b.b); err != nil {
 		return nil, err
 	}
-	if places && n == 0 && len(b.b) >= minPlaced && s.move(step, b) { // how large it is was not known
+	if places && n == 0 && len(b.b) >= minPlaced && s.moveToPlace(step, b) { // how large it is was not known
 		return nil, nil
 	}
 	b, step.Compressed, err = compress(b, name)

@@ -20,7 +20,7 @@ func (s *Session) checkOwed() error {
 	return nil
 }
 
-func (s *Session) takeHello(body []byte) error {
+func (s *Session) handleHello(body []byte) error {
 	h, err := wire.ParseHello(body)
 	if err != nil {
 		return err
@@ -36,18 +36,18 @@ func (s *Session) takeHello(body []byte) error {
 	for st := s.live.first; st != nil; st = st.nextLive {
 		st.credit += h.Stream - s.hello.Stream // no overflow: no CREDIT came before
 		s.wake(&st.sender, &after)
-		st.queue()
+		st.schedule()
 	}
 	err = addCredit(&s.connOut, h.Connection-s.hello.Connection)
 	s.hello, s.isMet = h, true
 	s.mu.Unlock()
 	after.run()
-	close(s.met)
+	close(s.helloReceived)
 	return err
 }
 
-// takeControl takes a frame that carries no part of a call. mu is held.
-func (s *Session) takeControl(f wire.Frame, after *callbacks) error {
+// handleControl takes a frame that carries no part of a call. mu is held.
+func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 	switch f.Kind {
 	case wire.KindCredit:
 		n, err := wire.ParseCredit(f.Body)
@@ -57,12 +57,12 @@ func (s *Session) takeControl(f wire.Frame, after *callbacks) error {
 		if f.Stream == 0 {
 			return addCredit(&s.connOut, n)
 		}
-		st, err := s.find(f.Stream)
+		st, err := s.lookup(f.Stream)
 		if st != nil {
 			if err := addCredit(&st.credit, n); err != nil {
 				return err
 			}
-			st.queue()
+			st.schedule()
 			s.wake(&st.sender, after)
 		}
 		return err
@@ -71,12 +71,12 @@ func (s *Session) takeControl(f wire.Frame, after *callbacks) error {
 		if err != nil {
 			return err
 		}
-		st, err := s.find(f.Stream)
+		st, err := s.lookup(f.Stream)
 		if st != nil {
 			if !st.caller {
-				s.resets()
+				s.countReset()
 			}
-			st.unwanted(reasonOf(code, text), after)
+			st.abortUnread(reasonOf(code, text), after)
 		}
 		return err
 	case wire.KindPing:
@@ -84,7 +84,7 @@ func (s *Session) takeControl(f wire.Frame, after *callbacks) error {
 		if err != nil {
 			return err
 		}
-		return s.pinged(data)
+		return s.handlePing(data)
 	case wire.KindReturn:
 		at, err := wire.ParseReturn(f.Body)
 		if err == nil && s.placer == nil {
@@ -103,7 +103,7 @@ func (s *Session) takeControl(f wire.Frame, after *callbacks) error {
 		if err != nil {
 			return err
 		}
-		return s.takeDrain(last, after)
+		return s.handleDrain(last, after)
 	case wire.KindBye:
 		code, text, err := wire.ParseBye(f.Body)
 		if err != nil {
@@ -129,9 +129,9 @@ func (f *farewell) Error() string {
 	return f.text
 }
 
-// takeDrain takes in that the peer takes no more calls, and has seen none after
+// handleDrain takes in that the peer takes no more calls, and has seen none after
 // last. It looks at every open call, so a peer may ask for it once. mu is held.
-func (s *Session) takeDrain(last uint64, after *callbacks) error {
+func (s *Session) handleDrain(last uint64, after *callbacks) error {
 	if s.peerDrained {
 		return protocolError("the peer drains twice")
 	}
@@ -145,6 +145,6 @@ func (s *Session) takeDrain(last uint64, after *callbacks) error {
 		}
 		st = next
 	}
-	s.settle()
+	s.closeIfDrained()
 	return nil
 }

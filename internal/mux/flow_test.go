@@ -186,7 +186,7 @@ func TestARefusedMessageIsSkipped(t *testing.T) {
 			defer s.mu.Unlock()
 			short := callee.in.last().missing - callee.in.credit
 			callee.in.advance += short
-			callee.give(short)
+			callee.grantCredit(short)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -24,17 +24,17 @@ const (
 )
 
 // A pulse is what a session knows of its peer being there. It is guarded by mu.
-type pulse struct {
+type keepaliveState struct {
 	every, timeout time.Duration // every is 0 where no PING is sent
 	always         bool          // also without a call
 
-	timer   *time.Timer
-	heard   bool          // something came since the timer was set,
-	heardAt time.Time     // and the last of it then
-	asked   bool          // a PING was sent, and nothing has come since
-	askedAt time.Time     // the last one was sent
-	left    time.Duration // for the answer, after the timer
-	dormant bool          // a call changes when the next PING is sent
+	timer       *time.Timer
+	heard       bool          // something came since the timer was set,
+	heardAt     time.Time     // and the last of it then
+	pingSent    bool          // a PING was sent, and nothing has come since
+	pingSentAt  time.Time     // the last one was sent
+	timeoutLeft time.Duration // for the answer, after the timer
+	dormant     bool          // a call changes when the next PING is sent
 
 	idle      *time.Timer // ends the session when no call has come for long
 	idleSince time.Time
@@ -46,9 +46,9 @@ type pulse struct {
 	pings    uint64
 }
 
-// startPulse sets the timers. mu is held.
-func (s *Session) startPulse() {
-	p := &s.pulse
+// startKeepalive sets the timers. mu is held.
+func (s *Session) startKeepalive() {
+	p := &s.keepalive
 	if k := s.opts.Keepalive; s.opts.Client {
 		p.every, p.timeout, p.always = k.Time, k.Timeout, k.PermitWithoutStream
 		if p.every > 0 {
@@ -58,103 +58,103 @@ func (s *Session) startPulse() {
 		k := s.opts.ServerKeepalive
 		p.every, p.timeout, p.always = cmp.Or(k.Time, serverPings), k.Timeout, true
 		p.every = max(p.every, time.Second) // as gRPC has it
-		s.startAge()
+		s.startAgeTimers()
 	}
 	p.timeout = cmp.Or(p.timeout, pingTimeout)
 	if p.every > 0 {
-		p.timer = time.AfterFunc(p.every, s.beat)
+		p.timer = time.AfterFunc(p.every, s.onKeepaliveTimer)
 	}
 }
 
-func (s *Session) startAge() {
-	k, p := &s.opts.ServerKeepalive, &s.pulse
+func (s *Session) startAgeTimers() {
+	k, p := &s.opts.ServerKeepalive, &s.keepalive
 	if k.MaxConnectionIdle > 0 {
 		p.idleSince = time.Now()
-		p.idle = time.AfterFunc(k.MaxConnectionIdle, s.idles)
+		p.idle = time.AfterFunc(k.MaxConnectionIdle, s.onIdleTimer)
 	}
 	if k.MaxConnectionAge > 0 {
 		const jitter = 0.1 // gRPC's: connections made together do not end together
 		age := time.Duration(float64(k.MaxConnectionAge) * (1 + jitter*(2*rand.Float64()-1)))
-		p.age = time.AfterFunc(age, s.aged)
+		p.age = time.AfterFunc(age, s.onMaxAge)
 	}
 }
 
-func (s *Session) stopPulse() {
-	for _, t := range []*time.Timer{s.pulse.timer, s.pulse.idle, s.pulse.age} {
+func (s *Session) stopKeepalive() {
+	for _, t := range []*time.Timer{s.keepalive.timer, s.keepalive.idle, s.keepalive.age} {
 		if t != nil {
 			t.Stop()
 		}
 	}
 }
 
-// beat asks whether the peer is there, or finds that it is not.
-func (s *Session) beat() {
+// onKeepaliveTimer asks whether the peer is there, or finds that it is not.
+func (s *Session) onKeepaliveTimer() {
 	s.mu.Lock()
-	p := &s.pulse
+	p := &s.keepalive
 	switch {
 	case s.ended != nil:
 	case p.heard:
-		p.heard, p.asked = false, false
+		p.heard, p.pingSent = false, false
 		p.timer.Reset(max(p.every-time.Since(p.heardAt), 0))
-	case p.asked && p.left <= 0:
+	case p.pingSent && p.timeoutLeft <= 0:
 		s.mu.Unlock()
 		s.fail(errDead)
 		return
 	case !p.always && s.live.first == nil:
-		p.asked, p.dormant = false, true
-	case p.asked:
-		p.rest()
+		p.pingSent, p.dormant = false, true
+	case p.pingSent:
+		p.resetTimer()
 	default:
-		s.askWhenDue()
+		s.pingWhenAllowed()
 	}
 	s.flush(false)
 }
 
 var errDead = errors.New("the peer does not answer a keepalive ping in time")
 
-// askWhenDue sends a PING as soon as the peer takes one. A tenth on top of the time
+// pingWhenAllowed sends a PING as soon as the peer takes one. A tenth on top of the time
 // that it has to be since the last is for the way, which may have held that up. mu is held.
-func (s *Session) askWhenDue() {
-	p := &s.pulse
+func (s *Session) pingWhenAllowed() {
+	p := &s.keepalive
 	least, idle := s.hello.Ping, s.live.first == nil
 	if idle {
 		least = s.hello.IdlePing
 	}
 	least = min(least, uint64(math.MaxInt64/2/time.Millisecond))
 	between := time.Duration(least) * time.Millisecond
-	if due := between + between/10 - time.Since(p.askedAt); due > 0 && !p.askedAt.IsZero() {
+	if due := between + between/10 - time.Since(p.pingSentAt); due > 0 && !p.pingSentAt.IsZero() {
 		p.dormant = idle // a call may be asked for sooner
 		p.timer.Reset(due)
 		return
 	}
-	s.ask()
+	s.sendPing()
 }
 
-// ask sends a PING. mu is held.
-func (s *Session) ask() {
-	p := &s.pulse
-	p.asked, p.heard, p.dormant = true, false, false
-	p.askedAt = time.Now()
+// sendPing sends a PING. mu is held.
+func (s *Session) sendPing() {
+	p := &s.keepalive
+	p.pingSent, p.heard, p.dormant = true, false, false
+	p.pingSentAt = time.Now()
 	p.pings++
 	var data [8]byte
 	binary.LittleEndian.PutUint64(data[:], p.pings)
 	s.control = wire.AppendPing(s.control, wire.KindPing, data)
-	p.left = p.timeout
-	p.rest()
+	p.timeoutLeft = p.timeout
+	p.resetTimer()
 }
 
-// rest has the session look again at an answer that is due. As in gRPC it does
+// resetTimer makes the session look again for an answer that is due. As in gRPC it does
 // so as often as it asks, where that is more often.
-func (p *pulse) rest() {
-	d := min(p.every, p.left)
-	p.left -= d
+func (p *keepaliveState) resetTimer() {
+	d := min(p.every, p.timeoutLeft)
+	p.timeoutLeft -= d
 	p.timer.Reset(d)
 }
 
-// idles ends a session that has no call for long.
-func (s *Session) idles() {
+// onIdleTimer ends a session that has no call for long.
+func (s *Session) onIdleTimer() {
 	s.mu.Lock()
-	p := &s.pulse
+	p := &s.keepalive
 	left := s.opts.ServerKeepalive.MaxConnectionIdle
 	if s.ended != nil {
 		s.mu.Unlock()
@@ -171,10 +171,10 @@ func (s *Session) idles() {
 	s.mu.Unlock()
 }
 
-// aged ends a session that is old, as soon as its calls let it.
-func (s *Session) aged() {
+// onMaxAge ends a session that is old, as soon as its calls let it.
+func (s *Session) onMaxAge() {
 	s.mu.Lock()
-	p := &s.pulse
+	p := &s.keepalive
 	if s.ended == nil {
 		if grace := s.opts.ServerKeepalive.MaxConnectionAgeGrace; grace > 0 {
 			p.age = time.AfterFunc(grace, func() { _ = s.Close(errOld) })
@@ -200,14 +200,14 @@ func millis(d time.Duration) uint64 {
 	return uint64(max(d, 0)+time.Millisecond-1) / uint64(time.Millisecond)
 }
 
-// pinged takes in a PING of the peer's, who may be held to a least time between
+// handlePing takes in a PING of the peer's, who may be held to a least time between
 // them. mu is held.
-func (s *Session) pinged(data [8]byte) error {
+func (s *Session) handlePing(data [8]byte) error {
 	s.control = wire.AppendPing(s.control, wire.KindPong, data)
 	if s.opts.Client {
 		return nil
 	}
-	p := &s.pulse
+	p := &s.keepalive
 	now := time.Now()
 	least := minPings(&s.opts.Enforcement, s.calls == 0)
 	switch {
@@ -232,27 +232,27 @@ type dismissal struct {
 
 func (d *dismissal) Error() string { return d.text }
 
-// settle ends a session that takes no more calls once the last is over. mu is
+// closeIfDrained ends a session that takes no more calls once the last is over. mu is
 // held.
-func (s *Session) settle() {
-	if s.refusal != nil && s.ended == nil && s.started && s.live.first == nil && !s.settled {
-		s.settled = true
-		s.telling.Go(s.endIdle)
+func (s *Session) closeIfDrained() {
+	if s.refusal != nil && s.ended == nil && s.started && s.live.first == nil && !s.closing {
+		s.closing = true
+		s.telling.Go(s.closeDrained)
 	}
 }
 
-// endIdle ends a session that was found to have no call left. One that the peer
+// closeDrained ends a session that was found to have no call left. One that the peer
 // has made since then lasts: it may not know yet, and has to learn that its
 // calls are not taken before they are not.
-func (s *Session) endIdle() {
+func (s *Session) closeDrained() {
 	s.mu.Lock()
 	if s.live.first != nil {
-		s.settled = false
+		s.closing = false
 		s.mu.Unlock()
 		return
 	}
 	reason := fmt.Errorf("%s: %w", s.opts.Name, s.refusal)
 	s.drain(reason)
 	s.mu.Unlock()
-	s.end(reason, wire.ByeDone, false)
+	s.terminate(reason, wire.ByeDone, false)
 }

@@ -421,7 +421,7 @@ func TestASessionThatIsGoneLeavesNoTimer(t *testing.T) {
 			<-s.Gone()
 			before := len(s.control)
 			pass(time.Hour)
-			for _, timer := range []*time.Timer{s.pulse.timer, s.pulse.idle, s.pulse.age, s.bell, s.idle} {
+			for _, timer := range []*time.Timer{s.keepalive.timer, s.keepalive.idle, s.keepalive.age, s.bell, s.idle} {
 				if timer != nil && timer.Stop() {
 					t.Error("a timer runs")
 				}

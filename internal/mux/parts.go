@@ -22,8 +22,8 @@ type parts struct {
 	late *time.Timer // set while b is
 }
 
-// takePart takes a PART.
-func (s *Session) takePart(f wire.Frame) error {
+// handlePart takes a PART.
+func (s *Session) handlePart(f wire.Frame) error {
 	p := &s.parts
 	if p.b == nil {
 		p.of, p.b = f.Stream, newBuffer(len(f.Body))

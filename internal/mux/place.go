@@ -13,9 +13,9 @@ import (
 // and copied once, by whoever receives it.
 const minPlaced = wire.MinPlace
 
-// put encodes m, of about n bytes, in a place of its own. Where there is none it
+// encodeInPlace encodes m, of about n bytes, in a place of its own. Where there is none it
 // returns nothing, and where m has become larger than n, or too small, its bytes.
-func (s *Session) put(step *wire.Step, m *link.Message, n int) (*buffer, error) {
+func (s *Session) encodeInPlace(step *wire.Step, m *link.Message, n int) (*buffer, error) {
 	room, at, ok := s.placer.Place(n)
 	if !ok {
 		return nil, nil
@@ -45,8 +45,8 @@ func (s *Session) put(step *wire.Step, m *link.Message, n int) (*buffer, error) 
 	return nil, nil
 }
 
-// move puts what was encoded in a place of its own, if there is one.
-func (s *Session) move(step *wire.Step, b *buffer) bool {
+// moveToPlace puts what was encoded in a place of its own, if there is one.
+func (s *Session) moveToPlace(step *wire.Step, b *buffer) bool {
 	room, at, ok := s.placer.Place(len(b.b))
 	if !ok {
 		return false
@@ -80,20 +80,20 @@ func (s *Session) placeOf(rc *wire.Received) (*place, error) {
 		return nil, fmt.Errorf("%w: %w", wire.ErrProtocol, err)
 	}
 	p := &place{session: s, at: rc.Place}
-	p.lost = runtime.AddCleanup(p, s.giveUp, rc.Place)
+	p.lost = runtime.AddCleanup(p, s.returnPlace, rc.Place)
 	return p, nil
 }
 
-// giveUp returns a place that nobody knows of any more.
-func (s *Session) giveUp(at int) {
+// returnPlace returns a place that nobody knows of any more.
+func (s *Session) returnPlace(at int) {
 	s.placer.Release(at)
 	s.mu.Lock()
-	s.handBack(at)
+	s.sendReturn(at)
 	s.flush(false)
 }
 
-// handBack has the peer learn that its place may be used again. mu is held.
-func (s *Session) handBack(at int) {
+// sendReturn has the peer learn that its place may be used again. mu is held.
+func (s *Session) sendReturn(at int) {
 	if s.ended == nil {
 		s.control = wire.AppendReturn(s.control, at)
 	}
@@ -105,7 +105,7 @@ func (p *place) drop() {
 	if p != nil {
 		p.lost.Stop()
 		p.session.placer.Release(p.at)
-		p.session.handBack(p.at)
+		p.session.sendReturn(p.at)
 	}
 }
 

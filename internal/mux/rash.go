@@ -21,15 +21,15 @@ type lateCall struct {
 	open *link.CallHeader
 }
 
-// resets takes in that the peer gives a call of its own up. mu is held.
-func (s *Session) resets() { s.rash = min(s.rash+1, maxRash) }
+// countReset takes in that the peer gives a call of its own up. mu is held.
+func (s *Session) countReset() { s.rash = min(s.rash+1, maxRash) }
 
 // isRash reports whether the peer's calls are to wait until all is taken in. mu is
 // held.
 func (s *Session) isRash() bool { return s.rash >= maxRash/2 }
 
-// acceptLate hands those calls over that waited and that nobody has given up.
-func (s *Session) acceptLate() {
+// offerLateCalls hands those calls over that waited and that nobody has given up.
+func (s *Session) offerLateCalls() {
 	for i, c := range s.late {
 		s.late[i] = lateCall{}
 		s.mu.Lock()
@@ -39,7 +39,7 @@ func (s *Session) acceptLate() {
 		}
 		s.mu.Unlock()
 		if wanted {
-			s.accept(c.st, c.open)
+			s.offerToAcceptor(c.st, c.open)
 		}
 	}
 	s.late = s.late[:0]

@@ -11,13 +11,13 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// takeIn takes in what was read, as far as there are whole frames. Its error is
+// handleInput takes in what was read, as far as there are whole frames. Its error is
 // a *misdeed.
-func (s *Session) takeIn() error {
+func (s *Session) handleInput() error {
 	rest := s.in.b
 	if !s.begun {
 		if err := notMagic(rest); err != nil {
-			return &misdeed{err}
+			return &inputError{err}
 		}
 		if len(rest) < len(wire.Magic) {
 			return nil
@@ -28,10 +28,10 @@ func (s *Session) takeIn() error {
 	for {
 		f, n, err := wire.Next(rest)
 		if err == nil && n > 0 {
-			err = s.take(f)
+			err = s.handleFrame(f)
 		}
 		if err != nil {
-			return &misdeed{err}
+			return &inputError{err}
 		}
 		if n == 0 {
 			break
@@ -39,15 +39,15 @@ func (s *Session) takeIn() error {
 		rest = rest[n:]
 	}
 	if len(s.late) > 0 {
-		s.acceptLate()
+		s.offerLateCalls()
 	}
-	s.keep(rest)
+	s.keepPartialFrame(rest)
 	return nil
 }
 
-// keep keeps the beginning of a frame for the next read, with room for the rest
+// keepPartialFrame keeps the beginning of a frame for the next read, with room for the rest
 // of it. What was full is made larger, so that much comes in few reads.
-func (s *Session) keep(rest []byte) {
+func (s *Session) keepPartialFrame(rest []byte) {
 	full := len(s.in.b) == cap(s.in.b)
 	switch {
 	case full && s.room < maxRead:
@@ -70,17 +70,17 @@ func (s *Session) keep(rest []byte) {
 	s.in.b = s.in.b[:copy(s.in.b[:cap(s.in.b)], rest)]
 }
 
-// A misdeed is something that a peer must not do, or its farewell: nothing more
+// A inputError is something that a peer must not do, or its farewell: nothing more
 // is taken in.
-type misdeed struct{ error }
+type inputError struct{ error }
 
-func (m *misdeed) Unwrap() error { return m.error }
+func (m *inputError) Unwrap() error { return m.error }
 
-// depart ends the session after err, which a reader met.
-func (s *Session) depart(err error) {
-	wrong, ok := err.(*misdeed)
+// endReading ends the session after err, which a reader met.
+func (s *Session) endReading(err error) {
+	wrong, ok := err.(*inputError)
 	if !ok {
-		s.fail(s.cause(err))
+		s.fail(s.readErrorReason(err))
 		return
 	}
 	s.fail(wrong.error)
@@ -93,8 +93,8 @@ func (s *Session) depart(err error) {
 
 var errNotMet = errors.New("the peer has not said hello in time")
 
-// cause returns why the connection has ended, where err is what Read returned.
-func (s *Session) cause(err error) error {
+// readErrorReason returns why the connection has ended, where err is what Read returned.
+func (s *Session) readErrorReason(err error) error {
 	s.mu.Lock()
 	broken := s.broken
 	s.mu.Unlock()
@@ -104,7 +104,7 @@ func (s *Session) cause(err error) error {
 		return broken
 	}
 	select {
-	case <-s.met:
+	case <-s.helloReceived:
 	default:
 		if late {
 			return errNotMet
@@ -156,7 +156,7 @@ func protocolError(format string, args ...any) error {
 }
 
 // take does what a frame says. An error ends the session.
-func (s *Session) take(f wire.Frame) error {
+func (s *Session) handleFrame(f wire.Frame) error {
 	if f.Kind != wire.KindHello && !s.isMet {
 		return protocolError("the peer has not said hello")
 	}
@@ -165,15 +165,15 @@ func (s *Session) take(f wire.Frame) error {
 	}
 	switch {
 	case f.Kind.Stream():
-		return s.takeStream(f)
+		return s.handleStreamFrame(f)
 	case f.Kind == wire.KindPart:
-		return s.takePart(f)
+		return s.handlePart(f)
 	case f.Kind == wire.KindHello:
-		return s.takeHello(f.Body)
+		return s.handleHello(f.Body)
 	}
 	var after callbacks
 	s.mu.Lock()
-	err := s.takeControl(f, &after)
+	err := s.handleControl(f, &after)
 	if err == nil {
 		err = s.checkOwed()
 	}
@@ -182,9 +182,9 @@ func (s *Session) take(f wire.Frame) error {
 	return err
 }
 
-// find returns the stream with the number, nil for one that is over. mu is
+// lookup returns the stream with the number, nil for one that is over. mu is
 // held.
-func (s *Session) find(id uint64) (*stream, error) {
+func (s *Session) lookup(id uint64) (*stream, error) {
 	st := s.recent
 	if st == nil || st.id != id {
 		st = s.streams[id]
@@ -194,7 +194,7 @@ func (s *Session) find(id uint64) (*stream, error) {
 		return st, nil
 	}
 	last := s.last
-	if s.own(id) {
+	if s.isOwn(id) {
 		last = s.lastOwn
 	}
 	if id > last {
@@ -203,29 +203,29 @@ func (s *Session) find(id uint64) (*stream, error) {
 	return nil, nil
 }
 
-// own reports whether this side opens the calls with such a number.
-func (s *Session) own(id uint64) bool { return s.opts.Client == (id%2 == 1) }
+// isOwn reports whether this side opens the calls with such a number.
+func (s *Session) isOwn(id uint64) bool { return s.opts.Client == (id%2 == 1) }
 
-// takeStream takes a step of a call, with the parts of its block that came before.
-func (s *Session) takeStream(f wire.Frame) error {
+// handleStreamFrame takes a step of a call, with the parts of its block that came before.
+func (s *Session) handleStreamFrame(f wire.Frame) error {
 	if s.parts.b == nil {
-		return s.takeWhole(f, nil)
+		return s.handleStepFrame(f, nil)
 	}
 	before := s.parts.finish(len(f.Body))
-	err := s.takeWhole(f, before.b)
+	err := s.handleStepFrame(f, before.b)
 	before.free()
 	return err
 }
 
-// takeWhole takes a step of a call that begins with before. Nothing that is kept of
+// handleStepFrame takes a step of a call that begins with before. Nothing that is kept of
 // the step aliases either.
-func (s *Session) takeWhole(f wire.Frame, before []byte) error {
-	fromCaller := !s.own(f.Stream)
+func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
+	fromCaller := !s.isOwn(f.Stream)
 	rc, err := s.dec.Stream(f, before, fromCaller)
 	if err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if _, unknown := s.find(f.Stream); unknown != nil && !fromCaller {
+		if _, unknown := s.lookup(f.Stream); unknown != nil && !fromCaller {
 			return unknown // it opens a call with a number of this side's, and was read as an answer
 		}
 		if fromCaller {
@@ -241,7 +241,7 @@ func (s *Session) takeWhole(f wire.Frame, before []byte) error {
 	}
 	var after callbacks
 	s.mu.Lock()
-	st, opened, err := s.takeStep(f.Stream, &rc, cost, &after)
+	st, opened, err := s.handleStep(f.Stream, &rc, cost, &after)
 	if err == nil {
 		err = s.checkOwed()
 	}
@@ -258,18 +258,18 @@ func (s *Session) takeWhole(f wire.Frame, before []byte) error {
 	if err != nil || !opened {
 		return err
 	}
-	s.accept(st, rc.Open)
+	s.offerToAcceptor(st, rc.Open)
 	return nil
 }
 
 // errNoCalls is what becomes of calls to a side without an acceptor.
 var errNoCalls = unprocessed{errors.New("the other side takes no calls")}
 
-// accept asks the acceptor to take a call. Whether a handler sees it is known only
+// offerToAcceptor asks the acceptor to take a call. Whether a handler sees it is known only
 // afterwards: where the session ends meanwhile, it leaves the call to accept. The
 // peer is told of a refusal. Of the session's end BYE tells it, as of that of other
 // calls.
-func (s *Session) accept(st *stream, o *link.CallHeader) {
+func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 	var err error = errNoCalls
 	if s.acceptor != nil {
 		err = s.acceptor.HandleStream(st, o)
@@ -290,45 +290,45 @@ func (s *Session) accept(st *stream, o *link.CallHeader) {
 	after.run()
 }
 
-// takeStep does what a step says. mu is held.
-func (s *Session) takeStep(id uint64, rc *wire.Received, cost int, after *callbacks) (st *stream, opened bool, err error) {
+// handleStep does what a step says. mu is held.
+func (s *Session) handleStep(id uint64, rc *wire.Received, cost int, after *callbacks) (st *stream, opened bool, err error) {
 	if cost > s.connIn {
 		return nil, false, protocolError("the peer sends more than it has credit for")
 	}
 	s.connIn -= cost
 	s.taken += cost
-	s.refund()
+	s.returnConnCredit()
 	if rc.Wrong != nil {
-		return nil, false, s.object(id, rc, after)
+		return nil, false, s.rejectStep(id, rc, after)
 	}
 	if rc.Open != nil {
-		st, err = s.opened(id, rc)
+		st, err = s.newPeerStream(id, rc)
 		opened = st != nil
 	} else {
-		st, err = s.find(id)
+		st, err = s.lookup(id)
 		s.answered = true
 	}
 	if st == nil || st.over {
 		if rc.Placed && err == nil {
-			s.handBack(rc.Place) // nobody receives it
+			s.sendReturn(rc.Place) // nobody receives it
 		}
 		return nil, false, err
 	}
 	if rc.Placed {
 		cost += rc.Size // of the call alone: it is the peer's own memory that it waits in
 	}
-	return st, opened, st.take(rc, cost, after)
+	return st, opened, st.deliver(rc, cost, after)
 }
 
-// object ends a call whose peer says what it must not, with which nothing else
+// rejectStep ends a call whose peer says what it must not, with which nothing else
 // is wrong. mu is held.
-func (s *Session) object(id uint64, rc *wire.Received, after *callbacks) error {
+func (s *Session) rejectStep(id uint64, rc *wire.Received, after *callbacks) error {
 	if rc.Placed {
-		s.handBack(rc.Place)
+		s.sendReturn(rc.Place)
 	}
 	reason := because{rc.Wrong.Error(), link.ErrBroken}
 	if rc.Open == nil {
-		st, err := s.find(id)
+		st, err := s.lookup(id)
 		if st != nil {
 			st.abort(reason, true, after)
 		}
@@ -345,9 +345,9 @@ func (s *Session) object(id uint64, rc *wire.Received, after *callbacks) error {
 	return nil
 }
 
-// opened makes a stream of a call that the peer opens. It returns none for one
+// newPeerStream makes a stream of a call that the peer opens. It returns none for one
 // that is not taken. mu is held.
-func (s *Session) opened(id uint64, rc *wire.Received) (*stream, error) {
+func (s *Session) newPeerStream(id uint64, rc *wire.Received) (*stream, error) {
 	if id <= s.last {
 		return nil, protocolError("the peer opens call %d after %d", id, s.last)
 	}
@@ -364,7 +364,7 @@ func (s *Session) opened(id uint64, rc *wire.Received) (*stream, error) {
 	}
 	s.calls++
 	st := new(stream)
-	s.begin(st, id, rc.Open.Encoding)
+	s.initStream(st, id, rc.Open.Encoding)
 	s.streams[id] = st
 	return st, nil
 }

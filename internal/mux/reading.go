@@ -35,30 +35,30 @@ type reading struct {
 	raw Prompt // nil for connections that are not, such as TLS
 
 	// Of whoever reads.
-	late     []lateCall // what the acceptor is told of when all is taken in
-	dec      wire.Decoder
-	parts    parts   // of the block that the next frame begins with
-	in       *buffer // begins with what was not taken in; nil for nothing
-	room     int     // the size of the next buffer
-	begun    bool    // the peer's line was seen
-	isMet    bool    // its HELLO has come; written under mu
-	patience patience
+	late       []lateCall // what the acceptor is told of when all is taken in
+	dec        wire.Decoder
+	parts      parts   // of the block that the next frame begins with
+	in         *buffer // begins with what was not taken in; nil for nothing
+	room       int     // the size of the next buffer
+	begun      bool    // the peer's line was seen
+	isMet      bool    // its HELLO has come; written under mu
+	spinBudget spinBudget
 
 	// Guarded by mu.
-	occupied  bool
-	leader    *wait.Cond // of the caller that leads; nil where none does
-	parked    bool       // the leader is in Read
-	left      bool       // the leader's context has ended
-	hurried   bool       // the leader's Read has a deadline in the past
-	term      uint64     // counts leaders
-	waiting   int        // how many sleep who wait for the peer, and were not woken
-	accepting *stream    // of which the acceptor is being told
-	crowd     int        // falls with each read that few waited for; where it is not 0 the resident stays
-	resident  wait.Cond
-	trouble   error       // what a leader met, for the resident
-	idle      *time.Timer // wakes the resident; nil before a caller has led
-	idleSet   bool
-	idleTerm  uint64 // when it was set
+	occupied    bool
+	leader      *wait.Cond // of the caller that leads; nil where none does
+	parked      bool       // the leader is in Read
+	leaderDone  bool       // the leader's context has ended
+	interrupted bool       // the leader's Read has a deadline in the past
+	term        uint64     // counts leaders
+	waiting     int        // how many sleep who wait for the peer, and were not woken
+	accepting   *stream    // of which the acceptor is being told
+	crowd       int        // falls with each read that few waited for; where it is not 0 the resident stays
+	resident    wait.Cond
+	readErr     error       // what a leader met, for the resident
+	idle        *time.Timer // wakes the resident; nil before a caller has led
+	idleSet     bool
+	idleTerm    uint64 // when it was set
 
 	called atomic.Bool // the leader was woken; written under mu
 }
@@ -94,7 +94,7 @@ func (s *Session) await(ctx context.Context, st *stream, spot *wait.Cond) error 
 // sleep is await for those who do not lead.
 func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Cond) error {
 	if !s.occupied {
-		s.callResident()
+		s.wakeResident()
 	}
 	w := st.waiter
 	if w == nil {
@@ -122,21 +122,21 @@ func (s *Session) wake(spot *wait.Cond, after *callbacks) {
 		return
 	}
 	s.called.Store(true)
-	s.cutShort()
+	s.interruptLeader()
 }
 
-// cutShort has a leader that is parked return from Read. mu is held.
-func (s *Session) cutShort() {
-	if s.parked && !s.hurried {
-		s.hurried = true
+// interruptLeader has a leader that is parked return from Read. mu is held.
+func (s *Session) interruptLeader() {
+	if s.parked && !s.interrupted {
+		s.interrupted = true
 		_ = s.conn.SetReadDeadline(longAgo)
 	}
 }
 
 var longAgo = time.Unix(1, 0)
 
-// callResident has the resident read from now on. mu is held, and nobody reads.
-func (s *Session) callResident() {
+// wakeResident has the resident read from now on. mu is held, and nobody reads.
+func (s *Session) wakeResident() {
 	s.occupied = true
 	wait.Unpark(s.resident.Wake())
 }
@@ -147,76 +147,76 @@ func (s *Session) lead(ctx context.Context, spot *wait.Cond) (err error) {
 	s.occupied, s.leader = true, spot
 	s.term++
 	s.called.Store(false)
-	s.left = false
-	for !s.called.Load() && s.trouble == nil {
-		if err = wait.Err(ctx); err == nil && s.left {
+	s.leaderDone = false
+	for !s.called.Load() && s.readErr == nil {
+		if err = wait.Err(ctx); err == nil && s.leaderDone {
 			err = wait.DoneErr(ctx)
 		}
 		if err != nil {
 			break
 		}
-		s.trouble = s.receive(ctx)
+		s.readErr = s.receive(ctx)
 	}
 	s.leader = nil
 	switch {
 	case s.waiting > 0:
 		s.crowd = crowdLasts
-		s.callResident()
-	case s.trouble != nil, s.ended != nil, s.broken != nil:
-		s.callResident()
+		s.wakeResident()
+	case s.readErr != nil, s.ended != nil, s.broken != nil:
+		s.wakeResident()
 	default:
 		s.occupied = false
-		s.setIdle()
+		s.startReadIdle()
 	}
 	return err
 }
 
-// leaderLeft has the leader look at its context, which is done, unless it has
+// onLeaderDone has the leader look at its context, which is done, unless it has
 // left before.
-func (s *Session) leaderLeft(term uint64) {
+func (s *Session) onLeaderDone(term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.leader != nil && s.term == term {
-		s.left = true
-		s.cutShort()
+		s.leaderDone = true
+		s.interruptLeader()
 	}
 }
 
-// setIdle has the resident read in a while, unless somebody else does. mu is
+// startReadIdle has the resident read in a while, unless somebody else does. mu is
 // held.
-func (s *Session) setIdle() {
+func (s *Session) startReadIdle() {
 	switch {
 	case s.idleSet:
 		return
 	case s.idle == nil:
-		s.idle = time.AfterFunc(idleTime, s.isIdle)
+		s.idle = time.AfterFunc(idleTime, s.onReadIdle)
 	default:
 		s.idle.Reset(idleTime)
 	}
 	s.idleSet, s.idleTerm = true, s.term
 }
 
-func (s *Session) stopIdle() {
+func (s *Session) stopReadIdle() {
 	if s.idle != nil {
 		s.idle.Stop()
 	}
 }
 
-func (s *Session) isIdle() {
+func (s *Session) onReadIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.idleSet = false
 	switch {
 	case s.occupied:
 	case s.term != s.idleTerm: // somebody has led meanwhile
-		s.setIdle()
+		s.startReadIdle()
 	default:
-		s.callResident()
+		s.wakeResident()
 	}
 }
 
-// readAll is the resident. It is the first to read, and the last.
-func (s *Session) readAll() {
+// readLoop is the resident. It is the first to read, and the last.
+func (s *Session) readLoop() {
 	s.mu.Lock()
 	if s.broken == nil {
 		_ = s.conn.SetReadDeadline(time.Now().Add(s.opts.Handshake))
@@ -225,17 +225,17 @@ func (s *Session) readAll() {
 	s.in = newBuffer(max(readBuffer, len(s.opts.First)))
 	s.in.b = append(s.in.b, s.opts.First...)
 	s.opts.First = nil
-	err := s.takeIn()
+	err := s.handleInput()
 	s.mu.Lock()
-	s.answer()
+	s.flushQueued()
 	for err == nil {
-		if s.retires() {
+		if s.residentRetires() {
 			s.occupied = false
-			s.setIdle()
+			s.startReadIdle()
 			for !s.occupied {
 				s.resident.Wait(&s.mu, nil)
 			}
-			if err = s.trouble; err != nil {
+			if err = s.readErr; err != nil {
 				break
 			}
 		}
@@ -243,13 +243,13 @@ func (s *Session) readAll() {
 	}
 	s.mu.Unlock()
 	s.parts.drop()
-	s.depart(err)
+	s.endReading(err)
 	s.in.free()
 	s.in = nil
 }
 
-// retires reports whether callers may read for themselves. mu is held.
-func (s *Session) retires() bool {
+// residentRetires reports whether callers may read for themselves. mu is held.
+func (s *Session) residentRetires() bool {
 	if s.raw == nil || !s.opts.Client || !s.isMet || s.waiting > 0 || s.broken != nil || s.ended != nil {
 		return false
 	}
@@ -268,9 +268,9 @@ func (s *Session) receive(ctx context.Context) error {
 	}
 	leads := s.leader != nil
 	parks := false // without trying, though it might
-	if s.raw != nil && !s.opts.NoSpin && s.forFew() {
-		if parks = !s.patience.tries(); !parks && mayTry() {
-			if got, err := s.try(ctx, leads); got || err != nil {
+	if s.raw != nil && !s.opts.NoSpin && s.readsForFew() {
+		if parks = !s.spinBudget.allows(); !parks && startSpinning() {
+			if got, err := s.spin(ctx, leads); got || err != nil {
 				return err
 			}
 		}
@@ -285,19 +285,19 @@ func (s *Session) receive(ctx context.Context) error {
 	s.mu.Unlock()
 	var stop func() bool
 	if ctx.Done() != nil {
-		stop = wait.AfterFunc(ctx, func() { s.leaderLeft(term) })
+		stop = wait.AfterFunc(ctx, func() { s.onLeaderDone(term) })
 	}
 	if s.in != nil && len(s.in.b) > 0 {
 		runtime.Gosched() // the peer is just writing: more comes in one go then
 	}
-	in := s.space()
+	in := s.readSpace()
 	var begun time.Time
 	if parks {
 		begun = time.Now()
 	}
 	n, err := s.conn.Read(in)
 	if parks && n > 0 {
-		s.patience.parked(time.Since(begun))
+		s.spinBudget.parked(time.Since(begun))
 	}
 	if stop != nil {
 		stop()
@@ -305,54 +305,54 @@ func (s *Session) receive(ctx context.Context) error {
 	if leads {
 		s.mu.Lock()
 		s.parked = false
-		if s.hurried {
-			s.hurried = false
-			s.dueDeadline()
+		if s.interrupted {
+			s.interrupted = false
+			s.resetReadDeadline()
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				err = nil
 			}
 		}
 		s.mu.Unlock()
 	}
-	return s.received(n, err, time.Now())
+	return s.handleRead(n, err, time.Now())
 }
 
-// space returns where to read into.
-func (s *Session) space() []byte {
+// readSpace returns where to read into.
+func (s *Session) readSpace() []byte {
 	if s.in == nil {
 		s.in = newBuffer(max(s.room, readBuffer))
 	}
 	return s.in.b[len(s.in.b):cap(s.in.b)]
 }
 
-// received takes in what was read at about now. It returns with mu held.
-func (s *Session) received(n int, err error, now time.Time) error {
+// handleRead takes in what was read at about now. It returns with mu held.
+func (s *Session) handleRead(n int, err error, now time.Time) error {
 	if n > 0 {
 		s.in.b = s.in.b[:len(s.in.b)+n]
-		if wrong := s.takeIn(); wrong != nil {
+		if wrong := s.handleInput(); wrong != nil {
 			err = wrong
 		}
 	}
 	s.mu.Lock()
 	if n > 0 {
-		s.pulse.heard, s.pulse.heardAt = true, now
+		s.keepalive.heard, s.keepalive.heardAt = true, now
 		s.quiet.reads++
 	}
-	s.answer()
+	s.flushQueued()
 	return err
 }
 
-// answer writes what came to be owed to the peer, or can be written now that
+// flushQueued writes what came to be owed to the peer, or can be written now that
 // there is credit. mu is held, and released meanwhile.
-func (s *Session) answer() {
-	if s.queued() {
+func (s *Session) flushQueued() {
+	if s.hasQueued() {
 		s.flush(false)
 		s.mu.Lock()
 	}
 }
 
-// dueDeadline sets the deadline for what is read next. mu is held.
-func (s *Session) dueDeadline() {
+// resetReadDeadline sets the deadline for what is read next. mu is held.
+func (s *Session) resetReadDeadline() {
 	var due time.Time
 	if s.broken != nil {
 		due = time.Now().Add(lastWords)
@@ -360,9 +360,9 @@ func (s *Session) dueDeadline() {
 	_ = s.conn.SetReadDeadline(due)
 }
 
-// forFew reports whether there are no more than a few calls to read for, so that
+// readsForFew reports whether there are no more than a few calls to read for, so that
 // the next that arrives comes soon, and alone. mu is held.
-func (s *Session) forFew() bool {
+func (s *Session) readsForFew() bool {
 	switch {
 	case !s.isMet:
 		return false
@@ -376,35 +376,35 @@ func (s *Session) forFew() bool {
 
 // trying counts the readers of this process that try. More than there are
 // processors to spare would keep others from running.
-var trying atomic.Int32
+var spinning atomic.Int32
 
-func mayTry() bool {
-	if trying.Add(1) <= max(int32(runtime.GOMAXPROCS(0))-1, 1) {
+func startSpinning() bool {
+	if spinning.Add(1) <= max(int32(runtime.GOMAXPROCS(0))-1, 1) {
 		return true
 	}
-	trying.Add(-1)
+	spinning.Add(-1)
 	return false
 }
 
-// try reads without waiting, for a while and no longer than a leader wants, and
+// spin reads without waiting, for a while and no longer than a leader wants, and
 // takes in what came. It reports whether something did. mu is held, and released
 // meanwhile.
-func (s *Session) try(ctx context.Context, leads bool) (got bool, err error) {
+func (s *Session) spin(ctx context.Context, leads bool) (got bool, err error) {
 	s.mu.Unlock()
 	begun := time.Now()
 	now := begun
 	for i := 1; ; i++ {
-		n, err := s.raw.TryRead(s.space())
+		n, err := s.raw.TryRead(s.readSpace())
 		if n > 0 || err != nil {
-			trying.Add(-1)
-			s.patience.tried(true)
-			return true, s.received(n, err, now)
+			spinning.Add(-1)
+			s.spinBudget.spun(true)
+			return true, s.handleRead(n, err, now)
 		}
 		if leads && (s.called.Load() || wait.Err(ctx) != nil) {
 			break
 		}
-		if now = time.Now(); now.Sub(begun) > maxPatience {
-			s.patience.tried(false)
+		if now = time.Now(); now.Sub(begun) > maxSpin {
+			s.spinBudget.spun(false)
 			break
 		}
 		if !leads || i%8 == 0 { // what the resident has dispatched is to run now
@@ -414,7 +414,7 @@ func (s *Session) try(ctx context.Context, leads bool) (got bool, err error) {
 			yield()
 		}
 	}
-	trying.Add(-1)
+	spinning.Add(-1)
 	s.mu.Lock()
 	return false, nil
 }
@@ -422,37 +422,37 @@ func (s *Session) try(ctx context.Context, leads bool) (got bool, err error) {
 // onlyCPU says that this process may use one processor alone.
 var onlyCPU = runtime.NumCPU() == 1
 
-// patience is whether a reader tries before it parks. A peer that answers in
+// spinBudget is whether a reader tries before it parks. A peer that answers in
 // time does so on another processor, and neither side then pays for waking the
 // other. Where that does not come true, because the peer takes long or needs
 // this very processor, it is given up. What was waited for in vain is paid with
 // what was gained before; short waits of a parked reader earn a little, so that
 // it is tried again where it may pay.
-type patience struct{ earned int }
+type spinBudget struct{ earned int }
 
 const (
-	maxPatience = 50 * time.Microsecond
+	maxSpin = 50 * time.Microsecond
 
-	aTry      = 16 // what a try costs in vain, and brings otherwise
-	maxEarned = 64 * aTry
+	spinCost  = 16 // what a try costs in vain, and brings otherwise
+	maxEarned = 64 * spinCost
 
 	// shortWait is the wait of a parked reader that trying might have spared.
-	shortWait = 2 * maxPatience
+	shortWait = 2 * maxSpin
 )
 
-func (p *patience) tries() bool { return p.earned >= aTry }
+func (p *spinBudget) allows() bool { return p.earned >= spinCost }
 
-// tried says whether something came in time.
-func (p *patience) tried(in bool) {
+// spun says whether something came in time.
+func (p *spinBudget) spun(in bool) {
 	if in {
-		p.earned = min(p.earned+aTry, maxEarned)
+		p.earned = min(p.earned+spinCost, maxEarned)
 	} else {
-		p.earned -= aTry
+		p.earned -= spinCost
 	}
 }
 
 // parked says for how long the reader did without trying.
-func (p *patience) parked(d time.Duration) {
+func (p *spinBudget) parked(d time.Duration) {
 	if d < shortWait {
 		p.earned = min(p.earned+1, maxEarned)
 	}

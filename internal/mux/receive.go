@@ -75,7 +75,7 @@ func (in *inbox) push(it item) {
 }
 
 // end lets nothing more arrive.
-func (in *inbox) end(why error) {
+func (in *inbox) close(why error) {
 	if in.err == nil {
 		in.err = why
 	}
@@ -93,9 +93,9 @@ func (in *inbox) dropPartial() {
 	}
 }
 
-// within reports whether more of a message has to come. It is then the last
+// midMessage reports whether more of a message has to come. It is then the last
 // item, unless it was refused: nothing but its pieces may follow.
-func (in *inbox) within() bool {
+func (in *inbox) midMessage() bool {
 	it := in.last()
 	return in.skip > 0 || it != nil && it.missing > 0
 }
@@ -109,13 +109,13 @@ func (in *inbox) last() *item {
 
 // take does what a step says that has arrived, whose message took the credit
 // cost. An error ends the session, whose mu is held.
-func (st *stream) take(rc *wire.Received, cost int, after *callbacks) error {
+func (st *stream) deliver(rc *wire.Received, cost int, after *callbacks) error {
 	in := &st.in
 	if rc.Header != nil {
 		if in.header {
 			return protocolError("the header of a call comes twice")
 		}
-		if in.within() {
+		if in.midMessage() {
 			return protocolError("the header of a call comes within a message")
 		}
 		in.header = true
@@ -125,7 +125,7 @@ func (st *stream) take(rc *wire.Received, cost int, after *callbacks) error {
 		in.push(item{header: rc.Header})
 	}
 	if rc.Begins || rc.Goes {
-		if err := st.takeMessage(rc, cost); err != nil {
+		if err := st.deliverMessage(rc, cost); err != nil {
 			return err
 		}
 	}
@@ -133,7 +133,7 @@ func (st *stream) take(rc *wire.Received, cost int, after *callbacks) error {
 		if in.closed {
 			return protocolError("the end of sending comes twice")
 		}
-		if in.within() {
+		if in.midMessage() {
 			return protocolError("the end of sending comes within a message")
 		}
 		in.closed = true
@@ -144,7 +144,7 @@ func (st *stream) take(rc *wire.Received, cost int, after *callbacks) error {
 		}
 	}
 	if rc.End != nil {
-		if in.within() {
+		if in.midMessage() {
 			return protocolError("a call ends within a message")
 		}
 		if last := in.last(); last != nil {
@@ -152,17 +152,17 @@ func (st *stream) take(rc *wire.Received, cost int, after *callbacks) error {
 		} else {
 			in.push(item{end: rc.End})
 		}
-		st.drop()
-		st.finish(link.ErrEnded, after)
+		st.dropQueued()
+		st.endBoth(link.ErrEnded, after)
 	}
-	if !rc.Goes || !in.within() { // a piece in the middle is nothing to wait for
+	if !rc.Goes || !in.midMessage() { // a piece in the middle is nothing to wait for
 		st.session.wake(&in.receiver, after)
 	}
 	return nil
 }
 
-// takeMessage takes a message or a piece of one.
-func (st *stream) takeMessage(rc *wire.Received, cost int) error {
+// deliverMessage takes a message or a piece of one.
+func (st *stream) deliverMessage(rc *wire.Received, cost int) error {
 	in := &st.in
 	if in.closed {
 		return protocolError("a message comes after the end of sending")
@@ -176,18 +176,18 @@ func (st *stream) takeMessage(rc *wire.Received, cost int) error {
 	}
 	in.credit -= cost
 	switch {
-	case rc.Begins == in.within():
+	case rc.Begins == in.midMessage():
 		return protocolError("the pieces of a message are out of order")
 	case in.skip > 0:
 		in.skip -= len(rc.Data)
 		if in.skip < 0 || (in.skip == 0) == rc.More {
 			return protocolError("the pieces of a message are not of its size")
 		}
-		st.giveBack(cost)
+		st.returnCredit(cost)
 		return nil
 	case rc.Begins:
 		if in.pack(rc) {
-			st.hoard(cost)
+			st.addUnread(cost)
 			return nil
 		}
 		if last := in.last(); last == nil || last.message {
@@ -211,7 +211,7 @@ func (st *stream) takeMessage(rc *wire.Received, cost int) error {
 		last.add(rc.Data)
 	}
 	if last.counts {
-		st.hoard(cost)
+		st.addUnread(cost)
 		if rc.Goes {
 			in.packLast()
 		}
@@ -219,21 +219,21 @@ func (st *stream) takeMessage(rc *wire.Received, cost int) error {
 	return nil
 }
 
-// giveBack has the peer learn that n bytes were received, once it is worth a
+// returnCredit has the peer learn that n bytes were received, once it is worth a
 // frame. The session's mu is held.
-func (st *stream) giveBack(n int) {
+func (st *stream) returnCredit(n int) {
 	in := &st.in
 	early := min(in.advance, n)
 	in.advance -= early
 	if in.taken += n - early; in.taken >= in.window/2 {
-		st.give(in.taken)
+		st.grantCredit(in.taken)
 		in.taken = 0
 	}
 }
 
-// give gives n bytes of credit to the peer, if it has a use for them. The
+// grantCredit gives n bytes of credit to the peer, if it has a use for them. The
 // session's mu is held.
-func (st *stream) give(n int) {
+func (st *stream) grantCredit(n int) {
 	s := st.session
 	if s.streams[st.id] == st && !st.in.closed && st.in.err == nil {
 		st.in.credit += n
@@ -262,7 +262,7 @@ func (st *stream) Recv(f *link.Frame) error {
 		}
 		switch {
 		case !it.message:
-			st.rest(f)
+			st.receiveEnd(f)
 			s.mu.Unlock()
 			return nil
 		case f.Dst == nil, f.Header != nil && it.missing > 0:
@@ -270,13 +270,13 @@ func (st *stream) Recv(f *link.Frame) error {
 			return nil // it stays for a receiver that wants it
 		case it.size > f.Limit: // as gRPC has it, of compressed messages too
 			err := &link.RecvError{Size: it.size, Limit: f.Limit}
-			st.refuse()
+			st.discardMessage()
 			s.flush(false)
 			return err
 		case it.missing == 0:
-			return st.receive(f)
+			return st.receiveMessage(f)
 		}
-		if st.expect(it) {
+		if st.grantForMessage(it) {
 			s.flush(false)
 			s.mu.Lock()
 			continue
@@ -285,35 +285,35 @@ func (st *stream) Recv(f *link.Frame) error {
 	}
 }
 
-// expect sees to it that the rest of a message that is wanted can come, and after
+// grantForMessage sees to it that the rest of a message that is wanted can come, and after
 // all of it another: a unary call takes its reply when it is over, and a second
 // reply, for which the first has left no credit, is what ends it. It reports
 // whether there is credit to be written. The session's mu is held.
-func (st *stream) expect(it *item) bool {
+func (st *stream) grantForMessage(it *item) bool {
 	if it.missing == 0 {
 		if st.in.credit > 0 {
 			return false
 		}
-		st.give(it.size + wire.MessageCost)
+		st.grantCredit(it.size + wire.MessageCost)
 		return true
 	}
 	before := len(st.session.control)
-	st.release(it)
+	st.markReceived(it)
 	short := it.missing - st.in.credit
 	if short <= 0 {
 		return len(st.session.control) > before
 	}
-	if !st.widen(short) {
+	if !st.growWindow(short) {
 		st.in.advance += short
-		st.give(short)
+		st.grantCredit(short)
 	}
 	return true
 }
 
-// widen doubles the window, or lets it grow by least bytes where that is more,
+// growWindow doubles the window, or lets it grow by least bytes where that is more,
 // because the receiver waits for what the peer has no credit for. It reports
 // whether it may be so large. The session's mu is held.
-func (st *stream) widen(least int) bool {
+func (st *stream) growWindow(least int) bool {
 	in := &st.in
 	room := st.session.opts.MaxWindow - in.window
 	if room <= 0 || room < least {
@@ -321,13 +321,13 @@ func (st *stream) widen(least int) bool {
 	}
 	n := min(max(least, in.window), room)
 	in.window += n
-	st.give(n)
+	st.grantCredit(n)
 	return true
 }
 
-// rest receives what is left of the first item: the peer's end, or of what it
+// receiveEnd receives what is left of the first item: the peer's end, or of what it
 // sends. The session's mu is held.
-func (st *stream) rest(f *link.Frame) {
+func (st *stream) receiveEnd(f *link.Frame) {
 	it := &st.in.items[0]
 	f.EndSend, f.End = it.halfClose, it.end
 	if it.end != nil {
@@ -343,9 +343,9 @@ func (in *inbox) pop() {
 	}
 }
 
-// takeOut takes the message out of the first item, for the next that is packed there,
+// removeMessage takes the message out of the first item, for the next that is packed there,
 // and the item if that was all of it. The session's mu is held.
-func (in *inbox) takeOut() {
+func (in *inbox) removeMessage() {
 	it := &in.items[0]
 	it.message, it.data, it.missing, it.place = false, nil, 0, nil
 	if !it.unpack() && !it.halfClose && it.end == nil {
@@ -353,32 +353,32 @@ func (in *inbox) takeOut() {
 	}
 }
 
-// refuse throws the first message away, as much of it as has arrived and the
+// discardMessage throws the first message away, as much of it as has arrived and the
 // rest when it does. The session's mu is held.
-func (st *stream) refuse() {
+func (st *stream) discardMessage() {
 	in := &st.in
 	it := in.items[0]
-	st.release(&it)
+	st.markReceived(&it)
 	it.data.free()
 	it.place.drop()
 	in.skip = it.missing
-	in.takeOut()
-	st.giveBack(it.size - it.missing + wire.MessageCost)
+	in.removeMessage()
+	st.returnCredit(it.size - it.missing + wire.MessageCost)
 }
 
-// receive puts the first message, which is there, where f says, and gives its
+// receiveMessage puts the first message, which is there, where f says, and gives its
 // credit back. What the item has beside it comes along, unless the message
 // cannot be taken. The session's mu is held, and released.
-func (st *stream) receive(f *link.Frame) error {
+func (st *stream) receiveMessage(f *link.Frame) error {
 	s, in := st.session, &st.in
 	it := in.items[0]
-	st.release(&it)
-	in.takeOut()
-	st.giveBack(it.size + wire.MessageCost)
+	st.markReceived(&it)
+	in.removeMessage()
+	st.returnCredit(it.size + wire.MessageCost)
 	encoding := st.receives
-	large := st.waiter == nil && st.company.gives(it.size, s.streamsBegun)
+	large := st.waiter == nil && st.company.shouldYield(it.size, s.streamsBegun)
 	if len(s.control) > 0 && it.place == nil { // else fetching writes it
-		s.callWriter()
+		s.wakeWriter()
 	}
 	s.mu.Unlock()
 	if err := it.fetch(); err != nil {
@@ -390,7 +390,7 @@ func (st *stream) receive(f *link.Frame) error {
 	f.Got = true
 	if len(it.behind) == 0 && (it.halfClose || it.end != nil) {
 		s.mu.Lock()
-		st.rest(f)
+		st.receiveEnd(f)
 		s.mu.Unlock()
 	}
 	if large {

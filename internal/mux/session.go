@@ -121,15 +121,15 @@ func (o Options) withDefaults() Options {
 // A Session is one side of a connection. One lock guards all of it and all of
 // its streams; it is released before anything outside this package is called.
 type Session struct {
-	opts     Options
-	conn     Conn
-	placer   Placer         // nil where all messages go through the connection
-	acceptor link.Acceptor  // nil where the peer's calls are refused; set before anything is read
-	met      chan struct{}  // closed when the peer's HELLO has come
-	done     chan struct{}  // closed when no new call is taken
-	over     chan struct{}  // closed when all calls have ended
-	gone     chan struct{}  // closed when nothing of the session runs any more
-	telling  sync.WaitGroup // of whoever ends the session, and tells of it
+	opts          Options
+	conn          Conn
+	placer        Placer         // nil where all messages go through the connection
+	acceptor      link.Acceptor  // nil where the peer's calls are refused; set before anything is read
+	helloReceived chan struct{}  // closed when the peer's HELLO has come
+	done          chan struct{}  // closed when no new call is taken
+	over          chan struct{}  // closed when all calls have ended
+	gone          chan struct{}  // closed when nothing of the session runs any more
+	telling       sync.WaitGroup // of whoever ends the session, and tells of it
 
 	mu           sync.Mutex
 	refusal      error // why no new call is made; nil while calls are
@@ -152,8 +152,8 @@ type Session struct {
 	taken        int        // what of the connection's credit is to be given back
 	rash         int        // how many more calls of its own the peer has given up, of late, than have ended
 	unread       int        // what all streams have unread, in credit
-	settled      bool       // it ends, as the last call is over and none is taken
-	pulse        pulse
+	closing      bool       // it ends, as the last call is over and none is taken
+	keepalive    keepaliveState
 	parkers      wait.Pool
 	admission    admission
 	reading
@@ -166,20 +166,20 @@ func New(conn Conn, o Options) *Session {
 	o = o.withDefaults()
 	o.Peer.OneShot = o.Client
 	s := &Session{
-		opts:    o,
-		conn:    conn,
-		met:     make(chan struct{}),
-		done:    make(chan struct{}),
-		over:    make(chan struct{}),
-		gone:    make(chan struct{}),
-		hello:   wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock},
-		streams: make(map[uint64]*stream),
-		connIn:  o.ConnWindow,
+		opts:          o,
+		conn:          conn,
+		helloReceived: make(chan struct{}),
+		done:          make(chan struct{}),
+		over:          make(chan struct{}),
+		gone:          make(chan struct{}),
+		hello:         wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock},
+		streams:       make(map[uint64]*stream),
+		connIn:        o.ConnWindow,
 	}
 	s.raw = promptOf(conn)
 	s.placer, _ = conn.(Placer)
 	s.dec.Places, s.dec.Block = s.placer != nil, o.MaxHeaderBytes
-	s.patience.earned = maxEarned
+	s.spinBudget.earned = maxEarned
 	s.connOut = s.hello.Connection
 	return s
 }
@@ -205,17 +205,17 @@ func (s *Session) Start(acceptor link.Acceptor) {
 	s.started = true
 	s.control = append(s.greeting(acceptor), s.control...)
 	s.occupied = true
-	s.callWriter() // to say hello
-	s.startPulse()
-	s.settle()
+	s.wakeWriter() // to say hello
+	s.startKeepalive()
+	s.closeIfDrained()
 	ended := s.ended
 	s.mu.Unlock()
 	if ended != nil && acceptor != nil {
 		acceptor.Closed(ended) // it was closed before anybody knew
 	}
 	var both sync.WaitGroup
-	both.Go(s.writeAll)
-	both.Go(s.readAll)
+	both.Go(s.writeLoop)
+	both.Go(s.readLoop)
 	go func() {
 		both.Wait()
 		s.telling.Wait()
@@ -224,8 +224,8 @@ func (s *Session) Start(acceptor link.Acceptor) {
 		if s.bell != nil {
 			s.bell.Stop()
 		}
-		s.stopIdle()
-		s.stopPulse()
+		s.stopReadIdle()
+		s.stopKeepalive()
 		s.mu.Unlock()
 		close(s.gone)
 		if acceptor != nil {
@@ -238,10 +238,10 @@ func (s *Session) Start(acceptor link.Acceptor) {
 // hello and left was met.
 func (s *Session) Meet(ctx context.Context) error {
 	select {
-	case <-s.met:
+	case <-s.helloReceived:
 		return nil
 	case <-s.over:
-		if link.IsClosed(s.met) {
+		if link.IsClosed(s.helloReceived) {
 			return nil
 		}
 		s.mu.Lock()
@@ -262,8 +262,8 @@ func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 	s.mu.Lock()
 	err := s.open(ctx, st, o)
 	if err == nil {
-		st.put(wire.Step{Open: o}, nil)
-		s.callWriter() // what is sent next mostly comes before it
+		st.enqueue(wire.Step{Open: o}, nil)
+		s.wakeWriter() // what is sent next mostly comes before it
 	}
 	s.mu.Unlock()
 	if err != nil {
@@ -281,7 +281,7 @@ func (s *Session) open(ctx context.Context, st *stream, o *link.CallHeader) erro
 		return err
 	}
 	st.caller = true
-	s.begin(st, 0, o.Encoding)
+	s.initStream(st, 0, o.Encoding)
 	return nil
 }
 
@@ -299,7 +299,7 @@ func (s *Session) drain(reason error) {
 		s.drained = true
 		s.control = wire.AppendDrain(s.control, s.last)
 	}
-	s.settle()
+	s.closeIfDrained()
 }
 
 // refuse makes no more calls. mu is held.
@@ -309,7 +309,7 @@ func (s *Session) refuse(reason error) {
 	}
 	s.refusal = reason
 	close(s.done)
-	s.refuseQueue()
+	s.refuseQueued()
 }
 
 // Done implements [link.Session].
@@ -347,7 +347,7 @@ func (s *Session) Peer() *link.Peer { return &s.opts.Peer }
 // Close implements [link.Session]. What calls that have ended left to be
 // written is written first, in the background: see farewells.
 func (s *Session) Close(reason error) error {
-	s.end(reason, wire.ByeClosed, false)
+	s.terminate(reason, wire.ByeClosed, false)
 	return nil
 }
 
@@ -356,17 +356,17 @@ func (s *Session) fail(reason error) {
 	err := fmt.Errorf("%s: %w", s.opts.Name, reason)
 	var away *dismissal
 	if errors.As(reason, &away) {
-		s.end(err, away.code, false)
+		s.terminate(err, away.code, false)
 		return
 	}
-	s.end(err, wire.ByeProtocol, !errors.Is(reason, wire.ErrProtocol))
+	s.terminate(err, wire.ByeProtocol, !errors.Is(reason, wire.ErrProtocol))
 }
 
-// end ends the session and all its calls for reason. lost says that nothing
+// terminate ends the session and all its calls for reason. lost says that nothing
 // more can be written. What calls have left to say is said in the end that the
 // owner chose alone: a peer that breaks rules is listened to no more, so that
 // no credit comes for it.
-func (s *Session) end(reason error, code wire.ByeCode, lost bool) {
+func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	s.mu.Lock()
 	lost = lost || s.broken != nil
 	if lost {
@@ -374,7 +374,7 @@ func (s *Session) end(reason error, code wire.ByeCode, lost bool) {
 		_ = s.conn.Close()
 	}
 	if s.ended != nil {
-		s.callWriter()
+		s.wakeWriter()
 		s.mu.Unlock()
 		return
 	}
@@ -400,7 +400,7 @@ func (s *Session) end(reason error, code wire.ByeCode, lost bool) {
 			why = unprocessed{reason} // nothing of it was written, or ever will be
 		}
 		if code != wire.ByeClosed {
-			st.unwanted(why, &after)
+			st.abortUnread(why, &after)
 		} else {
 			st.abort(why, false, &after)
 		}
@@ -408,11 +408,11 @@ func (s *Session) end(reason error, code wire.ByeCode, lost bool) {
 	}
 	started := s.started
 	if !lost && started {
-		s.bell = time.AfterFunc(s.opts.Farewell, s.hangUp)
+		s.bell = time.AfterFunc(s.opts.Farewell, s.closeConn)
 	}
-	s.callWriter()
+	s.wakeWriter()
 	if !s.occupied {
-		s.callResident() // to see the peer's end
+		s.wakeResident() // to see the peer's end
 	}
 	s.mu.Unlock()
 	if !started {
@@ -425,11 +425,11 @@ func (s *Session) end(reason error, code wire.ByeCode, lost bool) {
 	}
 }
 
-// hangUp closes the connection, whatever is left to be written.
-func (s *Session) hangUp() {
+// closeConn closes the connection, whatever is left to be written.
+func (s *Session) closeConn() {
 	s.mu.Lock()
 	s.lost = true
-	s.callWriter()
+	s.wakeWriter()
 	s.mu.Unlock()
 	_ = s.conn.Close()
 }

@@ -333,7 +333,7 @@ func TestAnEndWhileCallsWait(t *testing.T) {
 		"close of the peer":  {func(_, ss *Session) { _ = ss.Close(errors.New("enough")) }, "enough", false},
 		"broken connection":  {func(cs, _ *Session) { _ = cs.conn.Close() }, "use of closed", false},
 		"death of the peer":  {func(_, ss *Session) { _ = ss.conn.Close() }, "", false},
-		"no way to the peer": {func(cs, _ *Session) { cs.cut(errDeaf) }, "nobody reads", true},
+		"no way to the peer": {func(cs, _ *Session) { cs.onWriteError(errDeaf) }, "nobody reads", true},
 		"drain":              {func(cs, _ *Session) { cs.Drain() }, "", false},
 		"drain of the peer":  {func(_, ss *Session) { ss.Drain() }, "", false},
 	} {
@@ -417,10 +417,10 @@ func TestWhatComesWhileNobodyReads(t *testing.T) {
 				return holds(cs, func() bool { return !cs.occupied })
 			})
 			ss.mu.Lock()
-			ss.pulse.heard = false
+			ss.keepalive.heard = false
 			ss.control = wire.AppendPing(ss.control, wire.KindPing, [8]byte{1})
 			ss.flush(false)
-			soon(t, "the ping is answered", func() bool { return holds(ss, func() bool { return ss.pulse.heard }) })
+			soon(t, "the ping is answered", func() bool { return holds(ss, func() bool { return ss.keepalive.heard }) })
 		}
 		echoes(t, cs, noise(10))
 		ss.Drain()
@@ -568,7 +568,7 @@ func TestAPeerThatDoesNotReadItsSocket(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var all []<-chan made
 		stuck := func() bool {
-			return holds(s, func() bool { return s.pen == penTaken && s.queued() })
+			return holds(s, func() bool { return s.pen == penTaken && s.hasQueued() })
 		}
 		for i := 0; !stuck() || i < 20; i++ {
 			if i == 2000 {
@@ -609,7 +609,7 @@ func TestAPeerThatDoesNotReadItsSocket(t *testing.T) {
 			}
 		}
 		soon(t, "all is written", func() bool {
-			return holds(s, func() bool { return s.pen == penFree && !s.queued() && s.batch.b == nil && len(s.batch.spent) == 0 })
+			return holds(s, func() bool { return s.pen == penFree && !s.hasQueued() && s.batch.b == nil && len(s.batch.spent) == 0 })
 		})
 		empty(t, s)
 	})
@@ -677,7 +677,7 @@ func TestAWayThatBreaksAsALeaderIsWoken(t *testing.T) {
 			cs.mu.Lock()
 			cs.live.first.abort(context.Canceled, false, &after)
 			cs.mu.Unlock()
-			cs.cut(errDeaf)
+			cs.onWriteError(errDeaf)
 			after.run()
 			select {
 			case got := <-out:

@@ -59,8 +59,8 @@ type outgoing struct {
 	message *buffer
 }
 
-// begin makes st a stream that is live. mu is held.
-func (s *Session) begin(st *stream, id uint64, encoding string) {
+// initStream makes st a stream that is live. mu is held.
+func (s *Session) initStream(st *stream, id uint64, encoding string) {
 	st.session, st.id, st.credit, st.answers = s, id, s.hello.Stream, true
 	st.sends, st.receives = encoding, encoding
 	st.in.window, st.in.credit = s.opts.Window, s.opts.Window
@@ -68,8 +68,8 @@ func (s *Session) begin(st *stream, id uint64, encoding string) {
 	s.streamsBegun++
 	st.company.begun = s.streamsBegun
 	s.live.add(st)
-	if s.pulse.dormant {
-		s.askWhenDue()
+	if s.keepalive.dormant {
+		s.pingWhenAllowed()
 	}
 }
 
@@ -95,7 +95,7 @@ func (st *stream) full() bool {
 
 // put has a step written, unless the call was aborted. The session's mu is
 // held.
-func (st *stream) put(step wire.Step, message *buffer) {
+func (st *stream) enqueue(step wire.Step, message *buffer) {
 	if st.reason != nil {
 		st.session.unplace(&step)
 		return // nobody wants to know
@@ -118,13 +118,13 @@ func (st *stream) put(step wire.Step, message *buffer) {
 		st.out = st.outOne[:0]
 	}
 	st.out = append(st.out, outgoing{step, message})
-	st.queue()
+	st.schedule()
 }
 
-// queue puts the stream among those that have something to write, unless it
+// schedule puts the stream among those that have something to write, unless it
 // waits already: for its turn, or for credit of the connection, without which a
 // turn would be of no use.
-func (st *stream) queue() {
+func (st *stream) schedule() {
 	if st.turns != nil || len(st.out) == 0 {
 		return
 	}
@@ -179,9 +179,9 @@ func (st *stream) Send(f *link.Frame) error {
 		message.free()
 		return err
 	}
-	large := st.waiter == nil && st.company.gives(len(step.Message)+step.Size, s.streamsBegun)
+	large := st.waiter == nil && st.company.shouldYield(len(step.Message)+step.Size, s.streamsBegun)
 	if !step.Done() {
-		st.put(step, message)
+		st.enqueue(step, message)
 	}
 	var after callbacks
 	if f.End != nil {
@@ -190,13 +190,13 @@ func (st *stream) Send(f *link.Frame) error {
 			s.rash--
 		}
 		st.in.dropPlaces()
-		st.finish(link.ErrEnded, &after)
+		st.endBoth(link.ErrEnded, &after)
 	}
 	if st.answers || !f.HasMsg || f.End != nil || f.EndSend {
 		st.answers = false
 		s.flush(true)
 	} else {
-		s.callWriter() // another message may follow, and be written together with this one
+		s.wakeWriter() // another message may follow, and be written together with this one
 		s.mu.Unlock()
 	}
 	after.run()
@@ -234,23 +234,23 @@ func (s *Session) checkBlocks(f *link.Frame) error {
 	return nil
 }
 
-// finish lets nothing more be sent or, after what has arrived, received. The
+// endBoth lets nothing more be sent or, after what has arrived, received. The
 // session's mu is held.
-func (st *stream) finish(why error, after *callbacks) {
+func (st *stream) endBoth(why error, after *callbacks) {
 	if st.sendErr == nil {
 		st.sendErr = why
 	}
-	st.in.end(why)
+	st.in.close(why)
 	if len(st.out) == 0 {
-		st.forget()
+		st.unregister()
 	}
 	st.session.wake(&st.sender, after)
 	st.session.wake(&st.in.receiver, after)
 }
 
-// forget takes the stream from the session: nothing more arrives for it. The
+// unregister takes the stream from the session: nothing more arrives for it. The
 // session's mu is held.
-func (st *stream) forget() {
+func (st *stream) unregister() {
 	s := st.session
 	if st.id != 0 && s.streams[st.id] == st {
 		delete(s.streams, st.id)
@@ -264,17 +264,17 @@ func (st *stream) forget() {
 	if !s.live.remove(st) {
 		return
 	}
-	st.unhoard(st.in.unread)
+	st.removeUnread(st.in.unread)
 	if st.caller {
-		s.vacate()
+		s.releaseCall()
 	}
 	if s.live.first == nil {
-		if s.pulse.idle != nil {
-			s.pulse.idleSince = time.Now()
+		if s.keepalive.idle != nil {
+			s.keepalive.idleSince = time.Now()
 		}
-		s.settle()
+		s.closeIfDrained()
 		if s.bye != nil {
-			s.callWriter() // it is its turn
+			s.wakeWriter() // it is its turn
 		}
 	}
 }
@@ -297,40 +297,40 @@ func (st *stream) abort(reason error, tell bool, after *callbacks) {
 	}
 	st.reason = reason
 	known := st.id != 0 && st.session.streams[st.id] == st
-	st.drop()
+	st.dropQueued()
 	if tell && known {
 		code, text := resetOf(reason)
 		st.session.control = wire.AppendReset(st.session.control, st.id, code, text)
 	}
-	st.forget()
+	st.unregister()
 	st.in.dropPartial()
 	f := st.onAbort
 	switch {
 	case f == nil:
-		st.finish(reason, after)
+		st.endBoth(reason, after)
 	case st.caller:
-		st.finish(reason, after)
+		st.endBoth(reason, after)
 		after.last = append(after.last, func() { f(reason) })
 	default:
 		after.first = append(after.first, func() {
 			f(reason)
-			st.unblock(reason)
+			st.finishAbort(reason)
 		})
 	}
 }
 
-// unwanted ends a call of which nobody wants to know any more, what is left to
+// abortUnread ends a call of which nobody wants to know any more, what is left to
 // be written of its end included. The session's mu is held.
-func (st *stream) unwanted(reason error, after *callbacks) {
+func (st *stream) abortUnread(reason error, after *callbacks) {
 	st.abort(reason, false, after)
 	if st.over {
-		st.drop()
-		st.forget()
+		st.dropQueued()
+		st.unregister()
 	}
 }
 
-// drop throws away what was not written yet. The session's mu is held.
-func (st *stream) drop() {
+// dropQueued throws away what was not written yet. The session's mu is held.
+func (st *stream) dropQueued() {
 	for i := range st.out {
 		st.session.unplace(&st.out[i].step)
 	}
@@ -342,11 +342,11 @@ func (st *stream) drop() {
 	}
 }
 
-// unblock ends what a callee waits for, after it was told of the abort.
-func (st *stream) unblock(reason error) {
+// finishAbort ends what a callee waits for, after it was told of the abort.
+func (st *stream) finishAbort(reason error) {
 	var after callbacks
 	st.session.mu.Lock()
-	st.finish(reason, &after)
+	st.endBoth(reason, &after)
 	st.session.mu.Unlock()
 	after.run()
 }

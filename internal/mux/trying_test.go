@@ -43,7 +43,7 @@ func TestQuietCallsDoNotCount(t *testing.T) {
 		for range n {
 			st := new(stream)
 			s.lastOwn += 2
-			s.begin(st, s.lastOwn, "")
+			s.initStream(st, s.lastOwn, "")
 			s.streams[st.id] = st
 			added = append(added, st)
 		}
@@ -53,7 +53,7 @@ func TestQuietCallsDoNotCount(t *testing.T) {
 		for range n {
 			s.quiet.reads++
 			for _, st := range of {
-				_, _ = s.find(st.id)
+				_, _ = s.lookup(st.id)
 			}
 			s.active()
 		}

@@ -20,9 +20,9 @@ import "github.com/nearcall/nearcall/internal/wire"
 // windowsUnread is how many windows of a stream may be unread on a connection.
 const windowsUnread = 256
 
-// refund gives the connection's credit back once it is worth a frame, unless too much
+// returnConnCredit gives the connection's credit back once it is worth a frame, unless too much
 // is unread. mu is held.
-func (s *Session) refund() {
+func (s *Session) returnConnCredit() {
 	if s.taken >= s.opts.ConnWindow/4 && s.unread < windowsUnread*s.opts.Window {
 		s.control = wire.AppendCredit(s.control, 0, int64(s.taken))
 		s.connIn += s.taken
@@ -30,26 +30,26 @@ func (s *Session) refund() {
 	}
 }
 
-// hoard counts n bytes as unread. The session's mu is held.
-func (st *stream) hoard(n int) {
+// addUnread counts n bytes as unread. The session's mu is held.
+func (st *stream) addUnread(n int) {
 	st.in.unread += n
 	st.session.unread += n
 }
 
-// unhoard counts n bytes no more, or as many as do count: none of a stream that the
+// removeUnread counts n bytes no more, or as many as do count: none of a stream that the
 // session has forgotten. The session's mu is held.
-func (st *stream) unhoard(n int) {
+func (st *stream) removeUnread(n int) {
 	n = min(n, st.in.unread)
 	st.in.unread -= n
 	st.session.unread -= n
-	st.session.refund()
+	st.session.returnConnCredit()
 }
 
-// release counts what has arrived of a message no more. It has been received, or is
+// markReceived counts what has arrived of a message no more. It has been received, or is
 // waited for, and counts once. The session's mu is held.
-func (st *stream) release(it *item) {
+func (st *stream) markReceived(it *item) {
 	if it.counts {
 		it.counts = false
-		st.unhoard(it.size - it.missing + wire.MessageCost)
+		st.removeUnread(it.size - it.missing + wire.MessageCost)
 	}
 }

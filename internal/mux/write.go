@@ -47,7 +47,7 @@ const (
 	penFree   pen = iota
 	penCalled     // the writer was called to take it; others may be faster
 	penTaken
-	penLeft // to the writer, together with a batch that was begun
+	penHandedOver // to the writer, together with a batch that was begun
 )
 
 const (
@@ -123,9 +123,9 @@ func (t *batch) wrote(n int) bool {
 	return len(t.all) == 0
 }
 
-// callWriter has the writer see to what is queued, or to the end of the session.
+// wakeWriter has the writer see to what is queued, or to the end of the session.
 // mu is held.
-func (s *Session) callWriter() {
+func (s *Session) wakeWriter() {
 	if s.pen == penFree {
 		s.pen = penCalled
 	}
@@ -134,24 +134,24 @@ func (s *Session) callWriter() {
 	}
 }
 
-// queued reports whether there is something that can be written. mu is held.
-func (s *Session) queued() bool {
-	return len(s.control) > 0 || s.ready.first != nil || s.bulk.first != nil || s.feeds()
+// hasQueued reports whether there is something that can be written. mu is held.
+func (s *Session) hasQueued() bool {
+	return len(s.control) > 0 || s.ready.first != nil || s.bulk.first != nil || s.canFeed()
 }
 
-// feeds reports whether there is credit of the connection for a stream that waits
+// canFeed reports whether there is credit of the connection for a stream that waits
 // for it. mu is held.
-func (s *Session) feeds() bool { return s.starved.first != nil && s.connOut > wire.MessageCost }
+func (s *Session) canFeed() bool { return s.starved.first != nil && s.connOut > wire.MessageCost }
 
-// feed gives those that wait for the connection's credit a turn, as many as there
+// feedStarved gives those that wait for the connection's credit a turn, as many as there
 // is credit for. A peer may have thousands of them wait, and give credit byte by
 // byte: each that is taken from the queue is paid for with credit that it will use,
 // if no other is faster. mu is held.
-func (s *Session) feed() {
+func (s *Session) feedStarved() {
 	for left := s.connOut; left > wire.MessageCost && s.starved.first != nil; {
 		st := s.starved.first
 		s.starved.remove(st)
-		st.queue()
+		st.schedule()
 		left -= max(min(st.credit, int64(st.backlog)), 0)
 	}
 }
@@ -160,17 +160,17 @@ func (s *Session) feed() {
 // be about to queue something, too, for which it is worth to let them run
 // first. mu is held, and released.
 func (s *Session) flush(gather bool) {
-	if s.pen >= penTaken || !s.queued() {
+	if s.pen >= penTaken || !s.hasQueued() {
 		s.mu.Unlock()
 		return
 	}
 	if s.raw == nil || s.ended != nil || s.broken != nil || !s.started {
-		s.callWriter()
+		s.wakeWriter()
 		s.mu.Unlock()
 		return
 	}
 	s.pen = penTaken
-	if gather && s.busy() {
+	if gather && s.othersMayWrite() {
 		s.mu.Unlock()
 		runtime.Gosched()
 		s.mu.Lock()
@@ -190,28 +190,28 @@ func (s *Session) flush(gather bool) {
 	}
 	s.pen = penFree
 	if s.batch.b != nil {
-		s.pen = penLeft
+		s.pen = penHandedOver
 	}
 	if s.batch.b != nil || s.lost {
-		s.callWriter()
+		s.wakeWriter()
 	}
 	s.mu.Unlock()
 }
 
-// busy reports whether several calls are open that may have something to write
+// othersMayWrite reports whether several calls are open that may have something to write
 // soon. mu is held.
-func (s *Session) busy() bool {
+func (s *Session) othersMayWrite() bool {
 	if s.opts.Client {
 		return s.waiting > 0
 	}
 	return s.calls > 1
 }
 
-// writeAll is the writer. It runs until the session ends.
-func (s *Session) writeAll() {
+// writeLoop is the writer. It runs until the session ends.
+func (s *Session) writeLoop() {
 	s.mu.Lock()
 	for {
-		for s.pen != penCalled && s.pen != penLeft && !s.lost {
+		for s.pen != penCalled && s.pen != penHandedOver && !s.lost {
 			s.writer.Wait(&s.mu, nil)
 		}
 		if s.lost {
@@ -219,7 +219,7 @@ func (s *Session) writeAll() {
 			_ = s.conn.Close()
 			return
 		}
-		begun := s.pen == penLeft
+		begun := s.pen == penHandedOver
 		s.pen = penTaken
 		if !begun && !s.collect() {
 			s.pen = penFree
@@ -231,7 +231,7 @@ func (s *Session) writeAll() {
 			err = s.write(&s.batch)
 		}
 		if err != nil {
-			s.cut(err) // and leaves the pen taken
+			s.onWriteError(err) // and leaves the pen taken
 			return
 		}
 		last := s.batch.last
@@ -260,18 +260,18 @@ func (s *Session) write(t *batch) (err error) {
 // the end.
 const lastWords = time.Second
 
-// cut takes in that nothing more can be written. Whoever reads ends the
+// onWriteError takes in that nothing more can be written. Whoever reads ends the
 // session, with what the peer's BYE says where there is one: a peer that has
 // gone breaks the way to it at the same time as it says why.
-func (s *Session) cut(err error) {
+func (s *Session) onWriteError(err error) {
 	s.mu.Lock()
 	if s.ended == nil {
 		s.broken = err
-		if !s.hurried { // else the leader sets it, who would not be hurried any more
-			s.dueDeadline()
+		if !s.interrupted { // else the leader sets it, who would not be hurried any more
+			s.resetReadDeadline()
 		}
 		if !s.occupied {
-			s.callResident()
+			s.wakeResident()
 		}
 		s.mu.Unlock()
 		return
@@ -293,7 +293,7 @@ func (s *Session) closeWrite() {
 // something. mu is held, and the caller has the pen.
 func (s *Session) collect() bool {
 	ends := s.bye != nil && s.live.first == nil
-	if s.lost || !s.queued() && !ends {
+	if s.lost || !s.hasQueued() && !ends {
 		return false
 	}
 	t := &s.batch
@@ -305,12 +305,12 @@ func (s *Session) collect() bool {
 		s.control = nil
 	}
 	said := t.size
-	s.feed()
+	s.feedStarved()
 	for t.size < maxBatch && s.ready.first != nil {
-		s.turn(t, &s.ready)
+		s.writeFrame(t, &s.ready)
 	}
 	for first := true; s.bulk.first != nil && (first || t.size < maxBatch); first = false {
-		s.turn(t, &s.bulk)
+		s.writeFrame(t, &s.bulk)
 	}
 	if s.bell != nil && t.size > said {
 		s.bell.Reset(s.opts.Farewell) // the peer takes what calls have left to say
@@ -328,14 +328,14 @@ func (s *Session) collect() bool {
 	return true
 }
 
-// turn appends one frame of the first stream in q. mu is held.
-func (s *Session) turn(t *batch, q *turns) {
+// writeFrame appends one frame of the first stream in q. mu is held.
+func (s *Session) writeFrame(t *batch, q *turns) {
 	st := q.first
 	q.remove(st)
 	o := &st.out[0]
 	step := &o.step
 	if step.Open != nil && st.id == 0 {
-		s.number(st)
+		s.assignNumber(st)
 		if d := step.Open.Deadline; !d.IsZero() {
 			step.Timeout = max(time.Until(d), 1)
 		}
@@ -369,7 +369,7 @@ func (s *Session) turn(t *batch, q *turns) {
 		if st.out = st.out[1:]; len(st.out) == 0 {
 			st.out = nil
 			if st.over {
-				st.forget()
+				st.unregister()
 			}
 		}
 	}
@@ -381,15 +381,15 @@ func (s *Session) turn(t *batch, q *turns) {
 	}
 	switch {
 	case wrote > 0:
-		s.pulse.spoke = true
-		st.queue()
+		s.keepalive.spoke = true
+		st.schedule()
 	case s.connOut <= wire.MessageCost:
 		s.starved.push(st)
 	}
 }
 
-// number gives a call of this side's its number. mu is held.
-func (s *Session) number(st *stream) {
+// assignNumber gives a call of this side's its number. mu is held.
+func (s *Session) assignNumber(st *stream) {
 	switch {
 	case s.lastOwn > 0:
 		s.lastOwn += 2

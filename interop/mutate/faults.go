@@ -519,8 +519,8 @@ var Faults = []Fault{
 	{
 		Name: "a leader that was cut short leaves its deadline to the next reader",
 		File: aMuxReading,
-		Old:  "s.hurried = false\n\t\t\ts.dueDeadline()",
-		New:  "s.hurried = false", Items: []int{24},
+		Old:  "s.interrupted = false\n\t\t\ts.resetReadDeadline()",
+		New:  "s.interrupted = false", Items: []int{24},
 		Env: "unix",
 	},
 	{
