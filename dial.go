@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/socketfile"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
@@ -19,7 +20,7 @@ func dialSocket(t *parsedTarget, o *dialOptions) (link.Dialer, string, error) {
 		return nil, "", fmt.Errorf("the host is missing; %s", writeTCP)
 	}
 	if t.network == "unix" && o.dial == nil {
-		if err := unixSockets(); err != nil {
+		if err := socketfile.Supported(); err != nil {
 			return nil, "", err
 		}
 	}

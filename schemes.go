@@ -28,7 +28,7 @@ type scheme struct {
 	dialer func(t *parsedTarget, o *dialOptions) (d link.Dialer, authority string, err error)
 
 	// listen is nil where nearcall cannot listen.
-	listen func(t *parsedTarget) (Listener, error)
+	listen func(t *parsedTarget, o *listenOptions) (Listener, error)
 
 	backoff backoff.Config // between attempts to connect, unless an option says otherwise
 	sockets bool           // sessions hold a socket, which is closed when they are idle

@@ -117,8 +117,8 @@ func (s *Server) Serve(lis net.Listener) error {
 	if !ok {
 		o := s.sockets
 		if l, ok := lis.(socket); ok {
-			o.RequireUpgrade = l.insist
-			o.NoUpgrade = o.NoUpgrade && !l.insist
+			o.RequireUpgrade = l.needsUpgrade
+			o.NoUpgrade = o.NoUpgrade && !l.needsUpgrade
 		}
 		sessions = &sock.Listener{Listener: lis, Options: o}
 		lis = sessions // whose Close ends handshakes, too

@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"io/fs"
 	"math/big"
 	"net"
 	"os"
@@ -352,6 +353,51 @@ func testSocketFiles(t *testing.T, target string, opts []nearcall.DialOption) {
 	}
 	if b, _ := os.ReadFile(file); string(b) != "precious" {
 		t.Error("the file was touched")
+	}
+}
+
+// A server says who may connect to its socket file.
+func TestSocketFilesHaveAModeAndAnOwner(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		_, err := nearcall.Listen(targetFor(t, "unix"), nearcall.SocketFileMode(0o600))
+		if err == nil || !strings.Contains(err.Error(), "leave the options out") {
+			t.Errorf("the error is %v", err)
+		}
+		return
+	}
+	for _, network := range networks("unix") {
+		target := targetFor(t, network)
+		lis, err := nearcall.Listen(target, nearcall.SocketFileMode(0o620), nearcall.SocketFileOwner(-1, os.Getgid()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := serve(t, echo{})
+		start(t, srv, lis)
+		_, path, _ := strings.Cut(target, ":")
+		if info, err := os.Lstat(path); err != nil || info.Mode() != fs.ModeSocket|0o620 {
+			t.Errorf("%s: the file is %v, %v", target, info, err)
+		}
+		wantCode(t, <-invoke(t.Context(), dial(t, lis.Target(), over(network)...)), codes.OK)
+		srv.Stop()
+	}
+	targets := []string{"tcp:127.0.0.1:0", "inproc:file-mode"}
+	if runtime.GOOS == "linux" {
+		targets = append(targets, "unix-abstract:nearcall-file-mode")
+	}
+	for _, target := range targets {
+		for _, o := range []nearcall.ListenOption{nearcall.SocketFileMode(0o600), nearcall.SocketFileOwner(0, 0)} {
+			lis, err := nearcall.Listen(target, o)
+			if err == nil {
+				_ = lis.Close()
+			}
+			if want := "only for unix:PATH and shm:PATH, which have a socket file; leave them out"; err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: the error is %v, want %q", target, err, want)
+			}
+		}
+	}
+	_, err := nearcall.Listen(targetFor(t, "unix"), nearcall.SocketFileMode(0o600|fs.ModeSetuid))
+	if err == nil || !strings.Contains(err.Error(), "permission bits only, as in 0660, got urw-------") {
+		t.Errorf("the error is %v", err)
 	}
 }
 

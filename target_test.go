@@ -2,7 +2,6 @@ package nearcall
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"runtime"
@@ -142,19 +141,6 @@ func TestPathsOfUnixTargets(t *testing.T) {
 				t.Errorf("unix:%s, on Windows %t: %q, %v, want %q", c.rest, windows, path, err, want)
 			}
 		}
-	}
-}
-
-// A socket that a process left behind is told by this error from one whose server
-// cannot be reached for another reason.
-func TestWhereNobodyListensConnectionsAreRefused(t *testing.T) {
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = lis.Close()
-	if _, err := net.Dial("tcp", lis.Addr().String()); !errors.Is(err, errRefused) {
-		t.Errorf("%v, want %v", err, errRefused)
 	}
 }
 

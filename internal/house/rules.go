@@ -43,6 +43,7 @@ var Imports = []Rule{
 	{Pkg: "internal/codec/...", May: []string{"internal/link"}},
 	{Pkg: "internal/call", May: []string{"internal/codec", "internal/link", "internal/wait", "internal/hook"}},
 
+	{Pkg: "internal/socketfile", May: []string{"internal/rights"}},
 	{Pkg: "internal/connector", May: []string{"internal/link", "internal/wait"}},
 
 	{Pkg: "internal/transport/sock", May: []string{"internal/link", "internal/mux", "internal/rights", "internal/wire"}},

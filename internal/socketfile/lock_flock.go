@@ -1,6 +1,6 @@
 //go:build darwin || dragonfly || freebsd || linux || netbsd || openbsd
 
-package nearcall
+package socketfile
 
 import (
 	"errors"
@@ -10,22 +10,22 @@ import (
 	"time"
 )
 
-// lockFile is what the name of a path's lock ends with.
-const lockFile = ".nearcall-lock"
+// lockSuffix is what the name of a path's lock ends with.
+const lockSuffix = ".nearcall-lock"
 
-// lockPatience is how long a lock is waited for. Others hold it for as long as
-// it takes to begin to listen.
-const lockPatience = 10 * time.Second
+// lockTimeout is how long to wait for a lock. Others hold it for as long as it takes to
+// begin to listen.
+const lockTimeout = 10 * time.Second
 
-// lockPath locks a path for whoever is about to listen there, in this process
-// or another. The lock is a file beside it, which unlock removes. One that a
-// process left, which was killed meanwhile, is used again.
-func lockPath(path string) (unlock func(), err error) {
-	path += lockFile
+// lock locks a path against others that are about to listen there, in this process or
+// another. The lock is a file beside it, which unlock removes. A lock file that a
+// process left behind when it was killed is used again.
+func lock(path string) (unlock func(), err error) {
+	path += lockSuffix
 	for begun := time.Now(); ; time.Sleep(time.Millisecond) {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 		if err != nil {
-			return nil, fmt.Errorf("the lock beside it cannot be opened; if it is there, perhaps as another user's, remove it while no server starts: %w", err)
+			return nil, fmt.Errorf("cannot open the lock file; if a server of another user has left it behind, remove it while no server starts: %w", err)
 		}
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil && current(f, path) {
@@ -38,9 +38,9 @@ func lockPath(path string) (unlock func(), err error) {
 		switch {
 		case err == nil || errors.Is(err, syscall.EINTR): // again
 		case !errors.Is(err, syscall.EWOULDBLOCK):
-			return nil, fmt.Errorf("%s cannot be locked: %w", path, err)
-		case time.Since(begun) > lockPatience:
-			return nil, fmt.Errorf("another process has held the lock %s for %v; end that process", path, lockPatience)
+			return nil, fmt.Errorf("cannot lock %s: %w", path, err)
+		case time.Since(begun) > lockTimeout:
+			return nil, fmt.Errorf("another process has held the lock %s for more than %v; end that process", path, lockTimeout)
 		}
 	}
 }

@@ -1,6 +1,7 @@
-package nearcall_test
+package socketfile
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,8 +15,25 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/needs"
 )
+
+// newPath returns a path for a socket, which nobody else uses.
+func newPath(t *testing.T) string {
+	t.Helper()
+	needs.UnixSockets(t)
+	return filepath.Join(t.TempDir(), "s")
+}
+
+func listen(t *testing.T, path string, o Options) net.Listener {
+	t.Helper()
+	lis, err := Listen(path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lis.Close() })
+	return lis
+}
 
 // leave leaves a socket's file at path, as a process that was killed does.
 func leave(path string) error {
@@ -54,39 +72,34 @@ func whoListens(path string) (string, error) {
 // socket that was left behind one gets it, and is reached, and the others learn
 // that it is taken.
 func TestOneOfManyTakesAStaleSocket(t *testing.T) {
-	for _, network := range networks("unix") {
-		t.Run(network, func(t *testing.T) {
-			target := targetFor(t, network)
-			_, path, _ := strings.Cut(target, ":")
-			for range 100 {
-				takeStale(t, target, path)
-			}
-			if files, err := os.ReadDir(filepath.Dir(path)); len(files) > 0 || err != nil {
-				t.Errorf("files are left: %v, %v", files, err)
-			}
-		})
+	path := newPath(t)
+	for range 100 {
+		takeStale(t, path)
+	}
+	if files, err := os.ReadDir(filepath.Dir(path)); len(files) > 0 || err != nil {
+		t.Errorf("files are left: %v, %v", files, err)
 	}
 }
 
-func takeStale(t *testing.T, target, path string) {
+func takeStale(t *testing.T, path string) {
 	t.Helper()
 	if err := leave(path); err != nil {
 		t.Fatal(err)
 	}
 	const servers = 8
-	var won [servers]nearcall.Listener
+	var won [servers]net.Listener
 	var errs [servers]error
 	var all sync.WaitGroup
 	begin := make(chan struct{})
 	for i := range servers {
 		all.Go(func() {
 			<-begin
-			won[i], errs[i] = nearcall.Listen(target)
+			won[i], errs[i] = Listen(path, Options{})
 		})
 	}
 	close(begin)
 	all.Wait()
-	var winner nearcall.Listener
+	var winner net.Listener
 	for i, lis := range won {
 		switch {
 		case lis != nil && winner != nil:
@@ -120,13 +133,12 @@ func TestProcessesTakeAStaleSocketInTurns(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there is no lock")
 	}
-	target := targetFor(t, "unix")
-	_, path, _ := strings.Cut(target, ":")
+	path := newPath(t)
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestTakeStaleSockets$", "-test.count=1")
-			cmd.Env = append(os.Environ(), takesAt+"="+target)
+			cmd.Env = append(os.Environ(), takesAt+"="+path)
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%v: %s", err, out)
 			}
@@ -142,18 +154,17 @@ func TestProcessesTakeAStaleSocketInTurns(t *testing.T) {
 // TestTakeStaleSockets listens at a path, as others do, whenever it is free or
 // left behind, and leaves it behind itself.
 func TestTakeStaleSockets(t *testing.T) {
-	target := os.Getenv(takesAt)
-	if target == "" {
+	path := os.Getenv(takesAt)
+	if path == "" {
 		t.Skip("only in a child process")
 	}
-	_, path, _ := strings.Cut(target, ":")
 	me := strconv.Itoa(os.Getpid())
 	won := 0
 	for begun := time.Now(); time.Since(begun) < 2*time.Second || won == 0 && time.Since(begun) < time.Minute; {
-		lis, err := nearcall.Listen(target)
+		lis, err := Listen(path, Options{})
 		if err != nil {
 			// The second is where the file was replaced, below, at that moment.
-			if !strings.Contains(err.Error(), "another server listens there") && !strings.Contains(err.Error(), "another server has just come there") {
+			if !strings.Contains(err.Error(), "another server listens there") && !strings.Contains(err.Error(), "another server has just started there") {
 				t.Fatal(err)
 			}
 			continue
@@ -184,13 +195,12 @@ func TestTakeStaleSockets(t *testing.T) {
 // TestAListenerRemovesItsOwnFileAlone: the file of a server that was started
 // after somebody removed this one's stays.
 func TestAListenerRemovesItsOwnFileAlone(t *testing.T) {
-	target := targetFor(t, "unix")
-	_, path, _ := strings.Cut(target, ":")
-	before := listen(t, target)
+	path := newPath(t)
+	before := listen(t, path, Options{})
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	after := listen(t, target)
+	after := listen(t, path, Options{})
 	go signs(after, "after")
 	if err := before.Close(); err != nil {
 		t.Error(err)
@@ -216,7 +226,7 @@ func TestListeningWhereTheLockCannotBeMade(t *testing.T) {
 		t.Skip("there is no lock")
 	}
 	dir := t.TempDir()
-	if _, err := nearcall.Listen("unix:" + filepath.Join(dir, "none", "s")); err == nil || !strings.Contains(err.Error(), "no such file or directory") || strings.Contains(err.Error(), "lock") {
+	if _, err := Listen(filepath.Join(dir, "none", "s"), Options{}); err == nil || !strings.Contains(err.Error(), "no such file or directory") || strings.Contains(err.Error(), "lock") {
 		t.Errorf("in a directory that there is not: %v", err)
 	}
 	path := filepath.Join(dir, "s")
@@ -227,9 +237,22 @@ func TestListeningWhereTheLockCannotBeMade(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // first with a file that was left behind, then without
-		if _, err := nearcall.Listen("unix:" + path); err == nil || !strings.Contains(err.Error(), "nearcall-lock") || !strings.Contains(err.Error(), "remove it") {
+		if _, err := Listen(path, Options{}); err == nil || !strings.Contains(err.Error(), "nearcall-lock") || !strings.Contains(err.Error(), "remove it") {
 			t.Errorf("without the lock: %v", err)
 		}
 		_ = os.Remove(path)
+	}
+}
+
+// A socket that a process left behind is told by this error from one whose server
+// cannot be reached for another reason.
+func TestWhereNobodyListensConnectionsAreRefused(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = lis.Close()
+	if _, err := net.Dial("tcp", lis.Addr().String()); !errors.Is(err, errRefused) {
+		t.Errorf("%v, want %v", err, errRefused)
 	}
 }

@@ -1,4 +1,4 @@
-package nearcall
+package socketfile
 
 import (
 	"errors"
@@ -13,9 +13,9 @@ import (
 // of the system is one of package syscall's.
 const errRefused = windows.WSAECONNREFUSED
 
-// unixSockets returns an error that says what to do where the system has no unix
-// sockets, as Windows before version 10 1803 and some versions of Wine.
-var unixSockets = sync.OnceValue(func() error {
+// Supported returns an error that says what to do if the system has no unix sockets, as
+// Windows before version 10 1803 and some versions of Wine.
+var Supported = sync.OnceValue(func() error {
 	conn, err := net.Dial("unix", os.DevNull) // is no socket
 	if err == nil {
 		_ = conn.Close()

@@ -1,11 +1,11 @@
 //go:build !windows
 
-package nearcall
+package socketfile
 
 import "syscall"
 
 // errRefused is the error of connecting where nobody listens.
 const errRefused = syscall.ECONNREFUSED
 
-// unixSockets is for Windows, where there may be none.
-func unixSockets() error { return nil }
+// Supported is for Windows, which may have no unix sockets.
+func Supported() error { return nil }
