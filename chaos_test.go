@@ -3,15 +3,11 @@ package nearcall_test
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,11 +27,9 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/hook"
-	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/looptest"
 	"github.com/nearcall/nearcall/internal/transport/hostile"
-	"github.com/nearcall/nearcall/loop"
 )
 
 // TestChaos makes random calls of all kinds from several goroutines, while
@@ -161,33 +155,6 @@ func (c *chaos) stop() {
 	c.down(c.server.Stop)
 	if c.proxy != nil {
 		c.proxy.close()
-	}
-}
-
-// within fails the test, with all stacks, when f takes longer than patience.
-func within(t *testing.T, patience time.Duration, what string, f func()) {
-	t.Helper()
-	done := make(chan struct{})
-	go func() {
-		f()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-time.After(patience):
-		t.Fatalf("in %v it did not come about that %s:\n\n%s", patience, what, strings.Join(leak.Find(), "\n\n"))
-	}
-}
-
-// eventually fails the test when f does not become true.
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for begin := time.Now(); !f(); <-tick.C {
-		if time.Since(begin) > 10*time.Second {
-			t.Fatalf("it did not come about that %s:\n\n%s", what, strings.Join(leak.Find(), "\n\n"))
-		}
 	}
 }
 
@@ -415,17 +382,6 @@ const (
 	acts
 )
 
-// A plan is one call.
-type plan struct {
-	kind     int // unary, or which kind of stream
-	tag      uint64
-	end, act int
-	at       int   // the message at which either happens
-	sizes    []int // of the messages, in bytes
-	ready    bool  // wait for a connection
-	after    time.Duration
-}
-
 const (
 	unaryKind = iota
 	outputKind
@@ -468,40 +424,6 @@ func (c *chaos) plan(r *rand.Rand) *plan {
 		p.end = doCancel + r.IntN(2) // or else nothing would end it
 	}
 	return p
-}
-
-func (p *plan) String() string {
-	return fmt.Sprintf("call %x of kind %d: its caller does %d, its handler %d, at message %d of %d", p.tag, p.kind, p.end, p.act, p.at, len(p.sizes))
-}
-
-// allowed are the codes that the plan explains.
-func (p *plan) allowed(s *scenario) []codes.Code {
-	var a []codes.Code
-	switch {
-	case p.sizes[0] > maxRecv:
-		a = append(a, codes.ResourceExhausted)
-	case p.act == doFail:
-		a = append(a, codes.FailedPrecondition)
-	case p.act == doPanic, p.act == doGoexit:
-		a = append(a, codes.Internal)
-	case p.act == doKill:
-		a = append(a, codes.OK, codes.Canceled)
-	case p.act != doWait:
-		a = append(a, codes.OK)
-	}
-	switch p.end {
-	case doCancelled, doCancel, doLeave:
-		a = append(a, codes.Canceled)
-	case doDeadline:
-		a = append(a, codes.DeadlineExceeded)
-	}
-	if s.storm || s.proxied || s.child {
-		a = append(a, codes.Unavailable)
-	}
-	if s.closing {
-		a = append(a, codes.Canceled)
-	}
-	return a
 }
 
 // call makes one call and accounts for its end.
@@ -582,51 +504,11 @@ func (c *chaos) call(r *rand.Rand) {
 
 func tagText(tag uint64) string { return strconv.FormatUint(tag, 16) }
 
-// header is the length of what each message begins with: the tag of its call
-// and its number.
-const header = 12
-
 // Directions.
 const (
 	request = 1
 	reply   = 2
 )
-
-// message returns the contents of message i of a call, which no other has.
-func message(tag uint64, i, size int, direction byte) *testpb.Payload {
-	b := make([]byte, size)
-	binary.LittleEndian.PutUint64(b, tag)
-	binary.LittleEndian.PutUint32(b[8:], uint32(i))
-	for k := header; k < size; k++ {
-		b[k] = byte(k)*direction + byte(tag) + byte(i)
-	}
-	return &testpb.Payload{Body: b}
-}
-
-// check says what is wrong with a message.
-func check(p *testpb.Payload, tag uint64, i, size int, direction byte) error {
-	if n := len(p.GetBody()); n != size {
-		return fmt.Errorf("message %d of call %x has %d bytes, want %d", i, tag, n, size)
-	}
-	if want := message(tag, i, size, direction); string(p.Body) != string(want.Body) {
-		return fmt.Errorf("message %d of call %x is %x, want %x", i, tag, p.Body[:header], want.Body[:header])
-	}
-	return nil
-}
-
-// scribble writes over a message, as its owner may.
-func scribble(p *testpb.Payload) { clear(p.GetBody()) }
-
-func (p *plan) unary(ctx context.Context, client testpb.TestServiceClient, opts []grpc.CallOption) error {
-	in := &testpb.SimpleRequest{Payload: message(p.tag, 0, p.sizes[0], request)}
-	out, err := client.UnaryCall(ctx, in, opts...)
-	scribble(in.Payload)
-	if err == nil {
-		err = wrong(check(out.Payload, p.tag, 0, p.sizes[0], reply))
-		scribble(out.Payload)
-	}
-	return err
-}
 
 // wrong gives err a code that no plan allows.
 func wrong(err error) error {
@@ -634,95 +516,6 @@ func wrong(err error) error {
 		return nil
 	}
 	return status.Error(codes.DataLoss, err.Error())
-}
-
-func (p *plan) output(ctx context.Context, cancel func(), client testpb.TestServiceClient, opts []grpc.CallOption) error {
-	in := &testpb.StreamingOutputCallRequest{Payload: message(p.tag, 0, p.sizes[0], request)}
-	for _, size := range p.sizes {
-		in.ResponseParameters = append(in.ResponseParameters, &testpb.ResponseParameters{Size: int32(size)})
-	}
-	s, err := client.StreamingOutputCall(ctx, in, opts...)
-	if err != nil {
-		return err
-	}
-	scribble(in.Payload)
-	return p.receive(cancel, s.Recv)
-}
-
-// receive takes all replies.
-func (p *plan) receive(cancel func(), recv func() (*testpb.StreamingOutputCallResponse, error)) error {
-	for i := 0; ; i++ {
-		if p.end == doLeave && i == p.at {
-			cancel()
-		}
-		m, err := recv()
-		if err == io.EOF {
-			if i != len(p.sizes) {
-				return wrong(fmt.Errorf("%d replies of %d came", i, len(p.sizes)))
-			}
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if i == len(p.sizes) {
-			return wrong(fmt.Errorf("more than %d replies came", i))
-		}
-		if err := check(m.Payload, p.tag, i, p.sizes[i], reply); err != nil {
-			return wrong(err)
-		}
-		scribble(m.Payload)
-	}
-}
-
-func (p *plan) input(ctx context.Context, cancel func(), client testpb.TestServiceClient, opts []grpc.CallOption) error {
-	s, err := client.StreamingInputCall(ctx, opts...)
-	if err != nil {
-		return err
-	}
-	sum := uint32(0)
-	for i, size := range p.sizes {
-		if p.end == doLeave && i == p.at {
-			cancel()
-		}
-		m := message(p.tag, i, size, request)
-		sum = crc32.Update(sum, crc32.IEEETable, m.Body)
-		if err := s.Send(&testpb.StreamingInputCallRequest{Payload: m}); err != nil {
-			break
-		}
-		scribble(m)
-	}
-	out, err := s.CloseAndRecv()
-	if err == nil && uint32(out.AggregatedPayloadSize) != sum {
-		err = wrong(fmt.Errorf("the sum is %x, want %x", uint32(out.AggregatedPayloadSize), sum))
-	}
-	return err
-}
-
-func (p *plan) both(ctx context.Context, cancel func(), client testpb.TestServiceClient, opts []grpc.CallOption) error {
-	open := client.FullDuplexCall
-	if p.kind == halfKind {
-		open = client.HalfDuplexCall
-	}
-	s, err := open(ctx, opts...)
-	if err != nil {
-		return err
-	}
-	var sender sync.WaitGroup
-	sender.Go(func() {
-		for i, size := range p.sizes {
-			m := message(p.tag, i, size, request)
-			if err := s.Send(&testpb.StreamingOutputCallRequest{Payload: m}); err != nil {
-				return
-			}
-			scribble(m)
-		}
-		_ = s.CloseSend()
-	})
-	err = p.receive(cancel, s.Recv)
-	cancel() // should the handler have ended first
-	sender.Wait()
-	return err
 }
 
 // The handlers' side.
@@ -746,205 +539,4 @@ func guard(err *error) {
 	if r := recover(); r != nil {
 		*err = status.Errorf(codes.Internal, "panic: %v", r)
 	}
-}
-
-// chaosService does what the plans of its calls say.
-type chaosService struct {
-	testpb.UnimplementedTestServiceServer
-	chaos *chaos
-	book  *book
-}
-
-// An actor is a handler's part of a plan.
-type actor struct {
-	chaos   *chaos
-	book    *book
-	ctx     context.Context
-	tag     uint64
-	act, at int
-}
-
-func (s *chaosService) actor(ctx context.Context, setTrailer func(metadata.MD)) *actor {
-	a := &actor{chaos: s.chaos, book: s.book, ctx: ctx}
-	get := func(key string) string {
-		if v := metadata.ValueFromIncomingContext(ctx, key); len(v) == 1 {
-			return v[0]
-		}
-		s.chaos.errorf("the metadata of a call arrived without its %s", key)
-		return "0"
-	}
-	a.tag, _ = strconv.ParseUint(get("tag"), 16, 64)
-	a.act, _ = strconv.Atoi(get("act"))
-	a.at, _ = strconv.Atoi(get("at"))
-	setTrailer(metadata.Pairs("tag", tagText(a.tag)))
-	a.book.begin(a.tag)
-	return a
-}
-
-// check ends the run when a request is not what its call sent.
-func (a *actor) check(p *testpb.Payload, i int) {
-	if err := check(p, a.tag, i, len(p.GetBody()), request); err != nil {
-		a.chaos.errorf("a handler received: %v", err)
-	}
-}
-
-// do does what the plan has for message i.
-func (a *actor) do(i int) error {
-	a.book.step(a.tag)
-	if i != a.at {
-		return nil
-	}
-	switch a.act {
-	case doNap:
-		_ = loop.Sleep(a.ctx, time.Duration(a.tag%300_000))
-	case doDerive:
-		ctx, cancel := context.WithTimeout(a.ctx, time.Hour)
-		defer cancel()
-		stop := context.AfterFunc(ctx, func() {})
-		inner, give := context.WithCancelCause(ctx)
-		give(io.EOF)
-		<-inner.Done()
-		stop()
-	case doKill:
-		if cancel, ok := a.chaos.cancels.Load(a.tag); ok {
-			cancel.(context.CancelFunc)()
-		}
-	case doFail:
-		return status.Error(codes.FailedPrecondition, tagText(a.tag))
-	case doPanic:
-		panic(tagText(a.tag))
-	case doGoexit:
-		runtime.Goexit()
-	case doWait:
-		if a.book != nil {
-			return a.book.wait(a.ctx)
-		}
-		<-a.ctx.Done()
-		return a.ctx.Err()
-	case doTask:
-		if a.book != nil {
-			a.book.task(a.ctx, a.tag)
-		}
-	}
-	return nil
-}
-
-// stray leaves a goroutine behind that goes on once the handler has returned,
-// which the handler says by calling returned. On a loop every other is a task.
-func (a *actor) stray(goOn func()) (returned func()) {
-	if a.act != doStray {
-		return func() { a.book.end(a.tag) }
-	}
-	if a.book != nil && a.tag%2 == 0 {
-		return a.book.stray(a, goOn)
-	}
-	end := make(chan struct{})
-	go func() {
-		<-end
-		<-a.ctx.Done()
-		goOn()
-	}()
-	return func() {
-		a.book.end(a.tag)
-		close(end)
-	}
-}
-
-func (s *chaosService) UnaryCall(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-	a := s.actor(ctx, func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) })
-	defer a.stray(func() { _ = grpc.SendHeader(ctx, metadata.Pairs("late", "1")) })()
-	a.check(in.Payload, 0)
-	if err := a.do(0); err != nil {
-		return nil, err
-	}
-	a.check(in.Payload, 0) // it is the handler's, whatever its caller does
-	out := message(a.tag, 0, len(in.Payload.Body), reply)
-	scribble(in.Payload)
-	return &testpb.SimpleResponse{Payload: out}, nil
-}
-
-func (s *chaosService) StreamingOutputCall(in *testpb.StreamingOutputCallRequest, ss grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
-	a := s.actor(ss.Context(), ss.SetTrailer)
-	defer a.stray(func() { _ = ss.SendMsg(&testpb.StreamingOutputCallResponse{}) })()
-	for i, p := range in.ResponseParameters {
-		if err := a.do(i); err != nil {
-			return err
-		}
-		m := message(a.tag, i, int(p.Size), reply)
-		if err := ss.Send(&testpb.StreamingOutputCallResponse{Payload: m}); err != nil {
-			return err
-		}
-		scribble(m)
-	}
-	a.check(in.Payload, 0)
-	return nil
-}
-
-func (s *chaosService) StreamingInputCall(ss grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]) error {
-	a := s.actor(ss.Context(), ss.SetTrailer)
-	defer a.stray(func() { _, _ = ss.Recv() })()
-	sum := uint32(0)
-	for i := 0; ; i++ {
-		m, err := ss.Recv()
-		if err == io.EOF {
-			return ss.SendAndClose(&testpb.StreamingInputCallResponse{AggregatedPayloadSize: int32(sum)})
-		}
-		if err != nil {
-			return err
-		}
-		a.check(m.Payload, i)
-		sum = crc32.Update(sum, crc32.IEEETable, m.Payload.Body)
-		if err := a.do(i); err != nil {
-			return err
-		}
-	}
-}
-
-func (s *chaosService) FullDuplexCall(ss grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
-	return s.echo(ss, true)
-}
-
-func (s *chaosService) HalfDuplexCall(ss grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
-	return s.echo(ss, false)
-}
-
-// echo answers each message, at once or in the end.
-func (s *chaosService) echo(ss grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse], atOnce bool) error {
-	a := s.actor(ss.Context(), ss.SetTrailer)
-	defer a.stray(func() { _, _ = ss.Recv() })()
-	var sizes []int
-	answer := func(i int) error {
-		m := message(a.tag, i, sizes[i], reply)
-		err := ss.Send(&testpb.StreamingOutputCallResponse{Payload: m})
-		scribble(m)
-		return err
-	}
-	for i := 0; ; i++ {
-		m, err := ss.Recv()
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		a.check(m.Payload, i)
-		sizes = append(sizes, len(m.Payload.Body))
-		if err := a.do(i); err != nil {
-			return err
-		}
-		if atOnce {
-			if err := answer(i); err != nil {
-				return err
-			}
-		}
-	}
-	for i := range sizes {
-		if atOnce {
-			break
-		}
-		if err := answer(i); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,32 +18,6 @@ import (
 
 	"github.com/nearcall/nearcall"
 )
-
-// waiting is a service whose unary handler announces itself and waits until
-// its context ends or release is closed.
-func waiting() (e echo, running chan struct{}, release chan struct{}) {
-	running, release = make(chan struct{}, 100), make(chan struct{})
-	e.unary = func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-		running <- struct{}{}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-release:
-			return &testpb.SimpleResponse{Payload: in.Payload}, nil
-		}
-	}
-	return e, running, release
-}
-
-// invoke makes a call on a goroutine of its own.
-func invoke(ctx context.Context, client testpb.TestServiceClient, opts ...grpc.CallOption) <-chan error {
-	done := make(chan error, 1)
-	go func() {
-		_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{}, opts...)
-		done <- err
-	}()
-	return done
-}
 
 func TestStopAndCloseReachRunningCalls(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -224,99 +201,6 @@ func TestServeReportsAClosedListener(t *testing.T) {
 	}
 }
 
-func TestWaitForReadyWaitsForTheServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		conn, err := nearcall.NewClient("inproc:later")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		client := testpb.NewTestServiceClient(conn)
-		short, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		wantCode(t, <-invoke(short, client, grpc.WaitForReady(true)), codes.DeadlineExceeded)
-
-		call := invoke(t.Context(), client, grpc.WaitForReady(true))
-		synctest.Wait()
-		lis, err := nearcall.Listen("inproc:later")
-		if err != nil {
-			t.Fatal(err)
-		}
-		srv := serve(t, echo{})
-		go srv.Serve(lis)
-		before := time.Now()
-		wantCode(t, <-call, codes.OK)
-		if d := time.Since(before); d != 0 {
-			t.Errorf("the client noticed the new name after %v; it is told of it", d)
-		}
-	})
-}
-
-func TestAClientFindsAServerThatWasRestarted(t *testing.T) {
-	conn, err := nearcall.NewClient("inproc:restarted")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	client := testpb.NewTestServiceClient(conn)
-	for range 3 {
-		lis, err := nearcall.Listen("inproc:restarted")
-		if err != nil {
-			t.Fatal(err)
-		}
-		srv := serve(t, echo{})
-		served := make(chan error)
-		go func() { served <- srv.Serve(lis) }()
-		wantCode(t, <-invoke(t.Context(), client, grpc.WaitForReady(true)), codes.OK)
-		srv.Stop()
-		if err := <-served; err != nil {
-			t.Fatal(err)
-		}
-		wantCode(t, <-invoke(t.Context(), client), codes.Unavailable)
-	}
-}
-
-func TestConnectivityStates(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		conn, err := nearcall.NewClient("inproc:states")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		expect := func(from, want connectivity.State) {
-			t.Helper()
-			for s := from; s != want; s = conn.GetState() {
-				if !conn.WaitForStateChange(t.Context(), s) {
-					t.Fatal("the context ended")
-				}
-			}
-		}
-		if s := conn.GetState(); s != connectivity.Idle {
-			t.Fatalf("a new connection is %v", s)
-		}
-		conn.Connect()
-		expect(connectivity.Idle, connectivity.TransientFailure)
-		lis, err := nearcall.Listen("inproc:states")
-		if err != nil {
-			t.Fatal(err)
-		}
-		srv := serve(t, echo{})
-		go srv.Serve(lis)
-		expect(connectivity.TransientFailure, connectivity.Ready)
-		short, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if conn.WaitForStateChange(short, connectivity.Ready) {
-			t.Error("the state changed without a reason")
-		}
-		srv.Stop()
-		expect(connectivity.Ready, connectivity.Idle)
-		_ = conn.Close()
-		if s := conn.GetState(); s != connectivity.Shutdown {
-			t.Errorf("a closed connection is %v", s)
-		}
-	})
-}
-
 func TestMaxConcurrentStreamsHoldsCallersBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service, running, release := waiting()
@@ -338,27 +222,6 @@ func TestMaxConcurrentStreamsHoldsCallersBack(t *testing.T) {
 		}
 		if n := len(running); n != 5 {
 			t.Errorf("%d handlers ran, want 5: one that gave up must not", n)
-		}
-	})
-}
-
-func TestADeadlineEndsTheCallerAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ended := make(chan error, 1)
-		client, _ := connect(t, serve(t, echo{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-			time.Sleep(400 * time.Millisecond) // deaf to its context
-			ended <- ctx.Err()
-			return &testpb.SimpleResponse{}, nil
-		}}))
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		begin := time.Now()
-		wantCode(t, <-invoke(ctx, client), codes.DeadlineExceeded)
-		if d := time.Since(begin); d != 50*time.Millisecond {
-			t.Errorf("the caller returned after %v", d)
-		}
-		if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the handler's context: %v", err)
 		}
 	})
 }
@@ -418,4 +281,120 @@ func TestOtherTargetsGoToGRPC(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// A closesOnce is a listener of the user's that must be closed once.
+type closesOnce struct {
+	net.Listener
+	accepting chan struct{} // has room for one; filled when Accept is called
+	fail      chan error    // ends an Accept
+	closed    atomic.Int32
+}
+
+func newClosesOnce(lis net.Listener) *closesOnce {
+	return &closesOnce{Listener: lis, accepting: make(chan struct{}, 1), fail: make(chan error, 1)}
+}
+
+func (l *closesOnce) Accept() (net.Conn, error) {
+	select {
+	case l.accepting <- struct{}{}:
+	default:
+	}
+	accepted := make(chan error, 1)
+	var conn net.Conn
+	go func() {
+		c, err := l.Listener.Accept()
+		conn = c
+		accepted <- err
+	}()
+	select {
+	case err := <-accepted:
+		return conn, err
+	case err := <-l.fail:
+		_ = l.Listener.Close()
+		<-accepted
+		return nil, err
+	}
+}
+
+func (l *closesOnce) Close() error {
+	l.closed.Add(1)
+	return l.Listener.Close()
+}
+
+func TestServeClosesItsListenerOnce(t *testing.T) {
+	broken := errors.New("the listener is broken")
+	for _, from := range []string{"net", "Listen"} {
+		for name, test := range map[string]struct {
+			end  func(*nearcall.Server, *closesOnce)
+			want []error // of which Serve returns one
+		}{
+			"Stop":                   {func(s *nearcall.Server, _ *closesOnce) { s.Stop() }, []error{nil}},
+			"GracefulStop":           {func(s *nearcall.Server, _ *closesOnce) { s.GracefulStop() }, []error{nil}},
+			"both at once":           {func(s *nearcall.Server, _ *closesOnce) { go s.GracefulStop(); s.Stop() }, []error{nil}},
+			"Accept fails":           {func(_ *nearcall.Server, l *closesOnce) { l.fail <- broken }, []error{broken}},
+			"Accept fails in a Stop": {func(s *nearcall.Server, l *closesOnce) { l.fail <- broken; s.Stop() }, []error{nil, broken}},
+		} {
+			t.Run(from+"/"+name, func(t *testing.T) {
+				srv := serve(t, echo{})
+				var listeners []*closesOnce
+				var served []chan error
+				for range 3 { // each has a Serve
+					inner := listenTCP(t)
+					if from == "Listen" {
+						inner = listen(t, "tcp:127.0.0.1:0")
+					}
+					l, done := newClosesOnce(inner), make(chan error, 1)
+					listeners, served = append(listeners, l), append(served, done)
+					go func() { done <- srv.Serve(l) }()
+					<-l.accepting
+				}
+				for i, l := range listeners {
+					test.end(srv, l)
+					err := outcome(t, "Serve", served[i])
+					if !slices.Contains(test.want, err) {
+						t.Errorf("Serve returns %v, want one of %v", err, test.want)
+					}
+				}
+				srv.Stop()
+				srv.GracefulStop()
+				for _, l := range listeners {
+					if n := l.closed.Load(); n != 1 {
+						t.Errorf("the listener was closed %d times", n)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestServeAfterStopClosesItsListenerOnce(t *testing.T) {
+	srv := serve(t, echo{})
+	srv.Stop()
+	l := newClosesOnce(listenTCP(t))
+	if err := srv.Serve(l); err != grpc.ErrServerStopped {
+		t.Errorf("Serve returns %v", err)
+	}
+	srv.Stop()
+	if n := l.closed.Load(); n != 1 {
+		t.Errorf("the listener was closed %d times", n)
+	}
+}
+
+// A server does not close a listener that another server serves.
+func TestAListenerThatAnotherServerServesIsLeftAlone(t *testing.T) {
+	lis := listen(t, "inproc:served-twice")
+	start(t, serve(t, echo{}), lis)
+	client := dial(t, lis.Target())
+	wantCode(t, <-invoke(t.Context(), client), codes.OK)
+	second := nearcall.NewServer()
+	if err := second.Serve(lis); err == nil {
+		t.Error("a second server serves the listener")
+	}
+	second.Stop()
+	if again, err := nearcall.Listen("inproc:served-twice"); err == nil {
+		_ = again.Close()
+		t.Error("the second server has closed the listener of the first")
+	}
+	wantCode(t, <-invoke(t.Context(), client), codes.OK)
 }

@@ -2,15 +2,9 @@ package nearcall_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"io/fs"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -19,7 +13,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -33,52 +26,6 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/needs"
 )
-
-// listen listens on target until the end of the test.
-func listen(t *testing.T, target string) nearcall.Listener {
-	t.Helper()
-	lis, err := nearcall.Listen(target)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = lis.Close() })
-	return lis
-}
-
-// start has srv serve lis, and checks at the end of the test that it did well.
-func start(t *testing.T, srv *nearcall.Server, lis net.Listener) {
-	t.Helper()
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(lis) }()
-	t.Cleanup(func() {
-		srv.Stop()
-		if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-			t.Errorf("Serve: %v", err)
-		}
-	})
-}
-
-// dial returns a client of target, closed at the end of the test.
-func dial(t *testing.T, target string, opts ...nearcall.DialOption) testpb.TestServiceClient {
-	t.Helper()
-	conn, err := nearcall.NewClient(target, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return testpb.NewTestServiceClient(conn)
-}
-
-// seen is a service that tells of the last call who made it.
-func seen(p *peer.Peer, md *metadata.MD) echo {
-	return echo{unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-		if got, ok := peer.FromContext(ctx); ok {
-			*p = *got
-		}
-		*md, _ = metadata.FromIncomingContext(ctx)
-		return &testpb.SimpleResponse{Payload: in.Payload}, nil
-	}}
-}
 
 func TestTargetsOfSockets(t *testing.T) {
 	targets := map[string]string{ // with the authority that calls have; "" for the target's address
@@ -251,72 +198,6 @@ func TestDialersAreGivenWhatGRPCGivesThem(t *testing.T) {
 	}
 }
 
-// token is a credential of calls.
-type token struct{}
-
-func (token) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	return map[string]string{"token": "1"}, nil
-}
-func (token) RequireTransportSecurity() bool { return true }
-
-func TestCredentialsThatDoNotFitAreRefused(t *testing.T) {
-	plain := nearcall.WithTransportCredentials(insecure.NewCredentials())
-	named := insecure.NewCredentials()
-	for name, test := range map[string]struct {
-		target string
-		opts   []nearcall.DialOption
-		hint   string
-	}{
-		"a bundle and credentials":        {"tcp:localhost:1", []nearcall.DialOption{plain, nearcall.WithCredentialsBundle(insecure.NewBundle())}, "Bundle"},
-		"a secret on a plain connection":  {"tcp:localhost:1", []nearcall.DialOption{nearcall.WithPerRPCCredentials(token{})}, "require transport level security"},
-		"a secret and insecure":           {"tcp:host:1", []nearcall.DialOption{plain, nearcall.WithPerRPCCredentials(token{})}, "require transport level security"},
-		"a bundle will do":                {"tcp:host:1", []nearcall.DialOption{nearcall.WithCredentialsBundle(insecure.NewBundle())}, ""},
-		"insecure will do":                {"tcp:host:1", []nearcall.DialOption{nearcall.WithTransportCredentials(named)}, ""},
-		"a secret on a unix socket":       {"unix:/tmp/x", []nearcall.DialOption{nearcall.WithPerRPCCredentials(token{})}, ""},
-		"insecure on a unix socket, with": {"unix:/tmp/x", []nearcall.DialOption{plain, nearcall.WithPerRPCCredentials(token{})}, ""},
-		"two names":                       {"tcp:host:1", []nearcall.DialOption{nearcall.WithTransportCredentials(credentials.NewTLS(&tls.Config{ServerName: "a"})), nearcall.WithAuthority("b")}, "do not match"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if strings.HasPrefix(test.target, "unix:") {
-				needs.UnixSockets(t)
-			}
-			conn, err := nearcall.NewClient(test.target, test.opts...)
-			if err == nil {
-				_ = conn.Close()
-			}
-			if (err != nil) != (test.hint != "") || err != nil && !strings.Contains(err.Error(), test.hint) {
-				t.Error(err)
-			}
-		})
-	}
-}
-
-func TestUnixPeersAreKnown(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("the system does not say who they are")
-	}
-	for _, network := range networks("unix") {
-		var p, server peer.Peer
-		var md metadata.MD
-		lis := listen(t, targetFor(t, network))
-		start(t, serve(t, seen(&p, &md)), lis)
-		client := dial(t, lis.Target(), over(network, nearcall.WithPerRPCCredentials(token{}))...)
-		wantCode(t, <-invoke(t.Context(), client, grpc.Peer(&server)), codes.OK)
-		for side, p := range map[string]peer.Peer{"client": p, "server": server} {
-			who, ok := p.AuthInfo.(nearcall.UnixAuthInfo)
-			if !ok || who.PID != os.Getpid() || int(who.UID) != os.Getuid() || int(who.GID) != os.Getgid() || who.AuthType() != "local" {
-				t.Errorf("over %s the %s is %#v", network, side, p.AuthInfo)
-			}
-			if p.Addr.Network() != addressedAs(network) || p.LocalAddr.Network() != addressedAs(network) {
-				t.Errorf("over %s the %s is at %s, seen from %s", network, side, p.Addr.Network(), p.LocalAddr.Network())
-			}
-		}
-		if md["token"] == nil {
-			t.Errorf("over %s the credentials were not sent", network)
-		}
-	}
-}
-
 func TestSocketFiles(t *testing.T) {
 	for _, network := range networks("unix") {
 		t.Run(network, func(t *testing.T) { testSocketFiles(t, targetFor(t, network), over(network)) })
@@ -399,101 +280,4 @@ func TestSocketFilesHaveAModeAndAnOwner(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "permission bits only, as in 0660, got urw-------") {
 		t.Errorf("the error is %v", err)
 	}
-}
-
-// certificates are those of an authority, of a server named localhost, and of a
-// client named alice.
-type certificates struct {
-	roots         *x509.CertPool
-	localhost, me tls.Certificate
-}
-
-func newCertificates(t testing.TB) certificates {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ca := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
-	sign := func(c *x509.Certificate) []byte {
-		der, err := x509.CreateCertificate(rand.Reader, c, ca, key.Public(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return der
-	}
-	root, err := x509.ParseCertificate(sign(ca))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := certificates{roots: x509.NewCertPool()}
-	c.roots.AddCert(root)
-	leaf := func(name string) tls.Certificate {
-		return tls.Certificate{PrivateKey: key, Certificate: [][]byte{sign(&x509.Certificate{
-			SerialNumber: big.NewInt(2), NotAfter: ca.NotAfter, DNSNames: []string{name}, Subject: pkix.Name{CommonName: name},
-			IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		})}}
-	}
-	c.localhost, c.me = leaf("localhost"), leaf("alice")
-	return c
-}
-
-// server is a configuration that asks clients for a certificate of theirs where
-// clients is set.
-func (c certificates) server(clients *x509.CertPool) *tls.Config {
-	cfg := &tls.Config{Certificates: []tls.Certificate{c.localhost}, ClientCAs: clients, NextProtos: []string{"h2"}}
-	if clients != nil {
-		cfg.ClientAuth = tls.RequireAndVerifyClientCert
-	}
-	return cfg
-}
-
-func (c certificates) client(me *tls.Certificate) *tls.Config {
-	cfg := &tls.Config{RootCAs: c.roots}
-	if me != nil {
-		cfg.Certificates = []tls.Certificate{*me}
-	}
-	return cfg
-}
-
-func TestTLS(t *testing.T) {
-	certs := newCertificates(t)
-	var p peer.Peer
-	var md metadata.MD
-	lis := listen(t, "tcp:127.0.0.1:0")
-	start(t, serve(t, seen(&p, &md), nearcall.Creds(credentials.NewTLS(certs.server(certs.roots)))), lis)
-
-	mutual := nearcall.WithTransportCredentials(credentials.NewTLS(certs.client(&certs.me)))
-	client := dial(t, lis.Target(), mutual, nearcall.WithPerRPCCredentials(token{}))
-	wantCode(t, <-invoke(t.Context(), client), codes.OK)
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || info.State.PeerCertificates[0].Subject.CommonName != "alice" || md["token"] == nil {
-		t.Errorf("the handler sees %#v and %v", p.AuthInfo, md)
-	}
-
-	for name, test := range map[string]struct {
-		opts []nearcall.DialOption
-		hint string
-	}{
-		"no certificate":   {[]nearcall.DialOption{nearcall.WithTransportCredentials(credentials.NewTLS(certs.client(nil)))}, "certificate required"},
-		"another name":     {[]nearcall.DialOption{mutual, nearcall.WithAuthority("elsewhere.example")}, "elsewhere.example"},
-		"an unknown root":  {[]nearcall.DialOption{nearcall.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: x509.NewCertPool()}))}, "unknown authority"},
-		"no TLS at all":    {nil, "expects TLS"},
-		"insecure for TLS": {[]nearcall.DialOption{nearcall.WithTransportCredentials(insecure.NewCredentials())}, "expects TLS"},
-	} {
-		err := <-invoke(t.Context(), dial(t, lis.Target(), test.opts...))
-		wantCode(t, err, codes.Unavailable)
-		if !strings.Contains(err.Error(), test.hint) {
-			t.Errorf("%s: %v does not mention %q", name, err, test.hint)
-		}
-	}
-	inner := listenTCP(t)
-	start(t, serve(t, echo{}), tls.NewListener(inner, certs.server(nil)))
-	err := <-invoke(t.Context(), dial(t, "tcp:"+inner.Addr().String()))
-	if !strings.Contains(err.Error(), "expects TLS") {
-		t.Errorf("a plain client of a tls.NewListener: %v", err)
-	}
-
-	wantCode(t, <-invoke(t.Context(), client), codes.OK)
-	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target(), mutual, nearcall.WithAuthority("localhost"))), codes.OK)
 }

@@ -5,10 +5,8 @@ import (
 	"io"
 	"maps"
 	"reflect"
-	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,7 +18,6 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/reflection"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
-	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
@@ -235,47 +232,6 @@ func TestATaskCallsItsOwnLoop(t *testing.T) {
 	})
 }
 
-func TestCallsToALoopThatIsClosed(t *testing.T) {
-	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
-		l, end := kind.New()
-		srv := nearcall.NewServer()
-		testpb.RegisterTestServiceServer(srv.On(l), &plain{t: t})
-		defer srv.Stop()
-		conn := srv.Client()
-		defer conn.Close()
-		if err := end(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		client := testpb.NewTestServiceClient(conn)
-		for _, ctx := range []context.Context{t.Context(), context.Background()} {
-			_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
-			wantCode(t, err, codes.Unavailable)
-		}
-	})
-}
-
-// Goexit of a handler ends its call, and the loop goes on.
-func TestGoexitOfAHandlerLeavesTheLoop(t *testing.T) {
-	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
-		p := &plain{t: t}
-		exits := echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-			runtime.Goexit()
-			return nil, nil
-		}}
-		srv, l := onLoop(t, kind, exits)
-		conn := srv.Client()
-		defer conn.Close()
-		client := testpb.NewTestServiceClient(conn)
-		_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{})
-		wantCode(t, err, codes.Internal)
-		done := make(chan struct{})
-		if err := l.Post(func() { p.step(); close(done) }); err != nil {
-			t.Fatal(err)
-		}
-		<-done
-	})
-}
-
 // outcome waits for a call that another goroutine makes.
 func outcome(t *testing.T, what string, done <-chan error) error {
 	t.Helper()
@@ -410,66 +366,6 @@ func TestNobodyIsHeldByABusyLoop(t *testing.T) {
 	})
 }
 
-// ended counts what a stats handler is told of calls.
-type ended struct{ tags, begins, ends atomic.Int64 }
-
-func (e *ended) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
-	e.tags.Add(1)
-	return ctx
-}
-func (e *ended) HandleRPC(_ context.Context, s stats.RPCStats) {
-	switch s.(type) {
-	case *stats.Begin:
-		e.begins.Add(1)
-	case *stats.End:
-		e.ends.Add(1)
-	}
-}
-func (e *ended) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-func (e *ended) HandleConn(context.Context, stats.ConnStats)                       {}
-
-// The handler of a call whose turn came too late does not run. The call has a beginning
-// and an end.
-func TestACallThatIsLateForItsTurn(t *testing.T) {
-	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
-		e := lateForItsTurn(t, kind, 20*time.Millisecond)
-		for limit := 40 * time.Millisecond; e.tags.Load() == 0 && limit < 10*time.Second; limit *= 2 {
-			e = lateForItsTurn(t, kind, limit) // the call had not left by its deadline
-		}
-		if e.tags.Load() != 1 || e.begins.Load() != 1 || e.ends.Load() != 1 {
-			t.Errorf("stats handlers know of %d calls, %d beginnings and %d ends", e.tags.Load(), e.begins.Load(), e.ends.Load())
-		}
-	})
-}
-
-// lateForItsTurn makes a call with a limit to a loop that is held up for longer.
-func lateForItsTurn(t *testing.T, kind looptest.Kind, limit time.Duration) *ended {
-	l := newLoop(t, kind)
-	e := new(ended)
-	p := &plain{t: t}
-	client := inProcess(t, p, l, nearcall.StatsHandler(e))
-	release := make(chan struct{})
-	if err := l.Post(func() { <-release }); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
-	_, err := client.EmptyCall(ctx, &testpb.Empty{})
-	wantCode(t, err, codes.DeadlineExceeded)
-	close(release)
-	over := make(chan error, 1)
-	if err := l.Post(func() {
-		if p.n != 0 {
-			t.Error("the handler has run")
-		}
-		over <- nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	_ = outcome(t, "the loop's next task", over)
-	return e
-}
-
 // counting counts what a stream brings.
 type counting struct {
 	testpb.UnimplementedTestServiceServer
@@ -582,101 +478,6 @@ func TestWhenCallersOfABusyHandlerReturn(t *testing.T) {
 	})
 }
 
-// A caller that runs a handler takes its end along: what a handler blocks on that
-// looks at its context does not hold the caller beyond that.
-func TestACallersEndReachesTheHandlerThatItRuns(t *testing.T) {
-	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
-		srv, _ := onLoop(t, kind, echo{
-			unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-				<-ctx.Done() // and holds the loop
-				return nil, ctx.Err()
-			},
-			bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
-				<-s.Context().Done()
-				return nil
-			},
-		})
-		client := clientOf(t, srv, "")
-		for name, call := range map[string]func(ctx context.Context) error{
-			"unary": func(ctx context.Context) error {
-				_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
-				return err
-			},
-			"stream": func(ctx context.Context) error {
-				s, err := client.FullDuplexCall(ctx)
-				if err == nil {
-					_, err = s.Recv()
-				}
-				return err
-			},
-		} {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-			done := make(chan error, 1)
-			go func() { done <- call(ctx) }()
-			wantCode(t, outcome(t, name, done), codes.DeadlineExceeded)
-			cancel()
-		}
-	})
-}
-
-// Tasks that receive from one stream at a time, and ask for its header meanwhile, wait
-// as tasks.
-func TestTasksThatReceiveTogetherLeaveTheLoop(t *testing.T) {
-	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
-		l := newLoop(t, kind)
-		release := make(chan struct{})
-		client := inProcess(t, echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
-			<-release
-			for range 2 {
-				if err := s.Send(&testpb.StreamingOutputCallResponse{}); err != nil {
-					return err
-				}
-			}
-			return nil
-		}}, nil)
-		const tasks = 3
-		done := make(chan error, tasks)
-		received := make(chan struct{}) // closed when the tasks have received
-		ended := make(chan struct{})
-		if err := l.Go(func(ctx context.Context) {
-			defer close(ended)
-			s, err := client.FullDuplexCall(ctx)
-			if err != nil {
-				done <- err
-				return
-			}
-			recv := func(context.Context) {
-				_, err := s.Recv()
-				done <- err
-			}
-			for _, task := range []func(context.Context){recv, recv, func(context.Context) {
-				_, err := s.Header()
-				done <- err
-			}} {
-				_ = l.Go(task)
-			}
-			_ = loop.Sleep(ctx, time.Millisecond) // and has its turn again
-			close(release)
-			_, _ = loop.Await(ctx, func(resume func(struct{}, error)) {
-				go func() {
-					<-received // a message of theirs that this task took would be missing there
-					resume(struct{}{}, nil)
-				}()
-			})
-			_, _ = s.Recv() // the end, so that nothing is left
-		}); err != nil {
-			t.Fatal(err)
-		}
-		for range tasks {
-			if err := outcome(t, "a task", done); err != nil {
-				t.Error(err)
-			}
-		}
-		close(received)
-		<-ended
-	})
-}
-
 // Whoever registers at grpc-go's server, and asks it what it has, may have been
 // given nearcall's instead, or a loop of it.
 var _, _ nearcall.Registrar = (*grpc.Server)(nil), (*nearcall.Server)(nil)
@@ -725,6 +526,40 @@ func TestALoopsRegistrarTellsOfAllServices(t *testing.T) {
 		}
 		if _, err := stream.Recv(); err != io.EOF {
 			t.Errorf("after CloseSend: %v", err)
+		}
+	})
+}
+
+// A handler that sends to a task does not run that, which may wait for the handler in
+// turn.
+func TestACalleeDoesNotRunItsCaller(t *testing.T) {
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		sent := make(chan struct{})
+		client := inProcess(t, echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+			if err := loop.Sleep(s.Context(), 20*time.Millisecond); err != nil { // until the caller waits
+				return err
+			}
+			err := s.Send(&testpb.StreamingOutputCallResponse{})
+			close(sent)
+			return err
+		}}, newLoop(t, kind))
+		done := make(chan error, 1)
+		if err := newLoop(t, kind).Go(func(ctx context.Context) {
+			s, err := client.FullDuplexCall(ctx)
+			if err == nil {
+				_, err = s.Recv()
+			}
+			select { // which holds its loop
+			case <-sent:
+			case <-time.After(10 * time.Second):
+				t.Error("the handler does not go on")
+			}
+			done <- err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := outcome(t, "the caller", done); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
@@ -191,6 +192,86 @@ func BenchmarkBidiEcho(b *testing.B) {
 		}
 		if reply, err := s.Recv(); err != nil || len(reply.Payload.Body) != 32 {
 			b.Fatal(reply, err)
+		}
+	}
+}
+
+// Messages are shared where both sides have promised not to write, and only
+// there.
+func TestMessagesAreSharedWhereBothSidesAskForIt(t *testing.T) {
+	server, client := []nearcall.ServerOption{nearcall.SharedMessages()}, []nearcall.DialOption{nearcall.WithSharedMessages()}
+	for name, test := range map[string]struct {
+		server []nearcall.ServerOption
+		client []nearcall.DialOption
+		shared bool
+	}{
+		"both":        {server, client, true},
+		"server only": {server, nil, false},
+		"client only": {nil, client, false},
+		"neither":     {nil, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var at *testpb.Payload
+			client, _ := connect(t, serve(t, echo{unary: func(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+				at = in.Payload
+				return &testpb.SimpleResponse{Payload: in.Payload}, nil
+			}}, test.server...), test.client...)
+			for _, ctx := range []context.Context{context.Background(), t.Context()} {
+				p := payload(32)
+				reply, err := client.UnaryCall(ctx, &testpb.SimpleRequest{Payload: p})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if (at == p) != test.shared || (reply.Payload == p) != test.shared {
+					t.Errorf("shared with the handler: %v, and back: %v; want %v", at == p, reply.Payload == p, test.shared)
+				}
+			}
+			s, err := client.FullDuplexCall(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var sent []*testpb.Payload
+			for i := range 40 { // more than find a receiver waiting
+				sent = append(sent, payload(i))
+				if err := s.Send(&testpb.StreamingOutputCallRequest{Payload: sent[i]}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i := range sent {
+				reply, err := s.Recv()
+				if err != nil || len(reply.Payload.Body) != i || (reply.Payload == sent[i]) != test.shared {
+					t.Fatalf("message %d: %v, shared: %v", i, err, reply.GetPayload() == sent[i])
+				}
+			}
+		})
+	}
+}
+
+func TestSharedMessagesHaveLimits(t *testing.T) {
+	client, _ := connect(t, serve(t, echo{}, nearcall.SharedMessages()), nearcall.WithSharedMessages())
+	_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: payload(5 << 20)})
+	wantCode(t, err, codes.ResourceExhausted)
+}
+
+// Sharing a message only reads it, so that many calls may share one.
+func TestManyCallsShareOneMessage(t *testing.T) {
+	client, _ := connect(t, serve(t, echo{}, nearcall.SharedMessages()), nearcall.WithSharedMessages())
+	req := &testpb.SimpleRequest{Payload: payload(32)}
+	done := make(chan error)
+	for range 8 {
+		go func() {
+			var err error
+			for range 200 {
+				if _, err = client.UnaryCall(t.Context(), req); err != nil {
+					break
+				}
+			}
+			done <- err
+		}()
+	}
+	for range 8 {
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
 	}
 }

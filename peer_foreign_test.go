@@ -6,9 +6,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,7 +14,6 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall"
 )
@@ -113,70 +110,4 @@ func wantForeign(t *testing.T, lis net.Listener, text string) {
 			t.Errorf("WaitForReady(%v): the client is told: %v", waits, err)
 		}
 	}
-}
-
-// One deadline holds for whatever a peer does before it is known.
-func TestPeersThatDoNotSayWhoTheyAreAreDropped(t *testing.T) {
-	for name, talk := range map[string]func(net.Conn){
-		"silent": func(net.Conn) {},
-		"slow": func(c net.Conn) {
-			for _, b := range []byte("nearcall/1\n") {
-				time.Sleep(time.Second)
-				if _, err := c.Write([]byte{b}); err != nil {
-					return
-				}
-			}
-		},
-		"without a hello": func(c net.Conn) {
-			time.Sleep(4 * time.Second)
-			_, _ = io.WriteString(c, "nearcall/1\n")
-		},
-		"slow HTTP": func(c net.Conn) {
-			for _, b := range []byte("PRI * HTTP") {
-				time.Sleep(time.Second)
-				if _, err := c.Write([]byte{b}); err != nil {
-					return
-				}
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				lis := bufconn.Listen(1 << 10)
-				start(t, serve(t, echo{}, nearcall.ConnectionTimeout(5*time.Second)), lis)
-				conn, err := lis.DialContext(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer conn.Close()
-				begin := time.Now()
-				var talking sync.WaitGroup
-				defer talking.Wait()
-				talking.Go(func() { talk(conn) })
-				_, _ = io.Copy(io.Discard, conn)
-				if d := time.Since(begin); d != 5*time.Second {
-					t.Errorf("it was dropped after %v, want 5 s", d)
-				}
-			})
-		})
-	}
-}
-
-func TestStopDoesNotWaitForPeersThatDoNotSayWhoTheyAre(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lis := bufconn.Listen(1 << 10)
-		srv := serve(t, echo{})
-		start(t, srv, lis)
-		conn, err := lis.DialContext(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		synctest.Wait()
-		begin := time.Now()
-		srv.Stop()
-		if d := time.Since(begin); d != 0 {
-			t.Errorf("Stop took %v", d)
-		}
-	})
 }

@@ -1,7 +1,11 @@
 package nearcall_test
 
 import (
+	"bufio"
 	"context"
+	"errors"
+	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,6 +17,7 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/looptest"
+	"github.com/nearcall/nearcall/internal/wire"
 	"github.com/nearcall/nearcall/loop"
 )
 
@@ -53,7 +58,8 @@ var closedChan = func() chan struct{} {
 }()
 
 func (lawless) Done() <-chan struct{} { return closedChan }
-func (lawless) Err() error            { return nil }
+
+func (lawless) Err() error { return nil }
 
 // TestAContextThatEndsWithoutAnErrorWasCancelled: nobody hangs, and nobody takes the
 // nil for success.
@@ -152,4 +158,96 @@ func TestADeadlineWithoutATimerEndsCallsInProcess(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestADeadlineEndsTheCallerAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan error, 1)
+		client, _ := connect(t, serve(t, echo{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+			time.Sleep(400 * time.Millisecond) // deaf to its context
+			ended <- ctx.Err()
+			return &testpb.SimpleResponse{}, nil
+		}}))
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		begin := time.Now()
+		wantCode(t, <-invoke(ctx, client), codes.DeadlineExceeded)
+		if d := time.Since(begin); d != 50*time.Millisecond {
+			t.Errorf("the caller returned after %v", d)
+		}
+		if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the handler's context: %v", err)
+		}
+	})
+}
+
+// What a call's deadline is on the wire is how long it is away, so that no
+// clock has to agree with another: neither when it is another machine's, nor
+// when it is set.
+func TestDeadlinesDoNotDependOnClocks(t *testing.T) {
+	hold(t)
+	type told struct {
+		deadline time.Time
+		ended    error
+		at       time.Time
+	}
+	handler := make(chan told, 1)
+	lis := listenFor(t, "tcp", echo{bidi: func(s bidi) error {
+		d, _ := s.Context().Deadline()
+		<-s.Context().Done()
+		handler <- told{d, s.Context().Err(), time.Now()}
+		return nil
+	}})
+	// The server takes what is left, and counts it by its monotonic clock.
+	s := meet(t, lis)
+	begin := time.Now()
+	const timeout = 200 * time.Millisecond
+	open, _ := s.call("FullDuplexCall", nil, timeout, nil)
+	s.write(greeting(wire.MinWindow), open)
+	got := <-handler
+	if !strings.Contains(got.deadline.String(), " m=+") {
+		t.Errorf("the handler's deadline %v has no monotonic time", got.deadline)
+	}
+	if left := got.deadline.Sub(begin); left < timeout || left > timeout+5*time.Second {
+		t.Errorf("the handler's deadline was %v away, want %v", left, timeout)
+	}
+	if d := got.at.Sub(begin); got.ended != context.DeadlineExceeded || d < timeout {
+		t.Errorf("the handler's context ended with %v after %v", got.ended, d)
+	}
+
+	// The client says what is left, of a deadline whose wall clock is years off.
+	inner := listenTCP(t)
+	defer inner.Close()
+	timeouts := make(chan time.Duration, 1)
+	go func() {
+		conn, err := inner.Accept()
+		if err != nil {
+			return
+		}
+		s := &stranger{t: t, conn: conn, in: bufio.NewReader(conn)}
+		defer conn.Close()
+		s.write(greeting(wire.MinWindow))
+		var dec wire.Decoder
+		_ = s.frames(func(f wire.Frame) bool {
+			if !f.Kind.Stream() {
+				return false
+			}
+			rc, err := dec.Stream(f, nil, true)
+			if err != nil {
+				t.Error(err)
+			}
+			timeouts <- rc.Timeout
+			return true
+		})
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	ctx, leave := context.WithCancel(ctx)
+	call := invoke(ctx, dial(t, "tcp:"+inner.Addr().String()))
+	if left := <-timeouts; left > time.Hour || left < time.Hour-time.Minute {
+		t.Errorf("a timeout of an hour is %v on the wire", left)
+	}
+	leave()
+	<-call
+	runtime.KeepAlive(ctx)
 }

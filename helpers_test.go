@@ -2,20 +2,29 @@ package nearcall_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/needs"
 )
 
@@ -165,3 +174,125 @@ func addressedAs(network string) string {
 }
 
 func insecureCreds() credentials.TransportCredentials { return insecure.NewCredentials() }
+
+// listen listens on target until the end of the test.
+func listen(t *testing.T, target string) nearcall.Listener {
+	t.Helper()
+	lis, err := nearcall.Listen(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lis.Close() })
+	return lis
+}
+
+// start has srv serve lis, and checks at the end of the test that it did well.
+func start(t *testing.T, srv *nearcall.Server, lis net.Listener) {
+	t.Helper()
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(lis) }()
+	t.Cleanup(func() {
+		srv.Stop()
+		if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+}
+
+// dial returns a client of target, closed at the end of the test.
+func dial(t *testing.T, target string, opts ...nearcall.DialOption) testpb.TestServiceClient {
+	t.Helper()
+	conn, err := nearcall.NewClient(target, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return testpb.NewTestServiceClient(conn)
+}
+
+// seen is a service that tells of the last call who made it.
+func seen(p *peer.Peer, md *metadata.MD) echo {
+	return echo{unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		if got, ok := peer.FromContext(ctx); ok {
+			*p = *got
+		}
+		*md, _ = metadata.FromIncomingContext(ctx)
+		return &testpb.SimpleResponse{Payload: in.Payload}, nil
+	}}
+}
+
+// waiting is a service whose unary handler announces itself and waits until
+// its context ends or release is closed.
+func waiting() (e echo, running chan struct{}, release chan struct{}) {
+	running, release = make(chan struct{}, 100), make(chan struct{})
+	e.unary = func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		running <- struct{}{}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-release:
+			return &testpb.SimpleResponse{Payload: in.Payload}, nil
+		}
+	}
+	return e, running, release
+}
+
+// invoke makes a call on a goroutine of its own.
+func invoke(ctx context.Context, client testpb.TestServiceClient, opts ...grpc.CallOption) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{}, opts...)
+		done <- err
+	}()
+	return done
+}
+
+// hold has a test check, when everything it has set up is gone, that nothing is
+// left of it.
+func hold(t *testing.T) {
+	t.Helper()
+	before := measure()
+	t.Cleanup(func() { before.check(t) })
+}
+
+// impatient are options of a client that connects again at once.
+func impatient() nearcall.DialOption {
+	return nearcall.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.2, MaxDelay: 50 * time.Millisecond}})
+}
+
+// wantState waits for d and checks the state then.
+func wantState(t *testing.T, conn *nearcall.ClientConn, d time.Duration, want connectivity.State) {
+	t.Helper()
+	time.Sleep(d)
+	synctest.Wait()
+	if got := conn.GetState(); got != want {
+		t.Errorf("after %v the connection is %v, want %v", d, got, want)
+	}
+}
+
+// within fails the test, with all stacks, when f takes longer than patience.
+func within(t *testing.T, patience time.Duration, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		f()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatalf("in %v it did not come about that %s:\n\n%s", patience, what, strings.Join(leak.Find(), "\n\n"))
+	}
+}
+
+// eventually fails the test when f does not become true.
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for begin := time.Now(); !f(); <-tick.C {
+		if time.Since(begin) > 10*time.Second {
+			t.Fatalf("it did not come about that %s:\n\n%s", what, strings.Join(leak.Find(), "\n\n"))
+		}
+	}
+}

@@ -3,6 +3,7 @@ package nearcall_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -55,7 +56,8 @@ func (p *place) dial(ctx context.Context, _ string) (net.Conn, error) {
 type leaver struct{ link.Acceptor }
 
 func (leaver) Closed(error) {}
-func (leaver) Gone()        {}
+
+func (leaver) Gone() {}
 
 // dialled returns when it was dialled.
 func (p *place) dialled() []time.Duration {
@@ -257,6 +259,200 @@ func TestBecomingIdleIsNotTheServersDoing(t *testing.T) {
 		}
 		if n := len(p.dialled()); n != 5 {
 			t.Errorf("%d dials, want 5", n)
+		}
+	})
+}
+
+// A server that is replaced by another, gracefully, loses no call of a client
+// that waits until it is ready: what the old one has not seen the new one gets.
+func TestReplacingAServerLosesNoCall(t *testing.T) {
+	for _, network := range networks("unix") {
+		t.Run(network, func(t *testing.T) { testReplacing(t, network) })
+	}
+}
+
+func testReplacing(t *testing.T, network string) {
+	target := targetFor(t, network)
+	up := func() (srv *nearcall.Server, served chan error) {
+		lis, err := nearcall.Listen(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv, served = serve(t, echo{}), make(chan error, 1)
+		go func() { served <- srv.Serve(lis) }()
+		return srv, served
+	}
+	srv, served := up()
+	conn, err := nearcall.NewClient(target, over(network,
+		nearcall.WithDefaultCallOptions(grpc.WaitForReady(true)),
+		nearcall.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.2, MaxDelay: 5 * time.Millisecond}}))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	client := testpb.NewTestServiceClient(conn)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+
+	over := make(chan struct{})
+	made := make(chan struct{}) // takes one for each call that ended while somebody listened
+	var callers sync.WaitGroup
+	calls := func(call func() error) {
+		callers.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+				}
+				if err := call(); err != nil {
+					t.Error(err)
+					return
+				}
+				select {
+				case made <- struct{}{}:
+				default:
+				}
+			}
+		})
+	}
+	for range 8 {
+		calls(func() error {
+			_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{Payload: payload(100)})
+			return err
+		})
+		calls(func() error {
+			s, err := client.FullDuplexCall(ctx)
+			if err != nil {
+				return err
+			}
+			for range 3 {
+				if err := s.Send(&testpb.StreamingOutputCallRequest{Payload: payload(100)}); err != nil {
+					_, err = s.Recv()
+					return err
+				}
+			}
+			_ = s.CloseSend()
+			n := 0
+			for ; err == nil; n++ {
+				_, err = s.Recv()
+			}
+			if n-1 != 3 {
+				t.Errorf("%d messages of 3", n-1)
+			}
+			if err == io.EOF {
+				err = nil
+			}
+			return err
+		})
+	}
+	for range 30 {
+		for range 10 {
+			select {
+			case <-made:
+			case <-ctx.Done():
+				t.Fatal("no more calls are made")
+			}
+		}
+		srv.GracefulStop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		srv, served = up()
+	}
+	close(over)
+	callers.Wait()
+}
+
+func TestWaitForReadyWaitsForTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn, err := nearcall.NewClient("inproc:later")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		client := testpb.NewTestServiceClient(conn)
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		wantCode(t, <-invoke(short, client, grpc.WaitForReady(true)), codes.DeadlineExceeded)
+
+		call := invoke(t.Context(), client, grpc.WaitForReady(true))
+		synctest.Wait()
+		lis, err := nearcall.Listen("inproc:later")
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := serve(t, echo{})
+		go srv.Serve(lis)
+		before := time.Now()
+		wantCode(t, <-call, codes.OK)
+		if d := time.Since(before); d != 0 {
+			t.Errorf("the client noticed the new name after %v; it is told of it", d)
+		}
+	})
+}
+
+func TestAClientFindsAServerThatWasRestarted(t *testing.T) {
+	conn, err := nearcall.NewClient("inproc:restarted")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client := testpb.NewTestServiceClient(conn)
+	for range 3 {
+		lis, err := nearcall.Listen("inproc:restarted")
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := serve(t, echo{})
+		served := make(chan error)
+		go func() { served <- srv.Serve(lis) }()
+		wantCode(t, <-invoke(t.Context(), client, grpc.WaitForReady(true)), codes.OK)
+		srv.Stop()
+		if err := <-served; err != nil {
+			t.Fatal(err)
+		}
+		wantCode(t, <-invoke(t.Context(), client), codes.Unavailable)
+	}
+}
+
+func TestConnectivityStates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn, err := nearcall.NewClient("inproc:states")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		expect := func(from, want connectivity.State) {
+			t.Helper()
+			for s := from; s != want; s = conn.GetState() {
+				if !conn.WaitForStateChange(t.Context(), s) {
+					t.Fatal("the context ended")
+				}
+			}
+		}
+		if s := conn.GetState(); s != connectivity.Idle {
+			t.Fatalf("a new connection is %v", s)
+		}
+		conn.Connect()
+		expect(connectivity.Idle, connectivity.TransientFailure)
+		lis, err := nearcall.Listen("inproc:states")
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := serve(t, echo{})
+		go srv.Serve(lis)
+		expect(connectivity.TransientFailure, connectivity.Ready)
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if conn.WaitForStateChange(short, connectivity.Ready) {
+			t.Error("the state changed without a reason")
+		}
+		srv.Stop()
+		expect(connectivity.Ready, connectivity.Idle)
+		_ = conn.Close()
+		if s := conn.GetState(); s != connectivity.Shutdown {
+			t.Errorf("a closed connection is %v", s)
 		}
 	})
 }

@@ -1,0 +1,250 @@
+package nearcall_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"runtime"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/loop"
+)
+
+// header is the length of what each message begins with: the tag of its call
+// and its number.
+const header = 12
+
+// message returns the contents of message i of a call, which no other has.
+func message(tag uint64, i, size int, direction byte) *testpb.Payload {
+	b := make([]byte, size)
+	binary.LittleEndian.PutUint64(b, tag)
+	binary.LittleEndian.PutUint32(b[8:], uint32(i))
+	for k := header; k < size; k++ {
+		b[k] = byte(k)*direction + byte(tag) + byte(i)
+	}
+	return &testpb.Payload{Body: b}
+}
+
+// check says what is wrong with a message.
+func check(p *testpb.Payload, tag uint64, i, size int, direction byte) error {
+	if n := len(p.GetBody()); n != size {
+		return fmt.Errorf("message %d of call %x has %d bytes, want %d", i, tag, n, size)
+	}
+	if want := message(tag, i, size, direction); string(p.Body) != string(want.Body) {
+		return fmt.Errorf("message %d of call %x is %x, want %x", i, tag, p.Body[:header], want.Body[:header])
+	}
+	return nil
+}
+
+// scribble writes over a message, as its owner may.
+func scribble(p *testpb.Payload) { clear(p.GetBody()) }
+
+// chaosService does what the plans of its calls say.
+type chaosService struct {
+	testpb.UnimplementedTestServiceServer
+	chaos *chaos
+	book  *book
+}
+
+func (s *chaosService) actor(ctx context.Context, setTrailer func(metadata.MD)) *actor {
+	a := &actor{chaos: s.chaos, book: s.book, ctx: ctx}
+	get := func(key string) string {
+		if v := metadata.ValueFromIncomingContext(ctx, key); len(v) == 1 {
+			return v[0]
+		}
+		s.chaos.errorf("the metadata of a call arrived without its %s", key)
+		return "0"
+	}
+	a.tag, _ = strconv.ParseUint(get("tag"), 16, 64)
+	a.act, _ = strconv.Atoi(get("act"))
+	a.at, _ = strconv.Atoi(get("at"))
+	setTrailer(metadata.Pairs("tag", tagText(a.tag)))
+	a.book.begin(a.tag)
+	return a
+}
+
+func (s *chaosService) UnaryCall(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+	a := s.actor(ctx, func(md metadata.MD) { _ = grpc.SetTrailer(ctx, md) })
+	defer a.stray(func() { _ = grpc.SendHeader(ctx, metadata.Pairs("late", "1")) })()
+	a.check(in.Payload, 0)
+	if err := a.do(0); err != nil {
+		return nil, err
+	}
+	a.check(in.Payload, 0) // it is the handler's, whatever its caller does
+	out := message(a.tag, 0, len(in.Payload.Body), reply)
+	scribble(in.Payload)
+	return &testpb.SimpleResponse{Payload: out}, nil
+}
+
+func (s *chaosService) StreamingOutputCall(in *testpb.StreamingOutputCallRequest, ss grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
+	a := s.actor(ss.Context(), ss.SetTrailer)
+	defer a.stray(func() { _ = ss.SendMsg(&testpb.StreamingOutputCallResponse{}) })()
+	for i, p := range in.ResponseParameters {
+		if err := a.do(i); err != nil {
+			return err
+		}
+		m := message(a.tag, i, int(p.Size), reply)
+		if err := ss.Send(&testpb.StreamingOutputCallResponse{Payload: m}); err != nil {
+			return err
+		}
+		scribble(m)
+	}
+	a.check(in.Payload, 0)
+	return nil
+}
+
+func (s *chaosService) StreamingInputCall(ss grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]) error {
+	a := s.actor(ss.Context(), ss.SetTrailer)
+	defer a.stray(func() { _, _ = ss.Recv() })()
+	sum := uint32(0)
+	for i := 0; ; i++ {
+		m, err := ss.Recv()
+		if err == io.EOF {
+			return ss.SendAndClose(&testpb.StreamingInputCallResponse{AggregatedPayloadSize: int32(sum)})
+		}
+		if err != nil {
+			return err
+		}
+		a.check(m.Payload, i)
+		sum = crc32.Update(sum, crc32.IEEETable, m.Payload.Body)
+		if err := a.do(i); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *chaosService) FullDuplexCall(ss grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+	return s.echo(ss, true)
+}
+
+func (s *chaosService) HalfDuplexCall(ss grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+	return s.echo(ss, false)
+}
+
+// echo answers each message, at once or in the end.
+func (s *chaosService) echo(ss grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse], atOnce bool) error {
+	a := s.actor(ss.Context(), ss.SetTrailer)
+	defer a.stray(func() { _, _ = ss.Recv() })()
+	var sizes []int
+	answer := func(i int) error {
+		m := message(a.tag, i, sizes[i], reply)
+		err := ss.Send(&testpb.StreamingOutputCallResponse{Payload: m})
+		scribble(m)
+		return err
+	}
+	for i := 0; ; i++ {
+		m, err := ss.Recv()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		a.check(m.Payload, i)
+		sizes = append(sizes, len(m.Payload.Body))
+		if err := a.do(i); err != nil {
+			return err
+		}
+		if atOnce {
+			if err := answer(i); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range sizes {
+		if atOnce {
+			break
+		}
+		if err := answer(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// An actor is a handler's part of a plan.
+type actor struct {
+	chaos   *chaos
+	book    *book
+	ctx     context.Context
+	tag     uint64
+	act, at int
+}
+
+// check ends the run when a request is not what its call sent.
+func (a *actor) check(p *testpb.Payload, i int) {
+	if err := check(p, a.tag, i, len(p.GetBody()), request); err != nil {
+		a.chaos.errorf("a handler received: %v", err)
+	}
+}
+
+// do does what the plan has for message i.
+func (a *actor) do(i int) error {
+	a.book.step(a.tag)
+	if i != a.at {
+		return nil
+	}
+	switch a.act {
+	case doNap:
+		_ = loop.Sleep(a.ctx, time.Duration(a.tag%300_000))
+	case doDerive:
+		ctx, cancel := context.WithTimeout(a.ctx, time.Hour)
+		defer cancel()
+		stop := context.AfterFunc(ctx, func() {})
+		inner, give := context.WithCancelCause(ctx)
+		give(io.EOF)
+		<-inner.Done()
+		stop()
+	case doKill:
+		if cancel, ok := a.chaos.cancels.Load(a.tag); ok {
+			cancel.(context.CancelFunc)()
+		}
+	case doFail:
+		return status.Error(codes.FailedPrecondition, tagText(a.tag))
+	case doPanic:
+		panic(tagText(a.tag))
+	case doGoexit:
+		runtime.Goexit()
+	case doWait:
+		if a.book != nil {
+			return a.book.wait(a.ctx)
+		}
+		<-a.ctx.Done()
+		return a.ctx.Err()
+	case doTask:
+		if a.book != nil {
+			a.book.task(a.ctx, a.tag)
+		}
+	}
+	return nil
+}
+
+// stray leaves a goroutine behind that goes on once the handler has returned,
+// which the handler says by calling returned. On a loop every other is a task.
+func (a *actor) stray(goOn func()) (returned func()) {
+	if a.act != doStray {
+		return func() { a.book.end(a.tag) }
+	}
+	if a.book != nil && a.tag%2 == 0 {
+		return a.book.stray(a, goOn)
+	}
+	end := make(chan struct{})
+	go func() {
+		<-end
+		<-a.ctx.Done()
+		goOn()
+	}()
+	return func() {
+		a.book.end(a.tag)
+		close(end)
+	}
+}
