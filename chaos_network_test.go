@@ -146,7 +146,7 @@ func newProxy(t *testing.T, seed uint64) *proxy {
 	return &proxy{t: t, seed: seed, crossings: make(map[*crossing]struct{}), did: make(map[string]int)}
 }
 
-// forward has connections go to server. It returns the target that leads there.
+// forward leads connections to server. It returns the target that leads there.
 func (p *proxy) forward(server net.Addr) string {
 	p.server = server.String()
 	if err := p.listen("127.0.0.1:0"); err != nil {
@@ -398,7 +398,7 @@ func spawn(test string, env ...string) (*process, error) {
 }
 
 // end ends a child by a signal, and waits until it is gone. One that was not
-// killed has to end well. Where the system has no such signal, as on Windows, the
+// killed must end well. Where the system has no such signal, as on Windows, the
 // end of its input tells the child.
 func (p *process) end(how os.Signal) error {
 	if err := p.cmd.Process.Signal(how); err != nil && !errors.Is(err, errors.ErrUnsupported) {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A Report is results with what one has to know of them.
+// A Report is results, and what a reader must know of them.
 type Report struct {
 	Table   Table
 	Machine string

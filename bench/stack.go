@@ -116,7 +116,7 @@ func overPeer(setup peerSetup) func(Row) (Conn, error) {
 	}
 }
 
-// serveOn listens and has serve accept until the listener is closed or what
+// serveOn listens and makes serve accept until the listener is closed or what
 // serve returns is called.
 func serveOn(network, address string, serve func(net.Listener) (run func(), stop func())) (string, func(), error) {
 	lis, err := net.Listen(network, address)

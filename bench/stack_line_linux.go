@@ -94,7 +94,7 @@ func (l *line) watch(whose uint32, long time.Duration) uint32 {
 	}
 }
 
-// swap has a message be answered, and returns what is in its place then.
+// swap waits for the answer to a message, and returns it.
 func (l *line) swap(message []byte) ([]byte, error) {
 	if len(message) > len(l.message) {
 		return nil, fmt.Errorf("%d bytes are too many for a cache line", len(message))

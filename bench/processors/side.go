@@ -29,7 +29,7 @@ const (
 	calls  = "calls"
 )
 
-// A question has a side call, or be idle, and say what that took.
+// A question makes a side call, or rest, and say what that took.
 type question struct {
 	Callers int // at a time; 0 to be idle
 	Lasts   time.Duration

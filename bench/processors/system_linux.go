@@ -33,7 +33,7 @@ func allowedCPUs() ([]int, error) {
 	return all, nil
 }
 
-// confined has start run on a thread with these CPUs alone. A process inherits
+// confined runs start on a thread with these CPUs alone. A process inherits
 // them from the thread that starts it.
 func confined(cpus []int, start func() error) error {
 	runtime.LockOSThread() // threads that the runtime starts meanwhile do not come from this one

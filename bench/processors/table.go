@@ -37,7 +37,7 @@ func (p *pair) line(out io.Writer, cells ...any) error {
 	return err
 }
 
-// callLines has the pairs call in turns, and prints a line for each of them.
+// callLines makes the pairs call in turns, and prints a line for each of them.
 func (p *plan) callLines(out io.Writer, pairs []*pair, callers int) error {
 	for _, s := range pairs {
 		if _, err := s.call(callers, p.lasts); err != nil { // warm

@@ -127,7 +127,7 @@ func suspend(l *loop.Loop, n int, wait func(ctx context.Context, wakeBy func(fun
 	}, nil
 }
 
-// do has l run fn, and returns when it has.
+// do runs fn on l, and returns when it has ended.
 func do(l *loop.Loop, fn func()) error {
 	done := make(chan struct{})
 	if err := l.Post(func() {

@@ -21,7 +21,7 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// processEnv has the command serve, as the second process of a tour. Its value
+// processEnv makes the command serve, as the second process of a tour. Its value
 // is who serves, and the target that is listened on.
 const processEnv = "NEARCALL_TOUR_PROCESS"
 

@@ -19,7 +19,7 @@ type progress struct {
 	from, share float64 // of the whole, that the tour has which speaks now
 }
 
-// part has what follows be a part of the whole.
+// part makes what follows a part of the whole.
 func (p *progress) part(from, share float64) { p.from, p.share = from, share }
 
 func newProgress(w io.Writer) *progress { return &progress{w: w, live: isTerminal(w)} }

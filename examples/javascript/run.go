@@ -71,7 +71,7 @@ func run(ctx context.Context, w io.Writer) (err error) {
 	return nil
 }
 
-// buy has a script call a service written in Go.
+// buy runs a script that calls a service written in Go.
 func buy(ctx context.Context, w io.Writer, e *engine.Engine) error {
 	text, err := e.Run(ctx, "customer.js", customerScript)
 	if err != nil {

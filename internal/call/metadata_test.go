@@ -23,7 +23,7 @@ func TestOutgoingMetadataIsReadAsThePackageKeepsIt(t *testing.T) {
 	}
 }
 
-// withoutMirror has f see a package metadata of an unknown layout.
+// withoutMirror runs f with a package metadata of an unknown layout.
 func withoutMirror(t *testing.T, f func(*testing.T)) {
 	t.Run("without mirror", func(t *testing.T) {
 		before := mirrored

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// waitFor has a goroutine take a place and say so.
+// waitFor starts a goroutine that takes a place and says so.
 func waitFor(ctx context.Context, q *quota) <-chan error {
 	got := make(chan error, 1)
 	go func() { got <- q.take(ctx) }()

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// onWorkers has a server run all handlers on workers.
+// onWorkers makes a server run all handlers on workers.
 func onWorkers(c *ServerConfig) { c.Placement = OnWorkers }
 
 // idleWorkers returns how many workers of the server wait for a call.

@@ -39,7 +39,7 @@ func editions(m *testpb.Editions) *testpb.Editions {
 	return m
 }
 
-// TestCopyIsDirect has messages that have to be copied without bytes, and as
+// TestCopyIsDirect copies messages that must be copied without bytes, and as
 // bytes would copy them.
 func TestCopyIsDirect(t *testing.T) {
 	var typedNil *testpb.Three_ChoiceInt32
@@ -97,7 +97,7 @@ func TestCopyIsDirect(t *testing.T) {
 	}
 }
 
-// TestCopyThroughBytes has messages that Copy has to leave to marshalling.
+// TestCopyThroughBytes copies messages that Copy must leave to marshalling.
 func TestCopyThroughBytes(t *testing.T) {
 	opaque := &testpb.Opaque{}
 	opaque.SetText("text")

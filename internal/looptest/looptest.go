@@ -1,4 +1,4 @@
-// Package looptest has tests run on each kind of loop.
+// Package looptest runs tests on each kind of loop.
 package looptest
 
 import (
@@ -38,7 +38,7 @@ func made(opts ...loop.Option) func() (*loop.Loop, func(context.Context) error) 
 	}
 }
 
-// pinned has a goroutine run a pinned loop.
+// pinned starts a goroutine that runs a pinned loop.
 func pinned() (*loop.Loop, func(context.Context) error) {
 	l := loop.New(loop.Pinned())
 	ran := make(chan error, 1)

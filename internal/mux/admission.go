@@ -25,7 +25,7 @@ type ticket struct {
 	admitted bool // it was admitted, or nobody is any more
 }
 
-// admit has a call count as open, unless no new calls are made. mu is held, and
+// admit counts a call as open, unless no new calls are made. mu is held, and
 // released while it waits.
 func (s *Session) admit(ctx context.Context) error {
 	if s.refusal != nil {
@@ -60,7 +60,7 @@ func (s *Session) admit(ctx context.Context) error {
 	return nil
 }
 
-// releaseCall has a call count no more. mu is held.
+// releaseCall stops counting a call as open. mu is held.
 func (s *Session) releaseCall() {
 	a := &s.admission
 	if limit := s.hello.Calls; len(a.queue) == 0 || limit > 0 && a.open > limit { // there were more before HELLO
@@ -81,7 +81,7 @@ func (s *Session) wakeTicket(t *ticket) {
 	}
 }
 
-// refuseQueued has all who wait find that no new calls are made. mu is held.
+// refuseQueued wakes all who wait, to find that no new calls are made. mu is held.
 func (s *Session) refuseQueued() {
 	a := &s.admission
 	for _, t := range a.queue {

@@ -40,7 +40,7 @@ type made struct {
 	err   error
 }
 
-// makes has a call made, in the background.
+// makes starts a call, in the background.
 func makes(ctx context.Context, s *Session, method string, n, limit int) <-chan made {
 	out := make(chan made, 1)
 	go func() {

@@ -220,7 +220,7 @@ func TestARefusedMessageIsSkipped(t *testing.T) {
 	}
 }
 
-// TestCreditIsConserved has calls do anything, in both directions at once.
+// TestCreditIsConserved lets calls do anything, in both directions at once.
 func TestCreditIsConserved(t *testing.T) {
 	some := noise(200_000)
 	for seed := range uint64(3) {

@@ -151,7 +151,7 @@ func (p *keepaliveState) resetTimer() {
 	p.timer.Reset(d)
 }
 
-// onIdleTimer ends a session that has no call for long.
+// onIdleTimer ends a session that has had no call for long.
 func (s *Session) onIdleTimer() {
 	s.mu.Lock()
 	p := &s.keepalive

@@ -92,7 +92,7 @@ func (s *Session) returnPlace(at int) {
 	s.flush(false)
 }
 
-// sendReturn has the peer learn that its place may be used again. mu is held.
+// sendReturn tells the peer that it may use its place again. mu is held.
 func (s *Session) sendReturn(at int) {
 	if s.ended == nil {
 		s.control = wire.AppendReturn(s.control, at)

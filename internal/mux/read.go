@@ -155,7 +155,7 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", wire.ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// take does what a frame says. An error ends the session.
+// handleFrame does what a frame says. An error ends the session.
 func (s *Session) handleFrame(f wire.Frame) error {
 	if f.Kind != wire.KindHello && !s.isMet {
 		return protocolError("the peer has not said hello")

@@ -125,7 +125,7 @@ func (s *Session) wake(spot *wait.Cond, after *callbacks) {
 	s.interruptLeader()
 }
 
-// interruptLeader has a leader that is parked return from Read. mu is held.
+// interruptLeader makes a leader that is parked return from Read. mu is held.
 func (s *Session) interruptLeader() {
 	if s.parked && !s.interrupted {
 		s.interrupted = true
@@ -135,7 +135,7 @@ func (s *Session) interruptLeader() {
 
 var longAgo = time.Unix(1, 0)
 
-// wakeResident has the resident read from now on. mu is held, and nobody reads.
+// wakeResident makes the resident read from now on. mu is held, and nobody reads.
 func (s *Session) wakeResident() {
 	s.occupied = true
 	wait.Unpark(s.resident.Wake())
@@ -182,7 +182,7 @@ func (s *Session) onLeaderDone(term uint64) {
 	}
 }
 
-// startReadIdle has the resident read in a while, unless somebody else does. mu is
+// startReadIdle makes the resident read in a while, unless somebody else does. mu is
 // held.
 func (s *Session) startReadIdle() {
 	switch {

@@ -82,7 +82,7 @@ func (in *inbox) close(why error) {
 	in.dropPartial()
 }
 
-// dropPartial has nothing of an unfinished message kept.
+// dropPartial drops what has arrived of an unfinished message.
 func (in *inbox) dropPartial() {
 	if it := in.last(); it != nil && it.missing > 0 {
 		it.data.free()
@@ -107,7 +107,7 @@ func (in *inbox) last() *item {
 	return nil
 }
 
-// take does what a step says that has arrived, whose message took the credit
+// deliver does what a step says that has arrived, whose message took the credit
 // cost. An error ends the session, whose mu is held.
 func (st *stream) deliver(rc *wire.Received, cost int, after *callbacks) error {
 	in := &st.in
@@ -219,7 +219,7 @@ func (st *stream) deliverMessage(rc *wire.Received, cost int) error {
 	return nil
 }
 
-// returnCredit has the peer learn that n bytes were received, once it is worth a
+// returnCredit tells the peer that n bytes were received, once that is worth a
 // frame. The session's mu is held.
 func (st *stream) returnCredit(n int) {
 	in := &st.in

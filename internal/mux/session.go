@@ -434,7 +434,7 @@ func (s *Session) closeConn() {
 	_ = s.conn.Close()
 }
 
-// callbacks are what has to be called once the lock is released.
+// callbacks are what must be called once the lock is released.
 type callbacks struct {
 	first   []func() // tell callees of an abort, before it unblocks them
 	parkers [2]wait.Parker
@@ -442,7 +442,7 @@ type callbacks struct {
 	last    []func() // tell callers of an abort, after it unblocked them
 }
 
-// unpark has p unparked unless it is nil.
+// unpark unparks p in run, unless it is nil.
 func (c *callbacks) unpark(p wait.Parker) {
 	switch {
 	case p == nil:

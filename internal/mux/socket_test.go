@@ -265,7 +265,7 @@ func TestALeaderThatLeavesLeavesNoDeadline(t *testing.T) {
 	})
 }
 
-// TestALeaderThatLeavesOthers has somebody read for them.
+// TestALeaderThatLeavesOthers: somebody reads for them.
 func TestALeaderThatLeavesOthers(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		cs, ss := sockets(t, network, Options{}, Options{}, &waiter{})
@@ -483,7 +483,7 @@ func TestAStreamThatNobodyReadsBesideOthers(t *testing.T) {
 	})
 }
 
-// accepter has a function take each call.
+// accepter calls a function for each call.
 type accepter func(s link.Stream, o *link.CallHeader)
 
 func (accepter) HandleUnary(*link.UnaryCall, bool) error { return link.ErrNoCall }

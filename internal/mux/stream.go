@@ -93,7 +93,7 @@ func (st *stream) full() bool {
 		st.backlog >= minBacklog && st.session.backlog >= maxQueued
 }
 
-// put has a step written, unless the call was aborted. The session's mu is
+// enqueue queues a step to be written, unless the call was aborted. The session's mu is
 // held.
 func (st *stream) enqueue(step wire.Step, message *buffer) {
 	if st.reason != nil {

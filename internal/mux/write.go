@@ -123,7 +123,7 @@ func (t *batch) wrote(n int) bool {
 	return len(t.all) == 0
 }
 
-// wakeWriter has the writer see to what is queued, or to the end of the session.
+// wakeWriter makes the writer write what is queued, or end the session.
 // mu is held.
 func (s *Session) wakeWriter() {
 	if s.pen == penFree {
@@ -156,7 +156,7 @@ func (s *Session) feedStarved() {
 	}
 }
 
-// flush writes what is queued, or has it written. gather says that others may
+// flush writes what is queued, or leaves it to the writer. gather says that others may
 // be about to queue something, too, for which it is worth to let them run
 // first. mu is held, and released.
 func (s *Session) flush(gather bool) {

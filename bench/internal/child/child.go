@@ -1,4 +1,4 @@
-// Package child has a program run itself once more, as another process, and
+// Package child makes a program run itself once more, as another process, and
 // exchange lines with it.
 package child
 

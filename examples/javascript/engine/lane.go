@@ -20,7 +20,7 @@ type lane struct {
 	idle   func(struct{}, error) // is called when nothing is left; nil where nobody waits
 }
 
-// do has op run, which may wait, and returns a promise of what it returns.
+// do runs op, which may wait, and returns a promise of what it returns.
 func (l *lane) do(op func() (proto.Message, error)) goja.Value {
 	d := l.engine.newDeferred()
 	if !l.busy {

@@ -73,7 +73,7 @@ func (d *deferred) settle(m proto.Message, err error) {
 	_ = d.resolve(v)
 }
 
-// inTask has do run as a task, and returns a promise of what it returns.
+// inTask runs do as a task, and returns a promise of what it returns.
 func (e *Engine) inTask(do func(ctx context.Context) (proto.Message, error)) goja.Value {
 	d := e.newDeferred()
 	err := e.loop.Go(func(ctx context.Context) {

@@ -15,7 +15,7 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// Register has srv serve a service by an object of the script. object is its name, or
+// Register makes srv serve a service by an object of the script. object is its name, or
 // another expression that has it as its value. It is an error if the object lacks a
 // method's handler. srv's rules for registration hold.
 func (e *Engine) Register(srv *nearcall.Server, service protoreflect.ServiceDescriptor, object string) error {

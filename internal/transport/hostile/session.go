@@ -197,7 +197,7 @@ func (s *session) end(reason error, broken bool) {
 	}
 }
 
-// callbacks are what has to be called once the lock is released.
+// callbacks are what must be called once the lock is released.
 type callbacks struct {
 	first   []func() // tell callees of an abort, before it unblocks them
 	parkers []wait.Parker
@@ -239,7 +239,7 @@ func (s *session) readAll() {
 	}
 }
 
-// take does what a frame says. An error ends the session.
+// handleFrame does what a frame says. An error ends the session.
 func (s *session) take(f *frame) error {
 	if f.kind == kindOpen {
 		return s.takeOpen(f)
