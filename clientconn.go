@@ -94,7 +94,7 @@ func newClientConn(target, authority string, b backoff.Config, o *dialOptions) *
 	c := &ClientConn{target: target, maxAttempts: o.attempts}
 	c.conn = connector.New(connector.Config{
 		Dialer: o.dialer, Backoff: b, Timeout: o.timeout,
-		OnSession: func(s link.Session) { c.client.Begin(s) },
+		OnSession: func(s link.Session) { c.client.BeginSession(s) },
 	})
 	if o.serviceConfig != nil {
 		c.serviceConfig = *o.serviceConfig

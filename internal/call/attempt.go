@@ -3,8 +3,11 @@ package call
 import (
 	"context"
 	"errors"
+	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -53,20 +56,20 @@ const (
 
 // An attempt is one stream that a call was made with.
 type attempt struct {
-	call    *clientStream
-	kind    attemptKind
-	ctx     context.Context // as stats handlers have tagged it
-	stats   *callStats
-	session link.Session // to be asked first; nil once it was, or where there is none
-	peer    *link.Peer
-	stream  link.Stream
-	on      link.Session // that opened stream
+	call     *clientStream
+	kind     attemptKind
+	ctx      context.Context // as stats handlers have tagged it
+	stats    *callStats
+	session  link.Session // to be asked first; nil once it was, or where there is none
+	peer     *link.Peer
+	stream   link.Stream
+	openedBy link.Session // that opened stream
 
 	// Guarded by call.mu.
-	stop    func() bool // stops watching ctx
-	reason  error       // why it was aborted
-	pending bool        // it was, and the call waits to be made again
-	ended   bool        // stats handlers know of its end
+	stopWatch    func() bool // stops watching ctx
+	abortReason  error       // why it was aborted
+	retryPending bool        // it was, and the call waits to be made again
+	ended        bool        // stats handlers know of its end
 }
 
 // A step is something that was sent.
@@ -79,24 +82,57 @@ type step struct {
 
 // defaultReplay is how much is kept of a call by default, in bytes, as in
 // grpc-go.
-const defaultReplay = 256 << 10
+const defaultMaxReplay = 256 << 10
 
-// unseen reports whether err says that no handler has seen the call.
-func unseen(err error) bool { return err != nil && errors.Is(err, link.ErrUnprocessed) }
+// isUnprocessed reports whether err says that no handler has seen the call.
+func isUnprocessed(err error) bool { return err != nil && errors.Is(err, link.ErrUnprocessed) }
 
 // refusedBy reports whether session has refused a call that another one may
 // take. A session that goes on to take calls would be asked forever.
 func refusedBy(session link.Session, err error) bool {
-	return unseen(err) && link.IsClosed(session.Done())
+	return isUnprocessed(err) && link.IsClosed(session.Done())
 }
 
-// open opens a with a session, and with o unless that is nil. Each session that
+// beginAttempt tells the client's stats handler that an attempt at a call begins; kind
+// says why. It returns ctx as the handler has tagged it, and md with what the handler has
+// added. The stats are nil without a handler, and if there is an error, which the handler
+// then knows of.
+func (c *Client) beginAttempt(ctx context.Context, method string, ci *callInfo, desc *grpc.StreamDesc, md metadata.MD, kind attemptKind) (context.Context, *callStats, metadata.MD, error) {
+	if kind != firstAttempt {
+		if err := wait.Err(ctx); err != nil {
+			return ctx, nil, nil, startStatus(err)
+		}
+	}
+	h := c.stats
+	if h == nil {
+		return ctx, nil, md, nil
+	}
+	s := &callStats{handler: h, client: true, begin: time.Now()}
+	s.ctx = h.TagRPC(ctx, &stats.RPCTagInfo{FullMethodName: method, FailFast: !ci.waitForReady})
+	s.report(&stats.Begin{
+		Client:         true,
+		BeginTime:      s.begin,
+		FailFast:       !ci.waitForReady,
+		IsClientStream: desc.ClientStreams,
+		IsServerStream: desc.ServerStreams,
+
+		IsTransparentRetryAttempt: kind == transparentRetry,
+	})
+	md, err := outgoing(s.ctx)
+	if err != nil {
+		s.end(err, nil)
+		return s.ctx, nil, nil, err
+	}
+	return s.ctx, s, md, nil
+}
+
+// openAttempt opens a with a session, and with o unless that is nil. Each session that
 // refuses it, and each failure that is retried, counts as an attempt, of which
 // stats handlers are told, with ctx. They know of the end of an attempt that
 // could not be opened. The error is a status error.
-func (s *clientStream) open(ctx context.Context, a *attempt, info *callInfo, md metadata.MD, o *link.CallHeader) error {
+func (s *clientStream) openAttempt(ctx context.Context, a *attempt, info *callInfo, md metadata.MD, o *link.CallHeader) error {
 	for {
-		transparent, err := s.tryOpen(ctx, a, info, md, o)
+		transparent, err := s.tryOpenAttempt(ctx, a, info, md, o)
 		if err == nil {
 			return nil
 		}
@@ -105,7 +141,7 @@ func (s *clientStream) open(ctx context.Context, a *attempt, info *callInfo, md 
 		a.kind, o = transparentRetry, nil
 		if !transparent {
 			a.kind = policyRetry
-			if err := s.client.retry(ctx, info.retry, err, nil); err != nil {
+			if err := s.client.waitForRetry(ctx, info.retry, err, nil); err != nil {
 				return err
 			}
 		}
@@ -115,9 +151,9 @@ func (s *clientStream) open(ctx context.Context, a *attempt, info *callInfo, md 
 	}
 }
 
-// tryOpen asks one session to open a. With an error it says whether that is a
+// tryOpenAttempt asks one session to open a. With an error it says whether that is a
 // refusal which the user does not learn of.
-func (s *clientStream) tryOpen(ctx context.Context, a *attempt, info *callInfo, md metadata.MD, o *link.CallHeader) (transparent bool, err error) {
+func (s *clientStream) tryOpenAttempt(ctx context.Context, a *attempt, info *callInfo, md metadata.MD, o *link.CallHeader) (transparent bool, err error) {
 	c, session := s.client, a.session
 	if a.session = nil; session == nil {
 		if session, err = c.cfg.Sessions.Pick(a.ctx, info.waitForReady); err != nil {
@@ -127,7 +163,7 @@ func (s *clientStream) tryOpen(ctx context.Context, a *attempt, info *callInfo, 
 	a.peer = session.Peer()
 	if o == nil {
 		o = new(link.CallHeader)
-		if err := c.open(a.ctx, o, info, s.method, md, a.peer); err != nil {
+		if err := c.fillHeader(a.ctx, o, info, s.method, md, a.peer); err != nil {
 			return false, err
 		}
 	}
@@ -147,21 +183,21 @@ func (s *clientStream) tryOpen(ctx context.Context, a *attempt, info *callInfo, 
 	if w := wait.WaiterOf(ctx); w != nil {
 		a.stream.SetWaiter(w)
 	}
-	a.on = session
+	a.openedBy = session
 	a.stats.outHeader(o, a.peer)
 	return false, nil
 }
 
-// watch aborts the call when the context of a ends.
-func (s *clientStream) watch(a *attempt) {
+// watchContext aborts the call when the context of a ends.
+func (s *clientStream) watchContext(a *attempt) {
 	if a.ctx.Done() == nil {
 		return
 	}
-	stop := wait.AfterFunc(a.ctx, func() { s.abort(link.ContextEnd(wait.DoneErr(a.ctx))) })
+	stop := wait.AfterFunc(a.ctx, func() { s.abortCall(link.ContextEnd(wait.DoneErr(a.ctx))) })
 	s.mu.Lock()
-	over := s.finished || s.cur != a
+	over := s.finished || s.current != a
 	if !over {
-		a.stop = stop
+		a.stopWatch = stop
 	}
 	s.mu.Unlock()
 	if over {
@@ -169,16 +205,16 @@ func (s *clientStream) watch(a *attempt) {
 	}
 }
 
-// attempt returns the current attempt, after another goroutine that makes the
+// currentAttempt returns the current attempt, after another goroutine that makes the
 // call again, and whether the call may still be made again.
-func (s *clientStream) attempt() (a *attempt, replayable bool) {
-	s.lockSettled()
+func (s *clientStream) currentAttempt() (a *attempt, replayable bool) {
+	s.lockUnlessRetrying()
 	defer s.mu.Unlock()
-	return s.cur, !s.committed
+	return s.current, !s.committed
 }
 
-// lockSettled locks mu while nobody makes the call again.
-func (s *clientStream) lockSettled() {
+// lockUnlessRetrying locks mu while nobody makes the call again.
+func (s *clientStream) lockUnlessRetrying() {
 	s.mu.Lock()
 	if s.retrying {
 		s.mu.Unlock()
@@ -188,48 +224,50 @@ func (s *clientStream) lockSettled() {
 	}
 }
 
-// commit keeps the current attempt. mu is held.
-func (s *clientStream) commit() { s.committed, s.kept, s.room = true, nil, [1]step{} }
+// commitAttempt keeps the current attempt. mu is held.
+func (s *clientStream) commitAttempt() {
+	s.committed, s.replayBuffer, s.replayBufferRoom = true, nil, [1]step{}
+}
 
-// settle commits the call. If it waited to be made again it is over now.
-func (s *clientStream) settle() {
-	s.lockSettled()
-	s.commit()
-	a := s.cur
-	pending := a.pending
-	a.pending = false
+// commitAndFinish commits the call. If it waited to be made again it is over now.
+func (s *clientStream) commitAndFinish() {
+	s.lockUnlessRetrying()
+	s.commitAttempt()
+	a := s.current
+	pending := a.retryPending
+	a.retryPending = false
 	s.mu.Unlock()
 	if pending {
-		s.lost(a.reason)
+		s.finishAborted(a.abortReason)
 	}
 }
 
-// taken takes in that something was received with a. It reports false where
+// commitReceived takes in that something was received with a. It reports false where
 // that does not count, because the call is made again. recvMu is held.
-func (s *clientStream) taken(a *attempt) bool {
-	if s.from != nil {
+func (s *clientStream) commitReceived(a *attempt) bool {
+	if s.recvAttempt != nil {
 		return true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cur != a || s.retrying {
+	if s.current != a || s.retrying {
 		return false
 	}
-	s.commit()
-	s.from = a
+	s.commitAttempt()
+	s.recvAttempt = a
 	return true
 }
 
-// keep takes in what came of sending st with a. It reports false where that does
+// bufferForReplay takes in what came of sending st with a. It reports false where that does
 // not count, because the call is made again. The end of sending is kept also
 // where it could not be sent: nobody sends it again.
-func (s *clientStream) keep(a *attempt, st *step, err error) bool {
-	if s.to != nil {
+func (s *clientStream) bufferForReplay(a *attempt, st *step, err error) bool {
+	if s.sendAttempt != nil {
 		return true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cur != a || s.retrying {
+	if s.current != a || s.retrying {
 		return false
 	}
 	if s.committed || err != nil && st.hasMsg {
@@ -237,25 +275,25 @@ func (s *clientStream) keep(a *attempt, st *step, err error) bool {
 	}
 	if st.hasMsg && s.desc != unaryDesc {
 		n, _ := st.msg.Size() // it was sent, and so has one
-		if s.keptSize += n + link.MessageOverhead; s.keptSize > s.info.maxReplay {
-			s.commit()
+		if s.replayBufferSize += n + link.MessageOverhead; s.replayBufferSize > s.info.maxReplay {
+			s.commitAttempt()
 			return true
 		}
 	}
-	s.kept = append(s.kept, *st)
+	s.replayBuffer = append(s.replayBuffer, *st)
 	return true
 }
 
 // transmit sends f, which st has as well, with the current attempt.
 func (s *clientStream) transmit(f *link.Frame, st *step) error {
 	for {
-		a := s.to
+		a := s.sendAttempt
 		if a == nil {
-			a, _ = s.attempt()
+			a, _ = s.currentAttempt()
 		}
 		err := a.stream.Send(f)
 		if err != nil && st.hasMsg {
-			another, lost := s.notSent(a, err)
+			another, lost := s.onSendError(a, err)
 			if lost != nil {
 				return lost
 			}
@@ -266,25 +304,25 @@ func (s *clientStream) transmit(f *link.Frame, st *step) error {
 		if err == nil && st.hasMsg {
 			a.stats.sent(st.value, s.info.codec)
 		}
-		if s.keep(a, st, err) {
+		if s.bufferForReplay(a, st, err) {
 			return err
 		}
 	}
 }
 
-// abort ends the call for reason, from outside: its context has ended, or its
+// abortCall ends the call for reason, from outside: its context has ended, or its
 // client was closed.
-func (s *clientStream) abort(reason error) {
+func (s *clientStream) abortCall(reason error) {
 	s.mu.Lock()
 	if s.finished {
 		s.mu.Unlock()
 		return
 	}
-	if s.gaveUp == nil {
-		s.gaveUp = reason
+	if s.giveUpReason == nil {
+		s.giveUpReason = reason
 	}
-	reason = s.gaveUp
-	a, unheard := s.cur, s.cur.pending || s.retrying
+	reason = s.giveUpReason
+	a, unheard := s.current, s.current.retryPending || s.retrying
 	s.mu.Unlock()
 	a.stream.Abort(reason)
 	if unheard { // the stream was aborted before
@@ -292,38 +330,38 @@ func (s *clientStream) abort(reason error) {
 	}
 }
 
-// aborted learns that a was aborted: by the context, or because the session
+// onTransportAbort learns that a was aborted: by the context, or because the session
 // ended. The call is over, also when nobody receives, unless it can be made
 // again.
-func (a *attempt) aborted(reason error) {
+func (a *attempt) onTransportAbort(reason error) {
 	s := a.call
 	s.mu.Lock()
-	a.reason = reason
-	if s.cur == a && !s.retrying {
-		a.pending = s.retryable(failure{reason: reason})
+	a.abortReason = reason
+	if s.current == a && !s.retrying {
+		a.retryPending = s.retryable(failure{reason: reason})
 	}
-	over := s.cur == a && !s.retrying && !a.pending
+	over := s.current == a && !s.retrying && !a.retryPending
 	if over {
-		s.commit() // also where the session ends before the call is finished
+		s.commitAttempt() // also where the session ends before the call is finished
 	}
-	if unseen(reason) && s.gaveUp != nil {
-		reason = s.gaveUp
+	if isUnprocessed(reason) && s.giveUpReason != nil {
+		reason = s.giveUpReason
 	}
 	s.mu.Unlock()
 	if over {
-		s.lost(reason)
+		s.finishAborted(reason)
 	}
 }
 
-// lost ends the call, whose stream was aborted for reason. A header that had
+// finishAborted ends the call, whose stream was aborted for reason. A header that had
 // arrived is still taken in.
-func (s *clientStream) lost(reason error) {
+func (s *clientStream) finishAborted(reason error) {
 	if s.recvMu.TryLock() {
 		s.mu.Lock()
-		known := s.headerIn
+		known := s.headerKnown
 		s.mu.Unlock()
 		if !known && s.end == nil && s.recvErr == nil {
-			_, _ = s.take(link.Sink{}) // does not wait: the stream is aborted
+			_, _ = s.receiveFrame(link.Sink{}) // does not wait: the stream is aborted
 		}
 		s.recvMu.Unlock()
 	}

@@ -460,11 +460,11 @@ func TestWhatCommitsACall(t *testing.T) {
 		"a header":            {doomed{header: true}, 10, nil, nothing, codes.Unavailable},
 		"the context":         {doomed{}, 10, nil, func(cs grpc.ClientStream) { cs.Context() }, codes.Unavailable},
 		"the trailer":         {doomed{}, 10, nil, func(cs grpc.ClientStream) { cs.Trailer() }, codes.Unavailable},
-		"too much":            {doomed{}, defaultReplay, nil, nothing, codes.Unavailable},
-		"not too much":        {doomed{}, defaultReplay - 20, nil, nothing, codes.OK},
+		"too much":            {doomed{}, defaultMaxReplay, nil, nothing, codes.Unavailable},
+		"not too much":        {doomed{}, defaultMaxReplay - 20, nil, nothing, codes.OK},
 		"more than is wanted": {doomed{}, 10, []grpc.CallOption{grpc.MaxRetryRPCBufferSize(10)}, nothing, codes.Unavailable},
 		"as much as wanted":   {doomed{}, 10, []grpc.CallOption{grpc.MaxRetryRPCBufferSize(17)}, nothing, codes.OK},
-		"much, as is wanted":  {doomed{}, defaultReplay, []grpc.CallOption{grpc.MaxRetryRPCBufferSize(2 * defaultReplay)}, nothing, codes.OK},
+		"much, as is wanted":  {doomed{}, defaultMaxReplay, []grpc.CallOption{grpc.MaxRetryRPCBufferSize(2 * defaultMaxReplay)}, nothing, codes.OK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			session := &doomed{recv: true, sends: 9, header: c.session.header}

@@ -1,12 +1,10 @@
 package call
 
 import (
-	"context"
 	"math"
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -49,7 +47,7 @@ type callInfo struct {
 // apply reads opts. An option that asks for something that cannot be had is
 // refused rather than dropped.
 func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault link.Codec) error {
-	ci.opts, ci.maxRecv, ci.maxSend, ci.maxReplay = opts, unset, unset, defaultReplay
+	ci.opts, ci.maxRecv, ci.maxSend, ci.maxReplay = opts, unset, unset, defaultMaxReplay
 	if mc.waitForReady != nil {
 		ci.waitForReady = *mc.waitForReady
 	}
@@ -109,7 +107,7 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 	}
 	ci.maxRecv = limit(mc.maxResponse, ci.maxRecv, defaultMaxRecv)
 	ci.maxSend = limit(mc.maxRequest, ci.maxSend, noLimit)
-	return ci.settleCodec(byDefault)
+	return ci.chooseCodec(byDefault)
 }
 
 // unwrapped returns the option of grpc-go that o points to or embeds, and by
@@ -144,9 +142,9 @@ func unwrapped(o grpc.CallOption) grpc.CallOption {
 
 const grpcPath = "google.golang.org/grpc"
 
-// settleCodec follows grpc-go: a forced codec wins and names the subtype; else
+// chooseCodec follows grpc-go: a forced codec wins and names the subtype; else
 // the subtype names the codec; else protobuf.
-func (ci *callInfo) settleCodec(byDefault link.Codec) error {
+func (ci *callInfo) chooseCodec(byDefault link.Codec) error {
 	switch {
 	case ci.codec != nil:
 		if ci.subtype == "" && !ci.unnamed {
@@ -172,9 +170,9 @@ type namedCodec struct{ grpc.Codec }
 
 func (c namedCodec) Name() string { return c.String() }
 
-// fill reports how a call that reached a session went, to the options that
+// fillOptions reports how a call that reached a session went, to the options that
 // asked.
-func (ci *callInfo) fill(p *link.Peer, header, trailer metadata.MD) {
+func (ci *callInfo) fillOptions(p *link.Peer, header, trailer metadata.MD) {
 	if !ci.reports {
 		return
 	}
@@ -190,8 +188,8 @@ func (ci *callInfo) fill(p *link.Peer, header, trailer metadata.MD) {
 	}
 }
 
-// finished tells those who asked that the call is over.
-func (ci *callInfo) finished(err error) {
+// onFinished tells those who asked that the call is over.
+func (ci *callInfo) onFinished(err error) {
 	if !ci.reports {
 		return
 	}
@@ -203,60 +201,4 @@ func (ci *callInfo) finished(err error) {
 			o.OnFinish(err)
 		}
 	}
-}
-
-// open fills in o for a call that is made under ctx through a session with p.
-func (c *Client) open(ctx context.Context, o *link.CallHeader, ci *callInfo, method string, md metadata.MD, p *link.Peer) error {
-	if ci.authority != "" {
-		if err := vouch(p, ci.authority); err != nil {
-			return err
-		}
-	}
-	o.Profile = c.profileOf(ci, p)
-	o.Method = method
-	o.Metadata = md
-	if len(c.cfg.Creds) > 0 || ci.creds != nil {
-		auth, err := c.authMetadata(ctx, ci, o.Authority, method, p)
-		if err != nil {
-			return err
-		}
-		for k, v := range md {
-			auth[k] = append(auth[k], v...)
-		}
-		o.Metadata = auth
-	}
-	if ci.retry != nil {
-		o.Metadata = ci.retry.addPreviousAttempts(o.Metadata)
-	}
-	// A context's timer may be late, and what it calls a deadline means nothing
-	// without ok.
-	if deadline, ok := ctx.Deadline(); ok {
-		if time.Until(deadline) <= 0 {
-			return contextStatus(context.DeadlineExceeded)
-		}
-		o.Deadline = deadline
-	}
-	return nil
-}
-
-// profileOf returns the profile of a call, and settles whether its messages are
-// shared.
-func (c *Client) profileOf(ci *callInfo, p *link.Peer) *link.Profile {
-	profile := c.profile
-	if c.cfg.Shared && (ci.codec == codec.Proto() || ci.codec == codec.Shared()) {
-		ci.codec = codec.Proto()
-		if p.Shares {
-			ci.codec = codec.Shared()
-			profile = c.shared
-		}
-	}
-	if ci.authority == "" && ci.subtype == "" && ci.encoding == "" && ci.accept == nil {
-		return profile
-	}
-	own := *profile
-	if ci.authority != "" {
-		own.Authority = ci.authority
-	}
-	own.ContentSubtype, own.Encoding, own.Accept = ci.subtype, ci.encoding, ci.accepts(own.Accept)
-	return own.Check()
 }

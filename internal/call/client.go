@@ -78,7 +78,7 @@ func (c *Client) Close(reason error) {
 	}
 	c.mu.Unlock()
 	for _, s := range open {
-		s.abort(reason)
+		s.abortCall(reason)
 	}
 }
 
@@ -151,6 +151,21 @@ func defaultCodec() link.Codec {
 	return codec.Proto()
 }
 
+// BeginSession tells the client's stats handler of a session, and of its end.
+func (c *Client) BeginSession(s link.Session) {
+	h := c.stats
+	if h == nil {
+		return
+	}
+	p := s.Peer()
+	ctx := h.TagConn(context.Background(), &stats.ConnTagInfo{RemoteAddr: p.Addr, LocalAddr: p.LocalAddr})
+	h.HandleConn(ctx, &stats.ConnBegin{Client: true})
+	go func() {
+		<-s.Ended()
+		h.HandleConn(ctx, &stats.ConnEnd{Client: true})
+	}()
+}
+
 // Invoke makes a unary call.
 func (c *Client) Invoke(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
 	opts = combine(c.cfg.CallOptions, opts)
@@ -181,8 +196,8 @@ func combine(a, b []grpc.CallOption) []grpc.CallOption {
 
 var errNilContext = status.Error(codes.Internal, "nearcall: a call needs a context; pass context.Background() where there is no other")
 
-// begin checks what can be checked before a session is needed.
-func (c *Client) begin(ctx context.Context, ci *callInfo, mc *methodConfig, opts []grpc.CallOption) (metadata.MD, error) {
+// prepareCall checks what can be checked before a session is needed.
+func (c *Client) prepareCall(ctx context.Context, ci *callInfo, mc *methodConfig, opts []grpc.CallOption) (metadata.MD, error) {
 	ci.opts, ci.reports = opts, true // until apply has looked, assume that somebody wants to know
 	if ctx == nil {
 		return nil, errNilContext
@@ -228,9 +243,9 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 		}
 		ctx = bounded
 	}
-	md, err := c.begin(ctx, &ci, mc, opts)
+	md, err := c.prepareCall(ctx, &ci, mc, opts)
 	if err != nil {
-		ci.finished(err)
+		ci.onFinished(err)
 		return err
 	}
 	base, own, kind := ctx, md, firstAttempt
@@ -238,7 +253,7 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 	for {
 		ctx, a, md, err := c.beginAttempt(base, method, &ci, unaryDesc, own, kind)
 		if err != nil {
-			return ci.end(last, err)
+			return ci.reportAndReturn(last, err)
 		}
 		session, err := c.cfg.Sessions.Pick(ctx, ci.waitForReady)
 		if err == nil && !session.Peer().OneShot {
@@ -247,35 +262,35 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 		var u *link.UnaryCall
 		if err == nil {
 			u = newCall(session.Peer())
-			err = c.open(ctx, &u.CallHeader, &ci, method, md, session.Peer())
+			err = c.fillHeader(ctx, &u.CallHeader, &ci, method, md, session.Peer())
 		}
 		if err != nil {
 			a.end(err, nil)
-			if err = c.retry(base, ci.retry, err, nil); err != nil {
-				return ci.end(last, err)
+			if err = c.waitForRetry(base, ci.retry, err, nil); err != nil {
+				return ci.reportAndReturn(last, err)
 			}
 			kind = policyRetry
 			continue
 		}
-		err = c.call(ctx, session, u, &ci, a, req, reply)
+		err = c.invokeOn(ctx, session, u, &ci, a, req, reply)
 		switch {
 		case err == link.ErrNoCall:
 			return c.invokeStream(base, &ci, attempt{kind: kind, ctx: ctx, stats: a, session: session}, method, own, md, &u.CallHeader, req, reply)
-		case refusedBy(session, err), unseen(err) && kind == firstAttempt && !session.Peer().Local:
+		case refusedBy(session, err), isUnprocessed(err) && kind == firstAttempt && !session.Peer().Local:
 			// There may be another session, or room again in this one.
 			a.end(linkStatus(err), nil)
 			kind = transparentRetry
 			continue
 		}
 		last = outcome{session.Peer(), u}
-		failed := c.settle(&ci, a, u, reply, err)
-		if failed != nil && ci.retry != nil && replayable(&ci, u, req, err) {
-			if failed = c.retry(base, ci.retry, failed, u.Trailer); failed == nil {
+		failed := c.finishUnary(&ci, a, u, reply, err)
+		if failed != nil && ci.retry != nil && canReplayUnary(&ci, u, req, err) {
+			if failed = c.waitForRetry(base, ci.retry, failed, u.Trailer); failed == nil {
 				kind = policyRetry
 				continue
 			}
 		}
-		return ci.end(last, failed)
+		return ci.reportAndReturn(last, failed)
 	}
 }
 
@@ -285,9 +300,9 @@ type outcome struct {
 	call *link.UnaryCall // nil where no session took the attempt
 }
 
-// end reports how a unary call ended, with err, to those who asked. last is the
+// reportAndReturn reports how a unary call ended, with err, to those who asked. last is the
 // last attempt that a session took. It returns err.
-func (ci *callInfo) end(last outcome, err error) error {
+func (ci *callInfo) reportAndReturn(last outcome, err error) error {
 	if ci.reports {
 		ci.report(last, err)
 	}
@@ -296,14 +311,14 @@ func (ci *callInfo) end(last outcome, err error) error {
 
 func (ci *callInfo) report(last outcome, err error) {
 	if last.call != nil {
-		ci.fill(last.peer, last.call.Header, last.call.Trailer)
+		ci.fillOptions(last.peer, last.call.Header, last.call.Trailer)
 	}
-	ci.finished(err)
+	ci.onFinished(err)
 }
 
-// call makes the call through session in one go, and returns what
+// invokeOn makes the call through session in one go, and returns what
 // Session.Call does.
-func (c *Client) call(ctx context.Context, session link.Session, u *link.UnaryCall, ci *callInfo, a *callStats, req, reply any) error {
+func (c *Client) invokeOn(ctx context.Context, session link.Session, u *link.UnaryCall, ci *callInfo, a *callStats, req, reply any) error {
 	u.Codec, u.Request, u.Reply, u.Limit = ci.codec, req, reply, ci.maxRecv
 	a.outHeader(&u.CallHeader, session.Peer())
 	msg := messageOf(req, ci.codec)
@@ -338,13 +353,13 @@ func withTimer(ctx context.Context, deadline time.Time) (bounded context.Context
 	return context.WithDeadline(ctx, deadline)
 }
 
-// settle turns what came of an attempt into its error, and tells stats handlers.
-func (c *Client) settle(ci *callInfo, a *callStats, u *link.UnaryCall, reply any, err error) error {
+// finishUnary turns what came of an attempt into its error, and tells stats handlers.
+func (c *Client) finishUnary(ci *callInfo, a *callStats, u *link.UnaryCall, reply any, err error) error {
 	answered := err == nil
 	if answered {
 		u.Status = statusWith(u.Status, u.Trailer)
 	}
-	err = c.outcome(u, err)
+	err = c.unaryError(u, err)
 	if len(ci.accept) > 0 {
 		if refused := ci.checkReply(u.Header); refused != nil {
 			err = refused
@@ -368,7 +383,7 @@ func (c *Client) settle(ci *callInfo, a *callStats, u *link.UnaryCall, reply any
 	return err
 }
 
-func (c *Client) outcome(u *link.UnaryCall, err error) error {
+func (c *Client) unaryError(u *link.UnaryCall, err error) error {
 	switch {
 	case err == link.ErrReplies:
 		return errTwoReplies
@@ -434,11 +449,11 @@ func fullTrailer(trailer metadata.MD, st *status.Status, header metadata.MD, sub
 func (c *Client) invokeStream(base context.Context, ci *callInfo, first attempt, method string, own, md metadata.MD, o *link.CallHeader, req, reply any) error {
 	info := new(callInfo) // a copy, so that ci need not outlive a call that is no stream
 	*info = *ci
-	s := &clientStream{client: c, desc: unaryDesc, info: info, method: method, md: own, base: base, first: first}
+	s := &clientStream{client: c, desc: unaryDesc, info: info, method: method, md: own, base: base, firstAttempt: first}
 	if first.stats != nil {
 		first.stats.skipSent = o != nil
 	}
-	if err := s.start(md, o); err != nil {
+	if err := s.openFirstAttempt(md, o); err != nil {
 		return err
 	}
 	if err := s.SendMsg(req); err != nil {

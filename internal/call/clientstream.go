@@ -41,18 +41,18 @@ func (c *Client) newStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.C
 }
 
 func (c *Client) beginStream(ctx context.Context, desc *grpc.StreamDesc, ci *callInfo, mc *methodConfig, method string, opts []grpc.CallOption) (*clientStream, error) {
-	own, err := c.begin(ctx, ci, mc, opts)
+	own, err := c.prepareCall(ctx, ci, mc, opts)
 	if err != nil {
-		ci.finished(err)
+		ci.onFinished(err)
 		return nil, err
 	}
 	s := &clientStream{client: c, desc: desc, info: ci, method: method, md: own, base: ctx, waiter: wait.WaiterOf(ctx)}
 	var md metadata.MD
-	if s.first.ctx, s.first.stats, md, err = c.beginAttempt(ctx, method, ci, desc, own, firstAttempt); err != nil {
-		ci.finished(err)
+	if s.firstAttempt.ctx, s.firstAttempt.stats, md, err = c.beginAttempt(ctx, method, ci, desc, own, firstAttempt); err != nil {
+		ci.onFinished(err)
 		return nil, err
 	}
-	if err := s.start(md, nil); err != nil {
+	if err := s.openFirstAttempt(md, nil); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -60,18 +60,18 @@ func (c *Client) beginStream(ctx context.Context, desc *grpc.StreamDesc, ci *cal
 
 var errNilDesc = status.Error(codes.Internal, "nearcall: a stream needs a grpc.StreamDesc; generated code passes it")
 
-// start opens the stream with the first attempt, and with o unless that is nil.
+// openFirstAttempt opens the stream with the first attempt, and with o unless that is nil.
 // On failure it reports to those who asked.
-func (s *clientStream) start(md metadata.MD, o *link.CallHeader) error {
-	a := &s.first
-	a.call, s.cur = s, a
-	if err := s.open(s.base, a, s.info, md, o); err != nil {
-		s.info.finished(err)
+func (s *clientStream) openFirstAttempt(md metadata.MD, o *link.CallHeader) error {
+	a := &s.firstAttempt
+	a.call, s.current = s, a
+	if err := s.openAttempt(s.base, a, s.info, md, o); err != nil {
+		s.info.onFinished(err)
 		return err
 	}
-	s.kept = s.room[:0]
+	s.replayBuffer = s.replayBufferRoom[:0]
 	if a.peer.Local && !s.info.retry.hasPolicy() { // Open refuses there, and nothing else
-		s.committed, s.from, s.to = true, a, a
+		s.committed, s.recvAttempt, s.sendAttempt = true, a, a
 	}
 	if err := s.client.add(s); err != nil {
 		err = linkStatus(err)
@@ -79,72 +79,72 @@ func (s *clientStream) start(md metadata.MD, o *link.CallHeader) error {
 		return err
 	}
 	if s.desc != unaryDesc { // of which Invoke learns, and ends it before it returns
-		a.stream.OnAbort(a.aborted)
+		a.stream.OnAbort(a.onTransportAbort)
 	}
-	s.watch(a)
+	s.watchContext(a)
 	return nil
 }
 
 // clientStream implements grpc.ClientStream over a link.Stream, or two: see
 // attempt.go.
 type clientStream struct {
-	client *Client
-	desc   *grpc.StreamDesc
-	info   *callInfo
-	method string
-	md     metadata.MD     // what the user sends
-	base   context.Context // of the call
-	waiter wait.Waiter     // the task that base is of; nil for goroutines
-	first  attempt
+	client       *Client
+	desc         *grpc.StreamDesc
+	info         *callInfo
+	method       string
+	md           metadata.MD     // what the user sends
+	base         context.Context // of the call
+	waiter       wait.Waiter     // the task that base is of; nil for goroutines
+	firstAttempt attempt
 
 	// Guarded by client.mu.
 	next, prev *clientStream
 	listed     bool
 
 	// The sender's.
-	sendFrame link.Frame
-	sendTurns turns
-	sentLast  bool
-	to        *attempt // what is sent with, once the call is committed
+	sendFrame   link.Frame
+	sendTurns   turns
+	sentLast    bool
+	sendAttempt *attempt // what is sent with, once the call is committed
 
 	// Guarded by recvMu, which whoever receives frames holds.
-	recvMu    wait.Mutex
-	recvFrame link.Frame
-	recvTurns turns
-	from      *attempt  // what anything was received with; nil before, unless the call is committed
-	received  bool      // a message arrived
-	refusal   error     // why replies are not taken, though the header has arrived
-	end       *link.End // the end arrived
-	recvErr   error     // what RecvMsg returns from now on
+	recvMu      wait.Mutex
+	recvFrame   link.Frame
+	recvTurns   turns
+	recvAttempt *attempt  // what anything was received with; nil before, unless the call is committed
+	received    bool      // a message arrived
+	refusal     error     // why replies are not taken, though the header has arrived
+	end         *link.End // the end arrived
+	recvErr     error     // what RecvMsg returns from now on
 
 	retryMu wait.Mutex // held by who makes the call again; before mu
 
-	mu        sync.Mutex
-	cur       *attempt
-	retrying  bool
-	stopRetry func()  // ends that
-	committed bool    // no other attempt is made
-	gaveUp    error   // why nothing more is to be done
-	kept      []step  // what was sent, until the call is committed
-	room      [1]step // of kept
-	keptSize  int     // in bytes
-	header    metadata.MD
-	headerIn  bool          // header is known, or known to be none
-	headerFor []wait.Parker // of those who wait, in receiveUntil, while another goroutine receives
-	trailer   metadata.MD
-	finished  bool
-	atEnd     []func()
-	ctx       context.Context // made when somebody asks
-	cancel    context.CancelFunc
+	mu               sync.Mutex
+	current          *attempt
+	retrying         bool
+	stopRetry        func()  // ends that
+	committed        bool    // no other attempt is made
+	giveUpReason     error   // why nothing more is to be done
+	replayBuffer     []step  // what was sent, until the call is committed
+	replayBufferRoom [1]step // of kept
+	replayBufferSize int     // in bytes
+	header           metadata.MD
+	headerKnown      bool          // header is known, or known to be none
+	headerWaiters    []wait.Parker // of those who wait, in receiveUntil, while another goroutine receives
+	trailer          metadata.MD
+	finished         bool
+	finishFuncs      []func()
+	ctx              context.Context // made when somebody asks
+	cancel           context.CancelFunc
 }
 
 // Context implements grpc.ClientStream. It ends with the call.
 func (s *clientStream) Context() context.Context {
-	s.settle()
+	s.commitAndFinish()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ctx == nil {
-		a := s.cur
+		a := s.current
 		p := &peer.Peer{Addr: a.peer.Addr, LocalAddr: a.peer.LocalAddr, AuthInfo: a.peer.AuthInfo}
 		s.ctx, s.cancel = context.WithCancel(clientContext{peer.NewContext(a.ctx, p), s})
 		if s.finished {
@@ -156,7 +156,7 @@ func (s *clientStream) Context() context.Context {
 
 // Trailer implements grpc.ClientStream.
 func (s *clientStream) Trailer() metadata.MD {
-	s.settle()
+	s.commitAndFinish()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.trailer.Copy()
@@ -187,7 +187,7 @@ func (s *clientStream) send(m any) error {
 		return err
 	}
 	s.checkContext()
-	err := s.encodeToKeep(&f.Msg)
+	err := s.encodeForReplay(&f.Msg)
 	if err == nil {
 		err = s.transmit(f, &step{msg: f.Msg, hasMsg: true, end: f.EndSend, value: m})
 	}
@@ -201,15 +201,15 @@ func (s *clientStream) send(m any) error {
 	return nil
 }
 
-// encodeToKeep encodes a message that the user may change before it is sent
+// encodeForReplay encodes a message that the user may change before it is sent
 // again. Nobody writes to its bytes, and nothing is done when they are freed.
-func (s *clientStream) encodeToKeep(m *link.Message) (err error) {
-	if s.to != nil || s.desc == unaryDesc || s.info.codec == codec.Shared() {
+func (s *clientStream) encodeForReplay(m *link.Message) (err error) {
+	if s.sendAttempt != nil || s.desc == unaryDesc || s.info.codec == codec.Shared() {
 		return nil // a unary call's request does not change before Invoke returns, and a shared message never does
 	}
-	a, replayable := s.attempt()
+	a, replayable := s.currentAttempt()
 	if !replayable {
-		s.to = a
+		s.sendAttempt = a
 		return nil
 	}
 	*m, err = m.Encode()
@@ -220,7 +220,7 @@ func (s *clientStream) encodeToKeep(m *link.Message) (err error) {
 // may be late.
 func (s *clientStream) checkContext() {
 	if err := link.ContextErr(s.base); err != nil {
-		s.abort(err)
+		s.abortCall(err)
 	}
 }
 
@@ -265,24 +265,24 @@ func (s *clientStream) recv(m any) error {
 		got, err := s.nextMessage(m)
 		if got && s.refusal == nil {
 			s.received = true
-			s.from.stats.received(m, s.info.codec)
+			s.recvAttempt.stats.received(m, s.info.codec)
 			if e := s.recvFrame.End; e != nil { // it came together with the message, and counts after it
-				s.gotEnd(e)
+				s.onEnd(e)
 			}
 			return nil
 		}
 		if err != nil && s.refusal == nil {
-			return s.fail(err)
+			return s.failRecv(err)
 		}
 	}
 	if s.refusal != nil {
-		return s.fail(s.refusal)
+		return s.failRecv(s.refusal)
 	}
-	return s.fail(s.outcome())
+	return s.failRecv(s.endError())
 }
 
-// outcome is what the end, which has arrived, means.
-func (s *clientStream) outcome() error {
+// endError is what the end, which has arrived, means.
+func (s *clientStream) endError() error {
 	if s.end.Status != nil {
 		return s.end.Status.Err()
 	}
@@ -292,8 +292,8 @@ func (s *clientStream) outcome() error {
 	return io.EOF
 }
 
-// fail ends the call with err, io.EOF for success.
-func (s *clientStream) fail(err error) error {
+// failRecv ends the call with err, io.EOF for success.
+func (s *clientStream) failRecv(err error) error {
 	s.recvErr = err
 	s.finish(err)
 	return err
@@ -302,31 +302,31 @@ func (s *clientStream) fail(err error) error {
 // nextMessage takes frames until there is a message in m, the end, or an
 // error. recvMu is held.
 func (s *clientStream) nextMessage(m any) (got bool, err error) {
-	return s.take(link.Sink{Dst: wanted(m), Codec: s.info.codec, Limit: s.info.maxRecv})
+	return s.receiveFrame(link.Sink{Dst: wanted(m), Codec: s.info.codec, Limit: s.info.maxRecv})
 }
 
-// take is nextMessage for any sink. Without a Dst it is content with a header.
-func (s *clientStream) take(to link.Sink) (got bool, err error) {
+// receiveFrame is nextMessage for any sink. Without a Dst it is content with a header.
+func (s *clientStream) receiveFrame(to link.Sink) (got bool, err error) {
 	for {
-		a := s.from
+		a := s.recvAttempt
 		if a == nil {
-			a, _ = s.attempt()
+			a, _ = s.currentAttempt()
 		}
-		if got, done, err := s.takeFrom(a, to); done {
+		if got, done, err := s.receiveFrom(a, to); done {
 			return got, err
 		}
 	}
 }
 
-// takeFrom takes a frame of a. Unless it is done there is more to be taken,
+// receiveFrom takes a frame of a. Unless it is done there is more to be taken,
 // perhaps with another attempt. recvMu is held.
-func (s *clientStream) takeFrom(a *attempt, to link.Sink) (got, done bool, err error) {
+func (s *clientStream) receiveFrom(a *attempt, to link.Sink) (got, done bool, err error) {
 	f := &s.recvFrame
 	f.Sink = to
 	defer func() { f.Dst = nil }()
 	err = a.stream.Recv(f)
 	if why, failed := s.failureOf(f, err); failed {
-		err := s.again(a, why)
+		err := s.retryAttempt(a, why)
 		if err != nil && why.end != nil {
 			s.end = why.end
 			if s.isFinished() {
@@ -336,18 +336,18 @@ func (s *clientStream) takeFrom(a *attempt, to link.Sink) (got, done bool, err e
 		}
 		return false, err != nil, err
 	}
-	first := s.from == nil
-	if !s.taken(a) {
+	first := s.recvAttempt == nil
+	if !s.commitReceived(a) {
 		return false, false, nil
 	}
 	switch {
 	case f.Header != nil:
-		s.gotHeader(f.Header)
+		s.onHeader(f.Header)
 	case first && err == nil: // the header comes before all else, or the peer sends none
 		s.setHeader(nil)
 	}
 	if f.End != nil && !f.Got {
-		s.gotEnd(f.End)
+		s.onEnd(f.End)
 	}
 	if err != nil {
 		return false, true, linkStatus(err)
@@ -355,31 +355,7 @@ func (s *clientStream) takeFrom(a *attempt, to link.Sink) (got, done bool, err e
 	return f.Got, f.Got || f.End != nil || to.Dst == nil, nil
 }
 
-func (s *clientStream) gotHeader(md metadata.MD) {
-	s.refusal = s.info.checkReply(md)
-	s.from.stats.inHeader(md, s.info.subtype)
-	s.setHeader(md)
-}
-
-// setHeader makes md known: the header, or nil where there is none, which a
-// header that was on its way when the call was given up still overrules.
-func (s *clientStream) setHeader(md metadata.MD) {
-	s.mu.Lock()
-	if md != nil || !s.headerIn {
-		s.header, s.headerIn = md, true
-	}
-	waiting := s.headerFor
-	s.headerFor = nil
-	if s.finished && md != nil { // given up before it was received
-		s.info.fill(s.cur.peer, s.header, s.trailer)
-	}
-	s.mu.Unlock()
-	for _, p := range waiting {
-		p.Unpark()
-	}
-}
-
-func (s *clientStream) gotEnd(e *link.End) {
+func (s *clientStream) onEnd(e *link.End) {
 	if st := statusWith(e.Status, e.Trailer); st != e.Status {
 		e = &link.End{Status: st, Trailer: e.Trailer} // another's is not ours to write
 	}
@@ -387,7 +363,7 @@ func (s *clientStream) gotEnd(e *link.End) {
 	s.mu.Lock()
 	trailer := s.setTrailer(e)
 	s.mu.Unlock()
-	s.from.stats.inTrailer(trailer)
+	s.recvAttempt.stats.inTrailer(trailer)
 	s.setHeader(nil)
 }
 
@@ -395,70 +371,9 @@ func (s *clientStream) gotEnd(e *link.End) {
 func (s *clientStream) setTrailer(e *link.End) metadata.MD {
 	s.trailer = fullTrailer(e.Trailer, e.Status, s.header, s.info.subtype)
 	if s.finished { // given up before its end was received
-		s.info.fill(s.cur.peer, s.header, s.trailer)
+		s.info.fillOptions(s.current.peer, s.header, s.trailer)
 	}
 	return s.trailer
-}
-
-// Header implements grpc.ClientStream. It waits for the header; where the call
-// ends without one it returns nil, nil, and RecvMsg has the status.
-func (s *clientStream) Header() (metadata.MD, error) {
-	s.receiveUntil(func() bool { return s.headerIn }, s.receiveHeader)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return fullHeader(s.header, s.info.subtype), nil
-}
-
-// receiveUntil waits until known, which is called with mu held: it calls
-// receive, with recvMu held, or waits for another goroutine that receives and
-// brings the header, the end or another attempt along.
-func (s *clientStream) receiveUntil(known func() bool, receive func()) {
-	is := func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return known()
-	}
-	for !is() {
-		if s.recvMu.TryLock() {
-			receive()
-			s.recvMu.Unlock()
-			continue
-		}
-		s.mu.Lock()
-		if known() {
-			s.mu.Unlock()
-			return
-		}
-		w := s.waiter
-		if w == nil {
-			w = new(wait.Pool)
-		}
-		p := w.Parker()
-		s.headerFor = append(s.headerFor, p)
-		s.mu.Unlock()
-		_ = p.Park(context.Background()) // whoever ends the call makes its header known
-		w.Release(p)
-	}
-}
-
-// receiveHeader receives until the header is known. recvMu is held.
-func (s *clientStream) receiveHeader() {
-	if s.end != nil || s.recvErr != nil {
-		s.setHeader(nil)
-		return
-	}
-	s.checkContext()
-	if _, err := s.take(link.Sink{}); err != nil {
-		s.recvErr = err
-		if s.end != nil {
-			s.recvErr = nil // RecvMsg has the status as it arrived, as in grpc-go
-		}
-		s.finish(err)
-	} else if s.end != nil {
-		// Without a header there is no message either. That the end is a good
-		// one and a reply is missing is for RecvMsg to say.
-		s.finish(s.end.Status.Err())
-	}
 }
 
 // finish ends the call with err, io.EOF or nil for success. Only the first
@@ -473,10 +388,10 @@ func (s *clientStream) finish(err error) {
 		s.mu.Unlock()
 		return
 	}
-	if err != nil && s.gaveUp == nil {
-		s.gaveUp = err
+	if err != nil && s.giveUpReason == nil {
+		s.giveUpReason = err
 	}
-	a := s.cur
+	a := s.current
 	if s.retrying { // who makes the call again does the rest
 		stop := s.stopRetry
 		s.mu.Unlock()
@@ -485,10 +400,10 @@ func (s *clientStream) finish(err error) {
 		return
 	}
 	s.finished = true
-	s.commit()
-	s.info.fill(a.peer, s.header, s.trailer)
-	cancel, atEnd, stop, trailer := s.cancel, s.atEnd, a.stop, s.trailer
-	s.atEnd, a.stop = nil, nil
+	s.commitAttempt()
+	s.info.fillOptions(a.peer, s.header, s.trailer)
+	cancel, atEnd, stop, trailer := s.cancel, s.finishFuncs, a.stopWatch, s.trailer
+	s.finishFuncs, a.stopWatch = nil, nil
 	ended := a.ended
 	s.mu.Unlock()
 	if stop != nil {
@@ -499,7 +414,7 @@ func (s *clientStream) finish(err error) {
 		a.stats.end(err, trailer)
 	}
 	s.setHeader(nil) // before OnFinish, which may ask for it while recvMu is held
-	s.info.finished(err)
+	s.info.onFinished(err)
 	if err != nil {
 		a.stream.Abort(err) // which is what RecvMsg returns from now on
 	}
@@ -517,12 +432,12 @@ func (s *clientStream) isFinished() bool {
 	return s.finished
 }
 
-// onFinish has f called when the call is over, at once if it is.
+// onFinish calls f when the call is over, at once if it is.
 func (s *clientStream) onFinish(f func()) {
 	s.mu.Lock()
 	over := s.finished
 	if !over {
-		s.atEnd = append(s.atEnd, f)
+		s.finishFuncs = append(s.finishFuncs, f)
 	}
 	s.mu.Unlock()
 	if over {

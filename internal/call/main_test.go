@@ -98,7 +98,7 @@ func start(t testing.TB, h handlers, sc func(*ServerConfig), cc func(*ClientConf
 		cc(&client)
 	}
 	b.Client = NewClient(client)
-	b.Begin(session)
+	b.BeginSession(session)
 	t.Cleanup(func() {
 		_ = session.Close(status.Error(codes.Canceled, "the test is over"))
 		b.server.Stop()

@@ -97,7 +97,7 @@ func (c *serverCall) encodes() (link.Codec, string) {
 }
 
 func (s *clientStream) encodes() (link.Codec, string) {
-	if a, _ := s.attempt(); a.peer.Local {
+	if a, _ := s.currentAttempt(); a.peer.Local {
 		return s.info.codec, ""
 	}
 	return s.info.codec, s.info.encoding

@@ -29,8 +29,8 @@ type ticket struct {
 	refused error
 }
 
-// take takes a place, waiting for one while ctx lasts.
-func (q *quota) take(ctx context.Context) error {
+// acquire takes a place, waiting for one while ctx lasts.
+func (q *quota) acquire(ctx context.Context) error {
 	q.mu.Lock()
 	if err := q.closed; err != nil {
 		q.mu.Unlock()
@@ -61,7 +61,7 @@ func (q *quota) take(ctx context.Context) error {
 		_ = t.parker.Park(context.Background()) // the token is on its way
 	}
 	if granted {
-		q.give()
+		q.release()
 	}
 	return link.ContextEnd(err)
 }
@@ -80,8 +80,8 @@ func (q *quota) close(reason error) {
 	}
 }
 
-// give gives a place back.
-func (q *quota) give() {
+// release gives a place back.
+func (q *quota) release() {
 	q.mu.Lock()
 	if len(q.queue) == 0 {
 		q.free++

@@ -16,7 +16,7 @@ import (
 // waitFor starts a goroutine that takes a place and says so.
 func waitFor(ctx context.Context, q *quota) <-chan error {
 	got := make(chan error, 1)
-	go func() { got <- q.take(ctx) }()
+	go func() { got <- q.acquire(ctx) }()
 	synctest.Wait()
 	return got
 }
@@ -34,12 +34,12 @@ func TestAQuotaBoundsWhatRuns(t *testing.T) {
 		if !taken(first) || !taken(second) || taken(third) {
 			t.Fatalf("of two places: %v, %v, %v", taken(first), taken(second), taken(third))
 		}
-		q.give()
+		q.release()
 		if !taken(third) {
 			t.Error("a place that was given back is not taken")
 		}
-		q.give()
-		q.give()
+		q.release()
+		q.release()
 		if q.free != 2 || len(q.queue) != 0 {
 			t.Errorf("in the end %d places are free and %d wait", q.free, len(q.queue))
 		}
@@ -54,7 +54,7 @@ func TestAQuotaServesInOrder(t *testing.T) {
 			waiting = append(waiting, waitFor(t.Context(), q))
 		}
 		for i := range waiting {
-			q.give()
+			q.release()
 			for j, w := range waiting {
 				if taken(w) != (j <= i) {
 					t.Fatalf("after %d were given, the place of %d is taken: %v", i+1, j, taken(w))
@@ -78,15 +78,15 @@ func TestAWaiterThatGivesUpHoldsNothing(t *testing.T) {
 		if q.free != 0 || len(q.queue) != 2 {
 			t.Errorf("%d free, %d wait: who gave up was counted", q.free, len(q.queue))
 		}
-		q.give()
+		q.release()
 		if !taken(first) || taken(third) {
 			t.Error("who waits longest was not served")
 		}
-		q.give()
+		q.release()
 		if !taken(third) {
 			t.Error("the third was not served")
 		}
-		q.give()
+		q.release()
 		if q.free != 1 {
 			t.Errorf("%d places are free, want 1", q.free)
 		}
@@ -98,10 +98,10 @@ func TestAContextThatHasEndedMayTakeAFreePlace(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		q := &quota{free: 1}
-		if err := q.take(ctx); err != nil {
+		if err := q.acquire(ctx); err != nil {
 			t.Errorf("nobody waited: %v", err)
 		}
-		if err := q.take(ctx); err != context.Canceled || len(q.queue) != 0 {
+		if err := q.acquire(ctx); err != context.Canceled || len(q.queue) != 0 {
 			t.Errorf("%v, %d wait", err, len(q.queue))
 		}
 	})
@@ -121,13 +121,13 @@ func TestAQuotaLosesNoPlaceAndMakesNone(t *testing.T) {
 				if r.IntN(2) == 0 {
 					go cancel()
 				}
-				if q.take(ctx) == nil {
+				if q.acquire(ctx) == nil {
 					n := running.Add(1)
 					if m := most.Load(); n > m {
 						most.CompareAndSwap(m, n)
 					}
 					running.Add(-1)
-					q.give()
+					q.release()
 				}
 				cancel()
 			}

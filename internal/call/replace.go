@@ -12,32 +12,32 @@ import (
 // How another attempt takes the place of one that has failed. The invariants
 // stand in attempt.go.
 
-// notSent decides what follows after a message could not be sent with a. It
+// onSendError decides what follows after a message could not be sent with a. It
 // makes the call again if no handler has seen it or its policy says so, and
 // reports whether there is another attempt to send the message with. The error
 // says why a call that no handler has seen is not made again.
-func (s *clientStream) notSent(a *attempt, err error) (another bool, lost error) {
+func (s *clientStream) onSendError(a *attempt, err error) (another bool, lost error) {
 	var unfit *link.SendError
 	switch {
-	case unseen(err):
-		lost = s.again(a, failure{reason: err})
+	case isUnprocessed(err):
+		lost = s.retryAttempt(a, failure{reason: err})
 		return lost == nil, lost
-	case s.to != nil, !s.info.retry.hasPolicy(), errors.As(err, &unfit):
+	case s.sendAttempt != nil, !s.info.retry.hasPolicy(), errors.As(err, &unfit):
 		return false, nil
 	}
 	// Whether it is retried depends on how the attempt has ended, which is there
 	// to be received.
-	s.receiveUntil(func() bool { return s.cur != a || s.committed }, func() {
-		if s.from != nil || s.end != nil || s.recvErr != nil {
+	s.receiveUntil(func() bool { return s.current != a || s.committed }, func() {
+		if s.recvAttempt != nil || s.end != nil || s.recvErr != nil {
 			return
 		}
-		if _, done, err := s.takeFrom(a, link.Sink{}); done && err != nil && s.end == nil {
+		if _, done, err := s.receiveFrom(a, link.Sink{}); done && err != nil && s.end == nil {
 			s.finish(err) // the stream was aborted
 		}
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.cur != a, nil
+	return s.current != a, nil
 }
 
 // A failure is how an attempt has failed.
@@ -58,9 +58,9 @@ func (f failure) status() error {
 // received, if it has failed so that the call might be made again.
 func (s *clientStream) failureOf(f *link.Frame, err error) (failure, bool) {
 	switch {
-	case unseen(err):
+	case isUnprocessed(err):
 		return failure{reason: err}, true
-	case s.from != nil, !s.info.retry.hasPolicy():
+	case s.recvAttempt != nil, !s.info.retry.hasPolicy():
 	case err != nil:
 		var unfit *link.RecvError
 		return failure{reason: err}, !errors.As(err, &unfit)
@@ -70,11 +70,11 @@ func (s *clientStream) failureOf(f *link.Frame, err error) (failure, bool) {
 	return failure{}, false
 }
 
-// transparent reports whether the call can be made again without its user
+// retriesTransparently reports whether the call can be made again without its user
 // learning of it, after the current attempt was aborted for reason. mu is held.
-func (s *clientStream) transparent(reason error) bool {
-	a := s.cur
-	return unseen(reason) && (a.kind == firstAttempt || refusedBy(a.on, reason)) && s.gaveUp == nil
+func (s *clientStream) retriesTransparently(reason error) bool {
+	a := s.current
+	return isUnprocessed(reason) && (a.kind == firstAttempt || refusedBy(a.openedBy, reason)) && s.giveUpReason == nil
 }
 
 // retryable reports whether the call can be made again after the current
@@ -83,20 +83,20 @@ func (s *clientStream) retryable(why failure) bool {
 	switch {
 	case s.committed, s.finished:
 		return false
-	case s.gaveUp != nil && s.desc != unaryDesc: // of which the policy is told, which may count it
+	case s.giveUpReason != nil && s.desc != unaryDesc: // of which the policy is told, which may count it
 		return false
 	case why.end != nil:
 		return true // the policy says
 	}
-	return s.transparent(why.reason) || s.info.retry.retries(linkStatus(why.reason))
+	return s.retriesTransparently(why.reason) || s.info.retry.retries(linkStatus(why.reason))
 }
 
-// again makes the call again after a has failed. It returns nil when there is
+// retryAttempt makes the call again after a has failed. It returns nil when there is
 // another attempt, and otherwise the error of the call, which is committed then.
-func (s *clientStream) again(a *attempt, why failure) error {
+func (s *clientStream) retryAttempt(a *attempt, why failure) error {
 	s.retryMu.Lock(s.waiter)
 	s.mu.Lock()
-	if s.cur != a {
+	if s.current != a {
 		s.mu.Unlock()
 		s.retryMu.Unlock()
 		return nil
@@ -105,10 +105,10 @@ func (s *clientStream) again(a *attempt, why failure) error {
 	if why.end != nil {
 		trailer = s.setTrailer(why.end)
 	}
-	if !s.retryable(why) || s.tooLarge() {
+	if !s.retryable(why) || s.replayTooLarge() {
 		defer s.retryMu.Unlock()
-		s.commit()
-		reason := s.gaveUp
+		s.commitAttempt()
+		reason := s.giveUpReason
 		s.mu.Unlock()
 		if why.end != nil {
 			a.stats.inTrailer(trailer)
@@ -120,10 +120,10 @@ func (s *clientStream) again(a *attempt, why failure) error {
 	}
 	ctx, cancel := context.WithCancel(s.base)
 	s.retrying, s.stopRetry = true, cancel
-	s.atEnd = append(s.atEnd, cancel)
+	s.finishFuncs = append(s.finishFuncs, cancel)
 	a.ended = true
-	a.pending = false
-	kept, transparent := s.kept, s.transparent(why.reason)
+	a.retryPending = false
+	kept, transparent := s.replayBuffer, s.retriesTransparently(why.reason)
 	s.mu.Unlock()
 	if why.end != nil {
 		a.stats.inTrailer(trailer)
@@ -139,42 +139,42 @@ func (s *clientStream) again(a *attempt, why failure) error {
 		if s.desc == unaryDesc { // which nobody ends but its context and its client
 			waits = s.base
 		}
-		err = s.client.retry(waits, s.info.retry, failed, trailer)
+		err = s.client.waitForRetry(waits, s.info.retry, failed, trailer)
 	}
 	refused := err == failed
 	if err == nil {
-		err = s.replace(ctx, kept, kind)
+		err = s.replaceAttempt(ctx, kept, kind)
 	}
-	return s.settled(a, refused && why.end != nil, err)
+	return s.finishRetry(a, refused && why.end != nil, err)
 }
 
-// settled ends what again does: a was replaced, or there is no other attempt and
+// finishRetry ends what again does: a was replaced, or there is no other attempt and
 // err is the error of the call. That is over then, unless received is set: err is
 // what a has ended with, of which a receiver is to learn.
-func (s *clientStream) settled(a *attempt, received bool, err error) error {
+func (s *clientStream) finishRetry(a *attempt, received bool, err error) error {
 	s.mu.Lock()
 	s.retrying, s.stopRetry = false, nil
-	b := s.cur
-	if s.gaveUp != nil && (err == nil || s.desc != unaryDesc) {
-		err, received = s.gaveUp, false
+	b := s.current
+	if s.giveUpReason != nil && (err == nil || s.desc != unaryDesc) {
+		err, received = s.giveUpReason, false
 	}
 	if err != nil {
-		s.commit()
+		s.commitAttempt()
 	}
-	lost := b.reason
+	lost := b.abortReason
 	if b != a && lost != nil {
-		if b.pending = err == nil && s.retryable(failure{reason: lost}); b.pending {
+		if b.retryPending = err == nil && s.retryable(failure{reason: lost}); b.retryPending {
 			lost = nil // whoever uses the call next makes it again
 		} else {
-			s.commit()
+			s.commitAttempt()
 		}
 	}
 	var stop func() bool
 	if b != a {
-		stop, a.stop = a.stop, nil
+		stop, a.stopWatch = a.stopWatch, nil
 	}
-	waiting := s.headerFor
-	s.headerFor = nil
+	waiting := s.headerWaiters
+	s.headerWaiters = nil
 	s.mu.Unlock()
 	s.retryMu.Unlock()
 	if stop != nil {
@@ -190,22 +190,22 @@ func (s *clientStream) settled(a *attempt, received bool, err error) error {
 			s.finish(err)
 		}
 	case b != a && lost != nil:
-		s.lost(lost) // which nobody could take in at the time
+		s.finishAborted(lost) // which nobody could take in at the time
 	}
 	return err
 }
 
-// tooLarge reports whether the request of a unary call, which is kept without
+// replayTooLarge reports whether the request of a unary call, which is kept without
 // being encoded, is over the limit. mu is held.
-func (s *clientStream) tooLarge() bool {
-	return s.desc == unaryDesc && len(s.kept) > 0 && !fits(&s.kept[0].msg, s.info.maxReplay)
+func (s *clientStream) replayTooLarge() bool {
+	return s.desc == unaryDesc && len(s.replayBuffer) > 0 && !fitsReplay(&s.replayBuffer[0].msg, s.info.maxReplay)
 }
 
-// replace makes another attempt the current one, and sends kept with it. That
+// replaceAttempt makes another attempt the current one, and sends kept with it. That
 // may wait for credit: the handler of an attempt before may have taken more than
 // this one does. An error of the new attempt's stream is none here: it is found by
 // whoever uses it next.
-func (s *clientStream) replace(ctx context.Context, kept []step, kind attemptKind) error {
+func (s *clientStream) replaceAttempt(ctx context.Context, kept []step, kind attemptKind) error {
 	if s.client.stats != nil { // which may add to the metadata
 		ctx = metadata.NewOutgoingContext(ctx, s.md) // the context's own is the user's
 	}
@@ -216,21 +216,21 @@ func (s *clientStream) replace(ctx context.Context, kept []step, kind attemptKin
 	if b.ctx, b.stats, md, err = s.client.beginAttempt(ctx, s.method, &info, s.desc, md, kind); err != nil {
 		return err
 	}
-	if err := s.open(ctx, b, &info, md, nil); err != nil {
+	if err := s.openAttempt(ctx, b, &info, md, nil); err != nil {
 		return err
 	}
 	s.mu.Lock()
-	s.cur, s.trailer = b, nil
-	gaveUp := s.gaveUp
+	s.current, s.trailer = b, nil
+	gaveUp := s.giveUpReason
 	s.mu.Unlock()
 	if s.desc != unaryDesc {
-		b.stream.OnAbort(b.aborted)
+		b.stream.OnAbort(b.onTransportAbort)
 	}
 	if gaveUp != nil {
 		b.stream.Abort(gaveUp)
 		return gaveUp
 	}
-	s.watch(b)
+	s.watchContext(b)
 	for i := range kept {
 		st := &kept[i]
 		err := b.stream.Send(&link.Frame{Msg: st.msg, HasMsg: st.hasMsg, EndSend: st.end})

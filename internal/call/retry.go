@@ -155,10 +155,10 @@ func (r *retryState) addPreviousAttempts(md metadata.MD) metadata.MD {
 	return all
 }
 
-// retry waits for as long as the policy wants after an attempt has failed with
+// waitForRetry waits for as long as the policy wants after an attempt has failed with
 // err and trailer. It returns nil if another attempt follows, and
 // otherwise the error of the call.
-func (c *Client) retry(ctx context.Context, r *retryState, err error, trailer metadata.MD) error {
+func (c *Client) waitForRetry(ctx context.Context, r *retryState, err error, trailer metadata.MD) error {
 	d, err := r.shouldRetry(err, trailer)
 	if err != nil {
 		return err
@@ -189,10 +189,10 @@ func (c *Client) backoff(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// replayable reports whether a unary call that came back with err may be made
+// canReplayUnary reports whether a unary call that came back with err may be made
 // again: it got no header and no reply, and its request was sent and is small
 // enough to be kept.
-func replayable(ci *callInfo, u *link.UnaryCall, req any, err error) bool {
+func canReplayUnary(ci *callInfo, u *link.UnaryCall, req any, err error) bool {
 	var unsent *link.SendError
 	var tooLarge unsendable
 	if err == nil && u.Status == nil || errors.As(err, &unsent) || errors.As(err, &tooLarge) {
@@ -202,11 +202,11 @@ func replayable(ci *callInfo, u *link.UnaryCall, req any, err error) bool {
 		return false
 	}
 	msg := messageOf(req, ci.codec)
-	return fits(&msg, ci.maxReplay)
+	return fitsReplay(&msg, ci.maxReplay)
 }
 
-// fits reports whether m may be kept for another attempt, where limit bytes may.
-func fits(m *link.Message, limit int) bool {
+// fitsReplay reports whether m may be kept for another attempt, where limit bytes may.
+func fitsReplay(m *link.Message, limit int) bool {
 	n, err := m.Size()
 	return err == nil && n+link.MessageOverhead <= limit
 }

@@ -20,21 +20,6 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// Placement says on which goroutine a unary handler runs where the caller's
-// could be used.
-type Placement int
-
-const (
-	// Auto runs a handler on its caller's goroutine when the caller's context
-	// cannot be cancelled, so that nobody can be kept waiting who meant to
-	// leave, and on a worker otherwise.
-	Auto Placement = iota
-	// Inline always runs it on the caller's goroutine.
-	Inline
-	// OnWorkers never does.
-	OnWorkers
-)
-
 // ServerConfig is what a server is told once, before its first call.
 type ServerConfig struct {
 	Unary            []grpc.UnaryServerInterceptor
@@ -80,15 +65,15 @@ type service struct {
 
 // A method is what one full method name leads to.
 type method struct {
-	name    string // as registered: /service/method
-	impl    any
-	loop    wait.Loop        // that handlers run on; nil for goroutines
-	hands   bool             // callers of this process run tasks of loop
-	unary   *grpc.MethodDesc // nil for streaming methods
-	stream  *grpc.StreamDesc
-	codec   link.Codec     // of a stream that is forwarded; nil for the call's own
-	refusal *status.Status // there is no such method: this is why
-	invalid bool           // the name is not valid in a header: calls are refused
+	name         string // as registered: /service/method
+	impl         any
+	loop         wait.Loop        // that handlers run on; nil for goroutines
+	runsOnCaller bool             // callers of this process run tasks of loop
+	unary        *grpc.MethodDesc // nil for streaming methods
+	stream       *grpc.StreamDesc
+	codec        link.Codec     // of a stream that is forwarded; nil for the call's own
+	refusal      *status.Status // there is no such method: this is why
+	invalid      bool           // the name is not valid in a header: calls are refused
 }
 
 // clientStreams reports whether the caller may send more than one message.
@@ -134,11 +119,11 @@ func (s *Server) Register(desc *grpc.ServiceDesc, impl any, loop wait.Loop) {
 	hands := loop != nil && loop.AllowsHandoff()
 	for i := range desc.Methods {
 		m := &desc.Methods[i]
-		s.add(&method{name: "/" + desc.ServiceName + "/" + m.MethodName, impl: impl, loop: loop, hands: hands, unary: m})
+		s.add(&method{name: "/" + desc.ServiceName + "/" + m.MethodName, impl: impl, loop: loop, runsOnCaller: hands, unary: m})
 	}
 	for i := range desc.Streams {
 		m := &desc.Streams[i]
-		s.add(&method{name: "/" + desc.ServiceName + "/" + m.StreamName, impl: impl, loop: loop, hands: hands, stream: m})
+		s.add(&method{name: "/" + desc.ServiceName + "/" + m.StreamName, impl: impl, loop: loop, runsOnCaller: hands, stream: m})
 	}
 }
 

@@ -84,7 +84,7 @@ func (c *serverCall) run() {
 			// A panic goes on to end the process, or to reach the caller that
 			// runs the handler; Goexit ends this goroutine alone.
 			c.finish(status.New(codes.Internal, "the handler exited without returning"))
-			c.conn.server.workers.over(c)
+			c.conn.server.workers.finished(c)
 		}
 	}()
 	if h := c.conn.server.stats; h != nil {
@@ -228,7 +228,7 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 	}
 	d := c.details()
 	d.header = join(d.header, md)
-	h := c.takeHeader()
+	h := c.popHeader()
 	var err error
 	if c.stream == nil {
 		err = c.unary.SendHeader(h) // does not wait; with mu held, no reply overtakes it
@@ -244,16 +244,16 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 	return nil
 }
 
-// takeHeader returns the header to be sent, never nil. mu is held.
-func (c *serverCall) takeHeader() metadata.MD {
+// popHeader returns the header to be sent, never nil. mu is held.
+func (c *serverCall) popHeader() metadata.MD {
 	c.headerSent = true
 	if c.more == nil {
 		return emptyHeader
 	}
-	return c.takeSetHeader()
+	return c.popSetHeader()
 }
 
-func (c *serverCall) takeSetHeader() metadata.MD {
+func (c *serverCall) popSetHeader() metadata.MD {
 	h := emptyHeader
 	if c.more.header != nil {
 		h, c.more.header = c.more.header, nil
@@ -273,7 +273,7 @@ func (c *serverCall) headerBeforeMessage() metadata.MD {
 	if c.headerSent {
 		return nil
 	}
-	return c.takeHeader()
+	return c.popHeader()
 }
 
 // headerBeforeEnd returns the header when it must go out with the end: something was
@@ -282,12 +282,12 @@ func (c *serverCall) headerBeforeEnd() metadata.MD {
 	if c.headerSent || c.more == nil || len(c.more.header) == 0 {
 		return nil
 	}
-	return c.takeHeader()
+	return c.popHeader()
 }
 
-// keepHeader takes back a header, unless nil, that was not sent because the
+// restoreHeader takes back a header, unless nil, that was not sent because the
 // message that it was to go with could not be.
-func (c *serverCall) keepHeader(h metadata.MD) {
+func (c *serverCall) restoreHeader(h metadata.MD) {
 	if h == nil {
 		return
 	}
@@ -338,7 +338,7 @@ func (c *serverCall) finish(st *status.Status) {
 		return
 	}
 	c.mu.Lock()
-	end, first := c.end(st)
+	end, first := c.claimEnd(st)
 	header := c.headerBeforeEnd()
 	c.mu.Unlock()
 	if first {
@@ -349,9 +349,9 @@ func (c *serverCall) finish(st *status.Status) {
 	}
 }
 
-// end claims the end of the call, which there is one of, and returns what goes
+// claimEnd claims the end of the call, which there is one of, and returns what goes
 // out with it. mu is held; ok is false for those who come too late.
-func (c *serverCall) end(st *status.Status) (e link.End, ok bool) {
+func (c *serverCall) claimEnd(st *status.Status) (e link.End, ok bool) {
 	if c.finished {
 		return e, false
 	}

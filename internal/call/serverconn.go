@@ -97,7 +97,7 @@ func (c *serverConn) remove(call *serverCall) {
 	c.running[last] = nil
 	c.running = c.running[:last]
 	if c.refusal != nil {
-		c.settle()
+		c.closeIfDrained()
 	}
 }
 
@@ -107,18 +107,18 @@ func (c *serverConn) refuse(reason error) {
 		c.refusal = reason
 		wait.Unpark(c.room.Wake())
 	}
-	c.settle()
+	c.closeIfDrained()
 }
 
-func (c *serverConn) giveQuota() {
+func (c *serverConn) releaseQuota() {
 	if c.quota != nil {
-		c.quota.give()
+		c.quota.release()
 	}
 }
 
-// settle closes idle once it is true. The server forgets a connection of which
+// closeIfDrained closes idle once it is true. The server forgets a connection of which
 // nothing is left: no handler that runs, and no session. workers.mu is held.
-func (c *serverConn) settle() {
+func (c *serverConn) closeIfDrained() {
 	if c.refusal == nil || len(c.running) > 0 {
 		return
 	}
@@ -143,7 +143,7 @@ func (c *serverConn) drain() {
 func (c *serverConn) HandleUnary(call *link.UnaryCall, inline bool) error {
 	m := c.server.lookup(call.Method)
 	if m.unary == nil {
-		c.giveQuota()
+		c.releaseQuota()
 		return link.ErrNoCall
 	}
 	sc, ok := call.Callee().(*serverCall)
@@ -152,36 +152,24 @@ func (c *serverConn) HandleUnary(call *link.UnaryCall, inline bool) error {
 	}
 	sc.init(c, m, &call.CallHeader)
 	if err := sc.checkHead(); err != nil {
-		c.giveQuota()
+		c.releaseQuota()
 		return err
 	}
 	sc.unary = call
 	caller := call.Caller
-	switch c.server.cfg.Placement {
-	case OnWorkers:
-		inline = false
-	case Auto:
-		// Nor where handlers are labelled: a caller's goroutine may have labels that
-		// its context does not know, and these would be lost.
-		inline = inline && caller != nil && caller.Done() == nil && !c.server.labels
-	}
-	if caller != nil && wait.TaskOf(caller) != nil {
-		inline = false // it waits as a task, and lets others run
-	} else if caller != nil && m.loop != nil && m.loop.Inside() {
-		inline = true // or it would wait for itself
-	}
-	sc.inline = caller != nil && (inline || m.hands)
+	inline = c.server.placementOf(m, caller, inline) == Inline
+	sc.inline = caller != nil && (inline || m.runsOnCaller)
 	if caller == nil {
 		sc.startTimer()
 	}
 	call.SetCallee(sc)
 	run := c.server.workers.start
 	if inline {
-		run = c.server.workers.runHere
+		run = c.server.workers.runOnCaller
 	}
 	if err := run(sc); err != nil {
 		sc.cancel(context.Canceled)
-		c.giveQuota()
+		c.releaseQuota()
 		return err
 	}
 	return nil
@@ -193,7 +181,7 @@ func (c *serverConn) HandleStream(s link.Stream, o *link.CallHeader) error {
 	sc := &ss.call
 	sc.init(c, c.server.lookup(o.Method), o)
 	if err := sc.checkHead(); err != nil {
-		c.giveQuota()
+		c.releaseQuota()
 		s.Abort(err) // and not a refusal: as over HTTP/2, the caller has a stream, which fails
 		return nil
 	}
@@ -202,13 +190,13 @@ func (c *serverConn) HandleStream(s link.Stream, o *link.CallHeader) error {
 		ss.codec = sc.codec()
 	}
 	s.OnAbort(sc.Aborted)
-	sc.inline = o.Caller != nil && sc.method.hands
+	sc.inline = o.Caller != nil && sc.method.runsOnCaller
 	if !c.peer.Local {
 		sc.startTimer()
 	}
 	if err := c.server.workers.start(sc); err != nil {
 		sc.cancel(context.Canceled)
-		c.giveQuota()
+		c.releaseQuota()
 		return err
 	}
 	return nil
@@ -245,14 +233,14 @@ func (c *serverConn) Gone() {
 	defer mu.Unlock()
 	c.isGone = true
 	close(c.gone)
-	c.settle()
+	c.closeIfDrained()
 }
 
 // Terms implements [link.Acceptor].
 func (c *serverConn) Terms() link.Terms {
 	t := link.Terms{Window: c.server.cfg.Window, Share: c.server.shares()}
 	if c.quota != nil {
-		t.Admit = c.quota.take
+		t.Admit = c.quota.acquire
 	}
 	return t
 }

@@ -58,7 +58,7 @@ func (s *serverStream) finish(st *status.Status) {
 	c := &s.call
 	s.headerMu.Lock()
 	c.mu.Lock()
-	end, first := c.end(st)
+	end, first := c.claimEnd(st)
 	header := c.headerBeforeEnd()
 	c.mu.Unlock()
 	s.headerMu.Unlock()
@@ -122,7 +122,7 @@ func (s *serverStream) send(m any) error {
 	header := f.Header
 	err := s.carrier.Send(f)
 	if _, refused := err.(*link.SendError); refused {
-		c.keepHeader(header)
+		c.restoreHeader(header)
 	} else {
 		s.headerOut = true
 	}
@@ -150,7 +150,7 @@ func (s *serverStream) reply(m any) error {
 	s.headerMu.Lock()
 	c.mu.Lock()
 	header := c.headerBeforeMessage()
-	end, first := c.end(nil)
+	end, first := c.claimEnd(nil)
 	c.mu.Unlock()
 	s.headerMu.Unlock()
 	if !first {

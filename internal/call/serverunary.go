@@ -23,7 +23,7 @@ func (c *serverCall) runUnary() {
 		}
 		return
 	}
-	reply, err := m.unary.Handler(m.impl, c.context(), c.takeRequest, c.conn.server.unary)
+	reply, err := m.unary.Handler(m.impl, c.context(), c.readRequest, c.conn.server.unary)
 	if err == nil {
 		err = c.reply(reply)
 	}
@@ -32,8 +32,8 @@ func (c *serverCall) runUnary() {
 	}
 }
 
-// takeRequest is what generated code calls to decode the request.
-func (c *serverCall) takeRequest(dst any) error {
+// readRequest is what generated code calls to decode the request.
+func (c *serverCall) readRequest(dst any) error {
 	if err := c.Err(); err != nil {
 		return contextStatus(err)
 	}
@@ -68,7 +68,7 @@ func (c *serverCall) reply(v any) error {
 	var after ending
 	c.mu.Lock()
 	header := c.headerBeforeMessage()
-	end, first := c.end(nil)
+	end, first := c.claimEnd(nil)
 	if first && c.stats == nil { // whose context lasts until it was told
 		after = c.endContext(context.Canceled)
 	}
@@ -101,5 +101,5 @@ func (c *serverCall) reopen(header metadata.MD) {
 	c.mu.Lock()
 	c.finished = false
 	c.mu.Unlock()
-	c.keepHeader(header)
+	c.restoreHeader(header)
 }

@@ -4,12 +4,10 @@ import (
 	"context"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
 
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // joinStats makes one handler of many, called in order; nil of none.
@@ -65,7 +63,7 @@ type callStats struct {
 	skipSent  bool   // so was the message that is sent next
 }
 
-func (s *callStats) handle(e stats.RPCStats) { s.handler.HandleRPC(s.ctx, e) }
+func (s *callStats) report(e stats.RPCStats) { s.handler.HandleRPC(s.ctx, e) }
 
 // size returns the encoded size of v, which in process nothing else computes.
 func size(v any, c link.Codec) int {
@@ -82,7 +80,7 @@ func (s *callStats) sent(v any, c link.Codec) {
 	}
 	if s != nil {
 		n := size(v, c)
-		s.handle(&stats.OutPayload{Client: s.client, Payload: v, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, SentTime: time.Now()})
+		s.report(&stats.OutPayload{Client: s.client, Payload: v, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, SentTime: time.Now()})
 	}
 }
 
@@ -92,21 +90,21 @@ func (s *callStats) resent(st *step) {
 		return
 	}
 	n, _ := st.msg.Size() // not of st.value, which the user may have changed
-	s.handle(&stats.OutPayload{Client: true, Payload: st.value, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, SentTime: time.Now()})
+	s.report(&stats.OutPayload{Client: true, Payload: st.value, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, SentTime: time.Now()})
 }
 
 // received tells of a message that was received.
 func (s *callStats) received(v any, c link.Codec) {
 	if s != nil {
 		n := size(v, c)
-		s.handle(&stats.InPayload{Client: s.client, Payload: v, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, RecvTime: time.Now()})
+		s.report(&stats.InPayload{Client: s.client, Payload: v, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, RecvTime: time.Now()})
 	}
 }
 
 // end tells that the call is over.
 func (s *callStats) end(err error, trailer metadata.MD) {
 	if s != nil {
-		s.handle(&stats.End{Client: s.client, BeginTime: s.begin, EndTime: time.Now(), Trailer: trailer, Error: err})
+		s.report(&stats.End{Client: s.client, BeginTime: s.begin, EndTime: time.Now(), Trailer: trailer, Error: err})
 	}
 }
 
@@ -115,7 +113,7 @@ func (c *serverCall) startStats(h stats.Handler) {
 	ctx := h.TagRPC(c.labelled(), &stats.RPCTagInfo{FullMethodName: c.open.Method})
 	p := c.conn.peer
 	c.stats = &callStats{handler: h, ctx: ctx, begin: time.Now(), encoding: c.open.Encoding}
-	c.stats.handle(&stats.InHeader{
+	c.stats.report(&stats.InHeader{
 		FullMethod:  c.open.Method,
 		RemoteAddr:  p.Addr,
 		LocalAddr:   p.LocalAddr,
@@ -127,7 +125,7 @@ func (c *serverCall) startStats(h stats.Handler) {
 // beginStats tells that a handler was found.
 func (c *serverCall) beginStats() {
 	if s := c.stats; s != nil {
-		s.handle(&stats.Begin{BeginTime: s.begin, IsClientStream: c.method.clientStreams(), IsServerStream: c.method.serverStreams()})
+		s.report(&stats.Begin{BeginTime: s.begin, IsClientStream: c.method.clientStreams(), IsServerStream: c.method.serverStreams()})
 	}
 }
 
@@ -136,62 +134,14 @@ func (s *callStats) header(md metadata.MD) {
 	if s != nil && md != nil {
 		own := md.Copy()
 		delete(own, link.EncodingKey)
-		s.handle(&stats.OutHeader{Header: own, Compression: replyEncoding(md, s.encoding)})
+		s.report(&stats.OutHeader{Header: own, Compression: replyEncoding(md, s.encoding)})
 	}
 }
 
 func (s *callStats) trailer(md metadata.MD) {
 	if s != nil {
-		s.handle(&stats.OutTrailer{Trailer: md.Copy()})
+		s.report(&stats.OutTrailer{Trailer: md.Copy()})
 	}
-}
-
-// Begin tells the client's stats handler of a session, and of its end.
-func (c *Client) Begin(s link.Session) {
-	h := c.stats
-	if h == nil {
-		return
-	}
-	p := s.Peer()
-	ctx := h.TagConn(context.Background(), &stats.ConnTagInfo{RemoteAddr: p.Addr, LocalAddr: p.LocalAddr})
-	h.HandleConn(ctx, &stats.ConnBegin{Client: true})
-	go func() {
-		<-s.Ended()
-		h.HandleConn(ctx, &stats.ConnEnd{Client: true})
-	}()
-}
-
-// beginAttempt tells the client's stats handler that an attempt at a call
-// begins, of which kind says why, and returns ctx as the handler tagged it and md with what the handler
-// added to it. The stats are nil without a handler, and with an error, of which
-// the handler knows then.
-func (c *Client) beginAttempt(ctx context.Context, method string, ci *callInfo, desc *grpc.StreamDesc, md metadata.MD, kind attemptKind) (context.Context, *callStats, metadata.MD, error) {
-	if kind != firstAttempt {
-		if err := wait.Err(ctx); err != nil {
-			return ctx, nil, nil, startStatus(err)
-		}
-	}
-	h := c.stats
-	if h == nil {
-		return ctx, nil, md, nil
-	}
-	s := &callStats{handler: h, client: true, begin: time.Now()}
-	s.ctx = h.TagRPC(ctx, &stats.RPCTagInfo{FullMethodName: method, FailFast: !ci.waitForReady})
-	s.handle(&stats.Begin{
-		Client:         true,
-		BeginTime:      s.begin,
-		FailFast:       !ci.waitForReady,
-		IsClientStream: desc.ClientStreams,
-		IsServerStream: desc.ServerStreams,
-
-		IsTransparentRetryAttempt: kind == transparentRetry,
-	})
-	md, err := outgoing(s.ctx)
-	if err != nil {
-		s.end(err, nil)
-		return s.ctx, nil, nil, err
-	}
-	return s.ctx, s, md, nil
 }
 
 // outHeader tells that the request's header was sent: once, also when a call
@@ -200,7 +150,7 @@ func (s *callStats) outHeader(o *link.CallHeader, p *link.Peer) {
 	if s != nil && !s.headerOut {
 		s.headerOut = true
 		s.encoding = o.Encoding
-		s.handle(&stats.OutHeader{
+		s.report(&stats.OutHeader{
 			Client:      true,
 			FullMethod:  o.Method,
 			RemoteAddr:  p.Addr,
@@ -226,12 +176,12 @@ func (s *callStats) outgoing(userAgent string) metadata.MD {
 // inHeader and inTrailer tell of the response's header and trailer.
 func (s *callStats) inHeader(md metadata.MD, subtype string) {
 	if s != nil {
-		s.handle(&stats.InHeader{Client: true, Compression: replyEncoding(md, s.encoding), Header: fullHeader(md, subtype)})
+		s.report(&stats.InHeader{Client: true, Compression: replyEncoding(md, s.encoding), Header: fullHeader(md, subtype)})
 	}
 }
 
 func (s *callStats) inTrailer(md metadata.MD) {
 	if s != nil {
-		s.handle(&stats.InTrailer{Client: true, Trailer: md.Copy()})
+		s.report(&stats.InTrailer{Client: true, Trailer: md.Copy()})
 	}
 }

@@ -21,7 +21,7 @@ type workers struct {
 	closed bool
 }
 
-// start has c run by a worker, or by a task of its loop, and returns at once, or when
+// start makes a worker, or a task of its loop, run c. It returns at once, or when
 // the task waits where the loop has callers run it. Its error says why c must not
 // run.
 func (w *workers) start(c *serverCall) error {
@@ -32,7 +32,7 @@ func (w *workers) start(c *serverCall) error {
 	}
 	if c.method.loop != nil {
 		w.mu.Unlock()
-		return w.onLoop(c)
+		return w.startOnLoop(c)
 	}
 	n := len(w.idle)
 	if n == 0 {
@@ -60,7 +60,7 @@ func (w *workers) work(c *serverCall) {
 			w.idle = append(w.idle, tasks)
 		}
 		w.mu.Unlock()
-		c.conn.giveQuota()
+		c.conn.releaseQuota()
 		c = nil
 		if keep {
 			c = <-tasks // nil: it was closed
@@ -68,8 +68,8 @@ func (w *workers) work(c *serverCall) {
 	}
 }
 
-// runHere runs c on the caller's goroutine. Its error says why c must not run.
-func (w *workers) runHere(c *serverCall) error {
+// runOnCaller runs c on the caller's goroutine. Its error says why c must not run.
+func (w *workers) runOnCaller(c *serverCall) error {
 	w.mu.Lock()
 	err := c.conn.add(c)
 	w.mu.Unlock()
@@ -82,12 +82,12 @@ func (w *workers) runHere(c *serverCall) error {
 			return nil
 		}
 		c.onCaller = false
-		c.inline = c.method.hands
-		return w.onLoop(c)
+		c.inline = c.method.runsOnCaller
+		return w.startOnLoop(c)
 	}
 	c.onCaller = true
 	c.run()
-	w.over(c)
+	w.finished(c)
 	return nil
 }
 
@@ -101,14 +101,14 @@ func (j *loopJob) Run() {
 		c.stream.carrier.SetWaiter(c.method.loop)
 	}
 	c.run()
-	c.conn.server.workers.over(c)
+	c.conn.server.workers.finished(c)
 }
 
 // Drop implements [wait.Job]. The call is over, and so its handler does not run.
 func (j *loopJob) Drop() { j.Run() }
 
 // Leave implements [wait.Job]. The call is over, and its handler is left where it waits.
-func (j *loopJob) Leave() { j.conn.server.workers.over((*serverCall)(j)) }
+func (j *loopJob) Leave() { j.conn.server.workers.finished((*serverCall)(j)) }
 
 // Cancelled implements [wait.Job].
 func (j *loopJob) Cancelled(why error) {
@@ -116,9 +116,9 @@ func (j *loopJob) Cancelled(why error) {
 	c.abort(fmt.Errorf("the method %s runs on a loop that runs no more: %v", c.method.name, why))
 }
 
-// onLoop has a loop run c, which was added, as a task of its. Its error says why it
+// startOnLoop makes a loop run c, which was added, as a task. Its error says why it
 // does not.
-func (w *workers) onLoop(c *serverCall) error {
+func (w *workers) startOnLoop(c *serverCall) error {
 	// A caller of this process is on its own goroutine here, and a wire's reader is
 	// not.
 	err := c.method.loop.Start(c.conn.peer.Local, (*loopJob)(c))
@@ -131,12 +131,12 @@ func (w *workers) onLoop(c *serverCall) error {
 	return refused("the method %s runs on a loop that takes no more tasks: %v", c.method.name, err)
 }
 
-// over notes that c runs no more.
-func (w *workers) over(c *serverCall) {
+// finished notes that c runs no more.
+func (w *workers) finished(c *serverCall) {
 	w.mu.Lock()
 	c.conn.remove(c)
 	w.mu.Unlock()
-	c.conn.giveQuota()
+	c.conn.releaseQuota()
 }
 
 // close ends the idle workers. Those that run a handler end after it.

@@ -55,6 +55,8 @@ const (
 	aServerUnary   = "internal/call/serverunary.go"
 	aStatus        = "internal/call/status.go"
 	aCallInfo      = "internal/call/callinfo.go"
+	aHeader        = "internal/call/header.go"
+	aClientHeader  = "internal/call/clientheader.go"
 	aProgram       = "internal/codec/program.go"
 	aProto         = "internal/codec/proto.go"
 	aMessage       = "internal/link/message.go"
@@ -89,13 +91,13 @@ var Faults = []Fault{
 	},
 	{
 		Name: "what Deadline returns counts without its ok",
-		File: aCallInfo,
+		File: aHeader,
 		Old:  "if deadline, ok := ctx.Deadline(); ok {",
 		New:  "if deadline, ok := ctx.Deadline(); ok || !deadline.IsZero() {", Items: []int{1},
 	},
 	{
 		Name: "nobody looks at the clock before a call",
-		File: aCallInfo,
+		File: aHeader,
 		Old:  "if time.Until(deadline) <= 0 {",
 		New:  "if time.Until(deadline) < -1<<62 {", Items: []int{1},
 	},
@@ -155,7 +157,7 @@ var Faults = []Fault{
 	},
 	{
 		Name: "the audience is not that of the call's own authority",
-		File: aCallInfo,
+		File: aHeader,
 		Old:  "c.authMetadata(ctx, ci, o.Authority, method, p)",
 		New:  "c.authMetadata(ctx, ci, c.cfg.Authority, method, p)", Items: []int{7},
 	},
@@ -194,8 +196,8 @@ var Faults = []Fault{
 	{
 		Name: "SendMsg returns the status itself",
 		File: aClientStream,
-		Old:  "return io.EOF\n\t}\n\treturn nil\n}\n\n// encodeToKeep",
-		New:  "return linkStatus(err)\n\t}\n\treturn nil\n}\n\n// encodeToKeep", Items: []int{11},
+		Old:  "return io.EOF\n\t}\n\treturn nil\n}\n\n// encodeForReplay",
+		New:  "return linkStatus(err)\n\t}\n\treturn nil\n}\n\n// encodeForReplay", Items: []int{11},
 	},
 	{
 		Name: "SendMsg after CloseSend is Unknown",
@@ -236,8 +238,8 @@ var Faults = []Fault{
 	{
 		Name: "io.EOF is returned once",
 		File: aClientStream,
-		Old:  "func (s *clientStream) fail(err error) error {\n\ts.recvErr = err\n",
-		New:  "func (s *clientStream) fail(err error) error {\n\ts.recvErr = linkStatus(err)\n", Items: []int{20},
+		Old:  "func (s *clientStream) failRecv(err error) error {\n\ts.recvErr = err\n",
+		New:  "func (s *clientStream) failRecv(err error) error {\n\ts.recvErr = linkStatus(err)\n", Items: []int{20},
 	},
 	{
 		Name: "a cancellation overtakes messages",
@@ -355,7 +357,7 @@ var Faults = []Fault{
 	{
 		Name: "unary calls do not fill call options",
 		File: aClient,
-		Old:  "ci.fill(last.peer, last.call.Header, last.call.Trailer)",
+		Old:  "ci.fillOptions(last.peer, last.call.Header, last.call.Trailer)",
 		New:  "", Items: []int{32},
 	},
 	{
@@ -409,19 +411,19 @@ var Faults = []Fault{
 	{
 		Name: "Close leaves streams alone whose end was not received",
 		File: aClient,
-		Old:  "s.abort(reason)",
+		Old:  "s.abortCall(reason)",
 		New:  "_, _ = s, reason", Items: []int{40},
 	},
 	{
 		Name: "an end without a header does not end the call",
-		File: aClientStream,
+		File: aClientHeader,
 		Old:  "s.finish(s.end.Status.Err())",
-		New:  "_ = s.end", Items: []int{40},
+		New:  "_ = s.claimEnd", Items: []int{40},
 	},
 	{
 		Name: "a cancellation leaves abandoned streams alone",
 		File: aAttempt,
-		Old:  "s.abort(link.ContextEnd(wait.DoneErr(a.ctx)))",
+		Old:  "s.abortCall(link.ContextEnd(wait.DoneErr(a.ctx)))",
 		New:  "_ = s", Items: []int{40},
 	},
 	{
@@ -447,8 +449,8 @@ var Faults = []Fault{
 	{
 		Name: "nothing commits a stream",
 		File: aAttempt,
-		Old:  "func (s *clientStream) commit() { s.committed, s.kept, s.room = true, nil, [1]step{} }",
-		New:  "func (s *clientStream) commit() { _ = s.room }", Items: []int{43},
+		Old:  "func (s *clientStream) commitAttempt() {\n\ts.committed, s.replayBuffer, s.replayBufferRoom = true, nil, [1]step{}\n}",
+		New:  "func (s *clientStream) commitAttempt() {\n\t_ = s.replayBufferRoom\n}", Items: []int{43},
 	},
 	{
 		Name: "the throttler stops nothing",
@@ -470,7 +472,7 @@ var Faults = []Fault{
 	},
 	{
 		Name: "handlers are not told of previous attempts",
-		File: aCallInfo,
+		File: aHeader,
 		Old:  "o.Metadata = ci.retry.addPreviousAttempts(o.Metadata)",
 		New:  "_ = ci", Items: []int{43},
 		Env: "unix",
@@ -484,19 +486,19 @@ var Faults = []Fault{
 	{
 		Name: "a stream that sent more than is kept is made again",
 		File: aAttempt,
-		Old:  "s.keptSize > s.info.maxReplay {",
+		Old:  "s.replayBufferSize > s.info.maxReplay {",
 		New:  "false {", Items: []int{43},
 		Env: "tcp",
 	},
 	{
 		Name: "a sender does not notice that its attempt has failed",
 		File: aReplace,
-		Old:  "case s.to != nil, !s.info.retry.hasPolicy(), errors.As(err, &unfit):",
+		Old:  "case s.sendAttempt != nil, !s.info.retry.hasPolicy(), errors.As(err, &unfit):",
 		New:  "case true, errors.As(err, &unfit):", Items: []int{43},
 	},
 	{
 		Name: "the policy's attempts are transparent to stats handlers",
-		File: aStats,
+		File: aAttempt,
 		Old:  "IsTransparentRetryAttempt: kind == transparentRetry,",
 		New:  "IsTransparentRetryAttempt: kind != firstAttempt,", Items: []int{43},
 	},
@@ -591,14 +593,14 @@ var Faults = []Fault{
 	{
 		Name: "the end of a caller that runs a unary handler does not reach that",
 		File: aServerConn,
-		Old:  "sc.inline = caller != nil && (inline || m.hands)",
+		Old:  "sc.inline = caller != nil && (inline || m.runsOnCaller)",
 		New:  "sc.inline = caller != nil && inline", Items: []int{24},
 		Env: "inproc-coroutines",
 	},
 	{
 		Name: "the end of a caller that runs a stream's handler does not reach that",
 		File: aServerConn,
-		Old:  "sc.inline = o.Caller != nil && sc.method.hands",
+		Old:  "sc.inline = o.Caller != nil && sc.method.runsOnCaller",
 		New:  "sc.inline = false", Items: []int{24},
 		Env: "inproc-coroutines",
 	},
@@ -619,7 +621,7 @@ var Faults = []Fault{
 	{
 		Name: "a call that a loop has run is never over",
 		File: aWorkers,
-		Old:  "\tc.run()\n\tc.conn.server.workers.over(c)\n}\n\n// Drop",
+		Old:  "\tc.run()\n\tc.conn.server.workers.finished(c)\n}\n\n// Drop",
 		New:  "\tc.run()\n}\n\n// Drop", Items: []int{41},
 		Env: "inproc-loop",
 	},

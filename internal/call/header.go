@@ -1,0 +1,67 @@
+package call
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// fillHeader fills in o for a call that is made under ctx through a session with p.
+func (c *Client) fillHeader(ctx context.Context, o *link.CallHeader, ci *callInfo, method string, md metadata.MD, p *link.Peer) error {
+	if ci.authority != "" {
+		if err := vouch(p, ci.authority); err != nil {
+			return err
+		}
+	}
+	o.Profile = c.profileOf(ci, p)
+	o.Method = method
+	o.Metadata = md
+	if len(c.cfg.Creds) > 0 || ci.creds != nil {
+		auth, err := c.authMetadata(ctx, ci, o.Authority, method, p)
+		if err != nil {
+			return err
+		}
+		for k, v := range md {
+			auth[k] = append(auth[k], v...)
+		}
+		o.Metadata = auth
+	}
+	if ci.retry != nil {
+		o.Metadata = ci.retry.addPreviousAttempts(o.Metadata)
+	}
+	// A context's timer may be late, and what it calls a deadline means nothing
+	// without ok.
+	if deadline, ok := ctx.Deadline(); ok {
+		if time.Until(deadline) <= 0 {
+			return contextStatus(context.DeadlineExceeded)
+		}
+		o.Deadline = deadline
+	}
+	return nil
+}
+
+// profileOf returns the profile of a call, and decides whether its messages are
+// shared.
+func (c *Client) profileOf(ci *callInfo, p *link.Peer) *link.Profile {
+	profile := c.profile
+	if c.cfg.Shared && (ci.codec == codec.Proto() || ci.codec == codec.Shared()) {
+		ci.codec = codec.Proto()
+		if p.Shares {
+			ci.codec = codec.Shared()
+			profile = c.shared
+		}
+	}
+	if ci.authority == "" && ci.subtype == "" && ci.encoding == "" && ci.accept == nil {
+		return profile
+	}
+	own := *profile
+	if ci.authority != "" {
+		own.Authority = ci.authority
+	}
+	own.ContentSubtype, own.Encoding, own.Accept = ci.subtype, ci.encoding, ci.accepts(own.Accept)
+	return own.Check()
+}
