@@ -417,7 +417,7 @@ func TestAHostThatGoesWhileASocketIsWritten(t *testing.T) {
 	}
 }
 
-// hostGoesWhileWritten reports whether the stream was ever full. It may not be where
+// hostGoesWhileWritten reports whether the stream was ever full. It might not be where
 // the system's processors are busy with something else.
 func hostGoesWhileWritten(t *testing.T, network string) bool {
 	var mu sync.Mutex

@@ -271,7 +271,7 @@ func NoSpinning() ServerOption {
 
 // ConnectionTimeout limits the time that a connection from another process may
 // take, handshake of the credentials included, until it has said what it is; it
-// is closed then. The default is 120 s. As in grpc-go, nobody is that fast
+// is closed then. The default is 120 s. As in grpc-go, no client is that fast
 // where d is not positive.
 func ConnectionTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.Handshake = max(d, 1) })

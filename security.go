@@ -22,7 +22,7 @@ func (o *dialOptions) security(t *parsedTarget) (credentials.TransportCredential
 	given := o.transport
 	if o.bundle != nil {
 		if given != nil {
-			return nil, errors.New("a credentials.Bundle may not be used together with transport credentials")
+			return nil, errors.New("a credentials.Bundle cannot be used together with transport credentials")
 		}
 		if given = o.bundle.TransportCredentials(); given == nil {
 			return nil, errors.New("the credentials.Bundle has no transport credentials")
@@ -43,7 +43,7 @@ func (o *dialOptions) security(t *parsedTarget) (credentials.TransportCredential
 	return nil, nil
 }
 
-// addressed returns the authority of calls to t, as grpc-go has it: that of the
+// addressed returns the authority of calls to t, as in grpc-go: that of the
 // options, of the credentials, or of the target.
 func (o *dialOptions) addressed(t *parsedTarget) (string, error) {
 	name := ""

@@ -375,7 +375,7 @@ func TestAProgramThatIsStartedInheritsNoConnection(t *testing.T) {
 	all.Wait()
 }
 
-// startHeir has the remote start a program that outlives it, and returns a check
+// startHeir makes the remote start a program that outlives it, and returns a check
 // that it does.
 func (r *remote) startHeir(t *testing.T) (lives func(t *testing.T)) {
 	t.Helper()

@@ -24,7 +24,7 @@ const (
 
 const defaultParked = 100
 
-// parse returns the tables that the flags ask for, what is to be measured of
+// parse returns the tables that the flags ask for, what to measure of
 // them, and where to write what comes of it.
 func parse(args []string, stderr io.Writer) ([]*event, error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
@@ -101,7 +101,7 @@ func parse(args []string, stderr io.Writer) ([]*event, error) {
 }
 
 // chooseTables returns those of all that are named. Without names it is all, or
-// where it is to be one table, the first.
+// or, if it must be one table, the first.
 func chooseTables(named string, one bool, all []Table) ([]Table, error) {
 	switch {
 	case named == "" && one:

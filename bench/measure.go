@@ -68,7 +68,7 @@ func (f *Field) runRested(n int) (time.Duration, error) {
 	return time.Duration(sum.Load()) / time.Duration(len(f.lanes)), err
 }
 
-// Check has every caller do an operation and compare all of the answer.
+// Check makes every caller do an operation and compare all of the answer.
 func (f *Field) Check() error {
 	return f.spread(len(f.lanes), func(l lane, _, _ int) error { return l.op(true) })
 }

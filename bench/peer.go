@@ -19,7 +19,7 @@ import (
 // value is a peerSetup.
 const peerEnv = "NEARCALL_BENCH_PEER"
 
-// A peerSetup is what a second process is to be.
+// A peerSetup is what a second process becomes.
 type peerSetup struct {
 	Stack    string // that serves
 	Network  string // unix or tcp, or what nearcall makes of a unix socket
@@ -102,7 +102,7 @@ const (
 	asksCPU     = "cpu"
 )
 
-// hear returns the value of the next line, whose word is to be the given one.
+// hear returns the value of the next line, whose word must be the given one.
 func (p *peer) hear(word string) (string, error) {
 	line, err := p.out.ReadString('\n')
 	if err != nil {

@@ -136,7 +136,7 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
-// TestMarkdownOfLoops has the table say what is on a loop, and how.
+// TestMarkdownOfLoops: the table says what is on a loop, and how.
 func TestMarkdownOfLoops(t *testing.T) {
 	r := inventedOf(onLoop)
 	cells := strings.Join(strings.Fields(written(t, writeMarkdown, r)), " ")

@@ -10,7 +10,7 @@ func copying(name string, times int, color Color, note string) Rival {
 	}
 }
 
-// overCopies has each copy go to memory of its own, which is kept.
+// overCopies makes each copy to memory of its own, which is kept.
 func overCopies(times int) Conn {
 	copies := make([][]byte, 2*times)
 	return swapping(func(sent []byte) ([]byte, error) {

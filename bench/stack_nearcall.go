@@ -37,7 +37,7 @@ func serveNearcall(network, address string, s Services) (string, func(), error) 
 }
 
 // dialNearcall makes a call, and fails where the connection is of another
-// network than is to be measured.
+// network than the one to measure.
 func dialNearcall(network, address string, _ Row) (Conn, error) {
 	target, becomes := nearcallTarget(network, address)
 	opts := []nearcall.DialOption{nearcall.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage))}
@@ -52,7 +52,7 @@ func dialNearcall(network, address string, _ Row) (Conn, error) {
 	var p grpcpeer.Peer
 	_, err = conn.Test.EmptyCall(context.Background(), new(testpb.Empty), grpc.Peer(&p))
 	if err == nil && p.Addr.Network() != becomes {
-		err = fmt.Errorf("the connection is of the network %q, not of %q", p.Addr.Network(), becomes)
+		err = fmt.Errorf("the connection's network is %q, not %q", p.Addr.Network(), becomes)
 	}
 	if err != nil {
 		conn.Close()

@@ -341,7 +341,7 @@ var cancelCases = []Case{
 			changed.Until(ctx)
 			m := &pb.SimpleRequest{}
 			// Where nothing was sent over a wire the request may be gone with its caller, but it
-			// may not have changed.
+			// must not have changed.
 			err := dec(m)
 			h.Note("original or refused: %v", err != nil || string(m.GetPayload().GetBody()) == "original")
 			return reply("late"), err

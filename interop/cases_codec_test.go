@@ -561,7 +561,7 @@ var codecCases = []Case{
 
 	{37, "SetSendCompressor and PreparedMsg", func(c *C) {
 		h := c.Named("handler")
-		// A foreign stream may refuse these, with a clear error; it may not panic, hang or pretend.
+		// A foreign stream may refuse these, with a clear error; it must not panic, hang or pretend.
 		fair := func(err error) bool { return err == nil || err.Error() != "" }
 		conn := c.Start(Config{Service: &Service{
 			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {

@@ -139,7 +139,7 @@ func throughGRPC(start func(*Config) (*Link, error)) func(*Config) (*Link, error
 	}
 }
 
-// onLoop has all handlers run on a loop.
+// onLoop runs all handlers on a loop.
 func onLoop(kind looptest.Kind, start func(*Config) (*Link, error)) func(*Config) (*Link, error) {
 	return func(cfg *Config) (*Link, error) {
 		on := *cfg

@@ -83,7 +83,7 @@ func TestGRPCInterop(t *testing.T) {
 			for _, k := range cases {
 				if k.name == "cancel after begin" && strings.HasPrefix(env.Name, "grpc-go") {
 					// A stream of grpc-go learns of a cancellation from another goroutine, so that
-					// its own case fails here now and then. nearcall's may not.
+					// its own case fails here now and then. nearcall's must not.
 					continue
 				}
 				t.Run(k.name, func(t *testing.T) {

@@ -37,7 +37,7 @@ func newCoroutine() *coroutine {
 	return c
 }
 
-// resume has the coroutine go on until its task waits or is over. Whoever resumes a
+// resume lets the coroutine go on until its task waits or is over. Whoever resumes a
 // coroutine for the first time is bound to a thread, or is not, and so must be all
 // that resume it later.
 func (c *coroutine) resume() { c.next() }

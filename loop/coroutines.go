@@ -8,7 +8,7 @@ package loop
 //     few others. Its deadline or cancellation ends its wait no sooner, and Send
 //     returns no sooner. What it holds locked stays locked meanwhile, and a task that
 //     wants the same lock never gets it.
-//   - A goroutine that is bound to its thread may not be such a caller: the runtime
+//   - A goroutine that is bound to its thread must not be such a caller: the runtime
 //     ends the process. That is whoever has called runtime.LockOSThread, init
 //     functions, and what C calls. Nor may a task bind itself to the thread beyond a
 //     wait.

@@ -123,7 +123,7 @@ func ExampleNewHosted() {
 }
 
 // Whoever makes a call runs its handler, and neither is woken for the other. Handlers
-// are to be short: a caller's deadline ends its wait no sooner.
+// must be short: a caller's deadline ends its wait no sooner.
 func ExampleCoroutines() {
 	l := loop.New(loop.Coroutines())
 	visitors := 0 // of srv.On(l)'s handlers, for example

@@ -90,7 +90,7 @@ func call(l *Loop, fn func()) {
 	<-done
 }
 
-// nap has a task wait, and not find that it need not.
+// nap makes a task wait.
 func nap(l *Loop) {
 	_ = Sleep(wait.WithLoop(context.Background(), (*handlers)(l)), 20*time.Millisecond)
 }

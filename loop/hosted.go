@@ -3,9 +3,9 @@ package loop
 import "fmt"
 
 // NewHosted returns a loop whose tasks run on another event loop: that of an embedded
-// interpreter, say, or of a user interface. submit has the host call a function,
+// interpreter, say, or of a user interface. submit makes the host call a function,
 // some time and on a goroutine of its choice: always the same if one is bound to its
-// thread. submit may not call it itself, nor wait, as locks may be held. No more than
+// thread. submit must neither call it itself nor wait, as locks may be held. No more than
 // one function is with the host at a time, and each gives a few tasks their turns.
 // Between them the host does what else it has to do. What submit has taken has to be
 // called, also when the host ends.
@@ -20,7 +20,7 @@ import "fmt"
 // to do.
 //
 // Tasks are coroutines: what a task has on its stack when it waits stays there while
-// others run. It may not wait in what the host's interpreter has called, unless that
+// others run. It must not wait in what the host's interpreter has called, unless that
 // can be suspended there. The options [Coroutines] and [Pinned] are not for hosted
 // loops; NewHosted panics.
 func NewHosted(submit func(func()) error, opts ...Option) *Loop {

@@ -122,7 +122,7 @@ func (started) Drop()           {}
 func (started) Leave()          {}
 func (started) Cancelled(error) {} // its context has ended
 
-// Post has fn run when its turn comes, and returns at once. fn may not wait: what
+// Post runs fn when its turn comes, and returns at once. fn must not wait: what
 // it waits for in whatever way holds up all of the loop.
 //
 // The errors are those of [Loop.Go].

@@ -8,11 +8,11 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// Pinned has all tasks run on the goroutine that calls [Loop.Run], and so on its
+// Pinned runs all tasks on the goroutine that calls [Loop.Run], and so on its
 // thread if it is bound to that: for what must not leave a thread, such as a user
 // interface or a library in C. Tasks are coroutines.
 //
-// A caller's deadline or cancellation ends its wait at once. A task may not change
+// A caller's deadline or cancellation ends its wait at once. A task must not change
 // whether it is bound to the thread beyond a wait: the runtime ends the process. A
 // task that ends by runtime.Goexit where Run's goroutine is bound leaves a goroutine
 // behind that never runs again.

@@ -50,7 +50,7 @@ type watch struct {
 // looks is how often a watch looks within its limit.
 const looks = 4
 
-// look has the watch look from now on, as somebody has the turn. mu is held.
+// look starts the watch, as somebody has the turn. mu is held.
 func (w *watch) look() {
 	if w.looks {
 		return

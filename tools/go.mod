@@ -4,6 +4,7 @@ module github.com/nearcall/nearcall/tools
 go 1.26.0
 
 tool (
+	github.com/golangci/misspell/cmd/misspell
 	golang.org/x/perf/cmd/benchstat
 	golang.org/x/tools/cmd/goimports
 	honnef.co/go/tools/cmd/staticcheck
@@ -12,6 +13,7 @@ tool (
 require (
 	github.com/BurntSushi/toml v1.4.1-0.20240526193622-a339e1f7089c // indirect
 	github.com/aclements/go-moremath v0.0.0-20210112150236-f10218a38794 // indirect
+	github.com/golangci/misspell v0.7.0 // indirect
 	golang.org/x/exp/typeparams v0.0.0-20231108232855-2478ac86f678 // indirect
 	golang.org/x/mod v0.42.0 // indirect
 	golang.org/x/perf v0.0.0-20260908200009-22c9c6c9d4da // indirect

@@ -18,7 +18,7 @@ const (
 )
 
 // A caller makes calls, and notes how long they took. What it notes that in is
-// used again, lest its growth be measured.
+// used again, so that its growth is not measured.
 type caller struct {
 	to   testpb.TestServiceClient
 	took [][]time.Duration // for each of those who call at a time

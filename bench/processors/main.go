@@ -46,7 +46,7 @@ func main() {
 	}
 }
 
-// A plan is what is to be measured.
+// A plan is what to measure.
 type plan struct {
 	ways        []way
 	procs, cpus []int // each number of one with each of the other
@@ -68,7 +68,7 @@ func (p *plan) choose(networks, stacks, procs, cpus string) (err error) {
 		return fmt.Errorf("-cpus: %w", err)
 	}
 	if p.rounds < 1 || p.lasts <= 0 || p.idle < 0 || p.quota < 0 {
-		return errors.New("-rounds and -time are to be positive, -idle and -quota not negative")
+		return errors.New("-rounds and -time must be positive, -idle and -quota not negative")
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func startPair(ctx context.Context, w way, at place) (_ *pair, err error) {
 		return nil, err
 	}
 	if network != w.network {
-		return nil, fmt.Errorf("the connection is of the network %q", network)
+		return nil, fmt.Errorf("the connection's network is %q", network)
 	}
 	return p, nil
 }

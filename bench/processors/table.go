@@ -91,7 +91,7 @@ func median[T cmp.Ordered](n int, value func(int) T) T {
 	return all[n/2]
 }
 
-// idleLines has each pair call for a second and then be idle, and prints what it
+// idleLines makes each pair call for a second and then rest, and prints what it
 // used meanwhile.
 func (p *plan) idleLines(out io.Writer, pairs []*pair) error {
 	for _, s := range pairs {

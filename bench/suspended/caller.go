@@ -22,7 +22,7 @@ func sum(took []time.Duration) times {
 	return times{at(50), at(99)}
 }
 
-// beside has one caller make call after call beside so many suspended tasks, and
+// beside makes one caller make call after call beside so many suspended tasks, and
 // returns how long each call took. It writes to the memory of into.
 func (l line) beside(tasks int, lasts time.Duration, into []time.Duration) (took []time.Duration, err error) {
 	c, err := l.open(tasks)

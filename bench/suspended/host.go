@@ -24,7 +24,7 @@ type host struct {
 	release func() error // of the crowd
 }
 
-// newHost makes a loop with so many tasks of a crowd, if they are to be where
+// newHost makes a loop with so many tasks of a crowd, if they belong where
 // the loop is.
 func newHost(kind string, c crowd, tasks int) (*host, error) {
 	opts, ok := loopOptions[kind]

@@ -98,7 +98,7 @@ type pair struct{ without, with times }
 // goes first. Each measurement has a server and a loop of its own, so that none
 // is left what another one's crowd has made grow.
 func (p *plan) measure(l line) ([]pair, error) {
-	var took []time.Duration // used again, lest its growth be measured
+	var took []time.Duration // used again, so that its growth is not measured
 	pairs := make([]pair, p.pairs)
 	for i := range pairs {
 		turns := []int{0, p.tasks}

@@ -14,7 +14,7 @@ import (
 // serverEnv has this program be the second process. Its value is a setup.
 const serverEnv = "NEARCALL_SUSPENDED_SERVER"
 
-// A setup is what a second process is to be.
+// A setup is what a second process becomes.
 type setup struct {
 	Target string // to serve
 	Loop   string // one of loopOptions

@@ -15,7 +15,7 @@ import (
 // ended. What the network holds for it comes to less, with the least window.
 const patience = 200_000
 
-// shortLine is the limit of lines where it is to be reached soon.
+// shortLine is the limit of lines in tests that reach it soon.
 const shortLine = 1024
 
 // shortens sets the limit of the lines of sessions and feeds that begin later.

@@ -88,7 +88,7 @@ func buy(ctx context.Context, w io.Writer, e *engine.Engine) error {
 	fmt.Fprintf(w, "customer.js was refused: %s\n", seen.Refused)
 	fmt.Fprintf(w, "customer.js has awaited a call, and its timer ticked %d times meanwhile\n", seen.TicksMeanwhile)
 	if seen.Placed != 3 || seen.Listed != 1+2+3 || seen.TicksMeanwhile == 0 {
-		return errors.New("that is not what was to be expected")
+		return errors.New("the result is not the expected one")
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ const secret = "open sesame"
 
 func stock() map[string]int32 { return map[string]int32{"tea": 10, "cup": 1} }
 
-// TestBothSeeTheSame has one client make the same calls to the program as it
+// TestBothSeeTheSame makes the same calls with one client to the program as it
 // was and as it is after moving over.
 func TestBothSeeTheSame(t *testing.T) {
 	oracle := onGRPC(t)

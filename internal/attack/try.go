@@ -20,7 +20,7 @@ type pace struct {
 	attack  time.Duration // at most
 	quiet   time.Duration // how long the server has to be idle, to be done
 	settle  time.Duration // at most, until the server is idle again
-	release time.Duration // at most, until it has freed what an attacker that stays may not hold
+	release time.Duration // at most, until it has freed what an attacker that stays must not hold
 	forget  time.Duration // at most, until it has given back what the attacker left
 	stop    time.Duration // at most, until Stop returns
 }

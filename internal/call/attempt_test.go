@@ -315,7 +315,7 @@ func TestStreamsAreMadeAgainWheneverTheyAreRefused(t *testing.T) {
 	}
 }
 
-// drain receives to the end, which is to be a good one.
+// drain receives to the end, which must be a good one.
 func drain(t *testing.T, cs grpc.ClientStream) (got []string) {
 	for {
 		m := new(message)
@@ -363,7 +363,7 @@ func TestHowOftenACallIsMadeAgain(t *testing.T) {
 		"refused many times":                       {[]link.Session{refused(), refused(), refused(), refused()}, codes.OK, 5},
 		"aborted once":                             {[]link.Session{aborted()}, codes.OK, 2},
 		"aborted twice":                            {[]link.Session{aborted(), aborted()}, codes.Unavailable, 2},
-		"refused, then aborted":                    {[]link.Session{refused(), aborted()}, codes.Unavailable, 2}, // as grpc-go has it
+		"refused, then aborted":                    {[]link.Session{refused(), aborted()}, codes.Unavailable, 2}, // as in grpc-go
 		"aborted, then refused":                    {[]link.Session{aborted(), refused(), refused()}, codes.OK, 4},
 		"aborted by sessions that end":             {[]link.Session{drained(), drained(), drained()}, codes.OK, 4},
 		"aborted, then in its replay":              {[]link.Session{drained(), &doomed{ends: true}, &doomed{ends: true}}, codes.OK, 4},

@@ -161,7 +161,7 @@ func TestAStreamLetsGoOfItsContext(t *testing.T) {
 	})
 }
 
-// When Invoke returns, all is told that its options are to be told.
+// When Invoke returns, its options have been told everything.
 func TestOnFinishIsCalledBeforeAUnaryCallReturns(t *testing.T) {
 	for name, cc := range map[string]func(*ClientConfig){
 		"one shot": nil,

@@ -139,7 +139,7 @@ func TestAllCallOptionsOfGRPCAreKnown(t *testing.T) {
 				typ = star.X
 			}
 			if name := fmt.Sprint(typ); settled[name].option == nil {
-				t.Errorf("grpc-go has the call option %s, of which this test knows nothing", name)
+				t.Errorf("this test does not know grpc-go's call option %s", name)
 			}
 		}
 	}

@@ -124,7 +124,7 @@ type clientStream struct {
 	retrying         bool
 	stopRetry        func()  // ends that
 	committed        bool    // no other attempt is made
-	giveUpReason     error   // why nothing more is to be done
+	giveUpReason     error   // why the call is not made again
 	replayBuffer     []step  // what was sent, until the call is committed
 	replayBufferRoom [1]step // of kept
 	replayBufferSize int     // in bytes

@@ -54,7 +54,7 @@ func TestTheAudienceOfCredentials(t *testing.T) {
 		{"host", "/m", "https://host"},
 		{"host", "", "https://host"},
 		{"host", "//", "https://host/"},
-		{"host", "s/m", "https://hosts"}, // as grpc-go has it
+		{"host", "s/m", "https://hosts"}, // as in grpc-go
 	} {
 		if got := audience(c.authority, c.method); got != c.want {
 			t.Errorf("%q, %q: %q, want %q", c.authority, c.method, got, c.want)

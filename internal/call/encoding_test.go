@@ -28,7 +28,7 @@ func (wayward) Unmarshal(b []byte, v any) error {
 	return nil
 }
 
-// overStreams has a client make unary calls as streams.
+// overStreams makes a client's unary calls as streams.
 func overStreams(c *ClientConfig) {
 	c.Sessions = always{streamed{c.Sessions.(always).session}}
 }

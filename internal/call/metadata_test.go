@@ -74,7 +74,7 @@ func TestOutgoingMetadata(t *testing.T) {
 func TestOutgoingMetadataWithUpperCaseKeys(t *testing.T) {
 	ctx := metadata.NewOutgoingContext(context.Background(), metadata.MD{"Upper": {"1"}})
 	if _, err := outgoing(ctx); status.Code(err) != codes.Internal {
-		t.Errorf("%v, want Internal, as grpc-go has it", err)
+		t.Errorf("%v, want Internal, as in grpc-go", err)
 	}
 	if md, err := outgoing(metadata.AppendToOutgoingContext(context.Background(), "Upper", "1")); err != nil || show(md) != `map["upper":["1"]]` {
 		t.Errorf("added: %s, %v; AppendToOutgoingContext makes keys lower case", show(md), err)

@@ -45,7 +45,7 @@ func WrapV1(c encoding.Codec) Codec {
 	return v1Codec{c}
 }
 
-// isGRPCProto reports whether c is of the package google.golang.org/grpc/encoding/proto,
+// isGRPCProto reports whether c comes from the package google.golang.org/grpc/encoding/proto,
 // which does not export its codec.
 func isGRPCProto(c encoding.CodecV2) bool {
 	t := reflect.TypeOf(c)

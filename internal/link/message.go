@@ -148,7 +148,7 @@ func (m *Message) Size() (int, error) {
 
 // Capture makes into hold what m holds, independently of the sender's value: as
 // a copy, or as bytes. A copy is made in the message that into has from an
-// earlier Capture, if DecodeInto has taken that and it is of the same type. The
+// earlier Capture, if DecodeInto has taken that and it has the same type. The
 // error is a *SendError, and leaves into fit for another Capture.
 func (m *Message) Capture(into *Message) error {
 	if m.value != nil && !m.encoded() {

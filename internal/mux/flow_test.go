@@ -556,7 +556,7 @@ func TestPiecesOfARefusedMessage(t *testing.T) {
 				}
 				peer.write(literal(goesOn, 1, 4, 5))
 				if s.connIn+s.taken != s.opts.ConnWindow || w.streams[0].(*stream).in.skip != 95 {
-					t.Errorf("%d are to be skipped", w.streams[0].(*stream).in.skip)
+					t.Errorf("%d bytes are left to skip", w.streams[0].(*stream).in.skip)
 				}
 				peer.write(c.send)
 				ended(t, s, w, peer, c.want)

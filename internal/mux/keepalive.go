@@ -19,7 +19,7 @@ const (
 	pingTimeout = 20 * time.Second // gRPC's default
 	serverPings = 2 * time.Hour    // gRPC's default
 	minBetween  = 5 * time.Minute  // gRPC's default
-	idlePings   = 2 * time.Hour    // that a client may send without a call, where it may not
+	idlePings   = 2 * time.Hour    // between those of a client without a call that must send none
 	maxStrikes  = 2                // gRPC's
 )
 
@@ -57,7 +57,7 @@ func (s *Session) startKeepalive() {
 	} else {
 		k := s.opts.ServerKeepalive
 		p.every, p.timeout, p.always = cmp.Or(k.Time, serverPings), k.Timeout, true
-		p.every = max(p.every, time.Second) // as gRPC has it
+		p.every = max(p.every, time.Second) // as in gRPC
 		s.startAgeTimers()
 	}
 	p.timeout = cmp.Or(p.timeout, pingTimeout)
@@ -242,7 +242,7 @@ func (s *Session) closeIfDrained() {
 }
 
 // closeDrained ends a session that was found to have no call left. One that the peer
-// has made since then lasts: it may not know yet, and has to learn that its
+// has made since then lasts: it might not know yet, and has to learn that its
 // calls are not taken before they are not.
 func (s *Session) closeDrained() {
 	s.mu.Lock()

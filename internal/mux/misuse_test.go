@@ -499,7 +499,7 @@ func TestMeetCanBeLeft(t *testing.T) {
 	})
 }
 
-// TestFramesOfCallsThatAreOver: the peer may not know yet. What they took of
+// TestFramesOfCallsThatAreOver: the peer might not know yet. What they took of
 // the connection's credit is given back.
 func TestFramesOfCallsThatAreOverAreIgnored(t *testing.T) {
 	for name, end := range map[string]func(s *Session, st link.Stream, peer *raw){
@@ -924,7 +924,7 @@ func TestTenThousandCallsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestCreditForCallsThatWaitForTheConnections: no CREDIT of a call has it wait
+// TestCreditForCallsThatWaitForTheConnections: no CREDIT of a call makes it wait
 // for the connection's twice.
 func TestCreditForCallsThatWaitForTheConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -86,7 +86,7 @@ func (s *Session) endReading(err error) {
 	s.fail(wrong.error)
 	// What the peer sent is read on while it is told: an unread byte would have
 	// some systems throw away what was written. The connection is not closed
-	// here: the writer may not be done.
+	// here: the writer might not be done.
 	_ = s.conn.SetReadDeadline(time.Now().Add(s.opts.Farewell))
 	_, _ = io.Copy(io.Discard, s.conn)
 }

@@ -171,7 +171,7 @@ func (s *Session) lead(ctx context.Context, spot *wait.Cond) (err error) {
 	return err
 }
 
-// onLeaderDone has the leader look at its context, which is done, unless it has
+// onLeaderDone makes the leader look at its context, which is done, unless it has
 // left before.
 func (s *Session) onLeaderDone(term uint64) {
 	s.mu.Lock()
@@ -410,7 +410,7 @@ func (s *Session) spin(ctx context.Context, leads bool) (got bool, err error) {
 		if !leads || i%8 == 0 { // what the resident has dispatched is to run now
 			runtime.Gosched()
 		}
-		if onlyCPU { // the peer, if it is of this machine, has no other either
+		if onlyCPU { // a peer on this machine has no other either
 			yield()
 		}
 	}

@@ -17,7 +17,7 @@ type inbox struct {
 	one      [1]item // where items mostly are
 	window   int     // what the peer may send that was not received
 	credit   int     // what the peer may still send
-	taken    int     // what is to be given back for messages that were received
+	taken    int     // credit to give back for messages that were received
 	advance  int     // what was given back before, for a message that the window had no room for
 	unread   int     // see unread.go
 	skip     int     // bytes of a message that was refused and are still to come
@@ -268,7 +268,7 @@ func (st *stream) Recv(f *link.Frame) error {
 		case f.Dst == nil, f.Header != nil && it.missing > 0:
 			s.mu.Unlock()
 			return nil // it stays for a receiver that wants it
-		case it.size > f.Limit: // as gRPC has it, of compressed messages too
+		case it.size > f.Limit: // as in gRPC, of compressed messages too
 			err := &link.RecvError{Size: it.size, Limit: f.Limit}
 			st.discardMessage()
 			s.flush(false)

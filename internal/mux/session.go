@@ -149,7 +149,7 @@ type Session struct {
 	calls        uint32     // that the peer has open
 	answered     bool       // the peer has sent something of a call
 	connIn       int        // what the peer may still send
-	taken        int        // what of the connection's credit is to be given back
+	taken        int        // credit of the connection to give back
 	rash         int        // how many more calls of its own the peer has given up, of late, than have ended
 	unread       int        // what all streams have unread, in credit
 	closing      bool       // it ends, as the last call is over and none is taken

@@ -3,7 +3,7 @@
 // the names that each direction of a connection has numbered.
 //
 // An [Encoder] and a [Decoder] are one direction's two ends. What the encoder
-// appends to a buffer is to be sent in that order; what the decoder is given
+// appends to a buffer must be sent in that order; what the decoder is given
 // arrived in that order.
 package wire
 

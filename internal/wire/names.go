@@ -154,9 +154,9 @@ func (d *Decoder) entry(r *reader, remember bool) knownName {
 		case !remember:
 			r.fail("a block in pieces has a new name")
 		case len(s.s) > maxName:
-			r.fail("a name of %d bytes is to be remembered", len(s.s))
+			r.fail("the peer asks to remember a name of %d bytes", len(s.s))
 		case !d.table.add(1, len(s.s)):
-			r.fail("more names are to be remembered than the %d bytes of the table hold", maxTable)
+			r.fail("the peer asks to remember more names than the %d bytes of the table hold", maxTable)
 		default:
 			d.names = append(d.names, s)
 		}

@@ -54,7 +54,7 @@ func TestVectorsThatMustBeRefused(t *testing.T) {
 		"method":        {"A method with a control character.", "client", false, theCall, [][]byte{bare(head, 1, nameLiteral, 2, '/', 1, 0, 0, 0, 0, 0, 0, 0, 0)}},
 		"status-utf8":   {"The message of a status is not UTF-8.", "server", false, theCall, [][]byte{bare(KindStream|FlagEnd, 1, 5, 1, 0xff, 0, 0)}},
 		"entry-count":   {"More entries than bytes for them.", "client", false, theConnection, [][]byte{bare(head, 1, headOf(2, nameLiteral, 1, 'k', 0)...)}},
-		"long-name":     {"A name of 257 bytes that is to be remembered.", "client", false, theConnection, [][]byte{bare(head, 1, append(appendString([]byte{nameNew}, strings.Repeat("n", 257)), 0, 0, 0, 0, 0, 0, 0, 0)...)}},
+		"long-name":     {"A name of 257 bytes to remember.", "client", false, theConnection, [][]byte{bare(head, 1, append(appendString([]byte{nameNew}, strings.Repeat("n", 257)), 0, 0, 0, 0, 0, 0, 0, 0)...)}},
 		"unknown-name":  {"A reference to a name that did not come.", "client", false, theConnection, [][]byte{bare(head, 1, nameFirst)}},
 		"new-in-pieces": {"A new name in a block that is sent in pieces.", "client", false, theConnection, [][]byte{bare(KindPart, 1, nameNew, 2), bare(head, 1, '/', 'm', 0, 0, 0, 0, 0, 0, 0, 0)}},
 		"no-block":      {"Parts of a block, and a frame that has none.", "client", false, theConnection, [][]byte{opened, bare(KindPart, 1, 0), bare(message, 1)}},

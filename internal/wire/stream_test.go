@@ -135,7 +135,7 @@ func TestAUnaryCallIsOneFrameEachWay(t *testing.T) {
 	}
 }
 
-// random returns a step and what is to be heard of it.
+// random returns a step and what its receiver hears of it.
 func random(r *rand.Rand, fromCaller bool) (*Step, heard) {
 	text := func(most int) string {
 		b := make([]byte, r.IntN(most+1))

@@ -33,7 +33,7 @@
 //	const stream = await client.clientStream()
 //	const stream = await client.bidi()
 //
-// A stream has send, closeSend, recv and cancel. As in all of gRPC, it is to be read
+// A stream has send, closeSend, recv and cancel. As in all of gRPC, it must be read
 // until recv returns null or fails, or cancelled. The interpreter has neither async
 // generators nor for await, and so this is how to read one:
 //

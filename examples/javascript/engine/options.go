@@ -42,7 +42,7 @@ func (e *Engine) readOptions(v goja.Value) (options, error) {
 	return o, nil
 }
 
-// begin returns ctx with what the options say. end cancels it, and is to be called.
+// begin returns ctx with what the options say. end cancels it, and must be called.
 func (o options) begin(ctx context.Context) (_ context.Context, end func()) {
 	cancel := context.CancelFunc(nil)
 	if o.timeout > 0 {

@@ -15,7 +15,7 @@
 //   - What arrived may come out of one Recv or of several: a header with its
 //     message, an end behind it, or each alone.
 //   - A stream has 64 KiB of credit each way. A message is admitted when less
-//     is in use, and may itself be larger, as gRPC has it.
+//     is in use, and may itself be larger, as in gRPC.
 //   - The bytes of a message that was decoded are overwritten once they are
 //     freed.
 //   - Options add delays and hang-ups. A hang-up breaks the pipe at any byte;

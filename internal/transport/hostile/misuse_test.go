@@ -157,7 +157,7 @@ func TestClientSessionEndsWhenItsPeerBreaksRules(t *testing.T) {
 	}
 }
 
-// TestFramesOfEndedStreams: a peer may not know yet that a stream has ended.
+// TestFramesOfEndedStreams: a peer might not know yet that a stream has ended.
 func TestFramesOfEndedStreamsAreIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}

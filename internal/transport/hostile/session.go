@@ -29,7 +29,7 @@ type session struct {
 	rand     *rand.Rand
 	refusal  error // why no new call is made or taken; nil while calls are
 	ended    error // why the session has ended; nil while it has not
-	accepted bool  // acceptor is set, and is to be told of the end
+	accepted bool  // acceptor is set, and must be told of the end
 	streams  map[uint64]*stream
 	live     map[*stream]struct{} // those in streams and those not yet opened
 	last     uint64               // the number given, or seen, last

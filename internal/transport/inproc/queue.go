@@ -54,7 +54,7 @@ type queue struct {
 	spare link.Message // to capture the next one in
 
 	// The receiver's alone.
-	batch []item // taken; those from next on are to be received
+	batch []item // taken; those from next on are not received yet
 	next  int
 	freed int // credit of received messages that was not given back yet
 }

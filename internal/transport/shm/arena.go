@@ -225,7 +225,7 @@ func (a *arena) close() {
 }
 
 // dropUnused unmaps a closed arena that nothing holds. The pages live on while the
-// peer, which may not have read them yet, has the file open. mu is held.
+// peer, which might not have read them yet, has the file open. mu is held.
 func (a *arena) dropUnused() {
 	if a.closed && a.held == 0 && a.pages != nil {
 		a.pages.drop()

@@ -572,7 +572,7 @@ func sessions(t testing.TB, a, b mux.Conn, acceptor link.Acceptor) (client, serv
 }
 
 // TestStreams runs over the rings alone: what a session puts in slabs takes no
-// credit, of which the suite has its senders run out.
+// credit, which the suite's senders use up.
 func TestStreams(t *testing.T) {
 	transporttest.Suite{
 		Connect: func(t *testing.T) (caller, callee link.Stream) {

@@ -27,7 +27,7 @@ type fetching struct {
 	memory *Memory // of this side
 
 	mu     sync.Mutex
-	held   map[int]int // the lengths of messages that are to be read, by their places
+	held   map[int]int // the lengths of messages to read, by their places
 	bytes  int         // that they come to
 	used   units       // that they take
 	closed bool
@@ -73,7 +73,7 @@ func (f *fetching) release(at int) {
 	}
 }
 
-// check returns why nothing is to be read: there is less of the peer's memory than
+// check returns why nothing must be read: there is less of the peer's memory than
 // its messages come to.
 func (f *fetching) check(there func() int) error {
 	f.mu.Lock()

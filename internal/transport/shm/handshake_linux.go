@@ -23,8 +23,8 @@ import (
 const answerFiles = 2
 
 // Offer makes a client's offer over conn, and returns what takes conn's place, with
-// memory out of m. An error says why nothing does: conn then goes on as a socket,
-// of which rest was read already. Where it is of no use any more that shows.
+// memory out of m. An error says why nothing does: conn then stays a socket, and rest
+// is what was read of it already. If conn is broken, its next use finds that.
 func Offer(conn *net.UnixConn, m *Memory) (c *Conn, rest []byte, err error) {
 	defer func() { count(err) }()
 	if err := sameUser(conn); err != nil {
@@ -110,8 +110,8 @@ const patience = 5 * time.Second
 
 // Answer answers the offer that a server's connection begins with: first is what
 // was read of it. It returns what takes conn's place. An error says why nothing
-// does: conn then goes on as a socket, of which rest was read already. Where it is
-// of no use any more that shows. A reason that is not empty declines whatever is
+// does: conn then stays a socket, and rest is what was read of it already. If conn is
+// broken, its next use finds that. A reason that is not empty declines whatever is
 // offered. conn has the deadline, and has it afterwards; ctx ends when nobody wants
 // the connection any more.
 func (s *Server) Answer(ctx context.Context, conn *net.UnixConn, first []byte, reason string, deadline time.Time) (c *Conn, rest []byte, err error) {

@@ -300,7 +300,7 @@ func FuzzControlPage(f *testing.F) {
 				t.Fatalf("%d bytes are in a ring of %d", used, size)
 			}
 			if there := r.sent - r.received; there > size {
-				t.Fatalf("%d bytes are to be received from a ring of %d", there, size)
+				t.Fatalf("%d bytes can be received from a ring of %d", there, size)
 			}
 			if own.head.Load() != r.received {
 				t.Fatalf("%d bytes were received, and the peer is told of %d", r.received, own.head.Load())

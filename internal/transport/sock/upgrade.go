@@ -45,7 +45,7 @@ type upgradedAddr struct {
 // Network implements [net.Addr].
 func (a upgradedAddr) Network() string { return a.network }
 
-// errStays is why a connection that was to be upgraded is not.
+// errStays is why a connection was not upgraded.
 var errStays = errors.New("shared memory cannot be used")
 
 // offer makes a client's offer over conn, if it is one for that. It returns what
