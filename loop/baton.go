@@ -31,13 +31,13 @@ func (b *baton) enqueue(t *task) *task {
 	if l.holder != nil {
 		return nil
 	}
-	return b.handOver()
+	return b.nextTurn()
 }
 
-// handOver is next, and has a goroutine for a task that begins, if one is idle. mu
+// nextTurn is next, and has a goroutine for a task that begins, if one is idle. mu
 // is held.
-func (b *baton) handOver() *task {
-	t := b.loop.next()
+func (b *baton) nextTurn() *task {
+	t := b.loop.nextTurn()
 	if n := len(b.idle); n > 0 && t != nil && t.turn == nil {
 		w := b.idle[n-1]
 		b.idle = b.idle[:n-1]
@@ -68,8 +68,8 @@ func (b *baton) queue(t *task, _ bool) error {
 
 func (b *baton) park(t *task, ctx context.Context, done <-chan struct{}) error {
 	l := b.loop
-	t.mayWait()
-	next := b.handOver()
+	t.makeTurn()
+	next := b.nextTurn()
 	l.mu.Unlock()
 	b.resume(next)
 	if done == nil {
@@ -96,27 +96,27 @@ func (b *baton) park(t *task, ctx context.Context, done <-chan struct{}) error {
 }
 
 func (b *baton) yield(t *task) {
-	t.mayWait()
+	t.makeTurn()
 	t.state = ready
 	b.loop.ready.push(t)
-	next := b.handOver()
+	next := b.nextTurn()
 	b.loop.mu.Unlock()
 	b.resume(next)
 	<-t.turn
 }
 
-// mayWait has t have a turn to wait for, which one that runs on a caller's goroutine
+// makeTurn has t have a turn to wait for, which one that runs on a caller's goroutine
 // has no use for before. mu is held.
-func (t *task) mayWait() {
+func (t *task) makeTurn() {
 	if t.turn == nil {
 		t.turn = make(chan struct{}, 1)
 	}
 }
 
-// end is over for a task of b's. mu is held.
-func (b *baton) end(t *task) {
-	b.loop.end(t)
-	b.loop.settle()
+// removeTask is over for a task of b's. mu is held.
+func (b *baton) removeTask(t *task) {
+	b.loop.removeTask(t)
+	b.loop.signalIfEmpty()
 }
 
 func (b *baton) work(w *worker) {
@@ -124,9 +124,9 @@ func (b *baton) work(w *worker) {
 	for w.task != nil {
 		b.run(w.task)
 		l.mu.Lock()
-		b.end(w.task)
+		b.removeTask(w.task)
 		w.task = nil
-		next := l.next()
+		next := l.nextTurn()
 		if next != nil && next.turn == nil { // it begins, and may as well do so here
 			w.task, next.turn = next, w.turn
 			l.mu.Unlock()
@@ -147,52 +147,52 @@ func (b *baton) work(w *worker) {
 // run runs t, which has the turn. If that does not return, for Goexit or a panic that
 // goes on, the turn passes on here.
 func (b *baton) run(t *task) {
-	t.begin()
+	t.setGoroutine()
 	returned := false
 	defer func() {
 		if !returned {
-			b.over(t)
+			b.finishTask(t)
 		}
 	}()
 	t.job.Run()
 	returned = true
 }
 
-// over ends t, which has the turn, and passes it on.
-func (b *baton) over(t *task) {
+// finishTask ends t, which has the turn, and passes it on.
+func (b *baton) finishTask(t *task) {
 	b.loop.mu.Lock()
-	b.end(t)
-	next := b.handOver()
+	b.removeTask(t)
+	next := b.nextTurn()
 	b.loop.mu.Unlock()
 	b.resume(next)
 }
 
-func (b *baton) here(j wait.Job) bool {
+func (b *baton) runNow(j wait.Job) bool {
 	l := b.loop
 	if l.holder != nil {
 		l.mu.Unlock()
 		return false
 	}
 	t := l.newTask(j)
-	l.give(t)
+	l.giveTurn(t)
 	l.mu.Unlock()
 	b.run(t)
-	b.over(t)
+	b.finishTask(t)
 	return true
 }
 
 func (b *baton) close() {
 	idle := b.idle
 	b.idle = nil
-	b.loop.settle()
+	b.loop.signalIfEmpty()
 	b.loop.mu.Unlock()
 	for _, w := range idle {
 		w.turn <- struct{}{} // without a task
 	}
 }
 
-// begin notes that the calling goroutine is t's.
-func (t *task) begin() {
+// setGoroutine notes that the calling goroutine is t's.
+func (t *task) setGoroutine() {
 	t.id = self.ID()
 	t.loop.running.Store(t.id)
 	if t.loop.watch != nil {

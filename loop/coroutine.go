@@ -19,9 +19,9 @@ type coroutine struct {
 	// bound says that it is bound to a thread, where somebody asks.
 	bound bool
 
-	// left says that its task did not return, and that nothing can run here any
+	// abandoned says that its task did not return, and that nothing can run here any
 	// more.
-	left bool
+	abandoned bool
 }
 
 func newCoroutine() *coroutine {
@@ -45,7 +45,7 @@ func (c *coroutine) resume() { c.next() }
 // run runs t. Neither Goexit nor a panic gets to whoever resumes: it has nothing to
 // do with the task.
 func (c *coroutine) run(t *task) {
-	t.begin()
+	t.setGoroutine()
 	returned := false
 	defer func() {
 		if returned {
@@ -54,7 +54,7 @@ func (c *coroutine) run(t *task) {
 		if value := recover(); value != nil {
 			crash(value)
 		}
-		c.left, c.task = true, nil
+		c.abandoned, c.task = true, nil
 		c.pause(struct{}{}) // what is left of it is stopped
 	}()
 	t.job.Run()

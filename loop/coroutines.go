@@ -21,7 +21,7 @@ package loop
 // process, and runtime.Goexit its call, as with goroutines.
 func Coroutines() Option {
 	return func(l *Loop) {
-		d := &driven{loop: l, hands: true}
+		d := &driven{loop: l, drivenByCallers: true}
 		d.call = d.callOwn
 		l.engine = d
 	}

@@ -22,14 +22,14 @@ type driven struct {
 	// begins any more. mu is not held.
 	call func() error
 
-	// hands says that whoever brings a message or a call may drive.
-	hands bool
+	// drivenByCallers says that whoever brings a message or a call may drive.
+	drivenByCallers bool
 
 	// Guarded by loop.mu.
-	driving bool
-	idle    []*coroutine
-	asks    bool // whether coroutines are bound
-	adrift  bool // the goroutine that has driven is gone
+	driving     bool
+	idle        []*coroutine
+	checksBound bool // whether coroutines are bound
+	hostGone    bool // the goroutine that has driven is gone
 }
 
 // maxHanded is how many turns whoever brought a message gives at most before it goes
@@ -41,7 +41,7 @@ func (d *driven) queue(t *task, hand bool) error {
 	d.loop.ready.push(t)
 	called := !d.driving
 	d.driving = true
-	if called && hand && d.hands {
+	if called && hand && d.drivenByCallers {
 		called = d.giveTurns(maxHanded)
 	}
 	d.loop.mu.Unlock()
@@ -71,35 +71,35 @@ func (d *driven) giveTurns(most int) (more bool) {
 	l := d.loop
 	for n := 0; ; n++ {
 		if n == most && most > 0 && l.ready.first != nil {
-			l.give(nil)
+			l.giveTurn(nil)
 			return true
 		}
-		t := l.next()
+		t := l.nextTurn()
 		if t != nil {
-			d.step(t)
+			d.resumeTask(t)
 			continue
 		}
 		if l.refusal != nil && len(d.idle) > 0 {
-			d.drop()
+			d.endIdle()
 			continue
 		}
 		d.driving = false
-		l.settle()
+		l.signalIfEmpty()
 		return false
 	}
 }
 
-// step resumes t, which has the turn. mu is held, and released meanwhile.
-func (d *driven) step(t *task) {
+// resumeTask resumes t, which has the turn. mu is held, and released meanwhile.
+func (d *driven) resumeTask(t *task) {
 	l := d.loop
 	c := t.coroutine
 	if c == nil {
-		if d.adrift { // what begins would do so elsewhere
+		if d.hostGone { // what begins would do so elsewhere
 			j := t.job
 			l.mu.Unlock()
 			j.Drop()
 			l.mu.Lock()
-			l.end(t)
+			l.removeTask(t)
 			return
 		}
 		if n := len(d.idle); n > 0 {
@@ -107,18 +107,18 @@ func (d *driven) step(t *task) {
 			d.idle = d.idle[:n-1]
 		} else {
 			c = newCoroutine()
-			c.bound = d.asks && isBound()
+			c.bound = d.checksBound && isBound()
 		}
 		c.task, t.coroutine = t, c
 	}
-	if d.adrift && c.bound { // to what drives no more
+	if d.hostGone && c.bound { // to what drives no more
 		jobs := append(t.within, t.job)
 		l.mu.Unlock()
 		for _, j := range jobs {
 			j.Leave()
 		}
 		l.mu.Lock()
-		l.end(t)
+		l.removeTask(t)
 		return
 	}
 	l.mu.Unlock()
@@ -128,10 +128,10 @@ func (d *driven) step(t *task) {
 	if !over {
 		return
 	}
-	l.end(t)
+	l.removeTask(t)
 	switch {
-	case c.left:
-		d.bury(c)
+	case c.abandoned:
+		d.stopAbandoned(c)
 	case len(d.idle) < maxIdle:
 		d.idle = append(d.idle, c)
 	default:
@@ -141,55 +141,55 @@ func (d *driven) step(t *task) {
 	}
 }
 
-// drop ends the coroutines that are kept for later tasks. mu is held, and released
+// endIdle ends the coroutines that are kept for later tasks. mu is held, and released
 // meanwhile.
-func (d *driven) drop() {
+func (d *driven) endIdle() {
 	idle := d.idle
 	d.idle = nil
 	d.loop.mu.Unlock()
 	for _, c := range idle {
-		if !d.adrift || !c.bound {
+		if !d.hostGone || !c.bound {
 			c.resume() // without a task
 		}
 	}
 	d.loop.mu.Lock()
 }
 
-// bury ends a coroutine whose task has left it by Goexit, which whoever stops it is
+// stopAbandoned ends a coroutine whose task has left it by Goexit, which whoever stops it is
 // ended by, too. That takes a goroutine for nothing else. Where coroutines are bound
 // to a thread no other goroutine may stop one, and it stays.
-func (d *driven) bury(c *coroutine) {
+func (d *driven) stopAbandoned(c *coroutine) {
 	if !isBound() {
 		d.loop.workers.Go(c.stop)
 	}
 }
 
 func (d *driven) park(t *task, ctx context.Context, done <-chan struct{}) error {
-	t.nap++
-	nap := t.nap
+	t.waitNumber++
+	nap := t.waitNumber
 	d.loop.mu.Unlock()
 	if done == nil {
 		t.coroutine.pause(struct{}{})
 		return nil
 	}
-	stop := wait.AfterFunc(ctx, func() { d.endNap(t, nap) })
+	stop := wait.AfterFunc(ctx, func() { d.wakeExpired(t, nap) })
 	t.coroutine.pause(struct{}{})
 	stop()
-	if t.endedNap == nap {
+	if t.expiredWait == nap {
 		return wait.DoneErr(ctx)
 	}
 	return nil
 }
 
-// endNap makes t ready because the context has ended that it waits with, unless it
+// wakeExpired makes t ready because the context has ended that it waits with, unless it
 // waits no more in the way that nap counts.
-func (d *driven) endNap(t *task, nap uint64) {
+func (d *driven) wakeExpired(t *task, nap uint64) {
 	d.loop.mu.Lock()
-	if t.state != parked || t.nap != nap {
+	if t.state != parked || t.waitNumber != nap {
 		d.loop.mu.Unlock()
 		return
 	}
-	t.endedNap = nap
+	t.expiredWait = nap
 	_ = d.queue(t, true)
 }
 
@@ -200,7 +200,7 @@ func (d *driven) yield(t *task) {
 	t.coroutine.pause(struct{}{})
 }
 
-func (d *driven) here(wait.Job) bool {
+func (d *driven) runNow(wait.Job) bool {
 	d.loop.mu.Unlock()
 	return false
 }
@@ -209,7 +209,7 @@ func (d *driven) close() {
 	l := d.loop
 	if d.driving || len(d.idle) == 0 {
 		if !d.driving {
-			l.settle()
+			l.signalIfEmpty()
 		}
 		l.mu.Unlock()
 		return

@@ -25,7 +25,7 @@ func (h *handlers) Start(hand bool, j wait.Job) error {
 // AllowsHandoff implements [wait.Loop].
 func (h *handlers) AllowsHandoff() bool {
 	d, ok := h.engine.(*driven)
-	return ok && d.hands
+	return ok && d.drivenByCallers
 }
 
 // Inside implements [wait.Loop].
@@ -65,7 +65,7 @@ func (h *handlers) Yield() {
 func (h *handlers) RunNow(j wait.Job) bool {
 	l := (*Loop)(h)
 	l.mu.Lock()
-	if !l.takes() {
+	if !l.acceptsTasks() {
 		l.mu.Unlock()
 		return false
 	}
@@ -80,5 +80,5 @@ func (h *handlers) RunNow(j wait.Job) bool {
 		j.Run()
 		return true
 	}
-	return l.engine.here(j)
+	return l.engine.runNow(j)
 }

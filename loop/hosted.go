@@ -26,7 +26,7 @@ import "fmt"
 func NewHosted(submit func(func()) error, opts ...Option) *Loop {
 	l := newLoop()
 	h := &hosted{submit: submit}
-	h.driven = driven{loop: l, call: h.callHost, asks: true}
+	h.driven = driven{loop: l, call: h.callHost, checksBound: true}
 	l.engine = h
 	for _, o := range opts {
 		o(l)
@@ -48,30 +48,30 @@ type hosted struct {
 const maxAtATime = 32
 
 func (h *hosted) callHost() error {
-	if err := h.submit(h.visit); err != nil {
-		return h.lose(err)
+	if err := h.submit(h.runOnHost); err != nil {
+		return h.runWithoutHost(err)
 	}
 	return nil
 }
 
-// visit is what the host calls.
-func (h *hosted) visit() {
+// runOnHost is what the host calls.
+func (h *hosted) runOnHost() {
 	if h.drive(maxAtATime) {
 		_ = h.call()
 	}
 }
 
-// lose goes on without the host, so that tasks can end.
-func (h *hosted) lose(why error) error {
+// runWithoutHost goes on without the host, so that tasks can end.
+func (h *hosted) runWithoutHost(why error) error {
 	l := h.loop
 	why = fmt.Errorf("%w: the host takes no more functions: %w", ErrClosed, why)
 	l.mu.Lock()
-	h.adrift = true
+	h.hostGone = true
 	h.call = h.callOwn // the driver alone calls it, or who sets driving
-	l.refuse(why)
+	l.refuseTasks(why)
 	l.mu.Unlock()
 	l.workers.Go(func() { // whoever made a task ready may hold locks that calls end with
-		l.lose(why)
+		l.cancelTasks(why)
 		h.drive(0)
 	})
 	return why

@@ -29,18 +29,18 @@ type Loop struct {
 	//     for each time that it was put there.
 	//   - A task that is parked gets the turn only after Unpark, or the end of the
 	//     context that it parked with, has made it ready.
-	mu      sync.Mutex
-	holder  *task  // whose turn it is
-	turns   uint64 // that were given
-	ready   queue
-	free    *task // those that have ended, to be used again
-	frees   int
-	live    int           // tasks that have not ended
-	lives   *task         // those, by their links
-	refusal error         // why no task is taken any more
-	closing bool          // Close waits, and what tasks start is still taken
-	closed  bool          // Close was called
-	empty   chan struct{} // closed once refusal is set and nothing is left
+	mu        sync.Mutex
+	holder    *task  // whose turn it is
+	turns     uint64 // that were given
+	ready     queue
+	freeTasks *task // those that have ended, to be used again
+	freeCount int
+	liveCount int           // tasks that have not ended
+	liveTasks *task         // those, by their links
+	refusal   error         // why no task is taken any more
+	closing   bool          // Close waits, and what tasks start is still taken
+	closed    bool          // Close was called
+	empty     chan struct{} // closed once refusal is set and nothing is left
 }
 
 // An engine passes the turn from task to task. Its methods are called with mu held,
@@ -61,7 +61,7 @@ type engine interface {
 
 	// here has a task that begins do j on the caller's goroutine, if nobody has the
 	// turn and it can be done. It returns false otherwise, having done nothing.
-	here(j wait.Job) bool
+	runNow(j wait.Job) bool
 
 	// close ends what is kept for later tasks, now that the loop is closed.
 	close()
@@ -143,7 +143,7 @@ func (posted) Cancelled(error) {}
 // that it is lost.
 func (l *Loop) start(hand bool, j wait.Job) (taken bool, err error) {
 	l.mu.Lock()
-	if !l.takes() {
+	if !l.acceptsTasks() {
 		err := l.refusal
 		l.mu.Unlock()
 		return false, err
@@ -153,33 +153,33 @@ func (l *Loop) start(hand bool, j wait.Job) (taken bool, err error) {
 
 // newTask returns a task that is to do j. mu is held.
 func (l *Loop) newTask(j wait.Job) *task {
-	t := l.free
+	t := l.freeTasks
 	if t == nil {
 		t = &task{loop: l}
 	} else {
-		l.free, t.after = t.after, nil
-		l.frees--
+		l.freeTasks, t.after = t.after, nil
+		l.freeCount--
 		t.token, t.turn, t.coroutine = false, nil, nil
 	}
 	t.job, t.state = j, ready
-	l.live++
-	if t.nextLive = l.lives; t.nextLive != nil {
+	l.liveCount++
+	if t.nextLive = l.liveTasks; t.nextLive != nil {
 		t.nextLive.prevLive = t
 	}
-	l.lives = t
+	l.liveTasks = t
 	return t
 }
 
-// next passes the turn to the first that is ready, and returns it; nil where nobody
+// nextTurn passes the turn to the first that is ready, and returns it; nil where nobody
 // is. mu is held.
-func (l *Loop) next() *task {
+func (l *Loop) nextTurn() *task {
 	t := l.ready.pop()
-	l.give(t)
+	l.giveTurn(t)
 	return t
 }
 
-// give gives the turn to t, or to nobody. mu is held.
-func (l *Loop) give(t *task) {
+// giveTurn gives the turn to t, or to nobody. mu is held.
+func (l *Loop) giveTurn(t *task) {
 	l.holder = t
 	l.turns++
 	if t == nil {
@@ -188,7 +188,7 @@ func (l *Loop) give(t *task) {
 		l.running.Store(t.id)
 		t.state = running
 		if l.watch != nil {
-			l.watch.look()
+			l.watch.start()
 		}
 	}
 }
@@ -202,13 +202,13 @@ func (l *Loop) caller() *task {
 	return l.holder
 }
 
-// end takes in that t, which has the turn, is over. mu is held.
-func (l *Loop) end(t *task) {
+// removeTask takes in that t, which has the turn, is over. mu is held.
+func (l *Loop) removeTask(t *task) {
 	t.state, t.id, t.job = ended, 0, nil
 	l.running.Store(0)
-	l.live--
+	l.liveCount--
 	if t.prevLive == nil {
-		l.lives = t.nextLive
+		l.liveTasks = t.nextLive
 	} else {
 		t.prevLive.nextLive = t.nextLive
 	}
@@ -216,27 +216,27 @@ func (l *Loop) end(t *task) {
 		t.nextLive.prevLive = t.prevLive
 	}
 	t.nextLive, t.prevLive = nil, nil
-	if l.frees < maxIdle {
-		t.after, l.free = l.free, t
-		l.frees++
+	if l.freeCount < maxIdle {
+		t.after, l.freeTasks = l.freeTasks, t
+		l.freeCount++
 	}
 }
 
-// refuse takes no more tasks, whoever starts them. mu is held.
-func (l *Loop) refuse(why error) {
+// refuseTasks takes no more tasks, whoever starts them. mu is held.
+func (l *Loop) refuseTasks(why error) {
 	l.closing = false
 	if l.refusal == nil || l.refusal == ErrClosed {
 		l.refusal = why
 	}
 }
 
-// takes reports whether a task is taken that somebody starts, or the caller if it is
+// acceptsTasks reports whether a task is taken that somebody starts, or the caller if it is
 // a task. mu is held.
-func (l *Loop) takes() bool { return l.refusal == nil || l.closing && l.caller() != nil }
+func (l *Loop) acceptsTasks() bool { return l.refusal == nil || l.closing && l.caller() != nil }
 
-// settle lets Close return once nothing is left. mu is held.
-func (l *Loop) settle() {
-	if l.refusal == nil || l.live > 0 {
+// signalIfEmpty lets Close return once nothing is left. mu is held.
+func (l *Loop) signalIfEmpty() {
+	if l.refusal == nil || l.liveCount > 0 {
 		return
 	}
 	select {
@@ -284,7 +284,7 @@ func (l *Loop) Close(ctx context.Context) error {
 		select {
 		case <-l.empty:
 		case <-ctx.Done():
-			l.lose(ErrClosed)
+			l.cancelTasks(ErrClosed)
 			return wait.DoneErr(ctx)
 		}
 	}
@@ -299,11 +299,11 @@ func (l *Loop) Close(ctx context.Context) error {
 }
 
 // lose has tasks learn that they can only end any more, and takes none.
-func (l *Loop) lose(why error) {
+func (l *Loop) cancelTasks(why error) {
 	l.mu.Lock()
-	l.refuse(why)
-	jobs := make([]wait.Job, 0, l.live)
-	for t := l.lives; t != nil; t = t.nextLive {
+	l.refuseTasks(why)
+	jobs := make([]wait.Job, 0, l.liveCount)
+	for t := l.liveTasks; t != nil; t = t.nextLive {
 		jobs = append(append(jobs, t.job), t.within...)
 	}
 	l.mu.Unlock()

@@ -111,10 +111,10 @@ func (p *pinned) leave() {
 	l := p.loop
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p.drop()
+	p.endIdle()
 	p.isRunning = false
 	if l.ready.first == nil {
 		p.driving = false
-		l.settle()
+		l.signalIfEmpty()
 	}
 }

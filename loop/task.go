@@ -27,9 +27,9 @@ type task struct {
 	turn chan struct{}
 
 	// Of a driven loop's.
-	coroutine *coroutine // nil before it begins; the driver's
-	nap       uint64     // counts its waits; guarded by loop.mu
-	endedNap  uint64     // the last that its context ended; guarded by loop.mu
+	coroutine   *coroutine // nil before it begins; the driver's
+	waitNumber  uint64     // counts its waits; guarded by loop.mu
+	expiredWait uint64     // the last that its context ended; guarded by loop.mu
 }
 
 // The states of a task.

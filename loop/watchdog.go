@@ -40,38 +40,38 @@ type watch struct {
 	report func(time.Duration, []byte)
 
 	// Guarded by loop.mu.
-	timer *time.Timer
-	looks bool      // the timer is set
-	turn  uint64    // that was there when it looked
-	since time.Time // when it first saw that
-	told  bool      // that it takes long
+	timer     *time.Timer
+	isRunning bool      // the timer is set
+	turn      uint64    // that was there when it looked
+	since     time.Time // when it first saw that
+	reported  bool      // that it takes long
 }
 
-// looks is how often a watch looks within its limit.
-const looks = 4
+// checksPerLimit is how often a watch looks within its limit.
+const checksPerLimit = 4
 
-// look starts the watch, as somebody has the turn. mu is held.
-func (w *watch) look() {
-	if w.looks {
+// start starts the watch, as somebody has the turn. mu is held.
+func (w *watch) start() {
+	if w.isRunning {
 		return
 	}
-	w.looks = true
-	w.see()
-	if every := w.limit / looks; w.timer == nil {
+	w.isRunning = true
+	w.noteTurn()
+	if every := w.limit / checksPerLimit; w.timer == nil {
 		w.timer = time.AfterFunc(every, w.tick)
 	} else {
 		w.timer.Reset(every)
 	}
 }
 
-// see takes in whose turn it is. mu is held.
-func (w *watch) see() { w.turn, w.since, w.told = w.loop.turns, time.Now(), false }
+// noteTurn takes in whose turn it is. mu is held.
+func (w *watch) noteTurn() { w.turn, w.since, w.reported = w.loop.turns, time.Now(), false }
 
 func (w *watch) tick() {
 	l := w.loop
 	l.mu.Lock()
 	if l.holder == nil {
-		w.looks = false
+		w.isRunning = false
 		l.mu.Unlock()
 		return
 	}
@@ -79,12 +79,12 @@ func (w *watch) tick() {
 	tells := false
 	switch {
 	case l.turns != w.turn:
-		w.see()
-	case !w.told && held >= w.limit:
-		w.told, tells = true, true
+		w.noteTurn()
+	case !w.reported && held >= w.limit:
+		w.reported, tells = true, true
 	}
 	number, turn := l.holder.number.Load(), w.turn
-	w.timer.Reset(w.limit / looks)
+	w.timer.Reset(w.limit / checksPerLimit)
 	l.mu.Unlock()
 	if !tells {
 		return

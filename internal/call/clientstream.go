@@ -103,14 +103,14 @@ type clientStream struct {
 
 	// The sender's.
 	sendFrame   link.Frame
-	sendTurns   turns
+	sendYield   yielder
 	sentLast    bool
 	sendAttempt *attempt // what is sent with, once the call is committed
 
 	// Guarded by recvMu, which whoever receives frames holds.
 	recvMu      wait.Mutex
 	recvFrame   link.Frame
-	recvTurns   turns
+	recvYield   yielder
 	recvAttempt *attempt  // what anything was received with; nil before, unless the call is committed
 	received    bool      // a message arrived
 	refusal     error     // why replies are not taken, though the header has arrived
@@ -164,7 +164,7 @@ func (s *clientStream) Trailer() metadata.MD {
 
 // SendMsg implements grpc.ClientStream.
 func (s *clientStream) SendMsg(m any) error {
-	s.sendTurns.pass(s.waiter)
+	s.sendYield.beforeMessage(s.waiter)
 	err := s.send(m)
 	if err == io.EOF && !s.desc.ClientStreams {
 		return nil // generated code wants it so; RecvMsg has the status
@@ -237,7 +237,7 @@ func (s *clientStream) CloseSend() error {
 
 // RecvMsg implements grpc.ClientStream.
 func (s *clientStream) RecvMsg(m any) error {
-	s.recvTurns.pass(s.waiter)
+	s.recvYield.beforeMessage(s.waiter)
 	s.recvMu.Lock(s.waiter)
 	defer s.recvMu.Unlock()
 	err := s.recv(m)

@@ -45,10 +45,10 @@ type serverStream struct {
 
 	// One goroutine may send while another receives; each has its own frame.
 	sendFrame link.Frame
-	sendTurns turns
+	sendYield yielder
 	headerOut bool // the sender knows that the header went out before
 	recvFrame link.Frame
-	recvTurns turns
+	recvYield yielder
 	recvOnce  bool // a message was received
 	recvEnd   bool // the caller sends no more
 }
@@ -100,7 +100,7 @@ func (s *serverStream) SetTrailer(md metadata.MD) {
 // SendMsg implements grpc.ServerStream. Its errors end the call for the
 // caller, as grpc-go's do, unless the handler's own end came first.
 func (s *serverStream) SendMsg(m any) error {
-	s.sendTurns.pass(s.call.method.loop)
+	s.sendYield.beforeMessage(s.call.method.loop)
 	err := s.send(m)
 	if err != nil {
 		s.call.finish(status.Convert(err))
@@ -178,7 +178,7 @@ func (s *serverStream) reply(m any) error {
 
 // RecvMsg implements grpc.ServerStream.
 func (s *serverStream) RecvMsg(m any) error {
-	s.recvTurns.pass(s.call.method.loop)
+	s.recvYield.beforeMessage(s.call.method.loop)
 	err := s.recv(m)
 	if err != nil && err != io.EOF {
 		s.call.finish(status.Convert(err))

@@ -31,7 +31,7 @@ func askFor(n int, then func(b []byte, id uint64) []byte) (b []byte) {
 }
 
 // length is how many streams wait in q.
-func (q *turns) length() (n int) {
+func (q *writeQueue) length() (n int) {
 	for st := q.first; st != nil; st = st.next {
 		n++
 	}

@@ -39,7 +39,7 @@ type stream struct {
 
 	// The turns that the stream waits for, nil for none, and its neighbours
 	// there. What waits has something in out.
-	turns      *turns
+	queue      *writeQueue
 	prev, next *stream
 
 	// Its place among the session's streams.
@@ -125,7 +125,7 @@ func (st *stream) enqueue(step wire.Step, message *buffer) {
 // waits already: for its turn, or for credit of the connection, without which a
 // turn would be of no use.
 func (st *stream) schedule() {
-	if st.turns != nil || len(st.out) == 0 {
+	if st.queue != nil || len(st.out) == 0 {
 		return
 	}
 	if st.out[0].step.Begun() {
@@ -337,8 +337,8 @@ func (st *stream) dropQueued() {
 	clear(st.out)
 	st.session.backlog -= st.backlog
 	st.out, st.backlog = nil, 0
-	if st.turns != nil {
-		st.turns.remove(st)
+	if st.queue != nil {
+		st.queue.remove(st)
 	}
 }
 

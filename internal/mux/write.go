@@ -22,15 +22,15 @@ import (
 // or the writer was called for it, or whoever holds mu is about to do one of
 // these.
 type writing struct {
-	control []byte // frames of the session, and those that need no turn
-	ready   turns  // of those with something to write
-	bulk    turns  // of those within a message: they let others go first
-	starved turns  // of those that were ready, and wait for the connection's credit
-	connOut int64  // the connection's credit
-	backlog int    // the credit that what all streams have to write takes
-	bye     []byte // the last frame, once the session has ended
-	broken  error  // why nothing more can be written, though the session has not ended
-	lost    bool   // write nothing more
+	control []byte     // frames of the session, and those that need no turn
+	ready   writeQueue // of those with something to write
+	bulk    writeQueue // of those within a message: they let others go first
+	starved writeQueue // of those that were ready, and wait for the connection's credit
+	connOut int64      // the connection's credit
+	backlog int        // the credit that what all streams have to write takes
+	bye     []byte     // the last frame, once the session has ended
+	broken  error      // why nothing more can be written, though the session has not ended
+	lost    bool       // write nothing more
 	pen     pen
 	writer  wait.Cond
 
@@ -329,7 +329,7 @@ func (s *Session) collect() bool {
 }
 
 // writeFrame appends one frame of the first stream in q. mu is held.
-func (s *Session) writeFrame(t *batch, q *turns) {
+func (s *Session) writeFrame(t *batch, q *writeQueue) {
 	st := q.first
 	q.remove(st)
 	o := &st.out[0]

@@ -614,8 +614,8 @@ var Faults = []Fault{
 	{
 		Name: "whoever wakes a task runs it",
 		File: aDriven,
-		Old:  "if called && hand && d.hands {",
-		New:  "if called && d.hands {", Items: []int{24},
+		Old:  "if called && hand && d.drivenByCallers {",
+		New:  "if called && d.drivenByCallers {", Items: []int{24},
 		Env: "tcp-coroutines",
 	},
 	{

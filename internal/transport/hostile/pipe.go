@@ -123,10 +123,10 @@ func (p *pipe) hangsUp(n int) bool {
 	return false
 }
 
-// hurry ends all pauses: a side closes.
-func (p *pipe) hurry() { p.both.once.Do(func() { close(p.both.hurry) }) }
+// stopPausing ends all pauses: a side closes.
+func (p *pipe) stopPausing() { p.both.once.Do(func() { close(p.both.hurry) }) }
 
 func (p *pipe) close() {
-	p.hurry()
+	p.stopPausing()
 	_ = p.conn.Close()
 }

@@ -77,9 +77,9 @@ func (st *stream) receive(f *link.Frame) error {
 	return err
 }
 
-// take does what a frame of this stream says. An error ends the session, whose
+// handleFrame does what a frame of this stream says. An error ends the session, whose
 // mu is held.
-func (st *stream) take(f *frame, after *callbacks) error {
+func (st *stream) handleFrame(f *frame, after *callbacks) error {
 	switch f.kind {
 	case kindCredit:
 		if f.n > uint64(st.used) {
@@ -94,7 +94,7 @@ func (st *stream) take(f *frame, after *callbacks) error {
 		st.abort(f.reason(), false, after)
 		return nil
 	case kindData:
-		return st.takeData(f, after)
+		return st.handleData(f, after)
 	case kindEndSend:
 		if st.caller || st.lastSent {
 			return errors.New("an end of sending arrived from the callee or twice")
@@ -121,8 +121,8 @@ func (st *stream) take(f *frame, after *callbacks) error {
 	return nil
 }
 
-// takeData takes a fragment of a message.
-func (st *stream) takeData(f *frame, after *callbacks) error {
+// handleData takes a fragment of a message.
+func (st *stream) handleData(f *frame, after *callbacks) error {
 	if st.lastSent || st.caller && f.flags&flagEndSend != 0 {
 		return errors.New("a message arrived after the end of sending, or the callee ended sending")
 	}

@@ -150,19 +150,19 @@ func (s *session) Peer() *link.Peer { return &s.peer }
 // Close implements [link.Session]. What calls that have ended left to be
 // written is written first, in the background.
 func (s *session) Close(reason error) error {
-	s.end(reason, false)
+	s.terminate(reason, false)
 	return nil
 }
 
 // fail ends a session whose pipe is broken or whose peer breaks rules.
 func (s *session) fail(reason error) {
-	s.end(fmt.Errorf("hostile:%s: %w", s.name, reason), true)
+	s.terminate(fmt.Errorf("hostile:%s: %w", s.name, reason), true)
 }
 
-// end ends the session and all its calls for reason. broken says that nothing
+// terminate ends the session and all its calls for reason. broken says that nothing
 // more can be written.
-func (s *session) end(reason error, broken bool) {
-	s.pipe.hurry()
+func (s *session) terminate(reason error, broken bool) {
+	s.pipe.stopPausing()
 	s.mu.Lock()
 	if broken {
 		s.broken = true
@@ -230,7 +230,7 @@ func (s *session) readAll() {
 		var f frame
 		var err error
 		if f, buf, err = s.pipe.read(buf); err == nil {
-			err = s.take(&f)
+			err = s.handleFrame(&f)
 		}
 		if err != nil {
 			s.fail(err)
@@ -240,19 +240,19 @@ func (s *session) readAll() {
 }
 
 // handleFrame does what a frame says. An error ends the session.
-func (s *session) take(f *frame) error {
+func (s *session) handleFrame(f *frame) error {
 	if f.kind == kindOpen {
-		return s.takeOpen(f)
+		return s.handleOpen(f)
 	}
 	var after callbacks
 	s.mu.Lock()
-	err := s.takeLocked(f, &after)
+	err := s.handleFrameLocked(f, &after)
 	s.mu.Unlock()
 	after.run()
 	return err
 }
 
-func (s *session) takeLocked(f *frame, after *callbacks) error {
+func (s *session) handleFrameLocked(f *frame, after *callbacks) error {
 	if s.ended != nil {
 		return nil // nobody wants to know
 	}
@@ -261,7 +261,7 @@ func (s *session) takeLocked(f *frame, after *callbacks) error {
 		s.refuse(errors.New("the peer is going away"))
 		return nil
 	case kindBye:
-		return s.takeBye(f.n, after)
+		return s.handleBye(f.n, after)
 	}
 	if f.id > s.last {
 		return fmt.Errorf("the peer speaks of stream %d, which was not opened", f.id)
@@ -270,12 +270,12 @@ func (s *session) takeLocked(f *frame, after *callbacks) error {
 	if st == nil {
 		return nil // it has ended here, which the peer did not know
 	}
-	return st.take(f, after)
+	return st.handleFrame(f, after)
 }
 
-// takeBye ends the streams that the peer has not seen. The rest ends with the
+// handleBye ends the streams that the peer has not seen. The rest ends with the
 // pipe.
-func (s *session) takeBye(last uint64, after *callbacks) error {
+func (s *session) handleBye(last uint64, after *callbacks) error {
 	if last > s.last {
 		return fmt.Errorf("the peer has seen stream %d, which was not opened", last)
 	}
@@ -289,8 +289,8 @@ func (s *session) takeBye(last uint64, after *callbacks) error {
 	return nil
 }
 
-// takeOpen tells the acceptor of a stream.
-func (s *session) takeOpen(f *frame) error {
+// handleOpen tells the acceptor of a stream.
+func (s *session) handleOpen(f *frame) error {
 	if s.acceptor == nil {
 		return errors.New("the server opens a stream")
 	}

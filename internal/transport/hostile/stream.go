@@ -103,9 +103,9 @@ func (st *stream) Send(f *link.Frame) error {
 	return nil
 }
 
-// forget takes the stream from the session: nothing more arrives for it. The
+// unregister takes the stream from the session: nothing more arrives for it. The
 // session's mu is held.
-func (st *stream) forget() {
+func (st *stream) unregister() {
 	st.partial.Free()
 	st.partial = nil
 	delete(st.session.streams, st.id)
@@ -115,7 +115,7 @@ func (st *stream) forget() {
 // finish lets nothing more be sent or, after what has arrived, received. The
 // session's mu is held.
 func (st *stream) finish(why error, after *callbacks) {
-	st.forget()
+	st.unregister()
 	if st.sendErr == nil {
 		st.sendErr = why
 	}
@@ -152,7 +152,7 @@ func (st *stream) abort(reason error, tell bool, after *callbacks) {
 	if len(st.out) == 0 {
 		st.unqueue()
 	}
-	st.forget()
+	st.unregister()
 	f := st.onAbort
 	switch {
 	case f == nil:

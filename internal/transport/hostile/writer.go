@@ -66,7 +66,7 @@ func (s *session) next() (frame, bool) {
 	if streams > 0 {
 		i := s.pipe.writeRand.IntN(streams)
 		st := s.ready[i]
-		f := st.cut()
+		f := st.nextFragment()
 		if len(st.out) == 0 {
 			st.queued = false
 			s.ready[i] = s.ready[streams-1]
@@ -82,9 +82,9 @@ func (s *session) next() (frame, bool) {
 	return frame{}, false
 }
 
-// cut takes the next frame of a stream: all of its first item, or part of a
+// nextFragment takes the next frame of a stream: all of its first item, or part of a
 // message. The session's mu is held.
-func (st *stream) cut() frame {
+func (st *stream) nextFragment() frame {
 	s := st.session
 	it := &st.out[0]
 	f := frame{kind: it.kind, id: st.id}

@@ -20,18 +20,18 @@ import (
 // once, so that the two seldom touch the same memory. What it has emptied goes
 // back to the sender, and with it what messages were captured in.
 type queue struct {
-	// hungry says, without the lock, that want is set. A hint: the sender
+	// receiverParked says, without the lock, that want is set. A hint: the sender
 	// looks again under the lock, and the receiver before it parks.
-	hungry atomic.Bool
+	receiverParked atomic.Bool
 
-	// starved says, without the lock, that the sender waits for credit. A hint:
+	// senderBlocked says, without the lock, that the sender waits for credit. A hint:
 	// a receiver that misses it keeps back less than a quarter of the window.
-	starved atomic.Bool
+	senderBlocked atomic.Bool
 
-	// hands says that the sender may run the receiver, if that is a task. It is so
+	// handsOff says that the sender may run the receiver, if that is a task. It is so
 	// from caller to callee alone: what a caller does next may be to wait for the
 	// callee, which could not go on beneath it.
-	hands bool
+	handsOff bool
 
 	mu     sync.Mutex
 	items  []item // sent, and not taken by the receiver
@@ -82,25 +82,25 @@ const maxKept = 4 * yieldEvery
 const yieldEvery = 32
 
 func (q *queue) send(f *link.Frame, w wait.Waiter) error {
-	if q.hungry.Load() {
-		if done, err := q.fill(f); done {
+	if q.receiverParked.Load() {
+		if done, err := q.sendDirect(f); done {
 			return err
 		}
 	}
 	if err := q.capture(f); err != nil {
 		return err
 	}
-	return q.put(f, w)
+	return q.enqueue(f, w)
 }
 
 // sendEnd is send for a frame with an end, whose message was captured.
 func (q *queue) sendEnd(f *link.Frame, w wait.Waiter) error {
-	if q.hungry.Load() {
-		if done, err := q.fill(f); done {
+	if q.receiverParked.Load() {
+		if done, err := q.sendDirect(f); done {
 			return err
 		}
 	}
-	return q.put(f, w)
+	return q.enqueue(f, w)
 }
 
 // capture makes the message of f independent of its sender's, for put. It runs the
@@ -112,19 +112,19 @@ func (q *queue) capture(f *link.Frame) error {
 	return f.Msg.Capture(&q.spare)
 }
 
-// put queues f, whose message was captured.
-func (q *queue) put(f *link.Frame, w wait.Waiter) error {
+// enqueue queues f, whose message was captured.
+func (q *queue) enqueue(f *link.Frame, w wait.Waiter) error {
 	q.mu.Lock()
 	for f.HasMsg && q.used >= q.window && q.sendErr == nil {
-		q.starved.Store(true)
+		q.senderBlocked.Store(true)
 		q.sender.Wait(&q.mu, w)
-		q.starved.Store(false)
+		q.senderBlocked.Store(false)
 	}
 	if err := q.sendErr; err != nil {
 		q.mu.Unlock()
 		return err
 	}
-	it := q.push()
+	it := q.newItem()
 	it.header, it.end, it.hasMsg, it.endSend = f.Header, f.End, f.HasMsg, f.EndSend
 	if f.HasMsg {
 		it.msg, q.spare = q.spare, it.msg
@@ -139,15 +139,15 @@ func (q *queue) put(f *link.Frame, w wait.Waiter) error {
 	p := q.wakeReceiver()
 	q.mu.Unlock()
 	wait.Unpark(blocked)
-	q.bring(p)
+	q.wakeFor(p)
 	if ahead {
 		wait.Yield(w)
 	}
 	return nil
 }
 
-// push returns a new last item. The lock is held.
-func (q *queue) push() *item {
+// newItem returns a new last item. The lock is held.
+func (q *queue) newItem() *item {
 	n := len(q.items)
 	if n == cap(q.items) {
 		room := 2 // most streams have little to queue
@@ -160,10 +160,10 @@ func (q *queue) push() *item {
 	return &q.items[n]
 }
 
-// fill gives f to a parked receiver. It returns false, having done nothing,
+// sendDirect gives f to a parked receiver. It returns false, having done nothing,
 // when there is none that could take it. A message with an end behind it takes
 // the other way, on which it is known to be sent before the end counts.
-func (q *queue) fill(f *link.Frame) (done bool, err error) {
+func (q *queue) sendDirect(f *link.Frame) (done bool, err error) {
 	q.mu.Lock()
 	to := q.want
 	if to == nil || len(q.items) > 0 || q.sendErr != nil || f.HasMsg && (f.End != nil || to.Dst == nil || !f.Msg.CopiesTo(&to.Sink)) {
@@ -203,13 +203,13 @@ func (q *queue) fill(f *link.Frame) (done bool, err error) {
 		q.filled = true
 	}
 	brought = true
-	q.bring(p)
+	q.wakeFor(p)
 	return true, err
 }
 
-// bring wakes a receiver, for whom there is something.
-func (q *queue) bring(p wait.Parker) {
-	if q.hands {
+// wakeFor wakes a receiver, for whom there is something.
+func (q *queue) wakeFor(p wait.Parker) {
+	if q.handsOff {
 		wait.Handoff(p)
 		return
 	}
@@ -248,11 +248,11 @@ func (q *queue) recv(f *link.Frame, w wait.Waiter) error {
 			return q.fillErr
 		}
 	}
-	return q.deliver(f)
+	return q.recvItem(f)
 }
 
-// deliver receives the next item.
-func (q *queue) deliver(f *link.Frame) error {
+// recvItem receives the next item.
+func (q *queue) recvItem(f *link.Frame) error {
 	it := &q.batch[q.next]
 	f.Header, it.header = it.header, nil
 	if it.hasMsg && f.Dst == nil {
@@ -267,7 +267,7 @@ func (q *queue) deliver(f *link.Frame) error {
 	err := it.msg.DecodeInto(&f.Sink)
 	it.msg.Free()
 	f.Got = err == nil
-	if q.freed >= q.window/4 || q.starved.Load() {
+	if q.freed >= q.window/4 || q.senderBlocked.Load() {
 		q.mu.Lock()
 		p := q.giveCredit()
 		q.mu.Unlock()
@@ -287,9 +287,9 @@ func (q *queue) giveCredit() wait.Parker {
 	return q.sender.Wake()
 }
 
-// end refuses further sends with sendErr, and lets the receiver have recvErr
+// close refuses further sends with sendErr, and lets the receiver have recvErr
 // after what is queued; nil leaves either as it is.
-func (q *queue) end(sendErr, recvErr error) {
+func (q *queue) close(sendErr, recvErr error) {
 	q.mu.Lock()
 	if q.sendErr == nil {
 		q.sendErr = sendErr
@@ -319,5 +319,5 @@ func (q *queue) wakeReceiver() wait.Parker {
 
 func (q *queue) setWant(f *link.Frame) {
 	q.want = f
-	q.hungry.Store(f != nil)
+	q.receiverParked.Store(f != nil)
 }

@@ -205,12 +205,12 @@ func TestNoCreditIsLostBetweenBatches(t *testing.T) {
 			c.send(100)
 		}()
 		synctest.Wait()
-		if !q.starved.Load() {
+		if !q.senderBlocked.Load() {
 			t.Fatal("the sender has all the credit it wants")
 		}
 		c.receive(199)
 		<-done
-		if q.starved.Load() || q.used != q.freed {
+		if q.senderBlocked.Load() || q.used != q.freed {
 			t.Errorf("%d of %d bytes of credit are not given back", q.used-q.freed, q.used)
 		}
 	})

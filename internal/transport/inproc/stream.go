@@ -29,7 +29,7 @@ type end struct {
 // received yet, or 64 KiB if that is more. A single message may exceed it.
 func newPipe(up, down int) *pipe {
 	p := &pipe{}
-	p.up.hands = true
+	p.up.handsOff = true
 	p.up.window, p.down.window = max(up, defaultWindow), max(down, defaultWindow)
 	p.caller = end{pipe: p, in: &p.down, out: &p.up}
 	p.callee = end{pipe: p, in: &p.up, out: &p.down}
@@ -57,7 +57,7 @@ func (e *end) Send(f *link.Frame) error {
 			e.pipe.mu.Unlock()
 			return err
 		}
-		e.in.end(link.ErrEnded, link.ErrEnded)
+		e.in.close(link.ErrEnded, link.ErrEnded)
 		return nil
 	}
 	return e.out.send(f, e.waiter)
@@ -80,8 +80,8 @@ func (e *end) Abort(reason error) {
 	if callee != nil {
 		callee(reason)
 	}
-	p.up.end(reason, reason)
-	p.down.end(reason, reason)
+	p.up.close(reason, reason)
+	p.down.close(reason, reason)
 	if caller != nil {
 		caller(reason)
 	}

@@ -22,30 +22,30 @@ type arena struct {
 	memory *Memory // that slabs are taken from
 	pages  pages
 
-	cutting sync.Mutex // held by whoever allocates pages; locked before mu
+	growMu sync.Mutex // held by whoever allocates pages; locked before mu
 
 	// Guarded by mu.
-	mu     sync.Mutex
-	next   int // where what is cut into slabs ends
-	most   int // where what is allocated ends, all of which is taken of memory
-	free   [maxSlab - minSlab + 1][]int
-	out    map[int]int // classes of those that are handed out, by their places
-	held   int         // how many are being written
-	closed bool
-	failed time.Time   // when there were no pages last
-	unused *time.Timer // calls trim; nil before anything was given back
+	mu           sync.Mutex
+	carved       int // where what is cut into slabs ends
+	paged        int // where what is allocated ends, all of which is taken of memory
+	freeSlabs    [maxSlab - minSlab + 1][]int
+	allocated    map[int]int // classes of those that are handed out, by their places
+	beingWritten int         // how many are being written
+	closed       bool
+	noPagesAt    time.Time   // when there were no pages last
+	trimTimer    *time.Timer // calls trim; nil before anything was given back
 }
 
 // pages are how an arena deals with the system.
 type pages interface {
 	allocate(at, n int) error // pages of its memory
-	give(at, n int)           // them back
-	drop()                    // all of its memory
+	free(at, n int)           // them back
+	unmap()                   // all of its memory
 }
 
-// slabsLast is how long slabs keep their pages after the last was given back: a
+// slabIdleTimeout is how long slabs keep their pages after the last was given back: a
 // page that is new costs more than copying to it does.
-const slabsLast = 5 * time.Second
+const slabIdleTimeout = 5 * time.Second
 
 // The lengths of slabs, as powers of two.
 const (
@@ -54,21 +54,21 @@ const (
 )
 
 func newArena(mem []byte, memory *Memory, pages pages) *arena {
-	return &arena{mem: mem, memory: memory, pages: pages, out: make(map[int]int)}
+	return &arena{mem: mem, memory: memory, pages: pages, allocated: make(map[int]int)}
 }
 
 // take returns a slab with room for n bytes, which the caller writes and then
 // gives to wrote; false where there is none.
-func (a *arena) take(n int) (b []byte, at int, ok bool) {
+func (a *arena) allocate(n int) (b []byte, at int, ok bool) {
 	class := max(bits.Len(uint(n-1)), minSlab)
 	if n <= 0 || class > maxSlab {
 		return nil, 0, false
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if at, ok = a.find(class); !ok {
+	if at, ok = a.allocateReady(class); !ok {
 		a.mu.Unlock()
-		at, ok = a.cut(class)
+		at, ok = a.allocateNew(class)
 		a.mu.Lock()
 	}
 	for got := class + 1; !ok && got <= maxSlab; got++ {
@@ -80,67 +80,67 @@ func (a *arena) take(n int) (b []byte, at int, ok bool) {
 	return a.mem[at : at : at+1<<class], at, true
 }
 
-// find hands out a slab for which no pages have to be allocated. mu is held.
-func (a *arena) find(class int) (at int, ok bool) {
+// allocateReady hands out a slab for which no pages have to be allocated. mu is held.
+func (a *arena) allocateReady(class int) (at int, ok bool) {
 	if at, ok = a.reuse(class); ok {
 		return at, true
 	}
-	if a.closed || a.next+1<<class > a.most {
+	if a.closed || a.carved+1<<class > a.paged {
 		return 0, false
 	}
-	return a.handOut(class), true
+	return a.carve(class), true
 }
 
 // reuse hands out a slab that was given back. mu is held.
 func (a *arena) reuse(class int) (at int, ok bool) {
-	list := &a.free[class-minSlab]
+	list := &a.freeSlabs[class-minSlab]
 	if len(*list) == 0 || a.closed {
 		return 0, false
 	}
 	at = pop(list)
-	a.out[at] = class
-	a.held++
+	a.allocated[at] = class
+	a.beingWritten++
 	return at, true
 }
 
-// handOut hands out what comes next. mu is held.
-func (a *arena) handOut(class int) (at int) {
-	at = a.next
-	a.next += 1 << class
-	a.out[at] = class
-	a.held++
+// carve hands out what comes next. mu is held.
+func (a *arena) carve(class int) (at int) {
+	at = a.carved
+	a.carved += 1 << class
+	a.allocated[at] = class
+	a.beingWritten++
 	return at
 }
 
-// cut hands out a slab for which pages are allocated. mu is free meanwhile, as that
+// allocateNew hands out a slab for which pages are allocated. mu is free meanwhile, as that
 // takes a while: what is cut here is out, so that nobody else cuts there or trims.
-func (a *arena) cut(class int) (at int, ok bool) {
-	a.cutting.Lock()
-	defer a.cutting.Unlock()
+func (a *arena) allocateNew(class int) (at int, ok bool) {
+	a.growMu.Lock()
+	defer a.growMu.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if at, ok = a.find(class); ok { // of what somebody else has allocated
+	if at, ok = a.allocateReady(class); ok { // of what somebody else has allocated
 		return at, true
 	}
-	from, end := a.most, a.next+1<<class
-	if a.closed || end > len(a.mem) || time.Since(a.failed) < slabsLast || !a.memory.takeSlabs(end-from, from) {
+	from, end := a.paged, a.carved+1<<class
+	if a.closed || end > len(a.mem) || time.Since(a.noPagesAt) < slabIdleTimeout || !a.memory.reserveSlabs(end-from, from) {
 		return 0, false
 	}
-	at = a.handOut(class)
+	at = a.carve(class)
 	a.mu.Unlock()
 	err := a.pages.allocate(from, end-from)
 	a.mu.Lock()
 	if err != nil {
-		a.failed = time.Now()
-		a.memory.give(end - from)
-		a.next = at
-		a.held--
-		delete(a.out, at)
-		a.gaveBack()
-		a.dropUnused()
+		a.noPagesAt = time.Now()
+		a.memory.unreserve(end - from)
+		a.carved = at
+		a.beingWritten--
+		delete(a.allocated, at)
+		a.resetIfUnused()
+		a.unmapIfUnused()
 		return 0, false
 	}
-	a.most = end
+	a.paged = end
 	return at, true
 }
 
@@ -151,53 +151,53 @@ func pop(list *[]int) int {
 	return at
 }
 
-// beside returns how much of a file of a size is there beside the arena's pages.
-func (a *arena) beside(size func() int) int {
+// excessPages returns how much of a file of a size is there beside the arena's pages.
+func (a *arena) excessPages(size func() int) int {
 	a.mu.Lock() // so that pages are not given back meanwhile
 	defer a.mu.Unlock()
-	return size() - a.most
+	return size() - a.paged
 }
 
-// wrote takes in that nobody writes to a slab any more that take has returned.
-func (a *arena) wrote() {
+// doneWriting takes in that nobody writes to a slab any more that take has returned.
+func (a *arena) doneWriting() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.held--
-	a.dropUnused()
+	a.beingWritten--
+	a.unmapIfUnused()
 }
 
-// back takes a slab back, which the peer has read, or is not told of.
-func (a *arena) back(at int) error {
+// free takes a slab back, which the peer has read, or is not told of.
+func (a *arena) free(at int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	class, ok := a.out[at]
+	class, ok := a.allocated[at]
 	if !ok {
 		return fmt.Errorf("%w: it gives back the slab at %d, which it did not have", errBroken, at)
 	}
-	delete(a.out, at)
-	if len(a.out) > 0 {
-		a.free[class-minSlab] = append(a.free[class-minSlab], at)
+	delete(a.allocated, at)
+	if len(a.allocated) > 0 {
+		a.freeSlabs[class-minSlab] = append(a.freeSlabs[class-minSlab], at)
 	}
-	a.gaveBack()
+	a.resetIfUnused()
 	return nil
 }
 
-// gaveBack takes in that a slab is not out any more. mu is held.
-func (a *arena) gaveBack() {
-	if len(a.out) > 0 {
+// resetIfUnused takes in that a slab is not out any more. mu is held.
+func (a *arena) resetIfUnused() {
+	if len(a.allocated) > 0 {
 		return
 	}
 	// Nothing is used: slabs are cut anew.
-	a.next = 0
-	for i := range a.free {
-		a.free[i] = a.free[i][:0]
+	a.carved = 0
+	for i := range a.freeSlabs {
+		a.freeSlabs[i] = a.freeSlabs[i][:0]
 	}
 	switch {
 	case a.closed:
-	case a.unused == nil:
-		a.unused = time.AfterFunc(slabsLast, a.trim)
+	case a.trimTimer == nil:
+		a.trimTimer = time.AfterFunc(slabIdleTimeout, a.trim)
 	default:
-		a.unused.Reset(slabsLast)
+		a.trimTimer.Reset(slabIdleTimeout)
 	}
 }
 
@@ -205,12 +205,12 @@ func (a *arena) gaveBack() {
 func (a *arena) trim() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.closed || len(a.out) > 0 {
+	if a.closed || len(a.allocated) > 0 {
 		return
 	}
-	a.pages.give(0, a.most)
-	a.memory.give(a.most)
-	a.most = 0
+	a.pages.free(0, a.paged)
+	a.memory.unreserve(a.paged)
+	a.paged = 0
 }
 
 // close frees the memory once nobody writes to it.
@@ -218,18 +218,18 @@ func (a *arena) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
-	if a.unused != nil {
-		a.unused.Stop()
+	if a.trimTimer != nil {
+		a.trimTimer.Stop()
 	}
-	a.dropUnused()
+	a.unmapIfUnused()
 }
 
-// dropUnused unmaps a closed arena that nothing holds. The pages live on while the
+// unmapIfUnused unmaps a closed arena that nothing holds. The pages live on while the
 // peer, which might not have read them yet, has the file open. mu is held.
-func (a *arena) dropUnused() {
-	if a.closed && a.held == 0 && a.pages != nil {
-		a.pages.drop()
+func (a *arena) unmapIfUnused() {
+	if a.closed && a.beingWritten == 0 && a.pages != nil {
+		a.pages.unmap()
 		a.pages = nil
-		a.memory.give(a.most)
+		a.memory.unreserve(a.paged)
 	}
 }

@@ -34,12 +34,12 @@ func (p *testPages) allocate(_, n int) error {
 	return nil
 }
 
-func (p *testPages) give(_, n int) {
+func (p *testPages) free(_, n int) {
 	p.allocated -= n
 	p.given += n
 }
 
-func (p *testPages) drop() { p.dropped = true }
+func (p *testPages) unmap() { p.dropped = true }
 
 // counted is an arena of n bytes, and what it has of the system.
 func counted(n int) (*arena, *testPages) {
@@ -50,11 +50,11 @@ func counted(n int) (*arena, *testPages) {
 // taken takes a slab and writes nothing to it.
 func taken(t *testing.T, a *arena, n int) (at int) {
 	t.Helper()
-	b, at, ok := a.take(n)
+	b, at, ok := a.allocate(n)
 	if !ok || len(b) != 0 || cap(b) < n || at+cap(b) > len(a.mem) {
 		t.Fatalf("a slab for %d bytes: %d of %d at %d, %v", n, len(b), cap(b), at, ok)
 	}
-	a.wrote()
+	a.doneWriting()
 	return at
 }
 
@@ -63,7 +63,7 @@ func TestTheSlabThatWasGivenBackLastIsTheNext(t *testing.T) {
 	first, second := taken(t, a, 100_000), taken(t, a, 100_000)
 	_ = taken(t, a, 1) // as long as one is out
 	for _, at := range []int{first, second} {
-		if err := a.back(at); err != nil {
+		if err := a.free(at); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -77,11 +77,11 @@ func TestSlabsDoNotOverlapAndEnd(t *testing.T) {
 	a, _ := counted(1 << 20)
 	used := make([]bool, len(a.mem))
 	for i, n := range []int{1, 1 << 16, 1<<16 + 1, 1 << 18} {
-		b, at, ok := a.take(n)
+		b, at, ok := a.allocate(n)
 		if !ok {
 			t.Fatalf("there is no slab for %d bytes", n)
 		}
-		a.wrote()
+		a.doneWriting()
 		for j := at; j < at+cap(b); j++ {
 			if used[j] {
 				t.Fatalf("the slab of number %d overlaps another at %d", i, j)
@@ -90,18 +90,18 @@ func TestSlabsDoNotOverlapAndEnd(t *testing.T) {
 		}
 	}
 	for n := range 10 {
-		if _, _, ok := a.take(1 << 19); ok {
-			a.wrote()
+		if _, _, ok := a.allocate(1 << 19); ok {
+			a.doneWriting()
 		} else if n == 0 {
 			t.Fatal("there was room for one more")
 		} else {
 			break
 		}
 	}
-	if _, _, ok := a.take(1<<24 + 1); ok {
+	if _, _, ok := a.allocate(1<<24 + 1); ok {
 		t.Error("there is a slab for more than any has")
 	}
-	if _, _, ok := a.take(0); ok {
+	if _, _, ok := a.allocate(0); ok {
 		t.Error("there is a slab for nothing")
 	}
 	a.close()
@@ -110,10 +110,10 @@ func TestSlabsDoNotOverlapAndEnd(t *testing.T) {
 func TestThereIsNoSlabBesideOneThatHasAll(t *testing.T) {
 	a, _ := counted(1 << 20)
 	at := taken(t, a, 1<<20)
-	if _, _, ok := a.take(1); ok {
+	if _, _, ok := a.allocate(1); ok {
 		t.Fatal("there is room beside all of it")
 	}
-	if err := a.back(at); err != nil {
+	if err := a.free(at); err != nil {
 		t.Fatal(err)
 	}
 	if got := taken(t, a, 1); got != at {
@@ -125,7 +125,7 @@ func TestThereIsNoSlabBesideOneThatHasAll(t *testing.T) {
 func TestASmallMessageTakesALargeSlabThatIsFree(t *testing.T) {
 	a, _ := counted(1 << 20)
 	large, rest := taken(t, a, 1<<19), taken(t, a, 1<<19)
-	if err := a.back(large); err != nil {
+	if err := a.free(large); err != nil {
 		t.Fatal(err)
 	}
 	if got := taken(t, a, 1); got != large {
@@ -143,7 +143,7 @@ func TestSlabsAreCutAnew(t *testing.T) {
 		all = append(all, taken(t, a, 1<<16))
 	}
 	for _, at := range all {
-		if err := a.back(at); err != nil {
+		if err := a.free(at); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -155,14 +155,14 @@ func TestASlabThatIsNotOutCannotBeReturned(t *testing.T) {
 	a, _ := counted(1 << 20)
 	at := taken(t, a, 1)
 	for _, wrong := range []int{at + 1, -1, 1 << 30} {
-		if err := a.back(wrong); !errors.Is(err, errBroken) {
+		if err := a.free(wrong); !errors.Is(err, errBroken) {
 			t.Errorf("at %d: %v", wrong, err)
 		}
 	}
-	if err := a.back(at); err != nil {
+	if err := a.free(at); err != nil {
 		t.Error(err)
 	}
-	if err := a.back(at); !errors.Is(err, errBroken) {
+	if err := a.free(at); !errors.Is(err, errBroken) {
 		t.Errorf("a second time: %v", err)
 	}
 	a.close()
@@ -170,17 +170,17 @@ func TestASlabThatIsNotOutCannotBeReturned(t *testing.T) {
 
 func TestMemoryIsFreedWhenNobodyWritesToItAnyMore(t *testing.T) {
 	a, pages := counted(1 << 20)
-	if _, _, ok := a.take(1); !ok {
+	if _, _, ok := a.allocate(1); !ok {
 		t.Fatal("there is no slab")
 	}
 	a.close()
 	if pages.dropped {
 		t.Fatal("it is freed while somebody writes")
 	}
-	if _, _, ok := a.take(1); ok {
+	if _, _, ok := a.allocate(1); ok {
 		t.Error("a closed arena has slabs")
 	}
-	a.wrote()
+	a.doneWriting()
 	if !pages.dropped {
 		t.Error("it is not freed")
 	}
@@ -196,21 +196,21 @@ func TestPagesOfSlabsThatAreNotUsedGoBack(t *testing.T) {
 			return pages.given
 		}
 		kept, other := taken(t, a, 1<<17), taken(t, a, 1)
-		if err := a.back(kept); err != nil {
+		if err := a.free(kept); err != nil {
 			t.Fatal(err)
 		}
 		later := func() {
 			synctest.Wait()
-			<-time.After(slabsLast + 1)
+			<-time.After(slabIdleTimeout + 1)
 			synctest.Wait()
 		}
 		if later(); given() != 0 {
 			t.Errorf("%d bytes go back while a slab is out", given())
 		}
-		if err := a.back(other); err != nil {
+		if err := a.free(other); err != nil {
 			t.Fatal(err)
 		}
-		<-time.After(slabsLast - 1)
+		<-time.After(slabIdleTimeout - 1)
 		if given() != 0 {
 			t.Errorf("%d bytes go back before it is time", given())
 		}
@@ -243,7 +243,7 @@ func TestWhereThereAreNoPagesThereIsNoSlab(t *testing.T) {
 		defer a.close()
 		none := func(n int) {
 			t.Helper()
-			if _, _, ok := a.take(n); ok {
+			if _, _, ok := a.allocate(n); ok {
 				t.Errorf("there is a slab for %d bytes", n)
 			}
 		}
@@ -253,18 +253,18 @@ func TestWhereThereAreNoPagesThereIsNoSlab(t *testing.T) {
 		if pages.asked != 2 || memory.used.Load() != 1<<16 {
 			t.Errorf("the system was asked %d times, and %d bytes are counted", pages.asked, memory.used.Load())
 		}
-		<-time.After(slabsLast)
+		<-time.After(slabIdleTimeout)
 		second := taken(t, a, 1<<16)
 		if first == second || pages.asked != 3 {
 			t.Errorf("slabs are at %d and %d, the system was asked %d times", first, second, pages.asked)
 		}
 		for _, at := range []int{first, second} {
-			if err := a.back(at); err != nil {
+			if err := a.free(at); err != nil {
 				t.Error(err)
 			}
 		}
 		pages.most = 0
-		<-time.After(slabsLast + 1)
+		<-time.After(slabIdleTimeout + 1)
 		synctest.Wait()
 		none(1)     // the first of all: the arena goes back to nothing
 		a.mu.Lock() // which a timer holds when it gives pages back
@@ -274,7 +274,7 @@ func TestWhereThereAreNoPagesThereIsNoSlab(t *testing.T) {
 			t.Errorf("%d bytes are counted, %d are allocated", memory.used.Load(), allocated)
 		}
 		pages.most = 1 << 20
-		<-time.After(slabsLast)
+		<-time.After(slabIdleTimeout)
 		taken(t, a, 1<<20)
 	})
 }
@@ -290,7 +290,7 @@ func TestOthersGoOnWhilePagesAreAllocated(t *testing.T) {
 			first := taken(t, a, 1<<16)
 			pages.during = func(n int) {
 				pages.during = nil
-				if err := a.back(first); err != nil {
+				if err := a.free(first); err != nil {
 					t.Error(err)
 				}
 				if at := taken(t, a, 1); at != first {
@@ -305,12 +305,12 @@ func TestOthersGoOnWhilePagesAreAllocated(t *testing.T) {
 					pages.most = 0
 				}
 			}
-			b, at, ok := a.take(1 << 17)
+			b, at, ok := a.allocate(1 << 17)
 			if ok == fails || ok && (cap(b) != 1<<17 || at != 1<<16) {
 				t.Errorf("%v, a slab of %d bytes at %d", ok, cap(b), at)
 			}
 			if ok {
-				a.wrote()
+				a.doneWriting()
 			}
 			if !pages.dropped || memory.used.Load() != 0 {
 				t.Errorf("after the end: %+v, %d bytes are counted", pages, memory.used.Load())

@@ -44,7 +44,7 @@ func TestABellForNothingEndsNoWait(t *testing.T) {
 		w, last := c.mine.word(atAsleep), uint64(0)
 		for range 3 {
 			done := reads(c)
-			for range maxVain {
+			for range maxIdleWakes {
 				last = nextSleep(t, w, last)
 				peer.data.ring()
 			}
@@ -63,14 +63,14 @@ func TestABellForNothingEndsNoWait(t *testing.T) {
 func TestAPeerThatRingsForNothingAgainAndAgainIsWrong(t *testing.T) {
 	inEachWait(t, func(t *testing.T, w waiter) {
 		last := uint64(0)
-		for range maxVain + 1 {
+		for range maxIdleWakes + 1 {
 			last = nextSleep(t, w.asleep, last)
 			w.rings.ring()
 		}
 		if got := soon(t, "it", w.done); !errors.Is(got.err, errBroken) {
 			t.Errorf("it ends for %v", got.err)
 		}
-		if slept := (w.asleep.Load() + 1) / 2; slept != maxVain+1 {
+		if slept := (w.asleep.Load() + 1) / 2; slept != maxIdleWakes+1 {
 			t.Errorf("it slept %d times", slept)
 		}
 	})
@@ -119,15 +119,15 @@ func TestABellThatIsNotHeardBlocksNobody(t *testing.T) {
 // heard in one go: they do not add up to a peer that is wrong.
 func TestBellsThatAreLeftOverAreHeardTogether(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, peer *Conn) {
-		const many = 10 * maxVain
+		const many = 10 * maxIdleWakes
 		for range many {
-			if sleeps, err := c.in.dozeOff(); !sleeps || err != nil {
+			if sleeps, err := c.in.startSleeping(); !sleeps || err != nil {
 				t.Fatal(sleeps, err)
 			}
 			if _, err := peer.Write([]byte("x")); err != nil {
 				t.Fatal(err)
 			}
-			c.in.wakeUp()
+			c.in.stopSleeping()
 			if n, err := c.TryRead(make([]byte, 2)); n != 1 || err != nil {
 				t.Fatal(n, err)
 			}

@@ -83,7 +83,7 @@ func (c *Conn) read(b []byte) (int, error) {
 	if c.isClosed() {
 		return 0, net.ErrClosed
 	}
-	n, wanted, err := c.in.take(b)
+	n, wanted, err := c.in.read(b)
 	if wanted {
 		c.space.ring()
 	}
@@ -102,10 +102,10 @@ func (c *Conn) Read(b []byte) (int, error) {
 		if n, err := c.read(b); n > 0 || err != nil || len(b) == 0 {
 			return n, err
 		}
-		if err := inVain(vain); err != nil {
+		if err := checkIdleWakes(vain); err != nil {
 			return 0, err
 		}
-		sleeps, err := c.in.dozeOff()
+		sleeps, err := c.in.startSleeping()
 		if err != nil {
 			return 0, err
 		}
@@ -116,7 +116,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 		if c.isClosed() {
 			return 0, net.ErrClosed
 		}
-		if wrong := c.in.woken(bells); wrong != nil {
+		if wrong := c.in.wokenBy(bells); wrong != nil {
 			return 0, wrong
 		}
 		if err != nil {
@@ -172,10 +172,10 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 		if wrote > 0 {
 			vain = 0
 		}
-		if err := inVain(vain); err != nil {
+		if err := checkIdleWakes(vain); err != nil {
 			return n, err
 		}
-		waits, err := c.out.fullUp()
+		waits, err := c.out.startWaiting()
 		if err != nil {
 			return n, err
 		}
@@ -187,7 +187,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 			return n, net.ErrClosed
 		}
 		vain++
-		if wrong := c.out.woken(bells); wrong != nil {
+		if wrong := c.out.wokenBy(bells); wrong != nil {
 			return n, wrong
 		}
 		if err == io.EOF {
@@ -201,7 +201,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 
 // Place implements [mux.Placer].
 func (c *Conn) Place(n int) (b []byte, at int, ok bool) {
-	b, at, ok = c.slabs.take(n)
+	b, at, ok = c.slabs.allocate(n)
 	if ok {
 		counters.slabs.Add(1)
 	} else {
@@ -211,10 +211,10 @@ func (c *Conn) Place(n int) (b []byte, at int, ok bool) {
 }
 
 // Placed implements [mux.Placer].
-func (c *Conn) Placed() { c.slabs.wrote() }
+func (c *Conn) Placed() { c.slabs.doneWriting() }
 
 // Returned implements [mux.Placer].
-func (c *Conn) Returned(at int) error { return c.slabs.back(at) }
+func (c *Conn) Returned(at int) error { return c.slabs.free(at) }
 
 // Hold implements [mux.Placer].
 func (c *Conn) Hold(at, n int) error {
@@ -226,7 +226,7 @@ func (c *Conn) Hold(at, n int) error {
 
 // Check implements [mux.Placer].
 func (c *Conn) Check() error {
-	return c.fetches.check(func() int { return c.slabs.beside(c.fetches.slabs.size) - c.theirs.file.layout.segment() })
+	return c.fetches.checkPages(func() int { return c.slabs.excessPages(c.fetches.slabs.size) - c.theirs.file.layout.segment() })
 }
 
 // Fetch implements [mux.Placer].
@@ -248,9 +248,9 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 // CloseWrite lets the peer see the end when it has read what was written.
 func (c *Conn) CloseWrite() error { return c.data.conn.CloseWrite() }
 
-// abandon gives up a connection that nobody has used, but for the socket that all
+// closeAfterError gives up a connection that nobody has used, but for the socket that all
 // began with.
-func (c *Conn) abandon() {
+func (c *Conn) closeAfterError() {
 	_ = c.space.conn.Close()
 	c.mine.free()
 	c.theirs.free()

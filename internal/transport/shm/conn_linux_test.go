@@ -238,13 +238,13 @@ func TestWhatWasWrittenIsReadBeforeTheEnd(t *testing.T) {
 // byte unread, which the system tells this side of.
 func TestABellThatNobodyHeardIsNoErrorAtTheEnd(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, peer *Conn) {
-		if sleeps, err := peer.in.dozeOff(); !sleeps || err != nil {
+		if sleeps, err := peer.in.startSleeping(); !sleeps || err != nil {
 			t.Fatal(sleeps, err)
 		}
 		if _, err := c.Write([]byte("x")); err != nil {
 			t.Fatal(err)
 		}
-		peer.in.wakeUp()
+		peer.in.stopSleeping()
 		if n, err := peer.TryRead(make([]byte, 2)); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}

@@ -341,13 +341,13 @@ func (w *world) send(a *actor) {
 			if len(b) == 0 {
 				break
 			}
-			waits, err := s.fullUp()
+			waits, err := s.startWaiting()
 			if err != nil {
 				a.fails(err)
 			}
 			a.woke(nil, vain)
 			if waits {
-				a.woke(s.woken(a.wait(1)), 0)
+				a.woke(s.wokenBy(a.wait(1)), 0)
 				vain++
 			}
 		}
@@ -360,8 +360,8 @@ func (w *world) receive(a *actor) {
 	b := make([]byte, w.read)
 	vain := 0
 	for w.got < w.total() {
-		a.knows(uint64(w.got), r.received, r.sent, r.naps, r.rung, r.heard, uint64(vain))
-		n, wanted, err := r.take(b)
+		a.knows(uint64(w.got), r.received, r.sent, r.sleeps, r.rung, r.heard, uint64(vain))
+		n, wanted, err := r.read(b)
 		if err != nil {
 			a.fails(err)
 		}
@@ -377,12 +377,12 @@ func (w *world) receive(a *actor) {
 			continue
 		}
 		a.woke(nil, vain)
-		sleeps, err := r.dozeOff()
+		sleeps, err := r.startSleeping()
 		if err != nil {
 			a.fails(err)
 		}
 		if sleeps {
-			a.woke(r.woken(a.wait(0)), 0)
+			a.woke(r.wokenBy(a.wait(0)), 0)
 			vain++
 		}
 	}

@@ -26,13 +26,13 @@ type fetching struct {
 	slabs  peerSlabs
 	memory *Memory // of this side
 
-	mu     sync.Mutex
-	held   map[int]int // the lengths of messages to read, by their places
-	bytes  int         // that they come to
-	used   units       // that they take
-	closed bool
-	kept   int // what was taken of memory when the connection ended
-	gone   bool
+	mu          sync.Mutex
+	held        map[int]int // the lengths of messages to read, by their places
+	bytes       int         // that they come to
+	used        units       // that they take
+	closed      bool
+	reserved    int // what was taken of memory when the connection ended
+	slabsClosed bool
 }
 
 // peerSlabs are how a fetching deals with the system. read and close may be called
@@ -50,7 +50,7 @@ func (f *fetching) hold(at, n int) error {
 	if f.closed {
 		return net.ErrClosed
 	}
-	if at%partAlign != 0 || !f.used.take(at, n) {
+	if at%partAlign != 0 || !f.used.mark(at, n) {
 		return fmt.Errorf("%w: its message of %d bytes at %d is where it must not be, or another is", errBroken, n, at)
 	}
 	if f.held == nil {
@@ -67,15 +67,15 @@ func (f *fetching) release(at int) {
 	n := f.held[at]
 	delete(f.held, at)
 	f.bytes -= n
-	f.used.give(at, n)
+	f.used.clear(at, n)
 	if f.closed && len(f.held) == 0 {
-		f.letGo()
+		f.closeSlabs()
 	}
 }
 
-// check returns why nothing must be read: there is less of the peer's memory than
+// checkPages returns why nothing must be read: there is less of the peer's memory than
 // its messages come to.
-func (f *fetching) check(there func() int) error {
+func (f *fetching) checkPages(there func() int) error {
 	f.mu.Lock()
 	bytes := f.bytes
 	f.mu.Unlock()
@@ -89,7 +89,7 @@ func (f *fetching) check(there func() int) error {
 type units [maxSlabs / partAlign / 64]uint64
 
 // take takes those of n bytes from at on, unless one is taken.
-func (u *units) take(at, n int) bool {
+func (u *units) mark(at, n int) bool {
 	first, end := at/partAlign, (at+n+partAlign-1)/partAlign
 	for i := first; i < end; i++ {
 		if u[i/64]>>(i%64)&1 != 0 {
@@ -102,8 +102,8 @@ func (u *units) take(at, n int) bool {
 	return true
 }
 
-// give gives them back.
-func (u *units) give(at, n int) {
+// clear gives them back.
+func (u *units) clear(at, n int) {
 	for i := at / partAlign; i < (at+n+partAlign-1)/partAlign; i++ {
 		u[i/64] &^= 1 << (i % 64)
 	}
@@ -115,21 +115,21 @@ func (f *fetching) close() {
 	defer f.mu.Unlock()
 	f.closed = true
 	if len(f.held) > 0 {
-		if n := f.slabs.size(); f.memory.take(n) {
-			f.kept = n
+		if n := f.slabs.size(); f.memory.reserve(n) {
+			f.reserved = n
 			return
 		}
 	}
-	f.letGo()
+	f.closeSlabs()
 }
 
-// letGo gives the slabs back. mu is held.
-func (f *fetching) letGo() {
-	if f.gone {
+// closeSlabs gives the slabs back. mu is held.
+func (f *fetching) closeSlabs() {
+	if f.slabsClosed {
 		return
 	}
-	f.gone = true
+	f.slabsClosed = true
 	f.slabs.close()
-	f.memory.give(f.kept)
-	f.kept = 0
+	f.memory.unreserve(f.reserved)
+	f.reserved = 0
 }

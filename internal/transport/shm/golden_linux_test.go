@@ -68,7 +68,7 @@ func TestGoldenWords(t *testing.T) {
 	}
 	receive := func(n int) func() (bool, string) {
 		return func() (bool, string) {
-			got, bell, err := server.take(make([]byte, n))
+			got, bell, err := server.read(make([]byte, n))
 			must(got == n, err)
 			return bell, "room"
 		}
@@ -77,15 +77,15 @@ func TestGoldenWords(t *testing.T) {
 	step("the server has made the memory", func() (bool, string) { return false, "" })
 	step("the client sends its line", send(line))
 	step("the server receives it", receive(len(line)))
-	step("the server finds nothing, and sleeps", func() (bool, string) { must(server.dozeOff()); return false, "" })
+	step("the server finds nothing, and sleeps", func() (bool, string) { must(server.startSleeping()); return false, "" })
 	step("the client fills the ring, round its end", send(strings.Repeat("0123456789abcdef", minRing/16)))
-	step("the client finds no room, and waits for some", func() (bool, string) { must(client.fullUp()); return false, "" })
-	step("the server wakes", func() (bool, string) { server.wakeUp(); return false, "" })
+	step("the client finds no room, and waits for some", func() (bool, string) { must(client.startWaiting()); return false, "" })
+	step("the server wakes", func() (bool, string) { server.stopSleeping(); return false, "" })
 	step("the server receives a quarter of the ring", receive(minRing/4))
 	step("the server receives another quarter", receive(minRing/4))
-	step("the client wakes", func() (bool, string) { client.goOn(); return false, "" })
+	step("the client wakes", func() (bool, string) { client.stopWaiting(); return false, "" })
 	step("the server receives the rest", receive(minRing/2))
-	step("the server sleeps again", func() (bool, string) { must(server.dozeOff()); return false, "" })
+	step("the server sleeps again", func() (bool, string) { must(server.startSleeping()); return false, "" })
 	step("the client sends a byte", send("x"))
 
 	pages := make(map[string][]string)

@@ -42,14 +42,14 @@ func Offer(conn *net.UnixConn, m *Memory) (c *Conn, rest []byte, err error) {
 
 // answer hears the answer to an offer.
 func (in *incoming) answer(m *Memory) (*Conn, []byte, error) {
-	if err := in.begins(Line); err != nil {
+	if err := in.expectLine(Line); err != nil {
 		return nil, in.b, fmt.Errorf("the server does not answer the offer: %w", err)
 	}
 	verdict, err := in.read(1)
 	if err != nil {
 		return nil, nil, err
 	}
-	body, err := in.body()
+	body, err := in.readBody()
 	switch {
 	case err != nil:
 		return nil, nil, err
@@ -63,7 +63,7 @@ func (in *incoming) answer(m *Memory) (*Conn, []byte, error) {
 		return nil, nil, errors.Join(err, send(in.conn, []byte{declines}))
 	}
 	if err := send(in.conn, []byte{takes}); err != nil {
-		c.abandon()
+		c.closeAfterError()
 		return nil, nil, err
 	}
 	return c, nil, nil
@@ -96,17 +96,17 @@ func (in *incoming) open(body []byte, m *Memory) (*Conn, error) {
 
 // A Server answers offers. Its methods may be called by any number of goroutines.
 type Server struct {
-	memory   *Memory
-	turns    turns
-	patience time.Duration // with a client, to complete an offer, or to confirm an answer
+	memory  *Memory
+	slots   slots
+	timeout time.Duration // with a client, to complete an offer, or to confirm an answer
 }
 
 // NewServer returns one whose connections have memory out of m.
 func NewServer(m *Memory) *Server {
-	return &Server{memory: m, turns: newTurns(maxUnderWay), patience: patience}
+	return &Server{memory: m, slots: newSlots(maxHandshakes), timeout: answerTimeout}
 }
 
-const patience = 5 * time.Second
+const answerTimeout = 5 * time.Second
 
 // Answer answers the offer that a server's connection begins with: first is what
 // was read of it. It returns what takes conn's place. An error says why nothing
@@ -116,14 +116,14 @@ const patience = 5 * time.Second
 // the connection any more.
 func (s *Server) Answer(ctx context.Context, conn *net.UnixConn, first []byte, reason string, deadline time.Time) (c *Conn, rest []byte, err error) {
 	defer func() { count(err) }()
-	hurry := func() { _ = conn.SetDeadline(earlier(deadline, time.Now().Add(s.patience))) }
+	hurry := func() { _ = conn.SetDeadline(earlier(deadline, time.Now().Add(s.timeout))) }
 	relax := func() { _ = conn.SetDeadline(deadline) }
 	hurry()
 	in := incoming{conn: conn, b: first}
-	if err := in.begins(Line); err != nil {
+	if err := in.expectLine(Line); err != nil {
 		return nil, nil, err
 	}
-	body, err := in.body()
+	body, err := in.readBody()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -147,7 +147,7 @@ func (s *Server) Answer(ctx context.Context, conn *net.UnixConn, first []byte, r
 // agree proposes a connection and waits for the client's verdict, and ends the turn
 // that it does that in. After refused nothing was sent.
 func (s *Server) agree(in *incoming, body []byte) (c *Conn, refused, err error) {
-	defer s.turns.end(in.conn)
+	defer s.slots.release(in.conn)
 	if c, refused = s.propose(in.conn, body); refused != nil {
 		return nil, refused, nil
 	}
@@ -155,7 +155,7 @@ func (s *Server) agree(in *incoming, body []byte) (c *Conn, refused, err error) 
 		err = c.mine.file.allocateSegment(true) // and not for who never confirms
 	}
 	if err != nil {
-		c.abandon()
+		c.closeAfterError()
 		return nil, nil, err
 	}
 	return c, nil, nil
@@ -179,7 +179,7 @@ func (s *Server) admit(ctx context.Context, conn *net.UnixConn, reason string, s
 	if err := sameUser(conn); err != nil {
 		return err
 	}
-	return s.turns.begin(ctx, conn, s.patience, start)
+	return s.slots.acquire(ctx, conn, s.timeout, start)
 }
 
 // propose makes a connection for a client's offer, and sends the client its part of
@@ -204,7 +204,7 @@ func (s *Server) propose(conn *net.UnixConn, body []byte) (c *Conn, err error) {
 		return nil, err
 	}
 	if err = send(conn, appendTerms(nil, t), int(f.Fd()), far); err != nil {
-		c.abandon()
+		c.closeAfterError()
 		return nil, err
 	}
 	return c, nil

@@ -350,7 +350,7 @@ func TestAServerDoesNotWaitLongForAClient(t *testing.T) {
 					t.Fatal(err)
 				}
 				s := NewServer(plenty)
-				s.patience = 10 * time.Millisecond
+				s.timeout = 10 * time.Millisecond
 				c, _, err := s.Answer(t.Context(), b, nil, "", time.Now().Add(time.Hour))
 				refused(t, c, err)
 				if !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -373,7 +373,7 @@ func TestAnOfferLeavesTheDeadlineAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := NewServer(plenty)
-		s.patience = time.Hour
+		s.timeout = time.Hour
 		deadline := time.Now().Add(100 * time.Millisecond)
 		c, _, err := s.Answer(t.Context(), b, nil, reason, deadline)
 		if (err == nil) != (verdict == "+") {
@@ -395,8 +395,8 @@ func TestFewAnswersAreUnderWayAtATime(t *testing.T) {
 	const most, more = 8, 20
 	leavesNothing(t, func() {
 		s := NewServer(plenty)
-		s.turns = newTurns(most)
-		s.turns.grace = time.Hour
+		s.slots = newSlots(most)
+		s.slots.grace = time.Hour
 		before := held(t)
 		var all stalled
 		defer all.end(t)
@@ -413,9 +413,9 @@ func TestClientsThatStallHoldUpNobody(t *testing.T) {
 	const most = 4
 	leavesNothing(t, func() {
 		s := NewServer(plenty)
-		s.turns = newTurns(most)
-		s.turns.grace = 50 * time.Millisecond // a client that does not stall may be slow
-		s.patience = time.Hour
+		s.slots = newSlots(most)
+		s.slots.grace = 50 * time.Millisecond // a client that does not stall may be slow
+		s.timeout = time.Hour
 		var all stalled
 		defer all.end(t)
 		all.stall(t, s, 10*most)
@@ -466,7 +466,7 @@ func (s *stalled) stall(t *testing.T, server *Server, n int) {
 			s.ended <- err
 		}()
 	}
-	eventually(t, "all turns are taken", func() bool { return len(server.turns.free) == cap(server.turns.free) })
+	eventually(t, "all turns are taken", func() bool { return len(server.slots.free) == cap(server.slots.free) })
 }
 
 // end waits until nobody answers these clients any more.
@@ -484,10 +484,10 @@ func TestAClientThatWaitsForItsTurnIsDeclinedInTheEnd(t *testing.T) {
 	for why, ctx := range map[string]context.Context{"too many other clients": t.Context(), "context canceled": ended} {
 		a, b := sockets(t)
 		s := NewServer(plenty)
-		s.turns = newTurns(0) // nobody's comes
-		s.patience = 10 * time.Millisecond
+		s.slots = newSlots(0) // nobody's comes
+		s.timeout = 10 * time.Millisecond
 		if ctx == ended {
-			s.patience = time.Hour
+			s.timeout = time.Hour
 		}
 		if err := send(a, theOffer()); err != nil {
 			t.Fatal(err)

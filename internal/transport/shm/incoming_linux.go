@@ -21,11 +21,11 @@ type incoming struct {
 	files      []int  // not consumed yet
 }
 
-// begins takes line, or returns why it does not come next. It reads no more than
+// expectLine takes line, or returns why it does not come next. It reads no more than
 // the beginning of what is something else.
-func (in *incoming) begins(line string) error {
+func (in *incoming) expectLine(line string) error {
 	for len(in.b) < len(line) && strings.HasPrefix(line, string(in.b)) {
-		if err := in.more(len(line) - len(in.b)); err != nil {
+		if err := in.readMore(len(line) - len(in.b)); err != nil {
 			return err
 		}
 	}
@@ -40,7 +40,7 @@ func (in *incoming) begins(line string) error {
 // read returns the next n bytes.
 func (in *incoming) read(n int) ([]byte, error) {
 	for len(in.b) < n {
-		if err := in.more(n - len(in.b)); err != nil { // and no more: what follows is not for us
+		if err := in.readMore(n - len(in.b)); err != nil { // and no more: what follows is not for us
 			return nil, err
 		}
 	}
@@ -49,8 +49,8 @@ func (in *incoming) read(n int) ([]byte, error) {
 	return head, nil
 }
 
-// body returns what follows its own length.
-func (in *incoming) body() ([]byte, error) {
+// readBody returns what follows its own length.
+func (in *incoming) readBody() ([]byte, error) {
 	n, err := in.read(1)
 	if err != nil {
 		return nil, err
@@ -58,8 +58,8 @@ func (in *incoming) body() ([]byte, error) {
 	return in.read(int(n[0]))
 }
 
-// more reads at most n bytes.
-func (in *incoming) more(n int) (err error) {
+// readMore reads at most n bytes.
+func (in *incoming) readMore(n int) (err error) {
 	b := make([]byte, n)
 	if in.takesFiles {
 		var files []int

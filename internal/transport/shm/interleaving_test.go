@@ -36,8 +36,8 @@ func TestNobodySleepsThroughWhatTheOtherDid(t *testing.T) {
 var ringFaults = []struct{ name, old, new string }{
 	{
 		"a sender looks whether the receiver sleeps, and publishes then",
-		"s.tail.Store(s.sent)\n\treturn rings(s.asleep, &s.rung)",
-		"bell := rings(s.asleep, &s.rung)\n\ts.tail.Store(s.sent)\n\treturn bell",
+		"s.tail.Store(s.sent)\n\treturn mustRing(s.asleep, &s.rung)",
+		"bell := mustRing(s.asleep, &s.rung)\n\ts.tail.Store(s.sent)\n\treturn bell",
 	},
 	{
 		"a receiver dozes off without a second look",
@@ -46,8 +46,8 @@ var ringFaults = []struct{ name, old, new string }{
 	},
 	{
 		"a receiver looks for the second time, and publishes then that it sleeps",
-		"r.naps++\n\tr.asleep.Store(r.naps)\n\tn, err := r.ready()",
-		"n, err := r.ready()\n\tr.naps++\n\tr.asleep.Store(r.naps)",
+		"r.sleeps++\n\tr.asleep.Store(r.sleeps)\n\tn, err := r.ready()",
+		"n, err := r.ready()\n\tr.sleeps++\n\tr.asleep.Store(r.sleeps)",
 	},
 	{
 		"a sender waits for room without a second look",
@@ -96,8 +96,8 @@ var ringFaults = []struct{ name, old, new string }{
 	},
 	{
 		"all sleeps have the same number",
-		"r.naps++\n\tr.asleep.Store(r.naps)\n\tn, err := r.ready()",
-		"r.naps = 1\n\tr.asleep.Store(r.naps)\n\tn, err := r.ready()",
+		"r.sleeps++\n\tr.asleep.Store(r.sleeps)\n\tn, err := r.ready()",
+		"r.sleeps = 1\n\tr.asleep.Store(r.sleeps)\n\tn, err := r.ready()",
 	},
 	{
 		"all waits for room have the same number",
@@ -106,23 +106,23 @@ var ringFaults = []struct{ name, old, new string }{
 	},
 	{
 		"a receiver that does not sleep after all does not say so",
-		"r.wakeUp()\n\t\treturn false, err",
+		"r.stopSleeping()\n\t\treturn false, err",
 		"return false, err",
 	},
 	{
 		"a sender that does not wait after all does not say so",
-		"s.goOn()\n\t\treturn false, err",
+		"s.stopWaiting()\n\t\treturn false, err",
 		"return false, err",
 	},
 	{
 		"a receiver that was woken goes on sleeping, as its word has it",
-		"func (r *receiver) wakeUp() {\n\tr.naps++\n",
-		"func (r *receiver) wakeUp() {\n",
+		"func (r *receiver) stopSleeping() {\n\tr.sleeps++\n",
+		"func (r *receiver) stopSleeping() {\n",
 	},
 	{
 		"a sender that was woken goes on waiting, as its word has it",
-		"func (s *sender) goOn() {\n\ts.waits++\n",
-		"func (s *sender) goOn() {\n",
+		"func (s *sender) stopWaiting() {\n\ts.waits++\n",
+		"func (s *sender) stopWaiting() {\n",
 	},
 	{
 		"a sender takes for empty what it has just filled",

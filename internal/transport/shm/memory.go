@@ -13,7 +13,7 @@ import (
 // connection come to at most a quarter of what they leave to others: the more peers
 // hold slabs, the less each of them gets, and the next still gets some.
 type Memory struct {
-	most   int64
+	max    int64
 	shared bool // among connections of different peers
 	used   atomic.Int64
 }
@@ -25,23 +25,23 @@ const (
 
 // NewMemory returns a bound of so many bytes. shared says that it is for
 // connections of different peers, which each get a share.
-func NewMemory(bytes int64, shared bool) *Memory { return &Memory{most: bytes, shared: shared} }
+func NewMemory(bytes int64, shared bool) *Memory { return &Memory{max: bytes, shared: shared} }
 
 // take takes n bytes, and reports whether there are so many.
-func (m *Memory) take(n int) bool { return m.takeOf(m.most, int64(n), 0) }
+func (m *Memory) reserve(n int) bool { return m.reserveBelow(m.max, int64(n), 0) }
 
-// takeSlabs takes n bytes for the slabs of a connection that has got has bytes, and
+// reserveSlabs takes n bytes for the slabs of a connection that has got has bytes, and
 // reports whether it may have more.
-func (m *Memory) takeSlabs(n, has int) bool {
+func (m *Memory) reserveSlabs(n, has int) bool {
 	if !m.shared {
-		return m.take(n)
+		return m.reserve(n)
 	}
-	return m.takeOf(m.most-m.most/ringsPart, int64(n), slabsPart*int64(has+n))
+	return m.reserveBelow(m.max-m.max/ringsPart, int64(n), slabsPart*int64(has+n))
 }
 
-// takeOf takes n bytes of what a bound has, and reports whether there were so many,
+// reserveBelow takes n bytes of what a bound has, and reports whether there were so many,
 // and so many more to leave.
-func (m *Memory) takeOf(bound, n, leave int64) bool {
+func (m *Memory) reserveBelow(bound, n, leave int64) bool {
 	for {
 		used := m.used.Load()
 		if bound-used-n < leave {
@@ -55,7 +55,7 @@ func (m *Memory) takeOf(bound, n, leave int64) bool {
 }
 
 // give gives n bytes back.
-func (m *Memory) give(n int) {
+func (m *Memory) unreserve(n int) {
 	m.used.Add(-int64(n))
 	counters.memory.Add(-int64(n))
 }

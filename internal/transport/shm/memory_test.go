@@ -9,11 +9,11 @@ func TestMemoryIsTakenUpToItsBound(t *testing.T) {
 		take, give int
 		ok         bool
 	}{{take: 60, ok: true}, {take: 41}, {take: 40, ok: true}, {take: 1}, {give: 60}, {take: 60, ok: true}, {give: 100}} {
-		if step.take > 0 && m.take(step.take) != step.ok {
+		if step.take > 0 && m.reserve(step.take) != step.ok {
 			t.Errorf("%d bytes are taken: %v", step.take, !step.ok)
 		}
 		if step.give > 0 {
-			m.give(step.give)
+			m.unreserve(step.give)
 		}
 	}
 	if m.used.Load() != 0 || Read().Memory != before {
@@ -29,21 +29,21 @@ func TestSlabsAreCutWhileThereIsMemory(t *testing.T) {
 	for range 3 {
 		out = append(out, taken(t, a, 1))
 	}
-	if _, _, ok := a.take(1); ok {
+	if _, _, ok := a.allocate(1); ok {
 		t.Fatal("there is a slab beyond the bound")
 	}
 	for _, at := range out {
-		if err := a.back(at); err != nil {
+		if err := a.free(at); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if got := memory.used.Load(); got != 3<<16 {
 		t.Errorf("%d bytes are taken by slabs that are kept, want %d", got, 3<<16)
 	}
-	if _, _, ok := a.take(1 << 18); ok {
+	if _, _, ok := a.allocate(1 << 18); ok {
 		t.Error("a slab reaches beyond the bound")
 	}
-	if err := a.back(taken(t, a, 1<<17)); err != nil { // what was taken before is enough for it
+	if err := a.free(taken(t, a, 1<<17)); err != nil { // what was taken before is enough for it
 		t.Error(err)
 	}
 	a.trim()
@@ -62,17 +62,17 @@ func TestSlabsAreCutWhileThereIsMemory(t *testing.T) {
 func hoard(t *testing.T, memory *Memory, connections int) (each []int) {
 	slabs := make([]byte, maxSlabs) // nobody writes to it: one serves all of them
 	for range connections {
-		if !memory.take(controlIs + ringSize) {
+		if !memory.reserve(controlIs + ringSize) {
 			t.Fatalf("connection %d gets no ring", len(each)+1)
 		}
 		a := newArena(slabs, memory, &testPages{most: maxSlabs})
 		got := 0
 		for {
-			b, _, ok := a.take(1)
+			b, _, ok := a.allocate(1)
 			if !ok {
 				break
 			}
-			a.wrote()
+			a.doneWriting()
 			got += cap(b)
 		}
 		each = append(each, got)
@@ -95,7 +95,7 @@ func TestPeersThatReturnNoSlabLeaveSomeToOthers(t *testing.T) {
 		}
 	}
 	rings := 0
-	for memory.take(controlIs + ringSize) {
+	for memory.reserve(controlIs + ringSize) {
 		rings++
 	}
 	if least := 16 * maxSlabs / ringsPart / (controlIs + ringSize); rings < least {

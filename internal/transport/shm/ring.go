@@ -92,12 +92,12 @@ func (s *sender) put(b []byte) (int, error) {
 func (s *sender) publish() bool {
 	released()
 	s.tail.Store(s.sent)
-	return rings(s.asleep, &s.rung)
+	return mustRing(s.asleep, &s.rung)
 }
 
-// rings reports whether w says that the peer sleeps, and it was not rung for
+// mustRing reports whether w says that the peer sleeps, and it was not rung for
 // that before.
-func rings(w word, rung *uint64) bool {
+func mustRing(w word, rung *uint64) bool {
 	v := w.Load()
 	if v&1 == 0 || v == *rung {
 		return false
@@ -106,51 +106,51 @@ func rings(w word, rung *uint64) bool {
 	return true
 }
 
-// hear adds the bells that woke a side up to those that it has heard. w is what the
+// countBells adds the bells that woke a side up to those that it has heard. w is what the
 // word of its sleeps is, which is even.
-func hear(heard *uint64, bells int, w uint64) error {
+func countBells(heard *uint64, bells int, w uint64) error {
 	if *heard += uint64(bells); *heard > w/2 {
 		return fmt.Errorf("%w: it has rung %d times for %d sleeps", errBroken, *heard, w/2)
 	}
 	return nil
 }
 
-// maxVain is how many times in a row a side may be woken for nothing. A peer that
+// maxIdleWakes is how many times in a row a side may be woken for nothing. A peer that
 // follows the rules does that twice at most, unless more than maxHeard bells are
 // left over.
-const maxVain = 16
+const maxIdleWakes = 16
 
-// inVain is the error where a side was woken for nothing n times in a row.
-func inVain(n int) error {
-	if n <= maxVain {
+// checkIdleWakes is the error where a side was woken for nothing n times in a row.
+func checkIdleWakes(n int) error {
+	if n <= maxIdleWakes {
 		return nil
 	}
 	return fmt.Errorf("%w: it has rung %d times in a row for nothing", errBroken, n)
 }
 
-// fullUp publishes that the sender waits for room. It reports whether it may:
+// startWaiting publishes that the sender waits for room. It reports whether it may:
 // otherwise there is some.
-func (s *sender) fullUp() (bool, error) {
+func (s *sender) startWaiting() (bool, error) {
 	s.waits++
 	s.wants.Store(s.waits)
 	room, err := s.room(1)
 	if err != nil || room > 0 {
-		s.goOn()
+		s.stopWaiting()
 		return false, err
 	}
 	return true, nil
 }
 
-// goOn publishes that the sender does not wait for room any more.
-func (s *sender) goOn() {
+// stopWaiting publishes that the sender does not wait for room any more.
+func (s *sender) stopWaiting() {
 	s.waits++
 	s.wants.Store(s.waits)
 }
 
-// woken is goOn for a sender that so many bells woke up.
-func (s *sender) woken(bells int) error {
-	s.goOn()
-	return hear(&s.heard, bells, s.waits)
+// wokenBy is goOn for a sender that so many bells woke up.
+func (s *sender) wokenBy(bells int) error {
+	s.stopWaiting()
+	return countBells(&s.heard, bells, s.waits)
 }
 
 // A receiver is the end of a ring that bytes are taken out of. They are the
@@ -165,7 +165,7 @@ type receiver struct {
 
 	received uint64
 	sent     uint64 // what tail was last
-	naps     uint64 // what asleep is
+	sleeps   uint64 // what asleep is
 	rung     uint64 // what wants was when the bell was rung last
 	heard    uint64 // bells for bytes
 }
@@ -180,10 +180,10 @@ func (r *receiver) ready() (int, error) {
 	return int(tail - r.received), nil
 }
 
-// take copies what there is out of the ring, or as much as b has room for. It
+// read copies what there is out of the ring, or as much as b has room for. It
 // returns how much that was, and whether the peer's bell has to be rung, as it
 // waits for room.
-func (r *receiver) take(b []byte) (n int, bell bool, err error) {
+func (r *receiver) read(b []byte) (n int, bell bool, err error) {
 	n, err = r.ready()
 	if n == 0 || err != nil {
 		return 0, false, err
@@ -198,32 +198,32 @@ func (r *receiver) take(b []byte) (n int, bell bool, err error) {
 	// A peer that waits has filled the ring: it is woken when half of it is
 	// empty, which it will be, as everything is received.
 	if int(r.sent-r.received) <= len(r.ring)/2 {
-		bell = rings(r.wants, &r.rung)
+		bell = mustRing(r.wants, &r.rung)
 	}
 	return len(b), bell, nil
 }
 
-// dozeOff publishes that the receiver sleeps. It reports whether it may:
+// startSleeping publishes that the receiver sleeps. It reports whether it may:
 // otherwise there is something to receive.
-func (r *receiver) dozeOff() (bool, error) {
-	r.naps++
-	r.asleep.Store(r.naps)
+func (r *receiver) startSleeping() (bool, error) {
+	r.sleeps++
+	r.asleep.Store(r.sleeps)
 	n, err := r.ready()
 	if n > 0 || err != nil {
-		r.wakeUp()
+		r.stopSleeping()
 		return false, err
 	}
 	return true, nil
 }
 
-// wakeUp publishes that the receiver does not sleep any more.
-func (r *receiver) wakeUp() {
-	r.naps++
-	r.asleep.Store(r.naps)
+// stopSleeping publishes that the receiver does not sleep any more.
+func (r *receiver) stopSleeping() {
+	r.sleeps++
+	r.asleep.Store(r.sleeps)
 }
 
-// woken is wakeUp for a receiver that so many bells woke up.
-func (r *receiver) woken(bells int) error {
-	r.wakeUp()
-	return hear(&r.heard, bells, r.naps)
+// wokenBy is wakeUp for a receiver that so many bells woke up.
+func (r *receiver) wokenBy(bells int) error {
+	r.stopSleeping()
+	return countBells(&r.heard, bells, r.sleeps)
 }

@@ -49,7 +49,7 @@ func TestBytesComeOutOfARingAsTheyWentIn(t *testing.T) {
 						inside += n
 						continue
 					}
-					n, _, err := r.take(b)
+					n, _, err := r.read(b)
 					if err != nil || n != min(len(b), inside) {
 						t.Fatalf("%d of %d bytes came out, %v; there were %d", n, len(b), err, inside)
 					}
@@ -75,11 +75,11 @@ func TestWhatWasPutIsNotSeenBeforeItIsPublished(t *testing.T) {
 		t.Fatal(n, err)
 	}
 	b := make([]byte, 8)
-	if n, _, err := r.take(b); n != 0 || err != nil {
+	if n, _, err := r.read(b); n != 0 || err != nil {
 		t.Fatal(n, err)
 	}
 	s.publish()
-	if n, _, err := r.take(b); n != 3 || err != nil || string(b[:3]) != "abc" {
+	if n, _, err := r.read(b); n != 3 || err != nil || string(b[:3]) != "abc" {
 		t.Fatal(n, err, b)
 	}
 }
@@ -87,7 +87,7 @@ func TestWhatWasPutIsNotSeenBeforeItIsPublished(t *testing.T) {
 func TestAnEmptyRingLetsAReceiverSleepAndAFullOneASender(t *testing.T) {
 	for _, start := range starts {
 		c, s, r := ends(8, start)
-		if sleeps, err := r.dozeOff(); !sleeps || err != nil {
+		if sleeps, err := r.startSleeping(); !sleeps || err != nil {
 			t.Fatal("in an empty ring:", sleeps, err)
 		}
 		if n, err := s.put(make([]byte, 10)); n != 8 || err != nil {
@@ -99,16 +99,16 @@ func TestAnEmptyRingLetsAReceiverSleepAndAFullOneASender(t *testing.T) {
 		if s.publish() {
 			t.Error("it is rung for the second time")
 		}
-		r.wakeUp()
-		if sleeps, err := r.dozeOff(); sleeps || err != nil || c.asleep.Load()&1 != 0 {
+		r.stopSleeping()
+		if sleeps, err := r.startSleeping(); sleeps || err != nil || c.asleep.Load()&1 != 0 {
 			t.Fatal("in a full ring:", sleeps, err, c.asleep.Load())
 		}
-		if waits, err := s.fullUp(); !waits || err != nil {
+		if waits, err := s.startWaiting(); !waits || err != nil {
 			t.Fatal("the sender of a full ring:", waits, err)
 		}
 		bells := 0
 		for want := 7; want >= 0; want-- {
-			n, bell, err := r.take(make([]byte, 1))
+			n, bell, err := r.read(make([]byte, 1))
 			if n != 1 || err != nil {
 				t.Fatal(n, err)
 			}
@@ -122,8 +122,8 @@ func TestAnEmptyRingLetsAReceiverSleepAndAFullOneASender(t *testing.T) {
 		if bells != 1 {
 			t.Errorf("the bell for room was rung %d times", bells)
 		}
-		s.goOn()
-		if waits, err := s.fullUp(); waits || err != nil || c.wants.Load()&1 != 0 {
+		s.stopWaiting()
+		if waits, err := s.startWaiting(); waits || err != nil || c.wants.Load()&1 != 0 {
 			t.Fatal("the sender of an empty ring:", waits, err, c.wants.Load())
 		}
 	}
@@ -131,9 +131,9 @@ func TestAnEmptyRingLetsAReceiverSleepAndAFullOneASender(t *testing.T) {
 
 // receiving is every way in which a receiver looks at its peer's tail.
 var receiving = map[string]func(*receiver) error{
-	"ready":   func(r *receiver) error { _, err := r.ready(); return err },
-	"take":    func(r *receiver) error { _, _, err := r.take(make([]byte, 4)); return err },
-	"dozeOff": func(r *receiver) error { _, err := r.dozeOff(); return err },
+	"ready":         func(r *receiver) error { _, err := r.ready(); return err },
+	"take":          func(r *receiver) error { _, _, err := r.read(make([]byte, 4)); return err },
+	"startSleeping": func(r *receiver) error { _, err := r.startSleeping(); return err },
 }
 
 func TestATailThatCannotBeIsAnError(t *testing.T) {
@@ -146,7 +146,7 @@ func TestATailThatCannotBeIsAnError(t *testing.T) {
 					t.Fatal(err)
 				}
 				s.publish()
-				if n, _, err := r.take(make([]byte, 2)); n != 2 || err != nil {
+				if n, _, err := r.read(make([]byte, 2)); n != 2 || err != nil {
 					t.Fatal(n, err)
 				}
 				c.tail.Store(start + tail)
@@ -166,7 +166,7 @@ func TestATailThatCannotBeIsAnError(t *testing.T) {
 			c, s, r := ends(8, start)
 			_, _ = s.put(make([]byte, 6))
 			s.publish()
-			_, _, _ = r.take(make([]byte, 2))
+			_, _, _ = r.read(make([]byte, 2))
 			c.tail.Store(start + tail)
 			if n, err := r.ready(); n != int(tail-2) || err != nil {
 				t.Errorf("from %d on, a tail %d further: %d bytes, %v", start, tail, n, err)
@@ -177,9 +177,9 @@ func TestATailThatCannotBeIsAnError(t *testing.T) {
 
 // sending is every way in which a sender looks at its peer's head.
 var sending = map[string]func(*sender) error{
-	"room":   func(s *sender) error { _, err := s.room(8); return err },
-	"put":    func(s *sender) error { _, err := s.put(make([]byte, 8)); return err },
-	"fullUp": func(s *sender) error { s.sent += uint64(len(s.ring)) - 4; _, err := s.fullUp(); return err },
+	"room":         func(s *sender) error { _, err := s.room(8); return err },
+	"put":          func(s *sender) error { _, err := s.put(make([]byte, 8)); return err },
+	"startWaiting": func(s *sender) error { s.sent += uint64(len(s.ring)) - 4; _, err := s.startWaiting(); return err },
 }
 
 func TestAHeadThatCannotBeIsAnError(t *testing.T) {
@@ -254,7 +254,7 @@ func FuzzControlPage(f *testing.F) {
 			case 1:
 				b := bytes.Repeat([]byte{0x55}, arg+8)
 				var n int
-				if n, _, err = r.take(b[:arg]); n < 0 || n > min(arg, size) || r.received != received+uint64(n) {
+				if n, _, err = r.read(b[:arg]); n < 0 || n > min(arg, size) || r.received != received+uint64(n) {
 					t.Fatalf("take of %d bytes took %d", arg, n)
 				}
 				for _, got := range b[n:] {
@@ -264,19 +264,19 @@ func FuzzControlPage(f *testing.F) {
 				}
 			case 2:
 				var sleeps bool
-				if sleeps, err = r.dozeOff(); sleeps != (own.asleep.Load()&1 == 1) {
+				if sleeps, err = r.startSleeping(); sleeps != (own.asleep.Load()&1 == 1) {
 					t.Fatal("the receiver's word does not say whether it sleeps")
 				}
 				if sleeps {
-					r.wakeUp()
+					r.stopSleeping()
 				}
 			case 3:
 				var waits bool
-				if waits, err = s.fullUp(); waits != (own.wants.Load()&1 == 1) {
+				if waits, err = s.startWaiting(); waits != (own.wants.Load()&1 == 1) {
 					t.Fatal("the sender's word does not say whether it waits")
 				}
 				if waits {
-					s.goOn()
+					s.stopWaiting()
 				}
 			default: // the peer: near what would be right, or anything
 				words := []*atomic.Uint64{&peers.tail, &peers.head, &peers.asleep, &peers.wants}

@@ -11,8 +11,8 @@ import "golang.org/x/sys/unix"
 type ownSlabs struct{ side }
 
 func (s ownSlabs) allocate(at, n int) error { return s.file.allocate(s.slabsAt+int64(at), n) }
-func (s ownSlabs) give(at, n int)           { _ = unix.Madvise(s.slabs[at:at+n], unix.MADV_REMOVE) }
-func (s ownSlabs) drop()                    { s.freeSlabs() }
+func (s ownSlabs) free(at, n int)           { _ = unix.Madvise(s.slabs[at:at+n], unix.MADV_REMOVE) }
+func (s ownSlabs) unmap()                   { s.freeSlabs() }
 
 // theirSlabs are the [peerSlabs] of a connection.
 type theirSlabs struct{ side }

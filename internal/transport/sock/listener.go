@@ -104,9 +104,9 @@ func (l *Listener) isClosed() bool {
 	return l.closed
 }
 
-// hold notes that conn has not said who it is yet. It reports false when the
+// addPending notes that conn has not said who it is yet. It reports false when the
 // listener is closed.
-func (l *Listener) hold(conn net.Conn) bool {
+func (l *Listener) addPending(conn net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.closed {
@@ -115,7 +115,7 @@ func (l *Listener) hold(conn net.Conn) bool {
 	return !l.closed
 }
 
-func (l *Listener) release(conn net.Conn) {
+func (l *Listener) removePending(conn net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.pending, conn)
@@ -127,11 +127,11 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 	if u, ok := conn.(*net.UnixConn); ok {
 		rights.Refuse(u) // of a listener that could not be told
 	}
-	if !l.hold(conn) {
+	if !l.addPending(conn) {
 		_ = conn.Close()
 		return
 	}
-	defer l.release(conn)
+	defer l.removePending(conn)
 	deadline := time.Now().Add(cmp.Or(l.Options.Handshake, mux.DefaultHandshake))
 	_ = conn.SetDeadline(deadline)
 	secured, auth, err := l.Options.accepted(conn)
@@ -141,21 +141,21 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 		}
 		return
 	}
-	over, first, p, err := l.meet(ctx, secured, deadline)
+	over, first, p, err := l.readProtocol(ctx, secured, deadline)
 	switch {
 	case err != nil:
 		_ = secured.Close()
 	case p == native:
-		l.release(conn)
-		l.begin(secured, over, auth, first, deadline, accept)
+		l.removePending(conn)
+		l.startSession(secured, over, auth, first, deadline, accept)
 	case l.Foreign == nil || !l.Foreign(first, secured):
 		refuse(secured, p, first)
 	}
 }
 
-// meet finds out what conn speaks, of which first was read. A session goes on over
+// readProtocol finds out what conn speaks, of which first was read. A session goes on over
 // what it returns: conn itself, or what has taken its place.
-func (l *Listener) meet(ctx context.Context, conn net.Conn, deadline time.Time) (over mux.Conn, first []byte, p protocol, err error) {
+func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, deadline time.Time) (over mux.Conn, first []byte, p protocol, err error) {
 	first, p, err = l.Options.readFirst(conn, nil)
 	if err == nil && p == offer {
 		var why error
@@ -173,8 +173,8 @@ func (l *Listener) meet(ctx context.Context, conn net.Conn, deadline time.Time) 
 	return conn, first, p, err
 }
 
-// begin makes a session of conn, over what conn is or has become.
-func (l *Listener) begin(conn net.Conn, over mux.Conn, auth credentials.AuthInfo, first []byte, deadline time.Time, accept func(link.Session) link.Acceptor) {
+// startSession makes a session of conn, over what conn is or has become.
+func (l *Listener) startSession(conn net.Conn, over mux.Conn, auth credentials.AuthInfo, first []byte, deadline time.Time, accept func(link.Session) link.Acceptor) {
 	_ = conn.SetDeadline(time.Time{})
 	name := "a client"
 	if a := conn.RemoteAddr(); a != nil {

@@ -18,9 +18,9 @@ import (
 const ours = "this is a nearcall server, which speaks nearcall's own protocol here: dial it with github.com/nearcall/nearcall, and run a grpc.Server beside it for other clients"
 
 const (
-	patience  = 10 * time.Second // with an HTTP/2 client that makes no call
-	lingering = time.Second      // for what was written to arrive
-	plenty    = 1 << 20          // what a peer that is refused may still send, in bytes
+	callTimeout = 10 * time.Second // with an HTTP/2 client that makes no call
+	lingering   = time.Second      // for what was written to arrive
+	plenty      = 1 << 20          // what a peer that is refused may still send, in bytes
 )
 
 // refuse tells a peer of another protocol, in its own, whom it met, and closes
@@ -94,7 +94,7 @@ const (
 // and sends it away. A GOAWAY alone would not do: clients make the call again,
 // on one connection after the other, and nobody sees the text.
 func refuseHTTP2(conn net.Conn, first []byte) {
-	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	_ = conn.SetReadDeadline(time.Now().Add(callTimeout))
 	if _, err := conn.Write(frame(nil, frameSettings, 0, 0, "")); err != nil {
 		return
 	}

@@ -108,7 +108,7 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	over, first, upgraded, err := d.Options.offer(ctx, conn)
 	if err != nil {
 		_ = conn.Close()
-		return nil, fmt.Errorf("%s: %w", d.Target, d.instead(err))
+		return nil, fmt.Errorf("%s: %w", d.Target, d.suggestTarget(err))
 	}
 	o := d.Options.mux(d.Target, true, conn, upgraded, auth)
 	o.First = first
@@ -116,13 +116,13 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	s.Start(nil)
 	if err := s.Meet(ctx); err != nil {
 		_ = s.Close(err)
-		return nil, d.instead(err)
+		return nil, d.suggestTarget(err)
 	}
 	return s, nil
 }
 
 // instead adds to err what the user can dial instead, if there is anything.
-func (d Dialer) instead(err error) error {
+func (d Dialer) suggestTarget(err error) error {
 	if errors.Is(err, mux.ErrGRPCServer) && d.GRPC != "" {
 		return fmt.Errorf("%w; dial %s", err, d.GRPC)
 	}

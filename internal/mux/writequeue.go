@@ -3,10 +3,10 @@ package mux
 // A turns is a queue of streams. A stream is in one at most, once, and leaves
 // it at once when it has nothing more to write, so that calls that are made and
 // given up while the writer is stuck leave nothing behind.
-type turns struct{ first, last *stream }
+type writeQueue struct{ first, last *stream }
 
-func (q *turns) push(st *stream) {
-	st.turns, st.prev = q, q.last
+func (q *writeQueue) push(st *stream) {
+	st.queue, st.prev = q, q.last
 	if q.last == nil {
 		q.first = st
 	} else {
@@ -15,7 +15,7 @@ func (q *turns) push(st *stream) {
 	q.last = st
 }
 
-func (q *turns) remove(st *stream) {
+func (q *writeQueue) remove(st *stream) {
 	if st.prev == nil {
 		q.first = st.next
 	} else {
@@ -26,7 +26,7 @@ func (q *turns) remove(st *stream) {
 	} else {
 		st.next.prev = st.prev
 	}
-	st.turns, st.prev, st.next = nil, nil, nil
+	st.queue, st.prev, st.next = nil, nil, nil
 }
 
 // A streamList is a set of streams.

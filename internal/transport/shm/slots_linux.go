@@ -15,43 +15,43 @@ import (
 // A client that means well answers at once. So when others wait, whoever has had
 // its turn for longer than the grace gives it up, the oldest first: clients that do
 // not answer hold up nobody for long.
-type turns struct {
+type slots struct {
 	grace time.Duration
 	free  chan struct{} // has a token for each turn
 
 	mu  sync.Mutex
-	all []turn // those that have not been given up, the oldest first
+	all []slot // those that have not been given up, the oldest first
 }
 
-type turn struct {
+type slot struct {
 	conn  *net.UnixConn
 	since time.Time
 }
 
 const (
-	maxUnderWay = 256
-	grace       = 100 * time.Millisecond
+	maxHandshakes = 256
+	slotGrace     = 100 * time.Millisecond
 )
 
-func newTurns(n int) turns { return turns{grace: grace, free: make(chan struct{}, n)} }
+func newSlots(n int) slots { return slots{grace: slotGrace, free: make(chan struct{}, n)} }
 
-var errTurn = errors.New("too many other clients set shared memory up")
+var errSlots = errors.New("too many other clients set shared memory up")
 
-// begin waits for a turn, for so long at most. start is called when the turn comes,
+// acquire waits for a turn, for so long at most. start is called when the turn comes,
 // before anybody can end it.
-func (t *turns) begin(ctx context.Context, conn *net.UnixConn, most time.Duration, start func()) error {
-	if err := t.wait(ctx, most); err != nil {
+func (t *slots) acquire(ctx context.Context, conn *net.UnixConn, most time.Duration, start func()) error {
+	if err := t.waitForFree(ctx, most); err != nil {
 		return err
 	}
 	start()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.all = append(t.all, turn{conn, time.Now()})
+	t.all = append(t.all, slot{conn, time.Now()})
 	return nil
 }
 
-// wait waits for room for a turn.
-func (t *turns) wait(ctx context.Context, most time.Duration) error {
+// waitForFree waits for room for a turn.
+func (t *slots) waitForFree(ctx context.Context, most time.Duration) error {
 	select {
 	case t.free <- struct{}{}:
 		return nil
@@ -62,18 +62,18 @@ func (t *turns) wait(ctx context.Context, most time.Duration) error {
 		select {
 		case t.free <- struct{}{}: // in the order of those that wait
 			return nil
-		case <-time.After(t.hurry()):
+		case <-time.After(t.evictOldest()):
 		case <-late:
-			return errTurn
+			return errSlots
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// hurry ends the oldest turn, if it has had its time, and returns how long it takes
+// evictOldest ends the oldest turn, if it has had its time, and returns how long it takes
 // until another may be ended.
-func (t *turns) hurry() time.Duration {
+func (t *slots) evictOldest() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.all) == 0 {
@@ -87,10 +87,10 @@ func (t *turns) hurry() time.Duration {
 	return t.grace
 }
 
-// end ends conn's turn.
-func (t *turns) end(conn *net.UnixConn) {
+// release ends conn's turn.
+func (t *slots) release(conn *net.UnixConn) {
 	t.mu.Lock()
-	t.all = slices.DeleteFunc(t.all, func(u turn) bool { return u.conn == conn })
+	t.all = slices.DeleteFunc(t.all, func(u slot) bool { return u.conn == conn })
 	t.mu.Unlock()
 	<-t.free
 }
