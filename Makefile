@@ -25,23 +25,32 @@ define each
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint vet staticcheck fmt unit interop bench sharing suspended processors realistic soak chaos loops flaky fuzz cross bits32 tour ci cover lines generate
+.PHONY: help test lint vet staticcheck fmt words spelling unit interop bench sharing suspended processors realistic soak chaos loops flaky fuzz cross bits32 tour ci cover lines generate
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 test: lint unit ## everything that must pass: format, vet, staticcheck, tests with the race detector
 
-lint: fmt vet staticcheck ## gofmt, go vet and staticcheck over all modules
+lint: fmt vet staticcheck words spelling ## gofmt, go vet, staticcheck, banned words and spelling, over all modules
 
 fmt:
-	@echo '== gofmt'; out=$$(gofmt -l .); test -z "$$out" || { echo "not as gofmt has it:"; echo "$$out"; exit 1; }
+	@echo '== gofmt'; out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt changes these:"; echo "$$out"; exit 1; }
 
 vet:
 	$(call each,$(GO) vet ./...)
 
 staticcheck:
 	$(call each,$(TOOL) staticcheck ./...)
+
+# The list, with the reason for each word, is internal/house/words.txt.
+words:
+	@echo '== banned words'; $(GO) test -count=1 -run Words ./internal/house
+
+# British spelling; tools/spelling.csv adds the words of this project to misspell's own.
+spelling:
+	@echo '== misspell'; find . \( -name '*.go' -not -name '*.pb.go' -o -name '*.md' \) -not -path './bin/*' -print0 | \
+		xargs -0 $(TOOL) misspell -error -dict tools/spelling.csv
 
 # Every benchmark runs once, so that none rots; fuzz tests run over their seeds. Tests
 # that call t.Parallel mostly wait, so more of them run than there are processors.

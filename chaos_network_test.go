@@ -40,7 +40,7 @@ func TestChaosOverTheNetwork(t *testing.T) {
 		{name: "tcp that misbehaves", proxied: true, worker: true},
 		{name: "TLS that misbehaves", proxied: true, worker: true,
 			opts:    []nearcall.ServerOption{nearcall.Creds(credentials.NewTLS(certs.server(nil)))},
-			dialing: []nearcall.DialOption{nearcall.WithTransportCredentials(credentials.NewTLS(certs.client(nil)))},
+			dialling: []nearcall.DialOption{nearcall.WithTransportCredentials(credentials.NewTLS(certs.client(nil)))},
 		},
 		// Here no call fails that nothing was done to: those that a connection
 		// does not take any more are made again, unseen by their callers.
@@ -50,7 +50,7 @@ func TestChaosOverTheNetwork(t *testing.T) {
 				nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 100 * time.Millisecond, Time: time.Second, Timeout: time.Second}),
 				nearcall.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 			},
-			dialing: []nearcall.DialOption{nearcall.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: time.Second, PermitWithoutStream: true})},
+			dialling: []nearcall.DialOption{nearcall.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: time.Second, PermitWithoutStream: true})},
 		},
 	}
 	for _, network := range networks("unix") {
@@ -459,7 +459,7 @@ func TestServeInAProcess(t *testing.T) {
 		return
 	}
 	c.up()
-	whenTold(c.dialed)
+	whenTold(c.dialled)
 	c.down(c.server.GracefulStop)
 	eventually(t, "all handlers return", func() bool { return c.handlers.Load() == 0 })
 	eventually(t, "the parent is done", func() bool { return len(leak.Find()) <= before.goroutines })

@@ -92,7 +92,7 @@ type scenario struct {
 	child   bool             // the server is a process of its own
 	on      *looptest.Kind   // the loop that the service runs on, if any
 	opts    []nearcall.ServerOption
-	dialing []nearcall.DialOption
+	dialling []nearcall.DialOption
 	worker  bool // no handler runs on its caller's goroutine
 	storm   bool // servers are stopped and started again
 	closing bool // connections are closed, too
@@ -168,7 +168,7 @@ type chaos struct {
 	once sync.Once
 
 	target string // of the server
-	dialed string // where that is not target
+	dialled string // where that is not target
 
 	proxy    *proxy
 	process  *process
@@ -282,9 +282,9 @@ func (c *chaos) up() {
 		served <- err
 		return
 	}
-	c.dialed = lis.Target()
+	c.dialled = lis.Target()
 	if c.proxy != nil {
-		c.dialed = c.proxy.forward(lis.Addr())
+		c.dialled = c.proxy.forward(lis.Addr())
 	}
 	go func() { served <- server.Serve(lis) }()
 }
@@ -309,14 +309,14 @@ func (c *chaos) Dial(ctx context.Context) (link.Session, error) {
 func (c *chaos) dial() {
 	opts := append([]nearcall.DialOption{nearcall.WithConnectParams(grpc.ConnectParams{
 		Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.2, MaxDelay: 5 * time.Millisecond},
-	})}, over(c.network, c.dialing...)...)
+	})}, over(c.network, c.dialling...)...)
 	if c.network == "tcp" {
 		opts = append(opts, nearcall.WithStatsHandler(retries{&c.again}))
 	}
 	if c.hostile != nil {
 		opts = append(opts, hook.Dialer(c).(nearcall.DialOption))
 	}
-	conn, err := nearcall.NewClient(cmp.Or(c.dialed, c.target), opts...)
+	conn, err := nearcall.NewClient(cmp.Or(c.dialled, c.target), opts...)
 	if err != nil {
 		c.t.Error(err)
 		return

@@ -12,7 +12,7 @@ import (
 )
 
 func TestTargetsAreTakenApart(t *testing.T) {
-	type parts struct{ scheme, network, address, authority, dialed string }
+	type parts struct{ scheme, network, address, authority, dialled string }
 	targets := map[string]parts{
 		"tcp:host:80":          {"tcp", "tcp", "host:80", "host:80", "host:80"},
 		"tcp:[::1]:80":         {"tcp", "tcp", "[::1]:80", "[::1]:80", "[::1]:80"},
@@ -52,10 +52,10 @@ func TestTargetsAreTakenApart(t *testing.T) {
 			got.authority = p.scheme.authority(p)
 		}
 		if p.network != "" {
-			got.dialed = p.forDialer()
+			got.dialled = p.forDialer()
 		}
 		if runtime.GOOS == "windows" { // where these are not absolute
-			got.dialed, want.dialed = "", ""
+			got.dialled, want.dialled = "", ""
 		}
 		if got != want {
 			t.Errorf("%q: %+v, want %+v", target, got, want)

@@ -12,7 +12,7 @@ import (
 // messages it refers to to done.
 //
 // What it understands are the structs that protoc-gen-go generates for its
-// open API. Anything else it does not recognize makes the program foreign.
+// open API. Anything else it does not recognise makes the program foreign.
 func compile(done map[reflect.Type]*program, t reflect.Type) *program {
 	if p := done[t]; p != nil {
 		return p
@@ -28,7 +28,7 @@ func compile(done map[reflect.Type]*program, t reflect.Type) *program {
 	p.known = l.known()
 
 	// Messages may refer to themselves: p is in use from here on, and becomes
-	// foreign again if a field is not recognized.
+	// foreign again if a field is not recognised.
 	p.foreign = false
 	fields := l.desc.Fields()
 	for i := range fields.Len() {

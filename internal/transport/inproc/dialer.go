@@ -46,7 +46,7 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 }
 
 // Await returns a channel that is closed when the name is taken, which is when
-// dialing again is worth a try before the backoff is over. stop ends the wait.
+// dialling again is worth a try before the backoff is over. stop ends the wait.
 // The channel is made for each wait: one that outlived it could not be shared
 // between synctest bubbles.
 func (d Dialer) Await() (taken <-chan struct{}, stop func()) {

@@ -127,18 +127,18 @@ func TestDialWaitsForTheServer(t *testing.T) {
 			s   link.Session
 			err error
 		}
-		dialed := make(chan result, 1)
+		dialled := make(chan result, 1)
 		go func() {
 			s, err := Dialer{Name: "orders"}.Dial(t.Context())
-			dialed <- result{s, err}
+			dialled <- result{s, err}
 		}()
 		synctest.Wait()
-		if len(dialed) > 0 {
-			t.Fatalf("Dial did not wait: %v", <-dialed)
+		if len(dialled) > 0 {
+			t.Fatalf("Dial did not wait: %v", <-dialled)
 		}
 		a := &acceptor{}
 		go func() { _ = l.Sessions(a.accept) }()
-		r := <-dialed
+		r := <-dialled
 		if r.err != nil {
 			t.Fatal(r.err)
 		}

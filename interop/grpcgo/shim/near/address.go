@@ -77,8 +77,8 @@ func Target(hostport string) string {
 	return "tcp:" + hostport
 }
 
-// Dialed is what net.Dial needs for an address of a test.
-func Dialed(network, address string) (string, string) {
+// Dialled is what net.Dial needs for an address of a test.
+func Dialled(network, address string) (string, string) {
 	if rest, ok := strings.CutPrefix(address, "unix:"); ok {
 		return "unix", strings.TrimPrefix(rest, "//")
 	}

@@ -15,12 +15,12 @@ func Listen(network, address string) (gonet.Listener, error) { return near.Liste
 
 // Dial is net.Dial, mapped.
 func Dial(network, address string) (gonet.Conn, error) {
-	return gonet.Dial(near.Dialed(network, address))
+	return gonet.Dial(near.Dialled(network, address))
 }
 
 // DialTimeout is net.DialTimeout, mapped.
 func DialTimeout(network, address string, d time.Duration) (gonet.Conn, error) {
-	network, address = near.Dialed(network, address)
+	network, address = near.Dialled(network, address)
 	return gonet.DialTimeout(network, address, d)
 }
 
@@ -29,7 +29,7 @@ type Dialer struct{ gonet.Dialer }
 
 // DialContext is net.Dialer's, mapped.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (gonet.Conn, error) {
-	network, address = near.Dialed(network, address)
+	network, address = near.Dialled(network, address)
 	return d.Dialer.DialContext(ctx, network, address)
 }
 
