@@ -169,7 +169,7 @@ lines: ## lines per package, comments included and generated code left out
 # Needs protoc, protoc-gen-go and protoc-gen-go-grpc; what they make is committed.
 generate: ## make the examples' generated code again
 	protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
-		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto bench/internal/benchpb/records.proto
+		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto examples/quickstart/greetpb/greet.proto bench/internal/benchpb/records.proto
 
 ci: ## what .ci/run does on a clean checkout
 	./.ci/run

@@ -106,7 +106,7 @@ func TestNearcallIsMeasuredOverItsNetwork(t *testing.T) {
 		register(srv, service{})
 		return func() { _ = srv.Serve(lis) }, srv.Stop
 	})()
-	if _, err := dialNearcall(upgradedNetwork, lis.Addr().String(), Row{}); err == nil || !strings.Contains(err.Error(), `network "unix", not of "shm"`) {
+	if _, err := dialNearcall(upgradedNetwork, lis.Addr().String(), Row{}); err == nil || !strings.Contains(err.Error(), `network is "unix", not "shm"`) {
 		t.Errorf("a socket was taken for shared memory: %v", err)
 	}
 }

@@ -24,7 +24,7 @@ type Rival struct {
 	UnaryOnly bool                         // it has no part in rows of streams
 	Without   []Absence                    // rows that it has no part in either
 	Note      string                       // that its figures need
-	Color     Color                        // in the picture
+	Limit     bool                         // it is no RPC, and shows what one could take at best
 }
 
 // An Absence is why a rival has no part in some rows.
@@ -62,14 +62,14 @@ func stubs(conn grpc.ClientConnInterface, end func()) Conn {
 
 // inProcessRivals take part where all is in one process.
 var inProcessRivals = []Rival{
-	{Name: "nearcall", Color: blue, Connect: overNearcall()},
-	{Name: "nearcall-inline", Color: sky, Connect: overNearcall(nearcall.InlineHandlers()), UnaryOnly: true}, // streams do not differ
-	{Name: "nearcall-shared", Color: green, Connect: shared},
-	{Name: "grpchan", Color: ink, Connect: overGrpchan},
-	{Name: "bufconn", Color: amber, Connect: overBufconn},
-	{Name: "tcp", Color: red, Connect: overTCP},
-	{Name: "direct", Color: slate, Connect: direct, UnaryOnly: true},
-	{Name: "direct-clone", Color: silver, Connect: directClone, UnaryOnly: true},
+	{Name: "nearcall", Connect: overNearcall()},
+	{Name: "nearcall-inline", Connect: overNearcall(nearcall.InlineHandlers()), UnaryOnly: true}, // streams do not differ
+	{Name: "nearcall-shared", Connect: shared},
+	{Name: "grpchan", Connect: overGrpchan},
+	{Name: "bufconn", Connect: overBufconn},
+	{Name: "tcp", Connect: overTCP},
+	{Name: "direct", Connect: direct, UnaryOnly: true, Limit: true},
+	{Name: "direct-clone", Connect: directClone, UnaryOnly: true, Limit: true},
 }
 
 // Takes reports whether the rival has part in row.

@@ -10,19 +10,19 @@ import (
 // loopRivals take part where services run on an event loop.
 var loopRivals = []Rival{
 	{
-		Name: "nearcall-loop", Color: blue, Connect: overLoop(),
+		Name: "nearcall-loop", Connect: overLoop(),
 		Note: "services registered with srv.On(loop.New()): handlers are tasks of one loop, of which one runs at a time.",
 	},
 	{
-		Name: "nearcall-coroutines", Color: sky, Connect: overLoop(loop.Coroutines()),
+		Name: "nearcall-coroutines", Connect: overLoop(loop.Coroutines()),
 		Note: "the same with loop.New(loop.Coroutines()): the tasks are coroutines.",
 	},
 	{
-		Name: "nearcall", Color: green, Connect: overNearcall(),
+		Name: "nearcall", Connect: overNearcall(),
 		Note: "on no loop, to compare with: handlers run at the same time.",
 	},
 	{
-		Name: "grpchan", Color: ink, Connect: overGrpchan,
+		Name: "grpchan", Connect: overGrpchan,
 		Note: "on no loop, which it does not have: a goroutine for each handler.",
 	},
 }

@@ -32,10 +32,10 @@ var inProcessRows = []Row{
 	{Name: "unary-10KB", Kind: Unary, Size: 10 << 10},
 	{Name: "unary-100KB", Kind: Unary, Size: 100 << 10, Chosen: true},
 	{Name: "unary-1MB", Kind: Unary, Size: 1 << 20},
-	{Name: "unary-record", Kind: Record, Size: proto.Size(record()), Chosen: true},
+	{Name: "unary-record", Kind: Record, Size: proto.Size(record())},
 	{Name: "server-stream-100x32B", Kind: ServerStream, Size: 32, Messages: 100, Cancellable: true, Chosen: true},
 	{Name: "bidi-echo-32B", Kind: BidiEcho, Size: 32, Cancellable: true, Chosen: true},
-	{Name: "unary-32B-10-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 10, Chosen: true},
+	{Name: "unary-32B-10-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 10},
 	{Name: "unary-32B-50-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 50},
 	{Name: "unary-32B-100-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 100},
 }
@@ -50,25 +50,25 @@ var loopRows = []Row{
 	{Name: "bidi-echo-32B", Kind: BidiEcho, Size: 32, Cancellable: true, Chosen: true},
 	{Name: "unary-32B-10-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 10, Chosen: true},
 	{Name: "unary-32B-50-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 50},
-	{Name: "unary-32B-100-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 100, Chosen: true},
+	{Name: "unary-32B-100-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 100},
 }
 
 // peerRows is the tournament of two processes. All contexts can be cancelled,
 // as those of programs with a second process can.
 var peerRows = []Row{
-	{Name: "empty", Kind: Empty, Cancellable: true, Chosen: true},
+	{Name: "empty", Kind: Empty, Cancellable: true},
 	{Name: "two-integers", Kind: Pair, Cancellable: true},
 	{Name: "string-100B", Kind: Text, Size: 100, Cancellable: true},
-	{Name: "unary-record", Kind: Record, Size: proto.Size(record()), Cancellable: true, Chosen: true},
+	{Name: "unary-record", Kind: Record, Size: proto.Size(record()), Cancellable: true},
 	{Name: "unary-100KB", Kind: Unary, Size: 100 << 10, Cancellable: true, Chosen: true},
-	{Name: "unary-1MB", Kind: Unary, Size: 1 << 20, Cancellable: true, Chosen: true},
+	{Name: "unary-1MB", Kind: Unary, Size: 1 << 20, Cancellable: true},
 	{Name: "unary-10MB", Kind: Unary, Size: 10 << 20, Cancellable: true},
-	{Name: "unary-32B-idle-1ms", Kind: Unary, Size: 32, Cancellable: true, Pause: time.Millisecond, Chosen: true},
-	{Name: "unary-32B-idle-100ms", Kind: Unary, Size: 32, Cancellable: true, Pause: 100 * time.Millisecond, Chosen: true}, // a measurement has a few
+	{Name: "unary-32B-idle-1ms", Kind: Unary, Size: 32, Cancellable: true, Pause: time.Millisecond},
+	{Name: "unary-32B-idle-100ms", Kind: Unary, Size: 32, Cancellable: true, Pause: 100 * time.Millisecond}, // a measurement has a few
 	{Name: "server-stream-100x32B", Kind: ServerStream, Size: 32, Messages: 100, Cancellable: true, Chosen: true},
 	{Name: "bidi-echo-32B", Kind: BidiEcho, Size: 32, Cancellable: true, Chosen: true},
 	{Name: "unary-32B", Kind: Unary, Size: 32, Cancellable: true, Chosen: true},
-	{Name: "unary-32B-10-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 10, Chosen: true},
+	{Name: "unary-32B-10-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 10},
 	{Name: "unary-32B-64-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 64},
 	{Name: "unary-32B-100-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 100, Chosen: true},
 	{Name: "unary-32B-1000-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 1000},

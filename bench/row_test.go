@@ -254,17 +254,24 @@ func rowsAndRivalsDiffer(t *testing.T, table Table) {
 		}
 		seen[what] = true
 	}
+	chosen := 0
 	for _, row := range table.Rows {
 		once(row.Name)
 		once(row.Title() + ", " + row.Context())
+		if row.Chosen {
+			chosen++
+		}
 		if !table.base().Takes(row) {
 			t.Errorf("the baseline has no part in %s", row.Name)
 		}
 	}
+	if chosen != 5 {
+		t.Errorf("the short picture has %d rows, and not five", chosen)
+	}
 	for _, rival := range table.Rivals {
 		once(rival.Name)
-		once(rival.Color)
-		if rival.Color == (Color{}) {
+		once(colors[rival.Name])
+		if colors[rival.Name] == (Color{}) {
 			t.Errorf("%s has no color", rival.Name)
 		}
 		if (rival.Connect == nil) == (rival.Dial == nil) {

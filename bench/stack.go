@@ -39,15 +39,15 @@ const (
 // peerRivals take part where the services are in a second process.
 func peerRivals(setup peerSetup) []Rival {
 	rivals := []Rival{
-		{Name: "nearcall", Color: blue},
-		{Name: "grpc-go", Color: ink},
-		{Name: "drpc", Color: amber, Note: "a connection has one call at a time; rows with several callers use its pool, which dials a connection for each."},
-		{Name: "ttrpc", Color: red, Without: []Absence{
+		{Name: "nearcall"},
+		{Name: "grpc-go"},
+		{Name: "drpc", Note: "a connection has one call at a time; rows with several callers use its pool, which dials a connection for each."},
+		{Name: "ttrpc", Without: []Absence{
 			{func(r Row) bool { return r.Size >= 4<<20 }, "ttrpc has no messages of more than 4 MB"},
 		}},
-		{Name: "connect-go", Color: green, Note: "Connect's own protocol, over net/http and HTTP/2 without TLS; compression is off, as it is elsewhere."},
-		{Name: "raw", Color: silver, Note: rawNote, Without: withoutCalls("raw")},
-		{Name: "protobuf", Color: violet, Note: protobufNote, Without: withoutCalls("protobuf")},
+		{Name: "connect-go", Note: "Connect's own protocol, over net/http and HTTP/2 without TLS; compression is off, as it is elsewhere."},
+		{Name: "raw", Limit: true, Note: rawNote, Without: withoutCalls("raw")},
+		{Name: "protobuf", Limit: true, Note: protobufNote, Without: withoutCalls("protobuf")},
 	}
 	for i, r := range rivals {
 		setup.Stack = r.Name
@@ -70,23 +70,23 @@ func sharedMemoryRivals(parked int) []Rival {
 		return overPeer(peerSetup{Stack: stack, Network: network, Parked: parked})
 	}
 	return []Rival{
-		{Name: "nearcall", Color: blue, Dial: over("nearcall", shmNetwork), Note: "over shm:PATH."},
-		{Name: "nearcall-upgraded", Color: sky, Dial: over("nearcall", upgradedNetwork), Note: "over unix:PATH, which becomes shared memory when it connects."},
-		{Name: "grpc-go", Color: ink, Dial: over("grpc-go", "unix"), Note: "over a unix socket, as raw and protobuf are."},
-		{Name: "raw", Color: silver, Dial: over("raw", "unix"), Note: rawNote, Without: withoutCalls("raw")},
-		{Name: "protobuf", Color: violet, Dial: over("protobuf", "unix"), Note: protobufNote, Without: withoutCalls("protobuf")},
+		{Name: "nearcall", Dial: over("nearcall", shmNetwork), Note: "over shm:PATH."},
+		{Name: "nearcall-upgraded", Dial: over("nearcall", upgradedNetwork), Note: "over unix:PATH, which becomes shared memory when it connects."},
+		{Name: "grpc-go", Dial: over("grpc-go", "unix"), Note: "over a unix socket, as raw and protobuf are."},
+		{Name: "raw", Limit: true, Dial: over("raw", "unix"), Note: rawNote, Without: withoutCalls("raw")},
+		{Name: "protobuf", Limit: true, Dial: over("protobuf", "unix"), Note: protobufNote, Without: withoutCalls("protobuf")},
 		{
-			Name: "watched-line", Color: green, Dial: over("watched-line", shmNetwork),
+			Name: "watched-line", Limit: true, Dial: over("watched-line", shmNetwork),
 			Note: "no RPC: a message there and back in one cache line that both processes watch, which keeps two processors busy. Where they have one each, no call over shared memory takes less.",
 			Without: []Absence{{
 				func(r Row) bool { return !r.Kind.Unary || r.Callers > 1 || r.Pause > 0 || r.Size > lineMost },
 				"watched-line has one caller, who does not rest, and messages that fit in a cache line",
 			}},
 		},
-		copying("one-copy", 1, amber, "the message's bytes copied once there and once back, from memory that is kept to memory that is kept, by one processor of one process: "+
+		copying("one-copy", 1, "the message's bytes copied once there and once back, from memory that is kept to memory that is kept, by one processor of one process: "+
 			"what a large message takes where nobody waits and nothing is encoded."),
-		copying("two-copies", 2, red, "the same with two copies each way, as into shared memory and out of it."),
-		copying("three-copies", 3, slate, "the same with three."),
+		copying("two-copies", 2, "the same with two copies each way, as into shared memory and out of it."),
+		copying("three-copies", 3, "the same with three."),
 	}
 }
 

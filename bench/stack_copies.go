@@ -2,9 +2,9 @@ package main
 
 // copying is a rival that copies messages and nothing else, so many times there
 // and as often back.
-func copying(name string, times int, color Color, note string) Rival {
+func copying(name string, times int, note string) Rival {
 	return Rival{
-		Name: name, Color: color, Note: note,
+		Name: name, Limit: true, Note: note,
 		Connect: func(Services) (Conn, error) { return overCopies(times), nil },
 		Without: []Absence{{func(r Row) bool { return r.Size < 100<<10 }, "copies are of messages of 100 KB and more"}},
 	}

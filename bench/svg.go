@@ -12,21 +12,6 @@ import (
 	"unicode/utf8"
 )
 
-// A Color is one on a light page and one on a dark page.
-type Color struct{ Light, Dark string }
-
-var (
-	blue   = Color{"#0969da", "#4493f8"}
-	green  = Color{"#1a7f37", "#3fb950"}
-	sky    = Color{"#66b3ff", "#a5d6ff"}
-	ink    = Color{"#1f2328", "#e6edf3"}
-	amber  = Color{"#d4a72c", "#d29922"}
-	red    = Color{"#cf4a3f", "#f47067"}
-	slate  = Color{"#6e7781", "#9198a1"}
-	silver = Color{"#b6bec7", "#59626e"}
-	violet = Color{"#8250df", "#a371f7"}
-)
-
 // The picture's measures, in pixels.
 const (
 	picWidth  = 880
@@ -48,10 +33,11 @@ type picture struct {
 	base   string // the baseline's name
 }
 
-// writeShortSVG draws the chosen rows.
+// writeShortSVG draws the chosen rows, without what is no RPC: bars that are a hundred
+// times as long as all others would leave these no room to differ.
 func writeShortSVG(w io.Writer, r *Report) error {
 	short := *r
-	short.Results = slices.DeleteFunc(slices.Clone(r.Results), func(v Result) bool { return !v.Row.Chosen })
+	short.Results = slices.DeleteFunc(slices.Clone(r.Results), func(v Result) bool { return !v.Row.Chosen || v.Rival.Limit })
 	if len(short.Results) == 0 {
 		return errors.New("none of the rows is one of the short picture's")
 	}
@@ -96,9 +82,9 @@ func style(b *strings.Builder, rivals []Rival) {
 		fmt.Fprintf(b, ".ground { fill: %s; stroke: %s }\n.figure { stroke: %[1]s }\ntext { fill: %[3]s }\n.muted { fill: %s }\n"+
 			".grid { stroke: %s }\n.base { stroke: %[3]s; stroke-width: 1.5 }\n", ground, edge, text, muted, grid)
 		for i, rival := range rivals {
-			color := rival.Color.Light
+			color := colors[rival.Name].Light
 			if dark {
-				color = rival.Color.Dark
+				color = colors[rival.Name].Dark
 			}
 			fmt.Fprintf(b, ".rival%d { fill: %s }\n", i, color)
 		}
@@ -265,7 +251,7 @@ func (p *picture) bar(r Result, y float64) {
 	who := slices.IndexFunc(p.rivals, func(v Rival) bool { return v.Name == r.Rival.Name })
 	fmt.Fprintf(p, `<rect class="rival%d" x="%.1f" y="%.1f" width="%.1f" height="%d" rx="1.5"/>`+"\n",
 		who, min(one, end), y, max(math.Abs(end-one), 2), picBar)
-	figures := nanoseconds(r.Ns) + " · " + ratio(r.Ratio) + "×"
+	figures := ratio(r.Ratio) + "×"
 	if end < one {
 		p.text("figure end", end-5, y+picBar-1, figures)
 	} else {
