@@ -41,7 +41,7 @@ func TestTheProgramsRun(t *testing.T) {
 		call.Stdout, call.Stderr = &out, &out
 		err := call.Run()
 		if err == nil {
-			if !regexp.MustCompile(`^Hello, world\n10,000 calls, \S+ each\n$`).Match(out.Bytes()) {
+			if !regexp.MustCompile(`^Hello, world\n$`).Match(out.Bytes()) {
 				t.Errorf("the client printed %q", out.String())
 			}
 			return
