@@ -9,24 +9,24 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// admission is how many calls of this side the peer takes at a time. Whoever
-// comes too many waits, first come first served. It is guarded by the session's
-// mu.
+// admission limits how many calls of this side are open at a time to what the peer
+// allows. Calls over the limit wait in a queue, first in, first out. Guarded by the
+// session's mu.
 //
-// A turn that is given up while somebody waits passes to the first of them, in
-// the same step that takes it from the queue, and stays counted.
+// When a call ends while others wait, its slot passes directly to the first in the
+// queue: one step removes that ticket from the queue, and open stays the same.
 type admission struct {
-	open  uint64 // calls that were admitted, or are about to be
+	open  uint64 // calls admitted, including queued ones that were just given a slot
 	queue []*ticket
 }
 
 type ticket struct {
 	cond     wait.Cond
-	admitted bool // it was admitted, or nobody is any more
+	admitted bool // it got a slot, or the session refuses new calls
 }
 
-// admit counts a call as open, unless no new calls are made. mu is held, and
-// released while it waits.
+// admit counts a call as open. It waits while the peer's limit is reached, and fails if
+// the session makes no new calls. Called with mu held; mu is released while it waits.
 func (s *Session) admit(ctx context.Context) error {
 	if s.refusal != nil {
 		return unprocessed{s.refusal}
@@ -44,7 +44,7 @@ func (s *Session) admit(ctx context.Context) error {
 	a.queue = append(a.queue, t)
 	for !t.admitted {
 		if !s.occupied {
-			s.wakeResident() // to see a call end
+			s.wakeResident() // so that the end of a call is read
 		}
 		s.waiting++
 		if err := t.cond.WaitContext(ctx, &s.mu, w); err != nil {
@@ -60,10 +60,11 @@ func (s *Session) admit(ctx context.Context) error {
 	return nil
 }
 
-// releaseCall stops counting a call as open. mu is held.
+// releaseCall ends the count of one call, or passes its slot to the first in the queue.
+// mu is held.
 func (s *Session) releaseCall() {
 	a := &s.admission
-	if limit := s.hello.Calls; len(a.queue) == 0 || limit > 0 && a.open > limit { // there were more before HELLO
+	if limit := s.hello.Calls; len(a.queue) == 0 || limit > 0 && a.open > limit { // before HELLO, open may have grown past the limit
 		a.open--
 		return
 	}
@@ -72,7 +73,7 @@ func (s *Session) releaseCall() {
 	s.wakeTicket(t)
 }
 
-// wakeTicket wakes one who has left the queue. mu is held.
+// wakeTicket wakes a caller that has been removed from the queue. mu is held.
 func (s *Session) wakeTicket(t *ticket) {
 	t.admitted = true
 	if p := t.cond.Wake(); p != nil {
@@ -81,11 +82,11 @@ func (s *Session) wakeTicket(t *ticket) {
 	}
 }
 
-// refuseQueued wakes all who wait, to find that no new calls are made. mu is held.
+// refuseQueued wakes all queued callers, which then fail with s.refusal. mu is held.
 func (s *Session) refuseQueued() {
 	a := &s.admission
 	for _, t := range a.queue {
-		a.open++ // which it gives back
+		a.open++ // admit releases it again
 		s.wakeTicket(t)
 	}
 	a.queue = nil

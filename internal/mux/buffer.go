@@ -5,12 +5,11 @@ import (
 	"sync"
 )
 
-// A buffer is memory that is used again: for what is read, for what is written,
-// and for messages in between. Whoever has it owns it.
+// A buffer is pooled memory for reading, for writing, and for messages in between. It
+// has one owner at a time.
 type buffer struct{ b []byte }
 
-// Buffers come in powers of two, from 32 bytes to 16 MiB. What is larger is left
-// to the collector.
+// Buffers come in powers of two, from 32 bytes to 16 MiB. Larger ones are not pooled.
 const (
 	minBuffer = 5
 	maxBuffer = 24
@@ -30,13 +29,13 @@ func newBuffer(n int) *buffer {
 	return &buffer{make([]byte, 0, 1<<class)}
 }
 
-// free gives the buffer back. Nobody uses it, or what it held, any more. It may
-// be nil.
+// free returns the buffer to the pool. Neither b nor its contents may be used
+// afterwards. b may be nil.
 func (b *buffer) free() {
 	if b == nil {
 		return
 	}
-	class := bits.Len(uint(cap(b.b))) - 1 // it has at least as much room as its class
+	class := bits.Len(uint(cap(b.b))) - 1 // rounded down: every buffer in a pool has at least the room of its class
 	if class < minBuffer || class > maxBuffer {
 		return
 	}
@@ -44,7 +43,8 @@ func (b *buffer) free() {
 	buffers[class-minBuffer].Put(b)
 }
 
-// grow makes room for n bytes in all.
+// grow returns a buffer with the contents of b and a capacity of at least n bytes. It
+// frees b if it returns another one.
 func (b *buffer) grow(n int) *buffer {
 	if n <= cap(b.b) {
 		return b

@@ -49,17 +49,17 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 		}
 	}
 	err = st.finishCall(c)
-	*st = stream{} // it is over, so that the session has forgotten it
+	*st = stream{} // the call has ended, so the session holds no reference to st
 	callStreams.Put(st)
 	return err
 }
 
-// callStreams are those of calls made with Call, which nobody else gets hold of.
+// callStreams pools the streams of unary calls. They never leave Invoke.
 var callStreams = sync.Pool{New: func() any { return new(stream) }}
 
-// callDone reports whether a caller of Call need wait no more: the call is over,
-// or the peer has sent what it cannot take: a message that is too large, or all of
-// a second one. The session's mu is held.
+// callDone reports whether Invoke can stop waiting: the call has ended, or the peer has
+// sent a message that is too large or a complete second message. The session's mu is
+// held.
 func (st *stream) callDone(c *link.UnaryCall) bool {
 	in := &st.in
 	if in.err != nil {
@@ -78,8 +78,8 @@ func (st *stream) callDone(c *link.UnaryCall) bool {
 	return false
 }
 
-// cancelCall ends the call for reason, and lets the peer know. The session's mu is
-// held.
+// cancelCall aborts the call for reason and tells the peer. Called with the session's
+// mu held; mu is released in between.
 func (st *stream) cancelCall(reason error) {
 	var after callbacks
 	st.abort(reason, true, &after)
@@ -88,8 +88,8 @@ func (st *stream) cancelCall(reason error) {
 	st.session.mu.Lock()
 }
 
-// finishCall takes what has arrived of a call that is settled. The session's mu is
-// held, and released.
+// finishCall collects the result of a call for which callDone is true. Called with the
+// session's mu held, which it releases.
 func (st *stream) finishCall(c *link.UnaryCall) error {
 	s, in := st.session, &st.in
 	var room [2]item
@@ -130,7 +130,7 @@ func (st *stream) finishCall(c *link.UnaryCall) error {
 	s.mu.Unlock()
 	unfit := decodeReplies(c, replies, encoding)
 	if wrong != nil {
-		if unfit != nil { // which comes first
+		if unfit != nil { // the error of an earlier reply wins
 			wrong = unfit
 		}
 		return wrong
@@ -140,8 +140,8 @@ func (st *stream) finishCall(c *link.UnaryCall) error {
 	return nil
 }
 
-// decodeReplies puts replies where the caller wants its reply, one after the other. The
-// error is why the first of those that cannot be taken cannot.
+// decodeReplies decodes replies into c.Reply, one after the other. It returns the error
+// of the first reply that cannot be decoded.
 func decodeReplies(c *link.UnaryCall, replies []item, encoding string) (unfit error) {
 	for i := range replies {
 		it := &replies[i]

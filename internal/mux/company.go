@@ -1,31 +1,31 @@
 package mux
 
-// company is what the large messages of a stream share the connection with. Where
-// two processes have few processors between them, large messages take all of the
-// time that the system gives a thread, and a small call waits for its end, some
-// milliseconds, again and again on its way. Whoever has sent or received a large
-// message therefore lets other threads of the system run, as long as other calls
-// come by. Where processors are short that takes two fifths of the stream's speed,
-// which others use meanwhile (docs/adr/0013).
+// company tracks whether a stream of large messages shares its connection with other
+// calls. If two processes share few processors, a thread that moves large messages
+// keeps its processor for as long as the scheduler allows, and a small call waits
+// several milliseconds at each step. So after each large message the sender or receiver
+// yields to other threads, as long as other calls come in. If processors are short,
+// this costs two fifths of the stream's throughput; the other threads get that time
+// (docs/adr/0013).
 //
 // Guarded by the session's mu.
 type company struct {
-	begun uint64 // streams of the session when it was looked for last
-	lasts int    // how many large messages it is still thought to last for
+	begun uint64 // the session's count of streams at the last check
+	lasts int    // for how many more large messages the stream yields
 }
 
 const (
-	// aLarge is what counts as a large message, in bytes. Copying it takes some
-	// ten microseconds.
+	// largeMessage is the size from which a message counts as large, in bytes. Copying
+	// one takes about ten microseconds.
 	largeMessage = 64 << 10
 
-	// companyLasts is how many large messages go by before a stream thinks that
-	// it is alone, about ten milliseconds.
+	// companyLasts is how many large messages go by without a new call before the
+	// stream assumes that it is alone, about ten milliseconds.
 	companyLasts = 64
 )
 
-// shouldYield reports whether whoever has moved a message of n bytes gives way to others.
-// begun is how many streams the session has had.
+// shouldYield reports whether the goroutine that has just moved a message of n bytes
+// should yield to other threads. begun is how many streams the session has had.
 func (c *company) shouldYield(n int, begun uint64) bool {
 	if n < largeMessage {
 		return false

@@ -5,13 +5,14 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// encode makes m the message of a step: in bytes, compressed with what name says.
-// An empty message is not compressed. The bytes are in what it returns, unless
-// they are where the peer finds them. The error is a *link.SendError.
+// encode makes m the message of step: serialized, and compressed with the compressor
+// called name. Empty messages are not compressed. It returns the buffer with the bytes,
+// or nil if they were put in a place that the peer can read. The error is a
+// *link.SendError.
 func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer, error) {
 	step.HasMessage = true
 	n := 0
-	if m.Copies() { // else asking for the size may cost as much as encoding
+	if m.Copies() { // otherwise Size may cost as much as encoding
 		var err error
 		if n, err = m.Size(); err != nil {
 			return nil, err
@@ -35,7 +36,7 @@ func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer
 	if b.b, err = m.Append(b.b); err != nil {
 		return nil, err
 	}
-	if places && n == 0 && len(b.b) >= minPlaced && s.moveToPlace(step, b) { // how large it is was not known
+	if places && n == 0 && len(b.b) >= minPlaced && s.moveToPlace(step, b) { // the size was not known before encoding
 		return nil, nil
 	}
 	b, step.Compressed, err = compress(b, name)
@@ -45,7 +46,8 @@ func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer
 	return b, err
 }
 
-// compress returns b as it is sent, and takes it over.
+// compress returns b compressed, or b itself if it is empty or there is no compressor.
+// It takes ownership of b.
 func compress(b *buffer, name string) (_ *buffer, compressed bool, err error) {
 	if len(b.b) == 0 || name == "" {
 		return b, false, nil
@@ -58,7 +60,8 @@ func compress(b *buffer, name string) (_ *buffer, compressed bool, err error) {
 	return &buffer{out}, true, nil
 }
 
-// decode puts what arrived where to says. The error is a *link.RecvError.
+// decode decompresses data if needed and decodes it into to. It frees data. The error
+// is a *link.RecvError.
 func decode(data *buffer, compressed bool, name string, to *link.Sink) error {
 	var b []byte
 	if data != nil {
@@ -66,7 +69,7 @@ func decode(data *buffer, compressed bool, name string, to *link.Sink) error {
 	}
 	if !compressed {
 		err := link.DecodeBytes(b, to)
-		data.free() // not where a codec panics: what it does to b is not known then
+		data.free() // not deferred: a codec that panics may have kept the bytes
 		return err
 	}
 	plain, err := link.Decompress(b, name, to.Limit)

@@ -8,11 +8,12 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// maxOwed is how much PONGs, RESETs and CREDITs may come to that a peer asked
-// for and does not read, in bytes.
+// maxOwed bounds the control frames, such as PONG, RESET and CREDIT, that wait for a
+// peer which does not read, in bytes.
 const maxOwed = 4 << 20
 
-// checkOwed finds a peer that sends and does not read. mu is held.
+// checkOwed fails if the peer keeps sending frames that need an answer but does not
+// read the answers. mu is held.
 func (s *Session) checkOwed() error {
 	if len(s.control) > maxOwed {
 		return fmt.Errorf("the peer does not read the %d bytes that it is owed", len(s.control))
@@ -34,7 +35,7 @@ func (s *Session) handleHello(body []byte) error {
 		_ = s.conn.SetReadDeadline(time.Time{})
 	}
 	for st := s.live.first; st != nil; st = st.nextLive {
-		st.credit += h.Stream - s.hello.Stream // no overflow: no CREDIT came before
+		st.credit += h.Stream - s.hello.Stream // cannot overflow: no CREDIT is accepted before HELLO
 		s.wake(&st.sender, &after)
 		st.schedule()
 	}
@@ -46,7 +47,7 @@ func (s *Session) handleHello(body []byte) error {
 	return err
 }
 
-// handleControl takes a frame that carries no part of a call. mu is held.
+// handleControl handles the frames that carry no part of a call. mu is held.
 func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 	switch f.Kind {
 	case wire.KindCredit:
@@ -111,12 +112,12 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 		}
 		return &farewell{code, text}
 	}
-	return nil // an extension
+	return nil // the kinds left over are extensions, which are ignored
 }
 
 func second[A any](_ A, err error) error { return err }
 
-// A farewell is what the peer's BYE says.
+// A farewell is the peer's BYE, as an error.
 type farewell struct {
 	code wire.ByeCode
 	text string
@@ -129,8 +130,9 @@ func (f *farewell) Error() string {
 	return f.text
 }
 
-// handleDrain takes in that the peer takes no more calls, and has seen none after
-// last. It looks at every open call, so a peer may ask for it once. mu is held.
+// handleDrain handles the peer's DRAIN: it accepts no new calls, and has seen no call
+// of ours after last. A second DRAIN is an error, because each one walks all live
+// streams. mu is held.
 func (s *Session) handleDrain(last uint64, after *callbacks) error {
 	if s.peerDrained {
 		return protocolError("the peer drains twice")

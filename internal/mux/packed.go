@@ -4,33 +4,32 @@ import "github.com/nearcall/nearcall/internal/wire"
 
 // Packed messages.
 //
-// A message that waits takes as much credit as it has bytes and a few more
-// (wire.MessageCost). For a small one an item and a buffer would be many times as
-// much memory, which a peer could fill with calls that nobody reads. So where
-// messages wait, small ones that follow are packed behind the item of the one before
-// them: each a byte that says its size and whether it is compressed, and then its
-// bytes. What waits of a call takes no more than a small multiple of its credit.
+// A queued message takes as much credit as it has bytes, plus wire.MessageCost. For a
+// small message, an item and a buffer take many times as much memory, and a peer could
+// exhaust memory with calls that are never read. So while messages are queued, small
+// ones that follow are packed behind the item of the message before them: one byte with
+// the size and the compressed flag, then the message. The queued messages of a call
+// thus take no more memory than a small multiple of their credit.
 //
-// The first item has nothing packed behind it as long as it is the only one: where
-// messages are received as they come, and for the replies of a unary call, nothing
-// is packed at all.
+// Nothing is packed behind the first item while it is the only one. So nothing is
+// packed if messages are received as they arrive, or for the reply of a unary call.
 
-// maxPacked is the size of a message that is packed at most, in bytes. It and a flag
-// fit into the byte before the message.
+// maxPacked is the size of the largest message that is packed, in bytes. The size and a
+// flag fit into one byte.
 const maxPacked = 63
 
-// somePacked is how much memory is taken for packed messages at first, in bytes.
+// somePacked is the initial capacity for packed messages, in bytes.
 const somePacked = maxPacked + 1
 
-// packs reports whether a message of n bytes is packed where i is the number of the
-// last of the items before it, which is there as a whole: the pieces of a message
-// follow one another.
+// packs reports whether a message of n bytes is packed behind items[i], the last item
+// before it. The message in items[i] is complete, because the pieces of a message
+// arrive in sequence.
 func (in *inbox) packs(i, n int) bool {
 	return i > 0 && n <= maxPacked && in.items[i].message
 }
 
-// pack takes a message that begins, if it is all there and small and can be packed.
-// It reports whether it did.
+// pack packs a message that has arrived in one piece, if it is small enough and there
+// is an item to pack it behind. It reports whether it did.
 func (in *inbox) pack(rc *wire.Received) bool {
 	last := len(in.items) - 1
 	if rc.More || rc.Placed || !in.packs(last, len(rc.Data)) {
@@ -40,8 +39,8 @@ func (in *inbox) pack(rc *wire.Received) bool {
 	return true
 }
 
-// packLast packs the message of the last item, all of whose pieces have come, if it is
-// small and can be packed.
+// packLast packs the message of the last item once its last piece has arrived, under
+// the same conditions as pack.
 func (in *inbox) packLast() {
 	last := len(in.items) - 1
 	it := &in.items[last]
@@ -54,7 +53,7 @@ func (in *inbox) packLast() {
 	in.items = in.items[:last]
 }
 
-// pack puts a message behind that of the item, and those that are there already.
+// pack appends a message to those packed behind the item.
 func (it *item) pack(message []byte, compressed bool) {
 	if it.behind == nil {
 		it.behind = make([]byte, 0, somePacked)
@@ -66,8 +65,8 @@ func (it *item) pack(message []byte, compressed bool) {
 	it.behind = append(append(it.behind, head), message...)
 }
 
-// unpack makes the first of the packed messages that of the item, which has none. It
-// reports whether there is one.
+// unpack moves the first packed message into the item, which must have none. It reports
+// whether there was one.
 func (it *item) unpack() bool {
 	if len(it.behind) == 0 {
 		return false

@@ -6,23 +6,23 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// blockTime is how long a peer may take from the first PART of a block to its
-// last frame. Nothing else of the peer's is taken meanwhile, and nothing else
-// bounds for how long a block that is never finished stays in memory.
+// blockTime bounds the time from the first PART of a block to the block's last frame.
+// Until that frame, the peer can send nothing else on the connection, and nothing but
+// this timeout frees an unfinished block.
 const blockTime = 20 * time.Second
 
-// parts are what has come of a block that is longer than a frame. A connection
-// has one such block at a time. It takes memory as its bytes come.
+// parts collects a block that is longer than a frame. A connection has at most one such
+// block at a time. Memory is allocated as the bytes arrive.
 //
-// Only the goroutine that reads the connection uses them. The timer runs by itself and
-// ends the session, even if the block is finished a moment later.
+// Only the goroutine that reads the connection uses it. The timer runs independently
+// and ends the session, even if the block is completed just after it fires.
 type parts struct {
-	of   uint64      // the call
-	b    *buffer     // nil where no block has begun
-	late *time.Timer // set while b is
+	of   uint64      // the stream of the block
+	b    *buffer     // nil if no block has begun
+	late *time.Timer // nil if b is nil
 }
 
-// handlePart takes a PART.
+// handlePart handles a PART frame.
 func (s *Session) handlePart(f wire.Frame) error {
 	p := &s.parts
 	if p.b == nil {
@@ -37,16 +37,16 @@ func (s *Session) handlePart(f wire.Frame) error {
 	return nil
 }
 
-// makeRoom makes room for n bytes more, and where there is none for twice as many as
-// there are.
+// makeRoom makes room for n more bytes. If it has to grow the buffer, it at least
+// doubles it.
 func (p *parts) makeRoom(n int) {
 	if need := len(p.b.b) + n; need > cap(p.b.b) {
 		p.b = p.b.grow(max(need, 2*len(p.b.b)))
 	}
 }
 
-// finish returns what has come of a block whose last n bytes are there, with
-// room for them. Whoever calls it frees what it returns.
+// finish returns the block's parts, with room for its last n bytes. The caller frees
+// the buffer.
 func (p *parts) finish(n int) *buffer {
 	p.makeRoom(n)
 	b := p.b
@@ -55,14 +55,14 @@ func (p *parts) finish(n int) *buffer {
 	return b
 }
 
-// drop forgets a block that will not be finished.
+// drop frees an unfinished block.
 func (p *parts) drop() {
 	if p.b != nil {
 		p.finish(0).free()
 	}
 }
 
-// lateBlock ends the session of a peer that does not finish a block.
+// lateBlock ends the session because the peer did not finish a block in time.
 func (s *Session) lateBlock() {
 	s.fail(protocolError("a block was not finished within %v", blockTime))
 }

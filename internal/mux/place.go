@@ -8,20 +8,22 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// minPlaced is from what length on a message is put into memory that the peer
-// sees, instead of sent through the connection, in bytes. It is encoded there,
-// and copied once, by whoever receives it.
+// minPlaced is the size from which a message goes into memory that the peer can read,
+// instead of through the connection, in bytes. It is encoded there directly; the
+// receiver makes the only copy.
 const minPlaced = wire.MinPlace
 
-// encodeInPlace encodes m, of about n bytes, in a place of its own. Where there is none it
-// returns nothing, and where m has become larger than n, or too small, its bytes.
+// encodeInPlace encodes m, whose size is expected to be n bytes, into a place. It
+// returns no buffer if it has set the place in step, and also if no place is free. If
+// the encoded message does not fit the place, or is smaller than minPlaced, it returns
+// the bytes in a buffer, as step.Message.
 func (s *Session) encodeInPlace(step *wire.Step, m *link.Message, n int) (*buffer, error) {
 	room, at, ok := s.placer.Place(n)
 	if !ok {
 		return nil, nil
 	}
 	fits := false
-	defer func() { // also where a codec panics
+	defer func() { // deferred, because the codec may panic
 		s.placer.Placed()
 		if !fits {
 			_ = s.placer.Returned(at)
@@ -31,12 +33,12 @@ func (s *Session) encodeInPlace(step *wire.Step, m *link.Message, n int) (*buffe
 	switch {
 	case err != nil:
 		return nil, err
-	case len(b) < minPlaced: // it has become smaller
+	case len(b) < minPlaced: // the message shrank below the minimum
 		small := newBuffer(len(b))
 		small.b = append(small.b, b...)
 		step.Message = small.b
 		return small, nil
-	case &b[0] != &room[:1][0]: // it did not fit
+	case &b[0] != &room[:1][0]: // Append has allocated: the message did not fit
 		step.Message = b
 		return &buffer{b}, nil
 	}
@@ -45,7 +47,8 @@ func (s *Session) encodeInPlace(step *wire.Step, m *link.Message, n int) (*buffe
 	return nil, nil
 }
 
-// moveToPlace puts what was encoded in a place of its own, if there is one.
+// moveToPlace moves an encoded message to a place and frees b. It reports whether a
+// place was free.
 func (s *Session) moveToPlace(step *wire.Step, b *buffer) bool {
 	room, at, ok := s.placer.Place(len(b.b))
 	if !ok {
@@ -57,7 +60,7 @@ func (s *Session) moveToPlace(step *wire.Step, b *buffer) bool {
 	return true
 }
 
-// unplace takes the message of a step back that is not sent.
+// unplace frees the place of a step that will not be sent.
 func (s *Session) unplace(step *wire.Step) {
 	if step.Placed {
 		step.Placed = false
@@ -65,16 +68,17 @@ func (s *Session) unplace(step *wire.Step) {
 	}
 }
 
-// A place is where a message of the peer's is that was not fetched yet. It is
-// held, also when the connection has ended. The peer learns when it may be used
-// again, at the latest when nobody can fetch from it any more.
+// A place holds a message from the peer that has not been fetched yet. The memory stays
+// valid, even after the connection has closed, until the place is dropped. The peer is
+// then told that it may reuse the memory. A place that becomes unreachable without a
+// drop is returned by a cleanup.
 type place struct {
 	session *Session
 	at      int
 	lost    runtime.Cleanup
 }
 
-// placeOf returns the place of a message that has arrived.
+// placeOf returns the place of a message that has arrived, and holds it.
 func (s *Session) placeOf(rc *wire.Received) (*place, error) {
 	if err := s.placer.Hold(rc.Place, rc.Size); err != nil {
 		return nil, fmt.Errorf("%w: %w", wire.ErrProtocol, err)
@@ -84,7 +88,8 @@ func (s *Session) placeOf(rc *wire.Received) (*place, error) {
 	return p, nil
 }
 
-// returnPlace returns a place that nobody knows of any more.
+// returnPlace returns the place of a message that became unreachable before it was
+// fetched.
 func (s *Session) returnPlace(at int) {
 	s.placer.Release(at)
 	s.mu.Lock()
@@ -92,15 +97,15 @@ func (s *Session) returnPlace(at int) {
 	s.flush(false)
 }
 
-// sendReturn tells the peer that it may use its place again. mu is held.
+// sendReturn tells the peer that it may reuse its place. mu is held.
 func (s *Session) sendReturn(at int) {
 	if s.ended == nil {
 		s.control = wire.AppendReturn(s.control, at)
 	}
 }
 
-// drop returns a place whose message is not wanted. It may be nil. The session's
-// mu is held.
+// drop returns the place, whether or not its message was fetched. p may be nil. The
+// session's mu is held.
 func (p *place) drop() {
 	if p != nil {
 		p.lost.Stop()
@@ -109,9 +114,8 @@ func (p *place) drop() {
 	}
 }
 
-// fetch reads the item's message into memory of this side's own, where nobody
-// changes it while it is looked at, and returns its place. The error is a
-// *link.RecvError.
+// fetch copies the item's message into private memory, where the peer cannot change it
+// while it is decoded, and returns the place. The error is a *link.RecvError.
 func (it *item) fetch() error {
 	p := it.place
 	if p == nil {
@@ -137,8 +141,8 @@ func (it *item) fetch() error {
 	return err
 }
 
-// dropPlaces returns the places of what has arrived and nobody will receive. The
-// session's mu is held.
+// dropPlaces returns the places of messages that have arrived and will not be received.
+// The session's mu is held.
 func (in *inbox) dropPlaces() {
 	for i := range in.items {
 		if it := &in.items[i]; it.place != nil {

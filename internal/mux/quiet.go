@@ -1,21 +1,21 @@
 package mux
 
-// quiet is how many calls are open for which nothing comes: streams that wait for an
-// event, say. Readers do not count them among those that they read for.
+// quiet counts open calls that receive nothing for a long time, such as streams that
+// wait for an event. Readers leave them out when they decide whether to spin.
 //
 // Guarded by the session's mu.
 type quiet struct {
-	reads uint64 // with something in them
-	at    uint64 // when the calls were counted last
-	calls int    // that were quiet then
+	reads uint64 // reads that returned data
+	at    uint64 // the value of reads at the last count
+	calls int    // quiet calls at the last count
 }
 
-// isQuietAfter is for how many reads nothing has come for a call that is quiet, and
-// how often quiet calls are counted: it is at least as many as there are calls, so
-// that counting costs each read no more than a call.
+// isQuietAfter returns after how many reads without data for it a call is quiet, and
+// how often quiet calls are counted. It is at least the number of calls, so that
+// counting costs each read no more than one call's share.
 func isQuietAfter(calls int) uint64 { return max(256, uint64(calls)) }
 
-// active returns how many calls are open that are not quiet. mu is held.
+// active returns the number of open calls that are not quiet. mu is held.
 func (s *Session) active() int {
 	n := len(s.streams)
 	if n <= fewCalls {

@@ -4,31 +4,32 @@ import "github.com/nearcall/nearcall/internal/link"
 
 // Rash peers.
 //
-// A call costs its caller a few bytes, and the callee a goroutine and a handler, also
-// where the caller gives it up at once. So the calls of a peer that gives up more of
-// them than end otherwise are handed to the acceptor only when all that was read is
-// taken in: one that was opened and reset in the same read is seen by no handler. Such
-// a peer need not mean harm. A client whose calls run into their deadlines sends the
-// same, and what it has given up already is not worth doing.
+// A call that is reset at once costs its caller a few bytes, but the callee a goroutine
+// and a handler. So if a peer resets more of its calls than end otherwise, its new
+// calls are handed to the acceptor only after everything that was read has been
+// handled: a call that was opened and reset in the same read reaches no handler. Such a
+// peer need not be malicious. A client whose calls exceed their deadlines sends the
+// same, and the calls that it has already given up need no work.
 
-// maxRash bounds how many calls that end otherwise make up for those that were given
-// up. A peer is rash from half of it on.
+// maxRash bounds Session.rash, and so how many calls must end normally to make up for
+// earlier resets. A peer is rash from half of it on.
 const maxRash = 256
 
-// A lateCall was opened, and the acceptor does not know it yet.
+// A lateCall was opened by the peer and has not been offered to the acceptor yet.
 type lateCall struct {
 	st   *stream
 	open *link.CallHeader
 }
 
-// countReset takes in that the peer gives a call of its own up. mu is held.
+// countReset records that the peer reset one of its own calls. mu is held.
 func (s *Session) countReset() { s.rash = min(s.rash+1, maxRash) }
 
-// isRash reports whether the peer's calls are to wait until all is taken in. mu is
-// held.
+// isRash reports whether the peer's new calls wait until all input has been handled. mu
+// is held.
 func (s *Session) isRash() bool { return s.rash >= maxRash/2 }
 
-// offerLateCalls hands those calls over that waited and that nobody has given up.
+// offerLateCalls offers the delayed calls to the acceptor, except those that have been
+// reset.
 func (s *Session) offerLateCalls() {
 	for i, c := range s.late {
 		s.late[i] = lateCall{}

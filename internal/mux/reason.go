@@ -9,12 +9,13 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// unprocessed says that the peer's handler never saw the call.
+// unprocessed is an error for a call that the peer's handler never saw.
 type unprocessed struct{ error }
 
 func (u unprocessed) Unwrap() []error { return []error{u.error, link.ErrUnprocessed} }
 
-// because is an error with the text of a peer or of this package, and a kind.
+// because is an error with a text, from the peer or from this package, and a kind for
+// errors.Is.
 type because struct {
 	text string
 	kind error
@@ -23,7 +24,7 @@ type because struct {
 func (b because) Error() string { return b.text }
 func (b because) Unwrap() error { return b.kind }
 
-// resetOf returns how a peer is told why a call was aborted.
+// resetOf returns the RESET code and text that tell the peer why a call was aborted.
 func resetOf(reason error) (code wire.ResetCode, text string) {
 	switch {
 	case errors.Is(reason, link.ErrUnprocessed):
@@ -40,7 +41,7 @@ func resetOf(reason error) (code wire.ResetCode, text string) {
 	return wire.ResetUnavailable, reason.Error()
 }
 
-// reasonOf is what resetOf was told, as far as it travels.
+// reasonOf is the inverse of resetOf, as far as code and text carry the reason.
 func reasonOf(code wire.ResetCode, text string) error {
 	switch code {
 	case wire.ResetCancelled:

@@ -4,9 +4,9 @@ package mux
 
 import "errors"
 
-// A socket would read and write a socket without waiting. Windows has no such
-// reads and writes for the sockets that Go opens: there no caller leads, the
-// resident reads for all and the writer writes everything, as over TLS.
+// A socket would be the Prompt of a socket. Windows has no nonblocking reads and writes
+// for the sockets that Go opens, so there callers do not lead: as over TLS, the
+// resident reads everything and the writer writes everything.
 type socket struct{}
 
 func newSocket(Conn) *socket { return nil }

@@ -9,17 +9,17 @@ import (
 	"syscall"
 )
 
-// A socket is the Prompt of a socket.
+// A socket implements Prompt for a Unix or TCP socket.
 type socket struct {
 	conn syscall.RawConn
 
-	// Of whoever reads, and of whoever writes. The functions are made once, so
-	// that no call makes a closure.
+	// in belongs to the reader, out to the writer. The functions are created once, so
+	// that a read or write allocates no closure.
 	in, out         transfer
 	inOnce, outOnce func(fd uintptr) bool
 }
 
-// A transfer is one read or write: of b or, where there is more, of all.
+// A transfer is one read or write: of all if it is not nil, otherwise of b.
 type transfer struct {
 	b   []byte
 	all [][]byte
@@ -27,8 +27,7 @@ type transfer struct {
 	err error
 }
 
-// newSocket returns how conn is read and written without waiting; nil for
-// connections that are more than a socket.
+// newSocket returns a socket for conn, or nil if conn is not a bare socket.
 func newSocket(conn Conn) *socket {
 	var rc syscall.RawConn
 	var err error

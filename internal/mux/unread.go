@@ -4,24 +4,25 @@ import "github.com/nearcall/nearcall/internal/wire"
 
 // Unread messages.
 //
-// A stream that nobody reads stops at its window, and stops no other: the credit of
-// the connection is given back as bytes arrive. A peer may have many such streams, so
-// it is given back only while less than windowsUnread windows are unread on all
-// of them together.
+// A stream that is not read stops at its own window and does not block other streams,
+// because the connection's credit is returned as bytes arrive. To bound the memory for
+// many such streams, the connection's credit is returned only while fewer than
+// windowsUnread windows are unread on all streams together.
 //
 // Invariants:
-//   - inbox.unread is the credit that the stream's messages took which nobody has
-//     received or waits for, and Session.unread the sum of it over all streams that
-//     are live.
-//   - Where credit is withheld, as much is unread. Whoever receives some of it, or ends
-//     its stream, gives the credit back. So a message that a receiver waits for does
-//     not count: it may be larger than all of the bound.
+//   - inbox.unread is the credit of the stream's messages that have neither been
+//     received nor have a receiver waiting for them. Session.unread is its sum over all
+//     live streams.
+//   - Credit is withheld only while at least windowsUnread windows are unread.
+//     Receiving a message, or ending its stream, makes it count no more, and then
+//     returns the credit. A message that a receiver waits for does not count, because
+//     it alone may be larger than the bound.
 
-// windowsUnread is how many windows of a stream may be unread on a connection.
+// windowsUnread is how many stream windows may be unread on a connection.
 const windowsUnread = 256
 
-// returnConnCredit gives the connection's credit back once it is worth a frame, unless too much
-// is unread. mu is held.
+// returnConnCredit returns the connection's credit once it is worth a frame, unless too
+// much is unread. mu is held.
 func (s *Session) returnConnCredit() {
 	if s.taken >= s.opts.ConnWindow/4 && s.unread < windowsUnread*s.opts.Window {
 		s.control = wire.AppendCredit(s.control, 0, int64(s.taken))
@@ -36,8 +37,8 @@ func (st *stream) addUnread(n int) {
 	st.session.unread += n
 }
 
-// removeUnread counts n bytes no more, or as many as do count: none of a stream that the
-// session has forgotten. The session's mu is held.
+// removeUnread stops counting n bytes as unread, or fewer if fewer count: a stream that
+// has left the session counts none. The session's mu is held.
 func (st *stream) removeUnread(n int) {
 	n = min(n, st.in.unread)
 	st.in.unread -= n
@@ -45,8 +46,9 @@ func (st *stream) removeUnread(n int) {
 	st.session.returnConnCredit()
 }
 
-// markReceived counts what has arrived of a message no more. It has been received, or is
-// waited for, and counts once. The session's mu is held.
+// markReceived stops counting the arrived part of a message as unread, because the
+// message was received or a receiver waits for it. It does nothing when called again.
+// The session's mu is held.
 func (st *stream) markReceived(it *item) {
 	if it.counts {
 		it.counts = false

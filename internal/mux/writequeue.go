@@ -1,8 +1,8 @@
 package mux
 
-// A turns is a queue of streams. A stream is in one at most, once, and leaves
-// it at once when it has nothing more to write, so that calls that are made and
-// given up while the writer is stuck leave nothing behind.
+// A writeQueue is a queue of streams. A stream is in at most one, once. It leaves the
+// queue as soon as it has nothing left to write, so calls that are made and cancelled
+// while the writer is blocked leave nothing behind.
 type writeQueue struct{ first, last *stream }
 
 func (q *writeQueue) push(st *stream) {
@@ -29,7 +29,7 @@ func (q *writeQueue) remove(st *stream) {
 	st.queue, st.prev, st.next = nil, nil, nil
 }
 
-// A streamList is a set of streams.
+// A streamList is an unordered set of streams.
 type streamList struct{ first *stream }
 
 func (l *streamList) add(st *stream) {
@@ -40,7 +40,7 @@ func (l *streamList) add(st *stream) {
 	l.first = st
 }
 
-// remove reports whether st was there.
+// remove reports whether st was in the list.
 func (l *streamList) remove(st *stream) bool {
 	if !st.isLive {
 		return false

@@ -4,6 +4,6 @@ package mux
 
 import "syscall"
 
-// writev writes the first of all. The writer waits for what is left, and writes
-// it in one go.
+// writev writes only all[0]. What is left goes to the writer, which writes it in one
+// call.
 func writev(fd int, all [][]byte) (int, error) { return syscall.Write(fd, all[0]) }

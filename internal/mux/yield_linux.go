@@ -2,8 +2,9 @@ package mux
 
 import "syscall"
 
-// yield lets other processes run. The goroutine keeps its processor of the runtime's.
+// yield lets other processes run. The goroutine keeps its P.
 func yield() { _, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) }
 
-// giveWay lets other threads run. Goroutines may have the processor meanwhile.
+// giveWay lets other threads run. The runtime may give the goroutine's P to others in
+// the meantime.
 func giveWay() { _, _, _ = syscall.Syscall(syscall.SYS_SCHED_YIELD, 0, 0, 0) }

@@ -2,7 +2,7 @@
 
 package mux
 
-// yield does nothing: where it could let other processes run is not known.
+// yield does nothing: only Linux's sched_yield is known to let other processes run.
 func yield() {}
 
 func giveWay() {}
