@@ -15,38 +15,38 @@ import (
 )
 
 const (
-	minPingTime = 10 * time.Second // of a client; gRPC's
+	minPingTime = 10 * time.Second // the least for a client, as in gRPC
 	pingTimeout = 20 * time.Second // gRPC's default
 	serverPings = 2 * time.Hour    // gRPC's default
 	minBetween  = 5 * time.Minute  // gRPC's default
-	idlePings   = 2 * time.Hour    // between those of a client without a call that must send none
+	idlePings   = 2 * time.Hour    // between PINGs of a client without calls, unless permitted
 	maxStrikes  = 2                // gRPC's
 )
 
-// A pulse is what a session knows of its peer being there. It is guarded by mu.
+// keepaliveState tracks whether the peer is alive. Guarded by mu.
 type keepaliveState struct {
-	every, timeout time.Duration // every is 0 where no PING is sent
-	always         bool          // also without a call
+	every, timeout time.Duration // every is 0 if no PINGs are sent
+	always         bool          // PINGs are sent without an open call, too
 
 	timer       *time.Timer
-	heard       bool          // something came since the timer was set,
-	heardAt     time.Time     // and the last of it then
-	pingSent    bool          // a PING was sent, and nothing has come since
-	pingSentAt  time.Time     // the last one was sent
-	timeoutLeft time.Duration // for the answer, after the timer
-	dormant     bool          // a call changes when the next PING is sent
+	heard       bool          // data has arrived since the timer was set
+	heardAt     time.Time     // when it last arrived
+	pingSent    bool          // a PING was sent, and nothing has arrived since
+	pingSentAt  time.Time     // when the last PING was sent
+	timeoutLeft time.Duration // of the timeout, beyond the time the timer is set to
+	dormant     bool          // PINGs are paused, or sent more rarely, until a call opens
 
-	idle      *time.Timer // ends the session when no call has come for long
+	idle      *time.Timer // ends the session after a long time without calls
 	idleSince time.Time
-	age       *time.Timer // ends it when it is old
+	age       *time.Timer // ends the session when it is too old
 
 	strikes  int
-	lastPing time.Time // that the peer sent
-	spoke    bool      // this side has sent a part of a call since then
+	lastPing time.Time // when the peer last sent one
+	spoke    bool      // this side has sent a frame of a call since then
 	pings    uint64
 }
 
-// startKeepalive sets the timers. mu is held.
+// startKeepalive starts the timers. mu is held.
 func (s *Session) startKeepalive() {
 	p := &s.keepalive
 	if k := s.opts.Keepalive; s.opts.Client {
@@ -73,7 +73,7 @@ func (s *Session) startAgeTimers() {
 		p.idle = time.AfterFunc(k.MaxConnectionIdle, s.onIdleTimer)
 	}
 	if k.MaxConnectionAge > 0 {
-		const jitter = 0.1 // gRPC's: connections made together do not end together
+		const jitter = 0.1 // as in gRPC, so that connections made together do not end together
 		age := time.Duration(float64(k.MaxConnectionAge) * (1 + jitter*(2*rand.Float64()-1)))
 		p.age = time.AfterFunc(age, s.onMaxAge)
 	}
@@ -87,7 +87,8 @@ func (s *Session) stopKeepalive() {
 	}
 }
 
-// onKeepaliveTimer asks whether the peer is there, or finds that it is not.
+// onKeepaliveTimer sends a PING, or ends the session if the peer has not answered the
+// last one in time.
 func (s *Session) onKeepaliveTimer() {
 	s.mu.Lock()
 	p := &s.keepalive
@@ -112,8 +113,9 @@ func (s *Session) onKeepaliveTimer() {
 
 var errDead = errors.New("the peer does not answer a keepalive ping in time")
 
-// pingWhenAllowed sends a PING as soon as the peer takes one. A tenth on top of the time
-// that it has to be since the last is for the way, which may have held that up. mu is held.
+// pingWhenAllowed sends a PING, or sets the timer to when the peer allows the next one.
+// It adds a tenth to the peer's least time between PINGs, because the network may delay
+// one PING and not the next. mu is held.
 func (s *Session) pingWhenAllowed() {
 	p := &s.keepalive
 	least, idle := s.hello.Ping, s.live.first == nil
@@ -123,7 +125,7 @@ func (s *Session) pingWhenAllowed() {
 	least = min(least, uint64(math.MaxInt64/2/time.Millisecond))
 	between := time.Duration(least) * time.Millisecond
 	if due := between + between/10 - time.Since(p.pingSentAt); due > 0 && !p.pingSentAt.IsZero() {
-		p.dormant = idle // a call may be asked for sooner
+		p.dormant = idle // the least time may be shorter once a call opens
 		p.timer.Reset(due)
 		return
 	}
@@ -143,15 +145,15 @@ func (s *Session) sendPing() {
 	p.resetTimer()
 }
 
-// resetTimer makes the session look again for an answer that is due. As in gRPC it does
-// so as often as it asks, where that is more often.
+// resetTimer sets the timer for the next check whether the PING was answered. As in
+// gRPC, the session checks at least once per ping interval. mu is held.
 func (p *keepaliveState) resetTimer() {
 	d := min(p.every, p.timeoutLeft)
 	p.timeoutLeft -= d
 	p.timer.Reset(d)
 }
 
-// onIdleTimer ends a session that has had no call for long.
+// onIdleTimer ends a session that has been without calls for MaxConnectionIdle.
 func (s *Session) onIdleTimer() {
 	s.mu.Lock()
 	p := &s.keepalive
@@ -171,7 +173,8 @@ func (s *Session) onIdleTimer() {
 	s.mu.Unlock()
 }
 
-// onMaxAge ends a session that is old, as soon as its calls let it.
+// onMaxAge drains a session that has reached MaxConnectionAge. After the grace period,
+// if any, it closes the session.
 func (s *Session) onMaxAge() {
 	s.mu.Lock()
 	p := &s.keepalive
@@ -186,8 +189,8 @@ func (s *Session) onMaxAge() {
 
 var errOld = errors.New("the connection has reached its age")
 
-// minPings returns the least time between PINGs that a server takes, while it has
-// a call of the client's or while it is idle.
+// minPings returns the least time between a client's PINGs that a server enforces. idle
+// says that no call is open.
 func minPings(policy *keepalive.EnforcementPolicy, idle bool) time.Duration {
 	if idle && !policy.PermitWithoutStream {
 		return idlePings
@@ -200,8 +203,8 @@ func millis(d time.Duration) uint64 {
 	return uint64(max(d, 0)+time.Millisecond-1) / uint64(time.Millisecond)
 }
 
-// handlePing takes in a PING of the peer's, who may be held to a least time between
-// them. mu is held.
+// handlePing answers a PING. A server also enforces its minimum time between PINGs. mu
+// is held.
 func (s *Session) handlePing(data [8]byte) error {
 	s.control = wire.AppendPing(s.control, wire.KindPong, data)
 	if s.opts.Client {
@@ -223,7 +226,7 @@ func (s *Session) handlePing(data [8]byte) error {
 	return nil
 }
 
-// A dismissal is why this side sends a peer away that broke no rule of the
+// A dismissal is the reason for ending a session whose peer broke no rule of the
 // protocol.
 type dismissal struct {
 	code wire.ByeCode
@@ -232,8 +235,8 @@ type dismissal struct {
 
 func (d *dismissal) Error() string { return d.text }
 
-// closeIfDrained ends a session that takes no more calls once the last is over. mu is
-// held.
+// closeIfDrained ends a session that makes no new calls once its last call has ended.
+// mu is held.
 func (s *Session) closeIfDrained() {
 	if s.refusal != nil && s.ended == nil && s.started && s.live.first == nil && !s.closing {
 		s.closing = true
@@ -241,9 +244,9 @@ func (s *Session) closeIfDrained() {
 	}
 }
 
-// closeDrained ends a session that was found to have no call left. One that the peer
-// has made since then lasts: it might not know yet, and has to learn that its
-// calls are not taken before they are not.
+// closeDrained ends a session that had no call left. If the peer has opened a call
+// since, the session stays open for it: calls are ignored only after DRAIN, and DRAIN
+// might not have been sent yet.
 func (s *Session) closeDrained() {
 	s.mu.Lock()
 	if s.live.first != nil {

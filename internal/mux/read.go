@@ -11,8 +11,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// handleInput takes in what was read, as far as there are whole frames. Its error is
-// a *misdeed.
+// handleInput handles all complete frames in s.in. Its error is an *inputError.
 func (s *Session) handleInput() error {
 	rest := s.in.b
 	if !s.begun {
@@ -45,13 +44,14 @@ func (s *Session) handleInput() error {
 	return nil
 }
 
-// keepPartialFrame keeps the beginning of a frame for the next read, with room for the rest
-// of it. What was full is made larger, so that much comes in few reads.
+// keepPartialFrame keeps rest, the beginning of a frame, for the next read, with room
+// for the rest of the frame. It doubles the size of the next buffer if the read filled
+// this one, up to maxRead, so that bulk input takes few reads.
 func (s *Session) keepPartialFrame(rest []byte) {
 	full := len(s.in.b) == cap(s.in.b)
 	switch {
 	case full && s.room < maxRead:
-		s.room = max(2*s.room, 128<<10) // the largest frame, with its length, at least
+		s.room = max(2*s.room, 128<<10) // at least the largest frame with its length field
 	case !full && len(s.in.b) < s.room/8:
 		s.room = 0
 	}
@@ -70,13 +70,13 @@ func (s *Session) keepPartialFrame(rest []byte) {
 	s.in.b = s.in.b[:copy(s.in.b[:cap(s.in.b)], rest)]
 }
 
-// A inputError is something that a peer must not do, or its farewell: nothing more
-// is taken in.
+// An inputError is a violation of the protocol, or the peer's BYE. No further input is
+// handled.
 type inputError struct{ error }
 
 func (m *inputError) Unwrap() error { return m.error }
 
-// endReading ends the session after err, which a reader met.
+// endReading ends the session after a reader's error err.
 func (s *Session) endReading(err error) {
 	wrong, ok := err.(*inputError)
 	if !ok {
@@ -84,16 +84,16 @@ func (s *Session) endReading(err error) {
 		return
 	}
 	s.fail(wrong.error)
-	// What the peer sent is read on while it is told: an unread byte would have
-	// some systems throw away what was written. The connection is not closed
-	// here: the writer might not be done.
+	// Read and discard the peer's input until it has read our BYE: if a connection is
+	// closed with unread input, some systems discard what was written. The connection
+	// stays open here, because the writer might still use it.
 	_ = s.conn.SetReadDeadline(time.Now().Add(s.opts.Farewell))
 	_, _ = io.Copy(io.Discard, s.conn)
 }
 
 var errNotMet = errors.New("the peer has not said hello in time")
 
-// readErrorReason returns why the connection has ended, where err is what Read returned.
+// readErrorReason returns the reason for ending the session if Read returned err.
 func (s *Session) readErrorReason(err error) error {
 	s.mu.Lock()
 	broken := s.broken
@@ -119,7 +119,8 @@ func (s *Session) readErrorReason(err error) error {
 	return err
 }
 
-// notMagic returns what is wrong with the beginning of what the peer sends.
+// notMagic returns nil if b begins like the protocol's first line, and otherwise an
+// error that names what the peer speaks, as far as b tells.
 func notMagic(b []byte) error {
 	n := min(len(b), len(wire.Magic))
 	if string(b[:n]) == wire.Magic[:n] {
@@ -136,13 +137,14 @@ func notMagic(b []byte) error {
 	return fmt.Errorf("%w: the peer does not speak nearcall's protocol: it begins with %.20q", wire.ErrProtocol, b)
 }
 
-// IsGRPCServer reports whether a server that begins with b speaks HTTP/2: its first
-// frame is SETTINGS.
+// IsGRPCServer reports whether a server whose output begins with b speaks HTTP/2: its
+// first frame is SETTINGS.
 func IsGRPCServer(b []byte) bool {
 	return len(b) >= 9 && b[3] == 4 && bytes.Equal(b[5:9], []byte{0, 0, 0, 0})
 }
 
-// ErrGRPCServer ends the session of a client that has met an ordinary gRPC server.
+// ErrGRPCServer is the reason for which a client's session ends if it connected to an
+// ordinary gRPC server.
 var ErrGRPCServer error = foreign("an ordinary gRPC server listens there")
 
 // foreign is the error for a server that speaks another protocol.
@@ -155,7 +157,7 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", wire.ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// handleFrame does what a frame says. An error ends the session.
+// handleFrame handles one frame. An error ends the session.
 func (s *Session) handleFrame(f wire.Frame) error {
 	if f.Kind != wire.KindHello && !s.isMet {
 		return protocolError("the peer has not said hello")
@@ -182,8 +184,8 @@ func (s *Session) handleFrame(f wire.Frame) error {
 	return err
 }
 
-// lookup returns the stream with the number, nil for one that is over. mu is
-// held.
+// lookup returns the stream with the given id, or nil if the call has ended. An id that
+// was never opened is an error. mu is held.
 func (s *Session) lookup(id uint64) (*stream, error) {
 	st := s.recent
 	if st == nil || st.id != id {
@@ -203,10 +205,11 @@ func (s *Session) lookup(id uint64) (*stream, error) {
 	return nil, nil
 }
 
-// isOwn reports whether this side opens the calls with such a number.
+// isOwn reports whether id belongs to the calls that this side opens: odd for clients,
+// even for servers.
 func (s *Session) isOwn(id uint64) bool { return s.opts.Client == (id%2 == 1) }
 
-// handleStreamFrame takes a step of a call, with the parts of its block that came before.
+// handleStreamFrame handles a STREAM frame, together with the PARTs of its block.
 func (s *Session) handleStreamFrame(f wire.Frame) error {
 	if s.parts.b == nil {
 		return s.handleStepFrame(f, nil)
@@ -217,8 +220,8 @@ func (s *Session) handleStreamFrame(f wire.Frame) error {
 	return err
 }
 
-// handleStepFrame takes a step of a call that begins with before. Nothing that is kept of
-// the step aliases either.
+// handleStepFrame handles a STREAM frame whose block began with before. It keeps no
+// reference to before or f.Body.
 func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 	fromCaller := !s.isOwn(f.Stream)
 	rc, err := s.dec.Stream(f, before, fromCaller)
@@ -226,11 +229,12 @@ func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if _, unknown := s.lookup(f.Stream); unknown != nil && !fromCaller {
-			return unknown // it opens a call with a number of this side's, and was read as an answer
+			return unknown // the peer used one of our ids to open a call, and the frame was decoded as a reply
 		}
 		if fromCaller {
-			// DRAIN, which comes before BYE, must not say that this call may be made
-			// again elsewhere: it would end one connection after the other.
+			// Count the call as seen. DRAIN precedes BYE, and must not tell the caller
+			// to retry this call elsewhere: it would end one connection after the
+			// other.
 			s.last = max(s.last, f.Stream)
 		}
 		return err
@@ -262,13 +266,13 @@ func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 	return nil
 }
 
-// errNoCalls is what becomes of calls to a side without an acceptor.
+// errNoCalls is the error of calls to a side without an acceptor.
 var errNoCalls = unprocessed{errors.New("the other side takes no calls")}
 
-// offerToAcceptor asks the acceptor to take a call. Whether a handler sees it is known only
-// afterwards: where the session ends meanwhile, it leaves the call to accept. The
-// peer is told of a refusal. Of the session's end BYE tells it, as of that of other
-// calls.
+// offerToAcceptor offers a call to the acceptor. If the acceptor refuses it, the peer
+// gets a RESET. If the session ends in the meantime, terminate leaves this call alone,
+// because only HandleStream's result tells whether a handler sees it; the call is then
+// aborted here, without a RESET: BYE tells the peer.
 func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 	var err error = errNoCalls
 	if s.acceptor != nil {
@@ -290,7 +294,8 @@ func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 	after.run()
 }
 
-// handleStep does what a step says. mu is held.
+// handleStep handles one step of a call, whose message costs that much credit. It
+// returns the stream, and opened if the step opened it. mu is held.
 func (s *Session) handleStep(id uint64, rc *wire.Received, cost int, after *callbacks) (st *stream, opened bool, err error) {
 	if cost > s.connIn {
 		return nil, false, protocolError("the peer sends more than it has credit for")
@@ -310,18 +315,18 @@ func (s *Session) handleStep(id uint64, rc *wire.Received, cost int, after *call
 	}
 	if st == nil || st.over {
 		if rc.Placed && err == nil {
-			s.sendReturn(rc.Place) // nobody receives it
+			s.sendReturn(rc.Place) // the message will not be received
 		}
 		return nil, false, err
 	}
 	if rc.Placed {
-		cost += rc.Size // of the call alone: it is the peer's own memory that it waits in
+		cost += rc.Size // counts for the stream only: the message is in the peer's own memory
 	}
 	return st, opened, st.deliver(rc, cost, after)
 }
 
-// rejectStep ends a call whose peer says what it must not, with which nothing else
-// is wrong. mu is held.
+// rejectStep resets a call whose frame has invalid contents. The connection goes on. mu
+// is held.
 func (s *Session) rejectStep(id uint64, rc *wire.Received, after *callbacks) error {
 	if rc.Placed {
 		s.sendReturn(rc.Place)
@@ -345,15 +350,15 @@ func (s *Session) rejectStep(id uint64, rc *wire.Received, after *callbacks) err
 	return nil
 }
 
-// newPeerStream makes a stream of a call that the peer opens. It returns none for one
-// that is not taken. mu is held.
+// newPeerStream adds the stream of a call that the peer opens. It returns nil if the
+// call is refused or ignored. mu is held.
 func (s *Session) newPeerStream(id uint64, rc *wire.Received) (*stream, error) {
 	if id <= s.last {
 		return nil, protocolError("the peer opens call %d after %d", id, s.last)
 	}
 	s.last = id
 	if s.drained {
-		return nil, nil // DRAIN was on its way: the peer knows that it is not processed
+		return nil, nil // DRAIN was sent, which tells the peer that this call was not processed
 	}
 	if s.opts.MaxStreams > 0 && s.calls >= s.opts.MaxStreams {
 		s.control = wire.AppendReset(s.control, id, wire.ResetUnprocessed, fmt.Sprintf("no more than %d calls may be open at a time", s.opts.MaxStreams))

@@ -12,78 +12,78 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// reading is who reads the connection, and what was read.
+// reading is the state of the goroutine that reads the connection, and of the choice
+// which one reads.
 //
-// One goroutine reads at a time: a caller that waits, who leads and reads for
-// all, or the resident, a goroutine of the session. A caller may lead over a
-// bare socket, where nobody else waits: what it reads is then its own reply,
-// and nobody had to be woken for it. On the callee's side, in a crowd, and over
-// other connections the resident reads. While calls come one by one nobody
-// reads between them; after a few idle milliseconds the resident does.
+// One goroutine reads at a time. It is either the leader, a caller that waits for the
+// peer and reads for all calls, or the resident, a goroutine of the session. A caller
+// leads only over a bare socket and only if no other caller waits: what it reads is
+// then its own reply, and no goroutine has to be woken for it. On the callee's side,
+// with several concurrent callers, and over other connections, the resident reads.
+// Between sequential calls no goroutine reads; after idleTime without a call the
+// resident takes over.
 //
 // Invariants, under mu:
-//   - occupied says that somebody reads, or was woken to. Whoever is about to
-//     wait for the peer leads, or wakes the resident, where nobody is. So
-//     nobody waits while nobody reads.
-//   - A leader leaves with its place taken by the resident where others wait or
-//     something went wrong, and the timer set otherwise.
-//   - A leader that is woken is not sleeping at its spot. called is set instead
-//     and, while it is parked in Read, the read is cut short by a deadline in
-//     the past. The leader takes the deadline back before it leaves, so that it
-//     hits no reader after it.
+//   - occupied means that a goroutine reads or was woken to read. A goroutine that is
+//     about to wait for the peer while occupied is false either leads or wakes the
+//     resident. So no goroutine waits while none reads.
+//   - A leader that stops leading wakes the resident if other goroutines wait or if
+//     there was an error. Otherwise it starts the idle timer.
+//   - A leader is not parked on its Cond, so waking it sets called and, if it is parked
+//     in Read, interrupts the Read with a deadline in the past. The leader resets the
+//     deadline before it stops leading, so that the next reader is not interrupted.
 type reading struct {
-	raw Prompt // nil for connections that are not, such as TLS
+	raw Prompt // nil if the connection is more than a bare socket, such as TLS
 
-	// Of whoever reads.
-	late       []lateCall // what the acceptor is told of when all is taken in
+	// Owned by the reading goroutine.
+	late       []lateCall // calls to offer to the acceptor after all input was handled
 	dec        wire.Decoder
 	parts      parts   // of the block that the next frame begins with
-	in         *buffer // begins with what was not taken in; nil for nothing
-	room       int     // the size of the next buffer
-	begun      bool    // the peer's line was seen
-	isMet      bool    // its HELLO has come; written under mu
+	in         *buffer // begins with input not handled yet; may be nil if there is none
+	room       int     // capacity of the next buffer, if above readBuffer
+	begun      bool    // the peer's first line was read
+	isMet      bool    // the peer's HELLO was read; written under mu
 	spinBudget spinBudget
 
 	// Guarded by mu.
 	occupied    bool
-	leader      *wait.Cond // of the caller that leads; nil where none does
+	leader      *wait.Cond // the Cond of the caller that leads; nil if none does
 	parked      bool       // the leader is in Read
 	leaderDone  bool       // the leader's context has ended
-	interrupted bool       // the leader's Read has a deadline in the past
-	term        uint64     // counts leaders
-	waiting     int        // how many sleep who wait for the peer, and were not woken
-	accepting   *stream    // of which the acceptor is being told
-	crowd       int        // falls with each read that few waited for; where it is not 0 the resident stays
+	interrupted bool       // the leader's Read was given a deadline in the past
+	term        uint64     // number of leaders so far
+	waiting     int        // goroutines parked until the peer sends something, and not woken yet
+	accepting   *stream    // the stream that is being offered to the acceptor
+	crowd       int        // reads for which the resident stays, see crowdLasts
 	resident    wait.Cond
-	readErr     error       // what a leader met, for the resident
+	readErr     error       // a leader's read error, for the resident
 	idle        *time.Timer // wakes the resident; nil before a caller has led
 	idleSet     bool
-	idleTerm    uint64 // when it was set
+	idleTerm    uint64 // the term when it was set
 
 	called atomic.Bool // the leader was woken; written under mu
 }
 
 const (
-	readBuffer = 16 << 10  // what a connection mostly reads into, in bytes
-	maxRead    = 256 << 10 // and what it does where that is always full
+	readBuffer = 16 << 10  // usual size of the read buffer, in bytes
+	maxRead    = 256 << 10 // its largest size, if reads keep filling it
 
-	// crowdLasts is how many reads the resident stays for after several have
-	// waited at a time.
+	// crowdLasts is for how many reads the resident stays after several goroutines have
+	// waited at the same time.
 	crowdLasts = 64
 
-	// fewCalls is up to how many calls a reader tries for. What is sent for more
-	// comes in batches, and a reader that parks meanwhile has it in one go.
+	// fewCalls is the number of active calls up to which a reader spins. With more
+	// calls, frames arrive in batches, and a reader that parks reads a batch at once.
 	fewCalls = 16
 
-	// idleTime is how long nobody reads while nobody waits. What comes without
-	// being waited for, such as a ping, waits so long.
+	// idleTime is how long no goroutine reads after the last call. Frames that no call
+	// waits for, such as PINGs, are delayed by up to this time.
 	idleTime = 5 * time.Millisecond
 )
 
-// await waits until somebody wakes spot, where st waits for the peer, or until
-// ctx is done, whose error it returns. Whoever wakes spot has something changed
-// that st waits for, or nothing: st looks again. mu is held, and released
-// meanwhile.
+// await waits until spot is woken or ctx is done, and returns ctx's error in that case.
+// Wake-ups may be spurious, so the caller checks its condition again. spot belongs to
+// st. Called with mu held; mu is released while it waits.
 func (s *Session) await(ctx context.Context, st *stream, spot *wait.Cond) error {
 	if !s.occupied && s.raw != nil && st.caller && st.waiter == nil && s.crowd == 0 && s.waiting == 0 && s.ended == nil && s.broken == nil {
 		return s.lead(ctx, spot)
@@ -91,7 +91,7 @@ func (s *Session) await(ctx context.Context, st *stream, spot *wait.Cond) error 
 	return s.sleep(ctx, st, spot)
 }
 
-// sleep is await for those who do not lead.
+// sleep is await without leading.
 func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Cond) error {
 	if !s.occupied {
 		s.wakeResident()
@@ -112,7 +112,7 @@ func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Cond) error 
 	return err
 }
 
-// wake wakes whoever waits at spot. mu is held.
+// wake wakes the goroutine that waits at spot, if any. mu is held.
 func (s *Session) wake(spot *wait.Cond, after *callbacks) {
 	if s.leader != spot {
 		if p := spot.Wake(); p != nil {
@@ -125,7 +125,7 @@ func (s *Session) wake(spot *wait.Cond, after *callbacks) {
 	s.interruptLeader()
 }
 
-// interruptLeader makes a leader that is parked return from Read. mu is held.
+// interruptLeader interrupts the Read of a parked leader. mu is held.
 func (s *Session) interruptLeader() {
 	if s.parked && !s.interrupted {
 		s.interrupted = true
@@ -135,14 +135,14 @@ func (s *Session) interruptLeader() {
 
 var longAgo = time.Unix(1, 0)
 
-// wakeResident makes the resident read from now on. mu is held, and nobody reads.
+// wakeResident wakes the resident to read. mu is held, and no goroutine reads.
 func (s *Session) wakeResident() {
 	s.occupied = true
 	wait.Unpark(s.resident.Wake())
 }
 
-// lead reads for all until spot is woken or ctx is done. mu is held, and
-// released meanwhile.
+// lead reads for all calls until spot is woken or ctx is done. Called with mu held; mu
+// is released while it reads.
 func (s *Session) lead(ctx context.Context, spot *wait.Cond) (err error) {
 	s.occupied, s.leader = true, spot
 	s.term++
@@ -171,8 +171,8 @@ func (s *Session) lead(ctx context.Context, spot *wait.Cond) (err error) {
 	return err
 }
 
-// onLeaderDone makes the leader look at its context, which is done, unless it has
-// left before.
+// onLeaderDone tells the leader of the given term that its context is done. It does
+// nothing if that leader has left.
 func (s *Session) onLeaderDone(term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,7 +182,7 @@ func (s *Session) onLeaderDone(term uint64) {
 	}
 }
 
-// startReadIdle makes the resident read in a while, unless somebody else does. mu is
+// startReadIdle starts the timer that wakes the resident, unless it is running. mu is
 // held.
 func (s *Session) startReadIdle() {
 	switch {
@@ -208,14 +208,14 @@ func (s *Session) onReadIdle() {
 	s.idleSet = false
 	switch {
 	case s.occupied:
-	case s.term != s.idleTerm: // somebody has led meanwhile
+	case s.term != s.idleTerm: // another caller has led since
 		s.startReadIdle()
 	default:
 		s.wakeResident()
 	}
 }
 
-// readLoop is the resident. It is the first to read, and the last.
+// readLoop is the resident. It is the first goroutine to read, and the last.
 func (s *Session) readLoop() {
 	s.mu.Lock()
 	if s.broken == nil {
@@ -248,7 +248,8 @@ func (s *Session) readLoop() {
 	s.in = nil
 }
 
-// residentRetires reports whether callers may read for themselves. mu is held.
+// residentRetires reports whether the resident can leave reading to callers. mu is
+// held.
 func (s *Session) residentRetires() bool {
 	if s.raw == nil || !s.opts.Client || !s.isMet || s.waiting > 0 || s.broken != nil || s.ended != nil {
 		return false
@@ -260,14 +261,14 @@ func (s *Session) residentRetires() bool {
 	return true
 }
 
-// receive waits for what comes next, and takes it in. It returns without when
-// the leader is woken. mu is held, and released meanwhile.
+// receive waits for input and handles it. It returns early if the leader is woken.
+// Called with mu held; mu is released in between.
 func (s *Session) receive(ctx context.Context) error {
 	if s.waiting > 1 {
 		s.crowd = crowdLasts
 	}
 	leads := s.leader != nil
-	parks := false // without trying, though it might
+	parks := false // it parks because the spin budget is spent
 	if s.raw != nil && !s.opts.NoSpin && s.readsForFew() {
 		if parks = !s.spinBudget.allows(); !parks && startSpinning() {
 			if got, err := s.spin(ctx, leads); got || err != nil {
@@ -288,7 +289,7 @@ func (s *Session) receive(ctx context.Context) error {
 		stop = wait.AfterFunc(ctx, func() { s.onLeaderDone(term) })
 	}
 	if s.in != nil && len(s.in.b) > 0 {
-		runtime.Gosched() // the peer is just writing: more comes in one go then
+		runtime.Gosched() // the peer is in the middle of a write: let it finish, and read more at once
 	}
 	in := s.readSpace()
 	var begun time.Time
@@ -317,7 +318,7 @@ func (s *Session) receive(ctx context.Context) error {
 	return s.handleRead(n, err, time.Now())
 }
 
-// readSpace returns where to read into.
+// readSpace returns the free part of the read buffer.
 func (s *Session) readSpace() []byte {
 	if s.in == nil {
 		s.in = newBuffer(max(s.room, readBuffer))
@@ -325,7 +326,8 @@ func (s *Session) readSpace() []byte {
 	return s.in.b[len(s.in.b):cap(s.in.b)]
 }
 
-// handleRead takes in what was read at about now. It returns with mu held.
+// handleRead handles n bytes that were read at about now. Called without mu; it returns
+// with mu held.
 func (s *Session) handleRead(n int, err error, now time.Time) error {
 	if n > 0 {
 		s.in.b = s.in.b[:len(s.in.b)+n]
@@ -342,8 +344,8 @@ func (s *Session) handleRead(n int, err error, now time.Time) error {
 	return err
 }
 
-// flushQueued writes what came to be owed to the peer, or can be written now that
-// there is credit. mu is held, and released meanwhile.
+// flushQueued writes what is queued, such as control frames and messages for which
+// credit has arrived. Called with mu held; mu is released in between.
 func (s *Session) flushQueued() {
 	if s.hasQueued() {
 		s.flush(false)
@@ -351,7 +353,8 @@ func (s *Session) flushQueued() {
 	}
 }
 
-// resetReadDeadline sets the deadline for what is read next. mu is held.
+// resetReadDeadline sets the deadline for the next reads: none, or lastWords from now
+// after a write error. mu is held.
 func (s *Session) resetReadDeadline() {
 	var due time.Time
 	if s.broken != nil {
@@ -360,8 +363,8 @@ func (s *Session) resetReadDeadline() {
 	_ = s.conn.SetReadDeadline(due)
 }
 
-// readsForFew reports whether there are no more than a few calls to read for, so that
-// the next that arrives comes soon, and alone. mu is held.
+// readsForFew reports whether so few calls wait for input that the next frame is likely
+// to arrive soon and alone. mu is held.
 func (s *Session) readsForFew() bool {
 	switch {
 	case !s.isMet:
@@ -374,8 +377,8 @@ func (s *Session) readsForFew() bool {
 	return s.waiting > 0 && s.active() <= fewCalls
 }
 
-// trying counts the readers of this process that try. More than there are
-// processors to spare would keep others from running.
+// spinning counts the goroutines of this process that spin. At most GOMAXPROCS-1 do, so
+// that others can run, but always one.
 var spinning atomic.Int32
 
 func startSpinning() bool {
@@ -386,9 +389,9 @@ func startSpinning() bool {
 	return false
 }
 
-// spin reads without waiting, for a while and no longer than a leader wants, and
-// takes in what came. It reports whether something did. mu is held, and released
-// meanwhile.
+// spin polls the connection for up to maxSpin, or until the leader is woken, and
+// handles what it reads. It reports whether there was input. Called with mu held; mu is
+// released in between.
 func (s *Session) spin(ctx context.Context, leads bool) (got bool, err error) {
 	s.mu.Unlock()
 	begun := time.Now()
@@ -407,10 +410,10 @@ func (s *Session) spin(ctx context.Context, leads bool) (got bool, err error) {
 			s.spinBudget.spun(false)
 			break
 		}
-		if !leads || i%8 == 0 { // what the resident has dispatched is to run now
+		if !leads || i%8 == 0 { // let handlers that the resident has just started run
 			runtime.Gosched()
 		}
-		if onlyCPU { // a peer on this machine has no other either
+		if onlyCPU { // a local peer needs this processor to answer
 			yield()
 		}
 	}
@@ -419,30 +422,30 @@ func (s *Session) spin(ctx context.Context, leads bool) (got bool, err error) {
 	return false, nil
 }
 
-// onlyCPU says that this process may use one processor alone.
+// onlyCPU is true if this process has a single processor.
 var onlyCPU = runtime.NumCPU() == 1
 
-// spinBudget is whether a reader tries before it parks. A peer that answers in
-// time does so on another processor, and neither side then pays for waking the
-// other. Where that does not come true, because the peer takes long or needs
-// this very processor, it is given up. What was waited for in vain is paid with
-// what was gained before; short waits of a parked reader earn a little, so that
-// it is tried again where it may pay.
+// spinBudget decides whether a reader spins before it parks. A peer that runs on
+// another processor often answers within microseconds, and spinning then saves both
+// sides a wake-up. If the peer takes longer, or needs the reader's own processor,
+// spinning is wasted, and the reader stops doing it. A successful spin earns budget and
+// a failed one spends it. Short waits of a parked reader earn a little, so that
+// spinning is tried again when it may pay off.
 type spinBudget struct{ earned int }
 
 const (
 	maxSpin = 50 * time.Microsecond
 
-	spinCost  = 16 // what a try costs in vain, and brings otherwise
+	spinCost  = 16 // lost by a failed spin, earned by a successful one
 	maxEarned = 64 * spinCost
 
-	// shortWait is the wait of a parked reader that trying might have spared.
+	// shortWait is the wait in Read up to which spinning might have paid off.
 	shortWait = 2 * maxSpin
 )
 
 func (p *spinBudget) allows() bool { return p.earned >= spinCost }
 
-// spun says whether something came in time.
+// spun records whether input arrived during a spin.
 func (p *spinBudget) spun(in bool) {
 	if in {
 		p.earned = min(p.earned+spinCost, maxEarned)
@@ -451,7 +454,7 @@ func (p *spinBudget) spun(in bool) {
 	}
 }
 
-// parked says for how long the reader did without trying.
+// parked records how long a reader that did not spin was parked.
 func (p *spinBudget) parked(d time.Duration) {
 	if d < shortWait {
 		p.earned = min(p.earned+1, maxEarned)

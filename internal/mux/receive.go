@@ -10,45 +10,46 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// An inbox is what has arrived of a call. It is guarded by the session's mu.
+// An inbox holds what has arrived of a call and was not received yet. Guarded by the
+// session's mu.
 type inbox struct {
-	err      error // after what is in nothing more arrives, because
+	err      error // why nothing arrives after items; nil while more may
 	items    []item
-	one      [1]item // where items mostly are
-	window   int     // what the peer may send that was not received
-	credit   int     // what the peer may still send
-	taken    int     // credit to give back for messages that were received
-	advance  int     // what was given back before, for a message that the window had no room for
+	one      [1]item // backing array of items while there is only one
+	window   int     // flow-control window of the stream, in bytes
+	credit   int     // credit that the peer has left
+	taken    int     // credit of received messages, not yet returned
+	advance  int     // credit granted beyond the window for one message, deducted from later returns
 	unread   int     // see unread.go
-	skip     int     // bytes of a message that was refused and are still to come
-	header   bool    // the header has arrived
-	closed   bool    // the peer sends no more messages
+	skip     int     // bytes of a refused message that are still to arrive
+	header   bool    // the peer's header has arrived
+	closed   bool    // the peer has half-closed
 	receiver wait.Cond
 }
 
-// An item is a step that waits to be received, of the parts that a frame has, in
-// their order.
+// An item is a step that has arrived and was not received yet. Its parts are received
+// in the order of the fields, as in a frame.
 type item struct {
 	header     metadata.MD
 	message    bool
 	compressed bool
 	halfClose  bool
-	counts     bool // as unread
+	counts     bool // the message is counted in unread
 	end        *link.End
-	data       *buffer // of the message; nil where it is empty
-	size       int     // of all of the message
-	missing    int     // bytes that have not arrived yet: of the last item alone
-	place      *place  // where all of it is; nil for what comes through the connection
-	behind     []byte  // small messages that came after it, packed; halfClose and end come after them
+	data       *buffer // the bytes of the message so far; nil if there are none
+	size       int     // size of the whole message, in bytes
+	missing    int     // bytes still to arrive; zero except for the last item
+	place      *place  // where the whole message is; nil if it came through the connection
+	behind     []byte  // packed messages that follow this one and precede halfClose and end
 }
 
-// growth is how many times what has arrived of a message there is room for. A size
-// is only said, and whoever says it need not send a byte: memory is taken as bytes
-// come. A large message in frames of 64 KiB is copied a third of its length more for
-// it, and one of up to 256 KiB not at all.
+// growth bounds the capacity for a message that is still arriving, as a multiple of the
+// bytes that have arrived. The announced size costs the peer nothing, so memory is
+// allocated only as bytes arrive. Growing copies about a third of a large message once
+// more if its frames have 64 KiB; up to 256 KiB nothing is copied.
 const growth = 4
 
-// add adds a piece.
+// add appends a piece of the message.
 func (it *item) add(piece []byte) {
 	it.missing -= len(piece)
 	if it.data == nil {
@@ -59,7 +60,8 @@ func (it *item) add(piece []byte) {
 	it.data.b = append(it.data.b, piece...)
 }
 
-// room returns the capacity for the message, in bytes, once n of its bytes have arrived.
+// room returns the capacity for the message, in bytes, when n of its bytes have
+// arrived.
 func (it *item) room(n int) int {
 	if n > it.size/growth { // growth*n could overflow
 		return it.size
@@ -74,7 +76,8 @@ func (in *inbox) push(it item) {
 	in.items = append(in.items, it)
 }
 
-// end lets nothing more arrive.
+// close ends the inbox: nothing arrives any more, because of why. What has arrived can
+// still be received, except an unfinished message.
 func (in *inbox) close(why error) {
 	if in.err == nil {
 		in.err = why
@@ -82,7 +85,7 @@ func (in *inbox) close(why error) {
 	in.dropPartial()
 }
 
-// dropPartial drops what has arrived of an unfinished message.
+// dropPartial drops an unfinished message.
 func (in *inbox) dropPartial() {
 	if it := in.last(); it != nil && it.missing > 0 {
 		it.data.free()
@@ -93,8 +96,8 @@ func (in *inbox) dropPartial() {
 	}
 }
 
-// midMessage reports whether more of a message has to come. It is then the last
-// item, unless it was refused: nothing but its pieces may follow.
+// midMessage reports whether pieces of a message are still to arrive. The message is
+// the last item, unless it was refused: only its pieces may follow.
 func (in *inbox) midMessage() bool {
 	it := in.last()
 	return in.skip > 0 || it != nil && it.missing > 0
@@ -107,8 +110,8 @@ func (in *inbox) last() *item {
 	return nil
 }
 
-// deliver does what a step says that has arrived, whose message took the credit
-// cost. An error ends the session, whose mu is held.
+// deliver handles a step that has arrived, whose message costs that much credit. An
+// error ends the session. The session's mu is held.
 func (st *stream) deliver(rc *wire.Received, cost int, after *callbacks) error {
 	in := &st.in
 	if rc.Header != nil {
@@ -155,20 +158,20 @@ func (st *stream) deliver(rc *wire.Received, cost int, after *callbacks) error {
 		st.dropQueued()
 		st.endBoth(link.ErrEnded, after)
 	}
-	if !rc.Goes || !in.midMessage() { // a piece in the middle is nothing to wait for
+	if !rc.Goes || !in.midMessage() { // a receiver has no use for a piece in the middle
 		st.session.wake(&in.receiver, after)
 	}
 	return nil
 }
 
-// deliverMessage takes a message or a piece of one.
+// deliverMessage handles a message or a piece of one. The session's mu is held.
 func (st *stream) deliverMessage(rc *wire.Received, cost int) error {
 	in := &st.in
 	if in.closed {
 		return protocolError("a message comes after the end of sending")
 	}
 	due := cost
-	if rc.Placed { // it may take more than there is
+	if rc.Placed { // its size may exceed the credit that is left
 		due = wire.MessageCost
 	}
 	if due > in.credit {
@@ -219,8 +222,8 @@ func (st *stream) deliverMessage(rc *wire.Received, cost int) error {
 	return nil
 }
 
-// returnCredit tells the peer that n bytes were received, once that is worth a
-// frame. The session's mu is held.
+// returnCredit returns the credit of n received bytes, once it adds up to half the
+// window. The session's mu is held.
 func (st *stream) returnCredit(n int) {
 	in := &st.in
 	early := min(in.advance, n)
@@ -231,8 +234,8 @@ func (st *stream) returnCredit(n int) {
 	}
 }
 
-// grantCredit gives n bytes of credit to the peer, if it has a use for them. The
-// session's mu is held.
+// grantCredit grants the peer n bytes of credit, unless it will send no more messages.
+// The session's mu is held.
 func (st *stream) grantCredit(n int) {
 	s := st.session
 	if s.streams[st.id] == st && !st.in.closed && st.in.err == nil {
@@ -267,8 +270,8 @@ func (st *stream) Recv(f *link.Frame) error {
 			return nil
 		case f.Dst == nil, f.Header != nil && it.missing > 0:
 			s.mu.Unlock()
-			return nil // it stays for a receiver that wants it
-		case it.size > f.Limit: // as in gRPC, of compressed messages too
+			return nil // keep the message for the next Recv
+		case it.size > f.Limit: // as in gRPC, the limit applies to the compressed size, too
 			err := &link.RecvError{Size: it.size, Limit: f.Limit}
 			st.discardMessage()
 			s.flush(false)
@@ -285,10 +288,11 @@ func (st *stream) Recv(f *link.Frame) error {
 	}
 }
 
-// grantForMessage sees to it that the rest of a message that is wanted can come, and after
-// all of it another: a unary call takes its reply when it is over, and a second
-// reply, for which the first has left no credit, is what ends it. It reports
-// whether there is credit to be written. The session's mu is held.
+// grantForMessage grants the credit that the peer needs to send the rest of it, a
+// message that is being waited for. If the message is complete but no credit is left,
+// it grants credit for another message: Invoke takes the reply only when the call has
+// ended, and an invalid second reply must be able to arrive. It reports whether a
+// CREDIT frame was queued. The session's mu is held.
 func (st *stream) grantForMessage(it *item) bool {
 	if it.missing == 0 {
 		if st.in.credit > 0 {
@@ -310,9 +314,10 @@ func (st *stream) grantForMessage(it *item) bool {
 	return true
 }
 
-// growWindow doubles the window, or lets it grow by least bytes where that is more,
-// because the receiver waits for what the peer has no credit for. It reports
-// whether it may be so large. The session's mu is held.
+// growWindow doubles the window, or grows it by least bytes if that is more, because
+// the receiver waits for bytes that the peer has no credit for. It stops at
+// Options.MaxWindow. It reports whether the window has grown by at least least bytes.
+// The session's mu is held.
 func (st *stream) growWindow(least int) bool {
 	in := &st.in
 	room := st.session.opts.MaxWindow - in.window
@@ -325,8 +330,8 @@ func (st *stream) growWindow(least int) bool {
 	return true
 }
 
-// receiveEnd receives what is left of the first item: the peer's end, or of what it
-// sends. The session's mu is held.
+// receiveEnd receives the half-close or the end of the call from the first item, and
+// removes it. The session's mu is held.
 func (st *stream) receiveEnd(f *link.Frame) {
 	it := &st.in.items[0]
 	f.EndSend, f.End = it.halfClose, it.end
@@ -343,8 +348,9 @@ func (in *inbox) pop() {
 	}
 }
 
-// removeMessage takes the message out of the first item, for the next that is packed there,
-// and the item if that was all of it. The session's mu is held.
+// removeMessage removes the message from the first item. The first packed message takes
+// its place; if there is none and the item has nothing else, the item is removed. The
+// session's mu is held.
 func (in *inbox) removeMessage() {
 	it := &in.items[0]
 	it.message, it.data, it.missing, it.place = false, nil, 0, nil
@@ -353,8 +359,8 @@ func (in *inbox) removeMessage() {
 	}
 }
 
-// discardMessage throws the first message away, as much of it as has arrived and the
-// rest when it does. The session's mu is held.
+// discardMessage drops the first message. Pieces that have not arrived yet are skipped.
+// The session's mu is held.
 func (st *stream) discardMessage() {
 	in := &st.in
 	it := in.items[0]
@@ -366,9 +372,9 @@ func (st *stream) discardMessage() {
 	st.returnCredit(it.size - it.missing + wire.MessageCost)
 }
 
-// receiveMessage puts the first message, which is there, where f says, and gives its
-// credit back. What the item has beside it comes along, unless the message
-// cannot be taken. The session's mu is held, and released.
+// receiveMessage decodes the first message, which is complete, into f and returns its
+// credit. It also receives the half-close or end that follows the message, unless the
+// message cannot be decoded. Called with the session's mu held, which it releases.
 func (st *stream) receiveMessage(f *link.Frame) error {
 	s, in := st.session, &st.in
 	it := in.items[0]
@@ -377,7 +383,7 @@ func (st *stream) receiveMessage(f *link.Frame) error {
 	st.returnCredit(it.size + wire.MessageCost)
 	encoding := st.receives
 	large := st.waiter == nil && st.company.shouldYield(it.size, s.streamsBegun)
-	if len(s.control) > 0 && it.place == nil { // else fetching writes it
+	if len(s.control) > 0 && it.place == nil { // otherwise fetch flushes it
 		s.wakeWriter()
 	}
 	s.mu.Unlock()
