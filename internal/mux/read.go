@@ -229,7 +229,7 @@ func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if _, unknown := s.lookup(f.Stream); unknown != nil && !fromCaller {
-			return unknown // the peer used one of our ids to open a call, and the frame was decoded as a reply
+			return unknown // one of our ids, used by the peer to open a call
 		}
 		if fromCaller {
 			// Count the call as seen. DRAIN precedes BYE, and must not tell the caller

@@ -1,15 +1,13 @@
-// Package mux carries the calls of docs/protocol.md over one connection of
-// ordered bytes, as a [link.Session]. It knows neither where the bytes go nor
-// what gRPC makes of a call.
+// Package mux carries calls over one connection with the protocol of docs/protocol.md,
+// as a [link.Session]. It is independent of the kind of connection and of gRPC's rules.
 //
-// A call crosses no goroutine that it does not have to. Over a bare socket a
-// caller that waits for its reply reads the connection itself, for all (see
-// reading), and whoever has something to send writes it, and what others have
-// (see writing). A goroutine of the session does either where that does not
-// pay: where many wait, where the socket is full, over connections that are
-// more than a socket. Whoever reads moves bytes only: it never decodes a
-// message, runs a handler or waits for a call, so that no call holds up
-// another.
+// A call avoids goroutine switches. Over a bare socket, a caller that waits for its
+// reply reads the connection itself, for all calls (see reading), and a goroutine that
+// queues a frame writes it, together with the frames of others (see writing). If that
+// does not pay off, goroutines of the session read and write: with many concurrent
+// callers, with a full socket, and over connections that are more than a bare socket.
+// The reading goroutine only moves bytes. It never decodes a message, runs a handler or
+// waits for a call, so no call blocks another.
 package mux
 
 import (
@@ -28,52 +26,53 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// A Conn is what a session runs over. Closing it ends a Read and a Write that
-// wait. net.Conn is one.
+// A Conn is the connection under a session. Close unblocks pending Reads and Writes.
+// Every net.Conn is a Conn.
 type Conn interface {
 	io.ReadWriteCloser
 	SetReadDeadline(time.Time) error
 }
 
-// A Prompt is a Conn that can be asked whether it is ready. One goroutine may read
-// while another writes. Its Read can be cut short by a deadline in the past, and goes
-// on afterwards.
+// A Prompt is a Conn with nonblocking reads and writes. One goroutine may read while
+// another writes. A deadline in the past interrupts its Read, which works again once
+// the deadline is reset.
 type Prompt interface {
-	// TryRead reads what is there: nothing, mostly, and then n is 0 without
-	// an error.
+	// TryRead reads without blocking. If there is nothing to read it returns 0 and no
+	// error.
 	TryRead(b []byte) (n int, err error)
 
-	// TryWrite writes what there is room for: of b or, unless it is nil, of
-	// all.
+	// TryWrite writes as much as possible without blocking: of all, or of b if all is
+	// nil.
 	TryWrite(b []byte, all [][]byte) (n int, err error)
 }
 
-// A Placer is a Conn whose two ends see memory of one another's, where large
-// messages are put instead of sent. All methods may be called by any goroutine.
+// A Placer is a Conn whose two ends share memory. Large messages are put there instead
+// of being sent. Its methods are safe for concurrent use.
 type Placer interface {
-	// Place returns where n bytes may be put, or a few more, and where the peer
-	// finds them; false where there is no such place. Placed is called when they
-	// are there, or will not be.
+	// Place allocates n bytes or slightly more. It returns the memory and the place at
+	// which the peer finds it, or false if there is none. The caller calls Placed when
+	// it has finished writing, or has given up.
 	Place(n int) (b []byte, at int, ok bool)
 	Placed()
 
-	// Hold keeps what the peer has put at at, n bytes, until Release is called, also
-	// when the connection is closed. Its error is the peer's fault.
+	// Hold keeps the n bytes that the peer has put at place at, until Release, even if
+	// the connection is closed. An error means that the peer is at fault.
 	Hold(at, n int) error
 
-	// Check returns why no memory is worth to be spent on what is held: the peer has
-	// spent less. Else Fetch reads b from it. That fails where the memory cannot be read,
-	// or was not kept when the connection was closed.
+	// Check returns an error if no memory should be allocated to fetch what is held,
+	// because the peer has not spent as much memory itself. Fetch fills b from at. It
+	// fails if the memory cannot be read, or was not kept when the connection was
+	// closed.
 	Check() error
 	Fetch(b []byte, at int) error
 	Release(at int)
 
-	// Returned takes a place back that the peer is not told of, or has fetched
-	// from. Its error is the peer's fault.
+	// Returned frees a place that the peer has returned, or was never told of. An error
+	// means that the peer is at fault.
 	Returned(at int) error
 }
 
-// promptOf returns conn's Prompt; nil for connections that have none.
+// promptOf returns conn's Prompt, or nil if it has none.
 func promptOf(conn Conn) Prompt {
 	if p, ok := conn.(Prompt); ok {
 		return p
@@ -87,26 +86,26 @@ func promptOf(conn Conn) Prompt {
 // DefaultHandshake is gRPC's ConnectionTimeout.
 const DefaultHandshake = 120 * time.Second
 
-// Options set a session up. The zero value of a field is its default.
+// Options configure a session. A field's zero value selects its default.
 type Options struct {
-	Name   string // of the peer, for errors
-	Client bool   // this side connected
+	Name   string // the peer's name, for errors
+	Client bool   // this side opened the connection
 	Peer   link.Peer
 
-	Window         int           // of a call, in bytes: 64 KiB at least, which is the default
-	MaxWindow      int           // to which that of a call grows where its receiver waits for more, in bytes; Window by default
-	ConnWindow     int           // of all calls together, in bytes: 1 MiB by default
-	MaxHeaderBytes int           // the largest header or trailer that is taken, as wire.HeadSize and its like count: 16 MiB by default
-	MaxStreams     uint32        // that the peer may have open at a time; 0 for any number
-	Handshake      time.Duration // in which the peer has to say hello: 120 s by default
-	Farewell       time.Duration // for which a peer may take nothing after Close of what calls have left to say: 5 s by default
+	Window         int           // window of a call, in bytes; 64 KiB by default and at least
+	MaxWindow      int           // limit to which a waiting receiver grows that window; Window by default
+	ConnWindow     int           // window of the connection, in bytes; 1 MiB by default
+	MaxHeaderBytes int           // limit for a header or trailer, as wire.HeadSize counts; 16 MiB by default
+	MaxStreams     uint32        // limit of the peer's open calls; 0 for no limit
+	Handshake      time.Duration // time limit for the peer's HELLO; 120 s by default
+	Farewell       time.Duration // after Close, how long the peer may read nothing; 5 s by default
 
-	Keepalive       keepalive.ClientParameters // of a client; without a Time no PING is sent
-	ServerKeepalive keepalive.ServerParameters // of a server
+	Keepalive       keepalive.ClientParameters // for clients; if Time is 0, no PINGs are sent
+	ServerKeepalive keepalive.ServerParameters // for servers
 	Enforcement     keepalive.EnforcementPolicy
 
-	NoSpin bool   // readers wait in Read, without trying first
-	First  []byte // what was read of conn already
+	NoSpin bool   // readers park without spinning first
+	First  []byte // what has already been read from conn
 }
 
 func (o Options) withDefaults() Options {
@@ -118,41 +117,41 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// A Session is one side of a connection. One lock guards all of it and all of
-// its streams; it is released before anything outside this package is called.
+// A Session is one side of a connection. One lock guards the session and all its
+// streams. It is not held while code outside this package runs.
 type Session struct {
 	opts          Options
 	conn          Conn
-	placer        Placer         // nil where all messages go through the connection
-	acceptor      link.Acceptor  // nil where the peer's calls are refused; set before anything is read
-	helloReceived chan struct{}  // closed when the peer's HELLO has come
-	done          chan struct{}  // closed when no new call is taken
+	placer        Placer         // nil if all messages go through the connection
+	acceptor      link.Acceptor  // nil if the peer's calls are refused; set before the first read
+	helloReceived chan struct{}  // closed when the peer's HELLO has arrived
+	done          chan struct{}  // closed when no new calls are made
 	over          chan struct{}  // closed when all calls have ended
-	gone          chan struct{}  // closed when nothing of the session runs any more
-	telling       sync.WaitGroup // of whoever ends the session, and tells of it
+	gone          chan struct{}  // closed when no goroutine of the session runs any more
+	telling       sync.WaitGroup // goroutines in terminate and closeDrained
 
 	mu           sync.Mutex
-	refusal      error // why no new call is made; nil while calls are
-	ended        error // why the session has ended; nil while it has not
-	drained      bool  // the peer was told that its calls are not taken
-	peerDrained  bool  // the peer has sent DRAIN
+	refusal      error // why no new calls are made; nil while they are
+	ended        error // why the session has ended; nil until then
+	drained      bool  // DRAIN was sent
+	peerDrained  bool  // DRAIN was received
 	started      bool
-	bell         *time.Timer // closes the connection after Close, if the peer does not
-	hello        wire.Hello  // the peer's, or what holds until it has come
+	bell         *time.Timer // after the session's end, closes the connection if the peer does not
+	hello        wire.Hello  // the peer's; until it arrives, the protocol's minimum
 	streams      map[uint64]*stream
-	recent       *stream // one of them, which was spoken of last, and mostly is next; nil for none
+	recent       *stream // of the last frame, often of the next one too; may be nil
 	quiet        quiet
-	live         streamList // those in streams and those not yet opened
-	streamsBegun uint64     // how many there have been
-	lastOwn      uint64     // the number that was given last
-	last         uint64     // the number that the peer gave last
-	calls        uint32     // that the peer has open
-	answered     bool       // the peer has sent something of a call
-	connIn       int        // what the peer may still send
-	taken        int        // credit of the connection to give back
-	rash         int        // how many more calls of its own the peer has given up, of late, than have ended
-	unread       int        // what all streams have unread, in credit
-	closing      bool       // it ends, as the last call is over and none is taken
+	live         streamList // the streams above, and those without an id yet
+	streamsBegun uint64     // number of streams so far
+	lastOwn      uint64     // the last id of our calls
+	last         uint64     // the last id of the peer's calls
+	calls        uint32     // open calls of the peer
+	answered     bool       // the peer has sent a frame of a call that was already open
+	connIn       int        // credit of the connection that the peer has left
+	taken        int        // credit of the connection to return
+	rash         int        // resets by the peer, less its calls that ended otherwise; see rash.go
+	unread       int        // sum of unread over all streams
+	closing      bool       // closeDrained was started, because no call is left
 	keepalive    keepaliveState
 	parkers      wait.Pool
 	admission    admission
@@ -160,8 +159,8 @@ type Session struct {
 	writing
 }
 
-// New returns a session over conn, which it owns from now on. Nothing happens
-// before Start.
+// New returns a session over conn and takes ownership of conn. Nothing is read or
+// written before Start.
 func New(conn Conn, o Options) *Session {
 	o = o.withDefaults()
 	o.Peer.OneShot = o.Client
@@ -184,7 +183,7 @@ func New(conn Conn, o Options) *Session {
 	return s
 }
 
-// greeting returns what this side begins with.
+// greeting returns the first line and the HELLO of this side.
 func (s *Session) greeting(acceptor link.Acceptor) []byte {
 	o := &s.opts
 	hello := wire.Hello{Version: wire.Version, Stream: int64(o.Window), Connection: int64(o.ConnWindow), Calls: uint64(o.MaxStreams), Block: o.MaxHeaderBytes}
@@ -197,21 +196,21 @@ func (s *Session) greeting(acceptor link.Acceptor) []byte {
 	return wire.AppendHello([]byte(wire.Magic), &hello)
 }
 
-// Start sets the session going. acceptor is told of the peer's calls; they are
-// refused where it is nil.
+// Start starts the session. acceptor handles the peer's calls; if it is nil, they are
+// refused.
 func (s *Session) Start(acceptor link.Acceptor) {
 	s.mu.Lock()
 	s.acceptor = acceptor
 	s.started = true
 	s.control = append(s.greeting(acceptor), s.control...)
 	s.occupied = true
-	s.wakeWriter() // to say hello
+	s.wakeWriter() // to send HELLO
 	s.startKeepalive()
 	s.closeIfDrained()
 	ended := s.ended
 	s.mu.Unlock()
 	if ended != nil && acceptor != nil {
-		acceptor.Closed(ended) // it was closed before anybody knew
+		acceptor.Closed(ended) // the session was closed before Start
 	}
 	var both sync.WaitGroup
 	both.Go(s.writeLoop)
@@ -234,8 +233,8 @@ func (s *Session) Start(acceptor link.Acceptor) {
 	}()
 }
 
-// Meet waits for the peer's HELLO. It returns why there is none; a peer that has said
-// hello and left was met.
+// Meet waits for the peer's HELLO. It returns an error if the session ends first. If
+// HELLO has arrived, it returns nil even if the session has ended since.
 func (s *Session) Meet(ctx context.Context) error {
 	select {
 	case <-s.helloReceived:
@@ -252,8 +251,8 @@ func (s *Session) Meet(ctx context.Context) error {
 	}
 }
 
-// NewStream implements [link.Session]. It waits for the peer only where that has as
-// many calls as it takes.
+// NewStream implements [link.Session]. It blocks only while the peer's limit of open
+// calls is reached.
 func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {
 	if err := link.ContextErr(ctx); err != nil {
 		return nil, err
@@ -263,7 +262,7 @@ func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 	err := s.open(ctx, st, o)
 	if err == nil {
 		st.enqueue(wire.Step{Open: o}, nil)
-		s.wakeWriter() // what is sent next mostly comes before it
+		s.wakeWriter() // not flush: the first message usually follows, and goes out with it
 	}
 	s.mu.Unlock()
 	if err != nil {
@@ -272,7 +271,8 @@ func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 	return st, nil
 }
 
-// open begins a call of this side's. mu is held.
+// open registers st as a new call of this side. Called with mu held, which admit may
+// release while it waits.
 func (s *Session) open(ctx context.Context, st *stream, o *link.CallHeader) error {
 	if n := wire.HeadSize(o); n > s.hello.Block {
 		return tooLong("request header", n, s.hello.Block)
@@ -292,7 +292,7 @@ func (s *Session) Drain() {
 	s.flush(false)
 }
 
-// drain takes no more calls, and says so. mu is held.
+// drain makes and accepts no more calls, and sends DRAIN. mu is held.
 func (s *Session) drain(reason error) {
 	s.refuse(reason)
 	if !s.drained {
@@ -302,7 +302,7 @@ func (s *Session) drain(reason error) {
 	s.closeIfDrained()
 }
 
-// refuse makes no more calls. mu is held.
+// refuse makes no more calls, for reason. mu is held.
 func (s *Session) refuse(reason error) {
 	if s.refusal != nil {
 		return
@@ -318,12 +318,12 @@ func (s *Session) Done() <-chan struct{} { return s.done }
 // Ended implements [link.Session].
 func (s *Session) Ended() <-chan struct{} { return s.over }
 
-// Gone is closed when the connection is closed and nothing of the session runs
-// any more.
+// Gone returns a channel that is closed when the connection is closed and no goroutine
+// of the session runs any more.
 func (s *Session) Gone() <-chan struct{} { return s.gone }
 
-// Outcome reports whether the peer has sent something of a call that this side
-// had opened, or a further step of one of its own, and why no new call is taken.
+// Outcome reports whether the peer has sent a frame of a call that was already open,
+// its own or ours, and why no new calls are made.
 func (s *Session) Outcome() (answered bool, reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -335,23 +335,23 @@ func (s *Session) Peer() *link.Peer { return &s.opts.Peer }
 
 // Farewells.
 //
-// A session that ends writes what calls that have ended left to be written, then
-// BYE, and then nothing. A peer that reads BYE closes the connection. Only then is
-// it closed here: a connection that is closed with bytes unread, some of a call's
-// that the peer was making, may be reset, and a reset throws away what the peer
-// has not read yet. So when the session is gone the peer has read everything. If it
-// takes nothing for as long as Options.Farewell says, the connection is closed at
-// once: of what was written it may still read what the system kept for it, which
-// for shared memory is all of it.
+// A session that ends writes what ended calls have left in their queues, then BYE, and
+// then nothing. A peer that reads BYE closes the connection, and only then does this
+// side close it. The order matters: closing a connection with unread input, such as
+// frames of a call that the peer is making, may reset it, and a reset discards what the
+// peer has not read yet. So when the session is gone, the peer has read everything. If
+// the peer reads nothing for Options.Farewell, the connection is closed anyway. The
+// peer may then still read what the system has buffered, which for shared memory is
+// everything that was written.
 
-// Close implements [link.Session]. What calls that have ended left to be
-// written is written first, in the background: see farewells.
+// Close implements [link.Session]. It does not block: what ended calls have left is
+// written in the background, see Farewells.
 func (s *Session) Close(reason error) error {
 	s.terminate(reason, wire.ByeClosed, false)
 	return nil
 }
 
-// fail ends a session whose connection is broken or whose peer breaks rules.
+// fail ends a session whose connection broke or whose peer violated the protocol.
 func (s *Session) fail(reason error) {
 	err := fmt.Errorf("%s: %w", s.opts.Name, reason)
 	var away *dismissal
@@ -362,10 +362,10 @@ func (s *Session) fail(reason error) {
 	s.terminate(err, wire.ByeProtocol, !errors.Is(reason, wire.ErrProtocol))
 }
 
-// terminate ends the session and all its calls for reason. lost says that nothing
-// more can be written. What calls have left to say is said in the end that the
-// owner chose alone: a peer that breaks rules is listened to no more, so that
-// no credit comes for it.
+// terminate ends the session and all its calls for reason. lost means that nothing more
+// can be written. Only if the owner closes the session (ByeClosed) do ended calls still
+// write what they have left: after a protocol error no input is handled, so no credit
+// would arrive for it.
 func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	s.mu.Lock()
 	lost = lost || s.broken != nil
@@ -384,20 +384,20 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	s.drain(reason)
 	bye := code
 	if code == wire.ByeClosed && s.live.first == nil {
-		bye = wire.ByeDone // no call is given up
+		bye = wire.ByeDone // no call is cut off
 	}
 	s.bye = wire.AppendBye(nil, bye, reason.Error())
 	var after callbacks
 	for st := s.live.first; st != nil; {
 		next := st.nextLive
-		if st == s.accepting { // accept ends it, and until then its handler says nothing more
+		if st == s.accepting { // offerToAcceptor ends it; until then its handler can send nothing more
 			st.sendErr = reason
 			st = next
 			continue
 		}
 		why := reason
 		if code != wire.ByeClosed && st.caller && st.id == 0 {
-			why = unprocessed{reason} // nothing of it was written, or ever will be
+			why = unprocessed{reason} // no frame of it was or will be written
 		}
 		if code != wire.ByeClosed {
 			st.abortUnread(why, &after)
@@ -412,7 +412,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	}
 	s.wakeWriter()
 	if !s.occupied {
-		s.wakeResident() // to see the peer's end
+		s.wakeResident() // to see the peer close the connection
 	}
 	s.mu.Unlock()
 	if !started {
@@ -425,7 +425,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	}
 }
 
-// closeConn closes the connection, whatever is left to be written.
+// closeConn closes the connection at once. What is queued is lost.
 func (s *Session) closeConn() {
 	s.mu.Lock()
 	s.lost = true
@@ -434,15 +434,15 @@ func (s *Session) closeConn() {
 	_ = s.conn.Close()
 }
 
-// callbacks are what must be called once the lock is released.
+// callbacks are calls to make after mu is released.
 type callbacks struct {
-	first   []func() // tell callees of an abort, before it unblocks them
+	first   []func() // tell callees that a call was aborted, before its goroutines wake
 	parkers [2]wait.Parker
 	more    []wait.Parker
-	last    []func() // tell callers of an abort, after it unblocked them
+	last    []func() // tell callers that a call was aborted, after its goroutines wake
 }
 
-// unpark unparks p in run, unless it is nil.
+// unpark schedules p to be unparked by run. p may be nil.
 func (c *callbacks) unpark(p wait.Parker) {
 	switch {
 	case p == nil:

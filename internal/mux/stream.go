@@ -17,49 +17,49 @@ type stream struct {
 	caller  bool
 	waiter  wait.Waiter
 
-	// What is compressed with: what this side sends, and what it receives. They are
-	// the call's, unless the callee's header has another; identity and empty for
-	// nothing. The one is the sender's, the other guarded by session.mu.
+	// The compressors of sent and received messages, "" or "identity" for none. They
+	// are the call's, unless the callee's header names another. sends belongs to the
+	// sender; receives is guarded by session.mu.
 	sends, receives string
 
 	// Guarded by session.mu.
-	id      uint64 // zero until the head is written
+	id      uint64 // zero until the first frame is written
 	onAbort func(error)
 	reason  error // why it was aborted
-	over    bool  // its end was sent, or received and delivered: it cannot be aborted any more
+	over    bool  // the end was sent, or received and delivered: too late to abort
 
-	// Guarded by session.mu: the way out.
-	sendErr error // nothing more can be sent, because
+	// Guarded by session.mu: the sending side.
+	sendErr error // why nothing more can be sent
 	out     []outgoing
-	outOne  [1]outgoing // where out mostly is
-	backlog int         // the credit that what is in out takes
-	credit  int64       // what may be written
-	answers bool        // something was received, or nothing sent, since the last message
+	outOne  [1]outgoing // backing array of out while there is only one
+	backlog int         // credit that the messages in out will take
+	credit  int64       // credit from the peer that is left
+	answers bool        // Recv was called since the last message was sent, or none was sent
 	sender  wait.Cond
 
-	// The turns that the stream waits for, nil for none, and its neighbours
-	// there. What waits has something in out.
+	// The write queue that the stream is in, or nil, and its neighbours there. A queued
+	// stream has something in out.
 	queue      *writeQueue
 	prev, next *stream
 
-	// Its place among the session's streams.
+	// Its links in the session's list of live streams.
 	isLive             bool
 	prevLive, nextLive *stream
 
 	in inbox
 
 	company company
-	heard   uint64 // in which read something came for it last, or it began
+	heard   uint64 // value of quiet.reads when the last frame arrived, or when the stream began
 }
 
-// An outgoing step waits to be written. Its message is in message, unless that
-// is nil.
+// An outgoing is a step that waits to be written. message is the buffer of its message,
+// or nil if it has none.
 type outgoing struct {
 	step    wire.Step
 	message *buffer
 }
 
-// initStream makes st a stream that is live. mu is held.
+// initStream initializes st and adds it to the live streams. mu is held.
 func (s *Session) initStream(st *stream, id uint64, encoding string) {
 	st.session, st.id, st.credit, st.answers = s, id, s.hello.Stream, true
 	st.sends, st.receives = encoding, encoding
@@ -73,32 +73,33 @@ func (s *Session) initStream(st *stream, id uint64, encoding string) {
 	}
 }
 
-// What may wait to be written, whatever credit there is for it, and a message more.
+// How much may wait to be written, regardless of credit. The message that reaches a
+// limit is still queued.
 const (
-	maxBacklog = 256 << 10 // of a stream, in bytes
-	maxWaiting = 1024      // and in messages
+	maxBacklog = 256 << 10 // per stream, in bytes
+	maxWaiting = 1024      // per stream, in messages
 
-	// maxQueued is how much of all streams together may wait, in bytes: a peer
-	// that reads nothing may have thousands of them. Where it does each stream
-	// may still have minBacklog bytes, so that streams that the peer does not
-	// read do not keep others from sending.
+	// maxQueued bounds the bytes that wait on all streams together, because a peer that
+	// does not read may have thousands of streams. Beyond it, each stream may still
+	// queue minBacklog bytes, so that streams which the peer does not read cannot stop
+	// others from sending.
 	maxQueued  = 2 << 20
 	minBacklog = 2 << 10
 )
 
-// full reports whether as much waits to be written as may. The session's mu is
+// full reports whether the stream has queued as much as it may. The session's mu is
 // held.
 func (st *stream) full() bool {
 	return st.backlog >= maxBacklog || len(st.out) >= maxWaiting ||
 		st.backlog >= minBacklog && st.session.backlog >= maxQueued
 }
 
-// enqueue queues a step to be written, unless the call was aborted. The session's mu is
-// held.
+// enqueue queues a step to be written, or drops it if the call was aborted. The
+// session's mu is held.
 func (st *stream) enqueue(step wire.Step, message *buffer) {
 	if st.reason != nil {
 		st.session.unplace(&step)
-		return // nobody wants to know
+		return // the peer does not need it any more
 	}
 	if step.HasMessage {
 		n := len(step.Message) + wire.MessageCost
@@ -121,9 +122,9 @@ func (st *stream) enqueue(step wire.Step, message *buffer) {
 	st.schedule()
 }
 
-// schedule puts the stream among those that have something to write, unless it
-// waits already: for its turn, or for credit of the connection, without which a
-// turn would be of no use.
+// schedule puts the stream into a write queue, unless it has nothing to write or is
+// queued already. A stream in starved stays there until the connection has credit. The
+// session's mu is held.
 func (st *stream) schedule() {
 	if st.queue != nil || len(st.out) == 0 {
 		return
@@ -139,7 +140,7 @@ func (st *stream) schedule() {
 func (st *stream) Send(f *link.Frame) error {
 	s := st.session
 	step := wire.Step{Header: f.Header, HalfClose: f.EndSend, End: f.End}
-	if name, ok := encodingOf(f.Header); ok { // no message goes before the header
+	if name, ok := encodingOf(f.Header); ok { // no message is sent before the header
 		st.sends = name
 	}
 	var message *buffer
@@ -152,7 +153,7 @@ func (st *stream) Send(f *link.Frame) error {
 	s.mu.Lock()
 	if err := s.checkBlocks(f); err != nil {
 		var after callbacks
-		if f.End != nil { // the call cannot end otherwise: its caller learns why
+		if f.End != nil { // without its end the call would never end, so abort it and tell the caller why
 			st.abort(err, true, &after)
 		}
 		s.unplace(&step)
@@ -165,14 +166,14 @@ func (st *stream) Send(f *link.Frame) error {
 		if st.credit <= int64(st.backlog) {
 			_ = s.await(context.Background(), st, &st.sender)
 		} else if st.full() {
-			_ = s.sleep(context.Background(), st, &st.sender) // until the writer has got on
+			_ = s.sleep(context.Background(), st, &st.sender) // until the writer has made room
 		} else {
 			break
 		}
 	}
 	if err := st.sendErr; err != nil {
 		s.unplace(&step)
-		if f.End != nil { // nobody receives any more
+		if f.End != nil { // no message will be received any more
 			st.in.dropPlaces()
 		}
 		s.flush(false)
@@ -196,7 +197,7 @@ func (st *stream) Send(f *link.Frame) error {
 		st.answers = false
 		s.flush(true)
 	} else {
-		s.wakeWriter() // another message may follow, and be written together with this one
+		s.wakeWriter() // another message is likely to follow, and can be written together with this one
 		s.mu.Unlock()
 	}
 	after.run()
@@ -206,8 +207,8 @@ func (st *stream) Send(f *link.Frame) error {
 	return nil
 }
 
-// encodingOf returns what a callee's messages are compressed with, if its header says
-// so.
+// encodingOf returns the compressor that a callee's header names for its messages. ok
+// is false if it names none.
 func encodingOf(header metadata.MD) (name string, ok bool) {
 	if len(header) == 0 {
 		return "", false
@@ -219,8 +220,8 @@ func encodingOf(header metadata.MD) (name string, ok bool) {
 	return names[0], true
 }
 
-// checkBlocks refuses a frame whose header or end is longer than the peer takes.
-// mu is held.
+// checkBlocks returns an error if the header or end in f is larger than the peer
+// accepts. mu is held.
 func (s *Session) checkBlocks(f *link.Frame) error {
 	limit := s.hello.Block
 	if n := wire.MetadataSize(f.Header); n > limit {
@@ -234,8 +235,8 @@ func (s *Session) checkBlocks(f *link.Frame) error {
 	return nil
 }
 
-// endBoth lets nothing more be sent or, after what has arrived, received. The
-// session's mu is held.
+// endBoth ends sending at once, and receiving after what has arrived. The session's mu
+// is held.
 func (st *stream) endBoth(why error, after *callbacks) {
 	if st.sendErr == nil {
 		st.sendErr = why
@@ -248,8 +249,8 @@ func (st *stream) endBoth(why error, after *callbacks) {
 	st.session.wake(&st.in.receiver, after)
 }
 
-// unregister takes the stream from the session: nothing more arrives for it. The
-// session's mu is held.
+// unregister removes the stream from the session, so that nothing more arrives for it.
+// The session's mu is held.
 func (st *stream) unregister() {
 	s := st.session
 	if st.id != 0 && s.streams[st.id] == st {
@@ -274,7 +275,7 @@ func (st *stream) unregister() {
 		}
 		s.closeIfDrained()
 		if s.bye != nil {
-			s.wakeWriter() // it is its turn
+			s.wakeWriter() // to write BYE after the last call
 		}
 	}
 }
@@ -284,13 +285,13 @@ func (st *stream) Abort(reason error) {
 	var after callbacks
 	s := st.session
 	s.mu.Lock()
-	st.abort(reason, s.ended == nil, &after) // else BYE tells the peer
+	st.abort(reason, s.ended == nil, &after) // otherwise BYE tells the peer
 	s.flush(false)
 	after.run()
 }
 
-// abort ends the call for reason, unless it has ended. tell says that the peer
-// is to learn of it. The session's mu is held.
+// abort ends the call for reason, unless it has ended. If tell is set, the peer gets a
+// RESET. The session's mu is held.
 func (st *stream) abort(reason error, tell bool, after *callbacks) {
 	if st.over || st.reason != nil {
 		return
@@ -319,8 +320,8 @@ func (st *stream) abort(reason error, tell bool, after *callbacks) {
 	}
 }
 
-// abortUnread ends a call of which nobody wants to know any more, what is left to
-// be written of its end included. The session's mu is held.
+// abortUnread ends a call that the peer no longer reads. Unlike abort it also drops an
+// END that was not written yet. The session's mu is held.
 func (st *stream) abortUnread(reason error, after *callbacks) {
 	st.abort(reason, false, after)
 	if st.over {
@@ -329,7 +330,7 @@ func (st *stream) abortUnread(reason error, after *callbacks) {
 	}
 }
 
-// dropQueued throws away what was not written yet. The session's mu is held.
+// dropQueued drops all queued steps. The session's mu is held.
 func (st *stream) dropQueued() {
 	for i := range st.out {
 		st.session.unplace(&st.out[i].step)
@@ -342,7 +343,7 @@ func (st *stream) dropQueued() {
 	}
 }
 
-// finishAbort ends what a callee waits for, after it was told of the abort.
+// finishAbort wakes a callee's goroutines, after OnAbort's callback has run.
 func (st *stream) finishAbort(reason error) {
 	var after callbacks
 	st.session.mu.Lock()

@@ -10,76 +10,77 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// writing is what there is to write, and who writes it. It is guarded by mu.
+// writing is the state of what is queued to be written, and of who writes it. Guarded
+// by mu.
 //
-// Whoever has the pen writes, for all. Over a bare socket whoever queued
-// something takes it, if it is free, writes without waiting, and leaves it when
-// nothing is left. What the socket has no room for, and what others are about to
-// add to, is left to the writer, a goroutine of the session, which waits where
-// it must. Over other connections it writes everything.
+// The goroutine that holds the pen writes for all streams. Over a bare socket, a
+// goroutine that queues something takes the pen if it is free, writes without blocking,
+// and releases the pen when nothing is left. It leaves the rest to the writer, a
+// goroutine of the session that may block, if the socket is full or if more messages
+// are likely to follow soon. Over other connections the writer writes everything.
 //
-// Invariant: where something is queued that can be written, the pen is taken,
-// or the writer was called for it, or whoever holds mu is about to do one of
-// these.
+// Invariant: if something is queued that can be written, the pen is taken, or the
+// writer was woken for it, or the goroutine that holds mu is about to do one of these.
 type writing struct {
-	control []byte     // frames of the session, and those that need no turn
-	ready   writeQueue // of those with something to write
-	bulk    writeQueue // of those within a message: they let others go first
-	starved writeQueue // of those that were ready, and wait for the connection's credit
-	connOut int64      // the connection's credit
-	backlog int        // the credit that what all streams have to write takes
+	control []byte     // frames of the session, and frames of calls that need not wait for their turn
+	ready   writeQueue // streams with something to write
+	bulk    writeQueue // streams in the middle of a message; ready goes first
+	starved writeQueue // streams that wait for the connection's credit
+	connOut int64      // credit of the connection that is left, in bytes
+	backlog int        // credit that the queued messages of all streams will take
 	bye     []byte     // the last frame, once the session has ended
-	broken  error      // why nothing more can be written, though the session has not ended
-	lost    bool       // write nothing more
+	broken  error      // a write error of a session that has not ended yet
+	lost    bool       // nothing more can be written
 	pen     pen
 	writer  wait.Cond
 
-	// Of whoever has the pen.
+	// Owned by the goroutine with the pen.
 	enc   wire.Encoder
 	batch batch
-	fault error // what Write returned, for the writer
+	fault error // the error of a write without the writer, for the writer
 }
 
-// A pen is who writes.
+// A pen is the state of the right to write.
 type pen byte
 
 const (
 	penFree   pen = iota
-	penCalled     // the writer was called to take it; others may be faster
+	penCalled     // the writer was woken to take it; another goroutine may take it first
 	penTaken
-	penHandedOver // to the writer, together with a batch that was begun
+	penHandedOver // passed to the writer with a batch that is not fully written
 )
 
 const (
-	// maxBatch is how many bytes are collected for one Write, and a frame more.
+	// maxBatch bounds the bytes that are collected for one Write. The last frame may
+	// exceed it.
 	maxBatch = 256 << 10
 
-	// someBatch is how large a batch is expected to be, pieces left out.
+	// someBatch is the initial capacity of a batch, in bytes, without large pieces.
 	someBatch = 4 << 10
 
-	// maxRounds is how often a caller writes for others before it leaves the
-	// pen to the writer.
+	// maxRounds is how many batches a caller writes before it passes the pen to the
+	// writer.
 	maxRounds = 4
 )
 
-// A batch is what one Write writes: b, with pieces of messages in between.
+// A batch is the output of one Write: b, with large pieces of messages inserted.
 type batch struct {
 	b      *buffer
 	pieces []cutting
-	all    net.Buffers // what is left of b and pieces, in their order; nil without pieces
-	done   int         // how much of b was written; of use without pieces
+	all    net.Buffers // b and pieces in order, without what was written; nil if there are no pieces
+	done   int         // bytes of b that were written; unused with pieces
 	size   int
-	spent  []*buffer // of messages that are over with it
+	spent  []*buffer // message buffers to free when the batch is written
 	last   bool      // it ends with BYE
 }
 
-// A cutting of a message goes where b has got to at.
+// A cutting is a piece of a message, to be inserted at offset at of the batch's b.
 type cutting struct {
 	at int
 	b  []byte
 }
 
-// free forgets what was written.
+// free resets the batch and frees its buffers.
 func (t *batch) free() {
 	for i, b := range t.spent {
 		b.free()
@@ -90,7 +91,7 @@ func (t *batch) free() {
 	*t = batch{pieces: t.pieces[:0], spent: t.spent[:0]}
 }
 
-// gather puts b and pieces in their order.
+// gather sets all from b and pieces.
 func (t *batch) gather() {
 	if len(t.pieces) == 0 {
 		return
@@ -106,8 +107,7 @@ func (t *batch) gather() {
 	}
 }
 
-// wrote takes in that n bytes of what was left are written. It reports whether
-// that was all.
+// wrote records that n more bytes were written. It reports whether the whole batch was.
 func (t *batch) wrote(n int) bool {
 	if t.all == nil {
 		t.done += n
@@ -123,8 +123,8 @@ func (t *batch) wrote(n int) bool {
 	return len(t.all) == 0
 }
 
-// wakeWriter makes the writer write what is queued, or end the session.
-// mu is held.
+// wakeWriter wakes the writer to write what is queued, or to end the session. mu is
+// held.
 func (s *Session) wakeWriter() {
 	if s.pen == penFree {
 		s.pen = penCalled
@@ -134,19 +134,17 @@ func (s *Session) wakeWriter() {
 	}
 }
 
-// hasQueued reports whether there is something that can be written. mu is held.
+// hasQueued reports whether anything is queued that can be written. mu is held.
 func (s *Session) hasQueued() bool {
 	return len(s.control) > 0 || s.ready.first != nil || s.bulk.first != nil || s.canFeed()
 }
 
-// canFeed reports whether there is credit of the connection for a stream that waits
-// for it. mu is held.
+// canFeed reports whether the connection has credit for a starved stream. mu is held.
 func (s *Session) canFeed() bool { return s.starved.first != nil && s.connOut > wire.MessageCost }
 
-// feedStarved gives those that wait for the connection's credit a turn, as many as there
-// is credit for. A peer may have thousands of them wait, and give credit byte by
-// byte: each that is taken from the queue is paid for with credit that it will use,
-// if no other is faster. mu is held.
+// feedStarved schedules starved streams, as many as the connection's credit is likely
+// to serve. A peer may starve thousands of streams and grant credit byte by byte, so
+// each stream that leaves the queue is charged the credit that it can use. mu is held.
 func (s *Session) feedStarved() {
 	for left := s.connOut; left > wire.MessageCost && s.starved.first != nil; {
 		st := s.starved.first
@@ -156,9 +154,9 @@ func (s *Session) feedStarved() {
 	}
 }
 
-// flush writes what is queued, or leaves it to the writer. gather says that others may
-// be about to queue something, too, for which it is worth to let them run
-// first. mu is held, and released.
+// flush writes what is queued, or leaves it to the writer. If gather is set and other
+// goroutines may be about to queue something too, it lets them run first. Called with
+// mu held, which it releases.
 func (s *Session) flush(gather bool) {
 	if s.pen >= penTaken || !s.hasQueued() {
 		s.mu.Unlock()
@@ -198,7 +196,7 @@ func (s *Session) flush(gather bool) {
 	s.mu.Unlock()
 }
 
-// othersMayWrite reports whether several calls are open that may have something to write
+// othersMayWrite reports whether other calls are open that may have something to write
 // soon. mu is held.
 func (s *Session) othersMayWrite() bool {
 	if s.opts.Client {
@@ -207,7 +205,8 @@ func (s *Session) othersMayWrite() bool {
 	return s.calls > 1
 }
 
-// writeLoop is the writer. It runs until the session ends.
+// writeLoop is the writer. It returns after BYE, after a write error, or if the
+// connection is lost.
 func (s *Session) writeLoop() {
 	s.mu.Lock()
 	for {
@@ -231,7 +230,7 @@ func (s *Session) writeLoop() {
 			err = s.write(&s.batch)
 		}
 		if err != nil {
-			s.onWriteError(err) // and leaves the pen taken
+			s.onWriteError(err) // the pen stays taken
 			return
 		}
 		last := s.batch.last
@@ -246,7 +245,7 @@ func (s *Session) writeLoop() {
 	}
 }
 
-// write writes a batch, and waits where it must.
+// write writes what is left of a batch. It may block.
 func (s *Session) write(t *batch) (err error) {
 	if t.all == nil {
 		_, err = s.conn.Write(t.b.b[t.done:])
@@ -256,18 +255,17 @@ func (s *Session) write(t *batch) (err error) {
 	return err
 }
 
-// lastWords is how long a peer that cannot be written to may take to be read to
-// the end.
+// lastWords is how long the session keeps reading from the peer after a write error.
 const lastWords = time.Second
 
-// onWriteError takes in that nothing more can be written. Whoever reads ends the
-// session, with what the peer's BYE says where there is one: a peer that has
-// gone breaks the way to it at the same time as it says why.
+// onWriteError records a write error. The reader ends the session, if possible with the
+// text of the peer's BYE: a peer that leaves sends BYE and breaks our writes at the
+// same time.
 func (s *Session) onWriteError(err error) {
 	s.mu.Lock()
 	if s.ended == nil {
 		s.broken = err
-		if !s.interrupted { // else the leader sets it, who would not be hurried any more
+		if !s.interrupted { // otherwise the leader sets it; doing it here would undo the interrupt
 			s.resetReadDeadline()
 		}
 		if !s.occupied {
@@ -280,17 +278,17 @@ func (s *Session) onWriteError(err error) {
 	s.fail(err)
 }
 
-// closeWrite says that nothing follows BYE, where a connection can be closed one
-// way. Otherwise BYE says it. The connection stays open for the reader, which waits
-// for the peer's end: see farewells.
+// closeWrite closes the connection for writing after BYE, if it can be closed in one
+// direction. It stays open for the reader, which waits for the peer to close: see
+// Farewells.
 func (s *Session) closeWrite() {
 	if c, ok := s.conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() != nil {
 		_ = s.conn.Close()
 	}
 }
 
-// collect makes the batch of what is queued. It reports whether there is
-// something. mu is held, and the caller has the pen.
+// collect fills the batch from the queues. It reports whether there was anything to
+// write. mu is held, and the caller has the pen.
 func (s *Session) collect() bool {
 	ends := s.bye != nil && s.live.first == nil
 	if s.lost || !s.hasQueued() && !ends {
@@ -313,7 +311,7 @@ func (s *Session) collect() bool {
 		s.writeFrame(t, &s.bulk)
 	}
 	if s.bell != nil && t.size > said {
-		s.bell.Reset(s.opts.Farewell) // the peer takes what calls have left to say
+		s.bell.Reset(s.opts.Farewell) // the peer still reads what ended calls have left
 	}
 	if s.bye != nil && s.live.first == nil {
 		t.b.b = append(t.b.b, s.bye...)
@@ -346,13 +344,13 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 	var large []byte
 	placed := step.Placed
 	credit := int(max(min(st.credit, s.connOut, math.MaxInt), 0))
-	if s.raw == nil { // such as TLS, which has no use for pieces
+	if s.raw == nil { // such as TLS, which cannot write pieces without copying
 		t.b.b, cost = s.enc.Append(t.b.b, step, credit)
 	} else if t.b.b, large, cost = s.enc.AppendHead(t.b.b, step, credit); large != nil {
 		t.pieces = append(t.pieces, cutting{len(t.b.b), large})
 	}
 	st.credit -= int64(cost)
-	if placed && !step.Placed { // it is this side's own memory that it waits in
+	if placed && !step.Placed { // it waits in our own memory: only the call pays for its size
 		s.connOut -= wire.MessageCost
 	} else {
 		s.connOut -= int64(cost)
@@ -373,7 +371,7 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 			}
 		}
 	}
-	if st.credit > int64(st.backlog) && !st.full() { // it was full, if its sender waits
+	if st.credit > int64(st.backlog) && !st.full() { // its sender, if any, was waiting for room
 		if p := st.sender.Wake(); p != nil {
 			s.waiting--
 			p.Unpark()
@@ -388,7 +386,7 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 	}
 }
 
-// assignNumber gives a call of this side's its number. mu is held.
+// assignNumber gives a call of this side its id. mu is held.
 func (s *Session) assignNumber(st *stream) {
 	switch {
 	case s.lastOwn > 0:
@@ -402,8 +400,8 @@ func (s *Session) assignNumber(st *stream) {
 	s.streams[st.id] = st
 }
 
-// addCredit adds n to credit, which is below zero after a message that was
-// placed and larger.
+// addCredit adds n to *to, which may be negative after a placed message that was larger
+// than the credit.
 func addCredit(to *int64, n int64) error {
 	if *to > wire.MaxCredit-n {
 		return protocolError("more credit than %d", wire.MaxCredit)
