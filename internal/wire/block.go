@@ -22,7 +22,7 @@ func (e *Encoder) appendHead(b []byte, o *link.CallHeader, timeout time.Duration
 	return e.appendMetadata(b, o.Metadata, remember)
 }
 
-// microseconds returns d rounded up, 0 for none.
+// microseconds returns d in microseconds, rounded up, or 0 if d is not positive.
 func microseconds(d time.Duration) uint64 {
 	if d <= 0 {
 		return 0
@@ -37,7 +37,7 @@ func duration(us uint64) time.Duration {
 	return time.Duration(us) * time.Microsecond
 }
 
-// head reads the head of a call.
+// head decodes the head of a call.
 func (d *Decoder) head(r *reader, remember bool) (o *link.CallHeader, timeout time.Duration) {
 	o = new(link.CallHeader)
 	r.beginBlock("request header", d.Block)
@@ -70,23 +70,23 @@ func (e *Encoder) appendMetadata(b []byte, md metadata.MD, remember bool) []byte
 	return b
 }
 
-// minEntry is how many bytes an entry of metadata takes on the wire at least.
+// minEntry is the least size of a metadata entry on the wire, in bytes.
 const minEntry = 2
 
-// metadata reads metadata, nil where there is none. What is too much for the
-// block is read, for the names in it, and not kept: no entry costs memory before
-// it was counted.
+// metadata decodes metadata; nil if it has no entries. Entries are counted before
+// memory is allocated for them. Once the block is too large, the rest is decoded only
+// for its new names, and dropped.
 func (d *Decoder) metadata(r *reader, remember bool) metadata.MD {
 	n := r.count(minEntry)
 	if n == 0 {
 		return nil
 	}
 	var md metadata.MD
-	var values []string // of all keys: those of one follow one another
+	var values []string // of all keys; those of one key are adjacent
 	if r.spend(n, 0); r.wrong == nil {
 		md, values = make(metadata.MD, min(n, 16)), make([]string, 0, n)
 	}
-	key, from := "", 0 // the values from there on are those of key
+	key, from := "", 0 // values[from:] belong to key
 	for range n {
 		k, v := d.name(r, remember), r.bytes()
 		if r.err != nil {
@@ -115,7 +115,7 @@ func (d *Decoder) metadata(r *reader, remember bool) metadata.MD {
 	return md
 }
 
-// checkKey looks at a key whose values come next, and after those of md.
+// checkKey checks k, the next key after those in md.
 func checkKey(r *reader, md metadata.MD, k string) {
 	if !link.ValidKey(k) {
 		r.object("metadata has the key %.100q", k)
@@ -133,14 +133,14 @@ func (e *Encoder) appendEnd(b []byte, end *link.End, remember bool) []byte {
 		b = appendString(b, p.GetMessage())
 		var details []byte
 		if len(p.GetDetails()) > 0 {
-			details, _ = proto.Marshal(p) // what cannot be marshalled has no details
+			details, _ = proto.Marshal(p) // if marshaling fails, send no details
 		}
 		b = append(appendUint(b, uint64(len(details))), details...)
 	}
 	return e.appendMetadata(b, end.Trailer, remember)
 }
 
-// end reads the end of a call.
+// end decodes the end of a call.
 func (d *Decoder) end(r *reader, remember bool) *link.End {
 	end := new(link.End)
 	r.beginBlock("end", d.Block)
@@ -150,7 +150,7 @@ func (d *Decoder) end(r *reader, remember bool) *link.End {
 		r.spend(countDetails(details), len(message)+len(details))
 		switch {
 		case r.err != nil || r.wrong != nil:
-		case code > math.MaxUint32: // codes.Code is unsigned, and users make up their own
+		case code > math.MaxUint32: // codes.Code is a uint32, and applications use codes of their own
 			r.object("a status of code %d", code)
 		case !utf8.ValidString(message):
 			r.object("a status whose message is not UTF-8")

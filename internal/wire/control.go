@@ -5,12 +5,12 @@ import (
 	"unicode/utf8"
 )
 
-// begin appends the head of a frame, whose length is put in by finish.
+// begin appends the header of a frame. finish fills in its length.
 func begin(b []byte, k Kind, stream uint64) []byte {
 	return appendUint(append(b, 0, 0, byte(k)), stream)
 }
 
-// finish puts in the length of the frame that begins at start.
+// finish fills in the length of the frame that begins at start.
 func finish(b []byte, start int) []byte {
 	binary.LittleEndian.PutUint16(b[start:], uint16(len(b)-start-lengthSize))
 	return b
@@ -23,12 +23,12 @@ type Hello struct {
 	Stream     int64 // window of each call, in bytes
 	Connection int64 // window of all calls together, in bytes
 	Calls      uint64
-	Block      int    // the largest block that is taken, as HeadSize and its like count
-	Ping       uint64 // the least time between PINGs while a call is open, in milliseconds
-	IdlePing   uint64 // the same while none is
+	Block      int    // the largest block that is accepted, as HeadSize counts
+	Ping       uint64 // least time between PINGs while a call is open, in milliseconds
+	IdlePing   uint64 // the same while no call is open
 }
 
-// AppendHello appends h as a frame.
+// AppendHello appends a HELLO.
 func AppendHello(b []byte, h *Hello) []byte {
 	start := len(b)
 	b = begin(b, KindHello, 0)
@@ -38,7 +38,7 @@ func AppendHello(b []byte, h *Hello) []byte {
 	return finish(b, start)
 }
 
-// ParseHello reads the body of a HELLO.
+// ParseHello decodes the body of a HELLO.
 func ParseHello(body []byte) (h Hello, err error) {
 	r := reader{rest: body}
 	h.Version, h.Features = r.uint(), r.uint()
@@ -46,7 +46,7 @@ func ParseHello(body []byte) (h Hello, err error) {
 	h.Calls = r.uint()
 	block := r.uint()
 	h.Ping, h.IdlePing = r.uint(), r.uint()
-	switch { // what is left is for later versions
+	switch { // further fields belong to later versions
 	case r.err != nil:
 	case h.Version == 0:
 		r.fail("version 0")
@@ -62,7 +62,7 @@ func ParseHello(body []byte) (h Hello, err error) {
 	return h, nil
 }
 
-// clamp returns v as an int, or the largest there is.
+// clamp returns v as an int, or the largest int if v is larger.
 func clamp(v uint64) int {
 	const most = int(^uint(0) >> 1)
 	if v > uint64(most) {
@@ -71,29 +71,29 @@ func clamp(v uint64) int {
 	return int(v)
 }
 
-// AppendReset appends a RESET. Text that does not fit is cut.
+// AppendReset appends a RESET. Text longer than maxText is truncated.
 func AppendReset(b []byte, stream uint64, code ResetCode, text string) []byte {
 	return appendCode(b, KindReset, stream, uint64(code), text)
 }
 
-// ParseReset reads the body of a RESET.
+// ParseReset decodes the body of a RESET.
 func ParseReset(body []byte) (code ResetCode, text string, err error) {
 	c, text, err := parseCode(body)
 	return ResetCode(c), text, err
 }
 
-// AppendBye appends a BYE. Text that does not fit is cut.
+// AppendBye appends a BYE. Text longer than maxText is truncated.
 func AppendBye(b []byte, code ByeCode, text string) []byte {
 	return appendCode(b, KindBye, 0, uint64(code), text)
 }
 
-// ParseBye reads the body of a BYE.
+// ParseBye decodes the body of a BYE.
 func ParseBye(body []byte) (code ByeCode, text string, err error) {
 	c, text, err := parseCode(body)
 	return ByeCode(c), text, err
 }
 
-// maxText is how much text a RESET or BYE carries, in bytes.
+// maxText is the most text that AppendReset and AppendBye put into a frame, in bytes.
 const maxText = 4096
 
 func appendCode(b []byte, k Kind, stream, code uint64, text string) []byte {
@@ -115,14 +115,14 @@ func parseCode(body []byte) (code uint64, text string, err error) {
 	return code, string(r.rest), r.err
 }
 
-// AppendCredit appends a CREDIT of n bytes for a call, or for the connection
-// if stream is 0.
+// AppendCredit appends a CREDIT of n bytes for a call, or for the connection if stream
+// is 0.
 func AppendCredit(b []byte, stream uint64, n int64) []byte {
 	start := len(b)
 	return finish(appendUint(begin(b, KindCredit, stream), uint64(n)), start)
 }
 
-// ParseCredit reads the body of a CREDIT.
+// ParseCredit decodes the body of a CREDIT.
 func ParseCredit(body []byte) (n int64, err error) {
 	r := reader{rest: body}
 	v := r.uint()
@@ -135,26 +135,26 @@ func ParseCredit(body []byte) (n int64, err error) {
 	return int64(v), nil
 }
 
-// AppendReturn appends a RETURN of the message at place.
+// AppendReturn appends a RETURN for the message at place.
 func AppendReturn(b []byte, place int) []byte {
 	start := len(b)
 	return finish(appendUint(begin(b, KindReturn, 0), uint64(place)), start)
 }
 
-// ParseReturn reads the body of a RETURN.
+// ParseReturn decodes the body of a RETURN.
 func ParseReturn(body []byte) (place int, err error) {
 	r := reader{rest: body}
 	place = clamp(r.uint())
 	return place, r.end()
 }
 
-// AppendPing appends a PING, or a PONG.
+// AppendPing appends a PING or a PONG.
 func AppendPing(b []byte, k Kind, data [8]byte) []byte {
 	start := len(b)
 	return finish(append(begin(b, k, 0), data[:]...), start)
 }
 
-// ParsePing reads the body of a PING or a PONG.
+// ParsePing decodes the body of a PING or a PONG.
 func ParsePing(body []byte) (data [8]byte, err error) {
 	if len(body) != len(data) {
 		return data, protocolError("a ping of %d bytes", len(body))
@@ -162,13 +162,13 @@ func ParsePing(body []byte) (data [8]byte, err error) {
 	return [8]byte(body), nil
 }
 
-// AppendDrain appends a DRAIN.
+// AppendDrain appends a DRAIN. last is the last call that was seen.
 func AppendDrain(b []byte, last uint64) []byte {
 	start := len(b)
 	return finish(appendUint(begin(b, KindDrain, 0), last), start)
 }
 
-// ParseDrain reads the body of a DRAIN.
+// ParseDrain decodes the body of a DRAIN.
 func ParseDrain(body []byte) (last uint64, err error) {
 	r := reader{rest: body}
 	last = r.uint()

@@ -1,10 +1,10 @@
-// Package wire turns the frames of docs/protocol.md into bytes and bytes into
-// frames. It does nothing else: no I/O, no goroutine, no clock, and no state but
-// the names that each direction of a connection has numbered.
+// Package wire encodes and decodes the frames of docs/protocol.md. It does no I/O,
+// starts no goroutines and reads no clock. Its only state is the tables of names that
+// each direction of a connection has numbered.
 //
-// An [Encoder] and a [Decoder] are one direction's two ends. What the encoder
-// appends to a buffer must be sent in that order; what the decoder is given
-// arrived in that order.
+// An [Encoder] and a [Decoder] are the two ends of one direction. Frames must be sent
+// in the order in which the encoder appended them, and passed to the decoder in the
+// order in which they arrived.
 package wire
 
 import (
@@ -19,41 +19,41 @@ const Magic = "nearcall/1\n"
 // Version is the highest version of the protocol that this package speaks.
 const Version = 1
 
-// Bounds of the protocol, in bytes where nothing else is said.
+// Limits of the protocol, in bytes unless stated otherwise.
 const (
-	MaxFrame  = 1<<16 - 1 // after the length
-	MinWindow = 1 << 16   // of a call and of a connection; what is known before HELLO
-	MinBlock  = 1 << 14   // the least that a receiver takes
-	MinPlace  = 32 << 10  // of a message in a place of its own
+	MaxFrame  = 1<<16 - 1 // without the length field
+	MinWindow = 1 << 16   // of a call and of a connection; both apply until HELLO arrives
+	MinBlock  = 1 << 14   // the smallest limit that a receiver may set
+	MinPlace  = 32 << 10  // the least size of a message in shared memory
 	MaxUint   = 1<<62 - 1
 
-	// MaxCredit is what credit adds up to at most, in bytes. It is more than an
-	// int holds where addresses have 32 bits: credit is counted in int64.
+	// MaxCredit bounds the credit that a call or connection accumulates, in bytes. It
+	// overflows an int on 32-bit systems, so credit is an int64.
 	MaxCredit int64 = MaxUint + 1
 
-	maxName  = 256      // of a name that is remembered
-	maxTable = 64 << 10 // of what is remembered, as stringCost counts it
+	maxName  = 256      // of a name in the table
+	maxTable = 64 << 10 // of the whole table, as stringCost counts
 
 	lengthSize = 2
 )
 
-// stringCost is what a string counts for beside its own bytes: in the size of a
-// block, where the key and the value of metadata count as one, and in the table
-// of what a side remembers. It is the overhead that HTTP/2 counts for a field,
-// and as in gRPC it belongs to what limits of headers limit. Without it a peer
-// fills a receiver's memory with strings that take next to nothing on the wire.
+// stringCost is the overhead of a string, in bytes, added to its length: in the size of
+// a block, where the key and value of a metadata entry count as one string, and in the
+// table of names. It is HTTP/2's overhead for a header field, and counts against limits
+// of headers as in gRPC. Without it a peer could exhaust a receiver's memory with
+// strings that take almost no bytes on the wire.
 const stringCost = 32
 
-// FeatureNoCalls is the feature of a side that takes no calls of its peer's.
+// FeatureNoCalls is set in HELLO by a side that accepts no calls.
 const FeatureNoCalls = 1 << 0
 
-// MessageCost is the credit that a message takes beside its own bytes.
+// MessageCost is the credit that a message takes in addition to its length, in bytes.
 const MessageCost = 5
 
-// A Kind says what a frame is. STREAM frames have flags in their kind.
+// A Kind is the kind of a frame. For STREAM frames it includes the flags.
 type Kind byte
 
-// The kinds.
+// The kinds of frames.
 const (
 	KindHello  Kind = 0x01
 	KindPart   Kind = 0x02
@@ -78,13 +78,13 @@ const (
 	FlagPlace
 )
 
-// Stream reports whether k is that of a STREAM frame.
+// Stream reports whether k is the kind of a STREAM frame.
 func (k Kind) Stream() bool { return k&KindStream != 0 }
 
-// Ignorable reports whether a frame of kind k that is not known is skipped.
+// Ignorable reports whether frames of kind k are extensions, which are ignored.
 func (k Kind) Ignorable() bool { return k >= 0x40 && k < KindStream }
 
-// A ResetCode is why a call was reset.
+// A ResetCode says why a call was reset.
 type ResetCode uint64
 
 // The codes of RESET.
@@ -97,7 +97,7 @@ const (
 	ResetExhausted
 )
 
-// A ByeCode is why a connection ends.
+// A ByeCode says why a connection ends.
 type ByeCode uint64
 
 // The codes of BYE.
@@ -109,22 +109,22 @@ const (
 	ByeVersion
 )
 
-// ErrProtocol is wrapped by the errors of whatever a peer must not send.
+// ErrProtocol is wrapped by all errors for violations of the protocol by the peer.
 var ErrProtocol = errors.New("protocol error")
 
 func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// A Frame is a frame as it came, its body not looked into.
+// A Frame is a frame whose body has not been decoded.
 type Frame struct {
 	Kind   Kind
 	Stream uint64
-	Body   []byte // aliases what it was read from
+	Body   []byte // aliases the input
 }
 
-// Next returns the first frame in b and how many bytes it takes. It returns 0
-// and no error when b ends within it.
+// Next splits the first frame off b. n is the frame's length, or 0 without an error if
+// b does not hold all of it.
 func Next(b []byte) (f Frame, n int, err error) {
 	if len(b) < lengthSize {
 		return f, 0, nil
@@ -139,7 +139,7 @@ func Next(b []byte) (f Frame, n int, err error) {
 	}
 	f.Kind, f.Stream = Kind(b[2]), uint64(b[3])
 	f.Body = b[4:n:n]
-	if f.Stream >= 0x80 { // of more than a byte
+	if f.Stream >= 0x80 { // a stream id of more than one byte
 		d := reader{rest: b[3:n:n]}
 		f.Stream, f.Body = d.uint(), d.rest
 		if d.err != nil {
@@ -149,7 +149,7 @@ func Next(b []byte) (f Frame, n int, err error) {
 	return f, n, f.check()
 }
 
-// check looks at the stream's number.
+// check checks the kind, and whether it allows the stream id.
 func (f Frame) check() error {
 	var ofCall bool
 	switch k := f.Kind; {

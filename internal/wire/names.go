@@ -6,22 +6,22 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// How a name is written, beside n + 2 for the one with the number n.
+// Values that introduce a name. nameFirst + n stands for name number n.
 const (
-	nameNew     = 0 // it gets the next number
-	nameLiteral = 1 // it gets none
+	nameNew     = 0 // a new name that gets the next number
+	nameLiteral = 1 // a name that gets no number
 	nameFirst   = 2
 )
 
-// How a profile is written, beside n for the one with the number n.
+// profileNew introduces a new profile. n > 0 stands for profile number n.
 const profileNew = 0
 
-// A table counts what one direction of a connection has numbered so far. Both ends
-// count alike, so that they agree on what still gets a number.
+// A table tracks how much of the table of names one direction has used. Encoder and
+// Decoder count alike, so they agree on which strings still get numbers.
 type table struct{ size int }
 
-// add makes room for strings of so many bytes together. It reports whether
-// there is.
+// add reserves room for the given number of strings with the given total length. It
+// reports whether there was room.
 func (t *table) add(strings, bytes int) bool {
 	size := t.size + strings*stringCost + bytes
 	if size > maxTable {
@@ -31,26 +31,26 @@ func (t *table) add(strings, bytes int) bool {
 	return true
 }
 
-// profileStrings is how many strings a profile consists of.
+// profileStrings is the number of strings in a profile.
 const profileStrings = 5
 
-// profileBytes is the length of all of them.
+// profileBytes is the total length of a profile's strings.
 func profileBytes(p *link.Profile) int {
 	return len(p.Authority) + len(p.UserAgent) + len(p.ContentSubtype) + len(p.Encoding) + len(p.Accept)
 }
 
-// An Encoder knows what one direction of a connection has numbered so far. Its
-// zero value is that of a new connection. Whoever holds the right to write
-// frames has it to itself.
+// An Encoder encodes one direction of a connection, and keeps the names and profiles
+// that have numbers. Its zero value is ready for a new connection. It is not safe for
+// concurrent use.
 type Encoder struct {
 	table    table
 	names    map[string]uint64
 	profiles map[link.Profile]uint64
-	last     *link.Profile // the one that was written last, which is mostly the next, too
+	last     *link.Profile // the last one written, which is often the next one too
 	lastAt   uint64
 }
 
-// A mark is what an Encoder knew at some time.
+// A mark is a state of an Encoder, for forget.
 type mark struct {
 	table           table
 	names, profiles int
@@ -58,8 +58,7 @@ type mark struct {
 
 func (e *Encoder) mark() mark { return mark{e.table, len(e.names), len(e.profiles)} }
 
-// forget makes e know no more than it did at m, because what it appended since
-// then is not sent.
+// forget resets e to m, because what was appended since will not be sent.
 func (e *Encoder) forget(m mark) {
 	e.table = m.table
 	if len(e.names) > m.names {
@@ -71,7 +70,8 @@ func (e *Encoder) forget(m mark) {
 	}
 }
 
-// appendName appends s, and numbers it if it may and remember is set.
+// appendName appends s. If remember is set, s gets a number, provided that it is short
+// enough and the table has room.
 func (e *Encoder) appendName(b []byte, s string, remember bool) []byte {
 	if n, known := e.names[s]; known {
 		return appendUint(b, n+nameFirst)
@@ -86,13 +86,14 @@ func (e *Encoder) appendName(b []byte, s string, remember bool) []byte {
 	return appendString(append(b, nameNew), s)
 }
 
-// appendProfile appends p, and numbers it if it may and remember is set.
+// appendProfile appends p. If remember is set, p gets a number, provided that the table
+// has room.
 func (e *Encoder) appendProfile(b []byte, p *link.Profile, remember bool) []byte {
 	if p == e.last {
 		return appendUint(b, e.lastAt)
 	}
 	key := *p
-	key.Shared = false // means nothing to another process
+	key.Shared = false // has no meaning in another process
 	n, known := e.profiles[key]
 	if !known {
 		b = append(b, profileNew)
@@ -114,30 +115,30 @@ func (e *Encoder) appendProfile(b []byte, p *link.Profile, remember bool) []byte
 	return appendUint(b, n)
 }
 
-// A Decoder knows what the peer has numbered so far. Its zero value is that of
-// a new connection.
+// A Decoder decodes one direction of a connection, and keeps the names and profiles
+// that have numbers. Its zero value is ready for a new connection.
 type Decoder struct {
-	Places bool // messages may be in places of their own, beside the connection
-	Block  int  // the largest block that is taken, as HeadSize and its like count; 0 for any
+	Places bool // messages may be in shared memory
+	Block  int  // the largest block that is accepted, as HeadSize counts; 0 for no limit
 
 	table    table
 	names    []knownName
 	profiles []*link.Profile
 }
 
-// A knownName has been looked at once, when it came.
+// A knownName is a name and whether it is valid text, which is checked once per name.
 type knownName struct {
 	s    string
-	text bool // it is valid as one
+	text bool // link.ValidText(s)
 }
 
 func newName(s string) knownName { return knownName{s, link.ValidText(s)} }
 
-// name reads a name.
+// name decodes a name.
 func (d *Decoder) name(r *reader, remember bool) string { return d.entry(r, remember).s }
 
-// entry reads a name. remember is false in a block that came in pieces, which
-// has no new names.
+// entry decodes a name. remember must be false in a block that is sent in PARTs: new
+// names are an error there.
 func (d *Decoder) entry(r *reader, remember bool) knownName {
 	switch n := r.uint(); {
 	case r.err != nil:
@@ -146,7 +147,7 @@ func (d *Decoder) entry(r *reader, remember bool) knownName {
 		if b := r.bytes(); r.wrong == nil {
 			return newName(string(b))
 		}
-		return knownName{} // nobody looks at it
+		return knownName{} // the call fails, so the name is unused
 	case n == nameNew:
 		s := newName(r.string())
 		switch {
@@ -169,7 +170,7 @@ func (d *Decoder) entry(r *reader, remember bool) knownName {
 	}
 }
 
-// profile reads a profile.
+// profile decodes a profile.
 func (d *Decoder) profile(r *reader, remember bool) *link.Profile {
 	n := r.uint()
 	if n != profileNew {
@@ -190,7 +191,7 @@ func (d *Decoder) profile(r *reader, remember bool) *link.Profile {
 	return p
 }
 
-// objectTo notes what is wrong with p.
+// objectTo records an error of the call if p is invalid.
 func objectTo(r *reader, p *link.Profile) {
 	if what := p.Invalid(); what != "" {
 		r.object("the %s has control characters", what)

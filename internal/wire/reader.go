@@ -2,17 +2,17 @@ package wire
 
 import "fmt"
 
-// A reader reads what a body consists of. Its first error stays, and what is
-// read after it is zero.
+// A reader decodes the body of a frame. Its first error stays; what is read after it is
+// zero.
 type reader struct {
 	rest  []byte
 	err   error
-	wrong error // what a call must not say; what follows it can be read
+	wrong error // an error of the call only; decoding continues
 	block block
 }
 
-// object notes what is wrong with a call, and not with how it is written: the
-// rest is read, so that both sides go on to know the same names.
+// object records an error of the call. Unlike fail it does not stop decoding, so that
+// both sides keep the same table of names.
 func (r *reader) object(format string, args ...any) {
 	if r.wrong == nil {
 		r.wrong = fmt.Errorf(format, args...)
@@ -53,7 +53,7 @@ func (r *reader) uint() uint64 {
 	return 0
 }
 
-// count reads how many things follow, each of which takes so many bytes at least.
+// count decodes the number of elements that follow, each of at least least bytes.
 func (r *reader) count(least int) int {
 	n := r.uint()
 	if n > uint64(len(r.rest)/least) {
@@ -63,7 +63,7 @@ func (r *reader) count(least int) int {
 	return int(n)
 }
 
-// bytes reads bytes, which alias the frame.
+// bytes decodes a byte string. The result aliases the frame.
 func (r *reader) bytes() []byte {
 	n := r.count(1)
 	b := r.rest[:n:n]
@@ -73,7 +73,7 @@ func (r *reader) bytes() []byte {
 
 func (r *reader) string() string { return string(r.bytes()) }
 
-// end fails unless nothing is left.
+// end fails if there are bytes left.
 func (r *reader) end() error {
 	if len(r.rest) > 0 {
 		r.fail("%d bytes are left over at the end of a frame", len(r.rest))

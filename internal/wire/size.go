@@ -10,16 +10,16 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// The size of a block is what counts against the limit that a receiver sets, in
-// bytes: those of its strings, and stringCost for each of them. It bounds what the
-// block takes on the wire, and in a receiver's memory but for a small factor.
+// The size of a block is what counts against the limit of its receiver, in bytes: the
+// length of its strings, plus stringCost for each. It bounds the block's length on the
+// wire and, up to a small factor, its memory at the receiver.
 
 // HeadSize returns the size of the head of a call.
 func HeadSize(o *link.CallHeader) int {
 	return (1+profileStrings)*stringCost + len(o.Method) + profileBytes(o.Profile) + MetadataSize(o.Metadata)
 }
 
-// MetadataSize returns the size of a header.
+// MetadataSize returns the size of a header or trailer.
 func MetadataSize(md metadata.MD) (n int) {
 	for k, values := range md {
 		for _, v := range values {
@@ -33,21 +33,21 @@ func MetadataSize(md metadata.MD) (n int) {
 func EndSize(end *link.End) int {
 	n := stringCost + len(end.Status.Message()) + MetadataSize(end.Trailer)
 	if p := end.Status.Proto(); len(p.GetDetails()) > 0 {
-		n += len(p.GetDetails())*stringCost + proto.Size(p) // the details are those of the status in full
+		n += len(p.GetDetails())*stringCost + proto.Size(p) // details are sent as the marshaled status
 	}
 	return n
 }
 
-// detailsField is the number of google.rpc.Status's field details.
+// detailsField is the number of the field details in google.rpc.Status.
 const detailsField = 3
 
-// countDetails returns how many details a marshalled google.rpc.Status has, each
-// of which becomes a message of its own.
+// countDetails returns how many details a marshaled google.rpc.Status has. Each becomes
+// a message when it is unmarshaled.
 func countDetails(b []byte) (n int) {
 	for len(b) > 0 {
 		number, kind, tag := protowire.ConsumeTag(b)
 		if tag < 0 {
-			return n // unmarshalling fails there, too
+			return n // proto.Unmarshal fails at the same place
 		}
 		size := protowire.ConsumeFieldValue(number, kind, b[tag:])
 		if size < 0 {
@@ -61,22 +61,22 @@ func countDetails(b []byte) (n int) {
 	return n
 }
 
-// A block counts the one that is being read.
+// A block is the size of the block that is being decoded.
 type block struct {
 	what  string
 	size  int64
 	limit int64
 }
 
-// beginBlock begins to count a block. A limit of 0 is none.
+// beginBlock starts counting a block. A limit of 0 means no limit.
 func (r *reader) beginBlock(what string, limit int) {
 	if r.block = (block{what: what, limit: int64(limit)}); limit == 0 {
 		r.block.limit = math.MaxInt64
 	}
 }
 
-// spend counts strings of so many bytes together as part of the block. One that
-// is too large is what a call must not have.
+// spend adds strings with the given total length to the size of the block. It records
+// an error of the call if the block becomes too large.
 func (r *reader) spend(strings, bytes int) {
 	b := &r.block
 	if b.size += int64(strings)*stringCost + int64(bytes); b.size > b.limit && r.wrong == nil {

@@ -10,47 +10,46 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A Step is what one side does next in a call. What of it has been appended to
-// a buffer it forgets, so that what is left can follow later: when there is
-// more credit, and when other calls have had their turn.
+// A Step is what one side sends next in a call. Append removes what it has appended, so
+// the rest can follow later, when there is more credit or after other calls have had
+// their turn.
 type Step struct {
 	Stream uint64
 
 	// From the caller.
-	Open      *link.CallHeader // opens the call
-	Timeout   time.Duration    // until the deadline, with Open; 0 for none
+	Open      *link.CallHeader // begins the call
+	Timeout   time.Duration    // until the deadline, if Open is set; 0 for none
 	HalfClose bool
 
 	// From the callee.
-	Header metadata.MD // nil for none; empty is one, too
+	Header metadata.MD // nil for none; may be empty
 	End    *link.End
 
-	// A message of either.
+	// From either.
 	HasMessage bool
-	Message    []byte // what is left of it
+	Message    []byte // what is left to append
 	Compressed bool
 	begun      bool // the first piece was appended
 
-	// Placed says that Message is empty, and the message where the peer sees it
-	// without the connection: Size bytes at Place. It takes as much credit as
-	// any, but may take more than there is.
+	// Placed means that Message is empty and the message is in shared memory: Size
+	// bytes at Place. It takes the credit of any message of its size, but may exceed
+	// the credit that is left.
 	Placed      bool
 	Place, Size int
 }
 
-// Done reports whether nothing is left of s.
+// Done reports whether nothing of s is left.
 func (s *Step) Done() bool {
 	return !s.hasHead() && !s.HasMessage && !s.HalfClose && s.End == nil
 }
 
-// Begun reports whether a piece of the message was appended, and the rest was
-// not.
+// Begun reports whether s is in the middle of its message.
 func (s *Step) Begun() bool { return s.begun }
 
-// Join adds next to s, if the two can be one frame. It reports whether it did.
+// Join merges next into s if one frame can hold both. It reports whether it did.
 func (s *Step) Join(next *Step) bool {
 	switch {
-	case s.End != nil, s.HalfClose, // nothing follows
+	case s.End != nil, s.HalfClose, // nothing may follow
 		next.Open != nil,
 		next.Header != nil && (s.hasHead() || s.HasMessage),
 		next.HasMessage && s.HasMessage:
@@ -67,8 +66,8 @@ func (s *Step) Join(next *Step) bool {
 	return true
 }
 
-// placeRoom is how many bytes a place takes in a frame at most, with the frame's
-// head where it begins one.
+// placeRoom is the most that a place takes in a frame, including the frame's header, in
+// bytes.
 const placeRoom = 2*9 + 12
 
 func (s *Step) placeRoom() int {
@@ -80,21 +79,21 @@ func (s *Step) placeRoom() int {
 
 func (s *Step) hasHead() bool { return s.Open != nil || s.Header != nil }
 
-// Append appends as much of s as fits into one frame, before which PARTs of its
-// block may go. It takes no more credit for the message than there is, and
-// returns what it took. Where it appends nothing, credit is missing.
+// Append appends as much of s as fits into one STREAM frame, after PARTs if its block
+// is too long. The message takes at most credit bytes of credit; cost is what it took.
+// If nothing was appended, there is too little credit.
 func (e *Encoder) Append(b []byte, s *Step, credit int) (out []byte, cost int) {
 	f := framing{e: e, s: s, b: b, start: len(b)}
 	f.run(credit)
 	return append(f.close(), f.tail...), f.cost
 }
 
-// LargePiece is from what length on AppendHead leaves a piece of a message
-// where it is, in bytes.
+// LargePiece is the size from which AppendHead does not copy a piece of a message, in
+// bytes.
 const LargePiece = 8 << 10
 
-// AppendHead is Append but for a piece that is large: it is not copied, and
-// has to follow out on the wire. It is a part of s.Message as it was.
+// AppendHead is Append without the copy of a large piece. If tail is not nil, it
+// aliases the beginning of s.Message as it was, and must be sent right after out.
 func (e *Encoder) AppendHead(b []byte, s *Step, credit int) (out, tail []byte, cost int) {
 	f := framing{e: e, s: s, b: b, start: len(b)}
 	f.run(credit)
@@ -104,7 +103,7 @@ func (e *Encoder) AppendHead(b []byte, s *Step, credit int) (out, tail []byte, c
 	return out, f.tail, f.cost
 }
 
-// run appends the frame but for the piece of the message that it ends with.
+// run appends the frame without the piece of the message at its end.
 func (f *framing) run(credit int) {
 	s := f.s
 	if s.HasMessage {
@@ -138,12 +137,12 @@ type framing struct {
 	e        *Encoder
 	s        *Step
 	b        []byte
-	start    int    // of the frame in b
-	flags    Kind   // zero before the frame has begun
-	overhead int    // credit beside the piece's bytes
+	start    int    // offset of the frame in b
+	flags    Kind   // zero until the frame has begun
+	overhead int    // credit in addition to the piece's length
 	piece    int    // how much of the message there is credit for; may be negative
-	finishes bool   // that is all that is left of the message
-	tail     []byte // the piece, which comes after b
+	finishes bool   // the piece is all that is left of the message
+	tail     []byte // the piece, to be sent after b
 	cost     int
 }
 
@@ -163,7 +162,7 @@ func (f *framing) close() []byte {
 	return f.b
 }
 
-// room is how many bytes the frame can still take.
+// room returns how many bytes the frame can still take; negative if it is too long.
 func (f *framing) room() int { return f.start + lengthSize + MaxFrame - len(f.b) }
 
 func (f *framing) appendFirst(b []byte, remember bool) []byte {
@@ -177,7 +176,8 @@ func (f *framing) appendEnd(b []byte, remember bool) []byte {
 	return f.e.appendEnd(b, f.s.End, remember)
 }
 
-// whole appends all that is left of the step, if it fits into the frame.
+// whole appends everything that is left of the step, if it fits into one frame. It
+// reports whether it did.
 func (f *framing) whole() bool {
 	s, mark := f.s, f.e.mark()
 	f.begin(FlagEnd)
@@ -196,8 +196,8 @@ func (f *framing) whole() bool {
 	return true
 }
 
-// block appends the block that write appends, as the first of the frame. One
-// that is too long goes in PARTs before it.
+// block appends a block, which write encodes, at the start of the frame. If the block
+// is too long, all but its last part goes into PARTs before the frame.
 func (f *framing) block(flag Kind, write func(b []byte, remember bool) []byte) {
 	mark := f.e.mark()
 	f.begin(flag)
@@ -208,7 +208,7 @@ func (f *framing) block(flag Kind, write func(b []byte, remember bool) []byte) {
 	}
 	f.e.forget(mark)
 	long := write(nil, false)
-	head := slices.Clone(f.b[f.start+lengthSize+1 : at]) // the stream's number
+	head := slices.Clone(f.b[f.start+lengthSize+1 : at]) // the stream id
 	room := MaxFrame - 1 - len(head)
 	f.b = f.b[:f.start]
 	for len(long) > room {
@@ -219,7 +219,7 @@ func (f *framing) block(flag Kind, write func(b []byte, remember bool) []byte) {
 	f.b = append(begin(f.b, KindStream, f.s.Stream), long...)
 }
 
-// appendPiece appends as much of the message as there is room and credit for.
+// appendPiece appends as much of the message as room and credit allow.
 func (f *framing) appendPiece() {
 	s := f.s
 	if !s.HasMessage || f.piece < min(len(s.Message), 1) {
@@ -264,10 +264,10 @@ func (f *framing) appendPiece() {
 	}
 }
 
-// A Received is what a STREAM frame says. Data aliases the frame.
+// A Received is the decoded body of a STREAM frame. Data aliases the frame.
 type Received struct {
 	// From the caller.
-	Open      *link.CallHeader // the call is opened
+	Open      *link.CallHeader // begins the call
 	Timeout   time.Duration
 	HalfClose bool
 
@@ -275,26 +275,27 @@ type Received struct {
 	Header metadata.MD // nil for none
 	End    *link.End
 
-	Begins     bool // a message
-	Goes       bool // a further piece of one
-	More       bool // there is another
+	Begins     bool // a message begins
+	Goes       bool // a further piece of a message
+	More       bool // more pieces follow
 	Compressed bool
 	Size       int // of the whole message that begins, in bytes
 	Data       []byte
-	Placed     bool // the message is at Place, and Data is empty
+	Placed     bool // the message is in shared memory at Place, and Data is empty
 	Place      int
 
-	// Wrong is what the call must not say, nil for nothing. Everything else is as
-	// it would be without it.
+	// Wrong is an error of this call only; nil for none. The other fields are set all
+	// the same, but the contents of Open, Header and End may be incomplete.
 	Wrong error
 }
 
-// Stream reads a STREAM frame that came from the caller of its call, or from
-// the callee. before is what PARTs have brought for it, nil for none. An error is
-// about the connection; what is wrong with the call alone is in Received.
+// Stream decodes a STREAM frame, from the caller of its call if fromCaller is set and
+// otherwise from the callee. before holds the PARTs of its block, nil for none. An
+// error is a protocol error of the connection; an error of the call only is in
+// Received.Wrong.
 func (d *Decoder) Stream(f Frame, before []byte, fromCaller bool) (Received, error) {
 	flags := f.Kind &^ KindStream
-	if flags == FlagMessage && before == nil { // nothing else costs a peer so little
+	if flags == FlagMessage && before == nil { // fast path: no frame costs a peer less
 		return Received{Begins: true, Size: len(f.Body), Data: f.Body}, nil
 	}
 	message, piece, more := flags&FlagMessage != 0, flags&FlagPiece != 0, flags&FlagMore != 0
