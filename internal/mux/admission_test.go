@@ -14,12 +14,12 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// limited is start with a limit to the calls that are open.
+// limited is start with a limit of open calls in HELLO.
 func limited(calls uint64) []byte {
 	return wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: 1, Stream: wire.MinWindow, Connection: wire.MinWindow, Calls: calls, Block: wire.MinBlock})
 }
 
-// crowded is a client whose peer takes two calls at a time, and has them.
+// crowded returns a client whose peer allows two open calls, and two open calls.
 func crowded(t *testing.T) (s *Session, peer *raw, open []<-chan made) {
 	s, peer = lone(t, Options{Client: true}, nil, false)
 	peer.write(limited(2))
@@ -30,7 +30,7 @@ func crowded(t *testing.T) (s *Session, peer *raw, open []<-chan made) {
 	return s, peer, open
 }
 
-// heads returns the numbers of the calls that a peer was asked for.
+// heads returns the ids of the calls that the peer has received.
 func heads(peer *raw) (ids []uint64) {
 	peer.Helper()
 	for _, f := range peer.of(wire.KindStream) {
@@ -85,7 +85,8 @@ func TestMoreCallsThanThePeerTakesWaitForTheirTurn(t *testing.T) {
 	})
 }
 
-// TestEachEndOfACallGivesItsPlaceUp, once.
+// TestEachEndOfACallGivesItsPlaceUp checks that a call's slot is released exactly once,
+// however the call ends.
 func TestEachEndOfACallGivesItsPlaceUp(t *testing.T) {
 	for name, end := range map[string]func(peer *raw, st link.Stream){
 		"end":           func(peer *raw, _ link.Stream) { peer.write(whole(5, 1)) },
@@ -138,7 +139,7 @@ func TestACallThatLeavesTheQueue(t *testing.T) {
 			queue, cancels = append(queue, makes(ctx, s, "/a/b", 1, 1)), append(cancels, cancel)
 			synctest.Wait()
 		}
-		for _, i := range []int{0, 2, 4} { // first, within, last
+		for _, i := range []int{0, 2, 4} { // first, in the middle, last
 			cancels[i]()
 			if got := <-queue[i]; got.err != context.Canceled {
 				t.Errorf("%v", got.err)
@@ -158,7 +159,8 @@ func TestACallThatLeavesTheQueue(t *testing.T) {
 	})
 }
 
-// TestACallThatLeavesAsItGetsAPlace passes it on, whichever comes first.
+// TestACallThatLeavesAsItGetsAPlace cancels a queued call while it is given a slot.
+// Whichever comes first, the next call in the queue gets the slot.
 func TestACallThatLeavesAsItGetsAPlace(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
@@ -211,7 +213,7 @@ func TestWhoeverWaitsForAPlaceIsRefusedWhenThereIsNone(t *testing.T) {
 						t.Errorf("%v", got.err)
 					}
 				}
-				if name == "drain" || name == "drain of the peer" { // the others go on
+				if name == "drain" || name == "drain of the peer" { // the open calls continue
 					peer.write(whole(1, 1), whole(3, 1))
 				}
 				for _, out := range open {
@@ -229,7 +231,8 @@ func TestWhoeverWaitsForAPlaceIsRefusedWhenThereIsNone(t *testing.T) {
 	}
 }
 
-// TestCallsFromBeforeTheLimitWasKnown give way until it holds.
+// TestCallsFromBeforeTheLimitWasKnown opens more calls before HELLO than HELLO allows.
+// No new call starts until enough of them have ended.
 func TestCallsFromBeforeTheLimitWasKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, peer := lone(t, Options{Client: true}, nil, false)
@@ -257,7 +260,8 @@ func TestCallsFromBeforeTheLimitWasKnown(t *testing.T) {
 	})
 }
 
-// TestAPeerThatTakesNoCallsGetsNone, and says so.
+// TestAPeerThatTakesNoCallsGetsNone checks that calls fail at once if the peer's HELLO
+// has FeatureNoCalls.
 func TestAPeerThatTakesNoCallsGetsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hello := wire.Hello{Version: 1, Features: wire.FeatureNoCalls, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock}
@@ -275,7 +279,8 @@ func TestAPeerThatTakesNoCallsGetsNone(t *testing.T) {
 	})
 }
 
-// TestASideSaysWhetherItTakesCalls, in its HELLO.
+// TestASideSaysWhetherItTakesCalls checks FeatureNoCalls in the HELLO of sides with and
+// without an acceptor.
 func TestASideSaysWhetherItTakesCalls(t *testing.T) {
 	for name, c := range map[string]struct {
 		start func(s *Session)

@@ -12,10 +12,11 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// The tests of this file are attacks: what a peer gets a session to do that costs the
-// peer next to nothing. They count steps and bytes, and no time.
+// The tests of this file are attacks: a peer makes the session do work that costs the
+// peer almost nothing. They count steps and bytes, not time.
 
-// askFor returns the heads of n calls, numbered from 1 on, with what follows each.
+// askFor returns the heads of n calls with ids from 1 on, each followed by what then
+// appends.
 func askFor(n int, then func(b []byte, id uint64) []byte) (b []byte) {
 	var enc wire.Encoder
 	profile := &link.Profile{}
@@ -30,7 +31,7 @@ func askFor(n int, then func(b []byte, id uint64) []byte) (b []byte) {
 	return b
 }
 
-// length is how many streams wait in q.
+// length returns the number of streams in q.
 func (q *writeQueue) length() (n int) {
 	for st := q.first; st != nil; st = st.next {
 		n++
@@ -38,7 +39,7 @@ func (q *writeQueue) length() (n int) {
 	return n
 }
 
-// A DRAIN looks at every call that is open. A peer may ask for that once.
+// handleDrain walks all open calls, so a second DRAIN must end the connection.
 func TestASecondDrainEndsTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
@@ -52,8 +53,8 @@ func TestASecondDrainEndsTheConnection(t *testing.T) {
 	})
 }
 
-// Credit of the connection gives as many calls a turn as can use it, however many
-// wait for it.
+// A CREDIT of the connection schedules only as many starved streams as can use it,
+// however many there are.
 func TestCreditInSmallPiecesIsNoWorkForThoseItDoesNotReach(t *testing.T) {
 	const calls, size = 1000, 100
 	synctest.Test(t, func(t *testing.T) {
@@ -86,7 +87,7 @@ func TestCreditInSmallPiecesIsNoWorkForThoseItDoesNotReach(t *testing.T) {
 			t.Errorf("of %d calls %d are given a turn with credit for 10 messages", calls, moved)
 		}
 		s.mu.Unlock()
-		// Nobody is left behind.
+		// All of them are served in the end.
 		peer.write(wire.AppendCredit(nil, 0, 1<<30))
 		s.mu.Lock()
 		for st := s.live.first; st != nil; st = st.nextLive {
@@ -98,8 +99,8 @@ func TestCreditInSmallPiecesIsNoWorkForThoseItDoesNotReach(t *testing.T) {
 	})
 }
 
-// Memory for a message is taken as its bytes come, also where a receiver waits for
-// it: its size is only said.
+// Memory for a message is allocated as its bytes arrive, even if a receiver waits for
+// it: announcing a size costs nothing.
 func TestASizeThatIsOnlySaidTakesNoMemory(t *testing.T) {
 	const calls, size, most = 100, 4 << 20, 16 << 10
 	synctest.Test(t, func(t *testing.T) {
@@ -124,8 +125,8 @@ func TestASizeThatIsOnlySaidTakesNoMemory(t *testing.T) {
 	})
 }
 
-// What waits to be written is bounded for the connection, however many streams it has
-// that the peer does not read, and none of them is forgotten when it does.
+// The bytes queued for writing are bounded per connection, however many streams the
+// peer does not read. When the peer reads again, every stream continues.
 func TestStreamsThatNobodyReadsShareWhatMayWait(t *testing.T) {
 	const calls, size, messages = 500, 1000, 100
 	synctest.Test(t, func(t *testing.T) {
@@ -178,9 +179,9 @@ func TestStreamsThatNobodyReadsShareWhatMayWait(t *testing.T) {
 	})
 }
 
-// What nobody reads is bounded for the connection, however many streams it has, and
-// holds nothing up for good: neither a message that is larger than all of the bound,
-// nor, once it is read or given up, what comes after it.
+// The unread bytes are bounded per connection, however many streams have them. The
+// bound must not block the connection for good: neither by a message that is larger
+// than the bound, nor once the unread messages are received or their streams end.
 func TestStreamsThatNobodyReadsShareWhatMayBeUnread(t *testing.T) {
 	const calls, small, size, most = 290, 10, wire.MinWindow - 11*wire.MessageCost - 10, windowsUnread * wire.MinWindow
 	synctest.Test(t, func(t *testing.T) {
@@ -203,7 +204,7 @@ func TestStreamsThatNobodyReadsShareWhatMayBeUnread(t *testing.T) {
 			caller, callee := call(t, cs, accepted, "")
 			streams = append(streams, [2]*stream{caller, callee})
 			send(t, caller, make([]byte, size))
-			for range small { // which are packed
+			for range small { // these are packed
 				send(t, caller, make([]byte, 1))
 			}
 		}
@@ -216,7 +217,7 @@ func TestStreamsThatNobodyReadsShareWhatMayBeUnread(t *testing.T) {
 				wants(t, st, make([]byte, 1))
 			}
 		}
-		// Some are read, others given up.
+		// Some streams are read, others aborted.
 		for i, st := range streams[:calls/2] {
 			if i%2 == 0 {
 				reads(st[1])
@@ -227,7 +228,7 @@ func TestStreamsThatNobodyReadsShareWhatMayBeUnread(t *testing.T) {
 		if n, left := unread(), calls/2*wire.MinWindow; n != left || cs.starved.first != nil {
 			t.Errorf("%d bytes are unread, and %d left", n, left)
 		}
-		// What is waited for does not count.
+		// A message that a receiver waits for does not count.
 		large := noise(most + most/2)
 		caller, callee := call(t, cs, accepted, "")
 		sent := make(chan struct{})

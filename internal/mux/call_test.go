@@ -15,7 +15,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// unary is a call with a request of n bytes. Its reply goes to where it points.
+// unary returns a call with a request of n bytes, and a pointer to its reply.
 func unary(method string, n, limit int) (c *link.UnaryCall, reply *[]byte) {
 	m := encoded(n)
 	reply = new([]byte)
@@ -28,19 +28,19 @@ func unary(method string, n, limit int) (c *link.UnaryCall, reply *[]byte) {
 	}, reply
 }
 
-// whole answers a call with header, message and end in one frame.
+// whole returns a reply with header, message and end in one frame.
 func whole(id uint64, message ...byte) []byte {
 	return literal(head|wire.FlagMessage|wire.FlagEnd, id, append([]byte{0, 0, 0}, message...)...)
 }
 
-// made is what became of a call.
+// made is the outcome of a call.
 type made struct {
 	call  *link.UnaryCall
 	reply []byte
 	err   error
 }
 
-// makes starts a call, in the background.
+// makes makes a call in the background.
 func makes(ctx context.Context, s *Session, method string, n, limit int) <-chan made {
 	out := make(chan made, 1)
 	go func() {
@@ -91,15 +91,15 @@ func TestAnswersToACall(t *testing.T) {
 	}
 }
 
-// writes reports whether a call that ends with err may have written to its reply:
-// the first of two was taken before the second.
+// writes reports whether a call that fails with err may have written to its reply: of
+// two replies, the first is decoded.
 func writes(err error) bool {
 	var refused *link.RecvError
 	return errors.Is(err, link.ErrReplies) || errors.As(err, &refused)
 }
 
-// TestAnswersThatACallDoesNotTake: the call ends, is reset where it was not
-// over, and the session goes on.
+// TestAnswersThatACallDoesNotTake checks that an invalid reply fails the call, resets
+// it unless it had ended, and leaves the session open.
 func TestAnswersThatACallDoesNotTake(t *testing.T) {
 	replies := func(err error) bool { return errors.Is(err, link.ErrReplies) }
 	large := func(size int) func(error) bool {
@@ -111,7 +111,7 @@ func TestAnswersThatACallDoesNotTake(t *testing.T) {
 	for name, c := range map[string]struct {
 		send [][]byte
 		want func(error) bool
-		over bool // the peer has ended it
+		over bool // the peer has ended the call
 	}{
 		"two messages":           {[][]byte{literal(message, 1, 1), literal(message, 1, 2)}, replies, false},
 		"one and one in pieces":  {[][]byte{literal(message, 1, 1), append(literal(begins, 1, 3, 1), literal(piece, 1, 2, 3)...)}, replies, false},
@@ -145,7 +145,7 @@ func TestAnswersThatACallDoesNotTake(t *testing.T) {
 					t.Errorf("%d RESETs", n)
 				}
 				empty(t, s)
-				peer.write(literal(piece, 1, 1), literal(message, 1, 1)) // what was on its way
+				peer.write(literal(piece, 1, 1), literal(message, 1, 1)) // frames that were already on their way
 				out = makes(t.Context(), s, "/a/b", 10, 5)
 				synctest.Wait()
 				peer.write(whole(3, []byte("next")...))
@@ -188,12 +188,12 @@ func TestAnswersAgainstTheRules(t *testing.T) {
 	}
 }
 
-// TestACallThatIsLeft before anything of it was written, and after.
+// TestACallThatIsLeft cancels calls before and after their first frame is written.
 func TestACallThatIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, peer := met(t, Options{Client: true}, nil)
 		ctx, cancel := context.WithCancel(t.Context())
-		out := makes(ctx, s, "/a/b", 3*wire.MinWindow, 5) // which there is no credit for
+		out := makes(ctx, s, "/a/b", 3*wire.MinWindow, 5) // more than the credit
 		synctest.Wait()
 		cancel()
 		if got := <-out; got.err != context.Canceled {
@@ -238,8 +238,8 @@ func TestACallThatCannotBeEncoded(t *testing.T) {
 	})
 }
 
-// TestAReplyLargerThanTheWindow is given the credit that it needs, and no more
-// than the caller takes.
+// TestAReplyLargerThanTheWindow checks that the peer gets the credit for a large reply,
+// up to the caller's limit.
 func TestAReplyLargerThanTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, peer := met(t, Options{Client: true}, nil)
@@ -268,7 +268,8 @@ func TestAReplyLargerThanTheWindow(t *testing.T) {
 	})
 }
 
-// TestByeComesWhenTheLastReplyIsUnwanted, not when patience with it ends.
+// TestByeComesWhenTheLastReplyIsUnwanted checks that BYE follows the end of the last
+// call, and does not wait for the Farewell timeout.
 func TestByeComesWhenTheLastReplyIsUnwanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
@@ -292,7 +293,8 @@ func TestByeComesWhenTheLastReplyIsUnwanted(t *testing.T) {
 	})
 }
 
-// TestWhatWasReadBeforeIsAnswered at once, not with what comes after it.
+// TestWhatWasReadBeforeIsAnswered checks that input from Options.First is handled at
+// once, not with the first read.
 func TestWhatWasReadBeforeIsAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := append(start(), wire.AppendPing(nil, wire.KindPing, [8]byte{7})...)
@@ -303,10 +305,10 @@ func TestWhatWasReadBeforeIsAnswered(t *testing.T) {
 	})
 }
 
-// A closing is an Acceptor that is told of the end, and takes its time.
+// A closing is an Acceptor whose Closed takes some time.
 type closing struct {
 	witness
-	told bool // not guarded: the race detector would see
+	told bool // unguarded: the race detector must find no race
 	gone chan bool
 }
 
@@ -317,8 +319,8 @@ func (c *closing) Closed(error) {
 
 func (c *closing) Gone() { c.gone <- c.told }
 
-// TestNothingIsToldAfterTheSessionIsGone: a session that ends by itself, too,
-// has told of it before.
+// TestNothingIsToldAfterTheSessionIsGone checks that Closed returns before Gone is
+// called, also if the session ends by itself.
 func TestNothingIsToldAfterTheSessionIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mine, peers := net.Pipe()
@@ -341,7 +343,7 @@ func TestNothingIsToldAfterTheSessionIsGone(t *testing.T) {
 	})
 }
 
-// TestASessionThatDrainsBeforeItStarts ends by itself, too.
+// TestASessionThatDrainsBeforeItStarts checks that such a session ends by itself.
 func TestASessionThatDrainsBeforeItStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mine, peers := net.Pipe()
@@ -360,8 +362,8 @@ func TestASessionThatDrainsBeforeItStarts(t *testing.T) {
 	})
 }
 
-// TestASecondReplyAfterAFullWindow: the first reply keeps its credit until the call is
-// over, and must not keep the second, which ends the call, from arriving.
+// TestASecondReplyAfterAFullWindow checks that a second reply can arrive, and end the
+// call, although the first one has used all of the credit.
 func TestASecondReplyAfterAFullWindow(t *testing.T) {
 	for _, size := range []int{wire.MinWindow - wire.MessageCost, 2 * wire.MinWindow, 5 * wire.MinWindow} {
 		synctest.Test(t, func(t *testing.T) {

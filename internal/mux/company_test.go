@@ -3,7 +3,7 @@ package mux
 import "testing"
 
 func TestLargeMessagesGiveWayWhileOtherCallsComeBy(t *testing.T) {
-	c := company{begun: 1} // as its stream's own beginning left it
+	c := company{begun: 1} // as at the beginning of its stream
 	if c.shouldYield(largeMessage, 1) {
 		t.Error("it gives way though it is alone")
 	}

@@ -16,11 +16,11 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// What a peer sends must not cost this side more than a constant for each byte,
-// in memory that is kept or only allocated. These tests send what once did.
+// Each byte from a peer may cost this side a bounded amount of memory, retained or
+// allocated. The tests send what once cost more.
 
-// A hoarder accepts calls and, unless it forgets them, keeps all that it is told of
-// them, as handlers do that do not return.
+// A hoarder accepts calls. Like handlers that do not return, it keeps them and their
+// headers, unless forgets is set.
 type hoarder struct {
 	witness
 	forgets  bool
@@ -37,19 +37,20 @@ func (h *hoarder) HandleStream(s link.Stream, o *link.CallHeader) error {
 	return h.witness.HandleStream(s, o)
 }
 
-// An attack is what each of several peers sends.
+// An attack is the input from each of several peers.
 type attack struct {
 	peers   int
-	forgets bool // the calls' handlers return
-	places  bool // over memory that both see
+	forgets bool // the handlers return at once
+	places  bool // with shared memory
 	send    [][]byte
 }
 
-// costs are what an attack costs this side, in bytes: those that were sent, those
-// that were allocated meanwhile, and those that are kept while the peers stay.
+// costs are the costs of an attack, in bytes: sent by the peers, allocated during the
+// attack, and retained while the peers stay connected.
 type costs struct{ sent, allocated, kept int }
 
-// run returns what the attack costs, and what became of it. It is called in a bubble.
+// run runs the attack and returns its costs and the acceptors. It must be called in a
+// synctest bubble.
 func (a attack) run(t *testing.T) (c costs, all []*hoarder) {
 	t.Helper()
 	conns := make([]net.Conn, a.peers)
@@ -60,7 +61,7 @@ func (a attack) run(t *testing.T) (c costs, all []*hoarder) {
 		if a.places {
 			conn = placed{mine, newShelf(1), &shelf{places: map[int][]byte{0: make([]byte, 0, 1<<20)}}}
 		}
-		s := New(conn, Options{Window: 256 << 10, MaxWindow: 4 << 20, ConnWindow: 2 << 20}) // as over sockets
+		s := New(conn, Options{Window: 256 << 10, MaxWindow: 4 << 20, ConnWindow: 2 << 20}) // the options used for sockets
 		s.Start(h)
 		go func() { _, _ = io.Copy(io.Discard, peers) }()
 		t.Cleanup(func() {
@@ -77,7 +78,7 @@ func (a attack) run(t *testing.T) (c costs, all []*hoarder) {
 	for _, conn := range conns {
 		for _, b := range a.send {
 			if _, err := conn.Write(b); err != nil {
-				break // what became of it is for the test to say
+				break // the test checks why the session has ended
 			}
 			c.sent += len(b)
 		}
@@ -94,14 +95,14 @@ func (a attack) run(t *testing.T) (c costs, all []*hoarder) {
 	return c, all
 }
 
-// collect empties the pools as well.
+// collect runs the garbage collector often enough to empty the pools.
 func collect() {
 	for range 3 {
 		runtime.GC()
 	}
 }
 
-// inParts returns the frames of a block of a call's head.
+// inParts returns the frames of a call's head that is sent in PARTs.
 func inParts(id uint64, block []byte) (all [][]byte) {
 	const most = 60_000
 	for ; len(block) > most; block = block[most:] {
@@ -117,21 +118,21 @@ func number(b []byte, all ...int) []byte {
 	return b
 }
 
-// frameOf is literal for a call with any number.
+// frameOf is literal for any stream id.
 func frameOf(k wire.Kind, id uint64, body ...byte) []byte {
 	b := append(binary.AppendUvarint([]byte{0, 0, byte(k)}, id), body...)
 	binary.LittleEndian.PutUint16(b, uint16(len(b)-2))
 	return b
 }
 
-// entriesOf is a block of about size bytes that are entries of 2 bytes, with the
+// entriesOf returns a head of about size bytes, with entries of 2 bytes, and with the
 // name and the profile of the call before.
 func entriesOf(size int) []byte {
 	n := size/2 - 10
 	return slices.Concat(number([]byte{2, 1, 0}, n), bytes.Repeat([]byte{3, 0}, n))
 }
 
-// firstCall has a method and a key whose names get the numbers 0 and 1, and a profile.
+// firstCall returns a head whose names get the numbers 0 and 1, with a new profile.
 func firstCall() []byte {
 	block := short([]byte{0}, "/a/b")
 	block = append(block, 0, 0, 0, 0, 0, 0, 0, 1, 0)
@@ -192,7 +193,8 @@ func TestWhatProfilesCost(t *testing.T) {
 	})
 }
 
-// TestABlockThatIsNotFinished costs what has come of it, and not for long.
+// TestABlockThatIsNotFinished checks that an unfinished block takes no more memory than
+// the bytes that have arrived, and only until blockTime.
 func TestABlockThatIsNotFinished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const peers = 5
@@ -236,15 +238,15 @@ func TestABlockThatIsFinishedInTime(t *testing.T) {
 	})
 }
 
-// TestWhatMessagesCostThatNobodyReads: a message has next to no bytes, and many fit
-// into a call's credit.
+// TestWhatMessagesCostThatNobodyReads sends messages of few bytes, as many as the
+// credit of a call allows.
 func TestWhatMessagesCostThatNobodyReads(t *testing.T) {
 	const calls, window = 4, 256 << 10
-	inPieces := func(id uint64) []byte { // and one that comes in one piece behind it
+	inPieces := func(id uint64) []byte { // followed by a message in one piece
 		return slices.Concat(frameOf(begins, id, 2, 'a'), frameOf(piece, id, 'b'), frameOf(message, id))
 	}
 	for name, c := range map[string]struct {
-		credit int // that one takes
+		credit int // credit per message
 		frames func(id uint64) []byte
 	}{
 		"of no byte":      {wire.MessageCost, func(id uint64) []byte { return frameOf(message, id) }},
@@ -274,13 +276,13 @@ func TestWhatMessagesCostThatNobodyReads(t *testing.T) {
 	}
 }
 
-// TestWhatPlacesCostThatNobodyFetchesFrom: each is held by an object of its own, of
-// which the call's credit admits a few.
+// TestWhatPlacesCostThatNobodyFetchesFrom checks that the credit of a call bounds how
+// many placed messages it holds, each of which takes an object.
 func TestWhatPlacesCostThatNobodyFetchesFrom(t *testing.T) {
 	const calls, window = 20, 256 << 10
 	for name, c := range map[string]struct {
 		size, n int
-		ends    bool // the session
+		ends    bool // the session ends
 	}{
 		"empty":                   {0, window/wire.MessageCost - 1, true},
 		"as small as they may be": {wire.MinPlace, window / wire.MinPlace, false},

@@ -9,9 +9,9 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// TestAPlacedMessageLargerThanTheCreditIsFollowedByOthers: it takes the credit
-// of its call below zero, from where what is given back has to bring it up
-// again, also where an int has 32 bits.
+// TestAPlacedMessageLargerThanTheCreditIsFollowedByOthers checks that a call whose
+// credit a placed message has made negative continues once credit is returned, also on
+// 32-bit systems.
 func TestAPlacedMessageLargerThanTheCreditIsFollowedByOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
@@ -32,8 +32,8 @@ func TestAPlacedMessageLargerThanTheCreditIsFollowedByOthers(t *testing.T) {
 	})
 }
 
-// TestCreditMayBeMoreThanMemory: what a peer gives is counted up to 2^62 bytes,
-// also where an int has 32 bits.
+// TestCreditMayBeMoreThanMemory checks that credit can add up to 2^62 bytes, also on
+// 32-bit systems.
 func TestCreditMayBeMoreThanMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, peer := lone(t, Options{Client: true}, nil, false)

@@ -11,7 +11,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// goneFor returns how often the session has said that nothing of it is left.
+// goneFor returns how often Gone was called.
 func (w *witness) goneFor() int {
 	synctest.Wait()
 	w.mu.Lock()
@@ -19,9 +19,9 @@ func (w *witness) goneFor() int {
 	return w.gone
 }
 
-// A connection is closed when the peer has read all of it, which its own end says:
-// bytes that arrive until then are read, as a connection that is closed with bytes
-// unread may be reset.
+// A session closes its connection only after the peer has read everything and closed
+// its own end. Until then input is read, because closing a connection with unread input
+// may reset it.
 func TestTheConnectionIsOpenUntilThePeerHasReadItsEnd(t *testing.T) {
 	for name, end := range map[string]func(*raw){
 		"the peer closes": func(peer *raw) { _ = peer.conn.Close() },
@@ -32,7 +32,7 @@ func TestTheConnectionIsOpenUntilThePeerHasReadItsEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &witness{}
-				s, peer := met(t, Options{}, w) // over what cannot be closed one way
+				s, peer := met(t, Options{}, w) // over a connection without CloseWrite
 				peer.write(opened(1))
 				if err := w.first(t).Send(&link.Frame{Msg: encoded(1000), HasMsg: true, End: &link.End{}}); err != nil {
 					t.Fatal(err)
@@ -42,7 +42,7 @@ func TestTheConnectionIsOpenUntilThePeerHasReadItsEnd(t *testing.T) {
 				if len(peer.of(wire.KindBye)) != 1 || w.goneFor() > 0 || link.IsClosed(s.Gone()) {
 					t.Fatalf("the peer gets %v, and it is gone: %t", peer.frames(), link.IsClosed(s.Gone()))
 				}
-				if _, err := peer.conn.Write(opened(3)); err != nil { // it does not know yet
+				if _, err := peer.conn.Write(opened(3)); err != nil { // the peer has not read BYE yet
 					t.Errorf("what the peer says is not read: %v", err)
 				}
 				began := time.Now()
@@ -56,15 +56,15 @@ func TestTheConnectionIsOpenUntilThePeerHasReadItsEnd(t *testing.T) {
 	}
 }
 
-// A peer that takes nothing for as long as Farewell says is left, whatever else it
-// does. One that goes on taking what calls have left to say gets all of it.
+// A session gives up a peer that reads nothing for Farewell, whatever else the peer
+// does. A peer that keeps reading what ended calls have left gets all of it.
 func TestAFarewellLastsForAsLongAsThePeerTakesSomething(t *testing.T) {
 	const farewell, pieces = 5 * time.Second, 6
 	for name, test := range map[string]struct {
-		deaf bool            // the peer reads nothing
+		deaf bool            // the peer does not read
 		do   func(peer *raw) // every four seconds
-		want time.Duration   // how long it takes
-		got  int             // how many BYEs
+		want time.Duration   // until the session is gone
+		got  int             // BYEs that arrive
 	}{
 		"it reads nothing": {true, func(*raw) {}, farewell, 0},
 		"it wants no more": {false, func(*raw) {}, farewell, 0},
@@ -105,7 +105,7 @@ func TestAFarewellLastsForAsLongAsThePeerTakesSomething(t *testing.T) {
 	}
 }
 
-// What a peer's HELLO brought does not depend on how soon the peer leaves.
+// Meet succeeds if HELLO has arrived, however soon the peer leaves.
 func TestAPeerThatSaidHelloAndLeftWasMet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cs, ss := pair(t, Options{}, Options{}, make(transporttest.Accepter, 1))

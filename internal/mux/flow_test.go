@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	_ "google.golang.org/grpc/encoding/gzip" // registers it
+	_ "google.golang.org/grpc/encoding/gzip" // registers gzip
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 
@@ -23,7 +23,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// call opens a call from cs, and returns both sides of it.
+// call opens a call from cs and returns both sides of it.
 func call(t *testing.T, cs *Session, accepted transporttest.Accepter, encoding string) (caller, callee *stream) {
 	t.Helper()
 	st, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{Encoding: encoding}})
@@ -40,7 +40,7 @@ func send(t *testing.T, st link.Stream, b []byte) {
 	}
 }
 
-// receive returns the next message, or the error in place of one.
+// receive returns the next message, or the error instead of one.
 func receive(st link.Stream, limit int) (b []byte, err error) {
 	f := &link.Frame{Sink: link.Sink{Dst: &b, Codec: rawCodec, Limit: limit}}
 	for err == nil && !f.Got {
@@ -58,16 +58,16 @@ func wants(t *testing.T, st link.Stream, want []byte) {
 	}
 }
 
-// noise returns so many bytes that do not compress.
+// noise returns n bytes that do not compress.
 func noise(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(b)
 	return b
 }
 
-// even checks that nothing is on its way, and that both sides of the
-// connection, and of the calls, agree about credit: what the one may send the
-// other expects, and what is missing of the window will be given back.
+// even checks that no bytes are in flight, and that both sides of the connection and of
+// the calls agree on credit: one side may send what the other expects, and what is
+// missing from the window will be returned.
 func even(t *testing.T, a, b *Session, calls ...[2]*stream) {
 	t.Helper()
 	synctest.Wait()
@@ -87,7 +87,8 @@ func even(t *testing.T, a, b *Session, calls ...[2]*stream) {
 	}
 }
 
-// TestAWindowThatHasGrown: credit goes on to be given back in time.
+// TestAWindowThatHasGrown checks that credit is still returned in time after a window
+// has grown.
 func TestAWindowThatHasGrown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
@@ -126,10 +127,10 @@ func TestAMessageLargerThanBothWindows(t *testing.T) {
 		want := noise(5 << 20)
 		for _, st := range [][2]*stream{{caller, callee}, {callee, caller}} {
 			send(t, st[0], want)
-			synctest.Wait() // the receiver comes when the window is full
+			synctest.Wait() // the receiver starts when the window is full
 			wants(t, st[1], want)
 			done := make(chan struct{})
-			go func() { // and before
+			go func() { // the receiver starts before that
 				defer close(done)
 				wants(t, st[1], want)
 			}()
@@ -179,8 +180,8 @@ func TestARefusedMessageIsSkipped(t *testing.T) {
 	for name, before := range map[string]func(t *testing.T, callee *stream){
 		"at once": func(*testing.T, *stream) {},
 		"after credit was given for it": func(t *testing.T, callee *stream) {
-			// A receiver that took the message whole would have. It is not
-			// there any more when the rest has come.
+			// As if a receiver had waited for the whole message, and left before the
+			// rest arrived.
 			s := callee.session
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -220,7 +221,7 @@ func TestARefusedMessageIsSkipped(t *testing.T) {
 	}
 }
 
-// TestCreditIsConserved lets calls do anything, in both directions at once.
+// TestCreditIsConserved runs calls that do random things in both directions at once.
 func TestCreditIsConserved(t *testing.T) {
 	some := noise(200_000)
 	for seed := range uint64(3) {
@@ -241,7 +242,7 @@ func TestCreditIsConserved(t *testing.T) {
 						for range 20 {
 							f := &link.Frame{Msg: link.Encoded(mem.BufferSlice{mem.SliceBuffer(some[:r.IntN([]int{1, 100, 5000, len(some)}[r.IntN(4)])])}), HasMsg: true}
 							if err := st[0].Send(f); err != nil {
-								return // the last two are given up
+								return // the last two calls are abandoned
 							}
 						}
 					})
@@ -277,7 +278,7 @@ func TestCloseFlushesWhatWasSentBeforeAnEnd(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
 		cs, ss := pair(t, Options{}, Options{}, accepted)
 		open, _ := call(t, cs, accepted, "")
-		want := noise(1 << 20) // credit has to come for it after Close
+		want := noise(1 << 20) // needs credit after Close
 		var replies sync.WaitGroup
 		for range 5 {
 			caller, callee := call(t, cs, accepted, "")
@@ -299,12 +300,12 @@ func TestCloseFlushesWhatWasSentBeforeAnEnd(t *testing.T) {
 		if time.Since(began) > 0 {
 			t.Error("the session waits for nothing")
 		}
-		says(t, open.Recv(&link.Frame{}), "client: stopping") // it was told by BYE
+		says(t, open.Recv(&link.Frame{}), "client: stopping") // BYE told it
 		empty(t, ss)
 	})
 }
 
-// TestCloseDoesNotWaitForever: nobody takes the reply.
+// TestCloseDoesNotWaitForever closes a session whose peer does not read the reply.
 func TestCloseDoesNotWaitForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
@@ -337,14 +338,15 @@ func TestCompressedMessages(t *testing.T) {
 				wants(t, st[1], want)
 				<-sent
 			}
-			// What fits exactly is taken, with limits from 0 on.
+			// A message of exactly the limit is accepted, for limits from 0 on.
 			for _, n := range []int{0, 100_000} {
 				send(t, st[0], make([]byte, n))
 				if b, err := receive(st[1], n); err != nil || len(b) != n {
 					t.Errorf("%d bytes, %v", len(b), err)
 				}
 			}
-			// Too large before or after, it is refused, and the next arrives.
+			// A message over the limit, compressed or not, is refused; the next one
+			// arrives.
 			for _, b := range [][]byte{make([]byte, 100_001), noise(100_001)} {
 				send(t, st[0], b)
 				var refused *link.RecvError
@@ -391,12 +393,12 @@ func TestCompressedMessagesThatAreNone(t *testing.T) {
 		if err := caller.Send(&link.Frame{Msg: encoded(1), HasMsg: true}); !errors.As(err, &refused) {
 			t.Errorf("Send returns %v, want a SendError", err)
 		}
-		send(t, caller, nil) // an empty message needs no compressor
+		send(t, caller, nil) // an empty message is not compressed
 		wants(t, callee, nil)
 	})
 }
 
-// bomb returns what becomes n bytes.
+// bomb returns a compressed message that decompresses to n bytes.
 func bomb(t *testing.T, n int) []byte {
 	var b bytes.Buffer
 	w, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
@@ -435,7 +437,8 @@ func TestABombAllocatesNoMoreThanTheLimit(t *testing.T) {
 	}
 }
 
-// TestAMessageInPiecesOfAByte takes about as much memory as one in large ones.
+// TestAMessageInPiecesOfAByte checks that a message in tiny pieces takes about as much
+// memory as one in large pieces.
 func TestAMessageInPiecesOfAByte(t *testing.T) {
 	const size = 1 << 20
 	it := &item{size: size, missing: size}
@@ -449,7 +452,7 @@ func TestAMessageInPiecesOfAByte(t *testing.T) {
 		t.Errorf("%d bytes took %d", len(it.data.b), got)
 	}
 	it.data.free()
-	// Large and small ones keep their order.
+	// Large and small messages keep their order.
 	want, at := noise(100_000), 0
 	it = &item{size: len(want), missing: len(want)}
 	for r := rand.New(rand.NewPCG(1, 1)); at < len(want); {
@@ -463,7 +466,8 @@ func TestAMessageInPiecesOfAByte(t *testing.T) {
 	it.data.free()
 }
 
-// TestManyMessagesOfOneByte: credit bounds how many of them wait.
+// TestManyMessagesOfOneByte checks that credit bounds how many small messages are
+// queued.
 func TestManyMessagesOfOneByte(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
@@ -492,7 +496,8 @@ func TestManyMessagesOfOneByte(t *testing.T) {
 	})
 }
 
-// TestHelloRaisesWhatWaits: what was sent before it goes by its windows.
+// TestHelloRaisesWhatWaits checks that messages sent before HELLO get the credit of its
+// windows.
 func TestHelloRaisesWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, peer := lone(t, Options{Client: true}, nil, false)
@@ -521,7 +526,7 @@ func TestHelloRaisesWhatWaits(t *testing.T) {
 	})
 }
 
-// total returns how many bytes of messages a raw peer was sent.
+// total returns how many bytes of messages a raw peer has received.
 func total(peer *raw) (n int) {
 	var dec wire.Decoder
 	for _, f := range peer.of(wire.KindStream) {
@@ -534,7 +539,8 @@ func total(peer *raw) (n int) {
 	return n
 }
 
-// TestPiecesOfARefusedMessage have to add up, too.
+// TestPiecesOfARefusedMessage checks that the pieces of a skipped message must add up
+// to its size, too.
 func TestPiecesOfARefusedMessage(t *testing.T) {
 	for name, c := range map[string]struct {
 		send []byte
@@ -565,7 +571,8 @@ func TestPiecesOfARefusedMessage(t *testing.T) {
 	}
 }
 
-// TestRepliesThatAreCompressedOtherwise: the callee's header says with what.
+// TestRepliesThatAreCompressedOtherwise uses the compressor that the callee's header
+// names.
 func TestRepliesThatAreCompressedOtherwise(t *testing.T) {
 	for _, c := range []struct{ requests, replies string }{{"", "gzip"}, {"gzip", "identity"}, {"nosuch", "gzip"}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -595,5 +602,5 @@ func TestRepliesThatAreCompressedOtherwise(t *testing.T) {
 	}
 }
 
-// spent is how much credit what st has sent took. The session's mu is held.
+// spent returns the credit that st has used for sending. The session's mu is held.
 func spent(st *stream) int { return int(int64(st.session.hello.Stream) - st.credit) }

@@ -18,8 +18,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// An answerer answers each message of a call with the same one, and ends the
-// call after the last.
+// An answerer echoes each message of a call, and ends the call after the last.
 type answerer struct{ witness }
 
 func (a *answerer) HandleStream(s link.Stream, o *link.CallHeader) error {
@@ -53,9 +52,9 @@ func answer(s link.Stream) {
 	_ = s.Send(&link.Frame{End: &link.End{Status: status.New(codes.NotFound, "no")}})
 }
 
-// FuzzSession: whatever a peer writes, in one piece or in two, the session
-// ends, at once, when it hangs up, and nothing of it is left. What the session
-// writes are frames.
+// FuzzSession checks that whatever a peer writes, in one piece or two, the session ends
+// as soon as the peer hangs up and leaves nothing behind, and that everything the
+// session writes is valid frames.
 func FuzzSession(f *testing.F) {
 	var enc wire.Encoder
 	var calls []byte
@@ -83,9 +82,9 @@ func FuzzSession(f *testing.F) {
 	add(literal(head, 1, 1, 0, 1, 'k', 1, 'v'), literal(message, 1, 1), literal(finish, 1, 5, 0, 0, 0))
 	add(literal(message|wire.FlagHead|wire.FlagEnd, 1, 0, 0, 0, 'm'), wire.AppendDrain(nil, 3))
 	add(literal(wire.KindPart, 1, opens[:3]...), literal(head, 1, opens[3:]...), wire.AppendPing(nil, wire.KindPing, [8]byte{}), literal(0x40, 7, 1))
-	add(whole(7, 1, 2), literal(message, 9, 1), literal(begins, 9, 5, 1), literal(message, 11, fill(101)...)) // once ended in a panic
+	add(whole(7, 1, 2), literal(message, 9, 1), literal(begins, 9, 5, 1), literal(message, 11, fill(101)...)) // once caused a panic
 	add(literal(message, 7, 1), literal(head, 7, 0), literal(message, 7, 1), literal(begins, 9, 50, 1), literal(goesOn, 9, 2), literal(finish, 9, 0, 0))
-	add(literal(begins, 1, 9, 1), literal(head|wire.FlagPiece, 1, 0, 0)) // once left a receiver waiting for ever
+	add(literal(begins, 1, 9, 1), literal(head|wire.FlagPiece, 1, 0, 0)) // once made a receiver wait forever
 	add(wire.AppendBye(nil, wire.ByeClosed, "bye"), opened(1))
 	for _, b := range [][]byte{[]byte("PRI * HTTP/2.0\r\n"), settings, []byte("HTTP/1.1 400 Bad Request"), {0x15, 3, 1, 0, 2, 2, 70}, start(), []byte(wire.Magic)} {
 		f.Add(b, false, true, uint16(1))
@@ -119,7 +118,7 @@ func fuzzSession(t *testing.T, b []byte, server bool, cut int) {
 				go st.Abort(errors.New("enough"))
 			}
 		}
-		for i := range 3 { // they follow as calls 7, 9 and 11
+		for i := range 3 { // these become calls 7, 9 and 11
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			calls = append(calls, makes(ctx, s, "/a/b", 10, 100))
@@ -161,7 +160,7 @@ func fuzzSession(t *testing.T, b []byte, server bool, cut int) {
 			t.Fatalf("it writes what is no frame: %v", err)
 		}
 		if n == 0 {
-			break // it was cut off
+			break // the last frame was cut off
 		}
 		wrote = wrote[n:]
 	}
