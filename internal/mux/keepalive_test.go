@@ -13,7 +13,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// pings returns how many PINGs a peer was sent.
+// pings returns how many PINGs a peer has received.
 func pings(peer *raw) int {
 	peer.Helper()
 	return len(peer.of(wire.KindPing))
@@ -40,7 +40,7 @@ func TestASilentPeerIsAskedAndGivenUp(t *testing.T) {
 					}
 					w.watch(st)
 				}
-				for i := range 3 { // as often as it answers, counted from what it said last
+				for i := range 3 { // one PING per minute without input, as long as the peer answers
 					pass(time.Minute - 1)
 					if n := pings(peer); n != i {
 						t.Fatalf("%d PINGs after less than a minute of silence, want %d", n, i)
@@ -75,7 +75,8 @@ func TestASilentPeerIsAskedAndGivenUp(t *testing.T) {
 	}
 }
 
-// TestAClientWithoutCallsIsDormant, and asks at once when it makes one.
+// TestAClientWithoutCallsIsDormant checks that a client without calls sends no PINGs,
+// and that one which was dormant sends a PING at once when a call opens.
 func TestAClientWithoutCallsIsDormant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
@@ -99,7 +100,7 @@ func TestAClientWithoutCallsIsDormant(t *testing.T) {
 				t.Fatalf("%d PINGs; closed for %v", n, w.told())
 			}
 		}
-		// Whoever does not answer that is given up after the same time as ever.
+		// An unanswered PING ends the session after the usual timeout.
 		out := makes(t.Context(), s, "/a/b", 1, 1)
 		pass(10*time.Second - 1)
 		if len(w.told()) > 0 {
@@ -117,7 +118,7 @@ func TestAClientWithoutCallsIsDormant(t *testing.T) {
 func TestAClientThatPingsWithoutCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		// No more often than every ten seconds, though.
+		// PINGs are still at least ten seconds apart.
 		s, peer := met(t, Options{Client: true, Keepalive: keepalive.ClientParameters{Time: 1, PermitWithoutStream: true}}, w)
 		for i := range 5 {
 			pass(10 * time.Second)
@@ -135,7 +136,8 @@ func TestAClientThatPingsWithoutCalls(t *testing.T) {
 	})
 }
 
-// TestAClientPingsNoMoreOftenThanItsServerTakes, and sooner again when there is a call.
+// TestAClientPingsNoMoreOftenThanItsServerTakes checks that a client observes the
+// limits in its server's HELLO, and uses the shorter one once a call opens.
 func TestAClientPingsNoMoreOftenThanItsServerTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hello := wire.Hello{Version: 1, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock, Ping: 120_000, IdlePing: 600_000}
@@ -166,7 +168,8 @@ func TestAClientPingsNoMoreOftenThanItsServerTakes(t *testing.T) {
 	})
 }
 
-// TestAServerSaysHowOftenItTakesPings in its HELLO, as its policy has it.
+// TestAServerSaysHowOftenItTakesPings checks that HELLO carries the limits of the
+// enforcement policy.
 func TestAServerSaysHowOftenItTakesPings(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy     keepalive.EnforcementPolicy
@@ -203,7 +206,7 @@ func TestWithoutKeepaliveAClientSendsNoPing(t *testing.T) {
 	})
 }
 
-// TestAServerAsksEveryTwoHours unless it is told otherwise.
+// TestAServerAsksEveryTwoHours checks the default interval of a server's PINGs.
 func TestAServerAsksEveryTwoHours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, peer := met(t, Options{}, nil)
@@ -220,7 +223,7 @@ func TestAServerAsksEveryTwoHours(t *testing.T) {
 	})
 }
 
-// bySelf is a server and a client that does nothing by itself.
+// bySelf returns a server with parameters k, and a client that sends no PINGs.
 func bySelf(t *testing.T, k keepalive.ServerParameters) (cs, ss *Session, w *witness) {
 	w = &witness{}
 	cs, ss = pair(t, Options{}, Options{ServerKeepalive: k}, w)
@@ -236,7 +239,7 @@ func TestAConnectionThatIsIdleForLongEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		callee := w.first(t)
-		pass(time.Hour) // a call that lasts is not idle
+		pass(time.Hour) // a connection with a long call is not idle
 		if link.IsClosed(cs.Done()) {
 			t.Fatal("it ends while there is a call")
 		}
@@ -265,7 +268,7 @@ func TestAConnectionThatIsIdleForLongEnds(t *testing.T) {
 func TestAConnectionEndsWithItsAge(t *testing.T) {
 	for name, c := range map[string]struct {
 		grace time.Duration
-		want  bool // the call is ended with it
+		want  bool // the call is aborted with the connection
 	}{"without grace": {0, false}, "with grace": {10 * time.Minute, true}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -300,7 +303,7 @@ func TestAConnectionEndsWithItsAge(t *testing.T) {
 				}
 				<-cs.Gone()
 				<-ss.Gone()
-				if c.want { // otherwise either side may be the first to end
+				if c.want { // otherwise either side may close first
 					says(t, w.told()[0], "reached its age")
 				}
 			})
@@ -308,7 +311,8 @@ func TestAConnectionEndsWithItsAge(t *testing.T) {
 	}
 }
 
-// byes returns what a peer was told in the end.
+// byes returns the code of the last BYE that a peer has received, and how many there
+// were.
 func byes(peer *raw) (code wire.ByeCode, n int) {
 	peer.Helper()
 	all := peer.of(wire.KindBye)
@@ -324,7 +328,7 @@ func TestPingsThatComeTooOften(t *testing.T) {
 		policy keepalive.EnforcementPolicy
 		call   bool
 		every  time.Duration
-		taken  int // of them; -1 for all
+		taken  int // PINGs before the session ends; -1 if it does not
 	}{
 		"within the least time":      {keepalive.EnforcementPolicy{MinTime: time.Minute}, true, time.Minute - 1, 3},
 		"at the least time":          {keepalive.EnforcementPolicy{MinTime: time.Minute}, true, time.Minute, -1},
@@ -367,7 +371,8 @@ func TestPingsThatComeTooOften(t *testing.T) {
 	}
 }
 
-// TestPingsWhileThisSideSpeaks: each is forgiven those before it, as in gRPC.
+// TestPingsWhileThisSideSpeaks checks that sending a frame of a call resets the strikes
+// at the next PING, as in gRPC.
 func TestPingsWhileThisSideSpeaks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
@@ -386,7 +391,7 @@ func TestPingsWhileThisSideSpeaks(t *testing.T) {
 			synctest.Wait()
 			peer.write(ping)
 		}
-		// What is no part of a call forgives nothing.
+		// Frames that belong to no call reset nothing.
 		peer.write(ping, ping, literal(0x40, 0), ping)
 		if code, n := byes(peer); n != 1 || code != wire.ByePings {
 			t.Errorf("%d BYEs, with code %d", n, code)
@@ -394,7 +399,8 @@ func TestPingsWhileThisSideSpeaks(t *testing.T) {
 	})
 }
 
-// TestAServersPingsAreNotHeldAgainstIt.
+// TestAServersPingsAreNotHeldAgainstIt checks that a client accepts any number of
+// PINGs.
 func TestAServersPingsAreNotHeldAgainstIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, peer := met(t, Options{Client: true}, nil)
@@ -407,7 +413,7 @@ func TestAServersPingsAreNotHeldAgainstIt(t *testing.T) {
 	})
 }
 
-// TestASessionThatIsGoneLeavesNoTimer that would do anything.
+// TestASessionThatIsGoneLeavesNoTimer checks that no timer is left to fire.
 func TestASessionThatIsGoneLeavesNoTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, o := range []Options{

@@ -24,15 +24,16 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// A witness accepts calls and notes what becomes of them and of the session.
+// A witness is an Acceptor that records the calls and their ends, and the end of the
+// session.
 type witness struct {
 	refuse error
 
 	mu      sync.Mutex
 	streams []link.Stream
-	aborts  []error // why calls were aborted
+	aborts  []error // the reasons of aborted calls
 	closed  []error
-	gone    int // how often it was told that nothing is left
+	gone    int // how often Gone was called
 }
 
 func (*witness) HandleUnary(*link.UnaryCall, bool) error { return link.ErrNoCall }
@@ -58,8 +59,7 @@ func (w *witness) Gone() {
 	w.gone++
 }
 
-// told returns why it was told that the session has ended. It is for tests in
-// which time passes.
+// told returns the errors passed to Closed. Use it while time passes in a test.
 func (w *witness) told() []error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -87,19 +87,19 @@ func (w *witness) first(t *testing.T) link.Stream {
 	return w.streams[0]
 }
 
-// A raw is a peer that is no Session. What it is sent it reads at once, unless
-// it is deaf.
+// A raw is a peer that is not a Session. It reads everything at once, unless it is
+// deaf.
 type raw struct {
 	*testing.T
 	conn net.Conn
-	read chan struct{} // closed when there is nothing more to read
+	read chan struct{} // closed when there is nothing left to read
 
 	mu  sync.Mutex
 	got []byte
 }
 
-// lone returns one side of a connection, and a raw peer that has said nothing.
-// It is called in a bubble.
+// lone returns a session and a raw peer that has sent nothing. It must be called in a
+// synctest bubble.
 func lone(t *testing.T, o Options, w *witness, deaf bool) (*Session, *raw) {
 	a, b := net.Pipe()
 	o.Name = "peer"
@@ -123,13 +123,12 @@ func lone(t *testing.T, o Options, w *witness, deaf bool) (*Session, *raw) {
 	return s, r
 }
 
-// met is lone with a peer that has said hello, with these windows and the
-// least block.
+// met is lone with a peer that has sent HELLO, with the smallest windows and block.
 func met(t *testing.T, o Options, w *witness) (*Session, *raw) {
 	return metWith(t, o, w, start())
 }
 
-// metWith is met for a peer that begins with hello.
+// metWith is met with another HELLO.
 func metWith(t *testing.T, o Options, w *witness, hello []byte) (*Session, *raw) {
 	s, r := lone(t, o, w, false)
 	r.write(hello)
@@ -150,13 +149,13 @@ func (r *raw) readAll() {
 	}
 }
 
-// write writes what the victim may be unwilling to read.
+// write writes b, and ignores errors: the session may have stopped reading.
 func (r *raw) write(b ...[]byte) {
 	_, _ = r.conn.Write(slices.Concat(b...))
 	synctest.Wait()
 }
 
-// frames returns the frames that came after the line.
+// frames returns the frames that have arrived after the first line.
 func (r *raw) frames() (all []wire.Frame) {
 	r.Helper()
 	synctest.Wait()
@@ -177,7 +176,7 @@ func (r *raw) frames() (all []wire.Frame) {
 	return all
 }
 
-// of returns those of a kind.
+// of returns the frames of one kind.
 func (r *raw) of(k wire.Kind) (all []wire.Frame) {
 	r.Helper()
 	for _, f := range r.frames() {
@@ -188,7 +187,7 @@ func (r *raw) of(k wire.Kind) (all []wire.Frame) {
 	return all
 }
 
-// credit returns how much credit was given to a stream.
+// credit returns how much credit a stream was granted.
 func (r *raw) credit(stream uint64) (sum int) {
 	r.Helper()
 	for _, f := range r.of(wire.KindCredit) {
@@ -200,12 +199,12 @@ func (r *raw) credit(stream uint64) (sum int) {
 	return sum
 }
 
-// start is what a peer begins with.
+// start returns the first line and the HELLO of a peer.
 func start() []byte {
 	return wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: 1, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock})
 }
 
-// literal returns a frame with the body.
+// literal returns a frame with the given body.
 func literal(k wire.Kind, stream uint64, body ...byte) []byte {
 	n := 2 + len(body)
 	if stream > 0x7f || n > wire.MaxFrame {
@@ -224,14 +223,14 @@ const (
 	compressed = message | wire.FlagCompressed
 )
 
-// opens is the head of a call, with names of its own.
+// opens is the head of a call, without references to names or profiles.
 var opens = []byte{1, 4, '/', 'a', '/', 'b', 0, 0, 0, 0, 0, 0, 0, 0}
 
 func opened(id uint64) []byte { return literal(head, id, opens...) }
 
 func fill(n int) []byte { return make([]byte, n) }
 
-// many returns so many messages of n bytes.
+// many returns count messages of n bytes.
 func many(count, n int, stream func(i int) uint64) (b []byte) {
 	for i := range count {
 		b = append(b, literal(message, stream(i), fill(n)...)...)
@@ -241,14 +240,14 @@ func many(count, n int, stream func(i int) uint64) (b []byte) {
 
 func toOne(int) uint64 { return 1 }
 
-// settings is how an HTTP/2 server begins.
+// settings is the beginning of an HTTP/2 server's output.
 var settings = []byte{0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0x40, 0}
 
 func TestAPeerThatBreaksRulesIsToldSo(t *testing.T) {
 	const server, client = false, true
 	for name, c := range map[string]struct {
-		victim bool // client: it has opened call 1
-		greet  bool // the peer begins as it has to
+		victim bool // a client, which has opened call 1
+		greet  bool // the peer starts with a valid line and HELLO
 		send   [][]byte
 		want   string
 	}{
@@ -337,7 +336,7 @@ func TestAPeerThatBreaksRulesIsToldSo(t *testing.T) {
 	}
 }
 
-// ended checks what is due after a protocol error.
+// ended checks how a session ends after a protocol error.
 func ended(t *testing.T, s *Session, w *witness, peer *raw, want string) {
 	t.Helper()
 	synctest.Wait()
@@ -357,7 +356,7 @@ func ended(t *testing.T, s *Session, w *witness, peer *raw, want string) {
 	if code, text, err := wire.ParseBye(bye.Body); code != wire.ByeProtocol || text != reason.Error() || err != nil {
 		t.Errorf("BYE says %d, %q, %v", code, text, err)
 	}
-	// A call that the peer has reset before was aborted for that.
+	// A call that the peer had reset was aborted for that reason.
 	for _, err := range w.aborts {
 		if err != reason && err != context.Canceled {
 			t.Errorf("a call is aborted for %v", err)
@@ -374,13 +373,13 @@ func ended(t *testing.T, s *Session, w *witness, peer *raw, want string) {
 	<-s.Gone()
 }
 
-// TestACallThatBreaksTheConnectionIsNotMadeAgain: DRAIN counts it among those that
-// were seen, so that its caller does not take it to the next connection.
+// TestACallThatBreaksTheConnectionIsNotMadeAgain checks that DRAIN counts the call as
+// seen, so that its caller does not retry it on another connection.
 func TestACallThatBreaksTheConnectionIsNotMadeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
 		s, peer := met(t, Options{}, w)
-		peer.write(literal(wire.KindStream|wire.FlagHead, 5, 100)) // names what was never numbered
+		peer.write(literal(wire.KindStream|wire.FlagHead, 5, 100)) // refers to a name that has no number
 		ended(t, s, w, peer, "name 98 of 0")
 		drain := peer.of(wire.KindDrain)
 		if len(drain) != 1 {
@@ -392,7 +391,7 @@ func TestACallThatBreaksTheConnectionIsNotMadeAgain(t *testing.T) {
 	})
 }
 
-// empty checks that a session has forgotten all of its calls.
+// empty checks that a session has no calls left.
 func empty(t *testing.T, s *Session) {
 	t.Helper()
 	s.mu.Lock()
@@ -411,20 +410,22 @@ func says(t *testing.T, err error, words ...string) {
 	}
 }
 
-// TestCreditOfTheConnection: that of single calls would do.
+// TestMessagesBeyondTheCreditOfTheConnection exceeds the credit of the connection, but
+// not that of its call.
 func TestMessagesBeyondTheCreditOfTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
 		s, peer := met(t, Options{}, w)
 		s.mu.Lock()
-		s.connIn = 100 // it is given back on arrival, so that nobody gets here otherwise
+		s.connIn = 100 // only so: the connection's credit is returned on arrival
 		s.mu.Unlock()
 		peer.write(opened(1), literal(message, 1, fill(95)...), literal(message, 1))
 		ended(t, s, w, peer, "sends more than it has credit for")
 	})
 }
 
-// TestARuleBrokenWhileAReplyWaits: no credit comes for it any more.
+// TestARuleBrokenWhileAReplyWaits checks that a session does not wait for credit after
+// a protocol error.
 func TestARuleBrokenWhileAReplyWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
@@ -434,7 +435,7 @@ func TestARuleBrokenWhileAReplyWaits(t *testing.T) {
 		if err := st.Send(&link.Frame{Msg: encoded(3 * wire.MinWindow), HasMsg: true, End: &link.End{}}); err != nil {
 			t.Fatal(err)
 		}
-		w.streams = nil // it is over, and not aborted
+		w.streams = nil // the call has ended, so it is not aborted
 		peer.write(literal(10, 0))
 		ended(t, s, w, peer, "kind 0xa")
 	})
@@ -499,8 +500,8 @@ func TestMeetCanBeLeft(t *testing.T) {
 	})
 }
 
-// TestFramesOfCallsThatAreOver: the peer might not know yet. What they took of
-// the connection's credit is given back.
+// TestFramesOfCallsThatAreOver sends frames of calls whose end the peer might not have
+// seen. They are ignored, and the connection's credit that they took is returned.
 func TestFramesOfCallsThatAreOverAreIgnored(t *testing.T) {
 	for name, end := range map[string]func(s *Session, st link.Stream, peer *raw){
 		"ended":   func(_ *Session, st link.Stream, _ *raw) { _ = st.Send(&link.Frame{End: &link.End{}}) },
@@ -562,7 +563,7 @@ func TestExtensionsAreIgnored(t *testing.T) {
 func TestAPeerThatAsksAndDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		s, peer := lone(t, Options{Client: true}, w, true) // whom no server is held to spare pings
+		s, peer := lone(t, Options{Client: true}, w, true) // a client, because servers limit PINGs
 		ping := bytes.Repeat(wire.AppendPing(nil, wire.KindPing, [8]byte{}), 1000)
 		_, err := peer.conn.Write(start())
 		for n := 0; err == nil; n++ {
@@ -605,7 +606,7 @@ func TestDrainOfThePeer(t *testing.T) {
 		if n := len(peer.of(wire.KindReset)); n > 0 {
 			t.Errorf("%d RESETs for calls that the peer ignores", n)
 		}
-		// The calls up to last go on, and the peer may open more.
+		// Calls up to last continue, and the peer may open more.
 		peer.write(opened(2), literal(message, 1, 1), literal(finish, 1, 5, 0, 0, 0))
 		w.first(t)
 		f := &link.Frame{}
@@ -614,7 +615,7 @@ func TestDrainOfThePeer(t *testing.T) {
 		if err := one.Recv(f); err != nil || len(got) != 1 || f.End == nil || f.End.Status.Code() != codes.NotFound {
 			t.Errorf("%q, %+v, %v", got, f, err)
 		}
-		// What this side drains, it says once.
+		// Draining twice sends one DRAIN.
 		s.Drain()
 		s.Drain()
 		peer.write(opened(4))
@@ -627,8 +628,9 @@ func TestDrainOfThePeer(t *testing.T) {
 	})
 }
 
-// TestACallAsTheLastOfAPeerThatDrainsEnds is taken, and lasts, or is not: the
-// peer learns which.
+// TestACallAsTheLastOfAPeerThatDrainsEnds opens a call while the session ends. The call
+// is either accepted, and keeps the session open, or ignored: DRAIN tells the peer
+// which.
 func TestACallAsTheLastOfAPeerThatDrainsEnds(t *testing.T) {
 	taken := 0
 	for range 50 {
@@ -667,7 +669,7 @@ func TestACallAsTheLastOfAPeerThatDrainsEnds(t *testing.T) {
 	t.Logf("%d of 50 were taken", taken)
 }
 
-// rawCodec takes messages as bytes.
+// rawCodec passes messages through as bytes.
 var rawCodec = bytesCodec{codec.Proto()}
 
 type bytesCodec struct{ link.Codec }
@@ -709,12 +711,12 @@ func TestMoreCallsThanAreTaken(t *testing.T) {
 		if r := peer.of(wire.KindReset); len(r) != 1 || r[0].Stream != 5 || r[0].Body[0] != byte(wire.ResetUnprocessed) {
 			t.Errorf("the peer gets %v", r)
 		}
-		// Each way for a call to end makes room for another.
+		// Each way to end a call makes room for another.
 		for i, end := range []func(){
 			func() { peer.write(wire.AppendReset(nil, 1, 0, "")) },
 			func() { w.streams[1].Abort(errors.New("enough")) },
 			func() { _ = w.streams[2].Send(&link.Frame{End: &link.End{}}) },
-			func() { // and of a call whose end was still to be written
+			func() { // a call whose END was not written yet
 				_ = w.streams[3].Send(&link.Frame{Msg: encoded(wire.MinWindow), HasMsg: true, End: &link.End{}})
 				peer.write(wire.AppendReset(nil, uint64(7+2*2), 0, ""))
 			},
@@ -788,8 +790,8 @@ func TestWhatAResetSays(t *testing.T) {
 	})
 }
 
-// TestBlocksThatThePeerDoesNotTake: what is sent is refused here. The peer
-// would refuse it, too, or end the connection.
+// TestBlocksThatThePeerDoesNotTake checks that a block over the peer's limit fails on
+// this side. The peer would reset the call, or end the connection.
 func TestBlocksThatThePeerDoesNotTake(t *testing.T) {
 	long := strings.Repeat("x", wire.MinBlock)
 	t.Run("head", func(t *testing.T) {
@@ -870,7 +872,7 @@ func TestAPeerThatNeverReads(t *testing.T) {
 		if err := <-sent; err != reason {
 			t.Errorf("Send returns %v", err)
 		}
-		for range 1000 { // they leave nothing behind
+		for range 1000 { // these must leave nothing behind
 			st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
 			if err != nil {
 				t.Fatal(err)
@@ -924,8 +926,8 @@ func TestTenThousandCallsLeaveNothing(t *testing.T) {
 	}
 }
 
-// TestCreditForCallsThatWaitForTheConnections: no CREDIT of a call makes it wait
-// for the connection's twice.
+// TestCreditForCallsThatWaitForTheConnections checks that a CREDIT of a call does not
+// queue it a second time while it waits for the connection's credit.
 func TestCreditForCallsThatWaitForTheConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
@@ -964,7 +966,8 @@ func TestCallsThatThePeerNeverSawAreUnprocessed(t *testing.T) {
 				var reasons [2]error
 				for i := range reasons {
 					if i == 0 {
-						// The writer gets the first with its hello, and is stuck.
+						// The writer has the first call in a batch with HELLO, and is
+						// blocked.
 						if _, err := io.ReadFull(peer.conn, make([]byte, len(wire.Magic))); err != nil {
 							t.Fatal(err)
 						}

@@ -13,7 +13,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// waits returns how many messages wait to be received.
+// waits returns how many messages are queued in the inbox.
 func waits(st *stream) (n int) {
 	st.session.mu.Lock()
 	defer st.session.mu.Unlock()
@@ -28,7 +28,7 @@ func waits(st *stream) (n int) {
 	return n
 }
 
-// numbered returns the message with a number, of n bytes.
+// numbered returns message number i, of n bytes.
 func numbered(i, n int) []byte {
 	b := bytes.Repeat([]byte{byte(i)}, n)
 	if n > 1 {
@@ -37,8 +37,8 @@ func numbered(i, n int) []byte {
 	return b
 }
 
-// framed returns a message in frames, a first piece and perhaps others of at most so
-// many bytes, or whole where that is 0.
+// framed returns the frames of a message: pieces of at most piecesOf bytes, or one
+// frame if piecesOf is 0.
 func framed(m []byte, piecesOf int) []byte {
 	if piecesOf == 0 || piecesOf >= len(m) {
 		return literal(message, 1, m...)
@@ -50,8 +50,8 @@ func framed(m []byte, piecesOf int) []byte {
 	return append(b, literal(piece, 1, m...)...)
 }
 
-// TestMessagesArriveInOrderHoweverTheyWait: whole or in pieces, packed or not, with
-// receivers that are slower or faster, and refuse some.
+// TestMessagesArriveInOrderHoweverTheyWait sends messages whole or in pieces, to be
+// packed or not, to receivers of varying speed that refuse some of them.
 func TestMessagesArriveInOrderHoweverTheyWait(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestMessagesArriveInOrderHoweverTheyWait(t *testing.T) {
 				received++
 				limit := len(want)
 				if limit > 0 && r.IntN(10) == 0 {
-					limit-- // it is too large
+					limit-- // refuse it
 				}
 				got, err := receive(st, limit)
 				var refused *link.RecvError
@@ -107,7 +107,7 @@ func TestMessagesArriveInOrderHoweverTheyWait(t *testing.T) {
 			var b []byte
 			f := &link.Frame{Sink: link.Sink{Dst: &b, Codec: rawCodec, Limit: 1}}
 			in := &st.(*stream).in
-			if len(in.items) > 0 { // else it came with the last message
+			if len(in.items) > 0 { // otherwise it came with the last message
 				if err := st.Recv(f); err != nil || !f.EndSend || f.Got {
 					t.Errorf("after the last: %+v, %v", f, err)
 				}
@@ -124,7 +124,8 @@ func TestMessagesArriveInOrderHoweverTheyWait(t *testing.T) {
 	}
 }
 
-// TestSmallCompressedMessagesThatWait are decompressed, those beside them are not.
+// TestSmallCompressedMessagesThatWait mixes compressed and uncompressed packed
+// messages.
 func TestSmallCompressedMessagesThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)

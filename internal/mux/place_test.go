@@ -18,14 +18,14 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// A shelf is where one side puts large messages.
+// A shelf is the memory in which one side places messages.
 type shelf struct {
 	mu     sync.Mutex
-	most   int // places at a time
+	most   int // limit of places
 	places map[int][]byte
 	next   int
-	held   int  // by the other side
-	spoilt bool // nothing can be read
+	held   int  // places that the other side holds
+	spoilt bool // reads fail
 }
 
 func newShelf(most int) *shelf { return &shelf{most: most, places: make(map[int][]byte)} }
@@ -36,7 +36,7 @@ func (s *shelf) out() int {
 	return len(s.places)
 }
 
-// placed is a connection with shelves.
+// placed is a connection with two shelves.
 type placed struct {
 	net.Conn
 	mine, theirs *shelf
@@ -99,8 +99,7 @@ func (c placed) Returned(at int) error {
 
 var errPlace = errors.New("a place that is none")
 
-// shelved returns both sides of a connection with so many places each, and the
-// shelves.
+// shelved returns both sides of a connection with most places each, and the shelves.
 func shelved(t testing.TB, most int, client, server Options, acceptor link.Acceptor) (cs, ss *Session, clients, servers *shelf) {
 	a, b := net.Pipe()
 	clients, servers = newShelf(most), newShelf(most)
@@ -128,7 +127,7 @@ func TestStreamsWithPlaces(t *testing.T) {
 	}
 }
 
-// callOver opens a call, and returns both of its sides.
+// callOver opens a call and returns both sides of it.
 func callOver(t *testing.T, cs *Session, w *witness) (caller, callee link.Stream) {
 	t.Helper()
 	caller, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
@@ -156,7 +155,7 @@ func TestALargeMessageIsPutInAPlaceUntilItIsReceived(t *testing.T) {
 		w := &witness{}
 		cs, _, clients, _ := shelved(t, 2, Options{}, Options{Window: 4 << 20}, w)
 		caller, callee := callOver(t, cs, w)
-		for i, n := range []int{minPlaced - 1, minPlaced, 300_000, 400_000} { // the last finds no place
+		for i, n := range []int{minPlaced - 1, minPlaced, 300_000, 400_000} { // no place is left for the last
 			if err := caller.Send(&link.Frame{Msg: encoded(n), HasMsg: true}); err != nil {
 				t.Fatal(err)
 			}
@@ -209,7 +208,7 @@ func TestAPlaceIsGivenBackWhoeverDoesNotWantItsMessage(t *testing.T) {
 				ends(t, caller, w.wait(t))
 			}()
 			w.mu.Lock()
-			w.streams = nil // which the collector is to find
+			w.streams = nil // so that the garbage collector finds the place
 			w.mu.Unlock()
 			for clients.out() > 0 {
 				runtime.GC()
@@ -219,8 +218,8 @@ func TestAPlaceIsGivenBackWhoeverDoesNotWantItsMessage(t *testing.T) {
 	}
 }
 
-// TestAHandlersEndGivesPlacesBack: also where its call was over before, as that of a
-// caller that is gone. Nobody has to wait for the collector.
+// TestAHandlersEndGivesPlacesBack checks that END returns the call's places without the
+// garbage collector, even if the caller had cancelled the call.
 func TestAHandlersEndGivesPlacesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
@@ -244,7 +243,7 @@ func TestAHandlersEndGivesPlacesBack(t *testing.T) {
 	})
 }
 
-// TestAPlaceThatCannotBeReadFailsItsCall, and no other.
+// TestAPlaceThatCannotBeReadFailsItsCall checks that other messages are not affected.
 func TestAPlaceThatCannotBeReadFailsItsCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
@@ -293,7 +292,7 @@ func TestAPlaceOfAMessageThatWasNotSentIsTakenBack(t *testing.T) {
 		if err := caller.Send(&link.Frame{Msg: encoded(minPlaced - 1), HasMsg: true}); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // as much as there is credit for, and more that waits
+		for range 2 { // one that the credit covers, and one that waits
 			if err := caller.Send(&link.Frame{Msg: encoded(minPlaced - 10), HasMsg: true}); err != nil {
 				t.Fatal(err)
 			}
@@ -315,7 +314,7 @@ func TestAPlaceOfAMessageThatWasNotSentIsTakenBack(t *testing.T) {
 	})
 }
 
-// TestWrongPlacesEndTheSession: whoever speaks of places that there are not.
+// TestWrongPlacesEndTheSession sends references to invalid places.
 func TestWrongPlacesEndTheSession(t *testing.T) {
 	for name, c := range map[string]struct {
 		shelves bool
@@ -355,7 +354,8 @@ func TestWrongPlacesEndTheSession(t *testing.T) {
 	}
 }
 
-// TestAPlaceOfACallThatIsOverIsReturned: its sender has not known.
+// TestAPlaceOfACallThatIsOverIsReturned sends placed messages of calls that have ended
+// or are refused, which the peer might not know yet.
 func TestAPlaceOfACallThatIsOverIsReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
@@ -394,8 +394,8 @@ func TestAPlaceOfACallThatIsOverIsReturned(t *testing.T) {
 	})
 }
 
-// TestALargeMessageThatBecomesSmallIsSent: a codec may say that a message is large,
-// and find next to nothing, which is too small for a place of its own.
+// TestALargeMessageThatBecomesSmallIsSent uses a codec that announces a large message
+// and encodes one that is too small for a place.
 func TestALargeMessageThatBecomesSmallIsSent(t *testing.T) {
 	for _, size := range []int{0, 1, wire.MinPlace - 1, wire.MinPlace} {
 		synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// givenUp returns n calls from first on, each reset as soon as it was opened.
+// givenUp returns n calls with ids from first on, each followed by its RESET.
 func givenUp(first uint64, n int) (b []byte) {
 	for id := first; id < first+2*uint64(n); id += 2 {
 		b = append(b, frameOf(head, id, opens...)...)
@@ -22,8 +22,7 @@ func givenUp(first uint64, n int) (b []byte) {
 	return b
 }
 
-// rashly is a session whose peer has given up many calls, the last of which has the
-// number last.
+// rashly returns a session whose peer is rash, and the id of the peer's last call.
 func rashly(t *testing.T, w *witness) (s *Session, peer *raw, last uint64) {
 	s, peer = met(t, Options{}, w)
 	peer.write(givenUp(1, maxRash))
@@ -50,8 +49,7 @@ func TestCallsThatAreOpenedAndResetInOneReadAreSeenByFewHandlers(t *testing.T) {
 	})
 }
 
-// Calls of a rash peer that it does not give up are served as any others, in their
-// order and with what came with them.
+// The other calls of a rash peer are served as usual, in order and with their messages.
 func TestWhatARashPeerDoesNotGiveUpIsServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
@@ -82,7 +80,7 @@ func TestWhatARashPeerDoesNotGiveUpIsServed(t *testing.T) {
 	})
 }
 
-// A session that ends before its acceptor was told of a call says nothing of it.
+// A delayed call does not reach the acceptor if the session ends first.
 func TestARashPeerThatBreaksARule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
@@ -96,7 +94,7 @@ func TestARashPeerThatBreaksARule(t *testing.T) {
 	})
 }
 
-// TestARashPeerIsRefusedAsAnyOther, and learns it.
+// TestARashPeerIsRefusedAsAnyOther checks that a refused call of a rash peer is reset.
 func TestARashPeerIsRefusedAsAnyOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}

@@ -18,9 +18,9 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// TestEverythingAtOnce has calls open, send, receive, end and abort on both
-// sides until one of them drains or closes, or the connection breaks. Whatever
-// comes first, nobody waits for ever, and nothing is left.
+// TestEverythingAtOnce runs calls that open, send, receive, end and abort on both
+// sides, until one side drains or closes, or the connection breaks. Whatever comes
+// first, no goroutine may be left waiting.
 func TestEverythingAtOnce(t *testing.T) {
 	for seed := range uint64(12) {
 		synctest.Test(t, func(t *testing.T) {
@@ -101,7 +101,7 @@ func everything(t *testing.T, seed uint64, a, b net.Conn) {
 	}
 }
 
-// lives makes a unary call, which may be left at any moment.
+// lives makes a unary call, which may be cancelled at any moment.
 func lives(t *testing.T, s *Session, o link.CallHeader, r *rand.Rand) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -125,12 +125,12 @@ func lives(t *testing.T, s *Session, o link.CallHeader, r *rand.Rand) {
 	}
 }
 
-// chaos accepts calls, and does with them whatever comes to mind.
+// chaos accepts or refuses calls at random, and runs live on them.
 type chaos struct {
 	t      *testing.T
 	all    *sync.WaitGroup
 	seed   uint64
-	calls  uint64 // of the reader
+	calls  uint64 // used by the reader only
 	closed int
 }
 
@@ -149,7 +149,7 @@ func (c *chaos) HandleStream(s link.Stream, _ *link.CallHeader) error {
 	return nil
 }
 
-// live is one side of a call: random frames both ways, until it ends.
+// live is one side of a call: it sends and receives random frames until the call ends.
 func live(t *testing.T, s link.Stream, r *rand.Rand, caller bool) {
 	told := 0
 	var mu sync.Mutex
@@ -196,8 +196,8 @@ func live(t *testing.T, s link.Stream, r *rand.Rand, caller bool) {
 	}
 }
 
-// TestByeArrivesOverSockets: on a connection that can be closed one way the peer
-// reads to the end what was written.
+// TestByeArrivesOverSockets checks that on a connection with CloseWrite the peer reads
+// everything up to BYE.
 func TestByeArrivesOverSockets(t *testing.T) {
 	for _, network := range []string{"tcp", "unix"} {
 		t.Run(network, func(t *testing.T) {
@@ -238,7 +238,7 @@ func TestByeArrivesOverSockets(t *testing.T) {
 	}
 }
 
-// A deaf connection can be read, and not written to, after some bytes.
+// A deaf connection fails to write after take bytes. Reads still work.
 type deaf struct {
 	net.Conn
 	mu   sync.Mutex
@@ -301,8 +301,8 @@ func TestAWayThatBreaks(t *testing.T) {
 	}
 }
 
-// A closer takes a call, and meanwhile closes the session. Its handler may have
-// something to say then.
+// A closer accepts a call and closes the session while doing so. Its handler may send a
+// frame after that.
 type closer struct {
 	session *Session
 	handle  func(link.Stream)
@@ -319,8 +319,8 @@ func (c *closer) HandleStream(s link.Stream, _ *link.CallHeader) error {
 	return nil
 }
 
-// A call that is accepted while the session ends is one of those that BYE ends: its
-// caller is told the same as any other's.
+// A call that is accepted while the session ends is aborted like any other open call,
+// and its caller learns the same reason.
 func TestACallThatIsAcceptedAsTheSessionEnds(t *testing.T) {
 	for name, handle := range map[string]func(t *testing.T, s link.Stream){
 		"and says nothing": func(*testing.T, link.Stream) {},

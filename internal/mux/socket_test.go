@@ -24,9 +24,9 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// Over sockets a caller reads for itself, and nothing runs in a bubble.
+// Over sockets callers lead, and tests cannot use synctest.
 
-// soon waits until is is true, which it is soon.
+// soon waits until is returns true, and fails after ten seconds.
 func soon(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !is(); {
@@ -38,7 +38,7 @@ func soon(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// holds reports whether is is true of s.
+// holds calls is with s.mu held.
 func holds(s *Session, is func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,8 +67,8 @@ func ends(t testing.TB, network string) (client, server net.Conn) {
 	return client, server
 }
 
-// eachNetwork runs f as a subtest over each kind of socket, after which no
-// goroutine is left.
+// eachNetwork runs f as a subtest for each kind of socket, and checks for leaked
+// goroutines.
 func eachNetwork(t *testing.T, f func(t *testing.T, network string)) {
 	for _, network := range []string{"unix", "tcp"} {
 		t.Run(network, func(t *testing.T) {
@@ -87,7 +87,7 @@ func sockets(t testing.TB, network string, client, server Options, acceptor link
 	return startBoth(t, a, b, client, server, acceptor)
 }
 
-// parked waits until a caller reads for itself, and nothing comes.
+// parked waits until a caller leads and is parked in Read, or sleeps.
 func parked(t testing.TB, s *Session) {
 	t.Helper()
 	soon(t, "a caller waits for the peer", func() bool {
@@ -95,8 +95,8 @@ func parked(t testing.TB, s *Session) {
 	})
 }
 
-// leads skips a test of callers that read for themselves where none does: the
-// system cannot try to read a socket without waiting, as Windows cannot.
+// leads skips a test of leaders on systems without nonblocking reads of sockets, such
+// as Windows.
 func leads(t *testing.T, s *Session) {
 	t.Helper()
 	if s.raw == nil {
@@ -142,7 +142,7 @@ func (w *waiter) HandleStream(s link.Stream, o *link.CallHeader) error {
 	return nil
 }
 
-// asks makes a call with the request.
+// asks makes a call and returns its reply.
 func asks(ctx context.Context, s *Session, method string, request []byte, limit int) ([]byte, error) {
 	c, reply := unary(method, 0, limit)
 	m := link.Encoded(slice(request))
@@ -156,7 +156,7 @@ func asks(ctx context.Context, s *Session, method string, request []byte, limit 
 	return *reply, nil
 }
 
-// echoes makes a call that is answered with what it asks.
+// echoes makes a call whose reply must equal the request.
 func echoes(t testing.TB, s *Session, request []byte) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -167,7 +167,7 @@ func echoes(t testing.TB, s *Session, request []byte) {
 	}
 }
 
-// left checks that nothing is left of the calls between two sessions.
+// left checks that the sessions have no calls left.
 func left(t testing.TB, sessions ...*Session) {
 	t.Helper()
 	for _, s := range sessions {
@@ -202,8 +202,8 @@ func TestCallsOverSockets(t *testing.T) {
 	})
 }
 
-// TestCallsThatAreLeftOverSockets at any moment: each comes back, and nothing is left
-// of it.
+// TestCallsThatAreLeftOverSockets cancels calls at any moment. Each must return and
+// leave nothing behind.
 func TestCallsThatAreLeftOverSockets(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		for _, callers := range []int{1, 2, 64} {
@@ -242,7 +242,8 @@ func TestCallsThatAreLeftOverSockets(t *testing.T) {
 	})
 }
 
-// TestALeaderThatLeavesLeavesNoDeadline behind, which would hit who reads next.
+// TestALeaderThatLeavesLeavesNoDeadline checks that a cancelled leader leaves no
+// deadline that interrupts the next reader.
 func TestALeaderThatLeavesLeavesNoDeadline(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		cs, ss := sockets(t, network, Options{}, Options{}, &waiter{})
@@ -265,7 +266,7 @@ func TestALeaderThatLeavesLeavesNoDeadline(t *testing.T) {
 	})
 }
 
-// TestALeaderThatLeavesOthers: somebody reads for them.
+// TestALeaderThatLeavesOthers checks that the resident reads for the remaining callers.
 func TestALeaderThatLeavesOthers(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		cs, ss := sockets(t, network, Options{}, Options{}, &waiter{})
@@ -299,7 +300,7 @@ func TestRepliesOverSockets(t *testing.T) {
 		const size = 5 << 20
 		request := binary.LittleEndian.AppendUint32(nil, size)
 		var all sync.WaitGroup
-		for range 3 { // alone, and beside others
+		for range 3 { // first alone, then next to other calls
 			if got, err := asks(t.Context(), cs, "/large", request, size); err != nil || !bytes.Equal(got, noise(size)) {
 				t.Errorf("%d bytes, %v", len(got), err)
 			}
@@ -322,11 +323,12 @@ func TestRepliesOverSockets(t *testing.T) {
 	})
 }
 
-// TestAnEndWhileCallsWait: they learn of it at once.
+// TestAnEndWhileCallsWait checks that waiting callers learn of the session's end at
+// once.
 func TestAnEndWhileCallsWait(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(cs, ss *Session)
-		want string // empty: the calls end as if nothing were
+		want string // empty if the calls succeed
 		slow bool
 	}{
 		"close":              {func(cs, _ *Session) { _ = cs.Close(errors.New("enough")) }, "enough", false},
@@ -387,7 +389,7 @@ func TestAnEndWhileCallsWait(t *testing.T) {
 							if holds(cs, func() bool { return cs.ended != nil && !cs.occupied }) {
 								t.Error("nobody sees the peer's end")
 							}
-							for _, s := range []*Session{cs, ss} { // drained ones by themselves
+							for _, s := range []*Session{cs, ss} { // drained sessions end without Close
 								select {
 								case <-s.Gone():
 								case <-time.After(10 * time.Second):
@@ -406,7 +408,7 @@ func TestAnEndWhileCallsWait(t *testing.T) {
 	}
 }
 
-// TestWhatComesWhileNobodyReads is noticed without a call.
+// TestWhatComesWhileNobodyReads checks that frames are read while no call is open.
 func TestWhatComesWhileNobodyReads(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		cs, ss := sockets(t, network, Options{}, Options{}, &waiter{})
@@ -430,8 +432,8 @@ func TestWhatComesWhileNobodyReads(t *testing.T) {
 	})
 }
 
-// TestAStreamThatNobodyReadsBesideOthers: calls, and streams that are read, go
-// on.
+// TestAStreamThatNobodyReadsBesideOthers checks that a stream which is not read blocks
+// neither calls nor other streams.
 func TestAStreamThatNobodyReadsBesideOthers(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		flooding := make(chan struct{})
@@ -496,8 +498,8 @@ func (a accepter) HandleStream(s link.Stream, o *link.CallHeader) error {
 	return nil
 }
 
-// slow is a peer at the other end of a socket, with windows of any size, that
-// reads, and answers calls with an end, only when it is told to.
+// slow returns a session whose peer has huge windows. The peer reads, and ends calls,
+// only after read is called.
 func slow(t *testing.T, network string) (s *Session, read func()) {
 	mine, peers := ends(t, network)
 	s = New(mine, Options{Client: true, Name: "peer"})
@@ -560,8 +562,8 @@ func slow(t *testing.T, network string) (s *Session, read func()) {
 	}
 }
 
-// TestAPeerThatDoesNotReadItsSocket: callers can leave at once, nothing is kept
-// for them, and when it reads again all goes on.
+// TestAPeerThatDoesNotReadItsSocket checks that callers can leave at once and leave
+// nothing behind, and that calls continue once the peer reads again.
 func TestAPeerThatDoesNotReadItsSocket(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		s, read := slow(t, network)
@@ -615,7 +617,7 @@ func TestAPeerThatDoesNotReadItsSocket(t *testing.T) {
 	})
 }
 
-// TestCloseOfAFullSocket ends at the time that it is given.
+// TestCloseOfAFullSocket checks that a session with a full socket ends after Farewell.
 func TestCloseOfAFullSocket(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		mine, peers := ends(t, network)
@@ -638,7 +640,8 @@ func TestCloseOfAFullSocket(t *testing.T) {
 	})
 }
 
-// TestAPlaceIsWaitedForWithSomebodyReading: nobody else waits for the peer.
+// TestAPlaceIsWaitedForWithSomebodyReading checks that the resident reads while the
+// only caller waits for a slot.
 func TestAPlaceIsWaitedForWithSomebodyReading(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		release := make(chan struct{})
@@ -663,11 +666,11 @@ func TestAPlaceIsWaitedForWithSomebodyReading(t *testing.T) {
 	})
 }
 
-// TestAWayThatBreaksAsALeaderIsWoken does not hold it up: the deadline that cuts its
-// Read short stays.
+// TestAWayThatBreaksAsALeaderIsWoken checks that a write error does not undo the
+// deadline that interrupts the leader's Read.
 func TestAWayThatBreaksAsALeaderIsWoken(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
-		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the leader runs no sooner than the way is broken
+		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the leader must not run before the write error
 		for range 5 {
 			cs, _ := sockets(t, network, Options{}, Options{}, &waiter{})
 			leads(t, cs)

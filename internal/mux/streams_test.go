@@ -13,14 +13,14 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// pair returns both sides of a connection within the process.
+// pair returns both sessions of a connection over a net.Pipe.
 func pair(t testing.TB, client, server Options, acceptor link.Acceptor) (*Session, *Session) {
 	t.Helper()
 	a, b := net.Pipe()
 	return startBoth(t, a, b, client, server, acceptor)
 }
 
-// startBoth returns the sessions over both ends of a connection.
+// startBoth starts the sessions over both ends of a connection.
 func startBoth(t testing.TB, a, b Conn, client, server Options, acceptor link.Acceptor) (*Session, *Session) {
 	t.Helper()
 	client.Client, client.Name, server.Name = true, "client", "server"

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A tried connection counts how often it was asked whether it is ready.
+// A tried connection counts its TryReads.
 type tried struct {
 	Conn
 	Prompt
@@ -36,7 +36,7 @@ func TestReadersTryUnlessTheyAreToPark(t *testing.T) {
 	}
 }
 
-// Calls for which nothing comes are none that a reader reads for.
+// Quiet calls must not keep readers from spinning.
 func TestQuietCallsDoNotCount(t *testing.T) {
 	s := &Session{streams: make(map[uint64]*stream)}
 	add := func(n int) (added []*stream) {

@@ -14,10 +14,10 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// short appends a string of less than 128 bytes.
+// short appends a string of fewer than 128 bytes.
 func short(b []byte, s string) []byte { return append(append(b, byte(len(s))), s...) }
 
-// headOf is a call's head, with a new profile and one entry of metadata.
+// headOf returns the head of a call with a new profile and one entry of metadata.
 func headOf(method, authority, key, value string) []byte {
 	b := short([]byte{1}, method)
 	b = short(append(b, 0), authority)
@@ -25,7 +25,7 @@ func headOf(method, authority, key, value string) []byte {
 	return short(short(b, key), value)
 }
 
-// manyOf is metadata of n entries whose name is sent once, and is long.
+// manyOf returns metadata of n entries with one long name, which is sent once.
 func manyOf(n int) []byte {
 	b := []byte{byte(n&0x7f | 0x80), byte(n >> 7), 0, 0x80, 0x01} // a new name of 128 bytes
 	b = append(b, strings.Repeat("k", 128)...)
@@ -36,8 +36,8 @@ func manyOf(n int) []byte {
 	return b
 }
 
-// TestACallWithABadHeadIsReset, and no other: the connection goes on, and its
-// credit adds up.
+// TestACallWithABadHeadIsReset checks that other calls continue, and that the credit
+// adds up.
 func TestACallWithABadHeadIsReset(t *testing.T) {
 	for name, test := range map[string]struct {
 		head []byte
@@ -85,18 +85,18 @@ func TestACallWithABadHeadIsReset(t *testing.T) {
 	}
 }
 
-// TestALargeProfileIsRefusedEachTime: a call that refers to it by number is as
-// large as the one that it came with.
+// TestALargeProfileIsRefusedEachTime checks that a profile counts against the limit of
+// a block also if the call refers to it by number.
 func TestALargeProfileIsRefusedEachTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
 		s, peer := met(t, Options{MaxHeaderBytes: wire.MinBlock}, w)
-		first := []byte{0, 4, '/', 'a', '/', 'b', 0, 0} // a new method, a new profile without an authority
+		first := []byte{0, 4, '/', 'a', '/', 'b', 0, 0} // a new method, and a new profile without an authority
 		const agent = wire.MinBlock
 		first = append(first, agent&0x7f|0x80, agent>>7&0x7f|0x80, agent>>14)
 		first = append(first, strings.Repeat("u", agent)...)
-		first = append(first, 0, 0, 0, 0, 0)                                            // of the profile, no timeout, no metadata
-		peer.write(literal(head, 1, first...), literal(head, 3, 2, 1, 0, 0), opened(5)) // by their numbers
+		first = append(first, 0, 0, 0, 0, 0)                                            // the rest of the profile, no timeout, no metadata
+		peer.write(literal(head, 1, first...), literal(head, 3, 2, 1, 0, 0), opened(5)) // call 3 refers to both by number
 		resets := peer.of(wire.KindReset)
 		if len(resets) != 2 || resets[0].Stream != 1 || resets[1].Stream != 3 {
 			t.Fatalf("%d resets; closed: %v", len(resets), w.closed)
@@ -117,7 +117,8 @@ func TestALargeProfileIsRefusedEachTime(t *testing.T) {
 	})
 }
 
-// TestACallWithABadAnswerFails, and no other: its callee is told.
+// TestACallWithABadAnswerFails checks that the callee gets a RESET and that other calls
+// continue.
 func TestACallWithABadAnswerFails(t *testing.T) {
 	for name, test := range map[string]struct {
 		answer []byte
@@ -135,7 +136,7 @@ func TestACallWithABadAnswerFails(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, peer := met(t, Options{Client: true, MaxHeaderBytes: wire.MinBlock}, nil)
 				one := makes(t.Context(), s, "/a/b", 1, 1)
-				synctest.Wait() // its number is 1
+				synctest.Wait() // so that its id is 1
 				other := makes(t.Context(), s, "/a/c", 1, 1)
 				synctest.Wait()
 				peer.write(test.answer)
@@ -156,8 +157,8 @@ func TestACallWithABadAnswerFails(t *testing.T) {
 	}
 }
 
-// TestBothSidesHoldOneLimit: what a session sends, its peer of the same limit
-// takes, up to the last byte.
+// TestBothSidesHoldOneLimit checks that a session sends no block which a peer with the
+// same limit refuses.
 func TestBothSidesHoldOneLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
