@@ -311,7 +311,7 @@ func TestAConnectionEndsWithItsAge(t *testing.T) {
 	}
 }
 
-// byes returns the code of the last BYE that a peer has received, and how many there
+// byes returns the code of the first BYE that a peer has received, and how many there
 // were.
 func byes(peer *raw) (code wire.ByeCode, n int) {
 	peer.Helper()

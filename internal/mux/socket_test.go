@@ -104,13 +104,13 @@ func leads(t *testing.T, s *Session) {
 	}
 }
 
-// A waiter accepts calls, and answers by their method:
+// A waiter accepts calls and answers them by method:
 //
 //	/echo   with the request
-//	/large  with so many bytes as the request says
+//	/large  with the number of bytes that the request says
 //	/two    with two replies
-//	/never  not
-//	/later  with the request, once it is released
+//	/never  never
+//	/later  with the request, once release is closed
 type waiter struct {
 	release chan struct{}
 	witness

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// one returns the frame that b is.
+// one decodes b, which must be one frame.
 func one(t *testing.T, b []byte) Frame {
 	t.Helper()
 	all := frames(t, b)

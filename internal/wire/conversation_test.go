@@ -10,34 +10,34 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A remark is one frame of a conversation, or the line that each side begins with.
+// A remark is one frame of a conversation, or the first line of a side.
 type remark struct {
 	From  string   `json:"from"`
 	Hex   string   `json:"hex"`
-	Frame *meaning `json:"frame,omitempty"` // none for the line
+	Frame *meaning `json:"frame,omitempty"` // nil for the first line
 
-	// What the sender of messages has left after it, in bytes.
+	// The credit that each side has left after it, in bytes.
 	Client *left `json:"client,omitempty"`
 	Server *left `json:"server,omitempty"`
 }
 
 type left struct {
 	Connection int64           `json:"connection"`
-	Calls      map[int64]int64 `json:"calls,omitempty"` // by the number of the call
+	Calls      map[int64]int64 `json:"calls,omitempty"` // by stream id
 }
 
-// A talker is one side of a conversation, as its peer's windows let it send.
+// A talker is one side of a conversation. It sends what its credit allows.
 type talker struct {
 	name  string
 	hello Hello
 	enc   Encoder
-	dec   Decoder // of what it receives
+	dec   Decoder // for what it receives
 	parts map[uint64][]byte
 	left
-	perCall int64 // of each new call
+	perCall int64 // credit of each new call
 }
 
-// A conversation is what both sides send, and what credit each has at any time.
+// A conversation is what both sides send, with their credit after each frame.
 type conversation struct {
 	t      *testing.T
 	client *talker
@@ -53,7 +53,7 @@ func (c *conversation) other(who *talker) *talker {
 	return c.client
 }
 
-// note adds what who sends, whose frames took the credit cost of the call id.
+// note records the frames in b, which who has sent, and updates the peer's credit.
 func (c *conversation) note(who *talker, b []byte) {
 	peer := c.other(who)
 	for len(b) > 0 {
@@ -98,7 +98,7 @@ func (c *conversation) greet(who *talker) {
 	c.note(who, AppendHello(nil, &who.hello))
 }
 
-// send sends as much of s as there is credit for.
+// send sends as much of s as the credit allows.
 func (c *conversation) send(who *talker, s *Step) {
 	id := int64(s.Stream)
 	for !s.Done() {
@@ -118,14 +118,14 @@ func (c *conversation) send(who *talker, s *Step) {
 	}
 }
 
-// over says that the call is over for both sides.
+// over ends the call on both sides.
 func (c *conversation) over(id int64) {
 	delete(c.client.Calls, id)
 	delete(c.server.Calls, id)
 }
 
-// TestAConversationWithCredit is a vector, too: what both sides say in turn, where a
-// message has to wait twice, for the peer's HELLO and for credit.
+// TestAConversationWithCredit also writes a test vector: a conversation in which a
+// message waits twice, for the peer's HELLO and for credit.
 func TestAConversationWithCredit(t *testing.T) {
 	talk := func(name string, h Hello) *talker {
 		return &talker{name: name, hello: h, parts: make(map[uint64][]byte), perCall: MinWindow,
@@ -144,11 +144,11 @@ func TestAConversationWithCredit(t *testing.T) {
 		t.Fatalf("before HELLO %+v is left", c.client.left)
 	}
 	c.greet(c.server)
-	c.send(c.client, request) // up to the window of the connection
+	c.send(c.client, request) // up to the connection's window
 	if request.Done() || c.client.Connection > 0 || c.client.Calls[1] == 0 {
 		t.Fatalf("after HELLO %+v is left", c.client.left)
 	}
-	c.note(c.server, AppendCredit(nil, 0, 80_000)) // its bytes have arrived in the call's memory
+	c.note(c.server, AppendCredit(nil, 0, 80_000)) // the receiver has stored the bytes that have arrived
 	c.send(c.client, request)
 	if !request.Done() {
 		t.Fatal("the message is not sent")

@@ -13,8 +13,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// What a peer sends must not cost its receiver more than a constant for each byte,
-// in memory that is kept or only allocated. These tests count it.
+// Each byte from a peer may cost its receiver a bounded amount of memory, retained or
+// allocated. These tests measure it.
 
 // allocated returns how many bytes f allocates.
 func allocated(f func()) int {
@@ -25,8 +25,8 @@ func allocated(f func()) int {
 	return int(after.TotalAlloc - before.TotalAlloc)
 }
 
-// retained returns how many bytes of what f makes are still there when it
-// returns and the collector has run.
+// retained returns how many bytes of f's result are still in use after a garbage
+// collection.
 func retained(f func() (keep any)) int {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -38,10 +38,10 @@ func retained(f func() (keep any)) int {
 	return int(after.HeapAlloc) - int(before.HeapAlloc)
 }
 
-// largeBlock is a limit beside which all else is small, in bytes.
+// largeBlock is a block limit that outweighs all other allocations, in bytes.
 const largeBlock = 2 << 20
 
-// entries appends n entries of metadata, after their number.
+// entries appends n, then n entries of metadata.
 func entries(b []byte, n int, entry func(b []byte, i int) []byte) []byte {
 	b = appendUint(b, uint64(n))
 	for i := range n {
@@ -50,8 +50,7 @@ func entries(b []byte, n int, entry func(b []byte, i int) []byte) []byte {
 	return b
 }
 
-// knows returns a decoder that has been told so many names of a header, with the
-// numbers from 0 on.
+// knows returns a decoder that knows the given number of names, numbered from 0 on.
 func knows(t testing.TB, names int) *Decoder {
 	t.Helper()
 	d := &Decoder{Block: largeBlock}
@@ -74,17 +73,17 @@ func TestWhatAnEntryOfMetadataCosts(t *testing.T) {
 	distinct := func(b []byte, i int) []byte {
 		return append(appendString(append(b, nameLiteral), fmt.Sprintf("%05x", i)), 0)
 	}
-	// The limit takes so many entries of the shortest key.
+	// How many entries with the shortest key the limit allows.
 	const most = largeBlock / (stringCost + 2)
 	for name, c := range map[string]struct {
 		n     int
 		entry func(b []byte, i int) []byte
-		times int // how much may be allocated for each byte
+		times int // limit of allocated bytes per byte sent
 	}{
 		"of 2 bytes":         {most, same, 10},
 		"of 2 bytes, by key": {most - most/10, perKey, 10},
 		"of a literal key":   {most, literal, 10},
-		"of different keys":  {largeBlock / (stringCost + 5), distinct, 30}, // the slots of a map
+		"of different keys":  {largeBlock / (stringCost + 5), distinct, 30}, // a map's buckets
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := knows(t, 600)
@@ -123,7 +122,7 @@ func TestTooManyEntriesAreCountedBeforeTheyAreKept(t *testing.T) {
 			if err != nil || rc.Wrong == nil || !strings.Contains(rc.Wrong.Error(), "is larger than") {
 				t.Fatalf("%v, %v", rc.Wrong, err)
 			}
-			if limit := 64 << 10; got > limit+2*len(block) { // the block and what follows are put together
+			if limit := 64 << 10; got > limit+2*len(block) { // the PARTs and the frame are joined
 				t.Errorf("%d bytes that are refused allocate %d", len(block), got)
 			}
 			if !bytes.Equal(rc.Data, message) {
@@ -146,7 +145,7 @@ func TestEachBlockHasItsLimit(t *testing.T) {
 	for name, c := range map[string]struct {
 		s    *Step
 		size int
-		want string // empty for nothing
+		want string // empty if the block is accepted
 	}{
 		"a head as large as it may be": {s: head(limit)},
 		"a header of empty values":     {s: &Step{Stream: 1, Header: metadata.MD{"k": many}}},
@@ -178,8 +177,8 @@ func TestEachBlockHasItsLimit(t *testing.T) {
 	}
 }
 
-// TestDetailsOfAStatusAreCounted: an empty one takes two bytes, and becomes a
-// message of its own.
+// TestDetailsOfAStatusAreCounted sends empty details, which take two bytes each and
+// become one message each.
 func TestDetailsOfAStatusAreCounted(t *testing.T) {
 	details := append([]byte{8, 5}, bytes.Repeat([]byte{detailsField<<3 | 2, 0}, largeBlock/4)...)
 	end := append(appendUint([]byte{5, 0}, uint64(len(details))), details...)
@@ -195,10 +194,10 @@ func TestDetailsOfAStatusAreCounted(t *testing.T) {
 	}
 }
 
-// TestWhatAConnectionRemembersIsBounded: both ends stop where the table is full,
-// however the peer fills it.
+// TestWhatAConnectionRemembersIsBounded checks that the tables of both ends stop
+// growing when they are full, however the peer fills them.
 func TestWhatAConnectionRemembersIsBounded(t *testing.T) {
-	const most = 4 * maxTable // with what Go takes for a string and for slices that grow
+	const most = 4 * maxTable // includes Go's overhead for strings and growing slices
 	check := func(t *testing.T, fill func(d *Decoder) error) {
 		t.Helper()
 		var err error
@@ -249,8 +248,8 @@ func TestWhatAConnectionRemembersIsBounded(t *testing.T) {
 	}
 }
 
-// TestBothEndsAgreeOnWhatIsRemembered: whatever a side has filled its table with,
-// the peer understands what it refers to.
+// TestBothEndsAgreeOnWhatIsRemembered checks that the decoder resolves all numbers,
+// whatever the encoder's table is filled with.
 func TestBothEndsAgreeOnWhatIsRemembered(t *testing.T) {
 	var e Encoder
 	l := &listen{TB: t, fromCaller: true}

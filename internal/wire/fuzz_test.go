@@ -13,8 +13,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// FuzzFrames reads bytes as a peer would have sent them, as the callee and as
-// the caller. Whatever could be read is appended and read again.
+// FuzzFrames decodes the input as a callee and as a caller. Every step that can be
+// decoded is encoded and decoded again.
 func FuzzFrames(f *testing.F) {
 	var e Encoder
 	var b []byte
@@ -91,7 +91,7 @@ func fuzzFrame(t *testing.T, d *Decoder, f Frame, parts map[uint64][]byte, fromC
 	if rc.Begins && !rc.More && !rc.Placed && rc.Size != len(rc.Data) || rc.Placed && (!rc.Begins || len(rc.Data) > 0) || rc.More && len(rc.Data) == 0 {
 		t.Fatalf("%+v", rc)
 	}
-	if rc.Wrong != nil { // nobody sends that
+	if rc.Wrong != nil { // no encoder produces it
 		return nil
 	}
 	s := &Step{Stream: f.Stream, Open: rc.Open, Timeout: rc.Timeout, Header: rc.Header, End: rc.End, HalfClose: rc.HalfClose}
@@ -110,15 +110,15 @@ func fuzzFrame(t *testing.T, d *Decoder, f Frame, parts map[uint64][]byte, fromC
 	return nil
 }
 
-// said is what a listener is to hear of a step.
+// said returns what the receiver of a step should get.
 func said(o *link.CallHeader, header metadata.MD, end *link.End) (h heard) {
 	l := &listen{}
 	l.hear(Received{Open: o, Header: header, End: end})
 	return l.heard
 }
 
-// FuzzAppendHead: what AppendHead appends, and the piece that it leaves where it is,
-// are together what Append appends, whatever the step and the credit.
+// FuzzAppendHead checks that AppendHead's output and tail are together what Append
+// appends, for any step and credit.
 func FuzzAppendHead(f *testing.F) {
 	for _, size := range []uint32{0, 1, LargePiece - 1, LargePiece, LargePiece + 1, MaxFrame - 20, MaxFrame, 3 * MaxFrame} {
 		for what := range byte(16) {
@@ -137,7 +137,7 @@ func FuzzAppendHead(f *testing.F) {
 		step := func() *Step {
 			s := &Step{Stream: 1 + 2*uint64(what>>6), Message: message, HasMessage: what&1 != 0, Compressed: what&0x10 != 0}
 			md := metadata.MD{"k": {string(message[:min(block, size)])}}
-			if what&0x20 != 0 { // the caller's
+			if what&0x20 != 0 { // as the caller
 				if s.HalfClose = what&4 != 0; what&2 != 0 {
 					s.Open, s.Timeout = open("/p.S/M", md), time.Duration(what)
 				}
@@ -155,7 +155,7 @@ func FuzzAppendHead(f *testing.F) {
 			return s
 		}
 		var e, eh Encoder
-		for range 2 { // the second time with the names that it knows
+		for range 2 { // the second time, the names have numbers
 			s, sh := step(), step()
 			for n, credit := 0, int(credit); !s.Done(); n++ {
 				if n > 1000 {

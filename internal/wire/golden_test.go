@@ -23,16 +23,16 @@ import (
 
 var update = flag.Bool("update", false, "write the golden vectors anew")
 
-// A vector is bytes that one side of a connection sends, and what they say. It
-// is for implementations in other languages as much as for this one.
+// A vector is the output of one side of a connection, with its meaning. It also serves
+// implementations in other languages.
 type vector struct {
 	About  string    `json:"about"`
 	From   string    `json:"from"` // client or server
-	Hex    []string  `json:"hex"`  // of each frame; the line that begins a connection is one, too
+	Hex    []string  `json:"hex"`  // of each frame, or of the first line
 	Frames []meaning `json:"frames"`
 }
 
-// A meaning is what a frame says. Bytes are in hex.
+// A meaning is the decoded content of a frame. Byte strings are in hex.
 type meaning struct {
 	Kind   string `json:"kind"`
 	Stream uint64 `json:"stream,omitempty"`
@@ -83,7 +83,7 @@ func pairs(md metadata.MD) (all [][2]string) {
 	return all
 }
 
-// say returns what a frame says to the other side of fromClient.
+// say decodes a frame, sent by the client if fromClient is set.
 func say(t *testing.T, d *Decoder, f Frame, parts map[uint64][]byte, fromClient bool) meaning {
 	t.Helper()
 	s := meaning{Kind: kindNames[f.Kind], Stream: f.Stream}
@@ -152,7 +152,7 @@ func say(t *testing.T, d *Decoder, f Frame, parts map[uint64][]byte, fromClient 
 	return s
 }
 
-// abridged returns b in hex, the middle of many bytes left out.
+// abridged returns b in hex, shortened if it is long.
 func abridged(b []byte) string {
 	if len(b) > 64 {
 		return fmt.Sprintf("%x... (%d bytes)", b[:16], len(b))
@@ -241,7 +241,7 @@ func skip(t *testing.T, b []byte) []byte {
 	return b[n:]
 }
 
-// golden compares v, as JSON, with a file below testdata, or writes it with -update.
+// golden compares v, as JSON, with a file in testdata, or writes the file with -update.
 func golden(t *testing.T, file string, v any) {
 	t.Helper()
 	var out bytes.Buffer

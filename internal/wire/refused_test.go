@@ -9,29 +9,29 @@ import (
 	"testing"
 )
 
-// A refusal is bytes that one side of a connection sends after its HELLO, the last
-// frame of which breaks a rule. The receiver takes blocks of MinBlock bytes.
+// A refusal is the output of one side of a connection after its HELLO. Its last frame
+// breaks a rule. The receiver's limit for blocks is MinBlock.
 type refusal struct {
 	About  string   `json:"about"`
 	From   string   `json:"from"`             // client or server
-	Places bool     `json:"places,omitempty"` // over shared memory
+	Places bool     `json:"places,omitempty"` // with shared memory
 	Hex    []string `json:"hex"`              // of each frame
-	Ends   string   `json:"ends"`             // the connection, or the call alone
+	Ends   string   `json:"ends"`             // what the violation ends: the connection, or only the call
 }
 
-// theConnection and theCall are what ends.
+// The values of refusal.Ends.
 const (
 	theConnection = "connection"
 	theCall       = "call"
 )
 
-// headOf is a call's head with the method /m and a new, empty profile, and what
-// follows.
+// headOf returns the head of a call with the method /m and a new, empty profile,
+// followed by more.
 func headOf(more ...byte) []byte {
 	return append([]byte{nameLiteral, 2, '/', 'm', profileNew, 0, 0, 0, 0, 0, 0}, more...)
 }
 
-// bare returns a frame with the body.
+// bare returns a frame with the given body.
 func bare(k Kind, id uint64, body ...byte) []byte {
 	return finish(append(begin(nil, k, id), body...), 0)
 }
@@ -79,7 +79,7 @@ func TestVectorsThatMustBeRefused(t *testing.T) {
 	}
 }
 
-// refused checks that of v's frames the last is refused, and no other.
+// refused checks that the last frame of v is refused, and only that one.
 func refused(t *testing.T, v refusal) {
 	t.Helper()
 	d := Decoder{Places: v.Places, Block: MinBlock}
@@ -117,8 +117,8 @@ func refused(t *testing.T, v refusal) {
 	}
 }
 
-// read reads a frame of any kind. It returns what is wrong with its call alone,
-// and what with the connection.
+// read decodes a frame of any kind. wrong is an error of its call only; err is a
+// protocol error of the connection.
 func read(d *Decoder, f Frame, parts map[uint64][]byte, fromCaller bool) (wrong, err error) {
 	switch f.Kind {
 	case KindHello:

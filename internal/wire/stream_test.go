@@ -27,7 +27,7 @@ func open(method string, md metadata.MD) *link.CallHeader {
 	return &link.CallHeader{Method: method, Profile: profile, Metadata: md}
 }
 
-// frames splits b, all of which has to be frames.
+// frames splits b, which must consist of whole frames.
 func frames(t testing.TB, b []byte) (all []Frame) {
 	t.Helper()
 	for len(b) > 0 {
@@ -41,7 +41,7 @@ func frames(t testing.TB, b []byte) (all []Frame) {
 	return all
 }
 
-// A heard is all that one side of a call got from the other.
+// A heard is everything that one side of a call has received from the other.
 type heard struct {
 	Method    string
 	Profile   link.Profile
@@ -55,7 +55,7 @@ type heard struct {
 	Trailer   string
 }
 
-// listen is a peer without limits.
+// A listen is a receiver without limits.
 type listen struct {
 	testing.TB
 	dec        Decoder
@@ -126,7 +126,7 @@ func TestAUnaryCallIsOneFrameEachWay(t *testing.T) {
 		if all := frames(t, a); len(all) != 1 || !reply.Done() {
 			t.Fatalf("the reply is %d frames, done %v", len(all), reply.Done())
 		}
-		// What names and profile take is sent once.
+		// Names and profile are sent only once.
 		if i == 1 && (len(b)-4 > 11 || len(a)-4 > 8) {
 			t.Errorf("beside its messages a further call takes %d and %d bytes", len(b)-4, len(a)-4)
 		}
@@ -135,7 +135,7 @@ func TestAUnaryCallIsOneFrameEachWay(t *testing.T) {
 	}
 }
 
-// random returns a step and what its receiver hears of it.
+// random returns a random step, and what its receiver should get.
 func random(r *rand.Rand, fromCaller bool) (*Step, heard) {
 	text := func(most int) string {
 		b := make([]byte, r.IntN(most+1))
@@ -243,8 +243,8 @@ func TestWhatIsAppendedArrives(t *testing.T) {
 	}
 }
 
-// TestWithoutCreditNothingButTheMessageWaits: the head of a call goes out, and
-// with it the handler starts.
+// TestWithoutCreditNothingButTheMessageWaits checks that the head of a call is sent
+// without credit, so that its handler can start.
 func TestWithoutCreditNothingButTheMessageWaits(t *testing.T) {
 	var e Encoder
 	s := &Step{Stream: 1, Open: open("/p.S/M", nil), HasMessage: true, Message: []byte("abc"), HalfClose: true}
@@ -276,7 +276,7 @@ func TestWithoutCreditNothingButTheMessageWaits(t *testing.T) {
 	}
 }
 
-// stream returns a STREAM frame with the flags.
+// stream returns a STREAM frame with the given flags.
 func stream(flags Kind, body ...byte) Frame {
 	return Frame{Kind: KindStream | flags, Stream: 1, Body: body}
 }
@@ -321,13 +321,13 @@ func TestAMalformedStreamFrameIsAProtocolError(t *testing.T) {
 	}
 }
 
-// TestWhatIsWrongWithACallIsNotAboutTheConnection: it is read to its end, so that
-// both sides know the same names and profiles afterwards, and said of each call
-// that has it.
+// TestWhatIsWrongWithACallIsNotAboutTheConnection checks that an invalid call is
+// decoded to its end, so that both sides keep the same names and profiles, and that
+// each call which refers to the invalid one is invalid, too.
 func TestWhatIsWrongWithACallIsNotAboutTheConnection(t *testing.T) {
 	p, _ := proto.Marshal(status.New(codes.NotFound, "").Proto())
-	// A head with a method, of which the profile has these strings, and a new name
-	// and a message after it.
+	// head returns a head with the given method and profile, a new name, and a message
+	// after it.
 	head := func(method string, profile ...string) []byte {
 		b := appendString([]byte{nameNew}, method)
 		b = append(b, profileNew)
@@ -370,12 +370,12 @@ func TestWhatIsWrongWithACallIsNotAboutTheConnection(t *testing.T) {
 			if string(rc.Data) != "msg" || len(d.names) != 2 || len(d.profiles) != 1 {
 				t.Errorf("after it there is %q, and %d names and %d profiles are known", rc.Data, len(d.names), len(d.profiles))
 			}
-			// The next call has the same method and profile by their numbers.
+			// The next call refers to the same method and profile by number.
 			rc, err = d.Stream(stream(FlagHead, nameFirst, 1, 0, 0), nil, true)
 			if err != nil || rc.Wrong == nil || !strings.Contains(rc.Wrong.Error(), c.want) {
 				t.Errorf("the next call: %+v, %v", rc, err)
 			}
-			// Another has the name that came after it.
+			// Another call refers to the name that came after them.
 			rc, err = d.Stream(stream(FlagHead, append(append([]byte{nameLiteral}, 2, '/', 'x', profileNew), 0, 0, 0, 0, 0, 0, 1, nameFirst+1, 1, 'w')...), nil, true)
 			if err != nil || rc.Wrong != nil || !slices.Equal(rc.Open.Metadata["z"], []string{"w"}) {
 				t.Errorf("a good call: %+v, %v", rc, err)
@@ -384,8 +384,8 @@ func TestWhatIsWrongWithACallIsNotAboutTheConnection(t *testing.T) {
 	}
 }
 
-// TestStatusesOfAnyCodeArrive: users make up codes, and one that the peer took
-// for a protocol error would end all calls of the connection.
+// TestStatusesOfAnyCodeArrive checks that codes which applications define are no
+// protocol error, because that would end all calls of the connection.
 func TestStatusesOfAnyCodeArrive(t *testing.T) {
 	for _, code := range []codes.Code{codes.Canceled, 17, math.MaxInt32, math.MaxInt32 + 1, math.MaxUint32} {
 		plain := status.New(code, "why")
@@ -433,13 +433,14 @@ func TestAFurtherCallAllocatesItsOwnOnly(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	if count > 1 { // the link.CallHeader
+	if count > 1 { // a link.CallHeader is allocated
 		t.Errorf("%v allocations", count)
 	}
 }
 
-// TestAMessageInAPlace goes with the rest of its call where there is credit for a
-// message and room, however long it is, and in a frame of its own otherwise.
+// TestAMessageInAPlace checks that a placed message shares a frame with the rest of its
+// call if there is room and credit for a message of no bytes, however long it is.
+// Otherwise it gets a frame of its own.
 func TestAMessageInAPlace(t *testing.T) {
 	const place, size = min(MaxUint, math.MaxInt), math.MaxInt / 4
 	reply := func() *Step {
