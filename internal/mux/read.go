@@ -325,7 +325,7 @@ func (s *Session) handleStep(id uint64, rc *wire.Received, cost int, after *call
 	return st, opened, st.deliver(rc, cost, after)
 }
 
-// rejectStep resets a call whose frame has invalid contents. The connection goes on. mu
+// rejectStep resets a call whose frame has invalid contents. The connection stays open. mu
 // is held.
 func (s *Session) rejectStep(id uint64, rc *wire.Received, after *callbacks) error {
 	if rc.Placed {
