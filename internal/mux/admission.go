@@ -64,7 +64,8 @@ func (s *Session) admit(ctx context.Context) error {
 // mu is held.
 func (s *Session) releaseCall() {
 	a := &s.admission
-	if limit := s.hello.Calls; len(a.queue) == 0 || limit > 0 && a.open > limit { // before HELLO, open may have grown past the limit
+	// Calls opened before HELLO may exceed its limit.
+	if limit := s.hello.Calls; len(a.queue) == 0 || limit > 0 && a.open > limit {
 		a.open--
 		return
 	}

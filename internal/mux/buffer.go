@@ -35,7 +35,7 @@ func (b *buffer) free() {
 	if b == nil {
 		return
 	}
-	class := bits.Len(uint(cap(b.b))) - 1 // rounded down: every buffer in a pool has at least the room of its class
+	class := bits.Len(uint(cap(b.b))) - 1 // rounded down: a pool's buffers are never too small
 	if class < minBuffer || class > maxBuffer {
 		return
 	}
