@@ -7,47 +7,47 @@ import (
 	"time"
 )
 
-// An arena hands out slabs of a segment: places for messages that are too large
-// to go through a ring. The peer reads what is in them, and says when it has.
-// What is known of them is in ordinary memory, where no peer can write.
+// An arena allocates slabs: places for messages that are too large to go through a ring.
+// The peer reads a slab and tells this side when it has. All bookkeeping is in ordinary
+// memory, which no peer can write.
 //
-// Slabs come in powers of two, and are cut as they are asked for, from the
-// beginning again when nothing is used any more. What was given back last is handed
-// out first: its pages are there, and in the processors' caches.
+// Slabs have power-of-two sizes. They are carved off in address order, from the start again
+// once none is allocated. The slab that was freed last is reused first: it has its pages,
+// and they are likely in the processor's caches.
 //
-// Pages are allocated before a slab is handed out: where there are none the slab is
-// not there, while a write to it would fail with a signal that ends the process.
+// A slab's pages are allocated before the slab is used. If the system has none, allocate
+// fails; writing to a page that cannot be allocated would kill the process with SIGBUS.
 type arena struct {
 	mem    []byte
-	memory *Memory // that slabs are taken from
+	memory *Memory // that pages are reserved from
 	pages  pages
 
-	growMu sync.Mutex // held by whoever allocates pages; locked before mu
+	growMu sync.Mutex // serializes page allocation; locked before mu
 
 	// Guarded by mu.
 	mu           sync.Mutex
-	carved       int // where what is cut into slabs ends
-	paged        int // where what is allocated ends, all of which is taken of memory
+	carved       int // where the next slab is carved
+	paged        int // where allocated pages end; all of them are reserved from memory
 	freeSlabs    [maxSlab - minSlab + 1][]int
-	allocated    map[int]int // classes of those that are handed out, by their places
-	beingWritten int         // how many are being written
+	allocated    map[int]int // classes of the slabs in use, by offset
+	beingWritten int         // slabs that a caller still writes to
 	closed       bool
-	noPagesAt    time.Time   // when there were no pages last
-	trimTimer    *time.Timer // calls trim; nil before anything was given back
+	noPagesAt    time.Time   // when the system last had no pages
+	trimTimer    *time.Timer // calls trim; nil before the arena was first empty
 }
 
-// pages are how an arena deals with the system.
+// pages are the system calls that an arena makes.
 type pages interface {
-	allocate(at, n int) error // pages of its memory
-	free(at, n int)           // them back
-	unmap()                   // all of its memory
+	allocate(at, n int) error // allocates the pages of n bytes
+	free(at, n int)           // returns pages to the system
+	unmap()                   // unmaps the whole arena
 }
 
-// slabIdleTimeout is how long slabs keep their pages after the last was given back: a
-// page that is new costs more than copying to it does.
+// slabIdleTimeout is how long an empty arena keeps its pages: allocating a page costs more
+// than copying to it.
 const slabIdleTimeout = 5 * time.Second
 
-// The lengths of slabs, as powers of two.
+// The sizes of slabs, as powers of two.
 const (
 	minSlab = 16 // 64 KiB
 	maxSlab = 24 // 16 MiB
@@ -57,8 +57,9 @@ func newArena(mem []byte, memory *Memory, pages pages) *arena {
 	return &arena{mem: mem, memory: memory, pages: pages, allocated: make(map[int]int)}
 }
 
-// take returns a slab with room for n bytes, which the caller writes and then
-// gives to wrote; false where there is none.
+// allocate returns a slab with room for n bytes, as an empty slice and its offset. ok is
+// false if there is none. The caller fills the slab and then calls doneWriting. It is the
+// peer's until free.
 func (a *arena) allocate(n int) (b []byte, at int, ok bool) {
 	class := max(bits.Len(uint(n-1)), minSlab)
 	if n <= 0 || class > maxSlab {
@@ -80,7 +81,7 @@ func (a *arena) allocate(n int) (b []byte, at int, ok bool) {
 	return a.mem[at : at : at+1<<class], at, true
 }
 
-// allocateReady hands out a slab for which no pages have to be allocated. mu is held.
+// allocateReady returns a slab that needs no new pages. The caller holds mu.
 func (a *arena) allocateReady(class int) (at int, ok bool) {
 	if at, ok = a.reuse(class); ok {
 		return at, true
@@ -91,7 +92,7 @@ func (a *arena) allocateReady(class int) (at int, ok bool) {
 	return a.carve(class), true
 }
 
-// reuse hands out a slab that was given back. mu is held.
+// reuse returns a slab that was freed before. The caller holds mu.
 func (a *arena) reuse(class int) (at int, ok bool) {
 	list := &a.freeSlabs[class-minSlab]
 	if len(*list) == 0 || a.closed {
@@ -103,7 +104,7 @@ func (a *arena) reuse(class int) (at int, ok bool) {
 	return at, true
 }
 
-// carve hands out what comes next. mu is held.
+// carve returns the next slab in address order. The caller holds mu.
 func (a *arena) carve(class int) (at int) {
 	at = a.carved
 	a.carved += 1 << class
@@ -112,14 +113,15 @@ func (a *arena) carve(class int) (at int) {
 	return at
 }
 
-// allocateNew hands out a slab for which pages are allocated. mu is free meanwhile, as that
-// takes a while: what is cut here is out, so that nobody else cuts there or trims.
+// allocateNew returns a slab for which it allocates pages. It unlocks mu during the system
+// call, which is slow. The slab is carved before that, so that no other goroutine carves
+// the same bytes and trim does nothing.
 func (a *arena) allocateNew(class int) (at int, ok bool) {
 	a.growMu.Lock()
 	defer a.growMu.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if at, ok = a.allocateReady(class); ok { // of what somebody else has allocated
+	if at, ok = a.allocateReady(class); ok { // another goroutine allocated pages first
 		return at, true
 	}
 	from, end := a.paged, a.carved+1<<class
@@ -151,14 +153,14 @@ func pop(list *[]int) int {
 	return at
 }
 
-// excessPages returns how much of a file of a size is there beside the arena's pages.
+// excessPages returns how many of size's bytes are not pages of this arena.
 func (a *arena) excessPages(size func() int) int {
-	a.mu.Lock() // so that pages are not given back meanwhile
+	a.mu.Lock() // so that trim frees no pages between the two
 	defer a.mu.Unlock()
 	return size() - a.paged
 }
 
-// doneWriting takes in that nobody writes to a slab any more that take has returned.
+// doneWriting records that the caller of allocate has stopped writing to its slab.
 func (a *arena) doneWriting() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -166,7 +168,7 @@ func (a *arena) doneWriting() {
 	a.unmapIfUnused()
 }
 
-// free takes a slab back, which the peer has read, or is not told of.
+// free frees a slab that the peer has read, or was never told of.
 func (a *arena) free(at int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -182,12 +184,12 @@ func (a *arena) free(at int) error {
 	return nil
 }
 
-// resetIfUnused takes in that a slab is not out any more. mu is held.
+// resetIfUnused starts carving from offset 0 again if no slab is allocated, and starts the
+// timer of trim. The caller holds mu.
 func (a *arena) resetIfUnused() {
 	if len(a.allocated) > 0 {
 		return
 	}
-	// Nothing is used: slabs are cut anew.
 	a.carved = 0
 	for i := range a.freeSlabs {
 		a.freeSlabs[i] = a.freeSlabs[i][:0]
@@ -201,7 +203,7 @@ func (a *arena) resetIfUnused() {
 	}
 }
 
-// trim gives the pages of slabs back, if none is used.
+// trim returns all pages to the system if no slab is allocated.
 func (a *arena) trim() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -213,7 +215,7 @@ func (a *arena) trim() {
 	a.paged = 0
 }
 
-// close frees the memory once nobody writes to it.
+// close unmaps the memory, at once or when the last writer is done.
 func (a *arena) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -224,8 +226,8 @@ func (a *arena) close() {
 	a.unmapIfUnused()
 }
 
-// unmapIfUnused unmaps a closed arena that nothing holds. The pages live on while the
-// peer, which might not have read them yet, has the file open. mu is held.
+// unmapIfUnused unmaps a closed arena that is not being written to. The pages live on while
+// the peer, which might not have read them yet, has the file open. The caller holds mu.
 func (a *arena) unmapIfUnused() {
 	if a.closed && a.beingWritten == 0 && a.pages != nil {
 		a.pages.unmap()

@@ -9,21 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A bell is a socket that one side rings, by a byte, and the other waits for.
-// Its end says that the peer is gone.
+// A bell wakes the peer, and waits to be woken by it: a socket on which each byte is one
+// ring. End of file means that the peer has closed it or died.
 type bell struct {
 	conn *net.UnixConn
 	raw  syscall.RawConn
 
-	// The functions are made once, so that no call makes a closure.
+	// The functions are made once, so that calls allocate no closures.
 	onRing func(fd uintptr)
 	onWait func(fd uintptr) bool
-	got    int   // how many rings onWait has heard
-	err    error // of onWait
+	got    int   // rings that the last wait has received
+	err    error // from the last receive of onWait
 }
 
-// A side hears all rings that have arrived, up to maxHeard, so that those left
-// over from earlier sleeps wake it once. hearing is how many it takes at a time.
+// A wait receives all rings that have arrived, up to maxHeard, so that rings left over from
+// earlier sleeps wake it only once. hearing is how many it receives with one system call.
 const (
 	hearing  = 512
 	maxHeard = 8 * hearing
@@ -37,11 +37,11 @@ func newBell(conn *net.UnixConn) (*bell, error) {
 	b := &bell{conn: conn, raw: raw}
 	one := []byte{1}
 	many := make([]byte, hearing)
-	// A peer may have the socket's own description, and have made it block:
-	// MSG_DONTWAIT is of each call.
+	// The peer can share the socket's open file description and clear O_NONBLOCK on it, so
+	// each call passes MSG_DONTWAIT.
 	b.onRing = func(fd uintptr) {
-		// One that cannot be rung for bytes that wait there rings already, and
-		// that of a peer that is gone need not be.
+		// Errors do not matter: if the socket's buffer is full, the bytes in it wake the
+		// peer, and a peer that has gone needs no wake-up.
 		_ = unix.Sendto(int(fd), one, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
 	}
 	b.onWait = func(fd uintptr) bool {
@@ -50,7 +50,7 @@ func newBell(conn *net.UnixConn) (*bell, error) {
 			switch {
 			case errors.Is(err, unix.EINTR):
 				continue
-			case b.got > 0 && err != nil: // nothing more now, or an error that comes again
+			case b.got > 0 && err != nil: // nothing more for now, or an error that the next call returns again
 				b.err = nil
 				return true
 			case err != nil:
@@ -67,22 +67,22 @@ func newBell(conn *net.UnixConn) (*bell, error) {
 	return b, nil
 }
 
-// ring wakes the peer where it waits, or lets its next wait end at once.
+// ring wakes the peer from its current wait, or makes its next one return at once.
 func (b *bell) ring() {
 	counters.bells.Add(1)
 	_ = b.raw.Control(b.onRing)
 }
 
-// wait waits until the peer rings, and returns how often it has. Its error is
-// io.EOF when the peer is gone, and that of a deadline. One goroutine may wait at a
-// time.
+// wait blocks until the peer rings, and returns the number of rings. It returns io.EOF when
+// the peer has gone, and the socket's error when the read deadline passes. Only one
+// goroutine may wait at a time.
 func (b *bell) wait() (int, error) {
 	err := b.raw.Read(b.onWait)
 	switch {
 	case err != nil:
 		return 0, err
 	case errors.Is(b.err, unix.ECONNRESET):
-		return 0, io.EOF // it is gone with rings that it did not hear
+		return 0, io.EOF // the peer has gone without receiving all rings
 	case b.err != nil:
 		return 0, b.err
 	case b.got == 0:

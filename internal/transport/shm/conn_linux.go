@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// A Conn carries bytes to a peer of this machine and back through memory that
-// both see. It is a [mux.Conn] and a [mux.Prompt].
+// A Conn carries bytes between two processes of one machine through shared memory. It is a
+// [mux.Conn], a [mux.Prompt] and a [mux.Placer].
 type Conn struct {
 	mine, theirs side
-	data         *bell // rings for something in the ring; the socket that all began with
-	space        *bell // rings for room in the ring
+	data         *bell // rung when bytes were published; the socket of the handshake
+	space        *bell // rung when the ring has room again
 
-	// in and out are held by whoever uses the memory of that direction, sleep
-	// included: Close frees it when both are free.
+	// in and out are locked by the goroutine that uses that direction's memory, also while
+	// it sleeps. Close unmaps the memory with both locked.
 	in struct {
 		sync.Mutex
 		receiver
@@ -29,16 +29,16 @@ type Conn struct {
 		sender
 	}
 
-	slabs   *arena   // of this side's
-	fetches fetching // of the peer's slabs
+	slabs   *arena   // this side's
+	fetches fetching // of messages in the peer's slabs
 	closing sync.Once
 	closed  chan struct{}
 
-	deadline atomic.Int64 // of Read, in ns since 1970; 0 for none
+	deadline atomic.Int64 // of Read, in ns since 1970; 0 means none
 }
 
-// newConn returns the server's or the client's end of the connection whose memory
-// is f. It takes space over; data it leaves to the caller after an error.
+// newConn returns the server's or the client's end of the connection in f, whose memory is
+// reserved from m. It owns space from now on, and data unless it fails.
 func newConn(f *file, server bool, m *Memory, data, space *net.UnixConn) (*Conn, error) {
 	c := &Conn{closed: make(chan struct{})}
 	var err error
@@ -61,7 +61,7 @@ func newConn(f *file, server bool, m *Memory, data, space *net.UnixConn) (*Conn,
 	return c, nil
 }
 
-// isClosed reports whether the memory may be gone. The caller holds in or out.
+// isClosed reports whether the memory might be unmapped. The caller holds in or out.
 func (c *Conn) isClosed() bool {
 	select {
 	case <-c.closed:
@@ -78,7 +78,7 @@ func (c *Conn) TryRead(b []byte) (int, error) {
 	return c.read(b)
 }
 
-// read reads what is there. The caller holds in.
+// read reads what the peer has published, which can be nothing. The caller holds in.
 func (c *Conn) read(b []byte) (int, error) {
 	if c.isClosed() {
 		return 0, net.ErrClosed
@@ -90,13 +90,13 @@ func (c *Conn) read(b []byte) (int, error) {
 	return n, err
 }
 
-// Read implements [io.Reader]. What the peer has sent before it was gone is read
-// first.
+// Read implements [io.Reader]. It returns what the peer had sent before it reports that the
+// peer has gone.
 func (c *Conn) Read(b []byte) (int, error) {
 	c.in.Lock()
 	defer c.in.Unlock()
 	for vain := 0; ; {
-		if d := c.deadline.Load(); d != 0 && time.Now().UnixNano() >= d { // whatever there is, as of sockets
+		if d := c.deadline.Load(); d != 0 && time.Now().UnixNano() >= d { // even if there are bytes, as sockets do
 			return 0, os.ErrDeadlineExceeded
 		}
 		if n, err := c.read(b); n > 0 || err != nil || len(b) == 0 {
@@ -139,7 +139,7 @@ func (c *Conn) TryWrite(b []byte, all [][]byte) (int, error) {
 	return c.write(all...)
 }
 
-// write writes what there is room for. The caller holds out.
+// write writes as much as the ring has room for. The caller holds out.
 func (c *Conn) write(all ...[]byte) (n int, err error) {
 	if c.isClosed() {
 		return 0, net.ErrClosed
@@ -245,19 +245,17 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 	return c.data.conn.SetReadDeadline(t)
 }
 
-// CloseWrite lets the peer see the end when it has read what was written.
+// CloseWrite lets the peer see end of file once it has read what was written.
 func (c *Conn) CloseWrite() error { return c.data.conn.CloseWrite() }
 
-// closeAfterError gives up a connection that nobody has used, but for the socket that all
-// began with.
+// closeAfterError closes an unused connection, but leaves the data socket open.
 func (c *Conn) closeAfterError() {
 	_ = c.space.conn.Close()
 	c.mine.free()
 	c.theirs.free()
 }
 
-// Close ends a Read and a Write that wait, lets the peer know, and frees the
-// memory.
+// Close ends a blocked Read and Write, tells the peer, and frees the memory.
 func (c *Conn) Close() error {
 	err := net.ErrClosed
 	c.closing.Do(func() {

@@ -2,17 +2,16 @@ package shm
 
 import "sync/atomic"
 
-// Counters are what has come of connections of this process, as a client or a
-// server.
+// Counters count the connections of this process, clients' and servers' together.
 type Counters struct {
 	Upgrades  uint64 // sockets that became shared memory
-	Fallbacks uint64 // sockets that stayed what they are though that was offered
-	Fallback  string // why the latest of these has; empty before
-	Open      int64  // connections of shared memory that are open
-	Memory    int64  // what rings and slabs of this side's take, in bytes
-	Slabs     uint64 // messages that were put into slabs
-	NoSlab    uint64 // messages that would have been, had one been free
-	Bells     uint64 // bells that were rung, each for a peer that slept
+	Fallbacks uint64 // sockets that stayed sockets after an offer
+	Fallback  string // why the latest of them did; empty if there is none
+	Open      int64  // open connections of shared memory
+	Memory    int64  // bytes reserved for rings and slabs
+	Slabs     uint64 // messages that went through a slab
+	NoSlab    uint64 // messages that would have, had a slab been free
+	Bells     uint64 // wake-ups sent to the peer
 }
 
 var counters struct {
@@ -21,8 +20,7 @@ var counters struct {
 	fallback                                  atomic.Pointer[string]
 }
 
-// Read returns the counters. Each is right by itself, and they need not be of one
-// instant.
+// Read returns the counters. They are read one by one, not as one snapshot.
 func Read() Counters {
 	c := &counters
 	now := Counters{
@@ -35,7 +33,7 @@ func Read() Counters {
 	return now
 }
 
-// count counts what came of an offer.
+// count counts the outcome of an offer.
 func count(err error) {
 	if err == nil {
 		counters.upgrades.Add(1)

@@ -6,44 +6,44 @@ import (
 	"sync"
 )
 
-// A fetching reads what the peer has put in its slabs, and keeps them while there is
-// something to read: also when the connection has ended, as a message that has
-// arrived is there to be received.
+// A fetching reads the messages that the peer has put in its slabs. It keeps the slabs
+// while a message is unread, also after the connection has ended: a message that has
+// arrived can still be received.
 //
-// Slabs are read by a system call, never through a mapping. Reading a page that the
-// peer has not written, or has taken away again, then takes no memory, and where
-// memory is short it fails with an error instead of a signal that ends the process.
+// It reads slabs with pread, never through a mapping. Reading a page that the peer has not
+// written, or has freed again, then allocates no memory; and if memory is short, the read
+// fails with an error instead of a SIGBUS.
 //
-// A message is read only while the peer has allocated at least as many pages as all
-// its unread messages need. Two unread messages must not overlap, so that one page
-// cannot pay for both. A place that the peer never wrote to fails this check, or
-// reads as zeros that the peer has paid for with other pages.
+// A message is read only while the peer has allocated at least as many pages as all its
+// unread messages need. Two unread messages must not overlap, so that one page cannot pay
+// for both. A place that the peer never wrote to fails this check, or reads as zeros that
+// the peer has paid for with other pages.
 //
-// While the peer lives its slabs are its own memory. When the connection has ended
-// nobody else may have them any more, so that what is kept of them counts as this
-// side's. Where there is no room for that they go at once.
+// While the connection is open, the slabs count as the peer's memory. After its end the
+// peer does not use them any more, so what is kept counts as this side's. If this side's
+// Memory has no room for them, they are closed at once.
 type fetching struct {
 	slabs  peerSlabs
-	memory *Memory // of this side
+	memory *Memory // this side's
 
 	mu          sync.Mutex
-	held        map[int]int // the lengths of messages to read, by their places
-	bytes       int         // that they come to
-	used        units       // that they take
+	held        map[int]int // lengths of unread messages, by offset
+	bytes       int         // the sum of these lengths
+	used        units       // the pieces of slabs that they occupy
 	closed      bool
-	reserved    int // what was taken of memory when the connection ended
+	reserved    int // from memory, when the connection ended
 	slabsClosed bool
 }
 
-// peerSlabs are how a fetching deals with the system. read and close may be called
-// at a time.
+// peerSlabs are the system calls that a fetching makes. read and close may be called
+// concurrently.
 type peerSlabs interface {
 	read(b []byte, at int) error
-	size() int // of what is there of them, in bytes
+	size() int // allocated bytes of the file that the slabs are in
 	close()
 }
 
-// hold keeps a message of n bytes that is at at until the caller calls release.
+// hold keeps the n bytes of a message at offset at until release is called.
 func (f *fetching) hold(at, n int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,8 +73,9 @@ func (f *fetching) release(at int) {
 	}
 }
 
-// checkPages returns why nothing must be read: there is less of the peer's memory than
-// its messages come to.
+// checkPages returns an error if the peer has allocated less memory than its unread
+// messages need: then none may be read. there returns what the peer has allocated, in
+// bytes.
 func (f *fetching) checkPages(there func() int) error {
 	f.mu.Lock()
 	bytes := f.bytes
@@ -85,10 +86,11 @@ func (f *fetching) checkPages(there func() int) error {
 	return nil
 }
 
-// units are which pieces of slabs are taken, a bit for each partAlign bytes.
+// units are a bitmap of the occupied pieces of slabs, with a bit for each partAlign bytes.
 type units [maxSlabs / partAlign / 64]uint64
 
-// take takes those of n bytes from at on, unless one is taken.
+// mark marks the pieces of n bytes at offset at, and reports false if one is marked
+// already.
 func (u *units) mark(at, n int) bool {
 	first, end := at/partAlign, (at+n+partAlign-1)/partAlign
 	for i := first; i < end; i++ {
@@ -102,14 +104,15 @@ func (u *units) mark(at, n int) bool {
 	return true
 }
 
-// clear gives them back.
+// clear clears the pieces of n bytes at offset at.
 func (u *units) clear(at, n int) {
 	for i := at / partAlign; i < (at+n+partAlign-1)/partAlign; i++ {
 		u[i/64] &^= 1 << (i % 64)
 	}
 }
 
-// close takes in that the connection has ended.
+// close ends the connection's use of the slabs. Unread messages stay readable if memory has
+// room for them.
 func (f *fetching) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -123,7 +126,7 @@ func (f *fetching) close() {
 	f.closeSlabs()
 }
 
-// closeSlabs gives the slabs back. mu is held.
+// closeSlabs closes the slabs, once. The caller holds mu.
 func (f *fetching) closeSlabs() {
 	if f.slabsClosed {
 		return

@@ -9,25 +9,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A file is the memory of a connection, as the system knows it: a memfd that the
-// server has made, with the parts of a layout. It has no name.
+// A file is the memory of a connection: a memfd that the server has created, with the parts
+// of a layout. It has no name.
 //
-// It stays open as long as somebody may use a part of it by its descriptor. Whoever
-// has made or opened it is its first user.
+// It is reference counted, and closed by the last of its users that needs the descriptor.
+// newFile and openFile return it with one user.
 type file struct {
 	*os.File
 	layout layout
 	users  atomic.Int32
 }
 
-// seals are what the memory of a connection has: it keeps its size, so that no
-// access to it can fail. It is not sealed against writing, as both sides write
-// there, each to parts of its own. No side ever reads what it has written, so that
-// a peer that writes to the other's parts spoils what it alone reads.
+// seals are the seals of a connection's memory. Its size is fixed, so that no access to it
+// can fault. It is not sealed against writing, as each side writes its own parts. A side
+// never reads what it has written itself, so a peer that writes to this side's parts spoils
+// only what that peer reads.
 const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
-// newFile makes the memory of a connection. Nothing is in it, and it takes up next
-// to nothing before somebody writes there.
+// newFile creates the memory of a connection. It occupies next to nothing before a side
+// writes to it.
 func newFile(l layout) (*file, error) {
 	fd, err := unix.MemfdCreate("nearcall", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
@@ -54,8 +54,8 @@ func newFile(l layout) (*file, error) {
 	return f, nil
 }
 
-// openFile takes over fd, which a server has sent, if it is memory that has the
-// layout l and can be used safely.
+// openFile takes over fd, which a server has sent. It fails if fd is not memory that has
+// the layout l and is safe to map.
 func openFile(fd int, l layout) (*file, error) {
 	f := fileOf(fd, l)
 	if err := f.check(); err != nil {
@@ -65,7 +65,7 @@ func openFile(fd int, l layout) (*file, error) {
 	return f, nil
 }
 
-// check returns why a file that the peer has made cannot be used.
+// check returns why a file that the peer has created cannot be used.
 func (f *file) check() error {
 	fd := f.Fd()
 	got, err := unix.FcntlInt(fd, unix.F_GET_SEALS, 0)
@@ -83,7 +83,7 @@ func (f *file) check() error {
 	if err := unix.Fstatfs(int(fd), &kind); err != nil {
 		return fmt.Errorf("fstatfs: %w", err)
 	}
-	if int64(kind.Type) != unix.TMPFS_MAGIC { // of huge pages there may be none when they are needed
+	if int64(kind.Type) != unix.TMPFS_MAGIC { // huge pages can run out when they are needed
 		return fmt.Errorf("%w: its memory is not of ordinary pages", errBroken)
 	}
 	if want := f.layout.size(); stat.Size != want {
@@ -104,17 +104,17 @@ func fileOf(fd int, l layout) *file {
 	return f
 }
 
-// use counts one more user.
+// use adds a user.
 func (f *file) use() { f.users.Add(1) }
 
-// release takes one user away, and closes the file after the last.
+// release removes a user, and closes the file after the last.
 func (f *file) release() {
 	if f.users.Add(-1) == 0 {
 		_ = f.Close()
 	}
 }
 
-// part maps n bytes at a place of the file.
+// part maps n bytes of the file at offset at.
 func (f *file) part(at int64, n, prot int) (segment, error) {
 	m, err := unix.Mmap(int(f.Fd()), at, n, prot, unix.MAP_SHARED)
 	if err != nil {
@@ -123,15 +123,15 @@ func (f *file) part(at int64, n, prot int) (segment, error) {
 	return m, nil
 }
 
-// allocateSegment makes the pages of the server's or the client's segment, which is to
-// write there. That fails where there is no memory, while a write to a page that is
-// not there ends the process.
+// allocateSegment allocates the pages of the server's or the client's segment. It fails if
+// there is no memory; writing to a page that cannot be allocated would kill the process
+// with SIGBUS.
 func (f *file) allocateSegment(server bool) error {
 	return f.allocate(f.layout.segmentAt(server), f.layout.segment())
 }
 
-// allocate makes the pages of n bytes at a place of the file, as memory that this
-// process takes.
+// allocate allocates the pages of n bytes at offset at. They count as this process's
+// memory.
 func (f *file) allocate(at int64, n int) error {
 	for {
 		err := unix.Fallocate(int(f.Fd()), 0, at, int64(n))

@@ -13,18 +13,18 @@ import (
 	"github.com/nearcall/nearcall/internal/rights"
 )
 
-// The server makes all that the two sides of a connection share, once it has seen
-// that the client is a process of its own user, and sends the client descriptors
-// of it. It receives none, whatever a client sends: what is received has to be
-// closed, and closing what somebody else has chosen can wait for ever.
+// The server creates all that the two sides of a connection share, once it has checked that
+// the client runs as the same user, and sends the descriptors to the client. It accepts
+// none from a client: a received descriptor must be closed, and the close of a file that
+// the peer has chosen can block forever.
 
-// answerFiles are the descriptors that come with an answer that takes an offer:
-// the memory, and the client's socket for room.
+// answerFiles is the number of descriptors in an answer that accepts an offer: the memory,
+// and the client's socket for room.
 const answerFiles = 2
 
-// Offer makes a client's offer over conn, and returns what takes conn's place, with
-// memory out of m. An error says why nothing does: conn then stays a socket, and rest
-// is what was read of it already. If conn is broken, its next use finds that.
+// Offer offers shared memory over conn, and returns the connection that replaces conn, with
+// its memory reserved from m. An error says why there is none: conn stays a socket, and
+// rest is what was already read from it. If conn is broken, its next use returns the error.
 func Offer(conn *net.UnixConn, m *Memory) (c *Conn, rest []byte, err error) {
 	defer func() { count(err) }()
 	if err := sameUser(conn); err != nil {
@@ -40,7 +40,7 @@ func Offer(conn *net.UnixConn, m *Memory) (c *Conn, rest []byte, err error) {
 	return in.answer(m)
 }
 
-// answer hears the answer to an offer.
+// answer reads the server's answer to an offer, and sends the verdict.
 func (in *incoming) answer(m *Memory) (*Conn, []byte, error) {
 	if err := in.expectLine(Line); err != nil {
 		return nil, in.b, fmt.Errorf("the server does not answer the offer: %w", err)
@@ -69,7 +69,7 @@ func (in *incoming) answer(m *Memory) (*Conn, []byte, error) {
 	return c, nil, nil
 }
 
-// open makes a connection of what a server has sent.
+// open opens the connection that an answer describes.
 func (in *incoming) open(body []byte, m *Memory) (*Conn, error) {
 	t, err := parseTerms(body)
 	if err != nil {
@@ -94,26 +94,25 @@ func (in *incoming) open(body []byte, m *Memory) (*Conn, error) {
 	return newConn(f, false, m, in.conn, space)
 }
 
-// A Server answers offers. Its methods may be called by any number of goroutines.
+// A Server answers offers. It is safe for concurrent use.
 type Server struct {
 	memory  *Memory
 	slots   slots
-	timeout time.Duration // with a client, to complete an offer, or to confirm an answer
+	timeout time.Duration // for a client to complete its offer, or to confirm the answer
 }
 
-// NewServer returns one whose connections have memory out of m.
+// NewServer returns a Server whose connections reserve their memory from m.
 func NewServer(m *Memory) *Server {
 	return &Server{memory: m, slots: newSlots(maxHandshakes), timeout: answerTimeout}
 }
 
 const answerTimeout = 5 * time.Second
 
-// Answer answers the offer that a server's connection begins with: first is what
-// was read of it. It returns what takes conn's place. An error says why nothing
-// does: conn then stays a socket, and rest is what was read of it already. If conn is
-// broken, its next use finds that. A reason that is not empty declines whatever is
-// offered. conn has the deadline, and has it afterwards; ctx ends when nobody wants
-// the connection any more.
+// Answer answers the offer on conn, of which first was already read. It returns the
+// connection that replaces conn. An error says why there is none: conn stays a socket, and
+// rest is what was already read from it. If conn is broken, its next use returns the error.
+// A non-empty reason declines every offer. deadline is conn's, which Answer restores if
+// conn stays usable. ctx ends when the caller no longer wants the connection.
 func (s *Server) Answer(ctx context.Context, conn *net.UnixConn, first []byte, reason string, deadline time.Time) (c *Conn, rest []byte, err error) {
 	defer func() { count(err) }()
 	hurry := func() { _ = conn.SetDeadline(earlier(deadline, time.Now().Add(s.timeout))) }
@@ -132,7 +131,7 @@ func (s *Server) Answer(ctx context.Context, conn *net.UnixConn, first []byte, r
 		c, refused, err = s.agree(&in, body)
 	}
 	if refused != nil {
-		hurry() // whatever the wait took
+		hurry() // waiting for a slot took time
 		err = refused
 		if failed := send(conn, appendDecline(nil, refused.Error())); failed != nil {
 			return nil, nil, errors.Join(refused, failed)
@@ -144,15 +143,15 @@ func (s *Server) Answer(ctx context.Context, conn *net.UnixConn, first []byte, r
 	return c, in.b, err
 }
 
-// agree proposes a connection and waits for the client's verdict, and ends the turn
-// that it does that in. After refused nothing was sent.
+// agree proposes a connection and waits for the client's verdict, then releases the slot.
+// refused is why the offer is declined; nothing was sent then.
 func (s *Server) agree(in *incoming, body []byte) (c *Conn, refused, err error) {
 	defer s.slots.release(in.conn)
 	if c, refused = s.propose(in.conn, body); refused != nil {
 		return nil, refused, nil
 	}
 	if err = in.confirmed(); err == nil {
-		err = c.mine.file.allocateSegment(true) // and not for who never confirms
+		err = c.mine.file.allocateSegment(true) // only now, so that a client that does not confirm takes no memory
 	}
 	if err != nil {
 		c.closeAfterError()
@@ -161,7 +160,7 @@ func (s *Server) agree(in *incoming, body []byte) (c *Conn, refused, err error) 
 	return c, nil, nil
 }
 
-// earlier returns the earlier of a deadline, which may be none, and another.
+// earlier returns the earlier of two deadlines, the first of which can be zero for none.
 func earlier(deadline, other time.Time) time.Time {
 	if !deadline.IsZero() && deadline.Before(other) {
 		return deadline
@@ -169,9 +168,9 @@ func earlier(deadline, other time.Time) time.Time {
 	return other
 }
 
-// admit waits for its turn to answer an offer, or returns why it is declined. Who
-// is turned away for another reason does not wait: so only processes of this user
-// can keep one another waiting.
+// admit waits for a slot to answer an offer in, or returns why it is declined. Offers that
+// are declined for another reason do not wait, so only processes of this user can delay one
+// another.
 func (s *Server) admit(ctx context.Context, conn *net.UnixConn, reason string, start func()) error {
 	if reason != "" {
 		return errors.New(reason)
@@ -182,8 +181,8 @@ func (s *Server) admit(ctx context.Context, conn *net.UnixConn, reason string, s
 	return s.slots.acquire(ctx, conn, s.timeout, start)
 }
 
-// propose makes a connection for a client's offer, and sends the client its part of
-// it. After an error nothing was sent.
+// propose creates a connection for a client's offer, and sends the client its part of it.
+// If it fails, nothing was sent.
 func (s *Server) propose(conn *net.UnixConn, body []byte) (c *Conn, err error) {
 	o, err := parseOffer(body)
 	if err != nil {
@@ -212,8 +211,7 @@ func (s *Server) propose(conn *net.UnixConn, body []byte) (c *Conn, err error) {
 
 var errDeclined = errors.New("the client declines")
 
-// confirmed waits until a client confirms that it uses what it was sent, and
-// returns why it does not.
+// confirmed waits for the client's verdict, and returns an error unless it accepts.
 func (in *incoming) confirmed() error {
 	verdict, err := in.read(1)
 	switch {
@@ -227,8 +225,7 @@ func (in *incoming) confirmed() error {
 	return nil
 }
 
-// sameUser returns why the process at the other end is not to be trusted with
-// shared memory.
+// sameUser returns an error if the peer's process must not be trusted with shared memory.
 func sameUser(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -13,16 +13,16 @@ import (
 	"github.com/nearcall/nearcall/internal/rights"
 )
 
-// incoming is what comes over a socket.
+// incoming reads the handshake from a socket.
 type incoming struct {
 	conn       *net.UnixConn
-	takesFiles bool   // descriptors, that is
-	b          []byte // not consumed yet
-	files      []int  // not consumed yet
+	takesFiles bool   // accepts descriptors
+	b          []byte // read, but not consumed yet
+	files      []int  // received, but not consumed yet
 }
 
-// expectLine takes line, or returns why it does not come next. It reads no more than
-// the beginning of what is something else.
+// expectLine consumes line, or fails if something else comes. It reads at most as many
+// bytes as line has, and stops at the first that differs.
 func (in *incoming) expectLine(line string) error {
 	for len(in.b) < len(line) && strings.HasPrefix(line, string(in.b)) {
 		if err := in.readMore(len(line) - len(in.b)); err != nil {
@@ -37,10 +37,10 @@ func (in *incoming) expectLine(line string) error {
 	return nil
 }
 
-// read returns the next n bytes.
+// read consumes the next n bytes.
 func (in *incoming) read(n int) ([]byte, error) {
 	for len(in.b) < n {
-		if err := in.readMore(n - len(in.b)); err != nil { // and no more: what follows is not for us
+		if err := in.readMore(n - len(in.b)); err != nil { // no more: what follows belongs to the connection
 			return nil, err
 		}
 	}
@@ -49,7 +49,7 @@ func (in *incoming) read(n int) ([]byte, error) {
 	return head, nil
 }
 
-// readBody returns what follows its own length.
+// readBody consumes a length of one byte, and as many bytes as that says.
 func (in *incoming) readBody() ([]byte, error) {
 	n, err := in.read(1)
 	if err != nil {
@@ -72,7 +72,7 @@ func (in *incoming) readMore(n int) (err error) {
 	return err
 }
 
-// close closes the descriptors that nobody has taken over.
+// close closes the descriptors that were not consumed.
 func (in *incoming) close() { closeFiles(in.files) }
 
 func closeFiles(files []int) {
@@ -81,10 +81,10 @@ func closeFiles(files []int) {
 	}
 }
 
-// maxFiles is how many descriptors a client takes, whatever it is sent.
+// maxFiles is how many descriptors a client receives at most with one read.
 const maxFiles = 4
 
-// receive reads from conn, with the descriptors that come along.
+// receive reads from conn, with the descriptors that come with the bytes.
 func receive(conn *net.UnixConn, b []byte) (n int, files []int, err error) {
 	oob := make([]byte, unix.CmsgSpace(4*maxFiles))
 	n, oobn, _, _, err := conn.ReadMsgUnix(b, oob)
@@ -103,7 +103,7 @@ func receive(conn *net.UnixConn, b []byte) (n int, files []int, err error) {
 	return n, files, err
 }
 
-// send writes b, with descriptors.
+// send writes b, and files with its first byte.
 func send(conn *net.UnixConn, b []byte, files ...int) error {
 	var oob []byte
 	if len(files) > 0 {
@@ -116,7 +116,7 @@ func send(conn *net.UnixConn, b []byte, files ...int) error {
 	return err
 }
 
-// pair returns two sockets that are connected, the second by its descriptor.
+// pair returns two connected sockets, the second as a descriptor.
 func pair() (near *net.UnixConn, far int, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -129,7 +129,7 @@ func pair() (near *net.UnixConn, far int, err error) {
 	return near, fds[1], nil
 }
 
-// socketOf takes over fd, which is a unix socket.
+// socketOf takes over fd, and fails if it is not a unix stream socket.
 func socketOf(fd int) (*net.UnixConn, error) {
 	f := os.NewFile(uintptr(fd), "nearcall")
 	defer f.Close()

@@ -2,24 +2,24 @@ package shm
 
 import "fmt"
 
-// A layout says what is where in the file that the two sides of a connection
-// share. It has four parts: the server's segment, the client's, the server's slabs
-// and the client's. Each begins at a multiple of partAlign, which is one of the
-// page size of any system, so that it can be mapped by itself.
+// A layout says where things are in the file that the two sides of a connection share. It
+// has four parts: the server's segment, the client's, the server's slabs and the client's.
+// Each begins at a multiple of partAlign, which is a multiple of every system's page size,
+// so that each can be mapped by itself.
 type layout struct {
 	ring  int // the length of each ring, in bytes
-	slabs int // the length of each side's memory for large messages
+	slabs int // the length of each side's slabs, in bytes
 }
 
-// ours is the layout of the files that this side makes.
+// ours is the layout of the files that this side creates.
 var ours = layout{ring: ringSize, slabs: slabsSize}
 
 const partAlign = 64 << 10
 
-// controlIs is how long the page of words is that a segment begins with.
+// controlIs is the length of the page of words at the start of a segment, in bytes.
 const controlIs = 4 << 10
 
-// check returns why a layout that a peer has chosen cannot be used.
+// check returns why a layout that the peer has chosen cannot be used.
 func (l layout) check() error {
 	switch {
 	case l.ring < minRing || l.ring > maxRing || l.ring&(l.ring-1) != 0:
@@ -30,10 +30,10 @@ func (l layout) check() error {
 	return nil
 }
 
-// segment is how long a segment is: a page of words and a ring.
+// segment returns the length of a segment: a page of words and a ring.
 func (l layout) segment() int { return controlIs + l.ring }
 
-// segmentAt and slabsAt are where the parts of the server or the client begin.
+// segmentAt and slabsAt return the offset of the server's or the client's part.
 func (l layout) segmentAt(server bool) int64 {
 	if server {
 		return 0
@@ -48,10 +48,10 @@ func (l layout) slabsAt(server bool) int64 {
 	return 2*l.stride() + int64(l.slabs)
 }
 
-// size is the length of the file.
+// size returns the length of the file.
 func (l layout) size() int64 { return 2*l.stride() + 2*int64(l.slabs) }
 
-// stride is how far the two segments are from each other.
+// stride returns the distance between the two segments.
 func (l layout) stride() int64 {
 	return (int64(l.segment()) + partAlign - 1) &^ (partAlign - 1)
 }

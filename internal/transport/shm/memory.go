@@ -5,33 +5,33 @@ import (
 	"sync/atomic"
 )
 
-// Memory bounds what this side takes for the rings and slabs of several
-// connections together. It may be used by any number of goroutines.
+// Memory bounds the bytes that this side reserves for the rings and slabs of several
+// connections together. It is safe for concurrent use.
 //
-// Memory that connections of different peers share is kept from those that take it
-// and do not give it back. Slabs leave an eighth of it to rings. And the slabs of one
-// connection come to at most a quarter of what they leave to others: the more peers
-// hold slabs, the less each of them gets, and the next still gets some.
+// If connections of different peers share it, a peer that never frees its slabs must not
+// take all of it. Slabs leave an eighth of it to rings. The slabs of one connection come to
+// at most a quarter of what remains for others: the more peers hold slabs, the less each of
+// them gets, and the next one still gets some.
 type Memory struct {
 	max    int64
-	shared bool // among connections of different peers
+	shared bool // by connections of different peers
 	used   atomic.Int64
 }
 
 const (
-	ringsPart = 8 // of which one part is left to rings
-	slabsPart = 4 // times what a connection's slabs come to has to be left
+	ringsPart = 8 // one part in ringsPart is only for rings
+	slabsPart = 4 // as much as this times a connection's slabs must remain
 )
 
-// NewMemory returns a bound of so many bytes. shared says that it is for
-// connections of different peers, which each get a share.
+// NewMemory returns a bound of the given number of bytes. shared is for connections of
+// different peers, which each get a share.
 func NewMemory(bytes int64, shared bool) *Memory { return &Memory{max: bytes, shared: shared} }
 
-// take takes n bytes, and reports whether there are so many.
+// reserve reserves n bytes, and reports whether there were enough.
 func (m *Memory) reserve(n int) bool { return m.reserveBelow(m.max, int64(n), 0) }
 
-// reserveSlabs takes n bytes for the slabs of a connection that has got has bytes, and
-// reports whether it may have more.
+// reserveSlabs reserves n more bytes for the slabs of a connection that already has has
+// bytes, and reports whether it could.
 func (m *Memory) reserveSlabs(n, has int) bool {
 	if !m.shared {
 		return m.reserve(n)
@@ -39,8 +39,8 @@ func (m *Memory) reserveSlabs(n, has int) bool {
 	return m.reserveBelow(m.max-m.max/ringsPart, int64(n), slabsPart*int64(has+n))
 }
 
-// reserveBelow takes n bytes of what a bound has, and reports whether there were so many,
-// and so many more to leave.
+// reserveBelow reserves n of bound's bytes, and reports whether that leaves at least leave
+// bytes.
 func (m *Memory) reserveBelow(bound, n, leave int64) bool {
 	for {
 		used := m.used.Load()
@@ -54,7 +54,7 @@ func (m *Memory) reserveBelow(bound, n, leave int64) bool {
 	}
 }
 
-// give gives n bytes back.
+// unreserve returns n bytes.
 func (m *Memory) unreserve(n int) {
 	m.used.Add(-int64(n))
 	counters.memory.Add(-int64(n))

@@ -2,8 +2,8 @@
 
 package shm
 
-// released and acquired tell the race detector, where there is one, what happens
-// before what.
+// released and acquired tell the race detector what happens before what; without it they do
+// nothing.
 func released() {}
 
 func acquired() {}

@@ -5,19 +5,19 @@ import (
 	"fmt"
 )
 
-// What the two sides say to each other, over the socket, before there is shared
-// memory. docs/shm.md has the exchange.
+// What the two sides send over the socket before there is shared memory. docs/shm.md
+// specifies the exchange.
 //
 //	offer   Line, length, version, features
 //	answer  Line, verdict, length, and either version, features, ring, slabs
 //	        or the reason, in UTF-8
-//	verdict of the client, which may find that it cannot use what came
+//	verdict of the client, which can find that it cannot use what it got
 //
-// A length is one byte and counts what follows it. The numbers are unsigned
-// LEB128, as in the rest of the protocol. What comes after the last number that a
-// side knows is ignored, so that a later version may say more.
+// A length is one byte and counts the bytes that follow. Numbers are unsigned LEB128, as in
+// the rest of the protocol. A side ignores what follows the last number it knows, so that
+// later versions can send more.
 
-// Line is what a client's offer begins with, and the server's answer.
+// Line is the start of a client's offer and of the server's answer.
 const Line = "nearcall/1 shm\n"
 
 // Verdicts.
@@ -26,23 +26,23 @@ const (
 	declines = '-'
 )
 
-// version is the highest version of shared memory that this side speaks. features
-// has a bit for each optional feature that it knows; there are none yet.
+// version is the highest version of shared memory that this side speaks. features has a bit
+// for each optional feature that it supports; none is defined yet.
 const (
 	version  = 1
 	features = 0
 )
 
-// An offer says what a client speaks.
+// An offer is what a client speaks.
 type offer struct {
 	version  uint64 // the highest
 	features uint64
 }
 
-// Terms are what a server that takes an offer has chosen.
+// Terms are what a server chooses when it accepts an offer.
 type terms struct {
 	version  uint64 // the lower of the two
-	features uint64 // that both know
+	features uint64 // those that both support
 	layout   layout
 }
 
@@ -61,7 +61,7 @@ func parseOffer(body []byte) (o offer, err error) {
 	return o, err
 }
 
-// agreed returns the terms on which this side takes an offer.
+// agreed returns the terms on which this side accepts an offer.
 func (o offer) agreed() terms {
 	return terms{version: min(o.version, version), features: o.features & features, layout: ours}
 }
@@ -74,7 +74,7 @@ func appendTerms(b []byte, t terms) []byte {
 	return appendBody(append(append(b, Line...), takes), body)
 }
 
-// parseTerms reads terms, and checks that this side has offered them.
+// parseTerms parses terms, and checks that they fit what this side has offered.
 func parseTerms(body []byte) (t terms, err error) {
 	var ring, slabs uint64
 	if err := parse(body, "answer", &t.version, &t.features, &ring, &slabs); err != nil {
@@ -91,14 +91,14 @@ func appendDecline(b []byte, why string) []byte {
 	return appendBody(append(append(b, Line...), declines), []byte(why[:min(len(why), maxBody)]))
 }
 
-// maxBody is what a length of one byte can say.
+// maxBody is the most that a one-byte length can count.
 const maxBody = 255
 
 func appendBody(b, body []byte) []byte {
 	return append(append(b, byte(len(body))), body...)
 }
 
-// parse reads numbers from body, and ignores what follows them.
+// parse parses numbers from body, and ignores what follows them.
 func parse(body []byte, what string, numbers ...*uint64) error {
 	for _, v := range numbers {
 		n := 0

@@ -7,10 +7,10 @@ import (
 	"unsafe"
 )
 
-// between stands for all that is between sides of this process, as ioSync of
-// package syscall does for its reads and writes: what was done before a side sent
-// has happened before the other goes on with what it received. The race detector
-// cannot see that by itself: each side has the words at other addresses.
+// between makes the race detector see what happens before what, for two sides in one
+// process, as ioSync of package syscall does for reads and writes: what one side did before
+// it published happens before what the other does after it reads. The detector cannot see
+// that by itself, as each side maps the words at different addresses.
 var between byte
 
 func released() { runtime.RaceReleaseMerge(unsafe.Pointer(&between)) }

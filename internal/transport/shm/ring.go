@@ -5,60 +5,59 @@ import (
 	"fmt"
 )
 
-// A word is a number in shared memory, which one side writes and the other
-// reads: an atomic.Uint64. Its operations are sequentially consistent, on which
-// all that follows depends.
+// A word is a number in shared memory that one side writes and the other reads: an
+// atomic.Uint64. Its operations are sequentially consistent, which all of the following
+// depends on.
 type word interface {
 	Load() uint64
 	Store(uint64)
 }
 
-// Two sides of a ring, and how neither sleeps through what the other does.
+// How a ring works, and why no wake-up is lost.
 //
-// A ring's bytes and tail are the sender's, its head the receiver's. Both
-// cursors only grow; what is between them has been sent and not received. Each
-// side keeps its own cursors to itself, and publishes copies.
+// The sender owns a ring's bytes and its tail, the receiver its head. Both cursors only
+// grow; the bytes between them have been sent and not received. Each side keeps its own
+// cursors in ordinary memory, and publishes copies.
 //
-// A receiver that finds nothing publishes that it sleeps (an odd number in
-// asleep), looks at tail again, and only then sleeps. A sender publishes tail,
-// then looks at asleep, and rings the bell where it is odd. Each stores before
-// it loads, so that in the one order that all these operations have one of the
-// two loads comes after the other's store: either the sender sees that the
-// receiver sleeps, or the receiver sees what was sent. A sender that waits for
-// room in a full ring does the same, with wants in asleep's place and head in
-// tail's.
+// A receiver that finds nothing publishes that it sleeps (an odd number in asleep), loads
+// tail again, and only then sleeps. A sender publishes tail, then loads asleep, and rings
+// the bell if it is odd. Each side stores before it loads, and all these operations have
+// one order, so one of the two loads comes after the other side's store: either the sender
+// sees that the receiver sleeps, or the receiver sees what was sent. A sender that waits
+// for room in a full ring does the same, with wants in place of asleep and head in place of
+// tail.
 //
-// A bell is rung once for each sleep, whose number tells it from the next. One
-// that is rung for a receiver that has just found by itself what there is wakes
-// it from a later sleep, for nothing.
+// The bell is rung once for each sleep: every sleep has its own odd number. A receiver that
+// was about to sleep, but found bytes with its second look, can still be rung for. That
+// bell stays in the socket, and ends a later sleep early, for nothing.
 //
-// So a side hears no more bells than it has slept times: a peer that rings more
-// often is wrong. And no side that hears all bells that have arrived is woken for
-// nothing three times in a row. The first time may be for bells left over from
-// earlier sleeps, and the second for what the peer had published before that and
-// only then rings for. It does not ring again before it publishes more.
+// So a side never gets more bells than it has slept times: a peer that rings more often is
+// broken. And a side that takes all bells that have arrived is woken for nothing at most
+// twice in a row: first by bells left over from earlier sleeps, then by a bell for bytes
+// that the peer had published, and this side had read, before the peer got to ring. The
+// peer does not ring again before it publishes more.
 
-// errBroken is wrapped by the errors of what a peer must not write.
+// errBroken is wrapped by errors that mean that the peer violates the protocol.
 var errBroken = errors.New("the peer breaks the rules of shared memory")
 
-// A sender is the end of a ring that bytes are put into.
+// A sender is the writing end of a ring.
 type sender struct {
 	ring  []byte // its length is a power of two
 	tail  word
-	wants word // of the peer's bell, for room
+	wants word // odd while this side waits for room
 
 	head   word // the peer's
 	asleep word // the peer's
 
 	sent     uint64
-	received uint64 // what head was last
-	waits    uint64 // what wants is
-	rung     uint64 // what asleep was when the bell was rung last
-	heard    uint64 // bells for room
+	received uint64 // the last value of head
+	waits    uint64 // the value of wants
+	rung     uint64 // the value of asleep that the bell was last rung for
+	heard    uint64 // bells for room, in total
 }
 
-// room returns how many bytes can be put. It looks at how far the peer has got
-// where that is less than n.
+// room returns how many bytes the ring has room for. It loads the peer's head only if it
+// knows of less room than n.
 func (s *sender) room(n int) (int, error) {
 	room := len(s.ring) - int(s.sent-s.received)
 	if room >= n {
@@ -72,8 +71,8 @@ func (s *sender) room(n int) (int, error) {
 	return len(s.ring) - int(s.sent-head), nil
 }
 
-// put copies into the ring what there is room for, and returns how much that
-// was. The peer does not see it before it is published.
+// put copies as much of b into the ring as there is room for, and returns how much that
+// was. The peer does not see it before publish.
 func (s *sender) put(b []byte) (int, error) {
 	room, err := s.room(len(b))
 	if err != nil {
@@ -87,16 +86,15 @@ func (s *sender) put(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// publish lets the peer see what was put. It reports whether its bell has to be
-// rung.
+// publish lets the peer see what was put. It reports whether the caller must ring the bell.
 func (s *sender) publish() bool {
 	released()
 	s.tail.Store(s.sent)
 	return mustRing(s.asleep, &s.rung)
 }
 
-// mustRing reports whether w says that the peer sleeps, and it was not rung for
-// that before.
+// mustRing reports whether w says that the peer sleeps, in a sleep that was not rung for
+// yet.
 func mustRing(w word, rung *uint64) bool {
 	v := w.Load()
 	if v&1 == 0 || v == *rung {
@@ -106,8 +104,8 @@ func mustRing(w word, rung *uint64) bool {
 	return true
 }
 
-// countBells adds the bells that woke a side up to those that it has heard. w is what the
-// word of its sleeps is, which is even.
+// countBells adds bells to the total of a side's wake-ups, and fails if that is more than
+// its sleeps. w is the side's word for sleeping, which is even.
 func countBells(heard *uint64, bells int, w uint64) error {
 	if *heard += uint64(bells); *heard > w/2 {
 		return fmt.Errorf("%w: it has rung %d times for %d sleeps", errBroken, *heard, w/2)
@@ -115,12 +113,11 @@ func countBells(heard *uint64, bells int, w uint64) error {
 	return nil
 }
 
-// maxIdleWakes is how many times in a row a side may be woken for nothing. A peer that
-// follows the rules does that twice at most, unless more than maxHeard bells are
-// left over.
+// maxIdleWakes is how often in a row a side may be woken for nothing. A correct peer causes
+// that at most twice, unless more than maxHeard bells are left over.
 const maxIdleWakes = 16
 
-// checkIdleWakes is the error where a side was woken for nothing n times in a row.
+// checkIdleWakes returns an error if n wake-ups in a row for nothing are too many.
 func checkIdleWakes(n int) error {
 	if n <= maxIdleWakes {
 		return nil
@@ -128,8 +125,7 @@ func checkIdleWakes(n int) error {
 	return fmt.Errorf("%w: it has rung %d times in a row for nothing", errBroken, n)
 }
 
-// startWaiting publishes that the sender waits for room. It reports whether it may:
-// otherwise there is some.
+// startWaiting publishes that the sender waits for room. It reports false if there is room.
 func (s *sender) startWaiting() (bool, error) {
 	s.waits++
 	s.wants.Store(s.waits)
@@ -141,20 +137,21 @@ func (s *sender) startWaiting() (bool, error) {
 	return true, nil
 }
 
-// stopWaiting publishes that the sender does not wait for room any more.
+// stopWaiting publishes that the sender no longer waits for room.
 func (s *sender) stopWaiting() {
 	s.waits++
 	s.wants.Store(s.waits)
 }
 
-// wokenBy is goOn for a sender that so many bells woke up.
+// wokenBy calls stopWaiting after a wake-up by the given number of bells, and checks that
+// number.
 func (s *sender) wokenBy(bells int) error {
 	s.stopWaiting()
 	return countBells(&s.heard, bells, s.waits)
 }
 
-// A receiver is the end of a ring that bytes are taken out of. They are the
-// peer's to change at any time, and are copied before anybody looks at them.
+// A receiver is the reading end of a ring. The peer can change the bytes at any time, so
+// they are copied before they are parsed.
 type receiver struct {
 	ring   []byte // its length is a power of two
 	head   word
@@ -164,13 +161,13 @@ type receiver struct {
 	wants word // the peer's
 
 	received uint64
-	sent     uint64 // what tail was last
-	sleeps   uint64 // what asleep is
-	rung     uint64 // what wants was when the bell was rung last
-	heard    uint64 // bells for bytes
+	sent     uint64 // the last value of tail
+	sleeps   uint64 // the value of asleep
+	rung     uint64 // the value of wants that the bell was last rung for
+	heard    uint64 // bells for bytes, in total
 }
 
-// ready returns how many bytes there are.
+// ready returns how many bytes can be read.
 func (r *receiver) ready() (int, error) {
 	tail := r.tail.Load()
 	if n := tail - r.received; n < r.sent-r.received || n > uint64(len(r.ring)) {
@@ -180,9 +177,9 @@ func (r *receiver) ready() (int, error) {
 	return int(tail - r.received), nil
 }
 
-// read copies what there is out of the ring, or as much as b has room for. It
-// returns how much that was, and whether the peer's bell has to be rung, as it
-// waits for room.
+// read copies bytes out of the ring, as many as there are and b has room for, and returns
+// their number. bell reports whether the caller must ring the bell of a peer that waits for
+// room.
 func (r *receiver) read(b []byte) (n int, bell bool, err error) {
 	n, err = r.ready()
 	if n == 0 || err != nil {
@@ -195,16 +192,16 @@ func (r *receiver) read(b []byte) (n int, bell bool, err error) {
 	copy(b[n:], r.ring)
 	r.received += uint64(len(b))
 	r.head.Store(r.received)
-	// A peer that waits has filled the ring: it is woken when half of it is
-	// empty, which it will be, as everything is received.
+	// A peer that waits has filled the ring. It is woken when half of the ring is empty,
+	// which happens because this side reads until the ring is empty.
 	if int(r.sent-r.received) <= len(r.ring)/2 {
 		bell = mustRing(r.wants, &r.rung)
 	}
 	return len(b), bell, nil
 }
 
-// startSleeping publishes that the receiver sleeps. It reports whether it may:
-// otherwise there is something to receive.
+// startSleeping publishes that the receiver sleeps. It reports false if there are bytes to
+// read.
 func (r *receiver) startSleeping() (bool, error) {
 	r.sleeps++
 	r.asleep.Store(r.sleeps)
@@ -216,13 +213,14 @@ func (r *receiver) startSleeping() (bool, error) {
 	return true, nil
 }
 
-// stopSleeping publishes that the receiver does not sleep any more.
+// stopSleeping publishes that the receiver no longer sleeps.
 func (r *receiver) stopSleeping() {
 	r.sleeps++
 	r.asleep.Store(r.sleeps)
 }
 
-// wokenBy is wakeUp for a receiver that so many bells woke up.
+// wokenBy calls stopSleeping after a wake-up by the given number of bells, and checks that
+// number.
 func (r *receiver) wokenBy(bells int) error {
 	r.stopSleeping()
 	return countBells(&r.heard, bells, r.sleeps)

@@ -2,21 +2,21 @@ package shm
 
 import "golang.org/x/sys/unix"
 
-// A side is the memory that one side writes and the other reads: two parts of a
-// file, which both sides have.
+// A side is the memory that one side of a connection writes and the other reads: a segment
+// and slabs, both parts of one file.
 type side struct {
 	segment
-	slabs   segment // for large messages; nil for a peer's, which are not mapped
-	file    *file   // that both are parts of; a side is one of its users
-	slabsAt int64   // where in it slabs begin
-	memory  *Memory // that the segment is out of, and slabs of this side's; nil for a server's
+	slabs   segment // for large messages; nil for the peer's, which are not mapped
+	file    *file   // that both are parts of; the side counts as one of its users
+	slabsAt int64   // where the slabs begin in file
+	memory  *Memory // that the segment, and this side's slabs, are reserved from; nil for a server's side on a client
 }
 
-// newSides maps the memory of both sides of a connection, this one's to write, and
-// the peer's to read. Both become users of f.
+// newSides maps the memory of both sides of a connection: this side's for writing, the
+// peer's segment for reading. Both become users of f.
 //
-// Out of m comes what this side writes. A server has the client's segment out of m
-// as well: the client may take its pages away, and reading it takes them again.
+// What this side writes is reserved from m. A server also reserves the client's segment:
+// the client can free its pages, and then reading them allocates them for the server.
 func newSides(f *file, server bool, m *Memory) (mine, theirs side, err error) {
 	if mine, err = newSide(f, server, true, m); err != nil {
 		return side{}, side{}, err
@@ -31,8 +31,9 @@ func newSides(f *file, server bool, m *Memory) (mine, theirs side, err error) {
 	return mine, theirs, nil
 }
 
-// newSide maps what the server or the client writes, to write it or to read it, with
-// its segment out of m, unless that is nil. A client's segment is allocated by then.
+// newSide maps what the server or the client writes, for writing or for reading. It
+// reserves the segment from m, unless m is nil. It allocates the pages of a client's own
+// segment; a server's are allocated after the handshake.
 func newSide(f *file, server, write bool, m *Memory) (s side, err error) {
 	l := f.layout
 	s = side{file: f, slabsAt: l.slabsAt(server), memory: m}
@@ -66,13 +67,13 @@ func newSide(f *file, server, write bool, m *Memory) (s side, err error) {
 	return s, nil
 }
 
-// free gives the memory back. Nobody uses it any more.
+// free frees the memory of the side, which must not be used any more.
 func (s side) free() {
 	s.freeSegment()
 	s.freeSlabs()
 }
 
-// freeSegment gives back what is not slabs.
+// freeSegment unmaps the segment, and returns its bytes to memory.
 func (s side) freeSegment() {
 	if s.segment != nil {
 		s.segment.free()
@@ -82,7 +83,7 @@ func (s side) freeSegment() {
 	}
 }
 
-// freeSlabs gives back the memory for large messages.
+// freeSlabs unmaps the slabs, and releases the file.
 func (s side) freeSlabs() {
 	if s.slabs != nil {
 		s.slabs.free()

@@ -2,10 +2,10 @@ package shm
 
 import "golang.org/x/sys/unix"
 
-// The slabs of this side are mapped, and those of the peer are read from the file
-// that both are parts of. Neither is sealed against writing, as pages could not be
-// given back then. So a peer can take pages of this side's slabs away: it spoils
-// what it was to read, and what is written there next takes the same pages again.
+// This side's slabs are mapped, and the peer's are read from the file. The file is not
+// sealed against writing, as then pages could not be freed. So a peer can free pages of
+// this side's slabs: that spoils only what the peer reads, and the next write to them
+// allocates the pages again.
 
 // ownSlabs are the [pages] of this side's slabs.
 type ownSlabs struct{ side }
@@ -22,7 +22,7 @@ func (s theirSlabs) read(b []byte, at int) error {
 	return err
 }
 
-// size is that of all that is there of the file: at least that of the slabs.
+// size returns the bytes of all pages of the file, which is at least that of the slabs.
 func (s theirSlabs) size() int {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(s.file.Fd()), &stat); err != nil {

@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// Turns bound how many answers to offers wait for their clients. Each of them has
-// three descriptors of this process, and two more are in the client's socket.
+// Slots bound how many answers to offers wait for their clients. Each of them holds three
+// descriptors of this process, and two more that are in flight to the client.
 //
-// A client that means well answers at once. So when others wait, whoever has had
-// its turn for longer than the grace gives it up, the oldest first: clients that do
-// not answer hold up nobody for long.
+// A correct client answers at once. So while other offers wait for a slot, the oldest
+// answer that has had its slot for longer than grace loses it, and its connection. Clients
+// that do not answer delay the others by little.
 type slots struct {
 	grace time.Duration
-	free  chan struct{} // has a token for each turn
+	free  chan struct{} // a semaphore: has an element for each slot in use
 
 	mu  sync.Mutex
-	all []slot // those that have not been given up, the oldest first
+	all []slot // answers that have not been evicted, the oldest first
 }
 
 type slot struct {
@@ -37,8 +37,8 @@ func newSlots(n int) slots { return slots{grace: slotGrace, free: make(chan stru
 
 var errSlots = errors.New("too many other clients set shared memory up")
 
-// acquire waits for a turn, for so long at most. start is called when the turn comes,
-// before anybody can end it.
+// acquire waits for a slot, but no longer than most. It calls start when it has one, before
+// the slot can be evicted.
 func (t *slots) acquire(ctx context.Context, conn *net.UnixConn, most time.Duration, start func()) error {
 	if err := t.waitForFree(ctx, most); err != nil {
 		return err
@@ -50,7 +50,7 @@ func (t *slots) acquire(ctx context.Context, conn *net.UnixConn, most time.Durat
 	return nil
 }
 
-// waitForFree waits for room for a turn.
+// waitForFree waits until there is a free slot, and takes it.
 func (t *slots) waitForFree(ctx context.Context, most time.Duration) error {
 	select {
 	case t.free <- struct{}{}:
@@ -60,7 +60,7 @@ func (t *slots) waitForFree(ctx context.Context, most time.Duration) error {
 	late := time.After(most)
 	for {
 		select {
-		case t.free <- struct{}{}: // in the order of those that wait
+		case t.free <- struct{}{}: // channels serve waiting senders in order
 			return nil
 		case <-time.After(t.evictOldest()):
 		case <-late:
@@ -71,8 +71,8 @@ func (t *slots) waitForFree(ctx context.Context, most time.Duration) error {
 	}
 }
 
-// evictOldest ends the oldest turn, if it has had its time, and returns how long it takes
-// until another may be ended.
+// evictOldest ends the oldest answer if its grace has passed, and returns how long to wait
+// before calling it again.
 func (t *slots) evictOldest() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,7 +87,7 @@ func (t *slots) evictOldest() time.Duration {
 	return t.grace
 }
 
-// release ends conn's turn.
+// release frees conn's slot.
 func (t *slots) release(conn *net.UnixConn) {
 	t.mu.Lock()
 	t.all = slices.DeleteFunc(t.all, func(u slot) bool { return u.conn == conn })

@@ -6,11 +6,10 @@ import (
 	"strings"
 )
 
-// trusts returns why a process of the user mine does not share memory with one
-// of the user peers, as SO_PEERCRED has it. They are one user where the two
-// numbers are equal, but for the overflow user: that is what the system calls
-// each user of other namespaces that has no number in this process's, and all
-// of them look alike.
+// trusts returns an error unless processes of users mine and peers, as SO_PEERCRED reports
+// them, may share memory: the two must be equal. The overflow user is no match, as all
+// users of other namespaces that this one has no number for are shown as it. If this
+// namespace maps all users, it is an ordinary user.
 func trusts(mine, peers uint32, read func(file string) ([]byte, error)) error {
 	switch {
 	case peers != mine:
@@ -21,7 +20,7 @@ func trusts(mine, peers uint32, read func(file string) ([]byte, error)) error {
 	return nil
 }
 
-// overflowUser returns the number of users that have none here.
+// overflowUser returns the number that stands for users that this namespace does not map.
 func overflowUser(read func(string) ([]byte, error)) uint32 {
 	const usual = 65534
 	b, err := read("/proc/sys/kernel/overflowuid")
@@ -35,8 +34,8 @@ func overflowUser(read func(string) ([]byte, error)) uint32 {
 	return uint32(uid)
 }
 
-// seesAllUsers reports whether each user has a number of its own here, as in the
-// namespace that a system begins with. What cannot be read says no.
+// seesAllUsers reports whether this namespace maps every user, as the initial one does. It
+// is false if that cannot be read.
 func seesAllUsers(read func(string) ([]byte, error)) bool {
 	b, err := read("/proc/self/uid_map")
 	return err == nil && strings.Join(strings.Fields(string(b)), " ") == "0 0 4294967295"
