@@ -9,7 +9,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A Dialer opens sessions with whoever listens on Name when Dial is called.
+// A Dialer opens sessions with the listener that has Name when Dial is called.
 type Dialer struct {
 	Name string
 	Options
@@ -17,7 +17,7 @@ type Dialer struct {
 
 var errClosed = errors.New("the listener was closed before a server served it")
 
-// Dial implements [link.Dialer]. Where the name is taken but not served yet it
+// Dial implements [link.Dialer]. If there is a listener but no server serves it yet, Dial
 // waits, as a connection to a listening socket would.
 func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	names.Lock()
@@ -45,10 +45,9 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	return s, nil
 }
 
-// Await returns a channel that is closed when the name is taken, which is when
-// dialling again is worth a try before the backoff is over. stop ends the wait.
-// The channel is made for each wait: one that outlived it could not be shared
-// between synctest bubbles.
+// Await returns a channel that is closed when a listener takes the name, so that the caller
+// can dial again before its backoff ends. stop ends the wait. Each wait has its own
+// channel, as a longer-lived one could not be shared between synctest bubbles.
 func (d Dialer) Await() (taken <-chan struct{}, stop func()) {
 	names.Lock()
 	defer names.Unlock()

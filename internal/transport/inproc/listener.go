@@ -8,7 +8,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A Listener holds a name until it is closed.
+// A Listener owns a name until it is closed.
 type Listener struct {
 	name string
 	done chan struct{}
@@ -19,7 +19,7 @@ type Listener struct {
 	accept  func(link.Session) link.Acceptor
 }
 
-// Listen takes name.
+// Listen returns a listener on name, or an error if another listener has it.
 func Listen(name string) (*Listener, error) {
 	names.Lock()
 	defer names.Unlock()
@@ -35,7 +35,7 @@ func Listen(name string) (*Listener, error) {
 	return l, nil
 }
 
-// Sessions implements [link.Listener]. It may be called once.
+// Sessions implements [link.Listener]. It fails if it was called before.
 func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	l.mu.Lock()
 	if l.accept != nil {
@@ -49,13 +49,13 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	return nil
 }
 
-// Accept implements [net.Listener] and returns an error: what arrives here are
-// sessions, not connections.
+// Accept implements [net.Listener]. It always fails: this listener accepts sessions, not
+// connections.
 func (l *Listener) Accept() (net.Conn, error) {
 	return nil, fmt.Errorf("inproc:%s has no byte connections to accept; pass the listener to Server.Serve as it is", l.name)
 }
 
-// Close gives the name back. Sessions that were made go on.
+// Close implements [net.Listener] and frees the name. Open sessions stay open.
 func (l *Listener) Close() error {
 	l.once.Do(func() {
 		names.Lock()
@@ -69,5 +69,5 @@ func (l *Listener) Close() error {
 // Addr implements [net.Listener].
 func (l *Listener) Addr() net.Addr { return Addr(l.name) }
 
-// Target returns what a client dials.
+// Target returns the target that clients dial.
 func (l *Listener) Target() string { return "inproc:" + l.name }

@@ -21,8 +21,8 @@ type incoming struct {
 	files      []int  // received, but not consumed yet
 }
 
-// expectLine consumes line, or fails if something else comes. It reads at most as many
-// bytes as line has, and stops at the first that differs.
+// expectLine consumes line, or fails if something else comes. It never reads more
+// bytes than line has.
 func (in *incoming) expectLine(line string) error {
 	for len(in.b) < len(line) && strings.HasPrefix(line, string(in.b)) {
 		if err := in.readMore(len(line) - len(in.b)); err != nil {
