@@ -17,14 +17,14 @@ import (
 
 var errShort = errors.New("the frame ends early")
 
-// A body is what is left of a frame to decode. The first error stays.
+// A body is the rest of a frame that is being decoded. err is the first error.
 type body struct {
 	rest []byte
 	err  error
 }
 
-// decodeBody decodes the body of one frame. The frame keeps nothing of b but
-// its data, which the caller copies.
+// decodeBody decodes the body of one frame. Of b the frame keeps only data, which the
+// caller must copy.
 func decodeBody(b []byte) (frame, error) {
 	d := &body{rest: b}
 	f := frame{kind: kind(d.byte()), id: d.uvarint()}
@@ -44,7 +44,7 @@ func decodeBody(b []byte) (frame, error) {
 	case kindHeader:
 		f.md = d.metadata()
 		if f.md == nil {
-			f.md = metadata.MD{} // an empty header is one, too
+			f.md = metadata.MD{} // an empty header is a header
 		}
 	case kindData:
 		if f.flags = flag(d.byte()); f.flags >= flags || f.flags == flagEndSend {
@@ -105,7 +105,8 @@ func (d *body) uvarint() uint64 {
 	return v
 }
 
-// count decodes how many things follow, each of which takes a byte at least.
+// count decodes the number of the elements that follow, each of which takes at least a
+// byte.
 func (d *body) count() int {
 	n := d.uvarint()
 	if n > uint64(len(d.rest)) {
@@ -122,7 +123,7 @@ func (d *body) string() string {
 	return s
 }
 
-// metadata decodes metadata, nil when there is none.
+// metadata decodes metadata; nil if it is empty.
 func (d *body) metadata() metadata.MD {
 	n := d.count()
 	if n == 0 {
@@ -146,7 +147,7 @@ func (d *body) metadata() metadata.MD {
 	return md
 }
 
-// status decodes a status from what is left, nil for OK.
+// status decodes the rest of the frame as a status; nil is OK.
 func (d *body) status() *status.Status {
 	if len(d.rest) == 0 {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A kind says what a frame is, and which fields of it count.
+// A kind is the kind of a frame. It determines which of the frame's fields are used.
 type kind byte
 
 const (
@@ -25,9 +25,9 @@ const (
 	kindEndSend                 // the caller sends no more
 	kindEnd                     // status, md: the callee's last frame
 	kindReset                   // code, text: the stream was aborted
-	kindCredit                  // n: bytes that the receiver has taken
-	kindDrain                   // of the session: it takes no new calls
-	kindBye                     // of the session, which ends: n is the last stream that was seen
+	kindCredit                  // n: bytes of credit that the receiver returns
+	kindDrain                   // of the session: it accepts no new calls
+	kindBye                     // of the session, which ends: n is the last stream that the sender has seen
 )
 
 // A flag qualifies a fragment.
@@ -39,20 +39,19 @@ const (
 	flags
 )
 
-// A code is why a stream was aborted.
+// A code says why a stream was aborted.
 type code byte
 
 const (
 	codeOther code = iota // text says why
 	codeCanceled
 	codeDeadline
-	codeUnprocessed // the acceptor refused it; text says why
-	codeBroken      // it broke the rules; text says which
+	codeUnprocessed // the acceptor refused the stream; text says why
+	codeBroken      // the stream broke a rule; text says which
 	numCodes
 )
 
-// A frame is what travels. It is a value between bytes and meaning: encoding
-// and decoding it are pure functions.
+// A frame is one frame of the protocol, decoded. Encoding and decoding are pure functions.
 type frame struct {
 	kind    kind
 	id      uint64 // of the stream; zero for frames of the session
@@ -67,11 +66,11 @@ type frame struct {
 	n       uint64
 }
 
-// maxFrame bounds the length of a frame, and so what a reader buffers, in
-// bytes. Metadata must fit; messages are cut.
+// maxFrame bounds the length of a frame in bytes, and so what a reader buffers. Metadata
+// must fit in one frame; messages are split.
 const maxFrame = 16 << 20
 
-// appendFrame appends f, with its length before it.
+// appendFrame appends f, after its length.
 func appendFrame(b []byte, f *frame) []byte {
 	body := appendBody(nil, f)
 	b = binary.AppendUvarint(b, uint64(len(body)))
@@ -130,14 +129,14 @@ func appendMetadata(b []byte, md metadata.MD) []byte {
 	return b
 }
 
-// appendStatus appends st to the end of a frame: nothing for OK.
+// appendStatus appends st at the end of a frame; OK is empty.
 func appendStatus(b []byte, st *status.Status) []byte {
 	if st == nil {
 		return b
 	}
 	opts := proto.MarshalOptions{Deterministic: true}
 	all, err := opts.MarshalAppend(b, st.Proto())
-	if err != nil { // protobuf has no room for such a message
+	if err != nil { // protobuf rejects invalid UTF-8 in the message
 		all, _ = opts.MarshalAppend(b, status.New(st.Code(), strings.ToValidUTF8(st.Message(), "\uFFFD")).Proto())
 	}
 	return all
@@ -152,7 +151,7 @@ func openFrame(o *link.CallHeader, now time.Time) frame {
 	return f
 }
 
-// opened returns what the callee sees of an open frame that arrives now.
+// opened returns the header that the callee gets for an open frame that arrives at now.
 func (f *frame) opened(now time.Time) *link.CallHeader {
 	o := f.open
 	if f.timeout != 0 {
@@ -177,7 +176,7 @@ func resetFrame(reason error) frame {
 	return f
 }
 
-// reason is what resetFrame was told, as far as it travels.
+// reason returns the error that resetFrame was called with, as far as the frame carries it.
 func (f *frame) reason() error {
 	switch f.code {
 	case codeCanceled:

@@ -11,30 +11,29 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// Options say how bad it gets. The zero value is a transport that cuts and
-// mixes, and loses nothing.
+// Options say how hostile the transport is. The zero value splits and interleaves, and
+// loses nothing.
 type Options struct {
-	// Seed is where random choices come from. The sessions of a listener
-	// differ.
+	// Seed is what random choices derive from. Each session of a listener makes its own.
 	Seed uint64
 
-	// Delay is the longest pause before something is written or after
-	// something was read. Most pauses are none, or let other goroutines run.
+	// Delay is the longest pause before a write and before or after a read. Most pauses are
+	// empty, or only yield to other goroutines.
 	Delay time.Duration
 
 	// HangUp is the probability that the pipe breaks at a frame.
 	HangUp float64
 
-	// HangUpAfter, when positive, breaks the pipe at this frame of each
-	// session, both sides' counted together.
+	// HangUpAfter, if positive, breaks the pipe of each session at this frame, counting the
+	// frames of both sides.
 	HangUpAfter int
 
-	// Window is how many bytes a stream may send, each way, before the
-	// receiver has taken them. Zero means 64 KiB.
+	// Window is the flow-control window of a stream in each direction, in bytes. Zero means
+	// 64 KiB.
 	Window int
 
-	// MaxFragment is the largest part of a message in one frame, in bytes.
-	// Zero means 1000.
+	// MaxFragment is the most of a message that one frame carries, in bytes. Zero means
+	// 1000.
 	MaxFragment int
 }
 
@@ -61,7 +60,7 @@ func (a Addr) String() string { return string(a) }
 type Listener struct {
 	name     string
 	opts     Options
-	sessions atomic.Uint64 // how many were opened
+	sessions atomic.Uint64 // number of sessions opened
 	done     chan struct{}
 	once     sync.Once
 
@@ -70,12 +69,12 @@ type Listener struct {
 	serving chan struct{} // closed once accept is set
 }
 
-// Listen returns a listener. Nothing else needs to know its name.
+// Listen returns a listener. Names need not be unique.
 func Listen(name string, o Options) *Listener {
 	return &Listener{name: name, opts: o.withDefaults(), done: make(chan struct{}), serving: make(chan struct{})}
 }
 
-// Sessions implements [link.Listener]. It may be called once.
+// Sessions implements [link.Listener]. It fails if it was called before.
 func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	l.mu.Lock()
 	if l.accept != nil {
@@ -89,12 +88,12 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	return nil
 }
 
-// Accept implements [net.Listener] and returns an error.
+// Accept implements [net.Listener]. It always fails.
 func (l *Listener) Accept() (net.Conn, error) {
 	return nil, fmt.Errorf("hostile:%s has no byte connections to accept; pass the listener to Server.Serve as it is", l.name)
 }
 
-// Close implements [net.Listener]. Sessions that were made go on.
+// Close implements [net.Listener]. Open sessions stay open.
 func (l *Listener) Close() error {
 	l.once.Do(func() { close(l.done) })
 	return nil
@@ -103,11 +102,11 @@ func (l *Listener) Close() error {
 // Addr implements [net.Listener].
 func (l *Listener) Addr() net.Addr { return Addr(l.name) }
 
-// Target returns a target that names the listener. It means something only
-// together with [Listener.Dialer].
+// Target returns a target that names the listener. Clients can use it only with
+// [Listener.Dialer].
 func (l *Listener) Target() string { return "hostile:" + l.name }
 
-// Dialer returns what opens sessions with whoever serves l.
+// Dialer returns a dialer that opens sessions with the server of l.
 func (l *Listener) Dialer() link.Dialer { return dialer{l} }
 
 type dialer struct{ l *Listener }
@@ -128,12 +127,12 @@ func (d dialer) Dial(ctx context.Context) (link.Session, error) {
 	}
 	client, err := connect(l.name, l.opts, l.sessions.Add(1), l.accept)
 	if err != nil {
-		return nil, err // and not a nil *session in an interface
+		return nil, err // not a nil *session in an interface
 	}
 	return client, nil
 }
 
-// connect makes both sides of a session, of which accept gets the server's.
+// connect connects the two sides of a session. accept gets the server's side.
 func connect(name string, o Options, n uint64, accept func(link.Session) link.Acceptor) (*session, error) {
 	a, b := net.Pipe()
 	both := &shared{hurry: make(chan struct{})}

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// A pipe is one side of what the frames of a session pass through. One
-// goroutine writes to it and one reads from it.
+// A pipe is one side's end of the connection under a session. One goroutine writes to it
+// and one reads from it.
 type pipe struct {
 	conn net.Conn
 	opts Options
@@ -25,14 +25,14 @@ type pipe struct {
 	readRand, writeRand *rand.Rand // the reader's and the writer's
 }
 
-// shared is what both sides of a pipe have in common.
+// shared is the state that both ends of a pipe share.
 type shared struct {
-	frames atomic.Int64  // that were written
-	hurry  chan struct{} // closed when a side closes: no more pauses
+	frames atomic.Int64  // number of frames written
+	hurry  chan struct{} // closed when an end closes: no more pauses
 	once   sync.Once
 }
 
-// errHangUp is how a session ends whose pipe breaks.
+// errHangUp is the error of a session whose pipe breaks.
 var errHangUp = errors.New("the peer hung up")
 
 func newPipe(conn net.Conn, o Options, side uint64, both *shared) *pipe {
@@ -46,7 +46,7 @@ func newPipe(conn net.Conn, o Options, side uint64, both *shared) *pipe {
 	}
 }
 
-// pause does nothing, lets others run, or sleeps for a short while.
+// pause does nothing, yields to other goroutines, or sleeps for at most opts.Delay.
 func (p *pipe) pause(r *rand.Rand) {
 	if p.opts.Delay <= 0 {
 		return
@@ -64,7 +64,8 @@ func (p *pipe) pause(r *rand.Rand) {
 	}
 }
 
-// read returns the next frame. Its data is valid until the next read.
+// read returns the next frame, and buf or a larger one that replaced it. The frame's data
+// is valid until the next read.
 func (p *pipe) read(buf []byte) (frame, []byte, error) {
 	p.pause(p.readRand)
 	n, err := binary.ReadUvarint(p.in)
@@ -87,8 +88,8 @@ func (p *pipe) read(buf []byte) (frame, []byte, error) {
 	return f, buf, nil
 }
 
-// write writes encoded frames, of which there are n, in pieces. It breaks the
-// pipe when it is time to hang up.
+// write writes b, which has n encoded frames, in pieces. It breaks the pipe if hangsUp says
+// so.
 func (p *pipe) write(b []byte, n int) error {
 	p.pause(p.writeRand)
 	if p.hangsUp(n) {
@@ -109,7 +110,7 @@ func (p *pipe) write(b []byte, n int) error {
 	return nil
 }
 
-// hangsUp reports whether the pipe breaks while the next n frames are written.
+// hangsUp reports whether the pipe must break during the next n frames.
 func (p *pipe) hangsUp(n int) bool {
 	written := p.both.frames.Add(int64(n))
 	if after := int64(p.opts.HangUpAfter); after > 0 && written >= after {
@@ -123,7 +124,7 @@ func (p *pipe) hangsUp(n int) bool {
 	return false
 }
 
-// stopPausing ends all pauses: a side closes.
+// stopPausing ends all pauses of both ends.
 func (p *pipe) stopPausing() { p.both.once.Do(func() { close(p.both.hurry) }) }
 
 func (p *pipe) close() {

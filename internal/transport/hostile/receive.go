@@ -33,7 +33,7 @@ func (st *stream) Recv(f *link.Frame) error {
 		case kindData:
 			if f.Dst == nil || f.Got {
 				s.mu.Unlock()
-				return nil // it stays for a receiver that wants it
+				return nil // the message stays until a Recv that wants it
 			}
 			if err := st.receive(f); err != nil {
 				s.mu.Unlock()
@@ -52,8 +52,8 @@ func (st *stream) pop() {
 	st.in = st.in[1:]
 }
 
-// receive puts the first message where f says, and gives its credit back. The
-// session's mu is held, and released meanwhile.
+// receive decodes the first message into f, and returns its credit. The caller holds the
+// session's mu, which receive unlocks while it decodes.
 func (st *stream) receive(f *link.Frame) error {
 	s := st.session
 	it := st.in[0]
@@ -77,8 +77,8 @@ func (st *stream) receive(f *link.Frame) error {
 	return err
 }
 
-// handleFrame does what a frame of this stream says. An error ends the session, whose
-// mu is held.
+// handleFrame processes a frame of this stream. An error ends the session, whose mu the
+// caller holds.
 func (st *stream) handleFrame(f *frame, after *callbacks) error {
 	switch f.kind {
 	case kindCredit:
@@ -121,7 +121,7 @@ func (st *stream) handleFrame(f *frame, after *callbacks) error {
 	return nil
 }
 
-// handleData takes a fragment of a message.
+// handleData processes a fragment of a message.
 func (st *stream) handleData(f *frame, after *callbacks) error {
 	if st.lastSent || st.caller && f.flags&flagEndSend != 0 {
 		return errors.New("a message arrived after the end of sending, or the callee ended sending")
@@ -142,18 +142,17 @@ func (st *stream) handleData(f *frame, after *callbacks) error {
 	return nil
 }
 
-// newFragment returns a copy of b as a buffer that is overwritten once it is
-// freed.
+// newFragment returns a copy of b as a buffer that is overwritten when it is freed.
 func newFragment(b []byte) mem.Buffer {
 	c := make([]byte, len(b), max(len(b), pooled))
 	copy(c, b)
 	return mem.NewBuffer(&c, poison{})
 }
 
-// pooled is the capacity from which package mem returns a buffer to its pool.
+// pooled is the least capacity of buffers that package mem returns to their pool.
 const pooled = 1<<10 + 1
 
-// poison is a pool that makes what it is given useless.
+// poison is a pool that overwrites the buffers that are returned to it.
 type poison struct{}
 
 // Get implements [mem.BufferPool].

@@ -14,31 +14,31 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A session is one side of a session. One lock guards all of it and all of its
-// streams; it is released before anything outside this package is called.
+// A session is one side's end of a session. One lock guards it and all of its streams. It
+// is not held while code outside this package is called.
 type session struct {
 	name     string
 	pipe     *pipe
 	peer     link.Peer
-	acceptor link.Acceptor // of the server's side; set before anything is read
-	done     chan struct{} // closed when no new call is taken
+	acceptor link.Acceptor // on the server's side; set before the first read
+	done     chan struct{} // closed when no new calls are accepted
 	over     chan struct{} // closed when all calls have ended
 	telling  sync.WaitGroup
 
 	mu       sync.Mutex
 	rand     *rand.Rand
-	refusal  error // why no new call is made or taken; nil while calls are
+	refusal  error // why no new call is made or accepted; nil while calls are
 	ended    error // why the session has ended; nil while it has not
 	accepted bool  // acceptor is set, and must be told of the end
 	streams  map[uint64]*stream
-	live     map[*stream]struct{} // those in streams and those not yet opened
-	last     uint64               // the number given, or seen, last
+	live     map[*stream]struct{} // the streams in streams, and those whose open is not written yet
+	last     uint64               // the last stream number that was given, or seen
 
-	// What the writer has to write.
-	drain   bool      // say that no new call is taken, before anything else
-	control []frame   // in order, whatever streams have
-	ready   []*stream // those with something in out, each once
-	bye     bool      // end the pipe after the rest, saying so
+	// State for the writer.
+	drain   bool      // write DRAIN before anything else
+	control []frame   // frames to write in order, independent of streams
+	ready   []*stream // streams with items in out, each once
+	bye     bool      // write BYE after everything else, then close the pipe
 	saidBye bool
 	broken  bool // write nothing more
 	writer  wait.Cond
@@ -46,12 +46,11 @@ type session struct {
 
 type authInfo struct{ credentials.CommonAuthInfo }
 
-// AuthType implements [credentials.AuthInfo] and is that of gRPC's local
-// credentials.
+// AuthType implements [credentials.AuthInfo]. It is that of gRPC's local credentials.
 func (authInfo) AuthType() string { return "local" }
 
-// ValidateAuthority implements [credentials.AuthorityValidator]: without a
-// certificate there is nothing that an authority could be held to.
+// ValidateAuthority implements [credentials.AuthorityValidator]. Every authority is valid,
+// as there is no certificate to check it against.
 func (authInfo) ValidateAuthority(string) error { return nil }
 
 func newSession(name string, p *pipe) *session {
@@ -71,7 +70,7 @@ func newSession(name string, p *pipe) *session {
 	}
 }
 
-// start sets the session going. acceptor is nil on the client's side.
+// start starts the session's goroutines. acceptor is nil on the client's side.
 func (s *session) start(acceptor link.Acceptor) {
 	s.mu.Lock()
 	s.acceptor = acceptor
@@ -79,7 +78,7 @@ func (s *session) start(acceptor link.Acceptor) {
 	ended := s.ended
 	s.mu.Unlock()
 	if ended != nil && acceptor != nil {
-		acceptor.Closed(ended) // the server closed it before it knew us
+		acceptor.Closed(ended) // the server closed the session before it was accepted
 	}
 	var both sync.WaitGroup
 	both.Go(s.writeAll)
@@ -93,7 +92,7 @@ func (s *session) start(acceptor link.Acceptor) {
 	}()
 }
 
-// Invoke implements [link.Session]. Calls are made with NewStream.
+// Invoke implements [link.Session]. It always refuses, so that unary calls use NewStream.
 func (s *session) Invoke(context.Context, *link.UnaryCall) error { return link.ErrNoCall }
 
 // NewStream implements [link.Session]. It does not wait for the peer.
@@ -127,8 +126,8 @@ func (s *session) Drain() {
 	wait.Unpark(p)
 }
 
-// refuse takes no more calls. It reports whether it was the first to say so.
-// mu is held.
+// refuse makes the session refuse new calls, with reason. It reports whether it is the
+// first call. The caller holds mu.
 func (s *session) refuse(reason error) bool {
 	if s.refusal != nil {
 		return false
@@ -147,20 +146,20 @@ func (s *session) Ended() <-chan struct{} { return s.over }
 // Peer implements [link.Session].
 func (s *session) Peer() *link.Peer { return &s.peer }
 
-// Close implements [link.Session]. What calls that have ended left to be
-// written is written first, in the background.
+// Close implements [link.Session]. What is still queued for calls that have ended is
+// written first, in the background.
 func (s *session) Close(reason error) error {
 	s.terminate(reason, false)
 	return nil
 }
 
-// fail ends a session whose pipe is broken or whose peer breaks rules.
+// fail ends a session whose pipe broke or whose peer broke a rule.
 func (s *session) fail(reason error) {
 	s.terminate(fmt.Errorf("hostile:%s: %w", s.name, reason), true)
 }
 
-// terminate ends the session and all its calls for reason. broken says that nothing
-// more can be written.
+// terminate ends the session and all its calls with reason. broken means that nothing more
+// can be written.
 func (s *session) terminate(reason error, broken bool) {
 	s.pipe.stopPausing()
 	s.mu.Lock()
@@ -197,14 +196,14 @@ func (s *session) terminate(reason error, broken bool) {
 	}
 }
 
-// callbacks are what must be called once the lock is released.
+// callbacks collect what must be called after the lock is released.
 type callbacks struct {
 	first   []func() // tell callees of an abort, before it unblocks them
 	parkers []wait.Parker
 	last    []func() // tell callers of an abort, after it unblocked them
 }
 
-// unpark notes whoever waits at spot.
+// unpark adds the waiter of spot, if there is one.
 func (c *callbacks) unpark(spot *wait.Cond) {
 	if p := spot.Wake(); p != nil {
 		c.parkers = append(c.parkers, p)
@@ -223,7 +222,7 @@ func (c *callbacks) run() {
 	}
 }
 
-// readAll takes in frames until the pipe breaks.
+// readAll reads and processes frames until the pipe breaks.
 func (s *session) readAll() {
 	var buf []byte
 	for {
@@ -239,7 +238,7 @@ func (s *session) readAll() {
 	}
 }
 
-// handleFrame does what a frame says. An error ends the session.
+// handleFrame processes a frame. An error ends the session.
 func (s *session) handleFrame(f *frame) error {
 	if f.kind == kindOpen {
 		return s.handleOpen(f)
@@ -254,7 +253,7 @@ func (s *session) handleFrame(f *frame) error {
 
 func (s *session) handleFrameLocked(f *frame, after *callbacks) error {
 	if s.ended != nil {
-		return nil // nobody wants to know
+		return nil // all calls have ended
 	}
 	switch f.kind {
 	case kindDrain:
@@ -268,13 +267,13 @@ func (s *session) handleFrameLocked(f *frame, after *callbacks) error {
 	}
 	st := s.streams[f.id]
 	if st == nil {
-		return nil // it has ended here, which the peer did not know
+		return nil // it has ended here, which the peer did not know yet
 	}
 	return st.handleFrame(f, after)
 }
 
-// handleBye ends the streams that the peer has not seen. The rest ends with the
-// pipe.
+// handleBye ends the streams that the peer has not seen. The others end when the pipe
+// breaks.
 func (s *session) handleBye(last uint64, after *callbacks) error {
 	if last > s.last {
 		return fmt.Errorf("the peer has seen stream %d, which was not opened", last)
@@ -289,7 +288,7 @@ func (s *session) handleBye(last uint64, after *callbacks) error {
 	return nil
 }
 
-// handleOpen tells the acceptor of a stream.
+// handleOpen gives a new stream to the acceptor.
 func (s *session) handleOpen(f *frame) error {
 	if s.acceptor == nil {
 		return errors.New("the server opens a stream")

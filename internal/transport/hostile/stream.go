@@ -9,7 +9,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A stream is one side of a stream.
+// A stream is one side's end of a stream.
 type stream struct {
 	session *session
 	caller  bool
@@ -18,22 +18,22 @@ type stream struct {
 	// Guarded by session.mu.
 	id      uint64 // zero until the open is written
 	onAbort func(error)
-	reason  error // why it was aborted
-	over    bool  // its end was sent, or received and delivered: it cannot be aborted any more
+	reason  error // of the abort; nil before
+	over    bool  // the end was sent, or received by the caller: no abort is possible any more
 
-	// Guarded by session.mu: the way out.
-	sendErr error // nothing more can be sent, because
+	// Guarded by session.mu: sending.
+	sendErr error // not nil once nothing more can be sent
 	used    int   // credit in use, in bytes
 	out     []item
 	queued  bool // the stream is in session.ready
 	sender  wait.Cond
 
-	// Guarded by session.mu: the way in.
-	recvErr  error // after what is in nothing more arrives, because
+	// Guarded by session.mu: receiving.
+	recvErr  error // not nil once nothing more arrives after in
 	in       []item
-	partial  mem.BufferSlice // the beginning of a message
-	held     int             // bytes that arrived and for which no credit went back
-	taken    int             // of these, bytes that the receiver has taken
+	partial  mem.BufferSlice // fragments of an incomplete message
+	held     int             // bytes that arrived and whose credit was not returned
+	taken    int             // those of them that the receiver has received
 	header   bool            // the header arrived
 	lastSent bool            // the peer sends no more messages
 	receiver wait.Cond
@@ -46,16 +46,17 @@ type item struct {
 	md      metadata.MD
 	data    []byte          // of a message to be written
 	msg     mem.BufferSlice // of a message that arrived
-	size    int             // of that
+	size    int             // of msg, in bytes
 	endSend bool
 	status  *status.Status
 	reason  error
 }
 
-// put has it written, unless the stream was aborted. The session's mu is held.
+// put queues it for writing, unless the stream was aborted. The caller holds the session's
+// mu.
 func (st *stream) put(it item) {
 	if st.reason != nil && it.kind != kindReset {
-		return // nobody wants to know
+		return // the peer ignores it
 	}
 	st.out = append(st.out, it)
 	if !st.queued {
@@ -103,8 +104,8 @@ func (st *stream) Send(f *link.Frame) error {
 	return nil
 }
 
-// unregister takes the stream from the session: nothing more arrives for it. The
-// session's mu is held.
+// unregister removes the stream from the session, so that nothing more arrives for it. The
+// caller holds the session's mu.
 func (st *stream) unregister() {
 	st.partial.Free()
 	st.partial = nil
@@ -112,8 +113,8 @@ func (st *stream) unregister() {
 	delete(st.session.live, st)
 }
 
-// finish lets nothing more be sent or, after what has arrived, received. The
-// session's mu is held.
+// finish makes sends fail with why, and receives once all that arrived was received. The
+// caller holds the session's mu.
 func (st *stream) finish(why error, after *callbacks) {
 	st.unregister()
 	if st.sendErr == nil {
@@ -137,8 +138,8 @@ func (st *stream) Abort(reason error) {
 	after.run()
 }
 
-// abort ends the stream for reason, unless it has ended. tell says that the
-// peer is to learn of it. The session's mu is held.
+// abort ends the stream with reason, unless it has ended. tell means that the peer gets a
+// reset. The caller holds the session's mu.
 func (st *stream) abort(reason error, tell bool, after *callbacks) {
 	if st.over || st.reason != nil {
 		return
@@ -168,7 +169,7 @@ func (st *stream) abort(reason error, tell bool, after *callbacks) {
 	}
 }
 
-// unblock ends what a callee waits for, after it was told of the abort.
+// unblock ends the waits of a callee, after OnAbort's function was called.
 func (st *stream) unblock(reason error) {
 	var after callbacks
 	st.session.mu.Lock()
@@ -177,7 +178,7 @@ func (st *stream) unblock(reason error) {
 	after.run()
 }
 
-// unqueue takes a stream that has nothing to write from those that are ready.
+// unqueue removes the stream from the session's ready ones, if it is there.
 func (st *stream) unqueue() {
 	if !st.queued {
 		return

@@ -4,10 +4,10 @@ import (
 	"time"
 )
 
-// maxBatch is how many frames are written in one go at most.
+// maxBatch is the most frames in one write.
 const maxBatch = 8
 
-// writeAll writes what there is to write until the session ends.
+// writeAll writes frames until the session ends.
 func (s *session) writeAll() {
 	var b []byte
 	for {
@@ -16,15 +16,15 @@ func (s *session) writeAll() {
 			break
 		}
 		if err := s.pipe.write(b, n); err != nil {
-			// The reader learns it, too, after what had arrived before.
+			// The reader gets an error too, after everything that had arrived before.
 			return
 		}
 	}
 	s.pipe.close()
 }
 
-// collect encodes the next frames. It waits for the first, and returns none
-// when the session has ended.
+// collect appends the next frames to b, and returns their number. It waits for the first,
+// and returns 0 when the session has ended.
 func (s *session) collect(b []byte) ([]byte, int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,9 +49,9 @@ func (s *session) collect(b []byte) ([]byte, int) {
 	}
 }
 
-// next takes one frame from those that may be next: the session's own, or a
-// random stream's first. None overtakes DRAIN, as it might refuse a call because of
-// it. mu is held.
+// next returns one of the frames that may be next: the session's next one, or a random
+// stream's. DRAIN comes before all others, as one of them could be a refusal because of it.
+// The caller holds mu.
 func (s *session) next() (frame, bool) {
 	if s.drain {
 		s.drain = false
@@ -82,8 +82,8 @@ func (s *session) next() (frame, bool) {
 	return frame{}, false
 }
 
-// nextFragment takes the next frame of a stream: all of its first item, or part of a
-// message. The session's mu is held.
+// nextFragment returns a stream's next frame: all of its first item, or a fragment of a
+// message. The caller holds the session's mu.
 func (st *stream) nextFragment() frame {
 	s := st.session
 	it := &st.out[0]

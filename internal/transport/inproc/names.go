@@ -1,6 +1,6 @@
-// Package inproc carries calls between a client and a server of one process.
-// Unary calls meet their callee in one object; streams are pairs of bounded
-// queues. Messages are handed over as Go values and never marshalled.
+// Package inproc carries calls between a client and a server of one process. In a unary
+// call, caller and callee share one object; a stream is a pair of bounded queues. Messages
+// are passed as Go values and never marshalled, unless a user's codec requires it.
 package inproc
 
 import "sync"
@@ -14,10 +14,10 @@ func (Addr) Network() string { return "inproc" }
 // String implements [net.Addr].
 func (a Addr) String() string { return string(a) }
 
-// names are the listeners of this process. The table exists once because the
-// target inproc:NAME means the same to all of the process.
+// names are the listeners of this process. There is one table, because the target
+// inproc:NAME means the same in the whole process.
 var names = struct {
 	sync.Mutex
 	listeners map[string]*Listener
-	awaited   map[string][]chan struct{} // closed when the name is taken
+	awaited   map[string][]chan struct{} // closed when a listener takes the name
 }{listeners: make(map[string]*Listener), awaited: make(map[string][]chan struct{})}

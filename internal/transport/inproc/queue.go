@@ -10,57 +10,55 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A queue carries frames one way: one sender of messages, one receiver. Frames
-// without a message may come from any goroutine.
+// A queue carries frames in one direction. Only one goroutine sends messages, and only one
+// receives; frames without a message may come from any goroutine.
 //
-// A receiver that is parked is filled directly by the sender, where that takes
-// a copy and no codec of a user's. Otherwise the sender captures the message:
-// as a copy, whose contents the receiver later moves out, so that nothing is
-// copied deeply twice; or as bytes. The receiver takes all that is queued at
-// once, so that the two seldom touch the same memory. What it has emptied goes
-// back to the sender, and with it what messages were captured in.
+// If the receiver is parked, and the message can be copied without a user's codec, the
+// sender copies it straight into the receiver's frame. Otherwise the sender captures the
+// message: as a copy, whose contents the receiver later moves out, so that nothing is
+// deeply copied twice; or as bytes. The receiver takes all queued items at once, so that
+// the two seldom touch the same memory. It leaves its emptied batch to the sender, which
+// reuses the items and their captured messages.
 type queue struct {
-	// receiverParked says, without the lock, that want is set. A hint: the sender
-	// looks again under the lock, and the receiver before it parks.
+	// receiverParked reports, without the lock, that want is set. It is a hint: the sender
+	// checks again under the lock, and so does the receiver before it parks.
 	receiverParked atomic.Bool
 
-	// senderBlocked says, without the lock, that the sender waits for credit. A hint:
-	// a receiver that misses it keeps back less than a quarter of the window.
+	// senderBlocked reports, without the lock, that the sender waits for credit. It is a
+	// hint: a receiver that misses it holds back less than a quarter of the window.
 	senderBlocked atomic.Bool
 
-	// handsOff says that the sender may run the receiver, if that is a task. It is so
-	// from caller to callee alone: what a caller does next may be to wait for the
-	// callee, which could not go on beneath it.
+	// handsOff lets the sender run a receiver that is a task on its own goroutine. It is
+	// set only from caller to callee: the caller may wait for the callee next, and a callee
+	// that ran the caller would be below it on the stack and could not continue.
 	handsOff bool
 
 	mu     sync.Mutex
-	items  []item // sent, and not taken by the receiver
+	items  []item // sent, and not taken by the receiver yet
 	used   int    // credit in use, in bytes
 	window int
 
-	// want is the frame of a parked receiver. Whoever sets it to nil owes the
-	// receiver its waking, and has until then the frame and what follows to
-	// itself.
+	// want is the frame of a parked receiver. The goroutine that sets it to nil must wake
+	// the receiver. Until then it has exclusive access to the frame, filled and fillErr.
 	want    *link.Frame
 	filled  bool
 	fillErr error
 
-	sendErr  error // nothing more can be sent, because
-	recvErr  error // after what is queued nothing more arrives, because
+	sendErr  error // not nil once nothing more can be sent
+	recvErr  error // not nil once nothing more arrives after the queued items
 	receiver wait.Cond
 	sender   wait.Cond
 
-	// Of whoever sends messages alone.
-	spare link.Message // to capture the next one in
+	// Only for the sender of messages.
+	spare link.Message // the next message is captured into it
 
-	// The receiver's alone.
-	batch []item // taken; those from next on are not received yet
+	// Only for the receiver.
+	batch []item // taken items; those from next on are not received yet
 	next  int
-	freed int // credit of received messages that was not given back yet
+	freed int // credit of received messages that was not returned yet
 }
 
-// An item is a frame that waits for its receiver. Of an item that was received
-// msg is left, for another Capture.
+// An item is a queued frame. After it was received, only msg stays, for another Capture.
 type item struct {
 	header  metadata.MD
 	msg     link.Message
@@ -69,16 +67,15 @@ type item struct {
 	endSend bool
 }
 
-// cost is the credit that m takes, in bytes.
+// cost returns the credit that m uses, in bytes.
 func cost(m *link.Message) int { return m.Bound() + link.MessageOverhead }
 
-// maxKept is how many items a queue keeps for later, however many it had to
-// hold.
+// maxKept is the largest batch, in items, that a queue keeps for reuse.
 const maxKept = 4 * yieldEvery
 
-// yieldEvery is the number of messages after which a sender that runs ahead
-// lets others run, among them the receiver. Batches of this size cost little
-// memory and few switches; it is no limit.
+// yieldEvery is the number of messages after which a sender that runs ahead yields, so that
+// the receiver gets to run. Batches of this size cost little memory and few switches. It is
+// not a limit.
 const yieldEvery = 32
 
 func (q *queue) send(f *link.Frame, w wait.Waiter) error {
@@ -93,7 +90,7 @@ func (q *queue) send(f *link.Frame, w wait.Waiter) error {
 	return q.enqueue(f, w)
 }
 
-// sendEnd is send for a frame with an end, whose message was captured.
+// sendEnd is send for a frame with an end, whose message was already captured.
 func (q *queue) sendEnd(f *link.Frame, w wait.Waiter) error {
 	if q.receiverParked.Load() {
 		if done, err := q.sendDirect(f); done {
@@ -103,8 +100,8 @@ func (q *queue) sendEnd(f *link.Frame, w wait.Waiter) error {
 	return q.enqueue(f, w)
 }
 
-// capture makes the message of f independent of its sender's, for put. It runs the
-// sender's codec, and so holds no lock.
+// capture captures the message of f in spare, for enqueue. It runs the sender's codec, so
+// the caller must not hold a lock.
 func (q *queue) capture(f *link.Frame) error {
 	if !f.HasMsg {
 		return nil
@@ -112,7 +109,7 @@ func (q *queue) capture(f *link.Frame) error {
 	return f.Msg.Capture(&q.spare)
 }
 
-// enqueue queues f, whose message was captured.
+// enqueue queues f, whose message was captured, once there is credit for it.
 func (q *queue) enqueue(f *link.Frame, w wait.Waiter) error {
 	q.mu.Lock()
 	for f.HasMsg && q.used >= q.window && q.sendErr == nil {
@@ -146,11 +143,11 @@ func (q *queue) enqueue(f *link.Frame, w wait.Waiter) error {
 	return nil
 }
 
-// newItem returns a new last item. The lock is held.
+// newItem appends an item to items and returns it. The caller holds mu.
 func (q *queue) newItem() *item {
 	n := len(q.items)
 	if n == cap(q.items) {
-		room := 2 // most streams have little to queue
+		room := 2 // most streams queue little
 		if n > 0 {
 			room = max(yieldEvery, 2*n)
 		}
@@ -160,9 +157,9 @@ func (q *queue) newItem() *item {
 	return &q.items[n]
 }
 
-// sendDirect gives f to a parked receiver. It returns false, having done nothing,
-// when there is none that could take it. A message with an end behind it takes
-// the other way, on which it is known to be sent before the end counts.
+// sendDirect hands f to a parked receiver. done is false, and nothing has changed, if there
+// is no receiver that can take it. A message with an end always goes through the queue,
+// since its capture must succeed before the end counts.
 func (q *queue) sendDirect(f *link.Frame) (done bool, err error) {
 	q.mu.Lock()
 	to := q.want
@@ -180,9 +177,8 @@ func (q *queue) sendDirect(f *link.Frame) (done bool, err error) {
 	q.mu.Unlock()
 	wait.Unpark(blocked)
 
-	// A frame that could not be sent leaves the receiver to look again, at what
-	// others have sent meanwhile, and to wait. It is woken also when a codec
-	// panics.
+	// If f cannot be sent, the receiver is woken anyway, also after a panic of a codec. It
+	// then looks at what other goroutines have queued, and parks again.
 	brought := false
 	defer func() {
 		if !brought {
@@ -193,9 +189,9 @@ func (q *queue) sendDirect(f *link.Frame) (done bool, err error) {
 		var ok bool
 		ok, err = f.Msg.CopyInto(&to.Sink)
 		if _, refused := err.(*link.RecvError); refused {
-			q.fillErr, err = err, nil // the receiver's affair
+			q.fillErr, err = err, nil // only the receiver gets this error
 		} else if !ok && err == nil {
-			return false, nil // it has to go through bytes, which the receiver decodes
+			return false, nil // it must go through bytes, which the receiver decodes
 		}
 	}
 	if err == nil {
@@ -207,7 +203,7 @@ func (q *queue) sendDirect(f *link.Frame) (done bool, err error) {
 	return true, err
 }
 
-// wakeFor wakes a receiver, for whom there is something.
+// wakeFor wakes a receiver that has a frame to receive.
 func (q *queue) wakeFor(p wait.Parker) {
 	if q.handsOff {
 		wait.Handoff(p)
@@ -251,12 +247,12 @@ func (q *queue) recv(f *link.Frame, w wait.Waiter) error {
 	return q.recvItem(f)
 }
 
-// recvItem receives the next item.
+// recvItem receives the next item of the batch.
 func (q *queue) recvItem(f *link.Frame) error {
 	it := &q.batch[q.next]
 	f.Header, it.header = it.header, nil
 	if it.hasMsg && f.Dst == nil {
-		return nil // the message stays for a receiver that wants it
+		return nil // the message stays until a Recv that wants it
 	}
 	q.next++
 	f.End, f.EndSend, it.end = it.end, it.endSend, nil
@@ -276,8 +272,8 @@ func (q *queue) recvItem(f *link.Frame) error {
 	return err
 }
 
-// giveCredit gives back the credit of what was received, and returns whom that
-// wakes. The lock is held.
+// giveCredit returns the credit of received messages, and returns the sender if that must
+// be woken. The caller holds mu.
 func (q *queue) giveCredit() wait.Parker {
 	q.used -= q.freed
 	q.freed = 0
@@ -287,8 +283,8 @@ func (q *queue) giveCredit() wait.Parker {
 	return q.sender.Wake()
 }
 
-// close refuses further sends with sendErr, and lets the receiver have recvErr
-// after what is queued; nil leaves either as it is.
+// close makes further sends fail with sendErr, and receives with recvErr once the queue is
+// empty. A nil error changes nothing, and neither does an error that comes second.
 func (q *queue) close(sendErr, recvErr error) {
 	q.mu.Lock()
 	if q.sendErr == nil {
@@ -307,8 +303,8 @@ func (q *queue) close(sendErr, recvErr error) {
 	wait.Unpark(r)
 }
 
-// wakeReceiver wakes a parked receiver that nobody fills, to look at the queue
-// again. The lock is held.
+// wakeReceiver takes want from a parked receiver and returns the receiver, which looks at
+// the queue again once it is unparked. The caller holds mu.
 func (q *queue) wakeReceiver() wait.Parker {
 	if q.want == nil {
 		return nil

@@ -11,17 +11,17 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// defaultWindow is gRPC's initial window of a stream, in bytes, and the least
-// that it takes.
+// defaultWindow is the initial flow-control window of a gRPC stream, in bytes, and the
+// smallest that gRPC allows.
 const defaultWindow = 64 << 10
 
-// A session joins a client and a server of one process. The client's side is
-// the session itself, the server's a *serverSide.
+// A session joins a client and a server of one process. The client uses the session itself,
+// the server uses it as a *serverSide.
 type session struct {
 	acceptor link.Acceptor // set once, before the session is used
 	peer     link.Peer
 	terms    link.Terms
-	window   int // what the callee may have unreceived on a stream
+	window   int // the most that the callee may have sent on a stream and the caller not received, in bytes
 	parkers  wait.Pool
 	done     chan struct{} // closed by Drain and Close
 	ended    chan struct{} // closed by Close
@@ -29,29 +29,28 @@ type session struct {
 	mu       sync.Mutex
 	isDone   bool
 	isClosed bool
-	reason   error // of Close
+	reason   error // that Close was called with
 }
 
 type authInfo struct{ credentials.CommonAuthInfo }
 
-// AuthType implements [credentials.AuthInfo] and is that of gRPC's local
-// credentials.
+// AuthType implements [credentials.AuthInfo]. It is that of gRPC's local credentials.
 func (authInfo) AuthType() string { return "local" }
 
-// ValidateAuthority implements [credentials.AuthorityValidator]: without a
-// certificate there is nothing that an authority could be held to.
+// ValidateAuthority implements [credentials.AuthorityValidator]. Every authority is valid,
+// as there is no certificate to check it against.
 func (authInfo) ValidateAuthority(string) error { return nil }
 
 // Options set up a session.
 type Options struct {
-	// Window is how many bytes of a stream the server may have sent that the
-	// client has not received. The least, and the default, is 64 KiB.
+	// Window is the flow-control window of a stream from server to client, in bytes. The
+	// default, and the smallest, is 64 KiB.
 	Window int
 }
 
 var errStopped = errors.New("the server is stopped")
 
-// Connect makes a session with the server that accept speaks for.
+// Connect opens a session with the server behind accept.
 func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (link.Session, error) {
 	s := &session{
 		window: o.Window,
@@ -62,8 +61,8 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 			LocalAddr: Addr(name),
 			OneShot:   true,
 			Local:     true,
-			// Memory of one process is as private as gRPC's local credentials
-			// take a unix socket to be.
+			// Memory of one process is at least as private as a unix socket, which gRPC's
+			// local credentials call private.
 			AuthInfo: authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}},
 		},
 	}
@@ -78,7 +77,7 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 	closed, reason := s.isClosed, s.reason
 	s.mu.Unlock()
 	if closed {
-		a.Closed(reason) // the server closed it before it knew us
+		a.Closed(reason) // the server closed the session before it was accepted
 		a.Gone()
 	}
 	return s, nil
@@ -135,7 +134,7 @@ func (s *session) Close(reason error) error {
 	s.mu.Unlock()
 	if first && a != nil {
 		a.Closed(reason)
-		a.Gone() // what was said is where the peer takes it
+		a.Gone() // frames that were sent are already in the peer's queues
 	}
 	return nil
 }
@@ -149,7 +148,7 @@ func (s *session) Ended() <-chan struct{} { return s.ended }
 // Peer implements [link.Session].
 func (s *session) Peer() *link.Peer { return &s.peer }
 
-// serverSide is the session as the server sees it.
+// serverSide is the session as the server uses it.
 type serverSide session
 
 var errOneWay = errors.New("inproc: the client of this session serves nothing")

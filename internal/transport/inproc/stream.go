@@ -7,7 +7,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A pipe is one stream: both directions and both ends, in one allocation.
+// A pipe is one stream, with both directions and both ends in one allocation.
 type pipe struct {
 	up, down       queue // caller to callee, callee to caller
 	caller, callee end
@@ -17,7 +17,7 @@ type pipe struct {
 	ended  bool  // the callee has sent its End
 }
 
-// An end is the stream as one side sees it.
+// An end is one side's end of the stream.
 type end struct {
 	pipe    *pipe
 	in, out *queue
@@ -25,8 +25,8 @@ type end struct {
 	onAbort func(error) // guarded by pipe.mu
 }
 
-// newPipe returns a stream whose directions admit so many bytes that were not
-// received yet, or 64 KiB if that is more. A single message may exceed it.
+// newPipe returns a stream with flow-control windows of up and down bytes, but at least 64
+// KiB. A single message may exceed its window.
 func newPipe(up, down int) *pipe {
 	p := &pipe{}
 	p.up.handsOff = true
@@ -39,11 +39,11 @@ func newPipe(up, down int) *pipe {
 // Send implements [link.Stream].
 func (e *end) Send(f *link.Frame) error {
 	if f.End != nil {
-		// A codec may take its time, and fail. The call has not ended before.
+		// A codec can be slow, or fail: the call must not count as ended before.
 		if err := e.out.capture(f); err != nil {
 			return err
 		}
-		// Of an end and an abort the first counts, for both sides.
+		// An end and an abort race: both sides see whichever comes first.
 		e.pipe.mu.Lock()
 		reason := e.pipe.reason
 		e.pipe.ended = reason == nil

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// A Process is at the other end of a unix socket.
+// A Process is the process at the other end of a unix socket.
 type Process struct {
 	PID      int
 	UID, GID uint32
@@ -20,15 +20,15 @@ type authInfo struct {
 	kind string
 }
 
-// AuthType implements [credentials.AuthInfo]. It is that of gRPC's local or
-// insecure credentials.
+// AuthType implements [credentials.AuthInfo]. It is that of gRPC's local or insecure
+// credentials.
 func (a authInfo) AuthType() string { return a.kind }
 
-// ValidateAuthority implements [credentials.AuthorityValidator]: without a
-// certificate there is nothing that an authority could be held to.
+// ValidateAuthority implements [credentials.AuthorityValidator]. Every authority is valid,
+// as there is no certificate to check it against.
 func (authInfo) ValidateAuthority(string) error { return nil }
 
-// plain describes a connection without credentials.
+// plain returns the AuthInfo of a connection without credentials.
 func (o Options) plain(conn net.Conn) credentials.AuthInfo {
 	if a := conn.LocalAddr(); a == nil || a.Network() != "unix" {
 		return authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}, "insecure"}
@@ -41,12 +41,12 @@ func (o Options) plain(conn net.Conn) credentials.AuthInfo {
 	return authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, "local"}
 }
 
-// accepted does a server's handshake on conn.
+// accepted does the server's part of the security handshake on conn.
 func (o Options) accepted(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if o.Creds != nil {
 		return handshake(o.Creds, conn)
 	}
-	if c, ok := conn.(*tls.Conn); ok { // of a tls.NewListener
+	if c, ok := conn.(*tls.Conn); ok { // from a tls.NewListener
 		if err := c.Handshake(); err != nil {
 			return nil, nil, err
 		}
@@ -56,21 +56,22 @@ func (o Options) accepted(conn net.Conn) (net.Conn, credentials.AuthInfo, error)
 	return conn, o.plain(conn), nil
 }
 
-// handshake does creds' handshake on conn. Whoever failed it has not been hung up
-// on yet, whatever creds do: an alert that is on its way would get lost.
+// handshake does the server's part of creds' handshake on conn. It keeps conn open when the
+// handshake fails, even if creds close it: the close could discard an alert before the peer
+// has read it.
 func handshake(creds credentials.TransportCredentials, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	kept := &keptOpen{Conn: conn}
 	secured, auth, err := creds.ServerHandshake(kept)
 	if err == nil || errors.Is(err, credentials.ErrConnDispatched) {
 		kept.closes.Store(true)
 	}
-	if secured == net.Conn(kept) { // which creds that encrypt nothing return
+	if secured == net.Conn(kept) { // creds that do not encrypt return the connection they got
 		secured = conn
 	}
 	return secured, auth, err
 }
 
-// keptOpen is a connection that is not closed by a handshake.
+// keptOpen is a connection that the handshake cannot close.
 type keptOpen struct {
 	net.Conn
 	closes atomic.Bool

@@ -7,28 +7,27 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// A protocol is what a connection begins as.
+// A protocol is what a connection's first bytes belong to.
 type protocol int
 
 const (
 	undecided protocol = iota
-	native             // nearcall's own
-	offer              // of something better than a socket
-	http2              // gRPC's, mostly
+	native             // nearcall
+	offer              // of an upgrade
+	http2              // gRPC, mostly
 	http1
-	clientHello // TLS, where none is spoken
+	clientHello // TLS, on a server without
 	unknown
 )
 
-// preface is what HTTP/2 connections begin with.
+// preface is the start of every HTTP/2 connection.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// longestMethod is how far an HTTP/1 method is looked for, in bytes.
+// longestMethod is the longest HTTP/1 method that is recognized, in bytes.
 const longestMethod = 20
 
-// protocolOf tells a protocol by its first bytes: undecided as long as they
-// could be the beginning of more than one. Offers begin with line, where that is
-// not empty.
+// protocolOf returns the protocol that starts with b: undecided while b could be the start
+// of more than one. Offers start with line, unless that is empty.
 func protocolOf(b []byte, line string) protocol {
 	s := string(b)
 	switch {
@@ -41,8 +40,8 @@ func protocolOf(b []byte, line string) protocol {
 	case strings.HasPrefix(s, preface):
 		return http2
 	case strings.HasPrefix(wire.Magic, s), strings.HasPrefix(preface, s):
-		return undecided // also of nothing
-	case s[0] == 0x16: // a handshake, of version 3.x
+		return undecided // also if s is empty
+	case s[0] == 0x16: // a TLS handshake record, of version 3.x
 		if len(s) == 1 {
 			return undecided
 		}
@@ -66,10 +65,10 @@ func protocolOf(b []byte, line string) protocol {
 	return unknown
 }
 
-// readFirst reads as much as tells conn's protocol, and maybe more, after what
-// was read before.
+// readFirst reads until the protocol of conn is known, and maybe more. before was read
+// already; first starts with it.
 func (o Options) readFirst(conn net.Conn, before []byte) (first []byte, p protocol, err error) {
-	const room = 512 // more than is ever undecided
+	const room = 512 // more than any undecided prefix has
 	first = append(make([]byte, 0, max(room, len(before)+1)), before...)
 	for {
 		if len(first) > 0 {

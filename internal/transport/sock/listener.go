@@ -22,25 +22,24 @@ type Listener struct {
 	net.Listener
 	Options Options
 
-	// Foreign is shown each connection that does not begin as nearcall's do:
-	// what was read of it, at least as much as tells its protocol, and the
-	// connection, which is secured already, still has the deadline of the
-	// handshake, and is closed with the listener for as long as Foreign runs.
-	// It returns true when it has taken the connection, which is its own from
-	// then on. Any other is refused in its own protocol, as all are where
-	// Foreign is nil. It runs on a goroutine of the connection.
+	// Foreign gets each connection that does not start as nearcall's do, with what was read
+	// from it, which is at least enough to tell its protocol. The connection is secured
+	// already, and still has the handshake's deadline. Closing the listener closes it while
+	// Foreign runs. Foreign returns true if it takes the connection, which then belongs to
+	// it. All others are refused in their own protocol, as is every foreign connection if
+	// Foreign is nil. Foreign runs on the connection's goroutine.
 	Foreign func(first []byte, conn net.Conn) bool
 
 	mu      sync.Mutex
 	served  bool
-	cancel  context.CancelFunc    // of what waits for a connection's turn
-	pending map[net.Conn]struct{} // that have not said who they are
+	cancel  context.CancelFunc    // ends waits for a handshake slot
+	pending map[net.Conn]struct{} // connections whose handshake has not finished
 	closed  bool
 	all     sync.WaitGroup
 }
 
-// Sessions implements [link.Listener]. It may be called once. It returns nil
-// when the listener was closed, and otherwise why it cannot go on.
+// Sessions implements [link.Listener]. It fails if it was called before. It returns nil
+// when the listener is closed, and otherwise the error that stops it.
 func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	l.mu.Lock()
 	if l.served {
@@ -70,7 +69,7 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 			return nil
 		case !temporary(err):
 			return err
-		default: // out of descriptors, mostly: others are about to be closed
+		default: // usually out of descriptors, which other connections will free
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			time.Sleep(pause)
 		}
@@ -82,7 +81,8 @@ func temporary(err error) bool {
 	return errors.As(err, &t) && t.Temporary()
 }
 
-// Close implements [net.Listener]. Sessions that were made go on.
+// Close implements [net.Listener]. It closes connections in their handshake. Open sessions
+// stay open.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -96,16 +96,16 @@ func (l *Listener) Close() error {
 	return l.Listener.Close()
 }
 
-// isClosed reports whether Close was called: not all listeners then return
-// net.ErrClosed.
+// isClosed reports whether Close was called. Not all listeners return net.ErrClosed after
+// that.
 func (l *Listener) isClosed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.closed
 }
 
-// addPending notes that conn has not said who it is yet. It reports false when the
-// listener is closed.
+// addPending records that conn is in its handshake. It reports false if the listener is
+// closed.
 func (l *Listener) addPending(conn net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,11 +121,11 @@ func (l *Listener) removePending(conn net.Conn) {
 	delete(l.pending, conn)
 }
 
-// serve makes a session of conn, or refuses it. One deadline bounds all that a
-// peer does before it is known, however slowly it does it.
+// serve makes conn a session, or refuses it. One deadline bounds the whole handshake,
+// however slowly the peer sends.
 func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Session) link.Acceptor) {
 	if u, ok := conn.(*net.UnixConn); ok {
-		rights.Refuse(u) // of a listener that could not be told
+		rights.Refuse(u) // in case the listener was not a syscall.Conn
 	}
 	if !l.addPending(conn) {
 		_ = conn.Close()
@@ -136,7 +136,7 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 	_ = conn.SetDeadline(deadline)
 	secured, auth, err := l.Options.accepted(conn)
 	if err != nil {
-		if !errors.Is(err, credentials.ErrConnDispatched) { // which says that it is somebody else's now
+		if !errors.Is(err, credentials.ErrConnDispatched) { // then conn belongs to another owner
 			refuseHandshake(conn, err)
 		}
 		return
@@ -153,8 +153,8 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 	}
 }
 
-// readProtocol finds out what conn speaks, of which first was read. A session goes on over
-// what it returns: conn itself, or what has taken its place.
+// readProtocol reads which protocol conn speaks, and answers an offer of an upgrade. A
+// session then uses over: conn, or the connection that replaces it.
 func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, deadline time.Time) (over mux.Conn, first []byte, p protocol, err error) {
 	first, p, err = l.Options.readFirst(conn, nil)
 	if err == nil && p == offer {
@@ -162,7 +162,7 @@ func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, deadline tim
 		if over, first, why = l.Options.answer(ctx, conn, first, deadline); why == nil {
 			return over, nil, native, nil
 		}
-		if first, p, err = l.Options.readFirst(conn, first); p == offer { // again
+		if first, p, err = l.Options.readFirst(conn, first); p == offer { // a second offer
 			p = unknown
 		}
 	}
@@ -173,7 +173,7 @@ func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, deadline tim
 	return conn, first, p, err
 }
 
-// startSession makes a session of conn, over what conn is or has become.
+// startSession makes conn a session, over what it is or was upgraded to.
 func (l *Listener) startSession(conn net.Conn, over mux.Conn, auth credentials.AuthInfo, first []byte, deadline time.Time, accept func(link.Session) link.Acceptor) {
 	_ = conn.SetDeadline(time.Time{})
 	name := "a client"

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// processOf asks the system who is at the other end of a unix socket. It says
-// so of a connection that is a socket itself, and not of one that wraps one.
+// processOf returns the process at the other end of a unix socket. ok is false for a
+// connection that wraps a socket instead of being one.
 func processOf(conn net.Conn) (p Process, ok bool) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {

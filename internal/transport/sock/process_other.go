@@ -4,5 +4,5 @@ package sock
 
 import "net"
 
-// processOf does not know.
+// processOf returns false: there is no portable way to ask.
 func processOf(net.Conn) (p Process, ok bool) { return p, false }

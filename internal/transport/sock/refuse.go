@@ -14,17 +14,17 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// ours is what peers of other protocols are told.
+// ours is what peers that speak another protocol are told.
 const ours = "this is a nearcall server, which speaks nearcall's own protocol here: dial it with github.com/nearcall/nearcall, and run a grpc.Server beside it for other clients"
 
 const (
-	callTimeout = 10 * time.Second // with an HTTP/2 client that makes no call
-	lingering   = time.Second      // for what was written to arrive
-	plenty      = 1 << 20          // what a peer that is refused may still send, in bytes
+	callTimeout = 10 * time.Second // how long an HTTP/2 client may take to make a call
+	lingering   = time.Second      // how long the peer may take to read the refusal
+	plenty      = 1 << 20          // how many more bytes of a refused peer are read
 )
 
-// refuse tells a peer of another protocol, in its own, whom it met, and closes
-// the connection.
+// refuse closes a connection that speaks another protocol, after telling the peer, in that
+// protocol, what it has reached.
 func refuse(conn net.Conn, p protocol, first []byte) {
 	_ = conn.SetWriteDeadline(time.Now().Add(lingering))
 	switch p {
@@ -34,14 +34,15 @@ func refuse(conn net.Conn, p protocol, first []byte) {
 		body := ours + "\n"
 		_, _ = fmt.Fprintf(conn, "HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", len(body), body)
 	default:
-		// TLS clients report that this is no TLS, and nearcall's know it.
+		// TLS clients report that the server does not speak TLS; nearcall's recognize the
+		// line.
 		_, _ = io.WriteString(conn, wire.Magic)
 	}
 	hangUp(conn)
 }
 
-// refuseSocket tells a client of this protocol that its connection would be a
-// socket, where that is not wanted.
+// refuseSocket closes the connection of a nearcall client that was not upgraded, after
+// telling it why, if this server requires the upgrade.
 func refuseSocket(conn net.Conn) {
 	_ = conn.SetWriteDeadline(time.Now().Add(lingering))
 	hello := wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock})
@@ -49,15 +50,15 @@ func refuseSocket(conn net.Conn) {
 	hangUp(conn)
 }
 
-// refuseHandshake closes a connection whose credentials refused it.
+// refuseHandshake closes a connection that failed the security handshake.
 func refuseHandshake(conn net.Conn, err error) {
-	if c, ok := conn.(*tls.Conn); ok { // which writes nothing any more
+	if c, ok := conn.(*tls.Conn); ok { // it writes nothing more after a failed handshake
 		conn = c.NetConn()
 	}
 	var header tls.RecordHeaderError
 	if errors.As(err, &header) && strings.HasPrefix(wire.Magic, string(header.RecordHeader[:])) {
-		// A client without credentials: crypto/tls says nothing to it, and it
-		// understands an alert, handshake_failure.
+		// A nearcall client without credentials. crypto/tls sends it nothing, so send an
+		// alert, handshake_failure, which the client understands.
 		_ = conn.SetWriteDeadline(time.Now().Add(lingering))
 		_, _ = conn.Write([]byte{0x15, 3, 1, 0, 2, 2, 40})
 	}
@@ -69,8 +70,8 @@ func refuseHandshake(conn net.Conn, err error) {
 	hangUp(conn)
 }
 
-// hangUp closes a connection once the peer had a chance to read what was
-// written: closed with bytes unread, many systems would throw it away.
+// hangUp closes a connection after the peer had time to read what was written. Many systems
+// discard that if a socket is closed with unread bytes.
 func hangUp(conn net.Conn) {
 	if c, ok := conn.(interface{ CloseWrite() error }); ok {
 		_ = c.CloseWrite()
@@ -85,14 +86,14 @@ const (
 	frameHeaders  = 1
 	frameSettings = 4
 	frameGoAway   = 7
-	flagEnd       = 1 // of a stream, and ACK of SETTINGS
-	flagHeaders   = 4 // all of them are in the frame
-	protocolBroke = 1 // an error code
+	flagEnd       = 1 // END_STREAM, or ACK of SETTINGS
+	flagHeaders   = 4 // END_HEADERS
+	protocolBroke = 1 // PROTOCOL_ERROR
 )
 
-// refuseHTTP2 fails the first call of a gRPC client with a status that says why,
-// and sends it away. A GOAWAY alone would not do: clients make the call again,
-// on one connection after the other, and nobody sees the text.
+// refuseHTTP2 fails the first call of a gRPC client with a status that says why, and sends
+// GOAWAY. A GOAWAY alone would not do: clients would retry the call on one connection after
+// the other, and never show its text.
 func refuseHTTP2(conn net.Conn, first []byte) {
 	_ = conn.SetReadDeadline(time.Now().Add(callTimeout))
 	if _, err := conn.Write(frame(nil, frameSettings, 0, 0, "")); err != nil {
@@ -118,8 +119,7 @@ func frame(b []byte, kind, flags byte, stream uint32, body string) []byte {
 	return append(b, body...)
 }
 
-// firstCall returns the number of the first stream that r opens, 0 where there
-// is none.
+// firstCall returns the number of the first stream that r opens, or 0 if r ends before.
 func firstCall(r io.Reader) uint32 {
 	var head [9]byte
 	for {
@@ -136,7 +136,7 @@ func firstCall(r io.Reader) uint32 {
 	}
 }
 
-// unimplemented is a response that consists of its trailer, as HPACK has it.
+// unimplemented returns a trailers-only response, encoded with HPACK.
 func unimplemented() string {
 	text := func(s string) string {
 		if len(s) < 127 {

@@ -1,5 +1,5 @@
-// Package sock carries calls over sockets: unix sockets, TCP, and whatever else
-// a net.Listener accepts, with the transport credentials that gRPC has.
+// Package sock carries calls over sockets: unix sockets, TCP, and whatever else a
+// net.Listener accepts, with gRPC's transport credentials.
 package sock
 
 import (
@@ -21,8 +21,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// The windows, in bytes, where nothing else is said. A message that fits needs no
-// credit to be asked for, which would take a round trip.
+// The default windows, in bytes. A message that fits its window needs no round trip for
+// credit.
 const (
 	window     = 256 << 10
 	maxWindow  = 4 << 20
@@ -32,34 +32,33 @@ const (
 // Options set up the sessions of a dialer or a listener. The zero value of a
 // field is its default.
 type Options struct {
-	// Creds secure a connection. Without them unix sockets count as private,
-	// as gRPC's local credentials take them to be, and other connections as
-	// not secured.
+	// Creds secure a connection. Without them unix sockets count as private, as with gRPC's
+	// local credentials, and other connections as not secured.
 	Creds credentials.TransportCredentials
 
-	// Unix describes the process at the other end of a unix socket, where
-	// there are no Creds and the system says which it is.
+	// Unix returns the AuthInfo for the process at the other end of a unix socket. It is
+	// used without Creds, if the system can tell the process.
 	Unix func(Process) credentials.AuthInfo
 
-	Upgrade        *Upgrade // what unix sockets may become; nil for nothing
-	NoUpgrade      bool     // sockets: offers are not made, or declined
-	RequireUpgrade bool     // on the upgrade: other connections are refused
+	Upgrade        *Upgrade // what unix sockets can be upgraded to; nil for nothing
+	NoUpgrade      bool     // a client offers no upgrade, a server declines it
+	RequireUpgrade bool     // connections that are not upgraded are refused
 
-	NoSpin bool // readers wait in the system, without trying first
+	NoSpin bool // readers block at once, instead of polling first
 
 	Window         int           // of a call, in bytes
-	ConnWindow     int           // of all calls of a connection together, in bytes
-	MaxHeaderBytes int           // the largest header or trailer that is taken, in bytes, with 32 for each entry
-	MaxStreams     uint32        // that a client may have open at a time; 0 for any number
-	Handshake      time.Duration // in which a peer has to say who it is
+	ConnWindow     int           // of all calls of a connection, in bytes
+	MaxHeaderBytes int           // the largest header or trailer that is accepted, in bytes, counting 32 for each entry
+	MaxStreams     uint32        // a client's concurrent streams; 0 for no limit
+	Handshake      time.Duration // how long a peer's handshake may take
 
 	Keepalive       keepalive.ClientParameters // of a dialer
 	ServerKeepalive keepalive.ServerParameters // of a listener
 	Enforcement     keepalive.EnforcementPolicy
 }
 
-// maxWindow is to what a call's window may grow. As in gRPC one that the user
-// has set stays as it is.
+// maxWindow returns how far a call's window may grow. As in gRPC, a window that the user
+// has set does not grow.
 func (o Options) maxWindow() int {
 	if o.Window != 0 {
 		return 0
@@ -83,16 +82,16 @@ func (o Options) mux(name string, client bool, conn net.Conn, upgraded bool, aut
 type Dialer struct {
 	Target    string // for errors
 	GRPC      string // the target of an ordinary gRPC server at this address, for errors
-	Network   string // as net.Dial has it
+	Network   string // as for net.Dial
 	Address   string
-	Authority string // that the server's certificate is held to
+	Authority string // that the server's certificate must match
 	Options   Options
 
-	// Conn opens the connection, unless nil in place of net.Dialer.
+	// Conn opens the connection; nil for net.Dialer.
 	Conn func(ctx context.Context, address string) (net.Conn, error)
 }
 
-// Dial implements [link.Dialer]. It returns when the server has said hello.
+// Dial implements [link.Dialer]. It returns once the server has sent its HELLO.
 func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	raw, err := d.connect(ctx)
 	if err != nil {
@@ -121,7 +120,7 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	return s, nil
 }
 
-// instead adds to err what the user can dial instead, if there is anything.
+// suggestTarget adds to err the target that the user can dial instead, if there is one.
 func (d Dialer) suggestTarget(err error) error {
 	if errors.Is(err, mux.ErrGRPCServer) && d.GRPC != "" {
 		return fmt.Errorf("%w; dial %s", err, d.GRPC)
@@ -131,7 +130,7 @@ func (d Dialer) suggestTarget(err error) error {
 
 func (d Dialer) connect(ctx context.Context) (net.Conn, error) {
 	if d.Conn == nil {
-		dialer := net.Dialer{Control: rights.RefuseFrom} // but for those that an upgrade asks for
+		dialer := net.Dialer{Control: rights.RefuseFrom} // an upgrade accepts its own descriptors
 		return dialer.DialContext(ctx, d.Network, d.Address)
 	}
 	conn, err := d.Conn(ctx, d.Address)
@@ -144,7 +143,7 @@ func (d Dialer) connect(ctx context.Context) (net.Conn, error) {
 	return conn, err
 }
 
-// explain says what it means that a server answers TLS with nearcall's line.
+// explain adds to err what it means if a server answers TLS with nearcall's line.
 func explain(err error) error {
 	var header tls.RecordHeaderError
 	if errors.As(err, &header) && strings.HasPrefix(wire.Magic, string(header.RecordHeader[:])) {

@@ -11,24 +11,24 @@ import (
 	"github.com/nearcall/nearcall/internal/mux"
 )
 
-// An Upgrade puts something faster in the place of a unix socket whose two ends
-// are both processes of this machine that want it: a client offers it before
-// anything else is said, and the server takes the offer or declines it.
+// An Upgrade replaces a unix socket with something faster between two processes of one
+// machine. A client offers it before it sends anything else, and the server accepts or
+// declines.
 type Upgrade struct {
-	Line    string // what an offer begins with
-	Network string // that addresses of upgraded connections have
+	Line    string // the start of an offer
+	Network string // the network in the addresses of upgraded connections
 
-	// Offer makes a client's offer over conn. It returns what takes conn's place
-	// or, with an error, what was read of conn, which then goes on as it is.
+	// Offer offers the upgrade over conn. It returns the connection that replaces conn or,
+	// with an error, what was read from conn, which then stays in use as it is.
 	Offer func(conn *net.UnixConn) (c mux.Conn, rest []byte, err error)
 
-	// Answer answers an offer, of which first was read. It returns what Offer
-	// does. With a reason to decline it does. conn has the deadline, and has it
-	// afterwards; ctx ends when nobody wants the connection any more.
+	// Answer answers an offer, of which first was read, and returns the same as Offer. It
+	// declines if decline, the reason, is not empty. deadline is conn's, which Answer
+	// restores. ctx ends when the caller no longer wants the connection.
 	Answer func(ctx context.Context, conn *net.UnixConn, first []byte, decline string, deadline time.Time) (c mux.Conn, rest []byte, err error)
 }
 
-// line is what an offer begins with, if any is answered.
+// line returns the start of an offer, or "" if offers are not answered.
 func (u *Upgrade) line() string {
 	if u == nil {
 		return ""
@@ -36,7 +36,7 @@ func (u *Upgrade) line() string {
 	return u.Line
 }
 
-// upgradedAddr is the address of a connection that is a socket no more.
+// upgradedAddr is an address of an upgraded connection.
 type upgradedAddr struct {
 	net.Addr
 	network string
@@ -45,12 +45,11 @@ type upgradedAddr struct {
 // Network implements [net.Addr].
 func (a upgradedAddr) Network() string { return a.network }
 
-// errStays is why a connection was not upgraded.
+// errStays is the error of connections that stay sockets but must not.
 var errStays = errors.New("shared memory cannot be used")
 
-// offer makes a client's offer over conn, if it is one for that. It returns what
-// the session goes on over, what of it was read already, and whether that is
-// something else than conn.
+// offer offers the upgrade over conn, if conn can be upgraded. It returns the connection
+// for the session, what was read from it already, and whether it has replaced conn.
 func (o Options) offer(ctx context.Context, conn net.Conn) (c mux.Conn, first []byte, upgraded bool, err error) {
 	u, why := o.upgradable(conn)
 	if why == nil {
@@ -80,7 +79,7 @@ func (o Options) offer(ctx context.Context, conn net.Conn) (c mux.Conn, first []
 	return conn, first, false, nil
 }
 
-// upgradable returns conn's socket, or why it stays what it is.
+// upgradable returns conn as a socket, or the reason why it cannot be upgraded.
 func (o Options) upgradable(conn net.Conn) (*net.UnixConn, error) {
 	u, ok := conn.(*net.UnixConn)
 	switch {
@@ -105,8 +104,8 @@ func abstract(u *net.UnixConn) bool {
 	return false
 }
 
-// answer answers a client's offer, within the deadline that conn has. It returns
-// what the session goes on over, and what of it was read already.
+// answer answers a client's offer, within conn's deadline. It returns the connection for
+// the session, and what was read from it already.
 func (o Options) answer(ctx context.Context, conn net.Conn, first []byte, deadline time.Time) (mux.Conn, []byte, error) {
 	decline := ""
 	u, err := o.upgradable(conn)
@@ -114,7 +113,7 @@ func (o Options) answer(ctx context.Context, conn net.Conn, first []byte, deadli
 		decline = err.Error()
 		u, _ = conn.(*net.UnixConn)
 	}
-	if u == nil { // an offer over TLS, from somebody who does not know what it is: it is refused
+	if u == nil { // the offer came over TLS; its client does not know that an upgrade replaces a socket
 		return nil, first, errStays
 	}
 	return o.Upgrade.Answer(ctx, u, first, decline, deadline)
