@@ -1,17 +1,18 @@
 // Package interop proves that nearcall keeps gRPC's promises.
 //
-// The oracle is grpc-go itself. A case (see cases_*_test.go) is an ordinary gRPC program that notes
-// what it observes; it runs once on grpc-go and once on every nearcall environment, and the two
-// transcripts must be equal. Nobody writes down what the answer should be.
+// The oracle is grpc-go itself. A case (see cases_*_test.go) is an ordinary gRPC program
+// that records what it observes. It runs once on grpc-go and once on every nearcall
+// environment, and the two transcripts must be equal. The expected answers are not written
+// down anywhere.
 //
-// Each case belongs to one of the promises listed in items.go. Two suites written by others,
+// Each case belongs to one of the promises listed in items.go. Two suites by other authors,
 // grpchan's and grpc-go's own interop client, run unmodified on the same environments.
 //
-// Package foreign holds a client in Python that was written from the protocol's documents, and runs it against an ordinary
-// server.
+// Package foreign has a client in Python that was written from the protocol's documents,
+// and runs it against an ordinary server.
 //
-// Command grpcgo runs the tests that grpc-go has for itself on nearcall, a copy of them with other
-// imports. Those that do not pass are listed in grpcgo/differences.tsv, with the reason.
+// Command grpcgo runs grpc-go's own tests on nearcall: a copy of them with other imports.
+// Those that do not pass are listed in grpcgo/differences.tsv, with the reason.
 //
 //	go test -race ./...                         everything
 //	go test -run TestItems -items               ... and a table of items and environments

@@ -5,11 +5,11 @@ import "strconv"
 // An Item is one promise of gRPC that nearcall keeps.
 type Item struct {
 	Number int
-	Dagger bool // other in-process channels are known to differ from grpc-go here
+	Dagger bool // known to differ from grpc-go in other in-process channels
 	Title  string
 }
 
-// Name is the item's number, with its dagger.
+// Name returns the item's number, with its dagger.
 func (i Item) Name() string {
 	n := strconv.Itoa(i.Number)
 	if i.Number < 10 {
@@ -21,7 +21,7 @@ func (i Item) Name() string {
 	return n
 }
 
-// Items lists all promises, in order. Each has a case at least; TestItems fails otherwise.
+// Items lists all promises, in order. TestItems fails if one has no case.
 var Items = []Item{
 	// Start of a call.
 	{1, true, "a call whose context is done never reaches the handler"},

@@ -17,29 +17,29 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// An attack is something that a peer may do to a server.
+// An attack is something that a peer can do to a server.
 type attack struct {
 	name   string
 	what   string // what the attacker does, for the table
-	before string // what it cost the engine that it was found on
-	path   path   // that the attack and the honest client take
+	before string // what it cost the version of nearcall that it was found on
+	path   path   // of both the attack and the honest client
 
-	full, short int // how often: what that means is the attack's affair
+	full, short int // the count, in the full and the short form; each attack defines what it counts
 	run         func(*attacker) error
-	lacks       func() string // what the system lacks for a defence, so that the attack is left out; nil for nothing
+	lacks       func() string // why the system lacks a defence, so that the attack is left out; nil for attacks that need none
 
-	asked   bool          // processor and latency are what the service takes for what it is asked, and not judged
-	env     []string      // of the server, beside its own
+	asked   bool          // the cost is what the service does for any client that asks, so CPU and latency are not judged
+	env     []string      // additional environment of the server
 	server  []string      // arguments of the server
-	flaw    string        // that the server has
-	release time.Duration // in which the server lets go, although the attacker stays; 0 for never
-	stop    bool          // stop the server while the attacker is still there
-	known   *excuse       // what is known and not mended; nil for nothing
+	flaw    string        // of the server; see flaws.go
+	release time.Duration // how soon the server must free memory although the attacker stays; 0 for never
+	stop    bool          // stop the server while the attacker is still connected
+	known   *excuse       // a known cost that was not fixed; nil for none
 }
 
 // An excuse is what an attack may cost beyond the bounds.
 type excuse struct {
-	memory    int64   // of the server, in bytes, whatever the attacker paid for it
+	memory    int64   // of the server, in bytes, whatever the attacker pays
 	each      int64   // the same, for each of the attack's count
 	cpu       float64 // times the attacker's
 	newcomers bool    // new clients may fail
@@ -69,20 +69,20 @@ func (a addresses) target(p path) string {
 type attacker struct {
 	at    addresses
 	count int
-	until time.Time // when it has to be done
+	until time.Time // when it must be done
 	sent  atomic.Int64
-	held  []any // what stays open until the attacker exits
+	held  []any // keeps connections open until the attacker exits
 }
 
-// A report is the attacker's answer when it has done what it does.
+// A report is the attacker's answer after an attack.
 type report struct {
 	Sent  int64  // bytes
-	Note  string // what cut it short; empty for nothing
-	Error string // it could not be made; empty if it could
+	Note  string // why the attack was cut short; empty if it was not
+	Error string // why the attack could not be made; empty if it could
 }
 
-// attackerMain makes an attack when it is told to, and keeps its connections
-// until its input ends.
+// attackerMain makes an attack when it is told to, and keeps its connections until its
+// standard input ends.
 func attackerMain(args []string) error {
 	if len(args) != 4 {
 		return errors.New("it needs the attack, the count, the time limit and the addresses")
@@ -117,9 +117,8 @@ func attackerMain(args []string) error {
 	})
 }
 
-// report tells an attack that was cut short from one that could not be made: a
-// server may hang up, refuse and take its time, all of which it does to defend
-// itself.
+// report distinguishes an attack that was cut short from one that could not be made. A
+// server that hangs up, refuses or is slow defends itself.
 func (a *attacker) report(err error) report {
 	r := report{Sent: a.sent.Load()}
 	var cut *net.OpError
@@ -135,7 +134,7 @@ func (a *attacker) report(err error) report {
 	return r
 }
 
-// probe makes an ordinary call with the attacks' own means.
+// probe makes an ordinary call with the attacks' own protocol code.
 func (a *attacker) probe(over path) error {
 	p, err := a.dial(over)
 	if err != nil {
@@ -151,7 +150,7 @@ func (a *attacker) probe(over path) error {
 	return nil
 }
 
-// dial connects, and says nothing yet.
+// dial connects without sending anything.
 func (a *attacker) dial(over path) (*peer, error) {
 	if over == overShm {
 		r, err := dialRing(a.at.Shm, a.until)
@@ -169,7 +168,7 @@ func (a *attacker) dial(over path) (*peer, error) {
 	return &peer{conn: conn, sent: &a.sent}, nil
 }
 
-// enter connects, greets with the least windows and reads whatever comes.
+// enter connects, greets with the smallest windows, and reads and discards everything.
 func (a *attacker) enter(over path) (*peer, error) {
 	p, err := a.dial(over)
 	if err != nil {
@@ -181,8 +180,7 @@ func (a *attacker) enter(over path) (*peer, error) {
 
 func (a *attacker) hold(what any) { a.held = append(a.held, what) }
 
-// repeat calls step until it was called n times, and now and then sends what
-// step has appended.
+// repeat calls step n times, and writes what step has appended in large pieces.
 func (p *peer) repeat(n int, step func(b []byte) []byte) error {
 	const enough = 60 << 10
 	b := make([]byte, 0, 2*enough)

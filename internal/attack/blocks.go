@@ -11,7 +11,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// Attacks with what calls begin with.
+// Attacks with the header blocks of calls.
 var blockAttacks = []*attack{
 	{
 		name: "header-entries", path: overTCP, full: 6, short: 1,
@@ -41,24 +41,24 @@ var blockAttacks = []*attack{
 	},
 }
 
-// blockSize is what servers take by default, but for what a call's head needs
-// beside its metadata.
+// blockSize is the largest header block that servers accept by default, less what a call's
+// header needs beside its metadata.
 const blockSize = 16<<20 - 64<<10
 
-// headerEntries sends headers in which an entry is a known key and an empty
-// value: 2 bytes, whatever the length of the key.
+// headerEntries sends headers whose entries are a known key and an empty value: 2 bytes,
+// whatever the length of the key.
 func headerEntries(a *attacker) error {
 	return a.headers(strings.Repeat("k", 256), blockSize/2)
 }
 
-// fittingHeaders sends as many such entries as a receiver takes that counts 32
-// bytes and the key for each.
+// fittingHeaders sends as many such entries as a receiver accepts that counts the key and
+// 32 bytes for each.
 func fittingHeaders(a *attacker) error {
 	return a.headers("k", blockSize/33)
 }
 
-// headers opens calls with so many entries of a key, after one that makes the
-// key known.
+// headers opens calls whose metadata has that many entries of key, after a call that makes
+// the key known.
 func (a *attacker) headers(key string, entries int) error {
 	p, err := a.enter(overTCP)
 	if err != nil {
@@ -79,7 +79,7 @@ func (a *attacker) headers(key string, entries int) error {
 	return nil
 }
 
-// maxPart is how much of a block goes into a frame.
+// maxPart is how many bytes of a block one frame carries.
 const maxPart = 60_000
 
 func unfinishedBlocks(a *attacker) error {
@@ -93,7 +93,7 @@ func unfinishedBlocks(a *attacker) error {
 		for n := 0; n+maxPart <= blockSize && err == nil; n += maxPart {
 			err = p.write(frame(nil, wire.KindPart, 1, part...))
 		}
-		if err != nil { // the others go on
+		if err != nil { // continue with the others
 			cut = err
 		}
 	}

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// The bounds that no attack may go beyond. A server may take ten times what the
-// attacker paid, in memory and in processor time. What the attacker pays in memory
-// is the bytes that it sends and the shared memory that it has touched: how much
-// memory of its own it uses for that is its own affair, and could be less. Amounts
-// that do no harm never count.
+// The bounds that no attack may exceed. A server may use ten times what the attacker paid,
+// in memory and in processor time. What the attacker pays in memory is the bytes that it
+// sends and the shared memory that it has touched. Its own private memory does not count,
+// as another attacker could use less. Amounts below the floors do no harm and are never
+// judged.
 const (
 	timesMemory = 10
 	timesCPU    = 10
@@ -19,26 +19,26 @@ const (
 	memoryFloor = 32 << 20
 	cpuFloor    = 100 * time.Millisecond
 
-	// An attacker that has gone holds no more than memoryFloor, and neither does one
-	// that stays, after the time that its attack says. Go's runtime does not give
-	// back what it knows of a heap and of goroutines that are gone: a part of the
-	// peak.
+	// After an attacker has gone, at most memoryFloor may stay allocated, or after the
+	// attack's release if it stays connected. Go's runtime also keeps its bookkeeping for a
+	// heap and for goroutines that are gone: one part in partKept of the peak is allowed
+	// for it.
 	partKept = 16
 
-	// The server may have several descriptors for each one of the attacker's, and
-	// threads for what system calls are under way.
+	// The server may have several descriptors for each of the attacker's, and threads for
+	// system calls in progress.
 	timesDescriptors = 4
 	descriptorFloor  = 64
 	threadFloor      = 64
 
-	// The honest client's calls do not fail. In the long form they may take ten times
-	// as long as before for one in a hundred.
+	// The honest client's calls must not fail. In the full form their 99th percentile may
+	// be ten times as long as before.
 	timesLatency = 10
 	latencyFloor = 50 * time.Millisecond
 )
 
-// judge notes which bounds the attack went beyond. How long calls take says
-// nothing on a machine that does something else, as one that runs the short form.
+// judge records which bounds the attack exceeded. Latency is not judged in the short form,
+// since the machine may be busy with other tests.
 func judge(r *result, short bool) {
 	r.judgeCost()
 	if r.died != "" {
@@ -52,12 +52,12 @@ func (r *result) say(format string, args ...any) {
 	r.beyond = append(r.beyond, fmt.Sprintf(format, args...))
 }
 
-// excused notes what is known of the attack instead.
+// excused records a bound that the attack exceeded within its excuse.
 func (r *result) excused(format string, args ...any) {
 	r.known = append(r.known, fmt.Sprintf(format, args...))
 }
 
-// judgeCost is about what the attack took.
+// judgeCost judges what the attack cost the server.
 func (r *result) judgeCost() {
 	var known excuse
 	if r.attack.known != nil {
@@ -88,7 +88,7 @@ func (r *result) judgeCost() {
 	}
 }
 
-// judgeServing is about what a server does that is still there.
+// judgeServing judges how the server serves during and after the attack.
 func (r *result) judgeServing(short bool) {
 	if r.attack.release > 0 && r.held > memoryFloor && !short {
 		r.say("%s held for more than %s", size(r.held), r.attack.release)
@@ -116,10 +116,10 @@ func (r *result) judgeServing(short bool) {
 	}
 }
 
-// mayKeep is how much memory may be left of the attack, in bytes.
+// mayKeep returns how many bytes may stay allocated after the attack.
 func (r *result) mayKeep() int64 { return memoryFloor + r.server.memory/partKept }
 
-// paid is what the attack cost the attacker in memory, in bytes.
+// paid returns what the attack cost the attacker in memory, in bytes.
 func (r *result) paid() int64 { return r.sent + r.attacker.touched }
 
 func (r *result) memoryRatio() float64 {

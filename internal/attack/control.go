@@ -15,21 +15,20 @@ import (
 	"time"
 )
 
-// A child is a process of this program in one of its roles. It reads commands, a
-// line each, and answers each with a line of JSON. It exits when its standard
-// input ends.
+// A child is a process of this program in one of its roles. It reads commands, one per
+// line, and answers each with a line of JSON. It exits when its standard input ends.
 type child struct {
 	cmd     *exec.Cmd
 	in      io.WriteCloser
 	answers chan []byte   // closed when standard output ends
-	done    chan struct{} // closed when the process has ended
+	done    chan struct{} // closed when the process was waited for
 	stderr  head
 }
 
 var errNoAnswer = errors.New("no answer")
 
-// start starts a child, which is killed when ctx is done. The first line that it
-// prints is read into hello.
+// start starts a child, which is killed when ctx is done. It decodes the child's first line
+// into hello.
 func start(ctx context.Context, hello any, env []string, role string, args ...string) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -105,7 +104,7 @@ func (c *child) alive() bool {
 	}
 }
 
-// leave ends the child's standard input, at which it exits.
+// leave closes the child's standard input, so that it exits, and kills it after limit.
 func (c *child) leave(limit time.Duration) {
 	_ = c.in.Close()
 	c.reap(limit)
@@ -114,7 +113,7 @@ func (c *child) leave(limit time.Duration) {
 func (c *child) kill() { c.reap(0) }
 
 func (c *child) reap(limit time.Duration) {
-	go func() { // what it still answers
+	go func() { // discard answers that are still sent
 		for range c.answers {
 		}
 	}()
@@ -127,7 +126,7 @@ func (c *child) reap(limit time.Duration) {
 	_ = c.in.Close()
 }
 
-// obey answers the commands of the parent until they end. hello is said first.
+// obey writes hello, and then answers commands until standard input ends.
 func obey(hello any, do func(command string) any) error {
 	out := json.NewEncoder(os.Stdout)
 	if err := out.Encode(hello); err != nil {
@@ -142,7 +141,7 @@ func obey(hello any, do func(command string) any) error {
 	return commands.Err()
 }
 
-// head keeps the beginning of what is written to it.
+// head keeps the first 4096 bytes that are written to it.
 type head struct {
 	mu   sync.Mutex
 	kept []byte

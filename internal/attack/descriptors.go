@@ -15,7 +15,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// Attacks with descriptors that are passed over a unix socket.
+// Attacks that pass descriptors over a unix socket.
 var descriptorAttacks = []*attack{
 	{
 		name: "descriptors", path: overUnix, full: 10_200, short: 300,
@@ -42,8 +42,7 @@ var descriptorAttacks = []*attack{
 	},
 }
 
-// canRefuse returns why the system cannot refuse descriptors for a socket, empty
-// if it can.
+// canRefuse returns why the system cannot refuse descriptors, or "" if it can.
 func canRefuse() string {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
@@ -56,8 +55,8 @@ func canRefuse() string {
 	return ""
 }
 
-// lingering passes descriptors of sockets that linger: who closes one last waits
-// in the system until what was written has been read, which nobody does.
+// lingering passes descriptors of sockets that linger: the last close of one blocks until
+// what was written to it has been read, which never happens.
 func lingering(a *attacker) error {
 	lis, err := smallListener()
 	if err != nil {
@@ -82,14 +81,14 @@ func lingering(a *attacker) error {
 	return nil
 }
 
-// passLingering sends the beginning of a connection and with it a descriptor, of
-// which no other is left here.
+// passLingering sends the start of a connection together with a descriptor, and keeps no
+// copy of the descriptor.
 func (a *attacker) passLingering(conn *net.UnixConn, lis *net.TCPListener) error {
 	fd, err := fullSocket(lis.Addr().(*net.TCPAddr).Port)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd) // which does not linger while another has it
+	defer unix.Close(fd) // does not linger while the server has a copy
 	peer, err := lis.Accept()
 	if err != nil {
 		return err
@@ -100,7 +99,7 @@ func (a *attacker) passLingering(conn *net.UnixConn, lis *net.TCPListener) error
 	a.sent.Add(int64(n))
 	if err != nil {
 		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
-		if errors.Is(err, unix.EPERM) { // the server takes none
+		if errors.Is(err, unix.EPERM) { // the server refuses descriptors
 			return nil
 		}
 		return err
@@ -113,8 +112,7 @@ func (a *attacker) passLingering(conn *net.UnixConn, lis *net.TCPListener) error
 	return err
 }
 
-// smallListener listens for connections that have little room for what nobody
-// reads.
+// smallListener listens for connections that buffer few unread bytes.
 func smallListener() (*net.TCPListener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		refused := c.Control(func(fd uintptr) {
@@ -129,8 +127,8 @@ func smallListener() (*net.TCPListener, error) {
 	return lis.(*net.TCPListener), nil
 }
 
-// fullSocket connects to a port of this machine, writes until there is no more
-// room, and has the socket linger for a long time.
+// fullSocket connects to a port of this machine, fills the connection's buffers, and makes
+// the socket linger for a long time.
 func fullSocket(port int) (fd int, err error) {
 	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -140,12 +138,12 @@ func fullSocket(port int) (fd int, err error) {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 1); err != nil {
 			return err
 		}
-		// Which is also how long a connect may take.
+		// This also bounds connect.
 		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Sec: 5}); err != nil {
 			return err
 		}
 		err := unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
-		for errors.Is(err, unix.EINTR) || errors.Is(err, unix.EALREADY) { // Go's runtime interrupts what waits
+		for errors.Is(err, unix.EINTR) || errors.Is(err, unix.EALREADY) { // Go's runtime interrupts blocked threads
 			err = unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
 		}
 		if err != nil && !errors.Is(err, unix.EISCONN) {

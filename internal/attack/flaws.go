@@ -16,9 +16,8 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 )
 
-// flaws are attacks on servers that have a flaw on purpose: one call sets it
-// off. A harness that does not find each of them beyond its bounds would not
-// find those of an engine either.
+// flaws are attacks on servers with a deliberate flaw, which one call triggers. If the
+// harness did not find each of them beyond its bounds, it would not find real ones either.
 var flaws = []*attack{
 	flawOf("memory"), flawOf("retained"), flawOf("cpu"), flawOf("descriptors"), flawOf("threads"),
 	flawOf("crash"), flawOf("stop"), flawOf("deaf"),
@@ -39,7 +38,7 @@ func flawOf(name string) *attack {
 	}
 }
 
-// A flaw is in a server's interceptor. A call to UnimplementedCall sets it off.
+// A flaw is an interceptor of the server. A call to UnimplementedCall triggers it.
 type flaw struct {
 	name string
 
@@ -66,7 +65,7 @@ func (f *flaw) setOff(ctx context.Context) error {
 	f.off = true
 	f.mu.Unlock()
 	switch f.name {
-	case "memory": // for as long as the call is open
+	case "memory": // held while the call is open
 		hoard := bytes.Repeat([]byte{1}, 100<<20)
 		<-ctx.Done()
 		runtime.KeepAlive(hoard)
@@ -88,13 +87,13 @@ func (f *flaw) setOff(ctx context.Context) error {
 		}
 	case "crash":
 		panic("the flaw crash was set off")
-	case "stop": // which waits for handlers here
+	case "stop": // Stop waits for handlers in this server
 		select {}
 	}
 	return nil
 }
 
-// burn uses d of processor time, however long a busy machine takes to give it.
+// burn uses d of processor time, however long that takes on a busy machine.
 func burn(d time.Duration) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

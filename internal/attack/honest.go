@@ -13,22 +13,21 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// An honest client makes a small call every honestPace, and gives each
-// honestLimit.
+// The honest client makes a small call every honestPace, with a timeout of honestLimit.
 const (
 	honestPace  = 2 * time.Millisecond
 	honestLimit = 5 * time.Second
 )
 
-// A phase is what an honest client saw since it was last asked.
+// A phase is what an honest client has measured since the last command.
 type phase struct {
-	Calls, Failed int // that have ended
+	Calls, Failed int // calls that have ended
 	P50, P99, Max time.Duration
-	Failure       string // the last one's
+	Failure       string // of the last failed call
 }
 
-// honestMain calls the server at the target that is its argument until its
-// input ends. It answers any command with a phase.
+// honestMain calls the server at the target in args until its standard input ends. It
+// answers each command with a phase.
 func honestMain(args []string) error {
 	if len(args) != 1 {
 		return errors.New("it needs the target")
@@ -51,7 +50,7 @@ type honest struct {
 	client testpb.TestServiceClient
 
 	mu     sync.Mutex
-	begun  time.Time // of the call that is under way; zero for none
+	begun  time.Time // of the current call; zero if there is none
 	took   []time.Duration
 	failed int
 	last   error
@@ -75,8 +74,8 @@ func (h *honest) call() {
 	}
 }
 
-// next ends a phase and begins another. What a call that is under way has waited
-// so far counts among the times, and the call in the phase that it ends in.
+// next ends a phase and starts another. The current call's time so far counts in the
+// latencies, but the call itself counts in the phase that it ends in.
 func (h *honest) next() phase {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -12,8 +12,8 @@
 //	go run ./internal/attack -markdown docs/security.md
 //	                                        write the table into the page
 //
-// The exit status is 1 when an attack is beyond its bounds (see bounds.go) and
-// not excused with a reason. A server that takes more than 3 GB is killed.
+// The exit status is 1 if an attack exceeds its bounds (see bounds.go) without an excuse,
+// or cannot be made. A server that uses more than 3 GiB is killed.
 package main
 
 import (
@@ -32,7 +32,7 @@ type options struct {
 	only     *regexp.Regexp
 	short    bool
 	flaws    bool   // run the flaws instead of the attacks
-	markdown string // the page to write the table into; none if empty
+	markdown string // the page to write the table into; empty for none
 	verbose  bool
 }
 
@@ -70,7 +70,7 @@ func main() {
 	}
 }
 
-// roles are what the program does as a child of itself.
+// roles are what the program does in its child processes.
 var roles = map[string]func(args []string) error{
 	"server":   serverMain,
 	"honest":   honestMain,
@@ -91,8 +91,8 @@ func selected(o options) []*attack {
 	return chosen
 }
 
-// run makes the attacks and reports. Its error says that a server did not stand
-// one of them.
+// run makes the attacks and prints the results. It fails if an attack exceeds its bounds or
+// cannot be made.
 func run(ctx context.Context, out io.Writer, o options) error {
 	chosen := selected(o)
 	if len(chosen) == 0 {
@@ -113,7 +113,7 @@ func run(ctx context.Context, out io.Writer, o options) error {
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err != nil: // the others may be made
+		case err != nil: // continue with the others
 			r = &result{attack: a, notMade: err.Error()}
 		default:
 			judge(r, o.short)
@@ -131,8 +131,7 @@ func run(ctx context.Context, out io.Writer, o options) error {
 	return failed(results)
 }
 
-// failed returns an error if an attack is beyond its bounds, or could not be
-// made.
+// failed returns an error if an attack exceeds its bounds or could not be made.
 func failed(results []*result) error {
 	beyond, notMade := 0, 0
 	for _, r := range results {

@@ -1,7 +1,6 @@
 //go:build !linux
 
-// Command attack measures what attacks on a nearcall server cost. It reads
-// Linux's /proc, and runs nowhere else.
+// Command attack measures what attacks on a nearcall server cost. It needs Linux's /proc.
 package main
 
 import (

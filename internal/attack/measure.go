@@ -20,7 +20,7 @@ import (
 
 // cpuTime returns the processor time that a process has used.
 func cpuTime(pid int) (time.Duration, error) {
-	// The clock of another process, as clock_getcpuclockid(3) makes it.
+	// The other process's CPU clock, with the id that clock_getcpuclockid(3) computes.
 	const sched = 2
 	var t unix.Timespec
 	if err := unix.ClockGettime(int32(^pid)<<3|sched, &t); err != nil {
@@ -29,11 +29,11 @@ func cpuTime(pid int) (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-// runnable reports whether a thread of a process runs or waits for a processor.
+// runnable reports whether a thread of a process is running or ready to run.
 func runnable(pid int) bool {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	for _, t := range threads {
-		stat, err := os.ReadFile(t) // it may have ended
+		stat, err := os.ReadFile(t) // the thread may have ended
 		if _, rest, found := bytes.Cut(stat, []byte(") ")); err == nil && found && rest[0] == 'R' {
 			return true
 		}
@@ -41,15 +41,15 @@ func runnable(pid int) bool {
 	return false
 }
 
-// A footprint is what a process has at a moment.
+// A footprint is what a process uses at one moment.
 type footprint struct {
-	memory      int64 // in bytes: resident, pages of shared memory that it has touched included
-	touched     int64 // those pages, in bytes
+	memory      int64 // resident bytes, with the pages of shared memory that it has touched
+	touched     int64 // bytes of those pages
 	descriptors int
 	threads     int
 }
 
-// memoryOf reads what of a process is resident, in bytes, and its threads.
+// memoryOf reads the resident memory of a process, and the number of its threads.
 func memoryOf(pid int) (f footprint, err error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -79,7 +79,7 @@ func kilobytes(value []byte) (int64, error) {
 	return n << 10, err
 }
 
-// private is the memory that is nobody else's.
+// private returns the bytes that are not shared.
 func (f footprint) private() int64 { return f.memory - f.touched }
 
 // descriptorsOf counts the descriptors of a process.
@@ -91,8 +91,8 @@ func descriptorsOf(pid int) int {
 	return len(fds)
 }
 
-// memoryFiles returns the allocated size of each memory file that a process has
-// open, in bytes, by inode. pid is its number, or "self".
+// memoryFiles returns the allocated size of each memfd that a process has open, in bytes,
+// by inode. pid is its number, or "self".
 func memoryFiles(pid string) (map[uint64]int64, error) {
 	files := make(map[uint64]int64)
 	dir := filepath.Join("/proc", pid, "fd")
@@ -120,10 +120,9 @@ func sum(files map[uint64]int64) (n int64) {
 	return n
 }
 
-// sharedMemory returns how many bytes of memory files this process keeps in
-// existence, whoever wrote them: those that it has mapped, and those that it has
-// descriptors of. What is resident says less, as it leaves out pages that this
-// process did not touch.
+// sharedMemory returns the bytes of memfds that this process keeps allocated, whichever
+// process wrote them: those that it has mapped, and those that it has open. Its resident
+// memory is less, as that leaves out pages that this process has not touched.
 func sharedMemory() (int64, error) {
 	files, err := memoryFiles("self")
 	if err != nil {
@@ -150,8 +149,8 @@ func sharedMemory() (int64, error) {
 	return sum(files), nil
 }
 
-// existing reads a line of /proc/self/maps. It returns the file's inode and how
-// many bytes of what is mapped exist, 0 where the mapping has gone meanwhile.
+// existing parses a line of /proc/self/maps. It returns the file's inode and how many of
+// the mapped bytes are allocated, which is 0 if the mapping has gone.
 func existing(line string) (inode uint64, n int64, err error) {
 	fields := strings.Fields(line) // from-to, permissions, offset, device, inode, path
 	if len(fields) < 6 {
@@ -178,8 +177,7 @@ func existing(line string) (inode uint64, n int64, err error) {
 	return inode, n * int64(page), nil
 }
 
-// percentile returns the smallest value that p of 100 are not above, 0 where
-// there are none.
+// percentile returns the value at p percent of sorted, or 0 if it is empty.
 func percentile(sorted []time.Duration, p int) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -187,7 +185,7 @@ func percentile(sorted []time.Duration, p int) time.Duration {
 	return sorted[(len(sorted)-1)*p/100]
 }
 
-// sortedCopy leaves d as it is.
+// sortedCopy returns a sorted copy of d.
 func sortedCopy(d []time.Duration) []time.Duration {
 	d = slices.Clone(d)
 	slices.Sort(d)

@@ -6,7 +6,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// Attacks with messages, and with connections that say little.
+// Attacks with messages, and with connections that send little.
 var messageAttacks = []*attack{
 	{
 		name: "messages-empty", path: overTCP, full: 100, short: 20,
@@ -45,9 +45,9 @@ var messageAttacks = []*attack{
 	},
 }
 
-// unread fills the windows of calls whose handlers do not read.
+// unread fills the windows of calls whose handlers do not receive.
 func (a *attacker) unread(message []byte) error {
-	const window = 256 << 10 // of a call, as servers give it by default
+	const window = 256 << 10 // of a call, by default
 	p, err := a.enter(overTCP)
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func claims(a *attacker) error {
 	})
 }
 
-// connections greets on as many connections and sends b on each.
+// connections opens and greets on a.count connections, and sends b on each.
 func (a *attacker) connections(b []byte) error {
 	for range a.count {
 		p, err := a.enter(overTCP)

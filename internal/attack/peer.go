@@ -18,44 +18,44 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// A peer is the attacker's end of a connection. It writes what frames an attack
-// wants, and reads no more than it has to.
+// A peer is the attacker's end of a connection. It writes whatever frames an attack needs,
+// and reads no more than it must.
 type peer struct {
 	conn io.ReadWriteCloser
-	sent *atomic.Int64 // bytes, of all peers
+	sent *atomic.Int64 // bytes, shared by all peers
 	enc  wire.Encoder
-	last uint64 // the last call's number
+	last uint64 // the number of the last call
 
 	unread  []byte
-	greeted bool // the server's line was read
+	greeted bool // the server's line has been read
 }
 
-// service's methods begin with this.
+// methods is the prefix of the service's methods.
 const methods = "/grpc.testing.TestService/"
 
 var profile = link.Profile{Authority: "localhost", UserAgent: "attack"}
 
-// greet says the line and HELLO: the peer may send window bytes on each call
-// and on the connection.
+// greet sends the line and HELLO. The server may then send stream bytes on each call and
+// connection bytes in total before it needs credit.
 func (p *peer) greet(stream, connection int64) error {
 	return p.write(wire.AppendHello([]byte(wire.Magic), &wire.Hello{
 		Version: wire.Version, Stream: stream, Connection: connection, Block: wire.MinBlock,
 	}))
 }
 
-// write sends b. It counts what was taken.
+// write sends b, and counts the bytes that were accepted.
 func (p *peer) write(b []byte) error {
 	n, err := p.conn.Write(b)
 	p.sent.Add(int64(n))
 	return err
 }
 
-// A request is what a call begins with.
+// A request is the start of a call.
 type request struct {
 	metadata metadata.MD
-	message  bool // there is one
+	message  bool // whether there is a message
 	bytes    []byte
-	ends     bool // no other follows
+	ends     bool // no more messages follow
 }
 
 // open appends the first frame of a new call.
@@ -81,14 +81,13 @@ func (p *peer) send(b, message []byte) []byte {
 	return b
 }
 
-// drain reads whatever comes and looks at none of it.
+// drain reads and discards everything, in the background.
 func (p *peer) drain() {
 	go func() { _, _ = io.Copy(io.Discard, p.conn) }()
 }
 
-// call makes a call and waits for its end. It tells whether the attacks' frames
-// are still those of the protocol: otherwise each attack would seem to be
-// defended.
+// call makes a call and waits for its end. It shows that the attacks' frames still follow
+// the protocol: otherwise the server would seem to withstand every attack.
 func (p *peer) call(method string, message []byte) error {
 	if err := p.write(p.open(nil, method, request{message: true, bytes: message, ends: true})); err != nil {
 		return err
@@ -96,7 +95,7 @@ func (p *peer) call(method string, message []byte) error {
 	return p.ended(p.last)
 }
 
-// ended reads until the call has ended.
+// ended reads until the call has ended, and returns its error.
 func (p *peer) ended(stream uint64) error {
 	var d wire.Decoder
 	return p.frames(func(f wire.Frame) (done bool, err error) {
@@ -115,12 +114,12 @@ func (p *peer) ended(stream uint64) error {
 	})
 }
 
-// until reads until a frame of a kind comes.
+// until reads until a frame of this kind arrives.
 func (p *peer) until(kind wire.Kind) error {
 	return p.frames(func(f wire.Frame) (bool, error) { return f.Kind == kind, nil })
 }
 
-// frames reads until the one that is told of the frames is done.
+// frames reads frames and passes them to tell until that is done.
 func (p *peer) frames(tell func(wire.Frame) (done bool, err error)) error {
 	buf := make([]byte, 64<<10)
 	for {
@@ -155,7 +154,7 @@ func (p *peer) frames(tell func(wire.Frame) (done bool, err error)) error {
 	}
 }
 
-// frame appends a frame as it is, right or wrong.
+// frame appends a frame without any checks.
 func frame(b []byte, kind wire.Kind, stream uint64, body ...byte) []byte {
 	at := len(b)
 	b = append(uint62(append(b, 0, 0, byte(kind)), stream), body...)

@@ -14,8 +14,8 @@ import (
 
 var columns = []string{"attack", "attacker paid", "server before", "server now", "memory", "CPU", "verdict"}
 
-// now is what the attack cost the server: the descriptors and threads where there
-// are many.
+// now describes what the attack cost the server. It names descriptors and threads only if
+// there are many.
 func (r *result) now() string {
 	switch {
 	case r.notMade != "", r.leftOut != "":
@@ -69,7 +69,7 @@ func (r *result) verdict() string {
 	return "bounded"
 }
 
-// perByte is what the server paid for a byte that it was sent, where that counts.
+// perByte returns what each byte sent cost the server, above the floors.
 func (r *result) perByte() string {
 	if r.sent == 0 {
 		return "-"
@@ -84,7 +84,7 @@ func (r *result) perByte() string {
 	return memory + ", " + cpu
 }
 
-// ratio leaves out what does not count.
+// ratio formats x, or returns "-" if the amount is too small to count.
 func ratio(x float64, small bool) string {
 	switch {
 	case small:
@@ -103,7 +103,7 @@ func printList(out io.Writer, attacks []*attack) {
 	_ = w.Flush()
 }
 
-// printProgress prints a line when an attack was measured.
+// printProgress prints a line for a measured attack, or all measurements if verbose.
 func printProgress(out io.Writer, r *result, verbose bool) {
 	fmt.Fprintf(out, "%-20s %s\n", r.attack.name, r.verdict())
 	if r.note != "" {
@@ -135,13 +135,13 @@ func printTable(out io.Writer, results []*result) {
 	_ = w.Flush()
 }
 
-// The markers of the table in a page.
+// The markers around the table in a page.
 const (
 	tableBegins = "<!-- attacks: begin -->"
 	tableEnds   = "<!-- attacks: end -->"
 )
 
-// markdown is the table for a page, with the honest client's latency.
+// markdown returns the table for a page, with the honest client's latency.
 func markdown(results []*result) []byte {
 	var b bytes.Buffer
 	line := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
@@ -159,7 +159,7 @@ func markdown(results []*result) []byte {
 	return b.Bytes()
 }
 
-// rewrite puts the table between the markers of the file.
+// rewrite replaces what is between the markers of the file with the table.
 func rewrite(file string, results []*result) error {
 	page, err := os.ReadFile(file)
 	if err != nil {
@@ -174,7 +174,7 @@ func rewrite(file string, results []*result) error {
 	return os.WriteFile(file, page, 0o666)
 }
 
-// size writes bytes for people.
+// size formats bytes.
 func size(n int64) string {
 	switch {
 	case n >= 1e9:
@@ -185,7 +185,7 @@ func size(n int64) string {
 	return fmt.Sprintf("%.0f kB", float64(n)/1e3)
 }
 
-// shortly writes a time for people.
+// shortly formats a duration.
 func shortly(d time.Duration) string {
 	switch {
 	case d >= time.Second:
@@ -196,7 +196,7 @@ func shortly(d time.Duration) string {
 	return fmt.Sprintf("%.2f ms", float64(d)/1e6)
 }
 
-// thousands writes a number with commas.
+// thousands formats a number with commas.
 func thousands(n int) string {
 	s := fmt.Sprint(n)
 	for i := len(s) - 3; i > 0; i -= 3 {

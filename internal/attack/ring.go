@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// offerLine begins what a client says that wants shared memory, and the answer.
+// offerLine is the start of a client's offer of shared memory, and of the answer.
 const offerLine = "nearcall/1 shm\n"
 
-// Where the words are in a segment, and where its ring begins: see docs/shm.md.
+// Offsets of the words and of the ring in a segment: see docs/shm.md.
 const (
 	atTail   = 128
 	atHead   = 256
@@ -32,17 +32,17 @@ const (
 // errDeclined is wrapped by the errors of a server that declines shared memory.
 var errDeclined = errors.New("the server declines")
 
-// A ring is the client's end of a connection over shared memory. It is as plain
-// as it can be, and polls where a client that means well would wait for a bell.
+// A ring is the client's end of a connection over shared memory. It is as simple as
+// possible: a writer polls for room instead of waiting for a bell.
 type ring struct {
 	data         *net.UnixConn
-	room         int // the socket for room
-	memory       int // the file
+	room         int // the room socket
+	memory       int // the memfd
 	slabsAt      int64
 	slabs        int64
 	mine, theirs []byte // segments
 	sent, taken  uint64
-	rung, roomed uint64 // the peer's last sleep, and its last wait for room, that a bell was rung for
+	rung, roomed uint64 // the peer's last sleep, and its last wait for room, that this side has rung for
 	until        time.Time
 }
 
@@ -69,7 +69,7 @@ func dialRing(target string, until time.Time) (*ring, error) {
 	return r, err
 }
 
-// offer makes the offer of a client that speaks version 1 and knows no feature.
+// offer makes the offer of a client that speaks version 1 and has no features.
 func offer(data *net.UnixConn) error {
 	_, err := data.Write(append([]byte(offerLine), 2, 1, 0))
 	return err
@@ -121,7 +121,7 @@ func (r *ring) mapAll(ring, slabs int64) (err error) {
 	return os.NewSyscallError("mmap", err)
 }
 
-// Write puts b in the ring, and waits for room until the attack is over.
+// Write puts b in the ring. It waits for room until the attack's time is over.
 func (r *ring) Write(b []byte) (n int, err error) {
 	ring := r.mine[controls:]
 	for n < len(b) {
@@ -144,7 +144,7 @@ func (r *ring) Write(b []byte) (n int, err error) {
 	return n, r.wake()
 }
 
-// wake rings the bell for a peer that sleeps, once for each sleep.
+// wake rings the data bell for a peer that sleeps, once for each sleep.
 func (r *ring) wake() error {
 	asleep := r.word(r.theirs, atAsleep).Load()
 	if asleep&1 == 0 || asleep == r.rung {
@@ -168,7 +168,7 @@ func (r *ring) wake() error {
 	return sent
 }
 
-// Read takes what is in the peer's ring, and waits for a bell where nothing is.
+// Read reads from the peer's ring, and waits for a bell if it is empty.
 func (r *ring) Read(b []byte) (int, error) {
 	ring := r.theirs[controls:]
 	for ended := false; ; {
@@ -197,14 +197,13 @@ func (r *ring) Read(b []byte) (int, error) {
 	}
 }
 
-// Close gives back all but the memory that is mapped, which a reader may still
-// look at: that goes with the process.
+// Close closes the descriptors. It leaves the memory mapped, as a reader may still use it;
+// that is unmapped when the process exits.
 func (r *ring) Close() error {
 	return errors.Join(r.data.Close(), syscall.Close(r.room), syscall.Close(r.memory))
 }
 
-// fill writes the first n bytes of the client's slabs, in pages that are the
-// client's.
+// fill allocates the first n bytes of the client's slabs by writing to them.
 func (r *ring) fill(n int64) error {
 	m, err := unix.Mmap(r.memory, r.slabsAt, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {

@@ -54,7 +54,7 @@ func serverMain(args []string) error {
 	return obey(hello, func(command string) any {
 		switch command {
 		case "settle":
-			runtime.GC() // what is in pools goes with the second
+			runtime.GC() // sync.Pools are emptied by the second collection
 			debug.FreeOSMemory()
 			shared, err := sharedMemory()
 			return settled{shared, text(err)}
@@ -66,9 +66,9 @@ func serverMain(args []string) error {
 	})
 }
 
-// settled is the server's answer when it has given back what memory it can.
+// settled is the server's answer after it has freed the memory that it can.
 type settled struct {
-	Shared int64  // bytes of shared memory that the server keeps in existence
+	Shared int64  // bytes of shared memory that the server keeps allocated
 	Error  string // empty for none
 }
 
@@ -79,23 +79,23 @@ func text(err error) string {
 	return err.Error()
 }
 
-// service is what the server serves: a small service of one method of each kind.
+// service is the test service: a small method of each kind.
 type service struct {
 	testpb.UnimplementedTestServiceServer
 }
 
-// EmptyCall is what the honest client calls.
+// EmptyCall is the honest client's call.
 func (service) EmptyCall(context.Context, *testpb.Empty) (*testpb.Empty, error) {
 	return &testpb.Empty{}, nil
 }
 
-// UnaryCall returns as many bytes as it is asked for.
+// UnaryCall returns as many bytes as the request asks for, up to 4 MiB.
 func (service) UnaryCall(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 	return &testpb.SimpleResponse{Payload: &testpb.Payload{Body: make([]byte, min(max(in.ResponseSize, 0), 4<<20))}}, nil
 }
 
-// StreamingOutputCall is a subscription: it sends replies of 1,000 bytes until
-// the subscriber leaves.
+// StreamingOutputCall is a subscription: it sends replies of 1,000 bytes until the client
+// leaves.
 func (service) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest, s grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
 	for {
 		if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: &testpb.Payload{Body: make([]byte, 1000)}}); err != nil {
@@ -104,7 +104,7 @@ func (service) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest, s grpc.
 	}
 }
 
-// StreamingInputCall works for two seconds and takes no notice of its context.
+// StreamingInputCall works for two seconds and ignores its context.
 func (service) StreamingInputCall(testpb.TestService_StreamingInputCallServer) error {
 	time.Sleep(2 * time.Second)
 	return nil
@@ -126,7 +126,7 @@ func (service) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputC
 	}
 }
 
-// HalfDuplexCall waits for something else than its caller's messages.
+// HalfDuplexCall waits for the end of its context, and does not receive.
 func (service) HalfDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
 	<-s.Context().Done()
 	return s.Context().Err()

@@ -12,8 +12,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// Attacks over shared memory. The server trusts the attacker's user, and lets it
-// connect: nobody else gets that far.
+// Attacks over shared memory. The server must trust the attacker's user for them: other
+// users cannot get this far.
 var shmAttacks = []*attack{
 	{
 		name: "shm-holes", path: overShm, full: 8, short: 4,
@@ -68,10 +68,10 @@ var shmAttacks = []*attack{
 	},
 }
 
-// sameUser is why some attacks over shared memory are no more than bounded.
+// sameUser is the excuse of attacks over shared memory that are bounded, but costly.
 const sameUser = "a message in shared memory costs its sender no bytes; only processes of the server's user can do this"
 
-// attach connects over shared memory, greets and reads whatever comes.
+// attach connects over shared memory, greets, and reads and discards everything.
 func (a *attacker) attach(window int64) (*peer, *ring, error) {
 	p, err := a.dial(overShm)
 	if err != nil {
@@ -81,7 +81,7 @@ func (a *attacker) attach(window int64) (*peer, *ring, error) {
 	return p, p.conn.(*ring), p.greet(window, window)
 }
 
-// place appends a message of a call that is somewhere in the client's slabs.
+// place appends a message of a call that is at offset at of the client's slabs.
 func place(b []byte, stream uint64, flags wire.Kind, size, at uint64) []byte {
 	return frame(b, wire.KindStream|wire.FlagMessage|wire.FlagPlace|flags, stream, uint62(uint62(nil, size), at)...)
 }
@@ -107,9 +107,8 @@ func holes(a *attacker) error {
 	return cut
 }
 
-// same sends a message that is in the client's memory once to one handler after
-// the other. None of them can return it, for want of credit, so that each keeps a
-// copy.
+// same sends one message in the client's memory to one handler after the other. None of
+// them can return it, as there is no credit, so each keeps a copy.
 func same(a *attacker) error {
 	const message = 4<<20 - 16
 	p, err := a.dial(overShm)
@@ -141,9 +140,9 @@ func same(a *attacker) error {
 	return nil
 }
 
-// dead leaves the end of the connection's socket in the socket for room, which
-// nobody reads where nobody waits for room. The process that it was in has it no
-// more, and yet it is open.
+// dead sends the client's end of the data socket over the room socket, which the server
+// reads only while it waits for room. The client then closes its own copy, but the socket
+// stays open in the message.
 func dead(a *attacker) error {
 	for range a.count {
 		p, r, err := a.attach(wire.MinWindow)
@@ -161,7 +160,7 @@ func dead(a *attacker) error {
 			return err
 		}
 		err = unix.Sendmsg(r.room, []byte{1}, unix.UnixRights(int(file.Fd())), nil, unix.MSG_DONTWAIT)
-		if err != nil && !errors.Is(err, unix.EPERM) { // which the server's socket may answer
+		if err != nil && !errors.Is(err, unix.EPERM) { // the server's socket may refuse descriptors
 			return err
 		}
 		if err := errors.Join(file.Close(), r.Close()); err != nil {
@@ -171,8 +170,7 @@ func dead(a *attacker) error {
 	return nil
 }
 
-// punched frees the pages that the server writes replies to, again and again,
-// while it does so.
+// punched frees the pages that the server writes replies to, while the server writes them.
 func punched(a *attacker) error {
 	p, r, err := a.attach(1 << 40)
 	if err != nil {
@@ -197,7 +195,7 @@ func punched(a *attacker) error {
 	return nil
 }
 
-// responseOf is a request for a reply of so many bytes.
+// responseOf encodes a request for a reply of size bytes.
 func responseOf(size uint64) []byte { return uint62([]byte{2 << 3}, size) }
 
 func emptyPlaces(a *attacker) error {
@@ -219,7 +217,7 @@ func emptyPlaces(a *attacker) error {
 	return nil
 }
 
-// bells rings for nothing. Where the server hangs up, it connects again.
+// bells rings for nothing, and connects again when the server hangs up.
 func bells(a *attacker) error {
 	var many [64]byte
 	var r *ring
@@ -263,7 +261,7 @@ func hoard(a *attacker) error {
 	return nil
 }
 
-// handshakes makes offers, and answers no answer.
+// handshakes makes offers, and does not confirm the answers.
 func handshakes(a *attacker) error {
 	for range a.count {
 		conn, err := dialSocket(a.at.Shm, a.until)

@@ -8,7 +8,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// Attacks with the number of streams, and with frames that concern all of them.
+// Attacks with many streams, and with frames that concern all of them.
 var streamAttacks = []*attack{
 	{
 		name: "streams-unread", path: overTCP, full: 20_000, short: 4_000,
@@ -77,8 +77,8 @@ var streamAttacks = []*attack{
 	},
 }
 
-// subscribe opens n server streams on a connection that gives the least credit
-// for all together and plenty for each.
+// subscribe opens n server streams on a connection with the smallest window for the
+// connection and large windows for the streams.
 func (a *attacker) subscribe(n int) (*peer, error) {
 	p, err := a.dial(overTCP)
 	if err != nil {
@@ -93,8 +93,8 @@ func (a *attacker) subscribe(n int) (*peer, error) {
 	})
 }
 
-// credits gives the connection a byte, again and again, when all its streams
-// wait for credit.
+// credits gives the connection one byte of credit at a time, while all its streams wait for
+// it.
 func credits(a *attacker) error {
 	p, err := a.subscribe(20_000)
 	if err != nil {
@@ -133,7 +133,7 @@ func (a *attacker) openAndReset(method string) error {
 	})
 }
 
-// openAndResetLater gives handlers the time to begin.
+// openAndResetLater resets calls after their handlers had time to start.
 func openAndResetLater(a *attacker) error {
 	const together = 500
 	p, err := a.enter(overTCP)

@@ -11,18 +11,18 @@ import (
 	"time"
 )
 
-// killAt is how much memory a server gets, in bytes, before it is killed.
+// killAt is how much memory a server may use, in bytes, before it is killed.
 const killAt = 3 << 30
 
-// A pace says how long the parts of a trial take.
+// A pace is how long the parts of a trial take.
 type pace struct {
-	before  time.Duration // the honest client is alone
+	before  time.Duration // while the honest client is alone
 	attack  time.Duration // at most
-	quiet   time.Duration // how long the server has to be idle, to be done
-	settle  time.Duration // at most, until the server is idle again
-	release time.Duration // at most, until it has freed what an attacker that stays must not hold
-	forget  time.Duration // at most, until it has given back what the attacker left
-	stop    time.Duration // at most, until Stop returns
+	quiet   time.Duration // how long the server must be idle to count as done
+	settle  time.Duration // at most, for the server to become idle
+	release time.Duration // at most, for the server to free memory while the attacker stays connected
+	forget  time.Duration // at most, for the server to free memory after the attacker has gone
+	stop    time.Duration // at most, for Stop to return
 }
 
 var (
@@ -36,8 +36,7 @@ var (
 	}
 )
 
-// A result is what was measured in a trial. Of the server and the attacker it
-// has the growth.
+// A result is what a trial has measured. Footprints are the growth since the attack began.
 type result struct {
 	attack *attack
 	count  int
@@ -47,21 +46,21 @@ type result struct {
 	attacker       footprint
 	note           string
 	serverCPU      time.Duration
-	server         footprint // the most
-	held           int64     // bytes, when all was done and the attacker still there
-	kept           int64     // bytes, when it had gone
+	server         footprint // the peak
+	held           int64     // bytes, after the attack and with the attacker still connected
+	kept           int64     // bytes, after the attacker has gone
 	died           string    // how; empty if it did not
-	busy           bool      // it was not idle again in time
+	busy           bool      // the server did not become idle in time
 	stopped        time.Duration
 	stuck          bool // Stop did not return
 	before, during phase
-	newcomer       phase // what a client saw that came late
+	newcomer       phase // what a client saw that connected after the attack
 
-	leftOut string // what the system lacks for it
-	notMade string // why the attack could not be made; empty if it was
+	leftOut string // why the attack was left out; empty if it was not
+	notMade string // why the attack could not be made; empty if it could
 
-	beyond []string // the bounds that it went beyond, filled in by judge
-	known  []string // those that the attack is excused from
+	beyond []string // the bounds that it exceeded, filled in by judge
+	known  []string // the bounds that it exceeded within its excuse
 }
 
 // A trial is one attack with its processes.
@@ -71,9 +70,9 @@ type trial struct {
 	at                         addresses
 	server, honest, attacker   *child
 	watchServer, watchAttacker *watch
-	watches                    sync.Once // they are ended
+	watches                    sync.Once // ends the watches
 	r                          *result
-	rate                       float64 // of the processor, that the server uses for the honest client
+	rate                       float64 // of CPU time to real time, that the server uses for the honest client
 }
 
 // try makes one attack and measures it.
@@ -142,7 +141,7 @@ func (t *trial) end() {
 	})
 }
 
-// alone measures the honest client with nobody beside it.
+// alone measures the honest client without an attack.
 func (t *trial) alone(context.Context) error {
 	warm := t.pace.before / 2
 	time.Sleep(warm)
@@ -162,7 +161,7 @@ func (t *trial) alone(context.Context) error {
 	return nil
 }
 
-// cpu returns what a process has used, all its life if that has ended.
+// cpu returns the CPU time of a process so far, or in total if it has ended.
 func (t *trial) cpu(c *child) time.Duration {
 	d, err := cpuTime(c.pid())
 	if err != nil && !c.alive() {
@@ -171,7 +170,7 @@ func (t *trial) cpu(c *child) time.Duration {
 	return d
 }
 
-// strike makes the attack, and waits until the server has done with it.
+// strike makes the attack, and measures the server until it has recovered.
 func (t *trial) strike(ctx context.Context) error {
 	var s settled
 	if err := t.server.ask("settle", 10*time.Second, &s); err != nil {
@@ -238,7 +237,7 @@ func (f footprint) less(g footprint) footprint {
 	}
 }
 
-// died notes whether the server has, and of what.
+// died records whether the server has died, and how.
 func (t *trial) died() {
 	_, killed := t.watchServer.most()
 	switch {
@@ -251,9 +250,9 @@ func (t *trial) died() {
 	}
 }
 
-// settle waits until the server has used no more than it does for the honest client, for
-// some time. A server that waits for a processor may have everything still to do: such
-// moments do not count, on a busy machine.
+// settle waits until the server has used no more CPU time than the honest client causes,
+// for t.pace.quiet. On a busy machine a server can seem idle while it waits for a
+// processor: such moments do not count.
 func (t *trial) settle() {
 	const look = 100 * time.Millisecond
 	var quiet time.Duration
@@ -279,7 +278,7 @@ func (t *trial) settle() {
 	t.r.busy = false
 }
 
-// newcomer says what a client sees that dials now.
+// newcomer returns what a client sees that connects now.
 func newcomer(ctx context.Context, target string) (p phase) {
 	c, err := start(ctx, &struct{}{}, nil, "honest", target)
 	if err != nil {
@@ -300,13 +299,13 @@ func newcomer(ctx context.Context, target string) (p phase) {
 	return p
 }
 
-// until waits until the server has given back what it took beyond base, for some
-// time at most, and notes what it has not.
+// until waits, for at most limit, until the server has freed what it allocated beyond base,
+// and records what it has not freed.
 func (t *trial) until(limit time.Duration, base int64, have *int64) error {
 	for end := time.Now().Add(limit); t.server.alive() && !t.stopped(); {
 		var s settled
 		if err := t.server.ask("settle", 20*time.Second, &s); err != nil {
-			return nil // stop tells
+			return nil // stop records that the server hangs
 		}
 		if s.Error != "" {
 			return fmt.Errorf("the server: %s", s.Error)
@@ -326,7 +325,7 @@ func (t *trial) until(limit time.Duration, base int64, have *int64) error {
 
 func (t *trial) stopped() bool { return t.r.stopped > 0 || t.r.stuck }
 
-// leave stops the server, which has to end in time.
+// leave stops the server, unless it has been stopped, and records whether it died.
 func (t *trial) leave(context.Context) error {
 	if t.server.alive() && !t.stopped() {
 		t.stop()

@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// A watch follows what a process has, and keeps the most that it saw. It kills
-// the process where its memory goes beyond a limit.
+// A watch polls a process's footprint and keeps the peak. It kills the process if its
+// memory exceeds a limit.
 type watch struct {
 	c     *child
 	limit int64 // in bytes
-	files bool  // count the process's memory files, also pages that it has not touched
+	files bool  // also count pages of memfds that the process has not touched
 	stop  chan struct{}
 	ended chan struct{}
 
 	mu     sync.Mutex
-	shared int64 // bytes of memory files
+	shared int64 // bytes of memfds
 	peak   footprint
 	killed bool
 }
 
-// The memory is looked at often, as an attack makes it grow by a gigabyte in a
-// second; counting descriptors takes longer.
+// Memory is polled often, as an attack can make it grow by a gigabyte per second. Counting
+// descriptors takes longer.
 const (
 	lookEvery  = 5 * time.Millisecond
 	countEvery = 100 * time.Millisecond
@@ -58,7 +58,7 @@ func (w *watch) run() {
 	}
 }
 
-// look reports whether the process still runs.
+// look updates the peak memory, and reports whether the process still runs.
 func (w *watch) look() bool {
 	f, err := memoryOf(w.c.pid())
 	if err != nil {
@@ -91,8 +91,7 @@ func (w *watch) count() {
 	w.peak.descriptors = max(w.peak.descriptors, n)
 }
 
-// most returns the most that was seen so far, and whether the process was killed
-// for it.
+// most returns the peak so far, and whether the process was killed for its memory.
 func (w *watch) most() (peak footprint, killed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

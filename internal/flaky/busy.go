@@ -31,7 +31,7 @@ func keepBusy(ctx context.Context, n int) (stop func(), err error) {
 	return stop, nil
 }
 
-// spin uses one processor until the process is killed, or its parent has gone.
+// spin uses one processor until the process is killed or its parent has gone.
 func spin() {
 	parent := os.Getppid()
 	for os.Getppid() == parent {

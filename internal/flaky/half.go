@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A half is all rounds beside the same number of busy processes.
+// A half is all rounds with the same number of busy processes.
 type half struct {
 	options
 	busy int
@@ -21,18 +21,18 @@ type half struct {
 
 	mu       sync.Mutex
 	end      time.Time // when the budget is spent
-	left     []*binary // that nobody runs now
+	left     []*binary // binaries that are not running now
 	had      map[*binary]turns
 	failures int
 }
 
-// turns are the rounds that a package had.
+// turns count the rounds that a package has had.
 type turns struct {
 	n, failed int
 	took      time.Duration
 }
 
-// run runs the packages' tests until the budget is spent or each has had its
+// run runs the packages' tests until the budget is spent or each package has had its
 // rounds.
 func (h *half) run(ctx context.Context, budget time.Duration) error {
 	stop, err := keepBusy(ctx, h.busy)
@@ -53,8 +53,8 @@ func (h *half) run(ctx context.Context, budget time.Duration) error {
 	return nil
 }
 
-// next takes the package that has had the least time from those that have a
-// round to come; nil if none has.
+// next takes from left the package that has used the least time, among those with a round
+// left; nil if there is none.
 func (h *half) next() *binary {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -72,7 +72,7 @@ func (h *half) next() *binary {
 	return least
 }
 
-// round runs b's tests once, and puts b back.
+// round runs b's tests once, and returns b to left.
 func (h *half) round(ctx context.Context, b *binary) {
 	h.mu.Lock()
 	n := h.had[b].n
@@ -102,7 +102,7 @@ func (h *half) round(ctx context.Context, b *binary) {
 	h.had[b] = had
 }
 
-// test runs the tests once. Its error says that they failed.
+// test runs the tests once, and fails if they do.
 func (h *half) test(ctx context.Context, b *binary, path string) (log []byte, err error) {
 	args := []string{"-test.timeout", h.timeout.String(), "-test.parallel", "8"} // as make unit does
 	if h.short {
@@ -124,7 +124,7 @@ func (h *half) name() string {
 	return fmt.Sprintf("beside %d busy processes", h.busy)
 }
 
-// report says how many rounds each package had.
+// report prints how many rounds each package had.
 func (h *half) report(bins []*binary) {
 	fmt.Fprintf(h.out, "%s, %d packages at a time:\n%8s %8s %10s\n", h.name(), h.jobs, "rounds", "failed", "s/round")
 	for _, b := range bins {

@@ -1,24 +1,23 @@
-// Command flaky looks for tests that fail now and then. It builds the test
-// binaries of all packages and runs them over and over, each in a process of its
-// own: first with no other work on the machine, then beside processes that keep
-// the processors busy.
+// Command flaky looks for tests that fail now and then. It builds the test binaries of all
+// packages and runs them many times, each in its own process: first with no other work on
+// the machine, then beside processes that keep the processors busy.
 //
 //	go run ./internal/flaky              the core module, 50 rounds of each kind, within an hour
 //	go run ./internal/flaky -n 5 . loop  two packages
 //
-// A round of a package is one run of its tests. Half of the rounds have the race
-// detector; the others are several times as fast, and meet other orders of events.
+// A round of a package is one run of its tests. Half of the rounds use the race detector;
+// the others are several times as fast, and so see other orders of events.
 //
-// All rounds have -short. It leaves out what is the same in each round: every
-// interleaving of a ring, the building of goimports, series of child processes, a
-// keepalive that takes seconds. Soaks last a fraction of their time, tests that try
-// something often try it less often, floods have 10,000 calls, and the tournament's
-// rivals make calls of each kind and not of each size. -short=false runs all of it.
+// All rounds use -short. It leaves out what is the same in each round: every interleaving
+// of a ring, the building of goimports, series of child processes, a keepalive that takes
+// seconds. Soaks run for a fraction of their time, tests that repeat something repeat it
+// less, floods make 10,000 calls, and the tournament's rivals make calls of each kind but
+// not of each size. -short=false runs everything.
 //
-// As many packages run at a time as there are processors, so no test has the
-// machine to itself. The package that has had the least time is next. When the
-// budget is spent, or each package has had its rounds, the report says how many
-// rounds each one had. What a failed run printed stays in a file that it names.
+// As many packages run at a time as there are processors, so no test has the machine to
+// itself. The package that has used the least time is next. When the budget is spent, or
+// each package has had its rounds, the report says how many rounds each package had. The
+// output of a failed run stays in a file that the report names.
 package main
 
 import (
@@ -75,8 +74,8 @@ func main() {
 	}
 }
 
-// run runs the tests of the packages that match patterns, and reports. Its error
-// says that some failed.
+// run runs the tests of the packages that match patterns, and prints a report. It fails if
+// a test failed.
 func run(ctx context.Context, out io.Writer, o options, patterns []string) error {
 	dir, err := os.MkdirTemp("", "nearcall-flaky-")
 	if err != nil {
@@ -120,14 +119,14 @@ func run(ctx context.Context, out io.Writer, o options, patterns []string) error
 	return os.RemoveAll(dir)
 }
 
-// A binary is the built tests of a package.
+// A binary is the built test binary of a package.
 type binary struct {
 	pkg          string
-	dir          string // that its tests run in
+	dir          string // the working directory of its tests
 	plain, raced string // paths, without and with the race detector; empty if not used
 }
 
-// path returns what runs in round n.
+// path returns the binary for round n.
 func (b *binary) path(n int) string {
 	if b.raced != "" && n%2 == 0 {
 		return b.raced
@@ -135,7 +134,7 @@ func (b *binary) path(n int) string {
 	return b.plain
 }
 
-// build builds the tests of the module's packages that have any.
+// build builds the tests of the module's packages that have tests.
 func build(ctx context.Context, dir, module string, o options, patterns []string) ([]*binary, error) {
 	if len(patterns) == 0 {
 		patterns = []string{"./..."}
@@ -187,7 +186,7 @@ func command(ctx context.Context, dir, name string, args ...string) (string, err
 
 var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
-// tests names the tests that a log says have failed.
+// tests returns the names of the tests that failed according to a log.
 func tests(log []byte) string {
 	var names []string
 	for _, m := range failedTest.FindAllSubmatch(log, -1) {

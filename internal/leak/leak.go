@@ -1,5 +1,5 @@
-// Package leak fails a test binary that leaves goroutines behind. A package
-// that starts any has
+// Package leak fails a test binary that leaves goroutines behind. A package that starts
+// goroutines has
 //
 //	func TestMain(m *testing.M) { leak.Main(m) }
 package leak
@@ -13,23 +13,23 @@ import (
 	"time"
 )
 
-// patience is how long goroutines that are on their way out may take.
+// patience is how long goroutines may take to end after the tests.
 const patience = 5 * time.Second
 
-// known are goroutines that are nobody's leak: each has its reason.
+// known are goroutines that are not leaks.
 var known = []string{
 	"testing.(*M).",               // the main goroutine and its alarm
 	"testing.tRunner(",            // a test that runs, a parent that waits for its subtests
 	"testing.fRunner(",            // the same for fuzz tests
-	"created by os/signal.",       // one a process, started by fuzzing
+	"created by os/signal.",       // one per process, started by fuzzing
 	"runtime/pprof.profileWriter", // go test -cpuprofile
 	"runtime.ReadTrace",           // go test -trace
 	"runtime.runFinalizers",       // the runtime's own, while they run user code
 	"runtime.runCleanups",
 }
 
-// Main runs the tests and exits. A run that passed fails when goroutines are
-// left over; their stacks are printed.
+// Main runs the tests and exits. If they pass but goroutines are left, it prints the stacks
+// of those and fails.
 func Main(m *testing.M) {
 	before := ids(stacks())
 	code := m.Run()
@@ -43,12 +43,12 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Find returns the stacks of the goroutines that run now, except the caller's,
-// those of the testing package and the runtime's own.
+// Find returns the stacks of the running goroutines, except the caller's, those of package
+// testing and those of the runtime.
 func Find() []string { return find(nil) }
 
-// await looks until nothing is left but what runs in before, or until patience
-// is at its end, and returns what is left then.
+// await polls until only goroutines in before are left, or until patience has passed, and
+// returns the stacks of the others.
 func await(before map[string]bool, patience time.Duration) []string {
 	deadline := time.Now().Add(patience)
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {

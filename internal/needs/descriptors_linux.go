@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RefusedDescriptors skips a test where the system cannot refuse descriptors that
-// come over a unix socket: Linux can since version 6.16.
+// RefusedDescriptors skips a test if the system cannot refuse descriptors that are sent
+// over a unix socket. Linux can since version 6.16.
 func RefusedDescriptors(t testing.TB) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

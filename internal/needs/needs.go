@@ -1,5 +1,5 @@
-// Package needs skips tests of what the system lacks. It finds that out by
-// trying, so that a system that gains something is tested with it.
+// Package needs skips tests of features that the system lacks. It finds out by trying, so
+// that a test runs wherever its feature exists.
 package needs
 
 import (
@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// UnixSockets skips a test where the system has no unix sockets. Call it before
-// the test makes anything that a cleanup removes.
+// UnixSockets skips a test if the system has no unix sockets. Call it before the test
+// creates anything that a cleanup removes.
 func UnixSockets(t testing.TB) {
 	t.Helper()
 	if err := unixSockets(); err != nil {
@@ -27,7 +27,7 @@ func HasUnixSockets() bool { return unixSockets() == nil }
 var unixSockets = sync.OnceValue(func() error {
 	dir, err := os.MkdirTemp("", "needs")
 	if err != nil {
-		return nil // which is no reason to skip a test
+		return nil // not a reason to skip a test
 	}
 	lis, err := net.Listen("unix", filepath.Join(dir, "s"))
 	if err == nil {
@@ -36,7 +36,7 @@ var unixSockets = sync.OnceValue(func() error {
 	return errors.Join(err, os.Remove(dir))
 })
 
-// Program skips a test where no program of that name is found.
+// Program skips a test if there is no program of that name.
 func Program(t testing.TB, name string) {
 	t.Helper()
 	if _, err := exec.LookPath(name); err != nil {

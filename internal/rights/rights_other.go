@@ -1,7 +1,7 @@
 //go:build !linux
 
-// Package rights says whether a unix socket takes descriptors from its peer. Linux
-// alone has such a choice.
+// Package rights sets whether a unix socket accepts descriptors from its peer. Only Linux
+// has this option.
 package rights
 
 import "syscall"

@@ -1,6 +1,6 @@
 // Package self tells goroutines apart.
 package self
 
-// ID returns a number of the calling goroutine's, which no other that is there at
-// the same time has. One that comes later may have it again.
+// ID returns a number for the calling goroutine that no other running goroutine has. A
+// later goroutine can get the same number.
 func ID() uintptr { return id() }

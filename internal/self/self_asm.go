@@ -2,8 +2,8 @@
 
 package self
 
-// id returns the address of what the runtime knows of the calling goroutine. It is
-// compared, and never followed.
+// id returns the address of the runtime's data about the calling goroutine. It is only
+// compared, never dereferenced.
 //
 //go:noescape
 func id() uintptr

@@ -8,8 +8,7 @@ import (
 	"strconv"
 )
 
-// id returns the number that stack traces name the calling goroutine by. It takes
-// about a microsecond.
+// id returns the goroutine's number in stack traces. It takes about a microsecond.
 func id() uintptr {
 	var b [64]byte
 	head := bytes.TrimPrefix(b[:runtime.Stack(b[:], false)], []byte("goroutine "))

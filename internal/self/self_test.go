@@ -16,9 +16,9 @@ func TestEachGoroutineHasANumberOfItsOwn(t *testing.T) {
 		all.Go(func() {
 			first := ID()
 			there.Done()
-			there.Wait() // so that all are there at the same time
+			there.Wait() // so that all of them run at the same time
 			var grow func(n int) uintptr
-			grow = func(n int) uintptr { // a stack that has moved, perhaps on another thread
+			grow = func(n int) uintptr { // the stack moves, and perhaps the thread changes
 				var pad [256]byte
 				runtime.Gosched()
 				if n == 0 {

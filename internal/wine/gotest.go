@@ -19,16 +19,16 @@ type event struct {
 	Elapsed                       float64
 }
 
-// A result is what tests came to.
+// A result is the outcome of the tests.
 type result struct {
 	passed  int      // tests, with subtests
 	failed  []string // tests and packages
-	skipped []string // with the reason, where one was given
+	skipped []string // with the reason, if one was given
 	said    map[string][]string
 }
 
-// test runs the tests of the packages that match patterns, in the module's
-// directory. Its error says that some failed.
+// test runs the tests of the packages that match patterns, in the module's directory. It
+// fails if a test failed.
 func (w *wine) test(ctx context.Context, out io.Writer, o options, patterns []string) (*result, error) {
 	r := &result{said: make(map[string][]string)}
 	args := []string{"test", "-json", "-count=1", "-exec", w.program, "-timeout", o.timeout.String()}
@@ -40,7 +40,7 @@ func (w *wine) test(ctx context.Context, out io.Writer, o options, patterns []st
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, patterns...)...)
 	cmd.Dir, cmd.Env, cmd.Stderr = o.module, append(windows(), w.environment()...), os.Stderr
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // go test ends its tests
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // go test then ends its tests
 	cmd.WaitDelay = 10 * time.Second
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
@@ -66,11 +66,12 @@ func (w *wine) test(ctx context.Context, out io.Writer, o options, patterns []st
 	return r, nil
 }
 
-// leftOut begins a line in which a test binary says what it leaves out that cannot
-// skip itself.
+// leftOut is the start of a line in which a test binary names an example that it leaves
+// out, as examples cannot skip themselves.
 const leftOut = "left out: "
 
-// take notes an event, and prints how each package ends and what failed tests say.
+// take records an event. It prints the outcome of each package and the output of failed
+// tests.
 func (r *result) take(out io.Writer, e event) {
 	name := e.Package
 	if e.Test != "" {
@@ -103,7 +104,7 @@ func (r *result) take(out io.Writer, e event) {
 	}
 }
 
-// reason is what a test that was skipped has said last, without the place.
+// reason returns the last line that a skipped test has printed, without file and line.
 func reason(said []string) string {
 	for _, line := range slices.Backward(said) {
 		line = strings.TrimSpace(line)
@@ -118,7 +119,7 @@ func reason(said []string) string {
 	return "no reason was given"
 }
 
-// print says how many tests passed, and which were skipped and failed.
+// print prints how many tests passed, and which were skipped and failed.
 func (r *result) print(out io.Writer) {
 	fmt.Fprintf(out, "\n%d tests passed, %d failed, %d were skipped\n", r.passed, len(r.failed), len(r.skipped))
 	for _, s := range r.skipped {

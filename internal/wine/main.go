@@ -1,11 +1,11 @@
-// Command wine runs the tests of packages, and nearcall's tour, as programs of
-// Windows under Wine. It builds them here, without cgo.
+// Command wine runs the tests of packages, and nearcall's tour, as Windows programs under
+// Wine. It builds them on this system, without cgo.
 //
 //	go run ./internal/wine ./...           the core module
 //	go run ./internal/wine -C interop .    another module
 //
-// Wine's files are in a directory of their own, which is made when it is missing
-// (-prefix). What is skipped is listed at the end, with the reason.
+// Wine's files are in a directory of their own (-prefix), which is created if it is
+// missing. Skipped tests are listed at the end, with the reason.
 package main
 
 import (
@@ -49,8 +49,8 @@ func main() {
 	}
 }
 
-// run runs the tests of the packages that match patterns, and reports. Its error
-// says that some failed.
+// run runs the tests of the packages that match patterns, and prints a report. It fails if
+// a test failed.
 func run(ctx context.Context, out io.Writer, o options, patterns []string) (err error) {
 	begun := time.Now()
 	w, err := open(ctx, o.prefix)
@@ -89,7 +89,7 @@ func (w *wine) tour(ctx context.Context, out io.Writer, o options) error {
 	return nil
 }
 
-// windows is the environment that programs of Windows are built in.
+// windows returns the environment that builds Windows programs.
 func windows() []string {
 	return append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// A wine runs programs of Windows.
+// A wine runs Windows programs.
 type wine struct {
 	program string // wine itself
 	server  string // wineserver, which all of a prefix's programs share
@@ -24,12 +24,12 @@ var bcryptprimitives []byte
 
 const install = "install it (Debian: apt-get install wine64 gcc-mingw-w64-x86-64)"
 
-// open finds Wine, and makes the prefix where it is missing.
+// open finds Wine, and creates the prefix if it is missing.
 func open(ctx context.Context, prefix string) (*wine, error) {
 	w := new(wine)
 	var err error
-	// Debian's wine is a script that complains of what 32-bit programs would need,
-	// and its programs are in no directory of PATH.
+	// Debian's wine is a script that complains about missing 32-bit support, and Debian's
+	// Wine programs are not in PATH.
 	if w.program, err = find("wine64", "/usr/lib/wine/wine64", "wine"); err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func open(ctx context.Context, prefix string) (*wine, error) {
 	return w, nil
 }
 
-// find returns the first of programs that is there.
+// find returns the first of programs that exists.
 func find(programs ...string) (string, error) {
 	for _, p := range programs {
 		if path, err := exec.LookPath(p); err == nil {
@@ -60,8 +60,8 @@ func find(programs ...string) (string, error) {
 	return "", fmt.Errorf("there is no %s; %s", programs[0], install)
 }
 
-// setUp makes the prefix, unless it is complete. What was left half made is made
-// again.
+// setUp creates the prefix, unless it is complete and of this version. An incomplete one is
+// created again.
 func (w *wine) setUp(ctx context.Context) error {
 	done := filepath.Join(w.prefix, "complete")
 	if made, err := os.ReadFile(done); err == nil && string(made) == w.version {
@@ -87,7 +87,7 @@ func (w *wine) setUp(ctx context.Context) error {
 	return os.WriteFile(done, []byte(w.version), 0o666)
 }
 
-// buildDLL builds what older versions of Wine lack and Go needs.
+// buildDLL builds bcryptprimitives.dll, which Go needs and older versions of Wine lack.
 func (w *wine) buildDLL(ctx context.Context, dll string) error {
 	compiler, err := find("x86_64-w64-mingw32-gcc")
 	if err != nil {
@@ -101,8 +101,8 @@ func (w *wine) buildDLL(ctx context.Context, dll string) error {
 	return nil
 }
 
-// environment is what makes a command Wine's, of this prefix and without windows
-// that open or files that appear in the user's menus.
+// environment returns the variables that make Wine use this prefix, without opening windows
+// or adding entries to the user's menus.
 func (w *wine) environment() []string {
 	return []string{
 		"WINEPREFIX=" + w.prefix, "WINEARCH=win64", "WINEDEBUG=-all",
@@ -116,13 +116,12 @@ func (w *wine) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// close ends all programs of the prefix, and the server that they share. It
-// returns when they have ended.
+// close ends all programs of the prefix and the server that they share, and waits for them.
 func (w *wine) close() error {
 	for _, arg := range []string{"-k", "-w"} {
 		cmd := exec.Command(w.server, arg)
 		cmd.Env = append(os.Environ(), w.environment()...)
-		// The first fails where none runs.
+		// The first fails if none is running.
 		if err := cmd.Run(); err != nil && arg == "-w" {
 			return fmt.Errorf("wineserver %s: %w", arg, err)
 		}
