@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// plenty is memory for all tests that do not count it.
+// plenty is the Memory of tests that do not count bytes.
 var plenty = NewMemory(1<<40, false)
 
-// testPages count what an arena has of the system.
+// testPages count the pages of an arena.
 type testPages struct {
-	most      int // bytes that there are
+	most      int // bytes that can be allocated
 	allocated int // bytes
-	given     int // bytes
+	given     int // bytes that were freed
 	dropped   bool
-	asked     int         // times
-	during    func(n int) // called while pages are allocated
+	asked     int         // calls of allocate
+	during    func(n int) // called during allocate
 }
 
 var errPages = errors.New("there are no pages")
@@ -41,13 +41,13 @@ func (p *testPages) free(_, n int) {
 
 func (p *testPages) unmap() { p.dropped = true }
 
-// counted is an arena of n bytes, and what it has of the system.
+// counted returns an arena of n bytes, and its pages.
 func counted(n int) (*arena, *testPages) {
 	p := &testPages{most: n}
 	return newArena(make([]byte, n), plenty, p), p
 }
 
-// taken takes a slab and writes nothing to it.
+// taken allocates a slab, and writes nothing to it.
 func taken(t *testing.T, a *arena, n int) (at int) {
 	t.Helper()
 	b, at, ok := a.allocate(n)
@@ -61,7 +61,7 @@ func taken(t *testing.T, a *arena, n int) (at int) {
 func TestTheSlabThatWasGivenBackLastIsTheNext(t *testing.T) {
 	a, _ := counted(1 << 20)
 	first, second := taken(t, a, 100_000), taken(t, a, 100_000)
-	_ = taken(t, a, 1) // as long as one is out
+	_ = taken(t, a, 1) // the arena is not reset while a slab is allocated
 	for _, at := range []int{first, second} {
 		if err := a.free(at); err != nil {
 			t.Fatal(err)
@@ -134,8 +134,7 @@ func TestASmallMessageTakesALargeSlabThatIsFree(t *testing.T) {
 	a.close()
 }
 
-// TestSlabsAreCutAnew: that there were many small ones at a time does not keep
-// large ones from being there afterwards.
+// TestSlabsAreCutAnew: after many small slabs were in use and freed, large ones fit again.
 func TestSlabsAreCutAnew(t *testing.T) {
 	a, _ := counted(1 << 20)
 	var all []int
@@ -233,8 +232,8 @@ func TestASlabIsAllocatedBeforeItIsHandedOut(t *testing.T) {
 	}
 }
 
-// Where there are no pages there is no slab, and nothing that is counted. It takes a
-// while until the system is asked again.
+// If there are no pages, allocate fails and reserves nothing. The arena waits before it
+// asks the system again.
 func TestWhereThereAreNoPagesThereIsNoSlab(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := NewMemory(1<<30, false)
@@ -266,8 +265,8 @@ func TestWhereThereAreNoPagesThereIsNoSlab(t *testing.T) {
 		pages.most = 0
 		<-time.After(slabIdleTimeout + 1)
 		synctest.Wait()
-		none(1)     // the first of all: the arena goes back to nothing
-		a.mu.Lock() // which a timer holds when it gives pages back
+		none(1)     // its failure leaves no slab in use, so the arena is reset
+		a.mu.Lock() // trim holds it while it frees pages
 		allocated := pages.allocated
 		a.mu.Unlock()
 		if memory.used.Load() != 0 || allocated != 0 {
@@ -279,8 +278,8 @@ func TestWhereThereAreNoPagesThereIsNoSlab(t *testing.T) {
 	})
 }
 
-// Others go on while pages are allocated: slabs are given back and taken, and the
-// arena may be closed.
+// While pages are allocated, other goroutines can free and allocate slabs, and close the
+// arena.
 func TestOthersGoOnWhilePagesAreAllocated(t *testing.T) {
 	for name, fails := range map[string]bool{"there are pages": false, "there are none": true} {
 		t.Run(name, func(t *testing.T) {

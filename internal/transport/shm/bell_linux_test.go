@@ -8,8 +8,8 @@ import (
 
 // A waiter is a Read that waits for bytes or a Write that waits for room.
 type waiter struct {
-	asleep      word  // what it says of its sleeps
-	rings, mine *bell // the peer's end of its bell, and its own
+	asleep      word  // the word that it publishes its sleeps in
+	rings, mine *bell // the peer's end of its bell, and its own end
 	done        <-chan outcome
 }
 
@@ -37,8 +37,8 @@ func nextSleep(t *testing.T, w word, last uint64) (now uint64) {
 	return now
 }
 
-// A bell that is rung for one that has found by itself what there is wakes it
-// for nothing, and nothing returns then.
+// A bell for a receiver that has found the bytes by itself ends a later sleep for nothing.
+// Read then sleeps again, and does not return.
 func TestABellForNothingEndsNoWait(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, peer *Conn) {
 		w, last := c.mine.word(atAsleep), uint64(0)
@@ -58,8 +58,8 @@ func TestABellForNothingEndsNoWait(t *testing.T) {
 	})
 }
 
-// A bell for each sleep costs its peer a system call for each time that this side
-// wakes up, and soon the connection.
+// A peer that rings for nothing in each sleep costs this side system calls. It soon loses
+// the connection.
 func TestAPeerThatRingsForNothingAgainAndAgainIsWrong(t *testing.T) {
 	inEachWait(t, func(t *testing.T, w waiter) {
 		last := uint64(0)
@@ -76,7 +76,7 @@ func TestAPeerThatRingsForNothingAgainAndAgainIsWrong(t *testing.T) {
 	})
 }
 
-// A flood of bells costs this side a few system calls, whatever its length.
+// A flood of bells costs this side only a few system calls, whatever its length.
 func TestAFloodOfBellsIsNotListenedTo(t *testing.T) {
 	inEachWait(t, func(t *testing.T, w waiter) {
 		nextSleep(t, w.asleep, 0)
@@ -100,7 +100,7 @@ func TestAFloodOfBellsIsNotListenedTo(t *testing.T) {
 	})
 }
 
-// Nobody is kept waiting who rings for one that does not listen.
+// Ringing never blocks, even if the peer does not receive the bells.
 func TestABellThatIsNotHeardBlocksNobody(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, peer *Conn) {
 		for range 10000 {
@@ -115,8 +115,8 @@ func TestABellThatIsNotHeardBlocksNobody(t *testing.T) {
 	})
 }
 
-// Bells that are left over from many sleeps that were over before they rang are
-// heard in one go: they do not add up to a peer that is wrong.
+// Bells that are left over from many earlier sleeps are received together, and are not
+// mistaken for a broken peer.
 func TestBellsThatAreLeftOverAreHeardTogether(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, peer *Conn) {
 		const many = 10 * maxIdleWakes

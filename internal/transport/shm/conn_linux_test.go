@@ -26,7 +26,7 @@ var (
 	_ mux.Prompt = (*Conn)(nil)
 )
 
-// pattern returns bytes that say where they are.
+// pattern returns n bytes that differ by position.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -78,7 +78,7 @@ func TestBytesArriveInOrderBothWaysAtOnce(t *testing.T) {
 						}
 						if err != nil || n == 0 || n > len(rest) || !bytes.Equal(b[:n], rest[:n]) {
 							t.Errorf("%d bytes arrive, %v: not those that should, after %d", n, err, len(data)-len(rest))
-							_ = c.Close() // so that nobody waits
+							_ = c.Close() // unblocks the writer
 							return
 						}
 						rest = rest[n:]
@@ -121,7 +121,7 @@ func TestAListenersConnectionsAgreeOnSharedMemory(t *testing.T) {
 	}
 }
 
-// outcome is what Read or Write returned.
+// outcome is the result of a Read or a Write.
 type outcome struct {
 	n   int
 	err error
@@ -145,8 +145,7 @@ func writes(c *Conn, n int) <-chan outcome {
 	return done
 }
 
-// bothSides runs f with each side of a connection in the part of the one that
-// waits.
+// bothSides runs f with the client as c, and then with the server as c.
 func bothSides(t *testing.T, f func(t *testing.T, c, peer *Conn)) {
 	t.Run("client", func(t *testing.T) {
 		client, server := connected(t)
@@ -221,7 +220,7 @@ func TestWhatWasWrittenIsReadBeforeTheEnd(t *testing.T) {
 				if name == "Close" {
 					return
 				}
-				// The other direction goes on.
+				// The other direction still works.
 				if n, err := c.Write([]byte("still")); n != 5 || err != nil {
 					t.Fatal(n, err)
 				}
@@ -234,8 +233,8 @@ func TestWhatWasWrittenIsReadBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// A peer whose bell was rung when it was awake again closes its end with the
-// byte unread, which the system tells this side of.
+// If a peer closes its end with an unread bell in the socket, the system reports a reset to
+// this side.
 func TestABellThatNobodyHeardIsNoErrorAtTheEnd(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, peer *Conn) {
 		if sleeps, err := peer.in.startSleeping(); !sleeps || err != nil {
@@ -273,7 +272,7 @@ func TestADeadlineEndsAReadThatWaits(t *testing.T) {
 			if got := soon(t, "Read", done); got.n != 0 || !errors.Is(got.err, os.ErrDeadlineExceeded) {
 				t.Fatal(got)
 			}
-			// It counts whatever there is, and nothing is lost.
+			// The deadline wins even if there are bytes, and they are not lost.
 			_, _ = peer.Write([]byte("abc"))
 			if got := soon(t, "Read", reads(c)); got.n != 0 || !errors.Is(got.err, os.ErrDeadlineExceeded) {
 				t.Error(got)
@@ -415,7 +414,7 @@ func TestAConnectionsPeerBreaksTheRules(t *testing.T) {
 	})
 }
 
-// TestCloseAtAnyMoment would crash where memory is used that is gone.
+// TestCloseAtAnyMoment crashes if unmapped memory is used.
 func TestCloseAtAnyMoment(t *testing.T) {
 	for seed := range uint64(40) {
 		a, b := sockets(t)
@@ -447,7 +446,7 @@ func TestCloseAtAnyMoment(t *testing.T) {
 			})
 		}
 		rnd := rand.New(rand.NewPCG(seed, 99))
-		for range rnd.IntN(3) { // a while
+		for range rnd.IntN(3) { // a short pause
 			_ = held(t)
 		}
 		close(closes)
@@ -455,9 +454,9 @@ func TestCloseAtAnyMoment(t *testing.T) {
 	}
 }
 
-// A bubbled is one end of a connection of shared memory whose bells are
-// channels: package synctest does not see who waits for a socket. It is no
-// [mux.Prompt], as time does not go by there while a session tries.
+// A bubbled is one end of a connection of shared memory whose bells are channels, as
+// package synctest does not see waits for a socket. It is no [mux.Prompt], because time
+// does not pass in a bubble while a session polls.
 type bubbled struct {
 	conn       *Conn
 	peer       *bubbled
@@ -554,7 +553,7 @@ func bubble(client, server *Conn) (a, b *bubbled) {
 	return all[0], all[1]
 }
 
-// sessions returns those over both ends of a connection.
+// sessions returns sessions over both ends of a connection.
 func sessions(t testing.TB, a, b mux.Conn, acceptor link.Acceptor) (client, server *mux.Session) {
 	t.Helper()
 	client, server = mux.New(a, mux.Options{Name: "client", Client: true}), mux.New(b, mux.Options{Name: "server"})
@@ -571,8 +570,8 @@ func sessions(t testing.TB, a, b mux.Conn, acceptor link.Acceptor) (client, serv
 	return client, server
 }
 
-// TestStreams runs over the rings alone: what a session puts in slabs takes no
-// credit, which the suite's senders use up.
+// TestStreams runs over the rings alone. Messages in slabs use no credit, and the suite's
+// senders need to use it up.
 func TestStreams(t *testing.T) {
 	transporttest.Suite{
 		Connect: func(t *testing.T) (caller, callee link.Stream) {

@@ -7,25 +7,24 @@ import (
 	"strings"
 )
 
-// This file is built twice: into the tests, and with faults in ring.go into a
-// program of its own (see TestTheExplorerFindsFaults). It needs nothing but
+// This file is built twice: into the tests, and with faults in ring.go into a program of
+// its own (see TestTheExplorerFindsFaults). Besides the standard library it must need only
 // ring.go and norace.go.
 
-// A scene is what a sender writes and how a receiver reads it, over a ring of
-// some bytes, as a Conn's Write and Read do.
+// A scene is what a sender writes and how a receiver reads it, over a ring of the given
+// length, as a Conn's Write and Read do.
 type scene struct {
 	ring   int
-	writes []int // how many bytes are written at a time
-	read   int   // how many are read at a time
+	writes []int // bytes of each write
+	read   int   // bytes of each read
 }
 
 func (s scene) String() string {
 	return fmt.Sprintf("writes of %v bytes, reads of %d, a ring of %d", s.writes, s.read, s.ring)
 }
 
-// scenes are small, and have every step in them: a ring that fills exactly, in
-// pieces and not at all, that wraps around, sleeps that follow one another, on
-// both sides.
+// scenes are small, and together reach every step: a ring that fills exactly, in pieces, or
+// not at all; one that wraps around; consecutive sleeps on both sides.
 var scenes = []scene{
 	{ring: 8, writes: []int{1, 1}, read: 8},
 	{ring: 8, writes: []int{1, 1, 1}, read: 8},
@@ -37,35 +36,35 @@ var scenes = []scene{
 	{ring: 4, writes: []int{2, 4}, read: 3},
 }
 
-// A result is what exploring a scene showed.
+// A result is the outcome of exploring a scene.
 type result struct {
 	states        int
 	interleavings float64
-	fault         string // what went wrong, and how it came to that
+	fault         string // what went wrong, and the steps that led to it
 }
 
-// explore runs all interleavings of a scene. Those that come to a state that was
-// seen before end there: what follows is known.
+// explore runs all interleavings of a scene. A run that reaches a state that was seen
+// before stops there, as what follows is known.
 //
-// An actor does nothing but what it read tells it, so that what it knew at some
-// point and has read since is all there is to know of it. A state is that of
-// both, and the memory.
+// What an actor does depends only on what it has read. So its variables at some point, and
+// what it has read since, determine the rest. A state is that of both actors, and the
+// memory.
 func explore(sc scene) result {
 	type node struct {
 		key    string
-		choice int // the actor that goes next
+		choice int // the actor that takes the next step
 		paths  float64
 	}
 	var (
 		stack []node
-		seen  = make(map[string]float64) // from how many interleavings follow
+		seen  = make(map[string]float64) // the number of interleavings that follow from a state
 	)
 	for {
 		w := newWorld(sc)
 		for i := range stack {
 			w.step(stack[i].choice)
 		}
-		// To the end of this run, or to what is known.
+		// Run to the end, or to a known state.
 		var follow float64
 		for {
 			if w.wrong == "" && !w.runnable(0) && !w.runnable(1) {
@@ -91,7 +90,7 @@ func explore(sc scene) result {
 			stack = append(stack, node{key: key, choice: first})
 			w.step(first)
 		}
-		// Back to where there is another choice.
+		// Go back to the last step with another choice.
 		for {
 			if len(stack) == 0 {
 				w.stop()
@@ -116,16 +115,16 @@ type world struct {
 	scene
 	ringBytes []byte
 	words     [4]uint64 // tail, head, asleep, wants
-	tokens    [2]byte   // of the bell for data, and of that for room
+	tokens    [2]byte   // unread bells, for data and for room
 	actors    [2]*actor
-	could     []bool // whether, at each step, the second actor could have gone as well as the first
+	could     []bool // for each step, whether both actors could have taken it
 	trace     []deed
 	wrong     string
-	got       int // bytes
+	got       int // bytes received
 }
 
-// An actor is a goroutine that goes on when it is told to, up to what it does
-// next to what both see.
+// An actor is a goroutine that runs one step at a time, up to its next operation on shared
+// state.
 type actor struct {
 	w       *world
 	name    string
@@ -133,12 +132,12 @@ type actor struct {
 	stop    func()
 	yield   func(string) bool
 	history []byte
-	does    string // next
-	needs   *byte  // a token that it waits for
+	does    string // its next operation
+	needs   *byte  // the bells that it waits for; nil if it does not wait
 	over    bool
 }
 
-// stopped ends an actor in the middle.
+// stopped is the panic that ends an actor early.
 type stopped struct{}
 
 func newWorld(sc scene) *world {
@@ -194,10 +193,10 @@ func (w *world) couldAt(step int) bool { return w.could[step] }
 type deed struct {
 	actor int
 	does  string
-	v     byte // that was loaded or stored, or how many tokens there were
+	v     byte // the value that was loaded or stored, or the number of bells
 }
 
-// story says what was done, in two columns.
+// story lists the steps, in a column for each actor.
 func (w *world) story() string {
 	var b strings.Builder
 	for _, d := range w.trace {
@@ -218,21 +217,21 @@ func (w *world) key() string {
 	return string(append(b, w.actors[1].history...))
 }
 
-// before lets the other actor go first.
+// before lets the other actor run first.
 func (a *actor) before(does string) {
 	if !a.yield(does) {
 		panic(stopped{})
 	}
 }
 
-// did tells of a step what the actor has seen of what both see, or done to it.
+// did records the value that an operation on shared state has read or written.
 func (a *actor) did(v byte) {
 	a.history = append(a.history, v)
 	a.w.trace[len(a.w.trace)-1].v = v
 }
 
-// knows says all that tells what the actor does from here on, apart from what it
-// reads.
+// knows replaces the actor's history with its variables, which determine what it does from
+// here on, apart from what it reads.
 func (a *actor) knows(all ...uint64) {
 	a.history = a.history[:0]
 	for _, v := range all {
@@ -240,8 +239,8 @@ func (a *actor) knows(all ...uint64) {
 	}
 }
 
-// A stepping word yields before it is loaded and stored, and a cursor after it was
-// stored as well: what is done to the ring's bytes next is another step.
+// A stepping word yields before each load and store, and a cursor also after its store: a
+// change of the ring's bytes after that is another step.
 type stepping struct {
 	*actor
 	name   string
@@ -275,7 +274,7 @@ func (a *actor) ring(bell int) {
 	a.did(a.w.tokens[bell])
 }
 
-// wait waits for a bell, and returns how often it has been rung.
+// wait waits for bells, and returns their number.
 func (a *actor) wait(bell int) int {
 	a.needs = &a.w.tokens[bell]
 	a.before([]string{"waits for data", "waits for room"}[bell])
@@ -286,8 +285,7 @@ func (a *actor) wait(bell int) int {
 	return int(n)
 }
 
-// woke takes in that an actor was woken, with the error of what it has heard, and
-// how often in a row that was for nothing.
+// woke fails for the error of a wake-up, and after too many wake-ups in a row for nothing.
 func (a *actor) woke(err error, vain int) {
 	if err != nil {
 		a.fails(err)
@@ -302,7 +300,7 @@ func (a *actor) fails(err error) {
 	panic(stopped{})
 }
 
-// sent returns what is written from some byte on.
+// sent returns the bytes that are written between two offsets.
 func sent(from, to int) []byte {
 	b := make([]byte, 0, to-from)
 	for i := from; i < to; i++ {
@@ -318,7 +316,7 @@ func (w *world) total() (n int) {
 	return n
 }
 
-// send is what Write does, once after the other.
+// send does what consecutive calls of Write do.
 func (w *world) send(a *actor) {
 	s := sender{ring: w.ringBytes, tail: a.word(0), head: a.word(1), asleep: a.word(2), wants: a.word(3)}
 	from := 0
@@ -354,7 +352,7 @@ func (w *world) send(a *actor) {
 	}
 }
 
-// receive is what Read does, until everything has come.
+// receive does what Read does, until all bytes have arrived.
 func (w *world) receive(a *actor) {
 	r := receiver{ring: w.ringBytes, tail: a.word(0), head: a.word(1), asleep: a.word(2), wants: a.word(3)}
 	b := make([]byte, w.read)

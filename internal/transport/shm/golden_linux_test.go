@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A moment is what the two control pages have after a step.
+// A moment is the state of the two control pages after a step.
 type moment struct {
 	Does   string            `json:"does"`
 	Rings  string            `json:"rings,omitempty"`
@@ -17,8 +17,7 @@ type moment struct {
 	Client map[string]uint64 `json:"client"`
 }
 
-// TestGoldenWords shows what the words are while the sides send, sleep and wait,
-// and the bytes of both pages in the end.
+// TestGoldenWords records the words while the sides send, sleep and wait.
 func TestGoldenWords(t *testing.T) {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		t.Skip("the vectors are those of a little-endian machine")
@@ -50,7 +49,7 @@ func TestGoldenWords(t *testing.T) {
 		if !rings {
 			bell = ""
 		}
-		// As the other side of each sees them.
+		// Each side's words as the other side maps them.
 		all = append(all, moment{does, bell, words(theirs[1].segment), words(theirs[0].segment)})
 	}
 	must := func(ok bool, err error) {

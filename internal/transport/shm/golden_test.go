@@ -12,7 +12,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden vectors anew")
 
-// golden compares what this side says and does with a file.
+// golden compares what this side sends and does with a file.
 func golden(t *testing.T, name string, v any) {
 	t.Helper()
 	var out bytes.Buffer
@@ -34,7 +34,7 @@ func golden(t *testing.T, name string, v any) {
 	}
 }
 
-// What a side says in a handshake.
+// What a side sends in a handshake.
 type said struct {
 	From        string   `json:"from"`
 	Hex         string   `json:"hex"`
@@ -68,7 +68,7 @@ func TestGoldenHandshakes(t *testing.T) {
 			t.Fatal(o, err)
 		}
 		terms := o.agreed()
-		terms.layout.slabs = 64 << 20 // also where addresses are few
+		terms.layout.slabs = 64 << 20 // also on 32 bits
 		b = appendTerms(nil, terms)
 		if got, err := parseTerms(b[len(Line)+2:]); got != terms || err != nil {
 			t.Fatal(got, err)
@@ -93,7 +93,7 @@ func TestGoldenHandshakes(t *testing.T) {
 	})
 }
 
-// Where the parts of the memory are.
+// The offsets of the parts of the memory.
 type parts struct {
 	Ring          int   `json:"ring"`
 	Slabs         int   `json:"slabs"`

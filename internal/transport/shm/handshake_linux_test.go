@@ -19,19 +19,18 @@ import (
 	"github.com/nearcall/nearcall/internal/rights"
 )
 
-// soonEnough is a deadline that no test comes to.
+// soonEnough returns a deadline that no test reaches.
 func soonEnough() time.Time { return time.Now().Add(time.Minute) }
 
-// answer answers an offer as a server that nothing else is asked of.
+// answer answers an offer as a new server.
 func answer(conn *net.UnixConn) (*Conn, []byte, error) {
 	return NewServer(plenty).Answer(context.Background(), conn, nil, "", soonEnough())
 }
 
-// theOffer is what a client of this version says.
+// theOffer returns the offer of a client of this version.
 func theOffer() []byte { return appendOffer(nil, offer{version, features}) }
 
-// A kit is what a server has to send, and may spoil before it does. All of it is
-// closed in the end.
+// A kit is what a server sends, and can spoil first. close closes all of it.
 type kit struct {
 	t     testing.TB
 	terms terms
@@ -64,13 +63,13 @@ func (k *kit) close() {
 	}
 }
 
-// owns has fd closed in the end.
+// owns makes close close fd.
 func (k *kit) owns(fd int) int {
 	k.undo = append(k.undo, func() { _ = unix.Close(fd) })
 	return fd
 }
 
-// memory returns that of a size and with seals, whose segments begin with marks.
+// memory returns a memfd with the given size and seals, whose segments start with marks.
 func (k *kit) memory(size int64, seals int, marks ...string) int {
 	k.t.Helper()
 	fd, err := unix.MemfdCreate("nearcall", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
@@ -117,7 +116,7 @@ func (k *kit) socket(domain, kind int) int {
 	return k.owns(fd)
 }
 
-// wrongMemory are descriptors that no client should take for memory.
+// wrongMemory are descriptors that a client must not accept as memory.
 var wrongMemory = map[string]func(k *kit) int{
 	"a regular file":             (*kit).regularFile,
 	"a pipe":                     (*kit).pipe,
@@ -134,7 +133,7 @@ var wrongMemory = map[string]func(k *kit) int{
 	"memory that does not go on": func(k *kit) int { return k.memory(k.terms.layout.size(), seals, magic) },
 }
 
-// wrongBells are descriptors that no client should take for a bell.
+// wrongBells are descriptors that a client must not accept as a bell.
 var wrongBells = map[string]func(k *kit) int{
 	"a regular file":     (*kit).regularFile,
 	"a pipe":             (*kit).pipe,
@@ -144,7 +143,7 @@ var wrongBells = map[string]func(k *kit) int{
 	"a seqpacket socket": func(k *kit) int { return k.socket(unix.AF_UNIX, unix.SOCK_SEQPACKET) },
 }
 
-// goOn shows that a connection of sockets goes on as one.
+// goOn checks that a connection of sockets still works as one.
 func goOn(t testing.TB, a, b *net.UnixConn) {
 	t.Helper()
 	for _, way := range [][2]*net.UnixConn{{a, b}, {b, a}} {
@@ -158,7 +157,7 @@ func goOn(t testing.TB, a, b *net.UnixConn) {
 	}
 }
 
-// refused shows that nothing takes a socket's place.
+// refused checks that nothing has replaced a socket.
 func refused(t testing.TB, c *Conn, err error) {
 	t.Helper()
 	if c != nil && err == nil {
@@ -169,7 +168,7 @@ func refused(t testing.TB, c *Conn, err error) {
 	}
 }
 
-// declined reads a server's answer that declines, and returns why.
+// declined reads a server's answer that declines, and returns the reason.
 func declined(t testing.TB, a *net.UnixConn) string {
 	t.Helper()
 	_ = a.SetReadDeadline(time.Now().Add(10 * time.Second))
@@ -206,8 +205,8 @@ func TestAServerDeclinesForAReason(t *testing.T) {
 	})
 }
 
-// TestAServerTakesNoDescriptor: nothing that a client can pass arrives, so that
-// there is nothing to close.
+// TestAServerTakesNoDescriptor: no descriptor that a client passes arrives, so that there
+// is none to close.
 func TestAServerTakesNoDescriptor(t *testing.T) {
 	needs.RefusedDescriptors(t)
 	leavesNothing(t, func() {
@@ -227,9 +226,9 @@ func TestAServerTakesNoDescriptor(t *testing.T) {
 	})
 }
 
-// TestADeadClientIsNotKeptByItsServer: a client that leaves its own ends of the
-// sockets in those of the server, and is gone, would seem to be there for as long
-// as they are not read.
+// TestADeadClientIsNotKeptByItsServer: a client must not be able to pass its own ends of
+// the sockets to the server and exit, as its end would stay open until the server reads
+// them.
 func TestADeadClientIsNotKeptByItsServer(t *testing.T) {
 	needs.RefusedDescriptors(t)
 	leavesNothing(t, func() {
@@ -241,7 +240,7 @@ func TestADeadClientIsNotKeptByItsServer(t *testing.T) {
 			}
 		}
 		for _, b := range []*bell{client.space, client.data} {
-			_ = send(b.conn, []byte{1}, own...) // which fails
+			_ = send(b.conn, []byte{1}, own...) // must fail
 		}
 		_ = client.Close()
 		if got := soon(t, "Read", reads(server)); got.err != io.EOF {
@@ -251,15 +250,15 @@ func TestADeadClientIsNotKeptByItsServer(t *testing.T) {
 	})
 }
 
-// TestAServersClientGoesWrong has clients go wrong after an offer that a server
-// takes, or before it is complete.
+// TestAServersClientGoesWrong makes clients break the rules after an accepted offer, or
+// before the offer is complete.
 func TestAServersClientGoesWrong(t *testing.T) {
 	body := func(b ...byte) []byte { return appendBody([]byte(Line), b) }
 	cases := map[string]struct {
-		offer  []byte // where it is not the usual one
-		says   string // after it
-		why    string // the server declines; the connection goes on as a socket
-		socket bool   // the connection goes on as one
+		offer  []byte // empty for the usual one
+		says   string // what it sends next
+		why    string // the server declines; the connection stays a socket
+		socket bool   // the connection stays a socket
 		broken bool
 		taken  bool
 	}{
@@ -336,8 +335,8 @@ func TestAServersClientGoesWrong(t *testing.T) {
 	}
 }
 
-// A client that has begun an offer, or was sent an answer, and says nothing is
-// given up long before its connection's deadline.
+// A client that has sent part of an offer, or got an answer, and sends nothing more is
+// dropped long before its connection's deadline.
 func TestAServerDoesNotWaitLongForAClient(t *testing.T) {
 	for name, says := range map[string][]byte{"half an offer": theOffer()[:len(Line)], "no verdict": theOffer()} {
 		t.Run(name, func(t *testing.T) {
@@ -364,7 +363,7 @@ func TestAServerDoesNotWaitLongForAClient(t *testing.T) {
 	}
 }
 
-// After an offer a connection has the deadline that it had.
+// After an offer a connection has the same deadline as before.
 func TestAnOfferLeavesTheDeadlineAlone(t *testing.T) {
 	for verdict, reason := range map[string]string{"+": "", "-": "", "": "because"} {
 		a, b := sockets(t)
@@ -389,8 +388,8 @@ func TestAnOfferLeavesTheDeadlineAlone(t *testing.T) {
 	}
 }
 
-// TestFewAnswersAreUnderWayAtATime: whatever clients do that do not complete
-// what they began, it takes no more of the server than so many can.
+// TestFewAnswersAreUnderWayAtATime: clients that do not complete their handshakes take no
+// more of the server than its slots allow.
 func TestFewAnswersAreUnderWayAtATime(t *testing.T) {
 	const most, more = 8, 20
 	leavesNothing(t, func() {
@@ -401,20 +400,21 @@ func TestFewAnswersAreUnderWayAtATime(t *testing.T) {
 		var all stalled
 		defer all.end(t)
 		all.stall(t, s, most+more)
-		// The client's socket and the server's; for those whose turn it is the memory, and a socket for room.
+		// Both ends of each socket; and for those with a slot the memory and the room
+		// socket
 		want := holding{before.descriptors + 2*(most+more) + 2*most, before.mappings + 3*most}
 		eventually(t, "each that has its turn has its memory", func() bool { return held(t) == want })
 	})
 }
 
-// TestClientsThatStallHoldUpNobody: however many there are, the next client has its
-// turn soon.
+// TestClientsThatStallHoldUpNobody: however many clients stall, the next client soon gets a
+// slot.
 func TestClientsThatStallHoldUpNobody(t *testing.T) {
 	const most = 4
 	leavesNothing(t, func() {
 		s := NewServer(plenty)
 		s.slots = newSlots(most)
-		s.slots.grace = 50 * time.Millisecond // a client that does not stall may be slow
+		s.slots.grace = 50 * time.Millisecond // a correct client can be slow
 		s.timeout = time.Hour
 		var all stalled
 		defer all.end(t)
@@ -441,10 +441,10 @@ func TestClientsThatStallHoldUpNobody(t *testing.T) {
 	})
 }
 
-// stalled are clients that have made offers, and do not answer the answer.
+// stalled are clients that have made offers and never confirm the answers.
 type stalled struct {
 	clients []*net.UnixConn
-	ended   chan error // of each answer
+	ended   chan error // the error of each answer
 }
 
 func (s *stalled) stall(t *testing.T, server *Server, n int) {
@@ -469,7 +469,7 @@ func (s *stalled) stall(t *testing.T, server *Server, n int) {
 	eventually(t, "all turns are taken", func() bool { return len(server.slots.free) == cap(server.slots.free) })
 }
 
-// end waits until nobody answers these clients any more.
+// end waits until all answers to these clients have ended.
 func (s *stalled) end(t *testing.T) {
 	for _, a := range s.clients {
 		_ = a.Close()
@@ -477,14 +477,14 @@ func (s *stalled) end(t *testing.T) {
 	eventually(t, "each answer has ended", func() bool { return len(s.ended) == cap(s.ended) })
 }
 
-// A turn is waited for until the patience or the server ends.
+// A client waits for a slot until the timeout, or until ctx ends.
 func TestAClientThatWaitsForItsTurnIsDeclinedInTheEnd(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for why, ctx := range map[string]context.Context{"too many other clients": t.Context(), "context canceled": ended} {
 		a, b := sockets(t)
 		s := NewServer(plenty)
-		s.slots = newSlots(0) // nobody's comes
+		s.slots = newSlots(0) // none ever gets free
 		s.timeout = 10 * time.Millisecond
 		if ctx == ended {
 			s.timeout = time.Hour
@@ -501,20 +501,20 @@ func TestAClientThatWaitsForItsTurnIsDeclinedInTheEnd(t *testing.T) {
 	}
 }
 
-// A reply is what a server says to an offer.
+// A reply is what a server sends to an offer.
 type reply struct {
 	says  string
 	files []int
 }
 
-// TestAClientsServerGoesWrong answers an offer as no server should.
+// TestAClientsServerGoesWrong answers an offer in ways that no server should.
 func TestAClientsServerGoesWrong(t *testing.T) {
 	type wrong struct {
 		answer func(k *kit) reply
-		closes bool   // the server, then
-		rest   string // what of the socket was read already
-		socket bool   // the connection goes on as one
-		says   string // the client, then
+		closes bool   // the server closes the connection afterwards
+		rest   string // what was already read of the socket
+		socket bool   // the connection stays a socket
+		says   string // what the client sends next
 		broken bool
 	}
 	yes := func(k *kit) string { return string(appendTerms(nil, k.terms)) }
@@ -657,7 +657,7 @@ func socketsOfNobody(t *testing.T) (a, b *net.UnixConn) {
 	var fds [2]int
 	errs := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine if it cannot be what it was
+		runtime.LockOSThread() // if the user cannot be restored, the thread ends with the goroutine
 		if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, same, nobody, same); e != 0 {
 			errs <- e
 			return

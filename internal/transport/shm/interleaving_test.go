@@ -11,9 +11,8 @@ import (
 	"github.com/nearcall/nearcall/internal/needs"
 )
 
-// TestNobodySleepsThroughWhatTheOtherDid runs all interleavings of small scenes
-// with the functions of ring.go as they are. None ends with somebody asleep who
-// has something to do, and all that is sent arrives in order.
+// TestNobodySleepsThroughWhatTheOtherDid runs all interleavings of small scenes with the
+// functions of ring.go as they are. No wake-up is lost, and all bytes arrive in order.
 func TestNobodySleepsThroughWhatTheOtherDid(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -31,8 +30,8 @@ func TestNobodySleepsThroughWhatTheOtherDid(t *testing.T) {
 	t.Logf("%.4g interleavings", all)
 }
 
-// ringFaults are mistakes in ring.go: a text that stands there once, and what it
-// becomes. Each has to show in some interleaving.
+// ringFaults are mistakes in ring.go: a text that occurs in it once, and its replacement.
+// Each must show in some interleaving.
 var ringFaults = []struct{ name, old, new string }{
 	{
 		"a sender looks whether the receiver sleeps, and publishes then",
@@ -131,8 +130,8 @@ var ringFaults = []struct{ name, old, new string }{
 	},
 }
 
-// TestTheExplorerFindsFaults shows that the test above can fail: it builds the
-// explorer with one copy of ring.go after the other, each with a fault.
+// TestTheExplorerFindsFaults shows that the test above can fail: it builds the explorer
+// with one faulty copy of ring.go after the other.
 func TestTheExplorerFindsFaults(t *testing.T) {
 	var source, tags, explorer []byte
 	for name, b := range map[string]*[]byte{"ring.go": &source, "norace.go": &tags, "explorer_test.go": &explorer} {

@@ -8,8 +8,8 @@ import (
 	"github.com/nearcall/nearcall/internal/leak"
 )
 
-// TestNothingIsLeftOfManyConnections opens and closes 1,000 of them.
-// NEARCALL_SHM_CYCLES makes it as many as one likes.
+// TestNothingIsLeftOfManyConnections opens and closes 1,000 connections, or as many as
+// NEARCALL_SHM_CYCLES says.
 func TestNothingIsLeftOfManyConnections(t *testing.T) {
 	cycles := 1000
 	if s := os.Getenv("NEARCALL_SHM_CYCLES"); s != "" {

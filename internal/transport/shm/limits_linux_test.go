@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Neither file can be had, or allocated, or mapped.
+// The file cannot be created, its pages cannot be allocated, or it cannot be mapped.
 func TestMemoryThatCannotBeHadLeavesNothing(t *testing.T) {
 	leavesNothing(t, func() {
 		f, err := newFile(layout{ring: ringSize, slabs: -1 << 30})

@@ -43,7 +43,7 @@ func TestSlabsAreCutWhileThereIsMemory(t *testing.T) {
 	if _, _, ok := a.allocate(1 << 18); ok {
 		t.Error("a slab reaches beyond the bound")
 	}
-	if err := a.free(taken(t, a, 1<<17)); err != nil { // what was taken before is enough for it
+	if err := a.free(taken(t, a, 1<<17)); err != nil { // its pages are reserved already
 		t.Error(err)
 	}
 	a.trim()
@@ -57,10 +57,10 @@ func TestSlabsAreCutWhileThereIsMemory(t *testing.T) {
 	}
 }
 
-// hoard takes all slabs that connections get, one connection after the other, and
-// returns what each has.
+// hoard allocates all slabs that connections can get, one connection after the other, and
+// returns the bytes of each.
 func hoard(t *testing.T, memory *Memory, connections int) (each []int) {
-	slabs := make([]byte, maxSlabs) // nobody writes to it: one serves all of them
+	slabs := make([]byte, maxSlabs) // shared by all arenas, as none writes to it
 	for range connections {
 		if !memory.reserve(controlIs + ringSize) {
 			t.Fatalf("connection %d gets no ring", len(each)+1)
@@ -81,7 +81,7 @@ func hoard(t *testing.T, memory *Memory, connections int) (each []int) {
 }
 
 func TestPeersThatReturnNoSlabLeaveSomeToOthers(t *testing.T) {
-	memory := NewMemory(16*maxSlabs, true) // by default
+	memory := NewMemory(16*maxSlabs, true) // the default
 	each := hoard(t, memory, 30)
 	if first := each[0]; first != maxSlabs {
 		t.Errorf("the first connection gets %d bytes of %d", first, maxSlabs)
@@ -110,7 +110,7 @@ func TestMemoryOfOnePeerIsNotShared(t *testing.T) {
 	}
 }
 
-// testSlabs are a peer's, of so many bytes.
+// testSlabs are a peer's slabs, with n allocated bytes.
 type testSlabs struct {
 	n      int
 	closed int
@@ -120,8 +120,8 @@ func (s *testSlabs) read(b []byte, at int) error { return nil }
 func (s *testSlabs) size() int                   { return s.n }
 func (s *testSlabs) close()                      { s.closed++ }
 
-// Slabs of a peer that is gone count as this side's memory, while a message in
-// them may still be received.
+// After the connection has ended, the peer's slabs count as this side's memory while a
+// message in them can still be received.
 func TestSlabsThatOutliveTheirPeerCount(t *testing.T) {
 	memory := NewMemory(100, false)
 	slabs := [2]*testSlabs{{n: 70}, {n: 70}}

@@ -15,19 +15,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a child process is told.
+// Environment and file of a child process.
 const (
-	childDoes  = "NEARCALL_SHM_CHILD" // sends or receives
-	childEnds  = "NEARCALL_SHM_KILL"  // at which step it kills itself; never at 0
+	childDoes  = "NEARCALL_SHM_CHILD" // "sends" or "receives"
+	childEnds  = "NEARCALL_SHM_KILL"  // the step at which it kills itself; 0 for never
 	childsFile = 3                    // its socket
 )
 
 const (
 	messages = 5
-	message  = 2 * ringSize / messages // two rings of bytes in all, so that somebody waits for room
+	message  = 2 * ringSize / messages // two rings of bytes in total, so that the sender must wait for room
 )
 
-// A child is another process that has the other end of a connection.
+// A child is another process with the other end of a connection.
 type child struct {
 	cmd    *exec.Cmd
 	output bytes.Buffer
@@ -71,8 +71,7 @@ func spawn(t *testing.T, does string, step int) *child {
 	return c
 }
 
-// wait waits for the child's end. It reports when that was, and whether the child
-// was killed.
+// wait waits for the child's end, and returns its time and whether the child was killed.
 func (c *child) wait(t *testing.T) (at time.Time, killed bool) {
 	t.Helper()
 	e := soon(t, "the child", c.ended)
@@ -86,17 +85,17 @@ func (c *child) wait(t *testing.T) (at time.Time, killed bool) {
 	return e.at, true
 }
 
-// A mortal word kills the process before or after one of the operations on it
-// and the others.
+// A mortal word kills the process at a given step. Each operation on a word has a step
+// before and one after it.
 type mortal struct {
 	word
-	steps *int // that are left
+	steps *int // steps left, for all words
 }
 
 func (m mortal) step() {
 	if *m.steps--; *m.steps == 0 {
 		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
-		select {} // it comes soon
+		select {} // the signal arrives soon
 	}
 }
 
@@ -113,7 +112,7 @@ func (m mortal) Store(v uint64) {
 	m.step()
 }
 
-// TestAChild is the other side of a connection that other tests have.
+// TestAChild is the child process of other tests.
 func TestAChild(t *testing.T) {
 	does := os.Getenv(childDoes)
 	if does == "" {
@@ -148,7 +147,7 @@ func TestAChild(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// What was sent is received before the end.
+		// What was sent is received before the connection ends.
 		if _, err := c.Read(make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
@@ -166,9 +165,8 @@ func TestAChild(t *testing.T) {
 	}
 }
 
-// eachStep has a child that does something die at each of its steps, one child
-// after the other, until one lives to its end. f has the other side of its
-// connection until that is at its end.
+// eachStep starts one child after the other, each of which dies one step later than the
+// last, until one survives. f uses the other end of each connection until it ends.
 func eachStep(t *testing.T, does string, f func(t *testing.T, c *Conn)) {
 	if testing.Short() {
 		t.Skip("starts many processes")
@@ -194,8 +192,8 @@ func eachStep(t *testing.T, does string, f func(t *testing.T, c *Conn)) {
 	}
 }
 
-// receiveAll reads until the connection's end, and returns what came. It says
-// when all has come.
+// receiveAll reads until the connection ends, and returns the bytes. It answers once all
+// have arrived.
 func receiveAll(c *Conn) ([]byte, error) {
 	var got []byte
 	buf := make([]byte, message)
@@ -252,13 +250,13 @@ func TestNothingIsLostWhileAPeerIsStopped(t *testing.T) {
 			if err := c.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
-			// Its other threads run on until the one that was signalled does.
+			// Other threads run until the signalled one stops them.
 			eventually(t, "the child is stopped", func() bool {
 				stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.cmd.Process.Pid))
 				return err != nil || bytes.Contains(stat, []byte(") T "))
 			})
 		}
-		// What the sender sent before it was stopped arrives, and no more.
+		// Only what the sender sent before it was stopped arrives.
 		data := pattern(messages * message)
 		wrote := make(chan outcome, 1)
 		go func() {

@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// control is the words of one direction.
+// control has the words of one direction.
 type control struct{ tail, head, asleep, wants atomic.Uint64 }
 
-// ends returns both ends of a ring, of which start bytes were sent and received.
+// ends returns both ends of a ring in which start bytes were already sent and received.
 func ends(size int, start uint64) (*control, *sender, *receiver) {
 	c, ring := new(control), make([]byte, size)
 	c.tail.Store(start)
@@ -22,7 +22,7 @@ func ends(size int, start uint64) (*control, *sender, *receiver) {
 	return c, s, r
 }
 
-// starts are where cursors may be, the end of their numbers among it.
+// starts are initial values of cursors, some of them close to overflow.
 var starts = []uint64{0, 1, 4095, 1<<32 - 3, 1<<63 - 5, 1<<64 - 7}
 
 func TestBytesComeOutOfARingAsTheyWentIn(t *testing.T) {
@@ -129,7 +129,7 @@ func TestAnEmptyRingLetsAReceiverSleepAndAFullOneASender(t *testing.T) {
 	}
 }
 
-// receiving is every way in which a receiver looks at its peer's tail.
+// receiving are all ways in which a receiver loads its peer's tail.
 var receiving = map[string]func(*receiver) error{
 	"ready":         func(r *receiver) error { _, err := r.ready(); return err },
 	"take":          func(r *receiver) error { _, _, err := r.read(make([]byte, 4)); return err },
@@ -138,7 +138,7 @@ var receiving = map[string]func(*receiver) error{
 
 func TestATailThatCannotBeIsAnError(t *testing.T) {
 	for _, start := range starts {
-		// 6 bytes were sent, of which 2 were received, in a ring of 8.
+		// 6 bytes were sent, and 2 of them received, in a ring of 8.
 		for _, tail := range []uint64{0, 1, 2, 5, 11, 12, 1 << 31, 1 << 32, 1 << 63, 1<<63 + 6, 1<<64 - 1} {
 			for name, look := range receiving {
 				c, s, r := ends(8, start)
@@ -161,7 +161,7 @@ func TestATailThatCannotBeIsAnError(t *testing.T) {
 				}
 			}
 		}
-		// The first and the last that can be.
+		// The smallest and the largest valid tail.
 		for _, tail := range []uint64{6, 10} {
 			c, s, r := ends(8, start)
 			_, _ = s.put(make([]byte, 6))
@@ -175,7 +175,7 @@ func TestATailThatCannotBeIsAnError(t *testing.T) {
 	}
 }
 
-// sending is every way in which a sender looks at its peer's head.
+// sending are all ways in which a sender loads its peer's head.
 var sending = map[string]func(*sender) error{
 	"room":         func(s *sender) error { _, err := s.room(8); return err },
 	"put":          func(s *sender) error { _, err := s.put(make([]byte, 8)); return err },
@@ -184,7 +184,7 @@ var sending = map[string]func(*sender) error{
 
 func TestAHeadThatCannotBeIsAnError(t *testing.T) {
 	for _, start := range starts {
-		// 6 bytes were sent, of which 2 were received, in a ring of 8.
+		// 6 bytes were sent, and 2 of them received, in a ring of 8.
 		for _, head := range []uint64{0, 1, 13, 1 << 31, 1 << 32, 1 << 63, 1<<63 + 2, 1<<64 - 1} {
 			for name, look := range sending {
 				c, s, _ := ends(8, start)
@@ -215,14 +215,14 @@ func TestAHeadThatCannotBeIsAnError(t *testing.T) {
 	}
 }
 
-// FuzzControlPage lets a peer write what it likes to its words and to the ring,
-// between any two operations of this side.
+// FuzzControlPage lets a peer write anything to its words and to the ring, between any two
+// operations of this side.
 func FuzzControlPage(f *testing.F) {
 	f.Add([]byte{0, 3, 1, 0, 8, 9, 2, 1, 3, 9, 5, 4, 2}, uint64(0))
 	f.Add([]byte{4, 0xff, 0, 4, 1, 16, 5, 200, 0, 16, 6, 7, 2, 3}, uint64(1<<64-4))
 	f.Fuzz(func(t *testing.T, script []byte, start uint64) {
 		const size = 16
-		// What is around the rings belongs to others.
+		// The bytes around the rings must not be touched.
 		arena := bytes.Repeat([]byte{0xaa}, 6*size)
 		mine, theirs := arena[size:2*size:2*size], arena[3*size:4*size:4*size]
 		var own, peers struct{ tail, head, asleep, wants atomic.Uint64 }
@@ -278,7 +278,7 @@ func FuzzControlPage(f *testing.F) {
 				if waits {
 					s.stopWaiting()
 				}
-			default: // the peer: near what would be right, or anything
+			default: // the peer: a value close to a valid one, or any value
 				words := []*atomic.Uint64{&peers.tail, &peers.head, &peers.asleep, &peers.wants}
 				near := []uint64{r.received, s.received, peers.asleep.Load(), peers.wants.Load()}
 				i := arg % 4

@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// sockets returns both ends of a connection of unix sockets.
+// sockets returns two connected unix sockets.
 func sockets(t testing.TB) (client, server *net.UnixConn) {
 	t.Helper()
 	client, far, err := pair()
@@ -30,7 +30,7 @@ func sockets(t testing.TB) (client, server *net.UnixConn) {
 	return client, server
 }
 
-// agree has the ends of a connection agree on shared memory.
+// agree does the handshake over a and b.
 func agree(t testing.TB, a, b *net.UnixConn) (client, server *Conn) {
 	t.Helper()
 	answered := make(chan error, 1)
@@ -64,7 +64,7 @@ func connected(t testing.TB) (client, server *Conn) {
 	return client, server
 }
 
-// eventually waits until f, which is looked at again and again, returns true.
+// eventually polls f until it returns true.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	for begin := time.Now(); !f(); runtime.Gosched() {
@@ -88,7 +88,7 @@ func waits(t testing.TB, c *Conn) {
 	eventually(t, "the Write waits for room", func() bool { return w.Load()&1 == 1 })
 }
 
-// soon returns what done receives, and fails where that takes long.
+// soon receives from done, and fails the test if that takes long.
 func soon[T any](t testing.TB, what string, done <-chan T) (v T) {
 	t.Helper()
 	select {
@@ -99,7 +99,7 @@ func soon[T any](t testing.TB, what string, done <-chan T) (v T) {
 	return v
 }
 
-// A holding is what the process holds of the system.
+// A holding counts what the process holds.
 type holding struct{ descriptors, mappings int }
 
 func held(t testing.TB) (h holding) {
@@ -117,11 +117,11 @@ func held(t testing.TB) (h holding) {
 	return h
 }
 
-// leavesNothing runs f, which closes what it opens, and looks whether a
-// descriptor or memory is left.
+// leavesNothing runs f, which must close what it opens, and checks that no descriptor and
+// no mapping is left.
 func leavesNothing(t testing.TB, f func()) {
 	t.Helper()
-	a, b := sockets(t) // so that what the runtime opens for the network is open
+	a, b := sockets(t) // opens what the runtime's network poller keeps open
 	_, _ = a.Close(), b.Close()
 	before := held(t)
 	f()

@@ -10,7 +10,7 @@ import (
 	"github.com/nearcall/nearcall/internal/rights"
 )
 
-// there returns how many bytes of a file take up memory.
+// there returns how many bytes of a file are allocated.
 func there(t *testing.T, f *file) int {
 	t.Helper()
 	var stat unix.Stat_t
@@ -20,8 +20,8 @@ func there(t *testing.T, f *file) int {
 	return int(stat.Blocks * 512)
 }
 
-// A peer may say that there are messages where it has written nothing, or take
-// their pages away when it has said so.
+// A peer can announce messages in places that it has not written, or whose pages it frees
+// again.
 func TestReadingWhatAPeerHasNotWrittenTakesNoMemory(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, peer *Conn) {
 		const size = slabsSize / 16
@@ -58,7 +58,7 @@ func TestReadingWhatAPeerHasNotWrittenTakesNoMemory(t *testing.T) {
 	})
 }
 
-// What a side writes is there before it does: a write never fails.
+// A side's pages are allocated before it writes, so that a write never faults.
 func TestWhatASideWritesIsAllocatedBefore(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, _ *Conn) {
 		f := c.mine.file
@@ -77,7 +77,7 @@ func TestWhatASideWritesIsAllocatedBefore(t *testing.T) {
 	})
 }
 
-// A connection maps none of the peer's slabs: nothing there can be touched.
+// The peer's slabs are not mapped, so that they cannot be accessed by mistake.
 func TestAPeersSlabsAreNotMapped(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, _ *Conn) {
 		if n := len(c.theirs.slabs); n != 0 {
@@ -86,11 +86,11 @@ func TestAPeersSlabsAreNotMapped(t *testing.T) {
 	})
 }
 
-// A peer that has spent less memory on its messages than they would cost this side
-// has none of them read.
+// The messages of a peer that has allocated less memory for them than they would cost this
+// side are not read.
 func TestMessagesThatCostThePeerNothingAreNotRead(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, peer *Conn) {
-		const size = slabsSize / 8 // more than the ring, whose pages the peer need not have
+		const size = slabsSize / 8 // larger than the ring, whose pages the peer might not have
 		for i := range 3 {
 			_, at, ok := peer.Place(size)
 			if !ok || at != i*size {
@@ -100,7 +100,7 @@ func TestMessagesThatCostThePeerNothingAreNotRead(t *testing.T) {
 			if err := c.Hold(at, size); err != nil {
 				t.Fatal(err)
 			}
-			_, _, _ = c.Place(size) // pages of this side's count for nothing
+			_, _, _ = c.Place(size) // pages of this side do not count
 			c.Placed()
 		}
 		if err := c.Check(); err != nil {
@@ -127,13 +127,13 @@ func TestNoTwoMessagesAreAtOnePlace(t *testing.T) {
 				t.Errorf("%d bytes at %d: %v", n, at, err)
 			}
 		}
-		hold(partAlign, 2*partAlign+1, true) // up to 4
+		hold(partAlign, 2*partAlign+1, true) // up to offset 4*partAlign
 		hold(partAlign, 1, false)
 		hold(3*partAlign, 1, false)
 		hold(0, partAlign+1, false)
 		hold(0, partAlign, true)
 		hold(4*partAlign, 1, true)
-		hold(5*partAlign+1, 1, false) // in the middle of a slab
+		hold(5*partAlign+1, 1, false) // not a multiple of partAlign
 		hold(6*partAlign, 0, false)
 		hold(slabsSize-partAlign, partAlign, true)
 		hold(slabsSize-partAlign, partAlign+1, false)
@@ -143,7 +143,7 @@ func TestNoTwoMessagesAreAtOnePlace(t *testing.T) {
 	})
 }
 
-// What an answer that nobody confirms takes of the server is addresses, not memory.
+// An answer that is not confirmed takes addresses of the server, but no memory.
 func TestAnAnswerThatIsNotConfirmedTakesNoMemory(t *testing.T) {
 	a, b := sockets(t)
 	rights.Accept(a)
@@ -170,7 +170,7 @@ func TestAnAnswerThatIsNotConfirmedTakesNoMemory(t *testing.T) {
 	if err := unix.Fstat(files[0], &stat); err != nil {
 		t.Fatal(err)
 	}
-	if n := stat.Blocks * 512; n > 2*partAlign { // a page of each segment, however large
+	if n := stat.Blocks * 512; n > 2*partAlign { // one page of each segment, however large pages are
 		t.Errorf("%d bytes are there", n)
 	}
 }

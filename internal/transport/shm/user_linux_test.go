@@ -6,14 +6,14 @@ import (
 	"testing"
 )
 
-// TestWhoIsTheSameUser: two processes of one user share memory, and those of two
-// users that look alike do not.
+// TestWhoIsTheSameUser: two processes of one user share memory, and those of two users that
+// only look the same do not.
 func TestWhoIsTheSameUser(t *testing.T) {
 	const (
 		usual    = "65534\n"
 		all      = "         0          0 4294967295\n"
 		one      = "      1000       1000          1\n"
-		none     = "" // before anybody has written it
+		none     = "" // before a map was written
 		shifted  = "         0     100000      65536\n"
 		inPieces = "0 0 1000\n1000 1000 4294966295\n"
 		missing  = "missing"
@@ -21,7 +21,7 @@ func TestWhoIsTheSameUser(t *testing.T) {
 	for name, test := range map[string]struct {
 		mine, peers    uint32
 		overflow, seen string
-		why            string // empty: they are trusted
+		why            string // empty if they are trusted
 	}{
 		"one user":                                  {1000, 1000, usual, all, ""},
 		"root":                                      {0, 0, usual, all, ""},
@@ -32,7 +32,7 @@ func TestWhoIsTheSameUser(t *testing.T) {
 		"nobody, in a container":                    {65534, 65534, usual, shifted, "any user"},
 		"nobody, where one user is known":           {65534, 65534, usual, one, "any user"},
 		"nobody, where no user is known":            {65534, 65534, usual, none, "any user"},
-		"nobody, where users come in pieces":        {65534, 65534, usual, inPieces, "any user"}, // it might be sure
+		"nobody, where users come in pieces":        {65534, 65534, usual, inPieces, "any user"}, // all users are mapped, but that is not recognized
 		"nobody, where it cannot be told who is":    {65534, 65534, usual, missing, "any user"},
 		"another number for nobody":                 {1000, 1000, "1000\n", shifted, "any user"},
 		"another number for nobody, not theirs":     {65534, 65534, "1000\n", shifted, ""},
