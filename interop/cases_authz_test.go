@@ -11,7 +11,8 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// policies are what package authz reads. It takes the connection of a call from its context.
+// policies are policies for package authz, which takes a call's connection from its
+// context.
 var policies = map[string]string{
 	"all":                     `{"name": "p", "allow_rules": [{"name": "all"}]}`,
 	"one method":              `{"name": "p", "allow_rules": [{"name": "a", "request": {"paths": ["/grpc.testing.TestService/UnaryCall"]}}]}`,
@@ -71,7 +72,7 @@ var authzCases = []Case{
 	}},
 }
 
-// questions is a context that keeps the connections which it was asked for.
+// questions is a context that records the connections it was asked about.
 type questions struct {
 	context.Context
 	conns []net.Conn

@@ -18,7 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// cancelCases are about deadlines, cancellation and who owns a message: items 24 to 26.
+// cancelCases are about deadlines, cancellation and the ownership of messages: items 24 to
+// 26.
 var cancelCases = []Case{
 	{24, "a deadline reaches the handler", func(c *C) {
 		h := c.Named("handler")
@@ -85,8 +86,8 @@ var cancelCases = []Case{
 	{24, "a cancellation reaches handlers that only poll for it", func(c *C) {
 		h := c.Named("handler")
 		started, over := c.Gate(), c.Gate()
-		// Nobody may call Done here: where a handler runs on its caller's goroutine, only the question
-		// itself makes its context look at the caller's then.
+		// These handlers must not call Done. If a handler runs on its caller's goroutine,
+		// only Err makes its context look at the caller's.
 		poll := func(ctx context.Context) error {
 			for ctx.Err() == nil {
 				select {
@@ -116,8 +117,8 @@ var cancelCases = []Case{
 					h.Note("stream")
 					return look(s.Context())
 				},
-				// Of a deadline the server may also learn from the client that leaves: which error the
-				// context has is a matter of timing.
+				// The server can also learn of the deadline from the client's cancellation,
+				// so the context's error depends on timing.
 				Empty: func(ctx context.Context, m *pb.Empty) (*pb.Empty, error) { return m, poll(ctx) },
 			},
 			UnaryServer: []grpc.UnaryServerInterceptor{func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
@@ -153,8 +154,8 @@ var cancelCases = []Case{
 			},
 			Duplex: func(s duplexServer) error { started.Open(); release.Until(s.Context()); return nil },
 		}})
-		// An environment that runs handlers on the caller's goroutine may do so only where this
-		// cannot be: with a context that is never done.
+		// An environment may run handlers on the caller's goroutine only if the context is
+		// never done, so not here.
 		ctx, cancel := c.Cancellable()
 		go func() { started.Wait(); cancel() }()
 		got := reply("before")
@@ -193,7 +194,7 @@ var cancelCases = []Case{
 			}
 			end := func() {
 				codec.mu.Unlock()
-				codec.wants.Load().had.Wait() // which on a loop holds up the next call
+				codec.wants.Load().had.Wait() // on a loop this holds up the next call
 			}
 			got := reply("untouched")
 			c.Err(name+": unary", conn.Invoke(begin(), unaryCall, request("x"), got))
@@ -327,7 +328,7 @@ var cancelCases = []Case{
 		changed.Open()
 		over.Wait()
 		for range 20 {
-			got.GetPayload().Body = append(got.GetPayload().Body, 'x') // a race, if somebody writes it
+			got.GetPayload().Body = append(got.GetPayload().Body, 'x') // a race, if another goroutine writes it
 		}
 		c.Note("reply %s", got.Payload.Body)
 	}},
@@ -340,8 +341,8 @@ var cancelCases = []Case{
 			started.Open()
 			changed.Until(ctx)
 			m := &pb.SimpleRequest{}
-			// Where nothing was sent over a wire the request may be gone with its caller, but it
-			// must not have changed.
+			// In process the request may be gone with its caller, but it must not have
+			// changed.
 			err := dec(m)
 			h.Note("original or refused: %v", err != nil || string(m.GetPayload().GetBody()) == "original")
 			return reply("late"), err
@@ -374,7 +375,7 @@ var cancelCases = []Case{
 			if err == nil && string(got.GetPayload().GetBody()) != "original" {
 				odd++
 			}
-			// All of it is the caller's again.
+			// The caller owns all of it again.
 			req.Payload = &pb.Payload{Body: []byte("original")}
 			got.Payload = &pb.Payload{Body: []byte(fmt.Sprint(i))}
 			cancel()
@@ -567,14 +568,15 @@ var cancelCases = []Case{
 	}},
 }
 
-// lockingCodec is protobuf's, and wants a lock to marshal or to unmarshal.
+// lockingCodec is protobuf's codec, and takes a lock to marshal or to unmarshal.
 type lockingCodec struct {
 	mu       sync.Mutex
-	marshals bool // and unmarshals without it, or the other way round
+	marshals bool // lock to marshal, not to unmarshal; false for the reverse
 	wants    atomic.Pointer[lockWanted]
 }
 
-// lockWanted is opened when the codec wants the lock, and when it has had it.
+// lockWanted has the gates that open when the codec waits for the lock, and when it has had
+// it.
 type lockWanted struct{ wanted, had *Gate }
 
 func (l *lockingCodec) lock(marshals bool) {

@@ -25,7 +25,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// sized is a request whose encoding has n bytes.
+// sized returns a request whose encoding has n bytes.
 func sized(n int) *pb.SimpleRequest {
 	m := &pb.SimpleRequest{Payload: &pb.Payload{Body: make([]byte, max(0, n-20))}}
 	for proto.Size(m) < n {
@@ -63,7 +63,7 @@ var limitCases = []Case{
 			size = 0
 			s, err := conn.FullDuplexCall(c.Context())
 			c.Err("start", err)
-			// nil or io.EOF: a server that refuses may say so before all has left.
+			// nil or io.EOF: a server that refuses can reply before everything is sent.
 			s.Send(&pb.StreamingOutputCallRequest{Payload: sized(n).Payload})
 			_, err = s.Recv()
 			c.Err(fmt.Sprintf("stream of %d", n), err)
@@ -147,7 +147,7 @@ func (jsonCodec) Unmarshal(data []byte, v any) error { return json.Unmarshal(dat
 
 func init() { encoding.RegisterCodec(jsonCodec{}) }
 
-// rawCodec passes bytes as they are.
+// rawCodec passes bytes through.
 type rawCodec struct{ name string }
 
 func (r rawCodec) Name() string { return r.name }
@@ -167,7 +167,7 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// brokenCodec fails both ways.
+// brokenCodec fails to marshal and to unmarshal.
 type brokenCodec struct{ marshal, unmarshal error }
 
 func (brokenCodec) Name() string { return "proto" }
@@ -184,7 +184,7 @@ func (b brokenCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return encoding.GetCodecV2("proto").Unmarshal(data, v)
 }
 
-// oldPayload and oldRequest are SimpleRequest as golang/protobuf 1.3 would have generated it.
+// oldPayload and oldRequest are SimpleRequest as golang/protobuf 1.3 would generate it.
 type oldPayload struct {
 	Type int32  `protobuf:"varint,1,opt,name=type,proto3"`
 	Body []byte `protobuf:"bytes,2,opt,name=body,proto3"`
@@ -210,7 +210,7 @@ func (m *oldResponse) Reset()         { *m = oldResponse{} }
 func (m *oldResponse) String() string { return fmt.Sprint(m.Payload) }
 func (*oldResponse) ProtoMessage()    {}
 
-// ownMessage marshals itself, as gogo's messages do: its state is not in fields that reflection sees.
+// ownMessage marshals itself, as gogo's messages do. Reflection does not see its state.
 type ownMessage struct{ text string }
 
 func (m *ownMessage) Reset()         { *m = ownMessage{} }
@@ -239,7 +239,7 @@ var codecCases = []Case{
 		c.Msg("got", got)
 		s, err := conn.NewStream(c.Context(), bidiDesc, duplexCall)
 		c.Err("start", err)
-		c.Err("send", s.SendMsg(req)) // another message type: the codec decides
+		c.Err("send", s.SendMsg(req)) // a different message type on each side: only the codec matters
 		c.Err("recv", s.RecvMsg(got))
 		c.Msg("got", got)
 	}},
@@ -531,7 +531,7 @@ var codecCases = []Case{
 		}
 	}},
 	{36, "what unmarshalling refuses", func(c *C) {
-		// Raw bytes from one side, which the other cannot take.
+		// One side sends raw bytes that the other cannot unmarshal.
 		conn := c.Start(Config{Service: &Service{Unary: echo, Empty: func(_ context.Context, m *pb.Empty) (*pb.Empty, error) { return m, nil }}, Register: []func(grpc.ServiceRegistrar){
 			c.Raw("raw").Unary("NamePart", func(_ context.Context, dec func(any) error) (any, error) {
 				return &pb.Empty{}, dec(&descriptorpb.UninterpretedOption_NamePart{})
@@ -561,7 +561,8 @@ var codecCases = []Case{
 
 	{37, "SetSendCompressor and PreparedMsg", func(c *C) {
 		h := c.Named("handler")
-		// A foreign stream may refuse these, with a clear error; it must not panic, hang or pretend.
+		// A foreign stream may refuse these with a clear error. It must not panic, hang or
+		// pretend.
 		fair := func(err error) bool { return err == nil || err.Error() != "" }
 		conn := c.Start(Config{Service: &Service{
 			Unary: func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) {
@@ -602,7 +603,7 @@ func (renamed) Unmarshal(data mem.BufferSlice, v any) error {
 	return encoding.GetCodecV2("proto").Unmarshal(data, v)
 }
 
-// refused goes through messages that cannot be marshalled.
+// refused yields messages that cannot be marshalled.
 func refused() func(func(string, proto.Message) bool) {
 	bad := "\xff"
 	return func(yield func(string, proto.Message) bool) {

@@ -22,16 +22,16 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// A compressor is gzip under another name, with faults.
+// A compressor is gzip under another name, which can be made to fail.
 type compressor struct {
 	name                 string
 	compress, decompress error
 	corrupt              bool
-	counts               sync.Map // of messages that were compressed, by a text in them: *atomic.Int32
+	counts               sync.Map // compressed messages, by a text in them: *atomic.Int32
 }
 
-// counting returns a text of which there is no other, and a function that says how many
-// messages with it were compressed. Cases run at the same time, with the same compressors.
+// counting returns a unique text, and a function that returns how many messages with it
+// were compressed. Cases run concurrently with the same compressors.
 func (c *compressor) counting() (text string, count func() int32) {
 	text = rand.Text()
 	n := new(atomic.Int32)
@@ -76,7 +76,7 @@ func (w *compressing) Close() error {
 	z.Close()
 	b := out.Bytes()
 	if w.c.corrupt {
-		b[len(b)-8]++ // the checksum
+		b[len(b)-8]++ // corrupts the checksum
 	}
 	_, err := w.to.Write(b)
 	return err
@@ -95,7 +95,7 @@ func init() {
 	}
 }
 
-// headers is a stats handler that keeps what headers say.
+// headers is a stats handler that records header events.
 type headers struct {
 	mu    sync.Mutex
 	lines []string
@@ -113,7 +113,7 @@ func (*headers) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context
 func (h *headers) HandleRPC(_ context.Context, s stats.RPCStats) {
 	show := func(kind, compression string, md metadata.MD) {
 		own := md.Copy()
-		for _, k := range []string{":authority", "user-agent"} { // whose values differ
+		for _, k := range []string{":authority", "user-agent"} { // their values differ by implementation
 			if n := len(own[k]); n > 0 {
 				own[k] = []string{fmt.Sprintf("%d of them", n)}
 			}
@@ -132,7 +132,7 @@ func (h *headers) HandleRPC(_ context.Context, s stats.RPCStats) {
 	}
 }
 
-// dump notes what the headers of one call said.
+// dump notes the header events of one call.
 func (h *headers) dump(c *C, who string) {
 	c.Wait(h.ended)
 	h.mu.Lock()
@@ -144,7 +144,7 @@ func (h *headers) dump(c *C, who string) {
 	h.lines = nil
 }
 
-// compressionCases are about compressors and what was prepared: of items 35, 37 and 38.
+// compressionCases are about compressors and prepared messages, of items 35, 37 and 38.
 var compressionCases = []Case{
 	{35, "compressors that fail", func(c *C) {
 		c.Compresses()
@@ -155,7 +155,7 @@ var compressionCases = []Case{
 			},
 			Duplex: func(s duplexServer) error {
 				_, err := s.Recv()
-				if s.Context().Err() == nil { // else nothing was sent
+				if s.Context().Err() == nil { // otherwise nothing was sent
 					h.Err("recv", err)
 				}
 				return err
@@ -181,7 +181,7 @@ var compressionCases = []Case{
 				return echo(ctx, m)
 			},
 			Duplex: func(s duplexServer) error {
-				h := c.Named("stream " + name) // it may go on when its caller has the error
+				h := c.Named("stream " + name) // it can still run when its caller has the error
 				h.Note("set: %v", nearcall.SetSendCompressor(s.Context(), name))
 				err := s.Send(out("x"))
 				h.Err("send", err)
@@ -455,12 +455,12 @@ var compressionCases = []Case{
 	}},
 }
 
-// opts are those of a call whose request is compressed with asked.
+// opts returns the options of a call whose request is compressed with asked.
 func opts(asked string, accepted []string) []grpc.CallOption {
 	return []grpc.CallOption{grpc.UseCompressor(asked), experimental.AcceptCompressors(accepted...)}
 }
 
-// wrapped and clientStream are streams that interceptors have wrapped.
+// wrapped and clientStream are streams as interceptors wrap them.
 type (
 	wrapped      struct{ grpc.ServerStream }
 	clientStream struct{ grpc.ClientStream }

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// contextCases are about contexts that are not made by package context, or not by it alone: what gRPC
-// believes of what they say. They belong to items 1 and 24.
+// contextCases are about contexts of types outside package context, and how far gRPC trusts
+// what they return. They belong to items 1 and 24.
 var contextCases = []Case{
 	{1, "contexts that have ended with errors of their own", func(c *C) {
 		var ran atomic.Int32
@@ -189,7 +189,7 @@ var contextCases = []Case{
 	}},
 }
 
-// oddEnds are errors that contexts end with.
+// oddEnds are errors that contexts can end with.
 var oddEnds = []struct {
 	name string
 	err  error
@@ -206,16 +206,16 @@ var oddEnds = []struct {
 	{"DeadlineExceeded", context.DeadlineExceeded},
 }
 
-// manyErrors is an error that == panics at.
+// manyErrors is an error that cannot be compared: == panics.
 type manyErrors []string
 
 func (e manyErrors) Error() string { return fmt.Sprint([]string(e)) }
 
-// An ownContext says what its fields do, and never changes.
+// An ownContext returns what its fields say, and never changes.
 type ownContext struct {
 	context.Context
 	deadline time.Time
-	bounded  bool // what Deadline says beside deadline
+	bounded  bool // second result of Deadline
 	endless  bool // Done returns nil
 	done     <-chan struct{}
 	err      error
@@ -231,7 +231,7 @@ func (x ownContext) Done() <-chan struct{} {
 	return x.Context.Done()
 }
 
-// An endingContext ends when the case says so.
+// An endingContext ends when the case ends it.
 type endingContext struct {
 	context.Context
 	done chan struct{}
@@ -254,7 +254,7 @@ func (x *endingContext) end(why error) {
 	close(x.done)
 }
 
-// A funcContext has an AfterFunc, so package context needs no goroutine to watch it.
+// A funcContext has an AfterFunc method, so package context needs no goroutine to watch it.
 type funcContext struct {
 	endingContext
 	next   int
@@ -294,14 +294,14 @@ func (x *funcContext) end(why error) {
 	}
 }
 
-// warmUp makes a call, so that none after it waits for the connection.
+// warmUp makes a call, so that later ones do not wait for the connection.
 func warmUp(c *C, conn *Conn, ran *atomic.Int32) {
 	_, err := conn.UnaryCall(c.Context(), request("x"))
 	c.Err("warm up", err)
 	ran.Store(0)
 }
 
-// lookingService notes what handlers see of their context.
+// lookingService notes the contexts that handlers get.
 func lookingService(h *Actor) *Service {
 	look := func(ctx context.Context) {
 		_, ok := ctx.Deadline()
@@ -331,7 +331,7 @@ func lookingService(h *Actor) *Service {
 	}
 }
 
-// noteCalls notes what becomes of a call of each kind under ctx.
+// noteCalls notes the outcome of a call of each kind under ctx.
 func noteCalls(c *C, conn *Conn, name string, ctx context.Context) {
 	finished := 0
 	_, err := conn.UnaryCall(ctx, request("x"), grpc.OnFinish(func(error) { finished++ }))
@@ -370,8 +370,8 @@ func noteCalls(c *C, conn *Conn, name string, ctx context.Context) {
 	}
 }
 
-// endDuring notes what both sides see of calls whose contexts end with why while their handlers run.
-// make returns a context, and what ends it.
+// endDuring notes what both sides see of calls whose contexts end with why while their
+// handlers run. make returns a context, and a function that ends it.
 func endDuring(c *C, name string, why error, make func(base context.Context) (context.Context, func())) {
 	h := c.Named("handler")
 	var started, over *Gate
@@ -402,7 +402,7 @@ func endDuring(c *C, name string, why error, make func(base context.Context) (co
 	if why == context.Canceled || why == context.DeadlineExceeded {
 		c.Err(name+": recv", err)
 	} else {
-		// In grpc-go two goroutines see the end, and the first to do so says it in its own words.
+		// In grpc-go two goroutines see the end. The text is that of the first.
 		c.Note("%s: recv: an error of the context %v", name, strings.Contains(err.Error(), why.Error()) && status.Code(err) != codes.Unavailable)
 	}
 	c.Note("%s: send %v", name, s.Send(in("x")))

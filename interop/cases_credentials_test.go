@@ -34,8 +34,8 @@ func fixed(kv ...string) token {
 	return token{get: func(context.Context, ...string) (map[string]string, error) { return md, nil }}
 }
 
-// credentialCases are item 7. They run on a connection that counts as private, as nearcall's local
-// paths do: on grpc-go, a unix socket with local credentials.
+// credentialCases are item 7. They use a connection that counts as private, as nearcall's
+// local paths do. On grpc-go that is a unix socket with local credentials.
 var credentialCases = []Case{
 	{7, "audience and RequestInfo", func(c *C) {
 		type key struct{}

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// fieldCases are about what users put into the header fields of a call beside metadata: items 3, 5
-// and 8. What HTTP/2 refuses is Internal, and the words are HTTP/2's.
+// fieldCases are about what users put into a call's header fields beside metadata: items 3,
+// 5 and 8. What HTTP/2 refuses fails with Internal, in HTTP/2's words.
 var fieldCases = []Case{
 	{8, "methods of odd characters", func(c *C) {
 		var ran atomic.Int32
@@ -101,7 +101,7 @@ var fieldCases = []Case{
 		conn := c.Start(Config{Service: noteFields(c, ":authority")})
 		other := openEcho(c, conn)
 		for _, field := range oddFields {
-			if field != "" { // which is the target's
+			if field != "" { // that is the target's authority
 				noteFieldCalls(c, conn, field, grpc.CallAuthority(field))
 			}
 		}
@@ -150,7 +150,8 @@ var fieldCases = []Case{
 		conn := c.Start(Config{Service: &Service{Unary: echo, Duplex: echoStream}, ClientStats: []stats.Handler{attempts},
 			ServiceConfig: `{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 3, "initialBackoff": "0.001s",
 				"maxBackoff": "0.001s", "backoffMultiplier": 1, "retryableStatusCodes": ["INTERNAL"]}}]}`})
-		// Of the last attempt grpc-go tells a status, or io.EOF where the server was quicker.
+		// For the last attempt grpc-go returns a status, or io.EOF if the server was
+		// quicker.
 		err := conn.Invoke(c.Context(), unaryCall+"\n", request("x"), &pb.SimpleResponse{})
 		c.Note("method: %v, %d attempts", err != nil, attempts.n.Swap(0))
 		_, err = conn.UnaryCall(c.Context(), request("x"), grpc.ForceCodecV2(protoAs("\n")))
@@ -169,11 +170,11 @@ var fieldCases = []Case{
 	}},
 }
 
-// oddFields are values that HTTP/2 passes on, and such that it does not.
+// oddFields are values that HTTP/2 accepts, and others that it refuses.
 var oddFields = []string{"", " ", "a b", " a", "a ", "a\tb", "é", "\xff", "a\xffb", "a%0Ab", "\u0085",
 	"\n", "a\nb", "a\r\nb", "a\r", "\x00", "a\x00", "\x1b", "a\x7f"}
 
-// oddSubtypes are names of codecs that are registered.
+// oddSubtypes are names of registered codecs.
 var oddSubtypes = []string{"interop odd", "interop\nodd", "interop\x00", "interop\xff"}
 
 func init() {
@@ -182,7 +183,7 @@ func init() {
 	}
 }
 
-// protoAs is protobuf's codec by another name.
+// protoAs is protobuf's codec under another name.
 type protoAs string
 
 func (name protoAs) Name() string { return string(name) }
@@ -195,7 +196,7 @@ func (protoAs) Unmarshal(data mem.BufferSlice, v any) error {
 	return encoding.GetCodecV2("proto").Unmarshal(data, v)
 }
 
-// eventNames notes the kinds of events of calls.
+// eventNames notes the types of a call's stats events.
 type eventNames struct{ a *Actor }
 
 func (e *eventNames) TagRPC(ctx context.Context, i *stats.RPCTagInfo) context.Context {
@@ -205,7 +206,7 @@ func (e *eventNames) TagRPC(ctx context.Context, i *stats.RPCTagInfo) context.Co
 
 func (e *eventNames) HandleRPC(_ context.Context, s stats.RPCStats) {
 	switch s.(type) {
-	case *stats.Begin, *stats.OutHeader, *stats.InHeader, *stats.End: // of others the refusal may come first
+	case *stats.Begin, *stats.OutHeader, *stats.InHeader, *stats.End: // the refusal can precede the other events
 		e.a.Note("%T", s)
 	}
 }
@@ -227,8 +228,7 @@ func (b *begins) HandleRPC(_ context.Context, s stats.RPCStats) {
 	}
 }
 
-// noteFields is a service whose handlers note the values of key that they find, and that echoes
-// streams.
+// noteFields returns a service whose handlers note the values of key, and echo streams.
 func noteFields(c *C, key string) *Service {
 	h := c.Named("handler")
 	note := func(ctx context.Context) {
@@ -247,7 +247,7 @@ func noteFields(c *C, key string) *Service {
 	}
 }
 
-// ownAgent is what an implementation puts behind the user's agent.
+// ownAgent matches what an implementation appends to the user agent.
 var ownAgent = regexp.MustCompile(`(grpc-go|nearcall)/\S+$`)
 
 func echoStream(s duplexServer) error {
@@ -262,7 +262,7 @@ func echoStream(s duplexServer) error {
 	}
 }
 
-// openEcho opens a stream, which says in the end whether it has outlived the calls in between.
+// openEcho opens a stream. done notes whether it has survived the calls in between.
 func openEcho(c *C, conn *Conn) (done func(label string)) {
 	s, err := conn.FullDuplexCall(c.Context())
 	c.Err("open", err)
@@ -299,8 +299,8 @@ func noteStream(c *C, conn *Conn, label, method string) {
 	}
 }
 
-// noteRefusal notes an error. Its text is not compared where it is HTTP/2's, which does not say which
-// field is refused.
+// noteRefusal notes an error. It does not compare HTTP/2's text, which does not name the
+// refused field.
 func noteRefusal(a *Actor, label string, err error) {
 	st := status.Convert(err)
 	if text := st.Message(); st.Code() == codes.Internal && (strings.Contains(text, "RST_STREAM with error code: PROTOCOL_ERROR") || controlled.MatchString(text)) {

@@ -9,7 +9,8 @@ import (
 	pb "google.golang.org/grpc/interop/grpc_testing"
 )
 
-// shown keeps the connection that interceptors are shown, and notes its state around each call.
+// shown stores the connection that interceptors get in cc, and notes its state around each
+// call.
 func shown(c *C, cc **grpc.ClientConn) Config {
 	return Config{
 		Service: echoService(),
@@ -18,7 +19,7 @@ func shown(c *C, cc **grpc.ClientConn) Config {
 			*cc = seen
 			c.Note("before %v", seen.GetState())
 			err := next(ctx, method, req, reply, seen, opts...)
-			for s := seen.GetState(); s == connectivity.Connecting; s = seen.GetState() { // grpc-go's call may overtake the state
+			for s := seen.GetState(); s == connectivity.Connecting; s = seen.GetState() { // in grpc-go the call can finish before the state changes
 				seen.WaitForStateChange(ctx, s)
 			}
 			c.Note("after %v", seen.GetState())
@@ -40,7 +41,7 @@ func changes(c *C, cc *grpc.ClientConn, from connectivity.State) connectivity.St
 	return cc.GetState()
 }
 
-// grpcConnCases are about the *grpc.ClientConn that client interceptors are shown.
+// grpcConnCases are about the *grpc.ClientConn that client interceptors get.
 var grpcConnCases = []Case{
 	{42, "a client interceptor's connection: state, config and calls", func(c *C) {
 		var cc *grpc.ClientConn

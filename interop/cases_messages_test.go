@@ -73,7 +73,7 @@ var messageCases = []Case{
 			c.Note("--- %s", name)
 			s, err := conn.NewStream(c.Context(), desc, "/raw/Refuse")
 			c.Err("start", err)
-			_, err = s.Header() // now the server has ended
+			_, err = s.Header() // waits for the server's end
 			c.Err("header", err)
 			c.Err("send", s.SendMsg(&pb.Empty{}))
 			c.Err("recv", s.RecvMsg(&pb.Empty{}))
@@ -383,7 +383,7 @@ var messageCases = []Case{
 		n := 0
 		var end error
 		raw := c.Raw("raw").Stream("Call", bidiDesc, func(s grpc.ServerStream) error {
-			end := end // the caller may be gone before this handler is
+			end := end // the handler can outlive its caller
 			for i := range n {
 				s.SendMsg(out(fmt.Sprint(i)))
 			}
@@ -440,7 +440,7 @@ var messageCases = []Case{
 		replies := map[string]proto.Message{
 			"small":   out(""),
 			"large":   out("of more than five bytes"),
-			"garbage": wrapperspb.Bytes([]byte("\xff")), // whose field is no payload
+			"garbage": wrapperspb.Bytes([]byte("\xff")), // does not decode as a payload
 		}
 		var send []string
 		raw := c.Raw("raw").Stream("Call", bidiDesc, func(s grpc.ServerStream) error {
@@ -592,7 +592,8 @@ var messageCases = []Case{
 		s, err := conn.FullDuplexCall(ctx)
 		c.Err("start", err)
 		sent.Wait()
-		// These come later on the same connection, so what was sent before has arrived.
+		// These calls are later on the same connection, so what was sent before has arrived
+		// after them.
 		for range 3 {
 			_, err = conn.UnaryCall(c.Context(), request("x"))
 			c.Err("later call", err)
@@ -648,7 +649,7 @@ var messageCases = []Case{
 	{22, "the handler's calls after the deadline", func(c *C) {
 		h := c.Named("handler")
 		over := c.Gate()
-		// Which of the two ends first, the client or the server, is not certain.
+		// It depends on timing whether the client or the server ends first.
 		expired := func(err error) bool {
 			return status.Code(err) == codes.DeadlineExceeded || status.Code(err) == codes.Canceled
 		}
@@ -658,7 +659,7 @@ var messageCases = []Case{
 			h.Note("expired %v", expired(status.FromContextError(s.Context().Err()).Err()))
 			err := s.Send(out("x"))
 			for err == nil {
-				err = s.Send(out("x")) // the stream may end a little later than its context
+				err = s.Send(out("x")) // the stream can end a little later than its context
 			}
 			h.Note("send expired %v", expired(err))
 			return nil

@@ -20,8 +20,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// retried returns a service config whose policy makes up to four attempts, with a short backoff. more
-// replaces or adds fields of the policy, and rest fields of the config.
+// retried returns a service config whose policy makes up to four attempts, with a short
+// backoff. more replaces or adds fields of the policy, and rest adds fields of the config.
 func retried(more, rest string) string {
 	return `{"methodConfig":[{"name":[{"service":"grpc.testing.TestService"}],"retryPolicy":{
 		"maxAttempts":4,"initialBackoff":"0.001s","maxBackoff":"0.002s","backoffMultiplier":1.5,
@@ -30,8 +30,8 @@ func retried(more, rest string) string {
 
 var errAgain = status.Error(codes.Unavailable, "again")
 
-// A script is what the handlers of one call's attempts do, one after the other. Attempts beyond it echo.
-// Each notes what it sees.
+// A script is the list of what the handlers of a call's attempts do. Later attempts echo.
+// Each handler notes what it sees.
 type script struct {
 	*Actor
 	mu    sync.Mutex
@@ -43,7 +43,7 @@ func newScript(c *C, acts ...func(context.Context) error) *script {
 	return &script{Actor: c.Named("handler"), acts: acts}
 }
 
-// play begins another call.
+// play sets the script of the next call.
 func (s *script) play(acts ...func(context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,7 @@ func pushback(values ...string) func(context.Context) error {
 	}
 }
 
-// lasting notes an error that may be one of retries that ran out.
+// lasting notes an error that may wrap the one of exhausted retries.
 func (a *Actor) lasting(label string, err error) {
 	a.Note("%s: %v %T %v", label, status.Code(err), err, err)
 }
@@ -247,7 +247,7 @@ var retryRules = []Case{
 	{43, "disabled", func(c *C) {
 		s := newScript(c)
 		conn := c.Start(Config{Service: s.service(), ServiceConfig: retried("", `,"retryThrottling":{"maxTokens":10,"tokenRatio":1}`), DisableRetry: true})
-		for range 8 { // more than the throttler would let pass
+		for range 8 { // more than throttling would allow
 			s.play(fails(errAgain))
 			_, err := conn.UnaryCall(c.Context(), request("x"))
 			c.Err("unary", err)
@@ -276,7 +276,7 @@ var retryRules = []Case{
 		call("7, four failures", again(4)...)
 		call("5, one failure", again(1)...)
 		s.play()
-		for range 6 { // calls that succeed fill the bucket, whatever their kind
+		for range 6 { // successful calls of any kind fill the bucket
 			other()
 		}
 		call("7, one failure", again(1)...)
@@ -321,7 +321,7 @@ var retryRules = []Case{
 	{43, "a request that is larger than what is kept", func(c *C) {
 		s := newScript(c)
 		conn := c.Start(Config{Service: s.service(), ServiceConfig: retried("", ""), CallOptions: []grpc.CallOption{grpc.MaxRetryRPCBufferSize(100)}})
-		for _, n := range []int{90, 91, 92, 500} { // a message is 4 bytes longer, and 5 count beside it
+		for _, n := range []int{90, 91, 92, 500} { // the encoding is 4 bytes longer, and a header of 5 counts as well
 			s.play(again(1)...)
 			_, err := conn.UnaryCall(c.Context(), request(strings.Repeat("x", n)))
 			c.Err(fmt.Sprintf("unary %d", n), err)
@@ -358,7 +358,7 @@ var retryRules = []Case{
 	{43, "no reply", func(c *C) {
 		s := newScript(c)
 		raw := c.Raw("grpc.testing.TestService").Stream("UnaryCall", bidiDesc, func(ss grpc.ServerStream) error {
-			if err := ss.RecvMsg(&pb.SimpleRequest{}); err != nil { // grpc-go loses the status of an attempt that ends before it is sent
+			if err := ss.RecvMsg(&pb.SimpleRequest{}); err != nil { // grpc-go loses the status of an attempt that ends before the request is sent
 				return err
 			}
 			return s.next(ss.Context())
@@ -371,7 +371,7 @@ var retryRules = []Case{
 	{43, "a deadline in the backoff", func(c *C) {
 		s := newScript(c)
 		conn := c.Start(Config{Service: s.service(), ServiceConfig: retried(`,"initialBackoff":"3600s","maxBackoff":"3600s"`, "")})
-		_, err := conn.UnaryCall(c.Context(), request("x")) // which connects
+		_, err := conn.UnaryCall(c.Context(), request("x")) // connects
 		c.Err("first", err)
 		s.play(again(9)...)
 		var trailer metadata.MD
@@ -416,7 +416,8 @@ var retryRules = []Case{
 	}},
 }
 
-// A duplexScript is a bidirectional handler that does one step after the other, of all attempts.
+// A duplexScript is a bidirectional handler that runs one step after the other, across
+// attempts.
 type duplexScript struct {
 	*Actor
 	mu    sync.Mutex
@@ -463,7 +464,7 @@ func duplexSend(text string) func(duplexServer) error {
 	return func(ss duplexServer) error { return ss.Send(out(text)) }
 }
 
-// retryStreams are the operations of grpc-go's own test of streams that are retried, and more.
+// retryStreams are the operations of grpc-go's own test of retried streams, and more.
 var retryStreams = []Case{
 	{43, "streams", func(c *C) {
 		type duplexClient = grpc.BidiStreamingClient[pb.StreamingOutputCallRequest, pb.StreamingOutputCallResponse]
@@ -563,7 +564,7 @@ var retryStreams = []Case{
 		}()
 		c.Wait(failed)
 		c.Err("send", s.Send(in("1")))
-		c.Wait(failed) // for a message that was sent again, or after all
+		c.Wait(failed) // the second attempt fails after it has received 1, replayed or sent directly
 		c.Err("send", s.Send(in("2")))
 		c.Wait(got)
 	}},
@@ -612,7 +613,8 @@ var retryStreams = []Case{
 	}},
 }
 
-// plainly is err without the wrapping of retries that ran out, which not every operation of grpc-go adds.
+// plainly unwraps the error of exhausted retries, which only some operations of grpc-go
+// wrap.
 func plainly(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
 		return inner
@@ -620,7 +622,7 @@ func plainly(err error) error {
 	return err
 }
 
-// eventCount keeps what a client's stats handler is told, attempt by attempt.
+// eventCount records the events of a client's stats handler, by attempt.
 type eventCount struct {
 	mu       sync.Mutex
 	attempts [][]string
@@ -660,7 +662,7 @@ func (e *eventCount) HandleRPC(ctx context.Context, s stats.RPCStats) {
 func (e *eventCount) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (e *eventCount) HandleConn(context.Context, stats.ConnStats)                       {}
 
-// dump notes the events of each attempt, whose order beside one another is a matter of timing.
+// dump notes the events of each attempt. Their order across attempts depends on timing.
 func (e *eventCount) dump(a *Actor) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -671,7 +673,7 @@ func (e *eventCount) dump(a *Actor) {
 	e.attempts = nil
 }
 
-// onEnd is a stats handler that is called when an attempt has ended.
+// onEnd is a stats handler that is called at the end of an attempt.
 type onEnd func()
 
 func (f onEnd) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
@@ -684,7 +686,7 @@ func (f onEnd) HandleRPC(_ context.Context, s stats.RPCStats) {
 	}
 }
 
-// fickle are credentials that fail at first.
+// fickle are credentials that fail the first times.
 type fickle struct {
 	asked atomic.Int32
 	fail  int32
@@ -701,7 +703,8 @@ func (f *fickle) GetRequestMetadata(context.Context, ...string) (map[string]stri
 
 func (f *fickle) RequireTransportSecurity() bool { return false }
 
-// retryBeside are about what stands beside a call: stats, credentials, interceptors, metadata.
+// retryBeside are about what accompanies a call: stats, credentials, interceptors,
+// metadata.
 var retryBeside = []Case{
 	{43, "stats handlers are told of each attempt", func(c *C) {
 		s := newScript(c)
@@ -846,7 +849,7 @@ var retryBeside = []Case{
 	}},
 }
 
-// laterFickle are credentials that fail from the second attempt on, for good.
+// laterFickle are credentials that fail from the second attempt on.
 type laterFickle struct{ asked atomic.Int32 }
 
 func (f *laterFickle) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// serverCases are about the life of servers and streams: items 39 to 42.
+// serverCases are about the lifetime of servers and streams: items 39 to 42.
 var serverCases = []Case{
 	{39, "panics recovered by interceptors", func(c *C) {
 		conn := c.Start(Config{
@@ -128,7 +128,7 @@ var serverCases = []Case{
 				for err == nil {
 					err = s.Send(in("x"))
 				}
-				c.Err("send", err) // io.EOF: the end has arrived
+				c.Err("send", err) // io.EOF: the stream has ended
 				c.Note("finished so far %d; stream context %v", len(finished), s.Context().Err())
 				c.Code("close", conn.Link.Close())
 				select {
@@ -137,7 +137,7 @@ var serverCases = []Case{
 				case <-c.dead:
 				}
 				c.Wait(s.Context().Done())
-				// What had arrived can still be received, and is no second end.
+				// What had arrived can still be received, and ends only once.
 				for range 3 {
 					m, err := s.Recv()
 					c.Err("recv", err)
@@ -173,7 +173,7 @@ var serverCases = []Case{
 		}()
 		started.Wait()
 		go func() { conn.GracefulStop(); stopped.Open() }()
-		// New calls are refused as soon as the client has heard of it.
+		// New calls are refused as soon as the client has got the news.
 		refused := false
 		for !refused {
 			_, err := conn.EmptyCall(c.Timeout(caseTimeout/2), &pb.Empty{})
@@ -294,7 +294,7 @@ var serverCases = []Case{
 	{41, "Stop releases callers whose handlers go on", func(c *C) {
 		stopped := make(chan struct{})
 		callersAreReleased(c, func(conn *Conn) {
-			go func() { // as it waits for a loop, where there is one
+			go func() { // Stop waits for a loop, if there is one
 				defer close(stopped)
 				conn.Stop()
 			}()
@@ -474,8 +474,8 @@ var serverCases = []Case{
 	}},
 }
 
-// abandoned opens a stream, does one thing with it, and waits until its handler has been told and
-// OnFinish has been called.
+// abandoned opens a stream, lets free act on it, and waits until its handler has seen the
+// end and OnFinish was called.
 func abandoned(c *C, free func(conn *Conn, cancel func(), s grpc.ClientStream)) {
 	h := c.Named("handler")
 	started, over := c.Gate(), c.Gate()
@@ -503,8 +503,8 @@ func abandoned(c *C, free func(conn *Conn, cancel func(), s grpc.ClientStream)) 
 	c.Note("stream context %v", s.Context().Err())
 }
 
-// callersAreReleased notes what callers get when end is called whose handlers return
-// when the callers have.
+// callersAreReleased notes what callers get when end is called, if handlers return only
+// after their callers.
 func callersAreReleased(c *C, end func(*Conn)) {
 	c.CallerLeaves()
 	h := c.Named("handler")

@@ -15,7 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// startCases are about the start of a call: items 1 to 6 and 8 to 10. Item 7 has a file of its own.
+// startCases are about the start of a call: items 1 to 6 and 8 to 10. Item 7 has its own
+// file.
 var startCases = []Case{
 	{1, "context already cancelled", func(c *C) { contextDone(c, true, context.Canceled) }},
 	{1, "context already cancelled on a cold connection", func(c *C) { contextDone(c, false, context.Canceled) }},
@@ -155,8 +156,8 @@ var startCases = []Case{
 		}})
 		for _, md = range oddHeaders {
 			h.Note("--- %s", showMD(md))
-			// By context grpc-go takes it, and HTTP/2 fails the call. Refusing it at once, as by
-			// stream, is as good.
+			// SetHeader with a context accepts it in grpc-go, and HTTP/2 then fails the
+			// call. Refusing it at once, as the stream's method does, is as good.
 			_, err := conn.UnaryCall(c.Context(), request("x"))
 			c.Note("%s refused %v", showMD(md), <-refused || status.Code(err) == codes.Internal)
 			s, err := conn.FullDuplexCall(c.Context())
@@ -246,7 +247,7 @@ var startCases = []Case{
 			}}})
 		for _, k := range reserved {
 			if k == "grpc-status-details-bin" {
-				continue // grpc-go reads its own key back as a status, whose rule item 29 tests
+				continue // grpc-go reads this key back as a status, which item 29 tests
 			}
 			md = metadata.MD{k: {"1"}, "good": {"2"}}
 			var header, trailer metadata.MD
@@ -619,7 +620,7 @@ var startCases = []Case{
 	}},
 }
 
-// contextDone makes calls of all kinds with a context that is done.
+// contextDone makes calls of all kinds with a done context.
 func contextDone(c *C, warm bool, reason error) {
 	var ran atomic.Int32
 	conn := c.Start(Config{Service: countingService(&ran)})
@@ -673,7 +674,7 @@ func countingService(ran *atomic.Int32) *Service {
 	}
 }
 
-// doneContext is cancelled, by methods of its own.
+// doneContext is cancelled, according to its own methods.
 type doneContext struct{ context.Context }
 
 var closedChan = func() chan struct{} { ch := make(chan struct{}); close(ch); return ch }()
@@ -681,7 +682,7 @@ var closedChan = func() chan struct{} { ch := make(chan struct{}); close(ch); re
 func (doneContext) Done() <-chan struct{} { return closedChan }
 func (doneContext) Err() error            { return context.Canceled }
 
-// oddMetadata has one odd pair each, as the order of several would not be certain.
+// oddMetadata has one odd pair each, since the order of several is random.
 var oddMetadata = []metadata.MD{
 	{"Upper": {"v"}}, {"UPPER-BIN": {"v"}}, {"bad key": {"v"}}, {"key!": {"v"}}, {"kéy": {"v"}}, {"": {"v"}},
 	{"a_b-c.d0": {"v"}}, {"-": {"v"}},
@@ -691,7 +692,8 @@ var oddMetadata = []metadata.MD{
 
 var oddHeaders = []metadata.MD{{"Upper": {"v"}}, {"bad key": {"v"}}, {"key": {"\x01"}}, {"key-bin": {"\x01é"}}}
 
-// oddTrailers are what HTTP/2 allows beyond gRPC, and what neither does.
+// oddTrailers are trailers that HTTP/2 allows and gRPC does not, and some that neither
+// allows.
 var oddTrailers = []metadata.MD{{"": {"v"}}, {"key!": {"v"}}, {"k/k": {"v"}}, {"ké": {"v"}}, {"é-bin": {"v"}},
 	{"key": {"é"}}, {"key": {"a\tb"}}, {"key": {"a\x7f"}}, {"key": {"good", "\n"}}, {"none": nil}, {"No ne": nil}}
 
@@ -705,7 +707,7 @@ var oddMethods = []string{"", "/", "foo", "/foo", "foo/bar", "/foo/bar", "/foo/"
 	"/grpc.testing.TestService", "//UnaryCall", "/grpc.testing.TestService/UnaryCall/",
 	"/grpc.testing.TestService//UnaryCall", "/GRPC.testing.TestService/UnaryCall", "/grpc.testing.TestService/unaryCall"}
 
-// descs goes through the four kinds of call, in order.
+// descs yields the four kinds of call, in order.
 func descs() func(func(string, *grpc.StreamDesc) bool) {
 	return func(yield func(string, *grpc.StreamDesc) bool) {
 		_ = yield("unary", unaryDesc) && yield("server stream", serverDesc) && yield("client stream", clientDesc) && yield("bidi stream", bidiDesc)

@@ -22,8 +22,9 @@ type (
 	connTag struct{}
 )
 
-// recorder is a stats handler. On grpc-go's client the reader tells of headers and trailers whenever
-// they arrive, so it keeps lists by who tells: what was sent, messages received, the rest received.
+// recorder is a stats handler. In grpc-go's client the reader reports headers and trailers
+// as they arrive, so there is a list for each source: sent, messages received, and the rest
+// received.
 type recorder struct {
 	mu          sync.Mutex
 	client      bool
@@ -89,8 +90,8 @@ func (r *recorder) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	}
 }
 
-// show renders an event. Addresses, times and sizes on the wire of headers are only looked at for
-// being there.
+// show formats an event. Of addresses, times and wire sizes of headers it shows only that
+// they are set.
 func (r *recorder) show(ctx context.Context, s stats.RPCStats) string {
 	line := strings.TrimPrefix(fmt.Sprintf("%T", s), "*stats.")
 	if s.IsClient() != r.client {
@@ -131,13 +132,13 @@ func (r *recorder) show(ctx context.Context, s stats.RPCStats) string {
 	case *stats.End:
 		_, err := describe(e.Error)
 		add("error %s trailer %s begin as before %v in order %v", err, showMD(e.Trailer), e.BeginTime.Equal(r.begin), !e.EndTime.Before(e.BeginTime))
-	default: // of a resolver or a balancer
+	default: // from a resolver or a balancer
 		return ""
 	}
 	return line
 }
 
-// dump waits for n calls to end, notes what was recorded, and forgets it.
+// dump waits for the ends of n calls, notes what was recorded, and clears it.
 func (r *recorder) dump(c *C, a *Actor, n int) {
 	for range n {
 		c.Wait(r.ended)
@@ -166,7 +167,7 @@ func (r *recorder) dump(c *C, a *Actor, n int) {
 	r.out, r.in, r.payloads, r.all, r.first, r.last = nil, nil, nil, nil, "", ""
 }
 
-// noteEnds notes how many events tell of an end, and what they say.
+// noteEnds notes how many end events there were, and their errors.
 func (r *recorder) noteEnds(a *Actor) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -296,8 +297,8 @@ var statsCases = []Case{
 		c.Wait(p.client.ended)
 		p.client.mu.Lock()
 		defer p.client.mu.Unlock()
-		// The trailer that comes with a reply that is not taken is told of by grpc-go's transport, before
-		// the end or after.
+		// grpc-go's transport reports the trailer of a reply that is not received, before
+		// or after the end.
 		all := slices.DeleteFunc(p.client.all, func(line string) bool { return strings.HasPrefix(line, "InTrailer") })
 		c.Named("stats client").Note("last: %s", all[len(all)-1])
 	}},
@@ -342,7 +343,7 @@ var statsCases = []Case{
 			cancel()
 			c.Wait(p.client.ended)
 			c.Wait(p.server.ended)
-			// Whatever notices the cancellation later must not tell of it again.
+			// A later operation that sees the cancellation must not report it again.
 			if receives {
 				for range 2 {
 					_, err = s.Recv()
@@ -362,8 +363,8 @@ var statsCases = []Case{
 		p := newStatsPair(c)
 		conn := c.Start(p.config(echoService()))
 		c.Err("unknown", conn.Invoke(c.Context(), "/none/Call", request("x"), &pb.Empty{}))
-		// grpc-go's server tells of such a call's header and never of its end. What its client says
-		// depends on whether the request left in time.
+		// grpc-go's server reports the header of such a call, but never its end. The
+		// client's events depend on whether the request was sent in time.
 		p.client.dump(c, c.Named("ignored"), 1)
 		delete(c.actors, "ignored")
 		p = newStatsPair(c)

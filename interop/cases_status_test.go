@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// stError is an error type that brings a status of its own.
+// stError is an error type with its own status.
 type stError struct {
 	text string
 	st   *status.Status
@@ -29,7 +29,7 @@ func (e *stError) GRPCStatus() *status.Status { return e.st }
 
 var errPlain = errors.New("plain")
 
-// handlerErrors are what handlers may return.
+// handlerErrors are errors that handlers can return.
 var handlerErrors = []error{
 	errPlain,
 	io.EOF,
@@ -139,7 +139,7 @@ var statusCases = []Case{
 		for range 2 {
 			_, err := conn.UnaryCall(c.Context(), request("x"))
 			c.Err("unary", err)
-			// What the client does with its details is its own affair.
+			// The client can change its details.
 			p := status.Convert(err).Proto()
 			for _, d := range p.Details {
 				clear(d.Value)
@@ -238,7 +238,7 @@ var statusCases = []Case{
 	}},
 }
 
-// failing is a service whose handlers all return *end.
+// failing returns a service whose handlers all return *end.
 func failing(end *error) *Service {
 	return &Service{
 		Unary:  func(context.Context, *pb.SimpleRequest) (*pb.SimpleResponse, error) { return nil, *end },
@@ -248,7 +248,7 @@ func failing(end *error) *Service {
 	}
 }
 
-// noteFailures makes calls of all kinds to a service that fails.
+// noteFailures notes the outcome of calls of all kinds to a service that fails.
 func noteFailures(c *C, conn *Conn) {
 	_, err := conn.UnaryCall(c.Context(), request("x"))
 	c.Err("unary", err)
@@ -268,7 +268,7 @@ func noteFailures(c *C, conn *Conn) {
 	c.Err("bidi stream", err)
 }
 
-// headerCases are about headers, trailers and what tells of a call's end: items 30 to 33.
+// headerCases are about headers, trailers and how a call's end shows: items 30 to 33.
 var headerCases = []Case{
 	{30, "headers and trailers of a unary call", func(c *C) {
 		h := c.Named("handler")

@@ -23,7 +23,7 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/hostile"
 )
 
-// nearcallEnvironments are the paths under test. One more is one more line.
+// nearcallEnvironments are the paths under test, one per line.
 var nearcallEnvironments = near(slices.Concat([]Env{
 	{Name: "inproc", Start: inproc()},
 	{Name: "inproc-background", Background: true, Start: inproc()},
@@ -49,7 +49,7 @@ var nearcallEnvironments = near(slices.Concat([]Env{
 	{Name: "tcp-grpc-conn", Start: throughGRPC(overTCP(false))},
 }, sharedMemory()))
 
-// near marks environments within the process.
+// near sets Near for environments within the process.
 func near(envs []Env) []Env {
 	for i := range envs {
 		envs[i].Near = strings.HasPrefix(envs[i].Name, "inproc") || envs[i].Name == "hostile"
@@ -57,12 +57,13 @@ func near(envs []Env) []Env {
 	return envs
 }
 
-// tlsDiffers are the cases of calls that a certificate does not allow.
+// tlsDiffers are the cases whose calls no certificate allows.
 var tlsDiffers = map[string]string{
 	"authorities of odd characters": "no certificate has such names",
 }
 
-// forwardDiffers are the cases in which a *grpc.Server differs from itself where its calls come by ServeHTTP.
+// forwardDiffers are the cases in which a *grpc.Server behaves differently if calls arrive
+// by ServeHTTP.
 var forwardDiffers = map[string]string{
 	"illegal headers from the handler": "net/http's names have no case: Upper is upper",
 
@@ -98,7 +99,8 @@ var forwardDiffers = map[string]string{
 	"the connection that package authz finds":  "ServeHTTP has no connection, which authz wants",
 }
 
-// forwarded runs all handlers on a *grpc.Server, which a server of nearcall passes the calls on to.
+// forwarded runs all handlers on a *grpc.Server, to which a nearcall server forwards the
+// calls.
 func forwarded(start func(*Config) (*Link, error)) func(*Config) (*Link, error) {
 	return func(cfg *Config) (*Link, error) {
 		there := grpc.NewServer(grpcServerOptions(cfg)...)
@@ -126,7 +128,7 @@ func forwarded(start func(*Config) (*Link, error)) func(*Config) (*Link, error) 
 	}
 }
 
-// throughGRPC makes the calls, and closes, through the *grpc.ClientConn of the connection.
+// throughGRPC makes calls through the connection's *grpc.ClientConn, and closes that.
 func throughGRPC(start func(*Config) (*Link, error)) func(*Config) (*Link, error) {
 	return func(cfg *Config) (*Link, error) {
 		link, err := start(cfg)
@@ -164,8 +166,8 @@ func onLoop(kind looptest.Kind, start func(*Config) (*Link, error)) func(*Config
 	}
 }
 
-// sharedMemory are the paths through it, where the system has some: one that insists on it, and one that
-// a unix socket becomes.
+// sharedMemory are the paths through shared memory, if the system has it: one that requires
+// it, and one that upgrades a unix socket.
 func sharedMemory() []Env {
 	if runtime.GOOS != "linux" {
 		return nil
@@ -177,7 +179,8 @@ func sharedMemory() []Env {
 	}
 }
 
-// overPath connects through a unix socket, or through what is set up over one.
+// overPath connects through a unix socket, or through shared memory that is set up over
+// one.
 func overPath(scheme string, more ...nearcall.DialOption) func(cfg *Config) (*Link, error) {
 	return func(cfg *Config) (*Link, error) {
 		path := filepath.Join(os.TempDir(), fmt.Sprintf("nearcall-%d-%d", os.Getpid(), number.Add(1)))
@@ -189,7 +192,8 @@ func overPath(scheme string, more ...nearcall.DialOption) func(cfg *Config) (*Li
 	}
 }
 
-// overTCP connects through TCP, with TLS where that is asked for or the connection has to be private.
+// overTCP connects through TCP, with TLS if secure is set or the connection must be
+// private.
 func overTCP(secure bool) func(cfg *Config) (*Link, error) {
 	return func(cfg *Config) (*Link, error) {
 		lis, err := nearcall.Listen("tcp:127.0.0.1:0")
@@ -206,7 +210,7 @@ func overTCP(secure bool) func(cfg *Config) (*Link, error) {
 	}
 }
 
-// inproc connects by Server.Client.
+// inproc connects with Server.Client.
 func inproc(more ...nearcall.ServerOption) func(cfg *Config) (*Link, error) {
 	return func(cfg *Config) (*Link, error) {
 		srv, dial := nearcallServer(cfg, more...)
@@ -215,10 +219,10 @@ func inproc(more ...nearcall.ServerOption) func(cfg *Config) (*Link, error) {
 	}
 }
 
-// number makes names and seeds.
+// number counts, for unique names and seeds.
 var number atomic.Int64
 
-// inprocName connects by a name.
+// inprocName connects with a name.
 func inprocName(cfg *Config) (*Link, error) {
 	lis, err := nearcall.Listen(fmt.Sprintf("inproc:interop-%d", number.Add(1)))
 	if err != nil {
@@ -227,7 +231,7 @@ func inprocName(cfg *Config) (*Link, error) {
 	return serve(cfg, lis, lis.Target())
 }
 
-// startHostile connects through a transport that encodes, splits and delays what it can.
+// startHostile connects through package hostile, with splitting and delays.
 func startHostile(cfg *Config) (*Link, error) {
 	n := number.Add(1)
 	lis := hostile.Listen(fmt.Sprintf("interop-%d", n), hostile.Options{Seed: uint64(n), Delay: 50 * time.Microsecond, MaxFragment: 8000})
@@ -254,7 +258,7 @@ func serve(cfg *Config, lis net.Listener, target string, more ...nearcall.DialOp
 	}}, nil
 }
 
-// nearcallServer makes cfg's server, with its services, and cfg's dial options.
+// nearcallServer returns cfg's server, with its services, and cfg's dial options.
 func nearcallServer(cfg *Config, more ...nearcall.ServerOption) (*nearcall.Server, []nearcall.DialOption) {
 	srv := nearcall.NewServer(append(nearcallServerOptions(cfg), more...)...)
 	for _, r := range cfg.Register {

@@ -9,8 +9,8 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// Config says what a case wants of its server and client. Each environment turns it into options of
-// its own. Zero values mean the default.
+// Config is what a case needs of its server and client. Each environment turns it into its
+// own options. Zero values mean the default.
 type Config struct {
 	Service  *Service
 	Register []func(grpc.ServiceRegistrar)
@@ -21,10 +21,10 @@ type Config struct {
 	ServerMaxRecv int
 	ServerMaxSend int
 	ServerCodec   encoding.CodecV2
-	ServerCreds   credentials.TransportCredentials // set by environments that need some
-	Loop          *loop.Loop                       // set by environments whose handlers run on one
+	ServerCreds   credentials.TransportCredentials // set by environments that need credentials
+	Loop          *loop.Loop                       // set by environments whose handlers run on a loop
 	Unknown       grpc.StreamHandler
-	Forward       *grpc.Server // set by environments that pass calls on to it
+	Forward       *grpc.Server // set by environments that forward calls to it
 
 	UnaryClient   []grpc.UnaryClientInterceptor
 	StreamClient  []grpc.StreamClientInterceptor
@@ -46,11 +46,11 @@ type Config struct {
 	Addressed bool
 }
 
-// oracle is the environment that the others are compared with.
+// oracle is the environment that all others are compared with.
 var oracle = Env{Name: "grpc-go", Start: startGRPC}
 
-// environments are all that every case runs on. The oracle is among them: a case that is not
-// deterministic there says nothing.
+// environments are all environments that cases run on. They include the oracle, since a
+// case that is not deterministic there proves nothing.
 var environments = append([]Env{
 	oracle,
 	{Name: "grpc-go-background", Background: true, Start: startGRPC},

@@ -16,14 +16,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// grpchanEnv names the environment whose channel cases a process runs.
+// grpchanEnv names the environment that a child process runs grpchan's channel cases on.
 const grpchanEnv = "NEARCALL_GRPCHAN"
 
-// TestGrpchan runs the channel cases of grpchan, each environment's in a process of its own.
+// TestGrpchan runs grpchan's channel cases, with a process for each environment.
 //
-// Some cases start a call and two sends within a deadline of 100 ms, and others expect a deadline to
-// have passed because a handler sleeps for 400 ms longer. A machine that is busy for that long fails
-// them, with grpc-go as well, so an environment gets three tries.
+// Some cases start a call and make two sends within a deadline of 100 ms, and others expect
+// a deadline to have passed because a handler sleeps for 400 ms longer. They fail on a
+// machine that is busy for that long, with grpc-go as well, so each environment gets three
+// tries.
 func TestGrpchan(t *testing.T) {
 	for _, env := range environments {
 		switch os.Getenv(grpchanEnv) {
@@ -35,7 +36,7 @@ func TestGrpchan(t *testing.T) {
 			return
 		case "":
 			t.Run(env.Name, func(t *testing.T) {
-				t.Parallel() // most of it is sleep
+				t.Parallel() // it mostly sleeps
 				for try := 1; ; try++ {
 					cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestGrpchan$")
 					cmd.Env = append(os.Environ(), grpchanEnv+"="+env.Name)
@@ -53,8 +54,8 @@ func TestGrpchan(t *testing.T) {
 	}
 }
 
-// TestGRPCInterop runs the cases of grpc-go's interop client against its server. Left out are those
-// that need Google's credentials, a load balancer, or a *grpc.ClientConn.
+// TestGRPCInterop runs the cases of grpc-go's interop client against its server, except
+// those that need Google's credentials, a load balancer, or a *grpc.ClientConn.
 func TestGRPCInterop(t *testing.T) {
 	type do func(context.Context, pb.TestServiceClient, ...grpc.CallOption)
 	cases := []struct {
@@ -82,8 +83,8 @@ func TestGRPCInterop(t *testing.T) {
 			client := pb.NewTestServiceClient(l.Conn)
 			for _, k := range cases {
 				if k.name == "cancel after begin" && strings.HasPrefix(env.Name, "grpc-go") {
-					// A stream of grpc-go learns of a cancellation from another goroutine, so that
-					// its own case fails here now and then. nearcall's must not.
+					// In grpc-go another goroutine tells the stream of a cancellation, so
+					// that this case is flaky there. It must not be with nearcall.
 					continue
 				}
 				t.Run(k.name, func(t *testing.T) {
@@ -100,7 +101,7 @@ func TestGRPCInterop(t *testing.T) {
 			})
 			t.Run("unimplemented method", func(t *testing.T) {
 				foreignCase(t, func(ctx context.Context) {
-					// DoUnimplementedMethod wants a *grpc.ClientConn; this is its body.
+					// DoUnimplementedMethod needs a *grpc.ClientConn; this is its body.
 					err := l.Conn.Invoke(ctx, "/grpc.testing.TestService/UnimplementedCall", nil, nil)
 					if status.Code(err) != codes.Unimplemented {
 						t.Errorf("got %v, want Unimplemented", err)
@@ -111,8 +112,8 @@ func TestGRPCInterop(t *testing.T) {
 	}
 }
 
-// TestEnvironmentsAreWhatTheyAreCalled: a path through shared memory that were a socket would pass all
-// the rest.
+// TestEnvironmentsAreWhatTheyAreCalled: if a path through shared memory were a socket, all
+// other tests would still pass.
 func TestEnvironmentsAreWhatTheyAreCalled(t *testing.T) {
 	networks := map[string]string{"unix": "unix", "tcp": "tcp", "tls": "tcp", "shm": "shm", "unix+shm": "shm"}
 	for _, env := range nearcallEnvironments {
@@ -144,7 +145,7 @@ func startForeign(t *testing.T, env Env, register func(grpc.ServiceRegistrar)) *
 	return l
 }
 
-// foreignCase runs f, which reports failures by grpclog's Fatal.
+// foreignCase runs f, which reports failures with grpclog's Fatal.
 func foreignCase(t *testing.T, f func(context.Context)) {
 	ctx, cancel := context.WithTimeout(context.Background(), caseTimeout)
 	defer cancel()

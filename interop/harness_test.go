@@ -23,7 +23,7 @@ import (
 // caseTimeout is how long a case may take before it counts as hung.
 const caseTimeout = 20 * time.Second
 
-// A Case is a program that notes what it observes.
+// A Case is a program that records what it observes.
 type Case struct {
 	Item int
 	Name string
@@ -34,14 +34,14 @@ type Case struct {
 type Env struct {
 	Name       string
 	Background bool // calls use context.Background instead of a cancellable context
-	Waits      bool // a caller waits for its handler, whatever happens to its context
-	Hands      bool // a handler begins on its caller's goroutine, until it waits for the first time
+	Waits      bool // a caller waits for its handler, even if its context ends
+	Hands      bool // a handler runs on its caller's goroutine until it first waits
 	Near       bool // messages stay in the process, and nothing is compressed
 	Start      func(cfg *Config) (*Link, error)
-	Differs    map[string]string // by the name of a case: why its transcript must differ from grpc-go's
+	Differs    map[string]string // by case name: why its transcript differs from grpc-go's
 }
 
-// A Link is what an environment gives: one connection to one server.
+// A Link is one connection to one server.
 type Link struct {
 	Conn         grpc.ClientConnInterface
 	Close        func() error
@@ -65,26 +65,26 @@ type C struct {
 	skip string
 
 	mu      sync.Mutex
-	running int           // handlers
-	idle    chan struct{} // made by the end, closed when no handler runs
+	running int           // number of handlers
+	idle    chan struct{} // made by end, and closed when no handler runs
 	closed  bool
 	actors  map[string]*Actor
 	cleanup []func()
 }
 
-// An Actor keeps the notes of one sequential part of a case, so that a transcript does not depend
-// on how its parts interleave.
+// An Actor has the notes of one sequential part of a case, so that a transcript does not
+// depend on how the parts interleave.
 type Actor struct {
 	c     *C
 	name  string
 	lines []string
 }
 
-// A Transcript is what a case has noted, actor by actor.
+// A Transcript is what a case has noted, sorted by actor.
 type Transcript struct {
 	Lines  []string
 	Stacks string // set when the case hung
-	Skip   string // why the case says nothing about its environment
+	Skip   string // why the case does not apply to its environment
 }
 
 // Record runs a case on env and returns its transcript.
@@ -121,7 +121,7 @@ func (k Case) Record(env Env) Transcript {
 	return t
 }
 
-// end frees what the case started, and waits for its handlers.
+// end releases what the case has started, and waits for its handlers.
 func (c *C) end(cancel func()) {
 	switch r := recover().(type) {
 	case nil:
@@ -144,7 +144,7 @@ func (c *C) end(cancel func()) {
 	c.Wait(idle)
 }
 
-// enter counts a handler; what it returns counts it out.
+// enter counts a handler; leave ends it.
 func (c *C) enter() (leave func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,24 +162,24 @@ func (c *C) enter() (leave func()) {
 	}
 }
 
-// notHere ends a case that has nothing to say about its environment.
+// notHere ends a case that does not apply to its environment.
 type notHere string
 
-// CallerLeaves says that the case needs a caller that leaves before its handler returns.
+// CallerLeaves skips the case if callers wait for their handlers.
 func (c *C) CallerLeaves() {
 	if c.env.Waits {
 		panic(notHere("handlers run on their caller"))
 	}
 }
 
-// CodecsApart says that the case needs a server whose codec runs on goroutines of its own.
+// CodecsApart skips the case if the server's codec can run on the caller's goroutine.
 func (c *C) CodecsApart() {
 	if c.env.Waits || c.env.Hands {
 		panic(notHere("handlers run or begin on their caller, and the server's codec with them"))
 	}
 }
 
-// Compresses says that the case is about messages that are compressed.
+// Compresses skips the case if messages are not compressed.
 func (c *C) Compresses() {
 	if c.env.Near {
 		panic(notHere("nothing is compressed"))
@@ -229,24 +229,24 @@ func (c *C) TryStart(cfg Config) (*Conn, error) {
 	return &Conn{l.Conn, grpc_testing.NewTestServiceClient(l.Conn), l}, nil
 }
 
-// Context is the context of the case's calls.
+// Context returns the context of the case's calls.
 func (c *C) Context() context.Context { return c.ctx }
 
-// Cancellable is a context that the case cancels itself.
+// Cancellable returns a context that the case cancels itself.
 func (c *C) Cancellable() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	c.cleanup = append(c.cleanup, cancel)
 	return ctx, cancel
 }
 
-// Timeout is a context with a deadline.
+// Timeout returns a context with a deadline.
 func (c *C) Timeout(d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(c.ctx, d)
 	c.cleanup = append(c.cleanup, cancel)
 	return ctx
 }
 
-// Wait waits for ch, unless the case hangs.
+// Wait waits for ch, but not longer than the case may run.
 func (c *C) Wait(ch <-chan struct{}) {
 	select {
 	case <-ch:
@@ -254,7 +254,8 @@ func (c *C) Wait(ch <-chan struct{}) {
 	}
 }
 
-// Until waits for ch in a handler, whose context ctx is. On a loop others run meanwhile.
+// Until waits for ch in a handler with context ctx. On a loop, other handlers run in the
+// meantime.
 func Until(ctx context.Context, ch <-chan struct{}) {
 	_, err := loop.Await(context.WithoutCancel(ctx), func(resume func(struct{}, error)) {
 		go func() {
@@ -267,10 +268,10 @@ func Until(ctx context.Context, ch <-chan struct{}) {
 	}
 }
 
-// Pause gives wrong behaviour a chance to show. No case needs it to pass.
+// Pause gives wrong behaviour time to show. No case needs it to pass.
 func (c *C) Pause() { time.Sleep(5 * time.Millisecond) }
 
-// Gate is an event that happens once.
+// Gate returns an event that happens once.
 func (c *C) Gate() *Gate { return &Gate{c: c, ch: make(chan struct{})} }
 
 type Gate struct {
@@ -282,7 +283,7 @@ type Gate struct {
 func (g *Gate) Open() { g.once.Do(func() { close(g.ch) }) }
 func (g *Gate) Wait() { g.c.Wait(g.ch) }
 
-// Until is Wait in a handler, whose context ctx is.
+// Until is Wait in a handler with context ctx.
 func (g *Gate) Until(ctx context.Context) { Until(ctx, g.ch) }
 
 func (g *Gate) IsOpen() bool {
@@ -311,14 +312,14 @@ func (a *Actor) Note(format string, args ...any) {
 	a.c.mu.Lock()
 	defer a.c.mu.Unlock()
 	if a.c.closed {
-		return // the case has hung and is over
+		return // the case has hung and was given up
 	}
-	// protobuf's errors put a no-break space at random places, chosen once a program.
+	// protobuf's errors contain no-break spaces at places that are random per program.
 	line := strings.NewReplacer("\u00a0", " ", `\u00a0`, " ").Replace(fmt.Sprintf(format, args...))
 	a.lines = append(a.lines, line)
 }
 
-// Err notes an error with all that a program can see of it.
+// Err notes all that a program can see of an error.
 func (a *Actor) Err(label string, err error) {
 	st, line := describe(err)
 	if st != nil {
@@ -334,7 +335,8 @@ func (a *Actor) Err(label string, err error) {
 	a.Note("%s: %s", label, line)
 }
 
-// Code notes an error whose message is the transport's own, or a matter of timing.
+// Code notes an error without its message, for messages that depend on the transport or on
+// timing.
 func (a *Actor) Code(label string, err error) {
 	_, line := describe(err)
 	a.Note("%s: %s", label, line)
@@ -354,7 +356,7 @@ func describe(err error) (*status.Status, string) {
 	return s.GRPCStatus(), "status " + s.GRPCStatus().Code().String()
 }
 
-// MD notes metadata, without the keys that the implementation adds for itself.
+// MD notes metadata, without the implementation's own keys.
 func (a *Actor) MD(label string, md metadata.MD) {
 	if md == nil {
 		a.Note("%s: nil", label)
@@ -363,8 +365,8 @@ func (a *Actor) MD(label string, md metadata.MD) {
 	a.Note("%s: %s", label, showMD(md))
 }
 
-// ownKeys are what implementations add: their values differ (authority, user agent), or nothing but
-// HTTP/2 needs them. Item 5 looks at those that a handler may rely on.
+// ownKeys are the keys that implementations add. Their values differ (authority, user
+// agent), or only HTTP/2 needs them. Item 5 tests those that a handler can rely on.
 var ownKeys = []string{":authority", "content-type", "user-agent"}
 
 func showMD(md metadata.MD) string {
@@ -378,7 +380,7 @@ func showMD(md metadata.MD) string {
 	return "{" + strings.Join(out, " ") + "}"
 }
 
-// Msg notes a message, by its encoded form.
+// Msg notes a message in its encoded form.
 func (a *Actor) Msg(label string, m proto.Message) {
 	a.Note("%s: %x", label, marshal(m))
 }

@@ -19,8 +19,8 @@ var allCases = slices.Concat(
 	fieldCases,
 )
 
-// TestItems runs every case on every environment and compares transcripts with the oracle's. It
-// fails also where an item has no case, whichever of them -run selects.
+// TestItems runs every case on every environment and compares the transcripts with the
+// oracle's. It also fails if an item has no case, even if -run selects only some.
 func TestItems(t *testing.T) {
 	for _, gap := range gaps(Items, allCases) {
 		t.Error(gap)
@@ -48,13 +48,13 @@ func TestItems(t *testing.T) {
 		})
 	}
 	if *showItems {
-		t.Cleanup(func() { res.print(byItem) }) // when all environments are through
+		t.Cleanup(func() { res.print(byItem) }) // after all environments
 	}
 }
 
-// gaps says what items and cases lack: an item that is not at its number's place, an item without a
-// case, a case that never runs since there is no such item, and one that another's transcript would
-// be taken for.
+// gaps returns what is wrong with items and cases: an item out of order, an item without a
+// case, a case without an item, and two cases of the same name, which would share a
+// transcript.
 func gaps(items []Item, cases []Case) []string {
 	var out []string
 	found := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
@@ -85,7 +85,7 @@ func gaps(items []Item, cases []Case) []string {
 	return out
 }
 
-// TestGaps shows that none is overlooked, of an item with a dagger or without.
+// TestGaps shows that gaps finds each of them.
 func TestGaps(t *testing.T) {
 	if got := gaps(Items, allCases); len(got) > 0 {
 		t.Errorf("%q", got)
@@ -125,10 +125,11 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// key tells a case from all others.
+// key identifies a case.
 func (k Case) key() string { return fmt.Sprint(k.Item, " ", k.Name) }
 
-// oracleTranscripts records each of cases on the oracle, once, when it is first asked for.
+// oracleTranscripts returns a function that records a case on the oracle when it is first
+// called for it.
 func oracleTranscripts(cases []Case) func(Case) Transcript {
 	recorded := map[string]func() Transcript{}
 	for _, k := range cases {
@@ -139,7 +140,7 @@ func oracleTranscripts(cases []Case) func(Case) Transcript {
 
 // results counts agreeing and disagreeing cases by environment and item.
 type results struct {
-	mu     sync.Mutex // environments run at the same time
+	mu     sync.Mutex // environments run concurrently
 	counts map[string]map[int]*result
 }
 
@@ -165,7 +166,7 @@ func (r *results) add(env Env, k Case, agrees bool) {
 
 func (r *results) run(t *testing.T, env Env, k Case, oracle func(Case) Transcript) {
 	t.Run(strings.ReplaceAll(k.Name, " ", "-"), func(t *testing.T) {
-		t.Parallel() // cases wait for deadlines and for what must not happen
+		t.Parallel() // cases mostly wait
 		if why := env.Differs[k.Name]; why != "" {
 			t.Skip(why)
 		}

@@ -16,13 +16,13 @@ import (
 	"github.com/nearcall/nearcall/internal/labeltest"
 )
 
-// labelsVariable asks servers to label the goroutines of handlers.
+// labelsVariable makes servers label the goroutines of handlers.
 const labelsVariable = "GRPC_GO_SERVER_GOROUTINE_LABELS"
 
 const labelsCase = "goroutine labels of handlers and of their callers"
 
-// labelsCases belong to item 42. TestLabels runs them in a process with the variable, which
-// grpc-go reads when it starts.
+// labelsCases belong to item 42. TestLabels runs them in a process with the variable set,
+// which grpc-go reads when it starts.
 var labelsCases = []Case{
 	{42, labelsCase, func(c *C) {
 		h := c.Named("handler")
@@ -30,7 +30,7 @@ var labelsCases = []Case{
 			labels := map[string]string{}
 			pprof.ForLabels(ctx, func(k, v string) bool { labels[k] = v; return true })
 			h.Note("%s: context %v", who, labels)
-			if os.Getenv(labelsVariable) != "" { // otherwise it may have those of who started it
+			if os.Getenv(labelsVariable) != "" { // otherwise it can have its parent's
 				h.Note("%s: goroutine %s", who, labeltest.OfCaller())
 			}
 		}
@@ -79,7 +79,7 @@ var labelsCases = []Case{
 	}},
 }
 
-// labelledStats looks at the contexts of calls that come in.
+// labelledStats looks at the contexts of incoming calls.
 type labelledStats struct {
 	look func(string, context.Context)
 }
@@ -94,8 +94,8 @@ func (s labelledStats) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.
 	return ctx
 }
 
-// TestLabels compares the labels with grpc-go's in processes where they are asked for, and
-// makes sure that they are seen there.
+// TestLabels compares the labels with grpc-go's in processes that have labels on, and
+// checks that grpc-go sets them there.
 func TestLabels(t *testing.T) {
 	if os.Getenv(labelsVariable) != "" {
 		t.Skip("this is such a process")
@@ -109,7 +109,7 @@ func TestLabels(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
-			// The oracle's own transcript is printed.
+			// The oracle's transcript is in the output.
 			label := fmt.Sprintf("%v", map[string]string{"connection": "1", "grpc.method": unaryCall})
 			if !strings.Contains(string(out), "unary: context "+label) {
 				t.Errorf("grpc-go does not label its handlers with %s\n%s", label, out)

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/grpclog"
 )
 
-// TestMain fails when goroutines outlive the tests.
+// TestMain fails if goroutines outlive the tests.
 func TestMain(m *testing.M) {
 	grpclog.SetLoggerV2(quietLogger{grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard)})
 	code := m.Run()
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// leaked returns the stacks of goroutines that are still there when the time is up.
+// leaked returns the stacks of goroutines that are left after patience.
 func leaked(patience time.Duration) []string {
 	end := time.Now().Add(patience)
 	for {
@@ -37,7 +37,8 @@ func leaked(patience time.Duration) []string {
 	}
 }
 
-// harmless are goroutines of the runtime, of testing, and of packages that start one for good.
+// harmless are goroutines of the runtime, of testing, and of packages that start one
+// forever.
 var harmless = []string{
 	"testing.(*M).",
 	"testing.(*T).",
@@ -63,8 +64,8 @@ next:
 	return left
 }
 
-// quietLogger drops what grpc-go logs. Its interop client reports a failure by Fatal, which would end
-// the whole test binary: fatal panics instead, and foreign_test.go recovers.
+// quietLogger drops grpc-go's logs. grpc-go's interop client reports failures with Fatal,
+// which would end the test binary: so Fatal panics instead, and foreign_test.go recovers.
 type quietLogger struct{ grpclog.LoggerV2 }
 
 type fatal string

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Item 39 where the oracle cannot be compared: grpc-go's client waits for ever for a handler that
-// called runtime.Goexit, and a panic ends the process.
+// Item 39 where the oracle cannot be compared: grpc-go's client waits forever for a handler
+// that called runtime.Goexit, and a panic ends the process.
 
 type panicking struct {
 	pb.UnimplementedTestServiceServer
@@ -63,12 +63,12 @@ func TestGoexitOnWorker(t *testing.T) {
 	}
 }
 
-// TestPanicEndsProcess runs itself in a process that a handler's panic must end.
+// TestPanicEndsProcess runs itself in a child process that a handler's panic must end.
 func TestPanicEndsProcess(t *testing.T) {
 	const variable = "NEARCALL_INTEROP_PANIC"
 	for _, env := range environments {
 		if env.Waits {
-			continue // inline, a panic reaches the caller's frames: see below
+			continue // a panic of an inline handler reaches the caller: see TestInlinePanicReachesCaller
 		}
 		if os.Getenv(variable) == env.Name {
 			l, err := env.Start(panickingConfig(func() { panic("nobody recovers this") }))

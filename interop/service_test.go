@@ -30,8 +30,7 @@ type (
 	duplexServer = grpc.BidiStreamingServer[pb.StreamingOutputCallRequest, pb.StreamingOutputCallResponse]
 )
 
-// Service is TestService with handlers given case by case. A handler that is not given is
-// Unimplemented.
+// Service is TestService with the handlers that a case sets. The others are Unimplemented.
 type Service struct {
 	pb.UnimplementedTestServiceServer
 	c *C
@@ -83,7 +82,7 @@ func (s *Service) FullDuplexCall(ss duplexServer) error {
 	return s.Duplex(ss)
 }
 
-// Raw is a service described by hand, for what generated code cannot say.
+// Raw is a service described by hand, for what generated code cannot do.
 type Raw struct {
 	c    *C
 	desc grpc.ServiceDesc
@@ -93,7 +92,7 @@ func (c *C) Raw(name string) *Raw {
 	return &Raw{c: c, desc: grpc.ServiceDesc{ServiceName: name, HandlerType: (*any)(nil)}}
 }
 
-// Unary adds a unary method. The request is taken by dec, when the handler likes.
+// Unary adds a unary method. Its handler calls dec to receive the request.
 func (r *Raw) Unary(name string, h func(ctx context.Context, dec func(any) error) (any, error)) *Raw {
 	r.desc.Methods = append(r.desc.Methods, grpc.MethodDesc{MethodName: name,
 		Handler: func(_ any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
@@ -103,7 +102,7 @@ func (r *Raw) Unary(name string, h func(ctx context.Context, dec func(any) error
 	return r
 }
 
-// Stream adds a method of desc's kind.
+// Stream adds a streaming method of desc's kind.
 func (r *Raw) Stream(name string, desc *grpc.StreamDesc, h func(grpc.ServerStream) error) *Raw {
 	r.desc.Streams = append(r.desc.Streams, grpc.StreamDesc{StreamName: name,
 		ServerStreams: desc.ServerStreams, ClientStreams: desc.ClientStreams,

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// selfSigned returns credentials of a server that clients believe whatever it says. Its certificate
-// has the names that cases give a call of their own as its authority.
+// selfSigned returns credentials of a server, and of clients that accept any certificate.
+// The server's certificate has the authorities that cases set for calls.
 var selfSigned = sync.OnceValues(func() (client, server credentials.TransportCredentials) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/nearcall/nearcall/internal/leak"
 )
 
-// The tests' binary is its own server, honest client and attacker.
+// The test binary is its own server, honest client and attacker.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && roles[os.Args[1]] != nil {
 		main()
@@ -27,8 +27,8 @@ func TestMain(m *testing.M) {
 	leak.Main(m)
 }
 
-// A harness that finds nothing proves nothing: it has to find each of the flaws
-// that a server can be given.
+// The harness must find each of the flaws that a server can be given. Otherwise its silence
+// would prove nothing.
 func TestFlawsAreFound(t *testing.T) {
 	finds := map[string]string{
 		"flaw-memory":      "memory ",
@@ -58,8 +58,8 @@ func TestFlawsAreFound(t *testing.T) {
 	}
 }
 
-// The race detector multiplies what memory and time cost, so the program is
-// built without it.
+// The program is built without the race detector, which multiplies the cost in memory and
+// time.
 func TestQuickAttacksAreBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes half a minute")
@@ -115,8 +115,8 @@ func TestProcessorTimeOfAnotherProcess(t *testing.T) {
 	}
 }
 
-// Memory that somebody else wrote exists for as long as it is mapped here, or
-// open: it counts, and once.
+// Memory that another process wrote stays allocated while this process has it mapped or
+// open. It counts once.
 func TestSharedMemoryThatAnotherWroteCounts(t *testing.T) {
 	const length = 1 << 20
 	before, err := sharedMemory()
@@ -166,7 +166,7 @@ func TestBounds(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*result)
-		want   string // for the long form
+		want   string // in the full form
 	}{
 		{"nothing", func(*result) {}, ""},
 		{"ten times the memory", func(r *result) { r.sent, r.server.memory = 10<<20, 100<<20 }, ""},
@@ -206,7 +206,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// An excuse is for one thing, and up to an amount.
+// An excuse covers one bound, up to an amount.
 func TestExcuses(t *testing.T) {
 	fine := phase{Calls: 10}
 	base := result{attackerCPU: 10 * time.Millisecond, sent: 1, during: fine, newcomer: fine}

@@ -1,6 +1,6 @@
 //go:build unix
 
-// As make flaky, which runs where make does. Wine cannot remove a directory that a process has run in.
+// Only where make flaky runs. Wine cannot remove a directory that a process has run in.
 
 package main
 
@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// As the test binary of a package, this program notes that it ran, and fails where
-// it is told to.
+// In place of a package's test binary, this program records that it ran, and fails if it is
+// told to.
 const asPackage = "NEARCALL_FLAKY_NOTES"
 
 func TestMain(m *testing.M) {
@@ -54,7 +54,7 @@ func packages(t *testing.T, names ...string) (bins []*binary) {
 	return bins
 }
 
-// runHalf runs bins, and returns what they noted and what was printed.
+// runHalf runs bins, and returns what they recorded and what was printed.
 func runHalf(t *testing.T, bins []*binary, o options, budget time.Duration) (notes, printed string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "notes")
@@ -107,7 +107,7 @@ func TestThePackageThatHadTheLeastTimeIsNext(t *testing.T) {
 	if got := h.next(); got != quick {
 		t.Errorf("%v is next", got)
 	}
-	if got := h.next(); got != slow { // while quick runs
+	if got := h.next(); got != slow { // while quick is running
 		t.Errorf("%v follows", got)
 	}
 	if got := h.next(); got != nil {

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// What is skipped is told with its reason, and a package that is not built fails.
+// Skipped tests are listed with their reason, and a package that does not build is a
+// failure.
 func TestResultsAreCounted(t *testing.T) {
 	r := &result{said: make(map[string][]string)}
 	for _, e := range []event{

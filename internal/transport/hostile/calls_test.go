@@ -24,11 +24,11 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// service echoes, and tells what becomes of handlers that wait.
+// service echoes, and reports on handlers that wait.
 type service struct {
 	testpb.UnimplementedTestServiceServer
-	waiting chan struct{} // a handler waits for its context
-	left    chan error    // and what the context said
+	waiting chan struct{} // receives when a handler waits for its context
+	left    chan error    // receives the context's error
 }
 
 func (service) UnaryCall(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
@@ -74,7 +74,7 @@ func (service) StreamingOutputCall(in *testpb.StreamingOutputCallRequest, s grpc
 
 func payload(n int) *testpb.Payload { return &testpb.Payload{Body: make([]byte, n)} }
 
-// inBubble runs f as a subtest in which time passes when all goroutines wait.
+// inBubble runs f as a subtest in a synctest bubble.
 func inBubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 }

@@ -71,7 +71,7 @@ func TestFramesThatEndEarlyAreMalformed(t *testing.T) {
 		b := appendBody(nil, &f)
 		for n := range b {
 			if f.kind == kindData && n >= 3 || f.kind == kindEnd && n >= len(appendBody(nil, &frame{kind: kindEnd, id: 1, md: f.md})) {
-				continue // data of any length is data; a status may lack its last fields
+				continue // data of any length is valid, and a status is valid without its last fields
 			}
 			if got, err := decodeBody(b[:n]); err == nil {
 				t.Errorf("the first %d bytes of %+v decode to %+v", n, f, got)

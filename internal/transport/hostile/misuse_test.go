@@ -18,7 +18,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A witness accepts streams and notes what becomes of the session.
+// A witness accepts streams and records how the session ends.
 type witness struct {
 	streams []link.Stream
 	closed  atomic.Int32
@@ -41,8 +41,8 @@ func (w *witness) Terms() link.Terms { return link.Terms{} }
 func (w *witness) Closed(reason error) { w.reason = reason; w.closed.Add(1) }
 func (*witness) Gone()                 {}
 
-// lone returns one side of a session, and the end of the pipe that a peer
-// would have. acceptor is nil for the client's side.
+// lone returns one side of a session, and the peer's end of its pipe. acceptor is nil for
+// the client's side.
 func lone(acceptor link.Acceptor, o Options) (*session, net.Conn) {
 	mine, peers := net.Pipe()
 	s := newSession("lone", newPipe(mine, o.withDefaults(), 1, &shared{hurry: make(chan struct{})}))
@@ -59,8 +59,8 @@ func encoded(frames ...frame) []byte {
 	return b
 }
 
-// feed lets a peer read what there is, write b and hang up, and waits until
-// all is over.
+// feed reads and discards all that the session writes, writes b, closes the pipe, and waits
+// until nothing more happens.
 func feed(peer net.Conn, b []byte) {
 	go func() { _, _ = io.Copy(io.Discard, peer) }()
 	synctest.Wait()
@@ -191,7 +191,7 @@ func TestCallsThatThePeerNeverSawAreUnprocessed(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s, peer := lone(nil, Options{})
 			first := open(t, s)
-			synctest.Wait() // the writer is stuck with the first: nobody reads
+			synctest.Wait() // the writer blocks on the first, which is never read
 			second := open(t, s)
 			_ = peer.Close()
 			synctest.Wait()

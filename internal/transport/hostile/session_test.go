@@ -16,7 +16,7 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/transporttest"
 )
 
-// A server is an acceptor that remembers.
+// A server is an acceptor that records its calls.
 type server struct {
 	session link.Session
 	streams transporttest.Accepter
@@ -41,7 +41,7 @@ func (s *server) serve(t *testing.T, o hostile.Options) link.Session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = lis.Close() // sessions that were made go on
+	_ = lis.Close() // open sessions stay open
 	return client
 }
 

@@ -32,7 +32,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// connect returns both sides of a stream of a session of its own.
+// connect returns both sides of a stream of a new session.
 func connect(t *testing.T, o hostile.Options) (caller, callee link.Stream) {
 	lis := hostile.Listen("streams", o)
 	accepted := make(transporttest.Accepter, 1)

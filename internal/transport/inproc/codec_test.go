@@ -12,7 +12,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// user is a codec of a user's, which says that it copies, and then cannot.
+// user is a user's codec. It has a Copy method that copies nothing.
 type user struct {
 	link.Codec
 	encode, decode func()
@@ -30,8 +30,8 @@ func (u *user) Decode(data mem.BufferSlice, v any) error {
 	return u.Codec.Decode(data, v)
 }
 
-// TestAReceiverDecodesWhatCannotBeCopied itself, also where it was parked: a decoder
-// that waits for the sender's Send to return would otherwise wait forever.
+// TestAReceiverDecodesWhatCannotBeCopied on its own goroutine, also if it was parked.
+// Otherwise a decoder that waits for the sender's Send to return would deadlock.
 func TestAReceiverDecodesWhatCannotBeCopied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPipe(0, 0)
@@ -51,8 +51,8 @@ func TestAReceiverDecodesWhatCannotBeCopied(t *testing.T) {
 	})
 }
 
-// TestACallGoesOnWhileItsLastMessageIsEncoded: it can be aborted then, and its end may
-// still fail.
+// TestACallGoesOnWhileItsLastMessageIsEncoded: the call can still be aborted then, and its
+// end can still fail.
 func TestACallGoesOnWhileItsLastMessageIsEncoded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPipe(0, 0)

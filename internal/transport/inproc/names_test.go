@@ -11,7 +11,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// An acceptor takes what comes, and notes what it is told.
+// An acceptor accepts everything, and records the calls of its methods.
 type acceptor struct {
 	session link.Session
 	refuse  error
@@ -40,7 +40,7 @@ func (a *acceptor) Closed(reason error) { a.closed = append(a.closed, reason) }
 func (a *acceptor) Gone()               { a.gone++ }
 func (a *acceptor) Terms() link.Terms   { return a.terms }
 
-// accept is what a server passes to Sessions.
+// accept is the function that a server passes to Sessions.
 func (a *acceptor) accept(s link.Session) link.Acceptor {
 	a.session = s
 	return a
@@ -56,7 +56,7 @@ func listen(t *testing.T, name string) *Listener {
 	return l
 }
 
-// says fails the test unless err has all of the words.
+// says fails the test unless err contains all of the words.
 func says(t *testing.T, err error, words ...string) {
 	t.Helper()
 	for _, w := range words {
@@ -80,7 +80,7 @@ func TestNameIsTakenUntilItsListenerCloses(t *testing.T) {
 	if again.Target() != "inproc:orders" || again.Addr().String() != "orders" || again.Addr().Network() != "inproc" {
 		t.Errorf("target %s, address %v", again.Target(), again.Addr())
 	}
-	// The first listener has lost its right to the name.
+	// Closing the first listener again must not free the name.
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}

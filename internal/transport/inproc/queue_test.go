@@ -12,7 +12,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A diary is a codec that notes what it is asked to do.
+// A diary is a codec that records its calls.
 type diary struct {
 	link.Codec
 	lines []string
@@ -91,8 +91,8 @@ func TestQueuedMessageIsCopiedOnceAndItsShellComesBack(t *testing.T) {
 	send("2")
 	receive("2")
 	d.lines = nil
-	// The receiver gives a shell back with its next Recv, and the sender
-	// picks it up with its next Send.
+	// The receiver returns a used message with its next Recv, and the sender reuses it with
+	// its next Send.
 	for range 10 {
 		send("n")
 		receive("n")
@@ -114,7 +114,7 @@ func count(lines []string, s string) (n int) {
 	return n
 }
 
-// A counter sends numbers through a pipe and wants them back in order.
+// A counter sends numbers through a pipe and checks that they arrive in order.
 type counter struct {
 	*testing.T
 	p              *pipe
@@ -185,19 +185,19 @@ func TestQueueKeepsLittleMemoryAfterABurst(t *testing.T) {
 	}
 }
 
-// TestNoCreditIsLostBetweenBatches: a receiver that keeps some back gives all
-// of it when the sender waits, and at the end of a batch.
+// TestNoCreditIsLostBetweenBatches: a receiver that holds back credit returns all of it
+// when the sender blocks, and at the end of a batch.
 func TestNoCreditIsLostBetweenBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &counter{T: t, p: newPipe(0, 0)}
-		const size = 2 + link.MessageOverhead // of a small number but zero
+		const size = 2 + link.MessageOverhead // of a small number other than zero
 		c.sent, c.received = 1, 1
 		go c.send(100)
 		synctest.Wait()
-		c.receive(1) // takes the batch
+		c.receive(1) // takes the whole batch
 		q := &c.p.up
 		q.mu.Lock()
-		q.window = 100 * size // so that the 99 that are left nearly fill it
+		q.window = 100 * size // the 99 remaining messages nearly fill it
 		q.mu.Unlock()
 		done := make(chan struct{})
 		go func() {

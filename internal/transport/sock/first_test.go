@@ -40,7 +40,7 @@ func TestProtocolsAreToldByTheirFirstBytes(t *testing.T) {
 	}
 }
 
-// Foreign may take a connection, together with what was read of it.
+// Foreign can take a connection, together with what was read from it.
 func TestForeignConnectionsMayBeTaken(t *testing.T) {
 	inner := bufconn.Listen(1 << 10)
 	taken := make(chan string, 1)
