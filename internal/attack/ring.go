@@ -121,7 +121,7 @@ func (r *ring) mapAll(ring, slabs int64) (err error) {
 	return os.NewSyscallError("mmap", err)
 }
 
-// Write puts b in the ring. It waits for room until the attack's time is over.
+// Write puts b in the ring. It waits for room until r.until.
 func (r *ring) Write(b []byte) (n int, err error) {
 	ring := r.mine[controls:]
 	for n < len(b) {

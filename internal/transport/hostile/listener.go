@@ -17,8 +17,8 @@ type Options struct {
 	// Seed is what random choices derive from. Each session of a listener makes its own.
 	Seed uint64
 
-	// Delay is the longest pause before a write and before or after a read. Most pauses are
-	// empty, or only yield to other goroutines.
+	// Delay is the longest pause before a read, before a write, and between the pieces of a
+	// write. Most pauses are empty, or only yield to other goroutines.
 	Delay time.Duration
 
 	// HangUp is the probability that the pipe breaks at a frame.
