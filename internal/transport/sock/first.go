@@ -23,7 +23,7 @@ const (
 // preface is the start of every HTTP/2 connection.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// longestMethod is the longest HTTP/1 method that is recognized, in bytes.
+// longestMethod is the longest HTTP/1 method that is recognised, in bytes.
 const longestMethod = 20
 
 // protocolOf returns the protocol that starts with b: undecided while b could be the start
