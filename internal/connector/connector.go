@@ -1,6 +1,6 @@
-// Package connector keeps a client connected to its target: it dials when somebody
-// wants a session, backs off while that fails, has the states of gRPC's connectivity,
-// and lets connections go that have been idle.
+// Package connector keeps a client connected to its target. It dials when a call needs a
+// session, backs off while dialing fails, reports gRPC's connectivity states, and closes
+// idle connections.
 package connector
 
 import (
@@ -21,13 +21,12 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A Connector keeps one session with a target: it dials when somebody wants a
-// session, and again, with backoff, for as long as that fails. It has a goroutine only
-// while it dials or backs off. Its methods may be called by any goroutine.
+// A Connector keeps one session with a target. It dials when a call needs a session, and
+// retries with backoff while that fails. Its methods are safe for concurrent use.
 //
-// A session that has ended is noticed by whoever looks next; nobody watches, unless
-// there is an observer. Then the next is dialled at once, unless one after the other
-// ended as soon as it had begun: see pace.
+// The Connector runs a goroutine only while it dials or backs off, or for an observer.
+// Without an observer, the end of a session is noticed by the next method call. The next
+// session is then dialed at once, unless several sessions in a row were brief: see pace.
 type Connector struct {
 	Config
 
@@ -41,12 +40,12 @@ type Connector struct {
 	mu       sync.Mutex
 	draining []*session // no longer ready, with calls that may still run
 	state    connectivity.State
-	failure  error                    // of the last attempt, in state TransientFailure
-	changed  chan struct{}            // closed, and replaced, when state changes
-	observer func(connectivity.State) // told of each state but Shutdown, with mu held; nil for none
-	dialNow  chan struct{}            // has room for one; ends a backoff early
-	stopDial func()                   // ends the attempts to connect; nil if there are none
-	attempts uint64                   // how often attempts were begun
+	failure  error                    // the last attempt's; nil once connected
+	changed  chan struct{}            // closed and replaced when state changes
+	observer func(connectivity.State) // called, with mu held, for each state but Shutdown; may be nil
+	dialNow  chan struct{}            // capacity 1; ends a backoff early
+	stopDial func()                   // ends the dial loop; nil if none runs
+	attempts uint64                   // number of the last dial loop
 	pace     pace
 }
 
@@ -54,14 +53,14 @@ type Connector struct {
 type Config struct {
 	Dialer  link.Dialer
 	Backoff backoff.Config
-	Timeout time.Duration // of an attempt
+	Timeout time.Duration // of one attempt
 
-	// OnSession is told of each new session before it is used.
+	// OnSession is called with each new session before it is used.
 	OnSession func(link.Session)
 }
 
-// A Failing dialer never connects, as for an option that cannot be honoured. All calls
-// get Err, also those that wait for a connection.
+// A Failing dialer never connects, for example because an option cannot be honoured. All
+// calls fail with Err, even those that wait for a connection.
 type Failing struct{ Err error }
 
 // Dial implements [link.Dialer].
@@ -69,16 +68,16 @@ func (f Failing) Dial(context.Context) (link.Session, error) { return nil, f.Err
 
 type session struct {
 	link.Session
-	dialled time.Time // when the attempt began that made it
+	dialled time.Time // start of the attempt that opened it
 }
 
-// ErrClosing is what calls get after Close, and what a second Close returns:
-// the very value that programs moved over from grpc-go compare with.
+// ErrClosing is the error of calls after Close, and of a second Close. It is grpc-go's
+// value because programs moved over from grpc-go compare with it.
 //
-//lint:ignore SA1019 deprecated as something to compare with, which such programs do all the same
+//lint:ignore SA1019 comparing with it is deprecated, but such programs do
 var ErrClosing = grpc.ErrClientConnClosing
 
-// errIdle is why an idle session is closed. No call runs that could see it.
+// errIdle is the reason for closing an idle session. No call runs then, so none sees it.
 var errIdle = errors.New("the connection was idle")
 
 // New returns a connector in state Idle.
@@ -93,8 +92,8 @@ func New(cfg Config) *Connector {
 	return c
 }
 
-// Pick returns a session that calls can be made with. Without waitForReady it fails
-// when the last attempt to connect has. Its errors are status errors.
+// Pick returns a session for a call, and dials or waits for one if needed. Without
+// waitForReady it fails in state TransientFailure. Its errors are status errors.
 func (c *Connector) Pick(ctx context.Context, waitForReady bool) (link.Session, error) {
 	if s := c.ready.Load(); s != nil && !link.IsClosed(s.Done()) {
 		return s.Session, nil
@@ -120,8 +119,8 @@ func (c *Connector) Pick(ctx context.Context, waitForReady bool) (link.Session, 
 		case state == connectivity.Shutdown:
 			return nil, ErrClosing
 		case state == connectivity.TransientFailure && (!waitForReady || errors.Is(failure, link.ErrForeign)):
-			// There is nothing to wait for where another server stands: the address
-			// is wrong, and only its text says so.
+			// Waiting does not help if the peer speaks another protocol: the address
+			// is wrong, and only the error's text tells the user.
 			return nil, status.Errorf(codes.Unavailable, "connection error: desc = %q", failure)
 		}
 		if wait.Closed(ctx, changed) != nil {
@@ -130,7 +129,7 @@ func (c *Connector) Pick(ctx context.Context, waitForReady bool) (link.Session, 
 	}
 }
 
-// notReady is what a call gets whose context ended before a session was ready.
+// notReady returns the error of a call whose context ended before a session was ready.
 func (c *Connector) notReady(ctx context.Context) error {
 	c.mu.Lock()
 	failure := c.failure
@@ -142,10 +141,10 @@ func (c *Connector) notReady(ctx context.Context) error {
 	return status.Errorf(st.Code(), "%s while waiting for connections to become ready", st.Message())
 }
 
-// hasEnded reports whether the session has ended and its calls with it.
+// hasEnded reports whether the session and all its calls have ended.
 func (s *session) hasEnded() bool { return link.IsClosed(s.Ended()) }
 
-// noticeEnd changes the state if the session has ended. mu is held.
+// noticeEnd leaves state Ready if the session takes no more calls. mu is held.
 func (c *Connector) noticeEnd() {
 	if s := c.ready.Load(); s != nil && link.IsClosed(s.Done()) {
 		c.pace.ended(s, c.Backoff)
@@ -156,7 +155,7 @@ func (c *Connector) noticeEnd() {
 	}
 }
 
-// retire lets no further call have the session, which is drained. mu is held.
+// retire makes s, which is drained, unavailable to new calls. mu is held.
 func (c *Connector) retire(s *session) {
 	c.ready.Store(nil)
 	c.draining = append(slices.DeleteFunc(c.draining, (*session).hasEnded), s)
@@ -175,8 +174,8 @@ func (c *Connector) setState(s connectivity.State) {
 	}
 }
 
-// Observe tells f of the state, now and at each change, with mu held, until the
-// connector is closed, of which it does not tell. There is one observer at most.
+// Observe calls f with the current state and with each later one but Shutdown. mu is held
+// during the call, so f must not call the connector. There is at most one observer.
 func (c *Connector) Observe(f func(connectivity.State)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,15 +188,15 @@ func (c *Connector) Observe(f func(connectivity.State)) {
 	go c.noticeEnds()
 }
 
-// noticeEnds notices the end of each session until the connector is closed.
+// noticeEnds notices the end of each session, without any calls, until Close.
 func (c *Connector) noticeEnds() {
 	for s := c.State(); s != connectivity.Shutdown; s = c.State() {
 		c.WaitForStateChange(context.Background(), s)
 	}
 }
 
-// startDialing begins the attempts to connect, after the backoff if one is due. mu is
-// held and the state is Idle.
+// startDialing starts the dial loop, which waits first if a backoff is due. mu is held
+// and the state is Idle.
 func (c *Connector) startDialing() {
 	delay := time.Until(c.pace.due)
 	if delay > 0 {
@@ -213,9 +212,9 @@ func (c *Connector) startDialing() {
 	go c.dialUntilReady(ctx, c.attempts, delay)
 }
 
-// dialUntilReady makes attempts until there is a session, or all is done: the connector
-// is closed or became idle. number is that of these attempts. The first comes after
-// delay.
+// dialUntilReady is the dial loop. It dials until it has a session, or until all is done
+// because the connector was closed or became idle. The first attempt follows after delay.
+// number identifies the loop.
 func (c *Connector) dialUntilReady(all context.Context, number uint64, delay time.Duration) {
 	if delay > 0 {
 		c.backOff(all, delay, nil)
@@ -236,8 +235,8 @@ func (c *Connector) dialUntilReady(all context.Context, number uint64, delay tim
 	}
 }
 
-// backOff waits for d, or until all is done, another attempt is worth while, or
-// ResetBackoff was called.
+// backOff waits for d. It returns early if all is done, worthwhile is closed, or
+// ResetBackoff is called.
 func (c *Connector) backOff(all context.Context, d time.Duration, worthwhile <-chan struct{}) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -249,8 +248,8 @@ func (c *Connector) backOff(all context.Context, d time.Duration, worthwhile <-c
 	}
 }
 
-// awaitTarget returns a channel that is closed when another attempt is worth while; nil
-// if the dialer cannot tell. stop ends the wait.
+// awaitTarget returns a channel that the dialer closes once another attempt may succeed,
+// or nil if the dialer cannot tell. stop releases the channel.
 func awaitTarget(d link.Dialer) (worthwhile <-chan struct{}, stop func()) {
 	if d, ok := d.(interface {
 		Await() (<-chan struct{}, func())
@@ -260,14 +259,14 @@ func awaitTarget(d link.Dialer) (worthwhile <-chan struct{}, stop func()) {
 	return nil, func() {}
 }
 
-// finishDial takes over the result of an attempt. It returns when the next is due,
-// unless none is needed.
+// finishDial records the result of an attempt. It returns when the next is due, or done
+// if the dial loop must end.
 func (c *Connector) finishDial(number uint64, s link.Session, begun time.Time, err error) (done bool, next time.Time) {
 	if err == nil {
 		c.OnSession(s)
 	}
 	c.mu.Lock()
-	if c.stopDial == nil || c.attempts != number { // closed or idle meanwhile
+	if c.stopDial == nil || c.attempts != number { // closed, or went idle, during the attempt
 		c.mu.Unlock()
 		if err == nil {
 			_ = s.Close(ErrClosing)
@@ -288,7 +287,7 @@ func (c *Connector) finishDial(number uint64, s link.Session, begun time.Time, e
 	return true, next
 }
 
-// Connect leaves state Idle without a call.
+// Connect starts dialing if the state is Idle.
 func (c *Connector) Connect() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -298,7 +297,7 @@ func (c *Connector) Connect() {
 	}
 }
 
-// ResetBackoff makes the attempt at once that a backoff has put off.
+// ResetBackoff ends a backoff: the next attempt starts at once.
 func (c *Connector) ResetBackoff() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -312,7 +311,7 @@ func (c *Connector) ResetBackoff() {
 	}
 }
 
-// State returns the state.
+// State returns the current state.
 func (c *Connector) State() connectivity.State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -320,8 +319,8 @@ func (c *Connector) State() connectivity.State {
 	return c.state
 }
 
-// WaitForStateChange waits until the state is not s. It returns false if ctx is done
-// before.
+// WaitForStateChange waits until the state differs from s. It returns false if ctx is
+// done first.
 func (c *Connector) WaitForStateChange(ctx context.Context, s connectivity.State) bool {
 	for {
 		c.mu.Lock()
@@ -344,7 +343,7 @@ func (c *Connector) WaitForStateChange(ctx context.Context, s connectivity.State
 	}
 }
 
-// Close ends all sessions. A second Close returns [ErrClosing].
+// Close closes all sessions and stops dialing. A second Close returns [ErrClosing].
 func (c *Connector) Close() error {
 	c.mu.Lock()
 	if c.state == connectivity.Shutdown {

@@ -8,31 +8,31 @@ import (
 	"google.golang.org/grpc/connectivity"
 )
 
-// Idleness finds out when a connection has made no calls for a while. A call counts
-// itself with one atomic addition at either end; a timer, which runs while the
-// connector is not idle, compares the counts now and then.
+// Idleness detects that a connection has made no calls for a while. Each call costs one
+// atomic addition at its start and one at its end. A timer, which runs while the
+// connector is not idle, compares the counts.
 type Idleness struct {
 	timeout time.Duration
 
-	// calls has the number of calls that run in its low 32 bits, and of those
-	// that ever began, which wraps, above them.
+	// calls holds the number of running calls in its low 32 bits, and the number
+	// of calls ever begun, which wraps around, in its high 32 bits.
 	calls atomic.Uint64
 
 	// Guarded by the connector's mu.
 	timer *time.Timer
-	seen  uint64    // calls, when the timer fired last
-	since time.Time // as far as the timer knows no call has run since then
+	seen  uint64    // calls at the last check
+	since time.Time // no check after this one saw a call
 }
 
 const oneCall = 1<<32 | 1
 
-// Begin counts a call that begins.
+// Begin counts the start of a call.
 func (i *Idleness) Begin() { i.calls.Add(oneCall) }
 
-// End counts a call that ends.
+// End counts the end of a call.
 func (i *Idleness) End() { i.calls.Add(^uint64(0)) }
 
-// Stream starts a stream and counts it until it ends, or cannot be started.
+// Stream starts a stream and counts it as a call until it ends or start fails.
 func (i *Idleness) Stream(opts []grpc.CallOption, start func([]grpc.CallOption) (grpc.ClientStream, error)) (grpc.ClientStream, error) {
 	i.Begin()
 	var ended atomic.Bool // an interceptor may start several streams, or none
@@ -48,10 +48,10 @@ func (i *Idleness) Stream(opts []grpc.CallOption, start func([]grpc.CallOption) 
 	return s, err
 }
 
-// running is the number of calls that run.
+// running returns the number of running calls.
 func running(calls uint64) uint32 { return uint32(calls) }
 
-// quietFor returns for how long there were no calls.
+// quietFor returns how long there have been no calls, as seen by the checks.
 func (i *Idleness) quietFor(now time.Time) time.Duration {
 	if calls := i.calls.Load(); calls != i.seen || running(calls) > 0 {
 		i.seen, i.since = calls, now
@@ -59,22 +59,22 @@ func (i *Idleness) quietFor(now time.Time) time.Duration {
 	return now.Sub(i.since)
 }
 
-// nextCheck is the time to the timer's next check. Four checks in a timeout are enough
-// for calls not to need the time at which they end.
+// nextCheck returns the time until the next check: at most a quarter of the timeout.
+// The checks find out roughly when the last call ended, so that calls need not read the
+// clock.
 func (i *Idleness) nextCheck(quiet time.Duration) time.Duration {
 	return min(i.timeout-quiet, (i.timeout+3)/4)
 }
 
-// IdleAfter makes the connector idle when there were no calls for d. A d of 0 does
-// nothing. It must be called before the connector is used.
+// IdleAfter makes the connector go idle after d without calls. A d of 0 does nothing.
+// It must be called before the connector is used.
 func (c *Connector) IdleAfter(d time.Duration) {
 	if d > 0 {
 		c.Idle = &Idleness{timeout: d}
 	}
 }
 
-// startIdleTimer starts the checks for calls. mu is held and the state is no longer
-// Idle.
+// startIdleTimer starts the checks. mu is held and the state is no longer Idle.
 func (c *Connector) startIdleTimer() {
 	i := c.Idle
 	if i == nil {
@@ -88,15 +88,15 @@ func (c *Connector) startIdleTimer() {
 	}
 }
 
-// checkIdle makes the connector idle if there were no calls for long enough.
+// checkIdle makes the connector idle if there were no calls for the timeout.
 func (c *Connector) checkIdle() {
 	for _, s := range c.enterIdle() {
 		_ = s.Close(errIdle)
 	}
 }
 
-// enterIdle gives up the session, or the attempts to get one, if there were no calls
-// for long enough. It returns the sessions to close.
+// enterIdle drains the session, or stops dialing, if there were no calls for the
+// timeout. It returns the sessions to close.
 func (c *Connector) enterIdle() []*session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,8 +110,8 @@ func (c *Connector) enterIdle() []*session {
 		return nil
 	}
 	if s := c.ready.Load(); s != nil {
-		// A call that has just begun finds the session drained and looks for
-		// another, or is on it already and may end.
+		// A call may have begun since quietFor looked. If it finds the session
+		// drained it picks another; if it runs on it already, it may finish.
 		s.Drain()
 		c.retire(s)
 	}

@@ -8,30 +8,29 @@ import (
 	"google.golang.org/grpc/backoff"
 )
 
-// A pace says how soon the next attempt to connect may follow the last. While attempts
-// fail it is gRPC's backoff.
+// A pace decides when the next attempt to connect is due. While attempts fail it is
+// gRPC's backoff.
 //
-// A server that says hello and leaves at once would be dialled again and again, as
-// fast as it can. So a brief session counts as an attempt that failed: one that ended
-// without an answer to any call, sooner than the next attempt would have followed. The
-// first brief session does not count, as a server may have drained just then. After
-// any other session the backoff starts over: a server that served, or was there for a
-// while, is replaced without a pause.
+// A server that accepts a session and ends it at once would be redialed in a tight loop.
+// So a brief session counts as a failed attempt. A session is brief if it ended before
+// the next attempt would have been due and no call on it was answered. The first brief
+// session is forgiven, because the server may just have been draining. Any other session
+// resets the backoff, so that a server that did serve is redialed at once.
 type pace struct {
-	failures int       // one after the other
-	brief    bool      // there was a brief session among them, or before
-	due      time.Time // no session is dialled before
+	failures int       // in a row
+	brief    bool      // there was a brief session since the last reset
+	due      time.Time // earliest start of the next attempt
 	reason   error     // why the last session ended
 }
 
-// failed counts an attempt that failed, and returns when the next is due.
+// failed counts a failed attempt that began at dialled. It returns when the next is due.
 func (p *pace) failed(dialled time.Time, b backoff.Config) time.Time {
 	p.due = dialled.Add(interval(b, p.failures))
 	p.failures++
 	return p.due
 }
 
-// ended counts a session that has ended.
+// ended records the end of a session.
 func (p *pace) ended(s *session, b backoff.Config) {
 	answered, reason := outcome(s)
 	before := *p
@@ -44,13 +43,14 @@ func (p *pace) ended(s *session, b backoff.Config) {
 	p.reason = reason
 }
 
-// failure is the error of calls that do not wait until the next session is due.
+// failure returns the error of calls that do not wait for a session while brief sessions
+// make the connector back off.
 func (p *pace) failure() error {
 	return fmt.Errorf("the server ends connections as soon as they have begun: %w", p.reason)
 }
 
-// outcome reports whether the server has answered any call of a session, and why the
-// session ended. Sessions that cannot tell are in process: dialling them again is cheap.
+// outcome reports whether the server answered any call of a session, and why the session
+// ended. In-process sessions cannot tell and count as answered: redialing them is cheap.
 func outcome(s *session) (answered bool, reason error) {
 	if t, ok := s.Session.(interface{ Outcome() (bool, error) }); ok {
 		return t.Outcome()
@@ -58,8 +58,8 @@ func outcome(s *session) (answered bool, reason error) {
 	return true, nil
 }
 
-// interval is the time from the start of one attempt to the next: gRPC's backoff, with
-// jitter.
+// interval returns the time from the start of one attempt to the start of the next. It
+// is gRPC's backoff with jitter, at least a millisecond.
 func interval(b backoff.Config, failures int) time.Duration {
 	d, maxDelay := float64(b.BaseDelay), float64(b.MaxDelay)
 	for range failures {

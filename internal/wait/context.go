@@ -2,18 +2,17 @@ package wait
 
 import "context"
 
-// What a call believes of a context that is not package context's own is what
-// package context, and with it grpc-go, believes of it: a context has ended when
-// its Done channel is closed, and not before. Err is asked then, and only then,
-// for why. Deadline's time means nothing where its second result is false.
+// The caller's context may be a type of its own, whose methods disagree. Calls treat it
+// as package context and grpc-go do. It has ended once its Done channel is closed, and
+// not before; only then does Err tell why. Deadline's time counts only if ok is true.
 //
-// A context whose Err is still nil when Done is closed breaks the rules of
-// context.Context. Package context panics at it; here it was cancelled. In no case
-// is a nil Err taken to mean that a call went well.
+// A context whose Err is nil although Done is closed violates context.Context. Package
+// context panics; here the context counts as cancelled. A nil Err must not make a call
+// look successful.
 
-// Err returns ctx's error if ctx has ended, and nil otherwise. It asks Err first,
-// which costs less than Done, so that it misses the end of a context that breaks
-// the rules: code that waits for Done asks [DoneErr].
+// Err returns ctx's error if ctx has ended, and nil otherwise. It asks ctx.Err first
+// because that is cheaper than Done. So it misses the end of a context whose Err stays
+// nil: code that has seen Done closed uses [DoneErr].
 func Err(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return ended(ctx, err)
@@ -21,7 +20,7 @@ func Err(ctx context.Context) error {
 	return nil
 }
 
-// ended returns err, which ctx says it has ended with, if that is so.
+// ended returns err, the result of ctx.Err, if ctx has really ended.
 func ended(ctx context.Context, err error) error {
 	if !isClosed(ctx.Done()) {
 		return nil
@@ -29,7 +28,7 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// DoneErr returns the error of ctx, whose Done channel is closed. It is not nil.
+// DoneErr returns the error of ctx, whose Done channel must be closed. It is never nil.
 func DoneErr(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -37,8 +36,8 @@ func DoneErr(ctx context.Context) error {
 	return context.Canceled
 }
 
-// AfterFunc is [context.AfterFunc], also for a context that has ended without an
-// error.
+// AfterFunc is like [context.AfterFunc], but also accepts a context that has ended with
+// a nil Err.
 func AfterFunc(ctx context.Context, f func()) (stop func() bool) {
 	if isClosed(ctx.Done()) && ctx.Err() == nil {
 		go f()

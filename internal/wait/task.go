@@ -7,31 +7,31 @@ type Job interface {
 	// Run does the work.
 	Run()
 
-	// Drop is called instead of Run, after Cancelled, if the loop ended before the task
-	// began. It tells those who wait for the job.
+	// Drop is called after Cancelled, instead of Run, if the loop ended before the
+	// task began. It wakes those that wait for the job.
 	Drop()
 
-	// Leave is called, after Cancelled, if the loop ended while Run waited, which then
-	// never returns. It tells those who wait for the job.
+	// Leave is called after Cancelled if the loop ended while Run waited. Run then
+	// never returns. Leave wakes those that wait for the job.
 	Leave()
 
-	// Cancelled is called with the reason when the loop ends before the task has.
+	// Cancelled is called with the reason if the loop ends before the task.
 	Cancelled(why error)
 }
 
-// A Loop runs tasks one at a time. As a Waiter it returns the Parker of the task that
-// calls it. A task's context and streams may be used by others: another task of the
-// loop then gets its own Parker, and a goroutine that is no task gets a goroutine's.
+// A Loop runs tasks one at a time. Its Parker method returns the calling task's Parker.
+// Other tasks and goroutines may use a task's context and streams, too: a task gets its
+// own Parker, and a goroutine that is no task gets a goroutine's.
 type Loop interface {
 	Waiter
 
-	// Start starts a task for j, or returns why the loop takes none. With handoff the
-	// calling goroutine may run the task, and others that are ready, if the loop allows
-	// that: it must hold no lock. Otherwise Start returns at once.
+	// Start starts a task for j, or returns why the loop accepts none. If handoff is
+	// set and the loop allows it, the calling goroutine, which must hold no lock, may
+	// run the task and others that are ready. Otherwise Start returns at once.
 	Start(handoff bool, j Job) error
 
-	// RunNow runs j on the calling goroutine if no task has the turn, or if the caller
-	// is the task that has it. Otherwise it does nothing and returns false.
+	// RunNow runs j on the calling goroutine if no task is running, or if the caller
+	// is the running task. Otherwise it does nothing and returns false.
 	RunNow(j Job) bool
 
 	// AllowsHandoff reports whether goroutines that start or wake tasks may run them.
@@ -51,8 +51,7 @@ func WithLoop(ctx context.Context, l Loop) context.Context {
 	return context.WithValue(ctx, loopKey{}, l)
 }
 
-// TaskOf returns the Waiter of the caller if it is a task of ctx's loop, and nil if it
-// is an ordinary goroutine.
+// TaskOf returns ctx's loop if the caller is one of its tasks, and nil otherwise.
 func TaskOf(ctx context.Context) Waiter {
 	if l, ok := ctx.Value(LoopKey).(Loop); ok && l.Inside() {
 		return l
@@ -60,7 +59,7 @@ func TaskOf(ctx context.Context) Waiter {
 	return nil
 }
 
-// TaskOr is TaskOf, or otherwise if the caller is no task.
+// TaskOr is like TaskOf, but returns otherwise instead of nil.
 func TaskOr(ctx context.Context, otherwise Waiter) Waiter {
 	if w := TaskOf(ctx); w != nil {
 		return w
@@ -68,8 +67,8 @@ func TaskOr(ctx context.Context, otherwise Waiter) Waiter {
 	return otherwise
 }
 
-// WaiterOf returns ctx's loop, or nil. The loop decides at each wait whether the caller
-// is one of its tasks.
+// WaiterOf returns ctx's loop, or nil if it has none. The caller need not be a task: the
+// loop checks that at each wait.
 func WaiterOf(ctx context.Context) Waiter {
 	if l, ok := ctx.Value(LoopKey).(Loop); ok {
 		return l
@@ -77,7 +76,7 @@ func WaiterOf(ctx context.Context) Waiter {
 	return nil
 }
 
-// Closed waits until c is closed, or ctx is done, whose error it returns.
+// Closed waits until c is closed. It returns ctx's error if ctx is done first.
 func Closed(ctx context.Context, c <-chan struct{}) error {
 	w := TaskOf(ctx)
 	if w == nil {
@@ -90,7 +89,7 @@ func Closed(ctx context.Context, c <-chan struct{}) error {
 	}
 	p := w.Parker()
 	left, gone := make(chan struct{}), make(chan struct{})
-	go func() { // a task cannot receive from a channel
+	go func() { // a task must park, not receive from a channel
 		defer close(gone)
 		select {
 		case <-c:
@@ -102,7 +101,7 @@ func Closed(ctx context.Context, c <-chan struct{}) error {
 	if err != nil {
 		close(left)
 		<-gone
-		if p.Park(cancelled) == nil { // a token that came too late
+		if p.Park(cancelled) == nil { // take a late token: p must hold none in Release
 			err = nil
 		}
 	}

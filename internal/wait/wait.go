@@ -1,11 +1,11 @@
-// Package wait is the one way to wait in nearcall: a handler for a message, a
-// client for a reply, a sender for credit. Everything else builds on a token
-// that one side parks for and another leaves.
+// Package wait provides nearcall's waiting primitives. A handler that waits for
+// a message, a client that waits for a reply and a sender that waits for credit
+// all use them.
 //
-// Who waits is not always a goroutine that may block. A task of an event loop
-// is suspended instead, and a caller may have something to watch while it
-// waits. Code that waits therefore never touches a channel of its own: it asks
-// for a [Parker] and lets that decide how.
+// Some waiters cannot block their goroutine: a task of an event loop is
+// suspended instead, and other waiters do work of their own while they wait.
+// Code that waits therefore does not receive from a channel. It parks on a
+// [Parker], which decides how to wait.
 package wait
 
 import (
@@ -19,32 +19,32 @@ import (
 // may unpark.
 type Parker interface {
 	// Park waits for the token and takes it, or returns ctx's error once ctx
-	// is done. When both have happened either may be reported; a token that
-	// was not taken stays.
+	// is done. If there is a token and ctx is done, it may do either; a token
+	// it did not take stays.
 	Park(ctx context.Context) error
 
-	// Unpark leaves the token. It never blocks. A second token before the
-	// first was taken is dropped.
+	// Unpark leaves the token. It never blocks. If the last token was not
+	// taken yet, the new one is dropped.
 	Unpark()
 }
 
-// A Waiter supplies the Parker of whoever is about to wait: of the running
-// task where it is asked from one, else of a goroutine.
+// A Waiter supplies Parkers. A task gets its own Parker, an ordinary goroutine
+// one that blocks.
 type Waiter interface {
-	// Parker returns the Parker of whoever calls it, without a token.
+	// Parker returns a Parker for the caller. It holds no token.
 	Parker() Parker
 
-	// Release gives p back after the wait. It holds no token, and nobody
-	// unparks it any more.
+	// Release returns p to the Waiter after the wait. p must hold no token,
+	// and must not be unparked afterwards.
 	Release(p Parker)
 }
 
-// Goroutine is the Parker of ordinary goroutines: it blocks.
+// Goroutine is the Parker of ordinary goroutines. Park blocks the goroutine.
 type Goroutine struct {
 	token chan struct{}
 }
 
-// NewGoroutine returns a Parker that blocks the goroutine that parks.
+// NewGoroutine returns a Goroutine without a token.
 func NewGoroutine() *Goroutine {
 	return &Goroutine{token: make(chan struct{}, 1)}
 }
@@ -72,28 +72,28 @@ func (g *Goroutine) Unpark() {
 	}
 }
 
-// A Cond is where at most one goroutine or task waits for a condition that a
-// lock guards, as sync.Cond, but for any Parker. The zero value is ready.
+// A Cond is a condition variable like sync.Cond, for one waiter of any kind. At
+// most one goroutine or task waits at a time. The zero value is ready to use.
 //
-// Invariant: asleep is written under the lock only. The waiter sets it before
-// it releases the lock; Wake clears it and hands its caller the Parker to
-// unpark, so each period of sleep gets exactly one token and none is left over
-// when Wait returns.
+// Invariant: asleep is written only under the lock. The waiter sets it before
+// releasing the lock. Wake clears it and returns the Parker to unpark. So each
+// sleep gets exactly one token, and none is left when Wait returns.
 type Cond struct {
-	asleep Parker     // who sleeps here; nil when nobody does
-	own    *Goroutine // kept between waits of goroutines
+	asleep Parker     // the waiter's; nil if there is none
+	own    *Goroutine // reused for every wait with a nil Waiter
 }
 
-// Wait releases l, sleeps until somebody calls Wake and unparks what it
-// returned, and takes l again. l must be held. As with sync.Cond the caller
-// looks at its condition again afterwards. w may be nil, for goroutines.
+// Wait releases l, sleeps until another goroutine calls Wake and unparks the
+// Parker it returned, and locks l again. l must be held. As with sync.Cond, the
+// caller must check its condition again. w supplies the Parker; nil means a
+// goroutine's.
 func (s *Cond) Wait(l sync.Locker, w Waiter) {
 	s.Sleep(l, w)
 	l.Lock()
 }
 
-// WaitContext is Wait for as long as ctx lasts. It returns the context's error if
-// nobody called Wake before.
+// WaitContext is like Wait, but stops waiting when ctx is done, and returns its
+// error unless Wake was called first.
 func (s *Cond) WaitContext(ctx context.Context, l sync.Locker, w Waiter) error {
 	p := s.parker(w)
 	s.asleep = p
@@ -104,7 +104,7 @@ func (s *Cond) WaitContext(ctx context.Context, l sync.Locker, w Waiter) error {
 	case err == nil:
 	case s.asleep != nil:
 		s.asleep = nil
-	default: // somebody was faster, and the token is on its way
+	default: // Wake was called: take its token
 		l.Unlock()
 		_ = p.Park(context.Background())
 		l.Lock()
@@ -116,7 +116,7 @@ func (s *Cond) WaitContext(ctx context.Context, l sync.Locker, w Waiter) error {
 	return err
 }
 
-// parker returns the Parker of whoever is about to wait.
+// parker returns the Parker to wait with.
 func (s *Cond) parker(w Waiter) Parker {
 	if w != nil {
 		return w.Parker()
@@ -127,44 +127,44 @@ func (s *Cond) parker(w Waiter) Parker {
 	return s.own
 }
 
-// Sleep is Wait for those who need l no more: it is not held when Sleep
-// returns. What was written between Wake and Unpark can be read.
+// Sleep is like Wait, but returns without l. The caller sees all that the waker
+// wrote before Unpark, even after it released l.
 func (s *Cond) Sleep(l sync.Locker, w Waiter) {
 	p := s.parker(w)
 	s.asleep = p
 	l.Unlock()
-	_ = p.Park(context.Background()) // cannot be cancelled: whoever cancels wakes the spot
+	_ = p.Park(context.Background()) // no context: cancellation must call Wake, too
 	if w != nil {
 		w.Release(p)
 	}
 }
 
-// Wake ends the sleep of whoever waits here and returns the Parker that the
-// caller must Unpark, best after releasing the lock; nil when nobody waits.
-// The lock must be held.
+// Wake ends the waiter's sleep and returns its Parker, which the caller must
+// unpark, preferably after releasing the lock. It returns nil if there is no
+// waiter. The lock must be held.
 func (s *Cond) Wake() Parker {
 	p := s.asleep
 	s.asleep = nil
 	return p
 }
 
-// Unpark unparks p unless it is nil. It takes what [Cond.Wake] returned.
+// Unpark unparks p, the result of [Cond.Wake]. A nil p does nothing.
 func Unpark(p Parker) {
 	if p != nil {
 		p.Unpark()
 	}
 }
 
-// A Handoffer is the Parker of a task that its waker can run at once.
+// A Handoffer is the Parker of a task that can run on the goroutine that wakes it.
 type Handoffer interface {
-	// Handoff is Unpark, and may run the task, and others that are ready, on the calling
-	// goroutine until they wait again. The caller holds no lock, and has a message for
-	// the task.
+	// Handoff is like Unpark, but may run the task, and others that are ready, on the
+	// calling goroutine until they wait again. The caller must hold no lock. It calls
+	// Handoff when it has a message for the task.
 	Handoff()
 }
 
-// Handoff hands the calling goroutine to p if p is a [Handoffer], and otherwise unparks p.
-// A nil p does nothing.
+// Handoff calls p.Handoff if p is a [Handoffer], and p.Unpark otherwise. A nil p does
+// nothing.
 func Handoff(p Parker) {
 	if h, ok := p.(Handoffer); ok {
 		h.Handoff()
@@ -173,12 +173,12 @@ func Handoff(p Parker) {
 	Unpark(p)
 }
 
-// A Mutex is a lock that is held across waits: whoever finds it taken parks.
-// The zero value is ready.
+// A Mutex is a lock that may be held across waits: a waiter for it parks. The
+// zero value is unlocked.
 //
-// Invariant: somebody queues only in state contended, which is set and left
-// under mu. A lock that is given up while somebody queues stays held, and
-// passes to the first in the queue together with its one token.
+// Invariant: queue is empty unless the state is contended, which is entered and
+// left under mu. Unlock with a queue leaves the state as it is: it passes the
+// lock to the first in the queue with a token.
 type Mutex struct {
 	state atomic.Uint32
 	mu    sync.Mutex
@@ -189,14 +189,14 @@ type Mutex struct {
 const (
 	free uint32 = iota
 	held
-	contended // held, and perhaps somebody queues
+	contended // held, and perhaps with a queue
 )
 
-// TryLock takes the lock if nobody holds it.
+// TryLock takes the lock if it is free and reports whether it did.
 func (m *Mutex) TryLock() bool { return m.state.CompareAndSwap(free, held) }
 
-// Lock takes the lock, first come first served. w is who waits for it, nil for
-// goroutines.
+// Lock takes the lock, in first-come order among those that wait. w supplies the
+// Parker to wait with; nil means a goroutine's.
 func (m *Mutex) Lock(w Waiter) {
 	if m.TryLock() {
 		return
@@ -217,7 +217,7 @@ func (m *Mutex) Lock(w Waiter) {
 	w.Release(p)
 }
 
-// Unlock gives the lock up.
+// Unlock releases the lock, or passes it to the first waiter.
 func (m *Mutex) Unlock() {
 	if m.state.CompareAndSwap(held, free) {
 		return
@@ -234,9 +234,9 @@ func (m *Mutex) Unlock() {
 	next.Unpark()
 }
 
-// A Pool keeps the Parkers of goroutines that wait briefly, such as callers of
-// unary calls. Its owner is one connection, so that no Parker outlives what it
-// was made for or crosses into another synctest bubble.
+// A Pool is a Waiter that reuses the Parkers of goroutines, such as callers of
+// unary calls. Each connection owns one, so that no Parker outlives its
+// connection or is used in another synctest bubble.
 type Pool struct {
 	pool sync.Pool
 }
@@ -252,8 +252,8 @@ func (p *Pool) Parker() Parker {
 // Release implements [Waiter].
 func (p *Pool) Release(g Parker) { p.pool.Put(g) }
 
-// Yield lets others run before the caller goes on. w is who would wait, nil
-// for a goroutine.
+// Yield lets other goroutines, or other tasks of the loop w, run first. A nil w means
+// that the caller is a goroutine.
 func Yield(w Waiter) {
 	if y, ok := w.(interface{ Yield() }); ok {
 		y.Yield()
