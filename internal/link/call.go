@@ -11,39 +11,38 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// ErrLeft is returned to the callee that touches a call whose caller has left.
+// ErrLeft is returned to a callee that uses a call whose caller has left.
 var ErrLeft = errors.New("link: the caller has left")
 
-// A UnaryCall is one object for both sides of a unary call in process, and the place
-// where they meet. The caller fills in the first group before Session.Invoke;
-// the second is valid for the caller once Session.Invoke has returned nil.
+// A UnaryCall is a unary call that both sides share in process. The caller sets the
+// first group of fields before Session.Invoke. The second group is valid for the
+// caller once Session.Invoke has returned nil.
 //
 // The callee reads and writes the caller's memory (the request, the reply, the
-// results) only inside a claim, which is refused once the caller has left. Any
-// number of claims may be held at a time. The caller, before it returns with
-// another reason, waits out the claims that are held, never a handler. So
-// nothing is read or written after Session.Invoke has returned.
+// results) only inside a claim. A claim is refused once the caller has left. Any
+// number of claims may be held at a time. A caller that leaves early waits until
+// all claims were released, but never for a handler. So the callee does not touch
+// the caller's memory after Session.Invoke has returned.
 //
-// No code of one side's user runs on the other side's goroutine, and none runs
-// inside a claim, where a caller that leaves would wait for it, with whatever locks
-// it holds. What a codec cannot copy by itself crosses as bytes: its sender encodes
-// it before, and its receiver decodes it after what a claim hands over. Once encoded,
-// bytes belong to neither side. Nobody writes to them or frees them, so that who got
-// hold of them inside a claim may decode them at any time, also when the caller has
-// left.
+// No user code of one side runs on the other side's goroutine. None runs inside a
+// claim either: a leaving caller would wait for it, with all the locks it holds.
+// A message that a codec cannot copy without user code crosses as bytes: the sender
+// encodes it before the claim that hands it over, and the receiver decodes it after.
+// The bytes are immutable and come from no pool, so a side that got them inside a claim
+// may decode them at any time, even after the caller has left.
 type UnaryCall struct {
 	CallHeader
 
-	Codec   Codec // the caller's, of both messages
-	Request any   // a live message, or a *Message in bytes if Codec copies only through bytes
-	Reply   any   // where the reply goes
-	Limit   int   // the largest reply that is taken, in bytes
+	Codec   Codec // the caller's, for request and reply
+	Request any   // a live message, or an encoded *Message if Codec copies only through bytes
+	Reply   any   // destination of the reply
+	Limit   int   // the largest reply the caller accepts, in bytes
 
-	Header     metadata.MD // nil: none was sent
+	Header     metadata.MD // nil if none was sent
 	Trailer    metadata.MD
 	Status     *status.Status // nil for OK
-	ReplyError error          // of Message.DecodeInto: the reply came but could not be taken
-	Replied    bool           // a reply came, and was taken unless ReplyError is set
+	ReplyError error          // why a reply could not be put in Reply, from Message.DecodeInto
+	Replied    bool           // a reply arrived; it is in Reply unless ReplyError is set
 
 	state   atomic.Uint32
 	callee  Callee
@@ -52,7 +51,7 @@ type UnaryCall struct {
 	reason  error       // why the call was aborted; written before the aborted bit
 }
 
-// A Callee is told that the caller of a Call has gone.
+// A Callee learns that the caller of a UnaryCall has left.
 type Callee interface {
 	Aborted(reason error)
 }
@@ -60,14 +59,14 @@ type Callee interface {
 // The state is a set of bits and, above them, the number of claims.
 const (
 	leaving  = 1 << iota // the caller leaves: no further claim
-	aborting             // somebody won the right to write reason
+	aborting             // an Abort won the right to write reason: no further claim
 	aborted              // reason is written: no further claim
 	ended                // the result is complete: no further claim
 
-	// waiting says that the caller parks. Whoever clears it, in the same step
-	// that changes something the caller waits for, leaves one token. So the
-	// caller's Parker holds no token while this bit was never set, and none
-	// when Wait returns.
+	// waiting says that the caller parks. The goroutine that clears it, in the
+	// same step that settles what the caller waits for, leaves one token. So the
+	// caller's Parker holds no token before this bit is set, and none when Wait
+	// returns.
 	waiting
 
 	oneClaim
@@ -75,13 +74,12 @@ const (
 
 const gone = leaving | aborting | aborted | ended
 
-// SetCallee names who learns that the caller has gone. The Acceptor calls it
-// before Acceptor.HandleUnary returns and before it runs a handler. The caller's side
-// may have done so before, with memory that it brings along for the callee's,
-// so that both live in one allocation.
+// SetCallee sets the Callee to call when the caller leaves. The Acceptor calls it
+// in HandleUnary, before it runs a handler. The caller may have set a Callee before
+// that, for the Acceptor to use, so that both sides' state is one allocation.
 func (c *UnaryCall) SetCallee(callee Callee) { c.callee = callee }
 
-// Callee returns what SetCallee has named.
+// Callee returns the Callee that SetCallee set.
 func (c *UnaryCall) Callee() Callee { return c.callee }
 
 func (c *UnaryCall) claim() bool {
@@ -96,8 +94,8 @@ func (c *UnaryCall) claim() bool {
 	}
 }
 
-// release ends a claim, setting more bits with it. The last one wakes a caller
-// for whom there is an outcome.
+// release ends a claim and sets the bits of more. The last release wakes the caller
+// if the call has an outcome.
 func (c *UnaryCall) release(more uint32) {
 	for {
 		s := c.state.Load()
@@ -115,8 +113,8 @@ func (c *UnaryCall) release(more uint32) {
 	}
 }
 
-// Take decodes the request into to. It returns ErrLeft when the caller has
-// gone, or the errors of Message.DecodeInto.
+// Take copies or decodes the request into to. It returns ErrLeft if the caller has
+// left, or an error of Message.DecodeInto.
 func (c *UnaryCall) Take(to *Sink) error {
 	bytes, err := c.copyRequest(to)
 	if bytes == nil {
@@ -125,8 +123,8 @@ func (c *UnaryCall) Take(to *Sink) error {
 	return bytes.DecodeInto(to)
 }
 
-// copyRequest copies the request to where to says. Where it has to go through bytes,
-// copyRequest returns these instead, for Take to decode outside the claim.
+// copyRequest copies the request into to. If it has to go through bytes, copyRequest
+// returns these instead, for Take to decode outside the claim.
 func (c *UnaryCall) copyRequest(to *Sink) (bytes *Message, err error) {
 	if !c.claim() {
 		return nil, ErrLeft
@@ -142,7 +140,7 @@ func (c *UnaryCall) copyRequest(to *Sink) (bytes *Message, err error) {
 	return m.encode() // by our own code: the caller encodes what others' is needed for
 }
 
-// SendHeader delivers the header. Nobody writes to md any more.
+// SendHeader delivers the header. The callee must not modify md afterwards.
 func (c *UnaryCall) SendHeader(md metadata.MD) error {
 	if !c.claim() {
 		return ErrLeft
@@ -152,12 +150,12 @@ func (c *UnaryCall) SendHeader(md metadata.MD) error {
 	return nil
 }
 
-// Finish ends the call for the caller: with header unless that is nil, with
-// reply unless that is nil, and with how it ended. Nobody writes to header or
-// trailer any more. It returns ErrLeft when the caller has gone before, and a
-// *SendError when reply cannot be encoded: then the caller has seen nothing, and
-// the call goes on. What the caller cannot take is the caller's affair, and no
-// error here.
+// Finish ends the call with end and, unless they are nil, with header and reply. The
+// callee must not modify header or trailer afterwards.
+//
+// Finish returns ErrLeft if the caller has left. It returns a *SendError if reply
+// cannot be encoded; then the caller has seen nothing, and the call has not ended.
+// A reply that the caller cannot decode is no error here: it becomes ReplyError.
 func (c *UnaryCall) Finish(header metadata.MD, reply *Message, end End) error {
 	if ok, err := c.finish(header, reply, nil, end); ok || err != nil {
 		return err
@@ -170,8 +168,8 @@ func (c *UnaryCall) Finish(header metadata.MD, reply *Message, end End) error {
 	return err
 }
 
-// finish is Finish for a reply that can be copied, or one that is encoded, which the
-// call keeps. Where ok is false and err nil it could not be copied, and the call goes on.
+// finish is Finish with a reply to copy, or an encoded one that the call keeps. If ok is
+// false and err is nil, reply cannot be copied, and the call has not ended.
 func (c *UnaryCall) finish(header metadata.MD, reply, encoded *Message, end End) (ok bool, err error) {
 	if !c.claim() {
 		return false, ErrLeft
@@ -194,8 +192,8 @@ func (c *UnaryCall) finish(header metadata.MD, reply, encoded *Message, end End)
 	return true, nil
 }
 
-// fill copies m to where the caller wants its reply. It keeps no hold of m, so that a
-// reply need not be on the heap.
+// fill copies m into the caller's Reply. It does not retain m, so that replies need not
+// escape to the heap.
 func (c *UnaryCall) fill(m *Message) (ok bool, err error) {
 	ok, err = m.CopyInto(&Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
 	if _, refused := err.(*RecvError); refused {
@@ -205,8 +203,8 @@ func (c *UnaryCall) fill(m *Message) (ok bool, err error) {
 	return ok, err
 }
 
-// Abort ends the call for reason, unless it has ended or the caller is leaving
-// already, and wakes the caller. Any goroutine may call it.
+// Abort ends the call for reason and wakes the caller. It does nothing if the call has
+// ended or the caller is leaving. It is safe for concurrent use.
 func (c *UnaryCall) Abort(reason error) {
 	for {
 		s := c.state.Load()
@@ -229,11 +227,12 @@ func (c *UnaryCall) Abort(reason error) {
 	}
 }
 
-// Wait waits for the end of the call, for an Abort, or for the caller's
-// context to be done, in which case it leaves and tells the callee. It returns
-// nil when the call ended and its result is valid; otherwise the reason, and
-// of the results only Header may be read then. w is who waits, unless that is the
-// task that the caller's context is of.
+// Wait waits until the call has ended, was aborted, or the caller's context is done.
+// In the last case the caller leaves, and the callee learns of it.
+//
+// Wait returns nil if the call ended and its results are valid. Otherwise it returns
+// the reason, and of the results only Header may be read. A task waits with its own
+// Parker, any other caller with one of w.
 func (c *UnaryCall) Wait(w wait.Waiter) error {
 	w, err := c.wait(w)
 	if c.parker != nil {
@@ -244,18 +243,19 @@ func (c *UnaryCall) Wait(w wait.Waiter) error {
 		c.encoded.Free()
 	}
 	if err == nil && c.Status != nil {
-		// The handler may have failed because it saw the caller's context end. Then
-		// that is the outcome, and not what the handler made of it.
+		// The handler may have failed because the caller's context ended. The caller
+		// then gets the context's error, not the handler's status for it.
 		if err = ContextErr(c.Caller); err != nil {
 			c.Status, c.Trailer = nil, nil
 		}
 	}
-	// A handler may keep its context, and with it c, for long.
+	// A handler may retain its context, and with it c, for a long time.
 	c.Request, c.Reply, c.encoded = nil, nil, nil
 	return err
 }
 
-// wait returns who has waited, too.
+// wait is Wait without the work on the results. It also returns the Waiter that
+// c.parker must be released to.
 func (c *UnaryCall) wait(w wait.Waiter) (wait.Waiter, error) {
 	var left error
 	for {
@@ -281,7 +281,7 @@ func (c *UnaryCall) wait(w wait.Waiter) (wait.Waiter, error) {
 		}
 		ctx := c.Caller
 		if s&gone != 0 {
-			ctx = context.Background() // the outcome is near, and cannot be left
+			ctx = context.Background() // the outcome is decided and will be complete soon
 		}
 		if err := c.parker.Park(ctx); err != nil {
 			if c.stopWaiting() {
@@ -291,8 +291,8 @@ func (c *UnaryCall) wait(w wait.Waiter) (wait.Waiter, error) {
 	}
 }
 
-// stopWaiting takes back the waiting bit, or the token of whoever was faster,
-// and leaves unless the outcome is settled already. It reports whether it left.
+// stopWaiting clears the waiting bit, or takes the token if another goroutine has
+// cleared it. It sets leaving unless the call has an outcome, and reports whether it did.
 func (c *UnaryCall) stopWaiting() bool {
 	for {
 		s := c.state.Load()

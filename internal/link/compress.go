@@ -9,13 +9,12 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// EncodingKey is the header with which a callee says what its messages are
-// compressed with, where that is not what the call was opened with. It is gRPC's
-// own, and no user can set it.
+// EncodingKey is the header in which a callee names the compressor of its messages,
+// if it is not the one the call was opened with. It is reserved by gRPC, so that no
+// user can set it.
 const EncodingKey = "grpc-encoding"
 
-// Compressor returns the name of what compresses where name was asked for; empty
-// for nothing.
+// Compressor returns name, or the empty string if name stands for no compression.
 func Compressor(name string) string {
 	if name == encoding.Identity {
 		return ""
@@ -23,8 +22,8 @@ func Compressor(name string) string {
 	return name
 }
 
-// Compress returns b compressed by the compressor that is registered as name. The
-// error is a *SendError.
+// Compress compresses b with the compressor registered as name. The error is a
+// *SendError.
 func Compress(b []byte, name string) ([]byte, error) {
 	c := encoding.GetCompressor(name)
 	if c == nil {
@@ -43,8 +42,9 @@ func Compress(b []byte, name string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Decompress returns what data was before it was compressed. It makes no more of it
-// than limit bytes and one. The error is a *RecvError.
+// Decompress decompresses data with the compressor registered as name. It never
+// produces more than limit+1 bytes, and fails if there are more than limit. The error
+// is a *RecvError.
 func Decompress(data []byte, name string, limit int) (mem.BufferSlice, error) {
 	if Compressor(name) == "" {
 		return nil, &RecvError{Err: &CompressionError{"compressed flag set with identity or empty encoding", nil}}
@@ -57,11 +57,11 @@ func Decompress(data []byte, name string, limit int) (mem.BufferSlice, error) {
 	if err != nil {
 		return nil, &RecvError{Err: &CompressionError{"failed to decompress the message", err}}
 	}
-	if closer, ok := r.(io.Closer); ok { // it goes back to a pool
+	if closer, ok := r.(io.Closer); ok { // Close returns it to the compressor's pool
 		defer func() { _ = closer.Close() }()
 	}
-	// One byte more than is taken tells a message that is too large from one
-	// that is not. A limit that has no successor needs none.
+	// Read one byte more than the limit, to detect a message that is too large.
+	// If limit+1 overflows, no message can be too large.
 	out, err := mem.ReadAll(io.LimitReader(r, max(int64(limit)+1, int64(limit))), mem.DefaultBufferPool())
 	if err != nil {
 		out.Free()
@@ -74,11 +74,11 @@ func Decompress(data []byte, name string, limit int) (mem.BufferSlice, error) {
 	return out, nil
 }
 
-// A CompressionError is the Err of a SendError or a RecvError that is not about
-// the message itself, but about how it was compressed.
+// A CompressionError is the Err of a SendError or a RecvError if compressing or
+// decompressing failed, rather than encoding or decoding the message.
 type CompressionError struct {
-	What string // went wrong, as gRPC says it
-	Err  error  // the compressor's own; may be nil
+	What string // what went wrong, in grpc-go's words
+	Err  error  // the compressor's error; may be nil
 }
 
 func (e *CompressionError) Error() string {

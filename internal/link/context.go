@@ -7,10 +7,9 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A ContextError is why a call ends whose caller's context has ended with an error
-// that is not one of package context's own. What that was is between the caller and
-// its context: for all others the call was cancelled, which is all that crosses the
-// wire in gRPC.
+// A ContextError is the reason of a call whose caller's context ended with an error
+// other than context.Canceled and context.DeadlineExceeded. Only the caller sees Err.
+// The peer learns that the call was cancelled, as gRPC's wire has nothing more precise.
 type ContextError struct{ Err error }
 
 func (e *ContextError) Error() string {
@@ -19,8 +18,9 @@ func (e *ContextError) Error() string {
 
 func (e *ContextError) Unwrap() error { return context.Canceled }
 
-// ContextEnd returns why a call ends whose caller's context has ended with err, which
-// is not nil: err itself if it is one of package context's own, else a *ContextError.
+// ContextEnd returns the reason for ending a call whose caller's context ended with err,
+// which must not be nil: err itself if it is one of package context's errors, and a
+// *ContextError otherwise.
 func ContextEnd(err error) error {
 	if err == context.Canceled || err == context.DeadlineExceeded {
 		return err
@@ -28,8 +28,8 @@ func ContextEnd(err error) error {
 	return &ContextError{err}
 }
 
-// ContextErr returns why a call ends whose caller's context is ctx; nil while that has
-// not ended.
+// ContextErr returns the reason for ending a call if its caller's context, ctx, has
+// ended, and nil otherwise.
 func ContextErr(ctx context.Context) error {
 	if err := wait.Err(ctx); err != nil {
 		return ContextEnd(err)

@@ -2,36 +2,36 @@ package link
 
 import "google.golang.org/grpc/metadata"
 
-// A Frame is one step of a stream. Any subset of its parts may be set; their
-// order within a frame is header, message, end.
+// A Frame is what one Send or Recv of a stream passes. Any subset of its parts may be
+// set. Their order within a frame is header, message, end.
 type Frame struct {
-	// Header is the response header: non-nil, perhaps empty, when there is
-	// one. Nobody writes to it once it was sent.
+	// Header is the response header. It is non-nil, but may be empty, if there
+	// is one. It must not be modified after it was sent.
 	Header metadata.MD
 
-	// Msg is the message to send when HasMsg is set.
+	// Msg is the message to send if HasMsg is set.
 	Msg    Message
 	HasMsg bool
 
 	// EndSend says that the caller sends no more.
 	EndSend bool
 
-	// End is the last frame that the callee sends.
+	// End ends the call. It is in the last frame that the callee sends.
 	End *End
 
-	// Sink says, when receiving, where a message goes. Got is set when one
-	// was put there.
+	// Sink is the destination for a received message. Recv sets Got if it put
+	// one there.
 	Sink
 	Got bool
 }
 
-// A Sink is where a received message goes.
+// A Sink is the destination of a received message.
 type Sink struct {
 	Dst   any   // nil: no message is wanted
 	Codec Codec // how the receiver decodes
-	Limit int   // the largest message it takes, in bytes
+	Limit int   // the largest message the receiver accepts, in bytes
 }
 
-// Reset clears what the last Recv reported, keeping the Sink. Transports call
-// it at the start of Recv.
+// Reset clears the results of the last Recv and keeps the Sink. Transports call it
+// at the start of Recv.
 func (f *Frame) Reset() { f.Header, f.End, f.EndSend, f.Got = nil, nil, false, false }

@@ -7,70 +7,67 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// A Codec turns messages into bytes, bytes into messages, and messages into
-// messages. Codecs are safe for concurrent use, and two codecs are the same
-// codec exactly if they are equal with ==, which never panics.
+// A Codec encodes, decodes and copies messages. Codecs are safe for concurrent use.
+// Two codecs are the same codec if and only if they are equal with ==, which must
+// not panic.
 type Codec interface {
-	// Name is the content-subtype the codec is known by.
+	// Name returns the codec's content-subtype.
 	Name() string
 
 	// Size returns the size of v's encoding in bytes. A nil v is an empty
 	// message.
 	Size(v any) (int, error)
 
-	// Append appends v's encoding to b. It fails as marshalling fails: on a
-	// required field that is not set, on invalid UTF-8, on a value of a type
-	// that the codec does not encode. A nil v is an empty message.
+	// Append appends v's encoding to b. It fails as marshalling does: if a
+	// required field is not set, on invalid UTF-8, or if the codec does not
+	// support v's type. A nil v is an empty message.
 	Append(b []byte, v any) ([]byte, error)
 
 	// Decode resets v and decodes data into it. The caller keeps its
 	// reference to data.
 	Decode(data mem.BufferSlice, v any) error
 
-	// Copy makes dst what Decode of Append(src) would have made it, sharing
-	// no memory with src that either side may write. dst must not be a
+	// Copy sets dst to what Decode of Append(src) would make of it. dst and src
+	// share no memory afterwards that either side may write. dst must not be a
 	// message within src, but may be src itself.
 	//
-	// bound is no less than the size of src's encoding. It is a by-product of
-	// copying; a caller that needs the size itself asks Size.
+	// bound is an upper bound of the size of src's encoding in bytes. It is a
+	// by-product of copying; Size returns the exact size.
 	//
-	// If ok is false nothing was copied and dst is untouched: either err is
-	// the error that Append(src) makes, or it is nil and the copy has to go
-	// through bytes, if Append and Decode let it. Copy runs no code of a user's
-	// to find out.
+	// If ok is false, nothing was copied and dst is unchanged. Then err is the
+	// error that Append(src) would return, or it is nil and the message has to
+	// go through bytes. Copy runs no user code to find out.
 	Copy(dst, src any) (bound int, ok bool, err error)
 
-	// Copies reports whether Copy can copy v by itself, running no code of a
-	// user's. It may still find, and say, that one message has to go through
-	// bytes.
+	// Copies reports whether Copy can copy v without running user code. Copy
+	// may still return that this one message has to go through bytes.
 	Copies(v any) bool
 
-	// New returns an empty message of src's Go type for Copy to fill and Move
-	// to empty, or nil if Move does not support the type.
+	// New returns an empty message of src's Go type, for Copy to fill and Move
+	// to empty. It returns nil if Move does not support the type.
 	New(src any) any
 
-	// Move makes dst what src is without copying what src refers to, and
-	// leaves src empty. It reports false, having done nothing, unless dst and
-	// src have one Go type, of which New makes messages.
+	// Move moves src's content to dst without copying what src refers to, and
+	// leaves src empty. It does nothing and returns false unless dst and src
+	// are of the same Go type and New supports that type.
 	Move(dst, src any) bool
 }
 
-// A Message is one message in one of two forms: live, a Go value and the codec
-// that its sender would encode it with, or encoded.
+// A Message is one message, either live (a Go value and its sender's codec) or
+// encoded.
 type Message struct {
-	value    any   // the message; a mem.BufferSlice or a *Prepared where it is encoded
-	codec    Codec // nil where it is encoded
+	value    any   // the message; a mem.BufferSlice or a *Prepared if encoded
+	codec    Codec // nil if encoded
 	bound    int
 	captured bool // value is the transport's own, made by Codec.New
 }
 
-// Live returns the message v, to be encoded by c where bytes are needed. The
-// value stays the sender's, and must not change until the message was
-// captured.
+// Live returns the live message v, which c encodes if bytes are needed. The value
+// still belongs to the sender, and must not change until the message was captured.
 func Live(v any, c Codec) Message { return Message{value: v, codec: c} }
 
-// Encoded returns a message that arrived as bytes. The message takes over the
-// caller's reference to data.
+// Encoded returns an encoded message. The message takes over the caller's reference
+// to data.
 func Encoded(data mem.BufferSlice) Message { return Message{value: data, bound: data.Len()} }
 
 func (m *Message) encoded() bool { return m.codec == nil }
@@ -84,12 +81,11 @@ func (m *Message) data() mem.BufferSlice {
 	return data
 }
 
-// Bound returns an upper bound of the encoded size, in bytes, of a message
-// that was captured or is encoded.
+// Bound returns an upper bound of m's encoded size in bytes. m must have been
+// captured or be encoded.
 func (m *Message) Bound() int { return m.bound }
 
-// Append appends the encoding of m to b: the sender's bytes. The error is a
-// *SendError.
+// Append appends m's encoding to b. The error is a *SendError.
 func (m *Message) Append(b []byte) ([]byte, error) {
 	if m.encoded() {
 		for _, d := range m.data() {
@@ -104,7 +100,7 @@ func (m *Message) Append(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// Encode returns m in bytes. The error is a *SendError.
+// Encode returns m as an encoded message. The error is a *SendError.
 func (m *Message) Encode() (Message, error) {
 	if m.encoded() {
 		return *m, nil
@@ -116,7 +112,7 @@ func (m *Message) Encode() (Message, error) {
 	return Encoded(mem.BufferSlice{mem.SliceBuffer(b)}), nil
 }
 
-// encode is Encode, of a message on the heap.
+// encode is Encode with the result on the heap.
 func (m *Message) encode() (*Message, error) {
 	b, err := m.Encode()
 	if err != nil {
@@ -125,13 +121,13 @@ func (m *Message) encode() (*Message, error) {
 	return &b, nil
 }
 
-// CopiesTo reports whether m can go to to without bytes, and without running
-// code of a user's: on whichever goroutine, then.
+// CopiesTo reports whether m can be copied into to without encoding it and without
+// running user code, so that any goroutine may do it.
 func (m *Message) CopiesTo(to *Sink) bool {
 	return !m.encoded() && m.codec == to.Codec && m.codec.Copies(m.value)
 }
 
-// Copies reports whether the codec of m copies it by itself.
+// Copies reports whether m's codec can copy it without running user code.
 func (m *Message) Copies() bool { return !m.encoded() && m.codec.Copies(m.value) }
 
 // Size returns the size of m's encoding in bytes. The error is a *SendError.
@@ -146,10 +142,10 @@ func (m *Message) Size() (int, error) {
 	return n, nil
 }
 
-// Capture makes into hold what m holds, independently of the sender's value: as
-// a copy, or as bytes. A copy is made in the message that into has from an
-// earlier Capture, if DecodeInto has taken that and it has the same type. The
-// error is a *SendError, and leaves into fit for another Capture.
+// Capture stores m in into as a copy, or as bytes, so that the sender may change its
+// value. It reuses into's message from an earlier Capture if DecodeInto has emptied
+// it and it has the same type. The error is a *SendError; into may be used for another
+// Capture after it.
 func (m *Message) Capture(into *Message) error {
 	if m.value != nil && !m.encoded() {
 		if into.captured && into.codec == m.codec {
@@ -180,13 +176,13 @@ func (m *Message) Capture(into *Message) error {
 	return err
 }
 
-// DecodeInto puts m where to says. It returns a *SendError when m cannot be
-// encoded, which is the sender's affair, and a *RecvError when it cannot be
-// decoded or is larger than to.Limit, which is the receiver's. A captured
-// message is left empty, for another Capture.
+// DecodeInto puts m into to. It returns a *SendError, which the sender must see, if m
+// cannot be encoded. It returns a *RecvError, which the receiver must see, if m cannot
+// be decoded or is larger than to.Limit. A captured message is left empty, for another
+// Capture.
 func (m *Message) DecodeInto(to *Sink) error {
 	if p, ok := m.value.(*Prepared); ok && m.encoded() {
-		return DecodeBytes(p.plain, to) // which others may receive, too
+		return DecodeBytes(p.plain, to) // keeps none of the bytes, which others receive, too
 	}
 	if m.encoded() {
 		return m.decode(m.data(), to)
@@ -201,8 +197,8 @@ func (m *Message) DecodeInto(to *Sink) error {
 	return m.decode(mem.BufferSlice{mem.SliceBuffer(b)}, to)
 }
 
-// CopyInto is DecodeInto for a message that goes there without bytes. Where ok is false
-// and err nil nothing was done, and to.Dst is as it was: it has to go through bytes.
+// CopyInto is DecodeInto without encoding m. If ok is false and err is nil, it did nothing,
+// and m has to go through bytes.
 func (m *Message) CopyInto(to *Sink) (ok bool, err error) {
 	if m.encoded() || m.codec != to.Codec {
 		return false, nil
@@ -226,8 +222,7 @@ func (m *Message) CopyInto(to *Sink) (ok bool, err error) {
 	return true, m.checkLimit(to)
 }
 
-// DecodeBytes puts the message whose encoding is b where to says, and keeps
-// nothing of b. The error is a *RecvError.
+// DecodeBytes decodes b into to and does not retain b. The error is a *RecvError.
 func DecodeBytes(b []byte, to *Sink) error {
 	d, ok := to.Codec.(interface {
 		DecodeBytes(b []byte, v any) error
@@ -255,8 +250,8 @@ func (m *Message) decode(data mem.BufferSlice, to *Sink) error {
 	return nil
 }
 
-// checkLimit compares the bound with the limit, and asks for the true size
-// only when the bound is over it.
+// checkLimit checks that m is not larger than to.Limit. It computes the exact size only
+// if the bound exceeds the limit.
 func (m *Message) checkLimit(to *Sink) error {
 	if m.bound <= to.Limit {
 		return nil
@@ -272,8 +267,8 @@ func (m *Message) checkLimit(to *Sink) error {
 	return nil
 }
 
-// Free releases the bytes of an encoded message. It is called exactly once by
-// whoever received it, after DecodeInto; it does nothing for live messages.
+// Free releases the bytes of an encoded message. The receiver calls it exactly once,
+// after DecodeInto. It does nothing for live messages.
 func (m *Message) Free() {
 	if m.encoded() {
 		m.data().Free()
@@ -281,19 +276,19 @@ func (m *Message) Free() {
 	}
 }
 
-// A SendError says that a message could not be encoded: nothing was sent.
+// A SendError says that a message could not be encoded. Nothing was sent.
 type SendError struct{ Err error }
 
 func (e *SendError) Error() string { return fmt.Sprintf("cannot encode the message: %v", e.Err) }
 
 func (e *SendError) Unwrap() error { return e.Err }
 
-// A RecvError says that a message that arrived could not be taken: it is
-// larger than the receiver's limit, or Err says why it cannot be decoded.
+// A RecvError says that a message arrived but cannot be received: it is larger than
+// the receiver's limit, or cannot be decoded because of Err.
 type RecvError struct {
 	Err         error
-	Size, Limit int  // when Err is nil
-	Inflated    bool // it is too large once decompressed, of Size bytes at least
+	Size, Limit int  // in bytes, if Err is nil
+	Inflated    bool // the decompressed message is too large; Size is a lower bound
 }
 
 func (e *RecvError) Error() string {

@@ -2,8 +2,8 @@ package link
 
 import "strings"
 
-// ValidKey reports whether metadata with the key k can travel. The rule is HTTP/2's,
-// a token without upper-case letters, and allows more than gRPC's.
+// ValidKey reports whether k can be sent as a metadata key. It applies HTTP/2's rule, a
+// token without upper-case letters, which allows more than gRPC's.
 func ValidKey(k string) bool {
 	for i := range len(k) {
 		if c := k[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && strings.IndexByte("-_.!#$%&'*+^`|~", c) < 0 {

@@ -1,15 +1,15 @@
 package link
 
-// A Prepared is a message that was encoded, and perhaps compressed, to be sent many
-// times. Nobody writes to it, so that any number of streams may send it at a time.
+// A Prepared is a message that was encoded, and perhaps compressed, once, to be sent
+// many times. It is immutable: any number of streams may send it concurrently.
 type Prepared struct {
 	plain      []byte
 	compressed []byte // with encoding, unless that is empty
 	encoding   string
 }
 
-// Prepare encodes m. Where encoding is not empty it compresses it as well, unless it
-// is an empty message. The error is a *SendError.
+// Prepare encodes m and, if encoding is not empty, compresses it. Empty messages are not
+// compressed. The error is a *SendError.
 func Prepare(m *Message, encoding string) (*Prepared, error) {
 	b, err := m.Append(nil)
 	if err != nil {
@@ -31,8 +31,8 @@ func (p *Prepared) Message() Message { return Message{value: p, bound: len(p.pla
 // Size returns the length of the encoding, in bytes.
 func (p *Prepared) Size() int { return len(p.plain) }
 
-// Compressed returns m compressed with encoding, if it was prepared so. Nobody
-// writes to the bytes.
+// Compressed returns m compressed with encoding, if it was prepared so. The bytes must
+// not be modified.
 func (m *Message) Compressed(encoding string) ([]byte, bool) {
 	p, ok := m.value.(*Prepared)
 	if !ok || encoding == "" || p.encoding != encoding {

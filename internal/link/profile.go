@@ -1,19 +1,20 @@
 package link
 
-// A Profile is what the calls of one client mostly have in common, and share.
+// A Profile holds the properties that most calls of a client have in common. Calls share
+// it.
 type Profile struct {
 	Authority      string
 	UserAgent      string
 	ContentSubtype string // lower case; empty for protobuf
 	Encoding       string // name of the compressor; empty for none
-	Accept         string // names of compressors that replies may be compressed with, with commas between
+	Accept         string // names of the compressors that replies may use, comma-separated
 	Shared         bool   // both sides share messages
 
-	invalid string // which of its texts is not valid
+	invalid string // what Invalid returns
 }
 
-// Check looks at p's texts, so that nobody has to do so for each call, and returns p.
-// Whoever makes a profile of what a user or a peer says calls it once.
+// Check validates p's strings, once rather than for each call, and returns p. It must be
+// called for each profile made of a user's or a peer's strings.
 func (p *Profile) Check() *Profile {
 	switch {
 	case !ValidText(p.Authority):
@@ -32,13 +33,14 @@ func (p *Profile) Check() *Profile {
 	return p
 }
 
-// Invalid names the text that Check has found not to be valid, as [ValidText] has it. It
-// is empty where all are. A call with an invalid one must not reach a handler.
+// Invalid names the first string that Check found invalid by [ValidText], or is empty if
+// all are valid. A call with an invalid profile must not reach a handler.
 func (p *Profile) Invalid() string { return p.invalid }
 
-// ValidText reports whether s may be the value of a header: it has no control characters
-// but tabs. This is HTTP/2's rule, and what grpc-go holds a call to beyond its rules for
-// metadata. Spaces and what is not ASCII, or not UTF-8, may be in there.
+// ValidText reports whether s may be the value of a header: it must have no control
+// characters but tabs. This is HTTP/2's rule, which grpc-go applies to a call's headers
+// in addition to its own rules for metadata. Spaces, non-ASCII and invalid UTF-8 are
+// valid.
 func ValidText(s string) bool {
 	for i := range len(s) {
 		if s[i] < 0x20 && s[i] != '\t' || s[i] == 0x7f {
