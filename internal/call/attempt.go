@@ -13,37 +13,37 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// How a call is made again. There are two reasons for it:
+// Retries of streams. There are two kinds:
 //
-// The transparent retry: no handler has seen the call, and its user does not
-// learn of it. Where a session that ends refuses to open the call, or aborts the
-// stream as unprocessed, that goes on for as long as there are other sessions: a
-// server that lets its connections end one after the other loses no call. By a
-// session that goes on a stream is made again once, on the first attempt only, as
-// in grpc-go.
+// A transparent retry: no handler has seen the call, and the user does not learn
+// of the retry. If a session that is ending refuses the stream, or aborts it as
+// unprocessed, the call is retried for as long as there are other sessions. So a
+// server that drains its connections one after the other loses no call. If the
+// session is not ending, the call is retried once, after the first attempt only,
+// as in grpc-go.
 //
-// The retry by policy: the attempt has failed without a header, and the service
-// config has a retryPolicy that wants another. See retry.go.
+// A retry by policy: the attempt failed without a header, and the service config
+// has a retryPolicy that allows another. See retry.go.
 //
 // Invariants:
 //
-//   - A call is committed as soon as a header or a message was received, it has
-//     ended and is not retried, what was sent is more than the limit, somebody
-//     has asked for the context or the trailer, or the call is finished. It
-//     stays so, and its attempt is not replaced.
-//   - Whoever replaces the attempt holds retryMu and has set retrying, also while
-//     it waits for the backoff. It is the only one to write cur, and to finish
-//     the call for as long as it is at it; others that want to finish it leave
-//     the reason in gaveUp.
-//   - The trailer is the current attempt's, and stays until another attempt was
-//     opened.
-//   - What is kept is exactly what the user has sent: an operation counts if its
-//     attempt is still the current one, and not about to be replaced, when it
-//     has succeeded. Otherwise it is done again on the next attempt.
-//   - A call that may be made again is so by whoever uses it next. Until then
-//     it waits, as in grpc-go, for its context to end or its client to close.
+//   - A call is committed once a header or a message was received, it has failed
+//     and is not retried, more was sent than the replay limit, the user has asked
+//     for the context or the trailer, or the call is finished. A committed call
+//     stays committed, and its attempt is not replaced.
+//   - The goroutine that replaces the attempt holds retryMu and sets retrying,
+//     including during the backoff. Only this goroutine may write current and
+//     finish the call until it is done. Others that want to finish the call set
+//     giveUpReason.
+//   - The trailer is the current attempt's, until another attempt was opened.
+//   - replayBuffer holds exactly what the user has sent. A send counts if its
+//     attempt is still current, and is not being replaced, when the send returns.
+//     Otherwise the send is repeated on the next attempt.
+//   - A call whose attempt failed is retried by the user's next operation on it.
+//     Until then it waits, as in grpc-go, for its context to end or its client to
+//     close.
 //   - Calls in process without a retryPolicy are committed from the beginning:
-//     there Open itself refuses. Nothing is kept.
+//     only NewStream can refuse them. Nothing is kept for replay.
 
 // An attemptKind says why an attempt is made.
 type attemptKind uint8
@@ -54,49 +54,48 @@ const (
 	policyRetry
 )
 
-// An attempt is one stream that a call was made with.
+// An attempt is one try at a call, with a stream of its own.
 type attempt struct {
 	call     *clientStream
 	kind     attemptKind
-	ctx      context.Context // as stats handlers have tagged it
+	ctx      context.Context // tagged by stats handlers
 	stats    *callStats
-	session  link.Session // to be asked first; nil once it was, or where there is none
+	session  link.Session // already picked, to be tried first; nil to pick one
 	peer     *link.Peer
 	stream   link.Stream
-	openedBy link.Session // that opened stream
+	openedBy link.Session // the session of stream
 
 	// Guarded by call.mu.
 	stopWatch    func() bool // stops watching ctx
-	abortReason  error       // why it was aborted
-	retryPending bool        // it was, and the call waits to be made again
-	ended        bool        // stats handlers know of its end
+	abortReason  error       // why the stream was aborted; nil if it was not
+	retryPending bool        // the stream was aborted, and the next operation retries the call
+	ended        bool        // its end was reported to stats handlers
 }
 
-// A step is something that was sent.
+// A step is one send, kept for replay.
 type step struct {
-	msg    link.Message // encoded, or live where the user will not change it
+	msg    link.Message // encoded, or live if the user will not change it
 	hasMsg bool
-	end    bool // of sending
-	value  any  // what msg was made of, for stats handlers
+	end    bool // the caller sends no more
+	value  any  // the user's message, for stats handlers
 }
 
-// defaultReplay is how much is kept of a call by default, in bytes, as in
-// grpc-go.
+// defaultMaxReplay is grpc-go's default for how much of a call is kept for replay,
+// in bytes.
 const defaultMaxReplay = 256 << 10
 
 // isUnprocessed reports whether err says that no handler has seen the call.
 func isUnprocessed(err error) bool { return err != nil && errors.Is(err, link.ErrUnprocessed) }
 
-// refusedBy reports whether session has refused a call that another one may
-// take. A session that goes on to take calls would be asked forever.
+// refusedBy reports whether session refused a call that another session may accept.
+// It is false for a session that is not ending, as a retry would pick it forever.
 func refusedBy(session link.Session, err error) bool {
 	return isUnprocessed(err) && link.IsClosed(session.Done())
 }
 
-// beginAttempt tells the client's stats handler that an attempt at a call begins; kind
-// says why. It returns ctx as the handler has tagged it, and md with what the handler has
-// added. The stats are nil without a handler, and if there is an error, which the handler
-// then knows of.
+// beginAttempt reports the start of an attempt to the client's stats handler. It returns
+// ctx as tagged by the handler, and md with the metadata that the handler added. The
+// stats are nil if there is no handler, or on an error, which was reported then.
 func (c *Client) beginAttempt(ctx context.Context, method string, ci *callInfo, desc *grpc.StreamDesc, md metadata.MD, kind attemptKind) (context.Context, *callStats, metadata.MD, error) {
 	if kind != firstAttempt {
 		if err := wait.Err(ctx); err != nil {
@@ -126,10 +125,10 @@ func (c *Client) beginAttempt(ctx context.Context, method string, ci *callInfo, 
 	return s.ctx, s, md, nil
 }
 
-// openAttempt opens a with a session, and with o unless that is nil. Each session that
-// refuses it, and each failure that is retried, counts as an attempt, of which
-// stats handlers are told, with ctx. They know of the end of an attempt that
-// could not be opened. The error is a status error.
+// openAttempt opens a's stream, with the header o unless that is nil. It retries
+// refusals and failures as the rules allow, and reports each retry to stats handlers as
+// an attempt of its own. The end of each failed attempt was reported, too, when it
+// returns. The error is a status error.
 func (s *clientStream) openAttempt(ctx context.Context, a *attempt, info *callInfo, md metadata.MD, o *link.CallHeader) error {
 	for {
 		transparent, err := s.tryOpenAttempt(ctx, a, info, md, o)
@@ -151,8 +150,8 @@ func (s *clientStream) openAttempt(ctx context.Context, a *attempt, info *callIn
 	}
 }
 
-// tryOpenAttempt asks one session to open a. With an error it says whether that is a
-// refusal which the user does not learn of.
+// tryOpenAttempt opens a's stream on one session. transparent says that err is a refusal
+// to retry transparently.
 func (s *clientStream) tryOpenAttempt(ctx context.Context, a *attempt, info *callInfo, md metadata.MD, o *link.CallHeader) (transparent bool, err error) {
 	c, session := s.client, a.session
 	if a.session = nil; session == nil {
@@ -205,15 +204,15 @@ func (s *clientStream) watchContext(a *attempt) {
 	}
 }
 
-// currentAttempt returns the current attempt, after another goroutine that makes the
-// call again, and whether the call may still be made again.
+// currentAttempt returns the current attempt, and whether the call may still be
+// retried. It waits for a retry that is in progress.
 func (s *clientStream) currentAttempt() (a *attempt, replayable bool) {
 	s.lockUnlessRetrying()
 	defer s.mu.Unlock()
 	return s.current, !s.committed
 }
 
-// lockUnlessRetrying locks mu while nobody makes the call again.
+// lockUnlessRetrying locks mu. It waits for a retry that is in progress.
 func (s *clientStream) lockUnlessRetrying() {
 	s.mu.Lock()
 	if s.retrying {
@@ -224,12 +223,13 @@ func (s *clientStream) lockUnlessRetrying() {
 	}
 }
 
-// commitAttempt keeps the current attempt. mu is held.
+// commitAttempt commits the call to the current attempt. mu is held.
 func (s *clientStream) commitAttempt() {
 	s.committed, s.replayBuffer, s.replayBufferRoom = true, nil, [1]step{}
 }
 
-// commitAndFinish commits the call. If it waited to be made again it is over now.
+// commitAndFinish commits the call. If its attempt has failed and a retry was pending,
+// the call fails.
 func (s *clientStream) commitAndFinish() {
 	s.lockUnlessRetrying()
 	s.commitAttempt()
@@ -242,8 +242,8 @@ func (s *clientStream) commitAndFinish() {
 	}
 }
 
-// commitReceived takes in that something was received with a. It reports false where
-// that does not count, because the call is made again. recvMu is held.
+// commitReceived commits the call because something was received from a. It returns
+// false if a was or is being replaced: what was received must be dropped. recvMu is held.
 func (s *clientStream) commitReceived(a *attempt) bool {
 	if s.recvAttempt != nil {
 		return true
@@ -258,9 +258,9 @@ func (s *clientStream) commitReceived(a *attempt) bool {
 	return true
 }
 
-// bufferForReplay takes in what came of sending st with a. It reports false where that does
-// not count, because the call is made again. The end of sending is kept also
-// where it could not be sent: nobody sends it again.
+// bufferForReplay adds st, which was sent on a with the result err, to the replay buffer.
+// It returns false if a was or is being replaced: st must be sent again. An EndSend is
+// kept even if it could not be sent, because the user does not repeat it.
 func (s *clientStream) bufferForReplay(a *attempt, st *step, err error) bool {
 	if s.sendAttempt != nil {
 		return true
@@ -274,7 +274,7 @@ func (s *clientStream) bufferForReplay(a *attempt, st *step, err error) bool {
 		return true
 	}
 	if st.hasMsg && s.desc != unaryDesc {
-		n, _ := st.msg.Size() // it was sent, and so has one
+		n, _ := st.msg.Size() // no error: it could be sent
 		if s.replayBufferSize += n + link.MessageOverhead; s.replayBufferSize > s.info.maxReplay {
 			s.commitAttempt()
 			return true
@@ -284,7 +284,7 @@ func (s *clientStream) bufferForReplay(a *attempt, st *step, err error) bool {
 	return true
 }
 
-// transmit sends f, which st has as well, with the current attempt.
+// transmit sends f on the current attempt. st is f as a step for replay.
 func (s *clientStream) transmit(f *link.Frame, st *step) error {
 	for {
 		a := s.sendAttempt
@@ -310,8 +310,8 @@ func (s *clientStream) transmit(f *link.Frame, st *step) error {
 	}
 }
 
-// abortCall ends the call for reason, from outside: its context has ended, or its
-// client was closed.
+// abortCall ends the call for reason because its context has ended or its client was
+// closed.
 func (s *clientStream) abortCall(reason error) {
 	s.mu.Lock()
 	if s.finished {
@@ -325,14 +325,14 @@ func (s *clientStream) abortCall(reason error) {
 	a, unheard := s.current, s.current.retryPending || s.retrying
 	s.mu.Unlock()
 	a.stream.Abort(reason)
-	if unheard { // the stream was aborted before
+	if unheard { // the stream was aborted before, so that Abort has no effect
 		s.finish(linkStatus(reason))
 	}
 }
 
-// onTransportAbort learns that a was aborted: by the context, or because the session
-// ended. The call is over, also when nobody receives, unless it can be made
-// again.
+// onTransportAbort is called when a's stream was aborted, by abortCall or because the
+// session ended. It finishes the call, even if no goroutine receives, unless the call can
+// be retried.
 func (a *attempt) onTransportAbort(reason error) {
 	s := a.call
 	s.mu.Lock()
@@ -342,7 +342,7 @@ func (a *attempt) onTransportAbort(reason error) {
 	}
 	over := s.current == a && !s.retrying && !a.retryPending
 	if over {
-		s.commitAttempt() // also where the session ends before the call is finished
+		s.commitAttempt() // now: if the session ends before finish, the call would become retryable
 	}
 	if isUnprocessed(reason) && s.giveUpReason != nil {
 		reason = s.giveUpReason
@@ -353,8 +353,8 @@ func (a *attempt) onTransportAbort(reason error) {
 	}
 }
 
-// finishAborted ends the call, whose stream was aborted for reason. A header that had
-// arrived is still taken in.
+// finishAborted finishes the call, whose stream was aborted for reason. It first receives
+// a header that had arrived.
 func (s *clientStream) finishAborted(reason error) {
 	if s.recvMu.TryLock() {
 		s.mu.Lock()

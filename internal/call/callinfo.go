@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	unset = math.MinInt // a limit that no option sets
+	unset = math.MinInt // a limit that was not set
 
 	// noLimit and defaultMaxRecv are grpc-go's defaults, in bytes.
 	noLimit        = math.MaxInt32
 	defaultMaxRecv = 4 << 20
 )
 
-// callInfo is what the options of one call say.
+// callInfo holds the options of one call.
 type callInfo struct {
 	opts         []grpc.CallOption
 	codec        link.Codec
@@ -36,16 +36,16 @@ type callInfo struct {
 	creds        credentials.PerRPCCredentials
 	authority    string
 	encoding     string
-	accept       []string    // what replies may be compressed with; none for anything
-	maxReplay    int         // of what was sent, to be kept for another attempt
-	retry        *retryState // nil where the service config says nothing of retries
+	accept       []string    // compressors allowed for replies; empty for all
+	maxReplay    int         // limit of the replay buffer, in bytes
+	retry        *retryState // nil if the service config does not configure retries
 	waitForReady bool
-	unnamed      bool // the codec has no name that goes into a content-type
-	reports      bool // an option, or the throttler of retries, wants to be told of the end
+	unnamed      bool // the codec's name must not go into the content-type
+	reports      bool // options or the retry throttler need the result of the call
 }
 
-// apply reads opts. An option that asks for something that cannot be had is
-// refused rather than dropped.
+// apply sets ci from opts and mc. It returns an error for an option that cannot be
+// honoured, rather than ignore it.
 func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault link.Codec) error {
 	ci.opts, ci.maxRecv, ci.maxSend, ci.maxReplay = opts, unset, unset, defaultMaxReplay
 	if mc.waitForReady != nil {
@@ -59,7 +59,7 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 			continue // generated code adds it to each call
 		}
 		if inner := unwrapped(o); inner != nil {
-			ci.opts = slices.Clone(ci.opts) // the caller's is not ours to write
+			ci.opts = slices.Clone(ci.opts) // the slice belongs to the caller
 			ci.opts[i], o = inner, inner
 		}
 		switch o := o.(type) {
@@ -110,8 +110,9 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 	return ci.chooseCodec(byDefault)
 }
 
-// unwrapped returns the option of grpc-go that o points to or embeds, and by
-// which it acts; nil when o is one itself, or there is none to be found.
+// unwrapped returns the option of grpc-go that o points to or embeds, which in grpc-go
+// determines what o does. It is nil if o is an option of grpc-go itself, or if there is
+// none.
 func unwrapped(o grpc.CallOption) grpc.CallOption {
 	t := reflect.TypeOf(o)
 	if t == nil || t.PkgPath() == grpcPath {
@@ -142,8 +143,9 @@ func unwrapped(o grpc.CallOption) grpc.CallOption {
 
 const grpcPath = "google.golang.org/grpc"
 
-// chooseCodec follows grpc-go: a forced codec wins and names the subtype; else
-// the subtype names the codec; else protobuf.
+// chooseCodec sets the codec and the content-subtype as grpc-go does. A forced codec
+// wins and sets the subtype. Otherwise the subtype selects the codec. Without either,
+// byDefault is used.
 func (ci *callInfo) chooseCodec(byDefault link.Codec) error {
 	switch {
 	case ci.codec != nil:
@@ -165,13 +167,13 @@ func (ci *callInfo) chooseCodec(byDefault link.Codec) error {
 	return nil
 }
 
-// namedCodec gives grpc's oldest codec interface the name of its successor.
+// namedCodec adapts grpc.Codec, whose name is String, to encoding.Codec.
 type namedCodec struct{ grpc.Codec }
 
 func (c namedCodec) Name() string { return c.String() }
 
-// fillOptions reports how a call that reached a session went, to the options that
-// asked.
+// fillOptions sets the header, trailer and peer that the options ask for. The call must
+// have reached a session, whose peer is p.
 func (ci *callInfo) fillOptions(p *link.Peer, header, trailer metadata.MD) {
 	if !ci.reports {
 		return
@@ -188,7 +190,7 @@ func (ci *callInfo) fillOptions(p *link.Peer, header, trailer metadata.MD) {
 	}
 }
 
-// onFinished tells those who asked that the call is over.
+// onFinished reports the end of the call to the retry throttler and OnFinish options.
 func (ci *callInfo) onFinished(err error) {
 	if !ci.reports {
 		return

@@ -6,8 +6,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// chainUnaryServer makes one interceptor of many, the first outermost; nil of
-// none.
+// chainUnaryServer chains all into one interceptor, the first outermost. It returns nil if
+// there are none.
 func chainUnaryServer(all []grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
 	switch len(all) {
 	case 0:
@@ -39,7 +39,7 @@ func chainStreamServer(all []grpc.StreamServerInterceptor) grpc.StreamServerInte
 	}
 }
 
-// chainUnaryClient is chainUnaryServer for callers.
+// chainUnaryClient is chainUnaryServer for clients.
 func chainUnaryClient(all []grpc.UnaryClientInterceptor) grpc.UnaryClientInterceptor {
 	switch len(all) {
 	case 0:
@@ -55,7 +55,7 @@ func chainUnaryClient(all []grpc.UnaryClientInterceptor) grpc.UnaryClientInterce
 	}
 }
 
-// chainStreamClient is chainUnaryServer for callers of streams.
+// chainStreamClient is chainUnaryServer for clients' streams.
 func chainStreamClient(all []grpc.StreamClientInterceptor) grpc.StreamClientInterceptor {
 	switch len(all) {
 	case 0:

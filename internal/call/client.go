@@ -19,15 +19,16 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// Sessions supplies the session that a call is made through.
+// Sessions supplies sessions for calls.
 type Sessions interface {
-	// Pick returns a session that took calls a moment ago. Where there is
-	// none it waits for ctx; unless waitForReady is set, it fails as soon as
-	// an attempt to connect has failed. Its errors are status errors.
+	// Pick returns a session that accepted calls a moment ago. If there is
+	// none, it waits until there is or ctx ends. Unless waitForReady is set, it
+	// fails as soon as an attempt to connect has failed. Its errors are status
+	// errors.
 	Pick(ctx context.Context, waitForReady bool) (link.Session, error)
 }
 
-// ClientConfig is what a client is told once, before its first call.
+// ClientConfig configures a Client.
 type ClientConfig struct {
 	Sessions    Sessions
 	Unary       []grpc.UnaryClientInterceptor
@@ -36,12 +37,12 @@ type ClientConfig struct {
 	CallOptions []grpc.CallOption // precede those of each call
 	Creds       []credentials.PerRPCCredentials
 	Service     *ServiceConfig // may be nil
-	Shared      bool           // messages are shared with servers that share theirs
+	Shared      bool           // share messages with servers that share theirs
 	Authority   string
 	UserAgent   string
 
-	// GRPC returns the connection that interceptors are shown. It is called
-	// only where there are interceptors.
+	// GRPC returns the connection to pass to interceptors. It is called only if
+	// there are interceptors.
 	GRPC func() *grpc.ClientConn
 }
 
@@ -51,21 +52,21 @@ type Client struct {
 	unary  grpc.UnaryClientInterceptor
 	stream grpc.StreamClientInterceptor
 	stats  stats.Handler
-	codec  link.Codec // of calls that name none
+	codec  link.Codec // the default
 
-	profile, shared *link.Profile // of calls that say nothing else
+	profile, shared *link.Profile // of calls without options; shared if messages are shared
 
 	closing context.Context // ends with Close
 	close   context.CancelFunc
 
 	mu      sync.Mutex
-	streams *clientStream // those that are open, linked by next and prev
-	closed  error         // why none may be opened any more
+	streams *clientStream // the open streams, linked by next and prev
+	closed  error         // reason of Close; nil before
 }
 
-// Close ends all streams with reason, also those whose end has arrived and was
-// not received, and all calls that wait to be retried. Other unary calls end with
-// their sessions.
+// Close ends all streams for reason, even those whose end has arrived but was not
+// received, and all calls that wait for a retry. Other unary calls end with their
+// sessions.
 func (c *Client) Close(reason error) {
 	c.mu.Lock()
 	if c.closed == nil {
@@ -82,14 +83,14 @@ func (c *Client) Close(reason error) {
 	}
 }
 
-// closedFor returns why the client was closed; nil if it was not.
+// closedFor returns the reason of Close, or nil if the client was not closed.
 func (c *Client) closedFor() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.closed
 }
 
-// add notes that s is open; remove, that it is not.
+// add adds s to the open streams. It fails if the client was closed.
 func (c *Client) add(s *clientStream) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,6 +104,7 @@ func (c *Client) add(s *clientStream) error {
 	return nil
 }
 
+// remove removes s from the open streams, if add has added it.
 func (c *Client) remove(s *clientStream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,7 +125,8 @@ func (c *Client) remove(s *clientStream) {
 
 // NewClient returns a client.
 func NewClient(cfg ClientConfig) *Client {
-	// They have memory of their own: who keeps a call keeps no client.
+	// The profiles are allocated on their own, so that a retained call, which refers
+	// to one, does not retain the client.
 	profile := &link.Profile{Authority: cfg.Authority, UserAgent: cfg.UserAgent, Accept: strings.Join(registered, ",")}
 	profile.Check()
 	shared := new(link.Profile)
@@ -143,7 +146,7 @@ func NewClient(cfg ClientConfig) *Client {
 	}
 }
 
-// defaultCodec is what encoding's registry has under protobuf's name.
+// defaultCodec returns the codec that is registered for protobuf.
 func defaultCodec() link.Codec {
 	if c, ok := codec.Get(""); ok {
 		return c
@@ -151,7 +154,7 @@ func defaultCodec() link.Codec {
 	return codec.Proto()
 }
 
-// BeginSession tells the client's stats handler of a session, and of its end.
+// BeginSession reports a session, and later its end, to the client's stats handler.
 func (c *Client) BeginSession(s link.Session) {
 	h := c.stats
 	if h == nil {
@@ -175,7 +178,7 @@ func (c *Client) Invoke(ctx context.Context, method string, req, reply any, opts
 	return c.invoke(ctx, method, req, reply, nil, opts...)
 }
 
-// NewStream starts a call whose messages are sent and received one by one.
+// NewStream starts a streaming call.
 func (c *Client) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	opts = combine(c.cfg.CallOptions, opts)
 	if c.stream != nil {
@@ -196,9 +199,10 @@ func combine(a, b []grpc.CallOption) []grpc.CallOption {
 
 var errNilContext = status.Error(codes.Internal, "nearcall: a call needs a context; pass context.Background() where there is no other")
 
-// prepareCall checks what can be checked before a session is needed.
+// prepareCall applies the options and makes the checks that need no session. It returns
+// the user's metadata.
 func (c *Client) prepareCall(ctx context.Context, ci *callInfo, mc *methodConfig, opts []grpc.CallOption) (metadata.MD, error) {
-	ci.opts, ci.reports = opts, true // until apply has looked, assume that somebody wants to know
+	ci.opts, ci.reports = opts, true // apply sets reports, but errors before it must be reported, too
 	if ctx == nil {
 		return nil, errNilContext
 	}
@@ -217,8 +221,8 @@ func (c *Client) prepareCall(ctx context.Context, ci *callInfo, mc *methodConfig
 	return md, nil
 }
 
-// newCall returns a call that goes to peer and, in process, the callee's side of it
-// in the same piece of memory.
+// newCall returns a call to peer. In process it allocates the callee's state together
+// with the call.
 func newCall(peer *link.Peer) *link.UnaryCall {
 	if !peer.Local {
 		return new(link.UnaryCall)
@@ -249,7 +253,7 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 		return err
 	}
 	base, own, kind := ctx, md, firstAttempt
-	var last outcome // of an attempt that a session took
+	var last outcome // of the last attempt that reached a session
 	for {
 		ctx, a, md, err := c.beginAttempt(base, method, &ci, unaryDesc, own, kind)
 		if err != nil {
@@ -277,7 +281,7 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 		case err == link.ErrNoCall:
 			return c.invokeStream(base, &ci, attempt{kind: kind, ctx: ctx, stats: a, session: session}, method, own, md, &u.CallHeader, req, reply)
 		case refusedBy(session, err), isUnprocessed(err) && kind == firstAttempt && !session.Peer().Local:
-			// There may be another session, or room again in this one.
+			// Retry: another session, or this one if it has room again, may accept it.
 			a.end(linkStatus(err), nil)
 			kind = transparentRetry
 			continue
@@ -294,14 +298,14 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 	}
 }
 
-// An outcome is what came of an attempt at a unary call.
+// An outcome is the result of an attempt at a unary call.
 type outcome struct {
 	peer *link.Peer
-	call *link.UnaryCall // nil where no session took the attempt
+	call *link.UnaryCall // nil if the attempt did not reach a session
 }
 
-// reportAndReturn reports how a unary call ended, with err, to those who asked. last is the
-// last attempt that a session took. It returns err.
+// reportAndReturn reports the end of a unary call to the options that ask for it, and
+// returns err. last is the last attempt that reached a session.
 func (ci *callInfo) reportAndReturn(last outcome, err error) error {
 	if ci.reports {
 		ci.report(last, err)
@@ -316,8 +320,7 @@ func (ci *callInfo) report(last outcome, err error) {
 	ci.onFinished(err)
 }
 
-// invokeOn makes the call through session in one go, and returns what
-// Session.Call does.
+// invokeOn makes the call with session.Invoke and returns its error.
 func (c *Client) invokeOn(ctx context.Context, session link.Session, u *link.UnaryCall, ci *callInfo, a *callStats, req, reply any) error {
 	u.Codec, u.Request, u.Reply, u.Limit = ci.codec, req, reply, ci.maxRecv
 	a.outHeader(&u.CallHeader, session.Peer())
@@ -343,9 +346,9 @@ func (c *Client) invokeOn(ctx context.Context, session link.Session, u *link.Una
 	return session.Invoke(ctx, u)
 }
 
-// withTimer returns ctx for a call in process, where the caller's context alone keeps
-// the deadline: one that has a deadline and never ends, as no timer is behind it, is
-// given one. cancel is nil where none is needed.
+// withTimer returns a context that ends at deadline, for a call in process: there only
+// the caller's context ends the call. If ctx has a deadline but no Done channel, withTimer
+// adds a timer. Otherwise it returns ctx and a nil cancel.
 func withTimer(ctx context.Context, deadline time.Time) (bounded context.Context, cancel context.CancelFunc) {
 	if ctx.Done() != nil {
 		return ctx, nil
@@ -353,7 +356,8 @@ func withTimer(ctx context.Context, deadline time.Time) (bounded context.Context
 	return context.WithDeadline(ctx, deadline)
 }
 
-// finishUnary turns what came of an attempt into its error, and tells stats handlers.
+// finishUnary returns the error of an attempt and reports its results to stats handlers.
+// err is the error of Session.Invoke.
 func (c *Client) finishUnary(ci *callInfo, a *callStats, u *link.UnaryCall, reply any, err error) error {
 	answered := err == nil
 	if answered {
@@ -404,8 +408,8 @@ var (
 	errTwoReplies = status.Error(codes.Internal, "cardinality violation: expected <EOF> for non server-streaming RPCs, but received another message")
 )
 
-// fullHeader returns a copy of md with what gRPC's header has beside the
-// user's metadata; nil for nil.
+// fullHeader returns a copy of md, the user's metadata, with the content-type that gRPC's
+// header has as well. It returns nil for nil.
 func fullHeader(md metadata.MD, subtype string) metadata.MD {
 	if md == nil {
 		return nil
@@ -416,10 +420,9 @@ func fullHeader(md metadata.MD, subtype string) metadata.MD {
 	return full
 }
 
-// fullTrailer returns trailer with what gRPC's has beside the user's metadata: a
-// status with details in full, unless the handler has set that itself, and, where
-// no header came before, the content-type. It returns trailer itself where that is
-// nothing.
+// fullTrailer returns trailer, the user's metadata, with what gRPC's trailer has as well:
+// the encoded status if it has details that the handler has not set itself, and the
+// content-type if there was no header. It returns trailer itself if nothing is added.
 func fullTrailer(trailer metadata.MD, st *status.Status, header metadata.MD, subtype string) metadata.MD {
 	p := st.Proto()
 	_, own := trailer[detailsKey]
@@ -442,12 +445,11 @@ func fullTrailer(trailer metadata.MD, st *status.Status, header metadata.MD, sub
 	return full
 }
 
-// invokeStream makes a unary call as a stream of one message each way. o is
-// what an attempt to make it in one go has prepared and told stats handlers
-// of; nil where there was none. own is the caller's metadata, and md what the
-// first attempt makes of it.
+// invokeStream makes a unary call as a stream of one message each way. o is the header
+// that a failed invokeOn has prepared and reported to stats handlers; nil without one.
+// own is the caller's metadata, and md that of the first attempt.
 func (c *Client) invokeStream(base context.Context, ci *callInfo, first attempt, method string, own, md metadata.MD, o *link.CallHeader, req, reply any) error {
-	info := new(callInfo) // a copy, so that ci need not outlive a call that is no stream
+	info := new(callInfo) // a copy, so that ci does not escape in calls without a stream
 	*info = *ci
 	s := &clientStream{client: c, desc: unaryDesc, info: info, method: method, md: own, base: base, firstAttempt: first}
 	if first.stats != nil {

@@ -9,11 +9,11 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// The header of a client's stream: whoever receives makes it known, and whoever wants
-// it receives, or waits for the goroutine that does.
+// The header of a client's stream becomes known to the goroutine that receives.
+// Goroutines that need it receive, or wait for the one that does.
 
-// Header implements grpc.ClientStream. It waits for the header; where the call
-// ends without one it returns nil, nil, and RecvMsg has the status.
+// Header implements grpc.ClientStream. It waits for the header. If the call ends without
+// one, it returns nil, nil, and RecvMsg returns the status.
 func (s *clientStream) Header() (metadata.MD, error) {
 	s.receiveUntil(func() bool { return s.headerKnown }, s.receiveHeader)
 	s.mu.Lock()
@@ -21,9 +21,9 @@ func (s *clientStream) Header() (metadata.MD, error) {
 	return fullHeader(s.header, s.info.subtype), nil
 }
 
-// receiveUntil waits until known, which is called with mu held: it calls
-// receive, with recvMu held, or waits for another goroutine that receives and
-// brings the header, the end or another attempt along.
+// receiveUntil waits until known returns true. It calls receive, or waits if another
+// goroutine receives, until that makes the header or another attempt known. known is
+// called with mu held, receive with recvMu.
 func (s *clientStream) receiveUntil(known func() bool, receive func()) {
 	is := func() bool {
 		s.mu.Lock()
@@ -48,7 +48,7 @@ func (s *clientStream) receiveUntil(known func() bool, receive func()) {
 		p := w.Parker()
 		s.headerWaiters = append(s.headerWaiters, p)
 		s.mu.Unlock()
-		_ = p.Park(context.Background()) // whoever ends the call makes its header known
+		_ = p.Park(context.Background()) // no context: finish calls setHeader, which unparks
 		w.Release(p)
 	}
 }
@@ -63,12 +63,12 @@ func (s *clientStream) receiveHeader() {
 	if _, err := s.receiveFrame(link.Sink{}); err != nil {
 		s.recvErr = err
 		if s.end != nil {
-			s.recvErr = nil // RecvMsg has the status as it arrived, as in grpc-go
+			s.recvErr = nil // RecvMsg returns the status as it arrived, as in grpc-go
 		}
 		s.finish(err)
 	} else if s.end != nil {
-		// Without a header there is no message either. That the end is a good
-		// one and a reply is missing is for RecvMsg to say.
+		// Without a header there is no message either. If the status is OK, RecvMsg
+		// reports that the reply is missing.
 		s.finish(s.end.Status.Err())
 	}
 }
@@ -79,8 +79,9 @@ func (s *clientStream) onHeader(md metadata.MD) {
 	s.setHeader(md)
 }
 
-// setHeader makes md known: the header, or nil where there is none, which a
-// header that was on its way when the call was given up still overrules.
+// setHeader makes the header known and wakes the goroutines that wait for it. A nil md
+// means that there is none. A header that is received after the call was finished still
+// replaces a nil one.
 func (s *clientStream) setHeader(md metadata.MD) {
 	s.mu.Lock()
 	if md != nil || !s.headerKnown {
@@ -88,7 +89,7 @@ func (s *clientStream) setHeader(md metadata.MD) {
 	}
 	waiting := s.headerWaiters
 	s.headerWaiters = nil
-	if s.finished && md != nil { // given up before it was received
+	if s.finished && md != nil { // the call was finished before its header was received
 		s.info.fillOptions(s.current.peer, s.header, s.trailer)
 	}
 	s.mu.Unlock()

@@ -60,8 +60,8 @@ func (c *Client) beginStream(ctx context.Context, desc *grpc.StreamDesc, ci *cal
 
 var errNilDesc = status.Error(codes.Internal, "nearcall: a stream needs a grpc.StreamDesc; generated code passes it")
 
-// openFirstAttempt opens the stream with the first attempt, and with o unless that is nil.
-// On failure it reports to those who asked.
+// openFirstAttempt opens the first attempt, with the header o unless that is nil. It
+// reports a failure to the call's options.
 func (s *clientStream) openFirstAttempt(md metadata.MD, o *link.CallHeader) error {
 	a := &s.firstAttempt
 	a.call, s.current = s, a
@@ -70,7 +70,7 @@ func (s *clientStream) openFirstAttempt(md metadata.MD, o *link.CallHeader) erro
 		return err
 	}
 	s.replayBuffer = s.replayBufferRoom[:0]
-	if a.peer.Local && !s.info.retry.hasPolicy() { // Open refuses there, and nothing else
+	if a.peer.Local && !s.info.retry.hasPolicy() { // only NewStream can refuse the call
 		s.committed, s.recvAttempt, s.sendAttempt = true, a, a
 	}
 	if err := s.client.add(s); err != nil {
@@ -78,63 +78,63 @@ func (s *clientStream) openFirstAttempt(md metadata.MD, o *link.CallHeader) erro
 		s.finish(err)
 		return err
 	}
-	if s.desc != unaryDesc { // of which Invoke learns, and ends it before it returns
+	if s.desc != unaryDesc { // Invoke receives until the end, and so notices an abort
 		a.stream.OnAbort(a.onTransportAbort)
 	}
 	s.watchContext(a)
 	return nil
 }
 
-// clientStream implements grpc.ClientStream over a link.Stream, or two: see
-// attempt.go.
+// clientStream implements grpc.ClientStream over the link.Stream of its current attempt:
+// see attempt.go.
 type clientStream struct {
 	client       *Client
 	desc         *grpc.StreamDesc
 	info         *callInfo
 	method       string
-	md           metadata.MD     // what the user sends
-	base         context.Context // of the call
-	waiter       wait.Waiter     // the task that base is of; nil for goroutines
+	md           metadata.MD     // the user's
+	base         context.Context // the call's context
+	waiter       wait.Waiter     // base's loop; nil for goroutines
 	firstAttempt attempt
 
 	// Guarded by client.mu.
 	next, prev *clientStream
 	listed     bool
 
-	// The sender's.
+	// Used only by the goroutine that sends.
 	sendFrame   link.Frame
 	sendYield   yielder
 	sentLast    bool
-	sendAttempt *attempt // what is sent with, once the call is committed
+	sendAttempt *attempt // the committed attempt; nil before the sender knows of it
 
-	// Guarded by recvMu, which whoever receives frames holds.
+	// Guarded by recvMu, which is held to receive frames.
 	recvMu      wait.Mutex
 	recvFrame   link.Frame
 	recvYield   yielder
-	recvAttempt *attempt  // what anything was received with; nil before, unless the call is committed
-	received    bool      // a message arrived
-	refusal     error     // why replies are not taken, though the header has arrived
-	end         *link.End // the end arrived
-	recvErr     error     // what RecvMsg returns from now on
+	recvAttempt *attempt  // the committed attempt; nil before the receiver knows of it
+	received    bool      // a message was received
+	refusal     error     // why the header's compressor is not allowed; nil if it is
+	end         *link.End // nil until the end was received
+	recvErr     error     // what RecvMsg returns from now on; nil before
 
-	retryMu wait.Mutex // held by who makes the call again; before mu
+	retryMu wait.Mutex // held by the goroutine that retries the call; locked before mu
 
 	mu               sync.Mutex
 	current          *attempt
-	retrying         bool
-	stopRetry        func()  // ends that
-	committed        bool    // no other attempt is made
-	giveUpReason     error   // why the call is not made again
+	retrying         bool    // the attempt is being replaced
+	stopRetry        func()  // cancels the retry
+	committed        bool    // no further attempt is made
+	giveUpReason     error   // why the call must not be retried; nil if it may
 	replayBuffer     []step  // what was sent, until the call is committed
-	replayBufferRoom [1]step // of kept
+	replayBufferRoom [1]step // initial memory of replayBuffer
 	replayBufferSize int     // in bytes
 	header           metadata.MD
-	headerKnown      bool          // header is known, or known to be none
-	headerWaiters    []wait.Parker // of those who wait, in receiveUntil, while another goroutine receives
+	headerKnown      bool          // header was received, or there is none
+	headerWaiters    []wait.Parker // wait in receiveUntil while another goroutine receives
 	trailer          metadata.MD
 	finished         bool
 	finishFuncs      []func()
-	ctx              context.Context // made when somebody asks
+	ctx              context.Context // made by the first Context
 	cancel           context.CancelFunc
 }
 
@@ -167,7 +167,7 @@ func (s *clientStream) SendMsg(m any) error {
 	s.sendYield.beforeMessage(s.waiter)
 	err := s.send(m)
 	if err == io.EOF && !s.desc.ClientStreams {
-		return nil // generated code wants it so; RecvMsg has the status
+		return nil // generated code expects nil; RecvMsg returns the status
 	}
 	if err != nil && err != io.EOF {
 		s.finish(err)
@@ -201,11 +201,11 @@ func (s *clientStream) send(m any) error {
 	return nil
 }
 
-// encodeForReplay encodes a message that the user may change before it is sent
-// again. Nobody writes to its bytes, and nothing is done when they are freed.
+// encodeForReplay encodes m if the user may change it before it is sent again. The bytes
+// are immutable, and freeing them has no effect.
 func (s *clientStream) encodeForReplay(m *link.Message) (err error) {
 	if s.sendAttempt != nil || s.desc == unaryDesc || s.info.codec == codec.Shared() {
-		return nil // a unary call's request does not change before Invoke returns, and a shared message never does
+		return nil // a request does not change before Invoke returns, a shared message never
 	}
 	a, replayable := s.currentAttempt()
 	if !replayable {
@@ -216,22 +216,22 @@ func (s *clientStream) encodeForReplay(m *link.Message) (err error) {
 	return err
 }
 
-// checkContext aborts a stream whose context is done: what watches the context
-// may be late.
+// checkContext aborts the call if its context is done. The goroutine that watches the
+// context may be late.
 func (s *clientStream) checkContext() {
 	if err := link.ContextErr(s.base); err != nil {
 		s.abortCall(err)
 	}
 }
 
-// CloseSend implements grpc.ClientStream. It may be repeated, and returns nil.
+// CloseSend implements grpc.ClientStream. It always returns nil. Repeated calls do nothing.
 func (s *clientStream) CloseSend() error {
 	if s.sentLast {
 		return nil
 	}
 	s.sentLast = true
 	s.checkContext()
-	_ = s.transmit(&link.Frame{EndSend: true}, &step{end: true}) // RecvMsg has the status
+	_ = s.transmit(&link.Frame{EndSend: true}, &step{end: true}) // RecvMsg returns the status
 	return nil
 }
 
@@ -242,7 +242,7 @@ func (s *clientStream) RecvMsg(m any) error {
 	defer s.recvMu.Unlock()
 	err := s.recv(m)
 	if err == nil && !s.desc.ServerStreams {
-		// The one reply counts only with the end behind it.
+		// The one reply counts only if the end follows it.
 		switch err = s.recv(m); err {
 		case io.EOF:
 			return nil
@@ -266,7 +266,7 @@ func (s *clientStream) recv(m any) error {
 		if got && s.refusal == nil {
 			s.received = true
 			s.recvAttempt.stats.received(m, s.info.codec)
-			if e := s.recvFrame.End; e != nil { // it came together with the message, and counts after it
+			if e := s.recvFrame.End; e != nil { // it came with the message, and counts after it
 				s.onEnd(e)
 			}
 			return nil
@@ -281,7 +281,7 @@ func (s *clientStream) recv(m any) error {
 	return s.failRecv(s.endError())
 }
 
-// endError is what the end, which has arrived, means.
+// endError returns the error of the end that was received: io.EOF for success.
 func (s *clientStream) endError() error {
 	if s.end.Status != nil {
 		return s.end.Status.Err()
@@ -292,20 +292,20 @@ func (s *clientStream) endError() error {
 	return io.EOF
 }
 
-// failRecv ends the call with err, io.EOF for success.
+// failRecv finishes the call with err, io.EOF for success, and returns it.
 func (s *clientStream) failRecv(err error) error {
 	s.recvErr = err
 	s.finish(err)
 	return err
 }
 
-// nextMessage takes frames until there is a message in m, the end, or an
-// error. recvMu is held.
+// nextMessage receives frames until there is a message in m, the end, or an error.
+// recvMu is held.
 func (s *clientStream) nextMessage(m any) (got bool, err error) {
 	return s.receiveFrame(link.Sink{Dst: wanted(m), Codec: s.info.codec, Limit: s.info.maxRecv})
 }
 
-// receiveFrame is nextMessage for any sink. Without a Dst it is content with a header.
+// receiveFrame is nextMessage for any sink. Without a Dst it stops after a header, too.
 func (s *clientStream) receiveFrame(to link.Sink) (got bool, err error) {
 	for {
 		a := s.recvAttempt
@@ -318,7 +318,7 @@ func (s *clientStream) receiveFrame(to link.Sink) (got bool, err error) {
 	}
 }
 
-// receiveFrom takes a frame of a. Unless it is done there is more to be taken,
+// receiveFrom receives a frame from a. If it is not done, it must be called again,
 // perhaps with another attempt. recvMu is held.
 func (s *clientStream) receiveFrom(a *attempt, to link.Sink) (got, done bool, err error) {
 	f := &s.recvFrame
@@ -330,7 +330,7 @@ func (s *clientStream) receiveFrom(a *attempt, to link.Sink) (got, done bool, er
 		if err != nil && why.end != nil {
 			s.end = why.end
 			if s.isFinished() {
-				s.recvErr = err // which says more than the end
+				s.recvErr = err // says more than the end's status
 			}
 			s.setHeader(nil)
 		}
@@ -343,7 +343,7 @@ func (s *clientStream) receiveFrom(a *attempt, to link.Sink) (got, done bool, er
 	switch {
 	case f.Header != nil:
 		s.onHeader(f.Header)
-	case first && err == nil: // the header comes before all else, or the peer sends none
+	case first && err == nil: // a header would have come first: the peer sends none
 		s.setHeader(nil)
 	}
 	if f.End != nil && !f.Got {
@@ -357,7 +357,7 @@ func (s *clientStream) receiveFrom(a *attempt, to link.Sink) (got, done bool, er
 
 func (s *clientStream) onEnd(e *link.End) {
 	if st := statusWith(e.Status, e.Trailer); st != e.Status {
-		e = &link.End{Status: st, Trailer: e.Trailer} // another's is not ours to write
+		e = &link.End{Status: st, Trailer: e.Trailer} // a copy: the peer's must not be modified
 	}
 	s.end = e
 	s.mu.Lock()
@@ -367,18 +367,18 @@ func (s *clientStream) onEnd(e *link.End) {
 	s.setHeader(nil)
 }
 
-// setTrailer makes the trailer of e known, and returns it. mu is held.
+// setTrailer sets the trailer to that of e and returns it. mu is held.
 func (s *clientStream) setTrailer(e *link.End) metadata.MD {
 	s.trailer = fullTrailer(e.Trailer, e.Status, s.header, s.info.subtype)
-	if s.finished { // given up before its end was received
+	if s.finished { // the call was finished before its end was received
 		s.info.fillOptions(s.current.peer, s.header, s.trailer)
 	}
 	return s.trailer
 }
 
-// finish ends the call with err, io.EOF or nil for success. Only the first
-// call counts. When it returns options have what is known of the call; what
-// arrived and is received later is added then.
+// finish ends the call with err, io.EOF or nil for success. Only the first call has an
+// effect. It sets the header and trailer that options ask for as far as they are known.
+// If they are received later, they are set then.
 func (s *clientStream) finish(err error) {
 	if err == io.EOF {
 		err = nil
@@ -392,7 +392,7 @@ func (s *clientStream) finish(err error) {
 		s.giveUpReason = err
 	}
 	a := s.current
-	if s.retrying { // who makes the call again does the rest
+	if s.retrying { // finishRetry does the rest
 		stop := s.stopRetry
 		s.mu.Unlock()
 		stop()
@@ -413,10 +413,10 @@ func (s *clientStream) finish(err error) {
 	if !ended {
 		a.stats.end(err, trailer)
 	}
-	s.setHeader(nil) // before OnFinish, which may ask for it while recvMu is held
+	s.setHeader(nil) // before OnFinish, which may call Header while recvMu is held
 	s.info.onFinished(err)
 	if err != nil {
-		a.stream.Abort(err) // which is what RecvMsg returns from now on
+		a.stream.Abort(err) // RecvMsg returns err from now on
 	}
 	if cancel != nil {
 		cancel()
@@ -432,7 +432,7 @@ func (s *clientStream) isFinished() bool {
 	return s.finished
 }
 
-// onFinish calls f when the call is over, at once if it is.
+// onFinish calls f when the call is finished, or at once if it is.
 func (s *clientStream) onFinish(f func()) {
 	s.mu.Lock()
 	over := s.finished

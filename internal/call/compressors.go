@@ -19,15 +19,14 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// registered are the names of the compressors that package encoding has, in the order
-// in which they were registered. The package keeps them to itself: it gives a
-// compressor to those who know its name. A test compares them with what grpc-go's
-// client advertises.
+// registered holds the names of the compressors registered with package encoding, in the
+// order of registration. encoding does not export the list, only lookups by name. A test
+// compares it with what grpc-go's client advertises.
 //
 //go:linkname registered google.golang.org/grpc/internal/grpcutil.RegisteredCompressorNames
 var registered []string
 
-// acceptKey is the metadata with which a caller says how replies may be compressed.
+// acceptKey is the header in which a client lists the compressors that replies may use.
 const acceptKey = "grpc-accept-encoding"
 
 // acceptType is the type of the call option that AcceptCompressors returns, which
@@ -42,7 +41,8 @@ var acceptType, acceptField = func() (reflect.Type, int) {
 	return nil, 0
 }()
 
-// acceptCompressors takes in o, if it is the option AcceptCompressors.
+// acceptCompressors applies o if it is the option AcceptCompressors, and reports whether
+// it is.
 func (ci *callInfo) acceptCompressors(o grpc.CallOption) (ok bool, err error) {
 	if acceptType == nil || reflect.TypeOf(o) != acceptType {
 		return false, nil
@@ -62,9 +62,9 @@ func (ci *callInfo) acceptCompressors(o grpc.CallOption) (ok bool, err error) {
 	return true, nil
 }
 
-// accepts returns what a call advertises, of which byDefault is what it does without
-// an option. As in grpc-go a compressor that is not registered, which can only be
-// identity, is added where requests name it.
+// accepts returns the list of compressors that a call advertises, byDefault without an
+// option. As in grpc-go, it adds the request's compressor if that is not registered, which
+// can only be identity.
 func (ci *callInfo) accepts(byDefault string) string {
 	accept := byDefault
 	if len(ci.accept) > 0 {
@@ -76,8 +76,8 @@ func (ci *callInfo) accepts(byDefault string) string {
 	return accept
 }
 
-// checkReply returns why a reply whose header is header is not taken: it is compressed
-// with what the call's options do not allow. A nil header is none.
+// checkReply returns an error if the reply's header names a compressor that the call's
+// options do not allow. A nil header is valid.
 func (ci *callInfo) checkReply(header metadata.MD) error {
 	if len(ci.accept) == 0 || header == nil {
 		return nil
@@ -89,14 +89,13 @@ func (ci *callInfo) checkReply(header metadata.MD) error {
 	return status.Errorf(codes.Internal, "grpc: peer compressed the response with %q which is not allowed by AcceptCompressors", name)
 }
 
-// installed reports whether there is what decompresses requests that are compressed
-// with name.
+// installed reports whether the server can decompress requests compressed with name.
 func installed(name string) bool {
 	return link.Compressor(name) == "" || encoding.GetCompressor(name) != nil
 }
 
-// replyEncoding returns what gRPC's header says that replies are compressed with, of
-// a call whose requests are with requests.
+// replyEncoding returns the compressor of a call's replies, as named in header: by default
+// that of its requests.
 func replyEncoding(header metadata.MD, requests string) string {
 	if own := header[link.EncodingKey]; len(own) > 0 {
 		return own[0]
@@ -104,18 +103,18 @@ func replyEncoding(header metadata.MD, requests string) string {
 	return link.Compressor(requests)
 }
 
-// HandledBy returns the call whose handler, or interceptor, ctx was given to; nil
-// where that is none of nearcall's.
+// HandledBy returns the call whose handler or interceptor got ctx, or nil if ctx does not
+// come from a nearcall server.
 func HandledBy(ctx context.Context) *Handled {
 	c, _ := grpc.ServerTransportStreamFromContext(ctx).(*serverCall)
 	return (*Handled)(c)
 }
 
-// A Handled is a call on the side of its handler.
+// A Handled is a call as its handler sees it.
 type Handled serverCall
 
-// ClientSupportedCompressors returns the names of the compressors that the caller has
-// advertised, as grpc-go does: an empty one for none at all.
+// ClientSupportedCompressors returns the names of the compressors that the client
+// advertises. If there are none it returns one empty name, as grpc-go does.
 func (h *Handled) ClientSupportedCompressors() []string {
 	accept := h.open.Accept
 	for _, own := range h.open.Metadata[acceptKey] {
@@ -130,7 +129,8 @@ func (h *Handled) ClientSupportedCompressors() []string {
 	return names
 }
 
-// SetSendCompressor sets what replies are compressed with.
+// SetSendCompressor sets the compressor of replies. It fails if the compressor is not
+// registered, the client does not support it, the header was sent, or the call has ended.
 func (h *Handled) SetSendCompressor(name string) error {
 	if name != encoding.Identity {
 		if encoding.GetCompressor(name) == nil {

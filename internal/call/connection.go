@@ -8,28 +8,28 @@ import (
 	"time"
 )
 
-// grpc-go's transport keeps the connection of a call in its context, under a key of its
-// own type, and packages of grpc-go ask for it: authz refuses each call without one.
-// Nobody else can name the key, so it is known by the name of its type. A test with
-// package authz fails where a version of grpc-go has another.
+// grpc-go's transport stores a call's connection in the context, under a key of an
+// unexported type. Other packages of grpc-go look it up: authz refuses calls without one.
+// We recognise the key by the name of its type. A test that uses package authz fails if a
+// version of grpc-go renames it.
 const (
 	connectionKeyPath = "google.golang.org/grpc/internal/transport"
 	connectionKeyName = "transport.connectionKey"
 )
 
-// isConnectionKey reports whether key is the one. For almost all others that is one
-// comparison of lengths.
+// isConnectionKey reports whether key is that key. For almost all other keys this costs one
+// comparison of string lengths.
 func isConnectionKey(key any) bool {
 	t := reflect.TypeOf(key)
 	return t != nil && t.String() == connectionKeyName && t.PkgPath() == connectionKeyPath
 }
 
-// A connection is what grpc-go's packages get for that key: a net.Conn that tells
-// addresses, and does nothing else.
+// A connection is the value for that key: a net.Conn that has addresses and no other
+// function.
 type connection serverConn
 
-// LocalAddr implements [net.Conn]. Those who ask want a host and a port: an address that
-// has none, as of a unix socket or of this process, has the port 0.
+// LocalAddr implements [net.Conn]. Users of the key expect a host and a port, so an address
+// without a port, such as a unix socket's, gets port 0.
 func (c *connection) LocalAddr() net.Addr { return withPort(c.peer.LocalAddr) }
 
 // RemoteAddr implements [net.Conn].
@@ -44,7 +44,7 @@ func (*connection) SetDeadline(time.Time) error      { return errNotYours }
 func (*connection) SetReadDeadline(time.Time) error  { return errNotYours }
 func (*connection) SetWriteDeadline(time.Time) error { return errNotYours }
 
-// withPort returns a with a host and a port, whatever a is.
+// withPort returns a if it has a host and a port. Otherwise it adds port 0. a may be nil.
 func withPort(a net.Addr) net.Addr {
 	p := ported{network: "unknown"}
 	if a != nil {
@@ -59,7 +59,7 @@ func withPort(a net.Addr) net.Addr {
 	return p
 }
 
-// ported is an address that was given a port.
+// ported is an address to which withPort added a port.
 type ported struct{ network, address string }
 
 func (p ported) Network() string { return p.network }

@@ -12,8 +12,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// authMetadata asks the credentials of the connection and of the call for what
-// they add to a request to authority.
+// authMetadata returns the metadata that the credentials of the connection and of the
+// call add to a request to authority.
 func (c *Client) authMetadata(ctx context.Context, ci *callInfo, authority, method string, p *link.Peer) (metadata.MD, error) {
 	ctx = credentials.NewContextWithRequestInfo(ctx, credentials.RequestInfo{Method: method, AuthInfo: p.AuthInfo})
 	audience := audience(authority, method)
@@ -24,7 +24,7 @@ func (c *Client) authMetadata(ctx context.Context, ci *callInfo, authority, meth
 			return nil, err
 		}
 		for k, v := range auth {
-			md[k] = []string{v} // of two that set a key the last counts
+			md[k] = []string{v} // the last credentials that set a key win
 		}
 	}
 	if ci.creds != nil {
@@ -39,9 +39,9 @@ func (c *Client) authMetadata(ctx context.Context, ci *callInfo, authority, meth
 	return md, nil
 }
 
-// vouch returns why a call over the connection of p must not name authority,
-// which is not the connection's own: with TLS, it is none of the names in the
-// server's certificate. Whoever trusts the authority would trust another server.
+// vouch returns an error unless a call to p may override the connection's authority with
+// the given one. With TLS, the server's certificate must be valid for it: otherwise the
+// caller would trust a server that cannot prove the name.
 func vouch(p *link.Peer, authority string) error {
 	v, ok := p.AuthInfo.(credentials.AuthorityValidator)
 	if !ok {
@@ -57,7 +57,7 @@ func vouch(p *link.Peer, authority string) error {
 	return nil
 }
 
-// audience is the URI of the service that credentials are asked for.
+// audience returns the URI of a method's service, for which credentials are requested.
 func audience(authority, method string) string {
 	host := strings.TrimSuffix(authority, ":443")
 	if slash := strings.LastIndexByte(method, '/'); slash >= 0 {
@@ -66,8 +66,8 @@ func audience(authority, method string) string {
 	return "https://" + host + method
 }
 
-// authOf returns what creds add to a request. code is the status of an error
-// that has none of its own.
+// authOf returns the metadata that creds add to a request. code is used for an error of
+// creds that is not a status error.
 func authOf(ctx context.Context, creds credentials.PerRPCCredentials, audience string, p *link.Peer, code codes.Code) (map[string]string, error) {
 	if creds.RequireTransportSecurity() && (p.AuthInfo == nil || credentials.CheckSecurityLevel(p.AuthInfo, credentials.PrivacyAndIntegrity) != nil) {
 		return nil, status.Error(codes.Unauthenticated, "transport: cannot send secure credentials on an insecure connection")
@@ -95,7 +95,7 @@ func authOf(ctx context.Context, creds credentials.PerRPCCredentials, audience s
 	return auth, nil
 }
 
-// controlPlane reports whether only applications may use code (gRFC A54).
+// controlPlane reports whether code is one that credentials must not return (gRFC A54).
 func controlPlane(code codes.Code) bool {
 	switch code {
 	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists,

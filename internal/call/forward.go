@@ -9,25 +9,24 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A Forward takes the calls to services that a server does not have, and passes them on
-// as bytes.
+// A Forward forwards the calls to services that a server does not have, as bytes.
 type Forward struct {
-	// Handler takes a call. Its messages are whatever Codec encodes and decodes.
-	// clientStreams is false where the caller is to send exactly one, to which nobody has
-	// held it.
+	// Handler forwards a call. Its messages are of the type that Codec supports.
+	// clientStreams is false if the caller must send exactly one message, which the
+	// server has not checked.
 	Handler func(s grpc.ServerStream, clientStreams bool) error
 	Codec   link.Codec
 
-	// Services returns the services that calls are passed on to. It is called for the
-	// first call, and for reflection.
+	// Services returns the services that calls are forwarded to. It is called for the
+	// first call, and by Server.Info.
 	Services func() map[string]grpc.ServiceInfo
 
 	once    sync.Once
-	streams map[string]*grpc.StreamDesc // of each method, by full name
-	has     map[string]bool             // the services, by name
+	streams map[string]*grpc.StreamDesc // by full method name
+	has     map[string]bool             // by service name
 }
 
-// learn asks for the services once.
+// learn calls Services once and keeps the result.
 func (f *Forward) learn() {
 	f.once.Do(func() {
 		f.streams, f.has = make(map[string]*grpc.StreamDesc), make(map[string]bool)
@@ -47,8 +46,8 @@ func (f *Forward) stream(clientStreams bool) *grpc.StreamDesc {
 	}
 }
 
-// forwards reports whether calls to a service, of which the server has no method of that
-// name, are passed on: those that UnknownServiceHandler does not take.
+// forwards reports whether calls to service are forwarded. The server's own services are
+// not. Services that the Forward does not have go to UnknownServiceHandler, if it is set.
 func (s *Server) forwards(service string) bool {
 	f := s.cfg.Forward
 	if f == nil || s.services[service] != nil {
@@ -58,7 +57,7 @@ func (s *Server) forwards(service string) bool {
 	return f.has[service] || s.cfg.Unknown == nil
 }
 
-// method returns the method of that name, which may be one that nobody knows.
+// method returns the method for a full name, even for one that is not in Services.
 func (f *Forward) method(full string) *method {
 	m := &method{name: full, codec: f.Codec}
 	if m.stream = f.streams[full]; m.stream == nil {
@@ -67,7 +66,7 @@ func (f *Forward) method(full string) *method {
 	return m
 }
 
-// addTo adds the services that all does not have.
+// addTo adds the Forward's services to all, except those that all has already.
 func (f *Forward) addTo(all map[string]grpc.ServiceInfo) {
 	if f == nil {
 		return
@@ -79,7 +78,7 @@ func (f *Forward) addTo(all map[string]grpc.ServiceInfo) {
 	}
 }
 
-// serviceOf cuts a full method name in two; ok is false where it is malformed.
+// serviceOf splits a full method name. ok is false if it is malformed.
 func serviceOf(full string) (service, method string, ok bool) {
 	name, ok := strings.CutPrefix(full, "/")
 	slash := strings.LastIndexByte(name, '/')

@@ -10,7 +10,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// fillHeader fills in o for a call that is made under ctx through a session with p.
+// fillHeader sets o for a call with ctx on a session with p.
 func (c *Client) fillHeader(ctx context.Context, o *link.CallHeader, ci *callInfo, method string, md metadata.MD, p *link.Peer) error {
 	if ci.authority != "" {
 		if err := vouch(p, ci.authority); err != nil {
@@ -33,8 +33,7 @@ func (c *Client) fillHeader(ctx context.Context, o *link.CallHeader, ci *callInf
 	if ci.retry != nil {
 		o.Metadata = ci.retry.addPreviousAttempts(o.Metadata)
 	}
-	// A context's timer may be late, and what it calls a deadline means nothing
-	// without ok.
+	// The deadline may have passed before the context's timer fires.
 	if deadline, ok := ctx.Deadline(); ok {
 		if time.Until(deadline) <= 0 {
 			return contextStatus(context.DeadlineExceeded)
@@ -44,8 +43,8 @@ func (c *Client) fillHeader(ctx context.Context, o *link.CallHeader, ci *callInf
 	return nil
 }
 
-// profileOf returns the profile of a call, and decides whether its messages are
-// shared.
+// profileOf returns the profile of a call. It also sets ci.codec according to whether
+// messages are shared with p.
 func (c *Client) profileOf(ci *callInfo, p *link.Peer) *link.Profile {
 	profile := c.profile
 	if c.cfg.Shared && (ci.codec == codec.Proto() || ci.codec == codec.Shared()) {

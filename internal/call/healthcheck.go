@@ -5,16 +5,16 @@ import (
 	"errors"
 )
 
-// healthCheckConfig is what a service config says of health checks by the client. They
-// do not exist here, where there is one server: grpc-go makes them for policies that
-// choose among several, and passes over them with pick_first, its default.
+// healthCheckConfig is the part of a service config that decides whether a client makes
+// health checks. nearcall makes none, because a target is one server. grpc-go makes them
+// for balancing policies that choose among servers, but not for pick_first, its default.
 type healthCheckConfig struct {
 	HealthCheck json.RawMessage              `json:"healthCheckConfig"`
 	Policies    []map[string]json.RawMessage `json:"loadBalancingConfig"`
-	Policy      string                       `json:"loadBalancingPolicy"` // where there is no list
+	Policy      string                       `json:"loadBalancingPolicy"` // used if Policies is empty
 }
 
-// check returns an error where grpc-go would check the server's health.
+// check returns an error if grpc-go would make health checks.
 func (c *healthCheckConfig) check() error {
 	if c.HealthCheck == nil || string(c.HealthCheck) == "null" {
 		return nil

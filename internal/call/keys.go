@@ -8,10 +8,10 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// The keys under which grpc-go's packages look up what a handler's context
-// carries. They are unexported, so we ask the packages to look them up. With
-// them a context can make metadata when somebody reads it, instead of for each
-// call. A test keeps them known.
+// The context keys under which grpc-go's packages look up metadata, the peer and so on.
+// The keys are unexported, so we capture them from lookups by those packages. With them,
+// a handler's context makes metadata only when it is read, not for each call. A test
+// fails if a key is not found.
 var (
 	incomingKey = keyOf(func(ctx context.Context) { metadata.FromIncomingContext(ctx) })
 	outgoingKey = keyOf(func(ctx context.Context) { metadata.FromOutgoingContext(ctx) })
@@ -20,7 +20,7 @@ var (
 	rpcInfoKey  = keyOf(func(ctx context.Context) { _ = new(grpc.PreparedMsg).Encode(onlyContext{ctx: ctx}, nil) })
 )
 
-// onlyContext is a stream that has no more than a context.
+// onlyContext is a stream of which only Context may be called.
 type onlyContext struct {
 	Stream
 	ctx context.Context
@@ -28,7 +28,7 @@ type onlyContext struct {
 
 func (s onlyContext) Context() context.Context { return s.ctx }
 
-// keyOf returns the last key that look asks a context for.
+// keyOf returns the last key that look looks up in its context.
 func keyOf(look func(context.Context)) any {
 	l := listener{Context: context.Background()}
 	look(&l)

@@ -7,12 +7,13 @@ import (
 	"strings"
 )
 
-// methodLabel is the goroutine label that names the method of a handler.
+// methodLabel is the goroutine label with the full method name of a handler's call.
 const methodLabel = "grpc.method"
 
-// labelsMethods reports whether handlers are labelled with their methods. It reads
-// the environment as grpc-go does: "all", "none", or a list of NAME=true and
-// NAME=false, of which the last counts, and nothing else.
+// labelsMethods reports whether handlers' goroutines are labelled with their methods. It
+// reads the environment variable as grpc-go does: "all", "none", or a comma-separated
+// list of NAME=true and NAME=false. The last entry for methodLabel wins; other entries
+// are ignored.
 func labelsMethods() bool {
 	v := os.Getenv("GRPC_GO_SERVER_GOROUTINE_LABELS")
 	if strings.EqualFold(v, "all") {
@@ -34,11 +35,12 @@ func labelsMethods() bool {
 	return on
 }
 
-// label labels the calling goroutine, and the handler's context, with the method. What
-// it returns takes the goroutine's labels away.
+// label labels the calling goroutine and the handler's context with the method. restore
+// removes the goroutine's labels.
 //
-// Nobody can ask the runtime what labels a goroutine has. So a caller that runs its
-// handler itself is given those of its context again, as [pprof.Do] does it.
+// The runtime does not tell which labels a goroutine has. If the handler runs on its
+// caller's goroutine, restore therefore sets those of the caller's context, as [pprof.Do]
+// does.
 func (c *serverCall) label() (restore func()) {
 	before := context.Background()
 	if c.onCaller && c.open.Caller != nil {
@@ -52,7 +54,7 @@ func (c *serverCall) label() (restore func()) {
 	return func() { pprof.SetGoroutineLabels(before) }
 }
 
-// labelled returns c, with the labels of the handler where it has any.
+// labelled returns c with the handler's labels, if handlers are labelled.
 func (c *serverCall) labelled() context.Context {
 	if c.conn.server.labels {
 		return c.contextWithLabels()

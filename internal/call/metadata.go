@@ -14,10 +14,9 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// outgoing returns the metadata that the user attached to ctx, as it travels:
-// validated as grpc-go does it, without the keys that gRPC reserves for
-// itself. The result shares nothing with the user's. It is nil when there is
-// none.
+// outgoing returns the outgoing metadata of ctx as it is sent: validated by grpc-go's
+// rules, and without the keys that gRPC reserves. The result is a copy. It is nil if
+// there is none.
 func outgoing(ctx context.Context) (metadata.MD, error) {
 	v := ctx.Value(outgoingKey)
 	if v == nil {
@@ -57,17 +56,16 @@ func outgoing(ctx context.Context) (metadata.MD, error) {
 	return out, nil
 }
 
-// rawMetadata mirrors what package metadata keeps in a context for outgoing
-// calls. The merged form that it exports has its keys in lower case already,
-// and an upper-case key is an error that must be seen.
+// rawMetadata mirrors the value that package metadata stores in a context for outgoing
+// calls. The exported accessor converts keys to lower case, which would hide the error
+// of an upper-case key.
 type rawMetadata struct {
 	md    metadata.MD
 	added [][]string
 }
 
-// mirrored says whether rawMetadata has the layout of package metadata's own
-// type. It is checked once; where a later version of grpc-go differs, the
-// merged form is used.
+// mirrored says whether rawMetadata has the layout of package metadata's type. If a
+// version of grpc-go differs, outgoing uses the exported accessor.
 var mirrored = func() (ok bool) {
 	probe := metadata.AppendToOutgoingContext(context.Background(), "k", "v")
 	theirs, ours := reflect.TypeOf(probe.Value(outgoingKey)), reflect.TypeFor[rawMetadata]()
@@ -82,9 +80,9 @@ var mirrored = func() (ok bool) {
 	return true
 }()
 
-// rawOutgoing reads v, a value of package metadata's type. Its layout was
-// compared field by field, and an interface holds a struct of more than one
-// word by pointer.
+// rawOutgoing returns v, a value of package metadata's type, as rawMetadata. ok is false
+// if the layouts differ. The conversion is safe because mirrored compares the layouts
+// field by field, and an interface holds a struct of more than one word by pointer.
 func rawOutgoing(v any) (rawMetadata, bool) {
 	if !mirrored {
 		return rawMetadata{}, false
@@ -93,7 +91,7 @@ func rawOutgoing(v any) (rawMetadata, bool) {
 	return *(*rawMetadata)((*iface)(unsafe.Pointer(&v)).data), true
 }
 
-// validate applies the rules of gRPC's metadata to md.
+// validate checks md by grpc-go's rules for metadata. Its error has code Internal.
 func validate(md metadata.MD) error {
 	for k, vals := range md {
 		if err := validatePair(k, vals...); err != nil {
@@ -103,9 +101,9 @@ func validate(md metadata.MD) error {
 	return nil
 }
 
-// validatePair has grpc-go's rules and words: keys of [0-9a-z-_.], values of
-// printable ASCII unless the key ends in -bin; the keys of pseudo-headers are
-// passed over.
+// validatePair checks a key and its values by grpc-go's rules, with its error texts. Keys
+// have characters [0-9a-z-_.], unless they begin with a colon. Values are printable ASCII
+// unless the key ends in -bin.
 func validatePair(key string, vals ...string) error {
 	if key == "" {
 		return fmt.Errorf("there is an empty key in the header")
@@ -131,8 +129,8 @@ func validatePair(key string, vals ...string) error {
 	return nil
 }
 
-// reserved reports whether gRPC keeps key for itself, so that it is dropped
-// from what users send.
+// reserved reports whether key is reserved by gRPC. Such keys are dropped from users'
+// metadata.
 func reserved(key string) bool {
 	if key != "" && key[0] == ':' {
 		return true
@@ -145,8 +143,8 @@ func reserved(key string) bool {
 	return false
 }
 
-// join appends more to md, as metadata.Join but in place, dropping what gRPC
-// reserves and keys without values, which do not travel. The values are copied.
+// join appends more to md, like metadata.Join but in place. It drops reserved keys and
+// keys without values, which are not sent. The values are copied.
 func join(md, more metadata.MD) metadata.MD {
 	if md == nil {
 		md = make(metadata.MD, len(more))
@@ -159,13 +157,13 @@ func join(md, more metadata.MD) metadata.MD {
 	return md
 }
 
-// detailsKey is the trailer that carries a status with its details over HTTP/2.
-// Handlers may set it themselves: see statusWith.
+// detailsKey is the trailer that carries a status with details over HTTP/2. Handlers may
+// set it themselves: see statusWith.
 const detailsKey = "grpc-status-details-bin"
 
-// validTrailer has HTTP/2's rules and the words of grpc-go's client. grpc-go's
-// server sends a trailer unchecked, and its client refuses one that breaks
-// these.
+// validTrailer checks a trailer by HTTP/2's rules, with the error texts of grpc-go's
+// client. In grpc-go the server sends trailers unchecked, and the client refuses invalid
+// ones.
 func validTrailer(md metadata.MD) error {
 	for k, vals := range md {
 		if !link.ValidKey(k) {
@@ -183,7 +181,7 @@ func validTrailer(md metadata.MD) error {
 	return nil
 }
 
-// contentType is the content-type of gRPC for a subtype.
+// contentType returns gRPC's content-type for a subtype.
 func contentType(subtype string) string {
 	if subtype == "" {
 		return "application/grpc"

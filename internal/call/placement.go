@@ -6,30 +6,29 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// Placement says on which goroutine a unary handler runs where the caller's
-// could be used.
+// Placement selects the goroutine for a unary handler that could run on its caller's.
 type Placement int
 
 const (
 	// Auto runs a handler on its caller's goroutine if the caller's context
-	// cannot be cancelled, and on a worker otherwise: a caller that may leave
-	// at its deadline must not be kept waiting.
+	// cannot end, and on a worker otherwise: the handler must not delay a
+	// caller that leaves when its context ends.
 	Auto Placement = iota
-	// Inline always runs it on the caller's goroutine.
+	// Inline always runs a handler on its caller's goroutine.
 	Inline
-	// OnWorkers never does.
+	// OnWorkers never runs a handler on its caller's goroutine.
 	OnWorkers
 )
 
-// placementOf returns where a unary handler runs, Inline or OnWorkers. caller is the
-// caller's context, nil if the call came over a wire; mayInline says that the calling
+// placementOf returns where a unary handler runs: Inline or OnWorkers. caller is the
+// caller's context, nil if the call came over a wire. mayInline says that the calling
 // goroutine is the caller's.
 func (s *Server) placementOf(m *method, caller context.Context, mayInline bool) Placement {
 	switch {
 	case caller != nil && wait.TaskOf(caller) != nil:
-		return OnWorkers // the caller waits as a task, and lets others run
+		return OnWorkers // the caller is a task: it is suspended, and other tasks run
 	case caller != nil && m.loop != nil && m.loop.Inside():
-		return Inline // a task that calls its own loop would wait for itself
+		return Inline // waiting for another task of this loop would deadlock
 	case !mayInline || s.cfg.Placement == OnWorkers:
 		return OnWorkers
 	case s.cfg.Placement == Inline:
@@ -37,8 +36,8 @@ func (s *Server) placementOf(m *method, caller context.Context, mayInline bool) 
 	case caller == nil || caller.Done() != nil:
 		return OnWorkers
 	case s.labels:
-		// The caller's goroutine may have labels that its context does not know, and
-		// those of the handler would replace them.
+		// The caller's goroutine may have labels that are not in its context. They
+		// would be lost when label restores the context's.
 		return OnWorkers
 	}
 	return Inline

@@ -9,22 +9,21 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A Prepared is a message that was encoded once, to be sent many times. It is what a
-// nearcall.PreparedMsg holds.
+// A Prepared is a message that was encoded once, to be sent many times. It is the content
+// of a nearcall.PreparedMsg.
 type Prepared struct {
-	own  *link.Prepared    // for streams of nearcall's
-	grpc *grpc.PreparedMsg // for those of grpc-go
+	own  *link.Prepared    // for nearcall's streams
+	grpc *grpc.PreparedMsg // for grpc-go's streams
 }
 
-// A Stream is what streams of clients and of handlers have in common.
+// A Stream has the methods that grpc.ClientStream and grpc.ServerStream share.
 type Stream interface {
 	Context() context.Context
 	SendMsg(m any) error
 	RecvMsg(m any) error
 }
 
-// Encode encodes msg for s, a stream of nearcall's, of grpc-go, or around one of
-// these.
+// Encode encodes msg for s, which is a stream of nearcall or grpc-go, or wraps one.
 func (p *Prepared) Encode(s Stream, msg any) error {
 	e := encoderOf(s)
 	if e == nil {
@@ -46,29 +45,29 @@ func (p *Prepared) Encode(s Stream, msg any) error {
 	return nil
 }
 
-// anyPrepared says that there may be prepared messages. To ask each message whether it
-// is one costs a twentieth of a small call in process.
+// anyPrepared says that prepared messages may exist. Checking the type of each message
+// costs 5% of a small in-process call.
 var anyPrepared atomic.Bool
 
-// GRPC returns what a stream of grpc-go takes in p's place; nil where p was not
-// encoded for one.
+// GRPC returns the message to send on a grpc-go stream, or nil if p was not encoded for
+// one.
 func (p *Prepared) GRPC() *grpc.PreparedMsg { return p.grpc }
 
 func (p *Prepared) content() *link.Prepared { return p.own }
 
-// An encoder is a stream, which knows how its messages are encoded.
+// An encoder is a nearcall stream, which knows how its messages are encoded.
 type encoder interface {
-	// encodes returns what messages are encoded and, unless the name is empty,
-	// compressed with.
+	// encodes returns the codec and the compressor of messages. The compressor's
+	// name is empty for none.
 	encodes() (codec link.Codec, compressor string)
 }
 
 type encoderKey struct{}
 
-// encoderOf returns nearcall's stream behind s, or nil if that is one of grpc-go's.
-// Interceptors wrap streams and pass their contexts on, so the context tells which
-// it is. A stream of grpc-go's may have a context derived from nearcall's: it has
-// grpc-go's mark then, which nearcall's own streams never have.
+// encoderOf returns the nearcall stream that s is or wraps, or nil if s is or wraps a
+// stream of grpc-go. Interceptors that wrap a stream pass its context on, so the context
+// identifies it. The context of a grpc-go stream may be derived from nearcall's, but then
+// it also has a value for rpcInfoKey, which nearcall's streams never have.
 func encoderOf(s Stream) encoder {
 	switch s := s.(type) {
 	case *serverStream:
@@ -103,8 +102,8 @@ func (s *clientStream) encodes() (link.Codec, string) {
 	return s.info.codec, s.info.encoding
 }
 
-// A clientContext is what the context of a client's stream is derived from. It knows
-// the stream, and hides one of grpc-go's whose handler made the call.
+// A clientContext is the parent of a client stream's context. It identifies the stream for
+// encoderOf, and hides the grpc-go stream of a handler that made the call.
 type clientContext struct {
 	context.Context
 	stream *clientStream
@@ -121,7 +120,8 @@ func (c clientContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// messageOf returns m as it is sent: as it was prepared, or else to be encoded by c.
+// messageOf returns the message to send for m: its prepared form if it has one, and
+// otherwise a live message with codec c.
 func messageOf(m any, c link.Codec) link.Message {
 	if anyPrepared.Load() {
 		if p, ok := m.(interface{ content() *link.Prepared }); ok && p.content() != nil {

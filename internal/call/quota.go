@@ -9,18 +9,18 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A quota bounds how many calls run at a time. Whoever comes too many waits,
-// first come first served.
+// A quota limits the number of calls that run at a time. Further calls wait in
+// first-come order.
 //
-// A ticket is granted or refused under mu, in the same step that takes it from
-// the queue, and is then owed exactly one token.
+// Invariant: a ticket is granted or refused under mu when it leaves the queue, and then
+// gets exactly one token.
 type quota struct {
 	parkers wait.Pool
 
 	mu     sync.Mutex
 	free   uint32
 	queue  []*ticket
-	closed error // why nobody is admitted any more
+	closed error // reason of close; nil before
 }
 
 type ticket struct {
@@ -29,7 +29,7 @@ type ticket struct {
 	refused error
 }
 
-// acquire takes a place, waiting for one while ctx lasts.
+// acquire takes a place. It waits for one until ctx is done or the quota is closed.
 func (q *quota) acquire(ctx context.Context) error {
 	q.mu.Lock()
 	if err := q.closed; err != nil {
@@ -66,7 +66,7 @@ func (q *quota) acquire(ctx context.Context) error {
 	return link.ContextEnd(err)
 }
 
-// close refuses everybody who waits or comes, for reason.
+// close refuses all waiting and later calls for reason.
 func (q *quota) close(reason error) {
 	q.mu.Lock()
 	waiting := q.queue
@@ -80,7 +80,7 @@ func (q *quota) close(reason error) {
 	}
 }
 
-// release gives a place back.
+// release frees a place, or passes it to the first waiting call.
 func (q *quota) release() {
 	q.mu.Lock()
 	if len(q.queue) == 0 {

@@ -9,13 +9,12 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// How another attempt takes the place of one that has failed. The invariants
-// stand in attempt.go.
+// This file replaces a failed attempt with another. See attempt.go for the invariants.
 
-// onSendError decides what follows after a message could not be sent with a. It
-// makes the call again if no handler has seen it or its policy says so, and
-// reports whether there is another attempt to send the message with. The error
-// says why a call that no handler has seen is not made again.
+// onSendError handles a failure to send a message on a. It retries the call if no
+// handler has seen it or its policy says so, and reports whether there is another attempt
+// to send the message on. lost is the error of a call that no handler has seen and that
+// is not retried.
 func (s *clientStream) onSendError(a *attempt, err error) (another bool, lost error) {
 	var unfit *link.SendError
 	switch {
@@ -25,8 +24,7 @@ func (s *clientStream) onSendError(a *attempt, err error) (another bool, lost er
 	case s.sendAttempt != nil, !s.info.retry.hasPolicy(), errors.As(err, &unfit):
 		return false, nil
 	}
-	// Whether it is retried depends on how the attempt has ended, which is there
-	// to be received.
+	// The policy depends on how the attempt ended. Receive that.
 	s.receiveUntil(func() bool { return s.current != a || s.committed }, func() {
 		if s.recvAttempt != nil || s.end != nil || s.recvErr != nil {
 			return
@@ -40,13 +38,13 @@ func (s *clientStream) onSendError(a *attempt, err error) (another bool, lost er
 	return s.current != a, nil
 }
 
-// A failure is how an attempt has failed.
+// A failure says how an attempt failed. One field is set.
 type failure struct {
-	reason error     // why the stream was aborted
-	end    *link.End // or else what the peer ended it with, and nothing before
+	reason error     // the stream was aborted
+	end    *link.End // the peer ended the call without a header or message before
 }
 
-// status returns what the call returns unless it is made again.
+// status returns the error of the call if it is not retried.
 func (f failure) status() error {
 	if f.end != nil {
 		return f.end.Status.Err()
@@ -54,8 +52,8 @@ func (f failure) status() error {
 	return linkStatus(f.reason)
 }
 
-// failureOf returns how an attempt has failed from which f and err were
-// received, if it has failed so that the call might be made again.
+// failureOf returns the failure of an attempt whose Recv returned f and err. ok is false
+// if the attempt has not failed, or in a way that is never retried.
 func (s *clientStream) failureOf(f *link.Frame, err error) (failure, bool) {
 	switch {
 	case isUnprocessed(err):
@@ -70,29 +68,29 @@ func (s *clientStream) failureOf(f *link.Frame, err error) (failure, bool) {
 	return failure{}, false
 }
 
-// retriesTransparently reports whether the call can be made again without its user
-// learning of it, after the current attempt was aborted for reason. mu is held.
+// retriesTransparently reports whether the call can be retried transparently after the
+// current attempt was aborted for reason. mu is held.
 func (s *clientStream) retriesTransparently(reason error) bool {
 	a := s.current
 	return isUnprocessed(reason) && (a.kind == firstAttempt || refusedBy(a.openedBy, reason)) && s.giveUpReason == nil
 }
 
-// retryable reports whether the call can be made again after the current
-// attempt has failed. Once it is false it stays so. mu is held.
+// retryable reports whether the call may be retried after the current attempt failed
+// with why. Once it is false, it stays false. mu is held.
 func (s *clientStream) retryable(why failure) bool {
 	switch {
 	case s.committed, s.finished:
 		return false
-	case s.giveUpReason != nil && s.desc != unaryDesc: // of which the policy is told, which may count it
+	case s.giveUpReason != nil && s.desc != unaryDesc: // a unary call's failure still counts for the throttler
 		return false
 	case why.end != nil:
-		return true // the policy says
+		return true // shouldRetry decides
 	}
 	return s.retriesTransparently(why.reason) || s.info.retry.retries(linkStatus(why.reason))
 }
 
-// retryAttempt makes the call again after a has failed. It returns nil when there is
-// another attempt, and otherwise the error of the call, which is committed then.
+// retryAttempt retries the call after a failed. It returns nil if there is another
+// attempt. Otherwise it commits the call and returns its error.
 func (s *clientStream) retryAttempt(a *attempt, why failure) error {
 	s.retryMu.Lock(s.waiter)
 	s.mu.Lock()
@@ -136,7 +134,7 @@ func (s *clientStream) retryAttempt(a *attempt, why failure) error {
 	if !transparent {
 		kind = policyRetry
 		waits := ctx
-		if s.desc == unaryDesc { // which nobody ends but its context and its client
+		if s.desc == unaryDesc { // only its context and its client end a unary call
 			waits = s.base
 		}
 		err = s.client.waitForRetry(waits, s.info.retry, failed, trailer)
@@ -148,9 +146,9 @@ func (s *clientStream) retryAttempt(a *attempt, why failure) error {
 	return s.finishRetry(a, refused && why.end != nil, err)
 }
 
-// finishRetry ends what again does: a was replaced, or there is no other attempt and
-// err is the error of the call. That is over then, unless received is set: err is
-// what a has ended with, of which a receiver is to learn.
+// finishRetry is the end of retryAttempt: a was replaced, or err is the error of the
+// call. In the second case it finishes the call, unless received is set: then err is the
+// status that a ended with, and the receiver finishes the call.
 func (s *clientStream) finishRetry(a *attempt, received bool, err error) error {
 	s.mu.Lock()
 	s.retrying, s.stopRetry = false, nil
@@ -164,7 +162,7 @@ func (s *clientStream) finishRetry(a *attempt, received bool, err error) error {
 	lost := b.abortReason
 	if b != a && lost != nil {
 		if b.retryPending = err == nil && s.retryable(failure{reason: lost}); b.retryPending {
-			lost = nil // whoever uses the call next makes it again
+			lost = nil // the next operation on the call retries it
 		} else {
 			s.commitAttempt()
 		}
@@ -180,7 +178,7 @@ func (s *clientStream) finishRetry(a *attempt, received bool, err error) error {
 	if stop != nil {
 		stop()
 	}
-	for _, p := range waiting { // to look at another attempt
+	for _, p := range waiting { // receiveUntil must look at the new attempt
 		p.Unpark()
 	}
 	switch {
@@ -190,27 +188,26 @@ func (s *clientStream) finishRetry(a *attempt, received bool, err error) error {
 			s.finish(err)
 		}
 	case b != a && lost != nil:
-		s.finishAborted(lost) // which nobody could take in at the time
+		s.finishAborted(lost) // onTransportAbort did not, because of retrying
 	}
 	return err
 }
 
-// replayTooLarge reports whether the request of a unary call, which is kept without
-// being encoded, is over the limit. mu is held.
+// replayTooLarge reports whether the request of a unary call exceeds the replay limit,
+// which bufferForReplay does not check for unary calls. mu is held.
 func (s *clientStream) replayTooLarge() bool {
 	return s.desc == unaryDesc && len(s.replayBuffer) > 0 && !fitsReplay(&s.replayBuffer[0].msg, s.info.maxReplay)
 }
 
-// replaceAttempt makes another attempt the current one, and sends kept with it. That
-// may wait for credit: the handler of an attempt before may have taken more than
-// this one does. An error of the new attempt's stream is none here: it is found by
-// whoever uses it next.
+// replaceAttempt opens another attempt, makes it the current one, and sends kept on it.
+// Sending may wait for credit, as this attempt's handler may receive less than an earlier
+// one did. It ignores errors of the new stream: the next operation on the call gets them.
 func (s *clientStream) replaceAttempt(ctx context.Context, kept []step, kind attemptKind) error {
-	if s.client.stats != nil { // which may add to the metadata
-		ctx = metadata.NewOutgoingContext(ctx, s.md) // the context's own is the user's
+	if s.client.stats != nil { // the handler may add to the context's metadata
+		ctx = metadata.NewOutgoingContext(ctx, s.md) // a copy: the user may have changed the context's
 	}
 	b := &attempt{call: s, kind: kind}
-	info := *s.info // whose codec others use meanwhile
+	info := *s.info // a copy: fillHeader may set the codec, which other goroutines read
 	md := s.md
 	var err error
 	if b.ctx, b.stats, md, err = s.client.beginAttempt(ctx, s.method, &info, s.desc, md, kind); err != nil {

@@ -19,10 +19,9 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// Retries by the retryPolicy of a service config, as in grpc-go and gRFC A6.
-// This file decides whether a failed attempt is followed by another, and when.
-// Client.invoke makes the next attempt of a unary call that goes in one piece,
-// and attempt.go that of a stream.
+// Retries by the retryPolicy of a service config, as in grpc-go and gRFC A6. This file
+// decides whether and when a failed attempt is retried. Client.invoke makes the next
+// attempt of a call made with Session.Invoke, and replace.go that of a stream.
 
 const (
 	pushbackKey         = "grpc-retry-pushback-ms"
@@ -31,16 +30,17 @@ const (
 
 // A retryPolicy says which calls of a method are retried, and how.
 type retryPolicy struct {
-	maxAttempts          int // the first included
+	maxAttempts          int // including the first
 	initialBackoff       time.Duration
 	maxBackoff           time.Duration
 	backoffMultiplier    float64
 	retryableStatusCodes map[codes.Code]bool
 }
 
-// A retryThrottler stops the retries of a connection while too many of its
-// calls fail. It is a bucket of tokens: a failure takes one, and a successful
-// call puts back ratio of one. A nil *retryThrottler stops nothing.
+// A retryThrottler stops the retries of a connection while too many of its calls fail.
+// It is a token bucket: a failure takes one token, a successful call adds ratio tokens.
+// There are no retries while it holds thresh tokens or less. A nil *retryThrottler
+// never stops retries.
 type retryThrottler struct {
 	max, thresh, ratio float64
 
@@ -48,7 +48,7 @@ type retryThrottler struct {
 	tokens float64
 }
 
-// throttle takes in a failure, and reports whether to make no retry of it.
+// throttle records a failure and reports whether it must not be retried.
 func (rt *retryThrottler) throttle() bool {
 	if rt == nil {
 		return false
@@ -59,7 +59,7 @@ func (rt *retryThrottler) throttle() bool {
 	return rt.tokens <= rt.thresh
 }
 
-// successfulRPC takes in a call that succeeded.
+// successfulRPC records a successful call.
 func (rt *retryThrottler) successfulRPC() {
 	if rt == nil {
 		return
@@ -69,19 +69,17 @@ func (rt *retryThrottler) successfulRPC() {
 	rt.tokens = min(rt.tokens+rt.ratio, rt.max)
 }
 
-// A retryState is what one call knows of its retries. Nil means that the
-// service config says nothing of them. One goroutine uses it at a time: the one
-// that makes the call's next attempt.
+// A retryState is the state of one call's retries. It is nil if the service config does
+// not configure retries. Only the goroutine that makes the call's next attempt uses it.
 type retryState struct {
-	policy    *retryPolicy // nil: no retries, but the throttler is told of the call
+	policy    *retryPolicy // nil for no retries: the call only counts for the throttler
 	throttler *retryThrottler
 
 	numRetries              int // transparent retries do not count
 	numRetriesSincePushback int
 }
 
-// newRetryState returns the state of a call's retries; nil where mc says nothing
-// of them.
+// newRetryState returns a new call's retryState, or nil if mc does not configure retries.
 func (mc *methodConfig) newRetryState() *retryState {
 	if mc.retryPolicy == nil && mc.retryThrottler == nil {
 		return nil
@@ -92,15 +90,14 @@ func (mc *methodConfig) newRetryState() *retryState {
 // hasPolicy reports whether the call may be retried at all.
 func (r *retryState) hasPolicy() bool { return r != nil && r.policy != nil }
 
-// retries reports whether err has a code that the policy retries.
+// retries reports whether err has a code that is retryable by the policy.
 func (r *retryState) retries(err error) bool {
 	return r.hasPolicy() && r.policy.retryableStatusCodes[status.Code(err)]
 }
 
-// shouldRetry decides what follows an attempt that failed with err and had
-// trailer. It returns how long to wait before the next attempt, or the error of
-// the call if none follows. The attempt got no header: a call that got
-// one is committed.
+// shouldRetry decides whether to retry an attempt that failed with err and trailer. It
+// returns how long to wait before the next attempt, or the error of the call if there is
+// none. The attempt must not have received a header, which commits a call.
 func (r *retryState) shouldRetry(err error, trailer metadata.MD) (time.Duration, error) {
 	if r == nil {
 		return 0, err
@@ -111,7 +108,7 @@ func (r *retryState) shouldRetry(err error, trailer metadata.MD) (time.Duration,
 	case 1:
 		var e error
 		if pushback, e = strconv.Atoi(values[0]); e != nil || pushback < 0 {
-			r.throttler.throttle() // the server asks for no retry: that counts as a failure
+			r.throttler.throttle() // the server forbids a retry: this counts as a failure
 			return 0, err
 		}
 		hasPushback = true
@@ -141,8 +138,8 @@ func (r *retryState) shouldRetry(err error, trailer metadata.MD) (time.Duration,
 	return time.Duration(int64(d)), nil
 }
 
-// addPreviousAttempts returns md with the number of retries that came before.
-// md itself stays as it is.
+// addPreviousAttempts returns md with the number of previous attempts, if there were
+// any. It does not modify md.
 func (r *retryState) addPreviousAttempts(md metadata.MD) metadata.MD {
 	if r == nil || r.numRetries == 0 {
 		return md
@@ -155,9 +152,9 @@ func (r *retryState) addPreviousAttempts(md metadata.MD) metadata.MD {
 	return all
 }
 
-// waitForRetry waits for as long as the policy wants after an attempt has failed with
-// err and trailer. It returns nil if another attempt follows, and
-// otherwise the error of the call.
+// waitForRetry waits for the policy's backoff after an attempt failed with err and
+// trailer. It returns nil if the call must be retried, and the error of the call
+// otherwise.
 func (c *Client) waitForRetry(ctx context.Context, r *retryState, err error, trailer metadata.MD) error {
 	d, err := r.shouldRetry(err, trailer)
 	if err != nil {
@@ -189,9 +186,9 @@ func (c *Client) backoff(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// canReplayUnary reports whether a unary call that came back with err may be made
-// again: it got no header and no reply, and its request was sent and is small
-// enough to be kept.
+// canReplayUnary reports whether a failed unary call may be retried: it received no
+// header and no reply, and its request was sent and does not exceed the replay limit. err
+// is the error of Session.Invoke.
 func canReplayUnary(ci *callInfo, u *link.UnaryCall, req any, err error) bool {
 	var unsent *link.SendError
 	var tooLarge unsendable
@@ -205,7 +202,7 @@ func canReplayUnary(ci *callInfo, u *link.UnaryCall, req any, err error) bool {
 	return fitsReplay(&msg, ci.maxReplay)
 }
 
-// fitsReplay reports whether m may be kept for another attempt, where limit bytes may.
+// fitsReplay reports whether m fits a replay buffer of limit bytes.
 func fitsReplay(m *link.Message, limit int) bool {
 	n, err := m.Size()
 	return err == nil && n+link.MessageOverhead <= limit

@@ -16,8 +16,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// statusOf returns the status that a handler's error becomes: its own, that of
-// a context's error, or Unknown. It is nil for nil.
+// statusOf returns the status for a handler's error: the error's own, that of a context
+// error, or Unknown. It is nil for nil.
 func statusOf(err error) *status.Status {
 	if err == nil {
 		return nil
@@ -29,8 +29,8 @@ func statusOf(err error) *status.Status {
 	return st
 }
 
-// asSent returns st as it arrives at a peer: with valid UTF-8, and nil for OK.
-// Details do not survive beside a message that protobuf cannot carry.
+// asSent returns st as it arrives at the peer: nil for OK, and with a message in valid
+// UTF-8. If the message was invalid the details are lost, as protobuf cannot encode them.
 func asSent(st *status.Status) *status.Status {
 	if st == nil || st.Code() == codes.OK {
 		return nil
@@ -41,10 +41,10 @@ func asSent(st *status.Status) *status.Status {
 	return st
 }
 
-// statusWith returns the status of an end that arrived as st and trailer. A handler
-// that sets grpc-status-details-bin itself gives the status details, as in grpc-go:
-// its code has to be that of the status, or the call fails with Internal. What is no
-// status, and one of several, is a trailer like any other.
+// statusWith returns the status of a call that ended with st and trailer. As in grpc-go, a
+// handler may set details with the trailer grpc-status-details-bin. If the code in it
+// differs from st's, the call fails with Internal. The trailer is not interpreted if it
+// has several values or is not a valid status.
 func statusWith(st *status.Status, trailer metadata.MD) *status.Status {
 	if len(trailer) == 0 {
 		return st
@@ -70,8 +70,7 @@ func statusOfTrailer(st *status.Status, trailer metadata.MD) *status.Status {
 	return status.FromProto(p)
 }
 
-// replaceInvalid puts U+FFFD in place of each byte that is not part of valid
-// UTF-8.
+// replaceInvalid replaces each byte that is not part of valid UTF-8 with U+FFFD.
 func replaceInvalid(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -80,7 +79,7 @@ func replaceInvalid(s string) string {
 	return b.String()
 }
 
-// contextError returns err as one of context's own two errors.
+// contextError returns the error of package context that corresponds to err.
 func contextError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
 		return context.DeadlineExceeded
@@ -88,12 +87,12 @@ func contextError(err error) error {
 	return context.Canceled
 }
 
-// contextStatus is what a call reports when its own context is done.
+// contextStatus returns the error of a call whose context ended with err.
 func contextStatus(err error) error {
 	return status.FromContextError(contextError(err)).Err()
 }
 
-// startStatus is what a call reports whose context had ended with err before it
+// startStatus returns the error of a call whose context had ended with err before the call
 // began.
 func startStatus(err error) error {
 	switch err {
@@ -108,7 +107,7 @@ func startStatus(err error) error {
 	return status.Error(codes.Unknown, err.Error())
 }
 
-// sendStatus is what a sender gets for a message that cannot be encoded.
+// sendStatus returns the sender's error for a message that cannot be encoded.
 func sendStatus(e *link.SendError) error {
 	var c *link.CompressionError
 	if errors.As(e.Err, &c) {
@@ -117,7 +116,7 @@ func sendStatus(e *link.SendError) error {
 	return status.Error(codes.Internal, fmt.Sprintf("grpc: error while marshaling: %v", e.Err))
 }
 
-// recvStatus is what a receiver gets for a message that it cannot take.
+// recvStatus returns the receiver's error for a message that it cannot receive.
 func recvStatus(e *link.RecvError) error {
 	var c *link.CompressionError
 	switch {
@@ -131,8 +130,8 @@ func recvStatus(e *link.RecvError) error {
 	return status.Errorf(codes.Internal, "grpc: failed to unmarshal the received message: %v", e.Err)
 }
 
-// wanted returns where a message goes that a user wants in m. A nil m is no
-// place for one, which the codec says, unlike no wish for one.
+// wanted returns the Sink.Dst for a message that the user wants in m. If m is nil, this is
+// a value for which the codec returns an error: a nil Dst means that no message is wanted.
 func wanted(m any) any {
 	if m == nil {
 		return nowhere{}
@@ -142,7 +141,7 @@ func wanted(m any) any {
 
 type nowhere struct{}
 
-// linkStatus turns what a session or stream reports into a status error.
+// linkStatus returns the status error for an error of a session or stream.
 func linkStatus(err error) error {
 	var send *link.SendError
 	var recv *link.RecvError
@@ -157,7 +156,7 @@ func linkStatus(err error) error {
 	case errors.As(err, &recv):
 		return recvStatus(recv)
 	case errors.As(err, &u):
-		return linkStatus(u.error) // without the wrapping, whose text says it twice
+		return linkStatus(u.error) // without the wrapper
 	case errors.As(err, &own):
 		return status.Errorf(codes.Internal, "Unexpected error from context packet: %v", own.Err) // grpc-go's words
 	case errors.As(err, &l):
@@ -177,24 +176,24 @@ func linkStatus(err error) error {
 	return status.Error(codes.Unavailable, err.Error())
 }
 
-// unprocessed is an error that says the peer never saw the call.
+// unprocessed wraps an error to say that the peer's handler never saw the call.
 type unprocessed struct{ error }
 
 func (u unprocessed) Unwrap() []error { return []error{u.error, link.ErrUnprocessed} }
 
-// unsendable is an error that says a request was not sent, and never can be.
+// unsendable wraps an error to say that a request was not sent and cannot be sent.
 type unsendable struct{ error }
 
 func (u unsendable) Unwrap() error { return u.error }
 
-// broken says which of HTTP/2's rules a call breaks.
+// broken is an error that says which of HTTP/2's rules a call violates.
 type broken string
 
 func (b broken) Error() string { return string(b) }
 func (broken) Unwrap() error   { return link.ErrBroken }
 
-// refused is no status error itself: over a connection its text travels, and
-// becomes one at the caller's.
+// refused returns an error for a call that is refused without being processed. It is not
+// a status error: only its text is sent to the peer, which makes a status of it.
 func refused(format string, args ...any) error {
 	return unprocessed{fmt.Errorf(format, args...)}
 }

@@ -2,15 +2,15 @@ package call
 
 import "github.com/nearcall/nearcall/internal/wait"
 
-// yielder has a task of a loop that sends or receives let others have their turns now
-// and then, though it never has to wait: what a peer sends without a pause must not
-// keep them from the loop.
+// A yielder makes a loop's task yield to other tasks at times while it sends or receives.
+// A task that never has to wait, because its peer is fast, must not starve the others.
 type yielder struct{ messages uint8 }
 
-// yieldEvery is how many messages a task sends or receives before others are let in.
+// yieldEvery is the number of messages after which a task yields.
 const yieldEvery = 32
 
-// beforeMessage precedes a message of w, nil for goroutines.
+// beforeMessage is called before each message is sent or received. w is the task's loop,
+// nil for goroutines.
 func (t *yielder) beforeMessage(w wait.Waiter) {
 	if w == nil {
 		return
