@@ -1,6 +1,6 @@
-// Package forward lets a nearcall server pass calls on to a *grpc.Server, for
-// programs with services that only that has: of plugins and frameworks whose APIs
-// demand the type.
+// Package forward makes a nearcall server forward calls to a *grpc.Server. It is for
+// programs whose services are registered with a *grpc.Server, because a plugin's or
+// framework's API requires that type.
 //
 //	srv := nearcall.NewServer(forward.To(grpcServer))
 //
@@ -10,35 +10,36 @@
 // *grpc.Server, through its ServeHTTP and without a network. All kinds of calls work,
 // with metadata, deadlines, cancellation and status details.
 //
-// What the *grpc.Server has applies there: interceptors, stats handlers, limits, an
-// UnknownServiceHandler. What the nearcall server has applies before: it sees forwarded
-// calls as those of an UnknownServiceHandler, as streams, whose messages are bytes. The
-// smaller limit of message sizes counts. GetServiceInfo, and so reflection, has the
-// services of both.
+// The interceptors, stats handlers, limits and UnknownServiceHandler of the *grpc.Server
+// apply to forwarded calls. Those of the nearcall server apply before: to them a
+// forwarded call is a stream whose messages are bytes, like a call to an
+// UnknownServiceHandler. The smaller of the two message size limits is effective.
+// GetServiceInfo, and so reflection, includes the services of both servers.
 //
 // # What it costs
 //
-// Messages are marshalled, copied and unmarshalled, also in process. A call takes four
-// goroutines beside the nearcall server's own. Register services with the nearcall server
-// where that is possible.
+// Messages are marshalled, copied and unmarshalled, even in process. A call uses four
+// goroutines in addition to the nearcall server's own. Register services with the
+// nearcall server if you can.
 //
 // # What is different
 //
-// In handlers of forwarded calls [peer.FromContext] has the caller's address as text, and
-// its AuthInfo only over TLS.
+// In handlers of forwarded calls, the address from [peer.FromContext] has only the text of
+// the caller's, and AuthInfo is set only over TLS.
 //
-// Messages that a client streams are announced to the *grpc.Server before they are handed
-// over, so that at most 64 KiB of them wait for a slow handler. Its stats
-// handlers see the compression "nearcall-forward" there, and the announcement's size for
-// the compressed one. To that end importing this package registers a compressor of that
-// name, which gRPC clients of the program then list in grpc-accept-encoding.
+// If the client streams, the *grpc.Server first gets an announcement for each message,
+// and the message only when the handler receives it. So at most 64 KiB of messages wait
+// for a slow handler. Stats handlers of the *grpc.Server see the compression
+// "nearcall-forward" for these calls, and the announcement's size as the compressed size.
+// Importing this package registers a compressor of that name. The program's gRPC clients
+// then list it in grpc-accept-encoding.
 //
-// A *grpc.Server with the deprecated option RPCCompressor fails forwarded calls.
+// Forwarded calls fail if the *grpc.Server has the deprecated option RPCCompressor.
 //
 // # Stopping
 //
 // Stop the nearcall server first: its GracefulStop waits for forwarded calls. Stop and
-// GracefulStop of the *grpc.Server end those that still run with Unavailable.
+// GracefulStop of the *grpc.Server end forwarded calls that still run with Unavailable.
 package forward
 
 import (
@@ -59,12 +60,12 @@ import (
 	"github.com/nearcall/nearcall/internal/hook"
 )
 
-// To returns an option that makes a nearcall server pass the calls to services it does
-// not have on to s. Register the services of s before the first call. s need not serve
-// anything, and may.
+// To returns an option that makes a nearcall server forward calls to s if it does not have
+// their service. Register the services of s before the first call. s may serve listeners
+// of its own, but need not.
 //
-// With [nearcall.UnknownServiceHandler] as well, calls to services that s does not have
-// either go to that, and else to s.
+// If [nearcall.UnknownServiceHandler] is set, too, it gets the calls to services that s
+// does not have either. Otherwise s gets them.
 func To(s *grpc.Server) nearcall.ServerOption {
 	if s == nil {
 		panic("forward: To needs a *grpc.Server; make one with grpc.NewServer")
@@ -75,7 +76,7 @@ func To(s *grpc.Server) nearcall.ServerOption {
 
 type forwarder struct{ to http.Handler }
 
-// handle passes on one call. It returns when the *grpc.Server is done with it.
+// handle forwards one call. It returns when the *grpc.Server has ended it.
 func (f *forwarder) handle(s grpc.ServerStream, clientStreams bool) error {
 	ctx, fail := context.WithCancelCause(s.Context())
 	defer fail(nil)
@@ -91,7 +92,7 @@ func (f *forwarder) handle(s grpc.ServerStream, clientStreams bool) error {
 	f.serve(w, req)
 	err := w.end()
 	if err == errNoStatus || status.Code(err) == codes.Canceled {
-		// What has ended the call may look like a cancellation there.
+		// The *grpc.Server may report whatever ended the call as a cancellation.
 		if over := s.Context().Err(); over != nil {
 			return status.FromContextError(over).Err()
 		}
@@ -105,9 +106,9 @@ func (f *forwarder) handle(s grpc.ServerStream, clientStreams bool) error {
 	return status.Error(codes.Unavailable, "the *grpc.Server that this call was forwarded to is stopped")
 }
 
-// serve calls ServeHTTP. That panics where the status of a handler has details but cannot be
-// marshalled, because its message is not UTF-8. It has written the rest of the status by
-// then, which counts, as over a network. Other panics are passed on.
+// serve calls ServeHTTP, which panics if a handler's status has details but cannot be
+// marshalled because its message is not UTF-8. By then it has written the status without
+// details, which serve uses, as happens over a network. Other panics continue.
 func (f *forwarder) serve(w *response, req *http.Request) {
 	defer func() {
 		if w.status() != nil {
@@ -117,8 +118,8 @@ func (f *forwarder) serve(w *response, req *http.Request) {
 	f.to.ServeHTTP(w, req)
 }
 
-// newRequest returns the request that the call of ctx is, without a body. Its deadline
-// is that of ctx, to the nanosecond.
+// newRequest returns the HTTP request for the call of ctx, without a body. Its context is
+// derived from ctx and so has its exact deadline.
 func newRequest(ctx context.Context) *http.Request {
 	method, _ := grpc.Method(ctx)
 	md, _ := metadata.FromIncomingContext(ctx)
@@ -153,10 +154,10 @@ func newRequest(ctx context.Context) *http.Request {
 	return req.WithContext(ctx)
 }
 
-// raw is a message in bytes.
+// A raw is an encoded message.
 type raw struct{ data []byte }
 
-// rawCodec encodes and decodes *raw.
+// rawCodec is a codec whose messages are *raw.
 type rawCodec struct{}
 
 func (rawCodec) Name() string { return "raw" }

@@ -13,53 +13,53 @@ import (
 	"google.golang.org/grpc/encoding"
 )
 
-// prefixLen is the length of what precedes each message in gRPC: whether it is
-// compressed, and its length.
+// prefixLen is the length of gRPC's message header: a flag byte that says whether the
+// message is compressed, and four bytes of length.
 const prefixLen = 5
 
-// window is how many bytes of a client's messages may wait for a handler. One message
+// window limits the bytes of a client's messages that wait for a handler. A single message
 // may be larger.
 const window = 64 << 10
 
 // messages is the body of a request.
 //
-// ServeHTTP reads a body as fast as it can, and keeps what the handler has not received,
-// without bound. So where the client streams the body has no messages, only
-// announcements: each is a message that says it is compressed, and consists of a
-// ticket. When the handler receives it, it is decompressed, by the compressor of this
-// package, which exchanges the ticket for the first message that waits here.
+// ServeHTTP reads a body as fast as it can, and buffers without limit what the handler has
+// not received. So if the client streams, the body has announcements instead of messages.
+// An announcement is a message that is marked as compressed and consists of a ticket. When
+// the handler receives it, it is decompressed by this package's compressor, which
+// exchanges the ticket for the first waiting message.
 type messages struct {
-	announces bool   // false where one message is due, which is then in the body
-	ticket    ticket // where it announces
-	rest      []byte // of what Read returns next; the reader's
+	announces bool   // false if the client sends one message, which is then in the body
+	ticket    ticket // set if announces
+	rest      []byte // what Read returns next; used only by the goroutine that reads
 
 	mu      sync.Mutex
 	change  sync.Cond
-	waiting [][]byte // what the handler has not received
-	read    int      // how many of waiting the reader knows of
-	size    int      // of waiting, prefixes included, in bytes
-	end     error    // comes after waiting: io.EOF, or why the call failed
+	waiting [][]byte // messages that the handler has not received
+	read    int      // how many of waiting were read from the body
+	size    int      // of waiting, including prefixes, in bytes
+	end     error    // follows waiting: io.EOF, or why the call failed; nil before
 	closed  bool
 }
 
-// A ticket names the call whose next message the handler receives. It cannot be
-// guessed: clients of the *grpc.Server on a network may name the compressor, too.
+// A ticket identifies the call whose next message the handler receives. It must not be
+// guessable, because the *grpc.Server's clients on a network can name the compressor, too.
 type ticket [16]byte
 
-var tickets sync.Map // from ticket to *messages, of calls that run
+var tickets sync.Map // from ticket to *messages, of running calls
 
 func newMessages(announces bool) *messages {
 	m := &messages{announces: announces}
 	m.change.L = &m.mu
 	if announces {
-		_, _ = rand.Read(m.ticket[:]) // it never fails
+		_, _ = rand.Read(m.ticket[:]) // never fails
 		tickets.Store(m.ticket, m)
 	}
 	return m
 }
 
-// receive takes in what the client sends, as far as there is room for it, until s has
-// ended. An error fails the call.
+// receive receives the client's messages, while there is room for them, until s ends. An
+// error fails the call.
 func (m *messages) receive(s grpc.ServerStream, fail context.CancelCauseFunc) {
 	for n := 1; ; n++ {
 		var next raw
@@ -71,13 +71,13 @@ func (m *messages) receive(s grpc.ServerStream, fail context.CancelCauseFunc) {
 			return
 		}
 		if n == 2 && !m.announces {
-			return // one too many, which the *grpc.Server will find
+			return // one message too many: the *grpc.Server fails the call
 		}
 	}
 }
 
-// add adds a message, or what comes after the last, and waits for room. It returns false
-// when no more is wanted.
+// add adds a message, or end if that is not nil, and waits for room. It returns false if
+// no more messages are wanted.
 func (m *messages) add(message []byte, end error) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -93,8 +93,8 @@ func (m *messages) add(message []byte, end error) bool {
 	return !m.closed
 }
 
-// errClosed is what reading returns after the end. A *grpc.Server knows these words, which
-// are net/http's, and makes Canceled of them.
+// errClosed is the error of Read after Close. Its last four words are net/http's text, which
+// grpc-go recognises and turns into Canceled.
 var errClosed = errors.New("forward: request body closed by handler")
 
 // Read implements [io.Reader].
@@ -109,8 +109,8 @@ func (m *messages) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// next waits for a message that was not read, and puts it, or its announcement, into rest.
-// After a failure it waits for Close: the handler learns of it by its context.
+// next waits for the next message and puts it, or its announcement, into rest. If the call
+// failed, next waits for Close: the handler learns of the failure from its context.
 func (m *messages) next() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -134,7 +134,7 @@ func (m *messages) next() error {
 	return nil
 }
 
-// take returns the first message that waits.
+// take removes and returns the first waiting message, which must have been announced.
 func (m *messages) take() ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -150,8 +150,8 @@ func (m *messages) take() ([]byte, error) {
 	return first, nil
 }
 
-// Close implements [io.Closer]. ServeHTTP calls it at the end of the call, and waits then
-// until Read has returned.
+// Close implements [io.Closer]. At the end of the call ServeHTTP calls it and waits until
+// Read has returned.
 func (m *messages) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,13 +160,13 @@ func (m *messages) Close() error {
 	return nil
 }
 
-// drop forgets the call.
+// drop closes m and invalidates its ticket.
 func (m *messages) drop() {
 	tickets.Delete(m.ticket)
 	_ = m.Close()
 }
 
-// encodingName names the compressor that announcements are decompressed with.
+// encodingName is the name of the compressor that decompresses announcements.
 const encodingName = "nearcall-forward"
 
 func init() { encoding.RegisterCompressor(compressor{}) }
@@ -176,7 +176,7 @@ type compressor struct{}
 
 func (compressor) Name() string { return encodingName }
 
-// Decompress implements [encoding.Compressor]. The handler that receives calls it.
+// Decompress implements [encoding.Compressor]. It runs when the handler receives a message.
 func (compressor) Decompress(r io.Reader) (io.Reader, error) {
 	var t ticket
 	if _, err := io.ReadFull(r, t[:]); err != nil {
@@ -193,8 +193,8 @@ func (compressor) Decompress(r io.Reader) (io.Reader, error) {
 	return bytes.NewReader(message), nil
 }
 
-// Compress implements [encoding.Compressor]. A *grpc.Server compresses replies like their
-// requests.
+// Compress implements [encoding.Compressor]. It leaves data unchanged. It is called because
+// a *grpc.Server compresses replies with the compressor of the request.
 func (compressor) Compress(w io.Writer) (io.WriteCloser, error) { return uncompressed{w}, nil }
 
 type uncompressed struct{ io.Writer }

@@ -17,26 +17,26 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// response is the http.ResponseWriter of a call. ServeHTTP uses it on the goroutine that
-// called it. So it may wait for the caller to have room for a message, and the handler
-// waits for it.
+// A response is the http.ResponseWriter of a call. ServeHTTP uses it only on the goroutine
+// that called ServeHTTP. A Write may therefore block until the caller has room for a
+// message, and the handler waits for it.
 type response struct {
 	stream grpc.ServerStream
 	header http.Header
 	fail   context.CancelCauseFunc // ends the call
 
-	begun   bool           // the header was passed on
-	buf     []byte         // what was written of the next message
-	err     error          // why something could not be passed on
-	refusal *status.Status // what came instead of gRPC
+	begun   bool           // the header was forwarded
+	buf     []byte         // the part of the next message that was written
+	err     error          // the first error of stream
+	refusal *status.Status // set if the *grpc.Server refused the HTTP request
 }
 
-// Header implements [http.ResponseWriter]. It has the header, and in the end the trailer
-// and the status as well.
+// Header implements [http.ResponseWriter]. At the end of the call, it holds the trailer and
+// the status as well.
 func (w *response) Header() http.Header { return w.header }
 
-// WriteHeader implements [http.ResponseWriter]. It is called where the handler sends the
-// header by itself; and with another code than 200 to refuse what is no gRPC.
+// WriteHeader implements [http.ResponseWriter]. It is called if the handler sends the header
+// before a message, and with a code other than 200 if the request is not valid gRPC.
 func (w *response) WriteHeader(code int) {
 	switch {
 	case code != http.StatusOK:
@@ -47,8 +47,8 @@ func (w *response) WriteHeader(code int) {
 	}
 }
 
-// Flush implements [http.Flusher]. Messages are passed on as they are written. A header
-// that the handler has not sent by itself goes with what comes next.
+// Flush implements [http.Flusher]. Messages need no flush: Write forwards them. A header
+// that the handler has not sent itself is sent with the next message or the end.
 func (w *response) Flush() {
 	if w.begun {
 		return
@@ -59,10 +59,10 @@ func (w *response) Flush() {
 	}
 }
 
-// Write implements [http.ResponseWriter]. It takes messages.
+// Write implements [http.ResponseWriter]. It forwards each message once it is complete.
 func (w *response) Write(b []byte) (int, error) {
 	if w.refusal != nil {
-		return len(b), nil // a text for browsers
+		return len(b), nil // an error text for browsers
 	}
 	w.Flush()
 	w.buf = append(w.buf, b...)
@@ -77,19 +77,19 @@ func (w *response) Write(b []byte) (int, error) {
 			break
 		}
 		w.check(w.stream.SendMsg(&raw{w.buf[prefixLen:end:end]}))
-		w.buf = w.buf[end:] // the message's own bytes stay as they are: stats handlers may keep it
+		w.buf = w.buf[end:] // do not reuse the message's bytes: stats handlers may retain them
 	}
 	return len(b), w.err
 }
 
-// reserve makes room for a message that ends there.
+// reserve grows buf's capacity for a message that ends at end.
 func (w *response) reserve(end int) {
 	if cap(w.buf) < end {
 		w.buf = append(make([]byte, 0, end), w.buf...)
 	}
 }
 
-// check ends the call where err is not nil.
+// check records err and ends the call, unless err is nil.
 func (w *response) check(err error) {
 	if err != nil && w.err == nil {
 		w.err = err
@@ -97,10 +97,10 @@ func (w *response) check(err error) {
 	}
 }
 
-// errNoStatus says that nobody has ended the call.
+// errNoStatus says that the *grpc.Server has not set a status.
 var errNoStatus = errors.New("no status")
 
-// end sets the trailer, and returns how the call ended.
+// end sets the trailer and returns the call's status as an error.
 func (w *response) end() error {
 	st := w.status()
 	switch {
@@ -121,7 +121,7 @@ func (w *response) end() error {
 	return st.Err()
 }
 
-// status returns the status of the call; nil where there is none.
+// status returns the status of the call, or nil if there is none yet.
 func (w *response) status() *status.Status {
 	code, err := strconv.ParseUint(w.header.Get("Grpc-Status"), 10, 32)
 	if err != nil {
@@ -148,7 +148,7 @@ func (w *response) headerMD() metadata.MD {
 		switch k {
 		case "Content-Type", "Trailer", "Date", "Grpc-Encoding":
 		default:
-			decodeAll(md, strings.ToLower(k), vs) // as they were, before net/http made them canonical
+			decodeAll(md, strings.ToLower(k), vs) // net/http made the keys canonical
 		}
 	}
 	return md
@@ -156,7 +156,7 @@ func (w *response) headerMD() metadata.MD {
 
 const binSuffix = "-bin"
 
-// encodeAll returns values as they stand in HTTP.
+// encodeAll returns the values vs of key k as HTTP headers: binary ones in base64.
 func encodeAll(k string, vs []string) []string {
 	if !strings.HasSuffix(k, binSuffix) {
 		return vs
@@ -168,7 +168,7 @@ func encodeAll(k string, vs []string) []string {
 	return encoded
 }
 
-// decodeAll adds values that stand in HTTP to md.
+// decodeAll decodes the HTTP header values vs of key k and adds them to md.
 func decodeAll(md metadata.MD, k string, vs []string) {
 	for _, v := range vs {
 		if strings.HasSuffix(k, binSuffix) {

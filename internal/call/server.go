@@ -1,7 +1,6 @@
-// Package call is gRPC's rules, written once: what a client and a server do
-// around a call that some transport carries. It knows statuses, metadata,
-// interceptors, limits, credentials, stats and cardinality; it knows nothing
-// of how frames travel.
+// Package call implements gRPC's semantics for clients and servers, independently
+// of the transport: statuses, metadata, interceptors, limits, credentials, stats
+// and cardinality. Package link is its interface to transports.
 package call
 
 import (
@@ -20,21 +19,21 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// ServerConfig is what a server is told once, before its first call.
+// ServerConfig configures a Server.
 type ServerConfig struct {
 	Unary            []grpc.UnaryServerInterceptor
 	Stream           []grpc.StreamServerInterceptor
 	Stats            []stats.Handler
-	MaxRecv, MaxSend int
-	MaxStreams       uint32 // calls of a session that run at a time; 0 for any number
-	MaxRemote        uint32 // the same of a session with another process
+	MaxRecv, MaxSend int    // in bytes
+	MaxStreams       uint32 // limit of running calls of an in-process session; 0 for none
+	MaxRemote        uint32 // limit of running handlers of any other session; 0 for none
 	Unknown          grpc.StreamHandler
 	Forward          *Forward   // may be nil
-	Codec            link.Codec // overrides the content-subtype's when set
+	Codec            link.Codec // overrides the content-subtype's; may be nil
 	Placement        Placement
 	WaitForHandlers  bool
-	Shared           bool // messages are shared with clients that share theirs
-	Window           int  // what a caller may have unreceived on a stream, in bytes
+	Shared           bool // share messages with clients that share theirs
+	Window           int  // flow-control window of an in-process stream, in bytes
 }
 
 // A Server holds services and serves the calls of any number of sessions.
@@ -43,8 +42,8 @@ type Server struct {
 	unary   grpc.UnaryServerInterceptor
 	stream  grpc.StreamServerInterceptor
 	stats   stats.Handler
-	codec   link.Codec // of calls that name none, or none that is known
-	labels  bool       // goroutines of handlers are labelled
+	codec   link.Codec // of calls with no or an unknown content-subtype
+	labels  bool       // handlers' goroutines are labelled
 	workers workers
 
 	mu       sync.Mutex
@@ -52,7 +51,7 @@ type Server struct {
 	methods  map[string]*method // by full name; read without mu once started
 	started  bool
 	conns    map[*serverConn]struct{}
-	stopping bool // no new session, no new call
+	stopping bool // new sessions and calls are refused
 	hurried  bool // Stop was called
 
 	hurry chan struct{} // closed when Stop is called
@@ -63,16 +62,16 @@ type service struct {
 	desc *grpc.ServiceDesc
 }
 
-// A method is what one full method name leads to.
+// A method says how to handle calls with one full method name.
 type method struct {
-	name         string // as registered: /service/method
+	name         string // /service/method
 	impl         any
-	loop         wait.Loop        // that handlers run on; nil for goroutines
-	runsOnCaller bool             // callers of this process run tasks of loop
+	loop         wait.Loop        // runs the handlers; nil for goroutines
+	runsOnCaller bool             // goroutines of callers in this process may run loop's tasks
 	unary        *grpc.MethodDesc // nil for streaming methods
 	stream       *grpc.StreamDesc
-	codec        link.Codec     // of a stream that is forwarded; nil for the call's own
-	refusal      *status.Status // there is no such method: this is why
+	codec        link.Codec     // of forwarded streams; nil for the call's
+	refusal      *status.Status // status of all calls, if there is no such method
 	invalid      bool           // the name is not valid in a header: calls are refused
 }
 
@@ -97,9 +96,9 @@ func NewServer(cfg ServerConfig) *Server {
 	}
 }
 
-// Register adds a service. It panics where grpc-go ends the process: on an
-// implementation of the wrong type, a service registered twice, and after the
-// first Serve or the first call. Its handlers run on loop, unless that is nil.
+// Register adds a service. Its handlers run on loop, unless that is nil. Register panics
+// if impl has the wrong type, if the service was registered before, and after the first
+// Serve or the first call. In these cases grpc-go ends the process.
 func (s *Server) Register(desc *grpc.ServiceDesc, impl any, loop wait.Loop) {
 	if impl != nil {
 		want := reflect.TypeOf(desc.HandlerType).Elem()
@@ -127,8 +126,8 @@ func (s *Server) Register(desc *grpc.ServiceDesc, impl any, loop wait.Loop) {
 	}
 }
 
-// add adds a method. Of a unary and a streaming method of one name the first,
-// which is the unary one, is reached.
+// add adds a method unless there is one of that name. So of a unary and a streaming
+// method of one name the unary one is called: Register adds it first.
 func (s *Server) add(m *method) {
 	if s.methods[m.name] == nil {
 		m.invalid = !link.ValidText(m.name)
@@ -162,7 +161,7 @@ func (s *Server) Start() {
 	s.started = true
 }
 
-// Accept takes on a session. It returns nil when the server was stopped.
+// Accept returns the Acceptor for a new session, or nil if the server was stopped.
 func (s *Server) Accept(session link.Session) link.Acceptor {
 	c := newServerConn(s, session)
 	s.mu.Lock()
@@ -183,8 +182,8 @@ func (s *Server) forget(c *serverConn) {
 	s.mu.Unlock()
 }
 
-// lookup returns the method that a full name leads to, which may be one that
-// refuses each call.
+// lookup returns the method for a full name. If there is none, the result refuses or
+// forwards all calls.
 func (s *Server) lookup(full string) *method {
 	if m := s.methods[full]; m != nil {
 		return m
@@ -194,7 +193,7 @@ func (s *Server) lookup(full string) *method {
 	return m
 }
 
-// unregistered returns a method for a name that no method is registered by.
+// unregistered returns the method for a name that is not registered.
 func (s *Server) unregistered(full string) *method {
 	m := &method{name: full}
 	service, name, ok := serviceOf(full)
@@ -213,8 +212,8 @@ func (s *Server) unregistered(full string) *method {
 	return m
 }
 
-// codecOf returns how messages of a call are read and written: as the server was
-// told, as the content-subtype says, or as protobuf.
+// codecOf returns the codec of a call: the configured one, else that of the
+// content-subtype, else the default.
 func (s *Server) codecOf(subtype string) link.Codec {
 	if s.cfg.Codec != nil {
 		return s.cfg.Codec
@@ -228,15 +227,16 @@ func (s *Server) codecOf(subtype string) link.Codec {
 	return s.codec
 }
 
-// shares reports whether messages are shared with clients that share theirs: a
-// codec that the server insists on would have to copy them.
+// shares reports whether messages are shared with clients that share theirs. They are not
+// if another codec than protobuf's is configured or registered, as it must see them.
 func (s *Server) shares() bool { return s.cfg.Shared && s.cfg.Codec == nil && s.codec == codec.Proto() }
 
-// errStopped becomes a status where a caller learns of it, who may be in another
-// process, where its text alone arrives.
+// errStopped is the reason for which a stopping server closes sessions. It is no status
+// error: only its text is sent to clients, which make a status of it.
 var errStopped = errors.New("the server was stopped")
 
-// Stop ends all sessions and cancels their calls.
+// Stop closes all sessions, which cancels their calls. It waits for the sessions to end,
+// and for running handlers if WaitForHandlers is set.
 func (s *Server) Stop() {
 	conns := s.stop()
 	s.mu.Lock()
@@ -257,20 +257,20 @@ func (s *Server) Stop() {
 	s.workers.close()
 }
 
-// GracefulStop refuses new calls, waits for the running ones, ends all sessions,
-// and waits until nothing of them is left: the process may exit when it returns,
-// and no reply is lost. Stop makes it hurry.
+// GracefulStop refuses new calls, waits for the running ones, closes all sessions and
+// waits until they are gone: when it returns, the process may exit without losing a
+// reply. A concurrent Stop cancels the running calls and ends the last wait.
 func (s *Server) GracefulStop() {
 	conns := s.stop()
 	for _, c := range conns {
-		c.session.Drain() // first, so that whoever is refused finds the session ended and looks for another
+		c.session.Drain() // first: a refused call must find the session closed and pick another
 		c.drain()
 	}
 	for _, c := range conns {
 		<-c.idle
 		_ = c.session.Close(errStopped)
 	}
-	for _, c := range conns { // whose peers may keep them waiting, all at the same time
+	for _, c := range conns { // a separate loop: all sessions wait for their peers at the same time
 		<-c.ended
 		select {
 		case <-c.gone:

@@ -12,15 +12,15 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A serverCall is one call on the side of its handler. It is the handler's
-// context too, and its grpc.ServerTransportStream.
+// A serverCall is the server's side of one call. It is also the handler's context and
+// its grpc.ServerTransportStream.
 type serverCall struct {
 	callContext
 
-	// Guarded by callContext.mu, but for inline, which is set before the
-	// handler runs.
-	inline     bool // the caller runs the handler, or its beginning
-	onCaller   bool // the handler's goroutine is its caller's; set before it runs
+	// Guarded by callContext.mu, except inline and onCaller, which are set before
+	// the handler runs.
+	inline     bool // the caller's goroutine may run the handler, or its first part
+	onCaller   bool // the handler's goroutine is its caller's
 	headerSent bool
 	finished   bool
 
@@ -31,7 +31,7 @@ type serverCall struct {
 	method *method
 	stats  *callStats // nil without a stats handler
 
-	// One of the two carries the call.
+	// Exactly one of the two is set.
 	unary  *link.UnaryCall
 	stream *serverStream
 }
@@ -40,9 +40,9 @@ func (c *serverCall) init(conn *serverConn, m *method, o *link.CallHeader) {
 	c.conn, c.method, c.open = conn, m, o
 }
 
-// checkHead refuses a call with a text in its head that HTTP/2 does not carry, so that no
-// handler sees one. Names of methods and profiles were looked at when they were made; a
-// decoder of a connection refuses such calls before.
+// checkHead returns an error if the method's name or the profile has a string that is not
+// valid in HTTP/2, so that no handler sees one. The strings were checked when the method
+// and the profile were made. Calls from a wire are already refused by the decoder.
 func (c *serverCall) checkHead() error {
 	what := c.open.Invalid()
 	if c.method.invalid {
@@ -54,8 +54,8 @@ func (c *serverCall) checkHead() error {
 	return broken("the " + what + " has control characters")
 }
 
-// context returns what the handler gets: the call itself, or what labels and a
-// stats handler made of it.
+// context returns the handler's context: the call itself, or a context that labels or a
+// stats handler derived from it.
 func (c *serverCall) context() context.Context {
 	if c.stats != nil {
 		return c.stats.ctx
@@ -63,7 +63,7 @@ func (c *serverCall) context() context.Context {
 	return c.labelled()
 }
 
-// codec returns how the call's messages are read and written.
+// codec returns the codec of the call's messages.
 func (c *serverCall) codec() link.Codec {
 	if c.open.Shared {
 		return codec.Shared()
@@ -71,9 +71,9 @@ func (c *serverCall) codec() link.Codec {
 	return c.conn.server.codecOf(c.open.ContentSubtype)
 }
 
-// run runs the handler and ends the call. It is called on a worker or, for
-// unary calls, on the goroutine of the caller, which notes that the call runs
-// no more if run returns.
+// run runs the handler and ends the call. It runs on a worker, on a task or, for unary
+// calls, on the caller's goroutine. If run returns, its caller must remove the call from
+// the connection's running ones.
 func (c *serverCall) run() {
 	if c.conn.server.labels {
 		defer c.label()()
@@ -81,8 +81,8 @@ func (c *serverCall) run() {
 	returned := false
 	defer func() {
 		if !returned {
-			// A panic goes on to end the process, or to reach the caller that
-			// runs the handler; Goexit ends this goroutine alone.
+			// The handler panicked or called Goexit. The panic continues: it ends
+			// the process, or reaches the caller if that runs the handler.
 			c.finish(status.New(codes.Internal, "the handler exited without returning"))
 			c.conn.server.workers.finished(c)
 		}
@@ -95,7 +95,7 @@ func (c *serverCall) run() {
 	} else {
 		c.beginStats()
 		switch {
-		case c.method.loop != nil && c.Err() != nil: // before its turn came
+		case c.method.loop != nil && c.Err() != nil: // the call ended before the task ran
 			c.finish(status.FromContextError(c.Err()))
 		case !installed(c.open.Encoding):
 			c.finish(status.Newf(codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", c.open.Encoding))
@@ -111,7 +111,7 @@ func (c *serverCall) run() {
 	returned = true
 }
 
-// String names the context without looking into it, for those who print it.
+// String returns a name for printing. Without it fmt would read the fields, without mu.
 func (c *serverCall) String() string { return "nearcall.Context(" + c.open.Method + ")" }
 
 // Value implements [context.Context].
@@ -137,7 +137,7 @@ func (c *serverCall) Value(key any) any {
 	return c.conn.ctx.Value(key)
 }
 
-// incomingMetadata returns what the caller sent, together with what gRPC adds.
+// incomingMetadata returns the caller's metadata with the headers that gRPC adds.
 func (c *serverCall) incomingMetadata() metadata.MD {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,7 +145,7 @@ func (c *serverCall) incomingMetadata() metadata.MD {
 	if d.incoming == nil {
 		md := make(metadata.MD, len(c.open.Metadata)+4)
 		for k, v := range c.open.Metadata {
-			if k != "host" && !reserved(k) { // the first is HTTP's name for the authority
+			if k != "host" && !reserved(k) { // host is HTTP/1's name for the authority
 				md[k] = v
 			}
 		}
@@ -160,9 +160,9 @@ func (c *serverCall) incomingMetadata() metadata.MD {
 	return d.incoming
 }
 
-// Aborted implements [link.Callee]: the caller left, or the stream was aborted. A
-// handler's context exceeds a deadline of its own alone: whatever the caller's says, a
-// call without one was cancelled.
+// Aborted implements [link.Callee]. It is also called when the stream was aborted. It ends
+// the handler's context, with DeadlineExceeded only if the call has a deadline, whatever
+// the caller's reason is.
 func (c *serverCall) Aborted(reason error) {
 	err := contextError(reason)
 	if c.open.Deadline.IsZero() {
@@ -171,7 +171,7 @@ func (c *serverCall) Aborted(reason error) {
 	c.cancel(err)
 }
 
-// abort ends the call for both sides.
+// abort ends the call for reason, on both sides.
 func (c *serverCall) abort(reason error) {
 	if c.unary != nil {
 		c.unary.Abort(reason)
@@ -185,8 +185,8 @@ func (c *serverCall) abort(reason error) {
 // Method implements grpc.ServerTransportStream.
 func (c *serverCall) Method() string { return c.open.Method }
 
-// emptyHeader is the header of most calls. Nobody writes to a header that was
-// sent, so that it can be shared.
+// emptyHeader is the header of most calls. They share it, as a header is immutable once it
+// was sent.
 var emptyHeader = metadata.MD{}
 
 var errHeaderSent = status.Error(codes.Internal, "transport: SendHeader called multiple times")
@@ -231,7 +231,7 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 	h := c.popHeader()
 	var err error
 	if c.stream == nil {
-		err = c.unary.SendHeader(h) // does not wait; with mu held, no reply overtakes it
+		err = c.unary.SendHeader(h) // does not wait; mu is held so that no reply overtakes it
 	}
 	c.mu.Unlock()
 	if c.stream != nil {
@@ -244,7 +244,7 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 	return nil
 }
 
-// popHeader returns the header to be sent, never nil. mu is held.
+// popHeader returns the header for sending, never nil, and marks it as sent. mu is held.
 func (c *serverCall) popHeader() metadata.MD {
 	c.headerSent = true
 	if c.more == nil {
@@ -259,7 +259,7 @@ func (c *serverCall) popSetHeader() metadata.MD {
 		h, c.more.header = c.more.header, nil
 	}
 	if c.more.encoding != "" {
-		h = join(nil, h) // without what a header that was taken back says of it
+		h = join(nil, h) // drops the EncodingKey of a header that restoreHeader took back
 		if c.more.encoding != link.Compressor(c.open.Encoding) {
 			h[link.EncodingKey] = []string{c.more.encoding}
 		}
@@ -267,8 +267,8 @@ func (c *serverCall) popSetHeader() metadata.MD {
 	return h
 }
 
-// headerBeforeMessage returns the header when it must go out with the message that
-// is sent next, which is the first. mu is held.
+// headerBeforeMessage returns the header to send with the next message, or nil if it was
+// sent before. mu is held.
 func (c *serverCall) headerBeforeMessage() metadata.MD {
 	if c.headerSent {
 		return nil
@@ -276,8 +276,8 @@ func (c *serverCall) headerBeforeMessage() metadata.MD {
 	return c.popHeader()
 }
 
-// headerBeforeEnd returns the header when it must go out with the end: something was
-// set, and nothing sent. mu is held.
+// headerBeforeEnd returns the header to send with the end, or nil if it was sent before or
+// the handler has not set any metadata. mu is held.
 func (c *serverCall) headerBeforeEnd() metadata.MD {
 	if c.headerSent || c.more == nil || len(c.more.header) == 0 {
 		return nil
@@ -285,8 +285,8 @@ func (c *serverCall) headerBeforeEnd() metadata.MD {
 	return c.popHeader()
 }
 
-// restoreHeader takes back a header, unless nil, that was not sent because the
-// message that it was to go with could not be.
+// restoreHeader takes back a header that was not sent because its message could not be
+// sent. A nil h does nothing.
 func (c *serverCall) restoreHeader(h metadata.MD) {
 	if h == nil {
 		return
@@ -314,8 +314,7 @@ func (c *serverCall) SetTrailer(md metadata.MD) error {
 	return nil
 }
 
-// brokenError is what a handler gets when something could not be sent or
-// received.
+// brokenError returns the handler's error for an error of sending or receiving.
 func (c *serverCall) brokenError(err error) error {
 	switch err.(type) {
 	case nil:
@@ -323,15 +322,15 @@ func (c *serverCall) brokenError(err error) error {
 	case *link.SendError, *link.RecvError:
 		return linkStatus(err)
 	}
-	// The call is over. Whatever ended it, for its handler it was cancelled.
+	// The call has ended. The handler gets the error of its context, whatever the reason.
 	if ctxErr := c.Err(); ctxErr != nil {
 		err = ctxErr
 	}
 	return contextStatus(err)
 }
 
-// finish ends the call with st, nil for OK, and without a reply. Only the first
-// call counts.
+// finish ends the call with st, nil for OK, and without a reply. Only the first call has
+// an effect.
 func (c *serverCall) finish(st *status.Status) {
 	if c.stream != nil {
 		c.stream.finish(st)
@@ -349,8 +348,8 @@ func (c *serverCall) finish(st *status.Status) {
 	}
 }
 
-// claimEnd claims the end of the call, which there is one of, and returns what goes
-// out with it. mu is held; ok is false for those who come too late.
+// claimEnd claims the right to end the call and returns the end to send. ok is false if
+// the end was claimed before. mu is held.
 func (c *serverCall) claimEnd(st *status.Status) (e link.End, ok bool) {
 	if c.finished {
 		return e, false
@@ -361,13 +360,13 @@ func (c *serverCall) claimEnd(st *status.Status) (e link.End, ok bool) {
 	}
 	if c.more != nil && c.more.trailer != nil {
 		if err := validTrailer(c.more.trailer); err != nil {
-			// Only the caller learns of it, as in grpc-go, whose client finds it.
+			// Only the caller sees the error: in grpc-go the client detects it.
 			st = status.New(codes.Internal, err.Error())
 		} else {
 			e.Trailer = c.more.trailer
 		}
 		if _, own := e.Trailer[detailsKey]; own && len(st.Proto().GetDetails()) > 0 {
-			delete(e.Trailer, detailsKey) // the status has details of its own
+			delete(e.Trailer, detailsKey) // the details of st win
 		}
 	}
 	e.Status = asSent(st)
@@ -378,11 +377,11 @@ func (c *serverCall) claimEnd(st *status.Status) (e link.End, ok bool) {
 func (c *serverCall) maxRecv() int { return c.conn.server.cfg.MaxRecv }
 func (c *serverCall) maxSend() int { return c.conn.server.cfg.MaxSend }
 
-// checkSend refuses a message that is over the server's limit.
+// checkSend returns an error if m exceeds the server's limit.
 func (c *serverCall) checkSend(m *link.Message) error { return checkSize(m, c.maxSend()) }
 
-// checkSize refuses m when it is larger than limit, which is mostly so large
-// that no size needs to be computed.
+// checkSize returns an error if m is larger than limit bytes. Without a limit, which is
+// the default, it does not compute m's size.
 func checkSize(m *link.Message, limit int) error {
 	if limit >= noLimit {
 		return nil

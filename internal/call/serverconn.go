@@ -13,26 +13,26 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A serverConn is a server's part of one session. It is the session's
-// [link.Acceptor], and knows the calls that run.
+// A serverConn is the server's side of one session: its [link.Acceptor]. It tracks the
+// running calls.
 type serverConn struct {
 	server  *Server
 	session link.Session
 	peer    *link.Peer
-	ctx     context.Context // what stats handlers attached to the connection
+	ctx     context.Context // tagged by stats handlers
 
-	quota *quota // nil without a limit
-	most  int    // handlers that may run at a time; 0 for any number: the quota sees to it, or nobody
+	quota *quota // limits the calls of an in-process session; nil for no limit
+	most  int    // limit of running handlers of any other session; 0 for none
 
 	// Guarded by server.workers.mu.
-	running []*serverCall // the calls that run, each at its index
-	room    wait.Cond     // of the session's reader, which waits for a handler to return
-	refusal error         // why no call is taken any more
+	running []*serverCall // each at its index
+	room    wait.Cond     // the session's reader waits here for a handler to return
+	refusal error         // why new calls are refused; nil if they are not
 	closed  bool
 	isIdle  bool
 	isGone  bool
 
-	idle  chan struct{} // closed once no call is taken and none runs
+	idle  chan struct{} // closed once new calls are refused and none runs
 	ended chan struct{} // closed once Closed was called
 	gone  chan struct{} // closed once Gone was called
 
@@ -58,7 +58,7 @@ func newServerConn(s *Server, session link.Session) *serverConn {
 	return c
 }
 
-// begin tells stats handlers of the connection. It precedes the first call.
+// begin reports the connection to stats handlers. It is called before the first call.
 func (c *serverConn) begin() {
 	if h := c.server.stats; h != nil {
 		c.ctx = h.TagConn(c.ctx, &stats.ConnTagInfo{RemoteAddr: c.peer.Addr, LocalAddr: c.peer.LocalAddr})
@@ -66,14 +66,13 @@ func (c *serverConn) begin() {
 	}
 }
 
-// add notes that call runs, or says why it must not. workers.mu is held.
+// add adds call to the running ones, or returns why it must not run. workers.mu is held.
 //
 // A peer in another process may open calls and reset each at once, faster than their
-// handlers return. The session counts the calls that are open, and add the handlers
-// that run. Where these are as many as calls may be open, it waits for one to return,
-// and the session's reader with it: what the peer sends next stays where it is, and
-// nobody answers it. Handlers whose calls were reset have nothing to wait for from
-// the peer, so that there is an end to it. grpc-go does the same.
+// handlers return. The session limits only the open calls, so add limits the running
+// handlers, to the same number. At the limit it blocks the session's reader, and with it
+// the peer, until a handler returns. Handlers of reset calls do not wait for the peer, so
+// the reader does not block forever. grpc-go does the same.
 func (c *serverConn) add(call *serverCall) error {
 	for c.most > 0 && len(c.running) >= c.most && c.refusal == nil {
 		c.room.Wait(&c.server.workers.mu, nil)
@@ -86,7 +85,7 @@ func (c *serverConn) add(call *serverCall) error {
 	return nil
 }
 
-// remove notes that call runs no more. workers.mu is held.
+// remove removes call from the running ones. workers.mu is held.
 func (c *serverConn) remove(call *serverCall) {
 	if len(c.running) == c.most {
 		wait.Unpark(c.room.Wake())
@@ -101,7 +100,7 @@ func (c *serverConn) remove(call *serverCall) {
 	}
 }
 
-// refuse takes no more calls, for reason. workers.mu is held.
+// refuse makes the connection refuse new calls for reason. workers.mu is held.
 func (c *serverConn) refuse(reason error) {
 	if c.refusal == nil {
 		c.refusal = reason
@@ -116,8 +115,8 @@ func (c *serverConn) releaseQuota() {
 	}
 }
 
-// closeIfDrained closes idle once it is true. The server forgets a connection of which
-// nothing is left: no handler that runs, and no session. workers.mu is held.
+// closeIfDrained closes idle if new calls are refused and none runs. If the session is
+// gone as well, the server forgets the connection. workers.mu is held.
 func (c *serverConn) closeIfDrained() {
 	if c.refusal == nil || len(c.running) > 0 {
 		return
@@ -131,7 +130,7 @@ func (c *serverConn) closeIfDrained() {
 	}
 }
 
-// drain takes no more calls.
+// drain makes the connection refuse new calls.
 func (c *serverConn) drain() {
 	mu := &c.server.workers.mu
 	mu.Lock()
@@ -182,7 +181,7 @@ func (c *serverConn) HandleStream(s link.Stream, o *link.CallHeader) error {
 	sc.init(c, c.server.lookup(o.Method), o)
 	if err := sc.checkHead(); err != nil {
 		c.releaseQuota()
-		s.Abort(err) // and not a refusal: as over HTTP/2, the caller has a stream, which fails
+		s.Abort(err) // and no refusal: as over HTTP/2, the caller gets a stream, which fails
 		return nil
 	}
 	sc.stream = ss
@@ -245,7 +244,7 @@ func (c *serverConn) Terms() link.Terms {
 	return t
 }
 
-// peerOf returns the peer as handlers see it.
+// peerOf returns the peer for handlers.
 func (c *serverConn) peerOf() *peer.Peer {
 	c.peerOnce.Do(func() {
 		c.peerInfo = peer.Peer{Addr: c.peer.Addr, LocalAddr: c.peer.LocalAddr, AuthInfo: c.peer.AuthInfo}

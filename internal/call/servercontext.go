@@ -12,44 +12,43 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// callContext is what a serverCall needs to be the context of its handler. What
-// users seldom look up is made when they do.
+// callContext is the part of a serverCall that makes it the handler's context. It
+// allocates what handlers seldom use on first use.
 //
-// The context ends when the handler has returned, when the call is aborted, and
-// when the caller's context ends. The last is noticed by whoever waits for the
-// call, in process or across a wire; where the caller itself runs the handler
-// nobody waits, and the context looks at the caller's when it is asked.
+// The context ends when the handler has returned, when the call is aborted, or when the
+// caller's context ends. Usually the caller waits for the call, and aborts it when its
+// context ends. But if the caller's goroutine runs the handler, the caller does not wait,
+// so the context itself checks the caller's.
 type callContext struct {
-	ended atomic.Uint32 // notEnded, or why; written under mu, before done is closed
+	ended atomic.Uint32 // notEnded, or the reason; written under mu, before done is closed
 
 	mu   sync.Mutex
-	done chan struct{} // made when somebody asks
-	more *callDetails  // made when somebody asks
+	done chan struct{} // made on first use
+	more *callDetails  // made on first use
 }
 
-// Why a context has ended.
+// Values of callContext.ended.
 const (
 	notEnded uint32 = iota
 	endCanceled
 	endDeadlineExceeded
 )
 
-// callDetails is what most calls do without. All of it is guarded by mu of its
-// call.
+// callDetails holds state that most calls do not need. It is guarded by the call's mu.
 type callDetails struct {
-	afters          []*after // to be called when the context ends
-	timer           *time.Timer
-	stopCaller      func() bool
+	afters          []*after    // called when the context ends
+	timer           *time.Timer // fires at the deadline
+	stopCaller      func() bool // stops watching the caller's context
 	incoming        metadata.MD
-	header, trailer metadata.MD // set, and not sent yet
-	encoding        string      // of replies, if that was set
-	labelled        context.Context
+	header, trailer metadata.MD     // set but not sent yet
+	encoding        string          // compressor of replies; empty if not set
+	labelled        context.Context // the call's context with goroutine labels
 }
 
 // An after is a function to call when the context ends.
 type after struct{ f func() }
 
-// details returns what is seldom needed. mu is held.
+// details returns c.more and allocates it on first use. mu is held.
 func (c *callContext) details() *callDetails {
 	if c.more == nil {
 		c.more = new(callDetails)
@@ -63,8 +62,8 @@ var closedChan = func() chan struct{} {
 	return c
 }()
 
-// inlineCaller returns the context of a caller that runs the handler, or begins to, and
-// so does not look at it itself meanwhile; nil for any other.
+// inlineCaller returns the caller's context if the caller's goroutine may run the handler,
+// or its first part, and so does not watch the context itself. Otherwise it returns nil.
 func (c *serverCall) inlineCaller() context.Context {
 	if c.inline {
 		return c.open.Caller
@@ -90,7 +89,7 @@ func (c *serverCall) Done() <-chan struct{} {
 	return c.done
 }
 
-// watchCaller ends the context with that of the caller. mu is held.
+// watchCaller makes the context end when that of an inline caller ends. mu is held.
 func (c *serverCall) watchCaller() {
 	caller := c.inlineCaller()
 	if caller == nil || caller.Done() == nil || c.ended.Load() != notEnded {
@@ -101,8 +100,8 @@ func (c *serverCall) watchCaller() {
 	}
 }
 
-// callerLeft ends the context with that of a caller that runs the handler. A stream's
-// ends with its call, so that the handler's answer to that is not the caller's.
+// callerLeft ends the context because that of an inline caller ended with why. For a stream
+// it aborts the call, so that the caller gets why and not the handler's status.
 func (c *serverCall) callerLeft(why error) {
 	if c.stream != nil {
 		c.stream.carrier.Abort(link.ContextEnd(why))
@@ -116,7 +115,7 @@ func (c *serverCall) Err() error {
 	why := c.ended.Load()
 	if why == notEnded {
 		caller := c.inlineCaller()
-		if caller == nil || caller.Err() == nil { // the second for speed: mostly it has not ended
+		if caller == nil || caller.Err() == nil { // the second is a fast path for wait.Err
 			return nil
 		}
 		err := wait.Err(caller)
@@ -125,17 +124,16 @@ func (c *serverCall) Err() error {
 		}
 		c.callerLeft(err)
 	}
-	<-c.Done() // no error is seen before it is closed
+	<-c.Done() // Err must not return an error before Done is closed
 	if why = c.ended.Load(); why == endDeadlineExceeded {
 		return context.DeadlineExceeded
 	}
 	return context.Canceled
 }
 
-// AfterFunc lets package context derive contexts without a goroutine each. It
-// arranges for f to be called when the context ends, on another goroutine when
-// it has ended already: package context calls AfterFunc under the very lock
-// that f takes.
+// AfterFunc calls f when the context ends. Package context uses it to derive contexts
+// without a goroutine for each. If the context has ended, f runs on a new goroutine:
+// package context calls AfterFunc with a lock held that f takes.
 func (c *serverCall) AfterFunc(f func()) (stop func() bool) {
 	c.mu.Lock()
 	if c.ended.Load() != notEnded {
@@ -163,8 +161,8 @@ func (c *serverCall) AfterFunc(f func()) (stop func() bool) {
 	}
 }
 
-// startTimer ends the context at its deadline, where no caller in this process
-// does.
+// startTimer makes the context end at its deadline. It is used for calls from other
+// processes; in process the caller enforces the deadline.
 func (c *serverCall) startTimer() {
 	deadline := c.open.Deadline
 	if deadline.IsZero() {
@@ -177,7 +175,8 @@ func (c *serverCall) startTimer() {
 	}
 }
 
-// cancel ends the context with err, one of context's own. The first call wins.
+// cancel ends the context with err: context.Canceled or context.DeadlineExceeded. Only the
+// first call has an effect.
 func (c *serverCall) cancel(err error) {
 	c.mu.Lock()
 	after := c.endContext(err)
@@ -185,7 +184,8 @@ func (c *serverCall) cancel(err error) {
 	after.run()
 }
 
-// An ending is what is left to do, without the lock, after a context has ended.
+// An ending is the work that remains after a context has ended. run must be called without
+// mu.
 type ending struct {
 	afters []*after
 	stop   func() bool

@@ -32,28 +32,30 @@ func (s *serverStream) run() {
 	c.finish(statusOf(err))
 }
 
-// serverStream is a call that a stream carries, and its handler's
+// A serverStream is the server's side of a call on a stream. It is the handler's
 // grpc.ServerStream.
 type serverStream struct {
 	call    serverCall
 	carrier link.Stream
 	codec   link.Codec
 
-	// headerMu is held while a header is sent by itself, so that no message
-	// overtakes it.
+	// headerMu is held while a header is sent without a message, so that no
+	// message overtakes it.
 	headerMu sync.Mutex
 
-	// One goroutine may send while another receives; each has its own frame.
+	// Used only by the goroutine that sends.
 	sendFrame link.Frame
 	sendYield yielder
-	headerOut bool // the sender knows that the header went out before
+	headerOut bool // the header was sent; may be false after SendHeader
+
+	// Used only by the goroutine that receives.
 	recvFrame link.Frame
 	recvYield yielder
 	recvOnce  bool // a message was received
 	recvEnd   bool // the caller sends no more
 }
 
-// finish ends the call with st, nil for OK. Only the first call counts.
+// finish ends the call with st, nil for OK. Only the first call has an effect.
 func (s *serverStream) finish(st *status.Status) {
 	c := &s.call
 	s.headerMu.Lock()
@@ -70,7 +72,7 @@ func (s *serverStream) finish(st *status.Status) {
 	}
 }
 
-// header returns the header if it must go out with the next message.
+// header returns the header to send with the next message, or nil if it was sent before.
 func (s *serverStream) header() metadata.MD {
 	if s.headerOut {
 		return nil
@@ -88,8 +90,8 @@ func (s *serverStream) SendHeader(md metadata.MD) error { return s.call.SendHead
 
 var logger = grpclog.Component("nearcall")
 
-// SetTrailer implements grpc.ServerStream. It has no error to return: what breaks
-// gRPC's rules is logged, as grpc-go does it, and sent all the same.
+// SetTrailer implements grpc.ServerStream. As in grpc-go, invalid metadata is logged, as
+// there is no error to return, and sent.
 func (s *serverStream) SetTrailer(md metadata.MD) {
 	if err := validate(md); err != nil {
 		logger.Errorf("stream: failed to validate md when setting trailer, err: %v", err)
@@ -97,8 +99,8 @@ func (s *serverStream) SetTrailer(md metadata.MD) {
 	_ = s.call.SetTrailer(md)
 }
 
-// SendMsg implements grpc.ServerStream. Its errors end the call for the
-// caller, as grpc-go's do, unless the handler's own end came first.
+// SendMsg implements grpc.ServerStream. As in grpc-go, an error ends the call for the
+// caller, unless it has ended.
 func (s *serverStream) SendMsg(m any) error {
 	s.sendYield.beforeMessage(s.call.method.loop)
 	err := s.send(m)
@@ -135,8 +137,8 @@ func (s *serverStream) send(m any) error {
 	return nil
 }
 
-// reply ends a unary call with m, in one frame. If that cannot be sent it
-// returns why, and the call has not ended.
+// reply ends a unary call with m, in one frame. If it returns an error, the call has not
+// ended.
 func (s *serverStream) reply(m any) error {
 	c := &s.call
 	f := &s.sendFrame
@@ -210,7 +212,7 @@ func (s *serverStream) recv(m any) error {
 	}
 }
 
-// next receives one message, or io.EOF after the last.
+// next receives one message. It returns io.EOF after the last.
 func (s *serverStream) next(m any) error {
 	c := &s.call
 	if s.recvEnd {

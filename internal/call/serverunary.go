@@ -10,7 +10,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// runUnary runs the handler of a unary method, over either carrier.
+// runUnary runs the handler of a unary method, for a UnaryCall or a stream.
 func (c *serverCall) runUnary() {
 	m := c.method
 	if ss := c.stream; ss != nil {
@@ -32,7 +32,7 @@ func (c *serverCall) runUnary() {
 	}
 }
 
-// readRequest is what generated code calls to decode the request.
+// readRequest decodes the request into dst. Generated code calls it.
 func (c *serverCall) readRequest(dst any) error {
 	if err := c.Err(); err != nil {
 		return contextStatus(err)
@@ -45,7 +45,7 @@ func (c *serverCall) readRequest(dst any) error {
 	}
 	var send *link.SendError
 	if errors.As(err, &send) {
-		// The fault is the caller's, who gets it as its own error.
+		// The request cannot be encoded: the caller gets this error.
 		c.unary.Abort(send)
 		return contextStatus(context.Canceled)
 	}
@@ -54,8 +54,7 @@ func (c *serverCall) readRequest(dst any) error {
 	return err
 }
 
-// reply ends the call with v. If that cannot be sent it returns why, and the
-// call has not ended.
+// reply ends the call with v. If it returns an error, the call has not ended.
 func (c *serverCall) reply(v any) error {
 	codec := c.codec()
 	msg := messageOf(v, codec)
@@ -69,7 +68,7 @@ func (c *serverCall) reply(v any) error {
 	c.mu.Lock()
 	header := c.headerBeforeMessage()
 	end, first := c.claimEnd(nil)
-	if first && c.stats == nil { // whose context lasts until it was told
+	if first && c.stats == nil { // with stats, the context ends after they were reported
 		after = c.endContext(context.Canceled)
 	}
 	c.mu.Unlock()
@@ -96,7 +95,7 @@ func (c *serverCall) reply(v any) error {
 	return nil
 }
 
-// reopen takes back an end that could not be sent, and its header.
+// reopen takes back the end and the header of a reply that could not be sent.
 func (c *serverCall) reopen(header metadata.MD) {
 	c.mu.Lock()
 	c.finished = false

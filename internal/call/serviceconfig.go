@@ -13,12 +13,12 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// A ServiceConfig is the part of gRPC's service config that concerns single
-// calls: https://github.com/grpc/grpc/blob/master/doc/service_config.md. Each
-// connection has its own, as its throttler counts the failures of that connection.
+// A ServiceConfig is the part of gRPC's service config that applies to single calls:
+// https://github.com/grpc/grpc/blob/master/doc/service_config.md. Connections do not
+// share it, as its throttler counts the failures of one connection.
 type ServiceConfig struct {
 	methods map[string]*methodConfig // by /service/method, /service/ or the empty string
-	rest    *methodConfig            // of methods without any
+	rest    *methodConfig            // of methods not in methods
 }
 
 type methodConfig struct {
@@ -30,15 +30,15 @@ type methodConfig struct {
 	retryThrottler *retryThrottler // the connection's; nil for none
 }
 
-// noConfig is what methods without a config have.
+// noConfig is the config of methods without one.
 var noConfig methodConfig
 
-// DefaultMaxCallAttempts is how many attempts a call is made with at most, where
-// a retryPolicy wants more and nothing else is said.
+// DefaultMaxCallAttempts is the default limit of a call's attempts, for retryPolicies
+// that allow more.
 const DefaultMaxCallAttempts = 5
 
-// The JSON of a service config. As in grpc-go what is not known is passed over,
-// hedgingPolicy included.
+// The JSON of a service config. As in grpc-go, unknown fields are ignored, and so is
+// hedgingPolicy.
 type (
 	jsonServiceConfig struct {
 		healthCheckConfig
@@ -55,7 +55,7 @@ type (
 	}
 	jsonName            struct{ Service, Method string }
 	jsonRetryThrottling struct{ MaxTokens, TokenRatio float64 }
-	jsonRetryPolicy     struct { // as errors show it
+	jsonRetryPolicy     struct { // errors print it
 		MaxAttempts          int
 		InitialBackoff       jsonDuration
 		MaxBackoff           jsonDuration
@@ -64,8 +64,8 @@ type (
 	}
 )
 
-// ParseServiceConfig reads a service config in JSON, whose calls are made with
-// maxCallAttempts at most. Its errors have grpc-go's words.
+// ParseServiceConfig parses a service config in JSON. maxCallAttempts limits the attempts
+// of its retryPolicies. Its errors have grpc-go's texts.
 func ParseServiceConfig(text string, maxCallAttempts int) (*ServiceConfig, error) {
 	sc, err := parseServiceConfig(text, maxCallAttempts)
 	if err != nil {
@@ -141,7 +141,7 @@ func (t *jsonRetryThrottling) valid() error {
 	return nil
 }
 
-// add gives the methods that n names the config mc.
+// add sets mc as the config of the methods that n names.
 func (sc *ServiceConfig) add(n jsonName, mc *methodConfig) error {
 	key := ""
 	switch {
@@ -157,7 +157,7 @@ func (sc *ServiceConfig) add(n jsonName, mc *methodConfig) error {
 	return nil
 }
 
-// throttle makes rt count the calls of all methods.
+// throttle sets rt as the throttler of all methods.
 func (sc *ServiceConfig) throttle(rt *retryThrottler) {
 	sc.rest = &methodConfig{retryThrottler: rt}
 	for _, mc := range sc.methods {
@@ -165,7 +165,7 @@ func (sc *ServiceConfig) throttle(rt *retryThrottler) {
 	}
 }
 
-// DisableRetry removes all that sc says of retries.
+// DisableRetry removes all retry policies and throttlers.
 func (sc *ServiceConfig) DisableRetry() {
 	sc.rest = &noConfig
 	for _, mc := range sc.methods {
@@ -173,7 +173,7 @@ func (sc *ServiceConfig) DisableRetry() {
 	}
 }
 
-// A jsonDuration is a duration in protobuf's JSON form.
+// A jsonDuration is a duration in protobuf's JSON format.
 type jsonDuration time.Duration
 
 func (d jsonDuration) String() string { return time.Duration(d).String() }
@@ -189,18 +189,18 @@ func (d *jsonDuration) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// parseJSONDuration reads protobuf's JSON form of a duration, as in "1.5s".
+// parseJSONDuration parses a duration in protobuf's JSON format, such as "1.5s".
 func parseJSONDuration(s string) (time.Duration, error) {
 	if number, ok := strings.CutSuffix(s, "s"); ok && strings.Trim(number, "-.0123456789") == "" {
 		if sec, err := strconv.ParseFloat(number, 64); err == nil {
-			const most = 9e9 // seconds: longer than any clock will see
+			const most = 9e9 // seconds: 285 years, the largest round number for a time.Duration
 			return time.Duration(math.Round(max(-most, min(sec, most)) * float64(time.Second))), nil
 		}
 	}
 	return 0, fmt.Errorf("malformed duration %q; write seconds, as in \"1.5s\"", s)
 }
 
-// of returns the config of a method: its own, its service's, or everybody's.
+// of returns the config of a method: its own, else its service's, else the default.
 func (sc *ServiceConfig) of(method string) *methodConfig {
 	if sc == nil {
 		return &noConfig
@@ -217,7 +217,8 @@ func (sc *ServiceConfig) of(method string) *methodConfig {
 	return sc.rest
 }
 
-// limit is a size that the config, a call option, both or nobody limits.
+// limit returns the limit of a message's size, in bytes: the smaller one of config, which
+// may be nil, and option, which may be unset. If there is neither, it returns byDefault.
 func limit(config *int, option, byDefault int) int {
 	switch {
 	case config == nil && option == unset:
@@ -230,8 +231,8 @@ func limit(config *int, option, byDefault int) int {
 	return min(*config, option)
 }
 
-// withTimeout returns ctx as the config bounds it; cancel is nil where it does
-// not.
+// withTimeout returns ctx with the config's timeout. If there is none, it returns ctx and
+// a nil cancel.
 func (mc *methodConfig) withTimeout(ctx context.Context) (bounded context.Context, cancel context.CancelFunc) {
 	if mc.timeout == nil || *mc.timeout < 0 {
 		return ctx, nil

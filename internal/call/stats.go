@@ -10,7 +10,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// joinStats makes one handler of many, called in order; nil of none.
+// joinStats returns one handler that calls all in order, or nil if there are none.
 func joinStats(all []stats.Handler) stats.Handler {
 	switch len(all) {
 	case 0:
@@ -49,30 +49,30 @@ func (hs statsHandlers) HandleConn(ctx context.Context, s stats.ConnStats) {
 	}
 }
 
-// callStats tells a stats handler of one call, on either side. A nil
-// *callStats tells nobody.
+// callStats reports one call, or one attempt of a client's call, to a stats handler. A nil
+// *callStats reports nothing.
 type callStats struct {
 	handler stats.Handler
-	ctx     context.Context // tagged
+	ctx     context.Context // tagged by handler
 	client  bool
 	begin   time.Time
 
-	encoding  string // that requests are compressed with
+	encoding  string // compressor of requests
 	outcome   error  // on the server: the error of the status that was sent
-	headerOut bool   // the request's header was told of
-	skipSent  bool   // so was the message that is sent next
+	headerOut bool   // on the client: outHeader was reported
+	skipSent  bool   // on the client: the next message was reported, too
 }
 
 func (s *callStats) report(e stats.RPCStats) { s.handler.HandleRPC(s.ctx, e) }
 
-// size returns the encoded size of v, which in process nothing else computes.
+// size returns the encoded size of v in bytes. In process only stats need it.
 func size(v any, c link.Codec) int {
 	m := messageOf(v, c)
 	n, _ := m.Size()
 	return n
 }
 
-// sent tells of a message that was sent.
+// sent reports a message that was sent.
 func (s *callStats) sent(v any, c link.Codec) {
 	if s != nil && s.skipSent {
 		s.skipSent = false
@@ -84,16 +84,16 @@ func (s *callStats) sent(v any, c link.Codec) {
 	}
 }
 
-// resent tells of a message that was sent before, with another attempt.
+// resent reports a message that was sent again, on a new attempt.
 func (s *callStats) resent(st *step) {
 	if s == nil {
 		return
 	}
-	n, _ := st.msg.Size() // not of st.value, which the user may have changed
+	n, _ := st.msg.Size() // not the size of st.value, which the user may have changed
 	s.report(&stats.OutPayload{Client: true, Payload: st.value, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, SentTime: time.Now()})
 }
 
-// received tells of a message that was received.
+// received reports a message that was received.
 func (s *callStats) received(v any, c link.Codec) {
 	if s != nil {
 		n := size(v, c)
@@ -101,14 +101,14 @@ func (s *callStats) received(v any, c link.Codec) {
 	}
 }
 
-// end tells that the call is over.
+// end reports the end of the call or attempt.
 func (s *callStats) end(err error, trailer metadata.MD) {
 	if s != nil {
 		s.report(&stats.End{Client: s.client, BeginTime: s.begin, EndTime: time.Now(), Trailer: trailer, Error: err})
 	}
 }
 
-// startStats tells the server's stats handler that a call came in.
+// startStats reports an incoming call to the server's stats handler.
 func (c *serverCall) startStats(h stats.Handler) {
 	ctx := h.TagRPC(c.labelled(), &stats.RPCTagInfo{FullMethodName: c.open.Method})
 	p := c.conn.peer
@@ -122,14 +122,14 @@ func (c *serverCall) startStats(h stats.Handler) {
 	})
 }
 
-// beginStats tells that a handler was found.
+// beginStats reports that the call has a handler.
 func (c *serverCall) beginStats() {
 	if s := c.stats; s != nil {
 		s.report(&stats.Begin{BeginTime: s.begin, IsClientStream: c.method.clientStreams(), IsServerStream: c.method.serverStreams()})
 	}
 }
 
-// header and trailer tell of what a server sent; nothing when md is nil.
+// header reports the header that a server sent. A nil md means that none was sent.
 func (s *callStats) header(md metadata.MD) {
 	if s != nil && md != nil {
 		own := md.Copy()
@@ -138,14 +138,15 @@ func (s *callStats) header(md metadata.MD) {
 	}
 }
 
+// trailer reports the trailer that a server sent.
 func (s *callStats) trailer(md metadata.MD) {
 	if s != nil {
 		s.report(&stats.OutTrailer{Trailer: md.Copy()})
 	}
 }
 
-// outHeader tells that the request's header was sent: once, also when a call
-// turns out to need a stream.
+// outHeader reports that the request's header was sent. It does so once, even if a unary
+// call has to be made again as a stream.
 func (s *callStats) outHeader(o *link.CallHeader, p *link.Peer) {
 	if s != nil && !s.headerOut {
 		s.headerOut = true
@@ -162,8 +163,8 @@ func (s *callStats) outHeader(o *link.CallHeader, p *link.Peer) {
 	}
 }
 
-// outgoing returns what grpc-go shows of a request's header: what is in the context,
-// and the user agent.
+// outgoing returns the request's header as grpc-go reports it: the context's outgoing
+// metadata and the user agent.
 func (s *callStats) outgoing(userAgent string) metadata.MD {
 	md, _ := metadata.FromOutgoingContext(s.ctx)
 	if md == nil {
@@ -173,13 +174,14 @@ func (s *callStats) outgoing(userAgent string) metadata.MD {
 	return md
 }
 
-// inHeader and inTrailer tell of the response's header and trailer.
+// inHeader reports the response's header.
 func (s *callStats) inHeader(md metadata.MD, subtype string) {
 	if s != nil {
 		s.report(&stats.InHeader{Client: true, Compression: replyEncoding(md, s.encoding), Header: fullHeader(md, subtype)})
 	}
 }
 
+// inTrailer reports the response's trailer.
 func (s *callStats) inTrailer(md metadata.MD) {
 	if s != nil {
 		s.report(&stats.InTrailer{Client: true, Trailer: md.Copy()})

@@ -79,7 +79,8 @@ func replaceInvalid(s string) string {
 	return b.String()
 }
 
-// contextError returns the error of package context that corresponds to err.
+// contextError returns context.DeadlineExceeded if err stands for it, and context.Canceled
+// otherwise.
 func contextError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
 		return context.DeadlineExceeded

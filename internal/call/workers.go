@@ -7,23 +7,23 @@ import (
 	"sync"
 )
 
-// maxIdleWorkers bounds the goroutines that a server keeps for later calls.
+// maxIdleWorkers is the limit of idle goroutines that a server keeps for later calls.
 const maxIdleWorkers = 256
 
-// workers runs handlers on goroutines that are kept for the next call: a fresh
-// goroutine costs more, most of it growing its stack. The last to become idle
-// is the first to be used. They belong to one server and end with it.
+// workers runs one server's handlers on goroutines that are reused. New goroutines cost
+// more, mostly for growing their stacks. The worker that became idle last is used first.
+// The workers end with the server.
 type workers struct {
-	// mu also guards which calls of the server's connections run, so that a
-	// call is noted and handed over in one step, and comes back in one.
+	// mu also guards the running calls of the server's connections, so that a call
+	// is added to them and handed to a worker under one lock.
 	mu     sync.Mutex
 	idle   []chan *serverCall
 	closed bool
 }
 
-// start makes a worker, or a task of its loop, run c. It returns at once, or when
-// the task waits where the loop has callers run it. Its error says why c must not
-// run.
+// start runs c on a worker, or as a task if its method has a loop. It returns at once,
+// except if the loop lets callers run tasks: then it returns when the task waits or ends.
+// If it returns an error, c does not run.
 func (w *workers) start(c *serverCall) error {
 	w.mu.Lock()
 	if err := c.conn.add(c); err != nil {
@@ -43,12 +43,12 @@ func (w *workers) start(c *serverCall) error {
 	next := w.idle[n-1]
 	w.idle = w.idle[:n-1]
 	w.mu.Unlock()
-	next <- c // has room: an idle worker waits for exactly one
+	next <- c // does not block: an idle worker's channel is empty
 	return nil
 }
 
 func (w *workers) work(c *serverCall) {
-	// A goroutine begins with the labels of whoever starts it: a caller, in process.
+	// A new goroutine inherits the labels of its creator, which in process is a caller.
 	pprof.SetGoroutineLabels(context.Background())
 	tasks := make(chan *serverCall, 1)
 	for c != nil {
@@ -63,12 +63,13 @@ func (w *workers) work(c *serverCall) {
 		c.conn.releaseQuota()
 		c = nil
 		if keep {
-			c = <-tasks // nil: it was closed
+			c = <-tasks // nil once close has closed it
 		}
 	}
 }
 
-// runOnCaller runs c on the caller's goroutine. Its error says why c must not run.
+// runOnCaller runs c on the calling goroutine, which is the caller's. If it returns an
+// error, c does not run.
 func (w *workers) runOnCaller(c *serverCall) error {
 	w.mu.Lock()
 	err := c.conn.add(c)
@@ -91,7 +92,7 @@ func (w *workers) runOnCaller(c *serverCall) error {
 	return nil
 }
 
-// A loopJob is a call that a loop runs.
+// A loopJob is a call that runs as a loop's task.
 type loopJob serverCall
 
 // Run implements [wait.Job].
@@ -104,10 +105,11 @@ func (j *loopJob) Run() {
 	c.conn.server.workers.finished(c)
 }
 
-// Drop implements [wait.Job]. The call is over, and so its handler does not run.
+// Drop implements [wait.Job]. Cancelled has ended the call, so Run does not run its
+// handler.
 func (j *loopJob) Drop() { j.Run() }
 
-// Leave implements [wait.Job]. The call is over, and its handler is left where it waits.
+// Leave implements [wait.Job]. Cancelled has ended the call. Its handler waits forever.
 func (j *loopJob) Leave() { j.conn.server.workers.finished((*serverCall)(j)) }
 
 // Cancelled implements [wait.Job].
@@ -116,11 +118,11 @@ func (j *loopJob) Cancelled(why error) {
 	c.abort(fmt.Errorf("the method %s runs on a loop that runs no more: %v", c.method.name, why))
 }
 
-// startOnLoop makes a loop run c, which was added, as a task. Its error says why it
-// does not.
+// startOnLoop runs c, which is among the running calls, as a task of its method's loop. If
+// it returns an error, it has removed c, and c does not run.
 func (w *workers) startOnLoop(c *serverCall) error {
-	// A caller of this process is on its own goroutine here, and a wire's reader is
-	// not.
+	// In process this is the caller's goroutine, which may run tasks. Otherwise it is
+	// the session's reader, which must not.
 	err := c.method.loop.Start(c.conn.peer.Local, (*loopJob)(c))
 	if err == nil {
 		return nil
@@ -131,7 +133,8 @@ func (w *workers) startOnLoop(c *serverCall) error {
 	return refused("the method %s runs on a loop that takes no more tasks: %v", c.method.name, err)
 }
 
-// finished notes that c runs no more.
+// finished records that c has ended: it removes c from the running calls and releases its
+// quota.
 func (w *workers) finished(c *serverCall) {
 	w.mu.Lock()
 	c.conn.remove(c)
@@ -139,7 +142,7 @@ func (w *workers) finished(c *serverCall) {
 	c.conn.releaseQuota()
 }
 
-// close ends the idle workers. Those that run a handler end after it.
+// close ends the idle workers. Busy ones end after their handler has returned.
 func (w *workers) close() {
 	w.mu.Lock()
 	idle := w.idle

@@ -80,8 +80,8 @@ type Acceptor interface {
 	Terms() Terms
 }
 
-// Terms are what an Acceptor asks of an in-process session. Other sessions
-// negotiate them in their handshake.
+// Terms are what an Acceptor asks of an in-process session, which has no handshake
+// to negotiate them.
 type Terms struct {
 	// Window is the flow-control window, in bytes, for messages from the caller
 	// on each stream; 0 for the session's own choice.
