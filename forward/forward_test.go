@@ -35,7 +35,7 @@ type (
 	reply   = testpb.StreamingOutputCallResponse
 )
 
-// A service has one method of each of two kinds.
+// A service has one unary and one streaming method.
 type service struct {
 	testpb.UnimplementedTestServiceServer
 	unary func(context.Context) error
@@ -69,7 +69,7 @@ func (s service) FullDuplexCall(stream bidi) error {
 	}
 }
 
-// forwarding returns a *grpc.Server of s, and a server that passes calls on to it.
+// forwarding returns a *grpc.Server with s, and a nearcall server that forwards to it.
 func forwarding(t testing.TB, s service, opts ...nearcall.ServerOption) (*grpc.Server, *nearcall.Server) {
 	t.Helper()
 	there := grpc.NewServer()
@@ -97,9 +97,10 @@ func wantCode(t *testing.T, what string, err error, want codes.Code) {
 	}
 }
 
-// A client waits for a handler that does not receive, and a handler for a client.
+// Flow control works in both directions: a client waits for a handler that does not
+// receive, and a handler for a client.
 func TestWhoeverSendsWaitsForWhoReceives(t *testing.T) {
-	const size, total, most = 1 << 10, 4 << 10, 512 // messages of a KiB; in all, and that may be under way
+	const size, total, most = 1 << 10, 4 << 10, 512 // bytes of a message; messages; limit of messages in flight
 	t.Run("client", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			release := make(chan struct{})
@@ -171,7 +172,8 @@ func TestWhoeverSendsWaitsForWhoReceives(t *testing.T) {
 	})
 }
 
-// A client that sends more messages than the one that is due fails, and costs no more.
+// A client that sends more than one message to a unary method fails, and at most one of the
+// surplus messages is buffered.
 func TestASecondRequestIsRefused(t *testing.T) {
 	_, srv := forwarding(t, service{})
 	s, err := connect(t, srv).NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, testpb.TestService_UnaryCall_FullMethodName)
@@ -202,7 +204,7 @@ func TestStopOfTheGRPCServerEndsItsCalls(t *testing.T) {
 				unary <- err
 			}()
 			<-running
-			s, err := client.FullDuplexCall(t.Context()) // which sends nothing
+			s, err := client.FullDuplexCall(t.Context()) // the client sends nothing
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -265,7 +267,7 @@ func TestServicesOfBothServersAreFound(t *testing.T) {
 	unknown := func(any, grpc.ServerStream) error { return status.Error(codes.DataLoss, "unknown") }
 	srv := nearcall.NewServer(forward.To(there), nearcall.UnknownServiceHandler(unknown))
 	t.Cleanup(srv.Stop)
-	healthpb.RegisterHealthServer(srv, health.NewServer()) // comes before the other's
+	healthpb.RegisterHealthServer(srv, health.NewServer()) // wins over the *grpc.Server's
 	reflection.RegisterV1(srv)
 	conn := connect(t, srv)
 
@@ -354,7 +356,7 @@ func TestHandlersFindTheirCallersAddress(t *testing.T) {
 }
 
 func TestRPCCompressorIsRefused(t *testing.T) {
-	//lint:ignore SA1019 programs have it all the same
+	//lint:ignore SA1019 programs still use it
 	there := grpc.NewServer(grpc.RPCCompressor(grpc.NewGZIPCompressor()))
 	testpb.RegisterTestServiceServer(there, service{})
 	srv := nearcall.NewServer(forward.To(there))
@@ -365,7 +367,7 @@ func TestRPCCompressorIsRefused(t *testing.T) {
 	}
 }
 
-// Clients of the *grpc.Server on a network cannot use the compressor, nor do harm with it.
+// Clients of the *grpc.Server on a network cannot use the compressor, or do harm with it.
 func TestOthersCannotUseTheCompressor(t *testing.T) {
 	there, _ := forwarding(t, service{})
 	lis := bufconn.Listen(1 << 20)
@@ -395,7 +397,7 @@ func TestToNeedsAServer(t *testing.T) {
 	forward.To(nil)
 }
 
-// BenchmarkForwardTo has calls that are forwarded beside those that are not.
+// BenchmarkForwardTo compares forwarded calls with calls that are not forwarded.
 func BenchmarkForwardTo(b *testing.B) {
 	_, forwarded := forwarding(b, service{})
 	direct := nearcall.NewServer()

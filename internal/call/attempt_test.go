@@ -26,29 +26,28 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// distant is a session as sockets have them: without a short cut, to where the
-// caller's context does not reach.
+// distant is a session like a socket's: without a shortcut for unary calls, and to a
+// callee that does not get the caller's context.
 type distant struct{ link.Session }
 
 func (distant) Peer() *link.Peer { return &link.Peer{} }
 
 var errUnseen = unprocessed{errors.New("going away")}
 
-// A doomed session opens streams that end for reason, without a handler having
-// seen them.
+// A doomed session's streams are aborted for reason without a handler having seen them.
 type doomed struct {
 	distant
-	refuse bool  // in Open
-	early  bool  // before OnAbort is set
-	sends  int   // how many are taken
-	late   bool  // after the last of these, rather than in the next
-	recv   bool  // in Recv
-	header bool  // one comes before
-	ends   bool  // it takes no more calls once it has aborted one
+	refuse bool  // NewStream fails
+	early  bool  // the abort comes before OnAbort is set
+	sends  int   // how many sends succeed
+	late   bool  // the abort follows the last of these, rather than fail the next
+	recv   bool  // the abort comes in Recv
+	header bool  // a header comes before the abort
+	ends   bool  // the session ends with its first abort
 	reason error // errUnseen if nil
 
-	slowSend chan struct{} // Send waits for it, and has succeeded then
-	slowRecv chan struct{} // Recv waits for it, and has a header then
+	slowSend chan struct{} // Send waits for it and then succeeds
+	slowRecv chan struct{} // Recv waits for it and then returns a header
 
 	done   chan struct{}
 	opened []*doomedStream
@@ -172,13 +171,13 @@ func (st *doomedStream) OnAbort(f func(error)) {
 
 func (st *doomedStream) SetWaiter(wait.Waiter) {}
 
-// inTurn is a Sessions that hands out sessions one after another, and then none.
+// inTurn is a Sessions that returns each session once, and then none.
 type inTurn struct {
 	sessions []link.Session
 	asked    atomic.Int32
-	waiting  []bool       // for ready, as calls have it
-	wait     bool         // for ever, when there is none
-	parked   atomic.Int32 // who waits
+	waiting  []bool       // waitForReady of each Pick
+	wait     bool         // wait forever if there is no session left
+	parked   atomic.Int32 // number of calls that wait
 }
 
 func (s *inTurn) Pick(ctx context.Context, waitForReady bool) (link.Session, error) {
@@ -195,8 +194,8 @@ func (s *inTurn) Pick(ctx context.Context, waitForReady bool) (link.Session, err
 	return nil, status.Error(codes.Unavailable, "no further session")
 }
 
-// retrying returns a client whose calls go through sessions, one after another,
-// and last, unless only is set, to a server with h.
+// retrying returns a client whose attempts use sessions in order and then, unless only is
+// set, a session with a server that has the handlers h.
 func retrying(t testing.TB, h handlers, only bool, cc func(*ClientConfig), sessions ...link.Session) (*Client, *inTurn) {
 	t.Helper()
 	in := &inTurn{sessions: sessions}
@@ -239,7 +238,8 @@ func (f *finish) want(t testing.TB, code codes.Code) {
 	wantCode(t, f.err, code)
 }
 
-// moments are all those at which a call of so many sends can be refused.
+// moments returns sessions for every moment at which a call with sends sends can be
+// refused.
 func moments(sends int) map[string]func() *doomed {
 	m := map[string]func() *doomed{
 		"in Open":        func() *doomed { return &doomed{refuse: true} },
@@ -298,7 +298,7 @@ func TestStreamsAreMadeAgainWheneverTheyAreRefused(t *testing.T) {
 				}
 				m := new(message)
 				got := run(cs, func(i int) {
-					m.Value = fmt.Appendf(m.Value[:0], "message %d", i) // which writes over the one before
+					m.Value = fmt.Appendf(m.Value[:0], "message %d", i) // overwrites the last message
 					if err := cs.SendMsg(m); err != nil {
 						t.Errorf("send %d: %v", i, err)
 					}
@@ -315,7 +315,7 @@ func TestStreamsAreMadeAgainWheneverTheyAreRefused(t *testing.T) {
 	}
 }
 
-// drain receives to the end, which must be a good one.
+// drain receives until the end, which must be io.EOF.
 func drain(t *testing.T, cs grpc.ClientStream) (got []string) {
 	for {
 		m := new(message)
@@ -390,8 +390,8 @@ func TestHowOftenACallIsMadeAgain(t *testing.T) {
 	}
 }
 
-// TestAnAttemptThatIsRefusedInItsReplay is made again by the sender that made it,
-// which goes on, and waits for nothing that comes back.
+// TestAnAttemptThatIsRefusedInItsReplay: the sender that replays an attempt retries it
+// again if it is refused, and does not wait for anything to receive.
 func TestAnAttemptThatIsRefusedInItsReplay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, in := retrying(t, handlers{}, false, nil, &doomed{sends: 1, ends: true}, &doomed{ends: true}, &doomed{ends: true})
@@ -415,7 +415,7 @@ func TestAnAttemptThatIsRefusedInItsReplay(t *testing.T) {
 	})
 }
 
-// busy takes no call, and is not about to end.
+// busy refuses all calls, and is not ending.
 type busy struct{ doomed }
 
 func (*busy) NewStream(context.Context, *link.CallHeader) (link.Stream, error) { return nil, errUnseen }
@@ -424,7 +424,7 @@ func invokes(c *Client, opts ...grpc.CallOption) error {
 	return c.Invoke(context.Background(), unaryMethod, wrapperspb.Bytes([]byte("request")), new(message), opts...)
 }
 
-// streams sends one message on a stream and receives all that comes.
+// streams sends one message on a stream and receives until the end.
 func streams(c *Client, opts ...grpc.CallOption) error {
 	cs, err := c.NewStream(context.Background(), streamDesc, streamMethod, opts...)
 	if err != nil {
@@ -488,10 +488,10 @@ func TestWhatCommitsACall(t *testing.T) {
 	}
 }
 
-// A remote is a doomed session with a short cut for unary calls.
+// A remote is a doomed session with a shortcut for unary calls.
 type remote struct {
 	*doomed
-	closed bool // it takes no more calls
+	closed bool // it accepts no more calls
 }
 
 func (remote) Peer() *link.Peer { return &link.Peer{OneShot: true} }
@@ -522,7 +522,7 @@ func TestUnaryCallsInOneGoAreMadeAgain(t *testing.T) {
 			f.want(t, c.want)
 		})
 	}
-	// A stream there is made again as elsewhere.
+	// Streams on this session are retried as on others.
 	client, _ := retrying(t, handlers{}, false, nil, remote{&doomed{sends: 9, recv: true}, false})
 	wantCode(t, streams(client), codes.OK)
 }
@@ -542,7 +542,7 @@ func TestARetryThatFindsNoSession(t *testing.T) {
 	}
 }
 
-// Whoever waits for another session is released by all that ends a call.
+// A call that waits for another session stops waiting for each reason that can end it.
 func TestLeavingWhileACallWaitsForAnotherSession(t *testing.T) {
 	for name, c := range map[string]struct {
 		leave func(*Client, grpc.ClientStream, context.CancelFunc)
@@ -630,8 +630,8 @@ func TestAnAbandonedStreamThatCouldBeMadeAgainIsFreed(t *testing.T) {
 	}
 }
 
-// Nobody but the context, perhaps, learns of the end of a call that was aborted
-// before it was committed.
+// A call that was aborted before it was committed ends, even if only its context is used
+// afterwards.
 func TestAContextThatIsAskedForAfterTheAbort(t *testing.T) {
 	session := &doomed{sends: 9}
 	client, _ := retrying(t, handlers{}, false, nil, session)
@@ -646,7 +646,7 @@ func TestAContextThatIsAskedForAfterTheAbort(t *testing.T) {
 	wantCode(t, cs.RecvMsg(new(message)), codes.Unavailable)
 }
 
-// A journal has what a stats handler is told.
+// A journal is a stats handler that records its events.
 type journal struct {
 	mu      sync.Mutex
 	entries []string
@@ -682,7 +682,7 @@ func (j *journal) HandleRPC(_ context.Context, s stats.RPCStats) {
 func (j *journal) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (j *journal) HandleConn(context.Context, stats.ConnStats)                       {}
 
-// counting are credentials that count how often they were asked.
+// counting is credentials that count the requests for metadata.
 type counting struct{ n atomic.Int32 }
 
 func (c *counting) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
@@ -739,7 +739,7 @@ func TestWhoIsToldOfEachAttempt(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				own["own"] = []string{"changed"} // it is the user's again
+				own["own"] = []string{"changed"} // the user may change it once the call has begun
 				if err := cs.SendMsg(request); err != nil {
 					t.Error(err)
 				}
@@ -787,8 +787,8 @@ func TestAnotherAttemptHasTheSameDeadline(t *testing.T) {
 	})
 }
 
-// A sender that waits for credit when another goroutine makes the call again
-// sends its message once.
+// A sender that waits for credit while another goroutine retries the call sends its
+// message once.
 func TestReplayWaitsForCredit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := &doomed{sends: 100}
@@ -832,7 +832,7 @@ func TestReplayWaitsForCredit(t *testing.T) {
 	})
 }
 
-// What has succeeded with an attempt that was replaced meanwhile does not count.
+// An operation does not count if its attempt was replaced before it succeeded.
 func TestWhatComesTooLateDoesNotCount(t *testing.T) {
 	late := func(t *testing.T, first *doomed, now chan struct{}) (header metadata.MD) {
 		client, in := retrying(t, handlers{}, false, nil, first)
@@ -850,7 +850,7 @@ func TestWhatComesTooLateDoesNotCount(t *testing.T) {
 		go func() { got <- drain(t, cs) }()
 		synctest.Wait() // one of them is held up
 		if first.slowSend != nil {
-			first.opened[0].Abort(errUnseen) // the other makes the call again
+			first.opened[0].Abort(errUnseen) // the other one retries the call
 			synctest.Wait()
 		}
 		if n := in.asked.Load(); n != 2 {
@@ -879,7 +879,7 @@ func TestWhatComesTooLateDoesNotCount(t *testing.T) {
 	})
 }
 
-// A replay that waits for credit is no reason to stay.
+// A call can be ended while its replay waits for credit.
 func TestLeavingWhileAReplayWaitsForCredit(t *testing.T) {
 	for name, leave := range map[string]func(*Client, *bed, context.CancelFunc){
 		"cancelled": func(_ *Client, _ *bed, cancel context.CancelFunc) { cancel() },
@@ -930,8 +930,8 @@ func TestLeavingWhileAReplayWaitsForCredit(t *testing.T) {
 	}
 }
 
-// Sender, receiver, a session that goes away and a user that leaves, all at
-// once: a call that is not left has all its messages, in order and once.
+// A sender, a receiver, a session that ends and a user that cancels run concurrently. A
+// call that is not cancelled transfers all its messages, in order and once.
 func TestRetryRaces(t *testing.T) {
 	const messages = 20
 	for seed := range 300 {

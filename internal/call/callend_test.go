@@ -18,9 +18,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A handler often has a goroutine that receives, which does not know that the
-// handler has returned. Whatever it does then, the call has ended as the
-// handler said.
+// A handler may have a goroutine that still receives when the handler has returned.
+// Whatever that goroutine does, the call keeps the handler's status.
 func TestWhatAHandlerLeavesBehindDoesNotChangeHowItsCallEnded(t *testing.T) {
 	for name, stray := range map[string]func(grpc.ServerStream){
 		"receives":     func(ss grpc.ServerStream) { _ = ss.RecvMsg(new(message)) },
@@ -72,8 +71,8 @@ func (tagger) HandleRPC(context.Context, stats.RPCStats)                        
 func (tagger) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (tagger) HandleConn(context.Context, stats.ConnStats)                       {}
 
-// A stats handler's metadata travels with the user's, or the call fails: for
-// both kinds of calls alike, and never without either.
+// A stats handler's metadata is sent together with the user's. If it is invalid, the call
+// fails. This is the same for unary calls and streams.
 func TestMetadataThatAStatsHandlerAdds(t *testing.T) {
 	for key, want := range map[string]codes.Code{"trace": codes.OK, "not a key": codes.Internal} {
 		var unary, stream metadata.MD
@@ -110,7 +109,7 @@ func TestMetadataThatAStatsHandlerAdds(t *testing.T) {
 	}
 }
 
-// breaking is a session whose streams break as soon as they are open.
+// breaking is a session whose streams are aborted as soon as they are open.
 type breaking struct{ link.Session }
 
 func (b breaking) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {
@@ -161,7 +160,7 @@ func TestAStreamLetsGoOfItsContext(t *testing.T) {
 	})
 }
 
-// When Invoke returns, its options have been told everything.
+// When Invoke returns, the results for its options are set.
 func TestOnFinishIsCalledBeforeAUnaryCallReturns(t *testing.T) {
 	for name, cc := range map[string]func(*ClientConfig){
 		"one shot": nil,
@@ -196,8 +195,8 @@ func TestOnFinishIsCalledBeforeAUnaryCallReturns(t *testing.T) {
 	}
 }
 
-// lingering is a server's stats handler that keeps calls from being over for
-// the server when they are for their callers.
+// lingering is a server's stats handler that delays the end of calls on the server after
+// they have ended for their callers.
 type lingering struct {
 	tagger
 	release chan struct{}

@@ -28,7 +28,7 @@ import (
 	"github.com/nearcall/nearcall/internal/needs"
 )
 
-// tagged is a codec of three generations at once.
+// tagged implements grpc's two older codec interfaces.
 type tagged struct{ name string }
 
 func (c tagged) Name() string                { return c.name }
@@ -53,8 +53,8 @@ func (taggedV2) Unmarshal(data mem.BufferSlice, v any) error {
 
 func init() { encoding.RegisterCodec(tagged{"tagged"}) }
 
-// settled are the options of grpc-go, by the name of their type: ok says whether it
-// took.
+// settled holds an option of each type of grpc-go, by the type's name. ok checks that the
+// option has had its effect.
 var settled = map[string]struct {
 	option grpc.CallOption
 	ok     func(*callInfo) bool
@@ -107,8 +107,8 @@ func TestEachCallOptionIsHonouredOrRefused(t *testing.T) {
 	wantCode(t, err, codes.Internal)
 }
 
-// The options that grpc-go has are those of its types that have the method
-// before. A new one has to be honoured, or to be refused knowingly.
+// grpc-go's options are its types with a method before. A new one must be honoured or
+// refused on purpose.
 func TestAllCallOptionsOfGRPCAreKnown(t *testing.T) {
 	needs.Program(t, "go")
 	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "google.golang.org/grpc").Output()
@@ -148,7 +148,7 @@ func TestAllCallOptionsOfGRPCAreKnown(t *testing.T) {
 	}
 }
 
-// An option's methods are its pointer's, too, so that grpc-go honours both.
+// A pointer to an option has the option's methods, too, so grpc-go honours it.
 func TestPointersToCallOptionsAreHonouredOrRefused(t *testing.T) {
 	for name, option := range map[string]grpc.CallOption{
 		"limit":      &grpc.MaxRecvMsgSizeCallOption{MaxRecvMsgSize: 7},
@@ -177,7 +177,7 @@ func TestANilCallOptionIsNoPanic(t *testing.T) {
 	}
 }
 
-// In grpc-go no codec is the default codec.
+// In grpc-go a nil codec means the default codec.
 func TestANilCodecIsTheDefault(t *testing.T) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -190,7 +190,7 @@ func TestANilCodecIsTheDefault(t *testing.T) {
 	}
 }
 
-// A codec of the first generation has no name that goes into a content-type.
+// The name of a grpc.Codec does not go into the content-type.
 func TestACodecOfTheFirstGenerationNamesNoSubtype(t *testing.T) {
 	var ci callInfo
 	//lint:ignore SA1019 programs use it
@@ -233,7 +233,7 @@ func TestAServiceConfigAndCallOptionsTogether(t *testing.T) {
 	}
 }
 
-// reports is what a call's options were told.
+// reports holds the results of a call's options.
 type reports struct {
 	header, trailer metadata.MD
 	peer            peer.Peer

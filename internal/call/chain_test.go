@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// A trace is what interceptors and handlers passed, in order.
+// A trace records the interceptors and handlers of a call in the order they ran.
 type trace []string
 
 func (t *trace) pass(format string, args ...any) { *t = append(*t, fmt.Sprintf(format, args...)) }
@@ -64,7 +64,7 @@ func TestInterceptorsRunInOrder(t *testing.T) {
 				if err := s.RecvMsg(new(message)); err == nil {
 					t.Error("a message arrived")
 				}
-				b.server.GracefulStop() // the way out of a stream's interceptors
+				b.server.GracefulStop() // waits until a stream's interceptors have returned
 				order := want(n, "stream")
 				if side == "client" { // which have opened it before the handler runs
 					got = slices.DeleteFunc(got, func(s string) bool { return s == "stream" })
@@ -86,7 +86,7 @@ func interceptClient(c *ClientConfig, n int, got *trace) {
 			return next(ctx, method, req, reply, cc, opts...)
 		})
 	}
-	var opened trace // apart from what the handler does meanwhile
+	var opened trace // separate, as the handler runs concurrently
 	for i := range n {
 		c.Stream = append(c.Stream, func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			opened.pass("in %d", i)
@@ -100,7 +100,7 @@ func interceptClient(c *ClientConfig, n int, got *trace) {
 	}
 }
 
-// joined is a stream that brings a trace along with its end.
+// joined is a stream whose RecvMsg appends the trace from to the trace to.
 type joined struct {
 	grpc.ClientStream
 	to, from *trace
@@ -127,8 +127,8 @@ func interceptServer(c *ServerConfig, n int, got *trace) {
 	}
 }
 
-// Each interceptor may change what the next sees, and each call of a chain
-// starts anew: an interceptor that retries calls the rest twice.
+// Each interceptor may change the arguments of the next one. An interceptor that retries
+// runs the rest of the chain twice.
 func TestAnInterceptorMayCallTheRestAgainAndChangeWhatItSees(t *testing.T) {
 	type key struct{}
 	var seen trace

@@ -14,7 +14,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// What grpc-go keeps to itself is found. A version of it that moves it fails here.
+// This test fails if a version of grpc-go moves the unexported variables that we use.
 func TestCompressorsOfGRPC(t *testing.T) {
 	if !slices.Contains(registered, gzip.Name) {
 		t.Errorf("the registered compressors are %q, without gzip: grpcutil.RegisteredCompressorNames is another variable now", registered)
@@ -32,8 +32,8 @@ func TestCompressorsOfGRPC(t *testing.T) {
 	}
 }
 
-// encoded makes calls whose requests say that they are compressed with name, which the
-// client does not look for.
+// encoded is a session whose calls claim to be compressed with name, which the client does
+// not check.
 type encoded struct {
 	link.Session
 	name string

@@ -45,7 +45,7 @@ func TestTheConnectionOfACallCannotBeUsed(t *testing.T) {
 	}
 }
 
-type connectionKey struct{} // of this package, and so not the one
+type connectionKey struct{} // has the right name, but in the wrong package
 
 func TestOnlyThatKeyFindsTheConnection(t *testing.T) {
 	b := start(t, handlers{unary: func(ctx context.Context, m *message) (*message, error) {

@@ -16,8 +16,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A card is credentials that say what they are told to, and note what they
-// were asked.
+// A card is credentials that return what the test sets and record the requests.
 type card struct {
 	data   map[string]string
 	err    error
@@ -62,7 +61,7 @@ func TestTheAudienceOfCredentials(t *testing.T) {
 	}
 }
 
-// Such a method does not exist, and says so, rather than to panic.
+// A call of a malformed method fails with Unimplemented and does not panic.
 func TestCredentialsForAMethodWithoutASlash(t *testing.T) {
 	var audiences []string
 	b := start(t, handlers{}, nil, func(c *ClientConfig) { c.Creds = []credentials.PerRPCCredentials{card{audiences: &audiences}} })
@@ -101,7 +100,7 @@ func TestErrorsOfCredentials(t *testing.T) {
 	b := start(t, handlers{}, nil, nil)
 	for name, c := range map[string]struct {
 		creds        card
-		conn, option codes.Code // of the connection's credentials, and of the call's
+		conn, option codes.Code // for the connection's credentials, and for the call's
 	}{
 		"fine":                {card{data: map[string]string{"K": "v"}}, codes.OK, codes.OK},
 		"nothing":             {card{}, codes.OK, codes.OK},
@@ -142,7 +141,7 @@ func wantCodeOf(t *testing.T, name string, b *bed, want codes.Code, opts ...grpc
 	}
 }
 
-// public is a session whose peer is not known to be private.
+// public is a session whose peer has no transport security.
 type public struct{ link.Session }
 
 func (p public) Peer() *link.Peer {

@@ -13,7 +13,7 @@ import (
 	"github.com/nearcall/nearcall/internal/codec"
 )
 
-// wayward is a codec whose Marshal leaves by way of leave.
+// wayward is a codec whose Marshal calls leave, which panics or calls Goexit.
 type wayward struct{ leave func() }
 
 func (wayward) Name() string { return "wayward" }
@@ -28,13 +28,13 @@ func (wayward) Unmarshal(b []byte, v any) error {
 	return nil
 }
 
-// overStreams makes a client's unary calls as streams.
+// overStreams makes the client's unary calls use streams.
 func overStreams(c *ClientConfig) {
 	c.Sessions = always{streamed{c.Sessions.(always).session}}
 }
 
-// TestACodecThatLeavesWithAReplyEndsTheCall: what a user's code does while the
-// reply is encoded is as if the handler had done it.
+// TestACodecThatLeavesWithAReplyEndsTheCall: a panic or Goexit of a codec that encodes the
+// reply has the same effect as one of the handler.
 func TestACodecThatLeavesWithAReplyEndsTheCall(t *testing.T) {
 	for name, c := range map[string]struct {
 		leave  func()
@@ -58,7 +58,7 @@ func TestACodecThatLeavesWithAReplyEndsTheCall(t *testing.T) {
 				}}, func(s *ServerConfig) {
 					c.server(s)
 					s.Codec = codec.WrapV1(wayward{func() {
-						if derived != nil { // stats have the request's size computed
+						if derived != nil { // stats compute the request's size
 							c.leave()
 						}
 					}})
@@ -76,14 +76,14 @@ func TestACodecThatLeavesWithAReplyEndsTheCall(t *testing.T) {
 				if derived.Err() != context.Canceled {
 					t.Errorf("a context derived from the handler's has ended with %v", derived.Err())
 				}
-				b.server.GracefulStop() // nothing runs that it would wait for
+				b.server.GracefulStop() // returns: no call runs
 			})
 		})
 	}
 }
 
-// TestNoReplyOvertakesItsHeader: a header that another goroutine sends while
-// the handler returns is either refused, or there for the caller.
+// TestNoReplyOvertakesItsHeader: a header that another goroutine sends while the handler
+// returns is refused, or the caller gets it.
 func TestNoReplyOvertakesItsHeader(t *testing.T) {
 	for name, client := range map[string]func(*ClientConfig){"at once": nil, "over a stream": overStreams} {
 		t.Run(name, func(t *testing.T) {

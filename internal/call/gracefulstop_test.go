@@ -10,7 +10,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A leaving session ends at once, and is gone when the test says so.
+// A leaving session ends at once. The test decides when it is gone.
 type leaving struct {
 	link.Session
 	acceptor link.Acceptor
@@ -25,8 +25,8 @@ func (l *leaving) Close(reason error) error {
 	return nil
 }
 
-// A GracefulStop returns when nothing of any session is left, also of those that had
-// ended before, unless Stop makes it hurry.
+// GracefulStop returns when all sessions are gone, including those that ended before it
+// was called. Stop makes it return earlier.
 func TestGracefulStopWaitsUntilSessionsAreGone(t *testing.T) {
 	for name, hurry := range map[string]bool{"gone": false, "Stop": true} {
 		t.Run(name, func(t *testing.T) {

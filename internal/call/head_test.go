@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// TestNoHandlerSeesControlCharacters, whoever put them where: the call fails, and
-// what it took on the server is free again.
+// TestNoHandlerSeesControlCharacters in any string of a call's header: the call fails, and
+// releases its place in the server's quota.
 func TestNoHandlerSeesControlCharacters(t *testing.T) {
 	for want, c := range map[string]struct {
 		method string
@@ -40,7 +40,7 @@ func TestNoHandlerSeesControlCharacters(t *testing.T) {
 						t.Errorf("%s: %v", call, err)
 					}
 				}
-				for range 2 { // of which the second finds the place of the first
+				for range 2 { // the second call needs the place of the first
 					check("unary", b.Invoke(t.Context(), unaryMethod+c.method, wrapperspb.Bytes(nil), new(message), c.opts...))
 					s, err := b.NewStream(t.Context(), streamDesc, streamMethod+c.method, c.opts...)
 					if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A headless session is one to a peer that sends a message without a header, which
-// no server of ours does.
+// A headless session's peer sends a message without a header before it, which our servers
+// never do.
 type headless struct{ distant }
 
 func (headless) Done() <-chan struct{} { return nil }
@@ -39,7 +39,7 @@ func (*headlessStream) Abort(error)           {}
 func (*headlessStream) OnAbort(func(error))   {}
 func (*headlessStream) SetWaiter(wait.Waiter) {}
 
-// A peer that sends a message first has no header to wait for.
+// If the peer sends a message first, Header does not wait.
 func TestAMessageWithoutAHeader(t *testing.T) {
 	for name, receives := range map[string]bool{"before it is received": false, "after": true} {
 		t.Run(name, func(t *testing.T) {

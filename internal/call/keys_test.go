@@ -44,7 +44,7 @@ func TestTheKeysFindWhatThePackagesKeep(t *testing.T) {
 	}
 }
 
-// newServerCall returns a call that no session carries.
+// newServerCall returns a call without a session.
 func newServerCall(o *link.CallHeader) *serverCall {
 	auth := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
 	conn := &serverConn{
@@ -105,8 +105,7 @@ func TestAHandlersContextHasWhatStatsHandlersAttachedToTheConnection(t *testing.
 	}
 }
 
-// A context that is printed with %v must not be read field by field: others
-// write to it.
+// Printing a context with %v must not read its fields, which other goroutines write.
 func TestAHandlersContextPrintsItsMethodAlone(t *testing.T) {
 	c := newServerCall(&link.CallHeader{Method: "/s/m"})
 	if s := fmt.Sprintf("%v", c); s != "nearcall.Context(/s/m)" {

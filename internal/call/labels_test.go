@@ -42,8 +42,8 @@ func TestLabelsFromTheEnvironment(t *testing.T) {
 	}
 }
 
-// placed are a caller's context and a placement of handlers, and whether handlers run on
-// their callers for them when they are not labelled.
+// placed is a caller's context, a placement, and whether handlers run on the caller's
+// goroutine with these if they are not labelled.
 var placed = []struct {
 	placement   Placement
 	cancellable bool
@@ -68,8 +68,7 @@ func eachPlacement(t *testing.T, f func(t *testing.T, place func(*ServerConfig),
 	}
 }
 
-// wantLabels compares the labels of a context, unless it is nil, and of the calling
-// goroutine.
+// wantLabels checks the labels of the calling goroutine and of ctx, unless that is nil.
 func wantLabels(t *testing.T, when string, ctx context.Context, want map[string]string) {
 	t.Helper()
 	if ctx != nil {
@@ -80,7 +79,7 @@ func wantLabels(t *testing.T, when string, ctx context.Context, want map[string]
 		}
 	}
 	line := "{}"
-	for k, v := range want { // there is one at most
+	for k, v := range want { // at most one
 		line = fmt.Sprintf("{%q:%q}", k, v)
 	}
 	if got := labeltest.OfCaller(); got != line {
@@ -150,7 +149,7 @@ func TestAnIdleWorkerHasNoLabels(t *testing.T) {
 		t.Run(value, func(t *testing.T) {
 			t.Setenv(labelsVariable, value)
 			for len(labeltest.Of("(*workers).work")) > 0 {
-				runtime.Gosched() // a worker of the test before, whose server has stopped, is on its way out
+				runtime.Gosched() // a worker of the last test's server is about to exit
 			}
 			synctest.Test(t, func(t *testing.T) {
 				b := start(t, handlers{unary: func(_ context.Context, in *message) (*message, error) { return in, nil }}, onWorkers, nil)

@@ -19,8 +19,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 type message = wrapperspb.BytesValue
 
-// handlers are what the methods of the service under test do. Those that are
-// nil echo.
+// handlers are the handlers of the test service. A nil one echoes.
 type handlers struct {
 	unary  func(context.Context, *message) (*message, error)
 	stream func(grpc.ServerStream) error
@@ -33,7 +32,7 @@ const (
 
 var streamDesc = &grpc.StreamDesc{StreamName: "Stream", ClientStreams: true, ServerStreams: true}
 
-// desc is what generated code would have for the service.
+// desc is the service's description, which generated code would contain.
 var desc = grpc.ServiceDesc{
 	ServiceName: "test.Service",
 	HandlerType: (*any)(nil),
@@ -71,15 +70,15 @@ var desc = grpc.ServiceDesc{
 	}}},
 }
 
-// A bed is a server with a client in process, for a test.
+// A bed is a test's server with a client in process.
 type bed struct {
 	*Client
 	server  *Server
 	session link.Session
 }
 
-// start returns a bed with h. sc and cc may be nil; they amend what the server
-// and the client are told.
+// start returns a bed with the handlers h. sc and cc, which may be nil, change the
+// configurations of the server and the client.
 func start(t testing.TB, h handlers, sc func(*ServerConfig), cc func(*ClientConfig)) *bed {
 	t.Helper()
 	server := ServerConfig{MaxRecv: defaultMaxRecv, MaxSend: noLimit}
@@ -113,8 +112,7 @@ func (b *bed) call(ctx context.Context, opts ...grpc.CallOption) (*message, erro
 	return reply, err
 }
 
-// always is a Sessions that has one session, also after its end, when it says
-// that there is none any more.
+// always is a Sessions with one session. Once that has ended, Pick fails.
 type always struct{ session link.Session }
 
 func (a always) Pick(context.Context, bool) (link.Session, error) {
@@ -124,8 +122,8 @@ func (a always) Pick(context.Context, bool) (link.Session, error) {
 	return a.session, nil
 }
 
-// streamed is a session without a short cut for unary calls, as most are that
-// leave the process.
+// streamed is a session without a shortcut for unary calls, like most sessions with other
+// processes.
 type streamed struct{ link.Session }
 
 func (s streamed) Peer() *link.Peer {

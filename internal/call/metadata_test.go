@@ -23,7 +23,7 @@ func TestOutgoingMetadataIsReadAsThePackageKeepsIt(t *testing.T) {
 	}
 }
 
-// withoutMirror runs f with a package metadata of an unknown layout.
+// withoutMirror runs f as if package metadata's type had an unknown layout.
 func withoutMirror(t *testing.T, f func(*testing.T)) {
 	t.Run("without mirror", func(t *testing.T) {
 		before := mirrored
@@ -80,7 +80,7 @@ func TestOutgoingMetadataWithUpperCaseKeys(t *testing.T) {
 		t.Errorf("added: %s, %v; AppendToOutgoingContext makes keys lower case", show(md), err)
 	}
 	withoutMirror(t, func(t *testing.T) {
-		// The merged form does not show how a key was written.
+		// The exported accessor converts keys to lower case.
 		if md, err := outgoing(ctx); err != nil || show(md) != `map["upper":["1"]]` {
 			t.Errorf("%s, %v", show(md), err)
 		}
@@ -205,8 +205,8 @@ func TestContentType(t *testing.T) {
 	}
 }
 
-// What validatePair lets through can be written into HTTP/2 as it is: RFC 9113
-// has header names in lower case and values without control characters.
+// What validatePair accepts can be sent over HTTP/2 unchanged: RFC 9113 requires header
+// names in lower case and values without control characters.
 func FuzzValidPairsAreSafeInHTTP2(f *testing.F) {
 	for _, s := range []string{"k", "", "K", ":path", "k-bin", "a\r\nb", "\x00", "é", "grpc-status"} {
 		f.Add(s, "v")
@@ -221,7 +221,7 @@ func FuzzValidPairsAreSafeInHTTP2(f *testing.F) {
 			t.Errorf("%q is valid, and no name of a header", key)
 		}
 		if strings.HasSuffix(key, "-bin") {
-			return // travels in base64
+			return // sent in base64
 		}
 		if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r >= 0x7f }) {
 			t.Errorf("%q is valid, and no value of a header", value)
@@ -229,8 +229,8 @@ func FuzzValidPairsAreSafeInHTTP2(f *testing.F) {
 	})
 }
 
-// grpc-go refuses metadata before it connects, so that it can be asked what it
-// would refuse, and in what words.
+// grpc-go refuses metadata before it connects, so the test can compare its errors without
+// a server.
 func FuzzOutgoingMetadataIsRefusedAsGRPCDoes(f *testing.F) {
 	for _, s := range []string{"k", "", "K", "k k", ":path", ":", "k-bin", "-bin", "K-bin", "te", "a\r\nb", "\x00", "\x7f", "é", "\xff", "%", "grpc-status"} {
 		f.Add(s, "v", true)

@@ -11,7 +11,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// OnFinish may call the stream's Header, Trailer and Context, whichever method found the end.
+// OnFinish may call the stream's Header, Trailer and Context, whichever method has received
+// the end.
 func TestOnFinishAsksTheStream(t *testing.T) {
 	for name, way := range ways {
 		for finder, find := range map[string]func(grpc.ClientStream){

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// waitFor starts a goroutine that takes a place and says so.
+// waitFor starts a goroutine that acquires a place, and returns a channel for the result.
 func waitFor(ctx context.Context, q *quota) <-chan error {
 	got := make(chan error, 1)
 	go func() { got <- q.acquire(ctx) }()
@@ -107,7 +107,7 @@ func TestAContextThatHasEndedMayTakeAFreePlace(t *testing.T) {
 	})
 }
 
-// Whoever is granted a place just as it gives up passes it on.
+// A caller that is granted a place just as its context ends passes it on.
 func TestAQuotaLosesNoPlaceAndMakesNone(t *testing.T) {
 	const places, workers, rounds = 3, 16, 3000
 	q := &quota{free: places}
@@ -142,8 +142,8 @@ func TestAQuotaLosesNoPlaceAndMakesNone(t *testing.T) {
 	}
 }
 
-// Over a place that is not given back, because its handler is deaf, a caller
-// waits that may have no deadline. The end of the session has to reach it.
+// A handler that ignores its context never releases its place. The end of the session must
+// wake a caller that waits for it, as that may have no deadline.
 func TestTheEndOfASessionReachesCallersThatWaitForAPlace(t *testing.T) {
 	for name, end := range map[string]func(*bed){
 		"stop":  func(b *bed) { b.server.Stop() },
@@ -153,7 +153,7 @@ func TestTheEndOfASessionReachesCallersThatWaitForAPlace(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				release := make(chan struct{})
 				b := start(t, handlers{unary: func(_ context.Context, in *message) (*message, error) {
-					<-release // deaf to its context
+					<-release // ignores its context
 					return in, nil
 				}}, func(c *ServerConfig) { c.MaxStreams, c.Placement = 1, OnWorkers }, nil)
 				ctx, cancel := context.WithCancel(t.Context())

@@ -22,8 +22,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// policy returns a retryState as a call has it at first, with backoffs of 1 s that
-// double up to 10 s.
+// policy returns the retryState of a new call, with backoffs that start at 1 s and double
+// up to 10 s.
 func policy(maxAttempts int) *retryState {
 	return &retryState{policy: &retryPolicy{
 		maxAttempts:          maxAttempts,
@@ -77,13 +77,13 @@ func TestThrottler(t *testing.T) {
 		success, throttled bool
 		tokens             float64
 	}{
-		{success: true, tokens: 4}, // no more than the bucket holds
+		{success: true, tokens: 4}, // the maximum
 		{tokens: 3},
 		{throttled: true, tokens: 2},
 		{success: true, tokens: 2.5},
 		{throttled: true, tokens: 1.5},
 		{throttled: true, tokens: 0.5},
-		{throttled: true, tokens: 0}, // and no less than nothing
+		{throttled: true, tokens: 0}, // the minimum
 		{success: true, tokens: 0.5},
 	} {
 		throttled := false
@@ -103,7 +103,7 @@ func TestThrottler(t *testing.T) {
 	}
 }
 
-// retryConfig is a service config of all methods, with policy's numbers.
+// retryConfig is a service config for all methods with the numbers of policy.
 func retryConfig(t testing.TB, maxAttempts int) *ServiceConfig {
 	t.Helper()
 	sc, err := ParseServiceConfig(fmt.Sprintf(`{"methodConfig":[{"name":[{}],"retryPolicy":{
@@ -114,8 +114,8 @@ func retryConfig(t testing.TB, maxAttempts int) *ServiceConfig {
 	return sc
 }
 
-// ways are the three that a client's calls can go: with a short cut for unary calls,
-// as streams in process, and as streams elsewhere.
+// ways are the three ways to make a call: with a shortcut for unary calls, as a stream in
+// process, and as a stream to another process.
 var ways = map[string]func(link.Session) link.Session{
 	"in one piece":      func(s link.Session) link.Session { return s },
 	"in process":        func(s link.Session) link.Session { return streamed{s} },
@@ -168,7 +168,7 @@ func TestRetriesWaitForTheBackoff(t *testing.T) {
 	}
 }
 
-// What ends a call ends its wait for the backoff at once.
+// A call that ends during its backoff returns at once.
 func TestLeavingInTheBackoff(t *testing.T) {
 	for leaving, leave := range map[string]struct {
 		do   func(*Client, context.CancelFunc)
@@ -230,8 +230,8 @@ func TestLeavingInTheBackoff(t *testing.T) {
 
 var errClosed = status.Error(codes.Canceled, "closing")
 
-// A sender that finds its attempt ended makes the call again, for the message at
-// hand as well.
+// A sender whose attempt has ended retries the call, and sends its message on the new
+// attempt.
 func TestASenderRetries(t *testing.T) {
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
@@ -279,7 +279,7 @@ func TestASenderRetries(t *testing.T) {
 	}
 }
 
-// A sender whose call is not retried gets io.EOF, and RecvMsg has the status.
+// If the call is not retried, the sender gets io.EOF and RecvMsg returns the status.
 func TestASenderWhoseCallIsNotRetried(t *testing.T) {
 	for name, c := range map[string]struct {
 		fail func(grpc.ServerStream) error
@@ -325,7 +325,7 @@ func TestASenderWhoseCallIsNotRetried(t *testing.T) {
 	}
 }
 
-// A connection that is lost is a failure like others, unless a header had come.
+// A lost connection is retried like other failures, unless a header was received.
 func TestALostConnectionIsRetried(t *testing.T) {
 	lost := errors.New("lost")
 	for name, c := range map[string]struct {
@@ -362,8 +362,8 @@ func TestALostConnectionIsRetried(t *testing.T) {
 	}
 }
 
-// A stream that could be retried is so by whoever uses it next; until then its
-// context and its client can free it, and whoever commits it.
+// A failed stream is retried by the next operation on it. Until then it ends if its context
+// ends, its client is closed, or an operation commits it.
 func TestAnAbandonedStreamThatCouldBeRetriedIsFreed(t *testing.T) {
 	for name, c := range map[string]struct {
 		free func(*Client, grpc.ClientStream, context.CancelFunc)
@@ -402,7 +402,7 @@ func TestAnAbandonedStreamThatCouldBeRetriedIsFreed(t *testing.T) {
 	}
 }
 
-// Failures to connect are retried by the policy, too.
+// The policy applies to failures to connect, too.
 func TestSessionsThatAreMissingAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for kind, call := range map[string]func(*Client, ...grpc.CallOption) error{"unary": invokes, "stream": streams} {
@@ -418,7 +418,7 @@ func TestSessionsThatAreMissingAreRetried(t *testing.T) {
 	})
 }
 
-// Transparent retries take none of the policy's attempts.
+// Transparent retries do not count as attempts of the policy.
 func TestTransparentRetriesAreNotCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var previous [][]string
@@ -447,8 +447,8 @@ func TestTransparentRetriesAreNotCounted(t *testing.T) {
 	})
 }
 
-// A handler of one attempt that takes less than that of another before holds the
-// replay up, until it ends.
+// If an attempt's handler receives less than that of an earlier attempt, the replay blocks
+// until the handler returns.
 func TestAReplayThatGetsNoCreditEndsWithItsAttempt(t *testing.T) {
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
@@ -490,8 +490,8 @@ func TestAReplayThatGetsNoCreditEndsWithItsAttempt(t *testing.T) {
 	}
 }
 
-// Sender, receiver, handlers that fail and a user that leaves, all at once: a call
-// that is not left has all its messages, in order and once.
+// A sender, a receiver, handlers that fail and a user that cancels run concurrently. A call
+// that is not cancelled transfers all its messages, in order and once.
 func TestPolicyRetryRaces(t *testing.T) {
 	const messages = 20
 	for name, way := range ways {
@@ -558,7 +558,7 @@ func TestPolicyRetryRaces(t *testing.T) {
 				if err == nil {
 					err = cs.RecvMsg(new(message))
 				}
-				// As in grpc-go, what an attempt has failed with may overtake the user.
+				// As in grpc-go, the attempt's failure may come before the user's cancel.
 				if err != io.EOF && (!leaves || status.Code(err) != codes.Canceled && err.Error() != errAgain.Error()) {
 					t.Errorf("%s, seed %d: %v", name, seed, err)
 				}

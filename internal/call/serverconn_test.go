@@ -14,7 +14,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// An abortable stream carries nothing, and may be reset by its caller.
+// An abortable stream carries no frames. Its caller may reset it.
 type abortable struct {
 	link.Stream
 	reset func(error)
@@ -26,9 +26,8 @@ func (s *abortable) Send(*link.Frame) error   { return nil }
 func (s *abortable) Recv(f *link.Frame) error { f.Reset(); return link.ErrEnded }
 func (s *abortable) Abort(reason error)       {}
 
-// Of a connection whose peer resets its calls as soon as it has opened them, as many
-// handlers run as calls may be open. Then nothing more of it is read, and nothing
-// answered, until one returns.
+// If a peer resets its calls as soon as it has opened them, no more handlers run than calls
+// may be open. At that limit the connection is not read until a handler returns.
 func TestCallsThatAreResetAtOnceDoNotPileUpHandlers(t *testing.T) {
 	for name, end := range map[string]func(*Server, link.Acceptor){
 		"closed":  func(_ *Server, a link.Acceptor) { a.Closed(errStopped) },
@@ -47,7 +46,7 @@ func resetAtOnce(t *testing.T, end func(*Server, link.Acceptor)) {
 	server := NewServer(ServerConfig{MaxRemote: limit, MaxRecv: defaultMaxRecv, MaxSend: noLimit})
 	server.Register(&desc, handlers{stream: func(ss grpc.ServerStream) error {
 		running.Add(1)
-		<-release // deaf to its context
+		<-release // ignores its context
 		running.Add(-1)
 		return ss.Context().Err()
 	}}, nil)

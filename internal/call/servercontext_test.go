@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// testContext returns a context as a handler on a worker has it.
+// testContext returns a context like that of a handler on a worker.
 func testContext() *serverCall { return newServerCall(newOpen()) }
 
-// isDone reports whether the context has ended as far as Done says.
+// isDone reports whether Done is closed.
 func isDone(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -253,7 +253,7 @@ func TestStoppingRacesWithTheEnd(t *testing.T) {
 		both.Go(func() { c.cancel(context.Canceled) })
 		both.Wait()
 		for !stopped && ran.Load() == 0 {
-			runtime.Gosched() // the function may have a goroutine of its own
+			runtime.Gosched() // the function may run on a goroutine of its own
 		}
 		if n := ran.Load(); stopped && n != 0 || n > 1 {
 			t.Fatalf("stopped: %v, and it ran %d times", stopped, n)
@@ -261,9 +261,9 @@ func TestStoppingRacesWithTheEnd(t *testing.T) {
 	}
 }
 
-// Package context calls AfterFunc with a lock held that the function takes.
-// So it must have a goroutine of its own where the end came before, which is
-// what context.AfterFunc promises, too.
+// Package context calls AfterFunc with a lock held that the function takes. So the function
+// must run on its own goroutine if the context has ended before. context.AfterFunc promises
+// the same.
 func TestAfterFuncOfAnEndedContextDoesNotRunItsFunctionItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := testContext()
@@ -289,8 +289,7 @@ func TestAfterFuncOfAnEndedContextDoesNotRunItsFunctionItself(t *testing.T) {
 	})
 }
 
-// slowDone is a context whose end comes just after package context has looked
-// for it.
+// slowDone is a context that ends just after package context has checked for its end.
 type slowDone struct{ *serverCall }
 
 func (s slowDone) Done() <-chan struct{} {
@@ -310,7 +309,7 @@ func TestDerivingAContextJustAsItsParentEnds(t *testing.T) {
 		<-ctx.Done()
 		derived <- ctx.Err()
 	}()
-	// In a bubble a deadlock of a mutex would last: it is no durable wait.
+	// Not in a synctest bubble, which does not detect deadlocks on mutexes.
 	select {
 	case err := <-derived:
 		if err != context.Canceled {
@@ -321,8 +320,8 @@ func TestDerivingAContextJustAsItsParentEnds(t *testing.T) {
 	}
 }
 
-// inlined returns a context as a handler has it that runs on the goroutine of
-// a caller with the context caller.
+// inlined returns a context like that of a handler on the goroutine of a caller whose
+// context is caller.
 func inlined(caller context.Context) *serverCall {
 	c := testContext()
 	c.inline = true
@@ -383,13 +382,13 @@ func TestAnInlineHandlersContextHasNothingElseOfItsCallers(t *testing.T) {
 	}
 }
 
-// afterFuncs is a caller's context that counts who waits for its end.
+// afterFuncs is a caller's context that counts the registered AfterFuncs.
 type afterFuncs struct {
 	context.Context
 	waiting *int
 }
 
-// Value hides the context within, which package context would talk to.
+// Value hides the inner context, which package context would otherwise use directly.
 func (a afterFuncs) Value(any) any { return nil }
 
 func (a afterFuncs) AfterFunc(f func()) func() bool {

@@ -52,7 +52,7 @@ func TestParseServiceConfig(t *testing.T) {
 	}
 }
 
-// ofGRPC returns what grpc-go says of a service config.
+// ofGRPC returns grpc-go's error for a service config.
 func ofGRPC(text string) error {
 	conn, err := grpc.NewClient("passthrough:///nowhere", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(text))
 	if err == nil {
@@ -61,8 +61,8 @@ func ofGRPC(text string) error {
 	return err
 }
 
-// TestServiceConfigsAreRefusedInTheWordsOfGRPC compares what is said of configs
-// that are no good with what grpc-go says.
+// TestServiceConfigsAreRefusedInTheWordsOfGRPC compares the errors for invalid configs with
+// grpc-go's.
 func TestServiceConfigsAreRefusedInTheWordsOfGRPC(t *testing.T) {
 	const good = `"maxAttempts":2,"initialBackoff":"1s","maxBackoff":"2s","backoffMultiplier":1.5,"retryableStatusCodes":["UNAVAILABLE",14,10]`
 	policy := func(json string) string {
@@ -113,7 +113,7 @@ func TestServiceConfigsAreRefusedInTheWordsOfGRPC(t *testing.T) {
 	}
 }
 
-// A null is what is not there.
+// A JSON null is the same as a missing field.
 func TestAServiceConfigMayHaveNulls(t *testing.T) {
 	for _, text := range []string{
 		`{"methodConfig":null}`,
@@ -138,7 +138,7 @@ func TestDurationsOfServiceConfigs(t *testing.T) {
 	}
 }
 
-// Durations that no clock will see are as long as can be, as in grpc-go.
+// Durations that overflow become the longest possible ones, as in grpc-go.
 func TestADurationOfAServiceConfigMayBeEndless(t *testing.T) {
 	if d, err := parseJSONDuration("315576000000s"); err != nil || d < 1e6*time.Hour {
 		t.Errorf("%v, %v: protobuf's longest duration is refused", d, err)

@@ -15,7 +15,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// statusError is an error with a status of its own, perhaps nil.
+// statusError is an error with its own status, which may be nil.
 type statusError struct{ st *status.Status }
 
 func (statusError) Error() string                { return "an error with a status" }
@@ -134,7 +134,7 @@ func TestTheStatusOfWhatALinkReports(t *testing.T) {
 	}
 }
 
-// What users print is one status, not a status within another.
+// The text of an error that a user sees has one status, not a status within another.
 func TestARefusedCallHasOneStatus(t *testing.T) {
 	for _, err := range []error{refused("the server was stopped"), errStopped} {
 		here := linkStatus(err)

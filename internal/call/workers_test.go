@@ -14,7 +14,7 @@ import (
 // onWorkers makes a server run all handlers on workers.
 func onWorkers(c *ServerConfig) { c.Placement = OnWorkers }
 
-// idleWorkers returns how many workers of the server wait for a call.
+// idleWorkers returns the number of the server's idle workers.
 func (b *bed) idleWorkers() int {
 	w := &b.server.workers
 	w.mu.Lock()
@@ -40,13 +40,13 @@ func TestAWorkerIsUsedAgain(t *testing.T) {
 	})
 }
 
-// goroutine returns who calls it.
+// goroutine identifies the calling goroutine.
 func goroutine() string {
 	buf := make([]byte, 64)
 	return string(buf[:runtime.Stack(buf, false)])[:20]
 }
 
-// crowd has n calls run at a time.
+// crowd makes n calls run at the same time.
 func (b *bed) crowd(t *testing.T, n int, running *sync.WaitGroup, release chan struct{}) {
 	running.Add(n)
 	var all sync.WaitGroup
@@ -89,7 +89,7 @@ func TestStoppingEndsIdleWorkersAtOnceAndOthersAfterTheirHandlers(t *testing.T) 
 				return in, nil
 			},
 			stream: func(grpc.ServerStream) error {
-				<-late // deaf to its context
+				<-late // ignores its context
 				return nil
 			},
 		}, onWorkers, nil)
@@ -141,7 +141,7 @@ func TestAHandlerThatCallsGoexitEndsItsCallAndItsWorkerAlone(t *testing.T) {
 		exit = false
 		_, err := b.call(t.Context())
 		wantCode(t, err, codes.OK)
-		b.server.GracefulStop() // which waits for what it takes for running
+		b.server.GracefulStop() // waits for calls that it counts as running
 	})
 }
 

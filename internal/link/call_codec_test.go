@@ -13,8 +13,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// user is a codec of a user's: what it encodes and decodes goes through hold, which
-// may take its time. It copies nothing, or says that it copies and then cannot.
+// user is a user's codec. It calls hold, which may block, when it encodes or decodes. It
+// does not copy, or says that it copies and then cannot.
 type user struct {
 	link.Codec
 	says bool
@@ -43,9 +43,8 @@ func inBytes(t *testing.T, ctx context.Context, who link.Callee, c link.Codec, d
 	return call
 }
 
-// TestLeavingWaitsForNoCodec: a caller leaves at once, and with it a lock that it
-// holds and that the codec of the callee wants. The callee, which got hold of the
-// bytes before, may decode them after.
+// TestLeavingWaitsForNoCodec: a caller leaves at once even if the callee's codec waits for a
+// lock that the caller holds. The callee already has the bytes and may decode them later.
 func TestLeavingWaitsForNoCodec(t *testing.T) {
 	for name, c := range map[string]struct {
 		says bool
@@ -99,7 +98,7 @@ func TestLeavingWaitsForNoCodec(t *testing.T) {
 	}
 }
 
-// TestACodecRunsOnItsOwnSide, also where it said that it copies, and could not.
+// TestACodecRunsOnItsOwnSide, even if it said that it copies and then could not.
 func TestACodecRunsOnItsOwnSide(t *testing.T) {
 	for _, says := range []bool{false, true} {
 		var caller, callee []string
@@ -126,8 +125,8 @@ func TestACodecRunsOnItsOwnSide(t *testing.T) {
 	}
 }
 
-// TestPanicOfACodecEndsNoCall: what panicked was outside of any claim, and the callee
-// may still end the call.
+// TestPanicOfACodecEndsNoCall: the panic happens outside of any claim, so the callee can
+// still end the call.
 func TestPanicOfACodecEndsNoCall(t *testing.T) {
 	for _, says := range []bool{false, true} {
 		u := &user{Codec: codec.Proto(), says: says, hold: func(string) { panic("broken codec") }}

@@ -16,8 +16,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// An attempt is one call with everything that can happen to it happening at
-// once.
+// An attempt is one call to which everything that can happen does, concurrently.
 type attempt struct {
 	*testing.T
 	call           *link.UnaryCall
@@ -36,7 +35,7 @@ func newAttempt(t *testing.T) *attempt {
 	return a
 }
 
-// handle is the callee. Whatever is refused, all that follows is.
+// handle is the callee. Once an operation was refused, all later ones must be, too.
 func (a *attempt) handle() {
 	asked := new(wrapperspb.StringValue)
 	to := sink(asked)
@@ -55,7 +54,7 @@ func (a *attempt) handle() {
 	}
 }
 
-// caller waits, and then uses its memory as the owner that it is.
+// caller waits, and then writes to its memory, as it may once Wait has returned.
 func (a *attempt) caller(w wait.Waiter) error {
 	err := a.call.Wait(w)
 	_ = a.call.Header["h"]
@@ -67,7 +66,7 @@ func (a *attempt) caller(w wait.Waiter) error {
 	return err
 }
 
-// check looks at the outcome once everything has happened.
+// check checks the outcome after all goroutines have ended.
 func (a *attempt) check(err error) {
 	if a.reply.Value != "mine" || a.request.Value != "again" {
 		a.Error("the callee wrote after Wait")
@@ -88,7 +87,7 @@ func (a *attempt) check(err error) {
 	}
 }
 
-// run lets caller, callee, cancellation and aborts race.
+// run runs caller, callee, cancellation and aborts concurrently.
 func (a *attempt) run(r *rand.Rand, caller func(f func(w wait.Waiter))) error {
 	var all sync.WaitGroup
 	all.Go(a.handle)

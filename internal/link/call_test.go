@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// checked is a Pool that looks for tokens that were left behind.
+// checked is a Pool that fails the test if a released Parker holds a token.
 type checked struct {
 	wait.Pool
 	t *testing.T
@@ -35,7 +35,7 @@ var cancelled = func() context.Context {
 }()
 
 func (c *checked) Release(p wait.Parker) {
-	for range 10 { // where both have happened either may be reported
+	for range 10 { // with a token and a done context, Park may do either
 		if p.Park(cancelled) == nil {
 			c.t.Error("a Parker is released with a token")
 		}
@@ -43,7 +43,7 @@ func (c *checked) Release(p wait.Parker) {
 	c.Pool.Release(p)
 }
 
-// callee counts how often it was told that its caller has gone.
+// callee counts the calls of Aborted.
 type callee struct {
 	told   atomic.Int32
 	reason atomic.Value
@@ -110,8 +110,8 @@ func TestCallBringsItsResult(t *testing.T) {
 	}
 }
 
-// TestCalleeThatComesLateIsRefused: once the caller has gone, whatever the
-// reason, nothing of it can be touched.
+// TestCalleeThatComesLateIsRefused: once the caller has left, for any reason, the callee
+// cannot touch its memory.
 func TestCalleeThatComesLateIsRefused(t *testing.T) {
 	errStop := errors.New("stop")
 	for name, c := range map[string]struct {
@@ -195,7 +195,7 @@ func TestErrorsOfMessagesGoToWhoeverIsToBlame(t *testing.T) {
 	})
 }
 
-// slow is a codec whose copies take until they may go on.
+// slow is a codec whose copies block until the test lets them finish.
 type slow struct {
 	link.Codec
 	begun, goOn chan struct{}
@@ -218,7 +218,7 @@ func TestLeavingWaitsForACopyAndForNoHandler(t *testing.T) {
 		go func() {
 			to := link.Sink{Dst: new(wrapperspb.StringValue), Codec: s, Limit: 100}
 			took <- call.Take(&to)
-			// The handler goes on, and nobody waits for it.
+			// The handler still runs. The caller must not wait for it.
 		}()
 		<-s.begun
 		left := make(chan error, 1)

@@ -15,7 +15,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// text is a codec of strings, which knows no copies.
+// text is a codec of strings that does not copy.
 type text struct{ encoding.Codec }
 
 func (text) Name() string { return "text" }
@@ -90,10 +90,10 @@ func TestMessageSizes(t *testing.T) {
 	}
 }
 
-// TestLimitIsOfTheEncodedSize: a bound may be larger than the size, and must
-// not count then.
+// TestLimitIsOfTheEncodedSize: a bound may be larger than the size. The limit applies to
+// the size.
 func TestLimitIsOfTheEncodedSize(t *testing.T) {
-	// Maps and repeated fields are what bounds are generous about.
+	// The bound of maps and repeated fields is larger than their size.
 	many, err := structpb.NewStruct(map[string]any{"k": []any{1, "two", true, nil}, "empty": ""})
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func TestCapturedMessageIsIndependent(t *testing.T) {
 	c := counted{codec.Proto(), new(int)}
 	live := link.Live(v, c)
 	var m link.Message
-	for range 3 { // the second and third time in what was emptied before
+	for range 3 { // the second and third Capture reuse the emptied message
 		if err := live.Capture(&m); err != nil {
 			t.Fatal(err)
 		}
@@ -287,7 +287,7 @@ func TestEncodedMessageIsFreedOnce(t *testing.T) {
 	}
 }
 
-// counting is a pool that counts what comes back.
+// counting is a pool that counts the returned buffers.
 type counting struct{ puts int }
 
 func (c *counting) Get(n int) *[]byte { b := make([]byte, n); return &b }

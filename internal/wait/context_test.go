@@ -9,7 +9,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// odd is a context that says what its fields do.
+// odd is a context whose methods return its fields.
 type odd struct {
 	context.Context
 	done <-chan struct{}
@@ -45,8 +45,8 @@ func TestAContextHasEndedWhenDoneIsClosed(t *testing.T) {
 	}
 }
 
-// TestNobodyTakesTheEndOfAContextForAToken: a wait that a context has ended returns
-// an error, whatever the context says of it.
+// TestNobodyTakesTheEndOfAContextForAToken: a wait that ends because its context is done
+// returns an error, whatever the context's Err returns.
 func TestNobodyTakesTheEndOfAContextForAToken(t *testing.T) {
 	eachKind(t, func(t *testing.T, w wait.Waiter) {
 		p := w.Parker()

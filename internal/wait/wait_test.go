@@ -20,8 +20,8 @@ func TestMain(m *testing.M) { leak.Main(m) }
 // A kind is a way to wait.
 type kind struct {
 	name string
-	// run has f done by something that may wait with w, and returns when it
-	// has been.
+	// run runs f on a goroutine or task that may wait with w, and returns when f
+	// has.
 	run func(f func(w wait.Waiter))
 }
 
@@ -48,7 +48,7 @@ func eachKind(t *testing.T, f func(t *testing.T, w wait.Waiter)) {
 	}
 }
 
-// checked is a Pool that looks for tokens that were left behind.
+// checked is a Pool that fails the test if a released Parker holds a token.
 type checked struct {
 	wait.Pool
 	t *testing.T
@@ -69,7 +69,7 @@ func (c *checked) Release(p wait.Parker) {
 
 // holdsToken reports whether p holds a token, and takes it.
 func holdsToken(p wait.Parker) bool {
-	for range 20 { // where both have happened either may be reported
+	for range 20 { // with a token and a done context, Park may do either
 		if p.Park(cancelled) == nil {
 			return true
 		}
@@ -122,7 +122,7 @@ func TestParkEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestTokenIsTakenOrStays has context and token race.
+// TestTokenIsTakenOrStays races the context's end with the token.
 func TestTokenIsTakenOrStays(t *testing.T) {
 	eachKind(t, func(t *testing.T, w wait.Waiter) {
 		p := w.Parker()
@@ -166,7 +166,7 @@ func TestEachTokenWakesItsSleeperOnce(t *testing.T) {
 	})
 }
 
-// atUnlock is a lock that calls a function each time it was released.
+// atUnlock is a lock that calls a function after each release.
 type atUnlock struct {
 	sync.Mutex
 	then func()
@@ -218,8 +218,8 @@ func TestWakeOfNobody(t *testing.T) {
 	wait.Unpark(nil)
 }
 
-// TestSpotLosesNoWakeUp has several goroutines change a number that one waits
-// for, and counts sleeps and tokens.
+// TestSpotLosesNoWakeUp lets several goroutines change a number that one waits for, and
+// counts sleeps and tokens.
 func TestSpotLosesNoWakeUp(t *testing.T) {
 	const changers, changes = 4, 3000
 	waitFor := func(t *testing.T, w wait.Waiter) {
@@ -265,8 +265,7 @@ func TestSpotLosesNoWakeUp(t *testing.T) {
 	t.Run("no waiter", func(t *testing.T) { waitFor(t, nil) })
 }
 
-// TestSpotsPassABall has two waiters wake each other, so that each wake-up
-// counts.
+// TestSpotsPassABall makes two waiters wake each other, so that a lost wake-up blocks both.
 func TestSpotsPassABall(t *testing.T) {
 	const rounds = 5000
 	play := func(t *testing.T, w wait.Waiter) {
@@ -328,7 +327,7 @@ func TestTasksPassABall(t *testing.T) {
 }
 
 func TestPoolInABubble(t *testing.T) {
-	for range 2 { // the second bubble has its own
+	for range 2 { // the second bubble must not get Parkers of the first
 		synctest.Test(t, func(t *testing.T) {
 			pool := &checked{t: t}
 			var all sync.WaitGroup
@@ -352,7 +351,7 @@ func TestPoolInABubble(t *testing.T) {
 			var err atomic.Value
 			ctx, cancel := context.WithCancel(t.Context())
 			go func() { err.Store(p.Park(ctx)) }()
-			synctest.Wait() // it waits in a way that the bubble knows
+			synctest.Wait() // the wait is durable blocking for synctest
 			if err.Load() != nil {
 				t.Error("Park does not wait")
 			}
@@ -365,7 +364,7 @@ func TestPoolInABubble(t *testing.T) {
 	}
 }
 
-// yielder counts how often it was asked to let others run.
+// yielder counts the calls of Yield.
 type yielder struct {
 	wait.Pool
 	times int
@@ -386,7 +385,7 @@ func TestYieldAsksTheWaiter(t *testing.T) {
 func TestMutexExcludes(t *testing.T) {
 	var m wait.Mutex
 	var all sync.WaitGroup
-	number := 0 // which the race detector watches
+	number := 0 // unsynchronised, for the race detector
 	for i := range 8 {
 		all.Go(func() {
 			for range 500 {
@@ -477,8 +476,8 @@ func TestWaitContextOfOneWhoIsWoken(t *testing.T) {
 	}
 }
 
-// TestWaitContextWaitsForATokenOnItsWay: whoever woke the sleeper was faster than
-// the context, and unparks later.
+// TestWaitContextWaitsForATokenOnItsWay: Wake comes before the context's end, and Unpark
+// after it.
 func TestWaitContextWaitsForATokenOnItsWay(t *testing.T) {
 	eachKind(t, func(t *testing.T, w wait.Waiter) {
 		var spot wait.Cond
@@ -506,8 +505,8 @@ func TestWaitContextWaitsForATokenOnItsWay(t *testing.T) {
 	})
 }
 
-// TestWaitContextAgainstItsContext: each sleep ends with a token or the context's
-// error, and a token is left over in neither case, which the waiter checks.
+// TestWaitContextAgainstItsContext: each sleep ends with a token or the context's error. The
+// waiter checks that no token is left in either case.
 func TestWaitContextAgainstItsContext(t *testing.T) {
 	const rounds = 3000
 	for name, w := range map[string]wait.Waiter{"pool": &checked{t: t}, "no waiter": nil} {
