@@ -1,5 +1,5 @@
 // Package connector keeps a client connected to its target. It dials when a call needs a
-// session, backs off while dialing fails, reports gRPC's connectivity states, and closes
+// session, backs off while dialling fails, reports gRPC's connectivity states, and closes
 // idle connections.
 package connector
 
@@ -26,7 +26,7 @@ import (
 //
 // The Connector runs a goroutine only while it dials or backs off, or for an observer.
 // Without an observer, the end of a session is noticed by the next method call. The next
-// session is then dialed at once, unless several sessions in a row were brief: see pace.
+// session is then dialled at once, unless several sessions in a row were brief: see pace.
 type Connector struct {
 	Config
 
@@ -287,7 +287,7 @@ func (c *Connector) finishDial(number uint64, s link.Session, begun time.Time, e
 	return true, next
 }
 
-// Connect starts dialing if the state is Idle.
+// Connect starts dialling if the state is Idle.
 func (c *Connector) Connect() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -343,7 +343,7 @@ func (c *Connector) WaitForStateChange(ctx context.Context, s connectivity.State
 	}
 }
 
-// Close closes all sessions and stops dialing. A second Close returns [ErrClosing].
+// Close closes all sessions and stops dialling. A second Close returns [ErrClosing].
 func (c *Connector) Close() error {
 	c.mu.Lock()
 	if c.state == connectivity.Shutdown {

@@ -95,7 +95,7 @@ func (c *Connector) checkIdle() {
 	}
 }
 
-// enterIdle drains the session, or stops dialing, if there were no calls for the
+// enterIdle drains the session, or stops dialling, if there were no calls for the
 // timeout. It returns the sessions to close.
 func (c *Connector) enterIdle() []*session {
 	c.mu.Lock()

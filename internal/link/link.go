@@ -171,7 +171,7 @@ var (
 
 	// ErrNoCall is returned by Session.Invoke if the call must be made as a
 	// stream: over transports without a shortcut, and to streaming methods.
-	ErrNoCall = errors.New("link: make this call with Open")
+	ErrNoCall = errors.New("link: make this call with NewStream")
 
 	// ErrReplies is returned by Session.Invoke if the callee has sent more than
 	// one message.

@@ -218,9 +218,9 @@ func TestWakeOfNobody(t *testing.T) {
 	wait.Unpark(nil)
 }
 
-// TestSpotLosesNoWakeUp lets several goroutines change a number that one waits for, and
+// TestCondLosesNoWakeUp lets several goroutines change a number that one waits for, and
 // counts sleeps and tokens.
-func TestSpotLosesNoWakeUp(t *testing.T) {
+func TestCondLosesNoWakeUp(t *testing.T) {
 	const changers, changes = 4, 3000
 	waitFor := func(t *testing.T, w wait.Waiter) {
 		var (
@@ -265,8 +265,8 @@ func TestSpotLosesNoWakeUp(t *testing.T) {
 	t.Run("no waiter", func(t *testing.T) { waitFor(t, nil) })
 }
 
-// TestSpotsPassABall makes two waiters wake each other, so that a lost wake-up blocks both.
-func TestSpotsPassABall(t *testing.T) {
+// TestCondsPassABall makes two waiters wake each other, so that a lost wake-up blocks both.
+func TestCondsPassABall(t *testing.T) {
 	const rounds = 5000
 	play := func(t *testing.T, w wait.Waiter) {
 		var mu sync.Mutex

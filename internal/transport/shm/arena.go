@@ -174,7 +174,7 @@ func (a *arena) free(at int) error {
 	defer a.mu.Unlock()
 	class, ok := a.allocated[at]
 	if !ok {
-		return fmt.Errorf("%w: it gives back the slab at %d, which it did not have", errBroken, at)
+		return fmt.Errorf("%w: it returns the slab at %d, which it did not get", errBroken, at)
 	}
 	delete(a.allocated, at)
 	if len(a.allocated) > 0 {

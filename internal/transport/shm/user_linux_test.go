@@ -32,7 +32,7 @@ func TestWhoIsTheSameUser(t *testing.T) {
 		"nobody, in a container":                    {65534, 65534, usual, shifted, "any user"},
 		"nobody, where one user is known":           {65534, 65534, usual, one, "any user"},
 		"nobody, where no user is known":            {65534, 65534, usual, none, "any user"},
-		"nobody, where users come in pieces":        {65534, 65534, usual, inPieces, "any user"}, // all users are mapped, but that is not recognized
+		"nobody, where users come in pieces":        {65534, 65534, usual, inPieces, "any user"}, // all users are mapped, but that is not recognised
 		"nobody, where it cannot be told who is":    {65534, 65534, usual, missing, "any user"},
 		"another number for nobody":                 {1000, 1000, "1000\n", shifted, "any user"},
 		"another number for nobody, not theirs":     {65534, 65534, "1000\n", shifted, ""},

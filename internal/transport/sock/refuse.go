@@ -34,7 +34,7 @@ func refuse(conn net.Conn, p protocol, first []byte) {
 		body := ours + "\n"
 		_, _ = fmt.Fprintf(conn, "HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", len(body), body)
 	default:
-		// TLS clients report that the server does not speak TLS; nearcall's recognize the
+		// TLS clients report that the server does not speak TLS; nearcall's recognise the
 		// line.
 		_, _ = io.WriteString(conn, wire.Magic)
 	}
