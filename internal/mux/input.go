@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"syscall"
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -91,7 +92,7 @@ func (s *Session) endReading(err error) {
 	_, _ = io.Copy(io.Discard, s.conn)
 }
 
-var errNotMet = errors.New("the peer has not said hello in time")
+var errNotMet = errors.New("the peer did not complete the handshake in time")
 
 // readErrorReason returns the reason for ending the session if Read returned err.
 func (s *Session) readErrorReason(err error) error {
@@ -110,13 +111,17 @@ func (s *Session) readErrorReason(err error) error {
 			return errNotMet
 		}
 		if err == io.EOF {
-			return errors.New("the peer closed the connection before it said hello")
+			return errors.New("the peer closed the connection during the handshake")
 		}
 	}
-	if err == io.EOF {
-		return errors.New("the peer closed the connection")
+	if err != io.EOF && !errors.Is(err, syscall.ECONNRESET) {
+		return err
 	}
-	return err
+	// The peer says BYE before it closes, unless its process ends.
+	if s.opts.Client {
+		return errors.New("connection lost (the server may have crashed)")
+	}
+	return errors.New("connection lost (the client may have exited)")
 }
 
 // notMagic returns nil if b begins like the protocol's first line, and otherwise an

@@ -111,7 +111,7 @@ func (s *Session) onKeepaliveTimer() {
 	s.flush(false)
 }
 
-var errDead = errors.New("the peer does not answer a keepalive ping in time")
+var errDead = errors.New("keepalive: the peer did not answer a ping in time")
 
 // pingWhenAllowed sends a PING, or sets the timer to when the peer allows the next one.
 // It adds a tenth to the peer's least time between PINGs, because the network may delay
@@ -164,7 +164,7 @@ func (s *Session) onIdleTimer() {
 	}
 	if s.live.first == nil {
 		if left -= time.Since(p.idleSince); left <= 0 {
-			s.drain(errors.New("the connection was idle for long"))
+			s.drain(errors.New("the connection was idle for MaxConnectionIdle"))
 			s.flush(false)
 			return
 		}
@@ -187,7 +187,7 @@ func (s *Session) onMaxAge() {
 	s.flush(false)
 }
 
-var errOld = errors.New("the connection has reached its age")
+var errOld = errors.New("the connection reached MaxConnectionAge")
 
 // minPings returns the least time between a client's PINGs that a server enforces. idle
 // says that no call is open.

@@ -65,7 +65,7 @@ func TestASilentPeerIsAskedAndGivenUp(t *testing.T) {
 				if len(w.told()) != 1 {
 					t.Fatalf("closed for %v", w.told())
 				}
-				says(t, w.told()[0], "peer: ", "does not answer")
+				says(t, w.told()[0], "peer: ", "did not answer")
 				<-s.Gone()
 				if len(w.aborts) != len(w.streams) {
 					t.Errorf("calls are aborted for %v", w.aborts)
@@ -109,7 +109,7 @@ func TestAClientWithoutCallsIsDormant(t *testing.T) {
 		if got := <-out; got.err == nil {
 			t.Error("the call ends well")
 		} else {
-			says(t, got.err, "does not answer")
+			says(t, got.err, "did not answer")
 		}
 		<-s.Gone()
 	})
@@ -304,7 +304,7 @@ func TestAConnectionEndsWithItsAge(t *testing.T) {
 				<-cs.Gone()
 				<-ss.Gone()
 				if c.want { // otherwise either side may close first
-					says(t, w.told()[0], "reached its age")
+					says(t, w.told()[0], "reached MaxConnectionAge")
 				}
 			})
 		})

@@ -453,12 +453,12 @@ func TestAPeerThatDoesNotSayHello(t *testing.T) {
 		hangUp bool
 		want   string
 	}{
-		"silence":           {"", false, "has not said hello in time"},
-		"half of the line":  {"near", false, "has not said hello in time"},
-		"the line alone":    {wire.Magic, false, "has not said hello in time"},
-		"hang-up":           {"", true, "closed the connection before it said hello"},
-		"hang-up within it": {"near", true, "closed the connection before it said hello"},
-		"hang-up after it":  {wire.Magic + "\x03", true, "closed the connection before it said hello"},
+		"silence":           {"", false, "did not complete the handshake in time"},
+		"half of the line":  {"near", false, "did not complete the handshake in time"},
+		"the line alone":    {wire.Magic, false, "did not complete the handshake in time"},
+		"hang-up":           {"", true, "closed the connection during the handshake"},
+		"hang-up within it": {"near", true, "closed the connection during the handshake"},
+		"hang-up after it":  {wire.Magic + "\x03", true, "closed the connection during the handshake"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -247,7 +247,7 @@ func (s *Session) Meet(ctx context.Context) error {
 		defer s.mu.Unlock()
 		return s.ended
 	case <-ctx.Done():
-		return fmt.Errorf("%s: the peer has not said hello: %w", s.opts.Name, ctx.Err())
+		return fmt.Errorf("%s: the handshake is not complete: %w", s.opts.Name, ctx.Err())
 	}
 }
 

@@ -266,7 +266,7 @@ func TestAWayThatBreaks(t *testing.T) {
 	}{
 		"and no word":     {func(*raw) {}, "nobody reads", lastWords},
 		"bye":             {func(peer *raw) { peer.write(wire.AppendBye(nil, wire.ByeClosed, "lunch")) }, "lunch", 0},
-		"hang-up":         {func(peer *raw) { _ = peer.conn.Close() }, "closed the connection", 0},
+		"hang-up":         {func(peer *raw) { _ = peer.conn.Close() }, "connection lost", 0},
 		"against a rule":  {func(peer *raw) { peer.write([]byte{0, 0}) }, "length 0", 0},
 		"closed meantime": {func(peer *raw) {}, "the owner's", 0},
 	} {
