@@ -9,17 +9,17 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// ErrNoTask is returned by [Await] where the caller is no task of the loop that ctx is
-// a task's of.
+// ErrNoTask is returned by [Await] if ctx does not come from a task, or the caller is not
+// a task of the same loop.
 var ErrNoTask = errors.New("loop: Await was called without a task's context; pass the one that the task was given, or one made from it")
 
-// Await calls start, and gives the loop to other tasks until resume is called or ctx
-// is done. It returns what resume was called with, or ctx's error.
+// Await calls start, and lets other tasks run until resume is called or ctx is done. It
+// returns the arguments of resume, or ctx's error.
 //
-// Any goroutine may call resume, also before start has returned; only its first call
-// counts, and none after Await has returned. ctx is the context of the task that
-// calls Await, or of another of its loop, or made from one; otherwise start is not
-// called, and the error is [ErrNoTask].
+// Any goroutine may call resume, even before start has returned. Only the first call
+// counts; calls after Await has returned do nothing. ctx must be the context of a task,
+// or derived from one, and the caller must be a task of the same loop. Otherwise Await
+// does not call start and returns [ErrNoTask].
 func Await[T any](ctx context.Context, start func(resume func(T, error))) (T, error) {
 	var none T
 	w := wait.TaskOf(ctx)
@@ -42,11 +42,11 @@ func Await[T any](ctx context.Context, start func(resume func(T, error))) (T, er
 	return a.value, a.err
 }
 
-// awaited is what a task waits for.
+// awaited is the state that one call of Await shares with its resume function.
 type awaited[T any] struct {
 	mu    sync.Mutex
 	spot  wait.Cond
-	over  bool // nothing that comes counts any more
+	over  bool // resume was called or ctx is done: later calls of resume do nothing
 	value T
 	err   error
 }
@@ -63,10 +63,10 @@ func (a *awaited[T]) resume(value T, err error) {
 	wait.Unpark(p)
 }
 
-// Sleep waits for d, or until ctx is done, whose error it returns then. A task that
-// calls it with its own context gives the loop to others meanwhile; with a d of 0 to
-// those that are ready. Other goroutines just sleep. It takes a timer, and no
-// goroutine.
+// Sleep waits for d. It returns ctx's error if ctx is done first. If a task calls it with
+// its own context, other tasks run until then; with a d of 0 or less, those that are
+// ready each get a turn. A goroutine that is not a task just sleeps. Sleep uses a timer
+// but no goroutine.
 func Sleep(ctx context.Context, d time.Duration) error {
 	w := wait.TaskOf(ctx)
 	if w == nil {
@@ -82,7 +82,7 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	timer := time.AfterFunc(d, p.Unpark)
 	err := p.Park(ctx)
 	if err != nil && !timer.Stop() {
-		_ = p.Park(context.Background()) // the token is there, or on its way
+		_ = p.Park(context.Background()) // take the token that the timer leaves
 	}
 	w.Release(p)
 	return err

@@ -7,23 +7,23 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A baton is an engine whose tasks are goroutines: the turn passes from one to the
-// next directly, and no goroutine of the loop's stands between.
+// A baton is the engine whose tasks are goroutines. Each passes the turn to the next
+// directly, without a scheduler in between.
 //
-// Invariant, under the loop's mu: where nobody has the turn nobody is ready.
+// Invariant, under the loop's mu: if no task has the turn, none is ready.
 type baton struct {
 	loop *Loop
 	idle []*worker // guarded by loop.mu
 }
 
-// A worker is a goroutine that runs tasks, and is kept for the next.
+// A worker is a goroutine that runs one task after another.
 type worker struct {
-	task *task         // the next; nil to end. It is written before the turn comes
-	turn chan struct{} // has room for one
+	task *task         // the next task, or nil to end; written before turn is sent to
+	turn chan struct{} // the turn of the task; buffered for one
 }
 
-// enqueue makes t ready. It returns t if it is its turn already, for the caller to
-// resume. mu is held.
+// enqueue makes t ready. If no task has the turn, it gives the turn to t and returns t,
+// which the caller must resume. mu is held.
 func (b *baton) enqueue(t *task) *task {
 	l := b.loop
 	t.state = ready
@@ -34,8 +34,8 @@ func (b *baton) enqueue(t *task) *task {
 	return b.nextTurn()
 }
 
-// nextTurn is next, and has a goroutine for a task that begins, if one is idle. mu
-// is held.
+// nextTurn is Loop.nextTurn, and assigns an idle worker, if there is one, to a task that
+// has not begun. The caller must resume the task. mu is held.
 func (b *baton) nextTurn() *task {
 	t := b.loop.nextTurn()
 	if n := len(b.idle); n > 0 && t != nil && t.turn == nil {
@@ -46,12 +46,13 @@ func (b *baton) nextTurn() *task {
 	return t
 }
 
-// resume has t, which has the turn, go on or begin. t may be nil. mu is not held.
+// resume continues t, which has the turn, or begins it on a new worker. It does nothing
+// if t is nil. mu is not held.
 func (b *baton) resume(t *task) {
 	switch {
 	case t == nil:
 	case t.turn != nil:
-		t.turn <- struct{}{} // has room: it waits for exactly one
+		t.turn <- struct{}{} // does not block: a task is sent one turn at a time
 	default:
 		w := &worker{task: t, turn: make(chan struct{}, 1)}
 		t.turn = w.turn
@@ -82,7 +83,7 @@ func (b *baton) park(t *task, ctx context.Context, done <-chan struct{}) error {
 	case <-done:
 	}
 	l.mu.Lock()
-	if t.state != parked { // the token was faster
+	if t.state != parked { // Unpark came first, and the turn will follow
 		l.mu.Unlock()
 		<-t.turn
 		return nil
@@ -105,20 +106,22 @@ func (b *baton) yield(t *task) {
 	<-t.turn
 }
 
-// makeTurn has t have a turn to wait for, which one that runs on a caller's goroutine
-// has no use for before. mu is held.
+// makeTurn ensures that t has a channel to receive its turn from. A task that runNow began
+// has none before its first wait. mu is held.
 func (t *task) makeTurn() {
 	if t.turn == nil {
 		t.turn = make(chan struct{}, 1)
 	}
 }
 
-// removeTask is over for a task of b's. mu is held.
+// removeTask is Loop.removeTask, and lets Close return after the last task. mu is held.
 func (b *baton) removeTask(t *task) {
 	b.loop.removeTask(t)
 	b.loop.signalIfEmpty()
 }
 
+// work is the goroutine of w. It runs w.task, then a task that has not begun, if that is
+// next, and otherwise passes the turn on and becomes idle.
 func (b *baton) work(w *worker) {
 	l := b.loop
 	for w.task != nil {
@@ -127,7 +130,7 @@ func (b *baton) work(w *worker) {
 		b.removeTask(w.task)
 		w.task = nil
 		next := l.nextTurn()
-		if next != nil && next.turn == nil { // it begins, and may as well do so here
+		if next != nil && next.turn == nil { // it has not begun: run it here
 			w.task, next.turn = next, w.turn
 			l.mu.Unlock()
 			continue
@@ -144,8 +147,8 @@ func (b *baton) work(w *worker) {
 	}
 }
 
-// run runs t, which has the turn. If that does not return, for Goexit or a panic that
-// goes on, the turn passes on here.
+// run runs t, which has the turn, on the calling goroutine. If t's job ends by Goexit or a
+// panic, run passes the turn on before the goroutine ends; otherwise its caller does.
 func (b *baton) run(t *task) {
 	t.setGoroutine()
 	returned := false
@@ -158,7 +161,7 @@ func (b *baton) run(t *task) {
 	returned = true
 }
 
-// finishTask ends t, which has the turn, and passes it on.
+// finishTask removes t, which has the turn, and passes the turn on.
 func (b *baton) finishTask(t *task) {
 	b.loop.mu.Lock()
 	b.removeTask(t)
@@ -187,11 +190,11 @@ func (b *baton) close() {
 	b.loop.signalIfEmpty()
 	b.loop.mu.Unlock()
 	for _, w := range idle {
-		w.turn <- struct{}{} // without a task
+		w.turn <- struct{}{} // w.task is nil, so the worker ends
 	}
 }
 
-// setGoroutine notes that the calling goroutine is t's.
+// setGoroutine records that t, which has the turn, runs on the calling goroutine.
 func (t *task) setGoroutine() {
 	t.id = self.ID()
 	t.loop.running.Store(t.id)

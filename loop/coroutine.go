@@ -6,21 +6,23 @@ import (
 	"runtime/debug"
 )
 
-// A coroutine runs tasks, one after the other, each from where it was suspended
-// whenever it is resumed. What iter.Pull makes is one.
+// A coroutine runs one task after another. It runs only while resume does, and continues
+// where its task was suspended. It is made with iter.Pull.
 type coroutine struct {
-	task *task // the next, or the one that is suspended; nil when that is over, and to end
+	// task is the task to begin, or the one that is suspended. The coroutine sets it to
+	// nil when the task has ended. Resuming the coroutine without a task ends it.
+	task *task
 	next func() (struct{}, bool)
 	stop func()
 
-	// pause suspends. The task calls it.
+	// pause suspends the coroutine and returns control to resume. The task calls it.
 	pause func(struct{}) bool
 
-	// bound says that it is bound to a thread, where somebody asks.
+	// bound says that the goroutine that made the coroutine was bound to its thread. It
+	// is set only if the engine checks that.
 	bound bool
 
-	// abandoned says that its task did not return, and that nothing can run here any
-	// more.
+	// abandoned says that the task ended by Goexit, so the coroutine can run no other.
 	abandoned bool
 }
 
@@ -37,13 +39,13 @@ func newCoroutine() *coroutine {
 	return c
 }
 
-// resume lets the coroutine go on until its task waits or is over. Whoever resumes a
-// coroutine for the first time is bound to a thread, or is not, and so must be all
-// that resume it later.
+// resume runs the coroutine until its task waits or ends. If the goroutine that made the
+// coroutine was bound to a thread, only that goroutine may resume it; otherwise any
+// goroutine may that is not bound to one.
 func (c *coroutine) resume() { c.next() }
 
-// run runs t. Neither Goexit nor a panic gets to whoever resumes: it has nothing to
-// do with the task.
+// run runs t. It keeps Goexit and panics from reaching the goroutine that resumes, as
+// iter.Pull would pass them on to it and it has nothing to do with the task.
 func (c *coroutine) run(t *task) {
 	t.setGoroutine()
 	returned := false
@@ -55,24 +57,24 @@ func (c *coroutine) run(t *task) {
 			crash(value)
 		}
 		c.abandoned, c.task = true, nil
-		c.pause(struct{}{}) // what is left of it is stopped
+		c.pause(struct{}{}) // until stopAbandoned stops the coroutine
 	}()
 	t.job.Run()
 	returned = true
 }
 
-// crash ends the process, as a panic does on a goroutine of its own.
+// crash ends the process as an unrecovered panic would.
 func crash(value any) {
 	p := taskPanic{value, debug.Stack()}
 	go func() { panic(p) }()
 	select {}
 }
 
-// A taskPanic is a panic of a task.
+// A taskPanic is the value that crash panics with.
 type taskPanic struct {
 	value any
 	stack []byte
 }
 
-// Error has the runtime print all of it.
+// Error makes the runtime print the value and the task's stack.
 func (p taskPanic) Error() string { return fmt.Sprintf("%v\n\nof a task:\n%s", p.value, p.stack) }

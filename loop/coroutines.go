@@ -1,28 +1,28 @@
 package loop
 
-// Coroutines has tasks be coroutines, which whoever brings a message or a call
-// resumes on its own goroutine: neither side is woken for it. It is the fastest kind
-// of a loop in process, and not the default, as callers pay for what handlers do:
+// Coroutines makes tasks coroutines. A caller in process that starts a call or sends a
+// message resumes the task on its own goroutine, so no goroutine has to be woken. This is
+// the fastest kind of loop in process. It is not the default because callers pay for what
+// handlers do:
 //
-//   - A caller in process runs the handler until that waits or returns, and perhaps a
-//     few others. Its deadline or cancellation ends its wait no sooner, and Send
-//     returns no sooner. What it holds locked stays locked meanwhile, and a task that
-//     wants the same lock never gets it.
-//   - A goroutine that is bound to its thread must not be such a caller: the runtime
-//     ends the process. That is whoever has called runtime.LockOSThread, init
-//     functions, and what C calls. Nor may a task bind itself to the thread beyond a
-//     wait.
-//   - The thread changes at each wait. A coroutine is kept for later tasks, with the
-//     profiler labels of whoever made it. In stack traces a task that waits is a
-//     goroutine in the state "coroutine".
+//   - A caller in process runs the handler until it waits or returns, and perhaps a few
+//     other tasks. Until then its deadline or cancellation does not end its wait, and Send
+//     does not return. It keeps its locks: a task that needs one of them deadlocks.
+//   - A goroutine that is bound to its thread must not be such a caller, or the runtime
+//     ends the process. Bound are goroutines that called runtime.LockOSThread, init
+//     functions, and functions that C calls. A task must not stay bound to the thread
+//     across a wait either.
+//   - A task may be on another thread after each wait. Coroutines are reused, and keep
+//     the profiler labels of the goroutine that made them. In stack traces a waiting task
+//     is a goroutine in the state "coroutine".
 //
-// Callers of other processes, and what a task waits for beside messages of calls in
-// process, do not drive: a goroutine of the loop's does. A panic of a task ends the
-// process, and runtime.Goexit its call, as with goroutines.
+// For calls from other processes, and for anything else that a task waits for, a goroutine
+// of the loop resumes the task. A panic in a task ends the process, and runtime.Goexit
+// ends its call, as with goroutines.
 func Coroutines() Option {
 	return func(l *Loop) {
 		d := &driven{loop: l, drivenByCallers: true}
-		d.call = d.callOwn
+		d.wakeDriver = d.startOwnDriver
 		l.engine = d
 	}
 }

@@ -6,67 +6,69 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// driven is an engine whose tasks are coroutines. They run on the goroutine of
-// whoever drives: it resumes those that are ready, one after the other.
+// driven is the engine whose tasks are coroutines. At any time at most one goroutine, the
+// driver, resumes those that are ready, one after the other.
 //
 // Invariants, under the loop's mu:
-//   - driving says that somebody drives, or was called to. Whoever finds it unset
-//     and makes a task ready sets it, and calls somebody. So nobody is ready while
-//     nobody drives or will.
-//   - The driver alone has the coroutines, and unsets driving in the same step in
-//     which it finds nobody ready.
+//   - driving says that there is a driver, or that one was woken and will come. A
+//     goroutine that makes a task ready and finds driving unset sets it, and drives or
+//     wakes a driver. So if a task is ready, driving is set.
+//   - Only the driver uses coroutines. It unsets driving in the same critical section in
+//     which it finds no task ready.
 type driven struct {
 	loop *Loop
 
-	// call has somebody drive, as driving was just set. The error says that nothing
-	// begins any more. mu is not held.
-	call func() error
+	// wakeDriver makes another goroutine drive. It is called by the goroutine that has set
+	// driving, or by the driver before it stops, without mu. An error says that the loop
+	// begins no more tasks.
+	wakeDriver func() error
 
-	// drivenByCallers says that whoever brings a message or a call may drive.
+	// drivenByCallers says that a goroutine that queues a task with handoff may drive.
 	drivenByCallers bool
 
 	// Guarded by loop.mu.
 	driving     bool
 	idle        []*coroutine
-	checksBound bool // whether coroutines are bound
-	hostGone    bool // the goroutine that has driven is gone
+	checksBound bool // record in each coroutine whether it is bound to a thread
+	hostGone    bool // the host takes no more functions; a goroutine of the loop drives
 }
 
-// maxHanded is how many turns whoever brought a message gives at most before it goes
-// on with what is its own. Somebody else drives then.
-const maxHanded = 32
+// maxHandoffTurns is how many turns a goroutine gives that queued a task with handoff. If
+// more are due, a goroutine of the loop drives, so that the caller's own work continues.
+const maxHandoffTurns = 32
 
-func (d *driven) queue(t *task, hand bool) error {
+func (d *driven) queue(t *task, handoff bool) error {
 	t.state = ready
 	d.loop.ready.push(t)
-	called := !d.driving
+	wake := !d.driving
 	d.driving = true
-	if called && hand && d.drivenByCallers {
-		called = d.giveTurns(maxHanded)
+	if wake && handoff && d.drivenByCallers {
+		wake = d.giveTurns(maxHandoffTurns)
 	}
 	d.loop.mu.Unlock()
-	if called {
-		return d.call()
+	if wake {
+		return d.wakeDriver()
 	}
 	return nil
 }
 
-// callOwn has a goroutine of the loop's own drive.
-func (d *driven) callOwn() error {
+// startOwnDriver starts a goroutine that drives until no task is ready. It is wakeDriver
+// of Coroutines, and of a loop whose host is gone.
+func (d *driven) startOwnDriver() error {
 	d.loop.workers.Go(func() { d.drive(0) })
 	return nil
 }
 
-// drive is giveTurns for those who were called.
+// drive is giveTurns for a driver that does not hold mu.
 func (d *driven) drive(most int) (more bool) {
 	d.loop.mu.Lock()
 	defer d.loop.mu.Unlock()
 	return d.giveTurns(most)
 }
 
-// giveTurns gives up to most turns, any number if that is 0. It reports whether more are
-// due, for which the caller still drives: otherwise nobody does any more. mu is held,
-// and released meanwhile.
+// giveTurns gives tasks up to most turns, or any number if most is 0. If it returns true,
+// more tasks are ready and the caller is still the driver: it must continue or wake another.
+// If it returns false, driving is unset. mu is held, and released while tasks run.
 func (d *driven) giveTurns(most int) (more bool) {
 	l := d.loop
 	for n := 0; ; n++ {
@@ -89,12 +91,13 @@ func (d *driven) giveTurns(most int) (more bool) {
 	}
 }
 
-// resumeTask resumes t, which has the turn. mu is held, and released meanwhile.
+// resumeTask resumes t, which has the turn, until it waits or ends. mu is held, and
+// released while t runs.
 func (d *driven) resumeTask(t *task) {
 	l := d.loop
 	c := t.coroutine
 	if c == nil {
-		if d.hostGone { // what begins would do so elsewhere
+		if d.hostGone { // t would begin on a goroutine that is not the host's
 			j := t.job
 			l.mu.Unlock()
 			j.Drop()
@@ -111,7 +114,7 @@ func (d *driven) resumeTask(t *task) {
 		}
 		c.task, t.coroutine = t, c
 	}
-	if d.hostGone && c.bound { // to what drives no more
+	if d.hostGone && c.bound { // only the host's goroutine could resume c
 		jobs := append(t.within, t.job)
 		l.mu.Unlock()
 		for _, j := range jobs {
@@ -136,28 +139,28 @@ func (d *driven) resumeTask(t *task) {
 		d.idle = append(d.idle, c)
 	default:
 		l.mu.Unlock()
-		c.resume() // without a task
+		c.resume() // ends c, which has no task
 		l.mu.Lock()
 	}
 }
 
-// endIdle ends the coroutines that are kept for later tasks. mu is held, and released
-// meanwhile.
+// endIdle ends the idle coroutines. Only the driver calls it. mu is held, and released
+// while they end.
 func (d *driven) endIdle() {
 	idle := d.idle
 	d.idle = nil
 	d.loop.mu.Unlock()
 	for _, c := range idle {
 		if !d.hostGone || !c.bound {
-			c.resume() // without a task
+			c.resume() // ends c, which has no task
 		}
 	}
 	d.loop.mu.Lock()
 }
 
-// stopAbandoned ends a coroutine whose task has left it by Goexit, which whoever stops it is
-// ended by, too. That takes a goroutine for nothing else. Where coroutines are bound
-// to a thread no other goroutine may stop one, and it stays.
+// stopAbandoned ends a coroutine whose task has ended by Goexit. iter.Pull passes the
+// Goexit on to the goroutine that calls stop, so a new goroutine does. If coroutines are
+// bound to a thread, no other goroutine may stop one, and it is leaked.
 func (d *driven) stopAbandoned(c *coroutine) {
 	if !isBound() {
 		d.loop.workers.Go(c.stop)
@@ -166,30 +169,30 @@ func (d *driven) stopAbandoned(c *coroutine) {
 
 func (d *driven) park(t *task, ctx context.Context, done <-chan struct{}) error {
 	t.waitNumber++
-	nap := t.waitNumber
+	number := t.waitNumber
 	d.loop.mu.Unlock()
 	if done == nil {
 		t.coroutine.pause(struct{}{})
 		return nil
 	}
-	stop := wait.AfterFunc(ctx, func() { d.wakeExpired(t, nap) })
+	stop := wait.AfterFunc(ctx, func() { d.wakeExpired(t, number) })
 	t.coroutine.pause(struct{}{})
 	stop()
-	if t.expiredWait == nap {
+	if t.expiredWait == number {
 		return wait.DoneErr(ctx)
 	}
 	return nil
 }
 
-// wakeExpired makes t ready because the context has ended that it waits with, unless it
-// waits no more in the way that nap counts.
-func (d *driven) wakeExpired(t *task, nap uint64) {
+// wakeExpired makes t ready because the context of its wait has ended, unless that wait,
+// whose waitNumber was number, is over already.
+func (d *driven) wakeExpired(t *task, number uint64) {
 	d.loop.mu.Lock()
-	if t.state != parked || t.waitNumber != nap {
+	if t.state != parked || t.waitNumber != number {
 		d.loop.mu.Unlock()
 		return
 	}
-	t.expiredWait = nap
+	t.expiredWait = number
 	_ = d.queue(t, true)
 }
 
@@ -216,5 +219,5 @@ func (d *driven) close() {
 	}
 	d.driving = true
 	l.mu.Unlock()
-	_ = d.call()
+	_ = d.wakeDriver()
 }

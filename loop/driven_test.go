@@ -60,7 +60,7 @@ func TestAHostIsAskedAgainForMore(t *testing.T) {
 	restless(t, l, &over, &turns)
 	for visit := 1; visit <= 3; visit++ {
 		(<-asked)()
-		if turns != visit*maxAtATime {
+		if turns != visit*maxHostTurns {
 			t.Errorf("after %d visits there were %d turns", visit, turns)
 		}
 	}

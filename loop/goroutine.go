@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// header returns the first line of the caller's stack trace, as in "goroutine 7
-// [running, locked to thread]:".
+// header returns the first line of the caller's stack trace, such as "goroutine 7
+// [running, locked to thread]:". b is the buffer.
 func header(b []byte) []byte {
 	line, _, _ := bytes.Cut(b[:runtime.Stack(b, false)], []byte("\n"))
 	return line
@@ -27,7 +27,7 @@ func goroutineNumber() uint64 {
 	return numberOf(header(b[:]))
 }
 
-// numberOf returns the number in a header.
+// numberOf returns the goroutine number in a header, or 0.
 func numberOf(header []byte) uint64 {
 	digits, _, _ := bytes.Cut(bytes.TrimPrefix(header, []byte("goroutine ")), []byte(" "))
 	n, _ := strconv.ParseUint(string(digits), 10, 64)

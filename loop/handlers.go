@@ -11,15 +11,16 @@ func init() {
 	hook.Loop = func(l any) wait.Loop { return (*handlers)(l.(*Loop)) }
 }
 
-// handlers is a loop as it is to those who run handlers on it, and wait in them.
+// handlers is a Loop as the [wait.Loop] that servers and clients use to run handlers, and to
+// wait in them.
 type handlers Loop
 
 // Start implements [wait.Loop].
-func (h *handlers) Start(hand bool, j wait.Job) error {
-	if taken, err := (*Loop)(h).start(hand, j); !taken {
+func (h *handlers) Start(handoff bool, j wait.Job) error {
+	if taken, err := (*Loop)(h).start(handoff, j); !taken {
 		return err
 	}
-	return nil // if it is lost, j learns of it
+	return nil // if the host is gone, the methods of j say so
 }
 
 // AllowsHandoff implements [wait.Loop].
@@ -46,7 +47,7 @@ func (h *handlers) Release(p wait.Parker) {
 	}
 }
 
-// Yield lets the tasks that are ready have their turns before the caller goes on.
+// Yield gives each task that is ready a turn before the caller continues.
 func (h *handlers) Yield() {
 	t := (*Loop)(h).caller()
 	if t == nil {

@@ -2,31 +2,33 @@ package loop
 
 import "fmt"
 
-// NewHosted returns a loop whose tasks run on another event loop: that of an embedded
-// interpreter, say, or of a user interface. submit makes the host call a function,
-// some time and on a goroutine of its choice: always the same if one is bound to its
-// thread. submit must neither call it itself nor wait, as locks may be held. No more than
-// one function is with the host at a time, and each gives a few tasks their turns.
-// Between them the host does what else it has to do. What submit has taken has to be
-// called, also when the host ends.
+// NewHosted returns a loop whose tasks run on another event loop, the host: that of an
+// embedded interpreter, say, or of a user interface.
 //
-// An error of submit says that the host takes no more. Then the loop takes no more
-// either: handlers' calls end with Unavailable, contexts of tasks are cancelled, and
-// tasks that have begun unwind on a goroutine of the loop, still one at a time. If the
-// host's goroutine was bound to its thread they cannot, and stay as they are. Functions
-// given to Go and Post that have not begun are dropped, as they may need the host. So
-// close the loop before its host, or wait for the host's end as well as for a
-// function's result. A loop learns of its host's end when it next has something for it
-// to do.
+// submit passes a function to the host, which must call it once, later, and on a goroutine
+// of its choice. If that goroutine is bound to its thread it must always be the same one.
+// submit itself must not call the function and must not block, because locks may be held.
+// At most one function is pending with the host at a time. Each runs a few tasks and
+// returns, so that the host can do other work in between. The host must call every
+// function that submit has accepted, even while it shuts down.
 //
-// Tasks are coroutines: what a task has on its stack when it waits stays there while
-// others run. It must not wait in what the host's interpreter has called, unless that
-// can be suspended there. The options [Coroutines] and [Pinned] are not for hosted
-// loops; NewHosted panics.
+// An error from submit says that the host takes no more functions. The loop then refuses
+// tasks: calls of its handlers end with Unavailable, contexts of tasks are
+// cancelled, and tasks that have begun unwind on a goroutine of the loop, still one at a
+// time. If the host's goroutine was bound to its thread they cannot unwind, and stay
+// suspended. Functions given to Go and Post that have not begun are dropped, because they
+// might need the host. So close the loop before its host, or wait for the end of the host
+// as well as for a function's result. A loop notices that its host is gone only when it
+// next submits a function.
+//
+// Tasks are coroutines: the stack of a task that waits is kept while other tasks run. A
+// task must not wait inside a function that the host's interpreter has called, unless the
+// interpreter can be suspended there. NewHosted panics if it is given the option [Coroutines]
+// or [Pinned].
 func NewHosted(submit func(func()) error, opts ...Option) *Loop {
 	l := newLoop()
 	h := &hosted{submit: submit}
-	h.driven = driven{loop: l, call: h.callHost, checksBound: true}
+	h.driven = driven{loop: l, wakeDriver: h.submitToHost, checksBound: true}
 	l.engine = h
 	for _, o := range opts {
 		o(l)
@@ -37,40 +39,42 @@ func NewHosted(submit func(func()) error, opts ...Option) *Loop {
 	return l
 }
 
-// A hosted is driven by functions that another loop calls.
+// A hosted is a driven engine whose driver is a function that the host calls.
 type hosted struct {
 	driven
 	submit func(func()) error
 }
 
-// maxAtATime is how many turns a host gives before it sees to what else it has to
-// do.
-const maxAtATime = 32
+// maxHostTurns is how many turns one function on the host gives before it returns to the
+// host.
+const maxHostTurns = 32
 
-func (h *hosted) callHost() error {
+// submitToHost is wakeDriver while there is a host.
+func (h *hosted) submitToHost() error {
 	if err := h.submit(h.runOnHost); err != nil {
 		return h.runWithoutHost(err)
 	}
 	return nil
 }
 
-// runOnHost is what the host calls.
+// runOnHost is the function that the host calls.
 func (h *hosted) runOnHost() {
-	if h.drive(maxAtATime) {
-		_ = h.call()
+	if h.drive(maxHostTurns) {
+		_ = h.wakeDriver()
 	}
 }
 
-// runWithoutHost goes on without the host, so that tasks can end.
+// runWithoutHost starts a goroutine that cancels all tasks and drives instead of the host,
+// so that they can end. It returns the reason that later tasks are refused with.
 func (h *hosted) runWithoutHost(why error) error {
 	l := h.loop
 	why = fmt.Errorf("%w: the host takes no more functions: %w", ErrClosed, why)
 	l.mu.Lock()
 	h.hostGone = true
-	h.call = h.callOwn // the driver alone calls it, or who sets driving
+	h.wakeDriver = h.startOwnDriver // no race: the caller is the driver, or has just set driving
 	l.refuseTasks(why)
 	l.mu.Unlock()
-	l.workers.Go(func() { // whoever made a task ready may hold locks that calls end with
+	l.workers.Go(func() { // the caller may hold locks that Cancelled takes
 		l.cancelTasks(why)
 		h.drive(0)
 	})

@@ -11,71 +11,46 @@ import (
 )
 
 // A Loop runs tasks one at a time. Make one with [New] or [NewHosted]. All methods
-// may be called by any goroutine, and by tasks, where their documentation does not
-// say otherwise.
+// may be called by any goroutine and by tasks, unless their documentation says
+// otherwise.
 type Loop struct {
-	base    context.Context // of the tasks that Go starts
+	base    context.Context // the parent of contexts of tasks that Go starts
 	cancel  context.CancelCauseFunc
-	workers sync.WaitGroup // the goroutines of the loop's own
-	others  wait.Pool      // for goroutines that use what is a task's
+	workers sync.WaitGroup // goroutines that the loop has started
+	others  wait.Pool      // Parkers of goroutines that wait with a task's context or streams
 	engine  engine
 	watch   *watch // nil without a watchdog
 
-	running atomic.Uintptr // the holder's id, which is 0 until it begins; written under mu, or by the holder
+	// running is the goroutine ID of the holder, or 0 until the holder begins and while
+	// there is none. It is written under mu, or by the holder.
+	running atomic.Uintptr
 
 	// Invariants, under mu:
 	//   - At most one task is running: the holder.
-	//   - A task that is ready is in ready, and nowhere else. It gets the turn once
-	//     for each time that it was put there.
-	//   - A task that is parked gets the turn only after Unpark, or the end of the
-	//     context that it parked with, has made it ready.
+	//   - A task in state ready is in the ready queue exactly once, unless it has the
+	//     turn already. It gets the turn once for each time it was queued.
+	//   - A parked task becomes ready only by Unpark, or when the context that it parked
+	//     with ends.
 	mu        sync.Mutex
-	holder    *task  // whose turn it is
-	turns     uint64 // that were given
+	holder    *task  // the task that has the turn, or nil
+	turns     uint64 // counts the changes of holder
 	ready     queue
-	freeTasks *task // those that have ended, to be used again
+	freeTasks *task // ended tasks that are kept for reuse, linked by after
 	freeCount int
 	liveCount int           // tasks that have not ended
-	liveTasks *task         // those, by their links
-	refusal   error         // why no task is taken any more
-	closing   bool          // Close waits, and what tasks start is still taken
+	liveTasks *task         // the same tasks, linked by nextLive and prevLive
+	refusal   error         // why the loop takes no more tasks; nil while it does
+	closing   bool          // Close waits, and tasks may still start others
 	closed    bool          // Close was called
-	empty     chan struct{} // closed once refusal is set and nothing is left
+	empty     chan struct{} // closed once refusal is set and no task is left
 }
-
-// An engine passes the turn from task to task. Its methods are called with mu held,
-// and release it.
-type engine interface {
-	// queue makes t ready, and sees to it that somebody will come to it. hand says
-	// that the caller may run tasks now: it holds no lock and brings a call or a
-	// message of its own. The error says that nothing begins any more, t included.
-	queue(t *task, hand bool) error
-
-	// park suspends t, which calls it and is parked already, until it has the turn
-	// again. It makes t ready when ctx is done before, whose error it returns then.
-	// done is ctx's.
-	park(t *task, ctx context.Context, done <-chan struct{}) error
-
-	// yield is park for one that is ready again at once.
-	yield(t *task)
-
-	// here has a task that begins do j on the caller's goroutine, if nobody has the
-	// turn and it can be done. It returns false otherwise, having done nothing.
-	runNow(j wait.Job) bool
-
-	// close ends what is kept for later tasks, now that the loop is closed.
-	close()
-}
-
-// maxIdle is how much a loop keeps for later tasks: goroutines, or coroutines.
-const maxIdle = 256
 
 // An Option configures [New] and [NewHosted].
 type Option func(*Loop)
 
-// New returns a loop whose tasks are goroutines, unless an option says otherwise. It
-// has no goroutine while it has no task, but for those that it keeps for later
-// tasks: [Loop.Close] ends them.
+// New returns a loop whose tasks are goroutines, unless an option says otherwise. A
+// loop without tasks has no goroutines except idle ones that it keeps for later tasks;
+// [Loop.Close] ends those.
 func New(opts ...Option) *Loop {
 	l := newLoop()
 	l.engine = &baton{loop: l}
@@ -91,67 +66,67 @@ func newLoop() *Loop {
 	return l
 }
 
-// ErrClosed is returned for tasks that are not started because the loop was closed,
-// and is the cause of the cancellation of those that Close does not wait for.
+// ErrClosed is the error of starting a task on a closed loop, and the cancellation cause
+// of tasks that Close stopped waiting for.
 var ErrClosed = errors.New("loop: closed")
 
 // Go starts fn as a task and returns at once; fn runs when its turn comes. It may
-// wait: see the package's documentation for how. ctx is the task's. It is cancelled
-// when fn returns, and when [Loop.Close] waits no longer.
+// wait as the package documentation describes. ctx identifies the task. It is cancelled
+// when fn returns, or when [Loop.Close] stops waiting.
 //
-// The error is [ErrClosed] once Close was called, and wraps it where the loop's host
-// is gone; fn is not run then.
+// Go returns [ErrClosed] after Close was called, and an error that wraps it if the
+// loop's host is gone. fn is not run then.
 func (l *Loop) Go(fn func(ctx context.Context)) error {
-	_, err := l.start(false, started{l, fn})
+	_, err := l.start(false, goJob{l, fn})
 	return err
 }
 
-// started is what Go starts.
-type started struct {
+// A goJob is the job of a task that Go started.
+type goJob struct {
 	loop *Loop
 	fn   func(context.Context)
 }
 
-func (s started) Run() {
-	ctx, cancel := context.WithCancel(s.loop.base)
+func (j goJob) Run() {
+	ctx, cancel := context.WithCancel(j.loop.base)
 	defer cancel()
-	s.fn(wait.WithLoop(ctx, (*handlers)(s.loop)))
+	j.fn(wait.WithLoop(ctx, (*handlers)(j.loop)))
 }
 
-func (started) Drop()           {}
-func (started) Leave()          {}
-func (started) Cancelled(error) {} // its context has ended
+func (goJob) Drop()           {}
+func (goJob) Leave()          {}
+func (goJob) Cancelled(error) {} // Loop.cancel ends its context
 
-// Post runs fn when its turn comes, and returns at once. fn must not wait: what
-// it waits for in whatever way holds up all of the loop.
+// Post queues fn and returns at once; fn runs when its turn comes. fn must not wait: it
+// has no context to wait with, so it would block the whole loop.
 //
 // The errors are those of [Loop.Go].
 func (l *Loop) Post(fn func()) error {
-	_, err := l.start(false, posted(fn))
+	_, err := l.start(false, postJob(fn))
 	return err
 }
 
-// posted is what Post runs.
-type posted func()
+// A postJob is the job of a task that Post started.
+type postJob func()
 
-func (p posted) Run()          { p() }
-func (posted) Drop()           {}
-func (posted) Leave()          {}
-func (posted) Cancelled(error) {}
+func (j postJob) Run()          { j() }
+func (postJob) Drop()           {}
+func (postJob) Leave()          {}
+func (postJob) Cancelled(error) {}
 
-// start has j be done by a task. See [wait.Loop]. The error of one that is taken says
-// that it is lost.
-func (l *Loop) start(hand bool, j wait.Job) (taken bool, err error) {
+// start starts a task for j, as Start of [wait.Loop] does. taken says whether the loop
+// took j; if it did and start still returns an error, the host is gone and j is dropped.
+func (l *Loop) start(handoff bool, j wait.Job) (taken bool, err error) {
 	l.mu.Lock()
 	if !l.acceptsTasks() {
 		err := l.refusal
 		l.mu.Unlock()
 		return false, err
 	}
-	return true, l.engine.queue(l.newTask(j), hand)
+	return true, l.engine.queue(l.newTask(j), handoff)
 }
 
-// newTask returns a task that is to do j. mu is held.
+// newTask returns a task that will run j. mu is held.
 func (l *Loop) newTask(j wait.Job) *task {
 	t := l.freeTasks
 	if t == nil {
@@ -170,15 +145,15 @@ func (l *Loop) newTask(j wait.Job) *task {
 	return t
 }
 
-// nextTurn passes the turn to the first that is ready, and returns it; nil where nobody
-// is. mu is held.
+// nextTurn gives the turn to the first task in the ready queue and returns that task. If
+// none is ready, no task has the turn and nextTurn returns nil. mu is held.
 func (l *Loop) nextTurn() *task {
 	t := l.ready.pop()
 	l.giveTurn(t)
 	return t
 }
 
-// giveTurn gives the turn to t, or to nobody. mu is held.
+// giveTurn gives the turn to t. If t is nil, no task has the turn. mu is held.
 func (l *Loop) giveTurn(t *task) {
 	l.holder = t
 	l.turns++
@@ -193,8 +168,8 @@ func (l *Loop) giveTurn(t *task) {
 	}
 }
 
-// caller returns the task that calls it; nil where none does. It is the holder then,
-// and stays so until it waits or ends.
+// caller returns the task that calls it, or nil if the caller is not a task of l. Such a
+// task is the holder, and remains so until it waits or ends, so mu need not be held.
 func (l *Loop) caller() *task {
 	if l.running.Load() != self.ID() {
 		return nil
@@ -202,7 +177,8 @@ func (l *Loop) caller() *task {
 	return l.holder
 }
 
-// removeTask takes in that t, which has the turn, is over. mu is held.
+// removeTask records that t, which has the turn, has ended, and keeps it for reuse. It
+// does not pass the turn on. mu is held.
 func (l *Loop) removeTask(t *task) {
 	t.state, t.id, t.job = ended, 0, nil
 	l.running.Store(0)
@@ -222,7 +198,8 @@ func (l *Loop) removeTask(t *task) {
 	}
 }
 
-// refuseTasks takes no more tasks, whoever starts them. mu is held.
+// refuseTasks makes the loop refuse all new tasks with why, including those that its own
+// tasks start. An earlier reason other than ErrClosed stays. mu is held.
 func (l *Loop) refuseTasks(why error) {
 	l.closing = false
 	if l.refusal == nil || l.refusal == ErrClosed {
@@ -230,11 +207,11 @@ func (l *Loop) refuseTasks(why error) {
 	}
 }
 
-// acceptsTasks reports whether a task is taken that somebody starts, or the caller if it is
-// a task. mu is held.
+// acceptsTasks reports whether the caller may start a task. While Close waits, only tasks
+// of l may. mu is held.
 func (l *Loop) acceptsTasks() bool { return l.refusal == nil || l.closing && l.caller() != nil }
 
-// signalIfEmpty lets Close return once nothing is left. mu is held.
+// signalIfEmpty closes empty if the loop refuses tasks and none is left. mu is held.
 func (l *Loop) signalIfEmpty() {
 	if l.refusal == nil || l.liveCount > 0 {
 		return
@@ -252,17 +229,17 @@ func (l *Loop) signalIfEmpty() {
 
 var errOwnTask = errors.New("loop: a task cannot close its own loop, as Close waits for it; call Close outside of the loop")
 
-// Close takes no more tasks but from those that there are, and waits for all of them.
-// When ctx is done it cancels them, and waits no longer: its error is ctx's then, and
-// the loop goes on until they have returned. The contexts of those that Go started
-// have [ErrClosed] as the cause; calls of handlers end with Unavailable, as far as a
-// server has not ended them before.
+// Close refuses new tasks, except those that running tasks start, and waits until all
+// tasks have ended. If ctx is done first, Close cancels the remaining tasks and returns
+// ctx's error; the loop keeps running them until they return. The contexts of tasks that
+// Go started are cancelled with [ErrClosed] as the cause. Calls whose handlers are tasks
+// end with Unavailable, unless their server has ended them already.
 //
-// It ends what the loop keeps for later tasks. A loop is closed once: the error is
-// [ErrClosed] after that. A task cannot close its own loop. Tasks of a pinned loop
-// that are left need [Loop.Run] to end, and those of a hosted loop its host: Close is
-// not for its goroutine. If the host is gone, Close waits in the same way, and its error
-// says so.
+// Close also ends the idle goroutines or coroutines that the loop keeps for later tasks.
+// A second Close returns [ErrClosed]. A task cannot close its own loop. The remaining
+// tasks of a pinned loop need [Loop.Run] to end, and those of a hosted loop need its host,
+// so do not call Close on the goroutine that runs them. If the host is gone, Close waits
+// in the same way, and returns an error that says so.
 func (l *Loop) Close(ctx context.Context) error {
 	l.mu.Lock()
 	switch {
@@ -280,7 +257,7 @@ func (l *Loop) Close(ctx context.Context) error {
 	l.engine.close()
 	select {
 	case <-l.empty:
-	default: // whatever becomes of ctx
+	default: // an empty loop closes without an error even if ctx is done
 		select {
 		case <-l.empty:
 		case <-ctx.Done():
@@ -298,7 +275,7 @@ func (l *Loop) Close(ctx context.Context) error {
 	return nil
 }
 
-// lose has tasks learn that they can only end any more, and takes none.
+// cancelTasks refuses new tasks and cancels all that have not ended, with why as the cause.
 func (l *Loop) cancelTasks(why error) {
 	l.mu.Lock()
 	l.refuseTasks(why)

@@ -8,30 +8,30 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// Pinned runs all tasks on the goroutine that calls [Loop.Run], and so on its
-// thread if it is bound to that: for what must not leave a thread, such as a user
-// interface or a library in C. Tasks are coroutines.
+// Pinned runs all tasks on the goroutine that calls [Loop.Run], and on its thread if
+// that goroutine is bound to it. Use it for code that must stay on one thread, such as a
+// user interface or a C library. Tasks are coroutines.
 //
-// A caller's deadline or cancellation ends its wait at once. A task must not change
-// whether it is bound to the thread beyond a wait: the runtime ends the process. A
-// task that ends by runtime.Goexit where Run's goroutine is bound leaves a goroutine
-// behind that never runs again.
+// A caller's deadline or cancellation ends its wait at once. A task that binds itself to
+// the thread, or unbinds itself, must undo that before it waits, or the runtime ends the
+// process. If Run's goroutine is bound to its thread, a task that ends by runtime.Goexit
+// leaks a goroutine.
 func Pinned() Option {
 	return func(l *Loop) {
 		p := &pinned{called: make(chan struct{}, 1)}
-		p.driven = driven{loop: l, call: p.callRunner}
+		p.driven = driven{loop: l, wakeDriver: p.wakeRun}
 		l.engine = p
 	}
 }
 
-// A pinned is driven by Run.
+// A pinned is a driven engine whose driver is Loop.Run.
 type pinned struct {
 	driven
-	called chan struct{}
+	called chan struct{} // wakes Run; buffered for one
 
 	// Guarded by loop.mu.
-	runner    uintptr // the goroutine that has called Run; 0 before
-	isRunning bool
+	runner    uintptr // ID of the first goroutine that called Run, or 0
+	isRunning bool    // Run has not returned
 }
 
 var (
@@ -40,21 +40,22 @@ var (
 	errRunner    = errors.New("loop: another goroutine called Run before, and tasks that have begun can go on only there; call Run on that one")
 )
 
-func (p *pinned) callRunner() error {
+// wakeRun is the wakeDriver of a pinned loop.
+func (p *pinned) wakeRun() error {
 	select {
 	case p.called <- struct{}{}:
-	default: // Run comes in any case
+	default: // a wake-up is pending already
 	}
 	return nil
 }
 
-// Run runs the tasks of a pinned loop until it is closed and all of them have ended.
-// It returns ctx's error once ctx is done, with tasks perhaps in the middle of what
-// they do: they go on when the same goroutine calls Run again. A task that does not
-// wait holds up Run's return, too.
+// Run runs the tasks of a pinned loop until the loop is closed and all of them have ended.
+// If ctx is done first, Run returns ctx's error after the current turn. Tasks that have not
+// ended continue when the same goroutine calls Run again. A task that does not wait delays
+// Run's return, too.
 //
-// Other loops have no use for it, and return an error, as does Run while it is called
-// already, and when another goroutine has called it before.
+// Run returns an error at once if the loop is not pinned, if Run is running already, or
+// if another goroutine has called it before.
 func (l *Loop) Run(ctx context.Context) error {
 	p, ok := l.engine.(*pinned)
 	if !ok {
@@ -70,7 +71,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			return nil
 		default:
 		}
-		select { // before a turn that is due
+		select { // a context that is done takes precedence over a pending wake-up
 		case <-ctx.Done():
 			return wait.DoneErr(ctx)
 		default:
@@ -82,7 +83,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-p.called:
 			for p.drive(1) {
 				if wait.Err(ctx) != nil {
-					_ = p.callRunner()
+					_ = p.wakeRun()
 					break
 				}
 			}
@@ -90,6 +91,7 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 }
 
+// enter claims the loop for the calling goroutine's Run.
 func (p *pinned) enter() error {
 	l := p.loop
 	l.mu.Lock()
@@ -105,8 +107,9 @@ func (p *pinned) enter() error {
 	return nil
 }
 
-// leave keeps no coroutine for later tasks, as nobody may be there to end it. It does
-// what Run was called for, if that is no more than to notice that.
+// leave ends the idle coroutines, because Run might not be called again and only its
+// goroutine may end them. If no task is ready, a wake-up that is still pending was only for
+// that, so leave unsets driving and lets Close return.
 func (p *pinned) leave() {
 	l := p.loop
 	l.mu.Lock()

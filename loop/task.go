@@ -7,42 +7,43 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A task is something that a loop runs by turns with others. It is its own Parker.
+// A task is one job and its state on a loop. It is its own Parker. Tasks are reused after
+// they have ended.
 type task struct {
 	loop   *Loop
 	job    wait.Job
-	id     uintptr       // of its goroutine, see package self; 0 before it begins
-	number atomic.Uint64 // of its goroutine in stack traces, if there is a watchdog
+	id     uintptr       // of its goroutine, as package self returns it; 0 before it begins
+	number atomic.Uint64 // of its goroutine in stack traces; set only if there is a watchdog
 
 	// Guarded by loop.mu.
 	state state
-	token bool
-	after *task // the next in the loop's ready, or in its free
+	token bool  // left by Unpark while the task was not parked
+	after *task // the next in Loop.ready or Loop.freeTasks
 
-	nextLive, prevLive *task      // in the loop's lives; guarded by loop.mu
-	within             []wait.Job // what runs within it, beside job; guarded by loop.mu
+	nextLive, prevLive *task      // links of Loop.liveTasks; guarded by loop.mu
+	within             []wait.Job // jobs that RunNow runs inside this task; guarded by loop.mu
 
-	// Of a baton's: what its goroutine waits for; nil before it begins, or waits
-	// where that is not one of the loop's. It does not change then.
+	// turn is used by batons. The task receives its turn from it. It is set when a worker
+	// is assigned, or when a task that runNow began first waits, and then does not change.
 	turn chan struct{}
 
-	// Of a driven loop's.
-	coroutine   *coroutine // nil before it begins; the driver's
-	waitNumber  uint64     // counts its waits; guarded by loop.mu
-	expiredWait uint64     // the last that its context ended; guarded by loop.mu
+	// The rest is used by driven engines.
+	coroutine   *coroutine // nil before it begins; only the driver uses it
+	waitNumber  uint64     // counts the task's waits; guarded by loop.mu
+	expiredWait uint64     // the last wait that its context ended; guarded by loop.mu
 }
 
 // The states of a task.
 type state byte
 
 const (
-	ready   state = iota // it waits for its turn, to begin or to go on
+	ready   state = iota // it is queued, to begin or to continue
 	running              // it has the turn
-	parked               // it waits for its token
+	parked               // it waits for Unpark, or for its context to end
 	ended
 )
 
-// A queue is tasks that are ready, first come first served.
+// A queue is a linked list of ready tasks, first in, first out.
 type queue struct{ first, last *task }
 
 func (q *queue) push(t *task) {
@@ -54,7 +55,7 @@ func (q *queue) push(t *task) {
 	q.last = t
 }
 
-// pop returns nil where there is none.
+// pop removes and returns the first task, or returns nil.
 func (q *queue) pop() *task {
 	t := q.first
 	if t == nil {
@@ -67,10 +68,10 @@ func (q *queue) pop() *task {
 	return t
 }
 
-// Park implements [wait.Parker]: the task's turn passes on, and comes back.
+// Park implements [wait.Parker]. It gives up the turn, and has it again when it returns.
 func (t *task) Park(ctx context.Context) error {
 	l := t.loop
-	err, done := wait.Err(ctx), ctx.Done() // which have locks of their own, and may wake tasks
+	err, done := wait.Err(ctx), ctx.Done() // outside mu: contexts take locks, and may wake tasks
 	l.mu.Lock()
 	if t.token {
 		t.token = false
@@ -91,7 +92,7 @@ func (t *task) Unpark() { t.unpark(false) }
 // Handoff implements [wait.Handoffer].
 func (t *task) Handoff() { t.unpark(true) }
 
-func (t *task) unpark(hand bool) {
+func (t *task) unpark(handoff bool) {
 	l := t.loop
 	l.mu.Lock()
 	if t.state != parked {
@@ -99,5 +100,5 @@ func (t *task) unpark(hand bool) {
 		l.mu.Unlock()
 		return
 	}
-	_ = l.engine.queue(t, hand) // which takes the token; t goes on, wherever
+	_ = l.engine.queue(t, handoff) // even after an error t continues, on another goroutine
 }

@@ -9,12 +9,12 @@ import (
 	"google.golang.org/grpc/grpclog"
 )
 
-// Watchdog has report called when a task holds the loop for longer than limit: with
-// for how long it has by then, and with the stack trace of its goroutine as
-// runtime.Stack formats it. That is once for each time that the task has the turn,
-// between limit and one and a half times that, on a goroutine of its own, which may come
-// to it when the task is over. Finding the trace stops all of the program for a moment. A nil report logs a warning with
-// grpclog.
+// Watchdog makes the loop call report when a task runs for longer than limit without
+// waiting. The arguments are how long it has run so far, and the stack trace of its
+// goroutine in the format of runtime.Stack. There is at most one report per turn of a
+// task, after between 1 and 1.5 times limit. report runs on a goroutine of its own, so the
+// task might have ended by then. Taking the trace stops the whole program for a moment. A
+// nil report logs a warning with grpclog.
 //
 // Watchdog panics if limit is not positive.
 func Watchdog(limit time.Duration, report func(held time.Duration, stack []byte)) Option {
@@ -33,7 +33,7 @@ func warn(held time.Duration, stack []byte) {
 	grpclog.Component("loop").Warningf("a task has held its loop for %v without waiting:\n%s", held, stack)
 }
 
-// A watch looks at a loop now and then while that is busy.
+// A watch checks a loop with a timer while a task has the turn.
 type watch struct {
 	loop   *Loop
 	limit  time.Duration
@@ -42,15 +42,16 @@ type watch struct {
 	// Guarded by loop.mu.
 	timer     *time.Timer
 	isRunning bool      // the timer is set
-	turn      uint64    // that was there when it looked
-	since     time.Time // when it first saw that
-	reported  bool      // that it takes long
+	turn      uint64    // Loop.turns at the last check
+	since     time.Time // when a check first saw that turn
+	reported  bool      // the turn was reported
 }
 
-// checksPerLimit is how often a watch looks within its limit.
+// checksPerLimit is how often a watch checks within its limit.
 const checksPerLimit = 4
 
-// start starts the watch, as somebody has the turn. mu is held.
+// start starts the timer unless it runs. It is called when a task gets the turn. mu is
+// held.
 func (w *watch) start() {
 	if w.isRunning {
 		return
@@ -64,7 +65,7 @@ func (w *watch) start() {
 	}
 }
 
-// noteTurn takes in whose turn it is. mu is held.
+// noteTurn starts to measure the current turn. mu is held.
 func (w *watch) noteTurn() { w.turn, w.since, w.reported = w.loop.turns, time.Now(), false }
 
 func (w *watch) tick() {
@@ -98,18 +99,18 @@ func (w *watch) tick() {
 	}
 }
 
-// stop looks no more. mu is held.
+// stop stops the timer for good. mu is held.
 func (w *watch) stop() {
 	if w.timer != nil {
 		w.timer.Stop()
 	}
 }
 
-// maxTraces is how much of all stack traces is looked through, in bytes.
+// maxTraces bounds the buffer for the stack traces of all goroutines, in bytes.
 const maxTraces = 64 << 20
 
-// stackOf returns the stack trace of the goroutine of this number; nil where it is
-// not found.
+// stackOf returns the stack trace of the goroutine with this number, or nil if there is
+// none.
 func stackOf(number uint64) []byte {
 	for size := 256 << 10; ; size *= 4 {
 		b := make([]byte, size)

@@ -614,8 +614,8 @@ var Faults = []Fault{
 	{
 		Name: "whoever wakes a task runs it",
 		File: aDriven,
-		Old:  "if called && hand && d.drivenByCallers {",
-		New:  "if called && d.drivenByCallers {", Items: []int{24},
+		Old:  "if wake && handoff && d.drivenByCallers {",
+		New:  "if wake && d.drivenByCallers {", Items: []int{24},
 		Env: "tcp-coroutines",
 	},
 	{
