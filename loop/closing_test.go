@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// A pinned loop without tasks needs nobody to run it to be closed.
+// TestCloseWhileRunLeaves checks that a pinned loop without tasks can be closed while Run
+// returns, though no Run follows.
 func TestCloseWhileRunLeaves(t *testing.T) {
 	for range 200 {
 		l := New(Pinned())
@@ -26,8 +27,8 @@ func TestCloseWhileRunLeaves(t *testing.T) {
 	}
 }
 
-// While nobody runs a watchdog has nothing to say: not of a host that sees to
-// something else.
+// TestWatchdogIsOfTasksThatRun checks that a watchdog reports nothing while no task has
+// the turn, such as while the host does other work.
 func TestWatchdogIsOfTasksThatRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := make(chan func(), 1)

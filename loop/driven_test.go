@@ -15,7 +15,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// Whoever brings a call runs its task, on its own goroutine.
+// TestWhoBringsACallRunsIt checks that Start with handoff runs the task on the calling
+// goroutine.
 func TestWhoBringsACallRunsIt(t *testing.T) {
 	l := New(Coroutines())
 	ran := false
@@ -25,7 +26,8 @@ func TestWhoBringsACallRunsIt(t *testing.T) {
 	closed(t, l)
 }
 
-// Tasks that are ready without an end do not keep whoever brought a call.
+// TestNobodyDrivesWithoutBound checks that Start with handoff returns although some task is
+// always ready.
 func TestNobodyDrivesWithoutBound(t *testing.T) {
 	l := New(Coroutines())
 	over, turns := false, 0
@@ -33,14 +35,15 @@ func TestNobodyDrivesWithoutBound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = l.Post(func() { over = true }) // which has its turn, too
+	_ = l.Post(func() { over = true }) // it must get a turn, too
 	closed(t, l)
 	if turns == 0 {
 		t.Error("they did not run")
 	}
 }
 
-// restless starts two tasks that are always ready, until over is set.
+// restless starts two tasks that yield to each other until over is set, so that one of
+// them is always ready. They count their turns.
 func restless(t *testing.T, l *Loop, over *bool, turns *int) {
 	for range 2 {
 		must(t, l, func(ctx context.Context) {
@@ -52,7 +55,8 @@ func restless(t *testing.T, l *Loop, over *bool, turns *int) {
 	}
 }
 
-// Nor do they keep a host from what else it has to do.
+// TestAHostIsAskedAgainForMore checks that each function on the host returns after
+// maxHostTurns turns and another is submitted.
 func TestAHostIsAskedAgainForMore(t *testing.T) {
 	asked := make(chan func(), 1)
 	l := NewHosted(func(f func()) error { asked <- f; return nil })
@@ -76,7 +80,7 @@ func TestAHostIsAskedAgainForMore(t *testing.T) {
 	}
 }
 
-// A caller that was asked to run nothing does not.
+// TestWhoStartsATaskOfItsOwnDoesNotRunIt checks that Go does not run the task itself.
 func TestWhoStartsATaskOfItsOwnDoesNotRunIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := New(Coroutines())
@@ -119,12 +123,13 @@ func TestRunGoesOnWhereItWasLeft(t *testing.T) {
 	}
 }
 
-// Whatever is ready: Run returns after the turn in which its context ends.
+// TestRunTakesNoTurnAfterItsContextHasEnded checks that Run returns after the turn in which
+// its context ends, although tasks are ready.
 func TestRunTakesNoTurnAfterItsContextHasEnded(t *testing.T) {
 	l := New(Pinned())
 	ctx, cancel := context.WithCancel(t.Context())
 	turns, ended := 0, false
-	for range 2 { // each gives its turn to the other
+	for range 2 { // they yield to each other
 		must(t, l, func(ctx context.Context) {
 			for !ended {
 				turns++
@@ -178,7 +183,8 @@ func TestRunIsOfPinnedLoopsAndTheirGoroutine(t *testing.T) {
 	}
 }
 
-// All tasks run on the goroutine's thread, which is how it was pinned.
+// TestPinnedTasksStayOnTheirThread checks that tasks run on the thread of Run's goroutine
+// after each wait.
 func TestPinnedTasksStayOnTheirThread(t *testing.T) {
 	l := New(Pinned())
 	for range 10 {
@@ -202,7 +208,8 @@ func TestPinnedTasksStayOnTheirThread(t *testing.T) {
 	}
 }
 
-// A host that takes no more leaves no task behind.
+// TestTasksOfAHostThatIsGone checks that all tasks end after the host takes no more
+// functions.
 func TestTasksOfAHostThatIsGone(t *testing.T) {
 	h := newHost(false)
 	l := h.loop
@@ -248,7 +255,8 @@ func TestTasksOfAHostThatIsGone(t *testing.T) {
 	}
 }
 
-// A handler that waits for what never comes is ended by a Close that waits no longer.
+// TestCloseEndsCallsOfHandlersThatTakeTooLong checks that Close cancels a handler that waits
+// when its context is done.
 func TestCloseEndsCallsOfHandlersThatTakeTooLong(t *testing.T) {
 	eachKind(t, func(t *testing.T, newLoop func() *Loop) {
 		synctest.Test(t, func(t *testing.T) {
@@ -276,7 +284,8 @@ func TestCloseEndsCallsOfHandlersThatTakeTooLong(t *testing.T) {
 	})
 }
 
-// What Close waits for may need others.
+// TestTasksStartOthersWhileCloseWaits checks that running tasks can start others while
+// Close waits for them.
 func TestTasksStartOthersWhileCloseWaits(t *testing.T) {
 	eachKind(t, func(t *testing.T, newLoop func() *Loop) {
 		synctest.Test(t, func(t *testing.T) {
@@ -299,10 +308,10 @@ func TestTasksStartOthersWhileCloseWaits(t *testing.T) {
 	})
 }
 
-// Where the host's goroutine was bound to its thread nothing of what it began can go
-// on elsewhere. Contexts end all the same, and the loop.
+// TestTasksOfABoundHostThatIsGone checks that calls and the loop end even if the host's
+// goroutine was bound to its thread, so that the tasks it began can never continue.
 func TestTasksOfABoundHostThatIsGone(t *testing.T) {
-	if os.Getenv(hazard) == "" { // it leaves a goroutine behind
+	if os.Getenv(hazard) == "" { // in a child process: it leaks a goroutine
 		cmd := exec.Command(os.Args[0], "-test.run=^TestTasksOfABoundHostThatIsGone$")
 		cmd.Env = append(os.Environ(), hazard+"=a host that is gone")
 		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "it ends well") {

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// What a user reads says what is wrong and, where there is something to do, what.
+// TestErrorsSayWhatToDo checks that errors say what is wrong and, if the user can do
+// something about it, what.
 func TestErrorsSayWhatToDo(t *testing.T) {
 	l := New()
 	var own error

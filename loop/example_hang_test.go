@@ -13,8 +13,8 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// A hangingRoom is written as for a goroutine of its own, and is wrong on a loop: while
-// one member waits nobody else can say anything, or come in.
+// A hangingRoom is written for handlers with a goroutine each. It is wrong on a loop: while
+// one member waits in the select, no other member's handler can run.
 type hangingRoom struct {
 	pb.UnimplementedTestServiceServer
 	members map[chan string]bool
@@ -53,7 +53,7 @@ func (r *hangingRoom) FullDuplexCall(s pb.TestService_FullDuplexCallServer) erro
 	}
 }
 
-// A watchdog tells of a handler that selects on channels, and so holds its loop.
+// A watchdog reports a handler that blocks its loop by selecting on channels.
 func ExampleWatchdog_select() {
 	reported := make(chan string, 1)
 	l := loop.New(loop.Watchdog(20*time.Millisecond, func(_ time.Duration, stack []byte) {
@@ -75,7 +75,7 @@ func ExampleWatchdog_select() {
 	fmt.Println("it waits in a select:", strings.Contains(state, "[select"))
 	fmt.Println("of the handler:", strings.Contains(stack, "(*hangingRoom).FullDuplexCall"))
 
-	if err := s.CloseSend(); err != nil { // which ends the handler
+	if err := s.CloseSend(); err != nil { // ends the handler
 		log.Fatal(err)
 	}
 	conn.Close()

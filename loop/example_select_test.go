@@ -12,8 +12,8 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// A room tells its members what each of them says. Its handlers run on a loop: there
-// is no lock.
+// A room sends what one member says to all members. Its handlers run on a loop, so it needs
+// no lock.
 type room struct {
 	pb.UnimplementedTestServiceServer
 	members map[chan string]bool
@@ -60,8 +60,8 @@ type event struct {
 	left        bool
 }
 
-// next waits for the first of several things, as select does, and gives the loop to
-// others meanwhile: the select is another goroutine's.
+// next waits for the first of several events, as select does, and lets other tasks run in
+// the meantime: another goroutine executes the select.
 func next(ctx context.Context, said, heard <-chan string) (event, error) {
 	return loop.Await(ctx, func(resume func(event, error)) {
 		go func() {
@@ -76,7 +76,7 @@ func next(ctx context.Context, said, heard <-chan string) (event, error) {
 	})
 }
 
-// A handler that selects on channels moves the select into Await.
+// A handler that needs a select moves it into Await.
 func ExampleAwait_select() {
 	l := loop.New()
 	srv := nearcall.NewServer()
@@ -97,10 +97,10 @@ func ExampleAwait_select() {
 	if err := ada.Send(say("hello?")); err != nil {
 		log.Fatal(err)
 	}
-	if _, err := ada.Recv(); err != nil { // her own
+	if _, err := ada.Recv(); err != nil { // her own message
 		log.Fatal(err)
 	}
-	grace := join() // while the handler of Ada's call waits
+	grace := join() // possible because the handler of Ada's call waits in Await
 	if err := grace.Send(say("hello!")); err != nil {
 		log.Fatal(err)
 	}

@@ -44,13 +44,12 @@ func Example() {
 	// Grace saw 2
 }
 
-// Await makes a task wait for whatever calls back, and gives the loop to others
-// meanwhile.
+// Await makes a task wait for a callback, and lets other tasks run until it comes.
 func ExampleAwait() {
 	l := loop.New()
 	err := l.Go(func(ctx context.Context) {
 		reply, err := loop.Await(ctx, func(resume func(string, error)) {
-			go resume("done", nil) // on another goroutine, some time
+			go resume("done", nil) // later, on another goroutine
 		})
 		fmt.Println(reply, err)
 	})
@@ -63,11 +62,11 @@ func ExampleAwait() {
 	// Output: done <nil>
 }
 
-// A loop that is pinned runs on the goroutine that calls Run, and so on its thread
-// where that matters.
+// A pinned loop runs its tasks on the goroutine that calls Run, and on its thread if that
+// goroutine is bound to it.
 func ExampleLoop_Run() {
 	l := loop.New(loop.Pinned())
-	go func() { // anybody may start tasks
+	go func() { // any goroutine may start tasks
 		err := l.Go(func(ctx context.Context) {
 			fmt.Println("on the thread of the user interface")
 			_ = loop.Sleep(ctx, time.Millisecond)
@@ -90,8 +89,8 @@ func ExampleLoop_Run() {
 	// and again
 }
 
-// The loop of something else runs tasks as well. This one is a goroutine that calls
-// functions from a channel, as the event loop of an interpreter may be.
+// A hosted loop runs its tasks on another event loop. This one is a goroutine that calls
+// functions from a channel, as the event loop of an interpreter might.
 func ExampleNewHosted() {
 	jobs := make(chan func(), 1)
 	ended := make(chan struct{})
@@ -102,7 +101,7 @@ func ExampleNewHosted() {
 		}
 	}()
 	l := loop.NewHosted(func(f func()) error {
-		jobs <- f // one at a time: there is room
+		jobs <- f // does not block: at most one is pending
 		return nil
 	})
 	err := l.Go(func(ctx context.Context) {
@@ -122,8 +121,8 @@ func ExampleNewHosted() {
 	// Output: 42 <nil>
 }
 
-// Whoever makes a call runs its handler, and neither is woken for the other. Handlers
-// must be short: a caller's deadline ends its wait no sooner.
+// The goroutine that makes a call runs its handler, so neither has to be woken. Handlers
+// must be short: a caller's deadline cannot end its wait while the handler runs.
 func ExampleCoroutines() {
 	l := loop.New(loop.Coroutines())
 	visitors := 0 // of srv.On(l)'s handlers, for example
@@ -137,14 +136,14 @@ func ExampleCoroutines() {
 	// Output: 1 visitor
 }
 
-// A watchdog shows which task does not wait.
+// A watchdog shows which task runs too long without waiting.
 func ExampleWatchdog() {
 	reported := make(chan struct{})
 	l := loop.New(loop.Watchdog(10*time.Millisecond, func(held time.Duration, stack []byte) {
 		fmt.Println("for 10 ms and more:", held >= 10*time.Millisecond)
 		close(reported)
 	}))
-	err := l.Go(func(context.Context) { <-reported }) // which holds up all others
+	err := l.Go(func(context.Context) { <-reported }) // blocks the loop
 	if err != nil {
 		log.Fatal(err)
 	}

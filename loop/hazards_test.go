@@ -13,13 +13,14 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// What tasks may do to a process, and what the process may do to them, by the kind of
-// loop: docs/adr/0012 has the table. Whatever may end a process is done in one of its
-// own.
+// These tests check what thread binding, Goexit and panics do with each kind of loop;
+// docs/adr/0012 has the table. Each case runs in a child process, because it might
+// end it.
 
-const hazard = "NEARCALL_LOOP_HAZARD" // the name of a hazard and a kind
+const hazard = "NEARCALL_LOOP_HAZARD" // the environment variable: NAME/KIND
 
-// hazards are what a child does with a loop. It ends well if that returns.
+// hazards are functions that a child process runs with a loop. The case ends well if the
+// function returns.
 var hazards = map[string]func(l *Loop){
 	"a caller that is bound to its thread, after one that is not": func(l *Loop) {
 		call(l, func() {})
@@ -70,7 +71,7 @@ var hazards = map[string]func(l *Loop){
 	},
 }
 
-// A job is a [wait.Job] of functions.
+// A job is a [wait.Job] made of functions.
 type job struct {
 	run  func()
 	lost func(error)
@@ -81,7 +82,7 @@ func (j job) Drop()               {}
 func (j job) Leave()              {}
 func (j job) Cancelled(why error) { j.lost(why) }
 
-// call has a task of l do fn, and waits for it like a caller of this process.
+// call runs fn as a task of l and waits for it, as a caller in process does.
 func call(l *Loop, fn func()) {
 	done := make(chan struct{})
 	if err := (*handlers)(l).Start(true, job{run: func() { fn(); close(done) }}); err != nil {
@@ -95,7 +96,7 @@ func nap(l *Loop) {
 	_ = Sleep(wait.WithLoop(context.Background(), (*handlers)(l)), 20*time.Millisecond)
 }
 
-// An init function runs bound to its thread.
+// The hazard "init" calls from an init function, which runs bound to its thread.
 func init() {
 	name, kind, ok := strings.Cut(os.Getenv(hazard), "/")
 	if ok && name == "init" {
@@ -131,7 +132,7 @@ func TestHazards(t *testing.T) {
 	}
 	const (
 		well   = "it ends well"
-		bound  = "coro: OS thread locking must match" // of the runtime, which cannot be recovered from
+		bound  = "coro: OS thread locking must match" // thrown by the runtime, so it cannot be recovered
 		panics = "panic: out of a task"
 	)
 	for name, ends := range map[string]map[string]string{
@@ -167,7 +168,8 @@ func TestHazards(t *testing.T) {
 	}
 }
 
-// The process ends with the stack trace of the task, not of whoever resumed it.
+// TestAPanicShowsItsTask checks that a panic ends the process with the stack trace of the
+// task, not of the goroutine that resumed it.
 func TestAPanicShowsItsTask(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {

@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// A kind is a way in which tasks are run.
+// A kind is a way to run tasks.
 type kind struct {
 	name  string
 	make  func() *Loop
-	bound bool // to a thread
+	bound bool // tasks run on a goroutine that is bound to its thread
 }
 
 var kinds = []kind{
@@ -30,7 +30,7 @@ func eachKind(t *testing.T, f func(t *testing.T, newLoop func() *Loop)) {
 	}
 }
 
-// driveIt has a goroutine drive a pinned loop to its end.
+// driveIt starts a goroutine that runs a pinned loop until it is closed.
 func driveIt(l *Loop, bound bool) *Loop {
 	go func() {
 		if bound {
@@ -44,12 +44,12 @@ func driveIt(l *Loop, bound bool) *Loop {
 	return l
 }
 
-// A host is a foreign loop: a goroutine that calls what it is given, until its guest
-// has ended or it is stopped.
+// A host is an event loop for a hosted loop: a goroutine that calls the submitted
+// functions until the hosted loop has ended, or gone is closed.
 type host struct {
 	loop  *Loop
 	calls chan func()
-	gone  chan struct{} // to be closed
+	gone  chan struct{} // the test closes it to end the host
 	over  chan struct{}
 }
 
@@ -63,7 +63,7 @@ func newHost(bound bool) *host {
 			return errHostGone
 		default:
 		}
-		h.calls <- f // has room: one is with the host at a time
+		h.calls <- f // does not block: at most one is pending
 		return nil
 	})
 	go func() {

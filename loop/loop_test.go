@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// closed closes a loop that tasks are soon done on.
+// closed closes a loop whose tasks end soon.
 func closed(t testing.TB, l *Loop) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -37,7 +37,7 @@ func must(t testing.TB, l *Loop, fn func(ctx context.Context)) {
 	}
 }
 
-// repeated is how often to try what goes wrong now and then.
+// repeated returns how often to repeat a test of a race: n, or less in short mode.
 func repeated(n int) int {
 	if testing.Short() {
 		n /= 10
@@ -45,7 +45,7 @@ func repeated(n int) int {
 	return n
 }
 
-// Thousands of tasks change plain fields. The race detector watches.
+// TestTasksNeedNoLock lets thousands of tasks change plain variables, for the race detector.
 func TestTasksNeedNoLock(t *testing.T) { eachKind(t, testTasksNeedNoLock) }
 
 func testTasksNeedNoLock(t *testing.T, newLoop func() *Loop) {
@@ -82,7 +82,8 @@ func testTasksNeedNoLock(t *testing.T, newLoop func() *Loop) {
 	}
 }
 
-// Who is ready first runs first: those that begin, and those that go on.
+// TestTurnsComeInTheOrderOfBeingReady checks that tasks run in the order in which they
+// became ready, both to begin and to continue.
 func TestTurnsComeInTheOrderOfBeingReady(t *testing.T) {
 	eachKind(t, testTurnsComeInTheOrderOfBeingReady)
 }
@@ -117,7 +118,8 @@ func testTurnsComeInTheOrderOfBeingReady(t *testing.T, newLoop func() *Loop) {
 	})
 }
 
-// A task that need never wait long does not keep others from their turns.
+// TestNobodyIsKeptFromATurn checks that tasks which are ready again at once do not starve
+// others.
 func TestNobodyIsKeptFromATurn(t *testing.T) { eachKind(t, testNobodyIsKeptFromATurn) }
 
 func testNobodyIsKeptFromATurn(t *testing.T, newLoop func() *Loop) {
@@ -261,7 +263,8 @@ func testSleep(t *testing.T, newLoop func() *Loop) {
 	})
 }
 
-// A timer that fires together with the end of the context leaves no token behind.
+// TestSleepAndItsContextEndTogether checks that a timer which fires just as the context
+// ends leaves no token for a later wait.
 func TestSleepAndItsContextEndTogether(t *testing.T) { eachKind(t, testSleepAndItsContextEndTogether) }
 
 func testSleepAndItsContextEndTogether(t *testing.T, newLoop func() *Loop) {
@@ -285,7 +288,7 @@ func testSleepAndItsContextEndTogether(t *testing.T, newLoop func() *Loop) {
 
 func TestGoexitEndsItsTaskAlone(t *testing.T) {
 	for _, k := range kinds {
-		if !k.bound { // where it leaves a goroutine
+		if !k.bound { // on a bound goroutine it leaks a goroutine
 			t.Run(k.name, func(t *testing.T) { testGoexitEndsItsTaskAlone(t, k.make) })
 		}
 	}
@@ -385,7 +388,8 @@ func testATaskCannotCloseItsLoop(t *testing.T, newLoop func() *Loop) {
 	closed(t, l)
 }
 
-// Goroutines are kept for later tasks, and no more of them than tasks wait.
+// TestGoroutinesAreUsedAgain checks that tasks which run one after the other share a few
+// goroutines.
 func TestGoroutinesAreUsedAgain(t *testing.T) { eachKind(t, testGoroutinesAreUsedAgain) }
 
 func testGoroutinesAreUsedAgain(t *testing.T, newLoop func() *Loop) {
@@ -402,7 +406,8 @@ func testGoroutinesAreUsedAgain(t *testing.T, newLoop func() *Loop) {
 	closed(t, l)
 }
 
-// Random tasks start others, wait, are cancelled and exit, while the loop is closed.
+// TestRandomTasks runs tasks that start others, wait, are cancelled and exit at random, and
+// closes the loop at a random time.
 func TestRandomTasks(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) { testRandomTasks(t, k) })

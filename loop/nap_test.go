@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// A context that ends as the wait does which it was for ends no later one.
+// TestAContextEndsNoLaterWait checks that a context which ends just as its wait does, does
+// not end a later wait.
 func TestAContextEndsNoLaterWait(t *testing.T) { eachKind(t, testAContextEndsNoLaterWait) }
 
 func testAContextEndsNoLaterWait(t *testing.T, newLoop func() *Loop) {

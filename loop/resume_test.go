@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Whoever resumes a task does not run it, and may hold a lock that the task wants.
+// TestWhoResumesATaskDoesNotRunIt checks that resume of Await returns without running the
+// task, because its caller may hold a lock that the task needs.
 func TestWhoResumesATaskDoesNotRunIt(t *testing.T) {
 	eachKind(t, func(t *testing.T, newLoop func() *Loop) {
 		synctest.Test(t, func(t *testing.T) {

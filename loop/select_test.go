@@ -13,9 +13,9 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// TestWatchdogTellsOfAHandlerThatSelects does so with a service that is written as most
-// are: Watch of grpc-go's health.Server selects on a channel of its own and on the end of
-// the call. On a loop it holds up Check.
+// TestWatchdogTellsOfAHandlerThatSelects checks that a watchdog reports a typical service
+// that was not written for loops: Watch of grpc-go's health.Server selects on a channel and
+// on the end of the call. On a loop that blocks Check.
 func TestWatchdogTellsOfAHandlerThatSelects(t *testing.T) {
 	const limit = 20 * time.Millisecond
 	for name, newLoop := range map[string]func(loop.Option) (*loop.Loop, func()){
@@ -51,7 +51,7 @@ func TestWatchdogTellsOfAHandlerThatSelects(t *testing.T) {
 
 			ctx, cancel := context.WithCancel(t.Context())
 			watched, checked := make(chan struct{}), make(chan error, 1)
-			go func() { // a coroutine's caller runs the handler
+			go func() { // with Coroutines, the caller runs the handler and is blocked, too
 				defer close(watched)
 				if s, err := client.Watch(ctx, &healthpb.HealthCheckRequest{}); err == nil {
 					for ; err == nil; _, err = s.Recv() {

@@ -13,13 +13,13 @@ import (
 // hog holds the loop until c is closed.
 func hog(c <-chan struct{}) { <-c }
 
-// spin holds the loop and a processor until over says so.
+// spin holds the loop without blocking until over returns true.
 func spin(over func() bool) {
 	for n := 0; !over(); n++ {
 	}
 }
 
-// held is what a watchdog has reported.
+// held records the reports of a watchdog.
 type held struct {
 	mu      sync.Mutex
 	reports []string
@@ -37,7 +37,7 @@ func (h *held) report(d time.Duration, stack []byte) {
 	h.some <- struct{}{}
 }
 
-// shows reports whether a turn was reported in which the function ran.
+// shows reports whether a report's stack trace contains the function.
 func (h *held) shows(function string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -46,7 +46,7 @@ func (h *held) shows(function string) bool {
 	})
 }
 
-// watchedKinds make loops with an option, and what ends them.
+// watchedKinds make a loop with an option, and return a function that ends it.
 var watchedKinds = map[string]func(Option) (*Loop, func(t *testing.T)){
 	"baton":      func(o Option) (*Loop, func(t *testing.T)) { return closing(New(o)) },
 	"coroutines": func(o Option) (*Loop, func(t *testing.T)) { return closing(New(Coroutines(), o)) },
@@ -89,7 +89,7 @@ func showsWhoHolds(t *testing.T, limit time.Duration, newLoop func(Option) (*Loo
 	}
 	close(release)
 	must(t, l, func(context.Context) { spin(func() bool { return h.shows("spin") }) })
-	must(t, l, func(context.Context) {}) // so that it is over
+	must(t, l, func(context.Context) {}) // so that the turn of spin has ended
 	end(t)
 	h.mu.Lock()
 	defer h.mu.Unlock()
