@@ -39,7 +39,7 @@ func TestChaosOverTheNetwork(t *testing.T) {
 	scenarios := []scenario{
 		{name: "tcp that misbehaves", proxied: true, worker: true},
 		{name: "TLS that misbehaves", proxied: true, worker: true,
-			opts:    []nearcall.ServerOption{nearcall.Creds(credentials.NewTLS(certs.server(nil)))},
+			opts:     []nearcall.ServerOption{nearcall.Creds(credentials.NewTLS(certs.server(nil)))},
 			dialling: []nearcall.DialOption{nearcall.WithTransportCredentials(credentials.NewTLS(certs.client(nil)))},
 		},
 		// Here no call fails that nothing was done to: those that a connection

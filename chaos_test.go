@@ -85,17 +85,17 @@ func runAll(t *testing.T, scenarios []scenario, lasts time.Duration) {
 
 // A scenario is where calls are made and what is done to them.
 type scenario struct {
-	name    string
-	hostile *hostile.Options // unless nil, in place of inproc
-	network string           // see targetFor; in place of inproc
-	proxied bool             // TCP that misbehaves, in place of inproc
-	child   bool             // the server is a process of its own
-	on      *looptest.Kind   // the loop that the service runs on, if any
-	opts    []nearcall.ServerOption
+	name     string
+	hostile  *hostile.Options // unless nil, in place of inproc
+	network  string           // see targetFor; in place of inproc
+	proxied  bool             // TCP that misbehaves, in place of inproc
+	child    bool             // the server is a process of its own
+	on       *looptest.Kind   // the loop that the service runs on, if any
+	opts     []nearcall.ServerOption
 	dialling []nearcall.DialOption
-	worker  bool // no handler runs on its caller's goroutine
-	storm   bool // servers are stopped and started again
-	closing bool // connections are closed, too
+	worker   bool // no handler runs on its caller's goroutine
+	storm    bool // servers are stopped and started again
+	closing  bool // connections are closed, too
 }
 
 const (
@@ -167,7 +167,7 @@ type chaos struct {
 	over chan struct{}
 	once sync.Once
 
-	target string // of the server
+	target  string // of the server
 	dialled string // where that is not target
 
 	proxy    *proxy

@@ -16,43 +16,48 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A ClientConn makes calls to one target. It implements
-// [grpc.ClientConnInterface], so that generated NewXClient functions take it.
-// Its methods may be called by any goroutine.
+// A ClientConn makes calls to one target. It implements [grpc.ClientConnInterface], so
+// generated NewXClient functions accept it. Create one with [NewClient] or
+// [Server.Client], and close it when it is no longer needed. All methods are safe for
+// concurrent use.
 type ClientConn struct {
 	target string
-	remote *grpc.ClientConn // for targets of grpc-go; the rest is unused then
-	hint   string           // for errors of remote that say it cannot connect
+	remote *grpc.ClientConn // set for targets that go to grpc-go; then only target and hint are used besides
+	hint   string           // appended to errors of remote that say it cannot connect
 	client *call.Client
 	conn   *connector.Connector
 
-	serviceConfig string // as the user gave it, in JSON
-	maxAttempts   int    // as the user limits those of serviceConfig's retry policies; 0 for gRPC's default
+	serviceConfig string // JSON, as the user passed it
+	maxAttempts   int    // limit for serviceConfig's retry policies
 
 	grpcMu sync.Mutex
-	grpc   *grpc.ClientConn // see GRPC; nil before somebody asks
+	grpc   *grpc.ClientConn // what GRPC returns; nil before the first use
 	closed bool
 }
 
-// NewClient returns a connection to target. It does not connect before the
-// first call or [ClientConn.Connect], and reconnects with backoff.
+// NewClient returns a connection to target. It does not connect: the first call or
+// [ClientConn.Connect] does. A connection that is lost or cannot be made is retried
+// with exponential backoff: see [WithConnectParams].
 //
-// The target is one that a [Server] listens on:
+// These targets are nearcall's own, and a [Server] listens on them:
 //
 //   - inproc:NAME is the server of this process that listens on NAME.
-//   - unix:PATH and unix:///PATH are a unix socket, which becomes shared memory on
-//     Linux where the server agrees: see [WithoutUpgrade]. PATH is taken as it
-//     stands, nothing in it is unescaped.
-//   - shm:PATH and shm:///PATH are shared memory and nothing else, set up over the
-//     unix socket PATH. It is available on Linux alone.
-//   - unix-abstract:NAME is one of Linux's abstract unix sockets.
-//   - tcp:HOST:PORT is TCP, with the credentials of [WithTransportCredentials].
-//     Without any it is refused, unless HOST is a literal loopback address or
+//   - unix:PATH or unix:///PATH is a unix socket. On Linux the connection becomes
+//     shared memory if the server agrees: see [WithoutUpgrade]. PATH is used as it
+//     stands; percent-encoding is not decoded.
+//   - shm:PATH or shm:///PATH is shared memory, set up over the unix socket at PATH.
+//     Calls fail with Unavailable if the server does not agree. Linux only.
+//   - unix-abstract:NAME is an abstract unix socket. Linux only.
+//   - tcp:HOST:PORT is TCP, secured by [WithTransportCredentials]. Without credentials
+//     NewClient returns an error unless HOST is a literal loopback address or
 //     localhost. Proxies are not used.
 //
-// grpc:TARGET, and every target that is not nearcall's own, goes to grpc-go,
-// with the options that it knows; an ordinary gRPC server at a unix socket is
-// grpc:unix:PATH. Schemes may be in upper case, as in gRPC.
+// grpc:TARGET, and every target that is not nearcall's own, goes to grpc-go, together
+// with the options that grpc-go has as well. An ordinary gRPC server at a unix socket
+// is grpc:unix:PATH. Schemes are case-insensitive, as in gRPC.
+//
+// NewClient returns an error if the target is malformed or not supported on this system,
+// or if an option is invalid or contradicts another.
 func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	o := newDialOptions(opts)
 	if o.dialer != nil && o.err == nil {
@@ -85,7 +90,7 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 
 const userAgent = "nearcall/" + Version
 
-// newClientConn returns a connection whose attempts to connect follow each other by b,
+// newClientConn returns a connection that waits between connection attempts as b says,
 // unless an option says otherwise.
 func newClientConn(target, authority string, b backoff.Config, o *dialOptions) *ClientConn {
 	if o.backoff != nil {
@@ -115,8 +120,8 @@ func newClientConn(target, authority string, b backoff.Config, o *dialOptions) *
 
 var errNilConn = status.Error(codes.Internal, "nearcall: the ClientConn is nil; check the error of NewClient")
 
-// Invoke makes a unary call. It is called by generated code. All errors are
-// status errors, unless an interceptor returns another.
+// Invoke makes a unary call. Generated code calls it. Every error is a status error,
+// unless an interceptor returns another.
 func (c *ClientConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	switch {
 	case c == nil:
@@ -130,10 +135,10 @@ func (c *ClientConn) Invoke(ctx context.Context, method string, args, reply any,
 	return c.client.Invoke(ctx, method, args, reply, opts...)
 }
 
-// NewStream starts a stream. It is called by generated code. To free what the
-// stream holds, do one of what [grpc.ClientConn.NewStream] lists: close the
-// connection, cancel ctx, receive until an error, or get an error other than
-// io.EOF from SendMsg.
+// NewStream starts a stream. Generated code calls it. To release the resources of the
+// stream do one of what [grpc.ClientConn.NewStream] lists: close the connection, cancel
+// ctx, call RecvMsg until it returns an error, or get an error other than io.EOF from
+// SendMsg.
 func (c *ClientConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	switch {
 	case c == nil:
@@ -152,13 +157,14 @@ func (c *ClientConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, metho
 	return c.client.NewStream(ctx, desc, method, opts...)
 }
 
-// Close ends the connection. Calls that run, and later ones, return Canceled.
-// A second Close returns [grpc.ErrClientConnClosing].
+// Close closes the connection. Pending and later calls return Canceled. A second Close
+// returns [grpc.ErrClientConnClosing].
 //
-// A caller whose own goroutine runs the handler, see [InlineHandlers], returns
-// Canceled when the handler does, whose context Close cancels. So do not wait for
-// such a caller before you release what its handler waits for: use
-// [WorkerHandlers], or a context that can be cancelled, or a handler that watches
+// Close cancels the contexts of handlers. It cannot release a caller whose own
+// goroutine runs the handler, see [InlineHandlers]: that caller returns Canceled when
+// the handler returns. A program that waits for such a caller after Close, and only
+// then releases what the handler waits for, deadlocks. To prevent that use
+// [WorkerHandlers], call with a context that can be cancelled, or let the handler watch
 // its context.
 func (c *ClientConn) Close() error {
 	switch {
@@ -173,22 +179,23 @@ func (c *ClientConn) Close() error {
 	shown := c.grpc
 	c.grpcMu.Unlock()
 	if shown != nil {
-		_ = shown.Close() // which calls shut again
+		_ = shown.Close() // calls shut again
 	}
 	return err
 }
 
-// shut ends the connection, but for what GRPC has returned.
+// shut closes the connection, except the *grpc.ClientConn that GRPC has returned.
 func (c *ClientConn) shut() error {
 	err := c.conn.Close()
 	c.client.Close(connector.ErrClosing)
 	return err
 }
 
-// Target returns the target as it was passed to [NewClient].
+// Target returns the target that was passed to [NewClient], and "inproc:" for
+// connections of [Server.Client].
 func (c *ClientConn) Target() string { return c.target }
 
-// Connect leaves the idle state without a call.
+// Connect starts connecting if the connection is idle. It does not wait.
 func (c *ClientConn) Connect() {
 	if c.remote != nil {
 		c.remote.Connect()
@@ -197,7 +204,8 @@ func (c *ClientConn) Connect() {
 	c.conn.Connect()
 }
 
-// ResetConnectBackoff has an attempt to connect made at once.
+// ResetConnectBackoff ends the current backoff, so that the next attempt to connect
+// starts at once and the backoff begins anew.
 func (c *ClientConn) ResetConnectBackoff() {
 	if c.remote != nil {
 		c.remote.ResetConnectBackoff()
@@ -206,7 +214,7 @@ func (c *ClientConn) ResetConnectBackoff() {
 	c.conn.ResetBackoff()
 }
 
-// GetState returns the state of the connection.
+// GetState returns the current state of the connection.
 func (c *ClientConn) GetState() connectivity.State {
 	if c.remote != nil {
 		return c.remote.GetState()
@@ -214,8 +222,8 @@ func (c *ClientConn) GetState() connectivity.State {
 	return c.conn.State()
 }
 
-// WaitForStateChange waits until the state is not s. It returns false when ctx
-// is done before.
+// WaitForStateChange waits until the state differs from s, and returns true, or until
+// ctx is done, and returns false.
 func (c *ClientConn) WaitForStateChange(ctx context.Context, s connectivity.State) bool {
 	if c.remote != nil {
 		return c.remote.WaitForStateChange(ctx, s)

@@ -8,18 +8,18 @@ import (
 	"github.com/nearcall/nearcall/internal/call"
 )
 
-// SetSendCompressor sets the compressor of what a handler sends, as
-// [grpc.SetSendCompressor] does, which knows handlers of grpc-go only. ctx is the
-// handler's context. It has to be called before the header is sent. The compressor
-// has to be registered with package encoding, and advertised by the client; the name
-// identity turns compression off. By default messages are compressed as the
-// request's are.
+// SetSendCompressor sets the compressor of the messages that a handler sends. It
+// replaces [grpc.SetSendCompressor], which works in handlers of grpc-go only. ctx is
+// the handler's context. By default replies are compressed like the request.
 //
-// Where ctx is that of an ordinary gRPC call it calls grpc.SetSendCompressor, so that
-// a service may be registered with servers of both kinds. Within the process nothing
-// is compressed: names are checked, and stats handlers are told of them, but that is all.
+// The compressor must be registered with package encoding and advertised by the client:
+// see [ClientSupportedCompressors]. The name "identity" turns compression off.
+// SetSendCompressor must be called before the header is sent, and not concurrently with
+// SendHeader or SendMsg.
 //
-// It must not be called at the same time as SendHeader or SendMsg.
+// If ctx belongs to a call of grpc-go it calls grpc.SetSendCompressor, so a service can
+// be registered with servers of both kinds. In process the name is checked and stats
+// handlers see it, but nothing is compressed.
 func SetSendCompressor(ctx context.Context, name string) error {
 	if c := call.HandledBy(ctx); c != nil {
 		return c.SetSendCompressor(name)
@@ -27,9 +27,9 @@ func SetSendCompressor(ctx context.Context, name string) error {
 	return grpc.SetSendCompressor(ctx, name)
 }
 
-// ClientSupportedCompressors returns the names of the compressors that the client of
-// a call has advertised, as [grpc.ClientSupportedCompressors] does, which knows handlers
-// of grpc-go only. ctx is the context of a handler, of nearcall's or of grpc-go's.
+// ClientSupportedCompressors returns the names of the compressors that the client of a
+// call advertised. It replaces [grpc.ClientSupportedCompressors], which works in
+// handlers of grpc-go only. ctx is the context of a handler of nearcall or of grpc-go.
 func ClientSupportedCompressors(ctx context.Context) ([]string, error) {
 	if c := call.HandledBy(ctx); c != nil {
 		return c.ClientSupportedCompressors(), nil
@@ -39,31 +39,34 @@ func ClientSupportedCompressors(ctx context.Context) ([]string, error) {
 
 type prepared = call.Prepared
 
-// A PreparedMsg is a message that is encoded once, and sent on many streams. It
-// stands in for [grpc.PreparedMsg], which knows streams of grpc-go only.
+// A PreparedMsg is a message that is encoded once and sent on many streams. It replaces
+// [grpc.PreparedMsg], which works with streams of grpc-go only.
 //
-// Give it to SendMsg of streams that have the codec of the one that it was encoded for,
-// any number of them at a time. Over sockets it is compressed once as well, for streams
-// with the same compressor. Each stream within the process decodes it again.
+// Pass it to SendMsg of streams that use the same codec as the stream it was encoded
+// for. It can be sent on any number of streams concurrently. Over sockets it is also
+// compressed once, for streams with the same compressor. In process each stream decodes
+// it again.
 type PreparedMsg struct{ prepared }
 
-// Encode encodes msg, which may change afterwards, with the codec and the compressor of
-// s. It must not be called while p is sent. Its errors are status errors.
+// Encode encodes msg with the codec and the compressor of s. msg can be modified
+// afterwards. Encode must not be called while p is being sent. Its errors are status
+// errors.
 //
-// Where s is a stream of grpc-go, so are those that p can be sent on: streams of a
-// [ClientConn] whose target is grpc-go's take it by SendMsg, and streams of a
-// grpc.Server by [PreparedMsg.Send].
+// If s is a stream of grpc-go, p can be sent on streams of grpc-go only: with SendMsg
+// on streams of a [ClientConn] whose target goes to grpc-go, and with
+// [PreparedMsg.Send] on streams of a grpc.Server.
 //
 //lint:ignore SA1019 grpc.PreparedMsg takes it, too
 func (p *PreparedMsg) Encode(s grpc.Stream, msg any) error { return p.prepared.Encode(s, msg) }
 
-// Send sends p on s. It does what s.SendMsg(p) does, on streams of grpc-go as well.
+// Send sends p on s. It is the same as s.SendMsg(p), and works on streams of grpc-go,
+// too.
 //
 //lint:ignore SA1019 Encode takes it, too
 func (p *PreparedMsg) Send(s grpc.Stream) error { return s.SendMsg(forGRPC(p)) }
 
-// forGRPC returns what a stream of grpc-go takes in place of m, if m is a message that
-// was prepared for one, and m otherwise.
+// forGRPC returns what a stream of grpc-go accepts instead of m if m is a message
+// prepared for grpc-go, and m otherwise.
 func forGRPC(m any) any {
 	if p, ok := m.(*PreparedMsg); ok {
 		if g := p.GRPC(); g != nil {
@@ -73,7 +76,7 @@ func forGRPC(m any) any {
 	return m
 }
 
-// A remoteStream is a stream of grpc-go that takes messages that were prepared.
+// A remoteStream is a stream of grpc-go that accepts a [PreparedMsg].
 type remoteStream struct{ grpc.ClientStream }
 
 func (s remoteStream) SendMsg(m any) error { return s.ClientStream.SendMsg(forGRPC(m)) }

@@ -14,7 +14,8 @@ func dialInproc(t *parsedTarget, o *dialOptions) (link.Dialer, string, error) {
 	return inproc.Dialer{Name: t.rest, Options: o.inproc()}, t.scheme.authority(t), nil
 }
 
-// dialSocket returns the dialer of sockets, which may become shared memory.
+// dialSocket returns the dialer of socket targets. Unix sockets can become shared
+// memory.
 func dialSocket(t *parsedTarget, o *dialOptions) (link.Dialer, string, error) {
 	if t.network == "tcp" && t.host() == "" {
 		return nil, "", fmt.Errorf("the host is missing; %s", writeTCP)
@@ -43,7 +44,7 @@ func dialSocket(t *parsedTarget, o *dialOptions) (link.Dialer, string, error) {
 	return d, authority, nil
 }
 
-// dialShm returns the dialer of sockets that have to become shared memory.
+// dialShm returns the dialer of shm targets: sockets that must become shared memory.
 func dialShm(t *parsedTarget, o *dialOptions) (link.Dialer, string, error) {
 	o.socket.RequireUpgrade, o.socket.NoUpgrade = true, false
 	return dialSocket(t, o)

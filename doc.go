@@ -1,61 +1,90 @@
-// Package nearcall runs ordinary generated gRPC services over the nearest path
-// between caller and callee.
+// Package nearcall runs ordinary generated gRPC services over the nearest path between
+// client and server: a function call within a process, shared memory between processes
+// of one host, or a socket.
 //
-// A program moves over by renaming its constructors, their types and options:
-// grpc.NewServer becomes [NewServer], grpc.NewClient becomes [NewClient], and
-// so on. Generated stubs, handlers, interceptors, metadata, deadlines and
-// status codes stay what they are, and so does what they mean: the rules are
-// those of grpc-go.
+// Use it where services call each other within one process or on one host. There a call
+// by grpc-go pays for a network stack that the two sides do not need: marshalling,
+// HTTP/2 framing, system calls and goroutine switches. nearcall keeps gRPC's programming
+// model and semantics and avoids most of that cost. Generated stubs, handlers,
+// interceptors, metadata, deadlines, streams and status codes work as they do with
+// grpc-go, which defines what they mean.
+//
+// A server and its client in one process need neither a listener nor a target:
+//
+//	srv := nearcall.NewServer()
+//	orderspb.RegisterOrdersServer(srv, &shop{})
+//	conn := srv.Client()
+//	defer conn.Close()
+//	client := orderspb.NewOrdersClient(conn)
+//	order, err := client.Place(ctx, &orderspb.PlaceRequest{Item: "tea", Quantity: 1})
+//
+// To move a program over from grpc-go, rename its constructors, their types and their
+// options: grpc.NewServer becomes [NewServer], grpc.NewClient becomes [NewClient],
+// grpc.WithUserAgent becomes [WithUserAgent], and so on.
 //
 //   - Moving over, step by step:
 //     https://github.com/nearcall/nearcall/blob/main/docs/migrate.md
-//   - What a call means, and where a program can tell the difference:
+//   - What a call guarantees, and every difference from grpc-go:
 //     https://github.com/nearcall/nearcall/blob/main/docs/semantics.md
 //
-// Within one process there is no wire. Generated messages are copied instead of
-// marshalled, and a handler may run on its caller's goroutine, so that nobody
-// has to be woken:
+// # Targets
 //
-//	srv := nearcall.NewServer()
-//	pb.RegisterGreeterServer(srv, &greeter{})
-//	client := pb.NewGreeterClient(srv.Client())
-//	reply, err := client.SayHello(ctx, &pb.HelloRequest{Name: "world"})
+// The target passed to [NewClient] selects the path. [Listen] takes the same targets,
+// except those that go to grpc-go.
 //
-// Parts of a program that do not share the server's variable find it by name:
-// [Listen] on inproc:NAME, pass the listener to [Server.Serve], and dial
-// inproc:NAME with [NewClient].
+//   - inproc:NAME is the server of this process that listens on NAME. Messages are copied
+//     instead of marshalled. [Server.Client] is the same path without a name.
+//   - shm:PATH is shared memory between two processes of one user, set up over the unix
+//     socket at PATH. Linux only.
+//   - unix:PATH is the unix socket at PATH. On Linux the connection becomes shared memory
+//     if both processes belong to the same user, unless [WithoutUpgrade] or [NoUpgrade]
+//     forbids it.
+//   - unix-abstract:NAME is an abstract unix socket, which any user can reach. It stays a
+//     socket. Linux only.
+//   - tcp:HOST:PORT is TCP, secured by gRPC's transport credentials: see [Creds] and
+//     [WithTransportCredentials].
+//   - grpc:TARGET is an ordinary gRPC server. TARGET goes to grpc-go unchanged: the gRPC
+//     server at a unix socket is grpc:unix:PATH.
+//   - Anything else (localhost:50051, dns:///host:443, …) goes to grpc-go unchanged, too.
 //
-// # Between processes
+// Both ends of nearcall's own targets must be nearcall's. A [Server] does not serve
+// ordinary gRPC clients: they fail with Unimplemented and a message that says why. To
+// serve both, keep a grpc.Server and register the same implementation with it; a
+// function that takes a [grpc.ServiceRegistrar] works for either server.
 //
-// Other processes reach a server by unix:PATH or tcp:HOST:PORT, in the same way.
-// Both ends are nearcall's then. TCP takes the transport credentials that gRPC
-// has ([Creds], [WithTransportCredentials]); unix sockets count as private, and
-// [UnixAuthInfo] says who is at the other end. On Linux a connection of unix:PATH
-// becomes shared memory where both processes are of one user, and shm:PATH insists
-// on that: see [WithoutUpgrade], and [ReadSharedMemoryStats] for what came of it.
-// Keepalive, windows, limits and the idle timeout are options as in gRPC, and a
-// call that no handler has seen is made again.
-//
-// Any other target (localhost:50051, dns:///…) goes to grpc-go unchanged, and an
-// ordinary gRPC server at a unix socket is grpc:unix:PATH. For ordinary gRPC
-// clients keep a grpc.Server, and register the same implementation with both; a
-// function that takes a [grpc.ServiceRegistrar] takes either.
+// Unix sockets and shared memory count as private, as with grpc-go's local credentials.
+// On Linux [UnixAuthInfo] identifies the peer process. [ReadSharedMemoryStats] shows how many
+// connections became shared memory, and why the latest that did not stayed a socket.
+// Keepalive, flow-control windows, limits and the idle timeout are options, as in gRPC.
+// A call that no handler has seen is retried transparently.
 //
 // # Where handlers run
 //
-// Within the process a unary handler runs on its caller's goroutine where the
-// caller's context cannot be cancelled, and on a worker goroutine of the server
-// otherwise. [InlineHandlers] and [WorkerHandlers] fix either. Streaming handlers,
-// and those that other processes call, always run on workers.
+// In process, a unary handler runs on its caller's goroutine if the caller's context
+// cannot be cancelled, and on a worker goroutine of the server otherwise.
+// [InlineHandlers] selects the caller's goroutine for all unary calls, [WorkerHandlers]
+// selects workers for all. Streaming handlers, and handlers called from other processes,
+// always run on workers. [Server.On] runs the handlers of a service on an event loop, one
+// at a time.
 //
-// A panic of a handler is not swallowed, as in grpc-go. On a worker it ends
-// the process; inline it reaches the caller's frames.
+// As in grpc-go, a handler's panic is not recovered. On a worker it ends the process; on
+// the caller's goroutine it unwinds the caller's frames.
 //
 // # Isolation
 //
-// Messages are copied, as if they had been sent: either side may change its
-// message as soon as the call that passed it returned. What marshalling would
-// refuse (a missing required field, text that is not UTF-8) is refused here
-// too. Context values and metadata of a caller do not reach a handler unless
-// they are sent.
+// Calls in process are isolated as if messages were sent over a network:
+//
+//   - Messages are copied. A side can modify its message as soon as the call that passed
+//     it has returned. [SharedMessages] trades this for speed.
+//   - What marshalling would refuse is refused: a missing required field, or text that is
+//     not UTF-8.
+//   - A handler sees neither its caller's context values nor its outgoing metadata, only
+//     the metadata that was sent. The caller's deadline and cancellation do reach it.
+//   - An error becomes a status. Code, message and details cross; the error value does not.
+//
+// # Concurrency
+//
+// All methods of [Server] and [ClientConn] are safe for concurrent use. For streams
+// grpc-go's rule holds: one goroutine can send while another receives, but two must not
+// send, or receive, on one stream at the same time.
 package nearcall

@@ -18,17 +18,17 @@ import (
 	"google.golang.org/grpc/resolver"
 )
 
-// GRPC returns a real *grpc.ClientConn whose calls, state and Close are c's, for
-// APIs that demand the type. It is the one that interceptors of c are shown.
+// GRPC returns a *grpc.ClientConn that stands for c, for APIs that require the concrete
+// type. Interceptors of c get the same one.
 //
-// Its calls take c's path, interceptors, stats handlers and default call options of
-// c included. Its state is c's at any time, Connect and ResetConnectBackoff act on c,
-// Target returns c's target, and GetMethodConfig what [WithDefaultServiceConfig] says.
-// Closing one of the two closes both.
+// Its calls run over c, with c's interceptors, stats handlers and default call options.
+// Its state is always c's, Connect and ResetConnectBackoff act on c, Target returns c's
+// target, and GetMethodConfig returns what [WithDefaultServiceConfig] set. Closing one
+// of the two closes both.
 //
-// It is made when it is first asked for, and every call returns the same. It costs four
-// goroutines until it is closed, and its calls cost what c's do. For targets that
-// go to grpc-go it is the connection that makes c's calls.
+// GRPC creates it on first use and returns the same one afterwards. It costs four
+// goroutines until it is closed; its calls cost as much as c's. For targets that go to
+// grpc-go it is the connection that makes c's calls.
 func (c *ClientConn) GRPC() *grpc.ClientConn {
 	if c.remote != nil {
 		return c.remote
@@ -44,7 +44,7 @@ func (c *ClientConn) GRPC() *grpc.ClientConn {
 	return c.grpc
 }
 
-// newGRPC makes a connection of grpc-go that makes none itself: its interceptors hand
+// newGRPC returns a connection of grpc-go that never connects: its interceptors pass
 // every call to c, and its balancer, a mirror, shows c's state.
 func (c *ClientConn) newGRPC() *grpc.ClientConn {
 	unary := func(ctx context.Context, method string, req, reply any, _ *grpc.ClientConn, _ grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -58,9 +58,9 @@ func (c *ClientConn) newGRPC() *grpc.ClientConn {
 		if u, err := url.Parse(target); err == nil {
 			scheme = u.Scheme
 		}
-		// Dial and not NewClient: it builds the balancer at once, so that the state is
-		// right from the start and Close reaches c, yet does not ask it to connect.
-		//lint:ignore SA1019 deprecated for what it does with schemes and WithBlock, which plays no part here
+		// Dial, not NewClient: Dial builds the balancer at once, so the state is right
+		// from the start and Close reaches c, but does not make c connect.
+		//lint:ignore SA1019 deprecated for its handling of schemes and WithBlock, which is not used here
 		return grpc.Dial(target,
 			grpc.WithUnaryInterceptor(unary), grpc.WithStreamInterceptor(stream),
 			grpc.WithResolvers(source{c, scheme}, source{c, "passthrough"}, source{c, resolver.GetDefaultScheme()}),
@@ -71,15 +71,15 @@ func (c *ClientConn) newGRPC() *grpc.ClientConn {
 	}
 	cc, err := dial(c.target)
 	if err != nil {
-		// grpc-go cannot parse the target, which it takes for a URL. It is shown
-		// another rather than nothing.
+		// grpc-go parses targets as URLs and refuses this one. An escaped target is
+		// better than none.
 		cc, _ = dial("inproc:" + url.PathEscape(c.target))
 	}
 	return cc
 }
 
-// A source is the resolver of such a connection. It resolves the target to no
-// address, names the balancer, and leads it to conn.
+// A source is the resolver of the connection that newGRPC returns. It resolves the
+// target to no address, selects the balancer, and passes conn to it.
 type source struct {
 	conn   *ClientConn
 	scheme string
@@ -101,7 +101,7 @@ func (source) Close()                                {}
 
 type sourceKey struct{}
 
-// mirrored returns the service config, in JSON, with a mirror for its balancer.
+// mirrored returns a service config, in JSON, with the mirror as its balancer.
 func mirrored(config string) string {
 	all := make(map[string]json.RawMessage)
 	if json.Unmarshal([]byte(config), &all) != nil || all == nil {
@@ -109,7 +109,7 @@ func mirrored(config string) string {
 	}
 	delete(all, "loadBalancingPolicy")
 	all["loadBalancingConfig"] = json.RawMessage(`[{"` + mirrorName + `":{}}]`)
-	with, _ := json.Marshal(all) // of messages that were parsed
+	with, _ := json.Marshal(all) // cannot fail: the values were parsed above
 	return string(with)
 }
 
@@ -125,18 +125,19 @@ func (mirrorBuilder) Build(cc balancer.ClientConn, _ balancer.BuildOptions) bala
 	return &mirror{cc: cc}
 }
 
-// A mirror is a balancer that balances nothing: it shows the state of conn on a
-// connection of grpc-go, and passes on what is asked of that.
+// A mirror is a balancer without connections. It shows the state of conn on a
+// connection of grpc-go, and passes on to conn what the user asks of that connection.
 //
-// Locks are taken in this order: conn's connector's, then grpc-go's. So grpc-go must
-// call a mirror without holding any that UpdateState or NewSubConn takes, as it
-// promises to every balancer.
+// Lock order: the mu of conn's connector, then grpc-go's locks. So grpc-go must call a
+// mirror without holding a lock that UpdateState or NewSubConn takes, as it promises to
+// every balancer.
 type mirror struct {
 	cc   balancer.ClientConn
 	conn *ClientConn // nil before the first update
 
-	// Guarded by the connector's mu. It is there in state TransientFailure, as a
-	// connection that waits to be tried again, for ever: ResetConnectBackoff wakes it.
+	// bell makes ResetConnectBackoff reach conn. It exists in state TransientFailure, as
+	// a SubConn in an endless backoff, which ResetConnectBackoff ends. Guarded by the
+	// connector's mu.
 	bell balancer.SubConn
 }
 
@@ -155,7 +156,7 @@ func (m *mirror) UpdateClientConnState(s balancer.ClientConnState) error {
 
 var errShown = errors.New("nearcall: this *grpc.ClientConn makes its calls through a nearcall.ClientConn, and connects nowhere itself")
 
-// show is told of the state. The connector's mu is held.
+// show publishes the state s. The connector calls it with its mu held.
 func (m *mirror) show(s connectivity.State) {
 	m.cc.UpdateState(balancer.State{ConnectivityState: s, Picker: base.NewErrPicker(errShown)})
 	if m.bell != nil {
@@ -166,7 +167,7 @@ func (m *mirror) show(s connectivity.State) {
 		return
 	}
 	var bell balancer.SubConn
-	//lint:ignore SA1019 deprecated for more addresses than one
+	//lint:ignore SA1019 deprecated for more than one address
 	bell, err := m.cc.NewSubConn([]resolver.Address{{Addr: m.conn.target}}, balancer.NewSubConnOptions{
 		StateListener: func(s balancer.SubConnState) {
 			if s.ConnectivityState == connectivity.Idle {
@@ -175,7 +176,7 @@ func (m *mirror) show(s connectivity.State) {
 			}
 		},
 	})
-	if err == nil { // or it is closed meanwhile
+	if err == nil { // it fails if the connection was closed
 		m.bell = bell
 		bell.Connect()
 	}
@@ -186,23 +187,24 @@ const forever = math.MaxInt64 / 2
 
 func noDial(context.Context, string) (net.Conn, error) { return nil, errShown }
 
-// ExitIdle implements [balancer.Balancer]: Connect was called.
+// ExitIdle implements [balancer.Balancer]. grpc-go calls it for Connect.
 func (m *mirror) ExitIdle() {
 	if m.conn != nil {
 		m.conn.Connect()
 	}
 }
 
-// Close implements [balancer.Balancer]: the connection of grpc-go was closed, by its
-// user or by conn itself.
+// Close implements [balancer.Balancer]. The connection of grpc-go was closed, by the
+// user or by conn.
 func (m *mirror) Close() {
 	if m.conn != nil {
 		_ = m.conn.shut()
 	}
 }
 
-// ResolverError implements [balancer.Balancer]. There are none.
+// ResolverError implements [balancer.Balancer]. A source reports no errors.
 func (m *mirror) ResolverError(error) {}
 
-// UpdateSubConnState implements [balancer.Balancer]. It is not called.
+// UpdateSubConnState implements [balancer.Balancer]. grpc-go does not call it, because
+// the SubConns have a StateListener.
 func (m *mirror) UpdateSubConnState(balancer.SubConn, balancer.SubConnState) {}

@@ -13,13 +13,13 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 )
 
-// A Listener is what [Server.Serve] serves. Peers may arrive at it in other
-// ways than as byte streams, so its Accept may return an error; pass it to
-// Serve as it is.
+// A Listener is what [Listen] returns and [Server.Serve] serves. Clients do not always
+// arrive as byte streams, so Accept can return an error: pass the Listener to Serve and
+// do not wrap it.
 type Listener interface {
 	net.Listener
 
-	// Target returns what a client passes to [NewClient] to arrive here.
+	// Target returns the target that clients pass to [NewClient] to reach this listener.
 	Target() string
 }
 
@@ -32,26 +32,26 @@ type listenOption func(*listenOptions)
 
 func (f listenOption) applyListen(o *listenOptions) { f(o) }
 
-// SocketFileMode sets the mode of a socket file, as os.Chmod takes it: whoever may write
-// to the file may connect. By default the mode follows from the process's umask. Only
-// permission bits may be set. The file has the mode, and the owner of [SocketFileOwner],
-// before anybody can connect.
+// SocketFileMode sets the mode of a socket file, as os.Chmod does. Every user who can
+// write to the file can connect. By default the mode follows from the process's umask.
+// Only permission bits are allowed. The mode, and the owner set by [SocketFileOwner],
+// are in place before a client can connect.
 //
-// The option is for unix:PATH and shm:PATH, on systems other than Windows; elsewhere
-// Listen fails.
+// The option applies to unix:PATH and shm:PATH. [Listen] fails with other targets, and
+// on Windows.
 func SocketFileMode(mode fs.FileMode) ListenOption {
 	return listenOption(func(o *listenOptions) { o.file.Mode = &mode })
 }
 
-// SocketFileOwner sets the numeric user and group of a socket file, as os.Chown takes
-// them: -1 leaves the process's own. A process without privileges may give a file to a
-// group that it is in, and to nobody else; Listen fails otherwise. Like
-// [SocketFileMode] it is for unix:PATH and shm:PATH.
+// SocketFileOwner sets the numeric user and group of a socket file, as os.Chown does;
+// -1 keeps the process's own. An unprivileged process can only change the group, to one
+// that it is a member of; otherwise [Listen] fails. Like [SocketFileMode] the option
+// applies to unix:PATH and shm:PATH, and not on Windows.
 func SocketFileOwner(uid, gid int) ListenOption {
 	return listenOption(func(o *listenOptions) { o.file.Owner = &socketfile.Owner{UID: uid, GID: gid} })
 }
 
-// check returns what is wrong with the options of a listener on t.
+// check returns an error if the options do not fit a listener on t.
 func (o *listenOptions) check(t *parsedTarget) error {
 	switch mode := o.file.Mode; {
 	case o.file.IsZero():
@@ -65,29 +65,27 @@ func (o *listenOptions) check(t *parsedTarget) error {
 
 // Listen opens target for a server:
 //
-//   - inproc:NAME takes NAME within the process until the listener is closed.
-//   - tcp:HOST:PORT is a port of this machine. Port 0 is any that is free; the
-//     listener's Target has its number. Without HOST, or with 0.0.0.0 or [::],
-//     all of the machine's addresses are listened on, and the Target is one for
-//     clients on the same machine.
-//   - unix:PATH and unix:///PATH make a socket file, which is removed when the
-//     listener is closed. Whoever may write to the file may connect: see
-//     [SocketFileMode] and [SocketFileOwner]. A file that a server left behind when
-//     it was killed is replaced. If several servers try that, one succeeds and the
-//     others get an error. While Listen runs there is a lock file
-//     PATH.nearcall-lock. It stays if the process is killed meanwhile: later servers
-//     of the same user use it again, those of other users fail and say so.
-//     Windows has unix sockets since version 10 1803; PATH may begin with a drive
-//     there.
-//   - shm:PATH and shm:///PATH make a socket file as unix:PATH does, over which
-//     clients of the same user set up shared memory. Other users are refused. It is
-//     available only on Linux.
-//   - unix-abstract:NAME is a name of the network namespace, without a file. Any
-//     user may connect. It is available only on Linux.
+//   - inproc:NAME reserves NAME within the process until the listener is closed.
+//   - tcp:HOST:PORT is a port of this machine. With port 0 the system chooses a free
+//     one; the listener's Target contains it. Without HOST, or with 0.0.0.0 or [::],
+//     Listen listens on all addresses of the machine, and the Target is one for clients
+//     on the same machine.
+//   - unix:PATH or unix:///PATH creates a socket file and removes it when the listener
+//     is closed. Every user who can write to the file can connect: see [SocketFileMode]
+//     and [SocketFileOwner]. A file left behind by a killed server is replaced; if
+//     several servers try that at once, one succeeds and the others get an error. While
+//     Listen runs it holds a lock file, PATH.nearcall-lock. If the process is killed at
+//     that moment the lock file stays: later servers of the same user reuse it, those
+//     of other users fail with an error that names it. Windows supports unix sockets
+//     since version 10 1803; there PATH can begin with a drive.
+//   - shm:PATH or shm:///PATH creates a socket file like unix:PATH, over which clients
+//     of the same user set up shared memory. Clients of other users are refused. Linux
+//     only.
+//   - unix-abstract:NAME is a name in the network namespace, without a file. Every user
+//     can connect. Linux only.
 //
-// A target that is taken is an error, and so is one that nearcall does not
-// serve itself. A server's options, its credentials among them, concern
-// whatever it serves: see [Creds].
+// Listen returns an error if target is in use or is not one of these. Credentials are
+// an option of the server, not of the listener: see [Creds].
 func Listen(target string, opts ...ListenOption) (Listener, error) {
 	var o listenOptions
 	for _, opt := range opts {
@@ -157,23 +155,23 @@ func listenTCP(t *parsedTarget, _ *listenOptions) (Listener, error) {
 	return socket{Listener: lis, target: reachable(t.host(), lis.Addr())}, nil
 }
 
-// listen listens on a socket that takes no descriptor from anybody.
+// listen returns a listener whose connections accept no file descriptors from peers.
 func listen(network, address string) (net.Listener, error) {
 	config := net.ListenConfig{Control: rights.RefuseFrom}
 	return config.Listen(context.Background(), network, address)
 }
 
-// A socket is a listener of the network that knows its target.
+// A socket is a network listener that knows its target.
 type socket struct {
 	net.Listener
 	target       string
-	needsUpgrade bool // to shared memory
+	needsUpgrade bool // connections must become shared memory
 }
 
 // Target implements [Listener].
 func (s socket) Target() string { return s.target }
 
-// reachable is the target of a listener at addr that was asked for by host.
+// reachable returns the target of a listener at addr that was opened for host.
 func reachable(host string, addr net.Addr) string {
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
 		host = "localhost"

@@ -19,10 +19,9 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
-// A DialOption configures [NewClient] and [Server.Client]. Options have the
-// names that they have in grpc-go, and mean the same; for targets that go to
-// grpc-go they are passed on. For those of grpc-go that are not here, see
-// [WithGRPCDialOptions].
+// A DialOption configures [NewClient] and [Server.Client]. Options have the names and
+// the meaning that they have in grpc-go, and are passed on for targets that go to
+// grpc-go. For options of grpc-go that are missing here see [WithGRPCDialOptions].
 type DialOption interface{ applyDial(*dialOptions) }
 
 type dialOptions struct {
@@ -32,17 +31,17 @@ type dialOptions struct {
 	transport     credentials.TransportCredentials
 	bundle        credentials.Bundle
 	socket        sock.Options
-	serviceConfig *string                                         // as it was given, in JSON
-	attempts      int                                             // that a call is made with at most
-	noRetry       bool                                            // by a retryPolicy
-	memory        int64                                           // that connections may share together, in bytes
-	dial          func(context.Context, string) (net.Conn, error) // in place of net.Dialer
-	backoff       *backoff.Config                                 // nil for what suits the target
-	timeout       time.Duration                                   // the least that an attempt to connect is given
-	idle          time.Duration                                   // after which a socket without calls is closed; 0 for never
-	dialer        link.Dialer                                     // in place of the target's
+	serviceConfig *string                                         // JSON, as the user passed it
+	attempts      int                                             // the most attempts of a call
+	noRetry       bool                                            // by retry policies
+	memory        int64                                           // limit of shared memory, in bytes
+	dial          func(context.Context, string) (net.Conn, error) // replaces net.Dialer unless nil
+	backoff       *backoff.Config                                 // nil for the default of the target
+	timeout       time.Duration                                   // the minimum time of a connection attempt
+	idle          time.Duration                                   // after which a socket without calls is closed; 0 means never
+	dialer        link.Dialer                                     // replaces the target's unless nil
 	grpc          []grpc.DialOption
-	err           error // of an option, where the target is nearcall's own
+	err           error // of an option; ignored for targets that go to grpc-go
 }
 
 func newDialOptions(opts []DialOption) *dialOptions {
@@ -76,7 +75,7 @@ func init() {
 	}
 }
 
-// A dialOption is an option in both worlds: nearcall's and grpc-go's.
+// A dialOption is an option for nearcall and, if grpc is set, for grpc-go.
 type dialOption struct {
 	set  func(*dialOptions)
 	grpc grpc.DialOption
@@ -91,32 +90,33 @@ func (d dialOption) applyDial(o *dialOptions) {
 	}
 }
 
-// WithUnaryInterceptor sets the outermost interceptor of unary calls.
+// WithUnaryInterceptor sets the outermost interceptor of unary calls. If it is given
+// more than once the last one counts.
 //
-// Interceptors are shown a *grpc.ClientConn, as their type demands: what
+// Interceptors get a *grpc.ClientConn, as their type demands: the one that
 // [ClientConn.GRPC] returns.
 func WithUnaryInterceptor(i grpc.UnaryClientInterceptor) DialOption {
 	return dialOption{func(o *dialOptions) { o.unaryFirst = i }, grpc.WithUnaryInterceptor(i)}
 }
 
-// WithChainUnaryInterceptor adds interceptors of unary calls, the first
-// outermost.
+// WithChainUnaryInterceptor adds interceptors of unary calls, the first one outermost.
 func WithChainUnaryInterceptor(is ...grpc.UnaryClientInterceptor) DialOption {
 	return dialOption{func(o *dialOptions) { o.Unary = append(o.Unary, is...) }, grpc.WithChainUnaryInterceptor(is...)}
 }
 
-// WithStreamInterceptor sets the outermost interceptor of streams.
+// WithStreamInterceptor sets the outermost interceptor of streams. If it is given more
+// than once the last one counts.
 func WithStreamInterceptor(i grpc.StreamClientInterceptor) DialOption {
 	return dialOption{func(o *dialOptions) { o.streamFirst = i }, grpc.WithStreamInterceptor(i)}
 }
 
-// WithChainStreamInterceptor adds interceptors of streams, the first outermost.
+// WithChainStreamInterceptor adds interceptors of streams, the first one outermost.
 func WithChainStreamInterceptor(is ...grpc.StreamClientInterceptor) DialOption {
 	return dialOption{func(o *dialOptions) { o.Stream = append(o.Stream, is...) }, grpc.WithChainStreamInterceptor(is...)}
 }
 
-// WithStatsHandler adds a handler of stats. It may be given more than once. A
-// nil handler is ignored.
+// WithStatsHandler adds a stats handler. It can be given more than once. A nil handler
+// is ignored.
 func WithStatsHandler(h stats.Handler) DialOption {
 	return dialOption{func(o *dialOptions) {
 		if h != nil {
@@ -125,19 +125,19 @@ func WithStatsHandler(h stats.Handler) DialOption {
 	}, grpc.WithStatsHandler(h)}
 }
 
-// WithTransportCredentials sets the credentials of a connection that leaves
-// the process. A tcp: target has to be given some, which may be those of
-// [google.golang.org/grpc/credentials/insecure] for none, unless its host is a
-// literal loopback address or localhost. A unix: target needs none: it counts as
-// private, as with grpc-go's local credentials, also where it is given
-// insecure ones. Within the process a connection is private already; either
-// way credentials of calls that demand privacy are sent.
+// WithTransportCredentials sets the credentials of connections to other processes.
+//
+// A tcp: target requires credentials unless its host is a literal loopback address or
+// localhost; those of [google.golang.org/grpc/credentials/insecure] mean none. A unix:
+// target requires none: it counts as private, as with grpc-go's local credentials, even
+// with insecure ones. In process a connection is always private. Per-RPC credentials
+// that require transport security are sent over private connections.
 func WithTransportCredentials(creds credentials.TransportCredentials) DialOption {
 	return dialOption{func(o *dialOptions) { o.transport = creds }, grpc.WithTransportCredentials(creds)}
 }
 
-// WithCredentialsBundle is [WithTransportCredentials] and
-// [WithPerRPCCredentials] in one.
+// WithCredentialsBundle combines [WithTransportCredentials] and
+// [WithPerRPCCredentials]. It cannot be used together with WithTransportCredentials.
 func WithCredentialsBundle(b credentials.Bundle) DialOption {
 	return dialOption{func(o *dialOptions) {
 		o.bundle = b
@@ -147,33 +147,32 @@ func WithCredentialsBundle(b credentials.Bundle) DialOption {
 	}, grpc.WithCredentialsBundle(b)}
 }
 
-// WithPerRPCCredentials adds credentials to each call.
+// WithPerRPCCredentials adds credentials to every call.
 func WithPerRPCCredentials(creds credentials.PerRPCCredentials) DialOption {
 	return dialOption{func(o *dialOptions) { o.Creds = append(o.Creds, creds) }, grpc.WithPerRPCCredentials(creds)}
 }
 
-// WithDefaultCallOptions sets call options that precede those of each call.
+// WithDefaultCallOptions sets call options that are applied before those of each call.
 func WithDefaultCallOptions(opts ...grpc.CallOption) DialOption {
 	return dialOption{func(o *dialOptions) { o.CallOptions = append(o.CallOptions, opts...) }, grpc.WithDefaultCallOptions(opts...)}
 }
 
-// WithDefaultServiceConfig sets gRPC's service config, in JSON. Of its
-// methodConfig the timeouts, waitForReady, message sizes and retryPolicy count on
-// nearcall's own targets, and its retryThrottling does. One that is not valid is
-// an error of [NewClient], and of the first call of [Server.Client].
+// WithDefaultServiceConfig sets gRPC's service config, in JSON. On nearcall's own
+// targets methodConfig applies, with its timeout, waitForReady, message sizes and
+// retryPolicy, and retryThrottling. An invalid config is an error of [NewClient], and
+// of the calls of [Server.Client].
 func WithDefaultServiceConfig(json string) DialOption {
 	return dialOption{func(o *dialOptions) { o.serviceConfig = &json }, grpc.WithDefaultServiceConfig(json)}
 }
 
-// WithDisableRetry turns off retries by a service config's retryPolicy. Calls
-// that no handler has seen are made again all the same.
+// WithDisableRetry disables retries by a service config's retryPolicy. Calls that no
+// handler has seen are still retried.
 func WithDisableRetry() DialOption {
 	return dialOption{func(o *dialOptions) { o.noRetry = true }, grpc.WithDisableRetry()}
 }
 
-// WithMaxCallAttempts limits the attempts that a call is made with, the first
-// included, where a retryPolicy wants more. The default is 5, and so is a value
-// below 2.
+// WithMaxCallAttempts limits the attempts of a call, including the first, if its
+// retryPolicy allows more. The default is 5, which values below 2 select, too.
 func WithMaxCallAttempts(n int) DialOption {
 	return dialOption{func(o *dialOptions) {
 		if o.attempts = n; n < 2 {
@@ -182,48 +181,46 @@ func WithMaxCallAttempts(n int) DialOption {
 	}, grpc.WithMaxCallAttempts(n)}
 }
 
-// WithIdleTimeout sets the time after which a connection that makes no calls is
-// closed and becomes idle: it no longer tries to connect before the next call or
-// [ClientConn.Connect]. It may take up to a quarter longer. The default is 30
-// minutes; 0 turns it off. Within the process an idle connection holds
-// nothing worth closing, and is not.
+// WithIdleTimeout sets how long a connection without calls stays open. After that time,
+// or up to a quarter later, it is closed and becomes idle: it does not reconnect before
+// the next call or [ClientConn.Connect]. The default is 30 minutes; 0 disables the
+// timeout. In process it has no effect: an idle connection holds nothing worth closing.
 func WithIdleTimeout(d time.Duration) DialOption {
 	return dialOption{func(o *dialOptions) { o.idle = d }, grpc.WithIdleTimeout(d)}
 }
 
-// WithoutUpgrade leaves connections of unix targets the sockets that they are. By
-// default they become shared memory where the server agrees and is of the same
-// user, on Linux: see [UnixAuthInfo] for how a call's peer says so. For shm targets
-// it does nothing, for they are nothing else.
+// WithoutUpgrade keeps connections of unix: targets on their sockets. By default they
+// become shared memory on Linux, if the server agrees and has the same user; then the
+// network of the call's peer address is "shm". The option has no effect on shm:
+// targets, which are always shared memory.
 func WithoutUpgrade() DialOption {
 	return dialOption{set: func(o *dialOptions) { o.socket.NoUpgrade = true }}
 }
 
-// WithMaxSharedMemory limits what the client's connection takes of shared memory, in
-// bytes; 128 MiB by default. It takes 260 KiB and, while it sends messages of 32 KiB
-// and more, up to 64 MiB for these, which it gives back 5 seconds after the last. A
-// connection that takes another's place may be there beside it for a while. What
-// the server takes is its own to limit, with [MaxSharedMemory].
+// WithMaxSharedMemory limits the shared memory that the client's connection allocates,
+// in bytes. The default is 128 MiB. A connection uses 260 KiB and, while it sends
+// messages of 32 KiB or more, up to 64 MiB more, which it releases 5 seconds after the
+// last of them. After a reconnect the old connection can exist beside the new one for a
+// while. The server's allocations are limited by [MaxSharedMemory].
 //
-// Where the limit is reached large messages are sent in pieces; where it is below
-// what a connection takes at least, unix targets stay sockets, and calls of shm
-// targets fail.
+// At the limit large messages are sent in pieces. If the limit is below what a
+// connection needs at least, unix: targets stay sockets and calls of shm: targets fail.
 func WithMaxSharedMemory(bytes int64) DialOption {
 	return dialOption{set: func(o *dialOptions) { o.memory = bytes }}
 }
 
-// WithoutSpinning has callers wait for replies from other processes in the system,
-// at once. By default they try again for up to 50 microseconds before that, where
-// few wait, trying has paid before and there is more than one processor: see
+// WithoutSpinning makes callers that wait for a reply from another process block in the
+// system at once. By default they spin for up to 50 microseconds first, if few callers
+// are waiting, spinning has paid off before, and there is more than one processor: see
 // [NoSpinning].
 func WithoutSpinning() DialOption {
 	return dialOption{set: func(o *dialOptions) { o.socket.NoSpin = true }}
 }
 
-// WithConnectParams sets the backoff between attempts to connect, and the
-// least time that each is given. The defaults over tcp: are gRPC's: 1 s growing by 1.6
-// to 120 s, and 20 s. Where no network is in between, which are all other targets of
-// nearcall's own, the backoff is 20 ms growing by 1.6 to 1 s.
+// WithConnectParams sets the backoff between connection attempts, and the minimum time
+// for each attempt. For tcp: targets the backoff is gRPC's by default: 1 s, growing by
+// a factor of 1.6 up to 120 s. For nearcall's other targets, which have no network in
+// between, it is 20 ms, growing by 1.6 up to 1 s. The minimum time is 20 s by default.
 func WithConnectParams(p grpc.ConnectParams) DialOption {
 	return dialOption{func(o *dialOptions) {
 		o.backoff = &p.Backoff
@@ -233,66 +230,67 @@ func WithConnectParams(p grpc.ConnectParams) DialOption {
 	}, grpc.WithConnectParams(p)}
 }
 
-// WithInitialWindowSize sets how many bytes a handler may send on a stream
-// before its caller has received them. The default is 64 KiB within the process
-// and 256 KiB over sockets, where a window that was not set grows to 4 MiB with
-// its stream's messages. The least is 64 KiB.
+// WithInitialWindowSize sets the flow-control window of a stream: how many bytes a
+// handler can send before the caller has received them. The minimum is 64 KiB. The
+// default is 64 KiB in process, and 256 KiB over sockets and shared memory, where a
+// window that was not set grows up to 4 MiB if the stream's messages need it.
 func WithInitialWindowSize(bytes int32) DialOption {
 	return dialOption{func(o *dialOptions) { o.socket.Window = int(bytes) }, grpc.WithInitialWindowSize(bytes)}
 }
 
-// WithMaxHeaderListSize limits the header and the trailer of a response, each in
-// bytes: 16 MiB by default, and 16 KiB at least. As in grpc-go each entry counts
-// 32 bytes beside those of its key and its value. A larger one fails its call with Internal, as in grpc-go. Within the process there is no limit.
+// WithMaxHeaderListSize limits the header and the trailer of a response, each in bytes.
+// The default is 16 MiB, the minimum 16 KiB. Each entry counts 32 bytes in addition to
+// its key and its value. A call whose header or trailer is larger fails with Internal.
+// All of this is as in grpc-go, except the minimum. In process there is no limit.
 func WithMaxHeaderListSize(bytes uint32) DialOption {
 	return dialOption{func(o *dialOptions) { o.socket.MaxHeaderBytes = int(min(bytes, math.MaxInt32)) }, grpc.WithMaxHeaderListSize(bytes)}
 }
 
-// WithUserAgent puts ua before the user-agent that handlers see.
+// WithUserAgent prepends ua to the user-agent that handlers see.
 func WithUserAgent(ua string) DialOption {
 	return dialOption{func(o *dialOptions) { o.UserAgent = ua }, grpc.WithUserAgent(ua)}
 }
 
-// WithAuthority sets the :authority that handlers see, which is the name that a
-// server's certificate is held to as well. By default it is the server name of
-// the transport credentials if they have one, and else the name of an inproc:
-// target, HOST:PORT of a tcp: target, and localhost for a unix: target.
+// WithAuthority sets the :authority that handlers see. The server's certificate must be
+// valid for it. The default is the server name of the transport credentials if they
+// have one; otherwise it is NAME of an inproc: target, HOST:PORT of a tcp: target, and
+// localhost for unix: and shm: targets.
 func WithAuthority(authority string) DialOption {
 	return dialOption{func(o *dialOptions) { o.Authority = authority }, grpc.WithAuthority(authority)}
 }
 
-// WithSharedMessages promises that the program writes to no message after it
-// was sent or received on this connection. See [SharedMessages].
+// WithSharedMessages promises that the client program does not modify a message after
+// it was sent or received on this connection. See [SharedMessages].
 func WithSharedMessages() DialOption {
 	return dialOption{func(o *dialOptions) { o.Shared = true }, nil}
 }
 
-// WithKeepaliveParams sets the client's keepalive. As in gRPC no ping is sent
-// unless p has a Time, which is 10 s at least; the default Timeout is 20 s, and
-// without calls there are pings only where p permits them. There is more time between
-// pings where the server's [KeepaliveEnforcementPolicy] says so. Within the process
-// there is nothing to keep alive.
+// WithKeepaliveParams sets the client's keepalive. As in gRPC no pings are sent unless
+// p.Time is set, Time is at least 10 s, Timeout is 20 s by default, and a connection
+// without calls is pinged only if p.PermitWithoutStream is set. The client increases
+// Time if the server's [KeepaliveEnforcementPolicy] requires it. In process the option
+// has no effect.
 func WithKeepaliveParams(p keepalive.ClientParameters) DialOption {
 	return dialOption{func(o *dialOptions) { o.socket.Keepalive = p }, grpc.WithKeepaliveParams(p)}
 }
 
-// WithInitialConnWindowSize sets how many bytes all handlers together may send
-// on a connection before it has taken them in. The default is 2 MiB, and the
-// least is the window of a stream. Within the process streams alone are limited.
+// WithInitialConnWindowSize sets the flow-control window of a connection: how many
+// bytes all handlers together can send before the client has read them. The default is
+// 2 MiB; the minimum is the window of a stream. In process only streams have windows.
 func WithInitialConnWindowSize(bytes int32) DialOption {
 	return dialOption{func(o *dialOptions) { o.socket.ConnWindow = max(int(bytes), 0) }, grpc.WithInitialConnWindowSize(bytes)}
 }
 
-// WithContextDialer sets how connections that leave the process are opened. dial
-// gets HOST:PORT of a tcp: target, and unix:///PATH or unix:PATH, for absolute
-// and relative paths, of a unix: target, as in grpc-go. Which credentials are
-// needed depends on the target, and not on what dial opens.
+// WithContextDialer sets the function that opens connections to other processes. As in
+// grpc-go dial gets HOST:PORT for a tcp: target, unix:///PATH for a unix: target with
+// an absolute path, and unix:PATH for one with a relative path. Which credentials are
+// required depends on the target, not on the connection that dial returns.
 func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) DialOption {
 	return dialOption{func(o *dialOptions) { o.dial = dial }, grpc.WithContextDialer(dial)}
 }
 
-// WithGRPCDialOptions passes options to grpc-go, for targets that go there.
-// Other targets do not see them.
+// WithGRPCDialOptions passes options to grpc-go. They affect only targets that go to
+// grpc-go.
 func WithGRPCDialOptions(opts ...grpc.DialOption) DialOption {
 	return dialOption{func(o *dialOptions) { o.grpc = append(o.grpc, opts...) }, nil}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
-// A ServerOption configures [NewServer]. Options have the names that they have
-// in grpc-go, and mean the same. For those of grpc-go that are not here, see
+// A ServerOption configures [NewServer]. Options have the names and the meaning that
+// they have in grpc-go. For options of grpc-go that are missing here see
 // https://github.com/nearcall/nearcall/blob/main/docs/migrate.md#what-is-left-to-you.
 type ServerOption interface{ applyServer(*serverOptions) }
 
@@ -26,12 +26,12 @@ type serverOptions struct {
 	unaryFirst  grpc.UnaryServerInterceptor
 	streamFirst grpc.StreamServerInterceptor
 	socket      sock.Options
-	memory      int64 // that connections may share together, in bytes
+	memory      int64 // limit of shared memory of all connections, in bytes
 }
 
-// defaultCalls is how many calls a client in another process may have open on a
-// connection where nothing else is said. Each costs the server a goroutine and some
-// 10 KiB, and the client a few bytes.
+// defaultCalls is the default of MaxConcurrentStreams for connections from other
+// processes. Each call costs the server a goroutine and some 10 KiB, and the client a
+// few bytes.
 const defaultCalls = 1000
 
 func defaultServerOptions() serverOptions {
@@ -42,7 +42,7 @@ func defaultServerOptions() serverOptions {
 	}
 }
 
-// sockets are the options of connections that come from other processes.
+// sockets returns the options of connections from other processes.
 func (o *serverOptions) sockets() sock.Options {
 	s := o.socket
 	s.Window = o.Window
@@ -50,7 +50,8 @@ func (o *serverOptions) sockets() sock.Options {
 	return s
 }
 
-// config puts the single interceptors outermost, as grpc-go does.
+// config returns the configuration, with the single interceptors outermost, as in
+// grpc-go.
 func (o *serverOptions) config() call.ServerConfig {
 	c := o.ServerConfig
 	c.MaxRemote = o.socket.MaxStreams
@@ -75,8 +76,8 @@ type serverOption func(*serverOptions)
 
 func (f serverOption) applyServer(o *serverOptions) { f(o) }
 
-// UnaryInterceptor sets the outermost interceptor of unary calls. It may be
-// given once; see [ChainUnaryInterceptor] for more.
+// UnaryInterceptor sets the outermost interceptor of unary calls. It panics if it is
+// given twice; use [ChainUnaryInterceptor] for several interceptors.
 func UnaryInterceptor(i grpc.UnaryServerInterceptor) ServerOption {
 	return serverOption(func(o *serverOptions) {
 		if o.unaryFirst != nil {
@@ -86,13 +87,13 @@ func UnaryInterceptor(i grpc.UnaryServerInterceptor) ServerOption {
 	})
 }
 
-// ChainUnaryInterceptor adds interceptors of unary calls, the first outermost.
+// ChainUnaryInterceptor adds interceptors of unary calls, the first one outermost.
 func ChainUnaryInterceptor(is ...grpc.UnaryServerInterceptor) ServerOption {
 	return serverOption(func(o *serverOptions) { o.Unary = append(o.Unary, is...) })
 }
 
-// StreamInterceptor sets the outermost interceptor of streams. It may be given
-// once; see [ChainStreamInterceptor] for more.
+// StreamInterceptor sets the outermost interceptor of streams. It panics if it is given
+// twice; use [ChainStreamInterceptor] for several interceptors.
 func StreamInterceptor(i grpc.StreamServerInterceptor) ServerOption {
 	return serverOption(func(o *serverOptions) {
 		if o.streamFirst != nil {
@@ -102,13 +103,13 @@ func StreamInterceptor(i grpc.StreamServerInterceptor) ServerOption {
 	})
 }
 
-// ChainStreamInterceptor adds interceptors of streams, the first outermost.
+// ChainStreamInterceptor adds interceptors of streams, the first one outermost.
 func ChainStreamInterceptor(is ...grpc.StreamServerInterceptor) ServerOption {
 	return serverOption(func(o *serverOptions) { o.Stream = append(o.Stream, is...) })
 }
 
-// StatsHandler adds a handler of stats. It may be given more than once; the
-// handlers are called in order. A nil handler is ignored.
+// StatsHandler adds a stats handler, such as otelgrpc's. It can be given more than
+// once; handlers are called in order. A nil handler is ignored.
 func StatsHandler(h stats.Handler) ServerOption {
 	return serverOption(func(o *serverOptions) {
 		if h != nil {
@@ -117,162 +118,167 @@ func StatsHandler(h stats.Handler) ServerOption {
 	})
 }
 
-// MaxRecvMsgSize limits the encoded size of a message that the server takes,
-// in bytes; 4 MiB by default. A larger one fails with ResourceExhausted. The
-// limit holds in process too, where nothing is encoded.
+// MaxRecvMsgSize limits the encoded size of messages that the server receives, in
+// bytes. The default is 4 MiB. Larger messages fail with ResourceExhausted. The limit
+// also applies in process, although nothing is encoded there.
 func MaxRecvMsgSize(bytes int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.MaxRecv = bytes })
 }
 
-// MaxSendMsgSize limits the encoded size of a message that the server sends,
-// in bytes; math.MaxInt32 by default.
+// MaxSendMsgSize limits the encoded size of messages that the server sends, in bytes.
+// The default is math.MaxInt32. Larger messages fail with ResourceExhausted, in process
+// as well.
 func MaxSendMsgSize(bytes int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.MaxSend = bytes })
 }
 
-// MaxConcurrentStreams limits the calls of one connection that run at a time. A
-// caller over the limit waits for one of them to end. Zero is no limit. The default
-// is 1,000 for connections from other processes, and no limit within the process;
-// grpc-go has none for either.
+// MaxConcurrentStreams limits the concurrent calls of each connection, unary ones
+// included. A caller over the limit waits until another call ends or its own context is
+// done. Zero means no limit. The default is 1,000 for connections from other processes
+// and no limit in process; grpc-go has no limit by default.
 //
-// Within the process a call runs until its handler has returned. Over sockets it
-// does until it is over. Handlers of calls that were given up count as well: where
-// n of a connection's handlers run, the server reads no further call of it until
-// one has returned, as grpc-go's does.
+// In process a call counts until its handler has returned. Between processes it counts
+// until it has ended for the client, which can be before its handler returns if the
+// call was cancelled. So the server enforces a second limit: while n handlers of a
+// connection run, it does not read further calls of that connection, as in grpc-go.
 func MaxConcurrentStreams(n uint32) ServerOption {
 	return serverOption(func(o *serverOptions) { o.MaxStreams, o.socket.MaxStreams = n, n })
 }
 
-// InitialWindowSize sets how many bytes a caller may send on a stream before
-// the handler has received them. The default is 64 KiB within the process and
-// 256 KiB over sockets, where a window that was not set grows to 4 MiB with its
-// stream's messages. The least is 64 KiB.
+// InitialWindowSize sets the flow-control window of a stream: how many bytes a caller
+// can send before the handler has received them. The minimum is 64 KiB. The default is
+// 64 KiB in process, and 256 KiB over sockets and shared memory, where a window that
+// was not set grows up to 4 MiB if the stream's messages need it.
 func InitialWindowSize(bytes int32) ServerOption {
 	return serverOption(func(o *serverOptions) { o.Window = int(bytes) })
 }
 
-// UnknownServiceHandler sets the handler of calls to methods that were not
-// registered. It is given a stream, whatever the caller takes the method for.
+// UnknownServiceHandler sets the handler of calls to methods that are not registered.
+// It gets a stream, even if the caller makes a unary call.
 func UnknownServiceHandler(h grpc.StreamHandler) ServerOption {
 	return serverOption(func(o *serverOptions) { o.Unknown = h })
 }
 
-// ForceServerCodecV2 has all messages encoded and decoded by c, whatever the
-// callers' content-subtypes say.
+// ForceServerCodecV2 encodes and decodes all messages with c, whatever content-subtype
+// the client requests.
 func ForceServerCodecV2(c encoding.CodecV2) ServerOption {
 	return serverOption(func(o *serverOptions) { o.Codec = codec.WrapV2(c) })
 }
 
-// WaitForHandlers has [Server.Stop] wait until all handlers have returned.
+// WaitForHandlers makes [Server.Stop] wait until all handlers have returned. The
+// default is false.
 func WaitForHandlers(wait bool) ServerOption {
 	return serverOption(func(o *serverOptions) { o.ServerConfig.WaitForHandlers = wait })
 }
 
-// InlineHandlers runs the handlers of unary calls on their callers' goroutines
-// also where the callers' contexts can be cancelled. It spares the switch to a
-// worker, most of the cost of a small call. In return a cancelled caller waits
-// until the handler returns, so use it where handlers are quick or watch their
-// contexts.
+// InlineHandlers runs the handlers of all unary calls in process on their callers'
+// goroutines, even if the callers' contexts can be cancelled. This saves the switch to
+// a worker goroutine, which is most of the cost of a small call. In return a caller
+// that is cancelled, or whose deadline passes, waits until the handler returns. Use it
+// if handlers are quick or watch their contexts.
 func InlineHandlers() ServerOption {
 	return serverOption(func(o *serverOptions) { o.Placement = call.Inline })
 }
 
-// WorkerHandlers runs all handlers on goroutines of the server. Use it where
-// handlers depend on a goroutine of their own: for runtime.Goexit, for
-// goroutine labels, or to have their panics end the process rather than reach
-// their callers. Use it, too, where a program waits for its callers after Close or
-// Stop: see [ClientConn.Close].
+// WorkerHandlers runs all handlers on goroutines of the server. Use it in these cases:
+//
+//   - Handlers depend on a goroutine of their own, because they use runtime.Goexit or
+//     goroutine labels.
+//   - A handler's panic must end the process instead of unwinding its caller's frames.
+//   - The program waits for callers after Close or Stop: see [ClientConn.Close].
 func WorkerHandlers() ServerOption {
 	return serverOption(func(o *serverOptions) { o.Placement = call.OnWorkers })
 }
 
-// SharedMessages promises that the server's handlers and interceptors write to
-// no message after it was received or sent. Messages are then handed to and
-// from clients of the process that promise the same with [WithSharedMessages],
-// instead of being copied: sender and receiver see the same nested messages,
-// bytes and maps. Size limits hold; what marshalling would refuse is not looked
-// for. With any other client the server copies as ever.
+// SharedMessages promises that the server's handlers and interceptors do not modify a
+// message after it was received or sent. Then messages are passed to and from
+// in-process clients without a deep copy, if the client makes the same promise with
+// [WithSharedMessages]: sender and receiver share nested messages, bytes and maps. With
+// any other client messages are copied as usual.
+//
+// Size limits still apply. Messages that marshalling would refuse, such as those with
+// invalid UTF-8, are not detected. Breaking the promise is a data race.
 func SharedMessages() ServerOption {
 	return serverOption(func(o *serverOptions) { o.Shared = true })
 }
 
-// Creds sets the credentials that connections from other processes are
-// secured with, whatever listener they come from. Without any, and with those
-// of [google.golang.org/grpc/credentials/insecure], unix sockets count as
-// private, and their peers are told by [UnixAuthInfo]. Connections within the
-// process are private already.
+// Creds sets the transport credentials of connections from other processes, for all
+// listeners. Without credentials, or with those of
+// [google.golang.org/grpc/credentials/insecure], unix sockets count as private, and
+// [UnixAuthInfo] identifies their peers on Linux. Connections in process are always
+// private.
 func Creds(creds credentials.TransportCredentials) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.Creds = secured(creds) })
 }
 
-// KeepaliveParams sets the server's keepalive, and how old and how idle a
-// connection may become. As in gRPC the default Time is 2 h, the least 1 s, the
-// default Timeout 20 s, and connections may be of any age. It concerns those from
-// other processes; within the process there is nothing to keep alive.
+// KeepaliveParams sets the server's keepalive, and the maximum age and idle time of
+// connections. As in gRPC Time is 2 h by default and at least 1 s, Timeout is 20 s by
+// default, and age and idle time are unlimited by default. In process the option has no
+// effect.
 func KeepaliveParams(p keepalive.ServerParameters) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.ServerKeepalive = p })
 }
 
-// KeepaliveEnforcementPolicy limits how often a client may ping. As in gRPC the
-// default is once in 5 min, and not without a call. Clients are told and keep to it;
-// one that pings more often all the same is disconnected. It concerns connections from other processes.
+// KeepaliveEnforcementPolicy limits how often a client can ping. As in gRPC the default
+// is once every 5 minutes, and no pings without a call. nearcall's clients learn the
+// policy and comply; a client that violates it is disconnected. In process the option
+// has no effect.
 func KeepaliveEnforcementPolicy(p keepalive.EnforcementPolicy) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.Enforcement = p })
 }
 
-// InitialConnWindowSize sets how many bytes all callers of a connection from
-// another process may send together before the server has taken them in. The
-// default is 2 MiB, and the least is the window of a stream. Within the process
-// streams alone are limited.
+// InitialConnWindowSize sets the flow-control window of a connection from another
+// process: how many bytes all of its callers together can send before the server has
+// read them. The default is 2 MiB; the minimum is the window of a stream. In process
+// only streams have windows.
 func InitialConnWindowSize(bytes int32) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.ConnWindow = max(int(bytes), 0) })
 }
 
-// MaxHeaderListSize limits the header of a call from another process, in bytes:
-// 16 MiB by default, and 16 KiB at least. As in grpc-go each entry counts 32
-// bytes beside those of its key and its value. A client of nearcall knows the limit, and fails a call with a larger one with
-// Internal, as in grpc-go. Within the process there is no limit.
+// MaxHeaderListSize limits the header of a call from another process, in bytes. The
+// default is 16 MiB, the minimum 16 KiB. As in grpc-go each entry counts 32 bytes in
+// addition to its key and its value. Clients know the limit: a call with a larger
+// header fails with Internal, as in grpc-go. In process there is no limit.
 func MaxHeaderListSize(bytes uint32) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.MaxHeaderBytes = int(min(bytes, math.MaxInt32)) })
 }
 
-// NoUpgrade leaves connections to unix listeners the sockets that they are: by
-// default they become shared memory where a client of the same user offers it, on
-// Linux. Listeners of shm targets are not concerned.
+// NoUpgrade keeps connections of unix: listeners on their sockets. By default they
+// become shared memory on Linux, if a client of the same user offers it. The option has
+// no effect on shm: listeners.
 func NoUpgrade() ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.NoUpgrade = true })
 }
 
-// MaxSharedMemory limits what the server's connections of shared memory take of it
-// together, in bytes; 1 GiB by default. Each takes 520 KiB, for what it sends and
-// for what it receives, and, while it sends messages of 32 KiB and more, up to 64 MiB
-// for these, which it gives back 5 seconds after the last. Large messages that the
-// clients send are in memory of theirs, to limit with [WithMaxSharedMemory].
+// MaxSharedMemory limits the shared memory that all connections of the server allocate
+// together, in bytes. The default is 1 GiB. A connection uses 520 KiB, for both
+// directions, and, while it sends messages of 32 KiB or more, up to 64 MiB more, which
+// it releases 5 seconds after the last of them. Memory for large messages that clients
+// send belongs to the clients: see [WithMaxSharedMemory].
 //
-// Clients that do not receive what they are sent keep it from nobody else: what a
-// connection takes for large messages comes to a quarter of what it leaves to
-// others, at most, and an eighth of the limit is left to connections that are new.
+// Clients that do not read their replies cannot starve others: a connection gets memory
+// for large messages only if four times as much stays free, and an eighth of the limit
+// is reserved for new connections.
 //
-// Where the limit is reached large messages are sent in pieces, unix sockets stay
-// sockets, and clients of shm targets are refused. [ReadSharedMemoryStats] has the
-// figures.
+// At the limit large messages are sent in pieces, unix: connections stay sockets, and
+// clients of shm: targets are refused. [ReadSharedMemoryStats] reports the use.
 func MaxSharedMemory(bytes int64) ServerOption {
 	return serverOption(func(o *serverOptions) { o.memory = bytes })
 }
 
-// NoSpinning has the server's connections wait for what comes next in the system,
-// at once. By default one that has few calls open tries again for up to 50
-// microseconds before that, where trying has paid before and there is more than
-// one processor: a call takes a fraction of the time then, as nobody has to be
-// woken for it, and mostly less of the processors' too.
+// NoSpinning makes the server's connections block in the system as soon as they wait
+// for input. By default a connection with few open calls spins for up to 50
+// microseconds first, if spinning has paid off before and there is more than one
+// processor. Then a call takes a fraction of the time, because no thread must be woken
+// for it, and usually less processor time as well.
 func NoSpinning() ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.NoSpin = true })
 }
 
-// ConnectionTimeout limits the time that a connection from another process may
-// take, handshake of the credentials included, until it has said what it is; it
-// is closed then. The default is 120 s. As in grpc-go, no client is that fast
-// where d is not positive.
+// ConnectionTimeout limits the time in which a connection from another process must
+// complete its setup, including the handshake of the credentials; then it is closed.
+// The default is 120 s. As in grpc-go a d that is not positive makes every connection
+// fail.
 func ConnectionTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.Handshake = max(d, 1) })
 }

@@ -11,34 +11,34 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A scheme is what a target begins with. It has all that differs between targets.
+// A scheme is the prefix of a target. It holds everything that differs between targets.
 type scheme struct {
 	name  string
-	usage string // a target of this scheme, as errors show it
+	usage string // the form of its targets, for error messages
 
 	// parse fills in t from t.rest.
 	parse func(t *parsedTarget) error
 
-	// authority is what calls are addressed to, as in grpc-go, where no option says
-	// otherwise. It is nil for schemes without sessions of their own.
+	// authority returns the default :authority of calls, as in grpc-go. It is nil for
+	// schemes without sessions of their own.
 	authority func(t *parsedTarget) string
 
-	// dialer returns what opens sessions with t, and the authority of their calls.
-	// It is nil where grpc-go connects.
+	// dialer returns the dialer for t and the authority of its calls. It is nil for
+	// targets that go to grpc-go.
 	dialer func(t *parsedTarget, o *dialOptions) (d link.Dialer, authority string, err error)
 
-	// listen is nil where nearcall cannot listen.
+	// listen is nil for schemes that nearcall cannot listen on.
 	listen func(t *parsedTarget, o *listenOptions) (Listener, error)
 
-	backoff backoff.Config // between attempts to connect, unless an option says otherwise
-	sockets bool           // sessions hold a socket, which is closed when they are idle
+	backoff backoff.Config // default between connection attempts
+	sockets bool           // sessions hold a socket, which the idle timeout closes
 }
 
-// nearBackoff is the backoff if no network is in between. An attempt costs some
-// microseconds, and a server that starts again should be found soon.
+// nearBackoff is the backoff for targets without a network in between. An attempt costs
+// some microseconds, and a restarted server should be found soon.
 var nearBackoff = backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
 
-// schemes are all that nearcall knows. Any other target goes to grpc-go.
+// schemes are the schemes that nearcall knows. Any other target goes to grpc-go.
 var schemes = []*scheme{
 	{
 		name: "inproc", usage: "inproc:NAME",
@@ -71,13 +71,14 @@ var schemes = []*scheme{
 		backoff: backoff.DefaultConfig, sockets: true,
 	},
 	schemeGRPC,
-	// These are reserved: grpc-go would take them for host names.
+	// Reserved: grpc-go would take these for host names.
 	{name: "quic", parse: notYet},
 	{name: "ws", parse: notYet},
 	{name: "wss", parse: notYet},
 }
 
-// schemeGRPC is that of targets that go to grpc-go: rest is what grpc-go takes.
+// schemeGRPC is the scheme of targets that go to grpc-go; rest is the target for
+// grpc-go.
 var schemeGRPC = &scheme{
 	name: "grpc", usage: "grpc:TARGET",
 	parse: func(t *parsedTarget) error {
@@ -92,8 +93,7 @@ func notYet(t *parsedTarget) error {
 	return fmt.Errorf("%s: is not available in this version; use unix:PATH or tcp:HOST:PORT", t.scheme.name)
 }
 
-// schemeOf returns the scheme of this name, in upper or lower case as in grpc-go;
-// nil where nearcall has none.
+// schemeOf returns the scheme called name, or nil. It ignores case, as grpc-go does.
 func schemeOf(name string) *scheme {
 	for _, s := range schemes {
 		if strings.EqualFold(s.name, name) {
@@ -103,7 +103,7 @@ func schemeOf(name string) *scheme {
 	return nil
 }
 
-// parseTarget takes a target apart. Whatever is not nearcall's goes to grpc-go.
+// parseTarget parses a target. A target without a scheme of nearcall's goes to grpc-go.
 func parseTarget(target string) (*parsedTarget, error) {
 	if target == "" {
 		return nil, errors.New("the target is empty; write inproc:NAME, unix:PATH, tcp:HOST:PORT, or what grpc.NewClient takes")
@@ -118,7 +118,7 @@ func parseTarget(target string) (*parsedTarget, error) {
 	return t, nil
 }
 
-// listenUsage lists what [Listen] takes.
+// listenUsage lists the targets that [Listen] accepts.
 func listenUsage() string {
 	var all []string
 	for _, s := range schemes {

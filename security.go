@@ -7,8 +7,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// secured returns those of creds that secure anything; nil for those of package
-// insecure, which stand for none.
+// secured returns creds, or nil if they are nil or those of package insecure.
 func secured(creds credentials.TransportCredentials) credentials.TransportCredentials {
 	if creds == nil || creds.Info().SecurityProtocol == "insecure" {
 		return nil
@@ -16,8 +15,9 @@ func secured(creds credentials.TransportCredentials) credentials.TransportCreden
 	return creds
 }
 
-// security returns what secures connections to t, or why they must not be made:
-// grpc-go's rules, except that what stays on this machine needs no credentials.
+// security returns the credentials for connections to t, nil for none. It returns an
+// error if grpc-go's rules forbid such connections. Unlike in grpc-go, targets on this
+// machine need no credentials.
 func (o *dialOptions) security(t *parsedTarget) (credentials.TransportCredentials, error) {
 	given := o.transport
 	if o.bundle != nil {
@@ -43,12 +43,12 @@ func (o *dialOptions) security(t *parsedTarget) (credentials.TransportCredential
 	return nil, nil
 }
 
-// addressed returns the authority of calls to t, as in grpc-go: that of the
-// options, of the credentials, or of the target.
+// addressed returns the authority of calls to t. As in grpc-go it comes from the
+// options, the credentials or the target, in this order.
 func (o *dialOptions) addressed(t *parsedTarget) (string, error) {
 	name := ""
 	if o.transport != nil {
-		//lint:ignore SA1019 deprecated, and honoured by grpc-go all the same
+		//lint:ignore SA1019 deprecated, but grpc-go still honours it
 		name = o.transport.Info().ServerName
 	}
 	switch {

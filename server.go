@@ -19,9 +19,13 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// A Server serves gRPC services. It implements [grpc.ServiceRegistrar], so
-// that generated RegisterXServer functions take it, and the GetServiceInfo
-// that reflection wants. Its methods may be called by any goroutine.
+// A Server serves gRPC services to nearcall clients in this and other processes. It
+// implements [grpc.ServiceRegistrar], so generated RegisterXServer functions accept it,
+// and the GetServiceInfo that reflection requires. All methods are safe for concurrent
+// use.
+//
+// Create a Server with [NewServer], register services, then call [Server.Serve] for
+// each listener or [Server.Client] for clients in this process.
 type Server struct {
 	core    *call.Server
 	sockets sock.Options // of connections from other processes
@@ -32,12 +36,12 @@ type Server struct {
 	serving   sync.WaitGroup
 }
 
-// listening is the listener of one Serve. Whoever takes it from the server's set
-// closes it, so that it is closed once: a second Close of somebody else's listener
-// may do anything.
+// listening is the listener of one Serve. The goroutine that removes it from the
+// server's set closes it, so it is closed once: a second Close of a user's listener has
+// unknown effects.
 type listening struct{ net.Listener }
 
-// NewServer returns a server without services, which serves nobody until
+// NewServer returns a server without services. It accepts no calls before
 // [Server.Serve] or [Server.Client] is called.
 func NewServer(opts ...ServerOption) *Server {
 	o := defaultServerOptions()
@@ -49,21 +53,20 @@ func NewServer(opts ...ServerOption) *Server {
 	return &Server{core: call.NewServer(o.config()), sockets: o.sockets(), listeners: make(map[*listening]struct{})}
 }
 
-// RegisterService registers a service and its implementation. It is called by
-// generated code. It panics where grpc-go ends the process: when impl does not
-// implement the service, when the service is registered already, and after the
-// first Serve or the first call.
+// RegisterService registers a service and its implementation. Generated code calls it.
+// It panics where grpc-go ends the process: if impl does not implement the service, if
+// the service is already registered, and after the first Serve or the first call.
 func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) { s.core.Register(desc, impl, nil) }
 
-// On returns a registrar of services whose handlers run on l, one at a time: the
-// state of such a service needs no lock. A handler is a task of l. It gives the loop
-// to others while it waits in Send and Recv of its stream, in calls that it makes
-// with its context, in [loop.Sleep] and [loop.Await]; what it waits for otherwise
-// holds up the loop. Interceptors and stats handlers of its calls run there, too.
+// On returns a registrar for services whose handlers run on l, one at a time, so the
+// state of such a service needs no lock. A handler is a task of l. It yields the loop
+// while it waits in Send or Recv of its stream, in calls that it makes with its
+// context, in [loop.Sleep] and in [loop.Await]. Any other wait blocks the loop.
+// Interceptors and stats handlers of its calls run on the loop, too.
 //
-// A caller's deadline or cancellation ends the caller's wait at once, whatever the
-// loop is busy with. Calls that arrive once l is closed fail with Unavailable. The
-// server does not close l.
+// A caller whose deadline passes, or who cancels, returns at once, even if the loop is
+// busy; see [loop.Coroutines] for an exception. Calls that arrive after l was closed
+// fail with Unavailable. The server does not close l. On panics if l is nil.
 func (s *Server) On(l *loop.Loop) Registrar {
 	if l == nil {
 		panic("nearcall: On needs a loop; make one with loop.New")
@@ -71,15 +74,15 @@ func (s *Server) On(l *loop.Loop) Registrar {
 	return registrar{s, hook.Loop(l)}
 }
 
-// A Registrar registers services with a server, and tells which the server has. It
-// is a [grpc.ServiceRegistrar], for generated RegisterXServer functions, and what
-// reflection.Register and the InitializeMetrics of Prometheus' interceptors take.
-// *[Server] and *[grpc.Server] implement it, too.
+// A Registrar registers services with a server, and lists the services of that server.
+// It is a [grpc.ServiceRegistrar], for generated RegisterXServer functions, and is
+// accepted by reflection.Register and by the InitializeMetrics of Prometheus'
+// interceptors. *[Server] and *[grpc.Server] implement it, too.
 type Registrar interface {
 	grpc.ServiceRegistrar
 
-	// GetServiceInfo returns all services of the server by name, whichever
-	// registrar they came through.
+	// GetServiceInfo returns all services of the server by name, including those
+	// registered through other registrars.
 	GetServiceInfo() map[string]grpc.ServiceInfo
 }
 
@@ -97,18 +100,18 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 // GetServiceInfo implements [Registrar].
 func (r registrar) GetServiceInfo() map[string]grpc.ServiceInfo { return r.server.GetServiceInfo() }
 
-// GetServiceInfo returns the registered services by name, those on loops
-// included, for reflection.
+// GetServiceInfo returns the registered services by name, including those on loops.
 func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.core.Info() }
 
-// Serve serves the peers that arrive at lis until lis fails or the server is
-// stopped. It closes lis, once. It returns nil after Stop or GracefulStop, and
-// [grpc.ErrServerStopped] when it is called after them.
+// Serve accepts clients from lis and serves them until lis fails or the server is
+// stopped. It closes lis, once. It returns nil after [Server.Stop] or
+// [Server.GracefulStop], and [grpc.ErrServerStopped] if it is called after them. A
+// server can serve several listeners at a time.
 //
-// lis comes from [Listen] or is any other: of package net, of tls.NewListener,
-// handed over by systemd, a bufconn. Clients reach it with nearcall's own
-// targets; other programs, ordinary gRPC clients among them, are answered in
-// their own protocol with an error that says so.
+// lis comes from [Listen] or is any other net.Listener: one of package net, of
+// tls.NewListener, of systemd's socket activation, a bufconn. Clients must use
+// nearcall's own targets. Clients of other protocols, such as ordinary gRPC clients,
+// get an error in their own protocol that says so.
 func (s *Server) Serve(lis net.Listener) error {
 	if lis == nil {
 		return fmt.Errorf("nearcall: Serve needs a listener; get one from nearcall.Listen")
@@ -121,7 +124,7 @@ func (s *Server) Serve(lis net.Listener) error {
 			o.NoUpgrade = o.NoUpgrade && !l.needsUpgrade
 		}
 		sessions = &sock.Listener{Listener: lis, Options: o}
-		lis = sessions // whose Close ends handshakes, too
+		lis = sessions // its Close ends handshakes, too
 	}
 	s.mu.Lock()
 	if s.stopped {
@@ -143,7 +146,7 @@ func (s *Server) Serve(lis net.Listener) error {
 	stopped := s.stopped
 	s.mu.Unlock()
 	if errors.Is(err, link.ErrServed) {
-		return fmt.Errorf("nearcall: cannot serve: %w", err) // and the other server goes on
+		return fmt.Errorf("nearcall: cannot serve: %w", err) // the other server keeps the listener
 	}
 	if mine {
 		_ = lis.Close()
@@ -157,23 +160,25 @@ func (s *Server) Serve(lis net.Listener) error {
 	return err
 }
 
-// Stop closes all listeners and connections and cancels the calls that run:
-// their callers get Unavailable. It does not wait for handlers to return
-// unless [WaitForHandlers] says so. A caller whose own goroutine runs the handler
-// gets Unavailable when the handler returns: see [ClientConn.Close].
+// Stop closes all listeners and connections and cancels running calls, whose callers
+// get Unavailable. It does not wait for handlers to return unless [WaitForHandlers] is
+// set. A caller whose own goroutine runs the handler gets Unavailable when the handler
+// returns: see [ClientConn.Close].
 func (s *Server) Stop() {
 	s.closeListeners()
 	s.core.Stop()
 	s.serving.Wait()
 }
 
-// GracefulStop closes all listeners, refuses new calls and waits until the
-// running ones have ended and their callers have what was sent to them. So a program
-// may exit when it returns. A client in another process that takes nothing for 5
-// seconds, after the last handler of its calls has returned, is not waited for any
-// longer. Stop, called meanwhile, cuts that short: GracefulStop then waits for nothing
-// but the handlers, whose contexts Stop cancels. A caller whose own goroutine runs
-// the handler is released with it: see [ClientConn.Close].
+// GracefulStop closes all listeners, refuses new calls with Unavailable, and waits
+// until running calls have ended and their callers have received everything that was
+// sent to them. When it returns the program can exit.
+//
+// It does not wait longer for a client in another process that has read nothing for 5
+// seconds after the last handler of its calls returned. A concurrent [Server.Stop] cuts
+// the wait short: Stop cancels the contexts of the handlers, and GracefulStop returns
+// when they have returned. A caller whose own goroutine runs the handler is released
+// when the handler returns: see [ClientConn.Close].
 func (s *Server) GracefulStop() {
 	s.closeListeners()
 	s.core.GracefulStop()
@@ -191,10 +196,11 @@ func (s *Server) closeListeners() {
 	}
 }
 
-// Client returns a connection to the server within the process. It needs no
-// name and no Serve. Options that concern connecting or the network have
-// nothing to do. Close it when it is no longer needed; after the server was
-// stopped its calls return Unavailable.
+// Client returns an in-process connection to the server. It needs neither a target nor
+// Serve. Options about connecting and the network have no effect; an invalid
+// [WithDefaultServiceConfig] makes calls fail with Unavailable. Close the connection
+// when it is no longer needed. After the server was stopped its calls return
+// Unavailable.
 func (s *Server) Client(opts ...DialOption) *ClientConn {
 	o := newDialOptions(opts)
 	switch {
@@ -206,7 +212,7 @@ func (s *Server) Client(opts ...DialOption) *ClientConn {
 	return newClientConn("inproc:", "localhost", nearBackoff, o)
 }
 
-// serverDialer dials a server that the program has at hand.
+// serverDialer dials a server of this process directly, without a name.
 type serverDialer struct {
 	server *Server
 	opts   inproc.Options

@@ -2,24 +2,35 @@ package nearcall
 
 import "github.com/nearcall/nearcall/internal/transport/shm"
 
-// SharedMemoryStats are what has come of this process's connections by unix and shm
-// targets since it began, its clients' and its servers' alike.
+// SharedMemoryStats are statistics about this process's connections of unix and shm
+// targets, as a client and as a server. [ReadSharedMemoryStats] returns them.
 type SharedMemoryStats struct {
-	Upgrades  uint64 // unix sockets that became shared memory
-	Fallbacks uint64 // unix sockets that stayed what they are, or were refused, though the client offered more
-	Fallback  string // why the latest of these has; empty where there is none
+	// Upgrades is how many unix sockets became shared memory. Fallbacks is how many did
+	// not although the client offered it: they stayed sockets or, with shm targets, were
+	// refused. Fallback is the reason of the latest fallback, empty if there was none.
+	Upgrades  uint64
+	Fallbacks uint64
+	Fallback  string
 
-	Connections int64 // that are shared memory now
-	Bytes       int64 // that they take of this process's, now: see [MaxSharedMemory]
+	// Connections is how many connections are shared memory now. Bytes is how many
+	// bytes of this process's memory they use now: see [MaxSharedMemory] and
+	// [WithMaxSharedMemory].
+	Connections int64
+	Bytes       int64
 
-	LargeMessages uint64 // that were put into memory for the peer to copy
-	NoRoom        uint64 // that would have been, had there been room: they went in pieces
-	Wakeups       uint64 // of a peer that slept
+	// LargeMessages is how many messages were written whole to shared memory, for the
+	// peer to copy. NoRoom is how many were sent in pieces because there was no room.
+	LargeMessages uint64
+	NoRoom        uint64
+
+	// Wakeups is how often a sleeping peer was woken.
+	Wakeups uint64
 }
 
-// ReadSharedMemoryStats returns the stats of this process. Each figure is right by
-// itself; together they need not be of one instant. Any goroutine may call it, at
-// the cost of a few loads. Where there is no shared memory all is zero.
+// ReadSharedMemoryStats returns the statistics of this process since it started. Each
+// value is exact, but together they are not a snapshot of one instant. It is safe for
+// concurrent use and costs a few atomic loads. On systems without shared memory all
+// values are zero.
 func ReadSharedMemoryStats() SharedMemoryStats {
 	c := shm.Read()
 	return SharedMemoryStats{

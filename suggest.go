@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// suggestion returns the question whether a user meant another target than text,
-// which [Listen] cannot listen on; it is empty where nothing suggests itself.
+// suggestion returns the question which target the user meant by text, which [Listen]
+// cannot listen on. It is empty if there is no likely answer.
 func suggestion(text string) string {
 	name, rest, found := strings.Cut(text, ":")
 	host, port, err := net.SplitHostPort(text)
@@ -38,8 +38,8 @@ func isPort(s string) bool {
 	return err == nil
 }
 
-// didYouMean asks for a target of the scheme called name, if rest suits it, or else
-// for its form.
+// didYouMean suggests a target of the scheme called name: with rest if that is valid
+// for the scheme, otherwise the general form.
 func didYouMean(name, rest string) string {
 	text := name + ":" + rest
 	t, err := parseTarget(text)
@@ -49,11 +49,10 @@ func didYouMean(name, rest string) string {
 	return fmt.Sprintf("did you mean %q?", text)
 }
 
-// synonyms are names that users of other libraries may expect.
+// synonyms maps names that users of other libraries might expect to schemes.
 var synonyms = map[string]string{"mem": "inproc", "memory": "inproc", "inprocess": "inproc", "uds": "unix"}
 
-// similar returns the scheme that a user may have meant who wrote name:rest; nil where
-// there is none.
+// similar returns the scheme that the user probably meant by name:rest, or nil.
 func similar(name, rest string) *scheme {
 	name = strings.ToLower(name)
 	if s, ok := synonyms[name]; ok {
@@ -74,8 +73,8 @@ func similar(name, rest string) *scheme {
 	return nil
 }
 
-// distance is how many letters have to be added, left out or replaced, or two
-// neighbours swapped, to get from a to b.
+// distance returns the edit distance of a and b: how many letters must be inserted,
+// deleted or replaced, or neighbours swapped, to turn a into b.
 func distance(a, b string) int {
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {
@@ -99,9 +98,9 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// slip returns what to add to errors of grpc-go about a target that it took, but
-// that looks like one of nearcall's with a slip of the pen; it is empty for others. The
-// target still goes to grpc-go: it may mean something to a resolver or a dialer.
+// slip returns a hint for errors of grpc-go about target if it looks like a misspelt
+// target of nearcall's, or "". Such a target still goes to grpc-go, because a
+// registered resolver or a custom dialer could know it.
 func slip(target string) string {
 	name, rest, found := strings.Cut(target, ":")
 	if !found || isPort(rest) || resolver.Get(strings.ToLower(name)) != nil {
@@ -113,8 +112,7 @@ func slip(target string) string {
 	return ""
 }
 
-// withHint returns err with the hint that slip has returned, where grpc-go could not
-// connect.
+// withHint appends hint, a result of slip, to the message of err if err is Unavailable.
 func withHint(err error, hint string) error {
 	if s, ok := err.(interface{ GRPCStatus() *status.Status }); ok && hint != "" && s.GRPCStatus().Code() == codes.Unavailable {
 		p := s.GRPCStatus().Proto()

@@ -12,13 +12,13 @@ import (
 	"syscall"
 )
 
-// A parsedTarget is a target, taken apart.
+// A parsedTarget is a target and its parts.
 type parsedTarget struct {
 	scheme *scheme
-	text   string // all of it, as the user gave it
-	rest   string // what follows the scheme
+	text   string // the whole target, as the user passed it
+	rest   string // the part after the scheme and its colon
 
-	// Of sockets, as net.Dial and net.Listen have them.
+	// For socket targets: the arguments for net.Dial and net.Listen.
 	network, address string
 }
 
@@ -68,9 +68,9 @@ func (t *parsedTarget) parseUnix() error {
 	return checkLength(path)
 }
 
-// socketPath returns the path of a target whose scheme rest follows. On Windows a
-// path may begin with a drive, also after slashes: unix:///C:/dir/s and
-// unix://C:\dir\s, which is what a dialer gets, are unix:C:\dir\s.
+// socketPath returns the path of a socket from rest, the part of the target after the
+// scheme. On Windows a path can begin with a drive, also after slashes:
+// unix:///C:/dir/s and unix://C:\dir\s, the form that dialers get, are unix:C:\dir\s.
 func socketPath(rest string, windows bool) (string, error) {
 	path, slashes := strings.CutPrefix(rest, "//")
 	if slashes {
@@ -88,7 +88,7 @@ func socketPath(rest string, windows bool) (string, error) {
 	return path, nil
 }
 
-// hasDrive reports whether a path begins with a drive, as in C:.
+// hasDrive reports whether path begins with a drive, such as C:.
 func hasDrive(path string) bool {
 	return len(path) > 1 && path[1] == ':' && ('a' <= path[0]|0x20 && path[0]|0x20 <= 'z')
 }
@@ -120,7 +120,8 @@ func (t *parsedTarget) parseAbstract() error {
 	return checkLength(t.address)
 }
 
-// checkLength refuses what the system would call an invalid argument.
+// checkLength returns an error for addresses that the system would reject as an
+// "invalid argument".
 func checkLength(address string) error {
 	if most := len(syscall.RawSockaddrUnix{}.Path) - 1; len(address) > most {
 		return fmt.Errorf("the path has %d bytes, and unix sockets take no more than %d; use a shorter or a relative one", len(address), most)
@@ -131,13 +132,13 @@ func checkLength(address string) error {
 	return nil
 }
 
-// name is the authority of targets that name their server.
+// name returns the authority of targets that name their server.
 func (t *parsedTarget) name() string { return escape(t.rest) }
 
-// localhost is the authority of targets that name a socket, as in grpc-go.
+// localhost returns the authority of targets that name a socket file, as in grpc-go.
 func localhost(*parsedTarget) string { return "localhost" }
 
-// forGRPC returns the target by which grpc-go reaches the same socket.
+// forGRPC returns the target with which grpc-go connects to the same socket.
 func (t *parsedTarget) forGRPC() string {
 	switch {
 	case t.network != "unix":
@@ -148,7 +149,8 @@ func (t *parsedTarget) forGRPC() string {
 	return "grpc:unix:" + t.address
 }
 
-// escape returns s with all that is not allowed in an authority as %XX, as grpc-go does.
+// escape percent-encodes the bytes of s that an authority must not contain, as grpc-go
+// does.
 func escape(s string) string {
 	var b strings.Builder
 	for i := range len(s) {
@@ -163,7 +165,8 @@ func escape(s string) string {
 	return b.String()
 }
 
-// forDialer is what a function of WithContextDialer gets, as in grpc-go.
+// forDialer returns the address for the dial function of WithContextDialer, as in
+// grpc-go.
 func (t *parsedTarget) forDialer() string {
 	switch {
 	case t.network != "unix":
@@ -174,14 +177,14 @@ func (t *parsedTarget) forDialer() string {
 	return "unix:" + t.address
 }
 
-// host is the host of a tcp target.
+// host returns the host of a tcp target.
 func (t *parsedTarget) host() string {
 	host, _, _ := net.SplitHostPort(t.address)
 	return host
 }
 
-// staysHere reports whether the target is on this machine whatever a resolver
-// says.
+// staysHere reports whether the target is on this machine for certain, whatever a name
+// server says.
 func (t *parsedTarget) staysHere() bool {
 	if t.network != "tcp" {
 		return true

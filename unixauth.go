@@ -6,37 +6,36 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
-// UnixAuthInfo says which process is at the other end of a unix socket. It is
-// the AuthInfo of such a connection's [google.golang.org/grpc/peer.Peer], on
-// both sides, where no transport credentials are used and the system tells:
+// UnixAuthInfo identifies the process at the other end of a unix socket or a
+// shared-memory connection. On both sides it is the AuthInfo of the connection's
+// [google.golang.org/grpc/peer.Peer], if no transport credentials are used:
 //
 //	p, _ := peer.FromContext(ctx)
 //	if who, ok := p.AuthInfo.(nearcall.UnixAuthInfo); ok && who.UID == 0 {
 //
-// Linux tells. Elsewhere, and where the connection is not a socket itself but
-// wraps one, the AuthInfo is of another type, whose AuthType is "local" too, so
-// that no field is ever a guess.
+// Only Linux provides it. On other systems, and for a connection that wraps a socket,
+// the AuthInfo has another type whose AuthType is "local" as well. The fields are never
+// guessed.
 type UnixAuthInfo struct {
-	// The security level is credentials.PrivacyAndIntegrity, as with grpc-go's
-	// local credentials.
+	// CommonAuthInfo holds the security level: credentials.PrivacyAndIntegrity, as with
+	// grpc-go's local credentials.
 	credentials.CommonAuthInfo
 
-	// PID is the process that connected or, for clients, that began to listen.
-	// It may have ended since, and its number may be another's. It is 0 for a
-	// process that is not visible from here, in a container.
+	// PID is the process that connected or, on the client's side, that opened the
+	// listener. The process might have ended since, and its number been reused. PID is 0
+	// for a process outside of this container's PID namespace.
 	PID int
 
-	// UID and GID are the effective user and group that it had at that time. In
-	// a user namespace of its own a process sees all users and groups that have
-	// no number there as the same one, mostly 65534.
+	// UID and GID are the effective user and group of that process at that time. In a
+	// user namespace all users and groups that are not mapped into it have the same
+	// number, usually 65534.
 	UID, GID uint32
 }
 
 // AuthType returns "local", as grpc-go's local credentials do.
 func (UnixAuthInfo) AuthType() string { return "local" }
 
-// ValidateAuthority accepts any authority: there is no certificate to hold one
-// to.
+// ValidateAuthority accepts any authority: there is no certificate to check it against.
 func (UnixAuthInfo) ValidateAuthority(string) error { return nil }
 
 func unixAuthInfo(p sock.Process) credentials.AuthInfo {

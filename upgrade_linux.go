@@ -12,8 +12,9 @@ import (
 
 const sharesMemory = true
 
-// toSharedMemory makes shared memory of unix sockets, as much as bytes. shared says
-// that their peers are different ones, of which none is left too much of it.
+// toSharedMemory returns an upgrade of unix sockets to shared memory. It uses at most
+// that many bytes. shared says that different peers share them, so that no peer can
+// take more than its part.
 func toSharedMemory(bytes int64, shared bool) *sock.Upgrade {
 	memory := shm.NewMemory(bytes, shared)
 	server := shm.NewServer(memory)

@@ -6,5 +6,5 @@ import "github.com/nearcall/nearcall/internal/transport/sock"
 
 const sharesMemory = false
 
-// toSharedMemory returns nil: there is nothing that a unix socket could become.
+// toSharedMemory returns nil: this system has no upgrade for unix sockets.
 func toSharedMemory(int64, bool) *sock.Upgrade { return nil }
