@@ -123,8 +123,8 @@ func (t *parsedTarget) parseAbstract() error {
 // checkLength returns an error for addresses that the system would reject as an
 // "invalid argument".
 func checkLength(address string) error {
-	if most := len(syscall.RawSockaddrUnix{}.Path) - 1; len(address) > most {
-		return fmt.Errorf("the path has %d bytes, and unix sockets take no more than %d; use a shorter or a relative one", len(address), most)
+	if maxPath := len(syscall.RawSockaddrUnix{}.Path) - 1; len(address) > maxPath {
+		return fmt.Errorf("the path has %d bytes, and unix sockets take no more than %d; use a shorter or a relative one", len(address), maxPath)
 	}
 	if strings.Contains(address, "\x00") {
 		return errors.New("the path contains a zero byte")

@@ -60,19 +60,19 @@ func (d *driven) startOwnDriver() error {
 }
 
 // drive is giveTurns for a driver that does not hold mu.
-func (d *driven) drive(most int) (more bool) {
+func (d *driven) drive(maxTurns int) (more bool) {
 	d.loop.mu.Lock()
 	defer d.loop.mu.Unlock()
-	return d.giveTurns(most)
+	return d.giveTurns(maxTurns)
 }
 
-// giveTurns gives tasks up to most turns, or any number if most is 0. If it returns true,
+// giveTurns gives tasks up to maxTurns turns, or any number if maxTurns is 0. If it returns true,
 // more tasks are ready and the caller is still the driver: it must continue or wake another.
 // If it returns false, driving is unset. mu is held, and released while tasks run.
-func (d *driven) giveTurns(most int) (more bool) {
+func (d *driven) giveTurns(maxTurns int) (more bool) {
 	l := d.loop
 	for n := 0; ; n++ {
-		if n == most && most > 0 && l.ready.first != nil {
+		if n == maxTurns && maxTurns > 0 && l.ready.first != nil {
 			l.giveTurn(nil)
 			return true
 		}

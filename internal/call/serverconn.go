@@ -21,8 +21,8 @@ type serverConn struct {
 	peer    *link.Peer
 	ctx     context.Context // tagged by stats handlers
 
-	quota *quota // limits the calls of an in-process session; nil for no limit
-	most  int    // limit of running handlers of any other session; 0 for none
+	quota       *quota // limits the calls of an in-process session; nil for no limit
+	maxHandlers int    // limit of running handlers of any other session; 0 for none
 
 	// Guarded by server.workers.mu.
 	running []*serverCall // each at its index
@@ -51,7 +51,7 @@ func newServerConn(s *Server, session link.Session) *serverConn {
 		gone:    make(chan struct{}),
 	}
 	if !c.peer.Local {
-		c.most = int(min(s.cfg.MaxRemote, math.MaxInt32))
+		c.maxHandlers = int(min(s.cfg.MaxRemote, math.MaxInt32))
 	} else if n := s.cfg.MaxStreams; n > 0 {
 		c.quota = &quota{free: n}
 	}
@@ -74,7 +74,7 @@ func (c *serverConn) begin() {
 // the peer, until a handler returns. Handlers of reset calls do not wait for the peer, so
 // the reader does not block forever. grpc-go does the same.
 func (c *serverConn) add(call *serverCall) error {
-	for c.most > 0 && len(c.running) >= c.most && c.refusal == nil {
+	for c.maxHandlers > 0 && len(c.running) >= c.maxHandlers && c.refusal == nil {
 		c.room.Wait(&c.server.workers.mu, nil)
 	}
 	if c.refusal != nil {
@@ -87,7 +87,7 @@ func (c *serverConn) add(call *serverCall) error {
 
 // remove removes call from the running ones. workers.mu is held.
 func (c *serverConn) remove(call *serverCall) {
-	if len(c.running) == c.most {
+	if len(c.running) == c.maxHandlers {
 		wait.Unpark(c.room.Wake())
 	}
 	last := len(c.running) - 1

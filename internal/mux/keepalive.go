@@ -118,12 +118,12 @@ var errDead = errors.New("keepalive: the peer did not answer a ping in time")
 // one PING and not the next. mu is held.
 func (s *Session) pingWhenAllowed() {
 	p := &s.keepalive
-	least, idle := s.hello.Ping, s.live.first == nil
+	minInterval, idle := s.hello.Ping, s.live.first == nil
 	if idle {
-		least = s.hello.IdlePing
+		minInterval = s.hello.IdlePing
 	}
-	least = min(least, uint64(math.MaxInt64/2/time.Millisecond))
-	between := time.Duration(least) * time.Millisecond
+	minInterval = min(minInterval, uint64(math.MaxInt64/2/time.Millisecond))
+	between := time.Duration(minInterval) * time.Millisecond
 	if due := between + between/10 - time.Since(p.pingSentAt); due > 0 && !p.pingSentAt.IsZero() {
 		p.dormant = idle // the least time may be shorter once a call opens
 		p.timer.Reset(due)
@@ -212,16 +212,16 @@ func (s *Session) handlePing(data [8]byte) error {
 	}
 	p := &s.keepalive
 	now := time.Now()
-	least := minPings(&s.opts.Enforcement, s.calls == 0)
+	minInterval := minPings(&s.opts.Enforcement, s.calls == 0)
 	switch {
 	case p.spoke:
 		p.strikes = 0
-	case now.Sub(p.lastPing) < least:
+	case now.Sub(p.lastPing) < minInterval:
 		p.strikes++
 	}
 	p.lastPing, p.spoke = now, false
 	if p.strikes > maxStrikes {
-		return &dismissal{wire.ByePings, fmt.Sprintf("too many pings: no more than one in %v is taken", least)}
+		return &dismissal{wire.ByePings, fmt.Sprintf("too many pings: no more than one in %v is taken", minInterval)}
 	}
 	return nil
 }

@@ -314,17 +314,17 @@ func (st *stream) grantForMessage(it *item) bool {
 	return true
 }
 
-// growWindow doubles the window, or grows it by least bytes if that is more, because
+// growWindow doubles the window, or grows it by minGrowth bytes if that is more, because
 // the receiver waits for bytes that the peer has no credit for. It stops at
-// Options.MaxWindow. It reports whether the window has grown by at least least bytes.
+// Options.MaxWindow. It reports whether the window has grown by at least minGrowth bytes.
 // The session's mu is held.
-func (st *stream) growWindow(least int) bool {
+func (st *stream) growWindow(minGrowth int) bool {
 	in := &st.in
 	room := st.session.opts.MaxWindow - in.window
-	if room <= 0 || room < least {
+	if room <= 0 || room < minGrowth {
 		return false
 	}
-	n := min(max(least, in.window), room)
+	n := min(max(minGrowth, in.window), room)
 	in.window += n
 	st.grantCredit(n)
 	return true

@@ -53,10 +53,10 @@ func (r *reader) uint() uint64 {
 	return 0
 }
 
-// count decodes the number of elements that follow, each of at least least bytes.
-func (r *reader) count(least int) int {
+// count decodes the number of elements that follow, each of at least minBytes bytes.
+func (r *reader) count(minBytes int) int {
 	n := r.uint()
-	if n > uint64(len(r.rest)/least) {
+	if n > uint64(len(r.rest)/minBytes) {
 		r.fail("a frame ends early")
 		return 0
 	}

@@ -37,10 +37,10 @@ func newSlots(n int) slots { return slots{grace: slotGrace, free: make(chan stru
 
 var errSlots = errors.New("too many other clients set shared memory up")
 
-// acquire waits for a slot, but no longer than most. It calls start when it has one, before
+// acquire waits for a slot, but no longer than timeout. It calls start when it has one, before
 // the slot can be evicted.
-func (t *slots) acquire(ctx context.Context, conn *net.UnixConn, most time.Duration, start func()) error {
-	if err := t.waitForFree(ctx, most); err != nil {
+func (t *slots) acquire(ctx context.Context, conn *net.UnixConn, timeout time.Duration, start func()) error {
+	if err := t.waitForFree(ctx, timeout); err != nil {
 		return err
 	}
 	start()
@@ -51,13 +51,13 @@ func (t *slots) acquire(ctx context.Context, conn *net.UnixConn, most time.Durat
 }
 
 // waitForFree waits until there is a free slot, and takes it.
-func (t *slots) waitForFree(ctx context.Context, most time.Duration) error {
+func (t *slots) waitForFree(ctx context.Context, timeout time.Duration) error {
 	select {
 	case t.free <- struct{}{}:
 		return nil
 	default:
 	}
-	late := time.After(most)
+	late := time.After(timeout)
 	for {
 		select {
 		case t.free <- struct{}{}: // channels serve waiting senders in order
