@@ -16,8 +16,8 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// Two processes of one user, on Linux, share memory that a unix socket sets up.
-// unix:PATH does so where both ends agree; shm:PATH fails where one does not.
+// Two processes of one user share memory, set up over a unix socket. Linux only. With
+// unix:PATH the connection stays a socket if one side declines; with shm:PATH calls fail.
 func Example_sharedMemory() {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {

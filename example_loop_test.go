@@ -12,7 +12,7 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// A visited counts its calls in a plain field: only tasks of one loop touch it.
+// A visited counts its calls in a plain field: only tasks of one loop access it.
 type visited struct {
 	healthpb.UnimplementedHealthServer
 	calls int
@@ -23,7 +23,8 @@ func (v *visited) Check(context.Context, *healthpb.HealthCheckRequest) (*healthp
 	return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, nil
 }
 
-// Handlers of a service that is registered on a loop run one at a time.
+// The handlers of a service that is registered on a loop run one at a time, so they need
+// no lock.
 func ExampleServer_On() {
 	l := loop.New()
 	service := &visited{}

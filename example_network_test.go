@@ -14,14 +14,14 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// registerHealth is all that the two servers share. A function that registers
-// reflection as well takes a reflection.GRPCServer.
+// registerHealth registers the service with either server. A function that registers
+// reflection as well takes a nearcall.Registrar.
 func registerHealth(s grpc.ServiceRegistrar, impl healthpb.HealthServer) {
 	healthpb.RegisterHealthServer(s, impl)
 }
 
-// One service on two servers: ordinary gRPC clients reach a grpc.Server over the
-// network, and those of the process a nearcall.Server.
+// One implementation on two servers: a grpc.Server for ordinary gRPC clients on the
+// network, and a nearcall.Server for clients in this process.
 func Example_network() {
 	impl := health.NewServer()
 

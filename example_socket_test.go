@@ -10,14 +10,13 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/testdata"
 
 	"github.com/nearcall/nearcall"
 )
 
-// Two processes of one machine meet at a unix socket. It needs no credentials,
-// and each side can tell who the other is.
+// Two processes on one machine connect through a unix socket, which needs no credentials.
+// On Linux the connection becomes shared memory if both have the same user.
 func Example_unix() {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {
@@ -27,7 +26,7 @@ func Example_unix() {
 
 	srv := nearcall.NewServer()
 	defer srv.Stop()
-	healthpb.RegisterHealthServer(srv, whoCalls{})
+	healthpb.RegisterHealthServer(srv, health.NewServer())
 	lis, err := nearcall.Listen("unix:" + filepath.Join(dir, "health.sock"))
 	if err != nil {
 		log.Fatal(err)
@@ -47,23 +46,8 @@ func Example_unix() {
 	// Output: SERVING
 }
 
-// whoCalls serves callers of the same user.
-type whoCalls struct {
-	healthpb.UnimplementedHealthServer
-}
-
-func (whoCalls) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
-	status := healthpb.HealthCheckResponse_SERVING
-	if p, ok := peer.FromContext(ctx); ok {
-		who, ok := p.AuthInfo.(nearcall.UnixAuthInfo)
-		if ok && int(who.UID) != os.Getuid() {
-			status = healthpb.HealthCheckResponse_NOT_SERVING
-		}
-	}
-	return &healthpb.HealthCheckResponse{Status: status}, nil
-}
-
-// Over TCP both sides get credentials, as with grpc-go.
+// TLS over TCP, with grpc-go's credentials on both sides. The example of Creds shows mutual
+// TLS.
 func Example_tls() {
 	serverCreds, err := credentials.NewServerTLSFromFile(testdata.Path("x509/server1_cert.pem"), testdata.Path("x509/server1_key.pem"))
 	if err != nil {

@@ -18,27 +18,8 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// A server and its client in one process. Registering a service and making a
-// stub are the generated code's own functions, as with grpc-go.
-func Example() {
-	srv := nearcall.NewServer()
-	defer srv.Stop()
-	healthpb.RegisterHealthServer(srv, health.NewServer())
-
-	conn := srv.Client()
-	defer conn.Close()
-	client := healthpb.NewHealthClient(conn)
-
-	reply, err := client.Check(context.Background(), &healthpb.HealthCheckRequest{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(reply.Status)
-	// Output: SERVING
-}
-
-// Parts of a program that do not know each other meet by name. The client may
-// come first: with WaitForReady it waits for the server.
+// Parts of a program that do not share a variable connect by name. The client can be
+// created first: with WaitForReady its calls wait for the server.
 func ExampleListen() {
 	conn, err := nearcall.NewClient("inproc:health")
 	if err != nil {
@@ -64,8 +45,8 @@ func ExampleListen() {
 	// Output: SERVING
 }
 
-// Streams work as they do over a network: the handler runs beside the caller,
-// bounded by flow control, and ends when the caller's context does.
+// Streams work as they do over a network: the handler runs concurrently with the caller,
+// flow control limits how far it gets ahead, and the caller's context cancels it.
 func ExampleClientConn_NewStream() {
 	status := health.NewServer()
 	srv := nearcall.NewServer()
@@ -85,7 +66,7 @@ func ExampleClientConn_NewStream() {
 			log.Fatal(err)
 		}
 		fmt.Println(reply.Status)
-		status.Shutdown() // the handler sends each change
+		status.Shutdown() // makes the handler send NOT_SERVING
 	}
 	cancel()
 	for err == nil {
@@ -98,7 +79,7 @@ func ExampleClientConn_NewStream() {
 	// false rpc error: code = Canceled desc = context canceled
 }
 
-// Interceptors, metadata and statuses are grpc-go's own types.
+// Interceptors, metadata and statuses have grpc-go's types.
 func ExampleChainUnaryInterceptor() {
 	authorize := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		md, _ := metadata.FromIncomingContext(ctx)
@@ -125,8 +106,8 @@ func ExampleChainUnaryInterceptor() {
 	// SERVING <nil>
 }
 
-// Where handlers are quick, or watch their contexts, they may run on their
-// callers' goroutines also for callers with a deadline.
+// InlineHandlers runs handlers on their callers' goroutines even if the caller has a
+// deadline. That is safe for handlers that are quick or watch their contexts.
 func ExampleInlineHandlers() {
 	srv := nearcall.NewServer(nearcall.InlineHandlers())
 	defer srv.Stop()
@@ -141,8 +122,8 @@ func ExampleInlineHandlers() {
 	// Output: SERVING <nil>
 }
 
-// Targets that are not nearcall's own go to grpc-go unchanged, with the
-// options that it knows.
+// Targets that are not nearcall's own go to grpc-go unchanged, with the options that
+// grpc-go has, too.
 func ExampleNewClient() {
 	conn, err := nearcall.NewClient("localhost:50051",
 		nearcall.WithTransportCredentials(insecure.NewCredentials()),
