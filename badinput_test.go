@@ -67,8 +67,7 @@ func TestMalformedTargetsAreErrorsThatSayWhatToWrite(t *testing.T) {
 	}
 }
 
-// What is not a target to listen on is mostly one with something left out, or with a
-// slip of the pen.
+// A target that Listen rejects is usually incomplete or misspelt.
 func TestListenAsksWhetherAnotherTargetWasMeant(t *testing.T) {
 	const all = "write inproc:NAME, shm:PATH, unix:PATH, unix-abstract:NAME or tcp:HOST:PORT"
 	for target, hint := range map[string]string{
@@ -100,8 +99,8 @@ func TestListenAsksWhetherAnotherTargetWasMeant(t *testing.T) {
 	}
 }
 
-// A client's target that is not nearcall's goes to grpc-go, which may know what to do
-// with it. Only where that cannot connect does the error ask.
+// A client's target that is not nearcall's goes to grpc-go, which might know it. The
+// error suggests another target only if grpc-go cannot connect.
 func TestErrorsOfGRPCAskWhetherATargetOfNearcallWasMeant(t *testing.T) {
 	for target, hint := range map[string]string{
 		"mem:orders":   `; did you mean "inproc:orders"?`,
@@ -131,7 +130,7 @@ func TestErrorsOfGRPCAskWhetherATargetOfNearcallWasMeant(t *testing.T) {
 			t.Errorf("a stream to %s: %v, want %q at the end", target, err, hint)
 		}
 
-		// One that reaches somebody is none of nearcall's business.
+		// Without a connection error there is no hint.
 		lis := bufconn.Listen(1 << 10)
 		srv := grpc.NewServer()
 		testpb.RegisterTestServiceServer(srv, echo{})
@@ -152,10 +151,10 @@ func TestSchemesAreReadInAnyCase(t *testing.T) {
 	for _, target := range []string{lis.Target(), "inproc:Any", "InProc:Any"} {
 		wantCode(t, <-invoke(t.Context(), dial(t, target)), codes.OK)
 	}
-	wantCode(t, <-invoke(t.Context(), dial(t, "inproc:any")), codes.Unavailable) // names are not
+	wantCode(t, <-invoke(t.Context(), dial(t, "inproc:any")), codes.Unavailable) // names are case-sensitive
 }
 
-// The connection of a server that is at hand has no target to speak of.
+// The connection of Server.Client has no target, so the error must not mention one.
 func TestAStoppedServersOwnClientSaysThatItIsStopped(t *testing.T) {
 	srv := serve(t, echo{})
 	client, _ := connect(t, srv)
@@ -293,7 +292,7 @@ func TestACallOptionThatCannotBeHonouredIsRefused(t *testing.T) {
 		grpc.UseCompressor("unheard of"))
 	wantCode(t, err, codes.Internal)
 
-	// A foreign option does nothing, as in grpc-go.
+	// An unknown option that embeds EmptyCallOption has no effect, as in grpc-go.
 	type foreign struct{ grpc.EmptyCallOption }
 	err = conn.Invoke(t.Context(), "/grpc.testing.TestService/UnaryCall", &testpb.SimpleRequest{}, &testpb.SimpleResponse{}, foreign{})
 	wantCode(t, err, codes.OK)
@@ -328,6 +327,6 @@ func TestServiceConfigsThatCannotBeHonoured(t *testing.T) {
 			t.Errorf("Server.Client with %s: %v", config, err)
 		}
 		_, err = client.UnaryCall(t.Context(), &testpb.SimpleRequest{}, grpc.WaitForReady(true))
-		wantCode(t, err, codes.Unavailable) // there is nothing to wait for
+		wantCode(t, err, codes.Unavailable) // waiting could not help
 	}
 }

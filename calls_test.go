@@ -88,8 +88,8 @@ func testBidiStream(ctx context.Context, t *testing.T, client testpb.TestService
 	}
 }
 
-// A client may send all it has before it receives, as far as gRPC's window of
-// 64 KiB reaches: a bound on messages rather than bytes would deadlock here.
+// A client can send 64 KiB, gRPC's window, before it receives. A bound on messages
+// instead of bytes would deadlock here.
 func TestAStreamBuffersAsManyBytesAsGRPC(t *testing.T) {
 	client, _ := connect(t, serve(t, echo{}))
 	s, err := client.FullDuplexCall(t.Context())
@@ -109,7 +109,7 @@ func TestAStreamBuffersAsManyBytesAsGRPC(t *testing.T) {
 	}
 }
 
-// A sender whose peer does not receive is held back by the window.
+// The window blocks a sender whose peer does not receive.
 func TestASenderIsHeldBack(t *testing.T) {
 	sent := make(chan int)
 	client, _ := connect(t, serve(t, echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
@@ -196,8 +196,7 @@ func BenchmarkBidiEcho(b *testing.B) {
 	}
 }
 
-// Messages are shared where both sides have promised not to write, and only
-// there.
+// Messages are shared if both sides have promised not to modify them, and only then.
 func TestMessagesAreSharedWhereBothSidesAskForIt(t *testing.T) {
 	server, client := []nearcall.ServerOption{nearcall.SharedMessages()}, []nearcall.DialOption{nearcall.WithSharedMessages()}
 	for name, test := range map[string]struct {
@@ -231,7 +230,7 @@ func TestMessagesAreSharedWhereBothSidesAskForIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			var sent []*testpb.Payload
-			for i := range 40 { // more than find a receiver waiting
+			for i := range 40 { // more than the receiver takes at once
 				sent = append(sent, payload(i))
 				if err := s.Send(&testpb.StreamingOutputCallRequest{Payload: sent[i]}); err != nil {
 					t.Fatal(err)
@@ -253,7 +252,7 @@ func TestSharedMessagesHaveLimits(t *testing.T) {
 	wantCode(t, err, codes.ResourceExhausted)
 }
 
-// Sharing a message only reads it, so that many calls may share one.
+// Sharing only reads a message, so many calls can share one.
 func TestManyCallsShareOneMessage(t *testing.T) {
 	client, _ := connect(t, serve(t, echo{}, nearcall.SharedMessages()), nearcall.WithSharedMessages())
 	req := &testpb.SimpleRequest{Payload: payload(32)}

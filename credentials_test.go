@@ -30,15 +30,14 @@ import (
 	"github.com/nearcall/nearcall/internal/needs"
 )
 
-// certificates are those of an authority, of a server named localhost, and of a
+// certificates holds the certificates of a CA, of a server named localhost, and of a
 // client named alice.
 type certificates struct {
 	roots         *x509.CertPool
 	localhost, me tls.Certificate
 }
 
-// server is a configuration that asks clients for a certificate of theirs where
-// clients is set.
+// server returns a configuration that requires client certificates if clients is set.
 func (c certificates) server(clients *x509.CertPool) *tls.Config {
 	cfg := &tls.Config{Certificates: []tls.Certificate{c.localhost}, ClientCAs: clients, NextProtos: []string{"h2"}}
 	if clients != nil {
@@ -127,7 +126,7 @@ func TestTLS(t *testing.T) {
 	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target(), mutual, nearcall.WithAuthority("localhost"))), codes.OK)
 }
 
-// token is a credential of calls.
+// token is a per-RPC credential.
 type token struct{}
 
 func (token) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
@@ -194,7 +193,7 @@ func TestUnixPeersAreKnown(t *testing.T) {
 	}
 }
 
-// overGRPC returns a client of e by grpc-go over TLS.
+// overGRPC returns a grpc-go client of e over TLS.
 func overGRPC(t *testing.T, e echo, certs certificates) testpb.TestServiceClient {
 	t.Helper()
 	lis := listenTCP(t)
@@ -214,7 +213,7 @@ func overGRPC(t *testing.T, e echo, certs certificates) testpb.TestServiceClient
 	return testpb.NewTestServiceClient(conn)
 }
 
-// asked is credentials that count how often they were asked.
+// asked is a per-RPC credential that counts its requests.
 type asked struct {
 	token
 	n *int
@@ -282,8 +281,8 @@ func TestAnAuthorityOfACallIsHeldToTheCertificate(t *testing.T) {
 	}
 }
 
-// What a server says as it stops is the text of the caller's status, wherever the
-// caller is: not another status within it.
+// On every path the status of a call ended by Stop has the server's message once, not
+// nested in another status.
 func TestACallThatAStopEndsHasOneStatus(t *testing.T) {
 	e, running, release := waiting()
 	defer close(release)
@@ -321,7 +320,7 @@ func TestAnyAuthorityOfACallIsTakenWithoutACertificate(t *testing.T) {
 		target := targetFor(t, network)
 		start(t, srv, listen(t, target))
 		clients[network] = dial(t, target, over(network)...)
-		if network == "unix" { // of which nobody is told a process
+		if network == "unix" { // a wrapped connection, whose peer process is unknown
 			clients["unix, with a dialer"] = dial(t, target, nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 				c, err := new(net.Dialer).DialContext(ctx, "unix", target[len("unix:"):])
 				return struct{ net.Conn }{c}, err
@@ -336,7 +335,7 @@ func TestAnyAuthorityOfACallIsTakenWithoutACertificate(t *testing.T) {
 	}
 }
 
-// A name may be anything, and what handlers find of it is escaped.
+// A name can contain any character; the authority that handlers see is escaped.
 func TestTheAuthorityOfANameHasNoControlCharacters(t *testing.T) {
 	var p peer.Peer
 	var md metadata.MD

@@ -21,7 +21,7 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// patient is a service whose handlers wait for the end of their context.
+// patient is a service whose handlers wait until their context is done.
 type patient struct {
 	testpb.UnimplementedTestServiceServer
 	ran atomic.Int32
@@ -48,7 +48,7 @@ func (p *patient) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutp
 	return p.wait(s.Context())
 }
 
-// A lawless context has ended, and its Err is nil: package context panics at it.
+// A lawless context is done but its Err is nil, which makes package context panic.
 type lawless struct{ context.Context }
 
 var closedChan = func() chan struct{} {
@@ -61,8 +61,8 @@ func (lawless) Done() <-chan struct{} { return closedChan }
 
 func (lawless) Err() error { return nil }
 
-// TestAContextThatEndsWithoutAnErrorWasCancelled: nobody hangs, and nobody takes the
-// nil for success.
+// TestAContextThatEndsWithoutAnErrorWasCancelled: such a call fails, and neither hangs
+// nor succeeds because of the nil.
 func TestAContextThatEndsWithoutAnErrorWasCancelled(t *testing.T) {
 	check := func(t *testing.T, client testpb.TestServiceClient) {
 		t.Helper()
@@ -95,7 +95,7 @@ func TestAContextThatEndsWithoutAnErrorWasCancelled(t *testing.T) {
 	})
 }
 
-// A timerless context has a deadline that no timer keeps.
+// A timerless context has a deadline but no timer that enforces it.
 type timerless struct {
 	context.Context
 	deadline time.Time
@@ -103,8 +103,8 @@ type timerless struct {
 
 func (c timerless) Deadline() (time.Time, bool) { return c.deadline, true }
 
-// TestADeadlineIsReadOffTheClock: a call begins before its deadline, or not at all,
-// however late the context's timer is.
+// TestADeadlineIsReadOffTheClock: a call does not begin after its deadline, even if the
+// context's timer is late.
 func TestADeadlineIsReadOffTheClock(t *testing.T) {
 	for name, opts := range map[string][]nearcall.ServerOption{
 		"on workers": {nearcall.WorkerHandlers()},
@@ -133,8 +133,8 @@ func TestADeadlineIsReadOffTheClock(t *testing.T) {
 	}
 }
 
-// TestADeadlineWithoutATimerEndsCallsInProcess: a context that has a deadline and can
-// never end would otherwise leave its calls to last.
+// TestADeadlineWithoutATimerEndsCallsInProcess: a context with a deadline that is never
+// done would otherwise leave its calls running.
 func TestADeadlineWithoutATimerEndsCallsInProcess(t *testing.T) {
 	for name, opts := range map[string][]nearcall.ServerOption{
 		"on the usual goroutine": nil,
@@ -164,7 +164,7 @@ func TestADeadlineEndsTheCallerAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := make(chan error, 1)
 		client, _ := connect(t, serve(t, echo{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-			time.Sleep(400 * time.Millisecond) // deaf to its context
+			time.Sleep(400 * time.Millisecond) // ignores its context
 			ended <- ctx.Err()
 			return &testpb.SimpleResponse{}, nil
 		}}))
@@ -181,9 +181,8 @@ func TestADeadlineEndsTheCallerAtOnce(t *testing.T) {
 	})
 }
 
-// What a call's deadline is on the wire is how long it is away, so that no
-// clock has to agree with another: neither when it is another machine's, nor
-// when it is set.
+// On the wire a deadline is a duration. It does not depend on clocks that differ
+// between machines or are set.
 func TestDeadlinesDoNotDependOnClocks(t *testing.T) {
 	hold(t)
 	type told struct {
@@ -198,7 +197,7 @@ func TestDeadlinesDoNotDependOnClocks(t *testing.T) {
 		handler <- told{d, s.Context().Err(), time.Now()}
 		return nil
 	}})
-	// The server takes what is left, and counts it by its monotonic clock.
+	// The server applies the duration to its monotonic clock.
 	s := meet(t, lis)
 	begin := time.Now()
 	const timeout = 200 * time.Millisecond
@@ -215,7 +214,7 @@ func TestDeadlinesDoNotDependOnClocks(t *testing.T) {
 		t.Errorf("the handler's context ended with %v after %v", got.ended, d)
 	}
 
-	// The client says what is left, of a deadline whose wall clock is years off.
+	// The client computes the duration from a deadline whose wall clock is years off.
 	inner := listenTCP(t)
 	defer inner.Close()
 	timeouts := make(chan time.Duration, 1)

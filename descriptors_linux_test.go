@@ -16,11 +16,11 @@ import (
 	"github.com/nearcall/nearcall/internal/needs"
 )
 
-// withoutConn hides what a listener is, so that nobody can set its options.
+// withoutConn hides a listener's type, so that the server cannot set socket options.
 type withoutConn struct{ net.Listener }
 
-// A server takes no descriptor from anybody, wherever it listens and however far
-// the two have got: before the first byte, and in the midst of calls.
+// A server accepts no file descriptor from a peer, on any listener and at any time:
+// before the first byte, and during calls.
 func TestAServerTakesNoDescriptors(t *testing.T) {
 	needs.RefusedDescriptors(t)
 	hold(t)
@@ -33,7 +33,7 @@ func TestAServerTakesNoDescriptors(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		listen func(t *testing.T) net.Listener
-		late   bool // it can be told when a connection is accepted, and no sooner
+		late   bool // the option can be set only after a connection was accepted
 		opts   []nearcall.ServerOption
 	}{
 		"unix":              {listen: func(t *testing.T) net.Listener { return listen(t, targetFor(t, "unix+shm")) }},
@@ -72,9 +72,8 @@ func TestAServerTakesNoDescriptors(t *testing.T) {
 	}
 }
 
-// Closing the last descriptor of a socket that lingers blocks, for as long as the
-// client that passed it has chosen. No such descriptor may hold a thread of the server
-// or delay Stop.
+// Closing the last descriptor of a lingering socket blocks for a time that the client
+// chose. Such a descriptor must not block a thread of the server or delay Stop.
 func TestNoDescriptorOfAClientsKeepsAThread(t *testing.T) {
 	needs.RefusedDescriptors(t)
 	hold(t)
@@ -89,7 +88,7 @@ func TestNoDescriptorOfAClientsKeepsAThread(t *testing.T) {
 	little := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
 		return conn.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) })
 	}}
-	reader, err := little.Listen(t.Context(), "tcp", "127.0.0.1:0") // that never reads
+	reader, err := little.Listen(t.Context(), "tcp", "127.0.0.1:0") // never read from
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,8 +128,8 @@ func TestNoDescriptorOfAClientsKeepsAThread(t *testing.T) {
 	}
 }
 
-// lingering returns a socket that is connected to a port where nobody reads, has
-// no more room, and lingers.
+// lingering returns a connected socket with linger set whose peer does not read and
+// whose buffers are full.
 func lingering(t *testing.T, port int) (fd int) {
 	t.Helper()
 	must := func(err error) {
@@ -153,7 +152,7 @@ func lingering(t *testing.T, port int) (fd int) {
 	return fd
 }
 
-// threads is how many the process has.
+// threads returns the process's number of threads.
 func threads(t *testing.T) int {
 	t.Helper()
 	all, err := os.ReadDir("/proc/self/task")

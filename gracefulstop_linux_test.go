@@ -16,14 +16,14 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// What the child is told that makes one call.
+// Environment variables of the child process that makes one call.
 const (
 	oneCallAt   = "NEARCALL_TEST_ONE_CALL"
 	oneCallOver = "NEARCALL_TEST_ONE_CALL_OVER"
 	oneCallSize = "NEARCALL_TEST_ONE_CALL_SIZE" // of the reply, in bytes
 )
 
-// TestMakeOneCallInAProcess is a client that other tests stop.
+// TestMakeOneCallInAProcess is a client that other tests suspend.
 func TestMakeOneCallInAProcess(t *testing.T) {
 	target := os.Getenv(oneCallAt)
 	if target == "" {
@@ -47,9 +47,9 @@ func TestMakeOneCallInAProcess(t *testing.T) {
 	<-told
 }
 
-// A client that takes nothing holds a GracefulStop up for some seconds, and Stop ends
-// even that. It finds its reply when it goes on, as far as the system kept it, which
-// for shared memory is any reply: the memory is the client's, too.
+// A client that reads nothing delays GracefulStop for some seconds; Stop ends even
+// that. When the client resumes it receives as much of its reply as the system has
+// buffered: with shared memory all of it, because the client maps the memory, too.
 func TestGracefulStopAndAClientThatIsStopped(t *testing.T) {
 	type run struct {
 		size  int
@@ -62,7 +62,7 @@ func TestGracefulStopAndAClientThatIsStopped(t *testing.T) {
 		}
 		for _, r := range runs {
 			t.Run(fmt.Sprintf("%s/size=%d/Stop=%t", network, r.size, r.hurry), func(t *testing.T) {
-				t.Parallel() // with what else takes seconds
+				t.Parallel() // with other slow tests
 				running, release := make(chan struct{}), make(chan struct{})
 				srv := nearcall.NewServer()
 				testpb.RegisterTestServiceServer(srv, farewells{running: running, release: release})
@@ -110,7 +110,7 @@ func (p *process) signal(t *testing.T, s os.Signal) {
 	}
 }
 
-// stop stops all threads of a child.
+// stop suspends all threads of a child.
 func (p *process) stop(t *testing.T) {
 	t.Helper()
 	p.signal(t, syscall.SIGSTOP)

@@ -21,14 +21,14 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// What the child is told that says goodbye.
+// Environment variables of the child process that calls GracefulStop.
 const (
 	goodbyeOver = "NEARCALL_TEST_GOODBYE"        // the network
 	goodbyeAt   = "NEARCALL_TEST_GOODBYE_TARGET" // where it listens
 )
 
-// A oneWay listener has connections that cannot be closed one way, as those of many
-// listeners that wrap others are.
+// A oneWay listener returns connections without CloseWrite, as many wrapping listeners
+// do.
 type oneWay struct{ net.Listener }
 
 func (l oneWay) Accept() (net.Conn, error) {
@@ -36,11 +36,11 @@ func (l oneWay) Accept() (net.Conn, error) {
 	return struct{ net.Conn }{conn}, err
 }
 
-// goodbyeCalls is how many calls a child waits for before it stops.
+// goodbyeCalls is how many calls a child waits for before it calls GracefulStop.
 const goodbyeCalls = 4
 
-// TestSayGoodbyeInAProcess is a server that exits as soon as GracefulStop returns,
-// with calls whose handlers return meanwhile.
+// TestSayGoodbyeInAProcess is a server that exits as soon as GracefulStop returns. The
+// handlers of its calls return during GracefulStop.
 func TestSayGoodbyeInAProcess(t *testing.T) {
 	network := os.Getenv(goodbyeOver)
 	if network == "" {
@@ -71,16 +71,16 @@ func TestSayGoodbyeInAProcess(t *testing.T) {
 		<-running
 	}
 	go func() {
-		<-served // as GracefulStop has begun
+		<-served // GracefulStop has begun
 		close(release)
 	}()
 	srv.GracefulStop()
-	os.Exit(0) // and nothing waits for anything else
+	os.Exit(0) // at once, without waiting for connections
 }
 
-// farewells is a service whose handlers return when release is closed: unary ones
-// with as much as they are asked for, streams with that and a status, whatever their
-// callers still send.
+// farewells is a service whose handlers return when release is closed: unary ones with
+// the requested number of bytes, streams with that and a status, even if the caller is
+// still sending.
 type farewells struct {
 	testpb.UnimplementedTestServiceServer
 	running chan<- struct{}
@@ -106,7 +106,7 @@ func (f farewells) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOut
 	return status.Error(codes.Aborted, "goodbye")
 }
 
-// lastReply makes a unary call, and returns nil when all of its reply comes.
+// lastReply makes a unary call. It returns nil if the complete reply arrives.
 func lastReply(client testpb.TestServiceClient, size int) error {
 	reply, err := client.UnaryCall(context.Background(), &testpb.SimpleRequest{ResponseSize: int32(size)})
 	if n := len(reply.GetPayload().GetBody()); err == nil && n != size {
@@ -115,8 +115,8 @@ func lastReply(client testpb.TestServiceClient, size int) error {
 	return err
 }
 
-// lastStatus makes a stream that sends for as long as it can, and returns nil when
-// the message and the status come that the handler ends with.
+// lastStatus opens a stream and sends until Send fails. It returns nil if the handler's
+// last message and its status arrive.
 func lastStatus(client testpb.TestServiceClient, size int) error {
 	s, err := client.FullDuplexCall(context.Background())
 	if err != nil {
@@ -142,8 +142,8 @@ func lastStatus(client testpb.TestServiceClient, size int) error {
 	return err
 }
 
-// Replies and statuses of handlers that return in a GracefulStop arrive, although
-// the process exits when it returns.
+// Replies and statuses of handlers that return during GracefulStop arrive, although the
+// process exits right after it.
 func TestGracefulStopLosesNoReplyWhereTheProcessThenExits(t *testing.T) {
 	for _, network := range networks("unix", "tcp", "tls", "one way") {
 		t.Run(network, func(t *testing.T) {
@@ -187,7 +187,7 @@ func TestGracefulStopLosesNoReplyWhereTheProcessThenExits(t *testing.T) {
 	}
 }
 
-// wait waits until a child is gone that ends by itself.
+// wait waits for a child that exits by itself.
 func (p *process) wait() error {
 	kill := time.AfterFunc(time.Minute, func() { _ = p.cmd.Process.Kill() })
 	defer kill.Stop()
@@ -199,7 +199,7 @@ func (p *process) wait() error {
 	return nil
 }
 
-// A server whose Serve has returned, as its listener failed, still has connections.
+// A server whose Serve has returned because the listener failed still has connections.
 func TestGracefulStopAfterServeReturned(t *testing.T) {
 	e, running, release := waiting()
 	srv := serve(t, e)

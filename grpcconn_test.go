@@ -23,8 +23,8 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 )
 
-// A countingDialer counts its attempts. It does not tell when one is worth while, so
-// that the backoff counts.
+// A countingDialer counts connection attempts. Unlike inproc.Dialer it does not signal
+// when a server starts listening, so the backoff applies.
 type countingDialer struct {
 	to       inproc.Dialer
 	attempts *atomic.Int32
@@ -48,7 +48,7 @@ func wantStates(t *testing.T, conn *nearcall.ClientConn, want connectivity.State
 
 func isClosing(t *testing.T, what string, err error) {
 	t.Helper()
-	//lint:ignore SA1019 programs compare with it
+	// programs compare with it
 	if err != grpc.ErrClientConnClosing {
 		t.Errorf("%s: %v, want grpc.ErrClientConnClosing", what, err)
 	}
@@ -64,14 +64,14 @@ func TestGRPCConnHasTheStatesOfItsConnection(t *testing.T) {
 		}
 		cc := conn.GRPC()
 		wantStates(t, conn, connectivity.Idle)
-		cc.ResetConnectBackoff() // does nothing
+		cc.ResetConnectBackoff() // no effect when idle
 		synctest.Wait()
 		wantStates(t, conn, connectivity.Idle)
 
 		cc.Connect()
 		synctest.Wait()
 		wantStates(t, conn, connectivity.TransientFailure)
-		for want := int32(2); want < 5; want++ { // no time passes
+		for want := int32(2); want < 5; want++ { // without a backoff in between
 			cc.ResetConnectBackoff()
 			synctest.Wait()
 			if got := attempts.Load(); got != want {
@@ -90,7 +90,7 @@ func TestGRPCConnHasTheStatesOfItsConnection(t *testing.T) {
 			t.Fatal("the state does not change")
 		}
 		wantStates(t, conn, connectivity.Ready)
-		cc.ResetConnectBackoff() // does nothing
+		cc.ResetConnectBackoff() // no effect when ready
 		cc.Connect()
 		synctest.Wait()
 		wantStates(t, conn, connectivity.Ready)
@@ -121,7 +121,7 @@ func TestGRPCConnHasTheStatesOfItsConnection(t *testing.T) {
 		}
 		wantStates(t, conn, connectivity.Shutdown)
 		isClosing(t, "a second Close", cc.Close())
-	}) // where every goroutine has ended
+	}) // the bubble checks that every goroutine has ended
 }
 
 func TestGRPCConnCanBeSeenConnecting(t *testing.T) {
@@ -141,7 +141,7 @@ func TestGRPCConnCanBeSeenConnecting(t *testing.T) {
 	})
 }
 
-// endless dials until its context ends.
+// endless blocks in Dial until its context is done.
 type endless struct{}
 
 func (endless) Dial(ctx context.Context) (link.Session, error) {
@@ -151,7 +151,7 @@ func (endless) Dial(ctx context.Context) (link.Session, error) {
 
 func TestClosingAConnectionOrItsGRPCConnClosesBoth(t *testing.T) {
 	for name, test := range map[string]struct {
-		early bool // it is asked for before the first call
+		early bool // GRPC is called before the first call
 		close func(*nearcall.ClientConn) error
 	}{
 		"the connection":         {true, (*nearcall.ClientConn).Close},
@@ -194,8 +194,8 @@ func TestClosingAConnectionOrItsGRPCConnClosesBoth(t *testing.T) {
 	}
 }
 
-// bothClose closes c and its *grpc.ClientConn at the same time. One of the two is first,
-// unless each is first with its own.
+// bothClose closes c and its *grpc.ClientConn concurrently. At least one Close must
+// succeed: bothClose returns an error only if both fail.
 func bothClose(c *nearcall.ClientConn) error {
 	cc := c.GRPC()
 	other := make(chan error)
@@ -232,7 +232,7 @@ func TestGRPCConnIsMadeOnceAndWhileOthersClose(t *testing.T) {
 	}
 }
 
-// countedCalls counts the calls that a stats handler is told of.
+// countedCalls is a stats handler that counts calls.
 type countedCalls struct{ begun atomic.Int32 }
 
 func (c *countedCalls) HandleRPC(_ context.Context, s stats.RPCStats) {
@@ -244,7 +244,8 @@ func (*countedCalls) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Co
 func (*countedCalls) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (*countedCalls) HandleConn(context.Context, stats.ConnStats)                       {}
 
-// What is counted, added or intercepted counts once, whichever way a call goes.
+// Stats handlers, call options and interceptors apply once to a call, through either
+// connection.
 func TestCallsOfAGRPCConnAreInterceptedAndCountedOnce(t *testing.T) {
 	stat := &countedCalls{}
 	var unary, streams, finished atomic.Int32
@@ -256,7 +257,7 @@ func TestCallsOfAGRPCConnAreInterceptedAndCountedOnce(t *testing.T) {
 			if unary.Add(1); cc != conn.GRPC() {
 				t.Error("interceptors are shown another")
 			}
-			if len(opts) != 2 { // that of the connection, and the stub's own
+			if len(opts) != 2 { // the connection's and the stub's
 				t.Errorf("there are %d call options, want 2", len(opts))
 			}
 			return next(ctx, method, req, reply, cc, opts...)

@@ -28,8 +28,8 @@ import (
 	"github.com/nearcall/nearcall/internal/needs"
 )
 
-// echo is a service of one method of each kind. unary, when set, runs instead
-// of the echo of UnaryCall, and bidi instead of that of FullDuplexCall.
+// echo is a service with one method of each kind. unary, if set, replaces the echo of
+// UnaryCall, and bidi replaces that of FullDuplexCall.
 type echo struct {
 	testpb.UnimplementedTestServiceServer
 	unary func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error)
@@ -119,8 +119,8 @@ func listenTCP(t *testing.T) net.Listener {
 	return lis
 }
 
-// networks are some of sockets, and what unix sockets become where the system has
-// shared memory: "shm" is set up by shm targets, "unix+shm" by unix targets.
+// networks returns sockets and, on systems with shared memory, the two ways to set that
+// up: "shm" with shm targets, "unix+shm" with unix targets.
 func networks(sockets ...string) []string {
 	if runtime.GOOS != "linux" {
 		return sockets
@@ -128,8 +128,8 @@ func networks(sockets ...string) []string {
 	return append(sockets, "shm", "unix+shm")
 }
 
-// available returns those of networks that the system has. Each of the others is
-// a subtest that is skipped.
+// available returns the networks that the system supports. For each of the others it
+// adds a skipped subtest.
 func available(t *testing.T, networks ...string) (have []string) {
 	t.Helper()
 	for _, network := range networks {
@@ -142,8 +142,8 @@ func available(t *testing.T, networks ...string) (have []string) {
 	return have
 }
 
-// targetFor returns what a server of network listens on, which nobody else does.
-// It skips the test where the system has no such network.
+// targetFor returns an unused target for a server on network. It skips the test if the
+// system does not support the network.
 func targetFor(t testing.TB, network string) string {
 	t.Helper()
 	if network == "tcp" {
@@ -156,8 +156,8 @@ func targetFor(t testing.TB, network string) string {
 	return "unix:" + filepath.Join(t.TempDir(), "s")
 }
 
-// over are the options of clients of network, before opts: those of "unix" stay
-// with the socket.
+// over returns the client options for network, followed by opts: "unix" disables the
+// upgrade to shared memory.
 func over(network string, opts ...nearcall.DialOption) []nearcall.DialOption {
 	if network == "unix" {
 		opts = append([]nearcall.DialOption{nearcall.WithoutUpgrade()}, opts...)
@@ -165,7 +165,7 @@ func over(network string, opts ...nearcall.DialOption) []nearcall.DialOption {
 	return opts
 }
 
-// addressedAs is the network that a peer's address has over network.
+// addressedAs returns the network of a peer's address for calls over network.
 func addressedAs(network string) string {
 	if network == "unix+shm" {
 		return "shm"
@@ -186,7 +186,7 @@ func listen(t *testing.T, target string) nearcall.Listener {
 	return lis
 }
 
-// start has srv serve lis, and checks at the end of the test that it did well.
+// start makes srv serve lis, and checks at the end of the test that Serve returned nil.
 func start(t *testing.T, srv *nearcall.Server, lis net.Listener) {
 	t.Helper()
 	served := make(chan error, 1)
@@ -210,7 +210,7 @@ func dial(t *testing.T, target string, opts ...nearcall.DialOption) testpb.TestS
 	return testpb.NewTestServiceClient(conn)
 }
 
-// seen is a service that tells of the last call who made it.
+// seen is a service that stores the peer and the metadata of the last call.
 func seen(p *peer.Peer, md *metadata.MD) echo {
 	return echo{unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 		if got, ok := peer.FromContext(ctx); ok {
@@ -221,8 +221,8 @@ func seen(p *peer.Peer, md *metadata.MD) echo {
 	}}
 }
 
-// waiting is a service whose unary handler announces itself and waits until
-// its context ends or release is closed.
+// waiting is a service whose unary handler signals that it runs, then waits until its
+// context is done or release is closed.
 func waiting() (e echo, running chan struct{}, release chan struct{}) {
 	running, release = make(chan struct{}, 100), make(chan struct{})
 	e.unary = func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
@@ -237,7 +237,7 @@ func waiting() (e echo, running chan struct{}, release chan struct{}) {
 	return e, running, release
 }
 
-// invoke makes a call on a goroutine of its own.
+// invoke makes a call on a new goroutine.
 func invoke(ctx context.Context, client testpb.TestServiceClient, opts ...grpc.CallOption) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -247,15 +247,14 @@ func invoke(ctx context.Context, client testpb.TestServiceClient, opts ...grpc.C
 	return done
 }
 
-// hold has a test check, when everything it has set up is gone, that nothing is
-// left of it.
+// hold makes a test check, after all other cleanup, that it leaked nothing.
 func hold(t *testing.T) {
 	t.Helper()
 	before := measure()
 	t.Cleanup(func() { before.check(t) })
 }
 
-// impatient are options of a client that connects again at once.
+// impatient are client options for a short backoff.
 func impatient() nearcall.DialOption {
 	return nearcall.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.2, MaxDelay: 50 * time.Millisecond}})
 }
@@ -270,7 +269,7 @@ func wantState(t *testing.T, conn *nearcall.ClientConn, d time.Duration, want co
 	}
 }
 
-// within fails the test, with all stacks, when f takes longer than patience.
+// within fails the test, and dumps all stacks, if f takes longer than patience.
 func within(t *testing.T, patience time.Duration, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -285,7 +284,7 @@ func within(t *testing.T, patience time.Duration, what string, f func()) {
 	}
 }
 
-// eventually fails the test when f does not become true.
+// eventually fails the test if f does not return true in time.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)

@@ -22,9 +22,8 @@ import (
 
 const idle = time.Minute
 
-// idling runs f in a bubble with a connection that becomes idle after a minute.
-// dials counts how often it was made, and a unary call ends when release is
-// closed.
+// idling runs f in a bubble, with a connection whose idle timeout is a minute. dials
+// counts the connections made. Unary calls block until release is closed.
 func idling(t *testing.T, f func(t *testing.T, conn *nearcall.ClientConn, dials *atomic.Int32, release chan struct{})) {
 	synctest.Test(t, func(t *testing.T) {
 		lis := bufconn.Listen(1 << 16)
@@ -49,7 +48,7 @@ func TestAConnectionWithoutCallsBecomesIdle(t *testing.T) {
 	idling(t, func(t *testing.T, conn *nearcall.ClientConn, dials *atomic.Int32, release chan struct{}) {
 		close(release)
 		client := testpb.NewTestServiceClient(conn)
-		for range 10 { // longer than the timeout, all together
+		for range 10 { // longer than the timeout in total
 			wantCode(t, <-invoke(t.Context(), client), codes.OK)
 			wantState(t, conn, idle/2, connectivity.Ready)
 		}
@@ -119,9 +118,9 @@ func TestAConnectionThatFailsBecomesIdle(t *testing.T) {
 	})
 }
 
-// TestIdleConnectionsTakeLittleMemory: at most 64 KiB for each side of one,
-// stacks included, after it has carried a call. Memory that is shared is not
-// among them: untouched, it is none.
+// TestIdleConnectionsTakeLittleMemory: each side of an idle connection uses at most 64
+// KiB, stacks included, after a call. Shared memory does not count: untouched pages use
+// none.
 func TestIdleConnectionsTakeLittleMemory(t *testing.T) {
 	for _, network := range networks("unix") {
 		t.Run(network, func(t *testing.T) { testIdleConnections(t, network) })
@@ -140,7 +139,7 @@ func testIdleConnections(t *testing.T, network string) {
 	go func() { served <- srv.Serve(lis) }()
 	memory := func() uint64 {
 		runtime.GC()
-		runtime.GC() // what pools keep goes with the second
+		runtime.GC() // the second collection empties pools
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc + m.StackInuse
@@ -155,7 +154,7 @@ func testIdleConnections(t *testing.T, network string) {
 		}
 		return conn
 	}
-	conns := []*nearcall.ClientConn{connect()} // and whatever is made once
+	conns := []*nearcall.ClientConn{connect()} // includes everything that is allocated once
 	before := memory()
 	for range connections {
 		conns = append(conns, connect())

@@ -51,8 +51,8 @@ func TestStopAndCloseReachRunningCalls(t *testing.T) {
 	}
 }
 
-// A caller whose goroutine runs the handler cannot be released before the handler
-// returns, as any other caller is. It then gets what the others got at once.
+// A caller whose goroutine runs the handler is released when the handler returns, with
+// the code that other callers get at once.
 func TestStopAndCloseWaitForNobodyButInlineCallersDo(t *testing.T) {
 	for name, test := range map[string]struct {
 		end  func(*nearcall.Server, *nearcall.ClientConn)
@@ -71,7 +71,7 @@ func TestStopAndCloseWaitForNobodyButInlineCallersDo(t *testing.T) {
 					}
 					srv := serve(t, echo{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 						running <- ctx
-						<-release // deaf to its context
+						<-release // ignores its context
 						return &testpb.SimpleResponse{}, nil
 					}}, opts...)
 					client, conn := connect(t, srv)
@@ -147,7 +147,7 @@ func TestStopWaitsForHandlersWhenAsked(t *testing.T) {
 		returned := false
 		srv := serve(t, echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 			close(running)
-			<-release // whatever its context says
+			<-release // ignores its context
 			returned = true
 			return &testpb.SimpleResponse{}, nil
 		}}, nearcall.WaitForHandlers(true))
@@ -226,10 +226,10 @@ func TestMaxConcurrentStreamsHoldsCallersBack(t *testing.T) {
 	})
 }
 
-// Interceptors get a *grpc.ClientConn, and use it: for its target, and to make
-// calls of their own.
+// Interceptors can use the *grpc.ClientConn that they get: for its target and for calls
+// of their own.
 func TestInterceptorsAreShownAWorkingConnection(t *testing.T) {
-	first := true // the calls below pass the interceptor too
+	first := true // the calls below pass the interceptor as well
 	_, conn := connect(t, serve(t, echo{}), nearcall.WithUnaryInterceptor(
 		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			if first {
@@ -273,7 +273,7 @@ func TestOtherTargetsGoToGRPC(t *testing.T) {
 		_, err = testpb.NewTestServiceClient(conn).UnaryCall(t.Context(), &testpb.SimpleRequest{})
 		wantCode(t, err, codes.OK)
 		for s := conn.GetState(); s != connectivity.Ready; s = conn.GetState() {
-			if !conn.WaitForStateChange(t.Context(), s) { // grpc-go's state may lag behind its calls
+			if !conn.WaitForStateChange(t.Context(), s) { // grpc-go's state can lag behind its calls
 				t.Fatal("the connection did not become ready")
 			}
 		}
@@ -283,11 +283,11 @@ func TestOtherTargetsGoToGRPC(t *testing.T) {
 	}
 }
 
-// A closesOnce is a listener of the user's that must be closed once.
+// A closesOnce is a user's listener that counts Close calls.
 type closesOnce struct {
 	net.Listener
-	accepting chan struct{} // has room for one; filled when Accept is called
-	fail      chan error    // ends an Accept
+	accepting chan struct{} // of capacity 1; filled when Accept is called
+	fail      chan error    // makes Accept fail
 	closed    atomic.Int32
 }
 
@@ -327,7 +327,7 @@ func TestServeClosesItsListenerOnce(t *testing.T) {
 	for _, from := range []string{"net", "Listen"} {
 		for name, test := range map[string]struct {
 			end  func(*nearcall.Server, *closesOnce)
-			want []error // of which Serve returns one
+			want []error // Serve returns one of these
 		}{
 			"Stop":                   {func(s *nearcall.Server, _ *closesOnce) { s.Stop() }, []error{nil}},
 			"GracefulStop":           {func(s *nearcall.Server, _ *closesOnce) { s.GracefulStop() }, []error{nil}},
@@ -339,7 +339,7 @@ func TestServeClosesItsListenerOnce(t *testing.T) {
 				srv := serve(t, echo{})
 				var listeners []*closesOnce
 				var served []chan error
-				for range 3 { // each has a Serve
+				for range 3 { // each served by its own Serve
 					inner := listenTCP(t)
 					if from == "Listen" {
 						inner = listen(t, "tcp:127.0.0.1:0")
