@@ -10,9 +10,9 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// onLoops are the scenarios of [TestChaos] whose service runs on a loop. On a
-// baton a handler may run on its caller's goroutine, and on the others never so
-// that Goexit would end that.
+// onLoops returns the scenarios of [TestChaos] whose service runs on a loop. On a baton
+// a handler can run on its caller's goroutine; on the other loops Goexit in a handler
+// never ends that goroutine.
 func onLoops() []scenario {
 	baton, coroutines, pinned, hosted := &looptest.Baton, &looptest.Coroutines, &looptest.Pinned, &looptest.Hosted
 	scenarios := []scenario{
@@ -34,19 +34,19 @@ func onLoops() []scenario {
 	return scenarios
 }
 
-// A book is what a service on a loop writes down of its calls. It has no lock:
-// the race detector sees whether the loop does without one. All methods but
-// close are for tasks of the loop; those without a result do nothing on nil,
-// which is the book of a service on no loop.
+// A book records the calls of a service on a loop. It has no lock, so the race detector
+// reports a loop that runs tasks concurrently. All methods except close must be called
+// by tasks of the loop. Those without a result do nothing on a nil book, which a
+// service on no loop has.
 type book struct {
 	chaos    *chaos
 	loop     *loop.Loop
 	endLoop  func(context.Context) error
-	inside   int            // who writes
-	steps    int            // of all calls
-	open     map[uint64]int // steps of the calls that run, by tag
-	archived int            // steps of those that have ended
-	strays   int            // tasks that go on after their handler
+	inside   int            // tasks that write now
+	steps    int            // by all calls
+	open     map[uint64]int // steps of running calls, by tag
+	archived int            // steps of calls that have ended
+	strays   int            // tasks that outlive their handler
 }
 
 func openBook(c *chaos) *book {
@@ -54,7 +54,7 @@ func openBook(c *chaos) *book {
 	return &book{chaos: c, loop: l, endLoop: end, open: make(map[uint64]int)}
 }
 
-// write has f change the book.
+// write changes the book with f, and reports concurrent writes.
 func (b *book) write(f func()) {
 	if b == nil {
 		return
@@ -89,7 +89,7 @@ func (b *book) end(tag uint64) {
 	})
 }
 
-// wait waits for the end of ctx.
+// wait waits until ctx is done.
 func (b *book) wait(ctx context.Context) error {
 	_, err := loop.Await(ctx, func(func(struct{}, error)) {})
 	if err != ctx.Err() {
@@ -98,7 +98,7 @@ func (b *book) wait(ctx context.Context) error {
 	return err
 }
 
-// task has another task make a step of the call, and waits for it.
+// task starts another task, which records a step of the call, and waits for it.
 func (b *book) task(ctx context.Context, tag uint64) {
 	over := false
 	_, err := loop.Await(ctx, func(resume func(struct{}, error)) {
@@ -121,7 +121,7 @@ func (b *book) task(ctx context.Context, tag uint64) {
 	}
 }
 
-// stray starts a task that goes on with a's call once its handler has returned.
+// stray starts a task that uses a's call after its handler has returned.
 func (b *book) stray(a *actor, goOn func()) (returned func()) {
 	over, wake := false, func(struct{}, error) {}
 	if err := b.loop.Go(func(own context.Context) {
@@ -145,14 +145,14 @@ func (b *book) stray(a *actor, goOn func()) (returned func()) {
 	}
 }
 
-// close closes the loop, whose server is down, and looks whether the book adds
-// up.
+// close closes the loop, after its server was stopped, and checks that the totals
+// match.
 func (b *book) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	if err := b.endLoop(ctx); err != nil {
 		b.chaos.errorf("the loop: %v", err)
-		return // its tasks may still write
+		return // tasks could still be writing
 	}
 	if len(b.open) != 0 || b.inside != 0 || b.strays != 0 || b.archived != b.steps {
 		b.chaos.errorf("the book does not add up: %d calls run, %d write, %d strays are left, and of %d steps %d belong to calls that have ended",

@@ -28,10 +28,10 @@ import (
 	"github.com/nearcall/nearcall/internal/leak"
 )
 
-// TestChaosOverTheNetwork is TestChaos where what goes wrong is the network, or
-// the process at its other end.
+// TestChaosOverTheNetwork is TestChaos with faults of the network, or of the process at
+// its other end.
 //
-// It takes about 6 s. NEARCALL_CHAOS makes it take as long as one likes:
+// It takes about 6 s. NEARCALL_CHAOS sets another duration:
 //
 //	NEARCALL_CHAOS=10m go test -race -run TestChaosOverTheNetwork -timeout 0 .
 func TestChaosOverTheNetwork(t *testing.T) {
@@ -42,8 +42,8 @@ func TestChaosOverTheNetwork(t *testing.T) {
 			opts:     []nearcall.ServerOption{nearcall.Creds(credentials.NewTLS(certs.server(nil)))},
 			dialling: []nearcall.DialOption{nearcall.WithTransportCredentials(credentials.NewTLS(certs.client(nil)))},
 		},
-		// Here no call fails that nothing was done to: those that a connection
-		// does not take any more are made again, unseen by their callers.
+		// In this scenario calls fail only if the plan makes them fail: calls that a
+		// closing connection refuses are retried transparently.
 		{name: "tcp, connections of a short life", network: "tcp", worker: true,
 			opts: []nearcall.ServerOption{
 				nearcall.MaxConcurrentStreams(5),
@@ -59,10 +59,10 @@ func TestChaosOverTheNetwork(t *testing.T) {
 	runAll(t, scenarios, duration(t, "NEARCALL_CHAOS", 6*time.Second))
 }
 
-// isNetwork reports whether TestChaosOverTheNetwork has the scenario.
+// isNetwork reports whether the scenario belongs to TestChaosOverTheNetwork.
 func (s *scenario) isNetwork() bool { return s.proxied || s.child || s.network == "tcp" }
 
-// retries counts attempts that were made at calls again.
+// retries is a stats handler that counts transparent retries.
 type retries struct{ n *atomic.Int64 }
 
 func (retries) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
@@ -75,23 +75,23 @@ func (r retries) HandleRPC(_ context.Context, s stats.RPCStats) {
 	}
 }
 
-// A usage is what a process holds at some time.
+// A usage is what a process holds at a point in time.
 type usage struct {
 	goroutines, descriptors int
 	heap                    uint64
 }
 
-// slack is how much more memory may be in use after a run than before it.
+// slack is how much the heap can grow during a run, in bytes.
 const slack = 8 << 20
 
 func measure() usage {
 	if lis, err := net.Listen("tcp", "127.0.0.1:0"); err == nil {
-		_ = lis.Close() // whatever the runtime opens for the network is open now
+		_ = lis.Close() // makes the runtime open its network poller
 	}
 	return usage{len(leak.Find()), descriptors(), heap()}
 }
 
-// check waits until no more is held than before.
+// check waits until the process holds no more than u.
 func (u usage) check(t *testing.T) {
 	t.Helper()
 	eventually(t, "all goroutines end", func() bool { return len(leak.Find()) <= u.goroutines })
@@ -101,10 +101,10 @@ func (u usage) check(t *testing.T) {
 	}
 }
 
-// descriptors is how many the process has open, where the system says so.
+// descriptors returns how many file descriptors the process has open, 0 if unknown.
 func descriptors() int {
 	if runtime.GOOS != "linux" {
-		return 0 // also where Wine shows the /proc of the system below it
+		return 0 // Wine shows the /proc of the system below it
 	}
 	all, _ := os.ReadDir("/proc/self/fd")
 	return len(all)
@@ -112,20 +112,20 @@ func descriptors() int {
 
 func heap() uint64 {
 	runtime.GC()
-	runtime.GC() // for what pools keep
+	runtime.GC() // the second collection empties pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
 
-// A proxy passes TCP connections on, and misbehaves.
+// A proxy forwards TCP connections and injects faults.
 type proxy struct {
 	t       *testing.T
 	seed    uint64
-	address string // its own
+	address string // the proxy's own
 	server  string
-	swallow atomic.Bool // nothing arrives any more, and nobody is told
-	calm    bool        // what arrives does so as it was sent
+	swallow atomic.Bool // drop all data silently
+	calm    bool        // do not delay or split data
 
 	mu        sync.Mutex
 	lis       net.Listener
@@ -136,17 +136,17 @@ type proxy struct {
 	all       sync.WaitGroup
 }
 
-// A crossing is a connection that goes through a proxy.
+// A crossing is a proxied connection.
 type crossing struct {
 	client, server *net.TCPConn
-	gate           sync.RWMutex // held while nothing passes
+	gate           sync.RWMutex // locked to stall the connection
 }
 
 func newProxy(t *testing.T, seed uint64) *proxy {
 	return &proxy{t: t, seed: seed, crossings: make(map[*crossing]struct{}), did: make(map[string]int)}
 }
 
-// forward leads connections to server. It returns the target that leads there.
+// forward starts forwarding connections to server. It returns the proxy's target.
 func (p *proxy) forward(server net.Addr) string {
 	p.server = server.String()
 	if err := p.listen("127.0.0.1:0"); err != nil {
@@ -175,7 +175,7 @@ func (p *proxy) listen(address string) error {
 	return nil
 }
 
-// cross passes on what comes by client.
+// cross forwards the connection client.
 func (p *proxy) cross(client *net.TCPConn) {
 	conn, err := net.Dial("tcp", p.server)
 	if err != nil {
@@ -204,7 +204,7 @@ func (p *proxy) cross(client *net.TCPConn) {
 	_ = x.server.Close()
 }
 
-// pump passes on one direction of x: late, in pieces, not always.
+// pump forwards one direction of x: delayed, in pieces, and sometimes truncated.
 func (p *proxy) pump(x *crossing, from, to *net.TCPConn, r *rand.Rand) {
 	buf := make([]byte, 32<<10)
 	for ends := false; ; {
@@ -226,11 +226,11 @@ func (p *proxy) pump(x *crossing, from, to *net.TCPConn, r *rand.Rand) {
 		x.gate.RLock()
 		err = p.pass(to, buf[:n], r)
 		x.gate.RUnlock()
-		if ends { // what is left of n is lost, and so is all that follows
+		if ends { // the rest of n is lost, and the connection is reset
 			p.reset(x)
 			return
 		}
-		if err != nil { // to was closed one way, or reset
+		if err != nil { // to was half-closed or reset
 			_, _ = io.Copy(io.Discard, from)
 			return
 		}
@@ -251,7 +251,7 @@ func (p *proxy) pass(to *net.TCPConn, b []byte, r *rand.Rand) error {
 	return err
 }
 
-// upset does to connections what networks do, until over is closed.
+// upset injects network faults until over is closed.
 func (p *proxy) upset(over <-chan struct{}) {
 	r := rand.New(rand.NewPCG(p.seed, 0))
 	pause := func(most int) bool {
@@ -310,7 +310,7 @@ func (p *proxy) note(what string) {
 	p.did[what]++
 }
 
-// any returns one of the connections, nil if there is none.
+// any returns one of the connections, or nil if there is none.
 func (p *proxy) any() *crossing {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -332,8 +332,7 @@ func (x *crossing) reset() {
 	}
 }
 
-// close breaks what goes through the proxy, and waits until nothing of it is
-// left.
+// close resets all connections and waits for the proxy's goroutines.
 func (p *proxy) close() {
 	p.mu.Lock()
 	p.closed = true
@@ -345,25 +344,25 @@ func (p *proxy) close() {
 	p.all.Wait()
 }
 
-// What a child process is told.
+// Environment variables of child processes.
 const (
-	serveTarget  = "NEARCALL_TEST_SERVE"   // it serves there
+	serveTarget  = "NEARCALL_TEST_SERVE"   // target to serve on
 	serveService = "NEARCALL_TEST_SERVICE" // chaos, echo, or waiting
-	callTarget   = "NEARCALL_TEST_CALL"    // it calls there
+	callTarget   = "NEARCALL_TEST_CALL"    // target to call
 )
 
-// serving is what a child says, its target behind it, once it serves.
+// serving is what a child prints, followed by its target, when it serves.
 const serving = "serving "
 
 // A process is a child that runs one of this package's tests.
 type process struct {
 	cmd    *exec.Cmd
-	stdin  io.Closer // the child ends with it, as it does when this process does
+	stdin  io.Closer // the child exits when it is closed, also if this process dies
 	stderr bytes.Buffer
 	target string
 }
 
-// spawn starts a child and waits until it says that it is ready.
+// spawn starts a child and waits until it reports that it is ready.
 func spawn(test string, env ...string) (*process, error) {
 	p := &process{cmd: exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.count=1", "-test.timeout=0")}
 	p.cmd.Env = append(os.Environ(), append(env, "GORACE=atexit_sleep_ms=0")...)
@@ -397,9 +396,9 @@ func spawn(test string, env ...string) (*process, error) {
 	}
 }
 
-// end ends a child by a signal, and waits until it is gone. One that was not
-// killed must end well. Where the system has no such signal, as on Windows, the
-// end of its input tells the child.
+// end sends how to a child and waits until it has exited. Unless it was killed it must
+// exit cleanly. On systems without the signal, such as Windows, closing its stdin makes
+// it exit.
 func (p *process) end(how os.Signal) error {
 	if err := p.cmd.Process.Signal(how); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		return err
@@ -419,10 +418,10 @@ func (p *process) end(how os.Signal) error {
 	return nil
 }
 
-// whenTold says that a child serves target, and returns when it is to end.
+// whenTold reports that a child serves target, and returns when the child must exit.
 func whenTold(target string) {
 	told := make(chan os.Signal, 1)
-	signal.Notify(told, syscall.SIGTERM) // for good: it may come after the end of stdin
+	signal.Notify(told, syscall.SIGTERM) // not undone: it can arrive after the end of stdin
 	fmt.Println(serving + target)
 	eof := make(chan struct{})
 	go func() {
@@ -431,11 +430,11 @@ func whenTold(target string) {
 	}()
 	select {
 	case <-told:
-	case <-eof: // the parent is gone
+	case <-eof: // the parent has exited
 	}
 }
 
-// TestServeInAProcess is a server that other tests start, and kill.
+// TestServeInAProcess is a server that other tests start and kill.
 func TestServeInAProcess(t *testing.T) {
 	target := os.Getenv(serveTarget)
 	if target == "" {
@@ -466,7 +465,7 @@ func TestServeInAProcess(t *testing.T) {
 	before.check(t)
 }
 
-// startServer starts the server of a scenario whose server is a child.
+// startServer starts the server of a scenario with a child process.
 func (c *chaos) startServer() {
 	p, err := spawn("TestServeInAProcess", serveTarget+"="+c.target)
 	if err != nil {
@@ -487,8 +486,8 @@ func (c *chaos) endServer(how os.Signal) {
 	c.process = nil
 }
 
-// stormChild ends and starts servers until it is over. Some have just begun to
-// end gracefully when they are killed.
+// stormChild restarts the server until the run ends. Some servers are killed at the
+// start of a graceful stop.
 func (c *chaos) stormChild() {
 	r := rand.New(rand.NewPCG(c.seed, 1000))
 	for {

@@ -15,12 +15,12 @@ import (
 
 // A plan is one call.
 type plan struct {
-	kind     int // unary, or which kind of stream
+	kind     int // unary or a kind of stream
 	tag      uint64
 	end, act int
-	at       int   // the message at which either happens
+	at       int   // index of the message at which end or act happens
 	sizes    []int // of the messages, in bytes
-	ready    bool  // wait for a connection
+	ready    bool  // WaitForReady
 	after    time.Duration
 }
 
@@ -28,7 +28,7 @@ func (p *plan) String() string {
 	return fmt.Sprintf("call %x of kind %d: its caller does %d, its handler %d, at message %d of %d", p.tag, p.kind, p.end, p.act, p.at, len(p.sizes))
 }
 
-// allowed are the codes that the plan explains.
+// allowed returns the codes that the plan allows.
 func (p *plan) allowed(s *scenario) []codes.Code {
 	var a []codes.Code
 	switch {
@@ -82,7 +82,7 @@ func (p *plan) output(ctx context.Context, cancel func(), client testpb.TestServ
 	return p.receive(cancel, s.Recv)
 }
 
-// receive takes all replies.
+// receive receives all replies.
 func (p *plan) receive(cancel func(), recv func() (*testpb.StreamingOutputCallResponse, error)) error {
 	for i := 0; ; i++ {
 		if p.end == doLeave && i == p.at {
@@ -153,7 +153,7 @@ func (p *plan) both(ctx context.Context, cancel func(), client testpb.TestServic
 		_ = s.CloseSend()
 	})
 	err = p.receive(cancel, s.Recv)
-	cancel() // should the handler have ended first
+	cancel() // in case the handler ended first and Send blocks
 	sender.Wait()
 	return err
 }

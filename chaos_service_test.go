@@ -19,11 +19,10 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// header is the length of what each message begins with: the tag of its call
-// and its number.
+// header is the length of each message's prefix: the tag of its call and its number.
 const header = 12
 
-// message returns the contents of message i of a call, which no other has.
+// message returns the contents of message i of a call. No other message has the same.
 func message(tag uint64, i, size int, direction byte) *testpb.Payload {
 	b := make([]byte, size)
 	binary.LittleEndian.PutUint64(b, tag)
@@ -34,7 +33,7 @@ func message(tag uint64, i, size int, direction byte) *testpb.Payload {
 	return &testpb.Payload{Body: b}
 }
 
-// check says what is wrong with a message.
+// check returns an error if p is not message i of the call.
 func check(p *testpb.Payload, tag uint64, i, size int, direction byte) error {
 	if n := len(p.GetBody()); n != size {
 		return fmt.Errorf("message %d of call %x has %d bytes, want %d", i, tag, n, size)
@@ -45,10 +44,10 @@ func check(p *testpb.Payload, tag uint64, i, size int, direction byte) error {
 	return nil
 }
 
-// scribble writes over a message, as its owner may.
+// scribble overwrites a message, which its owner is allowed to do.
 func scribble(p *testpb.Payload) { clear(p.GetBody()) }
 
-// chaosService does what the plans of its calls say.
+// chaosService acts according to the plans of its calls.
 type chaosService struct {
 	testpb.UnimplementedTestServiceServer
 	chaos *chaos
@@ -79,7 +78,7 @@ func (s *chaosService) UnaryCall(ctx context.Context, in *testpb.SimpleRequest) 
 	if err := a.do(0); err != nil {
 		return nil, err
 	}
-	a.check(in.Payload, 0) // it is the handler's, whatever its caller does
+	a.check(in.Payload, 0) // the caller must not be able to change it
 	out := message(a.tag, 0, len(in.Payload.Body), reply)
 	scribble(in.Payload)
 	return &testpb.SimpleResponse{Payload: out}, nil
@@ -130,7 +129,7 @@ func (s *chaosService) HalfDuplexCall(ss grpc.BidiStreamingServer[testpb.Streami
 	return s.echo(ss, false)
 }
 
-// echo answers each message, at once or in the end.
+// echo answers each message, at once or all at the end.
 func (s *chaosService) echo(ss grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse], atOnce bool) error {
 	a := s.actor(ss.Context(), ss.SetTrailer)
 	defer a.stray(func() { _, _ = ss.Recv() })()
@@ -171,7 +170,7 @@ func (s *chaosService) echo(ss grpc.BidiStreamingServer[testpb.StreamingOutputCa
 	return nil
 }
 
-// An actor is a handler's part of a plan.
+// An actor is the handler's side of a plan.
 type actor struct {
 	chaos   *chaos
 	book    *book
@@ -180,14 +179,14 @@ type actor struct {
 	act, at int
 }
 
-// check ends the run when a request is not what its call sent.
+// check reports a request that differs from what the call sent.
 func (a *actor) check(p *testpb.Payload, i int) {
 	if err := check(p, a.tag, i, len(p.GetBody()), request); err != nil {
 		a.chaos.errorf("a handler received: %v", err)
 	}
 }
 
-// do does what the plan has for message i.
+// do performs the action planned for message i, if there is one.
 func (a *actor) do(i int) error {
 	a.book.step(a.tag)
 	if i != a.at {
@@ -228,8 +227,9 @@ func (a *actor) do(i int) error {
 	return nil
 }
 
-// stray leaves a goroutine behind that goes on once the handler has returned,
-// which the handler says by calling returned. On a loop every other is a task.
+// stray leaves a goroutine behind that calls goOn after the handler has returned and
+// its context is done. The handler calls returned when it returns. On a loop every
+// second stray is a task.
 func (a *actor) stray(goOn func()) (returned func()) {
 	if a.act != doStray {
 		return func() { a.book.end(a.tag) }

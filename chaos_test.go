@@ -32,15 +32,13 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/hostile"
 )
 
-// TestChaos makes random calls of all kinds from several goroutines, while
-// they are cancelled, while handlers fail and panic, and while servers stop,
-// sessions break and connections close. Every call has to end with the answer
-// to its own request, or with an error that something done to it explains; in
-// the end no handler runs and no goroutine is left. Handlers on a loop keep a
-// book without a lock besides, which has to add up.
+// TestChaos makes random calls of all kinds from several goroutines, while they are
+// cancelled, while handlers fail and panic, and while servers stop, sessions break and
+// connections close. Every call must end with the answer to its own request, or with an
+// error that its plan explains. In the end no handler runs and no goroutine is left.
+// Handlers on a loop also keep a book without a lock, whose totals must match.
 //
-// It takes about 4 s, of which each scenario has its share. NEARCALL_SOAK makes
-// it take as long as one likes:
+// It takes about 4 s, divided among the scenarios. NEARCALL_SOAK sets another duration:
 //
 //	NEARCALL_SOAK=10m go test -race -run TestChaos -timeout 0 .
 func TestChaos(t *testing.T) {
@@ -62,7 +60,7 @@ func TestChaos(t *testing.T) {
 	runAll(t, append(scenarios, onLoops()...), lasts)
 }
 
-// duration is how long a run takes that the environment variable may change.
+// duration returns how long a run takes; the environment variable overrides lasts.
 func duration(t *testing.T, variable string, lasts time.Duration) time.Duration {
 	t.Helper()
 	if testing.Short() {
@@ -83,24 +81,24 @@ func runAll(t *testing.T, scenarios []scenario, lasts time.Duration) {
 	}
 }
 
-// A scenario is where calls are made and what is done to them.
+// A scenario says how calls are made and which faults are injected.
 type scenario struct {
 	name     string
-	hostile  *hostile.Options // unless nil, in place of inproc
-	network  string           // see targetFor; in place of inproc
-	proxied  bool             // TCP that misbehaves, in place of inproc
-	child    bool             // the server is a process of its own
-	on       *looptest.Kind   // the loop that the service runs on, if any
+	hostile  *hostile.Options // replaces inproc unless nil
+	network  string           // see targetFor; replaces inproc unless empty
+	proxied  bool             // TCP through a proxy replaces inproc
+	child    bool             // the server is a child process
+	on       *looptest.Kind   // the loop of the service, if any
 	opts     []nearcall.ServerOption
 	dialling []nearcall.DialOption
 	worker   bool // no handler runs on its caller's goroutine
-	storm    bool // servers are stopped and started again
-	closing  bool // connections are closed, too
+	storm    bool // servers are restarted
+	closing  bool // connections are closed as well
 }
 
 const (
 	callers = 100
-	maxRecv = 64 << 10 // what the server takes, in bytes
+	maxRecv = 64 << 10 // the server's MaxRecvMsgSize, in bytes
 )
 
 func (s scenario) run(t *testing.T, lasts time.Duration) {
@@ -146,7 +144,7 @@ func (s scenario) run(t *testing.T, lasts time.Duration) {
 	before.check(t)
 }
 
-// stop ends what the calls went to.
+// stop stops the server and the proxy.
 func (c *chaos) stop() {
 	if c.child {
 		c.endServer(syscall.SIGTERM)
@@ -158,31 +156,31 @@ func (c *chaos) stop() {
 	}
 }
 
-// chaos is a scenario that runs.
+// chaos is a running scenario.
 type chaos struct {
 	scenario
 	t    *testing.T
 	seed uint64
-	tell func(format string, args ...any) // of a failure, unless nil in place of t
+	tell func(format string, args ...any) // reports failures; t does if nil
 	over chan struct{}
 	once sync.Once
 
 	target  string // of the server
-	dialled string // where that is not target
+	dialled string // empty if it equals target
 
 	proxy    *proxy
 	process  *process
-	restarts map[string]int // of the process, by what ended it
-	again    atomic.Int64   // attempts that calls were made again with, unseen by their callers
+	restarts map[string]int // of the process, by signal
+	again    atomic.Int64   // transparent retries
 
-	server *nearcall.Server // of whoever starts and stops it
-	book   *book            // of server's service; nil unless that is on a loop
+	server *nearcall.Server // owned by the goroutine that restarts it
+	book   *book            // of the server's service; nil unless it is on a loop
 	served chan error
-	dialer atomic.Pointer[link.Dialer] // of the listener that is there now
+	dialer atomic.Pointer[link.Dialer] // of the current listener
 	conn   atomic.Pointer[nearcall.ClientConn]
 
-	cancels  sync.Map     // by tag, for handlers that cancel their callers
-	handlers atomic.Int64 // that run
+	cancels  sync.Map     // cancel functions by tag, for handlers that cancel their callers
+	handlers atomic.Int64 // running handlers
 	failures atomic.Int64
 
 	mu    sync.Mutex
@@ -198,8 +196,9 @@ func (c *chaos) isOver() bool {
 	}
 }
 
-// endSoon ends the run once a call has succeeded, which takes longer than every, the
-// run's time, where the processors are busy with something else.
+// endSoon ends the run if a call has succeeded or latest has passed, and otherwise
+// tries again after another every. On a busy machine the first success can take longer
+// than a run.
 func (c *chaos) endSoon(every time.Duration, latest time.Time) {
 	c.mu.Lock()
 	n := c.codes[codes.OK]
@@ -213,7 +212,7 @@ func (c *chaos) endSoon(every time.Duration, latest time.Time) {
 
 func (c *chaos) end() { c.once.Do(func() { close(c.over) }) }
 
-// errorf reports a failure. Few say as much as many.
+// errorf reports a failure. It ends the run after five, which say as much as many.
 func (c *chaos) errorf(format string, args ...any) {
 	if c.failures.Add(1) <= 5 {
 		if c.tell != nil {
@@ -292,7 +291,7 @@ func (c *chaos) up() {
 // down stops the server.
 func (c *chaos) down(stop func()) {
 	stop()
-	if err := <-c.served; err != nil && !errors.Is(err, grpc.ErrServerStopped) { // before Serve began
+	if err := <-c.served; err != nil && !errors.Is(err, grpc.ErrServerStopped) { // stopped before Serve began
 		c.errorf("Serve: %v", err)
 	}
 	if c.book != nil {
@@ -300,12 +299,12 @@ func (c *chaos) down(stop func()) {
 	}
 }
 
-// Dial implements [link.Dialer]: of the listener that is there now.
+// Dial implements [link.Dialer]. It dials the current listener.
 func (c *chaos) Dial(ctx context.Context) (link.Session, error) {
 	return (*c.dialer.Load()).Dial(ctx)
 }
 
-// dial makes the connection that calls are made by.
+// dial replaces the connection that calls use.
 func (c *chaos) dial() {
 	opts := append([]nearcall.DialOption{nearcall.WithConnectParams(grpc.ConnectParams{
 		Backoff: backoff.Config{BaseDelay: time.Millisecond, Multiplier: 1.2, MaxDelay: 5 * time.Millisecond},
@@ -326,7 +325,7 @@ func (c *chaos) dial() {
 	}
 }
 
-// storm stops and starts servers, and closes connections, until it is over.
+// storm restarts servers and closes connections until the run ends.
 func (c *chaos) storm() {
 	r := rand.New(rand.NewPCG(c.seed, 1000))
 	for {
@@ -357,28 +356,28 @@ func (c *chaos) storm() {
 	}
 }
 
-// What a caller does to its call.
+// What a caller does during its call.
 const (
 	nothing     = iota
 	doCancel    // it cancels after a while
-	doDeadline  // it has a short deadline
-	doCancelled // it is cancelled from the start
+	doDeadline  // it has a short timeout
+	doCancelled // its context is cancelled before the call
 	doLeave     // it leaves in the middle of a stream
 	ends
 )
 
-// What a handler does to its call.
+// What a handler does during its call.
 const (
 	answer   = iota
-	doNap    // it takes its time
+	doNap    // it sleeps
 	doDerive // it derives contexts
 	doKill   // it cancels its caller
 	doFail   // it returns an error
 	doPanic  // it panics
-	doGoexit // it exits
-	doWait   // it waits for the end of its context
-	doStray  // it leaves a goroutine behind that goes on with its stream
-	doTask   // it waits for another task of its loop, if it is on one
+	doGoexit // it calls runtime.Goexit
+	doWait   // it waits until its context is done
+	doStray  // it leaves a goroutine behind that uses the stream
+	doTask   // it waits for another task of its loop, if it runs on one
 	acts
 )
 
@@ -418,15 +417,15 @@ func (c *chaos) plan(r *rand.Rand) *plan {
 	}
 	p.at = r.IntN(n)
 	if p.act == doGoexit && !c.worker {
-		p.act = answer // it would end the caller's goroutine
+		p.act = answer // Goexit would end the caller's goroutine
 	}
 	if p.act == doWait && p.end != doCancelled {
-		p.end = doCancel + r.IntN(2) // or else nothing would end it
+		p.end = doCancel + r.IntN(2) // otherwise the call would never end
 	}
 	return p
 }
 
-// call makes one call and accounts for its end.
+// call makes one call and checks how it ends.
 func (c *chaos) call(r *rand.Rand) {
 	p := c.plan(r)
 	ctx, cancel := context.Background(), context.CancelFunc(func() {})
@@ -478,7 +477,7 @@ func (c *chaos) call(r *rand.Rand) {
 	case code == codes.FailedPrecondition && !strings.Contains(err.Error(), tagText(p.tag)):
 		c.errorf("%v: got the error of another call: %v", p, err)
 	case p.end == nothing && p.act != doKill && (code == codes.OK || code == codes.FailedPrecondition):
-		// Where the call was cancelled, its end may have been told before it came.
+		// A cancelled call can end before its trailer arrives.
 		if got := fmt.Sprint(trailer["tag"]); got != "["+tagText(p.tag)+"]" {
 			c.errorf("%v: ended with %v and the trailer %s", p, err, got)
 		}
@@ -486,8 +485,8 @@ func (c *chaos) call(r *rand.Rand) {
 			c.errorf("%v: went over %s, want %s", p, server.Addr.Network(), c.network)
 		}
 	}
-	// A session that breaks ends its calls from a goroutine of its own, which
-	// calls OnFinish just before or just after RecvMsg returns, as in grpc-go.
+	// A session that breaks ends its calls from its own goroutine, which calls OnFinish
+	// just before or just after RecvMsg returns, as in grpc-go.
 	for range 5000 {
 		if finished.Load() > 0 {
 			break
@@ -495,7 +494,7 @@ func (c *chaos) call(r *rand.Rand) {
 		time.Sleep(time.Millisecond)
 	}
 	if code == codes.Unavailable && c.isNetwork() {
-		time.Sleep(time.Millisecond) // or failures would be all that happens
+		time.Sleep(time.Millisecond) // otherwise failing calls would dominate
 	}
 	if finished.Load() != 1 {
 		c.errorf("%v: OnFinish was called %d times", p, finished.Load())
@@ -504,13 +503,13 @@ func (c *chaos) call(r *rand.Rand) {
 
 func tagText(tag uint64) string { return strconv.FormatUint(tag, 16) }
 
-// Directions.
+// Directions of a message, for its contents.
 const (
 	request = 1
 	reply   = 2
 )
 
-// wrong gives err a code that no plan allows.
+// wrong returns err with a code that no plan allows.
 func wrong(err error) error {
 	if err == nil {
 		return nil
@@ -518,7 +517,7 @@ func wrong(err error) error {
 	return status.Error(codes.DataLoss, err.Error())
 }
 
-// The handlers' side.
+// Interceptors of the server.
 
 func (c *chaos) unaryGuard(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (reply any, err error) {
 	c.handlers.Add(1)
@@ -534,7 +533,7 @@ func (c *chaos) streamGuard(srv any, ss grpc.ServerStream, _ *grpc.StreamServerI
 	return next(srv, ss)
 }
 
-// guard turns a panic into an error.
+// guard recovers a panic and turns it into an error.
 func guard(err *error) {
 	if r := recover(); r != nil {
 		*err = status.Errorf(codes.Internal, "panic: %v", r)

@@ -43,7 +43,7 @@ func TestCallsToALoopThatIsClosed(t *testing.T) {
 	})
 }
 
-// Goexit of a handler ends its call, and the loop goes on.
+// Goexit in a handler ends its call. The loop continues.
 func TestGoexitOfAHandlerLeavesTheLoop(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		p := &plain{t: t}
@@ -65,13 +65,13 @@ func TestGoexitOfAHandlerLeavesTheLoop(t *testing.T) {
 	})
 }
 
-// The handler of a call whose turn came too late does not run. The call has a beginning
-// and an end.
+// If a call's deadline passes while its handler is queued, the handler does not run.
+// Stats handlers see one Begin and one End.
 func TestACallThatIsLateForItsTurn(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		e := lateForItsTurn(t, kind, 20*time.Millisecond)
 		for limit := 40 * time.Millisecond; e.tags.Load() == 0 && limit < 10*time.Second; limit *= 2 {
-			e = lateForItsTurn(t, kind, limit) // the call had not left by its deadline
+			e = lateForItsTurn(t, kind, limit) // the previous deadline passed before the call reached the loop
 		}
 		if e.tags.Load() != 1 || e.begins.Load() != 1 || e.ends.Load() != 1 {
 			t.Errorf("stats handlers know of %d calls, %d beginnings and %d ends", e.tags.Load(), e.begins.Load(), e.ends.Load())
@@ -79,7 +79,7 @@ func TestACallThatIsLateForItsTurn(t *testing.T) {
 	})
 }
 
-// lateForItsTurn makes a call with a limit to a loop that is held up for longer.
+// lateForItsTurn makes a call with a timeout to a loop that is blocked for longer.
 func lateForItsTurn(t *testing.T, kind looptest.Kind, limit time.Duration) *ended {
 	l := newLoop(t, kind)
 	e := new(ended)
@@ -107,7 +107,7 @@ func lateForItsTurn(t *testing.T, kind looptest.Kind, limit time.Duration) *ende
 	return e
 }
 
-// ended counts what a stats handler is told of calls.
+// ended counts the calls that a stats handler sees.
 type ended struct{ tags, begins, ends atomic.Int64 }
 
 func (e *ended) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
@@ -128,13 +128,13 @@ func (e *ended) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Conte
 
 func (e *ended) HandleConn(context.Context, stats.ConnStats) {}
 
-// A caller that runs a handler takes its end along: what a handler blocks on that
-// looks at its context does not hold the caller beyond that.
+// If a caller runs the handler itself, its deadline reaches the handler's context: a
+// handler that watches its context does not hold the caller beyond the deadline.
 func TestACallersEndReachesTheHandlerThatItRuns(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		srv, _ := onLoop(t, kind, echo{
 			unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-				<-ctx.Done() // and holds the loop
+				<-ctx.Done() // blocks the loop
 				return nil, ctx.Err()
 			},
 			bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
@@ -165,8 +165,8 @@ func TestACallersEndReachesTheHandlerThatItRuns(t *testing.T) {
 	})
 }
 
-// Tasks that receive from one stream at a time, and ask for its header meanwhile, wait
-// as tasks.
+// Tasks that receive from one stream concurrently, or wait for its header, yield the
+// loop.
 func TestTasksThatReceiveTogetherLeaveTheLoop(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		l := newLoop(t, kind)
@@ -182,7 +182,7 @@ func TestTasksThatReceiveTogetherLeaveTheLoop(t *testing.T) {
 		}}, nil)
 		const tasks = 3
 		done := make(chan error, tasks)
-		received := make(chan struct{}) // closed when the tasks have received
+		received := make(chan struct{}) // closed when the tasks have received their messages
 		ended := make(chan struct{})
 		if err := l.Go(func(ctx context.Context) {
 			defer close(ended)
@@ -201,15 +201,15 @@ func TestTasksThatReceiveTogetherLeaveTheLoop(t *testing.T) {
 			}} {
 				_ = l.Go(task)
 			}
-			_ = loop.Sleep(ctx, time.Millisecond) // and has its turn again
+			_ = loop.Sleep(ctx, time.Millisecond) // returns when the loop is free again
 			close(release)
 			_, _ = loop.Await(ctx, func(resume func(struct{}, error)) {
 				go func() {
-					<-received // a message of theirs that this task took would be missing there
+					<-received // receiving earlier could take a message meant for the tasks
 					resume(struct{}{}, nil)
 				}()
 			})
-			_, _ = s.Recv() // the end, so that nothing is left
+			_, _ = s.Recv() // the end of the stream, which frees it
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -223,8 +223,9 @@ func TestTasksThatReceiveTogetherLeaveTheLoop(t *testing.T) {
 	})
 }
 
-// A stream whose turn came too late has its handler not run, either. That of a unary
-// call would fail as it takes its request; a stream's would begin.
+// If a stream's deadline passes while its handler is queued, the handler does not run.
+// This needs its own test: a generated unary handler would fail when it decodes its
+// request, but a stream handler would start.
 func TestAStreamThatIsLateForItsTurn(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		ran := false
@@ -258,14 +259,14 @@ func TestAStreamThatIsLateForItsTurn(t *testing.T) {
 	})
 }
 
-// A task whose context ends as it begins to wait wakes others by that, such as one that
-// receives from the same stream.
+// If a task's context is done when the task begins to wait, the end of the context also
+// wakes others, such as a task that receives from the same stream.
 func TestATaskThatWaitsWithAContextThatHasEnded(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		l := newLoop(t, kind)
 		client := inProcess(t, echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
 			_ = l.Go(func(context.Context) { _, _ = s.Recv() })
-			_ = loop.Sleep(s.Context(), 0) // it receives now
+			_ = loop.Sleep(s.Context(), 0) // the task blocks in Recv now
 			_, err := loop.Await(s.Context(), func(func(int, error)) { time.Sleep(30 * time.Millisecond) })
 			return err
 		}}, l)
@@ -285,7 +286,7 @@ func TestATaskThatWaitsWithAContextThatHasEnded(t *testing.T) {
 	})
 }
 
-// A call that runs within a task is among those that Close ends.
+// Close cancels calls that run within a task, too.
 func TestCloseEndsACallThatRunsWithinATask(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		l, end := kind.New()
@@ -312,10 +313,10 @@ func TestCloseEndsACallThatRunsWithinATask(t *testing.T) {
 	})
 }
 
-// Calls to a loop whose host is gone end, the first of which finds that out, and
-// their server does not wait for them.
+// Calls to a loop whose host has ended fail, the first of them detects that, and their
+// server does not wait for them.
 func TestCallsToALoopWhoseHostIsGone(t *testing.T) {
-	gone := fmt.Errorf("the host is gone: %w", context.Canceled) // which is not what calls end with
+	gone := fmt.Errorf("the host is gone: %w", context.Canceled) // calls must not end with its Canceled
 	l := loop.NewHosted(func(func()) error { return gone })
 	srv := nearcall.NewServer()
 	testpb.RegisterTestServiceServer(srv.On(l), &plain{t: t})
@@ -344,10 +345,10 @@ func TestCallsToALoopWhoseHostIsGone(t *testing.T) {
 	}
 }
 
-// Where a host's goroutine was bound to its thread, what it has begun goes on nowhere,
-// and a server does not wait for it.
+// If the goroutine of a host was locked to its thread and the host ends, its suspended
+// tasks can never continue. A server does not wait for them.
 func TestAServerDoesNotWaitForAHostThatIsGone(t *testing.T) {
-	const child = "NEARCALL_BOUND_HOST" // as it leaves a goroutine
+	const child = "NEARCALL_BOUND_HOST" // in a child process, because it leaks a goroutine
 	if os.Getenv(child) == "" {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestAServerDoesNotWaitForAHostThatIsGone$")
 		cmd.Env = append(os.Environ(), child+"=1")
@@ -384,7 +385,7 @@ func TestAServerDoesNotWaitForAHostThatIsGone(t *testing.T) {
 		_, err := client.UnaryCall(context.Background(), &testpb.SimpleRequest{})
 		done <- err
 	}()
-	<-visits // it sleeps
+	<-visits // the handler sleeps
 	close(gone)
 	_ = l.Post(func() {})
 	wantCode(t, outcome(t, "the call", done), codes.Unavailable)
@@ -400,8 +401,8 @@ func TestAServerDoesNotWaitForAHostThatIsGone(t *testing.T) {
 	}
 }
 
-// A host that goes while a connection's writer wakes a task ends that task's call, and
-// not the connection.
+// If the host ends while a connection's writer wakes a task, that task's call ends. The
+// connection stays.
 func TestAHostThatGoesWhileASocketIsWritten(t *testing.T) {
 	// On one processor the handler fills the stream before the writer runs.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -417,8 +418,8 @@ func TestAHostThatGoesWhileASocketIsWritten(t *testing.T) {
 	}
 }
 
-// hostGoesWhileWritten reports whether the stream was ever full. It might not be where
-// the system's processors are busy with something else.
+// hostGoesWhileWritten reports whether the stream was ever full. On a busy machine it
+// might not be.
 func hostGoesWhileWritten(t *testing.T, network string) bool {
 	var mu sync.Mutex
 	left, funcs := 1, make(chan func(), 1)
@@ -439,7 +440,7 @@ func hostGoesWhileWritten(t *testing.T, network string) bool {
 	defer close(funcs)
 	srv := nearcall.NewServer()
 	testpb.RegisterTestServiceServer(srv.On(l), echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
-		for range 5_000 { // until the stream is full, and the writer wakes the handler
+		for range 5_000 { // until the stream is full and the writer wakes the handler
 			if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: payload(10)}); err != nil {
 				return err
 			}

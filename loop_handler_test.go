@@ -32,7 +32,7 @@ func eachLoop(t *testing.T, f func(t *testing.T, kind looptest.Kind)) {
 	}
 }
 
-// newLoop returns a loop that is closed when what was started on it has ended.
+// newLoop returns a loop that is closed at the end of the test.
 func newLoop(t testing.TB, kind looptest.Kind) *loop.Loop {
 	t.Helper()
 	l, end := kind.New()
@@ -46,7 +46,8 @@ func newLoop(t testing.TB, kind looptest.Kind) *loop.Loop {
 	return l
 }
 
-// onLoop returns a server whose service runs on a loop, and closes both in the end.
+// onLoop returns a server whose service runs on a loop, and closes both at the end of
+// the test.
 func onLoop(t testing.TB, kind looptest.Kind, e testpb.TestServiceServer, opts ...nearcall.ServerOption) (*nearcall.Server, *loop.Loop) {
 	t.Helper()
 	l := newLoop(t, kind)
@@ -56,7 +57,7 @@ func onLoop(t testing.TB, kind looptest.Kind, e testpb.TestServiceServer, opts .
 	return srv, l
 }
 
-// clientOf returns a client of srv, in process where network is empty.
+// clientOf returns a client of srv, in process if network is empty.
 func clientOf(t *testing.T, srv *nearcall.Server, network string) testpb.TestServiceClient {
 	t.Helper()
 	if network != "" {
@@ -69,13 +70,14 @@ func clientOf(t *testing.T, srv *nearcall.Server, network string) testpb.TestSer
 	return testpb.NewTestServiceClient(conn)
 }
 
-// A plain counts without a lock. What it does is done on a loop.
+// A plain counts its steps without a lock, and reports concurrent ones. It belongs to
+// one loop.
 type plain struct {
 	testpb.UnimplementedTestServiceServer
 	t      testing.TB
 	inside int
 	n      int
-	next   testpb.TestServiceClient // that each call calls, unless nil
+	next   testpb.TestServiceClient // called by each UnaryCall, unless nil
 }
 
 func (p *plain) step() {
@@ -122,8 +124,8 @@ func (p *plain) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutput
 	}
 }
 
-// Many calls of all kinds change plain fields of a service, whose handlers call
-// themselves, over every network. The race detector watches.
+// Many calls of all kinds modify plain fields of a service, whose handlers call the
+// service again, on every path. The race detector must find nothing.
 func TestHandlersOnALoopNeedNoLock(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		for _, network := range append([]string{""}, networks()...) {
@@ -180,23 +182,23 @@ func TestHandlersOnALoopNeedNoLock(t *testing.T) {
 	})
 }
 
-// A caller leaves at its deadline, while a handler holds the loop.
+// A caller returns at its deadline even if a handler blocks the loop.
 func TestADeadlineEndsTheWaitForABusyLoop(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		if kind.Hands {
-			return // the caller runs the handler
+			return // the caller runs the handler itself
 		}
 		for _, network := range append([]string{""}, networks()...) {
 			t.Run("network="+network, func(t *testing.T) {
 				release := make(chan struct{})
 				busy := echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-					<-release // and holds the loop
+					<-release // blocks the loop
 					return &testpb.SimpleResponse{}, nil
 				}}
 				srv, _ := onLoop(t, kind, busy)
 				client := clientOf(t, srv, network)
 				t.Cleanup(func() { close(release) })
-				for range 2 { // the second waits for its turn
+				for range 2 { // the second call is queued
 					ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 					_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
 					cancel()
@@ -207,7 +209,7 @@ func TestADeadlineEndsTheWaitForABusyLoop(t *testing.T) {
 	})
 }
 
-// A task may call its own loop's service, also with a context that is not its own.
+// A task can call a service of its own loop, with its own context or another.
 func TestATaskCallsItsOwnLoop(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		p := &plain{t: t}
@@ -232,7 +234,7 @@ func TestATaskCallsItsOwnLoop(t *testing.T) {
 	})
 }
 
-// outcome waits for a call that another goroutine makes.
+// outcome waits for the result of another goroutine's work.
 func outcome(t *testing.T, what string, done <-chan error) error {
 	t.Helper()
 	select {
@@ -261,7 +263,7 @@ func inProcess(t *testing.T, e testpb.TestServiceServer, l *loop.Loop, opts ...n
 	return testpb.NewTestServiceClient(conn)
 }
 
-// One task sends on a stream that another task of the loop receives from.
+// One task sends on a stream while another task of the same loop receives from it.
 func TestTwoTasksShareAStream(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		l := newLoop(t, kind)
@@ -275,7 +277,7 @@ func TestTwoTasksShareAStream(t *testing.T) {
 			}
 			received := make(chan struct{})
 			_ = l.Go(func(context.Context) {
-				_, err := s.Recv() // which waits, and gives the loop away
+				_, err := s.Recv() // yields the loop while it waits
 				close(received)
 				done <- err
 			})
@@ -295,8 +297,8 @@ func TestTwoTasksShareAStream(t *testing.T) {
 	})
 }
 
-// Services of two loops call one another, with contexts that cannot be cancelled but
-// are their tasks', directly and through a service on no loop.
+// Services on two loops call each other, directly and through a service on no loop. The
+// contexts belong to tasks but cannot be cancelled.
 func TestLoopsThatCallOneAnother(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		a, b := newLoop(t, kind), newLoop(t, kind)
@@ -332,8 +334,8 @@ func TestLoopsThatCallOneAnother(t *testing.T) {
 	})
 }
 
-// Whoever waits for a busy loop on its own goroutine leaves with its deadline, and
-// when the server is stopped.
+// A caller whose goroutine waits for a busy loop returns at its deadline, and when the
+// server is stopped.
 func TestNobodyIsHeldByABusyLoop(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		l, end := kind.New()
@@ -355,7 +357,7 @@ func TestNobodyIsHeldByABusyLoop(t *testing.T) {
 		go call(ctx)
 		wantCode(t, outcome(t, "a call with a deadline", done), codes.DeadlineExceeded)
 		go call(context.Background())
-		time.Sleep(5 * time.Millisecond) // it makes no difference whether the call is there yet
+		time.Sleep(5 * time.Millisecond) // the result is the same if the call has not started yet
 		srv.Stop()
 		wantCode(t, outcome(t, "a call to a server that is stopped", done), codes.Unavailable)
 		close(release)
@@ -366,7 +368,7 @@ func TestNobodyIsHeldByABusyLoop(t *testing.T) {
 	})
 }
 
-// counting counts what a stream brings.
+// counting counts the messages of a stream.
 type counting struct {
 	testpb.UnimplementedTestServiceServer
 	n    int
@@ -387,7 +389,7 @@ func (c *counting) StreamingInputCall(s grpc.ClientStreamingServer[testpb.Stream
 	}
 }
 
-// A handler for whom there is always another message lets other tasks in.
+// A handler that always finds another message yields to other tasks now and then.
 func TestAStreamThatNeverWaitsLetsOthersIn(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		for _, network := range append([]string{""}, networks()...) {
@@ -425,8 +427,8 @@ func TestAStreamThatNeverWaitsLetsOthersIn(t *testing.T) {
 	})
 }
 
-// Of a busy handler in process a caller sees nothing until its deadline, and Send
-// returns at once; where callers run handlers they return when the handler waits.
+// A caller of a busy handler returns at its deadline, and Send returns at once. On
+// loops whose callers run handlers, both return when the handler waits or returns.
 func TestWhenCallersOfABusyHandlerReturn(t *testing.T) {
 	const busy, deadline = 400 * time.Millisecond, 50 * time.Millisecond
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
@@ -478,8 +480,7 @@ func TestWhenCallersOfABusyHandlerReturn(t *testing.T) {
 	})
 }
 
-// Whoever registers at grpc-go's server, and asks it what it has, may have been
-// given nearcall's instead, or a loop of it.
+// Programs that register services and query them can use any of these servers.
 var _, _ nearcall.Registrar = (*grpc.Server)(nil), (*nearcall.Server)(nil)
 
 func TestALoopsRegistrarTellsOfAllServices(t *testing.T) {
@@ -487,7 +488,7 @@ func TestALoopsRegistrarTellsOfAllServices(t *testing.T) {
 		srv, l := onLoop(t, kind, echo{})
 		healthpb.RegisterHealthServer(srv, health.NewServer())
 
-		var registrar grpc.ServiceRegistrar = srv.On(l) // as programs have it that only register
+		var registrar grpc.ServiceRegistrar = srv.On(l) // the type that registering functions take
 		reflection.Register(srv.On(l))
 		reflects, ok := registrar.(reflection.ServiceInfoProvider)
 		if !ok {
@@ -530,8 +531,8 @@ func TestALoopsRegistrarTellsOfAllServices(t *testing.T) {
 	})
 }
 
-// A handler that sends to a task does not run that, which may wait for the handler in
-// turn.
+// A handler that sends to a task must not run that task, because the task might wait
+// for the handler.
 func TestACalleeDoesNotRunItsCaller(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		sent := make(chan struct{})
@@ -549,7 +550,7 @@ func TestACalleeDoesNotRunItsCaller(t *testing.T) {
 			if err == nil {
 				_, err = s.Recv()
 			}
-			select { // which holds its loop
+			select { // blocks its loop
 			case <-sent:
 			case <-time.After(10 * time.Second):
 				t.Error("the handler does not go on")
