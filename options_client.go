@@ -197,7 +197,7 @@ func WithoutUpgrade() DialOption {
 	return dialOption{set: func(o *dialOptions) { o.socket.NoUpgrade = true }}
 }
 
-// WithMaxSharedMemory limits the shared memory that the client's connection allocates,
+// WithMaxSharedMemory limits the shared memory that the client's connection uses,
 // in bytes. The default is 128 MiB. A connection uses 260 KiB and, while it sends
 // messages of 32 KiB or more, up to 64 MiB more, which it releases 5 seconds after the
 // last of them. After a reconnect the old connection can exist beside the new one for a

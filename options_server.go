@@ -250,14 +250,14 @@ func NoUpgrade() ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.NoUpgrade = true })
 }
 
-// MaxSharedMemory limits the shared memory that all connections of the server allocate
+// MaxSharedMemory limits the shared memory that all connections of the server use
 // together, in bytes. The default is 1 GiB. A connection uses 520 KiB, for both
 // directions, and, while it sends messages of 32 KiB or more, up to 64 MiB more, which
-// it releases 5 seconds after the last of them. Memory for large messages that clients
-// send belongs to the clients: see [WithMaxSharedMemory].
+// it releases 5 seconds after the last of them. Large messages that clients send count
+// towards the clients' limits: see [WithMaxSharedMemory].
 //
-// Clients that do not read their replies cannot starve others: a connection gets memory
-// for large messages only if four times as much stays free, and an eighth of the limit
+// Clients that do not read their replies cannot starve others: for large messages a
+// connection uses at most a quarter of what it leaves free, and an eighth of the limit
 // is reserved for new connections.
 //
 // At the limit large messages are sent in pieces, unix: connections stay sockets, and

@@ -15,8 +15,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// stubborn is a service whose streams end when they are told to, and not when
-// their callers leave. It counts those that run, and keeps the most there were.
+// stubborn is a service whose streams end when release is called, not when their
+// callers cancel. most is the largest number of streams that ran concurrently.
 func stubborn() (e echo, most *atomic.Int64, release func()) {
 	end := make(chan struct{})
 	var running atomic.Int64
@@ -31,8 +31,8 @@ func stubborn() (e echo, most *atomic.Int64, release func()) {
 	}}, most, sync.OnceFunc(func() { close(end) })
 }
 
-// flood opens n calls on one connection, and resets them at once where leave is
-// set. It returns how many the server has reset as unprocessed.
+// flood opens n calls on one connection and, if leave is set, resets each at once. It
+// returns how many the server has reset as unprocessed.
 func flood(t *testing.T, lis net.Listener, n int, leave bool) (refused int64, s *stranger) {
 	t.Helper()
 	s = meet(t, lis)
@@ -71,7 +71,7 @@ func flood(t *testing.T, lis net.Listener, n int, leave bool) (refused int64, s 
 	return resets.Load(), s
 }
 
-// manyCalls is 100,000, and a tenth of that with -short.
+// manyCalls returns 100,000, or a tenth of that with -short.
 func manyCalls() int {
 	if testing.Short() {
 		return 10_000
@@ -95,8 +95,8 @@ func TestAPeerThatOpens100000CallsWithALimit(t *testing.T) {
 	goesOn(t, lis)
 }
 
-// The peer leaves its calls as soon as it has opened them, so that few are open:
-// the handlers run on.
+// The peer resets each call as soon as it has opened it. Few calls are open at a time,
+// but their handlers keep running.
 func TestAPeerThatOpensAndLeaves100000CallsWithALimit(t *testing.T) {
 	hold(t)
 	const limit = 100
@@ -111,7 +111,7 @@ func TestAPeerThatOpensAndLeaves100000CallsWithALimit(t *testing.T) {
 		flooded <- refused
 	}()
 	eventually(t, "as many handlers run as calls may", func() bool { return most.Load() == limit })
-	goesOn(t, lis) // others are served
+	goesOn(t, lis) // other clients are served
 	select {
 	case <-flooded:
 		t.Error("the server reads on while no handler returns")
@@ -124,7 +124,7 @@ func TestAPeerThatOpensAndLeaves100000CallsWithALimit(t *testing.T) {
 	goesOn(t, lis)
 }
 
-// Handlers of calls that were left end by their contexts.
+// Handlers of calls that were reset end because their contexts are cancelled.
 func TestAPeerThatOpensAndLeavesManyCalls(t *testing.T) {
 	hold(t)
 	var running atomic.Int64
@@ -144,11 +144,10 @@ func TestAPeerThatOpensAndLeavesManyCalls(t *testing.T) {
 	goesOn(t, lis)
 }
 
-// Calls without a limit cost what they cost; when the peer goes, all is given
-// back.
+// Calls are not limited here. When the peer disconnects all resources are released.
 func TestAPeerThatKeepsThousandsOfCallsOpen(t *testing.T) {
 	hold(t)
-	const calls = 3000 // the race detector knows 8128 goroutines
+	const calls = 3000 // the race detector supports 8128 goroutines
 	var running atomic.Int64
 	lis := listenFor(t, "tcp", echo{bidi: func(s bidi) error {
 		running.Add(1)
@@ -167,8 +166,8 @@ func TestAPeerThatKeepsThousandsOfCallsOpen(t *testing.T) {
 	goesOn(t, lis)
 }
 
-// A peer that never reads stops those who send to it, however much credit it
-// gives, and is given up where there is a keepalive.
+// A peer that never reads blocks handlers that send to it, no matter how much credit it
+// grants. Keepalive disconnects it.
 func TestAPeerThatReadsNothing(t *testing.T) {
 	for name, window := range map[string]int64{"a window of 64 KiB": wire.MinWindow, "a window without end": 1 << 40} {
 		t.Run(name, func(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// Whoever comes with another protocol is told in that protocol whom it met, and
-// the server goes on.
+// A client of another protocol gets an error in its own protocol that says what it has
+// reached. The server is not affected.
 func TestForeignClientsAreToldWhomTheyMet(t *testing.T) {
 	lis := listen(t, "tcp:127.0.0.1:0")
 	start(t, serve(t, echo{}), lis)
@@ -96,14 +96,14 @@ func TestAClientThatMeetsAnHTTPServerIsToldSo(t *testing.T) {
 	wantForeign(t, lis, ": an HTTP server listens there, not a nearcall server")
 }
 
-// wantForeign makes calls to a server of another protocol. They fail with text, also
-// those that would wait until a server is ready: this one never is.
+// wantForeign makes calls to a server of another protocol. They fail with text, even
+// with WaitForReady, because this server never becomes ready.
 func wantForeign(t *testing.T, lis net.Listener, text string) {
 	t.Helper()
 	client := dial(t, "tcp:"+lis.Addr().String())
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	for _, waits := range []bool{true, false, true} { // the first connects
+	for _, waits := range []bool{true, false, true} { // the first call connects
 		err := <-invoke(ctx, client, grpc.WaitForReady(waits))
 		wantCode(t, err, codes.Unavailable)
 		if !strings.Contains(err.Error(), text) {

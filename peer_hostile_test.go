@@ -32,20 +32,19 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// What each rule of the protocol is worth that a peer breaks is tested in
-// internal/mux. Here is what becomes of a server of real sockets, and of those
-// who behave.
+// Package internal/mux tests each violation of the protocol. These tests show the
+// effect on a server with real sockets and on its other clients.
 
-// A stranger is a peer of a server that writes its frames itself.
+// A stranger is a peer that writes its frames itself.
 type stranger struct {
 	t    *testing.T
 	conn net.Conn
 	in   *bufio.Reader
 	enc  wire.Encoder
-	next uint64 // the number of its next call
+	next uint64 // ID of its next call
 }
 
-// meet connects to lis without a word.
+// meet connects to lis without writing anything.
 func meet(t *testing.T, lis net.Listener) *stranger {
 	t.Helper()
 	conn, err := net.Dial(lis.Addr().Network(), lis.Addr().String())
@@ -57,15 +56,16 @@ func meet(t *testing.T, lis net.Listener) *stranger {
 	return &stranger{t: t, conn: conn, in: bufio.NewReader(conn), next: 1}
 }
 
-// greeting is how a client begins that gives window to each call and to all.
+// greeting returns the client's first bytes, which grant window to each call and to the
+// connection.
 func greeting(window int64) []byte {
 	return wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: 1, Stream: window, Connection: window, Block: wire.MinBlock})
 }
 
-// write writes what the server may be unwilling to read.
+// write ignores errors, because the server might not read everything.
 func (s *stranger) write(b ...[]byte) { _, _ = s.conn.Write(slices.Concat(b...)) }
 
-// call returns the frames that open a call, and its number.
+// call returns the frames that open a call, and its ID.
 func (s *stranger) call(method string, message []byte, timeout time.Duration, md metadata.MD) ([]byte, uint64) {
 	id := s.next
 	s.next += 2
@@ -77,8 +77,8 @@ func (s *stranger) call(method string, message []byte, timeout time.Duration, md
 	return b, id
 }
 
-// frames calls f for each frame that comes, until the connection ends, which it
-// returns the reason of, or f says that it is enough.
+// frames calls f for each frame until f returns true or the connection ends. In the
+// latter case it returns the reason.
 func (s *stranger) frames(f func(wire.Frame) (enough bool)) error {
 	line := make([]byte, len(wire.Magic))
 	if _, err := io.ReadFull(s.in, line); err != nil {
@@ -106,7 +106,7 @@ func (s *stranger) frames(f func(wire.Frame) (enough bool)) error {
 	}
 }
 
-// farewell reads until the connection ends, and returns what the BYE says.
+// farewell reads until the connection ends, and returns the contents of the BYE.
 func (s *stranger) farewell() (code wire.ByeCode, text string) {
 	s.t.Helper()
 	code = 99
@@ -122,7 +122,7 @@ func (s *stranger) farewell() (code wire.ByeCode, text string) {
 	return code, text
 }
 
-// goesOn checks that a server serves its good clients.
+// goesOn checks that a server still serves well-behaved clients.
 func goesOn(t *testing.T, lis nearcall.Listener) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -139,7 +139,7 @@ func goesOn(t *testing.T, lis nearcall.Listener) {
 	}
 }
 
-// good is a client that makes calls until it is stopped, of which none may fail.
+// good starts a client that makes calls until stop is called. None of them must fail.
 func good(t *testing.T, lis nearcall.Listener) (stop func()) {
 	t.Helper()
 	client := dial(t, lis.Target())
@@ -169,8 +169,8 @@ func good(t *testing.T, lis nearcall.Listener) (stop func()) {
 	}
 }
 
-// listenFor serves e over network, to whatever client of nearcall comes: what is
-// to stay a socket does.
+// listenFor serves e over network, to any nearcall client. For "unix" it disables the
+// upgrade.
 func listenFor(t *testing.T, network string, e echo, opts ...nearcall.ServerOption) nearcall.Listener {
 	t.Helper()
 	if network == "unix" {
@@ -206,11 +206,11 @@ func TestRandomBytesHarmNobody(t *testing.T) {
 					junk[k] = byte(r.Uint32())
 				}
 				switch i % 4 {
-				case 1: // as nearcall's begin
+				case 1: // begin like a nearcall client
 					junk = append([]byte(wire.Magic), junk...)
-				case 2: // and go on
+				case 2: // and continue with a valid hello
 					junk = append(greeting(wire.MinWindow), junk...)
-				case 3: // in frames
+				case 3: // and with valid frame lengths
 					b := greeting(wire.MinWindow)
 					for len(junk) > 2 {
 						n := min(2+r.IntN(60), len(junk))
@@ -232,7 +232,8 @@ func TestRandomBytesHarmNobody(t *testing.T) {
 				if errors.As(err, &timeout) && timeout.Timeout() {
 					t.Errorf("after %.50q and %d bytes more the connection goes on", junk, len(junk))
 				}
-				// A client that has left in the middle of a frame may be left without an answer.
+				// A client that leaves in the middle of a frame might not get an
+				// answer.
 				if i%4 != 0 && err == nil && len(answer) > 0 && !bytes.HasPrefix(answer, []byte(wire.Magic)) {
 					t.Errorf("the answer is %.50q", answer)
 				}
@@ -244,8 +245,8 @@ func TestRandomBytesHarmNobody(t *testing.T) {
 	goesOn(t, lis)
 }
 
-// The keepalive that a server may have ends the connections of those who leave
-// in the middle of a word.
+// The server's keepalive closes connections whose peer falls silent in the middle of a
+// frame.
 func TestHalfAFrameAndSilence(t *testing.T) {
 	hold(t)
 	ended := make(chan error, 1)
@@ -365,8 +366,7 @@ func TestMetadataOf10MB(t *testing.T) {
 	wantCode(t, <-invoke(t.Context(), careful), codes.OK)
 }
 
-// The deadline for a peer to say who it is holds for its TLS handshake, too,
-// however many bytes of it come.
+// ConnectionTimeout includes the TLS handshake, even if bytes keep arriving.
 func TestPeersThatDrawATLSHandshakeOutAreDropped(t *testing.T) {
 	certs := newCertificates(t)
 	for name, between := range map[string]time.Duration{"silent": time.Hour, "slow": time.Second} {
@@ -403,7 +403,7 @@ func TestPeersThatDrawATLSHandshakeOutAreDropped(t *testing.T) {
 	}
 }
 
-// One deadline holds for whatever a peer does before it is known.
+// ConnectionTimeout covers everything a peer does before it has identified itself.
 func TestPeersThatDoNotSayWhoTheyAreAreDropped(t *testing.T) {
 	for name, talk := range map[string]func(net.Conn){
 		"silent": func(net.Conn) {},

@@ -62,7 +62,7 @@ func TestAServerThatIsKilledInTheMiddleOfAStream(t *testing.T) {
 	}
 }
 
-// TestCallFromAProcess is a client that another test starts, and kills.
+// TestCallFromAProcess is a client that another test starts and kills.
 func TestCallFromAProcess(t *testing.T) {
 	target := os.Getenv(callTarget)
 	if target == "" {
@@ -113,7 +113,7 @@ func TestAClientThatIsKilledInTheMiddleOfAStream(t *testing.T) {
 	}
 }
 
-// wantCancelled waits for a handler to say how its context ended.
+// wantCancelled checks that a handler's context ends with Canceled in time.
 func wantCancelled(t *testing.T, ended <-chan error, within time.Duration) {
 	t.Helper()
 	select {
@@ -126,7 +126,7 @@ func wantCancelled(t *testing.T, ended <-chan error, within time.Duration) {
 	}
 }
 
-// A network that loses everything from some time on, and says nothing.
+// The network drops everything from some time on, without an error.
 func TestANetworkThatSwallowsEverything(t *testing.T) {
 	hold(t)
 	ended := make(chan error, 1)
@@ -144,7 +144,7 @@ func TestANetworkThatSwallowsEverything(t *testing.T) {
 	if _, err := client.FullDuplexCall(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, <-invoke(t.Context(), client), codes.OK) // so that the other has arrived
+	wantCode(t, <-invoke(t.Context(), client), codes.OK) // the stream has arrived as well
 	p.swallow.Store(true)
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -157,7 +157,7 @@ func TestANetworkThatSwallowsEverything(t *testing.T) {
 	goesOn(t, lis)
 }
 
-// lossy is a connection that loses everything once it is told to.
+// lossy is a connection that drops everything while lost is set.
 type lossy struct {
 	net.Conn
 	lost *atomic.Bool
@@ -179,7 +179,7 @@ func (l lossy) Write(b []byte) (int, error) {
 	return l.Conn.Write(b)
 }
 
-// Clients ping every 10 s at most, so that this takes place in a bubble.
+// Clients ping at most every 10 s, so this runs in a bubble.
 func TestAClientGivesANetworkUpThatSwallowsEverything(t *testing.T) {
 	for name, c := range map[string]struct {
 		keepalive keepalive.ClientParameters

@@ -26,13 +26,13 @@ import (
 	"github.com/nearcall/nearcall/internal/mux"
 )
 
-// A place is where a client dials: a server, or what says hello and leaves.
+// A place is what a client dials: a server, or a peer that says hello and leaves.
 type place struct {
 	mu    sync.Mutex
-	leave func(*mux.Session) // nil where there is a server
+	leave func(*mux.Session) // nil if there is a server
 	lis   *bufconn.Listener
 	begun time.Time
-	dials []time.Duration // when it was dialled
+	dials []time.Duration // times of all dials
 }
 
 func (p *place) dial(ctx context.Context, _ string) (net.Conn, error) {
@@ -40,7 +40,7 @@ func (p *place) dial(ctx context.Context, _ string) (net.Conn, error) {
 	defer p.mu.Unlock()
 	p.dials = append(p.dials, time.Since(p.begun))
 	if len(p.dials) > 100 {
-		return nil, errors.New("that is too often") // and would go on for ever, in no time
+		return nil, errors.New("that is too often") // prevents an endless loop in which no time passes
 	}
 	if p.leave == nil {
 		return p.lis.DialContext(ctx)
@@ -52,14 +52,14 @@ func (p *place) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return near, nil
 }
 
-// A leaver is what takes calls of a server that is about to leave: it is told of none.
+// A leaver accepts the session of a server that is about to leave. It gets no calls.
 type leaver struct{ link.Acceptor }
 
 func (leaver) Closed(error) {}
 
 func (leaver) Gone() {}
 
-// dialled returns when it was dialled.
+// dialled returns the times of all dials.
 func (p *place) dialled() []time.Duration {
 	synctest.Wait()
 	p.mu.Lock()
@@ -67,7 +67,7 @@ func (p *place) dialled() []time.Duration {
 	return slices.Clone(p.dials)
 }
 
-// opens puts a server there from now on.
+// opens starts a server at p.
 func (p *place) opens(t *testing.T) *nearcall.Server {
 	srv, lis := serve(t, echo{}), bufconn.Listen(1<<16)
 	start(t, srv, lis)
@@ -77,8 +77,8 @@ func (p *place) opens(t *testing.T) *nearcall.Server {
 	return srv
 }
 
-// at returns a place and a connection that dials it, with a backoff of 1, 2, 4, 8
-// and then 10 seconds.
+// at returns a place and a connection that dials it, with a backoff of 1, 2, 4, 8 and
+// then 10 seconds.
 func at(t *testing.T, leave func(*mux.Session), opts ...nearcall.DialOption) (*place, *nearcall.ClientConn) {
 	p := &place{leave: leave, begun: time.Now()}
 	conn, err := nearcall.NewClient("tcp:place:0", append(opts, nearcall.WithTransportCredentials(insecure.NewCredentials()), nearcall.WithContextDialer(p.dial),
@@ -90,7 +90,7 @@ func at(t *testing.T, leave func(*mux.Session), opts ...nearcall.DialOption) (*p
 	return p, conn
 }
 
-// leaves are the ways in which a server leaves that has said hello.
+// leaves are the ways in which a server can leave after its hello.
 var leaves = map[string]func(*mux.Session){
 	"drains": func(s *mux.Session) { s.Drain() },
 	"closes": func(s *mux.Session) { _ = s.Close(errors.New("not today")) },
@@ -103,8 +103,8 @@ func inSeconds(d ...time.Duration) (all []time.Duration) {
 	return all
 }
 
-// TestAServerThatLeavesAtOnceIsNotDialledInALoop: a call that waits has it
-// dialled once more at once, and then with the backoff of attempts that fail.
+// TestAServerThatLeavesAtOnceIsNotDialledInALoop: for a waiting call the client dials
+// once more at once, and then with the backoff of failed attempts.
 func TestAServerThatLeavesAtOnceIsNotDialledInALoop(t *testing.T) {
 	for name, leave := range leaves {
 		for retry, opts := range map[string][]nearcall.DialOption{"retry": nil, "no retry": {nearcall.WithDisableRetry()}} {
@@ -127,10 +127,10 @@ func TestAServerThatLeavesAtOnceIsNotDialledInALoop(t *testing.T) {
 	}
 }
 
-// A server on this host that starts again is found soon: over a network an attempt
-// waits for a second after the first.
+// The default backoff finds a restarted server on this host soon. Over a network the
+// second attempt waits for a second.
 func TestTheBackoffSuitsTheTarget(t *testing.T) {
-	for target, want := range map[string]struct{ second, minute [2]int }{ // from and to
+	for target, want := range map[string]struct{ second, minute [2]int }{ // minimum and maximum number of dials
 		"unix:/run/place": {[2]int{6, 9}, [2]int{50, 80}},
 		"tcp:place:0":     {[2]int{1, 2}, [2]int{5, 9}},
 	} {
@@ -164,7 +164,7 @@ func TestTheBackoffSuitsTheTarget(t *testing.T) {
 	}
 }
 
-// TestCallsThatDoNotWaitFailMeanwhile, as they do during any backoff.
+// TestCallsThatDoNotWaitFailMeanwhile: they fail as during any backoff.
 func TestCallsThatDoNotWaitFailMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, conn := at(t, leaves["drains"])
@@ -181,7 +181,7 @@ func TestCallsThatDoNotWaitFailMeanwhile(t *testing.T) {
 		if s := conn.GetState(); s != connectivity.TransientFailure {
 			t.Errorf("the state is %v", s)
 		}
-		// Nobody wants a connection any more: one attempt was under way.
+		// No call waits for a connection, so only the attempt under way continues.
 		time.Sleep(time.Hour)
 		if got, want := p.dialled(), inSeconds(0, 0, 1); !slices.Equal(got, want) {
 			t.Errorf("it was dialled at %v, want %v", got, want)
@@ -194,12 +194,13 @@ func TestCallsThatDoNotWaitFailMeanwhile(t *testing.T) {
 	})
 }
 
-// TestResetConnectBackoffEndsThePause, and all that led to it is forgotten.
+// TestResetConnectBackoffEndsThePause: the backoff starts anew, as if no attempt had
+// failed.
 func TestResetConnectBackoffEndsThePause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, conn := at(t, leaves["drains"])
 		call := invoke(t.Context(), testpb.NewTestServiceClient(conn), grpc.WaitForReady(true))
-		time.Sleep(8 * time.Second) // the next is due after 15
+		time.Sleep(8 * time.Second) // the next attempt is due after 15 s
 		conn.ResetConnectBackoff()
 		if got, want := p.dialled(), inSeconds(0, 0, 1, 3, 7, 8, 8); !slices.Equal(got, want) {
 			t.Errorf("it was dialled at %v, want %v", got, want)
@@ -213,8 +214,8 @@ func TestResetConnectBackoffEndsThePause(t *testing.T) {
 	})
 }
 
-// TestServersThatServedAreReplacedWithoutAPause, however short the time that each
-// of them was there.
+// TestServersThatServedAreReplacedWithoutAPause: this holds even if each server existed
+// for a short time only.
 func TestServersThatServedAreReplacedWithoutAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, conn := at(t, nil)
@@ -229,8 +230,8 @@ func TestServersThatServedAreReplacedWithoutAPause(t *testing.T) {
 	})
 }
 
-// TestServersThatWereThereForAWhileAreReplacedWithoutAPause, though they served
-// nothing.
+// TestServersThatWereThereForAWhileAreReplacedWithoutAPause: this holds even if they
+// served no call.
 func TestServersThatWereThereForAWhileAreReplacedWithoutAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, conn := at(t, nil)
@@ -247,7 +248,8 @@ func TestServersThatWereThereForAWhileAreReplacedWithoutAPause(t *testing.T) {
 	})
 }
 
-// TestBecomingIdleIsNotTheServersDoing: what this side ends does not count.
+// TestBecomingIdleIsNotTheServersDoing: connections that this side closes do not cause
+// a backoff.
 func TestBecomingIdleIsNotTheServersDoing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, conn := at(t, nil, nearcall.WithIdleTimeout(100*time.Millisecond))
@@ -263,8 +265,8 @@ func TestBecomingIdleIsNotTheServersDoing(t *testing.T) {
 	})
 }
 
-// A server that is replaced by another, gracefully, loses no call of a client
-// that waits until it is ready: what the old one has not seen the new one gets.
+// A graceful restart loses no call of a client with WaitForReady: calls that the old
+// server has not seen go to the new one.
 func TestReplacingAServerLosesNoCall(t *testing.T) {
 	for _, network := range networks("unix") {
 		t.Run(network, func(t *testing.T) { testReplacing(t, network) })
@@ -295,7 +297,7 @@ func testReplacing(t *testing.T, network string) {
 	defer cancel()
 
 	over := make(chan struct{})
-	made := make(chan struct{}) // takes one for each call that ended while somebody listened
+	made := make(chan struct{}) // receives a value for each call that ended, if the test is waiting
 	var callers sync.WaitGroup
 	calls := func(call func() error) {
 		callers.Go(func() {

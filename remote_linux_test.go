@@ -24,28 +24,28 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// What a child process is told that is a remote.
+// Environment variables of a remote.
 const (
-	remoteAt      = "NEARCALL_TEST_REMOTE"  // the directory of its sockets
-	remoteRefuses = "NEARCALL_TEST_REFUSES" // how memfd_create fails there, if it does
+	remoteAt      = "NEARCALL_TEST_REMOTE"  // directory of its sockets
+	remoteRefuses = "NEARCALL_TEST_REFUSES" // errno of memfd_create in the remote; empty if it works
 )
 
-// heir is what a remote is told in place of a target to start a program that
-// lasts for as long as this process has the remote's stdin open.
+// heir tells a remote to start a program, instead of calling a target. The program
+// lives until this process closes the remote's stdin.
 const heir = "heir"
 
-// A remote is a child process that serves, and calls where it is told to. Tests
-// limit it, stop it and kill it.
+// A remote is a child process that serves, and makes calls on request. Tests limit,
+// suspend and kill it.
 type remote struct {
 	*process
 	t       *testing.T
 	dir     string
-	control testpb.TestServiceClient // to tell it what to call
+	control testpb.TestServiceClient // tells the remote what to call
 	killed  bool
-	before  holding // anything was done
+	before  holding // what it held at the start
 }
 
-// newRemote starts a remote, which ends with the test.
+// newRemote starts a remote that ends with the test.
 func newRemote(t *testing.T, env ...string) *remote {
 	t.Helper()
 	leavesNoMemory(t)
@@ -56,7 +56,7 @@ func newRemote(t *testing.T, env ...string) *remote {
 	}
 	t.Cleanup(func() {
 		if !r.killed {
-			// One is stopped where a test has failed.
+			// After a failed test the remote might still be suspended.
 			r.signal(t, syscall.SIGCONT)
 			// The control connection is closed by now.
 			r.holds(t, holding{r.before.descriptors - 1, r.before.mappings})
@@ -81,7 +81,7 @@ func newRemote(t *testing.T, env ...string) *remote {
 	return r
 }
 
-// TestBeRemote is a process that other tests limit, stop and kill.
+// TestBeRemote is a process that other tests limit, suspend and kill.
 func TestBeRemote(t *testing.T) {
 	dir := os.Getenv(remoteAt)
 	if dir == "" {
@@ -109,11 +109,11 @@ func remoteTarget(dir, network string) string {
 	return scheme + ":" + filepath.Join(dir, scheme)
 }
 
-// at is where the remote serves.
+// at returns the remote's target on network.
 func (r *remote) at(network string) string { return remoteTarget(r.dir, network) }
 
-// mirror is a service whose unary calls are answered with what they have sent,
-// and with the network that their handler's peer is at.
+// mirror is a service whose unary calls echo their payload and return the network of
+// the handler's peer.
 func mirror() echo {
 	return echo{unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 		p, _ := peer.FromContext(ctx)
@@ -121,8 +121,8 @@ func mirror() echo {
 	}}
 }
 
-// reach makes a call to a mirror, with a message that is large, over a connection
-// of its own. It returns what network that went over.
+// reach makes a call with a large message to a mirror, over a new connection. It
+// returns the network that was used.
 func reach(ctx context.Context, target string) (network string, err error) {
 	conn, err := nearcall.NewClient(target)
 	if err != nil {
@@ -141,7 +141,7 @@ func reach(ctx context.Context, target string) (network string, err error) {
 	return network, check(reply.Payload, 1, 0, size, request)
 }
 
-// obey does what a remote is told.
+// obey handles a request of tell.
 func obey(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 	what := string(in.Payload.Body)
 	if what != heir {
@@ -156,7 +156,7 @@ func obey(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse
 	return &testpb.SimpleResponse{Username: strconv.Itoa(program.Process.Pid)}, nil
 }
 
-// tell has the remote reach a target, or start its heir.
+// tell makes the remote call a target, or start its heir.
 func (r *remote) tell(what string) (string, error) {
 	ctx, cancel := context.WithTimeout(r.t.Context(), 2*time.Minute)
 	defer cancel()
@@ -164,7 +164,7 @@ func (r *remote) tell(what string) (string, error) {
 	return reply.GetUsername(), err
 }
 
-// A holding is what a process holds that connections are made of.
+// A holding counts the resources that connections are made of.
 type holding struct{ descriptors, mappings int }
 
 func (r *remote) held(t *testing.T) holding {
@@ -172,7 +172,7 @@ func (r *remote) held(t *testing.T) holding {
 	return holding{len(r.open(t)), strings.Count(string(r.proc(t, "maps")), "memfd:nearcall")}
 }
 
-// open are the remote's descriptors.
+// open returns the remote's open descriptors.
 func (r *remote) open(t *testing.T) map[int]bool {
 	t.Helper()
 	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", r.cmd.Process.Pid))
@@ -187,7 +187,7 @@ func (r *remote) open(t *testing.T) map[int]bool {
 	return open
 }
 
-// proc returns what the system says of the remote.
+// proc returns the contents of a file in the remote's /proc directory.
 func (r *remote) proc(t *testing.T, file string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", r.cmd.Process.Pid, file))
@@ -197,13 +197,13 @@ func (r *remote) proc(t *testing.T, file string) []byte {
 	return b
 }
 
-// settles waits until the remote has given back what its connections were made of.
+// settles waits until the remote has released the resources of its connections.
 func (r *remote) settles(t *testing.T) {
 	t.Helper()
 	r.holds(t, r.before)
 }
 
-// holds waits until the remote holds as much as want.
+// holds waits until the remote holds exactly want.
 func (r *remote) holds(t *testing.T, want holding) {
 	t.Helper()
 	var now holding
@@ -215,10 +215,10 @@ func (r *remote) holds(t *testing.T, want holding) {
 		}
 	}
 	t.Errorf("the remote holds %+v, and should hold %+v", now, want)
-	r.before = now // once is enough
+	r.before = now // report a leak only once
 }
 
-// limit sets one of the remote's limits, and returns what lifts it.
+// limit sets a resource limit of the remote. lift restores it.
 func (r *remote) limit(t *testing.T, resource int, most uint64) (lift func()) {
 	t.Helper()
 	pid := r.cmd.Process.Pid
@@ -236,7 +236,7 @@ func (r *remote) limit(t *testing.T, resource int, most uint64) (lift func()) {
 	}
 }
 
-// limitDescriptors lets the remote open n descriptors more.
+// limitDescriptors limits the remote to n more descriptors.
 func (r *remote) limitDescriptors(t *testing.T, n int) (lift func()) {
 	t.Helper()
 	open := r.open(t)
@@ -249,7 +249,7 @@ func (r *remote) limitDescriptors(t *testing.T, n int) (lift func()) {
 	return r.limit(t, unix.RLIMIT_NOFILE, uint64(most))
 }
 
-// limitMemory lets the remote map n bytes more.
+// limitMemory limits the remote to n more bytes of address space.
 func (r *remote) limitMemory(t *testing.T, n int) (lift func()) {
 	t.Helper()
 	pages, _, _ := strings.Cut(string(r.proc(t, "statm")), " ")
@@ -260,12 +260,12 @@ func (r *remote) limitMemory(t *testing.T, n int) (lift func()) {
 	return r.limit(t, unix.RLIMIT_AS, uint64(has*os.Getpagesize()+n))
 }
 
-// refuse has all of this process's calls of a number fail.
+// refuse makes all system calls with the number call fail with errno, in this process.
 func refuse(call uint32, errno syscall.Errno) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	filter := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the number
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the system call's number
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: call, Jf: 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(errno)},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
@@ -281,8 +281,8 @@ func refuse(call uint32, errno syscall.Errno) error {
 	return nil
 }
 
-// leavesNoMemory checks at the end of the test that none is left that connections
-// share, neither mapped nor under a name.
+// leavesNoMemory checks at the end of the test that no shared memory is left, neither
+// mapped nor in /dev/shm.
 func leavesNoMemory(t *testing.T) {
 	t.Helper()
 	names := func() map[string]bool {
@@ -296,10 +296,10 @@ func leavesNoMemory(t *testing.T) {
 	mapped, named := mappings(t), names()
 	t.Cleanup(func() {
 		eventually(t, "all memory is given back", func() bool {
-			_ = heap() // what nobody has received is given back by the collector
+			_ = heap() // the collector frees messages that were not received
 			return mappings(t) <= mapped
 		})
-		eventually(t, "no file is left in /dev/shm", func() bool { // others may have some there for a while
+		eventually(t, "no file is left in /dev/shm", func() bool { // other processes can have files there for a while
 			for name := range names() {
 				if !named[name] {
 					return false
@@ -310,10 +310,10 @@ func leavesNoMemory(t *testing.T) {
 	})
 }
 
-// A way makes a call by a target of network, and returns what it went over.
+// A way makes a call to a target of network, and returns the network that was used.
 type way func(t *testing.T, network string) (over string, err error)
 
-// sides has f make calls to a remote, and from it.
+// sides runs f twice: with calls to the remote and with calls from it.
 func (r *remote) sides(f func(t *testing.T, side string, reach way)) {
 	t := r.t
 	own := make(map[string]string)

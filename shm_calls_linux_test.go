@@ -22,7 +22,7 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// overShm are the networks that connections of shared memory are made over.
+// overShm lists the ways to set up shared memory.
 var overShm = []string{"shm", "unix+shm"}
 
 func TestCallsOfEachKindGoOverSharedMemory(t *testing.T) {
@@ -50,7 +50,7 @@ func TestCallsOfEachKindGoOverSharedMemory(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for i := range 3 { // both directions at a time
+			for i := range 3 { // both directions concurrently
 				if err := s.Send(&testpb.StreamingOutputCallRequest{Payload: message(2, i, size, request)}); err != nil {
 					t.Fatal(err)
 				}
@@ -72,7 +72,7 @@ func TestCallsOfEachKindGoOverSharedMemory(t *testing.T) {
 	}
 }
 
-// Many calls at a time, of which some are large, and as many connections.
+// Many concurrent calls, some of them large, on several connections.
 func TestManyCallsShareSharedMemory(t *testing.T) {
 	hold(t)
 	for _, network := range overShm {
@@ -85,7 +85,7 @@ func TestManyCallsShareSharedMemory(t *testing.T) {
 				for i := range 8 {
 					all.Go(func() {
 						for k := range 10 {
-							tag, size := uint64(100*i+k), header+i*i*i*500 // half a ring, of the last
+							tag, size := uint64(100*i+k), header+i*i*i*500 // the largest fill half a ring
 							reply, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: message(tag, k, size, request)})
 							if err == nil {
 								err = check(reply.Payload, tag, k, size, request)
@@ -103,11 +103,11 @@ func TestManyCallsShareSharedMemory(t *testing.T) {
 	}
 }
 
-// refusesCalls waits until client's calls are refused, as a server stops.
+// refusesCalls waits until the stopping server refuses client's calls.
 func refusesCalls(t *testing.T, client testpb.TestServiceClient) {
 	t.Helper()
 	eventually(t, "new calls are refused", func() bool {
-		_, err := client.EmptyCall(t.Context(), &testpb.Empty{}) // which the service does not have
+		_, err := client.EmptyCall(t.Context(), &testpb.Empty{}) // a method that the service does not implement
 		return status.Code(err) == codes.Unavailable
 	})
 }
@@ -201,8 +201,8 @@ func TestStopAndCloseEndCallsOverSharedMemory(t *testing.T) {
 	}
 }
 
-// doomed is a service whose calls wait for the end of their contexts, which they
-// pass on to ended. Each tells running what network its client comes over.
+// doomed is a service whose calls wait until their context is done, and send its error
+// to ended. Each call sends the network of its peer to running.
 func doomed(ended chan<- error) (e echo, running chan string) {
 	running = make(chan string, 100)
 	wait := func(ctx context.Context) error {
@@ -219,7 +219,7 @@ func doomed(ended chan<- error) (e echo, running chan string) {
 	return e, running
 }
 
-// wantShm waits for calls to a doomed service that come over shared memory.
+// wantShm waits for calls to a doomed service, which must use shared memory.
 func wantShm(t *testing.T, running <-chan string, calls int) {
 	t.Helper()
 	for range calls {
@@ -234,8 +234,8 @@ func wantShm(t *testing.T, running <-chan string, calls int) {
 	}
 }
 
-// atOnce is how long the other side may take to learn of a process that is
-// killed. The system tells: nothing has to be noticed by its absence.
+// atOnce is how soon a peer must notice that a process was killed. The system closes
+// the socket, so no timeout is involved.
 const atOnce = time.Second
 
 func TestAServerThatIsKilledEndsCallsOverSharedMemory(t *testing.T) {
@@ -311,8 +311,8 @@ func TestAClientThatIsKilledEndsHandlersOverSharedMemory(t *testing.T) {
 	}
 }
 
-// A connection that comes and goes leaves nothing: neither memory nor
-// descriptors, of what was agreed on and of what was not.
+// Connections leave neither memory nor descriptors behind, whether or not they became
+// shared memory.
 func TestConnectionsOfSharedMemoryLeaveNothing(t *testing.T) {
 	hold(t)
 	for _, network := range overShm {
@@ -336,7 +336,7 @@ func TestConnectionsOfSharedMemoryLeaveNothing(t *testing.T) {
 	}
 }
 
-// mappings is how many pieces of memory are mapped that connections share.
+// mappings returns how many shared-memory mappings this process has.
 func mappings(t *testing.T) int {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
@@ -346,8 +346,8 @@ func mappings(t *testing.T) int {
 	return strings.Count(string(maps), "memfd:nearcall")
 }
 
-// TestWhatHasArrivedIsReceivedThoughTheConnectionHasEnded: large messages are in
-// the server's memory until then.
+// TestWhatHasArrivedIsReceivedThoughTheConnectionHasEnded: until they are received,
+// large messages are in the server's memory, which must stay mapped.
 func TestWhatHasArrivedIsReceivedThoughTheConnectionHasEnded(t *testing.T) {
 	hold(t)
 	for _, network := range append([]string{"unix"}, overShm...) {
@@ -387,7 +387,7 @@ func TestWhatHasArrivedIsReceivedThoughTheConnectionHasEnded(t *testing.T) {
 	}
 }
 
-// connEnds are told of connections that have ended.
+// connEnds is a stats handler that receives a value for each connection that ends.
 type connEnds chan struct{}
 
 func (connEnds) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }

@@ -20,14 +20,14 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// least is what a connection of shared memory takes of a client's memory, in bytes,
-// and minOfServer what it takes of a server's.
+// least is what a connection of shared memory uses at least on the client's side, in
+// bytes, and minOfServer what it uses on the server's side.
 const (
 	least       = 260 << 10
 	minOfServer = 2 * least
 )
 
-// becomes waits until the stats are as they should be.
+// becomes waits until is reports true for the stats.
 func becomes(t *testing.T, what string, is func(nearcall.SharedMemoryStats) bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -41,7 +41,7 @@ func becomes(t *testing.T, what string, is func(nearcall.SharedMemoryStats) bool
 	}
 }
 
-// noneOpen waits for what tests before this one have closed.
+// noneOpen waits until the connections of earlier tests are closed.
 func noneOpen(t *testing.T) nearcall.SharedMemoryStats {
 	t.Helper()
 	becomes(t, "no connection is left, and no memory", func(s nearcall.SharedMemoryStats) bool {
@@ -73,7 +73,7 @@ func TestStatsSayWhatBecameOfUnixSockets(t *testing.T) {
 	if after := nearcall.ReadSharedMemoryStats(); after.LargeMessages != now.LargeMessages+1 || after.Bytes <= now.Bytes || after.NoRoom != before.NoRoom {
 		t.Errorf("after a large message: %+v, before it %+v", after, now)
 	}
-	time.Sleep(20 * time.Millisecond) // both sides sleep
+	time.Sleep(20 * time.Millisecond) // until both sides sleep
 	wantNetwork(t, client, "shm")
 	if after := nearcall.ReadSharedMemoryStats(); after.Wakeups == before.Wakeups {
 		t.Errorf("nobody was woken for a call: %+v", after)
@@ -131,7 +131,7 @@ func TestConnectionsShareTheServersMemory(t *testing.T) {
 	wantNetwork(t, dial(t, lis.Target()), "shm")
 }
 
-// Messages that there is no memory for go in pieces, and none is lost.
+// Messages for which there is no memory are sent in pieces, and none is lost.
 func TestLargeMessagesBeyondTheLimitGoInPieces(t *testing.T) {
 	hold(t)
 	before := noneOpen(t)
@@ -140,7 +140,7 @@ func TestLargeMessagesBeyondTheLimitGoInPieces(t *testing.T) {
 	}}
 	lis := listen(t, targetFor(t, "shm"))
 	start(t, serve(t, echoing, nearcall.MaxSharedMemory(minOfServer+1<<20)), lis)
-	client := dial(t, lis.Target(), nearcall.WithMaxSharedMemory(least+100_000)) // one slab of 64 KiB
+	client := dial(t, lis.Target(), nearcall.WithMaxSharedMemory(least+100_000)) // room for one slab of 64 KiB
 	var all sync.WaitGroup
 	for _, n := range []int{10, 40_000, 50_000, 65_000, 66_000, 500_000, 3_000_000} {
 		for range 4 {
@@ -166,8 +166,8 @@ func TestLargeMessagesBeyondTheLimitGoInPieces(t *testing.T) {
 	}
 }
 
-// Clients that ask for large replies and take none hold slabs of the server's. What
-// each may hold gets less the more of them there are, so that others are served as ever.
+// Clients that request large replies and do not receive them hold slabs of the server.
+// The more such clients there are, the less each can hold, so others are still served.
 func TestClientsThatTakeNoReplyLeaveOthersSharedMemory(t *testing.T) {
 	const (
 		clients, streams = 4, 16
@@ -239,8 +239,8 @@ func TestCallsWithoutSpinning(t *testing.T) {
 	}
 }
 
-// wantFallback checks that what can be a socket is one, and that what cannot be is
-// not, and says why.
+// wantFallback checks that unix targets fall back to a socket, and that calls of shm
+// targets fail with why.
 func wantFallback(t *testing.T, reach way, why string) {
 	t.Helper()
 	if network, err := reach(t, "unix+shm"); network != "unix" || err != nil {
@@ -255,7 +255,7 @@ func wantFallback(t *testing.T, reach way, why string) {
 	}
 }
 
-// wantUpgrade checks that connections are shared memory.
+// wantUpgrade checks that connections become shared memory.
 func wantUpgrade(t *testing.T, reach way) {
 	t.Helper()
 	for _, network := range overShm {
@@ -265,7 +265,7 @@ func wantUpgrade(t *testing.T, reach way) {
 	}
 }
 
-// As in a sandbox. Only a server makes memory.
+// As in a sandbox that forbids memfd_create. Only servers call it.
 func TestWhereNoMemoryMayBeMadeConnectionsStaySockets(t *testing.T) {
 	for _, errno := range []syscall.Errno{unix.EPERM, unix.ENOSYS} {
 		t.Run(errno.Error(), func(t *testing.T) {
@@ -282,9 +282,9 @@ func TestWhereNoMemoryMayBeMadeConnectionsStaySockets(t *testing.T) {
 	}
 }
 
-// TestWhereDescriptorsRunOutConnectionsStaySockets lets a process have one
-// descriptor more at a time, until there are enough. So each step fails that needs
-// some, on either side.
+// TestWhereDescriptorsRunOutConnectionsStaySockets raises a process's limit one
+// descriptor at a time until there are enough. So each step that needs descriptors
+// fails once, on either side.
 func TestWhereDescriptorsRunOutConnectionsStaySockets(t *testing.T) {
 	hold(t)
 	r := newRemote(t)
@@ -328,7 +328,7 @@ func TestWhereDescriptorsRunOutConnectionsStaySockets(t *testing.T) {
 	})
 }
 
-// A server that has no descriptor for a connection takes it when there is one again.
+// A server that has no descriptor for a connection accepts it when there is one again.
 func TestACallWaitsForAServerThatIsOutOfDescriptors(t *testing.T) {
 	hold(t)
 	r := newRemote(t)
@@ -371,7 +371,7 @@ func TestWhereMemoryRunsOutConnectionsStaySockets(t *testing.T) {
 			"not enough addresses for its slabs": {func(t *testing.T) func() { return r.limitMemory(t, slabs) }, "mmap: cannot allocate memory"},
 		} {
 			if side == "client" && strings.HasPrefix(name, "no file") {
-				continue // it makes none
+				continue // a client creates no file
 			}
 			t.Run(name, func(t *testing.T) {
 				wantFallback(t, func(t *testing.T, network string) (string, error) {

@@ -26,8 +26,7 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// A server that is killed leaves its socket's file, at which nobody listens until
-// another does.
+// A killed server leaves its socket file behind. Another server takes it over.
 func TestAServerTakesOverWhatOneThatWasKilledLeft(t *testing.T) {
 	for _, network := range overShm {
 		t.Run(network, func(t *testing.T) {
@@ -53,8 +52,8 @@ func TestAServerTakesOverWhatOneThatWasKilledLeft(t *testing.T) {
 			if err := server.end(os.Kill); err != nil {
 				t.Fatal(err)
 			}
-			// Until the client has noticed, a call is sent to the server that is gone,
-			// and fails: nobody knows whether its handler has seen it.
+			// Until the client has noticed, it sends calls to the dead server. They
+			// fail and are not retried, because a handler might have seen them.
 			noticed, stop := context.WithTimeout(t.Context(), time.Minute)
 			defer stop()
 			if !conn.WaitForStateChange(noticed, connectivity.Ready) {
@@ -127,8 +126,8 @@ func TestWhatIsNoSocketIsLeftAlone(t *testing.T) {
 	}
 }
 
-// stateIn returns what a process or a thread does, from its file; "" when it is
-// gone.
+// stateIn returns the state of a process or thread from its stat file; "" if it has
+// ended.
 func stateIn(stat string) string {
 	b, _ := os.ReadFile(stat)
 	_, after, _ := strings.Cut(string(b), ") ")
@@ -136,18 +135,18 @@ func stateIn(stat string) string {
 	return state
 }
 
-// soaks reports whether tests may take minutes.
+// soaks reports whether tests are allowed to take minutes.
 func soaks() bool { return stopFor() > 0 }
 
-// stopFor is how long processes are stopped for: a tenth of NEARCALL_SOAK, which is a
-// minute of ten; 0 where it is not set.
+// stopFor returns how long processes are suspended: a tenth of NEARCALL_SOAK, at most a
+// minute; 0 if it is not set.
 func stopFor() time.Duration {
 	d, _ := time.ParseDuration(os.Getenv("NEARCALL_SOAK"))
 	return min(d/10, time.Minute)
 }
 
-// TestNothingIsLostWhileAServerIsStopped has calls of each kind wait for a server
-// that does nothing for a while: longer where NEARCALL_SOAK is set.
+// TestNothingIsLostWhileAServerIsStopped makes calls of each kind to a server that is
+// suspended for a while: longer if NEARCALL_SOAK is set.
 func TestNothingIsLostWhileAServerIsStopped(t *testing.T) {
 	pause := 200 * time.Millisecond
 	if soaks() {
@@ -162,7 +161,7 @@ func TestNothingIsLostWhileAServerIsStopped(t *testing.T) {
 			r.stop(t)
 
 			const messages, tag = 30, 7
-			size := func(i int) int { return header + i*i*500 } // 6 MB in all: more than there is credit for
+			size := func(i int) int { return header + i*i*500 } // 6 MB in all, more than the credit
 			heard := make(chan error, 100)
 			var all sync.WaitGroup
 			all.Go(func() {
@@ -213,7 +212,7 @@ func TestNothingIsLostWhileAServerIsStopped(t *testing.T) {
 	}
 }
 
-// overSharedMemory begins a stream over shared memory, and has a message echoed.
+// overSharedMemory opens a stream over shared memory and waits for one echo.
 func overSharedMemory(t *testing.T, client testpb.TestServiceClient) grpc.BidiStreamingClient[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse] {
 	t.Helper()
 	s, err := client.FullDuplexCall(t.Context())
@@ -232,15 +231,15 @@ func overSharedMemory(t *testing.T, client testpb.TestServiceClient) grpc.BidiSt
 	return s
 }
 
-// TestKeepaliveEndsCallsToAServerThatIsStopped takes minutes, as clients ping
-// every 10 s at most.
+// TestKeepaliveEndsCallsToAServerThatIsStopped takes minutes, because clients ping at
+// most every 10 s.
 func TestKeepaliveEndsCallsToAServerThatIsStopped(t *testing.T) {
 	if !soaks() {
 		t.Skip("takes minutes: set NEARCALL_SOAK")
 	}
 	const every, timeout = 10 * time.Second, time.Second
 	for _, network := range overShm {
-		for _, lasts := range []time.Duration{0, stopFor()} { // or until calls have ended, if that is later
+		for _, lasts := range []time.Duration{0, stopFor()} { // or until the calls have ended, if that is later
 			t.Run(fmt.Sprintf("%s, for %v", network, lasts), func(t *testing.T) {
 				hold(t)
 				r := newRemote(t)
@@ -263,8 +262,8 @@ func TestKeepaliveEndsCallsToAServerThatIsStopped(t *testing.T) {
 						t.Fatal("a call goes on")
 					}
 				}
-				// The first ping may be due only when something was heard since the
-				// last was.
+				// The first ping can be delayed by up to another interval, because the
+				// server was heard shortly before it was suspended.
 				if d := time.Since(stopped); d < timeout || d > 2*every+timeout+atOnce {
 					t.Errorf("the calls end after %v", d)
 				}
@@ -291,7 +290,7 @@ func TestKeepaliveEndsCallsFromAClientThatIsStopped(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
-	const every, timeout = time.Second, time.Second // the least
+	const every, timeout = time.Second, time.Second // the minimum
 	for _, network := range overShm {
 		t.Run(network, func(t *testing.T) {
 			hold(t)
@@ -320,8 +319,7 @@ func TestKeepaliveEndsCallsFromAClientThatIsStopped(t *testing.T) {
 	}
 }
 
-// inherited are the descriptors that a program has which is started now, other than
-// its own.
+// inherited returns the sockets and memory files that a newly started program inherits.
 func inherited(t *testing.T) []string {
 	t.Helper()
 	list := exec.Command("ls", "-l", "/proc/self/fd")
@@ -338,8 +336,8 @@ func inherited(t *testing.T) []string {
 	return shared
 }
 
-// TestAProgramThatIsStartedInheritsNoConnection starts programs while there are
-// connections, and others are set up and end.
+// TestAProgramThatIsStartedInheritsNoConnection starts programs while connections are
+// open, being set up and being closed.
 func TestAProgramThatIsStartedInheritsNoConnection(t *testing.T) {
 	if _, err := exec.LookPath("ls"); err != nil {
 		t.Skip(err)
@@ -352,7 +350,7 @@ func TestAProgramThatIsStartedInheritsNoConnection(t *testing.T) {
 	for _, network := range overShm {
 		lis := listen(t, targetFor(t, network))
 		start(t, serve(t, mirror()), lis)
-		wantNetwork(t, dial(t, lis.Target()), "shm") // and goes on
+		wantNetwork(t, dial(t, lis.Target()), "shm") // stays open
 		all.Go(func() {
 			for {
 				if network, err := reach(t.Context(), lis.Target()); network != "shm" || err != nil {
@@ -375,8 +373,8 @@ func TestAProgramThatIsStartedInheritsNoConnection(t *testing.T) {
 	all.Wait()
 }
 
-// startHeir makes the remote start a program that outlives it, and returns a check
-// that it does.
+// startHeir makes the remote start a program that outlives it. lives checks that it
+// did, and ends the program.
 func (r *remote) startHeir(t *testing.T) (lives func(t *testing.T)) {
 	t.Helper()
 	if _, err := exec.LookPath("cat"); err != nil {
@@ -396,7 +394,7 @@ func (r *remote) startHeir(t *testing.T) (lives func(t *testing.T)) {
 		if state := stateIn(stat); state == "" || state == "Z" {
 			t.Error("the program has ended with the process that started it")
 		}
-		if err := r.end(os.Kill); err != nil { // it was killed: this ends the program, too
+		if err := r.end(os.Kill); err != nil { // closes the stdin that the program inherited, which ends it
 			t.Error(err)
 		}
 		eventually(t, "the program ends", func() bool {
@@ -406,7 +404,7 @@ func (r *remote) startHeir(t *testing.T) (lives func(t *testing.T)) {
 	}
 }
 
-// kill kills the remote, and leaves its heir alone.
+// kill kills the remote but not its heir.
 func (r *remote) kill(t *testing.T) {
 	t.Helper()
 	r.killed = true

@@ -24,8 +24,7 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// aware is a service whose unary calls are answered with the network that their
-// handler's peer is at.
+// aware is a service whose unary calls return the network of the handler's peer.
 func aware() echo {
 	return echo{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 		p, _ := peer.FromContext(ctx)
@@ -33,8 +32,8 @@ func aware() echo {
 	}}
 }
 
-// wantNetwork makes a call to an aware service, and checks that both sides say
-// that it goes over network.
+// wantNetwork makes a call to an aware service and checks that both sides report
+// network.
 func wantNetwork(t *testing.T, client testpb.TestServiceClient, network string) {
 	t.Helper()
 	var server peer.Peer
@@ -48,7 +47,8 @@ func wantNetwork(t *testing.T, client testpb.TestServiceClient, network string) 
 	}
 }
 
-// wantUnavailable makes a call that has to fail with a text that has hint in it.
+// wantUnavailable makes a call that must fail with Unavailable and a text that contains
+// hint.
 func wantUnavailable(t *testing.T, client testpb.TestServiceClient, hint string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -134,7 +134,7 @@ func TestWhatIsEncryptedStaysASocket(t *testing.T) {
 	wantUnavailable(t, dial(t, unix, client...), "dial shm:")
 }
 
-// Anybody may connect to an abstract name.
+// Every user can connect to an abstract socket.
 func TestAbstractUnixSocketsStaySockets(t *testing.T) {
 	hold(t)
 	lis := listen(t, "unix-abstract:nearcall-test-"+filepath.Base(t.TempDir())+"-stays")
@@ -142,16 +142,16 @@ func TestAbstractUnixSocketsStaySockets(t *testing.T) {
 	wantNetwork(t, dial(t, lis.Target()), "unix")
 }
 
-// Options that keep sockets what they are do not concern shm targets.
+// Options that disable the upgrade have no effect on shm targets.
 func TestShmTargetsAreNothingButSharedMemory(t *testing.T) {
 	hold(t)
 	lis := listen(t, targetFor(t, "shm"))
 	start(t, serve(t, aware(), nearcall.NoUpgrade()), lis)
 	wantNetwork(t, dial(t, lis.Target(), nearcall.WithoutUpgrade()), "shm")
-	// What a unix target's client offers is what the listener wants.
+	// A unix target's client offers the upgrade that the listener requires.
 	unix := "unix:" + strings.TrimPrefix(lis.Target(), "shm:")
 	wantNetwork(t, dial(t, unix), "shm")
-	for range 20 { // whatever of the refusal comes first
+	for range 20 { // the refusal can reach the client in different ways
 		wantUnavailable(t, dial(t, unix, nearcall.WithoutUpgrade()), "dial shm:")
 	}
 
@@ -166,8 +166,8 @@ func TestShmTargetsAreNothingButSharedMemory(t *testing.T) {
 	wantNetwork(t, dial(t, plain.Target()), "unix")
 }
 
-// An offer that is declined is made again, with backoff, as connections
-// are: a server may come that takes it.
+// A declined offer is repeated, with backoff, like a failed connection attempt: another
+// server might accept it.
 func TestAShmClientFindsAServerThatTakesItsOffer(t *testing.T) {
 	hold(t)
 	path := filepath.Join(t.TempDir(), "s")
@@ -202,8 +202,7 @@ func TestAnOrdinaryGRPCServerAtAUnixSocket(t *testing.T) {
 	}
 }
 
-// relay passes on bytes, and nothing else, between who connects to the path that
-// it returns and a listener.
+// relay forwards bytes, but no descriptors, between a path and a listener.
 func relay(t *testing.T, to net.Addr) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "relay")
@@ -245,7 +244,7 @@ func relay(t *testing.T, to net.Addr) (path string) {
 	return path
 }
 
-// Descriptors do not get through a relay.
+// Descriptors do not pass through a relay.
 func TestThroughARelayAConnectionStaysASocket(t *testing.T) {
 	hold(t)
 	lis := listen(t, targetFor(t, "unix+shm"))

@@ -28,7 +28,7 @@ import (
 )
 
 func TestTargetsOfSockets(t *testing.T) {
-	targets := map[string]string{ // with the authority that calls have; "" for the target's address
+	targets := map[string]string{ // the calls' authority; "" for the target's address
 		"tcp:127.0.0.1:0":      "",
 		"tcp:localhost:0":      "",
 		"tcp::0":               "",
@@ -153,7 +153,7 @@ func TestMaxConcurrentStreamsHoldsCallersBackOverSockets(t *testing.T) {
 
 func TestDialersAreGivenWhatGRPCGivesThem(t *testing.T) {
 	refuse := errors.New("refused by the test")
-	for target, grpcs := range map[string]string{ // the same for grpc-go
+	for target, grpcs := range map[string]string{ // the equivalent target for grpc-go
 		"unix:///abs/s":   "unix:///abs/s",
 		"unix:rel":        "unix:rel",
 		"tcp:localhost:7": "passthrough:localhost:7",
@@ -237,7 +237,7 @@ func testSocketFiles(t *testing.T, target string, opts []nearcall.DialOption) {
 	}
 }
 
-// A server says who may connect to its socket file.
+// A server controls who can connect to its socket file.
 func TestSocketFilesHaveAModeAndAnOwner(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		_, err := nearcall.Listen(targetFor(t, "unix"), nearcall.SocketFileMode(0o600))

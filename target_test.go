@@ -54,7 +54,7 @@ func TestTargetsAreTakenApart(t *testing.T) {
 		if p.network != "" {
 			got.dialled = p.forDialer()
 		}
-		if runtime.GOOS == "windows" { // where these are not absolute
+		if runtime.GOOS == "windows" { // these paths are not absolute there
 			got.dialled, want.dialled = "", ""
 		}
 		if got != want {
@@ -106,11 +106,11 @@ func TestTargetsOfSharedMemoryAreForLinuxAlone(t *testing.T) {
 	}
 }
 
-// Of a path on Windows, a drive may come first, and either slash parts names.
+// On Windows a path can begin with a drive, and both kinds of slash separate names.
 func TestPathsOfUnixTargets(t *testing.T) {
 	for _, c := range []struct {
 		rest             string
-		elsewhere, there string // the path; of an error some of its text, after "!"
+		elsewhere, there string // the path, or "!" and a part of the error's text
 	}{
 		{`rel/s`, `rel/s`, `rel/s`},
 		{`/abs/s`, `/abs/s`, `/abs/s`},
@@ -144,8 +144,8 @@ func TestPathsOfUnixTargets(t *testing.T) {
 	}
 }
 
-// Where the system has no unix sockets, the error says what to do. A dialer of the
-// program's own may reach the target all the same.
+// On a system without unix sockets the error suggests an alternative. A custom dialer
+// can still reach the target.
 func TestASystemWithoutUnixSocketsSaysSo(t *testing.T) {
 	const target = "unix:none"
 	conn, err := NewClient(target)
