@@ -201,7 +201,7 @@ func WithoutUpgrade() DialOption {
 // in bytes. The default is 128 MiB. A connection uses 260 KiB and, while it sends
 // messages of 32 KiB or more, up to 64 MiB more, which it releases 5 seconds after the
 // last of them. After a reconnect the old connection can exist beside the new one for a
-// while. The server's allocations are limited by [MaxSharedMemory].
+// while. The server's use is limited by [MaxSharedMemory].
 //
 // At the limit large messages are sent in pieces. If the limit is below what a
 // connection needs at least, unix: targets stay sockets and calls of shm: targets fail.
