@@ -1,9 +1,9 @@
 package main
 
-// A Color is one on a light page and one on a dark page.
+// A Color is a pair of CSS colors, for light and for dark pages.
 type Color struct{ Light, Dark string }
 
-// colors are those of the rivals, the same in all pictures.
+// colors are the colors of the rivals, the same in all pictures.
 var colors = map[string]Color{
 	"nearcall":            {"#0969da", "#4493f8"},
 	"nearcall-inline":     {"#66b3ff", "#a5d6ff"},

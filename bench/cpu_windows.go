@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// processCPU returns how long the processors have worked for this process. It
-// moves in steps of some milliseconds here.
+// processCPU returns the CPU time that this process has used. On Windows it advances in
+// steps of several milliseconds.
 func processCPU() time.Duration {
 	self, err := syscall.GetCurrentProcess()
 	if err != nil {
@@ -19,7 +19,7 @@ func processCPU() time.Duration {
 	return span(kernel) + span(user)
 }
 
-// span returns the time that a Filetime counts in steps of 100 ns.
+// span converts a Filetime, which counts steps of 100 ns.
 func span(t syscall.Filetime) time.Duration {
 	return time.Duration(int64(t.HighDateTime)<<32|int64(t.LowDateTime)) * 100
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// writeCSV writes a line for each result. Lines say all, so that files from
-// several machines can be put together.
+// writeCSV writes a line for each result. Each line also contains the context of the
+// measurement, so that files from several machines can be concatenated.
 func writeCSV(w io.Writer, r *Report) error {
 	head := []string{"row", "kind", "context", "callers", "bytes", "messages", "rival", "ns_per_op", "ratio_to_" + r.Table.Baseline}
 	for _, p := range Percentiles {

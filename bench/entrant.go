@@ -2,21 +2,21 @@ package main
 
 import "time"
 
-// maxLatencies is how many calls a measurement times at most, one by one.
+// maxLatencies is the greatest number of calls that a measurement times individually.
 const maxLatencies = 50_000
 
-// An entrant is a field and what was measured of it.
+// An entrant is a field and its measurements.
 type entrant struct {
 	field     *Field
-	ops       int // of a measurement
+	ops       int // per measurement
 	latencies []time.Duration
 	samples   []Sample
-	ratios    []float64 // to the baseline, pair by pair
+	ratios    []float64 // of its time to the baseline's, one for each pair
 	cpuRatios []float64
 }
 
-// enter readies a rival for a row, warms it up and finds out how many
-// operations a measurement has.
+// enter prepares a rival for a row, warms it up and determines how many operations a
+// measurement has.
 func (t *Tournament) enter(row Row, rival Rival) (*entrant, error) {
 	f, err := Open(row, rival)
 	if err != nil {
@@ -41,7 +41,7 @@ func (e *entrant) measure() error {
 
 func (e *entrant) last() Sample { return e.samples[len(e.samples)-1] }
 
-// leave closes the field. It returns err, or else what went wrong in closing.
+// leave closes the field. It returns err, or if that is nil the error of closing.
 func (e *entrant) leave(err error) error {
 	if closing := e.field.Close(); err == nil {
 		err = closing
@@ -49,8 +49,8 @@ func (e *entrant) leave(err error) error {
 	return err
 }
 
-// result is the medians of the samples. The baseline, which is in no pair with
-// itself, has the ratio 1.
+// result returns the medians of the samples. The ratio of the baseline, which is not
+// paired with itself, is 1.
 func (e *entrant) result() Result {
 	of := func(number func(Sample) float64) float64 {
 		values := make([]float64, len(e.samples))

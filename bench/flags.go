@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// A usageError is the fault of a flag.
+// A usageError is an error in the command line.
 type usageError struct{ error }
 
-// Measurements that take some minutes, and those that are quick.
+// Defaults for a full run, and for -quick.
 const (
 	defaultPairs, quickPairs = 7, 3
 	defaultTime, quickTime   = 120 * time.Millisecond, 25 * time.Millisecond
@@ -24,8 +24,8 @@ const (
 
 const defaultParked = 100
 
-// parse returns the tables that the flags ask for, what to measure of
-// them, and where to write what comes of it.
+// parse returns an event for each table that the flags select, with the rows and rivals
+// to measure and the files to write.
 func parse(args []string, stderr io.Writer) ([]*event, error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -100,8 +100,8 @@ func parse(args []string, stderr io.Writer) ([]*event, error) {
 	return events, nil
 }
 
-// chooseTables returns those of all that are named. Without names it is all, or
-// or, if it must be one table, the first.
+// chooseTables returns the named tables. Without names it returns all, or only the first
+// if one is set.
 func chooseTables(named string, one bool, all []Table) ([]Table, error) {
 	switch {
 	case named == "" && one:
@@ -126,8 +126,8 @@ func chooseTables(named string, one bool, all []Table) ([]Table, error) {
 	return chosen, nil
 }
 
-// chooseEvents returns the tables that have rows and rivals whose names match.
-// That none has is an error.
+// chooseEvents returns an event for each table that has rows and rivals whose names match.
+// It is an error if no table has.
 func chooseEvents(tables []Table, rows, rivals string) ([]*event, error) {
 	var events []*event
 	var failed error
@@ -160,7 +160,7 @@ func names[T any](all []T, name func(T) string) []string {
 	return out
 }
 
-// choose returns those of all whose names match. That none does is an error.
+// choose returns the elements of all whose names match. It is an error if none does.
 func choose[T any](flag, pattern string, all []T, name func(T) string) ([]T, error) {
 	re, err := regexp.Compile(pattern)
 	if err != nil {

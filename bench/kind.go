@@ -12,44 +12,44 @@ import (
 	"github.com/nearcall/nearcall/bench/internal/benchpb"
 )
 
-// A Kind is a kind of call. An operation is one call, except where its
-// comment says otherwise.
+// A Kind is a kind of call. An operation is one call unless the kind's comment says
+// otherwise.
 type Kind struct {
 	Name  string
-	Unary bool // without a stream: a latency is noted for each call
+	Unary bool // latencies are recorded for unary calls only
 	open  func(ctx context.Context, conn Conn, row Row) (lane, error)
 }
 
-// A lane is what one caller does, over and over. op is an operation; it fails
-// on a wrong answer. Closely, it compares all of the answer; otherwise lengths
-// and ends only, so that the comparison is not what is measured. end, which may
-// be nil, ends in good order what began with the lane.
+// A lane is the work of one caller. op performs an operation, and fails on a wrong
+// answer. With closely it compares the whole answer; otherwise only lengths and ends, so
+// that the comparison does not dominate the measurement. end, which may be nil, ends the
+// lane's stream.
 type lane struct {
 	op  func(closely bool) error
 	end func() error
 }
 
 var (
-	// Empty sends nothing and gets nothing.
+	// Empty sends and receives an empty message.
 	Empty = Kind{"empty call", true, openEmpty}
 
-	// Pair sends two integers and gets the same.
+	// Pair sends two integers and receives the same.
 	Pair = Kind{"two integers", true, openPair}
 
-	// Text sends a string and gets the same.
+	// Text sends a string and receives the same.
 	Text = Kind{"string", true, openText}
 
-	// Unary sends a payload and gets one of the same size.
+	// Unary sends a payload and receives one of the same size.
 	Unary = Kind{"unary", true, openUnary}
 
-	// Record sends strings, a map and nested messages, and gets the same.
+	// Record sends strings, a map and nested messages, and receives the same.
 	Record = Kind{"nested record", true, openRecord}
 
-	// ServerStream sends one message and receives Row.Messages, to the end of
-	// the stream.
+	// ServerStream sends one message and receives Row.Messages messages and the end of the
+	// stream.
 	ServerStream = Kind{"server stream", false, openServerStream}
 
-	// BidiEcho keeps one stream; an operation is a message there and back.
+	// BidiEcho keeps one stream open. An operation is one message there and back.
 	BidiEcho = Kind{"bidi echo", false, openBidiEcho}
 )
 
@@ -164,7 +164,7 @@ func openBidiEcho(ctx context.Context, conn Conn, row Row) (lane, error) {
 	return lane{op, end}, nil
 }
 
-// payload returns bytes that differ from place to place.
+// payload returns a payload whose bytes vary, so that misplaced data is noticed.
 func payload(size int) *testpb.Payload {
 	body := make([]byte, size)
 	for i := range body {
@@ -173,7 +173,7 @@ func payload(size int) *testpb.Payload {
 	return &testpb.Payload{Body: body}
 }
 
-// record returns an order as a shop may have it.
+// record returns an order as a shop might store it.
 func record() *benchpb.Record {
 	return &benchpb.Record{
 		Id: "ord-2041-7731", Title: "Spring order for the tea room", Created: 1767225600, Total: 214.4,

@@ -1,35 +1,35 @@
-// Command bench is the tournament: nearcall and what one would use instead,
-// row by row. It has five tables: in one process, in one process on an event loop,
-// and between two processes over unix sockets, over TCP and, on Linux, over
-// shared memory.
+// Command bench compares nearcall with its alternatives. It has five tables: in one
+// process, in one process on an event loop, and between two processes over unix sockets,
+// over TCP and, on Linux, over shared memory. Each table has rows, the kinds of calls
+// that are measured, and rivals.
 //
 //	go run .                                 every table, row and rival: a quarter of an hour
 //	go run . -quick                          a first look, in some minutes
 //	go run . -tables in-process,unix
 //	go run . -tables unix -rows 'empty|10MB' -rivals 'nearcall|raw'
 //	go run . -results DIR                    tables, data and pictures of each table
-//	go run . -md FILE -csv FILE -svg FILE    the same of one table, in-process where none is given
+//	go run . -md FILE -csv FILE -svg FILE    the same for one table (in-process)
 //	go run . -short FILE                     a picture of some of its rows
 //	go test -bench Row                       the first table as benchmarks, for benchstat and pprof
-//	go test -bench Loop                      the one on an event loop
+//	go test -bench Loop                      the table on an event loop
 //	go test -bench Peer                      the others
 //
-// Rivals take turns with the table's baseline, grpchan in process and grpc-go
-// between processes, pair by pair, and figures are medians. The ratio is time
-// to the baseline's time, pair by pair: less is better. B/op and allocs/op are
-// the whole process's, the handler's own among them; those that no rival can
-// avoid are listed at type service. Unary calls are also timed one by one, in
-// runs of their own, for percentiles. Absolute times move from machine to
-// machine, and on a busy one from minute to minute; ratios much less so.
+// Each rival is measured in turns with the table's baseline, which is grpchan in process
+// and grpc-go between processes. All figures are medians. The ratio is the rival's time
+// to the baseline's in the same pair: less is better. B/op and allocs/op are those of the
+// whole process, including the handler's; type service lists those that no rival can
+// avoid. For percentiles, unary calls are also timed individually, in separate runs.
+// Absolute times vary between machines, and on a busy machine from minute to minute;
+// ratios vary much less.
 //
-// Between processes each rival's server is a process of its own, this program
-// again. It tells how long the processors have worked for it, so that it is
-// known what a call costs both sides.
+// Between processes each rival's server runs in a second process of this program. That
+// process reports the CPU time it used, so that figures include what a call costs
+// both sides.
 //
 // A row is a line of inProcessRows, loopRows or peerRows, a rival a line of
 // inProcessRivals, loopRivals, peerRivals or sharedMemoryRivals.
 //
-// It is a module of its own, so that rivals' dependencies stay in here.
+// The command is a module of its own, to keep the rivals' dependencies out of nearcall's.
 package main
 
 import (
@@ -83,14 +83,14 @@ func run(args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// An event is a table of which something is measured.
+// An event is the measurement of one table.
 type event struct {
 	*Tournament
 	table   Table
 	outputs []output
 }
 
-// hold measures, prints and writes what was found.
+// hold measures, prints the results and writes the files.
 func (e *event) hold(stdout io.Writer) (err error) {
 	r := &Report{
 		Table: e.table, Machine: machine(), Date: time.Now(), Pairs: e.Pairs, Time: e.Time, Parked: e.Parked, Clock: clockReading(),

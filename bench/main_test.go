@@ -19,11 +19,11 @@ func TestMain(m *testing.M) {
 	if beThePeer(lying) {
 		return
 	}
-	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // of second processes, or each would end a second later
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or each second process would take a second to exit
 	leak.Main(m)
 }
 
-// orShared adds the table of shared memory to a list, where there is one.
+// orShared adds the table of shared memory to a list if the system has one.
 func orShared(tables string) string {
 	if hasSharedMemory {
 		tables += ", " + sharedMemory
@@ -75,7 +75,8 @@ func TestTournamentPrintsAndWritesFiles(t *testing.T) {
 	}
 }
 
-// TestFilesAreOpenedFirst has the machine not work for minutes in vain.
+// TestFilesAreOpenedFirst checks that files which cannot be written are an error before
+// anything is measured.
 func TestFilesAreOpenedFirst(t *testing.T) {
 	var progress bytes.Buffer
 	err := run([]string{"-svg", filepath.Join(t.TempDir(), "none", "svg")}, io.Discard, &progress)
@@ -117,8 +118,8 @@ func TestResultsOfEachTable(t *testing.T) {
 	}
 }
 
-// TestOneTableIsMeantWhereOneIsDrawn has the flags of files work as they did
-// when there was one table.
+// TestOneTableIsMeantWhereOneIsDrawn checks that the flags for single files select the first
+// table by default.
 func TestOneTableIsMeantWhereOneIsDrawn(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"", orShared("in-process, loop, unix, tcp")},
@@ -173,7 +174,8 @@ func TestTheBaselineIsMeasuredAlone(t *testing.T) {
 	}
 }
 
-// TestWithoutSharedMemoryItsTableIsAnError does as systems do that have none.
+// TestWithoutSharedMemoryItsTableIsAnError checks the error of systems that have no shared
+// memory.
 func TestWithoutSharedMemoryItsTableIsAnError(t *testing.T) {
 	_, err := chooseTables(sharedMemory, false, []Table{inProcess})
 	if err == nil || !strings.Contains(err.Error(), "has no shared memory that nearcall can use, only Linux has") {

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// writeMarkdown prints the report as tables that also read well as they are:
-// one of all rows, then one for each.
+// writeMarkdown prints the report as tables that are also readable as plain text: an
+// overview of all rows, then a table for each row.
 func writeMarkdown(w io.Writer, r *Report) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", r.header())
@@ -59,8 +59,8 @@ func writeMarkdown(w io.Writer, r *Report) error {
 	return err
 }
 
-// overview prints a line for each row, with what show makes of each result. Of
-// those who are not in a row, the notes say why.
+// overview prints a line for each row, in which show formats each result. notes say why
+// cells are empty.
 func (r *Report) overview(b *strings.Builder, notes *footnotes, show func(Result) string) {
 	rivals := r.rivals()
 	head := []string{"row", "context"}
@@ -85,8 +85,8 @@ func (r *Report) overview(b *strings.Builder, notes *footnotes, show func(Result
 	table(b, 2, cells)
 }
 
-// processes prints what there is to say of two processes: how many calls they
-// make in a second, and how long the processors worked.
+// processes prints the tables that only two processes have: calls per second, and CPU
+// time.
 func (r *Report) processes(b *strings.Builder) {
 	fmt.Fprintf(b, "\n### Operations a second %s\n\nMore is better.\n\n", r.Table.Title)
 	r.overview(b, new(footnotes), perSecond)
@@ -97,7 +97,7 @@ func (r *Report) processes(b *strings.Builder) {
 		"B/op and allocs/op are the calling process's alone.\n")
 }
 
-// who prints who the rivals are, where that needs to be said, and who is none.
+// who prints the rivals' notes, and which alternatives the table leaves out.
 func (r *Report) who(b *strings.Builder) {
 	list := ""
 	for _, rival := range r.rivals() {
@@ -115,7 +115,7 @@ func (r *Report) who(b *strings.Builder) {
 // footnotes say why cells are empty.
 type footnotes []string
 
-// mark returns what stands in the cell.
+// mark returns the reference to a footnote with this text, which it adds if it is new.
 func (f *footnotes) mark(why string) string {
 	at := slices.Index(*f, why)
 	if at < 0 {
@@ -131,7 +131,7 @@ func (f footnotes) print(b *strings.Builder) {
 	}
 }
 
-// raised returns n in superior figures.
+// raised returns n in superscript digits.
 func raised(n int) string {
 	var b strings.Builder
 	for _, digit := range strconv.Itoa(n) {
@@ -140,11 +140,11 @@ func raised(n int) string {
 	return b.String()
 }
 
-// perSecond prints how many operations all callers make in a second.
+// perSecond formats the number of operations of all callers per second.
 func perSecond(r Result) string { return strconv.FormatFloat(1e9/r.Ns, 'f', 0, 64) }
 
-// table prints cells, the first line of which is the head. So many columns
-// that hold text are aligned to the left.
+// table prints cells, whose first line is the head. The first text columns are aligned to
+// the left, the others to the right.
 func table(b *strings.Builder, text int, cells [][]string) {
 	widths := make([]int, len(cells[0]))
 	for _, line := range cells {
@@ -176,7 +176,7 @@ func table(b *strings.Builder, text int, cells [][]string) {
 	}
 }
 
-// number prints as many digits as mean something.
+// number formats v with as many digits as are significant.
 func number(v float64) string {
 	if v >= 99.95 {
 		return strconv.FormatFloat(v, 'f', 0, 64)
@@ -184,7 +184,7 @@ func number(v float64) string {
 	return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0")
 }
 
-// ratio prints two or three digits that count.
+// ratio formats v with two or three significant digits.
 func ratio(v float64) string {
 	switch {
 	case v < 0.0995:
@@ -197,7 +197,7 @@ func ratio(v float64) string {
 	return strconv.FormatFloat(v, 'f', 0, 64)
 }
 
-// nanoseconds prints a time in the unit that suits it, in three digits.
+// nanoseconds formats a time in a suitable unit, with three digits.
 func nanoseconds(v float64) string {
 	units := [...]string{"ns", "µs", "ms", "s"}
 	unit := 0

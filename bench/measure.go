@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Percentiles are those that a Latency has.
+// Percentiles are the percentiles that a Latency has.
 var Percentiles = [...]int{50, 90, 95, 99}
 
-// A Latency is how long calls took, in nanoseconds, at each of Percentiles.
+// A Latency is the time of a call at each of Percentiles, in nanoseconds.
 type Latency [len(Percentiles)]float64
 
 // A Sample is one measurement.
@@ -22,18 +22,18 @@ type Sample struct {
 	Time    time.Duration
 	Bytes   uint64 // allocated by the whole process
 	Allocs  uint64
-	CPU     time.Duration // of both processes, where there are two
+	CPU     time.Duration // of both processes, if there are two
 	Latency Latency       // of unary calls
 }
 
-// NsPerOp returns the time that an operation took, in nanoseconds.
+// NsPerOp returns the time per operation, in nanoseconds.
 func (s Sample) NsPerOp() float64     { return float64(s.Time.Nanoseconds()) / float64(s.Ops) }
 func (s Sample) bytesPerOp() float64  { return float64(s.Bytes) / float64(s.Ops) }
 func (s Sample) allocsPerOp() float64 { return float64(s.Allocs) / float64(s.Ops) }
 func (s Sample) cpuPerOp() float64    { return float64(s.CPU.Nanoseconds()) / float64(s.Ops) }
 
-// Run does n operations, divided among the callers. It returns how long that
-// took, without the pauses that the row has.
+// Run performs n operations, divided among the callers. It returns how long they took,
+// without the row's pauses.
 func (f *Field) Run(n int) (time.Duration, error) {
 	if f.Row.Pause > 0 {
 		return f.runRested(n)
@@ -50,8 +50,8 @@ func (f *Field) Run(n int) (time.Duration, error) {
 	return now() - start, err
 }
 
-// runRested does n operations with a pause before each. With several callers it
-// returns the mean of their times.
+// runRested is Run for rows with a pause. It returns the time that operations took, on
+// average for each caller.
 func (f *Field) runRested(n int) (time.Duration, error) {
 	var sum atomic.Int64
 	err := f.spread(n, func(l lane, from, to int) error {
@@ -68,16 +68,15 @@ func (f *Field) runRested(n int) (time.Duration, error) {
 	return time.Duration(sum.Load()) / time.Duration(len(f.lanes)), err
 }
 
-// Check makes every caller do an operation and compare all of the answer.
+// Check makes every caller perform an operation and compare the whole answer.
 func (f *Field) Check() error {
 	return f.spread(len(f.lanes), func(l lane, _, _ int) error { return l.op(true) })
 }
 
-// Time does as many operations as into has room for, divided among the
-// callers, and notes how long each took. That is from one reading of the clock
-// to the next, so that each is longer by one reading.
+// Time performs len(into) operations, divided among the callers, and records how long
+// each took. Each time includes one reading of the clock.
 func (f *Field) Time(into []time.Duration) error {
-	clear(into) // no page is new to the system when the clock runs
+	clear(into) // touches all pages, so that no page fault is timed
 	return f.spread(len(into), func(l lane, from, to int) error {
 		part := into[from:to]
 		last := now()
@@ -97,7 +96,7 @@ func (f *Field) Time(into []time.Duration) error {
 	})
 }
 
-// spread divides n operations among the callers, who do theirs at the same time.
+// spread divides n operations among the callers, which run concurrently.
 func (f *Field) spread(n int, do func(l lane, from, to int) error) error {
 	callers := len(f.lanes)
 	if callers == 1 {
@@ -112,11 +111,11 @@ func (f *Field) spread(n int, do func(l lane, from, to int) error) error {
 	return f.wrap(errors.Join(errs...))
 }
 
-// Measure measures n operations. With latencies, which is not empty then, it
-// goes on to time single calls, as many as there is room for.
+// Measure measures n operations. If latencies is not empty, it then times len(latencies)
+// calls individually.
 func (f *Field) Measure(n int, latencies []time.Duration) (Sample, error) {
 	var before, after runtime.MemStats
-	runtime.GC() // the garbage of the rival before is not this one's
+	runtime.GC() // so that this rival does not pay for the garbage of the last
 	theirs, err := f.serverCPU()
 	if err != nil {
 		return Sample{Ops: n}, f.wrap(err)
@@ -143,7 +142,7 @@ func (f *Field) Measure(n int, latencies []time.Duration) (Sample, error) {
 	return s, err
 }
 
-// serverCPU returns the processor time of the second process, if there is one.
+// serverCPU returns the CPU time of the second process, or 0 if there is none.
 func (f *Field) serverCPU() (time.Duration, error) {
 	if f.conn.Peer == nil {
 		return 0, nil
@@ -151,11 +150,11 @@ func (f *Field) serverCPU() (time.Duration, error) {
 	return f.conn.Peer.CPU()
 }
 
-// Calibrate returns how many operations take about d. It warms up on the way,
-// and begins with one operation for each caller, before any are counted: that
-// may take connections, which are made when they are needed.
+// Calibrate returns how many operations take about d, and warms up the rival. It begins
+// with one operation for each caller that it does not time, because that might open
+// connections.
 func (f *Field) Calibrate(d time.Duration) (int, error) {
-	const steps = 100 // at most so many times more at once
+	const steps = 100 // the most by which one attempt exceeds the last
 	if err := f.Check(); err != nil {
 		return 0, err
 	}
@@ -173,8 +172,8 @@ func (f *Field) Calibrate(d time.Duration) (int, error) {
 	}
 }
 
-// percentiles sorts values, and returns for each percentile the least value
-// that so many percent do not exceed.
+// percentiles sorts values, and returns for each percentile p the least value that p
+// percent of the values do not exceed.
 func percentiles(values []time.Duration) Latency {
 	slices.Sort(values)
 	var l Latency
@@ -194,7 +193,7 @@ func clockReading() time.Duration {
 	return (now() - start) / times
 }
 
-// median returns the value in the middle, the mean of two where two are.
+// median returns the median of values, or NaN if there are none.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()

@@ -15,28 +15,28 @@ import (
 	"time"
 )
 
-// peerEnv has this program serve, as the second process of a tournament. Its
-// value is a peerSetup.
+// peerEnv is the environment variable that makes this program the second process of a
+// tournament. Its value is a peerSetup in JSON.
 const peerEnv = "NEARCALL_BENCH_PEER"
 
-// A peerSetup is what a second process becomes.
+// A peerSetup configures a second process.
 type peerSetup struct {
-	Stack    string // that serves
-	Network  string // unix or tcp, or what nearcall makes of a unix socket
+	Stack    string // the name of the stack that serves
+	Network  string // unix, tcp, shmNetwork or upgradedNetwork
 	Address  string // to listen on
-	Dir      string // to remove in the end, should nobody else do so
-	Messages int    // of a stream that the server sends
-	Parked   int    // goroutines that sleep meanwhile
-	Services string // other than those of the tournament, in tests
+	Dir      string // a directory to remove at the end, in case the first process has not
+	Messages int    // messages per server stream
+	Parked   int    // goroutines that sleep while it serves
+	Services string // in tests: services to serve instead of the tournament's
 }
 
 // A peer is a second process. It serves until its standard input ends.
 type peer struct {
-	Address string // where it is reached
+	Address string // the address to connect to
 	cmd     *exec.Cmd
-	dir     string // of its socket
+	dir     string // the directory of its socket
 
-	mu  sync.Mutex // held from a question to its answer
+	mu  sync.Mutex // held between a question and its answer
 	in  io.WriteCloser
 	out *bufio.Reader
 }
@@ -44,7 +44,7 @@ type peer struct {
 // patience is how long a process may take to end before it is killed.
 const patience = 10 * time.Second
 
-// startPeer starts a process of this program's own, and returns when it serves.
+// startPeer runs this program as a second process, and returns when that serves.
 func startPeer(setup peerSetup) (_ *peer, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -84,7 +84,7 @@ func startPeer(setup peerSetup) (_ *peer, err error) {
 	return p, nil
 }
 
-// address returns one that a process can listen on.
+// address returns an address that the second process can listen on.
 func (p *peer) address(network string) (_ string, err error) {
 	if network == "tcp" {
 		return "127.0.0.1:0", nil
@@ -95,7 +95,7 @@ func (p *peer) address(network string) (_ string, err error) {
 	return filepath.Join(p.dir, "s"), nil
 }
 
-// What a process says and is asked: lines of a word, and perhaps a value.
+// The two processes exchange lines that consist of a word, and for some words a value.
 const (
 	saysAddress = "address"
 	saysCPU     = "cpu"
@@ -115,7 +115,7 @@ func (p *peer) hear(word string) (string, error) {
 	return value, nil
 }
 
-// CPU asks the process how long the processors have worked for it.
+// CPU asks the process for the CPU time that it has used.
 func (p *peer) CPU() (time.Duration, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,14 +9,14 @@ import (
 	"os/signal"
 )
 
-// beThePeer serves as the environment says, if it says so, and reports whether
-// it did. then wraps the services.
+// beThePeer serves until standard input ends if peerEnv is set, and reports whether it
+// was. then wraps the services.
 func beThePeer(then func(kind string, s service) Services) bool {
 	value, ok := os.LookupEnv(peerEnv)
 	if !ok {
 		return false
 	}
-	signal.Ignore(os.Interrupt) // ctrl-C ends the tournament, and with it the input
+	signal.Ignore(os.Interrupt) // Ctrl-C ends the first process, which closes the input
 	var setup peerSetup
 	err := json.Unmarshal([]byte(value), &setup)
 	if err == nil {
@@ -32,10 +32,10 @@ func beThePeer(then func(kind string, s service) Services) bool {
 	return true
 }
 
-// honest are the services of the tournament.
+// honest returns the services of the tournament unchanged.
 func honest(_ string, s service) Services { return s }
 
-// servePeer serves until in ends, and answers what it is asked meanwhile.
+// servePeer serves until in ends, and answers the questions that it reads from it.
 func servePeer(setup peerSetup, s Services, in io.Reader, out io.Writer) error {
 	defer park(setup.Parked)()
 	stack, ok := stacks[setup.Stack]

@@ -17,12 +17,12 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// peerTables are those of two processes.
+// peerTables returns the tables of two processes.
 func peerTables() []Table {
 	return slices.DeleteFunc(Tables(defaultParked), func(t Table) bool { return !t.Processes })
 }
 
-// lying are services that tests have a second process serve.
+// lying wraps the services of a second process in tests, so that they answer wrongly.
 func lying(kind string, s service) Services {
 	switch kind {
 	case "liar":
@@ -48,12 +48,11 @@ func TestPeersAnswerRightly(t *testing.T) {
 	}
 }
 
-// huge are rows of which a call takes the rivals a second or two.
+// huge reports whether a single call of the row takes a second or two.
 func huge(r Row) bool { return r.Size > 1<<20 }
 
-// TestWrongAnswersOfPeersFail has every rival notice that a reply is not what it
-// should be. What raw is sent back no service has made, so it has a test of its
-// own.
+// TestWrongAnswersOfPeersFail checks that every rival notices a wrong reply, except raw, whose
+// replies come from no service. It has a separate test.
 func TestWrongAnswersOfPeersFail(t *testing.T) {
 	table := peerTables()[0]
 	table.Rivals = slices.DeleteFunc(slices.Clone(table.Rivals), func(r Rival) bool { return r.Name == "raw" })
@@ -78,8 +77,8 @@ func TestWrongAnswersOfPeersFail(t *testing.T) {
 	}
 }
 
-// TestNearcallIsMeasuredOverItsNetwork has a dialer refuse a connection that is
-// of another network than the table says.
+// TestNearcallIsMeasuredOverItsNetwork checks that dialing fails if the connection uses
+// another network than the table says.
 func TestNearcallIsMeasuredOverItsNetwork(t *testing.T) {
 	if !hasSharedMemory {
 		t.Skip("there is no other network")
@@ -187,7 +186,7 @@ func TestAPeerThatCannotServeIsAnError(t *testing.T) {
 	}
 }
 
-// TestAPeerThatIsGoneFailsTheMeasurement ends the process under the calls.
+// TestAPeerThatIsGoneFailsTheMeasurement kills the second process during calls.
 func TestAPeerThatIsGoneFailsTheMeasurement(t *testing.T) {
 	var gone *peer
 	row := Row{Name: "unary-32B", Kind: Unary, Size: 32, Cancellable: true}
@@ -285,9 +284,9 @@ func oneOfEachKind(rows []Row) []Row {
 	})
 }
 
-// BenchmarkPeer calls a second process, as the tournament does. CPU-ns/op is
-// the processor time of both. With -benchtime=1x, which measures nothing, a row of
-// each kind is enough: TestPeersAnswerRightly makes calls of every row.
+// BenchmarkPeer calls a second process, as the tournament does. CPU-ns/op is the CPU time
+// of both processes. With -benchtime=1x, which measures nothing, it runs only one row of
+// each kind; TestPeersAnswerRightly covers the others.
 func BenchmarkPeer(b *testing.B) {
 	tables, rows := peerTables(), peerRows
 	if flag.Lookup("test.benchtime").Value.String() == "1x" {

@@ -6,8 +6,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// A registry keeps what generated code registers, for servers that are not
-// gRPC's but have the same services.
+// A registry records the services that generated gRPC code registers, for servers of other
+// RPC systems.
 type registry []registered
 
 type registered struct {
@@ -26,10 +26,10 @@ func registryOf(s Services) registry {
 	return r
 }
 
-// handlerStream is a stream of another server, as gRPC's generated code wants
-// it. Metadata there is none.
+// handlerStream adapts another server's stream to gRPC's generated code. It has no
+// metadata.
 type handlerStream struct {
-	grpc.ServerStream // nil: there is only what follows
+	grpc.ServerStream // nil: only the methods below exist
 	ctx               context.Context
 	send, recv        func(m any) error
 }

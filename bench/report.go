@@ -11,21 +11,21 @@ import (
 	"time"
 )
 
-// A Report is results, and what a reader must know of them.
+// A Report is the results of a table, and how they were measured.
 type Report struct {
 	Table   Table
 	Machine string
 	Date    time.Time
 	Pairs   int
-	Time    time.Duration // of a measurement
-	Parked  int           // goroutines that slept meanwhile
-	Clock   time.Duration // that a reading of the clock takes
-	Line    time.Duration // that a watched cache line takes to another process and back; 0 where that was not measured
+	Time    time.Duration // per measurement
+	Parked  int           // goroutines that slept during measurements
+	Clock   time.Duration // the cost of reading the clock
+	Line    time.Duration // the round trip of a shared cache line; 0 if not measured
 	Results []Result
 }
 
-// title is that of the times. In the first table, with which the tournament
-// began, it does not say where the calls go.
+// title returns the title of the table of times. That of the first table does not say
+// where calls go.
 func (r *Report) title() string {
 	where := ""
 	if r.Table.Name != inProcess.Name {
@@ -34,7 +34,7 @@ func (r *Report) title() string {
 	return "Time of an operation" + where + ", compared with " + r.Table.Baseline
 }
 
-// machine says what the figures hold for, in a line.
+// machine describes the machine in a line.
 func machine() string {
 	return fmt.Sprintf("%s, %d cores, GOMAXPROCS %d, %s %s/%s",
 		cmp.Or(cpuModel(), "unknown CPU"), runtime.NumCPU(), runtime.GOMAXPROCS(0), runtime.Version(), runtime.GOOS, runtime.GOARCH)
@@ -65,7 +65,7 @@ func (r *Report) rows() [][]Result {
 	return rows
 }
 
-// rivals returns who has a result, in the order of the table's.
+// rivals returns the rivals that have a result, in the order of the table.
 func (r *Report) rivals() []Rival {
 	var rivals []Rival
 	for _, result := range r.Results {
@@ -77,7 +77,7 @@ func (r *Report) rivals() []Rival {
 	return rivals
 }
 
-// find returns what rival has among results.
+// find returns the result of a rival.
 func find(results []Result, rival string) (Result, bool) {
 	i := slices.IndexFunc(results, func(r Result) bool { return r.Rival.Name == rival })
 	if i < 0 {
@@ -93,8 +93,8 @@ type output struct {
 	file  *os.File
 }
 
-// open makes sure, before anything is measured, that the file can be written.
-// What it holds stays until there is something to put in its place.
+// open ensures before the measurements that the file can be written. It does not
+// truncate the file: the old content stays until there are new results.
 func (o *output) open() (err error) {
 	o.file, err = os.OpenFile(o.path, os.O_WRONLY|os.O_CREATE, 0o666)
 	return err

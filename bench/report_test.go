@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// invented returns a report of all rows and rivals, with figures from the
-// fastest to the slowest that the writers may see.
+// invented returns a report of all rows and rivals, with figures from the fastest to the
+// slowest that writers must format.
 func invented() *Report { return inventedOf(inProcess) }
 
 func inventedOf(table Table) *Report {
@@ -136,7 +136,8 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
-// TestMarkdownOfLoops: the table says what is on a loop, and how.
+// TestMarkdownOfLoops checks that the table says which rivals run on a loop, and on which
+// kind.
 func TestMarkdownOfLoops(t *testing.T) {
 	r := inventedOf(onLoop)
 	cells := strings.Join(strings.Fields(written(t, writeMarkdown, r)), " ")
@@ -239,8 +240,8 @@ func TestRaisedNumbers(t *testing.T) {
 	}
 }
 
-// TestSVG reads the picture as XML, and sees to it that everything is on it
-// and nothing on top of another.
+// TestSVG parses the picture as XML, and checks that everything is inside it and nothing
+// overlaps.
 func TestSVG(t *testing.T) {
 	few := invented()
 	few.Results = slices.DeleteFunc(few.Results, func(r Result) bool { return r.Rival.Name == inProcess.Baseline || r.Row.Callers > 1 })
@@ -290,8 +291,8 @@ type svgDrawn struct {
 	classes map[string]bool
 }
 
-// parseSVG returns where bars and texts are, as far as that can be known
-// without the font.
+// parseSVG returns the positions of bars and texts, as far as they can be computed without
+// the font.
 func parseSVG(t *testing.T, text, title string) svgDrawn {
 	t.Helper()
 	type element struct {

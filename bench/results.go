@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// resultFiles are the files of a table, beside each other: what was printed,
-// the data, and pictures of all rows and of some.
+// resultFiles returns the files of a table, which share a base name: the tables in
+// Markdown, the data, and pictures of all rows and of some.
 func resultFiles(base string) []output {
 	name := filepath.Base(base)
 	return []output{

@@ -16,24 +16,24 @@ import (
 	"github.com/nearcall/nearcall/bench/internal/benchpb"
 )
 
-// A Rival is a way from clients to services.
+// A Rival is a way to make calls.
 type Rival struct {
-	Name      string                       // also the benchmark's: keep it
-	Connect   func(Services) (Conn, error) // nil where Dial is not
-	Dial      func(row Row) (Conn, error)  // to a process that has the services
-	UnaryOnly bool                         // it has no part in rows of streams
-	Without   []Absence                    // rows that it has no part in either
-	Note      string                       // that its figures need
-	Limit     bool                         // it is no RPC, and shows what one could take at best
+	Name      string                       // also names the benchmark, so do not change it
+	Connect   func(Services) (Conn, error) // connects in process; nil if Dial is set
+	Dial      func(row Row) (Conn, error)  // connects to a process that it starts
+	UnaryOnly bool                         // it takes no part in rows of streams
+	Without   []Absence                    // other rows that it takes no part in
+	Note      string                       // explains its figures
+	Limit     bool                         // it is not RPC, but a lower bound for RPC
 }
 
-// An Absence is why a rival has no part in some rows.
+// An Absence says why a rival takes no part in some rows.
 type Absence struct {
 	Of  func(Row) bool
 	Why string
 }
 
-// absence returns why the rival has no part in row, if that was told.
+// absence returns why the rival takes no part in row, if Without says so.
 func (r Rival) absence(row Row) (why string, ok bool) {
 	for _, a := range r.Without {
 		if a.Of(row) {
@@ -43,15 +43,15 @@ func (r Rival) absence(row Row) (why string, ok bool) {
 	return "", false
 }
 
-// A Conn is a rival that is connected. Close ends what Connect started, and
-// returns when it has ended.
+// A Conn is a connected rival. Close ends everything that Connect or Dial started, and
+// waits for it.
 type Conn struct {
 	Test    testpb.TestServiceClient
 	Records benchpb.RecordsClient
 	Close   func()
 
-	// Peer is the process that has the services; nil where that is this one.
-	// Whoever closes the connection stops it then.
+	// Peer is the process that serves, or nil if it is this one. The caller of Close
+	// must then stop it.
 	Peer *peer
 }
 
@@ -60,7 +60,7 @@ func stubs(conn grpc.ClientConnInterface, end func()) Conn {
 	return Conn{Test: testpb.NewTestServiceClient(conn), Records: benchpb.NewRecordsClient(conn), Close: end}
 }
 
-// inProcessRivals take part where all is in one process.
+// inProcessRivals are the rivals in one process.
 var inProcessRivals = []Rival{
 	{Name: "nearcall", Connect: overNearcall()},
 	{Name: "nearcall-inline", Connect: overNearcall(nearcall.InlineHandlers()), UnaryOnly: true}, // streams do not differ
@@ -72,7 +72,7 @@ var inProcessRivals = []Rival{
 	{Name: "direct-clone", Connect: directClone, UnaryOnly: true, Limit: true},
 }
 
-// Takes reports whether the rival has part in row.
+// Takes reports whether the rival takes part in row.
 func (r Rival) Takes(row Row) bool {
 	_, absent := r.absence(row)
 	return !absent && (!r.UnaryOnly || row.Kind.Unary)
@@ -82,7 +82,7 @@ func overNearcall(opts ...nearcall.ServerOption) func(Services) (Conn, error) {
 	return func(s Services) (Conn, error) { return clientOf(s, nearcall.NewServer(opts...)), nil }
 }
 
-// shared is nearcall where both sides promise not to write to messages.
+// shared connects nearcall with the promise of both sides not to write to messages.
 func shared(s Services) (Conn, error) {
 	return clientOf(s, nearcall.NewServer(nearcall.SharedMessages()), nearcall.WithSharedMessages()), nil
 }
@@ -137,12 +137,11 @@ func overGRPC(s Services, lis net.Listener, opts ...grpc.DialOption) (Conn, erro
 	}), nil
 }
 
-// function is a client that calls the services' methods, with nothing between:
-// what a program does that is not split into services. Caller and callee share
-// their messages.
+// function is a client that calls the services' methods directly, as a program does that is
+// not split into services. Caller and callee share their messages.
 type function struct {
-	testpb.TestServiceClient // nil: there is only what follows
-	benchpb.RecordsClient    // nil as well
+	testpb.TestServiceClient // nil: only the methods below exist
+	benchpb.RecordsClient    // nil, too
 	to                       Services
 }
 
@@ -159,8 +158,8 @@ func (f function) Echo(ctx context.Context, in *benchpb.Record, _ ...grpc.CallOp
 	return f.to.Echo(ctx, in)
 }
 
-// clone is function with messages copied, so that neither side sees what the
-// other does to them later: the least that can be promised of a call.
+// clone is function with copied messages, so that neither side sees later changes of the
+// other: the least that a call must guarantee.
 type clone struct{ function }
 
 func directClone(s Services) (Conn, error) {

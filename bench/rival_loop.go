@@ -7,7 +7,7 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// loopRivals take part where services run on an event loop.
+// loopRivals are the rivals of services on an event loop.
 var loopRivals = []Rival{
 	{
 		Name: "nearcall-loop", Connect: overLoop(),
@@ -27,8 +27,8 @@ var loopRivals = []Rival{
 	},
 }
 
-// overLoop is nearcall with all services on one loop, which is closed after the
-// server, as that does not close it.
+// overLoop connects nearcall with all services on one loop. Close also closes the loop,
+// after the server, which does not do so itself.
 func overLoop(opts ...loop.Option) func(Services) (Conn, error) {
 	return func(s Services) (Conn, error) {
 		l, srv := loop.New(opts...), nearcall.NewServer()

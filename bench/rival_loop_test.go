@@ -11,7 +11,7 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// A probe is a service that finds out whether it runs as a task of a loop.
+// A probe is a service that records whether it runs as a task of a loop.
 type probe struct {
 	service
 	told chan error
@@ -23,7 +23,7 @@ func (p probe) EmptyCall(ctx context.Context, in *testpb.Empty) (*testpb.Empty, 
 	return p.service.EmptyCall(ctx, in)
 }
 
-// TestWhoRunsOnALoop has those on a loop be those whose notes say so.
+// TestWhoRunsOnALoop checks that the rivals that run on a loop are those whose notes say so.
 func TestWhoRunsOnALoop(t *testing.T) {
 	for _, rival := range onLoop.Rivals {
 		t.Run("rival="+rival.Name, func(t *testing.T) {

@@ -8,22 +8,22 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A Row is one thing that is measured. Rows differ in data, not in code.
+// A Row is a kind of call with its parameters. Rows differ in data, not in code.
 type Row struct {
-	Name        string // also the benchmark's: keep it
+	Name        string // also names the benchmark, so do not change it
 	Kind        Kind
 	Size        int  // of a payload or record, in bytes
-	Messages    int  // of a stream that the server sends
-	Cancellable bool // of the calls' context, which is Background otherwise
-	Callers     int  // goroutines that call at the same time; none means one
-	Chosen      bool // for the short picture
+	Messages    int  // messages per server stream
+	Cancellable bool // calls have a context that can be cancelled, instead of Background
+	Callers     int  // goroutines that call concurrently; 0 means 1
+	Chosen      bool // it is in the short picture
 
-	// Pause is how long a caller sleeps before each operation. It is not part
-	// of the operation's time.
+	// Pause is how long a caller sleeps before each operation. The operation's time does
+	// not include it.
 	Pause time.Duration
 }
 
-// inProcessRows is the tournament in one process.
+// inProcessRows are the rows of the table of one process.
 var inProcessRows = []Row{
 	{Name: "unary-32B", Kind: Unary, Size: 32, Chosen: true},
 	{Name: "unary-32B-cancellable", Kind: Unary, Size: 32, Cancellable: true, Chosen: true},
@@ -40,8 +40,8 @@ var inProcessRows = []Row{
 	{Name: "unary-32B-100-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 100},
 }
 
-// loopRows is the tournament on an event loop: what can differ there from calls
-// off a loop. Larger messages and the record differ in what is copied alone.
+// loopRows are the rows of the table on an event loop: those in which a loop can make a
+// difference. Larger messages and the record differ only in what is copied.
 var loopRows = []Row{
 	{Name: "unary-32B", Kind: Unary, Size: 32, Chosen: true},
 	{Name: "unary-32B-cancellable", Kind: Unary, Size: 32, Cancellable: true, Chosen: true},
@@ -53,8 +53,8 @@ var loopRows = []Row{
 	{Name: "unary-32B-100-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 100},
 }
 
-// peerRows is the tournament of two processes. All contexts can be cancelled,
-// as those of programs with a second process can.
+// peerRows are the rows of the tables of two processes. All contexts can be cancelled, as
+// is usual in programs that call another process.
 var peerRows = []Row{
 	{Name: "empty", Kind: Empty, Cancellable: true},
 	{Name: "two-integers", Kind: Pair, Cancellable: true},
@@ -64,7 +64,7 @@ var peerRows = []Row{
 	{Name: "unary-1MB", Kind: Unary, Size: 1 << 20, Cancellable: true},
 	{Name: "unary-10MB", Kind: Unary, Size: 10 << 20, Cancellable: true},
 	{Name: "unary-32B-idle-1ms", Kind: Unary, Size: 32, Cancellable: true, Pause: time.Millisecond},
-	{Name: "unary-32B-idle-100ms", Kind: Unary, Size: 32, Cancellable: true, Pause: 100 * time.Millisecond}, // a measurement has a few
+	{Name: "unary-32B-idle-100ms", Kind: Unary, Size: 32, Cancellable: true, Pause: 100 * time.Millisecond}, // a measurement has only a few operations
 	{Name: "server-stream-100x32B", Kind: ServerStream, Size: 32, Messages: 100, Cancellable: true, Chosen: true},
 	{Name: "bidi-echo-32B", Kind: BidiEcho, Size: 32, Cancellable: true, Chosen: true},
 	{Name: "unary-32B", Kind: Unary, Size: 32, Cancellable: true, Chosen: true},
@@ -74,7 +74,7 @@ var peerRows = []Row{
 	{Name: "unary-32B-1000-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 1000},
 }
 
-// Title says what the row is, for people.
+// Title describes the row in a report.
 func (r Row) Title() string {
 	title := r.Kind.Name
 	switch {
@@ -92,7 +92,7 @@ func (r Row) Title() string {
 	return title
 }
 
-// Context says what context the calls have.
+// Context describes the context of the row's calls.
 func (r Row) Context() string {
 	if r.Cancellable {
 		return "cancellable"
@@ -110,7 +110,7 @@ func size(n int) string {
 	return fmt.Sprintf("%d B", n)
 }
 
-// A Field is a row with a rival in it, ready to be measured.
+// A Field is a rival that is ready to be measured in a row.
 type Field struct {
 	Row   Row
 	Rival Rival
@@ -119,7 +119,7 @@ type Field struct {
 	end   context.CancelFunc
 }
 
-// Open connects the rival and readies the callers of the row.
+// Open connects the rival and prepares the row's callers.
 func Open(row Row, rival Rival) (*Field, error) {
 	f := &Field{Row: row, Rival: rival, end: func() {}}
 	ctx := context.Background()
@@ -147,8 +147,7 @@ func Open(row Row, rival Rival) (*Field, error) {
 	return f, nil
 }
 
-// Close ends the lanes, the connection and the second process if there is one,
-// and everything that they started.
+// Close ends the lanes, the connection and the second process, if there is one.
 func (f *Field) Close() error {
 	var failed error
 	for _, l := range f.lanes {

@@ -17,8 +17,8 @@ import (
 	"github.com/nearcall/nearcall/bench/internal/benchpb"
 )
 
-// each runs f for every row with every rival that takes part. The names are
-// made for benchstat: -col /rival.
+// each runs f for every row with every rival that takes part. The names suit benchstat
+// -col /rival.
 func each[T interface {
 	Run(string, func(T)) bool
 }](t T, table Table, rows []Row, f func(T, Row, Rival)) {
@@ -66,8 +66,8 @@ func answersRightly(t *testing.T, row Row, rival Rival) {
 	}
 }
 
-// TestRowsAreData measures rows that are not in the tournament: other sizes and
-// several callers take no code.
+// TestRowsAreData measures rows that are not in the tournament, to show that other sizes and
+// several callers need no code.
 func TestRowsAreData(t *testing.T) {
 	rows := []Row{
 		{Name: "unary-0", Kind: Unary},
@@ -98,7 +98,7 @@ func TestRowsAreData(t *testing.T) {
 	})
 }
 
-// A liar answers with a byte or a message too few.
+// A liar answers with one byte or one message too few.
 type liar struct{ service }
 
 func shorter(p *testpb.Payload) *testpb.Payload { return &testpb.Payload{Body: p.Body[1:]} }
@@ -126,7 +126,7 @@ func (l liar) Echo(ctx context.Context, in *benchpb.Record) (*benchpb.Record, er
 	return l.service.Echo(ctx, out)
 }
 
-// A forger answers with as many bytes, of which one in the middle is another.
+// A forger answers with the right length, but changes one byte in the middle.
 type forger struct{ service }
 
 func forged(p *testpb.Payload) *testpb.Payload {
@@ -200,7 +200,7 @@ func TestWrongAnswersFail(t *testing.T) {
 	}
 }
 
-// failsWith holds a tournament with a rival that answers wrongly.
+// failsWith runs a tournament with a rival that answers wrongly, which must fail.
 func failsWith(t *testing.T, row Row, lying, base Rival) {
 	t.Helper()
 	base.Name = "honest"
@@ -211,7 +211,7 @@ func failsWith(t *testing.T, row Row, lying, base Rival) {
 	}
 }
 
-// TestPausesAreNotMeasured has a row's pauses be longer than its calls.
+// TestPausesAreNotMeasured measures a row whose pauses are longer than its calls.
 func TestPausesAreNotMeasured(t *testing.T) {
 	const n, pause = 5, 20 * time.Millisecond
 	row := Row{Name: "rested", Kind: Unary, Size: 32, Pause: pause}
@@ -233,8 +233,8 @@ func TestPausesAreNotMeasured(t *testing.T) {
 	}
 }
 
-// TestRowsAndRivalsDiffer holds lines of data to what benchmarks, tables and
-// the picture take for granted.
+// TestRowsAndRivalsDiffer checks what benchmarks, tables and pictures assume of rows and
+// rivals.
 func TestRowsAndRivalsDiffer(t *testing.T) {
 	files := make(map[string]bool)
 	for _, table := range Tables(0) {
@@ -280,7 +280,7 @@ func rowsAndRivalsDiffer(t *testing.T, table Table) {
 	}
 }
 
-// TestRowsBetweenProcesses holds the list to what it is for.
+// TestRowsBetweenProcesses checks the list of rows against its purpose.
 func TestRowsBetweenProcesses(t *testing.T) {
 	const want = "empty, two-integers, string-100B, unary-record, unary-100KB, unary-1MB, unary-10MB, unary-32B-idle-1ms, unary-32B-idle-100ms, " +
 		"server-stream-100x32B, bidi-echo-32B, unary-32B, unary-32B-10-callers, unary-32B-64-callers, unary-32B-100-callers, unary-32B-1000-callers"
@@ -303,7 +303,7 @@ func TestRowsBetweenProcesses(t *testing.T) {
 	}
 }
 
-// TestLimitsOfSharedMemory says in which rows the limits are.
+// TestLimitsOfSharedMemory checks in which rows the limits take part.
 func TestLimitsOfSharedMemory(t *testing.T) {
 	for rival, want := range map[string]string{
 		"watched-line": "empty, two-integers, unary-32B",
@@ -324,7 +324,8 @@ func TestLimitsOfSharedMemory(t *testing.T) {
 	}
 }
 
-// TestCopiesAreSoMany looks at what each rival copies, by the memory that it takes.
+// TestCopiesAreSoMany checks how often each rival copies a message, by the memory that it
+// allocates.
 func TestCopiesAreSoMany(t *testing.T) {
 	const size = 1 << 20
 	for times := 1; times <= 3; times++ {
@@ -341,7 +342,7 @@ func TestCopiesAreSoMany(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		call()
 		runtime.ReadMemStats(&after)
-		if got, want := float64(after.TotalAlloc-before.TotalAlloc)/size, float64(2*times+1); got < want || got >= want+1 { // one is what is sent
+		if got, want := float64(after.TotalAlloc-before.TotalAlloc)/size, float64(2*times+1); got < want || got >= want+1 { // plus the message that is sent
 			t.Errorf("%d there and as many back take the memory of %.2f messages, want %v", times, got, want)
 		}
 		first := &out.Payload.Body[0]

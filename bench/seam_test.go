@@ -15,15 +15,15 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 )
 
-// BenchmarkSeam makes a call that does nothing, with more of nearcall between
-// caller and function from step to step. Messages are empty and the context is
-// Background, so that the handler runs on the caller's goroutine.
+// BenchmarkSeam measures an empty call with more of nearcall at each step, to show what each
+// layer costs. Messages are empty and the context is Background, so the handler runs on the
+// caller's goroutine.
 //
 //	step=function   the service's method
-//	step=clone      the same, with messages copied
-//	step=link       link.Session.Call in process, answered right behind the seam
-//	step=server     the same, answered by the server's side of package call
-//	step=client     all of it: the stub, over Server.Client
+//	step=clone      the same with copied messages
+//	step=link       link.Session.Call in process, answered by a minimal link.Acceptor
+//	step=server     the same, answered by the server side of package call
+//	step=client     everything: the generated stub over Server.Client
 func BenchmarkSeam(b *testing.B) {
 	for _, step := range seam {
 		b.Run("step="+step.name, func(b *testing.B) {
@@ -102,7 +102,7 @@ var profile link.Profile
 
 const maxRecv = 4 << 20 // gRPC's default
 
-// overLink makes calls as package call's client does, without its rules.
+// overLink makes calls as the client of package call does, without enforcing gRPC's rules.
 func overLink(tb testing.TB, accept func(link.Session) link.Acceptor, stop func()) (do func() error, end func()) {
 	session, err := inproc.Connect("seam", inproc.Options{}, accept)
 	if err != nil {
@@ -132,7 +132,7 @@ func overLink(tb testing.TB, accept func(link.Session) link.Acceptor, stop func(
 	return do, end
 }
 
-// barely is the least that can stand behind the seam.
+// barely is a minimal link.Acceptor.
 type barely struct{ service testpb.TestServiceServer }
 
 func (a barely) HandleUnary(c *link.UnaryCall, _ bool) error {

@@ -11,7 +11,7 @@ import (
 	"github.com/nearcall/nearcall/bench/internal/benchpb"
 )
 
-// Services are what a rival carries calls to.
+// Services are the services that rivals call.
 type Services interface {
 	testpb.TestServiceServer
 	benchpb.RecordsServer
@@ -22,22 +22,20 @@ func register(to grpc.ServiceRegistrar, s Services) {
 	benchpb.RegisterRecordsServer(to, s)
 }
 
-// service is what every rival runs. Echoes pass on what they got, so that it is
-// the calls that are measured; a stream's messages are built one by one, as
-// those of real services are. Some allocations are nobody's fault, and part of
-// every rival's figure:
+// service implements the services for all rivals. Echoes return the message they received,
+// so that calls dominate the measurement; the messages of a stream are built one by one, as
+// in real services. Some allocations are unavoidable, and part of every rival's figure:
 //
-//   - A message with a nested payload is three: the message, the payload, its
+//   - A message with a nested payload takes three: the message, the payload and its
 //     bytes.
-//   - A unary call has two such messages that nobody can do without, the
-//     request as the handler gets it and the reply as the caller gets it, and
-//     the response that the handler builds around the payload. That makes 7;
-//     the rival "direct-clone" shows them. The generated stub adds a slice of
-//     call options: 8.
-//   - A message of a server stream is two, what the handler builds and what
-//     the caller gets: 6.
-//   - A bidi echo is two again, since the caller sends one message over and
-//     over, and a response: 7.
+//   - A unary call needs two such messages, the request that the handler receives and the
+//     reply that the caller receives, and the response that the handler builds around
+//     the payload. That makes 7, as the rival "direct-clone" shows. The generated stub
+//     adds a slice of call options: 8.
+//   - A message of a server stream takes two such messages, the one that the handler
+//     builds and the one that the caller receives: 6.
+//   - A bidi echo also takes two, as the caller sends the same message again and again,
+//     and a response: 7.
 type service struct {
 	testpb.UnimplementedTestServiceServer
 	benchpb.UnimplementedRecordsServer

@@ -7,16 +7,16 @@ import (
 
 // A stack carries calls from one process to another.
 type stack struct {
-	// serve listens, and returns where. It does not wait for clients; stop
-	// returns when all that serve started has ended.
+	// serve starts a server and returns the address that it listens on. stop ends
+	// everything that serve started, and waits for it.
 	serve func(network, address string, s Services) (at string, stop func(), err error)
 
-	// dial readies a connection for the callers of a row.
+	// dial returns a connection for the callers of a row.
 	dial func(network, address string, row Row) (Conn, error)
 }
 
-// stacks are all of them, by the names that rivals have. Where there is shared
-// memory, watched-line is one, too.
+// stacks are the stacks by the names of their rivals. On systems with shared memory an init
+// function adds watched-line.
 var stacks = map[string]stack{
 	"nearcall":   {serveNearcall, dialNearcall},
 	"grpc-go":    {serveGRPC, dialGRPC},
@@ -27,8 +27,8 @@ var stacks = map[string]stack{
 	"protobuf":   {serveProtobuf, dialProtobuf},
 }
 
-// maxMessage is what messages may have where that is for servers and clients to
-// say: more than any row has.
+// maxMessage is the message size limit of stacks that let servers and clients set one. It
+// is larger than any row's messages.
 const maxMessage = 16 << 20
 
 const (
@@ -36,7 +36,7 @@ const (
 	protobufNote = "raw, with the messages encoded and decoded by both sides: the least that a call with copies takes where both block in reading."
 )
 
-// peerRivals take part where the services are in a second process.
+// peerRivals returns the rivals between two processes.
 func peerRivals(setup peerSetup) []Rival {
 	rivals := []Rival{
 		{Name: "nearcall"},
@@ -56,15 +56,14 @@ func peerRivals(setup peerSetup) []Rival {
 	return rivals
 }
 
-// What nearcall has that is no network of package net.
+// Networks of nearcall that package net does not have.
 const (
 	shmNetwork      = "shm"
 	upgradedNetwork = "unix+shm" // a unix socket that becomes shared memory
 )
 
-// sharedMemoryRivals take part where the services are in a second process that
-// can share memory with this one. Those without a process of their own are
-// limits of it.
+// sharedMemoryRivals returns the rivals between two processes that can share memory. Those
+// without a second process are lower bounds.
 func sharedMemoryRivals(parked int) []Rival {
 	over := func(stack, network string) func(Row) (Conn, error) {
 		return overPeer(peerSetup{Stack: stack, Network: network, Parked: parked})
@@ -90,8 +89,8 @@ func sharedMemoryRivals(parked int) []Rival {
 	}
 }
 
-// withoutCalls is what there is not where a connection is nothing but messages
-// there and back.
+// withoutCalls returns the rows that a rival cannot take part in because its connection only
+// exchanges messages, without calls.
 func withoutCalls(rival string) []Absence {
 	return []Absence{
 		{func(r Row) bool { return !r.Kind.Unary }, rival + " has no streams"},
@@ -116,8 +115,8 @@ func overPeer(setup peerSetup) func(Row) (Conn, error) {
 	}
 }
 
-// serveOn listens and makes serve accept until the listener is closed or what
-// serve returns is called.
+// serveOn listens, and starts a goroutine that calls the run that serve returns. The
+// function that it returns calls stop.
 func serveOn(network, address string, serve func(net.Listener) (run func(), stop func())) (string, func(), error) {
 	lis, err := net.Listen(network, address)
 	if err != nil {
@@ -126,7 +125,7 @@ func serveOn(network, address string, serve func(net.Listener) (run func(), stop
 	return lis.Addr().String(), serveFrom(lis, serve), nil
 }
 
-// serveFrom is serveOn for a listener that there is.
+// serveFrom is serveOn for a listener that exists already.
 func serveFrom(lis net.Listener, serve func(net.Listener) (run func(), stop func())) (end func()) {
 	run, stop := serve(lis)
 	ended := make(chan struct{})

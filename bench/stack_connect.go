@@ -14,14 +14,14 @@ import (
 	"github.com/nearcall/nearcall/bench/internal/benchpb"
 )
 
-// cleartext is HTTP/2 without TLS, and nothing else.
+// cleartext returns the protocols of a server or client that uses only HTTP/2 without TLS.
 func cleartext() *http.Protocols {
 	p := new(http.Protocols)
 	p.SetUnencryptedHTTP2(true)
 	return p
 }
 
-// serveConnect has the handlers that Connect's generator makes.
+// serveConnect serves with the handlers that Connect's generator would make.
 func serveConnect(network, address string, s Services) (string, func(), error) {
 	mux := http.NewServeMux()
 	handle := func(method string, h http.Handler) { mux.Handle(method, h) }
@@ -44,16 +44,16 @@ func serveConnect(network, address string, s Services) (string, func(), error) {
 	})
 }
 
-// connectOut and connectBoth are Connect's streams, as the services want them.
+// connectOut and connectBoth adapt Connect's streams to the services.
 type connectOut struct {
-	grpc.ServerStream // nil: there is only what follows
+	grpc.ServerStream // nil: only the methods below exist
 	to                *connect.ServerStream[testpb.StreamingOutputCallResponse]
 }
 
 func (s connectOut) Send(m *testpb.StreamingOutputCallResponse) error { return s.to.Send(m) }
 
 type connectBoth struct {
-	grpc.ServerStream // nil: there is only what follows
+	grpc.ServerStream // nil: only the methods below exist
 	with              *connect.BidiStream[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]
 }
 
@@ -64,7 +64,7 @@ func (s connectBoth) Recv() (*testpb.StreamingOutputCallRequest, error) {
 	return m, ended(err)
 }
 
-// ended returns io.EOF where Connect has wrapped it.
+// ended returns io.EOF if err wraps it, and otherwise err.
 func ended(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.EOF
@@ -72,9 +72,9 @@ func ended(err error) error {
 	return err
 }
 
-// connectClient has the clients that Connect's generator makes.
+// connectClient calls with the clients that Connect's generator would make.
 type connectClient struct {
-	testpb.TestServiceClient // nil: there is only what follows
+	testpb.TestServiceClient // nil: only the methods below exist
 
 	empty  *connect.Client[testpb.Empty, testpb.Empty]
 	unary  *connect.Client[testpb.SimpleRequest, testpb.SimpleResponse]
@@ -150,9 +150,9 @@ func (c *connectClient) FullDuplexCall(ctx context.Context, _ ...grpc.CallOption
 	return connectEcho{with: c.both.CallBidiStream(ctx)}, nil
 }
 
-// connectIn and connectEcho are Connect's streams, as generated code has them.
+// connectIn and connectEcho adapt Connect's streams to the interfaces of gRPC's generated code.
 type connectIn struct {
-	grpc.ClientStream // nil: there is only what follows
+	grpc.ClientStream // nil: only the methods below exist
 	from              *connect.ServerStreamForClient[testpb.StreamingOutputCallResponse]
 }
 
@@ -170,7 +170,7 @@ func (s connectIn) Recv() (*testpb.StreamingOutputCallResponse, error) {
 }
 
 type connectEcho struct {
-	grpc.ClientStream // nil: there is only what follows
+	grpc.ClientStream // nil: only the methods below exist
 	with              *connect.BidiStreamForClient[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]
 }
 

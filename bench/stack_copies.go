@@ -1,7 +1,7 @@
 package main
 
-// copying is a rival that copies messages and nothing else, so many times there
-// and as often back.
+// copying returns a rival that only copies messages, the given number of times in each
+// direction.
 func copying(name string, times int, note string) Rival {
 	return Rival{
 		Name: name, Limit: true, Note: note,
@@ -10,7 +10,7 @@ func copying(name string, times int, note string) Rival {
 	}
 }
 
-// overCopies makes each copy to memory of its own, which is kept.
+// overCopies connects a rival that makes each copy into a separate buffer, which it reuses.
 func overCopies(times int) Conn {
 	copies := make([][]byte, 2*times)
 	return swapping(func(sent []byte) ([]byte, error) {

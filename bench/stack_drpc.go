@@ -17,7 +17,7 @@ import (
 
 var drpcLimits = drpcmanager.Options{Reader: drpcwire.ReaderOptions{MaximumBufferSize: maxMessage}}
 
-// drpcEncoding is what drpc's generator makes of a file.
+// drpcEncoding encodes messages as the code does that drpc's generator makes.
 type drpcEncoding struct{}
 
 func (drpcEncoding) Marshal(m drpc.Message) ([]byte, error) { return proto.Marshal(m.(proto.Message)) }
@@ -30,7 +30,7 @@ func (drpcEncoding) Unmarshal(buf []byte, m drpc.Message) error {
 	return proto.Unmarshal(buf, m.(proto.Message))
 }
 
-// drpcMethods does what drpcmux.Mux does, for gRPC's descriptions of services.
+// drpcMethods is a drpcmux.Mux for gRPC's service descriptions.
 type drpcMethods map[string]func(drpc.Stream) error
 
 func (ms drpcMethods) HandleRPC(stream drpc.Stream, rpc string) error {
@@ -75,8 +75,8 @@ func serveDRPC(network, address string, s Services) (string, func(), error) {
 	})
 }
 
-// dialDRPC returns one connection, or a pool of them where several call: a
-// connection has no more than one call at a time.
+// dialDRPC returns one connection, or a pool of them for several callers, because a
+// connection carries only one call at a time.
 func dialDRPC(network, address string, row Row) (Conn, error) {
 	dial := func(ctx context.Context, _ string) (*drpcconn.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)
@@ -97,7 +97,7 @@ func dialDRPC(network, address string, row Row) (Conn, error) {
 	return stubs(drpcClient{conn}, func() { _ = conn.Close() }), nil
 }
 
-// drpcClient makes calls for generated code.
+// drpcClient makes calls for gRPC's generated code.
 type drpcClient struct{ conn drpc.Conn }
 
 func (c drpcClient) Invoke(ctx context.Context, method string, in, out any, _ ...grpc.CallOption) error {
@@ -113,7 +113,7 @@ func (c drpcClient) NewStream(ctx context.Context, _ *grpc.StreamDesc, method st
 }
 
 type drpcStream struct {
-	grpc.ClientStream // nil: there is only what follows
+	grpc.ClientStream // nil: only the methods below exist
 	stream            drpc.Stream
 }
 

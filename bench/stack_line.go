@@ -1,8 +1,8 @@
 package main
 
-// lineSize is how many bytes a cache line has, or half of one.
+// lineSize is the size of a cache line in bytes, or of half a line on some processors.
 const lineSize = 64
 
-// lineMost is how large a payload may be that is sent in a cache line, beside
-// what encodes it, its length and whose turn it is.
+// lineMost is the largest payload that fits in a cache line, in bytes. The rest is for its
+// encoding, the length and the turn.
 const lineMost = lineSize - 16

@@ -13,27 +13,27 @@ import (
 
 func init() { stacks["watched-line"] = stack{serveLine, dialLine} }
 
-// A line is a cache line that two processes share. A message in it belongs to
-// one of them, and whose turn it is the first word says. Both watch that.
+// A line is a cache line that two processes share. It holds one message. The first word
+// says which process owns it, and both poll that word.
 type line struct {
 	page    []byte
 	turn    *atomic.Uint32
 	message []byte         // the rest of the line
-	asleep  *atomic.Uint32 // in another line: the server does not watch, and has to be woken
+	asleep  *atomic.Uint32 // in another line: the server sleeps and must be woken
 }
 
-// Whose turn it is.
+// The owners of a line.
 const (
 	lineClients uint32 = iota
 	lineServers
-	lineNobodys // any more
+	lineNobodys // the line has ended
 )
 
-// lineVigil is how long a server watches before it sleeps, so that it does not
-// take a processor from those who come between.
+// lineVigil is how long a server polls before it sleeps, so that it does not take a
+// processor from other rivals while they are measured.
 const lineVigil = time.Millisecond
 
-// newLine returns a line, and where another process finds it until its file is
+// newLine returns a line, and the path by which another process can open it until file is
 // closed.
 func newLine() (_ *line, at string, file *os.File, err error) {
 	fd, err := unix.MemfdCreate("line", unix.MFD_CLOEXEC)
@@ -70,13 +70,12 @@ func mapLine(fd int) (*line, error) {
 	return &line{page: page, turn: word(0), message: page[unsafe.Sizeof(atomic.Uint32{}):lineSize], asleep: word(4 * lineSize)}, nil
 }
 
-// free gives the memory back. Nobody uses it any more.
+// free unmaps the line, which must not be used afterwards.
 func (l *line) free() { _ = unix.Munmap(l.page) }
 
-// watch returns whose turn it is as soon as it is no longer that of the given
-// one, or after so long.
+// watch polls until the owner is not whose, or the time is up, and returns the owner.
 func (l *line) watch(whose uint32, long time.Duration) uint32 {
-	const looks = 4096 // before one at the clock
+	const looks = 4096 // polls per reading of the clock
 	start := time.Duration(-1)
 	for {
 		for range looks {
@@ -90,11 +89,11 @@ func (l *line) watch(whose uint32, long time.Duration) uint32 {
 		case now()-start > long:
 			return whose
 		}
-		_, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // the other one may need this processor
+		_, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // the other process might need this processor
 	}
 }
 
-// swap waits for the answer to a message, and returns it.
+// swap sends a message, waits for the answer and returns it.
 func (l *line) swap(message []byte) ([]byte, error) {
 	if len(message) > len(l.message) {
 		return nil, fmt.Errorf("%d bytes are too many for a cache line", len(message))
@@ -115,7 +114,7 @@ func (l *line) swap(message []byte) ([]byte, error) {
 	return l.message[:len(message)], nil
 }
 
-// serve has answer change each message, until the line is nobody's.
+// serve calls answer to change each message in place, until the line ends.
 func (l *line) serve(answer func(message []byte)) {
 	for {
 		switch l.watch(lineClients, lineVigil) {
@@ -132,14 +131,14 @@ func (l *line) serve(answer func(message []byte)) {
 	}
 }
 
-// end makes the line nobody's.
+// end ends the line for both processes.
 func (l *line) end() {
 	l.turn.Store(lineNobodys)
 	l.wake()
 }
 
-// sleep returns when somebody has woken the server, or at once where it is not
-// the client's turn any more.
+// sleep waits until the server is woken. It returns at once if the client does not own the
+// line any more.
 func (l *line) sleep() {
 	const futexWait = 0
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(l.turn)), futexWait, uintptr(lineClients), 0, 0, 0)
@@ -150,13 +149,13 @@ func (l *line) wake() {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(l.turn)), futexWake, 1, 0, 0, 0)
 }
 
-// serveLine sends back what it gets in a line that it makes, whatever the
-// network. The services have no part in it.
+// serveLine makes a line and sends back every message in it. It ignores the network and the
+// services.
 func serveLine(string, string, Services) (string, func(), error) {
 	return serveLineAs(func([]byte) {})
 }
 
-// serveLineAs has answer change what is sent back.
+// serveLineAs is serveLine, but answer changes each message first.
 func serveLineAs(answer func(message []byte)) (string, func(), error) {
 	l, at, file, err := newLine()
 	if err != nil {
@@ -183,8 +182,8 @@ func dialLine(_, address string, _ Row) (Conn, error) {
 	return swapping(l.swap, l.free), nil
 }
 
-// lineTrip returns how long a line takes to another process and back: what the
-// machine allows at the time, which depends on what its processors share.
+// lineTrip returns the round trip time of a line between two processes. It is a lower bound
+// for the machine at the time, and depends on what its processors share.
 func lineTrip() (_ time.Duration, err error) {
 	p, err := startPeer(peerSetup{Stack: "watched-line", Network: shmNetwork})
 	if err != nil {

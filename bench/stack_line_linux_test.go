@@ -22,7 +22,7 @@ func lineOf(t *testing.T, answer func([]byte)) *line {
 	return l
 }
 
-// TestALineSleepsAndWakes rests for longer than the server watches.
+// TestALineSleepsAndWakes pauses for longer than the server polls.
 func TestALineSleepsAndWakes(t *testing.T) {
 	l := lineOf(t, func(b []byte) { b[0]++ })
 	for n := range 5 {

@@ -13,8 +13,8 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// nearcallTarget returns what one listens on and connects to, and the network
-// that connections are of then.
+// nearcallTarget returns the target to listen on and to connect to, and the network that
+// its connections must report.
 func nearcallTarget(network, address string) (target, becomes string) {
 	if network == upgradedNetwork {
 		return "unix:" + address, shmNetwork
@@ -36,8 +36,8 @@ func serveNearcall(network, address string, s Services) (string, func(), error) 
 	}), nil
 }
 
-// dialNearcall makes a call, and fails where the connection is of another
-// network than the one to measure.
+// dialNearcall connects and makes a call. It fails if the connection uses another network
+// than the one that is measured.
 func dialNearcall(network, address string, _ Row) (Conn, error) {
 	target, becomes := nearcallTarget(network, address)
 	opts := []nearcall.DialOption{nearcall.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage))}

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// serveProtobuf answers requests with what the services' handlers return. A
-// request is a method's full name, a zero byte and the message.
+// serveProtobuf answers requests with the replies of the services' handlers. A request is a
+// method's full name, a zero byte and the message.
 func serveProtobuf(network, address string, s Services) (string, func(), error) {
 	handlers := make(map[string]func(decode func(any) error) (any, error))
 	for _, service := range registryOf(s) {
@@ -40,7 +40,7 @@ func serveProtobuf(network, address string, s Services) (string, func(), error) 
 	})
 }
 
-// send sends a message after its length and prefix.
+// send sends the length, prefix and the message.
 func (c *rawConn) send(prefix string, m proto.Message) (err error) {
 	c.out = append(binary.BigEndian.AppendUint32(c.out[:0], 0), prefix...)
 	if c.out, err = (proto.MarshalOptions{}).MarshalAppend(c.out, m); err != nil {
@@ -59,7 +59,7 @@ func dialProtobuf(network, address string, _ Row) (Conn, error) {
 	return stubs(protobufClient{c}, func() { _ = c.Close() }), nil
 }
 
-// protobufClient makes unary calls for generated code, one at a time.
+// protobufClient makes unary calls for gRPC's generated code, one at a time.
 type protobufClient struct{ conn *rawConn }
 
 func (c protobufClient) Invoke(_ context.Context, method string, in, out any, _ ...grpc.CallOption) error {

@@ -17,17 +17,17 @@ import (
 	"github.com/nearcall/nearcall/bench/internal/benchpb"
 )
 
-// rawHead is how many bytes the length of a message has.
+// rawHead is the size of a message's length prefix in bytes.
 const rawHead = 4
 
-// rawConn sends and receives messages after their lengths. Its memory it keeps.
+// rawConn sends and receives messages with a length prefix. It reuses its buffers.
 type rawConn struct {
 	net.Conn
-	buf []byte // of what was received
-	out []byte // of what is sent
+	buf []byte // the received message
+	out []byte // the message to send
 }
 
-// receive returns the next message with its head. It is valid until the next.
+// receive returns the next message with its prefix. It is valid until the next receive.
 func (c *rawConn) receive() ([]byte, error) {
 	if c.buf == nil {
 		c.buf = make([]byte, 64<<10)
@@ -49,12 +49,12 @@ func (c *rawConn) receive() ([]byte, error) {
 	return c.buf[:size], err
 }
 
-// serveRaw sends back what it gets. The services have no part in it.
+// serveRaw sends back every message. It ignores the services.
 func serveRaw(network, address string, _ Services) (string, func(), error) {
 	return serveRawAs(network, address, func([]byte) {})
 }
 
-// serveRawAs has answer change what is sent back.
+// serveRawAs is serveRaw, but answer changes each message first.
 func serveRawAs(network, address string, answer func(body []byte)) (string, func(), error) {
 	return serveMessages(network, address, func(c *rawConn) error {
 		message, err := c.receive()
@@ -67,8 +67,7 @@ func serveRawAs(network, address string, answer func(body []byte)) (string, func
 	})
 }
 
-// serveMessages calls answer for each message of each connection, until that
-// fails.
+// serveMessages calls answer again and again for each connection, until it fails.
 func serveMessages(network, address string, answer func(*rawConn) error) (string, func(), error) {
 	return serveOn(network, address, func(lis net.Listener) (run, stop func()) {
 		var mu sync.Mutex
@@ -121,25 +120,25 @@ func dialRaw(network, address string, _ Row) (Conn, error) {
 	return swapping(swap, func() { _ = conn.Close() }), nil
 }
 
-// swapping is a connection on which bytes go and come back.
+// swapping returns a Conn that only exchanges bytes.
 func swapping(swap func(sent []byte) ([]byte, error), end func()) Conn {
 	c := &rawClient{swap: swap}
 	return Conn{Test: c, Records: c, Close: end}
 }
 
-// rawClient does what a unary call is for, without a call: it sends a message's
-// bytes and gets as many. They are encoded once for all calls.
+// rawClient imitates a unary call: it sends a message's bytes and receives as many. It
+// encodes the message once for all calls.
 type rawClient struct {
-	testpb.TestServiceClient // nil: there is only what follows
+	testpb.TestServiceClient // nil: only the methods below exist
 	message                  proto.Message
 	sent                     []byte
 
-	// swap sends a message with its head, and returns what comes back, with
-	// its own. That is valid until the next.
+	// swap sends a message with its prefix, and returns the reply with its prefix. The
+	// reply is valid until the next swap.
 	swap func(sent []byte) ([]byte, error)
 }
 
-// exchange sends a message and returns what comes back, without its head.
+// exchange sends a message and returns the reply without its prefix.
 func (c *rawClient) exchange(in proto.Message) (body []byte, err error) {
 	if c.message != in {
 		c.message = in
@@ -155,7 +154,7 @@ func (c *rawClient) exchange(in proto.Message) (body []byte, err error) {
 	return got[rawHead:], nil
 }
 
-// same returns in, or what came back where that is another message.
+// same returns in if the reply has the same bytes, and otherwise decodes the reply.
 func same[M proto.Message](c *rawClient, in, out M) (M, error) {
 	body, err := c.exchange(in)
 	if err != nil || bytes.Equal(body, c.sent[rawHead:]) {
@@ -168,8 +167,8 @@ func (c *rawClient) EmptyCall(_ context.Context, in *testpb.Empty, _ ...grpc.Cal
 	return same(c, in, new(testpb.Empty))
 }
 
-// UnaryCall leaves the comparison to the caller, who need not look at every
-// byte each time. The payload is the end of the message.
+// UnaryCall leaves the comparison to the caller, which does not compare every byte each
+// time. The payload is the end of the message.
 func (c *rawClient) UnaryCall(_ context.Context, in *testpb.SimpleRequest, _ ...grpc.CallOption) (*testpb.SimpleResponse, error) {
 	body, err := c.exchange(in)
 	if err != nil {

@@ -48,10 +48,10 @@ func dialTTRPC(network, address string, _ Row) (Conn, error) {
 	}), nil
 }
 
-// ttrpcClient makes calls for generated code.
+// ttrpcClient makes calls for gRPC's generated code.
 type ttrpcClient struct{ client *ttrpc.Client }
 
-// ttrpcMethod takes a method's full name apart.
+// ttrpcMethod splits a method's full name.
 func ttrpcMethod(full string) (service, method string) {
 	service, method, _ = strings.Cut(full[1:], "/")
 	return service, method
@@ -76,10 +76,10 @@ func (c ttrpcClient) NewStream(ctx context.Context, desc *grpc.StreamDesc, full 
 }
 
 type ttrpcStream struct {
-	grpc.ClientStream // nil: there is only what follows
+	grpc.ClientStream // nil: only the methods below exist
 	open              func(in any) (ttrpc.ClientStream, error)
 	stream            ttrpc.ClientStream
-	opened            bool // by its request, after which there are no more
+	opened            bool // the request was sent; there is only one
 }
 
 func (s *ttrpcStream) SendMsg(m any) (err error) {

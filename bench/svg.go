@@ -12,15 +12,15 @@ import (
 	"unicode/utf8"
 )
 
-// The picture's measures, in pixels.
+// The picture's dimensions in pixels.
 const (
 	picWidth  = 880
 	picMargin = 20
-	picGutter = 190 // for what rows are called
+	picGutter = 190 // for the names of rows
 	picLabel  = 104 // for the figures at the ends of the longest bars
 	picBar    = 10
-	picPitch  = 14 // from bar to bar
-	picLine   = 15 // from line to line of text
+	picPitch  = 14 // distance of bars
+	picLine   = 15 // distance of lines of text
 	picGap    = 16 // between rows
 )
 
@@ -28,13 +28,13 @@ const (
 type picture struct {
 	strings.Builder
 	y      float64
-	lo, hi float64 // ratios, of which the scale has room
+	lo, hi float64 // the range of ratios of the scale
 	rivals []Rival
 	base   string // the baseline's name
 }
 
-// writeShortSVG draws the chosen rows, without what is no RPC: bars that are a hundred
-// times as long as all others would leave these no room to differ.
+// writeShortSVG draws the chosen rows, without rivals that are not RPC: bars that are a
+// hundred times as long as all others would hide the differences of these.
 func writeShortSVG(w io.Writer, r *Report) error {
 	short := *r
 	short.Results = slices.DeleteFunc(slices.Clone(r.Results), func(v Result) bool { return !v.Row.Chosen || v.Rival.Limit })
@@ -44,9 +44,9 @@ func writeShortSVG(w io.Writer, r *Report) error {
 	return writeSVG(w, &short)
 }
 
-// writeSVG draws a bar for each result, from the line at which the baseline is:
-// to the left what is faster, to the right what is slower. The picture brings
-// its own ground, so that it can be read on any page.
+// writeSVG draws a bar for each result, starting at the line of the baseline: to the left if
+// it is faster, to the right if it is slower. The picture has a background, so that it is
+// readable on any page.
 func writeSVG(w io.Writer, r *Report) error {
 	body := picture{rivals: r.rivals(), base: r.Table.Baseline}
 	body.fit(r.Results)
@@ -103,7 +103,7 @@ func (p *picture) fit(results []Result) {
 	}
 }
 
-// x returns where a ratio is on the scale, which is logarithmic.
+// x returns the position of a ratio on the scale, which is logarithmic.
 func (p *picture) x(ratio float64) float64 {
 	const from, to = picMargin + picGutter + picLabel, picWidth - picMargin - picLabel
 	return from + (to-from)*math.Log(ratio/p.lo)/math.Log(p.hi/p.lo)
@@ -128,7 +128,7 @@ func (p *picture) heading(r *Report) {
 	p.y += 12
 }
 
-// legend names the colors, in as many lines as it takes.
+// legend draws the rivals' names with their colors, in as many lines as needed.
 func (p *picture) legend() {
 	const box, gap = 11, 18
 	x := float64(picMargin)
@@ -154,7 +154,7 @@ func (p *picture) legend() {
 	p.y += 26
 }
 
-// axis draws what is behind the bars of the rows.
+// axis draws the scale behind the bars.
 func (p *picture) axis(rows [][]Result) {
 	p.text("muted end", p.x(1)-10, p.y, "faster ←")
 	p.text("muted", p.x(1)+10, p.y, "→ slower (log scale)")
@@ -181,8 +181,8 @@ func (p *picture) ticks(y float64) {
 	}
 }
 
-// marks returns the powers of ten on the scale, and where it is short, what is
-// between them.
+// marks returns the powers of ten on the scale, and values between them if the scale is
+// short.
 func (p *picture) marks() []float64 {
 	steps := []float64{1}
 	if p.hi/p.lo < 100 {
@@ -193,7 +193,7 @@ func (p *picture) marks() []float64 {
 		for _, step := range steps {
 			v := step * math.Pow(10, power)
 			if power < 0 {
-				v = step / math.Pow(10, -power) // 1 is 1 exactly, and 0.1 prints as such
+				v = step / math.Pow(10, -power) // exact, so that 0.1 prints as such
 			}
 			if v >= p.lo && v <= p.hi {
 				marks = append(marks, v)
@@ -203,7 +203,7 @@ func (p *picture) marks() []float64 {
 	return marks
 }
 
-// bars returns the results that have a bar: not the baseline.
+// bars returns the results that have a bar: all but the baseline.
 func bars(results []Result, base string) []Result {
 	var some []Result
 	for _, r := range results {
@@ -259,7 +259,7 @@ func (p *picture) bar(r Result, y float64) {
 	}
 }
 
-// wrap breaks s at spaces into lines of so many pixels, as far as it has spaces.
+// wrap breaks s at spaces into lines of at most width pixels. A longer word stays whole.
 func wrap(s string, width float64) []string {
 	var lines []string
 	line := ""
@@ -277,7 +277,7 @@ func wrap(s string, width float64) []string {
 	return append(lines, line)
 }
 
-// textWidth returns about what s takes in the size that text has. Fonts differ.
+// textWidth estimates the width of s in pixels. Fonts differ.
 func textWidth(s string) float64 { return 6.2 * float64(utf8.RuneCountInString(s)) }
 
 func escape(s string) string {

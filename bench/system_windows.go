@@ -20,7 +20,7 @@ func ask(proc *syscall.LazyProc) int64 {
 	return v
 }
 
-// now returns the time since some moment, as finely as the system tells it.
+// now returns the time since a fixed moment, at the best resolution the system has.
 func now() time.Duration {
 	const second = int64(time.Second)
 	ticks := ask(counter)

@@ -5,26 +5,26 @@ import (
 	"slices"
 )
 
-// A Table is a tournament of its own: rows, those who take part in them, and
-// whom they are compared with.
+// A Table is a separate tournament: its rows, its rivals, and the baseline they are compared
+// with.
 type Table struct {
 	Name     string // for -tables
-	Title    string // says where the calls go
+	Title    string // where the calls go
 	Rows     []Row
 	Rivals   []Rival
 	Baseline string // the name of a rival
-	File     string // of the results, without the ending
+	File     string // base name of result files, without extension
 
-	// Apart says what has no part in the table, but belongs beside it.
+	// Apart says which alternatives the table leaves out and why.
 	Apart string
 
-	// Processes says that the rivals' servers are processes of their own. Then
-	// the time is noted that both processes had the processor.
+	// Processes says that each rival's server is a second process. The CPU time of both
+	// processes is measured then.
 	Processes bool
 }
 
-// Tables returns all tables that this system can have. In second processes so
-// many goroutines are parked.
+// Tables returns all tables that this system supports. parked is the number of sleeping
+// goroutines in second processes.
 func Tables(parked int) []Table {
 	tables := []Table{inProcess, onLoop, overSockets("unix", parked), overSockets("tcp", parked)}
 	if hasSharedMemory {
@@ -33,10 +33,10 @@ func Tables(parked int) []Table {
 	return tables
 }
 
-// hasSharedMemory says that nearcall has shared memory here.
+// hasSharedMemory says that nearcall supports shared memory on this system.
 const hasSharedMemory = runtime.GOOS == "linux"
 
-// sharedMemory is the name of the table that not all systems have.
+// sharedMemory is the name of the table that only some systems have.
 const sharedMemory = "shm"
 
 var inProcess = Table{
@@ -44,8 +44,8 @@ var inProcess = Table{
 	Rows: inProcessRows, Rivals: inProcessRivals, Baseline: "grpchan",
 }
 
-// onLoop is the table of services on an event loop, in one process. What has no
-// loop is in it to compare with.
+// onLoop is the table of services on an event loop, in one process. It contains rivals
+// without a loop for comparison.
 var onLoop = Table{
 	Name: "loop", Title: "on an event loop", File: "loop",
 	Rows: loopRows, Rivals: loopRivals, Baseline: "grpchan",
@@ -54,7 +54,7 @@ var onLoop = Table{
 		"They stand in no ratio to these.",
 }
 
-// overSockets returns the table of two processes.
+// overSockets returns the table of two processes over a network, unix or tcp.
 func overSockets(network string, parked int) Table {
 	title := map[string]string{"unix": "over unix sockets", "tcp": "over TCP on the loopback interface"}[network]
 	return Table{
@@ -63,8 +63,8 @@ func overSockets(network string, parked int) Table {
 	}
 }
 
-// overSharedMemory returns the table of two processes in which what needs no
-// socket is beside what does. The baseline is that of unix sockets.
+// overSharedMemory returns the table of two processes over shared memory, with rivals over
+// sockets for comparison. The baseline is that of unix sockets.
 func overSharedMemory(parked int) Table {
 	return Table{
 		Name: sharedMemory, Title: "over shared memory", File: sharedMemory, Processes: true,
@@ -72,12 +72,12 @@ func overSharedMemory(parked int) Table {
 	}
 }
 
-// base returns the baseline.
+// base returns the baseline rival.
 func (t Table) base() Rival {
 	return t.Rivals[slices.IndexFunc(t.Rivals, func(r Rival) bool { return r.Name == t.Baseline })]
 }
 
-// place returns where a rival stands.
+// place returns the index of a rival.
 func (t Table) place(r Rival) int {
 	return slices.IndexFunc(t.Rivals, func(v Rival) bool { return v.Name == r.Name })
 }

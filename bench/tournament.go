@@ -7,30 +7,29 @@ import (
 	"time"
 )
 
-// A Tournament measures each rival in turn with the baseline, row by row, so
-// that a machine that gets slower or faster meanwhile does so
-// for both.
+// A Tournament measures the rivals of each row. It alternates between a rival and the
+// baseline, so that changes of the machine's speed affect both.
 type Tournament struct {
-	Table    string // its name, for Progress
+	Table    string // the table's name, for Progress
 	Rows     []Row
 	Rivals   []Rival
 	Baseline Rival
-	Pairs    int           // of measurements, for each rival
-	Time     time.Duration // that a measurement takes
-	Parked   int           // goroutines that sleep meanwhile
+	Pairs    int           // pairs of measurements per rival
+	Time     time.Duration // per measurement
+	Parked   int           // goroutines that sleep during measurements
 	Progress io.Writer
 }
 
-// A Result is what became of a rival in a row. Its numbers are medians.
+// A Result is the result of a rival in a row. All numbers are medians.
 type Result struct {
 	Row    Row
 	Rival  Rival
-	Ns     float64 // an operation
+	Ns     float64 // time per operation
 	Bytes  float64
 	Allocs float64
-	Ratio  float64 // of the time to the baseline's, pair by pair
+	Ratio  float64 // of the time to the baseline's in the same pair
 
-	CPU      float64 // nanoseconds that the processors worked for an operation, in both processes
+	CPU      float64 // CPU time of both processes per operation, in nanoseconds
 	CPURatio float64
 
 	Latency Latency // of unary calls
@@ -50,13 +49,13 @@ func (t *Tournament) Run() ([]Result, error) {
 	return results, nil
 }
 
-// park starts n goroutines that sleep until release is called, which returns
-// when they have ended.
+// park starts n goroutines that sleep until release is called. release waits for them to
+// end.
 //
-// The runtime starts new goroutines with the average stack of those that it
-// saw. Beside no others the tournament's own, which is deep, decides: then a
-// rival that starts a goroutine for each call gets a stack that never has to
-// grow, which it would not in a server, most of whose goroutines sleep.
+// The runtime gives new goroutines the average stack size of existing ones. Without
+// sleeping goroutines, the tournament's own deep stack determines that average: a rival that
+// starts a goroutine for each call would get stacks that never have to grow, unlike in a
+// server, most of whose goroutines sleep.
 func park(n int) (release func()) {
 	done := make(chan struct{})
 	var all sync.WaitGroup
@@ -95,7 +94,7 @@ func (t *Tournament) row(row Row) (results []Result, err error) {
 	if baseAt < 0 {
 		return results, nil
 	}
-	for len(base.samples) < t.Pairs { // it has no rival here
+	for len(base.samples) < t.Pairs { // the baseline has no rival in this row
 		if err := base.measure(); err != nil {
 			return nil, err
 		}
@@ -104,7 +103,7 @@ func (t *Tournament) row(row Row) (results []Result, err error) {
 	return results, nil
 }
 
-// against measures a rival and the baseline in pairs.
+// against measures a rival and the baseline in alternation, Pairs times.
 func (t *Tournament) against(base *entrant, row Row, rival Rival) (_ Result, err error) {
 	e, err := t.enter(row, rival)
 	if err != nil {
@@ -113,7 +112,7 @@ func (t *Tournament) against(base *entrant, row Row, rival Rival) (_ Result, err
 	defer func() { err = e.leave(err) }()
 	for pair := range t.Pairs {
 		both := [2]*entrant{base, e}
-		if pair%2 == 1 { // neither always goes first
+		if pair%2 == 1 { // alternate which goes first
 			both = [2]*entrant{e, base}
 		}
 		for _, who := range both {
