@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	size     = 20               // of a message's payload
-	patience = 20 * time.Second // with calls that are to have ended
+	size     = 20               // of a message's payload, in bytes
+	patience = 20 * time.Second // how long past the end of a run calls may take
 )
 
-// A caller makes calls, and notes how long they took. What it notes that in is
-// used again, so that its growth is not measured.
+// A caller makes calls and records how long they took. It reuses the memory of its records,
+// so that their growth is not measured.
 type caller struct {
 	to   testpb.TestServiceClient
-	took [][]time.Duration // for each of those who call at a time
+	took [][]time.Duration // one for each concurrent goroutine
 	all  []time.Duration
 }
 
-// run has so many call at a time, each its next call when the last is over, and
-// returns how long they took over all.
+// run makes calls from the given number of goroutines, each one call after another, and
+// returns how long that took in all.
 func (c *caller) run(callers int, lasts time.Duration) (time.Duration, error) {
 	for len(c.took) < callers {
 		c.took = append(c.took, nil)
@@ -47,9 +47,9 @@ func (c *caller) run(callers int, lasts time.Duration) (time.Duration, error) {
 	return time.Since(start), errors.Join(errs...)
 }
 
-// repeat calls until then, and once at least.
+// repeat makes calls until the given time, and at least one.
 func (c *caller) repeat(ctx context.Context, took *[]time.Duration, then time.Time) error {
-	ctx, cancel := context.WithCancel(ctx) // one each: callers of one context meet at its lock
+	ctx, cancel := context.WithCancel(ctx) // one for each goroutine, as they would contend for the lock of a shared one
 	defer cancel()
 	for begun := time.Now(); ; {
 		if err := c.call(ctx, nil); err != nil {
@@ -63,7 +63,7 @@ func (c *caller) repeat(ctx context.Context, took *[]time.Duration, then time.Ti
 	}
 }
 
-// call makes a call, and says by whom it was answered if somebody asks.
+// call makes a call. It stores the peer that answered in by unless that is nil.
 func (c *caller) call(ctx context.Context, by *peer.Peer) error {
 	var opts []grpc.CallOption
 	if by != nil {
@@ -76,8 +76,8 @@ func (c *caller) call(ctx context.Context, by *peer.Peer) error {
 	return err
 }
 
-// sum returns how many calls the last run had, and what half of them and 99 of
-// 100 took at most.
+// sum returns the number of calls of the last run, and the 50th and 99th percentiles of their
+// times.
 func (c *caller) sum() (calls int, p50, p99 time.Duration) {
 	c.all = c.all[:0]
 	for _, took := range c.took {

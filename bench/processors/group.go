@@ -9,13 +9,12 @@ import (
 	"time"
 )
 
-// A group is a cgroup of this program's own, named by its directory.
+// A group is the directory of a cgroup that this program has made.
 type group string
 
 const period = 100_000 // of a quota, in microseconds
 
-// newGroup returns a group whose processes have so many percent of a CPU's time
-// together.
+// newGroup returns a group whose processes together get the given percentage of one CPU.
 func newGroup(percent int) (*group, error) {
 	quota := strconv.Itoa(percent * period / 100)
 	var errs error
@@ -36,7 +35,7 @@ func newGroup(percent int) (*group, error) {
 	return nil, fmt.Errorf("a quota needs a cgroup that this process can make, with the cpu controller:\n%w", errs)
 }
 
-// write writes to a file that the kernel has made.
+// write writes to one of the group's control files.
 func (g *group) write(file, value string) error {
 	f, err := os.OpenFile(filepath.Join(string(*g), file), os.O_WRONLY, 0)
 	if err != nil {
@@ -49,8 +48,8 @@ func (g *group) write(file, value string) error {
 // add moves a process into the group.
 func (g *group) add(pid int) error { return g.write("cgroup.procs", strconv.Itoa(pid)) }
 
-// remove removes the group. Its processes have ended, but the kernel may take a
-// moment to notice.
+// remove removes the group. Its processes must have ended. It retries, because the kernel
+// might take a moment to notice.
 func (g *group) remove() error {
 	var err error
 	for range 100 {

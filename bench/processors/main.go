@@ -1,7 +1,7 @@
-// Processors measures small calls between two processes that have few
-// processors: with GOMAXPROCS of 1, 2 and 8 in both, and one or two CPUs that
-// both may use together. -idle tells instead what a connection uses that nobody
-// calls over, and -quota gives the two processes a share of the CPUs' time.
+// Processors measures small calls between two processes that have few processors: with
+// GOMAXPROCS of 1, 2 and 8 in both, and one or two CPUs that both share. -idle measures
+// instead the CPU time of a connection without calls, and -quota limits the CPU time of the
+// two processes.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 	if err == nil {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		if err = p.run(ctx, os.Stdout); err != nil && ctx.Err() != nil {
-			err = ctx.Err() // which is why
+			err = ctx.Err() // the cause of the failure
 		}
 		stop()
 	}
@@ -49,14 +49,14 @@ func main() {
 // A plan is what to measure.
 type plan struct {
 	ways        []way
-	procs, cpus []int // each number of one with each of the other
+	procs, cpus []int // all combinations are measured
 	rounds      int
-	lasts       time.Duration // of a turn
-	idle        time.Duration // instead of calls; 0 for calls
+	lasts       time.Duration // per measurement
+	idle        time.Duration // time to be idle instead of calls; 0 for calls
 	quota       int           // percent of a CPU; 0 for none
 }
 
-// choose takes over what the flags list.
+// choose sets the fields that flags give as lists.
 func (p *plan) choose(networks, stacks, procs, cpus string) (err error) {
 	if p.ways, err = waysOf(strings.Split(networks, ","), strings.Split(stacks, ",")); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (p *plan) choose(networks, stacks, procs, cpus string) (err error) {
 	return nil
 }
 
-// numbers returns those of a list, which are positive.
+// numbers parses a list of positive numbers.
 func numbers(list string) ([]int, error) {
 	var all []int
 	for _, s := range strings.Split(list, ",") {
@@ -98,7 +98,7 @@ func (p *plan) run(ctx context.Context, out io.Writer) error {
 	for _, procs := range p.procs {
 		for _, cpus := range p.cpus {
 			if cpus > len(allowed) {
-				continue // the head says so
+				continue // the head of the table says so
 			}
 			at := place{procs, allowed[:cpus], p.quota}
 			if err := p.measure(ctx, out, at); err != nil {
@@ -109,7 +109,7 @@ func (p *plan) run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// measure prints the lines of a place.
+// measure prints the table's lines for a place.
 func (p *plan) measure(ctx context.Context, out io.Writer, at place) (err error) {
 	var pairs []*pair
 	defer func() {

@@ -13,25 +13,25 @@ import (
 	"github.com/nearcall/nearcall/bench/internal/child"
 )
 
-// A place is where two processes run.
+// A place is what two processes may use.
 type place struct {
 	procs int   // GOMAXPROCS of each
-	cpus  []int // that they may use
+	cpus  []int // CPUs that they share
 	quota int   // percent of a CPU for both; 0 for none
 }
 
-// A pair are two processes, one of which calls the other.
+// A pair is two processes, a client and a server.
 type pair struct {
 	way
 	place
 	server, client side
-	undo           []func() error // what startPair did, the first thing first
+	undo           []func() error // undoes what startPair did; run in reverse order
 }
 
 // A side is one of the processes.
 type side struct{ *child.Process }
 
-// startPair starts both. They are killed when ctx is done.
+// startPair starts both processes. They are killed when ctx is done.
 func startPair(ctx context.Context, w way, at place) (_ *pair, err error) {
 	p := &pair{way: w, place: at}
 	defer func() {
@@ -64,7 +64,7 @@ func startPair(ctx context.Context, w way, at place) (_ *pair, err error) {
 	return p, nil
 }
 
-// start starts a side, and returns what it says first.
+// start starts a side, and returns the first line that it prints.
 func (p *pair) start(ctx context.Context, role, target string, share *group) (s side, said string, err error) {
 	err = confined(p.cpus, func() (err error) {
 		s.Process, err = child.Start(ctx, []string{sideEnv + "=" + role + " " + p.stack + " " + target, "GOMAXPROCS=" + strconv.Itoa(p.procs)})
@@ -82,7 +82,7 @@ func (p *pair) start(ctx context.Context, role, target string, share *group) (s 
 	return s, said, err
 }
 
-// stop returns when both processes have ended.
+// stop ends both processes and waits for them.
 func (p *pair) stop() error {
 	var err error
 	for ; len(p.undo) > 0; p.undo = p.undo[:len(p.undo)-1] {
@@ -103,8 +103,8 @@ func (s side) ask(q question) (a answer, err error) {
 	return a, json.Unmarshal([]byte(said), &a)
 }
 
-// call has the one process call the other, and returns the answer of the former
-// with the CPU time that both have used.
+// call makes the client call the server, and returns the client's answer with the CPU time
+// of both.
 func (p *pair) call(callers int, lasts time.Duration) (answer, error) {
 	before, err := p.server.ask(question{})
 	if err != nil {
@@ -119,7 +119,7 @@ func (p *pair) call(callers int, lasts time.Duration) (answer, error) {
 	return a, err
 }
 
-// rest has both processes be idle, and returns the CPU time that each used.
+// rest keeps both processes idle, and returns the CPU time that each used.
 func (p *pair) rest(lasts time.Duration) (client, server time.Duration, err error) {
 	type heard struct {
 		answer

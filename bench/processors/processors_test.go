@@ -14,7 +14,7 @@ func TestMain(m *testing.M) {
 	if beASide() {
 		return
 	}
-	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // of the sides, or each would end a second later
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or each side would take a second to exit
 	leak.Main(m)
 }
 

@@ -19,8 +19,8 @@ import (
 	"github.com/nearcall/nearcall/bench/internal/stack"
 )
 
-// sideEnv has this program be one of two processes: a role, a stack and a
-// target.
+// sideEnv is the environment variable that makes this program one of the two processes. Its
+// value is a role, a stack and a target.
 const sideEnv = "NEARCALL_PROCESSORS_SIDE"
 
 // Roles.
@@ -29,29 +29,28 @@ const (
 	calls  = "calls"
 )
 
-// A question makes a side call, or rest, and say what that took.
+// A question asks a side to make calls, or to be idle.
 type question struct {
-	Callers int // at a time; 0 to be idle
+	Callers int // concurrent callers; 0 to be idle
 	Lasts   time.Duration
 }
 
-// An answer says what became of a question.
+// An answer is a side's reply to a question.
 type answer struct {
-	CPU      time.Duration // that the process has used so far
-	Used     time.Duration // of it since the question
+	CPU      time.Duration // CPU time of the process since its start
+	Used     time.Duration // the part of it since the question
 	Calls    int
-	Took     time.Duration // all of them together
+	Took     time.Duration // time of the whole run
 	P50, P99 time.Duration
 }
 
-// beASide is what the environment says, if it says so, and reports whether it
-// did.
+// beASide runs as one of the two processes if sideEnv is set, and reports whether it was.
 func beASide() bool {
 	value, ok := os.LookupEnv(sideEnv)
 	if !ok {
 		return false
 	}
-	signal.Ignore(os.Interrupt, syscall.SIGTERM) // they end the first process, and with it the input
+	signal.Ignore(os.Interrupt, syscall.SIGTERM) // they end the first process, which closes the input
 	role, rest, _ := strings.Cut(value, " ")
 	by, target, _ := strings.Cut(rest, " ")
 	be := serve
@@ -65,7 +64,7 @@ func beASide() bool {
 	return true
 }
 
-// serve says where it serves, and answers until in ends.
+// serve serves, prints its target, and answers questions until in ends.
 func serve(by, target string, in io.Reader, out io.Writer) error {
 	at, stop, err := stack.Serve(by, target, echo{})
 	if err != nil {
@@ -87,7 +86,7 @@ func (echo) UnaryCall(_ context.Context, in *testpb.SimpleRequest) (*testpb.Simp
 	return &testpb.SimpleResponse{Payload: in.Payload}, nil
 }
 
-// call says which network it is connected by, and answers until in ends.
+// call connects, prints the network of the connection, and answers questions until in ends.
 func call(by, target string, in io.Reader, out io.Writer) error {
 	conn, err := stack.Dial(by, target)
 	if err != nil {
@@ -105,7 +104,7 @@ func call(by, target string, in io.Reader, out io.Writer) error {
 	return respond(c, in, out)
 }
 
-// respond answers each question with a line. A side that serves has no caller.
+// respond answers each question with a line. c is nil on the server's side.
 func respond(c *caller, in io.Reader, out io.Writer) error {
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuTime returns how long the CPUs have worked for this process.
+// cpuTime returns the CPU time that this process has used.
 func cpuTime() (time.Duration, error) {
 	var use unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &use); err != nil {
@@ -18,7 +18,7 @@ func cpuTime() (time.Duration, error) {
 	return time.Duration(use.Utime.Nano() + use.Stime.Nano()), nil
 }
 
-// allowedCPUs returns the numbers of those that this process may use.
+// allowedCPUs returns the numbers of the CPUs that this process may use.
 func allowedCPUs() ([]int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -33,10 +33,10 @@ func allowedCPUs() ([]int, error) {
 	return all, nil
 }
 
-// confined runs start on a thread with these CPUs alone. A process inherits
-// them from the thread that starts it.
+// confined runs start on a thread that may use only these CPUs. A process that start starts
+// inherits the restriction.
 func confined(cpus []int, start func() error) error {
-	runtime.LockOSThread() // threads that the runtime starts meanwhile do not come from this one
+	runtime.LockOSThread() // the runtime does not clone new threads from a locked one, so they stay unrestricted
 	defer runtime.UnlockOSThread()
 	var before, set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &before); err != nil {

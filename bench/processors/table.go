@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// head prints what is measured, and the table's first lines.
+// head prints what is measured, and the head of the table.
 func (p *plan) head(out io.Writer, allowed []int) error {
 	what := fmt.Sprintf("calls of %d bytes between two processes, medians of %d rounds of %v", size, p.rounds, p.lasts)
 	columns := []string{"p50", "p99", "calls/s", "CPU time of a call", "time against " + baseline.stack}
@@ -37,7 +37,7 @@ func (p *pair) line(out io.Writer, cells ...any) error {
 	return err
 }
 
-// callLines makes the pairs call in turns, and prints a line for each of them.
+// callLines measures the pairs in turns, and prints a line for each.
 func (p *plan) callLines(out io.Writer, pairs []*pair, callers int) error {
 	for _, s := range pairs {
 		if _, err := s.call(callers, p.lasts); err != nil { // warm
@@ -47,7 +47,7 @@ func (p *plan) callLines(out io.Writer, pairs []*pair, callers int) error {
 	answers := make([][]answer, len(pairs))
 	for round := range p.rounds {
 		for i := range pairs {
-			at := (round + i) % len(pairs) // so that nobody always comes after the same one
+			at := (round + i) % len(pairs) // so that each round starts with another pair
 			a, err := pairs[at].call(callers, p.lasts)
 			if err != nil {
 				return fmt.Errorf("%v: %w", pairs[at].way, err)
@@ -78,10 +78,10 @@ func (p *plan) callLines(out io.Writer, pairs []*pair, callers int) error {
 	return nil
 }
 
-// mean returns how many seconds passed for each call.
+// mean returns the time of the run divided by the number of calls, in seconds.
 func (a answer) mean() float64 { return a.Took.Seconds() / float64(a.Calls) }
 
-// median returns that of n values, the higher one of two.
+// median returns the median of n values; of two middle values, the higher one.
 func median[T cmp.Ordered](n int, value func(int) T) T {
 	all := make([]T, n)
 	for i := range all {
@@ -91,8 +91,8 @@ func median[T cmp.Ordered](n int, value func(int) T) T {
 	return all[n/2]
 }
 
-// idleLines makes each pair call for a second and then rest, and prints what it
-// used meanwhile.
+// idleLines makes each pair call for a second and then rest, and prints the CPU time it used
+// while resting.
 func (p *plan) idleLines(out io.Writer, pairs []*pair) error {
 	for _, s := range pairs {
 		for _, callers := range []int{64, 1} {

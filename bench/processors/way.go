@@ -8,15 +8,15 @@ import (
 	"github.com/nearcall/nearcall/bench/internal/stack"
 )
 
-// A way is what calls take between two processes.
+// A way is how calls go from one process to the other.
 type way struct{ network, stack string }
 
 func (w way) String() string { return w.stack + " over " + w.network }
 
-// baseline is the way that the others are compared with.
+// baseline is the way that all others are compared with.
 var baseline = way{"unix", stack.GRPC}
 
-// waysOf returns the ways of these networks and stacks.
+// waysOf returns the possible combinations of networks and stacks.
 func waysOf(networks, stacks []string) ([]way, error) {
 	var chosen []way
 	known := make(map[string]bool)

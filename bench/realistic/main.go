@@ -1,7 +1,7 @@
-// Realistic measures calls of a service as programs have them: with deadlines, a token
-// in the metadata, OpenTelemetry's traces and metrics on both sides, and interceptors
-// that log, authenticate and recover from panics. The other benchmarks measure empty
-// services, in which nothing but the transport takes time.
+// Realistic measures calls of a service like those of real programs: with deadlines, a token
+// in the metadata, OpenTelemetry's traces and metrics on both sides, and interceptors that
+// log, authenticate and recover from panics. The other benchmarks measure empty services,
+// in which only the transport takes time.
 package main
 
 import (
@@ -78,7 +78,7 @@ func (p plan) way(ctx context.Context, out io.Writer, w way) error {
 				func() error { return nears.add(measure(ctx, k, near, p.lasts)) },
 				func() error { return fars.add(measure(ctx, k, far, p.lasts)) },
 			}
-			for i := range turns { // neither always goes first
+			for i := range turns { // alternate which goes first
 				if err := turns[(i+pair)%2](); err != nil {
 					return err
 				}

@@ -10,12 +10,12 @@ import (
 
 // A result is one measurement.
 type result struct {
-	mean, p50, p99 time.Duration // of a call
+	mean, p50, p99 time.Duration // per call
 }
 
 // measure makes calls one after another for about as long as lasts.
 func measure(ctx context.Context, k kind, c caller, lasts time.Duration) (result, error) {
-	runtime.GC() // garbage of the measurement before is not this one's
+	runtime.GC() // so that this measurement does not pay for the garbage of the last
 	var times []time.Duration
 	begun := time.Now()
 	for last := begun; ; {
@@ -48,7 +48,7 @@ func (r results) p99() time.Duration {
 	return median(r, func(r result) time.Duration { return r.p99 }).Round(100 * time.Nanosecond)
 }
 
-// ratio is the median of a's mean times to b's, pair by pair.
+// ratio returns the median of the ratios of a's mean time to b's in each pair.
 func ratio(a, b results) float64 {
 	ratios := make([]float64, len(a))
 	for i := range a {

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// A middleware is what surrounds the calls of one side: the same for both stacks.
+// A middleware is the stats handlers and interceptors around calls, the same for both stacks.
 type middleware struct {
 	serverStats  stats.Handler
 	clientStats  stats.Handler
@@ -32,7 +32,7 @@ type middleware struct {
 const token = "open sesame"
 
 func newMiddleware() middleware {
-	// One call in ten is sampled. Spans go nowhere, metrics are gathered by nobody.
+	// One call in ten is sampled. Spans and metrics are recorded but not exported.
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(0.1))))
 	telemetry := []otelgrpc.Option{
 		otelgrpc.WithTracerProvider(tracer),

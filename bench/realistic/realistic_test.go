@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // of second processes, or each would end a second later
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or each second process would take a second to exit
 	leak.Main(m)
 }
 
@@ -37,7 +37,8 @@ func TestEachWayHasALineForEachKind(t *testing.T) {
 	}
 }
 
-// The token is checked, or the interceptors would measure nothing.
+// TestACallWithoutATokenIsRefused checks that the interceptors check the token, as their cost
+// would not be realistic otherwise.
 func TestACallWithoutATokenIsRefused(t *testing.T) {
 	srv := newNearcallServer()
 	defer srv.Stop()

@@ -43,10 +43,10 @@ func (s *shop) Echo(_ context.Context, order *benchpb.Record) (*benchpb.Record, 
 	return order, nil
 }
 
-// streamed is how many messages a stream has.
+// streamed is the number of messages per stream.
 const streamed = 20
 
-// StreamingOutputCall sends a payload back, several times.
+// StreamingOutputCall sends the payload back, streamed times.
 func (s *shop) StreamingOutputCall(in *testpb.StreamingOutputCallRequest, to grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
 	for range streamed {
 		if err := to.Send(&testpb.StreamingOutputCallResponse{Payload: in.GetPayload()}); err != nil {
@@ -56,7 +56,7 @@ func (s *shop) StreamingOutputCall(in *testpb.StreamingOutputCallRequest, to grp
 	return nil
 }
 
-// A caller has what kinds of calls are made with.
+// A caller has the clients that calls are made with.
 type caller struct {
 	records benchpb.RecordsClient
 	test    testpb.TestServiceClient
@@ -66,7 +66,7 @@ func newCaller(conn grpc.ClientConnInterface) caller {
 	return caller{benchpb.NewRecordsClient(conn), testpb.NewTestServiceClient(conn)}
 }
 
-// A kind of calls.
+// A kind is a kind of call.
 type kind struct {
 	name string
 	call func(context.Context, caller) error

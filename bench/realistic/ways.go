@@ -20,7 +20,7 @@ import (
 	"github.com/nearcall/nearcall/bench/internal/child"
 )
 
-// A way is how calls of nearcall go, and of grpc-go.
+// A way pairs a path of nearcall with the path of grpc-go that it is compared with.
 type way struct {
 	name      string
 	near, far func() (c caller, stop func(), err error)
@@ -98,7 +98,7 @@ func overBufconn() (caller, func(), error) {
 	}, nil
 }
 
-// overPeer serves in a second process.
+// overPeer returns a function that starts a second process that serves, and connects to it.
 func overPeer(stack, network string) func() (caller, func(), error) {
 	return func() (_ caller, stop func(), err error) {
 		dir, err := os.MkdirTemp("", "realistic")

@@ -1,9 +1,8 @@
-// Sharing measures how long small calls wait on a connection that a large
-// stream uses, too: 1,000 calls a second between two processes, alone and
-// beside a gigabyte each way, in one run. The same beside a stream on a
-// connection of its own shows what of it is the processors' fault, and with a heap
-// of a few megabytes, which the collector goes through for every few messages of
-// the stream, what is the collector's.
+// Sharing measures how long small calls wait on a connection that also carries a large
+// stream: 1,000 calls a second between two processes, alone and while a gigabyte is streamed
+// in each direction, in one run. The same with the stream on a separate connection shows how
+// much of the delay is due to the processors. A heap of a few megabytes, which the
+// garbage collector traverses every few messages of the stream, shows the collector's part.
 package main
 
 import (
@@ -29,7 +28,7 @@ import (
 )
 
 const (
-	message = 256 << 10 // of the stream, in bytes
+	message = 256 << 10 // size of the stream's messages, in bytes
 	every   = time.Millisecond
 )
 
@@ -53,7 +52,7 @@ func main() {
 	runtime.KeepAlive(live)
 }
 
-// A load is the stream.
+// A load describes the stream.
 type load struct {
 	messages int
 	interval time.Duration // between messages; 0 for none
@@ -72,7 +71,7 @@ func (l load) pace(send func() error) error {
 	return nil
 }
 
-// live is the live heap, besides what the program needs.
+// live is ballast that enlarges the live heap.
 var live []byte
 
 func keepAlive(mib string) error {
@@ -108,8 +107,7 @@ func run(serve string, lives, networks, stacks []string, stream load) error {
 	return nil
 }
 
-// measure prints a line for the small calls alone and beside each direction of
-// the stream.
+// measure prints a line for the small calls alone, and one for each direction of the stream.
 func measure(mib, network, by string, l load) error {
 	conns, stop, err := connect(mib, network, by)
 	if err != nil {
@@ -159,7 +157,7 @@ func measure(mib, network, by string, l load) error {
 	return nil
 }
 
-// times are how long calls took, from when they were due.
+// times are the times of calls, each measured from when it was sent.
 type times []time.Duration
 
 func (t times) at(part float64) time.Duration {
@@ -173,8 +171,8 @@ func small(client testpb.TestServiceClient, lasts time.Duration) (times, error) 
 	return until(client, over)
 }
 
-// until makes a call every millisecond until over is closed, whether or not
-// those before it have been answered.
+// until starts a call every millisecond until over is closed, whether or not earlier ones
+// have been answered.
 func until(client testpb.TestServiceClient, over <-chan struct{}) (times, error) {
 	var mu sync.Mutex
 	var all times
@@ -192,7 +190,7 @@ func until(client testpb.TestServiceClient, over <-chan struct{}) (times, error)
 			return all, failed
 		default:
 		}
-		begun := time.Now() // that this goroutine was woken late is not the connection's fault
+		begun := time.Now() // not when it was due: a late wake-up of this goroutine is not the connection's delay
 		calls.Go(func() {
 			out, err := client.UnaryCall(context.Background(), in)
 			took := time.Since(begun)
@@ -233,7 +231,7 @@ func upload(ctx context.Context, client testpb.TestServiceClient, l load) error 
 		return err
 	}
 	m := &testpb.StreamingInputCallRequest{Payload: &testpb.Payload{Body: make([]byte, message)}}
-	_ = l.pace(func() error { return s.Send(m) }) // CloseAndRecv has the reason
+	_ = l.pace(func() error { return s.Send(m) }) // CloseAndRecv returns the reason
 	out, err := s.CloseAndRecv()
 	if err == nil && int(out.GetAggregatedPayloadSize()) != l.messages {
 		err = fmt.Errorf("%d messages of %d arrived", out.GetAggregatedPayloadSize(), l.messages)

@@ -10,20 +10,20 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 )
 
-const size = 32 // of a call's payload, in bytes
+const size = 32 // size of a call's payload, in bytes
 
-// times are how long calls took.
+// times are percentiles of the times of calls.
 type times struct{ p50, p99 time.Duration }
 
-// sum sorts what calls took, of which there are some.
+// sum sorts took, which must not be empty, and returns its percentiles.
 func sum(took []time.Duration) times {
 	slices.Sort(took)
 	at := func(percent int) time.Duration { return took[(len(took)*percent+99)/100-1] }
 	return times{at(50), at(99)}
 }
 
-// beside makes one caller make call after call beside so many suspended tasks, and
-// returns how long each call took. It writes to the memory of into.
+// beside makes one call after another while the given number of tasks are suspended, and
+// returns how long each call took. It reuses the memory of into.
 func (l line) beside(tasks int, lasts time.Duration, into []time.Duration) (took []time.Duration, err error) {
 	c, err := l.open(tasks)
 	if err != nil {
@@ -33,11 +33,11 @@ func (l line) beside(tasks int, lasts time.Duration, into []time.Duration) (took
 	if took, err = repeat(c.client, lasts/2, into[:0]); err != nil { // warm
 		return nil, err
 	}
-	runtime.GC() // the garbage of what was before is not this one's
+	runtime.GC() // so that this measurement does not pay for the garbage of the last
 	return repeat(c.client, lasts, took[:0])
 }
 
-// repeat calls until the time is over, and once at least.
+// repeat makes calls until the time is up, and at least one.
 func repeat(to testpb.TestServiceClient, lasts time.Duration, took []time.Duration) ([]time.Duration, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

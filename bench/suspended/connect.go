@@ -13,14 +13,14 @@ import (
 	"github.com/nearcall/nearcall/bench/internal/child"
 )
 
-// A connection is a client of a host that was made for it.
+// A connection is a client with its own host.
 type connection struct {
 	client testpb.TestServiceClient
-	undo   []func() error // what open did, the first thing first
+	undo   []func() error // undoes what open did; run in reverse order
 }
 
-// open makes the line's host, in a second process if it is not to be in this
-// one, and has so many tasks of the crowd wait there.
+// open starts the line's host, in this process or a second one, and suspends the given
+// number of the crowd's tasks there.
 func (l line) open(tasks int) (_ *connection, err error) {
 	c := new(connection)
 	defer func() {
@@ -72,7 +72,7 @@ func (c *connection) connect(dial func() (*nearcall.ClientConn, error)) (testpb.
 	return testpb.NewTestServiceClient(conn), nil
 }
 
-// startServer starts a process that serves a unix socket, and returns where.
+// startServer starts a process that serves a unix socket, and returns the target.
 func (c *connection) startServer(s setup) (target string, err error) {
 	dir, err := os.MkdirTemp("", "suspended")
 	if err != nil {
@@ -92,7 +92,7 @@ func (c *connection) startServer(s setup) (target string, err error) {
 	return server.Hear()
 }
 
-// close ends everything that open started.
+// close ends everything that open started, and waits for it.
 func (c *connection) close() error {
 	var err error
 	for ; len(c.undo) > 0; c.undo = c.undo[:len(c.undo)-1] {

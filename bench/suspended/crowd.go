@@ -14,19 +14,20 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// A crowd is who waits, until release is called, while others call.
+// A crowd starts tasks or goroutines that wait until release is called.
 type crowd struct {
 	name string
 
-	// Where the loop is, or where calls come from: one of them is nil.
+	// atLoop starts the crowd in the loop's process, atClient in the client's. One of them is
+	// nil.
 	atLoop   func(l *loop.Loop, n int) (release func() error, err error)
 	atClient func(to testpb.TestServiceClient, n int) (release func() error, err error)
 
-	// elsewhere says that the client is not the one whose calls are measured, but
-	// has a connection of its own to the same server.
+	// elsewhere says that the crowd's client has a separate connection to the same server,
+	// instead of that of the measured calls.
 	elsewhere bool
 
-	// stranger says that the crowd is on no loop.
+	// stranger says that the crowd's goroutines are not tasks of the loop.
 	stranger bool
 }
 
@@ -38,7 +39,7 @@ var crowds = []crowd{
 	{name: "goroutines on no loop", atLoop: strangers, stranger: true},
 }
 
-// crowdNamed returns the crowd of a name.
+// crowdNamed returns the crowd with this name.
 func crowdNamed(name string) (crowd, error) {
 	i := slices.IndexFunc(crowds, func(c crowd) bool { return c.name == name })
 	if i < 0 {
@@ -47,9 +48,8 @@ func crowdNamed(name string) (crowd, error) {
 	return crowds[i], nil
 }
 
-// streams opens streams whose handlers wait for a second message. Each has
-// answered the first one, and so goes on to wait before the loop has a turn for
-// anybody else.
+// streams opens n streams whose handlers wait for a second message. Each has answered the
+// first message, so it waits before the loop gives any other task a turn.
 func streams(to testpb.TestServiceClient, n int) (release func() error, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var ends []func() error
@@ -101,9 +101,10 @@ func awaiters(l *loop.Loop, n int) (func() error, error) {
 	})
 }
 
-// suspend returns when n tasks of l wait. Each passes wakeBy what ends that.
+// suspend starts n tasks of l that call wait, and returns when all of them wait. wait
+// passes a function that ends it to wakeBy.
 func suspend(l *loop.Loop, n int, wait func(ctx context.Context, wakeBy func(func()))) (release func() error, err error) {
-	var wakes []func() // tasks of l touch it, and nobody else
+	var wakes []func() // only tasks of l access it
 	for range n {
 		if err := l.Go(func(ctx context.Context) {
 			wait(ctx, func(wake func()) { wakes = append(wakes, wake) })
@@ -112,7 +113,7 @@ func suspend(l *loop.Loop, n int, wait func(ctx context.Context, wakeBy func(fun
 		}
 	}
 	waiting := 0
-	if err := do(l, func() { waiting = len(wakes) }); err != nil { // its turn comes after theirs
+	if err := do(l, func() { waiting = len(wakes) }); err != nil { // it gets its turn after theirs
 		return nil, err
 	}
 	if waiting != n {
@@ -127,7 +128,7 @@ func suspend(l *loop.Loop, n int, wait func(ctx context.Context, wakeBy func(fun
 	}, nil
 }
 
-// do runs fn on l, and returns when it has ended.
+// do runs fn as a task of l and waits for it.
 func do(l *loop.Loop, fn func()) error {
 	done := make(chan struct{})
 	if err := l.Post(func() {
@@ -140,7 +141,7 @@ func do(l *loop.Loop, fn func()) error {
 	return nil
 }
 
-// strangers are goroutines that sleep where the loop is, but not on it.
+// strangers starts n goroutines that sleep in the loop's process but are not tasks of it.
 func strangers(_ *loop.Loop, n int) (release func() error, err error) {
 	done := make(chan struct{})
 	var begun, all sync.WaitGroup

@@ -14,18 +14,18 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// patience is how long tasks that were released may take to end.
+// patience is how long released tasks may take to end.
 const patience = 20 * time.Second
 
-// A host is a server with a service on a loop, and with a crowd there.
+// A host is a server with a service on a loop, and perhaps a crowd.
 type host struct {
 	srv     *nearcall.Server
 	loop    *loop.Loop
-	release func() error // of the crowd
+	release func() error // ends the crowd
 }
 
-// newHost makes a loop with so many tasks of a crowd, if they belong where
-// the loop is.
+// newHost makes a loop and its server, and starts the crowd if it belongs in the loop's
+// process.
 func newHost(kind string, c crowd, tasks int) (*host, error) {
 	opts, ok := loopOptions[kind]
 	if !ok {
@@ -44,7 +44,7 @@ func newHost(kind string, c crowd, tasks int) (*host, error) {
 	return h, nil
 }
 
-// end returns when the crowd has gone, and the loop and the server have ended.
+// end ends the server, the crowd and the loop, and waits for them.
 func (h *host) end() error {
 	h.srv.Stop()
 	err := h.release()

@@ -1,8 +1,8 @@
-// Suspended measures what tasks that wait cost those that do not: unary calls to
-// a service on a loop, without and with 1,000 tasks that are suspended on the
-// same loop, in turns and in one run. Streams that wait are on the caller's
-// connection and then on another, which shows what of it is the connection's; as
-// many goroutines that have nothing to do with the loop show what is the runtime's.
+// Suspended measures what waiting tasks cost others: it makes unary calls to a service on a
+// loop, without and with 1,000 suspended tasks on the same loop, alternately in one run.
+// Waiting streams are measured on the caller's connection and on another, which shows the
+// connection's part of the cost. The same number of goroutines that are not on the loop
+// shows the runtime's part.
 package main
 
 import (
@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-// A plan is what to measure, and how.
+// A plan says what to measure, and how.
 type plan struct {
 	lines []line
 	tasks int
@@ -43,7 +43,7 @@ type plan struct {
 	lasts time.Duration
 }
 
-// A line is one of the table.
+// A line is a line of the table.
 type line struct {
 	way
 	crowd crowd
@@ -51,7 +51,7 @@ type line struct {
 
 func (l line) String() string { return l.network + ", " + l.loop + ", " + l.crowd.name }
 
-// choose takes the lines that match.
+// choose keeps the lines whose names match.
 func (p *plan) choose(lines string) error {
 	if p.tasks < 1 || p.pairs < 1 || p.lasts <= 0 {
 		return fmt.Errorf("%d tasks, %d pairs of %v: each has to be more than nothing", p.tasks, p.pairs, p.lasts)
@@ -94,11 +94,11 @@ func (p *plan) run(out io.Writer) error {
 // A pair is a measurement without the crowd and one with it.
 type pair struct{ without, with times }
 
-// measure measures without and with the crowd in turns, of which neither always
-// goes first. Each measurement has a server and a loop of its own, so that none
-// is left what another one's crowd has made grow.
+// measure measures without and with the crowd in turns, and alternates which goes first. Each
+// measurement has its own server and loop, so that none inherits memory that an earlier
+// crowd has made grow.
 func (p *plan) measure(l line) ([]pair, error) {
-	var took []time.Duration // used again, so that its growth is not measured
+	var took []time.Duration // reused, so that its growth is not measured
 	pairs := make([]pair, p.pairs)
 	for i := range pairs {
 		turns := []int{0, p.tasks}

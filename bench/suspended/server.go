@@ -11,25 +11,25 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// serverEnv has this program be the second process. Its value is a setup.
+// serverEnv is the environment variable that makes this program the second process. Its
+// value is a setup in JSON.
 const serverEnv = "NEARCALL_SUSPENDED_SERVER"
 
-// A setup is what a second process becomes.
+// A setup configures the second process.
 type setup struct {
-	Target string // to serve
+	Target string // the target to serve
 	Loop   string // one of loopOptions
 	Crowd  string // one of crowds
 	Tasks  int
 }
 
-// beTheServer serves as the environment says, if it says so, and reports whether
-// it did.
+// beTheServer serves as the second process if serverEnv is set, and reports whether it was.
 func beTheServer() bool {
 	value, ok := os.LookupEnv(serverEnv)
 	if !ok {
 		return false
 	}
-	signal.Ignore(os.Interrupt) // it ends the first process, and with it the input
+	signal.Ignore(os.Interrupt) // it ends the first process, which closes the input
 	var s setup
 	err := json.Unmarshal([]byte(value), &s)
 	if err == nil {
@@ -42,7 +42,7 @@ func beTheServer() bool {
 	return true
 }
 
-// serve says where it serves, and does so until in ends.
+// serve serves, prints its target, and returns when in ends.
 func (s setup) serve(in io.Reader, out io.Writer) (err error) {
 	c, err := crowdNamed(s.Crowd)
 	if err != nil {

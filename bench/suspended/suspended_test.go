@@ -13,7 +13,7 @@ func TestMain(m *testing.M) {
 	if beTheServer() {
 		return
 	}
-	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // of second processes, or each would end a second later
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or each second process would take a second to exit
 	leak.Main(m)
 }
 

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// promise is how many times longer a call may take beside suspended tasks.
+// promise is the factor by which suspended tasks may slow down a call.
 const promise = 1.5
 
-// head prints what is measured, and the table's first lines.
+// head prints what is measured, and the head of the table.
 func (p *plan) head(out io.Writer) error {
 	_, err := fmt.Fprintf(out, "%s, %s/%s, %d CPUs: unary calls of %d bytes to a service on a loop, one after another, without and with %d suspended tasks; "+
 		"medians of %d pairs of %v, and of the ratios the least and the most\n\n"+
@@ -35,8 +35,8 @@ func (p *plan) print(out io.Writer, l line, pairs []pair) error {
 	return err
 }
 
-// broken returns how the line breaks the promise, which is not made for
-// goroutines that are on no loop.
+// broken returns how the line breaks the promise, which does not cover goroutines that are
+// not on a loop.
 func (l line) broken(pairs []pair) []string {
 	var all []string
 	for _, at := range percentiles {
@@ -47,7 +47,7 @@ func (l line) broken(pairs []pair) []string {
 	return all
 }
 
-// verdict prints whether the promise was kept.
+// verdict prints whether all lines kept the promise.
 func (p *plan) verdict(out io.Writer, broken []string) error {
 	said := "kept."
 	if len(broken) > 0 {
@@ -57,7 +57,7 @@ func (p *plan) verdict(out io.Writer, broken []string) error {
 	return err
 }
 
-// A percentile is one of those in the table.
+// A percentile is a percentile in the table.
 type percentile struct {
 	name string
 	of   func(times) time.Duration
@@ -80,7 +80,7 @@ func each[T cmp.Ordered](pairs []pair, value func(pair) T) []T {
 	return all
 }
 
-// median returns that of a value of pairs, the higher one of two.
+// median returns the median of a value of pairs; of two middle values, the higher one.
 func median[T cmp.Ordered](pairs []pair, value func(pair) T) T {
 	return each(pairs, value)[len(pairs)/2]
 }

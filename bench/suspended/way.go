@@ -2,7 +2,7 @@ package main
 
 import "github.com/nearcall/nearcall/loop"
 
-// A way is which loop is called, and from where.
+// A way is the kind of loop that is called, and the network to it.
 type way struct{ network, loop string }
 
 // Networks.

@@ -1,5 +1,4 @@
-// Package child makes a program run itself once more, as another process, and
-// exchange lines with it.
+// Package child runs the program again as another process, and exchanges lines with it.
 package child
 
 import (
@@ -17,16 +16,14 @@ import (
 // patience is how long a process may take to end before it is killed.
 const patience = 10 * time.Second
 
-// A Process is another one of this program. It is to end when its standard
-// input does.
+// A Process is another process of this program. It must end when its standard input does.
 type Process struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
-// Start starts a process with this one's environment, changed by env. It is
-// killed when ctx is done.
+// Start starts a process with this one's environment and env. It is killed when ctx is done.
 func Start(ctx context.Context, env []string, args ...string) (*Process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -49,10 +46,10 @@ func Start(ctx context.Context, env []string, args ...string) (*Process, error) 
 	return &Process{cmd, in, bufio.NewReader(out)}, nil
 }
 
-// ID returns the process's number.
+// ID returns the process ID.
 func (p *Process) ID() int { return p.cmd.Process.Pid }
 
-// Hear returns the next line that the process says.
+// Hear returns the next line that the process prints.
 func (p *Process) Hear() (string, error) {
 	line, err := p.out.ReadString('\n')
 	if err != nil {
@@ -61,7 +58,7 @@ func (p *Process) Hear() (string, error) {
 	return strings.TrimSuffix(line, "\n"), nil
 }
 
-// Ask returns what the process says to a line.
+// Ask sends a line to the process, and returns the next line that it prints.
 func (p *Process) Ask(line string) (string, error) {
 	if _, err := io.WriteString(p.in, line+"\n"); err != nil {
 		return "", err
@@ -69,7 +66,7 @@ func (p *Process) Ask(line string) (string, error) {
 	return p.Hear()
 }
 
-// Stop returns when the process has ended.
+// Stop closes the process's input, and returns when the process has ended.
 func (p *Process) Stop() error {
 	kill := time.AfterFunc(patience, func() { _ = p.cmd.Process.Kill() })
 	defer kill.Stop()

@@ -1,5 +1,5 @@
-// Package stack serves gRPC's test service to another process, and connects to
-// one that does, over nearcall or grpc-go.
+// Package stack serves gRPC's test service to another process, and connects to it, over
+// nearcall or grpc-go.
 package stack
 
 import (
@@ -21,8 +21,8 @@ const (
 	GRPC     = "grpc-go"
 )
 
-// Serve serves over a target, NETWORK:ADDRESS, until stop is called. It returns
-// the target that it is reached at.
+// Serve serves on a target, NETWORK:ADDRESS, until stop is called. It returns the target to
+// dial.
 func Serve(stack, target string, s testpb.TestServiceServer) (at string, stop func(), err error) {
 	var srv interface {
 		grpc.ServiceRegistrar
@@ -58,7 +58,8 @@ type Conn interface {
 	io.Closer
 }
 
-// Dial returns a connection to what Serve serves. A unix socket stays one.
+// Dial returns a connection to the target that Serve returned. It does not upgrade a unix
+// socket to shared memory.
 func Dial(stack, target string) (Conn, error) {
 	switch stack {
 	case Nearcall:
