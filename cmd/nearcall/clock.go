@@ -6,5 +6,5 @@ import "time"
 
 var started = time.Now()
 
-// now returns the time since some moment, as finely as the system tells it.
+// now returns the time since a fixed moment, at the best resolution the system has.
 func now() time.Duration { return time.Since(started) }

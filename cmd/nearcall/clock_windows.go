@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// The clock of package time moves in steps of half a millisecond or more here,
+// On Windows the clock of package time advances in steps of half a millisecond or more,
 // which is longer than a call takes.
 var (
 	kernel32    = syscall.NewLazyDLL("kernel32.dll")
@@ -20,7 +20,7 @@ func ask(proc *syscall.LazyProc) int64 {
 	return v
 }
 
-// now returns the time since some moment, as finely as the system tells it.
+// now returns the time since a fixed moment, at the best resolution the system has.
 func now() time.Duration {
 	const second = int64(time.Second)
 	ticks := ask(counter)

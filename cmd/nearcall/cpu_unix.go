@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// processCPU returns how long the processors have worked for this process.
+// processCPU returns the CPU time that this process has used.
 func processCPU() time.Duration {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// processCPU returns how long the processors have worked for this process.
+// processCPU returns the CPU time that this process has used.
 func processCPU() time.Duration {
 	self, err := syscall.GetCurrentProcess()
 	if err != nil {

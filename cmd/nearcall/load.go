@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A load is how busy other programs keep the processors, as the tour found it.
+// A load records how busy other programs kept the processors during a tour.
 type load struct {
 	measure func(time.Duration) float64
 	shares  []float64
@@ -15,15 +15,15 @@ type load struct {
 const (
 	probeTime = 60 * time.Millisecond
 
-	// busyShare is from which share on figures are not shown: what is compared has
-	// not had the same processors then.
+	// busyShare is the share at which figures are no longer shown, because the paths
+	// that are compared did not have the same processors.
 	busyShare = 0.15
 )
 
-// probe measures it once. A tour does so before and after each stretch.
+// probe measures the load once. A tour does so before and after each stretch.
 func (l *load) probe() { l.shares = append(l.shares, l.measure(probeTime)) }
 
-// mean is what the probes have found, from 0 to 1.
+// mean returns the mean of the probes, from 0 to 1.
 func (l *load) mean() float64 {
 	var sum float64
 	for _, s := range l.shares {
@@ -32,11 +32,11 @@ func (l *load) mean() float64 {
 	return sum / float64(max(len(l.shares), 1))
 }
 
-// probeOthers is how a tour measures it.
+// probeOthers measures the load of other programs. Tests replace it.
 var probeOthers = othersShare
 
-// othersShare returns which share of the processors this process did not get while it
-// wanted all of them. What took it are other programs, or a limit on this one.
+// othersShare keeps all processors busy for d, and returns the share of their time that this
+// process did not get. Other programs took it, or a limit on this process withheld it.
 func othersShare(d time.Duration) float64 {
 	var all sync.WaitGroup
 	n := min(runtime.GOMAXPROCS(0), runtime.NumCPU())

@@ -1,10 +1,10 @@
 // Command nearcall shows what package nearcall does.
 //
-//	nearcall tour     call one service by every path, a second process among them, with gRPC beside it
+//	nearcall tour     call one service by every path and compare with gRPC
 //	nearcall help     list the commands, or the flags of one
 //
-// It exits with 0, with 1 when something failed, with 2 when it was not
-// understood, and with 130 when it was interrupted.
+// The exit code is 0, or 1 if something failed, 2 for a wrong command line, and 130 if the
+// command was interrupted.
 package main
 
 import (
@@ -25,7 +25,7 @@ const (
 	exitOK          = 0
 	exitFailed      = 1
 	exitUsage       = 2
-	exitInterrupted = 130 // as shells have it for a command that ctrl-C ended
+	exitInterrupted = 130 // as shells report a command that Ctrl-C ended
 )
 
 func main() {
@@ -33,26 +33,25 @@ func main() {
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second ctrl-C ends the process at once
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// A command is what the first argument names. Its flags are in their own set,
-// so that help can list them.
+// A command is a command that the first argument selects. It has its own flag set, so that
+// help can list its flags.
 type command struct {
 	name, about string
 	flags       func() (*flag.FlagSet, action)
 }
 
-// An action does what a command is for, once its flags are parsed. It returns
-// when ctx is done.
+// An action executes a command after its flags are parsed. It returns when ctx is done.
 type action func(ctx context.Context, stdout, stderr io.Writer) error
 
 var commands = []command{
 	{"tour", "call one service by every path, with gRPC beside it", tourFlags},
 }
 
-// run is the command, without the process around it. It returns the exit code.
+// run executes the command line and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	top := flag.NewFlagSet("nearcall", flag.ContinueOnError)
 	top.SetOutput(io.Discard)
@@ -107,7 +106,7 @@ func (c command) run(ctx context.Context, args []string, stdout, stderr io.Write
 	}
 }
 
-// A usageError is the caller's: a flag whose value makes no sense.
+// A usageError is an error in the command line, such as a flag's value.
 type usageError string
 
 func (e usageError) Error() string { return string(e) }

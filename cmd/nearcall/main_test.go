@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 		beBusy()
 		return
 	}
-	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // of second processes, or each would end a second later
+	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or each second process would take a second to exit
 	leak.Main(m)
 }
 
@@ -36,7 +36,7 @@ func TestArguments(t *testing.T) {
 	for _, c := range []struct {
 		args   []string
 		code   int
-		stdout string // part of what is printed there; nothing is when empty
+		stdout string // part of the expected output; "" for none
 		stderr string
 	}{
 		{nil, exitUsage, "", "usage: nearcall COMMAND"},

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A lane is one call over one connection, and what it has shown so far.
+// A lane is one kind of call over one connection, and its measurements.
 type lane struct {
 	path, call string
 	do, end    func() error // end may be nil
@@ -17,7 +17,7 @@ type lane struct {
 	ratios     []float64
 }
 
-// A slot is what a lane did in one round.
+// A slot is the measurement of a lane in one round.
 type slot struct {
 	p50, p99  time.Duration
 	perSecond float64
@@ -32,7 +32,7 @@ func newLane(c connection, k call) (*lane, error) {
 	return l, nil
 }
 
-// close ends the lane as it should end, which is part of the answer.
+// close ends the lane and checks that its stream, if any, ends as it must.
 func (l *lane) close() error {
 	if l.end == nil {
 		return nil
@@ -52,7 +52,7 @@ func (l *lane) add(s slot, ratio float64) {
 	l.ratios = append(l.ratios, ratio)
 }
 
-// row is the medians over all rounds.
+// row returns the medians over all rounds.
 func (l *lane) row() row {
 	r := row{Path: l.path, Call: l.call, TimesGRPC: median(l.ratios)}
 	var p50, p99 []time.Duration
@@ -64,15 +64,15 @@ func (l *lane) row() row {
 	return r
 }
 
-// maxSamples is how many latencies a slot keeps: enough for a p99, and few
-// enough that sorting them takes no time worth mentioning.
+// maxSamples is how many latencies a slot keeps: enough for a p99, and few enough that
+// sorting them takes hardly any time.
 const maxSamples = 1 << 15
 
-// A meter measures. It keeps its memory from slot to slot.
+// A meter measures lanes. It reuses its memory from slot to slot.
 type meter struct{ latencies []time.Duration }
 
-// pair measures two lanes one after the other, each for the given time, b
-// first where swap says so.
+// pair measures two lanes one after the other, each for the given time. With swap it
+// measures b first.
 func (m *meter) pair(ctx context.Context, a, b *lane, length time.Duration, swap bool) (ofA, ofB slot, err error) {
 	if swap {
 		ofB, ofA, err = m.pair(ctx, b, a, length, false)
@@ -84,10 +84,10 @@ func (m *meter) pair(ctx context.Context, a, b *lane, length time.Duration, swap
 	return ofA, ofB, err
 }
 
-// slot measures one lane: half of the time call by call, for the percentiles,
-// and half without looking at the clock, for the rate.
+// slot measures one lane: half of the time it times each call, for the percentiles, and half
+// of the time it only counts calls, for the rate.
 func (m *meter) slot(ctx context.Context, l *lane, length time.Duration) (s slot, err error) {
-	runtime.GC() // the garbage of the one before is not this one's
+	runtime.GC() // so that this lane does not pay for the garbage of the last
 	if err := m.each(ctx, l.do, length/2); err != nil {
 		return slot{}, l.wrap(err)
 	}
@@ -99,8 +99,8 @@ func (m *meter) slot(ctx context.Context, l *lane, length time.Duration) (s slot
 	return s, nil
 }
 
-// each times single calls, at least one. A latency has the reading of the
-// clock in it: nothing is subtracted.
+// each times single calls, at least one. Latencies include one reading of the clock, which
+// is not subtracted.
 func (m *meter) each(ctx context.Context, do func() error, length time.Duration) error {
 	if m.latencies == nil {
 		m.latencies = make([]time.Duration, 0, maxSamples)
@@ -122,7 +122,7 @@ func (m *meter) each(ctx context.Context, do func() error, length time.Duration)
 	}
 }
 
-// rate makes calls in batches, at least one call, and returns calls a second.
+// rate makes calls in batches, at least one call, and returns calls per second.
 func rate(ctx context.Context, do func() error, length time.Duration) (float64, error) {
 	start := now()
 	for n, batch := 0, 1; ; {
@@ -145,8 +145,8 @@ func rate(ctx context.Context, do func() error, length time.Duration) (float64, 
 	}
 }
 
-// percentile returns the smallest value that at least the share p of the
-// sorted values does not exceed.
+// percentile returns the smallest of the sorted values that at least the share p of them does
+// not exceed.
 func percentile(sorted []time.Duration, p float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -155,7 +155,7 @@ func percentile(sorted []time.Duration, p float64) time.Duration {
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
 
-// median returns the value in the middle, the mean of two where two are.
+// median returns the median of values.
 func median[T ~int64 | ~float64](values []T) T {
 	if len(values) == 0 {
 		return 0
@@ -168,7 +168,7 @@ func median[T ~int64 | ~float64](values []T) T {
 	return (sorted[mid-1] + sorted[mid]) / 2
 }
 
-// clockCost is what reading the clock costs here, at best.
+// clockCost returns the least time that a reading of the clock takes.
 func clockCost() time.Duration {
 	const n = 1000
 	best := time.Hour

@@ -23,7 +23,7 @@ type path struct {
 	open func(testpb.TestServiceServer) (connection, error)
 }
 
-// A connection is a path that was opened. close ends whatever open started.
+// A connection is an opened path. close ends everything that open started.
 type connection struct {
 	path   string
 	ctx    context.Context // of the calls
@@ -31,7 +31,7 @@ type connection struct {
 	close  func() error
 }
 
-// paths are those within a process, but for the one that they are compared with.
+// paths are the paths within a process, without the baseline.
 var paths = []path{
 	{"in process", inProcess},
 	{"in process, cancellable context", cancellable},
@@ -40,8 +40,8 @@ var paths = []path{
 	grpcTCP,
 }
 
-// grpcBufconn is what the paths within a process are compared with: what programs
-// use that run client and server in one process.
+// grpcBufconn is the baseline within a process: what programs usually use to run client and
+// server in one process.
 var (
 	grpcBufconn = path{"grpc-go over bufconn", overBufconn}
 	grpcTCP     = path{"grpc-go over TCP loopback", overTCP}
@@ -56,12 +56,12 @@ const (
 	secondTCPGRPC  = "grpc-go, " + secondTCP
 )
 
-// A stretch is some paths, and what they are compared with.
+// A stretch is a part of the tour: some paths and their baseline.
 type stretch struct {
 	paths    []path
 	baseline path
-	share    float64      // of the time
-	missing  func() error // why the system does not have these paths; nil for one that has
+	share    float64      // of the tour's time
+	missing  func() error // returns why the system lacks these paths, or nil
 }
 
 // names names the paths, the baseline last.
@@ -73,8 +73,8 @@ func (s stretch) names() string {
 	return strings.Join(append(names, s.baseline.name), "; ")
 }
 
-// inOneProcess and betweenProcesses are all that a tour has. A tour
-// leaves out what the system does not have.
+// inOneProcess and betweenProcesses are the stretches of a tour. A tour leaves out what the
+// system does not support.
 var (
 	inOneProcess     = stretch{paths, grpcBufconn, 0.55, nil}
 	betweenProcesses = []stretch{
@@ -83,8 +83,8 @@ var (
 	}
 )
 
-// unixPaths are the paths that gRPC's over a unix socket is the nearest to:
-// nearcall's, and shared memory where the system has some.
+// unixPaths returns the paths that are compared with gRPC over a unix socket: nearcall over
+// one, and shared memory if the system supports it.
 func unixPaths() []path {
 	p := []path{{secondUnix, overProcess(byNearcall, "unix")}}
 	if runtime.GOOS == "linux" {
@@ -93,7 +93,7 @@ func unixPaths() []path {
 	return p
 }
 
-// unixSockets returns why the system has no unix sockets, or nil. It tries.
+// unixSockets tries to listen on a unix socket, and returns the error.
 func unixSockets() error {
 	dir, err := os.MkdirTemp("", "nearcall")
 	if err != nil {
@@ -117,7 +117,8 @@ func cancellable(s testpb.TestServiceServer) (connection, error) {
 	return c.cancellable(), err
 }
 
-// inlineHandlers makes a difference where the context can be cancelled.
+// inlineHandlers uses a context that can be cancelled, as inlining makes no difference
+// otherwise.
 func inlineHandlers(s testpb.TestServiceServer) (connection, error) {
 	srv := nearcall.NewServer(nearcall.InlineHandlers())
 	testpb.RegisterTestServiceServer(srv, s)
@@ -187,8 +188,8 @@ func overGRPC(s testpb.TestServiceServer, lis net.Listener, target string, opt g
 	return served(srv, lis, conn), nil
 }
 
-// served is a connection to a server that a listener leads to. It is nearcall's
-// or grpc-go's: their methods are the same.
+// served returns a connection to a server behind a listener. The server is nearcall's or
+// grpc-go's, which have the same methods.
 func served(srv interface {
 	Serve(net.Listener) error
 	Stop()
@@ -204,7 +205,7 @@ func served(srv interface {
 		close: func() error {
 			err := conn.Close()
 			srv.Stop()
-			if served := <-ended; !errors.Is(served, grpc.ErrServerStopped) { // stopped before it served
+			if served := <-ended; !errors.Is(served, grpc.ErrServerStopped) { // Stop may come before Serve
 				err = errors.Join(err, served)
 			}
 			return err

@@ -21,8 +21,8 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// processEnv makes the command serve, as the second process of a tour. Its value
-// is who serves, and the target that is listened on.
+// processEnv is the environment variable that makes the command serve, as the second process
+// of a tour. Its value is the name of the stack and the target to listen on.
 const processEnv = "NEARCALL_TOUR_PROCESS"
 
 const (
@@ -30,14 +30,13 @@ const (
 	byGRPC     = "grpc-go"
 )
 
-// beTheProcess serves as the environment says, if it says so, and reports
-// whether it did.
+// beTheProcess serves as the second process if processEnv is set, and reports whether it was.
 func beTheProcess() bool {
 	value, ok := os.LookupEnv(processEnv)
 	if !ok {
 		return false
 	}
-	signal.Ignore(os.Interrupt) // ctrl-C ends the tour, and with it the input
+	signal.Ignore(os.Interrupt) // Ctrl-C ends the tour, which closes the input
 	who, target, _ := strings.Cut(value, " ")
 	if err := serveTarget(who, target, os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintf(os.Stderr, "nearcall tour: the second process: %v\n", err)
@@ -46,7 +45,7 @@ func beTheProcess() bool {
 	return true
 }
 
-// serveTarget serves until in ends. It writes where to out.
+// serveTarget serves until in ends. It writes the target to dial to out.
 func serveTarget(who, target string, in io.Reader, out io.Writer) error {
 	var srv interface {
 		grpc.ServiceRegistrar
@@ -76,13 +75,14 @@ func serveTarget(who, target string, in io.Reader, out io.Writer) error {
 		_, err = io.Copy(io.Discard, in)
 	}
 	srv.Stop()
-	if served := <-ended; !errors.Is(served, grpc.ErrServerStopped) { // stopped before it served
+	if served := <-ended; !errors.Is(served, grpc.ErrServerStopped) { // Stop may come before Serve
 		err = errors.Join(err, served)
 	}
 	return err
 }
 
-// overProcess leads to a second process, which has the service itself.
+// overProcess returns the open function of a path to a second process, which serves its own
+// copy of the service.
 func overProcess(who, network string) func(testpb.TestServiceServer) (connection, error) {
 	return func(testpb.TestServiceServer) (connection, error) {
 		target, stop, err := startProcess(who, network)
@@ -106,8 +106,8 @@ type clientConn interface {
 	Close() error
 }
 
-// dialTarget returns a connection to where a second process serves. A unix socket
-// stays one: shared memory is a path of its own.
+// dialTarget returns a connection to a second process. It does not upgrade a unix socket to
+// shared memory, which is a separate path.
 func dialTarget(who, target string) (clientConn, error) {
 	if who == byNearcall {
 		return nearcall.NewClient(target, nearcall.WithoutUpgrade())
@@ -121,8 +121,8 @@ func dialTarget(who, target string) (clientConn, error) {
 // patience is how long a process may take to end before it is killed.
 const patience = 10 * time.Second
 
-// startProcess starts this command again, and returns the target that it
-// serves. stop returns when the process has ended.
+// startProcess runs this command as a second process, and returns the target that it serves.
+// stop ends the process and waits for it.
 func startProcess(who, network string) (target string, stop func() error, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -135,7 +135,7 @@ func startProcess(who, network string) (target string, stop func() error, err er
 		}
 		target = network + ":" + filepath.Join(dir, "s")
 	}
-	remove := func() error { return os.RemoveAll(dir) } // of nothing, if there is none
+	remove := func() error { return os.RemoveAll(dir) } // does nothing if dir is ""
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), processEnv+"="+who+" "+target)
 	cmd.Stderr = os.Stderr

@@ -43,7 +43,7 @@ func TestAProcessStartsAndStops(t *testing.T) {
 	}
 }
 
-// networksOf are those that a second process of a tour serves over.
+// networksOf returns the networks that a second process of a tour serves on.
 func networksOf(who string) []string {
 	if who == byNearcall && runtime.GOOS == "linux" {
 		return []string{"unix", "shm", "tcp"}
@@ -51,7 +51,7 @@ func networksOf(who string) []string {
 	return []string{"unix", "tcp"}
 }
 
-// What a line of the tour is called is what its calls go over.
+// TestCallsToAProcessGoOverItsNetwork checks that calls use the network in the path's name.
 func TestCallsToAProcessGoOverItsNetwork(t *testing.T) {
 	for _, network := range networksOf(byNearcall) {
 		t.Run(network, func(t *testing.T) {

@@ -8,18 +8,18 @@ import (
 	"unicode/utf8"
 )
 
-// progress says what the tour is doing: in one line that changes where somebody
-// watches, and otherwise in a line a call.
+// progress prints what the tour is doing: on a terminal in one line that it rewrites,
+// otherwise one line per kind of call.
 type progress struct {
 	w     io.Writer
 	live  bool
-	call  string // that was last spoken of
-	width int    // of what stands in the line
+	call  string // the call of the last say
+	width int    // of the text in the line
 
-	from, share float64 // of the whole, that the tour has which speaks now
+	from, share float64 // the part of the whole that the current stretch has
 }
 
-// part makes what follows a part of the whole.
+// part says which part of the whole the following calls of say belong to.
 func (p *progress) part(from, share float64) { p.from, p.share = from, share }
 
 func newProgress(w io.Writer) *progress { return &progress{w: w, live: isTerminal(w)} }
@@ -33,8 +33,7 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// say tells that a call is measured over path now, and how much of the whole
-// is done.
+// say prints that a call is now measured over path, and how much is done.
 func (p *progress) say(call, path string, done float64) {
 	if p.share > 0 {
 		done = p.from + p.share*done
@@ -48,7 +47,7 @@ func (p *progress) say(call, path string, done float64) {
 	p.call = call
 }
 
-// end leaves the line empty for what is printed next.
+// end clears the line for other output.
 func (p *progress) end() {
 	if p.live && p.width > 0 {
 		p.line("")
@@ -56,7 +55,7 @@ func (p *progress) end() {
 	}
 }
 
-// line replaces the line by s.
+// line replaces the text of the line with s.
 func (p *progress) line(s string) {
 	width := utf8.RuneCountInString(s)
 	fmt.Fprintf(p.w, "\r%s%s", s, strings.Repeat(" ", max(p.width-width, 0)))

@@ -12,16 +12,16 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// A report is what a tour found, and where.
+// A report is the results of a tour, and the machine it ran on.
 type report struct {
 	Version string    `json:"nearcall"`
 	Go      string    `json:"go"`
 	Date    time.Time `json:"date"`
 	Machine machine   `json:"machine"`
 	Rounds  int       `json:"rounds"`
-	Clock   int64     `json:"clock_ns"` // what reading the clock costs; latencies include it
+	Clock   int64     `json:"clock_ns"` // cost of reading the clock, which latencies include
 
-	// OtherLoad is the share of the processors that others had meanwhile, from 0 to 1.
+	// OtherLoad is the share of the processors that other programs used, from 0 to 1.
 	OtherLoad float64 `json:"other_load"`
 
 	Rows []row `json:"rows"`
@@ -29,14 +29,14 @@ type report struct {
 	// Processes are the rows of calls to a second process.
 	Processes []row `json:"processes"`
 
-	// LeftOut are the paths that the system does not have, and why.
+	// LeftOut are the paths that the system does not support, and why.
 	LeftOut []string `json:"left_out,omitempty"`
 }
 
 type machine struct {
 	OS         string `json:"os"`
 	Arch       string `json:"arch"`
-	CPU        string `json:"cpu,omitempty"` // empty where it is not known
+	CPU        string `json:"cpu,omitempty"` // empty if unknown
 	Cores      int    `json:"cores"`
 	GOMAXPROCS int    `json:"gomaxprocs"`
 }
@@ -73,7 +73,7 @@ func (r report) writeJSON(w io.Writer) error {
 	return enc.Encode(r)
 }
 
-// cpuModel returns the name of the CPU, or "" where the system does not say.
+// cpuModel returns the name of the CPU, or "" if the system does not tell.
 func cpuModel() string {
 	f, err := os.Open("/proc/cpuinfo")
 	if err != nil {

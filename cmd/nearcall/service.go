@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	size     = 32  // of a payload, in bytes
-	messages = 100 // of a stream
+	size     = 32  // size of a payload, in bytes
+	messages = 100 // messages per stream
 )
 
-// service is what the tour calls: the service of grpc-go's own tests. It knows
-// nothing of the path that a call came by.
+// service is the service that the tour calls: that of grpc-go's own tests. It does not depend
+// on the path.
 type service struct {
 	testpb.UnimplementedTestServiceServer
 }
 
-// answer is a fresh payload, as most handlers would make one.
+// answer returns a new payload, as most handlers would make one.
 func answer(to *testpb.Payload) *testpb.Payload {
 	return &testpb.Payload{Body: bytes.Clone(to.GetBody())}
 }
@@ -68,8 +68,8 @@ func (service) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputC
 	}
 }
 
-// A call is what is measured: how to make it, over and over. do fails on a
-// wrong answer; end, which may be nil, frees what open took.
+// A call is a kind of call that is measured. open returns do, which makes one call and
+// fails on a wrong answer, and end, which may be nil and releases what open has taken.
 type call struct {
 	name string
 	open func(ctx context.Context, client testpb.TestServiceClient) (do, end func() error, err error)
@@ -144,7 +144,7 @@ func clientStream(ctx context.Context, client testpb.TestServiceClient) (do, end
 	}, nil, nil
 }
 
-// bidiEcho keeps one stream: a call is a message there and back.
+// bidiEcho keeps one stream open. A call is one message there and back.
 func bidiEcho(ctx context.Context, client testpb.TestServiceClient) (do, end func() error, err error) {
 	s, err := client.FullDuplexCall(ctx)
 	if err != nil {

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// A summaryPath is a path under the name that it has in the summary.
+// A summaryPath is a path and its label in the summary.
 type summaryPath struct{ label, path string }
 
-// What the summary shows: a small call and a stream, over the paths that a program
-// chooses between, by what they lead to. grpc-go's come first.
+// The summary shows a small call and a stream over the paths that a program can choose from,
+// in groups by where the service runs. grpc-go's paths come first.
 var (
 	smallCall, streamCall = calls[0].name, calls[1].name
 
@@ -29,8 +29,8 @@ var (
 	}
 )
 
-// writeSummary prints the report in short: bars, and what they come to. If other
-// programs were busy it says so instead, as the figures would mislead.
+// writeSummary prints a short report: bars and a conclusion. If other programs were busy it
+// says so instead, because the figures would mislead.
 func (r report) writeSummary(w io.Writer) error {
 	text := r.heading() + "\n"
 	if r.isBusy() {
@@ -46,12 +46,12 @@ func (r report) writeSummary(w io.Writer) error {
 
 func (r report) isBusy() bool { return r.OtherLoad >= busyShare }
 
-// busy says that other programs were.
+// busy returns the message that other programs were busy.
 func (r report) busy() string {
 	return fmt.Sprintf("Other programs, or a limit on this one, took %.0f %% of the processors meanwhile.", 100*r.OtherLoad)
 }
 
-// find returns the row of a call over a path, if there is one.
+// find returns the row of a call over a path, and whether there is one.
 func (r report) find(path, call string) (row, bool) {
 	for _, rows := range [][]row{r.Rows, r.Processes} {
 		for _, row := range rows {
@@ -63,7 +63,7 @@ func (r report) find(path, call string) (row, bool) {
 	return row{}, false
 }
 
-// barWidth is how many characters the longest bar of a group has.
+// barWidth is the width of the longest bar of a group, in characters.
 const barWidth = 32
 
 // bars draws the median times of a call, group by group.
@@ -98,12 +98,12 @@ func bar(d, longest time.Duration) string {
 	eighths := max(int(8*barWidth*d/max(longest, 1)), 1)
 	s := strings.Repeat("█", eighths/8)
 	if rest := eighths % 8; rest > 0 {
-		s += string(rune('█' + 8 - rest)) // the narrower ones follow
+		s += string(rune('█' + 8 - rest)) // narrower blocks follow U+2588
 	}
 	return s
 }
 
-// conclusion says in words what the bars show.
+// conclusion returns a sentence that says what the bars show.
 func (r report) conclusion() string {
 	var b strings.Builder
 	say := func(p summaryPath, where string) {

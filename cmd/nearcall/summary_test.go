@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// shown is a report that has the summary's rows, each path's 10 times as fast as the
-// one before, beside others.
+// shown returns a report with the summary's rows, each path 10 times as fast as the one
+// before, and some other rows.
 func shown(otherLoad float64) report {
 	r := report{OtherLoad: otherLoad, LeftOut: []string{"a path: nobody has one"}}
 	for _, call := range summaryCalls() {
@@ -61,7 +61,8 @@ func TestTheSummaryShowsAndSaysWhatCallsTake(t *testing.T) {
 	}
 }
 
-// The paths that a system lacks are neither drawn nor spoken of.
+// TestTheSummaryDoesWithoutASecondProcess checks that the summary does not mention paths that
+// the system lacks.
 func TestTheSummaryDoesWithoutASecondProcess(t *testing.T) {
 	r := shown(0)
 	r.Processes = nil
@@ -82,7 +83,8 @@ func TestABusyMachineIsToldInsteadOfFigures(t *testing.T) {
 	}
 }
 
-// Each call of the summary and each of its paths is one that a tour measures.
+// TestTheSummarysPathsAreMeasured checks that a tour measures each call and path of the
+// summary.
 func TestTheSummarysPathsAreMeasured(t *testing.T) {
 	measured := make(map[string]bool)
 	for _, s := range append([]stretch{inOneProcess}, betweenProcesses...) {
@@ -99,7 +101,8 @@ func TestTheSummarysPathsAreMeasured(t *testing.T) {
 	}
 }
 
-// Two busy processes for each processor leave a third to the tour.
+// TestTheLoadOfOthersIsFound keeps each processor busy with two other processes, which leave
+// the tour a third.
 func TestTheLoadOfOthersIsFound(t *testing.T) {
 	for range 2 * runtime.NumCPU() {
 		busy := exec.Command(os.Args[0])

@@ -20,12 +20,12 @@ func (r report) writeAll(w io.Writer) error {
 	return err
 }
 
-// heading says what was measured, where and when.
+// heading returns what was measured, where and when.
 func (r report) heading() string {
 	return fmt.Sprintf("nearcall %s, %s, %s, %s\n", r.Version, r.Go, r.Machine, r.Date.Format("2006-01-02"))
 }
 
-// leftOut says which paths were left out, a line each.
+// leftOut returns a line for each path that was left out.
 func (r report) leftOut() string {
 	var b strings.Builder
 	for _, what := range r.LeftOut {
@@ -37,7 +37,7 @@ func (r report) leftOut() string {
 	return b.String()
 }
 
-// formatRows prints a table, with space between one call and the next.
+// formatRows formats a table, with an empty line between calls.
 func formatRows(rows []row) string {
 	cells := [][]string{{"path", "call", "p50", "p99", "calls/s", "times gRPC"}}
 	for i, row := range rows {
@@ -61,7 +61,7 @@ p50 and p99 include the reading of the clock, about %d ns here; calls/s is measu
 `, r.Rounds, r.Clock)
 }
 
-// String is the machine in a few words.
+// String describes the machine in a few words.
 func (m machine) String() string {
 	cpu := m.CPU
 	if cpu == "" {
@@ -70,8 +70,8 @@ func (m machine) String() string {
 	return fmt.Sprintf("%s/%s, %s, %d cores, GOMAXPROCS %d", m.OS, m.Arch, cpu, m.Cores, m.GOMAXPROCS)
 }
 
-// formatTable aligns cells: the first text columns to the left, the others to
-// the right, a rule under the first line, nothing for a nil line.
+// formatTable aligns cells: the first text columns to the left, the others to the right. It
+// draws a rule under the first line. A nil line is empty.
 func formatTable(cells [][]string, text int) string {
 	var widths []int
 	for _, line := range cells {
@@ -110,7 +110,7 @@ func formatTable(cells [][]string, text int) string {
 	return b.String()
 }
 
-// formatTime prints three digits and a unit.
+// formatTime formats d with three digits and a unit.
 func formatTime(d time.Duration) string {
 	units := []struct {
 		unit time.Duration
@@ -138,7 +138,7 @@ func threeDigits(v float64) string {
 	return strconv.FormatFloat(v, 'f', 0, 64)
 }
 
-// formatCount prints a whole number in groups of three digits.
+// formatCount formats a whole number in groups of three digits.
 func formatCount(v float64) string {
 	s := strconv.FormatFloat(v, 'f', 0, 64)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {

@@ -13,7 +13,7 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 )
 
-// tourFlags are the flags of nearcall tour, and what it does with them.
+// tourFlags returns the flags of nearcall tour, and its action.
 func tourFlags() (*flag.FlagSet, action) {
 	flags := flag.NewFlagSet("tour", flag.ContinueOnError)
 	budget := flags.Duration("time", 12*time.Second, "how long to measure; the longer, the steadier the figures")
@@ -39,8 +39,8 @@ func tourFlags() (*flag.FlagSet, action) {
 	}
 }
 
-// wholeTour goes along all paths: those within the process, and then those to a
-// second one, call by call. What the system does not have is left out.
+// wholeTour measures all paths: those within the process, then those to a second process. It
+// leaves out what the system does not support.
 func wholeTour(ctx context.Context, budget time.Duration, p *progress) (report, error) {
 	from := 0.0
 	others := load{measure: probeOthers}
@@ -79,10 +79,10 @@ func wholeTour(ctx context.Context, budget time.Duration, p *progress) (report, 
 	return newReport(rows, processes, leftOut, others.mean()), nil
 }
 
-// rounds is how often each path is measured beside gRPC; figures are medians.
+// rounds is how often each path is measured in a pair with gRPC. Figures are medians.
 const rounds = 5
 
-// A tour calls one service by several paths, each in turn with the baseline.
+// A tour calls one service by several paths, alternating each with the baseline.
 type tour struct {
 	service  testpb.TestServiceServer
 	paths    []path
@@ -92,8 +92,8 @@ type tour struct {
 	rounds   int
 }
 
-// run measures every call over every path. Rows come call by call: grpc-go's come
-// first, the baseline before all.
+// run measures every call over every path. It returns the rows of each call together, those
+// of grpc-go first, the baseline before all.
 func (t *tour) run(ctx context.Context, p *progress) (rows []row, err error) {
 	opened := make([]connection, 0, len(t.paths)+1)
 	defer func() {
@@ -121,8 +121,8 @@ func (t *tour) run(ctx context.Context, p *progress) (rows []row, err error) {
 	return rows, nil
 }
 
-// compare measures one call over all connections, of which the last is the
-// baseline. It says which path comes next, and what share of its work is done.
+// compare measures one call over all connections, of which the last is the baseline. It
+// calls say before each path, with the share of its work that is done.
 func (t *tour) compare(ctx context.Context, call call, conns []connection, say func(path string, done float64)) (rows []row, err error) {
 	lanes := make([]*lane, len(conns))
 	defer func() {
@@ -147,7 +147,7 @@ func (t *tour) compare(ctx context.Context, call call, conns []connection, say f
 			if !count {
 				d = time.Duration(warmUp * float64(length))
 			}
-			// Neither of a pair always goes first.
+			// Alternate which of the pair goes first.
 			its, bases, err := m.pair(ctx, l, base, d, (round+i)%2 == 0)
 			if err != nil {
 				return nil, err
@@ -165,7 +165,8 @@ func (t *tour) compare(ctx context.Context, call call, conns []connection, say f
 	return rows, nil
 }
 
-// grpcFirst orders the rows of a call, whose last is the baseline.
+// grpcFirst sorts the rows of a call, whose last is the baseline: grpc-go's rows come first,
+// the baseline before all.
 func grpcFirst(rows []row) {
 	baseline := rows[len(rows)-1].Path
 	rank := func(r row) int {
@@ -180,10 +181,10 @@ func grpcFirst(rows []row) {
 	slices.SortStableFunc(rows, func(a, b row) int { return rank(a) - rank(b) })
 }
 
-// warmUp is the length of the first round, which does not count, in rounds.
+// warmUp is the length of the first round, which is not counted, as a share of a round.
 const warmUp = 0.25
 
-// slotLength divides the budget: a round measures every path of nearcall once,
+// slotLength divides the budget among slots: a round measures every path of nearcall once,
 // each in a pair with the baseline.
 func (t *tour) slotLength() time.Duration {
 	slots := float64(len(t.calls)*len(t.paths)*2) * (float64(t.rounds) + warmUp)

@@ -17,8 +17,8 @@ import (
 	"github.com/nearcall/nearcall/internal/needs"
 )
 
-// allPaths are those of a tour, baselines among them, and how many calls' progress
-// it tells of.
+// allPaths returns the paths of a tour including baselines, and how often it reports
+// progress.
 func allPaths() (all []path, told int) {
 	for _, s := range append([]stretch{inOneProcess}, betweenProcesses...) {
 		if s.missing != nil && !needs.HasUnixSockets() {
@@ -30,7 +30,8 @@ func allPaths() (all []path, told int) {
 	return all, told
 }
 
-// A tour leaves out what the system does not have, and says so.
+// TestATourLeavesOutWhatTheSystemLacks checks that a tour omits paths that the system does not
+// support, and says so.
 func TestATourLeavesOutWhatTheSystemLacks(t *testing.T) {
 	before := slices.Clone(betweenProcesses)
 	defer func() { betweenProcesses = before }()
@@ -54,7 +55,7 @@ func TestATourLeavesOutWhatTheSystemLacks(t *testing.T) {
 	}
 }
 
-// short is a budget that leaves a slot hardly more than a call.
+// short is a budget with which a slot has time for hardly more than one call.
 const short = "20ms"
 
 func TestTourMeasuresEveryCallOverEveryPath(t *testing.T) {
@@ -107,7 +108,7 @@ func TestTourMeasuresEveryCallOverEveryPath(t *testing.T) {
 	}
 }
 
-// The whole table is printed whether or not the machine is busy.
+// TestTourPrintsATable checks that the whole table is printed even if the machine is busy.
 func TestTourPrintsATable(t *testing.T) {
 	code, stdout, stderr := nearcallCommand(t, "tour", "-all", "-time", short)
 	if code != exitOK {
@@ -184,7 +185,7 @@ func TestAPathThatCannotBeOpenedFailsTheTour(t *testing.T) {
 	}
 }
 
-// A trigger is called at the first write.
+// A trigger is a writer that calls a function at the first write.
 type trigger func()
 
 func (f trigger) Write(p []byte) (int, error) { f(); return len(p), nil }
