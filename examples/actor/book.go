@@ -2,7 +2,7 @@ package actor
 
 import "slices"
 
-// A side is what an order does.
+// A side says whether an order buys or sells.
 type side int8
 
 const (
@@ -10,16 +10,16 @@ const (
 	sell side = -1
 )
 
-// An order is a limit order. The book owns it from place on; who placed it may read it.
+// An order is a limit order. The book owns it once it is placed; its trader may read it.
 type order struct {
-	trader   *trader // whose it is; the book does not look at it
-	id       uint64  // the trader's
-	sequence uint64  // the book's: when it was placed
+	trader   *trader // its owner, which the book does not use
+	id       uint64  // assigned by the trader
+	sequence uint64  // assigned by the book, in the order of placing
 	side     side
 	price    int64
-	left     int64 // what has neither traded nor been cancelled
+	left     int64 // the quantity that has neither traded nor been cancelled
 
-	// Of an order that rests, and nil otherwise.
+	// Set while the order rests in the book.
 	level        *level
 	before, next *order
 }
@@ -29,31 +29,31 @@ func (o *order) crosses(price int64) bool {
 	return (o.price-price)*int64(o.side) >= 0
 }
 
-// A trade is between an order that was just placed and one that rested, at the
-// latter's price.
+// A trade is between an order that was just placed, the taker, and one that rested in the
+// book, at the price of the latter.
 type trade struct {
 	number                uint64
 	price, quantity       int64
 	taker, rested         *order
-	takerLeft, restedLeft int64 // of either, after the trade
+	takerLeft, restedLeft int64 // what is left of either order after the trade
 }
 
 // A book matches orders by price, and by time where prices are equal.
 //
 // Invariants, outside of its methods:
 //   - The best bid is below the best ask.
-//   - What rests has something left, and levels have orders.
-//   - The orders of a level are in the order of their sequence.
+//   - Resting orders have something left, and no level is empty.
+//   - The orders of a level are sorted by sequence.
 type book struct {
 	bids, asks ladder
 	sequence   uint64 // of the latest order or cancel
-	trades     uint64 // how many; also the number of the latest
+	trades     uint64 // the number of trades, and of the latest trade
 
 	orders, filled, cancelled            int64
 	ordered, bought, sold, cancelledLeft int64 // quantities
 }
 
-// place matches o with what rests, and has it rest with what is left.
+// place matches o with resting orders. What is left of it rests in the book.
 func (b *book) place(o *order) []trade {
 	b.sequence++
 	o.sequence = b.sequence
@@ -96,7 +96,7 @@ func (b *book) trade(taker, rested *order) trade {
 	}
 }
 
-// cancel takes o, which rests, out of the book. What is left of it stays in o.left.
+// cancel removes o, which rests, from the book. It does not change o.left.
 func (b *book) cancel(o *order) {
 	b.sequence++
 	b.cancelled++
@@ -108,17 +108,17 @@ func (b *book) cancel(o *order) {
 	}
 }
 
-// A ladder is the orders of one side that rest, by price, the best last: there it
-// costs least to add and to remove.
+// A ladder is the resting orders of one side, by price. The best price is last, where adding
+// and removing cost least.
 type ladder struct{ levels []*level }
 
-// A level is the orders of one price, the oldest first.
+// A level is the orders at one price, the oldest first.
 type level struct {
 	price       int64
 	first, last *order
 }
 
-// best returns the order that trades first; nil where none rests.
+// best returns the order that trades first, or nil if none rests.
 func (l *ladder) best() *order {
 	if n := len(l.levels); n > 0 {
 		return l.levels[n-1].first
@@ -126,8 +126,8 @@ func (l *ladder) best() *order {
 	return nil
 }
 
-// find returns where the level of price is, or belongs. Bids go up to the best,
-// and asks down.
+// find returns the index at which the level of price is or belongs. Bids ascend to the best
+// price, and asks descend to it.
 func (l *ladder) find(price int64, s side) (int, bool) {
 	return slices.BinarySearchFunc(l.levels, price, func(v *level, price int64) int {
 		switch {
@@ -140,7 +140,7 @@ func (l *ladder) find(price int64, s side) (int, bool) {
 	})
 }
 
-// add has o rest, behind those of its price.
+// add puts o behind the other orders at its price.
 func (l *ladder) add(o *order) {
 	i, found := l.find(o.price, o.side)
 	if !found {
@@ -156,7 +156,7 @@ func (l *ladder) add(o *order) {
 	v.last = o
 }
 
-// remove takes o, which rests, out.
+// remove removes o, which rests.
 func (l *ladder) remove(o *order) {
 	v := o.level
 	if o.before == nil {

@@ -49,7 +49,7 @@ func TestTheEarlierOrderOfAPriceTradesFirst(t *testing.T) {
 	_, trades := put(&b, buy, 100, 1)
 	wantTrades(t, trades, first, 1)
 	third, _ := put(&b, sell, 100, 2)
-	_, trades = put(&b, buy, 100, 5) // what is left of the first keeps its place
+	_, trades = put(&b, buy, 100, 5) // the rest of the first order keeps its priority
 	wantTrades(t, trades, first, 1, second, 2, third, 2)
 	check(t, &b)
 }
@@ -71,7 +71,7 @@ func TestAnOrderRestsWithWhatIsLeft(t *testing.T) {
 }
 
 func TestACancelledOrderDoesNotTrade(t *testing.T) {
-	for which := range 3 { // the first of its price, one between, and the last
+	for which := range 3 { // the first at its price, one in the middle, and the last
 		var b book
 		var orders []*order
 		for range 3 {
@@ -97,7 +97,7 @@ func TestALevelIsGoneWithItsLastOrder(t *testing.T) {
 	check(t, &b)
 }
 
-// Random orders and cancels lead to the trades of the simplest book.
+// Random orders and cancels lead to the same trades as in the reference book.
 func TestRandomOrdersTradeAsInTheSimplestBook(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 0))
@@ -134,7 +134,7 @@ func TestRandomOrdersTradeAsInTheSimplestBook(t *testing.T) {
 	}
 }
 
-// check holds b to its invariants, and its totals to balance.
+// check checks b's invariants, and that its totals balance.
 func check(t *testing.T, b *book) {
 	t.Helper()
 	bid, ask := b.bids.best(), b.asks.best()

@@ -17,7 +17,7 @@ const (
 	crowdOrders = 300
 )
 
-// An account is what a trader knows in the end.
+// An account is what a trader has recorded at the end.
 type account struct {
 	deeds                            []deed
 	fills                            []*pb.Fill
@@ -73,7 +73,7 @@ func (s *session) trade(seed uint64) account {
 				d.side = sell
 			}
 			a.deeds = append(a.deeds, d)
-		case *pb.Event_Rejected: // a cancel that came too late
+		case *pb.Event_Rejected: // the cancel came too late
 			rejected++
 		case *pb.Event_Cancelled:
 			c := kind.Cancelled
@@ -116,9 +116,9 @@ func (s *session) trade(seed uint64) account {
 	return a
 }
 
-// Many traders change plain fields at once. All of their orders, in the order that
-// the market says it has taken them, make the same trades in the simplest book;
-// the feed has these, and the traders' fills are they. The race detector watches.
+// Many traders change plain fields concurrently, which the race detector watches. Their
+// orders, in the sequence that the market has assigned, must make the same trades in the
+// reference book, and the feed and the traders' fills must agree with those.
 func TestTheBookNeedsNoLock(t *testing.T) {
 	overAll(t, func(ctx context.Context, t *testing.T, m *market) {
 		client, hangUp := m.dial(t)
@@ -133,7 +133,7 @@ func TestTheBookNeedsNoLock(t *testing.T) {
 			s := enter(ctx, t, own)
 			traders.Go(func() { accounts[i] = s.trade(uint64(i)) })
 		}
-		others.Go(func() { // they look on meanwhile
+		others.Go(func() { // request snapshots while the traders trade
 			for looks := 0; ; looks++ {
 				select {
 				case <-done:
@@ -172,7 +172,7 @@ func TestTheBookNeedsNoLock(t *testing.T) {
 	})
 }
 
-// look holds what anybody sees of the book at any time to make sense.
+// look checks that snapshots are consistent at any time.
 func look(ctx context.Context, t *testing.T, client pb.OrderBookClient) {
 	book, err := client.Snapshot(ctx, &pb.SnapshotRequest{Depth: 3})
 	if err != nil {
@@ -201,7 +201,7 @@ func look(ctx context.Context, t *testing.T, client pb.OrderBookClient) {
 	}
 }
 
-// audit compares what traders, watchers and the market say.
+// audit compares the records of traders, watchers and the market.
 func audit(t *testing.T, accounts []account, tape []dealt, sum *pb.BookTotals) {
 	var deeds []deed
 	type piece struct {
@@ -232,7 +232,7 @@ func audit(t *testing.T, accounts []account, tape []dealt, sum *pb.BookTotals) {
 		t.Fatalf("the feed has %d trades that are not the %d that these orders make", len(tape), len(want.trades))
 	}
 	slices.SortFunc(fills, func(a, b piece) int { return cmp.Compare(a.trade, b.trade) })
-	var twice []piece // each trade is a fill of two
+	var twice []piece // each trade is a fill of two orders
 	for _, d := range tape {
 		p := piece{d.number, d.price, d.quantity}
 		twice = append(twice, p, p)

@@ -1,30 +1,30 @@
-// Package actor is a market of one instrument whose state has no lock: an order
-// book, the sessions of its traders and the feed of its trades are plain maps,
-// slices and numbers, and the handlers that change them run on one loop.
+// Package actor is a market of one instrument whose state needs no lock: the order book, the
+// sessions of its traders and the feed of its trades are plain maps, slices and numbers, and
+// the handlers that change them run on one loop.
 //
 //	l := loop.New()
 //	pb.RegisterOrderBookServer(srv.On(l), actor.NewExchange(l))
 //
-// Files from the inside out: book.go matches orders and knows nothing of calls;
-// signal.go is how one task of the loop waits for another; line.go is what is on
-// its way to one client, bounded; exchange.go has the handlers.
+// Files, from the inside out: book.go matches orders and does not depend on gRPC; signal.go
+// lets one task of the loop wait for another; line.go is the bounded queue of messages to
+// one client; exchange.go has the handlers.
 //
 // # A session is three tasks
 //
-// A trader's fill may come from anybody's order, so that one task cannot do with
-// waiting for the trader's next request. Another sends what is put on the
-// session's line. The handler itself does neither: only its return ends a stream,
-// and a task that waits in Send for a client that does not read cannot return. So
-// it waits for the session's end, whoever finds it. When it has returned, the Recv
-// and Send of the other two fail, and they end.
+// A trader's fill can be caused by any other trader's order, so the task that waits in Recv
+// for the trader's next request cannot also send. A second task sends the messages on the
+// session's line. The handler itself does neither: only its return ends a stream, and a task
+// that waits in Send for a client that does not read cannot return. So it waits until
+// any task ends the session. When it returns, Recv and Send of the other two tasks fail, and
+// they end.
 //
 // # What is bounded
 //
-// Each line holds so many messages and no more. A trader's own requests wait while
-// its line is half full; what others do to its orders cannot wait for it, and fills
-// the other half, and then the session is ended. One step of the book puts one
-// message at most on the line of whoever did not ask for it, and a trader has so
-// many orders open and no more.
+// Each line holds a limited number of messages. A trader's own requests wait while its line
+// is more than half full. Messages that other traders' orders cause cannot wait; they may
+// fill the other half, and if the line is full the session ends. One step of the book puts
+// at most one message on the line of a trader that did not ask for it. The number of open
+// orders per trader is limited, too.
 //
-// The program in cmd runs the market, and traders in processes of their own.
+// The program in cmd runs the market, and traders in separate processes.
 package actor

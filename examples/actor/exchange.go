@@ -11,8 +11,7 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// An Exchange implements the OrderBook service. All of it belongs to the tasks of
-// one loop.
+// An Exchange implements the OrderBook service. Only tasks of one loop access it.
 type Exchange struct {
 	pb.UnimplementedOrderBookServer
 	loop *loop.Loop
@@ -22,10 +21,10 @@ type Exchange struct {
 	watchers map[*line[*pb.Trades]]bool
 	closed   bool
 
-	lineLimit int // of each client's
+	lineLimit int // the limit of each client's line
 }
 
-// NewExchange returns an exchange for a server that has its service on l.
+// NewExchange returns an exchange whose service must be registered on l.
 func NewExchange(l *loop.Loop) *Exchange {
 	return &Exchange{
 		loop:      l,
@@ -37,9 +36,9 @@ func NewExchange(l *loop.Loop) *Exchange {
 
 var errClosed = status.Error(codes.Unavailable, "the market is closed")
 
-// Close closes the market: sessions end with Unavailable, and watchers with OK,
-// when what is on its way to them was sent. It does not wait for that. Any goroutine
-// may call it. Its error is [loop.ErrClosed].
+// Close closes the market: sessions end with Unavailable and watchers with OK, after the
+// messages on their lines were sent. Close does not wait for that. Any goroutine may call
+// it. It returns [loop.ErrClosed] if the loop is closed.
 func (x *Exchange) Close() error {
 	return x.loop.Post(func() {
 		x.closed = true
@@ -53,7 +52,7 @@ func (x *Exchange) Close() error {
 	})
 }
 
-// start starts another task of a call's handler.
+// start starts another task for a call.
 func (x *Exchange) start(task func()) error {
 	if x.loop.Go(func(context.Context) { task() }) != nil {
 		return errClosed
@@ -61,7 +60,7 @@ func (x *Exchange) start(task func()) error {
 	return nil
 }
 
-// Trade implements the service: it is the session of one trader.
+// Trade implements the service. It is the session of one trader.
 func (x *Exchange) Trade(stream grpc.BidiStreamingServer[pb.Request, pb.Event]) error {
 	if x.closed {
 		return errClosed
@@ -116,7 +115,8 @@ func (x *Exchange) Totals(context.Context, *pb.TotalsRequest) (*pb.BookTotals, e
 		OrderedQuantity: b.ordered, BoughtQuantity: b.bought, SoldQuantity: b.sold, CancelledQuantity: b.cancelledLeft,
 		Trades: b.trades,
 	}
-	// What is open is counted where it rests, so that the totals prove something.
+	// The open quantity is summed from the resting orders, independently of the book's
+	// totals, so that their balance is a real check.
 	for _, l := range append(levels(&b.bids, 0), levels(&b.asks, 0)...) {
 		totals.Open += l.Orders
 		totals.OpenQuantity += l.Quantity
@@ -124,7 +124,7 @@ func (x *Exchange) Totals(context.Context, *pb.TotalsRequest) (*pb.BookTotals, e
 	return totals, nil
 }
 
-// levels returns depth levels from the best, or all.
+// levels returns the best depth levels, or all.
 func levels(l *ladder, depth uint32) []*pb.Level {
 	n := len(l.levels)
 	if depth > 0 && int64(depth) < int64(n) {

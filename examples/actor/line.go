@@ -7,28 +7,28 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// lineLimit is how many messages wait for one client at most. It has to last for as
-// long as a client that does read may be kept from it by what else its machine does.
+// lineLimit is the greatest number of messages that wait for one client. It must be enough
+// for a client that reads, but is delayed by other work on its machine.
 const lineLimit = 16 << 10
 
-// A line is what is on its way to one client. Tasks of the loop put messages on it
-// and never wait; one task sends them.
+// A line is the queue of messages to one client. Tasks of the loop put messages on it without
+// waiting; one task sends them.
 //
 // Invariants:
 //   - A line that has ended is closed and empty.
-//   - err does not change once the line is closed, but for one that ends before
-//     all was sent: that says why.
+//   - err does not change after the line is closed, except if the line ends before all
+//     messages were sent: then it says why.
 type line[T any] struct {
 	limit  int
 	queue  []T
-	closed bool  // nothing is put any more
-	ended  bool  // nothing is sent any more
-	err    error // what the stream ends with
+	closed bool  // no message can be put
+	ended  bool  // no message will be sent
+	err    error // the error that the stream ends with
 
 	filled, drained, over signal
 }
 
-// put adds m. A line that is full ends, which put reports with false.
+// put adds m. If the line is full, put ends it and returns false.
 func (l *line[T]) put(m T) bool {
 	switch {
 	case l.closed:
@@ -42,7 +42,7 @@ func (l *line[T]) put(m T) bool {
 	return true
 }
 
-// close ends the line with err when what it holds was sent.
+// close ends the line with err after its messages were sent.
 func (l *line[T]) close(err error) {
 	if !l.closed {
 		l.closed, l.err = true, err
@@ -50,8 +50,8 @@ func (l *line[T]) close(err error) {
 	}
 }
 
-// end ends the line with err at once. The call ends with it, and so do tasks that wait
-// for the line to fill up or to drain: they wait with the call's context.
+// end ends the line with err at once, and with it the call. Tasks that wait for the line to
+// fill or drain wait with the call's context, so their waits end, too.
 func (l *line[T]) end(err error) {
 	if l.ended {
 		return
@@ -70,16 +70,16 @@ func (l *line[T]) room(ctx context.Context) error {
 	return nil
 }
 
-// deliver sends what is put, until the line ends.
+// deliver sends the messages that are put on the line, until the line ends.
 func (l *line[T]) deliver(ctx context.Context, send func(T) error) {
 	for {
 		for len(l.queue) == 0 && !l.closed {
 			if l.filled.wait(ctx) != nil {
-				return // the handler sees the same
+				return // the handler's wait ends likewise
 			}
 		}
 		if len(l.queue) == 0 {
-			l.end(l.err) // or it has ended already
+			l.end(l.err) // does nothing if the line has ended already
 			return
 		}
 		m := l.queue[0]
@@ -93,8 +93,8 @@ func (l *line[T]) deliver(ctx context.Context, send func(T) error) {
 	}
 }
 
-// wait waits for the line's end, or that of the call. Either way it has ended
-// afterwards, and what it returns is the call's.
+// wait waits until the line or the call ends. In both cases the line has ended afterwards.
+// wait returns the error that the call must return.
 func (l *line[T]) wait(ctx context.Context) error {
 	for !l.ended {
 		if err := l.over.wait(ctx); err != nil {

@@ -8,7 +8,7 @@ import (
 	pb "github.com/nearcall/nearcall/examples/actor/actorpb"
 )
 
-// A line that is full ends, and keeps nothing.
+// A full line ends and drops its messages.
 func TestALineThatIsFullEnds(t *testing.T) {
 	l := &line[int]{limit: 2}
 	if !l.put(1) || !l.put(2) || l.ended {
@@ -23,7 +23,7 @@ func TestALineThatIsFullEnds(t *testing.T) {
 	}
 }
 
-// What ends a line before all was sent says why, and nothing after that.
+// The first error that ends a line before all messages were sent counts.
 func TestTheFirstEndOfALineCounts(t *testing.T) {
 	l := &line[int]{limit: 2}
 	l.put(1)
@@ -36,11 +36,11 @@ func TestTheFirstEndOfALineCounts(t *testing.T) {
 	}
 }
 
-// An order that fills another of its trader's, and whose answer finds the line full,
-// has all that is open withdrawn in the midst of it.
+// If an order trades with another order of the same trader and the trader's line is full, all
+// of its open orders are withdrawn while the trade is being settled.
 func TestALineThatFillsUpWithinATrade(t *testing.T) {
 	for limit := range 6 {
-		x := NewExchange(nil) // no task has to wait
+		x := NewExchange(nil) // nil: no task waits in this test
 		ann := &trader{open: make(map[uint64]*order), line: line[*pb.Event]{limit: limit}}
 		for i, o := range []*pb.Order{
 			{Side: selling, Price: 100, Quantity: 5}, {Side: selling, Price: 101, Quantity: 5}, {Side: buying, Price: 101, Quantity: 7},

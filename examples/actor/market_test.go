@@ -19,7 +19,7 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// networks are the ways to the market. "" is in process.
+// networks are the networks that reach the market. "" is in process.
 func networks() []string {
 	found := []string{"", "tcp", "unix"}
 	if runtime.GOOS == "linux" {
@@ -28,7 +28,7 @@ func networks() []string {
 	return found
 }
 
-// A market is an exchange that is served, on a loop of its own.
+// A market is an exchange with its own loop and server.
 type market struct {
 	*Exchange
 	srv    *nearcall.Server
@@ -64,7 +64,7 @@ func open(t testing.TB, network string) *market {
 	return m
 }
 
-// shut ends what still runs and waits until nothing does.
+// shut ends everything that open started, and waits for it.
 func (m *market) shut(t testing.TB) {
 	t.Helper()
 	m.srv.Stop()
@@ -75,7 +75,7 @@ func (m *market) shut(t testing.TB) {
 	}
 }
 
-// dial returns a client with a connection of its own, and what closes that.
+// dial returns a client with its own connection, and a function that closes the connection.
 func (m *market) dial(t testing.TB, opts ...nearcall.DialOption) (pb.OrderBookClient, func()) {
 	t.Helper()
 	opts = append(m.opts[:len(m.opts):len(m.opts)], opts...)
@@ -90,8 +90,8 @@ func (m *market) dial(t testing.TB, opts ...nearcall.DialOption) (pb.OrderBookCl
 	return pb.NewOrderBookClient(conn), func() { _ = conn.Close() }
 }
 
-// overAll runs f for a market on each network, with a context that ends before the
-// test's patience does.
+// overAll runs f for a market on each network, with a context that ends before the test times
+// out.
 func overAll(t *testing.T, f func(ctx context.Context, t *testing.T, m *market)) {
 	for _, network := range networks() {
 		t.Run("network="+network, func(t *testing.T) {
@@ -104,7 +104,7 @@ func overAll(t *testing.T, f func(ctx context.Context, t *testing.T, m *market))
 	}
 }
 
-// A session is a trader's, as the trader sees it.
+// A session is the trader's side of a session.
 type session struct {
 	t      testing.TB
 	stream grpc.BidiStreamingClient[pb.Request, pb.Event]
@@ -152,7 +152,7 @@ func (s *session) places(id uint64, side pb.Side, price, quantity int64) {
 	}
 }
 
-// wantRejected wants in to be answered with code, and the session to go on.
+// wantRejected sends in and wants a rejection with code. The session continues.
 func (s *session) wantRejected(in *pb.Request, id uint64, code codes.Code) {
 	s.t.Helper()
 	s.send(in)
@@ -161,7 +161,7 @@ func (s *session) wantRejected(in *pb.Request, id uint64, code codes.Code) {
 	}
 }
 
-// wantEnd receives what still comes until the stream ends with code.
+// wantEnd receives until the stream ends, and wants code.
 func (s *session) wantEnd(code codes.Code) []*pb.Event {
 	s.t.Helper()
 	var rest []*pb.Event
@@ -188,7 +188,7 @@ func totals(ctx context.Context, t testing.TB, client pb.OrderBookClient) *pb.Bo
 	return got
 }
 
-// watch returns a feed that has everything from now on.
+// watch returns a feed of all trades from now on.
 func watch(ctx context.Context, t testing.TB, client pb.OrderBookClient) grpc.ServerStreamingClient[pb.Trades] {
 	t.Helper()
 	feed, err := client.Watch(ctx, &pb.WatchRequest{})
@@ -201,7 +201,7 @@ func watch(ctx context.Context, t testing.TB, client pb.OrderBookClient) grpc.Se
 	return feed
 }
 
-// same compares messages.
+// same reports whether two messages are equal.
 func same(t testing.TB, got, want proto.Message) {
 	t.Helper()
 	if !proto.Equal(got, want) {

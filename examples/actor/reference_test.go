@@ -2,23 +2,22 @@ package actor
 
 import "slices"
 
-// A deed is what the reference book is told: an order, or the cancel of one.
+// A deed is an input of the reference book: an order, or the cancel of one.
 type deed struct {
 	sequence        uint64
 	side            side // 0 for a cancel
 	price, quantity int64
-	cancels         uint64 // the order's sequence
+	cancels         uint64 // the sequence of the order to cancel
 }
 
-// A dealt is a trade as the feed tells it.
+// A dealt is a trade as the feed reports it.
 type dealt struct {
 	number          uint64
 	price, quantity int64
 	buy, sell       uint64
 }
 
-// A reference is the simplest book there is: it looks at all that rests for each
-// trade.
+// A reference is a simple book that searches all resting orders for each trade.
 type reference struct {
 	resting []deed // the oldest first
 	trades  []dealt

@@ -16,8 +16,8 @@ const (
 	selling = pb.Side_SIDE_SELL
 )
 
-// inBubble runs f for a market in process, where all that happens has happened once
-// nobody can go on.
+// inBubble runs f in a synctest bubble, for a market in process: after synctest.Wait, all
+// effects of earlier calls are visible.
 func inBubble(t *testing.T, f func(ctx context.Context, t *testing.T, client pb.OrderBookClient, m *market)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := open(t, "")
@@ -28,7 +28,7 @@ func inBubble(t *testing.T, f func(ctx context.Context, t *testing.T, client pb.
 	})
 }
 
-// Both sides of a trade are told, whoever's order came second, and the feed has it.
+// Both traders and the feed receive a trade, whichever trader's order came second.
 func TestAFillComesFromAnotherTradersOrder(t *testing.T) {
 	overAll(t, func(ctx context.Context, t *testing.T, m *market) {
 		client, hangUp := m.dial(t)
@@ -78,7 +78,7 @@ func TestATraderMayTradeWithItself(t *testing.T) {
 	})
 }
 
-// What is wrong with a request is said in the session, which goes on.
+// An invalid request is rejected within the session, which continues.
 func TestBadRequestsAreRejected(t *testing.T) {
 	overAll(t, func(ctx context.Context, t *testing.T, m *market) {
 		client, hangUp := m.dial(t)
@@ -97,13 +97,13 @@ func TestBadRequestsAreRejected(t *testing.T) {
 		ann.wantRejected(ordering(0, buying, 100, 1), 0, codes.InvalidArgument)
 		ann.wantRejected(&pb.Request{Kind: &pb.Request_Order{Order: &pb.Order{}}}, 0, codes.InvalidArgument)
 		ann.wantRejected(cancelling(99), 99, codes.NotFound)
-		bob.wantRejected(cancelling(5), 5, codes.NotFound) // which is Ann's
+		bob.wantRejected(cancelling(5), 5, codes.NotFound) // Ann's order
 
 		ann.send(cancelling(5))
 		same(t, ann.receive(), &pb.Event{Kind: &pb.Event_Cancelled{Cancelled: &pb.Cancelled{Id: 5, Sequence: 2, Quantity: 1}}})
 		ann.wantRejected(cancelling(5), 5, codes.NotFound)
 		ann.wantRejected(ordering(5, buying, 100, 1), 5, codes.AlreadyExists)
-		ann.places(6, buying, maxPrice, maxQuantity) // what was rejected has used no id up
+		ann.places(6, buying, maxPrice, maxQuantity) // rejected orders have not used up their ids
 		same(t, totals(ctx, t, client), &pb.BookTotals{
 			Orders: 2, Cancelled: 1, Open: 1, OrderedQuantity: 1 + maxQuantity, CancelledQuantity: 1, OpenQuantity: maxQuantity,
 		})
@@ -125,8 +125,7 @@ func TestOpenOrdersAreLimited(t *testing.T) {
 	})
 }
 
-// A trader that sends many requests at once does not have them all done before
-// another's.
+// A trader that sends many requests at once does not delay other traders until all are done.
 func TestTradersTakeTurns(t *testing.T) {
 	inBubble(t, func(ctx context.Context, t *testing.T, client pb.OrderBookClient, m *market) {
 		const many = 200
@@ -148,8 +147,7 @@ func TestTradersTakeTurns(t *testing.T) {
 	})
 }
 
-// A request of a kind that the market does not know ends the session, after the
-// answers to those before.
+// A request of an unknown kind ends the session, after the answers to earlier requests.
 func TestARequestOfNoKindEndsTheSession(t *testing.T) {
 	overAll(t, func(ctx context.Context, t *testing.T, m *market) {
 		client, hangUp := m.dial(t)
@@ -168,7 +166,7 @@ func TestARequestOfNoKindEndsTheSession(t *testing.T) {
 	})
 }
 
-// A trader that closes its side gets its orders back, and the end.
+// When a trader closes its side, its orders are withdrawn and the session ends.
 func TestATraderThatIsDoneGetsItsOrdersBack(t *testing.T) {
 	overAll(t, func(ctx context.Context, t *testing.T, m *market) {
 		client, hangUp := m.dial(t)
@@ -186,7 +184,7 @@ func TestATraderThatIsDoneGetsItsOrdersBack(t *testing.T) {
 	})
 }
 
-// A trader that is gone has nothing in the book any more, however it went.
+// When a session ends for any reason, its trader's orders leave the book.
 func TestATraderThatLeavesTakesItsOrders(t *testing.T) {
 	overAll(t, func(ctx context.Context, t *testing.T, m *market) {
 		client, hangUp := m.dial(t)
@@ -223,7 +221,7 @@ func TestATraderThatLeavesTakesItsOrders(t *testing.T) {
 	})
 }
 
-// Sessions and feeds whose callers are gone are forgotten at once.
+// The exchange removes sessions and feeds as soon as their callers are gone.
 func TestASessionLeavesNothing(t *testing.T) {
 	inBubble(t, func(ctx context.Context, t *testing.T, client pb.OrderBookClient, m *market) {
 		ctx, leave := context.WithCancel(ctx)
@@ -269,6 +267,6 @@ func TestAMarketThatCloses(t *testing.T) {
 			_, err = late.Recv()
 		}
 		wantCode(t, err, codes.Unavailable)
-		m.srv.GracefulStop() // nobody is left to wait for
+		m.srv.GracefulStop() // returns, as no call is left
 	})
 }

@@ -6,16 +6,16 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// A signal is where a task waits until another task of its loop has changed what
-// the first looks at. As with sync.Cond, whoever waits looks again afterwards; as the
-// tasks of a loop take turns, nothing changes between the look and the wait. One
-// task waits at a time. The zero value is ready.
+// A signal lets a task wait until another task of its loop has changed some state. As with
+// sync.Cond, the waiter checks the state again afterwards. Because only one task runs at a
+// time, nothing changes between the check and the wait. One task can wait at a time. The
+// zero value is ready.
 type signal struct {
-	resume func(struct{}, error) // of the task that waits; it may have left
+	resume func(struct{}, error) // resumes the waiting task; does nothing if its wait has ended
 }
 
-// wait gives the loop away until somebody calls notify, or ctx is done, whose error
-// it returns then.
+// wait lets other tasks run until notify is called. It returns ctx's error if ctx is done
+// first.
 func (s *signal) wait(ctx context.Context) error {
 	_, err := loop.Await(ctx, func(resume func(struct{}, error)) { s.resume = resume })
 	return err

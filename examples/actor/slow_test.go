@@ -11,14 +11,14 @@ import (
 	pb "github.com/nearcall/nearcall/examples/actor/actorpb"
 )
 
-// patience is how many trades may pass before a client that reads none of them is
-// ended. What the network holds for it comes to less, with the least window.
+// patience is the number of trades within which a client that reads nothing must be ended.
+// With the smallest flow-control window, the network buffers fewer messages than that.
 const patience = 200_000
 
-// shortLine is the limit of lines in tests that reach it soon.
+// shortLine is a limit of lines that tests reach quickly.
 const shortLine = 1024
 
-// shortens sets the limit of the lines of sessions and feeds that begin later.
+// shortens sets the line limit of sessions and feeds that begin later.
 func (m *market) shortens(t *testing.T) {
 	if err := m.loop.Post(func() { m.lineLimit = shortLine }); err != nil {
 		t.Fatal(err)
@@ -35,11 +35,11 @@ type batcher struct {
 
 const (
 	batch  = 100
-	marker = 1 << 60 // an id that no order has
+	marker = 1 << 60 // an id that no order uses
 )
 
-// trades sends a batch and returns how many fills it has brought; 0 for side has both
-// sides placed by turns, so that the trader trades with itself.
+// trades sends a batch of orders and returns the number of fills. With side 0 the orders
+// alternate between both sides, so that the trader trades with itself.
 func (b *batcher) trades(side pb.Side) int {
 	b.t.Helper()
 	for i := range batch {
@@ -61,8 +61,8 @@ func (b *batcher) trades(side pb.Side) int {
 	}
 }
 
-// A trader that does not read is ended, its orders leave the book, and nobody has
-// waited for it.
+// The session of a trader that does not read is ended and its orders leave the book. No other
+// trader waits for it.
 func TestATraderThatDoesNotReadIsEnded(t *testing.T) {
 	overAll(t, func(ctx context.Context, t *testing.T, m *market) {
 		m.shortens(t)
@@ -131,8 +131,8 @@ func TestAWatcherThatDoesNotReadIsEnded(t *testing.T) {
 	})
 }
 
-// A trader that sends without reading is kept waiting, for its own answers alone
-// are on its way. It loses none.
+// If a trader sends without reading, and only its own answers are on its line, its requests
+// wait. No answer is lost.
 func TestATraderThatOnlySendsIsKeptWaiting(t *testing.T) {
 	const requests = 20_000
 	inBubble(t, func(ctx context.Context, t *testing.T, client pb.OrderBookClient, m *market) {
@@ -166,7 +166,7 @@ func TestATraderThatOnlySendsIsKeptWaiting(t *testing.T) {
 	})
 }
 
-// One that is kept waiting and whose orders fill meanwhile is ended like any other.
+// The session of a trader whose requests wait is ended if fills of its orders fill its line.
 func TestATraderThatOnlySendsIsEndedByItsFills(t *testing.T) {
 	inBubble(t, func(ctx context.Context, t *testing.T, client pb.OrderBookClient, m *market) {
 		m.shortens(t)

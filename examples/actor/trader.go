@@ -13,8 +13,8 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// Limits of a session, besides that of its line. One order of another may fill all
-// that is open: that is one message, of so many fills.
+// Limits of a session, besides that of its line. One order of another trader can fill all
+// open orders, which is reported in one message with that many fills.
 const (
 	openLimit   = 256
 	maxPrice    = 1_000_000_000
@@ -23,27 +23,27 @@ const (
 
 // A trader is one session.
 //
-// Invariants, whenever another task runs:
-//   - open is what the trader has in the book, by its ids.
-//   - Where the line is closed there is none, unless it ended with the call or
-//     in Send, and the handler has not had its turn since.
+// Invariants, whenever another task can run:
+//   - open is the trader's orders in the book, by the trader's ids.
+//   - If the line is closed, open is empty, unless the line ended with the call or in Send
+//     and the handler has not had its turn since.
 type trader struct {
 	line line[*pb.Event]
 	open map[uint64]*order
 	last uint64 // the id of the latest order that was accepted
 }
 
-// receive does what the trader asks for, until the session ends.
+// receive executes the trader's requests until the session ends.
 //
-// Recv gives the loop away where it has to wait, and a trader may have sent many
-// requests at once. So that these do not all come before anybody else's, and others
-// are sent what they come to, each request is a turn of its own.
+// Recv lets other tasks run only if it has to wait, but a trader may have sent many requests
+// at once. So receive yields before each request: other traders' requests get their turns,
+// and messages are sent.
 func (x *Exchange) receive(t *trader, stream grpc.BidiStreamingServer[pb.Request, pb.Event]) {
 	ctx := stream.Context()
 	for t.line.room(ctx) == nil && loop.Sleep(ctx, 0) == nil && !t.line.closed {
 		in, err := stream.Recv()
 		switch {
-		case t.line.closed: // meanwhile: what comes is too late
+		case t.line.closed: // while Recv waited: the request is too late
 			return
 		case err == io.EOF:
 			x.withdraw(t)
@@ -79,7 +79,7 @@ func (x *Exchange) place(t *trader, in *pb.Order) {
 	if o.left > 0 {
 		t.open[o.id] = o
 	}
-	for _, d := range trades { // before anybody is told: that may withdraw what is open
+	for _, d := range trades { // before any event is sent, as that can withdraw open orders
 		if d.restedLeft == 0 {
 			delete(d.rested.trader.open, d.rested.id)
 		}
@@ -90,7 +90,7 @@ func (x *Exchange) place(t *trader, in *pb.Order) {
 	}
 }
 
-// check says what is wrong with an order.
+// check returns what is wrong with an order, or nil.
 func (t *trader) check(in *pb.Order) (codes.Code, string) {
 	switch {
 	case in.GetId() == 0:
@@ -125,10 +125,10 @@ func (x *Exchange) takeBack(o *order) {
 	x.tell(o.trader, &pb.Event{Kind: &pb.Event_Cancelled{Cancelled: &pb.Cancelled{Id: o.id, Sequence: x.book.sequence, Quantity: o.left}}})
 }
 
-// withdraw cancels what t has in the book.
+// withdraw cancels all of t's orders.
 func (x *Exchange) withdraw(t *trader) {
 	for _, id := range slices.Sorted(maps.Keys(t.open)) {
-		if o := t.open[id]; o != nil { // it may be gone: takeBack withdraws all where the line is full
+		if o := t.open[id]; o != nil { // nil if takeBack found the line full, and so withdrew all
 			x.takeBack(o)
 		}
 	}
@@ -138,15 +138,15 @@ func (x *Exchange) reject(t *trader, id uint64, code codes.Code, reason string) 
 	x.tell(t, &pb.Event{Kind: &pb.Event_Rejected{Rejected: &pb.Rejected{Id: id, Code: int32(code), Reason: reason}}})
 }
 
-// tell puts e on t's line, which it may end.
+// tell puts e on t's line, which ends if it is full.
 func (x *Exchange) tell(t *trader, e *pb.Event) {
 	if !t.line.put(e) {
 		x.withdraw(t)
 	}
 }
 
-// settle tells those concerned of the trades of one order, which has just been
-// placed: each trader once, and the watchers.
+// settle reports the trades of one order, which was just placed: once to each trader
+// concerned, and to the watchers.
 func (x *Exchange) settle(trades []trade) {
 	fills := make(map[*trader]*pb.Fills)
 	var concerned []*trader // in the order of their first fills

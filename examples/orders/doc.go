@@ -1,5 +1,4 @@
-// Package orders holds one program twice: in before as grpc-go runs it, in
-// after as nearcall does. The gofmt lines of docs/migrate.md lead from one to
-// the other, and a test here runs them. Another has the same client make the
-// same calls to both, and compares what it sees.
+// Package orders contains one program twice: for grpc-go in before, and for nearcall in after.
+// The gofmt lines of docs/migrate.md turn one into the other, which a test here checks.
+// Another test makes the same calls to both and compares the results.
 package orders

@@ -42,7 +42,7 @@ func gofmtLines(t *testing.T) []string {
 	return lines
 }
 
-// canMoveOver skips a test where the guide's lines cannot be run.
+// canMoveOver skips a test if the guide's lines cannot be run here.
 func canMoveOver(t *testing.T) {
 	t.Helper()
 	for _, tool := range []string{"sh", "gofmt", "grep", "xargs"} {
@@ -63,8 +63,7 @@ func moveOver(t *testing.T, dir string) {
 	}
 }
 
-// TestGofmtMovesTheProgramOver holds after to what the guide's lines make of
-// before, to the byte.
+// TestGofmtMovesTheProgramOver checks that the guide's lines turn before into exactly after.
 func TestGofmtMovesTheProgramOver(t *testing.T) {
 	canMoveOver(t)
 	dir := t.TempDir()
@@ -97,8 +96,8 @@ func TestGofmtMovesTheProgramOver(t *testing.T) {
 	}
 }
 
-// mixed is a program whose one file needs both packages, with client
-// interceptors in all spellings that the lines know.
+// mixed is a program whose only file needs both packages, with client interceptors in all
+// spellings that the lines handle.
 const mixed = `package main
 
 import (
@@ -171,8 +170,7 @@ func main() {
 }
 `
 
-// TestGoimportsAddsTheSecondImport moves a file over that needs both imports,
-// and builds it.
+// TestGoimportsAddsTheSecondImport migrates and builds a file that needs both imports.
 func TestGoimportsAddsTheSecondImport(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds goimports")
@@ -197,7 +195,7 @@ func TestGoimportsAddsTheSecondImport(t *testing.T) {
 	}
 	moveOver(t, program)
 
-	// The file counts as one of this module, so that the module is found.
+	// -srcdir and the overlay make the file part of this module, so that imports resolve.
 	here, err := filepath.Abs("mixed")
 	if err != nil {
 		t.Fatal(err)
@@ -221,9 +219,8 @@ func TestGoimportsAddsTheSecondImport(t *testing.T) {
 	}
 }
 
-// TestLinesAreComplete compares the guide's lines with the package: each new
-// name must exist, and each option that grpc-go has under the same name must
-// have its line.
+// TestLinesAreComplete compares the guide's lines with package nearcall: each new name must
+// exist, and each option that grpc-go has under the same name must have a line.
 func TestLinesAreComplete(t *testing.T) {
 	rename := regexp.MustCompile(`'grpc\.(\w+) -> nearcall\.(\w+)'`)
 	renamed := make(map[string]bool)
@@ -255,8 +252,8 @@ func TestLinesAreComplete(t *testing.T) {
 	}
 }
 
-// TestMissingOptionsAreNamed holds the guide to name each option of grpc-go
-// that package nearcall does not have.
+// TestMissingOptionsAreNamed checks that the guide names each option of grpc-go that package
+// nearcall does not have.
 func TestMissingOptionsAreNamed(t *testing.T) {
 	text, err := os.ReadFile(guide)
 	if err != nil {

@@ -30,8 +30,7 @@ const secret = "open sesame"
 
 func stock() map[string]int32 { return map[string]int32{"tea": 10, "cup": 1} }
 
-// TestBothSeeTheSame makes the same calls with one client to the program as it
-// was and as it is after moving over.
+// TestBothSeeTheSame makes the same calls to the program before and after the migration.
 func TestBothSeeTheSame(t *testing.T) {
 	oracle := onGRPC(t)
 	if len(oracle) < 20 {
@@ -49,11 +48,11 @@ func TestBothSeeTheSame(t *testing.T) {
 	}
 }
 
-// resetAtDeadline is how grpc-go words a deadline that its server noticed before
-// its client did. The code is the same.
+// resetAtDeadline is grpc-go's message for a deadline that its server noticed before its
+// client did. The code is the same.
 const resetAtDeadline = "stream terminated by RST_STREAM with error code: CANCEL"
 
-// onGRPC returns the transcript of the program that grpc-go runs.
+// onGRPC returns the transcript of the program on grpc-go.
 func onGRPC(t *testing.T) []string {
 	lis, err := net.Listen("tcp", "localhost:0")
 	if err != nil {
@@ -77,7 +76,7 @@ func onGRPC(t *testing.T) []string {
 	return append(seen, logged(&log)...)
 }
 
-// onNearcall is onGRPC for the program that has moved over.
+// onNearcall is onGRPC for the migrated program.
 func onNearcall(t *testing.T) []string {
 	lis, err := nearcall.Listen("inproc:orders")
 	if err != nil {
@@ -101,13 +100,13 @@ func onNearcall(t *testing.T) []string {
 	return append(seen, logged(&log)...)
 }
 
-// calls makes the calls and returns what a client sees of them.
+// calls makes the calls and returns a transcript of their results.
 func calls(t *testing.T, client, badClient orderspb.OrdersClient, ship func(id int64)) []string {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	var seen transcript
 
-	// Unary calls, with what comes beside the reply.
+	// Unary calls, with headers and trailers.
 	place := func(step string, client orderspb.OrdersClient, req *orderspb.PlaceRequest) {
 		var header, trailer metadata.MD
 		order, err := client.Place(ctx, req, grpc.Header(&header), grpc.Trailer(&trailer))
@@ -133,7 +132,7 @@ func calls(t *testing.T, client, badClient orderspb.OrdersClient, ship func(id i
 	_, err = client.Await(ctx, &orderspb.AwaitRequest{Id: 99})
 	seen.reply("await what is not there", nil, err)
 
-	// A call that its caller gives up.
+	// A call that its caller cancels.
 	gone, give := context.WithCancel(ctx)
 	time.AfterFunc(10*time.Millisecond, give)
 	_, err = client.Await(gone, &orderspb.AwaitRequest{Id: 2})
@@ -162,7 +161,7 @@ func calls(t *testing.T, client, badClient orderspb.OrdersClient, ship func(id i
 	summary, err := imp.CloseAndRecv()
 	seen.reply("import", summary, err)
 
-	// Both ways: until accepted, and until the client leaves.
+	// A bidi stream: once until the offer is accepted, once until the client closes its side.
 	for _, offers := range [][]int32{{100, 300, 400}, {100}} {
 		haggle, err := client.Haggle(ctx)
 		seen.reply("haggle", nil, err)
@@ -179,8 +178,7 @@ func calls(t *testing.T, client, badClient orderspb.OrdersClient, ship func(id i
 	return seen
 }
 
-// A transcript is what a client saw, step by step, without what may differ
-// from run to run.
+// A transcript is what a client observed, step by step, without what differs from run to run.
 type transcript []string
 
 func (tr *transcript) add(format string, args ...any) {
@@ -207,12 +205,12 @@ func (tr *transcript) reply(step string, m proto.Message, err error) {
 
 func (tr *transcript) md(step string, md metadata.MD) {
 	md = md.Copy()
-	md.Delete("content-type")            // HTTP/2 has it
+	md.Delete("content-type")            // only HTTP/2 has it
 	md.Delete("grpc-status-details-bin") // how details travel over HTTP/2
 	tr.add("%s: %v", step, map[string][]string(md))
 }
 
-// logger returns a logger of what does not differ from run to run.
+// logger returns a logger that omits what differs from run to run.
 func logger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -224,9 +222,8 @@ func logger(w io.Writer) *slog.Logger {
 	}))
 }
 
-// logged returns the lines of a log, sorted, except those of Await: how a call
-// ends at the server that its caller left at the client depends on the clocks
-// of both.
+// logged returns the lines of a log, sorted, except those of Await: if the caller of a call
+// gives up, the code at the server depends on the clocks of both.
 func logged(log *bytes.Buffer) []string {
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.Contains(l, "/Await") })

@@ -1,3 +1,3 @@
-// Package quickstart is the quick start of the project's README: a service in
-// greetpb, its server and a client, two programs that meet at a unix socket.
+// Package quickstart is the quick start of the project's README: a service in greetpb, and its
+// server and client, two programs that connect over a unix socket.
 package quickstart

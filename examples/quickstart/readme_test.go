@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestReadmeShowsThePrograms keeps the listings of README the files that are tested here.
+// TestReadmeShowsThePrograms checks that README's listings equal the files that are tested here.
 func TestReadmeShowsThePrograms(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/nearcall/nearcall/internal/needs"
 )
 
-// TestTheProgramsRun builds the README's programs, with another socket, and runs them.
+// TestTheProgramsRun builds the README's programs with a different socket, and runs them.
 func TestTheProgramsRun(t *testing.T) {
 	needs.UnixSockets(t)
 	needs.Program(t, "go")
@@ -46,7 +46,7 @@ func TestTheProgramsRun(t *testing.T) {
 			}
 			return
 		}
-		// Until the server listens.
+		// Retry until the server listens.
 		if time.Now().After(deadline) {
 			t.Fatalf("%v: %s", err, out.Bytes())
 		}
@@ -64,7 +64,7 @@ func build(t *testing.T, dir, name string) string {
 	if strings.Count(string(source), socket) != 1 {
 		t.Fatalf("%s/main.go does not name %s once", name, socket)
 	}
-	// An overlay, so that the program is still part of this module.
+	// An overlay keeps the changed program part of this module.
 	path, err := filepath.Abs(filepath.Join(name, "main.go"))
 	if err != nil {
 		t.Fatal(err)

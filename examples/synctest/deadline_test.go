@@ -14,13 +14,13 @@ import (
 	"github.com/nearcall/nearcall/examples/orders/orderspb"
 )
 
-// slowShop takes its time over everything.
+// slowShop is a service whose handlers take long.
 type slowShop struct {
 	orderspb.UnimplementedOrdersServer
 	took chan time.Duration // how long each handler ran
 }
 
-// Await takes a minute, or until its caller has gone.
+// Await takes a minute, or until its caller is gone.
 func (s *slowShop) Await(ctx context.Context, req *orderspb.AwaitRequest) (*orderspb.Order, error) {
 	start := time.Now()
 	defer func() { s.took <- time.Since(start) }()

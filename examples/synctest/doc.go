@@ -1,7 +1,7 @@
-// Package synctest shows how to test services whose behaviour is a matter of
-// time: in a bubble of testing/synctest, where clocks jump ahead as soon as
-// everybody waits. Nothing sleeps for real, and times are exact.
+// Package synctest shows how to test services whose behaviour depends on time: in a bubble of
+// testing/synctest, whose clock jumps ahead as soon as all goroutines are blocked. Tests do
+// not really sleep, and times are exact.
 //
-// It works because a Server and its Client keep their goroutines to
-// themselves and end them: make both inside the bubble, and close both inside.
+// It works because a Server and its Client start and end their own goroutines. Make and close
+// both inside the bubble.
 package synctest

@@ -8,7 +8,7 @@ import (
 	pb "github.com/nearcall/nearcall/examples/actor/actorpb"
 )
 
-// report prints what everybody says.
+// report prints the accounts of the traders, the feed and the book.
 func report(w io.Writer, accounts []account, seen tape, totals *pb.BookTotals) {
 	for i, a := range accounts {
 		fmt.Fprintf(w, "trader %d, over %s: %d orders of %d in all: %d bought and %d sold in %d fills, %d cancelled\n",
@@ -38,8 +38,8 @@ func sum(accounts []account) account {
 	return all
 }
 
-// balance compares what traders that placed so many orders each, the feed and the
-// book say, and returns an error for all that differs.
+// balance compares the accounts of traders that placed the given number of orders each, the
+// feed and the book, and returns an error with all differences.
 func balance(accounts []account, seen tape, totals *pb.BookTotals, orders int) error {
 	var wrong []error
 	equal := func(what string, a, b int64) {

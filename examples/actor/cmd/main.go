@@ -1,8 +1,8 @@
-// Command cmd runs the market of package actor in this process and traders in
-// processes of their own, which reach it over shared memory where there is any, and
-// otherwise over a unix socket or TCP. The traders place random orders all at once.
-// Then it compares what the traders, the feed and the book say, prints that, and
-// exits with 1 where it does not balance.
+// Command cmd runs the market of package actor in this process and traders in separate
+// processes, which reach it over shared memory if the system supports it, and otherwise over
+// a unix socket or TCP. The traders place random orders concurrently. Then it prints and
+// compares the accounts of the traders, the feed and the book, and exits with 1 if they do
+// not balance.
 //
 //	go run ./examples/actor/cmd
 package main
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// patience ends the program whatever happens.
+// patience is the time limit of the program.
 const patience = time.Minute
 
 func main() {

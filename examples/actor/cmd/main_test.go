@@ -14,8 +14,8 @@ import (
 	"github.com/nearcall/nearcall/internal/needs"
 )
 
-// program is set in a process that is the program, and not its tests; those that it
-// starts inherit it.
+// program is the environment variable that makes the test binary run the program instead of
+// tests. The processes that the program starts inherit it.
 const program = "NEARCALL_ACTOR_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -39,8 +39,7 @@ func execute(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// Traders of several processes trade, over what is nearest and over what is not, and
-// the books balance.
+// The books balance for traders in several processes, over each network.
 func TestTheProgramBalances(t *testing.T) {
 	nearest := "unix"
 	if !needs.HasUnixSockets() {
@@ -86,7 +85,7 @@ func TestTheProgramSaysWhatHasFailed(t *testing.T) {
 	}
 }
 
-// A trader that fails is no trader that has done nothing.
+// A trader that fails is an error, and not taken for one that traded nothing.
 func TestATraderThatFailsIsNoticed(t *testing.T) {
 	t.Setenv(program, "1")
 	accounts, err := hire(t.Context(), "tcp:127.0.0.1:1", 2, 10)
@@ -95,7 +94,7 @@ func TestATraderThatFailsIsNoticed(t *testing.T) {
 	}
 }
 
-// Each thing that does not fit is noticed.
+// balance reports each kind of difference.
 func TestBalanceNoticesEachDifference(t *testing.T) {
 	type books struct {
 		accounts []account

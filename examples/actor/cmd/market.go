@@ -13,8 +13,8 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// run opens the market, has traders trade in it and closes it, and prints what came
-// of it. Its error says what does not balance.
+// run opens the market, lets traders trade, closes it, and prints the results. Its error says
+// what does not balance.
 func run(ctx context.Context, network string, traders, orders int) error {
 	dir, err := os.MkdirTemp("", "actor")
 	if err != nil {
@@ -32,7 +32,7 @@ func run(ctx context.Context, network string, traders, orders int) error {
 	go func() { served <- srv.Serve(lis) }()
 	defer srv.Stop()
 
-	conn := srv.Client() // the market's own process is near
+	conn := srv.Client() // in process
 	defer conn.Close()
 	client := pb.NewOrderBookClient(conn)
 	tape, err := record(ctx, client)
@@ -48,8 +48,8 @@ func run(ctx context.Context, network string, traders, orders int) error {
 		return err
 	}
 
-	// Closing the market ends the feed, so that the server need not cut it off, and
-	// the loop is closed after the server.
+	// Closing the market ends the feed, so that the server need not abort it. The loop is
+	// closed after the server.
 	if err := x.Close(); err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func run(ctx context.Context, network string, traders, orders int) error {
 	return balance(accounts, seen.tape, totals, orders)
 }
 
-// listen opens network, or the nearest that the system has.
+// listen listens on network, or if that is "" on the nearest one that the system supports.
 func listen(network, dir string) (nearcall.Listener, error) {
 	targets := map[string]string{
 		"shm":  "shm:" + filepath.Join(dir, "market"),
@@ -91,11 +91,11 @@ func listen(network, dir string) (nearcall.Listener, error) {
 	return nil, err
 }
 
-// A tape is what the feed of trades came to.
+// A tape is the sums over the feed of trades.
 type tape struct {
 	trades   uint64
 	quantity int64
-	inOrder  bool // no trade is missing, and none comes twice
+	inOrder  bool // no trade was missing or repeated
 }
 
 type recorded struct {
@@ -103,7 +103,7 @@ type recorded struct {
 	err error
 }
 
-// record watches all trades from now on, until the market closes.
+// record sums all trades from now on, until the market closes.
 func record(ctx context.Context, client pb.OrderBookClient) (<-chan recorded, error) {
 	feed, err := client.Watch(ctx, &pb.WatchRequest{})
 	if err != nil {

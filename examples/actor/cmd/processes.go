@@ -13,18 +13,18 @@ import (
 	"sync"
 )
 
-// A hired is a trader's process. It says when it is ready, waits for a line, and says
-// what it has done.
+// A hired is a trader's process. It prints when it is ready, waits for a line, trades, and
+// prints its account.
 type hired struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Reader
 }
 
-// hire starts traders, has them begin when all are ready, and returns their accounts.
+// hire starts traders, lets them begin when all are ready, and returns their accounts.
 func hire(ctx context.Context, target string, traders, orders int) ([]account, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends those that still run, where one has failed
+	defer cancel() // if one fails, ends the others
 	var all []*hired
 	for i := range traders {
 		h, err := start(ctx, "-trade", target, "-orders", strconv.Itoa(orders), "-seed", strconv.Itoa(i+1))
@@ -58,7 +58,7 @@ func hire(ctx context.Context, target string, traders, orders int) ([]account, e
 	return accounts, errors.Join(errs...)
 }
 
-// start starts this program again, in a process that ends with ctx.
+// start runs this program in another process, which is killed when ctx is done.
 func start(ctx context.Context, args ...string) (*hired, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -80,10 +80,10 @@ func start(ctx context.Context, args ...string) (*hired, error) {
 	return &hired{cmd, in, bufio.NewReader(out)}, nil
 }
 
-// work sees a trader through to its end.
+// work conducts a trader's process until it ends.
 func (h *hired) work(ready chan<- struct{}, begin <-chan struct{}, a *account) error {
 	_, err := h.out.ReadString('\n')
-	ready <- struct{}{} // or not: nobody waits for one that has failed
+	ready <- struct{}{} // sent even after a failure, so that the others can begin
 	<-begin
 	if err == nil {
 		_, err = io.WriteString(h.in, "begin\n")
@@ -93,7 +93,7 @@ func (h *hired) work(ready chan<- struct{}, begin <-chan struct{}, a *account) e
 	}
 	_ = h.in.Close()
 	if ended := h.cmd.Wait(); ended != nil {
-		return ended // which says more
+		return ended // it is more specific
 	}
 	return err
 }

@@ -16,7 +16,7 @@ import (
 	pb "github.com/nearcall/nearcall/examples/actor/actorpb"
 )
 
-// An account is what a trader has come to, in its own words. Quantities are sums.
+// An account is a trader's record of its session. Quantities are sums.
 type account struct {
 	Over string // the network
 
@@ -24,8 +24,8 @@ type account struct {
 	Ordered, Bought, Sold, Cancelled int64
 }
 
-// trade is a trader's process: it places orders when it is told to, and says what
-// came of them.
+// trade is the main function of a trader's process: it places orders when it reads a line, and
+// prints its account.
 func trade(ctx context.Context, target string, orders int, seed uint64) error {
 	conn, err := nearcall.NewClient(target)
 	if err != nil {
@@ -58,7 +58,7 @@ func trade(ctx context.Context, target string, orders int, seed uint64) error {
 	return json.NewEncoder(os.Stdout).Encode(a)
 }
 
-// draw returns random orders about one price. The id of each is its place, from 1.
+// draw returns random orders around one price. Their ids count from 1.
 func draw(n int, seed uint64) []*pb.Order {
 	r := rand.New(rand.NewPCG(seed, 1))
 	drawn := make([]*pb.Order, n)
@@ -72,10 +72,10 @@ func draw(n int, seed uint64) []*pb.Order {
 	return drawn
 }
 
-// send places the orders. Each is cancelled when some more were placed: most have been
-// filled by then, which the market says.
+// send places the orders, and cancels each after some more were placed. Most have been filled
+// by then, and the market rejects the cancel.
 func send(stream grpc.BidiStreamingClient[pb.Request, pb.Event], orders []*pb.Order) error {
-	const later = 100 // less than what may be open
+	const later = 100 // less than the limit of open orders
 	for i, o := range orders {
 		if err := stream.Send(&pb.Request{Kind: &pb.Request_Order{Order: o}}); err != nil {
 			return err
@@ -90,7 +90,7 @@ func send(stream grpc.BidiStreamingClient[pb.Request, pb.Event], orders []*pb.Or
 	return stream.CloseSend()
 }
 
-// receive keeps the account of all that happens until the session is over.
+// receive records all events in the account until the session ends.
 func (a *account) receive(stream grpc.BidiStreamingClient[pb.Request, pb.Event], orders []*pb.Order) error {
 	for {
 		e, err := stream.Recv()
