@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// patience ends the program whatever happens.
+// patience is the time limit of the program.
 const patience = time.Minute
 
 func main() {

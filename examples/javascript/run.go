@@ -28,11 +28,11 @@ var (
 	customerScript string
 )
 
-// ordersService describes the service that is served and called here.
+// ordersService is the descriptor of the service that is served and called here.
 var ordersService protoreflect.ServiceDescriptor = orderspb.File_examples_orders_orderspb_orders_proto.Services().ByName("Orders")
 
-// A warehouse ships what is awaited, when it was awaited for a while. It is asked for
-// orders alone that it has.
+// A warehouse is a shop that ships an order some time after a caller begins to await it.
+// Callers must only await orders that exist.
 type warehouse struct{ *orders.Shop }
 
 // Await implements the Orders service.
@@ -41,10 +41,10 @@ func (w warehouse) Await(ctx context.Context, req *orderspb.AwaitRequest) (*orde
 	return w.Shop.Await(ctx, req)
 }
 
-// stocked is what the wholesaler has of tea. There is no caviar.
+// stocked is the wholesaler's stock of tea. There is no caviar.
 const stocked = 10_000
 
-// run does what the program is for, and prints it.
+// run executes the program and prints its results to w.
 func run(ctx context.Context, w io.Writer) (err error) {
 	wholesaler := warehouse{orders.NewShop(map[string]int32{"tea": stocked})}
 	market := nearcall.NewServer()
@@ -136,7 +136,7 @@ func sell(ctx context.Context, w io.Writer, e *engine.Engine) error {
 	return balance(ctx, w, e, 2*callers*each)
 }
 
-// balance compares what the script has bought, sold and kept.
+// balance checks what the shop has bought against what it has sold and kept.
 func balance(ctx context.Context, w io.Writer, e *engine.Engine, sold int) error {
 	text, err := e.Run(ctx, "balance", `({ bought, sold: orders.reduce((sum, { order }) => sum + order.quantity, 0), left: left('tea') })`)
 	if err != nil {

@@ -9,12 +9,12 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A call is a call as its handler sees it.
+// A call is the server side of a call, which the handler gets as its last argument.
 type call struct {
 	engine  *Engine
 	handler *handler
 	stream  grpc.ServerStream
-	object  *goja.Object // what the function gets
+	object  *goja.Object // the argument of the handler
 	signal  goja.Value
 	sends   lane
 	recvs   lane
@@ -37,15 +37,15 @@ func (e *Engine) newCall(h *handler, stream grpc.ServerStream) (*call, error) {
 	return c, err
 }
 
-// look tells the script that the caller is gone, if that is so: before it hears of it
-// as an error of send or recv.
+// look aborts the script's signal if the caller is gone, so that the script learns that
+// before send or recv fails.
 func (c *call) look() {
 	if gone := c.stream.Context().Err(); gone != nil && c.engine.alive() == nil {
 		c.abort(gone)
 	}
 }
 
-// abort tells the script that the caller is gone.
+// abort aborts the script's signal, because the caller is gone.
 func (c *call) abort(reason error) {
 	e := c.engine
 	if _, err := e.own.abort(nil, c.signal, e.toThrow(reason)); err != nil {
@@ -74,7 +74,7 @@ func (c *call) recv(goja.FunctionCall) goja.Value {
 	})
 }
 
-// received is what recv is resolved to.
+// received returns the result of the promise of recv: nil at the end of the stream.
 func received(m proto.Message, err error) (proto.Message, error) {
 	switch {
 	case errors.Is(err, io.EOF):

@@ -11,7 +11,7 @@ import (
 	"github.com/nearcall/nearcall/examples/orders/orderspb"
 )
 
-// The handlers wait for good, but for the signal.
+// The handlers wait until the signal is aborted.
 const patient = `
 	place(request, call) {
 		call.signal.addEventListener('abort', () => {
@@ -74,7 +74,7 @@ func TestACallerThatLeavesEndsTheHandlersWait(t *testing.T) {
 				}
 				cancel()
 				if leave.code == codes.DeadlineExceeded && run(t, e, "begun") == "0" {
-					return // it was too late before it began
+					return // the deadline passed before the call began
 				}
 				var got string
 				for got = "[]"; got == "[]"; got = run(t, e, "aborted") {

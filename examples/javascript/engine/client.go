@@ -11,9 +11,9 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// Bind gives scripts a client of a service, as a global variable of that name. conn may
-// be any; with nearcall's calls wait as tasks do, so use that: with others each call
-// holds up the script.
+// Bind gives scripts a client of a service, as a global variable with this name. Use a
+// connection of nearcall: its calls wait as tasks do. With other connections each call
+// blocks the script.
 func (e *Engine) Bind(name string, conn grpc.ClientConnInterface, service protoreflect.ServiceDescriptor) error {
 	return e.onLoop(func() error {
 		client := e.vm.NewObject()
@@ -30,7 +30,7 @@ func (e *Engine) Bind(name string, conn grpc.ClientConnInterface, service protor
 	})
 }
 
-// A method is one function of a client.
+// A method is a function of a client.
 type method struct {
 	engine  *Engine
 	conn    grpc.ClientConnInterface
@@ -39,7 +39,7 @@ type method struct {
 	stream  grpc.StreamDesc
 }
 
-// call is what the script calls. It returns a promise at once.
+// call is the function that the script calls. It returns a promise at once.
 func (m *method) call(args goja.FunctionCall) goja.Value {
 	e := m.engine
 	var in proto.Message
@@ -66,8 +66,8 @@ func (m *method) call(args goja.FunctionCall) goja.Value {
 	})
 }
 
-// open begins a stream. Its task lasts as long as the stream, whose context is the
-// task's, and does nothing but that.
+// open opens a stream. It does so in a task that then waits for the stream's end, because the
+// stream's context is the task's.
 func (m *method) open(in proto.Message, o options) goja.Value {
 	e := m.engine
 	d := e.newDeferred()
@@ -99,7 +99,7 @@ func (m *method) open(in proto.Message, o options) goja.Value {
 			s.end = resume
 			_ = d.resolve(object)
 		})
-		if s.end == nil { // it was cancelled before it was open
+		if s.end == nil { // it was cancelled before it was open, so no task waits
 			d.settle(nil, err)
 		}
 	})
@@ -109,7 +109,7 @@ func (m *method) open(in proto.Message, o options) goja.Value {
 	return d.promise
 }
 
-// A clientStream is a stream that a script has begun.
+// A clientStream is a stream that a script has opened.
 type clientStream struct {
 	method *method
 	stream grpc.ClientStream

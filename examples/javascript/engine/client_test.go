@@ -87,7 +87,7 @@ func TestAScriptAwaitsCallsAndStreams(t *testing.T) {
 	}
 }
 
-// Each of the calls waits until the other has come, and until a timer has ticked.
+// Each of the calls waits for the other, and for a timer.
 func TestWhileOneCallIsAwaitedAllElseGoesOn(t *testing.T) {
 	e := newEngine(t)
 	var both sync.WaitGroup

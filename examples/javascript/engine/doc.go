@@ -1,22 +1,20 @@
-// Package engine runs JavaScript that serves gRPC services and calls them. The
-// interpreter is goja, its event loop that of goja_nodejs, and a loop of package
-// loop runs its tasks there: see [Engine.Loop].
+// Package engine runs JavaScript that serves and calls gRPC services. The interpreter is goja
+// with the event loop of goja_nodejs, which hosts a loop of package loop: see [Engine.Loop].
 //
 // # Threads
 //
-// The interpreter has one thread. What touches it is done in the engine's tasks,
-// in functions that the script calls, and nowhere else; so neither the script's
-// state nor the engine's has a lock. Its stack is shared by all: a task waits only
-// when no JavaScript function is on the stack. So a handler is called, returns a
-// promise, and only then its task waits for that; and what a script calls starts
-// a task and returns a promise.
+// The interpreter has one thread. Only the engine's tasks and functions that the script calls
+// access it, so neither the script's state nor the engine's needs a lock. All tasks share the
+// interpreter's stack, so a task must wait only while no JavaScript function is on it.
+// Therefore a handler returns a promise before its task waits for that promise, and a
+// function that a script calls starts a task and returns a promise.
 //
 // # A service
 //
-// is an object with one function for each method, named as the method with its
-// first letter in lower case. The functions may be async. The last argument, call,
-// has signal, an AbortSignal that is aborted when the caller is gone; and send and
-// recv where the method streams. Both return promises; recv's is null at the end.
+// A service is an object with one function for each method, named like the method but with
+// the first letter in lower case. The functions may be async. The last argument, call, has
+// signal, an AbortSignal that is aborted when the caller is gone; and send and recv if the
+// method streams. Both return promises; that of recv resolves to null at the end.
 //
 //	unary(request, call) returns the reply
 //	serverStream(request, call)
@@ -25,27 +23,27 @@
 //
 // # A client
 //
-// is an object with one function for each method, too. The last argument, which may
-// be left out, has signal and timeout, in milliseconds.
+// A client is an object with one function for each method, too. The last argument, which is
+// optional, has signal, and timeout in milliseconds.
 //
 //	await client.unary(request, {timeout: 100})
 //	const stream = await client.serverStream(request)
 //	const stream = await client.clientStream()
 //	const stream = await client.bidi()
 //
-// A stream has send, closeSend, recv and cancel. As in all of gRPC, it must be read
-// until recv returns null or fails, or cancelled. The interpreter has neither async
-// generators nor for await, and so this is how to read one:
+// A stream has send, closeSend, recv and cancel. As always in gRPC, it must be cancelled, or
+// read until recv returns null or fails. The interpreter supports neither async generators
+// nor for await, so read a stream like this:
 //
 //	for (let m; (m = await stream.recv()) !== null;) { ... }
 //
 // # Messages and errors
 //
-// Messages are what protobuf's JSON mapping makes of them: names in lowerCamelCase,
-// 64 bit numbers as strings, bytes in base64. All fields are there that have no
-// presence. A field that does not exist is an error.
+// Messages follow protobuf's JSON mapping: names in lowerCamelCase, 64 bit numbers as strings,
+// bytes in base64. Fields without presence are always set. An unknown field is an
+// error.
 //
-// A StatusError has code, message and details. Any object that is thrown and has a
-// code that gRPC knows keeps it; what else is thrown is Unknown. The codes are in
-// codes, as in codes.NotFound.
+// A StatusError has code, message and details. If a handler throws an object with a code that
+// gRPC knows, the call ends with that code, and otherwise with Unknown. The codes are in
+// codes, for example codes.NotFound.
 package engine

@@ -25,26 +25,27 @@ type Engine struct {
 	report func(error)
 	stop   sync.Once
 
-	// stopped is set before anything runs that the host does not run. Whoever finds
-	// it set leaves the interpreter alone: it may be in use elsewhere.
+	// stopped is set before tasks can run on a goroutine that is not the host's. A task
+	// that finds it set must not use the interpreter, which might be in use there.
 	stopped atomic.Bool
 
-	// gone is closed when Stop is over. The loop has lost its host then, and drops the
-	// tasks that have not begun: whoever waits for what a task returns waits for this, too.
+	// gone is closed at the end of Stop. The loop has lost its host then, and drops tasks
+	// that have not begun. So a goroutine that waits for the result of a task must also wait
+	// for gone.
 	gone chan struct{}
 
-	// The rest is the tasks' and the script's.
+	// Only tasks and the script access the rest.
 	vm       *goja.Runtime
 	own      own
-	rejected map[*goja.Promise]struct{} // that nobody has looked at yet
+	rejected map[*goja.Promise]struct{} // without a handler so far
 }
 
-// maxCalls is how deep a script's calls go before they fail.
+// maxCalls is the greatest depth of a script's call stack.
 const maxCalls = 4096
 
-// New returns an engine that runs. report is told, on the script's thread, of errors
-// that nobody else is told of: a promise that is rejected without anybody to see it,
-// an exception in a timer. A nil report logs them.
+// New returns a running engine. It calls report, on the script's thread, for errors that have
+// no other receiver: a rejected promise without a handler, or an exception in a timer. A nil
+// report logs them.
 func New(report func(error)) *Engine {
 	if report == nil {
 		report = func(err error) { log.Printf("a script: %v", err) }
@@ -63,7 +64,7 @@ func New(report func(error)) *Engine {
 	return e
 }
 
-// noFiles keeps scripts from files of the machine that they run on.
+// noFiles prevents scripts from reading files of the machine.
 func noFiles(string) ([]byte, error) { return nil, require.ModuleFileDoesNotExistError }
 
 var errStopped = errors.New("the script engine is stopped")
@@ -76,12 +77,12 @@ func (e *Engine) submit(f func()) error {
 	return errStopped
 }
 
-// Loop returns the loop whose tasks run on the script's thread, one at a time. Do not
-// close it: [Engine.Close] does.
+// Loop returns the loop whose tasks run on the script's thread, one at a time. Do not close
+// it; [Engine.Close] does.
 func (e *Engine) Loop() *loop.Loop { return e.loop }
 
-// alive is what a task asks when it begins, and after each wait, before it touches the
-// interpreter.
+// alive returns an error if the engine is stopped. A task must call it when it begins and
+// after each wait, before it uses the interpreter.
 func (e *Engine) alive() error {
 	if e.stopped.Load() {
 		return status.Error(codes.Unavailable, errStopped.Error())
@@ -89,17 +90,17 @@ func (e *Engine) alive() error {
 	return nil
 }
 
-// Close waits until scripts and handlers have ended, or ctx is done, whose error it
-// returns then. In either case it stops the engine. Scripts make no calls any more
-// once it was called; so let servers stop gracefully before.
+// Close waits until scripts and handlers have ended, and stops the engine. If ctx is done
+// first, Close stops the engine and returns ctx's error. Scripts cannot make calls after Close
+// was called, so stop servers gracefully before.
 func (e *Engine) Close(ctx context.Context) error {
 	err := e.loop.Close(ctx)
 	e.Stop()
 	return err
 }
 
-// Stop stops the engine whatever it does: the script goes on no more, and calls that
-// it was to answer end with Unavailable.
+// Stop stops the engine at once: it interrupts the script, and calls that the script has not
+// answered end with Unavailable.
 func (e *Engine) Stop() {
 	e.stop.Do(func() {
 		e.stopped.Store(true)
@@ -110,13 +111,13 @@ func (e *Engine) Stop() {
 		}()
 		for again := time.Millisecond; !e.interrupted(done, again); again *= 2 {
 		}
-		_ = e.loop.Post(func() {}) // a loop learns that its host is gone when it needs it next
+		_ = e.loop.Post(func() {}) // makes the loop notice that its host is gone
 		close(e.gone)
 	})
 }
 
 // interrupted interrupts the script and reports whether done was closed within d. One
-// interruption ends one function, and more may be due.
+// interruption ends only one function, so the caller repeats it.
 func (e *Engine) interrupted(done <-chan struct{}, d time.Duration) bool {
 	e.vm.Interrupt(errStopped)
 	select {
@@ -127,7 +128,7 @@ func (e *Engine) interrupted(done <-chan struct{}, d time.Duration) bool {
 	}
 }
 
-// onLoop has fn called on the script's thread, and returns its error.
+// onLoop calls fn on the script's thread, and returns its error.
 func (e *Engine) onLoop(fn func() error) error {
 	result := make(chan error, 1)
 	err := e.loop.Post(func() {

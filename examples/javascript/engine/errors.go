@@ -12,13 +12,13 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A ScriptError is what a script has thrown, or rejected a promise with.
+// A ScriptError is a value that a script has thrown, or rejected a promise with.
 type ScriptError struct {
 	status *status.Status
 	stack  string
 }
 
-// Error returns what was thrown, and where.
+// Error returns the thrown value, and where it was thrown.
 func (e *ScriptError) Error() string {
 	if e.stack != "" {
 		return e.stack
@@ -26,10 +26,10 @@ func (e *ScriptError) Error() string {
 	return e.status.Message()
 }
 
-// GRPCStatus is what callers of a service get. The stack is not for them.
+// GRPCStatus returns the status for callers of a service. It does not contain the stack.
 func (e *ScriptError) GRPCStatus() *status.Status { return e.status }
 
-// thrown returns what a script has thrown as an error of Go.
+// thrown converts a thrown value to a Go error.
 func (e *Engine) thrown(v goja.Value) error {
 	described, err := e.own.describe(nil, v)
 	if err != nil {
@@ -38,7 +38,7 @@ func (e *Engine) thrown(v goja.Value) error {
 	pair := described.ToObject(e.vm)
 	st := new(spb.Status)
 	text := []byte(pair.Get("0").String())
-	if err := protojson.Unmarshal(text, st); err != nil { // it has details that are none
+	if err := protojson.Unmarshal(text, st); err != nil { // its details are invalid
 		proto.Reset(st)
 		_ = protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(text, st)
 		st.Details = nil
@@ -46,8 +46,7 @@ func (e *Engine) thrown(v goja.Value) error {
 	return &ScriptError{status: status.FromProto(st), stack: pair.Get("1").String()}
 }
 
-// failed returns err, which a call of a JavaScript function has returned, as one for
-// callers.
+// failed converts the error of a call of a JavaScript function to one for gRPC callers.
 func (e *Engine) failed(err error) error {
 	var interrupted *goja.InterruptedError
 	var overflow *goja.StackOverflowError
@@ -65,7 +64,7 @@ func (e *Engine) failed(err error) error {
 	return statusOf(err).Err()
 }
 
-// toThrow returns err as a StatusError of the script.
+// toThrow converts err to a StatusError of the script.
 func (e *Engine) toThrow(err error) goja.Value {
 	st := statusOf(err)
 	text, err := toJSON.Marshal(st.Proto())

@@ -11,16 +11,16 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// A lane does one thing after another: a gRPC stream takes one Send at a time and one
-// Recv, whereas a script may call either before it has awaited the last.
+// A lane executes operations one after another. A gRPC stream allows one Send and one Recv at
+// a time, but a script may call either without awaiting the last.
 type lane struct {
 	engine *Engine
-	busy   bool // a task does what is in queue
+	busy   bool // a task executes queue
 	queue  []func()
-	idle   func(struct{}, error) // is called when nothing is left; nil where nobody waits
+	idle   func(struct{}, error) // called when queue is empty; nil if no task waits for that
 }
 
-// do runs op, which may wait, and returns a promise of what it returns.
+// do queues op, which may wait, and returns a promise of its result.
 func (l *lane) do(op func() (proto.Message, error)) goja.Value {
 	d := l.engine.newDeferred()
 	if !l.busy {
@@ -46,7 +46,7 @@ func (l *lane) run(context.Context) {
 	}
 }
 
-// drained waits until all is done.
+// drained waits until all operations have ended.
 func (l *lane) drained(ctx context.Context) error {
 	if !l.busy {
 		return nil

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 var ordersService protoreflect.ServiceDescriptor = orderspb.File_examples_orders_orderspb_orders_proto.Services().ByName("Orders")
 
-// patience ends what hangs.
+// patience is the time limit of a test.
 const patience = 20 * time.Second
 
 func withPatience(t *testing.T) context.Context {
@@ -31,8 +31,8 @@ func withPatience(t *testing.T) context.Context {
 	return ctx
 }
 
-// newEngine returns an engine that is stopped in the end, and fails the test for each
-// error that its scripts tell nobody else of.
+// newEngine returns an engine that is stopped when the test ends. Each error that only the
+// engine's report function learns of fails the test.
 func newEngine(t *testing.T) *engine.Engine {
 	e := engine.New(func(err error) { t.Errorf("nobody is told of %v", err) })
 	t.Cleanup(e.Stop)
@@ -48,13 +48,13 @@ func run(t *testing.T, e *engine.Engine, source string) string {
 	return text
 }
 
-// rest has the handlers that a test is not about.
+// rest is the handlers that a test does not need.
 const rest = `
 	place() { throw new Error('place') }, await() { throw new Error('await') }, list() { throw new Error('list') },
 	import() { throw new Error('import') }, haggle() { throw new Error('haggle') },
 `
 
-// serve has the handlers of a script, each one optional, serve Orders.
+// serve serves Orders with the handlers of a script, each of which is optional.
 func serve(t *testing.T, e *engine.Engine, handlers string) *nearcall.Server {
 	t.Helper()
 	run(t, e, "const service = {"+rest+handlers+"};")
@@ -72,7 +72,7 @@ func inProcess(t *testing.T, srv *nearcall.Server) orderspb.OrdersClient {
 	return orderspb.NewOrdersClient(conn)
 }
 
-// eachPath runs f as a subtest with a client for each way to srv.
+// eachPath runs f as a subtest with a client over each path to srv.
 func eachPath(t *testing.T, srv *nearcall.Server, f func(t *testing.T, client orderspb.OrdersClient)) {
 	t.Run("in process", func(t *testing.T) { f(t, inProcess(t, srv)) })
 	for name, target := range map[string]string{
@@ -100,7 +100,7 @@ func eachPath(t *testing.T, srv *nearcall.Server, f func(t *testing.T, client or
 	}
 }
 
-// A goService is Orders in Go, of functions that a test gives it.
+// A goService implements Orders in Go with the functions of a test.
 type goService struct {
 	orderspb.UnimplementedOrdersServer
 	place  func(context.Context, *orderspb.PlaceRequest) (*orderspb.Order, error)

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// messageType returns the generated type of a message, and one made up where the
-// program has none.
+// messageType returns the generated type of a message, or a dynamic one if the program does
+// not contain the generated one.
 func messageType(d protoreflect.MessageDescriptor) protoreflect.MessageType {
 	if t, err := protoregistry.GlobalTypes.FindMessageByName(d.FullName()); err == nil {
 		return t
@@ -21,10 +21,10 @@ func messageType(d protoreflect.MessageDescriptor) protoreflect.MessageType {
 	return dynamicpb.NewMessageType(d)
 }
 
-// toJSON emits all fields that have no presence: a script that reads one finds it.
+// toJSON emits all fields without presence, so that scripts never read undefined from them.
 var toJSON = protojson.MarshalOptions{EmitDefaultValues: true}
 
-// toScript returns m as an object of the script.
+// toScript converts m to an object of the script.
 func (e *Engine) toScript(m proto.Message) (goja.Value, error) {
 	text, err := toJSON.Marshal(m)
 	if err != nil {
@@ -33,7 +33,7 @@ func (e *Engine) toScript(m proto.Message) (goja.Value, error) {
 	return e.own.parse(nil, e.vm.ToValue(string(text)))
 }
 
-// fromScript fills m with what v has.
+// fromScript sets m's fields from v.
 func (e *Engine) fromScript(v goja.Value, m proto.Message) error {
 	name := m.ProtoReflect().Descriptor().FullName()
 	if _, ok := v.(*goja.Object); !ok {
@@ -52,7 +52,7 @@ func (e *Engine) fromScript(v goja.Value, m proto.Message) error {
 	return nil
 }
 
-// raise throws err into the script that has called the caller.
+// raise throws err in the script that called the current Go function.
 func (e *Engine) raise(err error) {
 	var thrown *goja.Exception
 	var interrupted *goja.InterruptedError

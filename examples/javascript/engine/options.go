@@ -8,14 +8,14 @@ import (
 	"github.com/dop251/goja"
 )
 
-// options are what a script says about one call.
+// options are a script's options of one call.
 type options struct {
 	engine  *Engine
 	timeout time.Duration // 0 for none
 	signal  *goja.Object  // nil for none
 }
 
-// longest is more milliseconds than any call takes, and no more than a Duration has.
+// longest is the greatest timeout in milliseconds. It fits in a Duration.
 const longest = 1e12
 
 func (e *Engine) readOptions(v goja.Value) (options, error) {
@@ -42,7 +42,7 @@ func (e *Engine) readOptions(v goja.Value) (options, error) {
 	return o, nil
 }
 
-// begin returns ctx with what the options say. end cancels it, and must be called.
+// begin returns ctx with the options applied. end cancels it, and must be called.
 func (o options) begin(ctx context.Context) (_ context.Context, end func()) {
 	cancel := context.CancelFunc(nil)
 	if o.timeout > 0 {

@@ -10,7 +10,7 @@ import (
 //go:embed prelude.js
 var prelude string
 
-// own is what the engine has in JavaScript. Scripts cannot change it.
+// own is the engine's JavaScript functions, which scripts cannot replace.
 type own struct {
 	parse, stringify      goja.Callable
 	then                  goja.Callable
@@ -19,7 +19,7 @@ type own struct {
 	statusError, describe goja.Callable
 }
 
-// prepare gives vm what scripts find there. It panics where prelude.js is wrong.
+// prepare defines the global objects for scripts in vm. It panics if prelude.js is wrong.
 func prepare(vm *goja.Runtime) own {
 	all := vm.NewObject()
 	for c := codes.OK; c <= codes.Unauthenticated; c++ {

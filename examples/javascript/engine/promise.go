@@ -10,14 +10,14 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// settled waits for v if it is a promise, and returns what it is resolved to. A task
-// calls it that has no JavaScript function on the stack.
+// settled waits for v if it is a promise, and returns what it resolves to. The caller must be
+// a task, with no JavaScript function on the stack.
 func (e *Engine) settled(ctx context.Context, v goja.Value) (goja.Value, error) {
 	o, ok := v.(*goja.Object)
 	if !ok {
 		return v, nil
 	}
-	if o.ExportType() == promiseType { // others might run code of the script when exported
+	if o.ExportType() == promiseType { // exporting other types might run code of the script
 		if p := o.Export().(*goja.Promise); p.State() == goja.PromiseStateFulfilled {
 			return p.Result(), nil
 		}
@@ -43,7 +43,7 @@ func (e *Engine) settled(ctx context.Context, v goja.Value) (goja.Value, error) 
 
 var promiseType = reflect.TypeFor[*goja.Promise]()
 
-// A deferred is a promise to a script, and who is to keep it.
+// A deferred is a promise for a script, with the functions that settle it.
 type deferred struct {
 	engine          *Engine
 	promise         goja.Value
@@ -55,8 +55,8 @@ func (e *Engine) newDeferred() *deferred {
 	return &deferred{e, e.vm.ToValue(p), resolve, reject}
 }
 
-// settle resolves the promise to m, or to null where that is nil, or rejects it. It
-// does nothing once the engine is stopped.
+// settle resolves the promise to m, or to null if m is nil, or rejects it with err. It does
+// nothing after the engine is stopped.
 func (d *deferred) settle(m proto.Message, err error) {
 	e := d.engine
 	if e.alive() != nil {
@@ -67,13 +67,13 @@ func (d *deferred) settle(m proto.Message, err error) {
 		v, err = e.toScript(m)
 	}
 	if err != nil {
-		_ = d.reject(e.toThrow(err)) // fails where the script is stopped
+		_ = d.reject(e.toThrow(err)) // fails if the script is stopped
 		return
 	}
 	_ = d.resolve(v)
 }
 
-// inTask runs do as a task, and returns a promise of what it returns.
+// inTask runs do as a task, and returns a promise of its result.
 func (e *Engine) inTask(do func(ctx context.Context) (proto.Message, error)) goja.Value {
 	d := e.newDeferred()
 	err := e.loop.Go(func(ctx context.Context) {

@@ -6,13 +6,12 @@ import (
 	"github.com/dop251/goja"
 )
 
-// Run runs a script and returns the value of its last statement as JSON, and what
-// that is resolved to if it is a promise: an async function that the script calls
-// last is waited for. name is for error messages. An error that the script has thrown
-// is a [*ScriptError].
+// Run runs a script and returns the value of its last statement as JSON. If that is a promise,
+// as of an async function, Run waits for it and returns what it resolves to. name is for
+// error messages. An error that the script throws is a [*ScriptError].
 //
-// When ctx is done Run returns its error. The script goes on, as nothing but
-// [Engine.Stop] ends one that does not want to.
+// If ctx is done first, Run returns its error, but the script continues: only [Engine.Stop]
+// interrupts a script.
 func (e *Engine) Run(ctx context.Context, name, source string) (string, error) {
 	program, err := goja.Compile(name, source, true)
 	if err != nil {

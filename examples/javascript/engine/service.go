@@ -15,9 +15,9 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// Register makes srv serve a service by an object of the script. object is its name, or
-// another expression that has it as its value. It is an error if the object lacks a
-// method's handler. srv's rules for registration hold.
+// Register makes srv serve a service with an object of the script. object is its name, or
+// another expression whose value it is. It is an error if the object lacks the handler of a
+// method. The rules of srv for registration apply.
 func (e *Engine) Register(srv *nearcall.Server, service protoreflect.ServiceDescriptor, object string) error {
 	desc := &grpc.ServiceDesc{
 		ServiceName: string(service.FullName()),
@@ -69,13 +69,13 @@ func (e *Engine) describe(desc *grpc.ServiceDesc, service protoreflect.ServiceDe
 	return nil
 }
 
-// functionName is what scripts call a method.
+// functionName returns the name of a method in scripts.
 func functionName(m protoreflect.MethodDescriptor) string {
 	name := string(m.Name())
 	return strings.ToLower(name[:1]) + name[1:]
 }
 
-// A handler is one function of a service.
+// A handler is a function of a service.
 type handler struct {
 	engine          *Engine
 	this            *goja.Object
@@ -85,7 +85,7 @@ type handler struct {
 	manyIn, manyOut bool
 }
 
-// unary returns the handler as generated code has it.
+// unary returns the handler in the form of generated code.
 func (h *handler) unary(method string) grpc.MethodHandler {
 	return func(srv any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
 		in := h.in.New().Interface()
@@ -102,7 +102,7 @@ func (h *handler) unary(method string) grpc.MethodHandler {
 	}
 }
 
-// stream is the handler of streams, as generated code has it.
+// stream is the handler of a streaming method in the form of generated code.
 func (h *handler) stream(_ any, stream grpc.ServerStream) error {
 	var in proto.Message
 	if !h.manyIn {
@@ -118,8 +118,8 @@ func (h *handler) stream(_ any, stream grpc.ServerStream) error {
 	return stream.SendMsg(out)
 }
 
-// serve calls the function and waits for what it returns: the reply, where there is
-// one. in is nil where the client streams, and stream where nobody does.
+// serve calls the function and waits for its result, which is the reply unless the server
+// streams. in is nil if the client streams. stream is nil for unary methods.
 func (h *handler) serve(ctx context.Context, in proto.Message, stream grpc.ServerStream) (proto.Message, error) {
 	e := h.engine
 	if err := e.alive(); err != nil {

@@ -94,7 +94,7 @@ func TestAServiceInJavaScriptAnswersAllKindsOfCalls(t *testing.T) {
 	})
 }
 
-// What is between two awaits no other handler sees the middle of.
+// Handlers run without interruption between two awaits.
 func TestThousandsOfCallsChangePlainStateWithoutALock(t *testing.T) {
 	e := newEngine(t)
 	srv := serve(t, e, `

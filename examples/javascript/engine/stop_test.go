@@ -16,7 +16,8 @@ import (
 	"github.com/nearcall/nearcall/examples/javascript/engine"
 )
 
-// Handlers wait for a promise, for a message, for a Go service, or do not wait at all.
+// Stop ends handlers that wait for a promise, a message or a Go service, and ones that do not
+// wait.
 func TestAnEngineThatIsStoppedEndsCallsThatWait(t *testing.T) {
 	const calls = 200
 	for name, handlers := range map[string]string{
@@ -83,7 +84,7 @@ func TestAnEngineThatIsStoppedEndsCallsThatWait(t *testing.T) {
 	}
 }
 
-// callOf makes a call whose caller does not give up.
+// callOf makes a call without a deadline.
 func callOf(client orderspb.OrdersClient, unary bool) error {
 	ctx := context.Background()
 	if unary {
@@ -131,8 +132,8 @@ func TestAnEndlessScriptIsStopped(t *testing.T) {
 	}
 }
 
-// The host ends with more tasks in the loop's queue than it gives turns at a time: the
-// loop drops the rest, which have not begun.
+// The host ends with more tasks in the loop's queue than one visit to the host runs. The loop
+// drops the others, which have not begun.
 func TestScriptsThatHaveNotBegunAreStopped(t *testing.T) {
 	e := newEngine(t)
 	ended := make(chan error)
@@ -161,7 +162,7 @@ func TestScriptsThatHaveNotBegunAreStopped(t *testing.T) {
 	}
 }
 
-// waitedFor is a context that tells when somebody begins to wait for it.
+// waitedFor is a context that reports when a goroutine begins to wait for its end.
 type waitedFor struct {
 	context.Context
 	tell func()

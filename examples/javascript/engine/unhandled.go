@@ -2,8 +2,8 @@ package engine
 
 import "github.com/dop251/goja"
 
-// track takes in promises that are rejected without anybody to see it. Somebody may
-// come for them before the script has done what it is at.
+// track records promises that are rejected without a handler. The script may still add a
+// handler before its current job ends.
 func (e *Engine) track(p *goja.Promise, op goja.PromiseRejectionOperation) {
 	if op == goja.PromiseRejectionHandle {
 		delete(e.rejected, p)

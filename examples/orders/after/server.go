@@ -8,7 +8,7 @@ import (
 	"github.com/nearcall/nearcall/examples/orders/orderspb"
 )
 
-// NewServer returns a server that serves shop to callers who bring the token.
+// NewServer returns a server that serves shop to callers that send the token.
 func NewServer(shop *Shop, token string, log *slog.Logger, opts ...nearcall.ServerOption) *nearcall.Server {
 	opts = append(opts,
 		nearcall.MaxRecvMsgSize(64<<10),

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// checkToken refuses calls that do not bring the token.
+// checkToken refuses calls without the token in their metadata.
 func checkToken(ctx context.Context, token string) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	if !slices.Contains(md.Get("authorization"), "Bearer "+token) {
@@ -58,7 +58,7 @@ func logStreams(log *slog.Logger) grpc.StreamServerInterceptor {
 	}
 }
 
-// sendToken adds the token to what a call sends.
+// sendToken adds the token to the metadata of each call.
 func sendToken(token string) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)

@@ -8,7 +8,7 @@ import (
 	"github.com/nearcall/nearcall/examples/orders/orderspb"
 )
 
-// NewServer returns a server that serves shop to callers who bring the token.
+// NewServer returns a server that serves shop to callers that send the token.
 func NewServer(shop *Shop, token string, log *slog.Logger, opts ...grpc.ServerOption) *grpc.Server {
 	opts = append(opts,
 		grpc.MaxRecvMsgSize(64<<10),

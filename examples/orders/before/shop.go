@@ -29,7 +29,7 @@ type Shop struct {
 	shipped map[int64]chan struct{} // closed when the order is shipped
 }
 
-// NewShop returns a shop with that much in stock.
+// NewShop returns a shop with the given stock.
 func NewShop(stock map[string]int32) *Shop {
 	s := &Shop{stock: make(map[string]int32), shipped: make(map[int64]chan struct{})}
 	for item, n := range stock {
@@ -102,8 +102,8 @@ func (s *Shop) Import(stream grpc.ClientStreamingServer[orderspb.PlaceRequest, o
 	}
 }
 
-// Haggle implements the Orders service: it asks for the middle between the
-// offer and what it asked for before, and accepts what comes close.
+// Haggle implements the Orders service. It asks for the middle between the
+// offer and its last price, and accepts an offer that comes close.
 func (s *Shop) Haggle(stream grpc.BidiStreamingServer[orderspb.Offer, orderspb.Answer]) error {
 	ask := int32(1000)
 	for {
@@ -125,7 +125,7 @@ func (s *Shop) Haggle(stream grpc.BidiStreamingServer[orderspb.Offer, orderspb.A
 	}
 }
 
-// Ship ships an order: what awaits it is told.
+// Ship ships an order, which ends the calls of Await for it.
 func (s *Shop) Ship(id int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +180,7 @@ func (s *Shop) of(customer string) []*orderspb.Order {
 	return orders
 }
 
-// clone returns a copy that may leave the lock.
+// clone returns a copy that may be used without the lock.
 func clone(o *orderspb.Order) *orderspb.Order {
 	return &orderspb.Order{
 		Id:       o.GetId(),
