@@ -8,7 +8,7 @@
 //	l := loop.New()
 //	err := l.Go(func(ctx context.Context) {
 //		n := counter                           // a plain variable
-//		err := loop.Sleep(ctx, time.Second)    // others run meanwhile
+//		err := loop.Sleep(ctx, time.Second)    // other tasks run
 //		counter = n + 1                        // and may have changed it
 //	})
 //

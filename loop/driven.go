@@ -185,7 +185,7 @@ func (d *driven) park(t *task, ctx context.Context, done <-chan struct{}) error 
 }
 
 // wakeExpired makes t ready because the context of its wait has ended, unless that wait,
-// whose waitNumber was number, is over already.
+// whose waitNumber was number, has ended already.
 func (d *driven) wakeExpired(t *task, number uint64) {
 	d.loop.mu.Lock()
 	if t.state != parked || t.waitNumber != number {

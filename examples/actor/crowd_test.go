@@ -24,7 +24,7 @@ type account struct {
 	ordered, bought, sold, cancelled int64
 }
 
-// trade places random orders and cancels some, and returns when the session is over.
+// trade places random orders and cancels some, and returns when the session has ended.
 func (s *session) trade(seed uint64) account {
 	placed := make([]*pb.Order, crowdOrders) // by id - 1
 	r := rand.New(rand.NewPCG(seed, 1))
