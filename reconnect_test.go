@@ -1,6 +1,7 @@
 package nearcall_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -24,15 +25,17 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/wire"
 )
 
 // A place is what a client dials: a server, or a peer that says hello and leaves.
 type place struct {
-	mu    sync.Mutex
-	leave func(*mux.Session) // nil if there is a server
-	lis   *bufconn.Listener
-	begun time.Time
-	dials []time.Duration // times of all dials
+	mu     sync.Mutex
+	leave  func(*mux.Session) // nil if there is a server
+	answer func(net.Conn)     // in place of both; may be nil
+	lis    *bufconn.Listener
+	begun  time.Time
+	dials  []time.Duration // times of all dials
 }
 
 func (p *place) dial(ctx context.Context, _ string) (net.Conn, error) {
@@ -42,10 +45,14 @@ func (p *place) dial(ctx context.Context, _ string) (net.Conn, error) {
 	if len(p.dials) > 100 {
 		return nil, errors.New("that is too often") // prevents an endless loop in which no time passes
 	}
-	if p.leave == nil {
+	if p.leave == nil && p.answer == nil {
 		return p.lis.DialContext(ctx)
 	}
 	near, far := net.Pipe()
+	if p.answer != nil {
+		go p.answer(far)
+		return near, nil
+	}
 	s := mux.New(far, mux.Options{Name: "client"})
 	s.Start(leaver{})
 	p.leave(s)
@@ -124,6 +131,47 @@ func TestAServerThatLeavesAtOnceIsNotDialledInALoop(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestAServerThatDeniesWhatItAnsweredIsNotDialledInALoop checks that a call whose header has
+// arrived is not made again, and that a frame for a call that has ended is no answer.
+func TestAServerThatDeniesWhatItAnsweredIsNotDialledInALoop(t *testing.T) {
+	const id = 1
+	header := []byte{3, 0, byte(wire.KindStream | wire.FlagHead), id, 0}
+	reset := wire.AppendReset(nil, id, wire.ResetUnprocessed, "not seen")
+	for name, c := range map[string]struct {
+		say   []byte
+		dials int // within a minute
+	}{
+		"header, DRAIN":        {wire.AppendDrain(header, 0), 1},
+		"header, RESET, DRAIN": {wire.AppendDrain(slices.Concat(header, reset), 0), 1},
+		"RESET, header, DRAIN": {wire.AppendDrain(slices.Concat(reset, header), 0), 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, conn := at(t, nil)
+				p.answer = func(far net.Conn) {
+					s := &stranger{t: t, conn: far, in: bufio.NewReader(far)}
+					s.write(greeting(wire.MinWindow))
+					_ = s.frames(func(f wire.Frame) bool {
+						if f.Kind.Stream() {
+							go s.write(c.say)
+						}
+						return f.Kind == wire.KindBye
+					})
+					_ = far.Close()
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				if err := <-invoke(ctx, testpb.NewTestServiceClient(conn), grpc.WaitForReady(true)); err == nil {
+					t.Error("the call succeeds")
+				}
+				if got := p.dialled(); len(got) != c.dials {
+					t.Errorf("it was dialled at %v, want %d times", got, c.dials)
+				}
+			})
+		})
 	}
 }
 

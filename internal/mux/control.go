@@ -77,7 +77,7 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 			if !st.caller {
 				s.countReset()
 			}
-			st.abortUnread(reasonOf(code, text), after)
+			st.abortUnread(st.reasonOf(code, text), after)
 		}
 		return err
 	case wire.KindPing:
@@ -143,7 +143,7 @@ func (s *Session) handleDrain(last uint64, after *callbacks) error {
 	for st := s.live.first; st != nil; {
 		next := st.nextLive
 		if st.caller && (st.id == 0 || st.id > last) {
-			st.abort(unprocessed{reason}, false, after)
+			st.abort(st.unprocessed(reason), false, after)
 		}
 		st = next
 	}

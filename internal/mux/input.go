@@ -315,8 +315,9 @@ func (s *Session) handleStep(id uint64, rc *wire.Received, cost int, after *call
 		st, err = s.newPeerStream(id, rc)
 		opened = st != nil
 	} else {
-		st, err = s.lookup(id)
-		s.answered = true
+		if st, err = s.lookup(id); st != nil {
+			s.answered, st.answered = true, true
+		}
 	}
 	if st == nil || st.over {
 		if rc.Placed && err == nil {

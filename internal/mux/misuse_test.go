@@ -790,6 +790,67 @@ func TestWhatAResetSays(t *testing.T) {
 	})
 }
 
+// TestACallThatWasAnsweredIsNotUnprocessed checks that a peer cannot answer a call and then
+// say that it was not processed: the client would make it again for ever.
+func TestACallThatWasAnsweredIsNotUnprocessed(t *testing.T) {
+	for name, answer := range map[string][]byte{
+		"header":          literal(head, 1, 0),
+		"message":         literal(message, 1, 1),
+		"half a message":  literal(begins, 1, 100, 1),
+		"nothing of this": literal(head, 3, 0),
+	} {
+		for how, end := range map[string][]byte{
+			"RESET": wire.AppendReset(nil, 1, wire.ResetUnprocessed, "not seen"),
+			"DRAIN": wire.AppendDrain(nil, 0),
+		} {
+			t.Run(name+"/"+how, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s, peer := met(t, Options{Client: true}, nil)
+					var calls []link.Stream
+					for range 2 {
+						st, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
+						if err != nil {
+							t.Fatal(err)
+						}
+						calls = append(calls, st)
+					}
+					synctest.Wait()
+					peer.write(answer, end)
+					var err error
+					for err == nil {
+						err = calls[0].Recv(&link.Frame{Sink: link.Sink{Dst: new([]byte), Codec: rawCodec, Limit: 100}})
+					}
+					if got, want := errors.Is(err, link.ErrUnprocessed), name == "nothing of this"; got != want {
+						t.Errorf("it ends with %v, unprocessed: %v", err, got)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestAnswersToCallsThatAreOverAreNone checks that a frame for a call that has ended does not
+// count as an answer: a server can send one without handling any call.
+func TestAnswersToCallsThatAreOverAreNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, peer := met(t, Options{Client: true}, nil)
+		for i, want := range []bool{false, true} {
+			if _, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			id := uint64(1 + 2*i)
+			if i == 0 {
+				peer.write(wire.AppendReset(nil, id, wire.ResetUnprocessed, ""))
+			}
+			peer.write(literal(head, id, 0))
+			if answered, _ := s.Outcome(); answered != want {
+				t.Errorf("call %d: answered is %v", id, answered)
+			}
+		}
+	})
+}
+
 // TestBlocksThatThePeerDoesNotTake checks that a block over the peer's limit fails on
 // this side. The peer would reset the call, or end the connection.
 func TestBlocksThatThePeerDoesNotTake(t *testing.T) {

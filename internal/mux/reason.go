@@ -14,6 +14,16 @@ type unprocessed struct{ error }
 
 func (u unprocessed) Unwrap() []error { return []error{u.error, link.ErrUnprocessed} }
 
+// unprocessed wraps the reason for which the peer says that it did not process the call. If
+// the peer has answered the call, it did process it, and the call must not be made again:
+// a peer could repeat this for ever.
+func (st *stream) unprocessed(reason error) error {
+	if st.answered {
+		return reason
+	}
+	return unprocessed{reason}
+}
+
 // because is an error with a text, from the peer or from this package, and a kind for
 // errors.Is.
 type because struct {
@@ -42,14 +52,14 @@ func resetOf(reason error) (code wire.ResetCode, text string) {
 }
 
 // reasonOf is the inverse of resetOf, as far as code and text carry the reason.
-func reasonOf(code wire.ResetCode, text string) error {
+func (st *stream) reasonOf(code wire.ResetCode, text string) error {
 	switch code {
 	case wire.ResetCancelled:
 		return context.Canceled
 	case wire.ResetDeadline:
 		return context.DeadlineExceeded
 	case wire.ResetUnprocessed:
-		return unprocessed{errors.New(text)}
+		return st.unprocessed(errors.New(text))
 	case wire.ResetProtocol:
 		return because{text, link.ErrBroken}
 	case wire.ResetExhausted:

@@ -23,10 +23,11 @@ type stream struct {
 	sends, receives string
 
 	// Guarded by session.mu.
-	id      uint64 // zero until the first frame is written
-	onAbort func(error)
-	reason  error // why it was aborted
-	over    bool  // the end was sent, or received and delivered: too late to abort
+	id       uint64 // zero until the first frame is written
+	onAbort  func(error)
+	reason   error // why it was aborted
+	over     bool  // the end was sent, or received and delivered: too late to abort
+	answered bool  // the peer has sent a frame of it, apart from the head that opens it
 
 	// Guarded by session.mu: the sending side.
 	sendErr error // why nothing more can be sent
