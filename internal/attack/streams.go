@@ -40,6 +40,12 @@ var streamAttacks = []*attack{
 		run:    credits,
 	},
 	{
+		name: "credits-calls", path: overTCP, full: 4_000_000, short: 400_000,
+		what:   "%s CREDITs of a byte, for 300 server streams in turn that wait for it",
+		before: "2.7 s of CPU",
+		run:    creditsOfCalls,
+	},
+	{
 		name: "drains", path: overTCP, full: 20_000, short: 2_000,
 		what:   "%s DRAINs with five times as many calls open",
 		before: "118 s of CPU, unfinished after 206 s",
@@ -108,6 +114,32 @@ func credits(a *attacker) error {
 		time.Sleep(5 * time.Millisecond)
 	}
 	return nil
+}
+
+// creditsOfCalls gives credit to calls, whose senders wait for as much as a message
+// takes.
+func creditsOfCalls(a *attacker) error {
+	const calls = 300
+	p, err := a.dial(overTCP)
+	if err != nil {
+		return err
+	}
+	p.drain()
+	if err := p.greet(wire.MinWindow, 1<<40); err != nil {
+		return err
+	}
+	err = p.repeat(calls, func(b []byte) []byte {
+		return p.open(b, "StreamingOutputCall", request{message: true, ends: true})
+	})
+	if err != nil {
+		return err
+	}
+	time.Sleep(min(time.Second, time.Until(a.until)/2))
+	call := uint64(0)
+	return p.repeat(a.count, func(b []byte) []byte {
+		call = (call + 1) % calls
+		return wire.AppendCredit(b, 2*call+1, 1)
+	})
 }
 
 func drains(a *attacker) error {

@@ -99,6 +99,45 @@ func TestCreditInSmallPiecesIsNoWorkForThoseItDoesNotReach(t *testing.T) {
 	})
 }
 
+// Credit for a call wakes its sender only when the sender can proceed, however small the
+// pieces in which the credit arrives.
+func TestCreditInSmallPiecesWakesNobody(t *testing.T) {
+	const calls, size = 100, 1000
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		s, peer := met(t, Options{}, w)
+		peer.write(askFor(calls, nil), wire.AppendCredit(nil, 0, 1<<30))
+		var senders sync.WaitGroup
+		for _, st := range w.streams {
+			senders.Go(func() {
+				for range wire.MinWindow/(size+wire.MessageCost) + 2 { // the last but one takes more than there is
+					if err := st.Send(&link.Frame{Msg: encoded(size), HasMsg: true}); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		synctest.Wait()
+		short := wire.MessageCost + size - wire.MinWindow%(size+wire.MessageCost)
+		for i := range short + 1 {
+			var after callbacks
+			s.mu.Lock()
+			for st := s.live.first; st != nil; st = st.nextLive {
+				f, _, _ := wire.Next(wire.AppendCredit(nil, st.id, 1))
+				if err := s.handleControl(f, &after); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.flush(false)
+			if woken := after.parkers[0] != nil; woken != (i == short) {
+				t.Fatalf("%d bytes of %d wake senders: %v", i+1, short, woken)
+			}
+			after.run()
+		}
+		senders.Wait()
+	})
+}
+
 // Memory for a message is allocated as its bytes arrive, even if a receiver waits for
 // it: announcing a size costs nothing.
 func TestASizeThatIsOnlySaidTakesNoMemory(t *testing.T) {

@@ -64,7 +64,9 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 				return err
 			}
 			st.schedule()
-			s.wake(&st.sender, after)
+			if st.takesMore() { // else its sender would wake for nothing, at each byte of credit
+				s.wake(&st.sender, after)
+			}
 		}
 		return err
 	case wire.KindReset:

@@ -95,6 +95,9 @@ func (st *stream) full() bool {
 		st.backlog >= minBacklog && st.session.backlog >= maxQueued
 }
 
+// takesMore reports whether a sender may queue another message. The session's mu is held.
+func (st *stream) takesMore() bool { return st.credit > int64(st.backlog) && !st.full() }
+
 // enqueue queues a step to be written, or drops it if the call was aborted. The
 // session's mu is held.
 func (st *stream) enqueue(step wire.Step, message *buffer) {

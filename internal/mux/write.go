@@ -371,7 +371,7 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 			}
 		}
 	}
-	if st.credit > int64(st.backlog) && !st.full() { // its sender, if any, was waiting for room
+	if st.takesMore() { // its sender, if any, was waiting for room
 		if p := st.sender.Wake(); p != nil {
 			s.waiting--
 			p.Unpark()
