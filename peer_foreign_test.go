@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	_ "google.golang.org/grpc/health" // makes clients check
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
@@ -78,6 +80,43 @@ func TestForeignClientsAreToldWhomTheyMet(t *testing.T) {
 		}
 	})
 	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target())), codes.OK)
+}
+
+// The first stream of a client with health checks is such a check. If its connection ended
+// with that, the client would connect again at once, without backoff, and make no call.
+func TestAForeignClientWithHealthChecksIsToldWhomItMet(t *testing.T) {
+	lis := &acceptCounter{Listener: listenTCP(t)}
+	start(t, serve(t, echo{}), lis)
+	conn, err := grpc.NewClient("passthrough:"+lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultServiceConfig(`{"healthCheckConfig": {"serviceName": ""}, "loadBalancingConfig": [{"round_robin": {}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for range 3 {
+		err = <-invoke(t.Context(), testpb.NewTestServiceClient(conn), grpc.WaitForReady(true))
+		wantCode(t, err, codes.Unimplemented)
+		if !strings.Contains(err.Error(), "this is a nearcall server") {
+			t.Errorf("the client is told: %v", err)
+		}
+	}
+	if n := lis.accepted.Load(); n != 1 {
+		t.Errorf("the client has connected %d times", n)
+	}
+}
+
+// An acceptCounter counts the connections that a listener accepts.
+type acceptCounter struct {
+	net.Listener
+	accepted atomic.Int32
+}
+
+func (l *acceptCounter) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err == nil {
+		l.accepted.Add(1)
+	}
+	return conn, err
 }
 
 func TestAClientThatMeetsAGRPCServerIsToldWhatToDial(t *testing.T) {

@@ -18,7 +18,8 @@ import (
 const ours = "this is a nearcall server, which speaks nearcall's own protocol here: dial it with github.com/nearcall/nearcall, and run a grpc.Server beside it for other clients"
 
 const (
-	callTimeout = 10 * time.Second // how long an HTTP/2 client may take to make a call
+	callTimeout = 10 * time.Second // how long calls of an HTTP/2 client are refused one by one
+	maxRefused  = 100              // how many of its calls are
 	lingering   = time.Second      // how long the peer may take to read the refusal
 	plenty      = 1 << 20          // how many more bytes of a refused peer are read
 )
@@ -91,25 +92,37 @@ const (
 	protocolBroke = 1 // PROTOCOL_ERROR
 )
 
-// refuseHTTP2 fails the first call of a gRPC client with a status that says why, and sends
-// GOAWAY. A GOAWAY alone would not do: clients would retry the call on one connection after
-// the other, and never show its text.
+// refuseHTTP2 fails calls of a gRPC client with a status that says why, for callTimeout or
+// until there were maxRefused, and then sends GOAWAY. A GOAWAY alone would not do: clients
+// would retry the call on one connection after the other, and never show its text. Nor would
+// a GOAWAY after the first call: that may be a health check, and the client would connect
+// again at once, without backoff, before it makes a call of its own.
 func refuseHTTP2(conn net.Conn, first []byte) {
 	_ = conn.SetReadDeadline(time.Now().Add(callTimeout))
 	if _, err := conn.Write(frame(nil, frameSettings, 0, 0, "")); err != nil {
 		return
 	}
-	var out []byte
-	stream := firstCall(io.LimitReader(io.MultiReader(bytes.NewReader(first[len(preface):]), conn), plenty))
-	if stream > 0 {
-		out = frame(out, frameSettings, flagEnd, 0, "")
-		out = frame(out, frameHeaders, flagEnd|flagHeaders, stream, unimplemented())
+	in := io.LimitReader(io.MultiReader(bytes.NewReader(first[len(preface):]), conn), plenty)
+	var last uint32
+	for n := range maxRefused {
+		stream := nextCall(in)
+		if stream == 0 {
+			break
+		}
+		last = stream
+		var out []byte
+		if n == 0 {
+			out = frame(out, frameSettings, flagEnd, 0, "")
+		}
+		_ = conn.SetWriteDeadline(time.Now().Add(lingering))
+		if _, err := conn.Write(frame(out, frameHeaders, flagEnd|flagHeaders, stream, unimplemented())); err != nil {
+			return
+		}
 	}
-	away := binary.BigEndian.AppendUint32(nil, stream)
+	away := binary.BigEndian.AppendUint32(nil, last)
 	away = binary.BigEndian.AppendUint32(away, protocolBroke)
-	out = frame(out, frameGoAway, 0, 0, string(away)+ours)
 	_ = conn.SetWriteDeadline(time.Now().Add(lingering))
-	_, _ = conn.Write(out)
+	_, _ = conn.Write(frame(nil, frameGoAway, 0, 0, string(away)+ours))
 }
 
 // frame appends an HTTP/2 frame.
@@ -119,19 +132,19 @@ func frame(b []byte, kind, flags byte, stream uint32, body string) []byte {
 	return append(b, body...)
 }
 
-// firstCall returns the number of the first stream that r opens, or 0 if r ends before.
-func firstCall(r io.Reader) uint32 {
+// nextCall returns the number of the next stream that r opens, or 0 if r ends before.
+func nextCall(r io.Reader) uint32 {
 	var head [9]byte
 	for {
 		if _, err := io.ReadFull(r, head[:]); err != nil {
 			return 0
 		}
-		if head[3] == frameHeaders {
-			return binary.BigEndian.Uint32(head[5:]) &^ (1 << 31)
-		}
 		n := int64(head[0])<<16 | int64(head[1])<<8 | int64(head[2])
 		if _, err := io.CopyN(io.Discard, r, n); err != nil {
 			return 0
+		}
+		if head[3] == frameHeaders {
+			return binary.BigEndian.Uint32(head[5:]) &^ (1 << 31)
 		}
 	}
 }
