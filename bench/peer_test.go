@@ -77,7 +77,7 @@ func TestWrongAnswersOfPeersFail(t *testing.T) {
 	}
 }
 
-// TestNearcallIsMeasuredOverItsNetwork checks that dialing fails if the connection uses
+// TestNearcallIsMeasuredOverItsNetwork checks that dialling fails if the connection uses
 // another network than the table says.
 func TestNearcallIsMeasuredOverItsNetwork(t *testing.T) {
 	if !hasSharedMemory {
