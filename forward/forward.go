@@ -90,7 +90,7 @@ func (f *forwarder) handle(s grpc.ServerStream, clientStreams bool) error {
 	}
 	w := &response{stream: s, header: make(http.Header), fail: fail}
 	f.serve(w, req)
-	err := w.end()
+	err := w.finish()
 	if err == errNoStatus || status.Code(err) == codes.Canceled {
 		// The *grpc.Server may report whatever ended the call as a cancellation.
 		if over := s.Context().Err(); over != nil {

@@ -134,8 +134,8 @@ func (m *messages) next() error {
 	return nil
 }
 
-// take removes and returns the first waiting message, which must have been announced.
-func (m *messages) take() ([]byte, error) {
+// pop removes and returns the first waiting message, which must have been announced.
+func (m *messages) pop() ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.read == 0 {
@@ -186,7 +186,7 @@ func (compressor) Decompress(r io.Reader) (io.Reader, error) {
 	if !ok {
 		return nil, errClosed
 	}
-	message, err := m.(*messages).take()
+	message, err := m.(*messages).pop()
 	if err != nil {
 		return nil, err
 	}

@@ -100,8 +100,8 @@ func (w *response) check(err error) {
 // errNoStatus says that the *grpc.Server has not set a status.
 var errNoStatus = errors.New("no status")
 
-// end sets the trailer and returns the call's status as an error.
-func (w *response) end() error {
+// finish sets the trailer and returns the call's status as an error.
+func (w *response) finish() error {
 	st := w.status()
 	switch {
 	case w.err != nil:

@@ -71,7 +71,7 @@ func (x *Exchange) Trade(stream grpc.BidiStreamingServer[pb.Request, pb.Event]) 
 		return err
 	}
 	if err := x.start(func() { x.receive(t, stream) }); err != nil {
-		t.line.end(err)
+		t.line.abort(err)
 		return err
 	}
 	x.traders[t] = true

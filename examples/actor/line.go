@@ -33,7 +33,7 @@ func (l *line[T]) put(m T) bool {
 	switch {
 	case l.closed:
 	case len(l.queue) == l.limit:
-		l.end(status.Errorf(codes.ResourceExhausted, "%d messages wait to be received: read faster", l.limit))
+		l.abort(status.Errorf(codes.ResourceExhausted, "%d messages wait to be received: read faster", l.limit))
 		return false
 	default:
 		l.queue = append(l.queue, m)
@@ -50,9 +50,9 @@ func (l *line[T]) close(err error) {
 	}
 }
 
-// end ends the line with err at once, and with it the call. Tasks that wait for the line to
+// abort ends the line with err at once, and with it the call. Tasks that wait for the line to
 // fill or drain wait with the call's context, so their waits end, too.
-func (l *line[T]) end(err error) {
+func (l *line[T]) abort(err error) {
 	if l.ended {
 		return
 	}
@@ -79,7 +79,7 @@ func (l *line[T]) deliver(ctx context.Context, send func(T) error) {
 			}
 		}
 		if len(l.queue) == 0 {
-			l.end(l.err) // does nothing if the line has ended already
+			l.abort(l.err) // does nothing if the line has ended already
 			return
 		}
 		m := l.queue[0]
@@ -87,7 +87,7 @@ func (l *line[T]) deliver(ctx context.Context, send func(T) error) {
 		l.queue = l.queue[1:]
 		l.drained.notify()
 		if err := send(m); err != nil {
-			l.end(err)
+			l.abort(err)
 			return
 		}
 	}
@@ -98,7 +98,7 @@ func (l *line[T]) deliver(ctx context.Context, send func(T) error) {
 func (l *line[T]) wait(ctx context.Context) error {
 	for !l.ended {
 		if err := l.over.wait(ctx); err != nil {
-			l.end(status.FromContextError(err).Err())
+			l.abort(status.FromContextError(err).Err())
 		}
 	}
 	return l.err

@@ -28,8 +28,8 @@ func TestTheFirstEndOfALineCounts(t *testing.T) {
 	l := &line[int]{limit: 2}
 	l.put(1)
 	l.close(nil)
-	l.end(errClosed)
-	l.end(nil)
+	l.abort(errClosed)
+	l.abort(nil)
 	l.close(nil)
 	if l.err != errClosed {
 		t.Errorf("the line ends with %v", l.err)

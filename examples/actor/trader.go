@@ -50,7 +50,7 @@ func (x *Exchange) receive(t *trader, stream grpc.BidiStreamingServer[pb.Request
 			t.line.close(nil)
 			return
 		case err != nil:
-			t.line.end(err)
+			t.line.abort(err)
 			return
 		}
 		switch kind := in.GetKind().(type) {
@@ -86,7 +86,7 @@ func (x *Exchange) place(t *trader, in *pb.Order) {
 	}
 	x.tell(t, &pb.Event{Kind: &pb.Event_Accepted{Accepted: &pb.Accepted{Id: o.id, Sequence: o.sequence}}})
 	if len(trades) > 0 {
-		x.settle(trades)
+		x.applyTrades(trades)
 	}
 }
 
@@ -145,9 +145,9 @@ func (x *Exchange) tell(t *trader, e *pb.Event) {
 	}
 }
 
-// settle reports the trades of one order, which was just placed: once to each trader
+// applyTrades reports the trades of one order, which was just placed: once to each trader
 // concerned, and to the watchers.
-func (x *Exchange) settle(trades []trade) {
+func (x *Exchange) applyTrades(trades []trade) {
 	fills := make(map[*trader]*pb.Fills)
 	var concerned []*trader // in the order of their first fills
 	fill := func(o *order, left int64, of trade) {

@@ -119,7 +119,7 @@ func (c *Client) beginAttempt(ctx context.Context, method string, ci *callInfo, 
 	})
 	md, err := outgoing(s.ctx)
 	if err != nil {
-		s.end(err, nil)
+		s.reportEnd(err, nil)
 		return s.ctx, nil, nil, err
 	}
 	return s.ctx, s, md, nil
@@ -136,7 +136,7 @@ func (s *clientStream) openAttempt(ctx context.Context, a *attempt, info *callIn
 			return nil
 		}
 		err = linkStatus(err)
-		a.stats.end(err, nil)
+		a.stats.reportEnd(err, nil)
 		a.kind, o = transparentRetry, nil
 		if !transparent {
 			a.kind = policyRetry

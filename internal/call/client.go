@@ -269,7 +269,7 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 			err = c.fillHeader(ctx, &u.CallHeader, &ci, method, md, session.Peer())
 		}
 		if err != nil {
-			a.end(err, nil)
+			a.reportEnd(err, nil)
 			if err = c.waitForRetry(base, ci.retry, err, nil); err != nil {
 				return ci.reportAndReturn(last, err)
 			}
@@ -282,7 +282,7 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 			return c.invokeStream(base, &ci, attempt{kind: kind, ctx: ctx, stats: a, session: session}, method, own, md, &u.CallHeader, req, reply)
 		case refusedBy(session, err), isUnprocessed(err) && kind == firstAttempt && !session.Peer().Local:
 			// Retry: another session, or this one if it has room again, may accept it.
-			a.end(linkStatus(err), nil)
+			a.reportEnd(linkStatus(err), nil)
 			kind = transparentRetry
 			continue
 		}
@@ -382,7 +382,7 @@ func (c *Client) finishUnary(ci *callInfo, a *callStats, u *link.UnaryCall, repl
 		if answered {
 			a.inTrailer(u.Trailer)
 		}
-		a.end(err, u.Trailer)
+		a.reportEnd(err, u.Trailer)
 	}
 	return err
 }

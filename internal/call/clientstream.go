@@ -411,7 +411,7 @@ func (s *clientStream) finish(err error) {
 	}
 	s.client.remove(s)
 	if !ended {
-		a.stats.end(err, trailer)
+		a.stats.reportEnd(err, trailer)
 	}
 	s.setHeader(nil) // before OnFinish, which may call Header while recvMu is held
 	s.info.onFinished(err)

@@ -126,7 +126,7 @@ func (s *clientStream) retryAttempt(a *attempt, why failure) error {
 	if why.end != nil {
 		a.stats.inTrailer(trailer)
 	}
-	a.stats.end(why.status(), trailer)
+	a.stats.reportEnd(why.status(), trailer)
 
 	kind := transparentRetry
 	failed := why.status()

@@ -172,7 +172,7 @@ func (s *Server) Accept(session link.Session) link.Acceptor {
 	}
 	s.conns[c] = struct{}{}
 	s.mu.Unlock()
-	c.begin()
+	c.reportBegin()
 	return c
 }
 

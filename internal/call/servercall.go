@@ -105,7 +105,7 @@ func (c *serverCall) run() {
 			c.stream.run()
 		}
 		if c.stats != nil {
-			c.stats.end(c.stats.outcome, nil)
+			c.stats.reportEnd(c.stats.outcome, nil)
 		}
 	}
 	returned = true

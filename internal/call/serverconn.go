@@ -58,8 +58,8 @@ func newServerConn(s *Server, session link.Session) *serverConn {
 	return c
 }
 
-// begin reports the connection to stats handlers. It is called before the first call.
-func (c *serverConn) begin() {
+// reportBegin reports the connection to stats handlers. It is called before the first call.
+func (c *serverConn) reportBegin() {
 	if h := c.server.stats; h != nil {
 		c.ctx = h.TagConn(c.ctx, &stats.ConnTagInfo{RemoteAddr: c.peer.Addr, LocalAddr: c.peer.LocalAddr})
 		h.HandleConn(c.ctx, &stats.ConnBegin{})

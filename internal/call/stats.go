@@ -101,8 +101,8 @@ func (s *callStats) received(v any, c link.Codec) {
 	}
 }
 
-// end reports the end of the call or attempt.
-func (s *callStats) end(err error, trailer metadata.MD) {
+// reportEnd reports the end of the call or attempt.
+func (s *callStats) reportEnd(err error, trailer metadata.MD) {
 	if s != nil {
 		s.report(&stats.End{Client: s.client, BeginTime: s.begin, EndTime: time.Now(), Trailer: trailer, Error: err})
 	}

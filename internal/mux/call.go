@@ -117,7 +117,7 @@ func (st *stream) finishCall(c *link.UnaryCall) error {
 	case wrong != nil:
 		st.cancelCall(context.Canceled)
 	case end != nil:
-		st.over = true
+		st.ended = true
 	default:
 		wrong = in.err
 		for _, it := range replies {

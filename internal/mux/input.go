@@ -319,7 +319,7 @@ func (s *Session) handleStep(id uint64, rc *wire.Received, cost int, after *call
 			s.answered, st.answered = true, true
 		}
 	}
-	if st == nil || st.over {
+	if st == nil || st.ended {
 		if rc.Placed && err == nil {
 			s.sendReturn(rc.Place) // the message will not be received
 		}

@@ -240,7 +240,7 @@ func (d *dismissal) Error() string { return d.text }
 func (s *Session) closeIfDrained() {
 	if s.refusal != nil && s.ended == nil && s.started && s.live.first == nil && !s.closing {
 		s.closing = true
-		s.telling.Go(s.closeDrained)
+		s.terminating.Go(s.closeDrained)
 	}
 }
 

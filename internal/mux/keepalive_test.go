@@ -427,7 +427,7 @@ func TestASessionThatIsGoneLeavesNoTimer(t *testing.T) {
 			<-s.Gone()
 			before := len(s.control)
 			pass(time.Hour)
-			for _, timer := range []*time.Timer{s.keepalive.timer, s.keepalive.idle, s.keepalive.age, s.bell, s.idle} {
+			for _, timer := range []*time.Timer{s.keepalive.timer, s.keepalive.idle, s.keepalive.age, s.closeTimer, s.idle} {
 				if timer != nil && timer.Stop() {
 					t.Error("a timer runs")
 				}

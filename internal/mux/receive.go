@@ -336,7 +336,7 @@ func (st *stream) receiveEnd(f *link.Frame) {
 	it := &st.in.items[0]
 	f.EndSend, f.End = it.halfClose, it.end
 	if it.end != nil {
-		st.over = true
+		st.ended = true
 	}
 	st.in.pop()
 }

@@ -126,9 +126,9 @@ type Session struct {
 	acceptor      link.Acceptor  // nil if the peer's calls are refused; set before the first read
 	helloReceived chan struct{}  // closed when the peer's HELLO has arrived
 	done          chan struct{}  // closed when no new calls are made
-	over          chan struct{}  // closed when all calls have ended
-	gone          chan struct{}  // closed when no goroutine of the session runs any more
-	telling       sync.WaitGroup // goroutines in terminate and closeDrained
+	allCallsEnded chan struct{}  // closed when all calls have ended
+	stopped       chan struct{}  // closed when no goroutine of the session runs any more
+	terminating   sync.WaitGroup // goroutines in terminate and closeDrained
 
 	mu           sync.Mutex
 	refusal      error // why no new calls are made; nil while they are
@@ -136,7 +136,7 @@ type Session struct {
 	drained      bool  // DRAIN was sent
 	peerDrained  bool  // DRAIN was received
 	started      bool
-	bell         *time.Timer // after the session's end, closes the connection if the peer does not
+	closeTimer   *time.Timer // after the session's end, closes the connection if the peer does not
 	hello        wire.Hello  // the peer's; until it arrives, the protocol's minimum
 	streams      map[uint64]*stream
 	recent       *stream // of the last frame, often of the next one too; may be nil
@@ -169,8 +169,8 @@ func New(conn Conn, o Options) *Session {
 		conn:          conn,
 		helloReceived: make(chan struct{}),
 		done:          make(chan struct{}),
-		over:          make(chan struct{}),
-		gone:          make(chan struct{}),
+		allCallsEnded: make(chan struct{}),
+		stopped:       make(chan struct{}),
 		hello:         wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock},
 		streams:       make(map[uint64]*stream),
 		connIn:        o.ConnWindow,
@@ -217,16 +217,16 @@ func (s *Session) Start(acceptor link.Acceptor) {
 	both.Go(s.readLoop)
 	go func() {
 		both.Wait()
-		s.telling.Wait()
+		s.terminating.Wait()
 		_ = s.conn.Close()
 		s.mu.Lock()
-		if s.bell != nil {
-			s.bell.Stop()
+		if s.closeTimer != nil {
+			s.closeTimer.Stop()
 		}
 		s.stopReadIdle()
 		s.stopKeepalive()
 		s.mu.Unlock()
-		close(s.gone)
+		close(s.stopped)
 		if acceptor != nil {
 			acceptor.Gone()
 		}
@@ -239,7 +239,7 @@ func (s *Session) Meet(ctx context.Context) error {
 	select {
 	case <-s.helloReceived:
 		return nil
-	case <-s.over:
+	case <-s.allCallsEnded:
 		if link.IsClosed(s.helloReceived) {
 			return nil
 		}
@@ -316,11 +316,11 @@ func (s *Session) refuse(reason error) {
 func (s *Session) Done() <-chan struct{} { return s.done }
 
 // Ended implements [link.Session].
-func (s *Session) Ended() <-chan struct{} { return s.over }
+func (s *Session) Ended() <-chan struct{} { return s.allCallsEnded }
 
 // Gone returns a channel that is closed when the connection is closed and no goroutine
 // of the session runs any more.
-func (s *Session) Gone() <-chan struct{} { return s.gone }
+func (s *Session) Gone() <-chan struct{} { return s.stopped }
 
 // Outcome reports whether the peer has sent a frame of a call that was already open,
 // its own or ours, and why no new calls are made.
@@ -379,8 +379,8 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 		return
 	}
 	s.ended = reason
-	s.telling.Add(1)
-	defer s.telling.Done()
+	s.terminating.Add(1)
+	defer s.terminating.Done()
 	s.drain(reason)
 	bye := code
 	if code == wire.ByeClosed && s.live.first == nil {
@@ -408,7 +408,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	}
 	started := s.started
 	if !lost && started {
-		s.bell = time.AfterFunc(s.opts.Farewell, s.closeConn)
+		s.closeTimer = time.AfterFunc(s.opts.Farewell, s.closeConn)
 	}
 	s.wakeWriter()
 	if !s.occupied {
@@ -419,7 +419,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 		_ = s.conn.Close()
 	}
 	after.run()
-	close(s.over)
+	close(s.allCallsEnded)
 	if started && s.acceptor != nil {
 		s.acceptor.Closed(reason)
 	}

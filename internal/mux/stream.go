@@ -26,7 +26,7 @@ type stream struct {
 	id       uint64 // zero until the first frame is written
 	onAbort  func(error)
 	reason   error // why it was aborted
-	over     bool  // the end was sent, or received and delivered: too late to abort
+	ended    bool  // the end was sent, or received and delivered: too late to abort
 	answered bool  // the peer has sent a frame of it, apart from the head that opens it
 
 	// Guarded by session.mu: the sending side.
@@ -190,7 +190,7 @@ func (st *stream) Send(f *link.Frame) error {
 	}
 	var after callbacks
 	if f.End != nil {
-		st.over = true
+		st.ended = true
 		if s.rash > 0 && !st.caller {
 			s.rash--
 		}
@@ -297,7 +297,7 @@ func (st *stream) Abort(reason error) {
 // abort ends the call for reason, unless it has ended. If tell is set, the peer gets a
 // RESET. The session's mu is held.
 func (st *stream) abort(reason error, tell bool, after *callbacks) {
-	if st.over || st.reason != nil {
+	if st.ended || st.reason != nil {
 		return
 	}
 	st.reason = reason
@@ -328,7 +328,7 @@ func (st *stream) abort(reason error, tell bool, after *callbacks) {
 // END that was not written yet. The session's mu is held.
 func (st *stream) abortUnread(reason error, after *callbacks) {
 	st.abort(reason, false, after)
-	if st.over {
+	if st.ended {
 		st.dropQueued()
 		st.unregister()
 	}

@@ -310,8 +310,8 @@ func (s *Session) collect() bool {
 	for first := true; s.bulk.first != nil && (first || t.size < maxBatch); first = false {
 		s.writeFrame(t, &s.bulk)
 	}
-	if s.bell != nil && t.size > said {
-		s.bell.Reset(s.opts.Farewell) // the peer still reads what ended calls have left
+	if s.closeTimer != nil && t.size > said {
+		s.closeTimer.Reset(s.opts.Farewell) // the peer still reads what ended calls have left
 	}
 	if s.bye != nil && s.live.first == nil {
 		t.b.b = append(t.b.b, s.bye...)
@@ -366,7 +366,7 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 		*o = outgoing{}
 		if st.out = st.out[1:]; len(st.out) == 0 {
 			st.out = nil
-			if st.over {
+			if st.ended {
 				st.unregister()
 			}
 		}

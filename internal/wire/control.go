@@ -5,13 +5,13 @@ import (
 	"unicode/utf8"
 )
 
-// begin appends the header of a frame. finish fills in its length.
-func begin(b []byte, k Kind, stream uint64) []byte {
+// beginFrame appends the header of a frame. finish fills in its length.
+func beginFrame(b []byte, k Kind, stream uint64) []byte {
 	return appendUint(append(b, 0, 0, byte(k)), stream)
 }
 
-// finish fills in the length of the frame that begins at start.
-func finish(b []byte, start int) []byte {
+// finishFrame fills in the length of the frame that begins at start.
+func finishFrame(b []byte, start int) []byte {
 	binary.LittleEndian.PutUint16(b[start:], uint16(len(b)-start-lengthSize))
 	return b
 }
@@ -31,11 +31,11 @@ type Hello struct {
 // AppendHello appends a HELLO.
 func AppendHello(b []byte, h *Hello) []byte {
 	start := len(b)
-	b = begin(b, KindHello, 0)
+	b = beginFrame(b, KindHello, 0)
 	for _, v := range [...]uint64{h.Version, h.Features, uint64(h.Stream), uint64(h.Connection), h.Calls, uint64(h.Block), h.Ping, h.IdlePing} {
 		b = appendUint(b, v)
 	}
-	return finish(b, start)
+	return finishFrame(b, start)
 }
 
 // ParseHello decodes the body of a HELLO.
@@ -98,7 +98,7 @@ const maxText = 4096
 
 func appendCode(b []byte, k Kind, stream, code uint64, text string) []byte {
 	start := len(b)
-	b = appendUint(begin(b, k, stream), code)
+	b = appendUint(beginFrame(b, k, stream), code)
 	if len(text) > maxText {
 		cut := maxText
 		for cut > maxText-utf8.UTFMax && !utf8.RuneStart(text[cut]) {
@@ -106,7 +106,7 @@ func appendCode(b []byte, k Kind, stream, code uint64, text string) []byte {
 		}
 		text = text[:cut]
 	}
-	return finish(append(b, text...), start)
+	return finishFrame(append(b, text...), start)
 }
 
 func parseCode(body []byte) (code uint64, text string, err error) {
@@ -119,7 +119,7 @@ func parseCode(body []byte) (code uint64, text string, err error) {
 // is 0.
 func AppendCredit(b []byte, stream uint64, n int64) []byte {
 	start := len(b)
-	return finish(appendUint(begin(b, KindCredit, stream), uint64(n)), start)
+	return finishFrame(appendUint(beginFrame(b, KindCredit, stream), uint64(n)), start)
 }
 
 // ParseCredit decodes the body of a CREDIT.
@@ -138,7 +138,7 @@ func ParseCredit(body []byte) (n int64, err error) {
 // AppendReturn appends a RETURN for the message at place.
 func AppendReturn(b []byte, place int) []byte {
 	start := len(b)
-	return finish(appendUint(begin(b, KindReturn, 0), uint64(place)), start)
+	return finishFrame(appendUint(beginFrame(b, KindReturn, 0), uint64(place)), start)
 }
 
 // ParseReturn decodes the body of a RETURN.
@@ -151,7 +151,7 @@ func ParseReturn(body []byte) (place int, err error) {
 // AppendPing appends a PING or a PONG.
 func AppendPing(b []byte, k Kind, data [8]byte) []byte {
 	start := len(b)
-	return finish(append(begin(b, k, 0), data[:]...), start)
+	return finishFrame(append(beginFrame(b, k, 0), data[:]...), start)
 }
 
 // ParsePing decodes the body of a PING or a PONG.
@@ -165,7 +165,7 @@ func ParsePing(body []byte) (data [8]byte, err error) {
 // AppendDrain appends a DRAIN. last is the last call that was seen.
 func AppendDrain(b []byte, last uint64) []byte {
 	start := len(b)
-	return finish(appendUint(begin(b, KindDrain, 0), last), start)
+	return finishFrame(appendUint(beginFrame(b, KindDrain, 0), last), start)
 }
 
 // ParseDrain decodes the body of a DRAIN.

@@ -33,7 +33,7 @@ func headOf(more ...byte) []byte {
 
 // bare returns a frame with the given body.
 func bare(k Kind, id uint64, body ...byte) []byte {
-	return finish(append(begin(nil, k, id), body...), 0)
+	return finishFrame(append(beginFrame(nil, k, id), body...), 0)
 }
 
 func TestVectorsThatMustBeRefused(t *testing.T) {

@@ -127,7 +127,7 @@ func (f *framing) run(credit int) {
 		s.End = nil
 	}
 	if s.HalfClose && !s.HasMessage {
-		f.begin(FlagEnd)
+		f.beginFrame(FlagEnd)
 		s.HalfClose = false
 	}
 }
@@ -146,9 +146,9 @@ type framing struct {
 	cost     int
 }
 
-func (f *framing) begin(flags Kind) {
+func (f *framing) beginFrame(flags Kind) {
 	if f.flags == 0 {
-		f.b = begin(f.b, KindStream, f.s.Stream)
+		f.b = beginFrame(f.b, KindStream, f.s.Stream)
 	}
 	f.flags |= flags
 }
@@ -180,9 +180,9 @@ func (f *framing) appendEnd(b []byte, remember bool) []byte {
 // reports whether it did.
 func (f *framing) whole() bool {
 	s, mark := f.s, f.e.mark()
-	f.begin(FlagEnd)
+	f.beginFrame(FlagEnd)
 	if s.hasHead() {
-		f.begin(FlagHead)
+		f.beginFrame(FlagHead)
 		f.b = f.appendFirst(f.b, true)
 	}
 	f.b = f.appendEnd(f.b, true)
@@ -200,7 +200,7 @@ func (f *framing) whole() bool {
 // is too long, all but its last part goes into PARTs before the frame.
 func (f *framing) block(flag Kind, write func(b []byte, remember bool) []byte) {
 	mark := f.e.mark()
-	f.begin(flag)
+	f.beginFrame(flag)
 	at := len(f.b)
 	f.b = write(f.b, true)
 	if f.room() >= 0 {
@@ -212,11 +212,11 @@ func (f *framing) block(flag Kind, write func(b []byte, remember bool) []byte) {
 	room := MaxFrame - 1 - len(head)
 	f.b = f.b[:f.start]
 	for len(long) > room {
-		f.b = begin(f.b, KindPart, f.s.Stream)
-		f.b = finish(append(f.b, long[:room]...), f.start)
+		f.b = beginFrame(f.b, KindPart, f.s.Stream)
+		f.b = finishFrame(append(f.b, long[:room]...), f.start)
 		f.start, long = len(f.b), long[room:]
 	}
-	f.b = append(begin(f.b, KindStream, f.s.Stream), long...)
+	f.b = append(beginFrame(f.b, KindStream, f.s.Stream), long...)
 }
 
 // appendPiece appends as much of the message as room and credit allow.
@@ -228,7 +228,7 @@ func (f *framing) appendPiece() {
 	before, flags := len(f.b), f.flags
 	if s.Placed {
 		if f.room() >= placeRoom {
-			f.begin(FlagMessage | FlagPlace)
+			f.beginFrame(FlagMessage | FlagPlace)
 			f.b = appendUint(appendUint(f.b, uint64(s.Size)), uint64(s.Place))
 			f.cost = f.overhead + s.Size
 			s.HasMessage, s.Placed = false, false
@@ -236,9 +236,9 @@ func (f *framing) appendPiece() {
 		return
 	}
 	if s.begun {
-		f.begin(FlagPiece)
+		f.beginFrame(FlagPiece)
 	} else {
-		f.begin(FlagMessage)
+		f.beginFrame(FlagMessage)
 	}
 	n := f.piece
 	if n < len(s.Message) || n > f.room() {

@@ -17,13 +17,13 @@ import (
 // A session is one side's end of a session. One lock guards it and all of its streams. It
 // is not held while code outside this package is called.
 type session struct {
-	name     string
-	pipe     *pipe
-	peer     link.Peer
-	acceptor link.Acceptor // on the server's side; set before the first read
-	done     chan struct{} // closed when no new calls are accepted
-	over     chan struct{} // closed when all calls have ended
-	telling  sync.WaitGroup
+	name          string
+	pipe          *pipe
+	peer          link.Peer
+	acceptor      link.Acceptor // on the server's side; set before the first read
+	done          chan struct{} // closed when no new calls are accepted
+	allCallsEnded chan struct{} // closed when all calls have ended
+	terminating   sync.WaitGroup
 
 	mu       sync.Mutex
 	rand     *rand.Rand
@@ -62,11 +62,11 @@ func newSession(name string, p *pipe) *session {
 			LocalAddr: Addr(name),
 			AuthInfo:  authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}},
 		},
-		done:    make(chan struct{}),
-		over:    make(chan struct{}),
-		rand:    rand.New(rand.NewPCG(p.opts.Seed, p.readRand.Uint64())),
-		streams: make(map[uint64]*stream),
-		live:    make(map[*stream]struct{}),
+		done:          make(chan struct{}),
+		allCallsEnded: make(chan struct{}),
+		rand:          rand.New(rand.NewPCG(p.opts.Seed, p.readRand.Uint64())),
+		streams:       make(map[uint64]*stream),
+		live:          make(map[*stream]struct{}),
 	}
 }
 
@@ -85,7 +85,7 @@ func (s *session) start(acceptor link.Acceptor) {
 	both.Go(s.readAll)
 	go func() {
 		both.Wait()
-		s.telling.Wait()
+		s.terminating.Wait()
 		if acceptor != nil {
 			acceptor.Gone()
 		}
@@ -141,7 +141,7 @@ func (s *session) refuse(reason error) bool {
 func (s *session) Done() <-chan struct{} { return s.done }
 
 // Ended implements [link.Session].
-func (s *session) Ended() <-chan struct{} { return s.over }
+func (s *session) Ended() <-chan struct{} { return s.allCallsEnded }
 
 // Peer implements [link.Session].
 func (s *session) Peer() *link.Peer { return &s.peer }
@@ -174,8 +174,8 @@ func (s *session) terminate(reason error, broken bool) {
 		return
 	}
 	s.ended = reason
-	s.telling.Add(1)
-	defer s.telling.Done()
+	s.terminating.Add(1)
+	defer s.terminating.Done()
 	s.bye = true
 	s.refuse(reason)
 	var after callbacks
@@ -190,7 +190,7 @@ func (s *session) terminate(reason error, broken bool) {
 	told := s.accepted && s.acceptor != nil
 	s.mu.Unlock()
 	after.run()
-	close(s.over)
+	close(s.allCallsEnded)
 	if told {
 		s.acceptor.Closed(reason)
 	}

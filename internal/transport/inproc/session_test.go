@@ -116,7 +116,7 @@ func TestAdmitPrecedesEachCall(t *testing.T) {
 	if admitted != 2 {
 		t.Errorf("%d calls were admitted, want 2", admitted)
 	}
-	if up := a.streams[0].(*end).in; up.window != 100<<10 {
+	if up := a.streams[0].(*streamEnd).in; up.window != 100<<10 {
 		t.Errorf("the caller's window is %d bytes", up.window)
 	}
 	refusal = context.Canceled

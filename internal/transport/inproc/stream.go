@@ -10,15 +10,15 @@ import (
 // A pipe is one stream, with both directions and both ends in one allocation.
 type pipe struct {
 	up, down       queue // caller to callee, callee to caller
-	caller, callee end
+	caller, callee streamEnd
 
 	mu     sync.Mutex
 	reason error // why it was aborted
 	ended  bool  // the callee has sent its End
 }
 
-// An end is one side's end of the stream.
-type end struct {
+// A streamEnd is one side's end of the stream.
+type streamEnd struct {
 	pipe    *pipe
 	in, out *queue
 	waiter  wait.Waiter
@@ -31,13 +31,13 @@ func newPipe(up, down int) *pipe {
 	p := &pipe{}
 	p.up.handsOff = true
 	p.up.window, p.down.window = max(up, defaultWindow), max(down, defaultWindow)
-	p.caller = end{pipe: p, in: &p.down, out: &p.up}
-	p.callee = end{pipe: p, in: &p.up, out: &p.down}
+	p.caller = streamEnd{pipe: p, in: &p.down, out: &p.up}
+	p.callee = streamEnd{pipe: p, in: &p.up, out: &p.down}
 	return p
 }
 
 // Send implements [link.Stream].
-func (e *end) Send(f *link.Frame) error {
+func (e *streamEnd) Send(f *link.Frame) error {
 	if f.End != nil {
 		// A codec can be slow, or fail: the call must not count as ended before.
 		if err := e.out.capture(f); err != nil {
@@ -64,10 +64,10 @@ func (e *end) Send(f *link.Frame) error {
 }
 
 // Recv implements [link.Stream].
-func (e *end) Recv(f *link.Frame) error { return e.in.recv(f, e.waiter) }
+func (e *streamEnd) Recv(f *link.Frame) error { return e.in.recv(f, e.waiter) }
 
 // Abort implements [link.Stream].
-func (e *end) Abort(reason error) {
+func (e *streamEnd) Abort(reason error) {
 	p := e.pipe
 	p.mu.Lock()
 	if p.reason != nil || p.ended && e == &p.callee {
@@ -88,7 +88,7 @@ func (e *end) Abort(reason error) {
 }
 
 // OnAbort implements [link.Stream].
-func (e *end) OnAbort(f func(error)) {
+func (e *streamEnd) OnAbort(f func(error)) {
 	e.pipe.mu.Lock()
 	reason := e.pipe.reason
 	e.onAbort = f
@@ -99,4 +99,4 @@ func (e *end) OnAbort(f func(error)) {
 }
 
 // SetWaiter implements [link.Stream].
-func (e *end) SetWaiter(w wait.Waiter) { e.waiter = w }
+func (e *streamEnd) SetWaiter(w wait.Waiter) { e.waiter = w }
