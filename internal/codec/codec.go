@@ -1,14 +1,14 @@
 // Package codec encodes, decodes and copies the messages of RPCs that stay in
 // one process.
 //
-// Two peers in one process do not need bytes between them: what the receiver
-// has to see is the value that encoding the sender's message and decoding the
-// bytes would have made. [Codec.Copy] makes that value directly wherever it
-// knows how, and says so where it does not, for the caller to go through
-// [Codec.Append] and [Codec.Decode] instead.
+// Two peers in one process need no bytes between them. The receiver must see
+// the value that marshalling the sender's message and unmarshalling the bytes
+// would produce. [Codec.Copy] produces that value directly if it knows the Go
+// type. Otherwise it reports that it does not, and the caller uses
+// [Codec.Append] and [Codec.Decode].
 package codec
 
 import "github.com/nearcall/nearcall/internal/link"
 
-// A Codec is [link.Codec], whose documentation says what each method promises.
+// A Codec is a [link.Codec]; see there for the contract of each method.
 type Codec = link.Codec

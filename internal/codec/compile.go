@@ -8,11 +8,11 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// compile returns the program for the Go type t, and adds it and those of the
-// messages it refers to to done.
+// compile returns the program for the Go type t. It adds that program to done,
+// and the programs of the message types that t refers to.
 //
-// What it understands are the structs that protoc-gen-go generates for its
-// open API. Anything else it does not recognise makes the program foreign.
+// It recognises the structs that protoc-gen-go generates for its open API. The
+// program of any other type is foreign.
 func compile(done map[reflect.Type]*program, t reflect.Type) *program {
 	if p := done[t]; p != nil {
 		return p
@@ -27,8 +27,8 @@ func compile(done map[reflect.Type]*program, t reflect.Type) *program {
 	p.ext, p.unknown = l.ext, l.unknown
 	p.known = l.known()
 
-	// Messages may refer to themselves: p is in use from here on, and becomes
-	// foreign again if a field is not recognised.
+	// A message type may refer to itself, so the fields below may already refer
+	// to p. It becomes foreign again if a field is not recognised.
 	p.foreign = false
 	fields := l.desc.Fields()
 	for i := range fields.Len() {
@@ -73,12 +73,12 @@ func (p *program) giveUp() *program {
 	return p
 }
 
-// compileOneof returns what copies the oneof od, the field sf of l.
+// compileOneof returns the program for the oneof od, which is the field sf of l.
 func compileOneof(done map[reflect.Type]*program, l layout, od protoreflect.OneofDescriptor, sf reflect.StructField) (*oneof, bool) {
 	c := new(oneof)
 	for i := range od.Fields().Len() {
 		fd := od.Fields().Get(i)
-		// Setting the field shows which wrapper is its.
+		// Set the field to find its wrapper type.
 		m := reflect.New(l.goType)
 		r := m.Interface().(proto.Message).ProtoReflect()
 		r.Set(fd, r.NewField(fd))
@@ -102,8 +102,8 @@ func compileOneof(done map[reflect.Type]*program, l layout, od protoreflect.Oneo
 	return c, true
 }
 
-// compileField returns what copies a field of the Go type t. If always is
-// true the field counts as set whatever it is.
+// compileField returns the op that copies a field of the Go type t. If always
+// is true, the field counts as set even if it holds the zero value.
 func compileField(done map[reflect.Type]*program, fd protoreflect.FieldDescriptor, t reflect.Type, always bool) (op, bool) {
 	if fd.IsMap() {
 		return compileMap(done, fd, t)
@@ -169,7 +169,7 @@ func compileField(done map[reflect.Type]*program, fd protoreflect.FieldDescripto
 	return o, true
 }
 
-// compileMap returns what copies a map field of the Go type t.
+// compileMap returns the op that copies a map field of the Go type t.
 func compileMap(done map[reflect.Type]*program, fd protoreflect.FieldDescriptor, t reflect.Type) (op, bool) {
 	if t.Kind() != reflect.Map {
 		return op{}, false
@@ -191,11 +191,11 @@ func compileMap(done map[reflect.Type]*program, fd protoreflect.FieldDescriptor,
 	}}, true
 }
 
-// A kind is how fields of a protobuf kind are represented and copied.
+// A kind says how fields of a protobuf kind are represented in Go and copied.
 type kind struct {
 	goKind   reflect.Kind // of a single value
-	max      uint8        // most bytes of an encoded scalar
-	pointer  bool         // a pointer to the value tells whether the field is set
+	max      uint8        // maximum size of an encoded scalar in bytes
+	pointer  bool         // a field with presence is a pointer to the value
 	code     opcode
 	optional opcode
 	list     opcode

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// through returns what src becomes by way of bytes, and whether it is
-// marshalling that failed or unmarshalling.
+// through marshals src, unmarshals the bytes and returns the result, with the
+// error of each step.
 func through(src proto.Message) (dst proto.Message, marshal, unmarshal error) {
 	b, err := Proto().Append(nil, src)
 	if err != nil {
@@ -22,7 +22,7 @@ func through(src proto.Message) (dst proto.Message, marshal, unmarshal error) {
 	return dst, nil, nil
 }
 
-// check copies src into dst and reports how that falls short of the contract.
+// check copies src into dst and reports how Copy breaks its contract, if it does.
 // It destroys src.
 func check(dst, src proto.Message) error {
 	want, marshalErr, unmarshalErr := through(src)
@@ -31,7 +31,7 @@ func check(dst, src proto.Message) error {
 	bound, ok, err := Proto().Copy(dst, src)
 	switch {
 	case marshalErr != nil:
-		if ok { // err may be nil: marshalling has the last word
+		if ok { // err may be nil: then marshalling reports the error
 			return fmt.Errorf("Copy = %v, %v; marshalling says %v", ok, err, marshalErr)
 		}
 	case err != nil:
@@ -73,7 +73,7 @@ func needsBytes(m protoreflect.Message) bool {
 	}
 	md := m.Descriptor()
 	for i := range md.RequiredNumbers().Len() {
-		// Marshalling overlooks some, in types that refer to themselves.
+		// Marshalling does not check all of them in types that refer to themselves.
 		if !m.Has(md.Fields().ByNumber(md.RequiredNumbers().Get(i))) {
 			return true
 		}

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Get returns the codec registered with grpc-go for a content-subtype; the
-// empty content-subtype is "proto".
+// Get returns the codec that is registered with grpc-go for a content-subtype.
+// The empty content-subtype means "proto".
 func Get(contentSubtype string) (Codec, bool) {
 	name := strings.ToLower(contentSubtype)
 	if name == "" {
@@ -45,8 +45,8 @@ func WrapV1(c encoding.Codec) Codec {
 	return v1Codec{c}
 }
 
-// isGRPCProto reports whether c comes from the package google.golang.org/grpc/encoding/proto,
-// which does not export its codec.
+// isGRPCProto reports whether c is the codec of google.golang.org/grpc/encoding/proto.
+// That package does not export its codec, so it is recognised by its package path.
 func isGRPCProto(c encoding.CodecV2) bool {
 	t := reflect.TypeOf(c)
 	if t.Kind() == reflect.Pointer {
@@ -55,8 +55,9 @@ func isGRPCProto(c encoding.CodecV2) bool {
 	return t.PkgPath() == "google.golang.org/grpc/encoding/proto"
 }
 
-// v2Codec is an encoding.CodecV2 as a Codec. It is used as a value, so that
-// wrappers of equal codecs are equal, unless the codec is not comparable.
+// v2Codec implements Codec with an encoding.CodecV2. It is used by value, so
+// that wrappers of equal codecs are equal with ==. A codec of a type that is not
+// comparable is wrapped by pointer.
 type v2Codec struct{ encoding.CodecV2 }
 
 func (c v2Codec) Size(v any) (int, error) {
@@ -92,7 +93,7 @@ func (c v2Codec) Copies(any) bool                          { return false }
 func (c v2Codec) New(src any) any                          { return nil }
 func (c v2Codec) Move(dst, src any) bool                   { return false }
 
-// v1Codec is an encoding.Codec as a Codec. It is used as v2Codec is.
+// v1Codec implements Codec with an encoding.Codec. It compares as v2Codec does.
 type v1Codec struct{ encoding.Codec }
 
 func (c v1Codec) Size(v any) (int, error) {

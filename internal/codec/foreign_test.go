@@ -28,7 +28,7 @@ func (c text) Unmarshal(data []byte, v any) error {
 	return nil
 }
 
-// textV2 is text as an encoding.CodecV2. It counts the buffers not freed.
+// textV2 is text as an encoding.CodecV2.
 type textV2 struct {
 	text
 	_ []int // not comparable

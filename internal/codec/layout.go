@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/runtime/protoimpl"
 )
 
-// A layout is a generated struct, read as protobuf-go's runtime reads it.
+// A layout describes a generated struct as protobuf-go's runtime reads it.
 type layout struct {
 	goType  reflect.Type
 	desc    protoreflect.MessageDescriptor
@@ -21,9 +21,9 @@ type layout struct {
 	unknown uintptr
 }
 
-// layoutOf returns the layout of the struct that t points to. It reports
-// false if the struct has a field whose meaning it does not know, or is not
-// a struct that protobuf-go's runtime handles as generated.
+// layoutOf returns the layout of the struct that t points to. ok is false if
+// the struct has a field that layoutOf does not recognise, or if protobuf-go's
+// runtime does not treat it as a generated message.
 func layoutOf(t reflect.Type) (l layout, ok bool) {
 	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
 		return l, false
@@ -82,7 +82,7 @@ func fieldNumber(f reflect.StructField) (num protoreflect.FieldNumber, ok bool) 
 	return 0, false
 }
 
-// known returns the numbers of the message's fields and possible extensions.
+// known returns the numbers of the message's fields and its extension ranges.
 func (l layout) known() fieldRanges {
 	var r fieldRanges
 	fields := l.desc.Fields()

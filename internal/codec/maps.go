@@ -10,7 +10,7 @@ import (
 // mapEntries copies a map field.
 type mapEntries struct {
 	goType     reflect.Type
-	key, value op // of which off means nothing
+	key, value op // off is not used
 	tag        int
 	typed      func(e *mapEntries, dst, src ptr) (bound int, f *failure) // or nil
 }
@@ -60,10 +60,11 @@ func (e *mapEntries) copy(dst, src ptr, depth int) (bound int, f *failure) {
 	return bound, nil
 }
 
-// size is the size of an entry whose key and value have the given size.
+// size returns the encoded size of an entry whose key and value take n bytes together.
 func (e *mapEntries) size(n int) int { return e.tag + protowire.SizeBytes(n) }
 
-// sizeScalar bounds the size of v with its tag, if it is not a message.
+// sizeScalar returns an upper bound of the encoded size of v with its tag. It
+// returns 0 for a message.
 func (o *op) sizeScalar(v reflect.Value) int {
 	switch o.code {
 	case opMessage:
@@ -75,7 +76,7 @@ func (o *op) sizeScalar(v reflect.Value) int {
 	}
 }
 
-// typedMaps are the map types that are copied without reflection.
+// typedMaps maps the types that are copied without reflection to their copy functions.
 var typedMaps = map[reflect.Type]func(e *mapEntries, dst, src ptr) (int, *failure){
 	reflect.TypeFor[map[string]string]():  copyStrings,
 	reflect.TypeFor[map[string][]byte]():  copyByteses,

@@ -1,10 +1,11 @@
 package codec
 
-// move moves what src holds to dst, whatever dst holds, and leaves src empty.
+// move moves the content of src to dst, which may hold anything, and leaves src
+// empty.
 //
-// Neither the state of a message is touched, by which those find its type who
-// hold its protoreflect.Message, nor the size that was cached in it: others may
-// write both while they read the message.
+// It touches neither the message's state, through which its protoreflect.Message
+// finds the type, nor its cached size: protobuf-go may write both while another
+// goroutine only reads the message.
 func (p *program) move(dst, src ptr) {
 	for i := range p.ops {
 		o := &p.ops[i]
@@ -20,7 +21,7 @@ func (p *program) move(dst, src ptr) {
 	}
 }
 
-// share makes dst hold what src holds, itself and no copy of it.
+// share assigns the fields of src to dst. Both then refer to the same contents.
 func (p *program) share(dst, src ptr) {
 	for i := range p.ops {
 		o := &p.ops[i]
@@ -32,7 +33,7 @@ func (p *program) share(dst, src ptr) {
 	}
 }
 
-// assign gives the field d the value of s.
+// assign sets the field d to the value of the field s.
 func assign(code opcode, d, s ptr) {
 	switch code {
 	case opBool:
@@ -52,7 +53,7 @@ func assign(code opcode, d, s ptr) {
 	}
 }
 
-// reset makes the field s zero.
+// reset sets the field s to zero.
 func reset(code opcode, s ptr) {
 	switch code {
 	case opBool:

@@ -8,7 +8,7 @@ type oneof struct {
 
 // A wrapper is a program for a struct of one field that is always set.
 type wrapper struct {
-	tab itab // as it is in an iface that holds a pointer to the struct
+	tab itab // of an iface that holds a pointer to the struct
 	*program
 }
 

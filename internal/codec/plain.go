@@ -7,10 +7,10 @@ import (
 	"google.golang.org/protobuf/runtime/protoimpl"
 )
 
-// isPlain reports whether protobuf-go's code alone marshals and unmarshals m and
-// whatever it may contain. The messages of other generators and older ones may have
-// methods of their own for that, and so may extensions, of which any type can be. seen
-// has the types that were looked at.
+// isPlain reports whether protobuf-go marshals and unmarshals m, and any message it can
+// contain, without running user code. Messages of other generators and of old versions
+// of protoc-gen-go may have their own marshalling methods. So may extensions, which can
+// be of any message type. seen holds the types already visited.
 func isPlain(m protoreflect.Message, seen map[reflect.Type]bool) bool {
 	t := reflect.TypeOf(m.Interface())
 	if seen[t] {
@@ -29,8 +29,8 @@ func isPlain(m protoreflect.Message, seen map[reflect.Type]bool) bool {
 	return true
 }
 
-// isGenerated reports whether protoc-gen-go has made t, the type of m, for any of the
-// APIs that its structs have had since they have a state.
+// isGenerated reports whether protoc-gen-go generated t, the type of m, for any API
+// (open, hybrid or opaque) whose structs begin with a state field.
 func isGenerated(m protoreflect.Message, t reflect.Type) bool {
 	mi, ok := m.Type().(*protoimpl.MessageInfo)
 	if !ok || mi.GoReflectType != t || t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct || t.Elem().NumField() == 0 {
@@ -40,8 +40,8 @@ func isGenerated(m protoreflect.Message, t reflect.Type) bool {
 	return f.Name == "state" && f.Type == reflect.TypeFor[protoimpl.MessageState]()
 }
 
-// contained returns an empty message as m has them in fd; nil if that is no field for
-// messages.
+// contained returns an empty message of the type that the field fd of m holds, or nil
+// if fd holds no messages.
 func contained(m protoreflect.Message, fd protoreflect.FieldDescriptor) protoreflect.Message {
 	switch {
 	case fd.IsMap():

@@ -12,8 +12,8 @@ import (
 	"github.com/nearcall/nearcall/internal/codec/internal/testpb"
 )
 
-// TestWhatMayNeedOthersCodeIsNotPlain: an extension may be a message whose type has
-// methods of its own, as may one that protoc-gen-go has not made.
+// A message with extensions is not plain, nor is one that protoc-gen-go did not
+// generate: their types may have their own marshalling methods.
 func TestWhatMayNeedOthersCodeIsNotPlain(t *testing.T) {
 	for name, c := range map[string]struct {
 		m    proto.Message
@@ -33,8 +33,8 @@ func TestWhatMayNeedOthersCodeIsNotPlain(t *testing.T) {
 	}
 }
 
-// TestSendersEncodeWhatMayNeedTheirCode: nobody else finds that it has to go through
-// bytes. The rest stays copied.
+// A message that may need user code to marshal is encoded by its sender. Copies returns
+// false for it, and true for all others.
 func TestSendersEncodeWhatMayNeedTheirCode(t *testing.T) {
 	extended := &testpb.Extendable{}
 	proto.SetExtension(extended, testpb.E_ExtString, "text")
@@ -61,7 +61,7 @@ func TestSendersEncodeWhatMayNeedTheirCode(t *testing.T) {
 	}
 }
 
-// itself returns a message that contains itself, which marshalling never ends with.
+// itself returns a message that contains itself. Marshalling it would never return.
 func itself() *testpb.Two {
 	m := &testpb.Two{}
 	m.OptMessage = m

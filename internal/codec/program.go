@@ -9,19 +9,19 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// maxDepth is how deep messages may nest for decoding to accept them.
+// maxDepth is the deepest nesting of messages that decoding accepts.
 const maxDepth = protowire.DefaultRecursionLimit
 
-// A program copies the messages of one Go type. While it copies it finds out
-// whether the copy is what marshalling and unmarshalling would have made.
+// A program copies messages of one Go type. It fails if the copy would differ
+// from the result of marshalling and unmarshalling.
 //
-// Copying writes only what is not zero, so its destination has to be zero.
+// Copying writes only fields that are not zero, so the destination must be zero.
 type program struct {
 	goType   reflect.Type // the struct
 	size     uintptr      // of the struct
-	foreign  bool         // the struct is not known well enough to be copied
+	foreign  bool         // the struct is not recognised and must not be copied
 	requires bool         // the message itself has required fields
-	plain    bool         // see isPlain; not of those that only others refer to
+	plain    bool         // see isPlain; set only for types in the table
 	ops      []op
 	ext      uintptr // offset of the extension fields, or 0
 	unknown  uintptr // offset of the unknown fields, or 0
@@ -33,20 +33,20 @@ type program struct {
 // An op copies one field, or one oneof.
 type op struct {
 	code     opcode
-	utf8     bool  // strings have to be valid UTF-8
-	required bool  // the field has to be set
-	always   bool  // the field is set whatever its value is
-	tag      uint8 // bytes that tags add to the encoding of a value
-	max      uint8 // most bytes that a scalar is encoded in, with its tag if it has one of its own
+	utf8     bool  // strings must be valid UTF-8
+	required bool  // the field must be set
+	always   bool  // the field counts as set whatever its value
+	tag      uint8 // size of the tags of a value in bytes
+	max      uint8 // maximum encoded size of a scalar, with its tag unless packed, in bytes
 	off      uintptr
-	sub      *program // of messages
+	sub      *program // for message fields
 	oneof    *oneof
 	entries  *mapEntries
 }
 
 type opcode uint8
 
-// The opcodes are named for the memory of the field.
+// The opcodes are named for the representation of the field in memory.
 const (
 	opBool opcode = iota
 	op32
@@ -69,20 +69,22 @@ const (
 	opMap
 )
 
-// A failure is why a program did not copy a message. It is compared by identity.
+// A failure is the reason why a program did not copy a message. Failures are
+// compared by pointer.
 type failure struct {
-	// path is the messages from the first that nests too deeply outwards.
+	// path holds the messages from the one that nests too deeply outwards. It is
+	// nil for other failures.
 	path []ptr
 }
 
 var (
-	// throughBytes means that the message has to be marshalled.
+	// throughBytes means that the message must be marshalled.
 	throughBytes = new(failure)
 	// refused means that marshalling would fail.
 	refused = new(failure)
 )
 
-// within adds the message that f happened in to f's path.
+// within appends m, the message that contains the failure, to f's path.
 func (f *failure) within(m ptr) *failure {
 	if f.path != nil {
 		f.path = append(f.path, m)
@@ -106,8 +108,8 @@ func tooDeep(m ptr) *failure { return &failure{path: []ptr{m}} }
 
 func (p *program) newMessage() any { return reflect.New(p.goType).Interface() }
 
-// replace makes dst a copy of src, whatever dst is. If it fails it leaves dst
-// alone. Both are not nil.
+// replace makes dst a copy of src, whatever dst holds. If it fails, dst is
+// unchanged. Neither is nil.
 func (p *program) replace(dst, src any) (bound int, f *failure) {
 	if dataOf(dst).zero(p.size) {
 		bound, f = p.copy(dataOf(dst), dataOf(src), maxDepth-1)
@@ -128,7 +130,7 @@ func (p *program) replace(dst, src any) (bound int, f *failure) {
 	return bound, f
 }
 
-// clone returns a copy of src, which is an empty message if src is nil.
+// clone returns a copy of src. The copy of a nil src is an empty message.
 func (p *program) clone(src ptr, depth int) (dst ptr, bound int, f *failure) {
 	if p.foreign {
 		return ptr{}, 0, throughBytes
@@ -147,7 +149,8 @@ func (p *program) clone(src ptr, depth int) (dst ptr, bound int, f *failure) {
 	return dst, bound, f
 }
 
-// copy copies src to dst, which is zero. Messages within src may nest depth deep.
+// copy copies src to dst, which must be zero. It fails if the messages within
+// src nest deeper than depth.
 func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 	for i := range p.ops {
 		o := &p.ops[i]
@@ -312,13 +315,14 @@ func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 	return bound, nil
 }
 
-// sizeBytes is the size of n bytes with their length and the field's tags.
+// sizeBytes returns the encoded size of n bytes with their length prefix and tags.
 func (o *op) sizeBytes(n int) int { return int(o.tag) + protowire.SizeBytes(n) }
 
-// sizeList bounds the size of n scalars, packed or not.
+// sizeList returns an upper bound of the encoded size of n scalars, packed or not.
 func (o *op) sizeList(n int) int { return o.sizeBytes(n * int(o.max)) }
 
-// clone returns a copy of v that is not nil. It costs less than to append to nothing.
+// clone returns a copy of v, which is never nil. It is cheaper than appending v to
+// an empty slice.
 func clone[T any](v []T) []T {
 	c := make([]T, len(v))
 	copy(c, v)

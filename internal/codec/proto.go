@@ -10,14 +10,15 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 )
 
-// Proto returns the codec that stands for grpc-go's "proto" codec.
+// Proto returns the codec that is used for grpc-go's "proto" codec.
 func Proto() Codec { return protoCodec{} }
 
-// protoCodec accepts, refuses and makes what google.golang.org/grpc/encoding/proto does.
+// protoCodec accepts and rejects the same values as google.golang.org/grpc/encoding/proto
+// and produces the same results.
 type protoCodec struct{}
 
-// errCyclic is the one refusal that is not also protobuf's, which marshals a
-// message that contains itself until the stack overflows.
+// errCyclic reports a message that contains itself. It is the only error that
+// protobuf-go does not return as well: it would recurse until the stack overflows.
 var errCyclic = errors.New("proto: message contains itself")
 
 func (protoCodec) Name() string { return grpcproto.Name }
@@ -50,7 +51,7 @@ func (c protoCodec) Decode(data mem.BufferSlice, v any) error {
 	return c.DecodeBytes(buf.ReadOnlyData(), v)
 }
 
-// DecodeBytes is Decode of bytes in one piece, of which it keeps nothing.
+// DecodeBytes is Decode for data in one slice. It does not retain b.
 func (protoCodec) DecodeBytes(b []byte, v any) error {
 	m := messageOf(v)
 	if m == nil {
@@ -85,15 +86,16 @@ func (c protoCodec) Copy(dst, src any) (bound int, ok bool, err error) {
 	case f.cyclic():
 		return 0, false, errCyclic
 	default:
-		// Also where it is refused: marshalling says why, and has the last word on
-		// whether, as protobuf-go overlooks required fields in some recursive types.
+		// A refused message goes through bytes, too. Marshalling returns the precise
+		// error, or succeeds: in some recursive types protobuf-go does not check
+		// required fields.
 		return 0, false, nil
 	}
 }
 
-// Copies implements [link.Codec]. Where other code than protobuf-go's may be needed for
-// a part of v, it copies v to see: the sender encodes what cannot be copied, and whoever
-// copies across never has to.
+// Copies implements [link.Codec]. If a part of v may need user code to marshal, Copies
+// makes a trial copy. So the sender encodes a message that cannot be copied, and a
+// receiver never runs the sender's code.
 func (protoCodec) Copies(v any) bool {
 	if v == nil {
 		return true
@@ -128,8 +130,8 @@ func (protoCodec) Move(dst, src any) bool {
 	return true
 }
 
-// copyEmpty makes dst empty and reports whether it could: that an empty
-// message lacks required fields is for decoding to say.
+// copyEmpty empties dst. It returns false if it does not support the type or if
+// the type has required fields: then decoding reports the missing fields.
 func copyEmpty(dst any) bool {
 	p := programOfBoth(dst, dst)
 	if p == nil || p.requires || dataOf(dst).isNil() {
@@ -139,8 +141,8 @@ func copyEmpty(dst any) bool {
 	return true
 }
 
-// programOfBoth returns the program for dst and src, or nil if they are not of
-// one Go type that can be copied.
+// programOfBoth returns the program for dst and src. It returns nil unless both
+// are of the same Go type and that type can be copied.
 func programOfBoth(dst, src any) *program {
 	if src == nil || typeOf(dst) != typeOf(src) {
 		return nil
@@ -160,7 +162,7 @@ func marshalable(v any) (proto.Message, error) {
 	return m, nil
 }
 
-// messageOf returns v as grpc-go's codec does, or nil if v is not a message.
+// messageOf converts v as grpc-go's codec does. It returns nil if v is no message.
 func messageOf(v any) proto.Message {
 	switch v := v.(type) {
 	case protoadapt.MessageV1:

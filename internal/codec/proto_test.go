@@ -30,7 +30,7 @@ func newRequired() *testpb.Required {
 	}
 }
 
-// editions returns m, or a new message, with what is required set.
+// editions sets the required fields of m, or of a new message, and returns it.
 func editions(m *testpb.Editions) *testpb.Editions {
 	if m == nil {
 		m = &testpb.Editions{}
@@ -39,8 +39,8 @@ func editions(m *testpb.Editions) *testpb.Editions {
 	return m
 }
 
-// TestCopyIsDirect copies messages that must be copied without bytes, and as
-// bytes would copy them.
+// TestCopyIsDirect copies messages that Copy must support. The result must equal
+// that of marshalling and unmarshalling.
 func TestCopyIsDirect(t *testing.T) {
 	var typedNil *testpb.Three_ChoiceInt32
 	for name, m := range map[string]proto.Message{
@@ -322,7 +322,7 @@ func TestNewIsForWhatMoves(t *testing.T) {
 	}
 }
 
-// TestStateSurvives holds on to the reflection of messages that are copied to.
+// TestStateSurvives keeps the protoreflect.Message of a destination across a copy.
 func TestStateSurvives(t *testing.T) {
 	for name, src := range map[string]proto.Message{
 		"success": &testpb.Three{OneString: "text"},
@@ -365,7 +365,7 @@ func TestConcurrentCopiesOfOneMessage(t *testing.T) {
 	wg.Wait()
 }
 
-// A wrapper is a message only because it embeds one.
+// An embedder implements proto.Message only by embedding a message.
 type embedder struct{ *grpc_testing.SimpleRequest }
 
 func TestEmbeddedMessageIsNotCopied(t *testing.T) {
@@ -381,7 +381,7 @@ func TestEmbeddedMessageIsNotCopied(t *testing.T) {
 	}
 }
 
-// A legacyMessage is a message as gogo and the first protoc-gen-go make them.
+// A legacyMessage is a message as gogo and the first protoc-gen-go generate them.
 type legacyMessage struct {
 	Text *string `protobuf:"bytes,1,opt,name=text"`
 }

@@ -2,10 +2,10 @@ package codec
 
 import "google.golang.org/protobuf/proto"
 
-// Shared returns the codec of peers that have promised each other not to write
-// to a message that was sent or received. It is [Proto] but for Copy, which
-// makes dst a second handle on what src refers to: whatever its size, and
-// without looking for what marshalling would refuse.
+// Shared returns the codec for peers that agreed not to write to a message
+// after it was sent or received. It differs from [Proto] only in Copy, which
+// makes dst refer to the contents of src. It does this for messages of any
+// size, and does not check for errors that marshalling would return.
 func Shared() Codec { return sharedCodec{} }
 
 type sharedCodec struct{ protoCodec }
@@ -13,8 +13,8 @@ type sharedCodec struct{ protoCodec }
 // Copies implements [link.Codec].
 func (sharedCodec) Copies(v any) bool { return v == nil || !programOf(v).foreign }
 
-// Copy implements [link.Codec]. bound is the size itself, so that limits and
-// credit hold.
+// Copy implements [link.Codec]. bound is the exact size, so that size limits and
+// flow control still apply.
 func (c sharedCodec) Copy(dst, src any) (bound int, ok bool, err error) {
 	p := programOfBoth(dst, src)
 	if p == nil || dataOf(dst).isNil() || dataOf(src).isNil() {

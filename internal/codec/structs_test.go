@@ -10,9 +10,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// diff returns how the messages got and want differ in Go terms, of which nil
-// and empty are different ones, or "". What a message keeps to itself, its
-// state and its cached size, does not matter.
+// diff returns how the structs of the messages got and want differ, or "". A nil
+// slice differs from an empty one. The messages' states and cached sizes are
+// ignored.
 func diff(got, want any) string {
 	return diffValues("", reflect.ValueOf(got), reflect.ValueOf(want))
 }
@@ -93,7 +93,7 @@ func diffValues(path string, got, want reflect.Value) string {
 	}
 }
 
-// scramble overwrites all that a message of the open API refers to.
+// scramble overwrites everything that a message of the open API refers to.
 func scramble(m proto.Message) { scrambleValue(reflect.ValueOf(m)) }
 
 func scrambleValue(v reflect.Value) {
@@ -142,9 +142,9 @@ func scrambleValue(v reflect.Value) {
 	}
 }
 
-// A weaver gives messages of the open API contents as drawn from bytes, with
-// a liking for what decoding never makes. It leaves things alone once the
-// bytes are used up.
+// A weaver fills messages of the open API with values drawn from bytes. It prefers
+// values that decoding never produces. It changes nothing once the bytes are used
+// up.
 type weaver struct {
 	bytes []byte
 }
@@ -162,12 +162,12 @@ var unknowns = []string{
 	"\xd0\x3e\x01",                 // field 1002, a number
 	"\xca\x3e\x03abc",              // field 1001, bytes
 	"\xcb\x3e\x08\x01\xcc\x3e",     // field 1001, a group
-	"\x08\x01",                     // field 1, mostly known
+	"\x08\x01",                     // field 1, which most messages define
 	"\xca\x3e\x03a",                // truncated
 	"\x0c",                         // the end of a group
-	"\xca\xbe\x00\x01a",            // a tag longer than need be
+	"\xca\xbe\x00\x01a",            // a tag that is not minimally encoded
 	"\xa2\x06\x01x",                // field 100, an extension of Extendable
-	"\xf8\xff\xff\xff\x8f\x80\x01", // too large a number
+	"\xf8\xff\xff\xff\x8f\x80\x01", // a field number that is too large
 }
 
 func (w *weaver) message(m proto.Message, depth int) {
@@ -178,7 +178,7 @@ func (w *weaver) message(m proto.Message, depth int) {
 	if w.draw(16) == 1 {
 		m.ProtoReflect().SetUnknown([]byte(unknowns[w.draw(len(unknowns))]))
 	}
-	// Few fields at a time: bytes are to decide about many kinds of them.
+	// Set only a few fields of each message, so that the bytes reach many of them.
 	for range w.draw(6) {
 		i := w.draw(v.NumField())
 		if v.Type().Field(i).IsExported() {
@@ -255,8 +255,7 @@ func (w *weaver) value(v reflect.Value, within proto.Message, depth int) {
 	}
 }
 
-// wrappersOf returns the types of the wrappers that m has for the oneof of
-// the interface type t.
+// wrappersOf returns m's wrapper types for the oneof whose interface type is t.
 func wrappersOf(m proto.Message, t reflect.Type) []reflect.Type {
 	var types []reflect.Type
 	fields := m.ProtoReflect().Descriptor().Fields()

@@ -9,11 +9,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// programs holds the program of every Go type seen so far. Readers take no
-// lock: a table is never written once it is published.
+// programs holds the programs of all Go types seen so far. Readers take no
+// lock, because a table is immutable once it is published.
 var programs struct {
 	table atomic.Pointer[table]
-	mu    sync.Mutex // held to compile and to publish
+	mu    sync.Mutex // held while compiling and publishing
 	byGo  map[reflect.Type]*program
 }
 
@@ -39,7 +39,7 @@ func addProgram(v any) *program {
 		old = newTable(8)
 	}
 	if old.lookup(typeOf(v)) == nil {
-		if !p.foreign { // and nobody reads plain before it is in the table
+		if !p.foreign { // no other goroutine reads plain before the type is in the table
 			p.plain = isPlain(v.(proto.Message).ProtoReflect().New(), make(map[reflect.Type]bool))
 		}
 		programs.table.Store(old.with(typeOf(v), p))
@@ -76,7 +76,7 @@ func (t *table) lookup(typ typeID) *program {
 	}
 }
 
-// with returns a table that also maps typ to p.
+// with returns a copy of t that also maps typ to p.
 func (t *table) with(typ typeID, p *program) *table {
 	size := len(t.slots)
 	if 2*(t.n+1) > size {

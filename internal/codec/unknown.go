@@ -7,12 +7,11 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// fieldRanges are the field numbers that a message gives a meaning, its fields
-// and those it leaves to extensions, as half-open ranges in increasing order
-// that do not touch.
+// fieldRanges are the numbers of a message's fields and extension ranges, as
+// half-open intervals in increasing order. No interval touches the next.
 type fieldRanges [][2]protowire.Number
 
-// merge puts ranges that do not overlap into the form of fieldRanges.
+// merge sorts the intervals, which must not overlap, and joins those that touch.
 func (r fieldRanges) merge() fieldRanges {
 	slices.SortFunc(r, func(x, y [2]protowire.Number) int { return cmp.Compare(x[0], y[0]) })
 	var m fieldRanges
@@ -35,8 +34,8 @@ func (r fieldRanges) has(num protowire.Number) bool {
 	return false
 }
 
-// excludes reports whether unknown is a sequence of fields that decoding
-// would find unknown again, and would keep as they are.
+// excludes reports whether unknown is a sequence of fields that decoding would
+// treat as unknown again and keep byte for byte.
 func (r fieldRanges) excludes(unknown []byte) bool {
 	for len(unknown) > 0 {
 		num, typ, n := protowire.ConsumeTag(unknown)

@@ -7,21 +7,21 @@ import (
 	"google.golang.org/protobuf/runtime/protoimpl"
 )
 
-// This file is all of the package that is unsafe. What makes it sound is that a
-// program is compiled for one Go type, and that its offsets and accessors
-// are chosen from the reflect.Type of each field:
+// All unsafe code of the package is in this file. It is sound because a program
+// is compiled for one Go type, and its offsets and accessors are chosen from the
+// reflect.Type of each field:
 //
-//   - a ptr is nil or points to a variable of the type that the accessor used
-//     on it names, or to one of the same memory layout: a named type of the
-//     same kind (enums are int32), bits of the same width without pointers
-//     (floats), a []*T as []unsafe.Pointer, an interface as its two words, a map
-//     as the pointer that it is; a slice that is only assigned, as any slice;
-//   - memory that holds pointers is allocated as the Go type that it has in
-//     the message and is written only by assignments that the compiler knows
-//     to be of pointers, so that the garbage collector sees them;
+//   - A ptr is nil, or points to a variable of the type that its accessor names,
+//     or to a variable with the same memory layout: a named type of the same
+//     kind (enums are int32), pointer-free bits of the same width (floats), a
+//     []*T as []unsafe.Pointer, an interface as its two words, a map as a
+//     pointer, and a slice that is only assigned as any slice.
+//   - Memory that holds pointers is allocated with its Go type in the message.
+//     It is written only by assignments of pointer types, so that the compiler
+//     emits write barriers for the garbage collector.
 //   - dataOf is used only on interface values whose dynamic type is a pointer.
 
-// A ptr points to a message, to a oneof wrapper or to one of their fields.
+// A ptr points to a message, a oneof wrapper, or a field of one.
 type ptr struct{ p unsafe.Pointer }
 
 func (p ptr) isNil() bool        { return p.p == nil }
@@ -48,14 +48,15 @@ func (p ptr) reference() *ptr                        { return (*ptr)(p.p) }   //
 func (p ptr) slice() *[]ptr                          { return (*[]ptr)(p.p) } // any slice, as a whole
 func (p ptr) extensions() *protoimpl.ExtensionFields { return (*protoimpl.ExtensionFields)(p.p) }
 
-// mapAt returns the map that p points to, whose Go type is map[K]V.
+// mapAt returns the map that p points to. Its Go type must be map[K]V.
 func mapAt[K comparable, V any](p ptr) *map[K]V { return (*map[K]V)(p.p) }
 
 // value returns the variable of type t that p points to.
 func (p ptr) value(t reflect.Type) reflect.Value { return reflect.NewAt(t, p.p).Elem() }
 
-// zero reports whether the message of the given size that p points to is zero
-// but for its state, which is its first word. Messages are aligned to words.
+// zero reports whether the message that p points to, of the given size in bytes,
+// is zero except for its state, which is its first word. Messages are aligned to
+// words.
 func (p ptr) zero(size uintptr) bool {
 	const word = unsafe.Sizeof(uintptr(0))
 	for _, w := range unsafe.Slice((*uintptr)(p.p), size/word)[1:] {
@@ -66,16 +67,16 @@ func (p ptr) zero(size uintptr) bool {
 	return true
 }
 
-// The state of a message is a word.
+// The state of a message is one word: otherwise this does not compile.
 const _ = -(unsafe.Sizeof(protoimpl.MessageState{}) ^ unsafe.Sizeof(uintptr(0)))
 
 // alloc returns a new zero variable of type t.
 func alloc(t reflect.Type) ptr { return ptr{reflect.New(t).UnsafePointer()} }
 
-// pointee returns what v, of a pointer kind, points to.
+// pointee returns the address that v, a pointer, holds.
 func pointee(v reflect.Value) ptr { return ptr{v.UnsafePointer()} }
 
-// tabOf returns the tab of v, of an interface type that has methods.
+// tabOf returns the tab of v, a variable of an interface type that has methods.
 func tabOf(v reflect.Value) itab { return (*iface)(v.Addr().UnsafePointer()).tab }
 
 // iface is the memory of a value of an interface type that has methods.
@@ -85,7 +86,7 @@ type iface struct {
 }
 
 // itab identifies the dynamic type of a value of a given interface type. A
-// type may have several.
+// dynamic type may have several itabs.
 type itab struct{ p unsafe.Pointer }
 
 // eface is the memory of an any.

@@ -14,7 +14,7 @@ import (
 var update = flag.Bool("update", false, "write the table of packages in docs/design.md anew")
 
 // TestTheDesignKnowsAllPackages compares the table of packages in docs/design.md with
-// what there is: each package, what it says of itself, and what it imports.
+// the code: each package, its synopsis, and its imports.
 func TestTheDesignKnowsAllPackages(t *testing.T) {
 	const (
 		file  = "../../docs/design.md"
@@ -44,7 +44,7 @@ func TestTheDesignKnowsAllPackages(t *testing.T) {
 
 // packageTable returns the table in Markdown, without the examples.
 func packageTable(t *testing.T) string {
-	t.Setenv("GOOS", "linux") // whatever system the test runs on: it has all of them
+	t.Setenv("GOOS", "linux") // Linux has all packages; the test may run elsewhere
 	var table strings.Builder
 	table.WriteString("| package | | imports |\n|---|---|---|\n")
 	dec := json.NewDecoder(strings.NewReader(goCmd(t, "list", "-e", "-json=ImportPath,Doc,Imports", "./...")))

@@ -81,7 +81,7 @@ func TestModuleRequiresNothingElse(t *testing.T) {
 	}
 }
 
-// TestCheckBites has the checker judge edges that do not exist.
+// TestCheckBites checks imports that do not exist.
 func TestCheckBites(t *testing.T) {
 	for _, c := range []struct {
 		from, to string

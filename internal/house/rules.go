@@ -1,5 +1,5 @@
-// Package house keeps the project's house in order: which package may import
-// which is a table here, and a test compares it with the code.
+// Package house contains the project's own rules: a table says which package may
+// import which, and a test compares it with the code.
 package house
 
 import (
@@ -12,18 +12,17 @@ import (
 // Module is the path of the core module.
 const Module = "github.com/nearcall/nearcall"
 
-// A Rule says what the packages that match Pkg may import of this module.
-// Patterns are as path.Match has them, without the module's path; "." is the
-// root package, and a pattern that ends in "/..." matches what lies below, too.
+// A Rule says which packages of this module the packages that match Pkg may import.
+// Patterns are those of path.Match, relative to the module's path. "." is the root
+// package. A pattern that ends in "/..." also matches the packages below.
 type Rule struct {
 	Pkg string
 	May []string
 	Not []string // exceptions from May
 }
 
-// Imports is the table. The first rule that matches a package counts; a package
-// that none matches is a mistake. It speaks of what ships: tests import what
-// they like.
+// Imports is the table. The first rule that matches a package applies. A package
+// that no rule matches is an error. The rules do not apply to tests.
 var Imports = []Rule{
 	{Pkg: "internal/wait"},
 	{Pkg: "internal/leak"},
@@ -32,7 +31,7 @@ var Imports = []Rule{
 	{Pkg: "internal/house"},
 	{Pkg: "internal/flaky"},
 	{Pkg: "internal/wine"},
-	// It attacks servers as their users make them, with frames of its own.
+	// It attacks servers built with the public API, with frames that it encodes itself.
 	{Pkg: "internal/attack", May: []string{".", "internal/link", "internal/wire"}},
 	{Pkg: "internal/self"},
 	{Pkg: "internal/rights"},
@@ -47,28 +46,28 @@ var Imports = []Rule{
 	{Pkg: "internal/connector", May: []string{"internal/link", "internal/wait"}},
 
 	{Pkg: "internal/transport/sock", May: []string{"internal/link", "internal/mux", "internal/rights", "internal/wire"}},
-	// Package nearcall hands it to sock: it does what a net.Conn does.
+	// It implements net.Conn, and package nearcall passes it to sock.
 	{Pkg: "internal/transport/shm", May: []string{"internal/rights"}},
-	// Transports know neither gRPC's rules nor one another.
+	// Transports know neither gRPC's semantics nor one another.
 	{Pkg: "internal/transport/*", May: []string{"internal/link", "internal/wait", "internal/hook"}},
 
 	{Pkg: "internal/looptest", May: []string{"loop"}},
 	{Pkg: "loop", May: []string{"internal/hook", "internal/self", "internal/wait"}},
 
-	// It is used with the root package, which does not know it.
+	// The root package does not import it.
 	{Pkg: "forward", May: []string{".", "internal/hook"}},
 
-	// The root package ties them together. The hostile transport is a test bed.
+	// The root package ties them together. The hostile transport is only for tests.
 	{Pkg: ".", May: []string{"internal/...", "loop"},
 		Not: []string{"internal/transport/hostile", "internal/leak", "internal/labeltest", "internal/house"}},
 	{Pkg: "cmd/...", May: []string{".", "cmd/...", "examples/...", "internal/...", "loop"},
 		Not: []string{"internal/transport/hostile", "internal/leak", "internal/labeltest", "internal/house"}},
 
-	// Examples use what users can use.
+	// Examples use only what users can import.
 	{Pkg: "examples/...", May: []string{".", "examples/...", "loop"}},
 }
 
-// Requires is what the core module may require: all that its users get.
+// Requires lists the modules that the core module may require directly.
 var Requires = []string{
 	"google.golang.org/grpc",
 	"google.golang.org/protobuf",
@@ -76,7 +75,7 @@ var Requires = []string{
 }
 
 // Check returns what is wrong with pkg importing imported, or "". Both are full
-// import paths; imports of other modules are not its business.
+// import paths. Imports of other modules are not checked.
 func Check(rules []Rule, pkg, imported string) string {
 	from, ok := local(pkg)
 	if !ok {
@@ -119,8 +118,8 @@ func CheckRequire(allowed []string, path string) string {
 	return fmt.Sprintf("go.mod requires %s: only %s may be required", path, strings.Join(allowed, ", "))
 }
 
-// local returns an import path without the module's; ok is false for those of
-// other modules.
+// local returns an import path relative to the module's. ok is false for packages
+// of other modules.
 func local(importPath string) (pkg string, ok bool) {
 	if importPath == Module {
 		return ".", true

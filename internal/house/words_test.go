@@ -16,8 +16,8 @@ import (
 	"testing"
 )
 
-// wordsFile lists what is banned from comments, docs and messages: a regular
-// expression, a tab, and the reason.
+// wordsFile lists the phrases banned from comments, docs and messages. Each line is a
+// regular expression, a tab, and the reason.
 const wordsFile = "words.txt"
 
 // A bannedWord is a line of wordsFile.
@@ -26,7 +26,7 @@ type bannedWord struct {
 	reason  string
 }
 
-// A passage is some text of a file, and the line where it begins.
+// A passage is a piece of a file's text, with the line where it begins.
 type passage struct {
 	file string
 	line int
@@ -57,8 +57,8 @@ func TestBannedWordsAreNotUsed(t *testing.T) {
 	}
 }
 
-// The checker finds a banned word wherever people read: in comments of all kinds, in
-// messages, and in documents, also across the end of a line.
+// The checker finds a banned word in comments of all kinds, in messages and in
+// documents, also across the end of a line.
 func TestBannedWordsAreFound(t *testing.T) {
 	banned := []bannedWord{{regexp.MustCompile(`\bmust\s+never\b`), "say must not"}}
 	for name, content := range map[string]string{
@@ -93,7 +93,8 @@ func TestBannedWordsAreFound(t *testing.T) {
 	}
 }
 
-// quoted are messages in other people's words, which programs may compare.
+// quoted lists messages that must keep the wording of other projects, because
+// programs may compare them.
 var quoted = []string{
 	"tokenRatio (%v) may not be negative", // grpc-go's
 }
@@ -141,8 +142,8 @@ func offences(p passage, banned []bannedWord) (wrong []string) {
 	return wrong
 }
 
-// passages returns what people read of a file: comments and messages of a program,
-// and all of a document.
+// passages returns the prose of a file: the comments and string literals of a Go file,
+// the comments of a script or Makefile, and all of a document.
 func passages(t *testing.T, path string) []passage {
 	t.Helper()
 	name := filepath.Base(path)

@@ -1,4 +1,4 @@
-// Package labeltest looks at the labels that goroutines have for profiles.
+// Package labeltest reads the profiler labels of goroutines.
 package labeltest
 
 import (
@@ -10,16 +10,16 @@ import (
 
 var ofCaller sync.Mutex
 
-// OfCaller returns the labels of the calling goroutine as a goroutine profile has
-// them, as in {"k":"v"}, and {} where there are none.
+// OfCaller returns the profiler labels of the calling goroutine in the format of a
+// goroutine profile, such as {"k":"v"}, or {} if it has none.
 func OfCaller() string {
-	ofCaller.Lock() // one goroutine at a time has this frame and has the lock
+	ofCaller.Lock() // no other caller must have the frame that Of looks for
 	defer ofCaller.Unlock()
 	return Of("labeltest.profile")[0]
 }
 
-// Of returns the labels of the goroutines in whose stacks there is a function whose full
-// name ends in name. Goroutines with the same stack and the same labels count as one.
+// Of returns the profiler labels of the goroutines whose stacks contain a function whose
+// full name ends in name. Goroutines with the same stack and the same labels count as one.
 func Of(name string) []string {
 	var found []string
 	for record := range strings.SplitSeq(profile(), "\n\n") {

@@ -1,4 +1,4 @@
-// Package looptest runs tests on each kind of loop.
+// Package looptest creates loops of each kind for tests.
 package looptest
 
 import (
@@ -8,22 +8,21 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// A Kind is a way in which the tasks of a loop are run.
+// A Kind is a way to run the tasks of a loop.
 type Kind struct {
 	Name string
 
-	// New returns a loop, and what closes it, as Close does, together with what
-	// runs it.
+	// New starts a loop. end closes it as Close does, and waits for what runs it.
 	New func() (l *loop.Loop, end func(context.Context) error)
 
-	// Hands says that callers run handlers, which they wait for.
+	// Hands says that a goroutine that waits for a call runs the call's handler.
 	Hands bool
 }
 
-// Kinds are all there are.
+// Kinds lists all kinds.
 var Kinds = []Kind{Baton, Coroutines, Pinned, Hosted}
 
-// The kinds by name.
+// The kinds.
 var (
 	Baton      = Kind{Name: "baton", New: made()}
 	Coroutines = Kind{Name: "coroutines", New: made(loop.Coroutines()), Hands: true}
@@ -51,7 +50,7 @@ func pinned() (*loop.Loop, func(context.Context) error) {
 	}
 }
 
-// hosted has another loop be the host.
+// hosted starts a loop that is hosted by a pinned loop.
 func hosted() (*loop.Loop, func(context.Context) error) {
 	host, end := pinned()
 	l := loop.NewHosted(host.Post)

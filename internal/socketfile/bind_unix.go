@@ -15,12 +15,13 @@ import (
 	"github.com/nearcall/nearcall/internal/rights"
 )
 
-// backlog asks for as many connections that wait to be accepted as the system permits.
+// backlog is the length of the queue of connections to accept. The system reduces it
+// to its own limit.
 const backlog = 1<<16 - 1
 
-// bindWith does what net.Listen does, and gives the file its mode and owner between
-// bind, which makes it, and listen, before which nobody can connect. Package net has no
-// hook there.
+// bindWith does the same as net.Listen, but sets the mode and the owner of the file
+// between bind, which creates it, and listen. Clients cannot connect before listen.
+// Package net has no hook at that point.
 func bindWith(path string, o Options) (*net.UnixListener, error) {
 	fd, err := newSocket()
 	if err != nil {
@@ -39,11 +40,11 @@ func bindWith(path string, o Options) (*net.UnixListener, error) {
 	return lis, nil
 }
 
-// startListening is replaced by a test, which looks at the file at that moment.
+// startListening is replaced by a test that inspects the file at that moment.
 var startListening = syscall.Listen
 
 func newSocket() (int, error) {
-	syscall.ForkLock.RLock() // so that no process that starts meanwhile inherits it
+	syscall.ForkLock.RLock() // no child process must inherit fd before CloseOnExec
 	defer syscall.ForkLock.RUnlock()
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	if err == nil {
@@ -52,7 +53,8 @@ func newSocket() (int, error) {
 	return fd, err
 }
 
-// listenWith listens on f, a socket that is bound to path, once the file is as o says.
+// listenWith applies o to the file at path and then listens on f, the socket that is
+// bound to it.
 func listenWith(f *os.File, path string, o Options) (*net.UnixListener, error) {
 	if o.Owner != nil {
 		if err := os.Lchown(path, o.Owner.UID, o.Owner.GID); err != nil {
@@ -64,7 +66,7 @@ func listenWith(f *os.File, path string, o Options) (*net.UnixListener, error) {
 			return nil, fmt.Errorf("cannot set the mode of the socket file: %w", err)
 		}
 	}
-	lis, err := net.FileListener(f) // which has a descriptor of its own
+	lis, err := net.FileListener(f) // duplicates the descriptor
 	if err != nil {
 		return nil, err
 	}
@@ -77,8 +79,8 @@ func listenWith(f *os.File, path string, o Options) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// lchmod sets the mode of a file, but does not follow a symbolic link that somebody may
-// have put in its place, if the system can do that.
+// lchmod sets the mode of a file. If the system supports it, lchmod does not follow a
+// symbolic link: another user may have replaced the file with one.
 func lchmod(path string, mode fs.FileMode) error {
 	err := unix.Fchmodat(unix.AT_FDCWD, path, uint32(mode.Perm()), unix.AT_SYMLINK_NOFOLLOW)
 	if errors.Is(err, unix.EOPNOTSUPP) {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// atListen calls f when a file is bound and not listened on yet.
+// atListen makes bindWith call f after bind and before listen.
 func atListen(t *testing.T, f func()) {
 	startListening = func(fd, backlog int) error {
 		f()
@@ -33,7 +33,7 @@ func wantFile(t *testing.T, path string, mode fs.FileMode, uid, gid int) {
 	}
 }
 
-// A socket has its mode and owner before anybody can connect, whatever the umask is.
+// A socket file has its mode and owner before clients can connect, whatever the umask.
 func TestASocketFileHasItsModeAndOwnerBeforeAnybodyCanConnect(t *testing.T) {
 	uid, gid := os.Getuid(), os.Getgid()
 	if uid == 0 {
@@ -53,10 +53,10 @@ func TestASocketFileHasItsModeAndOwnerBeforeAnybodyCanConnect(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			if err := leave(path); err != nil { // what was left behind was another's
+			if err := leave(path); err != nil { // a stale file with another mode and owner
 				t.Fatal(err)
 			}
-			before := syscall.Umask(umask &^ 0o600) // and the lock file can be opened
+			before := syscall.Umask(umask &^ 0o600) // the lock file can still be opened
 			lis, err := Listen(path, Options{Mode: &mode, Owner: &Owner{uid, gid}})
 			syscall.Umask(before)
 			if err != nil {
@@ -96,7 +96,7 @@ func TestAListenerOfAFileWithAModeIsLikeAnyOther(t *testing.T) {
 	}
 }
 
-// Where an option cannot be honoured nobody listens, and no file is left.
+// If an option cannot be applied, Listen fails and leaves no file.
 func TestAFileThatCannotBeGivenAwayIsNotLeft(t *testing.T) {
 	path, mode := newPath(t), fs.FileMode(0o600)
 	refused := errors.New("refused by the test")

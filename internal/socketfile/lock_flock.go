@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// lockSuffix is what the name of a path's lock ends with.
+// lockSuffix is appended to a path to name its lock file.
 const lockSuffix = ".nearcall-lock"
 
-// lockTimeout is how long to wait for a lock. Others hold it for as long as it takes to
-// begin to listen.
+// lockTimeout is how long to wait for a lock. A server holds it only while it starts to
+// listen.
 const lockTimeout = 10 * time.Second
 
-// lock locks a path against others that are about to listen there, in this process or
-// another. The lock is a file beside it, which unlock removes. A lock file that a
-// process left behind when it was killed is used again.
+// lock locks a path against other servers that start to listen there, in this process
+// or another. The lock is a flock on a file next to the socket. unlock removes that
+// file. A lock file that a killed process left behind is reused.
 func lock(path string) (unlock func(), err error) {
 	path += lockSuffix
 	for begun := time.Now(); ; time.Sleep(time.Millisecond) {
@@ -30,7 +30,9 @@ func lock(path string) (unlock func(), err error) {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil && current(f, path) {
 			return func() {
-				_ = os.Remove(path) // before the lock goes: whoever waits for it sees that the file has gone
+				// Remove the file while it is locked: the next holder of the lock sees in
+				// current that its file was removed, and opens a new one.
+				_ = os.Remove(path)
 				_ = f.Close()
 			}, nil
 		}
@@ -45,8 +47,8 @@ func lock(path string) (unlock func(), err error) {
 	}
 }
 
-// current reports whether f is what path leads to. Another who had the lock may
-// have removed it.
+// current reports whether f is still the file at path. The previous holder of the
+// lock may have removed it.
 func current(f *os.File, path string) bool {
 	mine, err := f.Stat()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package socketfile listens on unix sockets that have a file: one server at a time for
-// each path, in place of a file that a server left behind.
+// Package socketfile listens on unix sockets that have a file. It lets one server at a
+// time listen on a path, and replaces a file that a dead server left behind.
 package socketfile
 
 import (
@@ -15,29 +15,29 @@ import (
 	"github.com/nearcall/nearcall/internal/rights"
 )
 
-// Options say what the file is like. Where nothing is said it is as the system makes it:
-// the process's own, and its mode by the umask.
+// Options set the mode and the owner of the socket file. Without them the file belongs
+// to the process's user and group, and the umask determines its mode.
 type Options struct {
 	Mode  *fs.FileMode
 	Owner *Owner
 }
 
-// IsZero reports whether nothing is said.
+// IsZero reports whether no option is set.
 func (o Options) IsZero() bool { return o == Options{} }
 
-// An Owner is a user and a group; -1 for the process's own.
+// An Owner is a user and a group, as for [os.Chown]: -1 keeps the process's own.
 type Owner struct{ UID, GID int }
 
-// A listener is that of a socket file. Closing it removes the file, unless somebody
-// has put another in its place.
+// A listener listens on a socket file. Close removes the file, unless it was replaced
+// with another one.
 //
 // Two rules keep servers that start at the same time from removing each other's files:
 //
 //   - A server holds the path's lock from before it makes the file until it listens.
-//     So if another server that holds the lock sees a file at which nobody answers,
-//     that file was left behind.
-//   - A file is removed only by a server that holds the lock and found it left behind,
-//     or by its own listener, which listens until the file is gone.
+//     So if another server holds the lock and finds a file that refuses connections,
+//     that file is stale.
+//   - A file is removed only by a server that holds the lock and found the file stale,
+//     or by its own listener, which closes its socket only after removing the file.
 type listener struct {
 	*net.UnixListener
 	path   string
@@ -45,8 +45,8 @@ type listener struct {
 	remove sync.Once
 }
 
-// Listen listens on path. It takes the place of a socket that was left behind there.
-// Nobody can connect before the file is as o says.
+// Listen listens on path, and replaces a stale socket there. Clients cannot connect
+// before the file has the mode and owner in o.
 func Listen(path string, o Options) (net.Listener, error) {
 	unlock, lockErr := lock(path)
 	if lockErr == nil {
@@ -58,7 +58,7 @@ func Listen(path string, o Options) (net.Listener, error) {
 	case err == nil:
 		_ = lis.Close()
 		return nil, lockErr
-	case lockErr != nil: // mostly for the reason that the socket cannot be made either
+	case lockErr != nil: // usually both failed for the same reason, which err describes
 		if errors.Is(err, syscall.EADDRINUSE) {
 			err = fmt.Errorf("there is a file, and without the lock it is unknown whether a server uses it (%w): %w", lockErr, err)
 		}
@@ -74,7 +74,8 @@ func Listen(path string, o Options) (net.Listener, error) {
 	return l, nil
 }
 
-// bind makes the file and listens. Whatever it accepts takes no descriptors.
+// bind creates the file and listens. Accepted connections refuse file descriptors from
+// the peer.
 func bind(path string, o Options) (*net.UnixListener, error) {
 	if !o.IsZero() {
 		lis, err := bindWith(path, o)
@@ -101,8 +102,8 @@ func (l *listener) Close() error {
 	return l.UnixListener.Close()
 }
 
-// replace listens in place of a socket that was left behind at path, where
-// listening failed for reason. The path is locked.
+// replace removes a stale socket at path and listens there. reason is the error of the
+// first attempt to listen. The caller holds the path's lock.
 func replace(path string, o Options, reason error) (*net.UnixListener, error) {
 	before, err := os.Lstat(path)
 	switch {
@@ -124,7 +125,7 @@ func replace(path string, o Options, reason error) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("a socket is in the way, and whether a server listens there is unknown (%w); remove it if none does: %w", err, reason)
 	}
 	if now, err := os.Lstat(path); err != nil || !os.SameFile(before, now) {
-		return nil, fmt.Errorf("another server has just started there: %w", reason) // one that knows no lock
+		return nil, fmt.Errorf("another server has just started there: %w", reason) // without taking the lock
 	}
 	if err := os.Remove(path); err != nil {
 		return nil, fmt.Errorf("the socket of a server that is gone is in the way, and cannot be removed: %w", err)

@@ -18,7 +18,7 @@ import (
 	"github.com/nearcall/nearcall/internal/needs"
 )
 
-// newPath returns a path for a socket, which nobody else uses.
+// newPath returns an unused path for a socket.
 func newPath(t *testing.T) string {
 	t.Helper()
 	needs.UnixSockets(t)
@@ -35,7 +35,7 @@ func listen(t *testing.T, path string, o Options) net.Listener {
 	return lis
 }
 
-// leave leaves a socket's file at path, as a process that was killed does.
+// leave leaves a socket file at path, as a killed process does.
 func leave(path string) error {
 	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
 	if err != nil {
@@ -45,7 +45,7 @@ func leave(path string) error {
 	return stale.Close()
 }
 
-// signs lets whoever connects to lis know who listens.
+// signs writes who to every connection that lis accepts.
 func signs(lis net.Listener, who string) {
 	for {
 		conn, err := lis.Accept()
@@ -57,7 +57,7 @@ func signs(lis net.Listener, who string) {
 	}
 }
 
-// whoListens returns who signs at path.
+// whoListens returns the name that the server at path writes.
 func whoListens(path string) (string, error) {
 	conn, err := net.Dial("unix", path)
 	if err != nil {
@@ -68,9 +68,8 @@ func whoListens(path string) (string, error) {
 	return string(who), err
 }
 
-// TestOneOfManyTakesAStaleSocket: of servers that start at the same time at a
-// socket that was left behind one gets it, and is reached, and the others learn
-// that it is taken.
+// If several servers start at the same time at a stale socket, one of them gets the
+// path and clients reach it. The others fail because the path is in use.
 func TestOneOfManyTakesAStaleSocket(t *testing.T) {
 	path := newPath(t)
 	for range 100 {
@@ -126,7 +125,7 @@ func takeStale(t *testing.T, path string) {
 	}
 }
 
-// takesAt tells a child process where to take sockets.
+// takesAt is the environment variable that tells a child process the path to take.
 const takesAt = "NEARCALL_TEST_TAKES"
 
 func TestProcessesTakeAStaleSocketInTurns(t *testing.T) {
@@ -151,8 +150,8 @@ func TestProcessesTakeAStaleSocketInTurns(t *testing.T) {
 	}
 }
 
-// TestTakeStaleSockets listens at a path, as others do, whenever it is free or
-// left behind, and leaves it behind itself.
+// TestTakeStaleSockets competes with other processes for a path. It listens there
+// whenever the path is free or stale, and then leaves a stale socket.
 func TestTakeStaleSockets(t *testing.T) {
 	path := os.Getenv(takesAt)
 	if path == "" {
@@ -163,7 +162,8 @@ func TestTakeStaleSockets(t *testing.T) {
 	for begun := time.Now(); time.Since(begun) < 2*time.Second || won == 0 && time.Since(begun) < time.Minute; {
 		lis, err := Listen(path, Options{})
 		if err != nil {
-			// The second is where the file was replaced, below, at that moment.
+			// The second error occurs if another process renamed its file to path, as below,
+			// at that moment.
 			if !strings.Contains(err.Error(), "another server listens there") && !strings.Contains(err.Error(), "another server has just started there") {
 				t.Fatal(err)
 			}
@@ -176,8 +176,7 @@ func TestTakeStaleSockets(t *testing.T) {
 				t.Fatalf("%s listens, and the path leads to %q, %v", me, who, err)
 			}
 		}
-		// What is left behind is put in the listener's place, so that it does not
-		// remove it.
+		// The stale file replaces the listener's, so that Close does not remove it.
 		other := path + me
 		if err := leave(other); err != nil {
 			t.Fatal(err)
@@ -192,8 +191,8 @@ func TestTakeStaleSockets(t *testing.T) {
 	fmt.Println(me, "listened", won, "times")
 }
 
-// TestAListenerRemovesItsOwnFileAlone: the file of a server that was started
-// after somebody removed this one's stays.
+// A listener removes only its own file. If that was removed and another server has
+// listened on the path since, the other server's file stays.
 func TestAListenerRemovesItsOwnFileAlone(t *testing.T) {
 	path := newPath(t)
 	before := listen(t, path, Options{})
@@ -219,8 +218,8 @@ func TestAListenerRemovesItsOwnFileAlone(t *testing.T) {
 	}
 }
 
-// TestListeningWhereTheLockCannotBeMade says what stands in the way of the
-// socket itself, where that is so.
+// If the lock file cannot be created, Listen fails. If the socket cannot be created
+// either, the error says why.
 func TestListeningWhereTheLockCannotBeMade(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there is no lock")
@@ -244,8 +243,8 @@ func TestListeningWhereTheLockCannotBeMade(t *testing.T) {
 	}
 }
 
-// A socket that a process left behind is told by this error from one whose server
-// cannot be reached for another reason.
+// errRefused distinguishes a stale socket from one whose server cannot be reached for
+// another reason.
 func TestWhereNobodyListensConnectionsAreRefused(t *testing.T) {
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -4,8 +4,8 @@ package socketfile
 
 import "syscall"
 
-// errRefused is the error of connecting where nobody listens.
+// errRefused is the error of connecting to a socket that no server listens on.
 const errRefused = syscall.ECONNREFUSED
 
-// Supported is for Windows, which may have no unix sockets.
+// Supported returns nil: only Windows may lack unix sockets.
 func Supported() error { return nil }

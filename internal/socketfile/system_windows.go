@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// errRefused is the error of connecting where nobody listens. On Windows no error
-// of the system is one of package syscall's.
+// errRefused is the error of connecting to a socket that no server listens on. On
+// Windows the system's errors are not those of package syscall.
 const errRefused = windows.WSAECONNREFUSED
 
-// Supported returns an error that says what to do if the system has no unix sockets, as
-// Windows before version 10 1803 and some versions of Wine.
+// Supported returns an error that says what to do if the system has no unix sockets.
+// Windows before version 10 1803 and some versions of Wine have none.
 var Supported = sync.OnceValue(func() error {
-	conn, err := net.Dial("unix", os.DevNull) // is no socket
+	conn, err := net.Dial("unix", os.DevNull) // never a socket
 	if err == nil {
 		_ = conn.Close()
 	}

@@ -69,7 +69,7 @@ func endOfSending(b *bed) {
 			b.Errorf("%+v, want the end of sending", r)
 		}
 	}
-	// The other way goes on.
+	// The other direction stays open.
 	b.callee.must(b.message('c', 7))
 	b.caller.wants('c', 7)
 }
@@ -129,7 +129,7 @@ func withoutDst(b *bed) {
 	b.callee.must(&link.Frame{End: &link.End{}})
 	settle()
 	var got link.Frame
-	for range 3 { // it may be asked for more than once
+	for range 3 { // Recv without Dst must not consume the message
 		var one link.Frame
 		<-b.caller.start(func() {
 			if err := b.caller.Recv(&one); err != nil {
@@ -214,7 +214,7 @@ func recvError(b *bed) {
 			}
 			s[1].wants('b', 50)
 
-			// Bytes that are no such message.
+			// Bytes that do not decode as the receiver's type.
 			s[0].must(&link.Frame{Msg: link.Live(wrapperspb.Bytes([]byte{0xff}), b.suite.Codec), HasMsg: true})
 			s[0].must(b.message('c', 50))
 			<-s[1].start(func() {
@@ -245,7 +245,7 @@ func otherType(b *bed) {
 	}
 }
 
-// order sends many messages of random sizes both ways at once.
+// order sends many messages of random sizes in both directions at once.
 func order(b *bed) {
 	const n = 500
 	var all []<-chan struct{}
@@ -302,11 +302,11 @@ func afterEnd(b *bed) {
 	}
 }
 
-// foreign is a codec that copies nothing by itself.
+// foreign is a codec that does not copy, so that messages must be decoded.
 type foreign struct {
 	link.Codec
-	decoding chan struct{} // closed when Decode begins, which then waits
-	decode   chan struct{} // until this is closed
+	decoding chan struct{} // closed when Decode begins
+	decode   chan struct{} // Decode waits until this is closed
 }
 
 func (f *foreign) Copy(dst, src any) (int, bool, error) { return 0, false, nil }
@@ -320,7 +320,8 @@ func (f *foreign) Decode(data mem.BufferSlice, v any) error {
 	return f.Codec.Decode(data, v)
 }
 
-// ownCodec: code of one side's user never runs on the other side.
+// ownCodec tests that a codec never runs on the peer's goroutine: a slow Decode must
+// not delay the sender.
 func ownCodec(b *bed) {
 	for _, parked := range []bool{true, false} {
 		for _, s := range b.both() {
@@ -337,7 +338,7 @@ func ownCodec(b *bed) {
 				done = s[1].start(receive)
 				settle()
 			}
-			// Send returns, whatever decoding does.
+			// Send must return although Decode waits.
 			s[0].must(&link.Frame{Msg: link.Live(wrapperspb.String("hello"), c), HasMsg: true})
 			if !parked {
 				done = s[1].start(receive)

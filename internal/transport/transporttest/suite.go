@@ -1,5 +1,5 @@
-// Package transporttest holds transports to what package link says of streams.
-// Each test runs with goroutines that wait and with tasks of an event loop.
+// Package transporttest tests that a transport fulfils package link's contract of
+// streams. Each test runs once with goroutines and once with tasks of an event loop.
 package transporttest
 
 import (
@@ -15,18 +15,18 @@ import (
 // A Suite tests the streams of one transport.
 type Suite struct {
 	// Connect returns both sides of a new stream. It is called inside a
-	// synctest bubble, and registers with t what has to be cleaned up.
+	// synctest bubble, and registers its cleanup with t.
 	Connect func(t *testing.T) (caller, callee link.Stream)
 
-	// Window is how many bytes of messages a side may send before the other
-	// has received any: 1000 at least.
+	// Window is the flow-control window of each direction: the number of bytes
+	// that a side may send before its peer receives any. At least 1000.
 	Window int
 
 	// Codec encodes protobuf messages.
 	Codec link.Codec
 }
 
-// cases are the tests, by name.
+// cases are the tests of the suite.
 var cases = []struct {
 	name string
 	run  func(b *bed)
@@ -75,7 +75,7 @@ func (s Suite) Run(t *testing.T) {
 	}
 }
 
-// A bed is what a test has: a stream, and a way to act on either side of it.
+// A bed gives a test a stream and lets it act on both sides.
 type bed struct {
 	*testing.T
 	suite          Suite
@@ -89,13 +89,13 @@ func (s Suite) bed(t *testing.T, tasks bool) *bed {
 	return b
 }
 
-// again returns a bed with another stream.
+// again returns a bed with a new stream.
 func (b *bed) again() *bed { return b.suite.bed(b.T, b.caller.loop != nil) }
 
-// both returns each side, with its peer behind it.
+// both returns each side with its peer.
 func (b *bed) both() [][2]*side { return [][2]*side{{b.caller, b.callee}, {b.callee, b.caller}} }
 
-// A side is one side of the stream, and what acts on it.
+// A side is one side of the stream, with the loop that runs its calls.
 type side struct {
 	link.Stream
 	bed  *bed
@@ -120,8 +120,7 @@ func (b *bed) side(st link.Stream, tasks bool) *side {
 	return s
 }
 
-// start has f done by a goroutine or a task. The channel is closed when it has
-// been.
+// start runs f in a goroutine or a task. The channel is closed when f returns.
 func (s *side) start(f func()) <-chan struct{} {
 	done := make(chan struct{})
 	g := func() {
@@ -142,7 +141,7 @@ func (s *side) send(f *link.Frame) (err error) {
 	return err
 }
 
-// must sends a frame, and fails the test when that fails.
+// must sends a frame and fails the test on an error.
 func (s *side) must(f *link.Frame) {
 	s.bed.Helper()
 	if err := s.send(f); err != nil {
@@ -159,26 +158,25 @@ func (b *bed) message(c byte, n int) *link.Frame {
 	return &link.Frame{Msg: link.Live(wrapperspb.Bytes(body), b.suite.Codec), HasMsg: true}
 }
 
-// sink returns where a message goes.
+// sink returns a link.Sink that decodes a message into dst.
 func (b *bed) sink(dst any) link.Sink {
 	return link.Sink{Dst: dst, Codec: b.suite.Codec, Limit: 1 << 30}
 }
 
-// A result is what receiving brought, in the frames up to the one that was
-// waited for.
+// A result merges the frames received by one call of receive.
 type result struct {
 	link.Frame
 	bytes []byte
 	err   error
 }
 
-// recv receives until there is a message, an end or an error.
+// recv receives until a message, an end or an error arrives.
 func (s *side) recv() (r result) {
 	<-s.start(func() { r = s.receive() })
 	return r
 }
 
-// receive is recv for a goroutine or task of this side.
+// receive is like recv, but must be called by a goroutine or task that start runs.
 func (s *side) receive() result {
 	m := new(wrapperspb.BytesValue)
 	f := &link.Frame{Sink: s.bed.sink(m)}
@@ -198,8 +196,8 @@ func (s *side) receive() result {
 	}
 }
 
-// wants receives and fails the test unless a message of n bytes comes, all of
-// them c.
+// wants receives, and fails the test unless it gets a message of n bytes that are
+// all c.
 func (s *side) wants(c byte, n int) result {
 	s.bed.Helper()
 	r := s.recv()
@@ -212,13 +210,14 @@ func (s *side) wants(c byte, n int) result {
 	return r
 }
 
-// settle lets everything happen that is going to.
+// settle waits until all goroutines of the bubble are blocked and its timers have
+// fired.
 func settle() {
-	time.Sleep(time.Minute) // in a bubble
+	time.Sleep(time.Minute) // of the bubble's fake clock
 	synctest.Wait()
 }
 
-// over reports whether what start started is done.
+// over reports whether the function that start runs has returned.
 func over(done <-chan struct{}) bool {
 	settle()
 	select {

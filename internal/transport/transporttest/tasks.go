@@ -8,16 +8,16 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// Tasks is an event loop in its smallest form: its tasks are coroutines that
-// one goroutine runs by turns. It is the [wait.Waiter] of its tasks, which wait
-// by being suspended, and checks what package wait promises: who asks for a
-// Parker finds no token in it, and leaves none behind.
+// Tasks is a minimal event loop. Its tasks are coroutines that one goroutine
+// runs in turn. It implements [wait.Waiter] for them: a task that parks is
+// suspended. It panics if a Parker holds a token when a task gets or releases it,
+// which package wait rules out.
 type Tasks struct {
-	running *task // by the goroutine that is in Run
+	running *task // used only by the goroutine in Run
 
 	mu       sync.Mutex
 	runnable []*task
-	awake    chan struct{} // has room for one: something is runnable, or closed is set
+	awake    chan struct{} // capacity 1; a token means a task is runnable or closed is set
 	closed   bool
 }
 
@@ -33,7 +33,7 @@ type task struct {
 	ctxErr error
 }
 
-// NewTasks returns a loop that somebody has to Run.
+// NewTasks returns a loop. The caller must run it with Run.
 func NewTasks() *Tasks { return &Tasks{awake: make(chan struct{}, 1)} }
 
 // Go starts f as a task. Any goroutine may call it.
@@ -48,7 +48,7 @@ func (l *Tasks) Go(f func()) {
 	l.ready(t)
 }
 
-// Run runs tasks until Close was called and none is left that could go on.
+// Run runs tasks until Close was called and no task is runnable.
 func (l *Tasks) Run() {
 	for {
 		l.mu.Lock()
@@ -69,7 +69,7 @@ func (l *Tasks) Run() {
 	}
 }
 
-// Close makes Run return. Tasks that are suspended then stay so.
+// Close makes Run return once no task is runnable. Suspended tasks stay suspended.
 func (l *Tasks) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,7 +77,7 @@ func (l *Tasks) Close() {
 	l.wake()
 }
 
-// ready makes t runnable. mu is held.
+// ready makes t runnable. The caller holds mu.
 func (l *Tasks) ready(t *task) {
 	l.runnable = append(l.runnable, t)
 	l.wake()
@@ -90,7 +90,7 @@ func (l *Tasks) wake() {
 	}
 }
 
-// Parker implements [wait.Waiter]. It is called by tasks.
+// Parker implements [wait.Waiter]. Only tasks may call it.
 func (l *Tasks) Parker() wait.Parker {
 	t := l.running
 	if t == nil {
@@ -103,7 +103,7 @@ func (l *Tasks) Parker() wait.Parker {
 // Release implements [wait.Waiter].
 func (l *Tasks) Release(p wait.Parker) { p.(*task).empty("is released") }
 
-// Yield lets other tasks run before the task that calls it goes on.
+// Yield lets other tasks run before the calling task continues.
 func (l *Tasks) Yield() {
 	t := l.running
 	l.mu.Lock()
@@ -146,7 +146,7 @@ func (t *task) Park(ctx context.Context) error {
 	return nil
 }
 
-// cancel ends a Park, unless a token did.
+// cancel ends a Park with err, unless a token has ended it.
 func (t *task) cancel(err error) {
 	t.loop.mu.Lock()
 	defer t.loop.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// fill sends messages of 1000 bytes until the sender waits, and returns how
-// many were sent and what releases the sender.
+// fill sends messages of 1000 bytes until the sender waits for credit. sent counts
+// the messages; once done is closed, err is the sender's error.
 func (s *side) fill() (sent *atomic.Int64, err *error, done <-chan struct{}) {
 	sent, err = new(atomic.Int64), new(error)
 	most := int64(s.bed.suite.Window/1000 + 2)
@@ -190,7 +190,7 @@ func callerLearnsLast(b *bed) {
 		done := make(chan struct{})
 		b.caller.OnAbort(func(error) {
 			defer close(done)
-			// Nothing here has to wait, and a task could not.
+			// These do not wait: OnAbort's function must not.
 			if r := b.caller.receive(); r.err != nil || len(r.bytes) != 5 {
 				b.Errorf("received %+v, want what had arrived", r)
 			}
@@ -284,8 +284,8 @@ func onAbortLate(b *bed) {
 	}
 }
 
-// abortAnyMoment aborts while both sides send and receive. What arrives is the
-// beginning of what was sent; everybody learns the reason.
+// abortAnyMoment aborts while both sides send and receive. Each side must receive a
+// prefix of the messages sent to it, and all calls must return the reason.
 func abortAnyMoment(b *bed) {
 	for seed := range uint64(20) {
 		b := b.again()
