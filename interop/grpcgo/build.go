@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// sources finds grpc-go, and downloads it if it is not there.
+// sources finds grpc-go in the module cache, and downloads it if necessary.
 func sources(ctx context.Context) (src source, err error) {
 	const module = "google.golang.org/grpc"
 	if _, err := command(ctx, ".", "go", "mod", "download", module); err != nil {
@@ -31,7 +31,7 @@ func sources(ctx context.Context) (src source, err error) {
 	return src, err
 }
 
-// workspace returns an empty folder. It is the same for each run of a checkout, so that the build cache serves.
+// workspace returns an empty folder. A checkout always gets the same folder, so that runs share the build cache.
 func workspace(checkout string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -46,7 +46,7 @@ func workspace(checkout string) (string, error) {
 	return dir, errors.Join(os.MkdirAll(filepath.Join(dir, "logs"), 0o777), os.MkdirAll(filepath.Join(dir, "bin"), 0o777))
 }
 
-// buildTests builds the test binaries of packages into bin, without what only a debugger reads.
+// buildTests builds the test binaries of packages into bin, without debug information.
 func buildTests(ctx context.Context, bin, dir string, packages []string, race bool) (map[string]string, error) {
 	args := []string{"test", "-c", "-mod=mod", "-ldflags=-s -w", "-o", bin + string(filepath.Separator)}
 	if race {
@@ -63,7 +63,7 @@ func buildTests(ctx context.Context, bin, dir string, packages []string, race bo
 	return binaries, err
 }
 
-// command returns what a command printed, without the last newline. What it complained of is in the error.
+// command runs a command and returns its stdout without surrounding space. The error includes its stderr.
 func command(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir

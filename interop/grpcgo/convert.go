@@ -19,14 +19,14 @@ import (
 //go:embed shim testdata/overlay
 var added embed.FS
 
-// A source is what the copy is made from.
+// A source holds the folders that the copy is made from.
 type source struct {
 	grpc     string // the module's folder in the module cache
 	std      string // Go's standard library
 	nearcall string // the checkout
 }
 
-// convert makes a copy of grpc-go in dir that has the shim and the converted tests.
+// convert copies grpc-go to dir, with the shim and the converted tests.
 func convert(ctx context.Context, dir string, src source) error {
 	if err := copyModule(dir, src.grpc); err != nil {
 		return err
@@ -56,7 +56,7 @@ func convert(ctx context.Context, dir string, src source) error {
 	return err
 }
 
-// copyModule copies grpc-go, without what no test reads.
+// copyModule copies grpc-go, except for files that no test reads.
 func copyModule(dir, from string) error {
 	return filepath.WalkDir(from, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -81,7 +81,7 @@ func copyModule(dir, from string) error {
 	})
 }
 
-// addFiles adds the shim, and the files that are no copies.
+// addFiles adds the shim and the overlay.
 func addFiles(dir string) error {
 	return fs.WalkDir(added, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -97,7 +97,7 @@ func addFiles(dir string) error {
 	})
 }
 
-// copyPackage copies the files of p with other imports.
+// copyPackage copies the files of p and rewrites their imports.
 func copyPackage(dir, grpc string, p pkg) error {
 	for _, pattern := range p.files {
 		files, err := filepath.Glob(filepath.Join(grpc, filepath.FromSlash(p.from), pattern))
@@ -173,7 +173,7 @@ func write(file, text string) error {
 	return os.WriteFile(file, []byte(text), 0o666)
 }
 
-// declared returns the names that the package in dir has at its top.
+// declared returns the top-level names of the package in dir.
 func declared(dir string) (map[string]bool, error) {
 	names := make(map[string]bool)
 	err := eachFile(dir, func(file *ast.File) {

@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// A test is one of grpc-go's.
+// A test is a test of grpc-go.
 type test struct {
 	pkg  *pkg
 	name string // of the function or method
 	run  string // the pattern for -test.run
 }
 
-// id is how the table and the reports name t.
+// id returns the name of t in the table and in reports.
 func (t test) id() string { return t.pkg.name + "." + strings.TrimPrefix(t.name, "Test") }
 
 // listAll returns the tests of all suites in the copy.
@@ -31,15 +31,15 @@ func listAll(dir string) (all []test, err error) {
 	return all, nil
 }
 
-// list returns the tests of p to run. The methods of a suite, which are subtests of the function that runs it
-// (grpctest.RunSubTests), are tests of their own here.
+// list returns the tests of p to run. The methods of a grpctest suite are subtests of the function that calls
+// grpctest.RunSubTests; list returns each of them as a test.
 func list(dir string, p *pkg) ([]test, error) {
 	files, err := filepath.Glob(filepath.Join(dir, filepath.FromSlash(p.to), "*_test.go"))
 	if err != nil {
 		return nil, err
 	}
 	var parsed []*ast.File
-	suites := make(map[string]string) // of a type to the function that runs its methods
+	suites := make(map[string]string) // from a type to the function that runs its methods
 	var tests []test
 	for _, name := range files {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
@@ -68,7 +68,7 @@ func list(dir string, p *pkg) ([]test, error) {
 	return tests, nil
 }
 
-// functions returns the functions and methods of file that are named like tests, and take what tests take.
+// functions returns the functions and methods of file that have the name and the parameters of a test.
 func functions(file *ast.File) (found []*ast.FuncDecl) {
 	for _, d := range file.Decls {
 		f, ok := d.(*ast.FuncDecl)
@@ -79,7 +79,7 @@ func functions(file *ast.File) (found []*ast.FuncDecl) {
 	return found
 }
 
-// pattern returns what runs f and no other test, or nothing if f is none.
+// pattern returns the pattern for -test.run that matches only f, or "" if f is no test.
 func pattern(f *ast.FuncDecl, suites map[string]string) string {
 	switch {
 	case f.Recv != nil:

@@ -1,19 +1,19 @@
 // Command grpcgo runs grpc-go's own tests on nearcall.
 //
-// It takes grpc-go from the module cache, in the version that go.mod requires, and makes a copy. There its tests are built
-// with other imports: package shim/grpc stands for grpc-go's, and its servers and clients are nearcall's. Each test runs on
-// each kind of path in a process of its own; kind grpc is the control, the same tests through the same shim on grpc-go.
+// It copies grpc-go from the module cache, in the version that go.mod requires, and builds the tests of the copy with
+// other imports: package shim/grpc replaces grpc-go's package grpc, with servers and clients of nearcall. Each test runs
+// on each kind of path, in its own process. Kind grpc is the control: the same tests through the same shim on grpc-go.
 //
 //	go run ./grpcgo                                  all tests on all kinds
 //	go run ./grpcgo -kinds 'tcp inproc' -packages stats
 //	go run ./grpcgo -tests 'test\.Retry.*' -v
 //
-// Tests that fail have to be in differences.tsv, with the reason. A failure that is not there fails the run, and so does a
-// test that is there and passes. Tests that fail and are not in the table are tried again at the end, alone: some are
-// unstable beside others. The report says which. Data races, panics and hangs are not tried again.
+// Tests that fail must be listed in differences.tsv, with the reason. A failure that is not listed fails the run, and so
+// does a listed test that passes. A failure that is not listed is retried alone at the end, because some tests are
+// unstable when others run at the same time; the report names these tests. Data races, panics and hangs are not retried.
 //
-// The copy and the logs of the last run stay in a folder of the user's cache. Two runs of one checkout at a time disturb
-// each other.
+// The copy and the logs of the last run stay in a folder of the user's cache. Only one run of a checkout at a time is
+// possible.
 package main
 
 import (
@@ -43,7 +43,7 @@ var tableText string
 
 type options struct {
 	kinds    string // separated by spaces or commas; all if empty
-	packages string // names of suites, the same way
+	packages string // names of suites, likewise
 	tests    *regexp.Regexp
 	race     bool
 	procs    int
@@ -165,7 +165,7 @@ func chosenPackages(list string) (packages []string, err error) {
 	return known, nil
 }
 
-// plan returns what to run, and how many tests of each kind are not run.
+// plan returns the jobs to run, and for each kind the number of tests that are left out.
 func plan(all []test, kinds []near.Kind, packages []string, only *regexp.Regexp, table []line) (jobs []job, left map[near.Kind]int) {
 	left = make(map[near.Kind]int)
 	for _, k := range kinds {

@@ -2,20 +2,21 @@ package main
 
 import "path"
 
-// A pkg is a package of grpc-go's that is built anew, with other imports.
+// A pkg is a package of grpc-go that is copied and built with other imports.
 type pkg struct {
 	name  string // in test names and in PACKAGES; "" if it has no tests of its own
 	from  string // where it is in grpc-go
-	to    string // where the copy goes; the last part is unlike that of any other
+	to    string // where the copy goes; the last element is unique
 	files []string
-	// apart are files whose tests are not run, as patterns of path.Match. They are built: others use what is in them.
+	// apart are patterns of path.Match for files whose tests are not run. They are built because other files use them.
 	apart []string
 }
 
-// below is the folder of the copy that all is in but for what has to be a neighbour of a package that it imports.
+// below is the folder for everything that is added to the copy, except for packages that must be next to an internal
+// package that they import.
 const below = "neartest"
 
-// helpers are what the tests share.
+// helpers are the packages that the tests share.
 var helpers = []pkg{
 	{from: "internal/stubserver", to: "neartest/shim/stubserver", files: []string{"stubserver.go"}},
 	{from: "internal/testutils", to: "neartest/shim/testutils", files: []string{"*.go"}},
@@ -25,8 +26,8 @@ var helpers = []pkg{
 	{from: "interop", to: "neartest/interop", files: []string{"orcalb.go", "test_utils.go"}},
 }
 
-// suites are the packages of tests. They are those that make calls; grpc-go's tests of its parts from within test nothing
-// of nearcall.
+// suites are the packages of tests that make calls. grpc-go's unit tests of its own parts do not test nearcall and are
+// left out.
 var suites = []pkg{
 	{name: "test", from: "test", to: "neartest/test", files: []string{"*.go"}, apart: []string{
 		// Load balancers, resolvers, channelz, frames of HTTP/2 and the states of subconnections.
@@ -61,7 +62,7 @@ func (p *pkg) isApart(file string) bool {
 
 const shim = "google.golang.org/grpc/neartest/shim/"
 
-// imports are what the copies import instead.
+// imports maps the imports of grpc-go's tests to the packages that the copies import instead.
 var imports = map[string]string{
 	"google.golang.org/grpc": shim + "grpc",
 	"net":                    shim + "net",
@@ -72,7 +73,7 @@ var imports = map[string]string{
 	"google.golang.org/grpc/testdata/grpc_testing_not_regenerated": "google.golang.org/grpc/reflection/neartest/notregenerated",
 }
 
-// A patch changes a line of a copy. The text it replaces is there exactly once.
+// A patch changes a line of a copy. The text that it replaces must occur exactly once.
 type patch struct {
 	file     string
 	old, new string

@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// reexport completes the package in folder to: what the package in folder from exports and it does not declare itself
-// becomes an alias, in a file of its own. path is what from is imported by.
+// reexport completes the package in folder to. For each name that the package in folder from exports and the package in
+// folder to does not declare, it adds an alias, in a generated file. path is the import path of from.
 func reexport(from, path, to string) error {
 	own, err := declared(to)
 	if err != nil {
@@ -44,7 +44,7 @@ func reexport(from, path, to string) error {
 	return write(filepath.Join(to, "reexported.go"), string(formatted))
 }
 
-// eachFile calls f with each file of the package in dir that is built on this system.
+// eachFile calls f for each file of the package in dir that is built on this system.
 func eachFile(dir string, f func(*ast.File)) error {
 	p, err := build.ImportDir(dir, 0)
 	if err != nil {
@@ -60,14 +60,14 @@ func eachFile(dir string, f func(*ast.File)) error {
 	return nil
 }
 
-// A topName is a name that a package has at its top.
+// A topName is a top-level name of a package.
 type topName struct {
 	name   string
 	tok    token.Token // FUNC, TYPE, VAR or CONST
 	params *ast.FieldList
 }
 
-// topNames returns what d declares. Functions with type parameters are left out: they have no alias.
+// topNames returns the names that d declares, except for functions with type parameters, which cannot have an alias.
 func topNames(d ast.Decl) (names []topName) {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
@@ -89,7 +89,7 @@ func topNames(d ast.Decl) (names []topName) {
 	return names
 }
 
-// alias declares n as that of the package that is imported as from.
+// alias returns a declaration of n as an alias for the name in the package that is imported as from.
 func (n topName) alias() string {
 	switch {
 	case n.tok == token.FUNC:

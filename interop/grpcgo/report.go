@@ -10,14 +10,14 @@ import (
 	"github.com/nearcall/nearcall/interop/grpcgo/shim/near"
 )
 
-// A report is what a run found.
+// A report holds the results of a run.
 type report struct {
 	results []result
-	left    map[near.Kind]int // tests of class absent, which were not run
-	stale   []line            // of the table, without any test
+	left    map[near.Kind]int // number of tests of class absent, which were not run
+	stale   []line            // lines of the table that match no test
 }
 
-// unexpected are the results that the table does not name.
+// unexpected returns the failures that the table does not list.
 func (r *report) unexpected() (found []result) {
 	for _, res := range r.results {
 		if !res.state.good() && res.line == nil {
@@ -27,7 +27,7 @@ func (r *report) unexpected() (found []result) {
 	return found
 }
 
-// needless are the results that the table says fail, and that do not.
+// needless returns the results that pass although the table lists them.
 func (r *report) needless() (found []result) {
 	for _, res := range r.results {
 		if res.state.good() && res.line != nil && !res.line.atTimes {
@@ -37,7 +37,7 @@ func (r *report) needless() (found []result) {
 	return found
 }
 
-// print writes the report. The error says what is wrong.
+// print writes the report. It returns an error if the results do not match the table.
 func (r *report) print(out io.Writer) error {
 	r.counts(out)
 	for _, res := range r.results {
@@ -62,7 +62,7 @@ func (r *report) print(out io.Writer) error {
 	return nil
 }
 
-// counts writes how many tests ended how, by kind.
+// counts writes the number of tests in each state, by kind.
 func (r *report) counts(out io.Writer) {
 	columns := []string{"passed", "skipped"}
 	for _, c := range classes {
@@ -104,7 +104,7 @@ func column(res result) string {
 	return string(res.line.class)
 }
 
-// sortResults puts results in the order of kinds and tests.
+// sortResults sorts results by kind and test.
 func sortResults(results []result) {
 	slices.SortFunc(results, func(a, b result) int {
 		if a.kind != b.kind {

@@ -19,10 +19,10 @@ import (
 type job struct {
 	test
 	kind near.Kind
-	line *line // of the table, that says it fails; or nil
+	line *line // the line of the table that lists it, or nil
 }
 
-// A state is how a test ended.
+// A state is the outcome of a test.
 type state string
 
 const (
@@ -33,37 +33,37 @@ const (
 	race        state = "race"
 	panicked    state = "panic"
 	hang        state = "hang"
-	unsupported state = "unsupported" // it needs what nearcall does not have, and ended there
+	unsupported state = "unsupported" // it ended because it needs a feature that nearcall does not have
 )
 
-// good reports whether the test found nothing wrong.
+// good reports whether the test passed or was skipped.
 func (s state) good() bool { return s == pass || s == skip }
 
-// mayPass reports whether a test that ended like this is worth another try. A data race, a panic and a hang are not
-// forgiven for a second run that is lucky.
+// mayPass reports whether a test with this outcome is retried. Data races, panics and hangs are not, because a second
+// run may miss them by luck.
 func (s state) mayPass() bool { return s == fail || s == leak }
 
-// A result is how a job ended.
+// A result is the outcome of a job.
 type result struct {
 	job
 	state state
-	note  string // what the test said
-	log   string // the file
+	note  string // the last line that the test printed
+	log   string // the name of the log file
 	tries int
 	took  time.Duration
 }
 
-// A runner runs jobs, each in a process of its own.
+// A runner runs jobs, each in its own process.
 type runner struct {
 	dir      string // the copy of grpc-go
 	binaries map[string]string
 	logs     string
-	limit    time.Duration // of a test
+	limit    time.Duration // for one test
 	tries    int
 }
 
-// run runs jobs, procs at a time. Those that fail and should not are tried again at the end, one after the other, with
-// nothing beside them. Results of first tries are given to done as they come.
+// run runs jobs, procs at a time. It retries unexpected failures at the end, one at a time. It calls done with the result
+// of each first try.
 func (r *runner) run(ctx context.Context, jobs []job, procs int, done func(result)) (results []result) {
 	var mu sync.Mutex
 	var wait sync.WaitGroup
@@ -94,7 +94,7 @@ func (r *runner) run(ctx context.Context, jobs []job, procs int, done func(resul
 	return results
 }
 
-// once runs a job, and says how it ended. try is 1 for the first time.
+// once runs a job and returns its result. try is 1 for the first try.
 func (r *runner) once(ctx context.Context, j job, try int) result {
 	began := time.Now()
 	res := result{job: j, tries: try, log: filepath.Join(r.logs, fmt.Sprintf("%s.%s.%d.log", j.kind, j.id(), try))}
@@ -107,7 +107,7 @@ func (r *runner) once(ctx context.Context, j job, try int) result {
 	return res
 }
 
-// start runs the process of a job to its end.
+// start runs the process of a job and returns its output.
 func (r *runner) start(ctx context.Context, j job) ([]byte, error) {
 	tmp, err := os.MkdirTemp("", "g")
 	if err != nil {
@@ -120,7 +120,7 @@ func (r *runner) start(ctx context.Context, j job) ([]byte, error) {
 	cmd.Dir = filepath.Join(r.dir, filepath.FromSlash(j.pkg.to))
 	cmd.Env = append(os.Environ(), near.KindVariable+"="+string(j.kind), near.DirectoryVariable+"="+tmp,
 		"TMPDIR="+tmp, "GRPC_GO_LOG_SEVERITY_LEVEL=info",
-		"GORACE=atexit_sleep_ms=10") // it sleeps for a second else
+		"GORACE=atexit_sleep_ms=10") // the default is a second
 	inGroup(cmd)
 	return cmd.CombinedOutput()
 }
@@ -132,7 +132,7 @@ var (
 	saidIn  = regexp.MustCompile(`(?m)^ +\w+_test\.go:\d+: .*`)
 )
 
-// judge says how a test ended that printed out and whose process returned err, and what it said of it.
+// judge returns the state of a test from its output and the error of its process, and a remark for the report.
 func judge(out []byte, err error) (state, string) {
 	has := func(s string) bool { return bytes.Contains(out, []byte(s)) }
 	exit, _ := err.(*exec.ExitError)
@@ -157,7 +157,7 @@ func judge(out []byte, err error) (state, string) {
 	return fail, remark(out)
 }
 
-// remark is the last line that a test printed, for want of one that its file did the last of any.
+// remark returns the last line that a test file printed, or the last line of the output if there is none.
 func remark(out []byte) string {
 	for _, re := range []*regexp.Regexp{saidIn, said} {
 		if all := re.FindAll(out, -1); len(all) > 0 {

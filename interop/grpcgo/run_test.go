@@ -12,8 +12,7 @@ import (
 	"github.com/nearcall/nearcall/interop/grpcgo/shim/near"
 )
 
-// helping is the environment variable that makes the helpers below do what they are for: they are the tests that a
-// runner is given.
+// helping is the environment variable that activates the helpers below. They are the tests that a runner runs.
 const helping = "NEARCALL_GRPCGO_HELPER"
 
 func helper(t *testing.T) string {
@@ -26,7 +25,7 @@ func helper(t *testing.T) string {
 
 func TestHelperPasses(t *testing.T) { helper(t) }
 
-// It fails for the first time, and passes after that.
+// It fails the first time and passes after that.
 func TestHelperFailsOnce(t *testing.T) {
 	mark := filepath.Join(helper(t), "failed")
 	if _, err := os.Stat(mark); err != nil {

@@ -9,15 +9,15 @@ import (
 	"github.com/nearcall/nearcall/interop/grpcgo/shim/near"
 )
 
-// A class says what kind of reason a test has to fail.
+// A class is the kind of reason why a test fails.
 type class string
 
 const (
-	absent     class = "absent"     // about something that nearcall does not have at all; not run
+	absent     class = "absent"     // about a feature that nearcall does not have at all; not run
 	documented class = "documented" // docs/semantics.md, docs/migrate.md or docs/loop.md names the difference
 	wording    class = "wording"    // the text of an error of the connection itself, or of a log line
-	harness    class = "harness"    // comes from made-up addresses, or another part of this program
-	open       class = "open"       // a difference that nearcall will mend
+	harness    class = "harness"    // caused by made-up addresses or another part of this program
+	open       class = "open"       // a difference that nearcall will fix
 )
 
 var classes = []class{absent, documented, wording, harness, open}
@@ -29,19 +29,19 @@ type line struct {
 	kinds   []near.Kind
 	class   class
 	reason  string
-	atTimes bool // the tests pass now and then
+	atTimes bool // the tests sometimes pass
 }
 
-// kindGroups are the words of the table for several kinds.
+// kindGroups maps the words of the table to several kinds.
 var kindGroups = map[string][]near.Kind{
-	"all":     near.Kinds[1:], // but for the control
+	"all":     near.Kinds[1:], // without the control
 	"sockets": {near.TCP, near.Unix, near.SharedMem},
 	"process": {near.InProcess, near.Inline, near.Shared, near.Loop},
 	"mapped":  near.Kinds[2:],
 }
 
-// parseTable reads lines of four columns, separated by tabs: tests, kinds, class, reason. Empty lines and those that begin
-// with # are passed over.
+// parseTable reads lines of four columns, separated by tabs: tests, kinds, class, reason. It skips empty lines and lines
+// that begin with #.
 func parseTable(text string) (table []line, err error) {
 	number := 0
 	for row := range strings.Lines(text) {
@@ -86,7 +86,7 @@ func parseLine(row string) (l line, err error) {
 	return l, nil
 }
 
-// find returns the first line for a test on a kind, or nil.
+// find returns the first line that matches a test on a kind, or nil.
 func find(table []line, id string, on near.Kind) *line {
 	for i := range table {
 		if l := &table[i]; slices.Contains(l.kinds, on) && l.tests.MatchString(id) {
@@ -96,7 +96,7 @@ func find(table []line, id string, on near.Kind) *line {
 	return nil
 }
 
-// unused returns the lines that none of tests is the first to match on any kind.
+// unused returns the lines that are not the first match of any of tests on any kind.
 func unused(table []line, tests []test) (lines []line) {
 	used := make(map[int]bool)
 	for _, t := range tests {

@@ -76,7 +76,7 @@ func TestAbsentTestsAreNotRun(t *testing.T) {
 	}
 }
 
-// The module is in the cache: this one requires it.
+// grpc-go is in the module cache, because this module requires it.
 func TestEachLineOfTheTableNamesATestOfGRPCGo(t *testing.T) {
 	src, err := sources(t.Context())
 	if err != nil {

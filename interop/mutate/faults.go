@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// A Fault is a mistake in the engine: a text that stands exactly once in a
-// file, and what it becomes. The cases of each of the items must notice.
+// A Fault is a mistake to make in the engine: replace Old, which must occur exactly
+// once in File, with New. At least one case of each item must turn red.
 type Fault struct {
 	Name  string
-	File  string // from the repository's root
+	File  string // relative to the repository's root
 	Old   string
 	New   string
 	Items []int
-	Env   string // the environment that shows it; inproc if empty
+	Env   string // the environment to run the cases in; inproc if empty
 }
 
 func (f *Fault) env() string {
@@ -25,7 +25,7 @@ func (f *Fault) env() string {
 	return f.Env
 }
 
-// apply returns the text of f's file below root, as it is and with the fault.
+// apply returns the text of f's file below root, without and with the fault.
 func (f *Fault) apply(root string) (sound, faulty string, err error) {
 	b, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(f.File)))
 	if err != nil {
@@ -73,36 +73,36 @@ const (
 	aHandlers      = "loop/handlers.go"
 )
 
-// Faults are one mistake or more for most of the semantics that the items
-// speak of, in the order of the items.
+// Faults has at least one fault for most of the semantics in the items, in the
+// order of the items.
 var Faults = []Fault{
 	// Start of a call.
 	{
-		Name: "a done context starts a call all the same",
+		Name: "a call starts although its context is done",
 		File: aClient,
 		Old:  "if err := wait.Err(ctx); err != nil {",
 		New:  "if err := wait.Err(ctx); false {", Items: []int{1},
 	},
 	{
-		Name: "an Err counts before Done is closed",
+		Name: "a context's Err is used before its Done channel is closed",
 		File: aWaitContext,
 		Old:  "if !isClosed(ctx.Done()) {",
 		New:  "if false {", Items: []int{1, 24},
 	},
 	{
-		Name: "what Deadline returns counts without its ok",
+		Name: "a context's deadline is used although ok is false",
 		File: aHeader,
 		Old:  "if deadline, ok := ctx.Deadline(); ok {",
 		New:  "if deadline, ok := ctx.Deadline(); ok || !deadline.IsZero() {", Items: []int{1},
 	},
 	{
-		Name: "nobody looks at the clock before a call",
+		Name: "an expired deadline is not noticed before a call",
 		File: aHeader,
 		Old:  "if time.Until(deadline) <= 0 {",
 		New:  "if time.Until(deadline) < -1<<62 {", Items: []int{1},
 	},
 	{
-		Name: "a context that had ended with an error of its own was cancelled",
+		Name: "a context's custom error is reported as a cancellation",
 		File: aStatus,
 		Old:  "return status.Error(codes.Unknown, err.Error())",
 		New:  "return contextStatus(err)", Items: []int{1},
@@ -126,7 +126,7 @@ var Faults = []Fault{
 		New:  "func validatePair(key string, vals ...string) error {\n\treturn nil", Items: []int{3, 7},
 	},
 	{
-		Name: "reserved keys travel",
+		Name: "reserved metadata keys are sent",
 		File: aMetadata,
 		Old:  `"grpc-message", "grpc-status", "grpc-timeout":`,
 		New:  `"grpc-message":`, Items: []int{4},
@@ -138,25 +138,25 @@ var Faults = []Fault{
 		New:  "", Items: []int{5},
 	},
 	{
-		Name: "the handler finds its caller's context values",
+		Name: "a handler's context has the values of its caller's context",
 		File: aServerCall,
 		Old:  "return c.conn.ctx.Value(key)",
 		New:  "if c.open.Caller != nil {\n\t\treturn c.open.Caller.Value(key)\n\t}\n\treturn c.conn.ctx.Value(key)", Items: []int{6},
 	},
 	{
-		Name: "the audience has the method's name",
+		Name: "the audience of credentials includes the method's name",
 		File: aCreds,
 		Old:  "method = method[:slash]",
 		New:  "_ = slash", Items: []int{7},
 	},
 	{
-		Name: "the audience has the port of https",
+		Name: "the audience of credentials includes the port of https",
 		File: aCreds,
 		Old:  `host := strings.TrimSuffix(authority, ":443")`,
 		New:  "host := authority", Items: []int{7},
 	},
 	{
-		Name: "the audience is not that of the call's own authority",
+		Name: "the audience of credentials ignores the call's own authority",
 		File: aHeader,
 		Old:  "c.authMetadata(ctx, ci, o.Authority, method, p)",
 		New:  "c.authMetadata(ctx, ci, c.cfg.Authority, method, p)", Items: []int{7},
@@ -174,7 +174,7 @@ var Faults = []Fault{
 		New:  "	if what == \"\" || true {", Items: []int{5, 8},
 	},
 	{
-		Name: "a stream with control characters in its head is not opened",
+		Name: "a stream with control characters in its header is not opened",
 		File: aServerConn,
 		Old:  "s.Abort(err) // and",
 		New:  "return err // and", Items: []int{5, 8},
@@ -206,13 +206,13 @@ var Faults = []Fault{
 		New:  `return status.Error(codes.Unknown, "SendMsg called after CloseSend")`, Items: []int{12},
 	},
 	{
-		Name: "CloseSend returns what the stream says",
+		Name: "CloseSend returns the stream's error",
 		File: aClientStream,
 		Old:  "_ = s.transmit(",
 		New:  "return s.transmit(", Items: []int{13},
 	},
 	{
-		Name: "SendMsg(nil) is refused",
+		Name: "SendMsg(nil) fails",
 		File: aProto,
 		Old:  "return 0, copyEmpty(dst), nil",
 		New:  "return 0, false, errCyclic", Items: []int{14},
@@ -224,13 +224,13 @@ var Faults = []Fault{
 		New:  "if false {", Items: []int{16, 17, 18},
 	},
 	{
-		Name: "no reply is taken for an end",
+		Name: "a missing reply is taken for the end",
 		File: aClientStream,
 		Old:  "if !s.desc.ServerStreams && !s.received {",
 		New:  "if false {", Items: []int{18},
 	},
 	{
-		Name: "no request is taken for an end",
+		Name: "a missing request is taken for the end",
 		File: aServerStream,
 		Old:  "if err == io.EOF && !c.method.clientStreams() && !s.recvOnce {",
 		New:  "if false {", Items: []int{19},
@@ -254,19 +254,19 @@ var Faults = []Fault{
 		New:  "return context.Canceled", Items: []int{1, 22, 24},
 	},
 	{
-		Name: "a context's own error is said to be an unreachable server",
+		Name: "a context's custom error is reported as an unreachable server",
 		File: aStatus,
 		Old:  "status.Errorf(codes.Internal, \"Unexpected error from context packet: %v\", own.Err)",
 		New:  "status.Error(codes.Unavailable, own.Error())", Items: []int{24},
 	},
 	{
-		Name: "a handler's context exceeds a deadline that it has not",
+		Name: "a handler's context without a deadline exceeds its deadline",
 		File: aServerCall,
 		Old:  "if c.open.Deadline.IsZero() {\n\t\terr",
 		New:  "if false {\n\t\terr", Items: []int{24},
 	},
 	{
-		Name: "a deadline without a timer is kept by nobody",
+		Name: "a deadline of a context without a Done channel is not enforced",
 		File: aClient,
 		Old:  "if ctx.Done() != nil {\n\t\treturn ctx, nil",
 		New:  "if true {\n\t\treturn ctx, nil", Items: []int{24},
@@ -278,7 +278,7 @@ var Faults = []Fault{
 		New:  "return nil, m.DecodeInto(to)", Items: []int{24},
 	},
 	{
-		Name: "what a handler made of its caller's end is the outcome",
+		Name: "the outcome of an abandoned call is the handler's error",
 		File: aLinkCall,
 		Old:  "if err == nil && c.Status != nil {",
 		New:  "if false {", Items: []int{24},
@@ -304,14 +304,14 @@ var Faults = []Fault{
 		Env: "inproc-inline",
 	},
 	{
-		Name: "an inline handler that polls for its caller's end is told of none",
+		Name: "an inline handler that polls its context does not see its caller's end",
 		File: aServerContext,
 		Old:  "if err == nil {\n\t\t\treturn nil",
 		New:  "if err == nil || true {\n\t\t\treturn nil", Items: []int{24},
 		Env: "inproc-inline",
 	},
 	{
-		Name: "a stream's message is queued uncopied",
+		Name: "a stream's message is queued without being copied",
 		File: aMessage,
 		Old:  "Capture(into *Message) error {",
 		New:  "Capture(into *Message) error {\n\tif m.value != nil {\n\t\t*into = *m\n\t\treturn nil\n\t}", Items: []int{25, 26},
@@ -331,7 +331,7 @@ var Faults = []Fault{
 		New:  "st = status.New(codes.Unknown, err.Error())", Items: []int{27},
 	},
 	{
-		Name: "an OK error is a status like others",
+		Name: "an error with code OK is not changed to another code",
 		File: aStatus,
 		Old:  "if st == nil || st.Code() == codes.OK {",
 		New:  "if st == nil {", Items: []int{28},
@@ -361,13 +361,13 @@ var Faults = []Fault{
 		New:  "", Items: []int{32},
 	},
 	{
-		Name: "OnFinish fires again",
+		Name: "OnFinish is called twice",
 		File: aClientStream,
 		Old:  "if s.finished {\n\t\ts.mu.Unlock()",
 		New:  "if false {\n\t\ts.mu.Unlock()", Items: []int{33},
 	},
 	{
-		Name: "OnFinish is not told of calls that never began",
+		Name: "OnFinish is not called for calls that never began",
 		File: aClient,
 		Old:  "ci.opts, ci.reports = opts, true",
 		New:  "ci.opts = opts", Items: []int{33},
@@ -385,7 +385,7 @@ var Faults = []Fault{
 		New:  "if true {", Items: []int{34},
 	},
 	{
-		Name: "the server does not heed the content-subtype",
+		Name: "the server ignores the content-subtype",
 		File: aServer,
 		Old:  `if subtype == "" {`,
 		New:  "if true {", Items: []int{35},
@@ -409,7 +409,7 @@ var Faults = []Fault{
 		New:  "c.stats.sent(v, codec)\n\t\tc.stats.header(header)", Items: []int{38},
 	},
 	{
-		Name: "Close leaves streams alone whose end was not received",
+		Name: "Close does not abort streams whose end was not received",
 		File: aClient,
 		Old:  "s.abortCall(reason)",
 		New:  "_, _ = s, reason", Items: []int{40},
@@ -421,7 +421,7 @@ var Faults = []Fault{
 		New:  "_ = s.claimEnd", Items: []int{40},
 	},
 	{
-		Name: "a cancellation leaves abandoned streams alone",
+		Name: "a cancellation does not abort abandoned streams",
 		File: aAttempt,
 		Old:  "s.abortCall(link.ContextEnd(wait.DoneErr(a.ctx)))",
 		New:  "_ = s", Items: []int{40},
@@ -453,38 +453,38 @@ var Faults = []Fault{
 		New:  "func (s *clientStream) commitAttempt() {\n\t_ = s.replayBufferRoom\n}", Items: []int{43},
 	},
 	{
-		Name: "the throttler stops nothing",
+		Name: "the retry throttler never throttles",
 		File: aRetry,
 		Old:  "return rt.tokens <= rt.thresh",
 		New:  "return false", Items: []int{43},
 	},
 	{
-		Name: "the throttler knows no success",
+		Name: "the retry throttler does not count successes",
 		File: aCallInfo,
 		Old:  "ci.retry.throttler.successfulRPC()",
 		New:  "_ = ci", Items: []int{43},
 	},
 	{
-		Name: "a server's pushback is not heeded",
+		Name: "a server's retry pushback is ignored",
 		File: aRetry,
 		Old:  "switch values := trailer[pushbackKey]; len(values) {",
 		New:  "switch values := trailer[\"\"]; len(values) {", Items: []int{43},
 	},
 	{
-		Name: "handlers are not told of previous attempts",
+		Name: "handlers do not see the number of previous attempts",
 		File: aHeader,
 		Old:  "o.Metadata = ci.retry.addPreviousAttempts(o.Metadata)",
 		New:  "_ = ci", Items: []int{43},
 		Env: "unix",
 	},
 	{
-		Name: "a request too large to be kept is made again",
+		Name: "a unary call is retried although its request exceeds the replay buffer",
 		File: aRetry,
 		Old:  "return err == nil && n+link.MessageOverhead <= limit",
 		New:  "return err == nil || n < limit", Items: []int{43},
 	},
 	{
-		Name: "a stream that sent more than is kept is made again",
+		Name: "a stream is retried although it sent more than the replay buffer holds",
 		File: aAttempt,
 		Old:  "s.replayBufferSize > s.info.maxReplay {",
 		New:  "false {", Items: []int{43},
@@ -505,35 +505,35 @@ var Faults = []Fault{
 
 	// Sockets.
 	{
-		Name: "two replies over a socket are one",
+		Name: "two replies to a unary call over a socket are accepted",
 		File: aMuxCall,
 		Old:  "wrong = link.ErrReplies",
 		New:  "", Items: []int{18},
 		Env: "unix",
 	},
 	{
-		Name: "the end of sending is lost on the way",
+		Name: "the end of sending gets lost",
 		File: aMuxReceive,
 		Old:  "last.halfClose = true",
 		New:  "_ = last", Items: []int{10},
 		Env: "unix",
 	},
 	{
-		Name: "a leader that was cut short leaves its deadline to the next reader",
+		Name: "an interrupted reader leaves its read deadline to the next reader",
 		File: aMuxReading,
 		Old:  "s.interrupted = false\n\t\t\ts.resetReadDeadline()",
 		New:  "s.interrupted = false", Items: []int{24},
 		Env: "unix",
 	},
 	{
-		Name: "a call that is given up is not reset",
+		Name: "an aborted call is not reset at the peer",
 		File: aMuxStream,
 		Old:  "if tell && known {",
 		New:  "if _ = known; false {", Items: []int{24},
 		Env: "tcp",
 	},
 	{
-		Name: "the deadline does not leave the process",
+		Name: "the deadline is not sent to the server",
 		File: aMuxWrite,
 		Old:  "step.Timeout = max(time.Until(d), 1)",
 		New:  "_ = time.Until", Items: []int{24},
@@ -554,51 +554,51 @@ var Faults = []Fault{
 		Env: "tls",
 	},
 
-	// Loops. What holds a loop, or loses a call, shows as a call that hangs.
+	// Loops. A fault that blocks a loop or loses a call shows as a call that hangs.
 	{
-		Name: "a handler's context is not of its loop",
+		Name: "a handler's context does not know its loop",
 		File: aServerCall,
 		Old:  "if c.method.loop == nil {\n\t\t\treturn nil",
 		New:  "if true {\n\t\t\treturn nil", Items: []int{21},
 		Env: "inproc-loop",
 	},
 	{
-		Name: "a handler's stream holds the loop",
+		Name: "a handler's stream blocks the loop",
 		File: aWorkers,
 		Old:  "c.stream.carrier.SetWaiter(c.method.loop)",
 		New:  "", Items: []int{35},
 		Env: "inproc-pinned",
 	},
 	{
-		Name: "tasks wait as goroutines do",
+		Name: "a task blocks its goroutine when it waits",
 		File: aHandlers,
 		Old:  "if t := (*Loop)(h).caller(); t != nil {\n\t\treturn t\n\t}",
 		New:  "", Items: []int{6},
 		Env: "inproc-hosted",
 	},
 	{
-		Name: "a task's call in process holds the loop",
+		Name: "a task's call in process blocks the loop",
 		File: aLinkCall,
 		Old:  "w = wait.TaskOr(c.Caller, w)",
 		New:  "_ = wait.TaskOr", Items: []int{6},
 		Env: "inproc-loop",
 	},
 	{
-		Name: "a task's call over a socket holds the loop",
+		Name: "a task's call over a socket blocks the loop",
 		File: aMuxCall,
 		Old:  "st.waiter = wait.TaskOf(ctx)",
 		New:  "_ = wait.TaskOf", Items: []int{6},
 		Env: "tcp-hosted",
 	},
 	{
-		Name: "the end of a caller that runs a unary handler does not reach that",
+		Name: "a unary handler does not see that the caller which runs it has ended",
 		File: aServerConn,
 		Old:  "sc.inline = caller != nil && (inline || m.runsOnCaller)",
 		New:  "sc.inline = caller != nil && inline", Items: []int{24},
 		Env: "inproc-coroutines",
 	},
 	{
-		Name: "the end of a caller that runs a stream's handler does not reach that",
+		Name: "a stream's handler does not see that the caller which runs it has ended",
 		File: aServerConn,
 		Old:  "sc.inline = o.Caller != nil && sc.method.runsOnCaller",
 		New:  "sc.inline = false", Items: []int{24},
@@ -612,14 +612,14 @@ var Faults = []Fault{
 		Env: "tcp-coroutines",
 	},
 	{
-		Name: "whoever wakes a task runs it",
+		Name: "a goroutine that wakes a task runs it",
 		File: aDriven,
 		Old:  "if wake && handoff && d.drivenByCallers {",
 		New:  "if wake && d.drivenByCallers {", Items: []int{24},
 		Env: "tcp-coroutines",
 	},
 	{
-		Name: "a call that a loop has run is never over",
+		Name: "a call that ran on a loop never counts as finished",
 		File: aWorkers,
 		Old:  "\tc.run()\n\tc.conn.server.workers.finished(c)\n}\n\n// Drop",
 		New:  "\tc.run()\n}\n\n// Drop", Items: []int{41},

@@ -1,12 +1,12 @@
-// Command mutate shows that the cases of interop bite: it makes one deliberate
-// mistake after the other in a copy of the engine, and the cases of the items
-// concerned must differ from grpc-go then.
+// Command mutate checks that the cases of interop detect faults. It seeds one fault
+// at a time in a copy of the engine. The cases of the fault's items must then differ
+// from grpc-go.
 //
 //	go run ./mutate             all faults
 //	go run ./mutate -run 'EOF'  those whose name matches
 //
-// The table of faults is faults.go. The repository itself is only read, with
-// whatever is not committed yet; building needs nothing that its tests do not.
+// The table of faults is in faults.go. mutate does not change the repository; the
+// copy includes uncommitted changes.
 package main
 
 import (
@@ -110,8 +110,8 @@ func run(ctx context.Context, out io.Writer, only string, verbose bool) error {
 	return nil
 }
 
-// isCopied says which files of the repository the cases are built from, by their
-// names from its root.
+// isCopied reports whether the cases are built from the file with that name, which
+// is relative to the repository's root.
 func isCopied(name string) bool {
 	switch path.Ext(name) {
 	case ".go", ".s", ".mod", ".sum":
@@ -122,8 +122,8 @@ func isCopied(name string) bool {
 	return !below || first == "internal" || first == "interop" || first == "loop" || first == "forward"
 }
 
-// snapshot copies what the cases are built from to dir, as it is in the working
-// tree.
+// snapshot copies the files that the cases are built from to dir. It copies the
+// working tree, not the last commit.
 func snapshot(ctx context.Context, dir string) error {
 	top, err := command(ctx, ".", "git", "rev-parse", "--show-toplevel")
 	if err != nil {
@@ -156,8 +156,8 @@ func snapshot(ctx context.Context, dir string) error {
 	return nil
 }
 
-// sound fails unless the items are green without a fault: red says nothing
-// otherwise.
+// sound fails unless the items are green without a fault. Otherwise a red item
+// would prove nothing.
 func sound(ctx context.Context, dir string, faults []Fault) error {
 	if err := build(ctx, dir); err != nil {
 		return fmt.Errorf("without a fault: %w", err)
@@ -189,8 +189,8 @@ func sound(ctx context.Context, dir string, faults []Fault) error {
 	return nil
 }
 
-// seed runs the cases of f's items with f in place, and removes it again. The
-// error says why f does not show.
+// seed applies f, runs the cases of its items, and reverts f. It returns an error
+// if an item stays green.
 func seed(ctx context.Context, dir string, f *Fault) (seen result, err error) {
 	before, after, err := f.apply(dir)
 	if err != nil {
@@ -218,14 +218,14 @@ func seed(ctx context.Context, dir string, f *Fault) (seen result, err error) {
 
 const binary = "cases.test"
 
-// build compiles the cases. The paths in the binary are those of the modules,
-// so that what did not change comes from the build cache, also the next time.
+// build compiles the cases. With -trimpath the binary does not depend on dir, so
+// the build cache serves unchanged packages, also in the next run.
 func build(ctx context.Context, dir string) error {
 	_, err := command(ctx, filepath.Join(dir, "interop"), "go", "test", "-c", "-trimpath", "-o", binary, ".")
 	return err
 }
 
-// A result is what the cases of some items said.
+// A result counts the red cases of some items.
 type result struct {
 	items  []int
 	count  map[int]tally
@@ -242,8 +242,8 @@ func (r result) String() string {
 	return strings.Join(out, ", ")
 }
 
-// cases runs the cases of items on env. It returns an error when they did not
-// run to their end: a crash is no comparison.
+// cases runs the cases of items on env. It returns an error if the run did not
+// complete, for example because of a crash.
 func cases(ctx context.Context, dir, env string, items []int) (result, error) {
 	r := result{items: items, count: make(map[int]tally)}
 	var names []string
@@ -278,13 +278,13 @@ func cases(ctx context.Context, dir, env string, items []int) (result, error) {
 }
 
 var (
-	// verdict is what package testing prints of a case.
+	// verdict matches the line that package testing prints for a case.
 	verdict = regexp.MustCompile(`^\s*--- (FAIL|PASS): TestItems/[^/]+/(\d+)†?/`)
-	// ended is what it prints of the test that all cases are part of.
+	// ended matches the line for the test that contains all cases.
 	ended = regexp.MustCompile(`(?m)^--- (FAIL|PASS): TestItems `)
 )
 
-// command returns what a command printed. What it complained of is in the error.
+// command runs a command and returns its stdout. The error includes its stderr.
 func command(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir

@@ -8,8 +8,8 @@ import (
 	"github.com/nearcall/nearcall/interop"
 )
 
-// TestFaultsAreThere keeps the table up with the code: `go run ./mutate`, which
-// takes minutes, is not part of every run.
+// TestFaultsAreThere checks that the table still matches the code, because
+// `go run ./mutate` takes minutes and does not run every time.
 func TestFaultsAreThere(t *testing.T) {
 	names := make(map[string]bool)
 	for _, f := range Faults {
@@ -46,7 +46,7 @@ func TestFaultThatIsNotThereOnce(t *testing.T) {
 	}
 }
 
-// The copy has all that the cases are built from, wherever the repository keeps it.
+// The copy contains all files that the cases are built from.
 func TestNothingIsMissingFromTheCopy(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
