@@ -31,7 +31,8 @@ func sources(ctx context.Context) (src source, err error) {
 	return src, err
 }
 
-// workspace returns an empty folder. A checkout always gets the same folder, so that runs share the build cache.
+// workspace returns an empty folder. A checkout always gets the same folder, so that runs
+// share the build cache.
 func workspace(checkout string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -63,7 +64,8 @@ func buildTests(ctx context.Context, bin, dir string, packages []string, race bo
 	return binaries, err
 }
 
-// command runs a command and returns its stdout without surrounding space. The error includes its stderr.
+// command runs a command and returns its stdout without surrounding space. The error
+// includes its stderr.
 func command(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir

@@ -31,8 +31,8 @@ func listAll(dir string) (all []test, err error) {
 	return all, nil
 }
 
-// list returns the tests of p to run. The methods of a grpctest suite are subtests of the function that calls
-// grpctest.RunSubTests; list returns each of them as a test.
+// list returns the tests of p to run. The methods of a grpctest suite are subtests of the
+// function that calls grpctest.RunSubTests; list returns each of them as a test.
 func list(dir string, p *pkg) ([]test, error) {
 	files, err := filepath.Glob(filepath.Join(dir, filepath.FromSlash(p.to), "*_test.go"))
 	if err != nil {
@@ -68,7 +68,8 @@ func list(dir string, p *pkg) ([]test, error) {
 	return tests, nil
 }
 
-// functions returns the functions and methods of file that have the name and the parameters of a test.
+// functions returns the functions and methods of file that have the name and the parameters
+// of a test.
 func functions(file *ast.File) (found []*ast.FuncDecl) {
 	for _, d := range file.Decls {
 		f, ok := d.(*ast.FuncDecl)

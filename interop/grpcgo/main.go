@@ -1,19 +1,21 @@
 // Command grpcgo runs grpc-go's own tests on nearcall.
 //
-// It copies grpc-go from the module cache, in the version that go.mod requires, and builds the tests of the copy with
-// other imports: package shim/grpc replaces grpc-go's package grpc, with servers and clients of nearcall. Each test runs
-// on each kind of path, in its own process. Kind grpc is the control: the same tests through the same shim on grpc-go.
+// It copies grpc-go from the module cache, in the version that go.mod requires, and builds
+// the tests of the copy with other imports: package shim/grpc replaces grpc-go's package
+// grpc, with servers and clients of nearcall. Each test runs on each kind of path, in its
+// own process. Kind grpc is the control: the same tests through the same shim on grpc-go.
 //
 //	go run ./grpcgo                                  all tests on all kinds
 //	go run ./grpcgo -kinds 'tcp inproc' -packages stats
 //	go run ./grpcgo -tests 'test\.Retry.*' -v
 //
-// Tests that fail must be listed in differences.tsv, with the reason. A failure that is not listed fails the run, and so
-// does a listed test that passes. A failure that is not listed is retried alone at the end, because some tests are
-// unstable when others run at the same time; the report names these tests. Data races, panics and hangs are not retried.
+// Tests that fail must be listed in differences.tsv, with the reason. A failure that is not
+// listed fails the run, and so does a listed test that passes. A failure that is not listed
+// is retried alone at the end, because some tests are unstable when others run at the same
+// time; the report names these tests. Data races, panics and hangs are not retried.
 //
-// The copy and the logs of the last run stay in a folder of the user's cache. Only one run of a checkout at a time is
-// possible.
+// The copy and the logs of the last run stay in a folder of the user's cache. Only one run
+// of a checkout at a time is possible.
 package main
 
 import (

@@ -8,12 +8,13 @@ type pkg struct {
 	from  string // where it is in grpc-go
 	to    string // where the copy goes; the last element is unique
 	files []string
-	// apart are patterns of path.Match for files whose tests are not run. They are built because other files use them.
+	// apart are patterns of path.Match for files whose tests are not run. They are built
+	// because other files use them.
 	apart []string
 }
 
-// below is the folder for everything that is added to the copy, except for packages that must be next to an internal
-// package that they import.
+// below is the folder for everything that is added to the copy, except for packages that
+// must be next to an internal package that they import.
 const below = "neartest"
 
 // helpers are the packages that the tests share.
@@ -26,8 +27,8 @@ var helpers = []pkg{
 	{from: "interop", to: "neartest/interop", files: []string{"orcalb.go", "test_utils.go"}},
 }
 
-// suites are the packages of tests that make calls. grpc-go's unit tests of its own parts do not test nearcall and are
-// left out.
+// suites are the packages of tests that make calls. grpc-go's unit tests of its own parts
+// do not test nearcall and are left out.
 var suites = []pkg{
 	{name: "test", from: "test", to: "neartest/test", files: []string{"*.go"}, apart: []string{
 		// Load balancers, resolvers, channelz, frames of HTTP/2 and the states of subconnections.

@@ -14,8 +14,9 @@ import (
 	"strings"
 )
 
-// reexport completes the package in folder to. For each name that the package in folder from exports and the package in
-// folder to does not declare, it adds an alias, in a generated file. path is the import path of from.
+// reexport completes the package in folder to. For each name that the package in folder
+// from exports and the package in folder to does not declare, it adds an alias, in a
+// generated file. path is the import path of from.
 func reexport(from, path, to string) error {
 	own, err := declared(to)
 	if err != nil {
@@ -67,7 +68,8 @@ type topName struct {
 	params *ast.FieldList
 }
 
-// topNames returns the names that d declares, except for functions with type parameters, which cannot have an alias.
+// topNames returns the names that d declares, except for functions with type parameters,
+// which cannot have an alias.
 func topNames(d ast.Decl) (names []topName) {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
@@ -89,7 +91,8 @@ func topNames(d ast.Decl) (names []topName) {
 	return names
 }
 
-// alias returns a declaration of n as an alias for the name in the package that is imported as from.
+// alias returns a declaration of n as an alias for the name in the package that is imported
+// as from.
 func (n topName) alias() string {
 	switch {
 	case n.tok == token.FUNC:

@@ -39,8 +39,8 @@ const (
 // good reports whether the test passed or was skipped.
 func (s state) good() bool { return s == pass || s == skip }
 
-// mayPass reports whether a test with this outcome is retried. Data races, panics and hangs are not, because a second
-// run may miss them by luck.
+// mayPass reports whether a test with this outcome is retried. Data races, panics and hangs
+// are not, because a second run may miss them by luck.
 func (s state) mayPass() bool { return s == fail || s == leak }
 
 // A result is the outcome of a job.
@@ -62,8 +62,8 @@ type runner struct {
 	tries    int
 }
 
-// run runs jobs, procs at a time. It retries unexpected failures at the end, one at a time. It calls done with the result
-// of each first try.
+// run runs jobs, procs at a time. It retries unexpected failures at the end, one at a time.
+// It calls done with the result of each first try.
 func (r *runner) run(ctx context.Context, jobs []job, procs int, done func(result)) (results []result) {
 	var mu sync.Mutex
 	var wait sync.WaitGroup
@@ -132,7 +132,8 @@ var (
 	saidIn  = regexp.MustCompile(`(?m)^ +\w+_test\.go:\d+: .*`)
 )
 
-// judge returns the state of a test from its output and the error of its process, and a remark for the report.
+// judge returns the state of a test from its output and the error of its process, and a
+// remark for the report.
 func judge(out []byte, err error) (state, string) {
 	has := func(s string) bool { return bytes.Contains(out, []byte(s)) }
 	exit, _ := err.(*exec.ExitError)
@@ -157,7 +158,8 @@ func judge(out []byte, err error) (state, string) {
 	return fail, remark(out)
 }
 
-// remark returns the last line that a test file printed, or the last line of the output if there is none.
+// remark returns the last line that a test file printed, or the last line of the output if
+// there is none.
 func remark(out []byte) string {
 	for _, re := range []*regexp.Regexp{saidIn, said} {
 		if all := re.FindAll(out, -1); len(all) > 0 {

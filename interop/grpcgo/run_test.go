@@ -12,7 +12,8 @@ import (
 	"github.com/nearcall/nearcall/interop/grpcgo/shim/near"
 )
 
-// helping is the environment variable that activates the helpers below. They are the tests that a runner runs.
+// helping is the environment variable that activates the helpers below. They are the tests
+// that a runner runs.
 const helping = "NEARCALL_GRPCGO_HELPER"
 
 func helper(t *testing.T) string {

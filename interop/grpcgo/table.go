@@ -40,8 +40,8 @@ var kindGroups = map[string][]near.Kind{
 	"mapped":  near.Kinds[2:],
 }
 
-// parseTable reads lines of four columns, separated by tabs: tests, kinds, class, reason. It skips empty lines and lines
-// that begin with #.
+// parseTable reads lines of four columns, separated by tabs: tests, kinds, class, reason.
+// It skips empty lines and lines that begin with #.
 func parseTable(text string) (table []line, err error) {
 	number := 0
 	for row := range strings.Lines(text) {

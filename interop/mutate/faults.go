@@ -331,7 +331,7 @@ var Faults = []Fault{
 		New:  "st = status.New(codes.Unknown, err.Error())", Items: []int{27},
 	},
 	{
-		Name: "an error with code OK is not changed to another code",
+		Name: "an error whose code is OK is sent as a failure",
 		File: aStatus,
 		Old:  "if st == nil || st.Code() == codes.OK {",
 		New:  "if st == nil {", Items: []int{28},

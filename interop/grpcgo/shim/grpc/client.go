@@ -17,31 +17,32 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// EnableTracing is grpc-go's, and does nothing.
+// EnableTracing exists in grpc-go. Here it does nothing.
 var EnableTracing bool
 
-// A ClientConn is grpc-go's or nearcall's. Nearcall's has one address: where a test brings a resolver, resolved.go
-// makes a connection of nearcall's each time that the resolver says something new.
+// A ClientConn is a client of grpc-go or of nearcall. A client of nearcall has one address.
+// If a test uses a resolver, resolved.go makes a new client of nearcall for each new result
+// of the resolver.
 type ClientConn struct {
 	grpc *g.ClientConn // nil if nearcall's
 
 	target  string
 	opts    []nearcall.DialOption
 	builder resolver.Builder // nil if the target is an address
-	ready   chan struct{}    // closed when near is set or never will be
+	ready   chan struct{}    // closed when near is set or c is closed
 
 	mu        sync.Mutex
 	near      *nearcall.ClientConn
-	replaced  []*nearcall.ClientConn // by what the resolver said later
+	replaced  []*nearcall.ClientConn // clients for previous results of the resolver
 	resolver  resolver.Resolver
-	started   bool   // resolver is built, or being built
+	started   bool   // resolver was built, or is being built
 	connected bool   // Connect or a call has asked for a connection
-	closed    bool   //
-	addr      string // that near goes to
-	config    string // the service config, as JSON, that near has
+	closed    bool   // Close was called
+	addr      string // the address of near
+	config    string // the service config of near, as JSON
 }
 
-// NewClient makes a client of the kind that near.On says.
+// NewClient returns a client of the kind near.On.
 func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	o := mergeClient(opts)
 	if near.On == near.GRPC {
@@ -73,7 +74,7 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	return cc, nil
 }
 
-// check returns the error that NewClient has for the options of c.
+// check returns the error that nearcall.NewClient returns for the options of c.
 func (c *ClientConn) check() error {
 	probe, err := nearcall.NewClient(near.Target("localhost:1"), c.opts...)
 	if err != nil {
@@ -82,10 +83,10 @@ func (c *ClientConn) check() error {
 	return probe.Close()
 }
 
-// addresses are the schemes whose targets are one address.
+// addresses are the schemes whose targets are a single address.
 var addresses = map[string]bool{"passthrough": true, "dns": true, "unix": true, "unix-abstract": true}
 
-// builder returns the resolver that target asks for by its scheme.
+// builder returns the resolver builder for the scheme of target.
 func builder(target string, known []resolver.Builder) resolver.Builder {
 	u, err := url.Parse(target)
 	if err != nil || u.Scheme == "" || addresses[u.Scheme] {
@@ -99,7 +100,7 @@ func builder(target string, known []resolver.Builder) resolver.Builder {
 	return resolver.Get(u.Scheme)
 }
 
-// translate returns nearcall's target for one of grpc-go's.
+// translate converts a target of grpc-go to one of nearcall.
 func translate(target string) string {
 	addr := target
 	if u, err := url.Parse(target); err == nil && addresses[u.Scheme] {
@@ -174,7 +175,7 @@ func (c *ClientConn) NewStream(ctx context.Context, desc *g.StreamDesc, method s
 	return n.NewStream(ctx, desc, method, opts...)
 }
 
-// wait returns nearcall's connection, when there is one.
+// wait waits for the client of nearcall and returns it.
 func (c *ClientConn) wait(ctx context.Context) (*nearcall.ClientConn, error) {
 	c.resolve(true)
 	if n := c.current(); n != nil {
@@ -191,14 +192,14 @@ func (c *ClientConn) wait(ctx context.Context) (*nearcall.ClientConn, error) {
 	return nil, g.ErrClientConnClosing
 }
 
-// current returns nearcall's connection, or nil while there is none.
+// current returns the client of nearcall, or nil if there is none yet.
 func (c *ClientConn) current() *nearcall.ClientConn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.near
 }
 
-// Close closes the connection, and those that it replaced.
+// Close closes the client and those that it replaced.
 func (c *ClientConn) Close() error {
 	if c.grpc != nil {
 		return c.grpc.Close()
@@ -226,7 +227,7 @@ func (c *ClientConn) Close() error {
 	return n.Close()
 }
 
-// Connect asks for a connection.
+// Connect makes the client connect.
 func (c *ClientConn) Connect() {
 	if c.grpc != nil {
 		c.grpc.Connect()
@@ -238,7 +239,7 @@ func (c *ClientConn) Connect() {
 	}
 }
 
-// ResetConnectBackoff is that of the connection.
+// ResetConnectBackoff resets the connection's backoff.
 func (c *ClientConn) ResetConnectBackoff() {
 	if c.grpc != nil {
 		c.grpc.ResetConnectBackoff()
@@ -247,7 +248,7 @@ func (c *ClientConn) ResetConnectBackoff() {
 	}
 }
 
-// GetState is that of the connection.
+// GetState returns the state of the connection.
 func (c *ClientConn) GetState() connectivity.State {
 	if c.grpc != nil {
 		return c.grpc.GetState()
@@ -265,7 +266,7 @@ func (c *ClientConn) GetState() connectivity.State {
 	return connectivity.Idle
 }
 
-// WaitForStateChange is that of the connection. While there is none it looks again and again.
+// WaitForStateChange waits until the state differs from s. It polls until there is a client.
 func (c *ClientConn) WaitForStateChange(ctx context.Context, s connectivity.State) bool {
 	if c.grpc != nil {
 		return c.grpc.WaitForStateChange(ctx, s)
@@ -285,7 +286,7 @@ func (c *ClientConn) WaitForStateChange(ctx context.Context, s connectivity.Stat
 	}
 }
 
-// Target is what NewClient was given.
+// Target returns the target passed to NewClient.
 func (c *ClientConn) Target() string {
 	if c.grpc != nil {
 		return c.grpc.Target()
@@ -293,7 +294,7 @@ func (c *ClientConn) Target() string {
 	return c.target
 }
 
-// CanonicalTarget is that of the connection, or empty while there is none.
+// CanonicalTarget returns the canonical target of the client, or "" if there is none yet.
 func (c *ClientConn) CanonicalTarget() string {
 	if cc := c.real(); cc != nil {
 		return cc.CanonicalTarget()
@@ -301,7 +302,8 @@ func (c *ClientConn) CanonicalTarget() string {
 	return ""
 }
 
-// GetMethodConfig is that of the connection, or empty while there is none.
+// GetMethodConfig returns the method config of the client, or an empty one if there is no
+// client yet.
 func (c *ClientConn) GetMethodConfig(method string) g.MethodConfig {
 	if cc := c.real(); cc != nil {
 		return cc.GetMethodConfig(method)
@@ -309,7 +311,7 @@ func (c *ClientConn) GetMethodConfig(method string) g.MethodConfig {
 	return g.MethodConfig{}
 }
 
-// real returns the *grpc.ClientConn of c, or nil while there is none.
+// real returns the *grpc.ClientConn of c, or nil if there is none yet.
 func (c *ClientConn) real() *g.ClientConn {
 	if c.grpc != nil {
 		return c.grpc

@@ -2,11 +2,11 @@ package grpc
 
 import "github.com/nearcall/nearcall"
 
-// Nearcall's own, which pass calls of grpc-go on to grpc-go's.
+// These are nearcall's. They forward calls of grpc-go to grpc-go.
 var (
 	SetSendCompressor          = nearcall.SetSendCompressor
 	ClientSupportedCompressors = nearcall.ClientSupportedCompressors
 )
 
-// A PreparedMsg is nearcall's: streams of grpc-go's servers do not take it in SendMsg.
+// A PreparedMsg is nearcall's. SendMsg of grpc-go's streams does not support it.
 type PreparedMsg = nearcall.PreparedMsg

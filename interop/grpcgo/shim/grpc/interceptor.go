@@ -6,7 +6,7 @@ import (
 	g "google.golang.org/grpc"
 )
 
-// Client interceptors are shown a ClientConn, and so these types cannot be aliases.
+// Client interceptors get a *ClientConn, so these types cannot be aliases.
 type (
 	UnaryInvoker            func(ctx context.Context, method string, req, reply any, cc *ClientConn, opts ...g.CallOption) error
 	UnaryClientInterceptor  func(ctx context.Context, method string, req, reply any, cc *ClientConn, invoker UnaryInvoker, opts ...g.CallOption) error

@@ -6,23 +6,24 @@ import (
 	"google.golang.org/grpc/resolver"
 )
 
-// A ServerOption is one of grpc-go and of nearcall at once.
+// A ServerOption is an option for grpc-go and for nearcall.
 type ServerOption interface{ server() serverOption }
 
 type serverOption struct {
 	grpc    []g.ServerOption
 	near    []nearcall.ServerOption
-	missing string // the name, where nearcall has nothing like it
+	missing string // the option's name if nearcall has no equivalent
 }
 
 func (o serverOption) server() serverOption { return o }
 
-// EmptyServerOption changes nothing. Tests embed it in options of their own.
+// EmptyServerOption changes nothing. Tests embed it in their own options.
 type EmptyServerOption struct{}
 
 func (EmptyServerOption) server() serverOption { return serverOption{} }
 
-// onServer is an option that nearcall has as well, or none of it where what it sets does not exist there.
+// onServer returns an option with its equivalents in nearcall. Without any, the option does
+// nothing on nearcall.
 func onServer(grpc g.ServerOption, near ...nearcall.ServerOption) ServerOption {
 	return serverOption{grpc: []g.ServerOption{grpc}, near: near}
 }
@@ -42,13 +43,13 @@ func mergeServer(opts []ServerOption) (all serverOption) {
 	return all
 }
 
-// A DialOption is one of grpc-go and of nearcall at once.
+// A DialOption is an option for grpc-go and for nearcall.
 type DialOption interface{ client() dialOption }
 
 type dialOption struct {
 	grpc      []g.DialOption
 	near      []nearcall.DialOption
-	missing   string // the name, where nearcall has nothing like it
+	missing   string // the option's name if nearcall has no equivalent
 	resolvers []resolver.Builder
 }
 
@@ -59,8 +60,8 @@ type EmptyDialOption struct{}
 
 func (EmptyDialOption) client() dialOption { return dialOption{} }
 
-// onClient is an option that nearcall has as well. One that it does not have goes where docs/migrate.md says: into
-// WithGRPCDialOptions.
+// onClient returns an option with its equivalents in nearcall. Without any, the option is
+// passed to WithGRPCDialOptions, as docs/migrate.md says.
 func onClient(grpc g.DialOption, near ...nearcall.DialOption) DialOption {
 	if len(near) == 0 {
 		near = []nearcall.DialOption{nearcall.WithGRPCDialOptions(grpc)}

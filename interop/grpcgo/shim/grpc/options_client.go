@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// Options for clients that both have, under the same name.
+// Client options that both libraries have under the same name.
 
 func WithInitialWindowSize(n int32) DialOption {
 	return onClient(g.WithInitialWindowSize(n), nearcall.WithInitialWindowSize(n))
@@ -109,7 +109,7 @@ func WithChainStreamInterceptor(is ...StreamClientInterceptor) DialOption {
 	return onClient(g.WithChainStreamInterceptor(chain...), nearcall.WithChainStreamInterceptor(chain...))
 }
 
-// Options for clients that nearcall has under another name.
+// Client options that nearcall has under another name.
 
 func WithStaticStreamWindowSize(n int32) DialOption {
 	return onClient(g.WithStaticStreamWindowSize(n), nearcall.WithInitialWindowSize(n))
@@ -132,7 +132,7 @@ func WithDialer(dial func(string, time.Duration) (net.Conn, error)) DialOption {
 	}))
 }
 
-// Options for clients that do nothing for nearcall's own targets.
+// Client options that do nothing for nearcall's own targets.
 
 func WithStaticConnWindowSize(n int32) DialOption {
 	return onClient(g.WithStaticConnWindowSize(n))
@@ -194,7 +194,7 @@ func WithDisableHealthCheck() DialOption {
 	return onClient(g.WithDisableHealthCheck())
 }
 
-// WithResolvers makes resolvers known to the connection: see resolved.go.
+// WithResolvers registers resolvers with the client: see resolved.go.
 func WithResolvers(rs ...resolver.Builder) DialOption {
 	o := onClient(g.WithResolvers(rs...)).client()
 	o.resolvers = rs

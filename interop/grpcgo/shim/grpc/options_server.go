@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// Options for servers that both have, under the same name.
+// Server options that both libraries have under the same name.
 
 func InitialWindowSize(n int32) ServerOption {
 	return onServer(g.InitialWindowSize(n), nearcall.InitialWindowSize(n))
@@ -87,7 +87,7 @@ func WaitForHandlers(wait bool) ServerOption {
 	return onServer(g.WaitForHandlers(wait), nearcall.WaitForHandlers(wait))
 }
 
-// Options for servers that nearcall has under another name.
+// Server options that nearcall has under another name.
 
 func StaticStreamWindowSize(n int32) ServerOption {
 	return onServer(g.StaticStreamWindowSize(n), nearcall.InitialWindowSize(n))
@@ -101,8 +101,8 @@ func MaxMsgSize(n int) ServerOption {
 	return onServer(g.MaxMsgSize(n), nearcall.MaxRecvMsgSize(n))
 }
 
-// Options for servers that are dropped: nearcall sizes its buffers and keeps its workers by itself, and compresses a
-// reply as its request was.
+// Server options that are ignored: nearcall manages its buffers and workers itself, and
+// compresses a reply with the compressor of its request.
 
 func SharedWriteBuffer(share bool) ServerOption {
 	return onServer(g.SharedWriteBuffer(share))
@@ -132,7 +132,7 @@ func RPCDecompressor(d g.Decompressor) ServerOption {
 	return onServer(g.RPCDecompressor(d))
 }
 
-// Options for servers that nearcall does not have.
+// Server options that nearcall does not have.
 
 func CustomCodec(c g.Codec) ServerOption {
 	return serverOption{grpc: []g.ServerOption{g.CustomCodec(c)}, missing: "CustomCodec"}

@@ -11,13 +11,14 @@ import (
 	"google.golang.org/grpc/serviceconfig"
 )
 
-// parseServiceConfig is grpc-go's parser. The copy that the tests are built in sets it: it is internal to grpc-go.
+// parseServiceConfig is grpc-go's parser. It is internal to grpc-go; internals.go sets it
+// in the copy.
 var parseServiceConfig func(json string) *serviceconfig.ParseResult
 
-// parsed has the JSON that results were parsed from: a result does not tell, and nearcall wants it.
+// parsed holds the JSON of parse results. nearcall needs it, and the results do not contain it.
 var parsed sync.Map // of *serviceconfig.ParseResult to string
 
-// resolve builds the resolver, if there is one and it is not built yet.
+// resolve builds the resolver if c has one and it was not built yet.
 func (c *ClientConn) resolve(connect bool) {
 	c.mu.Lock()
 	c.connected = c.connected || connect
@@ -37,10 +38,10 @@ func (c *ClientConn) resolve(connect bool) {
 	c.mu.Unlock()
 }
 
-// A resolverConn is what a resolver sees of a ClientConn of nearcall's.
+// A resolverConn implements resolver.ClientConn for a client of nearcall.
 type resolverConn struct{ c *ClientConn }
 
-// UpdateState makes a connection to the first address, with the service config.
+// UpdateState makes a client for the first address, with the service config.
 func (r resolverConn) UpdateState(s resolver.State) error {
 	addrs := s.Addresses
 	for _, e := range s.Endpoints {
@@ -58,7 +59,7 @@ func (r resolverConn) UpdateState(s resolver.State) error {
 	return r.c.use(addrs[0].Addr, config)
 }
 
-// use replaces the connection of c by one to addr, unless it is one already.
+// use replaces the client of nearcall with one for addr and config, unless they are unchanged.
 func (c *ClientConn) use(addr, config string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,15 +86,15 @@ func (c *ClientConn) use(addr, config string) error {
 	return nil
 }
 
-// ReportError does nothing: a test that looks for it is about resolvers.
+// ReportError does nothing: tests that check for the error are about resolvers.
 func (r resolverConn) ReportError(error) {}
 
-// NewAddress is UpdateState.
+// NewAddress calls UpdateState.
 func (r resolverConn) NewAddress(addrs []resolver.Address) {
 	_ = r.UpdateState(resolver.State{Addresses: addrs})
 }
 
-// ParseServiceConfig parses json, and remembers it.
+// ParseServiceConfig parses json and stores it in parsed.
 func (r resolverConn) ParseServiceConfig(json string) *serviceconfig.ParseResult {
 	result := parseServiceConfig(json)
 	parsed.Store(result, json)

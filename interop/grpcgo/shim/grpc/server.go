@@ -13,18 +13,19 @@ import (
 	g "google.golang.org/grpc"
 )
 
-// A Server is grpc-go's or nearcall's: one of grpc and near is nil.
+// A Server is a server of grpc-go or of nearcall: one of grpc and near is nil.
 type Server struct {
 	grpc *g.Server
 	near *nearcall.Server
-	loop *loop.Loop // that handlers run on, or nil
+	loop *loop.Loop // handlers run on it if it is not nil
 }
 
-// labelsMethods reports whether a test has told grpc-go, by what the variable was read into, to label
-// goroutines. The copy that the tests are built in sets it: it is internal to grpc-go.
+// labelsMethods reports whether a test has configured grpc-go to label server goroutines
+// with the method. The setting is internal to grpc-go; internals.go sets labelsMethods in
+// the copy.
 var labelsMethods func() bool
 
-// NewServer makes a server of the kind that near.On says.
+// NewServer returns a server of the kind near.On.
 func NewServer(opts ...ServerOption) *Server {
 	o := mergeServer(opts)
 	if near.On == near.GRPC {
@@ -63,7 +64,7 @@ func (s *Server) RegisterService(desc *g.ServiceDesc, impl any) {
 	}
 }
 
-// GetServiceInfo is that of the server.
+// GetServiceInfo returns the registered services.
 func (s *Server) GetServiceInfo() map[string]g.ServiceInfo {
 	if s.grpc != nil {
 		return s.grpc.GetServiceInfo()
@@ -71,7 +72,7 @@ func (s *Server) GetServiceInfo() map[string]g.ServiceInfo {
 	return s.near.GetServiceInfo()
 }
 
-// Serve serves lis, or what it stands for.
+// Serve serves lis, or the listener that package near listens on instead.
 func (s *Server) Serve(lis net.Listener) error {
 	if s.grpc != nil {
 		return s.grpc.Serve(lis)
@@ -93,7 +94,7 @@ func (s *Server) Stop() {
 	}
 }
 
-// GracefulStop is that of the server.
+// GracefulStop stops the server gracefully.
 func (s *Server) GracefulStop() {
 	if s.grpc != nil {
 		s.grpc.GracefulStop()
@@ -102,7 +103,7 @@ func (s *Server) GracefulStop() {
 	s.near.GracefulStop()
 }
 
-// ServeHTTP is grpc-go's.
+// ServeHTTP is supported only by grpc-go.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.grpc == nil {
 		near.Unsupported("Server.ServeHTTP")

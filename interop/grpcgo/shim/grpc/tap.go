@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/tap"
 )
 
-// InTapHandle is two interceptors on nearcall.
+// InTapHandle is implemented by two interceptors on nearcall.
 func InTapHandle(h tap.ServerInHandle) ServerOption {
 	return onServer(g.InTapHandle(h), nearcall.ChainUnaryInterceptor(tapUnary(h)), nearcall.ChainStreamInterceptor(tapStream(h)))
 }

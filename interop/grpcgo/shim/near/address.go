@@ -13,8 +13,8 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// Tests listen on localhost:0, look at the port, and dial it. Where there are no ports Listen makes one up, and Target
-// finds by it what listens there.
+// Tests listen on localhost:0, read the port from the listener, and dial it. For transports
+// without ports Listen makes up a port, and Target finds the listener by this port.
 var ports struct {
 	mu   sync.Mutex
 	last int
@@ -29,7 +29,7 @@ type listener struct {
 
 func (l *listener) Addr() net.Addr { return l.addr }
 
-// Listen is net.Listen. TCP addresses stand for something else where the kind is mapped.
+// Listen is net.Listen. If the kind is mapped, TCP addresses stand for targets of that kind.
 func Listen(network, address string) (net.Listener, error) {
 	if !On.Mapped() || !strings.HasPrefix(network, "tcp") {
 		return net.Listen(network, address)
@@ -48,7 +48,7 @@ func Listen(network, address string) (net.Listener, error) {
 	return &listener{inner, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: p}}, nil
 }
 
-// take marks port p as used, or another one if p is 0.
+// take marks port p as used and returns it. If p is 0, it takes a new port.
 func take(p int) int {
 	ports.mu.Lock()
 	defer ports.mu.Unlock()
@@ -63,13 +63,13 @@ func take(p int) int {
 	return p
 }
 
-// Target is where a client of nearcall finds what listens at hostport.
+// Target returns the target with which a client of nearcall reaches the listener at hostport.
 func Target(hostport string) string {
 	if On.Mapped() {
 		return target(port(hostport))
 	}
 	if _, _, err := net.SplitHostPort(hostport); err != nil {
-		hostport = net.JoinHostPort(hostport, "1") // for a dialer that does not look, or nobody listens there
+		hostport = net.JoinHostPort(hostport, "1") // a custom dialer may ignore the port; otherwise dialing fails
 	}
 	if strings.HasPrefix(hostport, ":") {
 		hostport = "localhost" + hostport
@@ -77,7 +77,7 @@ func Target(hostport string) string {
 	return "tcp:" + hostport
 }
 
-// Dialled is what net.Dial needs for an address of a test.
+// Dialled returns the arguments for net.Dial for an address of a test.
 func Dialled(network, address string) (string, string) {
 	if rest, ok := strings.CutPrefix(address, "unix:"); ok {
 		return "unix", strings.TrimPrefix(rest, "//")
@@ -93,7 +93,7 @@ func Dialled(network, address string) (string, string) {
 	return network, address
 }
 
-// port is the one that address ends in, or 0.
+// port returns the port that address ends with, or 0.
 func port(address string) int {
 	p, err := strconv.Atoi(address[strings.LastIndexByte(address, ':')+1:])
 	if err != nil {
@@ -102,7 +102,7 @@ func port(address string) int {
 	return p
 }
 
-// target is nearcall's for a made-up port.
+// target returns nearcall's target for a made-up port.
 func target(port int) string {
 	switch {
 	case On.InOneProcess():
@@ -113,7 +113,7 @@ func target(port int) string {
 	return "unix:" + path(port)
 }
 
-// path is that of the socket which stands for a made-up port.
+// path returns the path of the socket for a made-up port.
 func path(port int) string { return filepath.Join(directory(), strconv.Itoa(port)) }
 
 var directory = sync.OnceValue(func() string {
@@ -124,8 +124,8 @@ var directory = sync.OnceValue(func() string {
 	return dir
 })
 
-// Unwrap returns the listener that a server of nearcall can serve: tests wrap those that Listen gave them. A wrapper
-// around a socket is served as it is.
+// Unwrap returns the listener for a server of nearcall to serve. Tests wrap listeners that
+// Listen returned. A wrapper around a socket is served as it is.
 func Unwrap(lis net.Listener) net.Listener {
 	if l, ok := lis.(*listener); ok {
 		return l.Listener
@@ -139,7 +139,7 @@ func Unwrap(lis net.Listener) net.Listener {
 	return lis
 }
 
-// field returns the listener that is an exported field of lis.
+// field returns the listener in an exported field of lis, or nil if there is none.
 func field(lis net.Listener) net.Listener {
 	v := reflect.ValueOf(lis)
 	for v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface {

@@ -1,5 +1,5 @@
-// Package near says what a run of grpc-go's tests is on: grpc-go itself, or one of the paths of nearcall. It maps the
-// addresses that the tests listen on and dial to targets of that path.
+// Package near selects what grpc-go's tests run on: grpc-go itself, or one of nearcall's
+// paths. It maps the addresses that the tests listen on and dial to targets of that path.
 package near
 
 import (
@@ -10,32 +10,33 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Environment variables by which a test process is told what to do.
+// Environment variables that configure a test process.
 const (
 	KindVariable      = "NEARCALL_TESTS_ON"  // a Kind, grpc if empty
 	DirectoryVariable = "NEARCALL_TESTS_DIR" // for sockets
 )
 
-// A Kind is what the servers and clients of a test are.
+// A Kind is an implementation of the servers and clients in a test.
 type Kind string
 
-// The kinds. A loop of coroutines is not among them: many handlers of grpc-go's tests wait on a channel, and hold such a
-// loop and the cancellations of its tasks with it (docs/loop.md).
+// The kinds. There is none for a loop of coroutines: many handlers in grpc-go's tests wait
+// on a channel, which blocks such a loop and delays the cancellation of its tasks
+// (docs/loop.md).
 const (
 	GRPC      Kind = "grpc" // grpc-go itself, the control
 	TCP       Kind = "tcp"
 	Unix      Kind = "unix"   // without the upgrade to shared memory
-	SharedMem Kind = "shm"    // a unix socket is how both sides meet
+	SharedMem Kind = "shm"    // both sides meet at a unix socket
 	InProcess Kind = "inproc" // workers run the handlers
 	Inline    Kind = "inline" // in process, with InlineHandlers
 	Shared    Kind = "shared" // in process, with SharedMessages
 	Loop      Kind = "loop"   // in process, all handlers on a loop
 )
 
-// Kinds are all of them.
+// Kinds lists all kinds.
 var Kinds = []Kind{GRPC, TCP, Unix, SharedMem, InProcess, Inline, Shared, Loop}
 
-// On is the kind that this process runs its tests on.
+// On is the kind of this process.
 var On = func() Kind {
 	if k := os.Getenv(KindVariable); k != "" {
 		return Kind(k)
@@ -52,22 +53,24 @@ func (k Kind) InOneProcess() bool {
 	return false
 }
 
-// Mapped reports whether the addresses that tests see are made up, and stand for something else.
+// Mapped reports whether the addresses that tests see are made up and stand for targets of
+// the kind.
 func (k Kind) Mapped() bool { return k != GRPC && k != TCP }
 
-// ExitUnsupported is how a test process exits that needs what nearcall does not have.
+// ExitUnsupported is the exit status of a test process that needs a feature which nearcall
+// does not have.
 const ExitUnsupported = 77
 
-// UnsupportedPrefix begins the line that says what that is.
+// UnsupportedPrefix begins the line that names the feature.
 const UnsupportedPrefix = "nearcall does not have: "
 
-// Unsupported ends the process: its test needs what nearcall does not have.
+// Unsupported exits the process because its test needs a feature that nearcall does not have.
 func Unsupported(what string) {
 	fmt.Fprintln(os.Stderr, UnsupportedPrefix+what)
 	os.Exit(ExitUnsupported)
 }
 
-// UserAgent is what a client says it is.
+// UserAgent returns the beginning of a client's user agent.
 func UserAgent() string {
 	if On == GRPC {
 		return "grpc-go/" + grpc.Version

@@ -1,5 +1,5 @@
-// Package net stands for Go's own in grpc-go's tests. What tests listen on and dial is mapped by package near; all
-// else is exported again by a file that is generated beside this one, in the copy that the tests are built in.
+// Package net replaces Go's package net in grpc-go's tests. Package near maps the addresses
+// that tests listen on and dial. A generated file in the copy re-exports everything else.
 package net
 
 import (
@@ -10,30 +10,30 @@ import (
 	"github.com/nearcall/nearcall/interop/grpcgo/shim/near"
 )
 
-// Listen is net.Listen, mapped.
+// Listen is net.Listen with mapped addresses.
 func Listen(network, address string) (gonet.Listener, error) { return near.Listen(network, address) }
 
-// Dial is net.Dial, mapped.
+// Dial is net.Dial with mapped addresses.
 func Dial(network, address string) (gonet.Conn, error) {
 	return gonet.Dial(near.Dialled(network, address))
 }
 
-// DialTimeout is net.DialTimeout, mapped.
+// DialTimeout is net.DialTimeout with mapped addresses.
 func DialTimeout(network, address string, d time.Duration) (gonet.Conn, error) {
 	network, address = near.Dialled(network, address)
 	return gonet.DialTimeout(network, address, d)
 }
 
-// A Dialer is a net.Dialer, mapped.
+// A Dialer is a net.Dialer with mapped addresses.
 type Dialer struct{ gonet.Dialer }
 
-// DialContext is net.Dialer's, mapped.
+// DialContext dials the mapped address.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (gonet.Conn, error) {
 	network, address = near.Dialled(network, address)
 	return d.Dialer.DialContext(ctx, network, address)
 }
 
-// Dial is net.Dialer's, mapped.
+// Dial dials the mapped address.
 func (d *Dialer) Dial(network, address string) (gonet.Conn, error) {
 	return d.DialContext(context.Background(), network, address)
 }

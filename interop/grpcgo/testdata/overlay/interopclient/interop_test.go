@@ -35,7 +35,7 @@ func dial(t *testing.T) (*grpc.ClientConn, context.Context) {
 
 type interopCase func(context.Context, testgrpc.TestServiceClient, ...grpc.CallOption)
 
-// run runs a case; the process ends if it fails.
+// run runs a case. If the case fails, the process exits.
 func run(t *testing.T, f interopCase, opts ...grpc.CallOption) {
 	cc, ctx := dial(t)
 	f(ctx, testgrpc.NewTestServiceClient(cc), opts...)

@@ -2,7 +2,8 @@ package test
 
 import "google.golang.org/grpc/neartest/shim/near"
 
-// environments are those that nearcall can be: no http.Handler, no load balancer, and TLS where there is a network.
+// environments returns the environments that nearcall supports: no http.Handler, no load
+// balancer, and TLS only on kinds that use TCP.
 func environments() []env {
 	if near.On.Mapped() {
 		return []env{tcpClearEnv}
