@@ -1,4 +1,4 @@
-# nearcall. `make` alone lists what there is.
+# nearcall. Run `make` to list the targets.
 
 GO       ?= go
 MODULES  := $(shell find . -name go.mod -not -path './tools/*' -exec dirname {} \; | sort)
@@ -8,14 +8,15 @@ SOAK     ?= 10m
 CHAOS    ?= 10m
 CROSS    ?= windows/amd64 darwin/arm64
 
-# The race detector needs cgo, and so a C compiler. Without one the same tests
-# run without it: RACE is empty then, and the run says so.
+# The race detector needs cgo, and so a C compiler. Without one RACE is empty: the
+# tests run without the race detector and print a warning.
 HAVE_CC := $(shell command -v "$$($(GO) env CC | cut -d' ' -f1)" 2>/dev/null)
 RACE    ?= $(if $(HAVE_CC),-race)
 ifneq ($(RACE),)
 export CGO_ENABLED = 1
-# A program with the race detector sleeps for a second before it exits, for races on
-# goroutines that still run. Tests leave none, and start some hundred such programs.
+# By default a program with the race detector sleeps for a second before it exits, to
+# find races on goroutines that still run. Tests leave no goroutines, and start some
+# hundred programs.
 export GORACE ?= atexit_sleep_ms=0
 endif
 
@@ -43,18 +44,18 @@ vet:
 staticcheck:
 	$(call each,$(TOOL) staticcheck ./...)
 
-# The list, with the reason for each word, is internal/house/words.txt.
+# internal/house/words.txt lists the banned words with the reasons.
 words:
 	@echo '== banned words'; $(GO) test -count=1 -run Words ./internal/house
 
-# British spelling; tools/spelling.csv adds the words of this project to misspell's own.
+# British spelling. tools/spelling.csv adds this project's words to misspell's list.
 spelling:
 	@echo '== misspell'; find . \( -name '*.go' -not -name '*.pb.go' -o -name '*.md' \) -not -path './bin/*' -print0 | \
 		xargs -0 $(TOOL) misspell -error -dict tools/spelling.csv
 
-# Every benchmark runs once, so that none rots; fuzz tests run over their seeds. Tests
-# that call t.Parallel mostly wait, so more of them run than there are processors.
-# `make vet` has vetted more than go test would.
+# Each benchmark runs once, so that it keeps working, and fuzz tests run over their
+# seeds. Tests that call t.Parallel mostly wait, so more of them run at a time than
+# there are processors. -vet=off because `make vet` checks more than go test would.
 unit: ## the tests of all modules, each benchmark once
 ifeq ($(RACE),)
 	@echo '**** THE TESTS RUN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
@@ -67,18 +68,19 @@ endif
 interop: ## compare with grpc-go, case by case: what gRPC promises, item by item
 	cd interop && $(GO) test -count=1 -parallel=8 -run '^TestItems$$' -items
 
-# KINDS, PACKAGES and TESTS choose a part: make grpc-tests KINDS='tcp inproc' PACKAGES=stats
+# KINDS, PACKAGES and TESTS select tests: make grpc-tests KINDS='tcp inproc' PACKAGES=stats
 .PHONY: grpc-tests
 grpc-tests: ## grpc-go's own tests on every path of nearcall, in some ten minutes; KINDS='tcp inproc' is a part
 	cd interop && $(GO) run ./grpcgo -race=$(if $(RACE),true,false) -kinds '$(KINDS)' -packages '$(PACKAGES)' -tests '$(TESTS)'
 
-# Minutes, and so no part of ci; that the table of faults fits the code is.
+# This takes minutes and is not part of ci. ci only checks that the table of faults
+# matches the code.
 .PHONY: mutate
 mutate: ## seed faults in a copy of the engine: the cases of interop must notice each
 	cd interop && $(GO) run ./mutate
 
-# The tables go to docs/results, too. BENCH=-quick makes a first look of it, and
-# BENCH='-tables unix -rows empty' a part; then RESULTS= leaves the files alone.
+# The tables are also written to docs/results, unless RESULTS is empty. BENCH=-quick
+# makes a quick run, and BENCH='-tables unix -rows empty' selects a part.
 RESULTS ?= ../docs/results
 
 bench: ## the tournament: nearcall and what one would use instead, in one process and between two
@@ -102,18 +104,18 @@ soak: ## the chaos run for SOAK (10m): random calls, cancels, stops and hang-ups
 chaos: ## the same over the network for CHAOS (10m): connections that break, servers that are killed
 	NEARCALL_CHAOS=$(CHAOS) $(GO) test $(RACE) -count=1 -run "^TestChaosOverTheNetwork$$" -timeout 0 -v .
 
-# The race detector keeps memory of every coroutine that has ended: so the rounds are
-# processes of their own.
+# The race detector does not free the memory of coroutines that have ended, so each
+# round is a separate process.
 LOOPS ?= 20
 loops: ## random tasks on each kind of loop, for half a minute LOOPS (20) times
 	for n in $$(seq $(LOOPS)); do NEARCALL_SOAK=5s $(GO) test $(RACE) -count=1 -run '^TestRandomTasks$$' ./loop || exit 1; done
 
-# ATTACK=-short takes a minute, as in .ci/run; ATTACK='-only drains -v' is a part.
+# ATTACK=-short takes a minute, as in .ci/run. ATTACK='-only drains -v' selects a part.
 .PHONY: attack
 attack: ## what attacks cost a server and what they cost the attacker, in some six minutes
 	@mkdir -p bin && $(GO) build -o bin/attack ./internal/attack && bin/attack $(ATTACK)
 
-# FLAKYFLAGS='-short=false -budget 8h' runs the whole of each package's tests.
+# FLAKYFLAGS='-short=false -budget 8h' runs all tests of each package.
 FLAKY        ?= 50
 FLAKY_BUDGET ?= 1h
 flaky: ## each package's short tests FLAKY (50) times, alone and beside two busy processes, as far as FLAKY_BUDGET (1h) goes
@@ -134,8 +136,8 @@ cross: ## build and vet for the systems in CROSS
 		(cd "$$m" && export GOOS=$${target%/*} GOARCH=$${target#*/} CGO_ENABLED=0 && $(GO) build ./... && $(GO) vet ./...); \
 	done; done
 
-# The race detector knows no system with 32 bits. A machine that cannot run such
-# programs fails here.
+# The race detector does not support 32-bit systems. This fails on a machine that
+# cannot run 32-bit programs.
 bits32: ## the core module's tests where an int and an address have 32 bits
 	GOARCH=386 CGO_ENABLED=0 $(GO) test -count=1 . ./internal/...
 
@@ -146,7 +148,7 @@ WINE_PACKAGES = wine64 gcc-mingw-w64-x86-64
 windows: windows-tools ## the core module's tests and the tour as programs of Windows, under Wine
 	$(GO) run ./internal/wine -prefix bin/wine -tour $(WINDOWS) ./...
 
-# Wine and a C compiler for Windows, from Debian where they are missing.
+# Installs Wine and a C compiler for Windows from Debian if they are missing.
 windows-tools:
 	@if { test -x /usr/lib/wine/wine64 || command -v wine64 || command -v wine; } >/dev/null && command -v x86_64-w64-mingw32-gcc >/dev/null; then :; \
 	elif test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
@@ -166,7 +168,7 @@ lines: ## lines per package, comments included and generated code left out
 		END { for (d in seen) printf "| `%s` | %d | %d |\n", d, c[d], t[d] }' | LC_ALL=C sort | \
 		{ echo '| package | lines | of tests |'; echo '|---|---:|---:|'; cat; }
 
-# Needs protoc, protoc-gen-go and protoc-gen-go-grpc; what they make is committed.
+# Needs protoc, protoc-gen-go and protoc-gen-go-grpc. The generated code is committed.
 generate: ## make the examples' generated code again
 	protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
 		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto examples/quickstart/greetpb/greet.proto bench/internal/benchpb/records.proto

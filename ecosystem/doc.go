@@ -1,7 +1,7 @@
-// Package ecosystem tests that the parts one adds to a gRPC program work over
-// nearcall as they are: health, reflection and what reads it, OpenTelemetry,
-// go-grpc-middleware, grpc-gateway, dynamic and gogo messages. What they make
-// of a call is compared with what they make of it on grpc-go.
+// Package ecosystem tests that common additions to gRPC programs work unchanged
+// over nearcall: health, reflection and its clients, OpenTelemetry,
+// go-grpc-middleware, grpc-gateway, dynamic and gogo messages. It compares their
+// results with those on grpc-go.
 //
-// It is a module of its own, so that nobody who imports nearcall sees them.
+// It is a separate module, so that nearcall does not depend on these modules.
 package ecosystem

@@ -1,6 +1,6 @@
 package ecosystem
 
-//lint:file-ignore SA1019 the first version of protoreflect is deprecated, and still what many programs use
+//lint:file-ignore SA1019 the first version of protoreflect is deprecated, but many programs still use it
 
 import (
 	"context"
@@ -25,8 +25,8 @@ import (
 	pb "github.com/nearcall/nearcall/ecosystem/internal/gatewaypb"
 )
 
-// The descriptors come from reflection, and the messages are dynamic.Message:
-// of the old API, and no structs.
+// The descriptors come from reflection. The messages are of type dynamic.Message,
+// which implements the old API and is not a generated struct.
 func TestDynamicStubCallsWithWhatReflectionTells(t *testing.T) {
 	compare(t, func(t *testing.T, run runner) []string {
 		conn := run(t, reflected(reflection.Register)).conn
@@ -102,7 +102,7 @@ func TestDynamicStubCallsWithWhatReflectionTells(t *testing.T) {
 	})
 }
 
-// The same by protoreflect's second version, whose messages are dynamicpb's.
+// The same with the second version of protoreflect, which uses dynamicpb.
 func TestDynamicpbMessagesReachGeneratedHandlers(t *testing.T) {
 	compare(t, func(t *testing.T, run runner) []string {
 		conn := run(t, reflected(reflection.Register)).conn
@@ -174,7 +174,7 @@ func set(m *dynamicpb.Message, field string, v protoreflect.Value) {
 	m.Set(m.Descriptor().Fields().ByName(protoreflect.Name(field)), v)
 }
 
-// A server without generated code answers one with it, and another without.
+// A server without generated code answers a client with it, and a client without.
 func TestDynamicpbHandlersServeGeneratedClients(t *testing.T) {
 	method := pb.File_shop_proto.Services().ByName("Shop").Methods().ByName("Add")
 	echo := func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {

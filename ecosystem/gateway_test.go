@@ -73,14 +73,15 @@ func TestGatewayTranslatesHTTP(t *testing.T) {
 	})
 }
 
-// What grpc-go's own trailers become. TestGatewayPassesTheTrailersOfErrorsOn has them.
+// The HTTP trailers for the trailers that grpc-go adds itself. See
+// TestGatewayPassesTheTrailersOfErrorsOn.
 const (
 	detailsTrailer     = "Grpc-Trailer-Grpc-Status-Details-Bin"
 	contentTypeTrailer = "Grpc-Trailer-Content-Type"
 )
 
-// The trailers of grpc-go include two that no handler set: a status's details,
-// and the content-type of a call that failed without a header.
+// grpc-go adds two trailers that no handler has set: the status's details, and the
+// content-type of a call that failed without a header.
 func TestGatewayPassesTheTrailersOfErrorsOn(t *testing.T) {
 	for name, call := range map[string][2]string{"details": {"GET", "/v1/items/missing"}, "without headers": {"POST", "/v1/items"}} {
 		t.Run(name, func(t *testing.T) {
@@ -95,7 +96,7 @@ func TestGatewayPassesTheTrailersOfErrorsOn(t *testing.T) {
 	}
 }
 
-// headers notes h without the keys that are left out.
+// headers formats h without the given keys.
 func headers(h http.Header, without ...string) string {
 	var list []string
 	for k, v := range h {
@@ -124,7 +125,7 @@ func TestGatewayPassesHeadersAndTimeoutsOn(t *testing.T) {
 		var notes []string
 		for k, v := range <-seen {
 			switch k {
-			case ":authority", "user-agent", "grpc-accept-encoding": // the connection's
+			case ":authority", "user-agent", "grpc-accept-encoding": // depend on the connection
 			default:
 				notes = append(notes, fmt.Sprintf("%s: %q", k, v))
 			}
@@ -157,7 +158,7 @@ func TestGatewayStreamsOverHTTP(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer reply.Body.Close()
-		// Both come while the handler still runs.
+		// Both lines arrive while the handler still runs.
 		lines := bufio.NewScanner(reply.Body)
 		for i := range 2 {
 			if want := fmt.Sprintf(`"name":"item %d"`, i); !lines.Scan() || !strings.Contains(lines.Text(), want) {

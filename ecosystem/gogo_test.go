@@ -19,8 +19,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// A mirror is a service that answers with what it was sent, in messages of the
-// type that the sides were given, as generated code would be.
+// A mirror is a service that answers each message with handle's result. Its
+// messages are of type T, as in generated code.
 func mirror[T any](handle func(*T) (*T, error)) func(reflection.GRPCServer) {
 	unary := func(_ any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		in := new(T)
@@ -52,7 +52,7 @@ func mirror[T any](handle func(*T) (*T, error)) func(reflection.GRPCServer) {
 	return func(srv reflection.GRPCServer) { srv.RegisterService(desc, struct{}{}) }
 }
 
-// reflect sends m by a unary call and three times on a stream.
+// reflect sends m with a unary call and three times on a stream.
 func reflect[T any](t *testing.T, conn grpc.ClientConnInterface, m *T, opts ...grpc.CallOption) (replies []*T) {
 	t.Helper()
 	unary := new(T)
@@ -85,7 +85,7 @@ func reflect[T any](t *testing.T, conn grpc.ClientConnInterface, m *T, opts ...g
 
 func same[T any](m *T) (*T, error) { return m, nil }
 
-// Each pairing of a handler's and a caller's type is tried.
+// It tests all combinations of the handler's and the caller's message type.
 func TestGogoMessagesOnEitherSide(t *testing.T) {
 	onEach(t, func(t *testing.T, run runner) {
 		handlers := map[string]func(reflection.GRPCServer){
@@ -139,7 +139,7 @@ func TestGogoStructsOnEitherSide(t *testing.T) {
 	})
 }
 
-// gogoCodec marshals by gogo's own library, which knows gogo's extensions.
+// gogoCodec marshals with gogo's own library, which supports gogo's extensions.
 type gogoCodec struct{}
 
 func (gogoCodec) Name() string                    { return "gogo" }
@@ -148,7 +148,7 @@ func (gogoCodec) Unmarshal(b []byte, v any) error { return gogo.Unmarshal(b, v.(
 
 func init() { encoding.RegisterCodec(gogoCodec{}) }
 
-// Custom types, and messages that are no pointers, are for gogo's library alone.
+// Only gogo's library supports custom types and message fields that are not pointers.
 func TestGogoExtensionsSurviveGogosCodec(t *testing.T) {
 	custom := both.NewPopulatedNidOptCustom(fixed{}, false)
 	structs := &both.NidRepStruct{
@@ -171,8 +171,8 @@ func TestGogoExtensionsSurviveGogosCodec(t *testing.T) {
 	})
 }
 
-// By gRPC's own codec, messages that are no pointers pass, and custom types make
-// protobuf-go panic on the goroutine that sends them. It harms no other call.
+// With gRPC's default codec, message fields that are not pointers work. Custom types
+// make protobuf-go panic on the sender's goroutine. Other calls are not affected.
 func TestGogoExtensionsByTheDefaultCodec(t *testing.T) {
 	structs := &both.NidOptStruct{Field3: both.NidOptNative{Field1: 1, Field14: "tea"}, Field15: []byte("milk")}
 	compare(t, func(t *testing.T, run runner) []string {
@@ -188,7 +188,7 @@ func TestGogoExtensionsByTheDefaultCodec(t *testing.T) {
 	})
 }
 
-// invoke makes a call. It returns a panic as an error.
+// invoke makes a call and converts a panic to an error.
 func invoke(t *testing.T, conn grpc.ClientConnInterface, m, reply any) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -198,7 +198,7 @@ func invoke(t *testing.T, conn grpc.ClientConnInterface, m, reply any) (err erro
 	return conn.Invoke(t.Context(), "/Mirror/Unary", m, reply)
 }
 
-// fixed is a random source whose numbers are all the same.
+// fixed is a random source that always returns the same number.
 type fixed struct{}
 
 func (fixed) Float64() float64 { return 0.5 }
@@ -208,8 +208,7 @@ func (fixed) Int31() int32     { return 31 }
 func (fixed) Uint32() uint32   { return 32 }
 func (fixed) Intn(n int) int   { return n / 2 }
 
-// What is not as it should be is refused, let through or ends in a panic of
-// gogo's, as on grpc-go.
+// An invalid message is rejected, passes, or makes gogo panic, as on grpc-go.
 func TestGogoMessagesThatAreNotValid(t *testing.T) {
 	compare(t, func(t *testing.T, run runner) []string {
 		var notes []string
@@ -229,7 +228,7 @@ func TestGogoMessagesThatAreNotValid(t *testing.T) {
 	})
 }
 
-// Gogo messages are copied too: what either side does to its own afterwards is not seen.
+// Gogo messages are copied too: neither side sees later changes to the other's message.
 func TestGogoMessagesAreCopied(t *testing.T) {
 	onEach(t, func(t *testing.T, run runner) {
 		kept := make(chan *types.BytesValue, 1)

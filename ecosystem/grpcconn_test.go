@@ -14,7 +14,7 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// grpcConn is what a program passes on where an API demands the type.
+// grpcConn returns the *grpc.ClientConn for APIs that require this type.
 func grpcConn(conn grpc.ClientConnInterface) *grpc.ClientConn {
 	if c, ok := conn.(*nearcall.ClientConn); ok {
 		return c.GRPC()
@@ -22,7 +22,7 @@ func grpcConn(conn grpc.ClientConnInterface) *grpc.ClientConn {
 	return conn.(*grpc.ClientConn)
 }
 
-// A spanCollector keeps the names of the spans that were exported to it.
+// A spanCollector records the names of the spans that were exported to it.
 type spanCollector struct {
 	otlp.UnimplementedTraceServiceServer
 	spans []string

@@ -39,11 +39,11 @@ func TestRecoveryTurnsPanicsIntoErrors(t *testing.T) {
 				ctx := metadata.AppendToOutgoingContext(t.Context(), "who", "me")
 				var notes []string
 				note := func(what string, err error, v any) {
-					// The rest of a default message is the stack.
+					// The rest of the default message is the stack.
 					message, _, _ := strings.Cut(status.Convert(err).Message(), "\n")
 					notes = append(notes, fmt.Sprintf("%s: %v %q, %v", what, status.Code(err), message, v))
 				}
-				// Twice, since a worker that recovered goes on to serve.
+				// Twice, because a worker that recovered serves further calls.
 				for range 2 {
 					item, err := client.Get(ctx, &pb.GetRequest{Name: "panic"})
 					note("Get", err, item)
@@ -64,7 +64,7 @@ func TestRecoveryTurnsPanicsIntoErrors(t *testing.T) {
 	}
 }
 
-// A logbook is a logger that keeps its lines, without what differs from run to run.
+// A logbook is a logger that records its lines without fields that vary between runs.
 type logbook struct {
 	mu    sync.Mutex
 	lines []string
@@ -109,7 +109,7 @@ func TestLoggingWritesTheSameLines(t *testing.T) {
 	})
 }
 
-// who is the key of the name of the caller that an authFunc found.
+// who is the context key for the caller's name, which an authFunc sets.
 type who struct{}
 
 func authFunc(ctx context.Context) (context.Context, error) {
@@ -123,7 +123,7 @@ func authFunc(ctx context.Context) (context.Context, error) {
 	return context.WithValue(ctx, who{}, "ali baba"), nil
 }
 
-// A guardedShop notes whom its handlers were called by.
+// A guardedShop records the callers of its handlers.
 type guardedShop struct {
 	shop
 	callers []any
@@ -139,7 +139,7 @@ func (s *guardedShop) List(req *pb.ListRequest, stream grpc.ServerStreamingServe
 	return s.shop.List(req, stream)
 }
 
-// An openShop has an opinion of its own on who may call.
+// An openShop overrides the authFunc.
 type openShop struct {
 	guardedShop
 	methods []string

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// A collector keeps spans. Unlike OpenTelemetry's they have the size of each message.
+// A collector records spans. Unlike OpenTelemetry's, they contain the size of each message.
 type collector struct {
 	mu    sync.Mutex
 	spans []*trace.SpanData

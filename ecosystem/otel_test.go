@@ -23,7 +23,7 @@ import (
 	pb "github.com/nearcall/nearcall/ecosystem/internal/gatewaypb"
 )
 
-// A telescope is OpenTelemetry in memory.
+// A telescope records OpenTelemetry's spans and metrics in memory.
 type telescope struct {
 	spans   *tracetest.SpanRecorder
 	tracer  *sdktrace.TracerProvider
@@ -54,8 +54,8 @@ func (s telescope) program(shop *shop) program {
 	}
 }
 
-// sorted returns what became of each call, in a fixed order. Where the server
-// was is left out: an address of bufconn is not one of nearcall.
+// sorted returns a line for each span, in a fixed order. It omits the server's
+// address, because bufconn's differs from nearcall's.
 func (s telescope) sorted() []string {
 	parents := map[trace.SpanID]string{}
 	for _, span := range s.spans.Ended() {
@@ -88,7 +88,7 @@ func attributes(kvs []attribute.KeyValue) string {
 	return strings.Join(list, " ")
 }
 
-// durations returns the points of the histograms of the durations of calls.
+// durations returns the data points of the histograms of call durations.
 func (s telescope) durations(t *testing.T) map[string][]metricdata.HistogramDataPoint[float64] {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -173,7 +173,7 @@ func TestOtelParentsTheServersSpanToTheClients(t *testing.T) {
 	})
 }
 
-// A probe runs do within Get.
+// A probe calls do in Get.
 type probe struct {
 	pb.UnimplementedShopServer
 	do func(context.Context)
@@ -184,7 +184,7 @@ func (p probe) Get(ctx context.Context, _ *pb.GetRequest) (*pb.Item, error) {
 	return &pb.Item{}, nil
 }
 
-// In a bubble, calls take as long as their handlers sleep, to the nanosecond.
+// In a synctest bubble, a call takes exactly as long as its handler sleeps.
 func TestOtelMeasuresHowLongCallsTake(t *testing.T) {
 	const nap = 3 * time.Second
 	onEach(t, func(t *testing.T, run runner) {

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/reflection"
 )
 
-// gather returns all counts that are not nought: of counters their value, of
-// histograms how often they were told something.
+// gather returns all counts that are not zero: the values of counters and the
+// number of observations of histograms.
 func gather(t *testing.T, reg *prometheus.Registry) (counts []string, zeroes int) {
 	t.Helper()
 	families, err := reg.Gather()

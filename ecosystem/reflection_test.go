@@ -18,7 +18,7 @@ const (
 	reflectionV1alpha = "grpc.reflection.v1alpha.ServerReflection"
 )
 
-// reflected registers a shop, and reflection by register.
+// reflected returns a program with a shop, and with reflection as register adds it.
 func reflected(register func(reflection.GRPCServer)) program {
 	return program{register: func(srv reflection.GRPCServer) {
 		registerShop(&shop{})(srv)
@@ -75,7 +75,7 @@ func TestReflectionV1ListsServicesAndFindsFiles(t *testing.T) {
 	})
 }
 
-// The client asks for v1 first, and is told Unimplemented where there is but v1alpha.
+// The client tries v1 first, and gets Unimplemented if the server has only v1alpha.
 func TestProtoreflectsClientFindsTheVersionThatIsServed(t *testing.T) {
 	onlyV1alpha := func(srv reflection.GRPCServer) {
 		v1alpha.RegisterServerReflectionServer(srv, reflection.NewServer(reflection.ServerOptions{Services: srv}))

@@ -1,6 +1,6 @@
 package ecosystem
 
-//lint:file-ignore SA1019 v1alpha is deprecated, and still what many clients speak
+//lint:file-ignore SA1019 v1alpha is deprecated, but many clients still use it
 
 import (
 	"slices"

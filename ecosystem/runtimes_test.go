@@ -16,7 +16,7 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// A program is a server and a client, before it is known what they run on.
+// A program is a server and a client, independent of the platform.
 type program struct {
 	register func(reflection.GRPCServer)
 
@@ -28,14 +28,14 @@ type program struct {
 	clientStats  []stats.Handler
 }
 
-// A running program has a client connection and a server. stop closes the one,
-// and waits until the other has finished all calls; it may be called twice.
+// A running program has a client connection and a server. stop closes the connection
+// and waits until the server has finished all calls. It may be called twice.
 type running struct {
 	conn grpc.ClientConnInterface
 	stop func()
 }
 
-// A platform is what programs run on.
+// A platform runs programs.
 type platform struct {
 	name string
 	run  runner
@@ -45,9 +45,9 @@ type runner func(*testing.T, program) running
 
 var oracle = platform{"grpc-go", runOnGRPC}
 
-// near are nearcall's placements of handlers: whether one runs on its caller's
-// goroutine, or as a task of a loop, must not matter to an interceptor or a stats
-// handler.
+// near lists nearcall's ways to run handlers. Interceptors and stats handlers must
+// not depend on whether a handler runs on its caller's goroutine or as a task of a
+// loop.
 var near = []platform{
 	{"nearcall", runOnNearcall(onServer)},
 	{"nearcall-inline", runOnNearcall(onServer, nearcall.InlineHandlers())},
@@ -55,7 +55,7 @@ var near = []platform{
 	{"nearcall-loop", runOnNearcall(onLoop)},
 }
 
-// onServer and onLoop return where a program registers its services.
+// onServer and onLoop return the registrar for a program's services.
 func onServer(_ *testing.T, srv *nearcall.Server) nearcall.Registrar { return srv }
 
 func onLoop(t *testing.T, srv *nearcall.Server) nearcall.Registrar {
@@ -64,7 +64,7 @@ func onLoop(t *testing.T, srv *nearcall.Server) nearcall.Registrar {
 	return srv.On(l)
 }
 
-// onEach runs f on grpc-go and on nearcall.
+// onEach runs f on grpc-go and on nearcall's platforms.
 func onEach(t *testing.T, f func(t *testing.T, run runner)) {
 	t.Helper()
 	for _, p := range append([]platform{oracle}, near...) {
@@ -74,8 +74,8 @@ func onEach(t *testing.T, f func(t *testing.T, run runner)) {
 	}
 }
 
-// compare runs f on grpc-go and on nearcall. The notes that it returns must be
-// the same.
+// compare runs f on grpc-go and on nearcall's platforms. The notes that f returns
+// must be the same.
 func compare(t *testing.T, f func(t *testing.T, run runner) []string) {
 	t.Helper()
 	var want []string

@@ -20,12 +20,12 @@ import (
 
 const service = "nearcall.ecosystem.shop.v1.Shop"
 
-// A shop does what its requests ask for.
+// A shop implements the Shop service. Its requests determine what it returns.
 type shop struct {
 	pb.UnimplementedShopServer
 	nap   time.Duration      // how long Get and List take
-	ended chan<- error       // if set, what became of the context of each endless List
-	seen  chan<- metadata.MD // if set, the metadata of each Get
+	ended chan<- error       // if set, gets the context's error of each endless List
+	seen  chan<- metadata.MD // if set, gets the metadata of each Get
 }
 
 func (s *shop) Get(ctx context.Context, req *pb.GetRequest) (*pb.Item, error) {
@@ -124,8 +124,8 @@ func registerShop(s *shop) func(reflection.GRPCServer) {
 	return func(srv reflection.GRPCServer) { pb.RegisterShopServer(srv, s) }
 }
 
-// shopAround makes a call of each kind, and some that fail. Each is awaited to
-// its end. It returns what came back.
+// shopAround makes calls of each kind, and some that fail. It waits until each call
+// has ended, and returns the results.
 func shopAround(ctx context.Context, t *testing.T, conn grpc.ClientConnInterface) []string {
 	t.Helper()
 	client := pb.NewShopClient(conn)
@@ -178,8 +178,8 @@ func shopAround(ctx context.Context, t *testing.T, conn grpc.ClientConnInterface
 	return notes
 }
 
-// drain receives until the stream ends. It returns how many messages came, and
-// nil for io.EOF.
+// drain receives until the stream ends. It returns the number of messages and the
+// error, or nil for io.EOF.
 func drain[T any](recv func() (T, error)) (n int, err error) {
 	for ; ; n++ {
 		if _, err := recv(); err == io.EOF {

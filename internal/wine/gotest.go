@@ -40,7 +40,7 @@ func (w *wine) test(ctx context.Context, out io.Writer, o options, patterns []st
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, patterns...)...)
 	cmd.Dir, cmd.Env, cmd.Stderr = o.module, append(windows(), w.environment()...), os.Stderr
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // go test then ends its tests
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // makes go test end its tests
 	cmd.WaitDelay = 10 * time.Second
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
@@ -66,8 +66,8 @@ func (w *wine) test(ctx context.Context, out io.Writer, o options, patterns []st
 	return r, nil
 }
 
-// leftOut is the start of a line in which a test binary names an example that it leaves
-// out, as examples cannot skip themselves.
+// leftOut begins a line in which a test binary names an example that it leaves out.
+// Examples cannot skip themselves.
 const leftOut = "left out: "
 
 // take records an event. It prints the outcome of each package and the output of failed

@@ -14,7 +14,7 @@ import (
 // A wine runs Windows programs.
 type wine struct {
 	program string // wine itself
-	server  string // wineserver, which all of a prefix's programs share
+	server  string // wineserver, which all programs of a prefix share
 	prefix  string
 	version string
 }

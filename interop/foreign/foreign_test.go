@@ -1,5 +1,5 @@
-// Package foreign holds a client of nearcall's protocol in Python that was written from docs/protocol.md and docs/shm.md
-// alone, and runs its tests against an ordinary server: see README.md.
+// Package foreign runs the tests of a Python client against nearcall's server. The client
+// was written only from docs/protocol.md and docs/shm.md: see README.md.
 package foreign
 
 import (
@@ -33,7 +33,7 @@ func TestPythonClientSpeaksTheProtocol(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "python3", "-B", "-m", "unittest", "discover", "-v")
-	cmd.Env = append(cmd.Environ(), "NEARCALL_HOST=1") // host.py: servers can be asked for
+	cmd.Env = append(cmd.Environ(), "NEARCALL_HOST=1") // tells host.py that this test starts servers
 	var report bytes.Buffer
 	cmd.Stderr = &report
 	answers, err := cmd.StdinPipe()
@@ -59,8 +59,9 @@ func TestPythonClientSpeaksTheProtocol(t *testing.T) {
 	t.Logf("%s", report.String())
 }
 
-// readPrograms opens what Python will read, since go test takes a result from its cache unless a file that this process
-// opened has changed.
+// readPrograms opens the files that Python will read. Otherwise go test would return a
+// cached result although they have changed: it considers only files that this process has
+// opened.
 func readPrograms(t *testing.T) {
 	for _, pattern := range []string{"*.py", "nearcall/*.py", "../../internal/wire/testdata/*/*.json",
 		"../../internal/wire/testdata/*.json", "../../internal/transport/shm/testdata/*.json"} {
@@ -76,8 +77,8 @@ func readPrograms(t *testing.T) {
 	}
 }
 
-// host starts and stops servers as the programs ask for it: a line on their standard output is a question, and one on
-// their standard input the answer.
+// host starts and stops servers for the Python tests. A line on their standard output is a
+// request, and a line on their standard input the response.
 type host struct {
 	dir     string
 	servers map[string]*served
@@ -112,14 +113,14 @@ func (h *host) answer(question []string) string {
 		return "error: no server at " + question[1]
 	}
 	switch question[0] {
-	case "open": // the gate, for one call
+	case "open": // let one call through the gate
 		select {
 		case s.service.gate <- struct{}{}:
 			return "open"
 		case <-time.After(10 * time.Second):
 			return "error: no call waits"
 		}
-	case "ended": // what a call at the gate found
+	case "ended": // the error of a context that ended at the gate
 		select {
 		case err := <-s.service.ended:
 			return err.Error()
@@ -174,13 +175,13 @@ func options(words []string) ([]nearcall.ServerOption, error) {
 			opts = append(opts, nearcall.InitialWindowSize(int32(n)), nearcall.InitialConnWindowSize(int32(n)))
 		case "calls":
 			opts = append(opts, nearcall.MaxConcurrentStreams(uint32(n)))
-		case "pings": // milliseconds between those of the server
+		case "pings": // milliseconds between the server's pings
 			opts = append(opts, nearcall.KeepaliveParams(keepalive.ServerParameters{Time: time.Duration(n) * time.Millisecond}))
-		case "mintime": // milliseconds between those of the client
+		case "mintime": // minimum milliseconds between the client's pings
 			opts = append(opts, nearcall.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 				MinTime: time.Duration(n) * time.Millisecond, PermitWithoutStream: true,
 			}))
-		case "messages": // the largest that is taken
+		case "messages": // the largest message that the server accepts
 			opts = append(opts, nearcall.MaxRecvMsgSize(n))
 		case "upgrade":
 			opts = append(opts, nearcall.NoUpgrade())

@@ -1,4 +1,4 @@
-"""The Go test that runs these programs: it starts and stops servers for them."""
+"""Access to the Go test that runs these programs and starts and stops servers for them."""
 
 import faulthandler
 import os
@@ -10,11 +10,11 @@ asking = threading.Lock()
 hosted = not sys.stdin.isatty() and bool(os.environ.get("NEARCALL_HOST"))
 
 if hosted:
-    faulthandler.dump_traceback_later(90, exit=True)  # a test that hangs says where
+    faulthandler.dump_traceback_later(90, exit=True)  # shows where a test hangs
 
 
 def ask(*words):
-    """Asks the Go test for something."""
+    """Sends a request to the Go test and returns its response."""
     if not hosted:
         raise unittest.SkipTest("servers are started by the Go test: go test ./foreign, in interop")
     with asking:
@@ -32,11 +32,11 @@ class Server:
         self.target = ask("serve", network, *(f"{name}={n}" for name, n in options.items()))
 
     def open(self):
-        """Lets one call that waits at the gate go on."""
+        """Lets one call that waits at the gate continue."""
         ask("open", self.target)
 
     def ended(self):
-        """What a call found that ended at the gate: its context's error."""
+        """Returns the context's error of a call that ended while it waited at the gate."""
         return ask("ended", self.target)
 
     def drain(self):

@@ -1,4 +1,4 @@
-"""A connection of bytes: what a test sends is what it says, be it right or wrong."""
+"""A raw connection, on which a test may send any bytes, valid or not."""
 
 import socket
 
@@ -8,7 +8,7 @@ from nearcall.wire import LINE, Splitter
 
 
 class Raw:
-    """A unix socket to a server, after both lines and HELLOs."""
+    """A unix socket to a server, after the exchange of lines and HELLOs."""
 
     def __init__(self, target, hello=None, sock=None):
         self.sock = sock or socket.socket(socket.AF_UNIX)
@@ -27,7 +27,7 @@ class Raw:
         self.sock.sendall(data)
 
     def next(self, *kinds):
-        """The next frame, of the kinds if some are given. None at the end of the bytes."""
+        """Returns the next frame, or the next one of the given kinds. None at the end of the connection."""
         while True:
             while self.frames:
                 f = self.frames.pop(0)

@@ -16,22 +16,22 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// service is grpc.testing.TestService, with gRPC's rules for its interop tests as far as the programs need them, and
-// these keys of metadata on top:
+// service implements grpc.testing.TestService as far as the Python tests need it, by the
+// rules of gRPC's interop tests. It also understands these metadata keys:
 //
-//	gate     the handler sends its header, and waits until the programs say open
+//	gate     the handler sends its header and waits until the test sends "open"
 //	details  a status other than OK has details
 type service struct {
 	testpb.UnimplementedTestServiceServer
 	gate  chan struct{}
-	ended chan error // what a handler found that ended while it waited at the gate
+	ended chan error // the context errors of handlers that ended while they waited at the gate
 }
 
 func newService() *service {
 	return &service{gate: make(chan struct{}), ended: make(chan error, 100)}
 }
 
-// enter answers the metadata of a call, and waits where it says so.
+// enter handles the metadata of a call. It waits at the gate if the metadata asks for it.
 func (s *service) enter(ctx context.Context, setHeader, setTrailer func(metadata.MD)) error {
 	md, _ := metadata.FromIncomingContext(ctx)
 	header, trailer := metadata.MD{}, metadata.MD{}
@@ -51,7 +51,7 @@ func (s *service) enter(ctx context.Context, setHeader, setTrailer func(metadata
 	if len(md["gate"]) == 0 {
 		return nil
 	}
-	if err := grpc.SendHeader(ctx, nil); err != nil { // so that the programs know that the handler waits
+	if err := grpc.SendHeader(ctx, nil); err != nil { // tells the test that the handler waits
 		return err
 	}
 	select {
@@ -67,7 +67,7 @@ func (s *service) enterStream(stream grpc.ServerStream) error {
 	return s.enter(stream.Context(), func(md metadata.MD) { stream.SetHeader(md) }, stream.SetTrailer)
 }
 
-// result is the status that a request asks for.
+// result returns the status that a request asks for, as an error.
 func result(ctx context.Context, want *testpb.EchoStatus) error {
 	if want.GetCode() == 0 {
 		return nil
@@ -105,7 +105,7 @@ func (s *service) UnaryCall(ctx context.Context, in *testpb.SimpleRequest) (*tes
 	if err := result(ctx, in.GetResponseStatus()); err != nil {
 		return nil, err
 	}
-	// The user name says what came.
+	// The user name reports the size of the request's payload.
 	return &testpb.SimpleResponse{
 		Payload:  payload(in.GetResponseSize()),
 		Username: fmt.Sprint(len(in.GetPayload().GetBody())),

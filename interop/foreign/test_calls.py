@@ -19,7 +19,7 @@ from testservice import (
 
 
 class Calls:
-    """What holds over every network."""
+    """Tests for every network."""
 
     network = "unix"
     options = {}
@@ -94,7 +94,7 @@ class Calls:
             (INITIAL, b"one"), (INITIAL, b"two"), (INITIAL + b"-bin", b"\x00,\xff"), (INITIAL + b"-empty", b""),
             (TRAILING + b"-bin", bytes(range(256))), (TRAILING + b"-bin", b""),
         ]
-        for _ in range(3):  # new names, then numbers
+        for _ in range(3):  # the first call sends new names, the others their numbers
             call = Call(self.conn, UNARY, metadata)
             call.send(simple_request(), end=True)
             header = [(k, v) for k, v in call.header() if k != b"network"]
@@ -181,7 +181,7 @@ class Calls:
 
     def test_deadline_that_the_server_keeps(self):
         call = Call(self.conn, UNARY, timeout=0.1, metadata=[(b"gate", b"1")])
-        call.deadline = None  # this side waits
+        call.deadline = None  # this side does not enforce it
         call.send(b"", end=True)
         with self.assertRaises(CallError) as raised:
             call.recv()
@@ -196,7 +196,7 @@ class Calls:
             with self.assertRaises(CallError) as raised:
                 call.recv()
             self.assertEqual(raised.exception.code, CANCELLED)
-        self.assertEqual(self.code_of(UNARY, b"\xff"), INTERNAL)  # the connection goes on
+        self.assertEqual(self.code_of(UNARY, b"\xff"), INTERNAL)  # the connection stays usable
 
     def test_cancellation_reaches_the_handler(self):
         call = Call(self.conn, DUPLEX, metadata=[(b"gate", b"1")])
@@ -209,7 +209,7 @@ class Calls:
         call = Call(self.conn, INPUT, metadata=[(b"gate", b"1")])
         sender = threading.Thread(target=lambda: [call.send(input_request(100_000)) for _ in range(30)])
         sender.start()
-        unary(self.conn, UNARY, simple_request(100_000, 100_000))  # another call is not in the way
+        unary(self.conn, UNARY, simple_request(100_000, 100_000))  # another call is not blocked
         self.assertTrue(sender.is_alive())
         self.server.open()
         sender.join(10)
@@ -223,7 +223,7 @@ class Calls:
             call.header()
             unary(conn, UNARY, simple_request(100_000, 100_000))
             with conn.changed:
-                # One message may take more than there is, over shared memory.
+                # Over shared memory one message may exceed the window.
                 self.assertLessEqual(call.stream.held, 65536 + 50_100)
             got = [output_response(m) for m in iter(call.recv, None)]
             self.assertEqual(got, [body(50_000)] * 40)

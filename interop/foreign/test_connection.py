@@ -1,4 +1,4 @@
-"""The life of a connection: DRAIN, BYE, PING, limits, and what ends it."""
+"""The lifecycle of a connection: DRAIN, BYE, PING, limits, and errors that end it."""
 
 import threading
 import unittest
@@ -21,7 +21,7 @@ PROFILE = (b"localhost", b"", b"", b"", b"")
 
 
 def head(number, flags=0, rest=b"", method=EMPTY, metadata=()):
-    """The frame that opens a call, with no name that is remembered."""
+    """Returns the frame that opens a call. It adds no names to the table."""
     block = Head(method.encode(), PROFILE, 0, list(metadata)).encode(Encoder().table, False)
     return frame(STREAM | HEAD | flags, number, block + rest)
 
@@ -56,9 +56,9 @@ class Connection(unittest.TestCase):
 
     def test_a_call_that_drain_leaves_out_was_not_processed(self):
         with Raw(self.server.target) as raw:
-            # While it has a call, for without one either side may say BYE at once.
+            # The connection has a call: without one, either side may send BYE at once.
             raw.send(head(1, MESSAGE) + frame(DRAIN, 0, b"\0") + frame(STREAM | END, 1, b""))
-            self.assertIsNotNone(raw.next(STREAM).end)  # the client's DRAIN is for the server's calls
+            self.assertIsNotNone(raw.next(STREAM).end)  # the client's DRAIN concerns the server's calls
             self.assertEqual(raw.next(DRAIN, BYE).n, 1)
             self.assertEqual(raw.next().code, 0)
             self.assertIsNone(raw.next())
@@ -138,11 +138,11 @@ class Connection(unittest.TestCase):
             self.assertEqual((refused.stream, refused.code), (5, 2))
 
     def test_a_call_may_be_sent_with_the_line(self):
-        with dial(self.server.target) as conn:  # which does not wait for the server's HELLO
+        with dial(self.server.target) as conn:  # dial does not wait for the server's HELLO
             self.assertEqual(unary(conn, EMPTY, b""), b"")
 
     def test_the_ends_size_is_what_the_page_says(self):
-        """A trailer of the largest size that the client takes comes, one byte more does not."""
+        """The server sends a trailer of the largest size that the client accepts, but not one byte more."""
         for code, text in ((0, ""), (3, "abc")):
             room = 16384 - 32 - len(text) - 32 - len(TRAILING)
             for size, fits in ((room, True), (room + 1, False)):
@@ -232,7 +232,7 @@ class Connection(unittest.TestCase):
             self.assertEqual(raw.next().end.code, 0)
 
     def test_what_comes_for_a_call_that_is_over_gives_credit_back(self):
-        """A stream's messages that are under way when it is cancelled still take the connection's credit."""
+        """Messages in flight when a stream is cancelled still consume the connection's credit."""
         with dial(self.server.target, hello=Hello()) as conn:
             for _ in range(20):
                 call = Call(conn, OUTPUT)

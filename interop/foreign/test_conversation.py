@@ -1,4 +1,4 @@
-"""The conversation of internal/wire/testdata: what credit each side has after each frame."""
+"""The conversation in internal/wire/testdata: the credit of each side after each frame."""
 
 import json
 import unittest
@@ -13,7 +13,7 @@ from test_vectors import VECTORS
 
 
 class Credit:
-    """What one side may send, by what was said."""
+    """The credit of one side, computed from the frames."""
 
     def __init__(self):
         self.connection = 65536

@@ -21,7 +21,7 @@ from testservice import (
     simple_response,
 )
 
-linux = unittest.skipUnless(sys.platform == "linux", "shared memory is Linux's")
+linux = unittest.skipUnless(sys.platform == "linux", "shared memory needs Linux")
 
 
 @linux
@@ -40,7 +40,7 @@ class OverSharedMemory(test_calls.Calls, unittest.TestCase):
             memory.get = get
         self.assertEqual(simple_response(reply), (body(3_000_000), 3_000_000))
         self.assertGreaterEqual(places[0], 3_000_000)
-        self.conn.ping()  # what the server gave back comes before the PONG
+        self.conn.ping()  # the server's RETURN frames come before the PONG
         self.assertEqual(memory.out, {})
 
     def test_a_large_message_that_finds_no_place_goes_through_the_ring(self):
@@ -81,7 +81,7 @@ class OverUnixThatBecomesSharedMemory(unittest.TestCase):
 
 
 class RawShared(Raw):
-    """A connection of bytes through the rings."""
+    """A raw connection through the rings."""
 
     def __init__(self, target):
         sock = socket.socket(socket.AF_UNIX)
@@ -106,7 +106,7 @@ class RawShared(Raw):
 
 @linux
 class Places(unittest.TestCase):
-    """What may be said of places, and what may not."""
+    """Valid and invalid uses of places."""
 
     @classmethod
     def setUpClass(cls):
@@ -134,7 +134,7 @@ class Places(unittest.TestCase):
             self.assertEqual(raw.next(RETURN).place, 65536)
 
     def window(self, *last):
-        """A call of which seven places were sent, and what comes then."""
+        """Sends seven places and the last frames on one call. Returns the kind and code of PONG or BYE."""
         with RawShared(self.server.target) as raw:
             raw.send(head(1, method=INPUT, metadata=WAIT))
             for n in range(7):
@@ -251,7 +251,7 @@ class SetUp(unittest.TestCase):
             self.assertIsNone(raw.next())
 
     def test_bytes_on_the_data_socket_are_bells(self):
-        """Somebody who rings more often than the server sleeps is closed."""
+        """The server closes the connection of a client that rings more often than the server sleeps."""
         sock = self.connect()
         _, descriptors = exchange(sock)
         sock.sendall(b"+" + bytes(1000))

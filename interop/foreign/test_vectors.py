@@ -25,7 +25,7 @@ def vectors(directory):
 
 
 def decode_all(vector, limit=1 << 20, places=True):
-    """The frames of a vector, PARTs among them."""
+    """Yields the frames of a vector, including PARTs."""
     data = bytes.fromhex("".join(vector["hex"]))
     decoder = Decoder(vector["from"] == "client", limit, places)
     for kind, stream, body in Splitter(line=data.startswith(LINE)).feed(data):
@@ -53,7 +53,7 @@ def microseconds(text):
 
 
 def show(f):
-    """A frame in the words of the vectors."""
+    """Returns a frame in the notation of the vectors."""
     out = {"kind": wire.KINDS[f.kind], "stream": f.stream, "code": f.code, "n": f.n}
     out |= {"text": f.text.decode(), "bytes": short(f.data), "size": f.size, "place": f.place}
     out["flags"] = [name for flag, name in wire.FLAGS.items() if f.flags & flag]
@@ -73,12 +73,12 @@ def show(f):
 
 
 def said(frame):
-    """What a vector says of a frame, for comparison."""
+    """Returns a vector's description of a frame in a comparable form."""
     return frame | {"timeout": microseconds(frame["timeout"])} if "timeout" in frame else frame
 
 
 def unshow(frame, decoded):
-    """The frame that a vector describes. What it shortens is taken from what was decoded."""
+    """Returns the frame that a vector describes. Values that the vector shortens come from the decoded frame."""
     flags = sum(flag for flag, name in wire.FLAGS.items() if name in frame.get("flags", []))
     f = Frame({name: kind for kind, name in wire.KINDS.items()}[frame["kind"]], frame.get("stream", 0), flags)
     f.code, f.text, f.n = frame.get("code", 0), frame.get("text", "").encode(), frame.get("n", 0)
@@ -131,7 +131,7 @@ class Refused(unittest.TestCase):
                 self.assertEqual(self.ends(vector), (len(vector["hex"]), vector["ends"]))
 
     def ends(self, vector):
-        """At which frame something ends, and what."""
+        """Returns the number of the frame that ends the call or the connection, and which of them it ends."""
         n = 0
         try:
             for n, f in enumerate(decode_all(vector, 16384, vector.get("places", False)), 1):

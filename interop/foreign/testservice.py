@@ -1,4 +1,4 @@
-"""grpc.testing.TestService, as far as these tests call it: its messages are encoded by hand."""
+"""The part of grpc.testing.TestService that the tests use. Messages are encoded by hand."""
 
 from nearcall import protobuf
 from nearcall.protobuf import message
@@ -26,7 +26,7 @@ def simple_request(size=0, reply=0, code=0, text=""):
 
 
 def simple_response(data):
-    """The payload of a reply, and how many bytes the server says it got."""
+    """Returns the payload of a reply, and the number of bytes that the server received."""
     return protobuf.single(protobuf.single(data, 1), 2), int(protobuf.single(data, 2))
 
 
@@ -54,5 +54,5 @@ def input_response(data):
 
 
 def body(size):
-    """The payload that either side makes."""
+    """Returns the payload that both sides send for a size."""
     return (bytes(range(251)) * (size // 251 + 1))[:size]

@@ -1,5 +1,6 @@
-// Go programs take their random numbers from bcryptprimitives.dll, which Wine has
-// only since version 8.13. This one asks advapi32 (RtlGenRandom) for them.
+// Go programs get random numbers from bcryptprimitives.dll, which Wine provides only
+// since version 8.13. This replacement calls RtlGenRandom of advapi32, which is
+// exported as SystemFunction036.
 #include <windows.h>
 
 BOOLEAN NTAPI SystemFunction036(PVOID buffer, ULONG length);

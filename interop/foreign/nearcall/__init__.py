@@ -1,1 +1,1 @@
-"""A client of nearcall's protocol, written from docs/protocol.md and docs/shm.md alone."""
+"""A client of nearcall's protocol, written only from docs/protocol.md and docs/shm.md."""

@@ -14,12 +14,12 @@ RESERVED = frozenset(
 
 
 class WrongCall(Exception):
-    """A block that ends its call alone, with RESET, code 4."""
+    """An invalid block that ends only its call, with RESET, code 4."""
 
 
 @dataclass
 class Head:
-    """What opens a call. The profile is authority, user agent, subtype, encoding, accept."""
+    """The block that opens a call. The profile is authority, user agent, subtype, encoding, accept."""
 
     method: bytes
     profile: tuple
@@ -40,7 +40,7 @@ class Head:
 
 @dataclass
 class Header:
-    """What a callee sends before its messages."""
+    """The metadata that a callee sends before its messages."""
 
     metadata: list = field(default_factory=list)
 
@@ -72,12 +72,12 @@ class End:
 
 
 def size_of(strings, metadata):
-    """The size of a block, as it counts against HELLO's `block`."""
+    """Returns the size of a block that counts against HELLO's `block`."""
     return sum(len(s) + ENTRY for s in strings) + sum(len(k) + len(v) + ENTRY for k, v in metadata)
 
 
 def get_head(table, cursor, whole, limit):
-    """Decodes a call head. Returns it, and why the call is wrong, if it is."""
+    """Decodes a call head. Returns it with the reason why the call is invalid, or None."""
     method = get_name(table, cursor, whole)
     profile = get_profile(table, cursor, whole)
     timeout = cursor.uint()
@@ -124,14 +124,14 @@ def check_status(end):
 
 
 def put_metadata(table, metadata, whole):
-    """Encodes pairs of key and value. Values of one key come together, in their order."""
+    """Encodes pairs of key and value. Values of one key are grouped and keep their order."""
     keys = dict.fromkeys(k for k, _ in metadata)
     ordered = [(k, v) for key in keys for k, v in metadata if k == key]
     return uint(len(ordered)) + b"".join(put_name(table, k, whole) + string(v) for k, v in ordered)
 
 
 def get_metadata(table, cursor, whole, room):
-    """Decodes metadata. An entry that is beyond the room or wrong is read, and not kept."""
+    """Decodes metadata. Invalid entries, and entries beyond the limit, are read and dropped."""
     metadata, keys, wrong = [], set(), None
     for _ in range(cursor.uint()):
         key, value = get_name(table, cursor, whole), cursor.string()
@@ -158,5 +158,5 @@ def check_entry(key, value):
 
 
 def reserved(key):
-    """Whether gRPC keeps a key for itself, so that nobody may send it as metadata."""
+    """Reports whether gRPC reserves a key, so that it must not be sent as metadata."""
     return key.startswith(b":") or key in RESERVED

@@ -1,4 +1,4 @@
-"""Calls as gRPC has them: four kinds, with metadata, deadlines, statuses and cancellation."""
+"""gRPC's four kinds of call, with metadata, deadlines, statuses and cancellation."""
 
 import gzip
 import time
@@ -9,7 +9,7 @@ from .stream import CANCELLED, DEADLINE_EXCEEDED, INTERNAL
 
 
 class CallError(Exception):
-    """A status other than OK. `unprocessed` says that the call may be made again on another connection."""
+    """A status other than OK. `unprocessed` says that the call may be retried on another connection."""
 
     def __init__(self, end, unprocessed=False):
         super().__init__(f"code {end.code}: {end.message.decode(errors='replace')}")
@@ -44,14 +44,14 @@ class Call:
             conn.changed.notify_all()
 
     def send(self, message=None, end=False):
-        """Sends a message, and half-closes. Waits until there was credit for all of it."""
+        """Sends a message and half-closes, as asked. Waits for credit until all of it is sent."""
         with self.conn.changed:
             self.conn.session.send(self.stream, *self.compress(message), end)
             self.conn.changed.notify_all()
             self.wait(lambda: self.stream.idle())
 
     def recv(self):
-        """The next message. None where the call has ended well, CallError where it has not."""
+        """Returns the next message, or None after the end. Raises CallError if the status is not OK."""
         with self.conn.changed:
             self.wait(lambda: self.stream.received)
             if self.stream.received:
@@ -63,7 +63,7 @@ class Call:
             return None
 
     def header(self):
-        """The header, [] for a call that ended without one."""
+        """Returns the header, or [] if the call ended without one."""
         with self.conn.changed:
             self.wait(lambda: self.stream.header is not None)
             return [(k, v) for k, v in self.stream.header or [] if not reserved(k)]
@@ -83,13 +83,13 @@ class Call:
             self.conn.changed.notify_all()
 
     def wait(self, condition):
-        """Waits until the condition holds, or the call is over. The deadline ends the call."""
+        """Waits until the condition holds or the call has ended. The deadline ends the call."""
         left = None if self.deadline is None else max(0, self.deadline - time.monotonic())
         if not self.conn.wait(lambda: condition() or self.stream.end, left):
             self.leave(1, DEADLINE_EXCEEDED, "the deadline has passed")
 
     def compress(self, message):
-        """What to send of a message, and whether that is compressed."""
+        """Returns the bytes to send for a message, and whether they are compressed."""
         if not self.encoding or not message:
             return message, False
         return gzip.compress(message, mtime=0), True
@@ -106,7 +106,7 @@ class Call:
             raise CallError(self.stream.end) from err
 
     def with_details(self):
-        """The end, with the details that a trailer may have instead."""
+        """Returns the end. The details may come from the trailer."""
         end = self.stream.end
         for key, value in end.trailer:
             if key == b"grpc-status-details-bin" and not end.details:
@@ -115,7 +115,7 @@ class Call:
 
 
 def one(call):
-    """The only message of a call."""
+    """Returns the only message of a call."""
     message = call.recv()
     if message is None:
         call.stream.end.code, call.stream.end.message = INTERNAL, b"no message, and status OK"

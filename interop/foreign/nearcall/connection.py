@@ -1,4 +1,4 @@
-"""A connection over a socket, or whatever else carries its bytes: two threads, one that reads and one that writes."""
+"""A connection over a socket or another byte carrier. One thread reads and one writes."""
 
 import contextlib
 import socket
@@ -9,7 +9,7 @@ from .wire import ProtocolError
 
 
 class SocketBytes:
-    """What a Connection sends and receives bytes with, over a socket."""
+    """Carries a Connection's bytes over a socket."""
 
     memory = None
 
@@ -23,7 +23,7 @@ class SocketBytes:
         self.sock.sendall(data)
 
     def finish(self):
-        """No more is sent. What is there to be read may still be read."""
+        """Ends sending. Received bytes can still be read."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
 
@@ -47,7 +47,7 @@ def dial(target, **options):
 
 
 class Connection:
-    """A connection that several threads may make calls on."""
+    """A connection. Several threads may make calls on it at the same time."""
 
     def __init__(self, carrier, hello=None):
         self.carrier = carrier
@@ -76,7 +76,7 @@ class Connection:
             self.changed.notify_all()
 
     def end_drained(self):
-        """A connection that takes no new calls ends with the last of the old ones."""
+        """Closes a drained connection when its last call has ended."""
         if self.session.drained is not None and not self.session.calls:
             self.session.bye(0)
 
@@ -91,16 +91,16 @@ class Connection:
                     self.changed.notify_all()  # a sender may wait for this
                 self.carrier.send(data)
         except OSError:
-            pass  # the reader finds out, too
+            pass  # the reader notices, too
         finally:
             self.carrier.finish()
 
     def wait(self, condition, seconds=None):
-        """Waits, with `changed` held, until the condition holds. False says that time is up."""
+        """Waits until the condition holds. The caller holds `changed`. Returns False on a timeout."""
         return self.changed.wait_for(condition, seconds)
 
     def ping(self, data=b"12345678", seconds=10):
-        """Waits for the PONG. False says that none has come."""
+        """Sends a PING and waits for the PONG. Returns False on a timeout."""
         with self.changed:
             before = self.session.pongs
             self.session.ping(data)
@@ -109,13 +109,13 @@ class Connection:
             return self.session.pongs > before
 
     def ready(self, seconds=10):
-        """Waits for the peer's HELLO, and returns it."""
+        """Waits for the peer's HELLO and returns it."""
         with self.changed:
             self.wait(lambda: self.session.peer.version or self.session.over, seconds)
             return self.session.peer
 
     def close(self, seconds=10):
-        """Says BYE, and waits until the peer has closed, too."""
+        """Sends BYE and waits until the peer has closed the connection."""
         with self.changed:
             self.session.bye(0)
             self.changed.notify_all()

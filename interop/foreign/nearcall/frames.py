@@ -1,4 +1,4 @@
-"""Frames with what they say, decoded and encoded for one direction of a connection."""
+"""Decoding and encoding of frames for one direction of a connection."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ class Hello:
 
 @dataclass
 class Frame:
-    """A frame. What its kind or its flags do not have is None, 0 or empty."""
+    """A frame. Fields that its kind and its flags do not use are None, 0 or empty."""
 
     kind: int
     stream: int = 0
@@ -44,18 +44,18 @@ class Frame:
     text: bytes = b""
     n: int = 0
     hello: Hello = None
-    wrong: str = None  # why its call is wrong, and not the connection
+    wrong: str = None  # the reason if the frame is an error of its call only
 
 
 class Decoder:
-    """Decodes what one side sends, after the line."""
+    """Decodes the frames of one side, after the line."""
 
     def __init__(self, from_client, limit, places=False):
         self.from_client = from_client
-        self.limit = limit  # the largest block that the receiver takes
+        self.limit = limit  # the largest block that the receiver accepts
         self.places = places  # over shared memory
         self.table = Table()
-        self.parts = None  # the stream and the bytes of a block that has begun
+        self.parts = None  # the stream and the bytes of an incomplete block
 
     def from_caller(self, stream):
         return (stream % 2 == 1) == self.from_client
@@ -182,13 +182,13 @@ def check_flags(flags, places):
 
 
 class Encoder:
-    """Encodes what one side sends. Blocks that fit no frame become PARTs."""
+    """Encodes the frames of one side. Blocks that are too large for a frame become PARTs."""
 
     def __init__(self):
         self.table = Table()
 
     def blocks(self, stream, first, second=None):
-        """Encodes the blocks of a frame. Returns PART frames, and what the STREAM frame begins with."""
+        """Encodes the blocks of a frame. Returns PART frames and the beginning of the STREAM frame's body."""
         room = wire.FRAME - 1 - len(uint(stream))
         following = [b for b in (first, second) if b]
         if sum(len(b.encode(self.table, False)) for b in following) <= room:
@@ -201,7 +201,7 @@ class Encoder:
         return parts, data + rest
 
     def encode(self, f):
-        """The bytes of a frame, with PARTs before it where its blocks need them."""
+        """Returns the bytes of a frame, preceded by PARTs if its blocks need them."""
         if f.kind == wire.HELLO:
             return f.hello.encode()
         if f.kind in (wire.RESET, wire.BYE):

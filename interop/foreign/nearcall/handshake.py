@@ -1,4 +1,4 @@
-"""How a client gets shared memory over a unix socket: the offer, the answer and the verdict."""
+"""The handshake for shared memory over a unix socket: the offer, the answer and the verdict."""
 
 import array
 import ctypes
@@ -23,7 +23,7 @@ TMPFS = 0x01021994
 
 @dataclass
 class Answer:
-    """What a server says to an offer. `why` is that of one that declines."""
+    """A server's answer to an offer. `why` is the reason if the server declines."""
 
     version: int = 0
     features: int = 0
@@ -38,7 +38,7 @@ def offer(version=VERSION, features=0, more=b""):
 
 
 def parse_offer(data):
-    """The version and the features of an offer."""
+    """Returns the version and the features of an offer."""
     if data[: len(LINE)] != LINE or len(data) <= len(LINE) or len(data) != len(LINE) + 1 + data[len(LINE)]:
         raise ProtocolError(f"{data!r} is no offer")
     body = Cursor(data[len(LINE) + 1 :])
@@ -46,7 +46,7 @@ def parse_offer(data):
 
 
 def parse_answer(data):
-    """An answer that is whole. Raises ProtocolError for one that this client must not get."""
+    """Parses a complete answer. Raises ProtocolError if it is not valid for this client's offer."""
     if data[: len(LINE)] != LINE or data[len(LINE) : len(LINE) + 1] not in (b"+", b"-"):
         raise ProtocolError(f"{data!r} is no answer to an offer")
     body = Cursor(data[len(LINE) + 2 :])
@@ -64,7 +64,7 @@ def parse_answer(data):
 
 @dataclass
 class Layout:
-    """Where the parts of the memory begin."""
+    """The offsets of the parts of the memory."""
 
     server_segment: int
     client_segment: int
@@ -79,7 +79,7 @@ def layout(ring, slabs):
 
 
 def exchange(sock):
-    """Offers shared memory on a socket. Returns the answer, and the descriptors that came with it."""
+    """Offers shared memory on a socket. Returns the answer and the descriptors that came with it."""
     sock.sendall(offer())
     data, descriptors = b"", array.array("i")
     head = len(LINE) + 2
@@ -102,7 +102,7 @@ def close_all(descriptors):
 
 
 def check_memory(fd, answer):
-    """Raises ValueError for memory that is not what an answer says."""
+    """Raises ValueError unless the memory matches the answer."""
     seals = fcntl.fcntl(fd, GET_SEALS)
     if seals & SEALS != SEALS:
         raise ValueError(f"the memory has the seals {seals:#x}")
@@ -114,7 +114,7 @@ def check_memory(fd, answer):
 
 
 def filesystem(fd):
-    """f_type of fstatfs, which Python does not have."""
+    """Returns f_type of fstatfs, which Python's library does not provide."""
     buffer = ctypes.create_string_buffer(256)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.fstatfs(fd, buffer):
@@ -123,7 +123,8 @@ def filesystem(fd):
 
 
 class Memory:
-    """The parts of the memory that a client uses. What it writes is allocated before: a hole is a SIGBUS when there are no pages."""
+    """The parts of the memory that a client uses. It allocates pages before it writes to them: a write to a hole raises
+    SIGBUS if the system has no free pages."""
 
     def __init__(self, fd, answer):
         check_memory(fd, answer)
@@ -139,7 +140,7 @@ class Memory:
         self.own_slabs, self.peer_slabs = at.client_slabs, at.server_slabs
 
     def read_slab(self, place, size):
-        """Reads from the server's slabs, which are not mapped: what is a hole there takes no memory."""
+        """Reads from the server's slabs. They are not mapped, so that reading a hole allocates no memory."""
         data = b""
         while len(data) < size:
             more = os.pread(self.fd, size - len(data), self.peer_slabs + place + len(data))
@@ -149,7 +150,7 @@ class Memory:
         return data
 
     def write_slab(self, place, data):
-        """Writes into this side's slabs. OSError says that there are no pages."""
+        """Writes to this side's slabs. Raises OSError if the system has no free pages."""
         os.posix_fallocate(self.fd, self.own_slabs + place, len(data))
         at = 0
         while at < len(data):
@@ -160,7 +161,7 @@ class Memory:
 
 
 def upgrade(sock):
-    """Sets shared memory up. Returns (Memory, room socket, None), or (None, None, why) for a socket to go on with."""
+    """Sets up shared memory. Returns (Memory, room socket, None), or (None, None, why) to stay on the socket."""
     answer, descriptors = exchange(sock)
     if answer.why is not None:
         close_all(descriptors)

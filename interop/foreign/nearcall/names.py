@@ -1,23 +1,23 @@
-"""The names and profiles that one direction of a connection has numbered."""
+"""The numbered names and profiles of one direction of a connection."""
 
 from .wire import ProtocolError, string, uint
 
 ROOM = 65536
 LONGEST = 256
-ENTRY = 32  # what a string takes beside its bytes, in tables and in the size of a block
+ENTRY = 32  # overhead of a string in tables and in the size of a block, in bytes
 
 
 class Table:
-    """Numbers for names and for profiles, as both ends of a direction count them."""
+    """Numbers for names and profiles. Both sides assign the same numbers."""
 
     def __init__(self):
         self.room = ROOM
         self.names = []
         self.profiles = []
-        self.numbers = {}  # of either, for the encoder
+        self.numbers = {}  # of names and profiles, for the encoder
 
     def add_name(self, name):
-        """Numbers a name. False says that the table has no room for it."""
+        """Numbers a name. Returns False if the table has no room for it."""
         size = len(name) + ENTRY
         if len(name) > LONGEST or size > self.room:
             return False
@@ -37,7 +37,7 @@ class Table:
 
 
 def put_name(table, name, whole):
-    """Encodes a name. A block that is not whole, but sent in pieces, numbers none."""
+    """Encodes a name. A block that is sent in pieces (not whole) numbers no names."""
     number = table.numbers.get(name)
     if number is not None:
         return uint(number + 2)

@@ -1,4 +1,4 @@
-"""As much of protobuf's encoding as a few messages need."""
+"""The part of protobuf's encoding that the tests' messages need."""
 
 
 def varint(n):
@@ -65,15 +65,15 @@ def fields(data):
 
 
 def integer(data, number):
-    """The last value of an integer field, 0 where there is none."""
+    """Returns the last value of an integer field, or 0 if there is none."""
     return ([v for n, v in fields(data) if n == number and isinstance(v, int)] or [0])[-1]
 
 
 def repeated(data, number):
-    """All values of a field of strings, bytes or messages."""
+    """Returns all values of a field of strings, bytes or messages."""
     return [v for n, v in fields(data) if n == number and isinstance(v, bytes)]
 
 
 def single(data, number):
-    """The last value of a field of bytes, empty where there is none."""
+    """Returns the last value of a field of bytes, or b"" if there is none."""
     return (repeated(data, number) or [b""])[-1]

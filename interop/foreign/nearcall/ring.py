@@ -1,4 +1,4 @@
-"""Rings in memory that both sides see, and the words that say who sleeps."""
+"""Rings in shared memory, and the words with which a side tells the other that it sleeps."""
 
 import threading
 
@@ -9,11 +9,11 @@ TAIL, HEAD, ASLEEP, WANTS = 128, 256, 384, 512
 
 
 class Words:
-    """The words of a segment's first page. They are stored and loaded in one order that both sides see.
+    """The words of a segment's first page. Stores and loads must be sequentially consistent.
 
-    A Python program cannot ask for a fence. Here each store and each load stands between atomic operations of a lock: a store
-    is before the lock's release, and what is loaded later is after the lock was taken again. On the processors that nearcall
-    runs on these two stay in order.
+    A Python program cannot issue a memory fence. Here a lock's atomic operations surround each store and each load: a
+    store precedes the lock's release, and later loads follow the next acquisition of the lock. On the processors that
+    nearcall supports, these are not reordered.
     """
 
     def __init__(self, page):
@@ -34,14 +34,14 @@ class Words:
 
 
 class Half:
-    """What sender and receiver share: a word that says that one waits, and the bell for the other's."""
+    """The common part of sender and receiver: a word that says that this side waits, and the decision to ring the peer."""
 
     def __init__(self, own, peer, ring, own_word, peer_word):
         self.own, self.peer = own, peer  # Words
         self.ring = ring
         self.own_word, self.peer_word = own_word, peer_word
         self.waits = 0  # odd while this side waits
-        self.rung = 0  # for which of the peer's waits
+        self.rung = 0  # the peer's wait that the bell was last rung for
 
     def begin_wait(self):
         self.waits += 1
@@ -52,7 +52,7 @@ class Half:
         self.own.store(self.own_word, self.waits)
 
     def peer_waits(self):
-        """Whether the peer has begun a wait that no bell was rung for. One is to be rung now."""
+        """Reports whether the peer waits and the bell was not rung yet for this wait. The caller must then ring it."""
         n = self.peer.load(self.peer_word)
         if n % 2 == 0 or n == self.rung:
             return False
@@ -75,7 +75,7 @@ class Sender(Half):
         return len(self.ring) - (self.tail - head)
 
     def put(self, data):
-        """Puts as much as there is room for. Returns how much, and whether to ring."""
+        """Puts as many bytes as fit. Returns their number, and whether to ring."""
         n = min(len(data), self.room())
         if not n:
             return 0, False
@@ -103,7 +103,7 @@ class Receiver(Half):
         return tail - self.head
 
     def take(self, most=1 << 16):
-        """Takes what there is, up to most. Returns the bytes, and whether to ring."""
+        """Takes the available bytes, up to most. Returns them, and whether to ring."""
         n = min(self.there(), most)
         if not n:
             return b"", False

@@ -1,4 +1,4 @@
-"""A connection's protocol, without its bytes' way: what arrives goes into receive, what to send comes out of next."""
+"""A connection's protocol without input and output: receive takes the received bytes, next returns bytes to send."""
 
 from collections import deque
 
@@ -12,32 +12,32 @@ MOST_CREDIT = 1 << 62
 
 
 class Session:
-    """A client's side. Not safe for use by several threads at a time."""
+    """A client's side. Not safe for concurrent use."""
 
     def __init__(self, hello=None, memory=None):
         self.ours = hello or Hello(stream=262144, connection=1 << 20, block=1 << 20)
-        self.peer = Hello(version=0)  # until its own has come
-        self.memory = memory  # over shared memory: put, get, free
+        self.peer = Hello(version=0)  # until its HELLO arrives
+        self.memory = memory  # the slabs, over shared memory
         self.splitter = Splitter()
         self.decoder = Decoder(False, self.ours.block, places=memory is not None)
         self.encoder = Encoder()
         self.control = deque([LINE, self.ours.encode()])
-        self.window = 65536  # what may be sent on the connection
-        self.given = self.ours.connection  # what the peer may send
-        self.calls = {}  # the open ones, by number
+        self.window = 65536  # the credit of this side on the connection
+        self.given = self.ours.connection  # the credit of the peer
+        self.calls = {}  # open calls by number
         self.waiting = deque()  # calls that have no number yet
         self.turns = deque()  # calls with something to send
-        self.number = -1  # of our last call
-        self.last = 0  # of the peer's
-        self.drained = None  # DRAIN's last
+        self.number = -1  # the number of our last call
+        self.last = 0  # the number of the peer's last call
+        self.drained = None  # the last call number in the peer's DRAIN
         self.goodbye = None  # (code, text) of the peer's BYE
         self.over = False
         self.pongs = 0
 
-    # What its owner does
+    # Called by the owner
 
     def open(self, head):
-        """A call that is to be made. Its frames come out of next when its turn has come."""
+        """Creates a call. next returns its frames when it is the call's turn."""
         stream = Stream(head, 65536 if self.peer.version == 0 else self.peer.stream, self.ours.stream)
         if self.over or self.drained is not None:
             stream.unprocessed = True
@@ -55,13 +55,13 @@ class Session:
         self.turn(stream)
 
     def take(self, stream):
-        """The next message of a call, and its credit back to the callee."""
+        """Returns the next message of a call, and gives its credit back to the callee."""
         message = stream.take()
         self.give(stream)
         return message
 
     def reset(self, stream, code, status, text):
-        """Leaves a call."""
+        """Ends a call early."""
         if stream.end:
             return
         stream.fail(status, text)
@@ -75,7 +75,7 @@ class Session:
         self.control.append(self.encoder.encode(Frame(wire.PING, data=data)))
 
     def bye(self, code=0, text=""):
-        """DRAIN and BYE: the last that this side says."""
+        """Sends DRAIN and BYE. This side sends nothing after them."""
         if self.over:
             return
         self.control.append(self.encoder.encode(Frame(wire.DRAIN, n=self.last)))
@@ -83,7 +83,7 @@ class Session:
         self.lost(text or "the connection was closed")
 
     def lost(self, text):
-        """Nothing more arrives: open calls fail."""
+        """Fails all open calls: nothing more will arrive."""
         self.over = True
         for stream in [*self.calls.values(), *self.waiting]:
             stream.fail(UNAVAILABLE, text)
@@ -91,10 +91,10 @@ class Session:
         self.waiting.clear()
         self.turns.clear()
 
-    # What is to be sent
+    # Sending
 
     def next(self):
-        """The next bytes to send, or None while there is nothing or no credit."""
+        """Returns the next bytes to send, or None if there are none or no credit for them."""
         if self.control:
             return self.control.popleft()
         while self.waiting and (not self.peer.calls or len(self.calls) < self.peer.calls):
@@ -120,10 +120,10 @@ class Session:
         if stream.number and stream not in self.turns and not stream.idle():
             self.turns.append(stream)
 
-    # What arrives
+    # Receiving
 
     def receive(self, data):
-        """Takes what has arrived. A ProtocolError is answered with BYE before it is raised."""
+        """Handles received bytes. On a ProtocolError it sends BYE and raises the error."""
         try:
             for kind, number, body in self.splitter.feed(data):
                 if self.over:
@@ -219,7 +219,7 @@ class Session:
             self.give(stream)
 
     def called(self, f):
-        """The server calls: nothing is registered here."""
+        """Answers a call by the server with UNIMPLEMENTED: this client has no services."""
         if f.stream <= self.last:
             return
         if not f.flags & HEAD:
@@ -229,7 +229,7 @@ class Session:
         self.control.append(self.encoder.encode(end))
 
     def call_of(self, f):
-        """The call of a frame, None where it is over."""
+        """Returns the call of a frame, or None if it has ended."""
         if f.stream > (self.number if f.stream % 2 else self.last):
             raise ProtocolError(f"call {f.stream} was not opened")
         return self.calls.get(f.stream)

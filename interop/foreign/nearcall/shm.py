@@ -1,4 +1,4 @@
-"""A connection's bytes through shared memory, and large messages in slabs."""
+"""A carrier for a connection's bytes in shared memory, with slabs for large messages."""
 
 import contextlib
 import select
@@ -11,7 +11,7 @@ from .wire import ProtocolError
 
 
 def dial(target, **options):
-    """Connects to shm:PATH, or to unix:PATH, where the connection becomes shared memory if the server agrees."""
+    """Connects to shm:PATH or unix:PATH. A unix:PATH connection is upgraded to shared memory if the server agrees."""
     sock = socket.socket(socket.AF_UNIX)
     network, _, path = target.partition(":")
     sock.connect(path)
@@ -25,7 +25,7 @@ def dial(target, **options):
 
 
 class SharedBytes:
-    """Both rings and both bells. One thread receives, and one sends."""
+    """Both rings and both bells. One thread may receive while another one sends."""
 
     def __init__(self, memory, data, room):
         self.data, self.room = data, room
@@ -47,7 +47,7 @@ class SharedBytes:
                 return data
             self.receiver.begin_wait()
             if not self.receiver.there():
-                self.ended = heard(self.data)  # then looks once more
+                self.ended = heard(self.data)  # then checks the ring once more
             self.receiver.end_wait()
 
     def send(self, data):
@@ -77,13 +77,13 @@ class SharedBytes:
 
 
 def bell(sock):
-    """Wakes the peer. A socket that is full wakes it anyway."""
+    """Wakes the peer. If the socket's buffer is full, the peer wakes anyway."""
     with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
         sock.send(b"\1")
 
 
 def heard(sock):
-    """Waits for a bell, and takes all that are there. True says that the peer has closed."""
+    """Waits for a bell, and consumes all bells that have arrived. Returns True if the peer has closed the socket."""
     select.select([sock], [], [])
     try:
         return not sock.recv(4096)
@@ -92,16 +92,16 @@ def heard(sock):
 
 
 class Slabs:
-    """Large messages of both sides. A message takes whole steps of 64 KiB of this side's slabs."""
+    """Large messages of both sides. A message occupies whole steps of 64 KiB in its sender's slabs."""
 
     def __init__(self, memory):
         self.memory = memory
-        self.length = memory.answer.slabs  # of each side
-        self.out = {}  # place to its end, of messages that were not returned
+        self.length = memory.answer.slabs  # of each side, in bytes
+        self.out = {}  # from place to end, for messages that the peer has not returned
         self.close = memory.close
 
     def put(self, message):
-        """Writes a message where there is room. Returns its place, or None."""
+        """Writes a message to a free place. Returns the place, or None if there is none."""
         place = 0
         for begin, end in sorted(self.out.items()):
             if begin - place >= len(message):
@@ -117,7 +117,7 @@ class Slabs:
         return place
 
     def get(self, place, size):
-        """The message of the peer at a place."""
+        """Returns the peer's message at a place."""
         if place + size > self.length:
             raise ProtocolError(f"a message of {size} bytes at {place} of {self.length}")
         return self.memory.read_slab(place, size)

@@ -1,4 +1,4 @@
-"""One call, as its caller sees it: what is to be sent, what has come, and the call's credit."""
+"""One call on its caller's side: the messages to send, the messages received, and the call's credit."""
 
 from collections import deque
 
@@ -10,30 +10,30 @@ from .wire import COMPRESSED, END, HEAD, MESSAGE, MORE, PIECE, PLACE, ProtocolEr
 CANCELLED, UNKNOWN, DEADLINE_EXCEEDED = 1, 2, 4
 RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 8, 12, 13, 14
 RESETS = {0: CANCELLED, 1: DEADLINE_EXCEEDED, 2: UNAVAILABLE, 4: INTERNAL, 5: RESOURCE_EXHAUSTED}
-MESSAGE_COST = 5  # of credit, beside a message's bytes
+MESSAGE_COST = 5  # of credit, in addition to a message's bytes
 
 
 class Stream:
     def __init__(self, head, window, give):
         self.head = head
-        self.number = 0  # from when the head is sent
-        self.window = window  # what may be sent
-        # To be sent: pairs of message and whether it is compressed.
+        self.number = 0  # assigned when the head is sent
+        self.window = window  # the credit for sending
+        # Messages to send: pairs of message and whether it is compressed.
         self.messages = deque()
-        self.offset = 0  # in the first of them
+        self.offset = 0  # in the first message
         self.half_close = False
         self.sent_end = False
-        # Received. What the peer may send: given; what waits for the reader: held.
+        # Receiving. given is the peer's credit; held counts the bytes that wait for the reader.
         self.size_of_window = self.given = give
         self.held = 0
         self.header = None
         self.received = deque()  # pairs of message and whether it is compressed
-        self.piece = None  # bytes that have come, and how many are to come
+        self.piece = None  # of an incomplete message: received bytes, full size, compressed
         self.end = None
         self.unprocessed = False  # no handler saw the call
 
     def idle(self):
-        """Whether all that was to be sent until now is sent."""
+        """Reports whether there is nothing to send."""
         return not self.head and not self.messages and self.half_close == self.sent_end
 
     def fail(self, code, text):
@@ -44,7 +44,7 @@ class Stream:
     # Sending
 
     def next(self, encoder, connection, memory):
-        """The next frames, and what credit they take of call and connection. None while there is no credit."""
+        """Returns the next frames and what they cost of the connection's credit, or None if nothing can be sent."""
         flags, parts, body = 0, b"", b""
         if self.head:
             flags |= HEAD
@@ -64,7 +64,7 @@ class Stream:
         return parts + wire.frame(wire.STREAM | flags, self.number, body + data), conn
 
     def message(self, space, connection, memory):
-        """As much of the first message as space and credit allow: bytes, flags, the call's cost, the connection's."""
+        """Takes as much of the first message as space and credit allow. Returns bytes, flags, and both costs."""
         message, compressed = self.messages[0]
         if self.offset:
             data = message[self.offset :][: max(0, min(space, self.window, connection))]
@@ -90,7 +90,7 @@ class Stream:
         return size + data, flags | self.advance(len(data)), cost, cost
 
     def advance(self, n):
-        """Counts n bytes of the first message as sent. Says MORE where more are left."""
+        """Counts n bytes of the first message as sent. Returns MORE if some are left, and otherwise 0."""
         self.offset += n
         if self.offset < len(self.messages[0][0]):
             return MORE
@@ -101,7 +101,7 @@ class Stream:
     # Receiving
 
     def receive(self, f, message=None):
-        """Takes a frame of the callee. With PLACE the message is what was found there."""
+        """Handles a frame of the callee. With PLACE, message is the message at that place."""
         if f.flags & HEAD:
             if self.header is not None or self.piece:
                 raise ProtocolError("a second HEAD")
@@ -141,13 +141,16 @@ class Stream:
         self.received.append((message, compressed))
 
     def take(self):
-        """The next message that has arrived, and whether it is compressed."""
+        """Returns the next received message, and whether it is compressed."""
         message, compressed = self.received.popleft()
         self.held -= MESSAGE_COST + len(message)
         return message, compressed
 
     def credit(self):
-        """What to give the callee now: what the next message for the reader lacks, or half of the window."""
+        """Returns the credit to give the callee now, or 0.
+
+        It gives credit if the next message for the reader needs more, or if half of the window is free.
+        """
         least = self.piece[1] - len(self.piece[0]) if self.piece and not self.received else 0
         n = max(least, self.size_of_window - self.held - len(self.piece[0] if self.piece else b"")) - self.given
         if self.end or n <= 0 or n < self.size_of_window // 2 and self.given >= least:
@@ -157,7 +160,7 @@ class Stream:
 
 
 def cost_of_call(f):
-    """The credit of its call that a message or piece takes."""
+    """Returns the call's credit that a message or piece consumes."""
     if f.flags & MESSAGE:
         return MESSAGE_COST + (f.size if f.flags & PLACE else len(f.data))
     return len(f.data)

@@ -1,8 +1,8 @@
-"""The notation: numbers, strings, and frames on a stream of bytes."""
+"""The basic encoding: numbers, strings, and frames on a stream of bytes."""
 
 LINE = b"nearcall/1\n"
-FRAME = 65535  # the most that may follow a frame's length
-LARGEST = 1 << 62  # every uint is below
+FRAME = 65535  # the most bytes that may follow a frame's length
+LARGEST = 1 << 62  # every uint is smaller
 
 HELLO, PART, RESET, CREDIT, PING, PONG, DRAIN, BYE, RETURN = range(1, 10)
 STREAM = 0x80
@@ -23,7 +23,7 @@ class ProtocolError(Exception):
 
 
 def uint(n):
-    """The bytes of an unsigned number."""
+    """Encodes an unsigned number."""
     if not 0 <= n < LARGEST:
         raise ValueError(f"{n} is not a uint")
     out = bytearray()
@@ -35,7 +35,7 @@ def uint(n):
 
 
 def string(b):
-    """The bytes of a string, its length first."""
+    """Encodes a string with its length first."""
     return uint(len(b)) + b
 
 
@@ -87,7 +87,7 @@ class Cursor:
 
 
 def frame(kind, stream, body=b""):
-    """The bytes of one frame."""
+    """Encodes one frame."""
     payload = bytes([kind]) + uint(stream) + body
     if len(payload) > FRAME:
         raise ValueError(f"a frame of {len(payload)} bytes")
@@ -95,14 +95,14 @@ def frame(kind, stream, body=b""):
 
 
 class Splitter:
-    """Cuts what arrives into the line and frames: (kind, stream, Cursor over the body)."""
+    """Splits received bytes into the line and frames: (kind, stream, Cursor over the body)."""
 
     def __init__(self, line=True):
         self.line = line
         self.data = bytearray()
 
     def feed(self, data):
-        """Yields the frames that are whole. The line is checked, and yields nothing."""
+        """Yields the complete frames. The line is checked but not yielded."""
         self.data += data
         if self.line:
             met = bytes(self.data[: len(LINE)])
