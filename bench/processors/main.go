@@ -30,7 +30,7 @@ func main() {
 	flag.IntVar(&p.rounds, "rounds", 5, "rounds, in which the stacks take turns")
 	flag.DurationVar(&p.lasts, "time", 300*time.Millisecond, "of a stack's turn")
 	flag.DurationVar(&p.idle, "idle", 0, "measure what connections use while they are idle for so `long`, once they have been used for a second")
-	flag.IntVar(&p.quota, "quota", 0, "`percent` of a CPU's time for both processes together, by way of a cgroup; 0 for as much as there is")
+	flag.IntVar(&p.quota, "quota", 0, "`percent` of a CPU's time for both processes together, by a cgroup; 0 for as much as there is")
 	flag.Parse()
 	err := p.choose(*networks, *stacks, *procs, *cpus)
 	if err == nil {

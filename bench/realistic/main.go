@@ -17,7 +17,7 @@ import (
 func main() {
 	serve := flag.String("serve", "", "be the second process: serve `stack target`")
 	var p plan
-	flag.IntVar(&p.pairs, "pairs", 9, "pairs of measurements, nearcall and grpc-go by turns")
+	flag.IntVar(&p.pairs, "pairs", 9, "pairs of measurements, nearcall and grpc-go in turn")
 	flag.DurationVar(&p.lasts, "time", 300*time.Millisecond, "duration of a measurement")
 	flag.Parse()
 	var err error

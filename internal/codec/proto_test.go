@@ -161,7 +161,7 @@ func TestCopyRefusesWhatMarshallingRefuses(t *testing.T) {
 			}
 			dst := m.ProtoReflect().Type().New().Interface()
 			if _, ok, err := Proto().Copy(dst, m); ok || err != nil {
-				t.Errorf("Copy = %v, %v; want that it leaves %q for marshalling to say", ok, err, want)
+				t.Errorf("Copy = %v, %v; want false and nil, so that marshalling reports %q", ok, err, want)
 			}
 		})
 	}
@@ -228,7 +228,7 @@ func TestNilSourceIsEmpty(t *testing.T) {
 	}
 	required := newRequired()
 	if _, ok, err := c.Copy(required, nil); ok || err != nil || required.Text == nil {
-		t.Errorf("Copy = %v, %v; the lack of required fields is for decoding to say", ok, err)
+		t.Errorf("Copy = %v, %v; decoding must report the missing required fields", ok, err)
 	}
 }
 

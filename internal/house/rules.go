@@ -95,7 +95,7 @@ func Check(rules []Rule, pkg, imported string) string {
 		return fmt.Sprintf("%s imports %s: the rule for %s has %s",
 			from, to, r.Pkg, r.allowed())
 	}
-	return fmt.Sprintf("%s imports %s: no rule speaks of %s; give it one", from, to, from)
+	return fmt.Sprintf("%s imports %s: no rule matches %s; add one", from, to, from)
 }
 
 func (r Rule) allowed() string {

@@ -48,7 +48,7 @@ func TestASocketFileHasItsModeAndOwnerBeforeAnybodyCanConnect(t *testing.T) {
 				wantFile(t, path, mode, uid, gid)
 				if conn, err := net.Dial("unix", path); err == nil {
 					_ = conn.Close()
-					t.Error("somebody connects before the server listens")
+					t.Error("a client connected before the server listened")
 				} else if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EACCES) {
 					t.Error(err)
 				}

@@ -112,7 +112,7 @@ func takeStale(t *testing.T, path string) {
 		}
 	}
 	if winner == nil {
-		t.Fatalf("nobody listens: %v", errs)
+		t.Fatalf("no server listens: %v", errs)
 	}
 	if who, err := whoListens(path); who != "winner" || err != nil {
 		t.Errorf("the path leads to %q, %v", who, err)
@@ -226,7 +226,7 @@ func TestListeningWhereTheLockCannotBeMade(t *testing.T) {
 	}
 	dir := t.TempDir()
 	if _, err := Listen(filepath.Join(dir, "none", "s"), Options{}); err == nil || !strings.Contains(err.Error(), "no such file or directory") || strings.Contains(err.Error(), "lock") {
-		t.Errorf("in a directory that there is not: %v", err)
+		t.Errorf("in a directory that does not exist: %v", err)
 	}
 	path := filepath.Join(dir, "s")
 	if err := os.Mkdir(path+".nearcall-lock", 0o700); err != nil {

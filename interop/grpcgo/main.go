@@ -63,7 +63,7 @@ func main() {
 	flag.IntVar(&o.procs, "p", runtime.NumCPU(), "how many tests to run at a time")
 	flag.IntVar(&o.tries, "tries", 3, "how often a test may fail before it counts")
 	flag.DurationVar(&o.limit, "limit", time.Minute, "how long a test may take")
-	flag.BoolVar(&o.verbose, "v", false, "tell of each test as it ends")
+	flag.BoolVar(&o.verbose, "v", false, "print each test as it ends")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

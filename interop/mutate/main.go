@@ -34,7 +34,7 @@ import (
 
 func main() {
 	only := flag.String("run", "", "faults to seed, as a regular expression of their names")
-	verbose := flag.Bool("v", false, "show what the cases say of each fault")
+	verbose := flag.Bool("v", false, "show the output of the cases for each fault")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

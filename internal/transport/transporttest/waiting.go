@@ -204,7 +204,7 @@ func callerLearnsLast(b *bed) {
 }
 
 func noAbortAfterEnd(b *bed) {
-	b.callee.OnAbort(func(reason error) { b.Errorf("the callee is told of an abort: %v", reason) })
+	b.callee.OnAbort(func(reason error) { b.Errorf("OnAbort was called on the callee: %v", reason) })
 	b.callee.must(b.message('a', 5))
 	b.callee.must(&link.Frame{End: &link.End{}})
 	b.callee.Abort(context.Canceled)
