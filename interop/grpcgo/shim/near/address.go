@@ -69,7 +69,7 @@ func Target(hostport string) string {
 		return target(port(hostport))
 	}
 	if _, _, err := net.SplitHostPort(hostport); err != nil {
-		hostport = net.JoinHostPort(hostport, "1") // a custom dialer may ignore the port; otherwise dialing fails
+		hostport = net.JoinHostPort(hostport, "1") // a custom dialer may ignore the port; otherwise dialling fails
 	}
 	if strings.HasPrefix(hostport, ":") {
 		hostport = "localhost" + hostport
