@@ -32,7 +32,8 @@ var Imports = []Rule{
 	{Pkg: "internal/flaky"},
 	{Pkg: "internal/wine"},
 	// It attacks servers built with the public API, with frames that it encodes itself.
-	{Pkg: "internal/attack", May: []string{".", "internal/link", "internal/wire"}},
+	{Pkg: "internal/attack", May: []string{".", "internal/link", "internal/stall", "internal/wire"}},
+	{Pkg: "internal/stall"},
 	{Pkg: "internal/self"},
 	{Pkg: "internal/rights"},
 	{Pkg: "internal/link", May: []string{"internal/wait"}},

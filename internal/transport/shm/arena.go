@@ -30,8 +30,9 @@ type arena struct {
 	paged        int // where allocated pages end; all of them are reserved from memory
 	freeSlabs    [maxSlab - minSlab + 1][]int
 	allocated    map[int]int // classes of the slabs in use, by offset
-	beingWritten int         // slabs that a caller still writes to
+	beingWritten int         // slabs that a caller still writes to, and 1 while trim frees pages
 	closed       bool
+	trimming     bool        // trim frees the pages: no slab can be allocated
 	noPagesAt    time.Time   // when the system last had no pages
 	trimTimer    *time.Timer // calls trim; nil before the arena was first empty
 }
@@ -39,9 +40,13 @@ type arena struct {
 // pages are the system calls that an arena makes.
 type pages interface {
 	allocate(at, n int) error // allocates the pages of n bytes
-	free(at, n int)           // returns pages to the system
+	free()                    // returns all pages to the system; a peer can make it wait
 	unmap()                   // unmaps the whole arena
 }
+
+// trims has a token for each arena that frees its pages. A peer can make that wait, which
+// takes a thread.
+var trims = make(chan struct{}, 32)
 
 // slabIdleTimeout is how long an empty arena keeps its pages: allocating a page costs more
 // than copying to it.
@@ -86,7 +91,7 @@ func (a *arena) allocateReady(class int) (at int, ok bool) {
 	if at, ok = a.reuse(class); ok {
 		return at, true
 	}
-	if a.closed || a.carved+1<<class > a.paged {
+	if a.closed || a.trimming || a.carved+1<<class > a.paged {
 		return 0, false
 	}
 	return a.carve(class), true
@@ -125,7 +130,7 @@ func (a *arena) allocateNew(class int) (at int, ok bool) {
 		return at, true
 	}
 	from, end := a.paged, a.carved+1<<class
-	if a.closed || end > len(a.mem) || time.Since(a.noPagesAt) < slabIdleTimeout || !a.memory.reserveSlabs(end-from, from) {
+	if a.closed || a.trimming || end > len(a.mem) || time.Since(a.noPagesAt) < slabIdleTimeout || !a.memory.reserveSlabs(end-from, from) {
 		return 0, false
 	}
 	at = a.carve(class)
@@ -153,10 +158,14 @@ func pop(list *[]int) int {
 	return at
 }
 
-// excessPages returns how many of size's bytes are not pages of this arena.
+// excessPages returns how many of size's bytes are not pages of this arena. While trim frees
+// pages nobody can tell how many are left, and they count as freed.
 func (a *arena) excessPages(size func() int) int {
-	a.mu.Lock() // so that trim frees no pages between the two
+	a.mu.Lock() // so that trim does not begin between the two
 	defer a.mu.Unlock()
+	if a.trimming {
+		return size()
+	}
 	return size() - a.paged
 }
 
@@ -203,16 +212,32 @@ func (a *arena) resetIfUnused() {
 	}
 }
 
-// trim returns all pages to the system if no slab is allocated.
+// trim returns all pages to the system if no slab is allocated. It does not hold mu while it
+// does, because a peer can make it wait: only allocations of slabs fail until then.
 func (a *arena) trim() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.closed || len(a.allocated) > 0 {
+	if a.closed || a.trimming || len(a.allocated) > 0 {
 		return
 	}
-	a.pages.free(0, a.paged)
+	select {
+	case trims <- struct{}{}:
+	default: // later
+		a.resetIfUnused()
+		return
+	}
+	pages := a.pages
+	a.trimming = true
+	a.beingWritten++
+	a.mu.Unlock()
+	pages.free()
+	<-trims
+	a.mu.Lock()
+	a.trimming = false
+	a.beingWritten--
 	a.memory.unreserve(a.paged)
 	a.paged = 0
+	a.unmapIfUnused()
 }
 
 // close unmaps the memory, at once or when the last writer is done.

@@ -18,6 +18,7 @@ type testPages struct {
 	dropped   bool
 	asked     int         // calls of allocate
 	during    func(n int) // called during allocate
+	freeing   func()      // called during free
 }
 
 var errPages = errors.New("there are no pages")
@@ -34,9 +35,12 @@ func (p *testPages) allocate(_, n int) error {
 	return nil
 }
 
-func (p *testPages) free(_, n int) {
-	p.allocated -= n
-	p.given += n
+func (p *testPages) free() {
+	if p.freeing != nil {
+		p.freeing()
+	}
+	p.given += p.allocated
+	p.allocated = 0
 }
 
 func (p *testPages) unmap() { p.dropped = true }
@@ -316,4 +320,74 @@ func TestOthersGoOnWhilePagesAreAllocated(t *testing.T) {
 			}
 		})
 	}
+}
+
+// While trim frees pages, which a peer can delay, no slab can be allocated, but everything
+// else works, and the arena can be closed.
+func TestOthersGoOnWhilePagesGoBack(t *testing.T) {
+	for name, closes := range map[string]bool{"it is closed": true, "it stays": false} {
+		t.Run(name, func(t *testing.T) {
+			memory := NewMemory(1<<30, false)
+			pages := &testPages{most: 1 << 20}
+			a := newArena(make([]byte, 1<<20), memory, pages)
+			if err := a.free(taken(t, a, 1<<17)); err != nil {
+				t.Fatal(err)
+			}
+			pages.freeing = func() {
+				if _, _, ok := a.allocate(1); ok {
+					t.Error("there is a slab whose pages go")
+				}
+				if got := a.excessPages(func() int { return 1 << 18 }); got != 1<<18 {
+					t.Errorf("%d bytes are beside pages of which any number is left", got)
+				}
+				a.trim()
+				if closes {
+					a.close()
+				}
+				if pages.dropped || memory.used.Load() != 1<<17 {
+					t.Errorf("before they are gone: %+v, %d bytes are counted", pages, memory.used.Load())
+				}
+			}
+			a.trim()
+			if pages.dropped != closes || pages.given != 1<<17 || memory.used.Load() != 0 {
+				t.Errorf("after that: %+v, %d bytes are counted", pages, memory.used.Load())
+			}
+			if pages.freeing = nil; !closes {
+				taken(t, a, 1<<20)
+				a.close()
+			}
+		})
+	}
+}
+
+// While many other arenas free their pages an arena waits, without blocking a thread.
+func TestFewArenasGivePagesBackAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, pages := counted(1 << 20)
+		defer a.close()
+		if err := a.free(taken(t, a, 1)); err != nil {
+			t.Fatal(err)
+		}
+		for range cap(trims) {
+			trims <- struct{}{}
+		}
+		given := func() int {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return pages.given
+		}
+		<-time.After(slabIdleTimeout + 1)
+		synctest.Wait()
+		if given() != 0 {
+			t.Errorf("%d bytes went back", given())
+		}
+		for range cap(trims) {
+			<-trims
+		}
+		<-time.After(slabIdleTimeout)
+		synctest.Wait()
+		if given() != 1<<16 {
+			t.Errorf("%d bytes went back afterwards", given())
+		}
+	})
 }

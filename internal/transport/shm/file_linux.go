@@ -123,23 +123,24 @@ func (f *file) part(at int64, n, prot int) (segment, error) {
 	return m, nil
 }
 
-// allocateSegment allocates the pages of the server's or the client's segment. It fails if
-// there is no memory; writing to a page that cannot be allocated would kill the process
-// with SIGBUS.
-func (f *file) allocateSegment(server bool) error {
-	return f.allocate(f.layout.segmentAt(server), f.layout.segment())
-}
-
-// allocate allocates the pages of n bytes at offset at. They count as this process's
-// memory.
-func (f *file) allocate(at int64, n int) error {
+// allocate allocates the pages of m, which begins at offset at and which this process will
+// write to. They count as this process's memory. It fails if there is no memory; writing to
+// a page that cannot be allocated would kill the process with SIGBUS.
+//
+// It works through the mapping. fallocate takes the file's lock, which a peer can hold for
+// as long as it likes: it writes to the file from memory that is slow to read (userfaultfd,
+// FUSE).
+func (f *file) allocate(m segment, at int64) error {
 	for {
-		err := unix.Fallocate(int(f.Fd()), 0, at, int64(n))
+		err := unix.Madvise(m, unix.MADV_POPULATE_WRITE)
+		if errors.Is(err, unix.EINVAL) { // before Linux 5.14
+			err = unix.Fallocate(int(f.Fd()), 0, at, int64(len(m)))
+		}
 		switch {
 		case err == nil:
 			return nil
 		case !errors.Is(err, unix.EINTR):
-			return fmt.Errorf("fallocate: %w", err)
+			return fmt.Errorf("its pages cannot be allocated: %w", err)
 		}
 	}
 }

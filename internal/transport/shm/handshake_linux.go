@@ -151,7 +151,7 @@ func (s *Server) agree(in *incoming, body []byte) (c *Conn, refused, err error) 
 		return nil, refused, nil
 	}
 	if err = in.confirmed(); err == nil {
-		err = c.mine.file.allocateSegment(true) // only now, so that a client that does not confirm takes no memory
+		err = c.mine.allocateSegment(true) // only now, so that a client that does not confirm takes no memory
 	}
 	if err != nil {
 		c.closeAfterError()

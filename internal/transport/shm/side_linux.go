@@ -49,22 +49,28 @@ func newSide(f *file, server, write bool, m *Memory) (s side, err error) {
 	prot := unix.PROT_READ
 	if write {
 		prot |= unix.PROT_WRITE
-		if !server {
-			if err = f.allocateSegment(server); err != nil {
-				return s, err
-			}
-		}
 	}
 	if s.segment, err = f.part(l.segmentAt(server), l.segment(), prot); err != nil {
 		return s, err
 	}
 	if write {
+		if !server {
+			if err = s.allocateSegment(server); err != nil {
+				return s, err
+			}
+		}
 		if s.slabs, err = f.part(s.slabsAt, l.slabs, prot); err != nil {
 			return s, err
 		}
 	}
 	f.use()
 	return s, nil
+}
+
+// allocateSegment allocates the pages of the segment, which belongs to the server or the
+// client.
+func (s side) allocateSegment(server bool) error {
+	return s.file.allocate(s.segment, s.file.layout.segmentAt(server))
 }
 
 // free frees the memory of the side, which must not be used any more.

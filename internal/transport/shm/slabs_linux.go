@@ -10,9 +10,12 @@ import "golang.org/x/sys/unix"
 // ownSlabs are the [pages] of this side's slabs.
 type ownSlabs struct{ side }
 
-func (s ownSlabs) allocate(at, n int) error { return s.file.allocate(s.slabsAt+int64(at), n) }
-func (s ownSlabs) free(at, n int)           { _ = unix.Madvise(s.slabs[at:at+n], unix.MADV_REMOVE) }
-func (s ownSlabs) unmap()                   { s.freeSlabs() }
+func (s ownSlabs) allocate(at, n int) error {
+	return s.file.allocate(s.slabs[at:at+n], s.slabsAt+int64(at))
+}
+
+func (s ownSlabs) free()  { _ = unix.Madvise(s.slabs, unix.MADV_REMOVE) }
+func (s ownSlabs) unmap() { s.freeSlabs() }
 
 // theirSlabs are the [peerSlabs] of a connection.
 type theirSlabs struct{ side }

@@ -1,0 +1,113 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/nearcall/nearcall/internal/stall"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// lockAttacks hold the system's lock of the file behind a connection's shared memory. System
+// calls that allocate or free its pages wait for the lock, and no signal interrupts them.
+var lockAttacks = []*attack{
+	{
+		name: "shm-locked-new", path: overShm, full: 300, short: 260,
+		what:   "%s new clients that lock the memory that they were sent, and the server is stopped",
+		before: "no other client gets shared memory, and Stop does not return",
+		stop:   true,
+		lacks:  canLock,
+		known:  &excuse{each: 320 << 10, why: aRing},
+		run:    lockedNew,
+	},
+	{
+		name: "shm-locked", path: overShm, full: 200, short: 80,
+		what:   "%s clients that lock it when they have got a large reply, and the server is stopped",
+		before: "a thread for each, for as long as they like",
+		stop:   true,
+		asked:  true,
+		lacks:  canLock,
+		known:  &excuse{each: 512 << 10, why: aRing},
+		run:    locked,
+	},
+}
+
+// aRing explains the memory of connections over shared memory.
+const aRing = "the server has 260 KiB for each connection, and MaxSharedMemory bounds how many there are"
+
+// canLock returns why the attacker cannot keep a lock, empty if it can.
+func canLock() string {
+	m, err := stall.New()
+	if err != nil {
+		return fmt.Sprintf("this user cannot keep a file's lock without FUSE: %v", err)
+	}
+	m.Close()
+	return ""
+}
+
+// lockedNew takes the lock before the server has written to the memory.
+func lockedNew(a *attacker) error {
+	m, err := stall.New()
+	if err != nil {
+		return err
+	}
+	for range a.count {
+		conn, err := dialSocket(a.at.Shm, a.until)
+		if err != nil {
+			return err
+		}
+		a.hold(conn)
+		r := &ring{data: conn.(*net.UnixConn), until: a.until}
+		if err := offer(r.data); err != nil {
+			return err
+		}
+		if err := r.open(); err != nil {
+			return err
+		}
+		if _, err := m.Lock(r.memory, 0); err != nil {
+			return err
+		}
+		if _, err := conn.Write([]byte{'+'}); err != nil {
+			return err
+		}
+		a.sent.Add(int64(len(offerLine) + 4))
+	}
+	return nil
+}
+
+// locked takes the lock when a reply has arrived in a slab, and returns the slab. Some time
+// later the server frees the slab's pages.
+func locked(a *attacker) error {
+	const later = 6 * time.Second
+	m, err := stall.New()
+	if err != nil {
+		return err
+	}
+	for range a.count {
+		p, err := a.dial(overShm)
+		if err != nil {
+			return err
+		}
+		if err := p.greet(1<<40, 1<<40); err != nil {
+			return err
+		}
+		if err := p.write(p.open(nil, "UnaryCall", request{message: true, bytes: responseOf(60 << 10), ends: true})); err != nil {
+			return err
+		}
+		placed := func(f wire.Frame) (bool, error) { return f.Kind.Stream() && f.Kind&wire.FlagPlace != 0, nil }
+		if err := p.frames(placed); err != nil {
+			return err
+		}
+		if _, err := m.Lock(p.conn.(*ring).memory, 0); err != nil {
+			return err
+		}
+		if err := p.write(frame(nil, wire.KindReturn, 0, 0)); err != nil {
+			return err
+		}
+	}
+	time.Sleep(later)
+	return nil
+}
