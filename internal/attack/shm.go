@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -65,6 +66,12 @@ var shmAttacks = []*attack{
 		what:   "%s handshakes that stop halfway",
 		before: "6 descriptors each, for 120 s",
 		run:    handshakes,
+	},
+	{
+		name: "shm-offers", path: overShm, full: 30_000, short: 3_000,
+		what:   "%s clients that make an offer and leave",
+		before: "196 MB, 15,279 descriptors",
+		run:    (*attacker).visit,
 	},
 }
 
@@ -273,6 +280,43 @@ func handshakes(a *attacker) error {
 			return err
 		}
 		a.sent.Add(int64(len(offerLine) + 3))
+	}
+	return nil
+}
+
+// visit has clients come, make an offer and leave, some of them there at a time, no
+// faster than a server looks at who has come.
+func (a *attacker) visit() error {
+	const (
+		some  = 500
+		pause = 10 * time.Millisecond
+	)
+	conns := make([]net.Conn, 0, some)
+	leave := func() {
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+		conns = conns[:0]
+	}
+	defer leave()
+	for range a.count {
+		conn, err := dialSocket(a.at.Shm, a.until)
+		for errors.Is(err, syscall.EAGAIN) && time.Now().Before(a.until) { // there is no room to wait in
+			time.Sleep(time.Millisecond)
+			conn, err = dialSocket(a.at.Shm, a.until)
+		}
+		if err != nil {
+			return err
+		}
+		conns = append(conns, conn)
+		if err := offer(conn.(*net.UnixConn)); err != nil {
+			return err
+		}
+		a.sent.Add(int64(len(offerLine) + 3))
+		if len(conns) == some {
+			time.Sleep(pause)
+			leave()
+		}
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"time"
@@ -147,6 +148,9 @@ func (s *Server) Answer(ctx context.Context, conn *net.UnixConn, first []byte, r
 // refused is why the offer is declined; nothing was sent then.
 func (s *Server) agree(in *incoming, body []byte) (c *Conn, refused, err error) {
 	defer s.slots.release(in.conn)
+	if in.hungUp() {
+		return nil, nil, io.EOF
+	}
 	if c, refused = s.propose(in.conn, body); refused != nil {
 		return nil, refused, nil
 	}
@@ -241,5 +245,5 @@ func sameUser(conn *net.UnixConn) error {
 	if credErr != nil {
 		return fmt.Errorf("the system does not say whose process the peer is: %w", credErr)
 	}
-	return trusts(uint32(os.Geteuid()), cred.Uid, os.ReadFile)
+	return trusts(uint32(os.Geteuid()), cred.Uid, readOnce)
 }

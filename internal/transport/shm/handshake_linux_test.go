@@ -250,6 +250,19 @@ func TestADeadClientIsNotKeptByItsServer(t *testing.T) {
 	})
 }
 
+// A server makes no memory for a client that hung up while it waited for a slot.
+func TestAClientThatHasLeftIsNotAnswered(t *testing.T) {
+	a, b := sockets(t)
+	if err := send(a, append(theOffer(), takes)); err != nil {
+		t.Fatal(err)
+	}
+	_ = a.Close()
+	full := NewServer(NewMemory(0, true)) // which would decline
+	if c, _, err := full.Answer(t.Context(), b, nil, "", soonEnough()); c != nil || !errors.Is(err, io.EOF) {
+		t.Errorf("%v, %v", c, err)
+	}
+}
+
 // TestAServersClientGoesWrong makes clients break the rules after an accepted offer, or
 // before the offer is complete.
 func TestAServersClientGoesWrong(t *testing.T) {

@@ -72,6 +72,22 @@ func (in *incoming) readMore(n int) (err error) {
 	return err
 }
 
+// hungUp reports whether the peer has closed the socket, even if unread bytes are left. A
+// peer that had to wait may have: without this check, clients that come and go would make
+// this side work and hold descriptors for more and more peers that have left.
+func (in *incoming) hungUp() (gone bool) {
+	raw, err := in.conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	_ = raw.Control(func(fd uintptr) {
+		all := []unix.PollFd{{Fd: int32(fd)}}
+		n, _ := unix.Poll(all, 0)
+		gone = n > 0 && all[0].Revents&unix.POLLHUP != 0
+	})
+	return gone
+}
+
 // close closes the descriptors that were not consumed.
 func (in *incoming) close() { closeFiles(in.files) }
 

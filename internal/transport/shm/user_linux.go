@@ -2,9 +2,20 @@ package shm
 
 import (
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
+	"sync"
 )
+
+// readOnce returns the contents of a system file, which it reads only once: an offer is cheap
+// for a client, and reading the file would be a fifth of the server's cost for it.
+func readOnce(file string) ([]byte, error) {
+	read, _ := onceRead.LoadOrStore(file, sync.OnceValues(func() ([]byte, error) { return os.ReadFile(file) }))
+	return read.(func() ([]byte, error))()
+}
+
+var onceRead sync.Map // from file to func() ([]byte, error)
 
 // trusts returns an error unless processes of users mine and peers, as SO_PEERCRED reports
 // them, may share memory: the two must be equal. The overflow user is no match, as all
