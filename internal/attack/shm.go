@@ -73,6 +73,20 @@ var shmAttacks = []*attack{
 		before: "196 MB, 15,279 descriptors",
 		run:    (*attacker).visit,
 	},
+	{
+		name: "shm-idle", path: overShm, full: 2_100, short: 500,
+		what:   "%s connections over shared memory that say HELLO and no more",
+		before: "605 MB",
+		known:  &excuse{each: 128 << 10, newcomers: true, why: "MaxSharedMemory has room for some 2,000 connections; how many one client may have is for the listener to limit"},
+		run: func(a *attacker) error {
+			for range a.count {
+				if _, _, err := a.attach(wire.MinWindow); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	},
 }
 
 // sameUser is the excuse of attacks over shared memory that are bounded, but costly.

@@ -14,6 +14,7 @@ import (
 // A Conn carries bytes between two processes of one machine through shared memory. It is a
 // [mux.Conn], a [mux.Prompt] and a [mux.Placer].
 type Conn struct {
+	server       bool // whether this side is the server
 	mine, theirs side
 	data         *bell // rung when bytes were published; the socket of the handshake
 	space        *bell // rung when the ring has room again
@@ -40,7 +41,7 @@ type Conn struct {
 // newConn returns the server's or the client's end of the connection in f, whose memory is
 // reserved from m. It owns space from now on, and data unless it fails.
 func newConn(f *file, server bool, m *Memory, data, space *net.UnixConn) (*Conn, error) {
-	c := &Conn{closed: make(chan struct{})}
+	c := &Conn{server: server, closed: make(chan struct{})}
 	var err error
 	if c.data, err = newBell(data); err == nil {
 		c.space, err = newBell(space)
@@ -59,6 +60,26 @@ func newConn(f *file, server bool, m *Memory, data, space *net.UnixConn) (*Conn,
 	c.in.receiver = newReceiver(mine.segment, theirs.segment)
 	c.out.sender = newSender(mine.segment, theirs.segment)
 	return c, nil
+}
+
+// allocateFirst allocates the beginning of this side's segment. The rest of the ring follows
+// as it is filled, if the system can allocate it without the file's lock, which a peer can
+// hold.
+func (c *Conn) allocateFirst() error {
+	f, s := c.mine.file, c.mine.segment
+	at, first := f.layout.segmentAt(c.server), f.layout.first()
+	if !populates() {
+		first = len(s)
+	}
+	if err := f.allocate(s[:first], at); err != nil {
+		return err
+	}
+	c.out.there = first - controlIs
+	c.out.extend = func(more int) error {
+		from := controlIs + c.out.there
+		return f.allocate(s[from:from+more], at+int64(from))
+	}
+	return nil
 }
 
 // isClosed reports whether the memory might be unmapped. The caller holds in or out.
@@ -226,7 +247,7 @@ func (c *Conn) Hold(at, n int) error {
 
 // Check implements [mux.Placer].
 func (c *Conn) Check() error {
-	return c.fetches.checkPages(func() int { return c.slabs.excessPages(c.fetches.slabs.size) - c.theirs.file.layout.segment() })
+	return c.fetches.checkPages(func() int { return c.slabs.excessPages(c.fetches.slabs.size) - c.theirs.file.layout.first() })
 }
 
 // Fetch implements [mux.Placer].

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -132,8 +133,10 @@ func (f *file) part(at int64, n, prot int) (segment, error) {
 // FUSE).
 func (f *file) allocate(m segment, at int64) error {
 	for {
-		err := unix.Madvise(m, unix.MADV_POPULATE_WRITE)
-		if errors.Is(err, unix.EINVAL) { // before Linux 5.14
+		var err error
+		if populates() {
+			err = unix.Madvise(m, unix.MADV_POPULATE_WRITE)
+		} else {
 			err = unix.Fallocate(int(f.Fd()), 0, at, int64(len(m)))
 		}
 		switch {
@@ -144,3 +147,14 @@ func (f *file) allocate(m segment, at int64) error {
 		}
 	}
 }
+
+// populates reports whether the system allocates through mappings: Linux does since
+// version 5.14.
+var populates = sync.OnceValue(func() bool {
+	m, err := unix.Mmap(-1, 0, controlIs, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		return true // as nothing else tells
+	}
+	defer func() { _ = unix.Munmap(m) }()
+	return !errors.Is(unix.Madvise(m, unix.MADV_POPULATE_WRITE), unix.EINVAL)
+})

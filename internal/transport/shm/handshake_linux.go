@@ -92,7 +92,14 @@ func (in *incoming) open(body []byte, m *Memory) (*Conn, error) {
 		return nil, err
 	}
 	defer f.release()
-	return newConn(f, false, m, in.conn, space)
+	c, err := newConn(f, false, m, in.conn, space)
+	if err == nil {
+		if err = c.allocateFirst(); err != nil {
+			c.closeAfterError()
+			c = nil
+		}
+	}
+	return c, err
 }
 
 // A Server answers offers. It is safe for concurrent use.
@@ -155,7 +162,7 @@ func (s *Server) agree(in *incoming, body []byte) (c *Conn, refused, err error) 
 		return nil, refused, nil
 	}
 	if err = in.confirmed(); err == nil {
-		err = c.mine.allocateSegment(true) // only now, so that a client that does not confirm takes no memory
+		err = c.allocateFirst() // only now, so that a client that does not confirm takes no memory
 	}
 	if err != nil {
 		c.closeAfterError()

@@ -33,6 +33,9 @@ func (l layout) check() error {
 // segment returns the length of a segment: a page of words and a ring.
 func (l layout) segment() int { return controlIs + l.ring }
 
+// first returns how many bytes of a segment the handshake allocates.
+func (l layout) first() int { return controlIs + min(extendBy, l.ring) }
+
 // segmentAt and slabsAt return the offset of the server's or the client's part.
 func (l layout) segmentAt(server bool) int64 {
 	if server {

@@ -13,17 +13,33 @@ func TestMemoryThatCannotBeHadLeavesNothing(t *testing.T) {
 			t.Errorf("a file that ends before it begins: %v", err)
 		}
 	})
-	for why, l := range map[string]layout{"mmap": {ring: ringSize}, "its pages cannot be allocated": {ring: 4 * ringSize, slabs: slabsSize}} {
-		leavesNothing(t, func() {
-			f, err := newFile(layout{ring: min(l.ring, ringSize), slabs: min(l.slabs, partAlign)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.release()
-			f.layout = l
-			if _, _, err := newSides(f, false, plenty); err == nil || !strings.HasPrefix(err.Error(), why) {
-				t.Errorf("a file of %+v: %v", l, err)
-			}
-		})
-	}
+	leavesNothing(t, func() {
+		f, err := newFile(layout{ring: ringSize})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.release()
+		if _, _, err := newSides(f, false, plenty); err == nil || !strings.HasPrefix(err.Error(), "mmap") {
+			t.Errorf("a file without slabs: %v", err)
+		}
+	})
+	leavesNothing(t, func() {
+		f, err := newFile(layout{ring: ringSize, slabs: partAlign})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.release()
+		f.layout = ours
+		f.layout.ring *= 4
+		data, space := sockets(t)
+		defer data.Close()
+		c, err := newConn(f, false, plenty, data, space)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.closeAfterError()
+		if err := c.allocateFirst(); err == nil || !strings.HasPrefix(err.Error(), "its pages cannot be allocated") {
+			t.Errorf("a file that is too short: %v", err)
+		}
+	})
 }

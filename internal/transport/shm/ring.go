@@ -54,6 +54,30 @@ type sender struct {
 	waits    uint64 // the value of wants
 	rung     uint64 // the value of asleep that the bell was last rung for
 	heard    uint64 // bells for room, in total
+
+	// extend allocates more of the ring, of which there bytes are allocated; nil when all of
+	// it is.
+	extend func(more int) error
+	there  int
+}
+
+// extendBy is how much of a ring is allocated at a time, in bytes: a connection with little
+// traffic needs little.
+const extendBy = 32 << 10
+
+// reach allocates as much of the ring as n more bytes need. extend must not be nil.
+func (s *sender) reach(n int) error {
+	for need := min(int(s.sent)+n, len(s.ring)); s.there < need; {
+		more := min(extendBy, len(s.ring)-s.there)
+		if err := s.extend(more); err != nil {
+			return err
+		}
+		s.there += more
+	}
+	if s.there == len(s.ring) {
+		s.extend = nil
+	}
+	return nil
 }
 
 // room returns how many bytes the ring has room for. It loads the peer's head only if it
@@ -79,6 +103,11 @@ func (s *sender) put(b []byte) (int, error) {
 		return 0, err
 	}
 	b = b[:min(len(b), room)]
+	if s.extend != nil {
+		if err := s.reach(len(b)); err != nil {
+			return 0, err
+		}
+	}
 	at := int(s.sent & uint64(len(s.ring)-1))
 	n := copy(s.ring[at:], b)
 	copy(s.ring, b[n:])

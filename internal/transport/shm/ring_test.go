@@ -313,3 +313,40 @@ func FuzzControlPage(f *testing.F) {
 		}
 	})
 }
+
+// A ring is made as it is filled, once, and nothing is put where it is not.
+func TestARingIsMadeAsItIsFilled(t *testing.T) {
+	const size = 2*extendBy + 1<<10
+	_, s, r := ends(1<<20, 0)
+	s.ring = s.ring[:1<<17]
+	r.ring = s.ring
+	var steps []int
+	refused := errors.New("there is no more")
+	var wrong error
+	s.there, s.extend = extendBy, func(more int) error {
+		steps = append(steps, more)
+		return wrong
+	}
+	buf := make([]byte, size)
+	for i, want := range []int{0, 0, 2, 2, 3, 3, 3} { // as often was it extended
+		n := []int{1, extendBy - 1, extendBy + 1, 1, extendBy, 10, size}[i]
+		if got, err := s.put(buf[:n]); got != n || err != nil {
+			t.Fatal(got, err)
+		}
+		if len(steps) != want || int(s.sent) <= len(s.ring) && s.there < int(s.sent) {
+			t.Errorf("%d: extended by %v, and %d bytes are there after %d", i, steps, s.there, s.sent)
+		}
+		s.publish()
+		if _, _, err := r.read(buf); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, s, _ = ends(1<<20, 0)
+	s.there, s.extend, wrong = extendBy, func(int) error { return wrong }, refused
+	if n, err := s.put(buf); n != 0 || err != refused || s.sent != 0 {
+		t.Errorf("%d, %v", n, err)
+	}
+	if n, err := s.put(buf[:extendBy]); n != extendBy || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+}

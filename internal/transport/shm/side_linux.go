@@ -32,8 +32,7 @@ func newSides(f *file, server bool, m *Memory) (mine, theirs side, err error) {
 }
 
 // newSide maps what the server or the client writes, for writing or for reading. It
-// reserves the segment from m, unless m is nil. It allocates the pages of a client's own
-// segment; a server's are allocated after the handshake.
+// reserves the segment from m, unless m is nil.
 func newSide(f *file, server, write bool, m *Memory) (s side, err error) {
 	l := f.layout
 	s = side{file: f, slabsAt: l.slabsAt(server), memory: m}
@@ -54,23 +53,12 @@ func newSide(f *file, server, write bool, m *Memory) (s side, err error) {
 		return s, err
 	}
 	if write {
-		if !server {
-			if err = s.allocateSegment(server); err != nil {
-				return s, err
-			}
-		}
 		if s.slabs, err = f.part(s.slabsAt, l.slabs, prot); err != nil {
 			return s, err
 		}
 	}
 	f.use()
 	return s, nil
-}
-
-// allocateSegment allocates the pages of the segment, which belongs to the server or the
-// client.
-func (s side) allocateSegment(server bool) error {
-	return s.file.allocate(s.segment, s.file.layout.segmentAt(server))
 }
 
 // free frees the memory of the side, which must not be used any more.

@@ -63,8 +63,18 @@ func TestWhatASideWritesIsAllocatedBefore(t *testing.T) {
 	bothSides(t, func(t *testing.T, c, _ *Conn) {
 		f := c.mine.file
 		segments := there(t, f)
-		if least := 2 * f.layout.segment(); segments < least {
+		if least := 2 * f.layout.first(); segments < least {
 			t.Errorf("%d bytes of both segments are there, of %d", segments, least)
+		}
+		for wrote := 0; wrote < f.layout.ring; { // which takes what is put there, and no more
+			n, err := c.TryWrite(make([]byte, 10_000), nil)
+			if wrote += n; err != nil || n == 0 && wrote < f.layout.ring {
+				t.Fatal(n, err)
+			}
+			more := (wrote - 1) / extendBy * extendBy
+			if now := there(t, f); now != segments+more {
+				t.Errorf("%d bytes are there for %d more, of which %d were there", now-segments, wrote, extendBy)
+			}
 		}
 		for range 3 {
 			before := there(t, f)
