@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"runtime"
@@ -364,6 +365,45 @@ func TestMetadataOf10MB(t *testing.T) {
 	_, err := careful.UnaryCall(t.Context(), &testpb.SimpleRequest{ResponseSize: 1})
 	wantCode(t, err, codes.Internal)
 	wantCode(t, <-invoke(t.Context(), careful), codes.OK)
+}
+
+// TestMetadataOfManyEntries checks that a handler sees all metadata, each time it asks, and the
+// compressors that its caller accepts.
+func TestMetadataOfManyEntries(t *testing.T) {
+	hold(t)
+	md := metadata.MD{"grpc-accept-encoding": {"own"}}
+	for i := range 1000 {
+		md[fmt.Sprint("key", i)] = []string{fmt.Sprint("a", i), fmt.Sprint("b", i)}
+	}
+	type seen struct {
+		md, again metadata.MD
+		accepts   []string
+	}
+	received := make(chan seen, 1)
+	lis := listenFor(t, "tcp", echo{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		var s seen
+		s.accepts, _ = nearcall.ClientSupportedCompressors(ctx)
+		s.md, _ = metadata.FromIncomingContext(ctx)
+		s.again, _ = metadata.FromIncomingContext(ctx)
+		received <- s
+		return &testpb.SimpleResponse{}, nil
+	}})
+	client := dial(t, lis.Target())
+	for range 3 { // whose keys are new, and known
+		wantCode(t, <-invoke(metadata.NewOutgoingContext(t.Context(), md), client), codes.OK)
+		got := <-received
+		for k, want := range md {
+			if v := got.md[k]; k != "grpc-accept-encoding" && !slices.Equal(v, want) {
+				t.Fatalf("%s is %q, want %q", k, v, want)
+			}
+		}
+		if !maps.EqualFunc(got.md, got.again, slices.Equal[[]string]) {
+			t.Errorf("first there are %d keys, then %d", len(got.md), len(got.again))
+		}
+		if !slices.Contains(got.accepts, "own") {
+			t.Errorf("the caller accepts %q", got.accepts)
+		}
+	}
 }
 
 // ConnectionTimeout includes the TLS handshake, even if bytes keep arriving.

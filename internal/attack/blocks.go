@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -24,6 +25,12 @@ var blockAttacks = []*attack{
 		what:   "%s calls, left open, with as many entries as a header may have",
 		before: "not measured",
 		run:    fittingHeaders,
+	},
+	{
+		name: "header-keys", path: overTCP, full: 990, short: 990,
+		what:   "%s calls, left open, whose headers have 1,700 different keys",
+		before: "165 MB",
+		run:    differentKeys,
 	},
 	{
 		name: "blocks-unfinished", path: overTCP, full: 50, short: 10,
@@ -55,6 +62,22 @@ func headerEntries(a *attacker) error {
 // 32 bytes for each.
 func fittingHeaders(a *attacker) error {
 	return a.headers("k", blockSize/33)
+}
+
+// differentKeys sends headers whose keys are already known, so that an entry takes 3 bytes on
+// the wire and a hundred in a map.
+func differentKeys(a *attacker) error {
+	p, err := a.enter(overTCP)
+	if err != nil {
+		return err
+	}
+	md := make(metadata.MD)
+	for i := range 1700 { // which fit into the table
+		md[fmt.Sprintf("%03x", i)] = []string{""}
+	}
+	return p.repeat(a.count, func(b []byte) []byte {
+		return p.open(b, "HalfDuplexCall", request{metadata: md})
+	})
 }
 
 // headers opens calls whose metadata has that many entries of key, after a call that makes

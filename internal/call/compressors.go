@@ -117,7 +117,7 @@ type Handled serverCall
 // advertises. If there are none it returns one empty name, as grpc-go does.
 func (h *Handled) ClientSupportedCompressors() []string {
 	accept := h.open.Accept
-	for _, own := range h.open.Metadata[acceptKey] {
+	for _, own := range h.open.Sent()[acceptKey] {
 		if own != "" {
 			accept = strings.TrimPrefix(accept+","+own, ",")
 		}

@@ -143,8 +143,9 @@ func (c *serverCall) incomingMetadata() metadata.MD {
 	defer c.mu.Unlock()
 	d := c.details()
 	if d.incoming == nil {
-		md := make(metadata.MD, len(c.open.Metadata)+4)
-		for k, v := range c.open.Metadata {
+		sent := c.open.Sent()
+		md := make(metadata.MD, len(sent)+4)
+		for k, v := range sent {
 			if k != "host" && !reserved(k) { // host is HTTP/1's name for the authority
 				md[k] = v
 			}

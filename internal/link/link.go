@@ -189,12 +189,28 @@ var (
 type CallHeader struct {
 	*Profile
 	Method   string
-	Metadata metadata.MD // the user's, validated; nil for none
+	Metadata metadata.MD // the user's, validated; nil for none, or if Packed has it
+	Packed   Packed      // a large amount of the user's metadata in encoded form; may be nil
 	Deadline time.Time   // zero for none
 
 	// Caller is the caller's own context, or nil if the call came over a wire.
 	// The callee uses its deadline and its end, but never its values.
 	Caller context.Context
+}
+
+// Packed is metadata in encoded form. A map can take thirty times as much memory, so it is
+// made only when it is needed.
+type Packed interface {
+	// Unpack decodes the metadata into a new map. It is safe for concurrent use.
+	Unpack() metadata.MD
+}
+
+// Sent returns the user's metadata, nil for none. The caller must not modify it.
+func (o *CallHeader) Sent() metadata.MD {
+	if o.Packed != nil {
+		return o.Packed.Unpack()
+	}
+	return o.Metadata
 }
 
 // End is how the callee ended a call.

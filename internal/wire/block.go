@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"bytes"
 	"math"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -52,8 +54,39 @@ func (d *Decoder) head(r *reader, remember bool) (o *link.CallHeader, timeout ti
 	}
 	r.spend(1+profileStrings, len(o.Method)+profileBytes(o.Profile))
 	timeout = duration(r.uint())
-	o.Metadata = d.metadata(r, remember)
+	o.Metadata, o.Packed = d.sent(r, remember)
 	return o, timeout
+}
+
+// manyEntries is the number of entries from which a call's metadata is kept in its encoded
+// form. A map takes a hundred bytes for an entry of two, and a peer can have a thousand calls
+// open.
+const manyEntries = 64
+
+// sent decodes the metadata of a call's head. It validates all of it in either form.
+func (d *Decoder) sent(r *reader, remember bool) (metadata.MD, link.Packed) {
+	rest, names := r.rest, d.names
+	peek := reader{rest: rest}
+	many := peek.count(minEntry) >= manyEntries
+	md := d.metadata(r, remember)
+	if !many || r.err != nil || r.wrong != nil {
+		return md, nil
+	}
+	return nil, &packed{bytes.Clone(rest[:len(rest)-len(r.rest)]), slices.Clip(names), remember}
+}
+
+// packed is validated metadata in its encoded form.
+type packed struct {
+	b        []byte
+	names    []knownName // the known names before it was decoded
+	remember bool
+}
+
+// Unpack implements [link.Packed].
+func (p *packed) Unpack() metadata.MD {
+	d, r := Decoder{names: p.names}, reader{rest: p.b}
+	r.beginBlock("", 0)
+	return d.metadata(&r, p.remember)
 }
 
 func (e *Encoder) appendMetadata(b []byte, md metadata.MD, remember bool) []byte {

@@ -106,6 +106,58 @@ func TestWhatAnEntryOfMetadataCosts(t *testing.T) {
 	}
 }
 
+// TestWhatTheMetadataOfACallKeeps: it is there for as long as the call, and a map of it would
+// take many times its bytes.
+func TestWhatTheMetadataOfACallKeeps(t *testing.T) {
+	const known = 600
+	for name, c := range map[string]struct {
+		n     int
+		entry func(b []byte, i int) []byte
+		packs bool
+	}{
+		"known keys":  {known, func(b []byte, i int) []byte { return append(appendUint(b, nameFirst+uint64(i)), 1, 'v') }, true},
+		"a known key": {50_000, func(b []byte, _ int) []byte { return append(b, nameFirst, 0) }, true},
+		"literal keys": {50_000, func(b []byte, i int) []byte {
+			return append(appendString(append(b, nameLiteral), fmt.Sprintf("%05x", i)), 0)
+		}, true},
+		"new keys": {500, func(b []byte, i int) []byte { return append(appendString(append(b, nameNew), fmt.Sprint("n", i)), 0) }, true},
+		"few":      {10, func(b []byte, i int) []byte { return append(appendUint(b, nameFirst+uint64(i)), 0) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := knows(t, known)
+			block := entries([]byte{nameLiteral, 1, 'm', profileNew, 0, 0, 0, 0, 0, 0}, c.n, c.entry)
+			var rc Received
+			var err error
+			kept := retained(func() any {
+				rc, err = d.Stream(stream(FlagHead, block...), nil, true)
+				return rc.Open
+			})
+			if err != nil || rc.Wrong != nil || (rc.Open.Packed != nil) != c.packs {
+				t.Fatalf("%+v, %v", rc, err)
+			}
+			kept -= (len(d.names) - known) * 100 // the decoder's own
+			if kept > 2*len(block)+8<<10 {
+				t.Errorf("of %d bytes %d are kept", len(block), kept)
+			}
+			first := show(rc.Open.Sent())
+			n := 0
+			for _, values := range rc.Open.Sent() {
+				n += len(values)
+			}
+			if n != c.n {
+				t.Errorf("%d of %d entries", n, c.n)
+			}
+			// What is remembered later changes nothing.
+			if _, err := d.Stream(stream(FlagHead, append([]byte{nameNew, 1, 'x', profileNew, 0, 0, 0, 0, 0, 0}, 1, nameNew, 1, 'y', 0)...), nil, true); err != nil {
+				t.Fatal(err)
+			}
+			if show(rc.Open.Sent()) != first {
+				t.Error("it is not the same when it is asked for again")
+			}
+		})
+	}
+}
+
 func TestTooManyEntriesAreCountedBeforeTheyAreKept(t *testing.T) {
 	for name, entry := range map[string][]byte{
 		"of a name":        {nameFirst, 0},

@@ -121,7 +121,7 @@ func say(t *testing.T, d *Decoder, f Frame, parts map[uint64][]byte, fromClient 
 		delete(parts, f.Stream)
 		if rc.Open != nil {
 			p := rc.Open.Profile
-			s.Method, s.Header = rc.Open.Method, pairs(rc.Open.Metadata)
+			s.Method, s.Header = rc.Open.Method, pairs(rc.Open.Sent())
 			s.Profile = []string{p.Authority, p.UserAgent, p.ContentSubtype, p.Encoding, p.Accept}
 			if rc.Timeout > 0 {
 				s.Timeout = rc.Timeout.String()

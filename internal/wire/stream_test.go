@@ -84,7 +84,7 @@ func (l *listen) frame(f Frame) {
 func (l *listen) hear(rc Received) {
 	h := &l.heard
 	if rc.Open != nil {
-		h.Method, h.Profile, h.Timeout, h.Metadata = rc.Open.Method, *rc.Open.Profile, rc.Timeout, show(rc.Open.Metadata)
+		h.Method, h.Profile, h.Timeout, h.Metadata = rc.Open.Method, *rc.Open.Profile, rc.Timeout, show(rc.Open.Sent())
 	}
 	if rc.Header != nil {
 		h.Header = show(rc.Header)
@@ -377,7 +377,7 @@ func TestWhatIsWrongWithACallIsNotAboutTheConnection(t *testing.T) {
 			}
 			// Another call refers to the name that came after them.
 			rc, err = d.Stream(stream(FlagHead, append(append([]byte{nameLiteral}, 2, '/', 'x', profileNew), 0, 0, 0, 0, 0, 0, 1, nameFirst+1, 1, 'w')...), nil, true)
-			if err != nil || rc.Wrong != nil || !slices.Equal(rc.Open.Metadata["z"], []string{"w"}) {
+			if err != nil || rc.Wrong != nil || !slices.Equal(rc.Open.Sent()["z"], []string{"w"}) {
 				t.Errorf("a good call: %+v, %v", rc, err)
 			}
 		})
