@@ -367,6 +367,73 @@ func TestMetadataOf10MB(t *testing.T) {
 	wantCode(t, <-invoke(t.Context(), careful), codes.OK)
 }
 
+// TestNamesThatAreSentOnceCostLittleEachTime checks that the work for a call does not grow
+// with the length of its profile and method, which it names by numbers.
+func TestNamesThatAreSentOnceCostLittleEachTime(t *testing.T) {
+	hold(t)
+	const calls, most = 100, 10 << 10 // bytes, for each call
+	long := strings.Repeat("\xff", 60_000)
+	lis := listenFor(t, "tcp", echo{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		metadata.FromIncomingContext(ctx)
+		return &testpb.SimpleResponse{}, nil
+	}})
+	for name, profile := range map[string]link.Profile{
+		"short":    {Authority: "localhost"},
+		"encoding": {Authority: "localhost", Encoding: long},
+		"subtype":  {Authority: "localhost", ContentSubtype: strings.Repeat("A", len(long))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := meet(t, lis)
+			s.write(wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: 1, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: 1 << 30}))
+			call := func() []byte {
+				step := &wire.Step{Stream: s.next, Open: &link.CallHeader{Method: "/grpc.testing.TestService/UnaryCall", Profile: &profile}, HasMessage: true, HalfClose: true}
+				s.next += 2
+				b, _ := s.enc.Append(nil, step, wire.MinWindow)
+				return b
+			}
+			replies := make(chan int)
+			go func() {
+				_ = s.frames(func(f wire.Frame) bool {
+					replies <- len(f.Body)
+					return f.Kind == wire.KindBye
+				})
+				close(replies)
+			}()
+			s.write(call())
+			for range 2 { // HELLO, and the first reply
+				<-replies
+			}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			got := 0
+			for range calls {
+				s.write(call())
+				got += <-replies
+			}
+			runtime.ReadMemStats(&after)
+			if allocated := after.TotalAlloc - before.TotalAlloc; got > calls*most || allocated > 2*calls*most {
+				t.Errorf("%d calls are replied to with %d bytes, and allocate %d", calls, got, allocated)
+			}
+			s.write(wire.AppendBye(nil, wire.ByeClosed, ""))
+			_ = s.conn.(*net.TCPConn).CloseWrite()
+			for range replies {
+			}
+		})
+	}
+	conn, err := nearcall.NewClient(lis.Target())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, method := range []string{"/" + long + "/m", long, "/grpc.testing.TestService/" + long} {
+		err := conn.Invoke(t.Context(), method, &testpb.Empty{}, &testpb.Empty{})
+		wantCode(t, err, codes.Unimplemented)
+		if n := len(err.Error()); n > 2000 {
+			t.Errorf("the error has %d bytes", n)
+		}
+	}
+}
+
 // TestMetadataOfManyEntries checks that a handler sees all metadata, each time it asks, and the
 // compressors that its caller accepts.
 func TestMetadataOfManyEntries(t *testing.T) {

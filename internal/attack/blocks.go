@@ -46,6 +46,12 @@ var blockAttacks = []*attack{
 		release: time.Second,
 		run:     profiles,
 	},
+	{
+		name: "profile-encoding", path: overTCP, full: 900, short: 900,
+		what:   "%s calls with a profile whose encoding has 60 kB, sent once, replies not read",
+		before: "456 MB",
+		run:    longEncoding,
+	},
 }
 
 // blockSize is the largest header block that servers accept by default, less what a call's
@@ -121,6 +127,24 @@ func unfinishedBlocks(a *attacker) error {
 		}
 	}
 	return cut
+}
+
+// longEncoding makes calls with an encoding that the server does not know, and repeats in
+// each reply.
+func longEncoding(a *attacker) error {
+	p, err := a.dial(overTCP)
+	if err != nil {
+		return err
+	}
+	hello := &wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: 1 << 30}
+	if err := p.write(wire.AppendHello([]byte(wire.Magic), hello)); err != nil {
+		return err
+	}
+	long := profile
+	long.Encoding = strings.Repeat("\xff", 60_000)
+	return p.repeat(a.count, func(b []byte) []byte {
+		return p.openAs(&long, b, "EmptyCall", request{ends: true})
+	})
 }
 
 func profiles(a *attacker) error {

@@ -60,12 +60,17 @@ type request struct {
 
 // open appends the first frame of a new call.
 func (p *peer) open(b []byte, method string, r request) []byte {
+	return p.openAs(&profile, b, method, r)
+}
+
+// openAs is open with a profile.
+func (p *peer) openAs(profile *link.Profile, b []byte, method string, r request) []byte {
 	p.last += 2
 	if p.last == 2 {
 		p.last = 1
 	}
 	step := wire.Step{
-		Stream: p.last, Open: &link.CallHeader{Method: methods + method, Profile: &profile, Metadata: r.metadata},
+		Stream: p.last, Open: &link.CallHeader{Method: methods + method, Profile: profile, Metadata: r.metadata},
 		HasMessage: r.message, Message: r.bytes, HalfClose: r.ends,
 	}
 	for !step.Done() {

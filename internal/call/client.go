@@ -415,7 +415,7 @@ func fullHeader(md metadata.MD, subtype string) metadata.MD {
 		return nil
 	}
 	full := md.Copy()
-	full["content-type"] = []string{contentType(subtype)}
+	full["content-type"] = []string{link.ContentType(subtype)}
 	delete(full, link.EncodingKey)
 	return full
 }
@@ -435,7 +435,7 @@ func fullTrailer(trailer metadata.MD, st *status.Status, header metadata.MD, sub
 		full = metadata.MD{}
 	}
 	if header == nil {
-		full["content-type"] = []string{contentType(subtype)}
+		full["content-type"] = []string{link.ContentType(subtype)}
 	}
 	if details {
 		if b, err := proto.Marshal(p); err == nil {

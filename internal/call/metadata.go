@@ -180,11 +180,3 @@ func validTrailer(md metadata.MD) error {
 	}
 	return nil
 }
-
-// contentType returns gRPC's content-type for a subtype.
-func contentType(subtype string) string {
-	if subtype == "" {
-		return "application/grpc"
-	}
-	return "application/grpc+" + subtype
-}

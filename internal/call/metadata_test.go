@@ -197,14 +197,6 @@ func TestValidTrailer(t *testing.T) {
 	}
 }
 
-func TestContentType(t *testing.T) {
-	for subtype, want := range map[string]string{"": "application/grpc", "proto": "application/grpc+proto", "json": "application/grpc+json"} {
-		if got := contentType(subtype); got != want {
-			t.Errorf("contentType(%q) = %q", subtype, got)
-		}
-	}
-}
-
 // What validatePair accepts can be sent over HTTP/2 unchanged: RFC 9113 requires header
 // names in lower case and values without control characters.
 func FuzzValidPairsAreSafeInHTTP2(f *testing.F) {

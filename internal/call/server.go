@@ -199,17 +199,30 @@ func (s *Server) unregistered(full string) *method {
 	service, name, ok := serviceOf(full)
 	switch {
 	case !ok:
-		m.refusal = status.Newf(codes.Unimplemented, "malformed method name: %q", full)
+		m.refusal = status.Newf(codes.Unimplemented, "malformed method name: %q", quotable(full))
 	case s.forwards(service):
 		return s.cfg.Forward.method(full)
 	case s.cfg.Unknown != nil:
 		m.stream = &grpc.StreamDesc{StreamName: "unknown", Handler: s.cfg.Unknown, ClientStreams: true, ServerStreams: true}
 	case s.services[service] == nil:
-		m.refusal = status.Newf(codes.Unimplemented, "unknown service %v", service)
+		m.refusal = status.Newf(codes.Unimplemented, "unknown service %v", quotable(service))
 	default:
-		m.refusal = status.Newf(codes.Unimplemented, "unknown method %v for service %v", name, service)
+		m.refusal = status.Newf(codes.Unimplemented, "unknown method %v for service %v", quotable(name), service)
 	}
 	return m
+}
+
+// maxName limits names that callers choose, in bytes: longer ones are no codec's, and statuses
+// quote only so much of them. A caller sends its profile once and a few bytes for each call
+// with it, so the work for a call must not grow with the profile.
+const maxName = 256
+
+// quotable returns as much of a name as a status quotes.
+func quotable(name string) string {
+	if len(name) <= maxName {
+		return name
+	}
+	return name[:maxName] + "..."
 }
 
 // codecOf returns the codec of a call: the configured one, else that of the
@@ -218,7 +231,7 @@ func (s *Server) codecOf(subtype string) link.Codec {
 	if s.cfg.Codec != nil {
 		return s.cfg.Codec
 	}
-	if subtype == "" {
+	if subtype == "" || len(subtype) > maxName {
 		return s.codec
 	}
 	if c, ok := codec.Get(subtype); ok {

@@ -98,7 +98,7 @@ func (c *serverCall) run() {
 		case c.method.loop != nil && c.Err() != nil: // the call ended before the task ran
 			c.finish(status.FromContextError(c.Err()))
 		case !installed(c.open.Encoding):
-			c.finish(status.Newf(codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", c.open.Encoding))
+			c.finish(status.Newf(codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", quotable(c.open.Encoding)))
 		case c.method.unary != nil:
 			c.runUnary()
 		default:
@@ -151,7 +151,7 @@ func (c *serverCall) incomingMetadata() metadata.MD {
 			}
 		}
 		md[":authority"] = []string{c.open.Authority}
-		md["content-type"] = []string{contentType(c.open.ContentSubtype)}
+		md["content-type"] = []string{c.open.ContentType()}
 		md["user-agent"] = []string{c.open.UserAgent}
 		if c.open.Accept != "" {
 			md[acceptKey] = append([]string{c.open.Accept}, md[acceptKey]...)

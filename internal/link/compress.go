@@ -51,7 +51,7 @@ func Decompress(data []byte, name string, limit int) (mem.BufferSlice, error) {
 	}
 	c := encoding.GetCompressor(name)
 	if c == nil {
-		return nil, &RecvError{Err: &CompressionError{fmt.Sprintf("Decompressor is not installed for grpc-encoding %q", name), nil}}
+		return nil, &RecvError{Err: &CompressionError{fmt.Sprintf("Decompressor is not installed for grpc-encoding %.256q", name), nil}}
 	}
 	r, err := c.Decompress(bytes.NewReader(data))
 	if err != nil {

@@ -10,7 +10,28 @@ type Profile struct {
 	Accept         string // names of the compressors that replies may use, comma-separated
 	Shared         bool   // both sides share messages
 
-	invalid string // what Invalid returns
+	invalid  string // what Invalid returns
+	longType string // the content-type, if it is so long that it is made only once
+}
+
+// longSubtype is the length of a subtype, in bytes, from which its content-type is made only
+// once.
+const longSubtype = 256
+
+// ContentType returns gRPC's content-type for a content-subtype.
+func ContentType(subtype string) string {
+	if subtype == "" {
+		return "application/grpc"
+	}
+	return "application/grpc+" + subtype
+}
+
+// ContentType returns the content-type of p's subtype.
+func (p *Profile) ContentType() string {
+	if p.longType != "" {
+		return p.longType
+	}
+	return ContentType(p.ContentSubtype)
 }
 
 // Check validates p's strings, once rather than for each call, and returns p. It must be
@@ -29,6 +50,10 @@ func (p *Profile) Check() *Profile {
 		p.invalid = "list of accepted encodings"
 	default:
 		p.invalid = ""
+	}
+	p.longType = ""
+	if len(p.ContentSubtype) >= longSubtype {
+		p.longType = ContentType(p.ContentSubtype)
 	}
 	return p
 }

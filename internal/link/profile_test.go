@@ -35,3 +35,11 @@ func TestAProfileNamesWhatIsInvalid(t *testing.T) {
 		}
 	}
 }
+
+func TestContentType(t *testing.T) {
+	for subtype, want := range map[string]string{"": "application/grpc", "proto": "application/grpc+proto", "json": "application/grpc+json"} {
+		if got := ContentType(subtype); got != want {
+			t.Errorf("ContentType(%q) = %q", subtype, got)
+		}
+	}
+}
