@@ -1,6 +1,7 @@
 package sock
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/tls"
 	"encoding/binary"
@@ -102,7 +103,8 @@ func refuseHTTP2(conn net.Conn, first []byte) {
 	if _, err := conn.Write(frame(nil, frameSettings, 0, 0, "")); err != nil {
 		return
 	}
-	in := io.LimitReader(io.MultiReader(bytes.NewReader(first[len(preface):]), conn), plenty)
+	answers := &answering{conn: conn}
+	in := bufio.NewReader(io.LimitReader(io.MultiReader(bytes.NewReader(first[len(preface):]), answers), plenty))
 	var last uint32
 	for n := range maxRefused {
 		stream := nextCall(in)
@@ -110,19 +112,39 @@ func refuseHTTP2(conn net.Conn, first []byte) {
 			break
 		}
 		last = stream
-		var out []byte
 		if n == 0 {
-			out = frame(out, frameSettings, flagEnd, 0, "")
+			answers.out = frame(answers.out, frameSettings, flagEnd, 0, "")
 		}
-		_ = conn.SetWriteDeadline(time.Now().Add(lingering))
-		if _, err := conn.Write(frame(out, frameHeaders, flagEnd|flagHeaders, stream, unimplemented())); err != nil {
-			return
-		}
+		answers.out = frame(answers.out, frameHeaders, flagEnd|flagHeaders, stream, refusal)
 	}
 	away := binary.BigEndian.AppendUint32(nil, last)
 	away = binary.BigEndian.AppendUint32(away, protocolBroke)
-	_ = conn.SetWriteDeadline(time.Now().Add(lingering))
-	_, _ = conn.Write(frame(nil, frameGoAway, 0, 0, string(away)+ours))
+	answers.out = frame(answers.out, frameGoAway, 0, 0, string(away)+ours)
+	_ = answers.flush()
+}
+
+// answering reads from conn, and writes out before each read: calls that arrive together
+// are answered with one system call.
+type answering struct {
+	conn net.Conn
+	out  []byte
+}
+
+func (a *answering) Read(b []byte) (int, error) {
+	if err := a.flush(); err != nil {
+		return 0, err
+	}
+	return a.conn.Read(b)
+}
+
+func (a *answering) flush() error {
+	if len(a.out) == 0 {
+		return nil
+	}
+	_ = a.conn.SetWriteDeadline(time.Now().Add(lingering))
+	_, err := a.conn.Write(a.out)
+	a.out = a.out[:0]
+	return err
 }
 
 // frame appends an HTTP/2 frame.
@@ -132,15 +154,17 @@ func frame(b []byte, kind, flags byte, stream uint32, body string) []byte {
 	return append(b, body...)
 }
 
-// nextCall returns the number of the next stream that r opens, or 0 if r ends before.
-func nextCall(r io.Reader) uint32 {
+// nextCall returns the number of the next stream that r opens, or 0 if r ends before. It
+// takes a bufio.Reader because a peer can send frames of 9 bytes, each of which would cost a
+// system call.
+func nextCall(r *bufio.Reader) uint32 {
 	var head [9]byte
 	for {
 		if _, err := io.ReadFull(r, head[:]); err != nil {
 			return 0
 		}
-		n := int64(head[0])<<16 | int64(head[1])<<8 | int64(head[2])
-		if _, err := io.CopyN(io.Discard, r, n); err != nil {
+		n := int(head[0])<<16 | int(head[1])<<8 | int(head[2])
+		if _, err := r.Discard(n); err != nil {
 			return 0
 		}
 		if head[3] == frameHeaders {
@@ -149,8 +173,8 @@ func nextCall(r io.Reader) uint32 {
 	}
 }
 
-// unimplemented returns a trailers-only response, encoded with HPACK.
-func unimplemented() string {
+// refusal is a trailers-only response with the status Unimplemented, encoded with HPACK.
+var refusal = func() string {
 	text := func(s string) string {
 		if len(s) < 127 {
 			return string(rune(len(s))) + s
@@ -160,4 +184,4 @@ func unimplemented() string {
 	plain := func(name, value string) string { return "\x00" + text(name) + text(value) }
 	return "\x88" + // :status: 200
 		plain("content-type", "application/grpc") + plain("grpc-status", "12") + plain("grpc-message", ours)
-}
+}()
