@@ -1,8 +1,8 @@
 package call
 
 import (
+	"container/list"
 	"context"
-	"slices"
 	"sync"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -19,8 +19,8 @@ type quota struct {
 
 	mu     sync.Mutex
 	free   uint32
-	queue  []*ticket
-	closed error // reason of close; nil before
+	queue  list.List // of *ticket; many can leave it at once when their deadlines pass
+	closed error     // reason of close; nil before
 }
 
 type ticket struct {
@@ -43,7 +43,7 @@ func (q *quota) acquire(ctx context.Context) error {
 	}
 	w := wait.TaskOr(ctx, &q.parkers)
 	t := &ticket{parker: w.Parker()}
-	q.queue = append(q.queue, t)
+	place := q.queue.PushBack(t)
 	q.mu.Unlock()
 	defer w.Release(t.parker)
 
@@ -54,7 +54,7 @@ func (q *quota) acquire(ctx context.Context) error {
 	q.mu.Lock()
 	granted, refused := t.granted, t.refused
 	if !granted && refused == nil {
-		q.queue = slices.DeleteFunc(q.queue, func(o *ticket) bool { return o == t })
+		q.queue.Remove(place)
 	}
 	q.mu.Unlock()
 	if granted || refused != nil {
@@ -69,10 +69,12 @@ func (q *quota) acquire(ctx context.Context) error {
 // close refuses all waiting and later calls for reason.
 func (q *quota) close(reason error) {
 	q.mu.Lock()
-	waiting := q.queue
-	q.queue, q.closed = nil, reason
-	for _, t := range waiting {
+	q.closed = reason
+	var waiting []*ticket
+	for q.queue.Len() > 0 {
+		t := q.queue.Remove(q.queue.Front()).(*ticket)
 		t.refused = reason
+		waiting = append(waiting, t)
 	}
 	q.mu.Unlock()
 	for _, t := range waiting {
@@ -83,13 +85,12 @@ func (q *quota) close(reason error) {
 // release frees a place, or passes it to the first waiting call.
 func (q *quota) release() {
 	q.mu.Lock()
-	if len(q.queue) == 0 {
+	if q.queue.Len() == 0 {
 		q.free++
 		q.mu.Unlock()
 		return
 	}
-	t := q.queue[0]
-	q.queue = slices.Delete(q.queue, 0, 1)
+	t := q.queue.Remove(q.queue.Front()).(*ticket)
 	t.granted = true
 	q.mu.Unlock()
 	t.parker.Unpark()

@@ -40,10 +40,47 @@ func TestAQuotaBoundsWhatRuns(t *testing.T) {
 		}
 		q.release()
 		q.release()
-		if q.free != 2 || len(q.queue) != 0 {
-			t.Errorf("in the end %d places are free and %d wait", q.free, len(q.queue))
+		if q.free != 2 || q.queue.Len() != 0 {
+			t.Errorf("in the end %d places are free and %d wait", q.free, q.queue.Len())
 		}
 	})
+}
+
+// TestManyWhoGiveUpAPlaceAtOnce, as they do at a common deadline, each take the same time
+// however many wait: the quota is locked meanwhile.
+func TestManyWhoGiveUpAPlaceAtOnce(t *testing.T) {
+	const few, times = 3_000, 8
+	giveUp := func(n int) time.Duration {
+		q := &quota{}
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for range n {
+			all.Go(func() {
+				if err := q.acquire(ctx); err == nil {
+					t.Error("there is a place")
+				}
+			})
+		}
+		for queued := 0; queued < n; time.Sleep(time.Millisecond) {
+			q.mu.Lock()
+			queued = q.queue.Len()
+			q.mu.Unlock()
+		}
+		begun := time.Now()
+		cancel()
+		all.Wait()
+		if q.free != 0 || q.queue.Len() != 0 {
+			t.Errorf("in the end %d places are free and %d wait", q.free, q.queue.Len())
+		}
+		return time.Since(begun)
+	}
+	var short, long time.Duration
+	for range 3 { // on a busy machine
+		if short, long = giveUp(few), giveUp(few*times); long < 3*times*short {
+			return
+		}
+	}
+	t.Errorf("%d take %v, %d take %v", few, short, few*times, long)
 }
 
 func TestAQuotaServesInOrder(t *testing.T) {
@@ -75,8 +112,8 @@ func TestAWaiterThatGivesUpHoldsNothing(t *testing.T) {
 		if err := <-second; err != context.DeadlineExceeded {
 			t.Fatalf("the second gives up with %v", err)
 		}
-		if q.free != 0 || len(q.queue) != 2 {
-			t.Errorf("%d free, %d wait: who gave up was counted", q.free, len(q.queue))
+		if q.free != 0 || q.queue.Len() != 2 {
+			t.Errorf("%d free, %d wait: who gave up was counted", q.free, q.queue.Len())
 		}
 		q.release()
 		if !taken(first) || taken(third) {
@@ -101,8 +138,8 @@ func TestAContextThatHasEndedMayTakeAFreePlace(t *testing.T) {
 		if err := q.acquire(ctx); err != nil {
 			t.Errorf("nobody waited: %v", err)
 		}
-		if err := q.acquire(ctx); err != context.Canceled || len(q.queue) != 0 {
-			t.Errorf("%v, %d wait", err, len(q.queue))
+		if err := q.acquire(ctx); err != context.Canceled || q.queue.Len() != 0 {
+			t.Errorf("%v, %d wait", err, q.queue.Len())
 		}
 	})
 }
@@ -137,8 +174,8 @@ func TestAQuotaLosesNoPlaceAndMakesNone(t *testing.T) {
 	if n := most.Load(); n > places {
 		t.Errorf("%d ran at a time, with %d places", n, places)
 	}
-	if q.free != places || len(q.queue) != 0 {
-		t.Errorf("in the end %d places are free and %d wait, want %d and none", q.free, len(q.queue), places)
+	if q.free != places || q.queue.Len() != 0 {
+		t.Errorf("in the end %d places are free and %d wait, want %d and none", q.free, q.queue.Len(), places)
 	}
 }
 

@@ -1,8 +1,8 @@
 package mux
 
 import (
+	"container/list"
 	"context"
-	"slices"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -16,8 +16,8 @@ import (
 // When a call ends while others wait, its slot passes directly to the first in the
 // queue: one step removes that ticket from the queue, and open stays the same.
 type admission struct {
-	open  uint64 // calls admitted, including queued ones that were just given a slot
-	queue []*ticket
+	open  uint64    // calls admitted, including queued ones that were just given a slot
+	queue list.List // of *ticket; many can leave it at once when their deadlines pass
 }
 
 type ticket struct {
@@ -41,7 +41,7 @@ func (s *Session) admit(ctx context.Context) error {
 	}
 	w := wait.TaskOr(ctx, &s.parkers)
 	t := new(ticket)
-	a.queue = append(a.queue, t)
+	place := a.queue.PushBack(t)
 	for !t.admitted {
 		if !s.occupied {
 			s.wakeResident() // so that the end of a call is read
@@ -49,7 +49,7 @@ func (s *Session) admit(ctx context.Context) error {
 		s.waiting++
 		if err := t.cond.WaitContext(ctx, &s.mu, w); err != nil {
 			s.waiting--
-			a.queue = slices.DeleteFunc(a.queue, func(o *ticket) bool { return o == t })
+			a.queue.Remove(place)
 			return link.ContextEnd(err)
 		}
 	}
@@ -65,13 +65,11 @@ func (s *Session) admit(ctx context.Context) error {
 func (s *Session) releaseCall() {
 	a := &s.admission
 	// Calls opened before HELLO may exceed its limit.
-	if limit := s.hello.Calls; len(a.queue) == 0 || limit > 0 && a.open > limit {
+	if limit := s.hello.Calls; a.queue.Len() == 0 || limit > 0 && a.open > limit {
 		a.open--
 		return
 	}
-	t := a.queue[0]
-	a.queue = slices.Delete(a.queue, 0, 1)
-	s.wakeTicket(t)
+	s.wakeTicket(a.queue.Remove(a.queue.Front()).(*ticket))
 }
 
 // wakeTicket wakes a caller that has been removed from the queue. mu is held.
@@ -86,9 +84,8 @@ func (s *Session) wakeTicket(t *ticket) {
 // refuseQueued wakes all queued callers, which then fail with s.refusal. mu is held.
 func (s *Session) refuseQueued() {
 	a := &s.admission
-	for _, t := range a.queue {
+	for a.queue.Len() > 0 {
 		a.open++ // admit releases it again
-		s.wakeTicket(t)
+		s.wakeTicket(a.queue.Remove(a.queue.Front()).(*ticket))
 	}
-	a.queue = nil
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -39,6 +40,49 @@ func heads(peer *raw) (ids []uint64) {
 		}
 	}
 	return ids
+}
+
+// TestManyWhoGiveUpTheirTurnsAtOnce, as they do at a common deadline, each take the same time
+// however many wait: the session is locked meanwhile.
+func TestManyWhoGiveUpTheirTurnsAtOnce(t *testing.T) {
+	const few, times = 3_000, 8
+	giveUp := func(n int) time.Duration {
+		a, b := net.Pipe()
+		defer a.Close()
+		defer b.Close()
+		s := New(a, Options{Client: true})
+		s.hello.Calls, s.admission.open, s.occupied = 1, 1, true
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for range n {
+			all.Go(func() {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				if err := s.admit(ctx); err == nil {
+					t.Error("a call is admitted that the peer does not take")
+				}
+			})
+		}
+		for queued := 0; queued < n; time.Sleep(time.Millisecond) {
+			s.mu.Lock()
+			queued = s.admission.queue.Len()
+			s.mu.Unlock()
+		}
+		begun := time.Now()
+		cancel()
+		all.Wait()
+		if s.admission.queue.Len() > 0 || s.waiting != 0 || s.admission.open != 1 {
+			t.Errorf("%d are left, %d wait, %d are open", s.admission.queue.Len(), s.waiting, s.admission.open)
+		}
+		return time.Since(begun)
+	}
+	var short, long time.Duration
+	for range 3 { // on a busy machine
+		if short, long = giveUp(few), giveUp(few*times); long < 3*times*short {
+			return
+		}
+	}
+	t.Errorf("%d take %v, %d take %v", few, short, few*times, long)
 }
 
 func TestMoreCallsThanThePeerTakesWaitForTheirTurn(t *testing.T) {

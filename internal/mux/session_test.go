@@ -94,7 +94,7 @@ func everything(t *testing.T, seed uint64, a, b net.Conn) {
 		if s.calls > 0 && !s.lost {
 			t.Errorf("%d calls count", s.calls)
 		}
-		if s.live.first != nil && !s.lost || s.waiting != 0 || s.leader != nil || s.interrupted || s.parked || len(s.admission.queue) > 0 {
+		if s.live.first != nil && !s.lost || s.waiting != 0 || s.leader != nil || s.interrupted || s.parked || s.admission.queue.Len() > 0 {
 			t.Errorf("live %v, waiting %d, leader %v", s.live.first, s.waiting, s.leader)
 		}
 		s.mu.Unlock()

@@ -655,7 +655,7 @@ func TestAPlaceIsWaitedForWithSomebodyReading(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := makes(t.Context(), cs, "/second", 1, 1)
-		soon(t, "it waits", func() bool { return holds(cs, func() bool { return len(cs.admission.queue) == 1 }) })
+		soon(t, "it waits", func() bool { return holds(cs, func() bool { return cs.admission.queue.Len() == 1 }) })
 		if !holds(cs, func() bool { return cs.occupied && cs.waiting == 1 }) {
 			t.Error("nobody reads")
 		}
