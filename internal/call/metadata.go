@@ -159,7 +159,7 @@ func join(md, more metadata.MD) metadata.MD {
 
 // detailsKey is the trailer that carries a status with details over HTTP/2. Handlers may
 // set it themselves: see statusWith.
-const detailsKey = "grpc-status-details-bin"
+const detailsKey = link.DetailsKey
 
 // validTrailer checks a trailer by HTTP/2's rules, with the error texts of grpc-go's
 // client. In grpc-go the server sends trailers unchecked, and the client refuses invalid

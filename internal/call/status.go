@@ -52,6 +52,10 @@ func statusWith(st *status.Status, trailer metadata.MD) *status.Status {
 	return statusOfTrailer(st, trailer)
 }
 
+// maxDetailsText is up to how many bytes details are put into a text, where they become six
+// times as long.
+const maxDetailsText = 4 << 10
+
 func statusOfTrailer(st *status.Status, trailer metadata.MD) *status.Status {
 	own := trailer[detailsKey]
 	if len(own) != 1 {
@@ -63,7 +67,11 @@ func statusOfTrailer(st *status.Status, trailer metadata.MD) *status.Status {
 	}
 	switch {
 	case p.GetCode() != int32(st.Code()):
-		return status.Newf(codes.Internal, "grpc-status-details-bin mismatch: grpc-status=%v, grpc-message=%q, grpc-status-details-bin=%+v", st.Code(), st.Message(), p)
+		var details any = p
+		if len(own[0]) > maxDetailsText {
+			details = fmt.Sprintf("(%d bytes)", len(own[0]))
+		}
+		return status.Newf(codes.Internal, "grpc-status-details-bin mismatch: grpc-status=%v, grpc-message=%q, grpc-status-details-bin=%+v", st.Code(), st.Message(), details)
 	case st == nil:
 		return nil
 	}

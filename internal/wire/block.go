@@ -201,5 +201,6 @@ func (d *Decoder) end(r *reader, remember bool) *link.End {
 		}
 	}
 	end.Trailer = d.metadata(r, remember)
+	r.spend(trailerDetails(end.Trailer), 0)
 	return end
 }

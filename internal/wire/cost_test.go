@@ -194,16 +194,21 @@ func TestEachBlockHasItsLimit(t *testing.T) {
 		return s
 	}
 	many := make([]string, limit/(stringCost+1))
+	details := func(n int) string { return strings.Repeat("\x1a\x00", n) } // empty ones
+	const mostDetails = (limit - 2*stringCost - len(link.DetailsKey)) / (stringCost + 2)
 	for name, c := range map[string]struct {
 		s    *Step
 		size int
 		want string // empty if the block is accepted
 	}{
-		"a head as large as it may be": {s: head(limit)},
-		"a header of empty values":     {s: &Step{Stream: 1, Header: metadata.MD{"k": many}}},
-		"and one more":                 {s: &Step{Stream: 1, Header: metadata.MD{"k": append(many, "")}}, want: "the header is larger"},
-		"an end":                       {s: &Step{Stream: 1, End: &link.End{Trailer: metadata.MD{"k": many[1:]}}}},
-		"an end that is larger":        {s: &Step{Stream: 1, End: &link.End{Trailer: metadata.MD{"k": many}}}, want: "the end is larger"},
+		"a head as large as it may be":                    {s: head(limit)},
+		"a header of empty values":                        {s: &Step{Stream: 1, Header: metadata.MD{"k": many}}},
+		"and one more":                                    {s: &Step{Stream: 1, Header: metadata.MD{"k": append(many, "")}}, want: "the header is larger"},
+		"an end":                                          {s: &Step{Stream: 1, End: &link.End{Trailer: metadata.MD{"k": many[1:]}}}},
+		"an end that is larger":                           {s: &Step{Stream: 1, End: &link.End{Trailer: metadata.MD{"k": many}}}, want: "the end is larger"},
+		"an end with details in its trailer":              {s: &Step{Stream: 1, End: &link.End{Trailer: metadata.MD{link.DetailsKey: {details(mostDetails)}}}}},
+		"and one more detail":                             {s: &Step{Stream: 1, End: &link.End{Trailer: metadata.MD{link.DetailsKey: {details(mostDetails + 1)}}}}, want: "the end is larger"},
+		"two of them, which are no details":               {s: &Step{Stream: 1, End: &link.End{Trailer: metadata.MD{link.DetailsKey: {details(mostDetails), details(mostDetails)}}}}},
 		"a header and an end, each as large as it may be": {s: &Step{Stream: 1, Header: metadata.MD{"k": many}, End: &link.End{Trailer: metadata.MD{"k": many[1:]}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -233,16 +238,29 @@ func TestEachBlockHasItsLimit(t *testing.T) {
 // become one message each.
 func TestDetailsOfAStatusAreCounted(t *testing.T) {
 	details := append([]byte{8, 5}, bytes.Repeat([]byte{detailsField<<3 | 2, 0}, largeBlock/4)...)
-	end := append(appendUint([]byte{5, 0}, uint64(len(details))), details...)
-	d := Decoder{Block: largeBlock}
-	var rc Received
-	var err error
-	got := allocated(func() { rc, err = d.Stream(stream(FlagEnd, 0), end, false) })
-	if err != nil || rc.Wrong == nil || !strings.Contains(rc.Wrong.Error(), "is larger than") {
-		t.Errorf("%v, %v", rc.Wrong, err)
+	trailer := func(key string) []byte {
+		return appendString(appendString([]byte{5, 0, 0, 1, nameLiteral}, key), string(details))
 	}
-	if got > 3*len(end) {
-		t.Errorf("%d bytes that are refused allocate %d", len(end), got)
+	for name, c := range map[string]struct {
+		end, then []byte
+		refused   bool
+	}{
+		"of the end":         {append(appendUint([]byte{5, 0}, uint64(len(details))), details...), []byte{0}, true},
+		"of the trailer":     {trailer(link.DetailsKey), nil, true},
+		"of another trailer": {trailer("other-bin"), nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := Decoder{Block: largeBlock}
+			var rc Received
+			var err error
+			got := allocated(func() { rc, err = d.Stream(stream(FlagEnd, c.then...), c.end, false) })
+			if err != nil || (rc.Wrong != nil) != c.refused || c.refused && !strings.Contains(rc.Wrong.Error(), "is larger than") {
+				t.Errorf("%v, %v", rc.Wrong, err)
+			}
+			if got > 5*len(c.end) {
+				t.Errorf("%d bytes allocate %d", len(c.end), got)
+			}
+		})
 	}
 }
 

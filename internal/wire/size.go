@@ -31,7 +31,7 @@ func MetadataSize(md metadata.MD) (n int) {
 
 // EndSize returns the size of the end of a call.
 func EndSize(end *link.End) int {
-	n := stringCost + len(end.Status.Message()) + MetadataSize(end.Trailer)
+	n := stringCost + len(end.Status.Message()) + MetadataSize(end.Trailer) + trailerDetails(end.Trailer)*stringCost
 	if p := end.Status.Proto(); len(p.GetDetails()) > 0 {
 		n += len(p.GetDetails())*stringCost + proto.Size(p) // details are sent as the marshaled status
 	}
@@ -59,6 +59,15 @@ func countDetails(b []byte) (n int) {
 		b = b[tag+size:]
 	}
 	return n
+}
+
+// trailerDetails returns the number of details in a trailer that a caller may use as those of
+// the status.
+func trailerDetails(trailer metadata.MD) int {
+	if own := trailer[link.DetailsKey]; len(own) == 1 {
+		return countDetails([]byte(own[0]))
+	}
+	return 0
 }
 
 // A block is the size of the block that is being decoded.
