@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"time"
@@ -38,6 +39,12 @@ var blockAttacks = []*attack{
 		before:  "1.66 GB, for as long as they stay",
 		release: 30 * time.Second,
 		run:     unfinishedBlocks,
+	},
+	{
+		name: "ends", path: overTCP, full: 100, short: 20,
+		what:   "%s connections that end a call which the server never made, with 480,000 details",
+		before: "1.5 GB, 5.5 s of CPU for a fifth",
+		run:    endsOfNoCall,
 	},
 	{
 		name: "profiles", path: overTCP, full: 50, short: 10,
@@ -145,6 +152,32 @@ func longEncoding(a *attacker) error {
 	return p.repeat(a.count, func(b []byte) []byte {
 		return p.openAs(&long, b, "EmptyCall", request{ends: true})
 	})
+}
+
+// endsOfNoCall sends what a callee sends, with a status of as many empty details as a block
+// may have.
+func endsOfNoCall(a *attacker) error {
+	const call = 2
+	details := append([]byte{8, 5}, bytes.Repeat([]byte{0x1a, 0}, 480_000)...)
+	end := append(word([]byte{5, 0}, string(details)), 0)
+	var cut error
+	for range a.count {
+		p, err := a.enter(overTCP)
+		if err != nil {
+			return err
+		}
+		rest := end
+		for ; len(rest) > maxPart && err == nil; rest = rest[maxPart:] {
+			err = p.write(frame(nil, wire.KindPart, call, rest[:maxPart]...))
+		}
+		if err == nil {
+			err = p.write(frame(nil, wire.KindStream|wire.FlagEnd, call, rest...))
+		}
+		if err != nil { // the others go on
+			cut = err
+		}
+	}
+	return cut
 }
 
 func profiles(a *attacker) error {

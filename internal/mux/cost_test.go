@@ -193,6 +193,34 @@ func TestWhatProfilesCost(t *testing.T) {
 	})
 }
 
+// TestTheEndOfACallThatWasNeverMade checks that a side that makes no calls decodes no status,
+// of which every two bytes can become a message.
+func TestTheEndOfACallThatWasNeverMade(t *testing.T) {
+	const most = 200 << 10
+	details := append([]byte{8, 5}, bytes.Repeat([]byte{3<<3 | 2, 0}, 200_000)...)
+	end := append(append(number([]byte{5, 0}, len(details)), details...), 0)
+	for name, id := range map[string]uint64{"with the first": 2, "with the largest": wire.MaxUint &^ 1} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const room = 60_000
+				var send [][]byte
+				rest := end
+				for ; len(rest) > room; rest = rest[room:] {
+					send = append(send, frameOf(wire.KindPart, id, rest[:room]...))
+				}
+				send = append(send, frameOf(finish, id, rest...))
+				cost, all := attack{peers: 1, send: send}.run(t)
+				if closed := all[0].closed; len(closed) != 1 || !strings.Contains(closed[0].Error(), "was not opened") {
+					t.Errorf("the session ends with %v", closed)
+				}
+				if cost.allocated > most {
+					t.Errorf("%+v", cost)
+				}
+			})
+		})
+	}
+}
+
 // TestABlockThatIsNotFinished checks that an unfinished block takes no more memory than
 // the bytes that have arrived, and only until blockTime.
 func TestABlockThatIsNotFinished(t *testing.T) {

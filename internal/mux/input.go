@@ -170,6 +170,11 @@ func (s *Session) handleFrame(f wire.Frame) error {
 	if s.parts.b != nil && (f.Stream != s.parts.of || f.Kind != wire.KindPart && !f.Kind.Stream()) {
 		return protocolError("another frame comes between the parts of a block")
 	}
+	if f.Kind.Stream() || f.Kind == wire.KindPart {
+		if err := s.checkOpened(f.Stream); err != nil {
+			return err
+		}
+	}
 	switch {
 	case f.Kind.Stream():
 		return s.handleStreamFrame(f)
@@ -186,6 +191,20 @@ func (s *Session) handleFrame(f wire.Frame) error {
 	}
 	s.mu.Unlock()
 	after.run()
+	return err
+}
+
+// checkOpened returns an error for a frame of one of this side's calls that was never opened.
+// It is called before the frame is decoded, because decoding can cost this side more than the
+// frame costs the peer.
+func (s *Session) checkOpened(id uint64) error {
+	if !s.isOwn(id) || id <= s.opened {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opened = s.lastOwn
+	_, err := s.lookup(id)
 	return err
 }
 
@@ -231,16 +250,13 @@ func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 	fromCaller := !s.isOwn(f.Stream)
 	rc, err := s.dec.Stream(f, before, fromCaller)
 	if err != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if _, unknown := s.lookup(f.Stream); unknown != nil && !fromCaller {
-			return unknown // one of our ids, used by the peer to open a call
-		}
 		if fromCaller {
 			// Count the call as seen. DRAIN precedes BYE, and must not tell the caller
 			// to retry this call elsewhere: it would end one connection after the
 			// other.
+			s.mu.Lock()
 			s.last = max(s.last, f.Stream)
+			s.mu.Unlock()
 		}
 		return err
 	}

@@ -43,6 +43,7 @@ type reading struct {
 	room       int     // capacity of the next buffer, if above readBuffer
 	begun      bool    // the peer's first line was read
 	isMet      bool    // the peer's HELLO was read; written under mu
+	opened     uint64  // the last of this side's calls that is known to have been opened
 	spinBudget spinBudget
 
 	// Guarded by mu.
