@@ -48,7 +48,7 @@ func wantStates(t *testing.T, conn *nearcall.ClientConn, want connectivity.State
 
 func isClosing(t *testing.T, what string, err error) {
 	t.Helper()
-	// programs compare with it
+	//lint:ignore SA1019 programs compare with it
 	if err != grpc.ErrClientConnClosing {
 		t.Errorf("%s: %v, want grpc.ErrClientConnClosing", what, err)
 	}
