@@ -387,7 +387,7 @@ var Faults = []Fault{
 	{
 		Name: "the server ignores the content-subtype",
 		File: aServer,
-		Old:  `if subtype == "" {`,
+		Old:  `if subtype == "" || len(subtype) > maxName {`,
 		New:  "if true {", Items: []int{35},
 	},
 	{
