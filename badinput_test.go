@@ -43,7 +43,7 @@ func TestMalformedTargetsAreErrorsThatSayWhatToWrite(t *testing.T) {
 		"unix-abstract:":   "unix-abstract:NAME",
 		"shm:":             "shm:",
 		"shm:/tmp/":        "shm:",
-		"shm:@name":        "shm:PATH",
+		"shm:@name":        "shm:",
 		"INPROC:":          "inproc:NAME",
 		"ws://host/path":   "not available",
 		"quic://host:1":    "not available",
