@@ -14,7 +14,6 @@ import (
 // A Conn carries bytes between two processes of one machine through shared memory. It is a
 // [mux.Conn], a [mux.Prompt] and a [mux.Placer].
 type Conn struct {
-	server       bool // whether this side is the server
 	mine, theirs side
 	data         *bell // rung when bytes were published; the socket of the handshake
 	space        *bell // rung when the ring has room again
@@ -30,6 +29,11 @@ type Conn struct {
 		sender
 	}
 
+	// segmentPaged is how much of this side's segment is allocated, in bytes. Check subtracts it
+	// from the pages of the file, and takes the others for the peer's. So it must never be too
+	// large, or messages of an honest peer would be refused.
+	segmentPaged atomic.Int64
+
 	slabs   *arena   // this side's
 	fetches fetching // of messages in the peer's slabs
 	closing sync.Once
@@ -41,7 +45,7 @@ type Conn struct {
 // newConn returns the server's or the client's end of the connection in f, whose memory is
 // reserved from m. It owns space from now on, and data unless it fails.
 func newConn(f *file, server bool, m *Memory, data, space *net.UnixConn) (*Conn, error) {
-	c := &Conn{server: server, closed: make(chan struct{})}
+	c := &Conn{closed: make(chan struct{})}
 	var err error
 	if c.data, err = newBell(data); err == nil {
 		c.space, err = newBell(space)
@@ -62,22 +66,29 @@ func newConn(f *file, server bool, m *Memory, data, space *net.UnixConn) (*Conn,
 	return c, nil
 }
 
-// allocateFirst allocates the beginning of this side's segment. The rest of the ring follows
-// as it is filled, if the system can allocate it without the file's lock, which a peer can
-// hold.
-func (c *Conn) allocateFirst() error {
+// allocateFirst allocates the beginning of this side's segment, the server's or the client's.
+// The rest of the ring follows as it is filled, if the system can allocate it without the
+// file's lock, which a peer can hold.
+func (c *Conn) allocateFirst(server bool) error {
 	f, s := c.mine.file, c.mine.segment
-	at, first := f.layout.segmentAt(c.server), f.layout.first()
+	at, first := f.layout.segmentAt(server), f.layout.first()
 	if !populates() {
 		first = len(s)
 	}
-	if err := f.allocate(s[:first], at); err != nil {
+	allocate := func(from, to int) error {
+		err := f.allocate(s[from:to], at+int64(from))
+		if err == nil {
+			c.segmentPaged.Store(int64(to))
+		}
 		return err
 	}
-	c.out.there = first - controlIs
+	if err := allocate(0, first); err != nil {
+		return err
+	}
+	c.out.paged = first - controlIs
 	c.out.extend = func(more int) error {
-		from := controlIs + c.out.there
-		return f.allocate(s[from:from+more], at+int64(from))
+		from := controlIs + c.out.paged
+		return allocate(from, from+more)
 	}
 	return nil
 }
@@ -247,7 +258,7 @@ func (c *Conn) Hold(at, n int) error {
 
 // Check implements [mux.Placer].
 func (c *Conn) Check() error {
-	return c.fetches.checkPages(func() int { return c.slabs.excessPages(c.fetches.slabs.size) - c.theirs.file.layout.first() })
+	return c.fetches.checkPages(func() int { return c.slabs.excessPages(c.fetches.slabs.size) - int(c.segmentPaged.Load()) })
 }
 
 // Fetch implements [mux.Placer].

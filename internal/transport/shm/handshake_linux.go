@@ -94,7 +94,7 @@ func (in *incoming) open(body []byte, m *Memory) (*Conn, error) {
 	defer f.release()
 	c, err := newConn(f, false, m, in.conn, space)
 	if err == nil {
-		if err = c.allocateFirst(); err != nil {
+		if err = c.allocateFirst(false); err != nil {
 			c.closeAfterError()
 			c = nil
 		}
@@ -162,7 +162,7 @@ func (s *Server) agree(in *incoming, body []byte) (c *Conn, refused, err error) 
 		return nil, refused, nil
 	}
 	if err = in.confirmed(); err == nil {
-		err = c.allocateFirst() // only now, so that a client that does not confirm takes no memory
+		err = c.allocateFirst(true) // only now, so that a client that does not confirm takes no memory
 	}
 	if err != nil {
 		c.closeAfterError()

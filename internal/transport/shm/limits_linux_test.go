@@ -38,7 +38,7 @@ func TestMemoryThatCannotBeHadLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.closeAfterError()
-		if err := c.allocateFirst(); err == nil || !strings.HasPrefix(err.Error(), "its pages cannot be allocated") {
+		if err := c.allocateFirst(false); err == nil || !strings.HasPrefix(err.Error(), "its pages cannot be allocated") {
 			t.Errorf("a file that is too short: %v", err)
 		}
 	})

@@ -55,10 +55,10 @@ type sender struct {
 	rung     uint64 // the value of asleep that the bell was last rung for
 	heard    uint64 // bells for room, in total
 
-	// extend allocates more of the ring, of which there bytes are allocated; nil when all of
-	// it is.
+	// extend allocates more of the ring, of which the first paged bytes are allocated. It is
+	// nil when all of the ring is.
 	extend func(more int) error
-	there  int
+	paged  int
 }
 
 // extendBy is how much of a ring is allocated at a time, in bytes: a connection with little
@@ -67,14 +67,14 @@ const extendBy = 32 << 10
 
 // reach allocates as much of the ring as n more bytes need. extend must not be nil.
 func (s *sender) reach(n int) error {
-	for need := min(int(s.sent)+n, len(s.ring)); s.there < need; {
-		more := min(extendBy, len(s.ring)-s.there)
+	for need := min(int(s.sent)+n, len(s.ring)); s.paged < need; {
+		more := min(extendBy, len(s.ring)-s.paged)
 		if err := s.extend(more); err != nil {
 			return err
 		}
-		s.there += more
+		s.paged += more
 	}
-	if s.there == len(s.ring) {
+	if s.paged == len(s.ring) {
 		s.extend = nil
 	}
 	return nil

@@ -323,7 +323,7 @@ func TestARingIsMadeAsItIsFilled(t *testing.T) {
 	var steps []int
 	refused := errors.New("there is no more")
 	var wrong error
-	s.there, s.extend = extendBy, func(more int) error {
+	s.paged, s.extend = extendBy, func(more int) error {
 		steps = append(steps, more)
 		return wrong
 	}
@@ -333,8 +333,8 @@ func TestARingIsMadeAsItIsFilled(t *testing.T) {
 		if got, err := s.put(buf[:n]); got != n || err != nil {
 			t.Fatal(got, err)
 		}
-		if len(steps) != want || int(s.sent) <= len(s.ring) && s.there < int(s.sent) {
-			t.Errorf("%d: extended by %v, and %d bytes are there after %d", i, steps, s.there, s.sent)
+		if len(steps) != want || int(s.sent) <= len(s.ring) && s.paged < int(s.sent) {
+			t.Errorf("%d: extended by %v, and %d bytes are there after %d", i, steps, s.paged, s.sent)
 		}
 		s.publish()
 		if _, _, err := r.read(buf); err != nil {
@@ -342,7 +342,7 @@ func TestARingIsMadeAsItIsFilled(t *testing.T) {
 		}
 	}
 	_, s, _ = ends(1<<20, 0)
-	s.there, s.extend, wrong = extendBy, func(int) error { return wrong }, refused
+	s.paged, s.extend, wrong = extendBy, func(int) error { return wrong }, refused
 	if n, err := s.put(buf); n != 0 || err != refused || s.sent != 0 {
 		t.Errorf("%d, %v", n, err)
 	}

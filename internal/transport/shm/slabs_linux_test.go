@@ -113,6 +113,12 @@ func TestMessagesThatCostThePeerNothingAreNotRead(t *testing.T) {
 			_, _, _ = c.Place(size) // pages of this side do not count
 			c.Placed()
 		}
+		for wrote := 0; wrote < c.mine.file.layout.ring; { // nor do those of its ring
+			n, err := c.TryWrite(make([]byte, extendBy), nil)
+			if wrote += n; err != nil {
+				t.Fatal(err)
+			}
+		}
 		if err := c.Check(); err != nil {
 			t.Errorf("messages that are there: %v", err)
 		}
@@ -125,6 +131,13 @@ func TestMessagesThatCostThePeerNothingAreNotRead(t *testing.T) {
 		c.Release(0)
 		if err := c.Check(); err != nil {
 			t.Errorf("two messages that are there: %v", err)
+		}
+		spare := peer.mine.file.layout.first() // of the peer's ring, which may pay for messages
+		if err := unix.Madvise(peer.mine.slabs[size:size+2*spare], unix.MADV_REMOVE); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Check(); !errors.Is(err, errBroken) {
+			t.Errorf("%d bytes are not there, and pages of this side's ring pay for them: %v", 2*spare, err)
 		}
 	})
 }
