@@ -43,7 +43,7 @@ func ExampleStatsHandler() {
 
 	_, err := orderspb.NewOrdersClient(conn).Place(context.Background(), &orderspb.PlaceRequest{Item: "tea"})
 	if err == nil {
-		log.Fatal("Place is not implemented, but succeeded")
+		log.Fatal("want Unimplemented from a server without the method Place, got OK")
 	}
 	fmt.Println(<-calls.ended)
 	// Output: /nearcall.examples.orders.Orders/Place: Unimplemented

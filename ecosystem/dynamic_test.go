@@ -25,8 +25,8 @@ import (
 	pb "github.com/nearcall/nearcall/ecosystem/internal/gatewaypb"
 )
 
-// The descriptors come from reflection. The messages are of type dynamic.Message,
-// which implements the old API and is not a generated struct.
+// A dynamic stub gets its descriptors by reflection and sends dynamic.Message values, which
+// implement the old API and are not generated structs.
 func TestDynamicStubCallsWithWhatReflectionTells(t *testing.T) {
 	compare(t, func(t *testing.T, run runner) []string {
 		conn := run(t, reflected(reflection.Register)).conn

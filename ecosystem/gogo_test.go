@@ -19,8 +19,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// A mirror is a service that answers each message with handle's result. Its
-// messages are of type T, as in generated code.
+// A mirror is a service that answers each message with handle's result. It uses the type
+// T for its messages, as generated code does.
 func mirror[T any](handle func(*T) (*T, error)) func(reflection.GRPCServer) {
 	unary := func(_ any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		in := new(T)

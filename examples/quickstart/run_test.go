@@ -19,7 +19,7 @@ func TestTheProgramsRun(t *testing.T) {
 	needs.UnixSockets(t)
 	needs.Program(t, "go")
 	if testing.Short() {
-		t.Skip("builds two programs")
+		t.Skip("-short: does not build and run two programs")
 	}
 	dir := t.TempDir()
 	server := build(t, dir, "server")

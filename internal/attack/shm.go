@@ -298,8 +298,8 @@ func handshakes(a *attacker) error {
 	return nil
 }
 
-// visit has clients come, make an offer and leave, some of them there at a time, no
-// faster than a server looks at who has come.
+// visit connects clients that make an offer and leave, a batch at a time, and pauses between
+// the batches so that the server accepts each of them.
 func (a *attacker) visit() error {
 	const (
 		some  = 500

@@ -11,7 +11,7 @@ import (
 
 // A Forward forwards the calls to services that a server does not have, as bytes.
 type Forward struct {
-	// Handler forwards a call. Its messages are of the type that Codec supports.
+	// Handler forwards a call. It sends and receives the message type that Codec supports.
 	// clientStreams is false if the caller must send exactly one message, which the
 	// server has not checked.
 	Handler func(s grpc.ServerStream, clientStreams bool) error

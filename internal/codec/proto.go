@@ -141,8 +141,8 @@ func copyEmpty(dst any) bool {
 	return true
 }
 
-// programOfBoth returns the program for dst and src. It returns nil unless both
-// are of the same Go type and that type can be copied.
+// programOfBoth returns the program for dst and src. It returns nil if they have
+// different Go types, or a type that cannot be copied.
 func programOfBoth(dst, src any) *program {
 	if src == nil || typeOf(dst) != typeOf(src) {
 		return nil

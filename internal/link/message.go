@@ -48,8 +48,8 @@ type Codec interface {
 	New(src any) any
 
 	// Move moves src's content to dst without copying what src refers to, and
-	// leaves src empty. It does nothing and returns false unless dst and src
-	// are of the same Go type and New supports that type.
+	// leaves src empty. It does nothing and returns false if dst and src have
+	// different Go types, or a type that New does not support.
 	Move(dst, src any) bool
 }
 

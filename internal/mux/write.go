@@ -10,8 +10,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// writing is the state of what is queued to be written, and of who writes it. Guarded
-// by mu.
+// writing holds the queues of streams that have something to write, and which goroutine
+// writes. Guarded by mu.
 //
 // The goroutine that holds the pen writes for all streams. Over a bare socket, a
 // goroutine that queues something takes the pen if it is free, writes without blocking,

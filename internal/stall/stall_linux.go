@@ -16,7 +16,7 @@ type Memory struct {
 	page []byte
 }
 
-// New returns such memory. The system lets few users have any.
+// New returns such memory. It fails for users who must not use userfaultfd, which is most.
 func New() (*Memory, error) {
 	const (
 		version  = 0xaa
@@ -47,23 +47,23 @@ func New() (*Memory, error) {
 	return m, nil
 }
 
-// Lock takes the lock of a file, and keeps it until the memory is closed. One byte
-// of the file, at at, is then overwritten. done is closed when the lock is free again.
+// Lock takes the lock of a file and holds it until Close. Then it overwrites the byte of the
+// file at offset at. done is closed when the lock is released.
 func (m *Memory) Lock(file int, at int64) (done <-chan struct{}, err error) {
 	wrote := make(chan struct{})
 	go func() {
 		defer close(wrote)
 		err := error(unix.EINTR)
-		for errors.Is(err, unix.EINTR) || errors.Is(err, unix.EFAULT) { // Go's runtime interrupts what waits
+		for errors.Is(err, unix.EINTR) || errors.Is(err, unix.EFAULT) { // the runtime's signals interrupt the write
 			_, err = unix.Pwrite(file, m.page[:1], at)
 		}
 	}()
 	var fault [32]byte
-	_, err = unix.Read(m.fd, fault[:]) // which comes when the write waits
+	_, err = unix.Read(m.fd, fault[:]) // returns once the write waits
 	return wrote, os.NewSyscallError("read", err)
 }
 
-// Close lets everybody go on who waits.
+// Close releases the memory, and unblocks the writes that wait for it.
 func (m *Memory) Close() {
 	_ = unix.Close(m.fd)
 	m.fd = -1

@@ -50,7 +50,7 @@ func newBell(conn *net.UnixConn) (*bell, error) {
 			switch {
 			case errors.Is(err, unix.EINTR):
 				continue
-			case b.got > 0 && err != nil: // nothing more for now, or an error that the next call returns again
+			case b.got > 0 && err != nil: // the socket is empty; if it has failed, the next read returns the error again
 				b.err = nil
 				return true
 			case err != nil:

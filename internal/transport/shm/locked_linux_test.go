@@ -11,7 +11,7 @@ import (
 func TestAPeerThatKeepsTheFilesLockHoldsUpNothing(t *testing.T) {
 	m, err := stall.New()
 	if err != nil {
-		t.Skip("the file's lock cannot be kept: ", err)
+		t.Skip("needs userfaultfd, which this system or user does not have: ", err)
 	}
 	a, b := sockets(t)
 	rights.Accept(a)
