@@ -45,7 +45,7 @@ func TestMalformedTargetsAreErrorsThatSayWhatToWrite(t *testing.T) {
 		"shm:/tmp/":        "shm:",
 		"shm:@name":        "shm:",
 		"INPROC:":          "inproc:NAME",
-		"ws://host/path":   "not available",
+		"ws://host/path":   "transport security",
 		"quic://host:1":    "not available",
 		"grpc:no-security": "transport security",
 
@@ -69,7 +69,7 @@ func TestMalformedTargetsAreErrorsThatSayWhatToWrite(t *testing.T) {
 
 // A target that Listen rejects is usually incomplete or misspelt.
 func TestListenAsksWhetherAnotherTargetWasMeant(t *testing.T) {
-	const all = "write inproc:NAME, shm:PATH, unix:PATH, unix-abstract:NAME or tcp:HOST:PORT"
+	const all = "write inproc:NAME, shm:PATH, unix:PATH, unix-abstract:NAME, tcp:HOST:PORT, ws://HOST:PORT/PATH or wss://HOST:PORT/PATH"
 	for target, hint := range map[string]string{
 		":50051":          `did you mean "tcp::50051"?`,
 		"50051":           `did you mean "tcp::50051"?`,

@@ -51,6 +51,9 @@ type ClientConn struct {
 //   - tcp:HOST:PORT is TCP, secured by [WithTransportCredentials]. Without credentials
 //     NewClient returns an error unless HOST is a literal loopback address or
 //     localhost. Proxies are not used.
+//   - ws://HOST:PORT/PATH is a WebSocket, with the rules of tcp: and without TLS.
+//     wss://HOST:PORT/PATH is one over TLS: without credentials the system's certificates
+//     count, as for HTTPS, and [NewTLS] makes others. Ports are 80 and 443 by default.
 //
 // grpc:TARGET, and every target that is not nearcall's own, goes to grpc-go, together
 // with the options that grpc-go has as well. An ordinary gRPC server at a unix socket
@@ -68,6 +71,9 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 	}
 	if t.scheme.dialer == nil {
+		if err := o.checkRemote(); err != nil {
+			return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
+		}
 		remote, err := grpc.NewClient(t.rest, o.grpc...)
 		if err != nil {
 			return nil, err
@@ -82,13 +88,22 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 	}
 	c := newClientConn(target, authority, t.scheme.backoff, o)
-	if t.scheme.sockets {
+	if !o.persistent && t.scheme.sockets {
 		c.conn.IdleAfter(o.idle)
 	}
+	c.begin(o)
 	return c, nil
 }
 
 const userAgent = "nearcall/" + Version
+
+// userAgent returns the user-agent that handlers see.
+func (o *dialOptions) userAgent() string {
+	if o.UserAgent == "" {
+		return userAgent
+	}
+	return o.UserAgent + " " + userAgent
+}
 
 // newClientConn returns a connection that waits between connection attempts as b says,
 // unless an option says otherwise.
@@ -97,8 +112,9 @@ func newClientConn(target, authority string, b backoff.Config, o *dialOptions) *
 		b = *o.backoff
 	}
 	c := &ClientConn{target: target, maxAttempts: o.attempts}
+	o.conn = c
 	c.conn = connector.New(connector.Config{
-		Dialer: o.dialer, Backoff: b, Timeout: o.timeout,
+		Dialer: o.dialer, Backoff: b, Timeout: o.timeout, Closed: o.closed,
 		OnSession: func(s link.Session) { c.client.BeginSession(s) },
 	})
 	if o.serviceConfig != nil {
@@ -110,10 +126,7 @@ func newClientConn(target, authority string, b backoff.Config, o *dialOptions) *
 	if cfg.Authority == "" {
 		cfg.Authority = authority
 	}
-	if cfg.UserAgent != "" {
-		cfg.UserAgent += " "
-	}
-	cfg.UserAgent += userAgent
+	cfg.UserAgent = o.userAgent()
 	c.client = call.NewClient(cfg)
 	return c
 }
@@ -187,7 +200,12 @@ func (c *ClientConn) Close() error {
 // shut closes the connection, except the *grpc.ClientConn that GRPC has returned.
 func (c *ClientConn) shut() error {
 	err := c.conn.Close()
-	c.client.Close(connector.ErrClosing)
+	if reason := c.conn.Closed; reason != nil {
+		// The peer's connection has ended, and with it its calls. What had arrived is still received.
+		c.client.Refuse(reason)
+	} else {
+		c.client.Close(connector.ErrClosing)
+	}
 	return err
 }
 

@@ -44,8 +44,9 @@ type prepared = call.Prepared
 //
 // Pass it to SendMsg of streams that use the same codec as the stream it was encoded
 // for. It can be sent on any number of streams concurrently. Over sockets it is also
-// compressed once, for streams with the same compressor. In process each stream decodes
-// it again.
+// compressed once, for streams with the same compressor. In process, and on streams of
+// ordinary gRPC clients if it was encoded for another stream, it is decoded again for each
+// stream.
 type PreparedMsg struct{ prepared }
 
 // Encode encodes msg with the codec and the compressor of s. msg can be modified
@@ -54,7 +55,9 @@ type PreparedMsg struct{ prepared }
 //
 // If s is a stream of grpc-go, p can be sent on streams of grpc-go only: with SendMsg
 // on streams of a [ClientConn] whose target goes to grpc-go, and with
-// [PreparedMsg.Send] on streams of a grpc.Server.
+// [PreparedMsg.Send] on streams of a grpc.Server. This does not apply to a [Server]'s
+// streams with ordinary gRPC clients: they accept what was encoded for nearcall's own
+// clients, and vice versa.
 //
 //lint:ignore SA1019 grpc.PreparedMsg takes it, too
 func (p *PreparedMsg) Encode(s grpc.Stream, msg any) error { return p.prepared.Encode(s, msg) }
@@ -63,10 +66,16 @@ func (p *PreparedMsg) Encode(s grpc.Stream, msg any) error { return p.prepared.E
 // too.
 //
 //lint:ignore SA1019 Encode takes it, too
-func (p *PreparedMsg) Send(s grpc.Stream) error { return s.SendMsg(forGRPC(p)) }
+func (p *PreparedMsg) Send(s grpc.Stream) error {
+	var to call.Stream = s
+	if call.IsStream(to) {
+		return to.SendMsg(p)
+	}
+	return to.SendMsg(forGRPC(p))
+}
 
-// forGRPC returns what a stream of grpc-go accepts instead of m if m is a message
-// prepared for grpc-go, and m otherwise.
+// forGRPC returns what a stream of grpc-go accepts instead of m if m is a prepared
+// message, and m otherwise.
 func forGRPC(m any) any {
 	if p, ok := m.(*PreparedMsg); ok {
 		if g := p.GRPC(); g != nil {

@@ -90,6 +90,18 @@ func TestAContextThatEndsWithoutAnErrorWasCancelled(t *testing.T) {
 			check(t, dial(t, lis.Target(), over(network)...))
 		})
 	}
+	t.Run("fallback", func(t *testing.T) {
+		lis := listenTCP(t)
+		srv := grpc.NewServer()
+		testpb.RegisterTestServiceServer(srv, new(patient))
+		go srv.Serve(lis)
+		defer srv.Stop()
+		client := dial(t, "tcp:"+lis.Addr().String(), nearcall.WithGRPCFallback())
+		if _, err := client.EmptyCall(t.Context(), new(testpb.Empty)); err != nil { // it connects
+			t.Fatal(err)
+		}
+		check(t, client)
+	})
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		check(t, inProcess(t, new(patient), newLoop(t, kind)))
 	})

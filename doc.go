@@ -47,10 +47,10 @@
 //     server at a unix socket is grpc:unix:PATH.
 //   - Anything else (localhost:50051, dns:///host:443, …) goes to grpc-go unchanged, too.
 //
-// Both ends of nearcall's own targets must be nearcall's. A [Server] does not serve
-// ordinary gRPC clients: they fail with Unimplemented and a message that says why. To
-// serve both, keep a grpc.Server and register the same implementation with it; a
-// function that takes a [grpc.ServiceRegistrar] works for either server.
+// At the other end of nearcall's own targets there must be a [Server]. A Server also takes
+// ordinary gRPC clients, in any language, on the same listeners, except those of inproc: and
+// shm: targets. Such calls go through grpc-go, to the same services, interceptors and stats
+// handlers, with the same limits. So one can move servers over first and clients later.
 //
 // Unix sockets and shared memory count as private, as with grpc-go's local credentials.
 // On Linux [UnixAuthInfo] identifies the peer process. [ReadSharedMemoryStats] shows how many

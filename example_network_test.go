@@ -14,39 +14,29 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// registerHealth registers the service with either server. A function that registers
-// reflection as well takes a nearcall.Registrar.
-func registerHealth(s grpc.ServiceRegistrar, impl healthpb.HealthServer) {
-	healthpb.RegisterHealthServer(s, impl)
-}
-
-// One implementation on two servers: a grpc.Server for ordinary gRPC clients on the
-// network, and a nearcall.Server for clients in this process.
+// One server on one port, for ordinary gRPC clients and for nearcall's own.
 func Example_network() {
-	impl := health.NewServer()
-
-	network := grpc.NewServer()
-	defer network.Stop()
-	registerHealth(network, impl)
+	srv := nearcall.NewServer()
+	defer srv.Stop()
+	healthpb.RegisterHealthServer(srv, health.NewServer())
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		log.Fatal(err)
 	}
-	go network.Serve(lis)
+	go srv.Serve(lis)
 
-	near := nearcall.NewServer()
-	defer near.Stop()
-	registerHealth(near, impl)
-
-	outside, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	ordinary, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer outside.Close()
-	inside := near.Client()
-	defer inside.Close()
+	defer ordinary.Close()
+	near, err := nearcall.NewClient("tcp:" + lis.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer near.Close()
 
-	for _, conn := range []grpc.ClientConnInterface{outside, inside} {
+	for _, conn := range []grpc.ClientConnInterface{ordinary, near} {
 		reply, err := healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
 		if err != nil {
 			log.Fatal(err)

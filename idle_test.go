@@ -88,6 +88,46 @@ func TestCallsThatRunKeepAConnection(t *testing.T) {
 	})
 }
 
+// Calls that the server makes count like the client's own. Without calls in either direction
+// the connection becomes idle, and the server cannot call the client until it calls again.
+func TestCallsOfTheServerKeepAClientsConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lis := bufconn.Listen(1 << 16)
+		e, conns := handing()
+		start(t, serve(t, e), lis)
+		waits, running, release := waiting()
+		conn, err := nearcall.NewClient("tcp:bufconn:0", nearcall.WithServer(serve(t, waits)),
+			nearcall.WithTransportCredentials(insecure.NewCredentials()), nearcall.WithIdleTimeout(idle),
+			nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		client := testpb.NewTestServiceClient(conn)
+		wantCode(t, <-invoke(t.Context(), client), codes.OK)
+		peer := <-conns
+		long := invoke(t.Context(), peer)
+		<-running
+		wantState(t, conn, 5*idle, connectivity.Ready) // one call that lasts
+		close(release)
+		wantCode(t, <-long, codes.OK)
+		for range 10 { // several, longer than the timeout in total
+			wantState(t, conn, idle/2, connectivity.Ready)
+			wantCode(t, <-invoke(t.Context(), peer), codes.OK)
+		}
+		stream, cancel := context.WithCancel(t.Context())
+		if _, err := peer.FullDuplexCall(stream); err != nil {
+			t.Fatal(err)
+		}
+		wantState(t, conn, 5*idle, connectivity.Ready)
+		cancel()
+		wantState(t, conn, idle+idle/4, connectivity.Idle)
+		wantCode(t, <-invoke(t.Context(), peer), codes.Unavailable)
+		wantCode(t, <-invoke(t.Context(), client), codes.OK)
+		wantCode(t, <-invoke(t.Context(), <-conns), codes.OK)
+	})
+}
+
 func TestAConnectionThatFailsBecomesIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dials atomic.Int32

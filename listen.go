@@ -81,6 +81,9 @@ func (o *listenOptions) check(t *parsedTarget) error {
 //   - shm:PATH or shm:///PATH creates a socket file like unix:PATH, over which clients
 //     of the same user set up shared memory. Clients of other users are refused. Linux
 //     only.
+//   - ws://HOST:PORT/PATH is a port as for tcp:, at which WebSockets are opened at PATH only;
+//     without PATH it is /. For wss://HOST:PORT/PATH the server needs [Creds], best with
+//     [NewTLS]. Ports without a number are 80 and 443.
 //   - unix-abstract:NAME is a name in the network namespace, without a file. Every user
 //     can connect. Linux only.
 //
@@ -165,7 +168,9 @@ func listen(network, address string) (net.Listener, error) {
 type socket struct {
 	net.Listener
 	target       string
-	needsUpgrade bool // connections must become shared memory
+	needsUpgrade bool   // connections must become shared memory
+	path         string // of WebSockets; "" for any
+	needsTLS     bool   // the server must have credentials
 }
 
 // Target implements [Listener].

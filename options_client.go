@@ -40,6 +40,12 @@ type dialOptions struct {
 	timeout       time.Duration                                   // the minimum time of a connection attempt
 	idle          time.Duration                                   // after which a socket without calls is closed; 0 means never
 	dialer        link.Dialer                                     // replaces the target's unless nil
+	server        *Server                                         // serves the peer's calls; may be nil
+	fallback      bool                                            // to grpc-go, if an ordinary gRPC server answers
+	persistent    bool                                            // the connection is kept without calls
+	closed        error                                           // of calls after Close; nil for the default
+	conn          *ClientConn                                     // the result, for dialers
+	acceptor      func(link.Session) link.Acceptor                // of the peer's calls, in place of server; may be nil
 	grpc          []grpc.DialOption
 	err           error // of an option; ignored for targets that go to grpc-go
 }
@@ -67,9 +73,12 @@ func newDialOptions(opts []DialOption) *dialOptions {
 	return o
 }
 
-func (o *dialOptions) inproc() inproc.Options { return inproc.Options{Window: o.socket.Window} }
+func (o *dialOptions) inproc() inproc.Options {
+	return inproc.Options{Window: o.socket.Window, Accept: o.accept}
+}
 
 func init() {
+	hook.Connect = connect
 	hook.Dialer = func(d link.Dialer) any {
 		return dialOption{set: func(o *dialOptions) { o.dialer = d }}
 	}
@@ -130,8 +139,9 @@ func WithStatsHandler(h stats.Handler) DialOption {
 // A tcp: target requires credentials unless its host is a literal loopback address or
 // localhost; those of [google.golang.org/grpc/credentials/insecure] mean none. A unix:
 // target requires none: it counts as private, as with grpc-go's local credentials, even
-// with insecure ones. In process a connection is always private. Per-RPC credentials
-// that require transport security are sent over private connections.
+// with insecure ones. In process a connection is always private. A wss: target takes only
+// those of [NewTLS]. Per-RPC credentials that require transport security are sent over
+// private connections.
 func WithTransportCredentials(creds credentials.TransportCredentials) DialOption {
 	return dialOption{func(o *dialOptions) { o.transport = creds }, grpc.WithTransportCredentials(creds)}
 }
@@ -287,6 +297,19 @@ func WithInitialConnWindowSize(bytes int32) DialOption {
 // required depends on the target, not on the connection that dial returns.
 func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) DialOption {
 	return dialOption{func(o *dialOptions) { o.dial = dial }, grpc.WithContextDialer(dial)}
+}
+
+// WithGRPCFallback makes calls go through grpc-go while an ordinary gRPC server listens at
+// a tcp: or unix: target, so that clients can move over before their servers. Whenever
+// the client connects, it tries nearcall's protocol first: when the server has moved over,
+// the client needs no change. By default calls to an ordinary gRPC server fail, and say
+// so.
+//
+// Such calls are made with the options of this connection. Options of
+// [WithGRPCDialOptions] have no effect on them. Two connections are made instead of one. An
+// ordinary gRPC server makes no calls to a client with [WithServer].
+func WithGRPCFallback() DialOption {
+	return dialOption{set: func(o *dialOptions) { o.fallback = true }}
 }
 
 // WithGRPCDialOptions passes options to grpc-go. They affect only targets that go to

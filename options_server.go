@@ -13,6 +13,7 @@ import (
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
@@ -27,6 +28,19 @@ type serverOptions struct {
 	streamFirst grpc.StreamServerInterceptor
 	socket      sock.Options
 	memory      int64 // limit of shared memory of all connections, in bytes
+
+	peer []DialOption // of connections to clients
+
+	accept func(link.Session) link.Acceptor // replaces the server's own; nil for that
+
+	noGRPC bool                // ordinary gRPC clients are refused
+	grpc   []grpc.ServerOption // of the grpc.Server for ordinary gRPC clients
+
+	forcedCodec  encoding.CodecV2  // as the user passed it; nil without ForceServerCodecV2
+	forwardCodec hook.ForwardCodec // nil without a Forward
+
+	noWeb   bool     // HTTP/1 clients are refused
+	origins []string // of WebOrigins
 }
 
 // defaultCalls is the default of MaxConcurrentStreams for connections from other
@@ -65,9 +79,17 @@ func (o *serverOptions) config() call.ServerConfig {
 }
 
 func init() {
-	hook.Forward = func(handler func(grpc.ServerStream, bool) error, c encoding.CodecV2, services func() map[string]grpc.ServiceInfo) any {
+	hook.Proxy = func(accept func(link.Session) link.Acceptor, handler grpc.StreamHandler, c encoding.CodecV2) any {
+		return serverOption(func(o *serverOptions) {
+			o.accept, o.Unknown, o.forcedCodec = accept, handler, c
+			o.MaxRecv = math.MaxInt32
+			o.noWeb = true // its protocols need to know the methods
+		})
+	}
+	hook.Forward = func(handler func(grpc.ServerStream, bool) error, c hook.ForwardCodec, services func() map[string]grpc.ServiceInfo) any {
 		return serverOption(func(o *serverOptions) {
 			o.Forward = &call.Forward{Handler: handler, Codec: codec.WrapV2(c), Services: services}
+			o.forwardCodec = c
 		})
 	}
 }
@@ -134,8 +156,8 @@ func MaxSendMsgSize(bytes int) ServerOption {
 
 // MaxConcurrentStreams limits the concurrent calls of each connection, unary ones
 // included. A caller over the limit waits until another call ends or its own context is
-// done. Zero means no limit. The default is 1,000 for connections from other processes
-// and no limit in process; grpc-go has no limit by default.
+// done. Zero means no limit. The default is 1,000 for connections from other processes,
+// ordinary gRPC clients included, and no limit in process; grpc-go has no limit by default.
 //
 // In process a call counts until its handler has returned. Between processes it counts
 // until it has ended for the client, which can be before its handler returns if the
@@ -148,7 +170,8 @@ func MaxConcurrentStreams(n uint32) ServerOption {
 // InitialWindowSize sets the flow-control window of a stream: how many bytes a caller
 // can send before the handler has received them. The minimum is 64 KiB. The default is
 // 64 KiB in process, and 256 KiB over sockets and shared memory, where a window that
-// was not set grows up to 4 MiB if the stream's messages need it.
+// was not set grows up to 4 MiB if the stream's messages need it. For ordinary gRPC
+// clients a window that was not set is grpc-go's.
 func InitialWindowSize(bytes int32) ServerOption {
 	return serverOption(func(o *serverOptions) { o.Window = int(bytes) })
 }
@@ -162,7 +185,7 @@ func UnknownServiceHandler(h grpc.StreamHandler) ServerOption {
 // ForceServerCodecV2 encodes and decodes all messages with c, whatever content-subtype
 // the client requests.
 func ForceServerCodecV2(c encoding.CodecV2) ServerOption {
-	return serverOption(func(o *serverOptions) { o.Codec = codec.WrapV2(c) })
+	return serverOption(func(o *serverOptions) { o.Codec, o.forcedCodec = codec.WrapV2(c), c })
 }
 
 // WaitForHandlers makes [Server.Stop] wait until all handlers have returned. The
@@ -203,7 +226,8 @@ func SharedMessages() ServerOption {
 }
 
 // Creds sets the transport credentials of connections from other processes, for all
-// listeners. Without credentials, or with those of
+// listeners and for clients of both kinds. Ordinary gRPC clients require that TLS agrees on
+// the protocol h2, which [google.golang.org/grpc/credentials.NewTLS] offers. Without credentials, or with those of
 // [google.golang.org/grpc/credentials/insecure], unix sockets count as private, and
 // [UnixAuthInfo] identifies their peers on Linux. Connections in process are always
 // private.
@@ -238,7 +262,11 @@ func InitialConnWindowSize(bytes int32) ServerOption {
 // MaxHeaderListSize limits the header of a call from another process, in bytes. The
 // default is 16 MiB, the minimum 16 KiB. As in grpc-go each entry counts 32 bytes in
 // addition to its key and its value. Clients know the limit: a call with a larger
-// header fails with Internal, as in grpc-go. In process there is no limit.
+// header fails with Internal, as in grpc-go. For ordinary gRPC clients the default is
+// 64 KiB and there is no minimum: HPACK lets a client send a header of any size as a few
+// bytes, and grpc-go decodes it up to the limit. For HTTP/1 clients it is 64 KiB and at
+// most 1 MiB, and a header may have a field for each 32 bytes of it, but always 100. In
+// process there is no limit.
 func MaxHeaderListSize(bytes uint32) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.MaxHeaderBytes = int(min(bytes, math.MaxInt32)) })
 }
@@ -281,4 +309,19 @@ func NoSpinning() ServerOption {
 // fail.
 func ConnectionTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.Handshake = max(d, 1) })
+}
+
+// NoGRPCClients refuses ordinary gRPC clients, with the status Unimplemented and a text
+// that says why. By default the server accepts them on all listeners except those of
+// inproc: and shm: targets.
+func NoGRPCClients() ServerOption {
+	return serverOption(func(o *serverOptions) { o.noGRPC = true })
+}
+
+// GRPCServerOptions adds options that only apply to calls of ordinary gRPC clients, for
+// what nearcall has no option of its own: [grpc.InTapHandle], [grpc.NumStreamWorkers],
+// buffer sizes. They come after the options that follow from the server's own. Creds has
+// no effect: see [Creds].
+func GRPCServerOptions(opts ...grpc.ServerOption) ServerOption {
+	return serverOption(func(o *serverOptions) { o.grpc = append(o.grpc, opts...) })
 }

@@ -146,7 +146,8 @@ func TestAServerThatDeniesWhatItAnsweredIsNotDialledInALoop(t *testing.T) {
 	}{
 		"header, DRAIN":        {wire.AppendDrain(header, 0), 1},
 		"header, RESET, DRAIN": {wire.AppendDrain(slices.Concat(header, reset), 0), 1},
-		"RESET, header, DRAIN": {wire.AppendDrain(slices.Concat(reset, header), 0), 10},
+		// DRAIN comes first, so that the session is ending when the caller learns of RESET.
+		"DRAIN, RESET, header": {slices.Concat(wire.AppendDrain(nil, 0), reset, header), 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

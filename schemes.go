@@ -70,11 +70,21 @@ var schemes = []*scheme{
 		dialer: dialSocket, listen: listenTCP,
 		backoff: backoff.DefaultConfig, sockets: true,
 	},
+	{
+		name: "ws", usage: "ws://HOST:PORT/PATH",
+		parse: (*parsedTarget).parseWebSocket, authority: (*parsedTarget).hostOfURL,
+		dialer: dialWebSocket, listen: listenWebSocket,
+		backoff: backoff.DefaultConfig, sockets: true,
+	},
+	{
+		name: "wss", usage: "wss://HOST:PORT/PATH",
+		parse: (*parsedTarget).parseWebSocket, authority: (*parsedTarget).hostOfURL,
+		dialer: dialWebSocket, listen: listenWebSocket,
+		backoff: backoff.DefaultConfig, sockets: true,
+	},
 	schemeGRPC,
 	// Reserved: grpc-go would take these for host names.
 	{name: "quic", parse: notYet},
-	{name: "ws", parse: notYet},
-	{name: "wss", parse: notYet},
 }
 
 // schemeGRPC is the scheme of targets that go to grpc-go; rest is the target for

@@ -11,10 +11,12 @@ import (
 
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/connector"
+	"github.com/nearcall/nearcall/internal/h2"
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/transport/web"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/loop"
 )
@@ -28,9 +30,12 @@ import (
 // each listener or [Server.Client] for clients in this process.
 type Server struct {
 	core    *call.Server
+	opts    *serverOptions
 	sockets sock.Options // of connections from other processes
+	web     *web.Server  // for HTTP/1 clients
 
 	mu        sync.Mutex
+	grpc      *h2.Server // of ordinary gRPC clients; nil before the first connects
 	listeners map[*listening]struct{}
 	stopped   bool
 	serving   sync.WaitGroup
@@ -50,7 +55,12 @@ func NewServer(opts ...ServerOption) *Server {
 			opt.applyServer(&o)
 		}
 	}
-	return &Server{core: call.NewServer(o.config()), sockets: o.sockets(), listeners: make(map[*listening]struct{})}
+	s := &Server{opts: &o, sockets: o.sockets(), listeners: make(map[*listening]struct{})}
+	cfg := o.config()
+	cfg.PeerConn = s.peerConn
+	s.core = call.NewServer(cfg)
+	s.web = s.webServer()
+	return s
 }
 
 // RegisterService registers a service and its implementation. Generated code calls it.
@@ -62,7 +72,8 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) { s.core.Regi
 // state of such a service needs no lock. A handler is a task of l. It yields the loop
 // while it waits in Send or Recv of its stream, in calls that it makes with its
 // context, in [loop.Sleep] and in [loop.Await]. Any other wait blocks the loop.
-// Interceptors and stats handlers of its calls run on the loop, too.
+// Interceptors and stats handlers of its calls run on the loop, too, except the stats
+// handlers of ordinary gRPC clients' calls.
 //
 // A caller whose deadline passes, or who cancels, returns at once, even if the loop is
 // busy; see [loop.Coroutines] for an exception. Calls that arrive after l was closed
@@ -109,22 +120,34 @@ func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.core.In
 // server can serve several listeners at a time.
 //
 // lis comes from [Listen] or is any other net.Listener: one of package net, of
-// tls.NewListener, of systemd's socket activation, a bufconn. Clients must use
-// nearcall's own targets. Clients of other protocols, such as ordinary gRPC clients,
-// get an error in their own protocol that says so.
+// tls.NewListener, of systemd's socket activation, a bufconn. The first bytes of a
+// connection tell whether it comes from nearcall's own client, from an ordinary gRPC
+// client in any language, or from a client of HTTP/1 with Connect, JSON or gRPC-Web, so
+// that one listener serves them all. Ordinary gRPC clients are served by a grpc.Server
+// with the same services, interceptors, stats handlers and limits. See also
+// [NoGRPCClients] and [NoWebClients]. Clients of other protocols get an error that says
+// what they have reached.
 func (s *Server) Serve(lis net.Listener) error {
 	if lis == nil {
 		return fmt.Errorf("nearcall: Serve needs a listener; get one from nearcall.Listen")
 	}
 	sessions, ok := lis.(link.Listener)
 	if !ok {
-		o := s.sockets
+		o, path := s.sockets, ""
 		if l, ok := lis.(socket); ok {
 			o.RequireUpgrade = l.needsUpgrade
 			o.NoUpgrade = o.NoUpgrade && !l.needsUpgrade
+			path = l.path
+			if l.needsTLS && o.Creds == nil {
+				_ = lis.Close()
+				return fmt.Errorf("nearcall: cannot serve %s: a server of a wss: target needs the option Creds, with nearcall.NewTLS", l.target)
+			}
 		}
-		sessions = &sock.Listener{Listener: lis, Options: o}
-		lis = sessions // its Close ends handshakes, too
+		over := &sock.Listener{Listener: lis, Options: o, Path: path, HTTP1: s.takeHTTP1}
+		if !s.opts.noGRPC {
+			over.HTTP2 = s.takeGRPC
+		}
+		sessions, lis = over, over // its Close ends handshakes, too
 	}
 	s.mu.Lock()
 	if s.stopped {
@@ -139,7 +162,7 @@ func (s *Server) Serve(lis net.Listener) error {
 	s.mu.Unlock()
 	defer s.serving.Done()
 
-	err := sessions.Sessions(s.core.Accept)
+	err := sessions.Sessions(s.accept)
 	s.mu.Lock()
 	_, mine := s.listeners[open]
 	delete(s.listeners, open)
@@ -160,13 +183,25 @@ func (s *Server) Serve(lis net.Listener) error {
 	return err
 }
 
+// accept accepts a session.
+func (s *Server) accept(session link.Session) link.Acceptor {
+	if s.opts.accept != nil {
+		return s.opts.accept(session)
+	}
+	return s.core.Accept(session)
+}
+
 // Stop closes all listeners and connections and cancels running calls, whose callers
 // get Unavailable. It does not wait for handlers to return unless [WaitForHandlers] is
 // set. A caller whose own goroutine runs the handler gets Unavailable when the handler
 // returns: see [ClientConn.Close].
 func (s *Server) Stop() {
-	s.closeListeners()
+	var inner sync.WaitGroup
+	if g := s.closeListeners(); g != nil {
+		inner.Go(g.Stop)
+	}
 	s.core.Stop()
+	inner.Wait()
 	s.serving.Wait()
 }
 
@@ -178,22 +213,31 @@ func (s *Server) Stop() {
 // seconds after the last handler of its calls returned. A concurrent [Server.Stop] cuts
 // the wait short: Stop cancels the contexts of the handlers, and GracefulStop returns
 // when they have returned. A caller whose own goroutine runs the handler is released
-// when the handler returns: see [ClientConn.Close].
+// when the handler returns: see [ClientConn.Close]. Calls of ordinary gRPC clients end as
+// with the GracefulStop of grpc-go, which waits for a client for as long as its connection
+// lasts.
 func (s *Server) GracefulStop() {
-	s.closeListeners()
+	var inner sync.WaitGroup
+	if g := s.closeListeners(); g != nil {
+		inner.Go(g.GracefulStop)
+	}
 	s.core.GracefulStop()
+	inner.Wait()
 	s.serving.Wait()
 }
 
-func (s *Server) closeListeners() {
+// closeListeners closes all listeners and returns the server for ordinary gRPC clients, or
+// nil if there is none. No listener and no such server is added later.
+func (s *Server) closeListeners() *h2.Server {
 	s.mu.Lock()
 	s.stopped = true
-	open := s.listeners
+	open, inner := s.listeners, s.grpc
 	s.listeners = nil
 	s.mu.Unlock()
 	for lis := range open {
 		_ = lis.Close()
 	}
+	return inner
 }
 
 // Client returns an in-process connection to the server. It needs neither a target nor
@@ -209,7 +253,9 @@ func (s *Server) Client(opts ...DialOption) *ClientConn {
 	case o.dialer == nil:
 		o.dialer = serverDialer{s, o.inproc()}
 	}
-	return newClientConn("inproc:", "localhost", nearBackoff, o)
+	c := newClientConn("inproc:", "localhost", nearBackoff, o)
+	c.begin(o)
+	return c
 }
 
 // serverDialer dials a server of this process directly, without a name.

@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/edit"
 )
 
 // suggestion returns the question which target the user meant by text, which [Listen]
@@ -66,36 +68,11 @@ func similar(name, rest string) *scheme {
 		if len(s.name) > 4 {
 			slips = 2
 		}
-		if distance(name, s.name) <= slips {
+		if edit.Distance(name, s.name) <= slips {
 			return s
 		}
 	}
 	return nil
-}
-
-// distance returns the edit distance of a and b: how many letters must be inserted,
-// deleted or replaced, or neighbours swapped, to turn a into b.
-func distance(a, b string) int {
-	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before, last, row = last, row, before
-		row[0] = i + 1
-		for j := range len(b) {
-			d := last[j]
-			if a[i] != b[j] {
-				d++
-			}
-			d = min(d, last[j+1]+1, row[j]+1)
-			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
-				d = min(d, before[j-1]+1)
-			}
-			row[j+1] = d
-		}
-	}
-	return row[len(b)]
 }
 
 // slip returns a hint for errors of grpc-go about target if it looks like a misspelt

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -20,6 +21,8 @@ type parsedTarget struct {
 
 	// For socket targets: the arguments for net.Dial and net.Listen.
 	network, address string
+
+	url *url.URL // of ws: and wss: targets
 }
 
 func (t *parsedTarget) parseInproc() error {

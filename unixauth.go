@@ -8,7 +8,8 @@ import (
 
 // UnixAuthInfo identifies the process at the other end of a unix socket or a
 // shared-memory connection. On both sides it is the AuthInfo of the connection's
-// [google.golang.org/grpc/peer.Peer], if no transport credentials are used:
+// [google.golang.org/grpc/peer.Peer], if no transport credentials are used. A server sees it
+// for ordinary gRPC clients as well:
 //
 //	p, _ := peer.FromContext(ctx)
 //	if who, ok := p.AuthInfo.(nearcall.UnixAuthInfo); ok && who.UID == 0 {

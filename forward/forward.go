@@ -34,6 +34,9 @@
 // Importing this package registers a compressor of that name. The program's gRPC clients
 // then list it in grpc-accept-encoding.
 //
+// If a nearcall server with this option has services of its own, ordinary gRPC clients can
+// call these with protobuf or the codec of ForceServerCodecV2 only.
+//
 // Forwarded calls fail if the *grpc.Server has the deprecated option RPCCompressor.
 //
 // # Stopping
@@ -161,6 +164,12 @@ type raw struct{ data []byte }
 type rawCodec struct{}
 
 func (rawCodec) Name() string { return "raw" }
+
+// Encodes implements [hook.ForwardCodec].
+func (rawCodec) Encodes(v any) bool {
+	_, ok := v.(*raw)
+	return ok
+}
 
 func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(v.(*raw).data)}, nil

@@ -82,7 +82,7 @@ func TestQuickAttacksAreBounded(t *testing.T) {
 }
 
 // quick are the attacks that take a second or two in the short form.
-const quick = "profiles|messages-empty|claims|descriptors-stop|shm-dead|shm-places-empty"
+const quick = "profiles|messages-empty|claims|descriptors-stop|shm-dead|shm-places-empty|http1-fields"
 
 func TestAnAttackIsInterrupted(t *testing.T) {
 	t.Parallel()

@@ -72,13 +72,22 @@ type attacker struct {
 	until time.Time // when it must be done
 	sent  atomic.Int64
 	held  []any // keeps connections open until the attacker exits
+
+	descriptors int // the most that countDescriptors saw
+}
+
+// countDescriptors counts the attacker's descriptors. An attack that closes connections calls it while
+// they are open: they might be gone when the harness looks.
+func (a *attacker) countDescriptors() {
+	a.descriptors = max(a.descriptors, descriptorsOf(os.Getpid()))
 }
 
 // A report is the attacker's answer after an attack.
 type report struct {
-	Sent  int64  // bytes
-	Note  string // why the attack was cut short; empty if it was not
-	Error string // why the attack could not be made; empty if it could
+	Sent        int64  // bytes
+	Descriptors int    // the most that the attack has counted; 0 if it does not count them
+	Note        string // why the attack was cut short; empty if it was not
+	Error       string // why the attack could not be made; empty if it could
 }
 
 // attackerMain makes an attack when it is told to, and keeps its connections until its
@@ -120,7 +129,7 @@ func attackerMain(args []string) error {
 // report distinguishes an attack that was cut short from one that could not be made. A
 // server that hangs up, refuses or is slow defends itself.
 func (a *attacker) report(err error) report {
-	r := report{Sent: a.sent.Load()}
+	r := report{Sent: a.sent.Load(), Descriptors: a.descriptors}
 	var cut *net.OpError
 	switch {
 	case err == nil:

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	_ "google.golang.org/grpc/encoding/gzip" // for http1-gzip
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
@@ -27,12 +28,16 @@ type addresses struct {
 func serverMain(args []string) error {
 	flags := flag.NewFlagSet("server", flag.ExitOnError)
 	dir := flags.String("dir", "", "the directory of the sockets")
+	own := flags.Bool("nogrpc", false, "serve with NoGRPCClients")
 	stay := flags.Bool("noupgrade", false, "serve with NoUpgrade")
 	flawName := flags.String("flaw", "", "the flaw that the server has")
 	_ = flags.Parse(args)
 	var opts []nearcall.ServerOption
 	if *stay {
 		opts = append(opts, nearcall.NoUpgrade())
+	}
+	if *own {
+		opts = append(opts, nearcall.NoGRPCClients())
 	}
 	if *flawName != "" {
 		opts = append(opts, nearcall.UnaryInterceptor((&flaw{name: *flawName}).intercept), nearcall.WaitForHandlers(*flawName == "stop"))

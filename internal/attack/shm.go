@@ -328,6 +328,7 @@ func (a *attacker) visit() error {
 		}
 		a.sent.Add(int64(len(offerLine) + 3))
 		if len(conns) == some {
+			a.countDescriptors()
 			time.Sleep(pause)
 			leave()
 		}

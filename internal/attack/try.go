@@ -210,6 +210,7 @@ func (t *trial) strike(ctx context.Context) error {
 	r.server = peak.less(serverBase)
 	t.died()
 	peak, _ = t.watchAttacker.most()
+	peak.descriptors = max(peak.descriptors, done.Descriptors)
 	r.attacker = peak.less(attackerBase)
 	base := serverBase.private() + s.Shared
 	if err := t.until(min(t.attack.release, t.pace.release), base, &r.held); err != nil {

@@ -32,7 +32,7 @@ type distant struct{ link.Session }
 
 func (distant) Peer() *link.Peer { return &link.Peer{} }
 
-var errUnseen = unprocessed{errors.New("going away")}
+var errUnseen = link.Unprocessed{Err: errors.New("going away")}
 
 // A doomed session's streams are aborted for reason without a handler having seen them.
 type doomed struct {

@@ -64,15 +64,23 @@ type Client struct {
 	closed  error         // reason of Close; nil before
 }
 
-// Close ends all streams for reason, even those whose end has arrived but was not
-// received, and all calls that wait for a retry. Other unary calls end with their
-// sessions.
-func (c *Client) Close(reason error) {
+// Refuse makes no more calls, for reason, and ends those that wait for a retry. Other calls
+// end with their sessions.
+func (c *Client) Refuse(reason error) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.closed == nil {
 		c.closed = reason
 		c.close()
 	}
+}
+
+// Close ends all streams for reason, even those whose end has arrived but was not
+// received, and all calls that wait for a retry. Other unary calls end with their
+// sessions.
+func (c *Client) Close(reason error) {
+	c.Refuse(reason)
+	c.mu.Lock()
 	var open []*clientStream
 	for s := c.streams; s != nil; s = s.next {
 		open = append(open, s)

@@ -20,6 +20,7 @@ func (c *Client) fillHeader(ctx context.Context, o *link.CallHeader, ci *callInf
 	o.Profile = c.profileOf(ci, p)
 	o.Method = method
 	o.Metadata = md
+	o.MaxReply = ci.maxRecv
 	if len(c.cfg.Creds) > 0 || ci.creds != nil {
 		auth, err := c.authMetadata(ctx, ci, o.Authority, method, p)
 		if err != nil {

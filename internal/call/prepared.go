@@ -2,9 +2,11 @@ package call
 
 import (
 	"context"
+	"reflect"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
 )
@@ -12,8 +14,10 @@ import (
 // A Prepared is a message that was encoded once, to be sent many times. It is the content
 // of a nearcall.PreparedMsg.
 type Prepared struct {
-	own  *link.Prepared    // for nearcall's streams
-	grpc *grpc.PreparedMsg // for grpc-go's streams
+	own   *link.Prepared    // for nearcall's streams; may be nil
+	codec link.Codec        // of own
+	kind  reflect.Type      // of the message in own
+	grpc  *grpc.PreparedMsg // for grpc-go's streams; may be nil
 }
 
 // A Stream has the methods that grpc.ClientStream and grpc.ServerStream share.
@@ -25,23 +29,34 @@ type Stream interface {
 
 // Encode encodes msg for s, which is a stream of nearcall or grpc-go, or wraps one.
 func (p *Prepared) Encode(s Stream, msg any) error {
-	e := encoderOf(s)
-	if e == nil {
-		g := new(grpc.PreparedMsg)
-		if err := g.Encode(s, msg); err != nil {
+	if e := encoderOf(s); e != nil {
+		codec, encoding := e.encodes()
+		return p.encode(msg, codec, encoding)
+	}
+	g := new(grpc.PreparedMsg)
+	if err := g.Encode(s, msg); err != nil {
+		return err
+	}
+	if server := mixedServerOf(s); server != nil {
+		if err := p.encode(msg, server.codecOf(incomingSubtype(s.Context())), ""); err != nil {
 			return err
 		}
-		p.own, p.grpc = nil, g
+		p.grpc = g
 		return nil
 	}
-	codec, encoding := e.encodes()
+	*p = Prepared{grpc: g}
+	return nil
+}
+
+// encode encodes msg for nearcall's streams.
+func (p *Prepared) encode(msg any, codec link.Codec, encoding string) error {
 	m := link.Live(msg, codec)
 	own, err := link.Prepare(&m, encoding)
 	if err != nil {
 		return linkStatus(err)
 	}
 	anyPrepared.Store(true)
-	p.own, p.grpc = own, nil
+	*p = Prepared{own: own, codec: codec, kind: reflect.TypeOf(msg)}
 	return nil
 }
 
@@ -49,9 +64,22 @@ func (p *Prepared) Encode(s Stream, msg any) error {
 // costs 5% of a small in-process call.
 var anyPrepared atomic.Bool
 
-// GRPC returns the message to send on a grpc-go stream, or nil if p was not encoded for
-// one.
-func (p *Prepared) GRPC() *grpc.PreparedMsg { return p.grpc }
+// GRPC returns what to send on a grpc-go stream: the prepared message, a decoded copy of
+// it if it was encoded for a nearcall stream, or nil if there is neither.
+func (p *Prepared) GRPC() any {
+	switch {
+	case p.grpc != nil:
+		return p.grpc
+	case p.own == nil || p.kind == nil || p.kind.Kind() != reflect.Pointer:
+		return nil
+	}
+	v := reflect.New(p.kind.Elem()).Interface()
+	m := p.own.Message()
+	if err := m.DecodeInto(&link.Sink{Dst: v, Codec: p.codec, Limit: noLimit}); err != nil {
+		return nil
+	}
+	return v
+}
 
 func (p *Prepared) content() *link.Prepared { return p.own }
 
@@ -82,6 +110,9 @@ func encoderOf(s Stream) encoder {
 	e, _ := ctx.Value(encoderKey{}).(encoder)
 	return e
 }
+
+// IsStream reports whether s is or wraps a nearcall stream, and not one of grpc-go.
+func IsStream(s Stream) bool { return encoderOf(s) != nil }
 
 func (c *serverCall) encodes() (link.Codec, string) {
 	if c.conn.peer.Local {
@@ -118,6 +149,33 @@ func (c clientContext) Value(key any) any {
 		return nil
 	}
 	return c.Context.Value(key)
+}
+
+// WithMixed returns a context for handlers of grpc-go's streams that have the services of s.
+// A message that is prepared for such a stream can be sent on nearcall's streams, too.
+func (s *Server) WithMixed(ctx context.Context) context.Context {
+	return context.WithValue(ctx, mixedKey{}, s)
+}
+
+type mixedKey struct{}
+
+// mixedServerOf returns the server whose services the grpc-go stream s is for, or nil. The
+// contexts of calls that a handler makes derive from the handler's.
+func mixedServerOf(s Stream) *Server {
+	if _, ok := s.(interface{ SetTrailer(metadata.MD) }); !ok {
+		return nil
+	}
+	server, _ := s.Context().Value(mixedKey{}).(*Server)
+	return server
+}
+
+// incomingSubtype returns the content-subtype of the call of ctx.
+func incomingSubtype(ctx context.Context) string {
+	all := metadata.ValueFromIncomingContext(ctx, "content-type")
+	if len(all) == 0 {
+		return ""
+	}
+	return link.Subtype(all[0])
 }
 
 // messageOf returns the message to send for m: its prepared form if it has one, and

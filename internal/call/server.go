@@ -34,6 +34,10 @@ type ServerConfig struct {
 	WaitForHandlers  bool
 	Shared           bool // share messages with clients that share theirs
 	Window           int  // flow-control window of an in-process stream, in bytes
+
+	// PeerConn returns the connection for calls to the peer of a session. If it is an
+	// io.Closer, it is closed when the session has ended.
+	PeerConn func(link.Session) grpc.ClientConnInterface
 }
 
 // A Server holds services and serves the calls of any number of sessions.
@@ -47,7 +51,7 @@ type Server struct {
 	workers workers
 
 	mu       sync.Mutex
-	services map[string]*service
+	services map[string]*Service
 	methods  map[string]*method // by full name; read without mu once started
 	started  bool
 	conns    map[*serverConn]struct{}
@@ -55,11 +59,6 @@ type Server struct {
 	hurried  bool // Stop was called
 
 	hurry chan struct{} // closed when Stop is called
-}
-
-type service struct {
-	impl any
-	desc *grpc.ServiceDesc
 }
 
 // A method says how to handle calls with one full method name.
@@ -89,7 +88,7 @@ func NewServer(cfg ServerConfig) *Server {
 		stats:    joinStats(cfg.Stats),
 		codec:    defaultCodec(),
 		labels:   labelsMethods(),
-		services: make(map[string]*service),
+		services: make(map[string]*Service),
 		methods:  make(map[string]*method),
 		conns:    make(map[*serverConn]struct{}),
 		hurry:    make(chan struct{}),
@@ -114,7 +113,7 @@ func (s *Server) Register(desc *grpc.ServiceDesc, impl any, loop wait.Loop) {
 	if s.services[desc.ServiceName] != nil {
 		panic(fmt.Sprintf("nearcall: RegisterService found a duplicate: %s is registered already", desc.ServiceName))
 	}
-	s.services[desc.ServiceName] = &service{impl: impl, desc: desc}
+	s.services[desc.ServiceName] = &Service{desc, impl, loop}
 	hands := loop != nil && loop.AllowsHandoff()
 	for i := range desc.Methods {
 		m := &desc.Methods[i]
@@ -135,17 +134,51 @@ func (s *Server) add(m *method) {
 	}
 }
 
+// A Service is a registered service.
+type Service struct {
+	Desc *grpc.ServiceDesc
+	Impl any
+	Loop wait.Loop // runs the handlers; nil for goroutines
+}
+
+// Services returns all registered services.
+func (s *Server) Services() []Service {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]Service, 0, len(s.services))
+	for _, svc := range s.services {
+		all = append(all, *svc)
+	}
+	return all
+}
+
+// Unregistered returns a handler of calls to methods that are not registered, for a
+// *grpc.Server with the same services, or nil if the *grpc.Server must refuse such calls.
+func (s *Server) Unregistered() grpc.StreamHandler {
+	if s.cfg.Forward == nil {
+		return s.cfg.Unknown
+	}
+	return func(_ any, stream grpc.ServerStream) error {
+		full, _ := grpc.MethodFromServerStream(stream)
+		m := s.unregistered(full)
+		if m.refusal != nil {
+			return m.refusal.Err()
+		}
+		return m.stream.Handler(nil, stream)
+	}
+}
+
 // Info implements reflection's GetServiceInfo.
 func (s *Server) Info() map[string]grpc.ServiceInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make(map[string]grpc.ServiceInfo, len(s.services))
 	for name, svc := range s.services {
-		info := grpc.ServiceInfo{Metadata: svc.desc.Metadata}
-		for _, m := range svc.desc.Methods {
+		info := grpc.ServiceInfo{Metadata: svc.Desc.Metadata}
+		for _, m := range svc.Desc.Methods {
 			info.Methods = append(info.Methods, grpc.MethodInfo{Name: m.MethodName})
 		}
-		for _, m := range svc.desc.Streams {
+		for _, m := range svc.Desc.Streams {
 			info.Methods = append(info.Methods, grpc.MethodInfo{Name: m.StreamName, IsClientStream: m.ClientStreams, IsServerStream: m.ServerStreams})
 		}
 		all[name] = info
@@ -164,16 +197,26 @@ func (s *Server) Start() {
 // Accept returns the Acceptor for a new session, or nil if the server was stopped.
 func (s *Server) Accept(session link.Session) link.Acceptor {
 	c := newServerConn(s, session)
+	if !s.addConn(c) {
+		return nil
+	}
+	return c
+}
+
+// addConn adds a new connection. It returns false if the server was stopped.
+func (s *Server) addConn(c *serverConn) bool {
 	s.mu.Lock()
 	s.started = true
 	if s.stopping {
 		s.mu.Unlock()
-		return nil
+		return false
 	}
 	s.conns[c] = struct{}{}
 	s.mu.Unlock()
-	c.reportBegin()
-	return c
+	if !c.peer.Undecided {
+		c.reportBegin()
+	}
+	return true
 }
 
 func (s *Server) forget(c *serverConn) {
@@ -237,8 +280,14 @@ func (s *Server) codecOf(subtype string) link.Codec {
 	if c, ok := codec.Get(subtype); ok {
 		return c
 	}
+	if subtype == codec.NameJSON {
+		return jsonCodec
+	}
 	return s.codec
 }
+
+// jsonCodec is the codec of the content-subtype json, unless the user has registered one.
+var jsonCodec = codec.JSON()
 
 // shares reports whether messages are shared with clients that share theirs. They are not
 // if another codec than protobuf's is configured or registered, as it must see them.

@@ -125,6 +125,8 @@ func (c *serverCall) Value(key any) any {
 		return c
 	case encoderKey{}:
 		return c
+	case connKey{}:
+		return c.conn
 	case wait.LoopKey:
 		if c.method.loop == nil {
 			return nil

@@ -1,11 +1,14 @@
 package call
 
 import (
+	"container/list"
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"sync"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/stats"
 
@@ -20,19 +23,28 @@ type serverConn struct {
 	session link.Session
 	peer    *link.Peer
 	ctx     context.Context // tagged by stats handlers
+	begin   sync.Once       // reports the connection to stats handlers
 
 	quota       *quota // limits the calls of an in-process session; nil for no limit
 	maxHandlers int    // limit of running handlers of any other session; 0 for none
 
-	// Guarded by server.workers.mu.
-	running []*serverCall // each at its index
-	room    wait.Cond     // the session's reader waits here for a handler to return
-	refusal error         // why new calls are refused; nil if they are not
-	closed  bool
-	isIdle  bool
-	isGone  bool
+	ofClient  bool        // the session is a client's, which makes calls over it as well
+	counter   CallCounter // counts the calls, too; may be nil
+	callsOnce sync.Once
+	calls     grpc.ClientConnInterface // for calls to the peer; nil before the first
 
-	idle  chan struct{} // closed once new calls are refused and none runs
+	// Guarded by server.workers.mu.
+	running   []*serverCall // each at its index
+	room      wait.Cond     // the session's reader waits here for a handler to return
+	waiting   list.List     // of *waitingCall
+	undecided int           // calls that wait, or have waited and neither run nor were refused yet
+	callsPeer bool          // handlers may wait for calls to the peer, which its reader must read
+	refusal   error         // why new calls are refused; nil if they are not
+	closed    bool
+	isIdle    bool
+	isGone    bool
+
+	idle  chan struct{} // closed once new calls are refused, and none runs or must still be refused
 	ended chan struct{} // closed once Closed was called
 	gone  chan struct{} // closed once Gone was called
 
@@ -58,13 +70,33 @@ func newServerConn(s *Server, session link.Session) *serverConn {
 	return c
 }
 
-// reportBegin reports the connection to stats handlers. It is called before the first call.
+// reportBegin reports the connection to stats handlers, once. It is called before the first
+// call.
 func (c *serverConn) reportBegin() {
 	if h := c.server.stats; h != nil {
-		c.ctx = h.TagConn(c.ctx, &stats.ConnTagInfo{RemoteAddr: c.peer.Addr, LocalAddr: c.peer.LocalAddr})
-		h.HandleConn(c.ctx, &stats.ConnBegin{})
+		c.begin.Do(func() {
+			c.ctx = h.TagConn(c.ctx, &stats.ConnTagInfo{RemoteAddr: c.peer.Addr, LocalAddr: c.peer.LocalAddr})
+			h.HandleConn(c.ctx, &stats.ConnBegin{})
+		})
 	}
 }
+
+// reportEnd reports the end of the connection to stats handlers, unless they were not told of
+// its beginning. They are not told later, either.
+func (c *serverConn) reportEnd() {
+	h, begun := c.server.stats, true
+	if h == nil {
+		return
+	}
+	if c.peer.Undecided { // others have begun; a handler of ConnBegin may close its connection
+		c.begin.Do(func() { begun = false })
+	}
+	if begun {
+		h.HandleConn(c.ctx, &stats.ConnEnd{})
+	}
+}
+
+var errNoRoom = errors.New("call: as many handlers run as may")
 
 // add adds call to the running ones, or returns why it must not run. workers.mu is held.
 //
@@ -72,13 +104,21 @@ func (c *serverConn) reportBegin() {
 // handlers return. The session limits only the open calls, so add limits the running
 // handlers, to the same number. At the limit it blocks the session's reader, and with it
 // the peer, until a handler returns. Handlers of reset calls do not wait for the peer, so
-// the reader does not block forever. grpc-go does the same.
+// the reader does not block forever, and grpc-go does the same. But handlers that call the
+// peer may wait for what the reader reads, so then add returns errNoRoom. A client's
+// handlers can do that at any time, and with any connection of the client.
 func (c *serverConn) add(call *serverCall) error {
 	for c.maxHandlers > 0 && len(c.running) >= c.maxHandlers && c.refusal == nil {
+		if c.callsPeer || c.ofClient {
+			return errNoRoom
+		}
 		c.room.Wait(&c.server.workers.mu, nil)
 	}
 	if c.refusal != nil {
 		return c.refusal
+	}
+	if c.counter != nil {
+		c.counter.Begin()
 	}
 	call.index = int32(len(c.running))
 	c.running = append(c.running, call)
@@ -87,6 +127,9 @@ func (c *serverConn) add(call *serverCall) error {
 
 // remove removes call from the running ones. workers.mu is held.
 func (c *serverConn) remove(call *serverCall) {
+	if c.counter != nil {
+		c.counter.End()
+	}
 	if len(c.running) == c.maxHandlers {
 		wait.Unpark(c.room.Wake())
 	}
@@ -95,6 +138,7 @@ func (c *serverConn) remove(call *serverCall) {
 	c.running[call.index].index = call.index
 	c.running[last] = nil
 	c.running = c.running[:last]
+	c.giveRoom()
 	if c.refusal != nil {
 		c.closeIfDrained()
 	}
@@ -105,6 +149,7 @@ func (c *serverConn) refuse(reason error) {
 	if c.refusal == nil {
 		c.refusal = reason
 		wait.Unpark(c.room.Wake())
+		c.giveAllRoom()
 	}
 	c.closeIfDrained()
 }
@@ -115,10 +160,11 @@ func (c *serverConn) releaseQuota() {
 	}
 }
 
-// closeIfDrained closes idle if new calls are refused and none runs. If the session is
-// gone as well, the server forgets the connection. workers.mu is held.
+// closeIfDrained closes idle if new calls are refused, and none runs or must still be
+// refused. If the session is gone as well, the server forgets the connection. workers.mu is
+// held.
 func (c *serverConn) closeIfDrained() {
-	if c.refusal == nil || len(c.running) > 0 {
+	if c.refusal == nil || len(c.running) > 0 || c.undecided > 0 {
 		return
 	}
 	if !c.isIdle {
@@ -176,6 +222,7 @@ func (c *serverConn) HandleUnary(call *link.UnaryCall, inline bool) error {
 
 // HandleStream implements [link.Acceptor].
 func (c *serverConn) HandleStream(s link.Stream, o *link.CallHeader) error {
+	c.reportBegin()
 	ss := &serverStream{carrier: s}
 	sc := &ss.call
 	sc.init(c, c.server.lookup(o.Method), o)
@@ -210,18 +257,19 @@ func (c *serverConn) Closed(reason error) {
 		return
 	}
 	c.closed = true
-	running := slices.Clone(c.running)
-	c.refuse(unprocessed{reason})
+	running, callsPeer := slices.Clone(c.running), c.callsPeer
+	c.refuse(link.Unprocessed{Err: reason})
 	mu.Unlock()
 	if c.quota != nil {
-		c.quota.close(unprocessed{reason})
+		c.quota.close(link.Unprocessed{Err: reason})
 	}
 	for _, call := range running {
 		call.abort(reason)
 	}
-	if h := c.server.stats; h != nil {
-		h.HandleConn(c.ctx, &stats.ConnEnd{})
+	if callsPeer {
+		c.closePeerConn()
 	}
+	c.reportEnd()
 	close(c.ended)
 }
 
@@ -230,8 +278,10 @@ func (c *serverConn) Gone() {
 	mu := &c.server.workers.mu
 	mu.Lock()
 	defer mu.Unlock()
-	c.isGone = true
-	close(c.gone)
+	if !c.isGone {
+		c.isGone = true
+		close(c.gone)
+	}
 	c.closeIfDrained()
 }
 

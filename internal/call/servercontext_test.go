@@ -149,6 +149,7 @@ func TestTheEndOfADerivedContextIsItsOwn(t *testing.T) {
 		short, stop := context.WithTimeout(c, time.Second)
 		defer stop()
 		<-short.Done()
+		synctest.Wait() // package context closes Done before it lets go of the parent
 		if ctx.Err() != context.Canceled || context.Cause(ctx) != boom || short.Err() != context.DeadlineExceeded {
 			t.Errorf("%v because of %v, and %v", ctx.Err(), context.Cause(ctx), short.Err())
 		}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
 )
 
@@ -128,11 +129,14 @@ func sendStatus(e *link.SendError) error {
 // recvStatus returns the receiver's error for a message that it cannot receive.
 func recvStatus(e *link.RecvError) error {
 	var c *link.CompressionError
+	var format *codec.FormatError
 	switch {
 	case e.Inflated:
 		return status.Errorf(codes.ResourceExhausted, "grpc: received message after decompression larger than max %d", e.Limit)
 	case errors.As(e.Err, &c):
 		return status.Errorf(codes.Internal, "grpc: %v", c)
+	case errors.As(e.Err, &format): // a person may have written it
+		return status.Errorf(codes.InvalidArgument, "grpc: failed to unmarshal the received message: %v", format)
 	case e.Err == nil:
 		return status.Errorf(codes.ResourceExhausted, "grpc: received message larger than max (%d vs. %d)", e.Size, e.Limit)
 	}
@@ -154,7 +158,7 @@ type nowhere struct{}
 func linkStatus(err error) error {
 	var send *link.SendError
 	var recv *link.RecvError
-	var u unprocessed
+	var u link.Unprocessed
 	var own *link.ContextError
 	var l unsendable
 	switch {
@@ -165,7 +169,7 @@ func linkStatus(err error) error {
 	case errors.As(err, &recv):
 		return recvStatus(recv)
 	case errors.As(err, &u):
-		return linkStatus(u.error) // without the wrapper
+		return linkStatus(u.Err) // without the wrapper
 	case errors.As(err, &own):
 		return status.Errorf(codes.Internal, "Unexpected error from context packet: %v", own.Err) // grpc-go's words
 	case errors.As(err, &l):
@@ -177,6 +181,8 @@ func linkStatus(err error) error {
 		return err
 	}
 	switch {
+	case errors.Is(err, link.ErrOneWay):
+		return status.Errorf(codes.Unimplemented, "%v; a client takes calls if it was made with WithServer", err)
 	case errors.Is(err, link.ErrExhausted):
 		return status.Error(codes.ResourceExhausted, err.Error())
 	case errors.Is(err, link.ErrBroken):
@@ -184,11 +190,6 @@ func linkStatus(err error) error {
 	}
 	return status.Error(codes.Unavailable, err.Error())
 }
-
-// unprocessed wraps an error to say that the peer's handler never saw the call.
-type unprocessed struct{ error }
-
-func (u unprocessed) Unwrap() []error { return []error{u.error, link.ErrUnprocessed} }
 
 // unsendable wraps an error to say that a request was not sent and cannot be sent.
 type unsendable struct{ error }
@@ -204,5 +205,5 @@ func (broken) Unwrap() error   { return link.ErrBroken }
 // refused returns an error for a call that is refused without being processed. It is not
 // a status error: only its text is sent to the peer, which makes a status of it.
 func refused(format string, args ...any) error {
-	return unprocessed{fmt.Errorf(format, args...)}
+	return link.Unprocessed{Err: fmt.Errorf(format, args...)}
 }

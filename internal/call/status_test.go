@@ -109,7 +109,7 @@ func TestTheErrorOfAContext(t *testing.T) {
 		"another status":     {status.Error(codes.Unavailable, "no"), context.Canceled},
 		"anything":           {io.EOF, context.Canceled},
 		"none":               {nil, context.Canceled},
-		"deadline as reason": {unprocessed{context.DeadlineExceeded}, context.DeadlineExceeded},
+		"deadline as reason": {link.Unprocessed{Err: context.DeadlineExceeded}, context.DeadlineExceeded},
 	} {
 		if got := contextError(c.err); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
@@ -138,8 +138,8 @@ func TestTheStatusOfWhatALinkReports(t *testing.T) {
 		"stopped":               {errStopped, codes.Unavailable, "the server was stopped"},
 		"refused":               {refused("no %s", "more"), codes.Unavailable, "no more"},
 		"a broken session":      {errors.New("the peer hung up"), codes.Unavailable, "the peer hung up"},
-		"unprocessed":           {unprocessed{errors.New("the peer hung up")}, codes.Unavailable, "the peer hung up"},
-		"unprocessed, closed":   {unprocessed{status.Error(codes.Canceled, "closing")}, codes.Canceled, ""},
+		"unprocessed":           {link.Unprocessed{Err: errors.New("the peer hung up")}, codes.Unavailable, "the peer hung up"},
+		"unprocessed, closed":   {link.Unprocessed{Err: status.Error(codes.Canceled, "closing")}, codes.Canceled, ""},
 		"cannot encode a cause": {&link.SendError{Err: context.Canceled}, codes.Internal, ""},
 		"EOF":                   {io.EOF, codes.Unavailable, "EOF"},
 		"a limit":               {fmt.Errorf("too long: %w", link.ErrExhausted), codes.ResourceExhausted, "too long: a limit was reached"},
@@ -160,7 +160,7 @@ func TestTheStatusOfWhatALinkReports(t *testing.T) {
 func TestARefusedCallHasOneStatus(t *testing.T) {
 	for _, err := range []error{refused("the server was stopped"), errStopped} {
 		here := linkStatus(err)
-		for _, got := range []error{here, linkStatus(unprocessed{errors.New(err.Error())})} { // in process, and from another
+		for _, got := range []error{here, linkStatus(link.Unprocessed{Err: errors.New(err.Error())})} { // in process, and from another
 			if st := status.Convert(got); st.Code() != codes.Unavailable || st.Message() != "the server was stopped" {
 				t.Errorf("got %v with %q", st.Code(), st.Message())
 			}
@@ -170,12 +170,12 @@ func TestARefusedCallHasOneStatus(t *testing.T) {
 
 func TestWhatWasNotProcessedSaysSo(t *testing.T) {
 	no := status.Error(codes.Unavailable, "no")
-	for name, err := range map[string]error{"refused": refused("no"), "unprocessed": unprocessed{no}} {
+	for name, err := range map[string]error{"refused": refused("no"), "unprocessed": link.Unprocessed{Err: no}} {
 		if !errors.Is(err, link.ErrUnprocessed) {
 			t.Errorf("%s: nobody would try again", name)
 		}
 	}
-	if !errors.Is(unprocessed{no}, no) {
+	if !errors.Is(link.Unprocessed{Err: no}, no) {
 		t.Error("the cause is lost")
 	}
 }

@@ -26,7 +26,12 @@ type workers struct {
 // If it returns an error, c does not run.
 func (w *workers) start(c *serverCall) error {
 	w.mu.Lock()
-	if err := c.conn.add(c); err != nil {
+	switch err := c.conn.add(c); err {
+	case nil:
+	case errNoRoom:
+		w.startLater(c)
+		return nil
+	default:
 		w.mu.Unlock()
 		return err
 	}

@@ -54,6 +54,7 @@ type Config struct {
 	Dialer  link.Dialer
 	Backoff backoff.Config
 	Timeout time.Duration // of one attempt
+	Closed  error         // of calls after Close; a status error, or nil for ErrClosing
 
 	// OnSession is called with each new session before it is used.
 	OnSession func(link.Session)
@@ -117,6 +118,9 @@ func (c *Connector) Pick(ctx context.Context, waitForReady bool) (link.Session, 
 			}
 			continue
 		case state == connectivity.Shutdown:
+			if c.Closed != nil {
+				return nil, c.Closed
+			}
 			return nil, ErrClosing
 		case state == connectivity.TransientFailure && (!waitForReady || errors.Is(failure, link.ErrForeign)):
 			// Waiting does not help if the peer speaks another protocol: the address
@@ -295,6 +299,19 @@ func (c *Connector) Connect() {
 	if c.state == connectivity.Idle {
 		c.startDialing()
 	}
+}
+
+// Persist connects, and dials again whenever the state is Idle, without calls, until Close.
+func (c *Connector) Persist() {
+	go func() {
+		for s := c.State(); s != connectivity.Shutdown; s = c.State() {
+			if s == connectivity.Idle {
+				c.Connect()
+			} else {
+				c.WaitForStateChange(context.Background(), s)
+			}
+		}
+	}()
 }
 
 // ResetBackoff ends a backoff: the next attempt starts at once.

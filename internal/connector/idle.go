@@ -112,7 +112,7 @@ func (c *Connector) enterIdle() []*session {
 	if s := c.ready.Load(); s != nil {
 		// A call may have begun since quietFor looked. If it finds the session
 		// drained it picks another; if it runs on it already, it may finish.
-		s.Drain()
+		s.Retire()
 		c.retire(s)
 	}
 	if c.stopDial != nil {

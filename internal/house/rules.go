@@ -30,6 +30,7 @@ var Imports = []Rule{
 	{Pkg: "internal/needs"},
 	{Pkg: "internal/house"},
 	{Pkg: "internal/flaky"},
+	{Pkg: "internal/edit"},
 	{Pkg: "internal/wine"},
 	// It attacks servers built with the public API, with frames that it encodes itself.
 	{Pkg: "internal/attack", May: []string{".", "internal/link", "internal/stall", "internal/wire"}},
@@ -44,24 +45,31 @@ var Imports = []Rule{
 	{Pkg: "internal/call", May: []string{"internal/codec", "internal/link", "internal/wait", "internal/hook"}},
 
 	{Pkg: "internal/socketfile", May: []string{"internal/rights"}},
+	{Pkg: "internal/proxy", May: []string{".", "internal/hook", "internal/link", "internal/transport/grpcgo"}},
+	{Pkg: "internal/h2", May: []string{"internal/wait"}},
 	{Pkg: "internal/connector", May: []string{"internal/link", "internal/wait"}},
 
 	{Pkg: "internal/transport/sock", May: []string{"internal/link", "internal/mux", "internal/rights", "internal/wire"}},
 	// It implements net.Conn, and package nearcall passes it to sock.
 	{Pkg: "internal/transport/shm", May: []string{"internal/rights"}},
+	// It implements net.Conn, and package nearcall passes it to sock.
+	{Pkg: "internal/transport/websocket", May: []string{"internal/wire"}},
+	// It serves HTTP with the standard library.
+	{Pkg: "internal/transport/web", May: []string{"internal/link", "internal/wait"}},
 	// Transports know neither gRPC's semantics nor one another.
 	{Pkg: "internal/transport/*", May: []string{"internal/link", "internal/wait", "internal/hook"}},
 
 	{Pkg: "internal/looptest", May: []string{"loop"}},
 	{Pkg: "loop", May: []string{"internal/hook", "internal/self", "internal/wait"}},
 
-	// The root package does not import it.
+	// The root package does not import these.
 	{Pkg: "forward", May: []string{".", "internal/hook"}},
+	{Pkg: "callstats/...", May: []string{"callstats/..."}},
 
 	// The root package ties them together. The hostile transport is only for tests.
 	{Pkg: ".", May: []string{"internal/...", "loop"},
-		Not: []string{"internal/transport/hostile", "internal/leak", "internal/labeltest", "internal/house"}},
-	{Pkg: "cmd/...", May: []string{".", "cmd/...", "examples/...", "internal/...", "loop"},
+		Not: []string{"internal/transport/hostile", "internal/leak", "internal/labeltest", "internal/house", "internal/proxy"}},
+	{Pkg: "cmd/...", May: []string{".", "callstats/...", "cmd/...", "examples/...", "internal/...", "loop"},
 		Not: []string{"internal/transport/hostile", "internal/leak", "internal/labeltest", "internal/house"}},
 
 	// Examples use only what users can import.

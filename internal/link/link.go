@@ -22,8 +22,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A Session carries calls from one peer to another. Its methods are safe for
-// concurrent use.
+// A Session carries calls between two peers, in both directions. Its methods are
+// safe for concurrent use.
 type Session interface {
 	// Invoke makes a whole unary call and sets c's results. It returns nil if
 	// the peer ended the call, with any status. It returns the reason if the
@@ -35,17 +35,27 @@ type Session interface {
 	// later, the caller must abort the stream.
 	NewStream(ctx context.Context, o *CallHeader) (Stream, error)
 
-	// Drain closes Done, so that no new calls are made, and lets running calls
-	// finish. The peer must learn of the drain before it learns that a call was
-	// refused because of it: a retry of that call must not pick this session.
+	// Drain accepts no new calls from the peer, and lets running calls finish.
+	// The peer must learn of the drain before it learns that a call was refused
+	// because of it: a retry of that call must not pick this session. Calls to
+	// the peer can still be made.
 	Drain()
+
+	// Retire closes Done, so that no new calls are made, accepts none either, and
+	// lets running calls finish.
+	Retire()
+
+	// Written returns a channel that is closed when this process may exit without
+	// losing what the ended calls of the peer have sent: see Acceptor's Gone. It
+	// is used after Drain.
+	Written() <-chan struct{}
 
 	// Close ends the session and aborts all its calls for reason. It does not
 	// wait. What ended calls have left to send is sent after it returns, and
 	// then the Acceptor's Gone is called.
 	Close(reason error) error
 
-	// Done is closed when the session accepts no more calls.
+	// Done is closed when no more calls can be made.
 	Done() <-chan struct{}
 
 	// Ended is closed when the session has ended and its calls were aborted.
@@ -112,6 +122,13 @@ type Listener interface {
 	Sessions(accept func(Session) Acceptor) error
 }
 
+// A Method is what a transport may know about a method before a call of it.
+type Method struct {
+	Known         bool // the method is registered; otherwise the rest says nothing
+	Streams       bool // either side may send any number of messages
+	NoSideEffects bool // its idempotency level is NO_SIDE_EFFECTS
+}
+
 // A Stream carries one call's frames, in order, in both directions. One
 // goroutine may send messages while another calls Recv. Any goroutine may send
 // a frame without a message, or call another method, at any time.
@@ -165,6 +182,10 @@ var (
 	// the protocol.
 	ErrBroken = errors.New("the rules of the call were broken")
 
+	// ErrOneWay is wrapped by errors of Invoke and NewStream if the peer takes no
+	// calls at all.
+	ErrOneWay = errors.New("the peer takes no calls")
+
 	// ErrForeign is wrapped by the errors of a Dialer whose server speaks another
 	// protocol. Retrying is useless until that server is replaced.
 	ErrForeign = errors.New("the peer speaks another protocol")
@@ -192,6 +213,7 @@ type CallHeader struct {
 	Metadata metadata.MD // the user's, validated; nil for none, or if Packed has it
 	Packed   Packed      // a large amount of the user's metadata in encoded form; may be nil
 	Deadline time.Time   // zero for none
+	MaxReply int         // limit of a reply's message that the caller accepts, in bytes; 0 if unknown
 
 	// Caller is the caller's own context, or nil if the call came over a wire.
 	// The callee uses its deadline and its end, but never its values.
@@ -238,6 +260,10 @@ type Peer struct {
 	// OneShot says that Session.Invoke is supported. Otherwise it always
 	// returns ErrNoCall.
 	OneShot bool
+
+	// Undecided says that the connection might carry no calls in the end, because it is
+	// handed over. Stats handlers learn of it with its first call.
+	Undecided bool
 
 	// Shares says that the peer writes to no message it has sent or received,
 	// so that messages may be shared with it.

@@ -81,6 +81,10 @@ func (m *Message) data() mem.BufferSlice {
 	return data
 }
 
+// Data returns the bytes of an encoded message. The caller must take a reference of its own
+// to keep them.
+func (m *Message) Data() mem.BufferSlice { return m.data() }
+
 // Bound returns an upper bound of m's encoded size in bytes. m must have been
 // captured or be encoded.
 func (m *Message) Bound() int { return m.bound }

@@ -1,5 +1,7 @@
 package link
 
+import "strings"
+
 // A Profile holds the properties that most calls of a client have in common. Calls share
 // it.
 type Profile struct {
@@ -24,6 +26,15 @@ func ContentType(subtype string) string {
 		return "application/grpc"
 	}
 	return "application/grpc+" + subtype
+}
+
+// Subtype returns the content-subtype of a content-type of gRPC's, in lower case.
+func Subtype(contentType string) string {
+	sub, ok := strings.CutPrefix(contentType, "application/grpc")
+	if !ok || sub == "" {
+		return ""
+	}
+	return strings.ToLower(sub[1:])
 }
 
 // ContentType returns the content-type of p's subtype.

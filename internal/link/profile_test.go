@@ -43,3 +43,13 @@ func TestContentType(t *testing.T) {
 		}
 	}
 }
+
+func TestContentTypesNameTheirSubtype(t *testing.T) {
+	for contentType, want := range map[string]string{
+		"application/grpc": "", "application/grpc+proto": "proto", "application/grpc+JSON": "json", "application/grpc;x": "x", "text/html": "", "": "",
+	} {
+		if got := Subtype(contentType); got != want {
+			t.Errorf("%q: %q, want %q", contentType, got, want)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package mux
 import (
 	"container/list"
 	"context"
+	"fmt"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -29,10 +30,10 @@ type ticket struct {
 // the session makes no new calls. Called with mu held; mu is released while it waits.
 func (s *Session) admit(ctx context.Context) error {
 	if s.refusal != nil {
-		return unprocessed{s.refusal}
+		return link.Unprocessed{Err: s.refusal}
 	}
 	if s.hello.Features&wire.FeatureNoCalls != 0 {
-		return errNoCalls
+		return fmt.Errorf("%s: %w", s.opts.Name, link.ErrOneWay)
 	}
 	a := &s.admission
 	if limit := s.hello.Calls; limit == 0 || a.open < limit {
@@ -55,7 +56,7 @@ func (s *Session) admit(ctx context.Context) error {
 	}
 	if s.refusal != nil {
 		s.releaseCall()
-		return unprocessed{s.refusal}
+		return link.Unprocessed{Err: s.refusal}
 	}
 	return nil
 }

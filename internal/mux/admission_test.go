@@ -237,7 +237,7 @@ func TestACallThatLeavesAsItGetsAPlace(t *testing.T) {
 
 func TestWhoeverWaitsForAPlaceIsRefusedWhenThereIsNone(t *testing.T) {
 	for name, end := range map[string]func(s *Session, peer *raw){
-		"drain":             func(s *Session, _ *raw) { s.Drain() },
+		"drain":             func(s *Session, _ *raw) { s.Retire() },
 		"drain of the peer": func(_ *Session, peer *raw) { peer.write(wire.AppendDrain(nil, 3)) },
 		"close":             func(s *Session, _ *raw) { _ = s.Close(errors.New("enough")) },
 		"bye":               func(_ *Session, peer *raw) { peer.write(wire.AppendBye(nil, 0, "")) },
@@ -310,7 +310,7 @@ func TestAPeerThatTakesNoCallsGetsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hello := wire.Hello{Version: 1, Features: wire.FeatureNoCalls, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock}
 		s, peer := metWith(t, Options{}, nil, wire.AppendHello([]byte(wire.Magic), &hello))
-		if _, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); !errors.Is(err, link.ErrUnprocessed) {
+		if _, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); !errors.Is(err, link.ErrOneWay) {
 			t.Errorf("Open returns %v", err)
 		} else {
 			says(t, err, "takes no calls")

@@ -141,6 +141,9 @@ func (s *Session) handleDrain(last uint64, after *callbacks) error {
 	}
 	s.peerDrained = true
 	reason := errors.New("the peer is going away")
+	if !s.opts.Client {
+		reason = errors.New("the client takes no more calls")
+	}
 	s.refuse(reason)
 	for st := s.live.first; st != nil; {
 		next := st.nextLive
@@ -149,6 +152,8 @@ func (s *Session) handleDrain(last uint64, after *callbacks) error {
 		}
 		st = next
 	}
-	s.closeIfDrained()
+	if s.opts.Client {
+		s.leave(reason) // the server leaves, and a client that takes no more calls stays
+	}
 	return nil
 }

@@ -118,3 +118,40 @@ func TestAPeerThatSaidHelloAndLeftWasMet(t *testing.T) {
 		}
 	})
 }
+
+// When the session is gone, nothing is left to write, even if the connection broke before
+// all was written. Who asks for the first time then does not wait.
+func TestNothingIsLeftToWriteWhenTheSessionIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, peer := met(t, Options{}, &witness{})
+		_ = peer.conn.Close() // no DRAIN or BYE can be written
+		<-s.Gone()
+		if !link.IsClosed(s.Written()) {
+			t.Error("something is left to write")
+		}
+	})
+}
+
+// A call whose reply the peer does not want any more is nothing left to write.
+func TestNothingIsLeftToWriteOfACallThatThePeerResets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		s, peer := met(t, Options{}, w)
+		peer.write(opened(1))
+		if err := w.first(t).Send(&link.Frame{Msg: encoded(2 * wire.MinWindow), HasMsg: true, End: &link.End{}}); err != nil {
+			t.Fatal(err)
+		}
+		s.Drain()
+		written := s.Written()
+		synctest.Wait()
+		if link.IsClosed(written) {
+			t.Fatal("the peer has not received the reply")
+		}
+		began := time.Now()
+		peer.write(wire.AppendReset(nil, 1, wire.ResetCancelled, ""))
+		<-written
+		if took := time.Since(began); took > 0 {
+			t.Errorf("it takes %v", took)
+		}
+	})
+}

@@ -288,7 +288,7 @@ func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 }
 
 // errNoCalls is the error of calls to a side without an acceptor.
-var errNoCalls = unprocessed{errors.New("the other side takes no calls")}
+var errNoCalls = link.Unprocessed{Err: errors.New("the other side takes no calls")}
 
 // offerToAcceptor offers a call to the acceptor. If the acceptor refuses it, the peer
 // gets a RESET. If the session ends in the meantime, terminate leaves this call alone,

@@ -164,7 +164,7 @@ func (s *Session) onIdleTimer() {
 	}
 	if s.live.first == nil {
 		if left -= time.Since(p.idleSince); left <= 0 {
-			s.drain(errors.New("the connection was idle for MaxConnectionIdle"))
+			s.retire(errors.New("the connection was idle for MaxConnectionIdle"))
 			s.flush(false)
 			return
 		}
@@ -182,7 +182,8 @@ func (s *Session) onMaxAge() {
 		if grace := s.opts.ServerKeepalive.MaxConnectionAgeGrace; grace > 0 {
 			p.age = time.AfterFunc(grace, func() { _ = s.Close(errOld) })
 		}
-		s.drain(errOld)
+		s.drain() // and not retire: running handlers may still make calls
+		s.leave(errOld)
 	}
 	s.flush(false)
 }
@@ -212,7 +213,7 @@ func (s *Session) handlePing(data [8]byte) error {
 	}
 	p := &s.keepalive
 	now := time.Now()
-	minInterval := minPings(&s.opts.Enforcement, s.calls == 0)
+	minInterval := minPings(&s.opts.Enforcement, s.live.first == nil)
 	switch {
 	case p.spoke:
 		p.strikes = 0
@@ -234,28 +235,3 @@ type dismissal struct {
 }
 
 func (d *dismissal) Error() string { return d.text }
-
-// closeIfDrained ends a session that makes no new calls once its last call has ended.
-// mu is held.
-func (s *Session) closeIfDrained() {
-	if s.refusal != nil && s.ended == nil && s.started && s.live.first == nil && !s.closing {
-		s.closing = true
-		s.terminating.Go(s.closeDrained)
-	}
-}
-
-// closeDrained ends a session that had no call left. If the peer has opened a call
-// since, the session stays open for it: calls are ignored only after DRAIN, and DRAIN
-// might not have been sent yet.
-func (s *Session) closeDrained() {
-	s.mu.Lock()
-	if s.live.first != nil {
-		s.closing = false
-		s.mu.Unlock()
-		return
-	}
-	reason := fmt.Errorf("%s: %w", s.opts.Name, s.refusal)
-	s.drain(reason)
-	s.mu.Unlock()
-	s.terminate(reason, wire.ByeDone, false)
-}

@@ -371,6 +371,25 @@ func TestPingsThatComeTooOften(t *testing.T) {
 	}
 }
 
+// A server takes PINGs as often during its own calls to the client as during the client's.
+func TestPingsDuringCallsToTheClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, peer := met(t, Options{Enforcement: keepalive.EnforcementPolicy{MinTime: time.Minute}}, &witness{})
+		synctest.Wait()
+		if _, err := s.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: new(link.Profile)}); err != nil {
+			t.Fatal(err)
+		}
+		for range 10 {
+			pass(time.Minute)
+			peer.write(wire.AppendPing(nil, wire.KindPing, [8]byte{1}))
+		}
+		synctest.Wait()
+		if code, n := byes(peer); n > 0 {
+			t.Errorf("%d BYEs, with code %d", n, code)
+		}
+	})
+}
+
 // TestPingsWhileThisSideSpeaks checks that sending a frame of a call resets the strikes
 // at the next PING, as in gRPC.
 func TestPingsWhileThisSideSpeaks(t *testing.T) {

@@ -740,7 +740,7 @@ func TestCallsThatAreRefused(t *testing.T) {
 		code wire.ResetCode
 	}{
 		"nobody":      {nil, wire.ResetUnprocessed},
-		"unprocessed": {&witness{refuse: unprocessed{errors.New("no")}}, wire.ResetUnprocessed},
+		"unprocessed": {&witness{refuse: link.Unprocessed{Err: errors.New("no")}}, wire.ResetUnprocessed},
 		"exhausted":   {&witness{refuse: because{"no", link.ErrExhausted}}, wire.ResetExhausted},
 		"cancelled":   {&witness{refuse: context.Canceled}, wire.ResetCancelled},
 		"deadline":    {&witness{refuse: context.DeadlineExceeded}, wire.ResetDeadline},
@@ -957,7 +957,7 @@ func TestAPeerThatNeverReads(t *testing.T) {
 }
 
 func TestTenThousandCallsLeaveNothing(t *testing.T) {
-	for name, c := range map[string]struct{ refuse error }{"accepted": {nil}, "refused": {unprocessed{errors.New("no")}}} {
+	for name, c := range map[string]struct{ refuse error }{"accepted": {nil}, "refused": {link.Unprocessed{Err: errors.New("no")}}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &witness{refuse: c.refuse}

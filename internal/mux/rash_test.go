@@ -99,7 +99,7 @@ func TestARashPeerIsRefusedAsAnyOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
 		s, peer, last := rashly(t, w)
-		w.refuse = unprocessed{fmt.Errorf("no")}
+		w.refuse = link.Unprocessed{Err: fmt.Errorf("no")}
 		peer.write(frameOf(head, last+2, opens...), frameOf(head, last+4, opens...))
 		if r := peer.of(wire.KindReset); len(r) != 2 || r[0].Stream != last+2 || r[1].Stream != last+4 {
 			t.Errorf("the peer gets %v", r)

@@ -18,8 +18,8 @@ import (
 // One goroutine reads at a time. It is either the leader, a caller that waits for the
 // peer and reads for all calls, or the resident, a goroutine of the session. A caller
 // leads only over a bare socket and only if no other caller waits: what it reads is
-// then its own reply, and no goroutine has to be woken for it. On the callee's side,
-// with several concurrent callers, and over other connections, the resident reads.
+// then its own reply, and no goroutine has to be woken for it. On a side that takes
+// calls, with several concurrent callers, and over other connections, the resident reads.
 // Between sequential calls no goroutine reads; after idleTime without a call the
 // resident takes over.
 //
@@ -252,7 +252,7 @@ func (s *Session) readLoop() {
 // residentRetires reports whether the resident can leave reading to callers. mu is
 // held.
 func (s *Session) residentRetires() bool {
-	if s.raw == nil || !s.opts.Client || !s.isMet || s.waiting > 0 || s.broken != nil || s.ended != nil {
+	if s.raw == nil || s.acceptor != nil || !s.isMet || s.waiting > 0 || s.broken != nil || s.ended != nil {
 		return false
 	}
 	if s.crowd > 0 {
@@ -370,7 +370,7 @@ func (s *Session) readsForFew() bool {
 	switch {
 	case !s.isMet:
 		return false
-	case !s.opts.Client:
+	case s.acceptor != nil:
 		return s.active() <= fewCalls
 	case s.leader != nil:
 		return s.waiting == 0

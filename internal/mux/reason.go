@@ -9,11 +9,6 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// unprocessed is an error for a call that the peer's handler never saw.
-type unprocessed struct{ error }
-
-func (u unprocessed) Unwrap() []error { return []error{u.error, link.ErrUnprocessed} }
-
 // unprocessed wraps the reason for which the peer says that it did not process the call. If
 // the peer has answered the call, it did process it, and the call must not be made again:
 // a peer could repeat this for ever.
@@ -21,7 +16,7 @@ func (st *stream) unprocessed(reason error) error {
 	if st.answered {
 		return reason
 	}
-	return unprocessed{reason}
+	return link.Unprocessed{Err: reason}
 }
 
 // because is an error with a text, from the peer or from this package, and a kind for

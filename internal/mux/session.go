@@ -13,7 +13,6 @@ package mux
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -46,6 +45,11 @@ type Prompt interface {
 	TryWrite(b []byte, all [][]byte) (n int, err error)
 }
 
+// A Gatherer is a Conn that writes several buffers at once, as net.Buffers do for sockets.
+type Gatherer interface {
+	WriteAll(all [][]byte) (n int64, err error)
+}
+
 // A Placer is a Conn whose two ends share memory. Large messages are put there instead
 // of being sent. Its methods are safe for concurrent use.
 type Placer interface {
@@ -72,8 +76,8 @@ type Placer interface {
 	Returned(at int) error
 }
 
-// promptOf returns conn's Prompt, or nil if it has none.
-func promptOf(conn Conn) Prompt {
+// PromptOf returns the Prompt that conn is or, for a bare socket, has; nil for none.
+func PromptOf(conn Conn) Prompt {
 	if p, ok := conn.(Prompt); ok {
 		return p
 	}
@@ -133,6 +137,7 @@ type Session struct {
 	mu           sync.Mutex
 	refusal      error // why no new calls are made; nil while they are
 	ended        error // why the session has ended; nil until then
+	leaving      error // why the session ends when no call is left; nil while it does not
 	drained      bool  // DRAIN was sent
 	peerDrained  bool  // DRAIN was received
 	started      bool
@@ -141,17 +146,18 @@ type Session struct {
 	streams      map[uint64]*stream
 	recent       *stream // of the last frame, often of the next one too; may be nil
 	quiet        quiet
-	live         streamList // the streams above, and those without an id yet
-	streamsBegun uint64     // number of streams so far
-	lastOwn      uint64     // the last id of our calls
-	last         uint64     // the last id of the peer's calls
-	calls        uint32     // open calls of the peer
-	answered     bool       // the peer has sent a frame of a call that was already open
-	connIn       int        // credit of the connection that the peer has left
-	taken        int        // credit of the connection to return
-	rash         int        // resets by the peer, less its calls that ended otherwise; see rash.go
-	unread       int        // sum of unread over all streams
-	closing      bool       // closeDrained was started, because no call is left
+	live         streamList    // the streams above, and those without an id yet
+	streamsBegun uint64        // number of streams so far
+	lastOwn      uint64        // the last id of our calls
+	last         uint64        // the last id of the peer's calls
+	calls        uint32        // open calls of the peer
+	answered     bool          // the peer has sent a frame of a call that was already open
+	connIn       int           // credit of the connection that the peer has left
+	taken        int           // credit of the connection to return
+	rash         int           // resets by the peer, less its calls that ended otherwise; see rash.go
+	unread       int           // sum of unread over all streams
+	written      chan struct{} // nil before Written is called
+	closing      bool          // closeDrained was started, because no call is left
 	keepalive    keepaliveState
 	parkers      wait.Pool
 	admission    admission
@@ -163,7 +169,7 @@ type Session struct {
 // written before Start.
 func New(conn Conn, o Options) *Session {
 	o = o.withDefaults()
-	o.Peer.OneShot = o.Client
+	o.Peer.OneShot = true
 	s := &Session{
 		opts:          o,
 		conn:          conn,
@@ -175,7 +181,7 @@ func New(conn Conn, o Options) *Session {
 		streams:       make(map[uint64]*stream),
 		connIn:        o.ConnWindow,
 	}
-	s.raw = promptOf(conn)
+	s.raw = PromptOf(conn)
 	s.placer, _ = conn.(Placer)
 	s.dec.Places, s.dec.Block = s.placer != nil, o.MaxHeaderBytes
 	s.spinBudget.earned = maxEarned
@@ -225,6 +231,10 @@ func (s *Session) Start(acceptor link.Acceptor) {
 		}
 		s.stopReadIdle()
 		s.stopKeepalive()
+		if s.written == nil {
+			s.written = make(chan struct{}) // for who asks later
+		}
+		s.closeWritten()
 		s.mu.Unlock()
 		close(s.stopped)
 		if acceptor != nil {
@@ -285,33 +295,6 @@ func (s *Session) open(ctx context.Context, st *stream, o *link.CallHeader) erro
 	return nil
 }
 
-// Drain implements [link.Session].
-func (s *Session) Drain() {
-	s.mu.Lock()
-	s.drain(errors.New("the server is going away"))
-	s.flush(false)
-}
-
-// drain makes and accepts no more calls, and sends DRAIN. mu is held.
-func (s *Session) drain(reason error) {
-	s.refuse(reason)
-	if !s.drained {
-		s.drained = true
-		s.control = wire.AppendDrain(s.control, s.last)
-	}
-	s.closeIfDrained()
-}
-
-// refuse makes no more calls, for reason. mu is held.
-func (s *Session) refuse(reason error) {
-	if s.refusal != nil {
-		return
-	}
-	s.refusal = reason
-	close(s.done)
-	s.refuseQueued()
-}
-
 // Done implements [link.Session].
 func (s *Session) Done() <-chan struct{} { return s.done }
 
@@ -332,107 +315,6 @@ func (s *Session) Outcome() (answered bool, reason error) {
 
 // Peer implements [link.Session].
 func (s *Session) Peer() *link.Peer { return &s.opts.Peer }
-
-// Farewells.
-//
-// A session that ends writes what ended calls have left in their queues, then BYE, and
-// then nothing. A peer that reads BYE closes the connection, and only then does this
-// side close it. The order matters: closing a connection with unread input, such as
-// frames of a call that the peer is making, may reset it, and a reset discards what the
-// peer has not read yet. So when the session is gone, the peer has read everything. If
-// the peer reads nothing for Options.Farewell, the connection is closed anyway. The
-// peer may then still read what the system has buffered, which for shared memory is
-// everything that was written.
-
-// Close implements [link.Session]. It does not block: what ended calls have left is
-// written in the background, see Farewells.
-func (s *Session) Close(reason error) error {
-	s.terminate(reason, wire.ByeClosed, false)
-	return nil
-}
-
-// fail ends a session whose connection broke or whose peer violated the protocol.
-func (s *Session) fail(reason error) {
-	err := fmt.Errorf("%s: %w", s.opts.Name, reason)
-	var away *dismissal
-	if errors.As(reason, &away) {
-		s.terminate(err, away.code, false)
-		return
-	}
-	s.terminate(err, wire.ByeProtocol, !errors.Is(reason, wire.ErrProtocol))
-}
-
-// terminate ends the session and all its calls for reason. lost means that nothing more
-// can be written. Only if the owner closes the session (ByeClosed) do ended calls still
-// write what they have left: after a protocol error no input is handled, so no credit
-// would arrive for it.
-func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
-	s.mu.Lock()
-	lost = lost || s.broken != nil
-	if lost {
-		s.lost = true
-		_ = s.conn.Close()
-	}
-	if s.ended != nil {
-		s.wakeWriter()
-		s.mu.Unlock()
-		return
-	}
-	s.ended = reason
-	s.terminating.Add(1)
-	defer s.terminating.Done()
-	s.drain(reason)
-	bye := code
-	if code == wire.ByeClosed && s.live.first == nil {
-		bye = wire.ByeDone // no call is cut off
-	}
-	s.bye = wire.AppendBye(nil, bye, reason.Error())
-	var after callbacks
-	for st := s.live.first; st != nil; {
-		next := st.nextLive
-		if st == s.accepting { // offerToAcceptor ends it; until then its handler can send nothing more
-			st.sendErr = reason
-			st = next
-			continue
-		}
-		why := reason
-		if code != wire.ByeClosed && st.caller && st.id == 0 {
-			why = unprocessed{reason} // no frame of it was or will be written
-		}
-		if code != wire.ByeClosed {
-			st.abortUnread(why, &after)
-		} else {
-			st.abort(why, false, &after)
-		}
-		st = next
-	}
-	started := s.started
-	if !lost && started {
-		s.closeTimer = time.AfterFunc(s.opts.Farewell, s.closeConn)
-	}
-	s.wakeWriter()
-	if !s.occupied {
-		s.wakeResident() // to see the peer close the connection
-	}
-	s.mu.Unlock()
-	if !started {
-		_ = s.conn.Close()
-	}
-	after.run()
-	close(s.allCallsEnded)
-	if started && s.acceptor != nil {
-		s.acceptor.Closed(reason)
-	}
-}
-
-// closeConn closes the connection at once. What is queued is lost.
-func (s *Session) closeConn() {
-	s.mu.Lock()
-	s.lost = true
-	s.wakeWriter()
-	s.mu.Unlock()
-	_ = s.conn.Close()
-}
 
 // callbacks are calls to make after mu is released.
 type callbacks struct {

@@ -21,10 +21,10 @@ func TestReadersTryUnlessTheyAreToPark(t *testing.T) {
 	for name, parks := range map[string]bool{"try": false, "park": true} {
 		t.Run(name, func(t *testing.T) {
 			a, b := ends(t, "tcp")
-			if promptOf(a) == nil {
+			if PromptOf(a) == nil {
 				t.Skip("the system has no read of a socket that does not wait")
 			}
-			client, server := &tried{Conn: a, Prompt: promptOf(a)}, &tried{Conn: b, Prompt: promptOf(b)}
+			client, server := &tried{Conn: a, Prompt: PromptOf(a)}, &tried{Conn: b, Prompt: PromptOf(b)}
 			cs, _ := startBoth(t, client, server, Options{NoSpin: parks}, Options{NoSpin: parks}, &waiter{})
 			for range 100 {
 				echoes(t, cs, noise(100))

@@ -264,6 +264,7 @@ func (st *stream) unregister() {
 		}
 		if !st.caller {
 			s.calls--
+			s.checkWritten()
 		}
 	}
 	if !s.live.remove(st) {

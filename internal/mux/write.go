@@ -190,6 +190,7 @@ func (s *Session) flush(gather bool) {
 	if s.batch.b != nil {
 		s.pen = penHandedOver
 	}
+	s.checkWritten()
 	if s.batch.b != nil || s.lost {
 		s.wakeWriter()
 	}
@@ -199,7 +200,7 @@ func (s *Session) flush(gather bool) {
 // othersMayWrite reports whether other calls are open that may have something to write
 // soon. mu is held.
 func (s *Session) othersMayWrite() bool {
-	if s.opts.Client {
+	if s.acceptor == nil {
 		return s.waiting > 0
 	}
 	return s.calls > 1
@@ -220,8 +221,14 @@ func (s *Session) writeLoop() {
 		}
 		begun := s.pen == penHandedOver
 		s.pen = penTaken
+		if !begun && s.raw == nil && s.othersMayWrite() {
+			s.mu.Unlock()
+			runtime.Gosched() // each write costs more than over a bare socket: gather more
+			s.mu.Lock()
+		}
 		if !begun && !s.collect() {
 			s.pen = penFree
+			s.checkWritten()
 			continue
 		}
 		err := s.fault
@@ -249,6 +256,10 @@ func (s *Session) writeLoop() {
 func (s *Session) write(t *batch) (err error) {
 	if t.all == nil {
 		_, err = s.conn.Write(t.b.b[t.done:])
+		return err
+	}
+	if g, ok := s.conn.(Gatherer); ok {
+		_, err = g.WriteAll(t.all)
 		return err
 	}
 	_, err = t.all.WriteTo(s.conn)

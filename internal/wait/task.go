@@ -109,6 +109,24 @@ func Closed(ctx context.Context, c <-chan struct{}) error {
 	return err
 }
 
+// Outside runs f, which may block its goroutine, and returns f's error. A w that is not nil
+// waits for f, which then runs on a goroutine of its own, so that a task does not block its
+// loop.
+func Outside(w Waiter, f func() error) error {
+	if w == nil {
+		return f()
+	}
+	p := w.Parker()
+	var err error
+	go func() {
+		err = f()
+		p.Unpark()
+	}()
+	_ = p.Park(context.Background())
+	w.Release(p)
+	return err
+}
+
 var cancelled = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -552,3 +552,16 @@ func TestWaitContextAgainstItsContext(t *testing.T) {
 		})
 	}
 }
+
+// What runs outside of a task has returned when the task goes on.
+func TestWhatRunsOutsideIsWaitedFor(t *testing.T) {
+	own := errors.New("own")
+	check := func(t *testing.T, w wait.Waiter) {
+		ran := false
+		if err := wait.Outside(w, func() error { ran = true; return own }); err != own || !ran {
+			t.Errorf("Outside returns %v", err)
+		}
+	}
+	eachKind(t, check)
+	check(t, nil)
+}

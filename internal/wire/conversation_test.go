@@ -53,7 +53,7 @@ func (c *conversation) other(who *talker) *talker {
 	return c.client
 }
 
-// note records the frames in b that who has sent, and updates the peer's credit.
+// note records the frames in b, which who sent, and updates the peer's credit.
 func (c *conversation) note(who *talker, b []byte) {
 	peer := c.other(who)
 	for len(b) > 0 {

@@ -184,17 +184,12 @@ func (f *frame) reason() error {
 	case codeDeadline:
 		return context.DeadlineExceeded
 	case codeUnprocessed:
-		return unprocessed{errors.New(f.text)}
+		return link.Unprocessed{Err: errors.New(f.text)}
 	case codeBroken:
 		return broken{errors.New(f.text)}
 	}
 	return errors.New(f.text)
 }
-
-// unprocessed says that the peer's handler never saw the call.
-type unprocessed struct{ error }
-
-func (u unprocessed) Unwrap() []error { return []error{u.error, link.ErrUnprocessed} }
 
 // broken says that the call broke the rules.
 type broken struct{ error }

@@ -134,7 +134,7 @@ func TestReasonsTravel(t *testing.T) {
 	}{
 		{context.Canceled, context.Canceled, ""},
 		{fmt.Errorf("too late: %w", context.DeadlineExceeded), context.DeadlineExceeded, ""},
-		{unprocessed{errors.New("busy")}, link.ErrUnprocessed, "busy"},
+		{link.Unprocessed{Err: errors.New("busy")}, link.ErrUnprocessed, "busy"},
 		{errors.New("boom"), nil, "boom"},
 	} {
 		f := resetFrame(c.reason)

@@ -240,7 +240,7 @@ func TestCallsThatThePeerNeverSawAreUnprocessed(t *testing.T) {
 	})
 	t.Run("refused", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			w := &witness{refuse: unprocessed{status.Error(codes.Unavailable, "busy")}}
+			w := &witness{refuse: link.Unprocessed{Err: status.Error(codes.Unavailable, "busy")}}
 			l := Listen("x", Options{})
 			go func() { _ = l.Sessions(func(link.Session) link.Acceptor { return w }) }()
 			s, err := l.Dialer().Dial(t.Context())

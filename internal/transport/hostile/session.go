@@ -101,12 +101,12 @@ func (s *session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 		return nil, err
 	}
 	if s.acceptor != nil {
-		return nil, errors.New("hostile: the client of this session serves nothing")
+		return nil, fmt.Errorf("hostile: %w", link.ErrOneWay)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.refusal != nil {
-		return nil, unprocessed{s.refusal}
+		return nil, link.Unprocessed{Err: s.refusal}
 	}
 	st := &stream{session: s, caller: true}
 	s.live[st] = struct{}{}
@@ -125,6 +125,12 @@ func (s *session) Drain() {
 	s.mu.Unlock()
 	wait.Unpark(p)
 }
+
+// Retire implements [link.Session].
+func (s *session) Retire() { s.Drain() }
+
+// Written implements [link.Session]. It is not used: this transport's clients take no calls.
+func (s *session) Written() <-chan struct{} { return s.allCallsEnded }
 
 // refuse makes the session refuse new calls, with reason. It reports whether it is the
 // first call. The caller holds mu.
@@ -182,7 +188,7 @@ func (s *session) terminate(reason error, broken bool) {
 	for st := range s.live {
 		why := reason
 		if broken && st.caller && st.id == 0 {
-			why = unprocessed{reason}
+			why = link.Unprocessed{Err: reason}
 		}
 		st.abort(why, false, &after)
 	}
@@ -282,7 +288,7 @@ func (s *session) handleBye(last uint64, after *callbacks) error {
 	s.refuse(gone)
 	for st := range s.live {
 		if st.caller && (st.id == 0 || st.id > last) {
-			st.abort(unprocessed{gone}, false, after)
+			st.abort(link.Unprocessed{Err: gone}, false, after)
 		}
 	}
 	return nil
@@ -309,7 +315,7 @@ func (s *session) handleOpen(f *frame) error {
 	refusal := s.refusal
 	s.mu.Unlock()
 	if refusal != nil {
-		st.Abort(unprocessed{refusal})
+		st.Abort(link.Unprocessed{Err: refusal})
 	} else if err := s.acceptor.HandleStream(st, f.opened(time.Now())); err != nil {
 		st.Abort(err)
 	}

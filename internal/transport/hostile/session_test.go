@@ -218,7 +218,7 @@ func TestCallsAreMadeWithOpen(t *testing.T) {
 			}
 		}
 		_, err := s.session.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
-		says(t, err, "serves nothing")
+		says(t, err, "takes no calls")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if _, err := client.NewStream(ctx, &link.CallHeader{Profile: &link.Profile{}}); err != context.Canceled {

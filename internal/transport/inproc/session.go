@@ -3,6 +3,7 @@ package inproc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"google.golang.org/grpc/credentials"
@@ -15,21 +16,35 @@ import (
 // smallest that gRPC allows.
 const defaultWindow = 64 << 10
 
-// A session joins a client and a server of one process. The client uses the session itself,
-// the server uses it as a *serverSide.
+// A session joins a client and a server of one process. Each uses its own end of it.
 type session struct {
-	acceptor link.Acceptor // set once, before the session is used
-	peer     link.Peer
-	terms    link.Terms
-	window   int // the most that the callee may have sent on a stream and the caller not received, in bytes
-	parkers  wait.Pool
-	done     chan struct{} // closed by Drain and Close
-	ended    chan struct{} // closed by Close
+	parkers wait.Pool
+	up      direction // calls of the client
+	down    direction // calls of the server
+	client  end
+	server  end
+	ended   chan struct{} // closed by Close
 
 	mu       sync.Mutex
-	isDone   bool
 	isClosed bool
 	reason   error // that Close was called with
+}
+
+// A direction holds what calls in one direction need. acceptor and terms are set once,
+// before the first call; acceptor is nil if the callee takes no calls.
+type direction struct {
+	acceptor link.Acceptor
+	terms    link.Terms
+	window   int           // the most that the callee may have sent on a stream and the caller not received, in bytes
+	done     chan struct{} // closed when no more calls are made
+	isDone   bool          // guarded by the session's mu
+}
+
+// An end is the session as one side uses it.
+type end struct {
+	session *session
+	out, in *direction
+	peer    link.Peer
 }
 
 type authInfo struct{ credentials.CommonAuthInfo }
@@ -46,121 +61,170 @@ type Options struct {
 	// Window is the flow-control window of a stream from server to client, in bytes. The
 	// default, and the smallest, is 64 KiB.
 	Window int
+
+	// Accept returns the acceptor of the server's calls, or nil for none. A nil Accept
+	// returns nil.
+	Accept func(link.Session) link.Acceptor
 }
 
-var errStopped = errors.New("the server is stopped")
+var (
+	errStopped    = errors.New("the server is stopped")
+	errClientLeft = errors.New("the client has closed the connection")
+)
 
-// Connect opens a session with the server behind accept.
+// Connect opens a session with the server behind accept, and returns the client's end.
 func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (link.Session, error) {
-	s := &session{
-		window: o.Window,
-		done:   make(chan struct{}),
-		ended:  make(chan struct{}),
-		peer: link.Peer{
-			Addr:      Addr(name),
-			LocalAddr: Addr(name),
-			OneShot:   true,
-			Local:     true,
-			// Memory of one process is at least as private as a unix socket, which gRPC's
-			// local credentials call private.
-			AuthInfo: authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}},
-		},
+	s := &session{ended: make(chan struct{})}
+	s.up = direction{window: o.Window, done: make(chan struct{})}
+	s.down = direction{window: o.Window, done: make(chan struct{})}
+	peer := link.Peer{
+		Addr:      Addr(name),
+		LocalAddr: Addr(name),
+		OneShot:   true,
+		Local:     true,
+		// Memory of one process is at least as private as a unix socket, which gRPC's
+		// local credentials call private.
+		AuthInfo: authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}},
 	}
-	a := accept((*serverSide)(s))
+	s.client = end{session: s, out: &s.up, in: &s.down, peer: peer}
+	s.server = end{session: s, out: &s.down, in: &s.up, peer: peer}
+	a := accept(&s.server)
 	if a == nil {
 		return nil, errStopped
 	}
 	s.mu.Lock()
-	s.acceptor = a
-	s.terms = a.Terms()
-	s.peer.Shares = s.terms.Share
+	s.up.accept(a, &s.client.peer)
+	s.mu.Unlock()
+	if o.Accept != nil {
+		if b := o.Accept(&s.client); b != nil {
+			s.mu.Lock()
+			s.down.accept(b, &s.server.peer)
+			s.mu.Unlock()
+		}
+	}
+	s.mu.Lock()
 	closed, reason := s.isClosed, s.reason
 	s.mu.Unlock()
-	if closed {
-		a.Closed(reason) // the server closed the session before it was accepted
-		a.Gone()
+	if closed { // the server closed the session before both acceptors were set
+		s.reportEnd(reason, reason)
 	}
-	return s, nil
+	return &s.client, nil
+}
+
+// accept sets d's acceptor and what its callers know of it. The session's mu is held.
+func (d *direction) accept(a link.Acceptor, callee *link.Peer) {
+	d.acceptor, d.terms = a, a.Terms()
+	callee.Shares = d.terms.Share
+}
+
+// stop makes no more calls in d. The session's mu is held.
+func (d *direction) stop() {
+	if !d.isDone {
+		d.isDone = true
+		close(d.done)
+	}
+}
+
+// reportEnd reports the end of the session to its acceptors: calls of the client end for up,
+// those of the server for down.
+func (s *session) reportEnd(up, down error) {
+	s.mu.Lock()
+	acceptors := [2]link.Acceptor{s.up.acceptor, s.down.acceptor}
+	s.mu.Unlock()
+	for i, reason := range [2]error{up, down} {
+		if a := acceptors[i]; a != nil {
+			a.Closed(reason)
+			a.Gone() // frames that were sent are already in the peer's queues
+		}
+	}
+}
+
+// begin waits until a call may begin.
+func (e *end) begin(ctx context.Context) error {
+	if e.out.acceptor == nil {
+		return fmt.Errorf("inproc: %w", link.ErrOneWay)
+	}
+	if admit := e.out.terms.Admit; admit != nil {
+		return admit(ctx)
+	}
+	return nil
 }
 
 // Invoke implements [link.Session].
-func (s *session) Invoke(ctx context.Context, c *link.UnaryCall) error {
-	if admit := s.terms.Admit; admit != nil {
-		if err := admit(ctx); err != nil {
-			return err
-		}
-	}
-	c.Caller = ctx
-	if err := s.acceptor.HandleUnary(c, true); err != nil {
+func (e *end) Invoke(ctx context.Context, c *link.UnaryCall) error {
+	if err := e.begin(ctx); err != nil {
 		return err
 	}
-	return c.Wait(&s.parkers)
+	c.Caller = ctx
+	if err := e.out.acceptor.HandleUnary(c, true); err != nil {
+		return err
+	}
+	return c.Wait(&e.session.parkers)
 }
 
 // NewStream implements [link.Session].
-func (s *session) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {
-	if admit := s.terms.Admit; admit != nil {
-		if err := admit(ctx); err != nil {
-			return nil, err
-		}
+func (e *end) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {
+	if err := e.begin(ctx); err != nil {
+		return nil, err
 	}
 	o.Caller = ctx
-	p := newPipe(s.terms.Window, s.window)
-	if err := s.acceptor.HandleStream(&p.callee, o); err != nil {
+	p := newPipe(e.out.terms.Window, e.out.window)
+	if err := e.out.acceptor.HandleStream(&p.callee, o); err != nil {
 		return nil, err
 	}
 	return &p.caller, nil
 }
 
 // Drain implements [link.Session].
-func (s *session) Drain() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.isDone {
-		s.isDone = true
-		close(s.done)
-	}
+func (e *end) Drain() {
+	e.session.mu.Lock()
+	defer e.session.mu.Unlock()
+	e.in.stop()
 }
 
+// Retire implements [link.Session].
+func (e *end) Retire() {
+	e.session.mu.Lock()
+	defer e.session.mu.Unlock()
+	e.out.stop()
+	e.in.stop()
+}
+
+var always = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// Written implements [link.Session]. Frames that were sent are in the peer's queues.
+func (e *end) Written() <-chan struct{} { return always }
+
 // Close implements [link.Session].
-func (s *session) Close(reason error) error {
-	s.Drain()
+func (e *end) Close(reason error) error {
+	e.Retire()
+	s := e.session
 	s.mu.Lock()
-	first, a := !s.isClosed, s.acceptor
+	first := !s.isClosed
 	if first {
 		s.isClosed, s.reason = true, reason
 		close(s.ended)
 	}
 	s.mu.Unlock()
-	if first && a != nil {
-		a.Closed(reason)
-		a.Gone() // frames that were sent are already in the peer's queues
+	switch {
+	case !first:
+	case e == &s.client:
+		s.reportEnd(reason, errClientLeft) // reason may be a status, which is for the client's own calls
+	default:
+		s.reportEnd(reason, reason)
 	}
 	return nil
 }
 
 // Done implements [link.Session].
-func (s *session) Done() <-chan struct{} { return s.done }
+func (e *end) Done() <-chan struct{} { return e.out.done }
 
 // Ended implements [link.Session].
-func (s *session) Ended() <-chan struct{} { return s.ended }
+func (e *end) Ended() <-chan struct{} { return e.session.ended }
 
 // Peer implements [link.Session].
-func (s *session) Peer() *link.Peer { return &s.peer }
-
-// serverSide is the session as the server uses it.
-type serverSide session
-
-var errOneWay = errors.New("inproc: the client of this session serves nothing")
-
-func (s *serverSide) Invoke(context.Context, *link.UnaryCall) error { return errOneWay }
-
-func (s *serverSide) NewStream(context.Context, *link.CallHeader) (link.Stream, error) {
-	return nil, errOneWay
-}
-
-func (s *serverSide) Drain()                   { (*session)(s).Drain() }
-func (s *serverSide) Close(reason error) error { return (*session)(s).Close(reason) }
-func (s *serverSide) Done() <-chan struct{}    { return s.done }
-func (s *serverSide) Ended() <-chan struct{}   { return s.ended }
-func (s *serverSide) Peer() *link.Peer         { return &s.peer }
+func (e *end) Peer() *link.Peer { return &e.peer }

@@ -141,10 +141,10 @@ func TestPeerIsLocalAndPrivate(t *testing.T) {
 	}
 }
 
-func TestServerCannotCallBack(t *testing.T) {
+func TestAServerCannotCallAClientThatTakesNoCalls(t *testing.T) {
 	a := &acceptor{}
 	connect(t, a)
-	says(t, a.session.Invoke(t.Context(), &link.UnaryCall{}), "serves nothing")
+	says(t, a.session.Invoke(t.Context(), &link.UnaryCall{}), "takes no calls")
 	_, err := a.session.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}})
-	says(t, err, "serves nothing")
+	says(t, err, "takes no calls")
 }

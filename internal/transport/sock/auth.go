@@ -28,8 +28,8 @@ func (a authInfo) AuthType() string { return a.kind }
 // as there is no certificate to check it against.
 func (authInfo) ValidateAuthority(string) error { return nil }
 
-// plain returns the AuthInfo of a connection without credentials.
-func (o Options) plain(conn net.Conn) credentials.AuthInfo {
+// PlainAuth returns the AuthInfo of a connection without credentials.
+func (o Options) PlainAuth(conn net.Conn) credentials.AuthInfo {
 	if a := conn.LocalAddr(); a == nil || a.Network() != "unix" {
 		return authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}, "insecure"}
 	}
@@ -53,7 +53,7 @@ func (o Options) accepted(conn net.Conn) (net.Conn, credentials.AuthInfo, error)
 		private := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
 		return c, credentials.TLSInfo{State: c.ConnectionState(), CommonAuthInfo: private}, nil
 	}
-	return conn, o.plain(conn), nil
+	return conn, o.PlainAuth(conn), nil
 }
 
 // handshake does the server's part of creds' handshake on conn. It keeps conn open when the

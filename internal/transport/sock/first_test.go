@@ -1,8 +1,10 @@
 package sock
 
 import (
-	"net"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc/test/bufconn"
 
@@ -40,14 +42,15 @@ func TestProtocolsAreToldByTheirFirstBytes(t *testing.T) {
 	}
 }
 
-// Foreign can take a connection, together with what was read from it.
-func TestForeignConnectionsMayBeTaken(t *testing.T) {
+// Another server can take a connection of an ordinary gRPC client, together with what was
+// read from it.
+func TestConnectionsOfGRPCClientsMayBeTaken(t *testing.T) {
 	inner := bufconn.Listen(1 << 10)
 	taken := make(chan string, 1)
-	lis := &Listener{Listener: inner, Foreign: func(first []byte, conn net.Conn) bool {
-		_, _ = conn.Write([]byte("mine"))
-		_ = conn.Close()
-		taken <- string(first)
+	lis := &Listener{Listener: inner, HTTP2: func(h Handover) bool {
+		_, _ = h.Conn.Write([]byte("mine"))
+		_ = h.Conn.Close()
+		taken <- string(h.First)
 		return true
 	}}
 	ended := make(chan error)
@@ -57,18 +60,91 @@ func TestForeignConnectionsMayBeTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if _, err := conn.Write([]byte("GET / ")); err != nil {
+	if _, err := conn.Write([]byte(preface + "more")); err != nil {
 		t.Fatal(err)
 	}
 	answer := make([]byte, 4)
 	if _, err := conn.Read(answer); err != nil || string(answer) != "mine" {
 		t.Errorf("%q, %v", answer, err)
 	}
-	if first := <-taken; first != "GET / " {
-		t.Errorf("Foreign was shown %q", first)
+	if first := <-taken; !strings.HasPrefix(first, preface) {
+		t.Errorf("HTTP2 was shown %q", first)
 	}
 	_ = lis.Close()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// HTTP1 can take a connection, together with what was read from it. It gets none of a
+// listener that requires the upgrade.
+func TestConnectionsOfHTTP1CanBeTaken(t *testing.T) {
+	for _, requires := range []bool{false, true} {
+		inner := bufconn.Listen(1 << 10)
+		taken := make(chan string, 1)
+		lis := &Listener{Listener: inner, Options: Options{RequireUpgrade: requires}, HTTP1: func(h Handover) bool {
+			if h.Deadline.IsZero() || h.Auth == nil || h.Accept == nil {
+				t.Errorf("%+v is incomplete", h)
+			}
+			_, _ = h.Conn.Write([]byte("mine"))
+			_ = h.Conn.Close()
+			taken <- string(h.First)
+			return true
+		}}
+		ended := make(chan error)
+		go func() { ended <- lis.Sessions(func(link.Session) link.Acceptor { return nil }) }()
+		conn, err := inner.DialContext(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write([]byte("GET / ")); err != nil {
+			t.Fatal(err)
+		}
+		want, first := "mine", "GET / "
+		if requires {
+			want, first = "HTTP", ""
+		}
+		answer := make([]byte, 4)
+		if _, err := conn.Read(answer); err != nil || string(answer) != want {
+			t.Errorf("%q, %v; want %q", answer, err, want)
+		}
+		_ = conn.Close()
+		if first != "" {
+			if got := <-taken; got != first {
+				t.Errorf("HTTP1 was shown %q", got)
+			}
+		}
+		_ = lis.Close()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Close does not wait until the peer has read the refusal of a connection that HTTP1 or
+// HTTP2 does not take after all.
+func TestConnectionsThatAreNotTakenEndWithTheListener(t *testing.T) {
+	for _, first := range []string{preface, "GET / "} {
+		synctest.Test(t, func(t *testing.T) {
+			inner := bufconn.Listen(1 << 10)
+			refused := func(Handover) bool { return false }
+			lis := &Listener{Listener: inner, HTTP1: refused, HTTP2: refused}
+			ended := make(chan error)
+			go func() { ended <- lis.Sessions(func(link.Session) link.Acceptor { return nil }) }()
+			conn, err := inner.DialContext(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if _, err := conn.Write([]byte(first)); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			began := time.Now()
+			_ = lis.Close()
+			if err := <-ended; err != nil || time.Since(began) > 0 {
+				t.Errorf("%q: it takes %v, with the error %v", first, time.Since(began), err)
+			}
+		})
 	}
 }

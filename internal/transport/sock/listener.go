@@ -22,13 +22,13 @@ type Listener struct {
 	net.Listener
 	Options Options
 
-	// Foreign gets each connection that does not start as nearcall's do, with what was read
-	// from it, which is at least enough to tell its protocol. The connection is secured
-	// already, and still has the handshake's deadline. Closing the listener closes it while
-	// Foreign runs. Foreign returns true if it takes the connection, which then belongs to
-	// it. All others are refused in their own protocol, as is every foreign connection if
-	// Foreign is nil. Foreign runs on the connection's goroutine.
-	Foreign func(first []byte, conn net.Conn) bool
+	// Path is the path at which HTTP/1 clients open a WebSocket; "" for any.
+	Path string
+
+	// HTTP1 and HTTP2 take connections whose client speaks HTTP; nil refuses them in their
+	// own protocol. They return false for a connection that must be refused after all, and
+	// true if the connection belongs to them. They run on the connection's goroutine.
+	HTTP1, HTTP2 func(Handover) bool
 
 	mu      sync.Mutex
 	served  bool
@@ -36,6 +36,16 @@ type Listener struct {
 	pending map[net.Conn]struct{} // connections whose handshake has not finished
 	closed  bool
 	all     sync.WaitGroup
+}
+
+// A Handover is a connection whose client speaks another protocol than nearcall's.
+type Handover struct {
+	Conn     net.Conn             // secured already; has Deadline
+	First    []byte               // what was read from it: at least enough to tell its protocol
+	Auth     credentials.AuthInfo // of the peer
+	Deadline time.Time            // for what the peer must send at first
+	Path     string               // the listener's
+	Accept   func(link.Session) link.Acceptor
 }
 
 // Sessions implements [link.Listener]. It fails if it was called before. It returns nil
@@ -147,10 +157,32 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 		_ = secured.Close()
 	case p == native:
 		l.removePending(conn)
-		l.startSession(secured, over, auth, first, deadline, accept)
-	case l.Foreign == nil || !l.Foreign(first, secured):
+		l.Options.startSession(secured, over, auth, first, deadline, accept)
+	default:
+		if take := l.takerOf(p); take != nil {
+			l.removePending(conn) // the taker may keep it longer than the listener is open
+			if take(Handover{secured, first, auth, deadline, l.Path, accept}) {
+				return
+			}
+			if !l.addPending(conn) {
+				_ = secured.Close()
+				return
+			}
+		}
 		refuse(secured, p, first)
 	}
+}
+
+// takerOf returns what takes connections of a protocol; nil for nothing.
+func (l *Listener) takerOf(p protocol) func(Handover) bool {
+	switch {
+	case l.Options.RequireUpgrade:
+	case p == http1:
+		return l.HTTP1
+	case p == http2:
+		return l.HTTP2
+	}
+	return nil
 }
 
 // readProtocol reads which protocol conn speaks, and answers an offer of an upgrade. A
@@ -173,17 +205,23 @@ func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, deadline tim
 	return conn, first, p, err
 }
 
+// Serve makes conn, which speaks nearcall's protocol, a session. Its handshake must end before
+// deadline.
+func (o Options) Serve(conn net.Conn, auth credentials.AuthInfo, deadline time.Time, accept func(link.Session) link.Acceptor) {
+	o.startSession(conn, conn, auth, nil, deadline, accept)
+}
+
 // startSession makes conn a session, over what it is or was upgraded to.
-func (l *Listener) startSession(conn net.Conn, over mux.Conn, auth credentials.AuthInfo, first []byte, deadline time.Time, accept func(link.Session) link.Acceptor) {
+func (o Options) startSession(conn net.Conn, over mux.Conn, auth credentials.AuthInfo, first []byte, deadline time.Time, accept func(link.Session) link.Acceptor) {
 	_ = conn.SetDeadline(time.Time{})
 	name := "a client"
 	if a := conn.RemoteAddr(); a != nil {
 		name = a.Network() + ":" + a.String()
 	}
-	o := l.Options.mux(name, false, conn, over != mux.Conn(conn), auth)
-	o.Handshake = max(time.Until(deadline), 1)
-	o.First = first
-	s := mux.New(over, o)
+	m := o.mux(name, false, conn, over != mux.Conn(conn), auth)
+	m.Handshake = max(time.Until(deadline), 1)
+	m.First = first
+	s := mux.New(over, m)
 	acceptor := accept(s)
 	if acceptor == nil {
 		_ = over.Close()

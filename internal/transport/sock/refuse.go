@@ -15,8 +15,14 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// ours is what peers that speak another protocol are told.
-const ours = "this is a nearcall server, which speaks nearcall's own protocol here: dial it with github.com/nearcall/nearcall, and run a grpc.Server beside it for other clients"
+// What peers that speak another protocol are told. An HTTP/2 client is refused by servers
+// with the option NoGRPCClients, and by shm: listeners.
+const (
+	ours = "this is a nearcall server, which takes only nearcall's own clients here: dial it with github.com/nearcall/nearcall; " +
+		"for ordinary gRPC clients serve a tcp: or unix: listener, without the option NoGRPCClients"
+	notHTTP1 = "this is a nearcall server, which does not speak HTTP/1: call it with github.com/nearcall/nearcall, " +
+		"or with a gRPC client unless it has the option NoGRPCClients"
+)
 
 const (
 	callTimeout = 10 * time.Second // how long calls of an HTTP/2 client are refused one by one
@@ -33,7 +39,7 @@ func refuse(conn net.Conn, p protocol, first []byte) {
 	case http2:
 		refuseHTTP2(conn, first)
 	case http1:
-		body := ours + "\n"
+		body := notHTTP1 + "\n"
 		_, _ = fmt.Fprintf(conn, "HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", len(body), body)
 	default:
 		// TLS clients report that the server does not speak TLS; nearcall's recognise the

@@ -87,8 +87,16 @@ type Dialer struct {
 	Authority string // that the server's certificate must match
 	Options   Options
 
+	// Accept returns the acceptor of the server's calls, or nil for none. A nil Accept
+	// returns nil.
+	Accept func(link.Session) link.Acceptor
+
 	// Conn opens the connection; nil for net.Dialer.
 	Conn func(ctx context.Context, address string) (net.Conn, error)
+
+	// Wrap replaces a connection, once it is secured, by one that carries nearcall's
+	// protocol in another; nil for none.
+	Wrap func(ctx context.Context, conn net.Conn) (net.Conn, error)
 }
 
 // Dial implements [link.Dialer]. It returns once the server has sent its HELLO.
@@ -99,10 +107,18 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	}
 	conn, auth := raw, credentials.AuthInfo(nil)
 	if d.Options.Creds == nil {
-		auth = d.Options.plain(conn)
+		auth = d.Options.PlainAuth(conn)
 	} else if conn, auth, err = d.Options.Creds.ClientHandshake(ctx, d.Authority, raw); err != nil {
 		_ = raw.Close()
 		return nil, fmt.Errorf("%s: authentication handshake failed: %w", d.Target, explain(err))
+	}
+	if d.Wrap != nil {
+		wrapped, err := d.Wrap(ctx, conn)
+		if err != nil {
+			_ = conn.Close()
+			return nil, fmt.Errorf("%s: %w", d.Target, err)
+		}
+		conn = wrapped
 	}
 	over, first, upgraded, err := d.Options.offer(ctx, conn)
 	if err != nil {
@@ -112,7 +128,11 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	o := d.Options.mux(d.Target, true, conn, upgraded, auth)
 	o.First = first
 	s := mux.New(over, o)
-	s.Start(nil)
+	var acceptor link.Acceptor
+	if d.Accept != nil {
+		acceptor = d.Accept(s)
+	}
+	s.Start(acceptor)
 	if err := s.Meet(ctx); err != nil {
 		_ = s.Close(err)
 		return nil, d.suggestTarget(err)

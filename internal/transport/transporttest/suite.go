@@ -24,6 +24,9 @@ type Suite struct {
 
 	// Codec encodes protobuf messages.
 	Codec link.Codec
+
+	// Without lists the cases that the transport does not pass, with the reason.
+	Without map[string]string
 }
 
 // cases are the tests of the suite.
@@ -66,6 +69,9 @@ var cases = []struct {
 func (s Suite) Run(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
+			if why := s.Without[c.name]; why != "" {
+				t.Skip(why)
+			}
 			for waiter, tasks := range map[string]bool{"goroutines": false, "tasks": true} {
 				t.Run(waiter, func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) { c.run(s.bed(t, tasks)) })

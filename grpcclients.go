@@ -1,0 +1,129 @@
+package nearcall
+
+import (
+	"cmp"
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+
+	"github.com/nearcall/nearcall/internal/h2"
+	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/transport/sock"
+)
+
+// http2Headers is the default of MaxHeaderListSize for ordinary gRPC clients, in bytes. It
+// is below grpc-go's 16 MiB, which HPACK lets a client fill with 4 kB for each call.
+const http2Headers = 64 << 10
+
+// takeGRPC serves the connection of an ordinary gRPC client, or closes it if the server is
+// stopped: the client is not refused for good.
+func (s *Server) takeGRPC(c sock.Handover) bool {
+	if inner := s.grpcServer(); inner != nil {
+		inner.Take(c.Conn, c.First, c.Auth, c.Deadline)
+	} else {
+		_ = c.Conn.Close()
+	}
+	return true
+}
+
+// grpcServer returns the server for ordinary gRPC clients, and makes it on first use. It
+// returns nil if the server is stopped.
+func (s *Server) grpcServer() *h2.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.grpc == nil && !s.stopped {
+		s.grpc = h2.New(s.grpcConfig())
+	}
+	return s.grpc
+}
+
+// grpcConfig returns the configuration of the server for ordinary gRPC clients: the same
+// services, interceptors, stats handlers and limits.
+func (s *Server) grpcConfig() h2.Config {
+	o, cfg := s.opts, s.opts.config()
+	c := h2.Config{Unary: cfg.Unary}
+	for _, svc := range s.core.Services() {
+		c.Services = append(c.Services, h2.Service(svc))
+	}
+	c.Stream = append([]grpc.StreamServerInterceptor{s.acceptPrepared}, cfg.Stream...)
+	opts := []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(o.MaxRecv),
+		grpc.MaxSendMsgSize(o.MaxSend),
+		grpc.WaitForHandlers(o.ServerConfig.WaitForHandlers),
+		grpc.KeepaliveParams(o.socket.ServerKeepalive),
+		grpc.KeepaliveEnforcementPolicy(o.socket.Enforcement),
+	}
+	for _, h := range o.Stats {
+		opts = append(opts, grpc.StatsHandler(h))
+	}
+	if n := o.socket.MaxStreams; n > 0 {
+		opts = append(opts, grpc.MaxConcurrentStreams(n))
+	}
+	if n := o.Window; n > 0 {
+		opts = append(opts, grpc.InitialWindowSize(int32(n)))
+	}
+	if n := o.socket.ConnWindow; n > 0 {
+		opts = append(opts, grpc.InitialConnWindowSize(int32(n)))
+	}
+	opts = append(opts, grpc.MaxHeaderListSize(uint32(cmp.Or(o.socket.MaxHeaderBytes, http2Headers))))
+	if d := o.socket.Handshake; d > 0 {
+		opts = append(opts, grpc.ConnectionTimeout(d))
+	}
+	if h := s.core.Unregistered(); h != nil {
+		opts = append(opts, grpc.UnknownServiceHandler(h))
+	}
+	switch {
+	case o.forwardCodec != nil:
+		opts = append(opts, grpc.ForceServerCodecV2(forwardingCodec{o.forwardCodec, o.forcedCodec}))
+	case o.forcedCodec != nil:
+		opts = append(opts, grpc.ForceServerCodecV2(o.forcedCodec))
+	}
+	c.Options = append(opts, o.grpc...)
+	return c
+}
+
+// A forwardingCodec is the codec of a server that forwards some calls.
+type forwardingCodec struct {
+	forwarded hook.ForwardCodec
+	forced    encoding.CodecV2 // of the server's own services; nil for protobuf
+}
+
+func (c forwardingCodec) codecOf(v any) encoding.CodecV2 {
+	switch {
+	case c.forwarded.Encodes(v):
+		return c.forwarded
+	case c.forced != nil:
+		return c.forced
+	}
+	return encoding.GetCodecV2("proto")
+}
+
+// Marshal implements [encoding.CodecV2].
+func (c forwardingCodec) Marshal(v any) (mem.BufferSlice, error) { return c.codecOf(v).Marshal(v) }
+
+// Unmarshal implements [encoding.CodecV2].
+func (c forwardingCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	return c.codecOf(v).Unmarshal(data, v)
+}
+
+// Name implements [encoding.CodecV2].
+func (c forwardingCodec) Name() string { return c.forwarded.Name() }
+
+// acceptPrepared is an interceptor that lets handlers of ordinary gRPC clients' calls send
+// a [PreparedMsg], and encode one for clients of both kinds.
+func (s *Server) acceptPrepared(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return handler(srv, &preparedStream{ss, s.core.WithMixed(ss.Context())})
+}
+
+type preparedStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context implements [grpc.ServerStream].
+func (s *preparedStream) Context() context.Context { return s.ctx }
+
+// SendMsg implements [grpc.ServerStream].
+func (s *preparedStream) SendMsg(m any) error { return s.ServerStream.SendMsg(forGRPC(m)) }

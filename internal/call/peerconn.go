@@ -1,0 +1,92 @@
+package call
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// Calls in both directions. A client may have a Server, which accepts the client's end of
+// a session as it accepts the sessions of listeners. A handler on either side gets a
+// connection for calls to the peer from its context.
+
+type connKey struct{}
+
+// PeerConn returns the connection for calls to the peer of the call of ctx, or nil if ctx
+// does not come from a nearcall server.
+func PeerConn(ctx context.Context) grpc.ClientConnInterface {
+	c, ok := ctx.Value(connKey{}).(*serverConn)
+	if !ok {
+		return nil
+	}
+	return c.peerConn()
+}
+
+// peerConn returns the connection for calls to the peer, and makes it on first use.
+func (c *serverConn) peerConn() grpc.ClientConnInterface {
+	c.callsOnce.Do(func() {
+		c.calls = c.server.cfg.PeerConn(c.session)
+		mu := &c.server.workers.mu
+		mu.Lock()
+		c.callsPeer = true
+		closed := c.closed
+		wait.Unpark(c.room.Wake())
+		mu.Unlock()
+		if closed {
+			c.closePeerConn()
+		}
+	})
+	return c.calls
+}
+
+// closePeerConn makes later calls to the peer fail.
+func (c *serverConn) closePeerConn() {
+	if conn, ok := c.calls.(io.Closer); ok {
+		_ = conn.Close()
+	}
+}
+
+// A CallCounter counts the running calls of a connection.
+type CallCounter interface {
+	Begin()
+	End()
+}
+
+// AcceptClient is Accept for the client's end of a session, whose peer calls s. What s does
+// to the session concerns these calls only. They are counted with counter unless that is
+// nil.
+func (s *Server) AcceptClient(session link.Session, counter CallCounter) link.Acceptor {
+	side := &clientSide{Session: session}
+	side.conn = newServerConn(s, side)
+	side.conn.ofClient, side.conn.counter = true, counter
+	if !s.addConn(side.conn) {
+		return nil
+	}
+	return side.conn
+}
+
+// A clientSide is the client's end of a session as the client's Server uses it.
+type clientSide struct {
+	link.Session
+	conn    *serverConn
+	closing sync.Once
+}
+
+// Close implements [link.Session]. It ends the peer's calls, and leaves the session to the
+// client.
+func (c *clientSide) Close(reason error) error {
+	c.closing.Do(func() {
+		c.Session.Drain()
+		c.conn.Closed(reason)
+		go func() {
+			<-c.Session.Written()
+			c.conn.Gone()
+		}()
+	})
+	return nil
+}

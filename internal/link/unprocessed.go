@@ -1,0 +1,11 @@
+package link
+
+// Unprocessed wraps an error to say that the peer's handler never saw the call: it wraps
+// [ErrUnprocessed] as well.
+type Unprocessed struct{ Err error }
+
+// Error implements error.
+func (u Unprocessed) Error() string { return u.Err.Error() }
+
+// Unwrap returns the error and ErrUnprocessed.
+func (u Unprocessed) Unwrap() []error { return []error{u.Err, ErrUnprocessed} }

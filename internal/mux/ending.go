@@ -1,0 +1,221 @@
+package mux
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// How a session drains, in one direction or in both, and ends.
+
+// Drain implements [link.Session]. The side that accepted the connection leaves: its
+// handlers may make calls until they have returned, and then the session ends.
+func (s *Session) Drain() {
+	s.mu.Lock()
+	s.drain()
+	if !s.opts.Client {
+		s.leave(errors.New("the server is going away"))
+	}
+	s.flush(false)
+}
+
+// drain accepts no more calls, and sends DRAIN. mu is held.
+func (s *Session) drain() {
+	if !s.drained {
+		s.drained = true
+		s.control = wire.AppendDrain(s.control, s.last)
+	}
+}
+
+// leave makes the session end, for reason, when no call is left. mu is held.
+func (s *Session) leave(reason error) {
+	if s.leaving == nil {
+		s.leaving = reason
+	}
+	s.closeIfDrained()
+}
+
+// Retire implements [link.Session].
+func (s *Session) Retire() {
+	s.mu.Lock()
+	s.retire(errors.New("the connection is retired"))
+	s.flush(false)
+}
+
+// retire makes and accepts no more calls, and leaves. mu is held.
+func (s *Session) retire(reason error) {
+	s.refuse(reason)
+	s.drain()
+	s.leave(reason)
+}
+
+// refuse makes no more calls, for reason. mu is held.
+func (s *Session) refuse(reason error) {
+	if s.refusal != nil {
+		return
+	}
+	s.refusal = reason
+	close(s.done)
+	s.refuseQueued()
+}
+
+// closeIfDrained ends a session that is to end once its last call has ended. mu is held.
+func (s *Session) closeIfDrained() {
+	if s.leaving != nil && s.ended == nil && s.started && s.live.first == nil && !s.closing {
+		s.closing = true
+		s.terminating.Go(s.closeDrained)
+	}
+}
+
+// closeDrained ends a session that had no call left. If the peer has opened a call
+// since, the session stays open for it: calls are ignored only after DRAIN, and DRAIN
+// might not have been sent yet.
+func (s *Session) closeDrained() {
+	s.mu.Lock()
+	if s.live.first != nil {
+		s.closing = false
+		s.mu.Unlock()
+		return
+	}
+	reason := fmt.Errorf("%s: %w", s.opts.Name, s.leaving)
+	s.retire(reason)
+	s.mu.Unlock()
+	s.terminate(reason, wire.ByeDone, false)
+}
+
+// Written implements [link.Session]. What is not written within Options.Farewell is given
+// up.
+func (s *Session) Written() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.written == nil {
+		s.written = make(chan struct{})
+		time.AfterFunc(s.opts.Farewell, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.closeWritten()
+		})
+		s.checkWritten()
+	}
+	return s.written
+}
+
+// checkWritten closes written, if there is one, when nothing of the peer's calls is left to
+// write. It is called whenever the pen is put down, and when a call of the peer leaves the
+// session, which may have dropped what it had left. mu is held.
+func (s *Session) checkWritten() {
+	if s.written != nil && s.calls == 0 && len(s.control) == 0 && s.batch.b == nil {
+		s.closeWritten()
+	}
+}
+
+// closeWritten closes written, which exists, once. mu is held.
+func (s *Session) closeWritten() {
+	if !link.IsClosed(s.written) {
+		close(s.written)
+	}
+}
+
+// Farewells.
+//
+// A session that ends writes what ended calls have left in their queues, then BYE, and
+// then nothing. A peer that reads BYE closes the connection, and only then does this
+// side close it. The order matters: closing a connection with unread input, such as
+// frames of a call that the peer is making, may reset it, and a reset discards what the
+// peer has not read yet. So when the session is gone, the peer has read everything. If
+// the peer reads nothing for Options.Farewell, the connection is closed anyway. The
+// peer may then still read what the system has buffered, which for shared memory is
+// everything that was written.
+
+// Close implements [link.Session]. It does not block: what ended calls have left is
+// written in the background, see Farewells.
+func (s *Session) Close(reason error) error {
+	s.terminate(reason, wire.ByeClosed, false)
+	return nil
+}
+
+// fail ends a session whose connection broke or whose peer violated the protocol.
+func (s *Session) fail(reason error) {
+	err := fmt.Errorf("%s: %w", s.opts.Name, reason)
+	var away *dismissal
+	if errors.As(reason, &away) {
+		s.terminate(err, away.code, false)
+		return
+	}
+	s.terminate(err, wire.ByeProtocol, !errors.Is(reason, wire.ErrProtocol))
+}
+
+// terminate ends the session and all its calls for reason. lost means that nothing more
+// can be written. Only if the owner closes the session (ByeClosed) do ended calls still
+// write what they have left: after a protocol error no input is handled, so no credit
+// would arrive for it.
+func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
+	s.mu.Lock()
+	lost = lost || s.broken != nil
+	if lost {
+		s.lost = true
+		_ = s.conn.Close()
+	}
+	if s.ended != nil {
+		s.wakeWriter()
+		s.mu.Unlock()
+		return
+	}
+	s.ended = reason
+	s.terminating.Add(1)
+	defer s.terminating.Done()
+	s.retire(reason)
+	bye := code
+	if code == wire.ByeClosed && s.live.first == nil {
+		bye = wire.ByeDone // no call is cut off
+	}
+	s.bye = wire.AppendBye(nil, bye, reason.Error())
+	var after callbacks
+	for st := s.live.first; st != nil; {
+		next := st.nextLive
+		if st == s.accepting { // offerToAcceptor ends it; until then its handler can send nothing more
+			st.sendErr = reason
+			st = next
+			continue
+		}
+		why := reason
+		if code != wire.ByeClosed && st.caller && st.id == 0 {
+			why = link.Unprocessed{Err: reason} // no frame of it was or will be written
+		}
+		if code != wire.ByeClosed {
+			st.abortUnread(why, &after)
+		} else {
+			st.abort(why, false, &after)
+		}
+		st = next
+	}
+	started := s.started
+	if !lost && started {
+		s.closeTimer = time.AfterFunc(s.opts.Farewell, s.closeConn)
+	}
+	s.wakeWriter()
+	if !s.occupied {
+		s.wakeResident() // to see the peer close the connection
+	}
+	s.mu.Unlock()
+	if !started {
+		_ = s.conn.Close()
+	}
+	after.run()
+	close(s.allCallsEnded)
+	if started && s.acceptor != nil {
+		s.acceptor.Closed(reason)
+	}
+}
+
+// closeConn closes the connection at once. What is queued is lost.
+func (s *Session) closeConn() {
+	s.mu.Lock()
+	s.lost = true
+	s.wakeWriter()
+	s.mu.Unlock()
+	_ = s.conn.Close()
+}

@@ -1,0 +1,211 @@
+// Package proxy joins two paths: calls that arrive at a listener are made to a target, as
+// they are. Messages stay encoded. Metadata, deadlines, cancellations, statuses, trailers,
+// authorities and user agents pass unchanged, and so do the calls that the target makes to
+// its client. Messages that are compressed with gzip are decompressed and compressed again;
+// those of other compressors fail unless the program registers them.
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	_ "google.golang.org/grpc/encoding/gzip" // for calls that are compressed
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/grpcgo"
+)
+
+// dialTimeout limits an attempt to connect to the target.
+const dialTimeout = 20 * time.Second
+
+// A Proxy makes the calls that arrive at its listeners to a target. Each connection of a
+// nearcall client has a connection of its own to the target, so that the target can call
+// that client. Ordinary gRPC clients share one.
+type Proxy struct {
+	dial   func(accept func(link.Session) link.Acceptor) (link.Dialer, error)
+	server *nearcall.Server
+	ctx    context.Context // ends with Stop, and the dials with it
+	stop   context.CancelFunc
+
+	mu       sync.Mutex
+	sessions map[link.Session]struct{} // of clients and of the target
+	shared   link.Session              // for ordinary gRPC clients; nil before the first
+	stopped  bool
+	all      sync.WaitGroup
+}
+
+var errStopped = errors.New("the proxy was stopped")
+
+// New returns a proxy to target, which it dials with opts. It returns an error if target or
+// an option is invalid. more are options of its listeners.
+func New(target string, opts []nearcall.DialOption, more ...nearcall.ServerOption) (*Proxy, error) {
+	p := &Proxy{sessions: make(map[link.Session]struct{})}
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	p.dial = func(accept func(link.Session) link.Acceptor) (link.Dialer, error) {
+		return hook.Connect(target, accept, anyOptions(opts)...)
+	}
+	if _, err := p.dial(nil); err != nil {
+		return nil, err
+	}
+	own := hook.Proxy(p.accept, grpcgo.Handler(p.acceptShared), grpcgo.Codec()).(nearcall.ServerOption)
+	p.server = nearcall.NewServer(append(more, own)...)
+	return p, nil
+}
+
+func anyOptions(opts []nearcall.DialOption) []any {
+	all := make([]any, len(opts))
+	for i, o := range opts {
+		all[i] = o
+	}
+	return all
+}
+
+// Serve accepts clients from lis until lis fails or the proxy is stopped. It closes lis, and
+// returns nil after Stop.
+func (p *Proxy) Serve(lis net.Listener) error { return p.server.Serve(lis) }
+
+// Stop closes all listeners and connections, which ends their calls.
+func (p *Proxy) Stop() {
+	p.stop()
+	p.mu.Lock()
+	p.stopped = true
+	var open []link.Session
+	for s := range p.sessions {
+		open = append(open, s)
+	}
+	p.mu.Unlock()
+	for _, s := range open {
+		_ = s.Close(errStopped)
+	}
+	p.server.Stop()
+	p.all.Wait()
+}
+
+// add adds a session, which is removed when it has ended. It returns false, and closes the
+// session, if the proxy was stopped.
+func (p *Proxy) add(s link.Session) bool {
+	p.mu.Lock()
+	stopped := p.stopped
+	if !stopped {
+		p.sessions[s] = struct{}{}
+		p.all.Go(func() {
+			<-s.Ended()
+			p.mu.Lock()
+			delete(p.sessions, s)
+			p.mu.Unlock()
+		})
+	}
+	p.mu.Unlock()
+	if stopped {
+		_ = s.Close(errStopped)
+	}
+	return !stopped
+}
+
+// connect opens a session with the target, whose calls go to the acceptor that accept
+// returns. It gives up when ctx is done.
+func (p *Proxy) connect(ctx context.Context, accept func(link.Session) link.Acceptor) (link.Session, error) {
+	d, err := p.dial(accept)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	defer context.AfterFunc(p.ctx, cancel)()
+	s, err := d.Dial(ctx)
+	if p.ctx.Err() != nil && err != nil {
+		return nil, errStopped
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the proxy cannot connect to its target: %w", err)
+	}
+	if !p.add(s) {
+		return nil, errStopped
+	}
+	return s, nil
+}
+
+// accept joins the session of a nearcall client with one to the target.
+func (p *Proxy) accept(client link.Session) link.Acceptor {
+	if !p.add(client) {
+		return nil
+	}
+	back := &relay{proxy: p, to: client}
+	target, err := p.connect(p.ctx, func(link.Session) link.Acceptor { return back })
+	if err != nil {
+		return &failing{session: client, err: err}
+	}
+	p.all.Go(func() { p.join(client, target) })
+	return &relay{proxy: p, to: target}
+}
+
+// join passes the drain and the end of each of two sessions on to the other. A client that
+// takes no more calls stays. When one session has ended, so have its calls: the other ends
+// when it has passed their ends on.
+func (p *Proxy) join(client, target link.Session) {
+	noCalls, noBack := target.Done(), client.Done()
+	for {
+		select {
+		case <-noCalls:
+			noCalls = nil
+			client.Drain()
+		case <-noBack:
+			noBack = nil
+			target.Drain()
+		case <-client.Ended():
+			target.Retire()
+			return
+		case <-target.Ended():
+			client.Drain()
+			return
+		}
+	}
+}
+
+// acceptShared returns an acceptor for a call of an ordinary gRPC client.
+func (p *Proxy) acceptShared(ctx context.Context) (link.Acceptor, error) {
+	p.mu.Lock()
+	s := p.shared
+	p.mu.Unlock()
+	if s == nil || link.IsClosed(s.Done()) {
+		var err error
+		if s, err = p.connect(ctx, nil); err != nil {
+			return nil, unavailable(err)
+		}
+		p.mu.Lock()
+		other := p.shared
+		if other == nil || link.IsClosed(other.Done()) {
+			p.shared = s
+		} else { // another call has connected meanwhile
+			s, other = other, s
+		}
+		p.mu.Unlock()
+		if other != nil {
+			other.Retire()
+		}
+	}
+	return &relay{proxy: p, to: s}, nil
+}
+
+// failing is the acceptor of a client whose target cannot be reached. After the first call
+// the client connects again, and the proxy tries again.
+type failing struct {
+	relay
+	session link.Session
+	err     error
+}
+
+// HandleStream implements [link.Acceptor].
+func (f *failing) HandleStream(s link.Stream, _ *link.CallHeader) error {
+	go func() {
+		_ = s.Send(&link.Frame{End: endOf(unavailable(f.err))})
+		f.session.Drain()
+	}()
+	return nil
+}

@@ -1,0 +1,152 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"math"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// A relay is an acceptor that makes the calls that it accepts to another session.
+type relay struct {
+	proxy *Proxy
+	to    link.Session
+}
+
+// HandleUnary implements [link.Acceptor]. Unary calls are passed on as streams.
+func (*relay) HandleUnary(*link.UnaryCall, bool) error { return link.ErrNoCall }
+
+// Closed implements [link.Acceptor].
+func (*relay) Closed(error) {}
+
+// Gone implements [link.Acceptor].
+func (*relay) Gone() {}
+
+// Terms implements [link.Acceptor].
+func (*relay) Terms() link.Terms { return link.Terms{} }
+
+// HandleStream implements [link.Acceptor].
+func (r *relay) HandleStream(callee link.Stream, o *link.CallHeader) error {
+	header := *o
+	header.Caller = nil
+	ctx, cancel := context.WithCancelCause(context.Background())
+	callee.OnAbort(cancel)
+	r.proxy.all.Go(func() { r.pass(ctx, callee, &header) })
+	return nil
+}
+
+// pass makes the call of callee, and passes its frames on in both directions. ctx ends when
+// callee is aborted, with the reason.
+//
+// Each direction has a goroutine, so that a receiver that does not receive stops the sender
+// and nothing else. Aborts of the caller stream are found by receiving, so that what had
+// arrived before is passed on first.
+func (r *relay) pass(ctx context.Context, callee link.Stream, o *link.CallHeader) {
+	caller, err := r.to.NewStream(ctx, o)
+	switch {
+	case errors.Is(err, link.ErrOneWay):
+		_ = callee.Send(&link.Frame{End: endOf(status.Errorf(codes.Unimplemented, "%v; a client takes calls if it was made with WithServer", err))})
+		return
+	case err != nil:
+		if reason := context.Cause(ctx); reason == nil {
+			callee.Abort(err)
+		}
+		return
+	}
+	left := context.AfterFunc(ctx, func() { caller.Abort(context.Cause(ctx)) })
+	defer left()
+	r.proxy.all.Go(func() { forwardRequests(callee, caller) })
+	forwardReplies(caller, callee)
+}
+
+// forwardRequests passes on what the caller's side of a call sends.
+func forwardRequests(from, to link.Stream) {
+	for {
+		var in link.Frame
+		var data []byte
+		in.Sink = link.Sink{Dst: &data, Codec: rawCodec{}, Limit: math.MaxInt}
+		if err := from.Recv(&in); err != nil {
+			if end := endOfMessage(err); end != nil {
+				_ = from.Send(&link.Frame{End: end})
+				to.Abort(context.Canceled)
+			}
+			return // otherwise it was aborted, and pass tells the other stream
+		}
+		out := link.Frame{EndSend: in.EndSend, HasMsg: in.Got}
+		if in.Got {
+			out.Msg = link.Encoded(mem.BufferSlice{mem.SliceBuffer(data)})
+		}
+		if to.Send(&out) != nil || in.EndSend {
+			return // ended or aborted: forwardReplies receives that
+		}
+	}
+}
+
+// forwardReplies passes on what the callee's side of a call sends, until the call ends.
+func forwardReplies(from, to link.Stream) {
+	for {
+		var in link.Frame
+		var data []byte
+		in.Sink = link.Sink{Dst: &data, Codec: rawCodec{}, Limit: math.MaxInt}
+		if err := from.Recv(&in); err != nil {
+			if end := endOfMessage(err); end != nil {
+				_ = to.Send(&link.Frame{End: end})
+				from.Abort(context.Canceled)
+			} else {
+				to.Abort(err)
+			}
+			return
+		}
+		out := link.Frame{Header: in.Header, End: in.End, HasMsg: in.Got}
+		if in.Got {
+			out.Msg = link.Encoded(mem.BufferSlice{mem.SliceBuffer(data)})
+		}
+		if err := to.Send(&out); err != nil {
+			from.Abort(err)
+			return
+		}
+		if in.End != nil {
+			return
+		}
+	}
+}
+
+// endOfMessage returns the end of a call of which a message could not be decompressed, in
+// grpc-go's words, or nil if err is another error.
+func endOfMessage(err error) *link.End {
+	var c *link.CompressionError
+	if errors.As(err, &c) {
+		return &link.End{Status: status.Newf(codes.Internal, "grpc: %v", c)}
+	}
+	return nil
+}
+
+func unavailable(err error) error { return status.Error(codes.Unavailable, err.Error()) }
+
+func endOf(err error) *link.End { return &link.End{Status: status.Convert(err)} }
+
+// rawCodec is a codec whose messages are *[]byte, in encoded form.
+type rawCodec struct{}
+
+var errNotRaw = errors.New("proxy: the message is not in encoded form")
+
+func (rawCodec) Name() string { return "" }
+
+func (rawCodec) Size(any) (int, error) { return 0, errNotRaw }
+
+func (rawCodec) Append([]byte, any) ([]byte, error) { return nil, errNotRaw }
+
+func (rawCodec) Decode(data mem.BufferSlice, v any) error {
+	*v.(*[]byte) = data.Materialize()
+	return nil
+}
+
+func (rawCodec) Copy(_, _ any) (int, bool, error) { return 0, false, nil }
+func (rawCodec) Copies(any) bool                  { return false }
+func (rawCodec) New(any) any                      { return nil }
+func (rawCodec) Move(_, _ any) bool               { return false }

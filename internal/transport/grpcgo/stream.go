@@ -1,0 +1,189 @@
+package grpcgo
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// A stream is a call that grpc-go makes.
+type stream struct {
+	session *session
+	inner   grpc.ClientStream
+	ctx     context.Context // of inner
+	cancel  context.CancelCauseFunc
+	waiter  wait.Waiter
+
+	// Used only by the goroutine that receives.
+	headerKnown bool
+
+	mu      sync.Mutex
+	reason  error // of Abort
+	ended   bool  // the end was received, or the stream aborted
+	onAbort func(error)
+}
+
+// Send implements [link.Stream].
+func (st *stream) Send(f *link.Frame) error {
+	if err := st.aborted(); err != nil {
+		return err
+	}
+	if f.HasMsg {
+		m, err := f.Msg.Encode()
+		if err != nil {
+			return err
+		}
+		err = wait.Outside(st.waiter, func() error { return st.inner.SendMsg(&m) })
+		switch {
+		case err == io.EOF:
+			return link.ErrEnded
+		case err != nil:
+			if reason := st.aborted(); reason != nil {
+				return reason
+			}
+			return err
+		}
+	}
+	if f.EndSend {
+		_ = st.inner.CloseSend()
+	}
+	return nil
+}
+
+// Recv implements [link.Stream].
+func (st *stream) Recv(f *link.Frame) error {
+	f.Reset()
+	if !st.headerKnown {
+		err := wait.Outside(st.waiter, func() error {
+			md, err := st.inner.Header()
+			if md != nil {
+				f.Header = md.Copy()
+				delete(f.Header, "content-type")
+			}
+			return err
+		})
+		if err == nil && f.Header == nil { // the call has ended without a header or a message
+			err = wait.Outside(st.waiter, func() error { return st.inner.RecvMsg(new(mem.BufferSlice)) })
+		}
+		if st.headerKnown = true; err != nil {
+			return st.end(f, err)
+		}
+		if f.Dst == nil {
+			return nil
+		}
+	}
+	if f.Dst == nil {
+		// Only the end is wanted, and messages stay where they are. grpc-go has no way
+		// to wait for that, so wait for the stream's own end.
+		<-st.ctx.Done()
+		return st.end(f, status.FromContextError(context.Cause(st.ctx)).Err())
+	}
+	var m mem.BufferSlice
+	if err := wait.Outside(st.waiter, func() error { return st.inner.RecvMsg(&m) }); err != nil {
+		return st.end(f, err)
+	}
+	received := link.Encoded(m)
+	err := received.DecodeInto(&f.Sink)
+	received.Free()
+	f.Got = err == nil
+	return err
+}
+
+// end puts the end of the call, with err as grpc-go reports it, into f. It returns the reason
+// if the call was aborted.
+func (st *stream) end(f *link.Frame, err error) error {
+	if reason := st.aborted(); reason != nil {
+		return reason
+	}
+	f.End = &link.End{Trailer: st.inner.Trailer()}
+	if err != io.EOF {
+		f.End.Status = status.Convert(err)
+	}
+	delete(f.End.Trailer, "content-type")
+	delete(f.End.Trailer, "grpc-status-details-bin") // the status has them
+	st.mu.Lock()
+	st.ended = true
+	st.mu.Unlock()
+	st.finish()
+	return nil
+}
+
+// finish releases what the stream uses.
+func (st *stream) finish() {
+	st.cancel(nil)
+	st.session.remove(st)
+}
+
+func (st *stream) aborted() error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.reason
+}
+
+// Abort implements [link.Stream].
+func (st *stream) Abort(reason error) {
+	st.mu.Lock()
+	if st.ended {
+		st.mu.Unlock()
+		return
+	}
+	st.ended, st.reason = true, reason
+	f := st.onAbort
+	st.mu.Unlock()
+	st.finish()
+	if f != nil {
+		f(reason)
+	}
+}
+
+// OnAbort implements [link.Stream].
+func (st *stream) OnAbort(f func(error)) {
+	st.mu.Lock()
+	st.onAbort = f
+	reason := st.reason
+	st.mu.Unlock()
+	if reason != nil {
+		f(reason)
+	}
+}
+
+// SetWaiter implements [link.Stream].
+func (st *stream) SetWaiter(w wait.Waiter) { st.waiter = w }
+
+// rawCodec is the codec of messages that are encoded already.
+type rawCodec struct{}
+
+var errNotRaw = errors.New("grpcgo: the message is not in encoded form")
+
+// Name implements [encoding.CodecV2]. Without a name the content-type has no subtype.
+func (rawCodec) Name() string { return "" }
+
+// Marshal implements [encoding.CodecV2].
+func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
+	m, ok := v.(*link.Message)
+	if !ok {
+		return nil, errNotRaw
+	}
+	data := m.Data()
+	data.Ref() // grpc-go frees it
+	return data, nil
+}
+
+// Unmarshal implements [encoding.CodecV2].
+func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	m, ok := v.(*mem.BufferSlice)
+	if !ok {
+		return errNotRaw
+	}
+	data.Ref()
+	*m = data
+	return nil
+}

@@ -1,0 +1,245 @@
+package web_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall"
+)
+
+// talk opens a connection, writes text, and returns what it reads until the server closes
+// the connection.
+func (s *site) talk(text string) string {
+	s.Helper()
+	conn := s.dial()
+	if _, err := io.WriteString(conn, text); err != nil {
+		s.Fatal(err)
+	}
+	b, err := io.ReadAll(conn)
+	if err != nil {
+		s.Errorf("after %q: %v", b, err)
+	}
+	return string(b)
+}
+
+// dial opens a connection that is closed at the end of the test. Its reads end after a
+// time in which every answer has come.
+func (s *site) dial() net.Conn {
+	s.Helper()
+	conn, err := net.Dial("tcp", s.lis.Addr().String())
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	return conn
+}
+
+// head returns the head of a request with JSON.
+func head(method string, header ...string) string {
+	lines := append([]string{"POST " + path + method + " HTTP/1.1", "Host: localhost", "Content-Type: application/json"}, header...)
+	return strings.Join(append(lines, "", ""), "\r\n")
+}
+
+func TestMessagesOverTheLimitAreRefusedWithAStatus(t *testing.T) {
+	s := start(t, &service{})
+	large := `{"payload":{"body":"` + strings.Repeat("A", 5<<20) + `"}}`
+	s.post("UnaryCall", large).want(t, 429, "larger than max (5242903 vs. 4194304)")
+	req, err := http.NewRequestWithContext(t.Context(), "POST", s.url+"UnaryCall", io.MultiReader(strings.NewReader(large))) // chunked
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := s.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	answer{resp.StatusCode, resp.Header, string(b)}.want(t, 429, "larger than max")
+
+	for _, kind := range []string{"application/connect+proto", "application/grpc-web"} {
+		a := s.do("POST", s.url+"StreamingInputCall", "\x00\x7f\xff\xff\xff", "Content-Type", kind)
+		if !strings.Contains(a.body, "larger than max (2147483647 vs. 4194304)") {
+			t.Errorf("%s: %q", kind, a.body)
+		}
+	}
+	bomb := squeeze(t, strings.Repeat(" ", 6<<20)+"{}")
+	s.post("UnaryCall", bomb, "Content-Encoding", "gzip").want(t, 429, "after decompression larger than max 4194304")
+}
+
+func TestAHeaderOverTheLimitIsRefused(t *testing.T) {
+	s := start(t, &service{}, nearcall.MaxHeaderListSize(16<<10))
+	a := s.talk(head("UnaryCall", "X: "+strings.Repeat("x", 30<<10)))
+	if !strings.HasPrefix(a, "HTTP/1.1 431 ") {
+		t.Errorf("%q", a)
+	}
+}
+
+func TestAHeaderThatIsNotFinishedEndsTheConnection(t *testing.T) {
+	s := start(t, &service{}, nearcall.ConnectionTimeout(100*time.Millisecond))
+	for _, begun := range []string{"POST / HT", head("UnaryCall")[:40]} {
+		if a := s.talk(begun); a != "" {
+			t.Errorf("%q", a)
+		}
+	}
+}
+
+func TestAnIdleConnectionIsClosed(t *testing.T) {
+	s := start(t, &service{}, nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: 50 * time.Millisecond}))
+	if a := s.talk(head("UnaryCall", "Content-Length: 2") + "{}"); !strings.HasPrefix(a, "HTTP/1.1 200 ") {
+		t.Errorf("%q", a)
+	}
+}
+
+// TestTheConnectionAgesOut: a client of an old connection is told to open another one.
+func TestTheConnectionAgesOut(t *testing.T) {
+	if begun := time.Now(); time.Since(begun) == 0 {
+		t.Skip("the clock advances in steps that are longer than a request")
+	}
+	s := start(t, &service{}, nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 1}))
+	if a := s.talk(head("UnaryCall", "Content-Length: 2") + "{}"); !strings.Contains(a, "Connection: close\r\n") {
+		t.Errorf("%q", a)
+	}
+}
+
+// TestRequestsThatTwoReadersWouldReadDifferentlyAreRefused: such requests let a client
+// smuggle one past a proxy.
+func TestRequestsThatTwoReadersWouldReadDifferentlyAreRefused(t *testing.T) {
+	calls := make(chan string, 10)
+	s := start(t, &service{unary: func(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		calls <- in.String()
+		return &testpb.SimpleResponse{}, nil
+	}})
+	for name, text := range map[string]string{
+		"two lengths":          head("UnaryCall", "Content-Length: 2", "Content-Length: 3") + "{}",
+		"a length that is not": head("UnaryCall", "Content-Length: +2") + "{}",
+		"unknown coding":       head("UnaryCall", "Transfer-Encoding: chunked, identity") + "2\r\n{}\r\n0\r\n\r\n",
+		"a folded name":        "POST / HTTP/1.1\r\nHost : localhost\r\n\r\n",
+		"no host":              "POST " + path + "UnaryCall HTTP/1.1\r\n\r\n",
+		"HTTP/2":               "POST " + path + "UnaryCall HTTP/2.0\r\nHost: localhost\r\n\r\n",
+	} {
+		if a := s.talk(text); !strings.HasPrefix(a, "HTTP/1.1 4") && !strings.HasPrefix(a, "HTTP/1.1 5") || strings.Count(a, "HTTP/1.1 ") != 1 {
+			t.Errorf("%s: %q", name, a)
+		}
+	}
+	for name, body := range map[string]string{
+		"no size":          "x\r\n{}\r\n0\r\n\r\n",
+		"too large a size": "ffffffffffffffff0\r\n{}",
+		"a short chunk":    "1\r\n{}\r\n0\r\n\r\n",
+	} {
+		if a := s.talk(head("UnaryCall", "Transfer-Encoding: chunked") + body); !strings.HasPrefix(a, "HTTP/1.1 500 ") || !strings.Contains(a, "Connection: close\r\n") {
+			t.Errorf("%s: %q", name, a)
+		}
+	}
+	if len(calls) > 0 {
+		t.Errorf("a handler was called: %s", <-calls)
+	}
+}
+
+// TestAnUnreadBodyIsNoRequest: what follows an answer that did not wait for the body is not
+// understood as a request.
+func TestAnUnreadBodyIsNoRequest(t *testing.T) {
+	s := start(t, &service{})
+	smuggled := head("UnaryCall", "Content-Length: 2") + "{}"
+	for _, method := range []string{"NoSuch", "UnaryCall"} {
+		for _, kind := range []string{"text/plain", "application/connect+json", "application/grpc-web"} {
+			text := strings.Replace(head(method, "Transfer-Encoding: chunked"), "application/json", kind, 1) + "5\r\n\x00\xff\xff\xff\xff\r\nffff\r\n" + smuggled
+			if a := s.talk(text + strings.Repeat(smuggled, 100)); strings.Count(a, "HTTP/1.1 ") != 1 {
+				t.Errorf("%s of %s: %q", method, kind, a)
+			}
+		}
+	}
+}
+
+func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
+	s := start(t, &service{})
+	text := ""
+	for i := range 20 {
+		b := fmt.Sprintf(`{"payload":{"body":"%04d"}}`, i)
+		text += head("UnaryCall", fmt.Sprintf("Content-Length: %d", len(b))) + b
+	}
+	conn := s.dial()
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+	in := bufio.NewReader(conn)
+	for i := range 20 {
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := io.ReadAll(resp.Body)
+		if want := fmt.Sprintf(`"%04d"`, i); !strings.Contains(string(b), want) {
+			t.Fatalf("answer %d: %s", i, b)
+		}
+	}
+}
+
+func TestAClientThatLeavesCancelsItsCall(t *testing.T) {
+	begun, ended := make(chan struct{}), make(chan error, 1)
+	s := start(t, &service{
+		unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+			close(begun)
+			<-ctx.Done()
+			ended <- ctx.Err()
+			return nil, ctx.Err()
+		},
+		input: func(in grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]) error {
+			_, err := in.Recv()
+			ended <- err
+			return err
+		},
+	})
+	conn := s.dial()
+	_, _ = io.WriteString(conn, head("UnaryCall", "Content-Length: 2")+"{}")
+	<-begun
+	_ = conn.Close()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the handler's context has ended with %v", err)
+	}
+	for _, partial := range []string{"", "5\r\n\x00\x00", "5\r\n\x00\x00\x00\x00\x05\r\n"} {
+		conn := s.dial()
+		_, _ = io.WriteString(conn, strings.Replace(head("StreamingInputCall", "Transfer-Encoding: chunked"), "json", "grpc-web", 1)+partial)
+		_ = conn.Close()
+		if err := <-ended; status.Code(err) != codes.Canceled {
+			t.Errorf("after %q the handler receives %v", partial, err)
+		}
+	}
+}
+
+func TestACallEndsAtItsDeadline(t *testing.T) {
+	left := make(chan struct{}, 10)
+	s := start(t, &service{
+		unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+			defer func() { left <- struct{}{} }()
+			<-ctx.Done()
+			if ctx.Err() != context.DeadlineExceeded {
+				t.Errorf("the context ends with %v", ctx.Err())
+			}
+			return nil, ctx.Err()
+		},
+	})
+	s.post("UnaryCall", "{}", "Connect-Timeout-Ms", "20").want(t, 504, "deadline_exceeded")
+	<-left
+	// The body does not arrive, whether it is small or large.
+	for _, body := range []string{"Content-Length: 2", "Content-Length: 200000", "Transfer-Encoding: chunked"} {
+		if a := s.talk(head("UnaryCall", body, "Connect-Timeout-Ms: 20")); !strings.HasPrefix(a, "HTTP/1.1 504 ") || !strings.Contains(a, "Connection: close\r\n") {
+			t.Errorf("%s: %q", body, a)
+		}
+	}
+}

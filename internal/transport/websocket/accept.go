@@ -1,0 +1,87 @@
+package websocket
+
+import (
+	"crypto/sha1"
+	"encoding/base64"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// maxAnswer is how long the answer to a request for an upgrade may take to be written.
+const maxAnswer = 5 * time.Second
+
+// acceptKey returns the answer to a Sec-WebSocket-Key: section 4.2.2 of RFC 6455.
+func acceptKey(key string) string {
+	h := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
+	return base64.StdEncoding.EncodeToString(h[:])
+}
+
+// hasToken reports whether a header field, a list, contains token.
+func hasToken(h http.Header, field, token string) bool {
+	for _, list := range h.Values(field) {
+		for name := range strings.SplitSeq(list, ",") {
+			if strings.EqualFold(strings.TrimSpace(name), token) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// subprotocols returns the subprotocols that a header names.
+func subprotocols(h http.Header) (all []string) {
+	for _, list := range h.Values("Sec-WebSocket-Protocol") {
+		for name := range strings.SplitSeq(list, ",") {
+			all = append(all, strings.TrimSpace(name))
+		}
+	}
+	return all
+}
+
+// Check returns why a request cannot be upgraded, with the status code of the answer, or 0.
+// It adds what the answer's header must have in that case.
+func Check(r *http.Request, answer http.Header) (code int, why string) {
+	if code, why = check(r); code == http.StatusUpgradeRequired {
+		answer.Add("Connection", "Upgrade") // it can say "close" already
+		answer.Set("Upgrade", "websocket")
+		answer.Set("Sec-WebSocket-Version", "13")
+	}
+	return code, why
+}
+
+func check(r *http.Request) (code int, why string) {
+	key, err := base64.StdEncoding.DecodeString(r.Header.Get("Sec-WebSocket-Key"))
+	protocols := subprotocols(r.Header)
+	switch {
+	case r.Method != http.MethodGet || r.ProtoMajor != 1 || r.ProtoMinor == 0:
+		return http.StatusBadRequest, fmt.Sprintf("a request for WebSocket is a GET of HTTP/1.1, and this is a %.20s of %s", r.Method, r.Proto)
+	case !hasToken(r.Header, "Upgrade", "websocket") || !hasToken(r.Header, "Connection", "Upgrade"):
+		return http.StatusUpgradeRequired, "only WebSockets are opened here; a proxy must pass on the headers Upgrade and Connection"
+	case r.Header.Get("Sec-WebSocket-Version") != "13":
+		return http.StatusUpgradeRequired, "this server speaks version 13 of WebSocket"
+	case err != nil || len(key) != 16:
+		return http.StatusBadRequest, "Sec-WebSocket-Key is not the base64 of 16 bytes"
+	case !slices.Contains(protocols, Subprotocol):
+		return http.StatusBadRequest, fmt.Sprintf("the WebSocket must ask for the subprotocol %s, and asks for %.100q", Subprotocol, protocols)
+	}
+	return 0, ""
+}
+
+// Accept answers a request that [Check] has found right, over its connection conn, of which
+// first was read after the request. The result is a *[PromptConn] if socket is not nil: it
+// reads and writes conn. Accept closes conn if it fails.
+func Accept(r *http.Request, conn net.Conn, socket Prompt, first []byte) (net.Conn, error) {
+	answer := "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
+		"Sec-WebSocket-Accept: " + acceptKey(r.Header.Get("Sec-WebSocket-Key")) + "\r\nSec-WebSocket-Protocol: " + Subprotocol + "\r\n\r\n"
+	_ = conn.SetDeadline(time.Now().Add(maxAnswer))
+	if _, err := conn.Write([]byte(answer)); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	_ = conn.SetDeadline(time.Time{})
+	return newConn(conn, socket, false, first), nil
+}

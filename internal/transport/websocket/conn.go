@@ -1,0 +1,405 @@
+// Package websocket carries the bytes of a connection over WebSocket (RFC 6455), as the
+// payload of binary messages. The messages' boundaries mean nothing.
+package websocket
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"math/bits"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+)
+
+// Subprotocol is the subprotocol of connections that carry nearcall's protocol.
+const Subprotocol = "nearcall.v1"
+
+// A Prompt reads and writes a socket without blocking, as mux.Prompt does.
+type Prompt interface {
+	TryRead(b []byte) (n int, err error)
+	TryWrite(b []byte, all [][]byte) (n int, err error)
+}
+
+// A Conn is a WebSocket whose messages are a stream of bytes. One goroutine may read while
+// another writes; the other methods can be called at any time.
+//
+// Each Write, and each TryWrite of a [PromptConn], is one message. A TryWrite may write a
+// part of its message: the next write begins with the rest of the same bytes, and must not
+// be empty. Control frames wait until the message is complete.
+type Conn struct {
+	net.Conn        // below: a socket, or TLS
+	client   bool   // this side has opened the connection, and masks what it writes
+	socket   Prompt // nil if the connection below is more than a bare socket
+
+	// Owned by the reading goroutine.
+	first []byte // what was read before, frames still
+	in    reader
+
+	// mu is held while something is written, which may block. The reader does not take it.
+	mu      sync.Mutex
+	out     message // that is being written
+	said    bool    // the Close frame was written: nothing may follow it
+	head    [maxHeader]byte
+	scratch []byte
+
+	// Invariant: while a PONG is owed, busy is set. The goroutine that has set it writes the
+	// PONG before it unsets busy, or leaves that to the Write that completes the message.
+	asideMu sync.Mutex
+	pong    []byte    // the PONG that is owed; nil for none
+	busy    bool      // something is being written, or a message was written in part
+	closing CloseCode // what the Close frame says; 0 for closeNormal
+	closed  bool
+}
+
+// A message is what is left to write of a binary message. The zero value is none.
+type message struct {
+	head []byte // of the header
+	left int    // bytes of payload
+	mask uint32 // for them
+}
+
+func (m *message) isDone() bool { return len(m.head) == 0 && m.left == 0 }
+
+// A PromptConn is a Conn over a bare socket.
+type PromptConn struct{ *Conn }
+
+// newConn returns the WebSocket over conn, of which first was read already. The result is a
+// *[PromptConn] if socket is not nil: it reads and writes conn.
+func newConn(conn net.Conn, socket Prompt, client bool, first []byte) net.Conn {
+	c := &Conn{Conn: conn, socket: socket, client: client, first: first, in: reader{client: client}}
+	if socket != nil {
+		return &PromptConn{c}
+	}
+	return c
+}
+
+// Read implements [net.Conn].
+func (c *Conn) Read(b []byte) (n int, err error) {
+	for n == 0 && err == nil && len(b) > 0 {
+		if n = c.takeFirst(b); n == 0 {
+			n, err = c.Conn.Read(b)
+		}
+		n, err = c.handle(b[:n], err)
+	}
+	return n, err
+}
+
+// TryRead implements [Prompt].
+func (c *PromptConn) TryRead(b []byte) (n int, err error) {
+	if n = c.takeFirst(b); n == 0 {
+		n, err = c.socket.TryRead(b)
+	}
+	return c.handle(b[:n], err)
+}
+
+// takeFirst moves to b what was read before.
+func (c *Conn) takeFirst(b []byte) (n int) {
+	if len(c.first) == 0 {
+		return 0
+	}
+	n = copy(b, c.first)
+	if c.first = c.first[n:]; len(c.first) == 0 {
+		c.first = nil
+	}
+	return n
+}
+
+// handle takes the frames in b apart, which were read with err.
+func (c *Conn) handle(b []byte, err error) (n int, _ error) {
+	n, wrong := c.in.payload(b)
+	if wrong != nil {
+		err = wrong
+	}
+	if c.in.pinged || wrong != nil {
+		c.answer(wrong)
+	}
+	return n, err
+}
+
+// answer answers a PING, and lets the Close frame say what was wrong. It does not block,
+// because a peer that reads only after it has written would wait for ever.
+func (c *Conn) answer(wrong error) {
+	c.asideMu.Lock()
+	defer c.asideMu.Unlock()
+	var v *violation
+	var closed *CloseError
+	switch {
+	case errors.As(wrong, &v):
+		c.closing = v.code
+	case errors.As(wrong, &closed) && closed.Code != closeNone:
+		c.closing = closed.Code
+	}
+	if c.in.pinged {
+		c.in.pinged = false
+		c.pong = append(make([]byte, 0, len(c.in.ping)), c.in.ping...)
+		if !c.busy {
+			c.busy = true
+			go c.writePong()
+		}
+	}
+}
+
+// writePong writes the PONG that is owed. It may block until the connection is closed.
+func (c *Conn) writePong() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = c.settle()
+}
+
+// begins records that something is being written. mu is held.
+func (c *Conn) begins() {
+	c.asideMu.Lock()
+	defer c.asideMu.Unlock()
+	c.busy = true
+}
+
+// takePong returns the PONG that is owed. If there is none, or it must wait for the rest of
+// a message, it returns nil, and nothing is being written any more. mu is held.
+func (c *Conn) takePong() (pong []byte) {
+	c.asideMu.Lock()
+	defer c.asideMu.Unlock()
+	if c.out.isDone() {
+		pong, c.pong = c.pong, nil
+	}
+	c.busy = pong != nil || !c.out.isDone()
+	return pong
+}
+
+// settle writes the PONG that is owed, if any, when something was written. mu is held.
+func (c *Conn) settle() error {
+	for {
+		pong := c.takePong()
+		if pong == nil || c.said {
+			return nil
+		}
+		if err := c.writeControl(opPong, pong); err != nil {
+			return err
+		}
+	}
+}
+
+// writeControl writes a control frame. mu is held, and no message is being written.
+func (c *Conn) writeControl(op opcode, payload []byte) error {
+	_, err := c.Conn.Write(c.controlFrame(op, payload))
+	return err
+}
+
+// controlFrame returns a control frame in scratch. mu is held.
+func (c *Conn) controlFrame(op opcode, payload []byte) []byte {
+	h, mask := c.header(op, len(payload))
+	c.scratch = append(append(c.scratch[:0], h...), payload...)
+	xor(c.scratch[len(h):], mask)
+	return c.scratch
+}
+
+// header returns the header of a new frame with n bytes of payload, and the mask for them;
+// 0 does not change them. Masks must be unpredictable for the code that chooses the
+// payload, so that it cannot look like a request to a proxy (section 10.3 of RFC 6455). Those
+// of package rand are. mu is held.
+func (c *Conn) header(op opcode, n int) (h []byte, mask uint32) {
+	h = appendHeader(c.head[:0], op, n)
+	if c.client {
+		mask = rand.Uint32()
+		h[1] |= flagMasked
+		h = binary.LittleEndian.AppendUint32(h, mask)
+	}
+	return h, mask
+}
+
+var errClosing = errors.New("websocket: the connection is being closed")
+
+const (
+	// maxCopy is how much is copied at a time, in bytes: to mask it, or to let it be one
+	// record of TLS or one packet with what precedes it.
+	maxCopy = 32 << 10
+
+	// minGather is the size from which a server's message is written from where it is.
+	minGather = 4 << 10
+)
+
+// Write implements [net.Conn].
+func (c *Conn) Write(b []byte) (n int, err error) {
+	all := [1][]byte{b}
+	done, err := c.WriteAll(all[:])
+	return int(done), err
+}
+
+// WriteAll writes all as one message, or as the rest of one.
+func (c *Conn) WriteAll(all [][]byte) (n int64, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.said {
+		return 0, errClosing
+	}
+	c.begins()
+	if c.out.isDone() {
+		c.begin(sizeOf(all))
+	}
+	for _, b := range all {
+		for len(b) > 0 {
+			if c.out.isDone() {
+				c.begin(len(b))
+			}
+			k, err := c.writePart(b[:min(len(b), c.out.left)])
+			n += int64(k)
+			if err != nil {
+				return n, err
+			}
+			b = b[k:]
+		}
+	}
+	return n, c.settle()
+}
+
+func sizeOf(all [][]byte) (n int) {
+	for _, b := range all {
+		n += len(b)
+	}
+	return n
+}
+
+// begin begins a message of n bytes. mu is held.
+func (c *Conn) begin(n int) {
+	h, mask := c.header(opBinary, n)
+	c.out = message{head: h, left: n, mask: mask}
+}
+
+// writePart writes a part of the message, after what is left of its header. mu is held.
+func (c *Conn) writePart(b []byte) (n int, err error) {
+	if !c.client && len(b) > maxCopy && len(c.out.head) == 0 {
+		n, err = c.Conn.Write(b)
+		c.out.left -= n
+		return n, err
+	}
+	b = b[:min(len(b), maxCopy)]
+	k, err := c.Conn.Write(c.copied(b))
+	return c.wrote(k), err
+}
+
+// copied returns in scratch what is left of the header, and all, masked if need be, up to
+// maxCopy bytes. mu is held.
+func (c *Conn) copied(all ...[]byte) []byte {
+	c.scratch = append(c.scratch[:0], c.out.head...)
+	for _, b := range all {
+		c.scratch = append(c.scratch, b[:min(len(b), len(c.out.head)+maxCopy-len(c.scratch))]...)
+	}
+	xor(c.scratch[len(c.out.head):], c.out.mask)
+	return c.scratch
+}
+
+// wrote records that n bytes of the header and of the payload were written, and returns how
+// many bytes of the payload are among them. mu is held.
+func (c *Conn) wrote(n int) (payload int) {
+	k := min(n, len(c.out.head))
+	c.out.head = c.out.head[k:]
+	payload = n - k
+	c.out.left -= payload
+	c.out.mask = bits.RotateLeft32(c.out.mask, -8*payload)
+	return payload
+}
+
+// TryWrite implements [Prompt].
+func (c *PromptConn) TryWrite(b []byte, all [][]byte) (n int, err error) {
+	if !c.mu.TryLock() {
+		return 0, nil // a PONG is being written; Write waits for that
+	}
+	defer c.mu.Unlock()
+	if c.said {
+		return 0, errClosing
+	}
+	if !c.out.isDone() {
+		return 0, nil // for Write
+	}
+	c.begins()
+	if all == nil {
+		one := [1][]byte{b}
+		n, err = c.tryMessage(one[:])
+	} else {
+		n, err = c.tryMessage(all)
+	}
+	c.finishTry()
+	return n, err
+}
+
+// finishTry is settle for TryWrite, which must not block.
+func (c *Conn) finishTry() {
+	c.asideMu.Lock()
+	defer c.asideMu.Unlock()
+	switch {
+	case c.pong == nil:
+		c.busy = !c.out.isDone()
+	case c.out.isDone():
+		go c.writePong()
+	}
+}
+
+// tryMessage writes as much as there is room for of a message. mu is held.
+func (c *PromptConn) tryMessage(all [][]byte) (n int, err error) {
+	size := sizeOf(all)
+	c.begin(size)
+	if !c.client && size >= minGather {
+		n, err = c.socket.TryWrite(nil, append([][]byte{c.out.head}, all...))
+	} else {
+		n, err = c.socket.TryWrite(c.copied(all...), nil)
+	}
+	if n == 0 {
+		c.out = message{}
+		return 0, err
+	}
+	return c.wrote(n), err
+}
+
+// CloseWrite says that this side sends nothing more, with a Close frame.
+func (c *Conn) CloseWrite() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.said || !c.out.isDone() {
+		return nil
+	}
+	frame := c.closeFrame()
+	_, err := c.Conn.Write(frame)
+	return err
+}
+
+// closeFrame returns the Close frame. Nothing can be written after it. mu is held.
+func (c *Conn) closeFrame() []byte {
+	c.said = true
+	c.asideMu.Lock()
+	code := cmp.Or(c.closing, closeNormal)
+	c.asideMu.Unlock()
+	return c.controlFrame(opClose, binary.BigEndian.AppendUint16(nil, uint16(code)))
+}
+
+// Close implements [net.Conn]. It does not block for the peer: a Close frame is written if
+// there is room for it.
+func (c *PromptConn) Close() error {
+	if c.mu.TryLock() {
+		if !c.said && c.out.isDone() {
+			_, _ = c.socket.TryWrite(c.closeFrame(), nil)
+		}
+		c.mu.Unlock()
+	}
+	return c.Conn.Conn.Close()
+}
+
+// farewell is how long a Close frame over TLS may take to be written.
+const farewell = time.Second
+
+// Close implements [net.Conn]. It does not block: a Close frame is written in the background.
+func (c *Conn) Close() error {
+	c.asideMu.Lock()
+	defer c.asideMu.Unlock()
+	if c.closed {
+		return nil
+	}
+	c.closed = true
+	_ = c.Conn.SetDeadline(time.Unix(1, 0)) // unblocks Read and Write
+	go func() {
+		_ = c.Conn.SetWriteDeadline(time.Now().Add(farewell))
+		_ = c.CloseWrite()
+		_ = c.Conn.Close()
+	}()
+	return nil
+}

@@ -1,0 +1,160 @@
+package nearcall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/connector"
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// WithServer makes s serve calls from the server to this client, over the same
+// connection: handlers of the server make such calls with [PeerConn]. The client needs
+// no listener, so this works behind NAT.
+//
+// Calls of both directions share the connection's window and nothing else. Services,
+// interceptors, limits and [MaxConcurrentStreams] are those of s. Several clients can have
+// the same s, and s can serve listeners as well. [Server.Stop] and [Server.GracefulStop]
+// of s end the server's calls, and close no client's connection; Close of the connection
+// cancels them.
+//
+// The server can call the client while the connection exists. A client that makes no calls
+// itself needs [WithPersistentConnection], because a connection is made for the first call,
+// and is closed after [WithIdleTimeout] without calls in either direction.
+//
+// NewClient returns an error if the target goes to grpc-go, whose servers make no calls.
+func WithServer(s *Server) DialOption {
+	return dialOption{set: func(o *dialOptions) { o.server = s }}
+}
+
+// WithPersistentConnection connects at once and whenever the connection is lost, instead
+// of for the next call, and turns [WithIdleTimeout] off. It is for clients that only
+// serve: see [WithServer]. NewClient returns an error if the target goes to grpc-go.
+func WithPersistentConnection() DialOption {
+	return dialOption{set: func(o *dialOptions) { o.persistent = true }}
+}
+
+// PeerDialOptions sets the options of the connections that [PeerConn] returns in handlers
+// of this server: interceptors, stats handlers, call options, a service config,
+// [WithSharedMessages], [WithUserAgent], [WithAuthority]. Options about connecting and the
+// network have no effect; an invalid [WithDefaultServiceConfig] makes calls fail with
+// Unavailable. Calls have the authority localhost by default.
+func PeerDialOptions(opts ...DialOption) ServerOption {
+	return serverOption(func(o *serverOptions) { o.peer = append(o.peer, opts...) })
+}
+
+// PeerConn returns a connection for calls to the peer: in a handler of a server, to the
+// client that made the call, if that has [WithServer]; in a handler of such a client, to
+// the server. ctx is the handler's context, or one derived from it, and only tells the
+// connection; pass it to the calls themselves if they should end with the handler's call.
+//
+// The result is never nil. It can be used by several goroutines, and after the handler has
+// returned, until the connection ends. Then its calls fail with Unavailable, also with
+// WaitForReady; there is no reconnect. If the peer takes no calls, because the client has
+// no server or is an ordinary gRPC client, they fail with Unimplemented.
+//
+// A handler that waits for its call to the peer counts as a running call on both sides:
+// calls that nest n deep need a [MaxConcurrentStreams] of at least n/2 on each side.
+func PeerConn(ctx context.Context) grpc.ClientConnInterface {
+	if c := call.PeerConn(ctx); c != nil {
+		return c
+	}
+	return noPeer{}
+}
+
+// noPeer is the connection to a peer that is not nearcall's.
+type noPeer struct{}
+
+var errNoPeer = status.Error(codes.Unimplemented, "nearcall: PeerConn has no peer to call: its context is not that of a handler, or the handler's call comes from an ordinary gRPC client, which takes no calls")
+
+func (noPeer) Invoke(context.Context, string, any, any, ...grpc.CallOption) error { return errNoPeer }
+
+func (noPeer) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+	return nil, errNoPeer
+}
+
+var errPeerLeft = errors.New("nearcall: the peer's connection has ended, or takes no more calls")
+
+// peerConn returns a connection that makes calls over session until that ends.
+func (s *Server) peerConn(session link.Session) grpc.ClientConnInterface {
+	o := newDialOptions(s.opts.peer)
+	o.closed = status.Error(codes.Unavailable, errPeerLeft.Error())
+	d := &peerDialer{session: peerSession{session}}
+	o.dialer = d
+	if o.err != nil {
+		o.dialer = connector.Failing{Err: o.err}
+	}
+	target := "peer:"
+	if a := session.Peer().Addr; a != nil {
+		target += a.String()
+	}
+	d.conn = newClientConn(target, "localhost", nearBackoff, o)
+	return d.conn
+}
+
+// A peerDialer dials a session that exists.
+type peerDialer struct {
+	session peerSession
+	conn    *ClientConn
+}
+
+// Dial implements [link.Dialer].
+func (d *peerDialer) Dial(context.Context) (link.Session, error) {
+	if link.IsClosed(d.session.Done()) {
+		_ = d.conn.conn.Close() // it will not take calls again
+		return nil, errPeerLeft
+	}
+	return d.session, nil
+}
+
+// A peerSession is a session that ends with its connection, and not with a ClientConn.
+type peerSession struct{ link.Session }
+
+// Retire implements [link.Session].
+func (peerSession) Retire() {}
+
+// Close implements [link.Session].
+func (peerSession) Close(error) error { return nil }
+
+// accept returns the acceptor of the calls that the server makes over session, or nil if
+// there is none.
+func (o *dialOptions) accept(session link.Session) link.Acceptor {
+	if o.acceptor != nil {
+		return o.acceptor(session)
+	}
+	if o.server == nil {
+		return nil
+	}
+	var counter call.CallCounter
+	if i := o.conn.conn.Idle; i != nil {
+		counter = i
+	}
+	return o.server.core.AcceptClient(session, counter)
+}
+
+// begin connects c if the options say so.
+func (c *ClientConn) begin(o *dialOptions) {
+	if o.persistent {
+		c.conn.Persist()
+	}
+}
+
+// checkRemote returns an error if the options do not fit a target that goes to grpc-go.
+func (o *dialOptions) checkRemote() error {
+	name := ""
+	switch {
+	case o.server != nil:
+		name = "WithServer"
+	case o.persistent:
+		name = "WithPersistentConnection"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%s needs a target of nearcall's own, such as tcp:HOST:PORT or unix:PATH: this one goes to grpc-go; leave the option out", name)
+}

@@ -1,0 +1,57 @@
+package nearcall
+
+import (
+	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/transport/web"
+)
+
+// WebOrigins lets web pages of other origins make calls. An origin is scheme://host or
+// scheme://host:port, as in "https://shop.example" or "http://localhost:5173". "*" stands
+// for all origins; then browsers send no cookies, except to open a WebSocket, where handlers
+// do not get them: see [WebSocketInfo]. Without the option a page can make calls only to the
+// host that it comes from. WebOrigins panics if an origin is not written like that.
+//
+// It has no effect on clients that are not browsers: any program can send any Origin.
+//
+// A server that browsers reach over the loopback interface by a name, through a proxy on
+// the same machine, needs the origin of that name here, too: see
+// https://github.com/nearcall/nearcall/blob/main/docs/security.md#web-pages.
+func WebOrigins(origins ...string) ServerOption {
+	if _, err := web.New(web.Options{Origins: origins}); err != nil {
+		panic("nearcall: WebOrigins: " + err.Error())
+	}
+	return serverOption(func(o *serverOptions) { o.origins = append(o.origins, origins...) })
+}
+
+// NoWebClients makes the server refuse HTTP/1 clients. By default each listener, except one
+// of a shm: target, also answers Connect, with binary messages or JSON, and gRPC-Web, and
+// takes WebSockets. With the option only listeners of ws: and wss: targets take WebSockets.
+//
+// Over TLS, clients that negotiate HTTP/1.1, such as browsers, need [NewTLS] for [Creds].
+func NoWebClients() ServerOption {
+	return serverOption(func(o *serverOptions) { o.noWeb = true })
+}
+
+// webServer returns what serves HTTP/1 clients.
+func (s *Server) webServer() *web.Server {
+	o := s.opts
+	server, err := web.New(web.Options{
+		Method: s.core.Method, Codec: s.core.HasCodec, Compressors: call.Compressors, Origins: o.origins,
+		Upgrade: s.openWebSocket, OnlyUpgrades: o.noWeb,
+		Window: o.Window, MaxHeaderBytes: o.socket.MaxHeaderBytes,
+		Idle: o.socket.ServerKeepalive.MaxConnectionIdle, Age: o.socket.ServerKeepalive.MaxConnectionAge,
+	})
+	if err != nil {
+		panic("nearcall: " + err.Error()) // WebOrigins has checked the origins
+	}
+	return server
+}
+
+// takeHTTP1 takes an HTTP/1 client's connection.
+func (s *Server) takeHTTP1(h sock.Handover) bool {
+	if s.opts.noWeb && h.Path == "" {
+		return false
+	}
+	return s.web.Take(web.Handover(h))
+}

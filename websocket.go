@@ -1,0 +1,212 @@
+package nearcall
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/transport/web"
+	"github.com/nearcall/nearcall/internal/transport/websocket"
+)
+
+// WebSocketInfo is the AuthInfo of a peer that has connected over WebSocket, as handlers find
+// it in their [google.golang.org/grpc/peer.Peer].
+type WebSocketInfo struct {
+	// AuthInfo is that of the connection below: over TLS it is a [credentials.TLSInfo].
+	credentials.AuthInfo
+
+	// Request is the request that opened the WebSocket, with its URL, Host, Header (and so
+	// the cookies and the Origin), RemoteAddr and TLS. It must not be changed. If only "*" of
+	// [WebOrigins] allows the Origin, Cookie and Authorization are missing.
+	Request *http.Request
+}
+
+// GetCommonAuthInfo returns the security level of the connection below. Package credentials
+// asks for it.
+func (i WebSocketInfo) GetCommonAuthInfo() credentials.CommonAuthInfo {
+	if a, ok := i.AuthInfo.(interface {
+		GetCommonAuthInfo() credentials.CommonAuthInfo
+	}); ok {
+		return a.GetCommonAuthInfo()
+	}
+	return credentials.CommonAuthInfo{}
+}
+
+// ServeHTTP opens a WebSocket and serves the calls that come over it. It is for programs
+// with an HTTP server of their own:
+//
+//	http.Handle("/calls", server)
+//
+// The listeners of [Server.Serve] take WebSockets anyway, at any path. Clients dial
+// ws://HOST:PORT/calls, or wss: if the HTTP server uses TLS. Requests of pages of other
+// origins are refused unless [WebOrigins] allows them, as are requests that do not ask for
+// a WebSocket with the subprotocol nearcall.v1, and, with 503, requests to a server that
+// was stopped. The HTTP server must speak HTTP/1.1. [Creds] has no effect, because the HTTP
+// server has secured the connection.
+//
+// ServeHTTP returns when the WebSocket is open. [Server.GracefulStop] waits for its calls,
+// and http.Server.Shutdown does not: call GracefulStop first.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if why := s.web.CheckOrigin(local, r); why != "" {
+		http.Error(w, why, http.StatusForbidden)
+		return
+	}
+	deadline := time.Now().Add(cmp.Or(s.sockets.Handshake, mux.DefaultHandshake))
+	if code, why := s.openWebSocket(w, r, web.Handover{Deadline: deadline, Accept: s.accept}); code != 0 {
+		http.Error(w, why, code)
+	}
+}
+
+// openWebSocket takes over the connection of a request for a WebSocket. If it cannot, it
+// returns the status code and the text of the answer.
+func (s *Server) openWebSocket(w http.ResponseWriter, r *http.Request, h web.Handover) (code int, why string) {
+	if h.Path != "" && h.Path != r.URL.Path {
+		return http.StatusNotFound, fmt.Sprintf("this server takes WebSockets at %s, not at %.100s", h.Path, r.URL.Path)
+	}
+	if !s.begins() {
+		return http.StatusServiceUnavailable, "the server is stopping"
+	}
+	if code, why := websocket.Check(r, w.Header()); code != 0 {
+		return code, why
+	}
+	conn, first, err := web.Hijack(w)
+	if err != nil {
+		return http.StatusInternalServerError, fmt.Sprintf("the HTTP server cannot hand over its connection: %v", err)
+	}
+	auth := h.Auth
+	switch {
+	case auth != nil:
+	case r.TLS != nil:
+		private := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
+		auth = credentials.TLSInfo{State: *r.TLS, CommonAuthInfo: private}
+	default:
+		auth = s.sockets.PlainAuth(conn)
+	}
+	over, err := websocket.Accept(r, conn, mux.PromptOf(conn), first)
+	if err != nil {
+		return 0, "" // the client has left
+	}
+	kept := r.WithContext(context.Background()) // the request's own context ends, and holds its server
+	kept.Body, kept.GetBody = http.NoBody, nil
+	if !s.web.TrustsPage(r) {
+		kept.Header = r.Header.Clone()
+		kept.Header.Del("Cookie")
+		kept.Header.Del("Authorization")
+	}
+	s.sockets.Serve(over, WebSocketInfo{auth, kept}, h.Deadline, h.Accept)
+	return 0, ""
+}
+
+// begins records that the server takes calls. It reports false if the server was stopped.
+func (s *Server) begins() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopped {
+		s.core.Start()
+	}
+	return !s.stopped
+}
+
+const writeWS = "write ws://HOST:PORT/PATH, or wss:// for TLS"
+
+// parseWebSocket fills in the parts of a ws: or wss: target.
+func (t *parsedTarget) parseWebSocket() error {
+	u, err := url.Parse(t.scheme.name + ":" + t.rest)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w; %s", errors.Unwrap(err), writeWS)
+	case u.Host == "" || u.Opaque != "":
+		return fmt.Errorf("the host is missing; %s", writeWS)
+	case u.User != nil:
+		return fmt.Errorf("a user name or password is not sent; %s", writeWS)
+	case u.Fragment != "":
+		return fmt.Errorf("a fragment is not sent; %s", writeWS)
+	}
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"ws": "80", "wss": "443"}[t.scheme.name]
+	}
+	if u.Path == "" {
+		u.Path = "/"
+	}
+	t.url = u
+	tcp := &parsedTarget{scheme: t.scheme, text: t.text, rest: net.JoinHostPort(u.Hostname(), port)}
+	if err := tcp.parseTCP(); err != nil {
+		return fmt.Errorf("malformed address %q; %s", u.Host, writeWS)
+	}
+	t.network, t.address = tcp.network, tcp.address
+	return nil
+}
+
+// hostOfURL returns the authority of targets that are URLs.
+func (t *parsedTarget) hostOfURL() string { return t.url.Host }
+
+// dialWebSocket returns the dialer of ws: and wss: targets.
+func dialWebSocket(t *parsedTarget, o *dialOptions) (link.Dialer, string, error) {
+	if t.host() == "" {
+		return nil, "", fmt.Errorf("the host is missing; %s", writeWS)
+	}
+	creds, err := o.webSocketSecurity(t)
+	if err != nil {
+		return nil, "", err
+	}
+	authority, err := o.addressed(t)
+	if err != nil {
+		return nil, "", err
+	}
+	d := o.socketDialer(t, authority)
+	d.Options.Creds, d.Options.NoUpgrade = creds, true
+	d.Wrap = func(ctx context.Context, conn net.Conn) (net.Conn, error) {
+		return websocket.Dial(ctx, conn, mux.PromptOf(conn), t.url, nil)
+	}
+	return d, authority, nil
+}
+
+// webSocketSecurity returns the credentials for connections to t, nil for none.
+func (o *dialOptions) webSocketSecurity(t *parsedTarget) (credentials.TransportCredentials, error) {
+	if t.scheme.name == "ws" {
+		if _, ok := o.transport.(*tlsCredentials); ok {
+			return nil, fmt.Errorf("a ws: target has no TLS, and the credentials need it; write wss:%s", t.rest)
+		}
+		creds, err := o.security(t)
+		if err == nil && creds != nil {
+			err = fmt.Errorf("a ws: target cannot use transport credentials; write wss:%s, with nearcall.NewTLS", t.rest)
+		}
+		return nil, err
+	}
+	switch c := o.transport.(type) {
+	case nil:
+		if o.bundle != nil {
+			return nil, errors.New("a wss: target cannot use a credentials.Bundle; use nearcall.NewTLS and WithPerRPCCredentials")
+		}
+		return httpCredentials{config: defaultTLS}, nil
+	case *tlsCredentials:
+		return httpCredentials{config: c.config}, nil
+	}
+	return nil, errors.New("a wss: target cannot use these transport credentials, because HTTP/1.1 comes before nearcall's protocol; make them with nearcall.NewTLS, or leave them out to trust the system's certificates")
+}
+
+// listenWebSocket listens on a ws: or wss: target.
+func listenWebSocket(t *parsedTarget, _ *listenOptions) (Listener, error) {
+	if t.url.RawQuery != "" {
+		return nil, fmt.Errorf("a listener takes no query; %s", writeWS)
+	}
+	lis, err := listen(t.network, t.address)
+	if err != nil {
+		return nil, err
+	}
+	target := *t.url
+	target.Host = strings.TrimPrefix(reachable(t.host(), lis.Addr()), "tcp:")
+	return socket{Listener: lis, target: target.String(), path: t.url.Path, needsTLS: t.scheme.name == "wss"}, nil
+}
