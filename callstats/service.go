@@ -1,0 +1,43 @@
+package callstats
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nearcall/nearcall/callstats/callstatspb"
+)
+
+// service serves the counts.
+type service struct {
+	callstatspb.UnimplementedCallStatsServer
+	stats *Stats
+}
+
+func (s service) Get(context.Context, *callstatspb.GetRequest) (*callstatspb.GetReply, error) {
+	s.stats.once.Do(s.stats.learn)
+	reply := &callstatspb.GetReply{Since: s.stats.since.UnixNano(), Now: time.Now().UnixNano()}
+	add := func(name string, m *method) {
+		if m != nil && m.begun.Load() > 0 {
+			reply.Methods = append(reply.Methods, m.proto(name))
+		}
+	}
+	add("", &s.stats.others)
+	for _, name := range slices.Sorted(maps.Keys(s.stats.methods)) {
+		add(name, s.stats.methods[name])
+	}
+	return reply, nil
+}
+
+// proto returns the counters. What ended is read before what began, so that it is never more.
+func (m *method) proto(name string) *callstatspb.Method {
+	p := &callstatspb.Method{Name: name, Ended: make(map[uint32]uint64), Times: m.times.proto()}
+	for code := range m.ended {
+		if n := m.ended[code].Load(); n > 0 {
+			p.Ended[uint32(code)] = n
+		}
+	}
+	p.Begun = m.begun.Load()
+	return p
+}
