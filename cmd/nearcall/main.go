@@ -1,10 +1,21 @@
-// Command nearcall shows what package nearcall does.
+// Command nearcall looks at services and calls them over any path of package nearcall, and
+// measures what calls cost.
 //
-//	nearcall tour     call one service by every path and compare with gRPC
-//	nearcall help     list the commands, or the flags of one
+//	nearcall list TARGET [SERVICE]             list the services of a server, or the methods of one
+//	nearcall describe TARGET [SYMBOL]          print services, messages and enums as proto source
+//	nearcall call TARGET [METHOD] [JSON ...]   call a method with messages in JSON
+//	nearcall proxy LISTEN TARGET               pass calls on to TARGET from nearcall's and other gRPC clients on LISTEN
+//	nearcall top TARGET                        show what calls a server gets, by method, each second
+//	nearcall tour                              call one service by every path and compare with gRPC
+//	nearcall completion bash|zsh|fish          print a completion script for a shell
+//	nearcall help [COMMAND]                    list the commands, or the flags of one
 //
-// The exit code is 0, or 1 if something failed, 2 for a wrong command line, and 130 if the
-// command was interrupted.
+// TARGET is what nearcall.NewClient takes: unix:PATH, shm:PATH, tcp:HOST:PORT and
+// ws://HOST:PORT/PATH for servers of nearcall, and HOST:PORT or grpc:TARGET for ordinary gRPC
+// servers. The server must have gRPC's server reflection.
+//
+// The exit code is 0, or 1 if something failed, 2 for a wrong command line, 64 plus the code
+// of the status if a call failed with one, and 130 if the command was interrupted.
 package main
 
 import (
@@ -21,95 +32,97 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-const (
-	exitOK          = 0
-	exitFailed      = 1
-	exitUsage       = 2
-	exitInterrupted = 130 // as shells report a command that Ctrl-C ended
-)
-
 func main() {
 	if beTheProcess() {
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(ctx, os.Args[1:], stdio{os.Stdin, os.Stdout, os.Stderr}))
 }
 
-// A command is a command that the first argument selects. It has its own flag set, so that
-// help can list its flags.
+// stdio is what a command reads and writes.
+type stdio struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// A command is a command that the first argument selects.
 type command struct {
-	name, about string
-	flags       func() (*flag.FlagSet, action)
+	name, args, about string
+	more              string // what help adds to the flags
+	least, most       int    // how many arguments it takes besides flags
+	setup             func(*flag.FlagSet) job
 }
 
-// An action executes a command after its flags are parsed. It returns when ctx is done.
-type action func(ctx context.Context, stdout, stderr io.Writer) error
+// A job is one use of a command. Its fields run after the command's flags are parsed.
+type job struct {
+	// do executes the command. It returns when ctx is done.
+	do func(ctx context.Context, args []string, std stdio) error
 
-var commands = []command{
-	{"tour", "call one service by every path, with gRPC beside it", tourFlags},
+	// complete returns what could follow args. It is nil if nothing can.
+	complete func(ctx context.Context, args []string, begun string) []string
 }
+
+var commands = []command{listCommand, describeCommand, callCommand, proxyCommand, topCommand, tourCommand, completionCommand}
 
 // run executes the command line and returns the exit code.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+func run(ctx context.Context, args []string, std stdio) int {
 	top := flag.NewFlagSet("nearcall", flag.ContinueOnError)
 	top.SetOutput(io.Discard)
 	version := top.Bool("version", false, "print the version")
 	switch err := top.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
-		return help(nil, stdout, stderr)
+		return help(nil, std)
 	case err != nil:
-		return misused(stderr, "nearcall: %v; 'nearcall help' lists what there is", err)
+		return misused(std.err, "nearcall: %v; 'nearcall help' lists what there is", err)
 	case *version:
-		fmt.Fprintf(stdout, "nearcall %s (%s, %s/%s)\n", nearcall.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		fmt.Fprintf(std.out, "nearcall %s (%s, %s/%s)\n", nearcall.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 		return exitOK
 	case top.NArg() == 0:
-		usage(stderr)
+		usage(std.err)
 		return exitUsage
 	}
 	name, args := top.Arg(0), top.Args()[1:]
-	if name == "help" {
-		return help(args, stdout, stderr)
+	switch name {
+	case "help":
+		return help(args, std)
+	case completeName:
+		complete(ctx, args, std.out)
+		return exitOK
 	}
 	c, ok := find(name)
 	if !ok {
-		return unknown(stderr, name)
+		return unknown(std.err, name)
 	}
-	return c.run(ctx, args, stdout, stderr)
+	return c.run(ctx, args, std)
 }
 
-func (c command) run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	flags, do := c.flags()
-	flags.SetOutput(io.Discard)
-	switch err := flags.Parse(args); {
+func (c command) run(ctx context.Context, args []string, std stdio) int {
+	flags, job := c.flags()
+	rest, err := parse(flags, args)
+	switch {
 	case errors.Is(err, flag.ErrHelp):
-		c.help(stdout)
+		c.help(std.out)
 		return exitOK
 	case err != nil:
-		return misused(stderr, "nearcall %s: %v; 'nearcall help %s' lists the flags", c.name, err, c.name)
-	case flags.NArg() > 0:
-		return misused(stderr, "nearcall %s: unexpected argument %q; it takes flags only", c.name, flags.Arg(0))
+		return misused(std.err, "nearcall %s: %v%s; 'nearcall help %s' lists the flags", c.name, err, meantFlag(flags, err), c.name)
+	case len(rest) < c.least:
+		return misused(std.err, "nearcall %s: too few arguments; usage: %s", c.name, c.usage())
+	case len(rest) > c.most && c.most == 0:
+		return misused(std.err, "nearcall %s: unexpected argument %q; it takes flags only", c.name, rest[0])
+	case len(rest) > c.most:
+		return misused(std.err, "nearcall %s: unexpected argument %q; usage: %s", c.name, rest[c.most], c.usage())
 	}
-	var bad usageError
-	switch err := do(ctx, stdout, stderr); {
-	case err == nil:
-		return exitOK
-	case ctx.Err() != nil:
-		fmt.Fprintf(stderr, "nearcall %s: interrupted\n", c.name)
-		return exitInterrupted
-	case errors.As(err, &bad):
-		return misused(stderr, "nearcall %s: %v", c.name, err)
-	default:
-		fmt.Fprintf(stderr, "nearcall %s: %v\n", c.name, err)
-		return exitFailed
-	}
+	return c.exit(ctx, job.do(ctx, rest, std), std.err)
 }
 
-// A usageError is an error in the command line, such as a flag's value.
-type usageError string
-
-func (e usageError) Error() string { return string(e) }
+// flags returns new flags of the command, and the job that they configure.
+func (c command) flags() (*flag.FlagSet, job) {
+	flags := flag.NewFlagSet(c.name, flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	return flags, c.setup(flags)
+}
 
 func find(name string) (command, bool) {
 	for _, c := range commands {
@@ -121,40 +134,50 @@ func find(name string) (command, bool) {
 }
 
 func unknown(stderr io.Writer, name string) int {
-	return misused(stderr, "nearcall: there is no command %q; 'nearcall help' lists what there is", name)
+	var names []string
+	for _, c := range commands {
+		names = append(names, c.name)
+	}
+	return misused(stderr, "nearcall: there is no command %q%s; 'nearcall help' lists what there is", name, didYouMean(name, names))
 }
 
-func misused(stderr io.Writer, format string, args ...any) int {
-	fmt.Fprintf(stderr, format+"\n", args...)
-	return exitUsage
-}
-
-func help(args []string, stdout, stderr io.Writer) int {
+func help(args []string, std stdio) int {
 	if len(args) == 0 {
-		usage(stdout)
+		usage(std.out)
 		return exitOK
 	}
 	c, ok := find(args[0])
 	if !ok {
-		return unknown(stderr, args[0])
+		return unknown(std.err, args[0])
 	}
-	c.help(stdout)
+	c.help(std.out)
 	return exitOK
 }
 
 func usage(w io.Writer) {
 	fmt.Fprint(w, "nearcall runs gRPC services over the nearest path between caller and callee.\n\n"+
-		"usage: nearcall COMMAND [flags]\n\n")
+		"usage: nearcall COMMAND [flags] [arguments]\n\n")
 	for _, c := range commands {
-		fmt.Fprintf(w, "  %-9s %s\n", c.name, c.about)
+		fmt.Fprintf(w, "  %-11s %s\n", c.name, c.about)
 	}
-	fmt.Fprintf(w, "  %-9s %s\n", "help", "print this, or the flags of a command: nearcall help COMMAND")
-	fmt.Fprintf(w, "  %-9s %s\n", "-version", "print the version")
+	fmt.Fprintf(w, "  %-11s %s\n", "help", "print this, or the flags of a command: nearcall help COMMAND")
+	fmt.Fprintf(w, "  %-11s %s\n", "-version", "print the version")
+}
+
+func (c command) usage() string {
+	s := "nearcall " + c.name + " [flags]"
+	if c.args != "" {
+		s += " " + c.args
+	}
+	return s
 }
 
 func (c command) help(w io.Writer) {
 	flags, _ := c.flags()
-	fmt.Fprintf(w, "nearcall %s: %s\n\nusage: nearcall %s [flags]\n\n", c.name, c.about, c.name)
+	fmt.Fprintf(w, "nearcall %s: %s\n\nusage: %s\n\n", c.name, c.about, c.usage())
 	flags.SetOutput(w)
 	flags.PrintDefaults()
+	if c.more != "" {
+		fmt.Fprintf(w, "\n%s", c.more)
+	}
 }

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 func nearcallCommand(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = run(t.Context(), args, &out, &errs)
+	code = run(t.Context(), args, stdio{strings.NewReader(""), &out, &errs})
 	return code, out.String(), errs.String()
 }
 

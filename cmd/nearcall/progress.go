@@ -24,13 +24,19 @@ func (p *progress) part(from, share float64) { p.from, p.share = from, share }
 
 func newProgress(w io.Writer) *progress { return &progress{w: w, live: isTerminal(w)} }
 
-func isTerminal(w io.Writer) bool {
+// isTerminal reports whether a reader or writer is a terminal, or another device but the null
+// device.
+func isTerminal(w any) bool {
 	f, ok := w.(*os.File)
 	if !ok {
 		return false
 	}
 	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	if err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return false
+	}
+	null, err := os.Stat(os.DevNull)
+	return err != nil || !os.SameFile(info, null)
 }
 
 // say prints that a call is now measured over path, and how much is done.

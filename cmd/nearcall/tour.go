@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -13,30 +12,31 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 )
 
-// tourFlags returns the flags of nearcall tour, and its action.
-func tourFlags() (*flag.FlagSet, action) {
-	flags := flag.NewFlagSet("tour", flag.ContinueOnError)
+var tourCommand = command{name: "tour", about: "call one service by every path, with gRPC beside it", setup: tourJob}
+
+// tourJob adds the flags of nearcall tour to flags.
+func tourJob(flags *flag.FlagSet) job {
 	budget := flags.Duration("time", 12*time.Second, "how long to measure; the longer, the steadier the figures")
 	all := flags.Bool("all", false, "print every kind of call on every path, with percentiles")
 	asJSON := flags.Bool("json", false, "print the result as JSON")
-	return flags, func(ctx context.Context, stdout, stderr io.Writer) error {
+	return job{do: func(ctx context.Context, _ []string, std stdio) error {
 		if *budget <= 0 {
 			return usageError(fmt.Sprintf("-time %v leaves no time to measure", *budget))
 		}
-		p := newProgress(stderr)
+		p := newProgress(std.err)
 		r, err := wholeTour(ctx, *budget, p)
 		p.end()
 		switch {
 		case err != nil:
 			return err
 		case *asJSON:
-			return r.writeJSON(stdout)
+			return r.writeJSON(std.out)
 		case *all:
-			return r.writeAll(stdout)
+			return r.writeAll(std.out)
 		default:
-			return r.writeSummary(stdout)
+			return r.writeSummary(std.out)
 		}
-	}
+	}}
 }
 
 // wholeTour measures all paths: those within the process, then those to a second process. It

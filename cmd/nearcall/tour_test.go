@@ -194,7 +194,7 @@ func TestInterruptionEndsTheTour(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var out bytes.Buffer
-	if code := run(ctx, []string{"tour", "-time", "1h"}, &out, trigger(cancel)); code != exitInterrupted {
+	if code := run(ctx, []string{"tour", "-time", "1h"}, stdio{nil, &out, trigger(cancel)}); code != exitInterrupted {
 		t.Errorf("exit code %d, want %d", code, exitInterrupted)
 	}
 	if out.Len() > 0 {

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"flag"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/cmd/nearcall/internal/schema"
+)
+
+// connFlags are the flags that say how to connect. Their names are those of curl and grpcurl.
+type connFlags struct {
+	headers                          headers
+	maxTime                          seconds
+	cacert, cert, key                string
+	serverName, authority, userAgent string
+	skipVerify, plaintext            bool
+	maxSize                          int
+}
+
+func newConnFlags(flags *flag.FlagSet) *connFlags {
+	f := &connFlags{headers: make(headers)}
+	flags.Var(f.headers, "H", "send this `'name: value'` as metadata; can be repeated; values of names that end in -bin are base64")
+	flags.Var(&f.maxTime, "max-time", "give up after this `time`: seconds, or a time such as 500ms")
+	f.addTLS(flags)
+	flags.StringVar(&f.authority, "authority", "", "send this `name` as :authority")
+	flags.StringVar(&f.userAgent, "user-agent", "", "send this `text` before nearcall's own user agent")
+	flags.IntVar(&f.maxSize, "max-msg-sz", 4<<20, "refuse replies that are larger than this number of `bytes`")
+	return f
+}
+
+// addTLS adds the flags for TLS to flags.
+func (f *connFlags) addTLS(flags *flag.FlagSet) {
+	flags.StringVar(&f.cacert, "cacert", "", "use TLS and trust the certificate authorities in this PEM `file`")
+	flags.StringVar(&f.cert, "cert", "", "use TLS with the client's certificate in this PEM `file`; needs -key")
+	flags.StringVar(&f.key, "key", "", "`file` with the private key of -cert")
+	flags.BoolVar(&f.skipVerify, "insecure", false, "use TLS, and do not verify the server's certificate")
+	flags.BoolVar(&f.plaintext, "plaintext", false, "use no TLS; without this, a server on another host must have it")
+	flags.StringVar(&f.serverName, "servername", "", "use TLS, and expect a certificate for this `name`")
+}
+
+// maxDescription is the size up to which answers of reflection are accepted, in bytes, even if
+// -max-msg-sz is less: that limits the replies that the user asks for.
+const maxDescription = 4 << 20
+
+// A remote is the server that a command looks at.
+type remote struct {
+	target string
+	conn   *nearcall.ClientConn
+	schema *schema.Server
+	close  func()
+}
+
+// open connects to target. The context that it returns has the metadata and the deadline of
+// the flags.
+func (f *connFlags) open(ctx context.Context, target string) (context.Context, *remote, error) {
+	if scheme, _, _ := strings.Cut(target, ":"); strings.EqualFold(scheme, "inproc") {
+		return nil, nil, usageError(fmt.Sprintf("cannot reach %q: inproc names exist only within the server's own process; let the server listen on unix:PATH, too", target))
+	}
+	if f.maxSize <= 0 {
+		return nil, nil, usageError(fmt.Sprintf("-max-msg-sz %d: no reply is that small", f.maxSize))
+	}
+	creds, err := f.credentials(target)
+	if err != nil {
+		return nil, nil, err
+	}
+	opts := []nearcall.DialOption{nearcall.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(f.maxSize))}
+	if creds != nil {
+		opts = append(opts, nearcall.WithTransportCredentials(creds))
+	}
+	if f.authority != "" {
+		opts = append(opts, nearcall.WithAuthority(f.authority))
+	}
+	if f.userAgent != "" {
+		opts = append(opts, nearcall.WithUserAgent(f.userAgent))
+	}
+	conn, err := nearcall.NewClient(target, opts...)
+	if err != nil {
+		return nil, nil, err
+	}
+	cancel := func() {}
+	if f.maxTime > 0 {
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(f.maxTime))
+	}
+	if len(f.headers) > 0 {
+		ctx = metadata.NewOutgoingContext(ctx, metadata.MD(f.headers))
+	}
+	p := &remote{target: target, conn: conn, schema: schema.New(ctx, conn, grpc.MaxCallRecvMsgSize(max(f.maxSize, maxDescription)))}
+	p.close = func() {
+		p.schema.Close()
+		_ = conn.Close()
+		cancel()
+	}
+	return ctx, p, nil
+}
+
+// credentials returns the transport credentials for target, nil for those that need none.
+func (f *connFlags) credentials(target string) (credentials.TransportCredentials, error) {
+	scheme, _, _ := strings.Cut(strings.ToLower(target), ":")
+	secure := f.cacert != "" || f.cert != "" || f.key != "" || f.skipVerify || f.serverName != ""
+	switch {
+	case secure && f.plaintext:
+		return nil, usageError("-plaintext contradicts the flags for TLS")
+	case (f.cert == "") != (f.key == ""):
+		return nil, usageError("-cert and -key need each other")
+	case f.skipVerify && f.cacert != "":
+		return nil, usageError("-insecure verifies nothing, and contradicts -cacert")
+	case scheme == "wss" && f.plaintext:
+		return nil, usageError("-plaintext contradicts wss:, which has TLS; write ws:")
+	case !secure && scheme == "wss": // the system's certificates count
+		return nil, nil
+	case !secure && staysHere(target) && !socketScheme(target):
+		return insecure.NewCredentials(), nil
+	case !secure && f.plaintext:
+		return insecure.NewCredentials(), nil
+	case !secure && socketScheme(target):
+		return nil, nil
+	}
+	config := &tls.Config{ServerName: f.serverName, InsecureSkipVerify: f.skipVerify}
+	if f.cacert != "" {
+		pem, err := os.ReadFile(f.cacert)
+		if err != nil {
+			return nil, fmt.Errorf("-cacert: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("-cacert: %s has no certificate in PEM form", f.cacert)
+		}
+	}
+	if f.cert != "" {
+		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+		if err != nil {
+			return nil, fmt.Errorf("-cert and -key: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return nearcall.NewTLS(config), nil
+}
+
+// socketScheme reports whether target is one of nearcall's own on this machine, which need no
+// credentials.
+func socketScheme(target string) bool {
+	scheme, _, _ := strings.Cut(strings.ToLower(target), ":")
+	return scheme == "unix" || scheme == "unix-abstract" || scheme == "shm"
+}
+
+// staysHere reports whether connections to target certainly stay on this machine. Those need
+// no TLS.
+func staysHere(target string) bool {
+	address := target
+	if u, err := url.Parse(target); err == nil && strings.EqualFold(u.Scheme, "ws") {
+		address = net.JoinHostPort(u.Hostname(), "80")
+	}
+	for _, prefix := range []string{"grpc:", "tcp:", "dns:", "passthrough:", "ipv4:", "ipv6:"} {
+		if len(address) >= len(prefix) && strings.EqualFold(address[:len(prefix)], prefix) {
+			address = strings.TrimPrefix(address[len(prefix):], "///")
+		}
+	}
+	if socketScheme(address) {
+		return true
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		host = strings.Trim(address, "[]")
+	}
+	ip, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
+}
+
+// hint adds to the error of a server that cannot be reached, or that speaks another protocol,
+// what else could be tried.
+func (p *remote) hint(err error) error {
+	st := status.Convert(err)
+	switch text := st.Message(); {
+	case st.Code() == codes.Unavailable && strings.Contains(text, "first record does not look like a TLS handshake"):
+		return status.Errorf(st.Code(), "%s; the server has no TLS, and -plaintext does without", text)
+	case st.Code() == codes.Unimplemented && strings.Contains(text, "this is a nearcall server"):
+		target := strings.TrimPrefix(p.target, "grpc:")
+		if !socketScheme(target) {
+			target = "tcp:" + target
+		}
+		return status.Errorf(st.Code(), "%s; here that is the target %s", text, target)
+	}
+	return err
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/nearcall/nearcall/cmd/nearcall/internal/protoprint"
+	"github.com/nearcall/nearcall/cmd/nearcall/internal/schema"
+)
+
+var describeCommand = command{
+	name: "describe", args: "TARGET [SYMBOL]", about: "print services, messages and enums as proto source",
+	least: 1, most: 2, setup: describeJob,
+	more: "SYMBOL is the full name of a service, method, message, enum or extension, or the path of a\n" +
+		".proto file. Of a method its messages are printed, too. Without a symbol all services are printed.\n",
+}
+
+// describeJob adds the flags of nearcall describe to flags.
+func describeJob(flags *flag.FlagSet) job {
+	f := newConnFlags(flags)
+	return job{
+		do: func(ctx context.Context, args []string, std stdio) error {
+			_, p, err := f.open(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			defer p.close()
+			if len(args) == 1 {
+				return p.hint(p.describeAll(std.out))
+			}
+			return p.hint(p.describe(std.out, args[1]))
+		},
+		complete: f.completion((*remote).symbols),
+	}
+}
+
+// describeAll prints all services.
+func (p *remote) describeAll(w io.Writer) error {
+	names, err := p.schema.Services()
+	if err != nil {
+		return err
+	}
+	for i, name := range names {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		switch d, err := p.schema.Find(protoreflect.FullName(name)); {
+		case errors.Is(err, schema.ErrNotFound):
+			fmt.Fprintf(w, "// %s, which the server's reflection does not describe\n", clean(name))
+		case err != nil:
+			return err
+		default:
+			p.source(w, d)
+		}
+	}
+	return nil
+}
+
+// describe prints what symbol names.
+func (p *remote) describe(w io.Writer, symbol string) error {
+	if strings.HasSuffix(symbol, ".proto") {
+		d, err := p.schema.File(symbol)
+		if errors.Is(err, schema.ErrNotFound) {
+			return fmt.Errorf("there is no file %q at %s", symbol, p.target)
+		}
+		if err == nil {
+			fmt.Fprint(w, protoprint.Source(d, p.schema))
+		}
+		return err
+	}
+	name := strings.ReplaceAll(strings.TrimLeft(symbol, "/."), "/", ".")
+	d, err := p.schema.Find(protoreflect.FullName(name))
+	if errors.Is(err, schema.ErrNotFound) {
+		return p.noSymbol(symbol)
+	}
+	if err != nil {
+		return err
+	}
+	p.source(w, d)
+	if m, ok := d.(protoreflect.MethodDescriptor); ok {
+		fmt.Fprintln(w)
+		p.source(w, m.Input())
+		if m.Output().FullName() != m.Input().FullName() {
+			fmt.Fprintln(w)
+			p.source(w, m.Output())
+		}
+	}
+	return nil
+}
+
+// source prints d below a comment that says where it is from.
+func (p *remote) source(w io.Writer, d protoreflect.Descriptor) {
+	if d.IsPlaceholder() {
+		fmt.Fprintf(w, "// %s, which the server's reflection does not describe\n", d.FullName())
+		return
+	}
+	fmt.Fprintf(w, "// %s, from %s\n%s", d.FullName(), d.ParentFile().Path(), protoprint.Source(d, p.schema))
+}
+
+// noSymbol returns the error for a symbol that could not be found.
+func (p *remote) noSymbol(symbol string) error {
+	names, err := p.symbols()
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("there is no %q at %s%s; give the full name of a service, method, message or enum", symbol, p.target, didYouMean(symbol, names))
+}
+
+// symbols returns the names of the services, of their methods, and of the methods' messages.
+func (p *remote) symbols() ([]string, error) {
+	services, err := p.schema.Services()
+	if err != nil {
+		return nil, err
+	}
+	names, messages, seen := services, []string(nil), make(map[protoreflect.FullName]bool)
+	for _, name := range services {
+		d, _ := p.schema.Find(protoreflect.FullName(name))
+		s, ok := d.(protoreflect.ServiceDescriptor)
+		if !ok {
+			continue // the others are still of use
+		}
+		names = append(names, methodNames(s)...)
+		for i := range s.Methods().Len() {
+			for _, m := range []protoreflect.MessageDescriptor{s.Methods().Get(i).Input(), s.Methods().Get(i).Output()} {
+				if !seen[m.FullName()] {
+					seen[m.FullName()] = true
+					messages = append(messages, string(m.FullName()))
+				}
+			}
+		}
+	}
+	return append(names, messages...), nil
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitStatus      = 64  // plus the code, as grpcurl exits
+	exitInterrupted = 130 // as shells report a command that Ctrl-C ended
+)
+
+// A usageError is an error in the command line, such as a flag's value.
+type usageError string
+
+func (e usageError) Error() string { return string(e) }
+
+func misused(stderr io.Writer, format string, args ...any) int {
+	fmt.Fprintf(stderr, format+"\n", args...)
+	return exitUsage
+}
+
+// A failedCall is the status with which a call ended, and its details in JSON.
+type failedCall struct {
+	*status.Status
+	details []string
+}
+
+func (e *failedCall) Error() string              { return e.Err().Error() }
+func (e *failedCall) GRPCStatus() *status.Status { return e.Status }
+
+// exit prints the error of a command and returns the exit code.
+func (c command) exit(ctx context.Context, err error, stderr io.Writer) int {
+	var bad usageError
+	switch {
+	case err == nil:
+		return exitOK
+	case ctx.Err() != nil:
+		fmt.Fprintf(stderr, "nearcall %s: interrupted\n", c.name)
+		return exitInterrupted
+	case errors.As(err, &bad):
+		return misused(stderr, "nearcall %s: %v", c.name, err)
+	}
+	st, ok := status.FromError(err)
+	if !ok {
+		fmt.Fprintf(stderr, "nearcall %s: %s\n", c.name, strings.TrimPrefix(err.Error(), "nearcall: "))
+		return exitFailed
+	}
+	fmt.Fprintf(stderr, "nearcall: %s: %s\n", st.Code(), clean(st.Message()))
+	var failed *failedCall
+	if errors.As(err, &failed) {
+		for _, detail := range failed.details {
+			fmt.Fprintln(stderr, detail)
+		}
+	}
+	if st.Code() > codes.Unauthenticated {
+		return exitStatus + int(codes.Unknown) // codes that gRPC does not define do not fit
+	}
+	return exitStatus + int(st.Code())
+}
+
+// clean returns text of a server's without control characters, which a terminal would obey.
+func clean(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			fmt.Fprintf(&b, `\x%02x`, r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,201 @@
+package schema
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	rpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// A scripted server has files, in prototext, by path. It sends the file for each symbol that
+// is in symbols, and nothing that a file imports. Nothing in it is checked.
+type scripted struct {
+	rpb.UnimplementedServerReflectionServer
+	files, symbols map[string]string
+	asked          []string
+	hangUp         bool // end the stream after each reply
+}
+
+func (s *scripted) ServerReflectionInfo(stream rpb.ServerReflection_ServerReflectionInfoServer) error {
+	for {
+		req, err := stream.Recv()
+		if err != nil {
+			return nil
+		}
+		path := req.GetFileByFilename()
+		if symbol := req.GetFileContainingSymbol(); symbol != "" {
+			path = s.symbols[symbol]
+			s.asked = append(s.asked, symbol)
+		} else {
+			s.asked = append(s.asked, path)
+		}
+		reply := &rpb.ServerReflectionResponse{MessageResponse: &rpb.ServerReflectionResponse_ErrorResponse{
+			ErrorResponse: &rpb.ErrorResponse{ErrorCode: int32(codes.NotFound)},
+		}}
+		if path == "refused" {
+			reply.GetErrorResponse().ErrorCode = int32(codes.PermissionDenied)
+		}
+		if text, ok := s.files[path]; ok {
+			file, encoded := new(descriptorpb.FileDescriptorProto), []byte(text)
+			if prototext.Unmarshal(encoded, file) == nil {
+				encoded, _ = proto.Marshal(file)
+			}
+			reply.MessageResponse = &rpb.ServerReflectionResponse_FileDescriptorResponse{
+				FileDescriptorResponse: &rpb.FileDescriptorResponse{FileDescriptorProto: [][]byte{encoded}},
+			}
+		}
+		if err := stream.Send(reply); err != nil || s.hangUp {
+			return err
+		}
+	}
+}
+
+func (s *scripted) open(t *testing.T) *Server {
+	t.Helper()
+	srv := nearcall.NewServer()
+	rpb.RegisterServerReflectionServer(srv, s)
+	conn := srv.Client()
+	server := New(t.Context(), conn)
+	t.Cleanup(func() {
+		server.Close()
+		_ = conn.Close()
+		srv.Stop()
+	})
+	return server
+}
+
+const (
+	outer = `name: "outer.proto" package: "p" dependency: "inner.proto" dependency: "missing.proto" dependency: "google/protobuf/any.proto"
+		message_type { name: "Outer"
+			field { name: "inner" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".p.Inner" }
+			field { name: "any" number: 2 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".google.protobuf.Any" } }
+		message_type { name: "Broken" field { name: "gone" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".missing.Gone" } }
+		message_type { name: "Enums" field { name: "gone" number: 1 label: LABEL_OPTIONAL type: TYPE_ENUM type_name: ".missing.Kind" } }`
+	inner = `name: "inner.proto" package: "p" message_type { name: "Inner" }`
+)
+
+// TestImportsAreFetched checks a server that sends only what it is asked for, and lacks files.
+func TestImportsAreFetched(t *testing.T) {
+	for name, hangUp := range map[string]bool{"one stream": false, "a stream for each request": true} {
+		t.Run(name, func(t *testing.T) {
+			s := &scripted{files: map[string]string{"outer.proto": outer, "inner.proto": inner}, symbols: map[string]string{"p.Outer": "outer.proto"}, hangUp: hangUp}
+			server := s.open(t)
+			d, err := server.Find("p.Outer")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := Complete(d.(protoreflect.MessageDescriptor)); err != nil {
+				t.Error(err)
+			}
+			for _, name := range []string{"p.Broken", "p.Enums"} {
+				d, err := server.Find(protoreflect.FullName(name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := Complete(d.(protoreflect.MessageDescriptor)); err == nil || !strings.Contains(err.Error(), "does not describe missing.") {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			before := len(s.asked)
+			for range 2 {
+				if _, err := server.Find("p.None"); !errors.Is(err, ErrNotFound) {
+					t.Error(err)
+				}
+			}
+			if len(s.asked) != before+1 {
+				t.Errorf("it asks again for what is not there: %q", s.asked)
+			}
+		})
+	}
+}
+
+// TestBrokenReflectionIsAnError checks that nothing a server sends makes a client panic or
+// loop.
+func TestBrokenReflectionIsAnError(t *testing.T) {
+	for name, c := range map[string]struct {
+		files map[string]string
+		says  string
+	}{
+		"an import of itself":    {map[string]string{"a": `name: "a" dependency: "b"`, "b": `name: "b" dependency: "a"`}, "imports itself"},
+		"an invalid file":        {map[string]string{"a": `name: "a" syntax: "proto9"`}, "invalid syntax"},
+		"no descriptor":          {map[string]string{"a": "\xff\xff"}, "cannot be decoded"},
+		"a file without a name":  {map[string]string{"a": `package: "p"`}, "file path must be populated"},
+		"another file":           {map[string]string{"a": `name: "other"`}, "sends files without it"},
+		"a name that is taken":   {map[string]string{"a": `name: "a" dependency: "b" message_type { name: "A" }`, "b": `name: "b" message_type { name: "A" }`}, "conflict"},
+		"a file that is refused": {map[string]string{"a": `name: "a" dependency: "refused"`}, "PermissionDenied"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &scripted{files: c.files, symbols: map[string]string{"X": "a"}}
+			if _, err := s.open(t).Find("X"); err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("the error is %v, want %q in it", err, c.says)
+			}
+		})
+	}
+}
+
+// FuzzFind links what a hostile server could send.
+func FuzzFind(f *testing.F) {
+	for _, text := range []string{outer, inner} {
+		file := new(descriptorpb.FileDescriptorProto)
+		if err := prototext.Unmarshal([]byte(text), file); err != nil {
+			f.Fatal(err)
+		}
+		encoded, err := proto.Marshal(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(encoded)
+	}
+	f.Fuzz(func(t *testing.T, encoded []byte) {
+		server := New(t.Context(), answers(encoded))
+		defer server.Close()
+		d, err := server.Find("p.Outer")
+		if m, ok := d.(protoreflect.MessageDescriptor); ok && err == nil {
+			_ = Complete(m)
+		}
+	})
+}
+
+// answers is a connection whose server answers each request with one file.
+type answers []byte
+
+func (answers) Invoke(_ context.Context, _ string, _, _ any, _ ...grpc.CallOption) error {
+	return net.ErrClosed
+}
+
+func (a answers) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+	return answer{file: a}, nil
+}
+
+type answer struct {
+	grpc.ClientStream
+	file []byte
+}
+
+func (answer) SendMsg(any) error { return nil }
+
+func (a answer) RecvMsg(m any) error {
+	reply, ok := m.(*rpb.ServerReflectionResponse)
+	if !ok {
+		return io.ErrUnexpectedEOF
+	}
+	reply.MessageResponse = &rpb.ServerReflectionResponse_FileDescriptorResponse{
+		FileDescriptorResponse: &rpb.FileDescriptorResponse{FileDescriptorProto: [][]byte{a.file}},
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/reflection"
+	v1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/examples/orders/orderspb"
+)
+
+// succeeds runs the command, which must print nothing on stderr, and returns its output.
+func succeeds(t *testing.T, args ...string) string {
+	t.Helper()
+	code, stdout, stderr := nearcallCommand(t, args...)
+	if code != exitOK || stderr != "" {
+		t.Errorf("%q: exit code %d, stderr %q", args, code, stderr)
+	}
+	return stdout
+}
+
+const methods = orders + "/Place\n" + orders + "/Await\n" + orders + "/List\n" + orders + "/Import\n" + orders + "/Haggle\n"
+
+func TestListPrintsServicesAndMethods(t *testing.T) {
+	onEveryPath(t, withShop, func(t *testing.T, target string) {
+		const services = "grpc.reflection.v1.ServerReflection\ngrpc.reflection.v1alpha.ServerReflection\n" + orders + "\n"
+		if got := succeeds(t, "list", target); got != services {
+			t.Errorf("the services are %q", got)
+		}
+		if got := succeeds(t, "list", target, orders); got != methods {
+			t.Errorf("the methods are %q", got)
+		}
+	})
+}
+
+func TestListFallsBackToTheOldReflection(t *testing.T) {
+	old := func(srv server) {
+		orderspb.RegisterOrdersServer(srv, shop{})
+		v1alpha.RegisterServerReflectionServer(srv, reflection.NewServer(reflection.ServerOptions{Services: srv}))
+	}
+	onEveryPath(t, old, func(t *testing.T, target string) {
+		if got, want := succeeds(t, "list", target), "grpc.reflection.v1alpha.ServerReflection\n"+orders+"\n"; got != want {
+			t.Errorf("the services are %q", got)
+		}
+		if got := succeeds(t, "list", target, orders); got != methods {
+			t.Errorf("the methods are %q", got)
+		}
+	})
+}
+
+func TestDescribePrintsProtoSource(t *testing.T) {
+	const (
+		from    = ", from examples/orders/orderspb/orders.proto\n"
+		prefix  = "// nearcall.examples.orders."
+		service = prefix + "Orders" + from + `service Orders {
+  rpc Place(PlaceRequest) returns (Order);
+  rpc Await(AwaitRequest) returns (Order);
+  rpc List(ListRequest) returns (stream Order);
+  rpc Import(stream PlaceRequest) returns (ImportReply);
+  rpc Haggle(stream Offer) returns (stream Answer);
+}
+`
+		method = prefix + "Orders.Await" + from + `service Orders {
+  rpc Await(AwaitRequest) returns (Order);
+}
+
+` + prefix + "AwaitRequest" + from + `message AwaitRequest {
+  int64 id = 1;
+}
+
+` + prefix + "Order" + from + `message Order {
+  int64 id = 1;
+  string customer = 2;
+  string item = 3;
+  int32 quantity = 4;
+  bool shipped = 5;
+}
+`
+		message = prefix + "AwaitRequest" + from + "message AwaitRequest {\n  int64 id = 1;\n}\n"
+	)
+	onEveryPath(t, withShop, func(t *testing.T, target string) {
+		for symbol, want := range map[string]string{
+			orders:                                  service,
+			orders + "/Await":                       method,
+			orders + ".Await":                       method,
+			"nearcall.examples.orders.AwaitRequest": message,
+		} {
+			if got := succeeds(t, "describe", target, symbol); got != want {
+				t.Errorf("%s is printed as\n%s", symbol, got)
+			}
+		}
+		if got := succeeds(t, "describe", target); !strings.HasSuffix(got, "\n\n"+service) || !strings.Contains(got, "// grpc.reflection.v1.ServerReflection, from ") {
+			t.Errorf("all services are printed as\n%s", got)
+		}
+	})
+	if got := succeeds(t, "describe", onOne(t), "examples/orders/orderspb/orders.proto"); !strings.HasPrefix(got, "syntax = \"proto3\";\npackage nearcall.examples.orders;\n") {
+		t.Errorf("the file is printed as\n%s", got)
+	}
+}
+
+// TestWrongNamesAreExplained checks what the errors say about names that the server does not
+// know, and about servers that do not tell.
+func TestWrongNamesAreExplained(t *testing.T) {
+	target := onOne(t)
+	nearOnly := serveNear(t, "tcp:127.0.0.1:0", withShop, nearcall.NoGRPCClients())
+	silent := func(srv server) { orderspb.RegisterOrdersServer(srv, shop{}) }
+	const noReflection = "the server has no reflection (unknown service grpc.reflection.v1.ServerReflection); its program can add it with reflection.Register(srv)"
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"list", target, "Orders"}, exitFailed, `there is no service "Orders" at ` + target + "; did you mean " + orders + "?"},
+		{[]string{"list", target, "nearcall.examples.orders.Order"}, exitFailed, "is not a service; 'nearcall list " + target + "' lists them"},
+		{[]string{"list", target, "a b"}, exitFailed, `there is no service "a b"`},
+		{[]string{"describe", target, "nearcall.examples.orders.Ordre"}, exitFailed, "did you mean nearcall.examples.orders.Order"},
+		{[]string{"describe", target, "no/such/file.proto"}, exitFailed, `there is no file "no/such/file.proto"`},
+		{[]string{"call", target, "Place"}, exitFailed, `"Place" is not a method: write it as pkg.Service/Method; did you mean ` + orders + "/Place?"},
+		{[]string{"call", target, orders + "/Plce"}, exitFailed, orders + ` has no method "Plce"; did you mean ` + orders + "/Place?"},
+		{[]string{"call", target, "orders.Orders/Place"}, exitFailed, "did you mean " + orders + "?"},
+		{[]string{"list", serveNear(t, "tcp:127.0.0.1:0", silent)}, 64 + 12, noReflection},
+		{[]string{"list", serveFar(t, silent)}, 64 + 12, noReflection},
+		{[]string{"list", strings.TrimPrefix(nearOnly, "tcp:")}, 64 + 12, "; here that is the target " + nearOnly},
+		{[]string{"list", "tcp:" + serveFar(t, withShop)}, 64 + 14, "dial grpc:"},
+		{[]string{"list", "tcp:127.0.0.1:1"}, 64 + 14, "127.0.0.1:1: connect"},
+		{[]string{"list", "127.0.0.1:1"}, 64 + 14, "127.0.0.1:1: connect"},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			fails(t, c.code, c.says, c.args...)
+		})
+	}
+}
+
+// fails runs the command, which must exit with code, print nothing on stdout and one line on
+// stderr with says in it.
+func fails(t *testing.T, code int, says string, args ...string) {
+	t.Helper()
+	got, stdout, stderr := nearcallCommand(t, args...)
+	if got != code || stdout != "" || !strings.Contains(stderr, says) || strings.Count(stderr, "\n") != 1 || !strings.HasPrefix(stderr, "nearcall") {
+		t.Errorf("%q: exit code %d, want %d\nstdout %q\nstderr %q\nwant   %q", args, got, code, stdout, stderr, says)
+	}
+}

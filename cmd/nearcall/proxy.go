@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"flag"
+	"fmt"
+	"strings"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/proxy"
+)
+
+var proxyCommand = command{
+	name: "proxy", args: "LISTEN TARGET", about: "pass calls on to TARGET from nearcall's and other gRPC clients on LISTEN",
+	least: 2, most: 2, setup: proxyJob,
+	more: "LISTEN is what nearcall.Listen takes: tcp:HOST:PORT, unix:PATH or shm:PATH. Clients of nearcall and\n" +
+		"ordinary gRPC clients can connect there, so that grpcurl, for example, reaches a server on shm:PATH.\n" +
+		"HTTP/1.1 clients, such as curl, cannot: they call the server itself.\n" +
+		"Calls are passed on as they are, compressed ones if by gzip; the server sees the proxy as its peer.\n" +
+		"Ctrl-C ends the command.\n",
+}
+
+// proxyJob adds the flags of nearcall proxy to flags.
+func proxyJob(flags *flag.FlagSet) job {
+	f := &connFlags{}
+	f.addTLS(flags)
+	cert := flags.String("listen-cert", "", "use TLS on LISTEN, with the certificate in this PEM `file`; needs -listen-key")
+	key := flags.String("listen-key", "", "`file` with the private key of -listen-cert")
+	return job{do: func(ctx context.Context, args []string, std stdio) error {
+		if args[0] == args[1] {
+			return usageError(fmt.Sprintf("LISTEN and TARGET are both %q: the proxy would connect to itself, again and again", args[0]))
+		}
+		opts, err := f.forProxy(args[1])
+		if err != nil {
+			return err
+		}
+		own, err := listenerOptions(*cert, *key)
+		if err != nil {
+			return err
+		}
+		p, err := proxy.New(args[1], opts, own...)
+		if err != nil {
+			return err
+		}
+		if scheme, _, _ := strings.Cut(args[0], ":"); strings.EqualFold(scheme, "inproc") {
+			return usageError(fmt.Sprintf("cannot listen on %q: nothing but the proxy itself could connect; write tcp:HOST:PORT or unix:PATH", args[0]))
+		}
+		lis, err := nearcall.Listen(args[0])
+		if err != nil {
+			return err
+		}
+		stopped := context.AfterFunc(ctx, p.Stop)
+		defer stopped()
+		fmt.Fprintf(std.err, "nearcall: clients on %s call %s\n", lis.Target(), args[1])
+		err = p.Serve(lis)
+		if ctx.Err() != nil {
+			return nil // the usual end
+		}
+		p.Stop()
+		return err
+	}}
+}
+
+// forProxy returns the options with which a proxy dials target.
+func (f *connFlags) forProxy(target string) ([]nearcall.DialOption, error) {
+	if scheme, _, _ := strings.Cut(target, ":"); strings.EqualFold(scheme, "inproc") {
+		return nil, usageError(fmt.Sprintf("cannot reach %q: inproc names exist only within the server's own process; let the server listen on LISTEN, too", target))
+	}
+	creds, err := f.credentials(target)
+	if err != nil || creds == nil {
+		return nil, err
+	}
+	return []nearcall.DialOption{nearcall.WithTransportCredentials(creds)}, nil
+}
+
+// listenerOptions returns the options of a proxy's listener.
+func listenerOptions(cert, key string) ([]nearcall.ServerOption, error) {
+	switch {
+	case cert == "" && key == "":
+		return nil, nil
+	case cert == "" || key == "":
+		return nil, usageError("-listen-cert and -listen-key need each other")
+	}
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("-listen-cert and -listen-key: %w", err)
+	}
+	return []nearcall.ServerOption{nearcall.Creds(nearcall.NewTLS(&tls.Config{Certificates: []tls.Certificate{pair}}))}, nil
+}

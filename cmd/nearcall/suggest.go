@@ -1,0 +1,54 @@
+package main
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/nearcall/nearcall/internal/edit"
+)
+
+// didYouMean returns a question that names up to three of names, those that a user could have
+// meant by want. It is empty if there are none. It begins with a semicolon.
+func didYouMean(want string, names []string) string {
+	meant := similar(want, names)
+	if len(meant) == 0 {
+		return ""
+	}
+	return "; did you mean " + strings.Join(meant, " or ") + "?"
+}
+
+// similar returns up to three names that differ from want by few letters, the closest first.
+// The package can be missing, and differs little if it is another.
+func similar(want string, names []string) []string {
+	type match struct {
+		name  string
+		slips int
+	}
+	var all []match
+	want = strings.ToLower(want)
+	for _, name := range names {
+		lower := strings.ToLower(name)
+		slips := edit.Distance(want, lower)
+		if want != "" && strings.HasSuffix(lower, "."+want) || strings.HasSuffix(lower, "/"+want) {
+			slips = 0
+		}
+		other := edit.Distance(lastPart(want), lastPart(lower))
+		if lastPart(want) != want {
+			other++ // its package differs
+		}
+		slips = min(slips, other)
+		if slips <= max(len(lastPart(want))/3, 1) {
+			all = append(all, match{name, slips})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b match) int { return cmp.Compare(a.slips, b.slips) })
+	var closest []string
+	for _, m := range all[:min(len(all), 3)] {
+		closest = append(closest, m.name)
+	}
+	return closest
+}
+
+// lastPart returns the name of a symbol without its package.
+func lastPart(name string) string { return name[strings.LastIndexAny(name, "./")+1:] }

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/callstats/callstatspb"
+)
+
+var topCommand = command{
+	name: "top", args: "TARGET", about: "show what calls a server gets, by method, each second",
+	least: 1, most: 1, setup: topJob,
+	more: "The server must count its calls with package callstats. Times are those of calls that ended; the\n" +
+		"time of a stream is that from its begin to its end. Ctrl-C ends the command.\n",
+}
+
+// topJob adds the flags of nearcall top to flags.
+func topJob(flags *flag.FlagSet) job {
+	f := newConnFlags(flags)
+	interval := seconds(time.Second)
+	flags.Var(&interval, "interval", "`time` between two tables, as for -max-time")
+	tables := flags.Int("n", 0, "end after this `number` of tables; 0 for no end")
+	return job{
+		do: func(ctx context.Context, args []string, std stdio) error {
+			if *tables < 0 {
+				return usageError(fmt.Sprintf("-n %d: write a number of tables, or 0 for no end", *tables))
+			}
+			limited, p, err := f.open(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			defer p.close()
+			err = p.top(limited, time.Duration(interval), *tables, std.out)
+			if ctx.Err() != nil {
+				return nil // the usual end
+			}
+			return p.hint(err)
+		},
+		complete: f.completion(func(*remote) ([]string, error) { return nil, nil }),
+	}
+}
+
+// top prints a table after each interval, until ctx is done. If that is before the server's
+// first answer, it returns an error.
+func (p *remote) top(ctx context.Context, interval time.Duration, tables int, w io.Writer) error {
+	client, live := callstatspb.NewCallStatsClient(p.conn), isTerminal(w)
+	ticks := time.NewTicker(interval)
+	defer ticks.Stop()
+	var before *callstatspb.GetReply
+	for n := 0; tables == 0 || n <= tables; n++ {
+		now, err := client.Get(ctx, new(callstatspb.GetRequest))
+		if err != nil && before != nil && ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return noCounts(err)
+		}
+		if before != nil {
+			var screen bytes.Buffer
+			switch {
+			case live:
+				screen.WriteString("\x1b[H\x1b[2J") // to the corner, and clear
+			case n > 1:
+				screen.WriteString("\n")
+			}
+			printTraffic(&screen, p.target, traffic(before, now))
+			if _, err := w.Write(screen.Bytes()); err != nil {
+				return err
+			}
+		}
+		before = now
+		if tables > 0 && n == tables {
+			return nil
+		}
+		select {
+		case <-ticks.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
+// noCounts adds what to do to the error of a server that does not count.
+func noCounts(err error) error {
+	st := status.Convert(err)
+	if st.Code() != codes.Unimplemented || strings.Contains(st.Message(), "nearcall server") {
+		return err
+	}
+	return status.Errorf(st.Code(), "the server does not offer its counts (%s); its program can count calls with package "+
+		"github.com/nearcall/nearcall/callstats", st.Message())
+}
+
+// A methodTraffic is what happened to a method in an interval.
+type methodTraffic struct {
+	name          string
+	calls, errors float64 // per second
+	running       uint64
+	p50, p99      time.Duration // 0 if no call ended
+}
+
+// traffic returns what happened between two replies, the busiest method first.
+func traffic(before, now *callstatspb.GetReply) (all []methodTraffic) {
+	if before.GetSince() != now.GetSince() { // the server restarted, and counts from 0
+		before = &callstatspb.GetReply{Now: now.GetSince()}
+	}
+	earlier := make(map[string]*callstatspb.Method)
+	for _, m := range before.GetMethods() {
+		earlier[m.GetName()] = m
+	}
+	took := max(time.Duration(now.GetNow()-before.GetNow()), time.Millisecond).Seconds()
+	for _, m := range now.GetMethods() {
+		old := earlier[m.GetName()]
+		t := methodTraffic{name: m.GetName(), calls: float64(m.GetBegun()-old.GetBegun()) / took}
+		ended := uint64(0)
+		for code, n := range m.GetEnded() {
+			ended += n
+			if codes.Code(code) != codes.OK {
+				t.errors += float64(n-old.GetEnded()[code]) / took
+			}
+		}
+		t.running = m.GetBegun() - ended
+		t.p50, t.p99 = quantile(old, m, 0.5), quantile(old, m, 0.99)
+		all = append(all, t)
+	}
+	slices.SortStableFunc(all, func(a, b methodTraffic) int {
+		return cmp.Or(cmp.Compare(b.calls, a.calls), cmp.Compare(b.running, a.running), cmp.Compare(a.name, b.name))
+	})
+	return all
+}
+
+// quantile returns the time within which the share q of the calls ended that are in now and
+// not in before.
+func quantile(before, now *callstatspb.Method, q float64) time.Duration {
+	counted := make(map[int64]uint64)
+	for _, b := range before.GetTimes() {
+		counted[b.GetMostNanoseconds()] = b.GetCalls()
+	}
+	var total, below uint64
+	for _, b := range now.GetTimes() {
+		total += b.GetCalls() - counted[b.GetMostNanoseconds()]
+	}
+	for _, b := range now.GetTimes() {
+		below += b.GetCalls() - counted[b.GetMostNanoseconds()]
+		if total > 0 && float64(below) >= q*float64(total) {
+			return time.Duration(b.GetMostNanoseconds())
+		}
+	}
+	return 0
+}
+
+func printTraffic(w io.Writer, target string, all []methodTraffic) {
+	const head = "METHOD"
+	width := len(head)
+	var sum methodTraffic
+	for i := range all {
+		if all[i].name == "" {
+			all[i].name = "(methods that the server does not have)"
+		}
+		all[i].name = clean(strings.TrimPrefix(all[i].name, "/"))
+		width = max(width, len(all[i].name))
+		sum.calls, sum.errors, sum.running = sum.calls+all[i].calls, sum.errors+all[i].errors, sum.running+all[i].running
+	}
+	fmt.Fprintf(w, "%s: %s calls/s, %s errors/s, %d running\n\n", target, frequency(sum.calls), frequency(sum.errors), sum.running)
+	fmt.Fprintf(w, "%-*s %9s %9s %9s %9s %9s\n", width, head, "CALLS/S", "ERRORS/S", "RUNNING", "P50", "P99")
+	for _, m := range all {
+		fmt.Fprintf(w, "%-*s %9s %9s %9d %9s %9s\n", width, m.name, frequency(m.calls), frequency(m.errors), m.running, brief(m.p50), brief(m.p99))
+	}
+}
+
+func frequency(perSecond float64) string {
+	if perSecond > 0 && perSecond < 10 {
+		return fmt.Sprintf("%.1f", perSecond)
+	}
+	return fmt.Sprintf("%.0f", perSecond)
+}
+
+// brief returns d with three digits or so.
+func brief(d time.Duration) string {
+	if d == 0 {
+		return "-"
+	}
+	step := time.Duration(1)
+	for d/step >= 1000 {
+		step *= 10
+	}
+	return d.Round(step).String()
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"math"
+	"net"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/callstats"
+	"github.com/nearcall/nearcall/callstats/callstatspb"
+	"github.com/nearcall/nearcall/examples/orders/orderspb"
+)
+
+// counting serves a shop that counts its calls.
+func counting(t *testing.T) (target string) {
+	t.Helper()
+	calls := callstats.New()
+	return serveNear(t, "tcp:127.0.0.1:0", func(srv server) {
+		withPlainShop(srv)
+		calls.Register(srv)
+	}, nearcall.StatsHandler(calls))
+}
+
+// TestTopPrintsTraffic checks the tables while calls are made: two of them, one after the
+// other if the output is no terminal.
+func TestTopPrintsTraffic(t *testing.T) {
+	target := counting(t)
+	conn, err := nearcall.NewClient(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		client := orderspb.NewOrdersClient(conn)
+		for ctx.Err() == nil {
+			_, _ = client.Place(ctx, &orderspb.PlaceRequest{Item: "tea"})
+			_ = conn.Invoke(ctx, "/not/there", new(orderspb.Order), new(orderspb.Order))
+		}
+	}()
+	got := succeeds(t, "top", "-interval", "0.3", "-n", "2", target)
+	stop()
+	<-ended
+	const table = `tcp:\S+: \d+ calls/s, \d+ errors/s, \d+ running
+
+METHOD +CALLS/S  ERRORS/S   RUNNING       P50       P99
+(?s:.*)nearcall\.examples\.orders\.Orders/Place +\d+ +[0-9.]+ +\d+ +[0-9.]+[mµn]?s +[0-9.]+[mµn]?s
+`
+	if !regexp.MustCompile("^" + table + "(?s:.*)\n" + table).MatchString(got) {
+		t.Errorf("it prints\n%s", got)
+	}
+	if strings.Contains(got, "callstats") || strings.Contains(got, "\x1b") {
+		t.Errorf("its own calls or control characters are in\n%q", got)
+	}
+}
+
+func TestTopEndsWithoutAnErrorWhenInterrupted(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	var errs bytes.Buffer
+	code := run(ctx, []string{"top", "-interval", "10ms", counting(t)}, stdio{nil, &interrupting{interrupt: interrupt}, &errs})
+	if code != exitOK || errs.Len() > 0 {
+		t.Errorf("exit code %d, %s", code, errs.String())
+	}
+}
+
+// An interrupting writer calls interrupt at its second write.
+type interrupting struct {
+	writes    int
+	interrupt func()
+}
+
+func (w *interrupting) Write(b []byte) (int, error) {
+	if w.writes++; w.writes == 2 {
+		w.interrupt()
+	}
+	return io.Discard.Write(b)
+}
+
+func TestTopNeedsCounts(t *testing.T) {
+	const says = "the server does not offer its counts (unknown service nearcall.callstats.v1.CallStats); its program can count calls with package github.com/nearcall/nearcall/callstats"
+	fails(t, 64+12, says, "top", onOne(t))
+	fails(t, 64+12, says, "top", serveFar(t, withShop))
+	fails(t, exitUsage, "write a number of seconds above 0", "top", "-interval", "0", "x")
+	fails(t, exitUsage, "-n -1", "top", "-n", "-1", "x")
+}
+
+func TestTopFailsIfTheServerDoesNotAnswer(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	fails(t, 64+4, "DeadlineExceeded", "top", "-max-time", "100ms", "tcp:"+silent.Addr().String())
+}
+
+func TestTrafficIsTheDifference(t *testing.T) {
+	const second = int64(time.Second)
+	bucket := func(most time.Duration, calls uint64) *callstatspb.Bucket {
+		return &callstatspb.Bucket{MostNanoseconds: int64(most), Calls: calls}
+	}
+	before := &callstatspb.GetReply{Since: 1, Now: 10 * second, Methods: []*callstatspb.Method{
+		{Name: "/a/A", Begun: 100, Ended: map[uint32]uint64{0: 100}, Times: []*callstatspb.Bucket{bucket(time.Second, 100)}},
+		{Name: "/b/B", Begun: 7, Ended: map[uint32]uint64{0: 5}},
+	}}
+	now := &callstatspb.GetReply{Since: 1, Now: 12 * second, Methods: []*callstatspb.Method{
+		{Name: "", Begun: 1, Ended: map[uint32]uint64{12: 1}, Times: []*callstatspb.Bucket{bucket(time.Microsecond, 1)}},
+		{Name: "/a/A", Begun: 301, Ended: map[uint32]uint64{0: 290, 5: 10}, Times: []*callstatspb.Bucket{bucket(time.Millisecond, 190), bucket(time.Second, 105), bucket(2*time.Second, 5)}},
+		{Name: "/b/B", Begun: 7, Ended: map[uint32]uint64{0: 5}},
+	}}
+	all := traffic(before, now)
+	want := []methodTraffic{
+		{name: "/a/A", calls: 100.5, errors: 5, running: 1, p50: time.Millisecond, p99: 2 * time.Second},
+		{name: "", calls: 0.5, errors: 0.5, p50: time.Microsecond, p99: time.Microsecond},
+		{name: "/b/B", running: 2},
+	}
+	if len(all) != len(want) {
+		t.Fatalf("the traffic is %+v", all)
+	}
+	for i := range want {
+		if all[i] != want[i] {
+			t.Errorf("%d: %+v, want %+v", i, all[i], want[i])
+		}
+	}
+	var out bytes.Buffer
+	printTraffic(&out, "unix:s", all)
+	const table = `unix:s: 101 calls/s, 5.5 errors/s, 3 running
+
+METHOD                                    CALLS/S  ERRORS/S   RUNNING       P50       P99
+a/A                                           100       5.0         1       1ms        2s
+(methods that the server does not have)       0.5       0.5         0       1µs       1µs
+b/B                                             0         0         2         -         -
+`
+	if out.String() != table {
+		t.Errorf("it prints\n%s", out.String())
+	}
+
+	// After a restart there is nothing to subtract.
+	now.Since = 11 * second
+	if all := traffic(before, now); math.Abs(all[0].calls-301) > 0.001 {
+		t.Errorf("after a restart the traffic is %+v", all)
+	}
+}
