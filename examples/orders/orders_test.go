@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
@@ -30,21 +31,115 @@ const secret = "open sesame"
 
 func stock() map[string]int32 { return map[string]int32{"tea": 10, "cup": 1} }
 
-// TestBothSeeTheSame makes the same calls to the program before and after the migration.
-func TestBothSeeTheSame(t *testing.T) {
-	oracle := onGRPC(t)
+// A combination is a server, and clients that dial it at its listener.
+type combination struct {
+	listen func() net.Listener
+	server func(*slog.Logger) (srv server, ship func(id int64))
+	dial   func(lis net.Listener, token string) client
+}
+
+type server interface {
+	Serve(net.Listener) error
+	GracefulStop()
+}
+
+type client interface {
+	orderspb.OrdersClient
+	Close() error
+}
+
+func grpcServer(log *slog.Logger) (server, func(int64)) {
+	shop := before.NewShop(stock())
+	return before.NewServer(shop, secret, log), shop.Ship
+}
+
+func nearcallServer(log *slog.Logger) (server, func(int64)) {
+	shop := after.NewShop(stock())
+	return after.NewServer(shop, secret, log), shop.Ship
+}
+
+func onTCP() net.Listener { return must(net.Listen("tcp", "localhost:0")) }
+
+func onBufconn() net.Listener { return bufconn.Listen(1 << 20) }
+
+func inProcess() net.Listener { return must(nearcall.Listen("inproc:orders")) }
+
+// grpcClient is the program's client before the migration.
+func grpcClient(lis net.Listener, token string) client {
+	return must(before.Dial(lis.Addr().String(), token))
+}
+
+// nearcallClient returns the migrated program's client, which dials prefix and the address.
+func nearcallClient(prefix string) func(net.Listener, string) client {
+	return func(lis net.Listener, token string) client {
+		return must(after.Dial(prefix+lis.Addr().String(), token))
+	}
+}
+
+func inProcessClient(_ net.Listener, token string) client {
+	return must(after.Dial("inproc:orders", token))
+}
+
+// bufconnClient is the client of a renamed test on bufconn.
+func bufconnClient(lis net.Listener, token string) client {
+	return must(after.Dial("passthrough:///bufnet", token, nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+		return lis.(*bufconn.Listener).DialContext(ctx)
+	})))
+}
+
+// TestAllSeeTheSame makes the same calls to the program before the migration, after it, and
+// halfway: servers move over first, and clients later.
+func TestAllSeeTheSame(t *testing.T) {
+	oracle := combination{onTCP, grpcServer, grpcClient}.run(t)
 	if len(oracle) < 20 {
 		t.Fatalf("the oracle's transcript is short:\n%s", strings.Join(oracle, "\n"))
 	}
-	moved := onNearcall(t)
-	if slices.Equal(oracle, moved) {
-		return
+	for name, c := range map[string]combination{
+		"moved, in process":                {inProcess, nearcallServer, inProcessClient},
+		"moved, with a target of nearcall": {onTCP, nearcallServer, nearcallClient("tcp:")},
+		"moved, with the old target":       {onTCP, nearcallServer, nearcallClient("")},
+		"moved, on bufconn":                {onBufconn, nearcallServer, bufconnClient},
+		"only the server moved":            {onTCP, nearcallServer, grpcClient},
+		"only the client moved":            {onTCP, grpcServer, nearcallClient("")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			moved := c.run(t)
+			for i := range max(len(oracle), len(moved)) {
+				was, is := at(oracle, i), at(moved, i)
+				if was != is {
+					t.Errorf("step %d\n grpc-go: %s\nnearcall: %s", i, was, is)
+				}
+			}
+		})
 	}
-	for i := range max(len(oracle), len(moved)) {
-		was, is := at(oracle, i), at(moved, i)
-		if was != is {
-			t.Errorf("step %d\n grpc-go: %s\nnearcall: %s", i, was, is)
+}
+
+// TestOnePortServesOldAndNewClients lets clients of both kinds work on the same orders.
+func TestOnePortServesOldAndNewClients(t *testing.T) {
+	lis := onTCP()
+	srv, ship := nearcallServer(slog.New(slog.DiscardHandler))
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(lis) }()
+	old, moved := grpcClient(lis, secret), nearcallClient("tcp:")(lis, secret)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+
+	for _, clients := range [][2]client{{old, moved}, {moved, old}} {
+		order, err := clients[0].Place(ctx, &orderspb.PlaceRequest{Customer: "ann", Item: "tea", Quantity: 1})
+		if err != nil {
+			t.Fatal(err)
 		}
+		ship(order.GetId())
+		got, err := clients[1].Await(ctx, &orderspb.AwaitRequest{Id: order.GetId()})
+		if err != nil || got.GetCustomer() != "ann" || !got.GetShipped() {
+			t.Errorf("Await returns %v, %v", got, err)
+		}
+	}
+	old.Close()
+	moved.Close()
+	srv.GracefulStop()
+	if err := <-served; err != nil {
+		t.Error(err)
 	}
 }
 
@@ -52,45 +147,16 @@ func TestBothSeeTheSame(t *testing.T) {
 // client did. The code is the same.
 const resetAtDeadline = "stream terminated by RST_STREAM with error code: CANCEL"
 
-// onGRPC returns the transcript of the program on grpc-go.
-func onGRPC(t *testing.T) []string {
-	lis, err := net.Listen("tcp", "localhost:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	shop := before.NewShop(stock())
+// run returns the transcript of the program.
+func (c combination) run(t *testing.T) []string {
+	lis := c.listen()
 	var log bytes.Buffer
-	srv := before.NewServer(shop, secret, logger(&log))
+	srv, ship := c.server(logger(&log))
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(lis) }()
 
-	good := must(before.Dial(lis.Addr().String(), secret))
-	bad := must(before.Dial(lis.Addr().String(), "open barley"))
-	seen := calls(t, good, bad, shop.Ship)
-	good.Close()
-	bad.Close()
-	srv.GracefulStop()
-	if err := <-served; err != nil {
-		t.Error(err)
-	}
-	return append(seen, logged(&log)...)
-}
-
-// onNearcall is onGRPC for the migrated program.
-func onNearcall(t *testing.T) []string {
-	lis, err := nearcall.Listen("inproc:orders")
-	if err != nil {
-		t.Fatal(err)
-	}
-	shop := after.NewShop(stock())
-	var log bytes.Buffer
-	srv := after.NewServer(shop, secret, logger(&log))
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(lis) }()
-
-	good := must(after.Dial(lis.Target(), secret))
-	bad := must(after.Dial(lis.Target(), "open barley"))
-	seen := calls(t, good, bad, shop.Ship)
+	good, bad := c.dial(lis, secret), c.dial(lis, "open barley")
+	seen := calls(t, good, bad, ship)
 	good.Close()
 	bad.Close()
 	srv.GracefulStop()

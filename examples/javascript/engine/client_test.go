@@ -111,9 +111,9 @@ func TestWhileOneCallIsAwaitedAllElseGoesOn(t *testing.T) {
 	waiting := make(chan string, 1)
 	go func() {
 		text, err := e.Run(withPatience(t), "waiting", `
-			let ticks = 0, ends = 0;
-			const ticking = setInterval(() => { if (++ticks === 5) orders.place({ item: 'ticked' }) }, 1);
-			Promise.all([orders.place({}), orders.place({})]).then(all => { clearInterval(ticking); return [all.length, ticks >= 5] });
+			let ticks = 0, ticked;
+			const ticking = setInterval(() => { if (++ticks === 5) ticked = orders.place({ item: 'ticked' }) }, 1);
+			Promise.all([orders.place({}), orders.place({})]).then(async all => { clearInterval(ticking); await ticked; return [all.length, ticks >= 5] });
 		`)
 		if err != nil {
 			text = err.Error()

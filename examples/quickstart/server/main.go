@@ -4,6 +4,8 @@ import (
 	"context"
 	"log"
 
+	"google.golang.org/grpc/reflection"
+
 	"github.com/nearcall/nearcall"
 	pb "github.com/nearcall/nearcall/examples/quickstart/greetpb"
 )
@@ -21,5 +23,6 @@ func main() {
 	}
 	srv := nearcall.NewServer()
 	pb.RegisterGreeterServer(srv, greeter{})
+	reflection.Register(srv) // for tools such as nearcall call
 	log.Fatal(srv.Serve(lis))
 }
