@@ -73,6 +73,28 @@ interop: ## compare with grpc-go, case by case: what gRPC promises, item by item
 grpc-tests: ## grpc-go's own tests on every path of nearcall, in some ten minutes; KINDS='tcp inproc' is a part
 	cd interop && $(GO) run ./grpcgo -race=$(if $(RACE),true,false) -kinds '$(KINDS)' -packages '$(PACKAGES)' -tests '$(TESTS)'
 
+# Python's packages are in bin/grpcio. Without them the tests in Python are skipped.
+GRPCIO     = $(CURDIR)/bin/grpcio
+NO_GRPCIO  = '**** GRPCIO DID NOT CALL THE SERVER: python3, its venv or its packages are missing ****\n'
+
+.PHONY: clients clients-python
+clients: ## call a server with ordinary gRPC clients: Python's grpcio, grpcurl and ghz, in under two minutes
+	@if $(MAKE) --no-print-directory clients-python; then python='$(GRPCIO)/bin/python'; else python=; printf $(NO_GRPCIO); fi; \
+	(cd interop/clients && NEARCALL_CLIENTS=1 NEARCALL_PYTHON="$$python" $(GO) test $(RACE) -count=1 -timeout 5m .) && \
+	{ test -n "$$python" || printf $(NO_GRPCIO); }
+
+clients-python:
+	@cmp -s interop/clients/requirements.txt '$(GRPCIO)/requirements.txt' || { \
+		python3 -m venv --clear '$(GRPCIO)' && \
+		'$(GRPCIO)/bin/pip' install -q --disable-pip-version-check --only-binary :all: -r interop/clients/requirements.txt && \
+		cp interop/clients/requirements.txt '$(GRPCIO)'; }
+
+# interop/connect/known-failing.txt says which tests fail, and why.
+.PHONY: connect-conformance
+connect-conformance: ## Connect's conformance tests on nearcall's HTTP/1 face, in seconds once they are built
+	@mkdir -p bin && cd interop/connect && $(GO) build -o ../../bin/conformanceserver ./conformanceserver && \
+		$(GO) tool connectconformance --conf config.yaml --known-failing @known-failing.txt --mode server -- ../../bin/conformanceserver
+
 # This takes minutes and is not part of ci. ci only checks that the table of faults
 # matches the code.
 .PHONY: mutate
@@ -112,7 +134,7 @@ loops: ## random tasks on each kind of loop, for half a minute LOOPS (20) times
 
 # ATTACK=-short takes a minute, as in .ci/run. ATTACK='-only drains -v' selects a part.
 .PHONY: attack
-attack: ## what attacks cost a server and what they cost the attacker, in some six minutes
+attack: ## what attacks cost a server and what they cost the attacker, in some seven minutes
 	@mkdir -p bin && $(GO) build -o bin/attack ./internal/attack && bin/attack $(ATTACK)
 
 # FLAKYFLAGS='-short=false -budget 8h' runs all tests of each package.
@@ -131,7 +153,7 @@ fuzz: ## every fuzz test for FUZZTIME (1m each)
 	done
 
 cross: ## build and vet for the systems in CROSS
-	@set -e; for target in $(CROSS); do for m in $(MODULES); do \
+	@set -e; for target in $(CROSS); do for m in $(filter-out ./interop/clients ./interop/connect,$(MODULES)); do \
 		echo "== $$m: $$target"; \
 		(cd "$$m" && export GOOS=$${target%/*} GOARCH=$${target#*/} CGO_ENABLED=0 && $(GO) build ./... && $(GO) vet ./...); \
 	done; done
@@ -169,9 +191,9 @@ lines: ## lines per package, comments included and generated code left out
 		{ echo '| package | lines | of tests |'; echo '|---|---:|---:|'; cat; }
 
 # Needs protoc, protoc-gen-go and protoc-gen-go-grpc. The generated code is committed.
-generate: ## make the examples' generated code again
+generate: ## make the generated code again
 	protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
-		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto examples/quickstart/greetpb/greet.proto bench/internal/benchpb/records.proto
+		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto examples/quickstart/greetpb/greet.proto bench/internal/benchpb/records.proto callstats/callstatspb/callstats.proto examples/agent/agentpb/agent.proto
 
 ci: ## what .ci/run does on a clean checkout
 	./.ci/run

@@ -11,6 +11,9 @@
 // Package foreign has a client in Python that was written from the protocol's documents,
 // and runs it against an ordinary server.
 //
+// Module clients has clients of other makers, among them Python's grpcio and grpcurl, which
+// call a nearcall server as ordinary gRPC clients.
+//
 // Command grpcgo runs grpc-go's own tests on nearcall: a copy of them with other imports.
 // Those that do not pass are listed in grpcgo/differences.tsv, with the reason.
 //

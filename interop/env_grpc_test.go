@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/credentials/local"
 	"google.golang.org/grpc/test/bufconn"
@@ -14,50 +15,107 @@ import (
 
 // startGRPC connects through grpc-go.
 func startGRPC(cfg *Config) (*Link, error) {
-	creds := insecure.NewCredentials()
-	var lis net.Listener
-	target := "passthrough:///bufnet"
-	dial := grpcDialOptions(cfg)
-	dir := ""
-	switch {
-	case cfg.Private:
-		creds = local.NewCredentials()
-		var err error
-		if dir, err = os.MkdirTemp("", "interop"); err != nil {
-			return nil, err
-		}
-		path := filepath.Join(dir, "s")
-		if lis, err = net.Listen("unix", path); err != nil {
-			return nil, err
-		}
-		target = "unix://" + path
-	case cfg.Addressed:
-		var err error
-		if lis, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-			return nil, err
-		}
-		target = lis.Addr().String()
-	default:
-		buf := bufconn.Listen(1 << 20)
-		lis = buf
-		dial = append(dial, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return buf.DialContext(ctx)
-		}))
+	p, err := newGRPCPath(cfg)
+	if err != nil {
+		return nil, err
 	}
-	srv := grpc.NewServer(append(grpcServerOptions(cfg), grpc.Creds(creds))...)
+	srv := grpc.NewServer(append(grpcServerOptions(cfg), grpc.Creds(p.creds))...)
 	for _, r := range cfg.Register {
 		r(srv)
 	}
-	conn, err := grpc.NewClient(target, append(dial, grpc.WithTransportCredentials(creds))...)
+	return p.connect(srv)
+}
+
+// startFace connects a client of grpc-go to a nearcall server.
+func startFace(cfg *Config) (*Link, error) {
+	p, err := newGRPCPath(cfg)
 	if err != nil {
-		lis.Close()
-		os.RemoveAll(dir)
+		return nil, err
+	}
+	srv, _ := nearcallServer(cfg)
+	return p.connect(srv)
+}
+
+// startSecureFace is startFace with TLS.
+func startSecureFace(cfg *Config) (*Link, error) {
+	secure := *cfg
+	var client credentials.TransportCredentials
+	client, secure.ServerCreds = selfSigned()
+	p, err := newGRPCPath(&secure)
+	if err != nil {
+		return nil, err
+	}
+	p.creds = client
+	srv, _ := nearcallServer(&secure)
+	return p.connect(srv)
+}
+
+// A grpcPath is a way between a client of grpc-go and a server.
+type grpcPath struct {
+	lis    net.Listener
+	target string
+	creds  credentials.TransportCredentials
+	dial   []grpc.DialOption
+	dir    string // of the socket file; empty if there is none
+}
+
+func newGRPCPath(cfg *Config) (*grpcPath, error) {
+	p := &grpcPath{creds: insecure.NewCredentials(), target: "passthrough:///bufnet", dial: grpcDialOptions(cfg)}
+	var err error
+	switch {
+	case cfg.Private:
+		p.creds = local.NewCredentials()
+		if p.dir, err = os.MkdirTemp("", "interop"); err != nil {
+			return nil, err
+		}
+		path := filepath.Join(p.dir, "s")
+		p.target = "unix://" + path
+		p.lis, err = net.Listen("unix", path)
+	case cfg.Addressed:
+		if p.lis, err = net.Listen("tcp", "127.0.0.1:0"); err == nil {
+			p.target = p.lis.Addr().String()
+		}
+	default:
+		buf := bufconn.Listen(1 << 20)
+		p.lis = buf
+		p.dial = append(p.dial, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return buf.DialContext(ctx)
+		}))
+	}
+	if err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *grpcPath) close() {
+	if p.lis != nil {
+		p.lis.Close()
+	}
+	if p.dir != "" {
+		os.RemoveAll(p.dir)
+	}
+}
+
+// A server is a *grpc.Server or a *nearcall.Server.
+type server interface {
+	Serve(net.Listener) error
+	Stop()
+	GracefulStop()
+}
+
+// connect serves the path with srv and connects to it.
+func (p *grpcPath) connect(srv server) (*Link, error) {
+	conn, err := grpc.NewClient(p.target, append(p.dial, grpc.WithTransportCredentials(p.creds))...)
+	if err != nil {
+		p.close()
 		return nil, err
 	}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		srv.Serve(lis)
+		srv.Serve(p.lis)
 	}()
 	return &Link{
 		Conn:         conn,
@@ -65,11 +123,8 @@ func startGRPC(cfg *Config) (*Link, error) {
 		GracefulStop: srv.GracefulStop,
 		Stop: func() {
 			srv.Stop()
-			lis.Close()
+			p.close()
 			<-served
-			if dir != "" {
-				os.RemoveAll(dir)
-			}
 		},
 	}, nil
 }

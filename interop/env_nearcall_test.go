@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -34,6 +35,9 @@ var nearcallEnvironments = near(slices.Concat([]Env{
 	{Name: "unix", Start: overPath("unix", nearcall.WithoutUpgrade())},
 	{Name: "tcp", Start: overTCP(false)},
 	{Name: "tls", Start: overTCP(true), Differs: tlsDiffers},
+	{Name: "ws", Start: overWebSocket(false)},
+	{Name: "wss", Start: overWebSocket(true), Differs: tlsDiffers},
+	{Name: "ws-handler", Start: overServeHTTP},
 	{Name: "inproc-loop", Start: onLoop(looptest.Baton, inproc())},
 	{Name: "inproc-loop-background", Background: true, Start: onLoop(looptest.Baton, inproc())},
 	{Name: "tcp-loop", Start: onLoop(looptest.Baton, overTCP(false))},
@@ -47,6 +51,15 @@ var nearcallEnvironments = near(slices.Concat([]Env{
 	{Name: "tcp-forward", Start: forwarded(overTCP(false)), Differs: forwardDiffers},
 	{Name: "inproc-grpc-conn", Start: throughGRPC(inproc())},
 	{Name: "tcp-grpc-conn", Start: throughGRPC(overTCP(false))},
+	{Name: "grpc-client", Start: startFace},
+	{Name: "grpc-client-tls", Start: startSecureFace, Differs: tlsDiffers},
+	{Name: "grpc-client-loop", Start: onLoop(looptest.Baton, startFace), Differs: loopDiffers},
+	{Name: "fallback", Start: startFallback, Differs: fallbackDiffers},
+	{Name: "proxy", Start: proxied("unix"), Differs: proxyDiffers},
+	{Name: "inproc-peer", Start: peerOver("inproc"), Differs: peerDiffers},
+	{Name: "tcp-peer", Start: peerOver("tcp"), Differs: tcpPeerDiffers},
+	{Name: "unix-peer", Start: peerOver("unix", nearcall.WithoutUpgrade()), Differs: peerDiffers},
+	{Name: "grpc-client-forward", Start: forwarded(startFace), Differs: forwardDiffers},
 }, sharedMemory()))
 
 // near sets Near for environments within the process.
@@ -55,6 +68,13 @@ func near(envs []Env) []Env {
 		envs[i].Near = strings.HasPrefix(envs[i].Name, "inproc") || envs[i].Name == "hostile"
 	}
 	return envs
+}
+
+// loopDiffers are the cases in which a handler on a loop calls with a client of grpc-go,
+// which blocks the loop.
+var loopDiffers = map[string]string{
+	"a second hop": "its handler waits for another handler of its loop, without yielding it",
+	"a client's error passed on by a handler": "its handler waits for another handler of its loop, without yielding it",
 }
 
 // tlsDiffers are the cases whose calls no certificate allows.
@@ -174,6 +194,8 @@ func sharedMemory() []Env {
 	}
 	return []Env{
 		{Name: "shm", Start: overPath("shm")},
+		{Name: "proxy-grpc-client", Start: proxiedFace, Differs: proxyFaceDiffers},
+		{Name: "shm-peer", Start: peerOver("shm"), Differs: peerDiffers},
 		{Name: "shm-loop", Start: onLoop(looptest.Baton, overPath("shm"))},
 		{Name: "unix+shm", Start: overPath("unix")},
 	}
@@ -208,6 +230,50 @@ func overTCP(secure bool) func(cfg *Config) (*Link, error) {
 		secured.ServerCreds = server
 		return serve(&secured, lis, lis.Target(), nearcall.WithTransportCredentials(client))
 	}
+}
+
+// overWebSocket connects through WebSocket, with TLS if secure is set or the connection must
+// be private.
+func overWebSocket(secure bool) func(cfg *Config) (*Link, error) {
+	return func(cfg *Config) (*Link, error) {
+		target, with := "ws://127.0.0.1:0/calls", *cfg
+		var more []nearcall.DialOption
+		if secure || cfg.Private {
+			target = "wss://127.0.0.1:0/calls"
+			client, server := selfSignedTLS()
+			with.ServerCreds = nearcall.NewTLS(server)
+			more = append(more, nearcall.WithTransportCredentials(nearcall.NewTLS(client)))
+		}
+		lis, err := nearcall.Listen(target)
+		if err != nil {
+			return nil, err
+		}
+		return serve(&with, lis, lis.Target(), more...)
+	}
+}
+
+// overServeHTTP connects through WebSocket with an HTTP server of the program's own, with
+// TLS if the connection must be private.
+func overServeHTTP(cfg *Config) (*Link, error) {
+	srv, dial := nearcallServer(cfg)
+	there := httptest.NewUnstartedServer(srv)
+	client, server := selfSignedTLS()
+	there.TLS = server
+	if cfg.Private {
+		there.StartTLS()
+		dial = append(dial, nearcall.WithTransportCredentials(nearcall.NewTLS(client)))
+	} else {
+		there.Start()
+	}
+	conn, err := nearcall.NewClient(strings.Replace(there.URL, "http", "ws", 1), dial...)
+	if err != nil {
+		there.Close()
+		return nil, err
+	}
+	return &Link{Conn: conn, Close: conn.Close, GracefulStop: srv.GracefulStop, Stop: func() {
+		srv.Stop()
+		there.Close()
+	}}, nil
 }
 
 // inproc connects with Server.Client.

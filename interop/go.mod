@@ -3,6 +3,7 @@ module github.com/nearcall/nearcall/interop
 go 1.26.0
 
 require (
+	github.com/coder/websocket v1.8.14
 	github.com/fullstorydev/grpchan v1.1.2
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1
 	google.golang.org/grpc v1.85.0

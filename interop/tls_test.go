@@ -14,8 +14,14 @@ import (
 )
 
 // selfSigned returns credentials of a server, and of clients that accept any certificate.
-// The server's certificate has the authorities that cases set for calls.
-var selfSigned = sync.OnceValues(func() (client, server credentials.TransportCredentials) {
+func selfSigned() (client, server credentials.TransportCredentials) {
+	c, s := selfSignedTLS()
+	return credentials.NewTLS(c), credentials.NewTLS(s)
+}
+
+// selfSignedTLS returns the configurations of selfSigned. The server's certificate has the
+// authorities that cases set for calls.
+var selfSignedTLS = sync.OnceValues(func() (client, server *tls.Config) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		panic(err)
@@ -25,6 +31,6 @@ var selfSigned = sync.OnceValues(func() (client, server credentials.TransportCre
 	if err != nil {
 		panic(err)
 	}
-	return credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}),
-		credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}}})
+	return &tls.Config{InsecureSkipVerify: true},
+		&tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}}}
 })

@@ -54,14 +54,19 @@ class Connection(unittest.TestCase):
         self.assertIsNone(call.recv())
         conn.close()
 
-    def test_a_call_that_drain_leaves_out_was_not_processed(self):
+    def test_a_client_that_drains_still_makes_calls(self):
         with Raw(self.server.target) as raw:
-            # The connection has a call: without one, either side may send BYE at once.
             raw.send(head(1, MESSAGE) + frame(DRAIN, 0, b"\0") + frame(STREAM | END, 1, b""))
             self.assertIsNotNone(raw.next(STREAM).end)  # the client's DRAIN concerns the server's calls
-            self.assertEqual(raw.next(DRAIN, BYE).n, 1)
-            self.assertEqual(raw.next().code, 0)
-            self.assertIsNone(raw.next())
+            raw.send(head(3, MESSAGE) + frame(STREAM | END, 3, b""))
+            f = raw.next(STREAM, DRAIN, BYE)
+            self.assertEqual((f.kind, f.stream), (STREAM, 3))
+            self.assertIsNotNone(f.end)
+
+    def test_a_second_drain_is_refused(self):
+        with Raw(self.server.target) as raw:
+            raw.send(frame(DRAIN, 0, b"\0") + frame(DRAIN, 0, b"\0"))
+            self.assertEqual(raw.next(BYE).code, 1)
 
     def test_stop_ends_calls_with_bye(self):
         server = Server(upgrade=0)

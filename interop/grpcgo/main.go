@@ -4,6 +4,7 @@
 // the tests of the copy with other imports: package shim/grpc replaces grpc-go's package
 // grpc, with servers and clients of nearcall. Each test runs on each kind of path, in its
 // own process. Kind grpc is the control: the same tests through the same shim on grpc-go.
+// Kind ordinary has clients of grpc-go, and servers of nearcall.
 //
 //	go run ./grpcgo                                  all tests on all kinds
 //	go run ./grpcgo -kinds 'tcp inproc' -packages stats

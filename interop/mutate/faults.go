@@ -57,6 +57,7 @@ const (
 	aCallInfo      = "internal/call/callinfo.go"
 	aHeader        = "internal/call/header.go"
 	aClientHeader  = "internal/call/clientheader.go"
+	aPeer          = "peer.go"
 	aProgram       = "internal/codec/program.go"
 	aProto         = "internal/codec/proto.go"
 	aMessage       = "internal/link/message.go"
@@ -418,7 +419,7 @@ var Faults = []Fault{
 		Name: "an end without a header does not end the call",
 		File: aClientHeader,
 		Old:  "s.finish(s.end.Status.Err())",
-		New:  "_ = s.claimEnd", Items: []int{40},
+		New:  "_ = s", Items: []int{40},
 	},
 	{
 		Name: "a cancellation does not abort abandoned streams",
@@ -643,5 +644,33 @@ var Faults = []Fault{
 		Old:  "\tw.stream.SetTrailer(trailer)\n",
 		New:  "_ = trailer\n", Items: []int{30},
 		Env: "inproc-forward",
+	},
+	{
+		Name: "calls to the peer have none of PeerDialOptions",
+		File: aPeer,
+		Old:  "o := newDialOptions(s.opts.peer)",
+		New:  "o := newDialOptions(nil)", Items: []int{7, 33, 38},
+		Env: "inproc-peer",
+	},
+	{
+		Name: "calls to the peer outlive what the peer takes",
+		File: aPeer,
+		Old:  "if link.IsClosed(d.session.Done()) {",
+		New:  "if false {", Items: []int{41},
+		Env: "tcp-peer",
+	},
+	{
+		Name: "a server's calls have the numbers of a client's",
+		File: aMuxWrite,
+		Old:  "s.lastOwn = 2",
+		New:  "s.lastOwn = 1", Items: []int{13, 30},
+		Env: "unix-peer",
+	},
+	{
+		Name: "in process a server that calls its client calls itself",
+		File: "internal/transport/inproc/session.go",
+		Old:  "s.server = end{session: s, out: &s.down, in: &s.up, peer: peer}",
+		New:  "s.server = end{session: s, out: &s.up, in: &s.up, peer: peer}", Items: []int{13, 30},
+		Env: "inproc-peer",
 	},
 }

@@ -45,7 +45,7 @@ type ClientConn struct {
 // NewClient returns a client of the kind near.On.
 func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	o := mergeClient(opts)
-	if near.On == near.GRPC {
+	if near.On.ClientOfGRPC() {
 		cc, err := g.NewClient(target, o.grpc...)
 		if err != nil {
 			return nil, err

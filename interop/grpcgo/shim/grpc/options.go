@@ -12,7 +12,7 @@ type ServerOption interface{ server() serverOption }
 type serverOption struct {
 	grpc    []g.ServerOption
 	near    []nearcall.ServerOption
-	missing string // the option's name if nearcall has no equivalent
+	missing string // the option's name if nearcall has no equivalent for its own clients
 }
 
 func (o serverOption) server() serverOption { return o }
@@ -22,10 +22,18 @@ type EmptyServerOption struct{}
 
 func (EmptyServerOption) server() serverOption { return serverOption{} }
 
-// onServer returns an option with its equivalents in nearcall. Without any, the option does
-// nothing on nearcall.
+// onServer returns an option with its equivalents in nearcall. Without any, the option is
+// passed to GRPCServerOptions, as docs/migrate.md says.
 func onServer(grpc g.ServerOption, near ...nearcall.ServerOption) ServerOption {
+	if len(near) == 0 {
+		near = []nearcall.ServerOption{nearcall.GRPCServerOptions(grpc)}
+	}
 	return serverOption{grpc: []g.ServerOption{grpc}, near: near}
+}
+
+// missing returns an option that nearcall has for clients of grpc-go only.
+func missing(name string, grpc g.ServerOption) ServerOption {
+	return serverOption{[]g.ServerOption{grpc}, []nearcall.ServerOption{nearcall.GRPCServerOptions(grpc)}, name}
 }
 
 func mergeServer(opts []ServerOption) (all serverOption) {

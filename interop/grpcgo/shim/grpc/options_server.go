@@ -101,8 +101,8 @@ func MaxMsgSize(n int) ServerOption {
 	return onServer(g.MaxMsgSize(n), nearcall.MaxRecvMsgSize(n))
 }
 
-// Server options that are ignored: nearcall manages its buffers and workers itself, and
-// compresses a reply with the compressor of its request.
+// Server options that apply to clients of grpc-go only: nearcall manages its buffers and
+// workers itself, and compresses a reply with the compressor of its request.
 
 func SharedWriteBuffer(share bool) ServerOption {
 	return onServer(g.SharedWriteBuffer(share))
@@ -132,12 +132,13 @@ func RPCDecompressor(d g.Decompressor) ServerOption {
 	return onServer(g.RPCDecompressor(d))
 }
 
-// Server options that nearcall does not have.
+// Server options that tests need for clients of nearcall, too, and that nearcall does not
+// have.
 
 func CustomCodec(c g.Codec) ServerOption {
-	return serverOption{grpc: []g.ServerOption{g.CustomCodec(c)}, missing: "CustomCodec"}
+	return missing("CustomCodec", g.CustomCodec(c))
 }
 
 func ForceServerCodec(c encoding.Codec) ServerOption {
-	return serverOption{grpc: []g.ServerOption{g.ForceServerCodec(c)}, missing: "ForceServerCodec"}
+	return missing("ForceServerCodec", g.ForceServerCodec(c))
 }

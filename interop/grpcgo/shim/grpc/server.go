@@ -31,7 +31,7 @@ func NewServer(opts ...ServerOption) *Server {
 	if near.On == near.GRPC {
 		return &Server{grpc: g.NewServer(o.grpc...)}
 	}
-	if o.missing != "" {
+	if o.missing != "" && near.On != near.Ordinary {
 		near.Unsupported("server option " + o.missing)
 	}
 	if labelsMethods != nil && labelsMethods() {

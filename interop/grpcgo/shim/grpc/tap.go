@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/interop/grpcgo/shim/near"
 	g "google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -11,8 +12,11 @@ import (
 	"google.golang.org/grpc/tap"
 )
 
-// InTapHandle is implemented by two interceptors on nearcall.
+// InTapHandle is implemented by two interceptors for clients of nearcall.
 func InTapHandle(h tap.ServerInHandle) ServerOption {
+	if near.On == near.Ordinary {
+		return onServer(g.InTapHandle(h))
+	}
 	return onServer(g.InTapHandle(h), nearcall.ChainUnaryInterceptor(tapUnary(h)), nearcall.ChainStreamInterceptor(tapStream(h)))
 }
 

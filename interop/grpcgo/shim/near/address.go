@@ -130,7 +130,7 @@ func Unwrap(lis net.Listener) net.Listener {
 	if l, ok := lis.(*listener); ok {
 		return l.Listener
 	}
-	if On == Unix || On == TCP {
+	if On == Unix || !On.Mapped() {
 		return lis
 	}
 	if l := field(lis); l != nil {

@@ -23,7 +23,8 @@ type Kind string
 // on a channel, which blocks such a loop and delays the cancellation of its tasks
 // (docs/loop.md).
 const (
-	GRPC      Kind = "grpc" // grpc-go itself, the control
+	GRPC      Kind = "grpc"     // grpc-go itself, the control
+	Ordinary  Kind = "ordinary" // clients of grpc-go, servers of nearcall
 	TCP       Kind = "tcp"
 	Unix      Kind = "unix"   // without the upgrade to shared memory
 	SharedMem Kind = "shm"    // both sides meet at a unix socket
@@ -34,7 +35,7 @@ const (
 )
 
 // Kinds lists all kinds.
-var Kinds = []Kind{GRPC, TCP, Unix, SharedMem, InProcess, Inline, Shared, Loop}
+var Kinds = []Kind{GRPC, Ordinary, TCP, Unix, SharedMem, InProcess, Inline, Shared, Loop}
 
 // On is the kind of this process.
 var On = func() Kind {
@@ -53,9 +54,12 @@ func (k Kind) InOneProcess() bool {
 	return false
 }
 
+// ClientOfGRPC reports whether clients are grpc-go's.
+func (k Kind) ClientOfGRPC() bool { return k == GRPC || k == Ordinary }
+
 // Mapped reports whether the addresses that tests see are made up and stand for targets of
 // the kind.
-func (k Kind) Mapped() bool { return k != GRPC && k != TCP }
+func (k Kind) Mapped() bool { return !k.ClientOfGRPC() && k != TCP }
 
 // ExitUnsupported is the exit status of a test process that needs a feature which nearcall
 // does not have.
@@ -72,7 +76,7 @@ func Unsupported(what string) {
 
 // UserAgent returns the beginning of a client's user agent.
 func UserAgent() string {
-	if On == GRPC {
+	if On.ClientOfGRPC() {
 		return "grpc-go/" + grpc.Version
 	}
 	return "nearcall/" + nearcall.Version

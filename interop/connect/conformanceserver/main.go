@@ -1,0 +1,98 @@
+// Command conformanceserver runs the service of the Connect conformance tests on nearcall.
+// connectconformance starts it, writes a ServerCompatRequest to its standard input, and
+// reads from its standard output where it listens.
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"os"
+
+	"google.golang.org/grpc/credentials"
+	_ "google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nearcall/nearcall"
+	pb "github.com/nearcall/nearcall/interop/connect/conformancepb"
+)
+
+func main() {
+	log.SetFlags(0)
+	if err := run(); err != nil {
+		log.Fatal("conformanceserver: ", err)
+	}
+}
+
+func run() error {
+	var req pb.ServerCompatRequest
+	if err := read(os.Stdin, &req); err != nil {
+		return err
+	}
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	opts := []nearcall.ServerOption{nearcall.WebOrigins("*")}
+	if n := req.MessageReceiveLimit; n > 0 {
+		opts = append(opts, nearcall.MaxRecvMsgSize(int(n)))
+	}
+	if req.UseTls {
+		creds, err := credentialsOf(&req)
+		if err != nil {
+			return err
+		}
+		opts = append(opts, nearcall.Creds(creds))
+	}
+	srv := nearcall.NewServer(opts...)
+	pb.RegisterConformanceServiceServer(srv, service{})
+	address := lis.Addr().(*net.TCPAddr)
+	resp := &pb.ServerCompatResponse{Host: address.IP.String(), Port: uint32(address.Port), PemCert: req.GetServerCreds().GetCert()}
+	if err := write(os.Stdout, resp); err != nil {
+		return err
+	}
+	return srv.Serve(lis) // until connectconformance ends the process
+}
+
+func credentialsOf(req *pb.ServerCompatRequest) (credentials.TransportCredentials, error) {
+	cert, err := tls.X509KeyPair(req.GetServerCreds().GetCert(), req.GetServerCreds().GetKey())
+	if err != nil {
+		return nil, err
+	}
+	config := &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"http/1.1"}} // gRPC's credentials add h2
+	if len(req.ClientTlsCert) > 0 {
+		config.ClientCAs = x509.NewCertPool()
+		if !config.ClientCAs.AppendCertsFromPEM(req.ClientTlsCert) {
+			return nil, errors.New("the client's certificate cannot be read")
+		}
+		config.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return credentials.NewTLS(config), nil
+}
+
+// read reads a message behind its length.
+func read(r io.Reader, m proto.Message) error {
+	var size [4]byte
+	if _, err := io.ReadFull(r, size[:]); err != nil {
+		return err
+	}
+	b := make([]byte, binary.BigEndian.Uint32(size[:]))
+	if _, err := io.ReadFull(r, b); err != nil {
+		return err
+	}
+	return proto.Unmarshal(b, m)
+}
+
+// write writes a message behind its length.
+func write(w io.Writer, m proto.Message) error {
+	b, err := proto.Marshal(m)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...))
+	return err
+}
