@@ -295,6 +295,31 @@ func TestAConnectionOfHTTP2HasOneDeadline(t *testing.T) {
 	})
 }
 
+// A server does not wait for clients of HTTP/2 that have not sent their settings when it
+// stops.
+func TestStoppingDoesNotWaitForTheSettingsOfAClient(t *testing.T) {
+	for name, stop := range map[string]func(*nearcall.Server){"Stop": (*nearcall.Server).Stop, "GracefulStop": (*nearcall.Server).GracefulStop} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lis := bufconn.Listen(1 << 16)
+				srv := serve(t, echo{})
+				start(t, srv, lis)
+				conn := dialRaw(t, lis)
+				defer conn.Close()
+				if _, err := io.WriteString(conn, preface); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				begun := time.Now()
+				stop(srv)
+				if d := time.Since(begun); d != 0 {
+					t.Errorf("it takes %v", d)
+				}
+			})
+		})
+	}
+}
+
 // The first bytes of a connection may arrive one by one.
 func TestAPrefaceMayArriveInPieces(t *testing.T) {
 	lis := bufconn.Listen(1 << 16)

@@ -37,6 +37,10 @@ type Server struct {
 	inner *grpc.Server
 	conns *listener
 	ended chan struct{} // closed when inner serves no more
+
+	mu        sync.Mutex
+	settingUp map[*connection]struct{} // inner waits for the settings of their clients
+	stopped   bool
 }
 
 // New returns a running server. It must be stopped.
@@ -51,6 +55,8 @@ func New(c Config) *Server {
 		inner: grpc.NewServer(append(opts, grpc.Creds(alreadyDone{}))...),
 		conns: &listener{conns: make(chan net.Conn), closed: make(chan struct{})},
 		ended: make(chan struct{}),
+
+		settingUp: make(map[*connection]struct{}),
 	}
 	for _, svc := range c.Services {
 		s.inner.RegisterService(svc.Desc, svc.Impl)
@@ -65,21 +71,50 @@ func New(c Config) *Server {
 // Take serves conn and owns it from then on. first was read from it already. auth is the
 // result of its security handshake. The client must have sent its settings at the deadline.
 func (s *Server) Take(conn net.Conn, first []byte, auth credentials.AuthInfo, deadline time.Time) {
-	c := &connection{Conn: conn, first: first, auth: auth, deadline: deadline}
-	if !s.conns.put(c) {
-		_ = conn.Close()
+	c := &connection{Conn: conn, server: s, first: first, auth: auth, deadline: deadline}
+	if !s.add(c) || !s.conns.put(c) {
+		_ = c.Close()
+	}
+}
+
+// add records that c is being set up. It reports false if the server was stopped.
+func (s *Server) add(c *connection) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopped {
+		s.settingUp[c] = struct{}{}
+	}
+	return !s.stopped
+}
+
+func (s *Server) remove(c *connection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.settingUp, c)
+}
+
+// abandon closes the connections that are being set up. Otherwise grpc-go waits for their
+// clients when it stops.
+func (s *Server) abandon() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = true
+	for c := range s.settingUp {
+		_ = c.Conn.Close()
 	}
 }
 
 // GracefulStop refuses new connections and calls, and waits until all calls have ended.
 // It returns early if Stop is called.
 func (s *Server) GracefulStop() {
+	s.abandon()
 	s.inner.GracefulStop()
 	<-s.ended
 }
 
 // Stop closes all connections, which cancels their calls.
 func (s *Server) Stop() {
+	s.abandon()
 	s.inner.Stop()
 	<-s.ended
 }
@@ -87,6 +122,7 @@ func (s *Server) Stop() {
 // A connection is a net.Conn of which the first bytes were read.
 type connection struct {
 	net.Conn
+	server   *Server
 	first    []byte // of these, what was not read again yet
 	auth     credentials.AuthInfo
 	deadline time.Time
@@ -104,10 +140,19 @@ func (c *connection) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
+// Close implements [net.Conn].
+func (c *connection) Close() error {
+	c.server.remove(c)
+	return c.Conn.Close()
+}
+
 // SetDeadline implements [net.Conn]. grpc-go sets a deadline for the whole setup of a
-// connection, part of which is over, so the earlier of the two deadlines applies.
+// connection, part of which is over, so the earlier of the two deadlines applies. It unsets
+// the deadline after the setup.
 func (c *connection) SetDeadline(t time.Time) error {
-	if !t.IsZero() && c.deadline.Before(t) {
+	if t.IsZero() {
+		c.server.remove(c)
+	} else if c.deadline.Before(t) {
 		t = c.deadline
 	}
 	return c.Conn.SetDeadline(t)

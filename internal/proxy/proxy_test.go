@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"net"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -40,19 +42,10 @@ func (s service) FullDuplexCall(stream grpc.BidiStreamingServer[testpb.Streaming
 	return stream.Context().Err()
 }
 
-// serve serves s on address, or on a free one if that is empty.
-func serve(t *testing.T, address string, s service) (*nearcall.Server, nearcall.Listener) {
+// serve serves s.
+func serve(t *testing.T, s service) (*nearcall.Server, nearcall.Listener) {
 	t.Helper()
-	if address == "" {
-		address = "127.0.0.1:0"
-	}
-	var lis nearcall.Listener
-	var err error
-	for begun := time.Now(); time.Since(begun) < 10*time.Second; {
-		if lis, err = nearcall.Listen("tcp:" + address); err == nil {
-			break
-		}
-	}
+	lis, err := nearcall.Listen("tcp:127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,9 +57,9 @@ func serve(t *testing.T, address string, s service) (*nearcall.Server, nearcall.
 }
 
 // start starts a proxy to target.
-func start(t *testing.T, target string) nearcall.Listener {
+func start(t *testing.T, target string, opts ...nearcall.DialOption) nearcall.Listener {
 	t.Helper()
-	p, err := New(target, nil)
+	p, err := New(target, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +98,7 @@ func clients(t *testing.T, lis nearcall.Listener, opts ...nearcall.DialOption) m
 
 // A target's calls reach the client behind the proxy.
 func TestATargetCallsTheClientBehindTheProxy(t *testing.T) {
-	_, behind := serve(t, "", service{name: "target"})
+	_, behind := serve(t, service{name: "target"})
 	own := nearcall.NewServer()
 	testpb.RegisterTestServiceServer(own, service{name: "client"})
 	t.Cleanup(own.Stop)
@@ -124,8 +117,19 @@ func TestATargetCallsTheClientBehindTheProxy(t *testing.T) {
 // calls it again.
 func TestAProxyOutlivesItsTarget(t *testing.T) {
 	waiting := make(chan struct{}, 2)
-	first, behind := serve(t, "", service{name: "first", waiting: waiting})
-	both := clients(t, start(t, behind.Target()))
+	first, behind := serve(t, service{name: "first", waiting: waiting})
+	var address atomic.Pointer[string] // of the target; nil while it is down
+	up := func(lis nearcall.Listener) {
+		a := lis.Addr().String()
+		address.Store(&a)
+	}
+	up(behind)
+	both := clients(t, start(t, behind.Target(), nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+		if a := address.Load(); a != nil {
+			return new(net.Dialer).DialContext(ctx, "tcp", *a)
+		}
+		return nil, syscall.ECONNREFUSED
+	})))
 	streams := make(map[string]grpc.BidiStreamingClient[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse])
 	for kind, client := range both {
 		s, err := client.FullDuplexCall(t.Context())
@@ -135,6 +139,7 @@ func TestAProxyOutlivesItsTarget(t *testing.T) {
 		streams[kind] = s
 		<-waiting
 	}
+	address.Store(nil)
 	first.Stop()
 	for kind, s := range streams {
 		if _, err := s.Recv(); status.Code(err) != codes.Unavailable {
@@ -146,7 +151,8 @@ func TestAProxyOutlivesItsTarget(t *testing.T) {
 			t.Errorf("%s: without a target: %v", kind, err)
 		}
 	}
-	serve(t, behind.Addr().String(), service{name: "second"})
+	_, again := serve(t, service{name: "second"})
+	up(again)
 	for kind, client := range both {
 		for begun := time.Now(); ; {
 			reply, err := client.UnaryCall(t.Context(), new(testpb.SimpleRequest), grpc.WaitForReady(true))
@@ -163,7 +169,7 @@ func TestAProxyOutlivesItsTarget(t *testing.T) {
 // A client that leaves ends its calls at the target.
 func TestAClientThatLeavesEndsItsCallsAtTheTarget(t *testing.T) {
 	waiting := make(chan struct{}, 1)
-	srv, behind := serve(t, "", service{waiting: waiting})
+	srv, behind := serve(t, service{waiting: waiting})
 	lis := start(t, behind.Target())
 	conn, err := nearcall.NewClient(lis.Target())
 	if err != nil {
@@ -277,7 +283,7 @@ func TestACallThatEndsEndsItsDial(t *testing.T) {
 
 // The proxy has gzip itself: this file must not import it.
 func TestCompressedCallsPassThroughAProxy(t *testing.T) {
-	_, behind := serve(t, "", service{name: "target"})
+	_, behind := serve(t, service{name: "target"})
 	for kind, client := range clients(t, start(t, behind.Target())) {
 		payload := &testpb.Payload{Body: make([]byte, 10_000)}
 		reply, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: payload}, grpc.UseCompressor("gzip"))

@@ -27,14 +27,15 @@ const (
 const (
 	callTimeout = 10 * time.Second // how long calls of an HTTP/2 client are refused one by one
 	maxRefused  = 100              // how many of its calls are
-	lingering   = time.Second      // how long the peer may take to read the refusal
+	refusing    = 5 * time.Second  // how long the refusal may take to be written
+	lingering   = time.Second      // how long the peer may take to read it
 	plenty      = 1 << 20          // how many more bytes of a refused peer are read
 )
 
 // refuse closes a connection that speaks another protocol, after telling the peer, in that
 // protocol, what it has reached.
 func refuse(conn net.Conn, p protocol, first []byte) {
-	_ = conn.SetWriteDeadline(time.Now().Add(lingering))
+	_ = conn.SetWriteDeadline(time.Now().Add(refusing))
 	switch p {
 	case http2:
 		refuseHTTP2(conn, first)
@@ -52,7 +53,7 @@ func refuse(conn net.Conn, p protocol, first []byte) {
 // refuseSocket closes the connection of a nearcall client that was not upgraded, after
 // telling it why, if this server requires the upgrade.
 func refuseSocket(conn net.Conn) {
-	_ = conn.SetWriteDeadline(time.Now().Add(lingering))
+	_ = conn.SetWriteDeadline(time.Now().Add(refusing))
 	hello := wire.AppendHello([]byte(wire.Magic), &wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock})
 	_, _ = conn.Write(wire.AppendBye(hello, wire.ByeClosed, "this server takes calls over shared memory only: dial shm:PATH, from a process of the same user"))
 	hangUp(conn)
@@ -67,7 +68,7 @@ func refuseHandshake(conn net.Conn, err error) {
 	if errors.As(err, &header) && strings.HasPrefix(wire.Magic, string(header.RecordHeader[:])) {
 		// A nearcall client without credentials. crypto/tls sends it nothing, so send an
 		// alert, handshake_failure, which the client understands.
-		_ = conn.SetWriteDeadline(time.Now().Add(lingering))
+		_ = conn.SetWriteDeadline(time.Now().Add(refusing))
 		_, _ = conn.Write([]byte{0x15, 3, 1, 0, 2, 2, 40})
 	}
 	var late interface{ Timeout() bool }
@@ -147,7 +148,7 @@ func (a *answering) flush() error {
 	if len(a.out) == 0 {
 		return nil
 	}
-	_ = a.conn.SetWriteDeadline(time.Now().Add(lingering))
+	_ = a.conn.SetWriteDeadline(time.Now().Add(refusing))
 	_, err := a.conn.Write(a.out)
 	a.out = a.out[:0]
 	return err

@@ -49,6 +49,21 @@ func (s *site) dial() net.Conn {
 	return conn
 }
 
+// shout sends a request that the server need not read to its end, and returns the answer.
+func (s *site) shout(text string) answer {
+	s.Helper()
+	conn := s.dial()
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		_, _ = io.WriteString(conn, text)
+	}()
+	a := readAnswer(s.T, bufio.NewReader(conn))
+	_ = conn.Close()
+	<-sent
+	return a
+}
+
 // head returns the head of a request with JSON.
 func head(method string, header ...string) string {
 	lines := append([]string{"POST " + path + method + " HTTP/1.1", "Host: localhost", "Content-Type: application/json"}, header...)
@@ -58,19 +73,8 @@ func head(method string, header ...string) string {
 func TestMessagesOverTheLimitAreRefusedWithAStatus(t *testing.T) {
 	s := start(t, &service{})
 	large := `{"payload":{"body":"` + strings.Repeat("A", 5<<20) + `"}}`
-	s.post("UnaryCall", large).want(t, 429, "larger than max (5242903 vs. 4194304)")
-	req, err := http.NewRequestWithContext(t.Context(), "POST", s.url+"UnaryCall", io.MultiReader(strings.NewReader(large))) // chunked
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := s.client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, _ := io.ReadAll(resp.Body)
-	_ = resp.Body.Close()
-	answer{resp.StatusCode, resp.Header, string(b)}.want(t, 429, "larger than max")
+	s.shout(head("UnaryCall", fmt.Sprintf("Content-Length: %d", len(large)))+large).want(t, 429, "larger than max (5242903 vs. 4194304)")
+	s.shout(head("UnaryCall", "Transfer-Encoding: chunked")+fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(large), large)).want(t, 429, "larger than max")
 
 	for _, kind := range []string{"application/connect+proto", "application/grpc-web"} {
 		a := s.do("POST", s.url+"StreamingInputCall", "\x00\x7f\xff\xff\xff", "Content-Type", kind)
@@ -93,8 +97,11 @@ func TestAHeaderOverTheLimitIsRefused(t *testing.T) {
 func TestAHeaderThatIsNotFinishedEndsTheConnection(t *testing.T) {
 	s := start(t, &service{}, nearcall.ConnectionTimeout(100*time.Millisecond))
 	for _, begun := range []string{"POST / HT", head("UnaryCall")[:40]} {
-		if a := s.talk(begun); a != "" {
-			t.Errorf("%q", a)
+		conn := s.dial()
+		_, _ = io.WriteString(conn, begun)
+		b, err := io.ReadAll(conn) // a reset ends it, too: the server may have left unread what was sent
+		if late := net.Error(nil); len(b) > 0 || errors.As(err, &late) && late.Timeout() {
+			t.Errorf("%q, %v", b, err)
 		}
 	}
 }

@@ -1,7 +1,9 @@
 package web_test
 
 import (
+	"bufio"
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -25,6 +27,7 @@ import (
 type record struct {
 	mu     sync.Mutex
 	events []string
+	over   chan struct{} // gets an element at the end of a call
 	ended  chan struct{} // closed with the connection
 }
 
@@ -47,6 +50,7 @@ func (r *record) HandleRPC(_ context.Context, s stats.RPCStats) {
 		r.add("out")
 	case *stats.End:
 		r.add("end " + status.Code(s.Error).String())
+		r.over <- struct{}{}
 	}
 }
 
@@ -64,7 +68,7 @@ func (r *record) HandleConn(_ context.Context, s stats.ConnStats) {
 // TestWebCallsPassTheServersRules: interceptors, stats handlers and the peer are those of
 // all calls.
 func TestWebCallsPassTheServersRules(t *testing.T) {
-	r := &record{ended: make(chan struct{})}
+	r := &record{over: make(chan struct{}, 2), ended: make(chan struct{})}
 	guard := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
 		md, _ := metadata.FromIncomingContext(ctx)
 		p, _ := peer.FromContext(ctx)
@@ -77,9 +81,16 @@ func TestWebCallsPassTheServersRules(t *testing.T) {
 		return h(ctx, req)
 	}
 	s := start(t, &service{}, nearcall.UnaryInterceptor(guard), nearcall.StatsHandler(r))
-	s.post("UnaryCall", "{}").want(t, 401, "who are you?")
-	s.post("UnaryCall", "{}", "Authorization", "Bearer x", "Keep-Alive", "300").want(t, 200, "{}")
-	s.server.GracefulStop() // waits for the handlers, which report what they have sent
+	conn := s.dial()
+	in := bufio.NewReader(conn)
+	call := func(code int, text string, header ...string) {
+		_, _ = io.WriteString(conn, head("UnaryCall", append(header, "User-Agent: Go-http", "Content-Length: 2")...)+"{}")
+		readAnswer(t, in).want(t, code, text)
+		<-r.over // reported after the answer was sent
+	}
+	call(401, "who are you?")
+	call(200, "{}", "Authorization: Bearer x", "Keep-Alive: 300")
+	s.server.GracefulStop()
 	<-r.ended
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -44,6 +44,7 @@ type session struct {
 	draining bool          // no more requests after the current one
 	astray   bool          // what follows on the connection is no request: a body was not read to its end
 	reason   error         // why the session has ended; nil if it has not
+	hungUp   bool          // no request had come when the session began to drain: the connection is closed
 	over     bool          // the connection has ended, or belongs to Upgrade
 }
 
@@ -95,9 +96,10 @@ func (c *session) Peer() *link.Peer { return &c.peer }
 func (c *session) Drain() {
 	c.mu.Lock()
 	c.drain()
-	idle := !c.busy && !c.over
+	c.hungUp = !c.busy && !c.over
+	hungUp := c.hungUp
 	c.mu.Unlock()
-	if idle {
+	if hungUp {
 		_ = c.conn.Close()
 	}
 }
@@ -139,8 +141,9 @@ func (c *session) Close(reason error) error {
 		return nil
 	case st != nil:
 		return c.conn.SetDeadline(time.Now().Add(farewell))
-	case busy: // the request is being read, or its answer was written
-		return c.conn.SetDeadline(time.Now().Add(lingering))
+	case busy: // the request is being read, or its answer is being written
+		_ = c.conn.SetReadDeadline(time.Now().Add(lingering))
+		return c.conn.SetWriteDeadline(time.Now().Add(farewell))
 	}
 	return c.conn.Close()
 }
@@ -182,7 +185,7 @@ func (c *session) end() {
 func (c *session) begin() (last, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.astray || c.reason != nil {
+	if c.astray || c.hungUp || c.reason != nil {
 		return false, false
 	}
 	c.busy = true

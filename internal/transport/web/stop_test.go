@@ -121,15 +121,16 @@ func TestGracefulStopDoesNotWaitForAClientThatReadsNothing(t *testing.T) {
 // TestGracefulStopDoesNotWaitForARequestThatHasNotArrived: its call has not begun, or waits
 // for a message.
 func TestGracefulStopDoesNotWaitForARequestThatHasNotArrived(t *testing.T) {
-	for name, text := range map[string]string{
-		"nothing":       "",
-		"a line":        "POST / HTTP/1.1\r\n",
-		"no small body": head("UnaryCall", "Content-Length: 2"),
-		"half of it":    head("UnaryCall", "Content-Length: 2") + "{",
+	for name, c := range map[string]struct{ text, waits string }{
+		"nothing":       {"", "sock.Options.readFirst("},
+		"a line":        {"POST / HTTP/1.1\r\n", "net/http.(*conn).readRequest("},
+		"no small body": {head("UnaryCall", "Content-Length: 2"), "web.(*stream).readSmall("},
+		"half of it":    {head("UnaryCall", "Content-Length: 2") + "{", "web.(*stream).readSmall("},
 	} {
 		s := start(t, &service{})
 		conn := s.dial()
-		_, _ = io.WriteString(conn, text)
+		_, _ = io.WriteString(conn, c.text)
+		leak.AwaitBlocked(t, "IO wait", c.waits)
 		began := time.Now()
 		s.server.GracefulStop()
 		if took := time.Since(began); took > 10*time.Second {

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -38,6 +39,8 @@ type Conn struct {
 	in    reader
 
 	// mu is held while something is written, which may block. The reader does not take it.
+	//
+	// Invariant: after Close was called, the goroutine that unlocks mu closes the connection.
 	mu      sync.Mutex
 	out     message // that is being written
 	said    bool    // the Close frame was written: nothing may follow it
@@ -50,7 +53,8 @@ type Conn struct {
 	pong    []byte    // the PONG that is owed; nil for none
 	busy    bool      // something is being written, or a message was written in part
 	closing CloseCode // what the Close frame says; 0 for closeNormal
-	closed  bool
+
+	closed atomic.Bool // Close was called
 }
 
 // A message is what is left to write of a binary message. The zero value is none.
@@ -144,7 +148,7 @@ func (c *Conn) answer(wrong error) {
 // writePong writes the PONG that is owed. It may block until the connection is closed.
 func (c *Conn) writePong() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	_ = c.settle()
 }
 
@@ -229,7 +233,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 // WriteAll writes all as one message, or as the rest of one.
 func (c *Conn) WriteAll(all [][]byte) (n int64, err error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.said {
 		return 0, errClosing
 	}
@@ -305,7 +309,7 @@ func (c *PromptConn) TryWrite(b []byte, all [][]byte) (n int, err error) {
 	if !c.mu.TryLock() {
 		return 0, nil // a PONG is being written; Write waits for that
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.said {
 		return 0, errClosing
 	}
@@ -354,7 +358,13 @@ func (c *PromptConn) tryMessage(all [][]byte) (n int, err error) {
 // CloseWrite says that this side sends nothing more, with a Close frame.
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
+	return c.sayClose()
+}
+
+// sayClose writes the Close frame, unless it was written or a message was not written to its
+// end. mu is held.
+func (c *Conn) sayClose() error {
 	if c.said || !c.out.isDone() {
 		return nil
 	}
@@ -372,34 +382,56 @@ func (c *Conn) closeFrame() []byte {
 	return c.controlFrame(opClose, binary.BigEndian.AppendUint16(nil, uint16(code)))
 }
 
-// Close implements [net.Conn]. It does not block for the peer: a Close frame is written if
-// there is room for it.
+// farewell is how long a Close frame may take to be written, and what is written before it.
+const farewell = time.Second
+
+// Close implements [net.Conn]. It does not block: the Close frame is written in the
+// background.
+func (c *Conn) Close() error {
+	if c.beginClose() {
+		go c.finish()
+	}
+	return nil
+}
+
+// Close implements [net.Conn]. It does not block: the Close frame is written if there is
+// room for it. If another goroutine writes, that one closes the connection.
 func (c *PromptConn) Close() error {
-	if c.mu.TryLock() {
+	if c.beginClose() && c.mu.TryLock() {
 		if !c.said && c.out.isDone() {
 			_, _ = c.socket.TryWrite(c.closeFrame(), nil)
 		}
+		_ = c.Conn.Conn.Close()
 		c.mu.Unlock()
 	}
-	return c.Conn.Conn.Close()
+	return nil
 }
 
-// farewell is how long a Close frame over TLS may take to be written.
-const farewell = time.Second
-
-// Close implements [net.Conn]. It does not block: a Close frame is written in the background.
-func (c *Conn) Close() error {
-	c.asideMu.Lock()
-	defer c.asideMu.Unlock()
-	if c.closed {
-		return nil
+// beginClose records that Close was called, and unblocks Read and, in time, Write. It
+// reports false if Close was called before.
+func (c *Conn) beginClose() bool {
+	if c.closed.Swap(true) {
+		return false
 	}
-	c.closed = true
-	_ = c.Conn.SetDeadline(time.Unix(1, 0)) // unblocks Read and Write
-	go func() {
-		_ = c.Conn.SetWriteDeadline(time.Now().Add(farewell))
-		_ = c.CloseWrite()
+	_ = c.Conn.SetReadDeadline(time.Unix(1, 0))
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(farewell))
+	return true
+}
+
+// finish writes the Close frame and closes the connection, unless mu is locked: then unlock
+// calls it.
+func (c *Conn) finish() {
+	if c.mu.TryLock() {
+		_ = c.sayClose()
 		_ = c.Conn.Close()
-	}()
-	return nil
+		c.mu.Unlock()
+	}
+}
+
+// unlock unlocks mu.
+func (c *Conn) unlock() {
+	c.mu.Unlock()
+	if c.closed.Load() {
+		c.finish()
+	}
 }

@@ -239,9 +239,35 @@ func TestCloseDoesNotWait(t *testing.T) {
 				t.Error("it succeeds")
 			}
 		}
-		if d := time.Since(began); d != 0 {
+		if d := time.Since(began); d > farewell {
 			t.Errorf("it takes %v", d)
 		}
 		time.Sleep(farewell)
 	})
+}
+
+// TestAMessageThatIsBeingWrittenIsFollowedByTheCloseFrame checks that Close does not cut off
+// what a slow reader has not read yet.
+func TestAMessageThatIsBeingWrittenIsFollowedByTheCloseFrame(t *testing.T) {
+	for _, prompt := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			near, far := net.Pipe()
+			var socket Prompt
+			if prompt {
+				socket = &scripted{Conn: near}
+			}
+			conn := newConn(near, socket, false, nil)
+			go func() { _, _ = conn.Write([]byte("hello")) }()
+			synctest.Wait() // until it blocks
+			if err := conn.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := conn.Close(); err != nil {
+				t.Error(err)
+			}
+			if b, err := io.ReadAll(far); err != nil || string(b) != "\x82\x05hello\x88\x02\x03\xe8" {
+				t.Errorf("%q, %v", b, err)
+			}
+		})
+	}
 }
