@@ -1,8 +1,10 @@
 package nearcall_test
 
 import (
+	"context"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -20,13 +22,21 @@ import (
 func TestAFallbackLastsUntilTheServerHasMovedOver(t *testing.T) {
 	hold(t)
 	lis := listenTCP(t)
-	address := lis.Addr().String()
+	var address atomic.Pointer[string] // of the server
+	at := func(lis net.Listener) {
+		a := lis.Addr().String()
+		address.Store(&a)
+	}
+	at(lis)
 	var md metadata.MD
 	var p peer.Peer
 	old := grpc.NewServer()
 	testpb.RegisterTestServiceServer(old, seen(&p, &md))
 	go old.Serve(lis)
-	client := dial(t, "tcp:"+address, nearcall.WithGRPCFallback(), nearcall.WithUserAgent("mover"), impatient())
+	client := dial(t, "tcp:"+lis.Addr().String(), nearcall.WithGRPCFallback(), nearcall.WithUserAgent("mover"), impatient(),
+		nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", *address.Load())
+		}))
 	for range 3 {
 		if err := callAll(t.Context(), client); err != nil {
 			t.Fatal(err)
@@ -36,11 +46,9 @@ func TestAFallbackLastsUntilTheServerHasMovedOver(t *testing.T) {
 		t.Errorf("the old server sees %q", ua)
 	}
 	old.Stop()
-	if lis, err := net.Listen("tcp", address); err != nil {
-		t.Fatal(err)
-	} else {
-		start(t, serve(t, seen(&p, &md), nearcall.NoGRPCClients()), lis)
-	}
+	again := listenTCP(t)
+	start(t, serve(t, seen(&p, &md), nearcall.NoGRPCClients()), again)
+	at(again)
 	eventually(t, "the new server is called", func() bool { // a call may still go to the old one
 		return <-invoke(t.Context(), client, grpc.WaitForReady(true)) == nil
 	})

@@ -226,7 +226,11 @@ func seen(p *peer.Peer, md *metadata.MD) echo {
 func waiting() (e echo, running chan struct{}, release chan struct{}) {
 	running, release = make(chan struct{}, 100), make(chan struct{})
 	e.unary = func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-		running <- struct{}{}
+		select {
+		case running <- struct{}{}:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()

@@ -30,14 +30,16 @@ func (s service) Get(context.Context, *callstatspb.GetRequest) (*callstatspb.Get
 	return reply, nil
 }
 
-// proto returns the counters. What ended is read before what began, so that it is never more.
+// proto returns the counters. What ended is read before its times and before what began, so
+// that it is never more than either.
 func (m *method) proto(name string) *callstatspb.Method {
-	p := &callstatspb.Method{Name: name, Ended: make(map[uint32]uint64), Times: m.times.proto()}
+	p := &callstatspb.Method{Name: name, Ended: make(map[uint32]uint64)}
 	for code := range m.ended {
 		if n := m.ended[code].Load(); n > 0 {
 			p.Ended[uint32(code)] = n
 		}
 	}
+	p.Times = m.times.proto()
 	p.Begun = m.begun.Load()
 	return p
 }

@@ -22,7 +22,7 @@ func Example() {
 			defer both.Done()
 			visitors++ // no lock
 			fmt.Println(name, "is visitor", visitors)
-			_ = loop.Sleep(ctx, time.Millisecond)
+			_ = loop.Sleep(ctx, 100*time.Millisecond)
 			fmt.Println(name, "saw", visitors)
 		}
 	}

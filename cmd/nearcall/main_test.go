@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/leak"
@@ -21,6 +22,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or each second process would take a second to exit
+	completeTime = time.Minute
 	leak.Main(m)
 }
 

@@ -27,7 +27,30 @@ func counting(t *testing.T) (target string) {
 	}, nearcall.StatsHandler(calls))
 }
 
-// TestTopPrintsTraffic checks the tables while calls are made: two of them, one after the
+// A table is what top writes at a time, if calls were made.
+var table = regexp.MustCompile(`^\n?tcp:\S+: [0-9.]+ calls/s, [0-9.]+ errors/s, \d+ running
+
+METHOD +CALLS/S  ERRORS/S   RUNNING       P50       P99
+(?s:.*)nearcall\.examples\.orders\.Orders/Place +[0-9.]+ +[0-9.]+ +\d+ +[0-9.]+[mµn]?s +[0-9.]+[mµn]?s
+`)
+
+// A reader interrupts top when it has written two tables.
+type reader struct {
+	bytes.Buffer
+	tables    int
+	interrupt func()
+}
+
+func (r *reader) Write(b []byte) (int, error) {
+	if table.Match(b) {
+		if r.tables++; r.tables == 2 {
+			r.interrupt()
+		}
+	}
+	return r.Buffer.Write(b)
+}
+
+// TestTopPrintsTraffic checks the tables while calls are made. They come one after the
 // other if the output is no terminal.
 func TestTopPrintsTraffic(t *testing.T) {
 	target := counting(t)
@@ -46,16 +69,20 @@ func TestTopPrintsTraffic(t *testing.T) {
 			_ = conn.Invoke(ctx, "/not/there", new(orderspb.Order), new(orderspb.Order))
 		}
 	}()
-	got := succeeds(t, "top", "-interval", "0.3", "-n", "2", target)
+	var errs bytes.Buffer
+	limit, interrupt := context.WithTimeout(t.Context(), time.Minute)
+	defer interrupt()
+	r := &reader{interrupt: interrupt}
+	code := run(limit, []string{"top", "-interval", "0.1", target}, stdio{nil, r, &errs})
+	two := succeeds(t, "top", "-interval", "0.1", "-n", "2", target)
 	stop()
 	<-ended
-	const table = `tcp:\S+: \d+ calls/s, \d+ errors/s, \d+ running
-
-METHOD +CALLS/S  ERRORS/S   RUNNING       P50       P99
-(?s:.*)nearcall\.examples\.orders\.Orders/Place +\d+ +[0-9.]+ +\d+ +[0-9.]+[mµn]?s +[0-9.]+[mµn]?s
-`
-	if !regexp.MustCompile("^" + table + "(?s:.*)\n" + table).MatchString(got) {
-		t.Errorf("it prints\n%s", got)
+	got := r.String()
+	if code != exitOK || r.tables < 2 {
+		t.Errorf("exit code %d, %s; it prints\n%s", code, errs.String(), got)
+	}
+	if n := strings.Count(two, "METHOD "); n != 2 {
+		t.Errorf("with -n 2 it prints %d tables:\n%s", n, two)
 	}
 	if strings.Contains(got, "callstats") || strings.Contains(got, "\x1b") {
 		t.Errorf("its own calls or control characters are in\n%q", got)

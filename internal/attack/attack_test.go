@@ -96,12 +96,13 @@ func TestAnAttackIsInterrupted(t *testing.T) {
 
 func TestProcessorTimeOfAnotherProcess(t *testing.T) {
 	cmd := exec.Command("sh", "-c", "while :; do :; done")
+	begun := time.Now()
 	if err := cmd.Start(); err != nil {
 		t.Skip(err)
 	}
 	defer func() { _ = cmd.Wait() }()
 	defer func() { _ = cmd.Process.Kill() }()
-	for begun := time.Now(); ; {
+	for {
 		used, err := cpuTime(cmd.Process.Pid)
 		if err != nil {
 			t.Fatal(err)

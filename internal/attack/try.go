@@ -31,7 +31,7 @@ var (
 		release: 2 * time.Minute, forget: 20 * time.Second, stop: 20 * time.Second,
 	}
 	shortPace = pace{
-		before: 300 * time.Millisecond, attack: 5 * time.Second, quiet: 500 * time.Millisecond, settle: 5 * time.Second,
+		before: 300 * time.Millisecond, attack: 5 * time.Second, quiet: 500 * time.Millisecond, settle: 30 * time.Second,
 		forget: 10 * time.Second, stop: 10 * time.Second,
 	}
 )
@@ -72,7 +72,8 @@ type trial struct {
 	watchServer, watchAttacker *watch
 	watches                    sync.Once // ends the watches
 	r                          *result
-	rate                       float64 // of CPU time to real time, that the server uses for the honest client
+	rate                       float64       // of CPU time to real time, that the server uses for the honest client
+	perCall                    time.Duration // of CPU time, that the server uses for a call of that client
 }
 
 // try makes one attack and measures it.
@@ -157,7 +158,9 @@ func (t *trial) alone(context.Context) error {
 	if t.r.before.Failed > 0 {
 		return fmt.Errorf("the honest client before the attack: %s", t.r.before.Failure)
 	}
-	t.rate = (t.cpu(t.server) - cpu).Seconds() / time.Since(begun).Seconds()
+	used := t.cpu(t.server) - cpu
+	t.rate = used.Seconds() / time.Since(begun).Seconds()
+	t.perCall = used / time.Duration(max(t.r.before.Calls, 1))
 	return nil
 }
 
@@ -185,7 +188,6 @@ func (t *trial) strike(ctx context.Context) error {
 		return err
 	}
 	t.watchServer, t.watchAttacker = watchOver(t.server, killAt, t.attack.path == overShm), watchOver(t.attacker, killAt, false)
-	begun := time.Now()
 	serverCPU, attackerCPU := t.cpu(t.server), t.cpu(t.attacker)
 
 	var done report
@@ -198,13 +200,21 @@ func (t *trial) strike(ctx context.Context) error {
 	t.settle()
 	r := t.r
 	r.sent, r.note = done.Sent, done.Note
-	r.serverCPU = max(t.cpu(t.server)-serverCPU-time.Duration(t.rate*float64(time.Since(begun))), 0)
+	used := t.cpu(t.server) - serverCPU
 	r.attackerCPU = t.cpu(t.attacker) - attackerCPU
 	if err := t.honest.ask("next", 10*time.Second, &r.during); err != nil {
 		return fmt.Errorf("the honest client: %w", err)
 	}
+	r.serverCPU = max(used-time.Duration(r.during.Calls)*t.perCall, 0)
+	if err := t.awaitCall(&r.during); err != nil {
+		return err
+	}
 	if t.server.alive() {
 		r.newcomer = newcomer(ctx, t.at.target(t.attack.path))
+	}
+	for _, w := range []*watch{t.watchServer, t.watchAttacker} { // because they run now and then
+		w.count()
+		w.look()
 	}
 	peak, _ := t.watchServer.most()
 	r.server = peak.less(serverBase)
@@ -221,6 +231,18 @@ func (t *trial) strike(ctx context.Context) error {
 	}
 	t.attacker.leave(5 * time.Second)
 	return t.until(t.pace.forget, base, &r.kept)
+}
+
+// awaitCall waits for a call of the honest client to end, if none has: the attack may have
+// taken less time than a call can.
+func (t *trial) awaitCall(p *phase) error {
+	for begun := time.Now(); p.Calls == 0 && p.Failed == 0 && time.Since(begun) < 2*honestLimit; {
+		time.Sleep(20 * time.Millisecond)
+		if err := t.honest.ask("next", 10*time.Second, p); err != nil {
+			return fmt.Errorf("the honest client: %w", err)
+		}
+	}
+	return nil
 }
 
 func (t *trial) footprint(c *child) (footprint, error) {

@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"cmp"
 	"context"
 	"runtime/pprof"
 	"sync"
@@ -54,7 +55,7 @@ func (ls loops) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 
 // run runs f as a task of l, with a context for tasks, and waits for its result.
 func run(ctx context.Context, l wait.Loop, method string, f func(context.Context) (any, error)) (any, error) {
-	t := &task{method: method, f: f, over: make(chan struct{})}
+	t := &task{method: method, f: f, call: ctx, over: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancel(wait.WithLoop(ctx, l))
 	defer t.cancel()
 	if err := l.Start(false, t); err != nil {
@@ -69,7 +70,8 @@ func run(ctx context.Context, l wait.Loop, method string, f func(context.Context
 type task struct {
 	method string
 	f      func(context.Context) (any, error)
-	ctx    context.Context
+	call   context.Context // grpc-go's
+	ctx    context.Context // the task's, derived from it
 	cancel context.CancelFunc
 
 	once  sync.Once
@@ -87,7 +89,9 @@ func (t *task) end(reply any, err error) {
 
 // Run implements [wait.Job].
 func (t *task) Run() {
-	if err := t.ctx.Err(); err != nil { // the call ended while the loop was busy
+	// The call may have ended while the loop was busy. Its context says so before those that
+	// are derived from it.
+	if err := cmp.Or(t.call.Err(), t.ctx.Err()); err != nil {
 		t.end(nil, status.FromContextError(err).Err())
 		return
 	}

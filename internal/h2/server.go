@@ -93,28 +93,36 @@ func (s *Server) remove(c *connection) {
 	delete(s.settingUp, c)
 }
 
-// abandon closes the connections that are being set up. Otherwise grpc-go waits for their
-// clients when it stops.
-func (s *Server) abandon() {
+// settling is how long GracefulStop waits for the settings of clients, in case they have made
+// calls already.
+const settling = time.Second
+
+// abandon lets the connections end that are being set up, at once or after settling.
+// Otherwise grpc-go waits for their clients when it stops.
+func (s *Server) abandon(atOnce bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopped = true
 	for c := range s.settingUp {
-		_ = c.Conn.Close()
+		if atOnce {
+			_ = c.Conn.Close()
+		} else {
+			_ = c.Conn.SetReadDeadline(time.Now().Add(settling))
+		}
 	}
 }
 
 // GracefulStop refuses new connections and calls, and waits until all calls have ended.
 // It returns early if Stop is called.
 func (s *Server) GracefulStop() {
-	s.abandon()
+	s.abandon(false)
 	s.inner.GracefulStop()
 	<-s.ended
 }
 
 // Stop closes all connections, which cancels their calls.
 func (s *Server) Stop() {
-	s.abandon()
+	s.abandon(true)
 	s.inner.Stop()
 	<-s.ended
 }

@@ -95,8 +95,18 @@ class Calls:
         self.assert_code(grpc.StatusCode.RESOURCE_EXHAUSTED, lambda: self.orders.Place(request, timeout=LATE))
 
     def test_deadline(self):
-        with self.assertRaises(grpc.RpcError) as caught:
-            self.orders.Await(pb.AwaitRequest(id=FOR_EVER), timeout=0.3)
+        grpc.channel_ready_future(self.channel).result(timeout=LATE)
+        for timeout in (0.3, 3, LATE):
+            call = self.orders.List(pb.ListRequest(customer="waits"), timeout=timeout)
+            try:
+                next(call)  # the handler runs
+            except grpc.RpcError:
+                continue  # the deadline came first
+            with self.assertRaises(grpc.RpcError) as caught:
+                next(call)
+            break
+        else:
+            self.fail("no handler ran in time")
         # The server's timer may fire first. Then grpc-go resets the stream, and grpcio says so.
         if caught.exception.details() != "Received RST_STREAM with error code 8":
             self.assertEqual(caught.exception.code(), grpc.StatusCode.DEADLINE_EXCEEDED, caught.exception.details())

@@ -26,7 +26,8 @@ import (
 // A service answers with what it was asked for, and says what it has seen in metadata.
 type service struct {
 	testpb.UnimplementedTestServiceServer
-	waits chan error // UnaryCall with a negative size sends why it was left
+	runs  chan struct{} // UnaryCall with a negative size says that it runs,
+	waits chan error    // and why it was left
 }
 
 func (s *service) UnaryCall(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
@@ -41,6 +42,7 @@ func (s *service) UnaryCall(ctx context.Context, in *testpb.SimpleRequest) (*tes
 		return nil, st.Err()
 	}
 	if in.ResponseSize < 0 {
+		s.runs <- struct{}{}
 		<-ctx.Done()
 		s.waits <- ctx.Err()
 		return nil, ctx.Err()
@@ -196,22 +198,49 @@ func TestGetsOfConnectGo(t *testing.T) {
 	}
 }
 
-func TestDeadlineAndCancelOfConnectGoReachTheHandler(t *testing.T) {
+// waiting starts a service, and returns how to make a call that waits until its context ends.
+func waiting(t *testing.T, opts []connect.ClientOption) (svc *service, call func(context.Context) error) {
+	t.Helper()
+	svc = &service{runs: make(chan struct{}, 20), waits: make(chan error, 20)}
+	url, h := start(t, svc)
+	c := connect.NewClient[testpb.SimpleRequest, testpb.SimpleResponse](h, url+root+"UnaryCall", opts...)
+	return svc, func(ctx context.Context) error {
+		_, err := c.CallUnary(ctx, connect.NewRequest(&testpb.SimpleRequest{ResponseSize: -1}))
+		return err
+	}
+}
+
+func TestADeadlineOfConnectGoReachesTheHandler(t *testing.T) {
 	for name, opts := range clients {
-		svc := &service{waits: make(chan error, 1)}
-		url, h := start(t, svc)
-		c := connect.NewClient[testpb.SimpleRequest, testpb.SimpleResponse](h, url+root+"UnaryCall", opts...)
-		ask := &testpb.SimpleRequest{ResponseSize: -1}
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		_, err := c.CallUnary(ctx, connect.NewRequest(ask))
-		cancel()
-		if why := <-svc.waits; connect.CodeOf(err) != connect.CodeDeadlineExceeded || why == nil {
-			t.Errorf("%s: the client gets %v, the handler %v", name, err, why)
+		svc, call := waiting(t, opts)
+		reached := false
+		for timeout := 50 * time.Millisecond; timeout < time.Minute && !reached; timeout *= 2 {
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			if err := call(ctx); connect.CodeOf(err) != connect.CodeDeadlineExceeded {
+				t.Errorf("%s: the client gets %v", name, err)
+			}
+			cancel()
+			select {
+			case <-svc.waits: // an error, whichever timer was first
+				reached = true
+			case <-time.After(timeout): // the deadline passed before the handler ran
+			}
 		}
-		ctx, cancel = context.WithCancel(t.Context())
-		timer := time.AfterFunc(50*time.Millisecond, cancel)
-		_, err = c.CallUnary(ctx, connect.NewRequest(ask))
-		timer.Stop()
+		if !reached {
+			t.Errorf("%s: no call reached its handler", name)
+		}
+	}
+}
+
+func TestACancelledCallOfConnectGoCancelsItsHandler(t *testing.T) {
+	for name, opts := range clients {
+		svc, call := waiting(t, opts)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			<-svc.runs
+			cancel()
+		}()
+		err := call(ctx)
 		if why := <-svc.waits; connect.CodeOf(err) != connect.CodeCanceled || !errors.Is(why, context.Canceled) {
 			t.Errorf("%s: the client gets %v, the handler %v", name, err, why)
 		}

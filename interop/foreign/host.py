@@ -9,14 +9,11 @@ import unittest
 asking = threading.Lock()
 hosted = not sys.stdin.isatty() and bool(os.environ.get("NEARCALL_HOST"))
 
-if hosted:
-    faulthandler.dump_traceback_later(90, exit=True)  # shows where a test hangs
-
-
 def ask(*words):
     """Sends a request to the Go test and returns its response."""
     if not hosted:
         raise unittest.SkipTest("servers are started by the Go test: go test ./foreign, in interop")
+    faulthandler.dump_traceback_later(90, exit=True)  # shows where a test hangs
     with asking:
         print(*words, file=sys.__stdout__, flush=True)
         answer = sys.stdin.readline().rstrip("\n")
@@ -35,9 +32,13 @@ class Server:
         """Lets one call that waits at the gate continue."""
         ask("open", self.target)
 
-    def ended(self):
-        """Returns the context's error of a call that ended while it waited at the gate."""
-        return ask("ended", self.target)
+    def ended(self, seconds=10):
+        """Returns the context's error of a call that ended while it waited at the gate.
+
+        If there is none for that many seconds, it returns None.
+        """
+        answer = ask("ended", self.target, str(seconds))
+        return None if answer == "none" else answer
 
     def drain(self):
         ask("drain", self.target)

@@ -176,17 +176,29 @@ class Calls:
         self.assertEqual(raised.exception.code, RESOURCE_EXHAUSTED)
 
     def test_deadline(self):
-        self.assertEqual(self.code_of(UNARY, b"", timeout=0.1, metadata=[(b"gate", b"1")]), DEADLINE_EXCEEDED)
-        self.assertEqual(self.server.ended(), "context deadline exceeded")
+        def late(timeout):
+            self.assertEqual(self.code_of(UNARY, b"", timeout=timeout, metadata=[(b"gate", b"1")]), DEADLINE_EXCEEDED)
+
+        self.assert_ends_at_its_deadline(late)
 
     def test_deadline_that_the_server_keeps(self):
-        call = Call(self.conn, UNARY, timeout=0.1, metadata=[(b"gate", b"1")])
-        call.deadline = None  # this side does not enforce it
-        call.send(b"", end=True)
-        with self.assertRaises(CallError) as raised:
-            call.recv()
-        self.assertEqual(raised.exception.code, DEADLINE_EXCEEDED)
-        self.assertEqual(self.server.ended(), "context deadline exceeded")
+        def late(timeout):
+            call = Call(self.conn, UNARY, timeout=timeout, metadata=[(b"gate", b"1")])
+            call.deadline = None  # this side does not enforce it
+            call.send(b"", end=True)
+            with self.assertRaises(CallError) as raised:
+                call.recv()
+            self.assertEqual(raised.exception.code, DEADLINE_EXCEEDED)
+
+        self.assert_ends_at_its_deadline(late)
+
+    def assert_ends_at_its_deadline(self, call):
+        for timeout in (0.1, 1, 10):
+            call(timeout)
+            ended = self.server.ended(timeout)
+            if ended is not None:  # otherwise the deadline passed before the handler ran
+                break
+        self.assertEqual(ended, "context deadline exceeded")
 
     def test_cancellation(self):
         for timeout in (None, 100):

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -65,14 +67,24 @@ func (p *process) stop(t *testing.T) {
 	}
 }
 
+// free returns an address that can be listened on. It is not an ephemeral port, which
+// another program may get meanwhile.
+func free(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		lis, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(10_000)))
+		if err == nil {
+			_ = lis.Close()
+			return lis.Addr().String()
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
+}
+
 // The three sides run in processes of their own, and begin in any order.
 func TestTheProgramsRun(t *testing.T) {
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	targets := []string{"tcp:" + lis.Addr().String()} // free, as soon as lis is closed
-	_ = lis.Close()
+	targets := []string{"tcp:" + free(t)}
 	if needs.HasUnixSockets() {
 		targets = append(targets, "unix:"+filepath.Join(t.TempDir(), "s"))
 	}
