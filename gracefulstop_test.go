@@ -19,7 +19,39 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/leak"
 )
+
+// Serve returns when Stop or GracefulStop has done its work, and not before.
+func TestServeReturnsWhenTheServerHasStopped(t *testing.T) {
+	for _, network := range available(t, networks("tcp", "unix")...) {
+		t.Run(network, func(t *testing.T) {
+			e, running, release := waiting()
+			srv, lis := serve(t, e), listen(t, targetFor(t, network))
+			served := make(chan error, 1)
+			go func() { served <- srv.Serve(lis) }()
+			call := invoke(t.Context(), dial(t, lis.Target()))
+			<-running
+			stopped := make(chan struct{})
+			go func() {
+				defer close(stopped)
+				srv.GracefulStop()
+			}()
+			leak.AwaitBlocked(t, "chan receive", "call.(*Server).GracefulStop(")
+			select {
+			case err := <-served:
+				t.Errorf("Serve returns %v while a call runs", err)
+			case <-time.After(50 * time.Millisecond): // or later, which this test cannot see
+			}
+			close(release)
+			wantCode(t, <-call, codes.OK)
+			<-stopped
+			if err := <-served; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
 
 // Environment variables of the child process that calls GracefulStop.
 const (
@@ -39,8 +71,9 @@ func (l oneWay) Accept() (net.Conn, error) {
 // goodbyeCalls is how many calls a child waits for before it calls GracefulStop.
 const goodbyeCalls = 4
 
-// TestSayGoodbyeInAProcess is a server that exits as soon as GracefulStop returns. The
-// handlers of its calls return during GracefulStop.
+// TestSayGoodbyeInAProcess is a server that exits as soon as Serve returns, as programs do
+// whose signal handler calls GracefulStop. The handlers of its calls return during
+// GracefulStop.
 func TestSayGoodbyeInAProcess(t *testing.T) {
 	network := os.Getenv(goodbyeOver)
 	if network == "" {
@@ -71,10 +104,13 @@ func TestSayGoodbyeInAProcess(t *testing.T) {
 		<-running
 	}
 	go func() {
-		<-served // GracefulStop has begun
+		for conn := srv.Client(); status.Code(conn.Invoke(t.Context(), "/not/there", nil, nil)) != codes.Unavailable; {
+			time.Sleep(time.Millisecond) // until GracefulStop has begun
+		}
 		close(release)
 	}()
-	srv.GracefulStop()
+	go srv.GracefulStop()
+	<-served
 	os.Exit(0) // at once, without waiting for connections
 }
 

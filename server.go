@@ -39,6 +39,9 @@ type Server struct {
 	listeners map[*listening]struct{}
 	stopped   bool
 	serving   sync.WaitGroup
+
+	done     chan struct{} // closed when Stop or GracefulStop has done its work
+	doneOnce sync.Once
 }
 
 // listening is the listener of one Serve. The goroutine that removes it from the
@@ -55,7 +58,7 @@ func NewServer(opts ...ServerOption) *Server {
 			opt.applyServer(&o)
 		}
 	}
-	s := &Server{opts: &o, sockets: o.sockets(), listeners: make(map[*listening]struct{})}
+	s := &Server{opts: &o, sockets: o.sockets(), listeners: make(map[*listening]struct{}), done: make(chan struct{})}
 	cfg := o.config()
 	cfg.PeerConn = s.peerConn
 	s.core = call.NewServer(cfg)
@@ -115,8 +118,9 @@ func (r registrar) GetServiceInfo() map[string]grpc.ServiceInfo { return r.serve
 func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.core.Info() }
 
 // Serve accepts clients from lis and serves them until lis fails or the server is
-// stopped. It closes lis, once. It returns nil after [Server.Stop] or
-// [Server.GracefulStop], and [grpc.ErrServerStopped] if it is called after them. A
+// stopped. It closes lis, once. After [Server.Stop] or [Server.GracefulStop] it returns
+// nil, when they have done their work, so that a program whose main function returns after
+// Serve loses no reply. It returns [grpc.ErrServerStopped] if it is called after them. A
 // server can serve several listeners at a time.
 //
 // lis comes from [Listen] or is any other net.Listener: one of package net, of
@@ -160,21 +164,23 @@ func (s *Server) Serve(lis net.Listener) error {
 	s.listeners[open] = struct{}{}
 	s.serving.Add(1)
 	s.mu.Unlock()
-	defer s.serving.Done()
 
 	err := sessions.Sessions(s.accept)
+	served := errors.Is(err, link.ErrServed) // by another server, which keeps the listener
 	s.mu.Lock()
 	_, mine := s.listeners[open]
 	delete(s.listeners, open)
 	stopped := s.stopped
 	s.mu.Unlock()
-	if errors.Is(err, link.ErrServed) {
-		return fmt.Errorf("nearcall: cannot serve: %w", err) // the other server keeps the listener
-	}
-	if mine {
+	if mine && !served {
 		_ = lis.Close()
 	}
+	s.serving.Done()
+	if served {
+		return fmt.Errorf("nearcall: cannot serve: %w", err)
+	}
 	if stopped {
+		<-s.done
 		return nil
 	}
 	if err == nil {
@@ -203,6 +209,7 @@ func (s *Server) Stop() {
 	s.core.Stop()
 	inner.Wait()
 	s.serving.Wait()
+	s.doneOnce.Do(func() { close(s.done) })
 }
 
 // GracefulStop closes all listeners, refuses new calls with Unavailable, and waits
@@ -224,6 +231,7 @@ func (s *Server) GracefulStop() {
 	s.core.GracefulStop()
 	inner.Wait()
 	s.serving.Wait()
+	s.doneOnce.Do(func() { close(s.done) })
 }
 
 // closeListeners closes all listeners and returns the server for ordinary gRPC clients, or

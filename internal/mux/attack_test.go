@@ -83,7 +83,7 @@ func TestCreditInSmallPiecesIsNoWorkForThoseItDoesNotReach(t *testing.T) {
 		s.connOut += 10 * size
 		s.feedStarved()
 		moved := s.ready.length() + s.bulk.length()
-		if moved < 1 || moved > 10 || moved+s.starved.length() != waiting {
+		if moved < 1 || moved > 10+1 || moved+s.starved.length() != waiting { // one may be in the middle of a message
 			t.Errorf("of %d calls %d are given a turn with credit for 10 messages", calls, moved)
 		}
 		s.mu.Unlock()
