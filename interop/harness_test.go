@@ -64,7 +64,10 @@ type C struct {
 	dead chan struct{} // closed when the case has hung
 	skip string
 
+	patience time.Duration // what deadlines are multiplied by
+
 	mu      sync.Mutex
+	timed   bool          // the case has made deadlines
 	running int           // number of handlers
 	idle    chan struct{} // made by end, and closed when no handler runs
 	closed  bool
@@ -85,11 +88,12 @@ type Transcript struct {
 	Lines  []string
 	Stacks string // set when the case hung
 	Skip   string // why the case does not apply to its environment
+	Timed  bool   // it has deadlines, which a busy machine can miss
 }
 
-// Record runs a case on env and returns its transcript.
-func (k Case) Record(env Env) Transcript {
-	c := &C{env: env, ctx: context.Background(), dead: make(chan struct{}), actors: map[string]*Actor{}}
+// Record runs a case on env and returns its transcript. Deadlines are multiplied by patience.
+func (k Case) Record(env Env, patience time.Duration) Transcript {
+	c := &C{env: env, ctx: context.Background(), dead: make(chan struct{}), actors: map[string]*Actor{}, patience: patience}
 	c.Actor = c.Named("client")
 	cancel := context.CancelFunc(func() {})
 	if !env.Background {
@@ -105,7 +109,7 @@ func (k Case) Record(env Env) Transcript {
 	defer hung.Stop()
 	select {
 	case <-done:
-		return Transcript{Lines: c.transcript(), Skip: c.skip}
+		return Transcript{Lines: c.transcript(), Skip: c.skip, Timed: c.isTimed()}
 	case <-hung.C:
 	}
 	buf := make([]byte, 1<<20)
@@ -117,8 +121,14 @@ func (k Case) Record(env Env) Transcript {
 	case <-done:
 	case <-time.After(time.Second):
 	}
-	t.Lines = c.transcript()
+	t.Lines, t.Timed = c.transcript(), c.isTimed()
 	return t
+}
+
+func (c *C) isTimed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.timed
 }
 
 // end releases what the case has started, and waits for its handlers.
@@ -241,7 +251,10 @@ func (c *C) Cancellable() (context.Context, context.CancelFunc) {
 
 // Timeout returns a context with a deadline.
 func (c *C) Timeout(d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(c.ctx, d)
+	c.mu.Lock()
+	c.timed = true
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(c.ctx, max(min(d*c.patience, caseTimeout/4), d))
 	c.cleanup = append(c.cleanup, cancel)
 	return ctx
 }
