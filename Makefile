@@ -1,7 +1,7 @@
 # nearcall. Run `make` to list the targets.
 
 GO       ?= go
-MODULES  := $(shell find . -name go.mod -not -path './tools/*' -exec dirname {} \; | sort)
+MODULES  := $(shell find . -name node_modules -prune -o -name go.mod -not -path './tools/*' -exec dirname {} \; | sort)
 TOOL      = $(GO) tool -modfile='$(CURDIR)/tools/go.mod'
 FUZZTIME ?= 1m
 SOAK     ?= 10m
@@ -50,7 +50,7 @@ words:
 
 # British spelling. tools/spelling.csv adds this project's words to misspell's list.
 spelling:
-	@echo '== misspell'; find . \( -name '*.go' -not -name '*.pb.go' -o -name '*.md' \) -not -path './bin/*' -print0 | \
+	@echo '== misspell'; find . \( -name '*.go' -not -name '*.pb.go' -o -name '*.md' -o -name '*.ts' \) -not -path './bin/*' -not -path '*/node_modules/*' -print0 | \
 		xargs -0 $(TOOL) misspell -error -dict tools/spelling.csv
 
 # Each benchmark runs once, so that it keeps working, and fuzz tests run over their
@@ -166,6 +166,21 @@ bits32: ## the core module's tests where an int and an address have 32 bits
 # WINDOWS=-short runs the short tests, as .ci/run does. Wine's files are in bin/wine.
 WINE_PACKAGES = wine64 gcc-mingw-w64-x86-64
 
+# Node and the other tools are in web/node_modules, where npm installs them.
+.PHONY: web web-tools chromium web-generate
+web: web-tools ## the TypeScript package of web: types, style, tests in Node and Chromium, and the package that npm would publish
+	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s check && npm run -s build && npm run -s package && npm test -s
+
+web-tools:
+	@cmp -s web/package-lock.json web/node_modules/.installed || { cd web && npm install --no-save --no-audit --no-fund && cp package-lock.json node_modules/.installed; }
+
+# Installs Chromium from Debian if it is missing. Without it `make web` leaves its tests out.
+chromium:
+	@if command -v chromium >/dev/null; then :; \
+	elif test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends chromium; \
+	else echo 'as root, apt-get install chromium'; exit 1; fi
+
 .PHONY: windows windows-tools
 windows: windows-tools ## the core module's tests and the tour as programs of Windows, under Wine
 	$(GO) run ./internal/wine -prefix bin/wine -tour $(WINDOWS) ./...
@@ -189,6 +204,10 @@ lines: ## lines per package, comments included and generated code left out
 		FILENAME ~ /_test[.]go$$/ { t[d]++; next } { c[d]++ } \
 		END { for (d in seen) printf "| `%s` | %d | %d |\n", d, c[d], t[d] }' | LC_ALL=C sort | \
 		{ echo '| package | lines | of tests |'; echo '|---|---:|---:|'; cat; }
+
+# Needs protoc-gen-go and protoc-gen-go-grpc.
+web-generate: web-tools ## make the generated code of web again
+	cd web && PATH="$$PWD/node_modules/.bin:$$PATH" buf generate testserver
 
 # Needs protoc, protoc-gen-go and protoc-gen-go-grpc. The generated code is committed.
 generate: ## make the generated code again

@@ -1,0 +1,377 @@
+import { concat, ProtocolError } from "./bytes.ts";
+import { CallError, Code } from "./errors.ts";
+import type { Session } from "./session.ts";
+import { type CallHead, type End, type Metadata, messageCost, Reset, type StreamFrame } from "./wire.ts";
+
+/** The largest message that is sent in one frame, in bytes. */
+const maxWhole = 32 << 10;
+
+/** The pieces that larger messages are sent in, so that calls take turns. */
+const pieceSize = 16 << 10;
+
+interface Outgoing {
+  data: Uint8Array;
+  sent: number; // bytes of it
+  begun: boolean;
+  halfClose: boolean; // follows it
+  written: () => void;
+}
+
+interface Receiver {
+  resolve(m: Uint8Array | undefined): void;
+  reject(e: CallError): void;
+}
+
+/** A promise with what settles it. */
+class Deferred {
+  settle!: () => void;
+  readonly promise = new Promise<void>((resolve) => {
+    this.settle = resolve;
+  });
+}
+
+/**
+ * One side of a call. It ends once: by its status, by a RESET of either side, or with its
+ * connection. What is sent after that is dropped, because who receives learns of the end.
+ */
+export class Call {
+  readonly session: Session;
+  readonly id: number;
+
+  /** Of a call that the peer makes. */
+  readonly head: CallHead | undefined;
+
+  /** The callee's; undefined until it has come. */
+  header: Metadata | undefined;
+
+  /** The callee's status and trailer; undefined if the call has not ended by them. */
+  end: End | undefined;
+
+  /** Why the call has failed. */
+  error: CallError | undefined;
+
+  /** The call has ended. */
+  over = false;
+
+  /** Something has arrived from the callee, so the call must not be made again. */
+  answered = false;
+
+  /** Is called when the call has ended. */
+  onOver: (() => void) | undefined;
+
+  // What goes out.
+  #credit: number;
+  #outgoing: Outgoing[] = [];
+  #queued = false; // the session has it among those that wait for their turn
+  #halfClosed = false;
+  #headerSent = false; // the callee's
+
+  // What comes in.
+  #granted: number; // what the peer may still send
+  #consumed = 0; // what can be granted again
+  #advance = 0; // granted for a message before it was consumed
+  #inbox: Uint8Array[] = [];
+  #pieces: Uint8Array[] | undefined; // of the message that is received
+  #missing = 0; // bytes of it
+  #receiver: Receiver | undefined;
+  #peerClosed = false; // the caller has half-closed
+  #headed = new Deferred(); // the header has come, or the call has ended
+
+  constructor(session: Session, id: number, head?: CallHead) {
+    this.session = session;
+    this.id = id;
+    this.head = head;
+    this.#credit = session.peer.stream;
+    this.#granted = session.window;
+  }
+
+  /** Resolves when the header has come or the call has ended. */
+  get headed(): Promise<void> {
+    return this.#headed.promise;
+  }
+
+  /** Records that the message of the frame that opens the call was sent. */
+  sentWhole(m: Uint8Array): void {
+    this.#credit -= m.length + messageCost;
+    this.#halfClosed = true;
+  }
+
+  /**
+   * Sends a message. It returns undefined if the message was written, and otherwise a
+   * promise that resolves then. The message must not be changed any more.
+   */
+  send(data: Uint8Array, halfClose = false): Promise<void> | undefined {
+    if (this.over || this.#halfClosed) return undefined;
+    this.#halfClosed = halfClose;
+    const session = this.session;
+    const cost = data.length + messageCost;
+    if (
+      this.#outgoing.length === 0 &&
+      !session.crowded &&
+      data.length <= maxWhole &&
+      cost <= Math.min(this.#credit, session.credit)
+    ) {
+      this.#spend(cost);
+      session.write({ stream: this.id, begins: true, halfClose, data });
+      return undefined;
+    }
+    return new Promise((written) => {
+      this.#outgoing.push({ data, sent: 0, begun: false, halfClose, written });
+      this.#queue();
+    });
+  }
+
+  /** Says that no more messages follow. */
+  halfClose(): void {
+    if (this.over || this.#halfClosed) return;
+    this.#halfClosed = true;
+    const last = this.#outgoing.at(-1);
+    if (last) last.halfClose = true;
+    else this.session.write({ stream: this.id, halfClose: true });
+  }
+
+  #spend(cost: number): void {
+    this.#credit -= cost;
+    this.session.credit -= cost;
+  }
+
+  #queue(): void {
+    if (this.#queued || this.#outgoing.length === 0) return;
+    this.#queued = true;
+    this.session.queue(this);
+  }
+
+  /**
+   * Writes the next piece of what waits; the session has credit for one. It reports false
+   * if the call has no more to write or no credit for it, and then leaves the queue.
+   */
+  writePiece(): boolean {
+    const next = this.#outgoing[0];
+    if (!next || this.over) {
+      this.#queued = false;
+      return false;
+    }
+    const overhead = next.begun ? 0 : messageCost;
+    const left = next.data.length - next.sent;
+    const credit = Math.min(this.#credit, this.session.credit) - overhead;
+    const n = left <= maxWhole && left <= credit ? left : Math.min(pieceSize, credit);
+    if (n < Math.min(left, 1)) {
+      this.#queued = false;
+      return false;
+    }
+    const more = n < left;
+    this.#spend(n + overhead);
+    this.session.write({
+      stream: this.id,
+      begins: !next.begun,
+      goesOn: next.begun,
+      more,
+      halfClose: next.halfClose && !more,
+      size: next.data.length,
+      data: next.data.subarray(next.sent, next.sent + n),
+    });
+    next.sent += n;
+    next.begun = true;
+    if (!more) {
+      this.#outgoing.shift();
+      next.written();
+    }
+    this.#queued = this.#outgoing.length > 0;
+    return this.#queued;
+  }
+
+  /** Takes credit from the peer. */
+  addCredit(n: number): void {
+    this.#credit += n;
+    this.#queue();
+  }
+
+  /** Sends the callee's header, once. */
+  sendHeader(header: Metadata): void {
+    if (this.over || this.#headerSent) return;
+    this.#headerSent = true;
+    this.session.write({ stream: this.id, header });
+  }
+
+  /** Ends the call of a peer, after what waits to be sent. */
+  async sendEnd(end: End): Promise<void> {
+    const last = this.#outgoing.at(-1);
+    if (last) await new Promise<void>((resolve) => this.#after(last, resolve));
+    if (this.over) return;
+    this.session.write({ stream: this.id, end });
+    this.#finish(undefined);
+  }
+
+  #after(o: Outgoing, then: () => void): void {
+    const { written } = o;
+    o.written = () => {
+      written();
+      then();
+    };
+  }
+
+  /** Receives the next message; undefined after the last. It rejects if the call fails. */
+  receive(): Promise<Uint8Array | undefined> {
+    const m = this.#inbox.shift();
+    if (m) {
+      this.#consume(m.length);
+      return Promise.resolve(m);
+    }
+    if (this.error) return Promise.reject(this.error);
+    if (this.over || this.#peerClosed) return Promise.resolve(undefined);
+    return new Promise((resolve, reject) => {
+      this.#receiver = { resolve, reject };
+      this.#grantMissing();
+    });
+  }
+
+  /** Abandons the call: RESET with a code, and error to who receives. */
+  abandon(code: number, error: CallError): void {
+    if (this.over) return;
+    this.session.reset(this.id, code, error.message);
+    this.#finish(error);
+  }
+
+  /** Ends the call because the peer or the connection has ended it. */
+  fail(error: CallError): void {
+    if (this.answered) error.unprocessed = false;
+    this.#finish(error);
+  }
+
+  #finish(error: CallError | undefined): void {
+    if (this.over) return;
+    this.over = true;
+    this.error = error;
+    for (const o of this.#outgoing) o.written();
+    this.#outgoing = [];
+    this.#pieces = undefined;
+    if (error) {
+      this.#inbox = [];
+      this.#receiver?.reject(error);
+    } else this.#receiver?.resolve(undefined);
+    this.#receiver = undefined;
+    this.#headed.settle();
+    this.session.ended(this);
+    this.onOver?.();
+  }
+
+  /** Handles a frame. An exception ends the connection. */
+  handle(f: StreamFrame): void {
+    this.answered ||= !this.head;
+    this.#checkOrder(f);
+    const data = f.data;
+    if (data) this.#pay(data.length + (f.begins ? messageCost : 0));
+    if (f.wrong !== undefined) {
+      this.#refuse(Reset.protocol, Code.internal, f.wrong);
+      return;
+    }
+    if (f.header) this.header = f.header;
+    if (f.header || f.end || data) this.#headed.settle();
+    if (data && !this.#message(f, data)) return;
+    if (f.halfClose) {
+      this.#peerClosed = true;
+      this.#receiver?.resolve(undefined);
+      this.#receiver = undefined;
+    }
+    if (f.end) this.#ended(f.end);
+  }
+
+  #checkOrder(f: StreamFrame): void {
+    const within = this.#pieces !== undefined;
+    if (within !== (f.goesOn === true))
+      throw new ProtocolError(`call ${this.id}: ${within ? "a message is interrupted" : "a piece of no message"}`);
+    if (this.#peerClosed) throw new ProtocolError(`call ${this.id}: a frame comes after the half-close`);
+    if (f.header && (this.header || this.#inbox.length > 0))
+      throw new ProtocolError(`call ${this.id}: a second header`);
+  }
+
+  #pay(cost: number): void {
+    if (cost > this.#granted) throw new ProtocolError(`call ${this.id}: more was sent than its credit allows`);
+    this.#granted -= cost;
+  }
+
+  /** Takes a message or a piece. It reports false if the call has ended because of it. */
+  #message(f: StreamFrame, data: Uint8Array): boolean {
+    const size = f.size as number;
+    if (f.compressed)
+      return this.#refuse(Reset.cancelled, Code.internal, "the peer has compressed a message, which was not asked for");
+    if (f.begins && size > this.session.maxMessage) {
+      return this.#refuse(
+        Reset.cancelled,
+        Code.resourceExhausted,
+        `a message of ${size} bytes is larger than the limit of ${this.session.maxMessage}`,
+      );
+    }
+    if (f.begins && !f.more) this.#deliver(data);
+    else this.#piece(f, data);
+    return true;
+  }
+
+  #piece(f: StreamFrame, data: Uint8Array): void {
+    if (f.begins) {
+      this.#pieces = [];
+      this.#missing = f.size as number;
+    }
+    this.#missing -= data.length;
+    if (f.more ? this.#missing <= 0 : this.#missing !== 0)
+      throw new ProtocolError(`call ${this.id}: the pieces of a message are not of its size`);
+    this.#pieces?.push(data);
+    if (f.more) {
+      this.#grantMissing();
+      return;
+    }
+    const m = concat(this.#pieces as Uint8Array[]);
+    this.#pieces = undefined;
+    this.#deliver(m);
+  }
+
+  #deliver(m: Uint8Array): void {
+    const receiver = this.#receiver;
+    if (!receiver) {
+      this.#inbox.push(m);
+      return;
+    }
+    this.#receiver = undefined;
+    this.#consume(m.length);
+    receiver.resolve(m);
+  }
+
+  /** Grants what the message that is received still needs, however large it is. */
+  #grantMissing(): void {
+    if (!this.#receiver || !this.#pieces) return;
+    const missing = this.#missing - this.#granted;
+    if (missing <= 0) return;
+    this.#advance += missing;
+    this.#grant(missing);
+  }
+
+  #grant(n: number): void {
+    this.#granted += n;
+    this.session.grant(this.id, n);
+  }
+
+  /** Grants again what a message took, when it is worth a frame. */
+  #consume(length: number): void {
+    this.#consumed += length + messageCost;
+    const early = Math.min(this.#consumed, this.#advance);
+    this.#consumed -= early;
+    this.#advance -= early;
+    if (this.over || this.#peerClosed || this.#consumed < this.session.window / 4) return;
+    this.#grant(this.#consumed);
+    this.#consumed = 0;
+  }
+
+  #ended(end: End): void {
+    this.end = end;
+    if (end.code === 0) return this.#finish(undefined);
+    const error = new CallError(end.code, end.message);
+    error.details = end.details;
+    error.trailer = end.trailer;
+    this.#finish(error);
+  }
+
+  #refuse(reset: number, code: number, message: string): false {
+    this.abandon(reset, new CallError(code, message));
+    return false;
+  }
+}

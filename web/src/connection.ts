@@ -1,0 +1,149 @@
+import { CallError, Code } from "./errors.ts";
+import type { Session } from "./session.ts";
+import { Socket, type SocketOptions } from "./socket.ts";
+
+/**
+ * What a connection is doing:
+ *
+ * - `idle`: there is none; the next call connects.
+ * - `connecting`: calls wait for it.
+ * - `ready`: it takes calls.
+ * - `failed`: it could not be made, and calls fail until the next attempt is due.
+ * - `closed`: by its owner, for ever.
+ */
+export type ConnectionState = "idle" | "connecting" | "ready" | "failed" | "closed";
+
+const backoff = { first: 500, factor: 1.6, max: 30_000, jitter: 0.2 }; // milliseconds
+
+interface Waiting {
+  resolve(s: Session): void;
+  reject(e: CallError): void;
+}
+
+/** Makes WebSockets, one after another, when calls need them. */
+export class Connection {
+  readonly #options: SocketOptions;
+  readonly #changed: (state: ConnectionState) => void;
+  readonly #sockets = new Set<Socket>(); // also those that take no more calls
+  #state: ConnectionState = "idle";
+  #current: Socket | undefined; // that takes calls, or will
+  #waiting: Waiting[] = []; // for the current one
+  #failures = 0; // in a row
+  #due = 0; // when the next attempt may be made, by performance.now
+  #why = ""; // the last attempt has failed
+  #retry: ReturnType<typeof setTimeout> | undefined; // connects to serve
+
+  constructor(options: SocketOptions, changed: (state: ConnectionState) => void) {
+    this.#options = options;
+    this.#changed = changed;
+  }
+
+  get state(): ConnectionState {
+    return this.#state;
+  }
+
+  #change(state: ConnectionState): void {
+    if (this.#state === state || this.#state === "closed") return;
+    this.#state = state;
+    this.#changed(state);
+  }
+
+  /** Returns a session that takes calls. It connects if there is none. */
+  session(): Session | Promise<Session> {
+    const session = this.#current?.session;
+    if (session?.usable) return session;
+    return new Promise((resolve, reject) => {
+      if (!this.#current) this.#connect();
+      this.#waiting.push({ resolve, reject });
+    });
+  }
+
+  /** Milliseconds until the next attempt may be made; not above 0 if it may now. */
+  get dueIn(): number {
+    return this.#due - performance.now();
+  }
+
+  #connect(): void {
+    if (this.#state === "closed") throw closed();
+    if (this.dueIn > 0)
+      throw CallError.unprocessed(`${this.#why} (the next attempt is due in ${(this.dueIn / 1000).toFixed(1)} s)`);
+    const socket = new Socket(this.#options);
+    this.#sockets.add(socket);
+    this.#current = socket;
+    socket.opened = (session) => {
+      this.#change("ready");
+      for (const w of this.#waiting.splice(0)) w.resolve(session);
+    };
+    socket.drained = () => {
+      if (this.#current !== socket) return;
+      this.#current = undefined;
+      if (this.#state === "ready") this.#change("idle");
+      this.#stay();
+    };
+    socket.ended = (why, failed) => {
+      this.#sockets.delete(socket);
+      if (failed && this.#state !== "closed") this.#failed(why);
+      else {
+        this.#failures = 0;
+        if (!this.#current) this.#change("idle");
+      }
+      if (!this.#current) for (const w of this.#waiting.splice(0)) w.reject(why);
+      this.#stay();
+    };
+    this.#change("connecting");
+  }
+
+  #failed(why: CallError): void {
+    const wait = Math.min(backoff.first * backoff.factor ** this.#failures++, backoff.max);
+    this.#due = performance.now() + wait * (1 + backoff.jitter * (2 * Math.random() - 1));
+    this.#why = why.message;
+    if (!this.#current) this.#change("failed");
+  }
+
+  /** The network has changed: what failed before may work now, and what worked may have ended. */
+  networkChanged(): void {
+    this.#due = 0;
+    this.#stay();
+    for (const s of this.#sockets) s.probe();
+  }
+
+  /**
+   * Takes the calls of the server from now on, and stays connected for them; undefined ends
+   * that. A session that has told the server otherwise finishes its calls.
+   */
+  serve(accept: SocketOptions["accept"]): void {
+    if (this.#state === "closed") throw closed();
+    this.#options.accept = accept;
+    this.#current?.session?.drain();
+    this.#stay();
+  }
+
+  /** Connects, when that is due, if the server may want to make calls. */
+  #stay(): void {
+    clearTimeout(this.#retry);
+    if (!this.#options.accept || this.#current || this.#state === "closed") return;
+    this.#retry = setTimeout(
+      () => {
+        if (this.dueIn > 0) this.#stay();
+        else if (!this.#current) this.#connect();
+      },
+      Math.max(this.dueIn, 0),
+    );
+  }
+
+  /** Closes what is open, and fails its calls. The next call connects again. */
+  disconnect(): void {
+    for (const s of [...this.#sockets]) s.close(closed());
+  }
+
+  /** Closes what is open, for ever. */
+  close(): void {
+    clearTimeout(this.#retry);
+    this.#change("closed");
+    this.disconnect();
+  }
+}
+
+function closed(): CallError {
+  return new CallError(Code.cancelled, "the transport was closed");
+}

@@ -1,0 +1,72 @@
+import type { Session } from "./session.ts";
+
+const patience = 10_000; // how long an answer to PING may take, in milliseconds
+
+/**
+ * Finds out that a server has gone without a word, as when a laptop has slept. While calls
+ * are open it sends PING when nothing was heard for some time, but not more often than the
+ * server allows.
+ */
+export class Keepalive {
+  readonly #session: Session;
+  readonly #interval: number;
+  readonly #lost: (why: string) => void;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #pinged = Number.NEGATIVE_INFINITY; // when the last PING left
+
+  /** interval is in milliseconds; 0 for no PINGs but those of probe. */
+  constructor(session: Session, interval: number, lost: (why: string) => void) {
+    this.#session = session;
+    this.#interval = interval;
+    this.#lost = lost;
+    if (interval > 0) this.#wait();
+  }
+
+  /** The least milliseconds between two PINGs. Transit may delay one and not the next. */
+  get #least(): number {
+    const { peer, busy } = this.#session;
+    return 1.1 * (busy ? peer.ping : peer.idlePing);
+  }
+
+  #wait(): void {
+    const interval = Math.max(this.#interval, this.#least);
+    const quiet = performance.now() - Math.max(this.#session.heardAt, this.#pinged);
+    this.#timer = setTimeout(
+      () => {
+        const overdue = performance.now() - Math.max(this.#session.heardAt, this.#pinged) >= interval;
+        if (overdue && this.#session.busy) this.#ping();
+        else this.#wait();
+      },
+      Math.max(interval - quiet, 100),
+    );
+  }
+
+  #ping(): void {
+    clearTimeout(this.#timer);
+    this.#pinged = performance.now();
+    void this.#session.ping().then(() => {
+      clearTimeout(this.#timer);
+      if (this.#interval > 0 && !this.#session.why) this.#wait();
+    });
+    this.#expect(true);
+  }
+
+  /** Gives the server time to answer. A timer that is late has slept, as the answer has: it gets another chance. */
+  #expect(again: boolean): void {
+    const began = performance.now();
+    this.#timer = setTimeout(() => {
+      if (again && performance.now() - began > 1.5 * patience) this.#expect(false);
+      else this.#lost(`the server has not answered a PING for ${patience / 1000} s`);
+    }, patience);
+  }
+
+  /** Sends PING now if the server allows it. */
+  probe(): void {
+    if (this.#session.why || performance.now() - this.#pinged < Math.max(this.#least, patience)) return;
+    this.#ping();
+  }
+
+  stop(): void {
+    clearTimeout(this.#timer);
+  }
+}

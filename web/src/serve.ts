@@ -1,0 +1,142 @@
+import { create, type DescMethod, type DescService, fromBinary, type Message, toBinary } from "@bufbuild/protobuf";
+import {
+  Code,
+  ConnectError,
+  createHandlerContext,
+  createServiceImplSpec,
+  type Interceptor,
+  type MethodImplSpec,
+  type ServiceImpl,
+  type Transport,
+} from "@connectrpc/connect";
+import { transformInvokeImplementation } from "@connectrpc/connect/protocol";
+import type { Call } from "./call.ts";
+import { connections } from "./connections.ts";
+import { toConnectError } from "./convert.ts";
+import { CallError } from "./errors.ts";
+import { toHeaders, toMetadata } from "./metadata.ts";
+import { type Detail, writeStatus } from "./status.ts";
+import { type CallHead, type End, sizeOfEnd, sizeOfMetadata } from "./wire.ts";
+
+/** Adds services to a page. */
+export interface Router {
+  /** Serves the methods of impl; others are Unimplemented. */
+  service<S extends DescService>(service: S, impl: Partial<ServiceImpl<S>>): Router;
+}
+
+/** Options of {@link serve}. */
+export interface ServeOptions {
+  /** Run around every call of a handler, the first one outermost. */
+  interceptors?: Interceptor[];
+}
+
+/**
+ * Serves calls of the server: its handlers make them with nearcall.PeerConn, over the
+ * connection that a call of this page has come by. The handlers are those of connect-es.
+ *
+ * serve keeps the transport connected, and connects it again when the connection is lost. A transport
+ * serves one set of services at a time. The result ends that.
+ */
+export function serve(transport: Transport, routes: (router: Router) => void, options: ServeOptions = {}): () => void {
+  const connection = connections.get(transport);
+  if (!connection) throw new TypeError("serve needs a transport of createNearcallTransport");
+  const methods = new Map<string, MethodImplSpec>();
+  const router: Router = {
+    service(service, impl) {
+      for (const spec of Object.values(createServiceImplSpec(service, impl).methods))
+        methods.set(pathOf(spec.method), spec);
+      return router;
+    },
+  };
+  routes(router);
+  connection.serve((call) => void handle(call, methods, options.interceptors ?? []));
+  return () => connection.serve(undefined);
+}
+
+function pathOf(method: DescMethod): string {
+  return `/${method.parent.typeName}/${method.name}`;
+}
+
+async function handle(call: Call, methods: Map<string, MethodImplSpec>, interceptors: Interceptor[]): Promise<void> {
+  const head = call.head as CallHead;
+  const spec = methods.get(head.method);
+  if (!spec) return end(call, new ConnectError(`unknown method ${head.method}`, Code.Unimplemented));
+  const { method } = spec;
+  const gone = new AbortController();
+  call.onOver = () => {
+    if (call.error) gone.abort(toConnectError(call.error));
+  };
+  const context = createHandlerContext({
+    service: method.parent,
+    method,
+    protocolName: "grpc",
+    requestMethod: "POST",
+    url: `nearcall:${head.method}`,
+    ...(head.timeout > 0 ? { timeoutMs: head.timeout / 1000 } : {}),
+    requestSignal: gone.signal,
+    requestHeader: toHeaders(head.metadata),
+  });
+  let failure: ConnectError | undefined;
+  try {
+    const replies = transformInvokeImplementation(spec as never, context, interceptors)(requests(call, method));
+    for await (const reply of replies) {
+      if (call.over) break;
+      sendHeader(call, context.responseHeader);
+      await call.send(toBinary(method.output, reply as Message));
+    }
+    if (!call.over) sendHeader(call, context.responseHeader);
+  } catch (e) {
+    failure =
+      context.signal.aborted && !gone.signal.aborted
+        ? ConnectError.from(context.signal.reason, Code.DeadlineExceeded)
+        : ConnectError.from(e, Code.Unknown);
+  }
+  end(call, failure, context.responseTrailer);
+  context.abort();
+}
+
+async function* requests(call: Call, method: DescMethod): AsyncGenerator<Message> {
+  try {
+    for (let m = await call.receive(); m !== undefined; m = await call.receive()) yield fromBinary(method.input, m);
+  } catch (e) {
+    throw e instanceof CallError
+      ? toConnectError(e)
+      : new ConnectError(`a message cannot be decoded: ${e}`, Code.Internal);
+  }
+}
+
+function sendHeader(call: Call, header: Headers): void {
+  const metadata = toMetadata(header);
+  if (sizeOfMetadata(metadata) > call.session.peer.block)
+    throw new ConnectError("the header is larger than the client takes", Code.ResourceExhausted);
+  call.sendHeader(metadata);
+}
+
+function end(call: Call, failure?: ConnectError, trailer = new Headers()): void {
+  let e: End = { code: 0, message: "", status: new Uint8Array(0), details: [], trailer: toMetadata(trailer) };
+  if (failure) {
+    const details = failure.details.map(detail);
+    const metadata = toMetadata(failure.metadata);
+    e = {
+      code: failure.code,
+      message: failure.rawMessage,
+      status: writeStatus(failure.code, failure.rawMessage, details),
+      details,
+      trailer: [...e.trailer, ...metadata],
+    };
+  }
+  if (sizeOfEnd(e) > call.session.peer.block) {
+    e = {
+      code: Code.ResourceExhausted,
+      message: "the trailer is larger than the client takes",
+      status: new Uint8Array(0),
+      details: [],
+      trailer: [],
+    };
+  }
+  void call.sendEnd(e);
+}
+
+function detail(d: ConnectError["details"][number]): Detail {
+  return "desc" in d ? { type: d.desc.typeName, value: toBinary(d.desc, create(d.desc, d.value)) } : d;
+}

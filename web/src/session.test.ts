@@ -1,0 +1,413 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import type { Call } from "./call.ts";
+import { CallError, Code } from "./errors.ts";
+import { Session, type SessionOptions } from "./session.ts";
+import {
+  Bye,
+  Decoder,
+  Encoder,
+  type Frame,
+  type Hello,
+  Kind,
+  type Metadata,
+  messageCost,
+  minBlock,
+  minWindow,
+  Reset,
+  type StreamFrame,
+} from "./wire.ts";
+
+const settled = () => new Promise<void>((resolve) => setTimeout(resolve, 0));
+
+/** A session, and the other side of its channel. */
+class Pair {
+  readonly session: Session;
+  readonly encoder = new Encoder();
+  readonly got: Frame[] = []; // what the session has sent
+  chunks = 0; // in how many pieces it came
+  closed = false;
+  drained = 0;
+  ended: CallError | undefined;
+
+  constructor(hello: Partial<Hello> | null = {}, options: Partial<SessionOptions> = {}) {
+    const decoder = new Decoder(1 << 20, "client");
+    this.session = new Session(
+      {
+        send: (b) => {
+          this.chunks++;
+          decoder.push(b, (f) => this.got.push({ ...f }));
+        },
+        close: () => {
+          this.closed = true;
+        },
+      },
+      {
+        authority: "example.com",
+        userAgent: "test",
+        drained: () => this.drained++,
+        ended: (why) => {
+          assert.equal(this.ended, undefined);
+          this.ended = why;
+        },
+        ...options,
+      },
+    );
+    this.encoder.line();
+    if (hello) this.say((e) => e.hello({ ...standard, ...hello }));
+  }
+
+  /** Lets the server send frames, in one chunk. */
+  say(...frames: ((e: Encoder) => void)[]): void {
+    for (const f of frames) f(this.encoder);
+    this.session.receive(this.encoder.take());
+  }
+
+  step(f: Omit<StreamFrame, "kind">): void {
+    this.say((e) => e.stream(f));
+  }
+
+  open(message?: Uint8Array, metadata: Metadata = []): Call {
+    assert.equal(this.session.slot(), undefined);
+    return this.session.open({ method: "/s/M", timeout: 0, metadata }, message);
+  }
+
+  /** The steps of calls that were sent. */
+  get steps(): StreamFrame[] {
+    return this.got.filter((f) => f.kind === Kind.stream);
+  }
+
+  get bye(): { code: number; text: string } | undefined {
+    const f = this.got.at(-1);
+    return f?.kind === Kind.bye ? { code: f.code, text: f.text } : undefined;
+  }
+}
+
+const standard: Hello = {
+  version: 1,
+  features: 0,
+  stream: minWindow,
+  connection: 1 << 20,
+  calls: 0,
+  block: minBlock,
+  ping: 0,
+  idlePing: 0,
+};
+
+const ok = { code: 0, message: "", status: new Uint8Array(0), details: [], trailer: [] };
+const bytes = (n: number) => new Uint8Array(n).fill(7);
+
+test("the line and HELLO are the first message", () => {
+  const p = new Pair(null);
+  assert.equal(p.chunks, 1);
+  assert.deepEqual(
+    p.got.map((f) => f.kind),
+    [Kind.hello],
+  );
+  assert.equal(p.session.usable, false);
+});
+
+test("what is written in a turn of the event loop leaves together", async () => {
+  const p = new Pair();
+  for (let i = 0; i < 100; i++) p.open(bytes(10));
+  await Promise.resolve();
+  for (let i = 0; i < 100; i++) p.open(bytes(10));
+  await settled();
+  assert.deepEqual([p.steps.length, p.chunks], [200, 2]);
+});
+
+test("a unary call is one frame in each direction", async () => {
+  const p = new Pair();
+  const call = p.open(bytes(10), [["k", "v"]]);
+  await settled();
+  const [f] = p.steps;
+  assert.deepEqual([p.steps.length, f?.stream, f?.begins, f?.halfClose, f?.data?.length], [1, 1, true, true, 10]);
+  assert.deepEqual(
+    [f?.head?.method, f?.head?.profile.authority, f?.head?.metadata],
+    ["/s/M", "example.com", [["k", "v"]]],
+  );
+  p.step({ stream: 1, header: [["h", "1"]], begins: true, data: bytes(3), end: { ...ok, trailer: [["t", "2"]] } });
+  assert.deepEqual(await call.receive(), bytes(3));
+  assert.equal(await call.receive(), undefined);
+  assert.deepEqual([call.header, call.end?.trailer, p.session.busy], [[["h", "1"]], [["t", "2"]], false]);
+});
+
+test("a message waits for the credit of its call and of the connection", async () => {
+  const p = new Pair({ connection: 100_000 });
+  const a = p.open();
+  const b = p.open();
+  let written = 0;
+  void a.send(bytes(90_000))?.then(() => written++);
+  void b.send(bytes(90_000), true)?.then(() => written++);
+  const cost = () => p.steps.reduce((n, f) => n + (f.data?.length ?? 0) + (f.begins ? messageCost : 0), 0);
+  await settled();
+  assert.ok(cost() > 99_000 && cost() <= 100_000, `${cost()}`);
+  p.say((e) => e.credit(0, 200_000));
+  await settled();
+  assert.equal(cost(), 2 * minWindow);
+  p.say((e) => e.credit(1, 100_000));
+  await settled();
+  assert.equal(written, 1);
+  p.say((e) => e.credit(3, 100_000));
+  await settled();
+  assert.equal(written, 2);
+  for (const id of [1, 3]) {
+    const pieces = p.steps.filter((f) => f.stream === id && f.data);
+    assert.equal(
+      pieces.reduce((n, f) => n + (f.data?.length ?? 0), 0),
+      90_000,
+    );
+    assert.deepEqual(
+      [pieces[0]?.size, pieces[0]?.begins, pieces.at(-1)?.more === true, pieces.at(-1)?.halfClose === true],
+      [90_000, true, false, id === 3],
+    );
+  }
+});
+
+test("the credit of a connection that is used up comes back to calls that wait for it", async () => {
+  const p = new Pair({ connection: minWindow, stream: 1 << 20 });
+  const a = p.open();
+  void a.send(bytes(minWindow - 10));
+  await settled();
+  const b = p.open(bytes(100));
+  await settled();
+  for (let i = 0; i < 100; i++) p.say((e) => e.credit(0, 1));
+  await settled();
+  p.say((e) => e.credit(0, 100));
+  await settled();
+  assert.ok(
+    p.steps.some((f) => f.stream === b.id && f.data?.length),
+    "the second call got none",
+  );
+});
+
+test("messages are received in pieces, beyond the window", async () => {
+  const p = new Pair();
+  const call = p.open(bytes(1));
+  const got = call.receive();
+  const size = 1_000_000;
+  let credit = 256 << 10;
+  p.step({ stream: 1, header: [] });
+  for (let sent = 0, i = 0; sent < size; i++) {
+    const n = Math.min(16_000, size - sent);
+    credit -= n + (i === 0 ? messageCost : 0);
+    assert.ok(credit >= 0, `no credit after ${sent} bytes`);
+    p.step({ stream: 1, begins: i === 0, goesOn: i > 0, more: sent + n < size, size, data: bytes(n) });
+    sent += n;
+    await settled();
+    for (const f of p.got.splice(0)) if (f.kind === Kind.credit && f.stream === 1) credit += f.n;
+  }
+  assert.equal((await got)?.length, size);
+});
+
+test("a sender whose messages are consumed can always begin another", async () => {
+  const p = new Pair();
+  const call = p.open(bytes(1));
+  let credit = 256 << 10;
+  p.step({ stream: 1, header: [] });
+  for (let i = 0; i < 3000; i++) {
+    const n = (i * 7919) % 2000;
+    p.step({ stream: 1, begins: true, data: bytes(n) });
+    credit -= n + messageCost;
+    assert.equal((await call.receive())?.length, n);
+    await settled();
+    for (const f of p.got.splice(0)) if (f.kind === Kind.credit && f.stream === 1) credit += f.n;
+    assert.ok(credit >= 2000 + messageCost, `${credit} bytes of credit are left`);
+  }
+});
+
+test("a call beyond the server's limit waits for another to end", async () => {
+  const p = new Pair({ calls: 1 });
+  const first = p.open(bytes(1));
+  let free = false;
+  const slot = p.session.slot()?.then(() => {
+    free = true;
+  });
+  await settled();
+  assert.equal(free, false);
+  first.abandon(Reset.cancelled, new CallError(Code.cancelled, "enough"));
+  await slot;
+  p.session.open({ method: "/s/N", timeout: 0, metadata: [] }, bytes(1));
+  await settled();
+  assert.deepEqual(
+    p.got.slice(1).map((f) => f.kind),
+    [Kind.stream, Kind.reset, Kind.stream],
+  );
+  p.session.lost("gone");
+  await p.session.slot(); // does not wait for ever
+});
+
+test("metadata that is too large for the server fails the call", () => {
+  const p = new Pair();
+  assert.throws(() => p.open(bytes(1), [["k", "v".repeat(17_000)]]), /more than the 16384 that the server takes/);
+  assert.equal(p.session.busy, false);
+  p.open(bytes(1));
+});
+
+test("RESET ends a call with the status of its code", async () => {
+  const codes = [1, 4, 14, 14, 13, 8, 14];
+  for (const [code, status] of codes.entries()) {
+    const p = new Pair();
+    const call = p.open(bytes(1));
+    p.say((e) => e.reset(1, code, "why"));
+    await assert.rejects(
+      call.receive(),
+      (e: CallError) => e.code === status && e.message === "why" && e.unprocessed === (code === 2),
+    );
+  }
+});
+
+test("a call of which something has arrived must not be made again", async () => {
+  for (const end of [(e: Encoder) => e.reset(1, Reset.unprocessed, ""), (e: Encoder) => e.drain(0)]) {
+    const p = new Pair();
+    const call = p.open(bytes(1));
+    p.step({ stream: 1, header: [] });
+    p.say(end);
+    await assert.rejects(call.receive(), (e: CallError) => !e.unprocessed);
+  }
+});
+
+test("DRAIN fails the calls above its number, and lets the others end", async () => {
+  const p = new Pair();
+  const first = p.open(bytes(1));
+  const second = p.open(bytes(1));
+  p.say((e) => e.drain(1));
+  await assert.rejects(second.receive(), (e: CallError) => e.unprocessed);
+  assert.deepEqual([p.session.usable, p.drained, p.ended], [false, 1, undefined]);
+  p.step({ stream: 1, header: [], begins: true, data: bytes(1), end: ok });
+  assert.deepEqual(await first.receive(), bytes(1));
+  assert.deepEqual([p.bye, p.closed], [{ code: Bye.done, text: "" }, true]);
+  assert.ok(p.ended);
+});
+
+test("BYE of the server ends its calls with its text", async () => {
+  const p = new Pair();
+  const call = p.open(bytes(1));
+  p.say((e) => e.bye(Bye.closed, "maintenance"));
+  await assert.rejects(
+    call.receive(),
+    (e: CallError) => e.code === Code.unavailable && e.message.includes("maintenance"),
+  );
+  assert.equal(p.closed, true);
+});
+
+test("closing says DRAIN and BYE", async () => {
+  const p = new Pair();
+  const call = p.open(bytes(1));
+  p.session.close();
+  await assert.rejects(call.receive(), (e: CallError) => e.code === Code.cancelled);
+  assert.deepEqual([p.got.at(-2)?.kind, p.bye?.code, p.closed], [Kind.drain, Bye.closed, true]);
+  p.session.close();
+  p.step({ stream: 1, header: [] }); // is ignored
+});
+
+test("PING is answered at once", async () => {
+  const p = new Pair();
+  const data = Uint8Array.from([1, 2, 3, 4, 5, 6, 7, 8]);
+  p.say((e) => e.ping(Kind.ping, data));
+  await settled();
+  assert.deepEqual(p.got.at(-1), { kind: Kind.pong, data });
+});
+
+test("an invalid part of a call ends the call alone", async () => {
+  const p = new Pair();
+  const call = p.open(bytes(1));
+  const other = p.open(bytes(1));
+  p.step({ stream: 1, header: [["Upper", "1"]] });
+  await assert.rejects(call.receive(), (e: CallError) => e.code === Code.internal);
+  await settled();
+  assert.deepEqual([p.got.at(-1)?.kind, (p.got.at(-1) as { code: number }).code], [Kind.reset, Reset.protocol]);
+  p.step({ stream: 3, header: [["lower", "1"]], begins: true, data: bytes(1), end: ok });
+  assert.deepEqual(await other.receive(), bytes(1));
+});
+
+test("what comes for a call that has ended gives its credit back", async () => {
+  const p = new Pair({}, { connectionWindow: minWindow });
+  const call = p.open(bytes(1));
+  call.abandon(Reset.cancelled, new CallError(Code.cancelled, "enough"));
+  p.step({ stream: 1, header: [["new-name", "1"]] });
+  for (let i = 0; i < 4; i++) p.step({ stream: 1, begins: true, data: bytes(16_000) });
+  await settled();
+  const given = p.got.reduce((n, f) => (f.kind === Kind.credit && f.stream === 0 ? n + f.n : n), 0);
+  assert.ok(given >= 3 * 16_000, `${given} bytes`);
+  const next = p.open(bytes(1));
+  p.step({ stream: 3, header: [["new-name", "2"]], end: ok }); // by its number
+  await next.receive();
+  assert.deepEqual(next.header, [["new-name", "2"]]);
+});
+
+test("rules that the server breaks end the connection", async () => {
+  const hello = (e: Encoder) => e.hello(standard);
+  const cases: Record<string, (p: Pair) => void> = {
+    "a second HELLO": (p) => p.say(hello),
+    "was not made": (p) => p.step({ stream: 9, header: [] }),
+    "call 8 was not made": (p) => p.step({ stream: 8, begins: true, data: bytes(1) }),
+    "call 7 was not made": (p) => p.say((e) => e.credit(7, 1)),
+    "a second header": (p) => {
+      p.step({ stream: 1, header: [] });
+      p.step({ stream: 1, header: [] });
+    },
+    "a piece of no message": (p) => p.step({ stream: 1, goesOn: true, data: bytes(1) }),
+    "a message is interrupted": (p) => {
+      p.step({ stream: 1, header: [], begins: true, more: true, size: 10, data: bytes(1) });
+      p.step({ stream: 1, begins: true, data: bytes(1) });
+    },
+    "not of its size": (p) => {
+      p.step({ stream: 1, header: [], begins: true, more: true, size: 10, data: bytes(1) });
+      p.step({ stream: 1, goesOn: true, data: bytes(10) });
+    },
+    "more was sent than its credit allows": (p) => {
+      p.step({ stream: 1, header: [] });
+      for (let i = 0; i < 10; i++) p.step({ stream: 1, begins: true, data: bytes(60_000) });
+    },
+    "a second DRAIN": (p) =>
+      p.say(
+        (e) => e.drain(1),
+        (e) => e.drain(1),
+      ),
+  };
+  for (const [rule, breaks] of Object.entries(cases)) {
+    const p = new Pair({}, { connectionWindow: 1 << 20 });
+    const call = p.open(bytes(1));
+    breaks(p);
+    assert.equal(p.bye?.code, Bye.protocol, rule);
+    assert.ok(p.bye?.text.includes(rule), `${p.bye?.text}, want ${rule}`);
+    assert.equal(p.closed, true);
+    await assert.rejects(call.receive(), (e: CallError) => e.code === Code.unavailable);
+  }
+  const early = new Pair(null);
+  early.say((e) => e.credit(0, 1));
+  assert.ok(early.bye?.text.includes("not HELLO"));
+});
+
+test("calls of the server are accepted, or not", async () => {
+  const head = {
+    method: "/s/M",
+    profile: { authority: "", userAgent: "", subtype: "", encoding: "", accept: "" },
+    timeout: 0,
+    metadata: [],
+  };
+  const refuses = new Pair();
+  refuses.step({ stream: 2, head, begins: true, data: bytes(1) });
+  await settled();
+  assert.deepEqual((refuses.got.at(-1) as { code: number }).code, Reset.unprocessed);
+
+  const calls: Call[] = [];
+  const p = new Pair({}, { accept: (c) => calls.push(c) });
+  p.step({ stream: 2, head, begins: true, halfClose: true, data: bytes(5) });
+  const call = calls[0] as Call;
+  assert.deepEqual([await call.receive(), await call.receive()], [bytes(5), undefined]);
+  call.sendHeader([["h", "1"]]);
+  void call.send(bytes(200_000)); // more than the window
+  const ended = call.sendEnd({ ...ok, trailer: [["t", "1"]] });
+  await settled();
+  assert.equal(p.session.busy, true);
+  p.say((e) => e.credit(2, 200_000));
+  await ended;
+  await settled();
+  assert.deepEqual([p.steps.at(-1)?.end?.trailer, p.session.busy], [[["t", "1"]], false]);
+
+  p.step({ stream: 4, head });
+  p.say((e) => e.reset(4, Reset.cancelled, ""));
+  assert.deepEqual([calls[1]?.over, calls[1]?.error?.code], [true, Code.cancelled]);
+});

@@ -1,0 +1,473 @@
+import { ProtocolError } from "./bytes.ts";
+import { Call } from "./call.ts";
+import { CallError, Code } from "./errors.ts";
+import * as wire from "./wire.ts";
+import { Bye, Kind, Reset } from "./wire.ts";
+
+/** Carries the bytes of a session, in order. */
+export interface Channel {
+  send(b: Uint8Array<ArrayBuffer>): void;
+
+  /** Closes the channel after what was sent. */
+  close(): void;
+}
+
+export interface SessionOptions {
+  authority: string;
+  userAgent: string;
+
+  /** The largest message that is received, in bytes. */
+  maxMessage?: number | undefined;
+
+  /** Takes the calls of the server; if it is missing, the session accepts none. */
+  accept?: ((call: Call) => void) | undefined;
+
+  /** Bytes that the server may send on a call, and on all, before they are consumed. */
+  window?: number | undefined;
+  connectionWindow?: number | undefined;
+
+  /** The largest metadata that is received, in bytes. */
+  block?: number | undefined;
+
+  /** Is called when the session takes calls. */
+  opened?: () => void;
+
+  /** Is called once, when the session takes no more calls. Its own may still run. */
+  drained?: () => void;
+
+  /** Is called once, when the session has ended, which may be at once after drained. */
+  ended?: (why: CallError) => void;
+}
+
+const defaultWindow = 256 << 10;
+const defaultConnectionWindow = 4 << 20;
+const defaultBlock = 1 << 20;
+const maxServed = 1000; // calls of the server at a time
+
+/** How often a flush waits for the next microtask, in which callers may write more. */
+const patience = 3;
+
+/**
+ * The client's side of a connection, over any channel of ordered bytes. Its owner passes
+ * on what arrives to receive, and says with lost that the channel has ended.
+ *
+ * What is written in one turn of the event loop leaves together: each WebSocket message
+ * costs more than a frame.
+ */
+export class Session {
+  /** The server's HELLO. */
+  peer = wire.unknownPeer;
+
+  /** What may be sent on all calls together. */
+  credit = wire.minWindow;
+
+  readonly window: number;
+  readonly maxMessage: number;
+
+  /** When something was heard of the server, by performance.now. */
+  heardAt = performance.now();
+
+  readonly #channel: Channel;
+  readonly #connectionWindow: number;
+  readonly #options: SessionOptions;
+  readonly #encoder = new wire.Encoder();
+  readonly #decoder: wire.Decoder;
+  readonly #profile: wire.Profile;
+
+  readonly #calls = new Map<number, Call>();
+  #lastCall = -1; // the number of the client's last call
+  #lastServed = 0; // of the server's
+  #open = 0; // calls of the client, and slots that were given for them
+  #slots: (() => void)[] = []; // of calls that wait for others to end
+  #endings: (() => void)[] = []; // who waits for another call to end
+  #turns: Call[] = []; // with messages that could not be written at once
+
+  #received = 0; // what can be granted again
+  #hello = false; // the server's has come
+  #why: CallError | undefined; // why it has ended
+  #drained = false; // it takes no more calls, because either side has drained or it has ended
+  #sentDrain = false;
+  #serverDrained = false;
+  #flushing = false;
+  #pinged: (() => void) | undefined;
+
+  constructor(channel: Channel, options: SessionOptions) {
+    this.#channel = channel;
+    this.#options = options;
+    this.window = options.window ?? defaultWindow;
+    this.maxMessage = options.maxMessage ?? Number.MAX_SAFE_INTEGER;
+    this.#connectionWindow = options.connectionWindow ?? defaultConnectionWindow;
+    this.#profile = {
+      authority: options.authority,
+      userAgent: options.userAgent,
+      subtype: "",
+      encoding: "",
+      accept: "",
+    };
+    const block = options.block ?? defaultBlock;
+    this.#decoder = new wire.Decoder(block);
+    this.#encoder.line();
+    this.#encoder.hello({
+      version: 1,
+      features: options.accept ? 0 : wire.acceptsNoCalls,
+      stream: this.window,
+      connection: this.#connectionWindow,
+      calls: options.accept ? maxServed : 0,
+      block,
+      ping: 0,
+      idlePing: 0,
+    });
+    this.#flush();
+  }
+
+  /** Takes new calls. */
+  get usable(): boolean {
+    return this.#hello && !this.#why && !this.#drained;
+  }
+
+  /** Why the session has ended; undefined if it has not. */
+  get why(): CallError | undefined {
+    return this.#why;
+  }
+
+  /** The client has ended it, or lets it end. */
+  get left(): boolean {
+    return this.#sentDrain;
+  }
+
+  /** Calls of either side are open. */
+  get busy(): boolean {
+    return this.#calls.size > 0;
+  }
+
+  /** Other calls wait for their turn to write. */
+  get crowded(): boolean {
+    return this.#turns.length > 0;
+  }
+
+  /**
+   * Waits until the server takes another call, and reserves it: open or release must
+   * follow. It returns undefined if there is no need to wait. It also resolves when the
+   * session takes no calls any more.
+   */
+  slot(): Promise<void> | undefined {
+    if (this.#slots.length === 0 && this.#hasSlot()) {
+      this.#open++;
+      return undefined;
+    }
+    return new Promise((resolve) => this.#slots.push(resolve));
+  }
+
+  #hasSlot(): boolean {
+    return !this.usable || this.peer.calls === 0 || this.#open < this.peer.calls;
+  }
+
+  /** Gives a slot back that is not used. */
+  release(): void {
+    this.#open--;
+    this.#giveSlots();
+  }
+
+  #giveSlots(): void {
+    while (this.#slots.length > 0 && this.#hasSlot()) {
+      this.#open++;
+      this.#slots.shift()?.();
+    }
+  }
+
+  /** Resolves when a call of the client has ended, or the session has. */
+  another(): Promise<void> {
+    return new Promise((resolve) => this.#endings.push(resolve));
+  }
+
+  /**
+   * Opens a call in a slot. If message is given, it is all that the caller sends. It
+   * throws a CallError if the metadata is too large for the server, and then the slot is
+   * free again.
+   */
+  open(head: Omit<wire.CallHead, "profile">, message?: Uint8Array): Call {
+    const whole: wire.CallHead = { ...head, profile: this.#profile };
+    const size = wire.sizeOfHead(whole);
+    if (this.#why || size > this.peer.block) {
+      this.release();
+      throw (
+        this.#why ??
+        new CallError(
+          Code.resourceExhausted,
+          `the metadata of the call has ${size} bytes, more than the ${this.peer.block} that the server takes`,
+        )
+      );
+    }
+    this.#lastCall += 2;
+    const call = new Call(this, this.#lastCall);
+    this.#calls.set(call.id, call);
+    const cost = message ? message.length + wire.messageCost : 0;
+    if (message && !this.crowded && message.length <= 16 << 10 && cost <= Math.min(this.peer.stream, this.credit)) {
+      this.credit -= cost;
+      call.sentWhole(message);
+      this.write({ stream: call.id, head: whole, begins: true, halfClose: true, data: message });
+    } else {
+      this.write({ stream: call.id, head: whole });
+      if (message) void call.send(message, true);
+    }
+    return call;
+  }
+
+  /** Writes a step of a call. */
+  write(f: Omit<wire.StreamFrame, "kind">): void {
+    if (this.#why) return;
+    this.#encoder.stream(f);
+    this.#wake();
+  }
+
+  /** Resets a call. */
+  reset(stream: number, code: number, text: string): void {
+    if (this.#why) return;
+    this.#encoder.reset(stream, code, text);
+    this.#wake();
+  }
+
+  /** Grants credit for a call; for all if stream is 0. */
+  grant(stream: number, n: number): void {
+    if (this.#why) return;
+    this.#encoder.credit(stream, n);
+    this.#wake();
+  }
+
+  /** Gives a call its turn to write. */
+  queue(call: Call): void {
+    this.#turns.push(call);
+    this.#wake();
+  }
+
+  /** Is called by a call that has ended. */
+  ended(call: Call): void {
+    this.#calls.delete(call.id);
+    if (!call.head) {
+      this.release();
+      for (const resolve of this.#endings.splice(0)) resolve();
+    }
+    if (this.#drained && !this.busy && !this.#why) this.#leave(Bye.done, "");
+  }
+
+  #wake(): void {
+    if (this.#flushing) return;
+    this.#flushing = true;
+    this.#flushLater(patience, 0);
+  }
+
+  /** Flushes once nothing was written for some microtasks. */
+  #flushLater(left: number, length: number): void {
+    queueMicrotask(() => {
+      const grown = this.#encoder.length > length;
+      if (!grown && left === 0) {
+        this.#flushing = false;
+        this.#takeTurns();
+        this.#flush();
+      } else this.#flushLater(grown ? patience : left - 1, this.#encoder.length);
+    });
+  }
+
+  #takeTurns(): void {
+    let n = this.#turns.length;
+    while (n > 0 && this.credit > wire.messageCost) {
+      const call = this.#turns.shift() as Call;
+      if (call.writePiece()) this.#turns.push(call);
+      else n--;
+    }
+  }
+
+  #flush(): void {
+    if (this.#encoder.length > 0) this.#channel.send(this.#encoder.take());
+  }
+
+  /** Sends PING. It resolves when anything has arrived after that. */
+  ping(): Promise<void> {
+    if (!this.#why) {
+      this.#encoder.ping(Kind.ping, new Uint8Array(8));
+      this.#flush();
+    }
+    return new Promise((resolve) => {
+      this.#pinged = resolve;
+    });
+  }
+
+  /** Takes what the channel has brought. */
+  receive(chunk: Uint8Array): void {
+    if (this.#why) return;
+    this.heardAt = performance.now();
+    this.#pinged?.();
+    this.#pinged = undefined;
+    try {
+      this.#decoder.push(chunk, (f) => this.#handle(f));
+    } catch (e) {
+      if (!(e instanceof ProtocolError)) throw e;
+      this.violated(e.message);
+    }
+  }
+
+  /** Ends the session because the server has broken a rule. */
+  violated(rule: string): void {
+    if (this.#why) return;
+    this.#leave(
+      Bye.protocol,
+      rule,
+      new CallError(Code.unavailable, `the server has broken nearcall's protocol: ${rule}`),
+    );
+  }
+
+  /** Ends the session because its channel has ended. */
+  lost(why: string): void {
+    const e = new CallError(Code.unavailable, why);
+    this.#end(e);
+  }
+
+  /** Ends the session and its calls. */
+  close(): void {
+    this.#leave(Bye.closed, "the client was closed", new CallError(Code.cancelled, "the transport was closed"));
+  }
+
+  /** Takes no more calls. The session ends when none is left. */
+  drain(): void {
+    if (this.#drained || this.#why) return;
+    this.#encoder.drain(this.#lastServed);
+    this.#sentDrain = true;
+    this.#stop();
+    if (!this.busy) this.#leave(Bye.done, "");
+    else this.#wake();
+  }
+
+  /** Takes no more calls. */
+  #stop(): void {
+    if (this.#drained) return;
+    this.#drained = true;
+    this.#giveSlots();
+    this.#options.drained?.();
+  }
+
+  #leave(code: number, text: string, why = CallError.unprocessed("the connection has ended")): void {
+    if (this.#why) return;
+    if (!this.#sentDrain) this.#encoder.drain(this.#lastServed);
+    this.#encoder.bye(code, text);
+    this.#flush();
+    this.#channel.close();
+    this.#end(why);
+  }
+
+  #end(why: CallError): void {
+    if (this.#why) return;
+    this.#why = why;
+    this.#stop();
+    for (const call of [...this.#calls.values()]) call.fail(why);
+    this.#pinged?.();
+    this.#options.ended?.(why);
+  }
+
+  #handle(f: wire.Frame): void {
+    if (this.#why) return;
+    if (this.#hello === (f.kind === Kind.hello))
+      throw new ProtocolError(this.#hello ? "a second HELLO" : "the first frame is not HELLO");
+    switch (f.kind) {
+      case Kind.stream:
+        return this.#step(f);
+      case Kind.hello:
+        return this.#greeted(f.hello);
+      case Kind.reset:
+        return this.#calls.get(this.#known(f.stream))?.fail(resetError(f.code, f.text));
+      case Kind.credit:
+        if (f.stream !== 0) return this.#calls.get(this.#known(f.stream))?.addCredit(f.n);
+        this.credit = Math.min(this.credit + f.n, wire.maxUint);
+        if (this.crowded) this.#wake();
+        return;
+      case Kind.ping:
+        this.#encoder.ping(Kind.pong, f.data);
+        return this.#wake();
+      case Kind.pong:
+        return;
+      case Kind.drain:
+        return this.#serverDrains(f.last);
+      case Kind.bye:
+        return this.#serverLeaves(f.code, f.text);
+    }
+  }
+
+  #greeted(hello: wire.Hello): void {
+    this.#hello = true;
+    this.peer = hello;
+    this.credit += hello.connection - wire.minWindow;
+    this.#options.opened?.();
+  }
+
+  /** Fails if a number belongs to no call that was made. */
+  #known(stream: number): number {
+    if (stream > (stream % 2 === 0 ? this.#lastServed : this.#lastCall))
+      throw new ProtocolError(`call ${stream} was not made`);
+    return stream;
+  }
+
+  #step(f: wire.StreamFrame): void {
+    if (f.data) this.#consume(f.data.length + (f.begins ? wire.messageCost : 0));
+    if (f.stream % 2 === 0 && f.stream > this.#lastServed) return this.#serve(f);
+    if (f.head) throw new ProtocolError(`call ${f.stream} begins a second time`);
+    this.#calls.get(this.#known(f.stream))?.handle(f);
+  }
+
+  /** Grants the connection's credit again: what has arrived belongs to a call, whose own credit bounds it. */
+  #consume(cost: number): void {
+    this.#received += cost;
+    if (this.#received < this.#connectionWindow / 4) return;
+    this.grant(0, this.#received);
+    this.#received = 0;
+  }
+
+  #serve(f: wire.StreamFrame): void {
+    if (!f.head) throw new ProtocolError(`call ${f.stream} was not made`);
+    const refused = this.#sentDrain;
+    if (!refused) this.#lastServed = f.stream;
+    const { accept } = this.#options;
+    if (refused) return;
+    if (!accept || this.#calls.size - this.#open >= maxServed)
+      return this.reset(f.stream, Reset.unprocessed, accept ? "too many calls" : "this client takes no calls");
+    const call = new Call(this, f.stream, f.head);
+    this.#calls.set(call.id, call);
+    call.handle(f);
+    if (!call.over) accept(call);
+  }
+
+  #serverDrains(last: number): void {
+    if (this.#serverDrained) throw new ProtocolError("a second DRAIN");
+    this.#serverDrained = true;
+    this.#stop();
+    for (const call of [...this.#calls.values()]) {
+      if (!call.head && call.id > last) call.fail(CallError.unprocessed("the server is stopping"));
+    }
+    if (!this.busy) this.#leave(Bye.done, "");
+  }
+
+  #serverLeaves(code: number, text: string): void {
+    this.#channel.close();
+    this.#end(
+      new CallError(
+        Code.unavailable,
+        `the server has closed the connection${text ? `: ${text}` : code === Bye.done ? "" : ` with code ${code}`}`,
+      ),
+    );
+  }
+}
+
+function resetError(code: number, text: string): CallError {
+  const message = text || "the server has reset the call";
+  switch (code) {
+    case Reset.cancelled:
+      return new CallError(Code.cancelled, message);
+    case Reset.deadline:
+      return new CallError(Code.deadlineExceeded, message);
+    case Reset.unprocessed:
+      return CallError.unprocessed(message);
+    case Reset.protocol:
+      return new CallError(Code.internal, message);
+    case Reset.exhausted:
+      return new CallError(Code.resourceExhausted, message);
+  }
+  return new CallError(Code.unavailable, message);
+}

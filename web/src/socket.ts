@@ -1,0 +1,145 @@
+import { CallError } from "./errors.ts";
+import { Keepalive } from "./keepalive.ts";
+import { Session, type SessionOptions } from "./session.ts";
+
+/** The subprotocol of the WebSockets. */
+export const subprotocol = "nearcall.v1";
+
+/** What is used of a WebSocket, as browsers and Node have it. */
+export interface WebSocketLike {
+  binaryType: string;
+  readonly readyState: number;
+  onopen: ((e: never) => void) | null;
+  onmessage: ((e: MessageEvent) => void) | null;
+  onclose: ((e: CloseEvent) => void) | null;
+  onerror: ((e: never) => void) | null;
+  send(b: Uint8Array<ArrayBuffer>): void;
+  close(code?: number, reason?: string): void;
+}
+
+/** A class of WebSockets. */
+export type WebSocketClass = new (url: string, protocols: string) => WebSocketLike;
+
+export interface SocketOptions extends Pick<SessionOptions, "userAgent" | "maxMessage" | "accept"> {
+  url: string;
+  WebSocket: WebSocketClass;
+  connectTimeoutMs: number;
+  keepaliveMs: number;
+}
+
+const settled = 1000; // a server may restart, but not more often: milliseconds
+const open = 1; // WebSocket.OPEN
+const closing = 1000; // the close code after BYE
+
+/** One WebSocket, and the session over it. */
+export class Socket {
+  /** Undefined until the WebSocket is open. */
+  session: Session | undefined;
+
+  /** Is called when the session takes calls. */
+  opened: (session: Session) => void = () => {};
+
+  /** Is called when it takes no more calls, before ended. */
+  drained: () => void = () => {};
+
+  /** Is called once, when the WebSocket has ended. failed says that another one is likely to end as soon. */
+  ended: (why: CallError, failed: boolean) => void = () => {};
+
+  readonly #options: SocketOptions;
+  readonly #ws: WebSocketLike;
+  readonly #timer: ReturnType<typeof setTimeout>;
+  #keepalive: Keepalive | undefined;
+  #openedAt: number | undefined; // by performance.now
+  #over = false;
+
+  /** Throws what the class of WebSockets throws, such as a SyntaxError for an invalid URL. */
+  constructor(options: SocketOptions) {
+    const { url, connectTimeoutMs } = options;
+    this.#options = options;
+    this.#ws = new options.WebSocket(url, subprotocol);
+    this.#ws.binaryType = "arraybuffer";
+    this.#ws.onopen = () => this.#begin();
+    this.#ws.onmessage = (e) => this.#receive(e.data);
+    this.#ws.onerror = () => {}; // onclose follows, and says as much
+    this.#ws.onclose = (e) => this.#closed(`${e.code}${e.reason ? ` ${e.reason}` : ""}`);
+    this.#timer = setTimeout(
+      () => this.#lose(`cannot connect to ${url}: no answer in ${connectTimeoutMs} ms`),
+      connectTimeoutMs,
+    );
+  }
+
+  #begin(): void {
+    const { url, userAgent, maxMessage, accept } = this.#options;
+    const channel = {
+      send: (b: Uint8Array<ArrayBuffer>) => {
+        if (this.#ws.readyState === open) this.#ws.send(b);
+      },
+      close: () => this.#ws.close(closing),
+    };
+    this.session = new Session(channel, {
+      authority: new URL(url).host,
+      userAgent,
+      maxMessage,
+      accept,
+      opened: () => this.#opened(),
+      drained: () => this.drained(),
+      ended: (why) => this.#end(why),
+    });
+  }
+
+  #opened(): void {
+    clearTimeout(this.#timer);
+    const session = this.session as Session;
+    this.#openedAt = performance.now();
+    this.#keepalive = new Keepalive(session, this.#options.keepaliveMs, (why) =>
+      this.#lose(`${this.#options.url}: ${why}`),
+    );
+    this.opened(session);
+  }
+
+  #receive(data: unknown): void {
+    if (typeof data === "string") this.session?.violated("a text message");
+    else this.session?.receive(new Uint8Array(data as ArrayBuffer));
+  }
+
+  /** Browsers do not tell a page why a WebSocket could not be opened. */
+  #closed(how: string): void {
+    const { url } = this.#options;
+    const why =
+      this.#openedAt !== undefined
+        ? `the connection to ${url} was lost, with the WebSocket close code ${how}`
+        : `cannot connect to ${url}, with the WebSocket close code ${how}; does a nearcall server listen there, and does it allow the origin of this page?`;
+    this.#lose(why);
+  }
+
+  #lose(why: string): void {
+    this.#ws.close();
+    if (this.session) this.session.lost(why);
+    else {
+      this.drained();
+      this.#end(CallError.unprocessed(why));
+    }
+  }
+
+  #end(why: CallError): void {
+    if (this.#over) return;
+    this.#over = true;
+    clearTimeout(this.#timer);
+    this.#keepalive?.stop();
+    const lived = this.#openedAt === undefined ? 0 : performance.now() - this.#openedAt;
+    this.ended(why, lived < settled && !this.session?.left);
+  }
+
+  /** Finds out whether the server still answers. */
+  probe(): void {
+    this.#keepalive?.probe();
+  }
+
+  /** Closes the WebSocket, and fails its calls. */
+  close(why: CallError): void {
+    if (this.session) this.session.close();
+    this.#ws.close(closing);
+    this.drained();
+    this.#end(why);
+  }
+}

@@ -1,0 +1,356 @@
+import type {
+  BinaryReadOptions,
+  BinaryWriteOptions,
+  DescMessage,
+  DescMethodStreaming,
+  DescMethodUnary,
+  MessageInitShape,
+} from "@bufbuild/protobuf";
+import { fromBinary, toBinary } from "@bufbuild/protobuf";
+import {
+  Code,
+  ConnectError,
+  type ContextValues,
+  createContextValues,
+  type Interceptor,
+  type StreamResponse,
+  type Transport,
+  type UnaryResponse,
+} from "@connectrpc/connect";
+import { createMethodUrl, runStreamingCall, runUnaryCall } from "@connectrpc/connect/protocol";
+import type { Call } from "./call.ts";
+import { Connection, type ConnectionState } from "./connection.ts";
+import { connections } from "./connections.ts";
+import { toCallError, toConnectError } from "./convert.ts";
+import { CallError } from "./errors.ts";
+import { toHeaders, toMetadata } from "./metadata.ts";
+import { watchNetwork } from "./network.ts";
+import type { Session } from "./session.ts";
+import type { WebSocketClass } from "./socket.ts";
+import { type CallHead, type Metadata, Reset } from "./wire.ts";
+
+/** Options of {@link createNearcallTransport}. */
+export interface NearcallTransportOptions {
+  /** Where the server takes WebSockets, such as `wss://example.com/calls`. A page may give a path alone, of its own host. */
+  url: string;
+
+  /** Run around every call, as in all transports of Connect. */
+  interceptors?: Interceptor[];
+
+  /** The timeout of calls that give none, in milliseconds; none by default. */
+  defaultTimeoutMs?: number;
+
+  /** The largest message that is received, in bytes; by default there is no limit. A larger one ends its call with ResourceExhausted. */
+  readMaxBytes?: number;
+
+  /** How messages are encoded and decoded. */
+  binaryOptions?: Partial<BinaryReadOptions & BinaryWriteOptions>;
+
+  /** The class of WebSockets; the global one by default. */
+  WebSocket?: WebSocketClass;
+
+  /** How long connecting may take, in milliseconds; 20,000 by default. */
+  connectTimeoutMs?: number;
+
+  /**
+   * After how many milliseconds without a word from the server it is asked whether it is
+   * still there while calls are open; 30,000 by default, 0 for never. It is not asked more
+   * often than it allows, which is every five minutes unless the server has a
+   * `KeepaliveEnforcementPolicy`.
+   */
+  keepaliveMs?: number;
+}
+
+/** A transport whose calls share one WebSocket. */
+export interface NearcallTransport extends Transport {
+  /** What the connection is doing. */
+  readonly state: ConnectionState;
+
+  /** Calls listener whenever the state changes. The result ends that. */
+  onStateChange(listener: (state: ConnectionState) => void): () => void;
+
+  /** Closes the WebSocket. Its calls fail with Canceled, as do later ones. */
+  close(): void;
+}
+
+const maxAttempts = 5; // of a call that no handler has seen
+const pause = 100; // milliseconds before a refused call is made again if no other call ends, doubled each time
+
+/**
+ * Abandons a call whose messages can be received no more: createClient does not pass on
+ * that a loop over them was left with break.
+ */
+const dropped = new FinalizationRegistry<Call>((call) =>
+  call.abandon(Reset.cancelled, new CallError(Code.Canceled, "nothing receives the messages any more")),
+);
+
+/**
+ * Creates a transport for the clients of connect-es that makes calls of all four kinds to a
+ * nearcall server, over one WebSocket. The first call opens it. When it is lost, its calls
+ * fail with Unavailable, and the next call opens another one; after failures the next attempt is
+ * made only when some time has passed, and until then calls fail at once.
+ *
+ * To end a stream early, abort its `signal`. Leaving `for await` with `break` ends it only
+ * when the garbage collector has found out.
+ */
+export function createNearcallTransport(options: NearcallTransportOptions): NearcallTransport {
+  const url = new URL(options.url, globalThis.location?.href).href.replace(/^http/, "ws");
+  const base = url.replace(/^ws/, "http").replace(/[?#].*$/, "");
+  const listeners = new Set<(state: ConnectionState) => void>();
+  const connection = new Connection(
+    {
+      url,
+      WebSocket: options.WebSocket ?? (globalThis.WebSocket as unknown as WebSocketClass),
+      userAgent: "nearcall-web/0",
+      maxMessage: options.readMaxBytes,
+      connectTimeoutMs: options.connectTimeoutMs ?? 20_000,
+      keepaliveMs: options.keepaliveMs ?? 30_000,
+    },
+    (state) => {
+      for (const listener of listeners) listener(state);
+    },
+  );
+  const unwatch = watchNetwork(connection);
+  const { interceptors, binaryOptions } = options;
+  const timeoutOf = (ms = options.defaultTimeoutMs) => (ms !== undefined && ms <= 0 ? undefined : ms);
+
+  const transport: NearcallTransport = {
+    get state() {
+      return connection.state;
+    },
+    onStateChange(listener) {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+    close() {
+      unwatch();
+      connection.close();
+    },
+    async unary<I extends DescMessage, O extends DescMessage>(
+      method: DescMethodUnary<I, O>,
+      signal: AbortSignal | undefined,
+      timeoutMs: number | undefined,
+      header: HeadersInit | undefined,
+      message: MessageInitShape<I>,
+      contextValues: ContextValues = createContextValues(),
+    ): Promise<UnaryResponse<I, O>> {
+      timeoutMs = timeoutOf(timeoutMs);
+      const deadline = deadlineOf(timeoutMs);
+      return runUnaryCall<I, O>({
+        interceptors,
+        signal,
+        timeoutMs,
+        req: {
+          stream: false,
+          service: method.parent,
+          method,
+          requestMethod: "POST",
+          url: createMethodUrl(base, method),
+          header: new Headers(header),
+          contextValues,
+          message,
+        },
+        next: async (req) => {
+          const bytes = toBinary(method.input, req.message, binaryOptions);
+          const metadata = toMetadata(req.header);
+          const [call, reply] = await retried(connection, req.signal, async (session) => {
+            const call = session.open(headOf(method, deadline, metadata), bytes);
+            const unlink = link(call, req.signal);
+            try {
+              return [call, await only(call)] as const;
+            } finally {
+              unlink();
+            }
+          });
+          return {
+            stream: false,
+            service: method.parent,
+            method,
+            header: toHeaders(call.header),
+            message: fromBinary(method.output, reply, binaryOptions),
+            trailer: toHeaders(call.end?.trailer),
+          };
+        },
+      });
+    },
+    async stream<I extends DescMessage, O extends DescMessage>(
+      method: DescMethodStreaming<I, O>,
+      signal: AbortSignal | undefined,
+      timeoutMs: number | undefined,
+      header: HeadersInit | undefined,
+      input: AsyncIterable<MessageInitShape<I>>,
+      contextValues: ContextValues = createContextValues(),
+    ): Promise<StreamResponse<I, O>> {
+      timeoutMs = timeoutOf(timeoutMs);
+      const deadline = deadlineOf(timeoutMs);
+      return runStreamingCall<I, O>({
+        interceptors,
+        signal,
+        timeoutMs,
+        req: {
+          stream: true,
+          service: method.parent,
+          method,
+          requestMethod: "POST",
+          url: createMethodUrl(base, method),
+          header: new Headers(header),
+          contextValues,
+          message: input,
+        },
+        next: async (req) => {
+          const metadata = toMetadata(req.header);
+          const single =
+            method.methodKind === "server_streaming"
+              ? toBinary(method.input, await first(req.message), binaryOptions)
+              : undefined;
+          const call = await retried(connection, req.signal, async (session) => {
+            const call = session.open(headOf(method, deadline, metadata), single);
+            const unlink = link(call, req.signal);
+            call.onOver = unlink;
+            if (single) await call.headed; // the call can be made again until something has come
+            if (call.error && !call.answered) throw call.error;
+            return call;
+          });
+          if (!single) void sendAll(call, req.message, (m) => toBinary(method.input, m, binaryOptions));
+          await call.headed;
+          if (call.error && call.header === undefined) throw toConnectError(call.error, call);
+          const trailer = new Headers();
+          const message = received(call, trailer, (b) => fromBinary(method.output, b, binaryOptions));
+          if (!call.over) dropped.register(message, call);
+          return { ...req, stream: true, header: toHeaders(call.header), trailer, message };
+        },
+      });
+    },
+  };
+  connections.set(transport, connection);
+  return transport;
+}
+
+function deadlineOf(timeoutMs: number | undefined): number | undefined {
+  return timeoutMs === undefined ? undefined : performance.now() + timeoutMs;
+}
+
+/** Makes a call, and makes it again while no handler has seen it. */
+async function retried<T>(connection: Connection, signal: AbortSignal, make: (s: Session) => Promise<T>): Promise<T> {
+  for (let attempt = 1; ; attempt++) {
+    let session: Session | undefined;
+    try {
+      session = await abortable(connection.session(), signal);
+      const slot = session.slot();
+      if (slot) await abortable(slot, signal, () => session?.release());
+      if (signal.aborted || !session.usable) {
+        session.release();
+        signal.throwIfAborted();
+        throw CallError.unprocessed("the connection takes no more calls");
+      }
+      return await make(session);
+    } catch (e) {
+      if (!(e instanceof CallError)) throw e;
+      if (!e.unprocessed || attempt === maxAttempts || connection.dueIn > 0) throw toConnectError(e);
+      // The server has refused the call: it may be made again once another has ended.
+      if (session?.usable)
+        await abortable(Promise.race([session.another(), sleep(pause * 2 ** attempt * Math.random())]), signal);
+    }
+  }
+}
+
+function sleep(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}
+
+/** Waits for p, or rejects with the signal's reason. Then late runs when p resolves after all. */
+async function abortable<T>(p: T | Promise<T>, signal: AbortSignal, late?: () => void): Promise<T> {
+  if (!(p instanceof Promise)) return p;
+  return new Promise((resolve, reject) => {
+    const abort = () => {
+      reject(signal.reason);
+      if (late) p.then(late, () => {});
+    };
+    if (signal.aborted) return abort();
+    signal.addEventListener("abort", abort, { once: true });
+    const settle = (f: () => void) => {
+      if (signal.aborted) return;
+      signal.removeEventListener("abort", abort);
+      f();
+    };
+    p.then(
+      (v) => settle(() => resolve(v)),
+      (e) => settle(() => reject(e)),
+    );
+  });
+}
+
+function headOf(
+  method: DescMethodUnary | DescMethodStreaming,
+  deadline: number | undefined,
+  metadata: Metadata,
+): Omit<CallHead, "profile"> {
+  const timeout = deadline === undefined ? 0 : Math.max(Math.ceil((deadline - performance.now()) * 1000), 1);
+  return { method: `/${method.parent.typeName}/${method.name}`, timeout, metadata };
+}
+
+/** Abandons the call when the signal is aborted. The result ends that. */
+function link(call: Call, signal: AbortSignal): () => void {
+  const abort = () => {
+    const e = toCallError(signal.reason);
+    call.abandon(e.code === Code.DeadlineExceeded ? Reset.deadline : Reset.cancelled, e);
+  };
+  if (signal.aborted) abort();
+  else signal.addEventListener("abort", abort);
+  return () => signal.removeEventListener("abort", abort);
+}
+
+/** Receives the one message of a unary call, and its end. */
+async function only(call: Call): Promise<Uint8Array> {
+  try {
+    const m = await call.receive();
+    if (m === undefined) throw new ConnectError("protocol error: missing response message", Code.Unimplemented);
+    if ((await call.receive()) !== undefined) {
+      const e = new ConnectError("protocol error: received extra messages for unary method", Code.Unimplemented);
+      call.abandon(Reset.cancelled, toCallError(e));
+      throw e;
+    }
+    return m;
+  } catch (e) {
+    throw e instanceof CallError && !e.unprocessed ? toConnectError(e, call) : e;
+  }
+}
+
+async function first<T>(input: AsyncIterable<T>): Promise<T> {
+  const r = await input[Symbol.asyncIterator]().next();
+  if (r.done) throw new ConnectError("protocol error: missing request message", Code.Unimplemented);
+  return r.value;
+}
+
+async function sendAll<T>(call: Call, input: AsyncIterable<T>, encode: (m: T) => Uint8Array): Promise<void> {
+  try {
+    for await (const m of input) {
+      if (call.over) return;
+      const written = call.send(encode(m));
+      if (written) await written;
+    }
+    call.halfClose();
+  } catch (e) {
+    call.abandon(Reset.cancelled, toCallError(e));
+  }
+}
+
+/** The messages of a call. At their end the trailer has come. */
+function received<T>(call: Call, trailer: Headers, decode: (b: Uint8Array) => T): AsyncIterable<T> {
+  const next = async (): Promise<IteratorResult<T>> => {
+    try {
+      const m = await call.receive();
+      if (m !== undefined) return { done: false, value: decode(m) };
+      toHeaders(call.end?.trailer, trailer);
+      return { done: true, value: undefined };
+    } catch (e) {
+      if (!(e instanceof CallError)) {
+        call.abandon(Reset.cancelled, toCallError(e)); // it cannot be decoded
+        throw e;
+      }
+      toHeaders(e.trailer, trailer);
+      throw toConnectError(e, call);
+    }
+  };
+  return { [Symbol.asyncIterator]: () => ({ next }) };
+}

@@ -1,0 +1,656 @@
+// The frames of nearcall's protocol and their bytes: docs/protocol.md of nearcall.
+
+import {
+  byteLength,
+  concat,
+  fromBinaryString,
+  isUTF8,
+  ProtocolError,
+  Reader,
+  toBinaryString,
+  toText,
+  Writer,
+} from "./bytes.ts";
+import { type Detail, readStatus } from "./status.ts";
+
+/** What each side sends first, and HELLO right after it. */
+export const line = "nearcall/1\n";
+
+export const minWindow = 65536; // until HELLO arrives, and at least
+export const minBlock = 16384;
+export const messageCost = 5; // credit that a message takes beside its bytes
+export const maxUint = 2 ** 53;
+
+const maxFrame = 65535; // without its length
+const maxTable = 65536;
+const maxName = 256;
+const stringCost = 32;
+const profileStrings = 5;
+const maxText = 4096;
+
+/** Kinds of frames. */
+export const Kind = {
+  hello: 0x01,
+  part: 0x02,
+  reset: 0x03,
+  credit: 0x04,
+  ping: 0x05,
+  pong: 0x06,
+  drain: 0x07,
+  bye: 0x08,
+  stream: 0x80,
+} as const;
+
+const Flag = { head: 1, message: 2, piece: 4, more: 8, end: 0x10, compressed: 0x20, place: 0x40 } as const;
+
+/** Codes of RESET. */
+export const Reset = { cancelled: 0, deadline: 1, unprocessed: 2, unavailable: 3, protocol: 4, exhausted: 5 } as const;
+
+/** Codes of BYE. */
+export const Bye = { done: 0, protocol: 1, pings: 2, closed: 3, version: 4 } as const;
+
+/** Bit 0 of HELLO's features: the sender accepts no calls. */
+export const acceptsNoCalls = 1;
+
+export interface Hello {
+  version: number;
+  features: number;
+  stream: number; // window of a call, in bytes
+  connection: number; // window of all calls together, in bytes
+  calls: number; // that the peer may have open; 0 for no limit
+  block: number; // the largest that is accepted, by its size
+  ping: number; // the least milliseconds between PINGs while a call is open
+  idlePing: number; // the same while none is
+}
+
+const helloFields = ["version", "features", "stream", "connection", "calls", "block", "ping", "idlePing"] as const;
+
+/** What is known of the peer before its HELLO. */
+export const unknownPeer: Hello = {
+  version: 1,
+  features: 0,
+  stream: minWindow,
+  connection: minWindow,
+  calls: 0,
+  block: minBlock,
+  ping: 0,
+  idlePing: 0,
+};
+
+/** Values have one character for each byte. */
+export type Metadata = [key: string, value: string][];
+
+export interface Profile {
+  authority: string;
+  userAgent: string;
+  subtype: string;
+  encoding: string;
+  accept: string;
+}
+
+export interface CallHead {
+  method: string;
+  profile: Profile;
+  timeout: number; // microseconds; 0 for none
+  metadata: Metadata;
+}
+
+export interface End {
+  code: number;
+  message: string;
+  status: Uint8Array; // a google.rpc.Status if there are details, otherwise empty
+  details: Detail[]; // in status
+  trailer: Metadata;
+}
+
+/** A step of a call, in one frame. */
+export interface StreamFrame {
+  kind: typeof Kind.stream;
+  stream: number;
+  head?: CallHead | undefined; // from the caller
+  header?: Metadata | undefined; // from the callee
+  end?: End | undefined; // from the callee
+  halfClose?: boolean; // from the caller
+  begins?: boolean; // a message begins
+  goesOn?: boolean; // a further piece of a message
+  more?: boolean; // more pieces follow
+  compressed?: boolean;
+  size?: number; // of the whole message that begins
+  data?: Uint8Array;
+  wrong?: string | undefined; // an error of this call alone
+}
+
+export type Frame =
+  | StreamFrame
+  | { kind: typeof Kind.hello; hello: Hello }
+  | { kind: typeof Kind.reset; stream: number; code: number; text: string }
+  | { kind: typeof Kind.credit; stream: number; n: number }
+  | { kind: typeof Kind.ping | typeof Kind.pong; data: Uint8Array }
+  | { kind: typeof Kind.drain; last: number }
+  | { kind: typeof Kind.bye; code: number; text: string };
+
+/** What a table of names has used, alike on both sides. */
+class Table {
+  size = 0;
+
+  add(strings: number, bytes: number): boolean {
+    const size = this.size + strings * stringCost + bytes;
+    if (size > maxTable) return false;
+    this.size = size;
+    return true;
+  }
+}
+
+const stringsOf = (p: Profile) => [p.authority, p.userAgent, p.subtype, p.encoding, p.accept];
+const bytesOf = (p: Profile) => stringsOf(p).reduce((n, s) => n + byteLength(s), 0);
+
+/** The size of metadata, as receivers count blocks. */
+export function sizeOfMetadata(m: Metadata): number {
+  return m.reduce((n, [k, v]) => n + k.length + v.length + stringCost, 0);
+}
+
+/** The size of the head of a call. */
+export function sizeOfHead(h: CallHead): number {
+  return (1 + profileStrings) * stringCost + byteLength(h.method) + bytesOf(h.profile) + sizeOfMetadata(h.metadata);
+}
+
+/** The size of the end of a call. */
+export function sizeOfEnd(e: End): number {
+  return (1 + e.details.length) * stringCost + byteLength(e.message) + e.status.length + sizeOfMetadata(e.trailer);
+}
+
+/** Encodes what one side sends. Its names and profiles get numbers. */
+export class Encoder {
+  readonly #out = new Writer();
+  readonly #table = new Table();
+  readonly #names = new Map<string, number>();
+  readonly #profiles = new Map<string, number>();
+  #lastProfile: Profile | undefined;
+  #lastNumber = 0;
+  #new: [Map<string, number>, string][] = []; // of the current frame
+  #remembers = true; // new names get numbers
+
+  get length(): number {
+    return this.#out.length;
+  }
+
+  /** Returns what was encoded since the last call. */
+  take(): Uint8Array<ArrayBuffer> {
+    return this.#out.take();
+  }
+
+  #begin(kind: number, stream: number): number {
+    const start = this.#out.length;
+    this.#out.byte(0);
+    this.#out.byte(0);
+    this.#out.byte(kind);
+    this.#out.uint(stream);
+    return start;
+  }
+
+  line(): void {
+    this.#out.text(line, line.length);
+  }
+
+  hello(h: Hello): void {
+    const start = this.#begin(Kind.hello, 0);
+    for (const field of helloFields) this.#out.uint(h[field]);
+    this.#out.close(start);
+  }
+
+  reset(stream: number, code: number, text: string): void {
+    this.#coded(Kind.reset, stream, code, text);
+  }
+
+  bye(code: number, text: string): void {
+    this.#coded(Kind.bye, 0, code, text);
+  }
+
+  #coded(kind: number, stream: number, code: number, text: string): void {
+    const start = this.#begin(kind, stream);
+    this.#out.uint(code);
+    this.#out.text(text, maxText);
+    this.#out.close(start);
+  }
+
+  credit(stream: number, n: number): void {
+    this.#number(Kind.credit, stream, n);
+  }
+
+  drain(last: number): void {
+    this.#number(Kind.drain, 0, last);
+  }
+
+  #number(kind: number, stream: number, n: number): void {
+    const start = this.#begin(kind, stream);
+    this.#out.uint(n);
+    this.#out.close(start);
+  }
+
+  ping(kind: typeof Kind.ping | typeof Kind.pong, data: Uint8Array): void {
+    const start = this.#begin(kind, 0);
+    this.#out.raw(data);
+    this.#out.close(start);
+  }
+
+  /**
+   * Encodes a step of a call, in several frames if its blocks are long. Its data must be
+   * smaller than a frame by 64 bytes.
+   */
+  stream(f: Omit<StreamFrame, "kind">): void {
+    const size = this.#table.size;
+    this.#new = [];
+    const start = this.#begin(this.#flags(f), f.stream);
+    const blocks = this.#out.length;
+    this.#blocks(f);
+    if (f.begins && f.more) this.#out.uint(f.size as number);
+    const data = f.data?.length ?? 0;
+    if (this.#out.length - start - 2 + data <= maxFrame) {
+      if (f.data) this.#out.raw(f.data);
+      this.#out.close(start);
+      return;
+    }
+    this.#table.size = size;
+    for (const [names, s] of this.#new) names.delete(s);
+    this.#lastProfile = undefined;
+    this.#out.length = start;
+    if ((f.head || f.header) && f.end) {
+      this.stream({ ...f, end: undefined });
+      this.stream({ stream: f.stream, end: f.end });
+    } else this.#inParts(f, blocks - start - 2);
+  }
+
+  /** Encodes a step with a long block. header is what a frame has before its block. */
+  #inParts(f: Omit<StreamFrame, "kind">, header: number): void {
+    const start = this.#out.length;
+    this.#remembers = false;
+    this.#blocks(f);
+    this.#remembers = true;
+    let block = this.#out.from(start).slice();
+    this.#out.length = start;
+    const room = maxFrame - header;
+    for (const last = room - (f.data?.length ?? 0) - 9; block.length > last; ) {
+      const part = this.#begin(Kind.part, f.stream);
+      const n = Math.min(room, block.length);
+      this.#out.raw(block.subarray(0, n));
+      this.#out.close(part);
+      block = block.subarray(n);
+    }
+    const end = this.#begin(this.#flags(f), f.stream);
+    this.#out.raw(block);
+    if (f.begins && f.more) this.#out.uint(f.size as number);
+    if (f.data) this.#out.raw(f.data);
+    this.#out.close(end);
+  }
+
+  #flags(f: Omit<StreamFrame, "kind">): number {
+    return (
+      Kind.stream |
+      (f.head || f.header ? Flag.head : 0) |
+      (f.begins ? Flag.message : 0) |
+      (f.goesOn ? Flag.piece : 0) |
+      (f.more ? Flag.more : 0) |
+      (f.end || f.halfClose ? Flag.end : 0)
+    );
+  }
+
+  #blocks(f: Omit<StreamFrame, "kind">): void {
+    if (f.head) {
+      this.#name(f.head.method);
+      this.#profile(f.head.profile);
+      this.#out.uint(f.head.timeout);
+      this.#metadata(f.head.metadata);
+    } else if (f.header) this.#metadata(f.header);
+    if (!f.end) return;
+    this.#out.uint(f.end.code);
+    if (f.end.code !== 0) {
+      this.#out.string(f.end.message);
+      this.#out.bytes(f.end.status);
+    }
+    this.#metadata(f.end.trailer);
+  }
+
+  #name(s: string): void {
+    const n = this.#names.get(s);
+    if (n !== undefined) return this.#out.uint(n + 2);
+    const length = byteLength(s);
+    const numbered = this.#remembers && length <= maxName && this.#table.add(1, length);
+    if (numbered) this.#remember(this.#names, s, this.#names.size);
+    this.#out.byte(numbered ? 0 : 1);
+    this.#out.string(s);
+  }
+
+  #remember(table: Map<string, number>, s: string, n: number): void {
+    table.set(s, n);
+    this.#new.push([table, s]);
+  }
+
+  #profile(p: Profile): void {
+    if (p === this.#lastProfile) return this.#out.uint(this.#lastNumber);
+    const strings = stringsOf(p);
+    const key = strings.join("\0");
+    let n = this.#profiles.get(key);
+    if (n !== undefined) this.#out.uint(n);
+    else {
+      this.#out.byte(0);
+      for (const s of strings) this.#out.string(s);
+      if (!this.#remembers || !this.#table.add(profileStrings, bytesOf(p))) return;
+      n = this.#profiles.size + 1;
+      this.#remember(this.#profiles, key, n);
+    }
+    this.#lastProfile = p;
+    this.#lastNumber = n;
+  }
+
+  #metadata(m: Metadata): void {
+    this.#out.uint(m.length);
+    for (const [k, v] of m) {
+      this.#name(k);
+      this.#out.binary(v);
+    }
+  }
+}
+
+const none = new Uint8Array(0);
+const detailsKey = "grpc-status-details-bin";
+const key = /^[0-9a-z\-_.!#$%&'*+^`|~]+$/;
+// biome-ignore lint/suspicious/noControlCharactersInRegex: these are what it looks for
+const control = /[\0-\x08\x0a-\x1f\x7f]/;
+
+/** The size of the block that is being read. */
+class Block {
+  readonly #what: string;
+  readonly #limit: number;
+  #size = 0;
+
+  constructor(what: string, limit: number) {
+    this.#what = what;
+    this.#limit = limit;
+  }
+
+  /** Counts strings, and reports whether the block is still small enough. */
+  spend(strings: number, bytes: number): boolean {
+    this.#size += strings * stringCost + bytes;
+    return this.#size <= this.#limit;
+  }
+
+  get tooLarge(): string {
+    return `the ${this.#what} is larger than the limit of ${this.#limit} bytes`;
+  }
+}
+
+/** Decodes what one side sends. */
+export class Decoder {
+  readonly #block: number;
+  readonly #from: "server" | "client";
+  #begun = false; // the line was read
+  #pending = new Uint8Array(0); // the start of a frame
+  readonly #table = new Table();
+  readonly #names: string[] = [];
+  readonly #profiles: Profile[] = [];
+  #parts: Uint8Array[] = [];
+  #partsOf = 0;
+  #partsLength = 0;
+
+  // Of the current frame.
+  #remembers = true;
+  #wrong: string | undefined;
+
+  /** block is the largest that is accepted, by its size. */
+  constructor(block: number, from: "server" | "client" = "server") {
+    this.#block = block;
+    this.#from = from;
+  }
+
+  /** Decodes a chunk of the stream of bytes. Frames may share its memory. */
+  push(chunk: Uint8Array, handle: (f: Frame) => void): void {
+    let b = chunk;
+    if (this.#pending.length > 0) {
+      b = new Uint8Array(this.#pending.length + chunk.length);
+      b.set(this.#pending);
+      b.set(chunk, this.#pending.length);
+    }
+    let at = this.#begun ? 0 : this.#line(b);
+    while (this.#begun && at + 2 <= b.length) {
+      const n = (b[at] as number) | ((b[at + 1] as number) << 8);
+      if (n < 2) throw new ProtocolError(`a frame of length ${n}`);
+      if (at + 2 + n > b.length) break;
+      const f = this.#frame(b.subarray(at + 2, at + 2 + n));
+      at += 2 + n;
+      if (f) handle(f);
+    }
+    this.#pending = at < b.length ? b.slice(at) : new Uint8Array(0);
+  }
+
+  #line(b: Uint8Array): number {
+    for (let i = 0; i < Math.min(line.length, b.length); i++) {
+      if (b[i] !== line.charCodeAt(i)) {
+        throw new ProtocolError(
+          `it does not speak nearcall's protocol, and begins with ${JSON.stringify(toText(b.subarray(0, 40)))}`,
+        );
+      }
+    }
+    this.#begun = b.length >= line.length;
+    return this.#begun ? line.length : 0;
+  }
+
+  #frame(b: Uint8Array): Frame | undefined {
+    const r = new Reader(b);
+    const kind = r.byte();
+    const stream = r.uint();
+    if (this.#parts.length > 0 && (stream !== this.#partsOf || (kind < Kind.stream && kind !== Kind.part))) {
+      throw new ProtocolError("a block in pieces is interrupted");
+    }
+    const ofCall = kind >= Kind.stream || kind === Kind.part || kind === Kind.reset;
+    if (ofCall ? stream === 0 : stream !== 0 && kind <= Kind.bye && kind !== Kind.credit) {
+      throw new ProtocolError(`a frame of kind ${kind} has the stream ${stream}`);
+    }
+    if (kind >= Kind.stream) return this.#stream(r, kind, stream);
+    switch (kind) {
+      case Kind.hello:
+        return { kind, hello: readHello(r) };
+      case Kind.part:
+        this.#part(stream, r.rest());
+        return undefined;
+      case Kind.reset:
+        return { kind, stream, code: r.uint(), text: toText(r.rest()) };
+      case Kind.bye:
+        return { kind, code: r.uint(), text: toText(r.rest()) };
+      case Kind.credit: {
+        const n = r.uint();
+        if (n === 0) throw new ProtocolError("a credit of nothing");
+        r.end();
+        return { kind, stream, n };
+      }
+      case Kind.ping:
+      case Kind.pong: {
+        const data = r.rest();
+        if (data.length !== 8) throw new ProtocolError(`a ping of ${data.length} bytes`);
+        return { kind, data };
+      }
+      case Kind.drain: {
+        const last = r.uint();
+        r.end();
+        return { kind, last };
+      }
+    }
+    if (kind >= 0x40) return undefined; // an extension
+    throw new ProtocolError(`a frame of the unknown kind ${kind}`);
+  }
+
+  #part(stream: number, b: Uint8Array): void {
+    this.#partsOf = stream;
+    this.#parts.push(b.slice());
+    this.#partsLength += b.length + stringCost;
+    if (this.#partsLength > this.#block + maxFrame)
+      throw new ProtocolError(`a block is larger than ${this.#block} bytes`);
+  }
+
+  #stream(r: Reader, kind: number, stream: number): StreamFrame {
+    const flags = kind & 0x7f;
+    const has = (flag: number) => (flags & flag) !== 0;
+    const fromCaller = (stream % 2 === 0) === (this.#from === "server");
+    const begins = has(Flag.message);
+    const goesOn = has(Flag.piece);
+    const more = has(Flag.more);
+    if (
+      flags === 0 ||
+      has(Flag.place) ||
+      (begins && goesOn) ||
+      (goesOn && has(Flag.head)) ||
+      (more && ((!begins && !goesOn) || has(Flag.end))) ||
+      (has(Flag.compressed) && !begins)
+    ) {
+      throw new ProtocolError(`a frame of a call has the flags 0x${flags.toString(16)}`);
+    }
+    const f: StreamFrame = { kind: Kind.stream, stream, begins, goesOn, more, compressed: has(Flag.compressed) };
+    this.#wrong = undefined;
+    this.#remembers = this.#parts.length === 0;
+    if (!this.#remembers) {
+      if (!has(Flag.head) && (!has(Flag.end) || fromCaller))
+        throw new ProtocolError("parts come before a frame without a block");
+      r = new Reader(concat([...this.#parts, r.rest()]));
+      this.#parts = [];
+      this.#partsLength = 0;
+    }
+    if (has(Flag.head)) {
+      if (fromCaller) f.head = this.#head(r);
+      else f.header = this.#metadata(r, new Block("header", this.#block));
+    }
+    if (has(Flag.end)) {
+      if (fromCaller) f.halfClose = true;
+      else f.end = this.#end(r);
+    }
+    if (begins && more) f.size = r.uint();
+    if (begins || goesOn) f.data = r.rest();
+    r.end();
+    const length = f.data?.length ?? 0;
+    if (begins && !more) f.size = length;
+    else if (begins && (f.size as number) <= length)
+      throw new ProtocolError(`a message of ${f.size} bytes goes on after ${length}`);
+    if ((goesOn || more) && length === 0) throw new ProtocolError("a piece of a message is empty");
+    f.wrong = this.#wrong;
+    return f;
+  }
+
+  #object(wrong: string): void {
+    this.#wrong ??= wrong;
+  }
+
+  #name(r: Reader): string {
+    const n = r.uint();
+    if (n >= 2) {
+      const s = this.#names[n - 2];
+      if (s === undefined) throw new ProtocolError(`name ${n - 2} of ${this.#names.length}`);
+      return s;
+    }
+    const b = r.bytes();
+    const s = toText(b);
+    if (n === 1) return s;
+    if (!this.#remembers) throw new ProtocolError("a block in pieces has a new name");
+    if (b.length > maxName) throw new ProtocolError(`a name of ${b.length} bytes gets a number`);
+    if (!this.#table.add(1, b.length)) throw new ProtocolError("more names than the table holds");
+    this.#names.push(s);
+    return s;
+  }
+
+  #profile(r: Reader): Profile {
+    const n = r.uint();
+    if (n > 0) {
+      const p = this.#profiles[n - 1];
+      if (!p) throw new ProtocolError(`profile ${n} of ${this.#profiles.length}`);
+      return p;
+    }
+    const p = {
+      authority: r.string(),
+      userAgent: r.string(),
+      subtype: r.string(),
+      encoding: r.string(),
+      accept: r.string(),
+    };
+    if (this.#remembers && this.#table.add(profileStrings, bytesOf(p))) this.#profiles.push(p);
+    return p;
+  }
+
+  #head(r: Reader): CallHead {
+    const block = new Block("request header", this.#block);
+    const method = this.#name(r);
+    const profile = this.#profile(r);
+    if ([method, ...stringsOf(profile)].some((s) => control.test(s)))
+      this.#object("a part of the head has control characters");
+    if (!block.spend(1 + profileStrings, byteLength(method) + bytesOf(profile))) this.#object(block.tooLarge);
+    return { method, profile, timeout: r.uint(), metadata: this.#metadata(r, block) };
+  }
+
+  #end(r: Reader): End {
+    const block = new Block("end", this.#block);
+    const end: End = { code: r.uint(), message: "", status: none, details: [], trailer: [] };
+    block.spend(1, 0);
+    if (end.code !== 0) {
+      const message = r.bytes();
+      end.message = toText(message);
+      end.status = r.bytes();
+      if (end.code > 0xffffffff) this.#object(`a status of code ${end.code}`);
+      if (!isUTF8(message)) this.#object("a status whose message is not UTF-8");
+      if (!block.spend(0, message.length + end.status.length)) this.#object(block.tooLarge);
+      if (end.status.length > 0 && this.#wrong === undefined) end.details = this.#details(end, block);
+    }
+    end.trailer = this.#metadata(r, block);
+    const own = end.trailer.filter(([k]) => k === detailsKey);
+    if (own.length === 1) this.#useTrailer(end, fromBinaryString((own[0] as [string, string])[1]), block);
+    return end;
+  }
+
+  #details(end: End, block: Block): Detail[] {
+    try {
+      const status = readStatus(end.status);
+      if (!block.spend(status.details.length, 0)) this.#object(block.tooLarge);
+      if (status.code >>> 0 === end.code) return status.details;
+    } catch {}
+    this.#object("a status whose details are malformed");
+    return [];
+  }
+
+  /** Takes the details of an end that has none from its trailer, as gRPC does. */
+  #useTrailer(end: End, own: Uint8Array, block: Block): void {
+    try {
+      const status = readStatus(own);
+      if (!block.spend(status.details.length, 0)) this.#object(block.tooLarge);
+      if (end.status.length === 0 && end.code !== 0 && status.code >>> 0 === end.code) end.details = status.details;
+    } catch {} // then it is ordinary metadata
+  }
+
+  /** Reads metadata. Once it is wrong, the rest is read for its new names. */
+  #metadata(r: Reader, block: Block): Metadata {
+    const count = r.uint();
+    if (count > r.left / 2) throw new ProtocolError("a frame ends early");
+    const m: Metadata = [];
+    const seen = new Set<string>();
+    for (let i = 0, last: string | undefined; i < count; i++) {
+      const k = this.#name(r);
+      const v = r.bytes();
+      if (!block.spend(1, k.length + v.length)) this.#object(block.tooLarge);
+      if (this.#wrong !== undefined) continue;
+      if (k !== last) {
+        if (!key.test(k)) this.#object(`the key ${JSON.stringify(k.slice(0, 100))}`);
+        if (seen.has(k)) this.#object(`the values of ${k} are not together`);
+        seen.add(k);
+        last = k;
+      }
+      const value = toBinaryString(v);
+      if (!k.endsWith("-bin") && control.test(value)) this.#object(`a value of ${k} has control characters`);
+      m.push([k, value]);
+    }
+    return m;
+  }
+}
+
+function readHello(r: Reader): Hello {
+  const h = { ...unknownPeer };
+  for (const field of helloFields) h[field] = r.uint(); // further ones belong to later versions
+  if (h.version === 0) throw new ProtocolError("version 0");
+  if (h.stream < minWindow || h.connection < minWindow)
+    throw new ProtocolError(`windows of ${h.stream} and ${h.connection} bytes`);
+  if (h.block < minBlock) throw new ProtocolError(`blocks of ${h.block} bytes`);
+  return h;
+}
