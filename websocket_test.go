@@ -217,12 +217,30 @@ func TestRequestsForWebSocketsThatAreRefused(t *testing.T) {
 	}
 }
 
+// TestARefusalSaysThatTheConnectionEnds asks until the connection is old: a clock can stand
+// still during a request.
 func TestARefusalSaysThatTheConnectionEnds(t *testing.T) {
 	lis := listen(t, "tcp:127.0.0.1:0")
 	start(t, serve(t, echo{}, nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 1})), lis)
-	resp := asks(t, "ws:"+strings.Replace(lis.Target(), "tcp:", "//", 1), func(h http.Header) { h.Set("Sec-WebSocket-Version", "8") })
-	if !resp.Close || resp.StatusCode != http.StatusUpgradeRequired {
-		t.Errorf("%s, %v", resp.Status, resp.Header)
+	conn, err := net.Dial("tcp", strings.TrimPrefix(lis.Target(), "tcp:"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	for answers := bufio.NewReader(conn); ; {
+		_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 8\r\n\r\n")
+		resp, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		if resp.StatusCode != http.StatusUpgradeRequired {
+			t.Fatalf("%s, %v", resp.Status, resp.Header)
+		}
+		if resp.Close {
+			return
+		}
 	}
 }
 
