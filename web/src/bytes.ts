@@ -156,10 +156,6 @@ export class Reader {
     return this.left > 0 ? this.take(this.left) : empty;
   }
 
-  binary(): string {
-    return toBinaryString(this.bytes());
-  }
-
   /** Reads a string. What is not UTF-8 is replaced. */
   string(): string {
     return toText(this.bytes());

@@ -1,7 +1,7 @@
-import { concat, ProtocolError } from "./bytes.ts";
+import { ProtocolError } from "./bytes.ts";
 import { CallError, Code } from "./errors.ts";
 import type { Session } from "./session.ts";
-import { type CallHead, type End, type Metadata, messageCost, Reset, type StreamFrame } from "./wire.ts";
+import { type CallHead, type End, type Metadata, messageCost, plainEnd, Reset, type StreamFrame } from "./wire.ts";
 
 /** The largest message that is sent in one frame, in bytes. */
 const maxWhole = 32 << 10;
@@ -71,8 +71,9 @@ export class Call {
   #consumed = 0; // what can be granted again
   #advance = 0; // granted for a message before it was consumed
   #inbox: Uint8Array[] = [];
-  #pieces: Uint8Array[] | undefined; // of the message that is received
-  #missing = 0; // bytes of it
+  #partial: Uint8Array | undefined; // the message that is received, or the part of it that there is room for
+  #length = 0; // bytes of it that have come
+  #size = 0; // its own
   #receiver: Receiver | undefined;
   #peerClosed = false; // the caller has half-closed
   #headed = new Deferred(); // the header has come, or the call has ended
@@ -229,6 +230,11 @@ export class Call {
   abandon(code: number, error: CallError): void {
     if (this.over) return;
     this.session.reset(this.id, code, error.message);
+    this.#drop(error);
+  }
+
+  #drop(error: CallError): void {
+    this.#inbox = [];
     this.#finish(error);
   }
 
@@ -244,11 +250,10 @@ export class Call {
     this.error = error;
     for (const o of this.#outgoing) o.written();
     this.#outgoing = [];
-    this.#pieces = undefined;
-    if (error) {
-      this.#inbox = [];
-      this.#receiver?.reject(error);
-    } else this.#receiver?.resolve(undefined);
+    this.#partial = undefined;
+    if (error)
+      this.#receiver?.reject(error); // after what has arrived: a receiver has an empty inbox
+    else this.#receiver?.resolve(undefined);
     this.#receiver = undefined;
     this.#headed.settle();
     this.session.ended(this);
@@ -277,7 +282,7 @@ export class Call {
   }
 
   #checkOrder(f: StreamFrame): void {
-    const within = this.#pieces !== undefined;
+    const within = this.#partial !== undefined;
     if (within !== (f.goesOn === true))
       throw new ProtocolError(`call ${this.id}: ${within ? "a message is interrupted" : "a piece of no message"}`);
     if (this.#peerClosed) throw new ProtocolError(`call ${this.id}: a frame comes after the half-close`);
@@ -293,8 +298,7 @@ export class Call {
   /** Takes a message or a piece. It reports false if the call has ended because of it. */
   #message(f: StreamFrame, data: Uint8Array): boolean {
     const size = f.size as number;
-    if (f.compressed)
-      return this.#refuse(Reset.cancelled, Code.internal, "the peer has compressed a message, which was not asked for");
+    if (f.compressed) return this.#refuse(Reset.cancelled, Code.internal, "an unexpected compressed message");
     if (f.begins && size > this.session.maxMessage) {
       return this.#refuse(
         Reset.cancelled,
@@ -309,20 +313,33 @@ export class Call {
 
   #piece(f: StreamFrame, data: Uint8Array): void {
     if (f.begins) {
-      this.#pieces = [];
-      this.#missing = f.size as number;
+      this.#partial = new Uint8Array(0);
+      this.#length = 0;
+      this.#size = f.size as number;
     }
-    this.#missing -= data.length;
-    if (f.more ? this.#missing <= 0 : this.#missing !== 0)
+    const length = this.#length + data.length;
+    if (f.more ? length >= this.#size : length !== this.#size)
       throw new ProtocolError(`call ${this.id}: the pieces of a message are not of its size`);
-    this.#pieces?.push(data);
+    const m = this.#room(length);
+    m.set(data, this.#length);
+    this.#length = length;
     if (f.more) {
       this.#grantMissing();
       return;
     }
-    const m = concat(this.#pieces as Uint8Array[]);
-    this.#pieces = undefined;
+    this.#partial = undefined;
     this.#deliver(m);
+  }
+
+  /** Makes room for so many bytes of the message. Its size costs the peer nothing, so room is made as bytes arrive. */
+  #room(length: number): Uint8Array {
+    let m = this.#partial as Uint8Array;
+    if (m.length < length) {
+      m = new Uint8Array(Math.min(this.#size, Math.max(2 * length, pieceSize)));
+      m.set((this.#partial as Uint8Array).subarray(0, this.#length));
+      this.#partial = m;
+    }
+    return m;
   }
 
   #deliver(m: Uint8Array): void {
@@ -338,8 +355,8 @@ export class Call {
 
   /** Grants what the message that is received still needs, however large it is. */
   #grantMissing(): void {
-    if (!this.#receiver || !this.#pieces) return;
-    const missing = this.#missing - this.#granted;
+    if (!this.#receiver || !this.#partial) return;
+    const missing = this.#size - this.#length - this.#granted;
     if (missing <= 0) return;
     this.#advance += missing;
     this.#grant(missing);
@@ -371,7 +388,10 @@ export class Call {
   }
 
   #refuse(reset: number, code: number, message: string): false {
-    this.abandon(reset, new CallError(code, message));
+    if (this.head && reset === Reset.cancelled && !this.#outgoing[0]?.begun) {
+      this.session.write({ stream: this.id, end: plainEnd(code, message) }); // the caller learns why
+      this.#drop(new CallError(code, message));
+    } else this.abandon(reset, new CallError(code, message));
     return false;
   }
 }

@@ -27,8 +27,10 @@ export class Connection {
   readonly #sockets = new Set<Socket>(); // also those that take no more calls
   #state: ConnectionState = "idle";
   #current: Socket | undefined; // that takes calls, or will
+  #latest: Socket | undefined;
   #waiting: Waiting[] = []; // for the current one
   #failures = 0; // in a row
+  #suspended = false;
   #due = 0; // when the next attempt may be made, by performance.now
   #why = ""; // the last attempt has failed
   #retry: ReturnType<typeof setTimeout> | undefined; // connects to serve
@@ -65,11 +67,12 @@ export class Connection {
 
   #connect(): void {
     if (this.#state === "closed") throw closed();
+    if (this.#suspended) throw suspended();
     if (this.dueIn > 0)
       throw CallError.unprocessed(`${this.#why} (the next attempt is due in ${(this.dueIn / 1000).toFixed(1)} s)`);
     const socket = new Socket(this.#options);
     this.#sockets.add(socket);
-    this.#current = socket;
+    this.#current = this.#latest = socket;
     socket.opened = (session) => {
       this.#change("ready");
       for (const w of this.#waiting.splice(0)) w.resolve(session);
@@ -82,12 +85,13 @@ export class Connection {
     };
     socket.ended = (why, failed) => {
       this.#sockets.delete(socket);
+      if (socket !== this.#latest) return; // how a connection fares, the latest one tells
       if (failed && this.#state !== "closed") this.#failed(why);
       else {
         this.#failures = 0;
-        if (!this.#current) this.#change("idle");
+        this.#change("idle");
       }
-      if (!this.#current) for (const w of this.#waiting.splice(0)) w.reject(why);
+      for (const w of this.#waiting.splice(0)) w.reject(why);
       this.#stay();
     };
     this.#change("connecting");
@@ -97,7 +101,15 @@ export class Connection {
     const wait = Math.min(backoff.first * backoff.factor ** this.#failures++, backoff.max);
     this.#due = performance.now() + wait * (1 + backoff.jitter * (2 * Math.random() - 1));
     this.#why = why.message;
-    if (!this.#current) this.#change("failed");
+    this.#change("failed");
+  }
+
+  #tryToConnect(): void {
+    try {
+      this.#connect();
+    } catch (e) {
+      this.#failed(new CallError(Code.unavailable, String(e))); // of the class of WebSockets
+    }
   }
 
   /** The network has changed: what failed before may work now, and what worked may have ended. */
@@ -108,11 +120,20 @@ export class Connection {
   }
 
   /**
-   * Takes the calls of the server from now on, and stays connected for them; undefined ends
-   * that. A session that has told the server otherwise finishes its calls.
+   * Takes the calls of the server from now on, and stays connected for them. A session that
+   * has told the server otherwise finishes its calls.
    */
-  serve(accept: SocketOptions["accept"]): void {
-    if (this.#state === "closed") throw closed();
+  serve(accept: NonNullable<SocketOptions["accept"]>): void {
+    if (this.#state === "closed") throw new TypeError("the transport was closed");
+    this.#accept(accept);
+  }
+
+  /** Takes no more calls by accept, unless another one has replaced it. */
+  unserve(accept: NonNullable<SocketOptions["accept"]>): void {
+    if (this.#options.accept === accept) this.#accept(undefined);
+  }
+
+  #accept(accept: SocketOptions["accept"]): void {
     this.#options.accept = accept;
     this.#current?.session?.drain();
     this.#stay();
@@ -121,27 +142,37 @@ export class Connection {
   /** Connects, when that is due, if the server may want to make calls. */
   #stay(): void {
     clearTimeout(this.#retry);
-    if (!this.#options.accept || this.#current || this.#state === "closed") return;
+    if (!this.#options.accept || this.#current || this.#suspended || this.#state === "closed") return;
     this.#retry = setTimeout(
       () => {
-        if (this.dueIn > 0) this.#stay();
-        else if (!this.#current) this.#connect();
+        if (this.dueIn <= 0 && !this.#current) this.#tryToConnect();
+        this.#stay();
       },
       Math.max(this.dueIn, 0),
     );
   }
 
-  /** Closes what is open, and fails its calls. The next call connects again. */
-  disconnect(): void {
-    for (const s of [...this.#sockets]) s.close(closed());
+  /** Closes what is open until resume is called, and fails calls. */
+  suspend(): void {
+    this.#suspended = true;
+    for (const s of [...this.#sockets]) s.close(suspended());
+  }
+
+  resume(): void {
+    this.#suspended = false;
+    this.networkChanged();
   }
 
   /** Closes what is open, for ever. */
   close(): void {
     clearTimeout(this.#retry);
     this.#change("closed");
-    this.disconnect();
+    for (const s of [...this.#sockets]) s.close(closed());
   }
+}
+
+function suspended(): CallError {
+  return new CallError(Code.unavailable, "the browser has put the page aside");
 }
 
 function closed(): CallError {

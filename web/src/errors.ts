@@ -6,6 +6,7 @@ export const Code = {
   cancelled: 1,
   deadlineExceeded: 4,
   resourceExhausted: 8,
+  unimplemented: 12,
   internal: 13,
   unavailable: 14,
 } as const;

@@ -1,11 +1,12 @@
 import type { Session } from "./session.ts";
+import { maxTimer } from "./timer.ts";
 
 const patience = 10_000; // how long an answer to PING may take, in milliseconds
 
 /**
  * Finds out that a server has gone without a word, as when a laptop has slept. While calls
- * are open it sends PING when nothing was heard for some time, but not more often than the
- * server allows.
+ * are open or the page serves, it sends PING when nothing was heard for some time, but not
+ * more often than the server allows.
  */
 export class Keepalive {
   readonly #session: Session;
@@ -29,15 +30,15 @@ export class Keepalive {
   }
 
   #wait(): void {
-    const interval = Math.max(this.#interval, this.#least);
-    const quiet = performance.now() - Math.max(this.#session.heardAt, this.#pinged);
+    const interval = Math.min(Math.max(this.#interval, this.#least), maxTimer);
+    const last = () => Math.max(this.#session.heardAt, this.#pinged);
+    const due = this.#session.wanted ? last() + interval - performance.now() : interval;
     this.#timer = setTimeout(
       () => {
-        const overdue = performance.now() - Math.max(this.#session.heardAt, this.#pinged) >= interval;
-        if (overdue && this.#session.busy) this.#ping();
+        if (this.#session.wanted && performance.now() - last() >= interval) this.#ping();
         else this.#wait();
       },
-      Math.max(interval - quiet, 100),
+      Math.max(due, 100),
     );
   }
 

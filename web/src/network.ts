@@ -6,19 +6,20 @@ import type { Connection } from "./connection.ts";
  * the browser puts aside must have none. The result ends that.
  */
 export function watchNetwork(connection: Connection): () => void {
-  const page = globalThis as Partial<Pick<Window, "addEventListener" | "removeEventListener">>;
+  const page = globalThis as Partial<Pick<Window, "addEventListener">>;
   if (typeof page.addEventListener !== "function") return () => {}; // Node
+  const watched = new AbortController();
+  const { signal } = watched;
   const changed = () => connection.networkChanged();
-  const visible = () => {
-    if (globalThis.document.visibilityState === "visible") changed();
-  };
-  const hide = () => connection.disconnect();
-  page.addEventListener("online", changed);
-  page.addEventListener("pagehide", hide);
-  globalThis.document?.addEventListener("visibilitychange", visible);
-  return () => {
-    page.removeEventListener?.("online", changed);
-    page.removeEventListener?.("pagehide", hide);
-    globalThis.document?.removeEventListener("visibilitychange", visible);
-  };
+  page.addEventListener("online", changed, { signal });
+  page.addEventListener("pagehide", () => connection.suspend(), { signal });
+  page.addEventListener("pageshow", () => connection.resume(), { signal });
+  globalThis.document?.addEventListener(
+    "visibilitychange",
+    () => {
+      if (globalThis.document.visibilityState === "visible") changed();
+    },
+    { signal },
+  );
+  return () => watched.abort();
 }

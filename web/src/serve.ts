@@ -16,7 +16,8 @@ import { toConnectError } from "./convert.ts";
 import { CallError } from "./errors.ts";
 import { toHeaders, toMetadata } from "./metadata.ts";
 import { type Detail, writeStatus } from "./status.ts";
-import { type CallHead, type End, sizeOfEnd, sizeOfMetadata } from "./wire.ts";
+import { maxTimer } from "./timer.ts";
+import { type CallHead, type End, plainEnd, sizeOfEnd, sizeOfMetadata } from "./wire.ts";
 
 /** Adds services to a page. */
 export interface Router {
@@ -34,8 +35,8 @@ export interface ServeOptions {
  * Serves calls of the server: its handlers make them with nearcall.PeerConn, over the
  * connection that a call of this page has come by. The handlers are those of connect-es.
  *
- * serve keeps the transport connected, and connects it again when the connection is lost. A transport
- * serves one set of services at a time. The result ends that.
+ * serve keeps the transport connected, and connects it again when the connection is lost. A
+ * transport serves one set of services at a time. The result ends that.
  */
 export function serve(transport: Transport, routes: (router: Router) => void, options: ServeOptions = {}): () => void {
   const connection = connections.get(transport);
@@ -49,8 +50,9 @@ export function serve(transport: Transport, routes: (router: Router) => void, op
     },
   };
   routes(router);
-  connection.serve((call) => void handle(call, methods, options.interceptors ?? []));
-  return () => connection.serve(undefined);
+  const accept = (call: Call) => handle(call, methods, options.interceptors ?? []);
+  connection.serve(accept);
+  return () => connection.unserve(accept);
 }
 
 function pathOf(method: DescMethod): string {
@@ -72,7 +74,7 @@ async function handle(call: Call, methods: Map<string, MethodImplSpec>, intercep
     protocolName: "grpc",
     requestMethod: "POST",
     url: `nearcall:${head.method}`,
-    ...(head.timeout > 0 ? { timeoutMs: head.timeout / 1000 } : {}),
+    ...(head.timeout > 0 && head.timeout / 1000 < maxTimer ? { timeoutMs: head.timeout / 1000 } : {}),
     requestSignal: gone.signal,
     requestHeader: toHeaders(head.metadata),
   });
@@ -113,28 +115,30 @@ function sendHeader(call: Call, header: Headers): void {
 }
 
 function end(call: Call, failure?: ConnectError, trailer = new Headers()): void {
-  let e: End = { code: 0, message: "", status: new Uint8Array(0), details: [], trailer: toMetadata(trailer) };
-  if (failure) {
-    const details = failure.details.map(detail);
-    const metadata = toMetadata(failure.metadata);
-    e = {
-      code: failure.code,
-      message: failure.rawMessage,
-      status: writeStatus(failure.code, failure.rawMessage, details),
-      details,
-      trailer: [...e.trailer, ...metadata],
-    };
-  }
-  if (sizeOfEnd(e) > call.session.peer.block) {
-    e = {
-      code: Code.ResourceExhausted,
-      message: "the trailer is larger than the client takes",
-      status: new Uint8Array(0),
-      details: [],
-      trailer: [],
-    };
+  let e: End;
+  try {
+    e = endOf(failure, trailer);
+    if (sizeOfEnd(e) > call.session.peer.block)
+      e = plainEnd(Code.ResourceExhausted, "the trailer is larger than the client takes");
+  } catch (why) {
+    e = plainEnd(Code.Internal, `the status cannot be sent: ${why}`);
   }
   void call.sendEnd(e);
+}
+
+/** It throws if a trailer or a detail cannot be encoded. */
+function endOf(failure: ConnectError | undefined, trailer: Headers): End {
+  if (!failure) return { ...plainEnd(0, ""), trailer: toMetadata(trailer) };
+  const details = failure.details.map(detail);
+  const all = new Headers(trailer);
+  for (const [k, v] of failure.metadata) all.append(k, v);
+  return {
+    code: failure.code,
+    message: failure.rawMessage,
+    status: writeStatus(failure.code, failure.rawMessage, details),
+    details,
+    trailer: toMetadata(all),
+  };
 }
 
 function detail(d: ConnectError["details"][number]): Detail {

@@ -257,6 +257,46 @@ test("RESET ends a call with the status of its code", async () => {
   }
 });
 
+test("what has arrived before a failure is received", async () => {
+  for (const fails of [
+    (p: Pair) => p.step({ stream: 1, end: { ...ok, code: 5, message: "gone" } }),
+    (p: Pair) => p.say((e) => e.reset(1, Reset.exhausted, "gone")),
+    (p: Pair) => p.session.lost("gone"),
+  ]) {
+    const p = new Pair();
+    const call = p.open(bytes(1));
+    p.step({ stream: 1, header: [], begins: true, data: bytes(1) });
+    p.step({ stream: 1, begins: true, data: bytes(2) });
+    fails(p);
+    assert.deepEqual([await call.receive(), await call.receive()], [bytes(1), bytes(2)]);
+    await assert.rejects(call.receive(), /gone/);
+  }
+});
+
+test("frames of a call above the own DRAIN have no effect", async () => {
+  const p = new Pair({}, { accept: () => assert.fail("it is accepted") });
+  const own = p.open(bytes(1));
+  p.session.drain();
+  const profile = { authority: "", userAgent: "", subtype: "", encoding: "", accept: "" };
+  p.step({ stream: 2, head: { method: "/s/M", profile, timeout: 0, metadata: [] } });
+  p.step({ stream: 2, begins: true, data: bytes(1) });
+  p.say((e) => e.credit(2, 1));
+  p.say((e) => e.reset(2, Reset.cancelled, ""));
+  p.step({ stream: 1, header: [], begins: true, data: bytes(1), end: ok });
+  assert.deepEqual(await own.receive(), bytes(1));
+  assert.equal(p.bye?.code, Bye.done);
+});
+
+test("a server that takes no calls", () => {
+  assert.throws(() => new Pair({ features: 1 }).open(bytes(1)), /takes no calls/);
+});
+
+test("BYE right after HELLO says that no call was processed", () => {
+  const p = new Pair();
+  p.say((e) => e.bye(Bye.closed, "call elsewhere"));
+  assert.deepEqual([p.ended?.unprocessed, p.ended?.message.includes("call elsewhere")], [true, true]);
+});
+
 test("a call of which something has arrived must not be made again", async () => {
   for (const end of [(e: Encoder) => e.reset(1, Reset.unprocessed, ""), (e: Encoder) => e.drain(0)]) {
     const p = new Pair();
@@ -373,27 +413,33 @@ test("rules that the server breaks end the connection", async () => {
     assert.equal(p.bye?.code, Bye.protocol, rule);
     assert.ok(p.bye?.text.includes(rule), `${p.bye?.text}, want ${rule}`);
     assert.equal(p.closed, true);
-    await assert.rejects(call.receive(), (e: CallError) => e.code === Code.unavailable);
+    await assert.rejects(
+      async () => {
+        while (await call.receive()); // what has arrived before
+      },
+      (e: CallError) => e.code === Code.unavailable,
+    );
   }
   const early = new Pair(null);
   early.say((e) => e.credit(0, 1));
   assert.ok(early.bye?.text.includes("not HELLO"));
 });
 
+const head = {
+  method: "/s/M",
+  profile: { authority: "", userAgent: "", subtype: "", encoding: "", accept: "" },
+  timeout: 0,
+  metadata: [],
+};
+
 test("calls of the server are accepted, or not", async () => {
-  const head = {
-    method: "/s/M",
-    profile: { authority: "", userAgent: "", subtype: "", encoding: "", accept: "" },
-    timeout: 0,
-    metadata: [],
-  };
   const refuses = new Pair();
   refuses.step({ stream: 2, head, begins: true, data: bytes(1) });
   await settled();
   assert.deepEqual((refuses.got.at(-1) as { code: number }).code, Reset.unprocessed);
 
   const calls: Call[] = [];
-  const p = new Pair({}, { accept: (c) => calls.push(c) });
+  const p = new Pair({}, { accept: async (c) => void calls.push(c) });
   p.step({ stream: 2, head, begins: true, halfClose: true, data: bytes(5) });
   const call = calls[0] as Call;
   assert.deepEqual([await call.receive(), await call.receive()], [bytes(5), undefined]);
@@ -410,4 +456,30 @@ test("calls of the server are accepted, or not", async () => {
   p.step({ stream: 4, head });
   p.say((e) => e.reset(4, Reset.cancelled, ""));
   assert.deepEqual([calls[1]?.over, calls[1]?.error?.code], [true, Code.cancelled]);
+});
+
+test("handlers of calls that were reset count until they return", async () => {
+  let done = () => {};
+  const running = new Promise<void>((resolve) => {
+    done = resolve;
+  });
+  const p = new Pair({}, { accept: () => running });
+  const refused = () => p.got.filter((f) => f.kind === Kind.reset && f.code === Reset.unprocessed).length;
+  let last = 0;
+  const calls = async (n: number) => {
+    for (let i = 0; i < n; i++) {
+      last += 2;
+      p.step({ stream: last, head });
+      p.say((e) => e.reset(last, Reset.cancelled, ""));
+    }
+    await settled();
+  };
+  await calls(1000);
+  assert.equal(refused(), 0);
+  await calls(1);
+  assert.equal(refused(), 1);
+  done();
+  await settled();
+  await calls(1000);
+  assert.equal(refused(), 1);
 });

@@ -19,8 +19,8 @@ export interface SessionOptions {
   /** The largest message that is received, in bytes. */
   maxMessage?: number | undefined;
 
-  /** Takes the calls of the server; if it is missing, the session accepts none. */
-  accept?: ((call: Call) => void) | undefined;
+  /** Handles a call of the server; if it is missing, the session accepts none. */
+  accept?: ((call: Call) => Promise<void>) | undefined;
 
   /** Bytes that the server may send on a call, and on all, before they are consumed. */
   window?: number | undefined;
@@ -78,12 +78,14 @@ export class Session {
   #lastCall = -1; // the number of the client's last call
   #lastServed = 0; // of the server's
   #open = 0; // calls of the client, and slots that were given for them
+  #handled = 0; // calls of the server whose handlers run
   #slots: (() => void)[] = []; // of calls that wait for others to end
   #endings: (() => void)[] = []; // who waits for another call to end
   #turns: Call[] = []; // with messages that could not be written at once
 
   #received = 0; // what can be granted again
   #hello = false; // the server's has come
+  #frames = 0; // that have come
   #why: CallError | undefined; // why it has ended
   #drained = false; // it takes no more calls, because either side has drained or it has ended
   #sentDrain = false;
@@ -133,6 +135,11 @@ export class Session {
   /** The client has ended it, or lets it end. */
   get left(): boolean {
     return this.#sentDrain;
+  }
+
+  /** Calls are open, or the server may make some: the connection must not be lost unnoticed. */
+  get wanted(): boolean {
+    return this.busy || this.#options.accept !== undefined;
   }
 
   /** Calls of either side are open. */
@@ -188,8 +195,10 @@ export class Session {
   open(head: Omit<wire.CallHead, "profile">, message?: Uint8Array): Call {
     const whole: wire.CallHead = { ...head, profile: this.#profile };
     const size = wire.sizeOfHead(whole);
-    if (this.#why || size > this.peer.block) {
+    if (this.#why || size > this.peer.block || this.peer.features & wire.acceptsNoCalls) {
       this.release();
+      if (this.peer.features & wire.acceptsNoCalls)
+        throw new CallError(Code.unimplemented, "the server takes no calls");
       throw (
         this.#why ??
         new CallError(
@@ -301,8 +310,8 @@ export class Session {
     try {
       this.#decoder.push(chunk, (f) => this.#handle(f));
     } catch (e) {
+      this.violated(e instanceof ProtocolError ? e.message : "an internal error of the client");
       if (!(e instanceof ProtocolError)) throw e;
-      this.violated(e.message);
     }
   }
 
@@ -323,8 +332,8 @@ export class Session {
   }
 
   /** Ends the session and its calls. */
-  close(): void {
-    this.#leave(Bye.closed, "the client was closed", new CallError(Code.cancelled, "the transport was closed"));
+  close(why = new CallError(Code.cancelled, "the transport was closed")): void {
+    this.#leave(Bye.closed, why.message, why);
   }
 
   /** Takes no more calls. The session ends when none is left. */
@@ -367,6 +376,7 @@ export class Session {
     if (this.#why) return;
     if (this.#hello === (f.kind === Kind.hello))
       throw new ProtocolError(this.#hello ? "a second HELLO" : "the first frame is not HELLO");
+    this.#frames++;
     switch (f.kind) {
       case Kind.stream:
         return this.#step(f);
@@ -422,16 +432,18 @@ export class Session {
 
   #serve(f: wire.StreamFrame): void {
     if (!f.head) throw new ProtocolError(`call ${f.stream} was not made`);
-    const refused = this.#sentDrain;
-    if (!refused) this.#lastServed = f.stream;
+    this.#lastServed = f.stream;
+    if (this.#sentDrain) return; // above the number of DRAIN: nothing of it has an effect
     const { accept } = this.#options;
-    if (refused) return;
-    if (!accept || this.#calls.size - this.#open >= maxServed)
+    if (!accept || this.#handled >= maxServed)
       return this.reset(f.stream, Reset.unprocessed, accept ? "too many calls" : "this client takes no calls");
     const call = new Call(this, f.stream, f.head);
     this.#calls.set(call.id, call);
     call.handle(f);
-    if (!call.over) accept(call);
+    if (call.over) return;
+    this.#handled++;
+    const handled = () => this.#handled--;
+    accept(call).then(handled, handled);
   }
 
   #serverDrains(last: number): void {
@@ -446,12 +458,12 @@ export class Session {
 
   #serverLeaves(code: number, text: string): void {
     this.#channel.close();
-    this.#end(
-      new CallError(
-        Code.unavailable,
-        `the server has closed the connection${text ? `: ${text}` : code === Bye.done ? "" : ` with code ${code}`}`,
-      ),
+    const why = new CallError(
+      Code.unavailable,
+      `the server has closed the connection${text ? `: ${text}` : ` with code ${code}`}`,
     );
+    why.unprocessed = this.#frames === 2; // right after HELLO it refuses the connection
+    this.#end(why);
   }
 }
 

@@ -1,6 +1,7 @@
 import { CallError } from "./errors.ts";
 import { Keepalive } from "./keepalive.ts";
 import { Session, type SessionOptions } from "./session.ts";
+import { maxTimer } from "./timer.ts";
 
 /** The subprotocol of the WebSockets. */
 export const subprotocol = "nearcall.v1";
@@ -50,6 +51,7 @@ export class Socket {
   readonly #timer: ReturnType<typeof setTimeout>;
   #keepalive: Keepalive | undefined;
   #openedAt: number | undefined; // by performance.now
+  #left = false; // close was called
   #over = false;
 
   /** Throws what the class of WebSockets throws, such as a SyntaxError for an invalid URL. */
@@ -64,7 +66,7 @@ export class Socket {
     this.#ws.onclose = (e) => this.#closed(`${e.code}${e.reason ? ` ${e.reason}` : ""}`);
     this.#timer = setTimeout(
       () => this.#lose(`cannot connect to ${url}: no answer in ${connectTimeoutMs} ms`),
-      connectTimeoutMs,
+      Math.min(connectTimeoutMs, maxTimer),
     );
   }
 
@@ -127,7 +129,7 @@ export class Socket {
     clearTimeout(this.#timer);
     this.#keepalive?.stop();
     const lived = this.#openedAt === undefined ? 0 : performance.now() - this.#openedAt;
-    this.ended(why, lived < settled && !this.session?.left);
+    this.ended(why, lived < settled && !this.#left && !this.session?.left);
   }
 
   /** Finds out whether the server still answers. */
@@ -137,7 +139,8 @@ export class Socket {
 
   /** Closes the WebSocket, and fails its calls. */
   close(why: CallError): void {
-    if (this.session) this.session.close();
+    this.#left = true;
+    if (this.session) this.session.close(why);
     this.#ws.close(closing);
     this.drained();
     this.#end(why);

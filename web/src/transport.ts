@@ -27,6 +27,7 @@ import { toHeaders, toMetadata } from "./metadata.ts";
 import { watchNetwork } from "./network.ts";
 import type { Session } from "./session.ts";
 import type { WebSocketClass } from "./socket.ts";
+import { maxTimer } from "./timer.ts";
 import { type CallHead, type Metadata, Reset } from "./wire.ts";
 
 /** Options of {@link createNearcallTransport}. */
@@ -80,9 +81,11 @@ const pause = 100; // milliseconds before a refused call is made again if no oth
  * Abandons a call whose messages can be received no more: createClient does not pass on
  * that a loop over them was left with break.
  */
-const dropped = new FinalizationRegistry<Call>((call) =>
-  call.abandon(Reset.cancelled, new CallError(Code.Canceled, "nothing receives the messages any more")),
-);
+const dropped = new FinalizationRegistry<Call>(drop);
+
+function drop(call: Call): void {
+  call.abandon(Reset.cancelled, new CallError(Code.Canceled, "nothing receives it"));
+}
 
 /**
  * Creates a transport for the clients of connect-es that makes calls of all four kinds to a
@@ -107,12 +110,12 @@ export function createNearcallTransport(options: NearcallTransportOptions): Near
       keepaliveMs: options.keepaliveMs ?? 30_000,
     },
     (state) => {
-      for (const listener of listeners) listener(state);
+      for (const listener of [...listeners]) queueMicrotask(() => listener(state)); // what it throws is its own
     },
   );
   const unwatch = watchNetwork(connection);
   const { interceptors, binaryOptions } = options;
-  const timeoutOf = (ms = options.defaultTimeoutMs) => (ms !== undefined && ms <= 0 ? undefined : ms);
+  const timeoutOf = (ms = options.defaultTimeoutMs) => (ms !== undefined && ms > 0 && ms < maxTimer ? ms : undefined);
 
   const transport: NearcallTransport = {
     get state() {
@@ -235,13 +238,13 @@ async function retried<T>(connection: Connection, signal: AbortSignal, make: (s:
   for (let attempt = 1; ; attempt++) {
     let session: Session | undefined;
     try {
+      signal.throwIfAborted();
       session = await abortable(connection.session(), signal);
-      const slot = session.slot();
-      if (slot) await abortable(slot, signal, () => session?.release());
+      await slotOf(session, signal);
       if (signal.aborted || !session.usable) {
         session.release();
         signal.throwIfAborted();
-        throw CallError.unprocessed("the connection takes no more calls");
+        throw CallError.unprocessed(session.why?.message ?? "the connection takes no more calls");
       }
       return await make(session);
     } catch (e) {
@@ -254,30 +257,35 @@ async function retried<T>(connection: Connection, signal: AbortSignal, make: (s:
   }
 }
 
+/** Reserves a slot of the session. */
+async function slotOf(session: Session, signal: AbortSignal): Promise<void> {
+  const slot = session.slot();
+  try {
+    await abortable(slot, signal);
+  } catch (e) {
+    void slot?.then(() => session.release());
+    throw e;
+  }
+}
+
 function sleep(ms: number): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
-/** Waits for p, or rejects with the signal's reason. Then late runs when p resolves after all. */
-async function abortable<T>(p: T | Promise<T>, signal: AbortSignal, late?: () => void): Promise<T> {
+/** Waits for p, or rejects with the signal's reason. */
+async function abortable<T>(p: T | Promise<T>, signal: AbortSignal): Promise<T> {
   if (!(p instanceof Promise)) return p;
-  return new Promise((resolve, reject) => {
-    const abort = () => {
-      reject(signal.reason);
-      if (late) p.then(late, () => {});
-    };
-    if (signal.aborted) return abort();
-    signal.addEventListener("abort", abort, { once: true });
-    const settle = (f: () => void) => {
-      if (signal.aborted) return;
-      signal.removeEventListener("abort", abort);
-      f();
-    };
-    p.then(
-      (v) => settle(() => resolve(v)),
-      (e) => settle(() => reject(e)),
-    );
+  let abort = () => {};
+  const aborted = new Promise<never>((_, reject) => {
+    abort = () => reject(signal.reason);
   });
+  signal.addEventListener("abort", abort);
+  if (signal.aborted) abort();
+  try {
+    return await Promise.race([p, aborted]);
+  } finally {
+    signal.removeEventListener("abort", abort);
+  }
 }
 
 function headOf(
@@ -336,21 +344,15 @@ async function sendAll<T>(call: Call, input: AsyncIterable<T>, encode: (m: T) =>
 }
 
 /** The messages of a call. At their end the trailer has come. */
-function received<T>(call: Call, trailer: Headers, decode: (b: Uint8Array) => T): AsyncIterable<T> {
-  const next = async (): Promise<IteratorResult<T>> => {
-    try {
-      const m = await call.receive();
-      if (m !== undefined) return { done: false, value: decode(m) };
-      toHeaders(call.end?.trailer, trailer);
-      return { done: true, value: undefined };
-    } catch (e) {
-      if (!(e instanceof CallError)) {
-        call.abandon(Reset.cancelled, toCallError(e)); // it cannot be decoded
-        throw e;
-      }
-      toHeaders(e.trailer, trailer);
-      throw toConnectError(e, call);
-    }
-  };
-  return { [Symbol.asyncIterator]: () => ({ next }) };
+async function* received<T>(call: Call, trailer: Headers, decode: (b: Uint8Array) => T): AsyncGenerator<T> {
+  try {
+    for (let m = await call.receive(); m; m = await call.receive()) yield decode(m);
+    toHeaders(call.end?.trailer, trailer);
+  } catch (e) {
+    if (!(e instanceof CallError)) throw e; // a message that cannot be decoded
+    toHeaders(e.trailer, trailer);
+    throw toConnectError(e, call);
+  } finally {
+    drop(call);
+  }
 }

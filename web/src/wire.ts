@@ -103,6 +103,11 @@ export interface End {
   trailer: Metadata;
 }
 
+/** Returns a status without details and trailer. */
+export function plainEnd(code: number, message: string): End {
+  return { code, message, status: new Uint8Array(0), details: [], trailer: [] };
+}
+
 /** A step of a call, in one frame. */
 export interface StreamFrame {
   kind: typeof Kind.stream;
@@ -404,12 +409,7 @@ export class Decoder {
 
   /** Decodes a chunk of the stream of bytes. Frames may share its memory. */
   push(chunk: Uint8Array, handle: (f: Frame) => void): void {
-    let b = chunk;
-    if (this.#pending.length > 0) {
-      b = new Uint8Array(this.#pending.length + chunk.length);
-      b.set(this.#pending);
-      b.set(chunk, this.#pending.length);
-    }
+    const b = this.#pending.length > 0 ? concat([this.#pending, chunk]) : chunk;
     let at = this.#begun ? 0 : this.#line(b);
     while (this.#begun && at + 2 <= b.length) {
       const n = (b[at] as number) | ((b[at + 1] as number) << 8);
@@ -419,7 +419,7 @@ export class Decoder {
       at += 2 + n;
       if (f) handle(f);
     }
-    this.#pending = at < b.length ? b.slice(at) : new Uint8Array(0);
+    this.#pending = b.slice(at);
   }
 
   #line(b: Uint8Array): number {
@@ -522,7 +522,8 @@ export class Decoder {
       else f.end = this.#end(r);
     }
     if (begins && more) f.size = r.uint();
-    if (begins || goesOn) f.data = r.rest();
+    // A message of its own does not keep the chunk that it came in, nor share it with others.
+    if (begins || goesOn) f.data = begins && !more ? r.rest().slice() : r.rest();
     r.end();
     const length = f.data?.length ?? 0;
     if (begins && !more) f.size = length;
@@ -547,9 +548,9 @@ export class Decoder {
     const b = r.bytes();
     const s = toText(b);
     if (n === 1) return s;
-    if (!this.#remembers) throw new ProtocolError("a block in pieces has a new name");
-    if (b.length > maxName) throw new ProtocolError(`a name of ${b.length} bytes gets a number`);
-    if (!this.#table.add(1, b.length)) throw new ProtocolError("more names than the table holds");
+    // A block in pieces has no new names, and long ones and those beyond the table have no number.
+    if (!this.#remembers || b.length > maxName || !this.#table.add(1, b.length))
+      throw new ProtocolError("a name that must have no number");
     this.#names.push(s);
     return s;
   }
@@ -593,31 +594,30 @@ export class Decoder {
       if (end.code > 0xffffffff) this.#object(`a status of code ${end.code}`);
       if (!isUTF8(message)) this.#object("a status whose message is not UTF-8");
       if (!block.spend(0, message.length + end.status.length)) this.#object(block.tooLarge);
-      if (end.status.length > 0 && this.#wrong === undefined) end.details = this.#details(end, block);
+      if (end.status.length > 0 && this.#wrong === undefined) {
+        const details = this.#details(end, end.status, block);
+        if (details) end.details = details;
+        else this.#object("a status whose details are malformed");
+      }
     }
     end.trailer = this.#metadata(r, block);
     const own = end.trailer.filter(([k]) => k === detailsKey);
-    if (own.length === 1) this.#useTrailer(end, fromBinaryString((own[0] as [string, string])[1]), block);
+    if (own.length === 1) {
+      const details = this.#details(end, fromBinaryString((own[0] as [string, string])[1]), block);
+      // As in gRPC. If it does not fit, it is ordinary metadata.
+      if (details && end.status.length === 0 && end.code !== 0) end.details = details;
+    }
     return end;
   }
 
-  #details(end: End, block: Block): Detail[] {
+  /** Reads the details of an end from a google.rpc.Status; undefined if that is malformed or of another status. */
+  #details(end: End, status: Uint8Array, block: Block): Detail[] | undefined {
     try {
-      const status = readStatus(end.status);
-      if (!block.spend(status.details.length, 0)) this.#object(block.tooLarge);
-      if (status.code >>> 0 === end.code) return status.details;
+      const { code, details } = readStatus(status);
+      if (!block.spend(details.length, 0)) this.#object(block.tooLarge);
+      if (code >>> 0 === end.code) return details;
     } catch {}
-    this.#object("a status whose details are malformed");
-    return [];
-  }
-
-  /** Takes the details of an end that has none from its trailer, as gRPC does. */
-  #useTrailer(end: End, own: Uint8Array, block: Block): void {
-    try {
-      const status = readStatus(own);
-      if (!block.spend(status.details.length, 0)) this.#object(block.tooLarge);
-      if (end.status.length === 0 && end.code !== 0 && status.code >>> 0 === end.code) end.details = status.details;
-    } catch {} // then it is ordinary metadata
+    return undefined;
   }
 
   /** Reads metadata. Once it is wrong, the rest is read for its new names. */
@@ -648,9 +648,7 @@ export class Decoder {
 function readHello(r: Reader): Hello {
   const h = { ...unknownPeer };
   for (const field of helloFields) h[field] = r.uint(); // further ones belong to later versions
-  if (h.version === 0) throw new ProtocolError("version 0");
-  if (h.stream < minWindow || h.connection < minWindow)
-    throw new ProtocolError(`windows of ${h.stream} and ${h.connection} bytes`);
-  if (h.block < minBlock) throw new ProtocolError(`blocks of ${h.block} bytes`);
+  if (h.version === 0 || h.stream < minWindow || h.connection < minWindow || h.block < minBlock)
+    throw new ProtocolError("version 0, or limits that are too small");
   return h;
 }

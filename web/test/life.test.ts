@@ -255,6 +255,48 @@ describe("connections", () => {
     transport.close();
   });
 
+  test("an aborted call leaves nothing behind", async () => {
+    let unhandled = 0;
+    const count = () => unhandled++;
+    process.on("unhandledRejection", count);
+    const { transport, client } = open({ WebSocket: played });
+    const made = Played.made;
+    await fails(client.echo({}, { signal: AbortSignal.abort() }), Code.Canceled);
+    assert.equal(Played.made, made);
+    transport.close();
+    await sleep(10);
+    process.off("unhandledRejection", count);
+    assert.equal(unhandled, 0);
+  });
+
+  test("a class of WebSockets that throws", async () => {
+    const broken = class {
+      constructor() {
+        throw new Error("not here");
+      }
+    } as unknown as WebSocketClass;
+    const { transport, client } = open({ WebSocket: broken });
+    const stop = serve(transport, () => {});
+    await until("it has failed", () => transport.state === "failed");
+    stop();
+    stop();
+    transport.close();
+    stop();
+    assert.throws(() => serve(transport, () => {}), /was closed/);
+    await fails(client.echo({}), Code.Canceled);
+  });
+
+  test("timeouts that no timer can have", async () => {
+    const server = await start();
+    for (const timeoutMs of [Number.POSITIVE_INFINITY, Number.MAX_SAFE_INTEGER, Number.NaN]) {
+      const { transport, client } = open({ url: server.url, defaultTimeoutMs: timeoutMs, keepaliveMs: timeoutMs });
+      assert.equal((await client.echo({ text: "!left" })).n, -1n);
+      assert.equal((await client.echo({ text: "!left" }, { timeoutMs })).n, -1n);
+      transport.close();
+    }
+    await server.stop();
+  });
+
   test("an invalid URL is named", () => {
     assert.throws(() => createNearcallTransport({ url: "not a url" }), /Invalid URL/);
   });

@@ -348,6 +348,25 @@ export const tests: Tests = {
     equal(states, ["connecting", "ready"]);
   },
 
+  async "messages can be asked for before others have come"(at) {
+    const transport = at.transport();
+    const request = async function* () {
+      yield { count: 3, hang: true };
+    };
+    const stop = new AbortController();
+    const { message } = await transport.stream(Probe.method.list, stop.signal, undefined, undefined, request());
+    const notes = message[Symbol.asyncIterator]();
+    const three = await Promise.all([notes.next(), notes.next(), notes.next()]);
+    equal(
+      three.map((r) => r.value.n),
+      [0n, 1n, 2n],
+    );
+    const last = [notes.next(), notes.next()];
+    stop.abort();
+    const [failed, ended] = await Promise.allSettled(last);
+    equal([failed?.status, ended], ["rejected", { status: "fulfilled", value: { done: true } }]);
+  },
+
   async "a server with MaxConcurrentStreams 10"(at) {
     const client = at.client({ url: at.limitedUrl });
     const numbers = Array.from({ length: 500 }, (_, i) => BigInt(i));
@@ -478,6 +497,18 @@ export const tests: Tests = {
     );
     await fails(client.callBack({ method: "Hang" }), Code.DeadlineExceeded);
     await Promise.all(Array.from({ length: 50 }, () => back("Echo", 20, 10)));
+    stop();
+  },
+
+  async "a message of the server over the limit"(at) {
+    const transport = at.transport({ readMaxBytes: 1000 });
+    const client = createClient(Probe, transport);
+    const stop = serve(transport, ({ service }) => {
+      service(Probe, { echo: (note) => note });
+    });
+    for (const size of [5000, 500_000])
+      await fails(client.callBack({ method: "Echo", count: 1, size }), Code.ResourceExhausted, "limit of 1000");
+    equal((await client.callBack({ method: "Echo", count: 1, size: 100 })).bytes, 100n);
     stop();
   },
 };
