@@ -167,9 +167,12 @@ bits32: ## the core module's tests where an int and an address have 32 bits
 WINE_PACKAGES = wine64 gcc-mingw-w64-x86-64
 
 # Node and the other tools are in web/node_modules, where npm installs them.
-.PHONY: web web-tools chromium web-generate
+.PHONY: web web-board web-tools chromium web-generate
 web: web-tools ## the TypeScript package of web: types, style, tests in Node and Chromium, and the package that npm would publish
-	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s check && npm run -s build && npm run -s package && npm test -s
+	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s check && npm run -s board -- --check && npm run -s package && npm test -s
+
+web-board: web-tools ## build the page of examples/board again
+	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s board
 
 web-tools:
 	@cmp -s web/package-lock.json web/node_modules/.installed || { cd web && npm install --no-save --no-audit --no-fund && cp package-lock.json node_modules/.installed; }
@@ -207,7 +210,8 @@ lines: ## lines per package, comments included and generated code left out
 
 # Needs protoc-gen-go and protoc-gen-go-grpc.
 web-generate: web-tools ## make the generated code of web again
-	cd web && PATH="$$PWD/node_modules/.bin:$$PATH" buf generate testserver
+	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && buf generate testserver && \
+		buf generate ../examples/board/boardpb --template buf.board.gen.yaml
 
 # Needs protoc, protoc-gen-go and protoc-gen-go-grpc. The generated code is committed.
 generate: ## make the generated code again

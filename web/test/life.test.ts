@@ -2,6 +2,8 @@
 
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { Code, createClient } from "@connectrpc/connect";
 import { createNearcallTransport, type NearcallTransportOptions, type WebSocketClass } from "../src/index.ts";
 import { serve } from "../src/serve.ts";
@@ -253,6 +255,24 @@ describe("connections", () => {
     await tick(11_000);
     await call;
     transport.close();
+  });
+
+  test("a stream whose loop was left ends when its messages are garbage", async () => {
+    setFlagsFromString("--expose-gc");
+    const collect: () => void = runInNewContext("gc");
+    const server = await start();
+    const { transport, client } = open({ url: server.url });
+    const counts = async () => JSON.parse((await client.echo({ text: "!counts" })).text);
+    await (async () => {
+      for await (const _ of client.list({ count: 3, hang: true })) break;
+    })();
+    assert.equal((await counts()).cancelled, 0);
+    await until("the handler is cancelled", async () => {
+      collect();
+      return (await counts()).cancelled === 1;
+    });
+    transport.close();
+    await server.stop();
   });
 
   test("an aborted call leaves nothing behind", async () => {

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"embed"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httputil"
+
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/nearcall/nearcall"
+	pb "github.com/nearcall/nearcall/examples/board/boardpb"
+)
+
+// The page. `make web` builds board.js from web/board.
+//
+//go:embed assets
+var assets embed.FS
+
+// newHandler serves the page, and the service in two ways: over WebSockets at /calls, and
+// over HTTP as Connect clients call it, to compare. For these, HTTP's handler passes
+// requests on to a listener of the server, which a program without pages of its own would
+// give the port to. stop closes the connections to it.
+func newHandler(srv *nearcall.Server) (h http.Handler, stop func(), err error) {
+	files, err := fs.Sub(assets, "assets")
+	if err != nil {
+		return nil, nil, err
+	}
+	within := bufconn.Listen(64 << 10)
+	go func() { _ = srv.Serve(within) }()
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return within.DialContext(ctx) }
+	calls := &http.Transport{DialContext: dial, MaxIdleConnsPerHost: 64}
+	mux := http.NewServeMux()
+	mux.Handle("/", http.FileServerFS(files))
+	mux.Handle("/calls", srv)
+	mux.Handle("/"+pb.Board_ServiceDesc.ServiceName+"/", &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = "http", r.In.Host
+			r.Out.Host = r.In.Host // the server compares it with the Origin
+		},
+		Transport: calls,
+	})
+	return mux, calls.CloseIdleConnections, nil
+}
