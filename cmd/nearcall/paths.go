@@ -52,6 +52,7 @@ const (
 	secondUnix     = "second process, unix socket"
 	secondShm      = "second process, shared memory"
 	secondTCP      = "second process, TCP loopback"
+	secondWS       = "second process, WebSocket"
 	secondUnixGRPC = "grpc-go, " + secondUnix
 	secondTCPGRPC  = "grpc-go, " + secondTCP
 )
@@ -76,10 +77,10 @@ func (s stretch) names() string {
 // inOneProcess and betweenProcesses are the stretches of a tour. A tour leaves out what the
 // system does not support.
 var (
-	inOneProcess     = stretch{paths, grpcBufconn, 0.55, nil}
+	inOneProcess     = stretch{paths, grpcBufconn, 0.5, nil}
 	betweenProcesses = []stretch{
-		{unixPaths(), path{secondUnixGRPC, overProcess(byGRPC, "unix")}, 0.3, unixSockets},
-		{[]path{{secondTCP, overProcess(byNearcall, "tcp")}}, path{secondTCPGRPC, overProcess(byGRPC, "tcp")}, 0.15, nil},
+		{unixPaths(), path{secondUnixGRPC, overProcess(byGRPC, "unix")}, 0.28, unixSockets},
+		{[]path{{secondTCP, overProcess(byNearcall, "tcp")}, {secondWS, overProcess(byNearcall, "ws")}}, path{secondTCPGRPC, overProcess(byGRPC, "tcp")}, 0.22, nil},
 	}
 )
 

@@ -128,8 +128,13 @@ func startProcess(who, network string) (target string, stop func() error, err er
 	if err != nil {
 		return "", nil, err
 	}
-	target, dir := "tcp:127.0.0.1:0", ""
-	if network != "tcp" {
+	dir := ""
+	switch network {
+	case "tcp":
+		target = "tcp:127.0.0.1:0"
+	case "ws":
+		target = "ws://127.0.0.1:0/calls"
+	default:
 		if dir, err = os.MkdirTemp("", "nearcall"); err != nil {
 			return "", nil, err
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"io"
 	"os"
 	"runtime"
@@ -18,7 +19,8 @@ func TestAProcessStartsAndStops(t *testing.T) {
 	for _, who := range []string{byNearcall, byGRPC} {
 		for _, network := range networksOf(who) {
 			t.Run(who+"/"+network, func(t *testing.T) {
-				if network != "tcp" {
+				inFiles := network == "unix" || network == "shm"
+				if inFiles {
 					needs.UnixSockets(t)
 				}
 				target, stop, err := startProcess(who, network)
@@ -26,10 +28,10 @@ func TestAProcessStartsAndStops(t *testing.T) {
 					t.Fatal(err)
 				}
 				scheme, path, _ := strings.Cut(target, ":")
-				if scheme != network || network == "tcp" && !strings.HasPrefix(path, "127.0.0.1:") {
+				if scheme != network || !inFiles && !strings.HasPrefix(strings.TrimPrefix(path, "//"), "127.0.0.1:") {
 					t.Errorf("it serves %s", target)
 				}
-				if _, err := os.Stat(path); network != "tcp" && err != nil {
+				if _, err := os.Stat(path); inFiles && err != nil {
 					t.Error(err)
 				}
 				if err := stop(); err != nil {
@@ -45,17 +47,20 @@ func TestAProcessStartsAndStops(t *testing.T) {
 
 // networksOf returns the networks that a second process of a tour serves on.
 func networksOf(who string) []string {
-	if who == byNearcall && runtime.GOOS == "linux" {
-		return []string{"unix", "shm", "tcp"}
+	switch {
+	case who == byGRPC:
+		return []string{"unix", "tcp"}
+	case runtime.GOOS == "linux":
+		return []string{"unix", "shm", "tcp", "ws"}
 	}
-	return []string{"unix", "tcp"}
+	return []string{"unix", "tcp", "ws"}
 }
 
 // TestCallsToAProcessGoOverItsNetwork checks that calls use the network in the path's name.
 func TestCallsToAProcessGoOverItsNetwork(t *testing.T) {
 	for _, network := range networksOf(byNearcall) {
 		t.Run(network, func(t *testing.T) {
-			if network != "tcp" {
+			if network == "unix" || network == "shm" {
 				needs.UnixSockets(t)
 			}
 			c, err := overProcess(byNearcall, network)(nil)
@@ -65,8 +70,8 @@ func TestCallsToAProcessGoOverItsNetwork(t *testing.T) {
 			var p peer.Peer
 			if _, err := c.client.UnaryCall(c.ctx, &testpb.SimpleRequest{Payload: &testpb.Payload{}}, grpc.Peer(&p)); err != nil {
 				t.Error(err)
-			} else if got := p.Addr.Network(); got != network {
-				t.Errorf("calls go over %s, want %s", got, network)
+			} else if got, want := p.Addr.Network(), map[string]string{"ws": "tcp"}[network]; got != cmp.Or(want, network) {
+				t.Errorf("calls go over %s", got)
 			}
 			if err := c.close(); err != nil {
 				t.Error(err)

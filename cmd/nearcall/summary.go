@@ -19,13 +19,14 @@ var (
 	nearUnix      = summaryPath{"nearcall", secondUnix}
 	nearShm       = summaryPath{"nearcall, shared memory", secondShm}
 	nearTCP       = summaryPath{"nearcall", secondTCP}
+	nearWS        = summaryPath{"nearcall, WebSocket", secondWS}
 	summaryGroups = []struct {
 		to    string
 		paths []summaryPath
 	}{
 		{"within a process", []summaryPath{{"grpc-go, bufconn", grpcBufconn.name}, {"grpc-go, TCP", grpcTCP.name}, near}},
 		{"to a second process, over a unix socket", []summaryPath{{"grpc-go", secondUnixGRPC}, nearUnix, nearShm}},
-		{"to a second process, over TCP", []summaryPath{{"grpc-go", secondTCPGRPC}, nearTCP}},
+		{"to a second process, over TCP", []summaryPath{{"grpc-go", secondTCPGRPC}, nearTCP, nearWS}},
 	}
 )
 
@@ -118,5 +119,6 @@ func (r report) conclusion() string {
 	say(nearShm, "Through shared memory")
 	say(nearUnix, "Over a unix socket")
 	say(nearTCP, "Over TCP")
+	say(nearWS, "Over a WebSocket")
 	return b.String() + "\n"
 }

@@ -50,7 +50,7 @@ func TestATourLeavesOutWhatTheSystemLacks(t *testing.T) {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
 	var r report
-	if err := json.Unmarshal([]byte(stdout), &r); err != nil || len(r.LeftOut) != 1 || !strings.HasPrefix(r.LeftOut[0], says) || len(r.Processes) != 2*len(calls) {
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil || len(r.LeftOut) != 1 || !strings.HasPrefix(r.LeftOut[0], says) || len(r.Processes) != 3*len(calls) {
 		t.Errorf("it prints\n%s", stdout)
 	}
 }
