@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -53,6 +54,7 @@ const (
 	overTCP  path = "tcp"
 	overUnix path = "unix"
 	overShm  path = "shm"
+	overWS   path = "ws"
 )
 
 func (a addresses) target(p path) string {
@@ -61,6 +63,8 @@ func (a addresses) target(p path) string {
 		return a.Unix
 	case overShm:
 		return a.Shm
+	case overWS:
+		return "ws:" + strings.Replace(a.TCP, "tcp:", "//", 1) + "/calls"
 	}
 	return a.TCP
 }
@@ -68,6 +72,7 @@ func (a addresses) target(p path) string {
 // An attacker makes one attack.
 type attacker struct {
 	at    addresses
+	over  path
 	count int
 	until time.Time // when it must be done
 	sent  atomic.Int64
@@ -113,10 +118,11 @@ func attackerMain(args []string) error {
 	if err := json.Unmarshal([]byte(args[3]), &a.at); err != nil {
 		return err
 	}
+	a.over = all[i].path
 	return obey(struct{}{}, func(command string) any {
 		a.until = time.Now().Add(limit)
 		if command == "probe" {
-			if err := a.probe(all[i].path); err != nil {
+			if err := a.probe(); err != nil {
 				return report{Error: err.Error()}
 			}
 			a.sent.Store(0)
@@ -144,8 +150,8 @@ func (a *attacker) report(err error) report {
 }
 
 // probe makes an ordinary call with the attacks' own protocol code.
-func (a *attacker) probe(over path) error {
-	p, err := a.dial(over)
+func (a *attacker) probe() error {
+	p, err := a.dial(a.over)
 	if err != nil {
 		return err
 	}
@@ -168,6 +174,9 @@ func (a *attacker) dial(over path) (*peer, error) {
 		}
 		a.hold(r)
 		return &peer{conn: r, sent: &a.sent}, nil
+	}
+	if over == overWS {
+		return a.upgrade(true)
 	}
 	conn, err := dialSocket(a.at.target(over), a.until)
 	if err != nil {

@@ -80,7 +80,7 @@ func fittingHeaders(a *attacker) error {
 // differentKeys sends headers whose keys are already known, so that an entry takes 3 bytes on
 // the wire and a hundred in a map.
 func differentKeys(a *attacker) error {
-	p, err := a.enter(overTCP)
+	p, err := a.enter(a.over)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func differentKeys(a *attacker) error {
 // headers opens calls whose metadata has that many entries of key, after a call that makes
 // the key known.
 func (a *attacker) headers(key string, entries int) error {
-	p, err := a.enter(overTCP)
+	p, err := a.enter(a.over)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func unfinishedBlocks(a *attacker) error {
 	part := make([]byte, maxPart)
 	var cut error
 	for range a.count {
-		p, err := a.enter(overTCP)
+		p, err := a.enter(a.over)
 		if err != nil {
 			return err
 		}
@@ -139,7 +139,7 @@ func unfinishedBlocks(a *attacker) error {
 // longEncoding makes calls with an encoding that the server does not know, and repeats in
 // each reply.
 func longEncoding(a *attacker) error {
-	p, err := a.dial(overTCP)
+	p, err := a.dial(a.over)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func endsOfNoCall(a *attacker) error {
 	end := append(word([]byte{5, 0}, string(details)), 0)
 	var cut error
 	for range a.count {
-		p, err := a.enter(overTCP)
+		p, err := a.enter(a.over)
 		if err != nil {
 			return err
 		}
@@ -185,7 +185,7 @@ func profiles(a *attacker) error {
 	name := strings.Repeat("p", long)
 	var cut error
 	for range a.count {
-		p, err := a.enter(overTCP)
+		p, err := a.enter(a.over)
 		if err != nil {
 			return err
 		}

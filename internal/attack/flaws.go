@@ -29,7 +29,7 @@ func flawOf(name string) *attack {
 		what: "one call, which sets off the flaw " + name,
 		flaw: name, full: 1, short: 1,
 		run: func(a *attacker) error {
-			p, err := a.enter(overTCP)
+			p, err := a.enter(a.over)
 			if err != nil {
 				return err
 			}

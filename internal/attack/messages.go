@@ -55,7 +55,7 @@ var messageAttacks = []*attack{
 // unread fills the windows of calls whose handlers do not receive.
 func (a *attacker) unread(message []byte) error {
 	const window = 256 << 10 // of a call, by default
-	p, err := a.enter(overTCP)
+	p, err := a.enter(a.over)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (a *attacker) unread(message []byte) error {
 }
 
 func claims(a *attacker) error {
-	p, err := a.enter(overTCP)
+	p, err := a.enter(a.over)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func emptyForeignFrames(a *attacker) error {
 		frames[i] = 4 // SETTINGS
 	}
 	for range a.count {
-		p, err := a.dial(overTCP)
+		p, err := a.dial(a.over)
 		if err != nil {
 			return err
 		}
@@ -108,7 +108,7 @@ func emptyForeignFrames(a *attacker) error {
 // connections opens and greets on a.count connections, and sends b on each.
 func (a *attacker) connections(b []byte) error {
 	for range a.count {
-		p, err := a.enter(overTCP)
+		p, err := a.enter(a.over)
 		if err != nil {
 			return err
 		}

@@ -75,7 +75,7 @@ var streamAttacks = []*attack{
 		what:   "%s calls opened and left",
 		before: "not measured",
 		run: func(a *attacker) error {
-			p, err := a.enter(overTCP)
+			p, err := a.enter(a.over)
 			if err != nil {
 				return err
 			}
@@ -87,7 +87,7 @@ var streamAttacks = []*attack{
 // subscribe opens n server streams on a connection with the smallest window for the
 // connection and large windows for the streams.
 func (a *attacker) subscribe(n int) (*peer, error) {
-	p, err := a.dial(overTCP)
+	p, err := a.dial(a.over)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func credits(a *attacker) error {
 // takes.
 func creditsOfCalls(a *attacker) error {
 	const calls = 300
-	p, err := a.dial(overTCP)
+	p, err := a.dial(a.over)
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func creditsOfCalls(a *attacker) error {
 }
 
 func drains(a *attacker) error {
-	p, err := a.enter(overTCP)
+	p, err := a.enter(a.over)
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func drains(a *attacker) error {
 }
 
 func (a *attacker) openAndReset(method string) error {
-	p, err := a.enter(overTCP)
+	p, err := a.enter(a.over)
 	if err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (a *attacker) openAndReset(method string) error {
 // openAndResetLater resets calls after their handlers had time to start.
 func openAndResetLater(a *attacker) error {
 	const together = 500
-	p, err := a.enter(overTCP)
+	p, err := a.enter(a.over)
 	if err != nil {
 		return err
 	}
