@@ -35,9 +35,9 @@ type line struct {
 // kindGroups maps the words of the table to several kinds.
 var kindGroups = map[string][]near.Kind{
 	"all":     near.Kinds[2:], // those with clients of nearcall
-	"sockets": {near.TCP, near.Unix, near.SharedMem},
+	"sockets": {near.TCP, near.WebSocket, near.Unix, near.SharedMem},
 	"process": {near.InProcess, near.Inline, near.Shared, near.Loop},
-	"mapped":  near.Kinds[3:],
+	"mapped":  near.Kinds[4:],
 }
 
 // parseTable reads lines of four columns, separated by tabs: tests, kinds, class, reason.

@@ -28,6 +28,7 @@ type ClientConn struct {
 
 	target  string
 	opts    []nearcall.DialOption
+	secure  bool             // the options have credentials that secure connections
 	builder resolver.Builder // nil if the target is an address
 	ready   chan struct{}    // closed when near is set or c is closed
 
@@ -62,10 +63,13 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 		o.near = append(o.near, nearcall.WithSharedMessages())
 	}
 	cc := &ClientConn{target: target, opts: o.near, ready: make(chan struct{})}
+	if n := len(o.secure); n > 0 {
+		cc.secure = o.secure[n-1]
+	}
 	if cc.builder = builder(target, o.resolvers); cc.builder != nil {
 		return cc, cc.check()
 	}
-	n, err := nearcall.NewClient(translate(target), o.near...)
+	n, err := nearcall.NewClient(translate(target, cc.secure), o.near...)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +80,7 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 
 // check returns the error that nearcall.NewClient returns for the options of c.
 func (c *ClientConn) check() error {
-	probe, err := nearcall.NewClient(near.Target("localhost:1"), c.opts...)
+	probe, err := nearcall.NewClient(near.Target("localhost:1", c.secure), c.opts...)
 	if err != nil {
 		return err
 	}
@@ -101,7 +105,7 @@ func builder(target string, known []resolver.Builder) resolver.Builder {
 }
 
 // translate converts a target of grpc-go to one of nearcall.
-func translate(target string) string {
+func translate(target string, secure bool) string {
 	addr := target
 	if u, err := url.Parse(target); err == nil && addresses[u.Scheme] {
 		switch u.Scheme {
@@ -120,7 +124,7 @@ func translate(target string) string {
 	if strings.HasPrefix(addr, "/") {
 		return translateUnix("unix:" + addr)
 	}
-	return near.Target(addr)
+	return near.Target(addr, secure)
 }
 
 func translateUnix(target string) string {

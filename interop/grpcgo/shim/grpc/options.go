@@ -59,6 +59,7 @@ type dialOption struct {
 	near      []nearcall.DialOption
 	missing   string // the option's name if nearcall has no equivalent
 	resolvers []resolver.Builder
+	secure    []bool // of each option with credentials, whether they secure connections; the last counts
 }
 
 func (o dialOption) client() dialOption { return o }
@@ -86,6 +87,7 @@ func mergeClient(opts []DialOption) (all dialOption) {
 		all.grpc = append(all.grpc, o.grpc...)
 		all.near = append(all.near, o.near...)
 		all.resolvers = append(all.resolvers, o.resolvers...)
+		all.secure = append(all.secure, o.secure...)
 		if o.missing != "" {
 			all.missing = o.missing
 		}

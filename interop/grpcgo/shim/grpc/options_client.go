@@ -34,7 +34,8 @@ func WithConnectParams(p g.ConnectParams) DialOption {
 }
 
 func WithTransportCredentials(c credentials.TransportCredentials) DialOption {
-	return onClient(g.WithTransportCredentials(c), nearcall.WithTransportCredentials(c))
+	return withCredentials(c != nil && c.Info().SecurityProtocol != "insecure",
+		onClient(g.WithTransportCredentials(c), nearcall.WithTransportCredentials(c)))
 }
 
 func WithPerRPCCredentials(c credentials.PerRPCCredentials) DialOption {
@@ -42,7 +43,13 @@ func WithPerRPCCredentials(c credentials.PerRPCCredentials) DialOption {
 }
 
 func WithCredentialsBundle(b credentials.Bundle) DialOption {
-	return onClient(g.WithCredentialsBundle(b), nearcall.WithCredentialsBundle(b))
+	return withCredentials(true, onClient(g.WithCredentialsBundle(b), nearcall.WithCredentialsBundle(b)))
+}
+
+func withCredentials(secure bool, opt DialOption) DialOption {
+	o := opt.client()
+	o.secure = []bool{secure}
+	return o
 }
 
 func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) DialOption {

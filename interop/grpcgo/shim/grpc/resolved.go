@@ -70,7 +70,7 @@ func (c *ClientConn) use(addr, config string) error {
 	if config != "" {
 		opts = append(opts[:len(opts):len(opts)], nearcall.WithDefaultServiceConfig(config))
 	}
-	n, err := nearcall.NewClient(near.Target(addr), opts...)
+	n, err := nearcall.NewClient(near.Target(addr, c.secure), opts...)
 	if err != nil {
 		return err
 	}

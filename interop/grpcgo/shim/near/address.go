@@ -63,8 +63,9 @@ func take(p int) int {
 	return p
 }
 
-// Target returns the target with which a client of nearcall reaches the listener at hostport.
-func Target(hostport string) string {
+// Target returns the target with which a client of nearcall reaches the listener at hostport,
+// with credentials that secure the connection or without.
+func Target(hostport string, secure bool) string {
 	if On.Mapped() {
 		return target(port(hostport))
 	}
@@ -73,6 +74,9 @@ func Target(hostport string) string {
 	}
 	if strings.HasPrefix(hostport, ":") {
 		hostport = "localhost" + hostport
+	}
+	if On == WebSocket && !secure {
+		return "ws://" + hostport + "/"
 	}
 	return "tcp:" + hostport
 }

@@ -26,6 +26,7 @@ const (
 	GRPC      Kind = "grpc"     // grpc-go itself, the control
 	Ordinary  Kind = "ordinary" // clients of grpc-go, servers of nearcall
 	TCP       Kind = "tcp"
+	WebSocket Kind = "ws"     // to the listeners of TCP; TCP with grpc-go's TLS credentials, which wss: does not take
 	Unix      Kind = "unix"   // without the upgrade to shared memory
 	SharedMem Kind = "shm"    // both sides meet at a unix socket
 	InProcess Kind = "inproc" // workers run the handlers
@@ -35,7 +36,7 @@ const (
 )
 
 // Kinds lists all kinds.
-var Kinds = []Kind{GRPC, Ordinary, TCP, Unix, SharedMem, InProcess, Inline, Shared, Loop}
+var Kinds = []Kind{GRPC, Ordinary, TCP, WebSocket, Unix, SharedMem, InProcess, Inline, Shared, Loop}
 
 // On is the kind of this process.
 var On = func() Kind {
@@ -59,7 +60,7 @@ func (k Kind) ClientOfGRPC() bool { return k == GRPC || k == Ordinary }
 
 // Mapped reports whether the addresses that tests see are made up and stand for targets of
 // the kind.
-func (k Kind) Mapped() bool { return !k.ClientOfGRPC() && k != TCP }
+func (k Kind) Mapped() bool { return !k.ClientOfGRPC() && k != TCP && k != WebSocket }
 
 // ExitUnsupported is the exit status of a test process that needs a feature which nearcall
 // does not have.
