@@ -8,6 +8,7 @@ var colors = map[string]Color{
 	"nearcall":            {"#0969da", "#4493f8"},
 	"nearcall-inline":     {"#66b3ff", "#a5d6ff"},
 	"nearcall-upgraded":   {"#54aeff", "#79c0ff"},
+	"nearcall-tcp":        {"#54aeff", "#79c0ff"}, // nearcall-upgraded's
 	"nearcall-shared":     {"#1a7f37", "#3fb950"},
 	"nearcall-loop":       {"#0e7490", "#22d3ee"},
 	"nearcall-coroutines": {"#5eead4", "#99f6e4"},

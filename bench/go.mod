@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	connectrpc.com/connect v1.21.1
+	github.com/coder/websocket v1.8.14
 	github.com/containerd/ttrpc v1.2.10
 	github.com/fullstorydev/grpchan v1.1.2
 	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.4

@@ -122,11 +122,11 @@ func TestResultsOfEachTable(t *testing.T) {
 // table by default.
 func TestOneTableIsMeantWhereOneIsDrawn(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"", orShared("in-process, loop, unix, tcp")},
+		{"", orShared("in-process, loop, unix, tcp, ws")},
 		{"-short file", "in-process"},
 		{"-short file -tables tcp", "tcp"},
 		{"-tables tcp,unix", "tcp, unix"},
-		{"-rows idle", orShared("unix, tcp")},
+		{"-rows idle", orShared("unix, tcp, ws")},
 		{"-rivals grpchan", "in-process, loop"},
 		{"-rivals coroutines", "loop"},
 	} {

@@ -290,7 +290,10 @@ func TestRowsBetweenProcesses(t *testing.T) {
 			t.Errorf("rows are\n%s\nwant\n%s", got, want)
 		}
 		rivals := "nearcall, grpc-go, drpc, ttrpc, connect-go, raw, protobuf"
-		if table.Name == sharedMemory {
+		switch table.Name {
+		case "ws":
+			rivals = "nearcall, nearcall-tcp, grpc-go, connect-go, raw"
+		case sharedMemory:
 			rivals = "nearcall, nearcall-upgraded, grpc-go, raw, protobuf, watched-line, one-copy, two-copies, three-copies"
 		}
 		if got := strings.Join(names(table.Rivals, rivalName), ", "); got != rivals {

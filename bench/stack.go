@@ -25,6 +25,8 @@ var stacks = map[string]stack{
 	"connect-go": {serveConnect, dialConnect},
 	"raw":        {serveRaw, dialRaw},
 	"protobuf":   {serveProtobuf, dialProtobuf},
+
+	"raw-websocket": {serveRawWebSocket, dialRawWebSocket},
 }
 
 // maxMessage is the message size limit of stacks that let servers and clients set one. It

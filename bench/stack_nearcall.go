@@ -16,8 +16,11 @@ import (
 // nearcallTarget returns the target to listen on and to connect to, and the network that
 // its connections must report.
 func nearcallTarget(network, address string) (target, becomes string) {
-	if network == upgradedNetwork {
+	switch network {
+	case upgradedNetwork:
 		return "unix:" + address, shmNetwork
+	case webNetwork:
+		return "ws:" + address, "tcp"
 	}
 	return network + ":" + address, network
 }

@@ -26,7 +26,7 @@ type Table struct {
 // Tables returns all tables that this system supports. parked is the number of sleeping
 // goroutines in second processes.
 func Tables(parked int) []Table {
-	tables := []Table{inProcess, onLoop, overSockets("unix", parked), overSockets("tcp", parked)}
+	tables := []Table{inProcess, onLoop, overSockets("unix", parked), overSockets("tcp", parked), overWebSocket(parked)}
 	if hasSharedMemory {
 		tables = append(tables, overSharedMemory(parked))
 	}
@@ -60,6 +60,14 @@ func overSockets(network string, parked int) Table {
 	return Table{
 		Name: network, Title: title, File: network, Processes: true,
 		Rows: peerRows, Rivals: peerRivals(peerSetup{Network: network, Parked: parked}), Baseline: "grpc-go",
+	}
+}
+
+// overWebSocket returns the table of two processes over a WebSocket, with rivals over TCP.
+func overWebSocket(parked int) Table {
+	return Table{
+		Name: "ws", Title: "over a WebSocket on the loopback interface", File: "websocket", Processes: true,
+		Rows: peerRows, Rivals: webSocketRivals(parked), Baseline: "grpc-go",
 	}
 }
 
