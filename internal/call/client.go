@@ -2,6 +2,7 @@ package call
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -416,32 +417,34 @@ var (
 	errTwoReplies = status.Error(codes.Internal, "cardinality violation: expected <EOF> for non server-streaming RPCs, but received another message")
 )
 
-// fullHeader returns a copy of md, the user's metadata, with the content-type that gRPC's
-// header has as well. It returns nil for nil.
+// fullHeader returns a copy of md, what the callee has sent, without keys that are reserved
+// and with the content-type that gRPC's header has as well. It returns nil for nil.
 func fullHeader(md metadata.MD, subtype string) metadata.MD {
 	if md == nil {
 		return nil
 	}
 	full := md.Copy()
+	maps.DeleteFunc(full, isReserved)
 	full["content-type"] = []string{link.ContentType(subtype)}
-	delete(full, link.EncodingKey)
 	return full
 }
 
-// fullTrailer returns trailer, the user's metadata, with what gRPC's trailer has as well:
-// the encoded status if it has details that the handler has not set itself, and the
-// content-type if there was no header. It returns trailer itself if nothing is added.
+// fullTrailer returns trailer, what the callee has sent, without keys that are reserved and
+// with what gRPC's trailer has as well: the encoded status if it has details that the
+// handler has not set itself, and the content-type if there was no header. It returns
+// trailer itself if nothing changes.
 func fullTrailer(trailer metadata.MD, st *status.Status, header metadata.MD, subtype string) metadata.MD {
 	p := st.Proto()
 	_, own := trailer[detailsKey]
 	details := len(p.GetDetails()) > 0 && !own
-	if !details && header != nil {
+	if !details && header != nil && !hasReserved(trailer) {
 		return trailer
 	}
 	full := trailer.Copy()
 	if full == nil {
 		full = metadata.MD{}
 	}
+	maps.DeleteFunc(full, isReserved)
 	if header == nil {
 		full["content-type"] = []string{link.ContentType(subtype)}
 	}

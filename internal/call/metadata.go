@@ -143,6 +143,18 @@ func reserved(key string) bool {
 	return false
 }
 
+// isReserved is reserved for a whole entry.
+func isReserved(key string, _ []string) bool { return reserved(key) }
+
+func hasReserved(md metadata.MD) bool {
+	for k := range md {
+		if reserved(k) {
+			return true
+		}
+	}
+	return false
+}
+
 // join appends more to md, like metadata.Join but in place. It drops reserved keys and
 // keys without values, which are not sent. The values are copied.
 func join(md, more metadata.MD) metadata.MD {

@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"encoding/hex"
+	"path/filepath"
 	"testing"
 
 	"google.golang.org/grpc/metadata"
@@ -124,19 +125,29 @@ func (c *conversation) over(id int64) {
 	delete(c.server.Calls, id)
 }
 
-// TestAConversationWithCredit also writes a test vector: a conversation in which a
-// message waits twice, for the peer's HELLO and for credit.
-func TestAConversationWithCredit(t *testing.T) {
-	talk := func(name string, h Hello) *talker {
+// talk begins a conversation.
+func talk(t *testing.T, about string, client, server Hello) *conversation {
+	side := func(name string, h Hello) *talker {
 		return &talker{name: name, hello: h, parts: make(map[uint64][]byte), perCall: MinWindow,
 			left: left{Connection: MinWindow, Calls: make(map[int64]int64)}}
 	}
-	c := &conversation{t: t,
-		About: "The client sends a message of 100,000 bytes before it knows the server's windows; the server answers with a small one; " +
-			"a second call is given up by its caller. client and server say what credit each has left to send messages with, after the frame.",
-		client: talk("client", Hello{Version: 1, Stream: MinWindow, Connection: MinWindow, Block: MinBlock}),
-		server: talk("server", Hello{Version: 1, Stream: 1 << 17, Connection: 80_000, Calls: 100, Block: 1 << 20}),
-	}
+	return &conversation{t: t, About: about, client: side("client", client), server: side("server", server)}
+}
+
+// end ends the conversation, and compares it with its file.
+func (c *conversation) end(name string) {
+	c.note(c.client, AppendDrain(nil, 0))
+	c.note(c.client, AppendBye(nil, ByeDone, ""))
+	golden(c.t, filepath.Join("conversations", name+".json"), c)
+}
+
+// small is the HELLO of a side with the smallest windows.
+var small = Hello{Version: 1, Stream: MinWindow, Connection: MinWindow, Block: MinBlock}
+
+func TestAConversationWithCredit(t *testing.T) {
+	c := talk(t, "The client sends a message of 100,000 bytes before it knows the server's windows; the server answers with a small one; "+
+		"a second call is given up by its caller. client and server say what credit each has left to send messages with, after the frame.",
+		small, Hello{Version: 1, Stream: 1 << 17, Connection: 80_000, Calls: 100, Block: 1 << 20})
 	c.greet(c.client)
 	request := &Step{Stream: 1, Open: open("/shop.Shop/Import", nil), HasMessage: true, Message: bytes.Repeat([]byte{'.'}, 100_000), HalfClose: true}
 	c.send(c.client, request)
@@ -159,8 +170,81 @@ func TestAConversationWithCredit(t *testing.T) {
 	c.send(c.server, &Step{Stream: 3, Header: metadata.MD{}, HasMessage: true, Message: []byte("news")})
 	c.note(c.client, AppendReset(nil, 3, ResetCancelled, ""))
 	c.over(3)
-	c.note(c.client, AppendDrain(nil, 0))
-	c.note(c.client, AppendBye(nil, ByeDone, ""))
+	c.end("credit")
+}
 
-	golden(t, "conversation.json", c)
+// A receiver that collects credit must give some back before less than the cost of a
+// message's beginning is left.
+func TestAConversationAtTheEndOfItsCredit(t *testing.T) {
+	c := talk(t, "A message leaves 4 bytes of the call's credit. The next one, which is empty, cannot begin before credit has come.",
+		small, Hello{Version: 1, Stream: MinWindow, Connection: 1 << 20, Block: MinBlock})
+	c.greet(c.client)
+	c.greet(c.server)
+	c.send(c.client, &Step{Stream: 1, Open: open("/shop.Shop/Upload", nil), HasMessage: true, Message: bytes.Repeat([]byte{'.'}, MinWindow-5-4)})
+	empty := &Step{Stream: 1, HasMessage: true, HalfClose: true}
+	c.send(c.client, empty)
+	if empty.Done() || c.client.Calls[1] != 4 {
+		t.Fatalf("%+v is left", c.client.left)
+	}
+	c.note(c.server, AppendCredit(AppendCredit(nil, 0, MinWindow), 1, MinWindow-4))
+	c.send(c.client, empty)
+	c.send(c.server, &Step{Stream: 1, Header: metadata.MD{}, HasMessage: true, End: &link.End{}})
+	c.over(1)
+	if !empty.Done() {
+		t.Fatal("the empty message is not sent")
+	}
+	c.end("least-credit")
+}
+
+// What a refused call has introduced holds for later calls.
+func TestAConversationWithACallThatIsRefused(t *testing.T) {
+	c := talk(t, "A client makes two calls before it knows that the server takes one at a time. The second is refused as unprocessed, so it may be made "+
+		"again: over this connection when the first has ended. Its frame refers to the method and the key that the refused call introduced, "+
+		"and its message has used credit of the connection, which the server has given back.",
+		small, Hello{Version: 1, Stream: MinWindow, Connection: MinWindow, Calls: 1, Block: MinBlock})
+	again := func(stream uint64) {
+		c.send(c.client, &Step{Stream: stream, Open: open("/shop.Shop/Put", metadata.Pairs("item", "7")), HasMessage: true, Message: []byte("seven"), HalfClose: true})
+	}
+	c.greet(c.client)
+	c.send(c.client, &Step{Stream: 1, Open: open("/shop.Shop/Get", nil), HasMessage: true, Message: []byte("one"), HalfClose: true})
+	again(3)
+	c.greet(c.server)
+	c.note(c.server, AppendReset(AppendCredit(nil, 0, 10), 3, ResetUnprocessed, "too many calls at a time"))
+	c.over(3)
+	c.send(c.server, &Step{Stream: 1, Header: metadata.MD{}, HasMessage: true, Message: []byte("1"), End: &link.End{}})
+	c.over(1)
+	again(5)
+	c.send(c.server, &Step{Stream: 5, Header: metadata.MD{}, HasMessage: true, End: &link.End{}})
+	c.over(5)
+	c.end("refused")
+}
+
+// Frames of calls that have ended are decoded.
+func TestAConversationWithFramesOfACallThatHasEnded(t *testing.T) {
+	c := talk(t, "A client gives up its call while the answer is under way. The answer has no effect on the call, but the client gives back the credit of "+
+		"its message, and the next answer refers to the key that it introduced.", small, small)
+	c.greet(c.client)
+	c.greet(c.server)
+	c.send(c.client, &Step{Stream: 1, Open: open("/shop.Shop/Get", nil), HasMessage: true, Message: []byte("one"), HalfClose: true})
+	c.note(c.client, AppendReset(nil, 1, ResetCancelled, ""))
+	delete(c.client.Calls, 1)
+	c.send(c.server, &Step{Stream: 1, Header: metadata.Pairs("shelf", "12"), HasMessage: true, Message: []byte("1"), End: &link.End{}})
+	c.over(1)
+	c.note(c.client, AppendCredit(nil, 0, 6))
+	c.send(c.client, &Step{Stream: 3, Open: open("/shop.Shop/Get", nil), HasMessage: true, Message: []byte("two"), HalfClose: true})
+	c.send(c.server, &Step{Stream: 3, Header: metadata.Pairs("shelf", "13"), HasMessage: true, Message: []byte("2"), End: &link.End{}})
+	c.over(3)
+	c.end("ended")
+}
+
+func TestAConversationWithASideThatTakesNoCalls(t *testing.T) {
+	c := talk(t, "Both sides say with bit 0 of HELLO's features that they take no calls. A call that the client made before it knew that is unprocessed.",
+		Hello{Version: 1, Features: FeatureNoCalls, Stream: MinWindow, Connection: MinWindow, Block: MinBlock},
+		Hello{Version: 1, Features: FeatureNoCalls, Stream: MinWindow, Connection: MinWindow, Block: MinBlock})
+	c.greet(c.client)
+	c.send(c.client, &Step{Stream: 1, Open: open("/shop.Shop/Get", nil), HasMessage: true, HalfClose: true})
+	c.greet(c.server)
+	c.note(c.server, AppendReset(AppendCredit(nil, 0, 5), 1, ResetUnprocessed, "this side takes no calls"))
+	c.over(1)
+	c.end("no-calls")
 }

@@ -209,6 +209,9 @@ func TestGoldenVectors(t *testing.T) {
 			&Step{Stream: 1, Header: metadata.MD{}, HasMessage: true, Placed: true, Place: 0, Size: 100_000, End: &link.End{}})},
 		"callback": {"A call that the server makes.", "server", steps(1000,
 			&Step{Stream: 2, Open: open("/shop.Till/Ring", nil), HasMessage: true, Message: ping, HalfClose: true})},
+		"large-numbers": {"Numbers that a double does not have: they may be read as 2^53.", "server", AppendDrain(AppendCredit(AppendHello(nil,
+			&Hello{Version: 1<<62 - 1, Features: 1<<61 | 1<<53, Stream: 1<<53 + 1, Connection: 1 << 60, Calls: 1<<62 - 1, Block: 1 << 53, Ping: 1<<53 - 1, IdlePing: 1<<53 + 1}),
+			0, 1<<61+1), 1<<62-1)},
 		"control": {"What speaks of calls and of the connection.", "server", AppendBye(AppendDrain(AppendPing(AppendPing(AppendCredit(AppendCredit(
 			AppendReset(nil, 1, ResetUnprocessed, "the server is stopping"), 3, 65536), 0, 300), KindPing, [8]byte{1, 2, 3, 4, 5, 6, 7, 8}),
 			KindPong, [8]byte{8, 7, 6, 5, 4, 3, 2, 1}), 41), ByeClosed, "the server was stopped")},

@@ -1,4 +1,4 @@
-"""The conversation in internal/wire/testdata: the credit of each side after each frame."""
+"""The conversations in internal/wire/testdata: what they say, and the credit of each side after each frame."""
 
 import json
 import unittest
@@ -9,7 +9,7 @@ from nearcall.frames import Decoder, Hello
 from nearcall.session import Session
 from nearcall.stream import CANCELLED, cost_of_call, cost_of_connection
 from nearcall.wire import LINE, Splitter
-from test_vectors import VECTORS
+from test_vectors import VECTORS, said, show
 
 
 class Credit:
@@ -35,23 +35,30 @@ class Credit:
             self.connection += f.n
 
 
-class Conversation(unittest.TestCase):
-    def setUp(self):
-        self.said = json.loads((VECTORS / "conversation.json").read_text())["said"]
+def conversation(name):
+    return json.loads((VECTORS / "conversations" / f"{name}.json").read_text())["said"]
 
+
+class Conversation(unittest.TestCase):
     def agree(self, step, connection, calls):
         self.assertEqual(connection, step["connection"])
         for number, left in step.get("calls", {}).items():
             self.assertEqual(calls[int(number)], left, f"call {number}")
 
     def test_credit_follows_from_what_was_said(self):
+        for name in ("credit", "ended", "least-credit", "no-calls", "refused"):
+            with self.subTest(name):
+                self.follow(conversation(name))
+
+    def follow(self, conversation):
         splitters = {side: Splitter() for side in ("client", "server")}
         decoders = {side: Decoder(side == "client", 1 << 20) for side in splitters}
         credit = {side: Credit() for side in splitters}
-        for step in self.said:
+        for step in conversation:
             side, other = step["from"], "server" if step["from"] == "client" else "client"
             for kind, stream, body in splitters[side].feed(bytes.fromhex(step["hex"])):
                 f = decoders[side].decode(kind, stream, body)
+                self.assertEqual(show(f), said(step["frame"]))
                 credit[other].gets(f)
                 if f.kind == wire.STREAM:
                     credit[side].sends(f)
@@ -59,6 +66,7 @@ class Conversation(unittest.TestCase):
                 self.agree(step[name], has.connection, has.calls)
 
     def test_the_client_says_the_same(self):
+        steps = conversation("credit")
         session = Session(Hello())
         profile = (b"host", b"nearcall-go/0", b"", b"", b"")
         calls = {}
@@ -68,7 +76,7 @@ class Conversation(unittest.TestCase):
             session.send(stream, message, end=True)
             return stream
 
-        for n, step in enumerate(self.said):
+        for n, step in enumerate(steps):
             data = bytes.fromhex(step["hex"])
             with self.subTest(n):
                 if step["from"] == "server":
@@ -86,4 +94,4 @@ class Conversation(unittest.TestCase):
                 self.agree(step["client"], session.window, {n: s.window for n, s in calls.items()})
 
     def test_the_line_is_said_first(self):
-        self.assertEqual(bytes.fromhex(self.said[0]["hex"]), LINE)
+        self.assertEqual(bytes.fromhex(conversation("credit")[0]["hex"]), LINE)
