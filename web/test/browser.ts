@@ -4,7 +4,7 @@ import { existsSync } from "node:fs";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { build } from "esbuild";
-import puppeteer, { type Browser } from "puppeteer-core";
+import puppeteer, { type Browser, type LaunchOptions } from "puppeteer-core";
 
 /** Where Chromium is; undefined if it is not installed. */
 export const chromium = [
@@ -14,8 +14,9 @@ export const chromium = [
   "/usr/bin/google-chrome",
 ].find((p) => p && existsSync(p));
 
-export function launch(): Promise<Browser> {
+export function launch(options: LaunchOptions = {}): Promise<Browser> {
   return puppeteer.launch({
+    ...options,
     executablePath: chromium as string,
     args: [
       "--no-sandbox",
