@@ -31,7 +31,7 @@ endef
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-test: lint unit ## everything that must pass: format, vet, staticcheck, tests with the race detector
+test: lint unit web-node ## everything that must pass: format, vet, staticcheck, tests with the race detector, TypeScript in Node
 
 lint: fmt vet staticcheck words spelling ## gofmt, go vet, staticcheck, banned words and spelling, over all modules
 
@@ -170,6 +170,14 @@ WINE_PACKAGES = wine64 gcc-mingw-w64-x86-64
 .PHONY: web web-board web-tools chromium web-generate
 web: web-tools ## the TypeScript package of web: types, style, tests in Node and Chromium, and the package that npm would publish
 	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s check && npm run -s board -- --check && npm run -s package && npm test -s
+
+# make test runs this, and says so if it cannot.
+NO_NPM = '**** THE TYPESCRIPT PACKAGE WAS NOT TESTED: npm is missing, or did not get what the tests need ****\n'
+.PHONY: web-node
+web-node: ## the TypeScript package's tests in Node alone
+	@echo '== web: npm run test:node'; if command -v npm >/dev/null && $(MAKE) --no-print-directory web-tools; then \
+		cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s test:node; \
+	else printf $(NO_NPM); fi
 
 web-board: web-tools ## build the page of examples/board again
 	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s board
