@@ -425,6 +425,19 @@ test("rules that the server breaks end the connection", async () => {
   assert.ok(early.bye?.text.includes("not HELLO"));
 });
 
+test("a compressed message, which the session does not accept, fails its call with Internal", async () => {
+  const p = new Pair();
+  const call = p.open(bytes(1));
+  p.encoder.stream({ stream: 1, header: [], begins: true, data: bytes(5) });
+  const frame = p.encoder.take();
+  const kind = frame.indexOf(Kind.stream | 1 | 2); // with a block, and the beginning of a message
+  frame[kind] = (frame[kind] as number) | 0x20;
+  p.session.receive(frame);
+  await assert.rejects(call.receive(), (e: CallError) => e.code === Code.internal && /compressed/.test(e.message));
+  await settled();
+  assert.deepEqual([p.got.at(-1)?.kind, p.session.usable], [Kind.reset, true]);
+});
+
 const head = {
   method: "/s/M",
   profile: { authority: "", userAgent: "", subtype: "", encoding: "", accept: "" },
