@@ -95,6 +95,16 @@ connect-conformance: ## Connect's conformance tests on nearcall's HTTP/1 face, i
 	@mkdir -p bin && cd interop/connect && $(GO) build -o ../../bin/conformanceserver ./conformanceserver && \
 		$(GO) tool connectconformance --conf config.yaml --known-failing @known-failing.txt --mode server -- ../../bin/conformanceserver
 
+# The calls go to conformanceserver over a WebSocket, not to the suite's own servers, which speak
+# HTTP. So the run with its second server, of grpc-go, would be the same again.
+# web/conformance/known-failing.txt says which tests fail, and why.
+.PHONY: web-conformance
+web-conformance: web-tools ## Connect's conformance tests on the TypeScript transport of web, in seconds once they are built
+	@mkdir -p bin && cd interop/connect && $(GO) build -o ../../bin/conformanceserver ./conformanceserver && \
+		$(GO) tool connectconformance --conf ../../web/conformance/config.yaml --known-failing @../../web/conformance/known-failing.txt \
+			--skip '**/(grpc server impl)/**' --mode client -- \
+			../../web/node_modules/.bin/node ../../web/conformance/client.ts ../../bin/conformanceserver
+
 # This takes minutes and is not part of ci. ci only checks that the table of faults
 # matches the code.
 .PHONY: mutate
@@ -219,7 +229,11 @@ lines: ## lines per package, comments included and generated code left out
 # Needs protoc-gen-go and protoc-gen-go-grpc.
 web-generate: web-tools ## make the generated code of web again
 	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && buf generate testserver && \
-		buf generate ../examples/board/boardpb --template buf.board.gen.yaml
+		buf generate ../examples/board/boardpb --template buf.board.gen.yaml && \
+		protos=$$(cd ../interop/connect && $(GO) mod download connectrpc.com/conformance && $(GO) list -m -f '{{.Dir}}' connectrpc.com/conformance)/proto && \
+		buf build "$$protos" --exclude-source-info -o -#format=binpb | \
+			buf generate -#format=binpb --template buf.conformance.gen.yaml \
+				$(foreach f,client_compat server_compat config service,--path connectrpc/conformance/v1/$(f).proto)
 
 # Needs protoc, protoc-gen-go and protoc-gen-go-grpc. The generated code is committed.
 generate: ## make the generated code again

@@ -1,6 +1,7 @@
 // Command conformanceserver runs the service of the Connect conformance tests on nearcall.
-// connectconformance starts it, writes a ServerCompatRequest to its standard input, and
-// reads from its standard output where it listens.
+// connectconformance, or its client in web/conformance, starts it, writes a
+// ServerCompatRequest to its standard input, and reads from its standard output where it
+// listens.
 package main
 
 import (
@@ -37,7 +38,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	opts := []nearcall.ServerOption{nearcall.WebOrigins("*")}
+	opts := []nearcall.ServerOption{nearcall.WebOrigins("*"), nearcall.UnknownServiceHandler(respond)}
 	if n := req.MessageReceiveLimit; n > 0 {
 		opts = append(opts, nearcall.MaxRecvMsgSize(int(n)))
 	}
