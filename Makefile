@@ -89,6 +89,22 @@ clients-python:
 		'$(GRPCIO)/bin/pip' install -q --disable-pip-version-check --only-binary :all: -r interop/clients/requirements.txt && \
 		cp interop/clients/requirements.txt '$(GRPCIO)'; }
 
+.PHONY: proxies proxies-tools
+proxies: proxies-tools ## calls through nginx and Caddy, with the files that docs/browser.md recommends, in half a minute
+	cd interop && $(GO) test $(RACE) -count=1 -parallel=8 -timeout 5m ./proxies
+
+# Installs nginx and Caddy from Debian if they are missing, and neither starts nor enables
+# their services.
+proxies-tools:
+	@export PATH="$$PATH:/usr/sbin"; missing=; for p in nginx caddy; do command -v $$p >/dev/null || missing="$$missing $$p"; done; \
+	if test -z "$$missing"; then :; \
+	elif test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+		policy=/usr/sbin/policy-rc.d; \
+		test -e $$policy || { trap "rm -f $$policy" EXIT && printf '#!/bin/sh\nexit 101\n' >$$policy && chmod +x $$policy; } && \
+		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing && \
+		{ ! command -v systemctl >/dev/null || systemctl -q disable $$missing; }; \
+	else echo "as root, apt-get install$$missing"; exit 1; fi
+
 # interop/connect/known-failing.txt says which tests fail, and why.
 .PHONY: connect-conformance
 connect-conformance: ## Connect's conformance tests on nearcall's HTTP/1 face, in seconds once they are built

@@ -14,6 +14,8 @@
 // Module clients has clients of other makers, among them Python's grpcio and grpcurl, which
 // call a nearcall server as ordinary gRPC clients.
 //
+// Package proxies makes calls through nginx and Caddy.
+//
 // Command grpcgo runs grpc-go's own tests on nearcall: a copy of them with other imports.
 // Those that do not pass are listed in grpcgo/differences.tsv, with the reason.
 //

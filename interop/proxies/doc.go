@@ -1,0 +1,9 @@
+// Package proxies runs calls through nginx and Caddy: over WebSocket and over plain HTTP,
+// with TLS that ends at the proxy, and while the proxy restarts, reloads or closes
+// connections.
+//
+//	make proxies
+//
+// nginx.conf and Caddyfile are what docs/browser.md recommends. The tests change only their
+// addresses, certificates and, for some, one line.
+package proxies

@@ -1,0 +1,9 @@
+package proxies
+
+import (
+	"testing"
+
+	"github.com/nearcall/nearcall/internal/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
