@@ -165,7 +165,7 @@ func TestTheNextCallGoesToTheNewServerWhenCaddyReloads(t *testing.T) {
 
 func TestAServerThatIsGoneBehindAProxy(t *testing.T) {
 	through(t, func(t *testing.T, k *kind) {
-		first := serve(t, "tcp:127.0.0.1:0", allowed)
+		first := serve(t, "tcp:"+ownIP()+":0", allowed)
 		p := k.start(t, first.address)
 		for _, scheme := range []string{"ws", "wss"} {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)

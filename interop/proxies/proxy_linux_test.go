@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -60,9 +61,9 @@ var caddy = kind{
 	name: "caddy", file: "Caddyfile",
 	configure: func(p *proxy, text string) string {
 		_, port, _ := strings.Cut(p.https, ":")
-		plain := p.replace(text, site+" {", "http://"+p.http+" {\n\tbind 127.0.0.1")
-		secure := p.replace(text, site+" {", fmt.Sprintf("https://%s:%s, https://localhost:%[2]s {\n\tbind 127.0.0.1\n\ttls %s %s",
-			site, port, p.cert.certFile, p.cert.keyFile))
+		plain := p.replace(text, site+" {", "http://"+p.http+" {\n\tbind "+p.ip)
+		secure := p.replace(text, site+" {", fmt.Sprintf("https://%s:%s, https://localhost:%[2]s {\n\tbind %s\n\ttls %s %s",
+			site, port, p.ip, p.cert.certFile, p.cert.keyFile))
 		return "{\n\tadmin unix/" + p.dir + "/admin\n\tauto_https off\n\tskip_install_trust\n}\n" + plain + secure
 	},
 	run: func(p *proxy) []string {
@@ -76,6 +77,7 @@ var caddy = kind{
 
 // through runs a test with each kind of proxy.
 func through(t *testing.T, test func(t *testing.T, k *kind)) {
+	t.Parallel()
 	for _, k := range []*kind{&nginx, &caddy} {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
@@ -97,6 +99,7 @@ type proxy struct {
 	*kind
 	t     *testing.T
 	dir   string
+	ip    string
 	http  string // address
 	https string // address, of TLS
 	cert  *certificate
@@ -128,13 +131,14 @@ func (k *kind) start(t *testing.T, address string, changes ...string) *proxy {
 		}
 	})
 	for try := 1; ; try++ {
-		p.http, p.https = freeAddress(t), freeAddress(t)
+		p.ip = ownIP()
+		p.http, p.https = freeAddress(t, p.ip), freeAddress(t, p.ip)
 		p.write(address, changes...)
 		err := p.begin()
 		if err == nil {
 			return p
 		}
-		if try == 3 { // another program can have taken a port
+		if try == 3 { // the two ports can be the same
 			t.Fatalf("%s does not start: %v", k.name, err)
 		}
 	}
@@ -267,10 +271,19 @@ func (p *proxy) reloads() {
 	}
 }
 
+var ownIPs atomic.Uint32
+
+// ownIP returns an address of this machine that nothing else uses. Otherwise another program
+// could take the port of one that does not run, and clients would take it for that one.
+func ownIP() string {
+	pid := os.Getpid()
+	return fmt.Sprintf("127.%d.%d.%d", 1+pid>>8&0x7f, pid&0xff, ownIPs.Add(1)%254+1)
+}
+
 // freeAddress returns an address that nothing listens on.
-func freeAddress(t *testing.T) string {
+func freeAddress(t *testing.T, ip string) string {
 	t.Helper()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	lis, err := net.Listen("tcp", ip+":0")
 	if err != nil {
 		t.Fatal(err)
 	}

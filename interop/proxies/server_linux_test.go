@@ -190,7 +190,7 @@ func (p *proxy) dialContext(ctx context.Context, _, address string) (net.Conn, e
 		return nil, err
 	}
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(callersAddress)}}
-	return d.DialContext(ctx, "tcp", "127.0.0.1:"+port)
+	return d.DialContext(ctx, "tcp", net.JoinHostPort(p.ip, port))
 }
 
 // host returns the authority of URLs of a scheme.
@@ -198,7 +198,7 @@ func (p *proxy) host(scheme string) string {
 	if scheme == "http" || scheme == "ws" {
 		return p.http
 	}
-	return strings.Replace(p.https, "127.0.0.1", site, 1)
+	return strings.Replace(p.https, p.ip, site, 1)
 }
 
 // client returns a client that calls through p, by the scheme ws or wss.

@@ -205,7 +205,7 @@ func TestClientsCannotChooseTheAddressThatTheyCallFrom(t *testing.T) {
 // A client that calls without a proxy, from an address that is no proxy's, is itself.
 func TestOnlyProxiesSayForWhomTheyCall(t *testing.T) {
 	s := serve(t, "tcp:127.0.0.1:0")
-	direct := &proxy{t: t, http: s.address}
+	direct := &proxy{t: t, ip: "127.0.0.1", http: s.address}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	_, err := direct.client("ws", nearcall.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
