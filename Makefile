@@ -193,7 +193,7 @@ bits32: ## the core module's tests where an int and an address have 32 bits
 WINE_PACKAGES = wine64 gcc-mingw-w64-x86-64
 
 # Node and the other tools are in web/node_modules, where npm installs them.
-.PHONY: web web-board web-tools chromium web-generate
+.PHONY: web web-bench web-board web-tools chromium web-generate
 web: web-tools ## the TypeScript package of web: types, style, tests in Node and Chromium, and the package that npm would publish
 	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s check && npm run -s board -- --check && npm run -s package && npm test -s
 
@@ -204,6 +204,10 @@ web-node: ## the TypeScript package's tests in Node alone
 	@echo '== web: npm run test:node'; if command -v npm >/dev/null && $(MAKE) --no-print-directory web-tools; then \
 		cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s test:node; \
 	else printf $(NO_NPM); fi
+
+# WEB_BENCH='--write ../docs/browser.md' also writes the table there; --rounds and --time say how long.
+web-bench: web-tools ## @nearcall/web in Chromium against connect-web and Cap'n Web, in about two minutes
+	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s bench -- $(WEB_BENCH)
 
 web-board: web-tools ## build the page of examples/board again
 	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s board

@@ -26,6 +26,7 @@ export function launch(options: LaunchOptions = {}): Promise<Browser> {
       "--disable-background-networking",
       "--disable-component-update",
       "--disable-sync",
+      ...(options.args ?? []),
     ],
   });
 }
