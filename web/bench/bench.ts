@@ -98,7 +98,12 @@ export class Bench {
       const [plain, secure] = (await go.line()) as [string, string];
       rmSync(folder, { recursive: true });
       const [capnweb] = (await node.line()) as [string];
-      browser = await launch("--ignore-certificate-errors", "--js-flags=--expose-gc");
+      // The browser would otherwise tell this program of each request and of each message on a WebSocket.
+      const networkEnabled = false;
+      browser = await launch({
+        args: ["--ignore-certificate-errors", "--js-flags=--expose-gc"],
+        networkEnabled,
+      });
       const script = await bundle();
       // Each stack is called from a page of its server's own origin, as a browser asks permission for others.
       const first = await open(browser, plain, script);
