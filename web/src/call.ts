@@ -22,14 +22,6 @@ interface Receiver {
   reject(e: CallError): void;
 }
 
-/** A promise with what settles it. */
-class Deferred {
-  settle!: () => void;
-  readonly promise = new Promise<void>((resolve) => {
-    this.settle = resolve;
-  });
-}
-
 /**
  * One side of a call. It ends once: by its status, by a RESET of either side, or with its
  * connection. What is sent after that is dropped, because who receives learns of the end.
@@ -76,7 +68,12 @@ export class Call {
   #size = 0; // its own
   #receiver: Receiver | undefined;
   #peerClosed = false; // the caller has half-closed
-  #headed = new Deferred(); // the header has come, or the call has ended
+  #settle!: () => void; // headed
+
+  /** Resolves when the header has come or the call has ended. */
+  readonly headed = new Promise<void>((resolve) => {
+    this.#settle = resolve;
+  });
 
   constructor(session: Session, id: number, head?: CallHead) {
     this.session = session;
@@ -84,11 +81,6 @@ export class Call {
     this.head = head;
     this.#credit = session.peer.stream;
     this.#granted = session.window;
-  }
-
-  /** Resolves when the header has come or the call has ended. */
-  get headed(): Promise<void> {
-    return this.#headed.promise;
   }
 
   /** Records that the message of the frame that opens the call was sent. */
@@ -194,21 +186,11 @@ export class Call {
     this.session.write({ stream: this.id, header });
   }
 
-  /** Ends the call of a peer, after what waits to be sent. */
-  async sendEnd(end: End): Promise<void> {
-    const last = this.#outgoing.at(-1);
-    if (last) await new Promise<void>((resolve) => this.#after(last, resolve));
+  /** Ends the call of a peer. What was sent must have been written. */
+  sendEnd(end: End): void {
     if (this.over) return;
     this.session.write({ stream: this.id, end });
     this.#finish(undefined);
-  }
-
-  #after(o: Outgoing, then: () => void): void {
-    const { written } = o;
-    o.written = () => {
-      written();
-      then();
-    };
   }
 
   /** Receives the next message; undefined after the last. It rejects if the call fails. */
@@ -255,7 +237,7 @@ export class Call {
       this.#receiver?.reject(error); // after what has arrived: a receiver has an empty inbox
     else this.#receiver?.resolve(undefined);
     this.#receiver = undefined;
-    this.#headed.settle();
+    this.#settle();
     this.session.ended(this);
     this.onOver?.();
   }
@@ -271,7 +253,7 @@ export class Call {
       return;
     }
     if (f.header) this.header = f.header;
-    if (f.header || f.end || data) this.#headed.settle();
+    if (f.header || f.end || data) this.#settle();
     if (data && !this.#message(f, data)) return;
     if (f.halfClose) {
       this.#peerClosed = true;

@@ -64,10 +64,6 @@ async function handle(call: Call, methods: Map<string, MethodImplSpec>, intercep
   const spec = methods.get(head.method);
   if (!spec) return end(call, new ConnectError(`unknown method ${head.method}`, Code.Unimplemented));
   const { method } = spec;
-  const gone = new AbortController();
-  call.onOver = () => {
-    if (call.error) gone.abort(toConnectError(call.error));
-  };
   const context = createHandlerContext({
     service: method.parent,
     method,
@@ -75,26 +71,46 @@ async function handle(call: Call, methods: Map<string, MethodImplSpec>, intercep
     requestMethod: "POST",
     url: `nearcall:${head.method}`,
     ...(head.timeout > 0 && head.timeout / 1000 < maxTimer ? { timeoutMs: head.timeout / 1000 } : {}),
-    requestSignal: gone.signal,
     requestHeader: toHeaders(head.metadata),
   });
+  call.onOver = () => {
+    if (call.error) context.abort(toConnectError(call.error));
+  };
   let failure: ConnectError | undefined;
   try {
-    const replies = transformInvokeImplementation(spec as never, context, interceptors)(requests(call, method));
-    for await (const reply of replies) {
-      if (call.over) break;
+    const input = requests(call, method);
+    if (spec.kind === "unary" && interceptors.length === 0) {
+      const reply = await spec.impl(await single(input), context);
       sendHeader(call, context.responseHeader);
-      await call.send(toBinary(method.output, reply as Message));
+      await call.send(toBinary(method.output, create(method.output, reply)));
+    } else {
+      const replies = transformInvokeImplementation(spec as never, context, interceptors)(input);
+      for await (const reply of replies) {
+        if (call.over) break;
+        sendHeader(call, context.responseHeader);
+        await call.send(toBinary(method.output, reply as Message));
+      }
     }
     if (!call.over) sendHeader(call, context.responseHeader);
   } catch (e) {
     failure =
-      context.signal.aborted && !gone.signal.aborted
+      context.signal.aborted && !call.error
         ? ConnectError.from(context.signal.reason, Code.DeadlineExceeded)
         : ConnectError.from(e, Code.Unknown);
   }
   end(call, failure, context.responseTrailer);
-  context.abort();
+  context.abort(ended);
+}
+
+/** The reason of a handler's signal after its call; the default one takes long to make. */
+const ended = new ConnectError("the call has ended", Code.Canceled);
+
+/** The message of a unary call. */
+async function single(input: AsyncGenerator<Message>): Promise<Message> {
+  const { value, done } = await input.next();
+  if (done || !(await input.next()).done)
+    throw new ConnectError("protocol error: a unary call has one message", Code.Unimplemented);
+  return value;
 }
 
 async function* requests(call: Call, method: DescMethod): AsyncGenerator<Message> {
@@ -123,7 +139,7 @@ function end(call: Call, failure?: ConnectError, trailer = new Headers()): void 
   } catch (why) {
     e = plainEnd(Code.Internal, `the status cannot be sent: ${why}`);
   }
-  void call.sendEnd(e);
+  call.sendEnd(e);
 }
 
 /** It throws if a trailer or a detail cannot be encoded. */

@@ -6,7 +6,7 @@ import type {
   DescMethodUnary,
   MessageInitShape,
 } from "@bufbuild/protobuf";
-import { fromBinary, toBinary } from "@bufbuild/protobuf";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import {
   Code,
   ConnectError,
@@ -15,6 +15,7 @@ import {
   type Interceptor,
   type StreamResponse,
   type Transport,
+  type UnaryRequest,
   type UnaryResponse,
 } from "@connectrpc/connect";
 import { createMethodUrl, runStreamingCall, runUnaryCall } from "@connectrpc/connect/protocol";
@@ -139,41 +140,45 @@ export function createNearcallTransport(options: NearcallTransportOptions): Near
     ): Promise<UnaryResponse<I, O>> {
       timeoutMs = timeoutOf(timeoutMs);
       const deadline = deadlineOf(timeoutMs);
-      return runUnaryCall<I, O>({
-        interceptors,
-        signal,
-        timeoutMs,
-        req: {
+      const next = async (
+        req: Omit<UnaryRequest<I, O>, "signal">,
+        signal?: AbortSignal,
+      ): Promise<UnaryResponse<I, O>> => {
+        const bytes = toBinary(method.input, req.message, binaryOptions);
+        const metadata = toMetadata(req.header);
+        const [call, reply] = await retried(connection, signal, async (session) => {
+          const call = session.open(headOf(method, deadline, metadata), bytes);
+          const unlink = link(call, signal);
+          try {
+            return [call, await only(call)] as const;
+          } finally {
+            unlink();
+          }
+        });
+        return {
           stream: false,
           service: method.parent,
           method,
-          requestMethod: "POST",
-          url: createMethodUrl(base, method),
-          header: new Headers(header),
-          contextValues,
-          message,
-        },
-        next: async (req) => {
-          const bytes = toBinary(method.input, req.message, binaryOptions);
-          const metadata = toMetadata(req.header);
-          const [call, reply] = await retried(connection, req.signal, async (session) => {
-            const call = session.open(headOf(method, deadline, metadata), bytes);
-            const unlink = link(call, req.signal);
-            try {
-              return [call, await only(call)] as const;
-            } finally {
-              unlink();
-            }
-          });
-          return {
-            stream: false,
-            service: method.parent,
-            method,
-            header: toHeaders(call.header),
-            message: fromBinary(method.output, reply, binaryOptions),
-            trailer: toHeaders(call.end?.trailer),
-          };
-        },
+          header: toHeaders(call.header),
+          message: fromBinary(method.output, reply, binaryOptions),
+          trailer: toHeaders(call.end?.trailer),
+        };
+      };
+      const req: Omit<UnaryRequest<I, O>, "signal"> = {
+        stream: false,
+        service: method.parent,
+        method,
+        requestMethod: "POST",
+        url: createMethodUrl(base, method),
+        header: new Headers(header),
+        contextValues,
+        message: create(method.input, message),
+      };
+      // Nothing can see or abort the signal of other calls: to make and abort one takes as long as the rest of the call here.
+      if (interceptors?.length || signal || timeoutMs)
+        return runUnaryCall<I, O>({ interceptors, signal, timeoutMs, req, next: (req) => next(req, req.signal) });
+      return next(req).catch((e) => {
+        throw ConnectError.from(e);
       });
     },
     async stream<I extends DescMessage, O extends DescMessage>(
@@ -234,16 +239,20 @@ function deadlineOf(timeoutMs: number | undefined): number | undefined {
 }
 
 /** Makes a call, and makes it again while no handler has seen it. */
-async function retried<T>(connection: Connection, signal: AbortSignal, make: (s: Session) => Promise<T>): Promise<T> {
+async function retried<T>(
+  connection: Connection,
+  signal: AbortSignal | undefined,
+  make: (s: Session) => Promise<T>,
+): Promise<T> {
   for (let attempt = 1; ; attempt++) {
     let session: Session | undefined;
     try {
-      signal.throwIfAborted();
+      signal?.throwIfAborted();
       session = await abortable(connection.session(), signal);
       await slotOf(session, signal);
-      if (signal.aborted || !session.usable) {
+      if (signal?.aborted || !session.usable) {
         session.release();
-        signal.throwIfAborted();
+        signal?.throwIfAborted();
         throw CallError.unprocessed(session.why?.message ?? "the connection takes no more calls");
       }
       return await make(session);
@@ -258,7 +267,7 @@ async function retried<T>(connection: Connection, signal: AbortSignal, make: (s:
 }
 
 /** Reserves a slot of the session. */
-async function slotOf(session: Session, signal: AbortSignal): Promise<void> {
+async function slotOf(session: Session, signal: AbortSignal | undefined): Promise<void> {
   const slot = session.slot();
   try {
     await abortable(slot, signal);
@@ -273,8 +282,8 @@ function sleep(ms: number): Promise<void> {
 }
 
 /** Waits for p, or rejects with the signal's reason. */
-async function abortable<T>(p: T | Promise<T>, signal: AbortSignal): Promise<T> {
-  if (!(p instanceof Promise)) return p;
+async function abortable<T>(p: T | Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (!(signal && p instanceof Promise)) return p;
   let abort = () => {};
   const aborted = new Promise<never>((_, reject) => {
     abort = () => reject(signal.reason);
@@ -298,14 +307,14 @@ function headOf(
 }
 
 /** Abandons the call when the signal is aborted. The result ends that. */
-function link(call: Call, signal: AbortSignal): () => void {
+function link(call: Call, signal: AbortSignal | undefined): () => void {
   const abort = () => {
-    const e = toCallError(signal.reason);
+    const e = toCallError(signal?.reason);
     call.abandon(e.code === Code.DeadlineExceeded ? Reset.deadline : Reset.cancelled, e);
   };
-  if (signal.aborted) abort();
-  else signal.addEventListener("abort", abort);
-  return () => signal.removeEventListener("abort", abort);
+  if (signal?.aborted) abort();
+  else signal?.addEventListener("abort", abort);
+  return () => signal?.removeEventListener("abort", abort);
 }
 
 /** Receives the one message of a unary call, and its end. */

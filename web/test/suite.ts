@@ -2,6 +2,7 @@
 
 import { create } from "@bufbuild/protobuf";
 import {
+  type CallOptions,
   type Client,
   Code,
   ConnectError,
@@ -431,6 +432,38 @@ export const tests: Tests = {
     ]);
   },
 
+  async "calls are alike with and without a signal, a timeout and interceptors"(at) {
+    const ways: [Client<typeof Probe>, CallOptions][] = [
+      [at.client(), {}],
+      [at.client(), { signal: new AbortController().signal }],
+      [at.client(), { timeoutMs: 60_000 }],
+      [at.client({ interceptors: [(next) => next] }), {}],
+    ];
+    for (const [client, options] of ways) {
+      let header: Headers | undefined;
+      let trailer: Headers | undefined;
+      const note = await client.echo(
+        { text: "!header" },
+        {
+          ...options,
+          headers: { "x-sent": "yes" },
+          onHeader: (h) => {
+            header = h;
+          },
+          onTrailer: (t) => {
+            trailer = t;
+          },
+        },
+      );
+      equal([note.$typeName, header?.get("which"), trailer?.get("which")], [NoteSchema.typeName, "header", "trailer"]);
+      await fails(client.echo({ text: "!fail" }, options), Code.NotFound, "not here");
+      await fails(client.echo({ n: 2n ** 70n }, options), Code.Unknown, "invalid int64");
+      await fails(client.echo({}, { ...options, headers: { "x!": "" } }), Code.Internal, "cannot be sent");
+      const sent = await client.echo({ text: "!metadata" }, { ...options, headers: { "x-sent": "yes" } });
+      equal(JSON.parse(sent.text)["x-sent"], ["yes"]);
+    }
+  },
+
   async "nothing listens"(at) {
     const client = at.client({ url: "ws://127.0.0.1:1/" });
     let e = await fails(client.echo({}), Code.Unavailable, "cannot connect to ws://127.0.0.1:1/");
@@ -498,6 +531,36 @@ export const tests: Tests = {
     await fails(client.callBack({ method: "Hang" }), Code.DeadlineExceeded);
     await Promise.all(Array.from({ length: 50 }, () => back("Echo", 20, 10)));
     stop();
+  },
+
+  async "handlers of the page are alike with and without interceptors"(at) {
+    const transport = at.transport();
+    const client = createClient(Probe, transport);
+    const pass: Interceptor = (next) => next;
+    for (const interceptors of [[], [pass]]) {
+      const signals: AbortSignal[] = [];
+      const stop = serve(
+        transport,
+        ({ service }) => {
+          service(Probe, {
+            echo(note, context) {
+              signals.push(context.signal);
+              if (signals.length > 2) throw new TypeError("the page's mistake");
+              return { text: `${note.text}, ${context.requestHeader.get("x-none")}, ${signals[0]?.aborted}` };
+            },
+          });
+        },
+        { interceptors },
+      );
+      equal((await client.callBack({ method: "Echo", count: 1 })).text, "from Go, null, false");
+      equal((await client.callBack({ method: "Echo", count: 1 })).text, "from Go, null, true");
+      await fails(client.callBack({ method: "Echo", count: 1 }), Code.Unknown, "the page's mistake");
+      equal(
+        signals.map((s) => s.aborted),
+        [true, true, true],
+      );
+      stop();
+    }
   },
 
   async "a message of the server over the limit"(at) {
