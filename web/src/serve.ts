@@ -12,6 +12,7 @@ import {
 import { transformInvokeImplementation } from "@connectrpc/connect/protocol";
 import type { Call } from "./call.ts";
 import { connections } from "./connections.ts";
+import { abort, lazyContext, type Parts, urlOf } from "./context.ts";
 import { toConnectError } from "./convert.ts";
 import { CallError } from "./errors.ts";
 import { toHeaders, toMetadata } from "./metadata.ts";
@@ -63,13 +64,14 @@ async function handle(call: Call, methods: Map<string, MethodImplSpec>, intercep
   const head = call.head as CallHead;
   const spec = methods.get(head.method);
   if (!spec) return end(call, new ConnectError(`unknown method ${head.method}`, Code.Unimplemented));
+  if (spec.kind === "unary" && interceptors.length === 0 && head.timeout === 0) return answer(call, head, spec);
   const { method } = spec;
   const context = createHandlerContext({
     service: method.parent,
     method,
     protocolName: "grpc",
     requestMethod: "POST",
-    url: `nearcall:${head.method}`,
+    url: urlOf(head),
     ...(head.timeout > 0 && head.timeout / 1000 < maxTimer ? { timeoutMs: head.timeout / 1000 } : {}),
     requestHeader: toHeaders(head.metadata),
   });
@@ -78,18 +80,11 @@ async function handle(call: Call, methods: Map<string, MethodImplSpec>, intercep
   };
   let failure: ConnectError | undefined;
   try {
-    const input = requests(call, method);
-    if (spec.kind === "unary" && interceptors.length === 0) {
-      const reply = await spec.impl(await single(input), context);
+    const replies = transformInvokeImplementation(spec as never, context, interceptors)(requests(call, method));
+    for await (const reply of replies) {
+      if (call.over) break;
       sendHeader(call, context.responseHeader);
-      await call.send(toBinary(method.output, create(method.output, reply)));
-    } else {
-      const replies = transformInvokeImplementation(spec as never, context, interceptors)(input);
-      for await (const reply of replies) {
-        if (call.over) break;
-        sendHeader(call, context.responseHeader);
-        await call.send(toBinary(method.output, reply as Message));
-      }
+      await call.send(toBinary(method.output, reply as Message));
     }
     if (!call.over) sendHeader(call, context.responseHeader);
   } catch (e) {
@@ -104,6 +99,26 @@ async function handle(call: Call, methods: Map<string, MethodImplSpec>, intercep
 
 /** The reason of a handler's signal after its call; the default one takes long to make. */
 const ended = new ConnectError("the call has ended", Code.Canceled);
+
+/** Handles a unary call that has no timeout and meets no interceptors. */
+async function answer(call: Call, head: CallHead, spec: MethodImplSpec & { kind: "unary" }): Promise<void> {
+  const { method } = spec;
+  const parts: Parts = {};
+  call.onOver = () => {
+    if (call.error) abort(parts, toConnectError(call.error));
+  };
+  let failure: ConnectError | undefined;
+  try {
+    const reply = await spec.impl(await single(requests(call, method)), lazyContext(method, head, parts));
+    const message = toBinary(method.output, create(method.output, reply));
+    sendHeader(call, parts.header);
+    await call.send(message);
+  } catch (e) {
+    failure = ConnectError.from(e, Code.Unknown);
+  }
+  end(call, failure, parts.trailer);
+  abort(parts, ended);
+}
 
 /** The message of a unary call. */
 async function single(input: AsyncGenerator<Message>): Promise<Message> {
@@ -123,14 +138,14 @@ async function* requests(call: Call, method: DescMethod): AsyncGenerator<Message
   }
 }
 
-function sendHeader(call: Call, header: Headers): void {
-  const metadata = toMetadata(header);
+function sendHeader(call: Call, header: Headers | undefined): void {
+  const metadata = header ? toMetadata(header) : [];
   if (sizeOfMetadata(metadata) > call.session.peer.block)
     throw new ConnectError("the header is larger than the client takes", Code.ResourceExhausted);
   call.sendHeader(metadata);
 }
 
-function end(call: Call, failure?: ConnectError, trailer = new Headers()): void {
+function end(call: Call, failure?: ConnectError, trailer?: Headers): void {
   let e: End;
   try {
     e = endOf(failure, trailer);
@@ -143,8 +158,8 @@ function end(call: Call, failure?: ConnectError, trailer = new Headers()): void 
 }
 
 /** It throws if a trailer or a detail cannot be encoded. */
-function endOf(failure: ConnectError | undefined, trailer: Headers): End {
-  if (!failure) return { ...plainEnd(0, ""), trailer: toMetadata(trailer) };
+function endOf(failure: ConnectError | undefined, trailer: Headers | undefined): End {
+  if (!failure) return trailer ? { ...plainEnd(0, ""), trailer: toMetadata(trailer) } : plainEnd(0, "");
   const details = failure.details.map(detail);
   const all = new Headers(trailer);
   for (const [k, v] of failure.metadata) all.append(k, v);

@@ -545,7 +545,14 @@ export const tests: Tests = {
           service(Probe, {
             echo(note, context) {
               signals.push(context.signal);
-              if (signals.length > 2) throw new TypeError("the page's mistake");
+              if (signals.length > 3) throw new TypeError("the page's mistake");
+              context.responseHeader.set("x-page", "header");
+              context.responseTrailer.set("x-page", "trailer");
+              const { method, service, url, protocolName, timeoutMs, requestMethod } = context;
+              equal(
+                [method.name, service.typeName, url, protocolName, timeoutMs(), requestMethod, { ...context }.url],
+                ["Echo", Probe.typeName, `nearcall:/${Probe.typeName}/Echo`, "grpc", undefined, "POST", url],
+              );
               return { text: `${note.text}, ${context.requestHeader.get("x-none")}, ${signals[0]?.aborted}` };
             },
           });
@@ -554,10 +561,11 @@ export const tests: Tests = {
       );
       equal((await client.callBack({ method: "Echo", count: 1 })).text, "from Go, null, false");
       equal((await client.callBack({ method: "Echo", count: 1 })).text, "from Go, null, true");
+      equal((await client.callBack({ method: "Metadata" })).text, "header, trailer");
       await fails(client.callBack({ method: "Echo", count: 1 }), Code.Unknown, "the page's mistake");
       equal(
         signals.map((s) => s.aborted),
-        [true, true, true],
+        [true, true, true, true],
       );
       stop();
     }

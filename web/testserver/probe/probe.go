@@ -183,6 +183,12 @@ func (s *Server) CallBack(ctx context.Context, in *probepb.CallBackRequest) (*pr
 			}
 			add(reply)
 		}
+	case "Metadata": // of Echo
+		var header, trailer metadata.MD
+		if _, err := page.Echo(ctx, new(probepb.Note), grpc.Header(&header), grpc.Trailer(&trailer)); err != nil {
+			return nil, err
+		}
+		total.Text = strings.Join(append(header.Get("x-page"), trailer.Get("x-page")...), ", ")
 	case "List":
 		notes, err := page.List(ctx, &probepb.ListRequest{Count: in.Count, Size: in.Size})
 		if err != nil {
