@@ -26,7 +26,7 @@ export function toMetadata(headers: Headers): Metadata {
     if (reserved.has(k)) continue;
     if (!key.test(k))
       throw new ConnectError(
-        `the header ${JSON.stringify(k)} cannot be sent: gRPC's metadata has keys of letters, digits, "-", "_" and "."`,
+        `the header ${JSON.stringify(k)} cannot be sent: gRPC's keys have letters, digits, "-", "_" and "."`,
         Code.Internal,
       );
     if (!k.endsWith("-bin")) m.push([k, v]);

@@ -109,8 +109,8 @@ export class Socket {
     const { url } = this.#options;
     const why =
       this.#openedAt !== undefined
-        ? `the connection to ${url} was lost, with the WebSocket close code ${how}`
-        : `cannot connect to ${url}, with the WebSocket close code ${how}; does a nearcall server listen there, and does it allow the origin of this page?`;
+        ? `the connection to ${url} was lost, with close code ${how}`
+        : `cannot connect to ${url}, with close code ${how}; does a nearcall server listen there, and allow this page's origin?`;
     this.#lose(why);
   }
 

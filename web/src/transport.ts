@@ -5,6 +5,7 @@ import type {
   DescMethodStreaming,
   DescMethodUnary,
   MessageInitShape,
+  MessageShape,
 } from "@bufbuild/protobuf";
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import {
@@ -15,7 +16,6 @@ import {
   type Interceptor,
   type StreamResponse,
   type Transport,
-  type UnaryRequest,
   type UnaryResponse,
 } from "@connectrpc/connect";
 import { createMethodUrl, runStreamingCall, runUnaryCall } from "@connectrpc/connect/protocol";
@@ -141,11 +141,12 @@ export function createNearcallTransport(options: NearcallTransportOptions): Near
       timeoutMs = timeoutOf(timeoutMs);
       const deadline = deadlineOf(timeoutMs);
       const next = async (
-        req: Omit<UnaryRequest<I, O>, "signal">,
+        message: MessageShape<I>,
+        header: Headers | undefined,
         signal?: AbortSignal,
       ): Promise<UnaryResponse<I, O>> => {
-        const bytes = toBinary(method.input, req.message, binaryOptions);
-        const metadata = toMetadata(req.header);
+        const bytes = toBinary(method.input, message, binaryOptions);
+        const metadata = header ? toMetadata(header) : [];
         const [call, reply] = await retried(connection, signal, async (session) => {
           const call = session.open(headOf(method, deadline, metadata), bytes);
           const unlink = link(call, signal);
@@ -155,29 +156,42 @@ export function createNearcallTransport(options: NearcallTransportOptions): Near
             unlink();
           }
         });
+        let headers: Headers | undefined; // made when they are asked for: that takes longer than to read a small reply
+        let trailers: Headers | undefined;
         return {
           stream: false,
           service: method.parent,
           method,
-          header: toHeaders(call.header),
+          get header() {
+            headers ??= toHeaders(call.header);
+            return headers;
+          },
           message: fromBinary(method.output, reply, binaryOptions),
-          trailer: toHeaders(call.end?.trailer),
+          get trailer() {
+            trailers ??= toHeaders(call.end?.trailer);
+            return trailers;
+          },
         };
-      };
-      const req: Omit<UnaryRequest<I, O>, "signal"> = {
-        stream: false,
-        service: method.parent,
-        method,
-        requestMethod: "POST",
-        url: createMethodUrl(base, method),
-        header: new Headers(header),
-        contextValues,
-        message: create(method.input, message),
       };
       // Nothing can see or abort the signal of other calls: to make and abort one takes as long as the rest of the call here.
       if (interceptors?.length || signal || timeoutMs)
-        return runUnaryCall<I, O>({ interceptors, signal, timeoutMs, req, next: (req) => next(req, req.signal) });
-      return next(req).catch((e) => {
+        return runUnaryCall<I, O>({
+          interceptors,
+          signal,
+          timeoutMs,
+          req: {
+            stream: false,
+            service: method.parent,
+            method,
+            requestMethod: "POST",
+            url: createMethodUrl(base, method),
+            header: new Headers(header),
+            contextValues,
+            message,
+          },
+          next: (req) => next(req.message, req.header, req.signal),
+        });
+      return next(create(method.input, message), header && new Headers(header)).catch((e) => {
         throw ConnectError.from(e);
       });
     },
@@ -323,7 +337,7 @@ async function only(call: Call): Promise<Uint8Array> {
     const m = await call.receive();
     if (m === undefined) throw new ConnectError("protocol error: missing response message", Code.Unimplemented);
     if ((await call.receive()) !== undefined) {
-      const e = new ConnectError("protocol error: received extra messages for unary method", Code.Unimplemented);
+      const e = new ConnectError("protocol error: extra response message", Code.Unimplemented);
       call.abandon(Reset.cancelled, toCallError(e));
       throw e;
     }

@@ -108,7 +108,7 @@ describe("the drawing board", { skip: chromium ? false : "Chromium is not instal
     program = new Program();
     server = program.start("-listen", "127.0.0.1:0");
     address = (await server.says(/http:\/\/(\S+)/))[1] as string;
-    browser = await launch();
+    browser = await launch({ networkEnabled: false }); // or reports of requests would slow down those that the page measures
     pages = [await browser.newPage(), await browser.newPage()];
     for (const page of pages) {
       page.on("pageerror", (e) => errors.push(String(e)));
