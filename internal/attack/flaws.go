@@ -88,7 +88,9 @@ func (f *flaw) setOff(ctx context.Context) error {
 	case "crash":
 		panic("the flaw crash was set off")
 	case "stop": // Stop waits for handlers in this server
-		select {}
+		for { // select {} would end a process without cgo: all of its goroutines may be asleep
+			time.Sleep(time.Hour)
+		}
 	}
 	return nil
 }

@@ -210,7 +210,7 @@ func TestGoldenVectors(t *testing.T) {
 		"callback": {"A call that the server makes.", "server", steps(1000,
 			&Step{Stream: 2, Open: open("/shop.Till/Ring", nil), HasMessage: true, Message: ping, HalfClose: true})},
 		"large-numbers": {"Numbers that a double does not have: they may be read as 2^53.", "server", AppendDrain(AppendCredit(AppendHello(nil,
-			&Hello{Version: 1<<62 - 1, Features: 1<<61 | 1<<53, Stream: 1<<53 + 1, Connection: 1 << 60, Calls: 1<<62 - 1, Block: 1 << 53, Ping: 1<<53 - 1, IdlePing: 1<<53 + 1}),
+			&Hello{Version: 1<<62 - 1, Features: 1<<61 | 1<<53, Stream: 1<<53 + 1, Connection: 1 << 60, Calls: 1<<62 - 1, Block: 1<<31 - 1, Ping: 1<<53 - 1, IdlePing: 1<<53 + 1}),
 			0, 1<<61+1), 1<<62-1)},
 		"control": {"What speaks of calls and of the connection.", "server", AppendBye(AppendDrain(AppendPing(AppendPing(AppendCredit(AppendCredit(
 			AppendReset(nil, 1, ResetUnprocessed, "the server is stopping"), 3, 65536), 0, 300), KindPing, [8]byte{1, 2, 3, 4, 5, 6, 7, 8}),
