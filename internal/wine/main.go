@@ -58,6 +58,9 @@ func run(ctx context.Context, out io.Writer, o options, patterns []string) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
+	if err := w.serve(ctx); err != nil {
+		return err
+	}
 	fmt.Fprintf(out, "%s, set up in %.0f s\n", w.version, time.Since(begun).Seconds())
 	r, err := w.test(ctx, out, o, patterns)
 	r.print(out)

@@ -116,6 +116,24 @@ func (w *wine) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// serve starts a server that stays until close. By default the server leaves some seconds
+// after the last program, and one that starts in that moment loses its connection.
+func (w *wine) serve(ctx context.Context) error {
+	if err := w.close(); err != nil { // of setUp
+		return err
+	}
+	cmd := exec.CommandContext(ctx, w.server, "-p")
+	cmd.Env = append(os.Environ(), w.environment()...)
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("wineserver -p: %w", err)
+	}
+	// The first program starts Wine's services, which keep its output open.
+	if err := w.command(ctx, "wineboot").Run(); err != nil {
+		return fmt.Errorf("wineboot: %w", err)
+	}
+	return nil
+}
+
 // close ends all programs of the prefix and the server that they share, and waits for them.
 func (w *wine) close() error {
 	for _, arg := range []string{"-k", "-w"} {
