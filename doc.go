@@ -63,12 +63,13 @@
 // In process, a unary handler runs on its caller's goroutine if the caller's context
 // cannot be cancelled, and on a worker goroutine of the server otherwise.
 // [InlineHandlers] selects the caller's goroutine for all unary calls, [WorkerHandlers]
-// selects workers for all. Streaming handlers, and handlers called from other processes,
-// always run on workers. [Server.On] runs the handlers of a service on an event loop, one
-// at a time.
+// selects workers for all. Unary handlers that are called from other processes run on
+// workers, or on the goroutine that reads the connection if they have been quick so far.
+// Streaming handlers always run on workers. [Server.On] runs the handlers of a service on
+// an event loop, one at a time.
 //
-// As in grpc-go, a handler's panic is not recovered. On a worker it ends the process; on
-// the caller's goroutine it unwinds the caller's frames.
+// As in grpc-go, a handler's panic is not recovered. On the caller's goroutine it unwinds
+// the caller's frames; on any other it ends the process.
 //
 // # Isolation
 //

@@ -208,6 +208,8 @@ func InlineHandlers() ServerOption {
 //   - Handlers depend on a goroutine of their own, because they use runtime.Goexit or
 //     goroutine labels.
 //   - A handler's panic must end the process instead of unwinding its caller's frames.
+//   - A handler that has been quick so far must not delay the other calls of its
+//     connection by some milliseconds when it takes longer for once.
 //   - The program waits for callers after Close or Stop: see [ClientConn.Close].
 func WorkerHandlers() ServerOption {
 	return serverOption(func(o *serverOptions) { o.Placement = call.OnWorkers })

@@ -74,9 +74,9 @@ func (p *place) dialled() []time.Duration {
 	return slices.Clone(p.dials)
 }
 
-// opens starts a server at p.
-func (p *place) opens(t *testing.T) *nearcall.Server {
-	srv, lis := serve(t, echo{}), bufconn.Listen(1<<16)
+// opens starts a server of e at p.
+func (p *place) opens(t *testing.T, e echo, opts ...nearcall.ServerOption) *nearcall.Server {
+	srv, lis := serve(t, e, opts...), bufconn.Listen(1<<16)
 	start(t, srv, lis)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,7 +123,7 @@ func TestAServerThatLeavesAtOnceIsNotDialledInALoop(t *testing.T) {
 					if got, want := p.dialled(), inSeconds(0, 0, 1, 3, 7, 15, 25, 35, 45, 55); !slices.Equal(got, want) {
 						t.Errorf("it was dialled at %v, want %v", got, want)
 					}
-					p.opens(t)
+					p.opens(t, echo{})
 					wantCode(t, <-call, codes.OK)
 					if got, want := p.dialled(), 65*time.Second; got[len(got)-1] != want {
 						t.Errorf("the server that stays was dialled at %v, want %v", got[len(got)-1], want)
@@ -235,7 +235,7 @@ func TestCallsThatDoNotWaitFailMeanwhile(t *testing.T) {
 		if got, want := p.dialled(), inSeconds(0, 0, 1); !slices.Equal(got, want) {
 			t.Errorf("it was dialled at %v, want %v", got, want)
 		}
-		p.opens(t)
+		p.opens(t, echo{})
 		wantCode(t, <-invoke(t.Context(), testpb.NewTestServiceClient(conn)), codes.OK)
 		if n := len(p.dialled()); n != 4 {
 			t.Errorf("after an hour it is dialled %d times, want 1", n-3)
@@ -254,7 +254,7 @@ func TestResetConnectBackoffEndsThePause(t *testing.T) {
 		if got, want := p.dialled(), inSeconds(0, 0, 1, 3, 7, 8, 8); !slices.Equal(got, want) {
 			t.Errorf("it was dialled at %v, want %v", got, want)
 		}
-		p.opens(t)
+		p.opens(t, echo{})
 		conn.ResetConnectBackoff()
 		wantCode(t, <-call, codes.OK)
 		if got := p.dialled(); got[len(got)-1] != 8*time.Second {
@@ -269,7 +269,7 @@ func TestServersThatServedAreReplacedWithoutAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, conn := at(t, nil)
 		for range 20 {
-			srv := p.opens(t)
+			srv := p.opens(t, echo{})
 			wantCode(t, <-invoke(t.Context(), testpb.NewTestServiceClient(conn)), codes.OK)
 			srv.GracefulStop()
 		}
@@ -285,7 +285,7 @@ func TestServersThatWereThereForAWhileAreReplacedWithoutAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, conn := at(t, nil)
 		for range 5 {
-			srv := p.opens(t)
+			srv := p.opens(t, echo{})
 			conn.Connect()
 			wantState(t, conn, 2*time.Second, connectivity.Ready)
 			srv.GracefulStop()
@@ -302,7 +302,7 @@ func TestServersThatWereThereForAWhileAreReplacedWithoutAPause(t *testing.T) {
 func TestBecomingIdleIsNotTheServersDoing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, conn := at(t, nil, nearcall.WithIdleTimeout(100*time.Millisecond))
-		p.opens(t)
+		p.opens(t, echo{})
 		for range 5 {
 			conn.Connect()
 			wantState(t, conn, 99*time.Millisecond, connectivity.Ready)

@@ -56,7 +56,7 @@ func (w *workers) startLater(c *serverCall) {
 			c.finish(status.FromContextError(c.Err()))
 			return
 		}
-		if err := w.start(c); err != nil {
+		if err := w.start(c, nil); err != nil {
 			c.abort(err)
 			c.cancel(context.Canceled)
 		}

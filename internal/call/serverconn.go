@@ -133,6 +133,7 @@ func (c *serverConn) remove(call *serverCall) {
 	if len(c.running) == c.maxHandlers {
 		wait.Unpark(c.room.Wake())
 	}
+	c.server.workers.watch.remove(call)
 	last := len(c.running) - 1
 	c.running[call.index] = c.running[last]
 	c.running[call.index].index = call.index
@@ -208,11 +209,13 @@ func (c *serverConn) HandleUnary(call *link.UnaryCall, inline bool) error {
 		sc.startTimer()
 	}
 	call.SetCallee(sc)
-	run := c.server.workers.start
+	var err error
 	if inline {
-		run = c.server.workers.runOnCaller
+		err = c.server.workers.runOnCaller(sc)
+	} else {
+		err = c.server.workers.start(sc, nil)
 	}
-	if err := run(sc); err != nil {
+	if err != nil {
 		sc.cancel(context.Canceled)
 		c.releaseQuota()
 		return err
@@ -240,7 +243,7 @@ func (c *serverConn) HandleStream(s link.Stream, o *link.CallHeader) error {
 	if !c.peer.Local {
 		sc.startTimer()
 	}
-	if err := c.server.workers.start(sc); err != nil {
+	if err := c.server.workers.start(sc, sc.lender()); err != nil {
 		sc.cancel(context.Canceled)
 		c.releaseQuota()
 		return err

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"runtime/pprof"
 	"sync"
+
+	"github.com/nearcall/nearcall/internal/link"
 )
 
 // maxIdleWorkers is the limit of idle goroutines that a server keeps for later calls.
@@ -18,13 +20,14 @@ type workers struct {
 	// is added to them and handed to a worker under one lock.
 	mu     sync.Mutex
 	idle   []chan *serverCall
+	watch  watch
 	closed bool
 }
 
-// start runs c on a worker, or as a task if its method has a loop. It returns at once,
-// except if the loop lets callers run tasks: then it returns when the task waits or ends.
-// If it returns an error, c does not run.
-func (w *workers) start(c *serverCall) error {
+// start runs c on the goroutine that l lends, unless l is nil, else as a task if its method
+// has a loop, else on a worker. It returns at once, except if the loop lets callers run
+// tasks: then it returns when the task waits or ends. If it returns an error, c does not run.
+func (w *workers) start(c *serverCall, l link.Lender) error {
 	w.mu.Lock()
 	switch err := c.conn.add(c); err {
 	case nil:
@@ -34,6 +37,12 @@ func (w *workers) start(c *serverCall) error {
 	default:
 		w.mu.Unlock()
 		return err
+	}
+	if l != nil {
+		w.watch.add(w, c)
+		w.mu.Unlock()
+		l.Lend((*lentCall)(c))
+		return nil
 	}
 	if c.method.loop != nil {
 		w.mu.Unlock()
@@ -57,7 +66,7 @@ func (w *workers) work(c *serverCall) {
 	pprof.SetGoroutineLabels(context.Background())
 	tasks := make(chan *serverCall, 1)
 	for c != nil {
-		c.run()
+		c.runTimed()
 		w.mu.Lock()
 		c.conn.remove(c)
 		keep := !w.closed && len(w.idle) < maxIdleWorkers
@@ -152,6 +161,7 @@ func (w *workers) close() {
 	w.mu.Lock()
 	idle := w.idle
 	w.idle, w.closed = nil, true
+	w.watch.end()
 	w.mu.Unlock()
 	for _, tasks := range idle {
 		close(tasks)

@@ -161,7 +161,7 @@ func TestAWorkerThatIsStartedAsTheServerStopsEnds(t *testing.T) {
 				return nil, context.Canceled
 			}}}
 			all.Go(func() {
-				if err := w.start(c); err != nil {
+				if err := w.start(c, nil); err != nil {
 					t.Error(err)
 				}
 			})

@@ -44,9 +44,7 @@ func (s *Session) admit(ctx context.Context) error {
 	t := new(ticket)
 	place := a.queue.PushBack(t)
 	for !t.admitted {
-		if !s.occupied {
-			s.wakeResident() // so that the end of a call is read
-		}
+		s.needReader() // so that the end of a call is read
 		s.waiting++
 		if err := t.cond.WaitContext(ctx, &s.mu, w); err != nil {
 			s.waiting--

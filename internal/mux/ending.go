@@ -197,9 +197,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 		s.closeTimer = time.AfterFunc(s.opts.Farewell, s.closeConn)
 	}
 	s.wakeWriter()
-	if !s.occupied {
-		s.wakeResident() // to see the peer close the connection
-	}
+	s.needReader() // to see the peer close the connection
 	s.mu.Unlock()
 	if !started {
 		_ = s.conn.Close()

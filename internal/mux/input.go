@@ -28,6 +28,7 @@ func (s *Session) handleInput() error {
 	for {
 		f, n, err := wire.Next(rest)
 		if err == nil && n > 0 {
+			s.onlyInput = n == len(rest)
 			err = s.handleFrame(f)
 		}
 		if err != nil {
@@ -273,9 +274,10 @@ func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 	if err == nil && opened {
 		if s.isRash() {
 			s.late = append(s.late, lateCall{st, rc.Open})
-			opened = false
+			opened, s.lendable = false, false
 		} else {
 			s.accepting = st
+			s.lendable = s.mayLend(st)
 		}
 	}
 	s.mu.Unlock()

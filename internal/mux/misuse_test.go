@@ -101,6 +101,14 @@ type raw struct {
 // lone returns a session and a raw peer that has sent nothing. It must be called in a
 // synctest bubble.
 func lone(t *testing.T, o Options, w *witness, deaf bool) (*Session, *raw) {
+	if w == nil {
+		return loneWith(t, o, nil, deaf)
+	}
+	return loneWith(t, o, w, deaf)
+}
+
+// loneWith is lone with any acceptor.
+func loneWith(t *testing.T, o Options, acceptor link.Acceptor, deaf bool) (*Session, *raw) {
 	a, b := net.Pipe()
 	o.Name = "peer"
 	s := New(a, o)
@@ -110,11 +118,7 @@ func lone(t *testing.T, o Options, w *witness, deaf bool) (*Session, *raw) {
 	} else {
 		go r.readAll()
 	}
-	if w == nil {
-		s.Start(nil)
-	} else {
-		s.Start(w)
-	}
+	s.Start(acceptor)
 	t.Cleanup(func() {
 		_ = b.Close()
 		<-s.Gone()

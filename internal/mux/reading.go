@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"runtime/pprof"
 	"sync/atomic"
 	"time"
 
@@ -26,7 +27,7 @@ import (
 // Invariants, under mu:
 //   - occupied means that a goroutine reads or was woken to read. A goroutine that is
 //     about to wait for the peer while occupied is false either leads or wakes the
-//     resident. So no goroutine waits while none reads.
+//     resident. So no goroutine waits while none reads. See also lending.
 //   - A leader that stops leading wakes the resident if other goroutines wait or if
 //     there was an error. Otherwise it starts the idle timer.
 //   - A leader is not parked on its Cond, so waking it sets called and, if it is parked
@@ -94,9 +95,7 @@ func (s *Session) await(ctx context.Context, st *stream, spot *wait.Cond) error 
 
 // sleep is await without leading.
 func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Cond) error {
-	if !s.occupied {
-		s.wakeResident()
-	}
+	s.needReader()
 	w := st.waiter
 	if w == nil {
 		w = &s.parkers
@@ -229,7 +228,20 @@ func (s *Session) readLoop() {
 	err := s.handleInput()
 	s.mu.Lock()
 	s.flushQueued()
+	s.mu.Unlock()
+	s.readOn(err)
+}
+
+// readOn is the rest of the resident's work: err is what its last read ended with. If the
+// resident lends itself to a handler that does not return soon, another goroutine takes its
+// place.
+func (s *Session) readOn(err error) {
+	pprof.SetGoroutineLabels(context.Background()) // not its creator's: it may run handlers
+	s.mu.Lock()
 	for err == nil {
+		if s.lent != nil && !s.runLent() {
+			return
+		}
 		if s.residentRetires() {
 			s.occupied = false
 			s.startReadIdle()
@@ -242,11 +254,16 @@ func (s *Session) readLoop() {
 		}
 		err = s.receive(context.Background())
 	}
+	if s.lent != nil {
+		go s.runner.Run()
+		s.lent, s.runner = nil, nil
+	}
 	s.mu.Unlock()
 	s.parts.drop()
 	s.endReading(err)
 	s.in.free()
 	s.in = nil
+	s.loops.Done()
 }
 
 // residentRetires reports whether the resident can leave reading to callers. mu is

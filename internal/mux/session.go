@@ -6,8 +6,9 @@
 // queues a frame writes it, together with the frames of others (see writing). If that
 // does not pay off, goroutines of the session read and write: with many concurrent
 // callers, with a full socket, and over connections that are more than a bare socket.
-// The reading goroutine only moves bytes. It never decodes a message, runs a handler or
-// waits for a call, so no call blocks another.
+// The reading goroutine only moves bytes. It never decodes a message or waits for a call,
+// so no call blocks another. Only while no other call is open does it run the handler of a
+// quick one (see lending).
 package mux
 
 import (
@@ -132,6 +133,7 @@ type Session struct {
 	done          chan struct{}  // closed when no new calls are made
 	allCallsEnded chan struct{}  // closed when all calls have ended
 	stopped       chan struct{}  // closed when no goroutine of the session runs any more
+	loops         sync.WaitGroup // the resident and the writer
 	terminating   sync.WaitGroup // goroutines in terminate and closeDrained
 
 	mu           sync.Mutex
@@ -162,6 +164,7 @@ type Session struct {
 	parkers      wait.Pool
 	admission    admission
 	reading
+	lending
 	writing
 }
 
@@ -218,11 +221,11 @@ func (s *Session) Start(acceptor link.Acceptor) {
 	if ended != nil && acceptor != nil {
 		acceptor.Closed(ended) // the session was closed before Start
 	}
-	var both sync.WaitGroup
-	both.Go(s.writeLoop)
-	both.Go(s.readLoop)
+	s.loops.Go(s.writeLoop)
+	s.loops.Add(1) // the last resident calls Done
+	go s.readLoop()
 	go func() {
-		both.Wait()
+		s.loops.Wait()
 		s.terminating.Wait()
 		_ = s.conn.Close()
 		s.mu.Lock()

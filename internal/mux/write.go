@@ -279,9 +279,7 @@ func (s *Session) onWriteError(err error) {
 		if !s.interrupted { // otherwise the leader sets it; doing it here would undo the interrupt
 			s.resetReadDeadline()
 		}
-		if !s.occupied {
-			s.wakeResident()
-		}
+		s.needReader()
 		s.mu.Unlock()
 		return
 	}

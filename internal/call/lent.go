@@ -1,0 +1,131 @@
+package call
+
+import (
+	"time"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// Handlers on lent goroutines. A session can lend the goroutine that called HandleStream to
+// a unary handler, so that no worker has to be woken. If other calls need that goroutine,
+// because it reads for them, only quick methods get it, and only for as long as their
+// handlers are quick: a timer watches them, and releases goroutines from handlers that take
+// longer. Such a handler may even wait for the calls that it delays.
+
+// watchTime is the time between two looks at the handlers on lent goroutines. A goroutine
+// is released from a handler at the second look that sees it.
+const watchTime = 2 * time.Millisecond
+
+// watchLasts is for how many looks the timer runs on after the last handler. To start a
+// timer costs more than to let it run.
+const watchLasts = 25
+
+// A watch knows the calls whose handlers run on lent goroutines. It is guarded by
+// workers.mu.
+type watch struct {
+	calls []*serverCall // each at its lentIndex - 1
+	timer *time.Timer   // nil before the first call
+	runs  bool          // the timer is set
+	quiet int           // looks since a call was added
+	ended bool
+}
+
+// lender returns c's stream if c may run on a goroutine that it lends, or nil.
+func (c *serverCall) lender() link.Lender {
+	m, s := c.method, c.conn.server
+	if m.unary == nil || m.loop != nil || s.cfg.Placement == OnWorkers || s.labels {
+		return nil
+	}
+	l, ok := c.stream.carrier.(link.Lender)
+	if !ok || !l.Lends(m.pace.isQuick()) {
+		return nil
+	}
+	return l
+}
+
+// A lentCall is a call that runs on a lent goroutine.
+type lentCall serverCall
+
+// Run implements [link.Runner].
+func (l *lentCall) Run() {
+	c := (*serverCall)(l)
+	begun := time.Now()
+	c.run()
+	c.method.pace.ran(time.Since(begun))
+	c.conn.server.workers.finished(c)
+}
+
+// runTimed is run. It records how long the handler takes if that decides whether the next
+// one may run on a lent goroutine.
+func (c *serverCall) runTimed() {
+	if c.stream == nil || c.method.unary == nil || c.method.pace.isQuick() {
+		c.run()
+		return
+	}
+	begun := time.Now()
+	c.run()
+	c.method.pace.ran(time.Since(begun))
+}
+
+// add makes the watch look at c. workers.mu is held.
+func (t *watch) add(w *workers, c *serverCall) {
+	t.calls = append(t.calls, c)
+	c.lentIndex = int32(len(t.calls))
+	t.quiet = 0
+	switch {
+	case t.runs || t.ended:
+		return
+	case t.timer == nil:
+		t.timer = time.AfterFunc(watchTime, w.look)
+	default:
+		t.timer.Reset(watchTime)
+	}
+	t.runs = true
+}
+
+// remove makes the watch forget c, if it looks at it. workers.mu is held.
+func (t *watch) remove(c *serverCall) {
+	if c.lentIndex == 0 {
+		return
+	}
+	last := len(t.calls) - 1
+	t.calls[c.lentIndex-1] = t.calls[last]
+	t.calls[c.lentIndex-1].lentIndex = c.lentIndex
+	t.calls[last] = nil
+	t.calls = t.calls[:last]
+	c.lentIndex = 0
+}
+
+// end stops the timer for good, as the server has stopped. Calls that the watch looks at
+// were aborted, and their sessions have ended. workers.mu is held.
+func (t *watch) end() {
+	t.ended = true
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+}
+
+// look releases goroutines from the handlers that were there at the last look.
+func (w *workers) look() {
+	var slow []*serverCall
+	w.mu.Lock()
+	t := &w.watch
+	for i := 0; i < len(t.calls); {
+		c := t.calls[i]
+		if !c.looked {
+			c.looked = true
+			i++
+			continue
+		}
+		slow = append(slow, c)
+		t.remove(c) // another takes its place
+	}
+	t.quiet++
+	if t.runs = len(t.calls) > 0 || t.quiet < watchLasts; t.runs && !t.ended {
+		t.timer.Reset(watchTime)
+	}
+	w.mu.Unlock()
+	for _, c := range slow {
+		c.stream.carrier.(link.Lender).Release()
+	}
+}
