@@ -37,7 +37,7 @@ func (c *serverCall) lender() link.Lender {
 		return nil
 	}
 	l, ok := c.stream.carrier.(link.Lender)
-	if !ok || !l.Lends(m.pace.isQuick()) {
+	if !ok || !l.Lends(m.pace.expected()) {
 		return nil
 	}
 	return l
@@ -47,18 +47,20 @@ func (c *serverCall) lender() link.Lender {
 type lentCall serverCall
 
 // Run implements [link.Runner].
-func (l *lentCall) Run() {
+func (l *lentCall) Run() time.Duration {
 	c := (*serverCall)(l)
 	begun := time.Now()
 	c.run()
-	c.method.pace.ran(time.Since(begun))
+	d := time.Since(begun)
+	c.method.pace.ran(d)
 	c.conn.server.workers.finished(c)
+	return d
 }
 
 // runTimed is run. It records how long the handler takes if that decides whether the next
 // one may run on a lent goroutine.
 func (c *serverCall) runTimed() {
-	if c.stream == nil || c.method.unary == nil || c.method.pace.isQuick() {
+	if c.stream == nil || c.method.unary == nil || c.method.pace.expected() < never {
 		c.run()
 		return
 	}
@@ -70,6 +72,7 @@ func (c *serverCall) runTimed() {
 // add makes the watch look at c. workers.mu is held.
 func (t *watch) add(w *workers, c *serverCall) {
 	t.calls = append(t.calls, c)
+	c.conn.lent++
 	c.lentIndex = int32(len(t.calls))
 	t.quiet = 0
 	switch {
@@ -94,6 +97,7 @@ func (t *watch) remove(c *serverCall) {
 	t.calls[last] = nil
 	t.calls = t.calls[:last]
 	c.lentIndex = 0
+	c.conn.lent--
 }
 
 // end stops the timer for good, as the server has stopped. Calls that the watch looks at

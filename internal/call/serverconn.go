@@ -37,6 +37,7 @@ type serverConn struct {
 	running   []*serverCall // each at its index
 	room      wait.Cond     // the session's reader waits here for a handler to return
 	waiting   list.List     // of *waitingCall
+	lent      int           // calls that run or wait to run on lent goroutines
 	undecided int           // calls that wait, or have waited and neither run nor were refused yet
 	callsPeer bool          // handlers may wait for calls to the peer, which its reader must read
 	refusal   error         // why new calls are refused; nil if they are not
@@ -106,10 +107,11 @@ var errNoRoom = errors.New("call: as many handlers run as may")
 // the peer, until a handler returns. Handlers of reset calls do not wait for the peer, so
 // the reader does not block forever, and grpc-go does the same. But handlers that call the
 // peer may wait for what the reader reads, so then add returns errNoRoom. A client's
-// handlers can do that at any time, and with any connection of the client.
+// handlers can do that at any time, and with any connection of the client. Calls that wait
+// to run on the reader wait for it, too.
 func (c *serverConn) add(call *serverCall) error {
 	for c.maxHandlers > 0 && len(c.running) >= c.maxHandlers && c.refusal == nil {
-		if c.callsPeer || c.ofClient {
+		if c.callsPeer || c.ofClient || c.lent > 0 {
 			return errNoRoom
 		}
 		c.room.Wait(&c.server.workers.mu, nil)

@@ -41,7 +41,7 @@ func (w *workers) start(c *serverCall, l link.Lender) error {
 	if l != nil {
 		w.watch.add(w, c)
 		w.mu.Unlock()
-		l.Lend((*lentCall)(c))
+		l.Lend((*lentCall)(c), c.method.pace.expected())
 		return nil
 	}
 	if c.method.loop != nil {

@@ -274,10 +274,10 @@ func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 	if err == nil && opened {
 		if s.isRash() {
 			s.late = append(s.late, lateCall{st, rc.Open})
-			opened, s.lendable = false, false
+			opened = false
 		} else {
 			s.accepting = st
-			s.lendable = s.mayLend(st)
+			s.lendable = s.lendableTo(st)
 		}
 	}
 	s.mu.Unlock()

@@ -1,39 +1,74 @@
 package mux
 
-import "github.com/nearcall/nearcall/internal/link"
+import (
+	"time"
 
-// lending lets the resident run the handler of a call. To wake a worker for it costs more
-// than most handlers take. While the handler runs no goroutine reads, so the resident lends
-// itself only to a handler that is known to be quick, whose request is all that was read,
-// and only if no other call is open and no goroutine waits for the peer.
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// lending lets the resident run the handlers of calls. To wake a worker for each costs more
+// than most handlers take. While the handlers run no goroutine reads, so the resident lends
+// itself only to handlers that are known to be quick, when it has handled all that it has
+// read, and only if no goroutine waits for the peer. It writes the replies of several
+// handlers together.
 //
 // Invariants, under mu:
 //   - While borrower is set, occupied is set, and the resident runs the handler of that
-//     call. It has handled and flushed all that it has read.
-//   - A goroutine that is about to wait for the peer, be it the handler's own, or that ends
-//     the session calls needReader first, which starts another resident in place of the
-//     one that runs the handler. Release does the same for a handler that turns out to be
-//     slow.
+//     call. It has handled all that it has read.
+//   - A goroutine that is about to wait for the peer, the handler's own included, or that
+//     ends the session calls needReader first, which starts another resident in place of
+//     the one that runs the handler. Release does the same for a handler that turns out to
+//     be slow. The new resident goes on with the calls that are left in lent.
 //   - A goroutine whose handler has returned reads on only if its call is still the
 //     borrower. Otherwise it ends.
+//   - While corked is set, a resident runs handlers or is about to, and flushes when it has
+//     run the last.
 type lending struct {
-	// Owned by the reading goroutine.
-	onlyInput bool        // no input follows the frame that is being handled
-	lendable  bool        // the conditions held when the call was opened that is being offered
-	lent      *stream     // the call that the resident has lent itself to, until it runs
-	runner    link.Runner // runs lent's handler
+	// Owned by the resident.
+	onlyInput bool          // no input follows the frame that is being handled
+	lendable  time.Duration // how long a handler of the call that is being offered may take
+	lent      []lentCall    // calls to run when the input was handled
+	lentRun   int           // how many of them were run, or are run by other goroutines
+	lentTime  time.Duration // how long they are likely to take
 
 	// Guarded by mu.
 	borrower *stream // the call whose handler the resident runs; nil while it reads
+	corked   bool    // nothing is written
 }
 
+// A lentCall is a call that the resident has lent itself to.
+type lentCall struct {
+	st  *stream
+	run link.Runner
+}
+
+const (
+	// maxLent is how long handlers may keep the resident. To wake a goroutine can take as
+	// long.
+	maxLent = 250 * time.Microsecond
+
+	// maxLentAmongMany is how long each of them may keep it while other calls are open.
+	// Longer ones run on several processors rather than one after another.
+	maxLentAmongMany = 20 * time.Microsecond
+
+	// maxCorked is how many replies wait to be written together, so that the peer has
+	// something to do meanwhile.
+	maxCorked = 32
+
+	// maxAmong is the number of open calls up to which the resident lends itself. Many more
+	// keep all processors busy without that.
+	maxAmong = 128
+)
+
 // Lends implements [link.Lender].
-func (st *stream) Lends(quick bool) bool { return quick && st.session.lendable }
+func (st *stream) Lends(d time.Duration) bool { return d <= st.session.lendable }
 
 // Lend implements [link.Lender].
-func (st *stream) Lend(r link.Runner) {
+func (st *stream) Lend(r link.Runner, d time.Duration) {
 	s := st.session
-	s.lendable, s.lent, s.runner = false, st, r
+	s.lendable = -1
+	s.lentTime += d
+	s.lent = append(s.lent, lentCall{st, r})
 }
 
 // Release implements [link.Lender].
@@ -46,39 +81,66 @@ func (st *stream) Release() {
 	}
 }
 
-// mayLend reports whether the resident could lend itself to st, a call that was just opened
-// and whose request has arrived. mu is held.
-func (s *Session) mayLend(st *stream) bool {
-	return s.onlyInput && st.in.closed && !st.in.midMessage() && s.calls == 1 && s.waiting == 0
+// lendableTo returns for how long the resident could lend itself to st, a call that was just
+// opened. mu is held.
+func (s *Session) lendableTo(st *stream) time.Duration {
+	switch {
+	case !st.in.closed || st.in.midMessage() || s.waiting > 0 || s.calls > maxAmong:
+		return -1
+	case s.onlyInput && s.calls == 1:
+		return maxLent
+	}
+	return min(maxLentAmongMany, maxLent-s.lentTime)
 }
 
-// runLent runs the handler of the call that the resident has lent itself to. It reports
+// runLent runs the handlers of the calls that the resident has lent itself to. It reports
 // whether the calling goroutine is still the resident. Called with mu held, which it
 // releases if it returns false.
 func (s *Session) runLent() (reads bool) {
-	st, r := s.lent, s.runner
-	s.lent, s.runner = nil, nil
-	if s.waiting > 0 || s.ended != nil || s.broken != nil {
-		go r.Run()
-		return true
+	var spent time.Duration
+	for ran := 0; s.lentRun < len(s.lent); {
+		c := s.lent[s.lentRun]
+		s.lent[s.lentRun] = lentCall{}
+		s.lentRun++
+		if spent > maxLent || s.waiting > 0 || s.ended != nil || s.broken != nil {
+			go c.run.Run()
+			continue
+		}
+		s.borrower, s.corked = c.st, s.corked || s.lentRun < len(s.lent)
+		s.mu.Unlock()
+		spent += s.runOne(c)
+		s.mu.Lock()
+		if s.borrower != c.st {
+			s.mu.Unlock()
+			return false
+		}
+		s.borrower = nil
+		if ran++; ran%maxCorked == 0 {
+			s.uncork()
+		}
 	}
-	s.borrower = st
-	s.mu.Unlock()
+	s.lent, s.lentRun, s.lentTime = s.lent[:0], 0, 0
+	s.uncork()
+	return true
+}
+
+// uncork writes what is queued. Called with mu held; mu is released in between.
+func (s *Session) uncork() {
+	s.corked = false
+	s.flushQueued()
+}
+
+// runOne runs the handler of c, and returns how long that took. Called without mu.
+func (s *Session) runOne(c lentCall) time.Duration {
 	returned := false
 	defer func() {
 		if !returned { // the handler called Goexit
-			st.Release()
+			c.st.Release()
 		}
 	}()
-	r.Run()
+	d := c.run.Run()
 	returned = true
-	s.mu.Lock()
-	if s.borrower != st {
-		s.mu.Unlock()
-		return false
-	}
-	s.borrower = nil
-	return true
+	return d
 }
 
 // needReader makes sure that a goroutine reads or was woken to read. mu is held.

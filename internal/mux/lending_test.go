@@ -3,8 +3,11 @@ package mux
 import (
 	"errors"
 	"runtime"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -15,7 +18,8 @@ type borrower struct {
 	witness
 	session *Session
 	run     func(s *Session, st link.Stream) // the handler
-	lent    int                              // calls that ran on the goroutine that reads
+	takes   time.Duration                    // what the handler is expected to take
+	lent    atomic.Int32                     // calls that ran on the goroutine that reads
 	others  int                              // calls that were not lent it
 }
 
@@ -23,8 +27,8 @@ func (b *borrower) HandleStream(s link.Stream, o *link.CallHeader) error {
 	if err := b.witness.HandleStream(s, o); err != nil {
 		return err
 	}
-	if l := s.(link.Lender); l.Lends(true) {
-		l.Lend(runs(func() { b.lent++; b.run(b.session, s) }))
+	if l := s.(link.Lender); l.Lends(b.takes) {
+		l.Lend(runs(func() { b.lent.Add(1); b.run(b.session, s) }), b.takes)
 	} else {
 		b.others++
 	}
@@ -33,11 +37,15 @@ func (b *borrower) HandleStream(s link.Stream, o *link.CallHeader) error {
 
 type runs func()
 
-func (f runs) Run() { f() }
+func (f runs) Run() time.Duration {
+	begun := time.Now()
+	f()
+	return time.Since(begun)
+}
 
 // asked is a unary call in one frame.
 func asked(id uint64, message ...byte) []byte {
-	return literal(head|wire.FlagMessage|wire.FlagEnd, id, append(append([]byte(nil), opens...), message...)...)
+	return frameOf(head|wire.FlagMessage|wire.FlagEnd, id, append(slices.Clone(opens), message...)...)
 }
 
 // lends returns a server's session that lends its resident to b, and its peer, which has sent hello.
@@ -76,37 +84,140 @@ func TestTheResidentRunsAHandlerAndReadsOn(t *testing.T) {
 			peer.write(asked(id, 1, 2, 3))
 		}
 		peer.answers(10)
-		if b.lent != 10 {
-			t.Errorf("%d of 10 calls run on the resident", b.lent)
+		if b.lent.Load() != 10 {
+			t.Errorf("%d of 10 calls run on the resident", b.lent.Load())
 		}
 		empty(t, s)
 	})
 }
 
-// The resident lends itself only if nothing else waits for it.
+// The resident lends itself only to quick handlers of calls whose requests have arrived, to
+// the quickest while other calls are open, and not for long.
 func TestTheResidentIsNotLent(t *testing.T) {
+	part := literal(head|wire.FlagMessage|wire.FlagMore, 1, append(slices.Clone(opens), 9, 1)...)
+	alone, among := maxLent, maxLentAmongMany
 	for name, c := range map[string]struct {
 		before, frames []byte
-		id             uint64
+		takes          time.Duration
+		lent, others   int
 	}{
-		"while another call is open":             {before: opened(1), frames: asked(3), id: 3},
-		"before the whole request has arrived":   {frames: opened(1), id: 1},
-		"in the middle of a message":             {frames: literal(head|wire.FlagMessage|wire.FlagMore, 1, append(append([]byte(nil), opens...), 9, 1)...), id: 1},
-		"to a call that another frame follows":   {frames: append(asked(1), ping()...), id: 1},
-		"to a call with more input right behind": {frames: append(asked(1), 9), id: 1},
+		"to a handler that takes long":               {frames: asked(1), takes: alone + 1, others: 1},
+		"before the whole request has arrived":       {frames: opened(1), others: 1},
+		"in the middle of a message":                 {frames: part, others: 1},
+		"to a slower one while another call is open": {before: opened(1), frames: asked(3), takes: among + 1, others: 1},
+		"but to a quick one":                         {before: opened(1), frames: asked(3), takes: among, lent: 1},
+		"to a slower one if more input follows":      {frames: append(asked(1), ping()...), takes: among + 1, others: 1},
+		"but to a quick one before more input":       {frames: append(asked(1), ping()...), takes: among, lent: 1},
+		"to more handlers than it has time for":      {frames: askedTimes(20), takes: among, lent: int(alone / among), others: 20 - int(alone/among)},
+		"among very many calls":                      {before: manyOpened(maxAmong), frames: asked(2*maxAmong + 1), others: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := &borrower{run: finishes}
+				b := &borrower{run: finishes, takes: c.takes}
 				_, peer := lends(t, b, start())
 				if c.before != nil {
 					peer.write(c.before)
 				}
 				others := b.others
 				peer.write(c.frames)
-				if b.lent > 0 || b.others != others+1 {
-					t.Errorf("%d calls run on the resident, %d elsewhere", b.lent, b.others-others)
+				if int(b.lent.Load()) != c.lent || b.others-others != c.others {
+					t.Errorf("%d calls run on the resident, %d elsewhere; want %d and %d", b.lent.Load(), b.others-others, c.lent, c.others)
 				}
+			})
+		})
+	}
+}
+
+// askedTimes returns n unary calls.
+func askedTimes(n int) (b []byte) {
+	for i := range uint64(n) {
+		b = append(b, asked(1+2*i)...)
+	}
+	return b
+}
+
+// manyOpened returns n calls whose requests have not arrived.
+func manyOpened(n int) (b []byte) {
+	for i := range uint64(n) {
+		b = append(b, frameOf(head, 1+2*i, opens...)...)
+	}
+	return b
+}
+
+// Replies of handlers that run one after another are written together, and before long.
+func TestRepliesOfLentCallsAreWrittenTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const calls = 2*maxCorked + 5
+		var waiting []int // replies in the queue when each handler began
+		b := &borrower{run: func(session *Session, st link.Stream) {
+			session.mu.Lock()
+			n := 0
+			for q := session.ready.first; q != nil; q = q.next {
+				n++
+			}
+			session.mu.Unlock()
+			waiting = append(waiting, n)
+			finishes(session, st)
+		}}
+		s, peer := lends(t, b, start())
+		peer.write(askedTimes(calls))
+		peer.answers(calls)
+		for i, n := range waiting {
+			if i < maxCorked && n != i { // the writer may take those that follow at any time
+				t.Errorf("%d replies wait when handler %d begins", n, i)
+			}
+		}
+		if b.lent.Load() != calls {
+			t.Errorf("%d of %d calls run on the resident", b.lent.Load(), calls)
+		}
+		empty(t, s)
+	})
+}
+
+// The calls behind one that blocks are run by the new resident.
+func TestCallsBehindABlockedHandlerRunOnTheNextResident(t *testing.T) {
+	for name, unblock := range map[string]func(s *Session, st link.Stream, leave chan struct{}){
+		"it is released": func(_ *Session, st link.Stream, leave chan struct{}) {
+			st.(link.Lender).Release()
+			<-leave
+		},
+		"it waits for the peer": func(_ *Session, st link.Stream, _ chan struct{}) {
+			for range 2 {
+				_ = st.Send(&link.Frame{Msg: encoded(wire.MinWindow), HasMsg: true})
+			}
+		},
+		"the session ends": func(s *Session, _ link.Stream, leave chan struct{}) {
+			_ = s.Close(errors.New("enough"))
+			<-leave
+		},
+		"it exits":      func(*Session, link.Stream, chan struct{}) { runtime.Goexit() },
+		"it takes long": func(*Session, link.Stream, chan struct{}) { time.Sleep(2 * maxLent) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const calls = 5
+				leave := make(chan struct{})
+				var ran atomic.Int32
+				b := &borrower{run: func(s *Session, st link.Stream) {
+					if ran.Add(1) == 2 {
+						unblock(s, st, leave)
+					}
+					finishes(s, st)
+				}}
+				s, peer := lends(t, b, start())
+				go func() { _, _ = peer.conn.Write(askedTimes(calls)) }()
+				synctest.Wait()
+				time.Sleep(time.Second)
+				if n := ran.Load(); n != calls {
+					t.Errorf("%d of %d handlers run while one blocks", n, calls)
+				}
+				close(leave)
+				if name != "the session ends" {
+					time.Sleep(time.Second)
+					_ = s.Close(errors.New("enough"))
+				}
+				_ = peer.conn.Close()
+				<-s.Gone()
 			})
 		})
 	}
@@ -145,8 +256,8 @@ func TestAReleasedResidentIsReplaced(t *testing.T) {
 		close(leave)
 		peer.write(asked(5))
 		peer.answers(2)
-		if b.lent != 3 {
-			t.Errorf("%d of 3 calls run on a resident", b.lent)
+		if b.lent.Load() != 3 {
+			t.Errorf("%d of 3 calls run on a resident", b.lent.Load())
 		}
 		slow.(link.Lender).Release() // too late to mean anything
 		peer.write(asked(7))

@@ -35,6 +35,7 @@ func (s *Session) offerLateCalls() {
 		s.late[i] = lateCall{}
 		s.mu.Lock()
 		wanted := c.st.reason == nil
+		s.lendable = -1
 		if wanted {
 			s.accepting = c.st
 		}

@@ -239,7 +239,7 @@ func (s *Session) readOn(err error) {
 	pprof.SetGoroutineLabels(context.Background()) // not its creator's: it may run handlers
 	s.mu.Lock()
 	for err == nil {
-		if s.lent != nil && !s.runLent() {
+		if len(s.lent) > 0 && !s.runLent() {
 			return
 		}
 		if s.residentRetires() {
@@ -254,10 +254,10 @@ func (s *Session) readOn(err error) {
 		}
 		err = s.receive(context.Background())
 	}
-	if s.lent != nil {
-		go s.runner.Run()
-		s.lent, s.runner = nil, nil
+	for _, c := range s.lent[s.lentRun:] {
+		go c.run.Run()
 	}
+	s.lent = nil
 	s.mu.Unlock()
 	s.parts.drop()
 	s.endReading(err)
@@ -358,7 +358,9 @@ func (s *Session) handleRead(n int, err error, now time.Time) error {
 		s.keepalive.heard, s.keepalive.heardAt = true, now
 		s.quiet.reads++
 	}
-	s.flushQueued()
+	if len(s.lent) == 0 {
+		s.flushQueued()
+	}
 	return err
 }
 

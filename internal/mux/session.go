@@ -7,8 +7,8 @@
 // does not pay off, goroutines of the session read and write: with many concurrent
 // callers, with a full socket, and over connections that are more than a bare socket.
 // The reading goroutine only moves bytes. It never decodes a message or waits for a call,
-// so no call blocks another. Only while no other call is open does it run the handler of a
-// quick one (see lending).
+// so no call blocks another. It runs handlers only if they are known to be quick (see
+// lending).
 package mux
 
 import (

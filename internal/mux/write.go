@@ -158,7 +158,7 @@ func (s *Session) feedStarved() {
 // goroutines may be about to queue something too, it lets them run first. Called with
 // mu held, which it releases.
 func (s *Session) flush(gather bool) {
-	if s.pen >= penTaken || !s.hasQueued() {
+	if s.corked || s.pen >= penTaken || !s.hasQueued() {
 		s.mu.Unlock()
 		return
 	}
