@@ -1,0 +1,165 @@
+package call
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// A lending stream lends its goroutine to every handler that is quick.
+type lending struct {
+	requesting
+	run      link.Runner
+	released atomic.Int32
+}
+
+// A requesting stream has an empty request.
+type requesting struct{ refusable }
+
+func (s *requesting) Recv(f *link.Frame) error {
+	f.Reset()
+	f.Got, f.EndSend = true, true
+	return nil
+}
+
+func (s *lending) Lends(d time.Duration) bool          { return d < never }
+func (s *lending) Lend(r link.Runner, _ time.Duration) { s.run = r }
+func (s *lending) Release()                            { s.released.Add(1) }
+func (s *lending) offerTo(c *serverConn, m string) error {
+	return c.HandleStream(s, &link.CallHeader{Profile: &link.Profile{}, Method: m})
+}
+
+// proves makes the method count as quick.
+func proves(s *Server) {
+	for range provenScore {
+		s.methods[unaryMethod].pace.ran(time.Microsecond)
+	}
+}
+
+func TestAMethodProvesThatItIsQuick(t *testing.T) {
+	var p pace
+	times := func(n int, d time.Duration) {
+		for range n {
+			p.ran(d)
+		}
+	}
+	quick := func(want bool) {
+		t.Helper()
+		if got := p.expected() < never; got != want {
+			t.Errorf("it is quick: %v, want %v", got, want)
+		}
+	}
+	times(provenScore-1, time.Microsecond)
+	quick(false)
+	times(1, time.Microsecond)
+	quick(true)
+	times(1, 2*quickRun)
+	quick(false) // it has no reserve yet
+	times(1000, 10*time.Microsecond)
+	quick(true)
+	if d := p.expected(); d < 9*time.Microsecond || d > 10*time.Microsecond {
+		t.Errorf("it is expected to take %v, want 10 µs", d)
+	}
+	times(2, 2*quickRun)
+	quick(true) // this may happen
+	times(2, 2*quickRun)
+	quick(false)
+	times(1000, time.Microsecond)
+	times(1, watchTime)
+	quick(false)
+	times(255, time.Microsecond)
+	quick(false)
+	times(1, time.Microsecond)
+	quick(true)
+}
+
+// A goroutine is released from a handler at the second look that sees it, and not again.
+func TestTheWatchReleasesGoroutinesFromSlowHandlers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		server := NewServer(ServerConfig{MaxRecv: defaultMaxRecv, MaxSend: noLimit})
+		server.Register(&desc, handlers{unary: func(context.Context, *message) (*message, error) {
+			<-release
+			return nil, context.Canceled
+		}}, nil)
+		proves(server)
+		c := server.Accept(distant{}).(*serverConn)
+		s := new(lending)
+		if err := s.offerTo(c, unaryMethod); err != nil || s.run == nil {
+			t.Fatalf("the call is not lent a goroutine: %v", err)
+		}
+		go s.run.Run()
+		time.Sleep(watchTime)
+		synctest.Wait()
+		if s.released.Load() > 0 {
+			t.Error("the goroutine is released at once")
+		}
+		time.Sleep(watchTime)
+		synctest.Wait()
+		if s.released.Load() != 1 {
+			t.Errorf("the goroutine is released %d times after two looks", s.released.Load())
+		}
+		time.Sleep(100 * watchTime)
+		synctest.Wait()
+		w := &server.workers
+		w.mu.Lock()
+		if s.released.Load() != 1 || w.watch.runs || c.lent > 0 {
+			t.Errorf("long after that it is released %d times, the timer runs: %v, %d calls are lent a goroutine", s.released.Load(), w.watch.runs, c.lent)
+		}
+		w.mu.Unlock()
+		close(release)
+		synctest.Wait()
+		again := new(lending)
+		if err := again.offerTo(c, unaryMethod); err != nil || again.run != nil {
+			t.Errorf("the next call is lent a goroutine: %v, %v", again.run, err)
+		}
+		c.Closed(errStopped)
+		synctest.Wait()
+		server.workers.close()
+	})
+}
+
+// A reader that waits for room would wait for handlers that wait to run on it.
+func TestAReaderDoesNotWaitForRoomWhileCallsWaitForIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 3
+		server := NewServer(ServerConfig{MaxRemote: limit, MaxRecv: defaultMaxRecv, MaxSend: noLimit})
+		ran := 0
+		server.Register(&desc, handlers{unary: func(context.Context, *message) (*message, error) {
+			ran++
+			return nil, context.Canceled
+		}}, nil)
+		proves(server)
+		c := server.Accept(distant{}).(*serverConn)
+		var all []*lending
+		for range limit {
+			s := new(lending)
+			if err := s.offerTo(c, unaryMethod); err != nil || s.run == nil {
+				t.Fatalf("the call is not lent a goroutine: %v", err)
+			}
+			all = append(all, s)
+		}
+		other := new(requesting)
+		if err := c.HandleStream(other, &link.CallHeader{Profile: &link.Profile{}, Method: unaryMethod}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if ran > 0 {
+			t.Error("a handler runs although there is no room")
+		}
+		for _, s := range all {
+			s.run.Run()
+		}
+		synctest.Wait()
+		if ran != limit+1 {
+			t.Errorf("%d of %d handlers run", ran, limit+1)
+		}
+		c.Closed(errStopped)
+		synctest.Wait()
+		server.workers.close()
+	})
+}
