@@ -1,7 +1,9 @@
 package codec
 
 import (
+	"cmp"
 	"reflect"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -48,6 +50,7 @@ func compile(done map[reflect.Type]*program, t reflect.Type) *program {
 		p.requires = p.requires || o.required
 		p.ops = append(p.ops, o)
 	}
+	slices.SortFunc(p.ops, func(x, y op) int { return cmp.Compare(x.wireTag, y.wireTag) }) // as marshalling orders them
 	oneofs := l.desc.Oneofs()
 	for i := range oneofs.Len() {
 		od := oneofs.Get(i)
@@ -64,6 +67,7 @@ func compile(done map[reflect.Type]*program, t reflect.Type) *program {
 		}
 		p.ops = append(p.ops, op{code: opOneof, oneof: c, off: sf.Offset})
 	}
+	p.compileFields()
 	return p
 }
 
@@ -102,7 +106,7 @@ func compileOneof(done map[reflect.Type]*program, l layout, od protoreflect.Oneo
 	return c, true
 }
 
-// compileField returns the op that copies a field of the Go type t. If always
+// compileField returns the op for a field of the Go type t. If always
 // is true, the field counts as set even if it holds the zero value.
 func compileField(done map[reflect.Type]*program, fd protoreflect.FieldDescriptor, t reflect.Type, always bool) (op, bool) {
 	if fd.IsMap() {
@@ -112,11 +116,18 @@ func compileField(done map[reflect.Type]*program, fd protoreflect.FieldDescripto
 		required: fd.Cardinality() == protoreflect.Required,
 		always:   always,
 		tag:      uint8(protowire.SizeTag(fd.Number())),
+		form:     formOf(fd.Kind()),
+		group:    fd.Kind() == protoreflect.GroupKind,
+		packed:   fd.IsPacked(),
+		wireTag:  tagOf(fd),
 	}
-	if fd.Kind() == protoreflect.GroupKind {
+	if o.group {
 		o.tag *= 2
 	}
 	list := fd.IsList()
+	if list {
+		o.alternative = alternativeTagOf(fd)
+	}
 	presence := fd.HasPresence() && !always
 	k, ok := kinds[fd.Kind()]
 	if !ok {
@@ -169,7 +180,7 @@ func compileField(done map[reflect.Type]*program, fd protoreflect.FieldDescripto
 	return o, true
 }
 
-// compileMap returns the op that copies a map field of the Go type t.
+// compileMap returns the op for a map field of the Go type t.
 func compileMap(done map[reflect.Type]*program, fd protoreflect.FieldDescriptor, t reflect.Type) (op, bool) {
 	if t.Kind() != reflect.Map {
 		return op{}, false
@@ -182,10 +193,12 @@ func compileMap(done map[reflect.Type]*program, fd protoreflect.FieldDescriptor,
 	if !ok {
 		return op{}, false
 	}
-	return op{code: opMap, entries: &mapEntries{
+	return op{code: opMap, tag: uint8(protowire.SizeTag(fd.Number())), wireTag: tagOf(fd), entries: &mapEntries{
 		goType: t,
 		key:    key,
 		value:  value,
+		keys:   shapes[t.Key().Kind()],
+		values: shapes[t.Elem().Kind()],
 		tag:    protowire.SizeTag(fd.Number()),
 		typed:  typedMaps[t],
 	}}, true

@@ -1,6 +1,7 @@
 package codec
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -33,6 +34,9 @@ var fuzzed = []proto.Message{
 	(*grpc_reflection_v1.ServerReflectionResponse)(nil),
 	(*testpb.Editions)(nil),
 	(*testpb.Hybrid)(nil),
+	(*testpb.Maps)(nil),
+	(*testpb.Order)(nil),
+	(*structpb.Struct)(nil),
 }
 
 func FuzzCopyIsMarshalThenUnmarshal(f *testing.F) {
@@ -64,6 +68,42 @@ func FuzzCopyIsMarshalThenUnmarshal(f *testing.F) {
 		(&weaver{bytes: wire}).message(dst, 4)
 		if err := check(dst, make()); err != nil {
 			t.Fatalf("into a %T: %v", make(), err)
+		}
+	})
+}
+
+func FuzzProgramsEncodeAsProtobufDoes(f *testing.F) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for i := range fuzzed {
+		for range 4 {
+			weft := make([]byte, r.IntN(200))
+			for k := range weft {
+				weft[k] = byte(r.Uint32())
+			}
+			f.Add(uint8(i), weft)
+		}
+	}
+	f.Fuzz(func(t *testing.T, typ uint8, weft []byte) {
+		m := fuzzed[int(typ)%len(fuzzed)].ProtoReflect().Type().New().Interface()
+		(&weaver{bytes: weft}).message(m, 6)
+		if err := checkEncoding(m); err != nil {
+			t.Fatalf("%T: %v\n%v", m, err, m)
+		}
+	})
+}
+
+func FuzzProgramsDecodeAsProtobufDoes(f *testing.F) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for i, m := range fuzzed {
+		for range 4 {
+			b, _ := proto.MarshalOptions{AllowPartial: true}.Marshal(woven(r, m.ProtoReflect().Type()))
+			f.Add(uint8(i), b)
+		}
+	}
+	f.Fuzz(func(t *testing.T, typ uint8, wire []byte) {
+		mt := fuzzed[int(typ)%len(fuzzed)].ProtoReflect().Type()
+		if err := checkDecoding(mt, wire); err != nil {
+			t.Fatalf("%v: %v", mt.Descriptor().FullName(), err)
 		}
 	})
 }

@@ -7,10 +7,12 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// mapEntries copies a map field.
+// mapEntries copies, encodes and decodes a map field.
 type mapEntries struct {
 	goType     reflect.Type
 	key, value op // off is not used
+	keys       shape
+	values     shape
 	tag        int
 	typed      func(e *mapEntries, dst, src ptr) (bound int, f *failure) // or nil
 }

@@ -24,3 +24,13 @@ func (o *oneof) clone(v iface, depth int) (w iface, bound int, f *failure) {
 	}
 	return iface{}, 0, throughBytes
 }
+
+// wrapperOf returns the wrapper that v points to, or nil if it is none of o's.
+func (o *oneof) wrapperOf(v iface) *wrapper {
+	for i := range o.wrappers {
+		if w := &o.wrappers[i]; w.tab == v.tab {
+			return w
+		}
+	}
+	return nil
+}

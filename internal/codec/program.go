@@ -12,8 +12,9 @@ import (
 // maxDepth is the deepest nesting of messages that decoding accepts.
 const maxDepth = protowire.DefaultRecursionLimit
 
-// A program copies messages of one Go type. It fails if the copy would differ
-// from the result of marshalling and unmarshalling.
+// A program copies, encodes and decodes messages of one Go type. Copying fails if
+// the copy would differ from the result of marshalling and unmarshalling. Encoding
+// and decoding fail if protobuf-go must do them.
 //
 // Copying writes only fields that are not zero, so the destination must be zero.
 type program struct {
@@ -26,22 +27,33 @@ type program struct {
 	ext      uintptr // offset of the extension fields, or 0
 	unknown  uintptr // offset of the unknown fields, or 0
 	known    fieldRanges
+	nests    bool              // messages of this type can contain messages
+	fields   []field           // by number; those with small numbers
+	far      map[uint64]*field // by number; the others
 
 	shells sync.Pool // of any, each an empty message
 }
 
-// An op copies one field, or one oneof.
+// An op copies, encodes and decodes one field, or one oneof.
 type op struct {
 	code     opcode
-	utf8     bool  // strings must be valid UTF-8
-	required bool  // the field must be set
-	always   bool  // the field counts as set whatever its value
-	tag      uint8 // size of the tags of a value in bytes
-	max      uint8 // maximum encoded size of a scalar, with its tag unless packed, in bytes
-	off      uintptr
-	sub      *program // for message fields
-	oneof    *oneof
-	entries  *mapEntries
+	utf8     bool   // strings must be valid UTF-8
+	required bool   // the field must be set
+	always   bool   // the field counts as set whatever its value
+	packed   bool   // a list of scalars is encoded as one field
+	group    bool   // messages are encoded as groups
+	width    uint8  // of what is zero if the field of a message is not set, in bytes
+	tag      uint8  // size of the tags of a value in bytes
+	max      uint8  // maximum encoded size of a scalar, with its tag unless packed, in bytes
+	form     form   // of a scalar
+	wireTag  uint32 // the tag before a value; that of the start, for groups
+	// alternative is the tag before a value that is packed and need not be, or the
+	// reverse. It is zero for all but lists of scalars.
+	alternative uint32
+	off         uintptr
+	sub         *program // for message fields
+	oneof       *oneof
+	entries     *mapEntries
 }
 
 type opcode uint8

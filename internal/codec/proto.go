@@ -27,6 +27,11 @@ func (protoCodec) Size(v any) (int, error) {
 	if v == nil {
 		return 0, nil
 	}
+	if p := programOf(v); !p.odd() {
+		if n := p.encodedSize(dataOf(v), mostNested, nil); n >= 0 {
+			return n, nil
+		}
+	}
 	m, err := marshalable(v)
 	if err != nil {
 		return 0, err
@@ -37,6 +42,11 @@ func (protoCodec) Size(v any) (int, error) {
 func (protoCodec) Append(b []byte, v any) ([]byte, error) {
 	if v == nil {
 		return b, nil
+	}
+	if p := programOf(v); !p.odd() {
+		if out, ok := p.appendTo(b, dataOf(v)); ok {
+			return out, nil
+		}
 	}
 	m, err := marshalable(v)
 	if err != nil {
@@ -53,6 +63,9 @@ func (c protoCodec) Decode(data mem.BufferSlice, v any) error {
 
 // DecodeBytes is Decode for data in one slice. It does not retain b.
 func (protoCodec) DecodeBytes(b []byte, v any) error {
+	if v != nil && programOf(v).replaceBy(v, b) {
+		return nil
+	}
 	m := messageOf(v)
 	if m == nil {
 		return fmt.Errorf("failed to unmarshal, message is %T, want proto.Message", v)
@@ -61,6 +74,18 @@ func (protoCodec) DecodeBytes(b []byte, v any) error {
 		return fmt.Errorf("failed to unmarshal, message is a nil %T", v)
 	}
 	return proto.Unmarshal(b, m)
+}
+
+// replaceBy resets v, which has p's type, and decodes b into it. It returns false if
+// protobuf-go must do so.
+func (p *program) replaceBy(v any, b []byte) bool {
+	if p.odd() || dataOf(v).isNil() {
+		return false
+	}
+	if !dataOf(v).zero(p.size) {
+		proto.Reset(v.(proto.Message))
+	}
+	return p.decode(dataOf(v), b, maxDepth)
 }
 
 func (c protoCodec) Copy(dst, src any) (bound int, ok bool, err error) {

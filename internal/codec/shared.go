@@ -1,7 +1,5 @@
 package codec
 
-import "google.golang.org/protobuf/proto"
-
 // Shared returns the codec for peers that agreed not to write to a message
 // after it was sent or received. It differs from [Proto] only in Copy, which
 // makes dst refer to the contents of src. It does this for messages of any
@@ -23,5 +21,6 @@ func (c sharedCodec) Copy(dst, src any) (bound int, ok bool, err error) {
 	if dataOf(dst) != dataOf(src) {
 		p.share(dataOf(dst), dataOf(src))
 	}
-	return proto.Size(src.(proto.Message)), true, nil
+	n, err := c.Size(src)
+	return n, err == nil, err
 }

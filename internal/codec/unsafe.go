@@ -15,7 +15,10 @@ import (
 //     or to a variable with the same memory layout: a named type of the same
 //     kind (enums are int32), pointer-free bits of the same width (floats), a
 //     []*T as []unsafe.Pointer, an interface as its two words, a map as a
-//     pointer, and a slice that is only assigned as any slice.
+//     pointer, and a slice that is only assigned as any slice. A map can be
+//     accessed as a map with the same keys and with values of the same memory
+//     layout: what the runtime does with a map depends on nothing else. A pointer
+//     is read as a number of its width, to see whether it is nil.
 //   - Memory that holds pointers is allocated with its Go type in the message.
 //     It is written only by assignments of pointer types, so that the compiler
 //     emits write barriers for the garbage collector.
@@ -50,6 +53,10 @@ func (p ptr) extensions() *protoimpl.ExtensionFields { return (*protoimpl.Extens
 
 // mapAt returns the map that p points to. Its Go type must be map[K]V.
 func mapAt[K comparable, V any](p ptr) *map[K]V { return (*map[K]V)(p.p) }
+
+// addressOf returns the address of a key or value of a map, for a program to read or
+// fill. The programs keep no address of a field, so v need not be on the heap.
+func addressOf[T any](v *T) ptr { return ptr{unsafe.Pointer(v)} }
 
 // value returns the variable of type t that p points to.
 func (p ptr) value(t reflect.Type) reflect.Value { return reflect.NewAt(t, p.p).Elem() }

@@ -835,6 +835,360 @@ func (x *Record) GetCreated() *timestamppb.Timestamp {
 	return nil
 }
 
+// An Order is a larger Record: nested messages and a map of six.
+type Order struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Title         string                 `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
+	Owner         *Order_Person          `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
+	Lines         []*Record_Line         `protobuf:"bytes,4,rep,name=lines,proto3" json:"lines,omitempty"`
+	Labels        map[string]string      `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Tags          []string               `protobuf:"bytes,6,rep,name=tags,proto3" json:"tags,omitempty"`
+	Created       int64                  `protobuf:"varint,7,opt,name=created,proto3" json:"created,omitempty"`
+	Total         float64                `protobuf:"fixed64,8,opt,name=total,proto3" json:"total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Order) Reset() {
+	*x = Order{}
+	mi := &file_proto3_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Order) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Order) ProtoMessage() {}
+
+func (x *Order) ProtoReflect() protoreflect.Message {
+	mi := &file_proto3_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Order.ProtoReflect.Descriptor instead.
+func (*Order) Descriptor() ([]byte, []int) {
+	return file_proto3_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Order) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Order) GetTitle() string {
+	if x != nil {
+		return x.Title
+	}
+	return ""
+}
+
+func (x *Order) GetOwner() *Order_Person {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+func (x *Order) GetLines() []*Record_Line {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
+func (x *Order) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *Order) GetTags() []string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *Order) GetCreated() int64 {
+	if x != nil {
+		return x.Created
+	}
+	return 0
+}
+
+func (x *Order) GetTotal() float64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+// Maps has maps with all kinds of keys, and with all kinds of values.
+type Maps struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	BoolBool        map[bool]bool          `protobuf:"bytes,1,rep,name=bool_bool,json=boolBool,proto3" json:"bool_bool,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	BoolString      map[bool]string        `protobuf:"bytes,2,rep,name=bool_string,json=boolString,proto3" json:"bool_string,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	BoolBytes       map[bool][]byte        `protobuf:"bytes,3,rep,name=bool_bytes,json=boolBytes,proto3" json:"bool_bytes,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	BoolMessage     map[bool]*Maps         `protobuf:"bytes,4,rep,name=bool_message,json=boolMessage,proto3" json:"bool_message,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Int32Bool       map[int32]bool         `protobuf:"bytes,5,rep,name=int32_bool,json=int32Bool,proto3" json:"int32_bool,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Int32Enum       map[int32]Open         `protobuf:"bytes,6,rep,name=int32_enum,json=int32Enum,proto3" json:"int32_enum,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"varint,2,opt,name=value,enum=nearcall.codec.testpb.Open"`
+	Int32Double     map[int32]float64      `protobuf:"bytes,7,rep,name=int32_double,json=int32Double,proto3" json:"int32_double,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	Sint32Bytes     map[int32][]byte       `protobuf:"bytes,8,rep,name=sint32_bytes,json=sint32Bytes,proto3" json:"sint32_bytes,omitempty" protobuf_key:"zigzag32,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Sfixed32Message map[int32]*Maps        `protobuf:"bytes,9,rep,name=sfixed32_message,json=sfixed32Message,proto3" json:"sfixed32_message,omitempty" protobuf_key:"fixed32,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Uint32Bool      map[uint32]bool        `protobuf:"bytes,10,rep,name=uint32_bool,json=uint32Bool,proto3" json:"uint32_bool,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Uint32Sint32    map[uint32]int32       `protobuf:"bytes,11,rep,name=uint32_sint32,json=uint32Sint32,proto3" json:"uint32_sint32,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"zigzag32,2,opt,name=value"`
+	Fixed32Sfixed64 map[uint32]int64       `protobuf:"bytes,12,rep,name=fixed32_sfixed64,json=fixed32Sfixed64,proto3" json:"fixed32_sfixed64,omitempty" protobuf_key:"fixed32,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	Fixed32String   map[uint32]string      `protobuf:"bytes,13,rep,name=fixed32_string,json=fixed32String,proto3" json:"fixed32_string,omitempty" protobuf_key:"fixed32,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Int64Bool       map[int64]bool         `protobuf:"bytes,14,rep,name=int64_bool,json=int64Bool,proto3" json:"int64_bool,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Int64Fixed32    map[int64]uint32       `protobuf:"bytes,15,rep,name=int64_fixed32,json=int64Fixed32,proto3" json:"int64_fixed32,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"fixed32,2,opt,name=value"`
+	Sint64Uint64    map[int64]uint64       `protobuf:"bytes,16,rep,name=sint64_uint64,json=sint64Uint64,proto3" json:"sint64_uint64,omitempty" protobuf_key:"zigzag64,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Sfixed64String  map[int64]string       `protobuf:"bytes,17,rep,name=sfixed64_string,json=sfixed64String,proto3" json:"sfixed64_string,omitempty" protobuf_key:"fixed64,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Sfixed64Message map[int64]*Maps        `protobuf:"bytes,18,rep,name=sfixed64_message,json=sfixed64Message,proto3" json:"sfixed64_message,omitempty" protobuf_key:"fixed64,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Uint64Bool      map[uint64]bool        `protobuf:"bytes,19,rep,name=uint64_bool,json=uint64Bool,proto3" json:"uint64_bool,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Uint64Sfixed32  map[uint64]int32       `protobuf:"bytes,20,rep,name=uint64_sfixed32,json=uint64Sfixed32,proto3" json:"uint64_sfixed32,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"fixed32,2,opt,name=value"`
+	Fixed64Int64    map[uint64]int64       `protobuf:"bytes,21,rep,name=fixed64_int64,json=fixed64Int64,proto3" json:"fixed64_int64,omitempty" protobuf_key:"fixed64,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Fixed64Bytes    map[uint64][]byte      `protobuf:"bytes,22,rep,name=fixed64_bytes,json=fixed64Bytes,proto3" json:"fixed64_bytes,omitempty" protobuf_key:"fixed64,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Fixed64Message  map[uint64]*Maps       `protobuf:"bytes,23,rep,name=fixed64_message,json=fixed64Message,proto3" json:"fixed64_message,omitempty" protobuf_key:"fixed64,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	StringSint64    map[string]int64       `protobuf:"bytes,24,rep,name=string_sint64,json=stringSint64,proto3" json:"string_sint64,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"zigzag64,2,opt,name=value"`
+	StringRecord    map[string]*Record     `protobuf:"bytes,25,rep,name=string_record,json=stringRecord,proto3" json:"string_record,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	StringMessage   map[string]*Maps       `protobuf:"bytes,2047,rep,name=string_message,json=stringMessage,proto3" json:"string_message,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Int32String     map[int32]string       `protobuf:"bytes,2048,rep,name=int32_string,json=int32String,proto3" json:"int32_string,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Maps) Reset() {
+	*x = Maps{}
+	mi := &file_proto3_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Maps) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Maps) ProtoMessage() {}
+
+func (x *Maps) ProtoReflect() protoreflect.Message {
+	mi := &file_proto3_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Maps.ProtoReflect.Descriptor instead.
+func (*Maps) Descriptor() ([]byte, []int) {
+	return file_proto3_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Maps) GetBoolBool() map[bool]bool {
+	if x != nil {
+		return x.BoolBool
+	}
+	return nil
+}
+
+func (x *Maps) GetBoolString() map[bool]string {
+	if x != nil {
+		return x.BoolString
+	}
+	return nil
+}
+
+func (x *Maps) GetBoolBytes() map[bool][]byte {
+	if x != nil {
+		return x.BoolBytes
+	}
+	return nil
+}
+
+func (x *Maps) GetBoolMessage() map[bool]*Maps {
+	if x != nil {
+		return x.BoolMessage
+	}
+	return nil
+}
+
+func (x *Maps) GetInt32Bool() map[int32]bool {
+	if x != nil {
+		return x.Int32Bool
+	}
+	return nil
+}
+
+func (x *Maps) GetInt32Enum() map[int32]Open {
+	if x != nil {
+		return x.Int32Enum
+	}
+	return nil
+}
+
+func (x *Maps) GetInt32Double() map[int32]float64 {
+	if x != nil {
+		return x.Int32Double
+	}
+	return nil
+}
+
+func (x *Maps) GetSint32Bytes() map[int32][]byte {
+	if x != nil {
+		return x.Sint32Bytes
+	}
+	return nil
+}
+
+func (x *Maps) GetSfixed32Message() map[int32]*Maps {
+	if x != nil {
+		return x.Sfixed32Message
+	}
+	return nil
+}
+
+func (x *Maps) GetUint32Bool() map[uint32]bool {
+	if x != nil {
+		return x.Uint32Bool
+	}
+	return nil
+}
+
+func (x *Maps) GetUint32Sint32() map[uint32]int32 {
+	if x != nil {
+		return x.Uint32Sint32
+	}
+	return nil
+}
+
+func (x *Maps) GetFixed32Sfixed64() map[uint32]int64 {
+	if x != nil {
+		return x.Fixed32Sfixed64
+	}
+	return nil
+}
+
+func (x *Maps) GetFixed32String() map[uint32]string {
+	if x != nil {
+		return x.Fixed32String
+	}
+	return nil
+}
+
+func (x *Maps) GetInt64Bool() map[int64]bool {
+	if x != nil {
+		return x.Int64Bool
+	}
+	return nil
+}
+
+func (x *Maps) GetInt64Fixed32() map[int64]uint32 {
+	if x != nil {
+		return x.Int64Fixed32
+	}
+	return nil
+}
+
+func (x *Maps) GetSint64Uint64() map[int64]uint64 {
+	if x != nil {
+		return x.Sint64Uint64
+	}
+	return nil
+}
+
+func (x *Maps) GetSfixed64String() map[int64]string {
+	if x != nil {
+		return x.Sfixed64String
+	}
+	return nil
+}
+
+func (x *Maps) GetSfixed64Message() map[int64]*Maps {
+	if x != nil {
+		return x.Sfixed64Message
+	}
+	return nil
+}
+
+func (x *Maps) GetUint64Bool() map[uint64]bool {
+	if x != nil {
+		return x.Uint64Bool
+	}
+	return nil
+}
+
+func (x *Maps) GetUint64Sfixed32() map[uint64]int32 {
+	if x != nil {
+		return x.Uint64Sfixed32
+	}
+	return nil
+}
+
+func (x *Maps) GetFixed64Int64() map[uint64]int64 {
+	if x != nil {
+		return x.Fixed64Int64
+	}
+	return nil
+}
+
+func (x *Maps) GetFixed64Bytes() map[uint64][]byte {
+	if x != nil {
+		return x.Fixed64Bytes
+	}
+	return nil
+}
+
+func (x *Maps) GetFixed64Message() map[uint64]*Maps {
+	if x != nil {
+		return x.Fixed64Message
+	}
+	return nil
+}
+
+func (x *Maps) GetStringSint64() map[string]int64 {
+	if x != nil {
+		return x.StringSint64
+	}
+	return nil
+}
+
+func (x *Maps) GetStringRecord() map[string]*Record {
+	if x != nil {
+		return x.StringRecord
+	}
+	return nil
+}
+
+func (x *Maps) GetStringMessage() map[string]*Maps {
+	if x != nil {
+		return x.StringMessage
+	}
+	return nil
+}
+
+func (x *Maps) GetInt32String() map[int32]string {
+	if x != nil {
+		return x.Int32String
+	}
+	return nil
+}
+
 type Record_Line struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Sku           string                 `protobuf:"bytes,1,opt,name=sku,proto3" json:"sku,omitempty"`
@@ -846,7 +1200,7 @@ type Record_Line struct {
 
 func (x *Record_Line) Reset() {
 	*x = Record_Line{}
-	mi := &file_proto3_proto_msgTypes[19]
+	mi := &file_proto3_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -858,7 +1212,7 @@ func (x *Record_Line) String() string {
 func (*Record_Line) ProtoMessage() {}
 
 func (x *Record_Line) ProtoReflect() protoreflect.Message {
-	mi := &file_proto3_proto_msgTypes[19]
+	mi := &file_proto3_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -893,6 +1247,126 @@ func (x *Record_Line) GetPrice() float64 {
 		return x.Price
 	}
 	return 0
+}
+
+type Order_Person struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Mail          string                 `protobuf:"bytes,2,opt,name=mail,proto3" json:"mail,omitempty"`
+	Address       *Order_Address         `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Order_Person) Reset() {
+	*x = Order_Person{}
+	mi := &file_proto3_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Order_Person) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Order_Person) ProtoMessage() {}
+
+func (x *Order_Person) ProtoReflect() protoreflect.Message {
+	mi := &file_proto3_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Order_Person.ProtoReflect.Descriptor instead.
+func (*Order_Person) Descriptor() ([]byte, []int) {
+	return file_proto3_proto_rawDescGZIP(), []int{2, 1}
+}
+
+func (x *Order_Person) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Order_Person) GetMail() string {
+	if x != nil {
+		return x.Mail
+	}
+	return ""
+}
+
+func (x *Order_Person) GetAddress() *Order_Address {
+	if x != nil {
+		return x.Address
+	}
+	return nil
+}
+
+type Order_Address struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Street        string                 `protobuf:"bytes,1,opt,name=street,proto3" json:"street,omitempty"`
+	City          string                 `protobuf:"bytes,2,opt,name=city,proto3" json:"city,omitempty"`
+	Country       string                 `protobuf:"bytes,3,opt,name=country,proto3" json:"country,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Order_Address) Reset() {
+	*x = Order_Address{}
+	mi := &file_proto3_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Order_Address) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Order_Address) ProtoMessage() {}
+
+func (x *Order_Address) ProtoReflect() protoreflect.Message {
+	mi := &file_proto3_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Order_Address.ProtoReflect.Descriptor instead.
+func (*Order_Address) Descriptor() ([]byte, []int) {
+	return file_proto3_proto_rawDescGZIP(), []int{2, 2}
+}
+
+func (x *Order_Address) GetStreet() string {
+	if x != nil {
+		return x.Street
+	}
+	return ""
+}
+
+func (x *Order_Address) GetCity() string {
+	if x != nil {
+		return x.City
+	}
+	return ""
+}
+
+func (x *Order_Address) GetCountry() string {
+	if x != nil {
+		return x.Country
+	}
+	return ""
 }
 
 var File_proto3_proto protoreflect.FileDescriptor
@@ -1069,7 +1543,144 @@ const file_proto3_proto_rawDesc = "" +
 	"\x04Line\x12\x10\n" +
 	"\x03sku\x18\x01 \x01(\tR\x03sku\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x05R\x05count\x12\x14\n" +
-	"\x05price\x18\x03 \x01(\x01R\x05price*#\n" +
+	"\x05price\x18\x03 \x01(\x01R\x05price\"\xa6\x04\n" +
+	"\x05Order\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05title\x18\x02 \x01(\tR\x05title\x129\n" +
+	"\x05owner\x18\x03 \x01(\v2#.nearcall.codec.testpb.Order.PersonR\x05owner\x128\n" +
+	"\x05lines\x18\x04 \x03(\v2\".nearcall.codec.testpb.Record.LineR\x05lines\x12@\n" +
+	"\x06labels\x18\x05 \x03(\v2(.nearcall.codec.testpb.Order.LabelsEntryR\x06labels\x12\x12\n" +
+	"\x04tags\x18\x06 \x03(\tR\x04tags\x12\x18\n" +
+	"\acreated\x18\a \x01(\x03R\acreated\x12\x14\n" +
+	"\x05total\x18\b \x01(\x01R\x05total\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1ap\n" +
+	"\x06Person\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04mail\x18\x02 \x01(\tR\x04mail\x12>\n" +
+	"\aaddress\x18\x03 \x01(\v2$.nearcall.codec.testpb.Order.AddressR\aaddress\x1aO\n" +
+	"\aAddress\x12\x16\n" +
+	"\x06street\x18\x01 \x01(\tR\x06street\x12\x12\n" +
+	"\x04city\x18\x02 \x01(\tR\x04city\x12\x18\n" +
+	"\acountry\x18\x03 \x01(\tR\acountry\"\xe8 \n" +
+	"\x04Maps\x12F\n" +
+	"\tbool_bool\x18\x01 \x03(\v2).nearcall.codec.testpb.Maps.BoolBoolEntryR\bboolBool\x12L\n" +
+	"\vbool_string\x18\x02 \x03(\v2+.nearcall.codec.testpb.Maps.BoolStringEntryR\n" +
+	"boolString\x12I\n" +
+	"\n" +
+	"bool_bytes\x18\x03 \x03(\v2*.nearcall.codec.testpb.Maps.BoolBytesEntryR\tboolBytes\x12O\n" +
+	"\fbool_message\x18\x04 \x03(\v2,.nearcall.codec.testpb.Maps.BoolMessageEntryR\vboolMessage\x12I\n" +
+	"\n" +
+	"int32_bool\x18\x05 \x03(\v2*.nearcall.codec.testpb.Maps.Int32BoolEntryR\tint32Bool\x12I\n" +
+	"\n" +
+	"int32_enum\x18\x06 \x03(\v2*.nearcall.codec.testpb.Maps.Int32EnumEntryR\tint32Enum\x12O\n" +
+	"\fint32_double\x18\a \x03(\v2,.nearcall.codec.testpb.Maps.Int32DoubleEntryR\vint32Double\x12O\n" +
+	"\fsint32_bytes\x18\b \x03(\v2,.nearcall.codec.testpb.Maps.Sint32BytesEntryR\vsint32Bytes\x12[\n" +
+	"\x10sfixed32_message\x18\t \x03(\v20.nearcall.codec.testpb.Maps.Sfixed32MessageEntryR\x0fsfixed32Message\x12L\n" +
+	"\vuint32_bool\x18\n" +
+	" \x03(\v2+.nearcall.codec.testpb.Maps.Uint32BoolEntryR\n" +
+	"uint32Bool\x12R\n" +
+	"\ruint32_sint32\x18\v \x03(\v2-.nearcall.codec.testpb.Maps.Uint32Sint32EntryR\fuint32Sint32\x12[\n" +
+	"\x10fixed32_sfixed64\x18\f \x03(\v20.nearcall.codec.testpb.Maps.Fixed32Sfixed64EntryR\x0ffixed32Sfixed64\x12U\n" +
+	"\x0efixed32_string\x18\r \x03(\v2..nearcall.codec.testpb.Maps.Fixed32StringEntryR\rfixed32String\x12I\n" +
+	"\n" +
+	"int64_bool\x18\x0e \x03(\v2*.nearcall.codec.testpb.Maps.Int64BoolEntryR\tint64Bool\x12R\n" +
+	"\rint64_fixed32\x18\x0f \x03(\v2-.nearcall.codec.testpb.Maps.Int64Fixed32EntryR\fint64Fixed32\x12R\n" +
+	"\rsint64_uint64\x18\x10 \x03(\v2-.nearcall.codec.testpb.Maps.Sint64Uint64EntryR\fsint64Uint64\x12X\n" +
+	"\x0fsfixed64_string\x18\x11 \x03(\v2/.nearcall.codec.testpb.Maps.Sfixed64StringEntryR\x0esfixed64String\x12[\n" +
+	"\x10sfixed64_message\x18\x12 \x03(\v20.nearcall.codec.testpb.Maps.Sfixed64MessageEntryR\x0fsfixed64Message\x12L\n" +
+	"\vuint64_bool\x18\x13 \x03(\v2+.nearcall.codec.testpb.Maps.Uint64BoolEntryR\n" +
+	"uint64Bool\x12X\n" +
+	"\x0fuint64_sfixed32\x18\x14 \x03(\v2/.nearcall.codec.testpb.Maps.Uint64Sfixed32EntryR\x0euint64Sfixed32\x12R\n" +
+	"\rfixed64_int64\x18\x15 \x03(\v2-.nearcall.codec.testpb.Maps.Fixed64Int64EntryR\ffixed64Int64\x12R\n" +
+	"\rfixed64_bytes\x18\x16 \x03(\v2-.nearcall.codec.testpb.Maps.Fixed64BytesEntryR\ffixed64Bytes\x12X\n" +
+	"\x0ffixed64_message\x18\x17 \x03(\v2/.nearcall.codec.testpb.Maps.Fixed64MessageEntryR\x0efixed64Message\x12R\n" +
+	"\rstring_sint64\x18\x18 \x03(\v2-.nearcall.codec.testpb.Maps.StringSint64EntryR\fstringSint64\x12R\n" +
+	"\rstring_record\x18\x19 \x03(\v2-.nearcall.codec.testpb.Maps.StringRecordEntryR\fstringRecord\x12V\n" +
+	"\x0estring_message\x18\xff\x0f \x03(\v2..nearcall.codec.testpb.Maps.StringMessageEntryR\rstringMessage\x12P\n" +
+	"\fint32_string\x18\x80\x10 \x03(\v2,.nearcall.codec.testpb.Maps.Int32StringEntryR\vint32String\x1a;\n" +
+	"\rBoolBoolEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\bR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\bR\x05value:\x028\x01\x1a=\n" +
+	"\x0fBoolStringEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\bR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a<\n" +
+	"\x0eBoolBytesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\bR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\x1a[\n" +
+	"\x10BoolMessageEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\bR\x03key\x121\n" +
+	"\x05value\x18\x02 \x01(\v2\x1b.nearcall.codec.testpb.MapsR\x05value:\x028\x01\x1a<\n" +
+	"\x0eInt32BoolEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\x05R\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\bR\x05value:\x028\x01\x1aY\n" +
+	"\x0eInt32EnumEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\x05R\x03key\x121\n" +
+	"\x05value\x18\x02 \x01(\x0e2\x1b.nearcall.codec.testpb.OpenR\x05value:\x028\x01\x1a>\n" +
+	"\x10Int32DoubleEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\x05R\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\x1a>\n" +
+	"\x10Sint32BytesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\x11R\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\x1a_\n" +
+	"\x14Sfixed32MessageEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\x0fR\x03key\x121\n" +
+	"\x05value\x18\x02 \x01(\v2\x1b.nearcall.codec.testpb.MapsR\x05value:\x028\x01\x1a=\n" +
+	"\x0fUint32BoolEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\bR\x05value:\x028\x01\x1a?\n" +
+	"\x11Uint32Sint32Entry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x11R\x05value:\x028\x01\x1aB\n" +
+	"\x14Fixed32Sfixed64Entry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\aR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x10R\x05value:\x028\x01\x1a@\n" +
+	"\x12Fixed32StringEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\aR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a<\n" +
+	"\x0eInt64BoolEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\x03R\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\bR\x05value:\x028\x01\x1a?\n" +
+	"\x11Int64Fixed32Entry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\x03R\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\aR\x05value:\x028\x01\x1a?\n" +
+	"\x11Sint64Uint64Entry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\x12R\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\x1aA\n" +
+	"\x13Sfixed64StringEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\x10R\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a_\n" +
+	"\x14Sfixed64MessageEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\x10R\x03key\x121\n" +
+	"\x05value\x18\x02 \x01(\v2\x1b.nearcall.codec.testpb.MapsR\x05value:\x028\x01\x1a=\n" +
+	"\x0fUint64BoolEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\x04R\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\bR\x05value:\x028\x01\x1aA\n" +
+	"\x13Uint64Sfixed32Entry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\x04R\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x0fR\x05value:\x028\x01\x1a?\n" +
+	"\x11Fixed64Int64Entry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\x06R\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\x1a?\n" +
+	"\x11Fixed64BytesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\x06R\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\x1a^\n" +
+	"\x13Fixed64MessageEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\x06R\x03key\x121\n" +
+	"\x05value\x18\x02 \x01(\v2\x1b.nearcall.codec.testpb.MapsR\x05value:\x028\x01\x1a?\n" +
+	"\x11StringSint64Entry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x12R\x05value:\x028\x01\x1a^\n" +
+	"\x11StringRecordEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x123\n" +
+	"\x05value\x18\x02 \x01(\v2\x1d.nearcall.codec.testpb.RecordR\x05value:\x028\x01\x1a]\n" +
+	"\x12StringMessageEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x121\n" +
+	"\x05value\x18\x02 \x01(\v2\x1b.nearcall.codec.testpb.MapsR\x05value:\x028\x01\x1a>\n" +
+	"\x10Int32StringEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\x05R\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*#\n" +
 	"\x04Open\x12\r\n" +
 	"\tOPEN_ZERO\x10\x00\x12\f\n" +
 	"\bOPEN_ONE\x10\x01B=Z;github.com/nearcall/nearcall/internal/codec/internal/testpbb\x06proto3"
@@ -1087,69 +1698,139 @@ func file_proto3_proto_rawDescGZIP() []byte {
 }
 
 var file_proto3_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_proto3_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_proto3_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
 var file_proto3_proto_goTypes = []any{
 	(Open)(0),                     // 0: nearcall.codec.testpb.Open
 	(*Three)(nil),                 // 1: nearcall.codec.testpb.Three
 	(*Record)(nil),                // 2: nearcall.codec.testpb.Record
-	nil,                           // 3: nearcall.codec.testpb.Three.MapStringStringEntry
-	nil,                           // 4: nearcall.codec.testpb.Three.MapStringBytesEntry
-	nil,                           // 5: nearcall.codec.testpb.Three.MapStringBoolEntry
-	nil,                           // 6: nearcall.codec.testpb.Three.MapStringInt32Entry
-	nil,                           // 7: nearcall.codec.testpb.Three.MapStringInt64Entry
-	nil,                           // 8: nearcall.codec.testpb.Three.MapStringUint32Entry
-	nil,                           // 9: nearcall.codec.testpb.Three.MapStringFixed64Entry
-	nil,                           // 10: nearcall.codec.testpb.Three.MapStringFloatEntry
-	nil,                           // 11: nearcall.codec.testpb.Three.MapStringDoubleEntry
-	nil,                           // 12: nearcall.codec.testpb.Three.MapStringEnumEntry
-	nil,                           // 13: nearcall.codec.testpb.Three.MapStringMessageEntry
-	nil,                           // 14: nearcall.codec.testpb.Three.MapInt32StringEntry
-	nil,                           // 15: nearcall.codec.testpb.Three.MapInt64BytesEntry
-	nil,                           // 16: nearcall.codec.testpb.Three.MapUint32MessageEntry
-	nil,                           // 17: nearcall.codec.testpb.Three.MapUint64Sint64Entry
-	nil,                           // 18: nearcall.codec.testpb.Three.MapBoolEnumEntry
-	nil,                           // 19: nearcall.codec.testpb.Record.LabelsEntry
-	(*Record_Line)(nil),           // 20: nearcall.codec.testpb.Record.Line
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(*Order)(nil),                 // 3: nearcall.codec.testpb.Order
+	(*Maps)(nil),                  // 4: nearcall.codec.testpb.Maps
+	nil,                           // 5: nearcall.codec.testpb.Three.MapStringStringEntry
+	nil,                           // 6: nearcall.codec.testpb.Three.MapStringBytesEntry
+	nil,                           // 7: nearcall.codec.testpb.Three.MapStringBoolEntry
+	nil,                           // 8: nearcall.codec.testpb.Three.MapStringInt32Entry
+	nil,                           // 9: nearcall.codec.testpb.Three.MapStringInt64Entry
+	nil,                           // 10: nearcall.codec.testpb.Three.MapStringUint32Entry
+	nil,                           // 11: nearcall.codec.testpb.Three.MapStringFixed64Entry
+	nil,                           // 12: nearcall.codec.testpb.Three.MapStringFloatEntry
+	nil,                           // 13: nearcall.codec.testpb.Three.MapStringDoubleEntry
+	nil,                           // 14: nearcall.codec.testpb.Three.MapStringEnumEntry
+	nil,                           // 15: nearcall.codec.testpb.Three.MapStringMessageEntry
+	nil,                           // 16: nearcall.codec.testpb.Three.MapInt32StringEntry
+	nil,                           // 17: nearcall.codec.testpb.Three.MapInt64BytesEntry
+	nil,                           // 18: nearcall.codec.testpb.Three.MapUint32MessageEntry
+	nil,                           // 19: nearcall.codec.testpb.Three.MapUint64Sint64Entry
+	nil,                           // 20: nearcall.codec.testpb.Three.MapBoolEnumEntry
+	nil,                           // 21: nearcall.codec.testpb.Record.LabelsEntry
+	(*Record_Line)(nil),           // 22: nearcall.codec.testpb.Record.Line
+	nil,                           // 23: nearcall.codec.testpb.Order.LabelsEntry
+	(*Order_Person)(nil),          // 24: nearcall.codec.testpb.Order.Person
+	(*Order_Address)(nil),         // 25: nearcall.codec.testpb.Order.Address
+	nil,                           // 26: nearcall.codec.testpb.Maps.BoolBoolEntry
+	nil,                           // 27: nearcall.codec.testpb.Maps.BoolStringEntry
+	nil,                           // 28: nearcall.codec.testpb.Maps.BoolBytesEntry
+	nil,                           // 29: nearcall.codec.testpb.Maps.BoolMessageEntry
+	nil,                           // 30: nearcall.codec.testpb.Maps.Int32BoolEntry
+	nil,                           // 31: nearcall.codec.testpb.Maps.Int32EnumEntry
+	nil,                           // 32: nearcall.codec.testpb.Maps.Int32DoubleEntry
+	nil,                           // 33: nearcall.codec.testpb.Maps.Sint32BytesEntry
+	nil,                           // 34: nearcall.codec.testpb.Maps.Sfixed32MessageEntry
+	nil,                           // 35: nearcall.codec.testpb.Maps.Uint32BoolEntry
+	nil,                           // 36: nearcall.codec.testpb.Maps.Uint32Sint32Entry
+	nil,                           // 37: nearcall.codec.testpb.Maps.Fixed32Sfixed64Entry
+	nil,                           // 38: nearcall.codec.testpb.Maps.Fixed32StringEntry
+	nil,                           // 39: nearcall.codec.testpb.Maps.Int64BoolEntry
+	nil,                           // 40: nearcall.codec.testpb.Maps.Int64Fixed32Entry
+	nil,                           // 41: nearcall.codec.testpb.Maps.Sint64Uint64Entry
+	nil,                           // 42: nearcall.codec.testpb.Maps.Sfixed64StringEntry
+	nil,                           // 43: nearcall.codec.testpb.Maps.Sfixed64MessageEntry
+	nil,                           // 44: nearcall.codec.testpb.Maps.Uint64BoolEntry
+	nil,                           // 45: nearcall.codec.testpb.Maps.Uint64Sfixed32Entry
+	nil,                           // 46: nearcall.codec.testpb.Maps.Fixed64Int64Entry
+	nil,                           // 47: nearcall.codec.testpb.Maps.Fixed64BytesEntry
+	nil,                           // 48: nearcall.codec.testpb.Maps.Fixed64MessageEntry
+	nil,                           // 49: nearcall.codec.testpb.Maps.StringSint64Entry
+	nil,                           // 50: nearcall.codec.testpb.Maps.StringRecordEntry
+	nil,                           // 51: nearcall.codec.testpb.Maps.StringMessageEntry
+	nil,                           // 52: nearcall.codec.testpb.Maps.Int32StringEntry
+	(*timestamppb.Timestamp)(nil), // 53: google.protobuf.Timestamp
 }
 var file_proto3_proto_depIdxs = []int32{
 	0,  // 0: nearcall.codec.testpb.Three.one_enum:type_name -> nearcall.codec.testpb.Open
 	1,  // 1: nearcall.codec.testpb.Three.one_message:type_name -> nearcall.codec.testpb.Three
-	21, // 2: nearcall.codec.testpb.Three.one_time:type_name -> google.protobuf.Timestamp
+	53, // 2: nearcall.codec.testpb.Three.one_time:type_name -> google.protobuf.Timestamp
 	0,  // 3: nearcall.codec.testpb.Three.opt_enum:type_name -> nearcall.codec.testpb.Open
 	1,  // 4: nearcall.codec.testpb.Three.opt_message:type_name -> nearcall.codec.testpb.Three
 	0,  // 5: nearcall.codec.testpb.Three.rep_enum:type_name -> nearcall.codec.testpb.Open
 	1,  // 6: nearcall.codec.testpb.Three.rep_message:type_name -> nearcall.codec.testpb.Three
-	3,  // 7: nearcall.codec.testpb.Three.map_string_string:type_name -> nearcall.codec.testpb.Three.MapStringStringEntry
-	4,  // 8: nearcall.codec.testpb.Three.map_string_bytes:type_name -> nearcall.codec.testpb.Three.MapStringBytesEntry
-	5,  // 9: nearcall.codec.testpb.Three.map_string_bool:type_name -> nearcall.codec.testpb.Three.MapStringBoolEntry
-	6,  // 10: nearcall.codec.testpb.Three.map_string_int32:type_name -> nearcall.codec.testpb.Three.MapStringInt32Entry
-	7,  // 11: nearcall.codec.testpb.Three.map_string_int64:type_name -> nearcall.codec.testpb.Three.MapStringInt64Entry
-	8,  // 12: nearcall.codec.testpb.Three.map_string_uint32:type_name -> nearcall.codec.testpb.Three.MapStringUint32Entry
-	9,  // 13: nearcall.codec.testpb.Three.map_string_fixed64:type_name -> nearcall.codec.testpb.Three.MapStringFixed64Entry
-	10, // 14: nearcall.codec.testpb.Three.map_string_float:type_name -> nearcall.codec.testpb.Three.MapStringFloatEntry
-	11, // 15: nearcall.codec.testpb.Three.map_string_double:type_name -> nearcall.codec.testpb.Three.MapStringDoubleEntry
-	12, // 16: nearcall.codec.testpb.Three.map_string_enum:type_name -> nearcall.codec.testpb.Three.MapStringEnumEntry
-	13, // 17: nearcall.codec.testpb.Three.map_string_message:type_name -> nearcall.codec.testpb.Three.MapStringMessageEntry
-	14, // 18: nearcall.codec.testpb.Three.map_int32_string:type_name -> nearcall.codec.testpb.Three.MapInt32StringEntry
-	15, // 19: nearcall.codec.testpb.Three.map_int64_bytes:type_name -> nearcall.codec.testpb.Three.MapInt64BytesEntry
-	16, // 20: nearcall.codec.testpb.Three.map_uint32_message:type_name -> nearcall.codec.testpb.Three.MapUint32MessageEntry
-	17, // 21: nearcall.codec.testpb.Three.map_uint64_sint64:type_name -> nearcall.codec.testpb.Three.MapUint64Sint64Entry
-	18, // 22: nearcall.codec.testpb.Three.map_bool_enum:type_name -> nearcall.codec.testpb.Three.MapBoolEnumEntry
+	5,  // 7: nearcall.codec.testpb.Three.map_string_string:type_name -> nearcall.codec.testpb.Three.MapStringStringEntry
+	6,  // 8: nearcall.codec.testpb.Three.map_string_bytes:type_name -> nearcall.codec.testpb.Three.MapStringBytesEntry
+	7,  // 9: nearcall.codec.testpb.Three.map_string_bool:type_name -> nearcall.codec.testpb.Three.MapStringBoolEntry
+	8,  // 10: nearcall.codec.testpb.Three.map_string_int32:type_name -> nearcall.codec.testpb.Three.MapStringInt32Entry
+	9,  // 11: nearcall.codec.testpb.Three.map_string_int64:type_name -> nearcall.codec.testpb.Three.MapStringInt64Entry
+	10, // 12: nearcall.codec.testpb.Three.map_string_uint32:type_name -> nearcall.codec.testpb.Three.MapStringUint32Entry
+	11, // 13: nearcall.codec.testpb.Three.map_string_fixed64:type_name -> nearcall.codec.testpb.Three.MapStringFixed64Entry
+	12, // 14: nearcall.codec.testpb.Three.map_string_float:type_name -> nearcall.codec.testpb.Three.MapStringFloatEntry
+	13, // 15: nearcall.codec.testpb.Three.map_string_double:type_name -> nearcall.codec.testpb.Three.MapStringDoubleEntry
+	14, // 16: nearcall.codec.testpb.Three.map_string_enum:type_name -> nearcall.codec.testpb.Three.MapStringEnumEntry
+	15, // 17: nearcall.codec.testpb.Three.map_string_message:type_name -> nearcall.codec.testpb.Three.MapStringMessageEntry
+	16, // 18: nearcall.codec.testpb.Three.map_int32_string:type_name -> nearcall.codec.testpb.Three.MapInt32StringEntry
+	17, // 19: nearcall.codec.testpb.Three.map_int64_bytes:type_name -> nearcall.codec.testpb.Three.MapInt64BytesEntry
+	18, // 20: nearcall.codec.testpb.Three.map_uint32_message:type_name -> nearcall.codec.testpb.Three.MapUint32MessageEntry
+	19, // 21: nearcall.codec.testpb.Three.map_uint64_sint64:type_name -> nearcall.codec.testpb.Three.MapUint64Sint64Entry
+	20, // 22: nearcall.codec.testpb.Three.map_bool_enum:type_name -> nearcall.codec.testpb.Three.MapBoolEnumEntry
 	0,  // 23: nearcall.codec.testpb.Three.choice_enum:type_name -> nearcall.codec.testpb.Open
 	1,  // 24: nearcall.codec.testpb.Three.choice_message:type_name -> nearcall.codec.testpb.Three
-	19, // 25: nearcall.codec.testpb.Record.labels:type_name -> nearcall.codec.testpb.Record.LabelsEntry
-	20, // 26: nearcall.codec.testpb.Record.lines:type_name -> nearcall.codec.testpb.Record.Line
-	21, // 27: nearcall.codec.testpb.Record.created:type_name -> google.protobuf.Timestamp
-	0,  // 28: nearcall.codec.testpb.Three.MapStringEnumEntry.value:type_name -> nearcall.codec.testpb.Open
-	1,  // 29: nearcall.codec.testpb.Three.MapStringMessageEntry.value:type_name -> nearcall.codec.testpb.Three
-	1,  // 30: nearcall.codec.testpb.Three.MapUint32MessageEntry.value:type_name -> nearcall.codec.testpb.Three
-	0,  // 31: nearcall.codec.testpb.Three.MapBoolEnumEntry.value:type_name -> nearcall.codec.testpb.Open
-	32, // [32:32] is the sub-list for method output_type
-	32, // [32:32] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	21, // 25: nearcall.codec.testpb.Record.labels:type_name -> nearcall.codec.testpb.Record.LabelsEntry
+	22, // 26: nearcall.codec.testpb.Record.lines:type_name -> nearcall.codec.testpb.Record.Line
+	53, // 27: nearcall.codec.testpb.Record.created:type_name -> google.protobuf.Timestamp
+	24, // 28: nearcall.codec.testpb.Order.owner:type_name -> nearcall.codec.testpb.Order.Person
+	22, // 29: nearcall.codec.testpb.Order.lines:type_name -> nearcall.codec.testpb.Record.Line
+	23, // 30: nearcall.codec.testpb.Order.labels:type_name -> nearcall.codec.testpb.Order.LabelsEntry
+	26, // 31: nearcall.codec.testpb.Maps.bool_bool:type_name -> nearcall.codec.testpb.Maps.BoolBoolEntry
+	27, // 32: nearcall.codec.testpb.Maps.bool_string:type_name -> nearcall.codec.testpb.Maps.BoolStringEntry
+	28, // 33: nearcall.codec.testpb.Maps.bool_bytes:type_name -> nearcall.codec.testpb.Maps.BoolBytesEntry
+	29, // 34: nearcall.codec.testpb.Maps.bool_message:type_name -> nearcall.codec.testpb.Maps.BoolMessageEntry
+	30, // 35: nearcall.codec.testpb.Maps.int32_bool:type_name -> nearcall.codec.testpb.Maps.Int32BoolEntry
+	31, // 36: nearcall.codec.testpb.Maps.int32_enum:type_name -> nearcall.codec.testpb.Maps.Int32EnumEntry
+	32, // 37: nearcall.codec.testpb.Maps.int32_double:type_name -> nearcall.codec.testpb.Maps.Int32DoubleEntry
+	33, // 38: nearcall.codec.testpb.Maps.sint32_bytes:type_name -> nearcall.codec.testpb.Maps.Sint32BytesEntry
+	34, // 39: nearcall.codec.testpb.Maps.sfixed32_message:type_name -> nearcall.codec.testpb.Maps.Sfixed32MessageEntry
+	35, // 40: nearcall.codec.testpb.Maps.uint32_bool:type_name -> nearcall.codec.testpb.Maps.Uint32BoolEntry
+	36, // 41: nearcall.codec.testpb.Maps.uint32_sint32:type_name -> nearcall.codec.testpb.Maps.Uint32Sint32Entry
+	37, // 42: nearcall.codec.testpb.Maps.fixed32_sfixed64:type_name -> nearcall.codec.testpb.Maps.Fixed32Sfixed64Entry
+	38, // 43: nearcall.codec.testpb.Maps.fixed32_string:type_name -> nearcall.codec.testpb.Maps.Fixed32StringEntry
+	39, // 44: nearcall.codec.testpb.Maps.int64_bool:type_name -> nearcall.codec.testpb.Maps.Int64BoolEntry
+	40, // 45: nearcall.codec.testpb.Maps.int64_fixed32:type_name -> nearcall.codec.testpb.Maps.Int64Fixed32Entry
+	41, // 46: nearcall.codec.testpb.Maps.sint64_uint64:type_name -> nearcall.codec.testpb.Maps.Sint64Uint64Entry
+	42, // 47: nearcall.codec.testpb.Maps.sfixed64_string:type_name -> nearcall.codec.testpb.Maps.Sfixed64StringEntry
+	43, // 48: nearcall.codec.testpb.Maps.sfixed64_message:type_name -> nearcall.codec.testpb.Maps.Sfixed64MessageEntry
+	44, // 49: nearcall.codec.testpb.Maps.uint64_bool:type_name -> nearcall.codec.testpb.Maps.Uint64BoolEntry
+	45, // 50: nearcall.codec.testpb.Maps.uint64_sfixed32:type_name -> nearcall.codec.testpb.Maps.Uint64Sfixed32Entry
+	46, // 51: nearcall.codec.testpb.Maps.fixed64_int64:type_name -> nearcall.codec.testpb.Maps.Fixed64Int64Entry
+	47, // 52: nearcall.codec.testpb.Maps.fixed64_bytes:type_name -> nearcall.codec.testpb.Maps.Fixed64BytesEntry
+	48, // 53: nearcall.codec.testpb.Maps.fixed64_message:type_name -> nearcall.codec.testpb.Maps.Fixed64MessageEntry
+	49, // 54: nearcall.codec.testpb.Maps.string_sint64:type_name -> nearcall.codec.testpb.Maps.StringSint64Entry
+	50, // 55: nearcall.codec.testpb.Maps.string_record:type_name -> nearcall.codec.testpb.Maps.StringRecordEntry
+	51, // 56: nearcall.codec.testpb.Maps.string_message:type_name -> nearcall.codec.testpb.Maps.StringMessageEntry
+	52, // 57: nearcall.codec.testpb.Maps.int32_string:type_name -> nearcall.codec.testpb.Maps.Int32StringEntry
+	0,  // 58: nearcall.codec.testpb.Three.MapStringEnumEntry.value:type_name -> nearcall.codec.testpb.Open
+	1,  // 59: nearcall.codec.testpb.Three.MapStringMessageEntry.value:type_name -> nearcall.codec.testpb.Three
+	1,  // 60: nearcall.codec.testpb.Three.MapUint32MessageEntry.value:type_name -> nearcall.codec.testpb.Three
+	0,  // 61: nearcall.codec.testpb.Three.MapBoolEnumEntry.value:type_name -> nearcall.codec.testpb.Open
+	25, // 62: nearcall.codec.testpb.Order.Person.address:type_name -> nearcall.codec.testpb.Order.Address
+	4,  // 63: nearcall.codec.testpb.Maps.BoolMessageEntry.value:type_name -> nearcall.codec.testpb.Maps
+	0,  // 64: nearcall.codec.testpb.Maps.Int32EnumEntry.value:type_name -> nearcall.codec.testpb.Open
+	4,  // 65: nearcall.codec.testpb.Maps.Sfixed32MessageEntry.value:type_name -> nearcall.codec.testpb.Maps
+	4,  // 66: nearcall.codec.testpb.Maps.Sfixed64MessageEntry.value:type_name -> nearcall.codec.testpb.Maps
+	4,  // 67: nearcall.codec.testpb.Maps.Fixed64MessageEntry.value:type_name -> nearcall.codec.testpb.Maps
+	2,  // 68: nearcall.codec.testpb.Maps.StringRecordEntry.value:type_name -> nearcall.codec.testpb.Record
+	4,  // 69: nearcall.codec.testpb.Maps.StringMessageEntry.value:type_name -> nearcall.codec.testpb.Maps
+	70, // [70:70] is the sub-list for method output_type
+	70, // [70:70] is the sub-list for method input_type
+	70, // [70:70] is the sub-list for extension type_name
+	70, // [70:70] is the sub-list for extension extendee
+	0,  // [0:70] is the sub-list for field type_name
 }
 
 func init() { file_proto3_proto_init() }
@@ -1174,7 +1855,7 @@ func file_proto3_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto3_proto_rawDesc), len(file_proto3_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   20,
+			NumMessages:   52,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

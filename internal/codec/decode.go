@@ -1,0 +1,384 @@
+package codec
+
+import (
+	"encoding/binary"
+	"slices"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// A field says how to decode the field with one number.
+type field struct {
+	op  *op
+	off uintptr
+	// within is the wrapper that holds the field, or nil. Then off is that of the
+	// oneof.
+	within *wrapper
+	// tag and also are the tags that can be before a value. also is zero for all but
+	// lists of scalars, which can be packed or not.
+	tag, also uint32
+}
+
+// compileFields makes the fields of p from its ops.
+func (p *program) compileFields() {
+	var fields []field
+	for i := range p.ops {
+		o := &p.ops[i]
+		o.width = widthOf(o.code)
+		if o.code != opOneof {
+			fields = append(fields, field{op: o, off: o.off})
+			continue
+		}
+		for j := range o.oneof.wrappers {
+			w := &o.oneof.wrappers[j]
+			fields = append(fields, field{op: &w.ops[0], off: o.off, within: w})
+		}
+	}
+	slices.SortFunc(fields, func(x, y field) int { return int(x.op.wireTag>>3) - int(y.op.wireTag>>3) })
+	for _, f := range fields {
+		o := f.op
+		p.nests = p.nests || o.sub != nil || o.entries != nil && o.entries.value.sub != nil
+		f.tag, f.also = o.wireTag, o.alternative
+		number := int(o.wireTag >> 3)
+		if number >= 16 && number >= 2*len(p.fields) {
+			if p.far == nil {
+				p.far = make(map[uint64]*field)
+			}
+			p.far[uint64(number)] = &f
+			continue
+		}
+		p.fields = append(p.fields, make([]field, number+1-len(p.fields))...)
+		p.fields[number] = f
+	}
+}
+
+// decode decodes b into m, which already holds what was decoded before. It returns
+// false if protobuf-go must decode the message. m is undefined then.
+func (p *program) decode(m ptr, b []byte, depth int) bool {
+	if p.odd() || depth <= 0 {
+		return false
+	}
+	for len(b) > 0 {
+		tag, n := uint64(b[0]), 1
+		if tag >= 0x80 {
+			if tag, n = protowire.ConsumeVarint(b); n < 0 {
+				return false
+			}
+		}
+		b = b[n:]
+		f := p.fieldOf(tag >> 3)
+		switch {
+		case f == nil:
+			n = p.keep(m.at(p.unknown).bytes(), tag, b)
+		case tag != uint64(f.tag) && tag != uint64(f.also):
+			return false
+		case f.within != nil:
+			n = f.op.decode(f.within.hold(m.at(f.off)), f.tag, b, depth)
+		default:
+			n = f.op.decode(m.at(f.off), uint32(tag), b, depth)
+		}
+		if n < 0 {
+			return false
+		}
+		b = b[n:]
+	}
+	return true
+}
+
+// fieldOf returns the field with the given number, or nil if the message has none.
+func (p *program) fieldOf(number uint64) *field {
+	if number >= uint64(len(p.fields)) {
+		return p.far[number]
+	}
+	if f := &p.fields[number]; f.op != nil {
+		return f
+	}
+	return nil
+}
+
+// keep appends a field that the message does not know to its unknown fields. b begins
+// with the field's value, and keep returns the value's length, or -1 if protobuf-go must
+// decode the message.
+func (p *program) keep(unknown *[]byte, tag uint64, b []byte) int {
+	number, t := protowire.DecodeTag(tag)
+	if p.ext != 0 || !number.IsValid() {
+		return -1
+	}
+	n := protowire.ConsumeFieldValue(number, t, b)
+	if n < 0 {
+		return -1
+	}
+	*unknown = append(protowire.AppendTag(*unknown, number, t), b[:n]...)
+	return n
+}
+
+// hold makes the oneof at v hold a wrapper of type w, and returns the address of the
+// wrapper's field.
+func (w *wrapper) hold(v ptr) ptr {
+	i := v.iface()
+	if i.tab != w.tab || i.data.isNil() {
+		*i = iface{w.tab, alloc(w.goType)}
+	}
+	return i.data
+}
+
+// decode decodes the value that follows tag into the field at v. b begins with the
+// value. decode returns the length of the value, or -1 if protobuf-go must decode the
+// message.
+func (o *op) decode(v ptr, tag uint32, b []byte, depth int) int {
+	switch protowire.Type(tag & 7) {
+	case protowire.BytesType:
+		x, n := delimited(b)
+		if n < 0 || !o.setBytes(v, x, b[n:], depth) {
+			return -1
+		}
+		return n
+	case protowire.VarintType:
+		x, n := varint(b)
+		if n < 0 {
+			return -1
+		}
+		o.setVarint(v, x)
+		return n
+	case protowire.Fixed32Type:
+		if len(b) < 4 {
+			return -1
+		}
+		o.set32(v, binary.LittleEndian.Uint32(b))
+		return 4
+	case protowire.Fixed64Type:
+		if len(b) < 8 {
+			return -1
+		}
+		o.set64(v, binary.LittleEndian.Uint64(b))
+		return 8
+	default: // a group
+		return -1
+	}
+}
+
+func (o *op) setVarint(v ptr, x uint64) {
+	switch o.code {
+	case opBool:
+		*v.bool() = x != 0
+	case opBoolPtr:
+		*v.boolPtr() = new(x != 0)
+	case opBools:
+		l := v.boolSlice()
+		*l = append(*l, x != 0)
+	case op32, op32Ptr, op32s:
+		o.set32(v, o.scalar32(x))
+	case op64, op64Ptr, op64s:
+		o.set64(v, o.scalar64(x))
+	}
+}
+
+func (o *op) set32(v ptr, x uint32) {
+	switch o.code {
+	case op32:
+		*v.bits32() = x
+	case op32Ptr:
+		*v.bits32Ptr() = new(x)
+	case op32s:
+		l := v.bits32Slice()
+		*l = append(*l, x)
+	}
+}
+
+func (o *op) set64(v ptr, x uint64) {
+	switch o.code {
+	case op64:
+		*v.bits64() = x
+	case op64Ptr:
+		*v.bits64Ptr() = new(x)
+	case op64s:
+		l := v.bits64Slice()
+		*l = append(*l, x)
+	}
+}
+
+// setBytes sets the field at v to x. rest is what follows x.
+func (o *op) setBytes(v ptr, x, rest []byte, depth int) bool {
+	if o.utf8 && !utf8.Valid(x) {
+		return false
+	}
+	switch o.code {
+	case opString:
+		*v.string() = string(x)
+	case opStringPtr:
+		*v.stringPtr() = new(string(x))
+	case opStrings:
+		l := v.stringSlice()
+		if *l == nil {
+			*l = make([]string, 0, 1+following(rest, o.wireTag))
+		}
+		*l = append(*l, string(x))
+	case opBytes:
+		*v.bytes() = nil
+		if len(x) > 0 {
+			*v.bytes() = clone(x)
+		}
+	case opPresenceBytes:
+		*v.bytes() = clone(x)
+	case opByteses:
+		l := v.bytesSlice()
+		if *l == nil {
+			*l = make([][]byte, 0, 1+following(rest, o.wireTag))
+		}
+		*l = append(*l, clone(x))
+	case opMessage:
+		if o.sub.odd() {
+			return false
+		}
+		m := v.message()
+		if m.isNil() {
+			*m = alloc(o.sub.goType)
+		}
+		return o.sub.decode(*m, x, depth-1)
+	case opMessages:
+		if o.sub.odd() {
+			return false
+		}
+		l := v.messageSlice()
+		if *l == nil {
+			*l = make([]ptr, 0, 1+following(rest, o.wireTag))
+		}
+		m := alloc(o.sub.goType)
+		*l = append(*l, m)
+		return o.sub.decode(m, x, depth-1)
+	case opMap:
+		return o.decodeEntry(v, x, rest, depth)
+	default:
+		return o.unpack(v, x)
+	}
+	return true
+}
+
+// unpack appends the packed scalars b to the list at v.
+func (o *op) unpack(v ptr, b []byte) bool {
+	switch {
+	case len(b) == 0:
+		return true
+	case o.code == opBools:
+		return unpackBools(v.boolSlice(), b)
+	case o.code == op32s && o.form == formFixed:
+		l := v.bits32Slice()
+		*l = slices.Grow(*l, len(b)/4)
+		for ; len(b) >= 4; b = b[4:] {
+			*l = append(*l, binary.LittleEndian.Uint32(b))
+		}
+		return len(b) == 0
+	case o.code == op64s && o.form == formFixed:
+		l := v.bits64Slice()
+		*l = slices.Grow(*l, len(b)/8)
+		for ; len(b) >= 8; b = b[8:] {
+			*l = append(*l, binary.LittleEndian.Uint64(b))
+		}
+		return len(b) == 0
+	case o.code == op32s:
+		return o.unpack32s(v.bits32Slice(), b)
+	case o.code == op64s:
+		return o.unpack64s(v.bits64Slice(), b)
+	}
+	return false
+}
+
+func unpackBools(l *[]bool, b []byte) bool {
+	s := slices.Grow(*l, varints(b))
+	for len(b) > 0 {
+		x, n := uint64(b[0]), 1
+		if x >= 0x80 {
+			if x, n = protowire.ConsumeVarint(b); n < 0 {
+				return false
+			}
+		}
+		s = append(s, x != 0)
+		b = b[n:]
+	}
+	*l = s
+	return true
+}
+
+func (o *op) unpack32s(l *[]uint32, b []byte) bool {
+	s := slices.Grow(*l, varints(b))
+	for len(b) > 0 {
+		x, n := uint64(b[0]), 1
+		if x >= 0x80 {
+			if x, n = protowire.ConsumeVarint(b); n < 0 {
+				return false
+			}
+		}
+		s = append(s, o.scalar32(x))
+		b = b[n:]
+	}
+	*l = s
+	return true
+}
+
+func (o *op) unpack64s(l *[]uint64, b []byte) bool {
+	s := slices.Grow(*l, varints(b))
+	for len(b) > 0 {
+		x, n := uint64(b[0]), 1
+		if x >= 0x80 {
+			if x, n = protowire.ConsumeVarint(b); n < 0 {
+				return false
+			}
+		}
+		s = append(s, o.scalar64(x))
+		b = b[n:]
+	}
+	*l = s
+	return true
+}
+
+// varints returns the number of complete varints in b.
+func varints(b []byte) (n int) {
+	for _, c := range b {
+		if c < 0x80 {
+			n++
+		}
+	}
+	return n
+}
+
+// mostFollowing is how many fields following counts.
+const mostFollowing = 64
+
+// following returns how many fields with the given tag, whose values have a length, b
+// begins with, up to mostFollowing: a list or map can have room for them from the
+// start.
+func following(b []byte, tag uint32) (n int) {
+	for ; n < mostFollowing; n++ {
+		t, k := varint(b)
+		if k < 0 || t != uint64(tag) {
+			break
+		}
+		_, m := delimited(b[k:])
+		if m < 0 {
+			break
+		}
+		b = b[k+m:]
+	}
+	return n
+}
+
+// varint returns the varint that b begins with, and its length, which is negative if
+// there is none.
+func varint(b []byte) (x uint64, n int) {
+	if len(b) > 0 && b[0] < 0x80 {
+		return uint64(b[0]), 1
+	}
+	return protowire.ConsumeVarint(b)
+}
+
+// delimited returns the bytes that follow their length at the begin of b, and the
+// length of both, which is negative if they are not there.
+func delimited(b []byte) (x []byte, n int) {
+	size, k := varint(b)
+	if k < 0 || size > uint64(len(b)-k) {
+		return nil, -1
+	}
+	n = k + int(size)
+	return b[k:n:n], n
+}

@@ -1,0 +1,266 @@
+package codec
+
+import "reflect"
+
+// A shape is how a map's keys or values look in memory.
+type shape uint8
+
+const (
+	shapeBool shape = iota + 1
+	shapeInt32
+	shapeUint32
+	shapeInt64
+	shapeUint64
+	shapeString
+	shapeBytes
+	shapeMessage
+)
+
+// shapes has the shape for each kind of Go type that a map's keys and values can have.
+// Values of 4 and of 8 bytes without pointers need only one shape each.
+var shapes = map[reflect.Kind]shape{
+	reflect.Bool:    shapeBool,
+	reflect.Int32:   shapeInt32,
+	reflect.Uint32:  shapeUint32,
+	reflect.Float32: shapeUint32,
+	reflect.Int64:   shapeInt64,
+	reflect.Uint64:  shapeUint64,
+	reflect.Float64: shapeUint64,
+	reflect.String:  shapeString,
+	reflect.Slice:   shapeBytes,
+	reflect.Pointer: shapeMessage,
+}
+
+// Maps are walked and filled by functions that know the map's memory, one for each pair
+// of shapes. They pass the addresses of keys and values on to the ops of both.
+
+// encodedSize is that of the map at v.
+func (e *mapEntries) encodedSize(v ptr, depth int) int {
+	if v.reference().isNil() {
+		return 0
+	}
+	switch e.keys {
+	case shapeBool:
+		return sizeBy[bool](e, v, depth)
+	case shapeInt32:
+		return sizeBy[int32](e, v, depth)
+	case shapeUint32:
+		return sizeBy[uint32](e, v, depth)
+	case shapeInt64:
+		return sizeBy[int64](e, v, depth)
+	case shapeUint64:
+		return sizeBy[uint64](e, v, depth)
+	case shapeString:
+		return sizeBy[string](e, v, depth)
+	}
+	return -1
+}
+
+func sizeBy[K comparable](e *mapEntries, v ptr, depth int) int {
+	switch e.values {
+	case shapeBool:
+		return sizeEntries[K, bool](e, v)
+	case shapeInt32, shapeUint32:
+		return sizeEntries[K, uint32](e, v)
+	case shapeInt64, shapeUint64:
+		return sizeEntries[K, uint64](e, v)
+	case shapeString:
+		return sizeEntries[K, string](e, v)
+	case shapeBytes:
+		return sizeEntries[K, []byte](e, v)
+	case shapeMessage:
+		return sizeMessages[K](e, v, depth)
+	}
+	return -1
+}
+
+func sizeEntries[K comparable, V any](e *mapEntries, v ptr) (n int) {
+	for key, value := range *mapAt[K, V](v) {
+		n += e.tag + sizeDelimited(e.key.scalarSize(addressOf(&key))+e.value.scalarSize(addressOf(&value)))
+	}
+	return n
+}
+
+func sizeMessages[K comparable](e *mapEntries, v ptr, depth int) (n int) {
+	for key, m := range *mapAt[K, ptr](v) {
+		k := e.value.nestedSize(m, depth-1, nil)
+		if k < 0 {
+			return -1
+		}
+		n += e.tag + sizeDelimited(e.key.scalarSize(addressOf(&key))+k)
+	}
+	return n
+}
+
+// entries appends the map at v.
+func (e *encoder) entries(b []byte, o *op, v ptr, depth int) ([]byte, bool) {
+	if v.reference().isNil() {
+		return b, true
+	}
+	switch o.entries.keys {
+	case shapeBool:
+		return appendBy[bool](e, b, o, v, depth)
+	case shapeInt32:
+		return appendBy[int32](e, b, o, v, depth)
+	case shapeUint32:
+		return appendBy[uint32](e, b, o, v, depth)
+	case shapeInt64:
+		return appendBy[int64](e, b, o, v, depth)
+	case shapeUint64:
+		return appendBy[uint64](e, b, o, v, depth)
+	case shapeString:
+		return appendBy[string](e, b, o, v, depth)
+	}
+	return b, false
+}
+
+func appendBy[K comparable](e *encoder, b []byte, o *op, v ptr, depth int) ([]byte, bool) {
+	switch o.entries.values {
+	case shapeBool:
+		return appendEntries[K, bool](e, b, o, v)
+	case shapeInt32, shapeUint32:
+		return appendEntries[K, uint32](e, b, o, v)
+	case shapeInt64, shapeUint64:
+		return appendEntries[K, uint64](e, b, o, v)
+	case shapeString:
+		return appendEntries[K, string](e, b, o, v)
+	case shapeBytes:
+		return appendEntries[K, []byte](e, b, o, v)
+	case shapeMessage:
+		return appendMessages[K](e, b, o, v, depth)
+	}
+	return b, false
+}
+
+func appendEntries[K comparable, V any](e *encoder, b []byte, o *op, v ptr) (_ []byte, ok bool) {
+	for key, value := range *mapAt[K, V](v) {
+		if b, ok = e.entry(b, o, addressOf(&key), addressOf(&value)); !ok {
+			return b, false
+		}
+	}
+	return b, true
+}
+
+// entry appends one entry of a map, with its tag and length.
+func (e *encoder) entry(b []byte, o *op, key, value ptr) (_ []byte, ok bool) {
+	if !e.room(b, 0) {
+		return b, false
+	}
+	k, v := &o.entries.key, &o.entries.value
+	b = appendLength(o.appendTag(b), k.scalarSize(key)+v.scalarSize(value))
+	if b, ok = e.scalar(b, k, key); !ok {
+		return b, false
+	}
+	return e.scalar(b, v, value)
+}
+
+func appendMessages[K comparable](e *encoder, b []byte, o *op, v ptr, depth int) (_ []byte, ok bool) {
+	k, message := &o.entries.key, &o.entries.value
+	sized := e.sized
+	if message.sub.nests {
+		e.sized = false // a map has no order, so sizes has none of what it contains
+	}
+	for key, m := range *mapAt[K, ptr](v) {
+		b = o.appendTag(b)
+		start := len(b) + 1
+		if e.sized {
+			n := message.nestedSize(m, depth-1, nil)
+			if n < 0 {
+				return b, false
+			}
+			b = appendLength(b, k.scalarSize(addressOf(&key))+n)
+		} else {
+			b = append(b, 0)
+		}
+		if b, ok = e.scalar(b, k, addressOf(&key)); !ok {
+			return b, false
+		}
+		if b, ok = e.nested(b, message, m, depth-1); !ok {
+			return b, false
+		}
+		if !e.sized {
+			b = putLength(b, start)
+		}
+	}
+	e.sized = sized
+	return b, true
+}
+
+// decodeEntry decodes the entry b into the map at v, which is the field o. rest is what
+// follows the entry.
+func (o *op) decodeEntry(v ptr, b, rest []byte, depth int) bool {
+	switch o.entries.keys {
+	case shapeBool:
+		return decodeBy[bool](o, v, b, rest, depth)
+	case shapeInt32:
+		return decodeBy[int32](o, v, b, rest, depth)
+	case shapeUint32:
+		return decodeBy[uint32](o, v, b, rest, depth)
+	case shapeInt64:
+		return decodeBy[int64](o, v, b, rest, depth)
+	case shapeUint64:
+		return decodeBy[uint64](o, v, b, rest, depth)
+	case shapeString:
+		return decodeBy[string](o, v, b, rest, depth)
+	}
+	return false
+}
+
+func decodeBy[K comparable](o *op, v ptr, b, rest []byte, depth int) bool {
+	switch o.entries.values {
+	case shapeBool:
+		return addEntry[K, bool](o, v, b, rest, depth)
+	case shapeInt32, shapeUint32:
+		return addEntry[K, uint32](o, v, b, rest, depth)
+	case shapeInt64, shapeUint64:
+		return addEntry[K, uint64](o, v, b, rest, depth)
+	case shapeString:
+		return addEntry[K, string](o, v, b, rest, depth)
+	case shapeBytes:
+		return addEntry[K, []byte](o, v, b, rest, depth)
+	case shapeMessage:
+		return addEntry[K, ptr](o, v, b, rest, depth)
+	}
+	return false
+}
+
+func addEntry[K comparable, V any](o *op, v ptr, b, rest []byte, depth int) bool {
+	var key K
+	var value V
+	if !o.entries.decode(addressOf(&key), addressOf(&value), b, depth) {
+		return false
+	}
+	m := mapAt[K, V](v)
+	if *m == nil {
+		*m = make(map[K]V, following(rest, o.wireTag)+1)
+	}
+	(*m)[key] = value
+	return true
+}
+
+// decode decodes the entry b into a key and a value, which are zero.
+func (e *mapEntries) decode(key, value ptr, b []byte, depth int) bool {
+	if depth <= 1 {
+		return false
+	}
+	for len(b) > 0 {
+		o, v := &e.key, key
+		if uint32(b[0]) == e.value.wireTag {
+			o, v = &e.value, value
+		} else if uint32(b[0]) != e.key.wireTag {
+			return false
+		}
+		n := o.decode(v, o.wireTag, b[1:], depth-1)
+		if n < 0 {
+			return false
+		}
+		b = b[1+n:]
+	}
+	if e.value.code == opMessage && value.message().isNil() {
+		if e.value.sub.odd() {
+			return false
+		}
+		*value.message() = alloc(e.value.sub.goType)
+	}
+	return true
+}

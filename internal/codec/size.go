@@ -1,0 +1,224 @@
+package codec
+
+// mostNested is how deeply the messages may nest that programs encode, so that what
+// is nested deeply costs no more than protobuf-go takes.
+const mostNested = 100
+
+// sizes are the sizes of nested messages, in the order in which they are encoded.
+// Those of messages that contain none, and those within maps, are not among them.
+type sizes struct {
+	of   []int
+	next int // the one to encode next
+}
+
+// encodedSize returns the size of the encoding of m in bytes. It returns a negative
+// number if protobuf-go must compute it. If s is not nil, it appends the sizes of what
+// m nests.
+func (p *program) encodedSize(m ptr, depth int, s *sizes) (n int) {
+	if p.odd() || depth <= 0 {
+		return -1
+	}
+	if m.isNil() {
+		return 0
+	}
+	for i := range p.ops {
+		o := &p.ops[i]
+		v := m.at(o.off)
+		if o.unset(v) {
+			continue
+		}
+		k := o.encodedSize(v, depth, s)
+		if k < 0 {
+			return -1
+		}
+		n += k
+	}
+	if p.ext != 0 && len(*m.at(p.ext).extensions()) > 0 {
+		return -1
+	}
+	if p.unknown != 0 {
+		n += len(*m.at(p.unknown).bytes())
+	}
+	return n
+}
+
+// encodedSize is that of the field at v.
+func (o *op) encodedSize(v ptr, depth int, s *sizes) (n int) {
+	switch o.code {
+	case opMessage:
+		if x := *v.message(); !x.isNil() || o.always {
+			return o.nestedSize(x, depth, s)
+		}
+	case opMessages:
+		for _, x := range *v.messageSlice() {
+			k := o.nestedSize(x, depth, s)
+			if k < 0 {
+				return -1
+			}
+			n += k
+		}
+	case opOneof:
+		if x := *v.iface(); !x.data.isNil() {
+			w := o.oneof.wrapperOf(x)
+			if w == nil {
+				return -1
+			}
+			return w.ops[0].encodedSize(x.data, depth, s)
+		}
+	case opMap:
+		return o.entries.encodedSize(v, depth)
+	default:
+		return o.scalarSize(v)
+	}
+	return n
+}
+
+// scalarSize is encodedSize for all but messages, maps and oneofs. It must not call
+// encodedSize, because then keys and values of maps would be moved to the heap.
+func (o *op) scalarSize(v ptr) (n int) {
+	tag := int(o.tag)
+	switch o.code {
+	case opBool:
+		if *v.bool() || o.always {
+			return tag + 1
+		}
+	case op32:
+		if x := *v.bits32(); x != 0 || o.always {
+			return tag + o.size32(x)
+		}
+	case op64:
+		if x := *v.bits64(); x != 0 || o.always {
+			return tag + o.size64(x)
+		}
+	case opString:
+		if x := *v.string(); x != "" || o.always {
+			return tag + sizeDelimited(len(x))
+		}
+	case opBytes:
+		if x := *v.bytes(); len(x) > 0 {
+			return tag + sizeDelimited(len(x))
+		}
+	case opPresenceBytes:
+		if x := *v.bytes(); x != nil || o.always {
+			return tag + sizeDelimited(len(x))
+		}
+	case opBoolPtr:
+		if *v.boolPtr() != nil {
+			return tag + 1
+		}
+	case op32Ptr:
+		if x := *v.bits32Ptr(); x != nil {
+			return tag + o.size32(*x)
+		}
+	case op64Ptr:
+		if x := *v.bits64Ptr(); x != nil {
+			return tag + o.size64(*x)
+		}
+	case opStringPtr:
+		if x := *v.stringPtr(); x != nil {
+			return tag + sizeDelimited(len(*x))
+		}
+	default:
+		return o.listSize(v)
+	}
+	return 0
+}
+
+// listSize is scalarSize for lists.
+func (o *op) listSize(v ptr) (n int) {
+	values := 0
+	switch o.code {
+	case opBools:
+		values = len(*v.boolSlice())
+		n = values
+	case op32s:
+		values = len(*v.bits32Slice())
+		n = o.size32s(*v.bits32Slice())
+	case op64s:
+		values = len(*v.bits64Slice())
+		n = o.size64s(*v.bits64Slice())
+	case opStrings:
+		values = len(*v.stringSlice())
+		for _, x := range *v.stringSlice() {
+			n += sizeDelimited(len(x))
+		}
+	case opByteses:
+		values = len(*v.bytesSlice())
+		for _, x := range *v.bytesSlice() {
+			n += sizeDelimited(len(x))
+		}
+	}
+	switch {
+	case values == 0:
+		return 0
+	case o.packed:
+		return int(o.tag) + sizeDelimited(n)
+	default:
+		return n + values*int(o.tag)
+	}
+}
+
+// nestedSize is the size of the message m with its tag and length.
+func (o *op) nestedSize(m ptr, depth int, s *sizes) int {
+	if o.group {
+		return -1
+	}
+	at := s.reserve(o.sub)
+	n := o.sub.encodedSize(m, depth-1, s)
+	if n < 0 {
+		return -1
+	}
+	s.set(at, n)
+	return int(o.tag) + sizeDelimited(n)
+}
+
+// reserve makes room for the size of a message of p, which set sets.
+func (s *sizes) reserve(p *program) (at int) {
+	if s == nil || !p.nests {
+		return -1
+	}
+	s.of = append(s.of, 0)
+	return len(s.of) - 1
+}
+
+func (s *sizes) set(at, n int) {
+	if at >= 0 {
+		s.of[at] = n
+	}
+}
+
+func (o *op) size32(v uint32) int {
+	if o.form == formFixed {
+		return 4
+	}
+	return sizeVarint(o.varint32(v))
+}
+
+func (o *op) size64(v uint64) int {
+	if o.form == formFixed {
+		return 8
+	}
+	return sizeVarint(o.varint64(v))
+}
+
+// size32s returns the encoded size of the elements of v without tags.
+func (o *op) size32s(v []uint32) (n int) {
+	if o.form == formFixed {
+		return 4 * len(v)
+	}
+	for _, x := range v {
+		n += sizeVarint(o.varint32(x))
+	}
+	return n
+}
+
+// size64s returns the encoded size of the elements of v without tags.
+func (o *op) size64s(v []uint64) (n int) {
+	if o.form == formFixed {
+		return 8 * len(v)
+	}
+	for _, x := range v {
+		n += sizeVarint(o.varint64(x))
+	}
+	return n
+}
