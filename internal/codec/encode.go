@@ -37,9 +37,8 @@ const mostKept = 8 << 10
 // It only reads m.
 func (p *program) appendTo(b []byte, m ptr) (_ []byte, ok bool) {
 	if room := cap(b) - len(b); room > 0 && room <= mostAtOnce {
-		e := encoder{limit: cap(b)}
-		out, ok := e.message(b, p, m, mostNested)
-		if ok || !e.full {
+		out, ok, full := p.appendAtOnce(b, m)
+		if !full {
 			return out, ok
 		}
 	}
@@ -52,6 +51,14 @@ func (p *program) appendTo(b []byte, m ptr) (_ []byte, ok bool) {
 	e.sized, e.limit = true, math.MaxInt
 	out, ok := e.message(slices.Grow(b, n), p, m, mostNested)
 	return out, ok && len(out) == len(b)+n // or another goroutine has changed m
+}
+
+// appendAtOnce appends the encoding of m to b without computing sizes first. If it fails,
+// full says whether the reason was that b has too little room.
+func (p *program) appendAtOnce(b []byte, m ptr) (_ []byte, ok, full bool) {
+	e := encoder{limit: cap(b)}
+	b, ok = e.message(b, p, m, mostNested)
+	return b, ok, e.full
 }
 
 func (e *encoder) free() {

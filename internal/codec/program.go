@@ -31,6 +31,8 @@ type program struct {
 	fields   []field           // by number; those with small numbers
 	far      map[uint64]*field // by number; the others
 
+	encoding, decoding attempts
+
 	shells sync.Pool // of any, each an empty message
 }
 

@@ -27,10 +27,11 @@ func (protoCodec) Size(v any) (int, error) {
 	if v == nil {
 		return 0, nil
 	}
-	if p := programOf(v); !p.odd() {
+	if p := programOf(v); !p.odd() && p.encoding.tries() {
 		if n := p.encodedSize(dataOf(v), mostNested, nil); n >= 0 {
 			return n, nil
 		}
+		p.encoding.failed()
 	}
 	m, err := marshalable(v)
 	if err != nil {
@@ -43,16 +44,37 @@ func (protoCodec) Append(b []byte, v any) ([]byte, error) {
 	if v == nil {
 		return b, nil
 	}
-	if p := programOf(v); !p.odd() {
+	if p := programOf(v); !p.odd() && p.encoding.tries() {
 		if out, ok := p.appendTo(b, dataOf(v)); ok {
 			return out, nil
 		}
+		p.encoding.failed()
 	}
 	m, err := marshalable(v)
 	if err != nil {
 		return b, err
 	}
 	return proto.MarshalOptions{}.MarshalAppend(b, m)
+}
+
+// AppendAtOnce is Append if v's encoding fits the room of b and can be made without
+// knowing its size. Otherwise ok is false, and nothing was appended.
+func (protoCodec) AppendAtOnce(b []byte, v any) (_ []byte, ok bool) {
+	if v == nil {
+		return b, true
+	}
+	p := programOf(v)
+	if p.odd() || !p.encoding.tries() {
+		return b, false
+	}
+	out, ok, full := p.appendAtOnce(b, dataOf(v))
+	if !ok {
+		if !full {
+			p.encoding.failed()
+		}
+		return b, false
+	}
+	return out, true
 }
 
 func (c protoCodec) Decode(data mem.BufferSlice, v any) error {
@@ -79,13 +101,17 @@ func (protoCodec) DecodeBytes(b []byte, v any) error {
 // replaceBy resets v, which has p's type, and decodes b into it. It returns false if
 // protobuf-go must do so.
 func (p *program) replaceBy(v any, b []byte) bool {
-	if p.odd() || dataOf(v).isNil() {
+	if p.odd() || dataOf(v).isNil() || !p.decoding.tries() {
 		return false
 	}
 	if !dataOf(v).zero(p.size) {
 		proto.Reset(v.(proto.Message))
 	}
-	return p.decode(dataOf(v), b, maxDepth)
+	ok := p.decode(dataOf(v), b, maxDepth)
+	if !ok {
+		p.decoding.failed()
+	}
+	return ok
 }
 
 func (c protoCodec) Copy(dst, src any) (bound int, ok bool, err error) {

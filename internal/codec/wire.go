@@ -2,6 +2,7 @@ package codec
 
 import (
 	"math/bits"
+	"sync/atomic"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -98,6 +99,25 @@ func (o *op) unset(v ptr) bool {
 		return *v.bits64() == 0
 	}
 }
+
+// attempts says whether to try to encode, or decode, messages of a type by its program.
+// Messages of some types always have something that protobuf-go must do, for example an
+// extension. So after each failure some messages go to protobuf-go at once.
+type attempts struct{ skip atomic.Int32 }
+
+// skipped is how many messages go to protobuf-go at once after a failure.
+const skipped = 31
+
+func (a *attempts) tries() bool {
+	n := a.skip.Load()
+	if n == 0 {
+		return true
+	}
+	a.skip.CompareAndSwap(n, n-1)
+	return false
+}
+
+func (a *attempts) failed() { a.skip.Store(skipped) }
 
 // varint32 returns the varint of the scalar that v holds.
 func (o *op) varint32(v uint32) uint64 {

@@ -22,13 +22,14 @@ import (
 
 // checkEncoding reports how encoding m differs from what protobuf-go does, if it does.
 func checkEncoding(m proto.Message) error {
+	programOf(m).encoding.skip.Store(0)
 	n, sizeErr := Proto().Size(m)
 	// The first is short of room, the second is encoded in one go if it is small, and
 	// the third has room for large messages.
 	prefix := []byte("prefix")
-	exact, exactErr := Proto().Append(slices.Clip(prefix), m)
-	short, shortErr := Proto().Append(append(make([]byte, 0, 20), prefix...), m)
-	roomy, roomyErr := Proto().Append(append(make([]byte, 0, 1<<16), prefix...), m)
+	exact, exactErr := appendTried(slices.Clip(prefix), m)
+	short, shortErr := appendTried(append(make([]byte, 0, 20), prefix...), m)
+	roomy, roomyErr := appendTried(append(make([]byte, 0, 1<<16), prefix...), m)
 
 	want, err := proto.Marshal(m)
 	if size := proto.Size(m); n != size || sizeErr != nil {
@@ -53,6 +54,12 @@ func checkEncoding(m proto.Message) error {
 		}
 	}
 	return nil
+}
+
+// appendTried is Append by a program, if there is one, whatever was encoded before.
+func appendTried(b []byte, m proto.Message) ([]byte, error) {
+	programOf(m).encoding.skip.Store(0)
+	return Proto().Append(b, m)
 }
 
 // sameEncoding compares two encodings of m, in which entries of maps can have any
@@ -114,6 +121,7 @@ func checkDecoding(mt protoreflect.MessageType, b []byte) error {
 }
 
 func sameDecoding(got, want proto.Message, b []byte) error {
+	programOf(got).decoding.skip.Store(0)
 	mine := bytes.Clone(b)
 	gotErr, wantErr := protoCodec{}.DecodeBytes(mine, got), proto.Unmarshal(b, want)
 	if !bytes.Equal(mine, b) {
@@ -245,6 +253,7 @@ func TestProgramsTakeWhatIsCommon(t *testing.T) {
 		if !ok {
 			t.Errorf("%s: not encoded", name)
 		}
+		p.decoding.skip.Store(0)
 		if !p.replaceBy(p.newMessage(), b) {
 			t.Errorf("%s: not decoded", name)
 		}
@@ -430,6 +439,58 @@ func TestSizesThatChangedAreNoticed(t *testing.T) {
 		b, ok := e.message(nil, p, dataOf(m), mostNested)
 		if want := slices.Equal(of, []int{5, 2}); ok != want {
 			t.Errorf("sizes %v: encoded as %x, %t", of, b, ok)
+		}
+	}
+}
+
+func TestMessagesAfterOneThatProgramsDoNotTakeGoToProtobuf(t *testing.T) {
+	extended := &testpb.Extendable{}
+	proto.SetExtension(extended, testpb.E_ExtString, "text")
+	p := programOf(extended)
+	p.encoding.skip.Store(0)
+	tried := 0
+	for range 4 * (skipped + 1) {
+		if p.encoding.skip.Load() == 0 {
+			tried++
+		}
+		b, err := Proto().Append(nil, extended)
+		if err != nil || !bytes.Equal(b, must(proto.Marshal(extended))) {
+			t.Fatalf("Append = %x, %v", b, err)
+		}
+	}
+	if tried != 4 {
+		t.Errorf("programs have tried %d times, want 4", tried)
+	}
+}
+
+func TestAppendAtOnce(t *testing.T) {
+	c := protoCodec{}
+	for name, m := range map[string]struct {
+		v    any
+		room int
+		want bool
+	}{
+		"nothing":  {nil, 0, true},
+		"fits":     {order(), 400, true},
+		"too long": {payload(100), 50, false},
+		"foreign":  {&testpb.Opaque{}, 100, false},
+		"refused":  {&testpb.Three{OneString: "\xff"}, 100, false},
+		"required": {newRequired(), 100, false},
+		"no proto": {"text", 100, false},
+	} {
+		if m.v != nil {
+			programOf(m.v).encoding.skip.Store(0)
+		}
+		b, ok := c.AppendAtOnce(append(make([]byte, 0, m.room+1), 'x'), m.v)
+		if ok != m.want || b[0] != 'x' {
+			t.Errorf("%s: AppendAtOnce = %x, %t", name, b, ok)
+		}
+		if msg, isMessage := m.v.(proto.Message); ok && isMessage {
+			if err := sameEncoding(msg, b[1:], must(proto.Marshal(msg))); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		} else if !bytes.Equal(b, []byte("x")) {
+			t.Errorf("%s: %x was appended", name, b[1:])
 		}
 	}
 }

@@ -104,6 +104,22 @@ func (m *Message) Append(b []byte) ([]byte, error) {
 	return b, nil
 }
 
+// AppendAtOnce is Append if the codec can encode m into the room of b without computing
+// its size first, which takes a good part of the time that encoding takes. Otherwise ok is
+// false, and nothing was appended.
+func (m *Message) AppendAtOnce(b []byte) (_ []byte, ok bool) {
+	if m.encoded() {
+		return b, false
+	}
+	c, ok := m.codec.(interface {
+		AppendAtOnce(b []byte, v any) ([]byte, bool)
+	})
+	if !ok {
+		return b, false
+	}
+	return c.AppendAtOnce(b, m.value)
+}
+
 // Encode returns m as an encoded message. The error is a *SendError.
 func (m *Message) Encode() (Message, error) {
 	if m.encoded() {

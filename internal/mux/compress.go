@@ -11,6 +11,9 @@ import (
 // *link.SendError.
 func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer, error) {
 	step.HasMessage = true
+	if b := encodeSmall(m); b != nil {
+		return pack(step, b, link.Compressor(name))
+	}
 	n := 0
 	if m.Copies() { // otherwise Size may cost as much as encoding
 		var err error
@@ -39,6 +42,30 @@ func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer
 	if places && n == 0 && len(b.b) >= minPlaced && s.moveToPlace(step, b) { // the size was not known before encoding
 		return nil, nil
 	}
+	return pack(step, b, name)
+}
+
+// encodeSmall returns m encoded, if that takes no more than smallMessage and m's codec need
+// not know the size before. Otherwise it returns nil.
+func encodeSmall(m *link.Message) *buffer {
+	scratch := newBuffer(smallMessage)
+	defer scratch.free() // deferred, because the codec may panic
+	encoded, ok := m.AppendAtOnce(scratch.b)
+	if !ok {
+		return nil
+	}
+	b := newBuffer(len(encoded))
+	b.b = append(b.b, encoded...)
+	return b
+}
+
+// smallMessage is the size up to which messages are encoded into memory that was not made
+// for their size, in bytes.
+const smallMessage = 4 << 10
+
+// pack makes b the message of step, compressed with the compressor called name. It takes
+// ownership of b, and returns the buffer with the bytes.
+func pack(step *wire.Step, b *buffer, name string) (_ *buffer, err error) {
 	b, step.Compressed, err = compress(b, name)
 	if err == nil {
 		step.Message = b.b
