@@ -121,6 +121,11 @@ web-conformance: web-tools ## Connect's conformance tests on the TypeScript tran
 			--skip '**/(grpc server impl)/**' --mode client -- \
 			../../web/node_modules/.bin/node ../../web/conformance/client.ts ../../bin/conformanceserver
 
+# Its requirements are in interop/protobuf/conformance.sh, so it is not part of ci.
+.PHONY: protobuf-conformance
+protobuf-conformance: ## protobuf's conformance tests on the codec and on protobuf-go, which must fail the same ones
+	cd interop && GO='$(GO)' RUNNER='$(RUNNER)' ./protobuf/conformance.sh
+
 # This takes minutes and is not part of ci. ci only checks that the table of faults
 # matches the code.
 .PHONY: mutate

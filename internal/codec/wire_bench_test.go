@@ -46,6 +46,13 @@ var encodedMessages = []struct {
 	{"Struct", must(structpb.NewStruct(map[string]any{"a": []any{1, "b", nil, true, map[string]any{"c": 0.5}}}))},
 	{"Descriptor", fileDescriptor()},
 	{"UnknownField", withUnknown(order(), unknowns[1])},
+	{"Extension", extendable()}, // which protobuf-go encodes and decodes
+}
+
+func extendable() proto.Message {
+	m := &testpb.Extendable{Text: new(strings.Repeat("x", 100))}
+	proto.SetExtension(m, testpb.E_ExtString, "text")
+	return &testpb.Two{RepString: []string{"alpha", "beta", "gamma"}, OptString: new("text"), OptExtendable: m}
 }
 
 func orders(n int) proto.Message {
