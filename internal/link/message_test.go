@@ -90,6 +90,33 @@ func TestMessageSizes(t *testing.T) {
 	}
 }
 
+func TestAppendAtOnceIsForWhatFits(t *testing.T) {
+	v, s := simple(100), "text"
+	encoded, err := proto.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		m    link.Message
+		room int
+		want bool
+	}{
+		"fits":                  {link.Live(v, codec.Proto()), len(encoded), true},
+		"does not fit":          {link.Live(v, codec.Proto()), len(encoded) / 2, false},
+		"encoded":               {link.Encoded(mem.BufferSlice{mem.SliceBuffer(encoded)}), 1 << 10, false},
+		"a codec that does not": {link.Live(&s, textCodec()), 1 << 10, false},
+	} {
+		b, ok := c.m.AppendAtOnce(append(make([]byte, 0, c.room+1), 'x'))
+		want := []byte("x")
+		if c.want {
+			want = append(want, encoded...)
+		}
+		if ok != c.want || string(b) != string(want) {
+			t.Errorf("%s: AppendAtOnce = %x, %t; want %x", name, b, ok, want)
+		}
+	}
+}
+
 // TestLimitIsOfTheEncodedSize: a bound may be larger than the size. The limit applies to
 // the size.
 func TestLimitIsOfTheEncodedSize(t *testing.T) {
