@@ -380,5 +380,5 @@ func delimited(b []byte) (x []byte, n int) {
 		return nil, -1
 	}
 	n = k + int(size)
-	return b[k:n:n], n
+	return b[k:n], n
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nearcall/nearcall/internal/codec/internal/testpb"
 )
@@ -238,7 +240,8 @@ func TestProgramsTakeWhatIsCommon(t *testing.T) {
 		"record":               record(),
 		"nested record":        order(),
 		"large payload":        payload(1 << 20),
-		"many nested messages": orders(200),
+		"many nested messages": nested(100),
+		"maps of messages":     orders(200),
 		"scalar maps":          &testpb.Maps{Uint32Sint32: map[uint32]int32{1: -1, 2: 2}, BoolBool: map[bool]bool{true: false}},
 		"maps in maps":         &testpb.Maps{BoolMessage: map[bool]*testpb.Maps{false: {StringSint64: map[string]int64{"": 1}}, true: nil}},
 		"struct":               must(structpb.NewStruct(map[string]any{"a": []any{1, "b", nil, true, map[string]any{"c": 0.5}}})),
@@ -264,6 +267,20 @@ func TestProgramsTakeWhatIsCommon(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// nested returns a large message with messages that can contain others, and with some
+// that cannot.
+func nested(n int) proto.Message {
+	m := &testpb.Three{}
+	for i := range n {
+		text := strings.Repeat("x", 3*i)
+		m.RepMessage = append(m.RepMessage, &testpb.Three{
+			OneTime:    &timestamppb.Timestamp{Seconds: int64(i)},
+			OneMessage: &testpb.Three{OneString: text, Choice: &testpb.Three_ChoiceMessage{ChoiceMessage: &testpb.Three{OneString: text}}},
+		})
+	}
+	return m
 }
 
 func TestProgramsLeaveMessagesToProtobuf(t *testing.T) {
@@ -377,15 +394,22 @@ func TestProgramsDecodeTheDepthThatProtobufDecodes(t *testing.T) {
 	for _, c := range []struct {
 		m       proto.Message
 		numbers [2]protowire.Number // in turn, from the outermost level
-	}{{&testpb.Three{}, [2]protowire.Number{17, 17}}, {&testpb.Maps{}, [2]protowire.Number{4, 2}}} {
+		last    string              // the innermost level
+		most    int                 // levels that protobuf-go accepts
+	}{
+		{&testpb.Three{}, [2]protowire.Number{17, 17}, "", maxDepth},
+		{&testpb.Maps{}, [2]protowire.Number{4, 2}, "", maxDepth},
+		{&testpb.Three{}, [2]protowire.Number{17, 17}, "\xea\x03\x00", maxDepth - 1}, // with an entry of a map
+	} {
 		for _, n := range []int{maxDepth - 1, maxDepth, maxDepth + 1, maxDepth + 2} {
-			var b []byte
+			b := []byte(c.last)
 			for level := n - 2; level >= 0; level-- {
 				number := c.numbers[level%2]
 				b = append(protowire.AppendVarint(protowire.AppendTag(nil, number, protowire.BytesType), uint64(len(b))), b...)
 			}
+			programOf(c.m).decoding.skip.Store(0)
 			got, want := (protoCodec{}).DecodeBytes(b, c.m), proto.Unmarshal(b, c.m)
-			if (got == nil) != (want == nil) || (want == nil) != (n <= maxDepth) {
+			if (got == nil) != (want == nil) || (want == nil) != (n <= c.most) {
 				t.Errorf("%T, %d levels: %v, want %v", c.m, n, got, want)
 			}
 		}
