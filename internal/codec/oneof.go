@@ -14,15 +14,13 @@ type wrapper struct {
 
 // clone returns a copy of v, which holds a non-nil pointer.
 func (o *oneof) clone(v iface, depth int) (w iface, bound int, f *failure) {
-	for i := range o.wrappers {
-		p := &o.wrappers[i]
-		if p.tab == v.tab {
-			w = iface{v.tab, alloc(p.goType)}
-			bound, f = p.copy(w.data, v.data, depth)
-			return w, bound, f
-		}
+	p := o.wrapperOf(v)
+	if p == nil {
+		return iface{}, 0, throughBytes
 	}
-	return iface{}, 0, throughBytes
+	w = iface{v.tab, alloc(p.goType)}
+	bound, f = p.copy(w.data, v.data, depth)
+	return w, bound, f
 }
 
 // wrapperOf returns the wrapper that v points to, or nil if it is none of o's.

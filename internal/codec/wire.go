@@ -72,8 +72,8 @@ func wireTypeOf(k protoreflect.Kind) protowire.Type {
 // odd reports whether protobuf-go must encode and decode all messages of p's type.
 func (p *program) odd() bool { return p.foreign || p.requires }
 
-// widthOf returns the number of bytes at the begin of a field that are zero if it is not
-// set, and only then or if it is empty: the whole field, or its pointer.
+// widthOf returns how many bytes at the begin of a message's field say that it is not set,
+// if they are zero: all of a scalar, and the pointer of anything else.
 func widthOf(c opcode) uint8 {
 	switch c {
 	case opBool:
