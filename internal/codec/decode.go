@@ -129,6 +129,13 @@ func (w *wrapper) hold(v ptr) ptr {
 func (o *op) decode(v ptr, tag uint32, b []byte, depth int) int {
 	switch protowire.Type(tag & 7) {
 	case protowire.BytesType:
+		if len(b) > 0 && b[0] < 0x80 && len(b) > int(b[0]) { // most are short
+			n := 1 + int(b[0])
+			if !o.setBytes(v, b[1:n], b[n:], depth) {
+				return -1
+			}
+			return n
+		}
 		x, n := delimited(b)
 		if n < 0 || !o.setBytes(v, x, b[n:], depth) {
 			return -1
