@@ -40,7 +40,8 @@ var Imports = []Rule{
 	{Pkg: "internal/link", May: []string{"internal/wait"}},
 	{Pkg: "internal/hook", May: []string{"internal/link", "internal/wait"}},
 	{Pkg: "internal/wire", May: []string{"internal/link"}},
-	{Pkg: "internal/mux", May: []string{"internal/link", "internal/wait", "internal/wire"}},
+	{Pkg: "internal/encoded", May: []string{"internal/link", "internal/wire"}},
+	{Pkg: "internal/mux", May: []string{"internal/encoded", "internal/link", "internal/wait", "internal/wire"}},
 	{Pkg: "internal/codec/...", May: []string{"internal/link"}},
 	{Pkg: "internal/call", May: []string{"internal/codec", "internal/link", "internal/wait", "internal/hook"}},
 

@@ -63,7 +63,7 @@ func TestCreditInSmallPiecesIsNoWorkForThoseItDoesNotReach(t *testing.T) {
 		peer.write(askFor(calls, nil))
 		for _, st := range w.streams {
 			for range 10 {
-				if err := st.Send(&link.Frame{Msg: encoded(size - wire.MessageCost), HasMsg: true}); err != nil {
+				if err := st.Send(&link.Frame{Msg: ofBytes(size - wire.MessageCost), HasMsg: true}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -111,7 +111,7 @@ func TestCreditInSmallPiecesWakesNobody(t *testing.T) {
 		for _, st := range w.streams {
 			senders.Go(func() {
 				for range wire.MinWindow/(size+wire.MessageCost) + 2 { // the last but one takes more than there is
-					if err := st.Send(&link.Frame{Msg: encoded(size), HasMsg: true}); err != nil {
+					if err := st.Send(&link.Frame{Msg: ofBytes(size), HasMsg: true}); err != nil {
 						t.Error(err)
 					}
 				}
@@ -177,7 +177,7 @@ func TestStreamsThatNobodyReadsShareWhatMayWait(t *testing.T) {
 		for i, st := range w.streams {
 			senders.Go(func() {
 				for range messages {
-					if err := st.Send(&link.Frame{Msg: encoded(size), HasMsg: true}); err != nil {
+					if err := st.Send(&link.Frame{Msg: ofBytes(size), HasMsg: true}); err != nil {
 						if i != 0 {
 							t.Error(err)
 						}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -32,7 +33,7 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 		s.mu.Unlock()
 		st.waiter = nil
 		callStreams.Put(st)
-		message.free()
+		message.Free()
 		return err
 	}
 	st.enqueue(step, message)
@@ -122,7 +123,7 @@ func (st *stream) finishCall(c *link.UnaryCall) error {
 		wrong = in.err
 		for _, it := range replies {
 			it.place.drop()
-			it.data.free()
+			it.data.Free()
 		}
 		replies = nil
 	}
@@ -147,7 +148,7 @@ func decodeReplies(c *link.UnaryCall, replies []item, encoding string) (unfit er
 		it := &replies[i]
 		err := it.fetch()
 		if err == nil {
-			err = decode(it.data, it.compressed, encoding, &link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
+			err = encoded.Decode(it.data, it.compressed, encoding, &link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
 		}
 		if unfit == nil {
 			unfit = err

@@ -17,7 +17,7 @@ import (
 
 // unary returns a call with a request of n bytes, and a pointer to its reply.
 func unary(method string, n, limit int) (c *link.UnaryCall, reply *[]byte) {
-	m := encoded(n)
+	m := ofBytes(n)
 	reply = new([]byte)
 	return &link.UnaryCall{
 		CallHeader: link.CallHeader{Method: method, Profile: &link.Profile{}},
@@ -275,7 +275,7 @@ func TestByeComesWhenTheLastReplyIsUnwanted(t *testing.T) {
 		w := &witness{}
 		s, peer := met(t, Options{}, w)
 		peer.write(opened(1))
-		if err := w.first(t).Send(&link.Frame{Msg: encoded(3 * wire.MinWindow), HasMsg: true, End: &link.End{}}); err != nil {
+		if err := w.first(t).Send(&link.Frame{Msg: ofBytes(3 * wire.MinWindow), HasMsg: true, End: &link.End{}}); err != nil {
 			t.Fatal(err)
 		}
 		_ = s.Close(errors.New("stopping"))
@@ -379,7 +379,7 @@ func TestASecondReplyAfterAFullWindow(t *testing.T) {
 			callee := w.first(t)
 			go func() {
 				for range 2 {
-					m := encoded(size)
+					m := ofBytes(size)
 					if callee.Send(&link.Frame{HasMsg: true, Msg: m}) != nil {
 						return
 					}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -79,7 +80,7 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 			if !st.caller {
 				s.countReset()
 			}
-			st.abortUnread(st.reasonOf(code, text), after)
+			st.abortUnread(encoded.ReasonOf(code, text, st.answered), after)
 		}
 		return err
 	case wire.KindPing:
@@ -148,7 +149,7 @@ func (s *Session) handleDrain(last uint64, after *callbacks) error {
 	for st := s.live.first; st != nil; {
 		next := st.nextLive
 		if st.caller && (st.id == 0 || st.id > last) {
-			st.abort(st.unprocessed(reason), false, after)
+			st.abort(encoded.Unprocessed(reason, st.answered), false, after)
 		}
 		st = next
 	}

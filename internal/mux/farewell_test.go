@@ -34,7 +34,7 @@ func TestTheConnectionIsOpenUntilThePeerHasReadItsEnd(t *testing.T) {
 				w := &witness{}
 				s, peer := met(t, Options{}, w) // over a connection without CloseWrite
 				peer.write(opened(1))
-				if err := w.first(t).Send(&link.Frame{Msg: encoded(1000), HasMsg: true, End: &link.End{}}); err != nil {
+				if err := w.first(t).Send(&link.Frame{Msg: ofBytes(1000), HasMsg: true, End: &link.End{}}); err != nil {
 					t.Fatal(err)
 				}
 				_ = s.Close(errors.New("stopping"))
@@ -81,7 +81,7 @@ func TestAFarewellLastsForAsLongAsThePeerTakesSomething(t *testing.T) {
 				peer.write(start())
 				if !test.deaf {
 					peer.write(opened(1))
-					if err := w.first(t).Send(&link.Frame{Msg: encoded(pieces*wire.MinWindow - 100), HasMsg: true, End: &link.End{}}); err != nil {
+					if err := w.first(t).Send(&link.Frame{Msg: ofBytes(pieces*wire.MinWindow - 100), HasMsg: true, End: &link.End{}}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -138,7 +138,7 @@ func TestNothingIsLeftToWriteOfACallThatThePeerResets(t *testing.T) {
 		w := &witness{}
 		s, peer := met(t, Options{}, w)
 		peer.write(opened(1))
-		if err := w.first(t).Send(&link.Frame{Msg: encoded(2 * wire.MinWindow), HasMsg: true, End: &link.End{}}); err != nil {
+		if err := w.first(t).Send(&link.Frame{Msg: ofBytes(2 * wire.MinWindow), HasMsg: true, End: &link.End{}}); err != nil {
 			t.Fatal(err)
 		}
 		s.Drain()

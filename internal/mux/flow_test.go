@@ -152,7 +152,7 @@ func TestACallThatNobodyReadsStopsItselfAlone(t *testing.T) {
 			caller, callee := call(t, cs, accepted, "")
 			all = append(all, [2]*stream{caller, callee})
 			stuck.Go(func() {
-				f := &link.Frame{Msg: encoded(10_000), HasMsg: true}
+				f := &link.Frame{Msg: ofBytes(10_000), HasMsg: true}
 				for range 20 {
 					if err := caller.Send(f); err != nil {
 						t.Error(err)
@@ -311,7 +311,7 @@ func TestCloseDoesNotWaitForever(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
 		cs, ss := pair(t, Options{}, Options{Farewell: time.Minute}, accepted)
 		_, callee := call(t, cs, accepted, "")
-		if err := callee.Send(&link.Frame{Msg: encoded(1 << 20), HasMsg: true, End: &link.End{}}); err != nil {
+		if err := callee.Send(&link.Frame{Msg: ofBytes(1 << 20), HasMsg: true, End: &link.End{}}); err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()
@@ -390,7 +390,7 @@ func TestCompressedMessagesThatAreNone(t *testing.T) {
 		cs, _ := pair(t, Options{}, Options{}, accepted)
 		caller, callee := call(t, cs, accepted, "nosuch")
 		var refused *link.SendError
-		if err := caller.Send(&link.Frame{Msg: encoded(1), HasMsg: true}); !errors.As(err, &refused) {
+		if err := caller.Send(&link.Frame{Msg: ofBytes(1), HasMsg: true}); !errors.As(err, &refused) {
 			t.Errorf("Send returns %v, want a SendError", err)
 		}
 		send(t, caller, nil) // an empty message is not compressed
@@ -448,10 +448,10 @@ func TestAMessageInPiecesOfAByte(t *testing.T) {
 			it.add(one)
 		}
 	})
-	if len(it.data.b) != size || it.missing != 0 || got > 8*size {
-		t.Errorf("%d bytes took %d", len(it.data.b), got)
+	if len(it.data.B) != size || it.missing != 0 || got > 8*size {
+		t.Errorf("%d bytes took %d", len(it.data.B), got)
 	}
-	it.data.free()
+	it.data.Free()
 	// Large and small messages keep their order.
 	want, at := noise(100_000), 0
 	it = &item{size: len(want), missing: len(want)}
@@ -460,10 +460,10 @@ func TestAMessageInPiecesOfAByte(t *testing.T) {
 		it.add(want[at : at+n])
 		at += n
 	}
-	if !bytes.Equal(it.data.b, want) {
+	if !bytes.Equal(it.data.B, want) {
 		t.Error("the pieces are out of order")
 	}
-	it.data.free()
+	it.data.Free()
 }
 
 // TestManyMessagesOfOneByte checks that credit bounds how many small messages are

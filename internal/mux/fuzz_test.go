@@ -43,7 +43,7 @@ func answer(s link.Stream) {
 			return
 		}
 		if err == nil && f.Got {
-			m := encoded(len(b))
+			m := ofBytes(len(b))
 			if s.Send(&link.Frame{Msg: m, HasMsg: true}) != nil {
 				return
 			}

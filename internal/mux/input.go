@@ -8,13 +8,14 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
 // handleInput handles all complete frames in s.in. Its error is an *inputError.
 func (s *Session) handleInput() error {
-	rest := s.in.b
+	rest := s.in.B
 	if !s.begun {
 		if err := notMagic(rest); err != nil {
 			return &inputError{err}
@@ -50,26 +51,26 @@ func (s *Session) handleInput() error {
 // for the rest of the frame. It doubles the size of the next buffer if the read filled
 // this one, up to maxRead, so that bulk input takes few reads.
 func (s *Session) keepPartialFrame(rest []byte) {
-	full := len(s.in.b) == cap(s.in.b)
+	full := len(s.in.B) == cap(s.in.B)
 	switch {
 	case full && s.room < maxRead:
 		s.room = max(2*s.room, 128<<10) // at least the largest frame with its length field
-	case !full && len(s.in.b) < s.room/8:
+	case !full && len(s.in.B) < s.room/8:
 		s.room = 0
 	}
-	if len(rest) == 0 && cap(s.in.b) != max(s.room, readBuffer) {
-		s.in.free()
+	if len(rest) == 0 && cap(s.in.B) != max(s.room, readBuffer) {
+		s.in.Free()
 		s.in = nil
 		return
 	}
-	if len(rest) > 0 && cap(s.in.b) < s.room {
+	if len(rest) > 0 && cap(s.in.B) < s.room {
 		larger := newBuffer(s.room)
-		larger.b = append(larger.b, rest...)
-		s.in.free()
+		larger.B = append(larger.B, rest...)
+		s.in.Free()
 		s.in = larger
 		return
 	}
-	s.in.b = s.in.b[:copy(s.in.b[:cap(s.in.b)], rest)]
+	s.in.B = s.in.B[:copy(s.in.B[:cap(s.in.B)], rest)]
 }
 
 // An inputError is a violation of the protocol, or the peer's BYE. No further input is
@@ -138,7 +139,7 @@ func notMagic(b []byte) error {
 	case bytes.HasPrefix(b, []byte("HTTP/1.")):
 		return foreign("an HTTP server listens there, not a nearcall server")
 	case len(b) > 1 && b[0] == 0x15 && b[1] == 3:
-		return because{"the server expects TLS; use WithTransportCredentials", wire.ErrProtocol}
+		return encoded.Because{Text: "the server expects TLS; use WithTransportCredentials", Kind: wire.ErrProtocol}
 	}
 	return fmt.Errorf("%w: the peer does not speak nearcall's protocol: it begins with %.20q", wire.ErrProtocol, b)
 }
@@ -240,8 +241,8 @@ func (s *Session) handleStreamFrame(f wire.Frame) error {
 		return s.handleStepFrame(f, nil)
 	}
 	before := s.parts.finish(len(f.Body))
-	err := s.handleStepFrame(f, before.b)
-	before.free()
+	err := s.handleStepFrame(f, before.B)
+	before.Free()
 	return err
 }
 
@@ -355,7 +356,7 @@ func (s *Session) rejectStep(id uint64, rc *wire.Received, after *callbacks) err
 	if rc.Placed {
 		s.sendReturn(rc.Place)
 	}
-	reason := because{rc.Wrong.Error(), link.ErrBroken}
+	reason := encoded.Because{Text: rc.Wrong.Error(), Kind: link.ErrBroken}
 	if rc.Open == nil {
 		st, err := s.lookup(id)
 		if st != nil {
@@ -368,7 +369,7 @@ func (s *Session) rejectStep(id uint64, rc *wire.Received, after *callbacks) err
 	}
 	s.last = id
 	if !s.drained {
-		code, text := resetOf(reason)
+		code, text := encoded.ResetOf(reason)
 		s.control = wire.AppendReset(s.control, id, code, text)
 	}
 	return nil

@@ -294,7 +294,7 @@ func TestAConnectionEndsWithItsAge(t *testing.T) {
 					}
 				} else {
 					pass(24 * time.Hour)
-					if err := callee.Send(&link.Frame{Msg: encoded(1), HasMsg: true, End: &link.End{}}); err != nil {
+					if err := callee.Send(&link.Frame{Msg: ofBytes(1), HasMsg: true, End: &link.End{}}); err != nil {
 						t.Error(err)
 					}
 					if got := <-out; got.err != nil {

@@ -183,7 +183,7 @@ func TestCallsBehindABlockedHandlerRunOnTheNextResident(t *testing.T) {
 		},
 		"it waits for the peer": func(_ *Session, st link.Stream, _ chan struct{}) {
 			for range 2 {
-				_ = st.Send(&link.Frame{Msg: encoded(wire.MinWindow), HasMsg: true})
+				_ = st.Send(&link.Frame{Msg: ofBytes(wire.MinWindow), HasMsg: true})
 			}
 		},
 		"the session ends": func(s *Session, _ link.Stream, leave chan struct{}) {
@@ -272,7 +272,7 @@ func TestALentResidentIsReplacedWhenAGoroutineWaitsForThePeer(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := &borrower{run: func(s *Session, st link.Stream) {
 				for range 3 {
-					_ = st.Send(&link.Frame{Msg: encoded(wire.MinWindow), HasMsg: true})
+					_ = st.Send(&link.Frame{Msg: ofBytes(wire.MinWindow), HasMsg: true})
 				}
 				finishes(s, st)
 			}}

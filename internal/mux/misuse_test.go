@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -436,7 +437,7 @@ func TestARuleBrokenWhileAReplyWaits(t *testing.T) {
 		s, peer := met(t, Options{}, w)
 		peer.write(opened(1))
 		st := w.first(t)
-		if err := st.Send(&link.Frame{Msg: encoded(3 * wire.MinWindow), HasMsg: true, End: &link.End{}}); err != nil {
+		if err := st.Send(&link.Frame{Msg: ofBytes(3 * wire.MinWindow), HasMsg: true, End: &link.End{}}); err != nil {
 			t.Fatal(err)
 		}
 		w.streams = nil // the call has ended, so it is not aborted
@@ -447,7 +448,7 @@ func TestARuleBrokenWhileAReplyWaits(t *testing.T) {
 
 func slice(b []byte) mem.BufferSlice { return mem.BufferSlice{mem.SliceBuffer(b)} }
 
-func encoded(n int) link.Message {
+func ofBytes(n int) link.Message {
 	return link.Encoded(slice(make([]byte, n)))
 }
 
@@ -721,7 +722,7 @@ func TestMoreCallsThanAreTaken(t *testing.T) {
 			func() { w.streams[1].Abort(errors.New("enough")) },
 			func() { _ = w.streams[2].Send(&link.Frame{End: &link.End{}}) },
 			func() { // a call whose END was not written yet
-				_ = w.streams[3].Send(&link.Frame{Msg: encoded(wire.MinWindow), HasMsg: true, End: &link.End{}})
+				_ = w.streams[3].Send(&link.Frame{Msg: ofBytes(wire.MinWindow), HasMsg: true, End: &link.End{}})
 				peer.write(wire.AppendReset(nil, uint64(7+2*2), 0, ""))
 			},
 		} {
@@ -745,7 +746,7 @@ func TestCallsThatAreRefused(t *testing.T) {
 	}{
 		"nobody":      {nil, wire.ResetUnprocessed},
 		"unprocessed": {&witness{refuse: link.Unprocessed{Err: errors.New("no")}}, wire.ResetUnprocessed},
-		"exhausted":   {&witness{refuse: because{"no", link.ErrExhausted}}, wire.ResetExhausted},
+		"exhausted":   {&witness{refuse: encoded.Because{Text: "no", Kind: link.ErrExhausted}}, wire.ResetExhausted},
 		"cancelled":   {&witness{refuse: context.Canceled}, wire.ResetCancelled},
 		"deadline":    {&witness{refuse: context.DeadlineExceeded}, wire.ResetDeadline},
 		"other":       {&witness{refuse: errors.New("no")}, wire.ResetUnavailable},
@@ -927,7 +928,7 @@ func TestAPeerThatNeverReads(t *testing.T) {
 		go func() {
 			var err error
 			for err == nil {
-				err = st.Send(&link.Frame{Msg: encoded(10_000), HasMsg: true})
+				err = st.Send(&link.Frame{Msg: ofBytes(10_000), HasMsg: true})
 			}
 			sent <- err
 		}()
@@ -999,7 +1000,7 @@ func TestCreditForCallsThatWaitForTheConnections(t *testing.T) {
 		s, peer := met(t, Options{}, w)
 		peer.write(opened(1), opened(3))
 		for _, st := range []link.Stream{w.first(t), w.streams[1]} {
-			if err := st.Send(&link.Frame{Msg: encoded(wire.MinWindow), HasMsg: true}); err != nil {
+			if err := st.Send(&link.Frame{Msg: ofBytes(wire.MinWindow), HasMsg: true}); err != nil {
 				t.Fatal(err)
 			}
 		}

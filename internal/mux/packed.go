@@ -47,8 +47,8 @@ func (in *inbox) packLast() {
 	if it.missing > 0 || !in.packs(last-1, it.size) {
 		return
 	}
-	in.items[last-1].pack(it.data.b, it.compressed)
-	it.data.free()
+	in.items[last-1].pack(it.data.B, it.compressed)
+	it.data.Free()
 	*it = item{}
 	in.items = in.items[:last]
 }
@@ -76,7 +76,7 @@ func (it *item) unpack() bool {
 	it.message, it.compressed, it.size, it.counts = true, head&1 != 0, n, true
 	if n > 0 {
 		it.data = newBuffer(n)
-		it.data.b = append(it.data.b, rest[:n]...)
+		it.data.B = append(it.data.B, rest[:n]...)
 	}
 	it.behind = rest[n:]
 	return true

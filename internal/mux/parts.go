@@ -29,19 +29,19 @@ func (s *Session) handlePart(f wire.Frame) error {
 		p.of, p.b = f.Stream, newBuffer(len(f.Body))
 		p.late = time.AfterFunc(blockTime, s.lateBlock)
 	}
-	if len(p.b.b)+len(f.Body) > s.opts.MaxHeaderBytes {
+	if len(p.b.B)+len(f.Body) > s.opts.MaxHeaderBytes {
 		return protocolError("a block is larger than the %d bytes that were said to be taken", s.opts.MaxHeaderBytes)
 	}
 	p.makeRoom(len(f.Body))
-	p.b.b = append(p.b.b, f.Body...)
+	p.b.B = append(p.b.B, f.Body...)
 	return nil
 }
 
 // makeRoom makes room for n more bytes. If it has to grow the buffer, it at least
 // doubles it.
 func (p *parts) makeRoom(n int) {
-	if need := len(p.b.b) + n; need > cap(p.b.b) {
-		p.b = p.b.grow(max(need, 2*len(p.b.b)))
+	if need := len(p.b.B) + n; need > cap(p.b.B) {
+		p.b = p.b.Grow(max(need, 2*len(p.b.B)))
 	}
 }
 
@@ -58,7 +58,7 @@ func (p *parts) finish(n int) *buffer {
 // drop frees an unfinished block.
 func (p *parts) drop() {
 	if p.b != nil {
-		p.finish(0).free()
+		p.finish(0).Free()
 	}
 }
 

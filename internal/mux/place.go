@@ -35,12 +35,12 @@ func (s *Session) encodeInPlace(step *wire.Step, m *link.Message, n int) (*buffe
 		return nil, err
 	case len(b) < minPlaced: // the message shrank below the minimum
 		small := newBuffer(len(b))
-		small.b = append(small.b, b...)
-		step.Message = small.b
+		small.B = append(small.B, b...)
+		step.Message = small.B
 		return small, nil
 	case &b[0] != &room[:1][0]: // Append has allocated: the message did not fit
 		step.Message = b
-		return &buffer{b}, nil
+		return &buffer{B: b}, nil
 	}
 	fits = true
 	step.Placed, step.Place, step.Size = true, at, len(b)
@@ -50,13 +50,13 @@ func (s *Session) encodeInPlace(step *wire.Step, m *link.Message, n int) (*buffe
 // moveToPlace moves an encoded message to a place and frees b. It reports whether a
 // place was free.
 func (s *Session) moveToPlace(step *wire.Step, b *buffer) bool {
-	room, at, ok := s.placer.Place(len(b.b))
+	room, at, ok := s.placer.Place(len(b.B))
 	if !ok {
 		return false
 	}
-	step.Placed, step.Place, step.Size = true, at, len(append(room, b.b...))
+	step.Placed, step.Place, step.Size = true, at, len(append(room, b.B...))
 	s.placer.Placed()
-	b.free()
+	b.Free()
 	return true
 }
 
@@ -126,11 +126,11 @@ func (it *item) fetch() error {
 	err := s.placer.Check()
 	if err == nil {
 		b = newBuffer(it.size)
-		b.b = b.b[:it.size]
-		err = s.placer.Fetch(b.b, p.at)
+		b.B = b.B[:it.size]
+		err = s.placer.Fetch(b.B, p.at)
 	}
 	if err != nil {
-		b.free()
+		b.Free()
 		b = nil
 		err = &link.RecvError{Err: fmt.Errorf("it cannot be read where the peer has put it: %w", err)}
 	}

@@ -156,7 +156,7 @@ func TestALargeMessageIsPutInAPlaceUntilItIsReceived(t *testing.T) {
 		cs, _, clients, _ := shelved(t, 2, Options{}, Options{Window: 4 << 20}, w)
 		caller, callee := callOver(t, cs, w)
 		for i, n := range []int{minPlaced - 1, minPlaced, 300_000, 400_000} { // no place is left for the last
-			if err := caller.Send(&link.Frame{Msg: encoded(n), HasMsg: true}); err != nil {
+			if err := caller.Send(&link.Frame{Msg: ofBytes(n), HasMsg: true}); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
@@ -202,7 +202,7 @@ func TestAPlaceIsGivenBackWhoeverDoesNotWantItsMessage(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := caller.Send(&link.Frame{Msg: encoded(100_000), HasMsg: true}); err != nil {
+				if err := caller.Send(&link.Frame{Msg: ofBytes(100_000), HasMsg: true}); err != nil {
 					t.Fatal(err)
 				}
 				ends(t, caller, w.wait(t))
@@ -225,7 +225,7 @@ func TestAHandlersEndGivesPlacesBack(t *testing.T) {
 		w := &witness{}
 		cs, _, clients, _ := shelved(t, 2, Options{}, Options{}, w)
 		caller, callee := callOver(t, cs, w)
-		if err := caller.Send(&link.Frame{Msg: encoded(100_000), HasMsg: true}); err != nil {
+		if err := caller.Send(&link.Frame{Msg: ofBytes(100_000), HasMsg: true}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -250,7 +250,7 @@ func TestAPlaceThatCannotBeReadFailsItsCall(t *testing.T) {
 		cs, _, clients, _ := shelved(t, 2, Options{}, Options{}, w)
 		caller, callee := callOver(t, cs, w)
 		for _, spoilt := range []bool{true, false} {
-			if err := caller.Send(&link.Frame{Msg: encoded(100_000), HasMsg: true}); err != nil {
+			if err := caller.Send(&link.Frame{Msg: ofBytes(100_000), HasMsg: true}); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
@@ -289,16 +289,16 @@ func TestAPlaceOfAMessageThatWasNotSentIsTakenBack(t *testing.T) {
 		w := &witness{}
 		cs, _, clients, _ := shelved(t, 2, Options{}, Options{Window: wire.MinWindow}, w)
 		caller, _ := callOver(t, cs, w)
-		if err := caller.Send(&link.Frame{Msg: encoded(minPlaced - 1), HasMsg: true}); err != nil {
+		if err := caller.Send(&link.Frame{Msg: ofBytes(minPlaced - 1), HasMsg: true}); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 { // one that the credit covers, and one that waits
-			if err := caller.Send(&link.Frame{Msg: encoded(minPlaced - 10), HasMsg: true}); err != nil {
+			if err := caller.Send(&link.Frame{Msg: ofBytes(minPlaced - 10), HasMsg: true}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		sent := make(chan error)
-		go func() { sent <- caller.Send(&link.Frame{Msg: encoded(100_000), HasMsg: true}) }()
+		go func() { sent <- caller.Send(&link.Frame{Msg: ofBytes(100_000), HasMsg: true}) }()
 		synctest.Wait()
 		if n := clients.out(); n != 1 {
 			t.Fatalf("%d places are out", n)

@@ -223,7 +223,7 @@ func (s *Session) readLoop() {
 	}
 	s.mu.Unlock()
 	s.in = newBuffer(max(readBuffer, len(s.opts.First)))
-	s.in.b = append(s.in.b, s.opts.First...)
+	s.in.B = append(s.in.B, s.opts.First...)
 	s.opts.First = nil
 	err := s.handleInput()
 	s.mu.Lock()
@@ -261,7 +261,7 @@ func (s *Session) readOn(err error) {
 	s.mu.Unlock()
 	s.parts.drop()
 	s.endReading(err)
-	s.in.free()
+	s.in.Free()
 	s.in = nil
 	s.loops.Done()
 }
@@ -306,7 +306,7 @@ func (s *Session) receive(ctx context.Context) error {
 	if ctx.Done() != nil {
 		stop = wait.AfterFunc(ctx, func() { s.onLeaderDone(term) })
 	}
-	if s.in != nil && len(s.in.b) > 0 {
+	if s.in != nil && len(s.in.B) > 0 {
 		runtime.Gosched() // the peer is in the middle of a write: let it finish, and read more at once
 	}
 	in := s.readSpace()
@@ -341,14 +341,14 @@ func (s *Session) readSpace() []byte {
 	if s.in == nil {
 		s.in = newBuffer(max(s.room, readBuffer))
 	}
-	return s.in.b[len(s.in.b):cap(s.in.b)]
+	return s.in.B[len(s.in.B):cap(s.in.B)]
 }
 
 // handleRead handles n bytes that were read at about now. Called without mu; it returns
 // with mu held.
 func (s *Session) handleRead(n int, err error, now time.Time) error {
 	if n > 0 {
-		s.in.b = s.in.b[:len(s.in.b)+n]
+		s.in.B = s.in.B[:len(s.in.B)+n]
 		if wrong := s.handleInput(); wrong != nil {
 			err = wrong
 		}

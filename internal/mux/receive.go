@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
+	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -43,30 +44,15 @@ type item struct {
 	behind     []byte  // packed messages that follow this one and precede halfClose and end
 }
 
-// growth bounds the capacity for a message that is still arriving, as a multiple of the
-// bytes that have arrived. The announced size costs the peer nothing, so memory is
-// allocated only as bytes arrive. Growing copies about a third of a large message once
-// more if its frames have 64 KiB; up to 256 KiB nothing is copied.
-const growth = 4
-
 // add appends a piece of the message.
 func (it *item) add(piece []byte) {
 	it.missing -= len(piece)
 	if it.data == nil {
-		it.data = newBuffer(it.room(len(piece)))
-	} else if need := len(it.data.b) + len(piece); need > cap(it.data.b) {
-		it.data = it.data.grow(it.room(need))
+		it.data = newBuffer(encoded.Room(it.size, len(piece)))
+	} else if need := len(it.data.B) + len(piece); need > cap(it.data.B) {
+		it.data = it.data.Grow(encoded.Room(it.size, need))
 	}
-	it.data.b = append(it.data.b, piece...)
-}
-
-// room returns the capacity for the message, in bytes, when n of its bytes have
-// arrived.
-func (it *item) room(n int) int {
-	if n > it.size/growth { // growth*n could overflow
-		return it.size
-	}
-	return growth * n
+	it.data.B = append(it.data.B, piece...)
 }
 
 func (in *inbox) push(it item) {
@@ -88,7 +74,7 @@ func (in *inbox) close(why error) {
 // dropPartial drops an unfinished message.
 func (in *inbox) dropPartial() {
 	if it := in.last(); it != nil && it.missing > 0 {
-		it.data.free()
+		it.data.Free()
 		it.message, it.data, it.missing = false, nil, 0
 		if it.header == nil {
 			in.items = in.items[:len(in.items)-1]
@@ -122,7 +108,7 @@ func (st *stream) deliver(rc *wire.Received, cost int, after *callbacks) error {
 			return protocolError("the header of a call comes within a message")
 		}
 		in.header = true
-		if name, ok := encodingOf(rc.Header); ok {
+		if name, ok := encoded.EncodingOf(rc.Header); ok {
 			st.receives = name
 		}
 		in.push(item{header: rc.Header})
@@ -365,7 +351,7 @@ func (st *stream) discardMessage() {
 	in := &st.in
 	it := in.items[0]
 	st.markReceived(&it)
-	it.data.free()
+	it.data.Free()
 	it.place.drop()
 	in.skip = it.missing
 	in.removeMessage()
@@ -390,7 +376,7 @@ func (st *stream) receiveMessage(f *link.Frame) error {
 	if err := it.fetch(); err != nil {
 		return err
 	}
-	if err := decode(it.data, it.compressed, encoding, &f.Sink); err != nil {
+	if err := encoded.Decode(it.data, it.compressed, encoding, &f.Sink); err != nil {
 		return err
 	}
 	f.Got = true

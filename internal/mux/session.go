@@ -21,6 +21,7 @@ import (
 
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -288,7 +289,7 @@ func (s *Session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 // release while it waits.
 func (s *Session) open(ctx context.Context, st *stream, o *link.CallHeader) error {
 	if n := wire.HeadSize(o); n > s.hello.Block {
-		return tooLong("request header", n, s.hello.Block)
+		return encoded.TooLong("request header", n, s.hello.Block)
 	}
 	if err := s.admit(ctx); err != nil {
 		return err

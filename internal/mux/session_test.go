@@ -165,7 +165,7 @@ func live(t *testing.T, s link.Stream, r *rand.Rand, caller bool) {
 	both.Go(func() {
 		r := rand.New(rand.NewPCG(seed, 0))
 		for i := range r.IntN(10) {
-			f := &link.Frame{Msg: encoded(r.IntN([]int{1, 100, 50_000}[r.IntN(3)])), HasMsg: true}
+			f := &link.Frame{Msg: ofBytes(r.IntN([]int{1, 100, 50_000}[r.IntN(3)])), HasMsg: true}
 			if i == 0 && !caller {
 				f.Header = metadata.MD{"k": {"v"}}
 			}

@@ -152,8 +152,8 @@ func (w *waiter) HandleStream(s link.Stream, o *link.CallHeader) error {
 		case "/large":
 			f.Msg = link.Encoded(slice(noise(int(binary.LittleEndian.Uint32(request)))))
 		case "/two":
-			_ = s.Send(&link.Frame{Msg: encoded(1), HasMsg: true})
-			f.Header, f.Msg = nil, encoded(1)
+			_ = s.Send(&link.Frame{Msg: ofBytes(1), HasMsg: true})
+			f.Header, f.Msg = nil, ofBytes(1)
 		case "/never":
 			return
 		case "/later":
@@ -467,7 +467,7 @@ func TestAStreamThatNobodyReadsBesideOthers(t *testing.T) {
 				answer(s)
 				return
 			}
-			for i := 0; s.Send(&link.Frame{Msg: encoded(10_000), HasMsg: true}) == nil; i++ {
+			for i := 0; s.Send(&link.Frame{Msg: ofBytes(10_000), HasMsg: true}) == nil; i++ {
 				if i == 5 {
 					close(flooding)
 				}

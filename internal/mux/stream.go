@@ -4,8 +4,7 @@ import (
 	"context"
 	"time"
 
-	"google.golang.org/grpc/metadata"
-
+	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -144,7 +143,7 @@ func (st *stream) schedule() {
 func (st *stream) Send(f *link.Frame) error {
 	s := st.session
 	step := wire.Step{Header: f.Header, HalfClose: f.EndSend, End: f.End}
-	if name, ok := encodingOf(f.Header); ok { // no message is sent before the header
+	if name, ok := encoded.EncodingOf(f.Header); ok { // no message is sent before the header
 		st.sends = name
 	}
 	var message *buffer
@@ -155,7 +154,7 @@ func (st *stream) Send(f *link.Frame) error {
 		}
 	}
 	s.mu.Lock()
-	if err := s.checkBlocks(f); err != nil {
+	if err := encoded.CheckBlocks(f, s.hello.Block); err != nil {
 		var after callbacks
 		if f.End != nil { // without its end the call would never end, so abort it and tell the caller why
 			st.abort(err, true, &after)
@@ -163,7 +162,7 @@ func (st *stream) Send(f *link.Frame) error {
 		s.unplace(&step)
 		s.flush(false)
 		after.run()
-		message.free()
+		message.Free()
 		return err
 	}
 	for f.HasMsg && st.sendErr == nil {
@@ -181,7 +180,7 @@ func (st *stream) Send(f *link.Frame) error {
 			st.in.dropPlaces()
 		}
 		s.flush(false)
-		message.free()
+		message.Free()
 		return err
 	}
 	large := st.waiter == nil && st.company.shouldYield(len(step.Message)+step.Size, s.streamsBegun)
@@ -207,34 +206,6 @@ func (st *stream) Send(f *link.Frame) error {
 	after.run()
 	if large {
 		giveWay()
-	}
-	return nil
-}
-
-// encodingOf returns the compressor that a callee's header names for its messages. ok
-// is false if it names none.
-func encodingOf(header metadata.MD) (name string, ok bool) {
-	if len(header) == 0 {
-		return "", false
-	}
-	names := header[link.EncodingKey]
-	if len(names) == 0 {
-		return "", false
-	}
-	return names[0], true
-}
-
-// checkBlocks returns an error if the header or end in f is larger than the peer
-// accepts. mu is held.
-func (s *Session) checkBlocks(f *link.Frame) error {
-	limit := s.hello.Block
-	if n := wire.MetadataSize(f.Header); n > limit {
-		return tooLong("header", n, limit)
-	}
-	if f.End != nil {
-		if n := wire.EndSize(f.End); n > limit {
-			return tooLong("end", n, limit)
-		}
 	}
 	return nil
 }
@@ -305,7 +276,7 @@ func (st *stream) abort(reason error, tell bool, after *callbacks) {
 	known := st.id != 0 && st.session.streams[st.id] == st
 	st.dropQueued()
 	if tell && known {
-		code, text := resetOf(reason)
+		code, text := encoded.ResetOf(reason)
 		st.session.control = wire.AppendReset(st.session.control, st.id, code, text)
 	}
 	st.unregister()

@@ -83,11 +83,11 @@ type cutting struct {
 // free resets the batch and frees its buffers.
 func (t *batch) free() {
 	for i, b := range t.spent {
-		b.free()
+		b.Free()
 		t.spent[i] = nil
 	}
 	clear(t.pieces)
-	t.b.free()
+	t.b.Free()
 	*t = batch{pieces: t.pieces[:0], spent: t.spent[:0]}
 }
 
@@ -99,11 +99,11 @@ func (t *batch) gather() {
 	t.all = make(net.Buffers, 0, 2*len(t.pieces)+1)
 	at := 0
 	for _, p := range t.pieces {
-		t.all = append(t.all, t.b.b[at:p.at], p.b)
+		t.all = append(t.all, t.b.B[at:p.at], p.b)
 		at = p.at
 	}
-	if at < len(t.b.b) {
-		t.all = append(t.all, t.b.b[at:])
+	if at < len(t.b.B) {
+		t.all = append(t.all, t.b.B[at:])
 	}
 }
 
@@ -111,7 +111,7 @@ func (t *batch) gather() {
 func (t *batch) wrote(n int) bool {
 	if t.all == nil {
 		t.done += n
-		return t.done == len(t.b.b)
+		return t.done == len(t.b.B)
 	}
 	for len(t.all) > 0 && n >= len(t.all[0]) {
 		n -= len(t.all[0])
@@ -178,7 +178,7 @@ func (s *Session) flush(gather bool) {
 			break
 		}
 		s.mu.Unlock()
-		n, err := s.raw.TryWrite(s.batch.b.b, s.batch.all)
+		n, err := s.raw.TryWrite(s.batch.b.B, s.batch.all)
 		s.mu.Lock()
 		if !s.batch.wrote(n) {
 			s.fault = err
@@ -255,7 +255,7 @@ func (s *Session) writeLoop() {
 // write writes what is left of a batch. It may block.
 func (s *Session) write(t *batch) (err error) {
 	if t.all == nil {
-		_, err = s.conn.Write(t.b.b[t.done:])
+		_, err = s.conn.Write(t.b.B[t.done:])
 		return err
 	}
 	if g, ok := s.conn.(Gatherer); ok {
@@ -305,8 +305,8 @@ func (s *Session) collect() bool {
 	}
 	t := &s.batch
 	t.b = newBuffer(max(len(s.control), someBatch))
-	t.b.b = append(t.b.b, s.control...)
-	t.size = len(t.b.b)
+	t.b.B = append(t.b.B, s.control...)
+	t.size = len(t.b.B)
 	s.control = s.control[:0]
 	if cap(s.control) > maxBatch {
 		s.control = nil
@@ -323,7 +323,7 @@ func (s *Session) collect() bool {
 		s.closeTimer.Reset(s.opts.Farewell) // the peer still reads what ended calls have left
 	}
 	if s.bye != nil && s.live.first == nil {
-		t.b.b = append(t.b.b, s.bye...)
+		t.b.B = append(t.b.B, s.bye...)
 		t.last = true
 		t.size += len(s.bye)
 	}
@@ -348,15 +348,15 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 		}
 	}
 	step.Stream = st.id
-	n := len(t.b.b)
+	n := len(t.b.B)
 	var cost int
 	var large []byte
 	placed := step.Placed
 	credit := int(max(min(st.credit, s.connOut, math.MaxInt), 0))
 	if s.raw == nil { // such as TLS, which cannot write pieces without copying
-		t.b.b, cost = s.enc.Append(t.b.b, step, credit)
-	} else if t.b.b, large, cost = s.enc.AppendHead(t.b.b, step, credit); large != nil {
-		t.pieces = append(t.pieces, cutting{len(t.b.b), large})
+		t.b.B, cost = s.enc.Append(t.b.B, step, credit)
+	} else if t.b.B, large, cost = s.enc.AppendHead(t.b.B, step, credit); large != nil {
+		t.pieces = append(t.pieces, cutting{len(t.b.B), large})
 	}
 	st.credit -= int64(cost)
 	if placed && !step.Placed { // it waits in our own memory: only the call pays for its size
@@ -366,7 +366,7 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 	}
 	st.backlog -= cost
 	s.backlog -= cost
-	wrote := len(t.b.b) - n + len(large)
+	wrote := len(t.b.B) - n + len(large)
 	t.size += wrote
 	if step.Done() {
 		if o.message != nil {

@@ -43,6 +43,10 @@ func profileBytes(p *link.Profile) int {
 // that have numbers. Its zero value is ready for a new connection. It is not safe for
 // concurrent use.
 type Encoder struct {
+	// Literal numbers neither names nor profiles, for directions whose frames have no
+	// common order.
+	Literal bool
+
 	table    table
 	names    map[string]uint64
 	profiles map[link.Profile]uint64
@@ -76,7 +80,7 @@ func (e *Encoder) appendName(b []byte, s string, remember bool) []byte {
 	if n, known := e.names[s]; known {
 		return appendUint(b, n+nameFirst)
 	}
-	if !remember || len(s) > maxName || !e.table.add(1, len(s)) {
+	if !remember || e.Literal || len(s) > maxName || !e.table.add(1, len(s)) {
 		return appendString(append(b, nameLiteral), s)
 	}
 	if e.names == nil {
@@ -100,7 +104,7 @@ func (e *Encoder) appendProfile(b []byte, p *link.Profile, remember bool) []byte
 		for _, s := range [...]string{p.Authority, p.UserAgent, p.ContentSubtype, p.Encoding, p.Accept} {
 			b = appendString(b, s)
 		}
-		if !remember || !e.table.add(profileStrings, profileBytes(p)) {
+		if !remember || e.Literal || !e.table.add(profileStrings, profileBytes(p)) {
 			return b
 		}
 		if e.profiles == nil {

@@ -1,4 +1,4 @@
-package mux
+package encoded
 
 import (
 	"bytes"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/wire"
 )
 
 // A sizer is a codec that counts how often it is asked for a size.
@@ -34,23 +33,22 @@ func (c sizer) AppendAtOnce(b []byte, v any) ([]byte, bool) {
 func TestSmallMessagesAreEncodedWithoutTheirSize(t *testing.T) {
 	for size, want := range map[int]int{0: 0, 20: 0, 100: 0, smallMessage / 2: 0, 2 * smallMessage: 1} {
 		v := &testpb.Payload{Body: bytes.Repeat([]byte("x"), size)}
-		encoded, err := proto.Marshal(v)
+		whole, err := proto.Marshal(v)
 		if err != nil {
 			t.Fatal(err)
 		}
 		asked := 0
 		m := link.Live(v, sizer{codec.Proto(), &asked})
-		var step wire.Step
-		b, err := (&Session{}).encode(&step, &m, "")
-		if err != nil || !bytes.Equal(b.b, encoded) || !bytes.Equal(step.Message, encoded) || step.Compressed {
-			t.Errorf("%d bytes: encoded as %d bytes, %v", size, len(b.b), err)
+		b, compressed, err := Encode(&m, "")
+		if err != nil || !bytes.Equal(b.B, whole) || compressed {
+			t.Errorf("%d bytes: encoded as %d bytes, %v", size, len(b.B), err)
 		}
 		if asked != want {
 			t.Errorf("%d bytes: the codec was asked for %d sizes, want %d", size, asked, want)
 		}
-		if most := max(2*len(encoded), 1<<minBuffer); cap(b.b) > most {
-			t.Errorf("%d bytes: the buffer has %d, want at most %d", size, cap(b.b), most)
+		if most := max(2*len(whole), 1<<minBuffer); cap(b.B) > most {
+			t.Errorf("%d bytes: the buffer has %d, want at most %d", size, cap(b.B), most)
 		}
-		b.free()
+		b.Free()
 	}
 }

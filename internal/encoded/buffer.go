@@ -1,0 +1,58 @@
+// Package encoded has what all transports share that send messages as bytes: pooled
+// buffers, compression, and the reasons for which calls are aborted.
+package encoded
+
+import (
+	"math/bits"
+	"sync"
+)
+
+// A Buffer is pooled memory for reading, for writing, and for messages in between. It
+// has one owner at a time.
+type Buffer struct{ B []byte }
+
+// Buffers come in powers of two, from 32 bytes to 16 MiB. Larger ones are not pooled.
+const (
+	minBuffer = 5
+	maxBuffer = 24
+)
+
+var buffers [maxBuffer - minBuffer + 1]sync.Pool
+
+// NewBuffer returns an empty buffer with room for n bytes.
+func NewBuffer(n int) *Buffer {
+	class := max(bits.Len(uint(max(n, 1)-1)), minBuffer)
+	if class > maxBuffer {
+		return &Buffer{make([]byte, 0, n)}
+	}
+	if b, ok := buffers[class-minBuffer].Get().(*Buffer); ok {
+		return b
+	}
+	return &Buffer{make([]byte, 0, 1<<class)}
+}
+
+// Free returns the buffer to the pool. Neither b nor its contents may be used
+// afterwards. b may be nil.
+func (b *Buffer) Free() {
+	if b == nil {
+		return
+	}
+	class := bits.Len(uint(cap(b.B))) - 1 // rounded down: a pool's buffers are never too small
+	if class < minBuffer || class > maxBuffer {
+		return
+	}
+	b.B = b.B[:0]
+	buffers[class-minBuffer].Put(b)
+}
+
+// Grow returns a buffer with the contents of b and a capacity of at least n bytes. It
+// frees b if it returns another one.
+func (b *Buffer) Grow(n int) *Buffer {
+	if n <= cap(b.B) {
+		return b
+	}
+	larger := NewBuffer(n)
+	larger.B = append(larger.B, b.B...)
+	b.Free()
+	return larger
+}

@@ -1,0 +1,108 @@
+package encoded
+
+import (
+	"google.golang.org/grpc/metadata"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// Encode encodes m and compresses it with the compressor called name, "" or "identity" for
+// none. Empty messages are not compressed. The error is a *link.SendError.
+func Encode(m *link.Message, name string) (b *Buffer, compressed bool, err error) {
+	if b := Small(m); b != nil {
+		return Compress(b, link.Compressor(name))
+	}
+	n := 0
+	if m.Copies() { // otherwise Size may cost as much as encoding
+		if n, err = m.Size(); err != nil {
+			return nil, false, err
+		}
+	}
+	name = link.Compressor(name)
+	if b := Ready(m, name); b != nil {
+		return b, true, nil
+	}
+	b = NewBuffer(n)
+	if b.B, err = m.Append(b.B); err != nil {
+		return nil, false, err
+	}
+	return Compress(b, name)
+}
+
+// Small returns m encoded, if that takes no more than smallMessage and m's codec need not
+// know the size before. Otherwise it returns nil.
+func Small(m *link.Message) *Buffer {
+	scratch := NewBuffer(smallMessage)
+	defer scratch.Free() // deferred, because the codec may panic
+	small, ok := m.AppendAtOnce(scratch.B)
+	if !ok {
+		return nil
+	}
+	b := NewBuffer(len(small))
+	b.B = append(b.B, small...)
+	return b
+}
+
+// smallMessage is the size up to which messages are encoded into memory that was not made
+// for their size, in bytes.
+const smallMessage = 4 << 10
+
+// Ready returns a copy of what m was compressed to before, or nil if it was not.
+func Ready(m *link.Message, name string) *Buffer {
+	ready, ok := m.Compressed(name)
+	if !ok {
+		return nil
+	}
+	b := NewBuffer(len(ready))
+	b.B = append(b.B, ready...)
+	return b
+}
+
+// Compress returns b compressed, or b itself if it is empty or name is empty. It takes
+// ownership of b.
+func Compress(b *Buffer, name string) (_ *Buffer, compressed bool, err error) {
+	if len(b.B) == 0 || name == "" {
+		return b, false, nil
+	}
+	out, err := link.Compress(b.B, name)
+	b.Free()
+	if err != nil {
+		return nil, false, err
+	}
+	return &Buffer{out}, true, nil
+}
+
+// Decode decompresses data if needed and decodes it into to. It frees data, which may be
+// nil. The error is a *link.RecvError.
+func Decode(data *Buffer, compressed bool, name string, to *link.Sink) error {
+	var b []byte
+	if data != nil {
+		b = data.B
+	}
+	if !compressed {
+		err := link.DecodeBytes(b, to)
+		data.Free() // not deferred: a codec that panics may have kept the bytes
+		return err
+	}
+	plain, err := link.Decompress(b, name, to.Limit)
+	data.Free()
+	if err != nil {
+		return err
+	}
+	m := link.Encoded(plain)
+	defer m.Free()
+	return m.DecodeInto(to)
+}
+
+// EncodingOf returns the compressor that a callee's header names for its messages. ok is
+// false if it names none.
+func EncodingOf(header metadata.MD) (name string, ok bool) {
+	if len(header) == 0 {
+		return "", false
+	}
+	names := header[link.EncodingKey]
+	if len(names) == 0 {
+		return "", false
+	}
+	return names[0], true
+}
