@@ -46,7 +46,7 @@ func TestMalformedTargetsAreErrorsThatSayWhatToWrite(t *testing.T) {
 		"shm:@name":        "shm:",
 		"INPROC:":          "inproc:NAME",
 		"ws://host/path":   "transport security",
-		"quic://host:1":    "not available",
+		"quic:host:1":      `add import _ "github.com/nearcall/nearcall/quic"`,
 		"grpc:no-security": "transport security",
 
 		"unix:" + strings.Repeat("x", 200): "no more than",

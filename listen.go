@@ -84,6 +84,8 @@ func (o *listenOptions) check(t *parsedTarget) error {
 //   - ws://HOST:PORT/PATH is a port as for tcp:, at which WebSockets are opened at PATH only;
 //     without PATH it is /. For wss://HOST:PORT/PATH the server needs [Creds], best with
 //     [NewTLS]. Ports without a number are 80 and 443.
+//   - quic:HOST:PORT is a UDP port, with HOST and PORT as for tcp:. The program must import
+//     github.com/nearcall/nearcall/quic, and the server needs [Creds] with [NewTLS].
 //   - unix-abstract:NAME is a name in the network namespace, without a file. Every user
 //     can connect. Linux only.
 //

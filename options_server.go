@@ -33,6 +33,8 @@ type serverOptions struct {
 
 	accept func(link.Session) link.Acceptor // replaces the server's own; nil for that
 
+	values map[any]any // of transports with modules of their own
+
 	noGRPC bool                // ordinary gRPC clients are refused
 	grpc   []grpc.ServerOption // of the grpc.Server for ordinary gRPC clients
 

@@ -2,7 +2,6 @@ package nearcall
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -30,6 +29,7 @@ type scheme struct {
 	// listen is nil for schemes that nearcall cannot listen on.
 	listen func(t *parsedTarget, o *listenOptions) (Listener, error)
 
+	module  string         // the package to import for the scheme; "" if it is part of this one
 	backoff backoff.Config // default between connection attempts
 	sockets bool           // sessions hold a socket, which the idle timeout closes
 }
@@ -83,8 +83,12 @@ var schemes = []*scheme{
 		backoff: backoff.DefaultConfig, sockets: true,
 	},
 	schemeGRPC,
-	// Reserved: grpc-go would take these for host names.
-	{name: "quic", parse: notYet},
+	{
+		name: "quic", usage: "quic:HOST:PORT", module: "github.com/nearcall/nearcall/quic",
+		parse: (*parsedTarget).parseModule, authority: (*parsedTarget).name,
+		dialer: dialModule, listen: listenModule,
+		backoff: backoff.DefaultConfig, sockets: true,
+	},
 }
 
 // schemeGRPC is the scheme of targets that go to grpc-go; rest is the target for
@@ -97,10 +101,6 @@ var schemeGRPC = &scheme{
 		}
 		return nil
 	},
-}
-
-func notYet(t *parsedTarget) error {
-	return fmt.Errorf("%s: is not available in this version; use unix:PATH or tcp:HOST:PORT", t.scheme.name)
 }
 
 // schemeOf returns the scheme called name, or nil. It ignores case, as grpc-go does.
@@ -132,7 +132,7 @@ func parseTarget(target string) (*parsedTarget, error) {
 func listenUsage() string {
 	var all []string
 	for _, s := range schemes {
-		if s.listen != nil {
+		if s.listen != nil && s.available() {
 			all = append(all, s.usage)
 		}
 	}

@@ -136,6 +136,12 @@ func (s *Server) Serve(lis net.Listener) error {
 		return fmt.Errorf("nearcall: Serve needs a listener; get one from nearcall.Listen")
 	}
 	sessions, ok := lis.(link.Listener)
+	if l, ok := lis.(hook.Listener); ok {
+		if err := s.configure(l); err != nil {
+			_ = lis.Close()
+			return fmt.Errorf("nearcall: cannot serve %s: %w", l.Target(), err)
+		}
+	}
 	if !ok {
 		o, path := s.sockets, ""
 		if l, ok := lis.(socket); ok {

@@ -189,7 +189,7 @@ func (t *parsedTarget) host() string {
 // staysHere reports whether the target is on this machine for certain, whatever a name
 // server says.
 func (t *parsedTarget) staysHere() bool {
-	if t.network != "tcp" {
+	if t.network == "unix" {
 		return true
 	}
 	host := t.host()

@@ -1,0 +1,84 @@
+package hook
+
+import (
+	"crypto/tls"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// NearcallAndItsModulesMustHaveTheSameVersion1 is named by all modules that register a
+// transport. It gets the next number with each change of this file that they cannot follow,
+// so that a program with another version of a module does not compile, and says why.
+const NearcallAndItsModulesMustHaveTheSameVersion1 = true
+
+// A Transport carries the calls of a scheme's targets, which are HOST:PORT. It always uses
+// TLS.
+type Transport struct {
+	Scheme string
+
+	// Authority returns the default :authority of the calls to the target whose part after
+	// the scheme is rest, and an error that says what to write if the target is malformed.
+	Authority func(rest string) (string, error)
+
+	// Dialer returns a dialer for a target. Its error says what is wrong with the options.
+	Dialer func(target, rest string, s *Settings) (link.Dialer, error)
+
+	// Listen opens a target for a server.
+	Listen func(rest string) (Listener, error)
+}
+
+// A Listener is what a Transport listens with.
+type Listener interface {
+	link.Listener
+
+	// Target returns the target that clients dial.
+	Target() string
+
+	// Configure is called once, before Sessions, with the options of the server. Its error
+	// says what is wrong with them.
+	Configure(s *Settings) error
+}
+
+// Settings are what the options of a client or a server say to a transport. A zero value is
+// the option's default.
+type Settings struct {
+	TLS       *tls.Config // of the credentials; never nil, and not to be modified
+	Authority string      // of a client's calls, and what the server's certificate is for
+
+	// Accept returns the acceptor of the calls that a client's peer makes; nil for none.
+	Accept func(link.Session) link.Acceptor
+
+	Window         int           // of a call, in bytes
+	ConnWindow     int           // of a connection, in bytes
+	MaxHeaderBytes int           // of a header or trailer that is accepted
+	MaxStreams     uint32        // the peer's open calls; 0 for no limit
+	Handshake      time.Duration // limit for the handshake
+
+	Keepalive       keepalive.ClientParameters
+	ServerKeepalive keepalive.ServerParameters
+
+	Values map[any]any // of the transport's own options
+}
+
+var transports = map[string]*Transport{}
+
+// Register adds a transport. It is called by init functions only.
+func Register(t *Transport) { transports[t.Scheme] = t }
+
+// TransportOf returns the transport of a scheme, or nil.
+func TransportOf(scheme string) *Transport { return transports[scheme] }
+
+// DialValue and ServerValue return a nearcall.DialOption and a nearcall.ServerOption that set
+// a value in Settings.Values. Package nearcall sets them.
+var (
+	DialValue   func(key, value any) any
+	ServerValue func(key, value any) any
+)
+
+// TLSConfig returns the configuration of credentials that nearcall.NewTLS made. ok is false for
+// others. Package nearcall sets it.
+var TLSConfig func(credentials.TransportCredentials) (c *tls.Config, ok bool)

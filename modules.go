@@ -1,0 +1,124 @@
+package nearcall
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// Schemes whose transports are modules of their own. A program that imports such a module can
+// use the scheme; the module registers its transport with package hook.
+
+// available reports whether the program can use the scheme.
+func (s *scheme) available() bool { return s.module == "" || hook.TransportOf(s.name) != nil }
+
+// parseModule parses the target of a scheme with a module of its own.
+func (t *parsedTarget) parseModule() error {
+	transport := hook.TransportOf(t.scheme.name)
+	if transport == nil {
+		return fmt.Errorf("the program lacks the transport of %s: targets; add import _ %q", t.scheme.name, t.scheme.module)
+	}
+	_, err := transport.Authority(t.rest)
+	t.network, t.address = t.scheme.name, t.rest
+	return err
+}
+
+// dialModule returns the dialer of a target whose transport is a module of its own.
+func dialModule(t *parsedTarget, o *dialOptions) (link.Dialer, string, error) {
+	config, err := o.moduleTLS(t)
+	if err != nil {
+		return nil, "", err
+	}
+	if o.dial != nil {
+		return nil, "", fmt.Errorf("a %s: target cannot use the connections of WithContextDialer; leave it out", t.scheme.name)
+	}
+	authority, err := o.addressed(t)
+	if err != nil {
+		return nil, "", err
+	}
+	s := &hook.Settings{
+		TLS: config, Authority: authority, Accept: o.accept,
+		Window: o.socket.Window, ConnWindow: o.socket.ConnWindow, MaxHeaderBytes: o.socket.MaxHeaderBytes,
+		Keepalive: o.socket.Keepalive, Values: o.values,
+	}
+	if o.server != nil {
+		s.MaxStreams = o.server.sockets.MaxStreams
+	}
+	d, err := hook.TransportOf(t.scheme.name).Dialer(t.text, t.rest, s)
+	return d, authority, err
+}
+
+// moduleTLS returns the configuration for connections to t.
+func (o *dialOptions) moduleTLS(t *parsedTarget) (*tls.Config, error) {
+	creds, err := o.security(t)
+	if err != nil {
+		return nil, err
+	}
+	return tlsFor(t.scheme.name, creds, "WithTransportCredentials")
+}
+
+// tlsFor returns the configuration of creds for a transport that always uses TLS.
+func tlsFor(scheme string, creds credentials.TransportCredentials, option string) (*tls.Config, error) {
+	if creds == nil {
+		return nil, fmt.Errorf("a %s: target always uses TLS, and there are no credentials; pass those of %s.NewTLS to nearcall.%s", scheme, scheme, option)
+	}
+	config, ok := hook.TLSConfig(creds)
+	if !ok {
+		return nil, fmt.Errorf("a %s: target cannot use these transport credentials (%T), which keep their tls.Config to themselves; make them with %s.NewTLS", scheme, creds, scheme)
+	}
+	return config, nil
+}
+
+func listenModule(t *parsedTarget, _ *listenOptions) (Listener, error) {
+	lis, err := hook.TransportOf(t.scheme.name).Listen(t.rest)
+	if err != nil {
+		return nil, err
+	}
+	return lis, nil
+}
+
+// configure passes the server's options to lis.
+func (s *Server) configure(lis hook.Listener) error {
+	o := s.sockets
+	if o.Creds == nil {
+		return errors.New("a server of this target always uses TLS, and has no credentials; pass those of nearcall.NewTLS to nearcall.Creds")
+	}
+	config, ok := hook.TLSConfig(o.Creds)
+	if !ok {
+		return fmt.Errorf("the transport credentials (%T) keep their tls.Config to themselves; make them with nearcall.NewTLS", o.Creds)
+	}
+	return lis.Configure(&hook.Settings{
+		TLS: config, Window: o.Window, ConnWindow: o.ConnWindow, MaxHeaderBytes: o.MaxHeaderBytes,
+		MaxStreams: o.MaxStreams, Handshake: o.Handshake, ServerKeepalive: o.ServerKeepalive, Values: s.opts.values,
+	})
+}
+
+func init() {
+	hook.TLSConfig = func(creds credentials.TransportCredentials) (*tls.Config, bool) {
+		c, ok := creds.(*tlsCredentials)
+		if !ok {
+			return nil, false
+		}
+		return c.config, true
+	}
+	hook.DialValue = func(key, value any) any {
+		return dialOption{set: func(o *dialOptions) { o.values = with(o.values, key, value) }}
+	}
+	hook.ServerValue = func(key, value any) any {
+		return serverOption(func(o *serverOptions) { o.values = with(o.values, key, value) })
+	}
+}
+
+// with returns m with the value for key.
+func with(m map[any]any, key, value any) map[any]any {
+	if m == nil {
+		m = make(map[any]any)
+	}
+	m[key] = value
+	return m
+}
