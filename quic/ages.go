@@ -1,0 +1,85 @@
+package quic
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"google.golang.org/grpc/keepalive"
+)
+
+// ages are a server's limits for the age and the idle time of a connection. The timers are
+// guarded by the session's mu.
+type ages struct {
+	limits    keepalive.ServerParameters
+	idleSince time.Time
+	idle, age *time.Timer
+}
+
+// startAges starts the timers.
+func (s *session) startAges() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d := s.ages.limits.MaxConnectionIdle; d > 0 {
+		s.ages.idleSince = time.Now()
+		s.ages.idle = time.AfterFunc(d, s.onIdle)
+	}
+	if d := s.ages.limits.MaxConnectionAge; d > 0 {
+		const jitter = 0.1 // as in gRPC, so that connections made together do not end together
+		s.ages.age = time.AfterFunc(time.Duration(float64(d)*(1+jitter*(2*rand.Float64()-1))), s.onAge)
+	}
+}
+
+// stopAges stops all timers of a session that has ended.
+func (s *session) stopAges() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range []*time.Timer{s.ages.idle, s.ages.age, s.sweep, s.bye} {
+		if t != nil {
+			t.Stop()
+		}
+	}
+}
+
+// noteIdle notes when the last call has ended. mu is held.
+func (s *session) noteIdle() {
+	if s.ages.idle != nil && len(s.live) == 0 {
+		s.ages.idleSince = time.Now()
+	}
+}
+
+// onIdle ends a session that has been without calls for MaxConnectionIdle.
+func (s *session) onIdle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left := s.ages.limits.MaxConnectionIdle
+	if s.ended != nil {
+		return
+	}
+	if len(s.live) == 0 {
+		if left -= time.Since(s.ages.idleSince); left <= 0 {
+			s.retire(errors.New("the connection was idle for MaxConnectionIdle"))
+			return
+		}
+	}
+	s.ages.idle.Reset(left)
+}
+
+var errOld = errors.New("the connection reached MaxConnectionAge")
+
+// onAge drains a session that has reached MaxConnectionAge. After the grace period, if any, it
+// closes the session.
+func (s *session) onAge() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended != nil {
+		return
+	}
+	if grace := s.ages.limits.MaxConnectionAgeGrace; grace > 0 {
+		s.ages.age = time.AfterFunc(grace, func() { _ = s.Close(fmt.Errorf("%s: %w", s.name, errOld)) })
+	}
+	s.drain() // and not retire: running handlers may still make calls
+	s.leaving = true
+	s.leaveIfIdle()
+}

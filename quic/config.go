@@ -1,0 +1,109 @@
+package quic
+
+import (
+	"cmp"
+	"crypto/tls"
+	"net"
+	"os"
+	"time"
+
+	q "github.com/quic-go/quic-go"
+
+	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// Defaults. A window is in bytes.
+const (
+	window    = 256 << 10 // of a call
+	maxWindow = 4 << 20   // to which a window grows that was not set
+
+	// connWindow is the window of a connection. The calls that nobody receives from keep their
+	// windows, and must not use up the connection's: it has room for 256 of them.
+	connWindow = 256 * window
+
+	probing   = 10 * time.Second // between packets of a client that has nothing else to send
+	idle      = 30 * time.Second // after which a peer that sends nothing counts as lost
+	handshake = 20 * time.Second
+
+	minKeepalive     = 10 * time.Second // as in gRPC
+	keepaliveTimeout = 20 * time.Second // gRPC's default
+)
+
+// config returns what both sides of a connection set alike.
+func config(s *hook.Settings) *q.Config {
+	w := uint64(max(cmp.Or(s.Window, window), wire.MinWindow))
+	c := &q.Config{
+		HandshakeIdleTimeout:           handshake / 2,
+		MaxIdleTimeout:                 idle,
+		InitialStreamReceiveWindow:     w,
+		MaxStreamReceiveWindow:         w,
+		InitialConnectionReceiveWindow: max(uint64(cmp.Or(s.ConnWindow, connWindow)), w),
+		MaxIncomingStreams:             1 << 60,
+		MaxIncomingUniStreams:          1, // the control stream
+		RequireStreamCreditRelease:     true,
+	}
+	if s.Window == 0 {
+		c.MaxStreamReceiveWindow = maxWindow
+	}
+	c.MaxConnectionReceiveWindow = c.InitialConnectionReceiveWindow
+	if s.MaxStreams > 0 {
+		c.MaxIncomingStreams = int64(s.MaxStreams)
+	}
+	if s.Handshake > 0 {
+		c.HandshakeIdleTimeout = min(s.Handshake, handshake) / 2
+	}
+	return c
+}
+
+// clientConfig returns the configuration of a client. Its packets keep the connection alive: a
+// call may be quiet for longer than the idle timeout.
+func clientConfig(s *hook.Settings) *q.Config {
+	c := config(s)
+	c.KeepAlivePeriod = probing
+	if k := s.Keepalive; k.Time > 0 {
+		c.KeepAlivePeriod = max(k.Time, minKeepalive)
+		c.MaxIdleTimeout = c.KeepAlivePeriod + cmp.Or(k.Timeout, keepaliveTimeout)
+	}
+	if s.Accept == nil {
+		c.MaxIncomingStreams = -1
+	}
+	return c
+}
+
+// serverConfig returns the configuration of a server. It sends no packets to keep connections
+// alive, unless the user asks for it: its clients do.
+func serverConfig(s *hook.Settings) *q.Config {
+	c := config(s)
+	if k := s.ServerKeepalive; k.Time > 0 {
+		c.KeepAlivePeriod = max(k.Time, time.Second) // as in gRPC
+		c.MaxIdleTimeout = c.KeepAlivePeriod + cmp.Or(k.Timeout, keepaliveTimeout)
+	}
+	return c
+}
+
+// secured returns c for QUIC.
+func secured(c *tls.Config) *tls.Config {
+	c = c.Clone()
+	c.NextProtos = []string{alpn}
+	c.MinVersion = max(c.MinVersion, tls.VersionTLS13)
+	return c
+}
+
+// hostOf returns the host of an authority.
+func hostOf(authority string) string {
+	if host, _, err := net.SplitHostPort(authority); err == nil {
+		return host
+	}
+	return authority
+}
+
+// quic-go warns on stderr if a socket's buffers are smaller than it wants. checkBuffers says it to
+// gRPC's logger instead.
+const noWarning = "QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING"
+
+func init() {
+	if _, set := os.LookupEnv(noWarning); !set {
+		_ = os.Setenv(noWarning, "true")
+	}
+}

@@ -1,0 +1,138 @@
+package quic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	q "github.com/quic-go/quic-go"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// The control stream of each side carries HELLO, then DRAIN, and ends when its side leaves and
+// has no call left.
+
+func protocolError(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", wire.ErrProtocol, fmt.Sprintf(format, args...))
+}
+
+// readControl reads the peer's control stream, and ends the session if that breaks a rule.
+func (s *session) readControl() {
+	err := s.handleControl()
+	if err == nil || s.conn.Context().Err() != nil {
+		return
+	}
+	s.fail(wire.ByeProtocol, err)
+}
+
+// handleControl handles the peer's control stream until its end.
+func (s *session) handleControl() error {
+	ctx, cancel := context.WithTimeout(s.conn.Context(), s.handshake)
+	control, err := s.conn.AcceptUniStream(ctx)
+	cancel()
+	if err != nil {
+		return errors.New("the peer did not complete the handshake in time")
+	}
+	_ = control.SetReadDeadline(time.Now().Add(s.handshake))
+	var buf [1024]byte // for the whole of HELLO or DRAIN; other frames are not sent
+	n, met := 0, false
+	for {
+		m, err := control.Read(buf[n:])
+		n += m
+		rest := buf[:n]
+		for {
+			f, size, err := wire.Next(rest)
+			if err == nil && size > 0 {
+				err = s.handleControlFrame(f, met)
+			}
+			if err != nil {
+				return err
+			}
+			if size == 0 {
+				break
+			}
+			if !met {
+				met = true
+				_ = control.SetReadDeadline(time.Time{})
+			}
+			rest = rest[size:]
+		}
+		n = copy(buf[:], rest)
+		switch {
+		case n == len(buf):
+			return protocolError("a frame of the control stream is larger than %d bytes", n)
+		case err == io.EOF && n == 0 && met:
+			s.handleDone()
+			return nil
+		case err != nil && !met:
+			return errors.New("the peer did not complete the handshake in time")
+		case err != nil:
+			return protocolError("the control stream ended early: %v", err)
+		}
+	}
+}
+
+// handleControlFrame handles a frame of the control stream. met says that HELLO has come.
+func (s *session) handleControlFrame(f wire.Frame, met bool) error {
+	switch {
+	case f.Kind == wire.KindHello && !met:
+		h, err := wire.ParseHello(f.Body)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.hello = h
+		s.mu.Unlock()
+		close(s.met)
+		return nil
+	case !met:
+		return protocolError("the peer has not said hello")
+	case f.Kind == wire.KindDrain:
+		last, err := wire.ParseDrain(f.Body)
+		if err != nil {
+			return err
+		}
+		return s.handleDrain(last)
+	case f.Kind.Ignorable():
+		return nil
+	}
+	return protocolError("a frame of kind %#x on the control stream", byte(f.Kind))
+}
+
+// handleDrain handles the peer's DRAIN: it takes no calls above last.
+func (s *session) handleDrain(last uint64) error {
+	reason := fmt.Errorf("%s: the peer takes no more calls", s.name)
+	var lost []*stream
+	s.mu.Lock()
+	s.refuse(reason)
+	for st := range s.live {
+		if st.caller && numberOf(st.qs.StreamID()) > last {
+			lost = append(lost, st)
+		}
+	}
+	if s.client {
+		s.leaving = true
+	}
+	s.leaveIfIdle()
+	s.mu.Unlock()
+	for _, st := range lost {
+		st.abort(link.Unprocessed{Err: reason}, false)
+	}
+	return nil
+}
+
+// handleDone handles the end of the peer's control stream: it leaves, and has no call left.
+func (s *session) handleDone() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.peerDone, s.leaving = true, true
+	s.refuse(fmt.Errorf("%s: the peer has left", s.name))
+	s.leaveIfIdle()
+}
+
+// numberOf returns the number of the call on a stream: 1 for the first call of its side, then 2.
+func numberOf(id q.StreamID) uint64 { return uint64(id)/4 + 1 }

@@ -1,0 +1,196 @@
+package quic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	q "github.com/quic-go/quic-go"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// How a session drains and ends.
+//
+// Closing a QUIC connection discards what the peer has not acknowledged, such as the last
+// replies. So a side that leaves first ends its control stream, once it has no call left: all
+// replies to its own calls have arrived, and it has sent those to the peer's. The side that reads
+// this, and has no call left either, has all replies as well, and closes the connection.
+
+// farewell is how long a side that leaves waits for its peer.
+const farewell = 5 * time.Second
+
+// Drain implements [link.Session].
+func (s *session) Drain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drain()
+	if !s.client {
+		s.leaving = true
+		s.leaveIfIdle()
+	}
+}
+
+// drain accepts no more calls, and sends DRAIN. mu is held.
+func (s *session) drain() {
+	if s.drained {
+		return
+	}
+	s.drained = true
+	if s.control != nil {
+		_ = s.control.TryWriteAll(wire.AppendDrain(nil, s.seen))
+	}
+}
+
+// Retire implements [link.Session].
+func (s *session) Retire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.retire(errors.New("the connection is retired"))
+}
+
+// retire makes and accepts no more calls, and leaves. mu is held.
+func (s *session) retire(reason error) {
+	s.refuse(reason)
+	s.drain()
+	s.leaving = true
+	s.leaveIfIdle()
+}
+
+// refuse makes no more calls, for reason. mu is held.
+func (s *session) refuse(reason error) {
+	if s.refusal != nil {
+		return
+	}
+	s.refusal = reason
+	close(s.done)
+	for o := range s.opening {
+		o.cancel()
+	}
+}
+
+// leaveIfIdle ends the control stream, and then the connection, if this side leaves and no call
+// is left. mu is held.
+func (s *session) leaveIfIdle() {
+	if !s.leaving || len(s.live) > 0 || s.control == nil {
+		return
+	}
+	if !s.finished {
+		s.finished = true
+		s.refuse(fmt.Errorf("%s: the connection is about to end", s.name))
+		s.drain()
+		_ = s.control.Close()
+		s.closeLater("the peer does not leave")
+	}
+	if s.peerDone && !s.closing {
+		s.closing = true
+		go s.closeConn(wire.ByeDone, "")
+	}
+}
+
+// closeConn closes the connection at once.
+func (s *session) closeConn(code wire.ByeCode, text string) {
+	_ = s.conn.CloseWithError(q.ApplicationErrorCode(code), text)
+}
+
+// Close implements [link.Session].
+func (s *session) Close(reason error) error {
+	s.mu.Lock()
+	s.retire(reason)
+	calls, served := len(s.live), s.served
+	s.mu.Unlock()
+	s.end(reason, true)
+	if s.client && !served { // nothing of this side is under way that the peer waits for
+		code := wire.ByeDone
+		if calls > 0 {
+			code = wire.ByeClosed
+		}
+		s.closeConn(code, reason.Error())
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closeLater(reason.Error()) // replies may be left that the peer does not read
+	return nil
+}
+
+// closeLater closes the connection if the peer has not done so in time. mu is held.
+func (s *session) closeLater(text string) {
+	if s.bye == nil && s.conn.Context().Err() == nil {
+		s.bye = time.AfterFunc(farewell, func() { s.closeConn(wire.ByeClosed, text) })
+	}
+}
+
+// fail ends a session whose peer has broken the protocol.
+func (s *session) fail(code wire.ByeCode, reason error) {
+	s.closeConn(code, reason.Error())
+	s.end(fmt.Errorf("%s: %w", s.name, reason), false)
+}
+
+// connClosed ends the session when the connection is closed.
+func (s *session) connClosed() {
+	s.end(s.reasonOf(context.Cause(s.conn.Context())), false)
+	if s.gone != nil {
+		s.gone()
+	}
+	s.stopAges()
+	if s.acceptor != nil {
+		s.acceptor.Gone()
+	}
+	close(s.closed)
+}
+
+// reasonOf returns the reason of calls for the end of the connection.
+func (s *session) reasonOf(cause error) error {
+	if app, ok := errors.AsType[*q.ApplicationError](cause); ok {
+		if app.ErrorMessage == "" {
+			return fmt.Errorf("%s: the connection was closed", s.name)
+		}
+		return fmt.Errorf("%s: the connection was closed: %s", s.name, app.ErrorMessage)
+	}
+	if t, ok := errors.AsType[*q.TransportError](cause); ok && t.Remote && (t.ErrorCode.IsCryptoError() || t.ErrorCode == q.ConnectionRefused) {
+		return link.Unprocessed{Err: fmt.Errorf("%s: the server refuses the connection: %w", s.name, cause)}
+	}
+	if _, ok := errors.AsType[*q.StatelessResetError](cause); ok {
+		return fmt.Errorf("%s: connection lost (the server has lost it, and may have been restarted): %w", s.name, cause)
+	}
+	return fmt.Errorf("%s: connection lost: %w", s.name, cause)
+}
+
+// end ends all calls for reason. tell says that the connection can still tell the peer.
+func (s *session) end(reason error, tell bool) {
+	s.mu.Lock()
+	if s.ended != nil {
+		s.mu.Unlock()
+		return
+	}
+	s.ended = reason
+	s.refuse(reason)
+	all := make([]*stream, 0, len(s.live))
+	for st := range s.live {
+		all = append(all, st)
+	}
+	s.mu.Unlock()
+	for _, st := range all {
+		st.abort(reason, tell)
+	}
+	close(s.over)
+	if s.acceptor != nil {
+		s.acceptor.Closed(reason)
+	}
+}
+
+// Written implements [link.Session].
+func (s *session) Written() <-chan struct{} {
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		select {
+		case <-s.closed:
+		case <-time.After(farewell):
+		}
+	}()
+	return written
+}

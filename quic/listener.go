@@ -1,0 +1,209 @@
+package quic
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	q "github.com/quic-go/quic-go"
+
+	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// unvalidated is the default of [UnvalidatedHandshakes].
+const unvalidated = 64
+
+// A listener implements [hook.Listener]. It keeps its socket until its last session has ended.
+type listener struct {
+	pc       net.PacketConn
+	target   string
+	settings *hook.Settings
+	tls      *tls.Config
+	config   *q.Config
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	shakes atomic.Int64 // handshakes that run
+
+	mu       sync.Mutex
+	served   bool
+	sessions int
+	tr       *q.Transport // nil before Sessions
+	released bool
+}
+
+func listen(rest string) (hook.Listener, error) {
+	pc, err := net.ListenPacket("udp", rest)
+	if err != nil {
+		return nil, err
+	}
+	checkBuffers(pc)
+	return newListener(pc, reachable(rest, pc.LocalAddr())), nil
+}
+
+// reachable returns the target of a socket at addr that was opened for rest.
+func reachable(rest string, addr net.Addr) string {
+	host, _, _ := net.SplitHostPort(rest)
+	_, port, _ := net.SplitHostPort(addr.String())
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+		if ip != nil && ip.To4() == nil {
+			host = "::1"
+		}
+	}
+	return "quic:" + net.JoinHostPort(host, port)
+}
+
+func newListener(pc net.PacketConn, target string) *listener {
+	l := &listener{pc: pc, target: target}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	return l
+}
+
+// Addr implements [net.Listener].
+func (l *listener) Addr() net.Addr { return l.pc.LocalAddr() }
+
+// Target implements [hook.Listener].
+func (l *listener) Target() string { return l.target }
+
+// Accept implements [net.Listener].
+func (l *listener) Accept() (net.Conn, error) {
+	return nil, errors.New("quic: clients do not arrive as byte streams; pass the listener to the Serve of a nearcall.Server")
+}
+
+// Configure implements [hook.Listener].
+func (l *listener) Configure(s *hook.Settings) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.settings == nil {
+		l.settings, l.tls, l.config = s, secured(s.TLS), serverConfig(s)
+	}
+	return nil
+}
+
+// Close implements [net.Listener]. The sessions go on.
+func (l *listener) Close() error {
+	l.cancel()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.release()
+	return nil
+}
+
+// release closes the socket if nothing needs it any more. mu is held.
+func (l *listener) release() {
+	if l.released || l.ctx.Err() == nil || l.sessions > 0 {
+		return
+	}
+	l.released = true
+	tr := l.tr
+	go func() {
+		if tr != nil {
+			_ = tr.Close()
+		}
+		_ = l.pc.Close()
+	}()
+}
+
+// add counts a session, or takes it back.
+func (l *listener) add(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sessions += n
+	l.release()
+}
+
+// Sessions implements [link.Listener].
+func (l *listener) Sessions(accept func(link.Session) link.Acceptor) error {
+	ln, err := l.listen()
+	if err != nil {
+		return err
+	}
+	for {
+		conn, err := ln.Accept(l.ctx)
+		switch {
+		case l.ctx.Err() != nil:
+			if err == nil {
+				_ = conn.CloseWithError(0, "the server takes no new connections")
+			}
+			return nil
+		case err != nil:
+			return err
+		}
+		shaken(conn)
+		l.add(1)
+		s := newSession(conn, options{
+			name: "quic:" + conn.RemoteAddr().String(), maxHeaderBytes: maxHeader(l.settings),
+			window: int(l.config.InitialStreamReceiveWindow), ages: ages{limits: l.settings.ServerKeepalive},
+			handshake: cmp.Or(l.settings.Handshake, handshake), gone: func() { l.add(-1) },
+		})
+		a := accept(s)
+		if a == nil {
+			l.add(-1)
+			_ = conn.CloseWithError(0, "the server takes no new connections")
+			continue
+		}
+		s.start(a)
+	}
+}
+
+// listen starts listening.
+func (l *listener) listen() (*q.Listener, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.served {
+		return nil, link.ErrServed
+	}
+	if l.settings == nil {
+		return nil, errors.New("quic: the listener is not configured; pass it to the Serve of a nearcall.Server")
+	}
+	if l.ctx.Err() != nil {
+		return nil, net.ErrClosed
+	}
+	l.served = true
+	most := int64(unvalidated)
+	if n, ok := l.settings.Values[keyUnvalidated].(int); ok {
+		most = int64(n)
+	}
+	l.tr = &q.Transport{
+		Conn:                l.pc,
+		VerifySourceAddress: func(net.Addr) bool { return l.shakes.Load() >= most },
+		ConnContext:         l.shake,
+	}
+	if k, ok := l.settings.Values[keyReset].(q.StatelessResetKey); ok {
+		l.tr.StatelessResetKey = &k
+	}
+	// A closed quic-go listener would leave new clients without an answer while the sessions go on.
+	own := l.config.Clone()
+	l.config.GetConfigForClient = func(*q.ClientInfo) (*q.Config, error) {
+		if l.ctx.Err() != nil {
+			return nil, errors.New("the server takes no new connections")
+		}
+		return own, nil
+	}
+	config := l.tls.Clone()
+	return l.tr.Listen(config, l.config)
+}
+
+// shake counts the handshake of a connection until it ends, or fails.
+func (l *listener) shake(ctx context.Context, _ *q.ClientInfo) (context.Context, error) {
+	l.shakes.Add(1)
+	var once sync.Once
+	end := func() { once.Do(func() { l.shakes.Add(-1) }) }
+	context.AfterFunc(ctx, end)
+	return context.WithValue(ctx, shakeKey{}, end), nil
+}
+
+type shakeKey struct{}
+
+// shaken is called when the handshake of conn is complete.
+func shaken(conn *q.Conn) {
+	if end, ok := conn.Context().Value(shakeKey{}).(func()); ok {
+		end()
+	}
+}

@@ -1,0 +1,123 @@
+package quic
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"math/big"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quic-go/quic-go/testutils/simnet"
+
+	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/transporttest"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// testTLS returns the configurations of a server and of a client that have certificates which
+// both trust.
+func testTLS() (server, client *tls.Config) {
+	s, c := makeTLS()
+	return s.Clone(), c.Clone()
+}
+
+var makeTLS = sync.OnceValues(func() (server, client *tls.Config) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, DNSNames: []string{"server.test"},
+		NotAfter: time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+	if err != nil {
+		panic(err)
+	}
+	leaf, _ := x509.ParseCertificate(der)
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	pair := []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}
+	return &tls.Config{Certificates: pair, ClientCAs: pool},
+		&tls.Config{RootCAs: pool, ServerName: "server.test", Certificates: pair}
+})
+
+// A network is a simulated one, with a listener and any number of dialers, for use in a synctest
+// bubble.
+type network struct {
+	router *simnet.PerfectRouter
+	server *net.UDPAddr
+	lis    *listener
+	next   int
+}
+
+// newNetwork returns a network whose listener passes sessions to accept.
+func newNetwork(t *testing.T, s *hook.Settings, accept func(link.Session) link.Acceptor) *network {
+	n := &network{router: &simnet.PerfectRouter{}, server: &net.UDPAddr{IP: net.IPv4(1, 0, 0, 1).To4(), Port: 1}}
+	n.lis = newListener(simnet.NewSimConn(n.server, n.router), "quic:1.0.0.1:1")
+	s.TLS, _ = testTLS()
+	if err := n.lis.Configure(s); err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error)
+	go func() { served <- n.lis.Sessions(accept) }()
+	t.Cleanup(func() {
+		_ = n.lis.Close()
+		if err := <-served; err != nil {
+			t.Errorf("Sessions: %v", err)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+	})
+	return n
+}
+
+// dial returns the client's session of a new connection.
+func (n *network) dial(t *testing.T, s *hook.Settings) *session {
+	_, s.TLS = testTLS()
+	d, err := newDialer("quic:1.0.0.1:1", n.server.String(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.next++
+	at := &net.UDPAddr{IP: net.IPv4(1, 0, 0, 2).To4(), Port: n.next}
+	d.(*dialer).listen = func() (net.PacketConn, error) { return simnet.NewSimConn(at, n.router), nil }
+	c, err := d.Dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(errors.New("the test is over")) })
+	return c.(*session)
+}
+
+func TestStreams(t *testing.T) {
+	transporttest.Suite{
+		Connect: func(t *testing.T) (caller, callee link.Stream) {
+			accepted := make(transporttest.Accepter, 1)
+			s := &hook.Settings{Window: 64 << 10}
+			n := newNetwork(t, s, func(link.Session) link.Acceptor { return accepted })
+			c := n.dial(t, &hook.Settings{Window: 64 << 10})
+			caller, err := c.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return caller, <-accepted
+		},
+		Window: 128 << 10, // QUIC's and the inbox
+		Codec:  codec.Proto(),
+	}.Run(t)
+}

@@ -1,0 +1,200 @@
+package quic
+
+import (
+	"io"
+	"time"
+
+	"github.com/nearcall/nearcall/internal/encoded"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// reading is the state of the one goroutine that reads a stream: its pump, a caller that waits
+// for its reply, or the goroutine that has accepted it.
+type reading struct {
+	buf      *encoded.Buffer // input from at on was not handled yet; nil if there is none
+	at       int
+	parts    *encoded.Buffer // of a block; nil if none has begun
+	eof      bool            // the FIN has arrived
+	finished bool            // nothing more is read
+}
+
+// Sizes of buffers. The larger one has room for the largest frame.
+const (
+	readBuffer = 4 << 10
+	maxRead    = 128 << 10
+)
+
+// fill reads more.
+func (st *stream) fill() error {
+	r := &st.read
+	switch {
+	case r.eof:
+		return errShort
+	case r.buf == nil:
+		r.buf, r.at = encoded.NewBuffer(readBuffer), 0
+	case len(r.buf.B) < cap(r.buf.B):
+	default:
+		rest := r.buf.B[r.at:]
+		larger := encoded.NewBuffer(min(max(2*cap(r.buf.B), readBuffer), maxRead))
+		if len(rest) < cap(r.buf.B)/2 {
+			larger.Free()
+			larger = encoded.NewBuffer(cap(r.buf.B))
+		}
+		larger.B = append(larger.B, rest...)
+		r.buf.Free()
+		r.buf, r.at = larger, 0
+	}
+	n, err := st.qs.Read(r.buf.B[len(r.buf.B):cap(r.buf.B)])
+	r.buf.B = r.buf.B[:len(r.buf.B)+n]
+	r.eof = err == io.EOF
+	if n > 0 || r.eof {
+		return nil
+	}
+	return err
+}
+
+// frame returns the next frame. It is valid until skip is called with its length.
+func (st *stream) frame() (f wire.Frame, n int, err error) {
+	r := &st.read
+	for {
+		if r.buf != nil {
+			if f, n, err = wire.Next(r.buf.B[r.at:]); n > 0 || err != nil {
+				return f, n, err
+			}
+		}
+		if err := st.fill(); err != nil {
+			return f, 0, err
+		}
+	}
+}
+
+// skip drops n bytes of input.
+func (st *stream) skip(n int) {
+	r := &st.read
+	if r.at += n; r.at == len(r.buf.B) {
+		r.buf.Free()
+		r.buf = nil
+	}
+}
+
+// step reads the next step of the call. It returns false if the frame had none.
+func (st *stream) step() (rc wire.Received, n int, ok bool, err error) {
+	f, n, err := st.frame()
+	if err != nil {
+		return rc, 0, false, err
+	}
+	r := &st.read
+	switch {
+	case f.Stream != 1 && !f.Kind.Ignorable():
+		return rc, n, false, protocolError("a frame has the stream %d", f.Stream)
+	case f.Kind == wire.KindPart:
+		return rc, n, false, st.part(f.Body)
+	case f.Kind.Stream():
+	case r.parts != nil:
+		return rc, n, false, protocolError("another frame comes between the parts of a block")
+	case f.Kind == wire.KindReset:
+		code, text, err := wire.ParseReset(f.Body)
+		if err != nil {
+			return rc, n, false, err
+		}
+		r.finished = true
+		st.mu.Lock()
+		answered := st.in.answered
+		st.mu.Unlock()
+		st.abort(encoded.ReasonOf(code, text, answered), false)
+		return rc, n, false, nil
+	case f.Kind.Ignorable():
+		return rc, n, false, nil
+	default:
+		return rc, n, false, protocolError("a frame of kind %#x", byte(f.Kind))
+	}
+	d := wire.Decoder{Block: st.session.maxHeaderBytes}
+	var before []byte
+	if r.parts != nil {
+		before = r.parts.B
+	}
+	rc, err = d.Stream(f, before, !st.caller)
+	r.parts.Free()
+	r.parts = nil
+	if err == nil && rc.Wrong != nil {
+		err = encoded.Because{Text: rc.Wrong.Error(), Kind: wire.ErrProtocol}
+	}
+	return rc, n, err == nil, err
+}
+
+// part keeps a part of a block.
+func (st *stream) part(body []byte) error {
+	r := &st.read
+	if r.parts == nil {
+		r.parts = encoded.NewBuffer(len(body))
+	}
+	n := len(r.parts.B) + len(body)
+	if limit := st.session.maxHeaderBytes; n > limit {
+		return protocolError("a block is larger than the %d bytes that were said to be taken", limit)
+	}
+	if n > cap(r.parts.B) {
+		r.parts = r.parts.Grow(max(n, 2*len(r.parts.B)))
+	}
+	r.parts.B = append(r.parts.B, body...)
+	return nil
+}
+
+// readHead reads the call's head, and what else has come with it.
+func (st *stream) readHead() (*link.CallHeader, error) {
+	for {
+		rc, n, ok, err := st.step()
+		switch {
+		case err != nil:
+			return nil, err
+		case st.read.finished: // it was reset
+			return nil, errShort
+		case !ok:
+			st.skip(n)
+			continue
+		case rc.Open == nil:
+			return nil, protocolError("a call begins without a head")
+		}
+		if rc.Timeout > 0 {
+			rc.Open.Deadline = time.Now().Add(rc.Timeout)
+		}
+		st.sends, st.in.encoding = rc.Open.Encoding, rc.Open.Encoding
+		err = st.deliver(&rc)
+		st.skip(n)
+		return rc.Open, err
+	}
+}
+
+// next reads the next frame, and delivers it. It returns false if there are no more, and has
+// ended the call then if it was too early.
+func (st *stream) next() bool {
+	rc, n, ok, err := st.step()
+	if ok {
+		if rc.Open != nil {
+			err = protocolError("a call has two heads")
+		} else {
+			err = st.deliver(&rc)
+		}
+	}
+	if err != nil {
+		st.read.finished = true
+		st.dropInput()
+		st.failed(err)
+		return false
+	}
+	st.skip(n)
+	return !st.read.finished
+}
+
+// dropInput frees what was read and is not handled.
+func (st *stream) dropInput() {
+	st.read.buf.Free()
+	st.read.parts.Free()
+	st.read.buf, st.read.parts = nil, nil
+}
+
+// pump reads the stream for its receivers, until it ends.
+func (st *stream) pump() {
+	for st.mayRead() && st.next() {
+	}
+}

@@ -1,0 +1,181 @@
+package quic
+
+import (
+	"errors"
+
+	q "github.com/quic-go/quic-go"
+
+	"github.com/nearcall/nearcall/internal/encoded"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// Sending.
+//
+// Nothing blocks within quic-go, because the sender may be a task of a loop. What QUIC takes at
+// once is passed to it. What it does not take is written by a goroutine of its own, and the next
+// message waits until that is done. Ends and headers do not wait: that goroutine writes them, too.
+
+// maxUnsent bounds what is passed to quic-go of a call before the next write waits until all of
+// it is in packets. The peer's credit does not bound it: a peer may grant any amount.
+const maxUnsent = 64 << 10
+
+// sending is the sending direction of a stream. Guarded by the stream's mu.
+type sending struct {
+	err     error           // why nothing more can be sent
+	writing bool            // a goroutine writes
+	stopped bool            // the peer reads no more; why is about to be read
+	pending *encoded.Buffer // to be written next by that goroutine; nil for nothing
+	fin     bool            // nothing follows
+	closed  bool            // the FIN was passed to quic-go
+	unsent  int             // bytes passed to quic-go since a write has waited
+	sender  wait.Cond
+}
+
+// Send implements [link.Stream].
+func (st *stream) Send(f *link.Frame) error {
+	step := wire.Step{Stream: 1, Header: f.Header, HalfClose: f.EndSend, End: f.End}
+	if name, ok := encoded.EncodingOf(f.Header); ok { // no message is sent before the header
+		st.sends = name
+	}
+	if f.HasMsg {
+		message, compressed, err := encoded.Encode(&f.Msg, st.sends)
+		if err != nil {
+			return err
+		}
+		defer message.Free() // send copies it
+		step.HasMessage, step.Message, step.Compressed = true, message.B, compressed
+	}
+	if err := encoded.CheckBlocks(f, st.session.maxBlock()); err != nil {
+		if f.End != nil { // without its end the call would never end, so tell the caller why
+			st.abort(err, true)
+		}
+		return err
+	}
+	st.mu.Lock()
+	for f.HasMsg && st.out.err == nil && (st.out.writing || st.out.stopped) {
+		st.out.sender.Wait(&st.mu, st.waiter)
+	}
+	if err := st.out.err; err != nil {
+		st.mu.Unlock()
+		return err
+	}
+	var sender, receiver wait.Parker
+	if f.End != nil {
+		st.ended = true
+		st.out.err = link.ErrEnded
+		st.in.close(link.ErrEnded)
+		sender, receiver = st.out.sender.Wake(), st.in.receiver.Wake()
+		wait.Unpark(st.in.pump.Wake())
+	}
+	if !step.Done() {
+		st.send(&step)
+	}
+	st.mu.Unlock()
+	wait.Unpark(sender)
+	wait.Unpark(receiver)
+	return nil
+}
+
+// maxBlock returns the largest block that the peer accepts.
+func (s *session) maxBlock() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hello.Block
+}
+
+// frameRoom is room for the frames of most steps, in addition to their message, in bytes.
+const frameRoom = 256
+
+// send sends step, or has it sent. mu is held.
+func (st *stream) send(step *wire.Step) {
+	last := step.HalfClose || step.End != nil
+	b := st.out.pending
+	if b == nil {
+		b = encoded.NewBuffer(len(step.Message) + frameRoom)
+	}
+	e := wire.Encoder{Literal: true}
+	for !step.Done() {
+		b.B, _ = e.Append(b.B, step, maxMessage)
+	}
+	st.out.fin = st.out.fin || last
+	if st.out.writing {
+		st.out.pending = b
+		return
+	}
+	if st.out.unsent += len(b.B); st.out.unsent <= maxUnsent {
+		err := st.qs.TryWriteAll(b.B)
+		if err == nil {
+			b.Free()
+			st.sent()
+			return
+		}
+		if !errors.Is(err, q.ErrWouldBlock) {
+			b.Free()
+			st.stop()
+			return
+		}
+	}
+	st.out.writing = true
+	go st.write(b)
+}
+
+// maxMessage is more credit than any message takes. Credit is QUIC's own.
+const maxMessage = int(^uint(0) >> 1)
+
+// write writes b, and what follows meanwhile.
+func (st *stream) write(b *encoded.Buffer) {
+	for {
+		_, err := st.qs.Write(b.B)
+		b.Free()
+		st.mu.Lock()
+		if err != nil {
+			st.out.writing = false
+			st.out.pending.Free()
+			st.out.pending = nil
+			st.stop()
+			st.mu.Unlock()
+			return
+		}
+		if b, st.out.pending = st.out.pending, nil; b == nil {
+			st.out.writing, st.out.unsent = false, 0
+			st.sent()
+			sender := st.out.sender.Wake()
+			st.mu.Unlock()
+			wait.Unpark(sender)
+			return
+		}
+		st.mu.Unlock()
+	}
+}
+
+// sent is called when all that there was to send was passed to quic-go. mu is held.
+func (st *stream) sent() {
+	if !st.out.fin || st.out.closed {
+		return
+	}
+	if !st.caller && st.unwatch != nil {
+		st.unwatch() // before Close ends the stream's context
+	}
+	st.closeSend()
+	if !st.caller {
+		st.qs.CancelRead(0) // no effect if all was read
+		st.forget()
+	}
+}
+
+// closeSend sends the FIN. mu is held.
+func (st *stream) closeSend() {
+	st.out.closed = true
+	_ = st.qs.Close()
+}
+
+// stop notes that the peer reads no more. A caller learns why from what it receives: the callee's
+// request to stop can overtake the end of the call. mu is held.
+func (st *stream) stop() {
+	st.out.stopped = true
+	if st.ended && !st.caller {
+		st.forget()
+	}
+}

@@ -1,0 +1,276 @@
+package quic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	q "github.com/quic-go/quic-go"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/encoded"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// options configure a session.
+type options struct {
+	name           string // the peer's name, for errors
+	client         bool   // this side opened the connection
+	maxHeaderBytes int    // limit for a header or trailer
+	window         int    // how much of a call's messages waits to be received, in bytes
+	ages           ages
+	handshake      time.Duration // limit for the peer's HELLO
+	gone           func()        // called when the connection is closed; may be nil
+}
+
+// A session is one side of a connection.
+//
+// Locks: a stream's mu may be held while the session's is taken, and not the other way. No lock
+// is held while code outside this module runs, except methods of quic-go that do not block.
+type session struct {
+	options
+	conn     *q.Conn
+	peer     link.Peer
+	acceptor link.Acceptor // nil if the peer's calls are refused; set by start
+
+	met      chan struct{} // closed when the peer's HELLO has arrived
+	done     chan struct{} // closed when no new calls are made
+	over     chan struct{} // closed when all calls have ended
+	closed   chan struct{} // closed when the connection is closed and Gone was called
+	answered atomic.Bool   // the peer has answered one of our calls
+	held     atomic.Int64  // bytes of messages that wait to be received, on all calls
+
+	followers
+
+	mu       sync.Mutex
+	hello    wire.Hello // the peer's; until it arrives, the protocol's minimum
+	control  *q.SendStream
+	refusal  error  // why no new calls are made; nil while they are
+	ended    error  // why the session has ended; nil until then
+	drained  bool   // DRAIN was sent
+	leaving  bool   // the session ends when no call is left
+	finished bool   // the control stream was closed: no call is left here
+	peerDone bool   // the peer's control stream has ended: no call is left there
+	closing  bool   // CloseWithError was called or is about to be
+	served   bool   // the peer has made a call
+	seen     uint64 // the number of the last call that the peer has made
+	live     map[*stream]struct{}
+	opening  map[*opening]struct{}
+	sweep    *time.Timer // ends calls that do not begin
+	bye      *time.Timer // closes the connection if the peer does not
+	round    int         // of sweep
+}
+
+func newSession(conn *q.Conn, o options) *session {
+	tls := conn.ConnectionState().TLS
+	private := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
+	s := &session{
+		options: o,
+		conn:    conn,
+		peer: link.Peer{
+			Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), OneShot: true,
+			AuthInfo: credentials.TLSInfo{State: tls, CommonAuthInfo: private},
+		},
+		met:     make(chan struct{}),
+		done:    make(chan struct{}),
+		over:    make(chan struct{}),
+		closed:  make(chan struct{}),
+		hello:   wire.Hello{Block: wire.MinBlock},
+		live:    make(map[*stream]struct{}),
+		opening: make(map[*opening]struct{}),
+	}
+	s.followers.lead = make(chan struct{}, maxFollowers)
+	return s
+}
+
+// start starts the session. a handles the peer's calls; if it is nil, they are refused.
+func (s *session) start(a link.Acceptor) {
+	s.acceptor = a
+	s.greet()
+	s.startAges()
+	go s.readControl()
+	if a != nil {
+		go s.accept()
+	}
+	context.AfterFunc(s.conn.Context(), s.connClosed)
+}
+
+// greet opens the control stream and sends HELLO.
+func (s *session) greet() {
+	control, err := s.conn.OpenUniStream()
+	if err != nil {
+		return // the connection is closed
+	}
+	h := wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: s.maxHeaderBytes}
+	if s.acceptor == nil {
+		h.Features |= wire.FeatureNoCalls
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.control = control
+	_ = control.TryWriteAll(wire.AppendHello(nil, &h)) // fits any window that docs/protocol.md allows
+	if s.drained {
+		_ = control.TryWriteAll(wire.AppendDrain(nil, s.seen))
+	}
+	s.leaveIfIdle()
+}
+
+// meet waits for the peer's HELLO.
+func (s *session) meet(ctx context.Context) error {
+	select {
+	case <-s.met:
+		return nil
+	case <-s.over:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.ended
+	case <-ctx.Done():
+		return fmt.Errorf("%s: the handshake is not complete: %w", s.name, ctx.Err())
+	}
+}
+
+// An opening is a call that waits until the peer takes another one.
+type opening struct{ cancel context.CancelFunc }
+
+// open opens a call. It waits while the peer's limit of calls is reached.
+func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error) {
+	if err := s.check(ctx, o); err != nil {
+		return nil, err
+	}
+	qs, err := s.conn.OpenStream()
+	if _, full := errors.AsType[*q.StreamLimitReachedError](err); full {
+		qs, err = s.openLater(ctx)
+	}
+	if err != nil {
+		if err := link.ContextErr(ctx); err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		refusal := s.refusal
+		s.mu.Unlock()
+		if refusal == nil {
+			refusal = fmt.Errorf("%s: %w", s.name, err)
+		}
+		return nil, link.Unprocessed{Err: refusal}
+	}
+	st := &stream{session: s, qs: qs, caller: true, sends: o.Encoding}
+	st.in.encoding = o.Encoding
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refusal != nil {
+		qs.CancelRead(q.StreamErrorCode(wire.ResetCancelled))
+		qs.CancelWrite(q.StreamErrorCode(wire.ResetCancelled))
+		return nil, link.Unprocessed{Err: s.refusal}
+	}
+	s.live[st] = struct{}{}
+	return st, nil
+}
+
+// check returns an error if the peer takes no such call. It waits for the peer's HELLO if that
+// decides it.
+func (s *session) check(ctx context.Context, o *link.CallHeader) error {
+	n := wire.HeadSize(o)
+	if !s.client || n > wire.MinBlock {
+		if err := wait.Closed(ctx, s.metOrDone()); err != nil {
+			return link.ContextEnd(err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.refusal != nil:
+		return link.Unprocessed{Err: s.refusal}
+	case s.hello.Features&wire.FeatureNoCalls != 0:
+		return fmt.Errorf("%s: %w", s.name, link.ErrOneWay)
+	case n > s.hello.Block:
+		return encoded.TooLong("request header", n, s.hello.Block)
+	}
+	return nil
+}
+
+// metOrDone returns a channel that is closed when the peer's HELLO has arrived, or no more calls
+// are made.
+func (s *session) metOrDone() <-chan struct{} {
+	if link.IsClosed(s.met) || link.IsClosed(s.done) {
+		return closedChannel
+	}
+	either := make(chan struct{})
+	go func() {
+		defer close(either)
+		select {
+		case <-s.met:
+		case <-s.done:
+		}
+	}()
+	return either
+}
+
+var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// openLater opens a stream once the peer takes another one.
+func (s *session) openLater(ctx context.Context) (qs *q.Stream, err error) {
+	all, cancel := context.WithCancel(ctx)
+	defer cancel()
+	o := &opening{cancel}
+	s.mu.Lock()
+	if s.refusal != nil {
+		cancel()
+	}
+	s.opening[o] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.opening, o)
+		s.mu.Unlock()
+	}()
+	err = wait.Outside(wait.TaskOf(ctx), func() (err error) {
+		qs, err = s.conn.OpenStreamSync(all)
+		return err
+	})
+	return qs, err
+}
+
+// NewStream implements [link.Session].
+func (s *session) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, error) {
+	if err := link.ContextErr(ctx); err != nil {
+		return nil, err
+	}
+	st, err := s.open(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	st.mu.Lock()
+	st.send(&wire.Step{Stream: 1, Open: o, Timeout: timeoutOf(o.Deadline)})
+	st.mu.Unlock()
+	go st.pump()
+	return st, nil
+}
+
+// timeoutOf returns the time until a deadline, at least a nanosecond; 0 if there is none.
+func timeoutOf(deadline time.Time) time.Duration {
+	if deadline.IsZero() {
+		return 0
+	}
+	return max(time.Until(deadline), 1)
+}
+
+// Done implements [link.Session].
+func (s *session) Done() <-chan struct{} { return s.done }
+
+// Ended implements [link.Session].
+func (s *session) Ended() <-chan struct{} { return s.over }
+
+// Peer implements [link.Session].
+func (s *session) Peer() *link.Peer { return &s.peer }
+
+// Outcome reports whether the peer has answered a call, and why no new calls are made.
+func (s *session) Outcome() (answered bool, reason error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.answered.Load(), s.refusal
+}

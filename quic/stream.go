@@ -1,0 +1,171 @@
+package quic
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	q "github.com/quic-go/quic-go"
+
+	"github.com/nearcall/nearcall/internal/encoded"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// A stream is one side of a call, on a QUIC stream of its own.
+type stream struct {
+	session *session
+	qs      *q.Stream
+	caller  bool
+	waiter  wait.Waiter
+	direct  bool        // a caller that waits for its reply reads the stream itself
+	sends   string      // the compressor of sent messages; used by the sender only
+	lent    link.Runner // set within HandleStream only
+	begun   atomic.Bool // the head of the peer's call has arrived
+	read    reading
+
+	// Guarded by session.mu.
+	holds int // what keeps the peer from opening another call in place of this one
+	round int // of session.sweep, when the call was accepted
+
+	mu      sync.Mutex
+	onAbort func(error)
+	unwatch func() bool // stops watching whether the peer stops this side
+	reason  error       // why the call was aborted
+	ended   bool        // the end was sent, or received and delivered: too late to abort
+	left    bool        // the session has forgotten the stream
+	out     sending
+	in      inbox
+}
+
+// forget removes the stream from the session. mu is held.
+func (st *stream) forget() {
+	if st.left {
+		return
+	}
+	st.left = true
+	st.in.drop(st)
+	s := st.session
+	s.mu.Lock()
+	delete(s.live, st)
+	s.leaveIfIdle()
+	s.noteIdle()
+	s.mu.Unlock()
+	st.unhold()
+}
+
+// unhold is called when the acceptor has taken or refused the call. Only then, and when the call
+// has ended, the peer can open another one, so that calls which are reset at once do not pile up
+// in front of a busy acceptor.
+func (st *stream) unhold() {
+	if st.caller {
+		return
+	}
+	s := st.session
+	s.mu.Lock()
+	st.holds--
+	free := st.holds == 0
+	s.mu.Unlock()
+	if free {
+		st.qs.ReleaseStreamCredit()
+	}
+}
+
+// Abort implements [link.Stream].
+func (st *stream) Abort(reason error) { st.abort(reason, true) }
+
+// abort ends the call for reason, unless it has ended. If tell is set, a callee tells the peer the
+// text of reason.
+func (st *stream) abort(reason error, tell bool) {
+	st.mu.Lock()
+	if st.ended || st.reason != nil {
+		st.mu.Unlock()
+		return
+	}
+	st.reason = reason
+	f := st.onAbort
+	if f != nil && !st.caller { // learns of it before its Send and Recv return
+		st.mu.Unlock()
+		f(reason)
+		st.mu.Lock()
+	}
+	st.in.close(reason)
+	if st.out.err == nil {
+		st.out.err = reason
+	}
+	st.reset(reason, tell)
+	st.forget()
+	sender, receiver, pump := st.out.sender.Wake(), st.in.receiver.Wake(), st.in.pump.Wake()
+	st.mu.Unlock()
+	wait.Unpark(sender)
+	wait.Unpark(receiver)
+	wait.Unpark(pump)
+	if f != nil && st.caller {
+		f(reason)
+	}
+}
+
+// reset ends both directions of the QUIC stream. mu is held.
+func (st *stream) reset(reason error, tell bool) {
+	if st.unwatch != nil {
+		st.unwatch()
+	}
+	code, text := encoded.ResetOf(reason)
+	told := tell && text != "" && !st.caller && !st.out.writing && !st.out.closed &&
+		st.qs.TryWriteAll(wire.AppendReset(nil, 1, code, text)) == nil
+	switch {
+	case told:
+		st.closeSend()
+	case !st.out.closed:
+		st.qs.CancelWrite(q.StreamErrorCode(code))
+	}
+	st.qs.CancelRead(q.StreamErrorCode(code))
+}
+
+// failed ends the call because nothing more can be read, or what was read breaks a rule.
+func (st *stream) failed(err error) {
+	if errors.Is(err, wire.ErrProtocol) {
+		st.abort(encoded.Because{Text: err.Error(), Kind: link.ErrBroken}, true)
+		return
+	}
+	if e, ok := errors.AsType[*q.StreamError](err); ok && !e.Remote {
+		return // this side has ended the call
+	}
+	st.abort(st.reasonOf(err), false)
+}
+
+// reasonOf returns the reason of the call for an error of quic-go's.
+func (st *stream) reasonOf(err error) error {
+	if e, ok := errors.AsType[*q.StreamError](err); ok {
+		st.mu.Lock()
+		answered := st.in.answered
+		st.mu.Unlock()
+		return encoded.ReasonOf(wire.ResetCode(e.ErrorCode), "the peer has reset the call", answered)
+	}
+	s := st.session
+	s.mu.Lock()
+	ended := s.ended
+	s.mu.Unlock()
+	if ended != nil {
+		return ended
+	}
+	return s.reasonOf(err)
+}
+
+// OnAbort implements [link.Stream].
+func (st *stream) OnAbort(f func(error)) {
+	st.mu.Lock()
+	st.onAbort = f
+	reason := st.reason
+	st.mu.Unlock()
+	if reason != nil {
+		f(reason)
+	}
+}
+
+// SetWaiter implements [link.Stream].
+func (st *stream) SetWaiter(w wait.Waiter) { st.waiter = w }
+
+var errShort = fmt.Errorf("%w: the stream ends before the call", wire.ErrProtocol)
