@@ -22,6 +22,7 @@ import (
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/looptest"
 	"github.com/nearcall/nearcall/internal/transport/hostile"
+	"github.com/nearcall/nearcall/quic"
 )
 
 // nearcallEnvironments are the paths under test, one per line.
@@ -38,6 +39,8 @@ var nearcallEnvironments = near(slices.Concat([]Env{
 	{Name: "ws", Start: overWebSocket(false)},
 	{Name: "wss", Start: overWebSocket(true), Differs: tlsDiffers},
 	{Name: "ws-handler", Start: overServeHTTP},
+	{Name: "quic", Start: overQUIC, Differs: tlsDiffers},
+	{Name: "quic-loop", Start: onLoop(looptest.Baton, overQUIC), Differs: tlsDiffers},
 	{Name: "inproc-loop", Start: onLoop(looptest.Baton, inproc())},
 	{Name: "inproc-loop-background", Background: true, Start: onLoop(looptest.Baton, inproc())},
 	{Name: "tcp-loop", Start: onLoop(looptest.Baton, overTCP(false))},
@@ -230,6 +233,18 @@ func overTCP(secure bool) func(cfg *Config) (*Link, error) {
 		secured.ServerCreds = server
 		return serve(&secured, lis, lis.Target(), nearcall.WithTransportCredentials(client))
 	}
+}
+
+// overQUIC connects through QUIC.
+func overQUIC(cfg *Config) (*Link, error) {
+	lis, err := nearcall.Listen("quic:127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	client, server := selfSignedTLS()
+	secured := *cfg
+	secured.ServerCreds = quic.NewTLS(server)
+	return serve(&secured, lis, lis.Target(), nearcall.WithTransportCredentials(quic.NewTLS(client)))
 }
 
 // overWebSocket connects through WebSocket, with TLS if secure is set or the connection must
