@@ -35,7 +35,7 @@ func (s *session) startAges() {
 func (s *session) stopAges() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, t := range []*time.Timer{s.ages.idle, s.ages.age, s.sweep, s.bye} {
+	for _, t := range []*time.Timer{s.ages.idle, s.ages.age, s.sweep, s.bye, s.release} {
 		if t != nil {
 			t.Stop()
 		}

@@ -107,3 +107,11 @@ func init() {
 		_ = os.Setenv(noWarning, "true")
 	}
 }
+
+// maxSpent returns how many calls that are over may count as open for a moment.
+func maxSpent(s *hook.Settings) int {
+	if s.MaxStreams == 0 {
+		return 250
+	}
+	return int(min(s.MaxStreams/4, 250))
+}

@@ -117,7 +117,7 @@ func (d *dialer) dialOne(ctx context.Context, to *net.UDPAddr, left int) (link.S
 	}
 	s := newSession(conn, options{
 		name: d.target, client: true, maxHeaderBytes: maxHeader(d.settings), window: int(d.config.InitialStreamReceiveWindow),
-		handshake: handshake, gone: closeSocket,
+		handshake: handshake, maxSpent: maxSpent(d.settings), gone: closeSocket,
 	})
 	var acceptor link.Acceptor
 	if d.settings.Accept != nil {

@@ -141,6 +141,7 @@ func (l *listener) Sessions(accept func(link.Session) link.Acceptor) error {
 			name: "quic:" + conn.RemoteAddr().String(), maxHeaderBytes: maxHeader(l.settings),
 			window: int(l.config.InitialStreamReceiveWindow), ages: ages{limits: l.settings.ServerKeepalive},
 			handshake: cmp.Or(l.settings.Handshake, handshake), gone: func() { l.add(-1) },
+			maxSpent: maxSpent(l.settings),
 		})
 		a := accept(s)
 		if a == nil {

@@ -67,8 +67,7 @@ type network struct {
 
 // newNetwork returns a network whose listener passes sessions to accept.
 func newNetwork(t *testing.T, s *hook.Settings, accept func(link.Session) link.Acceptor) *network {
-	n := &network{router: &simnet.PerfectRouter{}, server: &net.UDPAddr{IP: net.IPv4(1, 0, 0, 1).To4(), Port: 1}}
-	n.lis = newListener(simnet.NewSimConn(n.server, n.router), "quic:1.0.0.1:1")
+	n := plainNetwork(t)
 	s.TLS, _ = testTLS()
 	if err := n.lis.Configure(s); err != nil {
 		t.Fatal(err)
@@ -80,23 +79,46 @@ func newNetwork(t *testing.T, s *hook.Settings, accept func(link.Session) link.A
 		if err := <-served; err != nil {
 			t.Errorf("Sessions: %v", err)
 		}
-		time.Sleep(time.Minute)
+	})
+	return n
+}
+
+// plainNetwork returns a network whose listener nobody serves.
+func plainNetwork(t *testing.T) *network {
+	n := &network{router: &simnet.PerfectRouter{}, server: &net.UDPAddr{IP: net.IPv4(1, 0, 0, 1).To4(), Port: 1}}
+	n.lis = n.listener()
+	t.Cleanup(func() {
+		time.Sleep(time.Minute) // until the connections have ended
 		synctest.Wait()
 	})
 	return n
 }
 
-// dial returns the client's session of a new connection.
-func (n *network) dial(t *testing.T, s *hook.Settings) *session {
-	_, s.TLS = testTLS()
-	d, err := newDialer("quic:1.0.0.1:1", n.server.String(), s)
+// listener returns a listener at the server's address.
+func (n *network) listener() *listener {
+	return newListener(simnet.NewSimConn(n.server, n.router), "quic:1.0.0.1:1")
+}
+
+// dialer returns a dialer, each of whose connections has an address of its own.
+func (n *network) dialer(t *testing.T, s *hook.Settings) *dialer {
+	if s.TLS == nil {
+		_, s.TLS = testTLS()
+	}
+	made, err := newDialer("quic:1.0.0.1:1", n.server.String(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.next++
-	at := &net.UDPAddr{IP: net.IPv4(1, 0, 0, 2).To4(), Port: n.next}
-	d.(*dialer).listen = func() (net.PacketConn, error) { return simnet.NewSimConn(at, n.router), nil }
-	c, err := d.Dial(t.Context())
+	d := made.(*dialer)
+	d.listen = func() (net.PacketConn, error) {
+		n.next++
+		return simnet.NewSimConn(&net.UDPAddr{IP: net.IPv4(1, 0, 0, 2).To4(), Port: n.next}, n.router), nil
+	}
+	return d
+}
+
+// dial returns the client's session of a new connection.
+func (n *network) dial(t *testing.T, s *hook.Settings) *session {
+	c, err := n.dialer(t, s).Dial(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

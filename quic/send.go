@@ -104,6 +104,11 @@ func (st *stream) send(step *wire.Step) {
 		st.out.pending = b
 		return
 	}
+	if last && !st.caller {
+		st.session.mu.Lock()
+		st.session.releaseSpent()
+		st.session.mu.Unlock()
+	}
 	if st.out.unsent += len(b.B); st.out.unsent <= maxUnsent {
 		err := st.qs.TryWriteAll(b.B)
 		if err == nil {

@@ -25,6 +25,7 @@ type options struct {
 	window         int    // how much of a call's messages waits to be received, in bytes
 	ages           ages
 	handshake      time.Duration // limit for the peer's HELLO
+	maxSpent       int           // calls that are over whose credit may wait
 	gone           func()        // called when the connection is closed; may be nil
 }
 
@@ -64,6 +65,8 @@ type session struct {
 	sweep    *time.Timer // ends calls that do not begin
 	bye      *time.Timer // closes the connection if the peer does not
 	round    int         // of sweep
+	spent    []*q.Stream // calls that are over, whose credit is to be released
+	release  *time.Timer // releases it; nil if spent is empty
 }
 
 func newSession(conn *q.Conn, o options) *session {
@@ -150,13 +153,15 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 		if err := link.ContextErr(ctx); err != nil {
 			return nil, err
 		}
-		s.mu.Lock()
-		refusal := s.refusal
-		s.mu.Unlock()
-		if refusal == nil {
-			refusal = fmt.Errorf("%s: %w", s.name, err)
+		// The connection is closed, or was drained. Done must be closed before the caller learns
+		// of it, so that it uses another connection.
+		if cause := context.Cause(s.conn.Context()); cause != nil {
+			s.end(s.reasonOf(cause), false)
 		}
-		return nil, link.Unprocessed{Err: refusal}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.refuse(fmt.Errorf("%s: %w", s.name, err))
+		return nil, link.Unprocessed{Err: s.refusal}
 	}
 	st := &stream{session: s, qs: qs, caller: true, sends: o.Encoding}
 	st.in.encoding = o.Encoding

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	q "github.com/quic-go/quic-go"
 
@@ -65,12 +66,38 @@ func (st *stream) unhold() {
 	}
 	s := st.session
 	s.mu.Lock()
-	st.holds--
-	free := st.holds == 0
-	s.mu.Unlock()
-	if free {
-		st.qs.ReleaseStreamCredit()
+	defer s.mu.Unlock()
+	if st.holds--; st.holds > 0 {
+		return
 	}
+	s.spent = append(s.spent, st.qs)
+	switch {
+	case len(s.spent) > s.maxSpent:
+		s.releaseSpent()
+	case s.release == nil:
+		s.release = time.AfterFunc(releaseDelay, s.onRelease)
+	}
+}
+
+// The credit of calls that are over is released together with the next reply, or after
+// releaseDelay, or when it is a quarter of all. At once it would take a packet of its own.
+const releaseDelay = 20 * time.Millisecond
+
+// onRelease is called when credit has waited for a reply that did not come.
+func (s *session) onRelease() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.release = nil
+	s.releaseSpent()
+}
+
+// releaseSpent releases the credit of calls that are over. mu is held.
+func (s *session) releaseSpent() {
+	for i, qs := range s.spent {
+		qs.ReleaseStreamCredit()
+		s.spent[i] = nil
+	}
+	s.spent = s.spent[:0]
 }
 
 // Abort implements [link.Stream].

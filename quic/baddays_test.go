@@ -1,0 +1,368 @@
+package quic
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	q "github.com/quic-go/quic-go"
+	"google.golang.org/grpc/codes"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/transporttest"
+)
+
+func TestACallIsQuietForLongerThanTheIdleTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := plainNetwork(t)
+		config, _ := testTLS()
+		serveOn(t, n.lis, service{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+			time.Sleep(20 * idle)
+			return &testpb.SimpleResponse{}, ctx.Err()
+		}}, nearcall.Creds(NewTLS(config)))
+		if _, err := n.client(t).UnaryCall(t.Context(), empty); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestNobodyListens(t *testing.T) {
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := "quic:" + pc.LocalAddr().String()
+	_ = pc.Close()
+	begun := time.Now()
+	_, err = dial(t, target).UnaryCall(t.Context(), empty)
+	if status.Code(err) != codes.Unavailable {
+		t.Errorf("%v, want Unavailable", err)
+	}
+	if took := time.Since(begun); runtime.GOOS == "linux" && took > 2*time.Second {
+		t.Errorf("the call failed after %v, the system knows at once", took)
+	}
+}
+
+func TestADrainingServerRefusesNewClientsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := plainNetwork(t)
+		config, _ := testTLS()
+		release := make(chan struct{})
+		srv := serveOn(t, n.lis, service{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+			<-release
+			return &testpb.SimpleResponse{}, nil
+		}}, nearcall.Creds(NewTLS(config)))
+		running := make(chan error)
+		go func() {
+			_, err := n.client(t).UnaryCall(t.Context(), empty)
+			running <- err
+		}()
+		synctest.Wait()
+		stopped := make(chan struct{})
+		go func() {
+			srv.GracefulStop()
+			close(stopped)
+		}()
+		synctest.Wait()
+		begun := time.Now()
+		_, err := n.client(t).UnaryCall(t.Context(), empty)
+		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "takes no new connections") {
+			t.Errorf("%v, want Unavailable because the server takes no new connections", err)
+		}
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("the client was refused after %v", took)
+		}
+		close(release)
+		if err := <-running; err != nil {
+			t.Errorf("the running call: %v", err)
+		}
+		begun = time.Now()
+		<-stopped
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("GracefulStop returned %v after the last call", took)
+		}
+	})
+}
+
+func TestAServerThatVanishedResetsItsConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := plainNetwork(t)
+		config, _ := testTLS()
+		opts := []nearcall.ServerOption{nearcall.Creds(NewTLS(config)), StatelessResetKey([32]byte{1})}
+		first := nearcall.NewServer(opts...)
+		testpb.RegisterTestServiceServer(first, service{})
+		ended := make(chan error, 1)
+		go func() { ended <- first.Serve(n.lis) }()
+		client := n.client(t)
+		if _, err := client.UnaryCall(t.Context(), empty); err != nil {
+			t.Fatal(err)
+		}
+		_ = n.lis.pc.Close() // and the server cannot say anything any more
+		if err := <-ended; err == nil {
+			t.Error("Serve returned nil without its socket")
+		}
+		n.router.RemoveNode(n.server)
+		again := n.listener()
+		serveOn(t, again, service{}, opts...)
+		begun := time.Now()
+		_, err := client.UnaryCall(t.Context(), empty)
+		if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "may have been restarted") {
+			t.Errorf("%v, want Unavailable because of a stateless reset", err)
+		}
+		if took := time.Since(begun); took > 5*time.Second {
+			t.Errorf("the call failed after %v", took)
+		}
+		if _, err := client.UnaryCall(t.Context(), empty); err != nil {
+			t.Errorf("the next call: %v", err)
+		}
+	})
+}
+
+func TestGracefulStopLosesNoReply(t *testing.T) {
+	const calls, size = 20, 1 << 20
+	begun := make(chan struct{}, calls)
+	release := make(chan struct{})
+	srv, target := serve(t, service{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		begun <- struct{}{}
+		<-release
+		return &testpb.SimpleResponse{Payload: payload(size).Payload}, nil
+	}})
+	client := dial(t, target)
+	var all sync.WaitGroup
+	for range calls {
+		all.Go(func() {
+			out, err := client.UnaryCall(t.Context(), empty)
+			if err != nil || len(out.Payload.Body) != size {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	for range calls {
+		<-begun
+	}
+	close(release)
+	srv.GracefulStop()
+	all.Wait()
+}
+
+// The callee ends the call while the caller sends: the request to stop sending may arrive before
+// the end.
+func TestTheEndIsSeenAlthoughTheCalleeStopsTheCaller(t *testing.T) {
+	_, target := serve(t, service{stream: func(st testpb.TestService_FullDuplexCallServer) error {
+		if _, err := st.Recv(); err != nil {
+			return err
+		}
+		return status.Error(codes.FailedPrecondition, "enough")
+	}})
+	client := dial(t, target)
+	for range 200 {
+		st, err := client.FullDuplexCall(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		message := &testpb.StreamingOutputCallRequest{Payload: &testpb.Payload{Body: make([]byte, 30_000)}}
+		for err == nil {
+			err = st.Send(message)
+		}
+		if err != io.EOF {
+			t.Fatalf("Send: %v, want io.EOF", err)
+		}
+		if _, err := st.Recv(); status.Code(err) != codes.FailedPrecondition {
+			t.Fatalf("Recv: %v, want FailedPrecondition", err)
+		}
+	}
+}
+
+func TestAnAbortCallbackMayReceive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		accepted := make(transporttest.Accepter, 1)
+		n := newNetwork(t, &hook.Settings{}, func(link.Session) link.Acceptor { return accepted })
+		st, err := n.dial(t, &hook.Settings{}).NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		received := make(chan error, 1)
+		st.OnAbort(func(error) { received <- st.Recv(new(link.Frame)) })
+		(<-accepted).Abort(errors.New("no more"))
+		if err := <-received; err == nil || err.Error() != "no more" {
+			t.Errorf("Recv: %v, want the text of the callee's reason", err)
+		}
+	})
+}
+
+func TestEndedCallsMakeRoomForOthers(t *testing.T) {
+	_, target := serve(t, service{stream: func(testpb.TestService_FullDuplexCallServer) error { return nil }},
+		nearcall.MaxConcurrentStreams(4))
+	client := dial(t, target)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 50 {
+				if _, err := client.UnaryCall(ctx, payload(2000)); err != nil {
+					t.Errorf("unary: %v", err)
+				}
+				st, err := client.FullDuplexCall(ctx) // ends without CloseSend
+				if err == nil {
+					_, err = st.Recv()
+				}
+				if err != io.EOF {
+					t.Errorf("stream: %v, want io.EOF", err)
+				}
+				gone, leave := context.WithCancel(ctx)
+				leave()
+				_, _ = client.UnaryCall(gone, empty)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestLargeMessagesPassThroughSmallSocketBuffers(t *testing.T) {
+	_, target := serve(t, service{}, nearcall.MaxRecvMsgSize(1<<30))
+	client := dial(t, target)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			out, err := client.UnaryCall(t.Context(), payload(3<<20))
+			if err != nil || len(out.Payload.Body) != 3<<20 {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestTheServerMissesTheClientsCertificate(t *testing.T) {
+	lis, err := nearcall.Listen("quic:127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	there, here := testTLS()
+	there.ClientAuth = tls.RequireAndVerifyClientCert
+	serveOn(t, lis, service{}, nearcall.Creds(NewTLS(there)))
+	if _, err := dial(t, lis.Target()).UnaryCall(t.Context(), empty); err != nil {
+		t.Errorf("with a certificate: %v", err)
+	}
+	here.Certificates = nil
+	_, err = dial(t, lis.Target(), nearcall.WithTransportCredentials(NewTLS(here))).UnaryCall(t.Context(), empty)
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("%v, want Unavailable because of the certificate", err)
+	}
+}
+
+func TestCallsThatDoNotBeginAreReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		accepted := make(transporttest.Accepter, 1)
+		n := newNetwork(t, &hook.Settings{MaxStreams: 10}, func(link.Session) link.Acceptor { return accepted })
+		c := n.dial(t, &hook.Settings{})
+		var quiet []*q.Stream
+		for range 10 {
+			qs, err := c.conn.OpenStream()
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = qs.Write([]byte{9})
+			quiet = append(quiet, qs)
+		}
+		st, err := c.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
+		if err != nil {
+			t.Fatal(err) // it waits until the others are reset
+		}
+		<-accepted
+		st.Abort(context.Canceled)
+		for _, qs := range quiet {
+			if b, _ := io.ReadAll(qs); !strings.Contains(string(b), "has no head") {
+				t.Errorf("the peer was told %q", b)
+			}
+			qs.CancelWrite(0)
+		}
+	})
+}
+
+func TestNewClientsShowThatTheyReceive(t *testing.T) {
+	_, target := serve(t, service{}, UnvalidatedHandshakes(0))
+	for range 2 {
+		if _, err := dial(t, target).UnaryCall(t.Context(), empty); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestNoiseDoesNoHarm(t *testing.T) {
+	_, target := serve(t, service{})
+	client := dial(t, target)
+	if _, err := client.UnaryCall(t.Context(), empty); err != nil {
+		t.Fatal(err)
+	}
+	noise, err := net.Dial("udp", strings.TrimPrefix(target, "quic:"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = noise.Close() }()
+	b := make([]byte, 1300)
+	for i := range 2000 {
+		_, _ = rand.Read(b)
+		switch i % 3 {
+		case 0: // a long header of a version that does not exist
+			copy(b, []byte{0xc0, 0x1a, 0x2a, 0x3a, 0x4a})
+		case 1: // an Initial
+			copy(b, []byte{0xc0, 0, 0, 0, 1, 8})
+		}
+		_, _ = noise.Write(b[:1+i%len(b)])
+	}
+	if _, err := client.UnaryCall(t.Context(), empty); err != nil {
+		t.Error(err)
+	}
+	if _, err := dial(t, target).UnaryCall(t.Context(), empty); err != nil {
+		t.Errorf("a new client: %v", err)
+	}
+}
+
+func TestStreamsThatNobodyReceivesStallNoOthers(t *testing.T) {
+	release := make(chan struct{})
+	_, target := serve(t, service{stream: func(testpb.TestService_FullDuplexCallServer) error {
+		<-release
+		return nil
+	}})
+	client := dial(t, target)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	message := &testpb.StreamingOutputCallRequest{Payload: &testpb.Payload{Body: make([]byte, 100_000)}}
+	var all sync.WaitGroup
+	for range 40 {
+		st, err := client.FullDuplexCall(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 4 {
+			if err := st.Send(message); err != nil {
+				t.Fatal(err)
+			}
+		}
+		all.Go(func() {
+			if _, err := st.Recv(); err != io.EOF {
+				t.Errorf("Recv: %v, want io.EOF", err)
+			}
+		})
+	}
+	if _, err := client.UnaryCall(ctx, payload(1<<20)); err != nil {
+		t.Error(err)
+	}
+	close(release)
+	all.Wait()
+}

@@ -1,0 +1,350 @@
+package quic
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/quic-go/quic-go/testutils/simnet"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	q "github.com/quic-go/quic-go"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/needs"
+)
+
+// A counter counts the packets that a socket sends.
+type counter struct {
+	net.PacketConn
+	sent *atomic.Int64
+}
+
+func (c counter) WriteTo(b []byte, a net.Addr) (int, error) {
+	c.sent.Add(1)
+	return c.PacketConn.WriteTo(b, a)
+}
+
+func TestAUnaryCallIsOnePacketEachWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := plainNetwork(t)
+		var up, down atomic.Int64
+		n.lis.pc = counter{n.lis.pc, &down}
+		config, _ := testTLS()
+		serveOn(t, n.lis, service{}, nearcall.Creds(NewTLS(config)))
+		d := n.dialer(t, &hook.Settings{})
+		open := d.listen
+		d.listen = func() (net.PacketConn, error) {
+			pc, err := open()
+			return counter{pc, &up}, err
+		}
+		client := dial(t, "inproc:unused", hook.Dialer(d).(nearcall.DialOption))
+		call := func() {
+			if _, err := client.UnaryCall(t.Context(), payload(100)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 20 { // until the path's limits are known
+			call()
+		}
+		const calls = 100
+		up.Store(0)
+		down.Store(0)
+		for range calls {
+			call()
+		}
+		// Acknowledgements of their own come now and then.
+		to, from := up.Load(), down.Load()
+		if t.Logf("%d calls took %d packets to the server and %d back", calls, to, from); to < calls || to > calls*11/10 || from < calls || from > calls*11/10 {
+			t.Error("a call is more than one packet each way")
+		}
+	})
+}
+
+func TestWhatHandlersFind(t *testing.T) {
+	found := make(chan credentials.TLSInfo, 1)
+	_, target := serve(t, service{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		p, _ := peer.FromContext(ctx)
+		info, _ := p.AuthInfo.(credentials.TLSInfo)
+		found <- info
+		return &testpb.SimpleResponse{Username: p.Addr.Network()}, nil
+	}})
+	out, err := dial(t, target).UnaryCall(t.Context(), empty)
+	if err != nil || out.Username != "udp" {
+		t.Errorf("the network of the peer is %q (%v), want udp", out.GetUsername(), err)
+	}
+	if info := <-found; info.State.NegotiatedProtocol != alpn || info.SecurityLevel != credentials.PrivacyAndIntegrity {
+		t.Errorf("the peer is %+v", info)
+	}
+}
+
+func TestBadTargetsAndCredentials(t *testing.T) {
+	_, config := testTLS()
+	good := nearcall.WithTransportCredentials(NewTLS(config))
+	for _, c := range []struct {
+		target, want string
+		opt          nearcall.DialOption
+	}{
+		{"quic:host", "quic:HOST:PORT", good},
+		{"quic:host:", "port is missing", good},
+		{"quic::1", "host is missing", good},
+		{"quic://host:1", "quic:HOST:PORT", good},
+		{"quic:host:65536", "no port 65536", good},
+		{"quic:127.0.0.1:1", "always uses TLS", nil},
+		{"quic:host:1", "no transport security set", nil},
+		{"quic:host:1", "always uses TLS", nearcall.WithTransportCredentials(insecure.NewCredentials())},
+		{"quic:host:1", "make them with quic.NewTLS", nearcall.WithTransportCredentials(credentials.NewTLS(config))},
+	} {
+		conn, err := nearcall.NewClient(c.target, c.opt)
+		if err == nil {
+			_ = conn.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("NewClient(%q): %v, want %q", c.target, err, c.want)
+		}
+	}
+	lis, err := nearcall.Listen("quic:127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nearcall.NewServer().Serve(lis); err == nil || !strings.Contains(err.Error(), "always uses TLS") {
+		t.Errorf("Serve without credentials: %v", err)
+	}
+}
+
+func TestCallsBothWays(t *testing.T) {
+	config, _ := testTLS()
+	lis, err := nearcall.Listen("quic:127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveOn(t, lis, service{unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		return testpb.NewTestServiceClient(nearcall.PeerConn(ctx)).UnaryCall(ctx, in)
+	}}, nearcall.Creds(NewTLS(config)))
+	here := nearcall.NewServer()
+	testpb.RegisterTestServiceServer(here, service{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		return &testpb.SimpleResponse{Username: "client"}, nil
+	}})
+	t.Cleanup(here.Stop)
+	client := dial(t, lis.Target(), nearcall.WithServer(here))
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			if out, err := client.UnaryCall(t.Context(), empty); err != nil || out.Username != "client" {
+				t.Errorf("%v, %v", out, err)
+			}
+		})
+	}
+	all.Wait()
+	_, err = dial(t, lis.Target()).UnaryCall(t.Context(), empty) // a client that takes no calls
+	if status.Code(err) != codes.Unimplemented && status.Code(err) != codes.Unavailable && status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("a client without a server was called: %v", err)
+	}
+}
+
+// The address of a client changes under way, as behind a NAT that forgets.
+func TestConnectionsSurviveANewAddressOfTheClient(t *testing.T) {
+	_, target := serve(t, service{})
+	there, err := net.ResolveUDPAddr("udp", strings.TrimPrefix(target, "quic:"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nat := newNAT(t, there)
+	_, config := testTLS()
+	made, err := newDialer(target, nat.front.LocalAddr().String(), &hook.Settings{TLS: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sessions atomic.Int64
+	client := dial(t, "inproc:unused", hook.Dialer(counting{made, &sessions}).(nearcall.DialOption))
+	for range 4 {
+		if _, err := client.UnaryCall(t.Context(), empty); err != nil {
+			t.Fatal(err)
+		}
+		nat.rebind()
+	}
+	if n := sessions.Load(); n != 1 {
+		t.Errorf("the client has connected %d times", n)
+	}
+}
+
+type counting struct {
+	link.Dialer
+	n *atomic.Int64
+}
+
+func (c counting) Dial(ctx context.Context) (link.Session, error) {
+	c.n.Add(1)
+	return c.Dialer.Dial(ctx)
+}
+
+// A nat forwards the packets of one client from an address of its own.
+type nat struct {
+	front *net.UDPConn
+	to    *net.UDPAddr
+	all   sync.WaitGroup
+
+	mu     sync.Mutex
+	back   *net.UDPConn
+	client *net.UDPAddr
+}
+
+func newNAT(t *testing.T, to *net.UDPAddr) *nat {
+	front, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &nat{front: front, to: to}
+	n.rebind()
+	n.all.Go(func() {
+		b := make([]byte, 2048)
+		for {
+			size, from, err := front.ReadFromUDP(b)
+			if err != nil {
+				return
+			}
+			n.mu.Lock()
+			n.client = from
+			_, _ = n.back.Write(b[:size])
+			n.mu.Unlock()
+		}
+	})
+	t.Cleanup(func() {
+		_ = front.Close()
+		n.mu.Lock()
+		_ = n.back.Close()
+		n.mu.Unlock()
+		n.all.Wait()
+	})
+	return n
+}
+
+// rebind gives the client another address.
+func (n *nat) rebind() {
+	back, err := net.DialUDP("udp", nil, n.to)
+	if err != nil {
+		panic(err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.back != nil {
+		_ = n.back.Close()
+	}
+	n.back = back
+	n.all.Go(func() {
+		b := make([]byte, 2048)
+		for {
+			size, err := back.Read(b)
+			if err != nil {
+				return
+			}
+			n.mu.Lock()
+			to := n.client
+			n.mu.Unlock()
+			_, _ = n.front.WriteToUDP(b[:size], to)
+		}
+	})
+}
+
+func TestAConnectionMovesToAnotherPath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := plainNetwork(t)
+		config, _ := testTLS()
+		serveOn(t, n.lis, service{stream: func(st testpb.TestService_FullDuplexCallServer) error {
+			for {
+				if _, err := st.Recv(); err != nil {
+					return nil
+				}
+				if err := st.Send(&testpb.StreamingOutputCallResponse{}); err != nil {
+					return err
+				}
+			}
+		}}, nearcall.Creds(NewTLS(config)))
+		s := n.dial(t, &hook.Settings{})
+		client := dial(t, "inproc:unused", hook.Dialer(existing{s}).(nearcall.DialOption))
+		st, err := client.FullDuplexCall(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		echo := func() {
+			if err := st.Send(&testpb.StreamingOutputCallRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := st.Recv(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		echo()
+		before := s.conn.LocalAddr().String()
+		pc := simnet.NewSimConn(&net.UDPAddr{IP: net.IPv4(1, 0, 0, 3).To4(), Port: 3}, n.router)
+		other := &q.Transport{Conn: pc}
+		path, err := s.conn.AddPath(other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := path.Probe(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := path.Switch(); err != nil {
+			t.Fatal(err)
+		}
+		echo()
+		if after := s.conn.LocalAddr().String(); after == before {
+			t.Errorf("the connection is still at %s", after)
+		}
+		_ = st.CloseSend()
+		if _, err := st.Recv(); err != io.EOF {
+			t.Errorf("the stream's end: %v", err)
+		}
+		_ = s.Close(context.Canceled)
+		<-s.closed
+		_ = other.Close()
+		_ = pc.Close()
+	})
+}
+
+// existing is a dialer with one session.
+type existing struct{ s link.Session }
+
+func (e existing) Dial(context.Context) (link.Session, error) { return e.s, nil }
+
+// A program with a nearcall that this module does not know fails to compile with one error.
+func TestAnotherNearcallIsOneError(t *testing.T) {
+	needs.Program(t, "go")
+	source, err := filepath.Abs("../internal/hook/transport.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := filepath.Join(t.TempDir(), "transport.go")
+	b = []byte(strings.ReplaceAll(string(b), "TheSameVersion1", "TheSameVersion2"))
+	if err := os.WriteFile(changed, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	overlay := filepath.Join(t.TempDir(), "overlay.json")
+	if err := os.WriteFile(overlay, []byte(`{"Replace":{"`+filepath.ToSlash(source)+`":"`+filepath.ToSlash(changed)+`"}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("go", "build", "-overlay", overlay, ".").CombinedOutput()
+	if err == nil || strings.Count(string(out), "\n") != 2 || !strings.Contains(string(out), "NearcallAndItsModulesMustHaveTheSameVersion1") {
+		t.Errorf("go build: %v\n%s", err, out)
+	}
+}
