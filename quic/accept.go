@@ -147,15 +147,12 @@ func (st *stream) peerStopped() {
 	}
 }
 
-// Lend implements [link.Lender]. The goroutine that reads a call has nothing else to do once it
-// has read all of it.
-func (st *stream) Lend(r link.Runner, _ bool) bool {
-	if !st.read.finished {
-		return false
-	}
-	st.lent = r
-	return true
-}
+// Lends implements [link.Lender]. The goroutine that reads a call has nothing else to do once it
+// has read all of it, whatever the handler takes.
+func (st *stream) Lends(time.Duration) bool { return st.read.finished }
+
+// Lend implements [link.Lender].
+func (st *stream) Lend(r link.Runner, _ time.Duration) { st.lent = r }
 
 // Release implements [link.Lender]. Another goroutine has accepted calls since this one began.
 func (st *stream) Release() {}
