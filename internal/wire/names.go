@@ -125,6 +125,10 @@ type Decoder struct {
 	Places bool // messages may be in shared memory
 	Block  int  // the largest block that is accepted, as HeadSize counts; 0 for no limit
 
+	// Recent is a valid profile that is likely to come again, for directions in which profiles
+	// have no numbers; nil for none.
+	Recent *link.Profile
+
 	table    table
 	names    []knownName
 	profiles []*link.Profile
@@ -185,6 +189,13 @@ func (d *Decoder) profile(r *reader, remember bool) *link.Profile {
 		p := d.profiles[n-1]
 		objectTo(r, p)
 		return p
+	}
+	if p := d.Recent; p != nil {
+		before := *r
+		if r.is(p.Authority) && r.is(p.UserAgent) && r.is(p.ContentSubtype) && r.is(p.Encoding) && r.is(p.Accept) {
+			return p
+		}
+		*r = before
 	}
 	p := &link.Profile{Authority: r.string(), UserAgent: r.string(), ContentSubtype: r.string(), Encoding: r.string(), Accept: r.string()}
 	p.Check()

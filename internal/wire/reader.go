@@ -90,3 +90,6 @@ func appendUint(b []byte, v uint64) []byte {
 }
 
 func appendString(b []byte, s string) []byte { return append(appendUint(b, uint64(len(s))), s...) }
+
+// is reads a string and reports whether it is s.
+func (r *reader) is(s string) bool { return string(r.bytes()) == s && r.err == nil }
