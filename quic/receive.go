@@ -141,6 +141,7 @@ func (st *stream) mayRead() bool {
 
 // deliver puts a step into the inbox. The error says that the step breaks a rule.
 func (st *stream) deliver(rc *wire.Received) error {
+	order.Load()
 	in := &st.in
 	st.mu.Lock()
 	defer func() {

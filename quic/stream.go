@@ -106,6 +106,7 @@ func (st *stream) Abort(reason error) { st.abort(reason, true) }
 // abort ends the call for reason, unless it has ended. If tell is set, a callee tells the peer the
 // text of reason.
 func (st *stream) abort(reason error, tell bool) {
+	order.Add(1)
 	st.mu.Lock()
 	if st.ended || st.reason != nil {
 		st.mu.Unlock()
