@@ -151,6 +151,12 @@ processors: ## small calls between two processes that have few processors, in ab
 realistic: ## calls of a service with interceptors, OpenTelemetry and deadlines, against grpc-go, in about two minutes
 	cd bench && $(GO) run ./realistic
 
+# LOSSY='-write ../docs/quic.md' also writes the tables there; -loss, -delay and -rate are of
+# another link. It needs Linux, a TUN device, and root.
+.PHONY: lossy
+lossy: ## small calls beside a stream over a link that loses packets: QUIC against TCP, in about three minutes
+	cd bench && $(GO) run ./lossy $(LOSSY)
+
 soak: ## the chaos run for SOAK (10m): random calls, cancels, stops and hang-ups, every call accounted for; and servers that are stopped for a minute
 	NEARCALL_SOAK=$(SOAK) $(GO) test $(RACE) -count=1 -run "^(TestChaos|TestKeepaliveEndsCallsToAServerThatIsStopped|TestNothingIsLostWhileAServerIsStopped)$$" -timeout 0 -v .
 

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// base is the stack that the others are compared with.
+const base = "nearcall, QUIC"
+
+// titles say what calls are measured beside.
+var titles = map[string]string{upload: "beside an upload", download: "beside a download", nothing: "alone"}
+
+// markdown returns the table of a load, with the conditions below it.
+func (p *plan) markdown(load string, results []result) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "| calls %s | congestion control | p50 | to QUIC's | p99 | to QUIC's | calls | the stream |\n", titles[load])
+	b.WriteString("|---|---|---:|---:|---:|---:|---:|---:|\n")
+	var quic *result
+	for i, r := range results {
+		if r.load == load && r.Stack == base {
+			quic = &results[i]
+			break
+		}
+	}
+	for _, r := range results {
+		if r.load != load {
+			continue
+		}
+		var p50, p99, stream string
+		if quic != nil && r.Stack != base {
+			p50, p99 = times(r.P50, quic.P50), times(r.P99, quic.P99)
+		}
+		if load != nothing {
+			stream = fmt.Sprintf("%.2f MB/s", r.rate/1e6)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %d | %s |\n", r.Stack, r.Congestion, shortly(r.P50), p50, shortly(r.P99), p99, r.Calls, stream)
+	}
+	c := p.conditions
+	fmt.Fprintf(&b, "\n%v there and back on an empty link, %.3g %% of the packets lost in each direction, %.4g Mbit/s, a queue of %.0f kB; ",
+		2*c.Delay, c.Loss*100, c.Rate*8/1e6, float64(c.Queue)/1e3)
+	fmt.Fprintf(&b, "%.4g calls a second of %d bytes each way for %v, on the connection of the stream. %s, %d CPUs, %s, %s.\n",
+		1/p.interval.Seconds(), small, p.lasts, system(), runtime.NumCPU(), runtime.Version(), time.Now().Format(time.DateOnly))
+	return b.Bytes()
+}
+
+// times returns how many times b is in a.
+func times(a, b time.Duration) string {
+	ratio := float64(a) / float64(max(b, 1))
+	if ratio >= 9.95 {
+		return fmt.Sprintf("%.0f×", ratio)
+	}
+	return fmt.Sprintf("%.1f×", ratio)
+}
+
+// shortly formats a time in milliseconds, with three digits.
+func shortly(d time.Duration) string {
+	ms := float64(d) / 1e6
+	switch {
+	case ms >= 99.95:
+		return fmt.Sprintf("%.0f ms", ms)
+	case ms >= 9.995:
+		return fmt.Sprintf("%.1f ms", ms)
+	}
+	return fmt.Sprintf("%.2f ms", ms)
+}
+
+// system returns the kernel's name and version, as far as they are known.
+func system() string {
+	version, _ := os.ReadFile("/proc/sys/kernel/osrelease")
+	return strings.TrimSpace(cmp.Or(map[string]string{"linux": "Linux"}[runtime.GOOS], runtime.GOOS) + " " + string(version))
+}
+
+// rewrite replaces what is between the markers of a load in the file.
+func rewrite(file, load string, table []byte) error {
+	page, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	begin, end := fmt.Sprintf("<!-- lossy %s: begin -->\n", load), fmt.Sprintf("<!-- lossy %s: end -->", load)
+	before, rest, begins := bytes.Cut(page, []byte(begin))
+	_, after, ends := bytes.Cut(rest, []byte(end))
+	if !begins || !ends {
+		return fmt.Errorf("%s has no place for the table: it goes between %s and %s", file, strings.TrimSpace(begin), end)
+	}
+	return os.WriteFile(file, bytes.Join([][]byte{before, []byte(begin), table, []byte(end), after}, nil), 0o666)
+}
