@@ -1,7 +1,7 @@
-// Command bench compares nearcall with its alternatives. It has six tables: in one
+// Command bench compares nearcall with its alternatives. It has seven tables: in one
 // process, in one process on an event loop, and between two processes over unix sockets,
-// over TCP, over a WebSocket and, on Linux, over shared memory. Each table has rows, the
-// kinds of calls that are measured, and rivals.
+// over TCP, over a WebSocket, over QUIC and, on Linux, over shared memory. Each table has
+// rows, the kinds of calls that are measured, and rivals.
 //
 //	go run .                                 every table, row and rival: a quarter of an hour
 //	go run . -quick                          a first look, in some minutes
@@ -27,7 +27,8 @@
 // both sides.
 //
 // A row is a line of inProcessRows, loopRows or peerRows, a rival a line of
-// inProcessRivals, loopRivals, peerRivals, webSocketRivals or sharedMemoryRivals.
+// inProcessRivals, loopRivals, peerRivals, webSocketRivals, quicRivals or
+// sharedMemoryRivals.
 //
 // The command is a module of its own, to keep the rivals' dependencies out of nearcall's.
 package main

@@ -122,11 +122,11 @@ func TestResultsOfEachTable(t *testing.T) {
 // table by default.
 func TestOneTableIsMeantWhereOneIsDrawn(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
-		{"", orShared("in-process, loop, unix, tcp, ws")},
+		{"", orShared("in-process, loop, unix, tcp, ws, quic")},
 		{"-short file", "in-process"},
 		{"-short file -tables tcp", "tcp"},
 		{"-tables tcp,unix", "tcp, unix"},
-		{"-rows idle", orShared("unix, tcp, ws")},
+		{"-rows idle", orShared("unix, tcp, ws, quic")},
 		{"-rivals grpchan", "in-process, loop"},
 		{"-rivals coroutines", "loop"},
 	} {

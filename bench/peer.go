@@ -22,7 +22,7 @@ const peerEnv = "NEARCALL_BENCH_PEER"
 // A peerSetup configures a second process.
 type peerSetup struct {
 	Stack    string // the name of the stack that serves
-	Network  string // unix, tcp, webNetwork, shmNetwork or upgradedNetwork
+	Network  string // unix, tcp, or one of nearcall's or the tables' own
 	Address  string // to listen on
 	Dir      string // a directory to remove at the end, in case the first process has not
 	Messages int    // messages per server stream
@@ -87,7 +87,7 @@ func startPeer(setup peerSetup) (_ *peer, err error) {
 // address returns an address that the second process can listen on.
 func (p *peer) address(network string) (_ string, err error) {
 	switch network {
-	case "tcp":
+	case "tcp", tlsNetwork, quicNetwork:
 		return "127.0.0.1:0", nil
 	case webNetwork:
 		return "//127.0.0.1:0/", nil

@@ -293,6 +293,8 @@ func TestRowsBetweenProcesses(t *testing.T) {
 		switch table.Name {
 		case "ws":
 			rivals = "nearcall, nearcall-tcp, grpc-go, connect-go, raw"
+		case "quic":
+			rivals = "nearcall-tcp, grpc-go, connect-go, raw"
 		case sharedMemory:
 			rivals = "nearcall, nearcall-upgraded, grpc-go, raw, protobuf, watched-line, one-copy, two-copies, three-copies"
 		}

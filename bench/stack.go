@@ -27,6 +27,8 @@ var stacks = map[string]stack{
 	"protobuf":   {serveProtobuf, dialProtobuf},
 
 	"raw-websocket": {serveRawWebSocket, dialRawWebSocket},
+	"raw-quic":      {serveRawQUIC, dialRawQUIC},
+	"connect-http3": {serveHTTP3, dialHTTP3},
 }
 
 // maxMessage is the message size limit of stacks that let servers and clients set one. It

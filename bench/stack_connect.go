@@ -21,8 +21,15 @@ func cleartext() *http.Protocols {
 	return p
 }
 
-// serveConnect serves with the handlers that Connect's generator would make.
 func serveConnect(network, address string, s Services) (string, func(), error) {
+	return serveOn(network, address, func(lis net.Listener) (run, stop func()) {
+		srv := &http.Server{Handler: connectHandler(s), Protocols: cleartext()}
+		return func() { _ = srv.Serve(lis) }, func() { _ = srv.Close() }
+	})
+}
+
+// connectHandler has the handlers that Connect's generator would make.
+func connectHandler(s Services) http.Handler {
 	mux := http.NewServeMux()
 	handle := func(method string, h http.Handler) { mux.Handle(method, h) }
 	handle(testpb.TestService_EmptyCall_FullMethodName, connect.NewUnaryHandlerSimple(testpb.TestService_EmptyCall_FullMethodName, s.EmptyCall))
@@ -38,10 +45,7 @@ func serveConnect(network, address string, s Services) (string, func(), error) {
 		func(ctx context.Context, both *connect.BidiStream[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
 			return s.FullDuplexCall(connectBoth{with: both})
 		}))
-	return serveOn(network, address, func(lis net.Listener) (run, stop func()) {
-		srv := &http.Server{Handler: mux, Protocols: cleartext()}
-		return func() { _ = srv.Serve(lis) }, func() { _ = srv.Close() }
-	})
+	return mux
 }
 
 // connectOut and connectBoth adapt Connect's streams to the services.
@@ -92,10 +96,14 @@ func dialConnect(network, address string, _ Row) (Conn, error) {
 			return new(net.Dialer).DialContext(ctx, network, address)
 		},
 	}
-	client := &http.Client{Transport: transport}
-	const url = "http://bench"
+	c := newConnectClient(&http.Client{Transport: transport}, "http://bench")
+	return Conn{Test: c, Records: c, Close: transport.CloseIdleConnections}, nil
+}
+
+// newConnectClient returns a client of the server at url, without compression.
+func newConnectClient(client *http.Client, url string) *connectClient {
 	plain := connect.WithAcceptCompression("gzip", nil, nil)
-	c := &connectClient{
+	return &connectClient{
 		empty:  connect.NewClient[testpb.Empty, testpb.Empty](client, url+testpb.TestService_EmptyCall_FullMethodName, plain),
 		unary:  connect.NewClient[testpb.SimpleRequest, testpb.SimpleResponse](client, url+testpb.TestService_UnaryCall_FullMethodName, plain),
 		record: connect.NewClient[benchpb.Record, benchpb.Record](client, url+benchpb.Records_Echo_FullMethodName, plain),
@@ -106,7 +114,6 @@ func dialConnect(network, address string, _ Row) (Conn, error) {
 		both: connect.NewClient[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse](
 			client, url+testpb.TestService_FullDuplexCall_FullMethodName, plain),
 	}
-	return Conn{Test: c, Records: c, Close: transport.CloseIdleConnections}, nil
 }
 
 // connectUnary makes a unary call.

@@ -8,8 +8,12 @@ import (
 )
 
 func serveGRPC(network, address string, s Services) (string, func(), error) {
-	return serveOn(network, address, func(lis net.Listener) (run, stop func()) {
-		srv := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage))
+	creds, err := serverTLS(network)
+	if err != nil {
+		return "", nil, err
+	}
+	return serveOn(socketNetwork(network), address, func(lis net.Listener) (run, stop func()) {
+		srv := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessage), grpc.Creds(creds))
 		register(srv, s)
 		return func() { _ = srv.Serve(lis) }, srv.Stop
 	})
@@ -20,7 +24,14 @@ func dialGRPC(network, address string, _ Row) (Conn, error) {
 	if network == "unix" {
 		target = "unix:" + address
 	}
-	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+	creds, err := clientTLS(network)
+	if err != nil {
+		return Conn{}, err
+	}
+	if creds == nil {
+		creds = insecure.NewCredentials()
+	}
+	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(creds), grpc.WithNoProxy(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
 	if err != nil {
 		return Conn{}, err

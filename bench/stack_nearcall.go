@@ -21,19 +21,25 @@ func nearcallTarget(network, address string) (target, becomes string) {
 		return "unix:" + address, shmNetwork
 	case webNetwork:
 		return "ws:" + address, "tcp"
+	case tlsNetwork:
+		return "tcp:" + address, "tcp"
 	}
 	return network + ":" + address, network
 }
 
 func serveNearcall(network, address string, s Services) (string, func(), error) {
 	target, _ := nearcallTarget(network, address)
+	creds, err := serverTLS(network)
+	if err != nil {
+		return "", nil, err
+	}
 	lis, err := nearcall.Listen(target)
 	if err != nil {
 		return "", nil, err
 	}
 	_, at, _ := strings.Cut(lis.Target(), ":")
 	return at, serveFrom(lis, func(lis net.Listener) (run, stop func()) {
-		srv := nearcall.NewServer(nearcall.MaxRecvMsgSize(maxMessage))
+		srv := nearcall.NewServer(nearcall.MaxRecvMsgSize(maxMessage), nearcall.Creds(creds))
 		register(srv, s)
 		return func() { _ = srv.Serve(lis) }, srv.Stop
 	}), nil
@@ -43,7 +49,11 @@ func serveNearcall(network, address string, s Services) (string, func(), error) 
 // than the one that is measured.
 func dialNearcall(network, address string, _ Row) (Conn, error) {
 	target, becomes := nearcallTarget(network, address)
-	opts := []nearcall.DialOption{nearcall.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage))}
+	creds, err := clientTLS(network)
+	if err != nil {
+		return Conn{}, err
+	}
+	opts := []nearcall.DialOption{nearcall.WithTransportCredentials(creds), nearcall.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage))}
 	if network != upgradedNetwork {
 		opts = append(opts, nearcall.WithoutUpgrade())
 	}

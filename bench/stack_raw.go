@@ -138,12 +138,17 @@ type rawClient struct {
 	swap func(sent []byte) ([]byte, error)
 }
 
+// prefixed returns the message after its length, in buf if it is large enough.
+func prefixed(buf []byte, m proto.Message) ([]byte, error) {
+	buf = binary.BigEndian.AppendUint32(buf[:0], uint32(proto.Size(m)))
+	return (proto.MarshalOptions{}).MarshalAppend(buf, m)
+}
+
 // exchange sends a message and returns the reply without its prefix.
 func (c *rawClient) exchange(in proto.Message) (body []byte, err error) {
 	if c.message != in {
 		c.message = in
-		c.sent = binary.BigEndian.AppendUint32(c.sent[:0], uint32(proto.Size(in)))
-		if c.sent, err = (proto.MarshalOptions{}).MarshalAppend(c.sent, in); err != nil {
+		if c.sent, err = prefixed(c.sent, in); err != nil {
 			return nil, err
 		}
 	}

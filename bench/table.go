@@ -26,7 +26,7 @@ type Table struct {
 // Tables returns all tables that this system supports. parked is the number of sleeping
 // goroutines in second processes.
 func Tables(parked int) []Table {
-	tables := []Table{inProcess, onLoop, overSockets("unix", parked), overSockets("tcp", parked), overWebSocket(parked)}
+	tables := []Table{inProcess, onLoop, overSockets("unix", parked), overSockets("tcp", parked), overWebSocket(parked), overQUIC(parked)}
 	if hasSharedMemory {
 		tables = append(tables, overSharedMemory(parked))
 	}
@@ -68,6 +68,14 @@ func overWebSocket(parked int) Table {
 	return Table{
 		Name: "ws", Title: "over a WebSocket on the loopback interface", File: "websocket", Processes: true,
 		Rows: peerRows, Rivals: webSocketRivals(parked), Baseline: "grpc-go",
+	}
+}
+
+// overQUIC returns the table of two processes over QUIC, with rivals over TCP with TLS.
+func overQUIC(parked int) Table {
+	return Table{
+		Name: "quic", Title: "over QUIC on the loopback interface", File: "quic", Processes: true,
+		Rows: peerRows, Rivals: quicRivals(parked), Baseline: "grpc-go",
 	}
 }
 
