@@ -15,12 +15,16 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 )
 
-// The loads that small calls are measured beside.
+// The loads that small calls are measured beside. With fresh each call is the first of a new
+// connection, beside nothing.
 const (
 	upload   = "up"
 	download = "down"
 	nothing  = "nothing"
+	fresh    = "new"
 )
+
+var loads = []string{upload, download, nothing, fresh}
 
 const (
 	small = 100       // bytes that a call sends and receives
@@ -64,6 +68,7 @@ func (*service) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest, to grp
 
 // A client makes small calls beside a stream, over one connection.
 type client struct {
+	dial     func() (conn, error)
 	to       testpb.TestServiceClient
 	received atomic.Int64 // bytes of a download
 
@@ -74,7 +79,7 @@ type client struct {
 // begin starts the load, and returns when it has been there for the given time. The load
 // lasts until stop, or until ctx is done.
 func (c *client) begin(ctx context.Context, load string, warm time.Duration) error {
-	run := map[string]func(context.Context) error{upload: c.upload, download: c.download, nothing: c.nothing}[load]
+	run := map[string]func(context.Context) error{upload: c.upload, download: c.download, nothing: c.nothing, fresh: c.nothing}[load]
 	if run == nil {
 		return fmt.Errorf("there is no load %q", load)
 	}
@@ -141,7 +146,11 @@ const patience = time.Minute
 
 // measure starts a call at each interval, whether or not earlier ones have been answered,
 // and waits for all answers. It fails if a call does.
-func (c *client) measure(ctx context.Context, lasts, interval time.Duration) (measurement, error) {
+func (c *client) measure(ctx context.Context, load string, lasts, interval time.Duration) (measurement, error) {
+	call := c.call
+	if load == fresh {
+		call = c.first
+	}
 	var mu sync.Mutex
 	var took []time.Duration
 	var failed error
@@ -152,11 +161,10 @@ func (c *client) measure(ctx context.Context, lasts, interval time.Duration) (me
 	for due := begun; due.Sub(begun) < lasts && ctx.Err() == nil; due = due.Add(interval) {
 		time.Sleep(time.Until(due))
 		calls.Go(func() {
-			sent := time.Now() // not when it was due: a late wake-up is not the connection's delay
-			err := c.call(ctx)
+			t, err := call(ctx)
 			mu.Lock()
 			defer mu.Unlock()
-			took = append(took, time.Since(sent))
+			took = append(took, t)
 			failed = cmp.Or(failed, err)
 		})
 	}
@@ -173,11 +181,25 @@ func percentile(took []time.Duration, p int) time.Duration {
 	return took[(len(took)*p+99)/100-1]
 }
 
-// call makes a small call.
-func (c *client) call(ctx context.Context) error {
-	out, err := c.to.UnaryCall(ctx, &testpb.SimpleRequest{Payload: &testpb.Payload{Body: make([]byte, small)}})
+// call makes a small call, and returns how long it took. That does not count from when the
+// call was due: a late wake-up is not the connection's delay.
+func (c *client) call(ctx context.Context) (time.Duration, error) { return timed(ctx, c.to) }
+
+// first makes a small call on a new connection, and returns how long both took.
+func (c *client) first(ctx context.Context) (time.Duration, error) {
+	to, err := c.dial() // which returns before there is a connection
+	if err != nil {
+		return 0, err
+	}
+	defer to.Close()
+	return timed(ctx, testpb.NewTestServiceClient(to))
+}
+
+func timed(ctx context.Context, to testpb.TestServiceClient) (time.Duration, error) {
+	sent := time.Now()
+	out, err := to.UnaryCall(ctx, &testpb.SimpleRequest{Payload: &testpb.Payload{Body: make([]byte, small)}}, grpc.WaitForReady(true))
 	if err == nil && len(out.GetPayload().GetBody()) != small {
 		err = errors.New("a reply of the wrong length")
 	}
-	return err
+	return time.Since(sent), err
 }

@@ -6,6 +6,7 @@
 //	go run .                                    calls beside an upload and beside a download
 //	go run . -loss 0.1 -delay 20ms -rate 20     another link
 //	go run . -beside up,nothing -duration 30s
+//	go run . -beside new                        calls that each are the first of a connection
 //	go run . -stacks TCP -congestion cubic      a part
 //	go run . -write FILE                        also put the tables between the file's markers
 //
@@ -66,7 +67,7 @@ func parse(args []string) (p *plan, file string, err error) {
 	loss := flags.Float64("loss", 1, "`percent` of the packets that are lost in each direction")
 	rate := flags.Float64("rate", 100, "of the link in each direction, in `Mbit` a second")
 	queue := flags.Duration("queue", 100*time.Millisecond, "of packets that wait for the link, by the time that it takes for them")
-	beside := flags.String("beside", upload+","+download, "loads, with a comma between their `names`: up, down, nothing")
+	beside := flags.String("beside", upload+","+download, "loads, with a comma between their `names`: up, down, nothing, or new for new connections")
 	lasts := flags.Duration("duration", 10*time.Second, "of a measurement")
 	calls := flags.Int("calls", 200, "small calls a second")
 	match := flags.String("stacks", "", "stacks whose names match this regular `expression`; all by default")

@@ -19,7 +19,7 @@ type plan struct {
 	loads      []string
 	warm       time.Duration // time that a load has before it is measured
 	lasts      time.Duration // of a measurement
-	interval   time.Duration // between calls
+	calls      int           // a second
 	seed       uint64
 }
 
@@ -48,11 +48,11 @@ func (p *plan) chooseLink(roundTrip time.Duration, loss, rate float64, queue tim
 }
 
 // chooseLoads sets the loads, the length of a measurement, and the calls a second.
-func (p *plan) chooseLoads(loads string, lasts time.Duration, calls int) error {
-	p.loads = strings.Split(loads, ",")
+func (p *plan) chooseLoads(names string, lasts time.Duration, calls int) error {
+	p.loads = strings.Split(names, ",")
 	for _, l := range p.loads {
-		if l != upload && l != download && l != nothing {
-			return fmt.Errorf("-beside %q: there is none but %s, %s and %s", l, upload, download, nothing)
+		if !slices.Contains(loads, l) {
+			return fmt.Errorf("-beside %q: there is none but %s", l, strings.Join(loads, ", "))
 		}
 	}
 	if lasts <= 0 || lasts > longest {
@@ -61,8 +61,18 @@ func (p *plan) chooseLoads(loads string, lasts time.Duration, calls int) error {
 	if calls < 1 || calls > busiest {
 		return fmt.Errorf("-calls must be between 1 and %d a second", busiest)
 	}
-	p.lasts, p.interval = lasts, time.Second/time.Duration(calls)
+	p.lasts, p.calls = lasts, calls
 	return nil
+}
+
+// interval returns the time between calls. New connections are a tenth as many as calls,
+// because handshakes keep the processors busy.
+func (p *plan) interval(load string) time.Duration {
+	between := time.Second / time.Duration(p.calls)
+	if load == fresh {
+		between *= 10
+	}
+	return between
 }
 
 // chooseWays sets the ways: the stacks whose names match, each with each congestion control
@@ -145,7 +155,7 @@ func (p *plan) measure(ctx context.Context, w way, load string, progress io.Writ
 			n.report(progress, fmt.Sprintf("%v, beside %s", w, load))
 		}
 	}()
-	s := setup{Way: w, Address: addresses[0].String() + ":0", Load: load, Warm: p.warm, Lasts: p.lasts, Interval: p.interval}
+	s := setup{Way: w, Address: addresses[0].String() + ":0", Load: load, Warm: p.warm, Lasts: p.lasts, Interval: p.interval(load)}
 	server, at, err := startSide(ctx, n.ends[0], s)
 	if err != nil {
 		return r, err

@@ -110,23 +110,24 @@ func (s setup) run(in io.Reader, out io.Writer) error {
 
 // call is run for the client.
 func (s setup) call(by stack, in io.Reader, out io.Writer) error {
-	to, err := by.dial(s.Way, s.Address)
+	dial := func() (conn, error) { return by.dial(s.Way, s.Address) }
+	to, err := dial()
 	if err != nil {
 		return err
 	}
-	c := &client{to: testpb.NewTestServiceClient(to)}
+	c := &client{dial: dial, to: testpb.NewTestServiceClient(to)}
 	defer c.stop()
 	defer to.Close() // before, so that the stream ends without waiting for the peer
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for range 3 { // warm
-		if err := c.call(ctx); err != nil {
+		if _, err := c.call(ctx); err != nil {
 			return err
 		}
 	}
 	return answer(in, out, s.Address, map[string]func(context.Context) (any, error){
 		asksBegin:    func(ctx context.Context) (any, error) { return nil, c.begin(ctx, s.Load, s.Warm) },
-		asksMeasure:  func(ctx context.Context) (any, error) { return c.measure(ctx, s.Lasts, s.Interval) },
+		asksMeasure:  func(ctx context.Context) (any, error) { return c.measure(ctx, s.Load, s.Lasts, s.Interval) },
 		asksReceived: func(context.Context) (any, error) { return c.received.Load(), nil },
 	})
 }

@@ -14,7 +14,7 @@ import (
 const base = "nearcall, QUIC"
 
 // titles say what calls are measured beside.
-var titles = map[string]string{upload: "beside an upload", download: "beside a download", nothing: "alone"}
+var titles = map[string]string{upload: "beside an upload", download: "beside a download", nothing: "alone", fresh: "each on a new connection"}
 
 // markdown returns the table of a load, with the conditions below it.
 func (p *plan) markdown(load string, results []result) []byte {
@@ -36,7 +36,7 @@ func (p *plan) markdown(load string, results []result) []byte {
 		if quic != nil && r.Stack != base {
 			p50, p99 = times(r.P50, quic.P50), times(r.P99, quic.P99)
 		}
-		if load != nothing {
+		if load == upload || load == download {
 			stream = fmt.Sprintf("%.2f MB/s", r.rate/1e6)
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %d | %s |\n", r.Stack, r.Congestion, shortly(r.P50), p50, shortly(r.P99), p99, r.Calls, stream)
@@ -44,8 +44,8 @@ func (p *plan) markdown(load string, results []result) []byte {
 	c := p.conditions
 	fmt.Fprintf(&b, "\n%v there and back on an empty link, %.3g %% of the packets lost in each direction, %.4g Mbit/s, a queue of %.0f kB; ",
 		2*c.Delay, c.Loss*100, c.Rate*8/1e6, float64(c.Queue)/1e3)
-	fmt.Fprintf(&b, "%.4g calls a second of %d bytes each way for %v, on the connection of the stream. %s, %d CPUs, %s, %s.\n",
-		1/p.interval.Seconds(), small, p.lasts, system(), runtime.NumCPU(), runtime.Version(), time.Now().Format(time.DateOnly))
+	fmt.Fprintf(&b, "%.4g calls a second of %d bytes each way for %v. %s, %d CPUs, %s, %s.\n",
+		1/p.interval(load).Seconds(), small, p.lasts, system(), runtime.NumCPU(), runtime.Version(), time.Now().Format(time.DateOnly))
 	return b.Bytes()
 }
 
