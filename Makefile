@@ -152,7 +152,7 @@ realistic: ## calls of a service with interceptors, OpenTelemetry and deadlines,
 	cd bench && $(GO) run ./realistic
 
 # LOSSY='-write ../docs/quic.md' also writes the tables there; -loss, -delay and -rate are of
-# another link. It needs Linux, a TUN device, and root.
+# another link. It needs Linux, a TUN device, and root or a user namespace.
 .PHONY: lossy
 lossy: ## small calls beside a stream over a link that loses packets: QUIC against TCP, in about three minutes
 	cd bench && $(GO) run ./lossy $(LOSSY)

@@ -42,6 +42,14 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
+	for _, load := range p.loads {
+		if file == "" {
+			break
+		}
+		if _, err := placeIn(file, load); err != nil { // before anything is measured
+			return err
+		}
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	results, err := p.run(ctx, os.Stderr)
@@ -51,10 +59,15 @@ func run(args []string) error {
 	for _, load := range p.loads {
 		table := p.markdown(load, results)
 		fmt.Printf("%s\n", table)
-		if file != "" {
-			if err := rewrite(file, load, table); err != nil {
-				return err
-			}
+		if file == "" {
+			continue
+		}
+		at, err := placeIn(file, load) // in the page with the tables before this one
+		if err != nil {
+			return err
+		}
+		if err := at.put(table); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 )
@@ -76,17 +77,28 @@ func system() string {
 	return strings.TrimSpace(cmp.Or(map[string]string{"linux": "Linux"}[runtime.GOOS], runtime.GOOS) + " " + string(version))
 }
 
-// rewrite replaces what is between the markers of a load in the file.
-func rewrite(file, load string, table []byte) error {
+// A place is where a file has a load's table.
+type place struct {
+	file          string
+	before, after []byte // with the markers
+}
+
+// placeIn returns the place between the markers of a load.
+func placeIn(file, load string) (place, error) {
 	page, err := os.ReadFile(file)
 	if err != nil {
-		return err
+		return place{}, err
 	}
 	begin, end := fmt.Sprintf("<!-- lossy %s: begin -->\n", load), fmt.Sprintf("<!-- lossy %s: end -->", load)
-	before, rest, begins := bytes.Cut(page, []byte(begin))
-	_, after, ends := bytes.Cut(rest, []byte(end))
-	if !begins || !ends {
-		return fmt.Errorf("%s has no place for the table: it goes between %s and %s", file, strings.TrimSpace(begin), end)
+	from := bytes.Index(page, []byte(begin)) + len(begin)
+	to := bytes.Index(page, []byte(end))
+	if from < len(begin) || to < from {
+		return place{}, fmt.Errorf("%s has no place for the table: it goes between %s and %s", file, strings.TrimSpace(begin), end)
 	}
-	return os.WriteFile(file, bytes.Join([][]byte{before, []byte(begin), table, []byte(end), after}, nil), 0o666)
+	return place{file, page[:from], page[to:]}, nil
+}
+
+// put replaces what the place has.
+func (p place) put(table []byte) error {
+	return os.WriteFile(p.file, slices.Concat(p.before, table, p.after), 0o666)
 }
