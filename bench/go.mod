@@ -9,6 +9,7 @@ require (
 	github.com/fullstorydev/grpchan v1.1.2
 	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.4
 	github.com/nearcall/nearcall v0.0.0
+	github.com/nearcall/nearcall/quic v0.0.0
 	github.com/quic-go/quic-go v0.65.0
 	go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc v0.72.0
 	go.opentelemetry.io/otel v1.47.0
@@ -43,3 +44,5 @@ require (
 )
 
 replace github.com/nearcall/nearcall => ../
+
+replace github.com/nearcall/nearcall/quic => ../quic

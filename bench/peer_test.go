@@ -190,11 +190,11 @@ func TestAPeerStartsAndStops(t *testing.T) {
 func carries(stack, network string) bool {
 	switch network {
 	case quicNetwork:
-		return stack == "raw-quic" || stack == "connect-http3"
+		return stack == "nearcall" || stack == "raw-quic" || stack == "connect-http3"
 	case tlsNetwork:
 		return stack == "nearcall" || stack == "grpc-go"
 	}
-	return !carries(stack, quicNetwork)
+	return stack == "nearcall" || !carries(stack, quicNetwork)
 }
 
 func TestAPeerThatCannotServeIsAnError(t *testing.T) {

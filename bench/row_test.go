@@ -294,7 +294,7 @@ func TestRowsBetweenProcesses(t *testing.T) {
 		case "ws":
 			rivals = "nearcall, nearcall-tcp, grpc-go, connect-go, raw"
 		case "quic":
-			rivals = "nearcall-tcp, grpc-go, connect-go, raw"
+			rivals = "nearcall, nearcall-tcp, grpc-go, connect-go, raw"
 		case sharedMemory:
 			rivals = "nearcall, nearcall-upgraded, grpc-go, raw, protobuf, watched-line, one-copy, two-copies, three-copies"
 		}

@@ -23,6 +23,8 @@ func nearcallTarget(network, address string) (target, becomes string) {
 		return "ws:" + address, "tcp"
 	case tlsNetwork:
 		return "tcp:" + address, "tcp"
+	case quicNetwork:
+		return "quic:" + address, "udp"
 	}
 	return network + ":" + address, network
 }

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"crypto/tls"
+
 	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall/bench/internal/certificate"
+	"github.com/nearcall/nearcall/quic"
 )
 
 // tlsNetwork is TCP whose connections have TLS.
@@ -19,24 +22,22 @@ func socketNetwork(network string) string {
 
 // serverTLS returns the credentials of a network's servers, nil if it has none.
 func serverTLS(network string) (credentials.TransportCredentials, error) {
-	if network != tlsNetwork {
-		return nil, nil
-	}
-	config, err := certificate.Server()
-	if err != nil {
-		return nil, err
-	}
-	return credentials.NewTLS(config), nil
+	return secured(network, certificate.Server)
 }
 
 // clientTLS returns the credentials of a network's clients, nil if it has none.
 func clientTLS(network string) (credentials.TransportCredentials, error) {
-	if network != tlsNetwork {
+	return secured(network, certificate.Client)
+}
+
+func secured(network string, configuration func() (*tls.Config, error)) (credentials.TransportCredentials, error) {
+	creds := map[string]func(*tls.Config) credentials.TransportCredentials{tlsNetwork: credentials.NewTLS, quicNetwork: quic.NewTLS}[network]
+	if creds == nil {
 		return nil, nil
 	}
-	config, err := certificate.Client()
+	config, err := configuration()
 	if err != nil {
 		return nil, err
 	}
-	return credentials.NewTLS(config), nil
+	return creds(config), nil
 }

@@ -54,6 +54,7 @@ func TestEachControlOfTheKernelIsMeasured(t *testing.T) {
 		{"TCP", "", "bbr cubic reno vegas", "grpc-go, TCP, reno; grpc-go, TCP, cubic; grpc-go, TCP, bbr; nearcall, TCP, reno; nearcall, TCP, cubic; nearcall, TCP, bbr"},
 		{"TCP", "", "reno", "grpc-go, TCP, reno; nearcall, TCP, reno"},
 		{"grpc", "vegas", "reno vegas", "grpc-go, TCP, vegas"},
+		{"nearcall", "cubic", "cubic reno", "nearcall, QUIC, reno; nearcall, TCP, cubic"},
 	} {
 		var p plan
 		err := p.chooseWays(c.match, c.congestion, strings.Fields(c.kernel))

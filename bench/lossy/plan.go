@@ -95,7 +95,11 @@ func (p *plan) chooseWays(match, congestion string, kernel []string) error {
 		if !re.MatchString(s.name) {
 			continue
 		}
-		for _, c := range controls {
+		own := s.controls
+		if own == nil {
+			own = controls
+		}
+		for _, c := range own {
 			p.ways = append(p.ways, way{s.name, c})
 		}
 	}

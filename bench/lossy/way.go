@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/bench/internal/certificate"
+	"github.com/nearcall/nearcall/quic"
 )
 
 // A way is a stack with the congestion control of its connections. All connections have TLS.
@@ -21,11 +22,12 @@ type way struct {
 
 func (w way) String() string { return w.Stack + ", " + w.Congestion }
 
-// A stack serves and dials. Its names stand in the table.
+// A stack serves and dials. Its name stands in the table.
 type stack struct {
-	name  string
-	serve func(w way, address string, s testpb.TestServiceServer) (at string, stop func(), err error)
-	dial  func(w way, address string) (conn, error)
+	name     string
+	controls []string // its own congestion controls; nil for those of TCP
+	serve    func(w way, address string, s testpb.TestServiceServer) (at string, stop func(), err error)
+	dial     func(w way, address string) (conn, error)
 }
 
 // conn is a client's connection.
@@ -36,8 +38,9 @@ type conn interface {
 
 // stacks are all stacks, in the table's order.
 var stacks = []stack{
-	{"grpc-go, TCP", serveGRPC, dialGRPC},
-	{"nearcall, TCP", serveTCP, dialTCP},
+	{base, []string{"reno"}, serveQUIC, dialQUIC}, // quic-go has no other
+	{"grpc-go, TCP", nil, serveGRPC, dialGRPC},
+	{"nearcall, TCP", nil, serveTCP, dialTCP},
 }
 
 func stackOf(w way) (stack, error) {
@@ -121,4 +124,25 @@ func dialTCP(w way, address string) (conn, error) {
 		return nil, err
 	}
 	return nearcall.NewClient("tcp:"+address, nearcall.WithTransportCredentials(credentials.NewTLS(config)), nearcall.WithContextDialer(w.dialer))
+}
+
+func serveQUIC(_ way, address string, s testpb.TestServiceServer) (string, func(), error) {
+	config, err := certificate.Server()
+	if err != nil {
+		return "", nil, err
+	}
+	lis, err := nearcall.Listen("quic:" + address)
+	if err != nil {
+		return "", nil, err
+	}
+	at, stop := serveOn(lis, nearcall.NewServer(nearcall.Creds(quic.NewTLS(config))), s)
+	return at, stop, nil
+}
+
+func dialQUIC(_ way, address string) (conn, error) {
+	config, err := certificate.Client()
+	if err != nil {
+		return nil, err
+	}
+	return nearcall.NewClient("quic:"+address, nearcall.WithTransportCredentials(quic.NewTLS(config)))
 }
