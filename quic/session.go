@@ -66,7 +66,7 @@ type session struct {
 	sweep    *time.Timer // ends calls that do not begin
 	bye      *time.Timer // closes the connection if the peer does not
 	round    int         // of sweep
-	spent    []*q.Stream // calls that are over, whose credit is to be released
+	spent    []*q.Stream // calls that are over, whose credit was not released yet
 	release  *time.Timer // releases it; nil if spent is empty
 }
 
