@@ -119,7 +119,7 @@ func isCopied(name string) bool {
 		return false
 	}
 	first, _, below := strings.Cut(name, "/")
-	return !below || first == "internal" || first == "interop" || first == "loop" || first == "forward"
+	return !below || slices.Contains([]string{"internal", "interop", "loop", "forward", "quic"}, first)
 }
 
 // snapshot copies the files that the cases are built from to dir. It copies the
