@@ -128,9 +128,9 @@ func TestAReaderDoesNotWaitForRoomWhileCallsWaitForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 3
 		server := NewServer(ServerConfig{MaxRemote: limit, MaxRecv: defaultMaxRecv, MaxSend: noLimit})
-		ran := 0
+		var ran atomic.Int32
 		server.Register(&desc, handlers{unary: func(context.Context, *message) (*message, error) {
-			ran++
+			ran.Add(1)
 			return nil, context.Canceled
 		}}, nil)
 		proves(server)
@@ -148,15 +148,63 @@ func TestAReaderDoesNotWaitForRoomWhileCallsWaitForIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if ran > 0 {
+		if ran.Load() > 0 {
 			t.Error("a handler runs although there is no room")
 		}
 		for _, s := range all {
 			s.run.Run()
 		}
 		synctest.Wait()
-		if ran != limit+1 {
-			t.Errorf("%d of %d handlers run", ran, limit+1)
+		if n := ran.Load(); n != limit+1 {
+			t.Errorf("%d of %d handlers run", n, limit+1)
+		}
+		c.Closed(errStopped)
+		synctest.Wait()
+		server.workers.close()
+	})
+}
+
+// A call may take the room that was given to one that waits. Then both that and the next one
+// wait, and neither for ever.
+func TestCallsThatComeWhileOthersWaitForRoomRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := NewServer(ServerConfig{MaxRemote: 1, MaxRecv: defaultMaxRecv, MaxSend: noLimit})
+		release := make(chan struct{})
+		var ran atomic.Int32
+		blocks := false
+		server.Register(&desc, handlers{unary: func(context.Context, *message) (*message, error) {
+			if blocks {
+				<-release
+			}
+			ran.Add(1)
+			return nil, context.Canceled
+		}}, nil)
+		proves(server)
+		c := server.Accept(distant{}).(*serverConn)
+		first := new(lending)
+		if err := first.offerTo(c, unaryMethod); err != nil || first.run == nil {
+			t.Fatalf("the call is not lent a goroutine: %v", err)
+		}
+		offer := func() {
+			if err := c.HandleStream(new(requesting), &link.CallHeader{Profile: &link.Profile{}, Method: unaryMethod}); err != nil {
+				t.Error(err)
+			}
+		}
+		offer() // waits for room
+		synctest.Wait()
+		mu := &server.workers.mu
+		mu.Lock() // so that the one that waits does not take the room
+		blocks = true
+		last := c.running[0]
+		c.remove(last)
+		mu.Unlock()
+		offer() // takes the room, or not
+		go offer()
+		synctest.Wait()
+		close(release)
+		synctest.Wait()
+		if n := ran.Load(); n != 3 {
+			t.Errorf("%d of 3 handlers run", n)
 		}
 		c.Closed(errStopped)
 		synctest.Wait()

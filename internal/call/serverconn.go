@@ -108,10 +108,11 @@ var errNoRoom = errors.New("call: as many handlers run as may")
 // the reader does not block forever, and grpc-go does the same. But handlers that call the
 // peer may wait for what the reader reads, so then add returns errNoRoom. A client's
 // handlers can do that at any time, and with any connection of the client. Calls that wait
-// to run on the reader wait for it, too.
+// to run on the reader wait for it, too. And while calls wait for room on goroutines of their
+// own, the reader does not wait beside them: only one goroutine can wait at c.room.
 func (c *serverConn) add(call *serverCall) error {
 	for c.maxHandlers > 0 && len(c.running) >= c.maxHandlers && c.refusal == nil {
-		if c.callsPeer || c.ofClient || c.lent > 0 {
+		if c.callsPeer || c.ofClient || c.lent > 0 || c.undecided > 0 {
 			return errNoRoom
 		}
 		c.room.Wait(&c.server.workers.mu, nil)
