@@ -86,6 +86,34 @@ func TestAHandlerThatWasAlwaysQuickDelaysOthersForMillisecondsAtMost(t *testing.
 	})
 }
 
+// Calls that come together with one that blocks, and block as well, are read behind.
+func TestManyHandlersThatBlockAtOnceDelayOthersNoLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const calls = 10
+		client := overPipe(t, echo{unary: blocking})
+		callTimes(t, client, 400)
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan error, calls)
+		for range calls {
+			go func() {
+				_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{ResponseSize: 1})
+				left <- err
+			}()
+		}
+		synctest.Wait()
+		begun := time.Now()
+		callTimes(t, client, 1)
+		if d := time.Since(begun); d > 4*time.Millisecond {
+			t.Errorf("another call is delayed by %v", d)
+		}
+		cancel()
+		for range calls {
+			wantCode(t, <-left, codes.Canceled)
+		}
+		callTimes(t, client, proven)
+	})
+}
+
 func TestWithWorkerHandlersNoHandlerDelaysAnotherCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := overPipe(t, echo{unary: blocking}, nearcall.WorkerHandlers())

@@ -49,6 +49,7 @@ type lentCall serverCall
 // Run implements [link.Runner].
 func (l *lentCall) Run() time.Duration {
 	c := (*serverCall)(l)
+	c.lentRuns.Store(true)
 	begun := time.Now()
 	c.run()
 	d := time.Since(begun)
@@ -130,6 +131,9 @@ func (w *workers) look() {
 	}
 	w.mu.Unlock()
 	for _, c := range slow {
+		if c.lentRuns.Load() {
+			c.method.pace.ran(watchTime) // before the goroutine reads more calls of the method
+		}
 		c.stream.carrier.(link.Lender).Release()
 	}
 }

@@ -18,7 +18,8 @@ import (
 //   - A goroutine that is about to wait for the peer, the handler's own included, or that
 //     ends the session calls needReader first, which starts another resident in place of
 //     the one that runs the handler. Release does the same for a handler that turns out to
-//     be slow. The new resident goes on with the calls that are left in lent.
+//     be slow. The new resident starts goroutines for the calls that are left in lent: they
+//     may be as slow, and nothing looks after a call that has not begun.
 //   - A goroutine whose handler has returned reads on only if its call is still the
 //     borrower. Otherwise it ends.
 //   - While corked is set, a resident runs handlers or is about to, and flushes when it has
@@ -30,6 +31,7 @@ type lending struct {
 	lent      []lentCall    // calls to run when the input was handled
 	lentRun   int           // how many of them were run, or are run by other goroutines
 	lentTime  time.Duration // how long they are likely to take
+	lentSpent time.Duration // how long those that were run have taken
 
 	// Guarded by mu.
 	borrower *stream // the call whose handler the resident runs; nil while it reads
@@ -97,29 +99,29 @@ func (s *Session) lendableTo(st *stream) time.Duration {
 // whether the calling goroutine is still the resident. Called with mu held, which it
 // releases if it returns false.
 func (s *Session) runLent() (reads bool) {
-	var spent time.Duration
 	for ran := 0; s.lentRun < len(s.lent); {
 		c := s.lent[s.lentRun]
 		s.lent[s.lentRun] = lentCall{}
 		s.lentRun++
-		if spent > maxLent || s.waiting > 0 || s.ended != nil || s.broken != nil {
+		if s.lentSpent > maxLent || s.waiting > 0 || s.ended != nil || s.broken != nil {
 			go c.run.Run()
 			continue
 		}
 		s.borrower, s.corked = c.st, s.corked || s.lentRun < len(s.lent)
 		s.mu.Unlock()
-		spent += s.runOne(c)
+		spent := s.runOne(c)
 		s.mu.Lock()
 		if s.borrower != c.st {
 			s.mu.Unlock()
 			return false
 		}
 		s.borrower = nil
+		s.lentSpent += spent
 		if ran++; ran%maxCorked == 0 {
 			s.uncork()
 		}
 	}
-	s.lent, s.lentRun, s.lentTime = s.lent[:0], 0, 0
+	s.lent, s.lentRun, s.lentTime, s.lentSpent = s.lent[:0], 0, 0, 0
 	s.uncork()
 	return true
 }
@@ -157,5 +159,6 @@ func (s *Session) needReader() {
 // borrower's handler. mu is held.
 func (s *Session) replaceResident() {
 	s.borrower = nil
+	s.lentSpent = maxLent + 1
 	go s.readOn(nil)
 }
