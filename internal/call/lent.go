@@ -20,8 +20,8 @@ const watchTime = 2 * time.Millisecond
 // timer costs more than to let it run.
 const watchLasts = 25
 
-// A watch knows the calls whose handlers run on lent goroutines. It is guarded by
-// workers.mu.
+// A watch knows the calls whose handlers run on lent goroutines, from when they begin: until
+// then there is nothing to release. It is guarded by workers.mu.
 type watch struct {
 	calls []*serverCall // each at its lentIndex - 1
 	timer *time.Timer   // nil before the first call
@@ -49,12 +49,16 @@ type lentCall serverCall
 // Run implements [link.Runner].
 func (l *lentCall) Run() time.Duration {
 	c := (*serverCall)(l)
-	c.lentRuns.Store(true)
+	w := &c.conn.server.workers
+	w.mu.Lock()
+	c.conn.lent--
+	w.watch.add(w, c)
+	w.mu.Unlock()
 	begun := time.Now()
 	c.run()
 	d := time.Since(begun)
 	c.method.pace.ran(d)
-	c.conn.server.workers.finished(c)
+	w.finished(c)
 	return d
 }
 
@@ -73,7 +77,6 @@ func (c *serverCall) runTimed() {
 // add makes the watch look at c. workers.mu is held.
 func (t *watch) add(w *workers, c *serverCall) {
 	t.calls = append(t.calls, c)
-	c.conn.lent++
 	c.lentIndex = int32(len(t.calls))
 	t.quiet = 0
 	switch {
@@ -98,7 +101,6 @@ func (t *watch) remove(c *serverCall) {
 	t.calls[last] = nil
 	t.calls = t.calls[:last]
 	c.lentIndex = 0
-	c.conn.lent--
 }
 
 // end stops the timer for good, as the server has stopped. Calls that the watch looks at
@@ -131,9 +133,7 @@ func (w *workers) look() {
 	}
 	w.mu.Unlock()
 	for _, c := range slow {
-		if c.lentRuns.Load() {
-			c.method.pace.ran(watchTime) // before the goroutine reads more calls of the method
-		}
+		c.method.pace.ran(watchTime) // before the goroutine reads more calls of the method
 		c.stream.carrier.(link.Lender).Release()
 	}
 }

@@ -92,6 +92,7 @@ func TestTheWatchReleasesGoroutinesFromSlowHandlers(t *testing.T) {
 		if err := s.offerTo(c, unaryMethod); err != nil || s.run == nil {
 			t.Fatalf("the call is not lent a goroutine: %v", err)
 		}
+		time.Sleep(10 * watchTime) // the goroutine has other input to handle first
 		go s.run.Run()
 		time.Sleep(watchTime)
 		synctest.Wait()
@@ -143,10 +144,12 @@ func TestAReaderDoesNotWaitForRoomWhileCallsWaitForIt(t *testing.T) {
 			}
 			all = append(all, s)
 		}
+		time.Sleep(10 * watchTime) // the reader has much input to handle
 		other := new(requesting)
 		if err := c.HandleStream(other, &link.CallHeader{Profile: &link.Profile{}, Method: unaryMethod}); err != nil {
 			t.Fatal(err)
 		}
+		time.Sleep(10 * watchTime)
 		synctest.Wait()
 		if ran.Load() > 0 {
 			t.Error("a handler runs although there is no room")

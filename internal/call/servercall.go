@@ -2,7 +2,6 @@ package call
 
 import (
 	"context"
-	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -29,8 +28,6 @@ type serverCall struct {
 	index     int32 // in conn.running
 	lentIndex int32 // in workers.watch.calls, plus one; 0 if it is not there
 	looked    bool  // the watch has seen the handler run
-
-	lentRuns atomic.Bool // the handler runs, or has run, on a lent goroutine
 
 	conn   *serverConn
 	open   *link.CallHeader

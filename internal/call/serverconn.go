@@ -37,7 +37,7 @@ type serverConn struct {
 	running   []*serverCall // each at its index
 	room      wait.Cond     // the session's reader waits here for a handler to return
 	waiting   list.List     // of *waitingCall
-	lent      int           // calls that run or wait to run on lent goroutines
+	lent      int           // calls that wait to run on lent goroutines
 	undecided int           // calls that wait, or have waited and neither run nor were refused yet
 	callsPeer bool          // handlers may wait for calls to the peer, which its reader must read
 	refusal   error         // why new calls are refused; nil if they are not

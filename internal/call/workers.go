@@ -39,7 +39,7 @@ func (w *workers) start(c *serverCall, l link.Lender) error {
 		return err
 	}
 	if l != nil {
-		w.watch.add(w, c)
+		c.conn.lent++
 		w.mu.Unlock()
 		l.Lend((*lentCall)(c), c.method.pace.expected())
 		return nil
