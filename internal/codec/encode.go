@@ -19,9 +19,9 @@ const mostAtOnce = 4 << 10
 // A message is preceded by its length. Without sizes, encoding leaves one byte for it,
 // and moves the message when the length turns out to need more. That is cheaper than
 // computing the size first, as long as messages are small. With sizes, encoding takes
-// them from there.
+// them from there, and moves only what is small and within a map.
 type encoder struct {
-	sized bool // sizes holds the sizes of nested messages
+	sized bool // sizes.of has the sizes of what is encoded next
 	limit int  // stop before the buffer holds more than limit bytes, or soon after
 	full  bool // encoding has stopped for that reason
 	sizes
@@ -325,14 +325,12 @@ func (e *encoder) nested(b []byte, o *op, m ptr, depth int) (_ []byte, ok bool) 
 		return b, false
 	}
 	b = o.appendTag(b)
-	if e.sized {
-		n, ok := e.sizeOf(o.sub, m, depth-1)
-		if !ok {
-			return b, false
+	if e.sized || e.large != nil {
+		if n, known := e.sizeOf(o.sub, m, depth-1); known {
+			start := len(b) + sizeVarint(uint64(n))
+			b, ok = e.message(appendLength(b, n), o.sub, m, depth-1)
+			return b, ok && len(b) == start+n
 		}
-		start := len(b) + sizeVarint(uint64(n))
-		b, ok = e.message(appendLength(b, n), o.sub, m, depth-1)
-		return b, ok && len(b) == start+n
 	}
 	start := len(b) + 1
 	if b, ok = e.message(append(b, 0), o.sub, m, depth-1); !ok {
@@ -341,17 +339,20 @@ func (e *encoder) nested(b []byte, o *op, m ptr, depth int) (_ []byte, ok bool) 
 	return putLength(b, start), true
 }
 
-// sizeOf returns the size of m, of p's type, which is encoded next.
-func (e *encoder) sizeOf(p *program, m ptr, depth int) (n int, ok bool) {
-	if !p.nests {
+// sizeOf returns the size of m, of p's type, which is encoded next, if it is known.
+func (e *encoder) sizeOf(p *program, m ptr, depth int) (n int, known bool) {
+	switch {
+	case !e.sized:
+		n, known = e.large[m]
+		return n, known
+	case !p.nests:
 		n = p.encodedSize(m, depth, nil)
 		return n, n >= 0
+	case e.next < len(e.of):
+		e.next++
+		return e.of[e.next-1], true
 	}
-	if e.next == len(e.of) {
-		return 0, false
-	}
-	e.next++
-	return e.of[e.next-1], true
+	return 0, false
 }
 
 // putLength puts the length of what follows start into the byte before start, and

@@ -35,28 +35,28 @@ var shapes = map[reflect.Kind]shape{
 // of shapes. They pass the addresses of keys and values on to the ops of both.
 
 // encodedSize is that of the map at v.
-func (e *mapEntries) encodedSize(v ptr, depth int) int {
+func (e *mapEntries) encodedSize(v ptr, depth int, s *sizes) int {
 	if v.reference().isNil() {
 		return 0
 	}
 	switch e.keys {
 	case shapeBool:
-		return sizeBy[bool](e, v, depth)
+		return sizeBy[bool](e, v, depth, s)
 	case shapeInt32:
-		return sizeBy[int32](e, v, depth)
+		return sizeBy[int32](e, v, depth, s)
 	case shapeUint32:
-		return sizeBy[uint32](e, v, depth)
+		return sizeBy[uint32](e, v, depth, s)
 	case shapeInt64:
-		return sizeBy[int64](e, v, depth)
+		return sizeBy[int64](e, v, depth, s)
 	case shapeUint64:
-		return sizeBy[uint64](e, v, depth)
+		return sizeBy[uint64](e, v, depth, s)
 	case shapeString:
-		return sizeBy[string](e, v, depth)
+		return sizeBy[string](e, v, depth, s)
 	}
 	return -1
 }
 
-func sizeBy[K comparable](e *mapEntries, v ptr, depth int) int {
+func sizeBy[K comparable](e *mapEntries, v ptr, depth int, s *sizes) int {
 	switch e.values {
 	case shapeBool:
 		return sizeEntries[K, bool](e, v)
@@ -69,7 +69,7 @@ func sizeBy[K comparable](e *mapEntries, v ptr, depth int) int {
 	case shapeBytes:
 		return sizeEntries[K, []byte](e, v)
 	case shapeMessage:
-		return sizeMessages[K](e, v, depth)
+		return sizeMessages[K](e, v, depth, s)
 	}
 	return -1
 }
@@ -81,9 +81,11 @@ func sizeEntries[K comparable, V any](e *mapEntries, v ptr) (n int) {
 	return n
 }
 
-func sizeMessages[K comparable](e *mapEntries, v ptr, depth int) (n int) {
+func sizeMessages[K comparable](e *mapEntries, v ptr, depth int, s *sizes) (n int) {
+	s.enter()
+	defer s.leave()
 	for key, m := range *mapAt[K, ptr](v) {
-		k := e.value.nestedSize(m, depth-1, nil)
+		k := e.value.nestedSize(m, depth-1, s)
 		if k < 0 {
 			return -1
 		}
@@ -158,17 +160,14 @@ func appendMessages[K comparable](e *encoder, b []byte, o *op, v ptr, depth int)
 	k, message := &o.entries.key, &o.entries.value
 	sized := e.sized
 	if message.sub.nests {
-		e.sized = false // a map has no order, so sizes has none of what it contains
+		e.sized = false // sizes has no order for what a map contains
 	}
 	for key, m := range *mapAt[K, ptr](v) {
 		b = o.appendTag(b)
 		start := len(b) + 1
-		if e.sized {
-			n := message.nestedSize(m, depth-1, nil)
-			if n < 0 {
-				return b, false
-			}
-			b = appendLength(b, k.scalarSize(addressOf(&key))+n)
+		n, known := e.sizeOf(message.sub, m, depth-2)
+		if known {
+			b = appendLength(b, k.scalarSize(addressOf(&key))+int(message.tag)+sizeDelimited(n))
 		} else {
 			b = append(b, 0)
 		}
@@ -178,7 +177,7 @@ func appendMessages[K comparable](e *encoder, b []byte, o *op, v ptr, depth int)
 		if b, ok = e.nested(b, message, m, depth-1); !ok {
 			return b, false
 		}
-		if !e.sized {
+		if !known {
 			b = putLength(b, start)
 		}
 	}

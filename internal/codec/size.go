@@ -1,15 +1,19 @@
 package codec
 
 // mostNested is how deeply the messages may nest that programs encode. It bounds what deep
-// nesting costs: the values of maps that nest are moved once for each level, so large ones
-// take longer than with protobuf-go.
+// nesting costs: small values of maps are moved once for each level of maps.
 const mostNested = 100
 
-// sizes are the sizes of nested messages, in the order in which they are encoded.
-// Those of messages that contain none, and those within maps, are not among them.
+// sizes are the sizes of nested messages.
+//
+// A map is walked in another order each time, so of the messages within maps only the
+// large ones are kept, by their addresses. The small ones are moved.
 type sizes struct {
-	of   []int
-	next int // the one to encode next
+	of   []int // in the order of encoding, without messages that contain none
+	next int   // the one to encode next
+
+	maps  int         // how many maps are around the message whose size is computed
+	large map[ptr]int // of messages within maps with more than mostAtOnce bytes
 }
 
 // encodedSize returns the size of the encoding of m in bytes. It returns a negative
@@ -67,7 +71,7 @@ func (o *op) encodedSize(v ptr, depth int, s *sizes) (n int) {
 			return w.ops[0].encodedSize(x.data, depth, s)
 		}
 	case opMap:
-		return o.entries.encodedSize(v, depth)
+		return o.entries.encodedSize(v, depth, s)
 	default:
 		return o.scalarSize(v)
 	}
@@ -170,12 +174,15 @@ func (o *op) nestedSize(m ptr, depth int, s *sizes) int {
 		return -1
 	}
 	s.set(at, n)
+	if n > mostAtOnce {
+		s.keep(m, n)
+	}
 	return int(o.tag) + sizeDelimited(n)
 }
 
 // reserve makes room for the size of a message of p, which set sets.
 func (s *sizes) reserve(p *program) (at int) {
-	if s == nil || !p.nests {
+	if s == nil || !p.nests || s.maps > 0 {
 		return -1
 	}
 	s.of = append(s.of, 0)
@@ -185,6 +192,30 @@ func (s *sizes) reserve(p *program) (at int) {
 func (s *sizes) set(at, n int) {
 	if at >= 0 {
 		s.of[at] = n
+	}
+}
+
+// keep keeps the size of m if m is within a map.
+func (s *sizes) keep(m ptr, n int) {
+	if s == nil || s.maps == 0 {
+		return
+	}
+	if s.large == nil {
+		s.large = make(map[ptr]int)
+	}
+	s.large[m] = n
+}
+
+// enter says that what follows is within a map, until leave.
+func (s *sizes) enter() {
+	if s != nil {
+		s.maps++
+	}
+}
+
+func (s *sizes) leave() {
+	if s != nil {
+		s.maps--
 	}
 }
 

@@ -44,9 +44,21 @@ var encodedMessages = []struct {
 	{"Orders200", orders(200)},
 	{"Numbers", &testpb.Three{RepInt64: numbers(1000), RepDouble: make([]float64, 1000)}},
 	{"Struct", must(structpb.NewStruct(map[string]any{"a": []any{1, "b", nil, true, map[string]any{"c": 0.5}}}))},
+	{"Struct4Levels1MB", nestedStruct(4, 1<<20)},
+	{"Struct32Levels1MB", nestedStruct(32, 1<<20)},
+	{"Struct32Levels3KB", nestedStruct(32, 3<<10)},
 	{"Descriptor", fileDescriptor()},
 	{"UnknownField", withUnknown(order(), unknowns[1])},
 	{"Extension", extendable()}, // which protobuf-go encodes and decodes
+}
+
+// nestedStruct returns structs within structs, the innermost with n bytes of text.
+func nestedStruct(levels, n int) proto.Message {
+	m := map[string]any{"text": strings.Repeat("x", n), "b": true}
+	for range levels - 1 {
+		m = map[string]any{"struct": m, "a": 1}
+	}
+	return must(structpb.NewStruct(m))
 }
 
 func extendable() proto.Message {
