@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nearcall/nearcall/internal/codec/internal/testpb"
@@ -37,6 +38,8 @@ func BenchmarkCopy(b *testing.B) {
 		{"Payload1KB", payload(1 << 10)},
 		{"Payload1MB", payload(1 << 20)},
 		{"Record", record()},
+		{"Records", orders(20)},
+		{"Struct", must(structpb.NewStruct(map[string]any{"a": []any{1, "b", nil, true, map[string]any{"c": 0.5}}}))},
 	} {
 		b.Run(m.name, func(b *testing.B) {
 			c := Proto()

@@ -194,13 +194,11 @@ func compileMap(done map[reflect.Type]*program, fd protoreflect.FieldDescriptor,
 		return op{}, false
 	}
 	return op{code: opMap, tag: uint8(protowire.SizeTag(fd.Number())), wireTag: tagOf(fd), entries: &mapEntries{
-		goType: t,
 		key:    key,
 		value:  value,
 		keys:   shapes[t.Key().Kind()],
 		values: shapes[t.Elem().Kind()],
 		tag:    protowire.SizeTag(fd.Number()),
-		typed:  typedMaps[t],
 	}}, true
 }
 

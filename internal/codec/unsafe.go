@@ -58,9 +58,6 @@ func mapAt[K comparable, V any](p ptr) *map[K]V { return (*map[K]V)(p.p) }
 // fill. The programs keep no address of a field, so v need not be on the heap.
 func addressOf[T any](v *T) ptr { return ptr{unsafe.Pointer(v)} }
 
-// value returns the variable of type t that p points to.
-func (p ptr) value(t reflect.Type) reflect.Value { return reflect.NewAt(t, p.p).Elem() }
-
 // zero reports whether the message that p points to, of the given size in bytes,
 // is zero except for its state, which is its first word. Messages are aligned to
 // words.
@@ -79,9 +76,6 @@ const _ = -(unsafe.Sizeof(protoimpl.MessageState{}) ^ unsafe.Sizeof(uintptr(0)))
 
 // alloc returns a new zero variable of type t.
 func alloc(t reflect.Type) ptr { return ptr{reflect.New(t).UnsafePointer()} }
-
-// pointee returns the address that v, a pointer, holds.
-func pointee(v reflect.Value) ptr { return ptr{v.UnsafePointer()} }
 
 // tabOf returns the tab of v, a variable of an interface type that has methods.
 func tabOf(v reflect.Value) itab { return (*iface)(v.Addr().UnsafePointer()).tab }
