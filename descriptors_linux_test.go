@@ -13,6 +13,7 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/needs"
 )
 
@@ -57,7 +58,7 @@ func TestAServerTakesNoDescriptors(t *testing.T) {
 				return err
 			}
 			if test.late {
-				eventually(t, "a descriptor is refused", func() bool { return errors.Is(pass(), unix.EPERM) })
+				leak.Eventually(t, "a descriptor is refused", func() bool { return errors.Is(pass(), unix.EPERM) })
 				return
 			}
 			for _, says := range []string{"", "near", "call/1\n", "\x0a\x00\x01\x00\x01\x00\x80\x80\x04\x80\x80\x04"} {

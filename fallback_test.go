@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/leak"
 )
 
 // A client with a fallback calls an ordinary gRPC server, and takes nearcall's own way when
@@ -49,7 +50,7 @@ func TestAFallbackLastsUntilTheServerHasMovedOver(t *testing.T) {
 	again := listenTCP(t)
 	start(t, serve(t, seen(&p, &md), nearcall.NoGRPCClients()), again)
 	at(again)
-	eventually(t, "the new server is called", func() bool { // a call may still go to the old one
+	leak.Eventually(t, "the new server is called", func() bool { // a call may still go to the old one
 		return <-invoke(t.Context(), client, grpc.WaitForReady(true)) == nil
 	})
 	if ua := md.Get("user-agent")[0]; ua != "mover nearcall/"+nearcall.Version {

@@ -14,6 +14,8 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/child"
+	"github.com/nearcall/nearcall/internal/leak"
 )
 
 // Environment variables of the child process that makes one call.
@@ -40,7 +42,7 @@ func TestMakeOneCallInAProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	fmt.Println(serving + target)
+	child.Ready(target)
 	if err := lastReply(testpb.NewTestServiceClient(conn), size); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
@@ -68,12 +70,12 @@ func TestGracefulStopAndAClientThatIsStopped(t *testing.T) {
 				testpb.RegisterTestServiceServer(srv, farewells{running: running, release: release})
 				lis := listen(t, targetFor(t, network))
 				start(t, srv, lis)
-				p, err := spawn("TestMakeOneCallInAProcess", oneCallAt+"="+lis.Target(), oneCallOver+"="+network, fmt.Sprintf("%s=%d", oneCallSize, r.size))
+				p, err := child.Start("TestMakeOneCallInAProcess", oneCallAt+"="+lis.Target(), oneCallOver+"="+network, fmt.Sprintf("%s=%d", oneCallSize, r.size))
 				if err != nil {
 					t.Fatal(err)
 				}
 				<-running
-				p.stop(t)
+				suspend(t, p)
 				stopped := make(chan error, 1)
 				began := time.Now()
 				go func() {
@@ -94,8 +96,8 @@ func TestGracefulStopAndAClientThatIsStopped(t *testing.T) {
 						t.Errorf("with Stop it took %v", took)
 					}
 				}
-				p.signal(t, syscall.SIGCONT)
-				if err := p.end(syscall.SIGTERM); err != nil {
+				signalChild(t, p, syscall.SIGCONT)
+				if err := p.End(syscall.SIGTERM); err != nil {
 					t.Error(err)
 				}
 			})
@@ -103,19 +105,19 @@ func TestGracefulStopAndAClientThatIsStopped(t *testing.T) {
 	}
 }
 
-func (p *process) signal(t *testing.T, s os.Signal) {
+func signalChild(t *testing.T, p *child.Process, s os.Signal) {
 	t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
+	if err := p.Signal(s); err != nil {
 		t.Error(err)
 	}
 }
 
-// stop suspends all threads of a child.
-func (p *process) stop(t *testing.T) {
+// suspend suspends all threads of a child.
+func suspend(t *testing.T, p *child.Process) {
 	t.Helper()
-	p.signal(t, syscall.SIGSTOP)
-	eventually(t, "the child stops", func() bool {
-		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+	signalChild(t, p, syscall.SIGSTOP)
+	leak.Eventually(t, "the child stops", func() bool {
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Pid()))
 		for _, thread := range threads {
 			if stateIn(thread) != "T" {
 				return false

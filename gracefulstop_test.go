@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/child"
 	"github.com/nearcall/nearcall/internal/leak"
 )
 
@@ -99,7 +100,7 @@ func TestSayGoodbyeInAProcess(t *testing.T) {
 			served <- srv.Serve(lis)
 		}
 	}()
-	fmt.Println(serving + lis.Target())
+	child.Ready(lis.Target())
 	for range goodbyeCalls {
 		<-running
 	}
@@ -193,14 +194,14 @@ func TestGracefulStopLosesNoReplyWhereTheProcessThenExits(t *testing.T) {
 				on = "tcp"
 			}
 			for range 5 {
-				p, err := spawn("TestSayGoodbyeInAProcess", goodbyeOver+"="+network, goodbyeAt+"="+targetFor(t, on))
+				p, err := child.Start("TestSayGoodbyeInAProcess", goodbyeOver+"="+network, goodbyeAt+"="+targetFor(t, on))
 				if err != nil {
 					t.Fatal(err)
 				}
 				lost := make(chan error, goodbyeCalls)
 				for _, size := range []int{100, 3 << 20} {
 					for name, call := range map[string]func(testpb.TestServiceClient, int) error{"unary": lastReply, "stream": lastStatus} {
-						client := dial(t, p.target, opts...)
+						client := dial(t, p.Target, opts...)
 						go func() {
 							err := call(client, size)
 							if err != nil {
@@ -215,24 +216,12 @@ func TestGracefulStopLosesNoReplyWhereTheProcessThenExits(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				if err := p.wait(); err != nil {
+				if err := p.Wait(); err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
-}
-
-// wait waits for a child that exits by itself.
-func (p *process) wait() error {
-	kill := time.AfterFunc(time.Minute, func() { _ = p.cmd.Process.Kill() })
-	defer kill.Stop()
-	err := p.cmd.Wait()
-	_ = p.stdin.Close()
-	if err != nil || p.stderr.Len() > 0 {
-		return fmt.Errorf("a child ended with %v, and says %q", err, &p.stderr)
-	}
-	return nil
 }
 
 // A server whose Serve has returned because the listener failed still has connections.

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/looptest"
 	"github.com/nearcall/nearcall/internal/needs"
 )
@@ -366,7 +367,7 @@ func TestStopEndsCallsOfGRPCClients(t *testing.T) {
 				srv.GracefulStop()
 				close(stopped)
 			}()
-			eventually(t, "the listener is closed", func() bool {
+			leak.Eventually(t, "the listener is closed", func() bool {
 				conn, err := net.Dial("tcp", lis.Addr().String())
 				if err == nil {
 					_ = conn.Close()
@@ -421,14 +422,14 @@ func TestGracefulRestartsLoseNoCall(t *testing.T) {
 	for range restarts {
 		for kind := range made { // calls of each kind, so that it is connected
 			want := made[kind].Load() + 50
-			eventually(t, "calls are made", func() bool { return made[kind].Load() >= want || ctx.Err() != nil })
+			leak.Eventually(t, "calls are made", func() bool { return made[kind].Load() >= want || ctx.Err() != nil })
 		}
 		srv.GracefulStop()
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
 		var err error
-		eventually(t, "the address is free", func() bool {
+		leak.Eventually(t, "the address is free", func() bool {
 			lis, err = net.Listen("tcp", address)
 			return err == nil
 		})

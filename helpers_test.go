@@ -7,7 +7,6 @@ import (
 	"net"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -254,8 +253,8 @@ func invoke(ctx context.Context, client testpb.TestServiceClient, opts ...grpc.C
 // hold makes a test check, after all other cleanup, that it leaked nothing.
 func hold(t *testing.T) {
 	t.Helper()
-	before := measure()
-	t.Cleanup(func() { before.check(t) })
+	before := leak.Measure()
+	t.Cleanup(func() { before.Check(t) })
 }
 
 // impatient are client options for a short backoff.
@@ -270,32 +269,5 @@ func wantState(t *testing.T, conn *nearcall.ClientConn, d time.Duration, want co
 	synctest.Wait()
 	if got := conn.GetState(); got != want {
 		t.Errorf("after %v the connection is %v, want %v", d, got, want)
-	}
-}
-
-// within fails the test, and dumps all stacks, if f takes longer than patience.
-func within(t *testing.T, patience time.Duration, what string, f func()) {
-	t.Helper()
-	done := make(chan struct{})
-	go func() {
-		f()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-time.After(patience):
-		t.Fatalf("in %v it did not come about that %s:\n\n%s", patience, what, strings.Join(leak.Find(), "\n\n"))
-	}
-}
-
-// eventually fails the test if f does not return true in time.
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for begin := time.Now(); !f(); <-tick.C {
-		if time.Since(begin) > 10*time.Second {
-			t.Fatalf("it did not come about that %s:\n\n%s", what, strings.Join(leak.Find(), "\n\n"))
-		}
 	}
 }

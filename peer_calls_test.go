@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/looptest"
 )
 
@@ -195,12 +196,12 @@ func TestHandlersCallBackWhileTheirServerStops(t *testing.T) {
 			srv.GracefulStop()
 			close(stopped)
 		}()
-		within(t, 10*time.Second, "the client learns of the drain", func() {
+		leak.Within(t, 10*time.Second, "the client learns of the drain", func() {
 			conn.WaitForStateChange(t.Context(), connectivity.Ready)
 		})
 		close(release)
 		wantCode(t, <-call, codes.OK)
-		within(t, 10*time.Second, "GracefulStop returns", func() { <-stopped })
+		leak.Within(t, 10*time.Second, "GracefulStop returns", func() { <-stopped })
 	})
 }
 
@@ -224,7 +225,7 @@ func TestStoppingAClientsServerLeavesTheConnection(t *testing.T) {
 						own.GracefulStop()
 						close(stopped)
 					}()
-					eventually(t, "new callbacks are refused", func() bool {
+					leak.Eventually(t, "new callbacks are refused", func() bool {
 						ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 						defer cancel()
 						return status.Code(<-invoke(ctx, peer)) == codes.Unavailable
@@ -238,7 +239,7 @@ func TestStoppingAClientsServerLeavesTheConnection(t *testing.T) {
 						t.Errorf("the callback ended with %v", err)
 					}
 				}
-				within(t, 10*time.Second, "the server stops", func() { <-stopped })
+				leak.Within(t, 10*time.Second, "the server stops", func() { <-stopped })
 				wantCode(t, <-invoke(t.Context(), peer), codes.Unavailable)
 				for range 3 {
 					wantCode(t, <-invoke(t.Context(), client), codes.OK)
@@ -300,7 +301,7 @@ func TestRepliesThatHaveArrivedOutliveTheConnection(t *testing.T) {
 		}
 		own.GracefulStop()
 		_ = conn.Close()
-		eventually(t, "the server notices the end", func() bool { return status.Code(<-invoke(t.Context(), peer)) == codes.Unavailable })
+		leak.Eventually(t, "the server notices the end", func() bool { return status.Code(<-invoke(t.Context(), peer)) == codes.Unavailable })
 		left := -1
 		for ; err == nil; left++ {
 			_, err = s.Recv()
@@ -524,7 +525,7 @@ func TestAClientThatOnlyServesStaysConnected(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := int32(1); n <= 3; n++ {
-		eventually(t, "the client has connected", func() bool { return lis.accepted.Load() == n && conn.GetState().String() == "READY" })
+		leak.Eventually(t, "the client has connected", func() bool { return lis.accepted.Load() == n && conn.GetState().String() == "READY" })
 		_ = (*socket.Load()).Close()
 	}
 	_ = conn.Close()

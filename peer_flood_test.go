@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -110,7 +111,7 @@ func TestAPeerThatOpensAndLeaves100000CallsWithALimit(t *testing.T) {
 		refused, _ := flood(t, lis, calls, true)
 		flooded <- refused
 	}()
-	eventually(t, "as many handlers run as calls may", func() bool { return most.Load() == limit })
+	leak.Eventually(t, "as many handlers run as calls may", func() bool { return most.Load() == limit })
 	goesOn(t, lis) // other clients are served
 	select {
 	case <-flooded:
@@ -135,10 +136,10 @@ func TestAPeerThatOpensAndLeavesManyCalls(t *testing.T) {
 		return err
 	}})
 	defer good(t, lis)()
-	before := heap()
+	before := leak.Heap()
 	_, _ = flood(t, lis, 10_000, true)
-	eventually(t, "all handlers return", func() bool { return running.Load() == 0 })
-	if now := heap(); now > before+slack {
+	leak.Eventually(t, "all handlers return", func() bool { return running.Load() == 0 })
+	if now := leak.Heap(); now > before+leak.Slack {
 		t.Errorf("the connection holds %d bytes", now-before)
 	}
 	goesOn(t, lis)
@@ -157,12 +158,12 @@ func TestAPeerThatKeepsThousandsOfCallsOpen(t *testing.T) {
 	}}, nearcall.MaxConcurrentStreams(0))
 	defer good(t, lis)()
 	refused, s := flood(t, lis, calls, false)
-	eventually(t, "all handlers run", func() bool { return running.Load() == calls })
+	leak.Eventually(t, "all handlers run", func() bool { return running.Load() == calls })
 	if refused > 0 {
 		t.Errorf("%d calls were refused", refused)
 	}
 	_ = s.conn.Close()
-	eventually(t, "all handlers return", func() bool { return running.Load() == 0 })
+	leak.Eventually(t, "all handlers return", func() bool { return running.Load() == 0 })
 	goesOn(t, lis)
 }
 
@@ -188,11 +189,11 @@ func TestAPeerThatReadsNothing(t *testing.T) {
 			}}, nearcall.KeepaliveParams(keepalive.ServerParameters{Time: time.Second, Timeout: time.Second}))
 			defer good(t, lis)()
 			s := meet(t, lis)
-			before := heap()
+			before := leak.Heap()
 			open, _ := s.call("FullDuplexCall", nil, 0, nil)
 			s.write(greeting(window), open)
 			time.Sleep(500 * time.Millisecond)
-			if now := heap(); now > before+32<<20 {
+			if now := leak.Heap(); now > before+32<<20 {
 				t.Errorf("%d bytes are in use for a peer that does not read, after %d messages", now-before, sent.Load())
 			}
 			select {

@@ -16,21 +16,23 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/chaos"
+	"github.com/nearcall/nearcall/internal/child"
 )
 
 func TestAServerThatIsKilledInTheMiddleOfAStream(t *testing.T) {
 	for _, network := range networks("unix", "tcp") {
 		t.Run(network, func(t *testing.T) {
 			hold(t)
-			begin := func(target string) *process {
-				p, err := spawn("TestServeInAProcess", serveTarget+"="+target, serveService+"=echo")
+			begin := func(target string) *child.Process {
+				p, err := child.Start("TestServeInAProcess", serveTarget+"="+target, serveService+"=echo")
 				if err != nil {
 					t.Fatal(err)
 				}
 				return p
 			}
 			server := begin(targetFor(t, network))
-			client := dial(t, server.target, over(network, impatient())...)
+			client := dial(t, server.Target, over(network, impatient())...)
 			s, err := client.FullDuplexCall(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -42,7 +44,7 @@ func TestAServerThatIsKilledInTheMiddleOfAStream(t *testing.T) {
 				t.Fatal(err)
 			}
 			killed := time.Now()
-			if err := server.end(os.Kill); err != nil {
+			if err := server.End(os.Kill); err != nil {
 				t.Fatal(err)
 			}
 			_, err = s.Recv()
@@ -51,11 +53,11 @@ func TestAServerThatIsKilledInTheMiddleOfAStream(t *testing.T) {
 			if d := time.Since(killed); d > 5*time.Second {
 				t.Errorf("it took %v to tell", d)
 			}
-			again := begin(server.target)
+			again := begin(server.Target)
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			wantCode(t, <-invoke(ctx, client, grpc.WaitForReady(true)), codes.OK)
-			if err := again.end(os.Kill); err != nil {
+			if err := again.End(os.Kill); err != nil {
 				t.Error(err)
 			}
 		})
@@ -77,7 +79,7 @@ func TestCallFromAProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	call := invoke(t.Context(), client)
-	whenTold(target)
+	child.Serve(target)
 	<-call
 }
 
@@ -96,7 +98,7 @@ func TestAClientThatIsKilledInTheMiddleOfAStream(t *testing.T) {
 					}
 				}
 			}})
-			client, err := spawn("TestCallFromAProcess", callTarget+"="+lis.Target())
+			client, err := child.Start("TestCallFromAProcess", callTarget+"="+lis.Target())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -104,7 +106,7 @@ func TestAClientThatIsKilledInTheMiddleOfAStream(t *testing.T) {
 			if len(ended) > 0 {
 				t.Error("the stream ended before its client was killed")
 			}
-			if err := client.end(os.Kill); err != nil {
+			if err := client.End(os.Kill); err != nil {
 				t.Fatal(err)
 			}
 			wantCancelled(t, ended, 20*time.Second)
@@ -135,17 +137,17 @@ func TestANetworkThatSwallowsEverything(t *testing.T) {
 		ended <- s.Context().Err()
 		return s.Context().Err()
 	}}, nearcall.KeepaliveParams(keepalive.ServerParameters{Time: time.Second, Timeout: time.Second}))
-	p := newProxy(t, 0)
-	p.calm = true
-	target := p.forward(lis.Addr())
-	defer p.close()
+	p := chaos.NewTCPProxy(t, 0)
+	p.Calm = true
+	target := p.Forward(lis.Addr())
+	defer p.Close()
 	client := dial(t, target)
 	wantCode(t, <-invoke(t.Context(), client), codes.OK)
 	if _, err := client.FullDuplexCall(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	wantCode(t, <-invoke(t.Context(), client), codes.OK) // the stream has arrived as well
-	p.swallow.Store(true)
+	p.Swallow.Store(true)
 	begin := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()

@@ -22,6 +22,9 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/chaos"
+	"github.com/nearcall/nearcall/internal/child"
+	"github.com/nearcall/nearcall/internal/leak"
 )
 
 // Environment variables of a remote.
@@ -37,7 +40,7 @@ const heir = "heir"
 // A remote is a child process that serves, and makes calls on request. Tests limit,
 // suspend and kill it.
 type remote struct {
-	*process
+	*child.Process
 	t       *testing.T
 	dir     string
 	control testpb.TestServiceClient // tells the remote what to call
@@ -51,16 +54,16 @@ func newRemote(t *testing.T, env ...string) *remote {
 	leavesNoMemory(t)
 	r := &remote{t: t, dir: t.TempDir()}
 	var err error
-	if r.process, err = spawn("TestBeRemote", append(env, remoteAt+"="+r.dir)...); err != nil {
+	if r.Process, err = child.Start("TestBeRemote", append(env, remoteAt+"="+r.dir)...); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if !r.killed {
 			// After a failed test the remote might still be suspended.
-			r.signal(t, syscall.SIGCONT)
+			signalChild(t, r.Process, syscall.SIGCONT)
 			// The control connection is closed by now.
 			r.holds(t, holding{r.before.descriptors - 1, r.before.mappings})
-			if err := r.end(syscall.SIGTERM); err != nil {
+			if err := r.End(syscall.SIGTERM); err != nil {
 				t.Error(err)
 			}
 		}
@@ -74,7 +77,7 @@ func newRemote(t *testing.T, env ...string) *remote {
 			}
 		}
 	})
-	r.control = dial(t, r.process.target, nearcall.WithoutUpgrade())
+	r.control = dial(t, r.Target, nearcall.WithoutUpgrade())
 	_, err = r.control.EmptyCall(t.Context(), &testpb.Empty{})
 	wantCode(t, err, codes.Unimplemented)
 	r.before = r.held(t)
@@ -101,7 +104,7 @@ func TestBeRemote(t *testing.T) {
 	}
 	lis := listen(t, "unix:"+filepath.Join(dir, "control"))
 	start(t, serve(t, echo{unary: obey}, nearcall.NoUpgrade()), lis)
-	whenTold(lis.Target())
+	child.Serve(lis.Target())
 }
 
 func remoteTarget(dir, network string) string {
@@ -131,14 +134,14 @@ func reach(ctx context.Context, target string) (network string, err error) {
 	defer func() { _ = conn.Close() }()
 	const size = 100_000
 	var server peer.Peer
-	reply, err := testpb.NewTestServiceClient(conn).UnaryCall(ctx, &testpb.SimpleRequest{Payload: message(1, 0, size, request)}, grpc.Peer(&server))
+	reply, err := testpb.NewTestServiceClient(conn).UnaryCall(ctx, &testpb.SimpleRequest{Payload: chaos.Message(1, 0, size, chaos.Request)}, grpc.Peer(&server))
 	if err != nil {
 		return "", err
 	}
 	if network = server.Addr.Network(); network != reply.Username {
 		return "", fmt.Errorf("for the server the call comes over %s, and for the client it goes over %s", reply.Username, network)
 	}
-	return network, check(reply.Payload, 1, 0, size, request)
+	return network, chaos.Check(reply.Payload, 1, 0, size, chaos.Request)
 }
 
 // obey handles a request of tell.
@@ -175,7 +178,7 @@ func (r *remote) held(t *testing.T) holding {
 // open returns the remote's open descriptors.
 func (r *remote) open(t *testing.T) map[int]bool {
 	t.Helper()
-	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", r.cmd.Process.Pid))
+	all, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", r.Pid()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +193,7 @@ func (r *remote) open(t *testing.T) map[int]bool {
 // proc returns the contents of a file in the remote's /proc directory.
 func (r *remote) proc(t *testing.T, file string) []byte {
 	t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", r.cmd.Process.Pid, file))
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", r.Pid(), file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +224,7 @@ func (r *remote) holds(t *testing.T, want holding) {
 // limit sets a resource limit of the remote. lift restores it.
 func (r *remote) limit(t *testing.T, resource int, most uint64) (lift func()) {
 	t.Helper()
-	pid := r.cmd.Process.Pid
+	pid := r.Pid()
 	var before unix.Rlimit
 	if err := unix.Prlimit(pid, resource, nil, &before); err != nil {
 		t.Fatal(err)
@@ -295,11 +298,11 @@ func leavesNoMemory(t *testing.T) {
 	}
 	mapped, named := mappings(t), names()
 	t.Cleanup(func() {
-		eventually(t, "all memory is given back", func() bool {
-			_ = heap() // the collector frees messages that were not received
+		leak.Eventually(t, "all memory is given back", func() bool {
+			_ = leak.Heap() // the collector frees messages that were not received
 			return mappings(t) <= mapped
 		})
-		eventually(t, "no file is left in /dev/shm", func() bool { // other processes can have files there for a while
+		leak.Eventually(t, "no file is left in /dev/shm", func() bool { // other processes can have files there for a while
 			for name := range names() {
 				if !named[name] {
 					return false

@@ -20,6 +20,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/chaos"
+	"github.com/nearcall/nearcall/internal/child"
+	"github.com/nearcall/nearcall/internal/leak"
 )
 
 // overShm lists the ways to set up shared memory.
@@ -37,13 +40,13 @@ func TestCallsOfEachKindGoOverSharedMemory(t *testing.T) {
 			testClientStream(t.Context(), t, client)
 			testBidiStream(t.Context(), t, client)
 
-			large := message(1, 0, size, request)
+			large := chaos.Message(1, 0, size, chaos.Request)
 			var server peer.Peer
 			reply, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: large}, grpc.Peer(&server))
 			if err != nil || server.Addr.Network() != "shm" {
 				t.Fatal(server, err)
 			}
-			if err := check(reply.Payload, 1, 0, size, request); err != nil {
+			if err := chaos.Check(reply.Payload, 1, 0, size, chaos.Request); err != nil {
 				t.Error(err)
 			}
 			s, err := client.FullDuplexCall(t.Context())
@@ -51,14 +54,14 @@ func TestCallsOfEachKindGoOverSharedMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i := range 3 { // both directions concurrently
-				if err := s.Send(&testpb.StreamingOutputCallRequest{Payload: message(2, i, size, request)}); err != nil {
+				if err := s.Send(&testpb.StreamingOutputCallRequest{Payload: chaos.Message(2, i, size, chaos.Request)}); err != nil {
 					t.Fatal(err)
 				}
 				reply, err := s.Recv()
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := check(reply.Payload, 2, i, size, request); err != nil {
+				if err := chaos.Check(reply.Payload, 2, i, size, chaos.Request); err != nil {
 					t.Error(err)
 				}
 			}
@@ -85,10 +88,10 @@ func TestManyCallsShareSharedMemory(t *testing.T) {
 				for i := range 8 {
 					all.Go(func() {
 						for k := range 10 {
-							tag, size := uint64(100*i+k), header+i*i*i*500 // the largest fill half a ring
-							reply, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: message(tag, k, size, request)})
+							tag, size := uint64(100*i+k), chaos.Header+i*i*i*500 // the largest fill half a ring
+							reply, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: chaos.Message(tag, k, size, chaos.Request)})
 							if err == nil {
-								err = check(reply.Payload, tag, k, size, request)
+								err = chaos.Check(reply.Payload, tag, k, size, chaos.Request)
 							}
 							if err != nil {
 								t.Error(err)
@@ -106,7 +109,7 @@ func TestManyCallsShareSharedMemory(t *testing.T) {
 // refusesCalls waits until the stopping server refuses client's calls.
 func refusesCalls(t *testing.T, client testpb.TestServiceClient) {
 	t.Helper()
-	eventually(t, "new calls are refused", func() bool {
+	leak.Eventually(t, "new calls are refused", func() bool {
 		_, err := client.EmptyCall(t.Context(), &testpb.Empty{}) // a method that the service does not implement
 		return status.Code(err) == codes.Unavailable
 	})
@@ -242,11 +245,11 @@ func TestAServerThatIsKilledEndsCallsOverSharedMemory(t *testing.T) {
 	for _, network := range overShm {
 		t.Run(network, func(t *testing.T) {
 			hold(t)
-			server, err := spawn("TestServeInAProcess", serveTarget+"="+targetFor(t, network), serveService+"=waiting")
+			server, err := child.Start("TestServeInAProcess", serveTarget+"="+targetFor(t, network), serveService+"=waiting")
 			if err != nil {
 				t.Fatal(err)
 			}
-			conn, err := nearcall.NewClient(server.target)
+			conn, err := nearcall.NewClient(server.Target)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -259,7 +262,7 @@ func TestAServerThatIsKilledEndsCallsOverSharedMemory(t *testing.T) {
 				_, err := s.Recv()
 				streamed <- err
 			}()
-			if err := server.end(os.Kill); err != nil {
+			if err := server.End(os.Kill); err != nil {
 				t.Fatal(err)
 			}
 			gone := time.Now()
@@ -274,7 +277,7 @@ func TestAServerThatIsKilledEndsCallsOverSharedMemory(t *testing.T) {
 			if d := time.Since(gone); d > atOnce {
 				t.Errorf("it took %v to tell", d)
 			}
-			eventually(t, "the connection is given up", func() bool { return conn.GetState() != connectivity.Ready })
+			leak.Eventually(t, "the connection is given up", func() bool { return conn.GetState() != connectivity.Ready })
 		})
 	}
 }
@@ -287,7 +290,7 @@ func TestAClientThatIsKilledEndsHandlersOverSharedMemory(t *testing.T) {
 			e, running := doomed(ended)
 			lis := listen(t, targetFor(t, network))
 			start(t, serve(t, e), lis)
-			client, err := spawn("TestCallFromAProcess", callTarget+"="+lis.Target())
+			client, err := child.Start("TestCallFromAProcess", callTarget+"="+lis.Target())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -295,7 +298,7 @@ func TestAClientThatIsKilledEndsHandlersOverSharedMemory(t *testing.T) {
 			if len(ended) > 0 {
 				t.Error("a call ended before its client was killed")
 			}
-			if err := client.end(os.Kill); err != nil {
+			if err := client.End(os.Kill); err != nil {
 				t.Fatal(err)
 			}
 			for range 2 {
@@ -332,7 +335,7 @@ func TestConnectionsOfSharedMemoryLeaveNothing(t *testing.T) {
 				_ = conn.Close()
 			}
 		}
-		eventually(t, "all memory is given back", func() bool { return mappings(t) <= before })
+		leak.Eventually(t, "all memory is given back", func() bool { return mappings(t) <= before })
 	}
 }
 

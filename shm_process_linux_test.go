@@ -24,6 +24,9 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/chaos"
+	"github.com/nearcall/nearcall/internal/child"
+	"github.com/nearcall/nearcall/internal/leak"
 )
 
 // A killed server leaves its socket file behind. Another server takes it over.
@@ -34,8 +37,8 @@ func TestAServerTakesOverWhatOneThatWasKilledLeft(t *testing.T) {
 			leavesNoMemory(t)
 			target := targetFor(t, network)
 			_, path, _ := strings.Cut(target, ":")
-			begin := func() *process {
-				p, err := spawn("TestServeInAProcess", serveTarget+"="+target, serveService+"=echo")
+			begin := func() *child.Process {
+				p, err := child.Start("TestServeInAProcess", serveTarget+"="+target, serveService+"=echo")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -49,7 +52,7 @@ func TestAServerTakesOverWhatOneThatWasKilledLeft(t *testing.T) {
 			defer func() { _ = conn.Close() }()
 			client := testpb.NewTestServiceClient(conn)
 			wantCode(t, <-invoke(t.Context(), client), codes.OK)
-			if err := server.end(os.Kill); err != nil {
+			if err := server.End(os.Kill); err != nil {
 				t.Fatal(err)
 			}
 			// Until the client has noticed, it sends calls to the dead server. They
@@ -73,7 +76,7 @@ func TestAServerTakesOverWhatOneThatWasKilledLeft(t *testing.T) {
 			if p.Addr == nil || p.Addr.Network() != "shm" {
 				t.Errorf("calls go over %v", p.Addr)
 			}
-			if err := server.end(syscall.SIGTERM); err != nil {
+			if err := server.End(syscall.SIGTERM); err != nil {
 				t.Error(err)
 			}
 			if files, err := os.ReadDir(filepath.Dir(path)); len(files) > 0 || err != nil {
@@ -158,15 +161,15 @@ func TestNothingIsLostWhileAServerIsStopped(t *testing.T) {
 			r := newRemote(t)
 			client := dial(t, r.at(network))
 			s := overSharedMemory(t, client)
-			r.stop(t)
+			suspend(t, r.Process)
 
 			const messages, tag = 30, 7
-			size := func(i int) int { return header + i*i*500 } // 6 MB in all, more than the credit
+			size := func(i int) int { return chaos.Header + i*i*500 } // 6 MB in all, more than the credit
 			heard := make(chan error, 100)
 			var all sync.WaitGroup
 			all.Go(func() {
 				for i := range messages {
-					if err := s.Send(&testpb.StreamingOutputCallRequest{Payload: message(tag, i, size(i), request)}); err != nil {
+					if err := s.Send(&testpb.StreamingOutputCallRequest{Payload: chaos.Message(tag, i, size(i), chaos.Request)}); err != nil {
 						t.Error(err)
 						break
 					}
@@ -177,7 +180,7 @@ func TestNothingIsLostWhileAServerIsStopped(t *testing.T) {
 				for i := range messages {
 					reply, err := s.Recv()
 					if err == nil {
-						err = check(reply.Payload, tag, i, size(i), request)
+						err = chaos.Check(reply.Payload, tag, i, size(i), chaos.Request)
 					}
 					if heard <- err; err != nil {
 						return
@@ -189,9 +192,9 @@ func TestNothingIsLostWhileAServerIsStopped(t *testing.T) {
 			})
 			for i := range messages {
 				all.Go(func() {
-					reply, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: message(tag, i, size(i), request)})
+					reply, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: chaos.Message(tag, i, size(i), chaos.Request)})
 					if err == nil {
-						err = check(reply.Payload, tag, i, size(i), request)
+						err = chaos.Check(reply.Payload, tag, i, size(i), chaos.Request)
 					}
 					heard <- err
 				})
@@ -201,8 +204,8 @@ func TestNothingIsLostWhileAServerIsStopped(t *testing.T) {
 				t.Errorf("a server that is stopped answers: %v", err)
 			case <-time.After(pause):
 			}
-			r.signal(t, syscall.SIGCONT)
-			within(t, time.Minute, "all calls end", all.Wait)
+			signalChild(t, r.Process, syscall.SIGCONT)
+			leak.Within(t, time.Minute, "all calls end", all.Wait)
 			for range len(heard) {
 				if err := <-heard; err != nil {
 					t.Error(err)
@@ -245,7 +248,7 @@ func TestKeepaliveEndsCallsToAServerThatIsStopped(t *testing.T) {
 				r := newRemote(t)
 				client := dial(t, r.at(network), impatient(), nearcall.WithKeepaliveParams(keepalive.ClientParameters{Time: every, Timeout: timeout}))
 				s := overSharedMemory(t, client)
-				r.stop(t)
+				suspend(t, r.Process)
 				stopped := time.Now()
 				ended := make(chan error, 2)
 				go func() {
@@ -273,7 +276,7 @@ func TestKeepaliveEndsCallsToAServerThatIsStopped(t *testing.T) {
 					t.Errorf("a server that is stopped answers: %v", err)
 				case <-time.After(time.Until(stopped.Add(lasts))):
 				}
-				r.signal(t, syscall.SIGCONT)
+				signalChild(t, r.Process, syscall.SIGCONT)
 				select {
 				case err := <-next:
 					wantCode(t, err, codes.OK)
@@ -305,13 +308,13 @@ func TestKeepaliveEndsCallsFromAClientThatIsStopped(t *testing.T) {
 				told <- err
 			}()
 			wantShm(t, running, 1)
-			r.stop(t)
+			suspend(t, r.Process)
 			stopped := time.Now()
 			wantCancelled(t, ended, 2*every+timeout+10*time.Second)
 			if d := time.Since(stopped); d < timeout {
 				t.Errorf("the call ends after %v", d)
 			}
-			r.signal(t, syscall.SIGCONT)
+			signalChild(t, r.Process, syscall.SIGCONT)
 			wantCode(t, <-told, codes.Unavailable)
 			r.settles(t)
 			r.sides(func(t *testing.T, _ string, reach way) { wantUpgrade(t, reach) })
@@ -394,10 +397,10 @@ func (r *remote) startHeir(t *testing.T) (lives func(t *testing.T)) {
 		if state := stateIn(stat); state == "" || state == "Z" {
 			t.Error("the program has ended with the process that started it")
 		}
-		if err := r.end(os.Kill); err != nil { // closes the stdin that the program inherited, which ends it
+		if err := r.End(os.Kill); err != nil { // closes the stdin that the program inherited, which ends it
 			t.Error(err)
 		}
-		eventually(t, "the program ends", func() bool {
+		leak.Eventually(t, "the program ends", func() bool {
 			state := stateIn(stat)
 			return state == "" || state == "Z"
 		})
@@ -408,7 +411,7 @@ func (r *remote) startHeir(t *testing.T) (lives func(t *testing.T)) {
 func (r *remote) kill(t *testing.T) {
 	t.Helper()
 	r.killed = true
-	r.signal(t, os.Kill)
+	signalChild(t, r.Process, os.Kill)
 }
 
 func TestAProgramThatOutlivesAServerKeepsNoConnection(t *testing.T) {

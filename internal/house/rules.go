@@ -32,6 +32,8 @@ var Imports = []Rule{
 	{Pkg: "internal/flaky"},
 	{Pkg: "internal/edit"},
 	{Pkg: "internal/wine"},
+	{Pkg: "internal/child"},
+	{Pkg: "internal/chaos", May: []string{".", "internal/child", "internal/hook", "internal/leak", "internal/link", "internal/looptest", "internal/transport/hostile", "loop"}},
 	// It attacks servers built with the public API, with frames that it encodes itself.
 	{Pkg: "internal/attack", May: []string{".", "internal/link", "internal/stall", "internal/wire"}},
 	{Pkg: "internal/stall"},

@@ -1,4 +1,4 @@
-package nearcall_test
+package chaos
 
 import (
 	"context"
@@ -29,7 +29,7 @@ func (p *plan) String() string {
 }
 
 // allowed returns the codes that the plan allows.
-func (p *plan) allowed(s *scenario) []codes.Code {
+func (p *plan) allowed(s *Scenario) []codes.Code {
 	var a []codes.Code
 	switch {
 	case p.sizes[0] > maxRecv:
@@ -49,28 +49,28 @@ func (p *plan) allowed(s *scenario) []codes.Code {
 	case doDeadline:
 		a = append(a, codes.DeadlineExceeded)
 	}
-	if s.storm || s.proxied || s.child {
+	if s.Storm || s.faulty() {
 		a = append(a, codes.Unavailable)
 	}
-	if s.closing {
+	if s.Closing {
 		a = append(a, codes.Canceled)
 	}
 	return a
 }
 
 func (p *plan) unary(ctx context.Context, client testpb.TestServiceClient, opts []grpc.CallOption) error {
-	in := &testpb.SimpleRequest{Payload: message(p.tag, 0, p.sizes[0], request)}
+	in := &testpb.SimpleRequest{Payload: Message(p.tag, 0, p.sizes[0], Request)}
 	out, err := client.UnaryCall(ctx, in, opts...)
 	scribble(in.Payload)
 	if err == nil {
-		err = wrong(check(out.Payload, p.tag, 0, p.sizes[0], reply))
+		err = wrong(Check(out.Payload, p.tag, 0, p.sizes[0], Reply))
 		scribble(out.Payload)
 	}
 	return err
 }
 
 func (p *plan) output(ctx context.Context, cancel func(), client testpb.TestServiceClient, opts []grpc.CallOption) error {
-	in := &testpb.StreamingOutputCallRequest{Payload: message(p.tag, 0, p.sizes[0], request)}
+	in := &testpb.StreamingOutputCallRequest{Payload: Message(p.tag, 0, p.sizes[0], Request)}
 	for _, size := range p.sizes {
 		in.ResponseParameters = append(in.ResponseParameters, &testpb.ResponseParameters{Size: int32(size)})
 	}
@@ -101,7 +101,7 @@ func (p *plan) receive(cancel func(), recv func() (*testpb.StreamingOutputCallRe
 		if i == len(p.sizes) {
 			return wrong(fmt.Errorf("more than %d replies came", i))
 		}
-		if err := check(m.Payload, p.tag, i, p.sizes[i], reply); err != nil {
+		if err := Check(m.Payload, p.tag, i, p.sizes[i], Reply); err != nil {
 			return wrong(err)
 		}
 		scribble(m.Payload)
@@ -118,7 +118,7 @@ func (p *plan) input(ctx context.Context, cancel func(), client testpb.TestServi
 		if p.end == doLeave && i == p.at {
 			cancel()
 		}
-		m := message(p.tag, i, size, request)
+		m := Message(p.tag, i, size, Request)
 		sum = crc32.Update(sum, crc32.IEEETable, m.Body)
 		if err := s.Send(&testpb.StreamingInputCallRequest{Payload: m}); err != nil {
 			break
@@ -144,7 +144,7 @@ func (p *plan) both(ctx context.Context, cancel func(), client testpb.TestServic
 	var sender sync.WaitGroup
 	sender.Go(func() {
 		for i, size := range p.sizes {
-			m := message(p.tag, i, size, request)
+			m := Message(p.tag, i, size, Request)
 			if err := s.Send(&testpb.StreamingOutputCallRequest{Payload: m}); err != nil {
 				return
 			}

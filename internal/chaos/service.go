@@ -1,9 +1,7 @@
-package nearcall_test
+package chaos
 
 import (
 	"context"
-	"encoding/binary"
-	"fmt"
 	"hash/crc32"
 	"io"
 	"runtime"
@@ -18,34 +16,6 @@ import (
 
 	"github.com/nearcall/nearcall/loop"
 )
-
-// header is the length of each message's prefix: the tag of its call and its number.
-const header = 12
-
-// message returns the contents of message i of a call. No other message has the same.
-func message(tag uint64, i, size int, direction byte) *testpb.Payload {
-	b := make([]byte, size)
-	binary.LittleEndian.PutUint64(b, tag)
-	binary.LittleEndian.PutUint32(b[8:], uint32(i))
-	for k := header; k < size; k++ {
-		b[k] = byte(k)*direction + byte(tag) + byte(i)
-	}
-	return &testpb.Payload{Body: b}
-}
-
-// check returns an error if p is not message i of the call.
-func check(p *testpb.Payload, tag uint64, i, size int, direction byte) error {
-	if n := len(p.GetBody()); n != size {
-		return fmt.Errorf("message %d of call %x has %d bytes, want %d", i, tag, n, size)
-	}
-	if want := message(tag, i, size, direction); string(p.Body) != string(want.Body) {
-		return fmt.Errorf("message %d of call %x is %x, want %x", i, tag, p.Body[:header], want.Body[:header])
-	}
-	return nil
-}
-
-// scribble overwrites a message, which its owner is allowed to do.
-func scribble(p *testpb.Payload) { clear(p.GetBody()) }
 
 // chaosService acts according to the plans of its calls.
 type chaosService struct {
@@ -79,7 +49,7 @@ func (s *chaosService) UnaryCall(ctx context.Context, in *testpb.SimpleRequest) 
 		return nil, err
 	}
 	a.check(in.Payload, 0) // the caller must not be able to change it
-	out := message(a.tag, 0, len(in.Payload.Body), reply)
+	out := Message(a.tag, 0, len(in.Payload.Body), Reply)
 	scribble(in.Payload)
 	return &testpb.SimpleResponse{Payload: out}, nil
 }
@@ -91,7 +61,7 @@ func (s *chaosService) StreamingOutputCall(in *testpb.StreamingOutputCallRequest
 		if err := a.do(i); err != nil {
 			return err
 		}
-		m := message(a.tag, i, int(p.Size), reply)
+		m := Message(a.tag, i, int(p.Size), Reply)
 		if err := ss.Send(&testpb.StreamingOutputCallResponse{Payload: m}); err != nil {
 			return err
 		}
@@ -135,7 +105,7 @@ func (s *chaosService) echo(ss grpc.BidiStreamingServer[testpb.StreamingOutputCa
 	defer a.stray(func() { _, _ = ss.Recv() })()
 	var sizes []int
 	answer := func(i int) error {
-		m := message(a.tag, i, sizes[i], reply)
+		m := Message(a.tag, i, sizes[i], Reply)
 		err := ss.Send(&testpb.StreamingOutputCallResponse{Payload: m})
 		scribble(m)
 		return err
@@ -181,7 +151,7 @@ type actor struct {
 
 // check reports a request that differs from what the call sent.
 func (a *actor) check(p *testpb.Payload, i int) {
-	if err := check(p, a.tag, i, len(p.GetBody()), request); err != nil {
+	if err := Check(p, a.tag, i, len(p.GetBody()), Request); err != nil {
 		a.chaos.errorf("a handler received: %v", err)
 	}
 }
