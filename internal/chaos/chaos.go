@@ -45,7 +45,8 @@ func Run(t *testing.T, scenarios []Scenario, lasts time.Duration) {
 	}
 }
 
-// Duration returns how long a run takes; the environment variable overrides lasts.
+// Duration returns how long a run takes: lasts, a sixth of it with -short, or what the environment
+// variable says.
 func Duration(t testing.TB, variable string, lasts time.Duration) time.Duration {
 	t.Helper()
 	if testing.Short() {
@@ -60,7 +61,8 @@ func Duration(t testing.TB, variable string, lasts time.Duration) time.Duration 
 	return lasts
 }
 
-// A Scenario says how calls are made and which faults are injected.
+// A Scenario says how calls are made and which faults are injected. A Child has no Proxy in front of
+// it and no loop, and a server behind a Proxy is not restarted.
 type Scenario struct {
 	Name    string
 	Target  func(testing.TB) string              // returns an unused target for the server; nil for one in process
@@ -316,15 +318,20 @@ func (c *chaos) dial() {
 	}
 }
 
+// pause waits for a random time, shorter than most. It returns false if the run has ended.
+func pause(over <-chan struct{}, r *rand.Rand, most time.Duration) bool {
+	select {
+	case <-over:
+		return false
+	case <-time.After(time.Duration(r.Int64N(int64(most)))):
+		return true
+	}
+}
+
 // storm restarts servers and closes connections until the run ends.
 func (c *chaos) storm() {
 	r := rand.New(rand.NewPCG(c.seed, 1000))
-	for {
-		select {
-		case <-c.over:
-			return
-		case <-time.After(time.Duration(r.IntN(30)) * time.Millisecond):
-		}
+	for pause(c.over, r, 30*time.Millisecond) {
 		s := c.server
 		stop := s.Stop
 		switch r.IntN(4) {

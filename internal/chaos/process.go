@@ -53,12 +53,7 @@ func (c *chaos) endServer(how os.Signal) {
 // start of a graceful stop.
 func (c *chaos) stormChild() {
 	r := rand.New(rand.NewPCG(c.seed, 1000))
-	for {
-		select {
-		case <-c.over:
-			return
-		case <-time.After(time.Duration(r.IntN(400)) * time.Millisecond):
-		}
+	for pause(c.over, r, 400*time.Millisecond) {
 		switch r.IntN(3) {
 		case 0:
 			c.endServer(syscall.SIGTERM)

@@ -149,15 +149,7 @@ func (p *TCPProxy) pass(to *net.TCPConn, b []byte, r *rand.Rand) error {
 // Upset implements [Proxy]. It injects network faults until over is closed.
 func (p *TCPProxy) Upset(over <-chan struct{}) {
 	r := rand.New(rand.NewPCG(p.seed, 0))
-	pause := func(most int) bool {
-		select {
-		case <-over:
-			return false
-		case <-time.After(time.Duration(r.IntN(most)) * time.Millisecond):
-			return true
-		}
-	}
-	for pause(150) {
+	for pause(over, r, 150*time.Millisecond) {
 		x := p.any()
 		if x == nil {
 			continue
@@ -166,7 +158,7 @@ func (p *TCPProxy) Upset(over <-chan struct{}) {
 		case 0, 1:
 			p.note("stalls")
 			x.gate.Lock()
-			pause(100)
+			pause(over, r, 100*time.Millisecond)
 			x.gate.Unlock()
 		case 2:
 			p.reset(x)
@@ -183,7 +175,7 @@ func (p *TCPProxy) Upset(over <-chan struct{}) {
 			_ = p.lis.Close()
 			p.mu.Unlock()
 			p.reset(x)
-			pause(150)
+			pause(over, r, 150*time.Millisecond)
 			var err error
 			for range 100 {
 				if err = p.listen(p.address); err == nil {

@@ -339,7 +339,8 @@ func (e *encoder) nested(b []byte, o *op, m ptr, depth int) (_ []byte, ok bool) 
 	return putLength(b, start), true
 }
 
-// sizeOf returns the size of m, of p's type, which is encoded next, if it is known.
+// sizeOf returns the size of m, of p's type, which is encoded next, if it is known. A size
+// that is missing, because m has changed since, is 0: that is found to be wrong.
 func (e *encoder) sizeOf(p *program, m ptr, depth int) (n int, known bool) {
 	switch {
 	case !e.sized:
@@ -352,7 +353,7 @@ func (e *encoder) sizeOf(p *program, m ptr, depth int) (n int, known bool) {
 		e.next++
 		return e.of[e.next-1], true
 	}
-	return 0, false
+	return 0, true
 }
 
 // putLength puts the length of what follows start into the byte before start, and
