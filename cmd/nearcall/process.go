@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime/pprof"
 	"strings"
 	"time"
 
@@ -74,11 +75,20 @@ func serveTarget(who, target string, in io.Reader, out io.Writer) error {
 	if err == nil {
 		_, err = io.Copy(io.Discard, in)
 	}
+	stuck := time.AfterFunc(patience/2, func() { reportStuck(os.Stderr) })
 	srv.Stop()
+	stuck.Stop()
 	if served := <-ended; !errors.Is(served, grpc.ErrServerStopped) { // Stop may come before Serve
 		err = errors.Join(err, served)
 	}
 	return err
+}
+
+// reportStuck writes what the goroutines of a server that does not stop are waiting for. The
+// tour kills such a process after patience, and nobody would know why.
+func reportStuck(out io.Writer) {
+	fmt.Fprintf(out, "nearcall tour: the second process did not stop within %v:\n", patience/2)
+	_ = pprof.Lookup("goroutine").WriteTo(out, 2)
 }
 
 // overProcess returns the open function of a path to a second process, which serves its own
@@ -157,9 +167,12 @@ func startProcess(who, network string) (target string, stop func() error, err er
 	}
 	stop = func() error {
 		kill := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
-		defer kill.Stop()
 		_ = in.Close()
-		return errors.Join(cmd.Wait(), remove())
+		err := cmd.Wait()
+		if !kill.Stop() {
+			err = fmt.Errorf("the second process, %s over %s, did not end within %v and was killed: %w", who, network, patience, err)
+		}
+		return errors.Join(err, remove())
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
