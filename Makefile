@@ -157,11 +157,13 @@ realistic: ## calls of a service with interceptors, OpenTelemetry and deadlines,
 lossy: ## small calls beside a stream over a link that loses packets: QUIC against TCP, in about three minutes
 	cd bench && $(GO) run ./lossy $(LOSSY)
 
-soak: ## the chaos run for SOAK (10m): random calls, cancels, stops and hang-ups, every call accounted for; and servers that are stopped for a minute
+soak: ## the chaos run for SOAK (10m), and as long over QUIC: random calls, cancels, stops and hang-ups, every call accounted for; and servers that are stopped for a minute
 	NEARCALL_SOAK=$(SOAK) $(GO) test $(RACE) -count=1 -run "^(TestChaos|TestKeepaliveEndsCallsToAServerThatIsStopped|TestNothingIsLostWhileAServerIsStopped)$$" -timeout 0 -v .
+	cd quic && NEARCALL_SOAK=$(SOAK) $(GO) test $(RACE) -count=1 -run "^TestChaos$$" -timeout 0 -v .
 
-chaos: ## the same over the network for CHAOS (10m): connections that break, servers that are killed
+chaos: ## the same over the network for CHAOS (10m), and as long over QUIC: connections that break, datagrams that are lost, servers that are killed
 	NEARCALL_CHAOS=$(CHAOS) $(GO) test $(RACE) -count=1 -run "^TestChaosOverTheNetwork$$" -timeout 0 -v .
+	cd quic && NEARCALL_CHAOS=$(CHAOS) $(GO) test $(RACE) -count=1 -run "^TestChaosOverTheNetwork$$" -timeout 0 -v .
 
 # The race detector does not free the memory of coroutines that have ended, so each
 # round is a separate process.

@@ -131,6 +131,43 @@ func TestAServerThatVanishedResetsItsConnections(t *testing.T) {
 	})
 }
 
+// A spyingListener shows the sessions that it passes on.
+type spyingListener struct {
+	*listener
+	sessions chan *session
+}
+
+func (l spyingListener) Sessions(accept func(link.Session) link.Acceptor) error {
+	return l.listener.Sessions(func(s link.Session) link.Acceptor {
+		l.sessions <- s.(*session)
+		return accept(s)
+	})
+}
+
+// The packet with the server's DRAIN can be lost, and arrive after several refusals.
+func TestACallThatIsRefusedIsTriedAgainOnAnotherConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := plainNetwork(t)
+		lis := spyingListener{n.lis, make(chan *session, 2)}
+		config, _ := testTLS()
+		serveOn(t, lis, service{}, nearcall.Creds(NewTLS(config)))
+		client := n.client(t)
+		if _, err := client.UnaryCall(t.Context(), empty); err != nil {
+			t.Fatal(err)
+		}
+		first := <-lis.sessions
+		first.mu.Lock()
+		first.drained = true // without a DRAIN
+		first.mu.Unlock()
+		if _, err := client.UnaryCall(t.Context(), empty); err != nil {
+			t.Error(err)
+		}
+		if len(lis.sessions) != 1 {
+			t.Errorf("%d more connections, want 1", len(lis.sessions))
+		}
+	})
+}
+
 func TestGracefulStopLosesNoReply(t *testing.T) {
 	const calls, size = 20, 1 << 20
 	begun := make(chan struct{}, calls)

@@ -105,7 +105,7 @@ func (s *session) handleControlFrame(f wire.Frame, met bool) error {
 
 // handleDrain handles the peer's DRAIN: it takes no calls above last.
 func (s *session) handleDrain(last uint64) error {
-	reason := fmt.Errorf("%s: the peer takes no more calls", s.name)
+	reason := s.noMoreCalls()
 	var lost []*stream
 	s.mu.Lock()
 	s.refuse(reason)
@@ -124,6 +124,8 @@ func (s *session) handleDrain(last uint64) error {
 	}
 	return nil
 }
+
+func (s *session) noMoreCalls() error { return fmt.Errorf("%s: the peer takes no more calls", s.name) }
 
 // handleDone handles the end of the peer's control stream: it leaves, and has no call left.
 func (s *session) handleDone() {

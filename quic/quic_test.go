@@ -7,9 +7,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"math/big"
 	"net"
+	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -34,6 +36,26 @@ func testTLS() (server, client *tls.Config) {
 }
 
 var makeTLS = sync.OnceValues(func() (server, client *tls.Config) {
+	both := []byte(testCertificate())
+	pair, err := tls.X509KeyPair(both, both)
+	if err != nil {
+		panic(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(pair.Leaf)
+	return &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool},
+		&tls.Config{RootCAs: pool, ServerName: "server.test", Certificates: []tls.Certificate{pair}}
+})
+
+// certificateVariable is the environment variable with the certificate of a child process.
+const certificateVariable = "NEARCALL_TEST_CERTIFICATE"
+
+// testCertificate returns the certificate of this process and its key, in PEM: those of the parent
+// process, or new ones.
+var testCertificate = sync.OnceValue(func() string {
+	if s, ok := os.LookupEnv(certificateVariable); ok {
+		return s
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		panic(err)
@@ -48,12 +70,12 @@ var makeTLS = sync.OnceValues(func() (server, client *tls.Config) {
 	if err != nil {
 		panic(err)
 	}
-	leaf, _ := x509.ParseCertificate(der)
-	pool := x509.NewCertPool()
-	pool.AddCert(leaf)
-	pair := []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}
-	return &tls.Config{Certificates: pair, ClientCAs: pool},
-		&tls.Config{RootCAs: pool, ServerName: "server.test", Certificates: pair}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		panic(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})) +
+		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
 })
 
 // A network is a simulated one, with a listener and any number of dialers, for use in a synctest

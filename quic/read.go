@@ -99,10 +99,7 @@ func (st *stream) step() (rc wire.Received, n int, ok bool, err error) {
 			return rc, n, false, err
 		}
 		r.finished = true
-		st.mu.Lock()
-		answered := st.in.answered
-		st.mu.Unlock()
-		st.abort(encoded.ReasonOf(code, text, answered), false)
+		st.abort(st.resetReason(code, text), false)
 		return rc, n, false, nil
 	case f.Kind.Ignorable():
 		return rc, n, false, nil

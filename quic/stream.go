@@ -167,10 +167,7 @@ func (st *stream) failed(err error) {
 // reasonOf returns the reason of the call for an error of quic-go's.
 func (st *stream) reasonOf(err error) error {
 	if e, ok := errors.AsType[*q.StreamError](err); ok {
-		st.mu.Lock()
-		answered := st.in.answered
-		st.mu.Unlock()
-		return encoded.ReasonOf(wire.ResetCode(e.ErrorCode), "the peer has reset the call", answered)
+		return st.resetReason(wire.ResetCode(e.ErrorCode), "the peer has reset the call")
 	}
 	s := st.session
 	s.mu.Lock()
@@ -180,6 +177,24 @@ func (st *stream) reasonOf(err error) error {
 		return ended
 	}
 	return s.reasonOf(err)
+}
+
+// resetReason returns the reason of the call for a reset by the peer.
+//
+// A peer refuses calls once it drains. Its DRAIN can be lost and arrive after the refusal, and
+// until then the caller must not try again on the same connection.
+func (st *stream) resetReason(code wire.ResetCode, text string) error {
+	st.mu.Lock()
+	answered := st.in.answered
+	st.mu.Unlock()
+	reason := encoded.ReasonOf(code, text, answered)
+	if st.caller && errors.Is(reason, link.ErrUnprocessed) {
+		s := st.session
+		s.mu.Lock()
+		s.refuse(s.noMoreCalls())
+		s.mu.Unlock()
+	}
+	return reason
 }
 
 // OnAbort implements [link.Stream].

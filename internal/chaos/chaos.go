@@ -268,7 +268,7 @@ func (c *chaos) up() {
 		c.dialer.Store(&dialer)
 		return
 	}
-	lis, err := nearcall.Listen(c.target)
+	lis, err := listen(c.target)
 	if err != nil {
 		c.t.Error(err)
 		served <- err
@@ -279,6 +279,18 @@ func (c *chaos) up() {
 		c.dialled = c.proxy.Forward(lis.Addr())
 	}
 	go func() { served <- server.Serve(lis) }()
+}
+
+// listen listens on target. A server over QUIC that was stopped can keep its port for 5 seconds,
+// until its last connection has ended.
+func listen(target string) (lis nearcall.Listener, err error) {
+	for range 1000 {
+		if lis, err = nearcall.Listen(target); !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return lis, err
 }
 
 // down stops the server.
