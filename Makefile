@@ -173,8 +173,10 @@ loops: ## random tasks on each kind of loop, for half a minute LOOPS (20) times
 
 # ATTACK=-short takes a minute, as in .ci/run. ATTACK='-only drains -v' selects a part.
 .PHONY: attack
-attack: ## what attacks cost a server and what they cost the attacker, in some seven minutes
-	@mkdir -p bin && $(GO) build -o bin/attack ./internal/attack && bin/attack $(ATTACK)
+attack: ## what attacks cost a server and what they cost the attacker, over QUIC as well, in some ten minutes
+	@mkdir -p bin && $(GO) build -o bin/attack ./internal/attack/cmd && (cd quic && $(GO) build -o ../bin/attackquic ./internal/attack)
+	bin/attack $(ATTACK)
+	bin/attackquic $(ATTACK)
 
 # FLAKYFLAGS='-short=false -budget 8h' runs all tests of each package.
 FLAKY        ?= 50

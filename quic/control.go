@@ -103,15 +103,19 @@ func (s *session) handleControlFrame(f wire.Frame, met bool) error {
 	return protocolError("a frame of kind %#x on the control stream", byte(f.Kind))
 }
 
-// handleDrain handles the peer's DRAIN: it takes no calls above last.
+// handleDrain handles the peer's DRAIN: it takes no calls above last. A DRAIN that says no less
+// than one before it costs no look at the calls, however many follow.
 func (s *session) handleDrain(last uint64) error {
 	reason := s.noMoreCalls()
 	var lost []*stream
 	s.mu.Lock()
 	s.refuse(reason)
-	for st := range s.live {
-		if st.caller && numberOf(st.qs.StreamID()) > last {
-			lost = append(lost, st)
+	if last < s.takes {
+		s.takes = last
+		for st := range s.live {
+			if st.caller && numberOf(st.qs.StreamID()) > last {
+				lost = append(lost, st)
+			}
 		}
 	}
 	if s.client {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"testing"
 
-	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
@@ -77,12 +76,4 @@ func dial(t testing.TB, target string, opts ...nearcall.DialOption) testpb.TestS
 // client returns a client of the server of n.
 func (n *network) client(t *testing.T) testpb.TestServiceClient {
 	return dial(t, "inproc:unused", hook.Dialer(n.dialer(t, &hook.Settings{})).(nearcall.DialOption))
-}
-
-// blockUntil returns an interceptor that waits until release is closed, whatever the context.
-func blockUntil(release chan struct{}) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		<-release
-		return handler(ctx, in)
-	}
 }

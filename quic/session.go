@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,6 +62,7 @@ type session struct {
 	closing  bool   // CloseWithError was called or is about to be
 	served   bool   // the peer has made a call
 	seen     uint64 // the number of the last call that the peer has made
+	takes    uint64 // the number of the last of our calls that the peer takes, as its DRAINs say
 	live     map[*stream]struct{}
 	opening  map[*opening]struct{}
 	sweep    *time.Timer // ends calls that do not begin
@@ -77,7 +79,7 @@ func newSession(conn *q.Conn, o options) *session {
 		options: o,
 		conn:    conn,
 		peer: link.Peer{
-			Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), OneShot: true,
+			Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), OneShot: true, Parallel: true,
 			AuthInfo: credentials.TLSInfo{State: tls, CommonAuthInfo: private},
 		},
 		met:     make(chan struct{}),
@@ -85,6 +87,7 @@ func newSession(conn *q.Conn, o options) *session {
 		over:    make(chan struct{}),
 		closed:  make(chan struct{}),
 		hello:   wire.Hello{Block: wire.MinBlock},
+		takes:   math.MaxUint64,
 		live:    make(map[*stream]struct{}),
 		opening: make(map[*opening]struct{}),
 	}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package attack
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,8 +21,8 @@ import (
 
 // The test binary is its own server, honest client and attacker.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && roles[os.Args[1]] != nil {
-		main()
+	if _, ok := Core.role(); ok {
+		Core.Main()
 		return
 	}
 	leak.Main(m)
@@ -41,15 +42,15 @@ func TestFlawsAreFound(t *testing.T) {
 		"flaw-deaf":        "a new client fails",
 	}
 	for _, a := range flaws {
-		t.Run(a.name, func(t *testing.T) {
+		t.Run(a.Name, func(t *testing.T) {
 			t.Parallel()
-			r, err := try(t.Context(), a, true)
+			r, err := try(t.Context(), a, 0, true)
 			if err != nil {
 				t.Fatal(err)
 			}
 			judge(r, true)
-			if got := strings.Join(r.beyond, "; "); finds[a.name] == "" || !strings.Contains(got, finds[a.name]) {
-				t.Errorf("found %q, want %q; the server used %v, the attacker %v", got, finds[a.name], r.serverCPU, r.attackerCPU)
+			if got := strings.Join(r.beyond, "; "); finds[a.Name] == "" || !strings.Contains(got, finds[a.Name]) {
+				t.Errorf("found %q, want %q; the server used %v, the attacker %v", got, finds[a.Name], r.serverCPU, r.attackerCPU)
 			}
 			if failed([]*result{r}) == nil {
 				t.Error("the run does not fail")
@@ -68,7 +69,7 @@ func TestQuickAttacksAreBounded(t *testing.T) {
 		t.Skip("the program cannot be built: ", err)
 	}
 	program := filepath.Join(t.TempDir(), "attack")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-race=false", "-o", program, ".").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-race=false", "-o", program, "./cmd").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	out, err := exec.CommandContext(t.Context(), program, "-short", "-v", "-only", "^("+quick+")$").CombinedOutput()
@@ -88,7 +89,7 @@ func TestAnAttackIsInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	_, err := try(ctx, flaws[0], true)
+	_, err := try(ctx, flaws[0], 0, true)
 	if err != context.DeadlineExceeded {
 		t.Errorf("got %v", err)
 	}
@@ -161,7 +162,7 @@ func TestSharedMemoryThatAnotherWroteCounts(t *testing.T) {
 }
 
 func TestBounds(t *testing.T) {
-	a := &attack{name: "a"}
+	a := &Attack{Name: "a"}
 	fine := phase{Calls: 10, P99: time.Millisecond}
 	base := result{attack: a, sent: 1 << 20, attackerCPU: 10 * time.Millisecond, before: fine, during: fine, newcomer: fine}
 	for _, c := range []struct {
@@ -177,15 +178,15 @@ func TestBounds(t *testing.T) {
 		{"memory below the floor", func(r *result) { r.sent, r.server.memory = 1, 32<<20 }, ""},
 		{"eleven times the CPU", func(r *result) { r.serverCPU = 110 * time.Millisecond }, "CPU 11x"},
 		{"CPU below the floor", func(r *result) { r.attackerCPU, r.serverCPU = 1, 100*time.Millisecond }, ""},
-		{"CPU for what was asked", func(r *result) { r.attack, r.serverCPU = &attack{asked: true}, time.Second }, ""},
-		{"slow calls for what was asked", func(r *result) { r.attack, r.during.P99 = &attack{asked: true}, time.Second }, ""},
+		{"CPU for what was asked", func(r *result) { r.attack, r.serverCPU = &Attack{asked: true}, time.Second }, ""},
+		{"slow calls for what was asked", func(r *result) { r.attack, r.during.P99 = &Attack{asked: true}, time.Second }, ""},
 		{"descriptors for each of the attacker's", func(r *result) { r.attacker.descriptors, r.server.descriptors = 100, 400 }, ""},
 		{"more descriptors", func(r *result) { r.attacker.descriptors, r.server.descriptors = 100, 401 }, "401 descriptors"},
 		{"threads", func(r *result) { r.server.threads = 65 }, "65 threads"},
 		{"what stays", func(r *result) { r.kept = 40e6 }, "40 MB kept"},
 		{"what the runtime keeps", func(r *result) { r.sent, r.server.memory, r.kept = 1<<30, 1<<30, 96<<20 }, ""},
 		{"more than that", func(r *result) { r.sent, r.server.memory, r.kept = 1<<30, 1<<30, 97<<20 }, "102 MB kept"},
-		{"what is held", func(r *result) { r.attack, r.held = &attack{release: time.Minute}, 40e6 }, "40 MB held for more than 1m0s"},
+		{"what is held", func(r *result) { r.attack, r.held = &Attack{release: time.Minute}, 40e6 }, "40 MB held for more than 1m0s"},
 		{"what may be held", func(r *result) { r.held = 40e6 }, ""},
 		{"a death", func(r *result) { r.died, r.during = "killed at 3 GB", phase{} }, "killed at 3 GB"},
 		{"a call that fails", func(r *result) { r.during.Failed, r.during.Failure = 1, "no" }, "1 of 10 honest calls failed: no"},
@@ -212,24 +213,24 @@ func TestExcuses(t *testing.T) {
 	fine := phase{Calls: 10}
 	base := result{attackerCPU: 10 * time.Millisecond, sent: 1, during: fine, newcomer: fine}
 	for _, c := range []struct {
-		excuse  excuse
+		excuse  Excuse
 		change  func(*result)
 		verdict string
 	}{
-		{excuse{memory: 100 << 20}, func(r *result) { r.sent, r.server.memory = 1<<20, 100<<20 }, "known: memory 100x: because"},
-		{excuse{memory: 100 << 20}, func(r *result) { r.sent, r.server.memory = 1<<20, 101<<20 }, "BEYOND: memory 101x"},
-		{excuse{each: 10 << 20}, func(r *result) { r.count, r.sent, r.server.memory = 10, 1<<20, 100<<20 }, "known: memory 100x: because"},
-		{excuse{each: 10 << 20}, func(r *result) { r.count, r.sent, r.server.memory = 9, 1<<20, 100<<20 }, "BEYOND: memory 100x"},
-		{excuse{memory: 100 << 20}, func(r *result) { r.serverCPU = time.Second }, "BEYOND: CPU 100x"},
-		{excuse{cpu: 100}, func(r *result) { r.serverCPU = time.Second }, "known: CPU 100x: because"},
-		{excuse{cpu: 99}, func(r *result) { r.serverCPU = time.Second }, "BEYOND: CPU 100x"},
-		{excuse{newcomers: true}, func(r *result) { r.newcomer.Failed = 1 }, "known: new clients fail: because"},
-		{excuse{newcomers: true}, func(r *result) { r.during.Failed = 1 }, "BEYOND: 1 of 10 honest calls failed: "},
-		{excuse{newcomers: true}, func(*result) {}, "bounded"},
+		{Excuse{Memory: 100 << 20}, func(r *result) { r.sent, r.server.memory = 1<<20, 100<<20 }, "known: memory 100x: because"},
+		{Excuse{Memory: 100 << 20}, func(r *result) { r.sent, r.server.memory = 1<<20, 101<<20 }, "BEYOND: memory 101x"},
+		{Excuse{Each: 10 << 20}, func(r *result) { r.count, r.sent, r.server.memory = 10, 1<<20, 100<<20 }, "known: memory 100x: because"},
+		{Excuse{Each: 10 << 20}, func(r *result) { r.count, r.sent, r.server.memory = 9, 1<<20, 100<<20 }, "BEYOND: memory 100x"},
+		{Excuse{Memory: 100 << 20}, func(r *result) { r.serverCPU = time.Second }, "BEYOND: CPU 100x"},
+		{Excuse{CPU: 100}, func(r *result) { r.serverCPU = time.Second }, "known: CPU 100x: because"},
+		{Excuse{CPU: 99}, func(r *result) { r.serverCPU = time.Second }, "BEYOND: CPU 100x"},
+		{Excuse{Newcomers: true}, func(r *result) { r.newcomer.Failed = 1 }, "known: new clients fail: because"},
+		{Excuse{Newcomers: true}, func(r *result) { r.during.Failed = 1 }, "BEYOND: 1 of 10 honest calls failed: "},
+		{Excuse{Newcomers: true}, func(*result) {}, "bounded"},
 	} {
 		r := base
-		c.excuse.why = "because"
-		r.attack = &attack{known: &c.excuse}
+		c.excuse.Why = "because"
+		r.attack = &Attack{Known: &c.excuse}
 		c.change(&r)
 		judge(&r, false)
 		if r.verdict() != c.verdict {
@@ -242,14 +243,14 @@ func TestExcuses(t *testing.T) {
 }
 
 func TestAnAttackThatCannotBeMadeFailsTheRun(t *testing.T) {
-	r := &result{attack: &attack{known: &excuse{why: "it is known"}}, notMade: "no way"}
+	r := &result{attack: &Attack{Known: &Excuse{Why: "it is known"}}, notMade: "no way"}
 	if failed([]*result{r}) == nil || r.verdict() != "NOT MADE: no way" {
 		t.Errorf("the verdict is %q, and the run does not fail", r.verdict())
 	}
 }
 
 func TestLatencyIsNotJudgedInTheShortForm(t *testing.T) {
-	r := result{attack: &attack{}, during: phase{Calls: 1, P99: time.Second}, newcomer: phase{Calls: 1}}
+	r := result{attack: &Attack{}, during: phase{Calls: 1, P99: time.Second}, newcomer: phase{Calls: 1}}
 	judge(&r, true)
 	if len(r.beyond) > 0 {
 		t.Errorf("got %q", r.beyond)
@@ -258,17 +259,18 @@ func TestLatencyIsNotJudgedInTheShortForm(t *testing.T) {
 
 func TestTheTableIsWrittenIntoAPage(t *testing.T) {
 	r := &result{
-		attack: &attack{what: "%s calls", before: "1 | 2"}, count: 1_000_000, sent: 2e6, attackerCPU: time.Second,
+		attack: &Attack{What: "%s calls", Before: "1 | 2"}, count: 1_000_000, sent: 2e6, attackerCPU: time.Second,
 		server: footprint{memory: 64e6}, serverCPU: 3 * time.Second,
 		before: phase{P99: time.Millisecond}, during: phase{P99: 20 * time.Millisecond},
 	}
 	page := filepath.Join(t.TempDir(), "page.md")
-	const before, after = "# Page\n\n" + tableBegins + "\n", tableEnds + "\n\nMore.\n"
+	begin, end := markers(Core.Table)
+	before, after := "# Page\n\n"+begin+"\n", end+"\n\nMore.\n"
 	for _, old := range []string{"", "old\n"} {
 		if err := os.WriteFile(page, []byte(before+old+after), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		if err := rewrite(page, []*result{r}); err != nil {
+		if err := rewrite(page, Core.Table, []*result{r}); err != nil {
 			t.Fatal(err)
 		}
 		got, err := os.ReadFile(page)
@@ -286,23 +288,23 @@ func TestTheTableIsWrittenIntoAPage(t *testing.T) {
 	if err := os.WriteFile(page, []byte("no table"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if err := rewrite(page, nil); err == nil {
+	if err := rewrite(page, Core.Table, nil); err == nil {
 		t.Error("a page without a place for the table is taken")
 	}
 }
 
 func TestAttacksHaveNamesOfTheirOwn(t *testing.T) {
 	seen := make(map[string]bool)
-	for _, a := range append(attacks[:len(attacks):len(attacks)], flaws...) {
-		if seen[a.name] || roles[a.name] != nil {
-			t.Errorf("%s is there twice", a.name)
+	for _, a := range slices.Concat(Core.Attacks, flaws) {
+		if seen[a.Name] {
+			t.Errorf("%s is there twice", a.Name)
 		}
-		seen[a.name] = true
-		if a.full == 0 || a.short == 0 || a.run == nil || a.what == "" {
-			t.Errorf("%s lacks something", a.name)
+		seen[a.Name] = true
+		if a.Full == 0 || a.Short == 0 || a.Run == nil || a.What == "" {
+			t.Errorf("%s lacks something", a.Name)
 		}
-		if strings.Count(a.what, "%") > 1 {
-			t.Errorf("%s: %q", a.name, a.what)
+		if strings.Count(a.What, "%") > 1 {
+			t.Errorf("%s: %q", a.Name, a.What)
 		}
 	}
 }

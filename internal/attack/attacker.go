@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package attack
 
 import (
 	"encoding/json"
@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -18,74 +17,72 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// An attack is something that a peer can do to a server.
-type attack struct {
-	name   string
-	what   string // what the attacker does, for the table
-	before string // what it cost the version of nearcall that it was found on
-	path   path   // of both the attack and the honest client
+// An Attack is something that a peer can do to a server.
+type Attack struct {
+	Name   string
+	What   string // what the attacker does, for the table; %s stands for the count
+	Before string // what it cost the version of nearcall that it was found on
+	Path   Path   // of both the attack and the honest client
 
-	full, short int // the count, in the full and the short form; each attack defines what it counts
-	run         func(*attacker) error
-	lacks       func() string // why the system lacks a defence, so that the attack is left out; nil for attacks that need none
+	Full, Short int // the count, in the full and the short form; each attack defines what it counts
+	Run         func(*Attacker) error
+	Known       *Excuse // a known cost that was not fixed; nil for none
 
+	lacks   func() string // why the system lacks a defence, so that the attack is left out; nil for attacks that need none
 	asked   bool          // the cost is what the service does for any client that asks, so CPU and latency are not judged
 	env     []string      // additional environment of the server
 	server  []string      // arguments of the server
 	flaw    string        // of the server; see flaws.go
 	release time.Duration // how soon the server must free memory although the attacker stays; 0 for never
 	stop    bool          // stop the server while the attacker is still connected
-	known   *excuse       // a known cost that was not fixed; nil for none
 }
 
-// An excuse is what an attack may cost beyond the bounds.
-type excuse struct {
-	memory    int64   // of the server, in bytes, whatever the attacker pays
-	each      int64   // the same, for each of the attack's count
-	cpu       float64 // times the attacker's
-	newcomers bool    // new clients may fail
-	why       string
+// An Excuse is what an attack may cost beyond the bounds.
+type Excuse struct {
+	Memory    int64   // of the server, in bytes, whatever the attacker pays
+	Each      int64   // the same, for each of the attack's count
+	CPU       float64 // times the attacker's
+	Newcomers bool    // new clients may fail
+	Why       string
 }
 
-// A path is how a client reaches the server.
-type path string
+// A Path is how a client reaches the server.
+type Path string
 
 const (
-	overTCP  path = "tcp"
-	overUnix path = "unix"
-	overShm  path = "shm"
-	overWS   path = "ws"
+	overTCP  Path = "tcp"
+	overUnix Path = "unix"
+	overShm  Path = "shm"
+	overWS   Path = "ws"
 )
 
-func (a addresses) target(p path) string {
-	switch p {
-	case overUnix:
-		return a.Unix
-	case overShm:
-		return a.Shm
-	case overWS:
-		return "ws:" + strings.Replace(a.TCP, "tcp:", "//", 1) + "/calls"
-	}
-	return a.TCP
+// addresses are the targets of a server.
+type addresses map[Path]string
+
+// An Attacker makes one attack.
+type Attacker struct {
+	Count int          // the attack's
+	Until time.Time    // when it must be done
+	Sent  atomic.Int64 // bytes; the attack counts them
+
+	at   addresses
+	over Path
+	held []any // keeps connections open until the attacker exits
+
+	descriptors int // the most that CountDescriptors saw
 }
 
-// An attacker makes one attack.
-type attacker struct {
-	at    addresses
-	over  path
-	count int
-	until time.Time // when it must be done
-	sent  atomic.Int64
-	held  []any // keeps connections open until the attacker exits
+// Target returns the server's target over the attack's path.
+func (a *Attacker) Target() string { return a.at[a.over] }
 
-	descriptors int // the most that countDescriptors saw
-}
-
-// countDescriptors counts the attacker's descriptors. An attack that closes connections calls it while
+// CountDescriptors counts the attacker's descriptors. An attack that closes connections calls it while
 // they are open: they might be gone when the harness looks.
-func (a *attacker) countDescriptors() {
+func (a *Attacker) CountDescriptors() {
 	a.descriptors = max(a.descriptors, descriptorsOf(os.Getpid()))
 }
+
+// Hold keeps what alive until the attacker exits.
+func (a *Attacker) Hold(what any) { a.held = append(a.held, what) }
 
 // A report is the attacker's answer after an attack.
 type report struct {
@@ -97,18 +94,18 @@ type report struct {
 
 // attackerMain makes an attack when it is told to, and keeps its connections until its
 // standard input ends.
-func attackerMain(args []string) error {
+func (p *Program) attackerMain(args []string) error {
 	if len(args) != 4 {
 		return errors.New("it needs the attack, the count, the time limit and the addresses")
 	}
-	all := slices.Concat(attacks, flaws)
-	i := slices.IndexFunc(all, func(a *attack) bool { return a.name == args[0] })
+	all := slices.Concat(p.Attacks, flaws)
+	i := slices.IndexFunc(all, func(a *Attack) bool { return a.Name == args[0] })
 	if i < 0 {
 		return errors.New("no such attack")
 	}
-	a := &attacker{}
+	a := &Attacker{}
 	var err error
-	if a.count, err = strconv.Atoi(args[1]); err != nil {
+	if a.Count, err = strconv.Atoi(args[1]); err != nil {
 		return err
 	}
 	limit, err := time.ParseDuration(args[2])
@@ -118,30 +115,30 @@ func attackerMain(args []string) error {
 	if err := json.Unmarshal([]byte(args[3]), &a.at); err != nil {
 		return err
 	}
-	a.over = all[i].path
+	a.over = all[i].Path
 	return obey(struct{}{}, func(command string) any {
-		a.until = time.Now().Add(limit)
+		a.Until = time.Now().Add(limit)
 		if command == "probe" {
-			if err := a.probe(); err != nil {
+			if err := p.Probe(a); err != nil {
 				return report{Error: err.Error()}
 			}
-			a.sent.Store(0)
+			a.Sent.Store(0)
 			return report{}
 		}
-		return a.report(all[i].run(a))
+		return p.report(a, all[i].Run(a))
 	})
 }
 
 // report distinguishes an attack that was cut short from one that could not be made. A
 // server that hangs up, refuses or is slow defends itself.
-func (a *attacker) report(err error) report {
-	r := report{Sent: a.sent.Load(), Descriptors: a.descriptors}
+func (p *Program) report(a *Attacker, err error) report {
+	r := report{Sent: a.Sent.Load(), Descriptors: a.descriptors}
 	var cut *net.OpError
 	switch {
 	case err == nil:
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		r.Note = "the server did not take all of it in time"
-	case errors.As(err, &cut), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNRESET), errors.Is(err, errDeclined):
+	case errors.As(err, &cut), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNRESET), errors.Is(err, errDeclined), p.Declines != nil && p.Declines(err):
 		r.Note = err.Error()
 	default:
 		r.Error = err.Error()
@@ -150,7 +147,7 @@ func (a *attacker) report(err error) report {
 }
 
 // probe makes an ordinary call with the attacks' own protocol code.
-func (a *attacker) probe() error {
+func probe(a *Attacker) error {
 	p, err := a.dial(a.over)
 	if err != nil {
 		return err
@@ -166,28 +163,28 @@ func (a *attacker) probe() error {
 }
 
 // dial connects without sending anything.
-func (a *attacker) dial(over path) (*peer, error) {
+func (a *Attacker) dial(over Path) (*peer, error) {
 	if over == overShm {
-		r, err := dialRing(a.at.Shm, a.until)
+		r, err := dialRing(a.at[overShm], a.Until)
 		if err != nil {
 			return nil, err
 		}
-		a.hold(r)
-		return &peer{conn: r, sent: &a.sent}, nil
+		a.Hold(r)
+		return &peer{conn: r, sent: &a.Sent}, nil
 	}
 	if over == overWS {
 		return a.upgrade(true)
 	}
-	conn, err := dialSocket(a.at.target(over), a.until)
+	conn, err := dialSocket(a.at[over], a.Until)
 	if err != nil {
 		return nil, err
 	}
-	a.hold(conn)
-	return &peer{conn: conn, sent: &a.sent}, nil
+	a.Hold(conn)
+	return &peer{conn: conn, sent: &a.Sent}, nil
 }
 
 // enter connects, greets with the smallest windows, and reads and discards everything.
-func (a *attacker) enter(over path) (*peer, error) {
+func (a *Attacker) enter(over Path) (*peer, error) {
 	p, err := a.dial(over)
 	if err != nil {
 		return nil, err
@@ -195,8 +192,6 @@ func (a *attacker) enter(over path) (*peer, error) {
 	p.drain()
 	return p, p.greet(wire.MinWindow, wire.MinWindow)
 }
-
-func (a *attacker) hold(what any) { a.held = append(a.held, what) }
 
 // repeat calls step n times, and writes what step has appended in large pieces.
 func (p *peer) repeat(n int, step func(b []byte) []byte) error {

@@ -1,9 +1,21 @@
 //go:build linux
 
-package main
+package attack
 
-import "slices"
+import (
+	"path/filepath"
+	"slices"
+)
 
-// attacks are all attacks. Their costs before were measured on the version of nearcall that
-// they were found on, with an attacker on a machine of two processors.
-var attacks = slices.Concat(streamAttacks, blockAttacks, messageAttacks, descriptorAttacks, shmAttacks, lockAttacks, http2Attacks, http1Attacks, webSocketAttacks)
+// Core makes the attacks over the paths of the core module. Their costs before were measured on the
+// version of nearcall that they were found on, with an attacker on a machine of two processors.
+var Core = Program{
+	Table: "attacks",
+	Listen: func(dir string) map[Path]string {
+		return map[Path]string{
+			overTCP: "tcp:127.0.0.1:0", overUnix: "unix:" + filepath.Join(dir, "unix"), overShm: "shm:" + filepath.Join(dir, "shm"),
+		}
+	},
+	Probe:   probe,
+	Attacks: slices.Concat(streamAttacks, blockAttacks, messageAttacks, descriptorAttacks, shmAttacks, lockAttacks, http2Attacks, http1Attacks, webSocketAttacks),
+}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package attack
 
 import (
 	"bytes"
@@ -14,50 +14,50 @@ import (
 )
 
 // Attacks with the header blocks of calls.
-var blockAttacks = []*attack{
+var blockAttacks = []*Attack{
 	{
-		name: "header-entries", path: overTCP, full: 6, short: 1,
-		what:   "%s calls whose headers of 16 MiB are entries of 2 bytes",
-		before: "1.55 GB",
-		run:    headerEntries,
+		Name: "header-entries", Path: overTCP, Full: 6, Short: 1,
+		What:   "%s calls whose headers of 16 MiB are entries of 2 bytes",
+		Before: "1.55 GB",
+		Run:    headerEntries,
 	},
 	{
-		name: "header-fits", path: overTCP, full: 40, short: 4,
-		what:   "%s calls, left open, with as many entries as a header may have",
-		before: "not measured",
-		run:    fittingHeaders,
+		Name: "header-fits", Path: overTCP, Full: 40, Short: 4,
+		What:   "%s calls, left open, with as many entries as a header may have",
+		Before: "not measured",
+		Run:    fittingHeaders,
 	},
 	{
-		name: "header-keys", path: overTCP, full: 990, short: 990,
-		what:   "%s calls, left open, whose headers have 1,700 different keys",
-		before: "165 MB",
-		run:    differentKeys,
+		Name: "header-keys", Path: overTCP, Full: 990, Short: 990,
+		What:   "%s calls, left open, whose headers have 1,700 different keys",
+		Before: "165 MB",
+		Run:    differentKeys,
 	},
 	{
-		name: "blocks-unfinished", path: overTCP, full: 50, short: 10,
-		what:    "%s connections whose headers of 16 MiB do not end",
-		before:  "1.66 GB, for as long as they stay",
+		Name: "blocks-unfinished", Path: overTCP, Full: 50, Short: 10,
+		What:    "%s connections whose headers of 16 MiB do not end",
+		Before:  "1.66 GB, for as long as they stay",
 		release: 30 * time.Second,
-		run:     unfinishedBlocks,
+		Run:     unfinishedBlocks,
 	},
 	{
-		name: "ends", path: overTCP, full: 100, short: 20,
-		what:   "%s connections that end a call which the server never made, with 480,000 details",
-		before: "1.5 GB, 5.5 s of CPU for a fifth",
-		run:    endsOfNoCall,
+		Name: "ends", Path: overTCP, Full: 100, Short: 20,
+		What:   "%s connections that end a call which the server never made, with 480,000 details",
+		Before: "1.5 GB, 5.5 s of CPU for a fifth",
+		Run:    endsOfNoCall,
 	},
 	{
-		name: "profiles", path: overTCP, full: 50, short: 10,
-		what:    "%s connections with 256 profiles of 65 kB each",
-		before:  "0.86 GB, for as long as they stay",
+		Name: "profiles", Path: overTCP, Full: 50, Short: 10,
+		What:    "%s connections with 256 profiles of 65 kB each",
+		Before:  "0.86 GB, for as long as they stay",
 		release: time.Second,
-		run:     profiles,
+		Run:     profiles,
 	},
 	{
-		name: "profile-encoding", path: overTCP, full: 900, short: 900,
-		what:   "%s calls with a profile whose encoding has 60 kB, sent once, replies not read",
-		before: "456 MB",
-		run:    longEncoding,
+		Name: "profile-encoding", Path: overTCP, Full: 900, Short: 900,
+		What:   "%s calls with a profile whose encoding has 60 kB, sent once, replies not read",
+		Before: "456 MB",
+		Run:    longEncoding,
 	},
 }
 
@@ -67,19 +67,19 @@ const blockSize = 16<<20 - 64<<10
 
 // headerEntries sends headers whose entries are a known key and an empty value: 2 bytes,
 // whatever the length of the key.
-func headerEntries(a *attacker) error {
+func headerEntries(a *Attacker) error {
 	return a.headers(strings.Repeat("k", 256), blockSize/2)
 }
 
 // fittingHeaders sends as many such entries as a receiver accepts that counts the key and
 // 32 bytes for each.
-func fittingHeaders(a *attacker) error {
+func fittingHeaders(a *Attacker) error {
 	return a.headers("k", blockSize/33)
 }
 
 // differentKeys sends headers whose keys are already known, so that an entry takes 3 bytes on
 // the wire and a hundred in a map.
-func differentKeys(a *attacker) error {
+func differentKeys(a *Attacker) error {
 	p, err := a.enter(a.over)
 	if err != nil {
 		return err
@@ -88,14 +88,14 @@ func differentKeys(a *attacker) error {
 	for i := range 1700 { // which fit into the table
 		md[fmt.Sprintf("%03x", i)] = []string{""}
 	}
-	return p.repeat(a.count, func(b []byte) []byte {
+	return p.repeat(a.Count, func(b []byte) []byte {
 		return p.open(b, "HalfDuplexCall", request{metadata: md})
 	})
 }
 
 // headers opens calls whose metadata has that many entries of key, after a call that makes
 // the key known.
-func (a *attacker) headers(key string, entries int) error {
+func (a *Attacker) headers(key string, entries int) error {
 	p, err := a.enter(a.over)
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func (a *attacker) headers(key string, entries int) error {
 	if err := open(values[:1]); err != nil {
 		return err
 	}
-	for range a.count {
+	for range a.Count {
 		if err := open(values); err != nil {
 			return err
 		}
@@ -118,10 +118,10 @@ func (a *attacker) headers(key string, entries int) error {
 // maxPart is how many bytes of a block one frame carries.
 const maxPart = 60_000
 
-func unfinishedBlocks(a *attacker) error {
+func unfinishedBlocks(a *Attacker) error {
 	part := make([]byte, maxPart)
 	var cut error
-	for range a.count {
+	for range a.Count {
 		p, err := a.enter(a.over)
 		if err != nil {
 			return err
@@ -138,7 +138,7 @@ func unfinishedBlocks(a *attacker) error {
 
 // longEncoding makes calls with an encoding that the server does not know, and repeats in
 // each reply.
-func longEncoding(a *attacker) error {
+func longEncoding(a *Attacker) error {
 	p, err := a.dial(a.over)
 	if err != nil {
 		return err
@@ -149,19 +149,19 @@ func longEncoding(a *attacker) error {
 	}
 	long := profile
 	long.Encoding = strings.Repeat("\xff", 60_000)
-	return p.repeat(a.count, func(b []byte) []byte {
+	return p.repeat(a.Count, func(b []byte) []byte {
 		return p.openAs(&long, b, "EmptyCall", request{ends: true})
 	})
 }
 
 // endsOfNoCall sends what a callee sends, with a status of as many empty details as a block
 // may have.
-func endsOfNoCall(a *attacker) error {
+func endsOfNoCall(a *Attacker) error {
 	const call = 2
 	details := append([]byte{8, 5}, bytes.Repeat([]byte{0x1a, 0}, 480_000)...)
 	end := append(word([]byte{5, 0}, string(details)), 0)
 	var cut error
-	for range a.count {
+	for range a.Count {
 		p, err := a.enter(a.over)
 		if err != nil {
 			return err
@@ -180,11 +180,11 @@ func endsOfNoCall(a *attacker) error {
 	return cut
 }
 
-func profiles(a *attacker) error {
+func profiles(a *Attacker) error {
 	const long = 65_000
 	name := strings.Repeat("p", long)
 	var cut error
-	for range a.count {
+	for range a.Count {
 		p, err := a.enter(a.over)
 		if err != nil {
 			return err

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package attack
 
 import (
 	"fmt"
@@ -59,20 +59,20 @@ func (r *result) excused(format string, args ...any) {
 
 // judgeCost judges what the attack cost the server.
 func (r *result) judgeCost() {
-	var known excuse
-	if r.attack.known != nil {
-		known = *r.attack.known
+	var known Excuse
+	if r.attack.Known != nil {
+		known = *r.attack.Known
 	}
 	if x := r.memoryRatio(); r.server.memory > memoryFloor && x > timesMemory {
 		say := r.say
-		if r.server.memory <= known.memory+known.each*int64(r.count) {
+		if r.server.memory <= known.Memory+known.Each*int64(r.count) {
 			say = r.excused
 		}
 		say("memory %.0fx", x)
 	}
 	if x := r.cpuRatio(); !r.attack.asked && r.serverCPU > cpuFloor && x > timesCPU {
 		say := r.say
-		if x <= known.cpu {
+		if x <= known.CPU {
 			say = r.excused
 		}
 		say("CPU %.0fx", x)
@@ -105,7 +105,7 @@ func (r *result) judgeServing(short bool) {
 		r.say("no honest call ends")
 	}
 	if n := r.newcomer; n.Failed > 0 || n.Calls == 0 {
-		if r.attack.known != nil && r.attack.known.newcomers {
+		if r.attack.Known != nil && r.attack.Known.Newcomers {
 			r.excused("new clients fail")
 		} else {
 			r.say("a new client fails: %s", n.Failure)

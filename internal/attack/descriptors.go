@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package attack
 
 import (
 	"context"
@@ -16,29 +16,29 @@ import (
 )
 
 // Attacks that pass descriptors over a unix socket.
-var descriptorAttacks = []*attack{
+var descriptorAttacks = []*Attack{
 	{
-		name: "descriptors", path: overUnix, full: 10_200, short: 300,
-		what:   "%s connections that pass a descriptor whose close blocks",
-		before: "the process ends: thread exhaustion",
+		Name: "descriptors", Path: overUnix, Full: 10_200, Short: 300,
+		What:   "%s connections that pass a descriptor whose close blocks",
+		Before: "the process ends: thread exhaustion",
 		lacks:  canRefuse,
-		run:    lingering,
+		Run:    lingering,
 	},
 	{
-		name: "descriptors-noupgrade", path: overUnix, full: 10_200, short: 300,
-		what:   "%s of them, the server with NoUpgrade",
-		before: "the process ends: thread exhaustion",
+		Name: "descriptors-noupgrade", Path: overUnix, Full: 10_200, Short: 300,
+		What:   "%s of them, the server with NoUpgrade",
+		Before: "the process ends: thread exhaustion",
 		server: []string{"-noupgrade"},
 		lacks:  canRefuse,
-		run:    lingering,
+		Run:    lingering,
 	},
 	{
-		name: "descriptors-stop", path: overUnix, full: 1, short: 1,
-		what:   "%s of them, and the server is stopped",
-		before: "Stop does not return",
+		Name: "descriptors-stop", Path: overUnix, Full: 1, Short: 1,
+		What:   "%s of them, and the server is stopped",
+		Before: "Stop does not return",
 		stop:   true,
 		lacks:  canRefuse,
-		run:    lingering,
+		Run:    lingering,
 	},
 }
 
@@ -57,17 +57,17 @@ func canRefuse() string {
 
 // lingering passes descriptors of sockets that linger: the last close of one blocks until
 // what was written to it has been read, which never happens.
-func lingering(a *attacker) error {
+func lingering(a *Attacker) error {
 	lis, err := smallListener()
 	if err != nil {
 		return err
 	}
-	a.hold(lis)
-	if err := lis.SetDeadline(a.until); err != nil {
+	a.Hold(lis)
+	if err := lis.SetDeadline(a.Until); err != nil {
 		return err
 	}
-	for range a.count {
-		conn, err := dialSocket(a.at.target(overUnix), a.until)
+	for range a.Count {
+		conn, err := dialSocket(a.at[overUnix], a.Until)
 		if err != nil {
 			return err
 		}
@@ -83,7 +83,7 @@ func lingering(a *attacker) error {
 
 // passLingering sends the start of a connection together with a descriptor, and keeps no
 // copy of the descriptor.
-func (a *attacker) passLingering(conn *net.UnixConn, lis *net.TCPListener) error {
+func (a *Attacker) passLingering(conn *net.UnixConn, lis *net.TCPListener) error {
 	fd, err := fullSocket(lis.Addr().(*net.TCPAddr).Port)
 	if err != nil {
 		return err
@@ -93,10 +93,10 @@ func (a *attacker) passLingering(conn *net.UnixConn, lis *net.TCPListener) error
 	if err != nil {
 		return err
 	}
-	a.hold(peer)
+	a.Hold(peer)
 	const begins = len(wire.Magic) - 1
 	n, _, err := conn.WriteMsgUnix([]byte(wire.Magic[:begins]), unix.UnixRights(fd), nil)
-	a.sent.Add(int64(n))
+	a.Sent.Add(int64(n))
 	if err != nil {
 		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
 		if errors.Is(err, unix.EPERM) { // the server refuses descriptors
@@ -105,7 +105,7 @@ func (a *attacker) passLingering(conn *net.UnixConn, lis *net.TCPListener) error
 		return err
 	}
 	n, err = conn.Write([]byte(wire.Magic[begins:]))
-	a.sent.Add(int64(n))
+	a.Sent.Add(int64(n))
 	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
 		return nil // the server has hung up on this one
 	}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package attack
 
 import (
 	"bytes"
@@ -18,17 +18,17 @@ import (
 
 // flaws are attacks on servers with a deliberate flaw, which one call triggers. If the
 // harness did not find each of them beyond its bounds, it would not find real ones either.
-var flaws = []*attack{
+var flaws = []*Attack{
 	flawOf("memory"), flawOf("retained"), flawOf("cpu"), flawOf("descriptors"), flawOf("threads"),
 	flawOf("crash"), flawOf("stop"), flawOf("deaf"),
 }
 
-func flawOf(name string) *attack {
-	return &attack{
-		name: "flaw-" + name,
-		what: "one call, which sets off the flaw " + name,
-		flaw: name, full: 1, short: 1,
-		run: func(a *attacker) error {
+func flawOf(name string) *Attack {
+	return &Attack{
+		Name: "flaw-" + name,
+		What: "one call, which sets off the flaw " + name,
+		flaw: name, Path: overTCP, Full: 1, Short: 1,
+		Run: func(a *Attacker) error {
 			p, err := a.enter(a.over)
 			if err != nil {
 				return err

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package attack
 
 import (
 	"context"
@@ -28,11 +28,11 @@ type phase struct {
 
 // honestMain calls the server at the target in args until its standard input ends. It
 // answers each command with a phase.
-func honestMain(args []string) error {
+func (p *Program) honestMain(args []string) error {
 	if len(args) != 1 {
 		return errors.New("it needs the target")
 	}
-	conn, err := nearcall.NewClient(args[0])
+	conn, err := nearcall.NewClient(args[0], p.Client...)
 	if err != nil {
 		return err
 	}

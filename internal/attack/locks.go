@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package attack
 
 import (
 	"fmt"
@@ -13,24 +13,24 @@ import (
 
 // lockAttacks hold the system's lock of the file behind a connection's shared memory. System
 // calls that allocate or free its pages wait for the lock, and no signal interrupts them.
-var lockAttacks = []*attack{
+var lockAttacks = []*Attack{
 	{
-		name: "shm-locked-new", path: overShm, full: 300, short: 260,
-		what:   "%s new clients that lock the memory that they were sent, and the server is stopped",
-		before: "no other client gets shared memory, and Stop does not return",
+		Name: "shm-locked-new", Path: overShm, Full: 300, Short: 260,
+		What:   "%s new clients that lock the memory that they were sent, and the server is stopped",
+		Before: "no other client gets shared memory, and Stop does not return",
 		stop:   true,
 		lacks:  canLock,
-		run:    lockedNew,
+		Run:    lockedNew,
 	},
 	{
-		name: "shm-locked", path: overShm, full: 200, short: 80,
-		what:   "%s clients that lock it when they have got a large reply, and the server is stopped",
-		before: "a thread for each, for as long as they like",
+		Name: "shm-locked", Path: overShm, Full: 200, Short: 80,
+		What:   "%s clients that lock it when they have got a large reply, and the server is stopped",
+		Before: "a thread for each, for as long as they like",
 		stop:   true,
 		asked:  true,
 		lacks:  canLock,
-		known:  &excuse{each: 320 << 10, why: "a connection over shared memory takes some 60 kB of itself, and more when it is used"},
-		run:    locked,
+		Known:  &Excuse{Each: 320 << 10, Why: "a connection over shared memory takes some 60 kB of itself, and more when it is used"},
+		Run:    locked,
 	},
 }
 
@@ -45,18 +45,18 @@ func canLock() string {
 }
 
 // lockedNew takes the lock before the server has written to the memory.
-func lockedNew(a *attacker) error {
+func lockedNew(a *Attacker) error {
 	m, err := stall.New()
 	if err != nil {
 		return err
 	}
-	for range a.count {
-		conn, err := dialSocket(a.at.Shm, a.until)
+	for range a.Count {
+		conn, err := dialSocket(a.at[overShm], a.Until)
 		if err != nil {
 			return err
 		}
-		a.hold(conn)
-		r := &ring{data: conn.(*net.UnixConn), until: a.until}
+		a.Hold(conn)
+		r := &ring{data: conn.(*net.UnixConn), until: a.Until}
 		if err := offer(r.data); err != nil {
 			return err
 		}
@@ -69,20 +69,20 @@ func lockedNew(a *attacker) error {
 		if _, err := conn.Write([]byte{'+'}); err != nil {
 			return err
 		}
-		a.sent.Add(int64(len(offerLine) + 4))
+		a.Sent.Add(int64(len(offerLine) + 4))
 	}
 	return nil
 }
 
 // locked takes the lock when a reply has arrived in a slab, and returns the slab. Some time
 // later the server frees the slab's pages.
-func locked(a *attacker) error {
+func locked(a *Attacker) error {
 	const later = 6 * time.Second
 	m, err := stall.New()
 	if err != nil {
 		return err
 	}
-	for range a.count {
+	for range a.Count {
 		p, err := a.dial(overShm)
 		if err != nil {
 			return err

@@ -1,20 +1,12 @@
 //go:build linux
 
-// Command attack measures what attacks on a nearcall server cost the server and
-// what they cost the attacker. For each attack it starts a server with default
-// options, an honest client that calls throughout, and the attacker, each in a
-// process of its own, and prints a table.
-//
-//	go run ./internal/attack                every attack, some minutes
-//	go run ./internal/attack -short         the same with smaller counts
-//	go run ./internal/attack -only drain    those whose names match
-//	go run ./internal/attack -list          their names
-//	go run ./internal/attack -markdown docs/security.md
-//	                                        write the table into the page
+// Package attack measures what attacks on a nearcall server cost the server and what they cost the
+// attacker. For each attack it starts a server with default options, an honest client that calls
+// throughout, and the attacker, each in a process of its own, and prints a table.
 //
 // The exit status is 1 if an attack exceeds its bounds (see bounds.go) without an excuse,
 // or cannot be made. A server that uses more than 3 GiB is killed.
-package main
+package attack
 
 import (
 	"context"
@@ -26,6 +18,9 @@ import (
 	"os/signal"
 	"regexp"
 	"syscall"
+	"time"
+
+	"github.com/nearcall/nearcall"
 )
 
 type options struct {
@@ -36,9 +31,33 @@ type options struct {
 	verbose  bool
 }
 
-func main() {
-	if len(os.Args) > 1 && roles[os.Args[1]] != nil {
-		if err := roles[os.Args[1]](os.Args[2:]); err != nil {
+// A Program is a command that makes attacks.
+type Program struct {
+	Attacks []*Attack
+	Table   string // the name of its table in the markers of the page
+
+	Listen func(dir string) map[Path]string // returns the targets that a server listens on; dir is its own
+	Server []nearcall.ServerOption
+	Client []nearcall.DialOption
+
+	// Forget is how long a server may keep what it had for an attacker that has vanished, because
+	// it cannot know. If it is 0, the server learns it at once.
+	Forget time.Duration
+
+	// Probe makes an ordinary call with the attacks' own protocol code. It shows that they still
+	// follow the protocol: otherwise the server would seem to withstand every attack.
+	Probe func(*Attacker) error
+
+	// Declines reports whether a server has said no with an error of the attack, apart from
+	// those of sockets. If it is nil, none does.
+	Declines func(error) bool
+}
+
+// Main runs the command with the arguments of the process, or what the command does in its child
+// processes.
+func (p *Program) Main() {
+	if role, ok := p.role(); ok {
+		if err := role(os.Args[2:]); err != nil {
 			fmt.Fprintf(os.Stderr, "attack %s: %v\n", os.Args[1], err)
 			os.Exit(1)
 		}
@@ -58,11 +77,11 @@ func main() {
 		os.Exit(2)
 	}
 	if *list {
-		printList(os.Stdout, selected(o))
+		printList(os.Stdout, p.selected(o))
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err = run(ctx, os.Stdout, o)
+	err = p.run(ctx, os.Stdout, o)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "attack:", err)
@@ -70,21 +89,27 @@ func main() {
 	}
 }
 
-// roles are what the program does in its child processes.
-var roles = map[string]func(args []string) error{
-	"server":   serverMain,
-	"honest":   honestMain,
-	"attacker": attackerMain,
+// role returns what this process does if it is a child process.
+func (p *Program) role() (role func(args []string) error, ok bool) {
+	if len(os.Args) < 2 {
+		return nil, false
+	}
+	role, ok = map[string]func(args []string) error{
+		"server":   p.serverMain,
+		"honest":   p.honestMain,
+		"attacker": p.attackerMain,
+	}[os.Args[1]]
+	return role, ok
 }
 
-func selected(o options) []*attack {
-	from := attacks
+func (p *Program) selected(o options) []*Attack {
+	from := p.Attacks
 	if o.flaws {
 		from = flaws
 	}
-	var chosen []*attack
+	var chosen []*Attack
 	for _, a := range from {
-		if o.only.MatchString(a.name) {
+		if o.only.MatchString(a.Name) {
 			chosen = append(chosen, a)
 		}
 	}
@@ -93,8 +118,8 @@ func selected(o options) []*attack {
 
 // run makes the attacks and prints the results. It fails if an attack exceeds its bounds or
 // cannot be made.
-func run(ctx context.Context, out io.Writer, o options) error {
-	chosen := selected(o)
+func (p *Program) run(ctx context.Context, out io.Writer, o options) error {
+	chosen := p.selected(o)
 	if len(chosen) == 0 {
 		return errors.New("no attack has a name that matches; -list shows the names")
 	}
@@ -109,7 +134,7 @@ func run(ctx context.Context, out io.Writer, o options) error {
 			printProgress(out, r, false)
 			continue
 		}
-		r, err := try(ctx, a, o.short)
+		r, err := try(ctx, a, p.Forget, o.short)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -124,7 +149,7 @@ func run(ctx context.Context, out io.Writer, o options) error {
 	fmt.Fprintln(out)
 	printTable(out, results)
 	if o.markdown != "" {
-		if err := rewrite(o.markdown, results); err != nil {
+		if err := rewrite(o.markdown, p.Table, results); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package attack
 
 import (
 	"bytes"
@@ -40,7 +40,7 @@ func (r *result) row() []string {
 	return []string{
 		r.attack.describe(r.count),
 		fmt.Sprintf("%s sent, %s of memory, %s of CPU", size(r.sent), size(r.attacker.memory), shortly(r.attackerCPU)),
-		r.attack.before,
+		r.attack.Before,
 		r.now(),
 		ratio(r.memoryRatio(), r.server.memory <= memoryFloor),
 		ratio(r.cpuRatio(), r.serverCPU <= cpuFloor || r.attack.asked),
@@ -48,11 +48,11 @@ func (r *result) row() []string {
 	}
 }
 
-func (a *attack) describe(count int) string {
-	if strings.Contains(a.what, "%") {
-		return fmt.Sprintf(a.what, thousands(count))
+func (a *Attack) describe(count int) string {
+	if strings.Contains(a.What, "%") {
+		return fmt.Sprintf(a.What, thousands(count))
 	}
-	return a.what
+	return a.What
 }
 
 func (r *result) verdict() string {
@@ -64,7 +64,7 @@ func (r *result) verdict() string {
 	case len(r.beyond) > 0:
 		return "BEYOND: " + strings.Join(r.beyond, "; ")
 	case len(r.known) > 0:
-		return "known: " + strings.Join(r.known, "; ") + ": " + r.attack.known.why
+		return "known: " + strings.Join(r.known, "; ") + ": " + r.attack.Known.Why
 	}
 	return "bounded"
 }
@@ -95,17 +95,17 @@ func ratio(x float64, small bool) string {
 	return fmt.Sprintf("%.0fx", x)
 }
 
-func printList(out io.Writer, attacks []*attack) {
+func printList(out io.Writer, attacks []*Attack) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, a := range attacks {
-		fmt.Fprintf(w, "%s\t%s\n", a.name, a.describe(a.full))
+		fmt.Fprintf(w, "%s\t%s\n", a.Name, a.describe(a.Full))
 	}
 	_ = w.Flush()
 }
 
 // printProgress prints a line for a measured attack, or all measurements if verbose.
 func printProgress(out io.Writer, r *result, verbose bool) {
-	fmt.Fprintf(out, "%-20s %s\n", r.attack.name, r.verdict())
+	fmt.Fprintf(out, "%-20s %s\n", r.attack.Name, r.verdict())
 	if r.note != "" {
 		fmt.Fprintf(out, "    cut short: %s\n", r.note)
 	}
@@ -135,11 +135,10 @@ func printTable(out io.Writer, results []*result) {
 	_ = w.Flush()
 }
 
-// The markers around the table in a page.
-const (
-	tableBegins = "<!-- attacks: begin -->"
-	tableEnds   = "<!-- attacks: end -->"
-)
+// markers returns the lines around a table in a page.
+func markers(table string) (begin, end string) {
+	return "<!-- " + table + ": begin -->", "<!-- " + table + ": end -->"
+}
 
 // markdown returns the table for a page, with the honest client's latency.
 func markdown(results []*result) []byte {
@@ -159,18 +158,19 @@ func markdown(results []*result) []byte {
 	return b.Bytes()
 }
 
-// rewrite replaces what is between the markers of the file with the table.
-func rewrite(file string, results []*result) error {
+// rewrite replaces what is between the markers of a table in the file.
+func rewrite(file, table string, results []*result) error {
 	page, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	before, rest, begins := bytes.Cut(page, []byte(tableBegins))
-	_, after, ends := bytes.Cut(rest, []byte(tableEnds))
+	begin, end := markers(table)
+	before, rest, begins := bytes.Cut(page, []byte(begin))
+	_, after, ends := bytes.Cut(rest, []byte(end))
 	if !begins || !ends {
-		return fmt.Errorf("%s has no place for the table: it goes between %s and %s", file, tableBegins, tableEnds)
+		return fmt.Errorf("%s has no place for the table: it goes between %s and %s", file, begin, end)
 	}
-	page = bytes.Join([][]byte{before, []byte(tableBegins + "\n"), markdown(results), []byte(tableEnds), after}, nil)
+	page = bytes.Join([][]byte{before, []byte(begin + "\n"), markdown(results), []byte(end), after}, nil)
 	return os.WriteFile(file, page, 0o666)
 }
 

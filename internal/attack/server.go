@@ -1,15 +1,16 @@
 //go:build linux
 
-package main
+package attack
 
 import (
 	"context"
 	"errors"
 	"flag"
 	"io"
-	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,20 +20,15 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// addresses are the targets of a server.
-type addresses struct {
-	TCP, Unix, Shm string
-}
-
 // serverMain serves with default options until it is told to stop.
-func serverMain(args []string) error {
+func (p *Program) serverMain(args []string) error {
 	flags := flag.NewFlagSet("server", flag.ExitOnError)
 	dir := flags.String("dir", "", "the directory of the sockets")
 	own := flags.Bool("nogrpc", false, "serve with NoGRPCClients")
 	stay := flags.Bool("noupgrade", false, "serve with NoUpgrade")
 	flawName := flags.String("flaw", "", "the flaw that the server has")
 	_ = flags.Parse(args)
-	var opts []nearcall.ServerOption
+	opts := slices.Clone(p.Server)
 	if *stay {
 		opts = append(opts, nearcall.NoUpgrade())
 	}
@@ -44,17 +40,17 @@ func serverMain(args []string) error {
 	}
 	s := nearcall.NewServer(opts...)
 	testpb.RegisterTestServiceServer(s, service{})
-	unixPath, shmPath := filepath.Join(*dir, "unix"), filepath.Join(*dir, "shm")
-	hello := addresses{Unix: "unix:" + unixPath, Shm: "shm:" + shmPath}
-	for _, target := range []string{"tcp:127.0.0.1:0", hello.Unix, hello.Shm} {
+	hello := make(addresses)
+	for path, target := range p.Listen(*dir) {
 		lis, err := nearcall.Listen(target)
 		if err != nil {
 			return err
 		}
-		if lis.Addr().Network() == "tcp" {
-			hello.TCP = "tcp:" + lis.Addr().String()
-		}
+		hello[path] = lis.Target()
 		go func() { _ = s.Serve(lis) }()
+	}
+	if tcp, ok := strings.CutPrefix(hello[overTCP], "tcp:"); ok {
+		hello[overWS] = "ws://" + tcp + "/calls"
 	}
 	return obey(hello, func(command string) any {
 		switch command {

@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package attack
 
 import (
 	"errors"
@@ -15,71 +15,71 @@ import (
 
 // Attacks over shared memory. The server must trust the attacker's user for them: other
 // users cannot get this far.
-var shmAttacks = []*attack{
+var shmAttacks = []*Attack{
 	{
-		name: "shm-holes", path: overShm, full: 8, short: 4,
-		what:   "%s clients that send messages of 4 MiB in slabs that have no pages",
-		before: "1.6 GB",
-		run:    holes,
+		Name: "shm-holes", Path: overShm, Full: 8, Short: 4,
+		What:   "%s clients that send messages of 4 MiB in slabs that have no pages",
+		Before: "1.6 GB",
+		Run:    holes,
 	},
 	{
-		name: "shm-same", path: overShm, full: 200, short: 40,
-		what:   "%s calls whose handlers are sent the same message of 4 MiB, and return it to nobody",
-		before: "not measured",
-		known:  &excuse{each: 10 << 20, cpu: 200, why: sameUser},
-		run:    same,
+		Name: "shm-same", Path: overShm, Full: 200, Short: 40,
+		What:   "%s calls whose handlers are sent the same message of 4 MiB, and return it to nobody",
+		Before: "not measured",
+		Known:  &Excuse{Each: 10 << 20, CPU: 200, Why: sameUser},
+		Run:    same,
 	},
 	{
-		name: "shm-dead", path: overShm, full: 5, short: 2,
-		what:   "%s clients that exit and leave their end of the socket in the other's",
-		before: "331 MB, for ever",
-		run:    dead,
+		Name: "shm-dead", Path: overShm, Full: 5, Short: 2,
+		What:   "%s clients that exit and leave their end of the socket in the other's",
+		Before: "331 MB, for ever",
+		Run:    dead,
 	},
 	{
-		name: "shm-punched", path: overShm, full: 20_000, short: 2_000,
-		what:   "%s holes punched in the memory of a connection while it is used",
-		before: "not measured",
-		run:    punched,
+		Name: "shm-punched", Path: overShm, Full: 20_000, Short: 2_000,
+		What:   "%s holes punched in the memory of a connection while it is used",
+		Before: "not measured",
+		Run:    punched,
 	},
 	{
-		name: "shm-places-empty", path: overShm, full: 20, short: 5,
-		what:   "%s unread calls full of large messages of size 0",
-		before: "282 MB",
-		run:    emptyPlaces,
+		Name: "shm-places-empty", Path: overShm, Full: 20, Short: 5,
+		What:   "%s unread calls full of large messages of size 0",
+		Before: "282 MB",
+		Run:    emptyPlaces,
 	},
 	{
-		name: "shm-bells", path: overShm, full: 1_000_000, short: 200_000,
-		what:   "%s writes of 64 bells",
-		before: "p99 of 63 ms",
-		run:    bells,
+		Name: "shm-bells", Path: overShm, Full: 1_000_000, Short: 200_000,
+		What:   "%s writes of 64 bells",
+		Before: "p99 of 63 ms",
+		Run:    bells,
 	},
 	{
-		name: "shm-hoard", path: overShm, full: 17, short: 17,
-		what:   "%s clients that take large replies and return nothing",
-		before: "all of MaxSharedMemory: every new client fails",
+		Name: "shm-hoard", Path: overShm, Full: 17, Short: 17,
+		What:   "%s clients that take large replies and return nothing",
+		Before: "all of MaxSharedMemory: every new client fails",
 		asked:  true,
-		known:  &excuse{memory: 1792 << 20, why: "MaxSharedMemory allows 1 GiB, and the replies are what the clients asked for"},
-		run:    hoard,
+		Known:  &Excuse{Memory: 1792 << 20, Why: "MaxSharedMemory allows 1 GiB, and the replies are what the clients asked for"},
+		Run:    hoard,
 	},
 	{
-		name: "shm-handshakes", path: overShm, full: 2_000, short: 300,
-		what:   "%s handshakes that stop halfway",
-		before: "6 descriptors each, for 120 s",
-		run:    handshakes,
+		Name: "shm-handshakes", Path: overShm, Full: 2_000, Short: 300,
+		What:   "%s handshakes that stop halfway",
+		Before: "6 descriptors each, for 120 s",
+		Run:    handshakes,
 	},
 	{
-		name: "shm-offers", path: overShm, full: 30_000, short: 3_000,
-		what:   "%s clients that make an offer and leave",
-		before: "196 MB, 15,279 descriptors",
-		run:    (*attacker).visit,
+		Name: "shm-offers", Path: overShm, Full: 30_000, Short: 3_000,
+		What:   "%s clients that make an offer and leave",
+		Before: "196 MB, 15,279 descriptors",
+		Run:    (*Attacker).visit,
 	},
 	{
-		name: "shm-idle", path: overShm, full: 2_100, short: 500,
-		what:   "%s connections over shared memory that say HELLO and no more",
-		before: "605 MB",
-		known:  &excuse{each: 128 << 10, newcomers: true, why: "MaxSharedMemory has room for some 2,000 connections; how many one client may have is for the listener to limit"},
-		run: func(a *attacker) error {
-			for range a.count {
+		Name: "shm-idle", Path: overShm, Full: 2_100, Short: 500,
+		What:   "%s connections over shared memory that say HELLO and no more",
+		Before: "605 MB",
+		Known:  &Excuse{Each: 128 << 10, Newcomers: true, Why: "MaxSharedMemory has room for some 2,000 connections; how many one client may have is for the listener to limit"},
+		Run: func(a *Attacker) error {
+			for range a.Count {
 				if _, _, err := a.attach(wire.MinWindow); err != nil {
 					return err
 				}
@@ -93,7 +93,7 @@ var shmAttacks = []*attack{
 const sameUser = "a message in shared memory costs its sender no bytes; only processes of the server's user can do this"
 
 // attach connects over shared memory, greets, and reads and discards everything.
-func (a *attacker) attach(window int64) (*peer, *ring, error) {
+func (a *Attacker) attach(window int64) (*peer, *ring, error) {
 	p, err := a.dial(overShm)
 	if err != nil {
 		return nil, nil, err
@@ -107,10 +107,10 @@ func place(b []byte, stream uint64, flags wire.Kind, size, at uint64) []byte {
 	return frame(b, wire.KindStream|wire.FlagMessage|wire.FlagPlace|flags, stream, uint62(uint62(nil, size), at)...)
 }
 
-func holes(a *attacker) error {
+func holes(a *Attacker) error {
 	const message = 4 << 20
 	var cut error
-	for range a.count {
+	for range a.Count {
 		p, r, err := a.attach(wire.MinWindow)
 		if err != nil {
 			return err
@@ -130,7 +130,7 @@ func holes(a *attacker) error {
 
 // same sends one message in the client's memory to one handler after the other. None of
 // them can return it, as there is no credit, so each keeps a copy.
-func same(a *attacker) error {
+func same(a *Attacker) error {
 	const message = 4<<20 - 16
 	p, err := a.dial(overShm)
 	if err != nil {
@@ -149,7 +149,7 @@ func same(a *attacker) error {
 	if err := p.greet(wire.MinWindow, wire.MinWindow); err != nil {
 		return err
 	}
-	for range a.count {
+	for range a.Count {
 		b := place(p.open(nil, "FullDuplexCall", request{}), p.last, 0, message, 0)
 		if err := p.write(b); err != nil {
 			return err
@@ -164,8 +164,8 @@ func same(a *attacker) error {
 // dead sends the client's end of the data socket over the room socket, which the server
 // reads only while it waits for room. The client then closes its own copy, but the socket
 // stays open in the message.
-func dead(a *attacker) error {
-	for range a.count {
+func dead(a *Attacker) error {
+	for range a.Count {
 		p, r, err := a.attach(wire.MinWindow)
 		if err != nil {
 			return err
@@ -192,13 +192,13 @@ func dead(a *attacker) error {
 }
 
 // punched frees the pages that the server writes replies to, while the server writes them.
-func punched(a *attacker) error {
+func punched(a *Attacker) error {
 	p, r, err := a.attach(1 << 40)
 	if err != nil {
 		return err
 	}
 	const free = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
-	for i := range a.count {
+	for i := range a.Count {
 		reply := uint64(1_000)
 		if i%50 == 0 {
 			reply = 64 << 10 // in a slab
@@ -219,13 +219,13 @@ func punched(a *attacker) error {
 // responseOf encodes a request for a reply of size bytes.
 func responseOf(size uint64) []byte { return uint62([]byte{2 << 3}, size) }
 
-func emptyPlaces(a *attacker) error {
+func emptyPlaces(a *Attacker) error {
 	const window = 256 << 10
 	p, _, err := a.attach(wire.MinWindow)
 	if err != nil {
 		return err
 	}
-	for range a.count {
+	for range a.Count {
 		if err := p.write(p.open(nil, "HalfDuplexCall", request{})); err != nil {
 			return err
 		}
@@ -239,10 +239,10 @@ func emptyPlaces(a *attacker) error {
 }
 
 // bells rings for nothing, and connects again when the server hangs up.
-func bells(a *attacker) error {
+func bells(a *Attacker) error {
 	var many [64]byte
 	var r *ring
-	for range a.count {
+	for range a.Count {
 		if r == nil {
 			var err error
 			if _, r, err = a.attach(wire.MinWindow); err != nil {
@@ -250,7 +250,7 @@ func bells(a *attacker) error {
 			}
 		}
 		n, err := r.data.Write(many[:])
-		a.sent.Add(int64(n))
+		a.Sent.Add(int64(n))
 		var broken *net.OpError
 		switch {
 		case errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNRESET):
@@ -266,8 +266,8 @@ func bells(a *attacker) error {
 	return nil
 }
 
-func hoard(a *attacker) error {
-	for range a.count {
+func hoard(a *Attacker) error {
+	for range a.Count {
 		p, r, err := a.attach(1 << 40)
 		if err != nil {
 			return err
@@ -283,24 +283,24 @@ func hoard(a *attacker) error {
 }
 
 // handshakes makes offers, and does not confirm the answers.
-func handshakes(a *attacker) error {
-	for range a.count {
-		conn, err := dialSocket(a.at.Shm, a.until)
+func handshakes(a *Attacker) error {
+	for range a.Count {
+		conn, err := dialSocket(a.at[overShm], a.Until)
 		if err != nil {
 			return err
 		}
-		a.hold(conn)
+		a.Hold(conn)
 		if err := offer(conn.(*net.UnixConn)); err != nil {
 			return err
 		}
-		a.sent.Add(int64(len(offerLine) + 3))
+		a.Sent.Add(int64(len(offerLine) + 3))
 	}
 	return nil
 }
 
 // visit connects clients that make an offer and leave, a batch at a time, and pauses between
 // the batches so that the server accepts each of them.
-func (a *attacker) visit() error {
+func (a *Attacker) visit() error {
 	const (
 		some  = 500
 		pause = 10 * time.Millisecond
@@ -313,11 +313,11 @@ func (a *attacker) visit() error {
 		conns = conns[:0]
 	}
 	defer leave()
-	for range a.count {
-		conn, err := dialSocket(a.at.Shm, a.until)
-		for errors.Is(err, syscall.EAGAIN) && time.Now().Before(a.until) { // there is no room to wait in
+	for range a.Count {
+		conn, err := dialSocket(a.at[overShm], a.Until)
+		for errors.Is(err, syscall.EAGAIN) && time.Now().Before(a.Until) { // there is no room to wait in
 			time.Sleep(time.Millisecond)
-			conn, err = dialSocket(a.at.Shm, a.until)
+			conn, err = dialSocket(a.at[overShm], a.Until)
 		}
 		if err != nil {
 			return err
@@ -326,9 +326,9 @@ func (a *attacker) visit() error {
 		if err := offer(conn.(*net.UnixConn)); err != nil {
 			return err
 		}
-		a.sent.Add(int64(len(offerLine) + 3))
+		a.Sent.Add(int64(len(offerLine) + 3))
 		if len(conns) == some {
-			a.countDescriptors()
+			a.CountDescriptors()
 			time.Sleep(pause)
 			leave()
 		}

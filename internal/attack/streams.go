@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package attack
 
 import (
 	"time"
@@ -9,23 +9,23 @@ import (
 )
 
 // Attacks with many streams, and with frames that concern all of them.
-var streamAttacks = []*attack{
+var streamAttacks = []*Attack{
 	{
-		name: "streams-unread", path: overTCP, full: 20_000, short: 4_000,
-		what:   "%s server streams, no credit given",
-		before: "8.5 GB",
-		run: func(a *attacker) error {
-			_, err := a.subscribe(a.count)
+		Name: "streams-unread", Path: overTCP, Full: 20_000, Short: 4_000,
+		What:   "%s server streams, no credit given",
+		Before: "8.5 GB",
+		Run: func(a *Attacker) error {
+			_, err := a.subscribe(a.Count)
 			return err
 		},
 	},
 	{
-		name: "streams-unread-many", path: overTCP, full: 200, short: 40,
-		what:   "%s connections with 100 server streams each, no credit given",
-		before: "not measured",
-		known:  &excuse{each: 6 << 20, cpu: 50, why: "a connection may have 2 MiB waiting for a peer that does not read; how many connections there are is for the listener to limit"},
-		run: func(a *attacker) error {
-			for range a.count {
+		Name: "streams-unread-many", Path: overTCP, Full: 200, Short: 40,
+		What:   "%s connections with 100 server streams each, no credit given",
+		Before: "not measured",
+		Known:  &Excuse{Each: 6 << 20, CPU: 50, Why: "a connection may have 2 MiB waiting for a peer that does not read; how many connections there are is for the listener to limit"},
+		Run: func(a *Attacker) error {
+			for range a.Count {
 				if _, err := a.subscribe(100); err != nil {
 					return err
 				}
@@ -34,59 +34,59 @@ var streamAttacks = []*attack{
 		},
 	},
 	{
-		name: "credits", path: overTCP, full: 676, short: 100,
-		what:   "20,000 such streams, then %s CREDITs of a byte for the connection",
-		before: "3.2 s of CPU",
-		run:    credits,
+		Name: "credits", Path: overTCP, Full: 676, Short: 100,
+		What:   "20,000 such streams, then %s CREDITs of a byte for the connection",
+		Before: "3.2 s of CPU",
+		Run:    credits,
 	},
 	{
-		name: "credits-calls", path: overTCP, full: 4_000_000, short: 2_000_000,
-		what:   "%s CREDITs of a byte, for 300 server streams in turn that wait for it",
-		before: "2.7 s of CPU",
-		known:  &excuse{cpu: 15, why: "a frame takes the server some 100 ns, however small it is, and the attacker only writes prepared bytes"},
-		run:    creditsOfCalls,
+		Name: "credits-calls", Path: overTCP, Full: 4_000_000, Short: 2_000_000,
+		What:   "%s CREDITs of a byte, for 300 server streams in turn that wait for it",
+		Before: "2.7 s of CPU",
+		Known:  &Excuse{CPU: 15, Why: "a frame takes the server some 100 ns, however small it is, and the attacker only writes prepared bytes"},
+		Run:    creditsOfCalls,
 	},
 	{
-		name: "drains", path: overTCP, full: 20_000, short: 2_000,
-		what:   "%s DRAINs with five times as many calls open",
-		before: "118 s of CPU, unfinished after 206 s",
-		run:    drains,
+		Name: "drains", Path: overTCP, Full: 20_000, Short: 2_000,
+		What:   "%s DRAINs with five times as many calls open",
+		Before: "118 s of CPU, unfinished after 206 s",
+		Run:    drains,
 	},
 	{
-		name: "open-reset", path: overTCP, full: 1_000_000, short: 100_000,
-		what:   "%s calls opened and reset",
-		before: "7 s of CPU",
-		run:    func(a *attacker) error { return a.openAndReset("HalfDuplexCall") },
+		Name: "open-reset", Path: overTCP, Full: 1_000_000, Short: 100_000,
+		What:   "%s calls opened and reset",
+		Before: "7 s of CPU",
+		Run:    func(a *Attacker) error { return a.openAndReset("HalfDuplexCall") },
 	},
 	{
-		name: "open-reset-later", path: overTCP, full: 1_000_000, short: 50_000,
-		what:   "%s calls opened, 500 at a time, and reset when their handlers run",
-		before: "not measured",
-		run:    openAndResetLater,
+		Name: "open-reset-later", Path: overTCP, Full: 1_000_000, Short: 50_000,
+		What:   "%s calls opened, 500 at a time, and reset when their handlers run",
+		Before: "not measured",
+		Run:    openAndResetLater,
 	},
 	{
-		name: "open-reset-busy", path: overTCP, full: 1_000_000, short: 100_000,
-		what:   "%s calls opened and reset whose handlers take 2 s",
-		before: "645 MB",
-		run:    func(a *attacker) error { return a.openAndReset("StreamingInputCall") },
+		Name: "open-reset-busy", Path: overTCP, Full: 1_000_000, Short: 100_000,
+		What:   "%s calls opened and reset whose handlers take 2 s",
+		Before: "645 MB",
+		Run:    func(a *Attacker) error { return a.openAndReset("StreamingInputCall") },
 	},
 	{
-		name: "streams-open", path: overTCP, full: 100_000, short: 20_000,
-		what:   "%s calls opened and left",
-		before: "not measured",
-		run: func(a *attacker) error {
+		Name: "streams-open", Path: overTCP, Full: 100_000, Short: 20_000,
+		What:   "%s calls opened and left",
+		Before: "not measured",
+		Run: func(a *Attacker) error {
 			p, err := a.enter(a.over)
 			if err != nil {
 				return err
 			}
-			return p.repeat(a.count, func(b []byte) []byte { return p.open(b, "HalfDuplexCall", request{}) })
+			return p.repeat(a.Count, func(b []byte) []byte { return p.open(b, "HalfDuplexCall", request{}) })
 		},
 	},
 }
 
 // subscribe opens n server streams on a connection with the smallest window for the
 // connection and large windows for the streams.
-func (a *attacker) subscribe(n int) (*peer, error) {
+func (a *Attacker) subscribe(n int) (*peer, error) {
 	p, err := a.dial(a.over)
 	if err != nil {
 		return nil, err
@@ -102,13 +102,13 @@ func (a *attacker) subscribe(n int) (*peer, error) {
 
 // credits gives the connection one byte of credit at a time, while all its streams wait for
 // it.
-func credits(a *attacker) error {
+func credits(a *Attacker) error {
 	p, err := a.subscribe(20_000)
 	if err != nil {
 		return err
 	}
-	time.Sleep(min(3*time.Second, time.Until(a.until)/2))
-	for range a.count {
+	time.Sleep(min(3*time.Second, time.Until(a.Until)/2))
+	for range a.Count {
 		if err := p.write(wire.AppendCredit(nil, 0, 1)); err != nil {
 			return err
 		}
@@ -119,7 +119,7 @@ func credits(a *attacker) error {
 
 // creditsOfCalls gives credit to calls, whose senders wait for as much as a message
 // takes.
-func creditsOfCalls(a *attacker) error {
+func creditsOfCalls(a *Attacker) error {
 	const calls = 300
 	p, err := a.dial(a.over)
 	if err != nil {
@@ -135,45 +135,45 @@ func creditsOfCalls(a *attacker) error {
 	if err != nil {
 		return err
 	}
-	time.Sleep(min(time.Second, time.Until(a.until)/2))
+	time.Sleep(min(time.Second, time.Until(a.Until)/2))
 	call := uint64(0)
-	return p.repeat(a.count, func(b []byte) []byte {
+	return p.repeat(a.Count, func(b []byte) []byte {
 		call = (call + 1) % calls
 		return wire.AppendCredit(b, 2*call+1, 1)
 	})
 }
 
-func drains(a *attacker) error {
+func drains(a *Attacker) error {
 	p, err := a.enter(a.over)
 	if err != nil {
 		return err
 	}
-	err = p.repeat(5*a.count, func(b []byte) []byte { return p.open(b, "HalfDuplexCall", request{}) })
+	err = p.repeat(5*a.Count, func(b []byte) []byte { return p.open(b, "HalfDuplexCall", request{}) })
 	if err != nil {
 		return err
 	}
-	return p.repeat(a.count, func(b []byte) []byte { return wire.AppendDrain(b, 0) })
+	return p.repeat(a.Count, func(b []byte) []byte { return wire.AppendDrain(b, 0) })
 }
 
-func (a *attacker) openAndReset(method string) error {
+func (a *Attacker) openAndReset(method string) error {
 	p, err := a.enter(a.over)
 	if err != nil {
 		return err
 	}
-	return p.repeat(a.count, func(b []byte) []byte {
+	return p.repeat(a.Count, func(b []byte) []byte {
 		b = p.open(b, method, request{})
 		return wire.AppendReset(b, p.last, wire.ResetCancelled, "")
 	})
 }
 
 // openAndResetLater resets calls after their handlers had time to start.
-func openAndResetLater(a *attacker) error {
+func openAndResetLater(a *Attacker) error {
 	const together = 500
 	p, err := a.enter(a.over)
 	if err != nil {
 		return err
 	}
-	for range a.count / together {
+	for range a.Count / together {
 		first := p.last + 2
 		if p.last == 0 {
 			first = 1

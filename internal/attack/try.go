@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package attack
 
 import (
 	"context"
@@ -38,7 +38,7 @@ var (
 
 // A result is what a trial has measured. Footprints are the growth since the attack began.
 type result struct {
-	attack *attack
+	attack *Attack
 	count  int
 
 	sent           int64 // by the attacker, in bytes
@@ -65,7 +65,7 @@ type result struct {
 
 // A trial is one attack with its processes.
 type trial struct {
-	attack                     *attack
+	attack                     *Attack
 	pace                       pace
 	at                         addresses
 	server, honest, attacker   *child
@@ -76,12 +76,13 @@ type trial struct {
 	perCall                    time.Duration // of CPU time, that the server uses for a call of that client
 }
 
-// try makes one attack and measures it.
-func try(ctx context.Context, a *attack, short bool) (*result, error) {
-	t := &trial{attack: a, pace: fullPace, r: &result{attack: a, count: a.full}}
+// try makes one attack and measures it. forget is the Program's.
+func try(ctx context.Context, a *Attack, forget time.Duration, short bool) (*result, error) {
+	t := &trial{attack: a, pace: fullPace, r: &result{attack: a, count: a.Full}}
 	if short {
-		t.pace, t.r.count = shortPace, a.short
+		t.pace, t.r.count = shortPace, a.Short
 	}
+	t.pace.forget += forget
 	dir, err := os.MkdirTemp("", "nearcall-attack-")
 	if err != nil {
 		return nil, err
@@ -106,14 +107,14 @@ func (t *trial) start(ctx context.Context, dir string) (err error) {
 	if t.server, err = start(ctx, &t.at, t.attack.env, "server", args...); err != nil {
 		return err
 	}
-	if t.honest, err = start(ctx, &struct{}{}, nil, "honest", t.at.target(t.attack.path)); err != nil {
+	if t.honest, err = start(ctx, &struct{}{}, nil, "honest", t.at[t.attack.Path]); err != nil {
 		return err
 	}
 	at, err := json.Marshal(t.at)
 	if err != nil {
 		return err
 	}
-	t.attacker, err = start(ctx, &struct{}{}, nil, "attacker", t.attack.name, fmt.Sprint(t.r.count), t.pace.attack.String(), string(at))
+	t.attacker, err = start(ctx, &struct{}{}, nil, "attacker", t.attack.Name, fmt.Sprint(t.r.count), t.pace.attack.String(), string(at))
 	if err != nil {
 		return err
 	}
@@ -187,7 +188,7 @@ func (t *trial) strike(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.watchServer, t.watchAttacker = watchOver(t.server, killAt, t.attack.path == overShm), watchOver(t.attacker, killAt, false)
+	t.watchServer, t.watchAttacker = watchOver(t.server, killAt, t.attack.Path == overShm), watchOver(t.attacker, killAt, false)
 	serverCPU, attackerCPU := t.cpu(t.server), t.cpu(t.attacker)
 
 	var done report
@@ -210,7 +211,7 @@ func (t *trial) strike(ctx context.Context) error {
 		return err
 	}
 	if t.server.alive() {
-		r.newcomer = newcomer(ctx, t.at.target(t.attack.path))
+		r.newcomer = newcomer(ctx, t.at[t.attack.Path])
 	}
 	for _, w := range []*watch{t.watchServer, t.watchAttacker} { // because they run now and then
 		w.count()

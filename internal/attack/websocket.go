@@ -1,6 +1,6 @@
 //go:build linux
 
-package main
+package attack
 
 import (
 	"bufio"
@@ -15,27 +15,27 @@ import (
 )
 
 // Attacks over a WebSocket, with its frames and with nearcall's inside them.
-var webSocketAttacks = []*attack{
+var webSocketAttacks = []*Attack{
 	{
-		name: "ws-streams-unread", path: overWS, full: 20_000, short: 4_000,
-		what:   "%s server streams over a WebSocket, no credit given",
-		before: "not measured",
-		run: func(a *attacker) error {
-			_, err := a.subscribe(a.count)
+		Name: "ws-streams-unread", Path: overWS, Full: 20_000, Short: 4_000,
+		What:   "%s server streams over a WebSocket, no credit given",
+		Before: "not measured",
+		Run: func(a *Attacker) error {
+			_, err := a.subscribe(a.Count)
 			return err
 		},
 	},
 	{
-		name: "ws-open-reset", path: overWS, full: 1_000_000, short: 100_000,
-		what:   "%s calls opened and reset over a WebSocket",
-		before: "not measured",
-		run:    func(a *attacker) error { return a.openAndReset("HalfDuplexCall") },
+		Name: "ws-open-reset", Path: overWS, Full: 1_000_000, Short: 100_000,
+		What:   "%s calls opened and reset over a WebSocket",
+		Before: "not measured",
+		Run:    func(a *Attacker) error { return a.openAndReset("HalfDuplexCall") },
 	},
 	{
-		name: "ws-bytes", path: overWS, full: 8_000_000, short: 1_000_000,
-		what:   "%s frames of a WebSocket with a byte each",
-		before: "not measured",
-		run: func(a *attacker) error {
+		Name: "ws-bytes", Path: overWS, Full: 8_000_000, Short: 1_000_000,
+		What:   "%s frames of a WebSocket with a byte each",
+		Before: "not measured",
+		Run: func(a *Attacker) error {
 			// Inside them are frames of an extension, which the server ignores.
 			ignored := frame(nil, 0x40, 0, make([]byte, 60_000)...)
 			return a.webSocketFrames(func(b []byte, i int) []byte {
@@ -44,10 +44,10 @@ var webSocketAttacks = []*attack{
 		},
 	},
 	{
-		name: "ws-empty", path: overWS, full: 8_000_000, short: 1_000_000,
-		what:   "%s empty continuation frames of a message",
-		before: "not measured",
-		run: func(a *attacker) error {
+		Name: "ws-empty", Path: overWS, Full: 8_000_000, Short: 1_000_000,
+		What:   "%s empty continuation frames of a message",
+		Before: "not measured",
+		Run: func(a *Attacker) error {
 			return a.webSocketFrames(func(b []byte, i int) []byte {
 				if i == 0 {
 					return webSocketFrame(b, webSocketBinary&^webSocketFinal)
@@ -57,10 +57,10 @@ var webSocketAttacks = []*attack{
 		},
 	},
 	{
-		name: "ws-pings", path: overWS, full: 8_000_000, short: 1_000_000,
-		what:   "%s PINGs of a WebSocket, of 0 and 125 bytes alternately",
-		before: "not measured",
-		run: func(a *attacker) error {
+		Name: "ws-pings", Path: overWS, Full: 8_000_000, Short: 1_000_000,
+		What:   "%s PINGs of a WebSocket, of 0 and 125 bytes alternately",
+		Before: "not measured",
+		Run: func(a *Attacker) error {
 			payload := make([]byte, 125)
 			return a.webSocketFrames(func(b []byte, i int) []byte {
 				return webSocketFrame(b, webSocketPing, payload[:i%2*125]...)
@@ -68,21 +68,21 @@ var webSocketAttacks = []*attack{
 		},
 	},
 	{
-		name: "ws-claims", path: overWS, full: 5_000, short: 500,
-		what:   "%s connections with the header of a frame of 2^63-1 bytes, and one byte",
-		before: "not measured",
-		known:  &excuse{each: 64 << 10, why: "a connection takes some 30 kB of itself; how many there are is for the listener to limit"},
-		run: func(a *attacker) error {
+		Name: "ws-claims", Path: overWS, Full: 5_000, Short: 500,
+		What:   "%s connections with the header of a frame of 2^63-1 bytes, and one byte",
+		Before: "not measured",
+		Known:  &Excuse{Each: 64 << 10, Why: "a connection takes some 30 kB of itself; how many there are is for the listener to limit"},
+		Run: func(a *Attacker) error {
 			claim := binary.BigEndian.AppendUint64([]byte{webSocketBinary, webSocketMasked | 127}, math.MaxInt64)
 			return a.webSockets(append(claim, 0, 0, 0, 0, wire.Magic[0]))
 		},
 	},
 	{
-		name: "ws-silent", path: overWS, full: 5_000, short: 500,
-		what:   "%s WebSockets that are opened and no more",
-		before: "not measured",
-		known:  &excuse{each: 64 << 10, why: "as above"},
-		run:    func(a *attacker) error { return a.webSockets(nil) },
+		Name: "ws-silent", Path: overWS, Full: 5_000, Short: 500,
+		What:   "%s WebSockets that are opened and no more",
+		Before: "not measured",
+		Known:  &Excuse{Each: 64 << 10, Why: "as above"},
+		Run:    func(a *Attacker) error { return a.webSockets(nil) },
 	},
 }
 
@@ -102,7 +102,7 @@ func webSocketFrame(b []byte, first byte, payload ...byte) []byte {
 
 // upgrade opens a WebSocket. If inside, what the peer writes becomes the payload of frames,
 // and it reads payloads; otherwise it writes and reads bare bytes.
-func (a *attacker) upgrade(inside bool) (*peer, error) {
+func (a *Attacker) upgrade(inside bool) (*peer, error) {
 	p, err := a.dial(overTCP)
 	if err != nil {
 		return nil, err
@@ -126,8 +126,8 @@ func (a *attacker) upgrade(inside bool) (*peer, error) {
 	return p, nil
 }
 
-// webSocketFrames sends a.count frames on a WebSocket, whose session has begun.
-func (a *attacker) webSocketFrames(next func(b []byte, i int) []byte) error {
+// webSocketFrames sends a.Count frames on a WebSocket, whose session has begun.
+func (a *Attacker) webSocketFrames(next func(b []byte, i int) []byte) error {
 	p, err := a.upgrade(false)
 	if err != nil {
 		return err
@@ -140,15 +140,15 @@ func (a *attacker) webSocketFrames(next func(b []byte, i int) []byte) error {
 		return err
 	}
 	i := -1
-	return p.repeat(a.count, func(b []byte) []byte {
+	return p.repeat(a.Count, func(b []byte) []byte {
 		i++
 		return next(b, i)
 	})
 }
 
-// webSockets opens a.count WebSockets, and sends b on each.
-func (a *attacker) webSockets(b []byte) error {
-	for range a.count {
+// webSockets opens a.Count WebSockets, and sends b on each.
+func (a *Attacker) webSockets(b []byte) error {
+	for range a.Count {
 		p, err := a.upgrade(false)
 		if err != nil {
 			return err

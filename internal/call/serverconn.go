@@ -109,10 +109,11 @@ var errNoRoom = errors.New("call: as many handlers run as may")
 // peer may wait for what the reader reads, so then add returns errNoRoom. A client's
 // handlers can do that at any time, and with any connection of the client. Calls that wait
 // to run on the reader wait for it, too. And while calls wait for room on goroutines of their
-// own, the reader does not wait beside them: only one goroutine can wait at c.room.
+// own, the reader does not wait beside them: only one goroutine can wait at c.room. A session
+// that reads each call on a goroutine of its own never waits there.
 func (c *serverConn) add(call *serverCall) error {
 	for c.maxHandlers > 0 && len(c.running) >= c.maxHandlers && c.refusal == nil {
-		if c.callsPeer || c.ofClient || c.lent > 0 || c.undecided > 0 {
+		if c.peer.Parallel || c.callsPeer || c.ofClient || c.lent > 0 || c.undecided > 0 {
 			return errNoRoom
 		}
 		c.room.Wait(&c.server.workers.mu, nil)

@@ -32,8 +32,7 @@ func (w *workers) start(c *serverCall, l link.Lender) error {
 	switch err := c.conn.add(c); err {
 	case nil:
 	case errNoRoom:
-		w.startLater(c)
-		return nil
+		return w.startLater(c, l)
 	default:
 		w.mu.Unlock()
 		return err

@@ -36,6 +36,7 @@ var Imports = []Rule{
 	{Pkg: "internal/chaos", May: []string{".", "internal/child", "internal/hook", "internal/leak", "internal/link", "internal/looptest", "internal/transport/hostile", "loop"}},
 	// It attacks servers built with the public API, with frames that it encodes itself.
 	{Pkg: "internal/attack", May: []string{".", "internal/link", "internal/stall", "internal/wire"}},
+	{Pkg: "internal/attack/cmd", May: []string{"internal/attack"}},
 	{Pkg: "internal/stall"},
 	{Pkg: "internal/self"},
 	{Pkg: "internal/rights"},

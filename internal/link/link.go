@@ -72,8 +72,10 @@ type Acceptor interface {
 	// must use NewStream, HandleUnary does nothing and returns ErrNoCall.
 	HandleUnary(c *UnaryCall, inline bool) error
 
-	// HandleStream is called for each stream, and returns at once. An error
-	// refuses the stream. The acceptor must not use the stream after that.
+	// HandleStream is called for each stream, by one goroutine at a time unless
+	// Peer.Parallel is set. It returns at once, or when there is room for the
+	// stream. An error refuses the stream. The acceptor must not use the stream
+	// after that.
 	HandleStream(s Stream, o *CallHeader) error
 
 	// Closed is called once, when the session has ended. Calls that still run
@@ -260,6 +262,10 @@ type Peer struct {
 	// OneShot says that Session.Invoke is supported. Otherwise it always
 	// returns ErrNoCall.
 	OneShot bool
+
+	// Parallel says that the session calls Acceptor.HandleStream from a goroutine for each
+	// stream, which may wait there. Otherwise one goroutine reads all of the session.
+	Parallel bool
 
 	// Undecided says that the connection might carry no calls in the end, because it is
 	// handed over. Stats handlers learn of it with its first call.

@@ -1,0 +1,14 @@
+//go:build !linux
+
+// Command cmd measures what attacks on a nearcall server cost. It needs Linux's /proc.
+package main
+
+import (
+	"fmt"
+	"os"
+)
+
+func main() {
+	fmt.Fprintln(os.Stderr, "attack: it measures processes through /proc, which Linux alone has")
+	os.Exit(1)
+}
