@@ -15,6 +15,7 @@ import (
 	"time"
 
 	q "github.com/quic-go/quic-go"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/status"
@@ -269,14 +270,18 @@ func TestEndedCallsMakeRoomForOthers(t *testing.T) {
 	all.Wait()
 }
 
+// Windows that are larger than the buffers of the sockets make even the loopback interface lose
+// packets.
 func TestLargeMessagesPassThroughSmallSocketBuffers(t *testing.T) {
-	_, target := serve(t, service{}, nearcall.MaxRecvMsgSize(1<<30))
-	client := dial(t, target)
+	const window, size = 16 << 20, 6 << 20
+	_, target := serve(t, service{}, nearcall.MaxRecvMsgSize(1<<30), nearcall.InitialWindowSize(window), nearcall.InitialConnWindowSize(window))
+	client := dial(t, target, nearcall.WithInitialWindowSize(window), nearcall.WithInitialConnWindowSize(window),
+		nearcall.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30)))
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			out, err := client.UnaryCall(t.Context(), payload(3<<20))
-			if err != nil || len(out.Payload.Body) != 3<<20 {
+			out, err := client.UnaryCall(t.Context(), payload(size))
+			if err != nil || len(out.Payload.Body) != size {
 				t.Error(err)
 			}
 		})

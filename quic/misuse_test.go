@@ -141,29 +141,18 @@ func TestCallsThatAreResetAtOnceDoNotPileUp(t *testing.T) {
 		<-release
 		return &testpb.SimpleResponse{}, nil
 	}}, nearcall.MaxConcurrentStreams(most))
-	_, config := testTLS()
-	made, err := newDialer(target, strings.TrimPrefix(target, "quic:"), &hook.Settings{TLS: config})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := made.Dial(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := sessionTo(t, target)
 	before := runtime.NumGoroutine()
-	e := wire.Encoder{Literal: true}
-	step := wire.Step{Stream: 1, Open: &link.CallHeader{Method: "/grpc.testing.TestService/UnaryCall", Profile: &link.Profile{}}, HasMessage: true, HalfClose: true}
-	call, _ := e.Append(nil, &step, maxMessage)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	conn := s.(*session).conn
+	conn, request := s.conn, call("UnaryCall", nil)
 	for range 20 * most {
 		qs, err := conn.OpenStreamSync(ctx)
 		if err != nil {
 			break
 		}
 		was := begun.Load()
-		_, _ = qs.Write(call)
+		_, _ = qs.Write(request)
 		for end := time.Now().Add(5 * time.Millisecond); begun.Load() == was && time.Now().Before(end); {
 			time.Sleep(50 * time.Microsecond) // a call that is reset earlier would have no handler
 		}
@@ -183,7 +172,7 @@ func TestCallsThatAreResetAtOnceDoNotPileUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = qs.SetDeadline(time.Now().Add(10 * time.Second))
-		_, _ = qs.Write(call)
+		_, _ = qs.Write(request)
 		_ = qs.Close()
 		if _, err := io.ReadAll(qs); err != nil {
 			t.Fatalf("a call afterwards: %v", err)

@@ -33,8 +33,8 @@ func control(pc net.PacketConn, f func(fd int)) {
 	}
 }
 
-// wantedBuffer is the size that quic-go asks for, in bytes.
-const wantedBuffer = 7 << 20
+// wantedBuffer is the size that quic-go asks for, in bytes. A test changes it.
+var wantedBuffer = 7 << 20
 
 var warnOnce sync.Once
 
