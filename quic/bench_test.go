@@ -13,10 +13,13 @@ import (
 
 // The benchmarks compare a call with an echo on a raw stream of quic-go.
 
-func BenchmarkUnary(b *testing.B) {
+func BenchmarkUnary(b *testing.B)    { benchmarkUnary(b, 100) }
+func BenchmarkUnary60K(b *testing.B) { benchmarkUnary(b, 60_000) }
+
+func benchmarkUnary(b *testing.B, size int) {
 	_, target := serve(b, service{})
 	client := dial(b, target)
-	in := payload(100)
+	in := payload(size)
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := client.UnaryCall(context.Background(), in); err != nil {

@@ -22,6 +22,10 @@ import (
 // it is in packets. The peer's credit does not bound it: a peer may grant any amount.
 const maxUnsent = 64 << 10
 
+// maxTry is the largest write that is passed to quic-go at once, in bytes. quic-go copies it into
+// new memory, and sends what a goroutine writes from where it is.
+const maxTry = 32 << 10
+
 // sending is the sending direction of a stream. Guarded by the stream's mu.
 type sending struct {
 	err     error           // why nothing more can be sent
@@ -111,7 +115,7 @@ func (st *stream) send(step *wire.Step) {
 		st.session.releaseSpent()
 		st.session.mu.Unlock()
 	}
-	if st.out.unsent += len(b.B); st.out.unsent <= maxUnsent {
+	if st.out.unsent += len(b.B); st.out.unsent <= maxUnsent && len(b.B) <= maxTry {
 		err := st.qs.TryWriteAll(b.B)
 		if err == nil {
 			b.Free()
