@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	q "github.com/quic-go/quic-go"
@@ -35,6 +36,9 @@ func (s *session) handleControl() error {
 	control, err := s.conn.AcceptUniStream(ctx)
 	cancel()
 	if err != nil {
+		if closes(err) {
+			return nil
+		}
 		return errors.New("the peer did not complete the handshake in time")
 	}
 	_ = control.SetReadDeadline(time.Now().Add(s.handshake))
@@ -68,12 +72,23 @@ func (s *session) handleControl() error {
 		case err == io.EOF && n == 0 && met:
 			s.handleDone()
 			return nil
+		case err != nil && closes(err):
+			return nil
 		case err != nil && !met:
 			return errors.New("the peer did not complete the handshake in time")
 		case err != nil:
 			return protocolError("the control stream ended early: %v", err)
 		}
 	}
+}
+
+// closes reports whether err, of a stream, says that the connection is being closed. Its context
+// has not always ended yet.
+func closes(err error) bool {
+	if _, reset := errors.AsType[*q.StreamError](err); reset || err == io.EOF {
+		return false
+	}
+	return !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // handleControlFrame handles a frame of the control stream. met says that HELLO has come.

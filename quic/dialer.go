@@ -23,6 +23,7 @@ type dialer struct {
 	tls             *tls.Config
 	config          *q.Config
 	settings        *hook.Settings
+	early           bool // send early data
 
 	// listen opens the socket of a connection. Tests replace it.
 	listen func() (net.PacketConn, error)
@@ -37,6 +38,9 @@ func newDialer(target, rest string, s *hook.Settings) (link.Dialer, error) {
 		d.tls.ServerName = hostOf(s.Authority)
 	}
 	d.config.TokenStore = q.NewLRUTokenStore(1, 4)
+	if d.early, _ = s.Values[keyEarly].(bool); d.early && d.tls.ClientSessionCache == nil {
+		d.tls.ClientSessionCache = tls.NewLRUClientSessionCache(0)
+	}
 	return d, nil
 }
 
@@ -105,7 +109,12 @@ func (d *dialer) dialOne(ctx context.Context, to *net.UDPAddr, left int) (link.S
 	reportUnreachable(pc, true)
 	tr := &q.Transport{Conn: pc}
 	config, asked := withCertificate(d.tls)
-	conn, err := tr.Dial(ctx, to, config, d.config)
+	dial, g := tr.Dial, (*gate)(nil)
+	if d.early {
+		g = new(gate)
+		tr.Conn, dial = g.watch(pc), tr.DialEarly
+	}
+	conn, err := dial(ctx, to, config, d.config)
 	reportUnreachable(pc, false)
 	closeSocket := func() {
 		_ = tr.Close()
@@ -115,8 +124,14 @@ func (d *dialer) dialOne(ctx context.Context, to *net.UDPAddr, left int) (link.S
 		closeSocket()
 		return nil, explain(err)
 	}
-	s := newSession(conn, options{
-		name: d.target, client: true, maxHeaderBytes: maxHeader(d.settings), window: int(d.config.InitialStreamReceiveWindow),
+	e, state, err := earlyOf(ctx, conn, g)
+	if err != nil {
+		_ = conn.CloseWithError(0, "")
+		closeSocket()
+		return nil, explain(err)
+	}
+	s := newSession(conn, state, options{
+		name: d.target, client: true, early: e, maxHeaderBytes: maxHeader(d.settings), window: int(d.config.InitialStreamReceiveWindow),
 		handshake: handshake, maxSpent: maxSpent(d.settings), gone: closeSocket,
 	})
 	var acceptor link.Acceptor
@@ -124,7 +139,7 @@ func (d *dialer) dialOne(ctx context.Context, to *net.UDPAddr, left int) (link.S
 		acceptor = d.settings.Accept(s)
 	}
 	s.start(acceptor)
-	if asked.Load() {
+	if e == nil && asked.Load() {
 		// A server that refuses the certificate says so after the client's handshake is complete.
 		if err := s.meet(ctx); err != nil {
 			_ = s.Close(err)

@@ -120,41 +120,92 @@ func (l *listener) add(n int) {
 
 // Sessions implements [link.Listener].
 func (l *listener) Sessions(accept func(link.Session) link.Acceptor) error {
-	ln, err := l.listen()
+	next, err := l.listen()
 	if err != nil {
 		return err
 	}
+	var all sync.WaitGroup // connections whose handshakes run
+	defer all.Wait()
 	for {
-		conn, err := ln.Accept(l.ctx)
+		conn, err := next(l.ctx)
 		switch {
 		case l.ctx.Err() != nil:
 			if err == nil {
-				_ = conn.CloseWithError(0, "the server takes no new connections")
+				refuse(conn)
 			}
 			return nil
 		case err != nil:
 			return err
 		}
-		shaken(conn)
 		l.add(1)
-		s := newSession(conn, options{
-			name: "quic:" + conn.RemoteAddr().String(), maxHeaderBytes: maxHeader(l.settings),
-			window: int(l.config.InitialStreamReceiveWindow), ages: ages{limits: l.settings.ServerKeepalive},
-			handshake: cmp.Or(l.settings.Handshake, handshake), gone: func() { l.add(-1) },
-			maxSpent: maxSpent(l.settings),
-		})
-		a := accept(s)
-		if a == nil {
-			l.add(-1)
-			_ = conn.CloseWithError(0, "the server takes no new connections")
+		if !l.config.Allow0RTT {
+			l.begin(conn, nil, accept)
 			continue
 		}
-		s.start(a)
+		all.Go(func() {
+			if first, ok := l.meetEarly(conn); ok {
+				l.begin(conn, first, accept)
+			} else {
+				refuse(conn)
+				l.add(-1)
+			}
+		})
 	}
 }
 
-// listen starts listening.
-func (l *listener) listen() (*q.Listener, error) {
+func refuse(conn *q.Conn) {
+	_ = conn.CloseWithError(0, "the server takes no new connections")
+}
+
+// begin begins the session of a connection, whose first call was accepted if first is not nil.
+func (l *listener) begin(conn *q.Conn, first *q.Stream, accept func(link.Session) link.Acceptor) {
+	if link.IsClosed(conn.HandshakeComplete()) {
+		shaken(conn)
+	} else {
+		go func() {
+			select {
+			case <-conn.HandshakeComplete():
+				shaken(conn)
+			case <-conn.Context().Done():
+			}
+		}()
+	}
+	s := newSession(conn, conn.ConnectionState().TLS, options{
+		name: "quic:" + conn.RemoteAddr().String(), maxHeaderBytes: maxHeader(l.settings),
+		window: int(l.config.InitialStreamReceiveWindow), ages: ages{limits: l.settings.ServerKeepalive},
+		handshake: cmp.Or(l.settings.Handshake, handshake), gone: func() { l.add(-1) },
+		maxSpent: maxSpent(l.settings), holds: l.config.Allow0RTT, first: first,
+	})
+	a := accept(s)
+	if a == nil {
+		l.add(-1)
+		refuse(conn)
+		return
+	}
+	s.start(a)
+}
+
+// meetEarly waits until the handshake of a connection is complete, or its first call arrives, which
+// then is early data. ok is false if neither happens.
+func (l *listener) meetEarly(conn *q.Conn) (first *q.Stream, ok bool) {
+	ctx, cancel := context.WithCancel(l.ctx)
+	defer cancel()
+	accepted := make(chan *q.Stream, 1)
+	go func() {
+		qs, _ := conn.AcceptStream(ctx)
+		accepted <- qs
+	}()
+	select {
+	case <-conn.HandshakeComplete():
+		cancel()
+		return <-accepted, l.ctx.Err() == nil
+	case first = <-accepted:
+		return first, first != nil
+	}
+}
+
+// listen starts listening. next returns the next connection.
+func (l *listener) listen() (next func(context.Context) (*q.Conn, error), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.served {
@@ -180,6 +231,7 @@ func (l *listener) listen() (*q.Listener, error) {
 		l.tr.StatelessResetKey = &k
 	}
 	// A closed quic-go listener would leave new clients without an answer while the sessions go on.
+	l.config.Allow0RTT = acceptsEarly(l.settings)
 	own := l.config.Clone()
 	l.config.GetConfigForClient = func(*q.ClientInfo) (*q.Config, error) {
 		if l.ctx.Err() != nil {
@@ -188,7 +240,18 @@ func (l *listener) listen() (*q.Listener, error) {
 		return own, nil
 	}
 	config := l.tls.Clone()
-	return l.tr.Listen(config, l.config)
+	if l.config.Allow0RTT {
+		ln, err := l.tr.ListenEarly(config, l.config)
+		if err != nil {
+			return nil, err
+		}
+		return ln.Accept, nil
+	}
+	ln, err := l.tr.Listen(config, l.config)
+	if err != nil {
+		return nil, err
+	}
+	return ln.Accept, nil
 }
 
 // shake counts the handshake of a connection until it ends, or fails.

@@ -53,6 +53,7 @@ type key int
 const (
 	keyReset key = iota
 	keyUnvalidated
+	keyEarly
 )
 
 // StatelessResetKey sets the key from which a server derives the tokens that end a connection of

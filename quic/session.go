@@ -2,6 +2,7 @@ package quic
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math"
@@ -10,7 +11,6 @@ import (
 	"time"
 
 	q "github.com/quic-go/quic-go"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
@@ -28,6 +28,9 @@ type options struct {
 	handshake      time.Duration // limit for the peer's HELLO
 	maxSpent       int           // calls that are over whose credit may wait
 	gone           func()        // called when the connection is closed; may be nil
+	early          *early        // of a client whose handshake is not complete; nil for none
+	holds          bool          // this side is a server that accepts early data
+	first          *q.Stream     // the first call of the peer, if it was accepted already; used by the leader
 }
 
 // A session is one side of a connection.
@@ -37,7 +40,7 @@ type options struct {
 type session struct {
 	options
 	conn     *q.Conn
-	peer     link.Peer
+	peer     atomic.Pointer[link.Peer]
 	acceptor link.Acceptor // nil if the peer's calls are refused; set by start
 
 	met      chan struct{}                // closed when the peer's HELLO has arrived
@@ -72,16 +75,10 @@ type session struct {
 	release  *time.Timer // releases it; nil if spent is empty
 }
 
-func newSession(conn *q.Conn, o options) *session {
-	tls := conn.ConnectionState().TLS
-	private := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
+func newSession(conn *q.Conn, state tls.ConnectionState, o options) *session {
 	s := &session{
 		options: o,
 		conn:    conn,
-		peer: link.Peer{
-			Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), OneShot: true, Parallel: true,
-			AuthInfo: credentials.TLSInfo{State: tls, CommonAuthInfo: private},
-		},
 		met:     make(chan struct{}),
 		done:    make(chan struct{}),
 		over:    make(chan struct{}),
@@ -91,6 +88,9 @@ func newSession(conn *q.Conn, o options) *session {
 		live:    make(map[*stream]struct{}),
 		opening: make(map[*opening]struct{}),
 	}
+	s.peer.Store(&link.Peer{
+		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), OneShot: true, Parallel: true, AuthInfo: authInfo(state),
+	})
 	s.followers.lead = make(chan struct{}, maxFollowers)
 	return s
 }
@@ -98,13 +98,23 @@ func newSession(conn *q.Conn, o options) *session {
 // start starts the session. a handles the peer's calls; if it is nil, they are refused.
 func (s *session) start(a link.Acceptor) {
 	s.acceptor = a
-	s.greet()
 	s.startAges()
-	go s.readControl()
-	if a != nil {
-		go s.accept()
+	if e := s.early; e != nil {
+		e.begun = e.gate.before(s.greet)
+		go s.settle()
+	} else {
+		s.greet()
+		s.receive()
 	}
 	context.AfterFunc(s.conn.Context(), s.connClosed)
+}
+
+// receive starts receiving the peer's HELLO and calls.
+func (s *session) receive() {
+	go s.readControl()
+	if s.acceptor != nil {
+		go s.accept()
+	}
 }
 
 // greet opens the control stream and sends HELLO.
@@ -149,7 +159,13 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 	if err := s.check(ctx, o); err != nil {
 		return nil, err
 	}
-	qs, err := s.conn.OpenStream()
+	qs, err := s.openEarly(ctx, o.Method)
+	if err != nil {
+		return nil, err
+	}
+	if qs == nil {
+		qs, err = s.conn.OpenStream()
+	}
 	if _, full := errors.AsType[*q.StreamLimitReachedError](err); full {
 		qs, err = s.openLater(ctx)
 	}
@@ -275,7 +291,7 @@ func (s *session) Done() <-chan struct{} { return s.done }
 func (s *session) Ended() <-chan struct{} { return s.over }
 
 // Peer implements [link.Session].
-func (s *session) Peer() *link.Peer { return &s.peer }
+func (s *session) Peer() *link.Peer { return s.peer.Load() }
 
 // Outcome reports whether the peer has answered a call, and why no new calls are made.
 func (s *session) Outcome() (answered bool, reason error) {

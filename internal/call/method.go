@@ -1,12 +1,6 @@
 package call
 
 import (
-	"strings"
-
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
-	"google.golang.org/protobuf/types/descriptorpb"
-
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
 )
@@ -18,23 +12,7 @@ func (s *Server) Method(full string) link.Method {
 	if m == nil {
 		return link.Method{}
 	}
-	return link.Method{Known: true, Streams: m.clientStreams() || m.serverStreams(), NoSideEffects: hasNoSideEffects(full)}
-}
-
-// hasNoSideEffects reports whether the idempotency level of a method is NO_SIDE_EFFECTS. It
-// asks the registry of generated code, as the tables that register a service do not say.
-func hasNoSideEffects(full string) bool {
-	name := strings.ReplaceAll(strings.TrimPrefix(full, "/"), "/", ".")
-	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
-	if err != nil {
-		return false
-	}
-	m, ok := d.(protoreflect.MethodDescriptor)
-	if !ok {
-		return false
-	}
-	options, ok := m.Options().(*descriptorpb.MethodOptions)
-	return ok && options.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS
+	return link.Method{Known: true, Streams: m.clientStreams() || m.serverStreams(), NoSideEffects: link.HasNoSideEffects(full)}
 }
 
 // HasCodec reports whether the server has a codec for a content-subtype.
