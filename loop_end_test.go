@@ -16,6 +16,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/stats"
 
@@ -401,6 +402,19 @@ func TestAServerDoesNotWaitForAHostThatIsGone(t *testing.T) {
 	}
 }
 
+// asItIs is a compressor that changes nothing.
+type asItIs struct{}
+
+func (asItIs) Name() string                                 { return "as-it-is" }
+func (asItIs) Compress(w io.Writer) (io.WriteCloser, error) { return unclosed{w}, nil }
+func (asItIs) Decompress(r io.Reader) (io.Reader, error)    { return r, nil }
+
+type unclosed struct{ io.Writer }
+
+func (unclosed) Close() error { return nil }
+
+func init() { encoding.RegisterCompressor(asItIs{}) }
+
 // If the host ends while a connection's writer wakes a task, that task's call ends. The
 // connection stays.
 func TestAHostThatGoesWhileASocketIsWritten(t *testing.T) {
@@ -450,7 +464,8 @@ func hostGoesWhileWritten(t *testing.T, network string) bool {
 	client := clientOf(t, srv, network)
 	done := make(chan error, 1)
 	go func() {
-		s, err := client.FullDuplexCall(context.Background())
+		// A sender writes others than compressed messages itself, before the stream is full.
+		s, err := client.FullDuplexCall(context.Background(), grpc.UseCompressor(asItIs{}.Name()))
 		for err == nil {
 			_, err = s.Recv()
 		}

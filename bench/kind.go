@@ -49,6 +49,9 @@ var (
 	// stream.
 	ServerStream = Kind{"server stream", false, openServerStream}
 
+	// ClientStream sends Row.Messages messages and receives one, how many bytes there were.
+	ClientStream = Kind{"client stream", false, openClientStream}
+
 	// BidiEcho keeps one stream open. An operation is one message there and back.
 	BidiEcho = Kind{"bidi echo", false, openBidiEcho}
 )
@@ -133,6 +136,26 @@ func openServerStream(ctx context.Context, conn Conn, row Row) (lane, error) {
 				return err
 			}
 		}
+	}}, nil
+}
+
+func openClientStream(ctx context.Context, conn Conn, row Row) (lane, error) {
+	in := &testpb.StreamingInputCallRequest{Payload: payload(row.Size)}
+	return lane{op: func(bool) error {
+		s, err := conn.Test.StreamingInputCall(ctx)
+		if err != nil {
+			return err
+		}
+		for range row.Messages {
+			if err := s.Send(in); err != nil {
+				return err
+			}
+		}
+		out, err := s.CloseAndRecv()
+		if err != nil {
+			return err
+		}
+		return check("bytes", int(out.GetAggregatedPayloadSize()), row.Messages*row.Size)
 	}}, nil
 }
 

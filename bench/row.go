@@ -13,7 +13,7 @@ type Row struct {
 	Name        string // also names the benchmark, so do not change it
 	Kind        Kind
 	Size        int  // of a payload or record, in bytes
-	Messages    int  // messages per server stream
+	Messages    int  // messages per server stream or client stream
 	Cancellable bool // calls have a context that can be cancelled, instead of Background
 	Callers     int  // goroutines that call concurrently; 0 means 1
 	Chosen      bool // it is in the short picture
@@ -34,6 +34,7 @@ var inProcessRows = []Row{
 	{Name: "unary-1MB", Kind: Unary, Size: 1 << 20},
 	{Name: "unary-record", Kind: Record, Size: proto.Size(record())},
 	{Name: "server-stream-100x32B", Kind: ServerStream, Size: 32, Messages: 100, Cancellable: true, Chosen: true},
+	{Name: "client-stream-100x32B", Kind: ClientStream, Size: 32, Messages: 100, Cancellable: true},
 	{Name: "bidi-echo-32B", Kind: BidiEcho, Size: 32, Cancellable: true, Chosen: true},
 	{Name: "unary-32B-10-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 10},
 	{Name: "unary-32B-50-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 50},
@@ -47,6 +48,7 @@ var loopRows = []Row{
 	{Name: "unary-32B-cancellable", Kind: Unary, Size: 32, Cancellable: true, Chosen: true},
 	{Name: "unary-1KB", Kind: Unary, Size: 1 << 10},
 	{Name: "server-stream-100x32B", Kind: ServerStream, Size: 32, Messages: 100, Cancellable: true, Chosen: true},
+	{Name: "client-stream-100x32B", Kind: ClientStream, Size: 32, Messages: 100, Cancellable: true},
 	{Name: "bidi-echo-32B", Kind: BidiEcho, Size: 32, Cancellable: true, Chosen: true},
 	{Name: "unary-32B-10-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 10, Chosen: true},
 	{Name: "unary-32B-50-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 50},
@@ -66,6 +68,7 @@ var peerRows = []Row{
 	{Name: "unary-32B-idle-1ms", Kind: Unary, Size: 32, Cancellable: true, Pause: time.Millisecond},
 	{Name: "unary-32B-idle-100ms", Kind: Unary, Size: 32, Cancellable: true, Pause: 100 * time.Millisecond}, // a measurement has only a few operations
 	{Name: "server-stream-100x32B", Kind: ServerStream, Size: 32, Messages: 100, Cancellable: true, Chosen: true},
+	{Name: "client-stream-100x32B", Kind: ClientStream, Size: 32, Messages: 100, Cancellable: true},
 	{Name: "bidi-echo-32B", Kind: BidiEcho, Size: 32, Cancellable: true, Chosen: true},
 	{Name: "unary-32B", Kind: Unary, Size: 32, Cancellable: true, Chosen: true},
 	{Name: "unary-32B-10-callers", Kind: Unary, Size: 32, Cancellable: true, Callers: 10},

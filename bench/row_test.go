@@ -75,6 +75,7 @@ func TestRowsAreData(t *testing.T) {
 		{Name: "record-3", Kind: Record, Callers: 3},
 		{Name: "bidi-echo-1KB-3", Kind: BidiEcho, Size: 1 << 10, Callers: 3},
 		{Name: "server-stream-0", Kind: ServerStream, Size: 32},
+		{Name: "client-stream-0", Kind: ClientStream, Size: 32},
 		{Name: "unary-rested-3", Kind: Unary, Size: 32, Callers: 3, Pause: time.Microsecond},
 	}
 	ofOneProcess(t, func(t *testing.T, table Table) {
@@ -112,6 +113,20 @@ func (l liar) StreamingOutputCall(in *testpb.StreamingOutputCallRequest, s grpc.
 	return l.service.StreamingOutputCall(in, s)
 }
 
+func (l liar) StreamingInputCall(s grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]) error {
+	return l.service.StreamingInputCall(shortReply{s})
+}
+
+// A shortReply says a byte less than it was told to.
+type shortReply struct {
+	grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]
+}
+
+func (s shortReply) SendAndClose(m *testpb.StreamingInputCallResponse) error {
+	m.AggregatedPayloadSize--
+	return s.ClientStreamingServer.SendAndClose(m)
+}
+
 func (liar) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
 	in, err := s.Recv()
 	if err != nil {
@@ -141,6 +156,10 @@ func (forger) UnaryCall(_ context.Context, in *testpb.SimpleRequest) (*testpb.Si
 
 func (f forger) StreamingOutputCall(in *testpb.StreamingOutputCallRequest, s grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
 	return f.service.StreamingOutputCall(&testpb.StreamingOutputCallRequest{Payload: forged(in.Payload)}, s)
+}
+
+func (f forger) StreamingInputCall(s grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]) error {
+	return f.service.StreamingInputCall(shortReply{s}) // the reply is no bytes to forge
 }
 
 func (forger) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
@@ -283,7 +302,7 @@ func rowsAndRivalsDiffer(t *testing.T, table Table) {
 // TestRowsBetweenProcesses checks the list of rows against its purpose.
 func TestRowsBetweenProcesses(t *testing.T) {
 	const want = "empty, two-integers, string-100B, unary-record, unary-100KB, unary-1MB, unary-10MB, unary-32B-idle-1ms, unary-32B-idle-100ms, " +
-		"server-stream-100x32B, bidi-echo-32B, unary-32B, unary-32B-10-callers, unary-32B-64-callers, unary-32B-100-callers, unary-32B-1000-callers"
+		"server-stream-100x32B, client-stream-100x32B, bidi-echo-32B, unary-32B, unary-32B-10-callers, unary-32B-64-callers, unary-32B-100-callers, unary-32B-1000-callers"
 	var titles []string
 	for _, table := range peerTables() {
 		if got := strings.Join(names(table.Rows, rowName), ", "); got != want {

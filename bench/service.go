@@ -63,6 +63,20 @@ func (s service) StreamingOutputCall(in *testpb.StreamingOutputCallRequest, to g
 	return nil
 }
 
+func (service) StreamingInputCall(s grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]) error {
+	n := 0
+	for {
+		in, err := s.Recv()
+		if err == io.EOF {
+			return s.SendAndClose(&testpb.StreamingInputCallResponse{AggregatedPayloadSize: int32(n)})
+		}
+		if err != nil {
+			return err
+		}
+		n += len(in.GetPayload().GetBody())
+	}
+}
+
 func (service) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
 	for {
 		in, err := s.Recv()

@@ -41,6 +41,14 @@ func connectHandler(s Services) http.Handler {
 		func(ctx context.Context, in *testpb.StreamingOutputCallRequest, out *connect.ServerStream[testpb.StreamingOutputCallResponse]) error {
 			return s.StreamingOutputCall(in, connectOut{to: out})
 		}))
+	handle(testpb.TestService_StreamingInputCall_FullMethodName, connect.NewClientStreamHandler(testpb.TestService_StreamingInputCall_FullMethodName,
+		func(ctx context.Context, in *connect.ClientStream[testpb.StreamingInputCallRequest]) (*connect.Response[testpb.StreamingInputCallResponse], error) {
+			from := connectAll{from: in}
+			if err := s.StreamingInputCall(&from); err != nil {
+				return nil, err
+			}
+			return connect.NewResponse(from.reply), nil
+		}))
 	handle(testpb.TestService_FullDuplexCall_FullMethodName, connect.NewBidiStreamHandler(testpb.TestService_FullDuplexCall_FullMethodName,
 		func(ctx context.Context, both *connect.BidiStream[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
 			return s.FullDuplexCall(connectBoth{with: both})
@@ -55,6 +63,28 @@ type connectOut struct {
 }
 
 func (s connectOut) Send(m *testpb.StreamingOutputCallResponse) error { return s.to.Send(m) }
+
+// A connectAll adapts Connect's client stream to the services.
+type connectAll struct {
+	grpc.ServerStream // nil: only the methods below exist
+	from              *connect.ClientStream[testpb.StreamingInputCallRequest]
+	reply             *testpb.StreamingInputCallResponse
+}
+
+func (s *connectAll) Recv() (*testpb.StreamingInputCallRequest, error) {
+	if s.from.Receive() {
+		return s.from.Msg(), nil
+	}
+	if err := s.from.Err(); err != nil {
+		return nil, err
+	}
+	return nil, io.EOF
+}
+
+func (s *connectAll) SendAndClose(m *testpb.StreamingInputCallResponse) error {
+	s.reply = m
+	return nil
+}
 
 type connectBoth struct {
 	grpc.ServerStream // nil: only the methods below exist
@@ -86,6 +116,7 @@ type connectClient struct {
 	pair   *connect.Client[benchpb.Pair, benchpb.Pair]
 	text   *connect.Client[benchpb.Text, benchpb.Text]
 	out    *connect.Client[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]
+	in     *connect.Client[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]
 	both   *connect.Client[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]
 }
 
@@ -111,6 +142,8 @@ func newConnectClient(client *http.Client, url string) *connectClient {
 		text:   connect.NewClient[benchpb.Text, benchpb.Text](client, url+benchpb.Records_EchoText_FullMethodName, plain),
 		out: connect.NewClient[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse](
 			client, url+testpb.TestService_StreamingOutputCall_FullMethodName, plain),
+		in: connect.NewClient[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse](
+			client, url+testpb.TestService_StreamingInputCall_FullMethodName, plain),
 		both: connect.NewClient[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse](
 			client, url+testpb.TestService_FullDuplexCall_FullMethodName, plain),
 	}
@@ -153,6 +186,10 @@ func (c *connectClient) StreamingOutputCall(ctx context.Context, in *testpb.Stre
 	return connectIn{from: s}, nil
 }
 
+func (c *connectClient) StreamingInputCall(ctx context.Context, _ ...grpc.CallOption) (grpc.ClientStreamingClient[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse], error) {
+	return connectSend{to: c.in.CallClientStream(ctx)}, nil
+}
+
 func (c *connectClient) FullDuplexCall(ctx context.Context, _ ...grpc.CallOption) (grpc.BidiStreamingClient[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse], error) {
 	return connectEcho{with: c.both.CallBidiStream(ctx)}, nil
 }
@@ -174,6 +211,21 @@ func (s connectIn) Recv() (*testpb.StreamingOutputCallResponse, error) {
 		return nil, err
 	}
 	return nil, io.EOF
+}
+
+type connectSend struct {
+	grpc.ClientStream // nil: only the methods below exist
+	to                *connect.ClientStreamForClient[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]
+}
+
+func (s connectSend) Send(m *testpb.StreamingInputCallRequest) error { return s.to.Send(m) }
+
+func (s connectSend) CloseAndRecv() (*testpb.StreamingInputCallResponse, error) {
+	out, err := s.to.CloseAndReceive()
+	if err != nil {
+		return nil, err
+	}
+	return out.Msg, nil
 }
 
 type connectEcho struct {

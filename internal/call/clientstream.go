@@ -102,10 +102,11 @@ type clientStream struct {
 	listed     bool
 
 	// Used only by the goroutine that sends.
-	sendFrame   link.Frame
-	sendYield   yielder
-	sentLast    bool
-	sendAttempt *attempt // the committed attempt; nil before the sender knows of it
+	sendFrame    link.Frame
+	sendYield    yielder
+	sentLast     bool
+	sendAttempt  *attempt // the committed attempt; nil before the sender knows of it
+	replayMemory replayMemory
 
 	// Guarded by recvMu, which is held to receive frames.
 	recvMu      wait.Mutex
@@ -209,10 +210,14 @@ func (s *clientStream) encodeForReplay(m *link.Message) (err error) {
 	}
 	a, replayable := s.currentAttempt()
 	if !replayable {
-		s.sendAttempt = a
+		s.sendAttempt, s.replayMemory = a, replayMemory{}
 		return nil
 	}
-	*m, err = m.Encode()
+	if s.desc.ClientStreams {
+		*m, err = s.replayMemory.encode(m)
+	} else {
+		*m, err = m.Encode()
+	}
 	return err
 }
 

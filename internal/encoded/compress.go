@@ -79,13 +79,17 @@ func Decode(data *Buffer, compressed bool, name string, to *link.Sink) error {
 	if data != nil {
 		b = data.B
 	}
+	err := DecodeBytes(b, compressed, name, to)
+	data.Free() // not deferred: a codec that panics may have kept the bytes
+	return err
+}
+
+// DecodeBytes is Decode for bytes that stay the caller's.
+func DecodeBytes(b []byte, compressed bool, name string, to *link.Sink) error {
 	if !compressed {
-		err := link.DecodeBytes(b, to)
-		data.Free() // not deferred: a codec that panics may have kept the bytes
-		return err
+		return link.DecodeBytes(b, to)
 	}
 	plain, err := link.Decompress(b, name, to.Limit)
-	data.Free()
 	if err != nil {
 		return err
 	}

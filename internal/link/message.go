@@ -70,12 +70,21 @@ func Live(v any, c Codec) Message { return Message{value: v, codec: c} }
 // to data.
 func Encoded(data mem.BufferSlice) Message { return Message{value: data, bound: data.Len()} }
 
+// EncodedBytes returns an encoded message that is b, which must not change.
+func EncodedBytes(b []byte) Message { return Message{value: plainBytes(b), bound: len(b)} }
+
+// plainBytes is the value of an encoded message that needs no reference to its bytes.
+type plainBytes []byte
+
 func (m *Message) encoded() bool { return m.codec == nil }
 
 // data returns the bytes of an encoded message.
 func (m *Message) data() mem.BufferSlice {
 	if p, ok := m.value.(*Prepared); ok {
 		return mem.BufferSlice{mem.SliceBuffer(p.plain)}
+	}
+	if b, ok := m.value.(plainBytes); ok {
+		return mem.BufferSlice{mem.SliceBuffer(b)}
 	}
 	data, _ := m.value.(mem.BufferSlice)
 	return data
@@ -118,6 +127,23 @@ func (m *Message) AppendAtOnce(b []byte) (_ []byte, ok bool) {
 		return b, false
 	}
 	return c.AppendAtOnce(b, m.value)
+}
+
+// AppendWithin is AppendAtOnce, also for a message that is encoded and fits the room of b.
+func (m *Message) AppendWithin(b []byte) (_ []byte, ok bool) {
+	if !m.encoded() {
+		return m.AppendAtOnce(b)
+	}
+	if m.bound > cap(b)-len(b) {
+		return b, false
+	}
+	if plain, ok := m.value.(plainBytes); ok {
+		return append(b, plain...), true
+	}
+	for _, d := range m.data() {
+		b = append(b, d.ReadOnlyData()...)
+	}
+	return b, true
 }
 
 // Encode returns m as an encoded message. The error is a *SendError.

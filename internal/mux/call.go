@@ -26,6 +26,7 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 		return err
 	}
 	st := callStreams.Get().(*stream)
+	st.in.unary = true
 	st.waiter = wait.TaskOf(ctx)
 	s.mu.Lock()
 	if err := s.open(ctx, st, &c.CallHeader); err != nil {

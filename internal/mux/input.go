@@ -27,6 +27,11 @@ func (s *Session) handleInput() error {
 		rest = rest[len(wire.Magic):]
 	}
 	for {
+		n, err := s.handlePlain(rest)
+		if err != nil {
+			return &inputError{err}
+		}
+		rest = rest[n:]
 		f, n, err := wire.Next(rest)
 		if err == nil && n > 0 {
 			s.onlyInput = n == len(rest)

@@ -1,41 +1,54 @@
 package mux
 
-import "github.com/nearcall/nearcall/internal/wire"
+import (
+	"encoding/binary"
+
+	"github.com/nearcall/nearcall/internal/encoded"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
 
 // Packed messages.
 //
 // A queued message takes as much credit as it has bytes, plus wire.MessageCost. For a
 // small message, an item and a buffer take many times as much memory, and a peer could
 // exhaust memory with calls that are never read. So while messages are queued, small
-// ones that follow are packed behind the item of the message before them: one byte with
-// the size and the compressed flag, then the message. The queued messages of a call
+// ones that follow are packed behind the item of the message before them: their size and
+// whether they are compressed, in a varint, then the message. The queued messages of a call
 // thus take no more memory than a small multiple of their credit.
 //
-// Nothing is packed behind the first item while it is the only one. So nothing is
-// packed if messages are received as they arrive, or for the reply of a unary call.
+// The receiver takes all that is packed behind a message together with it, and receives
+// it without the session's lock, which the session's reader needs for each frame.
+//
+// For the reply of a unary call nothing is packed behind the first message: Invoke looks
+// for a second one.
 
-// maxPacked is the size of the largest message that is packed, in bytes. The size and a
-// flag fit into one byte.
-const maxPacked = 63
-
-// somePacked is the initial capacity for packed messages, in bytes.
-const somePacked = maxPacked + 1
+// maxPacked is the size of the largest message that is packed, and maxPack that of the
+// messages behind one item to which another is added, in bytes.
+const (
+	maxPacked = 4 << 10
+	maxPack   = 32 << 10
+)
 
 // packs reports whether a message of n bytes is packed behind items[i], the last item
 // before it. The message in items[i] is complete, because the pieces of a message
 // arrive in sequence.
 func (in *inbox) packs(i, n int) bool {
-	return i > 0 && n <= maxPacked && in.items[i].message
+	if i < 0 || i == 0 && in.unary || n > maxPacked {
+		return false
+	}
+	it := &in.items[i]
+	return it.message && (it.behind == nil || len(it.behind.B) < maxPack)
 }
 
 // pack packs a message that has arrived in one piece, if it is small enough and there
 // is an item to pack it behind. It reports whether it did.
-func (in *inbox) pack(rc *wire.Received) bool {
+func (in *inbox) pack(message []byte, compressed bool) bool {
 	last := len(in.items) - 1
-	if rc.More || rc.Placed || !in.packs(last, len(rc.Data)) {
+	if !in.packs(last, len(message)) {
 		return false
 	}
-	in.items[last].pack(rc.Data, rc.Compressed)
+	in.items[last].pack(message, compressed)
 	return true
 }
 
@@ -44,7 +57,7 @@ func (in *inbox) pack(rc *wire.Received) bool {
 func (in *inbox) packLast() {
 	last := len(in.items) - 1
 	it := &in.items[last]
-	if it.missing > 0 || !in.packs(last-1, it.size) {
+	if it.missing > 0 || it.header != nil || !in.packs(last-1, it.size) {
 		return
 	}
 	in.items[last-1].pack(it.data.B, it.compressed)
@@ -55,29 +68,82 @@ func (in *inbox) packLast() {
 
 // pack appends a message to those packed behind the item.
 func (it *item) pack(message []byte, compressed bool) {
-	if it.behind == nil {
-		it.behind = make([]byte, 0, somePacked)
-	}
-	head := byte(len(message)) << 1
+	head := uint64(len(message)) << 1
 	if compressed {
 		head |= 1
 	}
-	it.behind = append(append(it.behind, head), message...)
+	need := len(message) + binary.MaxVarintLen16
+	switch b := it.behind; {
+	case b == nil:
+		it.behind = newBuffer(need)
+	case len(b.B)+need > cap(b.B):
+		it.behind = b.Grow(len(b.B) + max(need, len(b.B)))
+	}
+	it.behind.B = append(binary.AppendUvarint(it.behind.B, head), message...)
 }
 
-// unpack moves the first packed message into the item, which must have none. It reports
-// whether there was one.
-func (it *item) unpack() bool {
-	if len(it.behind) == 0 {
-		return false
+// An unpacked is what a receiver has taken of its inbox. It belongs to the receiver.
+type unpacked struct {
+	pack     *buffer // packed messages; nil if there are none
+	at       int     // where in pack the next one begins
+	encoding string  // the compressor of those that are compressed
+	ends     bool    // the item that they were packed behind still has a half-close or the end
+	spent    int     // credit of messages that were received, not yet returned
+	due      int     // when so much is spent, it is time to return it
+}
+
+// takePack takes what is packed behind the first item, whose message was removed. The
+// session's mu is held.
+func (st *stream) takePack() {
+	it := &st.in.items[0]
+	t := &st.unpacked
+	t.pack, t.at, t.encoding = it.behind, 0, st.receives
+	t.ends = it.halfClose || it.end != nil
+	t.due = st.in.window/2 - st.in.taken + st.in.advance
+	it.behind = nil
+}
+
+// returnSpent returns the credit of packed messages that were received. The session's mu is
+// held.
+func (st *stream) returnSpent() {
+	if n := st.unpacked.spent; n > 0 {
+		st.unpacked.spent, st.unpacked.due = 0, st.in.window/2
+		st.removeUnread(n)
+		st.returnCredit(n)
+		if len(st.session.control) > 0 {
+			st.session.wakeWriter()
+		}
 	}
-	head, rest := it.behind[0], it.behind[1:]
-	n := int(head >> 1)
-	it.message, it.compressed, it.size, it.counts = true, head&1 != 0, n, true
-	if n > 0 {
-		it.data = newBuffer(n)
-		it.data.B = append(it.data.B, rest[:n]...)
+}
+
+// receivePacked receives the next of the taken messages into f, and the half-close or end
+// that follows the last of them, unless the message cannot be decoded.
+func (st *stream) receivePacked(f *link.Frame) error {
+	t := &st.unpacked
+	head, n := binary.Uvarint(t.pack.B[t.at:])
+	begin := t.at + n
+	size := int(head >> 1)
+	t.at = begin + size
+	message := t.pack.B[begin:t.at:t.at]
+	var err error
+	if size > f.Limit { // as in gRPC, the limit applies to the compressed size, too
+		err = &link.RecvError{Size: size, Limit: f.Limit}
+	} else if err = encoded.DecodeBytes(message, head&1 != 0, t.encoding, &f.Sink); err == nil {
+		f.Got = true
 	}
-	it.behind = rest[n:]
-	return true
+	last := t.at == len(t.pack.B)
+	if last {
+		t.pack.Free()
+		t.pack = nil
+	}
+	if t.spent += size + wire.MessageCost; last || t.spent >= t.due {
+		s := st.session
+		s.mu.Lock()
+		st.returnSpent()
+		if last && t.ends && err == nil {
+			st.receiveEnd(f)
+		}
+		s.mu.Unlock()
+	}
+	return err
 }

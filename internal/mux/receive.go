@@ -23,6 +23,7 @@ type inbox struct {
 	advance  int     // credit granted beyond the window for one message, deducted from later returns
 	unread   int     // see unread.go
 	skip     int     // bytes of a refused message that are still to arrive
+	unary    bool    // of a call of this side that expects one message
 	header   bool    // the peer's header has arrived
 	closed   bool    // the peer has half-closed
 	receiver wait.Cond
@@ -41,7 +42,7 @@ type item struct {
 	size       int     // size of the whole message, in bytes
 	missing    int     // bytes still to arrive; zero except for the last item
 	place      *place  // where the whole message is; nil if it came through the connection
-	behind     []byte  // packed messages that follow this one and precede halfClose and end
+	behind     *buffer // packed messages that follow this one and precede halfClose and end; nil if there are none
 }
 
 // add appends a piece of the message.
@@ -175,7 +176,7 @@ func (st *stream) deliverMessage(rc *wire.Received, cost int) error {
 		st.returnCredit(cost)
 		return nil
 	case rc.Begins:
-		if in.pack(rc) {
+		if !rc.More && !rc.Placed && in.pack(rc.Data, rc.Compressed) {
 			st.addUnread(cost)
 			return nil
 		}
@@ -233,6 +234,12 @@ func (st *stream) grantCredit(n int) {
 // Recv implements [link.Stream].
 func (st *stream) Recv(f *link.Frame) error {
 	f.Reset()
+	if st.unpacked.pack != nil {
+		if f.Dst == nil {
+			return nil // keep the message for the next Recv
+		}
+		return st.receivePacked(f)
+	}
 	s, in := st.session, &st.in
 	s.mu.Lock()
 	st.answers = true
@@ -334,14 +341,16 @@ func (in *inbox) pop() {
 	}
 }
 
-// removeMessage removes the message from the first item. The first packed message takes
-// its place; if there is none and the item has nothing else, the item is removed. The
-// session's mu is held.
-func (in *inbox) removeMessage() {
-	it := &in.items[0]
+// removeMessage removes the message from the first item, and takes what is packed behind it.
+// If the item has nothing else, it is removed. The session's mu is held.
+func (st *stream) removeMessage() {
+	it := &st.in.items[0]
 	it.message, it.data, it.missing, it.place = false, nil, 0, nil
-	if !it.unpack() && !it.halfClose && it.end == nil {
-		in.pop()
+	if it.behind != nil {
+		st.takePack()
+	}
+	if !it.halfClose && it.end == nil {
+		st.in.pop()
 	}
 }
 
@@ -354,7 +363,7 @@ func (st *stream) discardMessage() {
 	it.data.Free()
 	it.place.drop()
 	in.skip = it.missing
-	in.removeMessage()
+	st.removeMessage()
 	st.returnCredit(it.size - it.missing + wire.MessageCost)
 }
 
@@ -365,7 +374,7 @@ func (st *stream) receiveMessage(f *link.Frame) error {
 	s, in := st.session, &st.in
 	it := in.items[0]
 	st.markReceived(&it)
-	in.removeMessage()
+	st.removeMessage()
 	st.returnCredit(it.size + wire.MessageCost)
 	encoding := st.receives
 	large := st.waiter == nil && st.company.shouldYield(it.size, s.streamsBegun)
@@ -380,7 +389,7 @@ func (st *stream) receiveMessage(f *link.Frame) error {
 		return err
 	}
 	f.Got = true
-	if len(it.behind) == 0 && (it.halfClose || it.end != nil) {
+	if it.behind == nil && (it.halfClose || it.end != nil) {
 		s.mu.Lock()
 		st.receiveEnd(f)
 		s.mu.Unlock()

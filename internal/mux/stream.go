@@ -21,6 +21,8 @@ type stream struct {
 	// sender; receives is guarded by session.mu.
 	sends, receives string
 
+	number uint64 // id, if a sender of messages has seen it; belongs to the sender
+
 	// Guarded by session.mu.
 	id       uint64 // zero until the first frame is written
 	onAbort  func(error)
@@ -33,6 +35,7 @@ type stream struct {
 	out     []outgoing
 	outOne  [1]outgoing // backing array of out while there is only one
 	backlog int         // credit that the messages in out will take
+	queued  int         // steps in out, and messages in its runs
 	credit  int64       // credit from the peer that is left
 	answers bool        // Recv was called since the last message was sent, or none was sent
 	sender  wait.Cond
@@ -46,17 +49,19 @@ type stream struct {
 	isLive             bool
 	prevLive, nextLive *stream
 
-	in inbox
+	in       inbox
+	unpacked unpacked
 
 	company company
 	heard   uint64 // value of quiet.reads when the last frame arrived, or when the stream began
 }
 
-// An outgoing is a step that waits to be written. message is the buffer of its message,
-// or nil if it has none.
+// An outgoing is a step that waits to be written, or a run. message is the buffer of the
+// step's message, or nil if it has none.
 type outgoing struct {
 	step    wire.Step
 	message *buffer
+	run     run // the step is zero if the run is not
 }
 
 // initStream initializes st and adds it to the live streams. mu is held.
@@ -90,7 +95,7 @@ const (
 // full reports whether the stream has queued as much as it may. The session's mu is
 // held.
 func (st *stream) full() bool {
-	return st.backlog >= maxBacklog || len(st.out) >= maxWaiting ||
+	return st.backlog >= maxBacklog || st.queued >= maxWaiting ||
 		st.backlog >= minBacklog && st.session.backlog >= maxQueued
 }
 
@@ -112,7 +117,7 @@ func (st *stream) enqueue(step wire.Step, message *buffer) {
 		st.backlog += n
 		st.session.backlog += n
 	}
-	if n := len(st.out); n > 0 && st.out[n-1].step.Join(&step) {
+	if n := len(st.out); n > 0 && st.out[n-1].run.frames == nil && st.out[n-1].step.Join(&step) {
 		if message != nil {
 			st.out[n-1].message = message
 		}
@@ -121,7 +126,8 @@ func (st *stream) enqueue(step wire.Step, message *buffer) {
 	if st.out == nil {
 		st.out = st.outOne[:0]
 	}
-	st.out = append(st.out, outgoing{step, message})
+	st.out = append(st.out, outgoing{step: step, message: message})
+	st.queued++
 	st.schedule()
 }
 
@@ -141,6 +147,9 @@ func (st *stream) schedule() {
 
 // Send implements [link.Stream].
 func (st *stream) Send(f *link.Frame) error {
+	if sent := st.sendPlain(f); sent {
+		return nil
+	}
 	s := st.session
 	step := wire.Step{Header: f.Header, HalfClose: f.EndSend, End: f.End}
 	if name, ok := encoded.EncodingOf(f.Header); ok { // no message is sent before the header
@@ -186,6 +195,9 @@ func (st *stream) Send(f *link.Frame) error {
 	large := st.waiter == nil && st.company.shouldYield(len(step.Message)+step.Size, s.streamsBegun)
 	if !step.Done() {
 		st.enqueue(step, message)
+	}
+	if f.HasMsg {
+		st.number = st.id
 	}
 	var after callbacks
 	if f.End != nil {
@@ -310,10 +322,11 @@ func (st *stream) abortUnread(reason error, after *callbacks) {
 func (st *stream) dropQueued() {
 	for i := range st.out {
 		st.session.unplace(&st.out[i].step)
+		st.out[i].run.frames.Free()
 	}
 	clear(st.out)
 	st.session.backlog -= st.backlog
-	st.out, st.backlog = nil, 0
+	st.out, st.backlog, st.queued = nil, 0, 0
 	if st.queue != nil {
 		st.queue.remove(st)
 	}

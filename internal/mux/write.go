@@ -339,6 +339,9 @@ func (s *Session) collect() bool {
 func (s *Session) writeFrame(t *batch, q *writeQueue) {
 	st := q.first
 	q.remove(st)
+	if st.out[0].run.frames != nil && s.writeRun(t, st) {
+		return
+	}
 	o := &st.out[0]
 	step := &o.step
 	if step.Open != nil && st.id == 0 {
@@ -372,26 +375,39 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 		if o.message != nil {
 			t.spent = append(t.spent, o.message)
 		}
-		*o = outgoing{}
-		if st.out = st.out[1:]; len(st.out) == 0 {
-			st.out = nil
-			if st.ended {
-				st.unregister()
-			}
-		}
+		st.queued--
+		st.removeWritten()
 	}
-	if st.takesMore() { // its sender, if any, was waiting for room
-		if p := st.sender.Wake(); p != nil {
-			s.waiting--
-			p.Unpark()
-		}
-	}
+	st.wakeSender()
 	switch {
 	case wrote > 0:
 		s.keepalive.spoke = true
 		st.schedule()
 	case s.connOut <= wire.MessageCost:
 		s.starved.push(st)
+	}
+}
+
+// removeWritten removes the first of what waits to be written. The session's mu is held.
+func (st *stream) removeWritten() {
+	st.out[0] = outgoing{}
+	if st.out = st.out[1:]; len(st.out) == 0 {
+		st.out = nil
+		if st.ended {
+			st.unregister()
+		}
+	}
+}
+
+// wakeSender wakes the sender, if one waits and may queue another message. The session's
+// mu is held.
+func (st *stream) wakeSender() {
+	if !st.takesMore() {
+		return
+	}
+	if p := st.sender.Wake(); p != nil {
+		st.session.waiting--
+		p.Unpark()
 	}
 }
 
