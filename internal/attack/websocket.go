@@ -20,6 +20,7 @@ var webSocketAttacks = []*Attack{
 		Name: "ws-streams-unread", Path: overWS, Full: 20_000, Short: 4_000,
 		What:   "%s server streams over a WebSocket, no credit given",
 		Before: "not measured",
+		Known:  handlersBegin,
 		Run: func(a *Attacker) error {
 			_, err := a.subscribe(a.Count)
 			return err
