@@ -33,6 +33,7 @@ func TestEverythingAtOnce(t *testing.T) {
 func TestEverythingAtOnceOverSockets(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, network string) {
 		for seed := range uint64(12) {
+			t.Logf("seed %d", seed)
 			a, b := ends(t, network)
 			everything(t, seed, a, b)
 		}
