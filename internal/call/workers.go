@@ -15,13 +15,45 @@ const maxIdleWorkers = 256
 // workers runs one server's handlers on goroutines that are reused. New goroutines cost
 // more, mostly for growing their stacks. The worker that became idle last is used first.
 // The workers end with the server.
+//
+// Calls queue for the workers, and a worker that has run one takes the next. So when many
+// calls come, few workers have to be woken.
+//
+// Invariants, under mu:
+//   - While calls are queued, one worker is coming: it was woken or started, and has not
+//     looked at the queue yet. A worker that takes a call and leaves others makes another
+//     one come first, so no call waits for another's handler.
+//   - At most one worker is coming.
 type workers struct {
 	// mu also guards the running calls of the server's connections, so that a call
-	// is added to them and handed to a worker under one lock.
+	// is added to them and queued under one lock.
 	mu     sync.Mutex
-	idle   []chan *serverCall
+	idle   []chan struct{} // of idle workers: each has room for what wakes its worker
+	queue  callQueue
+	coming bool
 	watch  watch
 	closed bool
+}
+
+// A callQueue has calls in the order in which they came.
+type callQueue struct{ first, last *serverCall }
+
+func (q *callQueue) push(c *serverCall) {
+	if q.first == nil {
+		q.first = c
+	} else {
+		q.last.next = c
+	}
+	q.last = c
+}
+
+// pop removes the first call and returns it, or nil if there is none.
+func (q *callQueue) pop() *serverCall {
+	c := q.first
+	if c != nil {
+		q.first, c.next = c.next, nil
+	}
+	return c
 }
 
 // start runs c on the goroutine that l lends, unless l is nil, else as a task if its method
@@ -47,36 +79,62 @@ func (w *workers) start(c *serverCall, l link.Lender) error {
 		w.mu.Unlock()
 		return w.startOnLoop(c)
 	}
+	w.queue.push(c)
+	w.wake()
+	return nil
+}
+
+// wake makes a worker come if calls are queued and none is coming. Called with mu held,
+// which it releases.
+func (w *workers) wake() {
+	if w.queue.first == nil || w.coming {
+		w.mu.Unlock()
+		return
+	}
+	w.coming = true
 	n := len(w.idle)
 	if n == 0 {
 		w.mu.Unlock()
-		go w.work(c)
-		return nil
+		go w.work()
+		return
 	}
 	next := w.idle[n-1]
 	w.idle = w.idle[:n-1]
 	w.mu.Unlock()
-	next <- c // does not block: an idle worker's channel is empty
-	return nil
+	next <- struct{}{} // does not block: an idle worker's channel is empty
 }
 
-func (w *workers) work(c *serverCall) {
+// work is a worker. It was woken for queued calls.
+func (w *workers) work() {
 	// A new goroutine inherits the labels of its creator, which in process is a caller.
 	pprof.SetGoroutineLabels(context.Background())
-	tasks := make(chan *serverCall, 1)
-	for c != nil {
+	wake := make(chan struct{}, 1)
+	for woken := true; woken; _, woken = <-wake { // not woken once close has closed it
+		w.mu.Lock()
+		w.coming = false
+		w.runQueued()
+		keep := !w.closed && len(w.idle) < maxIdleWorkers
+		if keep {
+			w.idle = append(w.idle, wake)
+		}
+		w.mu.Unlock()
+		if !keep {
+			return
+		}
+	}
+}
+
+// runQueued runs calls until none is queued. Called with mu held; mu is released in between.
+func (w *workers) runQueued() {
+	for c := w.queue.pop(); c != nil; c = w.queue.pop() {
+		w.wake()
 		c.runTimed()
 		w.mu.Lock()
 		c.conn.remove(c)
-		keep := !w.closed && len(w.idle) < maxIdleWorkers
-		if keep {
-			w.idle = append(w.idle, tasks)
-		}
-		w.mu.Unlock()
-		c.conn.releaseQuota()
-		c = nil
-		if keep {
-			c = <-tasks // nil once close has closed it
+		if c.conn.quota != nil {
+			w.mu.Unlock()
+			c.conn.releaseQuota()
+			w.mu.Lock()
 		}
 	}
 }

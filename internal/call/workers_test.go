@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -75,6 +76,56 @@ func TestABurstOfCallsLeavesABoundedNumberOfWorkers(t *testing.T) {
 		if n := b.idleWorkers(); n != maxIdleWorkers {
 			t.Errorf("%d workers are kept, want %d", n, maxIdleWorkers)
 		}
+	})
+}
+
+// Calls that come while no worker gets to run are run by few workers.
+func TestAWorkerRunsTheCallsThatHaveCome(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	synctest.Test(t, func(t *testing.T) {
+		const calls = 50
+		conn := newServerCall(newOpen()).conn
+		w := &conn.server.workers
+		defer w.close()
+		var ran atomic.Int32
+		for range calls {
+			c := newServerCall(newOpen())
+			c.conn = conn
+			c.unary = endless()
+			c.method = &method{unary: &grpc.MethodDesc{Handler: func(any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any, error) {
+				ran.Add(1)
+				return nil, context.Canceled
+			}}}
+			if err := w.start(c, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if ran.Load() != calls || w.queue.first != nil {
+			t.Errorf("%d of %d calls were run", ran.Load(), calls)
+		}
+		if n := len(w.idle); n > calls/2 {
+			t.Errorf("%d workers ran %d calls, one after the other on one processor", n, calls)
+		}
+	})
+}
+
+func TestNoCallWaitsForAHandlerThatExits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, handlers{unary: func(context.Context, *message) (*message, error) {
+			runtime.Goexit()
+			return nil, nil
+		}}, onWorkers, nil)
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				_, err := b.call(t.Context())
+				wantCode(t, err, codes.Internal)
+			})
+		}
+		all.Wait()
 	})
 }
 
