@@ -43,7 +43,7 @@ func dialModule(t *parsedTarget, o *dialOptions) (link.Dialer, string, error) {
 	}
 	s := &hook.Settings{
 		TLS: config, Authority: authority, Accept: o.accept,
-		Window: o.socket.Window, ConnWindow: o.socket.ConnWindow, MaxHeaderBytes: o.socket.MaxHeaderBytes,
+		Window: o.socket.Window, ConnWindow: o.socket.ConnWindow, MaxHeaderBytes: o.socket.MaxHeaderBytes, NoReserve: o.socket.NoReserve,
 		Keepalive: o.socket.Keepalive, Values: o.values,
 	}
 	if o.server != nil {
@@ -93,7 +93,7 @@ func (s *Server) configure(lis hook.Listener) error {
 		return fmt.Errorf("the transport credentials (%T) keep their tls.Config to themselves; make them with nearcall.NewTLS", o.Creds)
 	}
 	return lis.Configure(&hook.Settings{
-		TLS: config, Window: o.Window, ConnWindow: o.ConnWindow, MaxHeaderBytes: o.MaxHeaderBytes,
+		TLS: config, Window: o.Window, ConnWindow: o.ConnWindow, MaxHeaderBytes: o.MaxHeaderBytes, NoReserve: o.NoReserve,
 		MaxStreams: o.MaxStreams, Handshake: o.Handshake, ServerKeepalive: o.ServerKeepalive, Values: s.opts.values,
 	})
 }

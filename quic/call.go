@@ -111,7 +111,7 @@ func (st *stream) finishCall(c *link.UnaryCall) error {
 		}
 		replies = nil
 	}
-	unfit := decodeReplies(c, replies, encoding)
+	unfit := st.session.decodeReplies(c, replies, encoding)
 	if wrong != nil {
 		if unfit != nil { // the error of an earlier reply wins
 			wrong = unfit
@@ -125,9 +125,10 @@ func (st *stream) finishCall(c *link.UnaryCall) error {
 
 // decodeReplies decodes replies into c.Reply, one after the other. It returns the error of the
 // first reply that cannot be decoded.
-func decodeReplies(c *link.UnaryCall, replies []item, encoding string) (unfit error) {
+func (s *session) decodeReplies(c *link.UnaryCall, replies []item, encoding string) (unfit error) {
 	for i := range replies {
 		it := &replies[i]
+		s.noteSize(it.size)
 		err := encoded.Decode(it.data, it.compressed, encoding, &link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
 		if unfit == nil {
 			unfit = err

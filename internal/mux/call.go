@@ -130,7 +130,7 @@ func (st *stream) finishCall(c *link.UnaryCall) error {
 	}
 	encoding := st.receives
 	s.mu.Unlock()
-	unfit := decodeReplies(c, replies, encoding)
+	unfit := s.decodeReplies(c, replies, encoding)
 	if wrong != nil {
 		if unfit != nil { // the error of an earlier reply wins
 			wrong = unfit
@@ -144,9 +144,10 @@ func (st *stream) finishCall(c *link.UnaryCall) error {
 
 // decodeReplies decodes replies into c.Reply, one after the other. It returns the error
 // of the first reply that cannot be decoded.
-func decodeReplies(c *link.UnaryCall, replies []item, encoding string) (unfit error) {
+func (s *Session) decodeReplies(c *link.UnaryCall, replies []item, encoding string) (unfit error) {
 	for i := range replies {
 		it := &replies[i]
+		s.noteSize(it.size)
 		err := it.fetch()
 		if err == nil {
 			err = encoded.Decode(it.data, it.compressed, encoding, &link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
