@@ -18,6 +18,7 @@ type place struct {
 	procs int   // GOMAXPROCS of each
 	cpus  []int // CPUs that they share
 	quota int   // percent of a CPU for both; 0 for none
+	busy  int   // other processes that keep these CPUs busy
 }
 
 // A pair is two processes, a client and a server.

@@ -24,16 +24,18 @@ func TestEachModeHasItsLines(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		networks, stacks string
+		busy             string
 		idle             time.Duration
 		lines            int // with a header and the line below it
 	}{
-		"calls":         {"shm,unix", "nearcall,grpc-go", 0, 2 + 2*3},
-		"no baseline":   {"shm", "nearcall,grpc-go", 0, 2 + 2},
-		"an idle while": {"unix", "grpc-go", time.Millisecond, 2 + 1},
+		"calls":         {"shm,unix", "nearcall,grpc-go", "", 0, 2 + 2*3},
+		"no baseline":   {"shm", "nearcall,grpc-go", "", 0, 2 + 2},
+		"an idle while": {"unix", "grpc-go", "", time.Millisecond, 2 + 1},
+		"beside others": {"unix", "nearcall,grpc-go", "0,1", 0, 2 + 2*2*2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := plan{rounds: 2, lasts: time.Millisecond, idle: test.idle}
-			if err := p.choose(test.networks, test.stacks, "2", "1"); err != nil {
+			if err := p.choose(test.networks, test.stacks, "2", "1", test.busy); err != nil {
 				t.Fatal(err)
 			}
 			var out strings.Builder
@@ -55,15 +57,17 @@ func TestEachModeHasItsLines(t *testing.T) {
 }
 
 func TestWhatThereIsNotIsRefused(t *testing.T) {
-	for _, bad := range [][4]string{
+	for _, bad := range [][5]string{
 		{"tcp", "nearcall", "1", "1"},
 		{"unix", "drpc", "1", "1"},
 		{"shm", "grpc-go", "1", "1"},
 		{"shm", "nearcall", "0", "1"},
 		{"shm", "nearcall", "1", "1,"},
+		{"shm", "nearcall", "1", "1", "-1"},
+		{"shm", "nearcall", "1", "1", "x"},
 	} {
 		p := plan{rounds: 1, lasts: 1}
-		if err := p.choose(bad[0], bad[1], bad[2], bad[3]); err == nil {
+		if err := p.choose(bad[0], bad[1], bad[2], bad[3], bad[4]); err == nil {
 			t.Errorf("%q is taken", bad)
 		}
 	}

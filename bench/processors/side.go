@@ -20,7 +20,7 @@ import (
 )
 
 // sideEnv is the environment variable that makes this program one of the two processes. Its
-// value is a role, a stack and a target.
+// value is a role, and a stack and a target for the roles that need them.
 const sideEnv = "NEARCALL_PROCESSORS_SIDE"
 
 // Roles.
@@ -53,10 +53,7 @@ func beASide() bool {
 	signal.Ignore(os.Interrupt, syscall.SIGTERM) // they end the first process, which closes the input
 	role, rest, _ := strings.Cut(value, " ")
 	by, target, _ := strings.Cut(rest, " ")
-	be := serve
-	if role == calls {
-		be = call
-	}
+	be := map[string]func(by, target string, in io.Reader, out io.Writer) error{serves: serve, calls: call, works: work}[role]
 	if err := be(by, target, os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintf(os.Stderr, "processors: the process that %s: %v\n", role, err)
 		os.Exit(1)

@@ -26,14 +26,21 @@ func (p *plan) head(out io.Writer, allowed []int) error {
 	if most := slices.Max(p.cpus); most > len(allowed) {
 		what += fmt.Sprintf("; there are no %d CPUs here", most)
 	}
+	if p.busy != nil {
+		columns = append([]string{"busy"}, columns...)
+		what += "; so many other processes keep the CPUs busy"
+	}
 	_, err := fmt.Fprintf(out, "%s, %s/%s, CPUs %v: %s\n\n| network | stack | GOMAXPROCS | CPUs | %s |\n|---|---|%s\n",
 		runtime.Version(), runtime.GOOS, runtime.GOARCH, allowed, what, strings.Join(columns, " | "), strings.Repeat("---:|", 2+len(columns)))
 	return err
 }
 
-// line prints a line of the table.
-func (p *pair) line(out io.Writer, cells ...any) error {
-	_, err := fmt.Fprintf(out, "| %s | %s | %d | %d |%s\n", p.network, p.stack, p.procs, len(p.cpus), fmt.Sprintf(strings.Repeat(" %v |", len(cells)), cells...))
+// line prints a pair's line of the table.
+func (p *plan) line(out io.Writer, s *pair, cells ...any) error {
+	if p.busy != nil {
+		cells = append([]any{s.busy}, cells...)
+	}
+	_, err := fmt.Fprintf(out, "| %s | %s | %d | %d |%s\n", s.network, s.stack, s.procs, len(s.cpus), fmt.Sprintf(strings.Repeat(" %v |", len(cells)), cells...))
 	return err
 }
 
@@ -66,7 +73,7 @@ func (p *plan) callLines(out io.Writer, pairs []*pair, callers int) error {
 		of := func(value func(answer) time.Duration) time.Duration {
 			return median(p.rounds, func(round int) time.Duration { return value(answers[i][round]) }).Round(100 * time.Nanosecond)
 		}
-		if err := s.line(out, callers,
+		if err := p.line(out, s, callers,
 			of(func(a answer) time.Duration { return a.P50 }),
 			of(func(a answer) time.Duration { return a.P99 }),
 			fmt.Sprintf("%.0f", median(p.rounds, func(round int) float64 { return 1 / answers[i][round].mean() })),
@@ -105,7 +112,7 @@ func (p *plan) idleLines(out io.Writer, pairs []*pair) error {
 			return fmt.Errorf("%v: %w", s.way, err)
 		}
 		micros := func(d time.Duration) string { return fmt.Sprintf("%d µs", d.Microseconds()) }
-		if err := s.line(out, micros(client), micros(server), micros(client+server)); err != nil {
+		if err := p.line(out, s, micros(client), micros(server), micros(client+server)); err != nil {
 			return err
 		}
 	}
