@@ -26,7 +26,7 @@ define each
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint vet staticcheck fmt words spelling unit interop bench sharing suspended processors realistic soak chaos loops flaky fuzz cross bits32 tour ci cover lines generate
+.PHONY: help test lint vet staticcheck fmt words spelling unit interop bench sharing suspended processors scale realistic soak chaos loops flaky fuzz cross bits32 tour ci cover lines generate
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -147,6 +147,10 @@ suspended: ## calls to a service on a loop, without and with 1,000 tasks suspend
 
 processors: ## small calls between two processes that have few processors, in about a minute
 	cd bench && $(GO) run ./processors
+
+# SCALE='-svg ../docs/results/scale.svg' also draws the curves.
+scale: ## calls and streams between two processes, from one to 10,000 at a time, in about three minutes
+	cd bench && $(GO) run ./scale $(SCALE)
 
 realistic: ## calls of a service with interceptors, OpenTelemetry and deadlines, against grpc-go, in about two minutes
 	cd bench && $(GO) run ./realistic

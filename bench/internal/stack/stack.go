@@ -5,6 +5,7 @@ package stack
 import (
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"strings"
 
@@ -24,6 +25,17 @@ const (
 // Serve serves on a target, NETWORK:ADDRESS, until stop is called. It returns the target to
 // dial.
 func Serve(stack, target string, s testpb.TestServiceServer) (at string, stop func(), err error) {
+	return serve(stack, target, s, nil, nil)
+}
+
+// ServeMany is Serve without a limit of a connection's concurrent calls. nearcall has one by
+// default, and grpc-go has none.
+func ServeMany(stack, target string, s testpb.TestServiceServer) (at string, stop func(), err error) {
+	return serve(stack, target, s,
+		[]nearcall.ServerOption{nearcall.MaxConcurrentStreams(math.MaxUint32)}, []grpc.ServerOption{grpc.MaxConcurrentStreams(math.MaxUint32)})
+}
+
+func serve(stack, target string, s testpb.TestServiceServer, near []nearcall.ServerOption, far []grpc.ServerOption) (at string, stop func(), err error) {
 	var srv interface {
 		grpc.ServiceRegistrar
 		Serve(net.Listener) error
@@ -32,18 +44,18 @@ func Serve(stack, target string, s testpb.TestServiceServer) (at string, stop fu
 	var lis net.Listener
 	switch stack {
 	case Nearcall:
-		near, err := nearcall.Listen(target)
+		l, err := nearcall.Listen(target)
 		if err != nil {
 			return "", nil, err
 		}
-		srv, lis, at = nearcall.NewServer(), near, near.Target()
+		srv, lis, at = nearcall.NewServer(near...), l, l.Target()
 	case GRPC:
 		network, address, _ := strings.Cut(target, ":")
-		far, err := net.Listen(network, address)
+		l, err := net.Listen(network, address)
 		if err != nil {
 			return "", nil, err
 		}
-		srv, lis, at = grpc.NewServer(), far, network+":"+far.Addr().String()
+		srv, lis, at = grpc.NewServer(far...), l, network+":"+l.Addr().String()
 	default:
 		return "", nil, unknown(stack)
 	}
