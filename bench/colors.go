@@ -26,6 +26,7 @@ var colors = map[string]Color{
 	"direct-clone": {"#b6bec7", "#59626e"},
 	"raw":          {"#8c959f", "#848d97"},
 	"protobuf":     {"#afb8c1", "#656c76"},
+	"shmipc-go":    {"#953800", "#db6d28"},
 	"watched-line": {"#57606a", "#adbac7"},
 	"one-copy":     {"#d0d7de", "#444c56"},
 	"two-copies":   {"#c2cad2", "#4d555f"},

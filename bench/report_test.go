@@ -217,7 +217,7 @@ func TestReportsOfSharedMemory(t *testing.T) {
 	for _, want := range []string{
 		"in each of two processes, between which a cache line that both watch goes there and back in 187ns ",
 		"### Time of an operation over shared memory, compared with grpc-go ",
-		"| row | context | nearcall | nearcall-upgraded | grpc-go | raw | protobuf | watched-line | one-copy | two-copies | three-copies |",
+		"| row | context | nearcall | nearcall-upgraded | grpc-go | raw | protobuf | shmipc-go | watched-line | one-copy | two-copies | three-copies |",
 		"- grpc-go: over a unix socket",
 		"copies are of messages of 100 KB and more.",
 	} {

@@ -315,7 +315,7 @@ func TestRowsBetweenProcesses(t *testing.T) {
 		case "quic":
 			rivals = "nearcall, nearcall-tcp, grpc-go, connect-go, raw"
 		case sharedMemory:
-			rivals = "nearcall, nearcall-upgraded, grpc-go, raw, protobuf, watched-line, one-copy, two-copies, three-copies"
+			rivals = "nearcall, nearcall-upgraded, grpc-go, raw, protobuf, shmipc-go, watched-line, one-copy, two-copies, three-copies"
 		}
 		if got := strings.Join(names(table.Rivals, rivalName), ", "); got != rivals {
 			t.Errorf("%s: rivals are %s", table.Name, got)

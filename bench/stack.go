@@ -15,8 +15,8 @@ type stack struct {
 	dial func(network, address string, row Row) (Conn, error)
 }
 
-// stacks are the stacks by the names of their rivals. On systems with shared memory an init
-// function adds watched-line.
+// stacks are the stacks by the names of their rivals. On systems with shared memory init
+// functions add watched-line and shmipc-go.
 var stacks = map[string]stack{
 	"nearcall":   {serveNearcall, dialNearcall},
 	"grpc-go":    {serveGRPC, dialGRPC},
@@ -79,6 +79,10 @@ func sharedMemoryRivals(parked int) []Rival {
 		{Name: "grpc-go", Dial: over("grpc-go", "unix"), Note: "over a unix socket, as raw and protobuf are."},
 		{Name: "raw", Limit: true, Dial: over("raw", "unix"), Note: rawNote, Without: withoutCalls("raw")},
 		{Name: "protobuf", Limit: true, Dial: over("protobuf", "unix"), Note: protobufNote, Without: withoutCalls("protobuf")},
+		{
+			Name: "shmipc-go", Dial: over("shmipc-go", "unix"), Without: withoutCalls("shmipc-go"),
+			Note: "no RPC: as many bytes there and back on a stream of shmipc-go, through 256 MB of shared memory, after their length in four bytes.",
+		},
 		{
 			Name: "watched-line", Limit: true, Dial: over("watched-line", shmNetwork),
 			Note: "no RPC: a message there and back in one cache line that both processes watch, which keeps two processors busy. Where they have one each, no call over shared memory takes less.",
