@@ -20,6 +20,53 @@ type field struct {
 	tag, also uint32
 }
 
+// A reading is how a message is decoded.
+type reading struct {
+	depth int      // how deep messages may nest from here on
+	keep  *keeping // nil if the message must not refer to the bytes that it is decoded from
+}
+
+func (r reading) nested() reading {
+	r.depth--
+	return r
+}
+
+// A keeping lets a message refer to the bytes that it is decoded from, for a field that is
+// most of them.
+type keeping struct {
+	least int // how long the value of such a field is at least, in bytes
+	kept  bool
+}
+
+// mostly is the part of a message that a field must be so that the message may keep its
+// bytes. The rest, which is kept as well, is a sixteenth of the message at most.
+func mostly(n int) int { return n - n/16 }
+
+// keeps reports whether the message may refer to x, the value of a field.
+func (r reading) keeps(x []byte) bool {
+	if r.keep == nil || len(x) < r.keep.least {
+		return false
+	}
+	r.keep.kept = true
+	return true
+}
+
+// bytes returns x, or a copy of it, for a field.
+func (r reading) bytes(x []byte) []byte {
+	if r.keeps(x) {
+		return x[:len(x):len(x)]
+	}
+	return clone(x)
+}
+
+// string returns x, or a copy of it, as a string for a field.
+func (r reading) string(x []byte) string {
+	if r.keeps(x) {
+		return stringOf(x)
+	}
+	return string(x)
+}
+
 // compileFields makes the fields of p from its ops.
 func (p *program) compileFields() {
 	var fields []field
@@ -55,8 +102,8 @@ func (p *program) compileFields() {
 
 // decode decodes b into m, which already holds what was decoded before. It returns
 // false if protobuf-go must decode the message. m is undefined then.
-func (p *program) decode(m ptr, b []byte, depth int) bool {
-	if p.odd() || depth <= 0 {
+func (p *program) decode(m ptr, b []byte, r reading) bool {
+	if p.odd() || r.depth <= 0 {
 		return false
 	}
 	for len(b) > 0 {
@@ -74,9 +121,9 @@ func (p *program) decode(m ptr, b []byte, depth int) bool {
 		case tag != uint64(f.tag) && tag != uint64(f.also):
 			return false
 		case f.within != nil:
-			n = f.op.decode(f.within.hold(m.at(f.off)), f.tag, b, depth)
+			n = f.op.decode(f.within.hold(m.at(f.off)), f.tag, b, r)
 		default:
-			n = f.op.decode(m.at(f.off), uint32(tag), b, depth)
+			n = f.op.decode(m.at(f.off), uint32(tag), b, r)
 		}
 		if n < 0 {
 			return false
@@ -126,18 +173,18 @@ func (w *wrapper) hold(v ptr) ptr {
 // decode decodes the value that follows tag into the field at v. b begins with the
 // value. decode returns the length of the value, or -1 if protobuf-go must decode the
 // message.
-func (o *op) decode(v ptr, tag uint32, b []byte, depth int) int {
+func (o *op) decode(v ptr, tag uint32, b []byte, r reading) int {
 	switch protowire.Type(tag & 7) {
 	case protowire.BytesType:
 		if len(b) > 0 && b[0] < 0x80 && len(b) > int(b[0]) { // most are short
 			n := 1 + int(b[0])
-			if !o.setBytes(v, b[1:n], b[n:], depth) {
+			if !o.setBytes(v, b[1:n], b[n:], r) {
 				return -1
 			}
 			return n
 		}
 		x, n := delimited(b)
-		if n < 0 || !o.setBytes(v, x, b[n:], depth) {
+		if n < 0 || !o.setBytes(v, x, b[n:], r) {
 			return -1
 		}
 		return n
@@ -206,34 +253,34 @@ func (o *op) set64(v ptr, x uint64) {
 }
 
 // setBytes sets the field at v to x. rest is what follows x.
-func (o *op) setBytes(v ptr, x, rest []byte, depth int) bool {
+func (o *op) setBytes(v ptr, x, rest []byte, r reading) bool {
 	if o.utf8 && !utf8.Valid(x) {
 		return false
 	}
 	switch o.code {
 	case opString:
-		*v.string() = string(x)
+		*v.string() = r.string(x)
 	case opStringPtr:
-		*v.stringPtr() = new(string(x))
+		*v.stringPtr() = new(r.string(x))
 	case opStrings:
 		l := v.stringSlice()
 		if *l == nil {
 			*l = make([]string, 0, 1+following(rest, o.wireTag))
 		}
-		*l = append(*l, string(x))
+		*l = append(*l, r.string(x))
 	case opBytes:
 		*v.bytes() = nil
 		if len(x) > 0 {
-			*v.bytes() = clone(x)
+			*v.bytes() = r.bytes(x)
 		}
 	case opPresenceBytes:
-		*v.bytes() = clone(x)
+		*v.bytes() = r.bytes(x)
 	case opByteses:
 		l := v.bytesSlice()
 		if *l == nil {
 			*l = make([][]byte, 0, 1+following(rest, o.wireTag))
 		}
-		*l = append(*l, clone(x))
+		*l = append(*l, r.bytes(x))
 	case opMessage:
 		if o.sub.odd() {
 			return false
@@ -242,7 +289,7 @@ func (o *op) setBytes(v ptr, x, rest []byte, depth int) bool {
 		if m.isNil() {
 			*m = alloc(o.sub.goType)
 		}
-		return o.sub.decode(*m, x, depth-1)
+		return o.sub.decode(*m, x, r.nested())
 	case opMessages:
 		if o.sub.odd() {
 			return false
@@ -253,9 +300,9 @@ func (o *op) setBytes(v ptr, x, rest []byte, depth int) bool {
 		}
 		m := alloc(o.sub.goType)
 		*l = append(*l, m)
-		return o.sub.decode(m, x, depth-1)
+		return o.sub.decode(m, x, r.nested())
 	case opMap:
-		return o.decodeEntry(v, x, rest, depth)
+		return o.decodeEntry(v, x, rest, r)
 	default:
 		return o.unpack(v, x)
 	}

@@ -187,46 +187,46 @@ func appendMessages[K comparable](e *encoder, b []byte, o *op, v ptr, depth int)
 
 // decodeEntry decodes the entry b into the map at v, which is the field o. rest is what
 // follows the entry.
-func (o *op) decodeEntry(v ptr, b, rest []byte, depth int) bool {
+func (o *op) decodeEntry(v ptr, b, rest []byte, r reading) bool {
 	switch o.entries.keys {
 	case shapeBool:
-		return decodeBy[bool](o, v, b, rest, depth)
+		return decodeBy[bool](o, v, b, rest, r)
 	case shapeInt32:
-		return decodeBy[int32](o, v, b, rest, depth)
+		return decodeBy[int32](o, v, b, rest, r)
 	case shapeUint32:
-		return decodeBy[uint32](o, v, b, rest, depth)
+		return decodeBy[uint32](o, v, b, rest, r)
 	case shapeInt64:
-		return decodeBy[int64](o, v, b, rest, depth)
+		return decodeBy[int64](o, v, b, rest, r)
 	case shapeUint64:
-		return decodeBy[uint64](o, v, b, rest, depth)
+		return decodeBy[uint64](o, v, b, rest, r)
 	case shapeString:
-		return decodeBy[string](o, v, b, rest, depth)
+		return decodeBy[string](o, v, b, rest, r)
 	}
 	return false
 }
 
-func decodeBy[K comparable](o *op, v ptr, b, rest []byte, depth int) bool {
+func decodeBy[K comparable](o *op, v ptr, b, rest []byte, r reading) bool {
 	switch o.entries.values {
 	case shapeBool:
-		return addEntry[K, bool](o, v, b, rest, depth)
+		return addEntry[K, bool](o, v, b, rest, r)
 	case shapeInt32, shapeUint32:
-		return addEntry[K, uint32](o, v, b, rest, depth)
+		return addEntry[K, uint32](o, v, b, rest, r)
 	case shapeInt64, shapeUint64:
-		return addEntry[K, uint64](o, v, b, rest, depth)
+		return addEntry[K, uint64](o, v, b, rest, r)
 	case shapeString:
-		return addEntry[K, string](o, v, b, rest, depth)
+		return addEntry[K, string](o, v, b, rest, r)
 	case shapeBytes:
-		return addEntry[K, []byte](o, v, b, rest, depth)
+		return addEntry[K, []byte](o, v, b, rest, r)
 	case shapeMessage:
-		return addEntry[K, ptr](o, v, b, rest, depth)
+		return addEntry[K, ptr](o, v, b, rest, r)
 	}
 	return false
 }
 
-func addEntry[K comparable, V any](o *op, v ptr, b, rest []byte, depth int) bool {
+func addEntry[K comparable, V any](o *op, v ptr, b, rest []byte, r reading) bool {
 	var key K
 	var value V
-	if !o.entries.decode(addressOf(&key), addressOf(&value), b, depth) {
+	if !o.entries.decode(addressOf(&key), addressOf(&value), b, r) {
 		return false
 	}
 	m := mapAt[K, V](v)
@@ -238,8 +238,8 @@ func addEntry[K comparable, V any](o *op, v ptr, b, rest []byte, depth int) bool
 }
 
 // decode decodes the entry b into a key and a value, which are zero.
-func (e *mapEntries) decode(key, value ptr, b []byte, depth int) bool {
-	if depth <= 1 {
+func (e *mapEntries) decode(key, value ptr, b []byte, r reading) bool {
+	if r.depth <= 1 {
 		return false
 	}
 	for len(b) > 0 {
@@ -249,7 +249,7 @@ func (e *mapEntries) decode(key, value ptr, b []byte, depth int) bool {
 		} else if uint32(b[0]) != e.key.wireTag {
 			return false
 		}
-		n := o.decode(v, o.wireTag, b[1:], depth-1)
+		n := o.decode(v, o.wireTag, b[1:], r.nested())
 		if n < 0 {
 			return false
 		}

@@ -85,9 +85,25 @@ func (c protoCodec) Decode(data mem.BufferSlice, v any) error {
 
 // DecodeBytes is Decode for data in one slice. It does not retain b.
 func (protoCodec) DecodeBytes(b []byte, v any) error {
-	if v != nil && programOf(v).replaceBy(v, b) {
+	if v != nil && programOf(v).replaceBy(v, b, nil) {
 		return nil
 	}
+	return unmarshal(b, v)
+}
+
+// DecodeOwned is DecodeBytes for bytes that do not change any more. kept reports whether v
+// refers to them. Then one of its fields is most of them.
+func (protoCodec) DecodeOwned(b []byte, v any) (kept bool, err error) {
+	if v != nil {
+		k := keeping{least: mostly(len(b))}
+		if programOf(v).replaceBy(v, b, &k) {
+			return k.kept, nil
+		}
+	}
+	return false, unmarshal(b, v)
+}
+
+func unmarshal(b []byte, v any) error {
 	m := messageOf(v)
 	if m == nil {
 		return fmt.Errorf("failed to unmarshal, message is %T, want proto.Message", v)
@@ -98,16 +114,16 @@ func (protoCodec) DecodeBytes(b []byte, v any) error {
 	return proto.Unmarshal(b, m)
 }
 
-// replaceBy resets v, which has p's type, and decodes b into it. It returns false if
-// protobuf-go must do so.
-func (p *program) replaceBy(v any, b []byte) bool {
+// replaceBy resets v, which has p's type, and decodes b into it. keep is as for a reading. It
+// returns false if protobuf-go must do so.
+func (p *program) replaceBy(v any, b []byte, keep *keeping) bool {
 	if p.odd() || dataOf(v).isNil() || !p.decoding.tries() {
 		return false
 	}
 	if !dataOf(v).zero(p.size) {
 		proto.Reset(v.(proto.Message))
 	}
-	ok := p.decode(dataOf(v), b, maxDepth)
+	ok := p.decode(dataOf(v), b, reading{maxDepth, keep})
 	if !ok {
 		p.decoding.failed()
 	}

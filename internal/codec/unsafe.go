@@ -105,3 +105,6 @@ func (t typeID) hash() uint64 {
 
 func typeOf(v any) typeID { return (*eface)(unsafe.Pointer(&v)).typ }
 func dataOf(v any) ptr    { return (*eface)(unsafe.Pointer(&v)).data }
+
+// stringOf returns b as a string. b must not change any more.
+func stringOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

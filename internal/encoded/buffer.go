@@ -9,7 +9,10 @@ import (
 
 // A Buffer is pooled memory for reading, for writing, and for messages in between. It
 // has one owner at a time.
-type Buffer struct{ B []byte }
+type Buffer struct {
+	B      []byte
+	keeper *Keeper // of memory that a message may keep; nil for pooled memory
+}
 
 // Buffers come in powers of two, from 32 bytes to 16 MiB. Larger ones are not pooled.
 const (
@@ -23,12 +26,12 @@ var buffers [maxBuffer - minBuffer + 1]sync.Pool
 func NewBuffer(n int) *Buffer {
 	class := max(bits.Len(uint(max(n, 1)-1)), minBuffer)
 	if class > maxBuffer {
-		return &Buffer{make([]byte, 0, n)}
+		return &Buffer{B: make([]byte, 0, n)}
 	}
 	if b, ok := buffers[class-minBuffer].Get().(*Buffer); ok {
 		return b
 	}
-	return &Buffer{make([]byte, 0, 1<<class)}
+	return &Buffer{B: make([]byte, 0, 1<<class)}
 }
 
 // Free returns the buffer to the pool. Neither b nor its contents may be used
@@ -41,7 +44,7 @@ func (b *Buffer) Free() {
 	if class < minBuffer || class > maxBuffer {
 		return
 	}
-	b.B = b.B[:0]
+	b.B, b.keeper = b.B[:0], nil
 	buffers[class-minBuffer].Put(b)
 }
 

@@ -69,12 +69,19 @@ func Compress(b *Buffer, name string) (_ *Buffer, compressed bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	return &Buffer{out}, true, nil
+	return &Buffer{B: out}, true, nil
 }
 
 // Decode decompresses data if needed and decodes it into to. It frees data, which may be
 // nil. The error is a *link.RecvError.
 func Decode(data *Buffer, compressed bool, name string, to *link.Sink) error {
+	if data != nil && data.keeper != nil && !compressed {
+		kept, err := link.DecodeOwned(data.B, to)
+		if data.keeper.note(kept); !kept {
+			data.Free()
+		}
+		return err
+	}
 	var b []byte
 	if data != nil {
 		b = data.B

@@ -286,6 +286,25 @@ func DecodeBytes(b []byte, to *Sink) error {
 	return nil
 }
 
+// DecodeOwned decodes b, whose owner does not change it any more, into to. kept reports whether
+// the message may refer to b. The error is a *RecvError.
+func DecodeOwned(b []byte, to *Sink) (kept bool, err error) {
+	d, ok := to.Codec.(interface {
+		DecodeOwned(b []byte, v any) (kept bool, err error)
+	})
+	if !ok {
+		m := Encoded(mem.BufferSlice{mem.SliceBuffer(b)})
+		return true, m.DecodeInto(to)
+	}
+	if len(b) > to.Limit {
+		return false, &RecvError{Size: len(b), Limit: to.Limit}
+	}
+	if kept, err = d.DecodeOwned(b, to.Dst); err != nil {
+		return kept, &RecvError{Err: err}
+	}
+	return kept, nil
+}
+
 func (m *Message) decode(data mem.BufferSlice, to *Sink) error {
 	if n := data.Len(); n > to.Limit {
 		return &RecvError{Size: n, Limit: to.Limit}

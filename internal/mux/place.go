@@ -125,8 +125,7 @@ func (it *item) fetch() error {
 	var b *buffer
 	err := s.placer.Check()
 	if err == nil {
-		b = newBuffer(it.size)
-		b.B = b.B[:it.size]
+		b = s.keeper.NewBuffer(it.size, it.compressed)
 		err = s.placer.Fetch(b.B, p.at)
 	}
 	if err != nil {

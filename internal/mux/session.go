@@ -164,6 +164,7 @@ type Session struct {
 	closing      bool          // closeDrained was started, because no call is left
 	keepalive    keepaliveState
 	parkers      wait.Pool
+	keeper       encoded.Keeper // of messages in places; needs no lock
 	admission    admission
 	reading
 	lending

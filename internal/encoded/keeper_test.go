@@ -1,0 +1,104 @@
+package encoded
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// arrive returns a buffer with b, a message.
+func arrive(k *Keeper, b []byte) *Buffer {
+	data := k.NewBuffer(len(b), false)
+	copy(data.B, b)
+	return data
+}
+
+func marshal(t *testing.T, m proto.Message) []byte {
+	b, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// Messages stay as they are, whatever comes after them, and whether or not they keep the memory
+// that they came in.
+func TestMessagesThatKeepTheirMemoryDoNotChange(t *testing.T) {
+	var k Keeper
+	var all sync.WaitGroup
+	for seed := range uint64(4) {
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(seed, 0))
+			var got, want []*wrapperspb.BytesValue
+			for i := range 60 {
+				m := wrapperspb.Bytes(bytes.Repeat([]byte{byte(i + 1)}, []int{100, minKept - 10, minKept, 3 * minKept}[r.IntN(4)]))
+				b := marshal(t, m)
+				if r.IntN(8) == 0 { // the field is hardly more than half of it: nothing is kept
+					b = append(b, marshal(t, m)...)
+				}
+				data := arrive(&k, b)
+				if r.IntN(10) == 0 { // nobody receives it
+					data.Free()
+					continue
+				}
+				out := new(wrapperspb.BytesValue)
+				if err := Decode(data, false, "", &link.Sink{Dst: out, Codec: codec.Proto(), Limit: 1 << 30}); err != nil {
+					t.Error(err)
+				}
+				got, want = append(got, out), append(want, m)
+			}
+			for i := range got {
+				if !proto.Equal(got[i], want[i]) {
+					t.Errorf("message %d of %d bytes has changed", i, len(want[i].Value))
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestMemoryIsPooledWhereMessagesDoNotKeepIt(t *testing.T) {
+	var k Keeper
+	one := marshal(t, wrapperspb.Bytes(make([]byte, minKept)))
+	two := append(bytes.Clone(one), one...)
+	decode := func(b []byte) (own bool) {
+		data := arrive(&k, b)
+		own = data.keeper != nil
+		if err := Decode(data, false, "", &link.Sink{Dst: new(wrapperspb.BytesValue), Codec: codec.Proto(), Limit: 1 << 30}); err != nil {
+			t.Fatal(err)
+		}
+		return own
+	}
+	for range 3 {
+		if !decode(one) {
+			t.Fatal("a message that is one field does not come in memory of its own")
+		}
+	}
+	if !decode(two) {
+		t.Fatal("the first message of two fields does not come in memory of its own")
+	}
+	pooled := 0
+	for !decode(two) {
+		pooled++
+	}
+	if pooled != skipped {
+		t.Errorf("%d messages were pooled after one that has not kept its memory, want %d", pooled, skipped)
+	}
+}
+
+func TestOtherMessagesArePooled(t *testing.T) {
+	var k Keeper
+	if k.NewBuffer(minKept-1, false).keeper != nil {
+		t.Error("a small message has memory of its own")
+	}
+	if k.NewBuffer(minKept, true).keeper != nil {
+		t.Error("a compressed message has memory of its own")
+	}
+}
