@@ -53,7 +53,9 @@ func Received(n int) {
 	held.mu.Lock()
 	defer held.mu.Unlock()
 	held.quiet = 0
-	adjust()
+	if held.size == 0 { // otherwise look decides, which knows what was held at the last collection
+		adjust()
+	}
 	watch()
 }
 
