@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -92,17 +91,7 @@ func (p *pair) stop() error {
 	return err
 }
 
-func (s side) ask(q question) (a answer, err error) {
-	line, err := json.Marshal(q)
-	if err != nil {
-		return a, err
-	}
-	said, err := s.Ask(string(line))
-	if err != nil {
-		return a, err
-	}
-	return a, json.Unmarshal([]byte(said), &a)
-}
+func (s side) ask(q question) (answer, error) { return child.AskFor[answer](s.Process, q) }
 
 // call makes the client call the server, and returns the client's answer with the CPU time
 // of both.

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +14,7 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/peer"
 
+	"github.com/nearcall/nearcall/bench/internal/child"
 	"github.com/nearcall/nearcall/bench/internal/stack"
 )
 
@@ -101,27 +100,9 @@ func call(by, target string, in io.Reader, out io.Writer) error {
 	return respond(c, in, out)
 }
 
-// respond answers each question with a line. c is nil on the server's side.
+// respond answers questions until in ends. c is nil on the server's side.
 func respond(c *caller, in io.Reader, out io.Writer) error {
-	lines := bufio.NewScanner(in)
-	for lines.Scan() {
-		var q question
-		if err := json.Unmarshal(lines.Bytes(), &q); err != nil {
-			return err
-		}
-		a, err := q.answer(c)
-		if err != nil {
-			return err
-		}
-		line, err := json.Marshal(a)
-		if err != nil {
-			return err
-		}
-		if _, err := fmt.Fprintf(out, "%s\n", line); err != nil {
-			return err
-		}
-	}
-	return lines.Err()
+	return child.Respond(in, out, func(q question) (answer, error) { return q.answer(c) })
 }
 
 func (q question) answer(c *caller) (a answer, err error) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -71,17 +70,7 @@ func (p *pair) stop() error {
 	return err
 }
 
-func (s side) ask(q question) (a answer, err error) {
-	line, err := json.Marshal(q)
-	if err != nil {
-		return a, err
-	}
-	said, err := s.Ask(string(line))
-	if err != nil {
-		return a, err
-	}
-	return a, json.Unmarshal([]byte(said), &a)
-}
+func (s side) ask(q question) (answer, error) { return child.AskFor[answer](s.Process, q) }
 
 // run makes the client run a load with n calls or streams at a time. The answer has the
 // memory of both sides that the load needs.

@@ -48,8 +48,8 @@ func descriptors() int {
 
 // Heap returns the bytes in use on the heap, without the reserve for large messages.
 func Heap() uint64 {
-	for range 100 { // nothing is held after a few collections, unless large messages still come
-		if reserve.Held() == 0 {
+	for range 1000 { // nothing is held after a few collections, unless large messages still come
+		if !reserve.Active() {
 			break
 		}
 		runtime.GC()
@@ -59,5 +59,5 @@ func Heap() uint64 {
 	runtime.GC() // the second collection empties pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return m.HeapAlloc - uint64(reserve.Held())
+	return m.HeapAlloc
 }

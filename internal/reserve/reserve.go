@@ -66,6 +66,14 @@ func Held() int {
 	return held.size
 }
 
+// Active reports whether memory is held, or may be after the next collection. While no large
+// messages come, a few collections make it false.
+func Active() bool {
+	held.mu.Lock()
+	defer held.mu.Unlock()
+	return held.size > 0 || held.watched
+}
+
 // A collection is unreachable when it is made, so its cleanup runs after the next one.
 type collection struct{ _ *int }
 

@@ -4,6 +4,7 @@ package child
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -64,6 +65,44 @@ func (p *Process) Ask(line string) (string, error) {
 		return "", err
 	}
 	return p.Hear()
+}
+
+// AskFor sends a question to the process as a line of JSON, and returns the answer, the next
+// line that it prints. See [Respond].
+func AskFor[A any](p *Process, question any) (a A, err error) {
+	line, err := json.Marshal(question)
+	if err != nil {
+		return a, err
+	}
+	said, err := p.Ask(string(line))
+	if err != nil {
+		return a, err
+	}
+	return a, json.Unmarshal([]byte(said), &a)
+}
+
+// Respond answers each question, a line of in, with a line to out. It returns when in ends, or
+// the first error.
+func Respond[Q, A any](in io.Reader, out io.Writer, answer func(Q) (A, error)) error {
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		var q Q
+		if err := json.Unmarshal(lines.Bytes(), &q); err != nil {
+			return err
+		}
+		a, err := answer(q)
+		if err != nil {
+			return err
+		}
+		line, err := json.Marshal(a)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(out, "%s\n", line); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
 }
 
 // Stop closes the process's input, and returns when the process has ended.
