@@ -17,9 +17,8 @@ import (
 //
 // A client that has been connected to the server before can send calls in its first packets. An
 // attacker who has recorded these can send them again, so only methods without side effects are
-// called early. Both sides see to it: the client calls no others, and the server, which need not
-// believe it, holds the others until the handshake is complete. A client that completes a handshake
-// has received packets of it, which nobody can who only repeats.
+// called early. Both sides check: the client calls no others, and the server holds the others until
+// the handshake is complete. An attacker who only repeats recorded packets cannot complete it.
 //
 // The state of a client's connection changes twice. At first calls without side effects are opened.
 // When the first packet of the server arrives (see gate), no call is opened any more. When the

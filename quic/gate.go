@@ -12,9 +12,9 @@ import (
 //
 // With the server's first packets quic-go replaces the limits that it remembers of an earlier
 // connection, and it reads them without a lock when a stream is opened and when the connection is
-// asked for its state (its issue 4303). So these must happen before the first packet reaches
-// quic-go, or after the handshake: what runs within before has ended when a socket of the gate
-// returns a packet, and nothing runs there afterwards.
+// asked for its state (its issue 4303). So both must happen before the first packet reaches
+// quic-go, or after the handshake. A function that runs in before has returned when the gate's
+// socket returns the first packet, and none runs in before after that.
 type gate struct {
 	passed atomic.Bool // a packet has arrived; written under mu
 	mu     sync.Mutex
