@@ -386,18 +386,21 @@ func endDuring(c *C, name string, why error, make func(base context.Context) (co
 		Unary:  func(ctx context.Context, m *pb.SimpleRequest) (*pb.SimpleResponse, error) { return nil, wait(ctx) },
 		Duplex: func(s duplexServer) error { return wait(s.Context()) },
 	}})
-	begin := func() context.Context {
+	begin := func() (ctx context.Context, endOnceStarted func()) {
 		started, over = c.Gate(), c.Gate()
 		ctx, end := make(c.Context())
 		g := started
-		go func() { g.Wait(); end() }()
-		return ctx
+		return ctx, func() { g.Wait(); end() }
 	}
-	_, err := conn.UnaryCall(begin(), request("x"))
+	ctx, end := begin()
+	go end()
+	_, err := conn.UnaryCall(ctx, request("x"))
 	c.Err(name+": unary", err)
 	over.Wait()
-	s, err := conn.FullDuplexCall(begin())
+	ctx, end = begin()
+	s, err := conn.FullDuplexCall(ctx)
 	c.Err(name+": start", err)
+	go end() // not before: a handler can start before grpc-go's client has returned the stream
 	_, err = s.Recv()
 	if why == context.Canceled || why == context.DeadlineExceeded {
 		c.Err(name+": recv", err)
