@@ -38,12 +38,12 @@ func TestLargeMessagesMakeTheProcessHoldAReserve(t *testing.T) {
 		"not for the client":  {nil, []nearcall.DialOption{nearcall.WithoutMemoryReserve()}, large, reserve.Size},
 		"for neither of them": {[]nearcall.ServerOption{nearcall.NoMemoryReserve()}, []nearcall.DialOption{nearcall.WithoutMemoryReserve()}, large, 0},
 	} {
-		for _, target := range []string{"unix:" + t.TempDir() + "/s", "tcp:127.0.0.1:0"} {
-			t.Run(name+"/"+target[:4], func(t *testing.T) {
+		for _, network := range networks("unix", "tcp") {
+			t.Run(name+"/"+network, func(t *testing.T) {
+				lis := listen(t, targetFor(t, network))
 				noReserve(t)
-				lis := listen(t, target)
 				start(t, serve(t, echo{}, c.server...), lis)
-				client := dial(t, lis.Target(), c.client...)
+				client := dial(t, lis.Target(), over(network, c.client...)...)
 				if _, err := client.UnaryCall(t.Context(), c.asked); err != nil {
 					t.Fatal(err)
 				}
