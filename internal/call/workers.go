@@ -50,8 +50,12 @@ func (q *callQueue) push(c *serverCall) {
 // pop removes the first call and returns it, or nil if there is none.
 func (q *callQueue) pop() *serverCall {
 	c := q.first
-	if c != nil {
-		q.first, c.next = c.next, nil
+	if c == nil {
+		return nil
+	}
+	q.first, c.next = c.next, nil
+	if q.first == nil {
+		q.last = nil // or the call and its messages would stay in memory until the next one comes
 	}
 	return c
 }

@@ -103,7 +103,7 @@ func TestAWorkerRunsTheCallsThatHaveCome(t *testing.T) {
 		synctest.Wait()
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if ran.Load() != calls || w.queue.first != nil {
+		if ran.Load() != calls || w.queue != (callQueue{}) {
 			t.Errorf("%d of %d calls were run", ran.Load(), calls)
 		}
 		if n := len(w.idle); n > calls/2 {
