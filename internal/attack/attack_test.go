@@ -242,6 +242,43 @@ func TestExcuses(t *testing.T) {
 	}
 }
 
+// Other processes can make a server seem slow. They cannot make it lose calls.
+func TestAnAttackIsMadeAgainOnlyIfItExceedsBoundsOfTime(t *testing.T) {
+	fine := phase{Calls: 10}
+	base := result{attack: &Attack{}, attackerCPU: 10 * time.Millisecond, sent: 1, before: fine, during: fine, newcomer: fine}
+	slow := func(r *result) { r.serverCPU = time.Second }
+	for _, c := range []struct {
+		name    string
+		results []func(*result) // of the tries; the last one goes on
+		flaws   bool
+		tries   int
+		verdict string
+	}{
+		{"bounded", []func(*result){func(*result) {}}, false, 1, "bounded"},
+		{"slow once", []func(*result){slow, func(*result) {}}, false, 2, "bounded"},
+		{"slow always", []func(*result){slow}, false, tries, "BEYOND: CPU 100x"},
+		{"late", []func(*result){func(r *result) { r.during.P99 = time.Minute }}, false, tries, "BEYOND: p99 of 60.0 s"},
+		{"busy", []func(*result){func(r *result) { slow(r); r.busy = true }}, false, tries, "BEYOND: CPU 100x; busy at the end"},
+		{"a lost call", []func(*result){func(r *result) { r.during.Failed = 1 }, func(*result) {}}, false, 1, "BEYOND: 1 of 10 honest calls failed: "},
+		{"slow, and a lost call", []func(*result){func(r *result) { slow(r); r.during.Failed = 1 }}, false, 1, "BEYOND: CPU 100x; 1 of 10 honest calls failed: "},
+		{"memory", []func(*result){func(r *result) { r.server.memory = 1 << 30 }}, false, 1, "BEYOND: memory 1073741824x"},
+		{"a flaw", []func(*result){slow, func(*result) {}}, true, 1, "BEYOND: CPU 100x"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := 0
+			r, err := judged(func() (*result, error) {
+				r := base
+				c.results[min(n, len(c.results)-1)](&r)
+				n++
+				return &r, nil
+			}, options{flaws: c.flaws})
+			if err != nil || n != c.tries || r.verdict() != c.verdict {
+				t.Errorf("%d tries and %q, want %d and %q; error %v", n, r.verdict(), c.tries, c.verdict, err)
+			}
+		})
+	}
+}
+
 func TestAnAttackThatCannotBeMadeFailsTheRun(t *testing.T) {
 	r := &result{attack: &Attack{Known: &Excuse{Why: "it is known"}}, notMade: "no way"}
 	if failed([]*result{r}) == nil || r.verdict() != "NOT MADE: no way" {

@@ -37,6 +37,11 @@ const (
 	latencyFloor = 50 * time.Millisecond
 )
 
+// tries is how often an attack is made that exceeds bounds of time. Other processes of the machine
+// add to the time that a server seems to need and take nothing from it, so an attack is bounded if
+// one of the tries is.
+const tries = 3
+
 // judge records which bounds the attack exceeded. Latency is not judged in the short form,
 // since the machine may be busy with other tests.
 func judge(r *result, short bool) {
@@ -51,6 +56,15 @@ func judge(r *result, short bool) {
 func (r *result) say(format string, args ...any) {
 	r.beyond = append(r.beyond, fmt.Sprintf(format, args...))
 }
+
+// sayTime records a bound that other processes of the machine may have made the attack exceed.
+func (r *result) sayTime(format string, args ...any) {
+	r.say(format, args...)
+	r.timed++
+}
+
+// again reports whether another try may show that the attack is bounded.
+func (r *result) again() bool { return len(r.beyond) > 0 && r.timed == len(r.beyond) }
 
 // excused records a bound that the attack exceeded within its excuse.
 func (r *result) excused(format string, args ...any) {
@@ -71,14 +85,14 @@ func (r *result) judgeCost() {
 		say("memory %.0fx", x)
 	}
 	if x := r.cpuRatio(); !r.attack.asked && r.serverCPU > cpuFloor && x > timesCPU {
-		say := r.say
+		say := r.sayTime
 		if x <= known.CPU {
 			say = r.excused
 		}
 		say("CPU %.0fx", x)
 	}
 	if r.busy && r.cpuRatio() > 1 {
-		r.say("busy at the end")
+		r.sayTime("busy at the end")
 	}
 	if n := r.server.descriptors; n > max(descriptorFloor, timesDescriptors*r.attacker.descriptors) {
 		r.say("%d descriptors", n)
@@ -112,7 +126,7 @@ func (r *result) judgeServing(short bool) {
 		}
 	}
 	if most := max(latencyFloor, timesLatency*r.before.P99); !short && !r.attack.asked && r.during.P99 > most {
-		r.say("p99 of %s", shortly(r.during.P99))
+		r.sayTime("p99 of %s", shortly(r.during.P99))
 	}
 }
 

@@ -5,7 +5,7 @@
 // throughout, and the attacker, each in a process of its own, and prints a table.
 //
 // The exit status is 1 if an attack exceeds its bounds (see bounds.go) without an excuse,
-// or cannot be made. A server that uses more than 3 GiB is killed.
+// or cannot be made. An attack that exceeds only bounds of time is made three times. A server that uses more than 3 GiB is killed.
 package attack
 
 import (
@@ -134,14 +134,12 @@ func (p *Program) run(ctx context.Context, out io.Writer, o options) error {
 			printProgress(out, r, false)
 			continue
 		}
-		r, err := try(ctx, a, p.Forget, o.short)
+		r, err := judged(func() (*result, error) { return try(ctx, a, p.Forget, o.short) }, o)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil: // continue with the others
 			r = &result{attack: a, notMade: err.Error()}
-		default:
-			judge(r, o.short)
 		}
 		results = append(results, r)
 		printProgress(out, r, o.verbose)
@@ -154,6 +152,21 @@ func (p *Program) run(ctx context.Context, out io.Writer, o options) error {
 		}
 	}
 	return failed(results)
+}
+
+// judged makes an attack and judges it. It makes it again if it exceeds bounds of time only, but
+// does not give a flaw another chance to seem bounded.
+func judged(try func() (*result, error), o options) (*result, error) {
+	for n := 1; ; n++ {
+		r, err := try()
+		if err != nil {
+			return nil, err
+		}
+		judge(r, o.short)
+		if n == tries || o.flaws || !r.again() {
+			return r, nil
+		}
+	}
 }
 
 // failed returns an error if an attack exceeds its bounds or could not be made.
