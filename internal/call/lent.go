@@ -30,13 +30,13 @@ type watch struct {
 	ended bool
 }
 
-// lender returns c's stream if c may run on a goroutine that it lends, or nil.
+// lender returns c's carrier if c may run on a goroutine that it lends, or nil.
 func (c *serverCall) lender() link.Lender {
 	m, s := c.method, c.conn.server
 	if m.unary == nil || m.loop != nil || s.cfg.Placement == OnWorkers || s.labels {
 		return nil
 	}
-	l, ok := c.stream.carrier.(link.Lender)
+	l, ok := c.carried.carrier.(link.Lender)
 	if !ok || !l.Lends(m.pace.expected()) {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (l *lentCall) Run() time.Duration {
 // runTimed is run. It records how long the handler takes if that decides whether the next
 // one may run on a lent goroutine.
 func (c *serverCall) runTimed() {
-	if c.stream == nil || c.method.unary == nil || c.method.pace.expected() < never {
+	if c.carried == nil || c.method.unary == nil || c.method.pace.expected() < never {
 		c.run()
 		return
 	}
@@ -134,6 +134,9 @@ func (w *workers) look() {
 	w.mu.Unlock()
 	for _, c := range slow {
 		c.method.pace.ran(watchTime) // before the goroutine reads more calls of the method
-		c.stream.carrier.(link.Lender).Release()
+		if r := c.carried; r.use() {
+			r.carrier.(link.Lender).Release()
+			r.unuse()
+		}
 	}
 }

@@ -36,8 +36,8 @@ type serverCall struct {
 	stats  *callStats // nil without a stats handler
 
 	// Exactly one of the two is set.
-	unary  *link.UnaryCall
-	stream *serverStream
+	unary   *link.UnaryCall
+	carried *carried
 }
 
 func (c *serverCall) init(conn *serverConn, m *method, o *link.CallHeader) {
@@ -106,13 +106,16 @@ func (c *serverCall) run() {
 		case c.method.unary != nil:
 			c.runUnary()
 		default:
-			c.stream.run()
+			c.carried.stream.run()
 		}
 		if c.stats != nil {
 			c.stats.reportEnd(c.stats.outcome, nil)
 		}
 	}
 	returned = true
+	if c.carried != nil && c.carried.stream == nil {
+		c.carried.leave() // others must not use it after the handler of a stream either, but may try
+	}
 }
 
 // String returns a name for printing. Without it fmt would read the fields, without mu.
@@ -185,7 +188,7 @@ func (c *serverCall) abort(reason error) {
 		c.cancel(context.Canceled)
 		return
 	}
-	c.stream.carrier.Abort(reason)
+	c.carried.abort(reason)
 	c.cancel(context.Canceled)
 }
 
@@ -224,9 +227,13 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 	if err := c.Err(); err != nil {
 		return contextStatus(err)
 	}
-	if c.stream != nil {
-		c.stream.headerMu.Lock()
-		defer c.stream.headerMu.Unlock()
+	if r := c.carried; r != nil {
+		if !r.use() {
+			return errHeaderSent
+		}
+		defer r.unuse()
+		r.headerMu.Lock()
+		defer r.headerMu.Unlock()
 	}
 	c.mu.Lock()
 	if c.headerSent || c.finished {
@@ -237,12 +244,12 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 	d.header = join(d.header, md)
 	h := c.popHeader()
 	var err error
-	if c.stream == nil {
+	if c.carried == nil {
 		err = c.unary.SendHeader(h) // does not wait; mu is held so that no reply overtakes it
 	}
 	c.mu.Unlock()
-	if c.stream != nil {
-		err = c.stream.carrier.Send(&link.Frame{Header: h})
+	if c.carried != nil {
+		err = c.carried.carrier.Send(&link.Frame{Header: h})
 	}
 	if err != nil {
 		return c.brokenError(err)
@@ -339,8 +346,8 @@ func (c *serverCall) brokenError(err error) error {
 // finish ends the call with st, nil for OK, and without a reply. Only the first call has
 // an effect.
 func (c *serverCall) finish(st *status.Status) {
-	if c.stream != nil {
-		c.stream.finish(st)
+	if c.carried != nil {
+		c.carried.finish(st)
 		return
 	}
 	c.mu.Lock()

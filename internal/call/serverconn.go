@@ -230,17 +230,15 @@ func (c *serverConn) HandleUnary(call *link.UnaryCall, inline bool) error {
 // HandleStream implements [link.Acceptor].
 func (c *serverConn) HandleStream(s link.Stream, o *link.CallHeader) error {
 	c.reportBegin()
-	ss := &serverStream{carrier: s}
-	sc := &ss.call
-	sc.init(c, c.server.lookup(o.Method), o)
+	r := newCarried(s, c, c.server.lookup(o.Method), o)
+	sc := &r.call
 	if err := sc.checkHead(); err != nil {
 		c.releaseQuota()
 		s.Abort(err) // and no refusal: as over HTTP/2, the caller gets a stream, which fails
 		return nil
 	}
-	sc.stream = ss
-	if ss.codec = sc.method.codec; ss.codec == nil {
-		ss.codec = sc.codec()
+	if r.codec = sc.method.codec; r.codec == nil {
+		r.codec = sc.codec()
 	}
 	s.OnAbort(sc.Aborted)
 	sc.inline = o.Caller != nil && sc.method.runsOnCaller

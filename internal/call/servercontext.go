@@ -103,8 +103,8 @@ func (c *serverCall) watchCaller() {
 // callerLeft ends the context because that of an inline caller ended with why. For a stream
 // it aborts the call, so that the caller gets why and not the handler's status.
 func (c *serverCall) callerLeft(why error) {
-	if c.stream != nil {
-		c.stream.carrier.Abort(link.ContextEnd(why))
+	if c.carried != nil {
+		c.carried.abort(link.ContextEnd(why))
 		return
 	}
 	c.Aborted(link.ContextEnd(why))

@@ -10,13 +10,13 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// runUnary runs the handler of a unary method, for a UnaryCall or a stream.
+// runUnary runs the handler of a unary method, for a UnaryCall or a carried call.
 func (c *serverCall) runUnary() {
 	m := c.method
-	if ss := c.stream; ss != nil {
-		reply, err := m.unary.Handler(m.impl, c.context(), ss.RecvMsg, c.conn.server.unary)
+	if r := c.carried; r != nil {
+		reply, err := m.unary.Handler(m.impl, c.context(), r.readRequest, c.conn.server.unary)
 		if err == nil {
-			err = ss.reply(reply)
+			err = r.reply(reply)
 		}
 		if err != nil {
 			c.finish(statusOf(err))

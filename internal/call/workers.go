@@ -173,8 +173,8 @@ type loopJob serverCall
 // Run implements [wait.Job].
 func (j *loopJob) Run() {
 	c := (*serverCall)(j)
-	if c.stream != nil {
-		c.stream.carrier.SetWaiter(c.method.loop)
+	if c.carried != nil {
+		c.carried.carrier.SetWaiter(c.method.loop)
 	}
 	c.run()
 	c.conn.server.workers.finished(c)

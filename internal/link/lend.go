@@ -24,3 +24,10 @@ type Runner interface {
 	// Run runs the handler, and returns how long it took.
 	Run() time.Duration
 }
+
+// A Freer is a callee's Stream whose memory another call can use.
+type Freer interface {
+	// Free says that the callee, which has ended the call, uses the stream no more. It is
+	// called at most once, and no other method after it.
+	Free()
+}

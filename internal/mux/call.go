@@ -2,7 +2,6 @@ package mux
 
 import (
 	"context"
-	"sync"
 
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
@@ -25,15 +24,14 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	if err != nil {
 		return err
 	}
-	st := callStreams.Get().(*stream)
+	st := streamPool.Get().(*stream)
 	st.in.unary = true
 	st.waiter = wait.TaskOf(ctx)
 	s.mu.Lock()
 	if err := s.open(ctx, st, &c.CallHeader); err != nil {
 		s.unplace(&step)
 		s.mu.Unlock()
-		st.waiter = nil
-		callStreams.Put(st)
+		st.recycle()
 		message.Free()
 		return err
 	}
@@ -51,13 +49,9 @@ func (s *Session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 		}
 	}
 	err = st.finishCall(c)
-	*st = stream{} // the call has ended, so the session holds no reference to st
-	callStreams.Put(st)
+	st.recycle() // the call has ended, so the session holds no reference to st
 	return err
 }
-
-// callStreams pools the streams of unary calls. They never leave Invoke.
-var callStreams = sync.Pool{New: func() any { return new(stream) }}
 
 // callDone reports whether Invoke can stop waiting: the call has ended, or the peer has
 // sent a message that is too large or a complete second message. The session's mu is

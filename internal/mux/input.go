@@ -296,14 +296,14 @@ func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 }
 
 // errNoCalls is the error of calls to a side without an acceptor.
-var errNoCalls = link.Unprocessed{Err: errors.New("the other side takes no calls")}
+var errNoCalls error = link.Unprocessed{Err: errors.New("the other side takes no calls")}
 
 // offerToAcceptor offers a call to the acceptor. If the acceptor refuses it, the peer
 // gets a RESET. If the session ends in the meantime, terminate leaves this call alone,
 // because only HandleStream's result tells whether a handler sees it; the call is then
 // aborted here, without a RESET: BYE tells the peer.
 func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
-	var err error = errNoCalls
+	err := errNoCalls
 	if s.acceptor != nil {
 		err = s.acceptor.HandleStream(st, o)
 	}
@@ -321,6 +321,7 @@ func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 		s.mu.Unlock()
 	}
 	after.run()
+	st.drop()
 }
 
 // handleStep handles one step of a call, whose message costs that much credit. It
@@ -398,7 +399,7 @@ func (s *Session) newPeerStream(id uint64, rc *wire.Received) (*stream, error) {
 		rc.Open.Deadline = time.Now().Add(rc.Timeout)
 	}
 	s.calls++
-	st := new(stream)
+	st := newCallee()
 	s.initStream(st, id, rc.Open.Encoding)
 	s.streams[id] = st
 	return st, nil

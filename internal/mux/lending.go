@@ -68,6 +68,7 @@ func (st *stream) Lends(d time.Duration) bool { return d <= st.session.lendable 
 // Lend implements [link.Lender].
 func (st *stream) Lend(r link.Runner, d time.Duration) {
 	s := st.session
+	st.holders.Add(1)
 	s.lendable = -1
 	s.lentTime += d
 	s.lent = append(s.lent, lentCall{st, r})
@@ -105,13 +106,16 @@ func (s *Session) runLent() (reads bool) {
 		s.lentRun++
 		if s.lentSpent > maxLent || s.waiting > 0 || s.ended != nil || s.broken != nil {
 			go c.run.Run()
+			c.st.drop()
 			continue
 		}
 		s.borrower, s.corked = c.st, s.corked || s.lentRun < len(s.lent)
 		s.mu.Unlock()
 		spent := s.runOne(c)
 		s.mu.Lock()
-		if s.borrower != c.st {
+		ours := s.borrower == c.st
+		c.st.drop()
+		if !ours {
 			s.mu.Unlock()
 			return false
 		}

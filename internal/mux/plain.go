@@ -191,6 +191,7 @@ func (s *Session) writeRun(t *batch, st *stream) bool {
 	st.wakeSender()
 	s.keepalive.spoke = true
 	st.schedule()
+	st.dropWritten()
 	return true
 }
 

@@ -2,6 +2,7 @@ package mux
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/nearcall/nearcall/internal/encoded"
@@ -54,6 +55,8 @@ type stream struct {
 
 	company company
 	heard   uint64 // value of quiet.reads when the last frame arrived, or when the stream began
+
+	holders atomic.Int32 // of a stream of the peer; see recycling.go
 }
 
 // An outgoing is a step that waits to be written, or a run. message is the buffer of the

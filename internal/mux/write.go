@@ -386,6 +386,7 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 	case s.connOut <= wire.MessageCost:
 		s.starved.push(st)
 	}
+	st.dropWritten()
 }
 
 // removeWritten removes the first of what waits to be written. The session's mu is held.

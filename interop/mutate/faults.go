@@ -52,6 +52,7 @@ const (
 	aServerConn    = "internal/call/serverconn.go"
 	aServerContext = "internal/call/servercontext.go"
 	aServerStream  = "internal/call/serverstream.go"
+	aCarried       = "internal/call/carried.go"
 	aServerUnary   = "internal/call/serverunary.go"
 	aStatus        = "internal/call/status.go"
 	aCallInfo      = "internal/call/callinfo.go"
@@ -183,8 +184,8 @@ var Faults = []Fault{
 	{
 		Name: "NewStream does not reach unary methods",
 		File: aServerConn,
-		Old:  "sc.init(c, c.server.lookup(o.Method), o)",
-		New:  "m := c.server.lookup(o.Method)\n\tif m.unary != nil {\n\t\tm = c.server.lookup(\"\")\n\t}\n\tsc.init(c, m, o)", Items: []int{9},
+		Old:  "r := newCarried(s, c, c.server.lookup(o.Method), o)",
+		New:  "m := c.server.lookup(o.Method)\n\tif m.unary != nil {\n\t\tm = c.server.lookup(\"\")\n\t}\n\tr := newCarried(s, c, m, o)", Items: []int{9},
 	},
 
 	// Messages.
@@ -232,8 +233,8 @@ var Faults = []Fault{
 	},
 	{
 		Name: "a missing request is taken for the end",
-		File: aServerStream,
-		Old:  "if err == io.EOF && !c.method.clientStreams() && !s.recvOnce {",
+		File: aCarried,
+		Old:  "if err == io.EOF && !c.method.clientStreams() && !r.recvOnce {",
 		New:  "if false {", Items: []int{19},
 	},
 	{
@@ -566,7 +567,7 @@ var Faults = []Fault{
 	{
 		Name: "a handler's stream blocks the loop",
 		File: aWorkers,
-		Old:  "c.stream.carrier.SetWaiter(c.method.loop)",
+		Old:  "c.carried.carrier.SetWaiter(c.method.loop)",
 		New:  "", Items: []int{35},
 		Env: "inproc-pinned",
 	},

@@ -1,0 +1,237 @@
+package call
+
+import (
+	"context"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// A carried is the server's side of a call that a [link.Stream] carries. For a unary method it
+// is all that a call needs on this side of the stream, and all that stays if the handler keeps
+// its context. A streaming method has a serverStream around it.
+//
+// Invariant: the carrier is used by the goroutine that runs the call, until that calls leave, or
+// between use and unuse. Once the carrier was freed, nobody uses it.
+type carried struct {
+	call   serverCall
+	stream *serverStream // nil for a unary method
+	codec  link.Codec
+
+	// headerMu is held while a header is sent without a message, so that no
+	// message overtakes it.
+	headerMu sync.Mutex
+	end      link.End // what the call was ended with
+
+	// Guarded by call.mu.
+	carrier link.Stream // nil once it was freed
+	uses    int         // by goroutines that do not run the call
+	left    bool        // the goroutine that ran the call has called leave
+
+	// Used only by the goroutine that receives.
+	recvOnce bool // a message was received
+	recvEnd  bool // the caller sends no more
+}
+
+// newCarried returns a call of m that s carries.
+func newCarried(s link.Stream, c *serverConn, m *method, o *link.CallHeader) *carried {
+	var r *carried
+	if m.stream != nil {
+		stream := new(serverStream)
+		r = &stream.carried
+		r.stream = stream
+	} else {
+		r = new(carried)
+	}
+	r.call.init(c, m, o)
+	r.carrier, r.call.carried = s, r
+	return r
+}
+
+// use reports whether the carrier may be used until unuse is called.
+func (r *carried) use() bool {
+	r.call.mu.Lock()
+	defer r.call.mu.Unlock()
+	if r.left {
+		return false
+	}
+	r.uses++
+	return true
+}
+
+func (r *carried) unuse() {
+	r.call.mu.Lock()
+	r.uses--
+	r.freeUnused()
+}
+
+// leave says that the goroutine that has run the call uses the carrier no more. The call has
+// ended.
+func (r *carried) leave() {
+	r.call.mu.Lock()
+	r.left = true
+	r.freeUnused()
+}
+
+// freeUnused frees the carrier if nobody uses it. Called with call.mu held, which it releases.
+func (r *carried) freeUnused() {
+	if !r.left || r.uses > 0 {
+		r.call.mu.Unlock()
+		return
+	}
+	f, ok := r.carrier.(link.Freer)
+	r.carrier = nil
+	r.call.mu.Unlock()
+	if ok {
+		f.Free()
+	}
+}
+
+// abort ends the call for reason, on both sides, unless it has ended.
+func (r *carried) abort(reason error) {
+	if r.use() {
+		r.carrier.Abort(reason)
+		r.unuse()
+	}
+}
+
+// finish ends the call with st, nil for OK. Only the first call has an effect.
+func (r *carried) finish(st *status.Status) {
+	c := &r.call
+	r.headerMu.Lock()
+	c.mu.Lock()
+	end, first := c.claimEnd(st)
+	header := c.headerBeforeEnd()
+	c.mu.Unlock()
+	r.headerMu.Unlock()
+	if first {
+		c.stats.header(header)
+		c.stats.trailer(end.Trailer)
+		r.end = end
+		_ = r.carrier.Send(&link.Frame{Header: header, End: &r.end})
+		c.cancel(context.Canceled)
+	}
+}
+
+// frames are for messages of unary methods, which need one for a moment only.
+var frames = sync.Pool{New: func() any { return new(link.Frame) }}
+
+func freeFrame(f *link.Frame) {
+	*f = link.Frame{}
+	frames.Put(f)
+}
+
+// reply ends a unary call with m, in one frame. If it returns an error, the call has not
+// ended.
+func (r *carried) reply(m any) error {
+	c := &r.call
+	msg := messageOf(m, r.codec)
+	if err := c.checkSend(&msg); err != nil {
+		return err
+	}
+	if err := c.Err(); err != nil {
+		return contextStatus(err)
+	}
+	r.headerMu.Lock()
+	c.mu.Lock()
+	header := c.headerBeforeMessage()
+	end, first := c.claimEnd(nil)
+	c.mu.Unlock()
+	r.headerMu.Unlock()
+	if !first {
+		return nil
+	}
+	r.end = end
+	sent := false
+	defer func() { // also when a codec panics
+		if !sent {
+			c.reopen(header)
+		}
+	}()
+	f := frames.Get().(*link.Frame)
+	f.Header, f.Msg, f.HasMsg, f.End = header, msg, true, &r.end
+	err := r.carrier.Send(f)
+	freeFrame(f)
+	if err != nil {
+		return c.brokenError(err)
+	}
+	sent = true
+	defer c.cancel(context.Canceled)
+	c.stats.header(header)
+	c.stats.sent(m, r.codec)
+	c.stats.trailer(end.Trailer)
+	return nil
+}
+
+// readRequest receives the request of a unary call into m. Generated code calls it. The handler
+// may keep it as long as it likes.
+func (r *carried) readRequest(m any) error {
+	if !r.use() {
+		return contextStatus(context.Canceled)
+	}
+	defer r.unuse() // deferred, because the codec may panic
+	f := frames.Get().(*link.Frame)
+	err := r.receive(m, f)
+	freeFrame(f)
+	if err != nil && err != io.EOF {
+		r.call.finish(status.Convert(err))
+	}
+	return err
+}
+
+// receive receives a message into m, with f. If the method has one request, it also receives the
+// end that must follow.
+func (r *carried) receive(m any, f *link.Frame) error {
+	c := &r.call
+	err := r.next(m, f)
+	if err == io.EOF && !c.method.clientStreams() && !r.recvOnce {
+		return status.Error(codes.Internal, "cardinality violation: received no request message from non-client-streaming RPC")
+	}
+	if err != nil {
+		return err
+	}
+	r.recvOnce = true
+	c.stats.received(m, r.codec)
+	if c.method.clientStreams() {
+		return nil
+	}
+	switch err := r.next(m, f); err {
+	case io.EOF:
+		return nil
+	case nil:
+		return status.Error(codes.Internal, "cardinality violation: received multiple request messages for non-client-streaming RPC")
+	default:
+		return err
+	}
+}
+
+// next receives one message into m, with f. It returns io.EOF after the last.
+func (r *carried) next(m any, f *link.Frame) error {
+	c := &r.call
+	if r.recvEnd {
+		return io.EOF
+	}
+	if err := c.Err(); err != nil {
+		r.carrier.Abort(err)
+	}
+	f.Sink = link.Sink{Dst: wanted(m), Codec: r.codec, Limit: c.maxRecv()}
+	for {
+		err := r.carrier.Recv(f)
+		r.recvEnd = f.EndSend
+		if err != nil {
+			f.Dst = nil
+			return c.brokenError(err)
+		}
+		if f.Got || r.recvEnd {
+			f.Dst = nil
+			if !f.Got {
+				return io.EOF
+			}
+			return nil
+		}
+	}
+}

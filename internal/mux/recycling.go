@@ -1,0 +1,53 @@
+package mux
+
+import "sync"
+
+// Streams that are used again.
+//
+// A stream is larger than most messages, so the streams of unary calls are pooled. That of a
+// call of this side never leaves Invoke. That of a call of the peer has several holders, and the
+// last one to drop it puts it into the pool.
+//
+// Invariants:
+//   - holders counts who may still use the stream: the session until all was written, in the
+//     plain case that the callee has ended the call; the acceptor until it calls Free;
+//     offerToAcceptor; and the resident while it is lent to the stream.
+//   - A stream that has ended in another way is never used again, because callbacks may be on
+//     their way to it: then the session does not drop it. Nor is that of a streaming method,
+//     which the acceptor does not free.
+
+// streamPool has streams without contents.
+var streamPool = sync.Pool{New: func() any { return new(stream) }}
+
+// recycle puts a stream that nobody holds into the pool.
+func (st *stream) recycle() {
+	*st = stream{}
+	streamPool.Put(st)
+}
+
+// newCallee returns a stream for a call of the peer, which the session, the acceptor and
+// offerToAcceptor hold.
+func newCallee() *stream {
+	st := streamPool.Get().(*stream)
+	st.holders.Store(3)
+	return st
+}
+
+// drop says that one of the stream's holders uses it no more.
+func (st *stream) drop() {
+	if st.holders.Add(-1) == 0 {
+		st.recycle()
+	}
+}
+
+// Free implements [link.Freer].
+func (st *stream) Free() { st.drop() }
+
+// dropWritten drops the stream for the session if the callee has ended the call and all was
+// written just now, which is not so if the call was aborted. The caller does not use the stream
+// after that. The session's mu is held.
+func (st *stream) dropWritten() {
+	if !st.caller && st.ended && len(st.out) == 0 {
+		st.drop()
+	}
+}
