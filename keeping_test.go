@@ -5,7 +5,9 @@ import (
 	"context"
 	"testing"
 
+	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
 )
 
 // Large messages that a program holds do not change when others arrive, and may be changed
@@ -36,6 +38,38 @@ func TestLargeMessagesBelongToTheirReceiver(t *testing.T) {
 				}
 				if !bytes.Equal(held[i], w) {
 					t.Errorf("request %d has changed", i)
+				}
+			}
+		})
+	}
+}
+
+// A header that a program has received belongs to it, also where nothing was sent in it.
+func TestHeadersBelongToTheirReceiver(t *testing.T) {
+	for _, network := range networks("unix", "tcp") {
+		t.Run(network, func(t *testing.T) {
+			client := dial(t, listenFor(t, network, echo{}).Target(), over(network)...)
+			for range 2 {
+				var unary metadata.MD
+				if _, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{}, grpc.Header(&unary)); err != nil {
+					t.Fatal(err)
+				}
+				s, err := client.StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				streamed, err := s.Header()
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, md := range []metadata.MD{unary, streamed} {
+					if len(md["mine"]) > 0 {
+						t.Errorf("a header has what was written to another: %v", md)
+					}
+					md.Set("mine", "value")
+				}
+				for err == nil {
+					_, err = s.Recv()
 				}
 			}
 		})

@@ -234,7 +234,7 @@ func (c *Client) prepareCall(ctx context.Context, ci *callInfo, mc *methodConfig
 // with the call.
 func newCall(peer *link.Peer) *link.UnaryCall {
 	if !peer.Local {
-		return new(link.UnaryCall)
+		return remoteCalls.Get().(*link.UnaryCall)
 	}
 	both := new(struct {
 		link.UnaryCall
@@ -242,6 +242,18 @@ func newCall(peer *link.Peer) *link.UnaryCall {
 	})
 	both.SetCallee(&both.callee)
 	return &both.UnaryCall
+}
+
+// remoteCalls has calls to peers in other processes. A handler in this process can keep its
+// call for as long as it likes.
+var remoteCalls = sync.Pool{New: func() any { return new(link.UnaryCall) }}
+
+// freeCall frees a call to peer that has ended. Its results are used no more.
+func freeCall(u *link.UnaryCall, peer *link.Peer) {
+	if !peer.Local {
+		*u = link.UnaryCall{}
+		remoteCalls.Put(u)
+	}
 }
 
 var unaryDesc = &grpc.StreamDesc{}
@@ -303,7 +315,9 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 				continue
 			}
 		}
-		return ci.reportAndReturn(last, failed)
+		err = ci.reportAndReturn(last, failed)
+		freeCall(u, last.peer)
+		return err
 	}
 }
 

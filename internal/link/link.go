@@ -28,7 +28,8 @@ type Session interface {
 	// Invoke makes a whole unary call and sets c's results. It returns nil if
 	// the peer ended the call, with any status. It returns the reason if the
 	// caller left or the session failed. If the call must be made with
-	// NewStream, Invoke does nothing and returns ErrNoCall.
+	// NewStream, Invoke does nothing and returns ErrNoCall. After it has returned,
+	// only a callee in the same process may still use c.
 	Invoke(ctx context.Context, c *UnaryCall) error
 
 	// NewStream opens a stream. ctx bounds only the opening: when it ends

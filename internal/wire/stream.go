@@ -264,6 +264,10 @@ func (f *framing) appendPiece() {
 	}
 }
 
+// noMetadata is the header of most calls. They share it, because nobody may write to a header
+// that was received.
+var noMetadata = metadata.MD{}
+
 // A Received is the decoded body of a STREAM frame. Data aliases the frame.
 type Received struct {
 	// From the caller.
@@ -323,7 +327,7 @@ func (d *Decoder) Stream(f Frame, before []byte, fromCaller bool) (Received, err
 		} else {
 			r.beginBlock("header", d.Block)
 			if rc.Header = d.metadata(&r, remember); rc.Header == nil {
-				rc.Header = metadata.MD{}
+				rc.Header = noMetadata
 			}
 		}
 	}
