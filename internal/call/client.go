@@ -351,7 +351,7 @@ func (c *Client) invokeOn(ctx context.Context, session link.Session, u *link.Una
 	if err := checkSize(&msg, ci.maxSend); err != nil {
 		return unsendable{err}
 	}
-	if !msg.Copies() {
+	if session.Peer().Local && !msg.Copies() { // else the session encodes it
 		encoded, err := msg.Encode()
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package encoded
 
 import (
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -12,11 +13,16 @@ func Encode(m *link.Message, name string) (b *Buffer, compressed bool, err error
 	if b := Small(m); b != nil {
 		return Compress(b, link.Compressor(name))
 	}
-	n := 0
-	if m.Copies() { // otherwise Size may cost as much as encoding
-		if n, err = m.Size(); err != nil {
+	if given, ok, err := m.Give(); ok || err != nil {
+		if err != nil {
 			return nil, false, err
 		}
+		defer given.Free()
+		return Encode(&given, name)
+	}
+	n, err := SizeOf(m)
+	if err != nil {
+		return nil, false, err
 	}
 	name = link.Compressor(name)
 	if b := Ready(m, name); b != nil {
@@ -27,6 +33,15 @@ func Encode(m *link.Message, name string) (b *Buffer, compressed bool, err error
 		return nil, false, err
 	}
 	return Compress(b, name)
+}
+
+// SizeOf returns the size of m's encoding, or 0 if to find out could cost as much as to encode it.
+// The error is a *link.SendError.
+func SizeOf(m *link.Message) (int, error) {
+	if m.IsEncoded() || m.Copies() {
+		return m.Size()
+	}
+	return 0, nil
 }
 
 // Small returns m encoded, if that takes no more than smallMessage and m's codec need not
@@ -75,6 +90,9 @@ func Compress(b *Buffer, name string) (_ *Buffer, compressed bool, err error) {
 // Decode decompresses data if needed and decodes it into to. It frees data, which may be
 // nil. The error is a *link.RecvError.
 func Decode(data *Buffer, compressed bool, name string, to *link.Sink) error {
+	if data != nil && !compressed && len(data.B) >= minCounted && link.CountsReferences(to.Codec) {
+		return decodeCounted(data, to)
+	}
 	if data != nil && data.keeper != nil && !compressed {
 		kept, err := link.DecodeOwned(data.B, to)
 		if data.keeper.note(kept); !kept {
@@ -90,6 +108,31 @@ func Decode(data *Buffer, compressed bool, name string, to *link.Sink) error {
 	data.Free() // not deferred: a codec that panics may have kept the bytes
 	return err
 }
+
+// minCounted is the size from which package mem counts the references to a buffer, in bytes.
+// Shorter ones are copied.
+const minCounted = 1 << 10
+
+// decodeCounted is Decode for a codec that counts its references to data. The last of them frees
+// it.
+func decodeCounted(data *Buffer, to *link.Sink) error {
+	if data.keeper != nil {
+		data.keeper.note(false) // pooled memory serves as well
+	}
+	m := link.Encoded(mem.BufferSlice{mem.NewBuffer(&data.B, returning{data})})
+	err := m.DecodeInto(to)
+	m.Free() // not deferred: a codec that panics may have kept the bytes
+	return err
+}
+
+// A returning is a mem.BufferPool that frees its buffer when the last reference was freed.
+type returning struct{ *Buffer }
+
+// Get implements [mem.BufferPool]. It is not used.
+func (returning) Get(n int) *[]byte { b := make([]byte, n); return &b }
+
+// Put implements [mem.BufferPool].
+func (r returning) Put(*[]byte) { r.Free() }
 
 // DecodeBytes is Decode for bytes that stay the caller's.
 func DecodeBytes(b []byte, compressed bool, name string, to *link.Sink) error {

@@ -158,6 +158,26 @@ func (m *Message) Encode() (Message, error) {
 	return Encoded(mem.BufferSlice{mem.SliceBuffer(b)}), nil
 }
 
+// Give returns m as an encoded message without a copy, if its codec can make one: the bytes
+// may be the value's own. So they must be used before the value changes, and freed. If ok is
+// false and err is nil, the codec cannot. The error is a *SendError.
+func (m *Message) Give() (given Message, ok bool, err error) {
+	c, ok := m.codec.(interface {
+		Give(v any) (mem.BufferSlice, error)
+	})
+	if !ok {
+		return Message{}, false, nil
+	}
+	data, err := c.Give(m.value)
+	if err != nil {
+		return Message{}, false, &SendError{err}
+	}
+	return Encoded(data), true, nil
+}
+
+// IsEncoded reports whether m is encoded.
+func (m *Message) IsEncoded() bool { return m.encoded() }
+
 // encode is Encode with the result on the heap.
 func (m *Message) encode() (*Message, error) {
 	b, err := m.Encode()
@@ -284,6 +304,13 @@ func DecodeBytes(b []byte, to *Sink) error {
 		return &RecvError{Err: err}
 	}
 	return nil
+}
+
+// CountsReferences reports whether a codec keeps what it decodes only by references of its own,
+// so that the memory can be used again when they were freed.
+func CountsReferences(c Codec) bool {
+	_, ok := c.(interface{ CountsReferences() })
+	return ok
 }
 
 // DecodeOwned decodes b, whose owner does not change it any more, into to. kept reports whether

@@ -15,12 +15,16 @@ func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer
 	if b := encoded.Small(m); b != nil {
 		return pack(step, b, link.Compressor(name))
 	}
-	n := 0
-	if m.Copies() { // otherwise Size may cost as much as encoding
-		var err error
-		if n, err = m.Size(); err != nil {
+	if given, ok, err := m.Give(); ok || err != nil {
+		if err != nil {
 			return nil, err
 		}
+		defer given.Free()
+		return s.encode(step, &given, name)
+	}
+	n, err := encoded.SizeOf(m)
+	if err != nil {
+		return nil, err
 	}
 	name = link.Compressor(name)
 	if b := encoded.Ready(m, name); b != nil {
@@ -34,7 +38,6 @@ func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer
 		}
 	}
 	b := newBuffer(n)
-	var err error
 	if b.B, err = m.Append(b.B); err != nil {
 		return nil, err
 	}
