@@ -42,15 +42,55 @@ func (p *program) appendTo(b []byte, m ptr) (_ []byte, ok bool) {
 			return out, ok
 		}
 	}
-	e := encoders.Get().(*encoder)
-	defer e.free()
-	n := p.encodedSize(m, mostNested, &e.sizes)
-	if n < 0 {
+	e, n := p.measure(m)
+	if e == nil {
 		return b, false
 	}
+	defer e.free()
+	return e.measured(b, p, m, n)
+}
+
+// measure returns an encoder with the sizes of m, and the size of m's encoding. It returns
+// nil if protobuf-go must encode m.
+func (p *program) measure(m ptr) (*encoder, int) {
+	e := encoders.Get().(*encoder)
+	n := p.encodedSize(m, mostNested, &e.sizes)
+	if n < 0 {
+		e.free()
+		return nil, 0
+	}
 	e.sized, e.limit = true, math.MaxInt
+	return e, n
+}
+
+// measured appends the encoding of m, whose size is n and whose sizes e has, to b. If ok is
+// false, protobuf-go must encode m.
+func (e *encoder) measured(b []byte, p *program, m ptr, n int) (_ []byte, ok bool) {
 	out, ok := e.message(slices.Grow(b, n), p, m, mostNested)
 	return out, ok && len(out) == len(b)+n // or another goroutine has changed m
+}
+
+// A measured is a message with the sizes that its encoding needs.
+type measured struct {
+	program *program
+	value   any
+	sizes   *encoder
+	size    int
+}
+
+// Size implements [link.Measured].
+func (m *measured) Size() int { return m.size }
+
+// Append implements [link.Measured].
+func (m *measured) Append(b []byte) ([]byte, error) {
+	e := m.sizes
+	defer e.free()
+	out, ok := e.measured(b, m.program, dataOf(m.value), m.size)
+	if !ok {
+		m.program.encoding.failed()
+		return marshalAppend(b, m.value)
+	}
+	return out, nil
 }
 
 // appendAtOnce appends the encoding of m to b without computing sizes first. If it fails,

@@ -7,6 +7,8 @@ import (
 	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/nearcall/nearcall/internal/link"
 	"google.golang.org/protobuf/protoadapt"
 )
 
@@ -50,11 +52,34 @@ func (protoCodec) Append(b []byte, v any) ([]byte, error) {
 		}
 		p.encoding.failed()
 	}
+	return marshalAppend(b, v)
+}
+
+// marshalAppend is Append by protobuf-go.
+func marshalAppend(b []byte, v any) ([]byte, error) {
 	m, err := marshalable(v)
 	if err != nil {
 		return b, err
 	}
 	return proto.MarshalOptions{}.MarshalAppend(b, m)
+}
+
+// Measure computes the size of v's encoding, and what encoding needs of it. It returns nil if
+// protobuf-go must encode v.
+func (protoCodec) Measure(v any) link.Measured {
+	if v == nil {
+		return nil
+	}
+	p := programOf(v)
+	if p.odd() || !p.encoding.tries() {
+		return nil
+	}
+	e, n := p.measure(dataOf(v))
+	if e == nil {
+		p.encoding.failed()
+		return nil
+	}
+	return &measured{p, v, e, n}
 }
 
 // AppendAtOnce is Append if v's encoding fits the room of b and can be made without

@@ -1,6 +1,7 @@
 package codec
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/codec/internal/testpb"
+	"github.com/nearcall/nearcall/internal/link"
 )
 
 // order is the nested record of the tournament, of 383 bytes.
@@ -99,6 +101,26 @@ func BenchmarkEncode(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, err := (proto.MarshalOptions{}).MarshalAppend(buf, m.m); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkEncodeMeasured is how large messages are encoded: their size is needed first.
+func BenchmarkEncodeMeasured(b *testing.B) {
+	for _, m := range encodedMessages {
+		var buf []byte
+		b.Run(m.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				live := link.Live(m.m, Proto())
+				n, sized, err := live.Measure()
+				if err != nil {
+					b.Fatal(err)
+				}
+				if buf, err = live.AppendMeasured(slices.Grow(buf[:0], n), sized); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nearcall/nearcall/internal/codec/internal/testpb"
+	"github.com/nearcall/nearcall/internal/link"
 )
 
 // checkEncoding reports how encoding m differs from what protobuf-go does, if it does.
@@ -32,6 +33,16 @@ func checkEncoding(m proto.Message) error {
 	exact, exactErr := appendTried(slices.Clip(prefix), m)
 	short, shortErr := appendTried(append(make([]byte, 0, 20), prefix...), m)
 	roomy, roomyErr := appendTried(append(make([]byte, 0, 1<<16), prefix...), m)
+	live := link.Live(m, Proto())
+	programOf(m).encoding.skip.Store(0)
+	measured, sized, measureErr := live.Measure()
+	if sized != nil && (measured != n || measureErr != nil) {
+		return fmt.Errorf("Measure = %d, %v; want %d", measured, measureErr, n)
+	}
+	after, afterErr := live.AppendMeasured(slices.Clip(prefix), sized)
+	if unsent, ok := afterErr.(*link.SendError); ok {
+		afterErr = unsent.Err
+	}
 
 	want, err := proto.Marshal(m)
 	if size := proto.Size(m); n != size || sizeErr != nil {
@@ -40,7 +51,7 @@ func checkEncoding(m proto.Message) error {
 	for _, got := range []struct {
 		b   []byte
 		err error
-	}{{exact, exactErr}, {short, shortErr}, {roomy, roomyErr}} {
+	}{{exact, exactErr}, {short, shortErr}, {roomy, roomyErr}, {after, afterErr}} {
 		if (got.err == nil) != (err == nil) || fmt.Sprint(got.err) != fmt.Sprint(err) && !hasMapOfSeveral(m.ProtoReflect()) {
 			return fmt.Errorf("Append fails with %v, want %v", got.err, err)
 		}

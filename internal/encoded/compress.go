@@ -20,7 +20,7 @@ func Encode(m *link.Message, name string) (b *Buffer, compressed bool, err error
 		defer given.Free()
 		return Encode(&given, name)
 	}
-	n, err := SizeOf(m)
+	n, sized, err := m.Measure()
 	if err != nil {
 		return nil, false, err
 	}
@@ -29,19 +29,10 @@ func Encode(m *link.Message, name string) (b *Buffer, compressed bool, err error
 		return b, true, nil
 	}
 	b = NewBuffer(n)
-	if b.B, err = m.Append(b.B); err != nil {
+	if b.B, err = m.AppendMeasured(b.B, sized); err != nil {
 		return nil, false, err
 	}
 	return Compress(b, name)
-}
-
-// SizeOf returns the size of m's encoding, or 0 if to find out could cost as much as to encode it.
-// The error is a *link.SendError.
-func SizeOf(m *link.Message) (int, error) {
-	if m.IsEncoded() || m.Copies() {
-		return m.Size()
-	}
-	return 0, nil
 }
 
 // Small returns m encoded, if that takes no more than smallMessage and m's codec need not

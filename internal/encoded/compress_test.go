@@ -24,6 +24,11 @@ func (c sizer) Size(v any) (int, error) {
 	return c.Codec.Size(v)
 }
 
+func (c sizer) Measure(v any) link.Measured {
+	*c.asked++
+	return c.Codec.(interface{ Measure(v any) link.Measured }).Measure(v)
+}
+
 func (c sizer) AppendAtOnce(b []byte, v any) ([]byte, bool) {
 	return c.Codec.(interface {
 		AppendAtOnce(b []byte, v any) ([]byte, bool)
@@ -31,8 +36,8 @@ func (c sizer) AppendAtOnce(b []byte, v any) ([]byte, bool) {
 }
 
 // What waits to be written holds no more memory than it needs, though the size of a small
-// message is not computed.
-func TestSmallMessagesAreEncodedWithoutTheirSize(t *testing.T) {
+// message is not computed, and that of a larger one once.
+func TestSizesAreComputedOnceAtMost(t *testing.T) {
 	for size, want := range map[int]int{0: 0, 20: 0, 100: 0, smallMessage / 2: 0, 2 * smallMessage: 1} {
 		v := &testpb.Payload{Body: bytes.Repeat([]byte("x"), size)}
 		whole, err := proto.Marshal(v)

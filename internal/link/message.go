@@ -175,8 +175,44 @@ func (m *Message) Give() (given Message, ok bool, err error) {
 	return Encoded(data), true, nil
 }
 
-// IsEncoded reports whether m is encoded.
-func (m *Message) IsEncoded() bool { return m.encoded() }
+// A Measured is a message whose size was computed, with what its encoding needs of that.
+type Measured interface {
+	// Size returns the size of the encoding in bytes.
+	Size() int
+
+	// Append appends the encoding. It is called once at most, before the message changes.
+	Append(b []byte) ([]byte, error)
+}
+
+// Measure returns the size of m's encoding, or 0 if to compute it could cost as much as to
+// encode m. sized, unless it is nil, is for AppendMeasured. The error is a *SendError.
+func (m *Message) Measure() (n int, sized Measured, err error) {
+	if m.encoded() {
+		return m.bound, nil, nil
+	}
+	if c, ok := m.codec.(interface{ Measure(v any) Measured }); ok {
+		if sized = c.Measure(m.value); sized != nil {
+			return sized.Size(), sized, nil
+		}
+	}
+	if !m.codec.Copies(m.value) {
+		return 0, nil, nil
+	}
+	n, err = m.Size()
+	return n, nil, err
+}
+
+// AppendMeasured is Append after Measure, which has returned sized.
+func (m *Message) AppendMeasured(b []byte, sized Measured) ([]byte, error) {
+	if sized == nil {
+		return m.Append(b)
+	}
+	b, err := sized.Append(b)
+	if err != nil {
+		return nil, &SendError{err}
+	}
+	return b, nil
+}
 
 // encode is Encode with the result on the heap.
 func (m *Message) encode() (*Message, error) {

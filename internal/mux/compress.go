@@ -22,7 +22,7 @@ func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer
 		defer given.Free()
 		return s.encode(step, &given, name)
 	}
-	n, err := encoded.SizeOf(m)
+	n, sized, err := m.Measure()
 	if err != nil {
 		return nil, err
 	}
@@ -33,12 +33,12 @@ func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer
 	}
 	places := s.placer != nil && name == ""
 	if places && n >= minPlaced {
-		if b, err := s.encodeInPlace(step, m, n); b != nil || err != nil || step.Placed {
+		if b, err := s.encodeInPlace(step, m, n, sized); b != nil || err != nil || step.Placed {
 			return b, err
 		}
 	}
 	b := newBuffer(n)
-	if b.B, err = m.Append(b.B); err != nil {
+	if b.B, err = m.AppendMeasured(b.B, sized); err != nil {
 		return nil, err
 	}
 	if places && n == 0 && len(b.B) >= minPlaced && s.moveToPlace(step, b) { // the size was not known before encoding

@@ -13,11 +13,12 @@ import (
 // receiver makes the only copy.
 const minPlaced = wire.MinPlace
 
-// encodeInPlace encodes m, whose size is expected to be n bytes, into a place. It
+// encodeInPlace encodes m, whose size is expected to be n bytes, into a place. n and sized are
+// what m.Measure has returned. It
 // returns no buffer if it has set the place in step, and also if no place is free. If
 // the encoded message does not fit the place, or is smaller than minPlaced, it returns
 // the bytes in a buffer, as step.Message.
-func (s *Session) encodeInPlace(step *wire.Step, m *link.Message, n int) (*buffer, error) {
+func (s *Session) encodeInPlace(step *wire.Step, m *link.Message, n int, sized link.Measured) (*buffer, error) {
 	room, at, ok := s.placer.Place(n)
 	if !ok {
 		return nil, nil
@@ -29,7 +30,7 @@ func (s *Session) encodeInPlace(step *wire.Step, m *link.Message, n int) (*buffe
 			_ = s.placer.Returned(at)
 		}
 	}()
-	b, err := m.Append(room)
+	b, err := m.AppendMeasured(room, sized)
 	switch {
 	case err != nil:
 		return nil, err

@@ -169,13 +169,11 @@ func (s *stream) encode(m *link.Message) (b []byte, packed bool, err error) {
 	if ready, ok := m.Compressed(s.encoding); ok {
 		return putPrefix(append(make([]byte, prefix, prefix+len(ready)), ready...), prefix, true), true, nil
 	}
-	n := 0
-	if m.Copies() { // otherwise Size may cost as much as encoding
-		if n, err = m.Size(); err != nil {
-			return nil, false, err
-		}
+	n, sized, err := m.Measure()
+	if err != nil {
+		return nil, false, err
 	}
-	b, err = m.Append(make([]byte, prefix, prefix+n))
+	b, err = m.AppendMeasured(make([]byte, prefix, prefix+n), sized)
 	if err != nil {
 		return nil, false, err
 	}
