@@ -121,12 +121,16 @@ func (st *callee) Send(f *link.Frame) error {
 		}
 	}
 	if f.Header != nil {
-		delete(f.Header, link.EncodingKey)
+		header := f.Header
+		if _, named := header[link.EncodingKey]; named {
+			header = header.Copy() // others may read it, too
+			delete(header, link.EncodingKey)
+		}
 		send := st.inner.SendHeader // also if it is empty: a call that ends without a header may be made again
 		if f.HasMsg {
 			send = st.inner.SetHeader
 		}
-		if err := send(f.Header); err != nil && st.state() == nil {
+		if err := send(header); err != nil && st.state() == nil {
 			return err
 		}
 	}

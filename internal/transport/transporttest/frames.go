@@ -2,6 +2,7 @@ package transporttest
 
 import (
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"slices"
 
@@ -119,6 +120,23 @@ func captured(b *bed) {
 				b.Errorf("%q arrived", r.bytes)
 			}
 		}
+	}
+}
+
+// headerStays checks that a transport writes neither to a header that is sent, which may be that of
+// other calls, too, nor to its values.
+func headerStays(b *bed) {
+	header := metadata.MD{"k": {"v", "w"}, link.EncodingKey: {"identity"}}
+	want := header.Copy()
+	b.callee.must(&link.Frame{Header: header})
+	f := b.message('a', 5)
+	f.End = &link.End{}
+	b.callee.must(f)
+	if r := b.caller.wants('a', 5); !slices.Equal(r.Header["k"], want["k"]) {
+		b.Errorf("header %v", r.Header)
+	}
+	if !maps.EqualFunc(header, want, slices.Equal) {
+		b.Errorf("the header was changed to %v", header)
 	}
 }
 

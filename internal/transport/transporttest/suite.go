@@ -40,6 +40,7 @@ var cases = []struct {
 	{"end of sending", endOfSending},
 	{"a parked receiver gets the next message", parkedReceiver},
 	{"what was sent belongs to the sender again", captured},
+	{"a header that was sent does not change", headerStays},
 	{"without Dst the message stays", withoutDst},
 	{"a message that cannot be encoded wakes nobody", sendError},
 	{"a message that cannot be taken is consumed", recvError},
