@@ -170,6 +170,8 @@ func TestTheMemoryOfALargeMessageIsFreedWhenItIsReleased(t *testing.T) {
 	}
 	flat.Release(&m)
 	flat.Release(new(store.Picture))
+	flat.Release((*store.Picture)(nil))
+	flat.Release(nil)
 	if pool.freed != 2 {
 		t.Error("the memory is freed again")
 	}

@@ -34,8 +34,11 @@ func pointerOf(v any) *byte {
 // Release frees the memory of a message for the next one, if m is the table that it was received
 // into. Nothing that m or a table, a vector or a string of it refers to must be used after that. To
 // release a message is never necessary, but the collector has less to do. It does nothing if m was
-// released before, or if its message is small.
+// released before, if its message is small, or if m is nil.
 func Release(m flatbuffers.FlatBuffer) {
+	if m == nil {
+		return
+	}
 	if b, ok := held.LoadAndDelete(weak.Make(pointerOf(m))); ok {
 		b.(mem.Buffer).Free()
 	}
