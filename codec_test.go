@@ -3,13 +3,16 @@ package nearcall_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/stats"
 
 	"github.com/nearcall/nearcall"
 )
@@ -65,28 +68,33 @@ var viewService = grpc.ServiceDesc{
 	}}},
 }
 
+// viewClient returns a client of a server with viewService, over network or in process.
+func viewClient(t *testing.T, network string, opts ...nearcall.DialOption) *nearcall.ClientConn {
+	srv := nearcall.NewServer()
+	srv.RegisterService(&viewService, nil)
+	if network == "inproc" {
+		t.Cleanup(srv.Stop)
+		conn := srv.Client(opts...)
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	lis := listen(t, targetFor(t, network))
+	start(t, srv, lis)
+	conn, err := nearcall.NewClient(lis.Target(), over(network, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
 // A codec may give a message's own bytes, and keep those that it has received. They do not change
 // for as long as it has references to them, and a message that was sent may be changed at once.
 func TestCodecsMayKeepWhatTheyReceive(t *testing.T) {
 	sizes := []int{0, 1, 1000, 5000, 300_000, 3 << 20, 100}
 	for _, network := range append(networks("unix", "tcp"), "inproc") {
 		t.Run(network, func(t *testing.T) {
-			srv := nearcall.NewServer()
-			srv.RegisterService(&viewService, nil)
-			opts := []nearcall.DialOption{nearcall.WithDefaultCallOptions(grpc.CallContentSubtype(viewing{}.Name()))}
-			var conn *nearcall.ClientConn
-			if network == "inproc" {
-				t.Cleanup(srv.Stop)
-				conn = srv.Client(opts...)
-			} else {
-				lis := listen(t, targetFor(t, network))
-				start(t, srv, lis)
-				var err error
-				if conn, err = nearcall.NewClient(lis.Target(), over(network, opts...)...); err != nil {
-					t.Fatal(err)
-				}
-			}
-			t.Cleanup(func() { _ = conn.Close() })
+			conn := viewClient(t, network, nearcall.WithDefaultCallOptions(grpc.CallContentSubtype(viewing{}.Name())))
 			stream, err := conn.NewStream(t.Context(), &viewService.Streams[0], "/nearcall.test.Views/Echoes")
 			if err != nil {
 				t.Fatal(err)
@@ -117,6 +125,39 @@ func TestCodecsMayKeepWhatTheyReceive(t *testing.T) {
 			}
 			err = conn.Invoke(t.Context(), "/nearcall.test.Views/Echo", &view{bytes: make([]byte, 5<<20)}, new(view))
 			wantCode(t, err, codes.ResourceExhausted)
+		})
+	}
+}
+
+// failing is a codec that cannot encode.
+type failing struct{ viewing }
+
+func (failing) Marshal(any) (mem.BufferSlice, error) {
+	return nil, errors.New("nothing can be encoded")
+}
+
+// payloads counts the messages that a stats handler is told were sent.
+type payloads struct{ sent atomic.Int32 }
+
+func (*payloads) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (*payloads) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (*payloads) HandleConn(context.Context, stats.ConnStats)                       {}
+func (p *payloads) HandleRPC(_ context.Context, s stats.RPCStats) {
+	if _, ok := s.(*stats.OutPayload); ok {
+		p.sent.Add(1)
+	}
+}
+
+func TestAStatsHandlerDoesNotSeeWhatACodecCannotEncode(t *testing.T) {
+	for _, network := range append(networks("unix", "tcp"), "inproc") {
+		t.Run(network, func(t *testing.T) {
+			var p payloads
+			conn := viewClient(t, network, nearcall.WithStatsHandler(&p), nearcall.WithDefaultCallOptions(grpc.ForceCodecV2(failing{})))
+			err := conn.Invoke(t.Context(), "/nearcall.test.Views/Echo", new(view), new(view))
+			wantCode(t, err, codes.Internal)
+			if n := p.sent.Load(); n != 0 {
+				t.Errorf("it sees %d messages", n)
+			}
 		})
 	}
 }

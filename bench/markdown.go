@@ -53,7 +53,7 @@ func writeMarkdown(w io.Writer, r *Report) error {
 		}
 		table(&b, 1, cells)
 	}
-	fmt.Fprintf(&b, "\nPercentiles are of single calls, in runs of their own; each call has one reading of the clock in it, %v here.\n", r.Clock)
+	fmt.Fprintf(&b, "\nPercentiles come from separate runs, in which each call is timed by itself. That includes one reading of the clock: %v here.\n", r.Clock)
 	fmt.Fprintf(&b, "With several callers ns/op is the time of all divided by the calls of all, and percentiles are what a caller waits.\n")
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -37,9 +37,9 @@ const (
 	latencyFloor = 50 * time.Millisecond
 )
 
-// tries is how often an attack is made that exceeds bounds of time. Other processes of the machine
-// add to the time that a server seems to need and take nothing from it, so an attack is bounded if
-// one of the tries is.
+// tries is how many times an attack is made if it exceeds nothing but time bounds. Other processes
+// on the machine can only add to the time that a server seems to need, so one try within the bounds
+// is enough.
 const tries = 3
 
 // judge records which bounds the attack exceeded. Latency is not judged in the short form,
@@ -57,7 +57,7 @@ func (r *result) say(format string, args ...any) {
 	r.beyond = append(r.beyond, fmt.Sprintf(format, args...))
 }
 
-// sayTime records a bound that other processes of the machine may have made the attack exceed.
+// sayTime records that the attack exceeded a time bound.
 func (r *result) sayTime(format string, args ...any) {
 	r.say(format, args...)
 	r.timed++

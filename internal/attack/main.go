@@ -5,7 +5,8 @@
 // throughout, and the attacker, each in a process of its own, and prints a table.
 //
 // The exit status is 1 if an attack exceeds its bounds (see bounds.go) without an excuse,
-// or cannot be made. An attack that exceeds only bounds of time is made three times. A server that uses more than 3 GiB is killed.
+// or cannot be made. An attack that exceeds only time bounds is made up to three times. A server
+// that uses more than 3 GiB is killed.
 package attack
 
 import (
@@ -154,8 +155,8 @@ func (p *Program) run(ctx context.Context, out io.Writer, o options) error {
 	return failed(results)
 }
 
-// judged makes an attack and judges it. It makes it again if it exceeds bounds of time only, but
-// does not give a flaw another chance to seem bounded.
+// judged makes an attack and judges it. If the attack exceeds only time bounds, judged makes it
+// again. A flaw gets one try, because it must be found.
 func judged(try func() (*result, error), o options) (*result, error) {
 	for n := 1; ; n++ {
 		r, err := try()

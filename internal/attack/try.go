@@ -60,7 +60,7 @@ type result struct {
 	notMade string // why the attack could not be made; empty if it could
 
 	beyond []string // the bounds that it exceeded, filled in by judge
-	timed  int      // how many of them are of time
+	timed  int      // how many of them are time bounds
 	known  []string // the bounds that it exceeded within its excuse
 }
 

@@ -15,8 +15,8 @@ import (
 // is all that a call needs on this side of the stream, and all that stays if the handler keeps
 // its context. A streaming method has a serverStream around it.
 //
-// Invariant: the carrier is used by the goroutine that runs the call, until that calls leave, or
-// between use and unuse. Once the carrier was freed, nobody uses it.
+// Invariant: the carrier is used by the goroutine that runs the call, until it calls leave. Others
+// use it between use and unuse. Once the carrier was freed, nobody uses it.
 type carried struct {
 	call   serverCall
 	stream *serverStream // nil for a unary method
@@ -117,7 +117,7 @@ func (r *carried) finish(st *status.Status) {
 	}
 }
 
-// frames are for messages of unary methods, which need one for a moment only.
+// frames has frames for unary methods, which need one only while they send or receive.
 var frames = sync.Pool{New: func() any { return new(link.Frame) }}
 
 func freeFrame(f *link.Frame) {
@@ -167,8 +167,8 @@ func (r *carried) reply(m any) error {
 	return nil
 }
 
-// readRequest receives the request of a unary call into m. Generated code calls it. The handler
-// may keep it as long as it likes.
+// readRequest receives the request of a unary call into m. Generated code calls it. It fails once
+// the handler has returned.
 func (r *carried) readRequest(m any) error {
 	if !r.use() {
 		return contextStatus(context.Canceled)

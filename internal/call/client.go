@@ -351,7 +351,7 @@ func (c *Client) invokeOn(ctx context.Context, session link.Session, u *link.Una
 	if err := checkSize(&msg, ci.maxSend); err != nil {
 		return unsendable{err}
 	}
-	if session.Peer().Local && !msg.Copies() { // else the session encodes it
+	if (session.Peer().Local || a != nil) && !msg.Copies() { // stats handlers must not see what cannot be encoded
 		encoded, err := msg.Encode()
 		if err != nil {
 			return err

@@ -114,7 +114,7 @@ func (c *serverCall) run() {
 	}
 	returned = true
 	if c.carried != nil && c.carried.stream == nil {
-		c.carried.leave() // others must not use it after the handler of a stream either, but may try
+		c.carried.leave() // a streaming handler may have kept its stream, so that carrier is not freed
 	}
 }
 

@@ -14,10 +14,9 @@ import (
 const minPlaced = wire.MinPlace
 
 // encodeInPlace encodes m, whose size is expected to be n bytes, into a place. n and sized are
-// what m.Measure has returned. It
-// returns no buffer if it has set the place in step, and also if no place is free. If
-// the encoded message does not fit the place, or is smaller than minPlaced, it returns
-// the bytes in a buffer, as step.Message.
+// the results of m.Measure. encodeInPlace returns no buffer if it has set the place in step, and
+// also if no place is free. If the encoded message does not fit the place, or is smaller than
+// minPlaced, it returns the bytes in a buffer, as step.Message.
 func (s *Session) encodeInPlace(step *wire.Step, m *link.Message, n int, sized link.Measured) (*buffer, error) {
 	room, at, ok := s.placer.Place(n)
 	if !ok {
