@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"weak"
 
 	flatbuffers "github.com/google/flatbuffers/go"
 	"google.golang.org/grpc/encoding"
@@ -21,7 +22,8 @@ const Name = "flatbuffers"
 // grpc.ForceCodecV2 among its default call options.
 //
 // It sends a *flatbuffers.Builder that is finished, or a table that was received as a whole message.
-// The builder can be used again when the call or Send has returned. It receives into the types that
+// A builder can be used again when the call or Send has returned, unless it is that of [NewBuilder] or
+// both sides share messages in one process. The codec receives into the types that
 // flatc generates for tables. They are found in the schemas by the names of the Go type and of its
 // package: the type store.Item is the table store.Item, or one of a longer namespace that ends with
 // store. A type that is no table of the schemas, or of which it is not clear, is not received.
@@ -44,12 +46,19 @@ func (c *codec) Name() string { return Name }
 func (c *codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch v := v.(type) {
 	case *flatbuffers.Builder:
-		b, err := finished(v)
-		return mem.BufferSlice{mem.SliceBuffer(b)}, err
+		b, err := take(v)
+		if err != nil {
+			return nil, err
+		}
+		return mem.BufferSlice{b}, nil
 	case flatbuffers.FlatBuffer:
 		t := v.Table()
 		if len(t.Bytes) < offsetSize || flatbuffers.GetUOffsetT(t.Bytes) != t.Pos {
 			return nil, fmt.Errorf("flat: this %T is a part of a message; build a message with it", v)
+		}
+		if b, ok := held.Load(weak.Make(pointerOf(v))); ok {
+			b.(mem.Buffer).Ref()
+			return mem.BufferSlice{b.(mem.Buffer)}, nil
 		}
 		return mem.BufferSlice{mem.SliceBuffer(t.Bytes)}, nil
 	}

@@ -194,7 +194,7 @@ func query(name string, limit int) *flatbuffers.Builder {
 }
 
 // serve returns a client of p over target, or in process if that is empty.
-func serve(t testing.TB, p pictures, target string, opts ...nearcall.ServerOption) (store.PicturesClient, *nearcall.ClientConn) {
+func serve(t testing.TB, p store.PicturesServer, target string, opts ...nearcall.ServerOption) (store.PicturesClient, *nearcall.ClientConn) {
 	t.Helper()
 	srv := nearcall.NewServer(append(opts, nearcall.MaxRecvMsgSize(64<<20))...)
 	store.RegisterPicturesServer(srv, p)

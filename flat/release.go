@@ -56,3 +56,53 @@ func ReleaseRequests() grpc.UnaryServerInterceptor {
 		return reply, err
 	}
 }
+
+// ReleaseStreamRequests is [ReleaseRequests] for streams: it releases each message when the handler
+// receives the next one, and the last when the handler has returned.
+func ReleaseStreamRequests() grpc.StreamServerInterceptor {
+	return func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		r := &requests{ServerStream: s}
+		err := handler(srv, r)
+		Release(r.last)
+		return err
+	}
+}
+
+// requests is a stream whose requests are released.
+type requests struct {
+	grpc.ServerStream
+	last flatbuffers.FlatBuffer // nil if there is none
+}
+
+func (r *requests) RecvMsg(m any) error { return receive(r.ServerStream, &r.last, m) }
+
+// ReleaseStreamReplies returns an interceptor that releases each reply of a stream when the caller
+// receives the next one, or the end. The rules of [Release] apply.
+func ReleaseStreamReplies() grpc.StreamClientInterceptor {
+	return func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		s, err := streamer(ctx, desc, cc, method, opts...)
+		if err != nil {
+			return nil, err
+		}
+		return &replies{ClientStream: s}, nil
+	}
+}
+
+// replies is a stream whose replies are released.
+type replies struct {
+	grpc.ClientStream
+	last flatbuffers.FlatBuffer // nil if there is none
+}
+
+func (r *replies) RecvMsg(m any) error { return receive(r.ClientStream, &r.last, m) }
+
+// receive releases *last and receives m, the next message, from s.
+func receive(s interface{ RecvMsg(m any) error }, last *flatbuffers.FlatBuffer, m any) error {
+	Release(*last)
+	*last = nil
+	err := s.RecvMsg(m)
+	if f, ok := m.(flatbuffers.FlatBuffer); ok && err == nil {
+		*last = f
+	}
+	return err
+}

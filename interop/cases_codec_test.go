@@ -147,6 +147,22 @@ func (jsonCodec) Unmarshal(data []byte, v any) error { return json.Unmarshal(dat
 
 func init() { encoding.RegisterCodec(jsonCodec{}) }
 
+// onceCodec counts the messages that it encodes.
+type onceCodec struct {
+	name  string
+	count *atomic.Int32
+}
+
+func (o onceCodec) Name() string { return o.name }
+func (o onceCodec) Marshal(v any) (mem.BufferSlice, error) {
+	o.count.Add(1)
+	b, err := proto.Marshal(v.(proto.Message))
+	return mem.BufferSlice{mem.SliceBuffer(b)}, err
+}
+func (onceCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	return proto.Unmarshal(data.Materialize(), v.(proto.Message))
+}
+
 // rawCodec passes bytes through.
 type rawCodec struct{ name string }
 
@@ -284,6 +300,36 @@ var codecCases = []Case{
 		bad, got := []byte("\xff\xff\xff"), []byte(nil)
 		c.Err("garbage", conn.Invoke(c.Context(), unaryCall, &bad, &got, grpc.ForceCodecV2(rawCodec{"proto"})))
 		c.Err("a message", conn.Invoke(c.Context(), unaryCall, request("x"), &got, grpc.ForceCodecV2(rawCodec{"proto"})))
+	}},
+	{35, "each message is encoded once", func(c *C) {
+		client, server := onceCodec{"once-client", new(atomic.Int32)}, onceCodec{"once-server", new(atomic.Int32)}
+		note := func(what string, err error) {
+			c.Err(what, err)
+			c.Note("%s: %d by the client, %d by the server", what, client.count.Swap(0), server.count.Swap(0))
+		}
+		s := newScript(c)
+		service := s.service()
+		service.Duplex = echoService().Duplex
+		for _, limit := range []int{0, 100_000} {
+			conn := c.Start(Config{Service: service, ServerCodec: server, ServerMaxSend: limit, ServiceConfig: retried("", "")})
+			opts := []grpc.CallOption{grpc.ForceCodecV2(client)}
+			if limit > 0 {
+				opts = append(opts, grpc.MaxCallSendMsgSize(limit))
+			}
+			for _, size := range []int{10, 50_000} {
+				_, err := conn.UnaryCall(c.Context(), sized(size), opts...)
+				note("unary", err)
+			}
+			s.play(fails(errAgain), fails(errAgain))
+			_, err := conn.UnaryCall(c.Context(), sized(50_000), opts...)
+			note("retried", err)
+			s.play()
+			stream, err := conn.FullDuplexCall(c.Context(), opts...)
+			c.Err("start", err)
+			c.Err("send", stream.Send(&pb.StreamingOutputCallRequest{Payload: sized(50_000).Payload}))
+			_, err = stream.Recv()
+			note("stream", err)
+		}
 	}},
 	{35, "raw frames on the server: a proxy", func(c *C) {
 		h := c.Named("proxy")

@@ -39,6 +39,7 @@ func TestItems(t *testing.T) {
 			}
 		}
 		t.Run(env.Name, func(t *testing.T) {
+			t.Parallel() // most cases wait
 			for _, it := range Items {
 				t.Run(it.Name(), func(t *testing.T) {
 					for _, k := range byItem[it.Number] {

@@ -275,6 +275,12 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 	}
 	base, own, kind := ctx, md, firstAttempt
 	var last outcome // of the last attempt that reached a session
+	var given *link.Message
+	defer func() {
+		if given != nil {
+			given.Free()
+		}
+	}()
 	for {
 		ctx, a, md, err := c.beginAttempt(base, method, &ci, unaryDesc, own, kind)
 		if err != nil {
@@ -282,7 +288,7 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 		}
 		session, err := c.cfg.Sessions.Pick(ctx, ci.waitForReady)
 		if err == nil && !session.Peer().OneShot {
-			return c.invokeStream(base, &ci, attempt{kind: kind, ctx: ctx, stats: a, session: session}, method, own, md, nil, req, reply)
+			return c.invokeStream(base, &ci, attempt{kind: kind, ctx: ctx, stats: a, session: session}, method, own, md, nil, nil, req, reply)
 		}
 		var u *link.UnaryCall
 		if err == nil {
@@ -297,10 +303,10 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 			kind = policyRetry
 			continue
 		}
-		err = c.invokeOn(ctx, session, u, &ci, a, req, reply)
+		err = c.invokeOn(ctx, session, u, &ci, a, req, reply, &given)
 		switch {
 		case err == link.ErrNoCall:
-			return c.invokeStream(base, &ci, attempt{kind: kind, ctx: ctx, stats: a, session: session}, method, own, md, &u.CallHeader, req, reply)
+			return c.invokeStream(base, &ci, attempt{kind: kind, ctx: ctx, stats: a, session: session}, method, own, md, &u.CallHeader, given, req, reply)
 		case refusedBy(session, err), isUnprocessed(err) && kind == firstAttempt && !session.Peer().Local:
 			// Retry: another session, or this one if it has room again, may accept it.
 			a.reportEnd(linkStatus(err), nil)
@@ -309,7 +315,7 @@ func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *g
 		}
 		last = outcome{session.Peer(), u}
 		failed := c.finishUnary(&ci, a, u, reply, err)
-		if failed != nil && ci.retry != nil && canReplayUnary(&ci, u, req, err) {
+		if failed != nil && ci.retry != nil && canReplayUnary(&ci, u, req, given, err) {
 			if failed = c.waitForRetry(base, ci.retry, failed, u.Trailer); failed == nil {
 				kind = policyRetry
 				continue
@@ -343,20 +349,25 @@ func (ci *callInfo) report(last outcome, err error) {
 	ci.onFinished(err)
 }
 
-// invokeOn makes the call with session.Invoke and returns its error.
-func (c *Client) invokeOn(ctx context.Context, session link.Session, u *link.UnaryCall, ci *callInfo, a *callStats, req, reply any) error {
+// invokeOn makes the call with session.Invoke and returns its error. given is the request encoded,
+// or nil if it was not. Earlier attempts may have set it.
+func (c *Client) invokeOn(ctx context.Context, session link.Session, u *link.UnaryCall, ci *callInfo, a *callStats, req, reply any, given **link.Message) error {
 	u.Codec, u.Request, u.Reply, u.Limit = ci.codec, req, reply, ci.maxRecv
 	a.outHeader(&u.CallHeader, session.Peer())
 	msg := messageOf(req, ci.codec)
-	if err := checkSize(&msg, ci.maxSend); err != nil {
-		return unsendable{err}
-	}
-	if (session.Peer().Local || a != nil) && !msg.Copies() { // stats handlers must not see what cannot be encoded
-		encoded, err := msg.Encode()
-		if err != nil {
+	// In process, users' codecs run on their own side. And stats handlers must not see what cannot be
+	// encoded.
+	if *given == nil && ((session.Peer().Local || a != nil) && !msg.Copies() || ci.codec != codec.Proto() && !session.Peer().Local) {
+		var err error
+		if *given, err = encodeOnce(&msg, session.Peer()); err != nil {
 			return err
 		}
-		u.Request = &encoded
+	}
+	if *given != nil {
+		msg, u.Request = **given, *given
+	}
+	if err := checkSize(&msg, ci.maxSend); err != nil {
+		return unsendable{err}
 	}
 	a.sent(req, ci.codec)
 	if session.Peer().Local && !u.Deadline.IsZero() {
@@ -367,6 +378,19 @@ func (c *Client) invokeOn(ctx context.Context, session link.Session, u *link.Una
 		ctx = bounded
 	}
 	return session.Invoke(ctx, u)
+}
+
+// encodeOnce returns m encoded, for all attempts of a call to that peer: as in grpc-go, a codec
+// encodes a message once. The bytes may be the value's own, unless a peer in this process could use
+// them after the call.
+func encodeOnce(m *link.Message, peer *link.Peer) (*link.Message, error) {
+	if !peer.Local {
+		if given, ok, err := m.Give(); ok || err != nil {
+			return &given, err
+		}
+	}
+	frozen, err := m.Freeze()
+	return &frozen, err
 }
 
 // withTimer returns a context that ends at deadline, for a call in process: there only
@@ -472,11 +496,15 @@ func fullTrailer(trailer metadata.MD, st *status.Status, header metadata.MD, sub
 
 // invokeStream makes a unary call as a stream of one message each way. o is the header
 // that a failed invokeOn has prepared and reported to stats handlers; nil without one.
-// own is the caller's metadata, and md that of the first attempt.
-func (c *Client) invokeStream(base context.Context, ci *callInfo, first attempt, method string, own, md metadata.MD, o *link.CallHeader, req, reply any) error {
+// own is the caller's metadata, and md that of the first attempt. given is the request if it is
+// encoded already.
+func (c *Client) invokeStream(base context.Context, ci *callInfo, first attempt, method string, own, md metadata.MD, o *link.CallHeader, given *link.Message, req, reply any) error {
 	info := new(callInfo) // a copy, so that ci does not escape in calls without a stream
 	*info = *ci
 	s := &clientStream{client: c, desc: unaryDesc, info: info, method: method, md: own, base: base, firstAttempt: first}
+	if given != nil {
+		s.given = given.Data().Materialize() // each attempt in this process frees a reference
+	}
 	if first.stats != nil {
 		first.stats.skipSent = o != nil
 	}

@@ -96,6 +96,7 @@ type clientStream struct {
 	base         context.Context // the call's context
 	waiter       wait.Waiter     // base's loop; nil for goroutines
 	firstAttempt attempt
+	given        []byte // the request of a unary call, if it is encoded already
 
 	// Guarded by client.mu.
 	next, prev *clientStream
@@ -182,6 +183,9 @@ func (s *clientStream) send(m any) error {
 	}
 	f := &s.sendFrame
 	f.Msg, f.HasMsg, f.EndSend = messageOf(m, s.info.codec), true, !s.desc.ClientStreams
+	if s.given != nil {
+		f.Msg = link.EncodedBytes(s.given)
+	}
 	s.sentLast = f.EndSend
 	defer func() { f.Msg = link.Message{} }()
 	if err := checkSize(&f.Msg, s.info.maxSend); err != nil {
@@ -202,10 +206,10 @@ func (s *clientStream) send(m any) error {
 	return nil
 }
 
-// encodeForReplay encodes m if the user may change it before it is sent again. The bytes
-// are immutable, and freeing them has no effect.
+// encodeForReplay encodes m if the user may change it before it is sent again, or its codec could
+// not encode it again. The bytes are immutable.
 func (s *clientStream) encodeForReplay(m *link.Message) (err error) {
-	if s.sendAttempt != nil || s.desc == unaryDesc || s.info.codec == codec.Shared() {
+	if s.sendAttempt != nil || s.desc == unaryDesc && s.info.codec == codec.Proto() || s.info.codec == codec.Shared() {
 		return nil // a request does not change before Invoke returns, a shared message never
 	}
 	a, replayable := s.currentAttempt()

@@ -48,10 +48,10 @@ func (c *Client) fillHeader(ctx context.Context, o *link.CallHeader, ci *callInf
 // messages are shared with p.
 func (c *Client) profileOf(ci *callInfo, p *link.Peer) *link.Profile {
 	profile := c.profile
-	if c.cfg.Shared && (ci.codec == codec.Proto() || ci.codec == codec.Shared()) {
-		ci.codec = codec.Proto()
+	if c.cfg.Shared {
+		ci.codec = codec.Unshared(ci.codec)
 		if p.Shares {
-			ci.codec = codec.Shared()
+			ci.codec = codec.Sharing(ci.codec)
 			profile = c.shared
 		}
 	}

@@ -189,7 +189,7 @@ func (c *Client) backoff(ctx context.Context, d time.Duration) error {
 // canReplayUnary reports whether a failed unary call may be retried: it received no
 // header and no reply, and its request was sent and does not exceed the replay limit. err
 // is the error of Session.Invoke.
-func canReplayUnary(ci *callInfo, u *link.UnaryCall, req any, err error) bool {
+func canReplayUnary(ci *callInfo, u *link.UnaryCall, req any, given *link.Message, err error) bool {
 	var unsent *link.SendError
 	var tooLarge unsendable
 	if err == nil && u.Status == nil || errors.As(err, &unsent) || errors.As(err, &tooLarge) {
@@ -197,6 +197,9 @@ func canReplayUnary(ci *callInfo, u *link.UnaryCall, req any, err error) bool {
 	}
 	if u.Header != nil || u.Replied || u.ReplyError != nil {
 		return false
+	}
+	if given != nil {
+		return fitsReplay(given, ci.maxReplay)
 	}
 	msg := messageOf(req, ci.codec)
 	return fitsReplay(&msg, ci.maxReplay)

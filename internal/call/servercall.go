@@ -69,10 +69,11 @@ func (c *serverCall) context() context.Context {
 
 // codec returns the codec of the call's messages.
 func (c *serverCall) codec() link.Codec {
+	own := c.conn.server.codecOf(c.open.ContentSubtype)
 	if c.open.Shared {
-		return codec.Shared()
+		return codec.Sharing(own)
 	}
-	return c.conn.server.codecOf(c.open.ContentSubtype)
+	return own
 }
 
 // run runs the handler and ends the call. It runs on a worker, on a task or, for unary
@@ -395,10 +396,18 @@ func (c *serverCall) maxSend() int { return c.conn.server.cfg.MaxSend }
 func (c *serverCall) checkSend(m *link.Message) error { return checkSize(m, c.maxSend()) }
 
 // checkSize returns an error if m is larger than limit bytes. Without a limit, which is
-// the default, it does not compute m's size.
+// the default, it does not compute m's size. With one it encodes m if a user's codec is needed to know
+// the size, because that encodes a message once.
 func checkSize(m *link.Message, limit int) error {
 	if limit >= noLimit {
 		return nil
+	}
+	if !m.Copies() {
+		encoded, err := m.Encode()
+		if err != nil {
+			return linkStatus(err)
+		}
+		*m = encoded
 	}
 	n, err := m.Size()
 	if err != nil {

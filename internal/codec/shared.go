@@ -1,5 +1,54 @@
 package codec
 
+import (
+	"google.golang.org/grpc/mem"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// Sharing returns the codec that is c for peers that agreed not to write to a message after it was
+// sent or received: [Shared] for [Proto], and for an encoding.CodecV2 one whose encoded messages
+// are passed on in the memory that it gives. Other codecs are returned as they are.
+func Sharing(c link.Codec) link.Codec {
+	switch c := c.(type) {
+	case protoCodec:
+		return Shared()
+	case v2Codec:
+		return sharedV2{c}
+	case *v2Codec:
+		return &sharedV2{*c}
+	}
+	return c
+}
+
+// Unshared returns the codec that [Sharing] was called with to get c, or c itself.
+func Unshared(c link.Codec) link.Codec {
+	switch c := c.(type) {
+	case sharedCodec:
+		return Proto()
+	case sharedV2:
+		return c.v2Codec
+	case *sharedV2:
+		return &c.v2Codec
+	}
+	return c
+}
+
+// Shares reports whether c is a result of [Sharing] that shares messages.
+func Shares(c link.Codec) bool {
+	switch c.(type) {
+	case sharedCodec, sharedV2, *sharedV2:
+		return true
+	}
+	return false
+}
+
+// sharedV2 is the result of [Sharing] for a v2Codec.
+type sharedV2 struct{ v2Codec }
+
+// Freeze returns v's encoding, which does not change any more.
+func (c sharedV2) Freeze(v any) (mem.BufferSlice, error) { return c.Give(v) }
+
 // Shared returns the codec for peers that agreed not to write to a message
 // after it was sent or received. It differs from [Proto] only in Copy, which
 // makes dst refer to the contents of src. It does this for messages of any

@@ -93,6 +93,14 @@ func New(cfg Config) *Connector {
 	return c
 }
 
+// Current returns the session of state Ready, or nil if there is none.
+func (c *Connector) Current() link.Session {
+	if s := c.ready.Load(); s != nil {
+		return s.Session
+	}
+	return nil
+}
+
 // Pick returns a session for a call, and dials or waits for one if needed. Without
 // waitForReady it fails in state TransientFailure. Its errors are status errors.
 func (c *Connector) Pick(ctx context.Context, waitForReady bool) (link.Session, error) {

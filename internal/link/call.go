@@ -28,8 +28,8 @@ var ErrLeft = errors.New("link: the caller has left")
 // claim either: a leaving caller would wait for it, with all the locks it holds.
 // A message that a codec cannot copy without user code crosses as bytes: the sender
 // encodes it before the claim that hands it over, and the receiver decodes it after.
-// The bytes are immutable and come from no pool, so a side that got them inside a claim
-// may decode them at any time, even after the caller has left.
+// The bytes are immutable, and the receiver takes a reference to them inside a claim, so it may
+// decode them at any time, even after the caller has left.
 type UnaryCall struct {
 	CallHeader
 
@@ -120,7 +120,9 @@ func (c *UnaryCall) Take(to *Sink) error {
 	if bytes == nil {
 		return err
 	}
-	return bytes.DecodeInto(to)
+	err = bytes.DecodeInto(to)
+	bytes.Free() // not deferred: a codec that panics may have kept the bytes
+	return err
 }
 
 // copyRequest copies the request into to. If it has to go through bytes, copyRequest
@@ -131,13 +133,14 @@ func (c *UnaryCall) copyRequest(to *Sink) (bytes *Message, err error) {
 	}
 	defer c.release(0) // also when a codec panics
 	if m, encoded := c.Request.(*Message); encoded {
-		return m, nil
+		held := m.Hold()
+		return &held, nil
 	}
 	m := Live(c.Request, c.Codec)
 	if ok, err := m.CopyInto(to); ok || err != nil {
 		return nil, err
 	}
-	return m.encode() // by our own code: the caller encodes what others' is needed for
+	return m.freeze() // by our own code: the caller encodes what others' is needed for
 }
 
 // SendHeader delivers the header. The callee must not modify md afterwards.
@@ -160,11 +163,13 @@ func (c *UnaryCall) Finish(header metadata.MD, reply *Message, end End) error {
 	if ok, err := c.finish(header, reply, nil, end); ok || err != nil {
 		return err
 	}
-	bytes, err := reply.encode() // for the caller to decode
+	bytes, err := reply.freeze() // for the caller to decode
 	if err != nil {
 		return err
 	}
-	_, err = c.finish(header, nil, bytes, end)
+	if _, err = c.finish(header, nil, bytes, end); err != nil {
+		bytes.Free()
+	}
 	return err
 }
 

@@ -94,6 +94,14 @@ func (m *Message) data() mem.BufferSlice {
 // to keep them.
 func (m *Message) Data() mem.BufferSlice { return m.data() }
 
+// Whole returns the bytes of an encoded message that are in one piece, and nil of any other.
+func (m *Message) Whole() []byte {
+	if data, ok := m.value.(mem.BufferSlice); ok && len(data) == 1 && m.encoded() {
+		return data[0].ReadOnlyData()
+	}
+	return nil
+}
+
 // Bound returns an upper bound of m's encoded size in bytes. m must have been
 // captured or be encoded.
 func (m *Message) Bound() int { return m.bound }
@@ -158,6 +166,31 @@ func (m *Message) Encode() (Message, error) {
 	return Encoded(mem.BufferSlice{mem.SliceBuffer(b)}), nil
 }
 
+// Freeze is Encode, but the bytes are the value's own if m's codec is for peers that share messages.
+// The receiver frees them.
+func (m *Message) Freeze() (Message, error) {
+	c, ok := m.codec.(interface {
+		Freeze(v any) (mem.BufferSlice, error)
+	})
+	if !ok {
+		return m.Encode()
+	}
+	data, err := c.Freeze(m.value)
+	if err != nil {
+		return Message{}, &SendError{err}
+	}
+	return Encoded(data), nil
+}
+
+// Hold returns an encoded message with the bytes of m, which is encoded, and a reference to them
+// of its own.
+func (m *Message) Hold() Message {
+	if _, ok := m.value.(mem.BufferSlice); ok {
+		m.data().Ref()
+	}
+	return *m
+}
+
 // Give returns m as an encoded message without a copy, if its codec can make one: the bytes
 // may be the value's own. So they must be used before the value changes, and freed. If ok is
 // false and err is nil, the codec cannot. The error is a *SendError.
@@ -214,9 +247,9 @@ func (m *Message) AppendMeasured(b []byte, sized Measured) ([]byte, error) {
 	return b, nil
 }
 
-// encode is Encode with the result on the heap.
-func (m *Message) encode() (*Message, error) {
-	b, err := m.Encode()
+// freeze is Freeze with the result on the heap.
+func (m *Message) freeze() (*Message, error) {
+	b, err := m.Freeze()
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +304,7 @@ func (m *Message) Capture(into *Message) error {
 			}
 		}
 	}
-	bytes, err := m.Encode()
+	bytes, err := m.Freeze()
 	if err == nil {
 		*into = bytes
 	}
@@ -292,11 +325,13 @@ func (m *Message) DecodeInto(to *Sink) error {
 	if ok, err := m.CopyInto(to); ok || err != nil {
 		return err
 	}
-	b, err := m.Append(nil)
+	b, err := m.Freeze()
 	if err != nil {
 		return err
 	}
-	return m.decode(mem.BufferSlice{mem.SliceBuffer(b)}, to)
+	err = b.decode(b.data(), to)
+	b.Free() // not deferred: a codec that panics may have kept the bytes
+	return err
 }
 
 // CopyInto is DecodeInto without encoding m. If ok is false and err is nil, it did nothing,

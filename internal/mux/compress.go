@@ -33,6 +33,12 @@ func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer
 	}
 	places := s.placer != nil && name == ""
 	if places && n >= minPlaced {
+		if whole := m.Whole(); whole != nil {
+			if step.Place, step.Placed = s.placer.PlaceOf(whole); step.Placed {
+				step.Size = len(whole)
+				return nil, nil
+			}
+		}
 		if b, err := s.encodeInPlace(step, m, n, sized); b != nil || err != nil || step.Placed {
 			return b, err
 		}

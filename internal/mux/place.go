@@ -60,6 +60,18 @@ func (s *Session) moveToPlace(step *wire.Step, b *buffer) bool {
 	return true
 }
 
+// Draft implements [link.Drafter].
+func (s *Session) Draft(n int) (b []byte, end func()) {
+	if s.placer == nil || n < minPlaced {
+		return nil, nil
+	}
+	b, at, ok := s.placer.Draft(n)
+	if !ok {
+		return nil, nil
+	}
+	return b[:n], func() { s.placer.EndDraft(at) }
+}
+
 // unplace frees the place of a step that will not be sent.
 func (s *Session) unplace(step *wire.Step) {
 	if step.Placed {

@@ -24,11 +24,14 @@ type shelf struct {
 	most   int // limit of places
 	places map[int][]byte
 	next   int
+	drafts map[int]bool
 	held   int  // places that the other side holds
 	spoilt bool // reads fail
 }
 
-func newShelf(most int) *shelf { return &shelf{most: most, places: make(map[int][]byte)} }
+func newShelf(most int) *shelf {
+	return &shelf{most: most, places: make(map[int][]byte), drafts: make(map[int]bool)}
+}
 
 func (s *shelf) out() int {
 	s.mu.Lock()
@@ -56,6 +59,39 @@ func (c placed) Place(n int) ([]byte, int, bool) {
 }
 
 func (placed) Placed() {}
+
+func (c placed) Draft(n int) (b []byte, at int, ok bool) {
+	b, at, ok = c.Place(n)
+	if ok {
+		c.mine.mu.Lock()
+		defer c.mine.mu.Unlock()
+		c.mine.drafts[at] = true
+	}
+	return b, at, ok
+}
+
+// EndDraft leaves the place to the other side if PlaceOf was called.
+func (c placed) EndDraft(at int) {
+	c.mine.mu.Lock()
+	defer c.mine.mu.Unlock()
+	if c.mine.drafts[at] {
+		delete(c.mine.drafts, at)
+		delete(c.mine.places, at)
+	}
+}
+
+// PlaceOf knows messages that are at the beginning of a draft.
+func (c placed) PlaceOf(b []byte) (at int, ok bool) {
+	c.mine.mu.Lock()
+	defer c.mine.mu.Unlock()
+	for at := range c.mine.drafts {
+		if &c.mine.places[at][:1][0] == &b[0] {
+			delete(c.mine.drafts, at)
+			return at, true
+		}
+	}
+	return 0, false
+}
 
 func (c placed) Hold(at, n int) error {
 	s := c.theirs
@@ -173,6 +209,55 @@ func TestALargeMessageIsPutInAPlaceUntilItIsReceived(t *testing.T) {
 		if n := clients.out(); n != 0 {
 			t.Errorf("%d places are not given back", n)
 		}
+	})
+}
+
+// A message that was built in a draft takes no other place, and its place is the peer's when the
+// draft has ended.
+func TestAMessageIsSentFromItsDraft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &witness{}
+		cs, _, clients, _ := shelved(t, 2, Options{}, Options{Window: 4 << 20}, w)
+		caller, callee := callOver(t, cs, w)
+		if b, _ := cs.Draft(minPlaced - 1); b != nil {
+			t.Error("there is a draft of a small message")
+		}
+		b, end := cs.Draft(100_000)
+		for i := range b {
+			b[i] = byte(i % 251)
+		}
+		if err := caller.Send(&link.Frame{Msg: link.Encoded(slice(b)), HasMsg: true}); err != nil {
+			t.Fatal(err)
+		}
+		if n := clients.out(); n != 1 {
+			t.Errorf("the message and its draft take %d places", n)
+		}
+		end()
+		var got []byte
+		for f := (link.Frame{Sink: link.Sink{Dst: &got, Codec: rawCodec, Limit: 1 << 20}}); !f.Got; {
+			if err := callee.Recv(&f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range got {
+			if got[i] != byte(i%251) {
+				t.Fatalf("byte %d of %d is another", i, len(got))
+			}
+		}
+		synctest.Wait()
+		if n := clients.out(); n != 0 || len(got) != 100_000 {
+			t.Errorf("%d places are out, and %d bytes have come", n, len(got))
+		}
+
+		b, end = cs.Draft(100_000)
+		caller.Abort(errors.New("gone"))
+		if err := caller.Send(&link.Frame{Msg: link.Encoded(slice(b)), HasMsg: true}); err == nil {
+			t.Error("an aborted call sends")
+		}
+		if n := clients.out(); n != 0 {
+			t.Errorf("the place of a message that was not sent is not taken back: %d are out", n)
+		}
+		end()
 	})
 }
 

@@ -61,6 +61,13 @@ type Placer interface {
 	Place(n int) (b []byte, at int, ok bool)
 	Placed()
 
+	// Draft allocates n bytes or more, in which a user builds a message. The memory is the user's
+	// until EndDraft, even if the connection is closed. PlaceOf returns the place of b, which the
+	// caller sends, if b is in a draft and no other message there is on its way.
+	Draft(n int) (b []byte, at int, ok bool)
+	EndDraft(at int)
+	PlaceOf(b []byte) (at int, ok bool)
+
 	// Hold keeps the n bytes that the peer has put at place at, until Release, even if
 	// the connection is closed. An error means that the peer is at fault.
 	Hold(at, n int) error

@@ -29,12 +29,20 @@ type arena struct {
 	carved       int // where the next slab is carved
 	paged        int // where allocated pages end; all of them are reserved from memory
 	freeSlabs    [maxSlab - minSlab + 1][]int
-	allocated    map[int]int // classes of the slabs in use, by offset
-	beingWritten int         // slabs that a caller still writes to, and 1 while trim frees pages
+	allocated    map[int]slab // the slabs in use, by offset
+	messages     map[int]int  // the offsets of the slabs of sent drafts, by those of the messages
+	beingWritten int          // slabs that a caller still writes to, and 1 while trim frees pages
 	closed       bool
 	trimming     bool        // trim frees the pages: no slab can be allocated
 	noPagesAt    time.Time   // when the system last had no pages
 	trimTimer    *time.Timer // calls trim; nil before the arena was first empty
+}
+
+// A slab is one that is in use.
+type slab struct {
+	class int  // its size, as a power of two
+	draft bool // a user writes there; see draft
+	sent  bool // it was a draft when a message in it was sent, which the peer has not returned
 }
 
 // pages are the system calls that an arena makes.
@@ -59,7 +67,7 @@ const (
 )
 
 func newArena(mem []byte, memory *Memory, pages pages) *arena {
-	return &arena{mem: mem, memory: memory, pages: pages, allocated: make(map[int]int)}
+	return &arena{mem: mem, memory: memory, pages: pages, allocated: make(map[int]slab), messages: make(map[int]int)}
 }
 
 // allocate returns a slab with room for n bytes, as an empty slice and its offset. ok is
@@ -104,7 +112,7 @@ func (a *arena) reuse(class int) (at int, ok bool) {
 		return 0, false
 	}
 	at = pop(list)
-	a.allocated[at] = class
+	a.allocated[at] = slab{class: class}
 	a.beingWritten++
 	return at, true
 }
@@ -113,7 +121,7 @@ func (a *arena) reuse(class int) (at int, ok bool) {
 func (a *arena) carve(class int) (at int) {
 	at = a.carved
 	a.carved += 1 << class
-	a.allocated[at] = class
+	a.allocated[at] = slab{class: class}
 	a.beingWritten++
 	return at
 }
@@ -177,20 +185,31 @@ func (a *arena) doneWriting() {
 	a.unmapIfUnused()
 }
 
-// free frees a slab that the peer has read, or was never told of.
+// free frees the slab of the message at offset at, which the peer has read or was never told of. A
+// draft stays in use.
 func (a *arena) free(at int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	class, ok := a.allocated[at]
-	if !ok {
+	if of, ok := a.messages[at]; ok {
+		delete(a.messages, at)
+		a.returned(of)
+		return nil
+	}
+	s, ok := a.allocated[at]
+	if !ok || s.draft || s.sent {
 		return fmt.Errorf("%w: it returns the slab at %d, which it did not get", errBroken, at)
 	}
+	a.drop(at, s)
+	return nil
+}
+
+// drop makes the slab at offset at free. The caller holds mu.
+func (a *arena) drop(at int, s slab) {
 	delete(a.allocated, at)
 	if len(a.allocated) > 0 {
-		a.freeSlabs[class-minSlab] = append(a.freeSlabs[class-minSlab], at)
+		a.freeSlabs[s.class-minSlab] = append(a.freeSlabs[s.class-minSlab], at)
 	}
 	a.resetIfUnused()
-	return nil
 }
 
 // resetIfUnused starts carving from offset 0 again if no slab is allocated, and starts the

@@ -245,6 +245,20 @@ func (c *Conn) Place(n int) (b []byte, at int, ok bool) {
 // Placed implements [mux.Placer].
 func (c *Conn) Placed() { c.slabs.doneWriting() }
 
+// Draft implements [mux.Placer].
+func (c *Conn) Draft(n int) (b []byte, at int, ok bool) { return c.slabs.draft(n) }
+
+// EndDraft implements [mux.Placer].
+func (c *Conn) EndDraft(at int) { c.slabs.endDraft(at) }
+
+// PlaceOf implements [mux.Placer].
+func (c *Conn) PlaceOf(b []byte) (at int, ok bool) {
+	if at, ok = c.slabs.send(b); ok {
+		counters.slabs.Add(1)
+	}
+	return at, ok
+}
+
 // Returned implements [mux.Placer].
 func (c *Conn) Returned(at int) error { return c.slabs.free(at) }
 

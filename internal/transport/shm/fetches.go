@@ -50,7 +50,7 @@ func (f *fetching) hold(at, n int) error {
 	if f.closed {
 		return net.ErrClosed
 	}
-	if at%partAlign != 0 || !f.used.mark(at, n) {
+	if !f.used.mark(at, n) {
 		return fmt.Errorf("%w: its message of %d bytes at %d is where it must not be, or another is", errBroken, n, at)
 	}
 	if f.held == nil {

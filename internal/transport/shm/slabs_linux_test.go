@@ -156,7 +156,8 @@ func TestNoTwoMessagesAreAtOnePlace(t *testing.T) {
 		hold(0, partAlign+1, false)
 		hold(0, partAlign, true)
 		hold(4*partAlign, 1, true)
-		hold(5*partAlign+1, 1, false) // not a multiple of partAlign
+		hold(5*partAlign+1, 1, true)
+		hold(5*partAlign, 1, false) // another has some of the same partAlign bytes
 		hold(6*partAlign, 0, false)
 		hold(slabsSize-partAlign, partAlign, true)
 		hold(slabsSize-partAlign, partAlign+1, false)

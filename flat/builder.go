@@ -1,0 +1,78 @@
+package flat
+
+import (
+	"runtime"
+	"sync"
+	"weak"
+
+	flatbuffers "github.com/google/flatbuffers/go"
+	"google.golang.org/grpc/mem"
+)
+
+// NewBuilder returns a builder with room for size bytes from pool. A message that fits is not copied
+// before it is sent, and its memory goes back to the pool when it was sent: over shared memory, and
+// with nearcall's BufferPool, the peer reads it where it was built. A message that does not fit is
+// sent as well, but its bytes were copied and are not the pool's. A FlatBuffer takes some more
+// bytes than its contents.
+//
+// The builder sends one message, and is empty when it was sent: what FinishedBytes has returned
+// before must not be used any more. A builder that is not sent loses its memory to the pool when the
+// garbage collector finds it.
+func NewBuilder(pool mem.BufferPool, size int) *flatbuffers.Builder {
+	m := memory{pool: pool, b: pool.Get(max(size, 1))}
+	b := flatbuffers.NewBuilder(0)
+	b.Bytes = m.whole()
+	b.Reset()
+	key := weak.Make(b)
+	building.Store(key, m)
+	runtime.AddCleanup(b, func(key weak.Pointer[flatbuffers.Builder]) {
+		if m, ok := building.LoadAndDelete(key); ok {
+			m.(memory).free()
+		}
+	}, key)
+	return b
+}
+
+// building has the memory of builders of NewBuilder that were not sent.
+var building sync.Map // of memory, by weak.Pointer[flatbuffers.Builder]
+
+// memory is a piece of a pool.
+type memory struct {
+	pool mem.BufferPool
+	b    *[]byte
+}
+
+// whole returns all of the memory, with no room behind it, so that a builder cannot grow within.
+func (m memory) whole() []byte { return (*m.b)[:cap(*m.b):cap(*m.b)] }
+
+func (m memory) free() { m.pool.Put(m.b) }
+
+// Get and Put implement [mem.BufferPool] for the one buffer that m becomes.
+func (m memory) Get(n int) *[]byte { return m.pool.Get(n) }
+func (m memory) Put(*[]byte)       { m.free() }
+
+// take returns the message of a builder that is finished. A builder of NewBuilder loses its memory.
+func take(b *flatbuffers.Builder) (mem.Buffer, error) {
+	message, err := finished(b)
+	if err != nil {
+		return nil, err
+	}
+	at, ok := building.LoadAndDelete(weak.Make(b))
+	if !ok {
+		return mem.SliceBuffer(message), nil
+	}
+	m := at.(memory)
+	moved := &b.Bytes[0] != &m.whole()[0]
+	b.Bytes = nil
+	b.Reset()
+	switch {
+	case moved:
+		m.free()
+		return mem.SliceBuffer(message), nil
+	case mem.IsBelowBufferPoolingThreshold(cap(message)): // package mem would not count its references
+		own := append([]byte(nil), message...)
+		m.free()
+		return mem.SliceBuffer(own), nil
+	}
+	return mem.NewBuffer(&message, m), nil
+}

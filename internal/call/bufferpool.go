@@ -1,0 +1,70 @@
+package call
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"weak"
+
+	"google.golang.org/grpc/mem"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// A BufferPool is a mem.BufferPool of memory for messages to the peer of a session. Large pieces
+// of it are drafts, if the session has any; all others come from grpc-go's default pool.
+type BufferPool struct {
+	// Session returns the session, or nil if there is none now.
+	Session func() link.Session
+}
+
+// BufferPoolOf returns the pool of the session of a handler's context.
+func BufferPoolOf(ctx context.Context) mem.BufferPool {
+	c, ok := ctx.Value(connKey{}).(*serverConn)
+	if !ok {
+		return mem.DefaultBufferPool()
+	}
+	return BufferPool{func() link.Session { return c.session }}
+}
+
+// drafts has the functions that end drafts, by the pointers that Get has returned. A draft whose
+// pointer is lost is ended when the collector finds that.
+var drafts sync.Map // of func(), by weak.Pointer[[]byte]
+
+// Get implements [mem.BufferPool].
+func (p BufferPool) Get(n int) *[]byte {
+	d, ok := p.Session().(link.Drafter)
+	if !ok {
+		return mem.DefaultBufferPool().Get(n)
+	}
+	b, end := d.Draft(n)
+	if b == nil {
+		return mem.DefaultBufferPool().Get(n)
+	}
+	at := new([]byte)
+	*at = b
+	key := weak.Make(at)
+	drafts.Store(key, end)
+	runtime.AddCleanup(at, endDraft, key)
+	return at
+}
+
+// Put implements [mem.BufferPool].
+func (p BufferPool) Put(b *[]byte) {
+	if endDraftOf(weak.Make(b)) {
+		*b = nil // so that a second Put does not give it to another pool
+		return
+	}
+	mem.DefaultBufferPool().Put(b)
+}
+
+// endDraftOf ends the draft of key, and reports whether there is one.
+func endDraftOf(key weak.Pointer[[]byte]) bool {
+	end, ok := drafts.LoadAndDelete(key)
+	if ok {
+		end.(func())()
+	}
+	return ok
+}
+
+func endDraft(key weak.Pointer[[]byte]) { endDraftOf(key) }
