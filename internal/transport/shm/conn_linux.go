@@ -59,7 +59,7 @@ func newConn(f *file, server bool, m *Memory, data, space *net.UnixConn) (*Conn,
 		return nil, err
 	}
 	c.mine, c.theirs = mine, theirs
-	c.fetches.slabs, c.fetches.memory = theirSlabs{theirs}, mine.memory
+	c.fetches.slabs, c.fetches.memory = &theirSlabs{theirs}, mine.memory
 	c.slabs = newArena(mine.slabs, mine.memory, ownSlabs{mine})
 	c.in.receiver = newReceiver(mine.segment, theirs.segment)
 	c.out.sender = newSender(mine.segment, theirs.segment)
@@ -276,7 +276,7 @@ func (c *Conn) Check() error {
 }
 
 // Fetch implements [mux.Placer].
-func (c *Conn) Fetch(b []byte, at int) error { return c.fetches.slabs.read(b, at) }
+func (c *Conn) Fetch(b []byte, at int) error { return c.fetches.read(b, at) }
 
 // Release implements [mux.Placer].
 func (c *Conn) Release(at int) { c.fetches.release(at) }

@@ -10,10 +10,6 @@ import (
 // while a message is unread, also after the connection has ended: a message that has
 // arrived can still be received.
 //
-// It reads slabs with pread, never through a mapping. Reading a page that the peer has not
-// written, or has freed again, then allocates no memory; and if memory is short, the read
-// fails with an error instead of a SIGBUS.
-//
 // A message is read only while the peer has allocated at least as many pages as all its
 // unread messages need. Two unread messages must not overlap, so that one page cannot pay
 // for both. A place that the peer never wrote to fails this check, or reads as zeros that
@@ -21,7 +17,7 @@ import (
 //
 // While the connection is open, the slabs count as the peer's memory. After its end the
 // peer does not use them any more, so what is kept counts as this side's. If this side's
-// Memory has no room for them, they are closed at once.
+// Memory has no room for them, they are closed at once. reading.go says how slabs are read.
 type fetching struct {
 	slabs  peerSlabs
 	memory *Memory // this side's
@@ -33,14 +29,17 @@ type fetching struct {
 	closed      bool
 	reserved    int // from memory, when the connection ended
 	slabsClosed bool
+	reading
 }
 
 // peerSlabs are the system calls that a fetching makes. read and close may be called
 // concurrently.
 type peerSlabs interface {
 	read(b []byte, at int) error
-	size() int // allocated bytes of the file that the slabs are in
-	close()
+	mapAll() []byte        // maps the slabs for reading; nil if that fails
+	present(b []byte) bool // whether all pages of b, a part of the mapping, are in memory
+	size() int             // allocated bytes of the file that the slabs are in
+	close()                // unmaps the slabs as well
 }
 
 // hold keeps the n bytes of a message at offset at until release is called.
@@ -86,8 +85,19 @@ func (f *fetching) checkPages(there func() int) error {
 	return nil
 }
 
-// units are a bitmap of the occupied pieces of slabs, with a bit for each partAlign bytes.
+// units are a bitmap of pieces of slabs, with a bit for each partAlign bytes.
 type units [maxSlabs / partAlign / 64]uint64
+
+// markMore marks the pieces of n bytes at offset at, and returns how many were not marked.
+func (u *units) markMore(at, n int) (more int) {
+	for i := at / partAlign; i < (at+n+partAlign-1)/partAlign; i++ {
+		if u[i/64]>>(i%64)&1 == 0 {
+			u[i/64] |= 1 << (i % 64)
+			more++
+		}
+	}
+	return more
+}
 
 // mark marks the pieces of n bytes at offset at, and reports false if one is marked
 // already.
@@ -132,7 +142,5 @@ func (f *fetching) closeSlabs() {
 		return
 	}
 	f.slabsClosed = true
-	f.slabs.close()
-	f.memory.unreserve(f.reserved)
-	f.reserved = 0
+	f.freeUnread()
 }

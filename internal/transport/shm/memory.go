@@ -12,15 +12,20 @@ import (
 // take all of it. Slabs leave an eighth of it to rings. The slabs of one connection come to
 // at most a quarter of what remains for others: the more peers hold slabs, the less each of
 // them gets, and the next one still gets some.
+//
+// It bounds the bytes of peers' slabs that this side may have to pay for, too, to a quarter as much:
+// see reading.
 type Memory struct {
 	max    int64
 	shared bool // by connections of different peers
 	used   atomic.Int64
+	read   atomic.Int64
 }
 
 const (
 	ringsPart = 8 // one part in ringsPart is only for rings
 	slabsPart = 4 // as much as this times a connection's slabs must remain
+	readsPart = 4 // one part in readsPart is what may be read in addition
 )
 
 // NewMemory returns a bound of the given number of bytes. shared is for connections of
@@ -39,16 +44,37 @@ func (m *Memory) reserveSlabs(n, has int) bool {
 	return m.reserveBelow(m.max-m.max/ringsPart, int64(n), slabsPart*int64(has+n))
 }
 
+// reserveRead reserves n more bytes of a peer's slabs, of which this side has read has bytes, and
+// reports whether there were enough.
+func (m *Memory) reserveRead(n, has int) bool {
+	leave := int64(0)
+	if m.shared {
+		leave = slabsPart * int64(has+n)
+	}
+	return reserveOf(&m.read, m.max/readsPart, int64(n), leave)
+}
+
+// unreserveRead returns n bytes of a peer's slabs.
+func (m *Memory) unreserveRead(n int) { m.read.Add(-int64(n)) }
+
 // reserveBelow reserves n of bound's bytes, and reports whether that leaves at least leave
 // bytes.
 func (m *Memory) reserveBelow(bound, n, leave int64) bool {
+	ok := reserveOf(&m.used, bound, n, leave)
+	if ok {
+		counters.memory.Add(n)
+	}
+	return ok
+}
+
+// reserveOf adds n to used, and reports whether that leaves at least leave of bound.
+func reserveOf(used *atomic.Int64, bound, n, leave int64) bool {
 	for {
-		used := m.used.Load()
-		if bound-used-n < leave {
+		u := used.Load()
+		if bound-u-n < leave {
 			return false
 		}
-		if m.used.CompareAndSwap(used, used+n) {
-			counters.memory.Add(n)
+		if used.CompareAndSwap(u, u+n) {
 			return true
 		}
 	}

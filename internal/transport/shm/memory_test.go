@@ -114,9 +114,14 @@ func TestMemoryOfOnePeerIsNotShared(t *testing.T) {
 type testSlabs struct {
 	n      int
 	closed int
+	mapped []byte
+	reads  int  // calls of read
+	absent bool // pages are not in memory
 }
 
-func (s *testSlabs) read(b []byte, at int) error { return nil }
+func (s *testSlabs) read(b []byte, at int) error { s.reads++; return nil }
+func (s *testSlabs) present([]byte) bool         { return !s.absent }
+func (s *testSlabs) mapAll() []byte              { return s.mapped }
 func (s *testSlabs) size() int                   { return s.n }
 func (s *testSlabs) close()                      { s.closed++ }
 

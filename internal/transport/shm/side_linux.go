@@ -6,7 +6,7 @@ import "golang.org/x/sys/unix"
 // and slabs, both parts of one file.
 type side struct {
 	segment
-	slabs   segment // for large messages; nil for the peer's, which are not mapped
+	slabs   segment // for large messages; nil for the peer's, which are mapped when a message is read
 	file    *file   // that both are parts of; the side counts as one of its users
 	slabsAt int64   // where the slabs begin in file
 	memory  *Memory // that the segment, and this side's slabs, are reserved from; nil for a server's side on a client

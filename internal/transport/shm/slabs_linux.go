@@ -1,8 +1,13 @@
 package shm
 
-import "golang.org/x/sys/unix"
+import (
+	"os"
+	"unsafe"
 
-// This side's slabs are mapped, and the peer's are read from the file. The file is not
+	"golang.org/x/sys/unix"
+)
+
+// This side's slabs are mapped, and the peer's when the first message is read. The file is not
 // sealed against writing, as then pages could not be freed. So a peer can free pages of
 // this side's slabs: that spoils only what the peer reads, and the next write to them
 // allocates the pages again.
@@ -20,13 +25,44 @@ func (s ownSlabs) unmap() { s.freeSlabs() }
 // theirSlabs are the [peerSlabs] of a connection.
 type theirSlabs struct{ side }
 
-func (s theirSlabs) read(b []byte, at int) error {
+func (s *theirSlabs) mapAll() []byte {
+	m, err := s.file.part(s.slabsAt, s.file.layout.slabs, unix.PROT_READ)
+	if err != nil {
+		return nil
+	}
+	s.slabs = m
+	return m
+}
+
+func (s *theirSlabs) read(b []byte, at int) error {
 	_, err := s.file.ReadAt(b, s.slabsAt+int64(at))
 	return err
 }
 
+// pageSize is the size of the pages that mincore counts.
+var pageSize = os.Getpagesize()
+
+func (s *theirSlabs) present(b []byte) bool {
+	var pages [1<<maxSlab/(4<<10) + 1]byte
+	from := uintptr(unsafe.Pointer(&b[0])) &^ uintptr(pageSize-1)
+	n := uintptr(unsafe.Pointer(&b[len(b)-1])) + 1 - from
+	count := (int(n) + pageSize - 1) / pageSize
+	if count > len(pages) {
+		return false
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, from, n, uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
+		return false
+	}
+	for _, page := range pages[:count] {
+		if page&1 == 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // size returns the bytes of all pages of the file, which is at least that of the slabs.
-func (s theirSlabs) size() int {
+func (s *theirSlabs) size() int {
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(s.file.Fd()), &stat); err != nil {
 		return s.file.layout.slabs
@@ -34,4 +70,4 @@ func (s theirSlabs) size() int {
 	return int(stat.Blocks * 512)
 }
 
-func (s theirSlabs) close() { s.freeSlabs() }
+func (s *theirSlabs) close() { s.freeSlabs() }

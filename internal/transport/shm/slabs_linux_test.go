@@ -3,6 +3,7 @@ package shm
 import (
 	"bytes"
 	"errors"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -87,13 +88,68 @@ func TestWhatASideWritesIsAllocatedBefore(t *testing.T) {
 	})
 }
 
-// The peer's slabs are not mapped, so that they cannot be accessed by mistake.
-func TestAPeersSlabsAreNotMapped(t *testing.T) {
-	bothSides(t, func(t *testing.T, c, _ *Conn) {
-		if n := len(c.theirs.slabs); n != 0 {
-			t.Errorf("%d bytes are", n)
+// A connection without large messages needs no addresses for the peer's slabs.
+func TestAPeersSlabsAreMappedForTheFirstMessage(t *testing.T) {
+	bothSides(t, func(t *testing.T, c, peer *Conn) {
+		b, at, ok := peer.Place(100_000)
+		if !ok {
+			t.Fatal("there is no slab")
+		}
+		b = append(b, bytes.Repeat([]byte("slab"), 25_000)...)
+		peer.Placed()
+		if err := c.Hold(at, len(b)); err != nil {
+			t.Fatal(err)
+		}
+		if c.fetches.mapped != nil {
+			t.Error("they are mapped before")
+		}
+		got := make([]byte, len(b))
+		if err := c.Fetch(got, at); err != nil || !bytes.Equal(got, b) {
+			t.Errorf("the message is another, %v", err)
+		}
+		if n := len(c.fetches.mapped); n != slabsSize {
+			t.Errorf("%d bytes are mapped", n)
+		}
+		if n := c.mine.memory.read.Load(); n != 2*partAlign {
+			t.Errorf("%d bytes are reserved for 100,000 that were read", n)
+		}
+		c.Release(at)
+		_ = c.Close()
+		if n := c.mine.memory.read.Load(); n != 0 {
+			t.Errorf("%d bytes are reserved after the end", n)
 		}
 	})
+}
+
+// A page of a mapping that cannot be had ends the read, and not the process.
+func TestAPageThatCannotBeHadIsAnError(t *testing.T) {
+	fd, err := unix.MemfdCreate("short", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	const size = 1 << 20
+	if err := unix.Ftruncate(fd, size); err != nil {
+		t.Fatal(err)
+	}
+	m, err := unix.Mmap(fd, 0, size, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Munmap(m) }()
+	b := make([]byte, size)
+	if err := copyMapped(b, m); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Ftruncate(fd, size/2); err != nil {
+		t.Fatal(err)
+	}
+	if err := copyMapped(b, m); err == nil || !strings.Contains(err.Error(), "no memory") {
+		t.Errorf("half of the pages are gone: %v", err)
+	}
+	if err := copyMapped(b, m[:size/2]); err != nil {
+		t.Errorf("the pages that are left cannot be read after that: %v", err)
+	}
 }
 
 // The messages of a peer that has allocated less memory for them than they would cost this
