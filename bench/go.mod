@@ -8,6 +8,7 @@ require (
 	github.com/coder/websocket v1.8.14
 	github.com/containerd/ttrpc v1.2.10
 	github.com/fullstorydev/grpchan v1.1.2
+	github.com/google/flatbuffers v25.12.19+incompatible
 	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.4
 	github.com/nearcall/nearcall v0.0.0
 	github.com/nearcall/nearcall/quic v0.0.0
@@ -33,6 +34,7 @@ require (
 	github.com/golang/protobuf v1.5.4 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/jhump/protoreflect v1.15.6 // indirect
+	github.com/nearcall/nearcall/flat v0.0.0
 	github.com/power-devops/perfstat v0.0.0-20210106213030-5aafc221ea8c // indirect
 	github.com/quic-go/qpack v0.6.0 // indirect
 	github.com/shirou/gopsutil/v3 v3.22.1 // indirect
@@ -52,3 +54,5 @@ require (
 replace github.com/nearcall/nearcall => ../
 
 replace github.com/nearcall/nearcall/quic => ../quic
+
+replace github.com/nearcall/nearcall/flat => ../flat

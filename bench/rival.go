@@ -9,11 +9,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/bench/internal/benchpb"
+	"github.com/nearcall/nearcall/bench/internal/blobs"
 )
 
 // A Rival is a way to make calls.
@@ -25,6 +27,7 @@ type Rival struct {
 	Without   []Absence                    // other rows that it takes no part in
 	Note      string                       // explains its figures
 	Limit     bool                         // it is not RPC, but a lower bound for RPC
+	Flat      bool                         // it carries FlatBuffers
 }
 
 // An Absence says why a rival takes no part in some rows.
@@ -35,6 +38,9 @@ type Absence struct {
 
 // absence returns why the rival takes no part in row, if Without says so.
 func (r Rival) absence(row Row) (why string, ok bool) {
+	if row.Kind.Name == FlatBuffer.Name && !r.Flat {
+		return onlyFlat, true
+	}
 	for _, a := range r.Without {
 		if a.Of(row) {
 			return a.Why, true
@@ -48,6 +54,8 @@ func (r Rival) absence(row Row) (why string, ok bool) {
 type Conn struct {
 	Test    testpb.TestServiceClient
 	Records benchpb.RecordsClient
+	Blobs   blobs.BlobsClient // nil unless the rival carries FlatBuffers
+	Pool    mem.BufferPool    // memory for messages of Blobs
 	Close   func()
 
 	// Peer is the process that serves, or nil if it is this one. The caller of Close
@@ -57,7 +65,11 @@ type Conn struct {
 
 // stubs returns the generated clients over conn.
 func stubs(conn grpc.ClientConnInterface, end func()) Conn {
-	return Conn{Test: testpb.NewTestServiceClient(conn), Records: benchpb.NewRecordsClient(conn), Close: end}
+	c := Conn{Test: testpb.NewTestServiceClient(conn), Records: benchpb.NewRecordsClient(conn), Blobs: blobs.NewBlobsClient(conn), Pool: mem.DefaultBufferPool(), Close: end}
+	if cc, ok := conn.(*nearcall.ClientConn); ok {
+		c.Pool = cc.BufferPool()
+	}
+	return c
 }
 
 // inProcessRivals are the rivals in one process.

@@ -65,6 +65,8 @@ var peerRows = []Row{
 	{Name: "unary-100KB", Kind: Unary, Size: 100 << 10, Cancellable: true, Chosen: true},
 	{Name: "unary-1MB", Kind: Unary, Size: 1 << 20, Cancellable: true},
 	{Name: "unary-10MB", Kind: Unary, Size: 10 << 20, Cancellable: true},
+	{Name: "flat-1MB", Kind: FlatBuffer, Size: 1 << 20, Cancellable: true},
+	{Name: "flat-10MB", Kind: FlatBuffer, Size: 10 << 20, Cancellable: true},
 	{Name: "unary-32B-idle-1ms", Kind: Unary, Size: 32, Cancellable: true, Pause: time.Millisecond},
 	{Name: "unary-32B-idle-100ms", Kind: Unary, Size: 32, Cancellable: true, Pause: 100 * time.Millisecond}, // a measurement has only a few operations
 	{Name: "server-stream-100x32B", Kind: ServerStream, Size: 32, Messages: 100, Cancellable: true, Chosen: true},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -10,11 +11,14 @@ import (
 	"testing"
 	"time"
 
+	flatbuffers "github.com/google/flatbuffers/go"
 	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/bench/internal/benchpb"
+	"github.com/nearcall/nearcall/bench/internal/blobs"
 )
 
 // each runs f for every row with every rival that takes part. The names suit benchstat
@@ -141,6 +145,10 @@ func (l liar) Echo(ctx context.Context, in *benchpb.Record) (*benchpb.Record, er
 	return l.service.Echo(ctx, out)
 }
 
+func (l liar) Swap(ctx context.Context, in *blobs.Blob) (*flatbuffers.Builder, error) {
+	return built(nearcall.BufferPool(ctx), in.BodyBytes()[1:]), nil
+}
+
 // A forger answers with the right length, but changes one byte in the middle.
 type forger struct{ service }
 
@@ -191,6 +199,12 @@ func (forger) EchoPair(_ context.Context, in *benchpb.Pair) (*benchpb.Pair, erro
 
 func (forger) EchoText(_ context.Context, in *benchpb.Text) (*benchpb.Text, error) {
 	return &benchpb.Text{Text: strings.ToUpper(in.Text)}, nil
+}
+
+func (forger) Swap(ctx context.Context, in *blobs.Blob) (*flatbuffers.Builder, error) {
+	body := bytes.Clone(in.BodyBytes())
+	body[len(body)/2]++
+	return built(nearcall.BufferPool(ctx), body), nil
 }
 
 func (f forger) Echo(ctx context.Context, in *benchpb.Record) (*benchpb.Record, error) {
@@ -301,7 +315,7 @@ func rowsAndRivalsDiffer(t *testing.T, table Table) {
 
 // TestRowsBetweenProcesses checks the list of rows against its purpose.
 func TestRowsBetweenProcesses(t *testing.T) {
-	const want = "empty, two-integers, string-100B, unary-record, unary-100KB, unary-1MB, unary-10MB, unary-32B-idle-1ms, unary-32B-idle-100ms, " +
+	const want = "empty, two-integers, string-100B, unary-record, unary-100KB, unary-1MB, unary-10MB, flat-1MB, flat-10MB, unary-32B-idle-1ms, unary-32B-idle-100ms, " +
 		"server-stream-100x32B, client-stream-100x32B, bidi-echo-32B, unary-32B, unary-32B-10-callers, unary-32B-64-callers, unary-32B-100-callers, unary-32B-1000-callers"
 	var titles []string
 	for _, table := range peerTables() {
@@ -322,7 +336,7 @@ func TestRowsBetweenProcesses(t *testing.T) {
 		}
 		titles = names(table.Rows, Row.Title)
 	}
-	if titles[0] != "empty call" || titles[7] != "unary, 32 B, after 1ms idle" || titles[8] != "unary, 32 B, after 100ms idle" || titles[2] != "string, 100 B" {
+	if titles[0] != "empty call" || titles[9] != "unary, 32 B, after 1ms idle" || titles[10] != "unary, 32 B, after 100ms idle" || titles[2] != "string, 100 B" {
 		t.Errorf("titles are %q", titles)
 	}
 }

@@ -9,17 +9,20 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall/bench/internal/benchpb"
+	"github.com/nearcall/nearcall/bench/internal/blobs"
 )
 
 // Services are the services that rivals call.
 type Services interface {
 	testpb.TestServiceServer
 	benchpb.RecordsServer
+	blobs.BlobsServer
 }
 
 func register(to grpc.ServiceRegistrar, s Services) {
 	testpb.RegisterTestServiceServer(to, s)
 	benchpb.RegisterRecordsServer(to, s)
+	blobs.RegisterBlobsServer(to, s)
 }
 
 // service implements the services for all rivals. Echoes return the message they received,
@@ -39,6 +42,7 @@ func register(to grpc.ServiceRegistrar, s Services) {
 type service struct {
 	testpb.UnimplementedTestServiceServer
 	benchpb.UnimplementedRecordsServer
+	blobs.UnimplementedBlobsServer
 	messages int
 }
 

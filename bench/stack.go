@@ -43,8 +43,8 @@ const (
 // peerRivals returns the rivals between two processes.
 func peerRivals(setup peerSetup) []Rival {
 	rivals := []Rival{
-		{Name: "nearcall"},
-		{Name: "grpc-go"},
+		{Name: "nearcall", Flat: true},
+		{Name: "grpc-go", Flat: true},
 		{Name: "drpc", Note: "a connection has one call at a time; rows with several callers use its pool, which dials a connection for each."},
 		{Name: "ttrpc", Without: []Absence{
 			{func(r Row) bool { return r.Size >= 4<<20 }, "ttrpc has no messages of more than 4 MB"},
@@ -74,9 +74,9 @@ func sharedMemoryRivals(parked int) []Rival {
 		return overPeer(peerSetup{Stack: stack, Network: network, Parked: parked})
 	}
 	return []Rival{
-		{Name: "nearcall", Dial: over("nearcall", shmNetwork), Note: "over shm:PATH."},
-		{Name: "nearcall-upgraded", Dial: over("nearcall", upgradedNetwork), Note: "over unix:PATH, which becomes shared memory when it connects."},
-		{Name: "grpc-go", Dial: over("grpc-go", "unix"), Note: "over a unix socket, as raw and protobuf are."},
+		{Name: "nearcall", Dial: over("nearcall", shmNetwork), Flat: true, Note: "over shm:PATH."},
+		{Name: "nearcall-upgraded", Dial: over("nearcall", upgradedNetwork), Flat: true, Note: "over unix:PATH, which becomes shared memory when it connects."},
+		{Name: "grpc-go", Dial: over("grpc-go", "unix"), Flat: true, Note: "over a unix socket, as raw and protobuf are."},
 		{Name: "raw", Limit: true, Dial: over("raw", "unix"), Note: rawNote, Without: withoutCalls("raw")},
 		{Name: "protobuf", Limit: true, Dial: over("protobuf", "unix"), Note: protobufNote, Without: withoutCalls("protobuf")},
 		{

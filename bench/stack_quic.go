@@ -28,9 +28,9 @@ func quicRivals(parked int) []Rival {
 		return overPeer(peerSetup{Stack: stack, Network: network, Parked: parked})
 	}
 	return []Rival{
-		{Name: "nearcall", Dial: over("nearcall", quicNetwork), Note: "over quic:HOST:PORT."},
-		{Name: "nearcall-tcp", Dial: over("nearcall", tlsNetwork), Note: "over tcp:HOST:PORT with TLS."},
-		{Name: "grpc-go", Dial: over("grpc-go", tlsNetwork), Note: "over TCP with TLS."},
+		{Name: "nearcall", Dial: over("nearcall", quicNetwork), Flat: true, Note: "over quic:HOST:PORT."},
+		{Name: "nearcall-tcp", Dial: over("nearcall", tlsNetwork), Flat: true, Note: "over tcp:HOST:PORT with TLS."},
+		{Name: "grpc-go", Dial: over("grpc-go", tlsNetwork), Flat: true, Note: "over TCP with TLS."},
 		{Name: "connect-go", Dial: over("connect-http3", quicNetwork), Note: "Connect's own protocol, over HTTP/3 of github.com/quic-go/quic-go/http3; compression is off, as it is elsewhere."},
 		{
 			Name: "raw", Limit: true, Dial: over("raw-quic", quicNetwork),
