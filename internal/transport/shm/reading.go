@@ -86,7 +86,7 @@ func (f *fetching) freeUnread() {
 
 // copyAtOnce is how many bytes are copied between two points at which the garbage collector can
 // stop the goroutine.
-const copyAtOnce = 256 << 10
+const copyAtOnce = 64 << 10
 
 // copyMapped copies from, which is in a mapping, to b. It fails if a page of it cannot be had.
 func copyMapped(b, from []byte) (err error) {
@@ -104,8 +104,13 @@ func copyMapped(b, from []byte) (err error) {
 		}
 	}()
 	for len(from) > 0 {
-		n := copy(b, from[:min(copyAtOnce, len(from))])
+		n := copySome(b, from)
 		b, from = b[n:], from[n:]
 	}
 	return nil
 }
+
+// copySome copies the beginning of from to b. When it is called, the goroutine can be stopped.
+//
+//go:noinline
+func copySome(b, from []byte) int { return copy(b, from[:min(copyAtOnce, len(from))]) }
