@@ -6,6 +6,8 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/nearcall/nearcall/internal/bulk"
 )
 
 // A field says how to decode the field with one number.
@@ -56,7 +58,7 @@ func (r reading) bytes(x []byte) []byte {
 	if r.keeps(x) {
 		return x[:len(x):len(x)]
 	}
-	return clone(x)
+	return bulk.Clone(x)
 }
 
 // string returns x, or a copy of it, as a string for a field.

@@ -7,6 +7,8 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
+
+	"github.com/nearcall/nearcall/internal/bulk"
 )
 
 // Get returns the codec that is registered with grpc-go for a content-subtype.
@@ -82,7 +84,7 @@ func (c v2Codec) Append(b []byte, v any) ([]byte, error) {
 	}
 	defer data.Free()
 	for _, buf := range data {
-		b = append(b, buf.ReadOnlyData()...)
+		b = bulk.Append(b, buf.ReadOnlyData())
 	}
 	return b, nil
 }
@@ -124,7 +126,7 @@ func (c v1Codec) Append(b []byte, v any) ([]byte, error) {
 	if err != nil {
 		return b, err
 	}
-	return append(b, data...), nil
+	return bulk.Append(b, data), nil
 }
 
 // Give returns v's encoding, which may share v's memory. See [link.Message.Give].

@@ -4,6 +4,8 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/nearcall/nearcall/internal/bulk"
 )
 
 // mapEntries copies, encodes and decodes a map field.
@@ -90,7 +92,7 @@ func (o *op) own(v ptr, depth int) (bound int, f *failure) {
 		}
 		return o.sizeBytes(len(s)), nil
 	case opPresenceBytes:
-		b := clone(*v.bytes())
+		b := bulk.Clone(*v.bytes())
 		*v.bytes() = b
 		return o.sizeBytes(len(b)), nil
 	case opMessage:

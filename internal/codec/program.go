@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/nearcall/nearcall/internal/bulk"
 )
 
 // maxDepth is the deepest nesting of messages that decoding accepts.
@@ -226,12 +228,12 @@ func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 			}
 		case opBytes:
 			if v := *s.bytes(); len(v) > 0 {
-				*d.bytes() = clone(v)
+				*d.bytes() = bulk.Clone(v)
 				bound += o.sizeBytes(len(v))
 			}
 		case opPresenceBytes:
 			if v := *s.bytes(); v != nil || o.always {
-				*d.bytes() = clone(v)
+				*d.bytes() = bulk.Clone(v)
 				bound += o.sizeBytes(len(v))
 			} else if o.required {
 				return 0, refused
@@ -265,7 +267,7 @@ func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 			if v := *s.bytesSlice(); len(v) > 0 {
 				list := make([][]byte, len(v))
 				for i, e := range v {
-					list[i] = clone(e)
+					list[i] = bulk.Clone(e)
 					bound += o.sizeBytes(len(e))
 				}
 				*d.bytesSlice() = list
@@ -322,7 +324,7 @@ func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 			if !p.known.excludes(v) {
 				return 0, throughBytes
 			}
-			*dst.at(p.unknown).bytes() = clone(v)
+			*dst.at(p.unknown).bytes() = bulk.Clone(v)
 			bound += len(v)
 		}
 	}

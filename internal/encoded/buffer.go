@@ -5,6 +5,8 @@ package encoded
 import (
 	"math/bits"
 	"sync"
+
+	"github.com/nearcall/nearcall/internal/bulk"
 )
 
 // A Buffer is pooled memory for reading, for writing, and for messages in between. It
@@ -55,7 +57,7 @@ func (b *Buffer) Grow(n int) *Buffer {
 		return b
 	}
 	larger := NewBuffer(n)
-	larger.B = append(larger.B, b.B...)
+	larger.B = bulk.Append(larger.B, b.B)
 	b.Free()
 	return larger
 }

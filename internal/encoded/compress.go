@@ -5,6 +5,8 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
+
+	"github.com/nearcall/nearcall/internal/bulk"
 )
 
 // Encode encodes m and compresses it with the compressor called name, "" or "identity" for
@@ -60,7 +62,7 @@ func Ready(m *link.Message, name string) *Buffer {
 		return nil
 	}
 	b := NewBuffer(len(ready))
-	b.B = append(b.B, ready...)
+	b.B = bulk.Append(b.B, ready)
 	return b
 }
 

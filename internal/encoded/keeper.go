@@ -1,9 +1,9 @@
 package encoded
 
 import (
-	"strings"
 	"sync/atomic"
-	"unsafe"
+
+	"github.com/nearcall/nearcall/internal/bulk"
 )
 
 // minKept is the size from which messages may keep the memory that they come in, in bytes.
@@ -36,7 +36,7 @@ func (k *Keeper) empty(size int, compressed bool) *Buffer {
 		k.skip.CompareAndSwap(left, left-1)
 		return NewBuffer(size)
 	}
-	return &Buffer{B: uncleared(size), keeper: k}
+	return &Buffer{B: bulk.Uncleared(size)[:0], keeper: k}
 }
 
 // note records whether a message has kept its memory.
@@ -44,12 +44,4 @@ func (k *Keeper) note(kept bool) {
 	if !kept {
 		k.skip.Store(skipped)
 	}
-}
-
-// uncleared returns an empty slice with room for n bytes, which are not zero.
-func uncleared(n int) []byte {
-	var s strings.Builder // its memory is not cleared
-	s.Grow(n)
-	s.WriteByte(0)
-	return unsafe.Slice(unsafe.StringData(s.String()), n)[:0]
 }

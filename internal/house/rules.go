@@ -40,13 +40,14 @@ var Imports = []Rule{
 	{Pkg: "internal/stall"},
 	{Pkg: "internal/self"},
 	{Pkg: "internal/rights"},
+	{Pkg: "internal/bulk"},
 	{Pkg: "internal/reserve"},
-	{Pkg: "internal/link", May: []string{"internal/wait"}},
+	{Pkg: "internal/link", May: []string{"internal/bulk", "internal/wait"}},
 	{Pkg: "internal/hook", May: []string{"internal/link", "internal/wait"}},
 	{Pkg: "internal/wire", May: []string{"internal/link"}},
-	{Pkg: "internal/encoded", May: []string{"internal/link", "internal/wire"}},
+	{Pkg: "internal/encoded", May: []string{"internal/bulk", "internal/link", "internal/wire"}},
 	{Pkg: "internal/mux", May: []string{"internal/encoded", "internal/link", "internal/reserve", "internal/wait", "internal/wire"}},
-	{Pkg: "internal/codec/...", May: []string{"internal/link"}},
+	{Pkg: "internal/codec/...", May: []string{"internal/bulk", "internal/link"}},
 	{Pkg: "internal/call", May: []string{"internal/codec", "internal/link", "internal/wait", "internal/hook"}},
 
 	{Pkg: "internal/socketfile", May: []string{"internal/rights"}},
@@ -56,7 +57,7 @@ var Imports = []Rule{
 
 	{Pkg: "internal/transport/sock", May: []string{"internal/link", "internal/mux", "internal/rights", "internal/wire"}},
 	// It implements net.Conn, and package nearcall passes it to sock.
-	{Pkg: "internal/transport/shm", May: []string{"internal/rights"}},
+	{Pkg: "internal/transport/shm", May: []string{"internal/bulk", "internal/rights"}},
 	// It implements net.Conn, and package nearcall passes it to sock.
 	{Pkg: "internal/transport/websocket", May: []string{"internal/wire"}},
 	// It serves HTTP with the standard library.

@@ -3,6 +3,8 @@ package shm
 import (
 	"fmt"
 	"runtime/debug"
+
+	"github.com/nearcall/nearcall/internal/bulk"
 )
 
 // How slabs are read.
@@ -84,10 +86,6 @@ func (f *fetching) freeUnread() {
 	f.reserved, f.paid = 0, 0
 }
 
-// copyAtOnce is how many bytes are copied between two points at which the garbage collector can
-// stop the goroutine.
-const copyAtOnce = 64 << 10
-
 // copyMapped copies from, which is in a mapping, to b. It fails if a page of it cannot be had.
 func copyMapped(b, from []byte) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -103,14 +101,6 @@ func copyMapped(b, from []byte) (err error) {
 			panic(r)
 		}
 	}()
-	for len(from) > 0 {
-		n := copySome(b, from)
-		b, from = b[n:], from[n:]
-	}
+	bulk.Copy(b, from)
 	return nil
 }
-
-// copySome copies the beginning of from to b. When it is called, the goroutine can be stopped.
-//
-//go:noinline
-func copySome(b, from []byte) int { return copy(b, from[:min(copyAtOnce, len(from))]) }
