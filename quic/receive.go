@@ -56,14 +56,9 @@ type item struct {
 }
 
 // add appends a piece of the message.
-func (it *item) add(piece []byte) {
+func (it *item) add(piece []byte, k *encoded.Keeper) {
 	it.missing -= len(piece)
-	if it.data == nil {
-		it.data = encoded.NewBuffer(encoded.Room(it.size, len(piece)))
-	} else if need := len(it.data.B) + len(piece); need > cap(it.data.B) {
-		it.data = it.data.Grow(encoded.Room(it.size, need))
-	}
-	it.data.B = append(it.data.B, piece...)
+	it.data = k.Add(it.data, piece, it.size, it.compressed)
 }
 
 func (in *inbox) last() *item {
@@ -223,7 +218,7 @@ func (st *stream) deliverPiece(rc *wire.Received) error {
 		return protocolError("the pieces of a message are not of its size")
 	}
 	if len(rc.Data) > 0 {
-		last.add(rc.Data)
+		last.add(rc.Data, &st.session.keeper)
 	}
 	st.hold(n)
 	return nil

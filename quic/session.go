@@ -51,6 +51,7 @@ type session struct {
 	answered atomic.Bool                  // the peer has answered one of our calls
 	recent   atomic.Pointer[link.Profile] // of the peer's last call
 	held     atomic.Int64                 // bytes of messages that wait to be received, on all calls
+	keeper   encoded.Keeper               // of messages that arrive
 
 	followers
 

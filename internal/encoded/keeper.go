@@ -9,7 +9,8 @@ import (
 // minKept is the size from which messages may keep the memory that they come in, in bytes.
 const minKept = 256 << 10
 
-// A Keeper supplies the memory into which large messages are copied before they are decoded.
+// A Keeper supplies the memory into which large messages are copied before they are decoded, or in
+// which they arrive.
 // Most of them are mostly one field, which can refer to that memory, so that it is not copied
 // again. Then the memory is not pooled. But where messages do not keep it, pooled memory costs
 // less. So after a message that has not kept its memory, some get pooled memory.
@@ -25,6 +26,30 @@ const skipped = 31
 func (k *Keeper) NewBuffer(size int, compressed bool) *Buffer {
 	b := k.empty(size, compressed)
 	b.B = b.B[:size]
+	return b
+}
+
+// Add appends a piece to b, which is what has arrived of a message of size bytes, and returns the
+// buffer that has both. b is nil before the first piece.
+func (k *Keeper) Add(b *Buffer, piece []byte, size int, compressed bool) *Buffer {
+	have := 0
+	if b != nil {
+		have = len(b.B)
+	}
+	if need := have + len(piece); b == nil || need > cap(b.B) {
+		var larger *Buffer
+		if room := Room(size, need); room < size {
+			larger = NewBuffer(room)
+		} else {
+			larger = k.empty(size, compressed)
+		}
+		if b != nil {
+			larger.B = bulk.Append(larger.B, b.B)
+			b.Free()
+		}
+		b = larger
+	}
+	b.B = append(b.B, piece...)
 	return b
 }
 

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/transport/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -443,9 +444,10 @@ func TestAMessageInPiecesOfAByte(t *testing.T) {
 	const size = 1 << 20
 	it := &item{size: size, missing: size}
 	one := []byte{'x'}
+	var k encoded.Keeper
 	got := allocated(func() {
 		for range size {
-			it.add(one)
+			it.add(one, &k)
 		}
 	})
 	if len(it.data.B) != size || it.missing != 0 || got > 8*size {
@@ -457,7 +459,7 @@ func TestAMessageInPiecesOfAByte(t *testing.T) {
 	it = &item{size: len(want), missing: len(want)}
 	for r := rand.New(rand.NewPCG(1, 1)); at < len(want); {
 		n := min(1+r.IntN(2000), len(want)-at)
-		it.add(want[at : at+n])
+		it.add(want[at:at+n], &k)
 		at += n
 	}
 	if !bytes.Equal(it.data.B, want) {

@@ -67,7 +67,7 @@ func (st *stream) deliverPlain(message []byte) bool {
 		last := in.last()
 		last.message, last.counts, last.size, last.missing = true, true, len(message), len(message)
 		if len(message) > 0 {
-			last.add(message)
+			last.add(message, &st.session.keeper)
 		}
 	}
 	st.addUnread(cost)

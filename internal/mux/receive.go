@@ -47,14 +47,9 @@ type item struct {
 }
 
 // add appends a piece of the message.
-func (it *item) add(piece []byte) {
+func (it *item) add(piece []byte, k *encoded.Keeper) {
 	it.missing -= len(piece)
-	if it.data == nil {
-		it.data = newBuffer(encoded.Room(it.size, len(piece)))
-	} else if need := len(it.data.B) + len(piece); need > cap(it.data.B) {
-		it.data = it.data.Grow(encoded.Room(it.size, need))
-	}
-	it.data.B = append(it.data.B, piece...)
+	it.data = k.Add(it.data, piece, it.size, it.compressed)
 }
 
 func (in *inbox) push(it item) {
@@ -199,7 +194,7 @@ func (st *stream) deliverMessage(rc *wire.Received, cost int) error {
 		return protocolError("the pieces of a message are not of its size")
 	}
 	if len(rc.Data) > 0 {
-		last.add(rc.Data)
+		last.add(rc.Data, &st.session.keeper)
 	}
 	if last.counts {
 		st.addUnread(cost)
