@@ -64,3 +64,44 @@ func ExampleNewCodec() {
 	fmt.Printf("%s: %d pixels\n", picture.Name(), picture.PixelsLength())
 	// Output: teapot: 1048576 pixels
 }
+
+// gallery builds its replies in the memory that they are sent from.
+type gallery struct {
+	store.UnimplementedPicturesServer
+}
+
+func (gallery) Get(ctx context.Context, q *store.Query) (*flatbuffers.Builder, error) {
+	const pixels = 1 << 20
+	b := flat.NewBuilder(nearcall.BufferPool(ctx), pixels+1024)
+	name := b.CreateByteString(q.Name())
+	data := b.CreateByteVector(make([]byte, pixels))
+	store.PictureStart(b)
+	store.PictureAddName(b, name)
+	store.PictureAddPixels(b, data)
+	b.Finish(store.PictureEnd(b))
+	return b, nil
+}
+
+// In one process the caller reads what the handler has built, since both sides promise not to change
+// messages. Over shared memory it is copied once, and read after that.
+func ExampleNewBuilder() {
+	codec := flat.NewCodec(flat.MustParseSchema(store.Schema))
+	srv := nearcall.NewServer(nearcall.ForceServerCodecV2(codec), nearcall.SharedMessages())
+	defer srv.Stop()
+	store.RegisterPicturesServer(srv, gallery{})
+	conn := srv.Client(nearcall.WithDefaultCallOptions(grpc.ForceCodecV2(codec)), nearcall.WithSharedMessages())
+	defer conn.Close()
+
+	b := flat.NewBuilder(conn.BufferPool(), 256)
+	name := b.CreateString("teapot")
+	store.QueryStart(b)
+	store.QueryAddName(b, name)
+	b.Finish(store.QueryEnd(b))
+	picture, err := store.NewPicturesClient(conn).Get(context.Background(), b)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer flat.Release(picture)
+	fmt.Printf("%s: %d pixels\n", picture.Name(), picture.PixelsLength())
+	// Output: teapot: 1048576 pixels
+}

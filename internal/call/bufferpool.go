@@ -45,26 +45,24 @@ func (p BufferPool) Get(n int) *[]byte {
 	*at = b
 	key := weak.Make(at)
 	drafts.Store(key, end)
-	runtime.AddCleanup(at, endDraft, key)
+	runtime.AddCleanup(at, func(key weak.Pointer[[]byte]) { endDraft(key) }, key)
 	return at
 }
 
 // Put implements [mem.BufferPool].
 func (p BufferPool) Put(b *[]byte) {
-	if endDraftOf(weak.Make(b)) {
+	if endDraft(weak.Make(b)) {
 		*b = nil // so that a second Put does not give it to another pool
 		return
 	}
 	mem.DefaultBufferPool().Put(b)
 }
 
-// endDraftOf ends the draft of key, and reports whether there is one.
-func endDraftOf(key weak.Pointer[[]byte]) bool {
+// endDraft ends the draft of key, and reports whether there is one.
+func endDraft(key weak.Pointer[[]byte]) bool {
 	end, ok := drafts.LoadAndDelete(key)
 	if ok {
 		end.(func())()
 	}
 	return ok
 }
-
-func endDraft(key weak.Pointer[[]byte]) { endDraftOf(key) }

@@ -50,7 +50,7 @@ func (c *Client) profileOf(ci *callInfo, p *link.Peer) *link.Profile {
 	profile := c.profile
 	if c.cfg.Shared {
 		ci.codec = codec.Unshared(ci.codec)
-		if p.Shares {
+		if p.Shares && ci.codec == codec.Proto() || p.SharesBytes && ci.codec != codec.Proto() {
 			ci.codec = codec.Sharing(ci.codec)
 			profile = c.shared
 		}

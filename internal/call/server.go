@@ -290,6 +290,10 @@ func (s *Server) codecOf(subtype string) link.Codec {
 // jsonCodec is the codec of the content-subtype json, unless the user has registered one.
 var jsonCodec = codec.JSON()
 
+// shares reports whether messages are shared with clients that share theirs. They are not
+// if another codec than protobuf's is configured or registered, as it must see them.
+func (s *Server) shares() bool { return s.cfg.Shared && s.cfg.Codec == nil && s.codec == codec.Proto() }
+
 // errStopped is the reason for which a stopping server closes sessions. It is no status
 // error: only its text is sent to clients, which make a status of it.
 var errStopped = errors.New("the server was stopped")

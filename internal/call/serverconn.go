@@ -292,7 +292,7 @@ func (c *serverConn) Gone() {
 
 // Terms implements [link.Acceptor].
 func (c *serverConn) Terms() link.Terms {
-	t := link.Terms{Window: c.server.cfg.Window, Share: c.server.cfg.Shared}
+	t := link.Terms{Window: c.server.cfg.Window, Share: c.server.shares(), ShareBytes: c.server.cfg.Shared}
 	if c.quota != nil {
 		t.Admit = c.quota.acquire
 	}

@@ -100,8 +100,9 @@ type Terms struct {
 	// on each stream; 0 for the session's own choice.
 	Window int
 
-	// Share says that the callee writes to no message it has sent or received.
-	Share bool
+	// Share says that the callee writes to no message it has sent or received, and
+	// ShareBytes that it writes to no bytes that users' codecs have given.
+	Share, ShareBytes bool
 
 	// Admit, unless nil, is called before each HandleUnary and HandleStream, and
 	// waits until the call may run. Its error is the context's.
@@ -273,8 +274,9 @@ type Peer struct {
 	Undecided bool
 
 	// Shares says that the peer writes to no message it has sent or received,
-	// so that messages may be shared with it.
-	Shares bool
+	// so that messages may be shared with it. SharesBytes says the same of the bytes
+	// that users' codecs give.
+	Shares, SharesBytes bool
 
 	// Local says that the caller's own context reaches the callee, so that
 	// the callee needs no timer for the deadline.

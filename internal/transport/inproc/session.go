@@ -114,7 +114,7 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 // accept sets d's acceptor and what its callers know of it. The session's mu is held.
 func (d *direction) accept(a link.Acceptor, callee *link.Peer) {
 	d.acceptor, d.terms = a, a.Terms()
-	callee.Shares = d.terms.Share
+	callee.Shares, callee.SharesBytes = d.terms.Share, d.terms.ShareBytes
 }
 
 // stop makes no more calls in d. The session's mu is held.
