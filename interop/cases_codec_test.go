@@ -16,6 +16,7 @@ import (
 	_ "google.golang.org/grpc/encoding/gzip"
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -146,6 +147,21 @@ func (jsonCodec) Marshal(v any) ([]byte, error)      { return json.Marshal(v) }
 func (jsonCodec) Unmarshal(data []byte, v any) error { return json.Unmarshal(data, v) }
 
 func init() { encoding.RegisterCodec(jsonCodec{}) }
+
+// sizes notes the sizes of messages.
+type sizes struct{ *Actor }
+
+func (sizes) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (sizes) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (sizes) HandleConn(context.Context, stats.ConnStats)                       {}
+func (s sizes) HandleRPC(_ context.Context, e stats.RPCStats) {
+	switch e := e.(type) {
+	case *stats.OutPayload:
+		s.Note("out: %d", e.Length)
+	case *stats.InPayload:
+		s.Note("in: %d", e.Length)
+	}
+}
 
 // onceCodec counts the messages that it encodes.
 type onceCodec struct {
@@ -310,8 +326,12 @@ var codecCases = []Case{
 		s := newScript(c)
 		service := s.service()
 		service.Duplex = echoService().Duplex
-		for _, limit := range []int{0, 100_000} {
-			conn := c.Start(Config{Service: service, ServerCodec: server, ServerMaxSend: limit, ServiceConfig: retried("", "")})
+		for i, limit := range []int{0, 100_000, 0} {
+			cfg := Config{Service: service, ServerCodec: server, ServerMaxSend: limit, ServiceConfig: retried("", "")}
+			if i == 2 { // which are told of sizes
+				cfg.ClientStats, cfg.ServerStats = []stats.Handler{sizes{c.Named("client's stats")}}, []stats.Handler{sizes{c.Named("server's stats")}}
+			}
+			conn := c.Start(cfg)
 			opts := []grpc.CallOption{grpc.ForceCodecV2(client)}
 			if limit > 0 {
 				opts = append(opts, grpc.MaxCallSendMsgSize(limit))

@@ -129,7 +129,9 @@ func (s *session) decodeReplies(c *link.UnaryCall, replies []item, encoding stri
 	for i := range replies {
 		it := &replies[i]
 		s.noteSize(it.size)
-		err := encoded.Decode(it.data, it.compressed, encoding, &link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
+		to := link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
+		err := encoded.Decode(it.data, it.compressed, encoding, &to)
+		c.ReplySize = to.Size
 		if unfit == nil {
 			unfit = err
 		}

@@ -302,7 +302,7 @@ func (s *clientStream) transmit(f *link.Frame, st *step) error {
 			}
 		}
 		if err == nil && st.hasMsg {
-			a.stats.sent(st.value, s.info.codec)
+			a.stats.sent(st.value, &st.msg)
 		}
 		if s.bufferForReplay(a, st, err) {
 			return err

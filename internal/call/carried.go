@@ -136,6 +136,9 @@ func (r *carried) reply(m any) error {
 	if err := c.Err(); err != nil {
 		return contextStatus(err)
 	}
+	if err := c.stats.prepare(&msg); err != nil {
+		return c.brokenError(err)
+	}
 	r.headerMu.Lock()
 	c.mu.Lock()
 	header := c.headerBeforeMessage()
@@ -162,7 +165,7 @@ func (r *carried) reply(m any) error {
 	sent = true
 	defer c.cancel(context.Canceled)
 	c.stats.header(header)
-	c.stats.sent(m, r.codec)
+	c.stats.sent(m, &msg)
 	c.stats.trailer(end.Trailer)
 	return nil
 }
@@ -195,7 +198,7 @@ func (r *carried) receive(m any, f *link.Frame) error {
 		return err
 	}
 	r.recvOnce = true
-	c.stats.received(m, r.codec)
+	c.stats.received(m, r.codec, f.Size)
 	if c.method.clientStreams() {
 		return nil
 	}

@@ -369,7 +369,7 @@ func (c *Client) invokeOn(ctx context.Context, session link.Session, u *link.Una
 	if err := checkSize(&msg, ci.maxSend); err != nil {
 		return unsendable{err}
 	}
-	a.sent(req, ci.codec)
+	a.sent(req, &msg)
 	if session.Peer().Local && !u.Deadline.IsZero() {
 		bounded, cancel := withTimer(ctx, u.Deadline)
 		if cancel != nil {
@@ -385,12 +385,17 @@ func (c *Client) invokeOn(ctx context.Context, session link.Session, u *link.Una
 // them after the call.
 func encodeOnce(m *link.Message, peer *link.Peer) (*link.Message, error) {
 	if !peer.Local {
-		if given, ok, err := m.Give(); ok || err != nil {
-			return &given, err
+		if given, ok, err := m.Give(); err != nil {
+			return nil, err
+		} else if ok {
+			return &given, nil
 		}
 	}
 	frozen, err := m.Freeze()
-	return &frozen, err
+	if err != nil {
+		return nil, err
+	}
+	return &frozen, nil
 }
 
 // withTimer returns a context that ends at deadline, for a call in process: there only
@@ -424,7 +429,7 @@ func (c *Client) finishUnary(ci *callInfo, a *callStats, u *link.UnaryCall, repl
 			a.inHeader(u.Header, ci.subtype)
 		}
 		if u.Replied && u.ReplyError == nil {
-			a.received(reply, ci.codec)
+			a.received(reply, ci.codec, u.ReplySize)
 		}
 		if answered {
 			a.inTrailer(u.Trailer)

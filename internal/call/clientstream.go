@@ -193,6 +193,9 @@ func (s *clientStream) send(m any) error {
 	}
 	s.checkContext()
 	err := s.encodeForReplay(&f.Msg)
+	if err == nil && s.client.stats != nil && !f.Msg.Copies() {
+		f.Msg, err = f.Msg.Encode() // for its size
+	}
 	if err == nil {
 		err = s.transmit(f, &step{msg: f.Msg, hasMsg: true, end: f.EndSend, value: m})
 	}
@@ -274,7 +277,7 @@ func (s *clientStream) recv(m any) error {
 		got, err := s.nextMessage(m)
 		if got && s.refusal == nil {
 			s.received = true
-			s.recvAttempt.stats.received(m, s.info.codec)
+			s.recvAttempt.stats.received(m, s.info.codec, s.recvFrame.Size)
 			if e := s.recvFrame.End; e != nil { // it came with the message, and counts after it
 				s.onEnd(e)
 			}

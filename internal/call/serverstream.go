@@ -93,6 +93,10 @@ func (s *serverStream) send(m any) error {
 	if err := c.Err(); err != nil {
 		return contextStatus(err)
 	}
+	if err := c.stats.prepare(&f.Msg); err != nil {
+		f.Msg = link.Message{}
+		return c.brokenError(err)
+	}
 	f.Header = s.header()
 	header := f.Header
 	err := s.carrier.Send(f)
@@ -101,12 +105,13 @@ func (s *serverStream) send(m any) error {
 	} else {
 		s.headerOut = true
 	}
+	sent := f.Msg
 	f.Msg, f.Header = link.Message{}, nil
 	if err != nil {
 		return c.brokenError(err)
 	}
 	c.stats.header(header)
-	c.stats.sent(m, s.codec)
+	c.stats.sent(m, &sent)
 	return nil
 }
 

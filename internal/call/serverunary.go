@@ -38,9 +38,10 @@ func (c *serverCall) readRequest(dst any) error {
 		return contextStatus(err)
 	}
 	codec := c.codec()
-	err := c.unary.Take(&link.Sink{Dst: dst, Codec: codec, Limit: c.maxRecv()})
+	to := link.Sink{Dst: dst, Codec: codec, Limit: c.maxRecv()}
+	err := c.unary.Take(&to)
 	if err == nil {
-		c.stats.received(dst, codec)
+		c.stats.received(dst, codec, to.Size)
 		return nil
 	}
 	var send *link.SendError
@@ -63,6 +64,9 @@ func (c *serverCall) reply(v any) error {
 	}
 	if err := c.Err(); err != nil {
 		return contextStatus(err)
+	}
+	if err := c.stats.prepare(&msg); err != nil {
+		return c.brokenError(err)
 	}
 	var after ending
 	c.mu.Lock()
@@ -89,7 +93,7 @@ func (c *serverCall) reply(v any) error {
 	if c.stats != nil {
 		defer c.cancel(context.Canceled)
 		c.stats.header(header)
-		c.stats.sent(v, codec)
+		c.stats.sent(v, &msg)
 		c.stats.trailer(end.Trailer)
 	}
 	return nil

@@ -65,21 +65,28 @@ type callStats struct {
 
 func (s *callStats) report(e stats.RPCStats) { s.handler.HandleRPC(s.ctx, e) }
 
-// size returns the encoded size of v in bytes. In process only stats need it.
-func size(v any, c link.Codec) int {
-	m := messageOf(v, c)
-	n, _ := m.Size()
-	return n
+// prepare encodes m, which is about to be sent, if a user's codec is needed to know its size:
+// that codec encodes a message once. The error is a *link.SendError.
+func (s *callStats) prepare(m *link.Message) error {
+	if s == nil || m.Copies() {
+		return nil
+	}
+	encoded, err := m.Encode()
+	if err != nil {
+		return err
+	}
+	*m = encoded
+	return nil
 }
 
-// sent reports a message that was sent.
-func (s *callStats) sent(v any, c link.Codec) {
+// sent reports the message v, which was sent as m.
+func (s *callStats) sent(v any, m *link.Message) {
 	if s != nil && s.skipSent {
 		s.skipSent = false
 		return
 	}
 	if s != nil {
-		n := size(v, c)
+		n, _ := m.Size()
 		s.report(&stats.OutPayload{Client: s.client, Payload: v, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, SentTime: time.Now()})
 	}
 }
@@ -93,10 +100,14 @@ func (s *callStats) resent(st *step) {
 	s.report(&stats.OutPayload{Client: true, Payload: st.value, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, SentTime: time.Now()})
 }
 
-// received reports a message that was received.
-func (s *callStats) received(v any, c link.Codec) {
+// received reports a message that was received, whose encoding had n bytes. n is 0 if it was not
+// encoded.
+func (s *callStats) received(v any, c link.Codec, n int) {
 	if s != nil {
-		n := size(v, c)
+		if n == 0 {
+			m := messageOf(v, c)
+			n, _ = m.Size()
+		}
 		s.report(&stats.InPayload{Client: s.client, Payload: v, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, RecvTime: time.Now()})
 	}
 }

@@ -43,6 +43,7 @@ type UnaryCall struct {
 	Status     *status.Status // nil for OK
 	ReplyError error          // why a reply could not be put in Reply, from Message.DecodeInto
 	Replied    bool           // a reply arrived; it is in Reply unless ReplyError is set
+	ReplySize  int            // of the reply's encoding, in bytes; 0 if there was none
 
 	state   atomic.Uint32
 	callee  Callee
@@ -244,7 +245,9 @@ func (c *UnaryCall) Wait(w wait.Waiter) error {
 		w.Release(c.parker)
 	}
 	if err == nil && c.encoded != nil {
-		c.ReplyError = c.encoded.DecodeInto(&Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
+		to := Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
+		c.ReplyError = c.encoded.DecodeInto(&to)
+		c.ReplySize = to.Size
 		c.encoded.Free()
 	}
 	if err == nil && c.Status != nil {

@@ -30,8 +30,10 @@ type Sink struct {
 	Dst   any   // nil: no message is wanted
 	Codec Codec // how the receiver decodes
 	Limit int   // the largest message the receiver accepts, in bytes
+
+	Size int // the result: of the message's encoding, in bytes; 0 if there was none
 }
 
 // Reset clears the results of the last Recv and keeps the Sink. Transports call it
 // at the start of Recv.
-func (f *Frame) Reset() { f.Header, f.End, f.EndSend, f.Got = nil, nil, false, false }
+func (f *Frame) Reset() { f.Header, f.End, f.EndSend, f.Got, f.Size = nil, nil, false, false, 0 }

@@ -375,6 +375,7 @@ func DecodeBytes(b []byte, to *Sink) error {
 	if err := d.DecodeBytes(b, to.Dst); err != nil {
 		return &RecvError{Err: err}
 	}
+	to.Size = len(b)
 	return nil
 }
 
@@ -401,16 +402,19 @@ func DecodeOwned(b []byte, to *Sink) (kept bool, err error) {
 	if kept, err = d.DecodeOwned(b, to.Dst); err != nil {
 		return kept, &RecvError{Err: err}
 	}
+	to.Size = len(b)
 	return kept, nil
 }
 
 func (m *Message) decode(data mem.BufferSlice, to *Sink) error {
-	if n := data.Len(); n > to.Limit {
+	n := data.Len()
+	if n > to.Limit {
 		return &RecvError{Size: n, Limit: to.Limit}
 	}
 	if err := to.Codec.Decode(data, to.Dst); err != nil {
 		return &RecvError{Err: err}
 	}
+	to.Size = n
 	return nil
 }
 

@@ -144,7 +144,9 @@ func (s *Session) decodeReplies(c *link.UnaryCall, replies []item, encoding stri
 		s.noteSize(it.size)
 		err := it.fetch()
 		if err == nil {
-			err = encoded.Decode(it.data, it.compressed, encoding, &link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
+			to := link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
+			err = encoded.Decode(it.data, it.compressed, encoding, &to)
+			c.ReplySize = to.Size
 		}
 		if unfit == nil {
 			unfit = err
