@@ -117,14 +117,14 @@ class Places(unittest.TestCase):
     def tearDownClass(cls):
         cls.server.stop()
 
-    def test_a_place_may_be_any_step(self):
+    def test_a_place_may_be_anywhere(self):
         message = input_request(40_000)
-        with RawShared(self.server.target) as raw:
-            place = self.slabs - 65536
-            raw.shared.memory.memory.write_slab(place, message)
-            raw.send(head(1, MESSAGE | PLACE | END, uint(len(message)) + uint(place), INPUT))
-            self.assertEqual(raw.next(RETURN).place, place)
-            self.assertEqual(input_response(raw.next(STREAM).data), 40_000)
+        for place in (0, 4097, self.slabs - 65536, self.slabs - len(message)):
+            with self.subTest(place), RawShared(self.server.target) as raw:
+                raw.shared.memory.memory.write_slab(place, message)
+                raw.send(head(1, MESSAGE | PLACE | END, uint(len(message)) + uint(place), INPUT))
+                self.assertEqual(raw.next(RETURN).place, place)
+                self.assertEqual(input_response(raw.next(STREAM).data), 40_000)
 
     def test_places_of_calls_that_are_refused_or_over_come_back(self):
         with RawShared(self.server.target) as raw:
@@ -173,7 +173,8 @@ class Places(unittest.TestCase):
             "bytes beside it": head(1, MESSAGE | PLACE, at_0 + b"x", INPUT),
             "a small message": head(1, MESSAGE | PLACE, uint(32767) + b"\0", INPUT),
             "outside": head(1, MESSAGE | PLACE, uint(40_000) + uint(self.slabs - 39_999), INPUT),
-            "within a step": head(1, MESSAGE | PLACE, uint(40_000) + uint(4096), INPUT),
+            "in the same 64 KiB": head(1, MESSAGE | PLACE, uint(40_000) + uint(4096), INPUT, WAIT)
+            + frame(STREAM | MESSAGE | PLACE, 1, uint(40_000) + uint(50_000)),
             "where another is": head(1, MESSAGE | PLACE, uint(70_000) + b"\0", INPUT, WAIT)
             + frame(STREAM | MESSAGE | PLACE, 1, uint(40_000) + uint(65536)),
             "RETURN of what was not out": frame(RETURN, 0, b"\0"),

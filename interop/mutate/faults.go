@@ -321,7 +321,7 @@ var Faults = []Fault{
 	{
 		Name: "a copy shares bytes",
 		File: aProgram,
-		Old:  "len(v) > 0 {\n\t\t\t\t*d.bytes() = clone(v)",
+		Old:  "len(v) > 0 {\n\t\t\t\t*d.bytes() = bulk.Clone(v)",
 		New:  "len(v) > 0 {\n\t\t\t\t*d.bytes() = v", Items: []int{26},
 	},
 
@@ -407,8 +407,8 @@ var Faults = []Fault{
 	{
 		Name: "stats see the reply before its header",
 		File: aServerUnary,
-		Old:  "c.stats.header(header)\n\t\tc.stats.sent(v, codec)",
-		New:  "c.stats.sent(v, codec)\n\t\tc.stats.header(header)", Items: []int{38},
+		Old:  "c.stats.header(header)\n\t\tc.stats.sent(v, &msg)",
+		New:  "c.stats.sent(v, &msg)\n\t\tc.stats.header(header)", Items: []int{38},
 	},
 	{
 		Name: "Close does not abort streams whose end was not received",
