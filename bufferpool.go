@@ -15,6 +15,9 @@ import (
 // when it is freed. All other pieces, and those of connections without shared memory, come from
 // mem.DefaultBufferPool.
 //
+// A message is copied all the same if it is compressed, if there is a limit on what is sent, or if a
+// stats handler of the server or of a stream has to know its size.
+//
 // The memory contains what was there before. It must not be used after Put, nor when the pointer
 // that Get has returned is unreachable. One message of a piece is sent without a copy at a time.
 //

@@ -286,7 +286,8 @@ func NoUpgrade() ServerOption {
 // together, in bytes. The default is 1 GiB. A connection uses 520 KiB, for both
 // directions, and, while it sends messages of 32 KiB or more, up to 64 MiB more, which
 // it releases 5 seconds after the last of them. Large messages that clients send count
-// towards the clients' limits: see [WithMaxSharedMemory].
+// towards the clients' limits: see [WithMaxSharedMemory]. But clients that free such memory while the
+// server reads it can make the server pay for it, up to a quarter of the limit in addition.
 //
 // Clients that do not read their replies cannot starve others: for large messages a
 // connection uses at most a quarter of what it leaves free, and an eighth of the limit

@@ -232,34 +232,12 @@ func TestABuilderOutlivesItsConnection(t *testing.T) {
 	}
 }
 
-// echoing sends back what it receives.
-type echoing struct {
-	pictures
-	saw func(*store.Picture)
-}
-
-func (e echoing) Echo(s store.Pictures_EchoServer) error {
-	for {
-		in, err := s.Recv()
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		e.saw(in)
-		if err := s.SendMsg(in); err != nil {
-			return err
-		}
-	}
-}
-
 // In process nothing is copied if both sides have promised not to write to messages.
 func TestSharedMessagesAreNotCopied(t *testing.T) {
 	for _, shared := range []bool{true, false} {
 		var seen *store.Picture
 		srv := nearcall.NewServer(nearcall.SharedMessages())
-		store.RegisterPicturesServer(srv, echoing{pictures{put: func(p *store.Picture) { seen = p }}, func(p *store.Picture) { seen = p }})
+		store.RegisterPicturesServer(srv, pictures{put: func(p *store.Picture) { seen = p }})
 		opts := []nearcall.DialOption{nearcall.WithDefaultCallOptions(grpc.ForceCodecV2(codec))}
 		if shared {
 			opts = append(opts, nearcall.WithSharedMessages())

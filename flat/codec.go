@@ -22,8 +22,8 @@ const Name = "flatbuffers"
 // grpc.ForceCodecV2 among its default call options.
 //
 // It sends a *flatbuffers.Builder that is finished, or a table that was received as a whole message.
-// A builder can be used again when the call or Send has returned, unless it is that of [NewBuilder] or
-// both sides share messages in one process. The codec receives into the types that
+// A builder can be used again when the call or Send has returned, unless both sides share messages in
+// one process; one of [NewBuilder] is then empty. The codec receives into the types that
 // flatc generates for tables. They are found in the schemas by the names of the Go type and of its
 // package: the type store.Item is the table store.Item, or one of a longer namespace that ends with
 // store. A type that is no table of the schemas, or of which it is not clear, is not received.
@@ -52,6 +52,9 @@ func (c *codec) Marshal(v any) (mem.BufferSlice, error) {
 		}
 		return mem.BufferSlice{b}, nil
 	case flatbuffers.FlatBuffer:
+		if pointerOf(v) == nil {
+			return nil, fmt.Errorf("flat: this %T is nil: send a message that was received, or a *flatbuffers.Builder", v)
+		}
 		t := v.Table()
 		if len(t.Bytes) < offsetSize || flatbuffers.GetUOffsetT(t.Bytes) != t.Pos {
 			return nil, fmt.Errorf("flat: this %T is a part of a message; build a message with it", v)

@@ -207,6 +207,7 @@ func TestWhatCannotBeSentOrReceivedIsExplained(t *testing.T) {
 		"not finished":             flatbuffers.NewBuilder(0),
 		"call Finish":              (*flatbuffers.Builder)(nil),
 		"is a part of":             &part,
+		"is nil":                   (*store.Picture)(nil),
 		"<nil> is not a Flat":      nil,
 		"string is not a FlatBuff": "text",
 	} {

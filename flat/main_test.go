@@ -137,7 +137,7 @@ func read(b *flatbuffers.Builder) *store.Picture { return store.GetRootAsPicture
 // pictures is a service of pictures.
 type pictures struct {
 	store.UnimplementedPicturesServer
-	put func(*store.Picture) // sees what Put gets; may be nil
+	put func(*store.Picture) // sees what Put and Echo get; may be nil
 }
 
 func (pictures) Get(_ context.Context, q *store.Query) (*flatbuffers.Builder, error) {
@@ -166,7 +166,7 @@ func (pictures) List(q *store.Query, s store.Pictures_ListServer) error {
 	return nil
 }
 
-func (pictures) Echo(s store.Pictures_EchoServer) error {
+func (p pictures) Echo(s store.Pictures_EchoServer) error {
 	for {
 		in, err := s.Recv()
 		if err == io.EOF {
@@ -174,6 +174,9 @@ func (pictures) Echo(s store.Pictures_EchoServer) error {
 		}
 		if err != nil {
 			return err
+		}
+		if p.put != nil {
+			p.put(in)
 		}
 		if err := s.SendMsg(in); err != nil { // as it is
 			return err

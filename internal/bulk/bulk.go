@@ -2,8 +2,8 @@
 //
 // Go's copy of megabytes is one piece of assembly, in which a goroutine cannot be stopped. A
 // garbage collector that wants to look at its stack meanwhile spins and sends it signals, and
-// everybody who waits for the collector waits for the copy. The functions of this package let the
-// goroutine be stopped every 64 KiB.
+// goroutines that help the collector wait as well. The functions of this package let the goroutine
+// be stopped every 64 KiB. The memory that they copy from and to must not overlap.
 package bulk
 
 import (

@@ -2,7 +2,6 @@ package call
 
 import (
 	"context"
-	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
@@ -380,24 +378,6 @@ func (c *Client) invokeOn(ctx context.Context, session link.Session, u *link.Una
 	return session.Invoke(ctx, u)
 }
 
-// encodeOnce returns m encoded, for all attempts of a call to that peer: as in grpc-go, a codec
-// encodes a message once. The bytes may be the value's own, unless a peer in this process could use
-// them after the call.
-func encodeOnce(m *link.Message, peer *link.Peer) (*link.Message, error) {
-	if !peer.Local {
-		if given, ok, err := m.Give(); err != nil {
-			return nil, err
-		} else if ok {
-			return &given, nil
-		}
-	}
-	frozen, err := m.Freeze()
-	if err != nil {
-		return nil, err
-	}
-	return &frozen, nil
-}
-
 // withTimer returns a context that ends at deadline, for a call in process: there only
 // the caller's context ends the call. If ctx has a deadline but no Done channel, withTimer
 // adds a timer. Otherwise it returns ctx and a nil cancel.
@@ -459,45 +439,6 @@ var (
 	errNoReply    = status.Error(codes.Internal, "cardinality violation: received no response message from non-server-streaming RPC")
 	errTwoReplies = status.Error(codes.Internal, "cardinality violation: expected <EOF> for non server-streaming RPCs, but received another message")
 )
-
-// fullHeader returns a copy of md, what the callee has sent, without keys that are reserved
-// and with the content-type that gRPC's header has as well. It returns nil for nil.
-func fullHeader(md metadata.MD, subtype string) metadata.MD {
-	if md == nil {
-		return nil
-	}
-	full := md.Copy()
-	maps.DeleteFunc(full, isReserved)
-	full["content-type"] = []string{link.ContentType(subtype)}
-	return full
-}
-
-// fullTrailer returns trailer, what the callee has sent, without keys that are reserved and
-// with what gRPC's trailer has as well: the encoded status if it has details that the
-// handler has not set itself, and the content-type if there was no header. It returns
-// trailer itself if nothing changes.
-func fullTrailer(trailer metadata.MD, st *status.Status, header metadata.MD, subtype string) metadata.MD {
-	p := st.Proto()
-	_, own := trailer[detailsKey]
-	details := len(p.GetDetails()) > 0 && !own
-	if !details && header != nil && !hasReserved(trailer) {
-		return trailer
-	}
-	full := trailer.Copy()
-	if full == nil {
-		full = metadata.MD{}
-	}
-	maps.DeleteFunc(full, isReserved)
-	if header == nil {
-		full["content-type"] = []string{link.ContentType(subtype)}
-	}
-	if details {
-		if b, err := proto.Marshal(p); err == nil {
-			full[detailsKey] = []string{string(b)}
-		}
-	}
-	return full
-}
 
 // invokeStream makes a unary call as a stream of one message each way. o is the header
 // that a failed invokeOn has prepared and reported to stats handlers; nil without one.

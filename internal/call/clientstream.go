@@ -193,8 +193,8 @@ func (s *clientStream) send(m any) error {
 	}
 	s.checkContext()
 	err := s.encodeForReplay(&f.Msg)
-	if err == nil && s.client.stats != nil && !f.Msg.Copies() {
-		f.Msg, err = f.Msg.Encode() // for its size
+	if err == nil && s.client.stats != nil {
+		err = makeSizeKnown(&f.Msg)
 	}
 	if err == nil {
 		err = s.transmit(f, &step{msg: f.Msg, hasMsg: true, end: f.EndSend, value: m})

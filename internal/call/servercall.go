@@ -394,27 +394,3 @@ func (c *serverCall) maxSend() int { return c.conn.server.cfg.MaxSend }
 
 // checkSend returns an error if m exceeds the server's limit.
 func (c *serverCall) checkSend(m *link.Message) error { return checkSize(m, c.maxSend()) }
-
-// checkSize returns an error if m is larger than limit bytes. Without a limit, which is
-// the default, it does not compute m's size. With one it encodes m if a user's codec is needed to know
-// the size, because that encodes a message once.
-func checkSize(m *link.Message, limit int) error {
-	if limit >= noLimit {
-		return nil
-	}
-	if !m.Copies() {
-		encoded, err := m.Encode()
-		if err != nil {
-			return linkStatus(err)
-		}
-		*m = encoded
-	}
-	n, err := m.Size()
-	if err != nil {
-		return linkStatus(err)
-	}
-	if n > limit {
-		return status.Errorf(codes.ResourceExhausted, "trying to send message larger than max (%d vs. %d)", n, limit)
-	}
-	return nil
-}

@@ -65,18 +65,12 @@ type callStats struct {
 
 func (s *callStats) report(e stats.RPCStats) { s.handler.HandleRPC(s.ctx, e) }
 
-// prepare encodes m, which is about to be sent, if a user's codec is needed to know its size:
-// that codec encodes a message once. The error is a *link.SendError.
+// prepare makes the size of m known, which is about to be sent. The error is a *link.SendError.
 func (s *callStats) prepare(m *link.Message) error {
-	if s == nil || m.Copies() {
+	if s == nil {
 		return nil
 	}
-	encoded, err := m.Encode()
-	if err != nil {
-		return err
-	}
-	*m = encoded
-	return nil
+	return makeSizeKnown(m)
 }
 
 // sent reports the message v, which was sent as m.

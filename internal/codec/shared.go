@@ -34,15 +34,6 @@ func Unshared(c link.Codec) link.Codec {
 	return c
 }
 
-// Shares reports whether c is a result of [Sharing] that shares messages.
-func Shares(c link.Codec) bool {
-	switch c.(type) {
-	case sharedCodec, sharedV2, *sharedV2:
-		return true
-	}
-	return false
-}
-
 // sharedV2 is the result of [Sharing] for a v2Codec.
 type sharedV2 struct{ v2Codec }
 

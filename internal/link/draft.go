@@ -1,6 +1,6 @@
 package link
 
-// A Drafter is a Session or a Stream whose peer reads large messages from memory that both map.
+// A Drafter is a Session whose peer reads large messages from memory that both map.
 // A message that is built there is sent without a copy.
 type Drafter interface {
 	// Draft returns n bytes for a message, which are the caller's until it calls end, once. It

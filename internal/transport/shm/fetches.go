@@ -50,7 +50,7 @@ func (f *fetching) hold(at, n int) error {
 		return net.ErrClosed
 	}
 	if !f.used.mark(at, n) {
-		return fmt.Errorf("%w: its message of %d bytes at %d is where it must not be, or another is", errBroken, n, at)
+		return fmt.Errorf("%w: its message of %d bytes at %d is where another is", errBroken, n, at)
 	}
 	if f.held == nil {
 		f.held = make(map[int]int)

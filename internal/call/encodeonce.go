@@ -1,0 +1,60 @@
+package call
+
+import (
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// As in grpc-go, a user's codec encodes each message once: for all attempts of a call, and also if
+// there is a limit, or a stats handler that is told of sizes.
+
+// encodeOnce returns m encoded, for all attempts of a call to that peer. The bytes may be the value's own, unless a peer in this process could use
+// them after the call.
+func encodeOnce(m *link.Message, peer *link.Peer) (*link.Message, error) {
+	if !peer.Local {
+		if given, ok, err := m.Give(); err != nil {
+			return nil, err
+		} else if ok {
+			return &given, nil
+		}
+	}
+	frozen, err := m.Freeze()
+	if err != nil {
+		return nil, err
+	}
+	return &frozen, nil
+}
+
+// makeSizeKnown encodes m, which is about to be sent, if only a user's codec knows its size. The error
+// is a *link.SendError.
+func makeSizeKnown(m *link.Message) error {
+	if m.Copies() {
+		return nil
+	}
+	encoded, err := m.Encode()
+	if err == nil {
+		*m = encoded
+	}
+	return err
+}
+
+// checkSize returns an error if m is larger than limit bytes. Without a limit, which is
+// the default, it does not compute m's size.
+func checkSize(m *link.Message, limit int) error {
+	if limit >= noLimit {
+		return nil
+	}
+	if err := makeSizeKnown(m); err != nil {
+		return linkStatus(err)
+	}
+	n, err := m.Size()
+	if err != nil {
+		return linkStatus(err)
+	}
+	if n > limit {
+		return status.Errorf(codes.ResourceExhausted, "trying to send message larger than max (%d vs. %d)", n, limit)
+	}
+	return nil
+}

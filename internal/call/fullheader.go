@@ -1,0 +1,52 @@
+package call
+
+import (
+	"maps"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// What the callee sends has fewer keys than gRPC's header and trailer have for the caller.
+
+// fullHeader returns a copy of md, what the callee has sent, without keys that are reserved
+// and with the content-type that gRPC's header has as well. It returns nil for nil.
+func fullHeader(md metadata.MD, subtype string) metadata.MD {
+	if md == nil {
+		return nil
+	}
+	full := md.Copy()
+	maps.DeleteFunc(full, isReserved)
+	full["content-type"] = []string{link.ContentType(subtype)}
+	return full
+}
+
+// fullTrailer returns trailer, what the callee has sent, without keys that are reserved and
+// with what gRPC's trailer has as well: the encoded status if it has details that the
+// handler has not set itself, and the content-type if there was no header. It returns
+// trailer itself if nothing changes.
+func fullTrailer(trailer metadata.MD, st *status.Status, header metadata.MD, subtype string) metadata.MD {
+	p := st.Proto()
+	_, own := trailer[detailsKey]
+	details := len(p.GetDetails()) > 0 && !own
+	if !details && header != nil && !hasReserved(trailer) {
+		return trailer
+	}
+	full := trailer.Copy()
+	if full == nil {
+		full = metadata.MD{}
+	}
+	maps.DeleteFunc(full, isReserved)
+	if header == nil {
+		full["content-type"] = []string{link.ContentType(subtype)}
+	}
+	if details {
+		if b, err := proto.Marshal(p); err == nil {
+			full[detailsKey] = []string{string(b)}
+		}
+	}
+	return full
+}
