@@ -58,6 +58,8 @@ const (
 	aCallInfo      = "internal/call/callinfo.go"
 	aHeader        = "internal/call/header.go"
 	aClientHeader  = "internal/call/clientheader.go"
+	aFullHeader    = "internal/call/fullheader.go"
+	aEncodeOnce    = "internal/call/encodeonce.go"
 	aPeer          = "peer.go"
 	aProgram       = "internal/codec/program.go"
 	aProto         = "internal/codec/proto.go"
@@ -352,7 +354,7 @@ var Faults = []Fault{
 	},
 	{
 		Name: "a call without a header has an empty one",
-		File: aClient,
+		File: aFullHeader,
 		Old:  "if md == nil {",
 		New:  "if false {", Items: []int{31},
 	},
@@ -382,7 +384,7 @@ var Faults = []Fault{
 	},
 	{
 		Name: "messages over the limit are sent",
-		File: aServerCall,
+		File: aEncodeOnce,
 		Old:  "if limit >= noLimit {",
 		New:  "if true {", Items: []int{34},
 	},
