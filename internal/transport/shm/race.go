@@ -4,6 +4,7 @@ package shm
 
 import (
 	"runtime"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -16,3 +17,13 @@ var between byte
 func released() { runtime.RaceReleaseMerge(unsafe.Pointer(&between)) }
 
 func acquired() { runtime.RaceAcquire(unsafe.Pointer(&between)) }
+
+// A sharedWord is a word in memory that two processes map. The race detector replaces the
+// operations of package sync/atomic. Outside of Go's own memory its stores only release, and
+// a processor may load other words before it completes them. A swap is sequentially
+// consistent there, too.
+type sharedWord struct{ v atomic.Uint64 }
+
+func (w *sharedWord) Load() uint64 { return w.v.Load() }
+
+func (w *sharedWord) Store(v uint64) { w.v.Swap(v) }

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// A word is a number in shared memory that one side writes and the other reads: an
-// atomic.Uint64. Its operations are sequentially consistent, which all of the following
+// A word is a number in shared memory that one side writes and the other reads: a
+// sharedWord. Its operations are sequentially consistent, which all of the following
 // depends on.
 type word interface {
 	Load() uint64

@@ -1,7 +1,6 @@
 package shm
 
 import (
-	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +28,7 @@ func (m segment) free() { _ = unix.Munmap(m) }
 
 func (m segment) ring() []byte { return m[controlIs:] }
 
-func (m segment) word(at int) word { return (*atomic.Uint64)(unsafe.Pointer(&m[at])) }
+func (m segment) word(at int) word { return (*sharedWord)(unsafe.Pointer(&m[at])) }
 
 // newSender returns the sending end of the ring in mine.
 func newSender(mine, theirs segment) sender {
