@@ -220,10 +220,10 @@ func WithMaxSharedMemory(bytes int64) DialOption {
 	return dialOption{set: func(o *dialOptions) { o.memory = bytes }}
 }
 
-// WithoutSpinning makes callers that wait for a reply from another process block in the
-// system at once. By default they spin for up to 50 microseconds first, if few callers
-// are waiting, spinning has paid off before, and there is more than one processor: see
-// [NoSpinning].
+// WithoutSpinning makes callers that wait for a reply from another process, or for room to
+// write a large message, block in the system at once. By default they spin for up to 50
+// microseconds first, if few callers are waiting, spinning has paid off before, and there
+// is more than one processor: see [NoSpinning].
 func WithoutSpinning() DialOption {
 	return dialOption{set: func(o *dialOptions) { o.socket.NoSpin = true }}
 }

@@ -300,10 +300,11 @@ func MaxSharedMemory(bytes int64) ServerOption {
 }
 
 // NoSpinning makes the server's connections block in the system as soon as they wait
-// for input. By default a connection with few open calls spins for up to 50
-// microseconds first, if spinning has paid off before and there is more than one
-// processor. Then a call takes a fraction of the time, because no thread must be woken
-// for it, and usually less processor time as well.
+// for input, or for room to write a large message. By default a connection spins for up
+// to 50 microseconds first, if it has few open calls or a large message to write,
+// spinning has paid off before and there is more than one processor. Then a call takes a
+// fraction of the time, because no thread must be woken for it, and usually less
+// processor time as well.
 func NoSpinning() ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.NoSpin = true })
 }

@@ -117,7 +117,7 @@ type Options struct {
 	ServerKeepalive keepalive.ServerParameters // for servers
 	Enforcement     keepalive.EnforcementPolicy
 
-	NoSpin    bool   // readers park without spinning first
+	NoSpin    bool   // goroutines that wait for the peer park without spinning first
 	NoReserve bool   // large messages do not make the process hold a reserve
 	First     []byte // what has already been read from conn
 }
@@ -197,7 +197,7 @@ func New(conn Conn, o Options) *Session {
 	s.raw = PromptOf(conn)
 	s.placer, _ = conn.(Placer)
 	s.dec.Places, s.dec.Block = s.placer != nil, o.MaxHeaderBytes
-	s.spinBudget.earned = maxEarned
+	s.spinBudget.earned, s.roomBudget.earned = maxEarned, maxEarned
 	s.connOut = s.hello.Connection
 	return s
 }

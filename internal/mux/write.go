@@ -38,6 +38,8 @@ type writing struct {
 	enc   wire.Encoder
 	batch batch
 	fault error // the error of a write without the writer, for the writer
+
+	roomBudget spinBudget // of writers that wait for room
 }
 
 // A pen is the state of the right to write.
@@ -72,6 +74,7 @@ type batch struct {
 	size   int
 	spent  []*buffer // message buffers to free when the batch is written
 	last   bool      // it ends with BYE
+	large  bool      // it has pieces of large messages
 }
 
 // A cutting is a piece of a message, to be inserted at offset at of the batch's b.
@@ -178,9 +181,9 @@ func (s *Session) flush(gather bool) {
 			break
 		}
 		s.mu.Unlock()
-		n, err := s.raw.TryWrite(s.batch.b.B, s.batch.all)
+		all, err := s.writeNow(&s.batch)
 		s.mu.Lock()
-		if !s.batch.wrote(n) {
+		if !all {
 			s.fault = err
 			break
 		}
@@ -234,7 +237,7 @@ func (s *Session) writeLoop() {
 		err := s.fault
 		s.mu.Unlock()
 		if err == nil {
-			err = s.write(&s.batch)
+			err = s.write(&s.batch, begun)
 		}
 		if err != nil {
 			s.onWriteError(err) // the pen stays taken
@@ -252,11 +255,23 @@ func (s *Session) writeLoop() {
 	}
 }
 
-// write writes what is left of a batch. It may block.
-func (s *Session) write(t *batch) (err error) {
+// write writes what is left of a batch, of which a part was written if begun is set. It may
+// block.
+func (s *Session) write(t *batch, begun bool) (err error) {
 	if t.all == nil {
 		_, err = s.conn.Write(t.b.B[t.done:])
 		return err
+	}
+	if s.raw != nil && t.large {
+		if !begun {
+			if all, err := s.writeNow(t); all || err != nil {
+				return err
+			}
+		}
+		if !s.roomBudget.allows() {
+			parks := time.Now()
+			defer func() { s.roomBudget.parked(time.Since(parks)) }()
+		}
 	}
 	if g, ok := s.conn.(Gatherer); ok {
 		_, err = g.WriteAll(t.all)
@@ -359,7 +374,7 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 	if s.raw == nil { // such as TLS, which cannot write pieces without copying
 		t.b.B, cost = s.enc.Append(t.b.B, step, credit)
 	} else if t.b.B, large, cost = s.enc.AppendHead(t.b.B, step, credit); large != nil {
-		t.pieces = append(t.pieces, cutting{len(t.b.B), large})
+		t.pieces, t.large = append(t.pieces, cutting{len(t.b.B), large}), true
 	}
 	st.credit -= int64(cost)
 	if placed && !step.Placed { // it waits in our own memory: only the call pays for its size

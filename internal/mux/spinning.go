@@ -1,0 +1,137 @@
+package mux
+
+import (
+	"context"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// Spinning: who waits for the peer polls the connection before it parks. A peer that runs on
+// another processor often answers, or makes room, within microseconds, and spinning then saves
+// both sides a wake-up.
+
+// spinning counts the goroutines of this process that spin. At most GOMAXPROCS-1 do, so
+// that others can run, but always one.
+var spinning atomic.Int32
+
+func startSpinning() bool {
+	if spinning.Add(1) <= max(int32(runtime.GOMAXPROCS(0))-1, 1) {
+		return true
+	}
+	spinning.Add(-1)
+	return false
+}
+
+// spin polls the connection for up to maxSpin, or until the leader is woken, and
+// handles what it reads. It reports whether there was input. Called with mu held; mu is
+// released in between.
+func (s *Session) spin(ctx context.Context, leads bool) (got bool, err error) {
+	s.mu.Unlock()
+	begun := time.Now()
+	now := begun
+	for i := 1; ; i++ {
+		n, err := s.raw.TryRead(s.readSpace())
+		if n > 0 || err != nil {
+			spinning.Add(-1)
+			s.spinBudget.spun(true)
+			return true, s.handleRead(n, err, now)
+		}
+		if leads && (s.called.Load() || wait.Err(ctx) != nil) {
+			break
+		}
+		if now = time.Now(); now.Sub(begun) > maxSpin {
+			s.spinBudget.spun(false)
+			break
+		}
+		if !leads || i%8 == 0 { // let handlers that the resident has just started run
+			runtime.Gosched()
+		}
+		if onlyCPU { // a local peer needs this processor to answer
+			yield()
+		}
+	}
+	spinning.Add(-1)
+	s.mu.Lock()
+	return false, nil
+}
+
+// writeNow writes as much of the batch as the connection takes without blocking. For pieces of
+// large messages it spins until there is room: a peer that reads as fast as this side writes
+// makes room before it has read all, and then finds more to read. Small messages wait, and more
+// of them are written together. It reports whether all was written. Called with the pen, without
+// mu.
+func (s *Session) writeNow(t *batch) (all bool, err error) {
+	n, err := s.raw.TryWrite(t.b.B, t.all)
+	all = t.wrote(n)
+	if all || err != nil || !t.large || s.opts.NoSpin || !s.roomBudget.allows() || !startSpinning() {
+		return all, err
+	}
+	defer spinning.Add(-1)
+	begun, room := time.Now(), 0
+	for i := 1; !all; i++ {
+		if n, err = s.raw.TryWrite(nil, t.all); err != nil {
+			return false, err
+		}
+		all = t.wrote(n)
+		now := time.Now()
+		if room += n; room >= minRoom {
+			begun, room = now, 0
+		}
+		if !all && now.Sub(begun) > maxSpin {
+			s.roomBudget.spun(false)
+			return false, nil
+		}
+		if i%8 == 0 {
+			runtime.Gosched()
+		}
+		if onlyCPU { // a local peer needs this processor to read
+			yield()
+		}
+	}
+	s.roomBudget.spun(true)
+	return true, nil
+}
+
+// minRoom is how much room a peer must make within maxSpin, in bytes, so that the writer goes on
+// spinning. It is 640 MB a second: for less, a processor is too much.
+const minRoom = 32 << 10
+
+// onlyCPU is true if this process has a single processor.
+var onlyCPU = runtime.NumCPU() == 1
+
+// spinBudget decides whether a goroutine spins before it parks. If the peer takes longer than a
+// spin, or needs the spinning goroutine's own processor, spinning is wasted, and it stops. A
+// successful spin earns budget and a failed one spends it. Short waits of a parked goroutine
+// earn a little, so that spinning is tried again when it may pay off.
+type spinBudget struct{ earned int }
+
+const (
+	maxSpin = 50 * time.Microsecond
+
+	spinCost  = 16 // lost by a failed spin, earned by a successful one
+	maxEarned = 64 * spinCost
+
+	// shortWait is the wait in Read or Write up to which spinning might have paid off.
+	shortWait = 2 * maxSpin
+)
+
+func (p *spinBudget) allows() bool { return p.earned >= spinCost }
+
+// spun records whether a spin was successful.
+func (p *spinBudget) spun(ok bool) {
+	if ok {
+		p.earned = min(p.earned+spinCost, maxEarned)
+	} else {
+		p.earned -= spinCost
+	}
+}
+
+// parked records how long a goroutine that did not spin was parked.
+func (p *spinBudget) parked(d time.Duration) {
+	if d < shortWait {
+		p.earned = min(p.earned+1, maxEarned)
+	}
+}
