@@ -10,8 +10,8 @@ import (
 // As in grpc-go, a user's codec encodes each message once: for all attempts of a call, and also if
 // there is a limit, or a stats handler that is told of sizes.
 
-// encodeOnce returns m encoded, for all attempts of a call to that peer. The bytes may be the value's own, unless a peer in this process could use
-// them after the call.
+// encodeOnce returns m encoded, for all attempts of a call to that peer. The bytes may be the
+// value's own, unless a peer in this process could use them after the call.
 func encodeOnce(m *link.Message, peer *link.Peer) (*link.Message, error) {
 	if !peer.Local {
 		if given, ok, err := m.Give(); err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// Spinning: who waits for the peer polls the connection before it parks. A peer that runs on
-// another processor often answers, or makes room, within microseconds, and spinning then saves
-// both sides a wake-up.
+// A goroutine that waits for the peer polls the connection, or spins, before it parks. A peer
+// on another processor often answers, or makes room, within microseconds, and then neither side
+// needs a wake-up.
 
 // spinning counts the goroutines of this process that spin. At most GOMAXPROCS-1 do, so
 // that others can run, but always one.

@@ -222,14 +222,14 @@ func (s *Session) writeLoop() {
 			_ = s.conn.Close()
 			return
 		}
-		begun := s.pen == penHandedOver
+		handedOver := s.pen == penHandedOver
 		s.pen = penTaken
-		if !begun && s.raw == nil && s.othersMayWrite() {
+		if !handedOver && s.raw == nil && s.othersMayWrite() {
 			s.mu.Unlock()
 			runtime.Gosched() // each write costs more than over a bare socket: gather more
 			s.mu.Lock()
 		}
-		if !begun && !s.collect() {
+		if !handedOver && !s.collect() {
 			s.pen = penFree
 			s.checkWritten()
 			continue
@@ -237,7 +237,7 @@ func (s *Session) writeLoop() {
 		err := s.fault
 		s.mu.Unlock()
 		if err == nil {
-			err = s.write(&s.batch, begun)
+			err = s.write(&s.batch, handedOver)
 		}
 		if err != nil {
 			s.onWriteError(err) // the pen stays taken
@@ -255,15 +255,15 @@ func (s *Session) writeLoop() {
 	}
 }
 
-// write writes what is left of a batch, of which a part was written if begun is set. It may
-// block.
-func (s *Session) write(t *batch, begun bool) (err error) {
+// write writes what is left of a batch. It may block. If a caller has handed the batch over,
+// mostly because it found no room, it does not spin first.
+func (s *Session) write(t *batch, handedOver bool) (err error) {
 	if t.all == nil {
 		_, err = s.conn.Write(t.b.B[t.done:])
 		return err
 	}
 	if s.raw != nil && t.large {
-		if !begun {
+		if !handedOver {
 			if all, err := s.writeNow(t); all || err != nil {
 				return err
 			}
