@@ -248,7 +248,8 @@ func WithConnectParams(p grpc.ConnectParams) DialOption {
 }
 
 // WithInitialWindowSize sets the flow-control window of a stream: how many bytes a
-// handler can send before the caller has received them. The minimum is 64 KiB. The
+// handler can send before the caller has received them. A handler that is ahead by half as
+// much more waits. The minimum is 64 KiB. The
 // default is 64 KiB in process, and 256 KiB over sockets and shared memory, where a
 // window that was not set grows up to 4 MiB if the stream's messages need it.
 func WithInitialWindowSize(bytes int32) DialOption {

@@ -170,7 +170,8 @@ func MaxConcurrentStreams(n uint32) ServerOption {
 }
 
 // InitialWindowSize sets the flow-control window of a stream: how many bytes a caller
-// can send before the handler has received them. The minimum is 64 KiB. The default is
+// can send before the handler has received them. A caller that is ahead by half as much more
+// waits. The minimum is 64 KiB. The default is
 // 64 KiB in process, and 256 KiB over sockets and shared memory, where a window that
 // was not set grows up to 4 MiB if the stream's messages need it. For ordinary gRPC
 // clients a window that was not set is grpc-go's.

@@ -74,10 +74,7 @@ func (s *Session) releaseCall() {
 // wakeTicket wakes a caller that has been removed from the queue. mu is held.
 func (s *Session) wakeTicket(t *ticket) {
 	t.admitted = true
-	if p := t.cond.Wake(); p != nil {
-		s.waiting--
-		p.Unpark()
-	}
+	wait.Unpark(s.wake(&t.cond))
 }
 
 // refuseQueued wakes all queued callers, which then fail with s.refusal. mu is held.

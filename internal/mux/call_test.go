@@ -249,12 +249,13 @@ func TestAReplyLargerThanTheWindow(t *testing.T) {
 		want := noise(size)
 		var enc wire.Encoder
 		step := &wire.Step{Stream: 1, HasMessage: true, Message: want, End: &link.End{}}
-		b, cost := enc.Append(nil, step, wire.MinWindow)
-		for left := wire.MinWindow - cost; left > 0; left -= cost {
+		window := granted(wire.MinWindow)
+		b, cost := enc.Append(nil, step, window)
+		for left := window - cost; left > 0; left -= cost {
 			b, cost = enc.Append(b, step, left)
 		}
 		peer.write(b)
-		if got := peer.credit(1); got != size+wire.MessageCost-wire.MinWindow {
+		if got := peer.credit(1); got != size+wire.MessageCost-window {
 			t.Errorf("%d bytes of credit were given", got)
 		}
 		for b = nil; !step.Done(); {
@@ -365,7 +366,7 @@ func TestASessionThatDrainsBeforeItStarts(t *testing.T) {
 // TestASecondReplyAfterAFullWindow checks that a second reply can arrive, and end the
 // call, although the first one has used all of the credit.
 func TestASecondReplyAfterAFullWindow(t *testing.T) {
-	for _, size := range []int{wire.MinWindow - wire.MessageCost, 2 * wire.MinWindow, 5 * wire.MinWindow} {
+	for _, size := range []int{granted(wire.MinWindow) - wire.MessageCost, 2 * wire.MinWindow, 5 * wire.MinWindow} {
 		synctest.Test(t, func(t *testing.T) {
 			w := &witness{}
 			o := Options{Window: wire.MinWindow, MaxWindow: 2 * wire.MinWindow}

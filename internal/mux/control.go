@@ -37,7 +37,7 @@ func (s *Session) handleHello(body []byte) error {
 	}
 	for st := s.live.first; st != nil; st = st.nextLive {
 		st.credit += h.Stream - s.hello.Stream // cannot overflow: no CREDIT is accepted before HELLO
-		s.wake(&st.sender, &after)
+		after.unpark(s.wake(&st.sender))
 		st.schedule()
 	}
 	err = addCredit(&s.connOut, h.Connection-s.hello.Connection)
@@ -66,7 +66,7 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 			}
 			st.schedule()
 			if st.takesMore() { // else its sender would wake for nothing, at each byte of credit
-				s.wake(&st.sender, after)
+				after.unpark(s.wake(&st.sender))
 			}
 		}
 		return err

@@ -197,7 +197,7 @@ func TestARefusedMessageIsSkipped(t *testing.T) {
 				cs, ss := pair(t, Options{}, Options{}, accepted)
 				caller, callee := call(t, cs, accepted, "")
 				for range 3 {
-					for _, size := range []int{101, 3000, 70_000, 1 << 20} {
+					for _, size := range []int{101, 3000, 100_000, 1 << 20} {
 						sent := make(chan struct{})
 						go func() {
 							defer close(sent)
@@ -205,7 +205,7 @@ func TestARefusedMessageIsSkipped(t *testing.T) {
 							send(t, caller, []byte("next"))
 						}()
 						synctest.Wait()
-						if size > wire.MinWindow {
+						if size > granted(wire.MinWindow) {
 							before(t, callee)
 						}
 						var refused *link.RecvError
@@ -487,7 +487,7 @@ func TestManyMessagesOfOneByte(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		if got, most := waits(callee), wire.MinWindow/(wire.MessageCost+1); got != most {
+		if got, most := waits(callee), granted(wire.MinWindow)/(wire.MessageCost+1); got != most {
 			t.Errorf("%d messages wait, want %d", got, most)
 		}
 		for i := range n {

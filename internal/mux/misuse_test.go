@@ -295,7 +295,7 @@ func TestAPeerThatBreaksRulesIsToldSo(t *testing.T) {
 		"half-close twice":     {greet: true, send: [][]byte{opened(1), literal(finish, 1), literal(finish, 1)}, want: "end of sending comes twice"},
 		"half-close within":    {greet: true, send: [][]byte{opened(1), literal(begins, 1, 9, 1), literal(finish, 1)}, want: "within a message"},
 		"end beside more":      {greet: true, send: [][]byte{opened(1), literal(begins|wire.FlagEnd, 1, 9, 1)}, want: "flags"},
-		"no credit of a call":  {greet: true, send: [][]byte{opened(1), many(7, 10_000, toOne)}, want: "of a call than it has credit for"},
+		"no credit of a call":  {greet: true, send: [][]byte{opened(1), many(10, 10_000, toOne)}, want: "of a call than it has credit for"},
 		"a message in another": {greet: true, send: [][]byte{opened(1), literal(begins, 1, 9, 1), literal(message, 1, 1)}, want: "out of order"},
 		"a piece of none":      {greet: true, send: [][]byte{opened(1), literal(piece, 1, 1)}, want: "out of order"},
 		"a piece too much":     {greet: true, send: [][]byte{opened(1), literal(message, 1, 1), literal(piece, 1, 1)}, want: "out of order"},
@@ -317,7 +317,7 @@ func TestAPeerThatBreaksRulesIsToldSo(t *testing.T) {
 		"a server's odd call":  {victim: client, greet: true, send: [][]byte{opened(3)}, want: "call 3, which was not opened"},
 		"of a call unopened":   {victim: client, greet: true, send: [][]byte{literal(finish, 3, 0, 0)}, want: "call 3, which was not opened"},
 		"half an end":          {victim: client, greet: true, send: [][]byte{literal(finish, 1, 5, 1)}, want: "ends early"},
-		"no credit for reply":  {victim: client, greet: true, send: [][]byte{many(7, 10_000, toOne)}, want: "of a call than it has credit for"},
+		"no credit for reply":  {victim: client, greet: true, send: [][]byte{many(10, 10_000, toOne)}, want: "of a call than it has credit for"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -99,7 +99,7 @@ func (st *stream) takePack() {
 	t := &st.unpacked
 	t.pack, t.at, t.encoding = it.behind, 0, st.receives
 	t.ends = it.halfClose || it.end != nil
-	t.due = st.in.window/2 - st.in.taken + st.in.advance
+	t.due = st.in.holdsBack() - st.in.taken + st.in.advance
 	it.behind = nil
 }
 
@@ -107,7 +107,7 @@ func (st *stream) takePack() {
 // held.
 func (st *stream) returnSpent() {
 	if n := st.unpacked.spent; n > 0 {
-		st.unpacked.spent, st.unpacked.due = 0, st.in.window/2
+		st.unpacked.spent, st.unpacked.due = 0, st.in.holdsBack()
 		st.removeUnread(n)
 		st.returnCredit(n)
 		if len(st.session.control) > 0 {

@@ -377,7 +377,7 @@ func TestAPlaceOfAMessageThatWasNotSentIsTakenBack(t *testing.T) {
 		if err := caller.Send(&link.Frame{Msg: ofBytes(minPlaced - 1), HasMsg: true}); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // one that the credit covers, and one that waits
+		for range 3 { // two that the credit covers, and one that waits
 			if err := caller.Send(&link.Frame{Msg: ofBytes(minPlaced - 10), HasMsg: true}); err != nil {
 				t.Fatal(err)
 			}

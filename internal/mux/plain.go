@@ -27,7 +27,7 @@ func (s *Session) handlePlain(input []byte) (done int, err error) {
 	for ; n > 0 && done < maxAtOnce; id, message, n = wire.Plain(input[done:]) {
 		if st == nil || st.id != id {
 			if st != nil {
-				s.wake(&st.in.receiver, &after)
+				after.unpark(s.wake(&st.in.receiver))
 			}
 			if st, _ = s.lookup(id); st == nil {
 				break
@@ -39,7 +39,7 @@ func (s *Session) handlePlain(input []byte) (done int, err error) {
 		done += n
 	}
 	if st != nil && done > 0 {
-		s.wake(&st.in.receiver, &after)
+		after.unpark(s.wake(&st.in.receiver))
 	}
 	err = s.checkOwed()
 	s.mu.Unlock()

@@ -30,7 +30,7 @@ import (
 //     resident. So no goroutine waits while none reads. See also lending.
 //   - A leader that stops leading wakes the resident if other goroutines wait or if
 //     there was an error. Otherwise it starts the idle timer.
-//   - A leader is not parked on its Cond, so waking it sets called and, if it is parked
+//   - A leader is not parked on its Cond, so wake sets called and, if the leader is parked
 //     in Read, interrupts the Read with a deadline in the past. The leader resets the
 //     deadline before it stops leading, so that the next reader is not interrupted.
 type reading struct {
@@ -112,17 +112,20 @@ func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Cond) error 
 	return err
 }
 
-// wake wakes the goroutine that waits at spot, if any. mu is held.
-func (s *Session) wake(spot *wait.Cond, after *callbacks) {
-	if s.leader != spot {
-		if p := spot.Wake(); p != nil {
-			s.waiting--
-			after.unpark(p)
-		}
-		return
+// wake wakes the goroutine that waits for the peer at spot, if any, whether it leads or is
+// parked. It returns the Parker of one that is parked, for the caller to unpark. Nothing else
+// wakes goroutines that wait in await, sleep or admit: they might lead. mu is held.
+func (s *Session) wake(spot *wait.Cond) wait.Parker {
+	if s.leader == spot {
+		s.called.Store(true)
+		s.interruptLeader()
+		return nil
 	}
-	s.called.Store(true)
-	s.interruptLeader()
+	p := spot.Wake()
+	if p != nil {
+		s.waiting--
+	}
+	return p
 }
 
 // interruptLeader interrupts the Read of a parked leader. mu is held.

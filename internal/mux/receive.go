@@ -18,7 +18,7 @@ type inbox struct {
 	err      error // why nothing arrives after items; nil while more may
 	items    []item
 	one      [1]item // backing array of items while there is only one
-	window   int     // flow-control window of the stream, in bytes
+	window   int     // how much may be sent and not received, or not returned, in bytes; see credit.go
 	credit   int     // credit that the peer has left
 	taken    int     // credit of received messages, not yet returned
 	advance  int     // credit granted beyond the window for one message, deducted from later returns
@@ -142,7 +142,7 @@ func (st *stream) deliver(rc *wire.Received, cost int, after *callbacks) error {
 		st.endBoth(link.ErrEnded, after)
 	}
 	if !rc.Goes || !in.midMessage() { // a receiver has no use for a piece in the middle
-		st.session.wake(&in.receiver, after)
+		after.unpark(st.session.wake(&in.receiver))
 	}
 	return nil
 }
@@ -205,28 +205,6 @@ func (st *stream) deliverMessage(rc *wire.Received, cost int) error {
 	return nil
 }
 
-// returnCredit returns the credit of n received bytes, once it adds up to half the
-// window. The session's mu is held.
-func (st *stream) returnCredit(n int) {
-	in := &st.in
-	early := min(in.advance, n)
-	in.advance -= early
-	if in.taken += n - early; in.taken >= in.window/2 {
-		st.grantCredit(in.taken)
-		in.taken = 0
-	}
-}
-
-// grantCredit grants the peer n bytes of credit, unless it will send no more messages.
-// The session's mu is held.
-func (st *stream) grantCredit(n int) {
-	s := st.session
-	if s.streams[st.id] == st && !st.in.closed && st.in.err == nil {
-		st.in.credit += n
-		s.control = wire.AppendCredit(s.control, st.id, int64(n))
-	}
-}
-
 // Recv implements [link.Stream].
 func (st *stream) Recv(f *link.Frame) error {
 	f.Reset()
@@ -275,48 +253,6 @@ func (st *stream) Recv(f *link.Frame) error {
 		}
 		_ = s.await(context.Background(), st, &in.receiver)
 	}
-}
-
-// grantForMessage grants the credit that the peer needs to send the rest of it, a
-// message that is being waited for. If the message is complete but no credit is left,
-// it grants credit for another message: Invoke takes the reply only when the call has
-// ended, and an invalid second reply must be able to arrive. It reports whether a
-// CREDIT frame was queued. The session's mu is held.
-func (st *stream) grantForMessage(it *item) bool {
-	if it.missing == 0 {
-		if st.in.credit > 0 {
-			return false
-		}
-		st.grantCredit(it.size + wire.MessageCost)
-		return true
-	}
-	before := len(st.session.control)
-	st.markReceived(it)
-	short := it.missing - st.in.credit
-	if short <= 0 {
-		return len(st.session.control) > before
-	}
-	if !st.growWindow(short) {
-		st.in.advance += short
-		st.grantCredit(short)
-	}
-	return true
-}
-
-// growWindow doubles the window, or grows it by minGrowth bytes if that is more, because
-// the receiver waits for bytes that the peer has no credit for. It stops at
-// Options.MaxWindow. It reports whether the window has grown by at least minGrowth bytes.
-// The session's mu is held.
-func (st *stream) growWindow(minGrowth int) bool {
-	in := &st.in
-	room := st.session.opts.MaxWindow - in.window
-	if room <= 0 || room < minGrowth {
-		return false
-	}
-	n := min(max(minGrowth, in.window), room)
-	in.window += n
-	st.grantCredit(n)
-	return true
 }
 
 // receiveEnd receives the half-close or the end of the call from the first item, and

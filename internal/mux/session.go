@@ -105,7 +105,7 @@ type Options struct {
 	Client bool   // this side opened the connection
 	Peer   link.Peer
 
-	Window         int           // window of a call, in bytes; 64 KiB by default and at least
+	Window         int           // how far a call's sender may be ahead, in bytes; 64 KiB by default and at least
 	MaxWindow      int           // limit to which a waiting receiver grows that window; Window by default
 	ConnWindow     int           // window of the connection, in bytes; 1 MiB by default
 	MaxHeaderBytes int           // limit for a header or trailer, as wire.HeadSize counts; 16 MiB by default
@@ -123,7 +123,7 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	o.Window = max(o.Window, wire.MinWindow)
+	o.Window = min(max(o.Window, wire.MinWindow), maxPromised)
 	o.ConnWindow = max(cmp.Or(o.ConnWindow, 1<<20), o.Window)
 	o.MaxHeaderBytes = max(cmp.Or(o.MaxHeaderBytes, 16<<20), wire.MinBlock)
 	o.Handshake = cmp.Or(o.Handshake, DefaultHandshake)
@@ -205,7 +205,7 @@ func New(conn Conn, o Options) *Session {
 // greeting returns the first line and the HELLO of this side.
 func (s *Session) greeting(acceptor link.Acceptor) []byte {
 	o := &s.opts
-	hello := wire.Hello{Version: wire.Version, Stream: int64(o.Window), Connection: int64(o.ConnWindow), Calls: uint64(o.MaxStreams), Block: o.MaxHeaderBytes}
+	hello := wire.Hello{Version: wire.Version, Stream: int64(granted(o.Window)), Connection: int64(o.ConnWindow), Calls: uint64(o.MaxStreams), Block: o.MaxHeaderBytes}
 	if !o.Client {
 		hello.Ping, hello.IdlePing = millis(minPings(&o.Enforcement, false)), millis(minPings(&o.Enforcement, true))
 	}

@@ -71,7 +71,8 @@ type outgoing struct {
 func (s *Session) initStream(st *stream, id uint64, encoding string) {
 	st.session, st.id, st.credit, st.answers = s, id, s.hello.Stream, true
 	st.sends, st.receives = encoding, encoding
-	st.in.window, st.in.credit = s.opts.Window, s.opts.Window
+	st.in.window = granted(s.opts.Window)
+	st.in.credit = st.in.window
 	st.heard = s.quiet.reads
 	s.streamsBegun++
 	st.company.begun = s.streamsBegun
@@ -235,8 +236,8 @@ func (st *stream) endBoth(why error, after *callbacks) {
 	if len(st.out) == 0 {
 		st.unregister()
 	}
-	st.session.wake(&st.sender, after)
-	st.session.wake(&st.in.receiver, after)
+	after.unpark(st.session.wake(&st.sender))
+	after.unpark(st.session.wake(&st.in.receiver))
 }
 
 // unregister removes the stream from the session, so that nothing more arrives for it.

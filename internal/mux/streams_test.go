@@ -2,6 +2,7 @@ package mux
 
 import (
 	"errors"
+	"math/rand/v2"
 	"net"
 	"testing"
 
@@ -39,13 +40,17 @@ func startBoth(t testing.TB, a, b Conn, client, server Options, acceptor link.Ac
 }
 
 func TestStreams(t *testing.T) {
-	for name, encoding := range map[string]string{"plain": ""} {
+	for name, connect := range map[string]func() (a, b Conn){
+		"a connection":  func() (Conn, Conn) { a, b := net.Pipe(); return a, b },
+		"a bare socket": func() (Conn, Conn) { a, b := newLine(10<<10, &delays{r: rand.New(rand.NewPCG(0, 0))}); return a, b },
+	} {
 		t.Run(name, func(t *testing.T) {
 			transporttest.Suite{
 				Connect: func(t *testing.T) (caller, callee link.Stream) {
 					accepted := make(transporttest.Accepter, 1)
-					cs, _ := pair(t, Options{}, Options{}, accepted)
-					caller, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{Encoding: encoding}})
+					a, b := connect()
+					cs, _ := startBoth(t, a, b, Options{}, Options{}, accepted)
+					caller, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -418,12 +418,8 @@ func (st *stream) removeWritten() {
 // wakeSender wakes the sender, if one waits and may queue another message. The session's
 // mu is held.
 func (st *stream) wakeSender() {
-	if !st.takesMore() {
-		return
-	}
-	if p := st.sender.Wake(); p != nil {
-		st.session.waiting--
-		p.Unpark()
+	if st.takesMore() {
+		wait.Unpark(st.session.wake(&st.sender))
 	}
 }
 
@@ -439,14 +435,4 @@ func (s *Session) assignNumber(st *stream) {
 	}
 	st.id = s.lastOwn
 	s.streams[st.id] = st
-}
-
-// addCredit adds n to *to, which may be negative after a placed message that was larger
-// than the credit.
-func addCredit(to *int64, n int64) error {
-	if *to > wire.MaxCredit-n {
-		return protocolError("more credit than %d", wire.MaxCredit)
-	}
-	*to += n
-	return nil
 }

@@ -66,6 +66,7 @@ const (
 	aMessage       = "internal/link/message.go"
 	aQueue         = "internal/transport/inproc/queue.go"
 	aMuxCall       = "internal/mux/call.go"
+	aMuxCredit     = "internal/mux/credit.go"
 	aMuxReading    = "internal/mux/reading.go"
 	aMuxReceive    = "internal/mux/receive.go"
 	aMuxStream     = "internal/mux/stream.go"
@@ -545,7 +546,7 @@ var Faults = []Fault{
 	},
 	{
 		Name: "no credit is given for a message that is larger than the window",
-		File: aMuxReceive,
+		File: aMuxCredit,
 		Old:  "if short <= 0 {",
 		New:  "if true {", Items: []int{34},
 		Env: "tcp",

@@ -47,6 +47,12 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// holdsBack returns how many received bytes the receiver collects before it gives their credit
+// back, and granted how many bytes the sender may be ahead: while it is ahead by less than the
+// window, it does not wait.
+func (o *Options) holdsBack() int { return (o.Window + 1) / 2 }
+func (o *Options) granted() int   { return o.Window + o.holdsBack() }
+
 // Addr is the address of both sides: the listener's name.
 type Addr string
 

@@ -96,7 +96,7 @@ func TestServerSessionEndsWhenItsPeerBreaksRules(t *testing.T) {
 			want: "end of sending"},
 		"message after the last": {frames: []frame{open1, last, whole}, want: "after the end of sending"},
 		"credit from nowhere":    {frames: []frame{open1, {kind: kindCredit, id: 1, n: 1}}, want: "credit"},
-		"message without credit": {frames: []frame{open1, whole, whole}, want: "no credit"},
+		"message without credit": {frames: []frame{open1, whole, whole, whole}, want: "no credit"},
 		"bye from nowhere":       {frames: []frame{{kind: kindBye, n: 1}}, want: "not opened"},
 	} {
 		t.Run(name, func(t *testing.T) {

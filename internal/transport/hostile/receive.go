@@ -60,7 +60,7 @@ func (st *stream) receive(f *link.Frame) error {
 	st.pop()
 	st.taken += it.size + link.MessageOverhead
 	var p wait.Parker
-	if st.taken >= (s.pipe.opts.Window+1)/2 && s.streams[st.id] == st {
+	if st.taken >= s.pipe.opts.holdsBack() && s.streams[st.id] == st {
 		s.control = append(s.control, frame{kind: kindCredit, id: st.id, n: uint64(st.taken)})
 		st.held -= st.taken
 		st.taken = 0
@@ -86,7 +86,7 @@ func (st *stream) handleFrame(f *frame, after *callbacks) error {
 			return errors.New("the peer gives back credit that it never had")
 		}
 		st.used -= int(f.n)
-		if st.used < st.session.pipe.opts.Window {
+		if st.used < st.session.pipe.opts.granted() {
 			after.unpark(&st.sender)
 		}
 		return nil
@@ -126,7 +126,7 @@ func (st *stream) handleData(f *frame, after *callbacks) error {
 	if st.lastSent || st.caller && f.flags&flagEndSend != 0 {
 		return errors.New("a message arrived after the end of sending, or the callee ended sending")
 	}
-	if st.partial == nil && st.held >= st.session.pipe.opts.Window {
+	if st.partial == nil && st.held >= st.session.pipe.opts.granted() {
 		return errors.New("a message arrived for which there was no credit")
 	}
 	st.held += len(f.data)

@@ -76,7 +76,7 @@ func (st *stream) Send(f *link.Frame) error {
 	}
 	s := st.session
 	s.mu.Lock()
-	for f.HasMsg && st.used >= s.pipe.opts.Window && st.sendErr == nil {
+	for f.HasMsg && st.used >= s.pipe.opts.granted() && st.sendErr == nil {
 		st.sender.Wait(&s.mu, st.waiter)
 	}
 	if err := st.sendErr; err != nil {

@@ -19,13 +19,17 @@ import (
 // deeply copied twice; or as bytes. The receiver takes all queued items at once, so that
 // the two seldom touch the same memory. It leaves its emptied batch to the sender, which
 // reuses the items and their captured messages.
+//
+// While less than the window has been sent and not been received, a sender does not wait. It stops
+// at half a window more, so that it wakes seldom: for half a window of messages, not for each.
 type queue struct {
 	// receiverParked reports, without the lock, that want is set. It is a hint: the sender
 	// checks again under the lock, and so does the receiver before it parks.
 	receiverParked atomic.Bool
 
 	// senderBlocked reports, without the lock, that the sender waits for credit. It is a
-	// hint: a receiver that misses it holds back less than a quarter of the window.
+	// hint: a receiver that misses it holds back less than a quarter of the window, and then
+	// more than the window has not been received.
 	senderBlocked atomic.Bool
 
 	// handsOff lets the sender run a receiver that is a task on its own goroutine. It is
@@ -35,8 +39,8 @@ type queue struct {
 
 	mu     sync.Mutex
 	items  []item // sent, and not taken by the receiver yet
-	used   int    // credit in use, in bytes
-	window int
+	used   int    // bytes that were sent and not received, as far as the receiver has said so
+	window int    // in bytes
 
 	// want is the frame of a parked receiver. The goroutine that sets it to nil must wake
 	// the receiver. Until then it has exclusive access to the frame, filled and fillErr.
@@ -112,7 +116,7 @@ func (q *queue) capture(f *link.Frame) error {
 // enqueue queues f, whose message was captured, once there is credit for it.
 func (q *queue) enqueue(f *link.Frame, w wait.Waiter) error {
 	q.mu.Lock()
-	for f.HasMsg && q.used >= q.window && q.sendErr == nil {
+	for f.HasMsg && q.used-q.window >= q.window/2 && q.sendErr == nil {
 		q.senderBlocked.Store(true)
 		q.sender.Wait(&q.mu, w)
 		q.senderBlocked.Store(false)
@@ -277,7 +281,7 @@ func (q *queue) recvItem(f *link.Frame) error {
 func (q *queue) giveCredit() wait.Parker {
 	q.used -= q.freed
 	q.freed = 0
-	if q.used > q.window/2 {
+	if q.used >= q.window {
 		return nil
 	}
 	return q.sender.Wake()

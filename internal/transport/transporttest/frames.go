@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
@@ -300,6 +301,48 @@ func order(b *bed) {
 	}
 	for _, done := range all {
 		<-done
+	}
+}
+
+// mixedSizes sends messages of 0 bytes to 20 windows, first one way and then both ways, to receivers
+// that pause.
+func mixedSizes(b *bed) {
+	for seed := range uint64(2) {
+		b := b.again()
+		var all []<-chan struct{}
+		for i, s := range b.both() {
+			r := rand.New(rand.NewPCG(seed, uint64(i)))
+			sizes := []int{b.suite.Window * (10 + r.IntN(10))} // a window that can grow does
+			for range 10 {
+				sizes = append(sizes, r.IntN(b.suite.Window*[]int{1, 4, 10}[r.IntN(3)]))
+			}
+			sent := s[0].start(func() {
+				for i, n := range sizes {
+					if err := s[0].Send(b.message(byte(i), n)); err != nil {
+						b.Errorf("message %d of %d bytes: %v", i, n, err)
+						return
+					}
+				}
+			})
+			received := s[1].start(func() {
+				for i, n := range sizes {
+					time.Sleep(time.Duration(r.IntN(4)/3) * time.Duration(r.IntN(10)) * time.Millisecond)
+					res := s[1].receive()
+					if res.err != nil || len(res.bytes) != n || n > 0 && (res.bytes[0] != byte(i) || res.bytes[n-1] != byte(i)) {
+						b.Errorf("message %d: received %d bytes and %v, want %d", i, len(res.bytes), res.err, n)
+						return
+					}
+				}
+			})
+			if seed%2 == 0 {
+				<-sent
+				<-received
+			}
+			all = append(all, sent, received)
+		}
+		for _, done := range all {
+			<-done
+		}
 	}
 }
 

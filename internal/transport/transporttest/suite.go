@@ -18,8 +18,9 @@ type Suite struct {
 	// synctest bubble, and registers its cleanup with t.
 	Connect func(t *testing.T) (caller, callee link.Stream)
 
-	// Window is the flow-control window of each direction: the number of bytes
-	// that a side may send before its peer receives any. At least 1000.
+	// Window is the flow-control window of each direction, in bytes: while a side has sent
+	// less than that, and its peer has not received it, the side does not wait. It waits at
+	// twice as much at the latest. At least 1000.
 	Window int
 
 	// Codec encodes protobuf messages.
@@ -46,9 +47,11 @@ var cases = []struct {
 	{"a message that cannot be taken is consumed", recvError},
 	{"the receiver may know another type", otherType},
 	{"messages keep their order", order},
+	{"messages of mixed sizes", mixedSizes},
 	{"after the end", afterEnd},
 	{"each side runs its own codec", ownCodec},
 	{"a sender waits for credit", senderWaits},
+	{"a sender within the window does not wait", withinTheWindow},
 	{"a message may be larger than the window", largeMessage},
 	{"ends need no credit", needNoCredit},
 	{"abort releases a sender", abortReleasesSender},

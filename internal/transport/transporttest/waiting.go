@@ -17,7 +17,7 @@ import (
 // the messages; once done is closed, err is the sender's error.
 func (s *side) fill() (sent *atomic.Int64, err *error, done <-chan struct{}) {
 	sent, err = new(atomic.Int64), new(error)
-	most := int64(s.bed.suite.Window/1000 + 2)
+	most := int64(2*s.bed.suite.Window/1000 + 2)
 	done = s.start(func() {
 		for sent.Load() < 2*most {
 			if *err = s.Send(s.bed.message('m', 1000)); *err != nil {
@@ -30,7 +30,7 @@ func (s *side) fill() (sent *atomic.Int64, err *error, done <-chan struct{}) {
 		s.bed.Fatalf("the sender did not wait; it returned %v after %d messages", *err, sent.Load())
 	}
 	if n := sent.Load(); n > most {
-		s.bed.Fatalf("%d messages of 1000 bytes went through a window of %d bytes", n, s.bed.suite.Window)
+		s.bed.Fatalf("%d messages of 1000 bytes were sent with a window of %d bytes", n, s.bed.suite.Window)
 	}
 	return sent, err, done
 }
@@ -44,6 +44,34 @@ func senderWaits(b *bed) {
 		<-done
 		if *err != nil {
 			b.Error(*err)
+		}
+	}
+}
+
+// withinTheWindow sends messages of one size until the sender waits, and receives them one by one.
+// In both orders, whether the sender began to wait before or after the peer received, it must not
+// wait while all that was sent and not received is less than the window.
+func withinTheWindow(b *bed) {
+	for _, size := range []int{1000, b.suite.Window / 3, b.suite.Window * 5 / 8} {
+		for _, s := range b.both() {
+			sent, received := 0, 0
+			cost := size + 20 // at most, with the message's own encoding
+			ahead := func() int { return (sent - received) * cost }
+			for range 3 * (b.suite.Window/cost + 1) {
+				done := s[0].start(func() { _ = s[0].Send(b.message('m', size)) })
+				for !over(done) {
+					if ahead() < b.suite.Window {
+						b.Fatalf("%d messages of %d bytes were sent and %d received, and the sender waits, with a window of %d bytes",
+							sent, size, received, b.suite.Window)
+					}
+					s[1].wants('m', size)
+					received++
+				}
+				sent++
+			}
+			for ; received < sent; received++ {
+				s[1].wants('m', size)
+			}
 		}
 	}
 }
