@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
 )
 
@@ -221,7 +222,7 @@ func (r *carried) next(m any, f *link.Frame) error {
 	if err := c.Err(); err != nil {
 		r.carrier.Abort(err)
 	}
-	f.Sink = link.Sink{Dst: wanted(m), Codec: r.codec, Limit: c.maxRecv()}
+	f.Sink = link.Sink{Dst: wanted(m), Codec: codec.Until(r.codec, c), Limit: c.maxRecv()}
 	for {
 		err := r.carrier.Recv(f)
 		r.recvEnd = f.EndSend

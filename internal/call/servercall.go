@@ -331,11 +331,15 @@ func (c *serverCall) SetTrailer(md metadata.MD) error {
 
 // brokenError returns the handler's error for an error of sending or receiving.
 func (c *serverCall) brokenError(err error) error {
-	switch err.(type) {
+	switch e := err.(type) {
 	case nil:
 		return nil
-	case *link.SendError, *link.RecvError:
+	case *link.SendError:
 		return linkStatus(err)
+	case *link.RecvError:
+		if e.Err == nil || e.Err != c.Err() { // otherwise the end of the call has ended the decoding
+			return linkStatus(err)
+		}
 	}
 	// The call has ended. The handler gets the error of its context, whatever the reason.
 	if ctxErr := c.Err(); ctxErr != nil {

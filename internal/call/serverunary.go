@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
 )
 
@@ -37,11 +38,11 @@ func (c *serverCall) readRequest(dst any) error {
 	if err := c.Err(); err != nil {
 		return contextStatus(err)
 	}
-	codec := c.codec()
-	to := link.Sink{Dst: dst, Codec: codec, Limit: c.maxRecv()}
+	own := c.codec()
+	to := link.Sink{Dst: dst, Codec: codec.Until(own, c), Limit: c.maxRecv()}
 	err := c.unary.Take(&to)
 	if err == nil {
-		c.stats.received(dst, codec, to.Size)
+		c.stats.received(dst, own, to.Size)
 		return nil
 	}
 	var send *link.SendError

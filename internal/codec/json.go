@@ -3,17 +3,31 @@ package codec
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
 // NameJSON is the content-subtype of [JSON].
 const NameJSON = "json"
 
 // JSON returns the codec of messages in protobuf's JSON format. Fields that a message type
-// does not know are ignored.
-func JSON() Codec { return jsonFormat{v2Codec{jsonCodec{}}} }
+// does not know are ignored. What would take more than linear time to decode is refused; see
+// checkNesting.
+func JSON() Codec { return jsonFormat{v2Codec: v2Codec{jsonCodec{}}} }
+
+// Until returns a codec that decodes as c does, but may end a long decoding with the error of
+// ctx once that has one. Only the codec of [JSON] is slow enough to differ from c.
+func Until(c Codec, ctx interface{ Err() error }) Codec {
+	if j, ok := c.(jsonFormat); ok {
+		j.until = ctx
+		return j
+	}
+	return c
+}
 
 // A FormatError says that a message is not what a text format prescribes, which is a
 // mistake of the person or program that wrote it.
@@ -39,18 +53,23 @@ func (jsonCodec) Marshal(v any) (mem.BufferSlice, error) {
 }
 
 func (jsonCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	defer buf.Free()
-	return decodeJSON(buf.ReadOnlyData(), v)
+	return jsonFormat{}.Decode(data, v)
 }
 
 // jsonFormat is jsonCodec as a Codec.
-type jsonFormat struct{ v2Codec }
+type jsonFormat struct {
+	v2Codec
+	until interface{ Err() error } // nil: a decoding is not ended
+}
+
+func (f jsonFormat) Decode(data mem.BufferSlice, v any) error {
+	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer buf.Free()
+	return f.DecodeBytes(buf.ReadOnlyData(), v)
+}
 
 // DecodeBytes is Decode for data in one slice. It does not retain b.
-func (jsonFormat) DecodeBytes(b []byte, v any) error { return decodeJSON(b, v) }
-
-func decodeJSON(b []byte, v any) error {
+func (f jsonFormat) DecodeBytes(b []byte, v any) error {
 	m := messageOf(v)
 	if m == nil {
 		return fmt.Errorf("failed to unmarshal, message is %T, want proto.Message", v)
@@ -58,8 +77,43 @@ func decodeJSON(b []byte, v any) error {
 	if len(b) == 0 {
 		return &FormatError{errors.New("nothing was sent; an empty message is {}")}
 	}
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(b, m); err != nil {
-		return &FormatError{fmt.Errorf("no JSON of %s: %w", m.ProtoReflect().Descriptor().FullName(), err)}
+	err := checkNesting(b)
+	if err == nil {
+		types := untilTypes{protoregistry.GlobalTypes, f.until}
+		err = protojson.UnmarshalOptions{DiscardUnknown: true, Resolver: types}.Unmarshal(b, m)
 	}
-	return nil
+	switch {
+	case err == nil:
+		return nil
+	case f.until != nil && f.until.Err() != nil:
+		return f.until.Err()
+	}
+	return &FormatError{fmt.Errorf("no JSON of %s: %s", m.ProtoReflect().Descriptor().FullName(), shortened(err.Error()))}
+}
+
+// untilTypes are the known types. While a message is decoded, protojson asks for one at each
+// google.protobuf.Any, which is where a decoding can end early.
+type untilTypes struct {
+	*protoregistry.Types
+	until interface{ Err() error }
+}
+
+func (t untilTypes) FindMessageByURL(url string) (protoreflect.MessageType, error) {
+	if t.until != nil {
+		if err := t.until.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return t.Types.FindMessageByURL(url)
+}
+
+// maxErrorText limits the text of an error, in bytes: protojson quotes a value that is wrong,
+// however long it is, and the peer gets the text.
+const maxErrorText = 1 << 10
+
+func shortened(text string) string {
+	if len(text) <= maxErrorText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxErrorText], "") + "..."
 }

@@ -1,0 +1,88 @@
+package codec
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+const (
+	// maxNesting is how deep objects and lists in JSON may be nested.
+	maxNesting = 100
+
+	// protojson reads an object of a google.protobuf.Any to its end to find its type, and then
+	// reads it again. So it reads what is in n of them n+1 times. The bytes that it reads again
+	// may be timesAgain times those of the message, and freeAgain more: the second lets a small
+	// message be nested as deep as maxNesting allows.
+	timesAgain = 8
+	freeAgain  = 256 << 10
+)
+
+// checkNesting returns an error if protojson would take more than linear time to decode b, or
+// recur deeply. It reports no other mistake: protojson does that.
+func checkNesting(b []byte) error {
+	var open [maxNesting]struct {
+		at    int
+		typed bool // may be a google.protobuf.Any
+	}
+	depth, again := 0, 0
+	for i := 0; i < len(b); i++ {
+		switch b[i] {
+		case '{', '[':
+			if depth == maxNesting {
+				return fmt.Errorf("objects and lists are nested more than %d deep", maxNesting)
+			}
+			open[depth].at, open[depth].typed = i, false
+			depth++
+		case '}', ']':
+			if depth == 0 {
+				return nil
+			}
+			depth--
+			if open[depth].typed {
+				again += i - open[depth].at
+			}
+			if again > timesAgain*len(b)+freeAgain {
+				return errors.New("too much is in messages of google.protobuf.Any that are in others; nest them less deep, or use protobuf's binary format")
+			}
+		case '"':
+			begin := i
+			i = endOfString(b, i)
+			if depth > 0 && isType(b[begin:min(i+1, len(b))], b[min(i+1, len(b)):]) {
+				open[depth-1].typed = true
+			}
+		}
+	}
+	return nil
+}
+
+// endOfString returns the index of the quotation mark that ends the string that begins at i, or
+// len(b) if there is none.
+func endOfString(b []byte, i int) int {
+	for i++; i < len(b) && b[i] != '"'; i++ {
+		if b[i] == '\\' {
+			i++
+		}
+	}
+	return min(i, len(b))
+}
+
+// isType reports whether s, a string with its quotation marks, is the name @type. rest follows it.
+func isType(s, rest []byte) bool {
+	const name = "@type"
+	const longest = len(name)*len(`\u0040`) + 2
+	switch {
+	case len(s) > longest:
+		return false
+	case bytes.IndexByte(s, '\\') < 0:
+		if string(s) != `"`+name+`"` {
+			return false
+		}
+	default: // JSON's escapes that name may have are Go's, too
+		if plain, err := strconv.Unquote(string(s)); err != nil || plain != name {
+			return false
+		}
+	}
+	return bytes.HasPrefix(bytes.TrimLeft(rest, " \t\r\n"), []byte(":"))
+}
