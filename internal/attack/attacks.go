@@ -17,5 +17,5 @@ var Core = Program{
 		}
 	},
 	Probe:   probe,
-	Attacks: slices.Concat(streamAttacks, blockAttacks, messageAttacks, descriptorAttacks, shmAttacks, lockAttacks, http2Attacks, http1Attacks, webSocketAttacks),
+	Attacks: slices.Concat(streamAttacks, blockAttacks, messageAttacks, descriptorAttacks, shmAttacks, lockAttacks, http2Attacks, http1Attacks, jsonAttacks, webSocketAttacks),
 }

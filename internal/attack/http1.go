@@ -209,13 +209,18 @@ var unfinished = []string{
 	post("HalfDuplexCall", typeWeb, "Content-Length: 4000000") + "\x00",
 }
 
+// compressed returns a body in gzip.
+func compressed(body string) string {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, _ = io.WriteString(w, body)
+	_ = w.Close()
+	return b.String()
+}
+
 func gzipBombs(a *Attacker) error {
 	bomb := func(mebibytes int) string {
-		var b bytes.Buffer
-		w := gzip.NewWriter(&b)
-		_, _ = io.WriteString(w, strings.Repeat(" ", mebibytes<<20-2)+"{}")
-		_ = w.Close()
-		return posted("UnaryCall", typeJSON, b.String(), "Content-Encoding: gzip")
+		return posted("UnaryCall", typeJSON, compressed(strings.Repeat(" ", mebibytes<<20-2)+"{}"), "Content-Encoding: gzip")
 	}
 	return a.flood(codeAndText{200, bomb(4)}, codeAndText{429, bomb(8)})
 }

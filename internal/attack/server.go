@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	_ "google.golang.org/grpc/encoding/gzip" // for http1-gzip
+	_ "google.golang.org/grpc/encoding/gzip" // for http1-gzip and json-any
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
@@ -39,7 +39,7 @@ func (p *Program) serverMain(args []string) error {
 		opts = append(opts, nearcall.UnaryInterceptor((&flaw{name: *flawName}).intercept), nearcall.WaitForHandlers(*flawName == "stop"))
 	}
 	s := nearcall.NewServer(opts...)
-	testpb.RegisterTestServiceServer(s, service{})
+	s.RegisterService(withTake(), service{})
 	hello := make(addresses)
 	for path, target := range p.Listen(*dir) {
 		lis, err := nearcall.Listen(target)
