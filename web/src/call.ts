@@ -1,5 +1,6 @@
-import { ProtocolError } from "./bytes.ts";
+import { empty, ProtocolError } from "./bytes.ts";
 import { CallError, Code } from "./errors.ts";
+import { Queue } from "./queue.ts";
 import type { Session } from "./session.ts";
 import { type CallHead, type End, type Metadata, messageCost, plainEnd, Reset, type StreamFrame } from "./wire.ts";
 
@@ -8,6 +9,9 @@ const maxWhole = 32 << 10;
 
 /** The pieces that larger messages are sent in, so that calls take turns. */
 const pieceSize = 16 << 10;
+
+/** The least room for a message that comes in pieces, in bytes. */
+const firstRoom = 1 << 10;
 
 interface Outgoing {
   data: Uint8Array;
@@ -62,7 +66,7 @@ export class Call {
   #granted: number; // what the peer may still send
   #consumed = 0; // what can be granted again
   #advance = 0; // granted for a message before it was consumed
-  #inbox: Uint8Array[] = [];
+  readonly #inbox = new Queue<Uint8Array>();
   #partial: Uint8Array | undefined; // the message that is received, or the part of it that there is room for
   #length = 0; // bytes of it that have come
   #size = 0; // its own
@@ -216,7 +220,7 @@ export class Call {
   }
 
   #drop(error: CallError): void {
-    this.#inbox = [];
+    this.#inbox.clear();
     this.#finish(error);
   }
 
@@ -295,7 +299,7 @@ export class Call {
 
   #piece(f: StreamFrame, data: Uint8Array): void {
     if (f.begins) {
-      this.#partial = new Uint8Array(0);
+      this.#partial = empty;
       this.#length = 0;
       this.#size = f.size as number;
     }
@@ -317,7 +321,7 @@ export class Call {
   #room(length: number): Uint8Array {
     let m = this.#partial as Uint8Array;
     if (m.length < length) {
-      m = new Uint8Array(Math.min(this.#size, Math.max(2 * length, pieceSize)));
+      m = new Uint8Array(Math.min(this.#size, Math.max(2 * length, firstRoom)));
       m.set((this.#partial as Uint8Array).subarray(0, this.#length));
       this.#partial = m;
     }

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { work } from "../test/work.ts";
 import type { Call } from "./call.ts";
 import { CallError, Code } from "./errors.ts";
 import { Session, type SessionOptions } from "./session.ts";
@@ -499,4 +500,36 @@ test("handlers of calls that were reset count until they return", async () => {
   await settled();
   await calls(1000);
   assert.equal(refused(), 1);
+});
+
+test("unread messages cost what they take of the window", async () => {
+  const p = new Pair();
+  const call = p.open(bytes(1));
+  const n = Math.floor((256 << 10) / messageCost);
+  p.step({ stream: 1, header: [] });
+  const frames = Array.from({ length: n }, () => (e: Encoder) => e.stream({ stream: 1, begins: true, data: bytes(0) }));
+  for (const f of frames) f(p.encoder);
+  const chunk = p.encoder.take();
+  const arrays = new Set<Uint8Array>();
+  const done = await work(async () => {
+    p.session.receive(chunk);
+    for (let i = 0; i < n; i++) arrays.add((await call.receive()) as Uint8Array);
+  });
+  assert.equal(p.ended, undefined);
+  assert.ok(done < 5 * chunk.length, `${done} operations for ${chunk.length} bytes`);
+  assert.equal(arrays.size, 1); // an array takes 20 times the credit of an empty message
+});
+
+test("room for a message is made as its bytes arrive", async () => {
+  const p = new Pair({}, { accept: () => new Promise(() => {}) });
+  let chunks = 0;
+  const made = await work(() => {
+    for (let id = 2; id <= 1000; id += 2) {
+      p.encoder.stream({ stream: id, head, begins: true, more: true, size: 1 << 30, data: bytes(1) });
+      p.session.receive(p.encoder.take());
+      chunks++;
+    }
+  });
+  assert.deepEqual([chunks, p.session.busy, p.ended], [500, true, undefined]);
+  assert.ok(made < chunks * 4096, `${made} bytes for ${chunks} messages of which a byte has come`);
 });

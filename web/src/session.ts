@@ -1,6 +1,7 @@
 import { ProtocolError } from "./bytes.ts";
 import { Call } from "./call.ts";
 import { CallError, Code } from "./errors.ts";
+import { Queue } from "./queue.ts";
 import * as wire from "./wire.ts";
 import { Bye, Kind, Reset } from "./wire.ts";
 
@@ -80,9 +81,9 @@ export class Session {
   #lastServed = 0; // of the server's
   #open = 0; // calls of the client, and slots that were given for them
   #handled = 0; // calls of the server whose handlers run
-  #slots: (() => void)[] = []; // of calls that wait for others to end
+  readonly #slots = new Queue<() => void>(); // of calls that wait for others to end
   #endings: (() => void)[] = []; // who waits for another call to end
-  #turns: Call[] = []; // with messages that could not be written at once
+  readonly #turns = new Queue<Call>(); // with messages that could not be written at once
 
   #received = 0; // what can be granted again
   #hello = false; // the server's has come

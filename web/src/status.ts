@@ -1,4 +1,5 @@
 import { BinaryReader, BinaryWriter, WireType } from "@bufbuild/protobuf/wire";
+import { empty } from "./bytes.ts";
 
 /** A detail of a status: the type's full name, and the message. */
 export interface Detail {
@@ -12,20 +13,22 @@ const prefix = "type.googleapis.com/";
 const Status = { code: 1, message: 2, details: 3 } as const;
 const Any = { typeUrl: 1, value: 2 } as const;
 
-/** Decodes a google.rpc.Status. It throws if b is malformed. */
-export function readStatus(b: Uint8Array): { code: number; details: Detail[] } {
+/** Decodes a google.rpc.Status. It throws if b is malformed, or if takes reports that there is no room for a detail. */
+export function readStatus(b: Uint8Array, takes: () => boolean): { code: number; details: Detail[] } {
   const status = { code: 0, details: [] as Detail[] };
   for (const r = new BinaryReader(b); r.pos < r.len; ) {
     const [field, type] = r.tag();
     if (field === Status.code && type === WireType.Varint) status.code = r.int32();
-    else if (field === Status.details && type === WireType.LengthDelimited) status.details.push(readAny(r.bytes()));
-    else r.skip(type, field);
+    else if (field === Status.details && type === WireType.LengthDelimited) {
+      if (!takes()) throw new RangeError("too many details");
+      status.details.push(readAny(r.bytes()));
+    } else r.skip(type, field);
   }
   return status;
 }
 
 function readAny(b: Uint8Array): Detail {
-  const d: Detail = { type: "", value: new Uint8Array(0) };
+  const d: Detail = { type: "", value: empty };
   for (const r = new BinaryReader(b); r.pos < r.len; ) {
     const [field, type] = r.tag();
     if (field === Any.typeUrl && type === WireType.LengthDelimited) {

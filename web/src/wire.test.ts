@@ -3,9 +3,12 @@
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
+import { BinaryReader } from "@bufbuild/protobuf/wire";
+import { work } from "../test/work.ts";
 import { ProtocolError } from "./bytes.ts";
 import { toHeaders } from "./metadata.ts";
-import { Decoder, Encoder, type Frame, Kind, type Metadata, type StreamFrame } from "./wire.ts";
+import { writeStatus } from "./status.ts";
+import { Decoder, Encoder, type Frame, Kind, type Metadata, plainEnd, type StreamFrame } from "./wire.ts";
 
 const vectors = new URL("../../internal/wire/testdata/", import.meta.url);
 
@@ -287,4 +290,125 @@ test("numbers beyond 2^53 are read as that, and beyond 2^62 refused", () => {
   assert.equal(credit(2n ** 62n - 1n), 2 ** 53);
   assert.throws(() => credit(2n ** 62n), /too large/);
   assert.throws(() => credit(2n ** 63n), /too large/);
+});
+
+const block = 1 << 20; // the largest that the decoders below accept
+
+/** Encodes frames after the line. */
+function encoded(...frames: ((e: Encoder) => void)[]): Uint8Array {
+  const e = new Encoder();
+  e.line();
+  for (const f of frames) f(e);
+  return e.take();
+}
+
+/** Decodes bytes in chunks of a size. */
+function decoded(b: Uint8Array, chunk = b.length, from: "server" | "client" = "server"): StreamFrame[] {
+  const d = new Decoder(block, from);
+  const frames: StreamFrame[] = [];
+  for (let at = 0; at < b.length; at += chunk) d.push(b.subarray(at, at + chunk), (f) => frames.push(f as StreamFrame));
+  return frames;
+}
+
+for (const chunk of [1, 2, 3, 1000, 16_000]) {
+  test(`bytes that come in chunks of ${chunk} are copied a few times`, async () => {
+    const message = (i: number) => (e: Encoder) =>
+      e.stream({ stream: 1, begins: true, data: new Uint8Array([10, 16_000, 0, 65_000][i % 4] as number).fill(i) });
+    const b = encoded(...Array.from({ length: 8 }, (_, i) => message(i)));
+    let frames: StreamFrame[] = [];
+    const copied = await work(() => {
+      frames = decoded(b, chunk);
+    });
+    assert.deepEqual(
+      frames.map((f) => [f.data?.length, f.data?.at(-1)]),
+      [
+        [10, 0],
+        [16_000, 1],
+        [0, undefined],
+        [65_000, 3],
+        [10, 4],
+        [16_000, 5],
+        [0, undefined],
+        [65_000, 7],
+      ],
+    );
+    assert.ok(copied < 4 * b.length, `${copied} bytes were copied, of ${b.length}`);
+  });
+}
+
+test("details of an end are counted before they are read", async () => {
+  const field = [0x1a, 0]; // an empty detail
+  const status = Uint8Array.from([0x08, 5, ...Array.from({ length: 500_000 }, () => field).flat()]);
+  const text = Buffer.from(status).toString("latin1");
+  for (const end of [
+    { ...plainEnd(5, "gone"), status },
+    { ...plainEnd(5, "gone"), trailer: [["grpc-status-details-bin", text]] as Metadata },
+  ]) {
+    const b = encoded((e) => e.stream({ stream: 1, end }));
+    const { bytes } = BinaryReader.prototype;
+    let read = 0;
+    BinaryReader.prototype.bytes = function () {
+      read++;
+      return bytes.call(this);
+    };
+    try {
+      assert.match(decoded(b)[0]?.wrong ?? "", /larger than the limit/);
+    } finally {
+      BinaryReader.prototype.bytes = bytes;
+    }
+    assert.ok(read <= block / 32, `${read} details were read`);
+  }
+});
+
+test("an end does not keep the chunk that it came in", () => {
+  const details = [{ type: "a.B", value: Uint8Array.of(1, 2, 3) }];
+  const end = { ...plainEnd(5, "gone"), status: writeStatus(5, "gone", details), details };
+  const f = decoded(
+    encoded(
+      (e) => e.stream({ stream: 1, begins: true, data: new Uint8Array(60_000) }),
+      (e) => e.stream({ stream: 1, end }),
+    ),
+  )[1];
+  assert.deepEqual(f?.end?.details, details);
+  for (const kept of [f?.end?.status, f?.end?.details[0]?.value])
+    assert.equal(kept?.buffer.byteLength, end.status.length);
+});
+
+test("a call by a long profile costs what its frame has", async () => {
+  const profile = {
+    authority: "a".repeat(30_000),
+    userAgent: "u".repeat(30_000),
+    subtype: "",
+    encoding: "",
+    accept: "",
+  };
+  const head = { method: "/s/M", profile, timeout: 0, metadata: [] };
+  const calls = Array.from({ length: 1000 }, (_, i) => (e: Encoder) => e.stream({ stream: 2 * i + 1, head }));
+  const b = encoded(...calls);
+  let frames: StreamFrame[] = [];
+  const n = await work(() => {
+    frames = decoded(b, b.length, "client");
+  });
+  assert.equal(frames[999]?.head?.profile.authority, profile.authority);
+  assert.ok(n < 10 * b.length, `${n} operations for ${b.length} bytes`);
+});
+
+test("long metadata is made of few parts", async () => {
+  const value = "\xff".repeat(500_000);
+  const header: Metadata = [["long-bin", value]];
+  const b = encoded((e) => e.stream({ stream: 1, header }));
+  let frames: StreamFrame[] = [];
+  const { fromCharCode } = String;
+  let parts = 0;
+  String.fromCharCode = (...codes) => {
+    parts++;
+    return fromCharCode(...codes);
+  };
+  try {
+    frames = decoded(b);
+  } finally {
+    String.fromCharCode = fromCharCode;
+  }
+  assert.deepEqual(frames[0]?.header, header);
+  assert.ok(parts < 1000, `${parts} parts`);
 });

@@ -3,6 +3,7 @@
 import {
   byteLength,
   concat,
+  empty,
   fromBinaryString,
   isUTF8,
   ProtocolError,
@@ -21,7 +22,8 @@ export const minBlock = 16384;
 export const messageCost = 5; // credit that a message takes beside its bytes
 export const maxUint = 2 ** 53;
 
-const maxFrame = 65535; // without its length
+const prefix = 2; // bytes of a frame that say its length
+const maxFrame = 65535; // without them
 const maxTable = 65536;
 const maxName = 256;
 const stringCost = 32;
@@ -356,11 +358,27 @@ export class Encoder {
   }
 }
 
-const none = new Uint8Array(0);
+/** Returns a copy of b, which does not keep the chunk that b came in. */
+const own = (b: Uint8Array) => (b.length > 0 ? b.slice() : empty);
+
 const detailsKey = "grpc-status-details-bin";
 const key = /^[0-9a-z\-_.!#$%&'*+^`|~]+$/;
 // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what it looks for
 const control = /[\0-\x08\x0a-\x1f\x7f]/;
+
+/** A profile that was read, and what each call with it would otherwise find out again. */
+interface KnownProfile {
+  profile: Profile;
+  bytes: number; // of its strings
+  controls: boolean; // they have control characters
+}
+
+/** The length of the frame whose prefix begins at an offset. */
+function lengthOf(b: Uint8Array, at: number): number {
+  const n = (b[at] as number) | ((b[at + 1] as number) << 8);
+  if (n < 2) throw new ProtocolError(`a frame of length ${n}`);
+  return n;
+}
 
 /** The size of the block that is being read. */
 class Block {
@@ -388,11 +406,13 @@ class Block {
 export class Decoder {
   readonly #block: number;
   readonly #from: "server" | "client";
-  #begun = false; // the line was read
-  #pending = new Uint8Array(0); // the start of a frame
+  #greeted = 0; // bytes of the line that were read
+  readonly #prefix = new Uint8Array(prefix); // of a frame that comes in several chunks
+  #pending = this.#prefix; // that frame, or its prefix
+  #come = 0; // bytes of it
   readonly #table = new Table();
   readonly #names: string[] = [];
-  readonly #profiles: Profile[] = [];
+  readonly #profiles: KnownProfile[] = [];
   #parts: Uint8Array[] = [];
   #partsOf = 0;
   #partsLength = 0;
@@ -409,29 +429,45 @@ export class Decoder {
 
   /** Decodes a chunk of the stream of bytes. Frames may share its memory. */
   push(chunk: Uint8Array, handle: (f: Frame) => void): void {
-    const b = this.#pending.length > 0 ? concat([this.#pending, chunk]) : chunk;
-    let at = this.#begun ? 0 : this.#line(b);
-    while (this.#begun && at + 2 <= b.length) {
-      const n = (b[at] as number) | ((b[at + 1] as number) << 8);
-      if (n < 2) throw new ProtocolError(`a frame of length ${n}`);
-      if (at + 2 + n > b.length) break;
-      const f = this.#frame(b.subarray(at + 2, at + 2 + n));
-      at += 2 + n;
+    for (let at = this.#line(chunk); at < chunk.length; ) {
+      let end = this.#come === 0 && at + prefix <= chunk.length ? at + prefix + lengthOf(chunk, at) : undefined;
+      let b: Uint8Array | undefined;
+      if (end !== undefined && end <= chunk.length) b = chunk.subarray(at, end);
+      else {
+        end = Math.min(at + this.#pending.length - this.#come, chunk.length);
+        b = this.#collect(chunk.subarray(at, end));
+      }
+      at = end;
+      const f = b && this.#frame(b.subarray(prefix));
       if (f) handle(f);
     }
-    this.#pending = b.slice(at);
   }
 
-  #line(b: Uint8Array): number {
-    for (let i = 0; i < Math.min(line.length, b.length); i++) {
-      if (b[i] !== line.charCodeAt(i)) {
-        throw new ProtocolError(
-          `it does not speak nearcall's protocol, and begins with ${JSON.stringify(toText(b.subarray(0, 40)))}`,
-        );
-      }
+  /** Takes the next bytes of a frame that comes in several chunks. It returns the frame when it is whole. */
+  #collect(b: Uint8Array): Uint8Array | undefined {
+    this.#pending.set(b, this.#come);
+    this.#come += b.length;
+    if (this.#come < this.#pending.length) return undefined;
+    const pending = this.#pending;
+    if (pending !== this.#prefix) {
+      this.#pending = this.#prefix;
+      this.#come = 0;
+      return pending;
     }
-    this.#begun = b.length >= line.length;
-    return this.#begun ? line.length : 0;
+    this.#pending = new Uint8Array(prefix + lengthOf(pending, 0));
+    this.#pending.set(pending);
+    return undefined;
+  }
+
+  /** Reads the line, or what the chunk has of it, and returns the number of bytes that it has read. */
+  #line(chunk: Uint8Array): number {
+    let at = 0;
+    for (; this.#greeted < line.length && at < chunk.length; this.#greeted++, at++) {
+      if (chunk[at] === line.charCodeAt(this.#greeted)) continue;
+      const begin = line.slice(0, this.#greeted) + toText(chunk.subarray(at, at + 40));
+      throw new ProtocolError(`it does not speak nearcall's protocol, and begins with ${JSON.stringify(begin)}`);
+    }
+    return at;
   }
 
   #frame(b: Uint8Array): Frame | undefined {
@@ -479,11 +515,11 @@ export class Decoder {
   }
 
   #part(stream: number, b: Uint8Array): void {
-    this.#partsOf = stream;
-    this.#parts.push(b.slice());
     this.#partsLength += b.length + stringCost;
     if (this.#partsLength > this.#block + maxFrame)
       throw new ProtocolError(`a block is larger than ${this.#block} bytes`);
+    this.#partsOf = stream;
+    this.#parts.push(b.slice());
   }
 
   #stream(r: Reader, kind: number, stream: number): StreamFrame {
@@ -522,8 +558,8 @@ export class Decoder {
       else f.end = this.#end(r);
     }
     if (begins && more) f.size = r.uint();
-    // A message of its own does not keep the chunk that it came in, nor share it with others.
-    if (begins || goesOn) f.data = begins && !more ? r.rest().slice() : r.rest();
+    // A whole message does not share memory with others.
+    if (begins || goesOn) f.data = begins && !more ? own(r.rest()) : r.rest();
     r.end();
     const length = f.data?.length ?? 0;
     if (begins && !more) f.size = length;
@@ -555,45 +591,48 @@ export class Decoder {
     return s;
   }
 
-  #profile(r: Reader): Profile {
+  #profile(r: Reader): KnownProfile {
     const n = r.uint();
     if (n > 0) {
       const p = this.#profiles[n - 1];
       if (!p) throw new ProtocolError(`profile ${n} of ${this.#profiles.length}`);
       return p;
     }
-    const p = {
+    const profile = {
       authority: r.string(),
       userAgent: r.string(),
       subtype: r.string(),
       encoding: r.string(),
       accept: r.string(),
     };
-    if (this.#remembers && this.#table.add(profileStrings, bytesOf(p))) this.#profiles.push(p);
+    const p = { profile, bytes: bytesOf(profile), controls: stringsOf(profile).some((s) => control.test(s)) };
+    if (this.#remembers && this.#table.add(profileStrings, p.bytes)) this.#profiles.push(p);
     return p;
   }
 
   #head(r: Reader): CallHead {
     const block = new Block("request header", this.#block);
     const method = this.#name(r);
-    const profile = this.#profile(r);
-    if ([method, ...stringsOf(profile)].some((s) => control.test(s)))
-      this.#object("a part of the head has control characters");
-    if (!block.spend(1 + profileStrings, byteLength(method) + bytesOf(profile))) this.#object(block.tooLarge);
+    const { profile, bytes, controls } = this.#profile(r);
+    if (controls || control.test(method)) this.#object("a part of the head has control characters");
+    if (!block.spend(1 + profileStrings, byteLength(method) + bytes)) this.#object(block.tooLarge);
     return { method, profile, timeout: r.uint(), metadata: this.#metadata(r, block) };
   }
 
   #end(r: Reader): End {
     const block = new Block("end", this.#block);
-    const end: End = { code: r.uint(), message: "", status: none, details: [], trailer: [] };
+    const end: End = { code: r.uint(), message: "", status: empty, details: [], trailer: [] };
     block.spend(1, 0);
     if (end.code !== 0) {
       const message = r.bytes();
-      end.message = toText(message);
-      end.status = r.bytes();
+      const status = r.bytes();
       if (end.code > 0xffffffff) this.#object(`a status of code ${end.code}`);
       if (!isUTF8(message)) this.#object("a status whose message is not UTF-8");
-      if (!block.spend(0, message.length + end.status.length)) this.#object(block.tooLarge);
+      if (!block.spend(0, message.length + status.length)) this.#object(block.tooLarge);
+      else {
+        end.message = toText(message);
+        end.status = own(status);
+      }
       if (end.status.length > 0 && this.#wrong === undefined) {
         const details = this.#details(end, end.status, block);
         if (details) end.details = details;
@@ -601,9 +640,9 @@ export class Decoder {
       }
     }
     end.trailer = this.#metadata(r, block);
-    const own = end.trailer.filter(([k]) => k === detailsKey);
-    if (own.length === 1) {
-      const details = this.#details(end, fromBinaryString((own[0] as [string, string])[1]), block);
+    const values = end.trailer.filter(([k]) => k === detailsKey);
+    if (values.length === 1) {
+      const details = this.#details(end, fromBinaryString((values[0] as [string, string])[1]), block);
       // As in gRPC. If it does not fit, it is ordinary metadata.
       if (details && end.status.length === 0 && end.code !== 0) end.details = details;
     }
@@ -613,8 +652,11 @@ export class Decoder {
   /** Reads the details of an end from a google.rpc.Status; undefined if that is malformed or of another status. */
   #details(end: End, status: Uint8Array, block: Block): Detail[] | undefined {
     try {
-      const { code, details } = readStatus(status);
-      if (!block.spend(details.length, 0)) this.#object(block.tooLarge);
+      const { code, details } = readStatus(status, () => {
+        const fits = block.spend(1, 0);
+        if (!fits) this.#object(block.tooLarge);
+        return fits;
+      });
       if (code >>> 0 === end.code) return details;
     } catch {}
     return undefined;

@@ -1,0 +1,30 @@
+/** A queue, first in, first out. An array's shift moves all that is left once it is long. */
+export class Queue<T> {
+  #items: (T | undefined)[] = [];
+  #first = 0; // those before it were taken
+
+  get length(): number {
+    return this.#items.length - this.#first;
+  }
+
+  push(item: T): void {
+    this.#items.push(item);
+  }
+
+  /** Takes the first item; undefined if there is none. */
+  shift(): T | undefined {
+    if (this.length === 0) return undefined;
+    const item = this.#items[this.#first];
+    this.#items[this.#first++] = undefined;
+    if (2 * this.#first > this.#items.length) {
+      this.#items = this.#items.slice(this.#first);
+      this.#first = 0;
+    }
+    return item;
+  }
+
+  clear(): void {
+    this.#items = [];
+    this.#first = 0;
+  }
+}
