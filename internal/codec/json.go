@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
@@ -15,8 +16,7 @@ import (
 const NameJSON = "json"
 
 // JSON returns the codec of messages in protobuf's JSON format. Fields that a message type
-// does not know are ignored. What would take more than linear time to decode is refused; see
-// checkNesting.
+// does not know are ignored. What would take more than linear time is refused; see maxNesting.
 func JSON() Codec { return jsonFormat{v2Codec: v2Codec{jsonCodec{}}} }
 
 // Until returns a codec that decodes as c does, but may end a long decoding with the error of
@@ -45,9 +45,10 @@ func (jsonCodec) Marshal(v any) (mem.BufferSlice, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := protojson.Marshal(m)
+	types := &nestedTypes{Types: protoregistry.GlobalTypes, left: mayRepeat(proto.Size(m))}
+	b, err := protojson.MarshalOptions{Resolver: types}.Marshal(m)
 	if err != nil {
-		return nil, err
+		return nil, errors.New(shortened(err.Error()))
 	}
 	return mem.BufferSlice{mem.SliceBuffer(b)}, nil
 }

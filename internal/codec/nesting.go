@@ -5,19 +5,29 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
 const (
 	// maxNesting is how deep objects and lists in JSON may be nested.
 	maxNesting = 100
 
-	// protojson reads an object of a google.protobuf.Any to its end to find its type, and then
-	// reads it again. So it reads what is in n of them n+1 times. The bytes that it reads again
-	// may be timesAgain times those of the message, and freeAgain more: the second lets a small
-	// message be nested as deep as maxNesting allows.
+	// protojson reads the object of a google.protobuf.Any to its end to find its type, and then
+	// reads it again. So it reads what is in n of them n+1 times. It encodes an Any by decoding
+	// its value, so that it copies what is in n of them n times. The bytes that it reads or
+	// copies again may be timesAgain times those of the message, and freeAgain more: the second
+	// lets a small message be nested as deep as maxNesting allows.
 	timesAgain = 8
 	freeAgain  = 256 << 10
 )
+
+var errRepeats = errors.New("too much is in messages of google.protobuf.Any that are in others; nest them less deep, or use protobuf's binary format")
+
+// mayRepeat returns how many bytes protojson may read or copy again for a message of n bytes.
+func mayRepeat(n int) int { return timesAgain*n + freeAgain }
 
 // checkNesting returns an error if protojson would take more than linear time to decode b, or
 // recur deeply. It reports no other mistake: protojson does that.
@@ -43,8 +53,8 @@ func checkNesting(b []byte) error {
 			if open[depth].typed {
 				again += i - open[depth].at
 			}
-			if again > timesAgain*len(b)+freeAgain {
-				return errors.New("too much is in messages of google.protobuf.Any that are in others; nest them less deep, or use protobuf's binary format")
+			if again > mayRepeat(len(b)) {
+				return errRepeats
 			}
 		case '"':
 			begin := i
@@ -85,4 +95,37 @@ func isType(s, rest []byte) bool {
 		}
 	}
 	return bytes.HasPrefix(bytes.TrimLeft(rest, " \t\r\n"), []byte(":"))
+}
+
+// nestedTypes are the known types, for one message that is encoded. protojson asks for one at
+// each google.protobuf.Any. Once their values have too many bytes in total, nothing is found.
+type nestedTypes struct {
+	*protoregistry.Types
+	left int                  // bytes
+	last protoreflect.Message // the value of the last Any; not yet counted
+}
+
+func (t *nestedTypes) FindMessageByURL(url string) (protoreflect.MessageType, error) {
+	if t.last != nil {
+		t.left -= proto.Size(t.last.Interface())
+	}
+	if t.left < 0 {
+		return nil, errRepeats
+	}
+	found, err := t.Types.FindMessageByURL(url)
+	if err != nil {
+		return nil, err
+	}
+	return nestedType{found, t}, nil
+}
+
+// A nestedType is the type of a value that is about to be decoded.
+type nestedType struct {
+	protoreflect.MessageType
+	types *nestedTypes
+}
+
+func (t nestedType) New() protoreflect.Message {
+	t.types.last = t.MessageType.New()
+	return t.types.last
 }

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
 	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -78,18 +80,66 @@ func TestAnysInAnysAreReadInLinearTime(t *testing.T) {
 		"unended":    {strings.TrimRight(inAnys(95, "@type", value, false), "}"), false},
 		"mixed":      {strings.TrimSuffix(inAnys(95, "@type", value, false), "}") + "]", false},
 	} {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		err := JSON().Decode(single(c.text), new(anypb.Any))
-		runtime.ReadMemStats(&after)
-		allocated := after.TotalAlloc - before.TotalAlloc
+		var err error
+		n := allocated(func() { err = JSON().Decode(single(c.text), new(anypb.Any)) })
 		if (err == nil) != c.ok || err != nil && !errors.As(err, new(*FormatError)) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if most := uint64(3 * (timesAgain + 2) * size); allocated > most {
-			t.Errorf("%s: %d bytes were allocated for a message of %d", name, allocated, len(c.text))
+		if n > 3*(timesAgain+2)*size {
+			t.Errorf("%s: %d bytes were allocated for a message of %d", name, n, len(c.text))
 		}
 	}
+}
+
+// TestAnysInAnysAreWrittenInLinearTime encodes values that only a binary message can bring: JSON
+// that is nested as deep is refused.
+func TestAnysInAnysAreWrittenInLinearTime(t *testing.T) {
+	inner := func(n int, value []byte, wrap func(*anypb.Any) proto.Message) proto.Message {
+		m := &anypb.Any{TypeUrl: "/google.protobuf.BytesValue", Value: value}
+		for range n {
+			w := wrap(m)
+			b, err := proto.Marshal(w)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m = &anypb.Any{TypeUrl: "/" + string(w.ProtoReflect().Descriptor().FullName()), Value: b}
+		}
+		return m
+	}
+	anys := func(m *anypb.Any) proto.Message { return m }
+	statuses := func(m *anypb.Any) proto.Message { return &spb.Status{Details: []*anypb.Any{m}} }
+	const size = 1 << 20
+	value := protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), make([]byte, size))
+	for name, c := range map[string]struct {
+		m  proto.Message
+		ok bool
+	}{
+		"small":    {inner(90, nil, anys), true},
+		"few":      {inner(timesAgain-1, value, anys), true},
+		"many":     {inner(99, value, anys), false},
+		"deep":     {inner(9_000, nil, anys), false},
+		"statuses": {inner(99, value, statuses), false},
+		"a list":   {&spb.Status{Details: slices.Repeat([]*anypb.Any{{TypeUrl: "/google.protobuf.Any"}}, 50_000)}, true},
+	} {
+		var err error
+		n := proto.Size(c.m)
+		copied := allocated(func() { _, err = JSON().Append(nil, c.m) })
+		if (err == nil) != c.ok || err != nil && !strings.Contains(err.Error(), "nest them less deep") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if most := 30*n + 4<<20; copied > most {
+			t.Errorf("%s: %d bytes were allocated for a message of %d", name, copied, n)
+		}
+	}
+}
+
+// allocated returns how many bytes f allocates.
+func allocated(f func()) int {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return int(after.TotalAlloc - before.TotalAlloc)
 }
 
 func TestAnErrorQuotesALittleOfAWrongValue(t *testing.T) {
