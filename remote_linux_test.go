@@ -2,6 +2,7 @@ package nearcall_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -80,7 +81,9 @@ func newRemote(t *testing.T, env ...string) *remote {
 	r.control = dial(t, r.Target, nearcall.WithoutUpgrade())
 	_, err = r.control.EmptyCall(t.Context(), &testpb.Empty{})
 	wantCode(t, err, codes.Unimplemented)
-	r.before = r.held(t)
+	if r.before, err = r.held(); err != nil {
+		t.Fatal(err)
+	}
 	return r
 }
 
@@ -170,9 +173,11 @@ func (r *remote) tell(what string) (string, error) {
 // A holding counts the resources that connections are made of.
 type holding struct{ descriptors, mappings int }
 
-func (r *remote) held(t *testing.T) holding {
-	t.Helper()
-	return holding{len(r.open(t)), strings.Count(string(r.proc(t, "maps")), "memfd:nearcall")}
+func (r *remote) held() (holding, error) {
+	dir := fmt.Sprintf("/proc/%d/", r.Pid())
+	files, err := os.ReadDir(dir + "fd")
+	maps, err2 := os.ReadFile(dir + "maps")
+	return holding{len(files), strings.Count(string(maps), "memfd:nearcall")}, errors.Join(err, err2)
 }
 
 // open returns the remote's open descriptors.
@@ -210,14 +215,15 @@ func (r *remote) settles(t *testing.T) {
 func (r *remote) holds(t *testing.T, want holding) {
 	t.Helper()
 	var now holding
+	var err error
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for begin := time.Now(); time.Since(begin) < 10*time.Second; <-tick.C {
-		if now = r.held(t); now == want {
+		if now, err = r.held(); err == nil && now == want {
 			return
 		}
 	}
-	t.Errorf("the remote holds %+v, and should hold %+v", now, want)
+	t.Errorf("the remote holds %+v, and should hold %+v (%v)", now, want, err)
 	r.before = now // report a leak only once
 }
 
@@ -298,11 +304,11 @@ func leavesNoMemory(t *testing.T) {
 	}
 	mapped, named := mappings(t), names()
 	t.Cleanup(func() {
-		leak.Eventually(t, "all memory is given back", func() bool {
+		leak.Finally(t, "all memory is given back", func() bool {
 			_ = leak.Heap() // the collector frees messages that were not received
 			return mappings(t) <= mapped
 		})
-		leak.Eventually(t, "no file is left in /dev/shm", func() bool { // other processes can have files there for a while
+		leak.Finally(t, "no file is left in /dev/shm", func() bool { // other processes can have files there for a while
 			for name := range names() {
 				if !named[name] {
 					return false

@@ -27,11 +27,11 @@ func Measure() Usage {
 	return Usage{len(Find()), descriptors(), Heap()}
 }
 
-// Check waits until the process holds no more than u.
+// Check waits until the process holds no more than u. Cleanups may call it, as Finally.
 func (u Usage) Check(t testing.TB) {
 	t.Helper()
-	Eventually(t, "all goroutines end", func() bool { return len(Find()) <= u.goroutines })
-	Eventually(t, "all descriptors are closed", func() bool { return descriptors() <= u.descriptors })
+	Finally(t, "all goroutines end", func() bool { return len(Find()) <= u.goroutines })
+	Finally(t, "all descriptors are closed", func() bool { return descriptors() <= u.descriptors })
 	if now := Heap(); now > u.heap+Slack {
 		t.Errorf("%d bytes are in use, and %d were before", now, u.heap)
 	}

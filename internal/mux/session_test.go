@@ -44,12 +44,13 @@ func everything(t *testing.T, seed uint64, a, b net.Conn) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	cs := New(a, Options{Name: "client", Client: true, ConnWindow: wire.MinWindow})
 	ss := New(b, Options{Name: "server", MaxStreams: uint32(r.IntN(3) * 10)})
-	var all sync.WaitGroup
-	servers, clients := &chaos{t: t, all: &all, seed: seed}, &chaos{t: t, all: &all, seed: seed + 1000}
+	// The sessions' readers start callees, so until the sessions are gone nobody waits for these.
+	var callers, callees sync.WaitGroup
+	servers, clients := &chaos{t: t, callees: &callees, seed: seed}, &chaos{t: t, callees: &callees, seed: seed + 1000}
 	ss.Start(servers)
 	cs.Start(clients)
 	for i := range uint64(20) {
-		all.Go(func() {
+		callers.Go(func() {
 			r := rand.New(rand.NewPCG(seed, i))
 			s := []*Session{cs, ss}[r.IntN(2)]
 			for range 10 {
@@ -77,16 +78,21 @@ func everything(t *testing.T, seed uint64, a, b net.Conn) {
 	switch r.IntN(4) {
 	case 0:
 		s.Drain()
-		all.Wait()
+		callers.Wait()
+		soon(t, "all calls end while the sessions live", func() bool {
+			ended := func(s *Session) bool { return holds(s, func() bool { return s.calls == 0 || s.lost }) }
+			return ended(cs) && ended(ss)
+		})
 	case 1:
 		_ = s.Close(errors.New("enough"))
 	case 2:
 		_ = a.Close()
 	}
-	all.Wait()
+	callers.Wait()
 	_ = cs.Close(errors.New("the test is over"))
 	<-cs.Gone()
 	<-ss.Gone()
+	callees.Wait()
 	if n := servers.closed + clients.closed; n != 2 {
 		t.Errorf("%d were told of the end", n)
 	}
@@ -128,11 +134,11 @@ func lives(t *testing.T, s *Session, o link.CallHeader, r *rand.Rand) {
 
 // chaos accepts or refuses calls at random, and runs live on them.
 type chaos struct {
-	t      *testing.T
-	all    *sync.WaitGroup
-	seed   uint64
-	calls  uint64 // used by the reader only
-	closed int
+	t       *testing.T
+	callees *sync.WaitGroup
+	seed    uint64
+	calls   uint64 // used by the reader only
+	closed  int
 }
 
 func (*chaos) HandleUnary(*link.UnaryCall, bool) error { return link.ErrNoCall }
@@ -146,7 +152,7 @@ func (c *chaos) HandleStream(s link.Stream, _ *link.CallHeader) error {
 	if r.IntN(10) == 0 {
 		return errors.New("refused")
 	}
-	c.all.Go(func() { live(c.t, s, r, false) })
+	c.callees.Go(func() { live(c.t, s, r, false) })
 	return nil
 }
 

@@ -74,12 +74,7 @@ func eachNetwork(t *testing.T, f func(t *testing.T, network string)) {
 	for _, network := range []string{"unix", "tcp"} {
 		t.Run(network, func(t *testing.T) {
 			t.Cleanup(func() {
-				defer func() {
-					if left := leak.Find(); t.Failed() && len(left) > 0 {
-						t.Logf("goroutines are left:\n\n%s", strings.Join(left, "\n\n"))
-					}
-				}()
-				soon(t, "no goroutine is left", func() bool { return len(leak.Find()) == 0 })
+				leak.Finally(t, "no goroutine is left", func() bool { return len(leak.Find()) == 0 })
 			})
 			f(t, network)
 		})

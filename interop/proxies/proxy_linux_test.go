@@ -248,7 +248,7 @@ func (p *proxy) kill() {
 func (p *proxy) runs(group int) bool {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
-		p.t.Fatal(err)
+		p.t.Error(err)
 	}
 	for _, file := range stats {
 		b, _ := os.ReadFile(file)                                    // it can end now

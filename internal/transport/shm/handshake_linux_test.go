@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/needs"
 	"github.com/nearcall/nearcall/internal/rights"
 )
@@ -487,7 +488,7 @@ func (s *stalled) end(t *testing.T) {
 	for _, a := range s.clients {
 		_ = a.Close()
 	}
-	eventually(t, "each answer has ended", func() bool { return len(s.ended) == cap(s.ended) })
+	leak.Finally(t, "each answer has ended", func() bool { return len(s.ended) == cap(s.ended) })
 }
 
 // A client waits for a slot until the timeout, or until ctx ends.

@@ -3,6 +3,7 @@ package shm
 import (
 	"testing"
 
+	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/rights"
 	"github.com/nearcall/nearcall/internal/stall"
 )
@@ -37,7 +38,14 @@ func TestAPeerThatKeepsTheFilesLockHoldsUpNothing(t *testing.T) {
 	}
 	defer func() {
 		m.Close()
-		soon(t, "the peer's write", unlocked)
+		leak.Finally(t, "the peer's write ends", func() bool {
+			select {
+			case <-unlocked:
+				return true
+			default:
+				return false
+			}
+		})
 	}()
 	if err := send(a, []byte{takes}); err != nil {
 		t.Fatal(err)
