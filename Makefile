@@ -20,51 +20,86 @@ export CGO_ENABLED = 1
 export GORACE ?= atexit_sleep_ms=0
 endif
 
-# $(call each,COMMAND) runs COMMAND in each module and stops at the first failure.
+SHELL       := bash
+.SHELLFLAGS := -o pipefail -c
+
+# make test prints this file, to which each target appends what failed, at its end.
+FAILURES ?= /dev/null
+
+# $(call each,NAME,COMMAND) runs COMMAND in all modules, and fails at the end if it failed in one.
+# COMMAND knows the module as $$m.
 define each
-@set -e; for m in $(MODULES); do echo "== $$m: $(1)"; (cd "$$m" && $(1)); done
+@failed=; output=$$(mktemp); for m in $(MODULES); do \
+	echo "== $$m: $(1)"; \
+	(cd "$$m" && $(2)) 2>&1 | tee "$$output" || { \
+		failed="$$failed $$m"; \
+		{ echo "$$m: $(1)"; grep -E '^(FAIL|panic:)|--- FAIL:' "$$output"; } >>$(FAILURES); \
+	}; \
+done; rm "$$output"; test -z "$$failed" || { echo "**** FAILED IN$$failed: $(1) ****"; exit 1; }
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help test lint vet staticcheck fmt words spelling unit interop bench sharing suspended processors scale realistic soak chaos loops flaky fuzz cross bits32 tour ci cover lines generate
+.PHONY: help test lint vet staticcheck fmt house spelling seeds unit interop bench sharing suspended processors scale realistic soak chaos loops flaky fuzz cross bits32 tour ci cover lines generate
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-test: lint unit web-node ## everything that must pass: format, vet, staticcheck, tests with the race detector, TypeScript in Node
+LINT = fmt vet staticcheck house spelling seeds
 
-lint: fmt vet staticcheck words spelling ## gofmt, go vet, staticcheck, banned words and spelling, over all modules
+test: ## everything that must pass: format, vet, staticcheck, tests with the race detector, TypeScript in Node
+	@failures=$$(mktemp); for t in $(LINT) unit rivals web-node; do \
+		$(MAKE) --no-print-directory FAILURES="$$failures" $$t || echo "make $$t" >>"$$failures"; \
+	done; \
+	list=$$(cat "$$failures"); rm "$$failures"; \
+	test -z "$$list" || { printf '**** THIS FAILED ****\n%s\n' "$$list"; exit 1; }
+
+lint: $(LINT) ## gofmt, go vet, staticcheck, internal/house, spelling and the table of seeded faults, over all modules
 
 fmt:
 	@echo '== gofmt'; out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt changes these:"; echo "$$out"; exit 1; }
 
 vet:
-	$(call each,$(GO) vet ./...)
+	$(call each,go vet,$(GO) vet ./...)
 
 staticcheck:
-	$(call each,$(TOOL) staticcheck ./...)
+	$(call each,staticcheck,$(TOOL) staticcheck ./...)
 
-# internal/house/words.txt lists the banned words with the reasons.
-words:
-	@echo '== banned words'; $(GO) test -count=1 -run Words ./internal/house
+# internal/house/words.txt lists the banned words with the reasons. These tests read all files,
+# which takes several times as long with the race detector.
+house:
+	@echo "== the project's own rules"; $(GO) test -count=1 ./internal/house
 
 # British spelling. tools/spelling.csv adds this project's words to misspell's list.
 spelling:
 	@echo '== misspell'; find . \( -name '*.go' -not -name '*.pb.go' -o -name '*.md' -o -name '*.ts' \) -not -path './bin/*' -not -path '*/node_modules/*' -print0 | \
 		xargs -0 $(TOOL) misspell -error -dict tools/spelling.csv
 
+# The table quotes code of another module, so a cached result can be stale.
+seeds:
+	@echo '== seeded faults'; cd interop && $(GO) test -count=1 ./mutate
+
 # Each benchmark runs once, so that it keeps working, and fuzz tests run over their
 # seeds. Tests that call t.Parallel mostly wait, so more of them run at a time than
 # there are processors. -vet=off because `make vet` checks more than go test would.
-unit: ## the tests of all modules, each benchmark once
+# The tournament's rivals are built without the race detector, as it finds races of theirs,
+# and so is its module.
+UNIT = $(GO) test $$(test "$$m" = ./bench || echo $(RACE)) -vet=off -parallel=8 -bench=. -benchtime=1x $$($(GO) list ./... | grep -v /internal/house)
+
+unit: export NEARCALL_RIVALS = none
+unit: ## the tests of all modules but the rivals', each benchmark once
 ifeq ($(RACE),)
 	@echo '**** THE TESTS RUN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
 endif
-	$(call each,$(GO) test $(RACE) -vet=off -parallel=8 -bench=. -benchtime=1x ./...)
-	cd interop && $(GO) test -count=1 ./mutate # which reads code of another module, so a cached result can be stale
+	$(call each,go test,$(UNIT))
 ifeq ($(RACE),)
 	@echo '**** THE TESTS RAN WITHOUT THE RACE DETECTOR: it needs a C compiler, and none was found ****'
 endif
+
+# A rival that fails, or ends the process, is no failure of nearcall.
+.PHONY: rivals
+rivals: export NEARCALL_RIVALS = only
+rivals: ## the tests and benchmarks of the tournament's rivals; one that fails is reported, and is no failure
+	cd bench && $(GO) test -vet=off -run 'Rival|Peer|Row|Wrong|Loop' -bench . -benchtime 1x . || printf '**** A RIVAL FAILS ****\n'
 
 interop: ## compare with grpc-go, case by case: what gRPC promises, item by item
 	cd interop && $(GO) test -count=1 -parallel=8 -run '^TestItems$$' -items
@@ -186,6 +221,7 @@ attack: ## what attacks cost a server and what they cost the attacker, over QUIC
 # FLAKYFLAGS='-short=false -budget 8h' runs all tests of each package.
 FLAKY        ?= 50
 FLAKY_BUDGET ?= 1h
+flaky: export NEARCALL_RIVALS = none
 flaky: ## each package's short tests FLAKY (50) times, alone and beside two busy processes, as far as FLAKY_BUDGET (1h) goes
 	$(GO) run ./internal/flaky -race=$(if $(RACE),true,false) -n $(FLAKY) -budget $(FLAKY_BUDGET) -C '$(MODULES)' $(FLAKYFLAGS)
 
@@ -198,18 +234,21 @@ fuzz: ## every fuzz test for FUZZTIME (1m each)
 		done); \
 	done
 
-cross: ## build and vet for the systems in CROSS
+# go vet compiles what the packages import, and checks their tests as well.
+cross: ## vet for the systems in CROSS
 	@set -e; for target in $(CROSS); do for m in $(filter-out ./interop/clients ./interop/connect,$(MODULES)); do \
 		echo "== $$m: $$target"; \
-		(cd "$$m" && export GOOS=$${target%/*} GOARCH=$${target#*/} CGO_ENABLED=0 && $(GO) build ./... && $(GO) vet ./...); \
+		(cd "$$m" && export GOOS=$${target%/*} GOARCH=$${target#*/} CGO_ENABLED=0 && $(GO) vet ./...); \
 	done; done
 
 # The race detector does not support 32-bit systems. This fails on a machine that
 # cannot run 32-bit programs.
-bits32: ## the core module's tests where an int and an address have 32 bits
-	GOARCH=386 CGO_ENABLED=0 $(GO) test -count=1 . ./internal/...
+bits32: ## the core module's short tests where an int and an address have 32 bits
+	GOARCH=386 CGO_ENABLED=0 $(GO) test -count=1 -short -vet=off . $$($(GO) list ./internal/... | grep -v /internal/house)
 
-# WINDOWS=-short runs the short tests, as .ci/run does. Wine's files are in bin/wine.
+# WINDOWS='-short -tour' runs the short tests and the tour. Wine's files are in bin/wine.
+WINDOWS          ?= -tour
+WINDOWS_PACKAGES ?= ./...
 WINE_PACKAGES = wine64 gcc-mingw-w64-x86-64
 
 # Node and the other tools are in web/node_modules, where npm installs them.
@@ -244,7 +283,7 @@ chromium:
 
 .PHONY: windows windows-tools
 windows: windows-tools ## the core module's tests and the tour as programs of Windows, under Wine
-	$(GO) run ./internal/wine -prefix bin/wine -tour $(WINDOWS) ./...
+	$(GO) run ./internal/wine -prefix bin/wine $(WINDOWS) $(WINDOWS_PACKAGES)
 
 # Installs Wine and a C compiler for Windows from Debian if they are missing.
 windows-tools:
@@ -286,3 +325,11 @@ generate: ## make the generated code again
 
 ci: ## what .ci/run does on a clean checkout
 	./.ci/run
+
+# These only repeat what ci does: for longer, on more paths, under all of Wine, and with each seeded
+# fault. Each goes on where another fails.
+RELEASE_CHECKS = grpc-tests windows soak chaos loops attack mutate fuzz flaky
+.PHONY: release-check
+release-check: ## what is run before a release, in some hours: every path of grpc-tests, all of Wine, soaks, seeded faults, fuzzing, flaky
+	@failed=; for t in $(RELEASE_CHECKS); do $(MAKE) --no-print-directory $$t || failed="$$failed $$t"; done; \
+	test -z "$$failed" || { echo "**** FAILED:$$failed ****"; exit 1; }

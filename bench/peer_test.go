@@ -157,7 +157,7 @@ func TestWrongBytesFailRaw(t *testing.T) {
 func TestAPeerStartsAndStops(t *testing.T) {
 	for _, network := range []string{"unix", "tcp", tlsNetwork, quicNetwork} {
 		for name := range stacks {
-			if !carries(name, network) {
+			if !carries(name, network) || !selected(name) {
 				continue
 			}
 			t.Run("net="+network+"/stack="+name, func(t *testing.T) {
@@ -320,7 +320,7 @@ func BenchmarkPeer(b *testing.B) {
 			for _, table := range tables {
 				b.Run("net="+table.Name, func(b *testing.B) {
 					for _, rival := range table.Rivals {
-						if rival.Takes(row) {
+						if rival.Takes(row) && selected(rival.Name) {
 							b.Run("rival="+rival.Name, func(b *testing.B) { bench(b, row, rival) })
 						}
 					}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -21,6 +22,20 @@ import (
 	"github.com/nearcall/nearcall/bench/internal/blobs"
 )
 
+// selected reports whether tests and benchmarks run with a rival or a stack. NEARCALL_RIVALS=none
+// leaves nearcall, and NEARCALL_RIVALS=only the others. make test runs both: a rival that fails is
+// reported, and is no failure.
+func selected(name string) bool {
+	isOurs := strings.HasPrefix(name, "nearcall")
+	switch os.Getenv("NEARCALL_RIVALS") {
+	case "none":
+		return isOurs
+	case "only":
+		return !isOurs
+	}
+	return true
+}
+
 // each runs f for every row with every rival that takes part. The names suit benchstat
 // -col /rival.
 func each[T interface {
@@ -29,7 +44,7 @@ func each[T interface {
 	for _, row := range rows {
 		t.Run("row="+row.Name, func(t T) {
 			for _, rival := range table.Rivals {
-				if rival.Takes(row) {
+				if rival.Takes(row) && selected(rival.Name) {
 					t.Run("rival="+rival.Name, func(t T) { f(t, row, rival) })
 				}
 			}
