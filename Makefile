@@ -234,6 +234,13 @@ fuzz: ## every fuzz test for FUZZTIME (1m each)
 		done); \
 	done
 
+SCHEMAS ?= 20
+.PHONY: schemas
+schemas: ## the codec's tests with the types of SCHEMAS (20) random schemas
+	@for n in $$(seq $(SCHEMAS)); do seed=$$RANDOM; \
+		NEARCALL_SCHEMAS=$$seed $(GO) test -count=1 -run '^TestProgramsOfRandomSchemas$$' ./internal/codec || exit 1; \
+	done
+
 # go vet compiles what the packages import, and checks their tests as well.
 cross: ## vet for the systems in CROSS
 	@set -e; for target in $(CROSS); do for m in $(filter-out ./interop/clients ./interop/connect,$(MODULES)); do \
@@ -328,7 +335,7 @@ ci: ## what .ci/run does on a clean checkout
 
 # These only repeat what ci does: for longer, on more paths, under all of Wine, and with each seeded
 # fault. Each goes on where another fails.
-RELEASE_CHECKS = grpc-tests windows soak chaos loops attack mutate fuzz flaky
+RELEASE_CHECKS = grpc-tests windows soak chaos loops attack mutate fuzz schemas flaky
 .PHONY: release-check
 release-check: ## what is run before a release, in some hours: every path of grpc-tests, all of Wine, soaks, seeded faults, fuzzing, flaky
 	@failed=; for t in $(RELEASE_CHECKS); do $(MAKE) --no-print-directory $$t || failed="$$failed $$t"; done; \

@@ -28,7 +28,7 @@ func check(dst, src proto.Message) error {
 	want, marshalErr, unmarshalErr := through(src)
 	size := proto.Size(src)
 	before := fmt.Sprintf("%#v", dst)
-	bound, ok, err := Proto().Copy(dst, src)
+	bound, ok, err := Proto().Copy(passed(dst), passed(src))
 	switch {
 	case marshalErr != nil:
 		if ok { // err may be nil: then marshalling reports the error

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -37,6 +38,7 @@ var fuzzed = []proto.Message{
 	(*testpb.Maps)(nil),
 	(*testpb.Order)(nil),
 	(*structpb.Struct)(nil),
+	protoadapt.MessageV2Of((*legacyMessage)(nil)),
 }
 
 func FuzzCopyIsMarshalThenUnmarshal(f *testing.F) {
@@ -88,6 +90,25 @@ func FuzzProgramsEncodeAsProtobufDoes(f *testing.F) {
 		(&weaver{bytes: weft}).message(m, 6)
 		if err := checkEncoding(m); err != nil {
 			t.Fatalf("%T: %v\n%v", m, err, m)
+		}
+	})
+}
+
+func FuzzProgramsDecodeOtherEncodings(f *testing.F) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for i := range fuzzed {
+		for range 40 {
+			weft := make([]byte, r.IntN(400))
+			for k := range weft {
+				weft[k] = byte(r.Uint32())
+			}
+			f.Add(uint8(i), weft)
+		}
+	}
+	f.Fuzz(func(t *testing.T, typ uint8, weft []byte) {
+		mt := fuzzed[int(typ)%len(fuzzed)].ProtoReflect().Type()
+		if err := checkDecoding(mt, (&weaver{bytes: weft}).encoding(nil, mt.Descriptor(), 6)); err != nil {
+			t.Fatalf("%v: %v", mt.Descriptor().FullName(), err)
 		}
 	})
 }

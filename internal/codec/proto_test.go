@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
@@ -383,16 +384,29 @@ func TestEmbeddedMessageIsNotCopied(t *testing.T) {
 
 // A legacyMessage is a message as gogo and the first protoc-gen-go generate them.
 type legacyMessage struct {
-	Text *string `protobuf:"bytes,1,opt,name=text"`
+	Text             *string                   `protobuf:"bytes,1,opt,name=text"`
+	Numbers          []int32                   `protobuf:"varint,2,rep,packed,name=numbers"`
+	Next             *legacyMessage            `protobuf:"bytes,3,opt,name=next"`
+	ByName           map[string]*legacyMessage `protobuf:"bytes,4,rep,name=by_name" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Three            *testpb.Three             `protobuf:"bytes,5,opt,name=three"`
+	XXX_unrecognized []byte
 }
 
 func (m *legacyMessage) Reset()         { *m = legacyMessage{} }
 func (m *legacyMessage) String() string { return "legacy" }
 func (*legacyMessage) ProtoMessage()    {}
 
+// passed returns what a program passes to the codec for m: a legacy message is no proto.Message.
+func passed(m proto.Message) any {
+	if m, ok := protoadapt.MessageV1Of(m).(*legacyMessage); ok {
+		return m
+	}
+	return m
+}
+
 func TestLegacyMessagesGoThroughBytes(t *testing.T) {
 	c := Proto()
-	src, dst := &legacyMessage{new("text")}, &legacyMessage{new("other")}
+	src, dst := &legacyMessage{Text: new("text")}, &legacyMessage{Text: new("other")}
 	if _, ok, err := c.Copy(dst, src); ok || err != nil || *dst.Text != "other" {
 		t.Fatalf("Copy = %v, %v", ok, err)
 	}

@@ -199,10 +199,10 @@ func (w *weaver) value(v reflect.Value, within proto.Message, depth int) {
 	case reflect.Float32, reflect.Float64:
 		v.SetFloat([]float64{0, math.Copysign(0, -1), 1.5, math.NaN(), math.Inf(1)}[w.draw(5)])
 	case reflect.String:
-		v.SetString([]string{"", "text", "\u00e9\u4e16", "\xff\xfe", strings.Repeat("long ", 40)}[w.draw(5)])
+		v.SetString(w.text())
 	case reflect.Slice:
 		if t.Elem().Kind() == reflect.Uint8 {
-			v.SetBytes([][]byte{nil, {}, []byte("data"), bytes.Repeat([]byte{0xff}, 200)}[w.draw(4)])
+			v.SetBytes([][]byte{nil, {}, []byte("data"), bytes.Repeat([]byte{0xff}, 200), []byte(w.text())}[w.draw(5)])
 			return
 		}
 		n := w.draw(5) - 1
