@@ -390,8 +390,8 @@ var retryRules = []Case{
 	}},
 	{43, "a deadline of the service config is for all attempts", func(c *C) {
 		s := newScript(c)
-		conn := c.Start(Config{Service: s.service(), ServiceConfig: `{"methodConfig":[{"name":[{}],"timeout":"1s","retryPolicy":{
-			"maxAttempts":5,"initialBackoff":"3600s","maxBackoff":"3600s","backoffMultiplier":1,"retryableStatusCodes":[14]}}]}`})
+		conn := c.Start(Config{Service: s.service(), ServiceConfig: fmt.Sprintf(`{"methodConfig":[{"name":[{}],"timeout":"%vs","retryPolicy":{
+			"maxAttempts":5,"initialBackoff":"3600s","maxBackoff":"3600s","backoffMultiplier":1,"retryableStatusCodes":[14]}}]}`, c.Patiently(time.Second).Seconds())})
 		_, err := conn.UnaryCall(c.Context(), request("x"))
 		c.Code("first", err)
 		s.play(pushback("1"), pushback("1"), fails(errAgain))

@@ -20,8 +20,12 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// caseTimeout is how long a case may take before it counts as hung.
-const caseTimeout = 20 * time.Second
+// caseTimeout is how long a case may take before it counts as hung: a case that sends 24 MB takes
+// 20 s beside many busy processes.
+const caseTimeout = time.Minute
+
+// mostPatience is the longest time that the deadline of a case becomes by patience.
+const mostPatience = 5 * time.Second
 
 // A Case is a program that records what it observes.
 type Case struct {
@@ -251,12 +255,18 @@ func (c *C) Cancellable() (context.Context, context.CancelFunc) {
 
 // Timeout returns a context with a deadline.
 func (c *C) Timeout(d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(c.ctx, c.Patiently(d))
+	c.cleanup = append(c.cleanup, cancel)
+	return ctx
+}
+
+// Patiently returns d, the time after which a call ends, or a multiple of it if the case was too slow
+// before.
+func (c *C) Patiently(d time.Duration) time.Duration {
 	c.mu.Lock()
 	c.timed = true
 	c.mu.Unlock()
-	ctx, cancel := context.WithTimeout(c.ctx, max(min(d*c.patience, caseTimeout/4), d))
-	c.cleanup = append(c.cleanup, cancel)
-	return ctx
+	return max(min(d*c.patience, mostPatience), d)
 }
 
 // Wait waits for ch, but not longer than the case may run.
