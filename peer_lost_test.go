@@ -152,7 +152,7 @@ func TestANetworkThatSwallowsEverything(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	wantCode(t, <-invoke(ctx, client), codes.DeadlineExceeded)
-	if d := time.Since(begin); d < 200*time.Millisecond || d > 2*time.Second {
+	if d := time.Since(begin); d < 200*time.Millisecond || d > 10*time.Second {
 		t.Errorf("a deadline of 200 ms was kept after %v", d)
 	}
 	wantCancelled(t, ended, 10*time.Second)

@@ -52,7 +52,7 @@ func TestNobodyListens(t *testing.T) {
 	if status.Code(err) != codes.Unavailable {
 		t.Errorf("%v, want Unavailable", err)
 	}
-	if took := time.Since(begun); runtime.GOOS == "linux" && took > 2*time.Second {
+	if took := time.Since(begun); runtime.GOOS == "linux" && took > 5*time.Second {
 		t.Errorf("the call failed after %v, the system knows at once", took)
 	}
 }
