@@ -23,8 +23,10 @@ endif
 SHELL       := bash
 .SHELLFLAGS := -o pipefail -c
 
-# make test prints this file, to which each target appends what failed, at its end.
+# make test prints these files at its end: what failed, and what is worth knowing although it is no
+# failure. Its targets append to them.
 FAILURES ?= /dev/null
+NOTES    ?= /dev/null
 
 # $(call each,NAME,COMMAND) runs COMMAND in all modules, and fails at the end if it failed in one.
 # COMMAND knows the module as $$m.
@@ -47,10 +49,10 @@ help: ## list these targets
 LINT = fmt vet staticcheck house spelling seeds
 
 test: ## everything that must pass: format, vet, staticcheck, tests with the race detector, TypeScript in Node
-	@failures=$$(mktemp); for t in $(LINT) unit rivals web-node; do \
-		$(MAKE) --no-print-directory FAILURES="$$failures" $$t || echo "make $$t" >>"$$failures"; \
+	@failures=$$(mktemp); notes=$$(mktemp); for t in $(LINT) unit rivals web-node; do \
+		$(MAKE) --no-print-directory FAILURES="$$failures" NOTES="$$notes" $$t || echo "make $$t" >>"$$failures"; \
 	done; \
-	list=$$(cat "$$failures"); rm "$$failures"; \
+	cat "$$notes"; list=$$(cat "$$failures"); rm "$$failures" "$$notes"; \
 	test -z "$$list" || { printf '**** THIS FAILED ****\n%s\n' "$$list"; exit 1; }
 
 lint: $(LINT) ## gofmt, go vet, staticcheck, internal/house, spelling and the table of seeded faults, over all modules
@@ -99,7 +101,8 @@ endif
 .PHONY: rivals
 rivals: export NEARCALL_RIVALS = only
 rivals: ## the tests and benchmarks of the tournament's rivals; one that fails is reported, and is no failure
-	cd bench && $(GO) test -vet=off -run 'Rival|Peer|Row|Wrong|Loop' -bench . -benchtime 1x . || printf '**** A RIVAL FAILS ****\n'
+	cd bench && $(GO) test -vet=off -run 'Rival|Peer|Row|Wrong|Loop' -bench . -benchtime 1x . || \
+		printf '**** A RIVAL FAILS, WHICH IS NO FAILURE OF NEARCALL ****\n' | tee -a $(NOTES)
 
 interop: ## compare with grpc-go, case by case: what gRPC promises, item by item
 	cd interop && $(GO) test -count=1 -parallel=8 -run '^TestItems$$' -items
@@ -269,7 +272,7 @@ NO_NPM = '**** THE TYPESCRIPT PACKAGE WAS NOT TESTED: npm is missing, or did not
 web-node: ## the TypeScript package's tests in Node alone
 	@echo '== web: npm run test:node'; if command -v npm >/dev/null && $(MAKE) --no-print-directory web-tools; then \
 		cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s test:node; \
-	else printf $(NO_NPM); fi
+	else printf $(NO_NPM) | tee -a $(NOTES); fi
 
 # WEB_BENCH='--write ../docs/browser.md' also writes the table there; --rounds and --time say how long.
 web-bench: web-tools ## @nearcall/web in Chromium against connect-web and Cap'n Web, in about two minutes

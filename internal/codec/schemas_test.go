@@ -58,17 +58,16 @@ func TestProgramsOfRandomSchemas(t *testing.T) {
 		t.Fatal(err)
 	}
 	replace := map[string]string{}
-	add := func(at, text string) {
-		at = filepath.FromSlash(at)
+	add := func(name, text string) {
 		source, err := format.Source([]byte(text))
 		if err != nil {
-			t.Fatalf("%s: %v", at, err)
+			t.Fatalf("%s: %v", name, err)
 		}
-		real := filepath.Join(dir, filepath.Base(at))
-		if err := os.WriteFile(real, source, 0o666); err != nil {
+		file := filepath.Join(dir, filepath.Base(name))
+		if err := os.WriteFile(file, source, 0o666); err != nil {
 			t.Fatal(err)
 		}
-		replace[filepath.Join(here, at)] = real
+		replace[filepath.Join(here, filepath.FromSlash(name))] = file
 	}
 	for _, f := range generated(t, request) {
 		add("internal/randompb/"+f.GetName(), f.GetContent())
