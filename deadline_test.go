@@ -13,7 +13,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/looptest"
@@ -261,4 +263,180 @@ func TestDeadlinesDoNotDependOnClocks(t *testing.T) {
 	leave()
 	<-call
 	runtime.KeepAlive(ctx)
+}
+
+// An overdue service ends its calls, with what end says, once their caller has left or must have:
+// when the handler's context has ended or its deadline has passed.
+type overdue struct {
+	testpb.UnimplementedTestServiceServer
+	end   error
+	ended atomic.Int32                       // the calls that handlers have ended
+	leave atomic.Pointer[context.CancelFunc] // cancels the caller's context; nil if that has a deadline
+}
+
+func (o *overdue) wait(ctx context.Context) error {
+	var passed <-chan time.Time
+	if deadline, ok := ctx.Deadline(); ok {
+		passed = time.After(time.Until(deadline))
+	}
+	if leave := o.leave.Load(); leave != nil {
+		(*leave)()
+	}
+	if _, err := loop.Await(ctx, func(func(struct{}, error)) {}); err == loop.ErrNoTask {
+		select {
+		case <-ctx.Done():
+		case <-passed:
+		}
+	}
+	o.ended.Add(1)
+	return o.end
+}
+
+func (o *overdue) UnaryCall(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+	return new(testpb.SimpleResponse), o.wait(ctx)
+}
+
+func (o *overdue) StreamingOutputCall(_ *testpb.StreamingOutputCallRequest, s grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse]) error {
+	if err := s.Send(new(testpb.StreamingOutputCallResponse)); err != nil {
+		return err
+	}
+	return o.wait(s.Context())
+}
+
+func (o *overdue) StreamingInputCall(s grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]) error {
+	if err := o.wait(s.Context()); err != nil {
+		return err
+	}
+	return s.SendAndClose(new(testpb.StreamingInputCallResponse))
+}
+
+func (o *overdue) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+	return o.wait(s.Context())
+}
+
+// EmptyCall makes calls to the client, which serves the same.
+func (o *overdue) EmptyCall(ctx context.Context, _ *testpb.Empty) (*testpb.Empty, error) {
+	return new(testpb.Empty), o.calls(callPeer(ctx))
+}
+
+// calls makes calls of each kind. It returns an error unless each ends with its deadline, or as
+// cancelled if that is how its caller left.
+func (o *overdue) calls(client testpb.TestServiceClient) error {
+	for kind, call := range map[string]func(ctx context.Context) error{
+		"unary": func(ctx context.Context) error {
+			_, err := client.UnaryCall(ctx, new(testpb.SimpleRequest))
+			return err
+		},
+		"server stream": func(ctx context.Context) error {
+			s, err := client.StreamingOutputCall(ctx, new(testpb.StreamingOutputCallRequest))
+			for err == nil {
+				_, err = s.Recv()
+			}
+			return err
+		},
+		"client stream": func(ctx context.Context) error {
+			s, err := client.StreamingInputCall(ctx)
+			if err == nil {
+				_, err = s.CloseAndRecv()
+			}
+			return err
+		},
+		"bidi stream": func(ctx context.Context) error {
+			s, err := client.FullDuplexCall(ctx)
+			if err == nil {
+				_, err = s.Recv()
+			}
+			return err
+		},
+	} {
+		o.leave.Store(nil)
+		before := o.ended.Load()
+		// On a busy machine the call can begin after the deadline.
+		for timeout := 20 * time.Millisecond; o.ended.Load() == before; timeout *= 2 {
+			// The context has no timer: nothing but the clock tells that the deadline has passed.
+			base, cancel := context.WithCancel(context.Background())
+			err := call(timerless{base, time.Now().Add(timeout)})
+			cancel()
+			if status.Code(err) != codes.DeadlineExceeded {
+				return status.Errorf(codes.FailedPrecondition, "%s: %v, want DeadlineExceeded", kind, err)
+			}
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		o.leave.Store(&cancel)
+		if err := call(ctx); status.Code(err) != codes.Canceled {
+			return status.Errorf(codes.FailedPrecondition, "%s: %v, want Canceled", kind, err)
+		}
+	}
+	return nil
+}
+
+// TestACallThatItsCallerHasLeftIsNotComplete: what the handler says of a call that its deadline or
+// its caller has cut off may arrive before the context's timer fires. It does not count.
+func TestACallThatItsCallerHasLeftIsNotComplete(t *testing.T) {
+	for says, end := range map[string]error{
+		"nothing":   nil,
+		"not found": status.Error(codes.NotFound, "no"),
+		"cancelled": status.Error(codes.Canceled, "no"),
+	} {
+		service := func() *overdue { return &overdue{end: end} }
+		check := func(t *testing.T, o *overdue, client testpb.TestServiceClient) {
+			t.Helper()
+			if err := o.calls(client); err != nil {
+				t.Errorf("the handler says %s: %v", says, err)
+			}
+		}
+		serving := func(o *overdue, opts ...nearcall.ServerOption) *nearcall.Server {
+			srv := nearcall.NewServer(opts...)
+			testpb.RegisterTestServiceServer(srv, o)
+			t.Cleanup(srv.Stop)
+			return srv
+		}
+		for name, opts := range map[string][]nearcall.ServerOption{
+			"in process":             nil,
+			"in process, on workers": {nearcall.WorkerHandlers()},
+			"in process, inline":     {nearcall.InlineHandlers()},
+		} {
+			t.Run(name, func(t *testing.T) {
+				o := service()
+				check(t, o, inProcess(t, o, nil, opts...))
+			})
+		}
+		for _, network := range available(t, networks("unix", "tcp")...) {
+			t.Run(network, func(t *testing.T) {
+				o := service()
+				lis := listen(t, targetFor(t, network))
+				start(t, serving(o), lis)
+				check(t, o, dial(t, lis.Target(), over(network)...))
+			})
+		}
+		t.Run("TLS", func(t *testing.T) {
+			o, certs := service(), newCertificates(t)
+			lis := listen(t, "tcp:127.0.0.1:0")
+			start(t, serving(o, nearcall.Creds(credentials.NewTLS(certs.server(nil)))), lis)
+			check(t, o, dial(t, lis.Target(), nearcall.WithTransportCredentials(credentials.NewTLS(certs.client(nil)))))
+		})
+		t.Run("WebSocket", func(t *testing.T) {
+			o := service()
+			for _, target := range webSocketTargets(t, serving(o)) {
+				check(t, o, dial(t, target))
+			}
+		})
+		t.Run("peer", func(t *testing.T) {
+			eachPeer(t, func(t *testing.T, network string) {
+				o := service()
+				client, _ := peers(t, network, serving(o), serving(o))
+				_, err := client.EmptyCall(t.Context(), new(testpb.Empty))
+				if err != nil {
+					t.Errorf("the handler says %s: %v", says, err)
+				}
+			})
+		})
+		t.Run("loop", func(t *testing.T) {
+			eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+				o := service()
+				srv, _ := onLoop(t, kind, o)
+				check(t, o, clientOf(t, srv, "tcp"))
+			})
+		})
+	}
 }

@@ -605,6 +605,37 @@ var messageCases = []Case{
 			c.Note("%s", m.GetPayload().GetBody())
 		}
 	}},
+	{21, "what had arrived before the deadline counts when it is received after that", func(c *C) {
+		over := c.Gate()
+		conn := c.Start(Config{Service: &Service{
+			Duplex: func(s duplexServer) error {
+				defer over.Open()
+				for i := range 3 {
+					s.Send(out(fmt.Sprint(i)))
+				}
+				s.SetTrailer(metadata.Pairs("t", "1"))
+				return nil
+			},
+			Unary: echo,
+		}})
+		ctx := c.Timeout(500 * time.Millisecond)
+		s, err := conn.FullDuplexCall(ctx)
+		c.Err("start", err)
+		over.Wait()
+		c.Pause()
+		for range 3 { // these are later on the same connection
+			_, err = conn.UnaryCall(c.Context(), request("x"))
+			c.Err("later call", err)
+		}
+		c.Wait(ctx.Done())
+		c.Pause()
+		for range 4 {
+			m, err := s.Recv()
+			c.Err("recv", err)
+			c.Note("%s", m.GetPayload().GetBody())
+		}
+		c.Note("trailer %v", s.Trailer()["t"])
+	}},
 	{21, "what had arrived comes before the status", func(c *C) {
 		conn := c.Start(Config{Service: &Service{Duplex: func(s duplexServer) error {
 			for i := range 20 {

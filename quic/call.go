@@ -119,7 +119,7 @@ func (st *stream) finishCall(c *link.UnaryCall) error {
 		return wrong
 	}
 	c.ReplyError, c.Replied = unfit, len(replies) > 0 && unfit == nil
-	c.Status, c.Trailer = end.Status, end.Trailer
+	c.End = *end
 	return nil
 }
 

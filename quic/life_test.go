@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/quic-go/quic-go/testutils/simnet"
 	"google.golang.org/grpc/codes"
@@ -77,6 +78,47 @@ func TestAUnaryCallIsOnePacketEachWay(t *testing.T) {
 			t.Error("a call is more than one packet each way")
 		}
 	})
+}
+
+// A tardy context has a deadline, and its timer never fires.
+type tardy struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c tardy) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// TestTheDeadlineComesBeforeAnEndThatArrivesAfterIt: what a handler says when the deadline that it
+// was told of has passed does not count, even if the caller's timer is late.
+func TestTheDeadlineComesBeforeAnEndThatArrivesAfterIt(t *testing.T) {
+	for _, end := range []error{nil, status.Error(codes.NotFound, "no")} {
+		synctest.Test(t, func(t *testing.T) {
+			n := plainNetwork(t)
+			config, _ := testTLS()
+			wait := func(ctx context.Context) error {
+				deadline, _ := ctx.Deadline()
+				time.Sleep(time.Until(deadline))
+				return end
+			}
+			serveOn(t, n.lis, service{
+				unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+					return &testpb.SimpleResponse{}, wait(ctx)
+				},
+				stream: func(s testpb.TestService_FullDuplexCallServer) error { return wait(s.Context()) },
+			}, nearcall.Creds(NewTLS(config)))
+			client := n.client(t)
+			base, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			_, unary := client.UnaryCall(tardy{base, time.Now().Add(time.Second)}, empty)
+			s, stream := client.FullDuplexCall(tardy{base, time.Now().Add(time.Second)})
+			if stream == nil {
+				_, stream = s.Recv()
+			}
+			if status.Code(unary) != codes.DeadlineExceeded || status.Code(stream) != codes.DeadlineExceeded {
+				t.Errorf("the handlers say %v, and the callers get %v and %v", end, unary, stream)
+			}
+		})
+	}
 }
 
 func TestWhatHandlersFind(t *testing.T) {

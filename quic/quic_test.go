@@ -150,12 +150,12 @@ func (n *network) dial(t *testing.T, s *hook.Settings) *session {
 
 func TestStreams(t *testing.T) {
 	transporttest.Suite{
-		Connect: func(t *testing.T) (caller, callee link.Stream) {
+		Connect: func(t *testing.T, deadline time.Time) (caller, callee link.Stream) {
 			accepted := make(transporttest.Accepter, 1)
 			s := &hook.Settings{Window: 64 << 10}
 			n := newNetwork(t, s, func(link.Session) link.Acceptor { return accepted })
 			c := n.dial(t, &hook.Settings{Window: 64 << 10})
-			caller, err := c.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
+			caller, err := c.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}, Deadline: deadline})
 			if err != nil {
 				t.Fatal(err)
 			}

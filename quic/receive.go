@@ -190,6 +190,7 @@ func (st *stream) deliver(rc *wire.Received) error {
 	in.closed = true
 	st.read.finished = true
 	if rc.End != nil {
+		rc.End.Late = link.Passed(st.deadline)
 		st.callerEnded()
 	}
 	return nil

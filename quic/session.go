@@ -185,7 +185,7 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 		s.refuse(fmt.Errorf("%s: %w", s.name, err))
 		return nil, link.Unprocessed{Err: s.refusal}
 	}
-	st := &stream{session: s, qs: qs, caller: true, sends: o.Encoding}
+	st := &stream{session: s, qs: qs, caller: true, deadline: o.Deadline, sends: o.Encoding}
 	st.in.encoding = o.Encoding
 	s.mu.Lock()
 	defer s.mu.Unlock()

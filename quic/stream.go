@@ -17,15 +17,16 @@ import (
 
 // A stream is one side of a call, on a QUIC stream of its own.
 type stream struct {
-	session *session
-	qs      *q.Stream
-	caller  bool
-	waiter  wait.Waiter
-	direct  bool        // a caller that waits for its reply reads the stream itself
-	sends   string      // the compressor of sent messages; used by the sender only
-	lent    link.Runner // set within HandleStream only
-	begun   atomic.Bool // the head of the peer's call has arrived
-	read    reading
+	session  *session
+	qs       *q.Stream
+	caller   bool
+	deadline time.Time // of a call of this side; zero for none
+	waiter   wait.Waiter
+	direct   bool        // a caller that waits for its reply reads the stream itself
+	sends    string      // the compressor of sent messages; used by the sender only
+	lent     link.Runner // set within HandleStream only
+	begun    atomic.Bool // the head of the peer's call has arrived
+	read     reading
 
 	// Guarded by session.mu.
 	holds int // what keeps the peer from opening another call in place of this one

@@ -375,7 +375,11 @@ func (c *Client) invokeOn(ctx context.Context, session link.Session, u *link.Una
 		}
 		ctx = bounded
 	}
-	return session.Invoke(ctx, u)
+	err := session.Invoke(ctx, u)
+	if err == nil && u.Late {
+		u.End, err = link.End{}, context.DeadlineExceeded
+	}
+	return err
 }
 
 // withTimer returns a context that ends at deadline, for a call in process: there only

@@ -117,6 +117,7 @@ type clientStream struct {
 	received    bool      // a message was received
 	refusal     error     // why the header's compressor is not allowed; nil if it is
 	end         *link.End // nil until the end was received
+	late        bool      // the end came after the deadline, and so the deadline has ended the call
 	recvErr     error     // what RecvMsg returns from now on; nil before
 
 	retryMu wait.Mutex // held by the goroutine that retries the call; locked before mu
@@ -336,7 +337,16 @@ func (s *clientStream) receiveFrom(a *attempt, to link.Sink) (got, done bool, er
 	f := &s.recvFrame
 	f.Sink = to
 	defer func() { f.Dst = nil }()
+	if s.late {
+		return false, true, linkStatus(context.DeadlineExceeded)
+	}
 	err = a.stream.Recv(f)
+	if f.End != nil && f.End.Late {
+		f.End, s.late = nil, true
+		if !f.Got {
+			err = context.DeadlineExceeded
+		}
+	}
 	if why, failed := s.failureOf(f, err); failed {
 		err := s.retryAttempt(a, why)
 		if err != nil && why.end != nil {

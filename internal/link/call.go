@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -39,11 +38,10 @@ type UnaryCall struct {
 	Limit   int   // the largest reply the caller accepts, in bytes
 
 	Header     metadata.MD // nil if none was sent
-	Trailer    metadata.MD
-	Status     *status.Status // nil for OK
-	ReplyError error          // why a reply could not be put in Reply, from Message.DecodeInto
-	Replied    bool           // a reply arrived; it is in Reply unless ReplyError is set
-	ReplySize  int            // of the reply's encoding, in bytes; 0 if there was none
+	End                    // of the call
+	ReplyError error       // why a reply could not be put in Reply, from Message.DecodeInto
+	Replied    bool        // a reply arrived; it is in Reply unless ReplyError is set
+	ReplySize  int         // of the reply's encoding, in bytes; 0 if there was none
 
 	state   atomic.Uint32
 	callee  Callee
@@ -193,7 +191,7 @@ func (c *UnaryCall) finish(header metadata.MD, reply, encoded *Message, end End)
 	if header != nil {
 		c.Header = header
 	}
-	c.Status, c.Trailer = end.Status, end.Trailer
+	c.End = end
 	outcome = ended
 	return true, nil
 }
@@ -244,6 +242,9 @@ func (c *UnaryCall) Wait(w wait.Waiter) error {
 	if c.parker != nil {
 		w.Release(c.parker)
 	}
+	if err == nil {
+		c.Late = Passed(c.Deadline)
+	}
 	if err == nil && c.encoded != nil {
 		to := Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
 		c.ReplyError = c.encoded.DecodeInto(&to)
@@ -254,7 +255,7 @@ func (c *UnaryCall) Wait(w wait.Waiter) error {
 		// The handler may have failed because the caller's context ended. The caller
 		// then gets the context's error, not the handler's status for it.
 		if err = ContextErr(c.Caller); err != nil {
-			c.Status, c.Trailer = nil, nil
+			c.End = End{}
 		}
 	}
 	// A handler may retain its context, and with it c, for a long time.

@@ -243,6 +243,16 @@ func (o *CallHeader) Sent() metadata.MD {
 type End struct {
 	Status  *status.Status // nil for OK
 	Trailer metadata.MD
+
+	// Late says that the end arrived when the deadline of the call's header had passed. The
+	// caller's side of a transport sets it, since only the transport knows when an end arrived
+	// that is received later.
+	Late bool
+}
+
+// Passed reports whether a call's deadline, zero for none, has passed.
+func Passed(deadline time.Time) bool {
+	return !deadline.IsZero() && !time.Now().Before(deadline)
 }
 
 // IsClosed reports whether a session's Done or Ended is closed.

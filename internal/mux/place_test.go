@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
@@ -147,10 +148,10 @@ func TestStreamsWithPlaces(t *testing.T) {
 	for _, most := range []int{0, 1, 1000} {
 		t.Run(fmt.Sprintf("places=%d", most), func(t *testing.T) {
 			transporttest.Suite{
-				Connect: func(t *testing.T) (caller, callee link.Stream) {
+				Connect: func(t *testing.T, deadline time.Time) (caller, callee link.Stream) {
 					accepted := make(transporttest.Accepter, 1)
 					cs, _, _, _ := shelved(t, most, Options{}, Options{}, accepted)
-					caller, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
+					caller, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}, Deadline: deadline})
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -133,6 +133,7 @@ func (st *stream) deliver(rc *wire.Received, cost int, after *callbacks) error {
 		if in.midMessage() {
 			return protocolError("a call ends within a message")
 		}
+		rc.End.Late = link.Passed(st.deadline)
 		if last := in.last(); last != nil {
 			last.end = rc.End
 		} else {

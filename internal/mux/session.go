@@ -303,7 +303,7 @@ func (s *Session) open(ctx context.Context, st *stream, o *link.CallHeader) erro
 	if err := s.admit(ctx); err != nil {
 		return err
 	}
-	st.caller = true
+	st.caller, st.deadline = true, o.Deadline
 	s.initStream(st, 0, o.Encoding)
 	return nil
 }

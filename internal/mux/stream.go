@@ -24,6 +24,8 @@ type stream struct {
 
 	number uint64 // id, if a sender of messages has seen it; belongs to the sender
 
+	deadline time.Time // of a call of this side; zero for none
+
 	// Guarded by session.mu.
 	id       uint64 // zero until the first frame is written
 	onAbort  func(error)

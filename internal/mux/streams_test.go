@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/leak"
@@ -46,11 +47,11 @@ func TestStreams(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			transporttest.Suite{
-				Connect: func(t *testing.T) (caller, callee link.Stream) {
+				Connect: func(t *testing.T, deadline time.Time) (caller, callee link.Stream) {
 					accepted := make(transporttest.Accepter, 1)
-					a, b := connect()
+a, b := connect()
 					cs, _ := startBoth(t, a, b, Options{}, Options{}, accepted)
-					caller, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
+					caller, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}, Deadline: deadline})
 					if err != nil {
 						t.Fatal(err)
 					}

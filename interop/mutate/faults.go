@@ -524,6 +524,13 @@ var Faults = []Fault{
 		Env: "unix",
 	},
 	{
+		Name: "whether an end is late depends on when it is received",
+		File: aClientStream,
+		Old:  "if f.End != nil && f.End.Late {",
+		New:  "if deadline, ok := s.base.Deadline(); f.End != nil && ok && link.Passed(deadline) {", Items: []int{21},
+		Env: "tcp",
+	},
+	{
 		Name: "an interrupted reader leaves its read deadline to the next reader",
 		File: aMuxReading,
 		Old:  "s.interrupted = false\n\t\t\ts.resetReadDeadline()",
@@ -554,7 +561,7 @@ var Faults = []Fault{
 	{
 		Name: "a unary call over a socket has no trailer",
 		File: aMuxCall,
-		Old:  "c.Status, c.Trailer = end.Status, end.Trailer",
+		Old:  "c.End = *end",
 		New:  "c.Status = end.Status", Items: []int{32},
 		Env: "tls",
 	},

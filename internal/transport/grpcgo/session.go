@@ -61,7 +61,7 @@ func (s *session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 	if err := link.ContextErr(ctx); err != nil {
 		return nil, err
 	}
-	st := &stream{session: s}
+	st := &stream{session: s, deadline: o.Deadline}
 	own := metadata.NewOutgoingContext(context.Background(), o.Sent())
 	if o.Deadline.IsZero() {
 		st.ctx, st.cancel = context.WithCancelCause(own)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
@@ -16,14 +17,16 @@ import (
 
 // A stream is a call that grpc-go makes.
 type stream struct {
-	session *session
-	inner   grpc.ClientStream
-	ctx     context.Context // of inner
-	cancel  context.CancelCauseFunc
-	waiter  wait.Waiter
+	session  *session
+	inner    grpc.ClientStream
+	ctx      context.Context // of inner
+	cancel   context.CancelCauseFunc
+	deadline time.Time // zero for none
+	waiter   wait.Waiter
 
 	// Used only by the goroutine that receives.
 	headerKnown bool
+	late        bool // what is received next has arrived after the deadline
 
 	mu      sync.Mutex
 	reason  error // of Abort
@@ -58,9 +61,22 @@ func (st *stream) Send(f *link.Frame) error {
 	return nil
 }
 
-// Recv implements [link.Stream].
+// Recv implements [link.Stream]. grpc-go does not tell when an end has arrived. If Recv waits until
+// the deadline has passed, nothing of the rest had arrived before.
 func (st *stream) Recv(f *link.Frame) error {
 	f.Reset()
+	timely := !link.Passed(st.deadline)
+	err := st.receive(f)
+	if timely && link.Passed(st.deadline) {
+		st.late = true
+	}
+	if f.End != nil {
+		f.End.Late = st.late
+	}
+	return err
+}
+
+func (st *stream) receive(f *link.Frame) error {
 	if !st.headerKnown {
 		err := wait.Outside(st.waiter, func() error {
 			md, err := st.inner.Header()
@@ -98,9 +114,9 @@ func (st *stream) Recv(f *link.Frame) error {
 }
 
 // end puts the end of the call, with err as grpc-go reports it, into f. It returns the reason
-// if the call was aborted.
+// if the call was aborted before it had ended with OK.
 func (st *stream) end(f *link.Frame, err error) error {
-	if reason := st.aborted(); reason != nil {
+	if reason := st.aborted(); reason != nil && err != io.EOF {
 		return reason
 	}
 	f.End = &link.End{Trailer: st.inner.Trailer()}

@@ -74,9 +74,9 @@ func TestStreams(t *testing.T) {
 		},
 		Codec:  codec.Proto(),
 		Window: 60 << 10,
-		Connect: func(t *testing.T) (caller, callee link.Stream) {
+		Connect: func(t *testing.T, deadline time.Time) (caller, callee link.Stream) {
 			s, accepted := connect(t)
-			caller, err := s.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: new(link.Profile)})
+			caller, err := s.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: new(link.Profile), Deadline: deadline})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -28,7 +28,7 @@ func (st *stream) Recv(f *link.Frame) error {
 		case kindEndSend:
 			f.EndSend = true
 		case kindEnd:
-			f.End = &link.End{Status: it.status, Trailer: it.md}
+			f.End = &link.End{Status: it.status, Trailer: it.md, Late: it.late}
 			st.over = true
 		case kindData:
 			if f.Dst == nil || f.Got {
@@ -110,7 +110,7 @@ func (st *stream) handleFrame(f *frame, after *callbacks) error {
 			return errors.New("an end arrived from the caller or within a message")
 		}
 	}
-	st.in = append(st.in, item{kind: f.kind, md: f.md, status: f.status})
+	st.in = append(st.in, item{kind: f.kind, md: f.md, status: f.status, late: f.kind == kindEnd && link.Passed(st.deadline)})
 	after.unpark(&st.receiver)
 	if f.kind == kindEnd {
 		clear(st.out)

@@ -108,7 +108,7 @@ func (s *session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 	if s.refusal != nil {
 		return nil, link.Unprocessed{Err: s.refusal}
 	}
-	st := &stream{session: s, caller: true}
+	st := &stream{session: s, caller: true, deadline: o.Deadline}
 	s.live[st] = struct{}{}
 	st.put(item{kind: kindOpen, open: o})
 	wait.Unpark(s.writer.Wake())

@@ -1,6 +1,8 @@
 package hostile
 
 import (
+	"time"
+
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -11,9 +13,10 @@ import (
 
 // A stream is one side's end of a stream.
 type stream struct {
-	session *session
-	caller  bool
-	waiter  wait.Waiter
+	session  *session
+	caller   bool
+	deadline time.Time // of a call of this side; zero for none
+	waiter   wait.Waiter
 
 	// Guarded by session.mu.
 	id      uint64 // zero until the open is written
@@ -49,6 +52,7 @@ type item struct {
 	size    int             // of msg, in bytes
 	endSend bool
 	status  *status.Status
+	late    bool // the end arrived after the deadline
 	reason  error
 }
 

@@ -24,16 +24,18 @@ func TestStreams(t *testing.T) {
 				window = 64 << 10
 			}
 			transporttest.Suite{
-				Connect: func(t *testing.T) (caller, callee link.Stream) { return connect(t, o) },
-				Window:  window,
-				Codec:   codec.Proto(),
+				Connect: func(t *testing.T, deadline time.Time) (caller, callee link.Stream) {
+					return connect(t, o, deadline)
+				},
+				Window: window,
+				Codec:  codec.Proto(),
 			}.Run(t)
 		})
 	}
 }
 
 // connect returns both sides of a stream of a new session.
-func connect(t *testing.T, o hostile.Options) (caller, callee link.Stream) {
+func connect(t *testing.T, o hostile.Options, deadline time.Time) (caller, callee link.Stream) {
 	lis := hostile.Listen("streams", o)
 	accepted := make(transporttest.Accepter, 1)
 	go func() { _ = lis.Sessions(func(link.Session) link.Acceptor { return accepted }) }()
@@ -45,7 +47,7 @@ func connect(t *testing.T, o hostile.Options) (caller, callee link.Stream) {
 		_ = s.Close(errors.New("the test is over"))
 		_ = lis.Close()
 	})
-	caller, err = s.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
+	caller, err = s.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}, Deadline: deadline})
 	if err != nil {
 		t.Fatal(err)
 	}

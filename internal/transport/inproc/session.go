@@ -169,6 +169,7 @@ func (e *end) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, e
 	}
 	o.Caller = ctx
 	p := newPipe(e.out.terms.Window, e.out.window)
+	p.deadline = o.Deadline
 	if err := e.out.acceptor.HandleStream(&p.callee, o); err != nil {
 		return nil, err
 	}

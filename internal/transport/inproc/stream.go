@@ -2,6 +2,7 @@ package inproc
 
 import (
 	"sync"
+	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -11,6 +12,7 @@ import (
 type pipe struct {
 	up, down       queue // caller to callee, callee to caller
 	caller, callee streamEnd
+	deadline       time.Time // of the call; zero for none
 
 	mu     sync.Mutex
 	reason error // why it was aborted
@@ -42,6 +44,11 @@ func (e *streamEnd) Send(f *link.Frame) error {
 		// A codec can be slow, or fail: the call must not count as ended before.
 		if err := e.out.capture(f); err != nil {
 			return err
+		}
+		if link.Passed(e.pipe.deadline) {
+			copied, end := *f, *f.End
+			end.Late, copied.End = true, &end
+			f = &copied
 		}
 		// An end and an abort race: both sides see whichever comes first.
 		e.pipe.mu.Lock()

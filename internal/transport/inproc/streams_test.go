@@ -2,6 +2,7 @@ package inproc
 
 import (
 	"testing"
+	"time"
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/leak"
@@ -13,8 +14,9 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 func TestStreams(t *testing.T) {
 	transporttest.Suite{
-		Connect: func(*testing.T) (caller, callee link.Stream) {
+		Connect: func(_ *testing.T, deadline time.Time) (caller, callee link.Stream) {
 			p := newPipe(0, 0)
+			p.deadline = deadline
 			return &p.caller, &p.callee
 		},
 		Window: defaultWindow,

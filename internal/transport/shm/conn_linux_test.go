@@ -574,11 +574,11 @@ func sessions(t testing.TB, a, b mux.Conn, acceptor link.Acceptor) (client, serv
 // senders need to use it up.
 func TestStreams(t *testing.T) {
 	transporttest.Suite{
-		Connect: func(t *testing.T) (caller, callee link.Stream) {
+		Connect: func(t *testing.T, deadline time.Time) (caller, callee link.Stream) {
 			a, b := bubble(connected(t))
 			accepted := make(transporttest.Accepter, 1)
 			cs, _ := sessions(t, a, b, accepted)
-			caller, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
+			caller, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}, Deadline: deadline})
 			if err != nil {
 				t.Fatal(err)
 			}

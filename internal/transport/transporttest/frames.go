@@ -60,6 +60,52 @@ func endAlone(b *bed) {
 	<-done
 }
 
+// lateEnd: whether an end is late depends on when it arrives, not on when it is received.
+func lateEnd(b *bed) {
+	const timeout = time.Hour
+	for name, when := range map[string]struct {
+		end, recv time.Duration // from the beginning of the call
+		late      bool
+	}{
+		"in time":                    {timeout / 2, timeout / 4, false},
+		"in time, and received late": {timeout / 2, 2 * timeout, false},
+		"at the deadline":            {timeout, timeout / 2, true},
+		"after the deadline":         {2 * timeout, timeout / 2, true},
+	} {
+		for kind, f := range map[string]*link.Frame{"alone": {}, "with a message": b.message('a', 5)} {
+			deadline := time.Now().Add(timeout)
+			b := b.until(deadline)
+			f.End = new(link.End)
+			sent := b.callee.start(func() {
+				time.Sleep(when.end)
+				_ = b.callee.Send(f) // a callee may know that the call has ended already
+			})
+			var got []result
+			received := b.caller.start(func() {
+				time.Sleep(when.recv)
+				for len(got) == 0 || got[len(got)-1].Got && got[len(got)-1].End == nil {
+					got = append(got, b.caller.receive())
+				}
+			})
+			<-sent
+			<-received
+			r := got[len(got)-1]
+			if r.err != nil || r.End == nil || r.End.Late != when.late {
+				b.Errorf("%s, %s: received %+v, want an end with Late = %t", name, kind, r, when.late)
+			}
+			if f.End.Late {
+				b.Errorf("%s, %s: the callee's own end was changed", name, kind)
+			}
+		}
+	}
+	b = b.again()
+	time.Sleep(10 * timeout)
+	b.callee.must(&link.Frame{End: new(link.End)})
+	if r := b.caller.recv(); r.err != nil || r.End == nil || r.End.Late {
+		b.Errorf("without a deadline: received %+v, want an end that is not late", r)
+	}
+}
+
 func endOfSending(b *bed) {
 	b.caller.must(b.message('a', 5))
 	f := b.message('b', 6)

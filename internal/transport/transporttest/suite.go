@@ -14,9 +14,9 @@ import (
 
 // A Suite tests the streams of one transport.
 type Suite struct {
-	// Connect returns both sides of a new stream. It is called inside a
-	// synctest bubble, and registers its cleanup with t.
-	Connect func(t *testing.T) (caller, callee link.Stream)
+	// Connect returns both sides of a new stream with a deadline, zero for none.
+	// It is called inside a synctest bubble, and registers its cleanup with t.
+	Connect func(t *testing.T, deadline time.Time) (caller, callee link.Stream)
 
 	// Window is the flow-control window of each direction, in bytes: while a side has sent
 	// less than that, and its peer has not received it, the side does not wait. It waits at
@@ -49,6 +49,7 @@ var cases = []struct {
 	{"messages keep their order", order},
 	{"messages of mixed sizes", mixedSizes},
 	{"after the end", afterEnd},
+	{"an end after the deadline is late", lateEnd},
 	{"each side runs its own codec", ownCodec},
 	{"a sender waits for credit", senderWaits},
 	{"a sender within the window does not wait", withinTheWindow},
@@ -78,7 +79,7 @@ func (s Suite) Run(t *testing.T) {
 			}
 			for waiter, tasks := range map[string]bool{"goroutines": false, "tasks": true} {
 				t.Run(waiter, func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) { c.run(s.bed(t, tasks)) })
+					synctest.Test(t, func(t *testing.T) { c.run(s.bed(t, tasks, time.Time{})) })
 				})
 			}
 		})
@@ -92,15 +93,18 @@ type bed struct {
 	caller, callee *side
 }
 
-func (s Suite) bed(t *testing.T, tasks bool) *bed {
-	caller, callee := s.Connect(t)
+func (s Suite) bed(t *testing.T, tasks bool, deadline time.Time) *bed {
+	caller, callee := s.Connect(t, deadline)
 	b := &bed{T: t, suite: s}
 	b.caller, b.callee = b.side(caller, tasks), b.side(callee, tasks)
 	return b
 }
 
 // again returns a bed with a new stream.
-func (b *bed) again() *bed { return b.suite.bed(b.T, b.caller.loop != nil) }
+func (b *bed) again() *bed { return b.until(time.Time{}) }
+
+// until is again with a deadline.
+func (b *bed) until(deadline time.Time) *bed { return b.suite.bed(b.T, b.caller.loop != nil, deadline) }
 
 // both returns each side with its peer.
 func (b *bed) both() [][2]*side { return [][2]*side{{b.caller, b.callee}, {b.callee, b.caller}} }

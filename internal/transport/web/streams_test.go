@@ -8,6 +8,7 @@ import (
 	"net"
 	"runtime"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/mem"
 
@@ -22,13 +23,13 @@ import (
 func TestStreams(t *testing.T) {
 	const inprocWindow, window = 64 << 10, 4 << 10 // that of the stream is what the bridge adds
 	transporttest.Suite{
-		Connect: func(t *testing.T) (caller, callee link.Stream) {
+		Connect: func(t *testing.T, deadline time.Time) (caller, callee link.Stream) {
 			accepted := make(transporttest.Accepter, 1)
 			session, err := inproc.Connect("localhost", inproc.Options{}, func(link.Session) link.Acceptor { return accepted })
 			if err != nil {
 				t.Fatal(err)
 			}
-			caller, err = session.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
+			caller, err = session.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}, Deadline: deadline})
 			if err != nil {
 				t.Fatal(err)
 			}

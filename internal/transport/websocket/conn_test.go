@@ -34,7 +34,7 @@ func pair(t *testing.T) (client, server net.Conn) {
 
 func TestStreamsOverWebSocket(t *testing.T) {
 	transporttest.Suite{
-		Connect: func(t *testing.T) (caller, callee link.Stream) {
+		Connect: func(t *testing.T, deadline time.Time) (caller, callee link.Stream) {
 			client, server := pair(t)
 			cs, ss := mux.New(client, mux.Options{Client: true}), mux.New(server, mux.Options{})
 			accepted := make(transporttest.Accepter, 1)
@@ -45,7 +45,7 @@ func TestStreamsOverWebSocket(t *testing.T) {
 				<-cs.Gone()
 				<-ss.Gone()
 			})
-			caller, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
+			caller, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}, Deadline: deadline})
 			if err != nil {
 				t.Fatal(err)
 			}

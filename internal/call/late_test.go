@@ -1,0 +1,151 @@
+package call
+
+import (
+	"context"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// A tardy context has a deadline, and its timer never fires.
+type tardy struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c tardy) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// untilDeadline waits until the deadline of ctx has passed, whether or not ctx has ended.
+func untilDeadline(ctx context.Context) {
+	deadline, _ := ctx.Deadline()
+	time.Sleep(time.Until(deadline))
+}
+
+// ends are what a handler may say at the end of its call.
+var ends = map[string]error{
+	"nothing":      nil,
+	"not found":    status.Error(codes.NotFound, "no"),
+	"cancelled":    status.Error(codes.Canceled, "no"),
+	"unavailable":  status.Error(codes.Unavailable, "no"),
+	"its deadline": context.DeadlineExceeded,
+}
+
+// isLate checks that a call ended with its deadline, and that the options were told only that.
+func (r *reports) isLate(t *testing.T, what string, err error) {
+	t.Helper()
+	if status.Code(err) != codes.DeadlineExceeded || status.Convert(err).Message() != "context deadline exceeded" {
+		t.Errorf("%s: %v, want the context's error", what, err)
+	}
+	if len(r.ends) != 1 || r.ends[0] == nil || r.ends[0].Error() != err.Error() || len(r.trailer) > 0 {
+		t.Errorf("%s: the options are told of the end %v and the trailer %s", what, r.ends, show(r.trailer))
+	}
+}
+
+// Once its deadline has passed, a call has failed, even if the context's timer is late and what
+// the handler has said comes first.
+func TestTheDeadlineComesBeforeAnEndThatArrivesAfterIt(t *testing.T) {
+	for name, cc := range map[string]func(*ClientConfig){
+		"one shot": nil,
+		"streamed": func(c *ClientConfig) { c.Sessions = always{streamed{c.Sessions.(always).session}} },
+	} {
+		for says, end := range ends {
+			what := name + ", " + says
+			synctest.Test(t, func(t *testing.T) {
+				b := start(t, handlers{
+					unary: func(ctx context.Context, in *message) (*message, error) {
+						_ = grpc.SetTrailer(ctx, metadata.Pairs("t", "1"))
+						untilDeadline(ctx)
+						return in, end
+					},
+					stream: func(ss grpc.ServerStream) error {
+						ss.SetTrailer(metadata.Pairs("t", "1"))
+						untilDeadline(ss.Context())
+						if err := ss.SendMsg(wrapperspb.Bytes([]byte("last"))); err != nil {
+							t.Error(err)
+						}
+						return end
+					},
+				}, nil, cc)
+				base, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				within := func() context.Context { return tardy{base, time.Now().Add(time.Second)} }
+
+				var unary reports
+				_, err := b.call(within(), unary.options()...)
+				unary.isLate(t, what+", unary", err)
+
+				var stream reports
+				s, err := b.NewStream(within(), streamDesc, streamMethod, stream.options()...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				m := new(message)
+				if err := s.RecvMsg(m); err != nil || string(m.Value) != "last" {
+					t.Errorf("%s: received %s, %v; want the message before the end", what, m, err)
+				}
+				err = s.RecvMsg(m)
+				stream.isLate(t, what+", stream", err)
+				if again := s.RecvMsg(m); again == nil || again.Error() != err.Error() {
+					t.Errorf("%s: then %v", what, again)
+				}
+				if md := s.Trailer(); len(md) > 0 {
+					t.Errorf("%s: the trailer is %s", what, show(md))
+				}
+			})
+		}
+	}
+}
+
+func TestAnEndAfterTheDeadlineLeavesNoHeaderToWaitFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, handlers{stream: func(ss grpc.ServerStream) error {
+			untilDeadline(ss.Context())
+			return nil
+		}}, nil, nil)
+		base, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var r reports
+		s, err := b.NewStream(tardy{base, time.Now().Add(time.Second)}, streamDesc, streamMethod, r.options()...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if md, err := s.Header(); md != nil || err != nil {
+			t.Errorf("the header is %s, %v", show(md), err)
+		}
+		r.isLate(t, "stream", s.RecvMsg(new(message)))
+	})
+}
+
+// An end that has arrived in time counts whenever it is received, as in grpc-go.
+func TestAnEndThatArrivedInTimeIsReceivedAfterTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := start(t, handlers{stream: func(ss grpc.ServerStream) error {
+			ss.SetTrailer(metadata.Pairs("t", "1"))
+			return ss.SendMsg(wrapperspb.Bytes([]byte("last")))
+		}}, nil, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		s, err := b.NewStream(ctx, streamDesc, streamMethod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		m := new(message)
+		if err := s.RecvMsg(m); err != nil || string(m.Value) != "last" {
+			t.Errorf("received %s, %v", m, err)
+		}
+		if err := s.RecvMsg(m); err != io.EOF {
+			t.Errorf("then %v, want EOF", err)
+		}
+		if md := s.Trailer(); show(md) != `map["t":["1"]]` {
+			t.Errorf("the trailer is %s", show(md))
+		}
+	})
+}
