@@ -52,6 +52,9 @@ export class Call {
   /** Something has arrived from the callee, so the call must not be made again. */
   answered = false;
 
+  /** Of a call of this side, by performance.now. */
+  deadline = Number.POSITIVE_INFINITY;
+
   /** Is called when the call has ended. */
   onOver: (() => void) | undefined;
 
@@ -364,7 +367,10 @@ export class Call {
     this.#consumed = 0;
   }
 
+  /** Timers are late: what the callee says of a call whose deadline has passed does not count. */
   #ended(end: End): void {
+    if (performance.now() >= this.deadline)
+      return this.#finish(new CallError(Code.deadlineExceeded, "the operation timed out"));
     this.end = end;
     if (end.code === 0) return this.#finish(undefined);
     const error = new CallError(end.code, end.message);

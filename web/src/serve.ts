@@ -88,11 +88,10 @@ async function handle(call: Call, methods: Map<string, MethodImplSpec>, intercep
     }
     if (!call.over) sendHeader(call, context.responseHeader);
   } catch (e) {
-    failure =
-      context.signal.aborted && !call.error
-        ? ConnectError.from(context.signal.reason, Code.DeadlineExceeded)
-        : ConnectError.from(e, Code.Unknown);
+    failure = ConnectError.from(e, Code.Unknown);
   }
+  // The timer of the deadline may be early, so that the caller would still believe a handler which just returns.
+  if (context.signal.aborted && !call.error) failure = ConnectError.from(context.signal.reason, Code.DeadlineExceeded);
   end(call, failure, context.responseTrailer);
   context.abort(ended);
 }

@@ -439,6 +439,25 @@ test("a compressed message, which the session does not accept, fails its call wi
   assert.deepEqual([p.got.at(-1)?.kind, p.session.usable], [Kind.reset, true]);
 });
 
+test("an end that comes after the deadline does not count, however late the timer is", async () => {
+  const p = new Pair();
+  const open = () => {
+    assert.equal(p.session.slot(), undefined);
+    return p.session.open({ method: "/s/M", timeout: 10_000, metadata: [] });
+  };
+  const [intime, late, failed] = [open(), open(), open()];
+  p.step({ stream: 1, end: ok });
+  for (const begun = performance.now(); performance.now() < begun + 15; ); // no timer can fire
+  p.step({ stream: 3, header: [], begins: true, data: bytes(5), end: { ...ok, trailer: [["t", "1"]] } });
+  p.step({ stream: 5, end: { ...ok, code: 5, message: "no" } });
+  assert.equal(await intime.receive(), undefined);
+  assert.deepEqual(await late.receive(), bytes(5));
+  for (const call of [late, failed]) {
+    await assert.rejects(call.receive(), (e: CallError) => e.code === Code.deadlineExceeded && e.trailer.length === 0);
+    assert.equal(call.end, undefined);
+  }
+});
+
 const head = {
   method: "/s/M",
   profile: { authority: "", userAgent: "", subtype: "", encoding: "", accept: "" },

@@ -211,6 +211,7 @@ export class Session {
     }
     this.#lastCall += 2;
     const call = new Call(this, this.#lastCall);
+    if (head.timeout > 0) call.deadline = performance.now() + head.timeout / 1000;
     this.#calls.set(call.id, call);
     const cost = message ? message.length + wire.messageCost : 0;
     if (message && !this.crowded && message.length <= 16 << 10 && cost <= Math.min(this.peer.stream, this.credit)) {

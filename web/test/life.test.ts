@@ -7,7 +7,7 @@ import { runInNewContext } from "node:vm";
 import { Code, createClient } from "@connectrpc/connect";
 import { createNearcallTransport, type NearcallTransportOptions, type WebSocketClass } from "../src/index.ts";
 import { serve } from "../src/serve.ts";
-import { Encoder, unknownPeer } from "../src/wire.ts";
+import { Decoder, Encoder, Kind, unknownPeer } from "../src/wire.ts";
 import { Probe } from "./gen/probepb/probe_pb.ts";
 import { start } from "./server.ts";
 import { fails, sleep, until } from "./suite.ts";
@@ -255,6 +255,41 @@ describe("connections", () => {
     await tick(11_000);
     await call;
     transport.close();
+  });
+
+  test("a handler that returns at its deadline has not met it", async () => {
+    const { transport } = open({ WebSocket: played });
+    const made = Played.made;
+    const stop = serve(transport, ({ service }) => {
+      service(Probe, {
+        echo: (note, context) =>
+          new Promise((resolve) => context.signal.addEventListener("abort", () => resolve(note))),
+      });
+    });
+    try {
+      await until("it connects", () => Played.made > made);
+      const socket = Played.last as Played;
+      socket.open();
+      socket.greet();
+      const profile = { authority: "", userAgent: "", subtype: "", encoding: "", accept: "" };
+      const head = { method: `/${Probe.typeName}/Echo`, profile, timeout: 20_000, metadata: [] };
+      const e = new Encoder();
+      e.stream({ stream: 2, head, begins: true, halfClose: true, data: new Uint8Array(0) });
+      socket.message(e.take().buffer);
+      const codes: (number | undefined)[] = [];
+      const decoder = new Decoder(1 << 20, "client");
+      await until("the call ends", () => {
+        for (const b of socket.sent.splice(0))
+          decoder.push(b, (f) => {
+            if (f.kind === Kind.stream && f.end) codes.push(f.end.code);
+          });
+        return codes.length > 0;
+      });
+      assert.deepEqual(codes, [Code.DeadlineExceeded]);
+    } finally {
+      stop();
+      transport.close();
+    }
   });
 
   test("a stream whose loop was left ends when its messages are garbage", async () => {
