@@ -9,8 +9,22 @@ import (
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
+
+// arrivals is a stats handler of a server that sends a value for each call that arrives.
+type arrivals chan struct{}
+
+func (arrivals) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (arrivals) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (arrivals) HandleConn(context.Context, stats.ConnStats)                       {}
+func (h arrivals) HandleRPC(_ context.Context, s stats.RPCStats) {
+	if _, ok := s.(*stats.InHeader); ok {
+		h <- struct{}{}
+	}
+}
 
 // serverCases are about the lifetime of servers and streams: items 39 to 42.
 var serverCases = []Case{
@@ -206,6 +220,34 @@ var serverCases = []Case{
 		c.Err("close", s.CloseSend())
 		_, err = s.Recv()
 		c.Err("end", err)
+		stopped.Wait()
+	}},
+	{41, "GracefulStop waits for requests of which only a part has arrived", func(c *C) {
+		stopped := c.Gate()
+		arrived := make(arrivals, 4)
+		conn := c.Start(Config{Service: echoService(), ServerStats: []stats.Handler{arrived}})
+		var begun []grpc.ClientStream
+		for _, method := range []string{unaryCall, inputCall, outputCall, duplexCall} {
+			s, err := conn.NewStream(c.Context(), bidiDesc, method)
+			c.Err("start", err)
+			if method == inputCall {
+				c.Err("send", s.SendMsg(&pb.StreamingInputCallRequest{Payload: payload("1")}))
+			}
+			Until(c.Context(), arrived)
+			begun = append(begun, s)
+		}
+		go func() { conn.GracefulStop(); stopped.Open() }()
+		c.Pause()
+		c.Note("stopped: %v", stopped.IsOpen())
+		rest := []proto.Message{request("x"), &pb.StreamingInputCallRequest{Payload: payload("23")}, in("y"), in("z")}
+		replies := []proto.Message{new(pb.SimpleResponse), new(pb.StreamingInputCallResponse), new(pb.StreamingOutputCallResponse), new(pb.StreamingOutputCallResponse)}
+		for i, s := range begun {
+			c.Err("send", s.SendMsg(rest[i]))
+			c.Err("close", s.CloseSend())
+			c.Err("recv", s.RecvMsg(replies[i]))
+			c.Msg("reply", replies[i])
+			c.Err("end", s.RecvMsg(replies[i]))
+		}
 		stopped.Wait()
 	}},
 	{41, "Stop cancels running calls", func(c *C) {
