@@ -80,6 +80,12 @@ class TheWords(unittest.TestCase):
             "the server receives the rest": self.take,
             "the server sleeps again": self.receiver.begin_wait,
             "the client sends a byte": lambda: self.put(1),
+            "the client fills the ring again, in the same sleep of the server": lambda: self.put(ring - 1),
+            "the client waits for room a second time": self.sender.begin_wait,
+            "the server wakes again": self.receiver.end_wait,
+            "the server receives half of the ring": lambda: self.take(ring // 2),
+            "the server receives more before the client wakes": lambda: self.take(ring // 4),
+            "the client wakes again": self.sender.end_wait,
         }
         for step in self.vector["steps"]:
             with self.subTest(step["does"]):

@@ -86,6 +86,12 @@ func TestGoldenWords(t *testing.T) {
 	step("the server receives the rest", receive(minRing/2))
 	step("the server sleeps again", func() (bool, string) { must(server.startSleeping()); return false, "" })
 	step("the client sends a byte", send("x"))
+	step("the client fills the ring again, in the same sleep of the server", send(strings.Repeat("0123456789abcdef", minRing/16)[:minRing-1]))
+	step("the client waits for room a second time", func() (bool, string) { must(client.startWaiting()); return false, "" })
+	step("the server wakes again", func() (bool, string) { server.stopSleeping(); return false, "" })
+	step("the server receives half of the ring", receive(minRing/2))
+	step("the server receives more before the client wakes", receive(minRing/4))
+	step("the client wakes again", func() (bool, string) { client.stopWaiting(); return false, "" })
 
 	pages := make(map[string][]string)
 	for name, s := range map[string]segment{"server": theirs[1].segment, "client": theirs[0].segment} {
