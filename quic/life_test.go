@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
@@ -118,6 +119,24 @@ func TestTheDeadlineComesBeforeAnEndThatArrivesAfterIt(t *testing.T) {
 				t.Errorf("the handlers say %v, and the callers get %v and %v", end, unary, stream)
 			}
 		})
+	}
+}
+
+// TestAHeaderThatItsCallerDoesNotTakeFailsTheCall: the caller learns why.
+func TestAHeaderThatItsCallerDoesNotTakeFailsTheCall(t *testing.T) {
+	_, target := serve(t, service{stream: func(s testpb.TestService_FullDuplexCallServer) error {
+		return s.SendHeader(metadata.Pairs("large", strings.Repeat("x", 20<<10)))
+	}})
+	client := dial(t, target, nearcall.WithMaxHeaderListSize(16<<10))
+	s, err := client.FullDuplexCall(t.Context())
+	if err == nil {
+		_, err = s.Recv()
+	}
+	if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "the header of") {
+		t.Errorf("the caller is told %v", err)
+	}
+	if _, err := client.UnaryCall(t.Context(), empty); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -53,9 +53,7 @@ func (st *stream) Send(f *link.Frame) error {
 		step.HasMessage, step.Message, step.Compressed = true, message.B, compressed
 	}
 	if err := encoded.CheckBlocks(f, st.session.maxBlock()); err != nil {
-		if f.End != nil { // without its end the call would never end, so tell the caller why
-			st.abort(err, true)
-		}
+		st.abort(err, true) // the caller learns why
 		return err
 	}
 	st.mu.Lock()

@@ -171,9 +171,7 @@ func (st *stream) Send(f *link.Frame) error {
 	s.mu.Lock()
 	if err := encoded.CheckBlocks(f, s.hello.Block); err != nil {
 		var after callbacks
-		if f.End != nil { // without its end the call would never end, so abort it and tell the caller why
-			st.abort(err, true, &after)
-		}
+		st.abort(err, true, &after) // the caller learns why
 		s.unplace(&step)
 		s.flush(false)
 		after.run()
