@@ -192,6 +192,8 @@ func TestGoldenVectors(t *testing.T) {
 			&Step{Stream: 3, Header: metadata.Pairs("h", "1"), HasMessage: true, End: &link.End{Trailer: metadata.Pairs("t-bin", "\x00\xff")}},
 			&Step{Stream: 5, End: &link.End{Status: status.New(codes.NotFound, "no such item")}},
 			&Step{Stream: 7, End: &link.End{Status: detailed}})},
+		"headless-reply": {"A message without a header, which is empty then.", "server", steps(1000,
+			&Step{Stream: 1, HasMessage: true, Message: ping}, &Step{Stream: 1, HasMessage: true, Message: ping, End: &link.End{}})},
 		"pieces": {"A message in pieces, as credit of 25 bytes at a time lets it go, and the half-close with the last.", "client", steps(25,
 			&Step{Stream: 1, Open: open("/shop.Shop/Import", nil), HasMessage: true, Message: bytes.Repeat([]byte("abcdefgh"), 8), HalfClose: true})},
 		"compressed": {"A call with an encoding, and a message that is compressed with it (here it only says so).", "client", steps(1000,

@@ -108,7 +108,7 @@ class Stream:
             self.header = f.head.metadata
         if f.flags & (MESSAGE | PIECE):
             if self.header is None:
-                raise ProtocolError("a message before HEAD")
+                self.header = []
             self.receive_message(f, message)
         if f.end:
             if self.piece:
