@@ -49,7 +49,7 @@ func TestStreams(t *testing.T) {
 			transporttest.Suite{
 				Connect: func(t *testing.T, deadline time.Time) (caller, callee link.Stream) {
 					accepted := make(transporttest.Accepter, 1)
-a, b := connect()
+					a, b := connect()
 					cs, _ := startBoth(t, a, b, Options{}, Options{}, accepted)
 					caller, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}, Deadline: deadline})
 					if err != nil {

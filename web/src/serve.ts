@@ -60,10 +60,22 @@ function pathOf(method: DescMethod): string {
   return `/${method.parent.typeName}/${method.name}`;
 }
 
+/** Says in gRPC's words what is wrong with the name of a method. */
+function unknown(name: string, methods: Map<string, MethodImplSpec>): string {
+  const slash = name.lastIndexOf("/");
+  const quoted = (s: string) => (s.length > 256 ? `${s.slice(0, 256)}...` : s);
+  if (name[0] !== "/" || slash === 0) return `malformed method name: "${quoted(name)}"`;
+  const service = name.slice(1, slash);
+  for (const known of methods.keys())
+    if (known.startsWith(name.slice(0, slash + 1)))
+      return `unknown method ${quoted(name.slice(slash + 1))} for service ${service}`;
+  return `unknown service ${quoted(service)}`;
+}
+
 async function handle(call: Call, methods: Map<string, MethodImplSpec>, interceptors: Interceptor[]): Promise<void> {
   const head = call.head as CallHead;
   const spec = methods.get(head.method);
-  if (!spec) return end(call, new ConnectError(`unknown method ${head.method}`, Code.Unimplemented));
+  if (!spec) return end(call, new ConnectError(unknown(head.method, methods), Code.Unimplemented));
   if (spec.kind === "unary" && interceptors.length === 0 && head.timeout === 0) return answer(call, head, spec);
   const { method } = spec;
   const context = createHandlerContext({
@@ -140,7 +152,7 @@ async function* requests(call: Call, method: DescMethod): AsyncGenerator<Message
 function sendHeader(call: Call, header: Headers | undefined): void {
   const metadata = header ? toMetadata(header) : [];
   if (sizeOfMetadata(metadata) > call.session.peer.block)
-    throw new ConnectError("the header is larger than the client takes", Code.ResourceExhausted);
+    throw new ConnectError("the header is larger than its receiver takes", Code.Internal);
   call.sendHeader(metadata);
 }
 
@@ -149,7 +161,7 @@ function end(call: Call, failure?: ConnectError, trailer?: Headers): void {
   try {
     e = endOf(failure, trailer);
     if (sizeOfEnd(e) > call.session.peer.block)
-      e = plainEnd(Code.ResourceExhausted, "the trailer is larger than the client takes");
+      e = plainEnd(Code.Internal, "the trailer is larger than its receiver takes");
   } catch (why) {
     e = plainEnd(Code.Internal, `the status cannot be sent: ${why}`);
   }

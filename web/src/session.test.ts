@@ -495,30 +495,36 @@ test("calls of the server are accepted, or not", async () => {
   assert.deepEqual([calls[1]?.over, calls[1]?.error?.code], [true, Code.cancelled]);
 });
 
-test("handlers of calls that were reset count until they return", async () => {
-  let done = () => {};
-  const running = new Promise<void>((resolve) => {
-    done = resolve;
-  });
-  const p = new Pair({}, { accept: () => running });
+test("calls are refused beside as many open ones, and wait beside as many handlers", async () => {
+  const done: (() => void)[] = [];
+  const p = new Pair({}, { accept: () => new Promise((resolve) => done.push(resolve)) });
   const refused = () => p.got.filter((f) => f.kind === Kind.reset && f.code === Reset.unprocessed).length;
   let last = 0;
-  const calls = async (n: number) => {
-    for (let i = 0; i < n; i++) {
-      last += 2;
-      p.step({ stream: last, head });
-      p.say((e) => e.reset(last, Reset.cancelled, ""));
-    }
-    await settled();
+  const call = () => {
+    last += 2;
+    p.step({ stream: last, head });
   };
-  await calls(1000);
-  assert.equal(refused(), 0);
-  await calls(1);
-  assert.equal(refused(), 1);
-  done();
-  await settled();
-  await calls(1000);
-  assert.equal(refused(), 1);
+  const reset = () => p.say((e) => e.reset(last, Reset.cancelled, ""));
+  const seen = async () => {
+    await settled();
+    return [done.length, refused()];
+  };
+  for (let i = 0; i < 1000; i++) {
+    call();
+    reset();
+  }
+  call();
+  assert.deepEqual(await seen(), [1000, 0]); // the last one is open, and waits
+  call();
+  reset();
+  done[0]?.();
+  assert.deepEqual(await seen(), [1001, 0]);
+  done[1]?.(); // the one that was reset while it waited does not run
+  assert.deepEqual(await seen(), [1001, 0]);
+  for (let i = 0; i < 999; i++) call();
+  assert.deepEqual(await seen(), [1002, 0]);
+  call();
+  assert.deepEqual(await seen(), [1002, 1]); // 1000 are open
 });
 
 test("unread messages cost what they take of the window", async () => {

@@ -80,7 +80,9 @@ export class Session {
   #lastCall = -1; // the number of the client's last call
   #lastServed = 0; // of the server's
   #open = 0; // calls of the client, and slots that were given for them
-  #handled = 0; // calls of the server whose handlers run
+  #served = 0; // calls of the server that are open
+  #handled = 0; // calls of the server whose handlers run: they may have been reset
+  #unhandled = new Set<Call>(); // open calls of the server that wait for a handler to end
   readonly #slots = new Queue<() => void>(); // of calls that wait for others to end
   #endings: (() => void)[] = []; // who waits for another call to end
   readonly #turns = new Queue<Call>(); // with messages that could not be written at once
@@ -204,7 +206,7 @@ export class Session {
       throw (
         this.#why ??
         new CallError(
-          Code.resourceExhausted,
+          Code.internal,
           `the metadata of the call has ${size} bytes, more than the ${this.peer.block} that the server takes`,
         )
       );
@@ -258,6 +260,9 @@ export class Session {
     if (!call.head) {
       this.release();
       for (const resolve of this.#endings.splice(0)) resolve();
+    } else {
+      this.#served--;
+      this.#unhandled.delete(call);
     }
     if (this.#drained && !this.busy && !this.#why) this.#leave(Bye.done, "");
   }
@@ -438,15 +443,28 @@ export class Session {
     this.#lastServed = f.stream;
     if (this.#sentDrain) return; // above the number of DRAIN: nothing of it has an effect
     const { accept } = this.#options;
-    if (!accept || this.#handled >= maxServed)
+    if (!accept || this.#served >= maxServed)
       return this.reset(f.stream, Reset.unprocessed, accept ? "too many calls" : "this client takes no calls");
     const call = new Call(this, f.stream, f.head);
     this.#calls.set(call.id, call);
+    this.#served++;
+    this.#unhandled.add(call);
     call.handle(f);
-    if (call.over) return;
-    this.#handled++;
-    const handled = () => this.#handled--;
-    accept(call).then(handled, handled);
+    this.#handleMore(accept);
+  }
+
+  /** Starts the handlers of calls that wait, as many as may run. */
+  #handleMore(accept: (call: Call) => Promise<void>): void {
+    for (const call of this.#unhandled) {
+      if (this.#handled >= maxServed) return;
+      this.#unhandled.delete(call);
+      this.#handled++;
+      const handled = () => {
+        this.#handled--;
+        this.#handleMore(accept);
+      };
+      accept(call).then(handled, handled);
+    }
   }
 
   #serverDrains(last: number): void {

@@ -292,6 +292,45 @@ describe("connections", () => {
     }
   });
 
+  test("a page says in gRPC's words that it has no such method", async () => {
+    const { transport } = open({ WebSocket: played });
+    const made = Played.made;
+    const stop = serve(transport, ({ service }) => {
+      service(Probe, {});
+    });
+    try {
+      await until("it connects", () => Played.made > made);
+      const socket = Played.last as Played;
+      socket.open();
+      socket.greet();
+      const profile = { authority: "", userAgent: "", subtype: "", encoding: "", accept: "" };
+      const texts: string[] = [];
+      const decoder = new Decoder(1 << 20, "client");
+      const e = new Encoder();
+      for (const [i, method] of ["/a.B/C", `/${Probe.typeName}/C`, "/C", "C", `/${"s".repeat(300)}/C`].entries()) {
+        e.stream({ stream: 2 * i + 2, head: { method, profile, timeout: 0, metadata: [] }, halfClose: true });
+        socket.message(e.take().buffer);
+      }
+      await until("the calls end", () => {
+        for (const b of socket.sent.splice(0))
+          decoder.push(b, (f) => {
+            if (f.kind === Kind.stream && f.end?.code === Code.Unimplemented) texts.push(f.end.message);
+          });
+        return texts.length === 5;
+      });
+      assert.deepEqual(texts, [
+        "unknown service a.B",
+        `unknown method C for service ${Probe.typeName}`,
+        'malformed method name: "/C"',
+        'malformed method name: "C"',
+        `unknown service ${"s".repeat(256)}...`,
+      ]);
+    } finally {
+      stop();
+      transport.close();
+    }
+  });
+
   test("a stream whose loop was left ends when its messages are garbage", async () => {
     setFlagsFromString("--expose-gc");
     const collect: () => void = runInNewContext("gc");
