@@ -7,6 +7,8 @@ import (
 	"net"
 
 	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/link"
 )
 
 // NewTLS returns transport credentials for [WithTransportCredentials] and [Creds], like
@@ -75,6 +77,5 @@ func (c httpCredentials) ClientHandshake(ctx context.Context, authority string, 
 	if err := secured.HandshakeContext(ctx); err != nil {
 		return nil, nil, err
 	}
-	private := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
-	return secured, credentials.TLSInfo{State: secured.ConnectionState(), CommonAuthInfo: private}, nil
+	return secured, link.TLSInfo(secured.ConnectionState()), nil
 }

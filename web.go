@@ -9,7 +9,7 @@ import (
 // WebOrigins lets web pages of other origins make calls. An origin is scheme://host or
 // scheme://host:port, as in "https://shop.example" or "http://localhost:5173". "*" stands
 // for all origins; then browsers send no cookies, except to open a WebSocket, where handlers
-// do not get them: see [WebSocketInfo]. Without the option a page can make calls only to the
+// do not get them: see [WebSocketRequest]. Without the option a page can make calls only to the
 // host that it comes from. WebOrigins panics if an origin is not written like that.
 //
 // It has no effect on clients that are not browsers: any program can send any Origin.

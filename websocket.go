@@ -13,33 +13,24 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
+	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
 	"github.com/nearcall/nearcall/internal/transport/web"
 	"github.com/nearcall/nearcall/internal/transport/websocket"
 )
 
-// WebSocketInfo is the AuthInfo of a peer that has connected over WebSocket, as handlers find
-// it in their [google.golang.org/grpc/peer.Peer].
-type WebSocketInfo struct {
-	// AuthInfo is that of the connection below: over TLS it is a [credentials.TLSInfo].
-	credentials.AuthInfo
-
-	// Request is the request that opened the WebSocket, with its URL, Host, Header (and so
-	// the cookies and the Origin), RemoteAddr and TLS. It must not be changed. If only "*" of
-	// [WebOrigins] allows the Origin, Cookie and Authorization are missing.
-	Request *http.Request
-}
-
-// GetCommonAuthInfo returns the security level of the connection below. Package credentials
-// asks for it.
-func (i WebSocketInfo) GetCommonAuthInfo() credentials.CommonAuthInfo {
-	if a, ok := i.AuthInfo.(interface {
-		GetCommonAuthInfo() credentials.CommonAuthInfo
-	}); ok {
-		return a.GetCommonAuthInfo()
-	}
-	return credentials.CommonAuthInfo{}
+// WebSocketRequest returns the request that opened the WebSocket by which a handler's call has
+// come, with its URL, Host, Header (and so the cookies and the Origin), RemoteAddr and TLS. It
+// is the same one for all calls of the connection, and must not be changed. If only "*" of
+// [WebOrigins] allows the Origin, Cookie and Authorization are missing.
+//
+// ctx is the context of a handler or a server interceptor, or one derived from it. For any
+// other context, and for a call that has come another way, ok is false. The peer of a call
+// over WebSocket, [google.golang.org/grpc/peer.FromContext], is that of the connection below.
+func WebSocketRequest(ctx context.Context) (r *http.Request, ok bool) {
+	r = call.WebSocketRequest(ctx)
+	return r, r != nil
 }
 
 // ServeHTTP opens a WebSocket and serves the calls that come over it. It is for programs
@@ -88,8 +79,7 @@ func (s *Server) openWebSocket(w http.ResponseWriter, r *http.Request, h web.Han
 	switch {
 	case auth != nil:
 	case r.TLS != nil:
-		private := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
-		auth = credentials.TLSInfo{State: *r.TLS, CommonAuthInfo: private}
+		auth = link.TLSInfo(*r.TLS)
 	default:
 		auth = s.sockets.PlainAuth(conn)
 	}
@@ -99,12 +89,15 @@ func (s *Server) openWebSocket(w http.ResponseWriter, r *http.Request, h web.Han
 	}
 	kept := r.WithContext(context.Background()) // the request's own context ends, and holds its server
 	kept.Body, kept.GetBody = http.NoBody, nil
+	if info, ok := auth.(credentials.TLSInfo); ok {
+		kept.TLS = &info.State
+	}
 	if !s.web.TrustsPage(r) {
 		kept.Header = r.Header.Clone()
 		kept.Header.Del("Cookie")
 		kept.Header.Del("Authorization")
 	}
-	s.sockets.Serve(over, WebSocketInfo{auth, kept}, h.Deadline, h.Accept)
+	s.sockets.Serve(over, link.Peer{AuthInfo: auth, Request: kept}, h.Deadline, h.Accept)
 	return 0, ""
 }
 

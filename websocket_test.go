@@ -46,19 +46,28 @@ func webSocketTargets(t *testing.T, srv *nearcall.Server) map[string]string {
 	}
 }
 
+// opened is seen, and also stores the request of the last call's WebSocket.
+func opened(r **http.Request, p *peer.Peer, md *metadata.MD) echo {
+	inner := seen(p, md)
+	return echo{unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		*r, _ = nearcall.WebSocketRequest(ctx)
+		return inner.unary(ctx, in)
+	}}
+}
+
 func TestCallsOverWebSocket(t *testing.T) {
+	var r *http.Request
 	var p peer.Peer
 	var md metadata.MD
-	for name, target := range webSocketTargets(t, serve(t, seen(&p, &md))) {
+	for name, target := range webSocketTargets(t, serve(t, opened(&r, &p, &md))) {
 		t.Run(name, func(t *testing.T) {
 			client := dial(t, target)
 			wantCode(t, <-invoke(t.Context(), client), codes.OK)
-			info, ok := p.AuthInfo.(nearcall.WebSocketInfo)
-			if !ok || info.AuthType() != "insecure" || credentials.CheckSecurityLevel(info, credentials.PrivacyAndIntegrity) == nil {
+			if p.AuthInfo.AuthType() != "insecure" || credentials.CheckSecurityLevel(p.AuthInfo, credentials.PrivacyAndIntegrity) == nil {
 				t.Fatalf("the handler finds %#v", p.AuthInfo)
 			}
-			if r := info.Request; !strings.HasSuffix(target, r.Host+r.URL.String()) || r.RemoteAddr != p.Addr.String() || r.Context().Err() != nil {
-				t.Errorf("the request is for %s%s, from %s", r.Host, r.URL, r.RemoteAddr)
+			if r == nil || !strings.HasSuffix(target, r.Host+r.URL.String()) || r.RemoteAddr != p.Addr.String() || r.TLS != nil || r.Context().Err() != nil {
+				t.Errorf("the request is %+v", r)
 			}
 			if got := md[":authority"]; len(got) != 1 || !strings.HasPrefix(strings.TrimPrefix(target, "ws://"), got[0]) {
 				t.Errorf("the authority is %q", got)
@@ -75,25 +84,23 @@ func TestCallsOverWebSocket(t *testing.T) {
 // A wss: target is verified as HTTPS is. Without credentials the system's certificates count.
 func TestCallsOverSecureWebSocket(t *testing.T) {
 	certs := newCertificates(t)
+	var r *http.Request
 	var p peer.Peer
 	var md metadata.MD
 	config := certs.server(certs.roots)
 	config.NextProtos = nil
-	srv := serve(t, seen(&p, &md), nearcall.Creds(nearcall.NewTLS(config)))
+	srv := serve(t, opened(&r, &p, &md), nearcall.Creds(nearcall.NewTLS(config)))
 	lis, tcp := listen(t, "wss://127.0.0.1:0/calls"), listen(t, "tcp:127.0.0.1:0")
 	start(t, srv, lis)
 	start(t, srv, tcp)
 	client := nearcall.NewTLS(certs.client(&certs.me))
 	for _, target := range []string{lis.Target(), "wss:" + strings.Replace(tcp.Target(), "tcp:", "//", 1), tcp.Target()} {
-		p = peer.Peer{}
+		p, r = peer.Peer{}, nil
 		wantCode(t, <-invoke(t.Context(), dial(t, target, nearcall.WithTransportCredentials(client))), codes.OK)
-		auth := p.AuthInfo
-		if info, ok := auth.(nearcall.WebSocketInfo); ok {
-			auth = info.AuthInfo
-		} else if target != tcp.Target() {
-			t.Errorf("%s: the handler finds %#v", target, auth)
+		if (r == nil) != (target == tcp.Target()) || r != nil && (r.TLS == nil || r.TLS.PeerCertificates[0].Subject.CommonName != "alice") {
+			t.Errorf("%s: the request is %+v", target, r)
 		}
-		if info, ok := auth.(credentials.TLSInfo); !ok || info.State.PeerCertificates[0].Subject.CommonName != "alice" {
+		if info, ok := p.AuthInfo.(credentials.TLSInfo); !ok || info.State.PeerCertificates[0].Subject.CommonName != "alice" {
 			t.Errorf("%s: the handler finds %#v", target, p.AuthInfo)
 		}
 		if err := credentials.CheckSecurityLevel(p.AuthInfo, credentials.PrivacyAndIntegrity); err != nil {
@@ -246,9 +253,10 @@ func TestARefusalSaysThatTheConnectionEnds(t *testing.T) {
 
 // Browsers send the user's cookies with any page's request for a WebSocket.
 func TestOnlyNamedOriginsBringCookiesOverWebSocket(t *testing.T) {
+	var r *http.Request
 	var p peer.Peer
 	var md metadata.MD
-	srv := serve(t, seen(&p, &md), nearcall.WebOrigins("*", "https://shop.example"))
+	srv := serve(t, opened(&r, &p, &md), nearcall.WebOrigins("*", "https://shop.example"))
 	for name, target := range webSocketTargets(t, srv) {
 		host := strings.Split(target, "/")[2]
 		for origin, cookie := range map[string]string{"": "id=7", "http://" + host: "id=7", "https://shop.example": "id=7", "https://evil.example": "", "null": ""} {
@@ -257,7 +265,7 @@ func TestOnlyNamedOriginsBringCookiesOverWebSocket(t *testing.T) {
 				return &pageConn{Conn: conn, fields: "Cookie: id=7\r\nAuthorization: Basic eDp5\r\nOrigin: " + origin + "\r\n"}, err
 			}))
 			wantCode(t, <-invoke(t.Context(), client), codes.OK)
-			h := p.AuthInfo.(nearcall.WebSocketInfo).Request.Header
+			h := r.Header
 			if h.Get("Cookie") != cookie || (h.Get("Authorization") == "") != (cookie == "") || h.Get("Origin") != origin {
 				t.Errorf("%s, a page of %q: the handler gets %v", name, origin, h)
 			}

@@ -25,7 +25,9 @@
 // # What is different
 //
 // In handlers of forwarded calls, the address from [peer.FromContext] has only the text of
-// the caller's, and AuthInfo is set only over TLS.
+// the caller's, and AuthInfo is set only over TLS, without the SPIFFEID. Package authz needs
+// the caller's connection, which a *grpc.Server does not know of such calls: its interceptors
+// belong to the nearcall server, and refuse all calls in the *grpc.Server.
 //
 // If the client streams, the *grpc.Server first gets an announcement for each message,
 // and the message only when the handler receives it. So at most 64 KiB of messages wait

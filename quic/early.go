@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 
 	q "github.com/quic-go/quic-go"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/hook"
@@ -105,16 +104,12 @@ func (s *session) settle() {
 		s.early.begun = false
 	}
 	p := *s.Peer()
-	p.AuthInfo = authInfo(state.TLS)
+	p.AuthInfo = link.TLSInfo(state.TLS)
 	s.peer.Store(&p)
 	if !s.early.begun {
 		s.greet()
 	}
 	s.receive()
-}
-
-func authInfo(state tls.ConnectionState) credentials.TLSInfo {
-	return credentials.TLSInfo{State: state, CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
 }
 
 // openEarly opens a call before the handshake is complete if it may be made early. Otherwise it

@@ -91,7 +91,7 @@ func newSession(conn *q.Conn, state tls.ConnectionState, o options) *session {
 		opening: make(map[*opening]struct{}),
 	}
 	s.peer.Store(&link.Peer{
-		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), OneShot: true, Parallel: true, AuthInfo: authInfo(state),
+		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), OneShot: true, Parallel: true, AuthInfo: link.TLSInfo(state),
 	})
 	s.followers.lead = make(chan struct{}, maxFollowers)
 	return s

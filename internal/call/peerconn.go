@@ -3,6 +3,7 @@ package call
 import (
 	"context"
 	"io"
+	"net/http"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -25,6 +26,15 @@ func PeerConn(ctx context.Context) grpc.ClientConnInterface {
 		return nil
 	}
 	return c.peerConn()
+}
+
+// WebSocketRequest returns the request that opened the WebSocket by which the call of ctx has
+// come, or nil if there is none.
+func WebSocketRequest(ctx context.Context) *http.Request {
+	if c, ok := ctx.Value(connKey{}).(*serverConn); ok {
+		return c.peer.Request
+	}
+	return nil
 }
 
 // peerConn returns the connection for calls to the peer, and makes it on first use.

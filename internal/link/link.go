@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -270,6 +271,9 @@ type Peer struct {
 	Addr      net.Addr
 	LocalAddr net.Addr
 	AuthInfo  credentials.AuthInfo
+
+	// Request opened the connection; nil unless that is a WebSocket.
+	Request *http.Request
 
 	// OneShot says that Session.Invoke is supported. Otherwise it always
 	// returns ErrNoCall.

@@ -24,8 +24,8 @@ func CallerOf(ctx context.Context, proxies netip.Prefix) (netip.Addr, error) {
 		return near.Addr(), err
 	}
 	said := metadata.ValueFromIncomingContext(ctx, "x-forwarded-for") // of a call over plain HTTP
-	if ws, ok := p.AuthInfo.(nearcall.WebSocketInfo); ok {
-		said = ws.Request.Header.Values("X-Forwarded-For")
+	if r, ok := nearcall.WebSocketRequest(ctx); ok {
+		said = r.Header.Values("X-Forwarded-For")
 	}
 	if len(said) == 0 {
 		return near.Addr(), nil // not through a proxy

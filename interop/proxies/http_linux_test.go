@@ -109,7 +109,7 @@ func TestCallsOverHTTPThroughAProxy(t *testing.T) {
 				t.Fatalf("%s: %s, %v", resp.Status, text, err)
 			}
 		}
-		if _, caller := s.seen(); caller.String() != callersAddress {
+		if _, _, caller := s.seen(); caller.String() != callersAddress {
 			t.Errorf("CallerOf returns %s", caller)
 		}
 

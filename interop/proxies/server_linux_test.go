@@ -12,6 +12,7 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -39,9 +40,10 @@ type server struct {
 	address string
 	stop    func()
 
-	mu     sync.Mutex
-	peer   peer.Peer  // of the last unary call
-	caller netip.Addr // its caller, behind a proxy of this machine
+	mu      sync.Mutex
+	peer    peer.Peer     // of the last unary call
+	request *http.Request // of its WebSocket; nil for none
+	caller  netip.Addr    // its caller, behind a proxy of this machine
 
 	received chan struct{} // a message of a client stream has come
 	next     chan struct{} // a server stream sends its next message
@@ -86,14 +88,15 @@ func (s *server) UnaryCall(ctx context.Context, in *testpb.SimpleRequest) (*test
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peer, s.caller = *p, caller
+	s.request, _ = nearcall.WebSocketRequest(ctx)
 	return &testpb.SimpleResponse{Payload: in.GetPayload(), Username: s.address}, nil
 }
 
-// seen returns the peer and the caller of the last unary call.
-func (s *server) seen() (peer.Peer, netip.Addr) {
+// seen returns the peer, the request of the WebSocket and the caller of the last unary call.
+func (s *server) seen() (peer.Peer, *http.Request, netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.peer, s.caller
+	return s.peer, s.request, s.caller
 }
 
 // StreamingOutputCall sends messages of the sizes that it is asked for, each but the first

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/credentials"
-
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -44,15 +42,6 @@ type session struct {
 	writer  wait.Cond
 }
 
-type authInfo struct{ credentials.CommonAuthInfo }
-
-// AuthType implements [credentials.AuthInfo]. It is that of gRPC's local credentials.
-func (authInfo) AuthType() string { return "local" }
-
-// ValidateAuthority implements [credentials.AuthorityValidator]. Every authority is valid,
-// as there is no certificate to check it against.
-func (authInfo) ValidateAuthority(string) error { return nil }
-
 func newSession(name string, p *pipe) *session {
 	return &session{
 		name: name,
@@ -60,7 +49,7 @@ func newSession(name string, p *pipe) *session {
 		peer: link.Peer{
 			Addr:      Addr(name),
 			LocalAddr: Addr(name),
-			AuthInfo:  authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}},
+			AuthInfo:  link.Private,
 		},
 		done:          make(chan struct{}),
 		allCallsEnded: make(chan struct{}),

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"sync"
 
-	"google.golang.org/grpc/credentials"
-
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -47,15 +45,6 @@ type end struct {
 	peer    link.Peer
 }
 
-type authInfo struct{ credentials.CommonAuthInfo }
-
-// AuthType implements [credentials.AuthInfo]. It is that of gRPC's local credentials.
-func (authInfo) AuthType() string { return "local" }
-
-// ValidateAuthority implements [credentials.AuthorityValidator]. Every authority is valid,
-// as there is no certificate to check it against.
-func (authInfo) ValidateAuthority(string) error { return nil }
-
 // Options set up a session.
 type Options struct {
 	// Window is the flow-control window of a stream from server to client, in bytes. The
@@ -82,9 +71,7 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 		LocalAddr: Addr(name),
 		OneShot:   true,
 		Local:     true,
-		// Memory of one process is at least as private as a unix socket, which gRPC's
-		// local credentials call private.
-		AuthInfo: authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}},
+		AuthInfo:  link.Private,
 	}
 	s.client = end{session: s, out: &s.up, in: &s.down, peer: peer}
 	s.server = end{session: s, out: &s.down, in: &s.up, peer: peer}

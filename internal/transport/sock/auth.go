@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/link"
 )
 
 // A Process is the process at the other end of a unix socket.
@@ -15,30 +17,17 @@ type Process struct {
 	UID, GID uint32
 }
 
-type authInfo struct {
-	credentials.CommonAuthInfo
-	kind string
-}
-
-// AuthType implements [credentials.AuthInfo]. It is that of gRPC's local or insecure
-// credentials.
-func (a authInfo) AuthType() string { return a.kind }
-
-// ValidateAuthority implements [credentials.AuthorityValidator]. Every authority is valid,
-// as there is no certificate to check it against.
-func (authInfo) ValidateAuthority(string) error { return nil }
-
 // PlainAuth returns the AuthInfo of a connection without credentials.
 func (o Options) PlainAuth(conn net.Conn) credentials.AuthInfo {
 	if a := conn.LocalAddr(); a == nil || a.Network() != "unix" {
-		return authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}, "insecure"}
+		return link.Insecure
 	}
 	if o.Unix != nil {
 		if p, ok := processOf(conn); ok {
 			return o.Unix(p)
 		}
 	}
-	return authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, "local"}
+	return link.Private
 }
 
 // accepted does the server's part of the security handshake on conn.
@@ -50,8 +39,7 @@ func (o Options) accepted(conn net.Conn) (net.Conn, credentials.AuthInfo, error)
 		if err := c.Handshake(); err != nil {
 			return nil, nil, err
 		}
-		private := credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}
-		return c, credentials.TLSInfo{State: c.ConnectionState(), CommonAuthInfo: private}, nil
+		return c, link.TLSInfo(c.ConnectionState()), nil
 	}
 	return conn, o.PlainAuth(conn), nil
 }

@@ -157,7 +157,7 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 		_ = secured.Close()
 	case p == native:
 		l.removePending(conn)
-		l.Options.startSession(secured, over, auth, first, deadline, accept)
+		l.Options.startSession(secured, over, link.Peer{AuthInfo: auth}, first, deadline, accept)
 	default:
 		if take := l.takerOf(p); take != nil {
 			l.removePending(conn) // the taker may keep it longer than the listener is open
@@ -205,20 +205,20 @@ func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, deadline tim
 	return conn, first, p, err
 }
 
-// Serve makes conn, which speaks nearcall's protocol, a session. Its handshake must end before
-// deadline.
-func (o Options) Serve(conn net.Conn, auth credentials.AuthInfo, deadline time.Time, accept func(link.Session) link.Acceptor) {
-	o.startSession(conn, conn, auth, nil, deadline, accept)
+// Serve makes conn, which speaks nearcall's protocol, a session. Of peer all but the addresses
+// is set. The session's handshake must end before deadline.
+func (o Options) Serve(conn net.Conn, peer link.Peer, deadline time.Time, accept func(link.Session) link.Acceptor) {
+	o.startSession(conn, conn, peer, nil, deadline, accept)
 }
 
 // startSession makes conn a session, over what it is or was upgraded to.
-func (o Options) startSession(conn net.Conn, over mux.Conn, auth credentials.AuthInfo, first []byte, deadline time.Time, accept func(link.Session) link.Acceptor) {
+func (o Options) startSession(conn net.Conn, over mux.Conn, peer link.Peer, first []byte, deadline time.Time, accept func(link.Session) link.Acceptor) {
 	_ = conn.SetDeadline(time.Time{})
 	name := "a client"
 	if a := conn.RemoteAddr(); a != nil {
 		name = a.Network() + ":" + a.String()
 	}
-	m := o.mux(name, false, conn, over != mux.Conn(conn), auth)
+	m := o.mux(name, false, conn, over != mux.Conn(conn), peer)
 	m.Handshake = max(time.Until(deadline), 1)
 	m.First = first
 	s := mux.New(over, m)

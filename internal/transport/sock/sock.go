@@ -67,15 +67,17 @@ func (o Options) maxWindow() int {
 	return maxWindow
 }
 
-func (o Options) mux(name string, client bool, conn net.Conn, upgraded bool, auth credentials.AuthInfo) mux.Options {
-	local, remote := conn.LocalAddr(), conn.RemoteAddr()
+// mux returns the options of a session over conn, or over what that was upgraded to. Of peer
+// all but the addresses is set.
+func (o Options) mux(name string, client bool, conn net.Conn, upgraded bool, peer link.Peer) mux.Options {
+	peer.Addr, peer.LocalAddr = conn.RemoteAddr(), conn.LocalAddr()
 	if upgraded {
-		local, remote = upgradedAddr{local, o.Upgrade.Network}, upgradedAddr{remote, o.Upgrade.Network}
+		peer.Addr, peer.LocalAddr = o.Upgrade.addressOf(peer.Addr), o.Upgrade.addressOf(peer.LocalAddr)
 	}
 	return mux.Options{
 		Name: name, Client: client, NoSpin: o.NoSpin, NoReserve: o.NoReserve, Window: cmp.Or(o.Window, window), MaxWindow: o.maxWindow(), ConnWindow: cmp.Or(o.ConnWindow, connWindow), MaxHeaderBytes: o.MaxHeaderBytes, MaxStreams: o.MaxStreams, Handshake: o.Handshake,
 		Keepalive: o.Keepalive, ServerKeepalive: o.ServerKeepalive, Enforcement: o.Enforcement,
-		Peer: link.Peer{Addr: remote, LocalAddr: local, AuthInfo: auth},
+		Peer: peer,
 	}
 }
 
@@ -126,7 +128,7 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 		_ = conn.Close()
 		return nil, fmt.Errorf("%s: %w", d.Target, d.suggestTarget(err))
 	}
-	o := d.Options.mux(d.Target, true, conn, upgraded, auth)
+	o := d.Options.mux(d.Target, true, conn, upgraded, link.Peer{AuthInfo: auth})
 	o.First = first
 	s := mux.New(over, o)
 	var acceptor link.Acceptor

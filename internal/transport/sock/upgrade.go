@@ -36,14 +36,11 @@ func (u *Upgrade) line() string {
 	return u.Line
 }
 
-// upgradedAddr is an address of an upgraded connection.
-type upgradedAddr struct {
-	net.Addr
-	network string
+// addressOf returns the address of an upgraded connection whose socket has a. It keeps the
+// type that addresses of unix sockets have.
+func (u *Upgrade) addressOf(a net.Addr) net.Addr {
+	return &net.UnixAddr{Name: a.String(), Net: u.Network}
 }
-
-// Network implements [net.Addr].
-func (a upgradedAddr) Network() string { return a.network }
 
 // errStays is the error of connections that stay sockets but must not.
 var errStays = errors.New("shared memory cannot be used")
