@@ -143,14 +143,16 @@ func TestCredentialsThatDoNotFitAreRefused(t *testing.T) {
 		opts   []nearcall.DialOption
 		hint   string
 	}{
-		"a bundle and credentials":        {"tcp:localhost:1", []nearcall.DialOption{plain, nearcall.WithCredentialsBundle(insecure.NewBundle())}, "Bundle"},
-		"a secret on a plain connection":  {"tcp:localhost:1", []nearcall.DialOption{nearcall.WithPerRPCCredentials(token{})}, "require transport level security"},
-		"a secret and insecure":           {"tcp:host:1", []nearcall.DialOption{plain, nearcall.WithPerRPCCredentials(token{})}, "require transport level security"},
-		"a bundle will do":                {"tcp:host:1", []nearcall.DialOption{nearcall.WithCredentialsBundle(insecure.NewBundle())}, ""},
-		"insecure will do":                {"tcp:host:1", []nearcall.DialOption{nearcall.WithTransportCredentials(named)}, ""},
-		"a secret on a unix socket":       {"unix:/tmp/x", []nearcall.DialOption{nearcall.WithPerRPCCredentials(token{})}, ""},
-		"insecure on a unix socket, with": {"unix:/tmp/x", []nearcall.DialOption{plain, nearcall.WithPerRPCCredentials(token{})}, ""},
-		"two names":                       {"tcp:host:1", []nearcall.DialOption{nearcall.WithTransportCredentials(credentials.NewTLS(&tls.Config{ServerName: "a"})), nearcall.WithAuthority("b")}, "do not match"},
+		"a bundle and credentials":         {"tcp:localhost:1", []nearcall.DialOption{plain, nearcall.WithCredentialsBundle(insecure.NewBundle())}, "Bundle"},
+		"a secret on a plain connection":   {"tcp:localhost:1", []nearcall.DialOption{nearcall.WithPerRPCCredentials(token{})}, "require transport level security"},
+		"a secret and insecure":            {"tcp:host:1", []nearcall.DialOption{plain, nearcall.WithPerRPCCredentials(token{})}, "require transport level security"},
+		"a bundle will do":                 {"tcp:host:1", []nearcall.DialOption{nearcall.WithCredentialsBundle(insecure.NewBundle())}, ""},
+		"insecure will do":                 {"tcp:host:1", []nearcall.DialOption{nearcall.WithTransportCredentials(named)}, ""},
+		"a secret on a unix socket":        {"unix:/tmp/x", []nearcall.DialOption{nearcall.WithPerRPCCredentials(token{})}, ""},
+		"insecure on a unix socket, with":  {"unix:/tmp/x", []nearcall.DialOption{plain, nearcall.WithPerRPCCredentials(token{})}, ""},
+		"a secret and what is as insecure": {"tcp:host:1", []nearcall.DialOption{nearcall.WithTransportCredentials(newChecking("insecure")), nearcall.WithPerRPCCredentials(token{})}, "require transport level security"},
+		"also on a unix socket":            {"unix:/tmp/x", []nearcall.DialOption{nearcall.WithTransportCredentials(newChecking("insecure")), nearcall.WithPerRPCCredentials(token{})}, "require transport level security"},
+		"two names":                        {"tcp:host:1", []nearcall.DialOption{nearcall.WithTransportCredentials(credentials.NewTLS(&tls.Config{ServerName: "a"})), nearcall.WithAuthority("b")}, "do not match"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if strings.HasPrefix(test.target, "unix:") {

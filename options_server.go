@@ -233,7 +233,7 @@ func SharedMessages() ServerOption {
 // Creds sets the transport credentials of connections from other processes, for all
 // listeners and for clients of both kinds. Ordinary gRPC clients require that TLS agrees on
 // the protocol h2, which [google.golang.org/grpc/credentials.NewTLS] offers. Without credentials, or with those of
-// [google.golang.org/grpc/credentials/insecure], unix sockets count as private, and
+// package [google.golang.org/grpc/credentials/insecure], unix sockets count as private, and
 // [UnixAuthInfo] identifies their peers on Linux. Connections in process are always
 // private.
 func Creds(creds credentials.TransportCredentials) ServerOption {

@@ -3,13 +3,16 @@ package nearcall
 import (
 	"errors"
 	"fmt"
+	"reflect"
 
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 )
 
-// secured returns creds, or nil if they are nil or those of package insecure.
+// secured returns creds, or nil if they are nil or those of package insecure. Others that call
+// themselves insecure, too, are used: their handshake may check or record the peer.
 func secured(creds credentials.TransportCredentials) credentials.TransportCredentials {
-	if creds == nil || creds.Info().SecurityProtocol == "insecure" {
+	if creds == nil || reflect.TypeOf(creds) == reflect.TypeOf(insecure.NewCredentials()) {
 		return nil
 	}
 	return creds
@@ -29,18 +32,20 @@ func (o *dialOptions) security(t *parsedTarget) (credentials.TransportCredential
 		}
 	}
 	creds := secured(given)
-	if creds != nil || t.network == "unix" {
-		return creds, nil
-	}
-	if given == nil && !t.staysHere() {
+	switch {
+	case creds == nil && t.network == "unix":
+		return nil, nil
+	case given == nil && !t.staysHere():
 		return nil, errors.New("no transport security set (use nearcall.WithTransportCredentials(insecure.NewCredentials()) explicitly or set credentials)")
+	case creds != nil && creds.Info().SecurityProtocol != "insecure": // as in grpc-go
+		return creds, nil
 	}
 	for _, c := range o.Creds {
 		if c.RequireTransportSecurity() {
 			return nil, errors.New("the credentials require transport level security (use nearcall.WithTransportCredentials() to set)")
 		}
 	}
-	return nil, nil
+	return creds, nil
 }
 
 // addressed returns the authority of calls to t. As in grpc-go it comes from the

@@ -38,6 +38,9 @@ type tlsCredentials struct {
 	config                           *tls.Config // of a client
 }
 
+// Server returns the credentials that ServerHandshake uses.
+func (c *tlsCredentials) Server() credentials.TransportCredentials { return c.server }
+
 // ServerHandshake implements [credentials.TransportCredentials].
 func (c *tlsCredentials) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return c.server.ServerHandshake(conn)

@@ -28,7 +28,7 @@ func toSharedMemory(bytes int64, shared bool) *sock.Upgrade {
 			}
 			return c, nil, nil
 		},
-		Answer: func(ctx context.Context, conn *net.UnixConn, first []byte, decline string, deadline time.Time) (mux.Conn, []byte, error) {
+		Answer: func(ctx context.Context, conn net.Conn, first []byte, decline string, deadline time.Time) (mux.Conn, []byte, error) {
 			c, rest, err := server.Answer(ctx, conn, first, decline, deadline)
 			if err != nil {
 				return nil, rest, err

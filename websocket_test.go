@@ -135,6 +135,7 @@ func TestTargetsOfWebSockets(t *testing.T) {
 		{"ws://host:1/", "transport security", nil},
 		{"ws://host:1/", `wss://host:1/`, ours},
 		{"ws://host:1/", `wss://host:1/`, grpcTLS},
+		{"ws://host:1/", `wss://host:1/`, nearcall.WithTransportCredentials(newChecking("insecure"))},
 		{"wss://host:1/", "nearcall.NewTLS", grpcTLS},
 		{"wss://host:1/", "nearcall.NewTLS", nearcall.WithTransportCredentials(insecureCreds())},
 	} {

@@ -33,7 +33,7 @@ func Offer(conn *net.UnixConn, m *Memory) (c *Conn, rest []byte, err error) {
 	}
 	rights.Accept(conn)
 	defer rights.Refuse(conn)
-	in := incoming{conn: conn, takesFiles: true}
+	in := incoming{from: conn, conn: conn, takesFiles: true}
 	defer in.close()
 	if err := send(conn, appendOffer(nil, offer{version, features})); err != nil {
 		return nil, nil, err
@@ -119,14 +119,16 @@ const answerTimeout = 5 * time.Second
 // Answer answers the offer on conn, of which first was already read. It returns the
 // connection that replaces conn. An error says why there is none: conn stays a socket, and
 // rest is what was already read from it. If conn is broken, its next use returns the error.
-// A non-empty reason declines every offer. deadline is conn's, which Answer restores if
-// conn stays usable. ctx ends when the caller no longer wants the connection.
-func (s *Server) Answer(ctx context.Context, conn *net.UnixConn, first []byte, reason string, deadline time.Time) (c *Conn, rest []byte, err error) {
+// A non-empty reason declines every offer; without one conn must be a *net.UnixConn. deadline
+// is conn's, which Answer restores if conn stays usable. ctx ends when the caller no longer
+// wants the connection.
+func (s *Server) Answer(ctx context.Context, conn net.Conn, first []byte, reason string, deadline time.Time) (c *Conn, rest []byte, err error) {
 	defer func() { count(err) }()
 	hurry := func() { _ = conn.SetDeadline(earlier(deadline, time.Now().Add(s.timeout))) }
 	relax := func() { _ = conn.SetDeadline(deadline) }
 	hurry()
-	in := incoming{conn: conn, b: first}
+	in := incoming{from: conn, b: first}
+	in.conn, _ = conn.(*net.UnixConn)
 	if err := in.expectLine(Line); err != nil {
 		return nil, nil, err
 	}
@@ -134,14 +136,14 @@ func (s *Server) Answer(ctx context.Context, conn *net.UnixConn, first []byte, r
 	if err != nil {
 		return nil, nil, err
 	}
-	refused := s.admit(ctx, conn, reason, hurry)
+	refused := s.admit(ctx, in.conn, reason, hurry)
 	if refused == nil {
 		c, refused, err = s.agree(&in, body)
 	}
 	if refused != nil {
 		hurry() // waiting for a slot took time
 		err = refused
-		if failed := send(conn, appendDecline(nil, refused.Error())); failed != nil {
+		if _, failed := conn.Write(appendDecline(nil, refused.Error())); failed != nil {
 			return nil, nil, errors.Join(refused, failed)
 		}
 	}

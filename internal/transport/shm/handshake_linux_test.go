@@ -188,22 +188,28 @@ func declined(t testing.TB, a *net.UnixConn) string {
 }
 
 func TestAServerDeclinesForAReason(t *testing.T) {
-	leavesNothing(t, func() {
-		a, b := sockets(t)
-		defer a.Close()
-		defer b.Close()
-		first := append(theOffer(), "more"...)
-		reason := strings.Repeat("so it is; ", 100)
-		c, rest, err := NewServer(plenty).Answer(t.Context(), b, first, reason, soonEnough())
-		refused(t, c, err)
-		if string(rest) != "more" {
-			t.Errorf("%q is left", rest)
-		}
-		if why := declined(t, a); why != reason[:maxBody] {
-			t.Errorf("it declines for %q", why)
-		}
-		goOn(t, a, b)
-	})
+	for _, wrapped := range []bool{false, true} { // a decline needs no descriptor, and so no socket
+		leavesNothing(t, func() {
+			a, b := sockets(t)
+			defer a.Close()
+			defer b.Close()
+			var conn net.Conn = b
+			if wrapped {
+				conn = struct{ net.Conn }{b}
+			}
+			first := append(theOffer(), "more"...)
+			reason := strings.Repeat("so it is; ", 100)
+			c, rest, err := NewServer(plenty).Answer(t.Context(), conn, first, reason, soonEnough())
+			refused(t, c, err)
+			if string(rest) != "more" {
+				t.Errorf("%q is left", rest)
+			}
+			if why := declined(t, a); why != reason[:maxBody] {
+				t.Errorf("it declines for %q", why)
+			}
+			goOn(t, a, b)
+		})
+	}
 }
 
 // TestAServerTakesNoDescriptor: no descriptor that a client passes arrives, so that there

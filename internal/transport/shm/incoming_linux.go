@@ -13,12 +13,13 @@ import (
 	"github.com/nearcall/nearcall/internal/rights"
 )
 
-// incoming reads the handshake from a socket.
+// incoming reads the handshake from a connection.
 type incoming struct {
-	conn       *net.UnixConn
-	takesFiles bool   // accepts descriptors
-	b          []byte // read, but not consumed yet
-	files      []int  // received, but not consumed yet
+	from       net.Conn
+	conn       *net.UnixConn // from itself; nil if that is no unix socket, and the offer is declined
+	takesFiles bool          // accepts descriptors
+	b          []byte        // read, but not consumed yet
+	files      []int         // received, but not consumed yet
 }
 
 // expectLine consumes line, or fails if something else comes. It never reads more
@@ -66,7 +67,7 @@ func (in *incoming) readMore(n int) (err error) {
 		n, files, err = receive(in.conn, b)
 		in.files = append(in.files, files...)
 	} else {
-		n, err = in.conn.Read(b)
+		n, err = in.from.Read(b)
 	}
 	in.b = append(in.b, b[:n]...)
 	return err

@@ -2,8 +2,8 @@ package sock
 
 import (
 	"crypto/tls"
-	"errors"
 	"net"
+	"reflect"
 	"sync/atomic"
 
 	"google.golang.org/grpc/credentials"
@@ -44,19 +44,29 @@ func (o Options) accepted(conn net.Conn) (net.Conn, credentials.AuthInfo, error)
 	return conn, o.PlainAuth(conn), nil
 }
 
-// handshake does the server's part of creds' handshake on conn. It keeps conn open when the
-// handshake fails, even if creds close it: the close could discard an alert before the peer
-// has read it.
+// handshake does the server's part of creds' handshake on conn. If they are TLS, conn stays
+// open when the handshake fails: their close could discard an alert before the peer has read
+// it. Other credentials get conn itself, as in grpc-go: they may ask what kind it is.
 func handshake(creds credentials.TransportCredentials, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if !isTLS(creds) {
+		return creds.ServerHandshake(conn)
+	}
 	kept := &keptOpen{Conn: conn}
 	secured, auth, err := creds.ServerHandshake(kept)
-	if err == nil || errors.Is(err, credentials.ErrConnDispatched) {
+	if err == nil {
 		kept.closes.Store(true)
 	}
-	if secured == net.Conn(kept) { // creds that do not encrypt return the connection they got
-		secured = conn
-	}
 	return secured, auth, err
+}
+
+// isTLS reports whether creds are grpc-go's for TLS, or made of these.
+func isTLS(creds credentials.TransportCredentials) bool {
+	if c, ok := creds.(interface {
+		Server() credentials.TransportCredentials
+	}); ok {
+		creds = c.Server()
+	}
+	return reflect.TypeOf(creds) == reflect.TypeOf(credentials.NewTLS(nil))
 }
 
 // keptOpen is a connection that the handshake cannot close.

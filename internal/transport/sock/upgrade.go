@@ -23,9 +23,10 @@ type Upgrade struct {
 	Offer func(conn *net.UnixConn) (c mux.Conn, rest []byte, err error)
 
 	// Answer answers an offer, of which first was read, and returns the same as Offer. It
-	// declines if decline, the reason, is not empty. deadline is conn's, which Answer
-	// restores. ctx ends when the caller no longer wants the connection.
-	Answer func(ctx context.Context, conn *net.UnixConn, first []byte, decline string, deadline time.Time) (c mux.Conn, rest []byte, err error)
+	// declines if decline, the reason, is not empty; otherwise conn is a *net.UnixConn.
+	// deadline is conn's, which Answer restores. ctx ends when the caller no longer wants the
+	// connection.
+	Answer func(ctx context.Context, conn net.Conn, first []byte, decline string, deadline time.Time) (c mux.Conn, rest []byte, err error)
 }
 
 // line returns the start of an offer, or "" if offers are not answered.
@@ -105,13 +106,8 @@ func abstract(u *net.UnixConn) bool {
 // the session, and what was read from it already.
 func (o Options) answer(ctx context.Context, conn net.Conn, first []byte, deadline time.Time) (mux.Conn, []byte, error) {
 	decline := ""
-	u, err := o.upgradable(conn)
-	if err != nil {
+	if _, err := o.upgradable(conn); err != nil {
 		decline = err.Error()
-		u, _ = conn.(*net.UnixConn)
 	}
-	if u == nil { // the offer came over TLS; its client does not know that an upgrade replaces a socket
-		return nil, first, errStays
-	}
-	return o.Upgrade.Answer(ctx, u, first, decline, deadline)
+	return o.Upgrade.Answer(ctx, conn, first, decline, deadline)
 }
