@@ -143,15 +143,17 @@ func StatsHandler(h stats.Handler) ServerOption {
 }
 
 // MaxRecvMsgSize limits the encoded size of messages that the server receives, in
-// bytes. The default is 4 MiB. Larger messages fail with ResourceExhausted. The limit
-// also applies in process, although nothing is encoded there.
+// bytes, before and after they are decompressed. The default is 4 MiB. Larger messages fail
+// with ResourceExhausted. The limit also applies in process, although nothing is encoded
+// there.
 func MaxRecvMsgSize(bytes int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.MaxRecv = bytes })
 }
 
-// MaxSendMsgSize limits the encoded size of messages that the server sends, in bytes.
-// The default is math.MaxInt32. Larger messages fail with ResourceExhausted, in process
-// as well.
+// MaxSendMsgSize limits the encoded size of messages that the server sends, in bytes, after
+// they are compressed if they are, as in grpc-go. The default is math.MaxInt32. Larger
+// messages fail with ResourceExhausted, in process as well: there a message is compressed,
+// with the call's compressor, only to see whether it is small enough after that.
 func MaxSendMsgSize(bytes int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.MaxSend = bytes })
 }

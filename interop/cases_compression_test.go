@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nearcall/nearcall"
 )
@@ -206,6 +208,13 @@ var compressionCases = []Case{
 		c.Err("request", err)
 		_, err = conn.UnaryCall(c.Context(), sized(1000), grpc.UseCompressor("gzip"), grpc.MaxCallRecvMsgSize(900))
 		c.Err("reply", err)
+	}},
+	{35, "limits count what is compressed", func(c *C) { limitsOf(c, sized(5000)) }},
+	{35, "limits count what becomes larger when it is compressed", func(c *C) {
+		c.Compresses() // in process only what is larger than a limit is compressed, to count
+		noise := make([]byte, 5000)
+		rand.Read(noise)
+		limitsOf(c, &pb.SimpleRequest{Payload: &pb.Payload{Body: noise}})
 	}},
 
 	{37, "SetSendCompressor", func(c *C) {
@@ -453,6 +462,35 @@ var compressionCases = []Case{
 		c.Err("recv", err)
 		c.Msg("got", m)
 	}},
+}
+
+// limitsOf sends m, compressed, with limits on each side.
+func limitsOf(c *C, m *pb.SimpleRequest) {
+	size := proto.Size(m)
+	for _, limit := range []int{math.MinInt, -1, 10, 100, size - 1, size, size + 100} {
+		for side, cfg := range []Config{{}, {}, {ServerMaxSend: limit}, {ServerMaxRecv: limit}} {
+			c.Note("--- side %d, limit %d", side, limit)
+			cfg.Service = echoService()
+			conn := c.Start(cfg)
+			opts := []grpc.CallOption{grpc.UseCompressor("gzip")}
+			switch side {
+			case 0:
+				opts = append(opts, grpc.MaxCallSendMsgSize(limit))
+			case 1:
+				opts = append(opts, grpc.MaxCallRecvMsgSize(limit))
+			}
+			reply, err := conn.UnaryCall(c.Context(), m, opts...)
+			c.Err("unary", err)
+			c.Note("%d bytes", len(reply.GetPayload().GetBody()))
+			s, err := conn.FullDuplexCall(c.Context(), opts...)
+			c.Err("start", err)
+			err = s.Send(&pb.StreamingOutputCallRequest{Payload: m.Payload})
+			c.Err("send", err)
+			got, err := s.Recv()
+			c.Err("recv", err)
+			c.Note("%d bytes", len(got.GetPayload().GetBody()))
+		}
+	}
 }
 
 // opts returns the options of a call whose request is compressed with asked.

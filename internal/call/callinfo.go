@@ -19,8 +19,6 @@ import (
 )
 
 const (
-	unset = math.MinInt // a limit that was not set
-
 	// noLimit and defaultMaxRecv are grpc-go's defaults, in bytes.
 	noLimit        = math.MaxInt32
 	defaultMaxRecv = 4 << 20
@@ -47,7 +45,8 @@ type callInfo struct {
 // apply sets ci from opts and mc. It returns an error for an option that cannot be
 // honoured, rather than ignore it.
 func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault link.Codec) error {
-	ci.opts, ci.maxRecv, ci.maxSend, ci.maxReplay = opts, unset, unset, defaultMaxReplay
+	var maxRecv, maxSend *int // nil for limits that are not set
+	ci.opts, ci.maxReplay = opts, defaultMaxReplay
 	if mc.waitForReady != nil {
 		ci.waitForReady = *mc.waitForReady
 	}
@@ -69,9 +68,9 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 		case grpc.FailFastCallOption:
 			ci.waitForReady = !o.FailFast
 		case grpc.MaxRecvMsgSizeCallOption:
-			ci.maxRecv = o.MaxRecvMsgSize
+			maxRecv = &o.MaxRecvMsgSize
 		case grpc.MaxSendMsgSizeCallOption:
-			ci.maxSend = o.MaxSendMsgSize
+			maxSend = &o.MaxSendMsgSize
 		case grpc.MaxRetryRPCBufferSizeCallOption:
 			ci.maxReplay = o.MaxRetryRPCBufferSize
 		case grpc.AuthorityOverrideCallOption:
@@ -105,8 +104,8 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 			return status.Errorf(codes.Internal, "nearcall: the call option %T cannot be honoured on this connection; leave it out; only connections to ordinary gRPC servers take it", o)
 		}
 	}
-	ci.maxRecv = limit(mc.maxResponse, ci.maxRecv, defaultMaxRecv)
-	ci.maxSend = limit(mc.maxRequest, ci.maxSend, noLimit)
+	ci.maxRecv = limit(mc.maxResponse, maxRecv, defaultMaxRecv)
+	ci.maxSend = limit(mc.maxRequest, maxSend, noLimit)
 	return ci.chooseCodec(byDefault)
 }
 

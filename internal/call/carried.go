@@ -223,6 +223,9 @@ func (r *carried) next(m any, f *link.Frame) error {
 		r.carrier.Abort(err)
 	}
 	f.Sink = link.Sink{Dst: wanted(m), Codec: codec.Until(r.codec, c), Limit: c.maxRecv()}
+	if c.conn.peer.Local {
+		f.Compressor = c.open.Encoding
+	}
 	for {
 		err := r.carrier.Recv(f)
 		r.recvEnd = f.EndSend

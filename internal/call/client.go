@@ -364,8 +364,12 @@ func (c *Client) invokeOn(ctx context.Context, session link.Session, u *link.Una
 	if *given != nil {
 		msg, u.Request = **given, *given
 	}
-	if err := checkSize(&msg, ci.maxSend); err != nil {
+	if err := checkSize(&msg, ci.maxSend, ci.encoding, session.Peer()); err != nil {
 		return unsendable{err}
+	}
+	if _, packed := msg.Compressed(ci.encoding); packed {
+		once := msg
+		u.Request = &once
 	}
 	a.sent(req, &msg)
 	if session.Peer().Local && !u.Deadline.IsZero() {

@@ -189,8 +189,10 @@ func (s *clientStream) send(m any) error {
 	}
 	s.sentLast = f.EndSend
 	defer func() { f.Msg = link.Message{} }()
-	if err := checkSize(&f.Msg, s.info.maxSend); err != nil {
-		return err
+	if a, _ := s.currentAttempt(); s.info.maxSend < noLimit {
+		if err := checkSize(&f.Msg, s.info.maxSend, s.info.encoding, a.peer); err != nil {
+			return err
+		}
 	}
 	s.checkContext()
 	err := s.encodeForReplay(&f.Msg)
@@ -336,6 +338,9 @@ func (s *clientStream) receiveFrame(to link.Sink) (got bool, err error) {
 func (s *clientStream) receiveFrom(a *attempt, to link.Sink) (got, done bool, err error) {
 	f := &s.recvFrame
 	f.Sink = to
+	if a.peer.Local {
+		f.Compressor = s.info.encoding
+	}
 	defer func() { f.Dst = nil }()
 	if s.late {
 		return false, true, linkStatus(context.DeadlineExceeded)

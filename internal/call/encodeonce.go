@@ -40,9 +40,12 @@ func makeSizeKnown(m *link.Message) error {
 	return err
 }
 
-// checkSize returns an error if m is larger than limit bytes. Without a limit, which is
-// the default, it does not compute m's size.
-func checkSize(m *link.Message, limit int) error {
+// checkSize returns an error if m, as it is sent to a peer, is larger than limit bytes: as in
+// grpc-go the size after the compressor counts. Without a limit, which is the default, it does
+// not compute m's size. m is compressed once, and checkSize makes it the compressed message. To a
+// peer in this process nothing is compressed, and checkSize compresses, to count, only what is
+// larger before.
+func checkSize(m *link.Message, limit int, compressor string, peer *link.Peer) error {
 	if limit >= noLimit {
 		return nil
 	}
@@ -50,6 +53,20 @@ func checkSize(m *link.Message, limit int) error {
 		return linkStatus(err)
 	}
 	n, err := m.Size()
+	if compressor = link.Compressor(compressor); err == nil && n > 0 && compressor != "" && (n > limit || !peer.Local) {
+		packed, ok := m.Compressed(compressor)
+		if !ok {
+			var p *link.Prepared
+			if p, err = link.Prepare(m, compressor); err == nil {
+				prepared := p.Message()
+				packed, _ = prepared.Compressed(compressor)
+				if !peer.Local {
+					*m = prepared
+				}
+			}
+		}
+		n = len(packed)
+	}
 	if err != nil {
 		return linkStatus(err)
 	}

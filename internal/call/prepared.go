@@ -118,12 +118,17 @@ func (c *serverCall) encodes() (link.Codec, string) {
 	if c.conn.peer.Local {
 		return c.codec(), ""
 	}
+	return c.codec(), c.compressor()
+}
+
+// compressor returns the name of the compressor of replies, "" or "identity" for none.
+func (c *serverCall) compressor() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.more != nil && c.more.encoding != "" {
-		return c.codec(), c.more.encoding
+		return c.more.encoding
 	}
-	return c.codec(), c.open.Encoding
+	return c.open.Encoding
 }
 
 func (s *clientStream) encodes() (link.Codec, string) {

@@ -397,4 +397,9 @@ func (c *serverCall) maxRecv() int { return c.conn.server.cfg.MaxRecv }
 func (c *serverCall) maxSend() int { return c.conn.server.cfg.MaxSend }
 
 // checkSend returns an error if m exceeds the server's limit.
-func (c *serverCall) checkSend(m *link.Message) error { return checkSize(m, c.maxSend()) }
+func (c *serverCall) checkSend(m *link.Message) error {
+	if c.maxSend() >= noLimit {
+		return nil
+	}
+	return checkSize(m, c.maxSend(), c.compressor(), c.conn.peer)
+}

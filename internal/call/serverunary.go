@@ -39,7 +39,7 @@ func (c *serverCall) readRequest(dst any) error {
 		return contextStatus(err)
 	}
 	own := c.codec()
-	to := link.Sink{Dst: dst, Codec: codec.Until(own, c), Limit: c.maxRecv()}
+	to := link.Sink{Dst: dst, Codec: codec.Until(own, c), Limit: c.maxRecv(), Compressor: c.open.Encoding}
 	err := c.unary.Take(&to)
 	if err == nil {
 		c.stats.received(dst, own, to.Size)

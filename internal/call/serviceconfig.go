@@ -217,18 +217,18 @@ func (sc *ServiceConfig) of(method string) *methodConfig {
 	return sc.rest
 }
 
-// limit returns the limit of a message's size, in bytes: the smaller one of config, which
-// may be nil, and option, which may be unset. If there is neither, it returns byDefault.
-func limit(config *int, option, byDefault int) int {
+// limit returns the limit of a message's size, in bytes: the smaller one of config and option,
+// each of which may be nil. If there is neither, it returns byDefault.
+func limit(config, option *int, byDefault int) int {
 	switch {
-	case config == nil && option == unset:
+	case config == nil && option == nil:
 		return byDefault
 	case config == nil:
-		return option
-	case option == unset:
+		return *option
+	case option == nil:
 		return *config
 	}
-	return min(*config, option)
+	return min(*config, *option)
 }
 
 // withTimeout returns ctx with the config's timeout. If there is none, it returns ctx and

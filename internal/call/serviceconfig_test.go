@@ -2,6 +2,7 @@ package call
 
 import (
 	"context"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -175,23 +176,24 @@ func TestTheClosestNameInAServiceConfigCounts(t *testing.T) {
 func TestTheSmallerLimitCounts(t *testing.T) {
 	n := func(n int) *int { return &n }
 	for _, c := range []struct {
-		config           *int
-		option, fallback int
-		want             int
+		config, option *int
+		fallback       int
+		want           int
 	}{
-		{nil, unset, 9, 9},
-		{nil, 5, 9, 5},
-		{nil, 0, 9, 0},
-		{nil, -1, 9, -1}, // nothing is small enough, as in grpc-go
-		{nil, 20, 9, 20},
-		{n(5), unset, 9, 5},
-		{n(20), unset, 9, 20},
-		{n(5), 6, 9, 5},
-		{n(6), 5, 9, 5},
-		{n(0), 5, 9, 0},
+		{nil, nil, 9, 9},
+		{nil, n(5), 9, 5},
+		{nil, n(0), 9, 0},
+		{nil, n(-1), 9, -1}, // nothing is small enough, as in grpc-go
+		{nil, n(math.MinInt), 9, math.MinInt},
+		{nil, n(20), 9, 20},
+		{n(5), nil, 9, 5},
+		{n(20), nil, 9, 20},
+		{n(5), n(6), 9, 5},
+		{n(6), n(5), 9, 5},
+		{n(0), n(5), 9, 0},
 	} {
 		if got := limit(c.config, c.option, c.fallback); got != c.want {
-			t.Errorf("%+v: %d", c, got)
+			t.Errorf("want %d: %d", c.want, got)
 		}
 	}
 }

@@ -181,7 +181,7 @@ func (c *UnaryCall) finish(header metadata.MD, reply, encoded *Message, end End)
 	var outcome uint32
 	defer func() { c.release(outcome) }() // also when a codec panics
 	if reply != nil {
-		if ok, err := c.fill(reply); !ok {
+		if ok, err := c.fill(header, reply); !ok {
 			return false, err
 		}
 	}
@@ -196,15 +196,25 @@ func (c *UnaryCall) finish(header metadata.MD, reply, encoded *Message, end End)
 	return true, nil
 }
 
-// fill copies m into the caller's Reply. It does not retain m, so that replies need not
-// escape to the heap.
-func (c *UnaryCall) fill(m *Message) (ok bool, err error) {
-	ok, err = m.CopyInto(&Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit})
+// fill copies m, which comes with header, into the caller's Reply. It does not retain m, so that
+// replies need not escape to the heap.
+func (c *UnaryCall) fill(header metadata.MD, m *Message) (ok bool, err error) {
+	to := c.sink(header)
+	ok, err = m.CopyInto(&to)
 	if _, refused := err.(*RecvError); refused {
 		c.ReplyError, ok, err = err, true, nil
 	}
 	c.Replied = ok
 	return ok, err
+}
+
+// sink returns the destination of a reply that comes with header.
+func (c *UnaryCall) sink(header metadata.MD) Sink {
+	to := Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit, Compressor: c.Encoding}
+	if own := header[EncodingKey]; len(own) > 0 {
+		to.Compressor = own[0]
+	}
+	return to
 }
 
 // Abort ends the call for reason and wakes the caller. It does nothing if the call has
@@ -246,7 +256,7 @@ func (c *UnaryCall) Wait(w wait.Waiter) error {
 		c.Late = Passed(c.Deadline)
 	}
 	if err == nil && c.encoded != nil {
-		to := Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
+		to := c.sink(c.Header)
 		c.ReplyError = c.encoded.DecodeInto(&to)
 		c.ReplySize = to.Size
 		c.encoded.Free()

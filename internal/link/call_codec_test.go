@@ -37,7 +37,7 @@ func inBytes(t *testing.T, ctx context.Context, who link.Callee, c link.Codec, d
 	if err != nil {
 		t.Fatal(err)
 	}
-	call := &link.UnaryCall{Codec: c, Request: &bytes, Reply: dst, Limit: 100}
+	call := &link.UnaryCall{CallHeader: link.CallHeader{Profile: new(link.Profile)}, Codec: c, Request: &bytes, Reply: dst, Limit: 100}
 	call.Caller = ctx
 	call.SetCallee(who)
 	return call

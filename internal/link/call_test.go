@@ -57,10 +57,11 @@ func (c *callee) Aborted(reason error) {
 // newCall returns a call with request and reply.
 func newCall(ctx context.Context, c link.Callee, request, reply *wrapperspb.StringValue) *link.UnaryCall {
 	call := &link.UnaryCall{
-		Codec:   codec.Proto(),
-		Request: request,
-		Reply:   reply,
-		Limit:   1 << 20,
+		CallHeader: link.CallHeader{Profile: new(link.Profile)},
+		Codec:      codec.Proto(),
+		Request:    request,
+		Reply:      reply,
+		Limit:      1 << 20,
 	}
 	call.Caller = ctx
 	call.SetCallee(c)
@@ -251,7 +252,7 @@ func TestReplyOfAForeignCodecIsDecodedByItsCaller(t *testing.T) {
 		return &m
 	}
 	newCall := func(dst *string) *link.UnaryCall {
-		call := &link.UnaryCall{Reply: dst, Codec: textCodec(), Limit: 10}
+		call := &link.UnaryCall{CallHeader: link.CallHeader{Profile: new(link.Profile)}, Reply: dst, Codec: textCodec(), Limit: 10}
 		call.Caller = t.Context()
 		call.SetCallee(&callee{})
 		return call

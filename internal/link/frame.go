@@ -31,6 +31,11 @@ type Sink struct {
 	Codec Codec // how the receiver decodes
 	Limit int   // the largest message the receiver accepts, in bytes
 
+	// Compressor is the one that the message would be compressed with if it did not stay in
+	// this process, "" or "identity" for none. The error for one that is too large depends on
+	// it.
+	Compressor string
+
 	Size int // the result: of the message's encoding, in bytes; 0 if there was none
 }
 

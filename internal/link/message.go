@@ -318,6 +318,9 @@ func (m *Message) Capture(into *Message) error {
 // Capture.
 func (m *Message) DecodeInto(to *Sink) error {
 	if p, ok := m.value.(*Prepared); ok && m.encoded() {
+		if len(p.plain) > to.Limit {
+			return tooLarge(m.data(), to)
+		}
 		return DecodeBytes(p.plain, to) // keeps none of the bytes, which others receive, too
 	}
 	if m.encoded() {
@@ -335,15 +338,16 @@ func (m *Message) DecodeInto(to *Sink) error {
 	return err
 }
 
-// CopyInto is DecodeInto without encoding m. If ok is false and err is nil, it did nothing,
-// and m has to go through bytes.
+// CopyInto is DecodeInto without encoding m. If ok is false and err is nil, m has to go through
+// bytes: because of its codec, or because it is too large and would be compressed, which is done
+// to the bytes.
 func (m *Message) CopyInto(to *Sink) (ok bool, err error) {
 	if m.encoded() || m.codec != to.Codec {
 		return false, nil
 	}
 	if m.captured {
 		if err := m.checkLimit(to); err != nil {
-			return false, err
+			return false, countedBefore(err, to)
 		}
 		if m.codec.Move(to.Dst, m.value) {
 			return true, nil
@@ -357,7 +361,35 @@ func (m *Message) CopyInto(to *Sink) (ok bool, err error) {
 		return false, nil
 	}
 	m.bound = bound
-	return true, m.checkLimit(to)
+	if err := m.checkLimit(to); err != nil {
+		err = countedBefore(err, to)
+		return err != nil, err
+	}
+	return true, nil
+}
+
+// countedBefore returns err, which says that a message is too large, or nil if its bytes must be
+// compressed to tell how large.
+func countedBefore(err error, to *Sink) error {
+	if _, large := err.(*RecvError); large && Compressor(to.Compressor) != "" {
+		return nil
+	}
+	return err
+}
+
+// tooLarge returns the error for a message that is larger than to.Limit. As in gRPC the size that
+// counts first is the compressed one.
+func tooLarge(data mem.BufferSlice, to *Sink) error {
+	n := data.Len()
+	if name := Compressor(to.Compressor); name != "" {
+		if packed, err := Compress(data.Materialize(), name); err == nil {
+			if len(packed) <= to.Limit {
+				return &RecvError{Size: n, Limit: to.Limit, Inflated: true}
+			}
+			n = len(packed)
+		}
+	}
+	return &RecvError{Size: n, Limit: to.Limit}
 }
 
 // DecodeBytes decodes b into to and does not retain b. The error is a *RecvError.
@@ -409,7 +441,7 @@ func DecodeOwned(b []byte, to *Sink) (kept bool, err error) {
 func (m *Message) decode(data mem.BufferSlice, to *Sink) error {
 	n := data.Len()
 	if n > to.Limit {
-		return &RecvError{Size: n, Limit: to.Limit}
+		return tooLarge(data, to)
 	}
 	if err := to.Codec.Decode(data, to.Dst); err != nil {
 		return &RecvError{Err: err}
