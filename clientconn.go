@@ -44,7 +44,10 @@ type ClientConn struct {
 //   - inproc:NAME is the server of this process that listens on NAME.
 //   - unix:PATH or unix:///PATH is a unix socket. On Linux the connection becomes
 //     shared memory if the server agrees: see [WithoutUpgrade]. PATH is used as it
-//     stands; percent-encoding is not decoded.
+//     stands; percent-encoding is not decoded. A relative one counts from the working
+//     directory of NewClient; only if the absolute path is too long for a socket (107 bytes
+//     on Linux), from that at the time of each connection. While the server's queue of
+//     connections is full, a connection waits, as over TCP.
 //   - shm:PATH or shm:///PATH is shared memory, set up over the unix socket at PATH.
 //     Calls fail with Unavailable if the server does not agree. Linux only.
 //   - unix-abstract:NAME is an abstract unix socket. Linux only.

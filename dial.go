@@ -1,8 +1,10 @@
 package nearcall
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -50,7 +52,7 @@ func dialSocket(t *parsedTarget, o *dialOptions) (link.Dialer, string, error) {
 // socketDialer returns a dialer of t, without credentials.
 func (o *dialOptions) socketDialer(t *parsedTarget, authority string) sock.Dialer {
 	d := sock.Dialer{
-		Target: t.text, GRPC: t.forGRPC(), Network: t.network, Address: t.address,
+		Target: t.text, GRPC: t.forGRPC(), Network: t.network, Address: t.fixed(),
 		Authority: authority, Options: o.socket, Conn: o.dial, Accept: o.accept,
 	}
 	if o.server != nil {
@@ -105,8 +107,11 @@ func (o *dialOptions) withFallback(t *parsedTarget, d sock.Dialer) link.Dialer {
 	if o.UserAgent != "" {
 		f.Options = append(f.Options, grpc.WithUserAgent(o.UserAgent))
 	}
-	if o.dial != nil {
+	switch {
+	case o.dial != nil:
 		f.Options = append(f.Options, grpc.WithContextDialer(o.dial))
+	case t.network == "unix":
+		f.Options = append(f.Options, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return d.Connect(ctx) }))
 	}
 	if n := o.socket.Window; n > 0 {
 		f.Options = append(f.Options, grpc.WithInitialWindowSize(int32(n)))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/peer"
@@ -340,6 +342,85 @@ func (r *remote) sides(f func(t *testing.T, side string, reach way)) {
 				defer r.settles(t)
 				return reach(network)
 			})
+		})
+	}
+}
+
+// fullQueue listens on path, and returns when its queue of connections is full. leave closes those
+// that are in it.
+func fullQueue(t *testing.T, path string) (lis net.Listener, leave func()) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	if lis, err = net.FileListener(f); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lis.Close() })
+	var queued []net.Conn
+	for {
+		conn, err := net.Dial("unix", path)
+		if errors.Is(err, unix.EAGAIN) {
+			return lis, func() {
+				for _, conn := range queued {
+					_ = conn.Close()
+				}
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		queued = append(queued, conn)
+	}
+}
+
+// Where the server's queue of connections is full, clients wait for it, as they would over TCP.
+func TestClientsWaitForAFullQueue(t *testing.T) {
+	for _, network := range append(networks("unix"), "fallback") {
+		t.Run(network, func(t *testing.T) {
+			hold(t)
+			path := filepath.Join(t.TempDir(), "s")
+			lis, leave := fullQueue(t, path)
+			target, opts := "unix:"+path, over(network)
+			switch network {
+			case "shm":
+				target = "shm:" + path
+			case "fallback":
+				opts = append(opts, nearcall.WithGRPCFallback())
+			}
+			hasty := nearcall.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 20 * time.Millisecond, Backoff: backoff.Config{MaxDelay: time.Millisecond}})
+			client := dial(t, target, append(opts, hasty)...)
+			leak.Eventually(t, "the connect timeout ends the wait", func() bool {
+				err := <-invoke(t.Context(), client)
+				wantCode(t, err, codes.Unavailable)
+				return strings.Contains(fmt.Sprint(err), "queue of connections is full")
+			})
+			var calls []<-chan error
+			for range 10 {
+				calls = append(calls, invoke(t.Context(), dial(t, target, opts...)))
+			}
+			if network == "fallback" {
+				srv := grpc.NewServer()
+				testpb.RegisterTestServiceServer(srv, echo{})
+				served := make(chan error, 1)
+				go func() { served <- srv.Serve(lis) }()
+				t.Cleanup(func() {
+					srv.Stop()
+					<-served
+				})
+			} else {
+				start(t, serve(t, echo{}), lis)
+			}
+			for _, call := range calls {
+				wantCode(t, <-call, codes.OK)
+			}
+			leave()
 		})
 	}
 }

@@ -281,3 +281,47 @@ func TestSocketFilesHaveAModeAndAnOwner(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 }
+
+// A client with a relative path connects to the same file whatever the working directory is
+// when it connects again.
+func TestARelativePathIsThatOfTheClientsBegin(t *testing.T) {
+	needs.UnixSockets(t)
+	for _, network := range append(networks("unix"), "fallback") {
+		t.Run(network, func(t *testing.T) {
+			scheme, opts := "unix:", over(network)
+			if network == "shm" {
+				scheme = "shm:"
+			}
+			t.Chdir(t.TempDir())
+			if err := os.MkdirAll("deep/real", 0o700); err != nil {
+				t.Fatal(err)
+			}
+			path := "./s"
+			if os.Symlink("deep/real", "link") == nil {
+				path = "link/../s" // in deep
+			}
+			var lis net.Listener
+			if network == "fallback" {
+				opts = append(opts, nearcall.WithGRPCFallback())
+				var err error
+				if lis, err = net.Listen("unix", path); err != nil {
+					t.Fatal(err)
+				}
+				srv := grpc.NewServer()
+				testpb.RegisterTestServiceServer(srv, echo{})
+				served := make(chan error, 1)
+				go func() { served <- srv.Serve(lis) }()
+				t.Cleanup(func() {
+					srv.Stop()
+					<-served
+				})
+			} else {
+				lis = listen(t, scheme+path)
+				start(t, serve(t, echo{}), lis)
+			}
+			client := dial(t, scheme+path, opts...)
+			t.Chdir(t.TempDir())
+			wantCode(t, <-invoke(t.Context(), client), codes.OK)
+		})
+	}
+}

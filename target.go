@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/nearcall/nearcall/internal/socketfile"
 )
 
 // A parsedTarget is a target and its parts.
@@ -133,6 +135,18 @@ func checkLength(address string) error {
 		return errors.New("the path contains a zero byte")
 	}
 	return nil
+}
+
+// fixed returns the address of a socket target for net.Dial, whatever the working directory is
+// then. A relative path stays if the absolute one is too long for a socket.
+func (t *parsedTarget) fixed() string {
+	if t.network != "unix" || t.address[0] == '@' {
+		return t.address
+	}
+	if path, err := socketfile.Abs(t.address); err == nil && checkLength(path) == nil {
+		return path
+	}
+	return t.address
 }
 
 // name returns the authority of targets that name their server.

@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
+	"runtime"
 	"sync"
 	"syscall"
 
@@ -40,7 +42,7 @@ type Owner struct{ UID, GID int }
 //     or by its own listener, which closes its socket only after removing the file.
 type listener struct {
 	*net.UnixListener
-	path   string
+	path   string // absolute: the working directory may change
 	made   fs.FileInfo
 	remove sync.Once
 }
@@ -68,10 +70,26 @@ func Listen(path string, o Options) (net.Listener, error) {
 			return nil, err
 		}
 	}
-	l := &listener{UnixListener: lis, path: path}
-	l.made, err = os.Lstat(path)
+	l := &listener{UnixListener: lis}
+	if l.path, err = Abs(path); err == nil {
+		l.made, err = os.Lstat(l.path)
+	}
 	l.SetUnlinkOnClose(err != nil)
 	return l, nil
+}
+
+// Abs returns path as an absolute one. It removes no "..", which would be another file's behind
+// a symbolic link.
+func Abs(path string) (string, error) {
+	switch {
+	case filepath.IsAbs(path):
+		return path, nil
+	case runtime.GOOS == "windows": // where a path can be neither, such as C:s
+
+		return filepath.Abs(path)
+	}
+	dir, err := os.Getwd()
+	return dir + "/" + path, err
 }
 
 // bind creates the file and listens. Accepted connections refuse file descriptors from

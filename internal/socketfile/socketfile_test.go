@@ -255,3 +255,24 @@ func TestWhereNobodyListensConnectionsAreRefused(t *testing.T) {
 		t.Errorf("%v, want %v", err, errRefused)
 	}
 }
+
+// The working directory may change while a listener with a relative path is open.
+func TestAListenerRemovesItsFileFromAnywhere(t *testing.T) {
+	needs.UnixSockets(t)
+	here, there := t.TempDir(), t.TempDir()
+	t.Chdir(here)
+	lis := listen(t, "s", Options{})
+	t.Chdir(there)
+	if err := os.WriteFile("s", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := lis.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(filepath.Join(here, "s")); !os.IsNotExist(err) {
+		t.Errorf("its file is left: %v", err)
+	}
+	if _, err := os.Lstat("s"); err != nil {
+		t.Errorf("another file is gone: %v", err)
+	}
+}

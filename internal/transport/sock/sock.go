@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -104,7 +105,7 @@ type Dialer struct {
 
 // Dial implements [link.Dialer]. It returns once the server has sent its HELLO.
 func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
-	raw, err := d.connect(ctx)
+	raw, err := d.Connect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d.Target, err)
 	}
@@ -151,10 +152,10 @@ func (d Dialer) suggestTarget(err error) error {
 	return err
 }
 
-func (d Dialer) connect(ctx context.Context) (net.Conn, error) {
+// Connect opens a connection, and does nothing more with it.
+func (d Dialer) Connect(ctx context.Context) (net.Conn, error) {
 	if d.Conn == nil {
-		dialer := net.Dialer{Control: rights.RefuseFrom} // an upgrade accepts its own descriptors
-		return dialer.DialContext(ctx, d.Network, d.Address)
+		return d.connect(ctx)
 	}
 	conn, err := d.Conn(ctx, d.Address)
 	if err == nil && conn == nil {
@@ -164,6 +165,31 @@ func (d Dialer) connect(ctx context.Context) (net.Conn, error) {
 		rights.Refuse(u)
 	}
 	return conn, err
+}
+
+// maxPause is the longest pause between two attempts to get into a full queue.
+const maxPause = 50 * time.Millisecond
+
+// connect is Connect with net.Dialer. If the server's queue of connections is full, Linux makes
+// the connect to a unix socket fail at once, where one over TCP waits: so connect waits.
+func (d Dialer) connect(ctx context.Context) (net.Conn, error) {
+	dialer := net.Dialer{Control: rights.RefuseFrom} // an upgrade accepts its own descriptors
+	var full error
+	for pause := time.Millisecond; ; pause = min(2*pause, maxPause) {
+		conn, err := dialer.DialContext(ctx, d.Network, d.Address)
+		switch {
+		case d.Network == "unix" && errors.Is(err, syscall.EAGAIN):
+			full = fmt.Errorf("the server's queue of connections is full: %w", err)
+		case full != nil && ctx.Err() != nil:
+			return nil, full
+		default:
+			return conn, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
 }
 
 // explain adds to err what it means if a server answers TLS with nearcall's line.
