@@ -130,3 +130,43 @@ func TestASessionThatEndsBeforeItStartsIsGone(t *testing.T) {
 	}
 	s.Take(Handover{Conn: server, Accept: func(link.Session) link.Acceptor { return nil }})
 }
+
+// twice is an acceptor that answers each call with two messages, of which the second ends it or
+// does not.
+type twice struct {
+	transporttest.Accepter
+	ends bool
+}
+
+func (a twice) HandleStream(s link.Stream, _ *link.CallHeader) error {
+	second := &link.Frame{Msg: link.Live([]byte("b"), raw{}), HasMsg: true}
+	if a.ends {
+		second.End = &link.End{}
+	}
+	if err := s.Send(&link.Frame{Msg: link.Live([]byte("a"), raw{}), HasMsg: true}); err != nil {
+		return err
+	}
+	return s.Send(second)
+}
+
+// TestASecondMessageOfAUnaryAnswerIsAnError: also if the handler has returned by then.
+func TestASecondMessageOfAUnaryAnswerIsAnError(t *testing.T) {
+	for _, ends := range []bool{true, false} {
+		client, session := handOver(t, serverOf(t, Options{}), "", twice{ends: ends})
+		in := bufio.NewReader(client)
+		for range 2 { // the connection stays
+			if _, err := io.WriteString(client, "POST /a/b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/proto\r\nContent-Length: 0\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.ReadResponse(in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := io.ReadAll(resp.Body)
+			if resp.StatusCode != http.StatusInternalServerError || !strings.Contains(string(b), "second message") || err != nil {
+				t.Errorf("%s: %s, %v", resp.Status, b, err)
+			}
+		}
+		_ = session.Close(io.EOF)
+	}
+}

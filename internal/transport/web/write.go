@@ -43,7 +43,8 @@ type response struct {
 
 var errSecondMessage = fmt.Errorf("%w: the handler has sent a second message, and the client can receive one", link.ErrBroken)
 
-// answer writes the steps of the stream until its end.
+// answer writes the steps of the stream until its end. When a write fails, nothing more can
+// be written: answer aborts the stream, which may have ended already, and returns.
 func (r *response) answer() {
 	for written := 0; ; {
 		steps, reason := r.stream.take(written)
@@ -53,22 +54,27 @@ func (r *response) answer() {
 		}
 		written = 0
 		for i := range steps {
-			if err := r.step(&steps[i]); err != nil {
-				r.stream.Abort(err)
-				break
-			}
-			written += steps[i].cost()
+			err := r.step(&steps[i])
 			if r.ended {
 				return
 			}
+			if err != nil {
+				r.stream.Abort(context.Canceled) // the client is gone, or reads nothing
+				return
+			}
+			written += steps[i].cost()
 		}
-		if r.begun {
-			_ = r.flusher.Flush() // a failure is the next write's
+		if !r.begun {
+			continue
+		}
+		if r.flusher.Flush() != nil {
+			r.stream.Abort(context.Canceled)
+			return
 		}
 	}
 }
 
-// step writes a step. The error is the reason for aborting the stream.
+// step writes a step. The error is that of a write.
 func (r *response) step(st *step) error {
 	if st.coding != "" {
 		r.coding = st.coding
@@ -79,7 +85,9 @@ func (r *response) step(st *step) error {
 	var err error
 	switch {
 	case r.request.kind == bare && st.has && r.has:
-		return errSecondMessage
+		r.stream.Abort(errSecondMessage)
+		r.end(&link.End{Status: statusOf(errSecondMessage)})
+		return nil
 	case r.request.kind == bare:
 		if st.has {
 			r.message, r.has, r.packed = st.message, true, st.packed
@@ -88,13 +96,10 @@ func (r *response) step(st *step) error {
 		r.begin()
 		err = r.write(st.message)
 	}
-	if err != nil {
-		return context.Canceled // the client is gone, or reads nothing
-	}
-	if st.end != nil {
+	if err == nil && st.end != nil {
 		r.end(st.end)
 	}
-	return nil
+	return err
 }
 
 // end completes the answer.
