@@ -223,12 +223,12 @@ func (s *Server) Stop() {
 // sent to them. When it returns the program can exit.
 //
 // It does not wait longer for a client in another process that has read nothing for 5
-// seconds after the last handler of its calls returned. A concurrent [Server.Stop] cuts
-// the wait short: Stop cancels the contexts of the handlers, and GracefulStop returns
-// when they have returned. A caller whose own goroutine runs the handler is released
-// when the handler returns: see [ClientConn.Close]. Calls of ordinary gRPC clients end as
-// with the GracefulStop of grpc-go, which waits for a client for as long as its connection
-// lasts.
+// seconds after the last handler of its calls returned, nor for one of HTTP/1.1 of whose
+// unary request nothing has arrived for as long. A concurrent [Server.Stop] cuts the wait
+// short: Stop cancels the contexts of the handlers, and GracefulStop returns when they have
+// returned. A caller whose own goroutine runs the handler is released when the handler
+// returns: see [ClientConn.Close]. Calls of ordinary gRPC clients end as with the
+// GracefulStop of grpc-go, which waits for a client for as long as its connection lasts.
 func (s *Server) GracefulStop() {
 	var inner sync.WaitGroup
 	if g := s.closeListeners(); g != nil {

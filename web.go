@@ -39,8 +39,7 @@ func (s *Server) webServer() *web.Server {
 	server, err := web.New(web.Options{
 		Method: s.core.Method, Codec: s.core.HasCodec, Compressors: call.Compressors, Origins: o.origins,
 		Upgrade: s.openWebSocket, OnlyUpgrades: o.noWeb,
-		Window: o.Window, MaxHeaderBytes: o.socket.MaxHeaderBytes,
-		Idle: o.socket.ServerKeepalive.MaxConnectionIdle, Age: o.socket.ServerKeepalive.MaxConnectionAge,
+		Window: o.Window, MaxHeaderBytes: o.socket.MaxHeaderBytes, Keepalive: o.socket.ServerKeepalive,
 	})
 	if err != nil {
 		panic("nearcall: " + err.Error()) // WebOrigins has checked the origins

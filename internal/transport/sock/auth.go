@@ -75,6 +75,9 @@ type keptOpen struct {
 	closes atomic.Bool
 }
 
+// NetConn returns the connection below, as that of a *tls.Conn does.
+func (k *keptOpen) NetConn() net.Conn { return k.Conn }
+
 func (k *keptOpen) Close() error {
 	if k.closes.Load() {
 		return k.Conn.Close()

@@ -81,7 +81,7 @@ var errFields = errors.New("the header of a request has too many fields")
 // line is not complete: that must not follow this one.
 func (c *conn) refuseFields() error {
 	c.session.stray()
-	c.session.limitWrites(farewell)
+	c.session.limitWrites()
 	text := tooManyFields(c.session.server.maxFields)
 	_, _ = io.WriteString(c.Conn, "HTTP/1.1 431 "+http.StatusText(http.StatusRequestHeaderFieldsTooLarge)+
 		"\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"+text+"\n")

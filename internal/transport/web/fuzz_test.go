@@ -41,7 +41,7 @@ func receiveAll(t *testing.T, body io.Reader, k kind) (all, why string) {
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		st.read(body)
+		st.read(body, make([]byte, firstRead))
 	}()
 	defer func() {
 		st.Abort(io.ErrClosedPipe)

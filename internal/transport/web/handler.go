@@ -2,11 +2,11 @@ package web
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -95,6 +95,7 @@ func (c *session) leave(w http.ResponseWriter, r *http.Request) {
 		c.stray()
 		c.limitReads(time.Now().Add(lingering))
 	}
+	c.limitWrites()
 }
 
 // refuse answers a request that is no call.
@@ -117,31 +118,30 @@ func (r *response) call(req *http.Request) {
 	_ = r.flusher.EnableFullDuplex() // the reader may read while the writer writes
 	st := newStream(c, q)
 	r.stream = st
-	body, err := st.readSmall(req)
-	if err != nil {
-		c.stray()
-		r.stream = nil
-		r.end(&link.End{Status: statusOf(err)})
-		return
-	}
-	stop := st.watch()
-	defer stop()
+	header := r.callHeader(req)
+	req.Header = nil // as large as the metadata, and package http keeps req during the call
+	st.begin = sync.OnceFunc(func() {
+		if err := c.acceptor.HandleStream(st, header); err != nil {
+			st.Abort(err)
+		}
+	})
+	defer st.watch()()
 	left := context.AfterFunc(req.Context(), func() { st.Abort(context.Canceled) })
 	defer left()
+	if err := c.serves(st); err != nil {
+		st.Abort(err)
+	}
+	body := st.readSmall(req)
 	var read chan struct{}
 	if body != nil {
 		read = make(chan struct{})
 		go func() {
 			defer close(read)
-			st.read(body)
+			st.read(body, make([]byte, firstRead))
 		}()
 	}
-	header := r.callHeader(req)
-	req.Header = nil // as large as the metadata, and package http keeps req during the call
-	if err := c.serves(st); err != nil {
-		st.Abort(err)
-	} else if err := c.acceptor.HandleStream(st, header); err != nil {
-		st.Abort(err)
+	if !st.isOver() {
+		st.begin()
 	}
 	r.answer()
 	if read != nil {
@@ -162,34 +162,30 @@ func (r *response) callHeader(req *http.Request) *link.CallHeader {
 }
 
 // readSmall reads the body at once if it is so small that it needs no reader. Otherwise it
-// returns the body.
-func (s *stream) readSmall(req *http.Request) (body io.Reader, err error) {
+// returns the body. The call begins when the body has been read, or if the session drains
+// before that.
+func (s *stream) readSmall(req *http.Request) (body io.Reader) {
 	q := s.request
 	switch {
 	case req.Method == http.MethodGet:
-		s.in.data.Write(q.message)
+		s.arrived(q.message, io.EOF)
 	case q.size == 0:
-	case q.size < 0 || q.size > firstRead || q.kind == grpcText:
-		if q.kind == grpcText {
-			q.size = -1
-			return &textReader{body: req.Body}, nil
-		}
-		return req.Body, nil
+		s.arrived(nil, io.EOF)
+	case q.kind == grpcText:
+		q.size = -1
+		return &textReader{body: req.Body}
+	case q.size < 0 || q.size > firstRead:
+		return req.Body
 	default:
-		s.session.limitReads(q.deadline)
-		if _, err := io.CopyN(&s.in.data, req.Body, q.size); err != nil {
-			if !q.deadline.IsZero() && !time.Now().Before(q.deadline) {
-				return nil, context.DeadlineExceeded
-			}
-			return nil, brokenBody(err)
-		}
-		// The end of the body lets package http watch whether the client leaves.
-		if _, err := req.Body.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-			return nil, brokenBody(err)
+		s.mu.Lock()
+		s.in.small = !s.over
+		read := s.in.small
+		s.mu.Unlock()
+		if read {
+			s.read(req.Body, make([]byte, q.size)) // with its last byte it ends, and then package http watches whether the client leaves
 		}
 	}
-	s.in.err, s.in.ended = io.EOF, true
-	return nil, nil
+	return nil
 }
 
 // stopReading waits until the reader has ended, after the answer was written. If the
@@ -197,11 +193,7 @@ func (s *stream) readSmall(req *http.Request) (body io.Reader, err error) {
 // connection is closed.
 func (r *response) stopReading(read <-chan struct{}) {
 	if !r.stream.bodyRead() {
-		r.session.limitReads(time.Now())
+		r.session.endReads() // of package http as well
 	}
 	<-read
-	if !r.stream.bodyRead() {
-		r.session.stray()
-		r.session.limitReads(time.Now()) // package http would read on
-	}
 }

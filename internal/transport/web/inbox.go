@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -32,6 +33,8 @@ type inbox struct {
 	ended    bool         // the body was read to its end
 	dropping bool         // nothing is received any more
 	dropped  int          // bytes that were dropped since
+	small    bool         // the writer reads the body, before it writes
+	hurried  *time.Timer  // aborts the call if nothing more arrives for a while; nil for none
 	receiver wait.Cond
 	reader   wait.Cond
 }
@@ -45,9 +48,8 @@ type partial struct {
 var errMalformed = fmt.Errorf("%w: the body of the request ends within a message", link.ErrBroken)
 
 // read moves body into the inbox until it ends, the client is gone, or the call has ended
-// and enough was read for the client to see the answer.
-func (s *stream) read(body io.Reader) {
-	buf := make([]byte, firstRead)
+// and enough was read for the client to see the answer. It reads into buf at first.
+func (s *stream) read(body io.Reader, buf []byte) {
 	for {
 		n, err := body.Read(buf)
 		if !s.arrived(buf[:n], err) {
@@ -77,7 +79,10 @@ func (s *stream) arrived(b []byte, err error) bool {
 	if len(b) > 0 {
 		wait.Unpark(in.receiver.Wake())
 	}
-	for !in.dropping && in.data.Len() >= s.window {
+	if in.hurried != nil {
+		in.hurried.Reset(farewell)
+	}
+	for !in.small && !in.dropping && in.data.Len() >= s.window {
 		in.reader.Wait(&s.mu, nil)
 	}
 	return in.dropped < plenty
@@ -87,6 +92,9 @@ func (s *stream) arrived(b []byte, err error) bool {
 func (s *stream) bodyEnded(err error) {
 	in := &s.in
 	in.ended = err == io.EOF
+	if in.hurried != nil {
+		in.hurried.Stop()
+	}
 	if in.err == nil && in.ended {
 		in.err = io.EOF
 		wait.Unpark(in.receiver.Wake())
@@ -95,6 +103,18 @@ func (s *stream) bodyEnded(err error) {
 		s.mu.Unlock()
 		s.Abort(brokenBody(err))
 		s.mu.Lock()
+	}
+}
+
+var errHalfSent = link.Unprocessed{Err: errors.New("the server is stopping, and the rest of the request has not arrived")}
+
+// hurry aborts the call if it must receive all of a body of which nothing arrives for
+// farewell.
+func (s *stream) hurry() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if in := &s.in; s.request.single && !in.ended && !s.over && in.hurried == nil {
+		in.hurried = time.AfterFunc(farewell, func() { s.Abort(errHalfSent) })
 	}
 }
 

@@ -91,9 +91,10 @@ type textReader struct {
 	err   error // of body
 }
 
-// Read implements [io.Reader].
+// Read implements [io.Reader]. It reads from the body at most once, and returns nothing if that
+// completes no group: the stream has to know that something has arrived.
 func (r *textReader) Read(p []byte) (int, error) {
-	for len(r.plain) == 0 {
+	if len(r.plain) == 0 {
 		if r.err != nil {
 			return 0, r.err
 		}

@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
@@ -102,33 +101,6 @@ func TestAHeaderThatIsNotFinishedEndsTheConnection(t *testing.T) {
 		b, err := io.ReadAll(conn) // a reset ends it, too: the server may have left unread what was sent
 		if late := net.Error(nil); len(b) > 0 || errors.As(err, &late) && late.Timeout() {
 			t.Errorf("%q, %v", b, err)
-		}
-	}
-}
-
-func TestAnIdleConnectionIsClosed(t *testing.T) {
-	s := start(t, &service{}, nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: 50 * time.Millisecond}))
-	if a := s.talk(head("UnaryCall", "Content-Length: 2") + "{}"); !strings.HasPrefix(a, "HTTP/1.1 200 ") {
-		t.Errorf("%q", a)
-	}
-}
-
-// TestTheConnectionAgesOut: a client of an old connection is told to open another one. It
-// makes calls until the connection is old: a clock can stand still during a request.
-func TestTheConnectionAgesOut(t *testing.T) {
-	s := start(t, &service{}, nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 1}))
-	conn := s.dial()
-	for answers := bufio.NewReader(conn); ; {
-		_, _ = io.WriteString(conn, head("UnaryCall", "Content-Length: 2")+"{}")
-		resp, err := http.ReadResponse(answers, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("%s, %v", resp.Status, err)
-		}
-		if resp.Close {
-			return
 		}
 	}
 }

@@ -22,6 +22,7 @@ type request struct {
 	kind          kind
 	method        string // full name
 	known         bool   // the server has the method
+	single        bool   // it takes one message, as far as is known
 	mediaType     string // of the request and of the answer
 	subtype       string // name of the codec
 	encoding      string // compressor of the request's messages
@@ -66,7 +67,7 @@ func (s *Server) parse(r *http.Request) (q *request, st *status.Status, no *refu
 	case m.Known && (k == bare && m.Streams || k == connect && !m.Streams):
 		return nil, nil, unsupported(m, fmt.Sprintf("%s is a streaming method: %t; send the content type that goes with it", r.URL.Path, m.Streams))
 	}
-	q = &request{kind: k, method: r.URL.Path, known: m.Known, mediaType: mediaType, subtype: subtype, size: r.ContentLength}
+	q = &request{kind: k, method: r.URL.Path, known: m.Known, single: !m.Streams, mediaType: mediaType, subtype: subtype, size: r.ContentLength}
 	return q, q.complete(s, r, r.Header.Get(encodingHeader(k))), nil
 }
 
@@ -90,7 +91,7 @@ func unsupported(m link.Method, why string) *refusal {
 func (s *Server) parseGet(r *http.Request) (*request, *status.Status, *refusal) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	subtype := query.Get("encoding")
-	q := &request{kind: bare, method: r.URL.Path, known: true, subtype: subtype, mediaType: "application/" + subtype}
+	q := &request{kind: bare, method: r.URL.Path, known: true, single: true, subtype: subtype, mediaType: "application/" + subtype}
 	switch {
 	case r.ContentLength != 0:
 		return nil, nil, &refusal{code: http.StatusUnsupportedMediaType, text: "a GET has its message in the URL, and no body"}

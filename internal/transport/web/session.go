@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -16,8 +17,9 @@ import (
 
 const (
 	lingering = time.Second      // how long the rest of a request is read after its answer
-	farewell  = 5 * time.Second  // how long a closed session waits for a peer that reads nothing
-	stall     = 30 * time.Second // how long an ended call waits for such a peer
+	farewell  = 5 * time.Second  // how long a session that ends waits for a peer that takes or sends nothing
+	stall     = 30 * time.Second // how long an ended call waits for a peer that takes nothing
+	glance    = time.Second / 2  // how often the session looks whether the peer takes anything
 )
 
 // A session is one connection: the [link.Session] of the calls that come over it, one at a
@@ -27,14 +29,17 @@ const (
 // closed when the answer to the current request, if there is one, was written; Gone is
 // called after that. Until the first request has come, the deadline that the connection
 // came with holds.
+//
+// A connection that is idle for too long, or too old, is closed when no request is being
+// answered.
 type session struct {
 	conn     net.Conn
 	server   *Server
 	handover Handover
 	peer     link.Peer
-	began    time.Time
 	done     chan struct{}
 	ended    chan struct{}
+	writes   atomic.Int64 // that have ended
 
 	mu       sync.Mutex
 	acceptor link.Acceptor // nil until start
@@ -44,13 +49,31 @@ type session struct {
 	draining bool          // no more requests after the current one
 	astray   bool          // what follows on the connection is no request: a body was not read to its end
 	reason   error         // why the session has ended; nil if it has not
-	hungUp   bool          // no request had come when the session began to drain: the connection is closed
+	deaf     bool          // reads have ended, and no deadline may be set for them
+	hungUp   bool          // no request was being answered when the session began to drain: the connection is closed
 	over     bool          // the connection has ended, or belongs to Upgrade
+
+	idle, age *time.Timer
+	idleSince time.Time
+
+	// What the client has taken of an answer that it must take: see limitWrites.
+	limited bool
+	watch   *time.Timer // nil until the first answer
+	seen    progress
+	seenAt  time.Time // when seen last changed
 }
+
+// A progress changes when the peer takes anything.
+type progress struct {
+	writes int64
+	unsent int // in bytes, or unknown
+}
+
+const unknown = -1
 
 func newSession(s *Server, h Handover) *session {
 	return &session{
-		conn: h.Conn, server: s, handover: h, began: time.Now(),
+		conn: h.Conn, server: s, handover: h,
 		peer: link.Peer{Addr: h.Conn.RemoteAddr(), LocalAddr: h.Conn.LocalAddr(), AuthInfo: h.Auth, Undecided: true},
 		done: make(chan struct{}), ended: make(chan struct{}),
 	}
@@ -61,6 +84,9 @@ func (c *session) start(a link.Acceptor) bool {
 	c.mu.Lock()
 	c.acceptor = a
 	reason := c.reason
+	if reason == nil {
+		c.startAges()
+	}
 	c.mu.Unlock()
 	if reason == nil {
 		return true
@@ -92,16 +118,28 @@ func (c *session) Peer() *link.Peer { return &c.peer }
 
 // Drain implements [link.Session]. The client learns of it by the answer to its current
 // request. Without a request the connection is closed: it is one that waits for the next
-// request, or that a browser has opened in advance.
+// request, or that a browser has opened in advance. A request whose body is still arriving is
+// a call from now on, as the acceptor takes no others later.
 func (c *session) Drain() {
 	c.mu.Lock()
-	c.drain()
-	c.hungUp = !c.busy && !c.over
-	hungUp := c.hungUp
+	hungUp := c.hangUp()
+	st := c.stream
 	c.mu.Unlock()
 	if hungUp {
 		_ = c.conn.Close()
 	}
+	if st != nil {
+		st.begin()
+		st.hurry()
+	}
+}
+
+// hangUp takes no more requests. It reports whether none is being answered: then the caller
+// must close the connection. mu is held.
+func (c *session) hangUp() bool {
+	c.drain()
+	c.hungUp = c.hungUp || !c.busy && !c.over
+	return c.hungUp
 }
 
 // Retire implements [link.Session].
@@ -139,13 +177,16 @@ func (c *session) Close(reason error) error {
 	switch {
 	case over:
 		return nil
-	case st != nil:
-		return c.conn.SetDeadline(time.Now().Add(farewell))
-	case busy: // the request is being read, or its answer is being written
-		_ = c.conn.SetReadDeadline(time.Now().Add(lingering))
-		return c.conn.SetWriteDeadline(time.Now().Add(farewell))
+	case !busy:
+		return c.conn.Close()
 	}
-	return c.conn.Close()
+	c.limitWrites()
+	if st != nil { // its answer may have to be written yet
+		c.limitReads(time.Now().Add(farewell))
+	} else {
+		c.limitReads(time.Now().Add(lingering))
+	}
+	return nil
 }
 
 // changed is called when the state of the connection has changed. For StateIdle it is
@@ -154,7 +195,8 @@ func (c *session) changed(state http.ConnState) {
 	switch state {
 	case http.StateIdle:
 		c.mu.Lock()
-		c.busy = false
+		c.busy, c.idleSince = false, time.Now()
+		c.takeAsLong()
 		last := c.draining || c.astray
 		c.mu.Unlock()
 		if last {
@@ -172,6 +214,8 @@ func (c *session) end() {
 	c.mu.Lock()
 	over, a := c.over, c.acceptor
 	c.over, c.busy = true, false
+	c.takeAsLong()
+	c.stopAges()
 	c.mu.Unlock()
 	if over {
 		return
@@ -192,9 +236,6 @@ func (c *session) begin() (last, ok bool) {
 	if !c.opened {
 		c.opened = true
 		_ = c.conn.SetDeadline(time.Time{})
-	}
-	if age := c.server.opts.Age; age > 0 && time.Since(c.began) > age {
-		c.drain()
 	}
 	return c.draining, true
 }
@@ -222,24 +263,71 @@ func (c *session) stray() {
 	c.astray = true
 }
 
-// limitReads makes reads end at t, or sooner if the session has ended.
+// limitReads makes reads end at t, if they have not ended.
 func (c *session) limitReads(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if soon := time.Now().Add(lingering); c.reason != nil && (t.IsZero() || t.After(soon)) {
-		t = soon
+	if !c.deaf {
+		_ = c.conn.SetReadDeadline(t)
 	}
-	_ = c.conn.SetReadDeadline(t)
 }
 
-// limitWrites gives writes until then, or less if the session has ended.
-func (c *session) limitWrites(d time.Duration) {
+// endReads ends the reads of a request whose body is not needed.
+func (c *session) endReads() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.reason != nil {
-		d = min(d, farewell)
+	c.astray, c.deaf = true, true
+	_ = c.conn.SetReadDeadline(time.Now())
+}
+
+// limitWrites makes writes fail once the client takes nothing for stall, or for farewell if the
+// session has ended. Without a limit a client takes an answer when it likes.
+//
+// A client takes what its system acknowledges. A write that waits for room does not show that:
+// Linux wakes it when a third of a large buffer is free. If nothing else shows it, stall holds.
+func (c *session) limitWrites() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return
 	}
-	_ = c.conn.SetWriteDeadline(time.Now().Add(d))
+	c.limited, c.seen, c.seenAt = true, progress{writes: -1}, time.Now() // looking costs a system call
+	if c.watch == nil {
+		c.watch = time.AfterFunc(glance, c.look)
+	} else {
+		c.watch.Reset(glance)
+	}
+}
+
+// takeAsLong ends the limit of writes. mu is held.
+func (c *session) takeAsLong() {
+	c.limited = false
+	if c.watch != nil {
+		c.watch.Stop()
+	}
+}
+
+// look makes writes fail if the client has taken nothing for too long.
+func (c *session) look() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.limited {
+		return
+	}
+	now := time.Now()
+	p := progress{c.writes.Load(), unsent(c.conn)}
+	if p != c.seen {
+		c.seen, c.seenAt = p, now
+	}
+	patience := stall
+	if c.reason != nil && p.unsent != unknown {
+		patience = farewell
+	}
+	if now.Sub(c.seenAt) >= patience {
+		_ = c.conn.SetWriteDeadline(now)
+		return
+	}
+	c.watch.Reset(glance)
 }
 
 // A conn is a session's connection as package http uses it.
@@ -267,12 +355,19 @@ func (c *conn) Read(b []byte) (n int, err error) {
 	return n, err
 }
 
+// Write implements [net.Conn].
+func (c *conn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.session.writes.Add(1)
+	return n, err
+}
+
 // SetReadDeadline implements [net.Conn].
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.session.mu.Lock()
 	defer c.session.mu.Unlock()
-	if !c.session.opened {
-		return nil // the deadline that the connection came with
+	if !c.session.opened || c.session.deaf {
+		return nil // the deadline that the connection came with, or that has ended reads
 	}
 	return c.Conn.SetReadDeadline(t)
 }

@@ -31,6 +31,7 @@ type stream struct {
 	request  *request
 	window   int // in bytes
 	waiter   wait.Waiter
+	begin    func() // gives the call to the acceptor, once
 	encoding string // compressor of sent messages; only the callee's sender uses it
 	partial  partial
 
@@ -100,7 +101,7 @@ func (s *stream) Send(f *link.Frame) error {
 	if f.End != nil {
 		s.over = true
 		sender, receiver, reader = s.finish(link.ErrEnded)
-		s.session.limitWrites(stall) // with mu: the writer must not be done before
+		s.session.limitWrites() // with mu: the writer must not be done before
 	}
 	writer := s.writer.Wake()
 	s.mu.Unlock()
@@ -119,6 +120,9 @@ func (s *stream) finish(why error) (sender, receiver, reader wait.Parker) {
 		s.in.err = why
 	}
 	s.in.dropping = true
+	if s.in.small && !s.in.ended {
+		s.session.endReads() // of the writer, which is to write now
+	}
 	return s.sender.Wake(), s.in.receiver.Wake(), s.in.reader.Wake()
 }
 
@@ -133,7 +137,7 @@ func (s *stream) Abort(reason error) {
 	s.out, s.queued = nil, 0
 	f := s.onAbort
 	writer := s.writer.Wake()
-	s.session.limitWrites(stall)
+	s.session.limitWrites()
 	s.mu.Unlock()
 	wait.Unpark(writer)
 	if f != nil {

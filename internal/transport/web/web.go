@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/grpclog"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall/internal/link"
 )
@@ -50,10 +51,9 @@ type Options struct {
 	// If it is nil, all such requests are refused.
 	Upgrade func(w http.ResponseWriter, r *http.Request, h Handover) (code int, why string)
 
-	Window         int           // of each direction of a call, in bytes
-	MaxHeaderBytes int           // the largest header of a request, in bytes
-	Idle           time.Duration // how long a connection may wait for its next request
-	Age            time.Duration // the age from which a connection takes no more requests; 0 for none
+	Window         int                        // of each direction of a call, in bytes
+	MaxHeaderBytes int                        // the largest header of a request, in bytes
+	Keepalive      keepalive.ServerParameters // for the ages; MaxConnectionIdle is 2 min by default
 }
 
 // A Handover is a connection whose client has begun to speak HTTP/1.
@@ -72,7 +72,8 @@ type Server struct {
 	opts      Options
 	origins   origins
 	http      http.Server
-	maxFields int // of a request's header
+	maxFields int           // of a request's header
+	idle      time.Duration // how long a connection may wait for its next request
 }
 
 // New returns a server. The error says which of the origins is invalid.
@@ -82,11 +83,10 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	o.Window = max(cmp.Or(o.Window, defaultWindow), 1)
-	s := &Server{opts: o, origins: allowed}
+	s := &Server{opts: o, origins: allowed, idle: cmp.Or(o.Keepalive.MaxConnectionIdle, defaultIdle)}
 	s.http = http.Server{
 		Handler:                      http.HandlerFunc(s.serve),
 		ReadHeaderTimeout:            headerTime,
-		IdleTimeout:                  cmp.Or(o.Idle, defaultIdle),
 		MaxHeaderBytes:               min(cmp.Or(o.MaxHeaderBytes, defaultHeader), maxHeader),
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     log.New(errorLog{}, "", 0),

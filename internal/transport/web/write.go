@@ -15,9 +15,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// piece is how much is written at a time, in bytes. A client must take a piece within
-// stall once its call has ended. It is a multiple of 3, so that only the last piece of a
-// text has padding.
+// piece is how much is written at a time, in bytes. It is a multiple of 3, so that only the
+// last piece of a text has padding.
 const piece = 24 << 10
 
 // A response writes the answer to one request. Only the writer uses it.
@@ -205,12 +204,9 @@ func (r *response) writeLast(flag byte, body []byte) error {
 
 // write writes b in pieces.
 func (r *response) write(b []byte) error {
-	for first := true; len(b) > 0; first = false {
+	for len(b) > 0 {
 		p := b[:min(piece, len(b))]
 		b = b[len(p):]
-		if !first && r.stream != nil && r.stream.isOver() {
-			r.session.limitWrites(stall) // again, because the client has taken a piece
-		}
 		if r.request.kind == grpcText {
 			r.text = base64.StdEncoding.AppendEncode(r.text[:0], p)
 			p = r.text
