@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net/url"
 	"strings"
@@ -253,3 +254,40 @@ func TestTheFaceCanBeTurnedOff(t *testing.T) {
 }
 
 func unmarshal(b string, m proto.Message) error { return proto.Unmarshal([]byte(b), m) }
+
+// TestAMethodsNameIsNotDecoded: a proxy that knows paths as they are sent would let it pass.
+func TestAMethodsNameIsNotDecoded(t *testing.T) {
+	called := make(chan string, 10)
+	s := start(t, &service{}, nearcall.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+		name, _ := grpc.MethodFromServerStream(s)
+		called <- name
+		return status.Error(codes.NotFound, "unknown")
+	}))
+	for _, name := range []string{
+		"/grpc.testing.TestService%2FUnaryCall", "/grpc.testing.TestService%2fUnaryCall", "/grpc.testing%2ETestService/UnaryCall",
+		path + "Unary%43all", path + "UnaryCall%20", path + "%55naryCall", path + "UnaryCall%00", "/%67rpc.testing.TestService/UnaryCall",
+		"//grpc.testing.TestService/UnaryCall", "/x/.." + path + "UnaryCall", path + "UnaryCall;a=b", path + "UnaryCall%3Fa",
+	} {
+		for _, contentType := range []string{"application/json", "application/grpc-web+json"} {
+			body := map[string]string{"application/json": "{}", "application/grpc-web+json": wrap(0, "{}")}[contentType]
+			text := strings.Replace(head("UnaryCall", fmt.Sprintf("Content-Length: %d", len(body))), path+"UnaryCall", name, 1)
+			a := s.shout(strings.Replace(text, "application/json", contentType, 1) + body)
+			select {
+			case got := <-called:
+				if got != name {
+					t.Errorf("%s becomes %s", name, got)
+				}
+			default:
+				if strings.Count(name, "/") > 1 || !strings.Contains(a.body, "malformed method name") {
+					t.Errorf("%s is answered with %d, %q", name, a.code, a.body)
+				}
+			}
+		}
+		if a := s.shout("GET " + name + "?encoding=json&message=%7B%7D HTTP/1.1\r\nHost: localhost\r\n\r\n"); a.code != 404 {
+			t.Errorf("GET %s is answered with %d, %q", name, a.code, a.body)
+		}
+	}
+	// A query is not a part of the name, nor is the authority.
+	s.shout(strings.Replace(head("UnaryCall", "Content-Length: 2"), "UnaryCall ", "UnaryCall?a=b ", 1)+"{}").want(t, 200, "{}")
+	s.shout(strings.Replace(head("UnaryCall", "Content-Length: 2"), path, "http://localhost"+path, 1)+"{}").want(t, 200, "{}")
+}

@@ -44,13 +44,14 @@ type refusal struct {
 // parse returns the call that r asks for. If the kind of call is clear but it cannot be
 // made, st says why. If not, no is the answer.
 func (s *Server) parse(r *http.Request) (q *request, st *status.Status, no *refusal) {
-	m := s.opts.Method(r.URL.Path)
+	name := pathOf(r)
+	m := s.opts.Method(name)
 	switch {
 	case r.Method == http.MethodPost:
 	case !m.Known && (r.Method == http.MethodGet || r.Method == http.MethodHead):
 		return nil, nil, &refusal{code: http.StatusNotFound, text: usage}
 	case r.Method == http.MethodGet && m.NoSideEffects && !m.Streams:
-		return s.parseGet(r)
+		return s.parseGet(r, name)
 	case m.NoSideEffects && !m.Streams:
 		return nil, nil, &refusal{code: http.StatusMethodNotAllowed, header: http.Header{"Allow": {"GET, POST"}}, text: usage}
 	default:
@@ -65,10 +66,19 @@ func (s *Server) parse(r *http.Request) (q *request, st *status.Status, no *refu
 	case !ok, !s.opts.Codec(subtype):
 		return nil, nil, unsupported(m, fmt.Sprintf("the content type %.100q is none of this server's", contentType))
 	case m.Known && (k == bare && m.Streams || k == connect && !m.Streams):
-		return nil, nil, unsupported(m, fmt.Sprintf("%s is a streaming method: %t; send the content type that goes with it", r.URL.Path, m.Streams))
+		return nil, nil, unsupported(m, fmt.Sprintf("%s is a streaming method: %t; send the content type that goes with it", name, m.Streams))
 	}
-	q = &request{kind: k, method: r.URL.Path, known: m.Known, single: !m.Streams, mediaType: mediaType, subtype: subtype, size: r.ContentLength}
+	q = &request{kind: k, method: name, known: m.Known, single: !m.Streams, mediaType: mediaType, subtype: subtype, size: r.ContentLength}
 	return q, q.complete(s, r, r.Header.Get(encodingHeader(k))), nil
+}
+
+// pathOf returns the path as the client has sent it, which is a method's name: rules of a proxy
+// that does not decode it must not be got around.
+func pathOf(r *http.Request) string {
+	if r.URL.RawPath != "" {
+		return r.URL.RawPath
+	}
+	return r.URL.EscapedPath()
 }
 
 // usage is what clients are told that make no call.
@@ -88,10 +98,10 @@ func unsupported(m link.Method, why string) *refusal {
 }
 
 // parseGet is parse for a GET, which has its message in the URL.
-func (s *Server) parseGet(r *http.Request) (*request, *status.Status, *refusal) {
+func (s *Server) parseGet(r *http.Request, name string) (*request, *status.Status, *refusal) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	subtype := query.Get("encoding")
-	q := &request{kind: bare, method: r.URL.Path, known: true, single: true, subtype: subtype, mediaType: "application/" + subtype}
+	q := &request{kind: bare, method: name, known: true, single: true, subtype: subtype, mediaType: "application/" + subtype}
 	switch {
 	case r.ContentLength != 0:
 		return nil, nil, &refusal{code: http.StatusUnsupportedMediaType, text: "a GET has its message in the URL, and no body"}
