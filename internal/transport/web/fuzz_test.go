@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"io"
 	"net"
+	"regexp"
 	"testing"
 	"testing/iotest"
 
@@ -66,4 +67,27 @@ func receiveAll(t *testing.T, body io.Reader, k kind) (all, why string) {
 	}
 	t.Fatal("receiving does not end")
 	return "", ""
+}
+
+// FuzzLengths looks for Content-Length in arbitrary bytes that are read in arbitrary pieces.
+func FuzzLengths(f *testing.F) {
+	f.Add([]byte("POST / HTTP/1.1\r\ncontent-LENGTH: 2\r\n\r\n{}"), byte(1))
+	f.Add([]byte("Content-Length: 1\nContent-Lengt\nX: Content-Length: 2\n"), byte(7))
+	f.Add([]byte("\nContent-\nContent-Length"), byte(3))
+	line := regexp.MustCompile(`(?mi)^content-length`)
+	f.Fuzz(func(t *testing.T, b []byte, piece byte) {
+		var want int64
+		for _, at := range line.FindAllIndex(b, -1) {
+			want = int64(at[1])
+		}
+		l := new(lengths)
+		for rest := b; len(rest) > 0; {
+			n := min(int(piece)+1, len(rest))
+			l.add(rest[:n])
+			rest = rest[n:]
+		}
+		if l.last != want || l.read != int64(len(b)) || l.found() != (want > 0) {
+			t.Errorf("%q: found at %d, not %d, of %d", b, l.last, want, l.read)
+		}
+	})
 }

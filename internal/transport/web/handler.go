@@ -17,10 +17,14 @@ import (
 
 // serve answers a request. It is the http.Handler of all connections.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	c, _ := r.Context().Value(sessionKey{}).(*session)
+	conn, _ := r.Context().Value(connKey{}).(*conn)
+	c := conn.session
 	last, ok := c.begin()
 	if !ok {
 		panic(http.ErrAbortHandler) // closes the connection without an answer
+	}
+	if len(r.TransferEncoding) > 0 && conn.lengths.found() {
+		c.stray()
 	}
 	if last {
 		w.Header().Set("Connection", "close")

@@ -139,6 +139,86 @@ func TestRequestsThatTwoReadersWouldReadDifferentlyAreRefused(t *testing.T) {
 	}
 }
 
+// TestAConnectionEndsAfterARequestWithTwoLengths: a proxy may have read its body differently,
+// and take what follows for a part of it.
+func TestAConnectionEndsAfterARequestWithTwoLengths(t *testing.T) {
+	s := start(t, &service{})
+	chunks := "2\r\n{}\r\n0\r\n\r\n"
+	plain := head("UnaryCall", "Content-Length: 2") + "{}"
+	chunked := head("UnaryCall", "Transfer-Encoding: chunked") + chunks
+	smuggled := strings.Repeat(plain, 3)
+	for name, twice := range map[string]string{
+		"Content-Length first":   head("UnaryCall", "Content-Length: 2", "Transfer-Encoding: chunked") + chunks,
+		"Content-Length last":    head("UnaryCall", "Transfer-Encoding: chunked", "Content-Length: 2") + chunks,
+		"lines that end in LF":   strings.ReplaceAll(head("UnaryCall", "Transfer-Encoding: chunked", "Content-Length: 2"), "\r", "") + chunks,
+		"capitals":               head("UnaryCall", "Transfer-Encoding: chunked", "CONTENT-length: 2") + chunks,
+		"far into the header":    head("UnaryCall", "Transfer-Encoding: chunked", "X: "+strings.Repeat("x", 20_000), "Content-Length: 2", "Y: "+strings.Repeat("y", 20_000)) + chunks,
+		"a stream":               strings.Replace(head("FullDuplexCall", "Content-Length: 2", "Transfer-Encoding: chunked"), "json", "grpc-web+json", 1) + "7\r\n" + wrap(0, "{}") + "\r\n0\r\n\r\n",
+		"a type that is unknown": strings.Replace(head("UnaryCall", "Content-Length: 2", "Transfer-Encoding: chunked"), "json", "xml", 1) + chunks,
+	} {
+		for before, text := range map[string]string{"first": "", "after a plain one": plain, "after one in chunks": chunked, "after many": strings.Repeat(plain, 20) + strings.Repeat(chunked, 20)} {
+			for _, c := range []struct {
+				how   string
+				waits bool // for the answers before
+				size  int  // of what is written at a time
+			}{{"at once", false, 1 << 20}, {"in turn", true, 1 << 20}, {"in parts", true, 100}} {
+				conn := s.dial()
+				in := bufio.NewReader(conn)
+				requests := strings.Count(text, "POST ")
+				send := func(text string) {
+					go func() { // the server may close the connection before it has read all
+						for ; text != ""; text = text[min(c.size, len(text)):] {
+							if _, err := io.WriteString(conn, text[:min(c.size, len(text))]); err != nil {
+								return
+							}
+						}
+					}()
+				}
+				if c.waits {
+					if requests > 2 {
+						continue // it may end sooner
+					}
+					send(text)
+					for range requests {
+						readAnswer(t, in)
+					}
+					send(twice + smuggled)
+				} else {
+					send(text + twice + smuggled)
+				}
+				b, err := io.ReadAll(in)
+				want := 1
+				if !c.waits {
+					want += requests
+				}
+				// If a client does not wait, a connection may end after an honest request in chunks.
+				if got := strings.Count(string(b), "HTTP/1.1 "); err != nil || got > want || c.waits && got != want || strings.Count(string(b), "Connection: close\r\n") != 1 {
+					t.Errorf("%s, %s, %s: %d answers, not %d, %v: %q", name, before, c.how, got, want, err, b)
+				}
+			}
+		}
+	}
+}
+
+// TestAConnectionStaysAfterARequestInChunks that has no other length.
+func TestAConnectionStaysAfterARequestInChunks(t *testing.T) {
+	s := start(t, &service{})
+	conn := s.dial()
+	in := bufio.NewReader(conn)
+	plain := head("UnaryCall", "Content-Length: 2") + "{}"
+	chunked := head("UnaryCall", "Transfer-Encoding: chunked") + "2\r\n{}\r\n0\r\n\r\n"
+	for _, text := range []string{plain, chunked, chunked, plain, chunked, chunked + chunked} {
+		if _, err := io.WriteString(conn, text); err != nil {
+			t.Fatal(err)
+		}
+		for range strings.Count(text, "POST ") {
+			if a := readAnswer(t, in); a.code != 200 || a.header.Get("Connection") != "" {
+				t.Errorf("%d, %v, %s", a.code, a.header, a.body)
+			}
+		}
+	}
+}
+
 // TestAnUnreadBodyIsNoRequest: what follows an answer that did not wait for the body is not
 // understood as a request.
 func TestAnUnreadBodyIsNoRequest(t *testing.T) {

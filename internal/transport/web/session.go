@@ -336,6 +336,7 @@ type conn struct {
 	session *session
 	first   []byte      // what was read before; used only by the goroutine that reads
 	header  headerCount // as first
+	lengths lengths     // as first
 }
 
 // Read implements [net.Conn].
@@ -343,6 +344,7 @@ func (c *conn) Read(b []byte) (n int, err error) {
 	if c.header.exceeds(c.session.server.maxFields) {
 		return 0, c.refuseFields()
 	}
+	c.lengths.ask(len(b))
 	if len(c.first) > 0 {
 		n = copy(b, c.first)
 		if c.first = c.first[n:]; len(c.first) == 0 {
@@ -352,6 +354,7 @@ func (c *conn) Read(b []byte) (n int, err error) {
 		n, err = c.Conn.Read(b)
 	}
 	c.header.add(b[:n])
+	c.lengths.add(b[:n])
 	return n, err
 }
 

@@ -92,11 +92,12 @@ func New(o Options) (*Server, error) {
 		ErrorLog:                     log.New(errorLog{}, "", 0),
 		Protocols:                    new(http.Protocols),
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, sessionKey{}, c.(*conn).session)
+			return context.WithValue(ctx, connKey{}, c)
 		},
 		ConnState: func(c net.Conn, state http.ConnState) {
 			conn := c.(*conn)
 			conn.header.next(state)
+			conn.lengths.next(state)
 			conn.session.changed(state)
 		},
 	}
@@ -122,8 +123,8 @@ func (s *Server) Take(h Handover) bool {
 	return true
 }
 
-// sessionKey is the context key of a request's *session.
-type sessionKey struct{}
+// connKey is the context key of a request's *conn.
+type connKey struct{}
 
 // single is a listener with one connection. http.Server takes connections only from a
 // listener.
