@@ -21,9 +21,10 @@ import (
 )
 
 // WebSocketRequest returns the request that opened the WebSocket by which a handler's call has
-// come, with its URL, Host, Header (and so the cookies and the Origin), RemoteAddr and TLS. It
-// is the same one for all calls of the connection, and must not be changed. If only "*" of
-// [WebOrigins] allows the Origin, Cookie and Authorization are missing.
+// come, with its URL, Host, Header (and so the cookies and the Origin), RemoteAddr and TLS. If
+// only "*" of [WebOrigins] allows the Origin, Cookie and Authorization are missing. Each call
+// of WebSocketRequest makes a copy, as the header is kept in a form that takes less memory. It
+// shares the TLS, which must not be changed.
 //
 // ctx is the context of a handler or a server interceptor, or one derived from it. For any
 // other context, and for a call that has come another way, ok is false. The peer of a call
@@ -87,17 +88,15 @@ func (s *Server) openWebSocket(w http.ResponseWriter, r *http.Request, h web.Han
 	if err != nil {
 		return 0, "" // the client has left
 	}
-	kept := r.WithContext(context.Background()) // the request's own context ends, and holds its server
-	kept.Body, kept.GetBody = http.NoBody, nil
-	if info, ok := auth.(credentials.TLSInfo); ok {
-		kept.TLS = &info.State
-	}
+	var without []string
 	if !s.web.TrustsPage(r) {
-		kept.Header = r.Header.Clone()
-		kept.Header.Del("Cookie")
-		kept.Header.Del("Authorization")
+		without = []string{"Cookie", "Authorization"}
 	}
-	s.sockets.Serve(over, link.Peer{AuthInfo: auth, Request: kept}, h.Deadline, h.Accept)
+	if info, ok := auth.(credentials.TLSInfo); ok {
+		r = r.WithContext(r.Context()) // a copy
+		r.TLS = &info.State
+	}
+	s.sockets.Serve(over, link.Peer{AuthInfo: auth, Request: websocket.Keep(r, without...)}, h.Deadline, h.Accept)
 	return 0, ""
 }
 

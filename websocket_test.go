@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -559,4 +561,45 @@ func TestAWebSocketIsOpenedAgain(t *testing.T) {
 		t.Errorf("the stream ends with %v", err)
 	}
 	wantCode(t, <-invoke(t.Context(), client), codes.OK)
+}
+
+// TestAWebSocketTakesLittleMemoryForItsRequest: a map of its header would take twenty times
+// what was sent.
+func TestAWebSocketTakesLittleMemoryForItsRequest(t *testing.T) {
+	const conns = 50
+	var fields strings.Builder
+	for i := range 1_900 { // of 2,048 that are allowed
+		fmt.Fprintf(&fields, "%s:\r\n", strings.ToLower(strconv.FormatInt(int64(36*36+i), 36)))
+	}
+	for name, target := range webSocketTargets(t, serve(t, echo{})) {
+		t.Run(name, func(t *testing.T) {
+			u, err := url.Parse(target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			open := func() {
+				conn, err := net.Dial("tcp", u.Host)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = conn.Close() })
+				if _, err := io.WriteString(conn, "GET "+u.RequestURI()+" HTTP/1.1\r\nHost: "+u.Host+"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"+
+					"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: nearcall.v1\r\n"+fields.String()+"\r\n"); err != nil {
+					t.Fatal(err)
+				}
+				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+					t.Fatalf("%v, %v", resp, err)
+				}
+			}
+			open()
+			before := leak.Heap()
+			for range conns {
+				open()
+			}
+			leak.Eventually(t, "the requests are freed", func() bool {
+				return int64(leak.Heap())-int64(before) < conns*80<<10
+			})
+		})
+	}
 }

@@ -31,8 +31,8 @@ func PeerConn(ctx context.Context) grpc.ClientConnInterface {
 // WebSocketRequest returns the request that opened the WebSocket by which the call of ctx has
 // come, or nil if there is none.
 func WebSocketRequest(ctx context.Context) *http.Request {
-	if c, ok := ctx.Value(connKey{}).(*serverConn); ok {
-		return c.peer.Request
+	if c, ok := ctx.Value(connKey{}).(*serverConn); ok && c.peer.Request != nil {
+		return c.peer.Request()
 	}
 	return nil
 }

@@ -272,8 +272,9 @@ type Peer struct {
 	LocalAddr net.Addr
 	AuthInfo  credentials.AuthInfo
 
-	// Request opened the connection; nil unless that is a WebSocket.
-	Request *http.Request
+	// Request returns the request that opened the connection; nil unless that is a
+	// WebSocket.
+	Request func() *http.Request
 
 	// OneShot says that Session.Invoke is supported. Otherwise it always
 	// returns ErrNoCall.

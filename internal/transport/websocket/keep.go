@@ -1,0 +1,49 @@
+package websocket
+
+import (
+	"context"
+	"encoding/binary"
+	"net/http"
+	"slices"
+)
+
+// Keep returns a function that makes copies of r, which has opened a WebSocket, without its
+// body, its context and the fields called without. The function holds the header as it was
+// sent: a map of 2,000 short fields takes twenty times as much memory, and a WebSocket may stay
+// open for days.
+func Keep(r *http.Request, without ...string) func() *http.Request {
+	kept := r.WithContext(context.Background()) // the request's own context ends, and holds its server
+	kept.Body, kept.GetBody, kept.Header = http.NoBody, nil, nil
+	var b []byte
+	for name, values := range r.Header {
+		if slices.Contains(without, name) {
+			continue
+		}
+		for _, v := range values {
+			b = appendText(appendText(b, name), v)
+		}
+	}
+	packed := string(b)
+	return func() *http.Request {
+		r, url := *kept, *kept.URL
+		r.URL, r.Header = &url, make(http.Header)
+		for name, v, rest := "", "", packed; rest != ""; {
+			name, rest = cutText(rest)
+			v, rest = cutText(rest)
+			r.Header[name] = append(r.Header[name], v)
+		}
+		return &r
+	}
+}
+
+// appendText appends a text behind its length.
+func appendText(b []byte, text string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
+}
+
+// cutText is the reverse of appendText.
+func cutText(b string) (text, rest string) {
+	n, size := binary.Uvarint([]byte(b[:min(len(b), binary.MaxVarintLen64)]))
+	b = b[size:]
+	return b[:n], b[n:]
+}
