@@ -28,9 +28,11 @@ const contentLength = "content-length" // in any case
 
 // next is called like that of a headerCount.
 func (l *lengths) next(state http.ConnState) {
-	l.idle = state == http.StateIdle
-	if l.idle {
-		l.start = max(l.start, l.read-int64(l.buffer))
+	switch state {
+	case http.StateActive:
+		l.idle = false
+	case http.StateIdle:
+		l.idle, l.start = true, max(l.start, l.read-int64(l.buffer))
 	}
 }
 
