@@ -24,9 +24,10 @@ func (s *Session) encodeInPlace(step *wire.Step, m *link.Message, n int, sized l
 	}
 	fits := false
 	defer func() { // deferred, because the codec may panic
-		s.placer.Placed()
-		if !fits {
-			_ = s.placer.Returned(at)
+		if fits {
+			s.placer.Placed(at)
+		} else {
+			s.placer.Done(at)
 		}
 	}()
 	b, err := m.AppendMeasured(room, sized)
@@ -55,7 +56,7 @@ func (s *Session) moveToPlace(step *wire.Step, b *buffer) bool {
 		return false
 	}
 	step.Placed, step.Place, step.Size = true, at, len(append(room, b.B...))
-	s.placer.Placed()
+	s.placer.Placed(at)
 	b.Free()
 	return true
 }
@@ -69,7 +70,7 @@ func (s *Session) Draft(n int) (b []byte, end func()) {
 	if !ok {
 		return nil, nil
 	}
-	return b[:n], func() { s.placer.EndDraft(at) }
+	return b[:n], func() { s.placer.Done(at) }
 }
 
 // unplace frees the place of a step that will not be sent.

@@ -25,9 +25,9 @@ type shelf struct {
 	most   int // limit of places
 	places map[int][]byte
 	next   int
-	drafts map[int]bool
-	held   int  // places that the other side holds
-	spoilt bool // reads fail
+	drafts map[int]bool // places that this side still writes to
+	held   int          // places that the other side holds
+	spoilt bool         // reads fail
 }
 
 func newShelf(most int) *shelf {
@@ -55,24 +55,20 @@ func (c placed) Place(n int) ([]byte, int, bool) {
 	}
 	s.next++
 	b := make([]byte, 0, n)
-	s.places[s.next] = b
+	s.places[s.next], s.drafts[s.next] = b, true
 	return b, s.next, true
 }
 
-func (placed) Placed() {}
-
-func (c placed) Draft(n int) (b []byte, at int, ok bool) {
-	b, at, ok = c.Place(n)
-	if ok {
-		c.mine.mu.Lock()
-		defer c.mine.mu.Unlock()
-		c.mine.drafts[at] = true
-	}
-	return b, at, ok
+func (c placed) Placed(at int) {
+	c.mine.mu.Lock()
+	defer c.mine.mu.Unlock()
+	delete(c.mine.drafts, at)
 }
 
-// EndDraft leaves the place to the other side if PlaceOf was called.
-func (c placed) EndDraft(at int) {
+func (c placed) Draft(n int) (b []byte, at int, ok bool) { return c.Place(n) }
+
+// Done leaves the place to the other side if PlaceOf was called.
+func (c placed) Done(at int) {
 	c.mine.mu.Lock()
 	defer c.mine.mu.Unlock()
 	if c.mine.drafts[at] {

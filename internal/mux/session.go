@@ -57,15 +57,15 @@ type Gatherer interface {
 type Placer interface {
 	// Place allocates n bytes or slightly more. It returns the memory and the place at
 	// which the peer finds it, or false if there is none. The caller calls Placed when
-	// it has finished writing, or has given up.
+	// it has written a message there, which it sends, or Done when it has given up.
 	Place(n int) (b []byte, at int, ok bool)
-	Placed()
+	Placed(at int)
 
 	// Draft allocates n bytes or more, in which a user builds a message. The memory is the user's
-	// until EndDraft, even if the connection is closed. PlaceOf returns the place of b, which the
+	// until Done, even if the connection is closed. PlaceOf returns the place of b, which the
 	// caller sends, if b is in a draft and no other message there is on its way.
 	Draft(n int) (b []byte, at int, ok bool)
-	EndDraft(at int)
+	Done(at int)
 	PlaceOf(b []byte) (at int, ok bool)
 
 	// Hold keeps the n bytes that the peer has put at place at, until Release, even if

@@ -30,7 +30,7 @@ type arena struct {
 	paged        int // where allocated pages end; all of them are reserved from memory
 	freeSlabs    [maxSlab - minSlab + 1][]int
 	allocated    map[int]slab // the slabs in use, by offset
-	messages     map[int]int  // the offsets of the slabs of sent drafts, by those of the messages
+	messages     map[int]int  // the offsets of the slabs of messages that the peer may return, by those of the messages
 	beingWritten int          // slabs that a caller still writes to, and 1 while trim frees pages
 	closed       bool
 	trimming     bool        // trim frees the pages: no slab can be allocated
@@ -38,11 +38,11 @@ type arena struct {
 	trimTimer    *time.Timer // calls trim; nil before the arena was first empty
 }
 
-// A slab is one that is in use.
+// A slab is one that is in use: by this side, by the peer or, if it is a draft, by both.
 type slab struct {
-	class int  // its size, as a power of two
-	draft bool // a user writes there; see draft
-	sent  bool // it was a draft when a message in it was sent, which the peer has not returned
+	class   int  // its size, as a power of two
+	written bool // this side writes there
+	sent    bool // the peer may return a message in it, which is in messages
 }
 
 // pages are the system calls that an arena makes.
@@ -71,8 +71,8 @@ func newArena(mem []byte, memory *Memory, pages pages) *arena {
 }
 
 // allocate returns a slab with room for n bytes, as an empty slice and its offset. ok is
-// false if there is none. The caller fills the slab and then calls doneWriting. It is the
-// peer's until free.
+// false if there is none. The caller fills the slab and then calls sendAll, or done. A peer
+// can return nothing in it before.
 func (a *arena) allocate(n int) (b []byte, at int, ok bool) {
 	class := max(bits.Len(uint(n-1)), minSlab)
 	if n <= 0 || class > maxSlab {
@@ -112,8 +112,7 @@ func (a *arena) reuse(class int) (at int, ok bool) {
 		return 0, false
 	}
 	at = pop(list)
-	a.allocated[at] = slab{class: class}
-	a.beingWritten++
+	a.write(at, class)
 	return at, true
 }
 
@@ -121,9 +120,14 @@ func (a *arena) reuse(class int) (at int, ok bool) {
 func (a *arena) carve(class int) (at int) {
 	at = a.carved
 	a.carved += 1 << class
-	a.allocated[at] = slab{class: class}
-	a.beingWritten++
+	a.write(at, class)
 	return at
+}
+
+// write says that this side writes to the slab at offset at, which was free. The caller holds mu.
+func (a *arena) write(at, class int) {
+	a.allocated[at] = slab{class: class, written: true}
+	a.beingWritten++
 }
 
 // allocateNew returns a slab for which it allocates pages. It unlocks mu during the system
@@ -177,34 +181,48 @@ func (a *arena) excessPages(size func() int) int {
 	return size() - a.paged
 }
 
-// doneWriting records that the caller of allocate has stopped writing to its slab.
-func (a *arena) doneWriting() {
+// sendAll says that the caller of allocate has written a message to its slab at offset at, from the
+// slab's beginning, and sends it.
+func (a *arena) sendAll(at int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.use(at, false, true)
+	a.messages[at] = at
 	a.beingWritten--
 	a.unmapIfUnused()
 }
 
-// free frees the slab of the message at offset at, which the peer has read or was never told of. A
-// draft stays in use.
+// done says that the caller of allocate does not write to its slab at offset at any more. What was
+// sent from there is the peer's until free.
+func (a *arena) done(at int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.use(at, false, a.allocated[at].sent)
+	a.beingWritten--
+	a.unmapIfUnused()
+}
+
+// free says that the peer has read the message at offset at, or was never told of it.
 func (a *arena) free(at int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if of, ok := a.messages[at]; ok {
-		delete(a.messages, at)
-		a.returned(of)
-		return nil
-	}
-	s, ok := a.allocated[at]
-	if !ok || s.draft || s.sent {
+	of, ok := a.messages[at]
+	if !ok {
 		return fmt.Errorf("%w: it returns the slab at %d, which it did not get", errBroken, at)
 	}
-	a.drop(at, s)
+	delete(a.messages, at)
+	a.use(of, a.allocated[of].written, false)
 	return nil
 }
 
-// drop makes the slab at offset at free. The caller holds mu.
-func (a *arena) drop(at int, s slab) {
+// use says who uses the slab at offset at from now on: it is free when nobody does. The caller
+// holds mu.
+func (a *arena) use(at int, written, sent bool) {
+	s := slab{class: a.allocated[at].class, written: written, sent: sent}
+	if written || sent {
+		a.allocated[at] = s
+		return
+	}
 	delete(a.allocated, at)
 	if len(a.allocated) > 0 {
 		a.freeSlabs[s.class-minSlab] = append(a.freeSlabs[s.class-minSlab], at)

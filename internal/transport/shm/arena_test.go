@@ -58,7 +58,7 @@ func taken(t *testing.T, a *arena, n int) (at int) {
 	if !ok || len(b) != 0 || cap(b) < n || at+cap(b) > len(a.mem) {
 		t.Fatalf("a slab for %d bytes: %d of %d at %d, %v", n, len(b), cap(b), at, ok)
 	}
-	a.doneWriting()
+	a.sendAll(at)
 	return at
 }
 
@@ -85,7 +85,7 @@ func TestSlabsDoNotOverlapAndEnd(t *testing.T) {
 		if !ok {
 			t.Fatalf("there is no slab for %d bytes", n)
 		}
-		a.doneWriting()
+		a.sendAll(at)
 		for j := at; j < at+cap(b); j++ {
 			if used[j] {
 				t.Fatalf("the slab of number %d overlaps another at %d", i, j)
@@ -94,8 +94,8 @@ func TestSlabsDoNotOverlapAndEnd(t *testing.T) {
 		}
 	}
 	for n := range 10 {
-		if _, _, ok := a.allocate(1 << 19); ok {
-			a.doneWriting()
+		if _, at, ok := a.allocate(1 << 19); ok {
+			a.sendAll(at)
 		} else if n == 0 {
 			t.Fatal("there was room for one more")
 		} else {
@@ -173,7 +173,8 @@ func TestASlabThatIsNotOutCannotBeReturned(t *testing.T) {
 
 func TestMemoryIsFreedWhenNobodyWritesToItAnyMore(t *testing.T) {
 	a, pages := counted(1 << 20)
-	if _, _, ok := a.allocate(1); !ok {
+	_, at, ok := a.allocate(1)
+	if !ok {
 		t.Fatal("there is no slab")
 	}
 	a.close()
@@ -183,7 +184,7 @@ func TestMemoryIsFreedWhenNobodyWritesToItAnyMore(t *testing.T) {
 	if _, _, ok := a.allocate(1); ok {
 		t.Error("a closed arena has slabs")
 	}
-	a.doneWriting()
+	a.sendAll(at)
 	if !pages.dropped {
 		t.Error("it is not freed")
 	}
@@ -313,7 +314,7 @@ func TestOthersGoOnWhilePagesAreAllocated(t *testing.T) {
 				t.Errorf("%v, a slab of %d bytes at %d", ok, cap(b), at)
 			}
 			if ok {
-				a.doneWriting()
+				a.sendAll(at)
 			}
 			if !pages.dropped || memory.used.Load() != 0 {
 				t.Errorf("after the end: %+v, %d bytes are counted", pages, memory.used.Load())

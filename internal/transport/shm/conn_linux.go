@@ -243,13 +243,13 @@ func (c *Conn) Place(n int) (b []byte, at int, ok bool) {
 }
 
 // Placed implements [mux.Placer].
-func (c *Conn) Placed() { c.slabs.doneWriting() }
+func (c *Conn) Placed(at int) { c.slabs.sendAll(at) }
 
 // Draft implements [mux.Placer].
-func (c *Conn) Draft(n int) (b []byte, at int, ok bool) { return c.slabs.draft(n) }
+func (c *Conn) Draft(n int) (b []byte, at int, ok bool) { return c.slabs.allocate(n) }
 
-// EndDraft implements [mux.Placer].
-func (c *Conn) EndDraft(at int) { c.slabs.endDraft(at) }
+// Done implements [mux.Placer].
+func (c *Conn) Done(at int) { c.slabs.done(at) }
 
 // PlaceOf implements [mux.Placer].
 func (c *Conn) PlaceOf(b []byte) (at int, ok bool) {

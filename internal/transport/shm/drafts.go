@@ -13,19 +13,8 @@ import "unsafe"
 //   - In a draft there is at most one message that was sent and that the peer has not returned.
 //   - The arena stays mapped until the user has ended the draft, also after it was closed.
 
-// draft is allocate for a user, who calls endDraft, and not doneWriting.
-func (a *arena) draft(n int) (b []byte, at int, ok bool) {
-	b, at, ok = a.allocate(n)
-	if ok {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.allocated[at] = slab{class: a.allocated[at].class, draft: true}
-	}
-	return b, at, ok
-}
-
-// send says that the message b is sent, and returns its offset. ok is false if b is not in a draft,
-// or if another message in it was sent and not returned.
+// send says that the message b is sent, and returns its offset. ok is false if b is not in a slab
+// that a caller of allocate writes to, or if another message in it was sent and not returned.
 func (a *arena) send(b []byte) (at int, ok bool) {
 	if len(b) == 0 || len(a.mem) == 0 {
 		return 0, false
@@ -40,9 +29,8 @@ func (a *arena) send(b []byte) (at int, ok bool) {
 	if !ok || a.allocated[of].sent || a.closed {
 		return 0, false
 	}
-	s := a.allocated[of]
-	s.sent = true
-	a.allocated[of], a.messages[at] = s, of
+	a.use(of, true, true)
+	a.messages[at] = of
 	return at, true
 }
 
@@ -51,33 +39,8 @@ func (a *arena) send(b []byte) (at int, ok bool) {
 func (a *arena) draftAround(at, n int) (of int, ok bool) {
 	for of = at &^ (1<<minSlab - 1); of >= 0; of -= 1 << minSlab {
 		if s, ok := a.allocated[of]; ok {
-			return of, s.draft && at+n <= of+1<<s.class
+			return of, s.written && at+n <= of+1<<s.class
 		}
 	}
 	return 0, false
-}
-
-// returned says that the peer has returned the message in the slab at offset of, which was a draft,
-// or was never told of the message. The caller holds mu.
-func (a *arena) returned(of int) {
-	s := a.allocated[of]
-	s.sent = false
-	a.allocated[of] = s
-	if !s.draft {
-		a.drop(of, s)
-	}
-}
-
-// endDraft says that the user does not use the draft at offset at any more.
-func (a *arena) endDraft(at int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	s := a.allocated[at]
-	s.draft = false
-	a.allocated[at] = s
-	a.beingWritten--
-	if !s.sent {
-		a.drop(at, s)
-	}
-	a.unmapIfUnused()
 }

@@ -2,14 +2,16 @@ package shm
 
 import (
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
 // drafted returns a draft of n bytes.
 func drafted(t *testing.T, a *arena, n int) (b []byte, at int) {
 	t.Helper()
-	b, at, ok := a.draft(n)
+	b, at, ok := a.allocate(n)
 	if !ok {
 		t.Fatalf("there is no draft of %d bytes", n)
 	}
@@ -35,7 +37,7 @@ func TestAMessageIsSentFromWhereItIsInADraft(t *testing.T) {
 			t.Errorf("%s is returned twice: %v", name, err)
 		}
 	}
-	a.endDraft(at)
+	a.done(at)
 	if _, ok := a.send(b); ok {
 		t.Error("a message is sent from a draft that has ended")
 	}
@@ -52,7 +54,7 @@ func TestAPeerCannotReturnADraft(t *testing.T) {
 		t.Errorf("a draft is returned that was not sent: %v", err)
 	}
 	sent, _ := a.send(b[64:])
-	a.endDraft(at)
+	a.done(at)
 	if err := a.free(at); !errors.Is(err, errBroken) {
 		t.Errorf("the slab is returned, and not the message: %v", err)
 	}
@@ -62,78 +64,153 @@ func TestAPeerCannotReturnADraft(t *testing.T) {
 	a.close()
 }
 
-// Whatever users and peers do, and in whichever order, a slab is used again only when the user has
-// ended the draft and the peer has returned its message, and the memory is unmapped only when
-// all drafts have ended.
-func TestDraftsAreInUseUntilBothSidesAreDone(t *testing.T) {
+// Whatever users and peers do, and in whichever order, a slab is used again only when its user is done
+// and the peer has returned its message. A peer returns nothing but what it was sent. The memory is
+// unmapped when the arena is closed and nobody writes.
+func FuzzArena(f *testing.F) {
 	for seed := range uint64(200) {
+		script := make([]byte, 600)
 		r := rand.New(rand.NewPCG(seed, 0))
-		a, pages := counted(2 << 20)
-		type draft struct {
-			b        []byte
-			at       int
-			sent     int // -1 if it is not
-			ended    bool
-			from, to int
+		for i := range script {
+			script[i] = byte(r.Uint32())
 		}
-		var all []*draft
-		closed := false
-		drop := func(i int) {
-			if d := all[i]; d.ended && d.sent < 0 {
-				all = append(all[:i], all[i+1:]...)
+		f.Add(script)
+	}
+	f.Fuzz(func(t *testing.T, script []byte) {
+		m := model{t: t, script: script, memory: NewMemory(1<<30, false), sent: make(map[int]*use)}
+		m.pages = &testPages{most: 3 << 19, during: func(int) { m.peer() }, freeing: m.peer}
+		m.arena = newArena(make([]byte, 2<<20), m.memory, m.pages)
+		for len(m.script) > 0 {
+			m.step()
+			m.check()
+		}
+		m.arena.close()
+		m.closed = true
+		for len(m.all) > 0 {
+			m.done(m.all[0])
+		}
+		if m.check(); m.memory.used.Load() != 0 {
+			t.Errorf("%d bytes are counted when all is over", m.memory.used.Load())
+		}
+	})
+}
+
+// A model says what an arena should do in each step of a script.
+type model struct {
+	t      *testing.T
+	script []byte
+	memory *Memory
+	pages  *testPages
+	arena  *arena
+	closed bool
+	all    []*use       // slabs in use
+	sent   map[int]*use // those with messages that the peer may return, by the messages' offsets
+}
+
+// A use is a slab in use.
+type use struct {
+	b        []byte
+	from, to int
+	written  bool
+	sent     bool
+}
+
+// next returns the next number of the script, below n.
+func (m *model) next(n int) int {
+	if len(m.script) < 2 {
+		m.script = nil
+		return 0
+	}
+	v := int(m.script[0])<<8 | int(m.script[1])
+	m.script = m.script[2:]
+	return v % n
+}
+
+func (m *model) step() {
+	var u *use
+	if len(m.all) > 0 {
+		u = m.all[m.next(len(m.all))]
+	}
+	switch op := m.next(20); {
+	case op < 7 || u == nil:
+		b, at, ok := m.arena.allocate(1 + 5*m.next(60_000))
+		if !ok {
+			return
+		}
+		u = &use{b: b[:cap(b)], from: at, to: at + cap(b), written: true}
+		for _, other := range m.all {
+			if u.from < other.to && other.from < u.to {
+				m.t.Fatalf("the slab at %d overlaps that at %d, which is in use", u.from, other.from)
 			}
 		}
-		for range 300 {
-			i := 0
-			if len(all) > 0 {
-				i = r.IntN(len(all))
-			}
-			switch op := r.IntN(20); {
-			case op < 7 || len(all) == 0:
-				b, at, ok := a.draft(1 + r.IntN(300_000))
-				if ok && closed {
-					t.Fatal("a closed arena has a draft")
-				}
-				if !ok {
-					continue
-				}
-				for _, d := range all {
-					if at < d.to && at+cap(b) > d.from {
-						t.Fatalf("seed %d: the draft at %d overlaps that at %d, which is in use", seed, at, d.at)
-					}
-				}
-				all = append(all, &draft{b: b[:cap(b)], at: at, sent: -1, from: at, to: at + cap(b)})
-			case op < 12 && !all[i].ended:
-				d := all[i]
-				at, ok := a.send(d.b[r.IntN(len(d.b)):])
-				if ok != (d.sent < 0 && !closed) {
-					t.Fatalf("seed %d: a message of the draft is sent: %v", seed, ok)
-				}
-				if ok {
-					d.sent = at
-				}
-			case op < 15 && all[i].sent >= 0:
-				if err := a.free(all[i].sent); err != nil {
-					t.Fatalf("seed %d: %v", seed, err)
-				}
-				all[i].sent = -1
-				drop(i)
-			case op < 19 && !all[i].ended:
-				all[i].ended = true
-				a.endDraft(all[i].at)
-				drop(i)
-			case op == 19 && !closed && r.IntN(5) == 0:
-				closed = true
-				a.close()
-			}
-			writing := false
-			for _, d := range all {
-				writing = writing || !d.ended
-			}
-			if pages.dropped != (closed && !writing) {
-				t.Fatalf("seed %d: unmapped: %v, closed: %v, a draft goes on: %v", seed, pages.dropped, closed, writing)
-			}
+		if m.closed {
+			m.t.Fatal("a closed arena has a slab")
 		}
-		a.close()
+		m.all = append(m.all, u)
+	case op < 10 && u.written:
+		begin := m.next(len(u.b))
+		at, ok := m.arena.send(u.b[begin:])
+		if ok != (!u.sent && !m.closed) || ok && at != u.from+begin {
+			m.t.Fatalf("a message at %d of the slab at %d is sent from %d, %v", begin, u.from, at, ok)
+		}
+		if ok {
+			u.sent, m.sent[at] = true, u
+		}
+	case op < 13 && u.written && !u.sent:
+		m.arena.sendAll(u.from)
+		u.written, u.sent, m.sent[u.from] = false, true, u
+	case op < 16 && u.written:
+		m.done(u)
+	case op == 16:
+		m.arena.trim()
+	case op == 17 && m.next(20) == 0:
+		m.arena.close()
+		m.closed = true
+	default:
+		m.peer()
+	}
+}
+
+func (m *model) done(u *use) {
+	if u.written {
+		m.arena.done(u.from)
+		u.written = false
+	}
+	m.forget(u)
+}
+
+// forget forgets slabs that nobody uses, and those of a closed arena that no side writes to.
+func (m *model) forget(u *use) {
+	if !u.written && (!u.sent || m.closed) {
+		m.all = slices.DeleteFunc(m.all, func(o *use) bool { return o == u })
+	}
+}
+
+// peer returns some places: those of messages, and any other.
+func (m *model) peer() {
+	for range m.next(4) {
+		at := m.next(len(m.arena.mem)/partAlign) * partAlign
+		if m.next(2) == 0 {
+			at += m.next(1<<16) - 1<<15
+		}
+		if all := slices.Sorted(maps.Keys(m.sent)); len(all) > 0 && m.next(2) == 0 {
+			at = all[m.next(len(all))]
+		}
+		u := m.sent[at]
+		if err := m.arena.free(at); (err == nil) != (u != nil) || err != nil && !errors.Is(err, errBroken) {
+			m.t.Errorf("the place %d is returned, which was sent: %v, %v", at, u != nil, err)
+		}
+		if u != nil {
+			delete(m.sent, at)
+			u.sent = false
+			m.forget(u)
+		}
+	}
+}
+
+func (m *model) check() {
+	writes := slices.ContainsFunc(m.all, func(u *use) bool { return u.written })
+	if m.pages.dropped != (m.closed && !writes) {
+		m.t.Fatalf("unmapped: %v, closed: %v, somebody writes: %v", m.pages.dropped, m.closed, writes)
 	}
 }

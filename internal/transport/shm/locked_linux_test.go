@@ -54,7 +54,7 @@ func TestAPeerThatKeepsTheFilesLockHoldsUpNothing(t *testing.T) {
 	placed := make(chan bool, 1)
 	go func() {
 		_, at, ok := c.Place(1 << 20)
-		c.Placed()
+		c.Placed(at)
 		placed <- ok && c.Returned(at) == nil
 	}()
 	if !soon(t, "Place", placed) {

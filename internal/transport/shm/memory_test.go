@@ -68,11 +68,11 @@ func hoard(t *testing.T, memory *Memory, connections int) (each []int) {
 		a := newArena(slabs, memory, &testPages{most: maxSlabs})
 		got := 0
 		for {
-			b, _, ok := a.allocate(1)
+			b, at, ok := a.allocate(1)
 			if !ok {
 				break
 			}
-			a.doneWriting()
+			a.sendAll(at)
 			got += cap(b)
 		}
 		each = append(each, got)

@@ -31,7 +31,7 @@ func TestReadingWhatAPeerHasNotWrittenTakesNoMemory(t *testing.T) {
 			t.Fatal("there is no slab")
 		}
 		copy(b[:size], pattern(size))
-		peer.Placed()
+		peer.Placed(at)
 		if err := unix.Madvise(peer.mine.slabs[at+size/2:at+size], unix.MADV_REMOVE); err != nil {
 			t.Fatal(err)
 		}
@@ -79,11 +79,11 @@ func TestWhatASideWritesIsAllocatedBefore(t *testing.T) {
 		}
 		for range 3 {
 			before := there(t, f)
-			_, _, ok := c.Place(1 << 20)
+			_, at, ok := c.Place(1 << 20)
 			if now := there(t, f); !ok || now != before+1<<20 {
 				t.Errorf("%d bytes are there for a slab of 1 MiB, %v", now-before, ok)
 			}
-			c.Placed()
+			c.Placed(at)
 		}
 	})
 }
@@ -96,7 +96,7 @@ func TestAPeersSlabsAreMappedForTheFirstMessage(t *testing.T) {
 			t.Fatal("there is no slab")
 		}
 		b = append(b, bytes.Repeat([]byte("slab"), 25_000)...)
-		peer.Placed()
+		peer.Placed(at)
 		if err := c.Hold(at, len(b)); err != nil {
 			t.Fatal(err)
 		}
@@ -162,12 +162,12 @@ func TestMessagesThatCostThePeerNothingAreNotRead(t *testing.T) {
 			if !ok || at != i*size {
 				t.Fatal("there is no slab")
 			}
-			peer.Placed()
+			peer.Placed(at)
 			if err := c.Hold(at, size); err != nil {
 				t.Fatal(err)
 			}
-			_, _, _ = c.Place(size) // pages of this side do not count
-			c.Placed()
+			_, own, _ := c.Place(size) // pages of this side do not count
+			c.Placed(own)
 		}
 		for wrote := 0; wrote < c.mine.file.layout.ring; { // nor do those of its ring
 			n, err := c.TryWrite(make([]byte, extendBy), nil)
