@@ -216,6 +216,8 @@ func WithoutUpgrade() DialOption {
 //
 // At the limit large messages are sent in pieces. If the limit is below what a
 // connection needs at least, unix: targets stay sockets and calls of shm: targets fail.
+// Large messages that have arrived on a connection that ends count until they are
+// received. Those beyond the limit are lost: receiving one fails with ResourceExhausted.
 func WithMaxSharedMemory(bytes int64) DialOption {
 	return dialOption{set: func(o *dialOptions) { o.memory = bytes }}
 }

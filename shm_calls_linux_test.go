@@ -4,6 +4,7 @@ package nearcall_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -386,6 +387,80 @@ func TestWhatHasArrivedIsReceivedThoughTheConnectionHasEnded(t *testing.T) {
 			if _, err := s.Recv(); err != io.EOF {
 				t.Errorf("the stream ends with %v", err)
 			}
+		})
+	}
+}
+
+// What has arrived is received as far as the client's bound goes, whatever else both sides had in their
+// memory. The rest is lost with an error that names the bound.
+func TestTheBoundSaysHowMuchIsReceivedAfterTheEnd(t *testing.T) {
+	hold(t)
+	const size = 1<<20 - 100
+	for name, test := range map[string]struct {
+		bound           int64
+		calls, received int
+		up              bool // a message of each call goes up first
+	}{
+		"there is room for one side's messages": {bound: least + 8<<20, calls: 8, received: 8, up: true},
+		"there is room for messages alone":      {bound: 3*size - 1, calls: 3, received: 2},
+		"there is room for none":                {bound: least, calls: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			noneOpen(t)
+			sent := make(chan struct{})
+			lis := listen(t, targetFor(t, "shm"))
+			srv := serve(t, echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+				<-sent
+				if test.up {
+					if _, err := s.Recv(); err != nil {
+						return err
+					}
+				}
+				return s.Send(&testpb.StreamingOutputCallResponse{Payload: payload(size)})
+			}})
+			start(t, srv, lis)
+			ended := make(connEnds, 1)
+			client := dial(t, lis.Target(), nearcall.WithMaxSharedMemory(test.bound), nearcall.WithStatsHandler(ended))
+			var all []grpc.BidiStreamingClient[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]
+			for range test.calls {
+				s, err := client.FullDuplexCall(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if test.up {
+					if err := s.Send(&testpb.StreamingOutputCallRequest{Payload: payload(size)}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				all = append(all, s)
+			}
+			close(sent)
+			for _, s := range all {
+				if _, err := s.Header(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			srv.GracefulStop()
+			<-ended
+			received := 0
+			for _, s := range all {
+				m, err := s.Recv()
+				if err == nil && len(m.GetPayload().GetBody()) == size {
+					if _, err := s.Recv(); err != io.EOF {
+						t.Errorf("the stream ends with %v", err)
+					}
+					received++
+					continue
+				}
+				wantCode(t, err, codes.ResourceExhausted)
+				if !strings.Contains(err.Error(), fmt.Sprintf("WithMaxSharedMemory allows %d bytes", test.bound)) {
+					t.Error(err)
+				}
+			}
+			if received != test.received {
+				t.Errorf("%d messages of %d are received, want %d", received, test.calls, test.received)
+			}
+			noneOpen(t)
 		})
 	}
 }

@@ -137,6 +137,8 @@ func recvStatus(e *link.RecvError) error {
 		return status.Errorf(codes.Internal, "grpc: %v", c)
 	case errors.As(e.Err, &format): // a person may have written it
 		return status.Errorf(codes.InvalidArgument, "grpc: failed to unmarshal the received message: %v", format)
+	case errors.Is(e.Err, link.ErrExhausted):
+		return status.Errorf(codes.ResourceExhausted, "grpc: received message is lost: %v", e.Err)
 	case e.Err == nil:
 		return status.Errorf(codes.ResourceExhausted, "grpc: received message larger than max (%d vs. %d)", e.Size, e.Limit)
 	}

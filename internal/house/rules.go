@@ -57,7 +57,7 @@ var Imports = []Rule{
 
 	{Pkg: "internal/transport/sock", May: []string{"internal/link", "internal/mux", "internal/rights", "internal/wire"}},
 	// It implements net.Conn, and package nearcall passes it to sock.
-	{Pkg: "internal/transport/shm", May: []string{"internal/bulk", "internal/rights"}},
+	{Pkg: "internal/transport/shm", May: []string{"internal/bulk", "internal/link", "internal/rights"}},
 	// It implements net.Conn, and package nearcall passes it to sock.
 	{Pkg: "internal/transport/websocket", May: []string{"internal/wire"}},
 	// It serves HTTP with the standard library.

@@ -136,7 +136,7 @@ func (it *item) fetch() error {
 	}
 	s := p.session
 	var b *buffer
-	err := s.placer.Check()
+	err := s.placer.Check(p.at)
 	if err == nil {
 		b = s.keeper.NewBuffer(it.size, it.compressed)
 		err = s.placer.Fetch(b.B, p.at)
@@ -144,7 +144,7 @@ func (it *item) fetch() error {
 	if err != nil {
 		b.Free()
 		b = nil
-		err = &link.RecvError{Err: fmt.Errorf("it cannot be read where the peer has put it: %w", err)}
+		err = &link.RecvError{Err: fmt.Errorf("it cannot be read from shared memory: %w", err)}
 	}
 	it.data, it.place = b, nil
 	s.mu.Lock()

@@ -101,7 +101,7 @@ func (c placed) Hold(at, n int) error {
 	return nil
 }
 
-func (placed) Check() error { return nil }
+func (placed) Check(int) error { return nil }
 
 func (c placed) Release(int) {
 	c.theirs.mu.Lock()

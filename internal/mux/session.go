@@ -72,11 +72,11 @@ type Placer interface {
 	// the connection is closed. An error means that the peer is at fault.
 	Hold(at, n int) error
 
-	// Check returns an error if no memory should be allocated to fetch what is held,
-	// because the peer has not spent as much memory itself. Fetch fills b from at. It
-	// fails if the memory cannot be read, or was not kept when the connection was
-	// closed.
-	Check() error
+	// Check returns an error if no memory should be allocated to fetch what is held at
+	// at: the peer has not spent as much memory itself, or the message was not kept when
+	// the connection was closed, for which the error wraps [link.ErrExhausted]. Fetch
+	// fills b from at. It fails if the memory cannot be read.
+	Check(at int) error
 	Fetch(b []byte, at int) error
 	Release(at int)
 

@@ -59,8 +59,9 @@ func newConn(f *file, server bool, m *Memory, data, space *net.UnixConn) (*Conn,
 		return nil, err
 	}
 	c.mine, c.theirs = mine, theirs
-	c.fetches.slabs, c.fetches.memory = &theirSlabs{theirs}, mine.memory
 	c.slabs = newArena(mine.slabs, mine.memory, ownSlabs{mine})
+	c.fetches.slabs, c.fetches.memory = &theirSlabs{theirs}, mine.memory
+	c.fetches.there = func() int { return c.slabs.excessPages(f.pages) - int(c.segmentPaged.Load()) }
 	c.in.receiver = newReceiver(mine.segment, theirs.segment)
 	c.out.sender = newSender(mine.segment, theirs.segment)
 	return c, nil
@@ -271,12 +272,10 @@ func (c *Conn) Hold(at, n int) error {
 }
 
 // Check implements [mux.Placer].
-func (c *Conn) Check() error {
-	return c.fetches.checkPages(func() int { return c.slabs.excessPages(c.fetches.slabs.size) - int(c.segmentPaged.Load()) })
-}
+func (c *Conn) Check(at int) error { return c.fetches.check(at) }
 
 // Fetch implements [mux.Placer].
-func (c *Conn) Fetch(b []byte, at int) error { return c.fetches.read(b, at) }
+func (c *Conn) Fetch(b []byte, at int) error { return c.fetches.fetch(b, at) }
 
 // Release implements [mux.Placer].
 func (c *Conn) Release(at int) { c.fetches.release(at) }
@@ -310,13 +309,13 @@ func (c *Conn) Close() error {
 		err = c.data.conn.Close()
 		_ = c.space.conn.Close()
 		c.slabs.close()
-		c.fetches.close()
 		c.in.Lock()
 		c.out.Lock()
 		c.mine.freeSegment()
 		c.theirs.freeSegment()
 		c.out.Unlock()
 		c.in.Unlock()
+		c.fetches.close() // last, so that messages may be kept in what the others have used
 	})
 	return err
 }

@@ -1,35 +1,46 @@
 package shm
 
 import (
+	"cmp"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
+
+	"github.com/nearcall/nearcall/internal/bulk"
 )
 
-// A fetching reads the messages that the peer has put in its slabs. It keeps the slabs
-// while a message is unread, also after the connection has ended: a message that has
-// arrived can still be received.
+// A fetching reads the messages that the peer has put in its slabs.
 //
 // A message is read only while the peer has allocated at least as many pages as all its
 // unread messages need. Two unread messages must not overlap, so that one page cannot pay
 // for both. A place that the peer never wrote to fails this check, or reads as zeros that
 // the peer has paid for with other pages.
 //
-// While the connection is open, the slabs count as the peer's memory. After its end the
-// peer does not use them any more, so what is kept counts as this side's. If this side's
-// Memory has no room for them, they are closed at once. reading.go says how slabs are read.
+// A message that has arrived can still be received after the connection has ended. The end
+// copies what is unread to this side's own memory, and lets go of the file, of which the
+// unread messages may be a small part. The copies are reserved from this side's Memory. The
+// latest messages are lost if it has no room for all. reading.go says how slabs are read.
 type fetching struct {
 	slabs  peerSlabs
-	memory *Memory // this side's
+	memory *Memory    // this side's
+	there  func() int // returns how much of the file the peer has allocated, in bytes
 
-	mu          sync.Mutex
-	held        map[int]int // lengths of unread messages, by offset
-	bytes       int         // the sum of these lengths
-	used        units       // the pieces of slabs that they occupy
-	closed      bool
-	reserved    int // from memory, when the connection ended
-	slabsClosed bool
+	mu      sync.Mutex
+	held    map[int]*arrival // unread messages, by offset
+	arrived int              // messages so far
+	bytes   int              // the sum of the sizes of unread messages
+	used    units            // the pieces of slabs that they occupy
+	closed  bool
 	reading
+}
+
+// An arrival is a message that is unread.
+type arrival struct {
+	at, size int
+	number   int    // earlier messages have lower ones
+	kept     []byte // the copy, after the end of the connection
+	lost     error  // why there is no copy
 }
 
 // peerSlabs are the system calls that a fetching makes. read and close may be called
@@ -38,7 +49,6 @@ type peerSlabs interface {
 	read(b []byte, at int) error
 	mapAll() []byte        // maps the slabs for reading; nil if that fails
 	present(b []byte) bool // whether all pages of b, a part of the mapping, are in memory
-	size() int             // allocated bytes of the file that the slabs are in
 	close()                // unmaps the slabs as well
 }
 
@@ -53,9 +63,10 @@ func (f *fetching) hold(at, n int) error {
 		return fmt.Errorf("%w: its message of %d bytes at %d is where another is", errBroken, n, at)
 	}
 	if f.held == nil {
-		f.held = make(map[int]int)
+		f.held = make(map[int]*arrival)
 	}
-	f.held[at] = n
+	f.arrived++
+	f.held[at] = &arrival{at: at, size: n, number: f.arrived}
 	f.bytes += n
 	return nil
 }
@@ -63,26 +74,108 @@ func (f *fetching) hold(at, n int) error {
 func (f *fetching) release(at int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := f.held[at]
+	m := f.held[at]
 	delete(f.held, at)
-	f.bytes -= n
-	f.used.clear(at, n)
-	if f.closed && len(f.held) == 0 {
-		f.closeSlabs()
+	f.bytes -= m.size
+	f.used.clear(at, m.size)
+	if f.closed && m.lost == nil {
+		f.memory.unreserve(m.size)
 	}
 }
 
-// checkPages returns an error if the peer has allocated less memory than its unread
-// messages need: then none may be read. there returns what the peer has allocated, in
-// bytes.
-func (f *fetching) checkPages(there func() int) error {
+// check returns an error if the message at offset at was lost, or if the peer has allocated
+// less memory than its unread messages need: then none may be read.
+func (f *fetching) check(at int) error {
 	f.mu.Lock()
-	bytes := f.bytes
-	f.mu.Unlock()
-	if n := there(); n < bytes {
-		return fmt.Errorf("%w: %d bytes of memory are there for its messages of %d", errBroken, n, bytes)
+	defer f.mu.Unlock()
+	if f.closed { // the pages were checked when it was
+		return f.held[at].lost
+	}
+	return f.checkPages()
+}
+
+// checkPages returns an error if the peer has allocated less memory than its unread messages
+// need. The caller holds mu, and the connection has not ended, so that the file is open.
+func (f *fetching) checkPages() error {
+	if n := max(f.there(), 0); n < f.bytes {
+		return fmt.Errorf("%w: %d bytes of memory are there for its messages of %d", errBroken, n, f.bytes)
 	}
 	return nil
+}
+
+// fetch fills b with the message at offset at.
+func (f *fetching) fetch(b []byte, at int) error {
+	f.mu.Lock()
+	m := f.held[at]
+	kept, lost := m.kept, m.lost
+	if kept == nil && lost == nil {
+		f.readers++
+		defer f.stopReading()
+	}
+	f.mu.Unlock()
+	switch {
+	case lost != nil:
+		return lost
+	case kept != nil:
+		bulk.Copy(b, kept)
+		return nil
+	}
+	return f.read(b, at)
+}
+
+// close ends the connection's use of the slabs. They are closed when all unread messages that
+// memory has room for are copied, which close does not wait for.
+func (f *fetching) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	wrong := f.checkPages()
+	f.closed = true
+	all := make([]*arrival, 0, len(f.held))
+	for _, m := range f.held {
+		all = append(all, m)
+	}
+	slices.SortFunc(all, func(a, b *arrival) int { return cmp.Compare(a.number, b.number) })
+	all = slices.DeleteFunc(all, func(m *arrival) bool {
+		if m.lost = wrong; wrong == nil && !f.memory.reserve(m.size) {
+			m.lost = f.memory.tooLittle(m.size)
+		}
+		return m.lost != nil
+	})
+	f.readers++
+	if len(all) == 0 {
+		f.stopReadingLocked()
+		return
+	}
+	go f.keep(all)
+}
+
+// keep copies messages for which memory is reserved. readers counts it.
+func (f *fetching) keep(all []*arrival) {
+	defer f.stopReading()
+	for _, m := range all {
+		if !f.isHeld(m) {
+			continue
+		}
+		b := bulk.Uncleared(m.size)
+		err := f.read(b, m.at)
+		f.mu.Lock()
+		switch {
+		case f.held[m.at] != m: // it was received meanwhile
+		case err != nil:
+			m.lost = err
+			f.memory.unreserve(m.size)
+		default:
+			m.kept = b
+		}
+		f.mu.Unlock()
+	}
+}
+
+// isHeld reports whether a message was not released yet.
+func (f *fetching) isHeld(m *arrival) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.held[m.at] == m
 }
 
 // units are a bitmap of pieces of slabs, with a bit for each partAlign bytes.
@@ -119,28 +212,4 @@ func (u *units) clear(at, n int) {
 	for i := at / partAlign; i < (at+n+partAlign-1)/partAlign; i++ {
 		u[i/64] &^= 1 << (i % 64)
 	}
-}
-
-// close ends the connection's use of the slabs. Unread messages stay readable if memory has
-// room for them.
-func (f *fetching) close() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.closed = true
-	if len(f.held) > 0 {
-		if n := f.slabs.size(); f.memory.reserve(n) {
-			f.reserved = n
-			return
-		}
-	}
-	f.closeSlabs()
-}
-
-// closeSlabs closes the slabs, once. The caller holds mu.
-func (f *fetching) closeSlabs() {
-	if f.slabsClosed {
-		return
-	}
-	f.slabsClosed = true
-	f.freeUnread()
 }

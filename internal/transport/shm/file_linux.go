@@ -148,6 +148,15 @@ func (f *file) allocate(m segment, at int64) error {
 	}
 }
 
+// pages returns the bytes of all pages of the file.
+func (f *file) pages() int {
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &stat); err != nil {
+		return int(f.layout.size())
+	}
+	return int(stat.Blocks * 512)
+}
+
 // populates reports whether the system allocates through mappings: Linux does since
 // version 5.14.
 var populates = sync.OnceValue(func() bool {

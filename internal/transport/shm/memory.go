@@ -2,7 +2,10 @@ package shm
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
+
+	"github.com/nearcall/nearcall/internal/link"
 )
 
 // Memory bounds the bytes that this side reserves for the rings and slabs of several
@@ -84,6 +87,21 @@ func reserveOf(used *atomic.Int64, bound, n, leave int64) bool {
 func (m *Memory) unreserve(n int) {
 	m.used.Add(-int64(n))
 	counters.memory.Add(-int64(n))
+}
+
+// tooLittle is the error for n bytes that could not be reserved, to keep a message whose connection
+// has ended.
+func (m *Memory) tooLittle(n int) error {
+	return fmt.Errorf("%w: the connection has ended, and %s allows %d bytes, of which %d are in use: too many to keep a message of %d; allow more, or receive messages sooner",
+		link.ErrExhausted, m.option(), m.max, m.used.Load(), n)
+}
+
+// option returns the name of the option that sets the bound.
+func (m *Memory) option() string {
+	if m.shared {
+		return "MaxSharedMemory"
+	}
+	return "WithMaxSharedMemory"
 }
 
 var errMemory = errors.New("as much shared memory is used as may be: see MaxSharedMemory")

@@ -19,71 +19,58 @@ import (
 // are reserved from this side's Memory. If it has no room for another, pread reads the message. And if
 // a page cannot be allocated, because memory is short, the SIGBUS becomes an error of the read.
 //
-// Invariant: the slabs are unmapped when they were closed and nobody reads.
+// Invariant: the slabs are closed when the connection has ended and nobody reads.
 type reading struct {
 	mapped  []byte // the peer's slabs; nil before the first read, and if they cannot be mapped
 	tried   bool   // to map them
 	touched units  // the pieces that are reserved
 	paid    int    // bytes of touched
-	readers int    // that copy from mapped
+	readers int    // that read slabs
 }
 
-// read fills b from offset at.
+// read fills b from offset at of the slabs. readers counts the caller.
 func (f *fetching) read(b []byte, at int) error {
-	from := f.startReading(at, len(b))
-	if from == nil {
-		return f.slabs.read(b, at)
+	if from := f.mapping(at, len(b)); from != nil && f.slabs.present(from) {
+		return copyMapped(b, from)
 	}
-	var err error
-	if f.slabs.present(from) {
-		err = copyMapped(b, from)
-	} else {
-		err = f.slabs.read(b, at)
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.readers--
-	f.freeUnread()
-	return err
+	return f.slabs.read(b, at)
 }
 
-// startReading returns the n bytes at offset at of the mapping, or nil if they have to be read in
-// another way. If it does not return nil, readers counts the caller.
-func (f *fetching) startReading(at, n int) []byte {
+// mapping returns the n bytes at offset at of the mapping, or nil if they have to be read in
+// another way.
+func (f *fetching) mapping(at, n int) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.slabsClosed {
-		return nil
-	}
 	if !f.tried {
 		f.mapped, f.tried = f.slabs.mapAll(), true
 	}
 	if f.mapped == nil {
 		return nil
 	}
-	if !f.closed { // otherwise all of the file is reserved
-		after := f.touched
-		if more := partAlign * after.markMore(at, n); more > 0 {
-			if !f.memory.reserveRead(more, f.paid) {
-				return nil
-			}
-			f.touched = after
-			f.paid += more
+	after := f.touched
+	if more := partAlign * after.markMore(at, n); more > 0 {
+		if !f.memory.reserveRead(more, f.paid) {
+			return nil
 		}
+		f.touched = after
+		f.paid += more
 	}
-	f.readers++
 	return f.mapped[at : at+n]
 }
 
-// freeUnread frees the slabs if they were closed and nobody reads. The caller holds mu.
-func (f *fetching) freeUnread() {
-	if !f.slabsClosed || f.readers > 0 {
-		return
+// stopReading says that a reader has finished.
+func (f *fetching) stopReading() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stopReadingLocked()
+}
+
+// stopReadingLocked is stopReading for a caller that holds mu.
+func (f *fetching) stopReadingLocked() {
+	if f.readers--; f.closed && f.readers == 0 {
+		f.slabs.close()
+		f.memory.unreserveRead(f.paid)
 	}
-	f.slabs.close()
-	f.memory.unreserve(f.reserved)
-	f.memory.unreserveRead(f.paid)
-	f.reserved, f.paid = 0, 0
 }
 
 // copyMapped copies from, which is in a mapping, to b. It fails if a page of it cannot be had.

@@ -9,7 +9,7 @@ import (
 func TestWhatIsReadThroughMappingsIsBounded(t *testing.T) {
 	memory := NewMemory(readsPart*6*partAlign, false)
 	slabs := &testSlabs{mapped: make([]byte, 16*partAlign)}
-	f := &fetching{slabs: slabs, memory: memory}
+	f := fetchingOf(slabs, memory)
 	read := func(at, n int, mapped bool) {
 		t.Helper()
 		before := slabs.reads
@@ -36,7 +36,6 @@ func TestWhatIsReadThroughMappingsIsBounded(t *testing.T) {
 	if n := memory.read.Load(); n != 0 || memory.used.Load() != 0 {
 		t.Errorf("%d bytes are reserved after the end", n)
 	}
-	read(0, 1, false)
 }
 
 // No peer gets all of what may be read through mappings.
@@ -44,7 +43,7 @@ func TestEachPeerLeavesSomeOfWhatIsReadToOthers(t *testing.T) {
 	memory := NewMemory(readsPart*maxSlabs, true)
 	last := maxSlabs
 	for i := range 8 {
-		f := &fetching{slabs: &testSlabs{mapped: make([]byte, maxSlabs)}, memory: memory}
+		f := fetchingOf(&testSlabs{mapped: make([]byte, maxSlabs)}, memory)
 		for at := 0; at < maxSlabs; at += partAlign {
 			_ = f.read(make([]byte, 1), at)
 		}
@@ -55,36 +54,32 @@ func TestEachPeerLeavesSomeOfWhatIsReadToOthers(t *testing.T) {
 	}
 }
 
-// The mapping stays while a message is copied from it, also if the connection ends and there is no
+// The slabs stay while a message is read from them, also if the connection ends and there is no
 // memory to keep what was not received.
-func TestSlabsAreNotUnmappedWhileTheyAreRead(t *testing.T) {
-	slabs := &testSlabs{n: 100, mapped: make([]byte, partAlign)}
-	f := &fetching{slabs: slabs, memory: NewMemory(readsPart*partAlign, false)}
-	f.memory.used.Store(f.memory.max)
-	if err := f.hold(0, 10); err != nil {
-		t.Fatal(err)
-	}
-	if f.startReading(0, 10) == nil || f.startReading(0, 5) == nil {
-		t.Fatal("nothing is read through the mapping")
-	}
-	f.close()
-	if slabs.closed != 0 {
-		t.Fatal("the slabs are unmapped while they are read")
-	}
-	if f.startReading(0, 1) != nil {
-		t.Error("another message is read from slabs that are closed")
-	}
-	for i := range 2 {
-		f.mu.Lock()
-		f.readers--
-		f.freeUnread()
-		f.mu.Unlock()
-		if slabs.closed != i {
-			t.Errorf("after %d of 2 readers the slabs were closed %d times", i+1, slabs.closed)
-		}
-	}
-	f.release(0)
-	if slabs.closed != 1 || f.memory.read.Load() != 0 {
-		t.Errorf("the slabs were closed %d times, and %d bytes are reserved", slabs.closed, f.memory.read.Load())
+func TestSlabsAreNotClosedWhileTheyAreRead(t *testing.T) {
+	for name, mapped := range map[string][]byte{"through a mapping": make([]byte, partAlign), "with pread": nil} {
+		t.Run(name, func(t *testing.T) {
+			memory := NewMemory(readsPart*partAlign, false)
+			slabs := &testSlabs{n: 100, mapped: mapped}
+			f := fetchingOf(slabs, memory)
+			memory.used.Store(memory.max)
+			if err := f.hold(0, 10); err != nil {
+				t.Fatal(err)
+			}
+			slabs.during = func() {
+				slabs.during = nil
+				f.close()
+				if slabs.closed != 0 {
+					t.Error("the slabs are closed while they are read")
+				}
+			}
+			if err := f.fetch(make([]byte, 10), 0); err != nil {
+				t.Error(err)
+			}
+			if slabs.closed != 1 || memory.read.Load() != 0 {
+				t.Errorf("the slabs were closed %d times, and %d bytes are reserved", slabs.closed, memory.read.Load())
+			}
+			f.release(0)
+		})
 	}
 }

@@ -61,13 +61,4 @@ func (s *theirSlabs) present(b []byte) bool {
 	return true
 }
 
-// size returns the bytes of all pages of the file, which is at least that of the slabs.
-func (s *theirSlabs) size() int {
-	var stat unix.Stat_t
-	if err := unix.Fstat(int(s.file.Fd()), &stat); err != nil {
-		return s.file.layout.slabs
-	}
-	return int(stat.Blocks * 512)
-}
-
 func (s *theirSlabs) close() { s.freeSlabs() }

@@ -121,6 +121,52 @@ func TestAPeersSlabsAreMappedForTheFirstMessage(t *testing.T) {
 	})
 }
 
+// After the end, messages are read though both sides have filled their slabs, and the file is freed
+// while they wait. There is room for what has arrived, and for no more.
+func TestWhatHasArrivedIsReadAfterTheEnd(t *testing.T) {
+	for _, side := range []string{"client", "server"} {
+		t.Run(side, func(t *testing.T) {
+			leavesNothing(t, func() {
+				client, server := connected(t)
+				c, peer := client, server
+				if side == "server" {
+					c, peer = server, client
+				}
+				c.fetches.memory = NewMemory(slabsSize, false)
+				const size = slabsSize / 4
+				var all []int
+				for i := range slabsSize / size {
+					b, at, ok := peer.Place(size)
+					if !ok {
+						t.Fatalf("there is no slab for message %d", i)
+					}
+					copy(b[:size], bytes.Repeat([]byte{byte(i + 1)}, size))
+					peer.Placed(at)
+					if err := c.Hold(at, size); err != nil {
+						t.Fatal(err)
+					}
+					all = append(all, at)
+					_, own, _ := c.Place(size)
+					c.Placed(own)
+				}
+				_ = peer.Close()
+				_ = c.Close()
+				eventually(t, "the file is closed", func() bool { return c.theirs.file.users.Load() == 0 })
+				for i, at := range all {
+					if err := c.Check(at); err != nil {
+						t.Fatal(err)
+					}
+					b := make([]byte, size)
+					if err := c.Fetch(b, at); err != nil || !bytes.Equal(b, bytes.Repeat([]byte{byte(i + 1)}, size)) {
+						t.Errorf("message %d is another, %v", i, err)
+					}
+					c.Release(at)
+				}
+			})
+		})
+	}
+}
+
 // A page of a mapping that cannot be had ends the read, and not the process.
 func TestAPageThatCannotBeHadIsAnError(t *testing.T) {
 	fd, err := unix.MemfdCreate("short", unix.MFD_CLOEXEC)
@@ -175,24 +221,24 @@ func TestMessagesThatCostThePeerNothingAreNotRead(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := c.Check(); err != nil {
+		if err := c.Check(2 * size); err != nil {
 			t.Errorf("messages that are there: %v", err)
 		}
 		if err := unix.Madvise(peer.mine.slabs[:size], unix.MADV_REMOVE); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Check(); !errors.Is(err, errBroken) {
+		if err := c.Check(2 * size); !errors.Is(err, errBroken) {
 			t.Errorf("of three messages one is not there: %v", err)
 		}
 		c.Release(0)
-		if err := c.Check(); err != nil {
+		if err := c.Check(2 * size); err != nil {
 			t.Errorf("two messages that are there: %v", err)
 		}
 		spare := peer.mine.file.layout.first() // of the peer's ring, which may pay for messages
 		if err := unix.Madvise(peer.mine.slabs[size:size+2*spare], unix.MADV_REMOVE); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Check(); !errors.Is(err, errBroken) {
+		if err := c.Check(2 * size); !errors.Is(err, errBroken) {
 			t.Errorf("%d bytes are not there, and pages of this side's ring pay for them: %v", 2*spare, err)
 		}
 	})
