@@ -211,13 +211,15 @@ func WithoutUpgrade() DialOption {
 // WithMaxSharedMemory limits the shared memory that the client's connection uses,
 // in bytes. The default is 128 MiB. A connection uses 260 KiB and, while it sends
 // messages of 32 KiB or more, up to 64 MiB more, which it releases 5 seconds after the
-// last of them. After a reconnect the old connection can exist beside the new one for a
-// while. The server's use is limited by [MaxSharedMemory].
+// last of them. After a reconnect old connections exist beside the new one until their
+// calls have ended: their 260 KiB may exceed the limit. The server's use is limited by
+// [MaxSharedMemory].
 //
 // At the limit large messages are sent in pieces. If the limit is below what a
 // connection needs at least, unix: targets stay sockets and calls of shm: targets fail.
-// Large messages that have arrived on a connection that ends count until they are
-// received. Those beyond the limit are lost: receiving one fails with ResourceExhausted.
+// Large messages that have arrived on a connection that ends count by themselves until
+// they are received. Those beyond the limit are lost: receiving one fails with
+// ResourceExhausted.
 func WithMaxSharedMemory(bytes int64) DialOption {
 	return dialOption{set: func(o *dialOptions) { o.memory = bytes }}
 }

@@ -297,7 +297,7 @@ func NoUpgrade() ServerOption {
 // is reserved for new connections.
 //
 // At the limit large messages are sent in pieces, unix: connections stay sockets, and
-// clients of shm: targets are refused. Large messages that have arrived on a connection
+// clients of shm: targets wait for up to 5 seconds and are then refused. Large messages that have arrived on a connection
 // that ends count until they are received. Those beyond the limit are lost: receiving
 // one fails with ResourceExhausted. [ReadSharedMemoryStats] reports the use.
 func MaxSharedMemory(bytes int64) ServerOption {

@@ -453,7 +453,7 @@ func TestTheBoundSaysHowMuchIsReceivedAfterTheEnd(t *testing.T) {
 					continue
 				}
 				wantCode(t, err, codes.ResourceExhausted)
-				if !strings.Contains(err.Error(), fmt.Sprintf("WithMaxSharedMemory allows %d bytes", test.bound)) {
+				if !strings.Contains(err.Error(), fmt.Sprintf("of the %d bytes that WithMaxSharedMemory allows", test.bound)) {
 					t.Error(err)
 				}
 			}

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall"
 )
@@ -129,6 +130,44 @@ func TestConnectionsShareTheServersMemory(t *testing.T) {
 	_ = first.Close()
 	noneOpen(t)
 	wantNetwork(t, dial(t, lis.Target()), "shm")
+}
+
+// While connections drain, calls go on over new ones, though there is memory for one connection only.
+func TestDrainingConnectionsKeepNoNewOnesOut(t *testing.T) {
+	hold(t)
+	for side, bound := range map[string]struct{ client, server int64 }{
+		"client's": {least + 100_000, 1 << 30},
+		"server's": {128 << 20, minOfServer + 100_000},
+	} {
+		for _, network := range overShm {
+			t.Run(fmt.Sprintf("the %s bound/%s", side, network), func(t *testing.T) {
+				before := noneOpen(t)
+				service := echo{unary: func(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+					time.Sleep(time.Duration(in.ResponseSize) * time.Millisecond)
+					return &testpb.SimpleResponse{Payload: in.Payload}, nil
+				}}
+				lis := listen(t, targetFor(t, network))
+				start(t, serve(t, service, nearcall.MaxSharedMemory(bound.server), nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 10 * time.Millisecond})), lis)
+				client := dial(t, lis.Target(), nearcall.WithMaxSharedMemory(bound.client))
+				replaced := func() bool {
+					now := nearcall.ReadSharedMemoryStats()
+					return now.Upgrades+now.Fallbacks-before.Upgrades-before.Fallbacks >= 20
+				}
+				var all sync.WaitGroup
+				for i := range 4 {
+					all.Go(func() {
+						for !replaced() && !t.Failed() {
+							in := &testpb.SimpleRequest{Payload: payload(40_000), ResponseSize: int32(i * 20)}
+							if out, err := client.UnaryCall(t.Context(), in); err != nil || len(out.GetPayload().GetBody()) != 40_000 {
+								t.Errorf("%d bytes come back, %v", len(out.GetPayload().GetBody()), err)
+							}
+						}
+					})
+				}
+				all.Wait()
+			})
+		}
+	}
 }
 
 // Messages for which there is no memory are sent in pieces, and none is lost.

@@ -28,8 +28,8 @@ func toSharedMemory(bytes int64, shared bool) *sock.Upgrade {
 			}
 			return c, nil, nil
 		},
-		Answer: func(ctx context.Context, conn net.Conn, first []byte, decline string, deadline time.Time) (mux.Conn, []byte, error) {
-			c, rest, err := server.Answer(ctx, conn, first, decline, deadline)
+		Answer: func(ctx context.Context, conn net.Conn, first []byte, decline string, required bool, deadline time.Time) (mux.Conn, []byte, error) {
+			c, rest, err := server.Answer(ctx, conn, first, decline, required, deadline)
 			if err != nil {
 				return nil, rest, err
 			}

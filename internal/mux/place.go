@@ -1,6 +1,7 @@
 package mux
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 
@@ -144,7 +145,10 @@ func (it *item) fetch() error {
 	if err != nil {
 		b.Free()
 		b = nil
-		err = &link.RecvError{Err: fmt.Errorf("it cannot be read from shared memory: %w", err)}
+		if !errors.Is(err, link.ErrExhausted) {
+			err = fmt.Errorf("it cannot be read from shared memory: %w", err)
+		}
+		err = &link.RecvError{Err: err}
 	}
 	it.data, it.place = b, nil
 	s.mu.Lock()

@@ -79,7 +79,7 @@ func (f *fetching) release(at int) {
 	f.bytes -= m.size
 	f.used.clear(at, m.size)
 	if f.closed && m.lost == nil {
-		f.memory.unreserve(m.size)
+		f.memory.unreserveKept(m.size)
 	}
 }
 
@@ -136,8 +136,8 @@ func (f *fetching) close() {
 	}
 	slices.SortFunc(all, func(a, b *arrival) int { return cmp.Compare(a.number, b.number) })
 	all = slices.DeleteFunc(all, func(m *arrival) bool {
-		if m.lost = wrong; wrong == nil && !f.memory.reserve(m.size) {
-			m.lost = f.memory.tooLittle(m.size)
+		if m.lost = wrong; wrong == nil {
+			m.lost = f.memory.reserveKept(m.size)
 		}
 		return m.lost != nil
 	})
@@ -163,7 +163,7 @@ func (f *fetching) keep(all []*arrival) {
 		case f.held[m.at] != m: // it was received meanwhile
 		case err != nil:
 			m.lost = err
-			f.memory.unreserve(m.size)
+			f.memory.unreserveKept(m.size)
 		default:
 			m.kept = b
 		}

@@ -76,25 +76,30 @@ func receives(f *fetching, n, piece int) error {
 // What counts is what is unread, however large the peer's part of the file is. What there is no
 // room for is lost, the latest messages first, and the error says why.
 func TestUnreadMessagesAreKeptAfterTheEnd(t *testing.T) {
-	for _, shared := range []bool{false, true} {
+	for option, shared := range map[string]bool{"WithMaxSharedMemory": false, "MaxSharedMemory": true} {
 		synctest.Test(t, func(t *testing.T) {
 			memory := NewMemory(100, shared)
+			used := memory.used.Load
+			if !shared { // what others use does not count
+				memory.used.Store(100)
+				used = memory.kept.Load
+			}
 			slabs := &testSlabs{n: 1 << 30}
 			f := fetchingOf(slabs, memory)
 			arrives(t, f, 30, 7, 3, 9, 1, 5)
 			if err := receives(f, 30, 3); err != nil {
 				t.Error(err)
 			}
-			if used := memory.used.Load(); used != 0 {
-				t.Errorf("%d bytes are counted, of a peer that lives", used)
+			if used() != 0 {
+				t.Errorf("%d bytes are counted, of a peer that lives", used())
 			}
 			f.close()
 			synctest.Wait()
 			if f.hold(0, 1) == nil {
 				t.Error("a message arrives after the end")
 			}
-			if slabs.closed != 1 || memory.used.Load() != 90 {
-				t.Errorf("the slabs were closed %d times, and %d bytes are counted", slabs.closed, memory.used.Load())
+			if slabs.closed != 1 || used() != 90 {
+				t.Errorf("the slabs were closed %d times, and %d bytes are counted", slabs.closed, used())
 			}
 			slabs.n = 0
 			for _, piece := range []int{9, 1, 7} {
@@ -103,11 +108,11 @@ func TestUnreadMessagesAreKeptAfterTheEnd(t *testing.T) {
 				}
 			}
 			err := receives(f, 30, 5)
-			if !errors.Is(err, link.ErrExhausted) || !strings.Contains(err.Error(), memory.option()+" allows 100 bytes, of which 90 are in use") || !strings.Contains(err.Error(), "a message of 30") {
+			if !errors.Is(err, link.ErrExhausted) || !strings.Contains(err.Error(), " 100 bytes that "+option+" allows 90 are in use") || !strings.Contains(err.Error(), "a message of 30") {
 				t.Errorf("the last message: %v", err)
 			}
-			if slabs.closed != 1 || memory.used.Load() != 0 {
-				t.Errorf("after that the slabs were closed %d times, and %d bytes are counted", slabs.closed, memory.used.Load())
+			if slabs.closed != 1 || used() != 0 {
+				t.Errorf("after that the slabs were closed %d times, and %d bytes are counted", slabs.closed, used())
 			}
 		})
 	}
@@ -140,8 +145,8 @@ func TestMessagesAreReceivedWhileTheEndCopiesThem(t *testing.T) {
 				f.close()
 				synctest.Wait()
 				receive(4, 2)
-				if slabs.closed != 1 || memory.used.Load() != 0 {
-					t.Errorf("the slabs were closed %d times, and %d bytes are counted", slabs.closed, memory.used.Load())
+				if slabs.closed != 1 || memory.kept.Load() != 0 {
+					t.Errorf("the slabs were closed %d times, and %d bytes are counted", slabs.closed, memory.kept.Load())
 				}
 			})
 		})
@@ -163,8 +168,8 @@ func TestMessagesWithoutPagesAreNotKept(t *testing.T) {
 				t.Errorf("of 60 bytes %d are there: %v", n, err)
 			}
 		}
-		if receives(f, 30, 1) == nil || slabs.closed != 1 || slabs.reads != 0 || memory.used.Load() != 0 {
-			t.Errorf("the slabs were closed %d times and read %d times, and %d bytes are counted", slabs.closed, slabs.reads, memory.used.Load())
+		if receives(f, 30, 1) == nil || slabs.closed != 1 || slabs.reads != 0 || memory.kept.Load() != 0 {
+			t.Errorf("the slabs were closed %d times and read %d times, and %d bytes are counted", slabs.closed, slabs.reads, memory.kept.Load())
 		}
 	}
 }
@@ -177,7 +182,7 @@ func TestSlabsThatNobodyReadsGoWithTheConnection(t *testing.T) {
 		t.Error(err)
 	}
 	f.close()
-	if slabs.closed != 1 || memory.used.Load() != 0 {
-		t.Errorf("they were closed %d times, %d bytes are counted", slabs.closed, memory.used.Load())
+	if slabs.closed != 1 || memory.kept.Load() != 0 {
+		t.Errorf("they were closed %d times, %d bytes are counted", slabs.closed, memory.kept.Load())
 	}
 }

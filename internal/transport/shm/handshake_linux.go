@@ -106,7 +106,7 @@ func (in *incoming) open(body []byte, m *Memory) (*Conn, error) {
 type Server struct {
 	memory  *Memory
 	slots   slots
-	timeout time.Duration // for a client to complete its offer, or to confirm the answer
+	timeout time.Duration // for a client to complete its offer, or to confirm the answer; for memory to be returned
 }
 
 // NewServer returns a Server whose connections reserve their memory from m.
@@ -116,13 +116,17 @@ func NewServer(m *Memory) *Server {
 
 const answerTimeout = 5 * time.Second
 
+// serverRings is what a server reserves for a connection's rings, in bytes: see newSides.
+const serverRings = 2 * (controlIs + ringSize)
+
 // Answer answers the offer on conn, of which first was already read. It returns the
 // connection that replaces conn. An error says why there is none: conn stays a socket, and
 // rest is what was already read from it. If conn is broken, its next use returns the error.
-// A non-empty reason declines every offer; without one conn must be a *net.UnixConn. deadline
-// is conn's, which Answer restores if conn stays usable. ctx ends when the caller no longer
-// wants the connection.
-func (s *Server) Answer(ctx context.Context, conn net.Conn, first []byte, reason string, deadline time.Time) (c *Conn, rest []byte, err error) {
+// A non-empty reason declines every offer; without one conn must be a *net.UnixConn. waits says
+// that the socket cannot be used: if there is no memory, Answer waits a while for other connections
+// to return some. deadline is conn's, which Answer restores if conn stays usable. ctx ends when the
+// caller no longer wants the connection.
+func (s *Server) Answer(ctx context.Context, conn net.Conn, first []byte, reason string, waits bool, deadline time.Time) (c *Conn, rest []byte, err error) {
 	defer func() { count(err) }()
 	hurry := func() { _ = conn.SetDeadline(earlier(deadline, time.Now().Add(s.timeout))) }
 	relax := func() { _ = conn.SetDeadline(deadline) }
@@ -136,12 +140,20 @@ func (s *Server) Answer(ctx context.Context, conn net.Conn, first []byte, reason
 	if err != nil {
 		return nil, nil, err
 	}
-	refused := s.admit(ctx, in.conn, reason, hurry)
-	if refused == nil {
-		c, refused, err = s.agree(&in, body)
+	var refused error
+	try := func() error {
+		if refused = s.admit(ctx, in.conn, reason, hurry); refused == nil {
+			c, refused, err = s.agree(&in, body)
+		}
+		return refused
+	}
+	if waits && s.memory.max >= serverRings {
+		s.retry(ctx, try)
+	} else {
+		_ = try()
 	}
 	if refused != nil {
-		hurry() // waiting for a slot took time
+		hurry() // waiting took time
 		err = refused
 		if _, failed := conn.Write(appendDecline(nil, refused.Error())); failed != nil {
 			return nil, nil, errors.Join(refused, failed)
@@ -151,6 +163,24 @@ func (s *Server) Answer(ctx context.Context, conn net.Conn, first []byte, reason
 		relax()
 	}
 	return c, in.b, err
+}
+
+// retry calls try, and again when there is room for a connection, until its error is not errMemory or
+// it is late.
+func (s *Server) retry(ctx context.Context, try func() error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	more := s.memory.more()
+	for errors.Is(try(), errMemory) {
+		for room := false; !room; room = s.memory.hasRoom(serverRings) {
+			select {
+			case <-more:
+			case <-ctx.Done():
+				return
+			}
+			more = s.memory.more() // before the look, so that nothing is missed after it
+		}
+	}
 }
 
 // agree proposes a connection and waits for the client's verdict, then releases the slot.

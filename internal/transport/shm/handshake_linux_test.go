@@ -25,7 +25,7 @@ func soonEnough() time.Time { return time.Now().Add(time.Minute) }
 
 // answer answers an offer as a new server.
 func answer(conn *net.UnixConn) (*Conn, []byte, error) {
-	return NewServer(plenty).Answer(context.Background(), conn, nil, "", soonEnough())
+	return NewServer(plenty).Answer(context.Background(), conn, nil, "", false, soonEnough())
 }
 
 // theOffer returns the offer of a client of this version.
@@ -199,7 +199,7 @@ func TestAServerDeclinesForAReason(t *testing.T) {
 			}
 			first := append(theOffer(), "more"...)
 			reason := strings.Repeat("so it is; ", 100)
-			c, rest, err := NewServer(plenty).Answer(t.Context(), conn, first, reason, soonEnough())
+			c, rest, err := NewServer(plenty).Answer(t.Context(), conn, first, reason, false, soonEnough())
 			refused(t, c, err)
 			if string(rest) != "more" {
 				t.Errorf("%q is left", rest)
@@ -265,7 +265,7 @@ func TestAClientThatHasLeftIsNotAnswered(t *testing.T) {
 	}
 	_ = a.Close()
 	full := NewServer(NewMemory(0, true)) // which would decline
-	if c, _, err := full.Answer(t.Context(), b, nil, "", soonEnough()); c != nil || !errors.Is(err, io.EOF) {
+	if c, _, err := full.Answer(t.Context(), b, nil, "", false, soonEnough()); c != nil || !errors.Is(err, io.EOF) {
 		t.Errorf("%v, %v", c, err)
 	}
 }
@@ -370,7 +370,7 @@ func TestAServerDoesNotWaitLongForAClient(t *testing.T) {
 				}
 				s := NewServer(plenty)
 				s.timeout = 10 * time.Millisecond
-				c, _, err := s.Answer(t.Context(), b, nil, "", time.Now().Add(time.Hour))
+				c, _, err := s.Answer(t.Context(), b, nil, "", false, time.Now().Add(time.Hour))
 				refused(t, c, err)
 				if !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Error(err)
@@ -394,7 +394,7 @@ func TestAnOfferLeavesTheDeadlineAlone(t *testing.T) {
 		s := NewServer(plenty)
 		s.timeout = time.Hour
 		deadline := time.Now().Add(100 * time.Millisecond)
-		c, _, err := s.Answer(t.Context(), b, nil, reason, deadline)
+		c, _, err := s.Answer(t.Context(), b, nil, reason, false, deadline)
 		if (err == nil) != (verdict == "+") {
 			t.Fatal(err)
 		}
@@ -442,7 +442,7 @@ func TestClientsThatStallHoldUpNobody(t *testing.T) {
 		a, b := sockets(t)
 		answered := make(chan *Conn, 1)
 		go func() {
-			c, _, err := s.Answer(t.Context(), b, nil, "", soonEnough())
+			c, _, err := s.Answer(t.Context(), b, nil, "", false, soonEnough())
 			if err != nil {
 				t.Error(err)
 			}
@@ -478,7 +478,7 @@ func (s *stalled) stall(t *testing.T, server *Server, n int) {
 		}
 		s.clients = append(s.clients, a)
 		go func() {
-			c, _, err := server.Answer(t.Context(), b, nil, "", soonEnough())
+			c, _, err := server.Answer(t.Context(), b, nil, "", false, soonEnough())
 			if c != nil {
 				_ = c.Close()
 			}
@@ -512,12 +512,81 @@ func TestAClientThatWaitsForItsTurnIsDeclinedInTheEnd(t *testing.T) {
 		if err := send(a, theOffer()); err != nil {
 			t.Fatal(err)
 		}
-		c, _, err := s.Answer(ctx, b, nil, "", soonEnough())
+		c, _, err := s.Answer(ctx, b, nil, "", false, soonEnough())
 		refused(t, c, err)
 		if got := declined(t, a); !strings.Contains(got, why) {
 			t.Errorf("it declines for %q, not %q", got, why)
 		}
 		goOn(t, a, b)
+	}
+}
+
+// Where the socket cannot be used, an offer waits for memory that another connection returns, but not for
+// ever, and not if there will never be enough.
+func TestAnOfferWaitsForMemory(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, test := range map[string]struct {
+		ctx     context.Context
+		bound   int64
+		waits   bool
+		timeout time.Duration
+		gets    bool
+	}{
+		"which is returned":          {ctx: t.Context(), bound: serverRings, waits: true, timeout: time.Hour, gets: true},
+		"which is returned too late": {ctx: t.Context(), bound: serverRings, waits: true, timeout: 10 * time.Millisecond},
+		"and nobody wants it":        {ctx: ended, bound: serverRings, waits: true, timeout: time.Hour},
+		"and need not":               {ctx: t.Context(), bound: serverRings, timeout: time.Hour},
+		"and there is never enough":  {ctx: t.Context(), bound: serverRings - 1, waits: true, timeout: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory := NewMemory(test.bound, true)
+			s := NewServer(memory)
+			s.timeout = test.timeout
+			if !memory.reserve(serverRings - 1) {
+				t.Fatal("there is no memory at all")
+			}
+			a, b := sockets(t)
+			type answer struct {
+				c   *Conn
+				err error
+			}
+			answered := make(chan answer, 1)
+			go func() {
+				c, _, err := s.Answer(test.ctx, b, nil, "", test.waits, soonEnough())
+				answered <- answer{c, err}
+			}()
+			if !test.gets {
+				if err := send(a, theOffer()); err != nil {
+					t.Fatal(err)
+				}
+				got := soon(t, "the answer", answered)
+				refused(t, got.c, got.err)
+				if got := declined(t, a); !strings.Contains(got, "MaxSharedMemory") {
+					t.Errorf("it declines for %q", got)
+				}
+				return
+			}
+			go func() {
+				eventually(t, "the offer waits", func() bool {
+					memory.mu.Lock()
+					defer memory.mu.Unlock()
+					return memory.freed != nil
+				})
+				memory.unreserve(1) // too little
+				memory.unreserve(serverRings - 2)
+			}()
+			client, _, err := Offer(a, plenty)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = client.Close() }()
+			got := soon(t, "the answer", answered)
+			if got.err != nil {
+				t.Fatal(got.err)
+			}
+			_ = got.c.Close()
+		})
 	}
 }
 

@@ -3,6 +3,8 @@ package shm
 import (
 	"errors"
 	"fmt"
+	"math"
+	"sync"
 	"sync/atomic"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -23,6 +25,10 @@ type Memory struct {
 	shared bool // by connections of different peers
 	used   atomic.Int64
 	read   atomic.Int64
+	kept   atomic.Int64
+
+	mu    sync.Mutex
+	freed chan struct{} // closed when bytes are returned; nil if nobody waits for that
 }
 
 const (
@@ -34,6 +40,16 @@ const (
 // NewMemory returns a bound of the given number of bytes. shared is for connections of
 // different peers, which each get a share.
 func NewMemory(bytes int64, shared bool) *Memory { return &Memory{max: bytes, shared: shared} }
+
+// reserveRings reserves n bytes for the rings of a new connection, and reports whether it could. If all
+// connections have one peer, it can whenever the bound is enough for one connection: the others
+// drain, and must not keep out the one that replaces them.
+func (m *Memory) reserveRings(n int) bool {
+	if m.shared || int64(n) > m.max {
+		return m.reserve(n)
+	}
+	return m.reserveBelow(math.MaxInt64, int64(n), 0)
+}
 
 // reserve reserves n bytes, and reports whether there were enough.
 func (m *Memory) reserve(n int) bool { return m.reserveBelow(m.max, int64(n), 0) }
@@ -87,21 +103,52 @@ func reserveOf(used *atomic.Int64, bound, n, leave int64) bool {
 func (m *Memory) unreserve(n int) {
 	m.used.Add(-int64(n))
 	counters.memory.Add(-int64(n))
-}
-
-// tooLittle is the error for n bytes that could not be reserved, to keep a message whose connection
-// has ended.
-func (m *Memory) tooLittle(n int) error {
-	return fmt.Errorf("%w: the connection has ended, and %s allows %d bytes, of which %d are in use: too many to keep a message of %d; allow more, or receive messages sooner",
-		link.ErrExhausted, m.option(), m.max, m.used.Load(), n)
-}
-
-// option returns the name of the option that sets the bound.
-func (m *Memory) option() string {
-	if m.shared {
-		return "MaxSharedMemory"
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.freed != nil {
+		close(m.freed)
+		m.freed = nil
 	}
-	return "WithMaxSharedMemory"
 }
 
+// hasRoom reports whether n bytes could be reserved for rings.
+func (m *Memory) hasRoom(n int64) bool { return m.max-m.used.Load() >= n }
+
+// more returns a channel that is closed when bytes are returned.
+func (m *Memory) more() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.freed == nil {
+		m.freed = make(chan struct{})
+	}
+	return m.freed
+}
+
+// reserveKept reserves n bytes to keep a message whose connection has ended. If all connections have
+// one peer, such messages have the bound to themselves: the connection that replaces theirs takes
+// nothing from them.
+func (m *Memory) reserveKept(n int) error {
+	used, option := &m.used, "MaxSharedMemory"
+	if !m.shared {
+		used, option = &m.kept, "WithMaxSharedMemory"
+	}
+	if !reserveOf(used, m.max, int64(n), 0) {
+		return fmt.Errorf("%w: the connection has ended, and of the %d bytes that %s allows %d are in use: too many to keep a message of %d; allow more, or receive messages sooner",
+			link.ErrExhausted, m.max, option, used.Load(), n)
+	}
+	counters.memory.Add(int64(n))
+	return nil
+}
+
+// unreserveKept returns n bytes of reserveKept.
+func (m *Memory) unreserveKept(n int) {
+	if m.shared {
+		m.unreserve(n)
+		return
+	}
+	m.kept.Add(-int64(n))
+	counters.memory.Add(-int64(n))
+}
+
+// errMemory is the error of a connection for which the bound has no room.
 var errMemory = errors.New("as much shared memory is used as may be: see MaxSharedMemory")

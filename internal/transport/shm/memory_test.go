@@ -103,6 +103,24 @@ func TestPeersThatReturnNoSlabLeaveSomeToOthers(t *testing.T) {
 	}
 }
 
+// A connection of the same peer that drains keeps no other out.
+func TestRingsOfOnePeerAreHad(t *testing.T) {
+	const one = controlIs + ringSize
+	memory := NewMemory(one, false)
+	if !memory.reserve(one) || !memory.reserveRings(one) {
+		t.Error("another connection gets no rings")
+	}
+	if memory.reserve(1) {
+		t.Error("there is memory for slabs beyond the bound")
+	}
+	if NewMemory(one-1, false).reserveRings(one) {
+		t.Error("a connection gets rings that are larger than the bound")
+	}
+	if shared := NewMemory(one, true); !shared.reserveRings(one) || shared.reserveRings(one) {
+		t.Error("several peers get more than the bound")
+	}
+}
+
 func TestMemoryOfOnePeerIsNotShared(t *testing.T) {
 	memory := NewMemory(controlIs+ringSize+maxSlabs, false)
 	if each := hoard(t, memory, 1); each[0] != maxSlabs {

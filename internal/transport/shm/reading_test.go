@@ -62,7 +62,7 @@ func TestSlabsAreNotClosedWhileTheyAreRead(t *testing.T) {
 			memory := NewMemory(readsPart*partAlign, false)
 			slabs := &testSlabs{n: 100, mapped: mapped}
 			f := fetchingOf(slabs, memory)
-			memory.used.Store(memory.max)
+			memory.kept.Store(memory.max)
 			if err := f.hold(0, 10); err != nil {
 				t.Fatal(err)
 			}

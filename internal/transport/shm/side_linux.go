@@ -36,7 +36,7 @@ func newSides(f *file, server bool, m *Memory) (mine, theirs side, err error) {
 func newSide(f *file, server, write bool, m *Memory) (s side, err error) {
 	l := f.layout
 	s = side{file: f, slabsAt: l.slabsAt(server), memory: m}
-	if m != nil && !m.reserve(l.segment()) {
+	if m != nil && !m.reserveRings(l.segment()) {
 		return side{}, errMemory
 	}
 	defer func() {

@@ -23,10 +23,11 @@ type Upgrade struct {
 	Offer func(conn *net.UnixConn) (c mux.Conn, rest []byte, err error)
 
 	// Answer answers an offer, of which first was read, and returns the same as Offer. It
-	// declines if decline, the reason, is not empty; otherwise conn is a *net.UnixConn.
-	// deadline is conn's, which Answer restores. ctx ends when the caller no longer wants the
-	// connection.
-	Answer func(ctx context.Context, conn net.Conn, first []byte, decline string, deadline time.Time) (c mux.Conn, rest []byte, err error)
+	// declines if decline, the reason, is not empty; otherwise conn is a *net.UnixConn. If the
+	// upgrade is required, it waits a while rather than decline because others use up what is
+	// needed. deadline is conn's, which Answer restores. ctx ends when the caller no longer wants
+	// the connection.
+	Answer func(ctx context.Context, conn net.Conn, first []byte, decline string, required bool, deadline time.Time) (c mux.Conn, rest []byte, err error)
 }
 
 // line returns the start of an offer, or "" if offers are not answered.
@@ -109,5 +110,5 @@ func (o Options) answer(ctx context.Context, conn net.Conn, first []byte, deadli
 	if _, err := o.upgradable(conn); err != nil {
 		decline = err.Error()
 	}
-	return o.Upgrade.Answer(ctx, conn, first, decline, deadline)
+	return o.Upgrade.Answer(ctx, conn, first, decline, o.RequireUpgrade, deadline)
 }
