@@ -173,6 +173,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 		bye = wire.ByeDone // no call is cut off
 	}
 	s.bye = wire.AppendBye(nil, bye, reason.Error())
+	tells := code == wire.ByeClosed && s.hasReplies()
 	var after callbacks
 	for st := s.live.first; st != nil; {
 		next := st.nextLive
@@ -188,7 +189,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 		if code != wire.ByeClosed {
 			st.abortUnread(why, &after)
 		} else {
-			st.abort(why, false, &after)
+			st.abort(why, tells && !st.caller, &after) // a callee would count the RESETs
 		}
 		st = next
 	}
@@ -207,6 +208,16 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	if started && s.acceptor != nil {
 		s.acceptor.Closed(reason)
 	}
+}
+
+// hasReplies reports whether replies of ended calls are left, which are written before BYE. mu is held.
+func (s *Session) hasReplies() bool {
+	for st := s.live.first; st != nil; st = st.nextLive {
+		if st.ended {
+			return true
+		}
+	}
+	return false
 }
 
 // closeConn closes the connection at once. What is queued is lost.

@@ -56,6 +56,40 @@ func TestTheConnectionIsOpenUntilThePeerHasReadItsEnd(t *testing.T) {
 	}
 }
 
+// BYE comes after the replies that are left, for which the peer may have no credit yet. The caller of
+// a call that was cut off is told before that.
+func TestWhoIsCutOffDoesNotWaitForRepliesOfOthers(t *testing.T) {
+	for name, test := range map[string]struct {
+		reply        int // bytes of the other call's
+		resets, byes int
+	}{
+		"a reply is left": {reply: 2 * wire.MinWindow, resets: 1},
+		"none is left":    {reply: 1, byes: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &witness{}
+				s, peer := met(t, Options{}, w)
+				peer.write(opened(1), opened(3))
+				if err := w.first(t).Send(&link.Frame{Msg: ofBytes(test.reply), HasMsg: true, End: &link.End{}}); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				_ = s.Close(errors.New("stopping"))
+				resets := peer.of(wire.KindReset)
+				if len(resets) != test.resets || len(peer.of(wire.KindBye)) != test.byes {
+					t.Errorf("at once the peer gets %d RESET and %d BYE", len(resets), len(peer.of(wire.KindBye)))
+				}
+				for _, f := range resets {
+					if code, text, err := wire.ParseReset(f.Body); err != nil || f.Stream != 3 || code != wire.ResetUnavailable || text != "stopping" {
+						t.Errorf("call %d is reset with code %d: %s", f.Stream, code, text)
+					}
+				}
+			})
+		})
+	}
+}
+
 // A session gives up a peer that reads nothing for Farewell, whatever else the peer
 // does. A peer that keeps reading what ended calls have left gets all of it.
 func TestAFarewellLastsForAsLongAsThePeerTakesSomething(t *testing.T) {

@@ -301,7 +301,7 @@ func TestCloseFlushesWhatWasSentBeforeAnEnd(t *testing.T) {
 		if time.Since(began) > 0 {
 			t.Error("the session waits for nothing")
 		}
-		says(t, open.Recv(&link.Frame{}), "client: stopping") // BYE told it
+		says(t, open.Recv(&link.Frame{}), "stopping") // a RESET before the replies told it
 		empty(t, ss)
 	})
 }
