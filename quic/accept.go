@@ -62,7 +62,7 @@ func (s *session) accept() {
 func (s *session) begin(qs *q.Stream) *stream {
 	st := &stream{session: s, qs: qs, holds: 2}
 	s.mu.Lock()
-	refused := s.drained || s.ended != nil
+	refused := link.IsClosed(s.drained) || s.ended != nil
 	if !refused {
 		s.seen = numberOf(qs.StreamID())
 		s.served = true
@@ -71,6 +71,7 @@ func (s *session) begin(qs *q.Stream) *stream {
 		if s.sweep == nil {
 			s.sweep = time.AfterFunc(beginTime, s.sweepLive)
 		}
+		s.refuseAfterLast()
 	}
 	if s.followers.wait > 0 {
 		s.followers.wait--

@@ -35,7 +35,7 @@ func (s *session) startAges() {
 func (s *session) stopAges() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, t := range []*time.Timer{s.ages.idle, s.ages.age, s.sweep, s.bye, s.release} {
+	for _, t := range []*time.Timer{s.ages.idle, s.ages.age, s.sweep, s.bye, s.release, s.drain.timer} {
 		if t != nil {
 			t.Stop()
 		}
@@ -79,7 +79,7 @@ func (s *session) onAge() {
 	if grace := s.ages.limits.MaxConnectionAgeGrace; grace > 0 {
 		s.ages.age = time.AfterFunc(grace, func() { _ = s.Close(fmt.Errorf("%s: %w", s.name, errOld)) })
 	}
-	s.drain() // and not retire: running handlers may still make calls
+	s.announce() // and not retire: running handlers may still make calls
 	s.leaving = true
 	s.leaveIfIdle()
 }

@@ -158,7 +158,7 @@ func TestACallThatIsRefusedIsTriedAgainOnAnotherConnection(t *testing.T) {
 		}
 		first := <-lis.sessions
 		first.mu.Lock()
-		first.drained = true // without a DRAIN
+		close(first.drained) // without a DRAIN
 		first.mu.Unlock()
 		if _, err := client.UnaryCall(t.Context(), empty); err != nil {
 			t.Error(err)

@@ -10,12 +10,19 @@ import (
 
 	q "github.com/quic-go/quic-go"
 
-	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// The control stream of each side carries HELLO, then DRAIN, and ends when its side leaves and
-// has no call left.
+// The control stream of each side carries HELLO, then what concerns drains, and ends when its side
+// leaves and has no call left.
+
+// say writes a frame to the control stream, if there is one yet. The few frames of a session fit any
+// window that docs/protocol.md allows. mu is held.
+func (s *session) say(b []byte) {
+	if s.control != nil {
+		_ = s.control.TryWriteAll(b)
+	}
+}
 
 func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", wire.ErrProtocol, fmt.Sprintf(format, args...))
@@ -112,46 +119,26 @@ func (s *session) handleControlFrame(f wire.Frame, met bool) error {
 			return err
 		}
 		return s.handleDrain(last)
+	case f.Kind == wire.KindPong:
+		data, err := wire.ParsePing(f.Body)
+		if err != nil {
+			return err
+		}
+		return s.handlePong(data)
 	case f.Kind.Ignorable():
 		return nil
 	}
 	return protocolError("a frame of kind %#x on the control stream", byte(f.Kind))
 }
 
-// handleDrain handles the peer's DRAIN: it takes no calls above last. A DRAIN that says no less
-// than one before it costs no look at the calls, however many follow.
-func (s *session) handleDrain(last uint64) error {
-	reason := s.noMoreCalls()
-	var lost []*stream
-	s.mu.Lock()
-	s.refuse(reason)
-	if last < s.takes {
-		s.takes = last
-		for st := range s.live {
-			if st.caller && numberOf(st.qs.StreamID()) > last {
-				lost = append(lost, st)
-			}
-		}
-	}
-	if s.client {
-		s.leaving = true
-	}
-	s.leaveIfIdle()
-	s.mu.Unlock()
-	for _, st := range lost {
-		st.abort(link.Unprocessed{Err: reason}, false)
-	}
-	return nil
-}
-
-func (s *session) noMoreCalls() error { return fmt.Errorf("%s: the peer takes no more calls", s.name) }
-
-// handleDone handles the end of the peer's control stream: it leaves, and has no call left.
+// handleDone handles the end of the peer's control stream: it leaves, and has no call left, not
+// even one that is on its way.
 func (s *session) handleDone() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peerDone, s.leaving = true, true
 	s.refuse(fmt.Errorf("%s: the peer has left", s.name))
+	s.refuseCalls()
 	s.leaveIfIdle()
 }
 

@@ -96,7 +96,7 @@ func (s *session) settle() {
 	if !state.Used0RTT {
 		// The streams were reset, that of the control stream as well.
 		s.mu.Lock()
-		s.control, s.finished = nil, false
+		s.control, s.finished, s.opened = nil, false, 0
 		s.mu.Unlock()
 		if _, err := s.conn.NextConnection(context.Background()); err != nil {
 			return

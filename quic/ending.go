@@ -12,7 +12,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// How a session drains and ends.
+// How a session ends.
 //
 // Closing a QUIC connection discards what the peer has not acknowledged, such as the last
 // replies. So a side that leaves first ends its control stream, once it has no call left: all
@@ -22,28 +22,6 @@ import (
 // farewell is how long a side that leaves waits for its peer.
 const farewell = 5 * time.Second
 
-// Drain implements [link.Session].
-func (s *session) Drain() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.drain()
-	if !s.client {
-		s.leaving = true
-		s.leaveIfIdle()
-	}
-}
-
-// drain accepts no more calls, and sends DRAIN. mu is held.
-func (s *session) drain() {
-	if s.drained {
-		return
-	}
-	s.drained = true
-	if s.control != nil {
-		_ = s.control.TryWriteAll(wire.AppendDrain(nil, s.seen))
-	}
-}
-
 // Retire implements [link.Session].
 func (s *session) Retire() {
 	s.mu.Lock()
@@ -51,10 +29,10 @@ func (s *session) Retire() {
 	s.retire(errors.New("the connection is retired"))
 }
 
-// retire makes and accepts no more calls, and leaves. mu is held.
+// retire makes no more calls, drains, and leaves. mu is held.
 func (s *session) retire(reason error) {
 	s.refuse(reason)
-	s.drain()
+	s.announce()
 	s.leaving = true
 	s.leaveIfIdle()
 }
@@ -71,16 +49,19 @@ func (s *session) refuse(reason error) {
 	}
 }
 
-// leaveIfIdle ends the control stream, and then the connection, if this side leaves and no call
-// is left. mu is held.
+// leaveIfIdle ends the control stream, and then the connection, if this side leaves, no call is left
+// and none of the peer's can be on its way. mu is held.
 func (s *session) leaveIfIdle() {
 	if !s.leaving || len(s.live) > 0 || s.control == nil {
+		return
+	}
+	if !link.IsClosed(s.drained) {
+		s.announce() // refuseCalls calls leaveIfIdle again
 		return
 	}
 	if !s.finished {
 		s.finished = true
 		s.refuse(fmt.Errorf("%s: the connection is about to end", s.name))
-		s.drain()
 		_ = s.control.Close()
 		s.closeLater("the peer does not leave")
 	}
@@ -98,7 +79,10 @@ func (s *session) closeConn(code wire.ByeCode, text string) {
 // Close implements [link.Session].
 func (s *session) Close(reason error) error {
 	s.mu.Lock()
-	s.retire(reason)
+	s.refuse(reason)
+	s.leaving = true
+	s.refuseCalls()
+	s.leaveIfIdle()
 	calls, served := len(s.live), s.served
 	s.mu.Unlock()
 	s.end(reason, true)
@@ -171,6 +155,7 @@ func (s *session) end(reason error, tell bool) {
 	}
 	s.ended = reason
 	s.refuse(reason)
+	s.refuseCalls()
 	all := make([]*stream, 0, len(s.live))
 	for st := range s.live {
 		all = append(all, st)

@@ -48,6 +48,7 @@ type session struct {
 	done     chan struct{}                // closed when no new calls are made
 	over     chan struct{}                // closed when all calls have ended
 	closed   chan struct{}                // closed when the connection is closed and Gone was called
+	drained  chan struct{}                // closed when no more calls of the peer are accepted
 	answered atomic.Bool                  // the peer has answered one of our calls
 	recent   atomic.Pointer[link.Profile] // of the peer's last call
 	held     atomic.Int64                 // bytes of messages that wait to be received, on all calls
@@ -58,16 +59,16 @@ type session struct {
 	mu       sync.Mutex
 	hello    wire.Hello // the peer's; until it arrives, the protocol's minimum
 	control  *q.SendStream
+	drain    drain
 	refusal  error  // why no new calls are made; nil while they are
 	ended    error  // why the session has ended; nil until then
-	drained  bool   // DRAIN was sent
 	leaving  bool   // the session ends when no call is left
 	finished bool   // the control stream was closed: no call is left here
 	peerDone bool   // the peer's control stream has ended: no call is left there
 	closing  bool   // CloseWithError was called or is about to be
 	served   bool   // the peer has made a call
 	seen     uint64 // the number of the last call that the peer has made
-	takes    uint64 // the number of the last of our calls that the peer takes, as its DRAINs say
+	opened   uint64 // the number of the last call that this side has made
 	live     map[*stream]struct{}
 	opening  map[*opening]struct{}
 	sweep    *time.Timer // ends calls that do not begin
@@ -85,14 +86,15 @@ func newSession(conn *q.Conn, state tls.ConnectionState, o options) *session {
 		done:    make(chan struct{}),
 		over:    make(chan struct{}),
 		closed:  make(chan struct{}),
+		drained: make(chan struct{}),
 		hello:   wire.Hello{Block: wire.MinBlock},
-		takes:   math.MaxUint64,
 		live:    make(map[*stream]struct{}),
 		opening: make(map[*opening]struct{}),
 	}
 	s.peer.Store(&link.Peer{
 		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), OneShot: true, Parallel: true, AuthInfo: link.TLSInfo(state),
 	})
+	s.drain.takes = math.MaxUint64
 	s.followers.lead = make(chan struct{}, maxFollowers)
 	return s
 }
@@ -132,10 +134,8 @@ func (s *session) greet() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.control = control
-	_ = control.TryWriteAll(wire.AppendHello(nil, &h)) // fits any window that docs/protocol.md allows
-	if s.drained {
-		_ = control.TryWriteAll(wire.AppendDrain(nil, s.seen))
-	}
+	s.say(wire.AppendHello(nil, &h))
+	s.sayDrain()
 	s.leaveIfIdle()
 }
 
@@ -195,6 +195,7 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 		return nil, link.Unprocessed{Err: s.refusal}
 	}
 	s.live[st] = struct{}{}
+	s.opened = max(s.opened, numberOf(qs.StreamID()))
 	return st, nil
 }
 

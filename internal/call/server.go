@@ -320,20 +320,28 @@ func (s *Server) Stop() {
 	s.workers.close()
 }
 
-// GracefulStop refuses new calls, waits for the running ones, closes all sessions and
-// waits until they are gone: when it returns, the process may exit without losing a
-// reply. A concurrent Stop cancels the running calls and ends the last wait.
+// GracefulStop asks all peers to make no more calls, waits for those that they have made,
+// closes all sessions and waits until they are gone: when it returns, the process may exit
+// without losing a reply. A concurrent Stop cancels the running calls and ends the waits for
+// peers.
 func (s *Server) GracefulStop() {
 	conns := s.stop()
-	for _, c := range conns {
-		c.session.Drain() // first: a refused call must find the session closed and pick another
+	drained := make([]<-chan struct{}, len(conns))
+	for i, c := range conns {
+		drained[i] = c.session.Drain()
+	}
+	for i, c := range conns { // a separate loop: all sessions wait for their peers at the same time
+		select {
+		case <-drained[i]: // no call is on its way that would be refused
+		case <-s.hurry:
+		}
 		c.drain()
 	}
 	for _, c := range conns {
 		<-c.idle
 		_ = c.session.Close(errStopped)
 	}
-	for _, c := range conns { // a separate loop: all sessions wait for their peers at the same time
+	for _, c := range conns { // a separate loop again
 		<-c.ended
 		select {
 		case <-c.gone:

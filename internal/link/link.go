@@ -37,14 +37,15 @@ type Session interface {
 	// later, the caller must abort the stream.
 	NewStream(ctx context.Context, o *CallHeader) (Stream, error)
 
-	// Drain accepts no new calls from the peer, and lets running calls finish.
-	// The peer must learn of the drain before it learns that a call was refused
-	// because of it: a retry of that call must not pick this session. Calls to
-	// the peer can still be made.
-	Drain()
+	// Drain tells the peer to make no more calls, and lets running calls finish.
+	// Calls that the peer made before it learned of the drain are accepted. The
+	// channel is closed when no more are: when none can be on its way, or after a
+	// bounded time if the peer does not answer. The peer must learn of the drain
+	// before it learns that a call was refused because of it: a retry of that call
+	// must not pick this session. Calls to the peer can still be made.
+	Drain() <-chan struct{}
 
-	// Retire closes Done, so that no new calls are made, accepts none either, and
-	// lets running calls finish.
+	// Retire closes Done, so that no new calls are made, and drains.
 	Retire()
 
 	// Written returns a channel that is closed when this process may exit without

@@ -354,6 +354,7 @@ func TestASessionThatDrainsBeforeItStarts(t *testing.T) {
 		go peer.readAll()
 		s.Start(nil)
 		peer.write(start())
+		peer.write(pong(peer))
 		if n := len(peer.of(wire.KindBye)); n != 1 {
 			t.Errorf("the peer gets %d BYEs", n)
 		}

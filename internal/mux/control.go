@@ -1,7 +1,6 @@
 package mux
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -16,8 +15,8 @@ const maxOwed = 4 << 20
 // checkOwed fails if the peer keeps sending frames that need an answer but does not
 // read the answers. mu is held.
 func (s *Session) checkOwed() error {
-	if len(s.control) > maxOwed {
-		return fmt.Errorf("the peer does not read the %d bytes that it is owed", len(s.control))
+	if n := len(s.control) + len(s.drain.pongs); n > maxOwed {
+		return fmt.Errorf("the peer does not read the %d bytes that it is owed", n)
 	}
 	return nil
 }
@@ -101,7 +100,11 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 		}
 		return err
 	case wire.KindPong:
-		return second(wire.ParsePing(f.Body))
+		data, err := wire.ParsePing(f.Body)
+		if err == nil {
+			s.handlePong(data)
+		}
+		return err
 	case wire.KindDrain:
 		last, err := wire.ParseDrain(f.Body)
 		if err != nil {
@@ -118,8 +121,6 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 	return nil // the kinds left over are extensions, which are ignored
 }
 
-func second[A any](_ A, err error) error { return err }
-
 // A farewell is the peer's BYE, as an error.
 type farewell struct {
 	code wire.ByeCode
@@ -131,30 +132,4 @@ func (f *farewell) Error() string {
 		return "the peer ended the connection"
 	}
 	return f.text
-}
-
-// handleDrain handles the peer's DRAIN: it accepts no new calls, and has seen no call
-// of ours after last. A second DRAIN is an error, because each one walks all live
-// streams. mu is held.
-func (s *Session) handleDrain(last uint64, after *callbacks) error {
-	if s.peerDrained {
-		return protocolError("the peer drains twice")
-	}
-	s.peerDrained = true
-	reason := errors.New("the peer is going away")
-	if !s.opts.Client {
-		reason = errors.New("the client takes no more calls")
-	}
-	s.refuse(reason)
-	for st := s.live.first; st != nil; {
-		next := st.nextLive
-		if st.caller && (st.id == 0 || st.id > last) {
-			st.abort(encoded.Unprocessed(reason, st.answered), false, after)
-		}
-		st = next
-	}
-	if s.opts.Client {
-		s.leave(reason) // the server leaves, and a client that takes no more calls stays
-	}
-	return nil
 }

@@ -9,26 +9,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// How a session drains, in one direction or in both, and ends.
-
-// Drain implements [link.Session]. The side that accepted the connection leaves: its
-// handlers may make calls until they have returned, and then the session ends.
-func (s *Session) Drain() {
-	s.mu.Lock()
-	s.drain()
-	if !s.opts.Client {
-		s.leave(errors.New("the server is going away"))
-	}
-	s.flush(false)
-}
-
-// drain accepts no more calls, and sends DRAIN. mu is held.
-func (s *Session) drain() {
-	if !s.drained {
-		s.drained = true
-		s.control = wire.AppendDrain(s.control, s.last)
-	}
-}
+// How a session ends.
 
 // leave makes the session end, for reason, when no call is left. mu is held.
 func (s *Session) leave(reason error) {
@@ -45,10 +26,10 @@ func (s *Session) Retire() {
 	s.flush(false)
 }
 
-// retire makes and accepts no more calls, and leaves. mu is held.
+// retire makes no more calls, drains, and leaves. mu is held.
 func (s *Session) retire(reason error) {
 	s.refuse(reason)
-	s.drain()
+	s.announce()
 	s.leave(reason)
 }
 
@@ -62,17 +43,23 @@ func (s *Session) refuse(reason error) {
 	s.refuseQueued()
 }
 
-// closeIfDrained ends a session that is to end once its last call has ended. mu is held.
+// closeIfDrained ends a session that leaves, once no call is left and none of the peer's
+// can be on its way. mu is held.
 func (s *Session) closeIfDrained() {
-	if s.leaving != nil && s.ended == nil && s.started && s.live.first == nil && !s.closing {
-		s.closing = true
-		s.terminating.Go(s.closeDrained)
+	if s.leaving == nil || s.ended != nil || !s.started || s.live.first != nil || s.closing {
+		return
 	}
+	if !link.IsClosed(s.drained) {
+		s.announce() // calls closeIfDrained again when no more calls are accepted
+		s.wakeWriter()
+		return
+	}
+	s.closing = true
+	s.terminating.Go(s.closeDrained)
 }
 
-// closeDrained ends a session that had no call left. If the peer has opened a call
-// since, the session stays open for it: calls are ignored only after DRAIN, and DRAIN
-// might not have been sent yet.
+// closeDrained ends a session that had no call left. If this side has made a call since,
+// the session stays open for it.
 func (s *Session) closeDrained() {
 	s.mu.Lock()
 	if s.live.first != nil {
@@ -81,7 +68,7 @@ func (s *Session) closeDrained() {
 		return
 	}
 	reason := fmt.Errorf("%s: %w", s.opts.Name, s.leaving)
-	s.retire(reason)
+	s.refuse(reason)
 	s.mu.Unlock()
 	s.terminate(reason, wire.ByeDone, false)
 }
@@ -167,7 +154,8 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	s.ended = reason
 	s.terminating.Add(1)
 	defer s.terminating.Done()
-	s.retire(reason)
+	s.refuse(reason)
+	s.refuseCalls()
 	bye := code
 	if code == wire.ByeClosed && s.live.first == nil {
 		bye = wire.ByeDone // no call is cut off

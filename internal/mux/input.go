@@ -374,7 +374,7 @@ func (s *Session) rejectStep(id uint64, rc *wire.Received, after *callbacks) err
 		return protocolError("the peer opens call %d after %d", id, s.last)
 	}
 	s.last = id
-	if !s.drained {
+	if !link.IsClosed(s.drained) {
 		code, text := encoded.ResetOf(reason)
 		s.control = wire.AppendReset(s.control, id, code, text)
 	}
@@ -388,7 +388,7 @@ func (s *Session) newPeerStream(id uint64, rc *wire.Received) (*stream, error) {
 		return nil, protocolError("the peer opens call %d after %d", id, s.last)
 	}
 	s.last = id
-	if s.drained {
+	if link.IsClosed(s.drained) {
 		return nil, nil // DRAIN was sent, which tells the peer that this call was not processed
 	}
 	if s.opts.MaxStreams > 0 && s.calls >= s.opts.MaxStreams {

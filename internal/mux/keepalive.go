@@ -136,13 +136,20 @@ func (s *Session) pingWhenAllowed() {
 func (s *Session) sendPing() {
 	p := &s.keepalive
 	p.pingSent, p.heard, p.dormant = true, false, false
+	s.appendPing()
+	p.timeoutLeft = p.timeout
+	p.resetTimer()
+}
+
+// appendPing appends a PING to control, and returns its number. mu is held.
+func (s *Session) appendPing() uint64 {
+	p := &s.keepalive
 	p.pingSentAt = time.Now()
 	p.pings++
 	var data [8]byte
 	binary.LittleEndian.PutUint64(data[:], p.pings)
 	s.control = wire.AppendPing(s.control, wire.KindPing, data)
-	p.timeoutLeft = p.timeout
-	p.resetTimer()
+	return p.pings
 }
 
 // resetTimer sets the timer for the next check whether the PING was answered. As in
@@ -182,7 +189,7 @@ func (s *Session) onMaxAge() {
 		if grace := s.opts.ServerKeepalive.MaxConnectionAgeGrace; grace > 0 {
 			p.age = time.AfterFunc(grace, func() { _ = s.Close(errOld) })
 		}
-		s.drain() // and not retire: running handlers may still make calls
+		s.announce() // and not retire: running handlers may still make calls
 		s.leave(errOld)
 	}
 	s.flush(false)
@@ -207,7 +214,7 @@ func millis(d time.Duration) uint64 {
 // handlePing answers a PING. A server also enforces its minimum time between PINGs. mu
 // is held.
 func (s *Session) handlePing(data [8]byte) error {
-	s.control = wire.AppendPing(s.control, wire.KindPong, data)
+	s.answerPing(data)
 	if s.opts.Client {
 		return nil
 	}

@@ -620,58 +620,7 @@ func TestDrainOfThePeer(t *testing.T) {
 		if err := one.Recv(f); err != nil || len(got) != 1 || f.End == nil || f.End.Status.Code() != codes.NotFound {
 			t.Errorf("%q, %+v, %v", got, f, err)
 		}
-		// Draining twice sends one DRAIN.
-		s.Drain()
-		s.Drain()
-		peer.write(opened(4))
-		if d := peer.of(wire.KindDrain); len(d) != 1 || d[0].Body[0] != 2 {
-			t.Errorf("it says %v", d)
-		}
-		if len(w.streams) != 1 {
-			t.Error("a call is taken after DRAIN")
-		}
 	})
-}
-
-// TestACallAsTheLastOfAPeerThatDrainsEnds opens a call while the session ends. The call
-// is either accepted, and keeps the session open, or ignored: DRAIN tells the peer
-// which.
-func TestACallAsTheLastOfAPeerThatDrainsEnds(t *testing.T) {
-	taken := 0
-	for range 50 {
-		synctest.Test(t, func(t *testing.T) {
-			w := &witness{}
-			s, peer := met(t, Options{Client: true}, w)
-			out := makes(t.Context(), s, "/a/b", 1, 1)
-			synctest.Wait()
-			peer.write(wire.AppendDrain(nil, 1), whole(1, 1), opened(2))
-			if got := <-out; got.err != nil {
-				t.Fatal(got.err)
-			}
-			synctest.Wait()
-			drains := peer.of(wire.KindDrain)
-			if len(w.streams) == 0 {
-				if len(drains) != 1 || drains[0].Body[0] != 0 {
-					t.Errorf("the peer is told %v", drains)
-				}
-				return
-			}
-			taken++
-			if len(w.aborts) > 0 || link.IsClosed(s.Ended()) || len(drains) > 0 {
-				t.Fatalf("it is aborted for %v", w.aborts)
-			}
-			if err := w.streams[0].Send(&link.Frame{End: &link.End{}}); err != nil {
-				t.Error(err)
-			}
-			synctest.Wait()
-			_ = peer.conn.Close()
-			<-s.Gone()
-			if d := peer.of(wire.KindDrain); len(d) != 1 || d[0].Body[0] != 2 {
-				t.Errorf("the peer is told %v", d)
-			}
-		})
-	}
-	t.Logf("%d of 50 were taken", taken)
 }
 
 // rawCodec passes messages through as bytes.

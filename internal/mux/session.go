@@ -16,6 +16,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"sync"
 	"time"
 
@@ -142,6 +143,7 @@ type Session struct {
 	done          chan struct{}  // closed when no new calls are made
 	allCallsEnded chan struct{}  // closed when all calls have ended
 	stopped       chan struct{}  // closed when no goroutine of the session runs any more
+	drained       chan struct{}  // closed when no more calls of the peer are accepted
 	loops         sync.WaitGroup // the resident and the writer
 	terminating   sync.WaitGroup // goroutines in terminate and closeDrained
 
@@ -149,8 +151,6 @@ type Session struct {
 	refusal      error // why no new calls are made; nil while they are
 	ended        error // why the session has ended; nil until then
 	leaving      error // why the session ends when no call is left; nil while it does not
-	drained      bool  // DRAIN was sent
-	peerDrained  bool  // DRAIN was received
 	started      bool
 	closeTimer   *time.Timer // after the session's end, closes the connection if the peer does not
 	hello        wire.Hello  // the peer's; until it arrives, the protocol's minimum
@@ -169,6 +169,7 @@ type Session struct {
 	unread       int           // sum of unread over all streams
 	written      chan struct{} // nil before Written is called
 	closing      bool          // closeDrained was started, because no call is left
+	drain        drain
 	keepalive    keepaliveState
 	parkers      wait.Pool
 	keeper       encoded.Keeper // of messages in places; needs no lock
@@ -190,6 +191,7 @@ func New(conn Conn, o Options) *Session {
 		done:          make(chan struct{}),
 		allCallsEnded: make(chan struct{}),
 		stopped:       make(chan struct{}),
+		drained:       make(chan struct{}),
 		hello:         wire.Hello{Version: wire.Version, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock},
 		streams:       make(map[uint64]*stream),
 		connIn:        o.ConnWindow,
@@ -199,6 +201,7 @@ func New(conn Conn, o Options) *Session {
 	s.dec.Places, s.dec.Block = s.placer != nil, o.MaxHeaderBytes
 	s.spinBudget.earned, s.roomBudget.earned = maxEarned, maxEarned
 	s.connOut = s.hello.Connection
+	s.drain.takes = math.MaxUint64
 	return s
 }
 

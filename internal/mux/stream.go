@@ -259,6 +259,9 @@ func (st *stream) unregister() {
 	}
 	st.removeUnread(st.in.unread)
 	if st.caller {
+		if st.id == 0 {
+			s.numbered()
+		}
 		s.releaseCall()
 	}
 	if s.live.first == nil {

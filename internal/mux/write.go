@@ -435,4 +435,5 @@ func (s *Session) assignNumber(st *stream) {
 	}
 	st.id = s.lastOwn
 	s.streams[st.id] = st
+	s.numbered()
 }

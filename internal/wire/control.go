@@ -162,7 +162,7 @@ func ParsePing(body []byte) (data [8]byte, err error) {
 	return [8]byte(body), nil
 }
 
-// AppendDrain appends a DRAIN. last is the last call that was seen.
+// AppendDrain appends a DRAIN. last is the last call that was seen, or NoLast.
 func AppendDrain(b []byte, last uint64) []byte {
 	start := len(b)
 	return finishFrame(appendUint(beginFrame(b, KindDrain, 0), last), start)

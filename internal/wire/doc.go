@@ -26,6 +26,7 @@ const (
 	MinBlock  = 1 << 14   // the smallest limit that a receiver may set
 	MinPlace  = 32 << 10  // the least size of a message in shared memory
 	MaxUint   = 1<<62 - 1
+	NoLast    = 1 << 53 // DRAIN's last, or more, if the last call is not known yet
 
 	// MaxCredit bounds the credit that a call or connection accumulates, in bytes. It
 	// overflows an int on 32-bit systems, so credit is an int64.

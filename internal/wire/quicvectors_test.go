@@ -45,7 +45,9 @@ func quicStreams() []quicVector {
 		{vector{About: "the control stream of a client that takes no calls, and leaves", From: "client", Hex: []string{
 			hex.EncodeToString(AppendHello(nil, &client)), hex.EncodeToString(AppendDrain(nil, 0))}}, true},
 		{vector{About: "the control stream of a server that drains after its client's call 7", From: "server", Hex: []string{
-			hex.EncodeToString(AppendHello(nil, &hello)), hex.EncodeToString(AppendDrain(nil, 7))}}, false},
+			hex.EncodeToString(AppendHello(nil, &hello)), hex.EncodeToString(AppendDrain(nil, NoLast)), hex.EncodeToString(AppendDrain(nil, 7))}}, false},
+		{vector{About: "the control stream of its client, which answers the first DRAIN", From: "client", Hex: []string{
+			hex.EncodeToString(AppendHello(nil, &client)), hex.EncodeToString(AppendPing(nil, KindPong, [8]byte{7}))}}, false},
 		{vector{About: "a unary call", From: "client", Hex: steps(
 			Step{Open: &call, Timeout: time.Second, HasMessage: true, Message: []byte("request"), HalfClose: true})}, true},
 		{vector{About: "its reply", From: "server", Hex: steps(

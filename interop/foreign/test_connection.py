@@ -43,8 +43,8 @@ class Connection(unittest.TestCase):
         self.assertEqual(output_response(call.recv()), body(1))
         server.drain()
         with conn.changed:
-            self.assertTrue(conn.wait(lambda: conn.session.drained is not None, 10))
-            self.assertEqual(conn.session.drained, call.stream.number)
+            self.assertTrue(conn.wait(lambda: conn.session.drained == call.stream.number, 10))
+            self.assertEqual(conn.session.drains, 2)  # the first only announces
         with self.assertRaises(CallError) as raised:
             unary(conn, EMPTY, b"")
         self.assertTrue(raised.exception.unprocessed)

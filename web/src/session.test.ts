@@ -15,6 +15,7 @@ import {
   messageCost,
   minBlock,
   minWindow,
+  noLast,
   Reset,
   type StreamFrame,
 } from "./wire.ts";
@@ -71,6 +72,17 @@ class Pair {
   open(message?: Uint8Array, metadata: Metadata = []): Call {
     assert.equal(this.session.slot(), undefined);
     return this.session.open({ method: "/s/M", timeout: 0, metadata }, message);
+  }
+
+  /** Answers the last PING. */
+  answer(): void {
+    const pings = this.got.flatMap((f) => (f.kind === Kind.ping ? [f.data] : []));
+    this.say((e) => e.ping(Kind.pong, pings.at(-1) as Uint8Array));
+  }
+
+  /** The numbers of DRAINs that were sent. */
+  get drains(): number[] {
+    return this.got.flatMap((f) => (f.kind === Kind.drain ? [f.last] : []));
   }
 
   /** The steps of calls that were sent. */
@@ -278,6 +290,8 @@ test("frames of a call above the own DRAIN have no effect", async () => {
   const p = new Pair({}, { accept: () => assert.fail("it is accepted") });
   const own = p.open(bytes(1));
   p.session.drain();
+  await settled();
+  p.answer();
   const profile = { authority: "", userAgent: "", subtype: "", encoding: "", accept: "" };
   p.step({ stream: 2, head: { method: "/s/M", profile, timeout: 0, metadata: [] } });
   p.step({ stream: 2, begins: true, data: bytes(1) });
@@ -319,6 +333,59 @@ test("DRAIN fails the calls above its number, and lets the others end", async ()
   assert.deepEqual(await first.receive(), bytes(1));
   assert.deepEqual([p.bye, p.closed], [{ code: Bye.done, text: "" }, true]);
   assert.ok(p.ended);
+});
+
+test("an announced DRAIN fails no call, and one that follows may", async () => {
+  const p = new Pair();
+  const calls = [p.open(bytes(1)), p.open(bytes(1))];
+  p.say((e) => e.drain(noLast));
+  assert.deepEqual([p.session.usable, p.drained, p.ended], [false, 1, undefined]);
+  p.say((e) => e.drain(1));
+  await assert.rejects(calls[1]?.receive() as Promise<unknown>, (e: CallError) => e.unprocessed);
+  p.step({ stream: 1, header: [], begins: true, data: bytes(1), end: ok });
+  assert.deepEqual(await calls[0]?.receive(), bytes(1));
+  assert.equal(p.bye?.code, Bye.done);
+});
+
+test("a call of the server is accepted until the server answers a drain", async () => {
+  const profile = { authority: "", userAgent: "", subtype: "", encoding: "", accept: "" };
+  const head = { method: "/s/M", profile, timeout: 0, metadata: [] };
+  for (const who of ["client", "server", "server, and a call of the client ends"]) {
+    const accepted: Call[] = [];
+    const p = new Pair(
+      {},
+      {
+        accept: (call) => {
+          accepted.push(call);
+          return Promise.resolve();
+        },
+      },
+    );
+    const own = who === "client" || who === "server" ? undefined : p.open(bytes(1));
+    if (who === "client") p.session.drain();
+    else p.say((e) => e.drain(noLast));
+    if (own) p.step({ stream: 1, header: [], begins: true, data: bytes(1), end: ok });
+    await settled();
+    assert.deepEqual([p.drains, p.bye, p.session.usable], [[noLast], undefined, false], who);
+    p.step({ stream: 2, head, begins: true, data: bytes(1), halfClose: true });
+    assert.equal(accepted.length, 1, who);
+    p.answer();
+    await settled();
+    assert.deepEqual([p.drains, p.bye], [[noLast, 2], undefined], who);
+    p.step({ stream: 4, head });
+    p.say((e) => e.reset(2, Reset.cancelled, ""));
+    assert.deepEqual([accepted.length, p.bye?.code, p.closed], [1, Bye.done, true], who);
+  }
+});
+
+test("a server that does not answer a drain is refused after some seconds", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const p = new Pair({}, { accept: () => Promise.resolve() });
+  p.session.drain();
+  t.mock.timers.tick(9999);
+  assert.equal(p.ended, undefined);
+  t.mock.timers.tick(1);
+  assert.deepEqual([p.drains, p.bye?.code], [[noLast, 0], Bye.done]);
 });
 
 test("BYE of the server ends its calls with its text", async () => {
@@ -401,9 +468,15 @@ test("rules that the server breaks end the connection", async () => {
       p.step({ stream: 1, header: [] });
       for (let i = 0; i < 10; i++) p.step({ stream: 1, begins: true, data: bytes(60_000) });
     },
-    "a second DRAIN": (p) =>
+    "a DRAIN that says nothing new": (p) =>
       p.say(
         (e) => e.drain(1),
+        (e) => e.drain(1),
+      ),
+    "or a third one": (p) =>
+      p.say(
+        (e) => e.drain(noLast),
+        (e) => e.drain(2),
         (e) => e.drain(1),
       ),
   };

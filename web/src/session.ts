@@ -45,6 +45,10 @@ const defaultConnectionWindow = 4 << 20;
 const defaultBlock = 1 << 20;
 const maxServed = 1000; // calls of the server at a time
 
+/** How long a drain waits for the server's answer, in milliseconds. */
+const drainPatience = 10_000;
+const drainPing = new Uint8Array(8).fill(1); // those of ping are 0
+
 /** How often a flush waits for the next microtask, in which callers may write more. */
 const patience = 3;
 const resolved = Promise.resolve(); // its then is faster than queueMicrotask
@@ -92,8 +96,11 @@ export class Session {
   #frames = 0; // that have come
   #why: CallError | undefined; // why it has ended
   #drained = false; // it takes no more calls, because either side has drained or it has ended
-  #sentDrain = false;
-  #serverDrained = false;
+  #left = false; // drain was called
+  #announced: ReturnType<typeof setTimeout> | undefined; // a drain; gives up waiting for the answer
+  #refuses = false; // the last DRAIN was sent
+  #serverDrains = 0; // how many DRAINs have come
+  #serverTakes = Number.POSITIVE_INFINITY; // the number of the last call that the server takes
   #flushing = false;
   #pinged: (() => void) | undefined;
 
@@ -138,7 +145,7 @@ export class Session {
 
   /** The client has ended it, or lets it end. */
   get left(): boolean {
-    return this.#sentDrain;
+    return this.#left;
   }
 
   /** Calls are open, or the server may make some: the connection must not be lost unnoticed. */
@@ -264,7 +271,7 @@ export class Session {
       this.#served--;
       this.#unhandled.delete(call);
     }
-    if (this.#drained && !this.busy && !this.#why) this.#leave(Bye.done, "");
+    this.#leaveIfIdle();
   }
 
   #wake(): void {
@@ -347,11 +354,37 @@ export class Session {
   /** Takes no more calls. The session ends when none is left. */
   drain(): void {
     if (this.#drained || this.#why) return;
-    this.#encoder.drain(this.#lastServed);
-    this.#sentDrain = true;
+    this.#left = true;
     this.#stop();
-    if (!this.busy) this.#leave(Bye.done, "");
-    else this.#wake();
+    this.#announce();
+    this.#leaveIfIdle();
+  }
+
+  /** Tells the server to make no more calls. Those that it makes before it has learned of this are accepted. */
+  #announce(): void {
+    if (this.#refuses || this.#announced) return;
+    if (!this.#options.accept) return this.#refuse();
+    this.#encoder.drain(wire.noLast);
+    this.#encoder.ping(Kind.ping, drainPing);
+    this.#announced = setTimeout(() => this.#refuse(), drainPatience);
+    this.#wake();
+  }
+
+  /** Refuses the server's calls from now on: it has answered the announcement, or does not. */
+  #refuse(): void {
+    if (this.#refuses) return;
+    clearTimeout(this.#announced);
+    this.#refuses = true;
+    this.#encoder.drain(this.#lastServed);
+    this.#wake();
+    this.#leaveIfIdle();
+  }
+
+  /** Leaves when it has drained, no call is left, and none of the server's can be on its way. */
+  #leaveIfIdle(): void {
+    if (!this.#drained || this.busy || this.#why) return;
+    if (this.#refuses) this.#leave(Bye.done, "");
+    else this.#announce();
   }
 
   /** Takes no more calls. */
@@ -364,7 +397,8 @@ export class Session {
 
   #leave(code: number, text: string, why = CallError.unprocessed("the connection has ended")): void {
     if (this.#why) return;
-    if (!this.#sentDrain) this.#encoder.drain(this.#lastServed);
+    if (!this.#refuses) this.#encoder.drain(this.#lastServed);
+    this.#refuses = true;
     this.#encoder.bye(code, text);
     this.#flush();
     this.#channel.close();
@@ -374,6 +408,7 @@ export class Session {
   #end(why: CallError): void {
     if (this.#why) return;
     this.#why = why;
+    clearTimeout(this.#announced);
     this.#stop();
     for (const call of [...this.#calls.values()]) call.fail(why);
     this.#pinged?.();
@@ -401,9 +436,10 @@ export class Session {
         this.#encoder.ping(Kind.pong, f.data);
         return this.#wake();
       case Kind.pong:
+        if (this.#announced && f.data.every((b, i) => b === drainPing[i])) this.#refuse();
         return;
       case Kind.drain:
-        return this.#serverDrains(f.last);
+        return this.#serverDrained(f.last);
       case Kind.bye:
         return this.#serverLeaves(f.code, f.text);
     }
@@ -441,7 +477,7 @@ export class Session {
   #serve(f: wire.StreamFrame): void {
     if (!f.head) throw new ProtocolError(`call ${f.stream} was not made`);
     this.#lastServed = f.stream;
-    if (this.#sentDrain) return; // above the number of DRAIN: nothing of it has an effect
+    if (this.#refuses) return; // above the number of DRAIN: nothing of it has an effect
     const { accept } = this.#options;
     if (!accept || this.#served >= maxServed)
       return this.reset(f.stream, Reset.unprocessed, accept ? "too many calls" : "this client takes no calls");
@@ -467,14 +503,15 @@ export class Session {
     }
   }
 
-  #serverDrains(last: number): void {
-    if (this.#serverDrained) throw new ProtocolError("a second DRAIN");
-    this.#serverDrained = true;
+  #serverDrained(last: number): void {
+    if (++this.#serverDrains > 2 || last >= this.#serverTakes)
+      throw new ProtocolError("a DRAIN that says nothing new, or a third one");
+    this.#serverTakes = last;
     this.#stop();
     for (const call of [...this.#calls.values()]) {
       if (!call.head && call.id > last) call.fail(CallError.unprocessed("the server is stopping"));
     }
-    if (!this.busy) this.#leave(Bye.done, "");
+    this.#leaveIfIdle();
   }
 
   #serverLeaves(code: number, text: string): void {

@@ -21,6 +21,7 @@ export const minWindow = 65536; // until HELLO arrives, and at least
 export const minBlock = 16384;
 export const messageCost = 5; // credit that a message takes beside its bytes
 export const maxUint = 2 ** 53;
+export const noLast = maxUint; // DRAIN's last while the last call is not known
 
 const prefix = 2; // bytes of a frame that say its length
 const maxFrame = 65535; // without them

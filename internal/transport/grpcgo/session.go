@@ -127,8 +127,8 @@ func (s *session) remove(st *stream) {
 	s.endIfIdle()
 }
 
-// Drain implements [link.Session]. The peer makes no calls.
-func (s *session) Drain() {}
+// Drain implements [link.Session]. It is not used: the peer makes no calls.
+func (s *session) Drain() <-chan struct{} { return s.done }
 
 // Retire implements [link.Session].
 func (s *session) Retire() { s.retire(errors.New("the connection is retired")) }

@@ -105,7 +105,7 @@ func (s *session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 }
 
 // Drain implements [link.Session].
-func (s *session) Drain() {
+func (s *session) Drain() <-chan struct{} {
 	s.mu.Lock()
 	if s.refuse(errors.New("the server is going away")) {
 		s.drain = true
@@ -113,6 +113,7 @@ func (s *session) Drain() {
 	p := s.writer.Wake()
 	s.mu.Unlock()
 	wait.Unpark(p)
+	return s.done
 }
 
 // Retire implements [link.Session].

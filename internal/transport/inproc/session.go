@@ -163,11 +163,12 @@ func (e *end) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, e
 	return &p.caller, nil
 }
 
-// Drain implements [link.Session].
-func (e *end) Drain() {
+// Drain implements [link.Session]. No call is ever on its way.
+func (e *end) Drain() <-chan struct{} {
 	e.session.mu.Lock()
 	defer e.session.mu.Unlock()
 	e.in.stop()
+	return e.in.done
 }
 
 // Retire implements [link.Session].

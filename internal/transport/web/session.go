@@ -120,7 +120,7 @@ func (c *session) Peer() *link.Peer { return &c.peer }
 // request. Without a request the connection is closed: it is one that waits for the next
 // request, or that a browser has opened in advance. A request whose body is still arriving is
 // a call from now on, as the acceptor takes no others later.
-func (c *session) Drain() {
+func (c *session) Drain() <-chan struct{} {
 	c.mu.Lock()
 	hungUp := c.hangUp()
 	st := c.stream
@@ -132,6 +132,7 @@ func (c *session) Drain() {
 		st.begin()
 		st.hurry()
 	}
+	return c.done
 }
 
 // hangUp takes no more requests. It reports whether none is being answered: then the caller

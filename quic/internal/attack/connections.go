@@ -182,6 +182,9 @@ func control(a *attack.Attacker) error {
 	_ = p.control.SetWriteDeadline(a.Until)
 	for range a.Count / each {
 		if _, err := p.control.Write(b); err != nil {
+			if _, ended := errors.AsType[*q.ApplicationError](err); ended {
+				return nil // by the server: the second DRAIN says nothing new
+			}
 			return err
 		}
 	}
