@@ -17,10 +17,11 @@ type ages struct {
 	idle, age *time.Timer
 }
 
-// startAges starts the timers.
-func (s *session) startAges() {
+// startTimers starts the timers of a session's life.
+func (s *session) startTimers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.startWatch()
 	if d := s.ages.limits.MaxConnectionIdle; d > 0 {
 		s.ages.idleSince = time.Now()
 		s.ages.idle = time.AfterFunc(d, s.onIdle)
@@ -31,11 +32,11 @@ func (s *session) startAges() {
 	}
 }
 
-// stopAges stops all timers of a session that has ended.
-func (s *session) stopAges() {
+// stopTimers stops all timers of a session that has ended.
+func (s *session) stopTimers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, t := range []*time.Timer{s.ages.idle, s.ages.age, s.sweep, s.bye, s.release, s.drain.timer} {
+	for _, t := range []*time.Timer{s.ages.idle, s.ages.age, s.sweep, s.bye, s.release, s.drain.timer, s.watch.timer} {
 		if t != nil {
 			t.Stop()
 		}

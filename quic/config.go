@@ -82,6 +82,9 @@ func serverConfig(s *hook.Settings) *q.Config {
 	return c
 }
 
+// watchOf returns the watch of a session with that configuration.
+func watchOf(c *q.Config) watch { return watch{probe: c.KeepAlivePeriod, limit: c.MaxIdleTimeout} }
+
 // secured returns c for QUIC.
 func secured(c *tls.Config) *tls.Config {
 	c = c.Clone()

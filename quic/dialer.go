@@ -132,7 +132,7 @@ func (d *dialer) dialOne(ctx context.Context, to *net.UDPAddr, left int) (link.S
 	}
 	s := newSession(conn, state, options{
 		name: d.target, client: true, early: e, maxHeaderBytes: maxHeader(d.settings), noReserve: d.settings.NoReserve, window: int(d.config.InitialStreamReceiveWindow),
-		handshake: handshake, maxSpent: maxSpent(d.settings), gone: closeSocket,
+		handshake: handshake, maxSpent: maxSpent(d.settings), gone: closeSocket, watch: watchOf(d.config),
 	})
 	var acceptor link.Acceptor
 	if d.settings.Accept != nil {

@@ -119,7 +119,7 @@ func (s *session) connClosed() {
 	if s.gone != nil {
 		s.gone()
 	}
-	s.stopAges()
+	s.stopTimers()
 	if s.acceptor != nil {
 		s.acceptor.Gone()
 	}

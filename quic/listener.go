@@ -172,7 +172,7 @@ func (l *listener) begin(conn *q.Conn, first *q.Stream, accept func(link.Session
 	}
 	s := newSession(conn, conn.ConnectionState().TLS, options{
 		name: "quic:" + conn.RemoteAddr().String(), maxHeaderBytes: maxHeader(l.settings), noReserve: l.settings.NoReserve,
-		window: int(l.config.InitialStreamReceiveWindow), ages: ages{limits: l.settings.ServerKeepalive},
+		window: int(l.config.InitialStreamReceiveWindow), ages: ages{limits: l.settings.ServerKeepalive}, watch: watchOf(l.config),
 		handshake: cmp.Or(l.settings.Handshake, handshake), gone: func() { l.add(-1) },
 		maxSpent: maxSpent(l.settings), holds: l.config.Allow0RTT, first: first,
 	})

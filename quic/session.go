@@ -26,6 +26,7 @@ type options struct {
 	noReserve      bool   // large messages do not make the process hold a reserve
 	window         int    // how much of a call's messages waits to be received, in bytes
 	ages           ages
+	watch          watch
 	handshake      time.Duration // limit for the peer's HELLO
 	maxSpent       int           // calls that are over whose credit may wait
 	gone           func()        // called when the connection is closed; may be nil
@@ -102,7 +103,7 @@ func newSession(conn *q.Conn, state tls.ConnectionState, o options) *session {
 // start starts the session. a handles the peer's calls; if it is nil, they are refused.
 func (s *session) start(a link.Acceptor) {
 	s.acceptor = a
-	s.startAges()
+	s.startTimers()
 	if e := s.early; e != nil {
 		e.begun = e.gate.before(s.greet)
 		go s.settle()
