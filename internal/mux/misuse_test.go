@@ -566,20 +566,28 @@ func TestExtensionsAreIgnored(t *testing.T) {
 }
 
 func TestAPeerThatAsksAndDoesNotRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := &witness{}
-		s, peer := lone(t, Options{Client: true}, w, true) // a client, because servers limit PINGs
-		ping := bytes.Repeat(wire.AppendPing(nil, wire.KindPing, [8]byte{}), 1000)
-		_, err := peer.conn.Write(start())
-		for n := 0; err == nil; n++ {
-			if n > 1000 {
-				t.Fatal("it is owed without end")
-			}
-			_, err = peer.conn.Write(ping)
-		}
-		<-s.Gone()
-		says(t, w.closed[0], "does not read")
-	})
+	for name, drains := range map[string][]byte{"PINGs": nil, "PINGs while it drains": announced} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &witness{}
+				s, peer := lone(t, Options{Client: true}, w, true) // a client, because servers limit PINGs
+				peer.write(start())
+				if _, err := s.NewStream(t.Context(), &link.CallHeader{Profile: &link.Profile{}}); err != nil {
+					t.Fatal(err)
+				}
+				ping := bytes.Repeat(wire.AppendPing(nil, wire.KindPing, [8]byte{}), 1000)
+				_, err := peer.conn.Write(append(drains, ping...))
+				for n := 0; err == nil; n++ {
+					if n > 1000 {
+						t.Fatal("it is owed without end")
+					}
+					_, err = peer.conn.Write(ping)
+				}
+				<-s.Gone()
+				says(t, w.closed[0], "does not read")
+			})
+		})
+	}
 }
 
 func TestDrainOfThePeer(t *testing.T) {
