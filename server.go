@@ -220,11 +220,12 @@ func (s *Server) Stop() {
 
 // GracefulStop closes all listeners, refuses new calls with Unavailable, and waits
 // until running calls have ended and their callers have received everything that was
-// sent to them. When it returns the program can exit.
+// sent to them. Calls that a client has made before it learns of this are not refused.
+// When GracefulStop returns the program can exit.
 //
-// It does not wait longer for a client in another process that has read nothing for 5
+// It does not wait longer for a client in another process that has read nothing for 10
 // seconds after the last handler of its calls returned, nor for one of HTTP/1.1 of whose
-// unary request nothing has arrived for as long. A concurrent [Server.Stop] cuts the wait
+// unary request nothing has arrived for 5 seconds. A concurrent [Server.Stop] cuts the wait
 // short: Stop cancels the contexts of the handlers, and GracefulStop returns when they have
 // returned. A caller whose own goroutine runs the handler is released when the handler
 // returns: see [ClientConn.Close]. Calls of ordinary gRPC clients end as with the

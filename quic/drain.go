@@ -35,7 +35,7 @@ type drain struct {
 }
 
 // maxDraining is how long a side that drains accepts calls of a peer that does not answer and still
-// has calls open. It is grpc-go's. If no call is open, it is farewell.
+// has calls open. It is grpc-go's. If the peer has none, it is farewell.
 const maxDraining = time.Minute
 
 // Drain implements [link.Session].
@@ -99,11 +99,21 @@ func (s *session) onDrainTimer() {
 	defer s.mu.Unlock()
 	switch {
 	case !s.isDraining():
-	case len(s.live) == 0 || time.Since(s.drain.announced) >= maxDraining:
+	case !s.serves() || time.Since(s.drain.announced) >= maxDraining:
 		s.refuseCalls()
 	default:
 		s.drain.timer.Reset(farewell)
 	}
+}
+
+// serves reports whether a call of the peer is open. mu is held.
+func (s *session) serves() bool {
+	for st := range s.live {
+		if !st.caller {
+			return true
+		}
+	}
+	return false
 }
 
 // refuseAfterLast refuses calls if the last one that the peer has made has arrived. mu is held.

@@ -43,7 +43,7 @@ type drain struct {
 }
 
 // maxDraining is how long a side that drains accepts calls of a peer that does not answer
-// and still has calls open. It is grpc-go's. If no call is open, it is Options.Farewell.
+// and still has calls open. It is grpc-go's. If the peer has none, it is Options.Farewell.
 const maxDraining = time.Minute
 
 // Drain implements [link.Session]. The side that accepted the connection leaves: its
@@ -98,7 +98,7 @@ func (s *Session) onDrainTimer() {
 	s.mu.Lock()
 	switch {
 	case !s.isDraining():
-	case s.live.first == nil || time.Since(s.drain.announced) >= maxDraining:
+	case s.calls == 0 || time.Since(s.drain.announced) >= maxDraining:
 		s.refuseCalls()
 	default:
 		s.drain.timer.Reset(s.opts.Farewell)

@@ -132,6 +132,7 @@ func TestAPeerThatDoesNotAnswerADrain(t *testing.T) {
 				if c.open {
 					peer.write(opened(2))
 				}
+				_ = makes(t.Context(), s, "/a/b", 1, 1) // a call of this side does not count
 				began, drained := time.Now(), s.Drain()
 				synctest.Wait()
 				peer.write(literalPong(1<<40), literalPong(0))
