@@ -221,6 +221,14 @@ attack: ## what attacks cost a server and what they cost the attacker, over QUIC
 	bin/attack $(ATTACK)
 	bin/attackquic $(ATTACK)
 
+# MIXED is the number of streams over each path.
+MIXED ?= 60
+.PHONY: delays
+delays: export NEARCALL_MIXED = $(MIXED)
+delays: ## streams of messages of mixed sizes over each path, while goroutines pause at random, in some five minutes
+	$(GO) run ./internal/delays -run '^TestStreamsOfMixedSizes$$' .
+	cd quic && $(GO) run ../internal/delays -root .. -run '^TestStreamsOfMixedSizes$$' .
+
 # FLAKYFLAGS='-short=false -budget 8h' runs all tests of each package.
 FLAKY        ?= 50
 FLAKY_BUDGET ?= 1h
@@ -338,7 +346,7 @@ ci: ## what .ci/run does on a clean checkout
 
 # These only repeat what ci does: for longer, on more paths, under all of Wine, and with each seeded
 # fault. Each goes on where another fails.
-RELEASE_CHECKS = grpc-tests windows soak chaos loops attack mutate fuzz schemas flaky
+RELEASE_CHECKS = grpc-tests windows soak chaos loops delays attack mutate fuzz schemas flaky
 .PHONY: release-check
 release-check: ## what is run before a release, in some hours: every path of grpc-tests, all of Wine, soaks, seeded faults, fuzzing, flaky
 	@failed=; for t in $(RELEASE_CHECKS); do $(MAKE) --no-print-directory $$t || failed="$$failed $$t"; done; \

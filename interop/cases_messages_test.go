@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// messageCases are about sending and receiving: items 11 to 20.
+// messageCases are about sending and receiving: items 11 to 20, and 44.
 var messageCases = []Case{
 	{11, "SendMsg after the server ended", func(c *C) {
 		var end error
@@ -762,6 +763,52 @@ var messageCases = []Case{
 		c.Err("start", err)
 		_, err = s.CloseAndRecv()
 		c.Err("recv", err)
+	}},
+	{44, "an upload of messages of mixed sizes", func(c *C) {
+		s, err := c.Start(Config{Service: echoService()}).StreamingInputCall(c.Context())
+		c.Err("start", err)
+		r := rand.New(rand.NewPCG(1, 1))
+		for i := range 120 {
+			size := 10_000 + r.IntN(700_000)
+			if i == 0 {
+				size = 3_900_000 // windows that can grow do
+			}
+			if err = s.Send(&pb.StreamingInputCallRequest{Payload: &pb.Payload{Body: make([]byte, size)}}); err != nil {
+				break
+			}
+		}
+		c.Err("send", err)
+		m, err := s.CloseAndRecv()
+		c.Err("recv", err)
+		c.Note("%d", m.GetAggregatedPayloadSize())
+	}},
+	{44, "echoes of mixed sizes", func(c *C) {
+		s, err := c.Start(Config{Service: echoService()}).FullDuplexCall(c.Context())
+		c.Err("start", err)
+		r := rand.New(rand.NewPCG(2, 2))
+		size := func(i int) int { return r.IntN([]int{1, 1000, 100_000, 3_000_000}[i%4]) }
+		sent := make(chan error, 1)
+		go func() {
+			for i := range 24 {
+				if err := s.Send(&pb.StreamingOutputCallRequest{Payload: &pb.Payload{Body: make([]byte, size(i))}}); err != nil {
+					sent <- err
+					return
+				}
+			}
+			sent <- s.CloseSend()
+		}()
+		messages, bytes := 0, 0
+		for {
+			m, err := s.Recv()
+			if err != nil {
+				c.Err("recv", err)
+				break
+			}
+			messages++
+			bytes += len(m.GetPayload().GetBody())
+		}
+		c.Err("send", <-sent)
+		c.Note("%d messages of %d bytes", messages, bytes)
 	}},
 }
 

@@ -70,4 +70,6 @@ var Items = []Item{
 	{42, false, "grpc.Method, SetHeader, peer and friends work in handlers and interceptors"},
 	// Retries.
 	{43, false, "a retryPolicy's retries: which calls, when, and what everybody sees of them"},
+	// Flow control.
+	{44, false, "a sender goes on when its receiver has received, whatever the messages' sizes"},
 }

@@ -30,6 +30,7 @@ var Imports = []Rule{
 	{Pkg: "internal/needs"},
 	{Pkg: "internal/house"},
 	{Pkg: "internal/flaky"},
+	{Pkg: "internal/delays"},
 	{Pkg: "internal/edit"},
 	{Pkg: "internal/wine"},
 	{Pkg: "internal/child"},

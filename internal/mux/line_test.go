@@ -45,10 +45,14 @@ func newHalf(room int) *half {
 // delays let other goroutines run at random moments. The pauses take time of the bubble only.
 type delays struct {
 	mu sync.Mutex
-	r  *rand.Rand
+	r  *rand.Rand // nil for no delays
 }
 
 func (d *delays) pause() {
+	time.Sleep(time.Microsecond) // a spin lasts, too
+	if d.r == nil {
+		return
+	}
 	d.mu.Lock()
 	var pause time.Duration
 	switch d.r.IntN(16) {
@@ -58,7 +62,7 @@ func (d *delays) pause() {
 		pause = time.Duration(d.r.IntN(8000)) * time.Microsecond // around idleTime
 	}
 	d.mu.Unlock()
-	time.Sleep(pause + time.Microsecond) // a spin lasts, too
+	time.Sleep(pause)
 }
 
 // take moves what is there into b, or reports that there will be nothing. mu is held.

@@ -24,7 +24,7 @@ import (
 // the writer makes room, and must wake the sender.
 func TestASenderThatReadsIsWokenWhenItsStreamHasRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b := newLine(1<<10, &delays{r: rand.New(rand.NewPCG(0, 0))})
+		a, b := newLine(1<<10, &delays{})
 		s := New(a, Options{Client: true, Name: "peer", NoSpin: true})
 		s.Start(nil)
 		var reading atomic.Bool

@@ -552,6 +552,13 @@ var Faults = []Fault{
 		Env: "tcp",
 	},
 	{
+		Name: "a sender is not woken when its stream has room",
+		File: aMuxWrite,
+		Old:  "wait.Unpark(st.session.wake(&st.sender))",
+		New:  "_ = wait.Unpark", Items: []int{44},
+		Env: "tcp",
+	},
+	{
 		Name: "no credit is given for a message that is larger than the window",
 		File: aMuxCredit,
 		Old:  "if short <= 0 {",
