@@ -79,11 +79,14 @@ func (s *stream) arrived(b []byte, err error) bool {
 	if len(b) > 0 {
 		wait.Unpark(in.receiver.Wake())
 	}
+	for s.isFull() && !in.dropping {
+		if in.hurried != nil {
+			in.hurried.Stop() // it is not the client that waits
+		}
+		in.reader.Wait(&s.mu, nil)
+	}
 	if in.hurried != nil {
 		in.hurried.Reset(farewell)
-	}
-	for !in.small && !in.dropping && in.data.Len() >= s.window {
-		in.reader.Wait(&s.mu, nil)
 	}
 	return in.dropped < plenty
 }
@@ -115,8 +118,14 @@ func (s *stream) hurry() {
 	defer s.mu.Unlock()
 	if in := &s.in; s.request.single && !in.ended && !s.over && in.hurried == nil {
 		in.hurried = time.AfterFunc(farewell, func() { s.Abort(errHalfSent) })
+		if s.isFull() {
+			in.hurried.Stop()
+		}
 	}
 }
+
+// isFull reports whether the reader must wait for room. mu is held.
+func (s *stream) isFull() bool { return !s.in.small && s.in.data.Len() >= s.window }
 
 // bodyRead reports whether the body was read to its end.
 func (s *stream) bodyRead() bool {

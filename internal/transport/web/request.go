@@ -22,7 +22,7 @@ type request struct {
 	kind          kind
 	method        string // full name
 	known         bool   // the server has the method
-	single        bool   // it takes one message, as far as is known
+	single        bool   // the body is one message
 	mediaType     string // of the request and of the answer
 	subtype       string // name of the codec
 	encoding      string // compressor of the request's messages
@@ -68,7 +68,7 @@ func (s *Server) parse(r *http.Request) (q *request, st *status.Status, no *refu
 	case m.Known && (k == bare && m.Streams || k == connect && !m.Streams):
 		return nil, nil, unsupported(m, fmt.Sprintf("%s is a streaming method: %t; send the content type that goes with it", name, m.Streams))
 	}
-	q = &request{kind: k, method: name, known: m.Known, single: !m.Streams, mediaType: mediaType, subtype: subtype, size: r.ContentLength}
+	q = &request{kind: k, method: name, known: m.Known, single: k == bare || m.Known && !m.Streams, mediaType: mediaType, subtype: subtype, size: r.ContentLength}
 	return q, q.complete(s, r, r.Header.Get(encodingHeader(k))), nil
 }
 

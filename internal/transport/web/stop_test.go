@@ -215,6 +215,32 @@ func TestGracefulStopWaitsForARequestThatArrivesSlowly(t *testing.T) {
 	}
 }
 
+// TestGracefulStopWaitsForAHandlerThatDoesNotReceive: its client cannot send more meanwhile.
+func TestGracefulStopWaitsForAHandlerThatDoesNotReceive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		size := make(chan int, 1)
+		srv, l := serve(t, newAnswers(), nearcall.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+			time.Sleep(time.Minute)
+			in := new(testpb.SimpleRequest)
+			if err := s.RecvMsg(in); err != nil {
+				return err
+			}
+			size <- len(in.GetPayload().GetBody())
+			return s.SendMsg(&testpb.SimpleResponse{})
+		}))
+		message := encode(t, &testpb.SimpleRequest{Payload: body(500_000)})
+		client, sent := l.dial(strings.Replace(head("Other", fmt.Sprintf("Content-Length: %d", len(message))), "json", "proto", 1) + message)
+		synctest.Wait()
+		go srv.GracefulStop()
+		readAnswer(t, bufio.NewReader(client)).want(t, 200, "")
+		if n := <-size; n != 500_000 {
+			t.Errorf("the handler gets %d bytes", n)
+		}
+		<-sent
+		srv.GracefulStop()
+	})
+}
+
 // TestStopDoesNotWaitForARequestThatArrives: its call fails so that it can be made again.
 func TestStopDoesNotWaitForARequestThatArrives(t *testing.T) {
 	for _, text := range []string{head("UnaryCall", "Content-Length: 2") + "{", head("UnaryCall", "Content-Length: 200000") + "{"} {
