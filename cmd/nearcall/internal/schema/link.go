@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	rpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
@@ -71,8 +72,16 @@ func (s *Server) link(path string) (protoreflect.FileDescriptor, error) {
 	}
 	s.linking = append(s.linking, path)
 	defer func() { s.linking = s.linking[:len(s.linking)-1] }()
+	lacks := false
 	for _, imported := range file.GetDependency() {
-		if _, err := s.link(imported); err != nil {
+		d, err := s.link(imported)
+		if err != nil {
+			return nil, err
+		}
+		lacks = lacks || d == nil
+	}
+	if lacks {
+		if file, err = s.importTypes(file); err != nil {
 			return nil, err
 		}
 	}
@@ -86,6 +95,74 @@ func (s *Server) link(path string) (protoreflect.FileDescriptor, error) {
 		return nil, broken("%s: %v", path, err)
 	}
 	return d, nil
+}
+
+// importTypes returns file with imports of the files that have its types, as far as the server
+// knows these by their names. A server can have a file at another path than the one by which
+// others import it, if these were compiled in another folder.
+func (s *Server) importTypes(file *descriptorpb.FileDescriptorProto) (*descriptorpb.FileDescriptorProto, error) {
+	file = proto.CloneOf(file)
+	for _, name := range typesIn(file) {
+		d, err := s.find(name)
+		switch {
+		case errors.Is(err, ErrNotFound):
+		case err != nil:
+			return nil, err
+		case !slices.Contains(file.Dependency, d.ParentFile().Path()):
+			file.Dependency = append(file.Dependency, d.ParentFile().Path())
+		}
+	}
+	return file, nil
+}
+
+// typesIn returns the names of the types that file uses and does not have, each once.
+func typesIn(file *descriptorpb.FileDescriptorProto) (names []protoreflect.FullName) {
+	seen := make(map[string]bool)
+	own := func(scope, name string) string {
+		scope = scope + "." + name
+		seen[scope] = true
+		return scope
+	}
+	var used []string
+	fields := func(all []*descriptorpb.FieldDescriptorProto) {
+		for _, f := range all {
+			used = append(used, f.GetTypeName(), f.GetExtendee())
+		}
+	}
+	enums := func(scope string, all []*descriptorpb.EnumDescriptorProto) {
+		for _, e := range all {
+			own(scope, e.GetName())
+		}
+	}
+	var messages func(scope string, all []*descriptorpb.DescriptorProto)
+	messages = func(scope string, all []*descriptorpb.DescriptorProto) {
+		for _, m := range all {
+			scope := own(scope, m.GetName())
+			fields(m.Field)
+			fields(m.Extension)
+			enums(scope, m.EnumType)
+			messages(scope, m.NestedType)
+		}
+	}
+	scope := ""
+	if file.GetPackage() != "" {
+		scope = "." + file.GetPackage()
+	}
+	messages(scope, file.MessageType)
+	enums(scope, file.EnumType)
+	fields(file.Extension)
+	for _, service := range file.Service {
+		for _, m := range service.Method {
+			used = append(used, m.GetInputType(), m.GetOutputType())
+		}
+	}
+	for _, name := range used {
+		if full, ok := strings.CutPrefix(name, "."); ok && !seen[name] {
+			seen[name] = true
+			names = append(names, protoreflect.FullName(full))
+		}
+	}
+	return names
 }
 
 // proto returns the file at path from the server or, since they are the same everywhere, from

@@ -124,6 +124,50 @@ func TestImportsAreFetched(t *testing.T) {
 	}
 }
 
+// TestTypesAreFoundByName checks files whose imports the server has at other paths.
+func TestTypesAreFoundByName(t *testing.T) {
+	s := &scripted{
+		files: map[string]string{
+			"user.proto": `name: "user.proto" package: "u" syntax: "proto2" dependency: "moved/types.proto"
+				message_type { name: "Q"
+					field { name: "self" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".u.Q" }
+					field { name: "t" number: 2 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".types.T.Inner" }
+					field { name: "kind" number: 3 label: LABEL_OPTIONAL type: TYPE_ENUM type_name: ".types.Kind" }
+					nested_type { name: "N" field { name: "own" number: 1 label: LABEL_OPTIONAL type: TYPE_ENUM type_name: ".u.Q.Own" } }
+					enum_type { name: "Own" value { name: "ZERO" number: 0 } } }
+				message_type { name: "R" field { name: "gone" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".types.Gone" } }
+				service { name: "S" method { name: "Do" input_type: ".u.Q" output_type: ".types.T" } }
+				extension { name: "more" extendee: ".types.T" number: 100 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".u.Q" }`,
+			"types.proto": `name: "types.proto" package: "types" syntax: "proto2"
+				message_type { name: "T" nested_type { name: "Inner" } extension_range { start: 100 end: 200 } }
+				enum_type { name: "Kind" value { name: "NONE" number: 0 } }`,
+		},
+		symbols: map[string]string{"u.Q": "user.proto", "types.T": "types.proto", "types.T.Inner": "types.proto", "types.Kind": "types.proto"},
+	}
+	server := s.open(t)
+	d, err := server.Find("u.Q")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Complete(d.(protoreflect.MessageDescriptor)); err != nil {
+		t.Error(err)
+	}
+	do := d.ParentFile().Services().ByName("S").Methods().ByName("Do")
+	if err := Complete(do.Output()); err != nil {
+		t.Error(err)
+	}
+	if more := d.ParentFile().Extensions().ByName("more").ContainingMessage(); more.IsPlaceholder() {
+		t.Errorf("the extension is of %v", more)
+	}
+	gone := d.ParentFile().Messages().ByName("R")
+	if err := Complete(gone); err == nil || !strings.Contains(err.Error(), "does not describe types.Gone") {
+		t.Errorf("a message that the server does not have: %v", err)
+	}
+	if want := "u.Q moved/types.proto types.T.Inner types.Gone"; strings.Join(s.asked, " ") != want {
+		t.Errorf("it asks for %q", s.asked)
+	}
+}
+
 // TestBrokenReflectionIsAnError checks that nothing a server sends makes a client panic or
 // loop.
 func TestBrokenReflectionIsAnError(t *testing.T) {
