@@ -390,6 +390,25 @@ var Faults = []Fault{
 		New:  "if true {", Items: []int{34},
 	},
 	{
+		Name: "a send limit counts what is not compressed yet",
+		File: aEncodeOnce,
+		Old:  `compressor != "" && (n > limit`,
+		New:  `compressor == "none" && (n > limit`, Items: []int{35},
+		Env: "tcp",
+	},
+	{
+		Name: "a send limit in process counts what is not compressed",
+		File: aEncodeOnce,
+		Old:  "(n > limit || !peer.Local)",
+		New:  "!peer.Local", Items: []int{35},
+	},
+	{
+		Name: "a receive limit in process says nothing of compression",
+		File: aMessage,
+		Old:  `large && Compressor(to.Compressor) != ""`,
+		New:  "large && false", Items: []int{35},
+	},
+	{
 		Name: "the server ignores the content-subtype",
 		File: aServer,
 		Old:  `if subtype == "" || len(subtype) > maxName {`,
