@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/credentials/local"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/test/bufconn"
 )
 
@@ -142,6 +143,9 @@ func grpcServerOptions(cfg *Config) []grpc.ServerOption {
 	}
 	if cfg.ServerMaxSend != 0 {
 		opts = append(opts, grpc.MaxSendMsgSize(cfg.ServerMaxSend))
+	}
+	if cfg.ServerEnds != (keepalive.ServerParameters{}) {
+		opts = append(opts, grpc.KeepaliveParams(cfg.ServerEnds))
 	}
 	if cfg.ServerCodec != nil {
 		opts = append(opts, grpc.ForceServerCodecV2(cfg.ServerCodec))

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/forward"
@@ -367,6 +368,9 @@ func nearcallServerOptions(cfg *Config) []nearcall.ServerOption {
 	}
 	if cfg.ServerMaxSend != 0 {
 		opts = append(opts, nearcall.MaxSendMsgSize(cfg.ServerMaxSend))
+	}
+	if cfg.ServerEnds != (keepalive.ServerParameters{}) {
+		opts = append(opts, nearcall.KeepaliveParams(cfg.ServerEnds))
 	}
 	if cfg.ServerCodec != nil {
 		opts = append(opts, nearcall.ForceServerCodecV2(cfg.ServerCodec))

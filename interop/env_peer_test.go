@@ -23,6 +23,7 @@ var peerDiffers = map[string]string{
 	"freed by Close":                                                   "calls that the end cuts off are Unavailable, not Canceled",
 	"Close ends the client's calls":                                    "calls that the end cuts off are Unavailable, not Canceled",
 	"Close releases callers whose handlers go on":                      "calls that the end cuts off are Unavailable, not Canceled",
+	"the client's Close meets calls in every state":                    "calls that the end cuts off are Unavailable, not Canceled",
 	"the client closes in the backoff":                                 "calls after the end are Unavailable, not Canceled",
 	"freed by Close when its end has arrived but was not received":     "what had arrived is still received, and frees the stream then",
 	"a client interceptor's connection, when the server is stopped":    "the server of a client stops for good, and the state is SHUTDOWN",

@@ -4,6 +4,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/stats"
 
 	"github.com/nearcall/nearcall/loop"
@@ -21,6 +22,7 @@ type Config struct {
 	ServerMaxRecv int
 	ServerMaxSend int
 	ServerCodec   encoding.CodecV2
+	ServerEnds    keepalive.ServerParameters       // when connections end
 	ServerCreds   credentials.TransportCredentials // set by environments that need credentials
 	Loop          *loop.Loop                       // set by environments whose handlers run on a loop
 	Unknown       grpc.StreamHandler

@@ -269,6 +269,14 @@ func (c *C) Patiently(d time.Duration) time.Duration {
 	return max(min(d*c.patience, mostPatience), d)
 }
 
+// Lasting returns how long something lasts that should last d, on a machine that is not busy.
+func (c *C) Lasting(d time.Duration) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.timed = true
+	return d * c.patience
+}
+
 // Wait waits for ch, but not longer than the case may run.
 func (c *C) Wait(ch <-chan struct{}) {
 	select {

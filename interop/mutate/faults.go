@@ -65,6 +65,7 @@ const (
 	aProto         = "internal/codec/proto.go"
 	aMessage       = "internal/link/message.go"
 	aQueue         = "internal/transport/inproc/queue.go"
+	aFetches       = "internal/transport/shm/fetches.go"
 	aMuxCall       = "internal/mux/call.go"
 	aMuxCredit     = "internal/mux/credit.go"
 	aMuxReading    = "internal/mux/reading.go"
@@ -455,6 +456,13 @@ var Faults = []Fault{
 		File: aServer,
 		Old:  "<-c.idle\n\t\t_ =",
 		New:  "_ =", Items: []int{41},
+	},
+	{
+		Name: "what has arrived over shared memory is lost with its connection",
+		File: aFetches,
+		Old:  "m.lost = f.memory.reserveKept(m.size)",
+		New:  "m.lost = net.ErrClosed", Items: []int{41},
+		Env: "shm",
 	},
 	{
 		Name: "grpc.SetHeader finds no call",
