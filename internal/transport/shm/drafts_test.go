@@ -68,12 +68,7 @@ func TestAPeerCannotReturnADraft(t *testing.T) {
 // and the peer has returned its message. A peer returns nothing but what it was sent. The memory is
 // unmapped when the arena is closed and nobody writes.
 func FuzzArena(f *testing.F) {
-	for seed := range uint64(200) {
-		script := make([]byte, 600)
-		r := rand.New(rand.NewPCG(seed, 0))
-		for i := range script {
-			script[i] = byte(r.Uint32())
-		}
+	for _, script := range scripts(200, 600) {
 		f.Add(script)
 	}
 	f.Fuzz(func(t *testing.T, script []byte) {
@@ -93,6 +88,19 @@ func FuzzArena(f *testing.F) {
 			t.Errorf("%d bytes are counted when all is over", m.memory.used.Load())
 		}
 	})
+}
+
+// scripts returns count scripts of n random bytes, the same each time.
+func scripts(count, n int) (all [][]byte) {
+	for seed := range count {
+		script := make([]byte, n)
+		r := rand.New(rand.NewPCG(uint64(seed), 0))
+		for i := range script {
+			script[i] = byte(r.Uint32())
+		}
+		all = append(all, script)
+	}
+	return all
 }
 
 // A model says what an arena should do in each step of a script.

@@ -3,6 +3,7 @@ package shm
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -299,4 +300,76 @@ func TestAnAnswerThatIsNotConfirmedTakesNoMemory(t *testing.T) {
 	if n := stat.Blocks * 512; n > 2*partAlign { // one page of each segment, however large pages are
 		t.Errorf("%d bytes are there", n)
 	}
+}
+
+// FuzzPlaces lets a peer name any place for its messages, in any state of the connection. They are
+// received, dropped, or kept when the connection ends.
+func FuzzPlaces(f *testing.F) {
+	for _, script := range scripts(100, 200) {
+		f.Add(script)
+	}
+	f.Fuzz(func(t *testing.T, script []byte) {
+		const slabs = 16 * partAlign
+		memory := NewMemory(slabs/2, false)
+		peers := &testSlabs{n: slabs}
+		c := &Conn{theirs: side{file: &file{layout: layout{ring: minRing, slabs: slabs}}}}
+		c.fetches.slabs, c.fetches.memory, c.fetches.there = peers, memory, func() int { return peers.n }
+		next := func() (b int) {
+			if len(script) > 0 {
+				b, script = int(script[0]), script[1:]
+			}
+			return b
+		}
+		type place struct{ at, n int }
+		var held []place
+		receive := func(p place) {
+			if err := c.Check(p.at); err == nil {
+				_ = c.Fetch(make([]byte, p.n), p.at)
+			}
+			c.Release(p.at)
+		}
+		closed := false
+		for len(script) > 0 {
+			switch op := next() % 8; {
+			case op < 4:
+				p := place{(next() - 8) * partAlign / 4, (next() - 8) * partAlign / 8}
+				if op == 3 {
+					p = place{p.at << (next() % 50), p.n << (next() % 50)}
+				}
+				free := !closed && p.at >= 0 && p.n > 0 && p.n <= slabs && p.at <= slabs-p.n
+				for _, h := range held {
+					free = free && (p.at/partAlign > (h.at+h.n-1)/partAlign || h.at/partAlign > (p.at+p.n-1)/partAlign)
+				}
+				if err := c.Hold(p.at, p.n); (err == nil) != free {
+					t.Fatalf("%d bytes at %d are held beside %v: %v", p.n, p.at, held, err)
+				}
+				if free {
+					held = append(held, p)
+				}
+			case op < 6 && len(held) > 0:
+				i := next() % len(held)
+				receive(held[i])
+				held = slices.Delete(held, i, i+1)
+			case op == 6:
+				peers.n = next() * partAlign / 8
+			case op == 7 && !closed:
+				c.fetches.close()
+				closed = true
+			}
+		}
+		if !closed {
+			c.fetches.close()
+		}
+		for _, p := range held {
+			receive(p)
+		}
+		eventually(t, "the slabs are closed", func() bool {
+			c.fetches.mu.Lock()
+			defer c.fetches.mu.Unlock()
+			return peers.closed == 1
+		})
+		if c.fetches.used != (units{}) || memory.kept.Load() != 0 {
+			t.Errorf("%v are used after the end, and %d bytes are counted", c.fetches.used, memory.kept.Load())
+		}
+	})
 }
