@@ -55,8 +55,7 @@ func TestASilentPeerIsLostInTime(t *testing.T) {
 					var mute atomic.Bool
 					var sent atomic.Int64
 					n.lis.pc = mutable{n.lis.pc, &mute, &sent}
-					var silent time.Time
-					lost := make(chan time.Duration, 1)
+					lost := make(chan time.Time, 1)
 					config, _ := testTLS()
 					serveOn(t, n.lis, service{stream: func(st testpb.TestService_FullDuplexCallServer) error {
 						_ = st.Send(&testpb.StreamingOutputCallResponse{})
@@ -68,7 +67,7 @@ func TestASilentPeerIsLostInTime(t *testing.T) {
 							_ = st.Send(&testpb.StreamingOutputCallResponse{})
 						}
 						<-st.Context().Done()
-						lost <- time.Since(silent)
+						lost <- time.Now()
 						return nil
 					}}, nearcall.Creds(NewTLS(config)), nearcall.KeepaliveParams(c.server))
 					d := n.dialer(t, &hook.Settings{Keepalive: c.client})
@@ -87,7 +86,7 @@ func TestASilentPeerIsLostInTime(t *testing.T) {
 					}
 					time.Sleep(7*time.Minute + 3500*time.Millisecond) // it is quiet, and not lost
 					mute.Store(true)
-					silent = time.Now()
+					silent := time.Now()
 					if sends {
 						time.Sleep(c.limits[0] * 2 / 3)
 						_ = st.Send(&testpb.StreamingOutputCallRequest{})
@@ -96,8 +95,8 @@ func TestASilentPeerIsLostInTime(t *testing.T) {
 					if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "connection lost") {
 						t.Errorf("Recv: %v, want Unavailable", err)
 					}
-					for i, took := range [2]time.Duration{time.Since(silent), <-lost} {
-						if took > c.limits[i] || took < c.least[i] {
+					for i, end := range [2]time.Time{time.Now(), <-lost} {
+						if took := end.Sub(silent); took > c.limits[i] || took < c.least[i] {
 							t.Errorf("side %d: the peer is lost after %v, want %v to %v", i, took, c.least[i], c.limits[i])
 						}
 					}
