@@ -141,8 +141,53 @@ func (p *Proxy) accept(client link.Session) link.Acceptor {
 	if err != nil {
 		return &failing{session: client, err: err}
 	}
+	spare := &spare{connect: func(ctx context.Context) (link.Session, error) {
+		return p.connect(ctx, func(link.Session) link.Acceptor { return back })
+	}}
 	p.all.Go(func() { p.join(client, target) })
-	return &relay{proxy: p, to: target}
+	p.all.Go(func() {
+		<-client.Ended()
+		spare.retire()
+	})
+	return &relay{proxy: p, to: target, spare: spare.get}
+}
+
+// A spare session makes the calls of a client that were on their way when the target drained the
+// session before it.
+type spare struct {
+	connect func(context.Context) (link.Session, error)
+
+	mu      sync.Mutex
+	session link.Session // nil before the first call
+	over    bool         // retire was called
+}
+
+// get returns a session that takes calls.
+func (s *spare) get(ctx context.Context) (link.Session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.session != nil && !link.IsClosed(s.session.Done()) {
+		return s.session, nil
+	}
+	made, err := s.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.session = made
+	if s.over {
+		made.Retire()
+	}
+	return made, nil
+}
+
+// retire ends the session when its calls have ended. The client has ended.
+func (s *spare) retire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	if s.session != nil {
+		s.session.Retire()
+	}
 }
 
 // join passes the drain and the end of each of two sessions on to the other. A client that
@@ -170,13 +215,22 @@ func (p *Proxy) join(client, target link.Session) {
 
 // acceptShared returns an acceptor for a call of an ordinary gRPC client.
 func (p *Proxy) acceptShared(ctx context.Context) (link.Acceptor, error) {
+	s, err := p.shareTarget(ctx)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return &relay{proxy: p, to: s, spare: p.shareTarget}, nil
+}
+
+// shareTarget returns the session for the calls of ordinary gRPC clients.
+func (p *Proxy) shareTarget(ctx context.Context) (link.Session, error) {
 	p.mu.Lock()
 	s := p.shared
 	p.mu.Unlock()
 	if s == nil || link.IsClosed(s.Done()) {
 		var err error
 		if s, err = p.connect(ctx, nil); err != nil {
-			return nil, unavailable(err)
+			return nil, err
 		}
 		p.mu.Lock()
 		other := p.shared
@@ -190,7 +244,7 @@ func (p *Proxy) acceptShared(ctx context.Context) (link.Acceptor, error) {
 			other.Retire()
 		}
 	}
-	return &relay{proxy: p, to: s}, nil
+	return s, nil
 }
 
 // failing is the acceptor of a client whose target cannot be reached. After the first call

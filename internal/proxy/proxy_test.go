@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
@@ -42,14 +44,24 @@ func (s service) FullDuplexCall(stream grpc.BidiStreamingServer[testpb.Streaming
 	return stream.Context().Err()
 }
 
+func (service) StreamingInputCall(stream grpc.ClientStreamingServer[testpb.StreamingInputCallRequest, testpb.StreamingInputCallResponse]) error {
+	for n := int32(0); ; n++ {
+		if _, err := stream.Recv(); err == io.EOF {
+			return stream.SendAndClose(&testpb.StreamingInputCallResponse{AggregatedPayloadSize: n})
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
 // serve serves s.
-func serve(t *testing.T, s service) (*nearcall.Server, nearcall.Listener) {
+func serve(t *testing.T, s service, opts ...nearcall.ServerOption) (*nearcall.Server, nearcall.Listener) {
 	t.Helper()
 	lis, err := nearcall.Listen("tcp:127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := nearcall.NewServer()
+	srv := nearcall.NewServer(opts...)
 	testpb.RegisterTestServiceServer(srv, s)
 	go srv.Serve(lis)
 	t.Cleanup(srv.Stop)
@@ -167,6 +179,39 @@ func TestAProxyOutlivesItsTarget(t *testing.T) {
 }
 
 // A client that leaves ends its calls at the target.
+// No upload through a proxy fails because the connection to the target ends. A client keeps less of
+// it than it sends, so that it cannot be made again.
+func TestUploadsThroughAProxySurviveTheTargetsConnections(t *testing.T) {
+	_, target := serve(t, service{}, nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 20 * time.Millisecond}))
+	for name, client := range clients(t, start(t, target.Target())) {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			var all sync.WaitGroup
+			for range 6 {
+				all.Go(func() {
+					for range 40 {
+						st, err := client.StreamingInputCall(ctx, grpc.WaitForReady(true))
+						for range 5 {
+							if err == nil {
+								err = st.Send(&testpb.StreamingInputCallRequest{Payload: &testpb.Payload{Body: make([]byte, 100_000)}})
+							}
+						}
+						if err == nil || err == io.EOF {
+							_, err = st.CloseAndRecv()
+						}
+						if err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
+}
+
 func TestAClientThatLeavesEndsItsCallsAtTheTarget(t *testing.T) {
 	waiting := make(chan struct{}, 1)
 	srv, behind := serve(t, service{waiting: waiting})

@@ -16,6 +16,10 @@ import (
 type relay struct {
 	proxy *Proxy
 	to    link.Session
+
+	// spare returns a session for calls that were on their way when the other side of to has
+	// drained it. It is nil for calls back to a client, which has no other session.
+	spare func(context.Context) (link.Session, error)
 }
 
 // HandleUnary implements [link.Acceptor]. Unary calls are passed on as streams.
@@ -47,7 +51,7 @@ func (r *relay) HandleStream(callee link.Stream, o *link.CallHeader) error {
 // and nothing else. Aborts of the caller stream are found by receiving, so that what had
 // arrived before is passed on first.
 func (r *relay) pass(ctx context.Context, callee link.Stream, o *link.CallHeader) {
-	caller, err := r.to.NewStream(ctx, o)
+	caller, err := r.open(ctx, o)
 	switch {
 	case errors.Is(err, link.ErrOneWay):
 		_ = callee.Send(&link.Frame{End: endOf(status.Errorf(codes.Unimplemented, "%v; a client takes calls if it was made with WithServer", err))})
@@ -62,6 +66,22 @@ func (r *relay) pass(ctx context.Context, callee link.Stream, o *link.CallHeader
 	defer left()
 	r.proxy.all.Go(func() { forwardRequests(callee, caller) })
 	forwardReplies(caller, callee)
+}
+
+// open opens the stream of a call that has arrived. The caller may be unable to make the call again.
+// So if the session was drained meanwhile, the call is made on a spare one.
+func (r *relay) open(ctx context.Context, o *link.CallHeader) (caller link.Stream, err error) {
+	const most = 3 // attempts, as each spare session may be drained as well
+	for s, n := r.to, 1; ; n++ {
+		if caller, err = s.NewStream(ctx, o); !errors.Is(err, link.ErrUnprocessed) || !link.IsClosed(s.Done()) || r.spare == nil || n == most {
+			return caller, err
+		}
+		other, failed := r.spare(ctx)
+		if failed != nil {
+			return nil, err
+		}
+		s = other
+	}
 }
 
 // forwardRequests passes on what the caller's side of a call sends.
