@@ -182,17 +182,17 @@ func TestAProxyOutlivesItsTarget(t *testing.T) {
 // No upload through a proxy fails because the connection to the target ends. A client keeps less of
 // it than it sends, so that it cannot be made again.
 func TestUploadsThroughAProxySurviveTheTargetsConnections(t *testing.T) {
-	_, target := serve(t, service{}, nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 20 * time.Millisecond}))
+	_, target := serve(t, service{}, nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 25 * time.Millisecond}))
 	for name, client := range clients(t, start(t, target.Target())) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			var all sync.WaitGroup
-			for range 6 {
+			for range 4 {
 				all.Go(func() {
-					for range 40 {
+					for range 20 {
 						st, err := client.StreamingInputCall(ctx, grpc.WaitForReady(true))
-						for range 5 {
+						for range 3 {
 							if err == nil {
 								err = st.Send(&testpb.StreamingInputCallRequest{Payload: &testpb.Payload{Body: make([]byte, 100_000)}})
 							}

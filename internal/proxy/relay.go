@@ -71,7 +71,7 @@ func (r *relay) pass(ctx context.Context, callee link.Stream, o *link.CallHeader
 // open opens the stream of a call that has arrived. The caller may be unable to make the call again.
 // So if the session was drained meanwhile, the call is made on a spare one.
 func (r *relay) open(ctx context.Context, o *link.CallHeader) (caller link.Stream, err error) {
-	const most = 3 // attempts, as each spare session may be drained as well
+	const most = 10 // attempts, as each spare session may be drained as well
 	for s, n := r.to, 1; ; n++ {
 		if caller, err = s.NewStream(ctx, o); !errors.Is(err, link.ErrUnprocessed) || !link.IsClosed(s.Done()) || r.spare == nil || n == most {
 			return caller, err
