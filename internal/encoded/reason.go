@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/grpc/status"
+
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -19,12 +21,13 @@ type Because struct {
 func (b Because) Error() string { return b.Text }
 func (b Because) Unwrap() error { return b.Kind }
 
-// ResetOf returns the RESET code and text that tell the peer why a call was aborted.
+// ResetOf returns the RESET code and text that tell the peer why a call was aborted. A reason
+// that is a status is the caller's own, who wants no more of the call.
 func ResetOf(reason error) (code wire.ResetCode, text string) {
 	switch {
 	case errors.Is(reason, link.ErrUnprocessed):
 		return wire.ResetUnprocessed, reason.Error()
-	case errors.Is(reason, context.Canceled):
+	case errors.Is(reason, context.Canceled), isStatus(reason):
 		return wire.ResetCancelled, ""
 	case errors.Is(reason, context.DeadlineExceeded):
 		return wire.ResetDeadline, ""
@@ -34,6 +37,11 @@ func ResetOf(reason error) (code wire.ResetCode, text string) {
 		return wire.ResetProtocol, reason.Error()
 	}
 	return wire.ResetUnavailable, reason.Error()
+}
+
+func isStatus(err error) bool {
+	_, ok := status.FromError(err)
+	return ok && err != nil
 }
 
 // ReasonOf is the inverse of ResetOf, as far as code and text carry the reason. answered

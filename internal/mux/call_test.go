@@ -163,7 +163,7 @@ func TestAnswersAgainstTheRules(t *testing.T) {
 		want string
 	}{
 		"header twice":       {[][]byte{literal(head, 1, 0), literal(head, 1, 0)}, "comes twice"},
-		"header within one":  {[][]byte{literal(begins, 1, 5, 1), literal(head|wire.FlagPiece, 1, 0, 1)}, "within a message"},
+		"header within one":  {[][]byte{literal(begins, 1, 5, 1), literal(head, 1, 0)}, "within a message"},
 		"end within one":     {[][]byte{literal(begins, 1, 5, 1), literal(finish, 1, 0, 0)}, "within a message"},
 		"pieces too long":    {[][]byte{literal(begins, 1, 3, 1), literal(piece, 1, 1, 1, 1)}, "of its size"},
 		"pieces too short":   {[][]byte{literal(begins, 1, 3, 1), literal(piece, 1, 1)}, "of its size"},

@@ -306,6 +306,7 @@ func (d *Decoder) Stream(f Frame, before []byte, fromCaller bool) (Received, err
 	block := flags&FlagHead != 0 || flags&FlagEnd != 0 && !fromCaller
 	switch {
 	case message && piece,
+		piece && flags&FlagHead != 0,
 		flags&FlagPlace != 0 && (!d.Places || !message || more || flags&FlagCompressed != 0),
 		more && !message && !piece,
 		more && flags&FlagEnd != 0,
