@@ -76,11 +76,12 @@ func TestManyWhoGiveUpTheirTurnsAtOnce(t *testing.T) {
 		}
 		return time.Since(begun)
 	}
-	var short, long time.Duration
-	for range 3 { // on a busy machine
-		if short, long = giveUp(few), giveUp(few*times); long < 3*times*short {
+	short, long := giveUp(few), giveUp(few*times)
+	for range 9 { // each at its least, as other processes use the processors too
+		if long < 3*times*short {
 			return
 		}
+		short, long = min(short, giveUp(few)), min(long, giveUp(few*times))
 	}
 	t.Errorf("%d take %v, %d take %v", few, short, few*times, long)
 }
