@@ -30,7 +30,7 @@ type arena struct {
 	paged        int // where allocated pages end; all of them are reserved from memory
 	freeSlabs    [maxSlab - minSlab + 1][]int
 	allocated    map[int]slab // the slabs in use, by offset
-	messages     map[int]int  // the offsets of the slabs of messages that the peer may return, by those of the messages
+	messages     map[int]int  // the slabs of messages that the peer may return, by the messages' offsets
 	beingWritten int          // slabs that a caller still writes to, and 1 while trim frees pages
 	closed       bool
 	trimming     bool        // trim frees the pages: no slab can be allocated

@@ -41,9 +41,9 @@ const (
 // different peers, which each get a share.
 func NewMemory(bytes int64, shared bool) *Memory { return &Memory{max: bytes, shared: shared} }
 
-// reserveRings reserves n bytes for the rings of a new connection, and reports whether it could. If all
-// connections have one peer, it can whenever the bound is enough for one connection: the others
-// drain, and must not keep out the one that replaces them.
+// reserveRings reserves n bytes for the rings of a new connection, and reports whether it
+// could. If all connections have one peer, it can whenever the bound is enough for one
+// connection: the others drain, and must not keep out the one that replaces them.
 func (m *Memory) reserveRings(n int) bool {
 	if m.shared || int64(n) > m.max {
 		return m.reserve(n)
@@ -124,16 +124,17 @@ func (m *Memory) more() <-chan struct{} {
 	return m.freed
 }
 
-// reserveKept reserves n bytes to keep a message whose connection has ended. If all connections have
-// one peer, such messages have the bound to themselves: the connection that replaces theirs takes
-// nothing from them.
+// reserveKept reserves n bytes to keep a message whose connection has ended. If all
+// connections have one peer, such messages have the bound to themselves: the connection that
+// replaces theirs takes nothing from them.
 func (m *Memory) reserveKept(n int) error {
 	used, option := &m.used, "MaxSharedMemory"
 	if !m.shared {
 		used, option = &m.kept, "WithMaxSharedMemory"
 	}
 	if !reserveOf(used, m.max, int64(n), 0) {
-		return fmt.Errorf("%w: the connection has ended, and of the %d bytes that %s allows %d are in use: too many to keep a message of %d; allow more, or receive messages sooner",
+		return fmt.Errorf("%w: the connection has ended, and of the %d bytes that %s allows %d are in use:"+
+			" too many to keep a message of %d; allow more, or receive messages sooner",
 			link.ErrExhausted, m.max, option, used.Load(), n)
 	}
 	counters.memory.Add(int64(n))
