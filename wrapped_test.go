@@ -144,8 +144,8 @@ func callNear(t *testing.T, target string, creds credentials.TransportCredential
 	return err
 }
 
-// dialing returns a dialer that connects to lis, whatever the address.
-func dialing(lis net.Listener) func(context.Context, string) (net.Conn, error) {
+// dialling returns a dialer that connects to lis, whatever the address.
+func dialling(lis net.Listener) func(context.Context, string) (net.Conn, error) {
 	return func(ctx context.Context, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, lis.Addr().Network(), lis.Addr().String())
 	}
@@ -157,7 +157,7 @@ func callWebSocket(t *testing.T, lis net.Listener, creds credentials.TransportCr
 	if creds != nil {
 		target = "wss://localhost/"
 	}
-	return callNear(t, target, creds, nearcall.WithContextDialer(dialing(lis)))
+	return callNear(t, target, creds, nearcall.WithContextDialer(dialling(lis)))
 }
 
 func callGRPC(t *testing.T, lis net.Listener, creds credentials.TransportCredentials) error {
@@ -165,7 +165,7 @@ func callGRPC(t *testing.T, lis net.Listener, creds credentials.TransportCredent
 	if creds == nil {
 		creds = insecureCreds()
 	}
-	conn, err := grpc.NewClient("passthrough:localhost", grpc.WithTransportCredentials(creds), grpc.WithContextDialer(dialing(lis)))
+	conn, err := grpc.NewClient("passthrough:localhost", grpc.WithTransportCredentials(creds), grpc.WithContextDialer(dialling(lis)))
 	if err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func callHTTP(t *testing.T, lis net.Listener, certs certificates, secure bool) e
 	if secure {
 		target, config.NextProtos = "https://localhost", []string{"http/1.1"}
 	}
-	dial := dialing(lis)
+	dial := dialling(lis)
 	transport := &http.Transport{TLSClientConfig: config, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, "") }}
 	defer transport.CloseIdleConnections()
 	resp, err := (&http.Client{Transport: transport}).Post(target+"/grpc.testing.TestService/UnaryCall", "application/json", strings.NewReader("{}"))
