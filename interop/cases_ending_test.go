@@ -209,13 +209,13 @@ func meet(c *C, e ending) {
 		}},
 	})
 	unary := make(chan struct{})
+	ctx, _ := c.Cancellable()
 	go func() {
 		defer close(unary)
 		if e.idle {
 			return
 		}
 		a := c.Named("a unary call whose reply comes later")
-		ctx, _ := c.Cancellable()
 		m, err := conn.UnaryCall(ctx, request("x"))
 		a.Note("%d bytes", len(m.GetPayload().GetBody()))
 		a.Code("unary", err)
