@@ -20,7 +20,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/stats"
@@ -223,33 +222,6 @@ func TestRequestsForWebSocketsThatAreRefused(t *testing.T) {
 			if c.code == 426 && resp.Header.Get("Sec-WebSocket-Version") != "13" {
 				t.Errorf("%s, %s: the answer's header is %v", name, what, resp.Header)
 			}
-		}
-	}
-}
-
-// TestARefusalSaysThatTheConnectionEnds asks until the connection is old: a clock can stand
-// still during a request.
-func TestARefusalSaysThatTheConnectionEnds(t *testing.T) {
-	lis := listen(t, "tcp:127.0.0.1:0")
-	start(t, serve(t, echo{}, nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 1})), lis)
-	conn, err := net.Dial("tcp", strings.TrimPrefix(lis.Target(), "tcp:"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(time.Minute))
-	for answers := bufio.NewReader(conn); ; {
-		_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 8\r\n\r\n")
-		resp, err := http.ReadResponse(answers, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.Copy(io.Discard, resp.Body)
-		if resp.StatusCode != http.StatusUpgradeRequired {
-			t.Fatalf("%s, %v", resp.Status, resp.Header)
-		}
-		if resp.Close {
-			return
 		}
 	}
 }

@@ -19,15 +19,11 @@ import (
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	conn, _ := r.Context().Value(connKey{}).(*conn)
 	c := conn.session
-	last, ok := c.begin()
-	if !ok {
+	if !c.begin() {
 		panic(http.ErrAbortHandler) // closes the connection without an answer
 	}
 	if len(r.TransferEncoding) > 0 && conn.lengths.found() {
 		c.stray()
-	}
-	if last {
-		w.Header().Set("Connection", "close")
 	}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if fieldsOf(r.Header) > s.maxFields {

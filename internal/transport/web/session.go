@@ -226,19 +226,19 @@ func (c *session) end() {
 }
 
 // begin begins to answer a request. It reports false if the bytes of the request must not
-// be understood as one. last says that the connection is closed after the answer.
-func (c *session) begin() (last, ok bool) {
+// be understood as one.
+func (c *session) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.astray || c.hungUp || c.reason != nil {
-		return false, false
+		return false
 	}
 	c.busy = true
 	if !c.opened {
 		c.opened = true
 		_ = c.conn.SetDeadline(time.Time{})
 	}
-	return c.draining, true
+	return true
 }
 
 // serves sets the stream of the current request; nil after it. It returns the reason if
