@@ -161,7 +161,7 @@ func TestStreams(t *testing.T) {
 			}
 			return caller, <-accepted
 		},
-		Window: 128 << 10, // QUIC's and the inbox
+		Window: 64 << 10, // QUIC has one, and the inbox as much
 		Codec:  codec.Proto(),
 	}.Run(t)
 }

@@ -134,12 +134,12 @@ class Places(unittest.TestCase):
             self.assertEqual(raw.next(RETURN).place, 65536)
 
     def window(self, *last):
-        """Sends seven places and the last frames on one call. Returns the kind and code of PONG or BYE."""
+        """Sends eleven places and the last frames on one call. Returns the kind and code of PONG or BYE."""
         with RawShared(self.server.target) as raw:
             raw.send(head(1, method=INPUT, metadata=WAIT))
-            for n in range(7):
+            for n in range(11):
                 raw.send(frame(STREAM | MESSAGE | PLACE, 1, uint(32768) + uint(n * 65536)))
-            left = raw.hello.stream - 7 * (32768 + 5)
+            left = raw.hello.stream - 11 * (32768 + 5)
             for f in last:
                 raw.send(f(left))
             raw.send(frame(wire.PING, 0, b"12345678"))
