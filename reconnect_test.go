@@ -59,8 +59,13 @@ func (p *place) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return near, nil
 }
 
-// A leaver accepts the session of a server that is about to leave. It gets no calls.
+// A leaver accepts the session of a server that is about to leave. It refuses the calls that are
+// made before the client knows.
 type leaver struct{ link.Acceptor }
+
+func (leaver) HandleStream(link.Stream, *link.CallHeader) error {
+	return link.Unprocessed{Err: errors.New("the server is about to leave")}
+}
 
 func (leaver) Closed(error) {}
 

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/connectivity"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
@@ -367,8 +366,7 @@ func TestWhatHasArrivedIsReceivedThoughTheConnectionHasEnded(t *testing.T) {
 				return nil
 			}})
 			start(t, srv, lis)
-			ended := make(connEnds, 1)
-			client := dial(t, lis.Target(), over(network, nearcall.WithStatsHandler(ended))...)
+			client := dial(t, lis.Target(), over(network)...)
 			s, err := client.FullDuplexCall(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -377,7 +375,7 @@ func TestWhatHasArrivedIsReceivedThoughTheConnectionHasEnded(t *testing.T) {
 				t.Fatal(err)
 			}
 			srv.GracefulStop()
-			<-ended
+			becomes(t, "the connection has ended", func(s nearcall.SharedMemoryStats) bool { return s.Connections == 0 })
 			for range 2 {
 				m, err := s.Recv()
 				if n := len(m.GetPayload().GetBody()); n != size || err != nil {
@@ -419,8 +417,7 @@ func TestTheBoundSaysHowMuchIsReceivedAfterTheEnd(t *testing.T) {
 				return s.Send(&testpb.StreamingOutputCallResponse{Payload: payload(size)})
 			}})
 			start(t, srv, lis)
-			ended := make(connEnds, 1)
-			client := dial(t, lis.Target(), nearcall.WithMaxSharedMemory(test.bound), nearcall.WithStatsHandler(ended))
+			client := dial(t, lis.Target(), nearcall.WithMaxSharedMemory(test.bound))
 			var all []grpc.BidiStreamingClient[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]
 			for range test.calls {
 				s, err := client.FullDuplexCall(t.Context())
@@ -441,7 +438,7 @@ func TestTheBoundSaysHowMuchIsReceivedAfterTheEnd(t *testing.T) {
 				}
 			}
 			srv.GracefulStop()
-			<-ended
+			becomes(t, "the connection has ended", func(s nearcall.SharedMemoryStats) bool { return s.Connections == 0 })
 			received := 0
 			for _, s := range all {
 				m, err := s.Recv()
@@ -462,20 +459,5 @@ func TestTheBoundSaysHowMuchIsReceivedAfterTheEnd(t *testing.T) {
 			}
 			noneOpen(t)
 		})
-	}
-}
-
-// connEnds is a stats handler that receives a value for each connection that ends.
-type connEnds chan struct{}
-
-func (connEnds) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
-
-func (connEnds) HandleRPC(context.Context, stats.RPCStats) {}
-
-func (connEnds) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-
-func (e connEnds) HandleConn(_ context.Context, s stats.ConnStats) {
-	if _, end := s.(*stats.ConnEnd); end {
-		e <- struct{}{}
 	}
 }

@@ -429,7 +429,7 @@ func drainAmidUploads(t *testing.T, round int, drain func(cs, ss *Session)) (ope
 		})
 	}
 	for range round {
-		time.Sleep(1) // lets everything run until it waits
+		time.Sleep(time.Nanosecond) // lets everything run until it waits
 		mu.Lock()
 		n := opened
 		mu.Unlock()

@@ -305,7 +305,6 @@ func (c *Conn) Close() error {
 	err := net.ErrClosed
 	c.closing.Do(func() {
 		close(c.closed)
-		counters.open.Add(-1)
 		err = c.data.conn.Close()
 		_ = c.space.conn.Close()
 		c.slabs.close()
@@ -315,7 +314,8 @@ func (c *Conn) Close() error {
 		c.theirs.freeSegment()
 		c.out.Unlock()
 		c.in.Unlock()
-		c.fetches.close() // last, so that messages may be kept in what the others have used
+		c.fetches.close() // after the others, so that messages may be kept in what they have used
+		counters.open.Add(-1)
 	})
 	return err
 }

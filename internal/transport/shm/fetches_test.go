@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -15,14 +16,14 @@ type testSlabs struct {
 	n      int
 	closed int
 	mapped []byte
-	reads  int    // calls of read
-	absent bool   // pages are not in memory
-	fails  error  // of read
-	during func() // called during each read
+	reads  atomic.Int64 // calls of read
+	absent bool         // pages are not in memory
+	fails  error        // of read
+	during func()       // called during each read
 }
 
 func (s *testSlabs) read(b []byte, at int) error {
-	s.reads++
+	s.reads.Add(1)
 	if s.during != nil {
 		s.during()
 	}
@@ -168,8 +169,8 @@ func TestMessagesWithoutPagesAreNotKept(t *testing.T) {
 				t.Errorf("of 60 bytes %d are there: %v", n, err)
 			}
 		}
-		if receives(f, 30, 1) == nil || slabs.closed != 1 || slabs.reads != 0 || memory.kept.Load() != 0 {
-			t.Errorf("the slabs were closed %d times and read %d times, and %d bytes are counted", slabs.closed, slabs.reads, memory.kept.Load())
+		if receives(f, 30, 1) == nil || slabs.closed != 1 || slabs.reads.Load() != 0 || memory.kept.Load() != 0 {
+			t.Errorf("the slabs were closed %d times and read %d times, and %d bytes are counted", slabs.closed, slabs.reads.Load(), memory.kept.Load())
 		}
 	}
 }

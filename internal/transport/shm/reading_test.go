@@ -12,11 +12,11 @@ func TestWhatIsReadThroughMappingsIsBounded(t *testing.T) {
 	f := fetchingOf(slabs, memory)
 	read := func(at, n int, mapped bool) {
 		t.Helper()
-		before := slabs.reads
+		before := slabs.reads.Load()
 		if err := f.read(make([]byte, n), at); err != nil {
 			t.Fatal(err)
 		}
-		if got := slabs.reads == before; got != mapped {
+		if got := slabs.reads.Load() == before; got != mapped {
 			t.Errorf("%d bytes at %d are read through the mapping: %v", n, at, got)
 		}
 	}
