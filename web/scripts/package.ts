@@ -25,7 +25,7 @@ async function sizeOf(script: string): Promise<number> {
   return gzipSync(out.outputFiles[0]?.contents as Uint8Array, { level: 9 }).length;
 }
 
-const limit = 12_500;
+const limit = 13_000;
 const client = `import { createClient } from "@connectrpc/connect"; import { fromBinary, toBinary } from "@bufbuild/protobuf"; console.log(createClient, fromBinary, toBinary);`;
 const own = await sizeOf(
   `${client} import { createNearcallTransport } from "./dist/index.js"; console.log(createNearcallTransport);`,
