@@ -399,7 +399,7 @@ func TestTheBoundSaysHowMuchIsReceivedAfterTheEnd(t *testing.T) {
 		calls, received int
 		up              bool // a message of each call goes up first
 	}{
-		"there is room for one side's messages": {bound: least + 8<<20, calls: 8, received: 8, up: true},
+		"there is room for one side's messages": {bound: least + 3<<20, calls: 3, received: 3, up: true},
 		"there is room for messages alone":      {bound: 3*size - 1, calls: 3, received: 2},
 		"there is room for none":                {bound: least, calls: 1},
 	} {
