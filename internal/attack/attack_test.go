@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -343,5 +344,16 @@ func TestAttacksHaveNamesOfTheirOwn(t *testing.T) {
 		if strings.Count(a.What, "%") > 1 {
 			t.Errorf("%s: %q", a.Name, a.What)
 		}
+	}
+}
+
+// What the program holds from its start lies in the server's heap, too. The server is then collected
+// later, and seems to need more memory.
+func TestServerStartsWithASmallHeap(t *testing.T) {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	if m.HeapAlloc > 4<<20 {
+		t.Errorf("%d MB of heap: an attack's messages must be made when it runs", m.HeapAlloc>>20)
 	}
 }
