@@ -19,7 +19,7 @@ import (
 // No upload fails because its connection ends, although a client keeps less of it than it sends, so
 // that it cannot be made again. Connections end by their age, or because the server stops.
 func TestUploadsSurviveTheEndsOfConnections(t *testing.T) {
-	const uploads, messages, size = 40, 3, 100_000
+	const uploads, messages, size = 15, 3, 100_000
 	upload := func(client testpb.TestServiceClient) error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

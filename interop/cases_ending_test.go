@@ -182,7 +182,7 @@ func meet(c *C, e ending) {
 	var age time.Duration
 	var ends keepalive.ServerParameters
 	if e.ends != nil {
-		age = c.Lasting(50 * time.Millisecond)
+		age = c.Lasting(100 * time.Millisecond)
 		ends = e.ends(age)
 	}
 	answers := c.Gate()
@@ -228,8 +228,19 @@ func meet(c *C, e ending) {
 		c.Err("start", err)
 	}
 	for _, s := range met {
-		if !s.more {
+		if s.more {
+			continue
+		}
+		if age == 0 {
 			c.Wait(sent)
+			continue
+		}
+		select {
+		case <-sent:
+		case <-time.After(10 * age): // the calls took longer to begin than the connection lasted
+			c.Note("the connection ended too early")
+			conn.Link.Close()
+			return
 		}
 	}
 	for range 3 { // their replies do not overtake all that was sent before

@@ -768,7 +768,7 @@ var messageCases = []Case{
 		s, err := c.Start(Config{Service: echoService()}).StreamingInputCall(c.Context())
 		c.Err("start", err)
 		r := rand.New(rand.NewPCG(1, 1))
-		for i := range 120 {
+		for i := range 30 {
 			size := 10_000 + r.IntN(700_000)
 			if i == 0 {
 				size = 3_900_000 // windows that can grow do

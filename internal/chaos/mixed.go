@@ -30,11 +30,11 @@ const MaxMixed = 5<<20 + 100
 // standstill is how long nothing may move.
 const standstill = 10 * time.Second
 
-// Mixtures returns how many streams a test makes over each path: 3, or what NEARCALL_MIXED says.
+// Mixtures returns how many streams a test makes over each path: 2, or what NEARCALL_MIXED says.
 func Mixtures(t *testing.T) int {
 	s := os.Getenv("NEARCALL_MIXED")
 	if s == "" {
-		return 3
+		return 2
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil {

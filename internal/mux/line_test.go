@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"testing"
 	"time"
 )
 
@@ -19,7 +20,8 @@ type line struct {
 }
 
 // newLine returns both sides of a line that holds so many bytes in each direction.
-func newLine(room int, d *delays) (client, server *line) {
+func newLine(t *testing.T, room int, d *delays) (client, server *line) {
+	t.Cleanup(func() { time.Sleep(time.Second) }) // a timer's write may still pause when its session has gone
 	up, down := newHalf(room), newHalf(room)
 	return &line{in: down, out: up, delays: d}, &line{in: up, out: down, delays: d}
 }

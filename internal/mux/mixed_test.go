@@ -24,7 +24,7 @@ import (
 // the writer makes room, and must wake the sender.
 func TestASenderThatReadsIsWokenWhenItsStreamHasRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b := newLine(1<<10, &delays{})
+		a, b := newLine(t, 1<<10, &delays{})
 		s := New(a, Options{Client: true, Name: "peer", NoSpin: true})
 		s.Start(nil)
 		var reading atomic.Bool
@@ -84,9 +84,9 @@ func TestASenderThatReadsIsWokenWhenItsStreamHasRoom(t *testing.T) {
 // TestMessagesOfMixedSizes sends messages of 0 to 5 MB in both directions of several calls, of
 // both sides, with windows, rooms and pauses that are drawn at random. All must arrive.
 func TestMessagesOfMixedSizes(t *testing.T) {
-	seeds := uint64(60)
+	seeds := uint64(20)
 	if testing.Short() {
-		seeds = 15
+		seeds = 10
 	}
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -192,7 +192,7 @@ func (c *talker) HandleStream(s link.Stream, o *link.CallHeader) error {
 
 func mixed(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 0))
-	a, b := newLine([]int{1 << 10, 64 << 10, 200 << 10, 4 << 20}[r.IntN(4)], &delays{r: rand.New(rand.NewPCG(seed, 1))})
+	a, b := newLine(t, []int{1 << 10, 64 << 10, 200 << 10, 4 << 20}[r.IntN(4)], &delays{r: rand.New(rand.NewPCG(seed, 1))})
 	options := func() Options {
 		if r.IntN(2) == 0 { // those of package sock
 			return Options{Window: 256 << 10, MaxWindow: 4 << 20, ConnWindow: 2 << 20}
@@ -210,7 +210,7 @@ func mixed(t *testing.T, seed uint64) {
 	}
 	var callees, callers sync.WaitGroup
 	calls, alone := 1+r.IntN(3), r.IntN(2) == 0
-	if alone { // a sender that waits can then be the one who reads
+	if alone { // so that a sender that waits may be the connection's reader
 		calls = 1
 	}
 	newTalker := func() *talker {
@@ -259,7 +259,7 @@ func mixed(t *testing.T, seed uint64) {
 	<-ss.Gone()
 }
 
-// stateOf says who waits for what.
+// stateOf lists the goroutines and calls that wait, with what they wait for.
 func stateOf(s *Session) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -41,15 +41,18 @@ func startBoth(t testing.TB, a, b Conn, client, server Options, acceptor link.Ac
 }
 
 func TestStreams(t *testing.T) {
-	for name, connect := range map[string]func() (a, b Conn){
-		"a connection":  func() (Conn, Conn) { a, b := net.Pipe(); return a, b },
-		"a bare socket": func() (Conn, Conn) { a, b := newLine(10<<10, &delays{r: rand.New(rand.NewPCG(0, 0))}); return a, b },
+	for name, connect := range map[string]func(t *testing.T) (a, b Conn){
+		"a connection": func(*testing.T) (Conn, Conn) { a, b := net.Pipe(); return a, b },
+		"a bare socket": func(t *testing.T) (Conn, Conn) {
+			a, b := newLine(t, 10<<10, &delays{r: rand.New(rand.NewPCG(0, 0))})
+			return a, b
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			transporttest.Suite{
 				Connect: func(t *testing.T, deadline time.Time) (caller, callee link.Stream) {
 					accepted := make(transporttest.Accepter, 1)
-					a, b := connect()
+					a, b := connect(t)
 					cs, _ := startBoth(t, a, b, Options{}, Options{}, accepted)
 					caller, err := cs.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}, Deadline: deadline})
 					if err != nil {

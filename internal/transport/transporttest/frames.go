@@ -62,7 +62,7 @@ func endAlone(b *bed) {
 
 // lateEnd: whether an end is late depends on when it arrives, not on when it is received.
 func lateEnd(b *bed) {
-	const timeout = time.Hour
+	const timeout = time.Minute
 	for name, when := range map[string]struct {
 		end, recv time.Duration // from the beginning of the call
 		late      bool
