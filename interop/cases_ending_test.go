@@ -208,6 +208,7 @@ func meet(c *C, e ending) {
 			return reply(strings.Repeat("u", 1_000_000)), nil
 		}},
 	})
+	defer answers.Open()
 	unary := make(chan struct{})
 	ctx, _ := c.Cancellable()
 	go func() {
@@ -239,7 +240,6 @@ func meet(c *C, e ending) {
 		case <-sent:
 		case <-time.After(10 * age): // the calls took longer to begin than the connection lasted
 			c.Note("the connection ended too early")
-			conn.Link.Close()
 			return
 		}
 	}
