@@ -87,7 +87,7 @@ export class Call {
     this.id = id;
     this.head = head;
     this.#credit = session.peer.stream;
-    this.#granted = session.window;
+    this.#granted = session.granted;
   }
 
   /** Records that the message of the frame that opens the call was sent. */
@@ -362,7 +362,7 @@ export class Call {
     const early = Math.min(this.#consumed, this.#advance);
     this.#consumed -= early;
     this.#advance -= early;
-    if (this.over || this.#peerClosed || this.#consumed < this.session.window / 4) return;
+    if (this.over || this.#peerClosed || this.#consumed < this.session.granted / 3) return;
     this.#grant(this.#consumed);
     this.#consumed = 0;
   }

@@ -199,7 +199,7 @@ test("messages are received in pieces, beyond the window", async () => {
   const call = p.open(bytes(1));
   const got = call.receive();
   const size = 1_000_000;
-  let credit = 256 << 10;
+  let credit = p.session.granted;
   p.step({ stream: 1, header: [] });
   for (let sent = 0, i = 0; sent < size; i++) {
     const n = Math.min(16_000, size - sent);
@@ -216,7 +216,7 @@ test("messages are received in pieces, beyond the window", async () => {
 test("a sender whose messages are consumed can always begin another", async () => {
   const p = new Pair();
   const call = p.open(bytes(1));
-  let credit = 256 << 10;
+  let credit = p.session.granted;
   p.step({ stream: 1, header: [] });
   for (let i = 0; i < 3000; i++) {
     const n = (i * 7919) % 2000;
@@ -226,6 +226,70 @@ test("a sender whose messages are consumed can always begin another", async () =
     await settled();
     for (const f of p.got.splice(0)) if (f.kind === Kind.credit && f.stream === 1) credit += f.n;
     assert.ok(credit >= 2000 + messageCost, `${credit} bytes of credit are left`);
+  }
+});
+
+/** A server that obeys credit, and what its client has not received. */
+class Sender {
+  readonly #pair: Pair;
+  readonly #call: Call;
+  #credit: number;
+  #unread: number[] = []; // the costs of messages
+  #seen = 1; // frames
+
+  constructor(pair: Pair, call: Call) {
+    const hello = pair.got[0];
+    assert.ok(hello?.kind === Kind.hello);
+    this.#pair = pair;
+    this.#call = call;
+    this.#credit = hello.hello.stream;
+  }
+
+  /** Fills the window to its last byte with messages of a size and a last smaller one. */
+  async fill(window: number, size: number): Promise<void> {
+    await settled();
+    for (; this.#seen < this.#pair.got.length; this.#seen++) {
+      const f = this.#pair.got[this.#seen] as Frame;
+      if (f.kind === Kind.credit && f.stream === this.#call.id) this.#credit += f.n;
+    }
+    for (;;) {
+      const room = window - this.#unread.reduce((a, b) => a + b, 0);
+      const cost = Math.min(size + messageCost, room);
+      if (cost < messageCost) return;
+      assert.ok(this.#credit >= cost, `${this.#credit} bytes of credit are left, and ${room} of the window`);
+      this.#credit -= cost;
+      this.#unread.push(cost);
+      this.#pair.step({ stream: this.#call.id, begins: true, data: bytes(cost - messageCost) });
+    }
+  }
+
+  get unread(): number {
+    return this.#unread.length;
+  }
+
+  async received(m: Promise<Uint8Array | undefined>): Promise<void> {
+    assert.equal((await m)?.length, (this.#unread.shift() as number) - messageCost);
+  }
+}
+
+test("a server within the window of a call does not wait", async () => {
+  for (const window of [minWindow, minWindow + 1, 100_000]) {
+    for (const size of [300, 4000, 32_000, 60_000]) {
+      for (const early of [false, true]) {
+        const p = new Pair({}, { window });
+        const call = p.open(bytes(1));
+        const sender = new Sender(p, call);
+        for (let i = 0; i < 30; i++) {
+          if (!early || sender.unread > 0) await sender.fill(window, size);
+          for (let n = early ? sender.unread : 1 + (i % sender.unread); n > 0; n--)
+            await sender.received(call.receive());
+          if (!early) continue;
+          const m = call.receive(); // before it is sent
+          await sender.fill(window, size);
+          await sender.received(m);
+        }
+      }
+    }
   }
 });
 

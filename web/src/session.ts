@@ -23,8 +23,10 @@ export interface SessionOptions {
   /** Handles a call of the server; if it is missing, the session accepts none. */
   accept?: ((call: Call) => Promise<void>) | undefined;
 
-  /** Bytes that the server may send on a call, and on all, before they are consumed. */
+  /** A promise: the server does not wait while it is ahead on a call by so many bytes, or fewer. */
   window?: number | undefined;
+
+  /** Bytes that the server may send on all calls before they arrive. */
   connectionWindow?: number | undefined;
 
   /** The largest metadata that is received, in bytes. */
@@ -67,7 +69,11 @@ export class Session {
   /** What may be sent on all calls together. */
   credit = wire.minWindow;
 
-  readonly window: number;
+  /**
+   * What the server may send on a call before it gets credit. A third of it may be received
+   * and not granted again; the rest is what the server was promised.
+   */
+  readonly granted: number;
   readonly maxMessage: number;
 
   /** When something was heard of the server, by performance.now. */
@@ -107,7 +113,7 @@ export class Session {
   constructor(channel: Channel, options: SessionOptions) {
     this.#channel = channel;
     this.#options = options;
-    this.window = options.window ?? defaultWindow;
+    this.granted = Math.floor(1.5 * (options.window ?? defaultWindow));
     this.maxMessage = options.maxMessage ?? Number.MAX_SAFE_INTEGER;
     this.#connectionWindow = options.connectionWindow ?? defaultConnectionWindow;
     this.#profile = {
@@ -123,7 +129,7 @@ export class Session {
     this.#encoder.hello({
       version: 1,
       features: options.accept ? 0 : wire.acceptsNoCalls,
-      stream: this.window,
+      stream: this.granted,
       connection: this.#connectionWindow,
       calls: options.accept ? maxServed : 0,
       block,
