@@ -13,6 +13,7 @@ import {
 import { createNearcallTransport, type NearcallTransport, type NearcallTransportOptions } from "../src/index.ts";
 import { serve } from "../src/serve.ts";
 import { type Note, NoteSchema, Probe } from "./gen/probepb/probe_pb.ts";
+import { mixed } from "./mixed.ts";
 
 /** A test by name. It gets the URL of a server, and of one with MaxConcurrentStreams 10. */
 export type Tests = Record<string, (at: Site) => Promise<void>>;
@@ -414,6 +415,8 @@ export const tests: Tests = {
     check(made < 60, `${made} notes of 10 kB were made while the server slept`);
     equal((await total).count, 1001n);
   },
+
+  "streams of messages of mixed sizes": (at) => mixed((WebSocket) => at.client({ WebSocket })),
 
   async "interceptors see every call"(at) {
     const seen: string[] = [];

@@ -145,7 +145,8 @@ func (s *Server) Count(in grpc.ClientStreamingServer[probepb.Note, probepb.Total
 	}
 }
 
-// Chat implements Probe.
+// Chat implements Probe. A first note with the text "!mixed " and a mixture in JSON makes it send and receive
+// that.
 func (s *Server) Chat(stream grpc.BidiStreamingServer[probepb.Note, probepb.Note]) error {
 	defer s.begin(stream.Context())()
 	for {
@@ -158,10 +159,69 @@ func (s *Server) Chat(stream grpc.BidiStreamingServer[probepb.Note, probepb.Note
 		case note.Text == "!fail":
 			return status.Error(codes.Aborted, "enough")
 		}
+		if plan, ok := strings.CutPrefix(note.Text, "!mixed "); ok {
+			return mixed(stream, plan)
+		}
 		if err := stream.Send(note); err != nil {
 			return err
 		}
 	}
+}
+
+// A mixture is a stream of messages of unequal sizes.
+type mixture struct {
+	Up, Down []int // sizes of the notes' data
+	InTurn   bool  // send only when all has come
+	Slow     bool  // pause before some notes are received
+}
+
+// mixed receives and sends a mixture. Byte j of note i has the value i + j.
+func mixed(stream grpc.BidiStreamingServer[probepb.Note, probepb.Note], plan string) error {
+	var m mixture
+	if err := json.Unmarshal([]byte(plan), &m); err != nil {
+		return err
+	}
+	received := make(chan error, 1)
+	receive := func() { received <- m.receive(stream) }
+	if m.InTurn {
+		receive()
+	} else {
+		go receive()
+	}
+	for i, size := range m.Down {
+		data := make([]byte, size)
+		for j := range data {
+			data[j] = byte(i + j)
+		}
+		if err := stream.Send(&probepb.Note{Data: data}); err != nil {
+			return err
+		}
+	}
+	return <-received
+}
+
+func (m *mixture) receive(stream grpc.BidiStreamingServer[probepb.Note, probepb.Note]) error {
+	for i, size := range m.Up {
+		if m.Slow && i%8 == 0 {
+			time.Sleep(2 * time.Millisecond)
+		}
+		note, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if len(note.Data) != size {
+			return status.Errorf(codes.DataLoss, "note %d has %d bytes, want %d", i, len(note.Data), size)
+		}
+		for j, b := range note.Data {
+			if b != byte(i+j) {
+				return status.Errorf(codes.DataLoss, "note %d: byte %d is another", i, j)
+			}
+		}
+	}
+	if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+		return status.Errorf(codes.DataLoss, "after the last note: %v", err)
+	}
+	return nil
 }
 
 // CallBack implements Probe.
