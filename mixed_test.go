@@ -62,7 +62,7 @@ func mixedPaths(t *testing.T) map[string]mixedPath {
 // [chaos.Mixed].
 func TestStreamsOfMixedSizes(t *testing.T) {
 	for name, path := range mixedPaths(t) {
-		t.Run(name, func(t *testing.T) { chaos.Mixed(t, path.open(t), chaos.Mixtures(t)) })
+		t.Run(name, func(t *testing.T) { chaos.Mixed(t, testpb.NewTestServiceClient(path.open(t)), chaos.Mixtures(t)) })
 	}
 }
 

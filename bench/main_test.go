@@ -17,7 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if beThePeer(lying) {
+	if beThePeer(inTests) {
 		return
 	}
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE")) // or each second process would take a second to exit

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -14,7 +16,12 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/chaos"
+	"github.com/nearcall/nearcall/internal/leak"
 )
 
 // peerTables returns the tables of two processes.
@@ -22,9 +29,15 @@ func peerTables() []Table {
 	return slices.DeleteFunc(Tables(defaultParked), func(t Table) bool { return !t.Processes })
 }
 
-// lying wraps the services of a second process in tests, so that they answer wrongly.
-func lying(kind string, s service) Services {
-	switch kind {
+// servicesEnv is the environment variable that chooses the services of second processes whose
+// setup chooses none.
+const servicesEnv = "NEARCALL_BENCH_SERVICES"
+
+// inTests wraps the services of a second process in tests: some answer wrongly.
+func inTests(kind string, s service) Services {
+	switch cmp.Or(kind, os.Getenv(servicesEnv)) {
+	case "mixed":
+		return mixing{s, new(chaos.MixedService)}
 	case "liar":
 		return liar{s}
 	case "forger":
@@ -46,6 +59,65 @@ func TestPeersAnswerRightly(t *testing.T) {
 			each(t, table, slices.DeleteFunc(slices.Clone(table.Rows), func(r Row) bool { return !huge(r) }), answersRightly)
 		})
 	}
+}
+
+// TestPeersStreamMixedSizes makes streams of messages of 0 bytes to 5 MB in each way in which the
+// tournament calls nearcall in a second process, see [chaos.Mixed].
+func TestPeersStreamMixedSizes(t *testing.T) {
+	t.Setenv(servicesEnv, "mixed")
+	for _, table := range peerTables() {
+		for _, rival := range table.Rivals {
+			if !strings.HasPrefix(rival.Name, "nearcall") || !selected(rival.Name) {
+				continue
+			}
+			t.Run("net="+table.Name+"/rival="+rival.Name, func(t *testing.T) {
+				conn, err := rival.Dial(Row{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				chaos.Mixed(t, conn.Test, chaos.Mixtures(t))
+				conn.Close()
+				if err := conn.Peer.stop(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// mixing is a service whose FullDuplexCall is the other side of [chaos.Mixed].
+type mixing struct {
+	service
+	mixed *chaos.MixedService
+}
+
+// FullDuplexCall also prints who waits in this process, before [chaos.Mixed] does so in the other.
+func (m mixing) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+	stands := time.AfterFunc(standstill, func() {
+		waits := slices.DeleteFunc(leak.Find(), func(s string) bool { return strings.Contains(s, "bench.park.") })
+		fmt.Fprintf(os.Stderr, "the second process: a stream stands still:\n\n%s\n", strings.Join(waits, "\n\n"))
+	})
+	defer stands.Stop()
+	return m.mixed.FullDuplexCall(&grpc.GenericServerStream[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]{ServerStream: moving{s, stands}})
+}
+
+// standstill is how long a stream may stand still before it is reported.
+const standstill = 8 * time.Second
+
+// moving is a stream that postpones the report of its standstill.
+type moving struct {
+	grpc.ServerStream
+	stands *time.Timer
+}
+
+func (m moving) SendMsg(v any) error {
+	defer m.stands.Reset(standstill)
+	return m.ServerStream.SendMsg(v)
+}
+
+func (m moving) RecvMsg(v any) error {
+	defer m.stands.Reset(standstill)
+	return m.ServerStream.RecvMsg(v)
 }
 
 // huge reports whether a single call of the row takes a second or two.

@@ -31,7 +31,7 @@ func TestStreamsOfMixedSizes(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = conn.Close() })
-			chaos.Mixed(t, conn, chaos.Mixtures(t))
+			chaos.Mixed(t, testpb.NewTestServiceClient(conn), chaos.Mixtures(t))
 		})
 	}
 }

@@ -43,11 +43,11 @@ func Mixtures(t *testing.T) int {
 	return n
 }
 
-// Mixed makes n streams over conn, one after the other and some at a time, whose server has
+// Mixed makes n streams with client, one after the other and some at a time, whose server has
 // registered a [MixedService]. They send up, down or both ways. Their messages have sizes from 0 to
 // 5 MB, drawn at random, and some receivers pause. Each message must arrive. If nothing moves for
 // ten seconds, Mixed fails, and prints who waits.
-func Mixed(t *testing.T, conn grpc.ClientConnInterface, n int) {
+func Mixed(t *testing.T, client testpb.TestServiceClient, n int) {
 	t.Helper()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -71,7 +71,6 @@ func Mixed(t *testing.T, conn grpc.ClientConnInterface, n int) {
 		t.Errorf("nothing moves, after %d messages:\n\n%s", moved.Load(), strings.Join(leak.Find(), "\n\n"))
 		cancel()
 	})
-	client := testpb.NewTestServiceClient(conn)
 	for n > 0 && ctx.Err() == nil && !t.Failed() {
 		var some sync.WaitGroup
 		for range min(n, 1+2*r.IntN(2)) { // a stream alone, or three
