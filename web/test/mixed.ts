@@ -1,13 +1,15 @@
 // Streams of messages of unequal sizes, with fast and slow receivers.
 
-import type { Client } from "@connectrpc/connect";
-import type { WebSocketClass } from "../src/index.ts";
+import { type Client, createClient } from "@connectrpc/connect";
+import type { NearcallTransport, WebSocketClass } from "../src/index.ts";
+import { serve } from "../src/serve.ts";
 import { Decoder, type Frame, Kind, messageCost, minWindow } from "../src/wire.ts";
-import type { Probe } from "./gen/probepb/probe_pb.ts";
+import { type Note, Probe } from "./gen/probepb/probe_pb.ts";
 
 const standstill = 10_000; // milliseconds in which nothing moves
 
-const kinds = ["up", "down", "both ways", "up, then down"] as const;
+// In turn: the caller sends all, and then the callee.
+const kinds = ["up", "down", "both ways", "in turn"] as const;
 
 /** Numbers from 0 to n - 1 that depend on the seed alone. */
 function numbers(seed: number): (n: number) => number {
@@ -95,18 +97,20 @@ class Traffic {
   }
 }
 
-/** One stream. Its state says what it waits for. */
+/** One stream. Its state says what it waits for in the page. Up is from the page, in calls of the server too. */
 class Mixture {
   readonly #kind: (typeof kinds)[number];
+  readonly #back: boolean; // the server calls the page
   readonly #up: number[];
   readonly #down: number[];
-  readonly #slow: [client: boolean, server: boolean];
+  readonly #slow: [page: boolean, server: boolean];
   readonly #moved: () => void;
   #sends = "sends nothing yet";
   #receives = "receives nothing yet";
 
-  constructor(kind: (typeof kinds)[number], random: (n: number) => number, moved: () => void) {
+  constructor(kind: (typeof kinds)[number], back: boolean, random: (n: number) => number, moved: () => void) {
     this.#kind = kind;
+    this.#back = back;
     this.#up = kind === "down" ? [] : sizes(random, 4_000_000);
     this.#down = kind === "up" ? [] : sizes(random, 5_000_000);
     this.#slow = [random(2) === 0, random(2) === 0];
@@ -114,13 +118,34 @@ class Mixture {
   }
 
   toString(): string {
-    const slow = ["client", "server"].filter((_, i) => this.#slow[i]).map((s) => `, a slow ${s}`);
-    return `${this.#kind}${slow.join("")}: it ${this.#sends}, and ${this.#receives}`;
+    const slow = ["page", "server"].filter((_, i) => this.#slow[i]).map((s) => `, a slow ${s}`);
+    const whose = this.#back ? "a call of the server" : "a call";
+    return `${whose}, ${this.#kind}${slow.join("")}: it ${this.#sends}, and ${this.#receives}`;
   }
 
-  async *#input() {
-    const plan = { up: this.#up, down: this.#down, inTurn: this.#kind === "up, then down", slow: this.#slow[1] };
-    yield { text: `!mixed ${JSON.stringify(plan)}` };
+  /** Makes the call. The server calls the page with name, if it is to call. */
+  async run(client: Client<typeof Probe>, name: string): Promise<void> {
+    const inTurn = this.#kind === "in turn" && !this.#back;
+    const plan = `mixed ${JSON.stringify({ name, up: this.#up, down: this.#down, inTurn, slow: this.#slow[1] })}`;
+    if (this.#back) await client.callBack({ method: plan });
+    else await this.#receive(client.chat(this.#input(plan)));
+  }
+
+  async *#input(plan: string) {
+    yield { text: `!${plan}` };
+    yield* this.#messages();
+  }
+
+  /** Answers a call of the server. */
+  async *answer(notes: AsyncIterable<Note>) {
+    const received = this.#receive(notes);
+    received.catch(() => {}); // it is awaited later
+    if (this.#kind === "in turn") await received;
+    yield* this.#messages();
+    await received;
+  }
+
+  async *#messages() {
     for (const [i, size] of this.#up.entries()) {
       this.#sends = `sends message ${i} of ${this.#up.length}, of ${size} bytes`;
       yield { data: data(i, size) };
@@ -129,14 +154,14 @@ class Mixture {
     this.#sends = "has sent all";
   }
 
-  async run(client: Client<typeof Probe>): Promise<void> {
+  async #receive(notes: AsyncIterable<Note>): Promise<void> {
     let i = 0;
     const waits = () => {
       const size = this.#down[i];
       this.#receives = `waits for ${size === undefined ? "the end" : `message ${i} of ${this.#down.length}, of ${size} bytes`}`;
     };
     waits();
-    for await (const note of client.chat(this.#input())) {
+    for await (const note of notes) {
       const want = data(i, this.#down[i] as number);
       if (note.data.length !== want.length || note.data.some((b, j) => b !== want[j]))
         throw new Error(`message ${i} has ${note.data.length} bytes, or others, want ${want.length}`);
@@ -150,37 +175,58 @@ class Mixture {
   }
 }
 
-/** Makes a stream of each kind, and then some at a time. It fails when nothing moves for ten seconds. */
-export async function mixed(open: (WebSocket: WebSocketClass) => Client<typeof Probe>): Promise<void> {
+/**
+ * Makes streams of each kind, from the page and from the server, alone and some at a time. It fails when
+ * nothing moves for ten seconds.
+ */
+export async function mixed(open: (WebSocket: WebSocketClass) => NearcallTransport): Promise<void> {
   const seed = Math.floor(Math.random() * 2 ** 32);
   console.log(`mixed streams: seed ${seed}`);
   const random = numbers(seed);
   const traffic = new Traffic();
-  const client = open(traffic.WebSocket);
+  const transport = open(traffic.WebSocket);
+  const client = createClient(Probe, transport);
   let moved = 0;
-  const running = new Set<Mixture>();
-  const run = async (kind: (typeof kinds)[number]) => {
-    const m = new Mixture(kind, random, () => moved++);
-    running.add(m);
-    await m.run(client).catch((e) => {
+  let made = 0;
+  const running = new Map<string, Mixture>();
+  const stop = serve(transport, ({ service }) => {
+    service(Probe, {
+      async *chat(notes) {
+        const all = notes[Symbol.asyncIterator]();
+        const { value } = await all.next();
+        yield* (running.get(value.text) as Mixture).answer({ [Symbol.asyncIterator]: () => all });
+      },
+    });
+  });
+  const run = async (kind: (typeof kinds)[number], back: boolean) => {
+    const m = new Mixture(kind, back, random, () => moved++);
+    const name = `${made++}`;
+    running.set(name, m);
+    await m.run(client, name).catch((e) => {
       throw new Error(`seed ${seed}, ${m}: ${e}`);
     });
-    running.delete(m);
+    running.delete(name);
   };
   let timer: ReturnType<typeof setInterval> | undefined;
   const stands = new Promise<never>((_, reject) => {
     let last = -1;
     timer = setInterval(() => {
-      if (moved === last)
-        reject(
-          new Error(`seed ${seed}: nothing moves, after ${moved} messages\n${[...running].join("\n")}\n${traffic}`),
-        );
+      if (moved === last) {
+        const streams = [...running.values()].join("\n");
+        reject(new Error(`seed ${seed}: nothing moves, after ${moved} messages\n${streams}\n${traffic}`));
+      }
       last = moved;
     }, standstill);
   });
   const all = async () => {
-    for (const kind of kinds) await run(kind);
-    await Promise.all([...kinds, ...kinds].map(run));
+    const both = [false, true].flatMap((back) => kinds.map((kind) => [kind, back] as const));
+    for (const [kind, back] of both) await run(kind, back);
+    await Promise.all(both.map(([kind, back]) => run(kind, back)));
   };
-  await Promise.race([all(), stands]).finally(() => clearInterval(timer));
+  try {
+    await Promise.race([all(), stands]);
+  } finally {
+    clearInterval(timer);
+    stop();
+  }
 }

@@ -416,7 +416,7 @@ export const tests: Tests = {
     equal((await total).count, 1001n);
   },
 
-  "streams of messages of mixed sizes": (at) => mixed((WebSocket) => at.client({ WebSocket })),
+  "streams of messages of mixed sizes": (at) => mixed((WebSocket) => at.transport({ WebSocket })),
 
   async "interceptors see every call"(at) {
     const seen: string[] = [];

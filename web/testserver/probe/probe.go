@@ -160,7 +160,11 @@ func (s *Server) Chat(stream grpc.BidiStreamingServer[probepb.Note, probepb.Note
 			return status.Error(codes.Aborted, "enough")
 		}
 		if plan, ok := strings.CutPrefix(note.Text, "!mixed "); ok {
-			return mixed(stream, plan)
+			m := new(mixture)
+			if err := json.Unmarshal([]byte(plan), m); err != nil {
+				return err
+			}
+			return m.mixed(stream, func() error { return nil })
 		}
 		if err := stream.Send(note); err != nil {
 			return err
@@ -168,19 +172,22 @@ func (s *Server) Chat(stream grpc.BidiStreamingServer[probepb.Note, probepb.Note
 	}
 }
 
-// A mixture is a stream of messages of unequal sizes.
+// A mixture is a stream of messages of unequal sizes. Up is from the page, and down to it.
 type mixture struct {
-	Up, Down []int // sizes of the notes' data
-	InTurn   bool  // send only when all has come
-	Slow     bool  // pause before some notes are received
+	Name     string // that the page knows
+	Up, Down []int  // sizes of the notes' data
+	InTurn   bool   // send only when all has come
+	Slow     bool   // pause before some notes are received
 }
 
-// mixed receives and sends a mixture. Byte j of note i has the value i + j.
-func mixed(stream grpc.BidiStreamingServer[probepb.Note, probepb.Note], plan string) error {
-	var m mixture
-	if err := json.Unmarshal([]byte(plan), &m); err != nil {
-		return err
-	}
+// A chat is either side of Chat.
+type chat interface {
+	Send(*probepb.Note) error
+	Recv() (*probepb.Note, error)
+}
+
+// mixed receives and sends a mixture, and then calls end. Byte j of note i has the value i + j.
+func (m *mixture) mixed(stream chat, end func() error) error {
 	received := make(chan error, 1)
 	receive := func() { received <- m.receive(stream) }
 	if m.InTurn {
@@ -193,14 +200,19 @@ func mixed(stream grpc.BidiStreamingServer[probepb.Note, probepb.Note], plan str
 		for j := range data {
 			data[j] = byte(i + j)
 		}
-		if err := stream.Send(&probepb.Note{Data: data}); err != nil {
+		if err := stream.Send(&probepb.Note{Data: data}); errors.Is(err, io.EOF) {
+			break // Recv says why
+		} else if err != nil {
 			return err
 		}
+	}
+	if err := end(); err != nil {
+		return err
 	}
 	return <-received
 }
 
-func (m *mixture) receive(stream grpc.BidiStreamingServer[probepb.Note, probepb.Note]) error {
+func (m *mixture) receive(stream chat) error {
 	for i, size := range m.Up {
 		if m.Slow && i%8 == 0 {
 			time.Sleep(2 * time.Millisecond)
@@ -224,9 +236,21 @@ func (m *mixture) receive(stream grpc.BidiStreamingServer[probepb.Note, probepb.
 	return nil
 }
 
-// CallBack implements Probe.
+// CallBack implements Probe. The method "mixed " and a mixture in JSON is a Chat that sends and receives that.
 func (s *Server) CallBack(ctx context.Context, in *probepb.CallBackRequest) (*probepb.Total, error) {
 	page := probepb.NewProbeClient(nearcall.PeerConn(ctx))
+	if plan, ok := strings.CutPrefix(in.Method, "mixed "); ok {
+		m := new(mixture)
+		if err := json.Unmarshal([]byte(plan), m); err != nil {
+			return nil, err
+		}
+		notes, err := page.Chat(ctx)
+		if err != nil {
+			return nil, err
+		}
+		_ = notes.Send(&probepb.Note{Text: m.Name}) // Recv says why it fails
+		return new(probepb.Total), m.mixed(notes, notes.CloseSend)
+	}
 	total := new(probepb.Total)
 	add := func(n *probepb.Note) {
 		total.Count++
