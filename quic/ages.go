@@ -36,7 +36,7 @@ func (s *session) startTimers() {
 func (s *session) stopTimers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, t := range []*time.Timer{s.ages.idle, s.ages.age, s.sweep, s.bye, s.release, s.drain.timer, s.watch.timer} {
+	for _, t := range []*time.Timer{s.ages.idle, s.ages.age, s.sweep, s.bye.timer, s.release, s.drain.timer, s.watch.timer} {
 		if t != nil {
 			t.Stop()
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -141,7 +142,7 @@ func (s *session) handlePong(data [8]byte) error {
 // new.
 func (s *session) handleDrain(last uint64) error {
 	reason := s.noMoreCalls()
-	var lost []*stream
+	var callers, lost []*stream
 	s.mu.Lock()
 	d := &s.drain
 	if d.got++; d.got > 2 || last >= d.takes {
@@ -150,9 +151,14 @@ func (s *session) handleDrain(last uint64) error {
 	}
 	d.takes = last
 	s.refuse(reason)
+	s.deserted.Store(true)
 	for st := range s.live {
-		if st.caller && numberOf(st.qs.StreamID()) > last {
+		switch {
+		case !st.caller:
+		case numberOf(st.qs.StreamID()) > last:
 			lost = append(lost, st)
+		default:
+			callers = append(callers, st)
 		}
 	}
 	if last >= wire.NoLast {
@@ -167,6 +173,12 @@ func (s *session) handleDrain(last uint64) error {
 	s.mu.Unlock()
 	for _, st := range lost {
 		st.abort(link.Unprocessed{Err: reason}, false)
+	}
+	for _, st := range callers {
+		st.mu.Lock()
+		pump := st.in.pump.Wake() // it may take more now
+		st.mu.Unlock()
+		wait.Unpark(pump)
 	}
 	return nil
 }

@@ -31,12 +31,12 @@ type scripted struct {
 }
 
 // script returns a client, and its server's session, which takes calls and never ends them.
-func script(t *testing.T) (c *scripted, server *session, taken func() int) {
-	var w holding
+func script(t *testing.T) (c *scripted, server *session, w *holding) {
+	w = new(holding)
 	sessions := make(chan *session, 1)
 	n := newNetwork(t, &hook.Settings{}, func(s link.Session) link.Acceptor {
 		sessions <- s.(*session)
-		return &w
+		return w
 	})
 	_, config := testTLS()
 	pc, err := n.dialer(t, &hook.Settings{}).listen()
@@ -55,7 +55,7 @@ func script(t *testing.T) (c *scripted, server *session, taken func() int) {
 	}
 	c.say(wire.AppendHello(nil, &wire.Hello{Version: 1, Features: wire.FeatureNoCalls, Stream: wire.MinWindow, Connection: wire.MinWindow, Block: wire.MinBlock}))
 	go c.read()
-	return c, <-sessions, w.count
+	return c, <-sessions, w
 }
 
 // read reads the server's control stream.
@@ -164,7 +164,7 @@ func TestCallsAreAcceptedUpToTheLastOfThePeer(t *testing.T) {
 			{"call", "call", "drain", "answer"},
 		} {
 			synctest.Test(t, func(t *testing.T) {
-				c, server, taken := script(t)
+				c, server, w := script(t)
 				for _, step := range order {
 					switch step {
 					case "drain":
@@ -177,7 +177,7 @@ func TestCallsAreAcceptedUpToTheLastOfThePeer(t *testing.T) {
 					}
 				}
 				late := c.call()
-				if n := taken(); n != 2 {
+				if n := w.count(); n != 2 {
 					t.Errorf("%s: %v: %d calls are accepted, want 2", name, order, n)
 				}
 				if got, want := c.said(), []uint64{wire.NoLast, 2}; !slices.Equal(got, want) {
@@ -207,7 +207,7 @@ func TestAPeerThatDoesNotAnswerADrain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				peer, server, taken := script(t)
+				peer, server, w := script(t)
 				for range c.calls {
 					peer.call()
 				}
@@ -219,7 +219,7 @@ func TestAPeerThatDoesNotAnswerADrain(t *testing.T) {
 				if took := time.Since(began); took != c.after {
 					t.Errorf("it is refused after %v, want %v", took, c.after)
 				}
-				if d, n := peer.said(), uint64(taken()); !slices.Equal(d, []uint64{wire.NoLast, n}) || int(n) != c.calls {
+				if d, n := peer.said(), uint64(w.count()); !slices.Equal(d, []uint64{wire.NoLast, n}) || int(n) != c.calls {
 					t.Errorf("DRAIN says %v after %d calls", d, n)
 				}
 			})

@@ -15,12 +15,37 @@ import (
 // How a session ends.
 //
 // Closing a QUIC connection discards what the peer has not acknowledged, such as the last
-// replies. So a side that leaves first ends its control stream, once it has no call left: all
-// replies to its own calls have arrived, and it has sent those to the peer's. The side that reads
-// this, and has no call left either, has all replies as well, and closes the connection.
+// replies, and what the peer has not read from its streams. So a side that leaves first ends its
+// control stream, once it has no call left: all replies to its own calls have arrived, and it has
+// sent those to the peer's. The side that reads this, and has no call left either, has all replies
+// as well, and closes the connection.
+//
+// Invariants:
+//
+//   - A side that leaves waits while its peer takes something. It closes the connection when the
+//     peer has taken nothing for farewell.
+//   - The peer takes what quic-go puts into packets for the first time, since the peer's credit and
+//     its acknowledgements let it. quic-go does not tell what packets acknowledge. So a packet of
+//     the peer counts as well, but packets alone count for maxFarewell: a peer can send them and
+//     take nothing.
+//   - A caller whose peer drains takes replies from their streams although nobody receives them
+//     yet, up to maxUnread. So a slow receiver is not one that takes nothing.
 
-// farewell is how long a side that leaves waits for its peer.
-const farewell = 5 * time.Second
+const (
+	farewell    = 5 * time.Second // how long a side that leaves waits for a peer that takes nothing
+	maxFarewell = time.Minute     // how long packets that may acknowledge nothing prolong that
+	glance      = farewell / 10   // how often a side that leaves looks whether its peer takes anything
+)
+
+// A bye is what a side that leaves knows of its peer. Guarded by the session's mu.
+type bye struct {
+	timer   *time.Timer // nil until the side waits for its peer
+	text    string      // why the connection is closed if the peer takes nothing
+	taken   int64       // see session.taken
+	takenAt time.Time   // when taken last changed
+	packets uint64      // that have arrived
+	heardAt time.Time   // when packets last changed
+}
 
 // Retire implements [link.Session].
 func (s *session) Retire() {
@@ -100,11 +125,38 @@ func (s *session) Close(reason error) error {
 	return nil
 }
 
-// closeLater closes the connection if the peer has not done so in time. mu is held.
+// closeLater closes the connection if the peer takes nothing, and does not close it. mu is held.
 func (s *session) closeLater(text string) {
-	if s.bye == nil && s.conn.Context().Err() == nil {
-		s.bye = time.AfterFunc(farewell, func() { s.closeConn(wire.ByeClosed, text) })
+	if s.bye.timer != nil || s.conn.Context().Err() != nil {
+		return
 	}
+	now := time.Now()
+	s.bye = bye{
+		text: text, taken: s.taken.Load(), takenAt: now, packets: s.conn.ConnectionStats().PacketsReceived, heardAt: now,
+		timer: time.AfterFunc(glance, s.lookBack),
+	}
+}
+
+// lookBack closes the connection if the peer has taken nothing for too long.
+func (s *session) lookBack() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn.Context().Err() != nil {
+		return
+	}
+	b, now := &s.bye, time.Now()
+	if taken := s.taken.Load(); taken != b.taken {
+		b.taken, b.takenAt = taken, now
+	}
+	if n := s.conn.ConnectionStats().PacketsReceived; n != b.packets {
+		b.packets, b.heardAt = n, now
+	}
+	quiet := now.Sub(b.takenAt)
+	if quiet >= maxFarewell || quiet >= farewell && now.Sub(b.heardAt) >= farewell {
+		go s.closeConn(wire.ByeClosed, b.text)
+		return
+	}
+	b.timer.Reset(glance)
 }
 
 // fail ends a session whose peer has broken the protocol.

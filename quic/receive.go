@@ -26,6 +26,11 @@ const (
 	minHeld = 2 << 10
 )
 
+// maxUnread bounds the messages in a caller's inbox if its peer drains, in bytes. It has room for
+// what is in the largest window of a stream, and for a message of gRPC's default limit that is
+// still to come.
+func (s *session) maxUnread() int { return 2 * max(s.window, maxWindow) }
+
 // An inbox has what has arrived and was not received yet. Guarded by the stream's mu.
 type inbox struct {
 	err      error // why nothing arrives after items; nil while more may
@@ -117,7 +122,11 @@ func (st *stream) full() bool {
 	if in.wanted || in.err != nil {
 		return false
 	}
-	return in.held >= st.session.window || in.held >= minHeld && st.session.held.Load() >= maxHeld
+	limit := st.session.window
+	if st.caller && st.session.deserted.Load() {
+		limit = st.session.maxUnread()
+	}
+	return in.held >= limit || in.held >= minHeld && st.session.held.Load() >= maxHeld
 }
 
 // mayRead waits while the inbox is full. It returns false if nothing more is received.

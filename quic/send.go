@@ -136,7 +136,7 @@ const maxMessage = int(^uint(0) >> 1)
 // write writes b, and what follows meanwhile.
 func (st *stream) write(b *encoded.Buffer) {
 	for {
-		_, err := st.qs.Write(b.B)
+		err := st.session.writeAll(st.qs, b.B)
 		b.Free()
 		st.mu.Lock()
 		if err != nil {
@@ -157,6 +157,28 @@ func (st *stream) write(b *encoded.Buffer) {
 		}
 		st.mu.Unlock()
 	}
+}
+
+// lastPiece is how much of a long write is buffered by quic-go, so that the FIN that follows fits
+// into the same packet.
+const lastPiece = 1000
+
+// writeAll writes b, and counts what the peer takes of it.
+func (s *session) writeAll(qs *q.Stream, b []byte) error {
+	if n := len(b) - lastPiece; n > 0 {
+		if _, err := qs.WriteWithLimit(b[:n], s.noteTaken); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	_, err := qs.Write(b)
+	return err
+}
+
+// noteTaken notes that quic-go puts n bytes into a packet. It limits nothing.
+func (s *session) noteTaken(n int) int {
+	s.taken.Add(int64(n))
+	return n
 }
 
 // sent is called when all that there was to send was passed to quic-go. mu is held.

@@ -53,6 +53,8 @@ type session struct {
 	answered atomic.Bool                  // the peer has answered one of our calls
 	recent   atomic.Pointer[link.Profile] // of the peer's last call
 	held     atomic.Int64                 // bytes of messages that wait to be received, on all calls
+	taken    atomic.Int64                 // bytes of long writes that quic-go has put into packets
+	deserted atomic.Bool                  // the peer drains
 	keeper   encoded.Keeper               // of messages that arrive
 
 	followers
@@ -73,7 +75,7 @@ type session struct {
 	live     map[*stream]struct{}
 	opening  map[*opening]struct{}
 	sweep    *time.Timer // ends calls that do not begin
-	bye      *time.Timer // closes the connection if the peer does not
+	bye      bye
 	round    int         // of sweep
 	spent    []*q.Stream // calls that are over, whose credit was not released yet
 	release  *time.Timer // releases it; nil if spent is empty

@@ -1,0 +1,139 @@
+package quic
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	q "github.com/quic-go/quic-go"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// A slowConn takes some time for each packet.
+type slowConn struct {
+	net.PacketConn
+	packet time.Duration
+}
+
+func (c slowConn) WriteTo(b []byte, to net.Addr) (int, error) {
+	time.Sleep(c.packet)
+	return c.PacketConn.WriteTo(b, to)
+}
+
+// However long a client takes for its replies, GracefulStop waits for it, and no reply is lost.
+func TestGracefulStopWaitsForAClientThatTakesItsRepliesSlowly(t *testing.T) {
+	for name, c := range map[string]struct {
+		packet time.Duration // time for one
+		calls  int
+		sizes  []int         // of the replies of each call
+		pause  time.Duration // before each is received
+	}{
+		"a slow network":                      {packet: 20 * time.Millisecond, calls: 5, sizes: []int{1 << 20}},
+		"a slow network and many small calls": {packet: 20 * time.Millisecond, calls: 100, sizes: []int{30_000}},
+		"a slow receiver":                     {calls: 2, sizes: []int{100_000, 100_000, 100_000, 1 << 20}, pause: 20 * time.Second},
+		"both":                                {packet: 10 * time.Millisecond, calls: 3, sizes: []int{1000, 300_000, 1 << 20}, pause: 20 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := plainNetwork(t)
+				n.lis.pc = slowConn{n.lis.pc, c.packet}
+				config, _ := testTLS()
+				var returned sync.WaitGroup
+				returned.Add(c.calls)
+				release := make(chan struct{})
+				begun := make(chan struct{}, c.calls)
+				srv := serveOn(t, n.lis, service{stream: func(st testpb.TestService_FullDuplexCallServer) error {
+					defer returned.Done()
+					begun <- struct{}{}
+					<-release
+					for _, size := range c.sizes {
+						if err := st.Send(&testpb.StreamingOutputCallResponse{Payload: payload(size).Payload}); err != nil {
+							return err
+						}
+					}
+					return nil
+				}}, nearcall.Creds(NewTLS(config)))
+				client := n.client(t)
+				var all sync.WaitGroup
+				for range c.calls {
+					st, err := client.FullDuplexCall(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					<-begun
+					all.Go(func() {
+						for _, size := range c.sizes {
+							time.Sleep(c.pause)
+							if m, err := st.Recv(); err != nil || len(m.Payload.Body) != size {
+								t.Errorf("%d bytes, %v, want %d", len(m.GetPayload().GetBody()), err, size)
+								return
+							}
+						}
+						if _, err := st.Recv(); err != io.EOF {
+							t.Errorf("Recv: %v, want io.EOF", err)
+						}
+					})
+				}
+				began := time.Now()
+				close(release)
+				time.Sleep(time.Second) // windows are full
+				srv.GracefulStop()
+				t.Logf("GracefulStop took %v", time.Since(began))
+				all.Wait()
+				if took := time.Since(began); took < 2*farewell {
+					t.Errorf("it took only %v", took)
+				}
+			})
+		})
+	}
+}
+
+// A session gives up a peer that takes nothing for farewell. What the peer sends meanwhile prolongs
+// that to maxFarewell at most.
+func TestASessionGivesUpAPeerThatTakesNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		do   func(qs *q.Stream, seconds int) // every second
+		want time.Duration
+	}{
+		"it does nothing": {func(*q.Stream, int) {}, farewell},
+		"it only sends":   {func(qs *q.Stream, _ int) { _, _ = qs.Write([]byte{1}) }, maxFarewell},
+		"it stops reading": {func(qs *q.Stream, seconds int) {
+			if seconds < 20 {
+				_, _ = io.ReadFull(qs, make([]byte, 100_000))
+			}
+		}, 20*time.Second + farewell},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, s, w := script(t)
+				qs := client.call()
+				message := link.Live(payload(4<<20), codec.Proto())
+				if err := w.taken[0].Send(&link.Frame{Msg: message, HasMsg: true, End: &link.End{}}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Second) // until the window is full
+				began := time.Now()
+				_ = s.Close(errors.New("stopping"))
+				for seconds := 0; !link.IsClosed(s.closed); seconds++ {
+					c.do(qs, seconds)
+					select {
+					case <-s.closed:
+					case <-time.After(time.Second):
+					}
+				}
+				// A window is announced late, and packets are acknowledged late.
+				if took := time.Since(began); took < c.want-2*time.Second || took > c.want+time.Second {
+					t.Errorf("it takes %v, want %v", took, c.want)
+				}
+			})
+		})
+	}
+}
