@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -67,6 +68,7 @@ type ending struct {
 	name string
 	ends func(age time.Duration) keepalive.ServerParameters
 	idle bool                                     // only a connection without calls does
+	mute bool                                     // the client goes silent
 	cuts codes.Code                               // of calls that have not ended; OK if they go on
 	end  func(conn *Conn) (ended <-chan struct{}) // nil: the connection ends when ends says so
 }
@@ -99,6 +101,9 @@ var endings = []ending{
 	}},
 	{name: "an age with a grace", cuts: codes.Unavailable, ends: func(age time.Duration) keepalive.ServerParameters {
 		return keepalive.ServerParameters{MaxConnectionAge: age, MaxConnectionAgeGrace: age}
+	}},
+	{name: "keepalive", mute: true, cuts: codes.Unavailable, ends: func(age time.Duration) keepalive.ServerParameters {
+		return keepalive.ServerParameters{Time: time.Second, Timeout: 4 * age} // the least Time; a client's is 10 s
 	}},
 	{name: "idleness", idle: true, ends: func(age time.Duration) keepalive.ServerParameters {
 		return keepalive.ServerParameters{MaxConnectionIdle: age}
@@ -178,6 +183,13 @@ func meet(c *C, e ending) {
 	if e.ends != nil && (c.env.Near || strings.HasSuffix(c.env.Name, "-peer")) {
 		panic(notHere("nothing ages"))
 	}
+	var silence *atomic.Bool
+	if e.mute {
+		if strings.Contains(c.env.Name, "shm") || strings.Contains(c.env.Name, "proxy") || strings.Contains(c.env.Name, "quic") {
+			panic(notHere("the client cannot go silent, or not towards the server"))
+		}
+		silence = new(atomic.Bool)
+	}
 	met := slices.DeleteFunc(slices.Clone(states), func(s state) bool { return e.idle && (s.running || s.more) })
 	var age time.Duration
 	var ends keepalive.ServerParameters
@@ -188,7 +200,7 @@ func meet(c *C, e ending) {
 	answers := c.Gate()
 	sent, over := make(chan struct{}, len(met)), make(chan struct{}, len(met))
 	conn := c.Start(Config{
-		ServerEnds: ends,
+		ServerEnds: ends, Silence: silence,
 		Service: &Service{Empty: func(_ context.Context, m *pb.Empty) (*pb.Empty, error) { return m, nil }, Duplex: func(stream duplexServer) error {
 			md, _ := metadata.FromIncomingContext(stream.Context())
 			s := met[slices.IndexFunc(met, func(s state) bool { return s.name == md["state"][0] })]
@@ -249,9 +261,12 @@ func meet(c *C, e ending) {
 	}
 	time.Sleep(c.Lasting(20 * time.Millisecond))
 	var ended <-chan struct{}
-	if e.end == nil {
+	switch {
+	case e.mute: // the handlers that run are waited for
+		silence.Store(true)
+	case e.end == nil:
 		time.Sleep(3 * age)
-	} else {
+	default:
 		ended = e.end(conn)
 		c.Pause()
 	}

@@ -80,7 +80,11 @@ func newGRPCPath(cfg *Config) (*grpcPath, error) {
 		buf := bufconn.Listen(1 << 20)
 		p.lis = buf
 		p.dial = append(p.dial, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return buf.DialContext(ctx)
+			c, err := buf.DialContext(ctx)
+			if cfg.Silence != nil {
+				return silentConn{c, cfg.Silence}, err
+			}
+			return c, err
 		}))
 	}
 	if err != nil {

@@ -399,6 +399,9 @@ func nearcallDialOptions(cfg *Config) []nearcall.DialOption {
 	for _, p := range cfg.PerRPC {
 		opts = append(opts, nearcall.WithPerRPCCredentials(p))
 	}
+	if cfg.Silence != nil {
+		opts = append(opts, nearcall.WithContextDialer(cfg.dial))
+	}
 	if cfg.UserAgent != "" {
 		opts = append(opts, nearcall.WithUserAgent(cfg.UserAgent))
 	}

@@ -1,6 +1,11 @@
 package interop
 
 import (
+	"context"
+	"net"
+	"strings"
+	"sync/atomic"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding"
@@ -37,6 +42,10 @@ type Config struct {
 	Authority     string
 	ServiceConfig string
 
+	// Silence drops what clients send once it is set. Environments without connections that can go
+	// silent ignore it.
+	Silence *atomic.Bool
+
 	DisableRetry    bool
 	MaxCallAttempts *int
 
@@ -46,6 +55,29 @@ type Config struct {
 
 	// Addressed asks for a connection whose addresses have ports. On grpc-go that is TCP.
 	Addressed bool
+}
+
+// A silentConn drops what is written while silence is set.
+type silentConn struct {
+	net.Conn
+	silence *atomic.Bool
+}
+
+func (c silentConn) Write(b []byte) (int, error) {
+	if c.silence.Load() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+// dial opens a client's connection to an address of gRPC's.
+func (cfg *Config) dial(ctx context.Context, address string) (net.Conn, error) {
+	network := "tcp"
+	if path, ok := strings.CutPrefix(address, "unix://"); ok {
+		network, address = "unix", path
+	}
+	c, err := new(net.Dialer).DialContext(ctx, network, address)
+	return silentConn{c, cfg.Silence}, err
 }
 
 // oracle is the environment that all others are compared with.
