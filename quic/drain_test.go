@@ -12,11 +12,11 @@ import (
 	"time"
 
 	q "github.com/quic-go/quic-go"
-	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -291,6 +291,7 @@ func TestNoOpenCallIsLostToADrain(t *testing.T) {
 // many were opened.
 func drainAmidUploads(t *testing.T, round uint64, drain func(client, server *session)) (opened int) {
 	sessions := make(chan *session, 1)
+	sink := transporttest.Sink{Codec: codec.Proto()}
 	late := func(pc net.PacketConn, seed uint64) net.PacketConn {
 		return &lateConn{PacketConn: pc, rand: rand.New(rand.NewPCG(round, seed))}
 	}
@@ -303,11 +304,11 @@ func drainAmidUploads(t *testing.T, round uint64, drain func(client, server *ses
 	go func() {
 		_ = n.lis.Sessions(func(s link.Session) link.Acceptor {
 			sessions <- s.(*session)
-			return sinks{}
+			return sink
 		})
 	}()
 	defer func() { _ = n.lis.Close() }()
-	d := n.dialer(t, &hook.Settings{Accept: func(link.Session) link.Acceptor { return sinks{} }})
+	d := n.dialer(t, &hook.Settings{Accept: func(link.Session) link.Acceptor { return sink }})
 	listen := d.listen
 	d.listen = func() (net.PacketConn, error) {
 		pc, err := listen()
@@ -318,72 +319,11 @@ func drainAmidUploads(t *testing.T, round uint64, drain func(client, server *ses
 		t.Fatal(err)
 	}
 	client, server := c.(*session), <-sessions
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	for i := range 6 {
-		s := []*session{client, server}[i%2]
-		all.Go(func() {
-			for range 20 {
-				st, err := s.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
-				if err != nil {
-					if !errors.Is(err, link.ErrUnprocessed) {
-						t.Error(err)
-					}
-					return
-				}
-				mu.Lock()
-				opened++
-				mu.Unlock()
-				if err := upload(st); err != nil {
-					t.Errorf("round %d: an open call ends with %v", round, err)
-				}
-			}
-		})
-	}
+	all := transporttest.Upload(t, codec.Proto(), 6, 10_000, client, server)
 	time.Sleep(time.Duration(round*7) * time.Millisecond)
 	drain(client, server)
-	all.Wait()
+	opened = all.Wait()
 	_ = client.Close(errors.New("the test is over"))
 	_ = server.Close(errors.New("the test is over"))
 	return opened
-}
-
-// upload sends some messages, and waits for the end of the call.
-func upload(st link.Stream) error {
-	for range 3 {
-		if err := st.Send(&link.Frame{Msg: link.Live(payload(10_000), codec.Proto()), HasMsg: true}); err != nil {
-			return err
-		}
-	}
-	if err := st.Send(&link.Frame{EndSend: true}); err != nil {
-		return err
-	}
-	f := &link.Frame{Sink: link.Sink{Dst: new(testpb.SimpleRequest), Codec: codec.Proto(), Limit: 10}}
-	for f.End == nil {
-		if err := st.Recv(f); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// sinks receives what each call sends, and then ends it.
-type sinks struct{}
-
-func (sinks) HandleUnary(*link.UnaryCall, bool) error { return link.ErrNoCall }
-func (sinks) Terms() link.Terms                       { return link.Terms{} }
-func (sinks) Closed(error)                            {}
-func (sinks) Gone()                                   {}
-
-func (sinks) HandleStream(s link.Stream, _ *link.CallHeader) error {
-	go func() {
-		f := &link.Frame{Sink: link.Sink{Dst: new(testpb.SimpleRequest), Codec: codec.Proto(), Limit: 1 << 20}}
-		for !f.EndSend {
-			if s.Recv(f) != nil {
-				return
-			}
-		}
-		_ = s.Send(&link.Frame{End: &link.End{}})
-	}()
-	return nil
 }

@@ -5,14 +5,15 @@ import (
 	"errors"
 	"net"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -389,79 +390,22 @@ func TestNoOpenCallIsLostToADrain(t *testing.T) {
 func drainAmidUploads(t *testing.T, round int, drain func(cs, ss *Session)) (opened int) {
 	a, b := net.Pipe()
 	cs, ss := New(a, Options{Client: true, Name: "client"}), New(b, Options{Name: "server"})
-	ss.Start(sinks{})
-	cs.Start(sinks{})
+	ss.Start(transporttest.Sink{Codec: codec.Proto()})
+	cs.Start(transporttest.Sink{Codec: codec.Proto()})
 	if err := errors.Join(cs.Meet(t.Context()), ss.Meet(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	for i := range 8 {
-		s := []*Session{cs, ss}[i%2]
-		all.Go(func() {
-			for range 20 {
-				st, err := s.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
-				if err != nil {
-					if !errors.Is(err, link.ErrUnprocessed) {
-						t.Error(err)
-					}
-					return
-				}
-				mu.Lock()
-				opened++
-				mu.Unlock()
-				for range 3 {
-					if err = st.Send(&link.Frame{Msg: ofBytes(30_000), HasMsg: true}); err != nil {
-						break
-					}
-				}
-				if err == nil {
-					err = st.Send(&link.Frame{EndSend: true})
-				}
-				f := &link.Frame{Sink: link.Sink{Dst: new([]byte), Codec: rawCodec, Limit: 10}}
-				for err == nil && f.End == nil {
-					err = st.Recv(f)
-				}
-				if err != nil {
-					t.Errorf("round %d: an open call ends with %v", round, err)
-				}
-			}
-		})
-	}
+	all := transporttest.Upload(t, codec.Proto(), 8, 30_000, cs, ss)
 	for range round {
 		time.Sleep(time.Nanosecond) // lets everything run until it waits
-		mu.Lock()
-		n := opened
-		mu.Unlock()
-		if n > round {
+		if all.Opened() > round {
 			break
 		}
 	}
 	drain(cs, ss)
-	all.Wait()
+	opened = all.Wait()
 	_ = cs.Close(errors.New("the test is over"))
 	<-cs.Gone()
 	<-ss.Gone()
 	return opened
-}
-
-// sinks receives what each call sends, and then ends it.
-type sinks struct{}
-
-func (sinks) HandleUnary(*link.UnaryCall, bool) error { return link.ErrNoCall }
-func (sinks) Terms() link.Terms                       { return link.Terms{} }
-func (sinks) Closed(error)                            {}
-func (sinks) Gone()                                   {}
-
-func (sinks) HandleStream(s link.Stream, _ *link.CallHeader) error {
-	go func() {
-		f := &link.Frame{Sink: link.Sink{Dst: new([]byte), Codec: rawCodec, Limit: 1 << 20}}
-		for !f.EndSend {
-			if s.Recv(f) != nil {
-				return
-			}
-		}
-		_ = s.Send(&link.Frame{End: &link.End{}})
-	}()
-	return nil
 }
