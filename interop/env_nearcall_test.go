@@ -2,6 +2,7 @@ package interop
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -247,7 +248,55 @@ func overQUIC(cfg *Config) (*Link, error) {
 	client, server := selfSignedTLS()
 	secured := *cfg
 	secured.ServerCreds = quic.NewTLS(server)
-	return serve(&secured, lis, lis.Target(), nearcall.WithTransportCredentials(quic.NewTLS(client)))
+	target, end := lis.Target(), func() {}
+	if cfg.Silence != nil {
+		target, end = relay(lis.Addr().String(), cfg.Silence)
+		secured.Silence = nil // QUIC takes no connections from a dialer
+	}
+	link, err := serve(&secured, lis, target, nearcall.WithTransportCredentials(quic.NewTLS(client)))
+	if err != nil {
+		end()
+		return nil, err
+	}
+	stop := link.Stop
+	link.Stop = func() {
+		stop()
+		end()
+	}
+	return link, nil
+}
+
+// relay passes the packets of one client to a server and back, and drops the client's while silence
+// is set.
+func relay(server string, silence *atomic.Bool) (target string, end func()) {
+	front, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	back, err := net.Dial("udp", server)
+	if err != nil {
+		panic(err)
+	}
+	go func() {
+		b := make([]byte, 64<<10)
+		n, client, err := front.ReadFrom(b)
+		go func() {
+			b := make([]byte, 64<<10)
+			for {
+				n, err := back.Read(b)
+				if errors.Is(err, net.ErrClosed) {
+					return
+				}
+				_, _ = front.WriteTo(b[:n], client)
+			}
+		}()
+		for ; err == nil; n, _, err = front.ReadFrom(b) {
+			if !silence.Load() {
+				_, _ = back.Write(b[:n])
+			}
+		}
+	}()
+	return "quic:" + front.LocalAddr().String(), func() { _, _ = front.Close(), back.Close() }
 }
 
 // overWebSocket connects through WebSocket, with TLS if secure is set or the connection must

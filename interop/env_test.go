@@ -42,8 +42,8 @@ type Config struct {
 	Authority     string
 	ServiceConfig string
 
-	// Silence drops what clients send once it is set. Environments without connections that can go
-	// silent ignore it.
+	// Silence, once it is set, drops what clients send. Clients in process, over shared memory and of
+	// the proxy's server ignore it.
 	Silence *atomic.Bool
 
 	DisableRetry    bool
