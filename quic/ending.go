@@ -222,14 +222,21 @@ func (s *session) end(reason error, tell bool) {
 	}
 }
 
-// Written implements [link.Session].
+// Written implements [link.Session]. It does not count packets: they may belong to this side's calls.
 func (s *session) Written() <-chan struct{} {
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		select {
-		case <-s.closed:
-		case <-time.After(farewell):
+		taken, end := s.taken.Load(), time.Now().Add(farewell)
+		for time.Now().Before(end) {
+			select {
+			case <-s.closed:
+				return
+			case <-time.After(glance):
+			}
+			if n := s.taken.Load(); n != taken {
+				taken, end = n, time.Now().Add(farewell)
+			}
 		}
 	}()
 	return written

@@ -14,7 +14,9 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/transporttest"
 )
 
 // A slowConn takes some time for each packet.
@@ -136,4 +138,50 @@ func TestASessionGivesUpAPeerThatTakesNothing(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The client's end of a session is written when its callers have all replies, which they may take slowly.
+func TestTheRepliesOfAClientAreWrittenWhenTheyHaveBeenTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 1 << 20
+		sessions, accepted := make(chan link.Session, 1), make(transporttest.Accepter, 1)
+		n := newNetwork(t, &hook.Settings{}, func(s link.Session) link.Acceptor {
+			sessions <- s
+			return make(transporttest.Accepter, 1)
+		})
+		d := n.dialer(t, &hook.Settings{Accept: func(link.Session) link.Acceptor { return accepted }})
+		listen := d.listen
+		d.listen = func() (net.PacketConn, error) {
+			pc, err := listen()
+			return slowConn{pc, 20 * time.Millisecond}, err
+		}
+		client, err := d.Dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = client.Close(errors.New("the test is over")) }()
+		st, err := (<-sessions).NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		received := make(chan error, 1)
+		go func() {
+			received <- st.Recv(&link.Frame{Sink: link.Sink{Dst: new(testpb.SimpleRequest), Codec: codec.Proto(), Limit: 2 * size}})
+		}()
+		reply := &link.Frame{Msg: link.Live(payload(size), codec.Proto()), HasMsg: true, End: &link.End{}}
+		if err := (<-accepted).Send(reply); err != nil {
+			t.Fatal(err)
+		}
+		client.Drain()
+		begun := time.Now()
+		<-client.Written()
+		select {
+		case err := <-received:
+			if took := time.Since(begun); err != nil || took < 2*farewell {
+				t.Errorf("after %v Recv returns %v", took, err)
+			}
+		default:
+			t.Errorf("the reply is not there after %v", time.Since(begun))
+		}
+	})
 }

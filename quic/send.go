@@ -136,7 +136,7 @@ const maxMessage = int(^uint(0) >> 1)
 // write writes b, and what follows meanwhile.
 func (st *stream) write(b *encoded.Buffer) {
 	for {
-		err := st.session.writeAll(st.qs, b.B)
+		err := st.writeAll(b.B)
 		b.Free()
 		st.mu.Lock()
 		if err != nil {
@@ -163,15 +163,15 @@ func (st *stream) write(b *encoded.Buffer) {
 // into the same packet.
 const lastPiece = 1000
 
-// writeAll writes b, and counts what the peer takes of it.
-func (s *session) writeAll(qs *q.Stream, b []byte) error {
-	if n := len(b) - lastPiece; n > 0 {
-		if _, err := qs.WriteWithLimit(b[:n], s.noteTaken); err != nil {
+// writeAll writes b. A callee counts what the peer takes of it.
+func (st *stream) writeAll(b []byte) error {
+	if n := len(b) - lastPiece; n > 0 && !st.caller {
+		if _, err := st.qs.WriteWithLimit(b[:n], st.session.noteTaken); err != nil {
 			return err
 		}
 		b = b[n:]
 	}
-	_, err := qs.Write(b)
+	_, err := st.qs.Write(b)
 	return err
 }
 

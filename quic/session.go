@@ -53,7 +53,7 @@ type session struct {
 	answered atomic.Bool                  // the peer has answered one of our calls
 	recent   atomic.Pointer[link.Profile] // of the peer's last call
 	held     atomic.Int64                 // bytes of messages that wait to be received, on all calls
-	taken    atomic.Int64                 // bytes of long writes that quic-go has put into packets
+	taken    atomic.Int64                 // bytes of large replies that quic-go has put into packets
 	deserted atomic.Bool                  // the peer drains
 	keeper   encoded.Keeper               // of messages that arrive
 
