@@ -78,7 +78,7 @@ func (p *PreparedMsg) Send(s grpc.Stream) error {
 // message, and m otherwise.
 func forGRPC(m any) any {
 	if p, ok := m.(*PreparedMsg); ok {
-		if g := p.GRPC(); g != nil {
+		if g := call.PreparedForGRPC(&p.prepared); g != nil {
 			return g
 		}
 	}

@@ -43,7 +43,7 @@ func dialModule(t *parsedTarget, o *dialOptions) (link.Dialer, string, error) {
 	}
 	s := &hook.Settings{
 		TLS: config, Authority: authority, Accept: o.accept,
-		Window: o.socket.Window, ConnWindow: o.socket.ConnWindow, MaxHeaderBytes: o.socket.MaxHeaderBytes, NoReserve: o.socket.NoReserve,
+		Window: o.socket.Window, ConnWindow: o.socket.ConnWindow, MaxHeaderBytes: o.socket.MaxHeaderBytes,
 		Keepalive: o.socket.Keepalive, Values: o.values,
 	}
 	if o.server != nil {
@@ -65,11 +65,11 @@ func (o *dialOptions) moduleTLS(t *parsedTarget) (*tls.Config, error) {
 // tlsFor returns the configuration of creds for a transport that always uses TLS.
 func tlsFor(scheme string, creds credentials.TransportCredentials, option string) (*tls.Config, error) {
 	if creds == nil {
-		return nil, fmt.Errorf("a %s: target always uses TLS, and there are no credentials; pass those of %s.NewTLS to nearcall.%s", scheme, scheme, option)
+		return nil, fmt.Errorf("a %s: target always uses TLS, and there are no credentials; pass those of nearcall.NewTLS to nearcall.%s", scheme, option)
 	}
 	config, ok := hook.TLSConfig(creds)
 	if !ok {
-		return nil, fmt.Errorf("a %s: target cannot use these transport credentials (%T), which keep their tls.Config to themselves; make them with %s.NewTLS", scheme, creds, scheme)
+		return nil, fmt.Errorf("a %s: target cannot use these transport credentials (%T), which keep their tls.Config to themselves; make them with nearcall.NewTLS", scheme, creds)
 	}
 	return config, nil
 }
@@ -93,7 +93,7 @@ func (s *Server) configure(lis hook.Listener) error {
 		return fmt.Errorf("the transport credentials (%T) keep their tls.Config to themselves; make them with nearcall.NewTLS", o.Creds)
 	}
 	return lis.Configure(&hook.Settings{
-		TLS: config, Window: o.Window, ConnWindow: o.ConnWindow, MaxHeaderBytes: o.MaxHeaderBytes, NoReserve: o.NoReserve,
+		TLS: config, Window: o.Window, ConnWindow: o.ConnWindow, MaxHeaderBytes: o.MaxHeaderBytes,
 		MaxStreams: o.MaxStreams, Handshake: o.Handshake, ServerKeepalive: o.ServerKeepalive, Values: s.opts.values,
 	})
 }

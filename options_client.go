@@ -232,12 +232,6 @@ func WithoutSpinning() DialOption {
 	return dialOption{set: func(o *dialOptions) { o.socket.NoSpin = true }}
 }
 
-// WithoutMemoryReserve makes large replies leave the garbage collector alone. By default they
-// make the process hold memory that makes the collector run less often: see [NoMemoryReserve].
-func WithoutMemoryReserve() DialOption {
-	return dialOption{set: func(o *dialOptions) { o.socket.NoReserve = true }}
-}
-
 // WithConnectParams sets the backoff between connection attempts, and the minimum time
 // for each attempt. For tcp: targets the backoff is gRPC's by default: 1 s, growing by
 // a factor of 1.6 up to 120 s. For nearcall's other targets, which have no network in

@@ -314,20 +314,6 @@ func NoSpinning() ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.NoSpin = true })
 }
 
-// NoMemoryReserve makes large messages leave the garbage collector alone. By default a process
-// that receives messages of 64 KiB and more over sockets, shared memory or QUIC holds 16 MiB of
-// memory (less with GOGC above 100) that nobody writes to, so that it occupies no pages. It
-// counts as live for the collector, which then runs after up to 16 MiB more garbage. In a
-// program with little live memory calls of 100 KB took two thirds of the time with it, those of
-// 10 MB as long as without. The process lets the memory go after two collections without such messages. It holds none if it has as much live
-// memory of its own, if GOGC is off, or if its use of memory comes near GOMEMLIMIT.
-//
-// The reserve belongs to the process: it is held if any server or client without this option
-// receives large messages. Clients have [WithoutMemoryReserve].
-func NoMemoryReserve() ServerOption {
-	return serverOption(func(o *serverOptions) { o.socket.NoReserve = true })
-}
-
 // ConnectionTimeout limits the time in which a connection from another process must
 // complete its setup, including the handshake of the credentials; then it is closed.
 // The default is 120 s. As in grpc-go a d that is not positive makes every connection

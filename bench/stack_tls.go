@@ -5,8 +5,9 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
+	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/bench/internal/certificate"
-	"github.com/nearcall/nearcall/quic"
+	_ "github.com/nearcall/nearcall/quic"
 )
 
 // tlsNetwork is TCP whose connections have TLS.
@@ -31,7 +32,7 @@ func clientTLS(network string) (credentials.TransportCredentials, error) {
 }
 
 func secured(network string, configuration func() (*tls.Config, error)) (credentials.TransportCredentials, error) {
-	creds := map[string]func(*tls.Config) credentials.TransportCredentials{tlsNetwork: credentials.NewTLS, quicNetwork: quic.NewTLS}[network]
+	creds := map[string]func(*tls.Config) credentials.TransportCredentials{tlsNetwork: credentials.NewTLS, quicNetwork: nearcall.NewTLS}[network]
 	if creds == nil {
 		return nil, nil
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/looptest"
 	"github.com/nearcall/nearcall/internal/transport/hostile"
-	"github.com/nearcall/nearcall/quic"
+	_ "github.com/nearcall/nearcall/quic"
 )
 
 // nearcallEnvironments are the paths under test, one per line.
@@ -247,13 +247,13 @@ func overQUIC(cfg *Config) (*Link, error) {
 	}
 	client, server := selfSignedTLS()
 	secured := *cfg
-	secured.ServerCreds = quic.NewTLS(server)
+	secured.ServerCreds = nearcall.NewTLS(server)
 	target, end := lis.Target(), func() {}
 	if cfg.Silence != nil {
 		target, end = relay(lis.Addr().String(), cfg.Silence)
 		secured.Silence = nil // QUIC takes no connections from a dialer
 	}
-	link, err := serve(&secured, lis, target, nearcall.WithTransportCredentials(quic.NewTLS(client)))
+	link, err := serve(&secured, lis, target, nearcall.WithTransportCredentials(nearcall.NewTLS(client)))
 	if err != nil {
 		end()
 		return nil, err

@@ -36,7 +36,7 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/forward"
-	"github.com/nearcall/nearcall/quic"
+	_ "github.com/nearcall/nearcall/quic"
 )
 
 // TestPeersAreTheSameOnAllPaths asks handlers, interceptors, stats handlers, package authz and
@@ -328,7 +328,7 @@ func overNearcall(target string, opts ...nearcall.DialOption) func(*testing.T, *
 			client, server = nearcall.NewTLS(w.ids.client), nearcall.NewTLS(w.ids.server)
 		}
 		if strings.HasPrefix(target, "quic:") {
-			client, server = quic.NewTLS(w.ids.client), quic.NewTLS(w.ids.server)
+			client, server = nearcall.NewTLS(w.ids.client), nearcall.NewTLS(w.ids.server)
 		}
 		lis := w.listen(t, w.server(t, nearcall.Creds(server)), target)
 		w.callNear(t, lis.Target(), append(opts, nearcall.WithTransportCredentials(client))...)

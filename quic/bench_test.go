@@ -35,7 +35,7 @@ func BenchmarkUnaryTLS(b *testing.B) {
 		b.Fatal(err)
 	}
 	config, _ := testTLS()
-	serveOn(b, lis, service{}, nearcall.Creds(NewTLS(config)))
+	serveOn(b, lis, service{}, nearcall.Creds(nearcall.NewTLS(config)))
 	client := dial(b, lis.Target())
 	in := payload(100)
 	b.ReportAllocs()

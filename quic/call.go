@@ -128,7 +128,6 @@ func (st *stream) finishCall(c *link.UnaryCall) error {
 func (s *session) decodeReplies(c *link.UnaryCall, replies []item, encoding string) (unfit error) {
 	for i := range replies {
 		it := &replies[i]
-		s.noteSize(it.size)
 		to := link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
 		err := encoded.Decode(it.data, it.compressed, encoding, &to)
 		c.ReplySize = to.Size

@@ -58,7 +58,7 @@ func overQUIC(t *testing.T, s chaos.Scenario) chaos.Scenario {
 	_, client := testTLS()
 	s.Target, s.Network, s.Worker = unusedTarget, "udp", true
 	s.Server = append(s.Server, chaosOptions()...)
-	s.Client = append(s.Client, nearcall.WithTransportCredentials(NewTLS(client)))
+	s.Client = append(s.Client, nearcall.WithTransportCredentials(nearcall.NewTLS(client)))
 	return s
 }
 
@@ -66,7 +66,7 @@ func overQUIC(t *testing.T, s chaos.Scenario) chaos.Scenario {
 // the same key a server that follows one that was killed can end its connections.
 func chaosOptions() []nearcall.ServerOption {
 	config, _ := testTLS()
-	return []nearcall.ServerOption{nearcall.Creds(NewTLS(config)), StatelessResetKey([32]byte{1})}
+	return []nearcall.ServerOption{nearcall.Creds(nearcall.NewTLS(config)), StatelessResetKey([32]byte{1})}
 }
 
 // unusedTarget returns a target whose port is free.

@@ -131,7 +131,7 @@ func (d *dialer) dialOne(ctx context.Context, to *net.UDPAddr, left int) (link.S
 		return nil, explain(err)
 	}
 	s := newSession(conn, state, options{
-		name: d.target, client: true, early: e, maxHeaderBytes: maxHeader(d.settings), noReserve: d.settings.NoReserve, window: int(d.config.InitialStreamReceiveWindow),
+		name: d.target, client: true, early: e, maxHeaderBytes: maxHeader(d.settings), window: int(d.config.InitialStreamReceiveWindow),
 		handshake: handshake, maxSpent: maxSpent(d.settings), gone: closeSocket, watch: watchOf(d.config),
 	})
 	var acceptor link.Acceptor

@@ -109,7 +109,7 @@ const aRound = 100 * time.Millisecond
 func (n *network) farEarly(t *testing.T, s *earlyService, client map[any]any, opts ...nearcall.ServerOption) (*dialer, *nearcall.Server) {
 	config, _ := testTLS()
 	n.lis.pc = farConn{n.lis.pc, aRound / 2}
-	srv := serveEarly(t, n.lis, s, append(opts, nearcall.Creds(NewTLS(config)))...)
+	srv := serveEarly(t, n.lis, s, append(opts, nearcall.Creds(nearcall.NewTLS(config)))...)
 	d := n.dialer(t, &hook.Settings{Values: client})
 	listen := d.listen
 	d.listen = func() (net.PacketConn, error) {
@@ -183,7 +183,7 @@ func TestEarlyCallsThatAreRejectedAreMadeAgain(t *testing.T) {
 		lis := n.listener()
 		lis.pc = farConn{lis.pc, aRound / 2}
 		config, _ := testTLS()
-		serveEarly(t, lis, second, AcceptEarlyData(), nearcall.Creds(NewTLS(config)))
+		serveEarly(t, lis, second, AcceptEarlyData(), nearcall.Creds(nearcall.NewTLS(config)))
 		conn, err := nearcall.NewClient("inproc:unused", hook.Dialer(d).(nearcall.DialOption))
 		if err != nil {
 			t.Fatal(err)
@@ -229,7 +229,7 @@ func TestEarlyCallsThatAreRepeatedHaveNoSideEffects(t *testing.T) {
 		n := plainNetwork(t)
 		config, _ := testTLS()
 		s := new(earlyService)
-		serveEarly(t, n.lis, s, AcceptEarlyData(), nearcall.Creds(NewTLS(config)))
+		serveEarly(t, n.lis, s, AcceptEarlyData(), nearcall.Creds(nearcall.NewTLS(config)))
 		d := n.dialer(t, &hook.Settings{Values: withEarly})
 		rounds(t, d, look)
 
@@ -289,7 +289,7 @@ func TestEarlyCallsAmongOthers(t *testing.T) {
 	}
 	server, client := testTLS()
 	s := new(earlyService)
-	serveEarly(t, lis, s, AcceptEarlyData(), nearcall.Creds(NewTLS(server)))
+	serveEarly(t, lis, s, AcceptEarlyData(), nearcall.Creds(nearcall.NewTLS(server)))
 	d, err := newDialer(lis.Target(), lis.Addr().String(), &hook.Settings{TLS: client, Values: withEarly})
 	if err != nil {
 		t.Fatal(err)

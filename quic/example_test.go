@@ -14,7 +14,7 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/quic"
+	_ "github.com/nearcall/nearcall/quic"
 )
 
 // An ordinary generated service, served and called over QUIC.
@@ -24,13 +24,13 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	srv := nearcall.NewServer(nearcall.Creds(quic.NewTLS(&tls.Config{Certificates: []tls.Certificate{certificate}})))
+	srv := nearcall.NewServer(nearcall.Creds(nearcall.NewTLS(&tls.Config{Certificates: []tls.Certificate{certificate}})))
 	testpb.RegisterTestServiceServer(srv, service{})
 	go srv.Serve(lis)
 	defer srv.Stop()
 
 	conn, err := nearcall.NewClient(lis.Target(),
-		nearcall.WithTransportCredentials(quic.NewTLS(&tls.Config{RootCAs: trusted, ServerName: "example.test"})))
+		nearcall.WithTransportCredentials(nearcall.NewTLS(&tls.Config{RootCAs: trusted, ServerName: "example.test"})))
 	if err != nil {
 		panic(err)
 	}

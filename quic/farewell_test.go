@@ -62,7 +62,7 @@ func TestGracefulStopWaitsForAClientThatTakesItsRepliesSlowly(t *testing.T) {
 						}
 					}
 					return nil
-				}}, nearcall.Creds(NewTLS(config)))
+				}}, nearcall.Creds(nearcall.NewTLS(config)))
 				client := n.client(t)
 				var all sync.WaitGroup
 				for range c.calls {

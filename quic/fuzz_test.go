@@ -184,7 +184,7 @@ func FuzzReply(f *testing.F) {
 	replies := make(chan []byte, 1)
 	go answerWith(lis, replies)
 	_, config := testTLS()
-	conn, err := nearcall.NewClient("quic:"+pc.LocalAddr().String(), nearcall.WithTransportCredentials(NewTLS(config)))
+	conn, err := nearcall.NewClient("quic:"+pc.LocalAddr().String(), nearcall.WithTransportCredentials(nearcall.NewTLS(config)))
 	if err != nil {
 		f.Fatal(err)
 	}

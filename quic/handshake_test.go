@@ -77,7 +77,7 @@ func TestAServerSendsAnUnknownAddressNoMoreThanThriceWhatItReceived(t *testing.T
 		for range 5 { // longer than the server can send at once
 			config.Certificates[0].Certificate = append(config.Certificates[0].Certificate, config.Certificates[0].Certificate...)
 		}
-		serveOn(t, n.lis, service{}, nearcall.Creds(NewTLS(config)))
+		serveOn(t, n.lis, service{}, nearcall.Creds(nearcall.NewTLS(config)))
 		n.dialDeaf(t, 10*time.Second)
 		time.Sleep(time.Minute) // the server gives up
 		if in, out := c.received.Load(), c.sent.Load(); in == 0 || out == 0 || out > 3*in {
@@ -90,13 +90,12 @@ func TestAServerSendsAnUnknownAddressNoMoreThanThriceWhatItReceived(t *testing.T
 
 func TestManyHandshakesMakeNewClientsShowThatTheyReceive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const most = 4
 		n := plainNetwork(t)
 		c := n.counted()
 		config, _ := testTLS()
-		serveOn(t, n.lis, service{}, nearcall.Creds(NewTLS(config)), UnvalidatedHandshakes(most))
+		serveOn(t, n.lis, service{}, nearcall.Creds(nearcall.NewTLS(config)))
 		var deaf sync.WaitGroup
-		for i := range most {
+		for i := range unvalidated {
 			deaf.Go(func() { n.dialDeaf(t, 5*time.Second) })
 			synctest.Wait()
 			if got := c.retries.Load(); got != 0 {

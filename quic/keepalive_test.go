@@ -69,7 +69,7 @@ func TestASilentPeerIsLostInTime(t *testing.T) {
 						<-st.Context().Done()
 						lost <- time.Now()
 						return nil
-					}}, nearcall.Creds(NewTLS(config)), nearcall.KeepaliveParams(c.server))
+					}}, nearcall.Creds(nearcall.NewTLS(config)), nearcall.KeepaliveParams(c.server))
 					d := n.dialer(t, &hook.Settings{Keepalive: c.client})
 					listen := d.listen
 					d.listen = func() (net.PacketConn, error) {
@@ -114,7 +114,7 @@ func TestAQuietConnectionCostsFewPackets(t *testing.T) {
 		var sent atomic.Int64
 		n.lis.pc = mutable{n.lis.pc, &mute, &sent}
 		config, _ := testTLS()
-		serveOn(t, n.lis, service{}, nearcall.Creds(NewTLS(config)))
+		serveOn(t, n.lis, service{}, nearcall.Creds(nearcall.NewTLS(config)))
 		client := n.client(t)
 		if _, err := client.UnaryCall(t.Context(), empty); err != nil {
 			t.Fatal(err)
@@ -136,7 +136,7 @@ func TestARestartIsNoticedWithoutCalls(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := plainNetwork(t)
 				config, _ := testTLS()
-				opts := []nearcall.ServerOption{nearcall.Creds(NewTLS(config)), StatelessResetKey([32]byte{1}), nearcall.MaxConcurrentStreams(1)}
+				opts := []nearcall.ServerOption{nearcall.Creds(nearcall.NewTLS(config)), StatelessResetKey([32]byte{1}), nearcall.MaxConcurrentStreams(1)}
 				svc := service{stream: func(st testpb.TestService_FullDuplexCallServer) error {
 					_ = st.Send(&testpb.StreamingOutputCallResponse{})
 					<-st.Context().Done()

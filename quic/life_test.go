@@ -51,7 +51,7 @@ func TestAUnaryCallIsOnePacketEachWay(t *testing.T) {
 		var up, down atomic.Int64
 		n.lis.pc = counter{n.lis.pc, &down}
 		config, _ := testTLS()
-		serveOn(t, n.lis, service{}, nearcall.Creds(NewTLS(config)))
+		serveOn(t, n.lis, service{}, nearcall.Creds(nearcall.NewTLS(config)))
 		d := n.dialer(t, &hook.Settings{})
 		open := d.listen
 		d.listen = func() (net.PacketConn, error) {
@@ -106,7 +106,7 @@ func TestTheDeadlineComesBeforeAnEndThatArrivesAfterIt(t *testing.T) {
 					return &testpb.SimpleResponse{}, wait(ctx)
 				},
 				stream: func(s testpb.TestService_FullDuplexCallServer) error { return wait(s.Context()) },
-			}, nearcall.Creds(NewTLS(config)))
+			}, nearcall.Creds(nearcall.NewTLS(config)))
 			client := n.client(t)
 			base, cancel := context.WithCancel(t.Context())
 			defer cancel()
@@ -159,7 +159,7 @@ func TestWhatHandlersFind(t *testing.T) {
 
 func TestBadTargetsAndCredentials(t *testing.T) {
 	_, config := testTLS()
-	good := nearcall.WithTransportCredentials(NewTLS(config))
+	good := nearcall.WithTransportCredentials(nearcall.NewTLS(config))
 	for _, c := range []struct {
 		target, want string
 		opt          nearcall.DialOption
@@ -172,7 +172,7 @@ func TestBadTargetsAndCredentials(t *testing.T) {
 		{"quic:127.0.0.1:1", "always uses TLS", nil},
 		{"quic:host:1", "no transport security set", nil},
 		{"quic:host:1", "always uses TLS", nearcall.WithTransportCredentials(insecure.NewCredentials())},
-		{"quic:host:1", "make them with quic.NewTLS", nearcall.WithTransportCredentials(credentials.NewTLS(config))},
+		{"quic:host:1", "make them with nearcall.NewTLS", nearcall.WithTransportCredentials(credentials.NewTLS(config))},
 	} {
 		conn, err := nearcall.NewClient(c.target, c.opt)
 		if err == nil {
@@ -199,7 +199,7 @@ func TestCallsBothWays(t *testing.T) {
 	}
 	serveOn(t, lis, service{unary: func(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 		return testpb.NewTestServiceClient(nearcall.PeerConn(ctx)).UnaryCall(ctx, in)
-	}}, nearcall.Creds(NewTLS(config)))
+	}}, nearcall.Creds(nearcall.NewTLS(config)))
 	here := nearcall.NewServer()
 	testpb.RegisterTestServiceServer(here, service{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 		return &testpb.SimpleResponse{Username: "client"}, nil
@@ -338,7 +338,7 @@ func TestAConnectionMovesToAnotherPath(t *testing.T) {
 					return err
 				}
 			}
-		}}, nearcall.Creds(NewTLS(config)))
+		}}, nearcall.Creds(nearcall.NewTLS(config)))
 		s := n.dial(t, &hook.Settings{})
 		client := dial(t, "inproc:unused", hook.Dialer(existing{s}).(nearcall.DialOption))
 		st, err := client.FullDuplexCall(t.Context())

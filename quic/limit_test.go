@@ -30,7 +30,7 @@ func TestCallsOverTheLimitBeginInOrder(t *testing.T) {
 			mu.Unlock()
 			<-release
 			return &testpb.SimpleResponse{}, nil
-		}}, nearcall.Creds(NewTLS(config)), nearcall.MaxConcurrentStreams(2))
+		}}, nearcall.Creds(nearcall.NewTLS(config)), nearcall.MaxConcurrentStreams(2))
 		client := n.client(t)
 		const calls = 12
 		cancelled := []int{2, 5, 6, 11}
@@ -78,7 +78,7 @@ func TestCallsWaitForHandlersOfCancelledCalls(t *testing.T) {
 		serveOn(t, n.lis, service{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 			<-release
 			return &testpb.SimpleResponse{}, nil
-		}}, nearcall.Creds(NewTLS(config)), nearcall.MaxConcurrentStreams(most))
+		}}, nearcall.Creds(nearcall.NewTLS(config)), nearcall.MaxConcurrentStreams(most))
 		client := n.client(t)
 		call := func(ctx context.Context, want codes.Code) func() {
 			return func() {

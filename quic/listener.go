@@ -15,7 +15,9 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// unvalidated is the default of [UnvalidatedHandshakes].
+// unvalidated is how many handshakes may run at a time with clients that have not shown that they
+// receive packets at their address. Beyond it new clients must show this first, which takes a round
+// trip more; clients that were connected before have a token that shows it.
 const unvalidated = 64
 
 // A listener implements [hook.Listener]. It keeps its socket until its last session has ended.
@@ -171,7 +173,7 @@ func (l *listener) begin(conn *q.Conn, first *q.Stream, accept func(link.Session
 		}()
 	}
 	s := newSession(conn, conn.ConnectionState().TLS, options{
-		name: "quic:" + conn.RemoteAddr().String(), maxHeaderBytes: maxHeader(l.settings), noReserve: l.settings.NoReserve,
+		name: "quic:" + conn.RemoteAddr().String(), maxHeaderBytes: maxHeader(l.settings),
 		window: int(l.config.InitialStreamReceiveWindow), ages: ages{limits: l.settings.ServerKeepalive}, watch: watchOf(l.config),
 		handshake: cmp.Or(l.settings.Handshake, handshake), gone: func() { l.add(-1) },
 		maxSpent: maxSpent(l.settings), holds: l.config.Allow0RTT, first: first,
@@ -218,13 +220,9 @@ func (l *listener) listen() (next func(context.Context) (*q.Conn, error), err er
 		return nil, net.ErrClosed
 	}
 	l.served = true
-	most := int64(unvalidated)
-	if n, ok := l.settings.Values[keyUnvalidated].(int); ok {
-		most = int64(n)
-	}
 	l.tr = &q.Transport{
 		Conn:                l.pc,
-		VerifySourceAddress: func(net.Addr) bool { return l.shakes.Load() >= most },
+		VerifySourceAddress: func(net.Addr) bool { return l.shakes.Load() >= unvalidated },
 		ConnContext:         l.shake,
 	}
 	if k, ok := l.settings.Values[keyReset].(q.StatelessResetKey); ok {

@@ -14,7 +14,7 @@ func TestStreamsOfMixedSizes(t *testing.T) {
 	for name, window := range map[string]int32{"default windows": 0, "small windows": 1} {
 		t.Run(name, func(t *testing.T) {
 			server, client := testTLS()
-			srv := nearcall.NewServer(nearcall.Creds(NewTLS(server)), nearcall.MaxRecvMsgSize(chaos.MaxMixed), nearcall.InitialWindowSize(window))
+			srv := nearcall.NewServer(nearcall.Creds(nearcall.NewTLS(server)), nearcall.MaxRecvMsgSize(chaos.MaxMixed), nearcall.InitialWindowSize(window))
 			testpb.RegisterTestServiceServer(srv, &chaos.MixedService{})
 			lis, err := nearcall.Listen("quic:127.0.0.1:0")
 			if err != nil {
@@ -26,7 +26,7 @@ func TestStreamsOfMixedSizes(t *testing.T) {
 				srv.Stop()
 				<-served
 			})
-			conn, err := nearcall.NewClient(lis.Target(), nearcall.WithTransportCredentials(NewTLS(client)), nearcall.WithInitialWindowSize(window))
+			conn, err := nearcall.NewClient(lis.Target(), nearcall.WithTransportCredentials(nearcall.NewTLS(client)), nearcall.WithInitialWindowSize(window))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -7,15 +7,17 @@
 // where PORT is a UDP port:
 //
 //	lis, err := nearcall.Listen("quic::443")
-//	srv := nearcall.NewServer(nearcall.Creds(quic.NewTLS(config)))
-//	conn, err := nearcall.NewClient("quic:example.com:443", nearcall.WithTransportCredentials(quic.NewTLS(config)))
+//	srv := nearcall.NewServer(nearcall.Creds(nearcall.NewTLS(config)))
+//	conn, err := nearcall.NewClient("quic:example.com:443", nearcall.WithTransportCredentials(nearcall.NewTLS(config)))
+//
+// QUIC uses TLS 1.3 and sets NextProtos itself. It needs credentials of [nearcall.NewTLS], because
+// those of other packages do not give away their tls.Config.
 //
 // Everything else is as over other targets. docs/quic.md says when QUIC is the better choice, and
 // what the options of package nearcall mean here.
 package quic
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -24,7 +26,6 @@ import (
 	"strings"
 
 	q "github.com/quic-go/quic-go"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/hook"
@@ -39,20 +40,11 @@ func init() {
 	hook.Register(&hook.Transport{Scheme: "quic", Authority: authority, Dialer: newDialer, Listen: listen})
 }
 
-// NewTLS returns transport credentials for [nearcall.WithTransportCredentials] and
-// [nearcall.Creds]. They are those of [nearcall.NewTLS], and work for all targets: quic:, tcp:,
-// wss: and those that go to grpc-go. QUIC cannot use the credentials of other packages, because
-// they do not give away their tls.Config.
-//
-// QUIC uses TLS 1.3 and sets NextProtos itself. A nil c means the zero Config. NewTLS copies c.
-func NewTLS(c *tls.Config) credentials.TransportCredentials { return nearcall.NewTLS(c) }
-
 // key is a key in [hook.Settings.Values].
 type key int
 
 const (
 	keyReset key = iota
-	keyUnvalidated
 	keyEarly
 )
 
@@ -62,14 +54,6 @@ const (
 // learn it after 30 seconds without an answer. The key must be secret and random.
 func StatelessResetKey(k [32]byte) nearcall.ServerOption {
 	return hook.ServerValue(keyReset, q.StatelessResetKey(k)).(nearcall.ServerOption)
-}
-
-// UnvalidatedHandshakes limits the handshakes that run at a time with clients that have not shown
-// that they receive packets at their address. Beyond it new clients must show this first, which
-// takes a round trip more; clients that were connected before have a token that shows it. The
-// default is 64. With 0 all new clients must show it.
-func UnvalidatedHandshakes(n int) nearcall.ServerOption {
-	return hook.ServerValue(keyUnvalidated, n).(nearcall.ServerOption)
 }
 
 const write = "write quic:HOST:PORT, with an IPv6 address in brackets: quic:[::1]:50051"

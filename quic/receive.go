@@ -5,7 +5,6 @@ import (
 
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/reserve"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -305,13 +304,6 @@ func (st *stream) Recv(f *link.Frame) error {
 	}
 }
 
-// noteSize notes the size of a message that is about to be decoded.
-func (s *session) noteSize(n int) {
-	if !s.noReserve {
-		reserve.Received(n)
-	}
-}
-
 // receiveMessage decodes the first message into f, and receives the end that follows it. Called
 // with mu held, which it releases.
 func (st *stream) receiveMessage(f *link.Frame) error {
@@ -320,7 +312,6 @@ func (st *stream) receiveMessage(f *link.Frame) error {
 	encoding := st.in.encoding
 	st.mu.Unlock()
 	wait.Unpark(pump)
-	st.session.noteSize(it.size)
 	if err := encoded.Decode(it.data, it.compressed, encoding, &f.Sink); err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ func serve(t testing.TB, svc service, opts ...nearcall.ServerOption) (*nearcall.
 		t.Fatal(err)
 	}
 	config, _ := testTLS()
-	return serveOn(t, lis, svc, append(opts, nearcall.Creds(NewTLS(config)))...), lis.Target()
+	return serveOn(t, lis, svc, append(opts, nearcall.Creds(nearcall.NewTLS(config)))...), lis.Target()
 }
 
 func serveOn(t testing.TB, lis nearcall.Listener, svc service, opts ...nearcall.ServerOption) *nearcall.Server {
@@ -65,7 +65,7 @@ func serveOn(t testing.TB, lis nearcall.Listener, svc service, opts ...nearcall.
 // dial returns a client of target.
 func dial(t testing.TB, target string, opts ...nearcall.DialOption) testpb.TestServiceClient {
 	_, config := testTLS()
-	conn, err := nearcall.NewClient(target, append([]nearcall.DialOption{nearcall.WithTransportCredentials(NewTLS(config))}, opts...)...)
+	conn, err := nearcall.NewClient(target, append([]nearcall.DialOption{nearcall.WithTransportCredentials(nearcall.NewTLS(config))}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,6 @@ type options struct {
 	name           string // the peer's name, for errors
 	client         bool   // this side opened the connection
 	maxHeaderBytes int    // limit for a header or trailer
-	noReserve      bool   // large messages do not make the process hold a reserve
 	window         int    // how much of a call's messages waits to be received, in bytes
 	ages           ages
 	watch          watch

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/bench/internal/certificate"
-	"github.com/nearcall/nearcall/quic"
+	_ "github.com/nearcall/nearcall/quic"
 )
 
 // A way is a stack with the congestion control of its connections. All connections have TLS.
@@ -135,7 +135,7 @@ func serveQUIC(_ way, address string, s testpb.TestServiceServer) (string, func(
 	if err != nil {
 		return "", nil, err
 	}
-	at, stop := serveOn(lis, nearcall.NewServer(nearcall.Creds(quic.NewTLS(config))), s)
+	at, stop := serveOn(lis, nearcall.NewServer(nearcall.Creds(nearcall.NewTLS(config))), s)
 	return at, stop, nil
 }
 
@@ -144,5 +144,5 @@ func dialQUIC(_ way, address string) (conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nearcall.NewClient("quic:"+address, nearcall.WithTransportCredentials(quic.NewTLS(config)))
+	return nearcall.NewClient("quic:"+address, nearcall.WithTransportCredentials(nearcall.NewTLS(config)))
 }

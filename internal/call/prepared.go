@@ -64,9 +64,10 @@ func (p *Prepared) encode(msg any, codec link.Codec, encoding string) error {
 // costs 5% of a small in-process call.
 var anyPrepared atomic.Bool
 
-// GRPC returns what to send on a grpc-go stream: the prepared message, a decoded copy of
-// it if it was encoded for a nearcall stream, or nil if there is neither.
-func (p *Prepared) GRPC() any {
+// PreparedForGRPC returns what to send on a grpc-go stream: the prepared message, a decoded copy of
+// it if it was encoded for a nearcall stream, or nil if there is neither. It is not a method, as
+// nearcall.PreparedMsg would have it, too.
+func PreparedForGRPC(p *Prepared) any {
 	switch {
 	case p.grpc != nil:
 		return p.grpc

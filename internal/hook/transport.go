@@ -55,7 +55,6 @@ type Settings struct {
 	Window         int           // of a call, in bytes
 	ConnWindow     int           // of a connection, in bytes
 	MaxHeaderBytes int           // of a header or trailer that is accepted
-	NoReserve      bool          // as for mux.Options
 	MaxStreams     uint32        // the peer's open calls; 0 for no limit
 	Handshake      time.Duration // limit for the handshake
 

@@ -25,7 +25,7 @@ type Rule struct {
 // that no rule matches is an error. The rules do not apply to tests.
 var Imports = []Rule{
 	{Pkg: "internal/wait"},
-	{Pkg: "internal/leak", May: []string{"internal/reserve"}},
+	{Pkg: "internal/leak"},
 	{Pkg: "internal/labeltest"},
 	{Pkg: "internal/needs"},
 	{Pkg: "internal/house"},
@@ -42,12 +42,11 @@ var Imports = []Rule{
 	{Pkg: "internal/self"},
 	{Pkg: "internal/rights"},
 	{Pkg: "internal/bulk"},
-	{Pkg: "internal/reserve"},
 	{Pkg: "internal/link", May: []string{"internal/bulk", "internal/wait"}},
 	{Pkg: "internal/hook", May: []string{"internal/link", "internal/wait"}},
 	{Pkg: "internal/wire", May: []string{"internal/link"}},
 	{Pkg: "internal/encoded", May: []string{"internal/bulk", "internal/link", "internal/wire"}},
-	{Pkg: "internal/mux", May: []string{"internal/encoded", "internal/link", "internal/reserve", "internal/wait", "internal/wire"}},
+	{Pkg: "internal/mux", May: []string{"internal/encoded", "internal/link", "internal/wait", "internal/wire"}},
 	{Pkg: "internal/codec/...", May: []string{"internal/bulk", "internal/link"}},
 	{Pkg: "internal/call", May: []string{"internal/codec", "internal/link", "internal/wait", "internal/hook"}},
 

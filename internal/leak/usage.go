@@ -5,9 +5,6 @@ import (
 	"os"
 	"runtime"
 	"testing"
-	"time"
-
-	"github.com/nearcall/nearcall/internal/reserve"
 )
 
 // A Usage is what a process holds at a point in time.
@@ -46,15 +43,8 @@ func descriptors() int {
 	return len(all)
 }
 
-// Heap returns the bytes in use on the heap, without the reserve for large messages.
+// Heap returns the bytes in use on the heap.
 func Heap() uint64 {
-	for range 1000 { // nothing is held after a few collections, unless large messages still come
-		if !reserve.Active() {
-			break
-		}
-		runtime.GC()
-		time.Sleep(time.Millisecond)
-	}
 	runtime.GC()
 	runtime.GC() // the second collection empties pools
 	var m runtime.MemStats

@@ -141,7 +141,6 @@ func (st *stream) finishCall(c *link.UnaryCall) error {
 func (s *Session) decodeReplies(c *link.UnaryCall, replies []item, encoding string) (unfit error) {
 	for i := range replies {
 		it := &replies[i]
-		s.noteSize(it.size)
 		err := it.fetch()
 		if err == nil {
 			to := link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}

@@ -54,7 +54,7 @@ type costs struct{ sent, allocated, kept int }
 // synctest bubble.
 func (a attack) run(t *testing.T) (c costs, all []*hoarder) {
 	t.Helper()
-	leak.Heap() // lets go of the reserve that earlier tests have left, as its changes would count
+	leak.Heap() // what earlier tests have left is not collected meanwhile
 	conns := make([]net.Conn, a.peers)
 	for i := range conns {
 		mine, peers := net.Pipe()

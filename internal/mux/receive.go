@@ -7,7 +7,6 @@ import (
 
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/reserve"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -300,13 +299,6 @@ func (st *stream) discardMessage() {
 	st.returnCredit(it.size - it.missing + wire.MessageCost)
 }
 
-// noteSize notes the size of a message that is about to be decoded.
-func (s *Session) noteSize(n int) {
-	if !s.opts.NoReserve {
-		reserve.Received(n)
-	}
-}
-
 // receiveMessage decodes the first message, which is complete, into f and returns its
 // credit. It also receives the half-close or end that follows the message, unless the
 // message cannot be decoded. Called with the session's mu held, which it releases.
@@ -322,7 +314,6 @@ func (st *stream) receiveMessage(f *link.Frame) error {
 		s.wakeWriter()
 	}
 	s.mu.Unlock()
-	s.noteSize(it.size)
 	if err := it.fetch(); err != nil {
 		return err
 	}

@@ -118,9 +118,8 @@ type Options struct {
 	ServerKeepalive keepalive.ServerParameters // for servers
 	Enforcement     keepalive.EnforcementPolicy
 
-	NoSpin    bool   // goroutines that wait for the peer park without spinning first
-	NoReserve bool   // large messages do not make the process hold a reserve
-	First     []byte // what has already been read from conn
+	NoSpin bool   // goroutines that wait for the peer park without spinning first
+	First  []byte // what has already been read from conn
 }
 
 func (o Options) withDefaults() Options {

@@ -45,8 +45,7 @@ type Options struct {
 	NoUpgrade      bool     // a client offers no upgrade, a server declines it
 	RequireUpgrade bool     // connections that are not upgraded are refused
 
-	NoSpin    bool // readers block at once, instead of polling first
-	NoReserve bool // as for [mux.Options]
+	NoSpin bool // readers block at once, instead of polling first
 
 	Window         int           // of a call, in bytes
 	ConnWindow     int           // of all calls of a connection, in bytes
@@ -76,7 +75,7 @@ func (o Options) mux(name string, client bool, conn net.Conn, upgraded bool, pee
 		peer.Addr, peer.LocalAddr = o.Upgrade.addressOf(peer.Addr), o.Upgrade.addressOf(peer.LocalAddr)
 	}
 	return mux.Options{
-		Name: name, Client: client, NoSpin: o.NoSpin, NoReserve: o.NoReserve, Window: cmp.Or(o.Window, window), MaxWindow: o.maxWindow(), ConnWindow: cmp.Or(o.ConnWindow, connWindow), MaxHeaderBytes: o.MaxHeaderBytes, MaxStreams: o.MaxStreams, Handshake: o.Handshake,
+		Name: name, Client: client, NoSpin: o.NoSpin, Window: cmp.Or(o.Window, window), MaxWindow: o.maxWindow(), ConnWindow: cmp.Or(o.ConnWindow, connWindow), MaxHeaderBytes: o.MaxHeaderBytes, MaxStreams: o.MaxStreams, Handshake: o.Handshake,
 		Keepalive: o.Keepalive, ServerKeepalive: o.ServerKeepalive, Enforcement: o.Enforcement,
 		Peer: peer,
 	}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/attack"
-	"github.com/nearcall/nearcall/quic"
+	_ "github.com/nearcall/nearcall/quic"
 )
 
 const overQUIC attack.Path = "quic"
@@ -31,8 +31,8 @@ func program() *attack.Program {
 		Attacks:  slices.Concat(connectionAttacks, callAttacks, blockAttacks),
 		Table:    "attacks over QUIC",
 		Listen:   func(string) map[attack.Path]string { return map[attack.Path]string{overQUIC: "quic:127.0.0.1:0"} },
-		Server:   []nearcall.ServerOption{nearcall.Creds(quic.NewTLS(&tls.Config{Certificates: []tls.Certificate{certificate()}}))},
-		Client:   []nearcall.DialOption{nearcall.WithTransportCredentials(quic.NewTLS(&tls.Config{InsecureSkipVerify: true}))},
+		Server:   []nearcall.ServerOption{nearcall.Creds(nearcall.NewTLS(&tls.Config{Certificates: []tls.Certificate{certificate()}}))},
+		Client:   []nearcall.DialOption{nearcall.WithTransportCredentials(nearcall.NewTLS(&tls.Config{InsecureSkipVerify: true}))},
 		Forget:   30 * time.Second, // the idle timeout
 		Probe:    probe,
 		Declines: declines,
