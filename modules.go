@@ -44,7 +44,7 @@ func dialModule(t *parsedTarget, o *dialOptions) (link.Dialer, string, error) {
 	s := &hook.Settings{
 		TLS: config, Authority: authority, Accept: o.accept,
 		Window: o.socket.Window, ConnWindow: o.socket.ConnWindow, MaxHeaderBytes: o.socket.MaxHeaderBytes,
-		Keepalive: o.socket.Keepalive, Values: o.values,
+		Keepalive: o.socket.Keepalive,
 	}
 	if o.server != nil {
 		s.MaxStreams = o.server.sockets.MaxStreams
@@ -106,19 +106,12 @@ func init() {
 		}
 		return c.config, true
 	}
-	hook.DialValue = func(key, value any) any {
-		return dialOption{set: func(o *dialOptions) { o.values = with(o.values, key, value) }}
-	}
 	hook.ServerValue = func(key, value any) any {
-		return serverOption(func(o *serverOptions) { o.values = with(o.values, key, value) })
+		return serverOption(func(o *serverOptions) {
+			if o.values == nil {
+				o.values = make(map[any]any)
+			}
+			o.values[key] = value
+		})
 	}
-}
-
-// with returns m with the value for key.
-func with(m map[any]any, key, value any) map[any]any {
-	if m == nil {
-		m = make(map[any]any)
-	}
-	m[key] = value
-	return m
 }

@@ -46,7 +46,6 @@ type dialOptions struct {
 	closed        error                                           // of calls after Close; nil for the default
 	conn          *ClientConn                                     // the result, for dialers
 	acceptor      func(link.Session) link.Acceptor                // of the peer's calls, in place of server; may be nil
-	values        map[any]any                                     // of transports with modules of their own
 	grpc          []grpc.DialOption
 	err           error // of an option; ignored for targets that go to grpc-go
 }

@@ -30,13 +30,10 @@ type followers struct {
 // accept accepts calls. It is called by a new leader.
 func (s *session) accept() {
 	for {
-		qs := s.first
-		if s.first = nil; qs == nil {
-			var err error
-			if qs, err = s.conn.AcceptStream(context.Background()); err != nil {
-				close(s.lead)
-				return
-			}
+		qs, err := s.conn.AcceptStream(context.Background())
+		if err != nil {
+			close(s.lead)
+			return
 		}
 		st := s.begin(qs)
 		if st != nil {
@@ -127,11 +124,6 @@ func (s *session) serve(st *stream) {
 	}
 	if err != nil {
 		st.failed(err)
-		st.unhold()
-		return
-	}
-	if s.holds && !s.awaitHandshake(st, o.Method) {
-		st.failed(context.Cause(st.qs.Context()))
 		st.unhold()
 		return
 	}

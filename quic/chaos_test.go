@@ -46,8 +46,6 @@ func TestChaosOverTheNetwork(t *testing.T) {
 		overQUIC(t, chaos.Scenario{Name: "datagrams that are lost", Proxy: udpProxy}),
 		overQUIC(t, chaos.Scenario{Name: "datagrams that are lost, connections of a short life", Proxy: udpProxy,
 			Server: []nearcall.ServerOption{shortLife}}),
-		overQUIC(t, chaos.Scenario{Name: "datagrams that are lost, connections of a short life, early data", Proxy: udpProxy,
-			Server: []nearcall.ServerOption{shortLife, AcceptEarlyData()}, Client: []nearcall.DialOption{EarlyData()}}),
 		overQUIC(t, chaos.Scenario{Name: "datagrams that are lost, on a loop", Proxy: udpProxy, On: &looptest.Baton}),
 		overQUIC(t, chaos.Scenario{Name: "a process that is killed", Child: serveChaos}),
 	}, chaos.Duration(t, "NEARCALL_CHAOS", 6*time.Second))

@@ -23,7 +23,6 @@ type dialer struct {
 	tls             *tls.Config
 	config          *q.Config
 	settings        *hook.Settings
-	early           bool // send early data
 
 	// listen opens the socket of a connection. Tests replace it.
 	listen func() (net.PacketConn, error)
@@ -38,9 +37,6 @@ func newDialer(target, rest string, s *hook.Settings) (link.Dialer, error) {
 		d.tls.ServerName = hostOf(s.Authority)
 	}
 	d.config.TokenStore = q.NewLRUTokenStore(1, 4)
-	if d.early, _ = s.Values[keyEarly].(bool); d.early && d.tls.ClientSessionCache == nil {
-		d.tls.ClientSessionCache = tls.NewLRUClientSessionCache(0)
-	}
 	return d, nil
 }
 
@@ -109,12 +105,7 @@ func (d *dialer) dialOne(ctx context.Context, to *net.UDPAddr, left int) (link.S
 	reportUnreachable(pc, true)
 	tr := &q.Transport{Conn: pc}
 	config, asked := withCertificate(d.tls)
-	dial, g := tr.Dial, (*gate)(nil)
-	if d.early {
-		g = new(gate)
-		tr.Conn, dial = g.watch(pc), tr.DialEarly
-	}
-	conn, err := dial(ctx, to, config, d.config)
+	conn, err := tr.Dial(ctx, to, config, d.config)
 	reportUnreachable(pc, false)
 	closeSocket := func() {
 		_ = tr.Close()
@@ -124,14 +115,8 @@ func (d *dialer) dialOne(ctx context.Context, to *net.UDPAddr, left int) (link.S
 		closeSocket()
 		return nil, explain(err)
 	}
-	e, state, err := earlyOf(ctx, conn, g)
-	if err != nil {
-		_ = conn.CloseWithError(0, "")
-		closeSocket()
-		return nil, explain(err)
-	}
-	s := newSession(conn, state, options{
-		name: d.target, client: true, early: e, maxHeaderBytes: maxHeader(d.settings), window: int(d.config.InitialStreamReceiveWindow),
+	s := newSession(conn, options{
+		name: d.target, client: true, maxHeaderBytes: maxHeader(d.settings), window: int(d.config.InitialStreamReceiveWindow),
 		handshake: handshake, maxSpent: maxSpent(d.settings), gone: closeSocket, watch: watchOf(d.config),
 	})
 	var acceptor link.Acceptor
@@ -139,7 +124,7 @@ func (d *dialer) dialOne(ctx context.Context, to *net.UDPAddr, left int) (link.S
 		acceptor = d.settings.Accept(s)
 	}
 	s.start(acceptor)
-	if e == nil && asked.Load() {
+	if asked.Load() {
 		// A server that refuses the certificate says so after the client's handshake is complete.
 		if err := s.meet(ctx); err != nil {
 			_ = s.Close(err)

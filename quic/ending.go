@@ -186,9 +186,6 @@ func (s *session) reasonOf(cause error) error {
 		}
 		return fmt.Errorf("%s: the connection was closed: %s", s.name, app.ErrorMessage)
 	}
-	if errors.Is(cause, q.Err0RTTRejected) {
-		return link.Unprocessed{Err: fmt.Errorf("%s: the server has rejected early data", s.name)}
-	}
 	if t, ok := errors.AsType[*q.TransportError](cause); ok && t.Remote && (t.ErrorCode.IsCryptoError() || t.ErrorCode == q.ConnectionRefused) {
 		return link.Unprocessed{Err: fmt.Errorf("%s: the server refuses the connection: %w", s.name, cause)}
 	}

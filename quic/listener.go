@@ -126,8 +126,6 @@ func (l *listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	if err != nil {
 		return err
 	}
-	var all sync.WaitGroup // connections whose handshakes run
-	defer all.Wait()
 	for {
 		conn, err := next(l.ctx)
 		switch {
@@ -140,18 +138,7 @@ func (l *listener) Sessions(accept func(link.Session) link.Acceptor) error {
 			return err
 		}
 		l.add(1)
-		if !l.config.Allow0RTT {
-			l.begin(conn, nil, accept)
-			continue
-		}
-		all.Go(func() {
-			if first, ok := l.meetEarly(conn); ok {
-				l.begin(conn, first, accept)
-			} else {
-				refuse(conn)
-				l.add(-1)
-			}
-		})
+		l.begin(conn, accept)
 	}
 }
 
@@ -159,24 +146,14 @@ func refuse(conn *q.Conn) {
 	_ = conn.CloseWithError(0, "the server takes no new connections")
 }
 
-// begin begins the session of a connection, whose first call was accepted if first is not nil.
-func (l *listener) begin(conn *q.Conn, first *q.Stream, accept func(link.Session) link.Acceptor) {
-	if link.IsClosed(conn.HandshakeComplete()) {
-		shaken(conn)
-	} else {
-		go func() {
-			select {
-			case <-conn.HandshakeComplete():
-				shaken(conn)
-			case <-conn.Context().Done():
-			}
-		}()
-	}
-	s := newSession(conn, conn.ConnectionState().TLS, options{
+// begin begins the session of a connection, whose handshake is complete.
+func (l *listener) begin(conn *q.Conn, accept func(link.Session) link.Acceptor) {
+	shaken(conn)
+	s := newSession(conn, options{
 		name: "quic:" + conn.RemoteAddr().String(), maxHeaderBytes: maxHeader(l.settings),
 		window: int(l.config.InitialStreamReceiveWindow), ages: ages{limits: l.settings.ServerKeepalive}, watch: watchOf(l.config),
 		handshake: cmp.Or(l.settings.Handshake, handshake), gone: func() { l.add(-1) },
-		maxSpent: maxSpent(l.settings), holds: l.config.Allow0RTT, first: first,
+		maxSpent: maxSpent(l.settings),
 	})
 	a := accept(s)
 	if a == nil {
@@ -185,25 +162,6 @@ func (l *listener) begin(conn *q.Conn, first *q.Stream, accept func(link.Session
 		return
 	}
 	s.start(a)
-}
-
-// meetEarly waits until the handshake of a connection is complete, or its first call arrives, which
-// then is early data. ok is false if neither happens.
-func (l *listener) meetEarly(conn *q.Conn) (first *q.Stream, ok bool) {
-	ctx, cancel := context.WithCancel(l.ctx)
-	defer cancel()
-	accepted := make(chan *q.Stream, 1)
-	go func() {
-		qs, _ := conn.AcceptStream(ctx)
-		accepted <- qs
-	}()
-	select {
-	case <-conn.HandshakeComplete():
-		cancel()
-		return <-accepted, l.ctx.Err() == nil
-	case first = <-accepted:
-		return first, first != nil
-	}
 }
 
 // listen starts listening. next returns the next connection.
@@ -225,11 +183,10 @@ func (l *listener) listen() (next func(context.Context) (*q.Conn, error), err er
 		VerifySourceAddress: func(net.Addr) bool { return l.shakes.Load() >= unvalidated },
 		ConnContext:         l.shake,
 	}
-	if k, ok := l.settings.Values[keyReset].(q.StatelessResetKey); ok {
+	if k, ok := l.settings.Values[keyReset{}].(q.StatelessResetKey); ok {
 		l.tr.StatelessResetKey = &k
 	}
 	// A closed quic-go listener would leave new clients without an answer while the sessions go on.
-	l.config.Allow0RTT = acceptsEarly(l.settings)
 	own := l.config.Clone()
 	l.config.GetConfigForClient = func(*q.ClientInfo) (*q.Config, error) {
 		if l.ctx.Err() != nil {
@@ -237,15 +194,7 @@ func (l *listener) listen() (next func(context.Context) (*q.Conn, error), err er
 		}
 		return own, nil
 	}
-	config := l.tls.Clone()
-	if l.config.Allow0RTT {
-		ln, err := l.tr.ListenEarly(config, l.config)
-		if err != nil {
-			return nil, err
-		}
-		return ln.Accept, nil
-	}
-	ln, err := l.tr.Listen(config, l.config)
+	ln, err := l.tr.Listen(l.tls.Clone(), l.config)
 	if err != nil {
 		return nil, err
 	}

@@ -40,20 +40,15 @@ func init() {
 	hook.Register(&hook.Transport{Scheme: "quic", Authority: authority, Dialer: newDialer, Listen: listen})
 }
 
-// key is a key in [hook.Settings.Values].
-type key int
-
-const (
-	keyReset key = iota
-	keyEarly
-)
+// keyReset is the key of [StatelessResetKey] in [hook.Settings.Values].
+type keyReset struct{}
 
 // StatelessResetKey sets the key from which a server derives the tokens that end a connection of
 // an earlier process. If a server that was killed is started again with the same key, at the same
 // address, its clients learn at their next packet that their connections are lost. Without it they
 // learn it after 30 seconds without an answer. The key must be secret and random.
 func StatelessResetKey(k [32]byte) nearcall.ServerOption {
-	return hook.ServerValue(keyReset, q.StatelessResetKey(k)).(nearcall.ServerOption)
+	return hook.ServerValue(keyReset{}, q.StatelessResetKey(k)).(nearcall.ServerOption)
 }
 
 const write = "write quic:HOST:PORT, with an IPv6 address in brackets: quic:[::1]:50051"

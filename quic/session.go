@@ -2,7 +2,6 @@ package quic
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"math"
@@ -29,9 +28,6 @@ type options struct {
 	handshake      time.Duration // limit for the peer's HELLO
 	maxSpent       int           // calls that are over whose credit may wait
 	gone           func()        // called when the connection is closed; may be nil
-	early          *early        // of a client whose handshake is not complete; nil for none
-	holds          bool          // this side is a server that accepts early data
-	first          *q.Stream     // the first call of the peer, if it was accepted already; used by the leader
 }
 
 // A session is one side of a connection.
@@ -41,7 +37,7 @@ type options struct {
 type session struct {
 	options
 	conn     *q.Conn
-	peer     atomic.Pointer[link.Peer]
+	peer     *link.Peer
 	acceptor link.Acceptor // nil if the peer's calls are refused; set by start
 
 	met      chan struct{}                // closed when the peer's HELLO has arrived
@@ -80,7 +76,7 @@ type session struct {
 	release  *time.Timer // releases it; nil if spent is empty
 }
 
-func newSession(conn *q.Conn, state tls.ConnectionState, o options) *session {
+func newSession(conn *q.Conn, o options) *session {
 	s := &session{
 		options: o,
 		conn:    conn,
@@ -93,9 +89,9 @@ func newSession(conn *q.Conn, state tls.ConnectionState, o options) *session {
 		live:    make(map[*stream]struct{}),
 		opening: make(map[*opening]struct{}),
 	}
-	s.peer.Store(&link.Peer{
-		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), OneShot: true, Parallel: true, AuthInfo: link.TLSInfo(state),
-	})
+	s.peer = &link.Peer{
+		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), OneShot: true, Parallel: true, AuthInfo: link.TLSInfo(conn.ConnectionState().TLS),
+	}
 	s.drain.takes = math.MaxUint64
 	s.followers.lead = make(chan struct{}, maxFollowers)
 	return s
@@ -105,22 +101,12 @@ func newSession(conn *q.Conn, state tls.ConnectionState, o options) *session {
 func (s *session) start(a link.Acceptor) {
 	s.acceptor = a
 	s.startTimers()
-	if e := s.early; e != nil {
-		e.begun = e.gate.before(s.greet)
-		go s.settle()
-	} else {
-		s.greet()
-		s.receive()
-	}
-	context.AfterFunc(s.conn.Context(), s.connClosed)
-}
-
-// receive starts receiving the peer's HELLO and calls.
-func (s *session) receive() {
+	s.greet()
 	go s.readControl()
-	if s.acceptor != nil {
+	if a != nil {
 		go s.accept()
 	}
+	context.AfterFunc(s.conn.Context(), s.connClosed)
 }
 
 // greet opens the control stream and sends HELLO.
@@ -163,13 +149,7 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 	if err := s.check(ctx, o); err != nil {
 		return nil, err
 	}
-	qs, err := s.openEarly(ctx, o.Method)
-	if err != nil {
-		return nil, err
-	}
-	if qs == nil {
-		qs, err = s.conn.OpenStream()
-	}
+	qs, err := s.conn.OpenStream()
 	if _, full := errors.AsType[*q.StreamLimitReachedError](err); full {
 		qs, err = s.openLater(ctx)
 	}
@@ -296,7 +276,7 @@ func (s *session) Done() <-chan struct{} { return s.done }
 func (s *session) Ended() <-chan struct{} { return s.over }
 
 // Peer implements [link.Session].
-func (s *session) Peer() *link.Peer { return s.peer.Load() }
+func (s *session) Peer() *link.Peer { return s.peer }
 
 // Outcome reports whether the peer has answered a call, and why no new calls are made.
 func (s *session) Outcome() (answered bool, reason error) {

@@ -72,12 +72,9 @@ func Register(t *Transport) { transports[t.Scheme] = t }
 // TransportOf returns the transport of a scheme, or nil.
 func TransportOf(scheme string) *Transport { return transports[scheme] }
 
-// DialValue and ServerValue return a nearcall.DialOption and a nearcall.ServerOption that set
-// a value in Settings.Values. Package nearcall sets them.
-var (
-	DialValue   func(key, value any) any
-	ServerValue func(key, value any) any
-)
+// ServerValue returns a nearcall.ServerOption that sets a value in Settings.Values. Package nearcall
+// sets it.
+var ServerValue func(key, value any) any
 
 // TLSConfig returns the configuration of credentials that nearcall.NewTLS made. ok is false for
 // others. Package nearcall sets it.
