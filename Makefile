@@ -201,11 +201,11 @@ lossy: ## small calls beside a stream over a link that loses packets: QUIC again
 	cd bench && $(GO) run ./lossy $(LOSSY)
 
 soak: ## the chaos run for SOAK (10m), and as long over QUIC: random calls, cancels, stops and hang-ups, every call accounted for; and servers that are stopped for a minute
-	NEARCALL_SOAK=$(SOAK) $(GO) test $(RACE) -count=1 -run "^(TestChaos|TestKeepaliveEndsCallsToAServerThatIsStopped|TestNothingIsLostWhileAServerIsStopped)$$" -timeout 0 -v .
+	NEARCALL_SOAK=$(SOAK) $(GO) test $(RACE) -count=1 -run "^(TestChaos|TestKeepaliveEndsCallsToAServerThatIsStopped|TestNothingIsLostWhileAServerIsStopped)$$" -timeout 0 -v ./test
 	cd quic && NEARCALL_SOAK=$(SOAK) $(GO) test $(RACE) -count=1 -run "^TestChaos$$" -timeout 0 -v .
 
 chaos: ## the same over the network for CHAOS (10m), and as long over QUIC: connections that break, datagrams that are lost, servers that are killed
-	NEARCALL_CHAOS=$(CHAOS) $(GO) test $(RACE) -count=1 -run "^TestChaosOverTheNetwork$$" -timeout 0 -v .
+	NEARCALL_CHAOS=$(CHAOS) $(GO) test $(RACE) -count=1 -run "^TestChaosOverTheNetwork$$" -timeout 0 -v ./test
 	cd quic && NEARCALL_CHAOS=$(CHAOS) $(GO) test $(RACE) -count=1 -run "^TestChaosOverTheNetwork$$" -timeout 0 -v .
 
 # The race detector does not free the memory of coroutines that have ended, so each
@@ -226,7 +226,7 @@ MIXED ?= 60
 .PHONY: delays
 delays: export NEARCALL_MIXED = $(MIXED)
 delays: ## streams of messages of mixed sizes over each path, while goroutines pause at random, in some five minutes
-	$(GO) run ./internal/delays -run '^TestStreamsOfMixedSizes$$' .
+	$(GO) run ./internal/delays -run '^TestStreamsOfMixedSizes$$' ./test
 	cd quic && $(GO) run ../internal/delays -root .. -run '^TestStreamsOfMixedSizes$$' .
 
 # FLAKYFLAGS='-short=false -budget 8h' runs all tests of each package.
@@ -262,7 +262,7 @@ cross: ## vet for the systems in CROSS
 # The race detector does not support 32-bit systems. This fails on a machine that
 # cannot run 32-bit programs.
 bits32: ## the core module's short tests where an int and an address have 32 bits
-	GOARCH=386 CGO_ENABLED=0 $(GO) test -count=1 -short -vet=off . $$($(GO) list ./internal/... | grep -v /internal/house)
+	GOARCH=386 CGO_ENABLED=0 $(GO) test -count=1 -short -vet=off . ./test $$($(GO) list ./internal/... | grep -v /internal/house)
 
 # WINDOWS='-short -tour' runs the short tests and the tour. Wine's files are in bin/wine.
 WINDOWS          ?= -tour

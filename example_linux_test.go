@@ -7,13 +7,15 @@ import (
 	"os"
 	"path/filepath"
 
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/examples/orders/orderspb"
 )
 
 // Two processes of one user share memory, set up over a unix socket. Linux only. With
@@ -46,4 +48,112 @@ func Example_sharedMemory() {
 	}
 	fmt.Println(reply.Status, "over", p.Addr.Network())
 	// Output: SERVING over shm
+}
+
+// requireUser returns an interceptor that refuses callers who are not the user uid.
+func requireUser(uid int) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		p, ok := peer.FromContext(ctx)
+		if !ok {
+			return nil, status.Error(codes.Unauthenticated, "the peer is unknown")
+		}
+		who, ok := p.AuthInfo.(nearcall.UnixAuthInfo)
+		if !ok {
+			return nil, status.Error(codes.Unauthenticated, "the peer is not a local process")
+		}
+		if int(who.UID) != uid {
+			return nil, status.Errorf(codes.PermissionDenied, "user %d is not allowed", who.UID)
+		}
+		return handler(ctx, req)
+	}
+}
+
+// A shopkeeper accepts every order.
+type shopkeeper struct {
+	orderspb.UnimplementedOrdersServer
+}
+
+func (shopkeeper) Place(_ context.Context, req *orderspb.PlaceRequest) (*orderspb.Order, error) {
+	return &orderspb.Order{Id: 1, Item: req.GetItem()}, nil
+}
+
+// A server at a unix socket admits one user only. The client reads the server's process
+// ID in the same way.
+func ExampleUnixAuthInfo() {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+
+	srv := nearcall.NewServer(nearcall.ChainUnaryInterceptor(requireUser(os.Getuid())))
+	defer srv.Stop()
+	orderspb.RegisterOrdersServer(srv, shopkeeper{})
+	lis, err := nearcall.Listen("unix:" + filepath.Join(dir, "orders.sock"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	go srv.Serve(lis)
+
+	conn, err := nearcall.NewClient(lis.Target())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	var p peer.Peer
+	order, err := orderspb.NewOrdersClient(conn).Place(context.Background(), &orderspb.PlaceRequest{Item: "tea"}, grpc.Peer(&p))
+	if err != nil {
+		log.Fatal(err)
+	}
+	server, ok := p.AuthInfo.(nearcall.UnixAuthInfo)
+	fmt.Println(order.GetItem(), "from this process:", ok && server.PID == os.Getpid())
+	// Output: tea from this process: true
+}
+
+// A kiosk accepts every order.
+type kiosk struct {
+	orderspb.UnimplementedOrdersServer
+}
+
+func (kiosk) Place(_ context.Context, req *orderspb.PlaceRequest) (*orderspb.Order, error) {
+	return &orderspb.Order{Id: 1, Item: req.GetItem()}, nil
+}
+
+// The statistics show whether connections of unix: targets became shared memory, and if
+// not, why. A program exports them as metrics, or logs Fallback.
+func ExampleReadSharedMemoryStats() {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+
+	srv := nearcall.NewServer()
+	defer srv.Stop()
+	orderspb.RegisterOrdersServer(srv, kiosk{})
+	lis, err := nearcall.Listen("unix:" + filepath.Join(dir, "orders.sock"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	go srv.Serve(lis)
+
+	before := nearcall.ReadSharedMemoryStats()
+	conn, err := nearcall.NewClient(lis.Target())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = orderspb.NewOrdersClient(conn).Place(context.Background(), &orderspb.PlaceRequest{Item: "tea"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	after := nearcall.ReadSharedMemoryStats()
+	if after.Fallbacks > before.Fallbacks {
+		log.Fatal("the connection stays a socket: ", after.Fallback)
+	}
+	fmt.Println("shared memory:", after.Upgrades > before.Upgrades)
+	fmt.Println("in use:", after.Connections > 0 && after.Bytes > 0)
+	// Output:
+	// shared memory: true
+	// in use: true
 }

@@ -2,21 +2,73 @@ package nearcall_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/testdata"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/examples/orders/orderspb"
+	"github.com/nearcall/nearcall/examples/quickstart/greetpb"
 )
+
+// A teaShop implements the Orders service, as it would for grpc-go.
+type teaShop struct {
+	orderspb.UnimplementedOrdersServer
+}
+
+func (teaShop) Place(_ context.Context, req *orderspb.PlaceRequest) (*orderspb.Order, error) {
+	if req.GetItem() != "tea" {
+		return nil, status.Errorf(codes.NotFound, "no %s here", req.GetItem())
+	}
+	return &orderspb.Order{Id: 1, Item: req.GetItem(), Quantity: req.GetQuantity()}, nil
+}
+
+// A server and its client in one process. The generated code is the same as for grpc-go;
+// only the constructors are nearcall's.
+func Example() {
+	srv := nearcall.NewServer()
+	defer srv.Stop()
+	orderspb.RegisterOrdersServer(srv, teaShop{})
+
+	conn := srv.Client()
+	defer conn.Close()
+	client := orderspb.NewOrdersClient(conn)
+
+	ctx := context.Background()
+	order, err := client.Place(ctx, &orderspb.PlaceRequest{Item: "tea", Quantity: 2})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("order %d: %d %s\n", order.GetId(), order.GetQuantity(), order.GetItem())
+
+	_, err = client.Place(ctx, &orderspb.PlaceRequest{Item: "coffee", Quantity: 1})
+	fmt.Println(err)
+	// Output:
+	// order 1: 2 tea
+	// rpc error: code = NotFound desc = no coffee here
+}
 
 // Parts of a program that do not share a variable connect by name. The client can be
 // created first: with WaitForReady its calls wait for the server.
@@ -134,4 +186,478 @@ func ExampleNewClient() {
 	defer conn.Close()
 	fmt.Println(conn.Target(), conn.GetState())
 	// Output: localhost:50051 IDLE
+}
+
+// One server on one port, for ordinary gRPC clients and for nearcall's own.
+func Example_network() {
+	srv := nearcall.NewServer()
+	defer srv.Stop()
+	healthpb.RegisterHealthServer(srv, health.NewServer())
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	go srv.Serve(lis)
+
+	ordinary, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer ordinary.Close()
+	near, err := nearcall.NewClient("tcp:" + lis.Addr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer near.Close()
+
+	for _, conn := range []grpc.ClientConnInterface{ordinary, near} {
+		reply, err := healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(reply.Status)
+	}
+	// Output:
+	// SERVING
+	// SERVING
+}
+
+// Two processes on one machine connect through a unix socket, which needs no credentials.
+// On Linux the connection becomes shared memory if both have the same user.
+func Example_unix() {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+
+	srv := nearcall.NewServer()
+	defer srv.Stop()
+	healthpb.RegisterHealthServer(srv, health.NewServer())
+	lis, err := nearcall.Listen("unix:" + filepath.Join(dir, "health.sock"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	go srv.Serve(lis)
+
+	conn, err := nearcall.NewClient(lis.Target())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	reply, err := healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(reply.Status)
+	// Output: SERVING
+}
+
+// TLS over TCP, with grpc-go's credentials on both sides. The example of Creds shows mutual
+// TLS.
+func Example_tls() {
+	serverCreds, err := credentials.NewServerTLSFromFile(testdata.Path("x509/server1_cert.pem"), testdata.Path("x509/server1_key.pem"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	srv := nearcall.NewServer(nearcall.Creds(serverCreds))
+	defer srv.Stop()
+	healthpb.RegisterHealthServer(srv, health.NewServer())
+	lis, err := nearcall.Listen("tcp:127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	go srv.Serve(lis)
+
+	clientCreds, err := credentials.NewClientTLSFromFile(testdata.Path("x509/server_ca_cert.pem"), "x.test.example.com")
+	if err != nil {
+		log.Fatal(err)
+	}
+	conn, err := nearcall.NewClient(lis.Target(), nearcall.WithTransportCredentials(clientCreds))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	reply, err := healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(reply.Status)
+	// Output: SERVING
+}
+
+// A namedShop takes orders for the customer that the client's certificate names.
+type namedShop struct {
+	orderspb.UnimplementedOrdersServer
+}
+
+func (namedShop) Place(ctx context.Context, req *orderspb.PlaceRequest) (*orderspb.Order, error) {
+	p, _ := peer.FromContext(ctx)
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.VerifiedChains) == 0 {
+		return nil, status.Error(codes.Unauthenticated, "a certificate is required")
+	}
+	customer := info.State.VerifiedChains[0][0].Subject.CommonName
+	return &orderspb.Order{Customer: customer, Item: req.GetItem()}, nil
+}
+
+// Mutual TLS over TCP: each side verifies the other's certificate, as with grpc-go. The
+// handler reads the client's certificate from the peer.
+func ExampleCreds_mutualTLS() {
+	// The server's certificate, and the CA of its clients.
+	cert, err := tls.LoadX509KeyPair(testdata.Path("x509/server1_cert.pem"), testdata.Path("x509/server1_key.pem"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	srv := nearcall.NewServer(nearcall.Creds(credentials.NewTLS(&tls.Config{
+		Certificates: []tls.Certificate{cert},
+		ClientAuth:   tls.RequireAndVerifyClientCert,
+		ClientCAs:    readPool(testdata.Path("x509/client_ca_cert.pem")),
+	})))
+	defer srv.Stop()
+	orderspb.RegisterOrdersServer(srv, namedShop{})
+	lis, err := nearcall.Listen("tcp:127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	go srv.Serve(lis)
+
+	// The client's certificate, and the CA of the server.
+	cert, err = tls.LoadX509KeyPair(testdata.Path("x509/client1_cert.pem"), testdata.Path("x509/client1_key.pem"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	conn, err := nearcall.NewClient(lis.Target(), nearcall.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+		Certificates: []tls.Certificate{cert},
+		RootCAs:      readPool(testdata.Path("x509/server_ca_cert.pem")),
+		ServerName:   "x.test.example.com",
+	})))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+
+	order, err := orderspb.NewOrdersClient(conn).Place(context.Background(), &orderspb.PlaceRequest{Item: "tea"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(order.GetItem(), "for", order.GetCustomer())
+	// Output: tea for test-client1
+}
+
+func readPool(file string) *x509.CertPool {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		log.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		log.Fatalf("%s has no certificate", file)
+	}
+	return pool
+}
+
+// A server takes WebSockets from an HTTP server that has other pages, too.
+func ExampleServer_ServeHTTP() {
+	srv := nearcall.NewServer()
+	defer srv.Stop()
+	healthpb.RegisterHealthServer(srv, health.NewServer())
+	mux := http.NewServeMux()
+	mux.Handle("/calls", srv)
+	mux.Handle("/", http.NotFoundHandler())
+	there := httptest.NewServer(mux) // in a program: http.ListenAndServe(":8080", mux)
+	defer there.Close()
+
+	conn, err := nearcall.NewClient(strings.Replace(there.URL, "http", "ws", 1) + "/calls")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	reply, err := healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(reply.Status)
+	// Output: SERVING
+}
+
+// A bazaar answers each offer, and lowers its price until it meets one.
+type bazaar struct {
+	orderspb.UnimplementedOrdersServer
+}
+
+func (bazaar) Haggle(stream grpc.BidiStreamingServer[orderspb.Offer, orderspb.Answer]) error {
+	for ask := int32(500); ; ask -= 50 {
+		offer, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil // the client has called CloseSend
+		}
+		if err != nil {
+			return err
+		}
+		accepted := offer.GetCents() >= ask
+		if err := stream.Send(&orderspb.Answer{Accepted: accepted, AskCents: ask}); err != nil {
+			return err
+		}
+		if accepted {
+			return nil
+		}
+	}
+}
+
+// A bidirectional stream: client and handler send and receive in turn. Receiving until
+// io.EOF ends the stream and frees what it holds.
+func ExampleClientConn_NewStream_bidirectional() {
+	srv := nearcall.NewServer()
+	defer srv.Stop()
+	orderspb.RegisterOrdersServer(srv, bazaar{})
+	conn := srv.Client()
+	defer conn.Close()
+
+	stream, err := orderspb.NewOrdersClient(conn).Haggle(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, cents := range []int32{300, 400, 450} {
+		if err := stream.Send(&orderspb.Offer{Item: "tea", Cents: cents}); err != nil {
+			log.Fatal(err)
+		}
+		answer, err := stream.Recv()
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("offer:", cents, "ask:", answer.GetAskCents(), "accepted:", answer.GetAccepted())
+	}
+	if err := stream.CloseSend(); err != nil {
+		log.Fatal(err)
+	}
+	_, err = stream.Recv()
+	fmt.Println(err)
+	// Output:
+	// offer: 300 ask: 500 accepted: false
+	// offer: 400 ask: 450 accepted: false
+	// offer: 450 ask: 400 accepted: true
+	// EOF
+}
+
+// A depot answers Await when the order was shipped.
+type depot struct {
+	orderspb.UnimplementedOrdersServer
+	waiting chan struct{} // receives a value when a call waits
+	shipped chan struct{} // closed when the order was shipped
+}
+
+func (d *depot) Await(ctx context.Context, req *orderspb.AwaitRequest) (*orderspb.Order, error) {
+	d.waiting <- struct{}{}
+	select {
+	case <-d.shipped:
+		return &orderspb.Order{Id: req.GetId(), Shipped: true}, nil
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// GracefulStop waits for the call that runs, and refuses those that come later. A program
+// calls it when it receives SIGTERM, for example.
+func ExampleServer_GracefulStop() {
+	service := &depot{waiting: make(chan struct{}), shipped: make(chan struct{})}
+	srv := nearcall.NewServer()
+	orderspb.RegisterOrdersServer(srv, service)
+	conn := srv.Client()
+	defer conn.Close()
+	client := orderspb.NewOrdersClient(conn)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	replied := make(chan struct{})
+	go func() {
+		defer close(replied)
+		order, err := client.Await(ctx, &orderspb.AwaitRequest{Id: 1})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("shipped:", order.GetShipped())
+	}()
+	<-service.waiting // the call runs
+
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		srv.GracefulStop()
+	}()
+	close(service.shipped)
+	<-stopped
+	<-replied
+
+	_, err := client.Await(ctx, &orderspb.AwaitRequest{Id: 2})
+	fmt.Println("after the stop:", status.Code(err))
+	// Output:
+	// shipped: true
+	// after the stop: Unavailable
+}
+
+// A ledger lists the same orders to every caller. It never modifies an order.
+type ledger struct {
+	orderspb.UnimplementedOrdersServer
+	orders []*orderspb.Order
+}
+
+func (l *ledger) List(_ *orderspb.ListRequest, stream grpc.ServerStreamingServer[orderspb.Order]) error {
+	for _, order := range l.orders {
+		if err := stream.Send(order); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// If server and client both promise not to modify messages, these are passed on in
+// process without a deep copy. To modify a received message, clone it with proto.Clone.
+func ExampleSharedMessages() {
+	srv := nearcall.NewServer(nearcall.SharedMessages())
+	defer srv.Stop()
+	orderspb.RegisterOrdersServer(srv, &ledger{orders: []*orderspb.Order{{Item: "tea"}, {Item: "cup"}}})
+	conn := srv.Client(nearcall.WithSharedMessages())
+	defer conn.Close()
+
+	stream, err := orderspb.NewOrdersClient(conn).List(context.Background(), &orderspb.ListRequest{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for {
+		order, err := stream.Recv()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(order.GetItem()) // reads only
+	}
+	// Output:
+	// tea
+	// cup
+}
+
+// A host greets its caller by the name that the caller answers to.
+type host struct {
+	greetpb.UnimplementedGreeterServer
+}
+
+func (host) Greet(ctx context.Context, _ *greetpb.GreetRequest) (*greetpb.GreetReply, error) {
+	caller := greetpb.NewGreeterClient(nearcall.PeerConn(ctx))
+	name, err := caller.Greet(ctx, &greetpb.GreetRequest{Name: "stranger"})
+	if err != nil {
+		return nil, err
+	}
+	return &greetpb.GreetReply{Text: "welcome, " + name.GetText()}, nil
+}
+
+// A guest answers with its name.
+type guest struct {
+	greetpb.UnimplementedGreeterServer
+}
+
+func (guest) Greet(context.Context, *greetpb.GreetRequest) (*greetpb.GreetReply, error) {
+	return &greetpb.GreetReply{Text: "Ada"}, nil
+}
+
+// A handler calls the client that has called it, over the same connection.
+func ExamplePeerConn() {
+	srv := nearcall.NewServer()
+	defer srv.Stop()
+	greetpb.RegisterGreeterServer(srv, host{})
+
+	own := nearcall.NewServer() // serves the client's end
+	defer own.Stop()
+	greetpb.RegisterGreeterServer(own, guest{})
+	conn := srv.Client(nearcall.WithServer(own))
+	defer conn.Close()
+
+	reply, err := greetpb.NewGreeterClient(conn).Greet(context.Background(), &greetpb.GreetRequest{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(reply.GetText())
+	// Output: welcome, Ada
+}
+
+// A registry checks the health of those who call it.
+type registry struct {
+	greetpb.UnimplementedGreeterServer
+}
+
+func (registry) Greet(ctx context.Context, req *greetpb.GreetRequest) (*greetpb.GreetReply, error) {
+	reply, err := healthpb.NewHealthClient(nearcall.PeerConn(ctx)).Check(ctx, &healthpb.HealthCheckRequest{})
+	if err != nil {
+		return nil, err
+	}
+	return &greetpb.GreetReply{Text: fmt.Sprintf("%s is %s", req.GetName(), reply.GetStatus())}, nil
+}
+
+// A client has services without a listener of its own. [WithPersistentConnection] keeps it
+// connected, so that a server can call it at any time. The examples directory has a program,
+// agent, whose server gives work to such clients.
+func ExampleWithServer() {
+	lis, err := nearcall.Listen("tcp:127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	srv := nearcall.NewServer()
+	defer srv.Stop()
+	greetpb.RegisterGreeterServer(srv, registry{})
+	go srv.Serve(lis)
+
+	own := nearcall.NewServer()
+	defer own.Stop()
+	healthpb.RegisterHealthServer(own, health.NewServer())
+	conn, err := nearcall.NewClient(lis.Target(), nearcall.WithServer(own), nearcall.WithPersistentConnection())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+
+	reply, err := greetpb.NewGreeterClient(conn).Greet(context.Background(), &greetpb.GreetRequest{Name: "worker 7"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(reply.GetText())
+	// Output: worker 7 is SERVING
+}
+
+// A callLog is a stats handler that reports each call when it has ended.
+type callLog struct{ ended chan string }
+
+type methodKey struct{}
+
+func (*callLog) TagRPC(ctx context.Context, info *stats.RPCTagInfo) context.Context {
+	return context.WithValue(ctx, methodKey{}, info.FullMethodName)
+}
+
+func (l *callLog) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	if end, ok := s.(*stats.End); ok {
+		l.ended <- fmt.Sprint(ctx.Value(methodKey{}), ": ", status.Code(end.Error))
+	}
+}
+
+func (*callLog) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (*callLog) HandleConn(context.Context, stats.ConnStats)                       {}
+
+// A stats handler written for grpc-go works unchanged. For OpenTelemetry pass
+// otelgrpc.NewServerHandler() to StatsHandler, and otelgrpc.NewClientHandler() to
+// WithStatsHandler: see the example in the module github.com/nearcall/nearcall/ecosystem.
+func ExampleStatsHandler() {
+	calls := &callLog{ended: make(chan string, 1)}
+	srv := nearcall.NewServer(nearcall.StatsHandler(calls))
+	defer srv.Stop()
+	orderspb.RegisterOrdersServer(srv, orderspb.UnimplementedOrdersServer{})
+	conn := srv.Client()
+	defer conn.Close()
+
+	_, err := orderspb.NewOrdersClient(conn).Place(context.Background(), &orderspb.PlaceRequest{Item: "tea"})
+	if err == nil {
+		log.Fatal("want Unimplemented from a server without the method Place, got OK")
+	}
+	fmt.Println(<-calls.ended)
+	// Output: /nearcall.examples.orders.Orders/Place: Unimplemented
 }

@@ -1,0 +1,35 @@
+package test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/chaos"
+	"github.com/nearcall/nearcall/internal/transport/hostile"
+)
+
+// TestChaos makes random calls while they are cancelled, while handlers fail and panic, and
+// while servers stop, sessions break and connections close; see [chaos.Run].
+//
+// It takes about 4 s, divided among the scenarios. NEARCALL_SOAK sets another duration:
+//
+//	NEARCALL_SOAK=10m go test -race -run TestChaos -timeout 0 ./test
+func TestChaos(t *testing.T) {
+	lasts := chaos.Duration(t, "NEARCALL_SOAK", 4*time.Second)
+	scenarios := []chaos.Scenario{
+		{Name: "inproc"},
+		{Name: "inproc, inline and limited", Server: []nearcall.ServerOption{nearcall.InlineHandlers(), nearcall.MaxConcurrentStreams(3)}},
+		{Name: "inproc, storm", Storm: true, Worker: true, Server: []nearcall.ServerOption{nearcall.WorkerHandlers(), nearcall.MaxConcurrentStreams(6)}},
+		{Name: "inproc, closing", Storm: true, Closing: true},
+		{Name: "hostile", Worker: true, Hostile: &hostile.Options{Delay: 20 * time.Microsecond}},
+		{Name: "hostile, storm", Storm: true, Worker: true,
+			Hostile: &hostile.Options{Delay: 20 * time.Microsecond, HangUp: 0.0005, Window: 2000, MaxFragment: 500}},
+	}
+	for _, network := range networks("unix") {
+		scenarios = append(scenarios,
+			onNetwork(network, chaos.Scenario{Name: network, Worker: true}),
+			onNetwork(network, chaos.Scenario{Name: network + ", storm", Storm: true, Closing: true, Worker: true}))
+	}
+	chaos.Run(t, append(scenarios, onLoops()...), lasts)
+}

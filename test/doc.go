@@ -1,0 +1,2 @@
+// Package test has the tests of package nearcall that use it as programs do, over all transports.
+package test

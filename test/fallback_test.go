@@ -1,0 +1,103 @@
+package test
+
+import (
+	"context"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/leak"
+)
+
+// A client with a fallback calls an ordinary gRPC server, and takes nearcall's own way when
+// the server has moved over.
+func TestAFallbackLastsUntilTheServerHasMovedOver(t *testing.T) {
+	hold(t)
+	lis := listenTCP(t)
+	var address atomic.Pointer[string] // of the server
+	at := func(lis net.Listener) {
+		a := lis.Addr().String()
+		address.Store(&a)
+	}
+	at(lis)
+	var md metadata.MD
+	var p peer.Peer
+	old := grpc.NewServer()
+	testpb.RegisterTestServiceServer(old, seen(&p, &md))
+	go old.Serve(lis)
+	client := dial(t, "tcp:"+lis.Addr().String(), nearcall.WithGRPCFallback(), nearcall.WithUserAgent("mover"), impatient(),
+		nearcall.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", *address.Load())
+		}))
+	for range 3 {
+		if err := callAll(t.Context(), client); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ua := md.Get("user-agent")[0]; ua != "mover grpc-go/"+grpc.Version {
+		t.Errorf("the old server sees %q", ua)
+	}
+	old.Stop()
+	again := listenTCP(t)
+	start(t, serve(t, seen(&p, &md), nearcall.NoGRPCClients()), again)
+	at(again)
+	leak.Eventually(t, "the new server is called", func() bool { // a call may still go to the old one
+		return <-invoke(t.Context(), client, grpc.WaitForReady(true)) == nil
+	})
+	if ua := md.Get("user-agent")[0]; ua != "mover nearcall/"+nearcall.Version {
+		t.Errorf("the new server sees %q", ua)
+	}
+}
+
+// Without the option a client does not fall back, and with it only from gRPC servers.
+func TestAFallbackIsAnOption(t *testing.T) {
+	lis := listenTCP(t)
+	srv := grpc.NewServer()
+	testpb.RegisterTestServiceServer(srv, echo{})
+	go srv.Serve(lis)
+	defer srv.Stop()
+	wantCode(t, <-invoke(t.Context(), dial(t, "tcp:"+lis.Addr().String())), codes.Unavailable)
+	wantCode(t, <-invoke(t.Context(), dial(t, "tcp:"+lis.Addr().String(), nearcall.WithGRPCFallback())), codes.OK)
+}
+
+// A message of an ordinary gRPC server that is larger than the caller accepts is refused
+// before it is read.
+func TestAFallbackKeepsTheCallersLimit(t *testing.T) {
+	lis := listenTCP(t)
+	srv := grpc.NewServer()
+	testpb.RegisterTestServiceServer(srv, echo{})
+	go srv.Serve(lis)
+	defer srv.Stop()
+	client := dial(t, "tcp:"+lis.Addr().String(), nearcall.WithGRPCFallback())
+	in := &testpb.SimpleRequest{Payload: payload(10_000)}
+	_, err := client.UnaryCall(t.Context(), in, grpc.MaxCallRecvMsgSize(1000))
+	wantCode(t, err, codes.ResourceExhausted)
+	_, err = client.UnaryCall(t.Context(), in)
+	wantCode(t, err, codes.OK)
+}
+
+// A call that grpc-go refuses to make fails with its status, like a call of grpc-go.
+func TestAFallbackPassesOnWhyACallWasNotMade(t *testing.T) {
+	lis := listenTCP(t)
+	srv := grpc.NewServer(grpc.MaxHeaderListSize(1000))
+	testpb.RegisterTestServiceServer(srv, echo{})
+	go srv.Serve(lis)
+	defer srv.Stop()
+	client := dial(t, "tcp:"+lis.Addr().String(), nearcall.WithGRPCFallback())
+	wantCode(t, <-invoke(t.Context(), client), codes.OK)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "large", strings.Repeat("x", 5000))
+	err := <-invoke(ctx, client)
+	wantCode(t, err, codes.Internal)
+	if text := status.Convert(err).Message(); !strings.HasPrefix(text, "header list size") {
+		t.Errorf("the message is %q", text)
+	}
+}

@@ -1,0 +1,652 @@
+package test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/looptest"
+	"github.com/nearcall/nearcall/internal/needs"
+)
+
+// dialGRPC returns an ordinary gRPC client of lis, closed at the end of the test.
+func dialGRPC(t testing.TB, lis net.Listener, opts ...grpc.DialOption) testpb.TestServiceClient {
+	t.Helper()
+	target := "passthrough:" + lis.Addr().String()
+	if lis.Addr().Network() == "unix" {
+		target = "unix:" + lis.Addr().String()
+	}
+	if buf, ok := lis.(*bufconn.Listener); ok {
+		opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return buf.DialContext(ctx) }))
+	}
+	conn, err := grpc.NewClient(target, append([]grpc.DialOption{grpc.WithTransportCredentials(insecureCreds())}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return testpb.NewTestServiceClient(conn)
+}
+
+// callAll makes a call of each kind.
+func callAll(ctx context.Context, client testpb.TestServiceClient) error {
+	body := payload(100)
+	if _, err := client.UnaryCall(ctx, &testpb.SimpleRequest{Payload: body}); err != nil {
+		return fmt.Errorf("unary: %w", err)
+	}
+	out, err := client.StreamingOutputCall(ctx, &testpb.StreamingOutputCallRequest{Payload: body})
+	if err != nil {
+		return err
+	}
+	for n := 0; ; n++ {
+		if _, err := out.Recv(); err == io.EOF && n == 100 {
+			break
+		} else if err != nil {
+			return fmt.Errorf("server stream, after %d messages: %w", n, err)
+		}
+	}
+	in, err := client.StreamingInputCall(ctx)
+	if err != nil {
+		return err
+	}
+	for range 3 {
+		if err := in.Send(&testpb.StreamingInputCallRequest{Payload: body}); err != nil {
+			return fmt.Errorf("client stream: %w", err)
+		}
+	}
+	if sum, err := in.CloseAndRecv(); err != nil || sum.AggregatedPayloadSize != 300 {
+		return fmt.Errorf("client stream: %v, %w", sum, err)
+	}
+	both, err := client.FullDuplexCall(ctx)
+	if err != nil {
+		return err
+	}
+	for range 3 {
+		if err := both.Send(&testpb.StreamingOutputCallRequest{Payload: body}); err != nil {
+			return fmt.Errorf("bidirectional stream: %w", err)
+		}
+		if _, err := both.Recv(); err != nil {
+			return fmt.Errorf("bidirectional stream: %w", err)
+		}
+	}
+	if err := both.CloseSend(); err != nil {
+		return err
+	}
+	if _, err := both.Recv(); err != io.EOF {
+		return fmt.Errorf("bidirectional stream: %w", err)
+	}
+	return nil
+}
+
+// One listener serves nearcall's own clients and ordinary gRPC clients. What is registered
+// once, such as an interceptor, applies to calls of both.
+func TestOneListenerServesClientsOfBothKinds(t *testing.T) {
+	certs := newCertificates(t)
+	for _, network := range []string{"tcp", "tls", "unix"} {
+		t.Run(network, func(t *testing.T) {
+			var intercepted atomic.Int32
+			opts := []nearcall.ServerOption{
+				nearcall.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+					intercepted.Add(1)
+					return h(ctx, req)
+				}),
+				nearcall.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+					intercepted.Add(1)
+					return h(srv, s)
+				}),
+			}
+			var own []nearcall.DialOption
+			var ordinary []grpc.DialOption
+			if network == "tls" {
+				opts = append(opts, nearcall.Creds(credentials.NewTLS(certs.server(nil))))
+				creds := credentials.NewTLS(certs.client(nil))
+				own = append(own, nearcall.WithTransportCredentials(creds), nearcall.WithAuthority("localhost"))
+				ordinary = append(ordinary, grpc.WithTransportCredentials(creds), grpc.WithAuthority("localhost"))
+			}
+			target := "tcp:127.0.0.1:0"
+			if network == "unix" {
+				target = targetFor(t, "unix")
+			}
+			lis := listen(t, target)
+			start(t, serve(t, echo{}, opts...), lis)
+			for range 2 {
+				for kind, client := range map[string]testpb.TestServiceClient{
+					"nearcall": dial(t, lis.Target(), own...),
+					"grpc-go":  dialGRPC(t, lis, ordinary...),
+				} {
+					if err := callAll(t.Context(), client); err != nil {
+						t.Errorf("%s: %v", kind, err)
+					}
+				}
+			}
+			if n := intercepted.Load(); n != 16 {
+				t.Errorf("the interceptors saw %d calls, want 16", n)
+			}
+		})
+	}
+}
+
+// A shm: listener serves clients in shared memory only.
+func TestAListenerOfSharedMemoryRefusesGRPCClients(t *testing.T) {
+	if !slices.Contains(networks(), "shm") {
+		t.Skip("the system has no shared memory")
+	}
+	lis := listen(t, targetFor(t, "shm"))
+	start(t, serve(t, echo{}), lis)
+	wantCode(t, <-invoke(t.Context(), dialGRPC(t, lis)), codes.Unimplemented)
+}
+
+// A handler finds the peer as it finds that of nearcall's own clients.
+func TestAGRPCClientIsAPeerLikeOthers(t *testing.T) {
+	needs.UnixSockets(t)
+	var p peer.Peer
+	var md metadata.MD
+	lis := listen(t, targetFor(t, "unix"))
+	start(t, serve(t, seen(&p, &md)), lis)
+	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target(), nearcall.WithoutUpgrade())), codes.OK)
+	own := p
+	wantCode(t, <-invoke(t.Context(), dialGRPC(t, lis)), codes.OK)
+	if p.AuthInfo != own.AuthInfo || p.LocalAddr.String() != own.LocalAddr.String() {
+		t.Errorf("the peer is %v with %v, want %v with %v", p, p.AuthInfo, own, own.AuthInfo)
+	}
+	if !strings.HasPrefix(md.Get("user-agent")[0], "grpc-go/") {
+		t.Errorf("the metadata is %v", md)
+	}
+}
+
+// Limits and policies of the server apply to ordinary gRPC clients.
+func TestOptionsApplyToGRPCClients(t *testing.T) {
+	t.Run("MaxRecvMsgSize", func(t *testing.T) {
+		lis := listen(t, "tcp:127.0.0.1:0")
+		start(t, serve(t, echo{}, nearcall.MaxRecvMsgSize(1000)), lis)
+		_, err := dialGRPC(t, lis).UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: payload(2000)})
+		wantCode(t, err, codes.ResourceExhausted)
+	})
+	t.Run("MaxSendMsgSize", func(t *testing.T) {
+		lis := listen(t, "tcp:127.0.0.1:0")
+		start(t, serve(t, echo{}, nearcall.MaxSendMsgSize(1000)), lis)
+		_, err := dialGRPC(t, lis).UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: payload(2000)})
+		wantCode(t, err, codes.ResourceExhausted)
+	})
+	t.Run("MaxHeaderListSize", func(t *testing.T) {
+		lis := listen(t, "tcp:127.0.0.1:0")
+		start(t, serve(t, echo{}, nearcall.MaxHeaderListSize(20<<10)), lis)
+		client := dialGRPC(t, lis)
+		wantCode(t, <-invoke(t.Context(), client), codes.OK)
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "large", strings.Repeat("x", 30<<10))
+		wantCode(t, <-invoke(ctx, client), codes.Internal)
+	})
+	t.Run("MaxConcurrentStreams", func(t *testing.T) {
+		e, running, release := waiting()
+		lis := listen(t, "tcp:127.0.0.1:0")
+		start(t, serve(t, e, nearcall.MaxConcurrentStreams(1)), lis)
+		client := dialGRPC(t, lis)
+		first := invoke(t.Context(), client)
+		<-running
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		wantCode(t, <-invoke(ctx, client), codes.DeadlineExceeded)
+		close(release)
+		wantCode(t, <-first, codes.OK)
+		if n := len(running); n != 0 {
+			t.Errorf("%d calls more than one ran", n)
+		}
+	})
+	t.Run("UnknownServiceHandler", func(t *testing.T) {
+		lis := listen(t, "tcp:127.0.0.1:0")
+		srv := nearcall.NewServer(nearcall.UnknownServiceHandler(func(any, grpc.ServerStream) error {
+			return status.Error(codes.DataLoss, "unknown")
+		}))
+		start(t, srv, lis)
+		wantCode(t, <-invoke(t.Context(), dialGRPC(t, lis)), codes.DataLoss)
+	})
+	t.Run("GRPCServerOptions", func(t *testing.T) {
+		lis := listen(t, "tcp:127.0.0.1:0")
+		var tapped atomic.Int32
+		start(t, serve(t, echo{}, nearcall.GRPCServerOptions(
+			grpc.Creds(credentials.NewTLS(nil)), // which must have no effect
+			grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {
+				tapped.Add(1)
+				return ctx, nil
+			}),
+		)), lis)
+		wantCode(t, <-invoke(t.Context(), dialGRPC(t, lis)), codes.OK)
+		if tapped.Load() != 1 {
+			t.Errorf("the handle was called %d times", tapped.Load())
+		}
+	})
+	t.Run("KeepaliveParams", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			lis := bufconn.Listen(1 << 16)
+			start(t, serve(t, echo{}, nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: time.Minute})), lis)
+			conn := dialRaw(t, lis)
+			defer conn.Close()
+			greet(t, conn)
+			begun := time.Now()
+			_, _ = io.Copy(io.Discard, conn)
+			if d := time.Since(begun).Round(time.Second); d < time.Minute || d > 10*time.Minute {
+				t.Errorf("the idle connection ended after %v", d)
+			}
+		})
+	})
+}
+
+// The client's part of the start of an HTTP/2 connection.
+const preface, noSettings = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+func dialRaw(t *testing.T, lis *bufconn.Listener) net.Conn {
+	t.Helper()
+	conn, err := lis.DialContext(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+func greet(t *testing.T, conn net.Conn) {
+	t.Helper()
+	if _, err := io.WriteString(conn, preface+noSettings); err != nil {
+		t.Error(err)
+	}
+}
+
+// However slowly its bytes arrive, a client of HTTP/2 has the time of ConnectionTimeout for
+// its part of the handshake, and no more.
+func TestAConnectionOfHTTP2HasOneDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lis := bufconn.Listen(1 << 16)
+		start(t, serve(t, echo{}, nearcall.ConnectionTimeout(30*time.Second)), lis)
+		begun := time.Now()
+		conn := dialRaw(t, lis)
+		defer conn.Close()
+		go func() {
+			for i := range preface + noSettings[:8] {
+				time.Sleep(900 * time.Millisecond)
+				if _, err := conn.Write([]byte((preface + noSettings)[i : i+1])); err != nil {
+					return
+				}
+			}
+		}()
+		_, _ = io.Copy(io.Discard, conn)
+		if d := time.Since(begun).Round(time.Millisecond); d != 30*time.Second {
+			t.Errorf("the connection was closed after %v, want 30s", d)
+		}
+	})
+}
+
+// A server does not wait for clients of HTTP/2 that have not sent their settings when it
+// stops.
+func TestStoppingDoesNotWaitForTheSettingsOfAClient(t *testing.T) {
+	for name, stop := range map[string]func(*nearcall.Server){"Stop": (*nearcall.Server).Stop, "GracefulStop": (*nearcall.Server).GracefulStop} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lis := bufconn.Listen(1 << 16)
+				srv := serve(t, echo{})
+				start(t, srv, lis)
+				conn := dialRaw(t, lis)
+				defer conn.Close()
+				if _, err := io.WriteString(conn, preface); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+				begun := time.Now()
+				stop(srv)
+				if d := time.Since(begun); d > time.Second {
+					t.Errorf("it takes %v", d)
+				}
+			})
+		})
+	}
+}
+
+// The first bytes of a connection may arrive one by one.
+func TestAPrefaceMayArriveInPieces(t *testing.T) {
+	lis := bufconn.Listen(1 << 16)
+	start(t, serve(t, echo{}), lis)
+	slow := grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+		conn, err := lis.DialContext(ctx)
+		return byteByByte{conn}, err
+	})
+	if err := callAll(t.Context(), dialGRPC(t, listenTCP(t), slow)); err != nil {
+		t.Error(err)
+	}
+}
+
+// A byteByByte is a connection that writes single bytes.
+type byteByByte struct{ net.Conn }
+
+func (c byteByByte) Write(b []byte) (n int, err error) {
+	for i := range b {
+		if _, err := c.Conn.Write(b[i : i+1]); err != nil {
+			return i, err
+		}
+	}
+	return len(b), nil
+}
+
+// Stop ends the calls of ordinary gRPC clients, and what belongs to them.
+func TestStopEndsCallsOfGRPCClients(t *testing.T) {
+	for _, graceful := range []bool{false, true} {
+		t.Run(fmt.Sprintf("graceful %v", graceful), func(t *testing.T) {
+			hold(t)
+			e, running, release := waiting()
+			lis := listen(t, "tcp:127.0.0.1:0")
+			srv := serve(t, e)
+			start(t, srv, lis)
+			call := invoke(t.Context(), dialGRPC(t, lis))
+			<-running
+			if !graceful {
+				srv.Stop()
+				wantCode(t, <-call, codes.Unavailable)
+				return
+			}
+			stopped := make(chan struct{})
+			go func() {
+				srv.GracefulStop()
+				close(stopped)
+			}()
+			leak.Eventually(t, "the listener is closed", func() bool {
+				conn, err := net.Dial("tcp", lis.Addr().String())
+				if err == nil {
+					_ = conn.Close()
+				}
+				return err != nil
+			})
+			select {
+			case <-stopped:
+				t.Error("GracefulStop did not wait for the call")
+			default:
+			}
+			close(release)
+			wantCode(t, <-call, codes.OK)
+			<-stopped
+		})
+	}
+}
+
+// A server that is replaced by another one, again and again, loses no call of its clients.
+func TestGracefulRestartsLoseNoCall(t *testing.T) {
+	const restarts, callers = 15, 20
+	lis := listenTCP(t)
+	address := lis.Addr().String()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	restarted := make(chan struct{})
+	var made [2]atomic.Int64
+	var all sync.WaitGroup
+	own := dial(t, "tcp:"+address, impatient())
+	ordinary := dialGRPC(t, lis, grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}))
+	for kind, client := range []testpb.TestServiceClient{own, ordinary} {
+		for range callers {
+			all.Go(func() {
+				for {
+					select {
+					case <-restarted:
+						return
+					default:
+					}
+					if err := <-invoke(ctx, client, grpc.WaitForReady(true)); err != nil {
+						t.Errorf("client %d: %v", kind, err)
+						return
+					}
+					made[kind].Add(1)
+				}
+			})
+		}
+	}
+	srv := serve(t, echo{})
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(lis) }()
+	for range restarts {
+		for kind := range made { // calls of each kind, so that it is connected
+			want := made[kind].Load() + 50
+			leak.Eventually(t, "calls are made", func() bool { return made[kind].Load() >= want || ctx.Err() != nil })
+		}
+		srv.GracefulStop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		var err error
+		leak.Eventually(t, "the address is free", func() bool {
+			lis, err = net.Listen("tcp", address)
+			return err == nil
+		})
+		srv = serve(t, echo{})
+		go func() { served <- srv.Serve(lis) }()
+	}
+	close(restarted)
+	all.Wait()
+	srv.Stop()
+	<-served
+	t.Logf("%d calls of nearcall's client and %d of grpc-go's", made[0].Load(), made[1].Load())
+}
+
+// A message that was prepared for a client of one kind can be sent to one of the other.
+func TestAPreparedMessageForClientsOfBothKinds(t *testing.T) {
+	type stream = grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]
+	streams, release := make(chan stream), make(chan struct{})
+	lis := listen(t, "tcp:127.0.0.1:0")
+	start(t, serve(t, echo{bidi: func(s stream) error {
+		streams <- s
+		<-release
+		return nil
+	}}), lis)
+	var subscribers []stream
+	var clients []grpc.BidiStreamingClient[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]
+	for _, client := range []testpb.TestServiceClient{dial(t, lis.Target()), dialGRPC(t, lis)} {
+		s, err := client.FullDuplexCall(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		clients, subscribers = append(clients, s), append(subscribers, <-streams)
+	}
+	for i, preparer := range subscribers {
+		var m nearcall.PreparedMsg
+		if err := m.Encode(preparer, &testpb.StreamingOutputCallResponse{Payload: payload(100 + i)}); err != nil {
+			t.Fatal(err)
+		}
+		for j, s := range subscribers {
+			if err := s.SendMsg(&m); err != nil {
+				t.Fatalf("prepared for client %d, sent to client %d: %v", i, j, err)
+			}
+			if got, err := clients[j].Recv(); err != nil || len(got.Payload.Body) != 100+i {
+				t.Errorf("prepared for client %d, received by client %d: %v, %v", i, j, got, err)
+			}
+		}
+	}
+	close(release)
+}
+
+// Handlers and interceptors of a service on a loop run there for ordinary gRPC clients,
+// too: state of the service needs no lock.
+func TestCallsOfGRPCClientsRunOnTheLoop(t *testing.T) {
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		state := 0
+		l, end := kind.New()
+		srv := nearcall.NewServer(
+			nearcall.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+				state++
+				return h(ctx, req)
+			}),
+			nearcall.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+				state++
+				return h(srv, s)
+			}),
+		)
+		testpb.RegisterTestServiceServer(srv.On(l), echo{unary: func(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+			state++
+			return &testpb.SimpleResponse{Payload: in.Payload}, nil
+		}})
+		lis := listen(t, "tcp:127.0.0.1:0")
+		start(t, srv, lis)
+		clients := []testpb.TestServiceClient{dial(t, lis.Target()), dialGRPC(t, lis)}
+		var all sync.WaitGroup
+		for _, client := range clients {
+			for range 4 {
+				all.Go(func() {
+					for range 5 {
+						if err := callAll(t.Context(), client); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+		}
+		all.Wait()
+		srv.GracefulStop()
+		if err := end(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if state != 200 {
+			t.Errorf("the interceptors and handlers counted to %d, want 200", state)
+		}
+	})
+}
+
+// The end of a loop ends the calls of ordinary gRPC clients that run there or wait for it.
+func TestTheEndOfALoopEndsCallsOfGRPCClients(t *testing.T) {
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		l, end := kind.New()
+		srv := nearcall.NewServer()
+		began := make(chan struct{})
+		testpb.RegisterTestServiceServer(srv.On(l), echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+			close(began)
+			_, err := s.Recv() // nothing is sent
+			return err
+		}})
+		lis := listen(t, "tcp:127.0.0.1:0")
+		start(t, srv, lis)
+		client := dialGRPC(t, lis)
+		s, err := client.FullDuplexCall(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-began
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if err := end(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		if _, err := s.Recv(); status.Code(err) != codes.Unavailable && status.Code(err) != codes.Canceled {
+			t.Errorf("the stream ended with %v", err)
+		}
+		err = <-invoke(t.Context(), client)
+		wantCode(t, err, codes.Unavailable)
+		if !strings.Contains(err.Error(), "runs on a loop that takes no more tasks") {
+			t.Errorf("the caller is told: %v", err)
+		}
+	})
+}
+
+// A call whose deadline passes while its loop is busy returns at once, and its handler does
+// not run.
+func TestACallOfAGRPCClientThatIsLateForItsTurn(t *testing.T) {
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		ran := false
+		arrived := make(contexts, 1)
+		srv, l := onLoop(t, kind, echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+			ran = true
+			return nil, errors.New("ran")
+		}}, nearcall.StatsHandler(arrived))
+		lis := listen(t, "tcp:127.0.0.1:0")
+		start(t, srv, lis)
+		client := dialGRPC(t, lis)
+		_, err := client.EmptyCall(t.Context(), &testpb.Empty{}) // connects
+		wantCode(t, err, codes.Unimplemented)
+		<-arrived
+		busy, release := make(chan struct{}), make(chan struct{})
+		if err := l.Post(func() { close(busy); <-release }); err != nil {
+			t.Fatal(err)
+		}
+		<-busy
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		wantCode(t, <-invoke(ctx, client), codes.DeadlineExceeded)
+		select {
+		case ctx := <-arrived:
+			<-ctx.Done()
+		default: // it may still arrive, with time left, and then its handler runs
+			close(release)
+			return
+		}
+		close(release)
+		done := make(chan bool, 1)
+		if err := l.Post(func() { done <- ran }); err != nil {
+			t.Fatal(err)
+		}
+		if <-done {
+			t.Error("the handler ran")
+		}
+	})
+}
+
+// contexts is a stats handler that collects the contexts of calls.
+type contexts chan context.Context
+
+func (c contexts) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
+	c <- ctx
+	return ctx
+}
+
+func (contexts) HandleRPC(context.Context, stats.RPCStats)                         {}
+func (contexts) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (contexts) HandleConn(context.Context, stats.ConnStats)                       {}
+
+// A slowToClose listener tells when Close is called, and closes when it is let.
+type slowToClose struct {
+	net.Listener
+	closing chan<- net.Listener
+	let     <-chan struct{}
+}
+
+func (l slowToClose) Close() error {
+	l.closing <- l.Listener
+	<-l.let
+	return l.Listener.Close()
+}
+
+// The first ordinary gRPC client of a server that is stopping learns that the server is
+// unavailable, and not that it takes no such clients.
+func TestTheFirstGRPCClientOfAServerThatStops(t *testing.T) {
+	closing, let := make(chan net.Listener, 2), make(chan struct{})
+	srv := serve(t, echo{})
+	both := []net.Listener{listenTCP(t), listenTCP(t)}
+	for _, lis := range both {
+		start(t, srv, slowToClose{lis, closing, let})
+		wantCode(t, <-invoke(t.Context(), dial(t, "tcp:"+lis.Addr().String())), codes.OK) // it is served
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		srv.Stop()
+	}()
+	open := both[0]
+	if <-closing == open {
+		open = both[1]
+	}
+	wantCode(t, <-invoke(t.Context(), dialGRPC(t, open)), codes.Unavailable)
+	close(let)
+	<-stopped
+}

@@ -1,0 +1,367 @@
+package test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/transport/inproc"
+)
+
+// A countingDialer counts connection attempts. Unlike inproc.Dialer it does not signal
+// when a server starts listening, so the backoff applies.
+type countingDialer struct {
+	to       inproc.Dialer
+	attempts *atomic.Int32
+}
+
+func (d countingDialer) Dial(ctx context.Context) (link.Session, error) {
+	d.attempts.Add(1)
+	return d.to.Dial(ctx)
+}
+
+// wantStates checks the state of a connection and of its *grpc.ClientConn.
+func wantStates(t *testing.T, conn *nearcall.ClientConn, want connectivity.State) {
+	t.Helper()
+	if got := conn.GetState(); got != want {
+		t.Errorf("the connection is %v, want %v", got, want)
+	}
+	if got := conn.GRPC().GetState(); got != want {
+		t.Errorf("its *grpc.ClientConn is %v, want %v", got, want)
+	}
+}
+
+func isClosing(t *testing.T, what string, err error) {
+	t.Helper()
+	//lint:ignore SA1019 programs compare with it
+	if err != grpc.ErrClientConnClosing {
+		t.Errorf("%s: %v, want grpc.ErrClientConnClosing", what, err)
+	}
+}
+
+func TestGRPCConnHasTheStatesOfItsConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var attempts atomic.Int32
+		name := "states-of-a-grpc-conn"
+		conn, err := nearcall.NewClient("inproc:"+name, hook.Dialer(countingDialer{inproc.Dialer{Name: name}, &attempts}).(nearcall.DialOption))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cc := conn.GRPC()
+		wantStates(t, conn, connectivity.Idle)
+		cc.ResetConnectBackoff() // no effect when idle
+		synctest.Wait()
+		wantStates(t, conn, connectivity.Idle)
+
+		cc.Connect()
+		synctest.Wait()
+		wantStates(t, conn, connectivity.TransientFailure)
+		for want := int32(2); want < 5; want++ { // without a backoff in between
+			cc.ResetConnectBackoff()
+			synctest.Wait()
+			if got := attempts.Load(); got != want {
+				t.Errorf("ResetConnectBackoff: %d attempts, want %d", got, want)
+			}
+		}
+		wantStates(t, conn, connectivity.TransientFailure)
+
+		lis, err := nearcall.Listen("inproc:" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := serve(t, echo{})
+		go func() { _ = srv.Serve(lis) }()
+		if !cc.WaitForStateChange(t.Context(), connectivity.TransientFailure) { // after the backoff
+			t.Fatal("the state does not change")
+		}
+		wantStates(t, conn, connectivity.Ready)
+		cc.ResetConnectBackoff() // no effect when ready
+		cc.Connect()
+		synctest.Wait()
+		wantStates(t, conn, connectivity.Ready)
+		if err := cc.Invoke(t.Context(), testpb.TestService_UnaryCall_FullMethodName, &testpb.SimpleRequest{}, new(testpb.SimpleResponse)); err != nil {
+			t.Error(err)
+		}
+
+		srv.Stop()
+		if !cc.WaitForStateChange(t.Context(), connectivity.Ready) {
+			t.Fatal("the state does not change")
+		}
+		wantStates(t, conn, connectivity.Idle)
+		conn.Connect()
+		synctest.Wait()
+		wantStates(t, conn, connectivity.TransientFailure)
+
+		changed := make(chan connectivity.State, 1)
+		go func() {
+			cc.WaitForStateChange(t.Context(), connectivity.TransientFailure)
+			changed <- cc.GetState()
+		}()
+		synctest.Wait()
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+		if s := <-changed; s != connectivity.Shutdown {
+			t.Errorf("after Close it is %v", s)
+		}
+		wantStates(t, conn, connectivity.Shutdown)
+		isClosing(t, "a second Close", cc.Close())
+	}) // the bubble checks that every goroutine has ended
+}
+
+func TestGRPCConnCanBeSeenConnecting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn, err := nearcall.NewClient("inproc:slow", hook.Dialer(endless{}).(nearcall.DialOption))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cc := conn.GRPC()
+		cc.Connect()
+		synctest.Wait()
+		wantStates(t, conn, connectivity.Connecting)
+		if err := cc.Close(); err != nil {
+			t.Error(err)
+		}
+		wantStates(t, conn, connectivity.Shutdown)
+	})
+}
+
+// endless blocks in Dial until its context is done.
+type endless struct{}
+
+func (endless) Dial(ctx context.Context) (link.Session, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestClosingAConnectionOrItsGRPCConnClosesBoth(t *testing.T) {
+	for name, test := range map[string]struct {
+		early bool // GRPC is called before the first call
+		close func(*nearcall.ClientConn) error
+	}{
+		"the connection":         {true, (*nearcall.ClientConn).Close},
+		"its GRPC":               {true, func(c *nearcall.ClientConn) error { return c.GRPC().Close() }},
+		"its GRPC, made for it":  {false, func(c *nearcall.ClientConn) error { return c.GRPC().Close() }},
+		"both at the same time":  {true, bothClose},
+		"the connection, before": {false, (*nearcall.ClientConn).Close},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				service, running, _ := waiting()
+				client, conn := connect(t, serve(t, service))
+				if test.early {
+					client = testpb.NewTestServiceClient(conn.GRPC())
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				unary := invoke(ctx, client)
+				<-running
+				s, err := client.FullDuplexCall(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := test.close(conn); err != nil {
+					t.Errorf("Close: %v", err)
+				}
+				wantStates(t, conn, connectivity.Shutdown)
+				isClosing(t, "the call that ran", <-unary)
+				_, err = s.Recv()
+				isClosing(t, "the stream that ran", err)
+				for what, c := range map[string]grpc.ClientConnInterface{"the connection": conn, "its GRPC": conn.GRPC()} {
+					isClosing(t, "a call of "+what, c.Invoke(ctx, testpb.TestService_UnaryCall_FullMethodName, &testpb.SimpleRequest{}, new(testpb.SimpleResponse)))
+					_, err := c.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, testpb.TestService_FullDuplexCall_FullMethodName)
+					isClosing(t, "a stream of "+what, err)
+				}
+				isClosing(t, "Close again", conn.Close())
+				isClosing(t, "its GRPC's Close again", conn.GRPC().Close())
+			})
+		})
+	}
+}
+
+// bothClose closes c and its *grpc.ClientConn concurrently. At least one Close must
+// succeed: bothClose returns an error only if both fail.
+func bothClose(c *nearcall.ClientConn) error {
+	cc := c.GRPC()
+	other := make(chan error)
+	go func() { other <- cc.Close() }()
+	err := c.Close()
+	if second := <-other; err != nil {
+		err = second
+	}
+	return err
+}
+
+func TestGRPCConnIsMadeOnceAndWhileOthersClose(t *testing.T) {
+	srv := serve(t, echo{})
+	for range 50 {
+		conn := srv.Client()
+		made := make(chan *grpc.ClientConn, 4)
+		var all sync.WaitGroup
+		for range cap(made) {
+			all.Go(func() {
+				cc := conn.GRPC()
+				cc.Connect()
+				_ = cc.Invoke(context.Background(), testpb.TestService_UnaryCall_FullMethodName, &testpb.SimpleRequest{}, new(testpb.SimpleResponse))
+				made <- cc
+			})
+		}
+		all.Go(func() { _ = conn.Close() })
+		all.Wait()
+		wantStates(t, conn, connectivity.Shutdown)
+		for range cap(made) {
+			if cc := <-made; cc != conn.GRPC() {
+				t.Fatal("there are two")
+			}
+		}
+	}
+}
+
+// countedCalls is a stats handler that counts calls.
+type countedCalls struct{ begun atomic.Int32 }
+
+func (c *countedCalls) HandleRPC(_ context.Context, s stats.RPCStats) {
+	if _, ok := s.(*stats.Begin); ok {
+		c.begun.Add(1)
+	}
+}
+func (*countedCalls) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (*countedCalls) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (*countedCalls) HandleConn(context.Context, stats.ConnStats)                       {}
+
+// Stats handlers, call options and interceptors apply once to a call, through either
+// connection.
+func TestCallsOfAGRPCConnAreInterceptedAndCountedOnce(t *testing.T) {
+	stat := &countedCalls{}
+	var unary, streams, finished atomic.Int32
+	var conn *nearcall.ClientConn
+	_, conn = connect(t, serve(t, echo{}),
+		nearcall.WithStatsHandler(stat),
+		nearcall.WithDefaultCallOptions(grpc.OnFinish(func(error) { finished.Add(1) })),
+		nearcall.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			if unary.Add(1); cc != conn.GRPC() {
+				t.Error("interceptors are shown another")
+			}
+			if len(opts) != 2 { // the connection's and the stub's
+				t.Errorf("there are %d call options, want 2", len(opts))
+			}
+			return next(ctx, method, req, reply, cc, opts...)
+		}),
+		nearcall.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			streams.Add(1)
+			return next(ctx, desc, cc, method, opts...)
+		}))
+	client := testpb.NewTestServiceClient(conn.GRPC())
+	if _, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	testBidiStream(t.Context(), t, client)
+	for what, n := range map[string]int32{"intercepted calls": unary.Load(), "intercepted streams": streams.Load(), "of two calls told to stats": stat.begun.Load() - 1, "of two finished": finished.Load() - 1} {
+		if n != 1 {
+			t.Errorf("%s: %d, want 1", what, n)
+		}
+	}
+}
+
+func TestGRPCConnOfEachTarget(t *testing.T) {
+	for target, canonical := range map[string]string{
+		"inproc:some":               "inproc:///some",
+		"inproc:with a space":       "",
+		"inproc:100%":               "",
+		"tcp:localhost:1":           "tcp:///localhost:1",
+		"unix:///tmp/absent":        "unix:///tmp/absent",
+		"unix:tmp/absent":           "unix:///tmp/absent",
+		"unix:/tmp/100%":            "",
+		"grpc:passthrough:///other": "passthrough:///other",
+	} {
+		t.Run(target, func(t *testing.T) {
+			if strings.HasPrefix(target, "unix:") {
+				needs.UnixSockets(t)
+			}
+			conn, err := nearcall.NewClient(target, nearcall.WithTransportCredentials(insecureCreds()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			cc := conn.GRPC()
+			if canonical != "" && cc.CanonicalTarget() != canonical {
+				t.Errorf("the canonical target is %q, want %q", cc.CanonicalTarget(), canonical)
+			}
+			if canonical != "" && "grpc:"+cc.Target() != target && cc.Target() != target {
+				t.Errorf("the target is %q", cc.Target())
+			}
+			wantStates(t, conn, connectivity.Idle)
+			cc.Connect()
+			if !cc.WaitForStateChange(t.Context(), connectivity.Idle) {
+				t.Error("the state does not change")
+			}
+			if err := cc.Close(); err != nil {
+				t.Error(err)
+			}
+			wantStates(t, conn, connectivity.Shutdown)
+		})
+	}
+}
+
+func TestGRPCConnOfAConnectionThatBecomesIdle(t *testing.T) {
+	lis := listen(t, targetFor(t, "unix"))
+	start(t, serve(t, echo{}), lis)
+	conn, err := nearcall.NewClient(lis.Target(), nearcall.WithIdleTimeout(50*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	cc := conn.GRPC()
+	if _, err := testpb.NewTestServiceClient(cc).UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	for cc.GetState() != connectivity.Idle {
+		cc.WaitForStateChange(t.Context(), connectivity.Ready)
+	}
+	if _, err := testpb.NewTestServiceClient(cc).UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestGRPCConnWithAConfigThatCannotBeHonoured(t *testing.T) {
+	for _, config := range []string{"nonsense", `null`, `{"loadBalancingConfig": [{"no_such_balancer": {}}]}`} {
+		_, conn := connect(t, serve(t, echo{}), nearcall.WithDefaultServiceConfig(config))
+		cc := conn.GRPC()
+		wantStates(t, conn, connectivity.Idle)
+		direct := conn.Invoke(t.Context(), testpb.TestService_UnaryCall_FullMethodName, &testpb.SimpleRequest{}, new(testpb.SimpleResponse))
+		through := cc.Invoke(t.Context(), testpb.TestService_UnaryCall_FullMethodName, &testpb.SimpleRequest{}, new(testpb.SimpleResponse))
+		if status.Code(direct) != status.Code(through) || status.Code(direct) != codes.OK && config != "nonsense" {
+			t.Errorf("%s: a call fails with %v, and through grpc's connection with %v", config, direct, through)
+		}
+	}
+}
+
+func TestGetMethodConfigHasTheLimitOfAttempts(t *testing.T) {
+	const config = `{"methodConfig": [{"name": [{}], "retryPolicy": {
+		"maxAttempts": 4, "initialBackoff": "1s", "maxBackoff": "1s", "backoffMultiplier": 1, "retryableStatusCodes": ["UNAVAILABLE"]}}]}`
+	for limit, want := range map[int]int{0: 4, 3: 3, 5: 4} {
+		conn, err := nearcall.NewClient("inproc:attempts", nearcall.WithDefaultServiceConfig(config), nearcall.WithMaxCallAttempts(limit))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := conn.GRPC().GetMethodConfig("/a/b")
+		if m.RetryPolicy == nil || m.RetryPolicy.MaxAttempts != want {
+			t.Errorf("with a limit of %d: %+v, want %d attempts", limit, m.RetryPolicy, want)
+		}
+		_ = conn.Close()
+	}
+}

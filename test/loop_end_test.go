@@ -1,0 +1,485 @@
+package test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/stats"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/looptest"
+	"github.com/nearcall/nearcall/loop"
+)
+
+func TestCallsToALoopThatIsClosed(t *testing.T) {
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		l, end := kind.New()
+		srv := nearcall.NewServer()
+		testpb.RegisterTestServiceServer(srv.On(l), &plain{t: t})
+		defer srv.Stop()
+		conn := srv.Client()
+		defer conn.Close()
+		if err := end(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		client := testpb.NewTestServiceClient(conn)
+		for _, ctx := range []context.Context{t.Context(), context.Background()} {
+			_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
+			wantCode(t, err, codes.Unavailable)
+		}
+	})
+}
+
+// Goexit in a handler ends its call. The loop continues.
+func TestGoexitOfAHandlerLeavesTheLoop(t *testing.T) {
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		p := &plain{t: t}
+		exits := echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+			runtime.Goexit()
+			return nil, nil
+		}}
+		srv, l := onLoop(t, kind, exits)
+		conn := srv.Client()
+		defer conn.Close()
+		client := testpb.NewTestServiceClient(conn)
+		_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{})
+		wantCode(t, err, codes.Internal)
+		done := make(chan struct{})
+		if err := l.Post(func() { p.step(); close(done) }); err != nil {
+			t.Fatal(err)
+		}
+		<-done
+	})
+}
+
+// If a call's deadline passes while its handler is queued, the handler does not run.
+// Stats handlers see one Begin and one End.
+func TestACallThatIsLateForItsTurn(t *testing.T) {
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		e := lateForItsTurn(t, kind, 20*time.Millisecond)
+		for limit := 40 * time.Millisecond; e.tags.Load() == 0 && limit < 10*time.Second; limit *= 2 {
+			e = lateForItsTurn(t, kind, limit) // the previous deadline passed before the call reached the loop
+		}
+		if e.tags.Load() != 1 || e.begins.Load() != 1 || e.ends.Load() != 1 {
+			t.Errorf("stats handlers know of %d calls, %d beginnings and %d ends", e.tags.Load(), e.begins.Load(), e.ends.Load())
+		}
+	})
+}
+
+// lateForItsTurn makes a call with a timeout to a loop that is blocked for longer.
+func lateForItsTurn(t *testing.T, kind looptest.Kind, limit time.Duration) *ended {
+	l := newLoop(t, kind)
+	e := new(ended)
+	p := &plain{t: t}
+	client := inProcess(t, p, l, nearcall.StatsHandler(e))
+	release := make(chan struct{})
+	if err := l.Post(func() { <-release }); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	_, err := client.EmptyCall(ctx, &testpb.Empty{})
+	wantCode(t, err, codes.DeadlineExceeded)
+	close(release)
+	over := make(chan error, 1)
+	if err := l.Post(func() {
+		if p.n != 0 {
+			t.Error("the handler has run")
+		}
+		over <- nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	_ = outcome(t, "the loop's next task", over)
+	return e
+}
+
+// ended counts the calls that a stats handler sees.
+type ended struct{ tags, begins, ends atomic.Int64 }
+
+func (e *ended) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
+	e.tags.Add(1)
+	return ctx
+}
+
+func (e *ended) HandleRPC(_ context.Context, s stats.RPCStats) {
+	switch s.(type) {
+	case *stats.Begin:
+		e.begins.Add(1)
+	case *stats.End:
+		e.ends.Add(1)
+	}
+}
+
+func (e *ended) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+func (e *ended) HandleConn(context.Context, stats.ConnStats) {}
+
+// If a caller runs the handler itself, its deadline reaches the handler's context: a
+// handler that watches its context does not hold the caller beyond the deadline.
+func TestACallersEndReachesTheHandlerThatItRuns(t *testing.T) {
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		srv, _ := onLoop(t, kind, echo{
+			unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+				<-ctx.Done() // blocks the loop
+				return nil, ctx.Err()
+			},
+			bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+				<-s.Context().Done()
+				return nil
+			},
+		})
+		client := clientOf(t, srv, "")
+		for name, call := range map[string]func(ctx context.Context) error{
+			"unary": func(ctx context.Context) error {
+				_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{})
+				return err
+			},
+			"stream": func(ctx context.Context) error {
+				s, err := client.FullDuplexCall(ctx)
+				if err == nil {
+					_, err = s.Recv()
+				}
+				return err
+			},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+			done := make(chan error, 1)
+			go func() { done <- call(ctx) }()
+			wantCode(t, outcome(t, name, done), codes.DeadlineExceeded)
+			cancel()
+		}
+	})
+}
+
+// Tasks that receive from one stream concurrently, or wait for its header, yield the
+// loop.
+func TestTasksThatReceiveTogetherLeaveTheLoop(t *testing.T) {
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		l := newLoop(t, kind)
+		release := make(chan struct{})
+		client := inProcess(t, echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+			<-release
+			for range 2 {
+				if err := s.Send(&testpb.StreamingOutputCallResponse{}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}}, nil)
+		const tasks = 3
+		done := make(chan error, tasks)
+		received := make(chan struct{}) // closed when the tasks have received their messages
+		ended := make(chan struct{})
+		if err := l.Go(func(ctx context.Context) {
+			defer close(ended)
+			s, err := client.FullDuplexCall(ctx)
+			if err != nil {
+				done <- err
+				return
+			}
+			recv := func(context.Context) {
+				_, err := s.Recv()
+				done <- err
+			}
+			for _, task := range []func(context.Context){recv, recv, func(context.Context) {
+				_, err := s.Header()
+				done <- err
+			}} {
+				_ = l.Go(task)
+			}
+			_ = loop.Sleep(ctx, time.Millisecond) // returns when the loop is free again
+			close(release)
+			_, _ = loop.Await(ctx, func(resume func(struct{}, error)) {
+				go func() {
+					<-received // receiving earlier could take a message meant for the tasks
+					resume(struct{}{}, nil)
+				}()
+			})
+			_, _ = s.Recv() // the end of the stream, which frees it
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for range tasks {
+			if err := outcome(t, "a task", done); err != nil {
+				t.Error(err)
+			}
+		}
+		close(received)
+		<-ended
+	})
+}
+
+// If a stream's deadline passes while its handler is queued, the handler does not run.
+// This needs its own test: a generated unary handler would fail when it decodes its
+// request, but a stream handler would start.
+func TestAStreamThatIsLateForItsTurn(t *testing.T) {
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		ran := false
+		l := newLoop(t, kind)
+		client := inProcess(t, echo{bidi: func(grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+			ran = true
+			return nil
+		}}, l)
+		release := make(chan struct{})
+		if err := l.Post(func() { <-release }); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		s, err := client.FullDuplexCall(ctx)
+		if err == nil {
+			_, err = s.Recv()
+		}
+		wantCode(t, err, codes.DeadlineExceeded)
+		close(release)
+		over := make(chan error, 1)
+		if err := l.Post(func() {
+			if ran {
+				t.Error("the handler has run")
+			}
+			over <- nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		_ = outcome(t, "the loop's next task", over)
+	})
+}
+
+// If a task's context is done when the task begins to wait, the end of the context also
+// wakes others, such as a task that receives from the same stream.
+func TestATaskThatWaitsWithAContextThatHasEnded(t *testing.T) {
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		l := newLoop(t, kind)
+		client := inProcess(t, echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+			_ = l.Go(func(context.Context) { _, _ = s.Recv() })
+			_ = loop.Sleep(s.Context(), 0) // the task blocks in Recv now
+			_, err := loop.Await(s.Context(), func(func(int, error)) { time.Sleep(30 * time.Millisecond) })
+			return err
+		}}, l)
+		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Millisecond)
+		defer cancel()
+		done := make(chan error, 1)
+		go func() {
+			s, err := client.FullDuplexCall(ctx)
+			if err == nil {
+				_, err = s.Recv()
+			}
+			done <- err
+		}()
+		if err := outcome(t, "the stream", done); err == nil {
+			t.Error("it ends without an error")
+		}
+	})
+}
+
+// Close cancels calls that run within a task, too.
+func TestCloseEndsACallThatRunsWithinATask(t *testing.T) {
+	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
+		l, end := kind.New()
+		in, out := make(chan struct{}), make(chan error, 1)
+		client := inProcess(t, echo{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+			close(in)
+			err := loop.Sleep(ctx, time.Hour)
+			out <- err
+			return nil, err
+		}}, l)
+		if err := l.Go(func(context.Context) { _, _ = client.UnaryCall(context.Background(), &testpb.SimpleRequest{}) }); err != nil {
+			t.Fatal(err)
+		}
+		<-in
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		if err := l.Close(ctx); err != context.DeadlineExceeded {
+			t.Errorf("Close: %v", err)
+		}
+		if err := outcome(t, "the call", out); err != context.Canceled {
+			t.Errorf("its context ends with %v", err)
+		}
+		_ = end(t.Context())
+	})
+}
+
+// Calls to a loop whose host has ended fail, the first of them detects that, and their
+// server does not wait for them.
+func TestCallsToALoopWhoseHostIsGone(t *testing.T) {
+	gone := fmt.Errorf("the host is gone: %w", context.Canceled) // calls must not end with its Canceled
+	l := loop.NewHosted(func(func()) error { return gone })
+	srv := nearcall.NewServer()
+	testpb.RegisterTestServiceServer(srv.On(l), &plain{t: t})
+	conn := srv.Client()
+	client := testpb.NewTestServiceClient(conn)
+	for range 2 {
+		for _, ctx := range []context.Context{t.Context(), context.Background()} {
+			_, err := client.EmptyCall(ctx, &testpb.Empty{})
+			wantCode(t, err, codes.Unavailable)
+			s, err := client.FullDuplexCall(ctx)
+			if err == nil {
+				_, err = s.Recv()
+			}
+			wantCode(t, err, codes.Unavailable)
+		}
+	}
+	stopped := make(chan error, 1)
+	go func() {
+		srv.GracefulStop()
+		stopped <- nil
+	}()
+	_ = outcome(t, "GracefulStop", stopped)
+	_ = conn.Close()
+	if err := l.Close(t.Context()); !errors.Is(err, gone) {
+		t.Errorf("Close: %v", err)
+	}
+}
+
+// If the goroutine of a host was locked to its thread and the host ends, its suspended
+// tasks can never continue. A server does not wait for them.
+func TestAServerDoesNotWaitForAHostThatIsGone(t *testing.T) {
+	const child = "NEARCALL_BOUND_HOST" // in a child process, because it leaks a goroutine
+	if os.Getenv(child) == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestAServerDoesNotWaitForAHostThatIsGone$")
+		cmd.Env = append(os.Environ(), child+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "it ends well") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	asked, gone := make(chan func(), 1), make(chan struct{})
+	l := loop.NewHosted(func(f func()) error {
+		select {
+		case <-gone:
+			return errors.New("the host is gone")
+		default:
+			asked <- f
+			return nil
+		}
+	})
+	visits := make(chan struct{}, 100)
+	go func() {
+		runtime.LockOSThread()
+		for f := range asked {
+			f()
+			visits <- struct{}{}
+		}
+	}()
+	srv := nearcall.NewServer()
+	testpb.RegisterTestServiceServer(srv.On(l), echo{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		return nil, loop.Sleep(ctx, time.Hour)
+	}})
+	client := testpb.NewTestServiceClient(srv.Client())
+	done := make(chan error, 1)
+	go func() {
+		_, err := client.UnaryCall(context.Background(), &testpb.SimpleRequest{})
+		done <- err
+	}()
+	<-visits // the handler sleeps
+	close(gone)
+	_ = l.Post(func() {})
+	wantCode(t, outcome(t, "the call", done), codes.Unavailable)
+	go func() {
+		srv.GracefulStop()
+		_ = l.Close(context.Background())
+		done <- nil
+	}()
+	_ = outcome(t, "GracefulStop", done)
+	if !t.Failed() {
+		os.Stdout.WriteString("it ends well\n")
+		os.Exit(0)
+	}
+}
+
+// asItIs is a compressor that changes nothing.
+type asItIs struct{}
+
+func (asItIs) Name() string                                 { return "as-it-is" }
+func (asItIs) Compress(w io.Writer) (io.WriteCloser, error) { return unclosed{w}, nil }
+func (asItIs) Decompress(r io.Reader) (io.Reader, error)    { return r, nil }
+
+type unclosed struct{ io.Writer }
+
+func (unclosed) Close() error { return nil }
+
+func init() { encoding.RegisterCompressor(asItIs{}) }
+
+// If the host ends while a connection's writer wakes a task, that task's call ends. The
+// connection stays.
+func TestAHostThatGoesWhileASocketIsWritten(t *testing.T) {
+	// On one processor the handler fills the stream before the writer runs.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	for _, network := range networks() {
+		t.Run("network="+network, func(t *testing.T) {
+			for range 50 {
+				if hostGoesWhileWritten(t, network) || t.Failed() {
+					return
+				}
+			}
+			t.Error("the writer never woke the handler")
+		})
+	}
+}
+
+// hostGoesWhileWritten reports whether the stream was ever full. On a busy machine it
+// might not be.
+func hostGoesWhileWritten(t *testing.T, network string) bool {
+	var mu sync.Mutex
+	left, funcs := 1, make(chan func(), 1)
+	l := loop.NewHosted(func(f func()) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if left--; left < 0 {
+			return errors.New("the host is gone")
+		}
+		funcs <- f
+		return nil
+	})
+	go func() {
+		for f := range funcs {
+			f()
+		}
+	}()
+	defer close(funcs)
+	srv := nearcall.NewServer()
+	testpb.RegisterTestServiceServer(srv.On(l), echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+		for range 5_000 { // until the stream is full and the writer wakes the handler
+			if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: payload(10)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}})
+	client := clientOf(t, srv, network)
+	done := make(chan error, 1)
+	go func() {
+		// A sender writes others than compressed messages itself, before the stream is full.
+		s, err := client.FullDuplexCall(context.Background(), grpc.UseCompressor(asItIs{}.Name()))
+		for err == nil {
+			_, err = s.Recv()
+		}
+		done <- err
+	}()
+	err := outcome(t, "the stream", done)
+	srv.Stop()
+	closed := l.Close(t.Context())
+	if err == io.EOF {
+		return false
+	}
+	wantCode(t, err, codes.Unavailable)
+	if closed == nil {
+		t.Error("Close does not tell of the host")
+	}
+	return true
+}
