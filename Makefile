@@ -2,7 +2,7 @@
 
 GO       ?= go
 MODULES  := $(shell find . -name node_modules -prune -o -name go.mod -not -path './tools/*' -exec dirname {} \; | sort)
-TOOL      = $(GO) tool -modfile='$(CURDIR)/tools/go.mod'
+TOOL      = $(GO) tool -modfile='$(CURDIR)/tools/lint/go.mod'
 FUZZTIME ?= 1m
 SOAK     ?= 10m
 CHAOS    ?= 10m
@@ -55,7 +55,7 @@ test: ## everything that must pass: format, vet, staticcheck, tests with the rac
 	cat "$$notes"; list=$$(cat "$$failures"); rm "$$failures" "$$notes"; \
 	test -z "$$list" || { printf '**** THIS FAILED ****\n%s\n' "$$list"; exit 1; }
 
-lint: $(LINT) ## gofmt, go vet, staticcheck, internal/house, spelling and the table of seeded faults, over all modules
+lint: $(LINT) ## gofmt, go vet, staticcheck, internal/testing/house, spelling and the table of seeded faults, over all modules
 
 fmt:
 	@echo '== gofmt'; out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt changes these:"; echo "$$out"; exit 1; }
@@ -66,15 +66,15 @@ vet:
 staticcheck:
 	$(call each,staticcheck,$(TOOL) staticcheck ./...)
 
-# internal/house/words.txt lists the banned words with the reasons. These tests read all files,
+# internal/testing/house/words.txt lists the banned words with the reasons. These tests read all files,
 # which takes several times as long with the race detector.
 house:
-	@echo "== the project's own rules"; $(GO) test -count=1 ./internal/house
+	@echo "== the project's own rules"; $(GO) test -count=1 ./internal/testing/house
 
-# British spelling. tools/spelling.csv adds this project's words to misspell's list.
+# British spelling. tools/lint/spelling.csv adds this project's words to misspell's list.
 spelling:
 	@echo '== misspell'; find . \( -name '*.go' -not -name '*.pb.go' -o -name '*.md' -o -name '*.ts' \) -not -path './bin/*' -not -path '*/node_modules/*' -print0 | \
-		xargs -0 $(TOOL) misspell -error -dict tools/spelling.csv
+		xargs -0 $(TOOL) misspell -error -dict tools/lint/spelling.csv
 
 # The table quotes code of another module, so a cached result can be stale.
 seeds:
@@ -85,7 +85,7 @@ seeds:
 # there are processors, and most in interop. -vet=off because `make vet` checks more than go test would.
 # The tournament's rivals are built without the race detector, as it finds races of theirs,
 # and so is its module.
-UNIT = $(GO) test $$(test "$$m" = ./bench || echo $(RACE)) -vet=off -parallel=$$(test "$$m" = ./interop && echo 16 || echo 8) -timeout 30m -bench=. -benchtime=1x $$($(GO) list ./... | grep -v /internal/house)
+UNIT = $(GO) test $$(test "$$m" = ./bench || echo $(RACE)) -vet=off -parallel=$$(test "$$m" = ./interop && echo 16 || echo 8) -timeout 30m -bench=. -benchtime=1x $$($(GO) list ./... | grep -v /internal/testing/house)
 
 unit: export NEARCALL_RIVALS = none
 unit: ## the tests of all modules but the rivals', each benchmark once
@@ -217,7 +217,7 @@ loops: ## random tasks on each kind of loop, for half a minute LOOPS (20) times
 # ATTACK=-short takes a minute, as in .ci/run. ATTACK='-only drains -v' selects a part.
 .PHONY: attack
 attack: ## what attacks cost a server and what they cost the attacker, over QUIC as well, in some ten minutes
-	@mkdir -p bin && $(GO) build -o bin/attack ./internal/attack/cmd && (cd quic && $(GO) build -o ../bin/attackquic ./internal/attack)
+	@mkdir -p bin && $(GO) build -o bin/attack ./tools/attack && (cd quic && $(GO) build -o ../bin/attackquic ./internal/attack)
 	bin/attack $(ATTACK)
 	bin/attackquic $(ATTACK)
 
@@ -226,15 +226,15 @@ MIXED ?= 60
 .PHONY: delays
 delays: export NEARCALL_MIXED = $(MIXED)
 delays: ## streams of messages of mixed sizes over each path, while goroutines pause at random, in some five minutes
-	$(GO) run ./internal/delays -run '^TestStreamsOfMixedSizes$$' ./test
-	cd quic && $(GO) run ../internal/delays -root .. -run '^TestStreamsOfMixedSizes$$' .
+	$(GO) run ./tools/delays -run '^TestStreamsOfMixedSizes$$' ./test
+	cd quic && $(GO) run ../tools/delays -root .. -run '^TestStreamsOfMixedSizes$$' .
 
 # FLAKYFLAGS='-short=false -budget 8h' runs all tests of each package.
 FLAKY        ?= 50
 FLAKY_BUDGET ?= 1h
 flaky: export NEARCALL_RIVALS = none
 flaky: ## each package's short tests FLAKY (50) times, alone and beside two busy processes, as far as FLAKY_BUDGET (1h) goes
-	$(GO) run ./internal/flaky -race=$(if $(RACE),true,false) -n $(FLAKY) -budget $(FLAKY_BUDGET) -C '$(MODULES)' $(FLAKYFLAGS)
+	$(GO) run ./tools/flaky -race=$(if $(RACE),true,false) -n $(FLAKY) -budget $(FLAKY_BUDGET) -C '$(MODULES)' $(FLAKYFLAGS)
 
 fuzz: ## every fuzz test for FUZZTIME (1m each)
 	@set -e; for m in $(MODULES); do (cd "$$m" && \
@@ -262,7 +262,7 @@ cross: ## vet for the systems in CROSS
 # The race detector does not support 32-bit systems. This fails on a machine that
 # cannot run 32-bit programs.
 bits32: ## the core module's short tests where an int and an address have 32 bits
-	GOARCH=386 CGO_ENABLED=0 $(GO) test -count=1 -short -vet=off . ./test $$($(GO) list ./internal/... | grep -v /internal/house)
+	GOARCH=386 CGO_ENABLED=0 $(GO) test -count=1 -short -vet=off . ./test $$($(GO) list ./internal/... | grep -v /internal/testing/house)
 
 # WINDOWS='-short -tour' runs the short tests and the tour. Wine's files are in bin/wine.
 WINDOWS          ?= -tour
@@ -301,7 +301,7 @@ chromium:
 
 .PHONY: windows windows-tools
 windows: windows-tools ## the core module's tests and the tour as programs of Windows, under Wine
-	$(GO) run ./internal/wine -prefix bin/wine $(WINDOWS) $(WINDOWS_PACKAGES)
+	$(GO) run ./tools/wine -prefix bin/wine $(WINDOWS) $(WINDOWS_PACKAGES)
 
 # Installs Wine and a C compiler for Windows from Debian if they are missing.
 windows-tools:

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 func TestTargetsAreTakenApart(t *testing.T) {

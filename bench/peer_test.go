@@ -20,8 +20,8 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/chaos"
-	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/testing/chaos"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 )
 
 // peerTables returns the tables of two processes.

@@ -18,7 +18,7 @@ import (
 	"github.com/nearcall/nearcall/callstats"
 	"github.com/nearcall/nearcall/callstats/callstatspb"
 	"github.com/nearcall/nearcall/examples/orders/orderspb"
-	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

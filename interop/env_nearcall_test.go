@@ -22,8 +22,8 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/forward"
 	"github.com/nearcall/nearcall/internal/hook"
-	"github.com/nearcall/nearcall/internal/looptest"
-	"github.com/nearcall/nearcall/internal/transport/hostile"
+	"github.com/nearcall/nearcall/internal/testing/hostile"
+	"github.com/nearcall/nearcall/internal/testing/looptest"
 	_ "github.com/nearcall/nearcall/quic"
 )
 

@@ -13,7 +13,7 @@ import (
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/stats"
 
-	"github.com/nearcall/nearcall/internal/labeltest"
+	"github.com/nearcall/nearcall/internal/testing/labeltest"
 )
 
 // labelsVariable makes servers label the goroutines of handlers.

@@ -23,7 +23,7 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/transport/transporttest"
+	"github.com/nearcall/nearcall/internal/testing/transporttest"
 )
 
 func TestACallIsQuietForLongerThanTheIdleTimeout(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/chaos"
-	"github.com/nearcall/nearcall/internal/child"
-	"github.com/nearcall/nearcall/internal/looptest"
+	"github.com/nearcall/nearcall/internal/testing/chaos"
+	"github.com/nearcall/nearcall/internal/testing/child"
+	"github.com/nearcall/nearcall/internal/testing/looptest"
 )
 
 // TestChaos makes random calls over QUIC while they are cancelled, while handlers fail and panic,

@@ -16,7 +16,7 @@ import (
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/transport/transporttest"
+	"github.com/nearcall/nearcall/internal/testing/transporttest"
 )
 
 // A slowConn takes some time for each packet.

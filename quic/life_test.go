@@ -29,7 +29,7 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // A counter counts the packets that a socket sends.

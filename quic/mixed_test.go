@@ -6,7 +6,7 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/chaos"
+	"github.com/nearcall/nearcall/internal/testing/chaos"
 )
 
 // TestStreamsOfMixedSizes makes streams of messages of 0 bytes to 5 MB, see [chaos.Mixed].

@@ -21,9 +21,9 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/hook"
-	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/transport/transporttest"
+	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/internal/testing/transporttest"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

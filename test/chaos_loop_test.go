@@ -4,8 +4,8 @@ import (
 	"runtime"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/chaos"
-	"github.com/nearcall/nearcall/internal/looptest"
+	"github.com/nearcall/nearcall/internal/testing/chaos"
+	"github.com/nearcall/nearcall/internal/testing/looptest"
 )
 
 // onLoops returns the scenarios of [TestChaos] whose service runs on a loop. On a baton

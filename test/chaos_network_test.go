@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/chaos"
-	"github.com/nearcall/nearcall/internal/child"
+	"github.com/nearcall/nearcall/internal/testing/chaos"
+	"github.com/nearcall/nearcall/internal/testing/child"
 )
 
 // TestChaosOverTheNetwork is TestChaos with faults of the network, or of the process at

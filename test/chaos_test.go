@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/chaos"
-	"github.com/nearcall/nearcall/internal/transport/hostile"
+	"github.com/nearcall/nearcall/internal/testing/chaos"
+	"github.com/nearcall/nearcall/internal/testing/hostile"
 )
 
 // TestChaos makes random calls while they are cancelled, while handlers fail and panic, and

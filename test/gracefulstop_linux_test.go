@@ -14,8 +14,8 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/child"
-	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/testing/child"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 )
 
 // Environment variables of the child process that makes one call.

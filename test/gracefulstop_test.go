@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/child"
-	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/testing/child"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 )
 
 // Serve returns when Stop or GracefulStop has done its work, and not before.

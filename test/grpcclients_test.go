@@ -27,9 +27,9 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/leak"
-	"github.com/nearcall/nearcall/internal/looptest"
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/internal/testing/looptest"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // dialGRPC returns an ordinary gRPC client of lis, closed at the end of the test.

@@ -19,7 +19,7 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 )
 

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/looptest"
+	"github.com/nearcall/nearcall/internal/testing/looptest"
 	"github.com/nearcall/nearcall/loop"
 )
 

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 

@@ -25,9 +25,9 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/chaos"
-	"github.com/nearcall/nearcall/internal/child"
-	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/testing/chaos"
+	"github.com/nearcall/nearcall/internal/testing/child"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 )
 
 // Environment variables of a remote.

@@ -24,9 +24,9 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/chaos"
-	"github.com/nearcall/nearcall/internal/child"
-	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/testing/chaos"
+	"github.com/nearcall/nearcall/internal/testing/child"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 )
 
 // A killed server leaves its socket file behind. Another server takes it over.

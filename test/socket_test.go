@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 func TestTargetsOfSockets(t *testing.T) {

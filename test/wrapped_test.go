@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // A wrapping is a listener whose connections hide what they are, as those that limit or count

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // brief is a plan of short measurements on a fast link.

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 )
 
 func TestMain(m *testing.M) {

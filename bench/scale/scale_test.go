@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearcall/nearcall/internal/leak"
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 func TestMain(m *testing.M) {

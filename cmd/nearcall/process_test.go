@@ -12,7 +12,7 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/peer"
 
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 func TestAProcessStartsAndStops(t *testing.T) {

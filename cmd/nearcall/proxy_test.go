@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // TestProxyReachesASocketFromTCP starts a proxy from TCP to a unix socket, and calls through it

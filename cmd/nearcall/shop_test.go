@@ -19,7 +19,7 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/examples/orders/orderspb"
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // A shop is the service that the tests look at.

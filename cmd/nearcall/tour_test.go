@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // allPaths returns the paths of a tour including baselines, and how often it reports

@@ -15,7 +15,7 @@ import (
 
 	"github.com/nearcall/nearcall"
 	pb "github.com/nearcall/nearcall/examples/actor/actorpb"
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/loop"
 )
 

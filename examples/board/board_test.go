@@ -15,7 +15,7 @@ import (
 
 	"github.com/nearcall/nearcall"
 	pb "github.com/nearcall/nearcall/examples/board/boardpb"
-	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

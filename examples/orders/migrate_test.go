@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 const (
@@ -179,7 +179,7 @@ func TestGoimportsAddsTheSecondImport(t *testing.T) {
 	canMoveOver(t)
 	dir := t.TempDir()
 	goimports := filepath.Join(dir, "goimports.exe")
-	build := exec.Command("go", "build", "-modfile=tools/go.mod", "-o", goimports, "golang.org/x/tools/cmd/goimports")
+	build := exec.Command("go", "build", "-modfile=tools/lint/go.mod", "-o", goimports, "golang.org/x/tools/cmd/goimports")
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Skipf("cannot build goimports here: %v\n%s", err, out)

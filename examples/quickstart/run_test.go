@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // TestTheProgramsRun builds the README's programs with a different socket, and runs them.

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"github.com/nearcall/nearcall/internal/labeltest"
+	"github.com/nearcall/nearcall/internal/testing/labeltest"
 )
 
 const labelsVariable = "GRPC_GO_SERVER_GOROUTINE_LABELS"

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 )
 

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/transport/transporttest"
+	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 

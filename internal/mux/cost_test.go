@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 

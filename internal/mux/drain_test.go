@@ -14,7 +14,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/transport/transporttest"
+	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/transport/transporttest"
+	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // newPath returns an unused path for a socket.

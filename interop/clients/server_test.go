@@ -23,7 +23,7 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/examples/orders/orderspb"
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/loop"
 )
 

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	pb "github.com/nearcall/nearcall/examples/actor/actorpb"
-	"github.com/nearcall/nearcall/internal/leak"
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // program is the environment variable that makes the test binary run the program instead of

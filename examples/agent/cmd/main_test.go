@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearcall/nearcall/internal/leak"
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // program is the environment variable that makes the test binary run the program instead of

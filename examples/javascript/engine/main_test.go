@@ -13,7 +13,7 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/examples/orders/orderspb"
-	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 
 	"github.com/nearcall/nearcall/examples/javascript/engine"
 )

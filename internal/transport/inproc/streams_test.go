@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/codec"
-	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/transport/transporttest"
+	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/internal/testing/transporttest"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

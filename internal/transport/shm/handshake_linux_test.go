@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nearcall/nearcall/internal/leak"
-	"github.com/nearcall/nearcall/internal/needs"
 	"github.com/nearcall/nearcall/internal/rights"
+	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // soonEnough returns a deadline that no test reaches.

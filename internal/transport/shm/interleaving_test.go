@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // TestNobodySleepsThroughWhatTheOtherDid runs all interleavings of small scenes with the

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 )
 
 // TestNothingIsLeftOfManyConnections opens and closes 1,000 connections, or as many as

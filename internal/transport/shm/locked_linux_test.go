@@ -3,9 +3,9 @@ package shm
 import (
 	"testing"
 
-	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/rights"
-	"github.com/nearcall/nearcall/internal/stall"
+	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/internal/testing/stall"
 )
 
 // A peer can hold the lock of the shared file. Nothing that others wait for takes that lock.

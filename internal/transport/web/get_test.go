@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/transport/transporttest"
+	"github.com/nearcall/nearcall/internal/testing/transporttest"
 )
 
 // An echo is an acceptor that answers each call with its message.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
-	"github.com/nearcall/nearcall/internal/transport/transporttest"
 )
 
 // TestStreams holds a stream to the contract of callees. Its caller is one of an

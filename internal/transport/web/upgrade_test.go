@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/transport/transporttest"
+	"github.com/nearcall/nearcall/internal/testing/transporttest"
 )
 
 // A witness is an acceptor that says when its session is gone.

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/codec"
-	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
-	"github.com/nearcall/nearcall/internal/transport/transporttest"
+	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/grpc/metadata"
 
-	"github.com/nearcall/nearcall/internal/attack"
+	"github.com/nearcall/nearcall/internal/testing/attack"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	q "github.com/quic-go/quic-go"
 
-	"github.com/nearcall/nearcall/internal/attack"
+	"github.com/nearcall/nearcall/internal/testing/attack"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 

@@ -1,7 +1,7 @@
 //go:build linux
 
 // Command attack measures what attacks over QUIC on a nearcall server cost the server and what they
-// cost the attacker; see github.com/nearcall/nearcall/internal/attack, whose flags it takes.
+// cost the attacker; see github.com/nearcall/nearcall/internal/testing/attack, whose flags it takes.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	q "github.com/quic-go/quic-go"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/attack"
+	"github.com/nearcall/nearcall/internal/testing/attack"
 	_ "github.com/nearcall/nearcall/quic"
 )
 

@@ -17,8 +17,8 @@ import (
 	q "github.com/quic-go/quic-go"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/nearcall/nearcall/internal/attack"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/testing/attack"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

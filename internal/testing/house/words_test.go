@@ -34,7 +34,7 @@ type passage struct {
 }
 
 func TestBannedWordsAreNotUsed(t *testing.T) {
-	const root = "../.."
+	const root = "../../.."
 	banned := readWords(t)
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {

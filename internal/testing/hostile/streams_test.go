@@ -7,8 +7,8 @@ import (
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/transport/hostile"
-	"github.com/nearcall/nearcall/internal/transport/transporttest"
+	"github.com/nearcall/nearcall/internal/testing/hostile"
+	"github.com/nearcall/nearcall/internal/testing/transporttest"
 )
 
 func TestStreams(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/child"
-	"github.com/nearcall/nearcall/internal/leak"
+	"github.com/nearcall/nearcall/internal/testing/child"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 )
 
 // Serve serves target with opts, in a child process of the test binary that [Scenario.Child] has

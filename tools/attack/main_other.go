@@ -1,6 +1,6 @@
 //go:build !linux
 
-// Command cmd measures what attacks on a nearcall server cost. It needs Linux's /proc.
+// Command attack measures what attacks on a nearcall server cost. It needs Linux's /proc.
 package main
 
 import (

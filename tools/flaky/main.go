@@ -2,8 +2,8 @@
 // packages and runs them many times, each in its own process: first with no other work on
 // the machine, then beside processes that keep the processors busy.
 //
-//	go run ./internal/flaky              the core module, 50 rounds of each kind, within an hour
-//	go run ./internal/flaky -n 5 . loop  two packages
+//	go run ./tools/flaky              the core module, 50 rounds of each kind, within an hour
+//	go run ./tools/flaky -n 5 . loop  two packages
 //
 // A round of a package is one run of its tests. Half of the rounds use the race detector;
 // the others are several times as fast, and so see other orders of events.

@@ -25,20 +25,7 @@ type Rule struct {
 // that no rule matches is an error. The rules do not apply to tests.
 var Imports = []Rule{
 	{Pkg: "internal/wait"},
-	{Pkg: "internal/leak"},
-	{Pkg: "internal/labeltest"},
-	{Pkg: "internal/needs"},
-	{Pkg: "internal/house"},
-	{Pkg: "internal/flaky"},
-	{Pkg: "internal/delays"},
 	{Pkg: "internal/edit"},
-	{Pkg: "internal/wine"},
-	{Pkg: "internal/child"},
-	{Pkg: "internal/chaos", May: []string{".", "internal/child", "internal/hook", "internal/leak", "internal/link", "internal/looptest", "internal/transport/hostile", "loop"}},
-	// It attacks servers built with the public API, with frames that it encodes itself.
-	{Pkg: "internal/attack", May: []string{".", "internal/link", "internal/stall", "internal/wire"}},
-	{Pkg: "internal/attack/cmd", May: []string{"internal/attack"}},
-	{Pkg: "internal/stall"},
 	{Pkg: "internal/self"},
 	{Pkg: "internal/rights"},
 	{Pkg: "internal/bulk"},
@@ -65,18 +52,24 @@ var Imports = []Rule{
 	// Transports know neither gRPC's semantics nor one another.
 	{Pkg: "internal/transport/*", May: []string{"internal/link", "internal/wait", "internal/hook"}},
 
-	{Pkg: "internal/looptest", May: []string{"loop"}},
 	{Pkg: "loop", May: []string{"internal/hook", "internal/self", "internal/wait"}},
 
 	// The root package does not import these.
 	{Pkg: "forward", May: []string{".", "internal/hook"}},
 	{Pkg: "callstats/...", May: []string{"callstats/..."}},
 
-	// The root package ties them together. The hostile transport is only for tests.
-	{Pkg: ".", May: []string{"internal/...", "loop"},
-		Not: []string{"internal/transport/hostile", "internal/leak", "internal/labeltest", "internal/house", "internal/proxy"}},
-	{Pkg: "cmd/...", May: []string{".", "callstats/...", "cmd/...", "examples/...", "internal/...", "loop"},
-		Not: []string{"internal/transport/hostile", "internal/leak", "internal/labeltest", "internal/house"}},
+	// The root package ties them together.
+	{Pkg: ".", May: []string{"internal/...", "loop"}, Not: []string{"internal/testing/...", "internal/proxy"}},
+	{Pkg: "cmd/...", May: []string{".", "callstats/...", "cmd/...", "examples/...", "internal/...", "loop"}, Not: []string{"internal/testing/..."}},
+
+	// What tests need, and programs that run them, is in no product.
+	{Pkg: "internal/testing/chaos", May: []string{".", "internal/hook", "internal/link", "internal/testing/...", "loop"}},
+	// It attacks servers built with the public API, with frames that it encodes itself.
+	{Pkg: "internal/testing/attack", May: []string{".", "internal/link", "internal/testing/stall", "internal/wire"}},
+	{Pkg: "internal/testing/looptest", May: []string{"loop"}},
+	{Pkg: "internal/testing/...", May: []string{"internal/link", "internal/wait"}},
+	{Pkg: "tools/...", May: []string{"internal/testing/..."}},
+	{Pkg: "test"},
 
 	// Examples use only what users can import.
 	{Pkg: "examples/...", May: []string{".", "examples/...", "loop"}},

@@ -1,8 +1,8 @@
 // Command wine runs the tests of packages, and nearcall's tour, as Windows programs under
 // Wine. It builds them on this system, without cgo.
 //
-//	go run ./internal/wine ./...           the core module
-//	go run ./internal/wine -C interop .    another module
+//	go run ./tools/wine ./...           the core module
+//	go run ./tools/wine -C interop .    another module
 //
 // Wine's files are in a directory of their own (-prefix), which is created if it is
 // missing. Skipped tests are listed at the end, with the reason.

@@ -21,7 +21,7 @@ var ends = []string{"Fatal", "Fatalf", "FailNow", "Skip", "Skipf", "SkipNow", "G
 // to Cleanup, runs while a test panics. If it ends the goroutine, as t.Fatal does, the panic is
 // discarded, and nothing says why the test failed. So it reports with t.Error, and returns.
 func TestCleanupsHideNoPanic(t *testing.T) {
-	const root = "../.."
+	const root = "../../.."
 	code := newCode()
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		switch {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearcall/nearcall/internal/needs"
+	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
 // goCmd runs the go command in the module's root and returns what it prints.
@@ -16,7 +16,7 @@ func goCmd(t *testing.T, args ...string) string {
 	t.Helper()
 	needs.Program(t, "go")
 	cmd := exec.Command("go", args...)
-	cmd.Dir = "../.."
+	cmd.Dir = "../../.."
 	out, err := cmd.Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, exit.Stderr)
@@ -89,8 +89,8 @@ func TestCheckBites(t *testing.T) {
 	}{
 		{".", "internal/call", true},
 		{".", "internal/transport/inproc", true},
-		{".", "internal/transport/hostile", false},
-		{".", "internal/leak", false},
+		{".", "internal/testing/hostile", false},
+		{".", "internal/testing/leak", false},
 		{".", "cmd/nearcall", false},
 		{"internal/call", "internal/codec", true},
 		{"internal/call", "internal/transport/inproc", false},
@@ -105,11 +105,11 @@ func TestCheckBites(t *testing.T) {
 		{"internal/hook", "internal/call", false},
 		{"internal/transport/inproc", "internal/link", true},
 		{"internal/transport/inproc", "internal/call", false},
-		{"internal/transport/inproc", "internal/transport/hostile", false},
+		{"internal/transport/inproc", "internal/testing/hostile", false},
 		{"internal/transport/inproc", ".", false},
 		{"internal/transport/tcp", "internal/call", false},
 		{"cmd/nearcall", ".", true},
-		{"cmd/nearcall", "internal/transport/hostile", false},
+		{"cmd/nearcall", "internal/testing/hostile", false},
 		{"cmd/nearcall/tour", "examples/orders", true},
 		{"examples/orders/after", ".", true},
 		{"examples/orders/after", "internal/call", false},

@@ -3,7 +3,7 @@
 // that are rare come about often then. The pauses are in copies of the sources, which go test
 // takes with -overlay; nothing in the tree changes.
 //
-//	go run ./internal/delays -run TestStreamsOfMixedSizes ./test
+//	go run ./tools/delays -run TestStreamsOfMixedSizes ./test
 package main
 
 import (

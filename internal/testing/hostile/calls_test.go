@@ -18,8 +18,8 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/hook"
-	"github.com/nearcall/nearcall/internal/leak"
-	"github.com/nearcall/nearcall/internal/transport/hostile"
+	"github.com/nearcall/nearcall/internal/testing/hostile"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

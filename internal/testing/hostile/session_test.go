@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/transport/hostile"
-	"github.com/nearcall/nearcall/internal/transport/transporttest"
+	"github.com/nearcall/nearcall/internal/testing/hostile"
+	"github.com/nearcall/nearcall/internal/testing/transporttest"
 )
 
 // A server is an acceptor that records its calls.

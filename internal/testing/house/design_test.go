@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write the table of packages in docs/des
 // the code: each package, its synopsis, and its imports.
 func TestTheDesignKnowsAllPackages(t *testing.T) {
 	const (
-		file  = "../../docs/design.md"
+		file  = "../../../docs/design.md"
 		begin = "<!-- packages -->\n"
 		end   = "<!-- end of packages -->\n"
 	)
@@ -35,7 +35,7 @@ func TestTheDesignKnowsAllPackages(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatalf("%s does not say which packages there are: go test ./internal/house -update", file)
+		t.Fatalf("%s does not say which packages there are: go test ./internal/testing/house -update", file)
 	}
 	if err := os.WriteFile(file, []byte(want), 0o666); err != nil {
 		t.Fatal(err)

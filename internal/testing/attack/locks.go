@@ -7,7 +7,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/nearcall/nearcall/internal/stall"
+	"github.com/nearcall/nearcall/internal/testing/stall"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 

@@ -24,12 +24,12 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/child"
 	"github.com/nearcall/nearcall/internal/hook"
-	"github.com/nearcall/nearcall/internal/leak"
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/looptest"
-	"github.com/nearcall/nearcall/internal/transport/hostile"
+	"github.com/nearcall/nearcall/internal/testing/child"
+	"github.com/nearcall/nearcall/internal/testing/hostile"
+	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/internal/testing/looptest"
 )
 
 // Run runs scenarios, which share the time that lasts gives.
