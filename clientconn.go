@@ -43,7 +43,7 @@ type ClientConn struct {
 //
 //   - inproc:NAME is the server of this process that listens on NAME.
 //   - unix:PATH or unix:///PATH is a unix socket. On Linux the connection becomes
-//     shared memory if the server agrees: see [WithoutUpgrade]. PATH is used as it
+//     shared memory if the server agrees: see [WithMaxSharedMemory](0). PATH is used as it
 //     stands; percent-encoding is not decoded. A relative one counts from the working
 //     directory of NewClient; only if the absolute path is too long for a socket (107 bytes
 //     on Linux), from that at the time of each connection. While the server's queue of
@@ -177,10 +177,10 @@ func (c *ClientConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, metho
 // returns [grpc.ErrClientConnClosing].
 //
 // Close cancels the contexts of handlers. It cannot release a caller whose own
-// goroutine runs the handler, see [InlineHandlers]: that caller returns Canceled when
+// goroutine runs the handler, see [Inline]: that caller returns Canceled when
 // the handler returns. A program that waits for such a caller after Close, and only
 // then releases what the handler waits for, deadlocks. To prevent that use
-// [WorkerHandlers], call with a context that can be cancelled, or let the handler watch
+// [Workers], call with a context that can be cancelled, or let the handler watch
 // its context.
 func (c *ClientConn) Close() error {
 	switch {

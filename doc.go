@@ -37,7 +37,7 @@
 //   - shm:PATH is shared memory between two processes of one user, set up over the unix
 //     socket at PATH. Linux only.
 //   - unix:PATH is the unix socket at PATH. On Linux the connection becomes shared memory
-//     if both processes belong to the same user, unless [WithoutUpgrade] or [NoUpgrade]
+//     if both processes belong to the same user, unless [WithMaxSharedMemory](0) or [MaxSharedMemory](0)
 //     forbids it.
 //   - unix-abstract:NAME is an abstract unix socket, which any user can reach. It stays a
 //     socket. Linux only.
@@ -53,7 +53,7 @@
 // handlers, with the same limits. So one can move servers over first and clients later.
 //
 // Unix sockets and shared memory count as private, as with grpc-go's local credentials.
-// On Linux [UnixAuthInfo] identifies the peer process. [ReadSharedMemoryStats] shows how many
+// On Linux [UnixAuthInfo] identifies the peer process. Package shmstats shows how many
 // connections became shared memory, and why the latest that did not stayed a socket.
 // Keepalive, flow-control windows, limits and the idle timeout are options, as in gRPC.
 // A call that no handler has seen is retried transparently.
@@ -62,10 +62,10 @@
 //
 // In process, a unary handler runs on its caller's goroutine if the caller's context
 // cannot be cancelled, and on a worker goroutine of the server otherwise.
-// [InlineHandlers] selects the caller's goroutine for all unary calls, [WorkerHandlers]
+// [Inline] selects the caller's goroutine for all unary calls, [Workers]
 // selects workers for all. Unary handlers that are called from other processes run on
 // workers, or on the goroutine that reads the connection if they have been quick so far.
-// Streaming handlers always run on workers. [Server.On] runs the handlers of a service on
+// Streaming handlers always run on workers. [Server.OnLoop] runs the handlers of a service on
 // an event loop, one at a time.
 //
 // As in grpc-go, a handler's panic is not recovered. On the caller's goroutine it unwinds
@@ -76,7 +76,7 @@
 // Calls in process are isolated as if messages were sent over a network:
 //
 //   - Messages are copied. A side can modify its message as soon as the call that passed
-//     it has returned. [SharedMessages] trades this for speed.
+//     it has returned. [ImmutableMessages] trades this for speed.
 //   - What marshalling would refuse is refused: a missing required field, or text that is
 //     not UTF-8.
 //   - A handler sees neither its caller's context values nor its outgoing metadata, only

@@ -26,11 +26,11 @@ func (v *visited) Check(context.Context, *healthpb.HealthCheckRequest) (*healthp
 
 // The handlers of a service that is registered on a loop run one at a time, so they need
 // no lock.
-func ExampleServer_On() {
+func ExampleServer_OnLoop() {
 	l := loop.New()
 	service := &visited{}
 	srv := nearcall.NewServer()
-	healthpb.RegisterHealthServer(srv.On(l), service)
+	healthpb.RegisterHealthServer(srv.OnLoop(l), service)
 	conn := srv.Client()
 	client := healthpb.NewHealthClient(conn)
 
@@ -85,7 +85,7 @@ func (w *wholesaler) Place(_ context.Context, req *orderspb.PlaceRequest) (*orde
 
 // A handler on a loop calls another service with its own context. While it waits for the
 // reply, other handlers run on the loop.
-func ExampleServer_On_callsOut() {
+func ExampleServer_OnLoop_callsOut() {
 	supplier := &wholesaler{}
 	supplier.two.Add(2)
 	wholesale := nearcall.NewServer()
@@ -95,7 +95,7 @@ func ExampleServer_On_callsOut() {
 	l := loop.New()
 	service := &desk{supplier: orderspb.NewOrdersClient(toSupplier)}
 	retail := nearcall.NewServer()
-	orderspb.RegisterOrdersServer(retail.On(l), service)
+	orderspb.RegisterOrdersServer(retail.OnLoop(l), service)
 	conn := retail.Client()
 	client := orderspb.NewOrdersClient(conn)
 

@@ -158,10 +158,10 @@ func ExampleChainUnaryInterceptor() {
 	// SERVING <nil>
 }
 
-// InlineHandlers runs handlers on their callers' goroutines even if the caller has a
+// HandlerPlacement(Inline) runs handlers on their callers' goroutines even if the caller has a
 // deadline. That is safe for handlers that are quick or watch their contexts.
-func ExampleInlineHandlers() {
-	srv := nearcall.NewServer(nearcall.InlineHandlers())
+func ExampleHandlerPlacement() {
+	srv := nearcall.NewServer(nearcall.HandlerPlacement(nearcall.Inline))
 	defer srv.Stop()
 	healthpb.RegisterHealthServer(srv, health.NewServer())
 	conn := srv.Client()
@@ -513,11 +513,11 @@ func (l *ledger) List(_ *orderspb.ListRequest, stream grpc.ServerStreamingServer
 
 // If server and client both promise not to modify messages, these are passed on in
 // process without a deep copy. To modify a received message, clone it with proto.Clone.
-func ExampleSharedMessages() {
-	srv := nearcall.NewServer(nearcall.SharedMessages())
+func ExampleImmutableMessages() {
+	srv := nearcall.NewServer(nearcall.ImmutableMessages())
 	defer srv.Stop()
 	orderspb.RegisterOrdersServer(srv, &ledger{orders: []*orderspb.Order{{Item: "tea"}, {Item: "cup"}}})
-	conn := srv.Client(nearcall.WithSharedMessages())
+	conn := srv.Client(nearcall.WithImmutableMessages())
 	defer conn.Close()
 
 	stream, err := orderspb.NewOrdersClient(conn).List(context.Background(), &orderspb.ListRequest{})

@@ -32,23 +32,21 @@ type listenOption func(*listenOptions)
 
 func (f listenOption) applyListen(o *listenOptions) { f(o) }
 
-// SocketFileMode sets the mode of a socket file, as os.Chmod does. Every user who can
-// write to the file can connect. By default the mode follows from the process's umask.
-// Only permission bits are allowed. The mode, and the owner set by [SocketFileOwner],
-// are in place before a client can connect.
+// SocketFile sets the mode, the user and the group of a socket file, as os.Chmod and os.Chown do.
+// Every user who can write to the file can connect. uid and gid are numeric; -1 keeps the process's
+// own. An unprivileged process can only change the group, to one that it is a member of; otherwise
+// [Listen] fails. Only permission bits are allowed in mode. All are in place before a client can
+// connect. Without the option the mode follows from the process's umask.
 //
 // The option applies to unix:PATH and shm:PATH. [Listen] fails with other targets, and
 // on Windows.
-func SocketFileMode(mode fs.FileMode) ListenOption {
-	return listenOption(func(o *listenOptions) { o.file.Mode = &mode })
-}
-
-// SocketFileOwner sets the numeric user and group of a socket file, as os.Chown does;
-// -1 keeps the process's own. An unprivileged process can only change the group, to one
-// that it is a member of; otherwise [Listen] fails. Like [SocketFileMode] the option
-// applies to unix:PATH and shm:PATH, and not on Windows.
-func SocketFileOwner(uid, gid int) ListenOption {
-	return listenOption(func(o *listenOptions) { o.file.Owner = &socketfile.Owner{UID: uid, GID: gid} })
+func SocketFile(mode fs.FileMode, uid, gid int) ListenOption {
+	return listenOption(func(o *listenOptions) {
+		o.file.Mode = &mode
+		if uid != -1 || gid != -1 {
+			o.file.Owner = &socketfile.Owner{UID: uid, GID: gid}
+		}
+	})
 }
 
 // check returns an error if the options do not fit a listener on t.
@@ -56,9 +54,9 @@ func (o *listenOptions) check(t *parsedTarget) error {
 	switch mode := o.file.Mode; {
 	case o.file.IsZero():
 	case t.network != "unix" || t.address[0] == '@':
-		return errors.New("SocketFileMode and SocketFileOwner are only for unix:PATH and shm:PATH, which have a socket file; leave them out")
+		return errors.New("SocketFile is only for unix:PATH and shm:PATH, which have a socket file; leave it out")
 	case mode != nil && *mode != mode.Perm():
-		return fmt.Errorf("SocketFileMode takes permission bits only, as in 0660, got %v", *mode)
+		return fmt.Errorf("SocketFile takes permission bits only, as in 0660, got %v", *mode)
 	}
 	return nil
 }
@@ -71,8 +69,8 @@ func (o *listenOptions) check(t *parsedTarget) error {
 //     Listen listens on all addresses of the machine, and the Target is one for clients
 //     on the same machine.
 //   - unix:PATH or unix:///PATH creates a socket file and removes it when the listener
-//     is closed. Every user who can write to the file can connect: see [SocketFileMode]
-//     and [SocketFileOwner]. A file left behind by a killed server is replaced; if
+//     is closed. Every user who can write to the file can connect: see [SocketFile].
+//     A file left behind by a killed server is replaced; if
 //     several servers try that at once, one succeeds and the others get an error. While
 //     Listen runs it holds a lock file, PATH.nearcall-lock. If the process is killed at
 //     that moment the lock file stays: later servers of the same user reuse it, those

@@ -199,16 +199,10 @@ func WithIdleTimeout(d time.Duration) DialOption {
 	return dialOption{func(o *dialOptions) { o.idle = d }, grpc.WithIdleTimeout(d)}
 }
 
-// WithoutUpgrade keeps connections of unix: targets on their sockets. By default they
-// become shared memory on Linux, if the server agrees and has the same user; then the
-// network of the call's peer address is "shm". The option has no effect on shm:
-// targets, which are always shared memory.
-func WithoutUpgrade() DialOption {
-	return dialOption{set: func(o *dialOptions) { o.socket.NoUpgrade = true }}
-}
-
 // WithMaxSharedMemory limits the shared memory that the client's connection uses,
-// in bytes. The default is 128 MiB. A connection uses 260 KiB and, while it sends
+// in bytes. The default is 128 MiB: connections of unix: targets become shared memory on Linux, if
+// the server agrees and has the same user; then the network of the call's peer address is "shm".
+// With 0 or less they stay sockets, and [NewClient] fails with shm: targets. A connection uses 260 KiB and, while it sends
 // messages of 32 KiB or more, up to 64 MiB more, which it releases 5 seconds after the
 // last of them. After a reconnect old connections exist beside the new one until their
 // calls have ended: their 260 KiB may exceed the limit. The server's use is limited by
@@ -220,14 +214,14 @@ func WithoutUpgrade() DialOption {
 // they are received. Those beyond the limit are lost: receiving one fails with
 // ResourceExhausted.
 func WithMaxSharedMemory(bytes int64) DialOption {
-	return dialOption{set: func(o *dialOptions) { o.memory = bytes }}
+	return dialOption{set: func(o *dialOptions) { o.memory, o.socket.NoUpgrade = bytes, bytes <= 0 }}
 }
 
-// WithoutSpinning makes callers that wait for a reply from another process, or for room to
+// WithDisableSpinning makes callers that wait for a reply from another process, or for room to
 // write a large message, block in the system at once. By default they spin for up to 50
 // microseconds first, if few callers are waiting, spinning has paid off before, and there
-// is more than one processor: see [NoSpinning].
-func WithoutSpinning() DialOption {
+// is more than one processor: see [DisableSpinning].
+func WithDisableSpinning() DialOption {
 	return dialOption{set: func(o *dialOptions) { o.socket.NoSpin = true }}
 }
 
@@ -274,9 +268,9 @@ func WithAuthority(authority string) DialOption {
 	return dialOption{func(o *dialOptions) { o.Authority = authority }, grpc.WithAuthority(authority)}
 }
 
-// WithSharedMessages promises that the client program does not modify a message after
-// it was sent or received on this connection. See [SharedMessages].
-func WithSharedMessages() DialOption {
+// WithImmutableMessages promises that the client program does not modify a message after
+// it was sent or received on this connection. See [ImmutableMessages].
+func WithImmutableMessages() DialOption {
 	return dialOption{func(o *dialOptions) { o.Shared = true }, nil}
 }
 

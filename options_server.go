@@ -35,13 +35,12 @@ type serverOptions struct {
 
 	values map[any]any // of transports with modules of their own
 
-	noGRPC bool                // ordinary gRPC clients are refused
+	others ClientKind          // besides nearcall's, that the server takes
 	grpc   []grpc.ServerOption // of the grpc.Server for ordinary gRPC clients
 
 	forcedCodec  encoding.CodecV2  // as the user passed it; nil without ForceServerCodecV2
 	forwardCodec hook.ForwardCodec // nil without a Forward
 
-	noWeb   bool     // HTTP/1 clients are refused
 	origins []string // of WebOrigins
 }
 
@@ -55,6 +54,7 @@ func defaultServerOptions() serverOptions {
 		ServerConfig: call.ServerConfig{MaxRecv: 4 << 20, MaxSend: math.MaxInt32},
 		socket:       sock.Options{Unix: unixAuthInfo, MaxStreams: defaultCalls},
 		memory:       1 << 30,
+		others:       GRPCClients | WebClients,
 	}
 }
 
@@ -85,7 +85,6 @@ func init() {
 		return serverOption(func(o *serverOptions) {
 			o.accept, o.Unknown, o.forcedCodec = accept, handler, c
 			o.MaxRecv = math.MaxInt32
-			o.noWeb = true // its protocols need to know the methods
 		})
 	}
 	hook.Forward = func(handler func(grpc.ServerStream, bool) error, c hook.ForwardCodec, services func() map[string]grpc.ServiceInfo) any {
@@ -199,36 +198,48 @@ func WaitForHandlers(wait bool) ServerOption {
 	return serverOption(func(o *serverOptions) { o.ServerConfig.WaitForHandlers = wait })
 }
 
-// InlineHandlers runs the handlers of all unary calls in process on their callers'
-// goroutines, even if the callers' contexts can be cancelled. This saves the switch to
-// a worker goroutine, which is most of the cost of a small call. In return a caller
-// that is cancelled, or whose deadline passes, waits until the handler returns. Use it
-// if handlers are quick or watch their contexts.
-func InlineHandlers() ServerOption {
-	return serverOption(func(o *serverOptions) { o.Placement = call.Inline })
+// A Placement is a choice of the goroutines on which handlers run: see [HandlerPlacement].
+type Placement = call.Placement
+
+const (
+	// Auto runs the handler of a unary call in process on its caller's goroutine if the
+	// caller's context cannot be cancelled. The goroutine that reads a connection of another
+	// process runs unary handlers that have been quick so far. All others run on goroutines of
+	// the server.
+	Auto Placement = call.Auto
+
+	// Inline runs the handlers of all unary calls in process on their callers' goroutines,
+	// even if the callers' contexts can be cancelled. This saves the switch to another
+	// goroutine, which is most of the cost of a small call. In return a caller that is
+	// cancelled, or whose deadline passes, waits until the handler returns. Use it if handlers
+	// are quick or watch their contexts. It is Auto for calls of other processes.
+	Inline Placement = call.Inline
+
+	// Workers runs all handlers on goroutines of the server. Use it in these cases:
+	//
+	//   - Handlers use runtime.Goexit or goroutine labels, so that each needs a goroutine for
+	//     itself.
+	//   - A handler's panic must end the process instead of unwinding its caller's frames.
+	//   - A handler that has been quick so far must not delay the other calls of its
+	//     connection by some milliseconds when it takes longer for once.
+	//   - The program waits for callers after Close or Stop: see [ClientConn.Close].
+	Workers Placement = call.OnWorkers
+)
+
+// HandlerPlacement sets the goroutines on which handlers run. The default is [Auto].
+func HandlerPlacement(p Placement) ServerOption {
+	return serverOption(func(o *serverOptions) { o.Placement = p })
 }
 
-// WorkerHandlers runs all handlers on goroutines of the server. Use it in these cases:
-//
-//   - Handlers depend on a goroutine of their own, because they use runtime.Goexit or
-//     goroutine labels.
-//   - A handler's panic must end the process instead of unwinding its caller's frames.
-//   - A handler that has been quick so far must not delay the other calls of its
-//     connection by some milliseconds when it takes longer for once.
-//   - The program waits for callers after Close or Stop: see [ClientConn.Close].
-func WorkerHandlers() ServerOption {
-	return serverOption(func(o *serverOptions) { o.Placement = call.OnWorkers })
-}
-
-// SharedMessages promises that the server's handlers and interceptors do not modify a
+// ImmutableMessages promises that the server's handlers and interceptors do not modify a
 // message after it was received or sent. Then messages are passed to and from
 // in-process clients without a deep copy, if the client makes the same promise with
-// [WithSharedMessages]: sender and receiver share nested messages, bytes and maps. With
+// [WithImmutableMessages]: sender and receiver share nested messages, bytes and maps. With
 // any other client messages are copied as usual.
 //
 // Size limits still apply. Messages that marshalling would refuse, such as those with
 // invalid UTF-8, are not detected. Breaking the promise is a data race.
-func SharedMessages() ServerOption {
+func ImmutableMessages() ServerOption {
 	return serverOption(func(o *serverOptions) { o.Shared = true })
 }
 
@@ -278,15 +289,10 @@ func MaxHeaderListSize(bytes uint32) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.MaxHeaderBytes = int(min(bytes, math.MaxInt32)) })
 }
 
-// NoUpgrade keeps connections of unix: listeners on their sockets. By default they
-// become shared memory on Linux, if a client of the same user offers it. The option has
-// no effect on shm: listeners.
-func NoUpgrade() ServerOption {
-	return serverOption(func(o *serverOptions) { o.socket.NoUpgrade = true })
-}
-
 // MaxSharedMemory limits the shared memory that all connections of the server use
-// together, in bytes. The default is 1 GiB. A connection uses 520 KiB, for both
+// together, in bytes. The default is 1 GiB: connections of unix: listeners become shared memory on
+// Linux, if a client of the same user offers it. With 0 or less they stay sockets, and
+// [Server.Serve] fails with shm: listeners. A connection uses 520 KiB, for both
 // directions, and, while it sends messages of 32 KiB or more, up to 64 MiB more, which
 // it releases 5 seconds after the last of them. Large messages that clients send count
 // towards the clients' limits: see [WithMaxSharedMemory]. But clients that free such memory while the
@@ -299,18 +305,18 @@ func NoUpgrade() ServerOption {
 // At the limit large messages are sent in pieces, unix: connections stay sockets, and
 // clients of shm: targets wait for up to 5 seconds and are then refused. Large messages that have arrived on a connection
 // that ends count until they are received. Those beyond the limit are lost: receiving
-// one fails with ResourceExhausted. [ReadSharedMemoryStats] reports the use.
+// one fails with ResourceExhausted. Package shmstats reports the use.
 func MaxSharedMemory(bytes int64) ServerOption {
-	return serverOption(func(o *serverOptions) { o.memory = bytes })
+	return serverOption(func(o *serverOptions) { o.memory, o.socket.NoUpgrade = bytes, bytes <= 0 })
 }
 
-// NoSpinning makes the server's connections block in the system as soon as they wait
+// DisableSpinning makes the server's connections block in the system as soon as they wait
 // for input, or for room to write a large message. By default a connection spins for up
 // to 50 microseconds first, if it has few open calls or a large message to write,
 // spinning has paid off before and there is more than one processor. Then a call takes a
 // fraction of the time, because no thread must be woken for it, and usually less
 // processor time as well.
-func NoSpinning() ServerOption {
+func DisableSpinning() ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.NoSpin = true })
 }
 
@@ -322,11 +328,32 @@ func ConnectionTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.socket.Handshake = max(d, 1) })
 }
 
-// NoGRPCClients refuses ordinary gRPC clients, with the status Unimplemented and a text
-// that says why. By default the server accepts them on all listeners except those of
-// inproc: and shm: targets.
-func NoGRPCClients() ServerOption {
-	return serverOption(func(o *serverOptions) { o.noGRPC = true })
+// A ClientKind is a kind of clients besides nearcall's: see [OtherClients].
+type ClientKind int
+
+const (
+	// GRPCClients are ordinary gRPC clients, in any language. A server takes them on all listeners
+	// except those of inproc:, shm: and quic: targets.
+	GRPCClients ClientKind = 1 << iota
+
+	// WebClients are HTTP/1.1 clients: those of Connect, with binary messages or JSON, of gRPC-Web
+	// and of WebSockets. A server takes them on the same listeners. Over TLS, clients that
+	// negotiate HTTP/1.1, such as browsers, need [NewTLS] for [Creds].
+	WebClients
+)
+
+// OtherClients sets which clients a server takes besides nearcall's: GRPCClients, WebClients, or 0
+// for none. The default is GRPCClients|WebClients. Ordinary gRPC clients that it does not take get
+// the status Unimplemented and a text that says why. Listeners of ws: and wss: targets always take
+// WebSockets.
+func OtherClients(kinds ClientKind) ServerOption {
+	return serverOption(func(o *serverOptions) { o.others = kinds })
+}
+
+// takes reports whether a server with these options takes clients of that kind. HTTP/1.1 clients
+// need a server that knows its methods.
+func (o *serverOptions) takes(k ClientKind) bool {
+	return o.others&k != 0 && (k != WebClients || o.accept == nil)
 }
 
 // GRPCServerOptions adds options that only apply to calls of ordinary gRPC clients, for

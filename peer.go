@@ -40,12 +40,12 @@ func WithPersistentConnection() DialOption {
 	return dialOption{set: func(o *dialOptions) { o.persistent = true }}
 }
 
-// PeerDialOptions sets the options of the connections that [PeerConn] returns in handlers
+// PeerConnOptions sets the options of the connections that [PeerConn] returns in handlers
 // of this server: interceptors, stats handlers, call options, a service config,
-// [WithSharedMessages], [WithUserAgent], [WithAuthority]. Options about connecting and the
+// [WithImmutableMessages], [WithUserAgent], [WithAuthority]. Options about connecting and the
 // network have no effect; an invalid [WithDefaultServiceConfig] makes calls fail with
 // Unavailable. Calls have the authority localhost by default.
-func PeerDialOptions(opts ...DialOption) ServerOption {
+func PeerConnOptions(opts ...DialOption) ServerOption {
 	return serverOption(func(o *serverOptions) { o.peer = append(o.peer, opts...) })
 }
 

@@ -81,7 +81,7 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) { s.core.Regi
 // A caller whose deadline passes, or who cancels, returns at once, even if the loop is
 // busy; see [loop.Coroutines] for an exception. Calls that arrive after l was closed
 // fail with Unavailable. The server does not close l. On panics if l is nil.
-func (s *Server) On(l *loop.Loop) Registrar {
+func (s *Server) OnLoop(l *loop.Loop) Registrar {
 	if l == nil {
 		panic("nearcall: On needs a loop; make one with loop.New")
 	}
@@ -129,7 +129,7 @@ func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.core.In
 // client in any language, or from a client of HTTP/1 with Connect, JSON or gRPC-Web, so
 // that one listener serves them all. Ordinary gRPC clients are served by a grpc.Server
 // with the same services, interceptors, stats handlers and limits. See also
-// [NoGRPCClients] and [NoWebClients]. Clients of other protocols get an error that says
+// [OtherClients]. Clients of other protocols get an error that says
 // what they have reached.
 func (s *Server) Serve(lis net.Listener) error {
 	if lis == nil {
@@ -146,7 +146,10 @@ func (s *Server) Serve(lis net.Listener) error {
 		o, path := s.sockets, ""
 		if l, ok := lis.(socket); ok {
 			o.RequireUpgrade = l.needsUpgrade
-			o.NoUpgrade = o.NoUpgrade && !l.needsUpgrade
+			if o.NoUpgrade && l.needsUpgrade {
+				_ = lis.Close()
+				return fmt.Errorf("nearcall: cannot serve %s: it needs shared memory; leave out MaxSharedMemory(0)", l.target)
+			}
 			path = l.path
 			if l.needsTLS && o.Creds == nil {
 				_ = lis.Close()
@@ -154,7 +157,7 @@ func (s *Server) Serve(lis net.Listener) error {
 			}
 		}
 		over := &sock.Listener{Listener: lis, Options: o, Path: path, HTTP1: s.takeHTTP1}
-		if !s.opts.noGRPC {
+		if s.opts.takes(GRPCClients) {
 			over.HTTP2 = s.takeGRPC
 		}
 		sessions, lis = over, over // its Close ends handshakes, too

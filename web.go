@@ -24,21 +24,12 @@ func WebOrigins(origins ...string) ServerOption {
 	return serverOption(func(o *serverOptions) { o.origins = append(o.origins, origins...) })
 }
 
-// NoWebClients makes the server refuse HTTP/1 clients. By default each listener, except one
-// of a shm: target, also answers Connect, with binary messages or JSON, and gRPC-Web, and
-// takes WebSockets. With the option only listeners of ws: and wss: targets take WebSockets.
-//
-// Over TLS, clients that negotiate HTTP/1.1, such as browsers, need [NewTLS] for [Creds].
-func NoWebClients() ServerOption {
-	return serverOption(func(o *serverOptions) { o.noWeb = true })
-}
-
 // webServer returns what serves HTTP/1 clients.
 func (s *Server) webServer() *web.Server {
 	o := s.opts
 	server, err := web.New(web.Options{
 		Method: s.core.Method, Codec: s.core.HasCodec, Compressors: call.Compressors, Origins: o.origins,
-		Upgrade: s.openWebSocket, OnlyUpgrades: o.noWeb,
+		Upgrade: s.openWebSocket, OnlyUpgrades: !o.takes(WebClients),
 		Window: o.Window, MaxHeaderBytes: o.socket.MaxHeaderBytes, Keepalive: o.socket.ServerKeepalive,
 	})
 	if err != nil {
@@ -49,7 +40,7 @@ func (s *Server) webServer() *web.Server {
 
 // takeHTTP1 takes an HTTP/1 client's connection.
 func (s *Server) takeHTTP1(h sock.Handover) bool {
-	if s.opts.noWeb && h.Path == "" {
+	if !s.opts.takes(WebClients) && h.Path == "" {
 		return false
 	}
 	return s.web.Take(web.Handover(h))

@@ -145,7 +145,7 @@ func TestMarkdownOfLoops(t *testing.T) {
 		"### Time of an operation on an event loop, compared with grpchan ",
 		"| row | context | nearcall-loop | nearcall-coroutines | nearcall | grpchan |",
 		"| unary, 32 B | Background | 0.003 (3.7 ns) |",
-		"and moves less. - nearcall-loop: services registered with srv.On(loop.New()): ",
+		"and moves less. - nearcall-loop: services registered with srv.OnLoop(loop.New()): ",
 		" - nearcall-coroutines: ", " - nearcall: on no loop", " - grpchan: on no loop",
 		"go-inprocgrpc, which has an event loop as well, was not to be had when this was measured.",
 		"| rival | ns/op | ratio | p50 ns | p90 ns | p95 ns | p99 ns | B/op | allocs/op |",

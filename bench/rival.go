@@ -75,7 +75,7 @@ func stubs(conn grpc.ClientConnInterface, end func()) Conn {
 // inProcessRivals are the rivals in one process.
 var inProcessRivals = []Rival{
 	{Name: "nearcall", Connect: overNearcall()},
-	{Name: "nearcall-inline", Connect: overNearcall(nearcall.InlineHandlers()), UnaryOnly: true}, // streams do not differ
+	{Name: "nearcall-inline", Connect: overNearcall(nearcall.HandlerPlacement(nearcall.Inline)), UnaryOnly: true}, // streams do not differ
 	{Name: "nearcall-shared", Connect: shared},
 	{Name: "grpchan", Connect: overGrpchan},
 	{Name: "bufconn", Connect: overBufconn},
@@ -96,7 +96,7 @@ func overNearcall(opts ...nearcall.ServerOption) func(Services) (Conn, error) {
 
 // shared connects nearcall with the promise of both sides not to write to messages.
 func shared(s Services) (Conn, error) {
-	return clientOf(s, nearcall.NewServer(nearcall.SharedMessages()), nearcall.WithSharedMessages()), nil
+	return clientOf(s, nearcall.NewServer(nearcall.ImmutableMessages()), nearcall.WithImmutableMessages()), nil
 }
 
 func clientOf(s Services, srv *nearcall.Server, opts ...nearcall.DialOption) Conn {

@@ -11,7 +11,7 @@ import (
 var loopRivals = []Rival{
 	{
 		Name: "nearcall-loop", Connect: overLoop(),
-		Note: "services registered with srv.On(loop.New()): handlers are tasks of one loop, of which one runs at a time.",
+		Note: "services registered with srv.OnLoop(loop.New()): handlers are tasks of one loop, of which one runs at a time.",
 	},
 	{
 		Name: "nearcall-coroutines", Connect: overLoop(loop.Coroutines()),
@@ -32,7 +32,7 @@ var loopRivals = []Rival{
 func overLoop(opts ...loop.Option) func(Services) (Conn, error) {
 	return func(s Services) (Conn, error) {
 		l, srv := loop.New(opts...), nearcall.NewServer()
-		register(srv.On(l), s)
+		register(srv.OnLoop(l), s)
 		conn := srv.Client()
 		return stubs(conn, func() {
 			_ = conn.Close()

@@ -57,7 +57,7 @@ func dialNearcall(network, address string, _ Row) (Conn, error) {
 	}
 	opts := []nearcall.DialOption{nearcall.WithTransportCredentials(creds), nearcall.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage))}
 	if network != upgradedNetwork {
-		opts = append(opts, nearcall.WithoutUpgrade())
+		opts = append(opts, nearcall.WithMaxSharedMemory(0))
 	}
 	client, err := nearcall.NewClient(target, opts...)
 	if err != nil {

@@ -50,8 +50,8 @@ var oracle = platform{"grpc-go", runOnGRPC}
 // loop.
 var near = []platform{
 	{"nearcall", runOnNearcall(onServer)},
-	{"nearcall-inline", runOnNearcall(onServer, nearcall.InlineHandlers())},
-	{"nearcall-workers", runOnNearcall(onServer, nearcall.WorkerHandlers())},
+	{"nearcall-inline", runOnNearcall(onServer, nearcall.HandlerPlacement(nearcall.Inline))},
+	{"nearcall-workers", runOnNearcall(onServer, nearcall.HandlerPlacement(nearcall.Workers))},
 	{"nearcall-loop", runOnNearcall(onLoop)},
 }
 
@@ -61,7 +61,7 @@ func onServer(_ *testing.T, srv *nearcall.Server) nearcall.Registrar { return sr
 func onLoop(t *testing.T, srv *nearcall.Server) nearcall.Registrar {
 	l := loop.New()
 	t.Cleanup(func() { _ = l.Close(context.Background()) }) // after the server: cleanups run last in, first out
-	return srv.On(l)
+	return srv.OnLoop(l)
 }
 
 // onEach runs f on grpc-go and on nearcall's platforms.

@@ -16,6 +16,7 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/flat"
 	"github.com/nearcall/nearcall/flat/internal/store"
+	"github.com/nearcall/nearcall/shmstats"
 )
 
 // dirty is a pool whose memory is not zero, and which counts what is out.
@@ -188,7 +189,7 @@ func TestABuilderOutlivesItsConnection(t *testing.T) {
 		t.Skip("shared memory needs Linux")
 	}
 	target := "shm:" + filepath.Join(t.TempDir(), "s")
-	before := nearcall.ReadSharedMemoryStats().Bytes
+	before := shmstats.Read().Bytes
 	srv := nearcall.NewServer()
 	store.RegisterPicturesServer(srv, building{})
 	lis, err := nearcall.Listen(target)
@@ -205,9 +206,9 @@ func TestABuilderOutlivesItsConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	pool := conn.BufferPool()
-	used := nearcall.ReadSharedMemoryStats().Bytes
+	used := shmstats.Read().Bytes
 	b := flat.NewBuilder(pool, 1<<20)
-	if n := nearcall.ReadSharedMemoryStats().Bytes - used; n < 1<<20 {
+	if n := shmstats.Read().Bytes - used; n < 1<<20 {
 		t.Fatalf("the builder has %d bytes of shared memory", n)
 	}
 	_ = conn.Close()
@@ -220,9 +221,9 @@ func TestABuilderOutlivesItsConnection(t *testing.T) {
 		t.Error("a closed connection has sent a message")
 	}
 	_, _ = codec.Marshal(b) // as far as it is not sent, this takes its memory; nobody frees it
-	for deadline := time.Now().Add(10 * time.Second); nearcall.ReadSharedMemoryStats().Bytes > before; {
+	for deadline := time.Now().Add(10 * time.Second); shmstats.Read().Bytes > before; {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d bytes of shared memory are left", nearcall.ReadSharedMemoryStats().Bytes-before)
+			t.Fatalf("%d bytes of shared memory are left", shmstats.Read().Bytes-before)
 		}
 		runtime.GC()
 		time.Sleep(time.Millisecond)
@@ -236,11 +237,11 @@ func TestABuilderOutlivesItsConnection(t *testing.T) {
 func TestSharedMessagesAreNotCopied(t *testing.T) {
 	for _, shared := range []bool{true, false} {
 		var seen *store.Picture
-		srv := nearcall.NewServer(nearcall.SharedMessages())
+		srv := nearcall.NewServer(nearcall.ImmutableMessages())
 		store.RegisterPicturesServer(srv, pictures{put: func(p *store.Picture) { seen = p }})
 		opts := []nearcall.DialOption{nearcall.WithDefaultCallOptions(grpc.ForceCodecV2(codec))}
 		if shared {
-			opts = append(opts, nearcall.WithSharedMessages())
+			opts = append(opts, nearcall.WithImmutableMessages())
 		}
 		client := store.NewPicturesClient(srv.Client(opts...))
 		same := func(p *store.Picture, b []byte) bool { return &p.Table().Bytes[0] == &b[0] }
@@ -278,7 +279,7 @@ func TestSharedMessagesAreNotCopied(t *testing.T) {
 
 // With shared messages the memory of a pool goes back to it when both sides are done.
 func TestSharedMemoryOfAPoolIsFreedByTheReceiver(t *testing.T) {
-	srv := nearcall.NewServer(nearcall.SharedMessages(), nearcall.ChainUnaryInterceptor(flat.ReleaseRequests()))
+	srv := nearcall.NewServer(nearcall.ImmutableMessages(), nearcall.ChainUnaryInterceptor(flat.ReleaseRequests()))
 	var pool dirty
 	store.RegisterPicturesServer(srv, pictures{put: func(p *store.Picture) {
 		if pool.out != 1 || text(p) != text(read(picture("pooled", 50_000))) {
@@ -286,7 +287,7 @@ func TestSharedMemoryOfAPoolIsFreedByTheReceiver(t *testing.T) {
 		}
 	}})
 	defer srv.Stop()
-	client := store.NewPicturesClient(srv.Client(nearcall.WithDefaultCallOptions(grpc.ForceCodecV2(codec)), nearcall.WithSharedMessages()))
+	client := store.NewPicturesClient(srv.Client(nearcall.WithDefaultCallOptions(grpc.ForceCodecV2(codec)), nearcall.WithImmutableMessages()))
 	for range 3 {
 		b := flat.NewBuilder(&pool, 100_000)
 		b.Finish(addPicture(b, "pooled", 50_000, 2))

@@ -86,10 +86,10 @@ func (gallery) Get(ctx context.Context, q *store.Query) (*flatbuffers.Builder, e
 // messages. Over shared memory it is copied once, and read after that.
 func ExampleNewBuilder() {
 	codec := flat.NewCodec(flat.MustParseSchema(store.Schema))
-	srv := nearcall.NewServer(nearcall.ForceServerCodecV2(codec), nearcall.SharedMessages())
+	srv := nearcall.NewServer(nearcall.ForceServerCodecV2(codec), nearcall.ImmutableMessages())
 	defer srv.Stop()
 	store.RegisterPicturesServer(srv, gallery{})
-	conn := srv.Client(nearcall.WithDefaultCallOptions(grpc.ForceCodecV2(codec)), nearcall.WithSharedMessages())
+	conn := srv.Client(nearcall.WithDefaultCallOptions(grpc.ForceCodecV2(codec)), nearcall.WithImmutableMessages())
 	defer conn.Close()
 
 	b := flat.NewBuilder(conn.BufferPool(), 256)

@@ -31,11 +31,11 @@ import (
 var nearcallEnvironments = near(slices.Concat([]Env{
 	{Name: "inproc", Start: inproc()},
 	{Name: "inproc-background", Background: true, Start: inproc()},
-	{Name: "inproc-inline", Waits: true, Start: inproc(nearcall.InlineHandlers())},
-	{Name: "inproc-workers", Background: true, Start: inproc(nearcall.WorkerHandlers())},
+	{Name: "inproc-inline", Waits: true, Start: inproc(nearcall.HandlerPlacement(nearcall.Inline))},
+	{Name: "inproc-workers", Background: true, Start: inproc(nearcall.HandlerPlacement(nearcall.Workers))},
 	{Name: "inproc-name", Start: inprocName},
 	{Name: "hostile", Start: startHostile, Differs: map[string]string{"limits count what is compressed": "nothing is compressed, and receivers count what arrives"}},
-	{Name: "unix", Start: overPath("unix", nearcall.WithoutUpgrade())},
+	{Name: "unix", Start: overPath("unix", nearcall.WithMaxSharedMemory(0))},
 	{Name: "tcp", Start: overTCP(false)},
 	{Name: "tls", Start: overTCP(true), Differs: tlsDiffers},
 	{Name: "ws", Start: overWebSocket(false)},
@@ -63,7 +63,7 @@ var nearcallEnvironments = near(slices.Concat([]Env{
 	{Name: "proxy", Start: proxied("unix"), Differs: proxyDiffers},
 	{Name: "inproc-peer", Start: peerOver("inproc"), Differs: peerDiffers},
 	{Name: "tcp-peer", Start: peerOver("tcp"), Differs: tcpPeerDiffers},
-	{Name: "unix-peer", Start: peerOver("unix", nearcall.WithoutUpgrade()), Differs: peerDiffers},
+	{Name: "unix-peer", Start: peerOver("unix", nearcall.WithMaxSharedMemory(0)), Differs: peerDiffers},
 	{Name: "grpc-client-forward", Start: forwarded(startFace), Differs: forwardDiffers},
 }, sharedMemory()))
 
@@ -396,7 +396,7 @@ func nearcallServer(cfg *Config, more ...nearcall.ServerOption) (*nearcall.Serve
 	srv := nearcall.NewServer(append(nearcallServerOptions(cfg), more...)...)
 	for _, r := range cfg.Register {
 		if cfg.Loop != nil {
-			r(srv.On(cfg.Loop))
+			r(srv.OnLoop(cfg.Loop))
 		} else {
 			r(srv)
 		}

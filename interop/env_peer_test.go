@@ -65,7 +65,7 @@ func peerOver(scheme string, more ...nearcall.DialOption) func(*Config) (*Link, 
 			return nil, err
 		}
 		srv, dial := nearcallServer(cfg)
-		opts, here := []nearcall.ServerOption{nearcall.PeerDialOptions(dial...)}, slices.Clone(more)
+		opts, here := []nearcall.ServerOption{nearcall.PeerConnOptions(dial...)}, slices.Clone(more)
 		if scheme == "tcp" && cfg.Private {
 			client, server := selfSigned()
 			opts, here = append(opts, nearcall.Creds(server)), append(here, nearcall.WithTransportCredentials(client))

@@ -40,7 +40,7 @@ func panickingConfig(end func()) *Config {
 }
 
 func TestGoexitOnWorker(t *testing.T) {
-	l, err := inproc(nearcall.WorkerHandlers())(panickingConfig(runtime.Goexit))
+	l, err := inproc(nearcall.HandlerPlacement(nearcall.Workers))(panickingConfig(runtime.Goexit))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestPanicEndsProcess(t *testing.T) {
 }
 
 func TestInlinePanicReachesCaller(t *testing.T) {
-	l, err := inproc(nearcall.InlineHandlers())(panickingConfig(func() { panic("to the caller") }))
+	l, err := inproc(nearcall.HandlerPlacement(nearcall.Inline))(panickingConfig(func() { panic("to the caller") }))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -123,7 +123,7 @@ func faces() []face {
 		{name: "a tls.Listener", like: "TLS", call: overTLSListener},
 		{name: "quic", like: "TLS", call: overNearcall("quic:127.0.0.1:0"), differs: overQUICDiffers},
 		{name: "grpc-go over TLS", like: "TLS", call: overHTTP2("tcp:127.0.0.1:0")},
-		{name: "unix", like: "local", call: overNearcall("unix:", nearcall.WithoutUpgrade())},
+		{name: "unix", like: "local", call: overNearcall("unix:", nearcall.WithMaxSharedMemory(0))},
 		{name: "grpc-go over unix", like: "local", call: overHTTP2("unix:")},
 		{name: "forwarded, TLS", like: "TLS", call: overForward("tcp:127.0.0.1:0"), differs: forwardedDiffers},
 		{name: "forwarded, wss", like: "TLS", call: overForward("wss://127.0.0.1:0/"), differs: forwardedDiffers},

@@ -63,7 +63,7 @@ func ExampleWatchdog_select() {
 		}
 	}))
 	srv := nearcall.NewServer()
-	pb.RegisterTestServiceServer(srv.On(l), &hangingRoom{members: make(map[chan string]bool)})
+	pb.RegisterTestServiceServer(srv.OnLoop(l), &hangingRoom{members: make(map[chan string]bool)})
 	conn := srv.Client()
 	s, err := pb.NewTestServiceClient(conn).FullDuplexCall(context.Background())
 	if err != nil {

@@ -80,7 +80,7 @@ func next(ctx context.Context, said, heard <-chan string) (event, error) {
 func ExampleAwait_select() {
 	l := loop.New()
 	srv := nearcall.NewServer()
-	pb.RegisterTestServiceServer(srv.On(l), &room{members: make(map[chan string]bool)})
+	pb.RegisterTestServiceServer(srv.OnLoop(l), &room{members: make(map[chan string]bool)})
 	conn := srv.Client()
 	join := func() grpc.BidiStreamingClient[pb.StreamingOutputCallRequest, pb.StreamingOutputCallResponse] {
 		s, err := pb.NewTestServiceClient(conn).FullDuplexCall(context.Background())

@@ -125,7 +125,7 @@ func ExampleNewHosted() {
 // must be short: a caller's deadline cannot end its wait while the handler runs.
 func ExampleCoroutines() {
 	l := loop.New(loop.Coroutines())
-	visitors := 0 // of srv.On(l)'s handlers, for example
+	visitors := 0 // of srv.OnLoop(l)'s handlers, for example
 	if err := l.Post(func() { visitors++ }); err != nil {
 		log.Fatal(err)
 	}

@@ -45,7 +45,7 @@ func TestWatchdogTellsOfAHandlerThatSelects(t *testing.T) {
 				}
 			}))
 			srv := nearcall.NewServer()
-			healthpb.RegisterHealthServer(srv.On(l), health.NewServer())
+			healthpb.RegisterHealthServer(srv.OnLoop(l), health.NewServer())
 			conn := srv.Client()
 			client := healthpb.NewHealthClient(conn)
 

@@ -18,7 +18,7 @@ func TestCallsOfEachKindReachTheirHandlers(t *testing.T) {
 	defer cancel()
 	for _, ctx := range []context.Context{context.Background(), cancellable} {
 		for name, opts := range map[string][]nearcall.ServerOption{
-			"auto": nil, "inline": {nearcall.InlineHandlers()}, "workers": {nearcall.WorkerHandlers()},
+			"auto": nil, "inline": {nearcall.HandlerPlacement(nearcall.Inline)}, "workers": {nearcall.HandlerPlacement(nearcall.Workers)},
 		} {
 			t.Run(fmt.Sprintf("%s/cancellable=%v", name, ctx.Done() != nil), func(t *testing.T) {
 				client, _ := connect(t, serve(t, echo{}, opts...))
@@ -144,7 +144,7 @@ func BenchmarkUnary(b *testing.B) {
 	}{
 		{"Background", context.Background(), nil},
 		{"Cancellable", cancellable, nil},
-		{"CancellableInline", cancellable, []nearcall.ServerOption{nearcall.InlineHandlers()}},
+		{"CancellableInline", cancellable, []nearcall.ServerOption{nearcall.HandlerPlacement(nearcall.Inline)}},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			client, _ := connect(b, serve(b, echo{}, bench.opts...))
@@ -198,7 +198,7 @@ func BenchmarkBidiEcho(b *testing.B) {
 
 // Messages are shared if both sides have promised not to modify them, and only then.
 func TestMessagesAreSharedWhereBothSidesAskForIt(t *testing.T) {
-	server, client := []nearcall.ServerOption{nearcall.SharedMessages()}, []nearcall.DialOption{nearcall.WithSharedMessages()}
+	server, client := []nearcall.ServerOption{nearcall.ImmutableMessages()}, []nearcall.DialOption{nearcall.WithImmutableMessages()}
 	for name, test := range map[string]struct {
 		server []nearcall.ServerOption
 		client []nearcall.DialOption
@@ -247,14 +247,14 @@ func TestMessagesAreSharedWhereBothSidesAskForIt(t *testing.T) {
 }
 
 func TestSharedMessagesHaveLimits(t *testing.T) {
-	client, _ := connect(t, serve(t, echo{}, nearcall.SharedMessages()), nearcall.WithSharedMessages())
+	client, _ := connect(t, serve(t, echo{}, nearcall.ImmutableMessages()), nearcall.WithImmutableMessages())
 	_, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: payload(5 << 20)})
 	wantCode(t, err, codes.ResourceExhausted)
 }
 
 // Sharing only reads a message, so many calls can share one.
 func TestManyCallsShareOneMessage(t *testing.T) {
-	client, _ := connect(t, serve(t, echo{}, nearcall.SharedMessages()), nearcall.WithSharedMessages())
+	client, _ := connect(t, serve(t, echo{}, nearcall.ImmutableMessages()), nearcall.WithImmutableMessages())
 	req := &testpb.SimpleRequest{Payload: payload(32)}
 	done := make(chan error)
 	for range 8 {

@@ -18,7 +18,7 @@ func onLoops() []chaos.Scenario {
 		{Name: "inproc, coroutines", On: coroutines, Worker: true},
 		{Name: "inproc, pinned", On: pinned, Worker: true},
 		{Name: "inproc, hosted", On: hosted, Worker: true},
-		{Name: "inproc, baton, storm", On: baton, Storm: true, Closing: true, Worker: true, Server: []nearcall.ServerOption{nearcall.WorkerHandlers()}},
+		{Name: "inproc, baton, storm", On: baton, Storm: true, Closing: true, Worker: true, Server: []nearcall.ServerOption{nearcall.HandlerPlacement(nearcall.Workers)}},
 		{Name: "inproc, coroutines, storm", On: coroutines, Storm: true, Worker: true, Server: []nearcall.ServerOption{nearcall.MaxConcurrentStreams(6)}},
 		{Name: "inproc, hosted, storm", On: hosted, Storm: true, Closing: true, Worker: true},
 		onNetwork("unix", chaos.Scenario{Name: "unix, baton, storm", On: baton, Storm: true, Closing: true, Worker: true}),

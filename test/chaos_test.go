@@ -19,8 +19,8 @@ func TestChaos(t *testing.T) {
 	lasts := chaos.Duration(t, "NEARCALL_SOAK", 4*time.Second)
 	scenarios := []chaos.Scenario{
 		{Name: "inproc"},
-		{Name: "inproc, inline and limited", Server: []nearcall.ServerOption{nearcall.InlineHandlers(), nearcall.MaxConcurrentStreams(3)}},
-		{Name: "inproc, storm", Storm: true, Worker: true, Server: []nearcall.ServerOption{nearcall.WorkerHandlers(), nearcall.MaxConcurrentStreams(6)}},
+		{Name: "inproc, inline and limited", Server: []nearcall.ServerOption{nearcall.HandlerPlacement(nearcall.Inline), nearcall.MaxConcurrentStreams(3)}},
+		{Name: "inproc, storm", Storm: true, Worker: true, Server: []nearcall.ServerOption{nearcall.HandlerPlacement(nearcall.Workers), nearcall.MaxConcurrentStreams(6)}},
 		{Name: "inproc, closing", Storm: true, Closing: true},
 		{Name: "hostile", Worker: true, Hostile: &hostile.Options{Delay: 20 * time.Microsecond}},
 		{Name: "hostile, storm", Storm: true, Worker: true,

@@ -79,7 +79,7 @@ func TestAContextThatEndsWithoutAnErrorWasCancelled(t *testing.T) {
 	}
 	for name, opts := range map[string][]nearcall.ServerOption{
 		"in process":         nil,
-		"in process, inline": {nearcall.InlineHandlers()},
+		"in process, inline": {nearcall.HandlerPlacement(nearcall.Inline)},
 	} {
 		t.Run(name, func(t *testing.T) { check(t, inProcess(t, new(patient), nil, opts...)) })
 	}
@@ -121,8 +121,8 @@ func (c timerless) Deadline() (time.Time, bool) { return c.deadline, true }
 // context's timer is late.
 func TestADeadlineIsReadOffTheClock(t *testing.T) {
 	for name, opts := range map[string][]nearcall.ServerOption{
-		"on workers": {nearcall.WorkerHandlers()},
-		"inline":     {nearcall.InlineHandlers()},
+		"on workers": {nearcall.HandlerPlacement(nearcall.Workers)},
+		"inline":     {nearcall.HandlerPlacement(nearcall.Inline)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -152,8 +152,8 @@ func TestADeadlineIsReadOffTheClock(t *testing.T) {
 func TestADeadlineWithoutATimerEndsCallsInProcess(t *testing.T) {
 	for name, opts := range map[string][]nearcall.ServerOption{
 		"on the usual goroutine": nil,
-		"on workers":             {nearcall.WorkerHandlers()},
-		"inline":                 {nearcall.InlineHandlers()},
+		"on workers":             {nearcall.HandlerPlacement(nearcall.Workers)},
+		"inline":                 {nearcall.HandlerPlacement(nearcall.Inline)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -393,8 +393,8 @@ func TestACallThatItsCallerHasLeftIsNotComplete(t *testing.T) {
 		}
 		for name, opts := range map[string][]nearcall.ServerOption{
 			"in process":             nil,
-			"in process, on workers": {nearcall.WorkerHandlers()},
-			"in process, inline":     {nearcall.InlineHandlers()},
+			"in process, on workers": {nearcall.HandlerPlacement(nearcall.Workers)},
+			"in process, inline":     {nearcall.HandlerPlacement(nearcall.Inline)},
 		} {
 			t.Run(name, func(t *testing.T) {
 				o := service()

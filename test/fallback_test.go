@@ -48,7 +48,7 @@ func TestAFallbackLastsUntilTheServerHasMovedOver(t *testing.T) {
 	}
 	old.Stop()
 	again := listenTCP(t)
-	start(t, serve(t, seen(&p, &md), nearcall.NoGRPCClients()), again)
+	start(t, serve(t, seen(&p, &md), nearcall.OtherClients(nearcall.WebClients)), again)
 	at(again)
 	leak.Eventually(t, "the new server is called", func() bool { // a call may still go to the old one
 		return <-invoke(t.Context(), client, grpc.WaitForReady(true)) == nil

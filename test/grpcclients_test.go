@@ -165,7 +165,7 @@ func TestAGRPCClientIsAPeerLikeOthers(t *testing.T) {
 	var md metadata.MD
 	lis := listen(t, targetFor(t, "unix"))
 	start(t, serve(t, seen(&p, &md)), lis)
-	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target(), nearcall.WithoutUpgrade())), codes.OK)
+	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target(), nearcall.WithMaxSharedMemory(0))), codes.OK)
 	own := p
 	wantCode(t, <-invoke(t.Context(), dialGRPC(t, lis)), codes.OK)
 	if p.AuthInfo != own.AuthInfo || p.LocalAddr.String() != own.LocalAddr.String() {
@@ -495,7 +495,7 @@ func TestCallsOfGRPCClientsRunOnTheLoop(t *testing.T) {
 				return h(srv, s)
 			}),
 		)
-		testpb.RegisterTestServiceServer(srv.On(l), echo{unary: func(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+		testpb.RegisterTestServiceServer(srv.OnLoop(l), echo{unary: func(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 			state++
 			return &testpb.SimpleResponse{Payload: in.Payload}, nil
 		}})
@@ -531,7 +531,7 @@ func TestTheEndOfALoopEndsCallsOfGRPCClients(t *testing.T) {
 		l, end := kind.New()
 		srv := nearcall.NewServer()
 		began := make(chan struct{})
-		testpb.RegisterTestServiceServer(srv.On(l), echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+		testpb.RegisterTestServiceServer(srv.OnLoop(l), echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
 			close(began)
 			_, err := s.Recv() // nothing is sent
 			return err

@@ -159,7 +159,7 @@ func targetFor(t testing.TB, network string) string {
 // upgrade to shared memory.
 func over(network string, opts ...nearcall.DialOption) []nearcall.DialOption {
 	if network == "unix" {
-		opts = append([]nearcall.DialOption{nearcall.WithoutUpgrade()}, opts...)
+		opts = append(opts[:len(opts):len(opts)], nearcall.WithMaxSharedMemory(0)) // after a limit of opts
 	}
 	return opts
 }

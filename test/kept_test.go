@@ -18,7 +18,7 @@ import (
 // call, whose state may have the same memory.
 func TestGoroutinesThatOutliveTheirHandlersReachNoOtherCall(t *testing.T) {
 	for _, network := range networks("unix", "tcp") {
-		for placement, opts := range map[string][]nearcall.ServerOption{"auto": nil, "workers": {nearcall.WorkerHandlers()}} {
+		for placement, opts := range map[string][]nearcall.ServerOption{"auto": nil, "workers": {nearcall.HandlerPlacement(nearcall.Workers)}} {
 			t.Run(network+"/"+placement, func(t *testing.T) {
 				var left sync.WaitGroup
 				defer left.Wait()

@@ -116,7 +116,7 @@ func TestManyHandlersThatBlockAtOnceDelayOthersNoLonger(t *testing.T) {
 
 func TestWithWorkerHandlersNoHandlerDelaysAnotherCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := overPipe(t, echo{unary: blocking}, nearcall.WorkerHandlers())
+		client := overPipe(t, echo{unary: blocking}, nearcall.HandlerPlacement(nearcall.Workers))
 		callTimes(t, client, 400)
 		if d := delayed(t, client); d > 0 {
 			t.Errorf("another call is delayed by %v", d)

@@ -61,13 +61,13 @@ func TestStopAndCloseWaitForNobodyButInlineCallersDo(t *testing.T) {
 		"Stop":  {func(s *nearcall.Server, _ *nearcall.ClientConn) { s.Stop() }, codes.Unavailable},
 		"Close": {func(_ *nearcall.Server, c *nearcall.ClientConn) { _ = c.Close() }, codes.Canceled},
 	} {
-		for caller, inline := range map[string]bool{"background": true, "cancellable": false, "background, WorkerHandlers": false} {
+		for caller, inline := range map[string]bool{"background": true, "cancellable": false, "background, HandlerPlacement(Workers)": false} {
 			t.Run(name+"/"+caller, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					running, release := make(chan context.Context, 1), make(chan struct{})
 					var opts []nearcall.ServerOption
-					if caller == "background, WorkerHandlers" {
-						opts = append(opts, nearcall.WorkerHandlers())
+					if caller == "background, HandlerPlacement(Workers)" {
+						opts = append(opts, nearcall.HandlerPlacement(nearcall.Workers))
 					}
 					srv := serve(t, echo{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 						running <- ctx

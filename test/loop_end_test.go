@@ -29,7 +29,7 @@ func TestCallsToALoopThatIsClosed(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		l, end := kind.New()
 		srv := nearcall.NewServer()
-		testpb.RegisterTestServiceServer(srv.On(l), &plain{t: t})
+		testpb.RegisterTestServiceServer(srv.OnLoop(l), &plain{t: t})
 		defer srv.Stop()
 		conn := srv.Client()
 		defer conn.Close()
@@ -320,7 +320,7 @@ func TestCallsToALoopWhoseHostIsGone(t *testing.T) {
 	gone := fmt.Errorf("the host is gone: %w", context.Canceled) // calls must not end with its Canceled
 	l := loop.NewHosted(func(func()) error { return gone })
 	srv := nearcall.NewServer()
-	testpb.RegisterTestServiceServer(srv.On(l), &plain{t: t})
+	testpb.RegisterTestServiceServer(srv.OnLoop(l), &plain{t: t})
 	conn := srv.Client()
 	client := testpb.NewTestServiceClient(conn)
 	for range 2 {
@@ -377,7 +377,7 @@ func TestAServerDoesNotWaitForAHostThatIsGone(t *testing.T) {
 		}
 	}()
 	srv := nearcall.NewServer()
-	testpb.RegisterTestServiceServer(srv.On(l), echo{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
+	testpb.RegisterTestServiceServer(srv.OnLoop(l), echo{unary: func(ctx context.Context, _ *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 		return nil, loop.Sleep(ctx, time.Hour)
 	}})
 	client := testpb.NewTestServiceClient(srv.Client())
@@ -453,7 +453,7 @@ func hostGoesWhileWritten(t *testing.T, network string) bool {
 	}()
 	defer close(funcs)
 	srv := nearcall.NewServer()
-	testpb.RegisterTestServiceServer(srv.On(l), echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
+	testpb.RegisterTestServiceServer(srv.OnLoop(l), echo{bidi: func(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
 		for range 5_000 { // until the stream is full and the writer wakes the handler
 			if err := s.Send(&testpb.StreamingOutputCallResponse{Payload: payload(10)}); err != nil {
 				return err

@@ -52,7 +52,7 @@ func onLoop(t testing.TB, kind looptest.Kind, e testpb.TestServiceServer, opts .
 	t.Helper()
 	l := newLoop(t, kind)
 	srv := nearcall.NewServer(opts...)
-	testpb.RegisterTestServiceServer(srv.On(l), e)
+	testpb.RegisterTestServiceServer(srv.OnLoop(l), e)
 	t.Cleanup(srv.Stop)
 	return srv, l
 }
@@ -253,7 +253,7 @@ func inProcess(t *testing.T, e testpb.TestServiceServer, l *loop.Loop, opts ...n
 	if l == nil {
 		testpb.RegisterTestServiceServer(srv, e)
 	} else {
-		testpb.RegisterTestServiceServer(srv.On(l), e)
+		testpb.RegisterTestServiceServer(srv.OnLoop(l), e)
 	}
 	conn := srv.Client()
 	t.Cleanup(func() {
@@ -339,8 +339,8 @@ func TestLoopsThatCallOneAnother(t *testing.T) {
 func TestNobodyIsHeldByABusyLoop(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		l, end := kind.New()
-		srv := nearcall.NewServer(nearcall.InlineHandlers())
-		testpb.RegisterTestServiceServer(srv.On(l), &plain{t: t})
+		srv := nearcall.NewServer(nearcall.HandlerPlacement(nearcall.Inline))
+		testpb.RegisterTestServiceServer(srv.OnLoop(l), &plain{t: t})
 		conn := srv.Client()
 		client := testpb.NewTestServiceClient(conn)
 		release := make(chan struct{})
@@ -439,7 +439,7 @@ func TestWhenCallersOfABusyHandlerReturn(t *testing.T) {
 			}
 			l, end := kind.New()
 			srv := nearcall.NewServer()
-			testpb.RegisterTestServiceServer(srv.On(l), echo{
+			testpb.RegisterTestServiceServer(srv.OnLoop(l), echo{
 				unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 					time.Sleep(busy)
 					return &testpb.SimpleResponse{}, nil
@@ -488,8 +488,8 @@ func TestALoopsRegistrarTellsOfAllServices(t *testing.T) {
 		srv, l := onLoop(t, kind, echo{})
 		healthpb.RegisterHealthServer(srv, health.NewServer())
 
-		var registrar grpc.ServiceRegistrar = srv.On(l) // the type that registering functions take
-		reflection.Register(srv.On(l))
+		var registrar grpc.ServiceRegistrar = srv.OnLoop(l) // the type that registering functions take
+		reflection.Register(srv.OnLoop(l))
 		reflects, ok := registrar.(reflection.ServiceInfoProvider)
 		if !ok {
 			t.Fatalf("%T does not tell of services", registrar)

@@ -86,7 +86,7 @@ func (p mixedPath) open(t *testing.T) grpc.ClientConnInterface {
 	}
 	at := grpc.ServiceRegistrar(srv)
 	if p.on != nil {
-		at = srv.On(newLoop(t, *p.on))
+		at = srv.OnLoop(newLoop(t, *p.on))
 	}
 	testpb.RegisterTestServiceServer(at, service)
 	conn := srv.Client(client...)

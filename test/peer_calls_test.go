@@ -464,14 +464,14 @@ func TestAClientGetsItsRepliesAtTheLimitOfItsHandlers(t *testing.T) {
 	})
 }
 
-// The options of a server's calls to its clients are those of PeerDialOptions.
+// The options of a server's calls to its clients are those of PeerConnOptions.
 func TestOptionsOfCallsToThePeer(t *testing.T) {
 	eachPeer(t, func(t *testing.T, network string) {
 		e, conns := handing()
 		var intercepted atomic.Int32
 		var md metadata.MD
 		var targets sync.Map
-		srv := serve(t, e, nearcall.PeerDialOptions(
+		srv := serve(t, e, nearcall.PeerConnOptions(
 			nearcall.WithUserAgent("orders"),
 			nearcall.WithAuthority("agent"),
 			nearcall.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -494,12 +494,12 @@ func TestOptionsOfCallsToThePeer(t *testing.T) {
 	})
 }
 
-// An invalid service config in PeerDialOptions makes calls to the peer fail, as it does for a
+// An invalid service config in PeerConnOptions makes calls to the peer fail, as it does for a
 // connection in process.
 func TestAnInvalidServiceConfigForCallsToThePeer(t *testing.T) {
 	eachPeer(t, func(t *testing.T, network string) {
 		e, conns := handing()
-		client, _ := peers(t, network, serve(t, e, nearcall.PeerDialOptions(nearcall.WithDefaultServiceConfig("{"))), serve(t, echo{}))
+		client, _ := peers(t, network, serve(t, e, nearcall.PeerConnOptions(nearcall.WithDefaultServiceConfig("{"))), serve(t, echo{}))
 		wantCode(t, <-invoke(t.Context(), client), codes.OK)
 		err := <-invoke(t.Context(), <-conns)
 		wantCode(t, err, codes.Unavailable)

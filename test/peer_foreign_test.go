@@ -24,7 +24,7 @@ import (
 // reached. The server is not affected.
 func TestForeignClientsAreToldWhomTheyMet(t *testing.T) {
 	lis := listen(t, "tcp:127.0.0.1:0")
-	start(t, serve(t, echo{}, nearcall.NoGRPCClients()), lis)
+	start(t, serve(t, echo{}, nearcall.OtherClients(nearcall.WebClients)), lis)
 	address := lis.Addr().String()
 
 	t.Run("gRPC", func(t *testing.T) {
@@ -43,7 +43,7 @@ func TestForeignClientsAreToldWhomTheyMet(t *testing.T) {
 	})
 	t.Run("HTTP/1", func(t *testing.T) {
 		lis := listen(t, "tcp:127.0.0.1:0")
-		start(t, serve(t, echo{}, nearcall.NoWebClients()), lis)
+		start(t, serve(t, echo{}, nearcall.OtherClients(nearcall.GRPCClients)), lis)
 		address := lis.Addr().String()
 		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 		for _, method := range []string{"GET", "POST", "PATCH"} {
@@ -89,7 +89,7 @@ func TestForeignClientsAreToldWhomTheyMet(t *testing.T) {
 // with that, the client would connect again at once, without backoff, and make no call.
 func TestAForeignClientWithHealthChecksIsToldWhomItMet(t *testing.T) {
 	lis := &acceptCounter{Listener: listenTCP(t)}
-	start(t, serve(t, echo{}, nearcall.NoGRPCClients()), lis)
+	start(t, serve(t, echo{}, nearcall.OtherClients(nearcall.WebClients)), lis)
 	conn, err := grpc.NewClient("passthrough:"+lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultServiceConfig(`{"healthCheckConfig": {"serviceName": ""}, "loadBalancingConfig": [{"round_robin": {}}]}`))
 	if err != nil {

@@ -176,7 +176,7 @@ func good(t *testing.T, lis nearcall.Listener) (stop func()) {
 func listenFor(t *testing.T, network string, e echo, opts ...nearcall.ServerOption) nearcall.Listener {
 	t.Helper()
 	if network == "unix" {
-		opts = append(opts, nearcall.NoUpgrade())
+		opts = append(opts, nearcall.MaxSharedMemory(0))
 	}
 	lis := listen(t, targetFor(t, network))
 	start(t, serve(t, e, opts...), lis)

@@ -80,7 +80,7 @@ func newRemote(t *testing.T, env ...string) *remote {
 			}
 		}
 	})
-	r.control = dial(t, r.Target, nearcall.WithoutUpgrade())
+	r.control = dial(t, r.Target, nearcall.WithMaxSharedMemory(0))
 	_, err = r.control.EmptyCall(t.Context(), &testpb.Empty{})
 	wantCode(t, err, codes.Unimplemented)
 	if r.before, err = r.held(); err != nil {
@@ -108,7 +108,7 @@ func TestBeRemote(t *testing.T) {
 		start(t, serve(t, mirror()), listen(t, remoteTarget(dir, network)))
 	}
 	lis := listen(t, "unix:"+filepath.Join(dir, "control"))
-	start(t, serve(t, echo{unary: obey}, nearcall.NoUpgrade()), lis)
+	start(t, serve(t, echo{unary: obey}, nearcall.MaxSharedMemory(0)), lis)
 	child.Serve(lis.Target())
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/nearcall/nearcall/internal/testing/chaos"
 	"github.com/nearcall/nearcall/internal/testing/child"
 	"github.com/nearcall/nearcall/internal/testing/leak"
+	"github.com/nearcall/nearcall/shmstats"
 )
 
 // overShm lists the ways to set up shared memory.
@@ -322,7 +323,7 @@ func TestConnectionsOfSharedMemoryLeaveNothing(t *testing.T) {
 		lis := listen(t, targetFor(t, network))
 		start(t, serve(t, aware()), lis)
 		stays := listen(t, targetFor(t, "unix"))
-		start(t, serve(t, aware(), nearcall.NoUpgrade()), stays)
+		start(t, serve(t, aware(), nearcall.MaxSharedMemory(0)), stays)
 		shm := "shm:" + strings.TrimPrefix(stays.Target(), "unix:")
 		before := mappings(t)
 		for range 30 {
@@ -375,7 +376,7 @@ func TestWhatHasArrivedIsReceivedThoughTheConnectionHasEnded(t *testing.T) {
 				t.Fatal(err)
 			}
 			srv.GracefulStop()
-			becomes(t, "the connection has ended", func(s nearcall.SharedMemoryStats) bool { return s.Connections == 0 })
+			becomes(t, "the connection has ended", func(s shmstats.Stats) bool { return s.Connections == 0 })
 			for range 2 {
 				m, err := s.Recv()
 				if n := len(m.GetPayload().GetBody()); n != size || err != nil {
@@ -438,7 +439,7 @@ func TestTheBoundSaysHowMuchIsReceivedAfterTheEnd(t *testing.T) {
 				}
 			}
 			srv.GracefulStop()
-			becomes(t, "the connection has ended", func(s nearcall.SharedMemoryStats) bool { return s.Connections == 0 })
+			becomes(t, "the connection has ended", func(s shmstats.Stats) bool { return s.Connections == 0 })
 			received := 0
 			for _, s := range all {
 				m, err := s.Recv()

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/shmstats"
 )
 
 // least is what a connection of shared memory uses at least on the client's side, in
@@ -29,10 +30,10 @@ const (
 )
 
 // becomes waits until is reports true for the stats.
-func becomes(t *testing.T, what string, is func(nearcall.SharedMemoryStats) bool) {
+func becomes(t *testing.T, what string, is func(shmstats.Stats) bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-		now := nearcall.ReadSharedMemoryStats()
+		now := shmstats.Read()
 		if is(now) {
 			return
 		}
@@ -43,12 +44,12 @@ func becomes(t *testing.T, what string, is func(nearcall.SharedMemoryStats) bool
 }
 
 // noneOpen waits until the connections of earlier tests are closed.
-func noneOpen(t *testing.T) nearcall.SharedMemoryStats {
+func noneOpen(t *testing.T) shmstats.Stats {
 	t.Helper()
-	becomes(t, "no connection is left, and no memory", func(s nearcall.SharedMemoryStats) bool {
+	becomes(t, "no connection is left, and no memory", func(s shmstats.Stats) bool {
 		return s.Connections == 0 && s.Bytes == 0
 	})
-	return nearcall.ReadSharedMemoryStats()
+	return shmstats.Read()
 }
 
 func TestStatsSayWhatBecameOfUnixSockets(t *testing.T) {
@@ -64,30 +65,30 @@ func TestStatsSayWhatBecameOfUnixSockets(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	client := testpb.NewTestServiceClient(conn)
 	wantNetwork(t, client, "shm")
-	now := nearcall.ReadSharedMemoryStats()
+	now := shmstats.Read()
 	if now.Upgrades-before.Upgrades != 2 || now.Fallbacks != before.Fallbacks || now.Connections != 2 || now.Bytes != minOfServer+least {
 		t.Errorf("both sides of a connection are upgraded: %+v, before it %+v", now, before)
 	}
 	if _, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{Payload: payload(100_000)}); err != nil {
 		t.Error(err)
 	}
-	if after := nearcall.ReadSharedMemoryStats(); after.LargeMessages != now.LargeMessages+1 || after.Bytes <= now.Bytes || after.NoRoom != before.NoRoom {
+	if after := shmstats.Read(); after.LargeMessages != now.LargeMessages+1 || after.Bytes <= now.Bytes || after.NoRoom != before.NoRoom {
 		t.Errorf("after a large message: %+v, before it %+v", after, now)
 	}
 	time.Sleep(20 * time.Millisecond) // until both sides sleep
 	wantNetwork(t, client, "shm")
-	if after := nearcall.ReadSharedMemoryStats(); after.Wakeups == before.Wakeups {
+	if after := shmstats.Read(); after.Wakeups == before.Wakeups {
 		t.Errorf("nobody was woken for a call: %+v", after)
 	}
 
-	wantNetwork(t, dial(t, lis.Target(), nearcall.WithoutUpgrade()), "unix")
-	if now := nearcall.ReadSharedMemoryStats(); now.Fallbacks != before.Fallbacks {
+	wantNetwork(t, dial(t, lis.Target(), nearcall.WithMaxSharedMemory(0)), "unix")
+	if now := shmstats.Read(); now.Fallbacks != before.Fallbacks {
 		t.Errorf("what nobody offered counts: %+v", now)
 	}
 	declines := listen(t, targetFor(t, "unix+shm"))
-	start(t, serve(t, aware(), nearcall.NoUpgrade()), declines)
+	start(t, serve(t, aware(), nearcall.MaxSharedMemory(0)), declines)
 	wantNetwork(t, dial(t, declines.Target()), "unix")
-	if now := nearcall.ReadSharedMemoryStats(); now.Fallbacks-before.Fallbacks != 2 || !strings.Contains(now.Fallback, "NoUpgrade") {
+	if now := shmstats.Read(); now.Fallbacks-before.Fallbacks != 2 || !strings.Contains(now.Fallback, "MaxSharedMemory") {
 		t.Errorf("a server has declined: %+v", now)
 	}
 	_ = conn.Close()
@@ -102,7 +103,7 @@ func TestWithoutMemoryUnixSocketsStaySockets(t *testing.T) {
 		client []nearcall.DialOption
 	}{
 		"of the server's": {server: []nearcall.ServerOption{nearcall.MaxSharedMemory(minOfServer - 1)}},
-		"of the client's": {client: []nearcall.DialOption{nearcall.WithMaxSharedMemory(0)}},
+		"of the client's": {client: []nearcall.DialOption{nearcall.WithMaxSharedMemory(1)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lis := listen(t, targetFor(t, "unix+shm"))
@@ -150,7 +151,7 @@ func TestDrainingConnectionsKeepNoNewOnesOut(t *testing.T) {
 				start(t, serve(t, service, nearcall.MaxSharedMemory(bound.server), nearcall.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: 10 * time.Millisecond})), lis)
 				client := dial(t, lis.Target(), nearcall.WithMaxSharedMemory(bound.client))
 				replaced := func() bool {
-					now := nearcall.ReadSharedMemoryStats()
+					now := shmstats.Read()
 					return now.Upgrades+now.Fallbacks-before.Upgrades-before.Fallbacks >= 20
 				}
 				var all sync.WaitGroup
@@ -196,7 +197,7 @@ func TestLargeMessagesBeyondTheLimitGoInPieces(t *testing.T) {
 		}
 	}
 	all.Wait()
-	now := nearcall.ReadSharedMemoryStats()
+	now := shmstats.Read()
 	if now.NoRoom == before.NoRoom || now.LargeMessages == before.LargeMessages {
 		t.Errorf("some were to find room, and some not: %+v, before %+v", now, before)
 	}
@@ -235,10 +236,10 @@ func TestClientsThatTakeNoReplyLeaveOthersSharedMemory(t *testing.T) {
 			waiting = append(waiting, s)
 		}
 	}
-	becomes(t, "all replies are sent, as far as there is credit", func(s nearcall.SharedMemoryStats) bool {
+	becomes(t, "all replies are sent, as far as there is credit", func(s shmstats.Stats) bool {
 		return s.LargeMessages+s.NoRoom == before.LargeMessages+before.NoRoom+clients*streams
 	})
-	hoarded := nearcall.ReadSharedMemoryStats()
+	hoarded := shmstats.Read()
 
 	honest := dial(t, lis.Target(), nearcall.WithMaxSharedMemory(least))
 	wantNetwork(t, honest, "shm")
@@ -253,7 +254,7 @@ func TestClientsThatTakeNoReplyLeaveOthersSharedMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	takes(s)
-	if now := nearcall.ReadSharedMemoryStats(); now.LargeMessages != hoarded.LargeMessages+1 {
+	if now := shmstats.Read(); now.LargeMessages != hoarded.LargeMessages+1 {
 		t.Errorf("a reply to somebody else finds no slab: %+v, before %+v", now, hoarded)
 	}
 	for _, s := range waiting { // nothing was lost
@@ -266,8 +267,8 @@ func TestCallsWithoutSpinning(t *testing.T) {
 		t.Run(network, func(t *testing.T) {
 			hold(t)
 			lis := listen(t, targetFor(t, network))
-			start(t, serve(t, aware(), nearcall.NoSpinning()), lis)
-			client := dial(t, lis.Target(), nearcall.WithoutSpinning())
+			start(t, serve(t, aware(), nearcall.DisableSpinning()), lis)
+			client := dial(t, lis.Target(), nearcall.WithDisableSpinning())
 			for range 200 {
 				if _, err := client.UnaryCall(t.Context(), &testpb.SimpleRequest{}); err != nil {
 					t.Fatal(err)

@@ -86,7 +86,7 @@ func TestACallOverSharedMemorySaysSo(t *testing.T) {
 
 func TestEitherSideOfAUnixTargetMayKeepTheSocket(t *testing.T) {
 	hold(t)
-	stay := []nearcall.DialOption{nearcall.WithoutUpgrade()}
+	stay := []nearcall.DialOption{nearcall.WithMaxSharedMemory(0)}
 	wrapped := func(ctx context.Context, address string) (net.Conn, error) {
 		c, err := new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(address, "unix://"))
 		return struct{ net.Conn }{c}, err
@@ -102,8 +102,8 @@ func TestEitherSideOfAUnixTargetMayKeepTheSocket(t *testing.T) {
 	}{
 		"by default":                    {nil, nil, "shm"},
 		"by the client":                 {nil, stay, "unix"},
-		"by the server":                 {[]nearcall.ServerOption{nearcall.NoUpgrade()}, nil, "unix"},
-		"by both":                       {[]nearcall.ServerOption{nearcall.NoUpgrade()}, stay, "unix"},
+		"by the server":                 {[]nearcall.ServerOption{nearcall.MaxSharedMemory(0)}, nil, "unix"},
+		"by both":                       {[]nearcall.ServerOption{nearcall.MaxSharedMemory(0)}, stay, "unix"},
 		"by a dialer that wraps it":     {nil, []nearcall.DialOption{nearcall.WithContextDialer(wrapped)}, "unix"},
 		"not by a dialer of sockets":    {nil, []nearcall.DialOption{nearcall.WithContextDialer(itself)}, "shm"},
 		"not by credentials without it": {[]nearcall.ServerOption{nearcall.Creds(localCreds)}, []nearcall.DialOption{nearcall.WithTransportCredentials(localCreds)}, "shm"},
@@ -142,21 +142,28 @@ func TestAbstractUnixSocketsStaySockets(t *testing.T) {
 	wantNetwork(t, dial(t, lis.Target()), "unix")
 }
 
-// Options that disable the upgrade have no effect on shm targets.
 func TestShmTargetsAreNothingButSharedMemory(t *testing.T) {
 	hold(t)
+	err := serve(t, aware(), nearcall.MaxSharedMemory(0)).Serve(listen(t, targetFor(t, "shm")))
+	if want := "it needs shared memory; leave out MaxSharedMemory(0)"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("Serve: %v, want %q", err, want)
+	}
 	lis := listen(t, targetFor(t, "shm"))
-	start(t, serve(t, aware(), nearcall.NoUpgrade()), lis)
-	wantNetwork(t, dial(t, lis.Target(), nearcall.WithoutUpgrade()), "shm")
+	start(t, serve(t, aware()), lis)
+	_, err = nearcall.NewClient(lis.Target(), nearcall.WithMaxSharedMemory(0))
+	if want := "needs shared memory; leave out WithMaxSharedMemory(0)"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("NewClient: %v, want %q", err, want)
+	}
+	wantNetwork(t, dial(t, lis.Target()), "shm")
 	// A unix target's client offers the upgrade that the listener requires.
 	unix := "unix:" + strings.TrimPrefix(lis.Target(), "shm:")
 	wantNetwork(t, dial(t, unix), "shm")
 	for range 20 { // the refusal can reach the client in different ways
-		wantUnavailable(t, dial(t, unix, nearcall.WithoutUpgrade()), "dial shm:")
+		wantUnavailable(t, dial(t, unix, nearcall.WithMaxSharedMemory(0)), "dial shm:")
 	}
 
 	plain := listen(t, targetFor(t, "unix"))
-	start(t, serve(t, aware(), nearcall.NoUpgrade()), plain)
+	start(t, serve(t, aware(), nearcall.MaxSharedMemory(0)), plain)
 	shm := "shm:" + strings.TrimPrefix(plain.Target(), "unix:")
 	wantUnavailable(t, dial(t, shm), "shared memory cannot be used: the server declines")
 	wantUnavailable(t, dial(t, shm, nearcall.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
@@ -171,7 +178,7 @@ func TestShmTargetsAreNothingButSharedMemory(t *testing.T) {
 func TestAShmClientFindsAServerThatTakesItsOffer(t *testing.T) {
 	hold(t)
 	path := filepath.Join(t.TempDir(), "s")
-	srv := serve(t, aware(), nearcall.NoUpgrade())
+	srv := serve(t, aware(), nearcall.MaxSharedMemory(0))
 	start(t, srv, listen(t, "unix:"+path))
 	client := dial(t, "shm:"+path, impatient())
 	wantUnavailable(t, client, "the server declines")

@@ -59,7 +59,7 @@ func TestTargetsOfSockets(t *testing.T) {
 			if authority == "" {
 				authority = strings.TrimPrefix(lis.Target(), "tcp:")
 			}
-			client := dial(t, lis.Target(), nearcall.WithoutUpgrade())
+			client := dial(t, lis.Target())
 			wantCode(t, <-invoke(t.Context(), client), codes.OK)
 			if got := md[":authority"]; len(got) != 1 || got[0] != authority {
 				t.Errorf("the authority is %q, want %q", got, authority)
@@ -240,7 +240,7 @@ func testSocketFiles(t *testing.T, target string, opts []nearcall.DialOption) {
 // A server controls who can connect to its socket file.
 func TestSocketFilesHaveAModeAndAnOwner(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		_, err := nearcall.Listen(targetFor(t, "unix"), nearcall.SocketFileMode(0o600))
+		_, err := nearcall.Listen(targetFor(t, "unix"), nearcall.SocketFile(0o600, -1, -1))
 		if err == nil || !strings.Contains(err.Error(), "leave the options out") {
 			t.Errorf("the error is %v", err)
 		}
@@ -248,7 +248,7 @@ func TestSocketFilesHaveAModeAndAnOwner(t *testing.T) {
 	}
 	for _, network := range networks("unix") {
 		target := targetFor(t, network)
-		lis, err := nearcall.Listen(target, nearcall.SocketFileMode(0o620), nearcall.SocketFileOwner(-1, os.Getgid()))
+		lis, err := nearcall.Listen(target, nearcall.SocketFile(0o620, -1, os.Getgid()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -266,17 +266,17 @@ func TestSocketFilesHaveAModeAndAnOwner(t *testing.T) {
 		targets = append(targets, "unix-abstract:nearcall-file-mode")
 	}
 	for _, target := range targets {
-		for _, o := range []nearcall.ListenOption{nearcall.SocketFileMode(0o600), nearcall.SocketFileOwner(0, 0)} {
+		for _, o := range []nearcall.ListenOption{nearcall.SocketFile(0o600, -1, -1), nearcall.SocketFile(0o600, 0, 0)} {
 			lis, err := nearcall.Listen(target, o)
 			if err == nil {
 				_ = lis.Close()
 			}
-			if want := "only for unix:PATH and shm:PATH, which have a socket file; leave them out"; err == nil || !strings.Contains(err.Error(), want) {
+			if want := "only for unix:PATH and shm:PATH, which have a socket file; leave it out"; err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: the error is %v, want %q", target, err, want)
 			}
 		}
 	}
-	_, err := nearcall.Listen(targetFor(t, "unix"), nearcall.SocketFileMode(0o600|fs.ModeSetuid))
+	_, err := nearcall.Listen(targetFor(t, "unix"), nearcall.SocketFile(0o600|fs.ModeSetuid, -1, -1))
 	if err == nil || !strings.Contains(err.Error(), "permission bits only, as in 0660, got urw-------") {
 		t.Errorf("the error is %v", err)
 	}

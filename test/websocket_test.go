@@ -269,7 +269,7 @@ func (c *pageConn) Write(b []byte) (int, error) {
 
 func TestWherePathsOfWebSocketsCount(t *testing.T) {
 	lis, tcp := listen(t, "ws://127.0.0.1:0/calls"), listen(t, "tcp:127.0.0.1:0")
-	srv := serve(t, echo{}, nearcall.NoWebClients())
+	srv := serve(t, echo{}, nearcall.OtherClients(nearcall.GRPCClients))
 	start(t, srv, lis)
 	start(t, srv, tcp)
 	err := <-invoke(t.Context(), dial(t, strings.Replace(lis.Target(), "/calls", "/other", 1)))
@@ -277,7 +277,7 @@ func TestWherePathsOfWebSocketsCount(t *testing.T) {
 	if !strings.Contains(err.Error(), "404 Not Found") || !strings.Contains(err.Error(), "takes WebSockets at /calls") {
 		t.Errorf("another path: %v", err)
 	}
-	// With NoWebClients only listeners of ws: targets take WebSockets.
+	// Without web clients only listeners of ws: targets take WebSockets.
 	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target())), codes.OK)
 	err = <-invoke(t.Context(), dial(t, "ws:"+strings.Replace(tcp.Target(), "tcp:", "//", 1)))
 	wantCode(t, err, codes.Unavailable)

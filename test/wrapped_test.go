@@ -81,7 +81,7 @@ func TestEveryClientIsServedByEveryListener(t *testing.T) {
 					creds := newChecking(with)
 					switch with {
 					case "NoUpgrade":
-						opts = append(opts, nearcall.NoUpgrade())
+						opts = append(opts, nearcall.MaxSharedMemory(0))
 					case "TLS":
 						config := certs.server(nil)
 						config.NextProtos = nil
@@ -102,7 +102,7 @@ func TestEveryClientIsServedByEveryListener(t *testing.T) {
 					start(t, serve(t, seen(&p, &md), opts...), lis)
 					for name, call := range map[string]func() error{
 						"nearcall":         func() error { return callNear(t, target, client) },
-						"without upgrade":  func() error { return callNear(t, target, client, nearcall.WithoutUpgrade()) },
+						"without upgrade":  func() error { return callNear(t, target, client, nearcall.WithMaxSharedMemory(0)) },
 						"with a fallback":  func() error { return callNear(t, target, client, nearcall.WithGRPCFallback()) },
 						"over a WebSocket": func() error { return callWebSocket(t, lis, client) },
 						"grpc-go":          func() error { return callGRPC(t, lis, client) },

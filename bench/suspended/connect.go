@@ -41,7 +41,9 @@ func (l line) open(tasks int) (_ *connection, err error) {
 		if err != nil {
 			return nil, err
 		}
-		dial = func() (*nearcall.ClientConn, error) { return nearcall.NewClient(target, nearcall.WithoutUpgrade()) }
+		dial = func() (*nearcall.ClientConn, error) {
+			return nearcall.NewClient(target, nearcall.WithMaxSharedMemory(0))
+		}
 	}
 	if c.client, err = c.connect(dial); err != nil {
 		return nil, err

@@ -32,7 +32,7 @@ func newHost(kind string, c crowd, tasks int) (*host, error) {
 		return nil, fmt.Errorf("there is no loop %q", kind)
 	}
 	h := &host{nearcall.NewServer(), loop.New(opts...), func() error { return nil }}
-	testpb.RegisterTestServiceServer(h.srv.On(h.loop), echo{})
+	testpb.RegisterTestServiceServer(h.srv.OnLoop(h.loop), echo{})
 	if c.atLoop == nil || tasks == 0 {
 		return h, nil
 	}

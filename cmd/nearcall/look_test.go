@@ -104,7 +104,7 @@ func TestDescribePrintsProtoSource(t *testing.T) {
 // know, and about servers that do not tell.
 func TestWrongNamesAreExplained(t *testing.T) {
 	target := onOne(t)
-	nearOnly := serveNear(t, "tcp:127.0.0.1:0", withShop, nearcall.NoGRPCClients())
+	nearOnly := serveNear(t, "tcp:127.0.0.1:0", withShop, nearcall.OtherClients(nearcall.WebClients))
 	silent := func(srv server) { orderspb.RegisterOrdersServer(srv, shop{}) }
 	const noReflection = "the server has no reflection (unknown service grpc.reflection.v1.ServerReflection); its program can add it with reflection.Register(srv)"
 	for _, c := range []struct {

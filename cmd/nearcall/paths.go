@@ -121,7 +121,7 @@ func cancellable(s testpb.TestServiceServer) (connection, error) {
 // inlineHandlers uses a context that can be cancelled, as inlining makes no difference
 // otherwise.
 func inlineHandlers(s testpb.TestServiceServer) (connection, error) {
-	srv := nearcall.NewServer(nearcall.InlineHandlers())
+	srv := nearcall.NewServer(nearcall.HandlerPlacement(nearcall.Inline))
 	testpb.RegisterTestServiceServer(srv, s)
 	return toServer(srv).cancellable(), nil
 }

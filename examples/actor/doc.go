@@ -3,7 +3,7 @@
 // the handlers that change them run on one loop.
 //
 //	l := loop.New()
-//	pb.RegisterOrderBookServer(srv.On(l), actor.NewExchange(l))
+//	pb.RegisterOrderBookServer(srv.OnLoop(l), actor.NewExchange(l))
 //
 // Files, from the inside out: book.go matches orders and does not depend on gRPC; signal.go
 // lets one task of the loop wait for another; line.go is the bounded queue of messages to

@@ -41,7 +41,7 @@ func open(t testing.TB, network string) *market {
 	t.Helper()
 	l := loop.New()
 	m := &market{Exchange: NewExchange(l), srv: nearcall.NewServer()}
-	pb.RegisterOrderBookServer(m.srv.On(l), m.Exchange)
+	pb.RegisterOrderBookServer(m.srv.OnLoop(l), m.Exchange)
 	target := ""
 	switch network {
 	case "":
@@ -51,7 +51,7 @@ func open(t testing.TB, network string) *market {
 	case "unix":
 		needs.UnixSockets(t)
 		target = "unix:" + filepath.Join(t.TempDir(), "s")
-		m.opts = append(m.opts, nearcall.WithoutUpgrade())
+		m.opts = append(m.opts, nearcall.WithMaxSharedMemory(0))
 	default:
 		target = network + ":" + filepath.Join(t.TempDir(), "s")
 	}

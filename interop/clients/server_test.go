@@ -62,7 +62,7 @@ func newServer(t *testing.T, onLoop bool, opts ...nearcall.ServerOption) *nearca
 	if onLoop {
 		l := loop.New()
 		t.Cleanup(func() { l.Close(context.Background()) }) // after the server has stopped
-		orderspb.RegisterOrdersServer(srv.On(l), &service{onLoop: true})
+		orderspb.RegisterOrdersServer(srv.OnLoop(l), &service{onLoop: true})
 	} else {
 		orderspb.RegisterOrdersServer(srv, &service{})
 	}

@@ -188,7 +188,7 @@ func options(words []string) ([]nearcall.ServerOption, error) {
 		case "messages": // the largest message that the server accepts
 			opts = append(opts, nearcall.MaxRecvMsgSize(n))
 		case "upgrade":
-			opts = append(opts, nearcall.NoUpgrade())
+			opts = append(opts, nearcall.MaxSharedMemory(0))
 		default:
 			return nil, fmt.Errorf("unknown option %q", word)
 		}

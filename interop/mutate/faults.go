@@ -691,7 +691,7 @@ var Faults = []Fault{
 		Env: "inproc-forward",
 	},
 	{
-		Name: "calls to the peer have none of PeerDialOptions",
+		Name: "calls to the peer have none of PeerConnOptions",
 		File: aPeer,
 		Old:  "o := newDialOptions(s.opts.peer)",
 		New:  "o := newDialOptions(nil)", Items: []int{7, 33, 38},

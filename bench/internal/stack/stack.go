@@ -75,7 +75,7 @@ type Conn interface {
 func Dial(stack, target string) (Conn, error) {
 	switch stack {
 	case Nearcall:
-		return nearcall.NewClient(target, nearcall.WithoutUpgrade())
+		return nearcall.NewClient(target, nearcall.WithMaxSharedMemory(0))
 	case GRPC:
 		if address, ok := strings.CutPrefix(target, "tcp:"); ok {
 			target = "passthrough:///" + address

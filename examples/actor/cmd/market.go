@@ -27,7 +27,7 @@ func run(ctx context.Context, network string, traders, orders int) error {
 	}
 	l, srv := loop.New(), nearcall.NewServer()
 	x := actor.NewExchange(l)
-	pb.RegisterOrderBookServer(srv.On(l), x)
+	pb.RegisterOrderBookServer(srv.OnLoop(l), x)
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(lis) }()
 	defer srv.Stop()

@@ -27,7 +27,7 @@ func (e *Engine) Register(srv *nearcall.Server, service protoreflect.ServiceDesc
 	if err := e.onLoop(func() error { return e.describe(desc, service, object) }); err != nil {
 		return fmt.Errorf("engine: %q cannot serve %s: %w", object, service.FullName(), err)
 	}
-	srv.On(e.loop).RegisterService(desc, e)
+	srv.OnLoop(e.loop).RegisterService(desc, e)
 	return nil
 }
 

@@ -38,7 +38,7 @@ var messageAttacks = []*Attack{
 	},
 	{
 		Name: "connections-foreign", Path: overTCP, Full: 400, Short: 100,
-		What:   "%s connections that speak HTTP/2 and send 1 MiB of empty frames, the server with NoGRPCClients",
+		What:   "%s connections that speak HTTP/2 and send 1 MiB of empty frames, the server with OtherClients(0)",
 		Before: "21 s of CPU, p99 of 695 ms",
 		server: []string{"-nogrpc"},
 		Run:    emptyForeignFrames,

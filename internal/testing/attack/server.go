@@ -24,16 +24,16 @@ import (
 func (p *Program) serverMain(args []string) error {
 	flags := flag.NewFlagSet("server", flag.ExitOnError)
 	dir := flags.String("dir", "", "the directory of the sockets")
-	own := flags.Bool("nogrpc", false, "serve with NoGRPCClients")
-	stay := flags.Bool("noupgrade", false, "serve with NoUpgrade")
+	own := flags.Bool("nogrpc", false, "serve with OtherClients(0)")
+	stay := flags.Bool("noupgrade", false, "serve with MaxSharedMemory(0)")
 	flawName := flags.String("flaw", "", "the flaw that the server has")
 	_ = flags.Parse(args)
 	opts := slices.Clone(p.Server)
 	if *stay {
-		opts = append(opts, nearcall.NoUpgrade())
+		opts = append(opts, nearcall.MaxSharedMemory(0))
 	}
 	if *own {
-		opts = append(opts, nearcall.NoGRPCClients())
+		opts = append(opts, nearcall.OtherClients(0))
 	}
 	if *flawName != "" {
 		opts = append(opts, nearcall.UnaryInterceptor((&flaw{name: *flawName}).intercept), nearcall.WaitForHandlers(*flawName == "stop"))

@@ -254,7 +254,7 @@ func (c *chaos) up() {
 	var at grpc.ServiceRegistrar = c.server
 	if c.On != nil {
 		c.book = openBook(c)
-		at = c.server.On(c.book.loop)
+		at = c.server.OnLoop(c.book.loop)
 	}
 	testpb.RegisterTestServiceServer(at, &chaosService{chaos: c, book: c.book})
 	server, served := c.server, make(chan error, 1)

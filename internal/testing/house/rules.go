@@ -56,6 +56,7 @@ var Imports = []Rule{
 
 	// The root package does not import these.
 	{Pkg: "forward", May: []string{".", "internal/hook"}},
+	{Pkg: "shmstats", May: []string{"internal/transport/shm"}},
 	{Pkg: "callstats/...", May: []string{"callstats/..."}},
 
 	// The root package ties them together.

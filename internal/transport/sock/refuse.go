@@ -16,12 +16,12 @@ import (
 )
 
 // What peers that speak another protocol are told. An HTTP/2 client is refused by servers
-// with the option NoGRPCClients, and by shm: listeners.
+// that do not take them, and by shm: listeners.
 const (
 	ours = "this is a nearcall server, which takes only nearcall's own clients here: dial it with github.com/nearcall/nearcall; " +
-		"for ordinary gRPC clients serve a tcp: or unix: listener, without the option NoGRPCClients"
+		"for ordinary gRPC clients serve a tcp: or unix: listener, whose OtherClients has GRPCClients"
 	notHTTP1 = "this is a nearcall server, which does not speak HTTP/1: call it with github.com/nearcall/nearcall, " +
-		"or with a gRPC client unless it has the option NoGRPCClients"
+		"or with a gRPC client if its OtherClients has GRPCClients"
 )
 
 const (

@@ -85,7 +85,7 @@ func (o Options) upgradable(conn net.Conn) (*net.UnixConn, error) {
 	case o.Upgrade == nil:
 		return nil, errors.New("this system has none")
 	case o.NoUpgrade:
-		return nil, errors.New("NoUpgrade or WithoutUpgrade is set")
+		return nil, errors.New("MaxSharedMemory or WithMaxSharedMemory is 0")
 	case !ok:
 		return nil, errors.New("the connection is not a unix socket itself")
 	case abstract(u):

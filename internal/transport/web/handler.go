@@ -52,7 +52,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	case s.opts.OnlyUpgrades:
-		c.refuse(w, r, http.StatusUpgradeRequired, "this server has the option NoWebClients: it only takes WebSockets here")
+		c.refuse(w, r, http.StatusUpgradeRequired, "this server does not take web clients (option OtherClients): it only takes WebSockets here")
 		return
 	}
 	q, st, no := s.parse(r)

@@ -249,7 +249,7 @@ func TestVersionsAndTimeoutsThatCannotBeReadAreRefused(t *testing.T) {
 }
 
 func TestTheFaceCanBeTurnedOff(t *testing.T) {
-	s := start(t, &service{}, nearcall.NoWebClients())
+	s := start(t, &service{}, nearcall.OtherClients(nearcall.GRPCClients))
 	s.post("UnaryCall", "{}").want(t, 505, "this is a nearcall server")
 }
 

@@ -109,7 +109,7 @@ func TestHandlersOfWebCallsMayRunOnALoop(t *testing.T) {
 		t.Fatal(err)
 	}
 	srv := nearcall.NewServer()
-	testpb.RegisterTestServiceServer(srv.On(l), &service{})
+	testpb.RegisterTestServiceServer(srv.OnLoop(l), &service{})
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Serve(lis) }()
 	transport := &http.Transport{}

@@ -58,9 +58,9 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	}
 	switch near.On {
 	case near.Unix:
-		o.near = append(o.near, nearcall.WithoutUpgrade())
+		o.near = append(o.near, nearcall.WithMaxSharedMemory(0))
 	case near.Shared:
-		o.near = append(o.near, nearcall.WithSharedMessages())
+		o.near = append(o.near, nearcall.WithImmutableMessages())
 	}
 	cc := &ClientConn{target: target, opts: o.near, ready: make(chan struct{})}
 	if n := len(o.secure); n > 0 {

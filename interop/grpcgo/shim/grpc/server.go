@@ -40,11 +40,11 @@ func NewServer(opts ...ServerOption) *Server {
 	s := &Server{}
 	switch near.On {
 	case near.Unix:
-		o.near = append(o.near, nearcall.NoUpgrade())
+		o.near = append(o.near, nearcall.MaxSharedMemory(0))
 	case near.Inline:
-		o.near = append(o.near, nearcall.InlineHandlers())
+		o.near = append(o.near, nearcall.HandlerPlacement(nearcall.Inline))
 	case near.Shared:
-		o.near = append(o.near, nearcall.SharedMessages())
+		o.near = append(o.near, nearcall.ImmutableMessages())
 	case near.Loop:
 		s.loop = loop.New()
 	}
@@ -58,7 +58,7 @@ func (s *Server) RegisterService(desc *g.ServiceDesc, impl any) {
 	case s.grpc != nil:
 		s.grpc.RegisterService(desc, impl)
 	case s.loop != nil:
-		s.near.On(s.loop).RegisterService(desc, impl)
+		s.near.OnLoop(s.loop).RegisterService(desc, impl)
 	default:
 		s.near.RegisterService(desc, impl)
 	}

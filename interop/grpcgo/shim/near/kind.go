@@ -30,8 +30,8 @@ const (
 	Unix      Kind = "unix"   // without the upgrade to shared memory
 	SharedMem Kind = "shm"    // both sides meet at a unix socket
 	InProcess Kind = "inproc" // workers run the handlers
-	Inline    Kind = "inline" // in process, with InlineHandlers
-	Shared    Kind = "shared" // in process, with SharedMessages
+	Inline    Kind = "inline" // in process, with HandlerPlacement(Inline)
+	Shared    Kind = "shared" // in process, with ImmutableMessages
 	Loop      Kind = "loop"   // in process, all handlers on a loop
 )
 

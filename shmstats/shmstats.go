@@ -1,20 +1,21 @@
-package nearcall
+// Package shmstats has statistics about the connections of a process through shared memory.
+package shmstats
 
 import "github.com/nearcall/nearcall/internal/transport/shm"
 
-// SharedMemoryStats are statistics about this process's connections of unix and shm
-// targets, as a client and as a server. [ReadSharedMemoryStats] returns them.
-type SharedMemoryStats struct {
+// Stats are statistics about this process's connections of unix: and shm: targets, as a client and
+// as a server. [Read] returns them.
+type Stats struct {
 	// Upgrades is how many unix sockets became shared memory. Fallbacks is how many did
-	// not although the client offered it: they stayed sockets or, with shm targets, were
+	// not although the client offered it: they stayed sockets or, with shm: targets, were
 	// refused. Fallback is the reason of the latest fallback, empty if there was none.
 	Upgrades  uint64
 	Fallbacks uint64
 	Fallback  string
 
 	// Connections is how many connections are shared memory now. Bytes is how many
-	// bytes of this process's memory they use now: see [MaxSharedMemory] and
-	// [WithMaxSharedMemory].
+	// bytes of this process's memory they use now. nearcall.MaxSharedMemory and
+	// nearcall.WithMaxSharedMemory limit it.
 	Connections int64
 	Bytes       int64
 
@@ -27,13 +28,12 @@ type SharedMemoryStats struct {
 	Wakeups uint64
 }
 
-// ReadSharedMemoryStats returns the statistics of this process since it started. Each
-// value is exact, but together they are not a snapshot of one instant. It is safe for
-// concurrent use and costs a few atomic loads. On systems without shared memory all
-// values are zero.
-func ReadSharedMemoryStats() SharedMemoryStats {
+// Read returns the statistics of this process since it started. Each value is exact, but together
+// they are not a snapshot of one instant. It is safe for concurrent use and costs a few atomic
+// loads. On systems without shared memory all values are zero.
+func Read() Stats {
 	c := shm.Read()
-	return SharedMemoryStats{
+	return Stats{
 		Upgrades: c.Upgrades, Fallbacks: c.Fallbacks, Fallback: c.Fallback,
 		Connections: c.Open, Bytes: c.Memory,
 		LargeMessages: c.Slabs, NoRoom: c.NoSlab, Wakeups: c.Bells,
