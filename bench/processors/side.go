@@ -14,8 +14,8 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/peer"
 
-	"github.com/nearcall/nearcall/bench/internal/stack"
 	"github.com/nearcall/nearcall/bench/internal/child"
+	"github.com/nearcall/nearcall/bench/internal/stack"
 )
 
 // sideEnv is the environment variable that makes this program one of the two processes. Its

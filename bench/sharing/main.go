@@ -23,8 +23,8 @@ import (
 	"google.golang.org/grpc"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
-	"github.com/nearcall/nearcall/bench/internal/stack"
 	"github.com/nearcall/nearcall/bench/internal/child"
+	"github.com/nearcall/nearcall/bench/internal/stack"
 )
 
 const (
