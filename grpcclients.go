@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 
-	"github.com/nearcall/nearcall/internal/h2"
+	"github.com/nearcall/nearcall/internal/grpcserver"
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
@@ -30,22 +30,22 @@ func (s *Server) takeGRPC(c sock.Handover) bool {
 
 // grpcServer returns the server for ordinary gRPC clients, and makes it on first use. It
 // returns nil if the server is stopped.
-func (s *Server) grpcServer() *h2.Server {
+func (s *Server) grpcServer() *grpcserver.Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.grpc == nil && !s.stopped {
-		s.grpc = h2.New(s.grpcConfig())
+		s.grpc = grpcserver.New(s.grpcConfig())
 	}
 	return s.grpc
 }
 
 // grpcConfig returns the configuration of the server for ordinary gRPC clients: the same
 // services, interceptors, stats handlers and limits.
-func (s *Server) grpcConfig() h2.Config {
+func (s *Server) grpcConfig() grpcserver.Config {
 	o, cfg := s.opts, s.opts.config()
-	c := h2.Config{Unary: cfg.Unary}
+	c := grpcserver.Config{Unary: cfg.Unary}
 	for _, svc := range s.core.Services() {
-		c.Services = append(c.Services, h2.Service(svc))
+		c.Services = append(c.Services, grpcserver.Service(svc))
 	}
 	c.Stream = append([]grpc.StreamServerInterceptor{s.acceptPrepared}, cfg.Stream...)
 	opts := []grpc.ServerOption{

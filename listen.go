@@ -8,7 +8,7 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/nearcall/nearcall/internal/rights"
+	"github.com/nearcall/nearcall/internal/scmrights"
 	"github.com/nearcall/nearcall/internal/socketfile"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 )
@@ -160,7 +160,7 @@ func listenTCP(t *parsedTarget, _ *listenOptions) (Listener, error) {
 
 // listen returns a listener whose connections accept no file descriptors from peers.
 func listen(network, address string) (net.Listener, error) {
-	config := net.ListenConfig{Control: rights.RefuseFrom}
+	config := net.ListenConfig{Control: scmrights.RefuseFrom}
 	return config.Listen(context.Background(), network, address)
 }
 

@@ -11,12 +11,12 @@ import (
 
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/connector"
-	"github.com/nearcall/nearcall/internal/h2"
+	"github.com/nearcall/nearcall/internal/grpcserver"
 	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/http1"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 	"github.com/nearcall/nearcall/internal/transport/sock"
-	"github.com/nearcall/nearcall/internal/transport/web"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/loop"
 )
@@ -31,11 +31,11 @@ import (
 type Server struct {
 	core    *call.Server
 	opts    *serverOptions
-	sockets sock.Options // of connections from other processes
-	web     *web.Server  // for HTTP/1 clients
+	sockets sock.Options  // of connections from other processes
+	web     *http1.Server // for HTTP/1 clients
 
 	mu        sync.Mutex
-	grpc      *h2.Server // of ordinary gRPC clients; nil before the first connects
+	grpc      *grpcserver.Server // of ordinary gRPC clients; nil before the first connects
 	listeners map[*listening]struct{}
 	stopped   bool
 	serving   sync.WaitGroup
@@ -246,7 +246,7 @@ func (s *Server) GracefulStop() {
 
 // closeListeners closes all listeners and returns the server for ordinary gRPC clients, or
 // nil if there is none. No listener and no such server is added later.
-func (s *Server) closeListeners() *h2.Server {
+func (s *Server) closeListeners() *grpcserver.Server {
 	s.mu.Lock()
 	s.stopped = true
 	open, inner := s.listeners, s.grpc

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
 
-	"github.com/nearcall/nearcall/internal/edit"
+	"github.com/nearcall/nearcall/internal/spelling"
 )
 
 // suggestion returns the question which target the user meant by text, which [Listen]
@@ -68,7 +68,7 @@ func similar(name, rest string) *scheme {
 		if len(s.name) > 4 {
 			slips = 2
 		}
-		if edit.Distance(name, s.name) <= slips {
+		if spelling.Distance(name, s.name) <= slips {
 			return s
 		}
 	}

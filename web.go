@@ -2,8 +2,8 @@ package nearcall
 
 import (
 	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/transport/http1"
 	"github.com/nearcall/nearcall/internal/transport/sock"
-	"github.com/nearcall/nearcall/internal/transport/web"
 )
 
 // WebOrigins lets web pages of other origins make calls. An origin is scheme://host or
@@ -18,16 +18,16 @@ import (
 // the same machine, needs the origin of that name here, too: see
 // https://github.com/nearcall/nearcall/blob/main/docs/security.md#web-pages.
 func WebOrigins(origins ...string) ServerOption {
-	if _, err := web.New(web.Options{Origins: origins}); err != nil {
+	if _, err := http1.New(http1.Options{Origins: origins}); err != nil {
 		panic("nearcall: WebOrigins: " + err.Error())
 	}
 	return serverOption(func(o *serverOptions) { o.origins = append(o.origins, origins...) })
 }
 
 // webServer returns what serves HTTP/1 clients.
-func (s *Server) webServer() *web.Server {
+func (s *Server) webServer() *http1.Server {
 	o := s.opts
-	server, err := web.New(web.Options{
+	server, err := http1.New(http1.Options{
 		Method: s.core.Method, Codec: s.core.HasCodec, Compressors: call.Compressors, Origins: o.origins,
 		Upgrade: s.openWebSocket, OnlyUpgrades: !o.takes(WebClients),
 		Window: o.Window, MaxHeaderBytes: o.socket.MaxHeaderBytes, Keepalive: o.socket.ServerKeepalive,
@@ -43,5 +43,5 @@ func (s *Server) takeHTTP1(h sock.Handover) bool {
 	if !s.opts.takes(WebClients) && h.Path == "" {
 		return false
 	}
-	return s.web.Take(web.Handover(h))
+	return s.web.Take(http1.Handover(h))
 }

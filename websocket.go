@@ -16,7 +16,7 @@ import (
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
-	"github.com/nearcall/nearcall/internal/transport/web"
+	"github.com/nearcall/nearcall/internal/transport/http1"
 	"github.com/nearcall/nearcall/internal/transport/websocket"
 )
 
@@ -55,14 +55,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	deadline := time.Now().Add(cmp.Or(s.sockets.Handshake, mux.DefaultHandshake))
-	if code, why := s.openWebSocket(w, r, web.Handover{Deadline: deadline, Accept: s.accept}); code != 0 {
+	if code, why := s.openWebSocket(w, r, http1.Handover{Deadline: deadline, Accept: s.accept}); code != 0 {
 		http.Error(w, why, code)
 	}
 }
 
 // openWebSocket takes over the connection of a request for a WebSocket. If it cannot, it
 // returns the status code and the text of the answer.
-func (s *Server) openWebSocket(w http.ResponseWriter, r *http.Request, h web.Handover) (code int, why string) {
+func (s *Server) openWebSocket(w http.ResponseWriter, r *http.Request, h http1.Handover) (code int, why string) {
 	if h.Path != "" && h.Path != r.URL.Path {
 		return http.StatusNotFound, fmt.Sprintf("this server takes WebSockets at %s, not at %.100s", h.Path, r.URL.Path)
 	}
@@ -72,7 +72,7 @@ func (s *Server) openWebSocket(w http.ResponseWriter, r *http.Request, h web.Han
 	if code, why := websocket.Check(r, w.Header()); code != 0 {
 		return code, why
 	}
-	conn, first, err := web.Hijack(w)
+	conn, first, err := http1.Hijack(w)
 	if err != nil {
 		return http.StatusInternalServerError, fmt.Sprintf("the HTTP server cannot hand over its connection: %v", err)
 	}

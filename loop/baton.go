@@ -3,7 +3,7 @@ package loop
 import (
 	"context"
 
-	"github.com/nearcall/nearcall/internal/self"
+	"github.com/nearcall/nearcall/internal/goid"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -196,7 +196,7 @@ func (b *baton) close() {
 
 // setGoroutine records that t, which has the turn, runs on the calling goroutine.
 func (t *task) setGoroutine() {
-	t.id = self.ID()
+	t.id = goid.ID()
 	t.loop.running.Store(t.id)
 	if t.loop.watch != nil {
 		t.number.Store(goroutineNumber())

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/nearcall/nearcall/internal/self"
+	"github.com/nearcall/nearcall/internal/goid"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -171,7 +171,7 @@ func (l *Loop) giveTurn(t *task) {
 // caller returns the task that calls it, or nil if the caller is not a task of l. Such a
 // task is the holder, and remains so until it waits or ends, so mu need not be held.
 func (l *Loop) caller() *task {
-	if l.running.Load() != self.ID() {
+	if l.running.Load() != goid.ID() {
 		return nil
 	}
 	return l.holder

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/nearcall/nearcall/internal/self"
+	"github.com/nearcall/nearcall/internal/goid"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -96,7 +96,7 @@ func (p *pinned) enter() error {
 	l := p.loop
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	id := self.ID()
+	id := goid.ID()
 	switch {
 	case p.isRunning:
 		return errRuns

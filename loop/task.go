@@ -12,7 +12,7 @@ import (
 type task struct {
 	loop   *Loop
 	job    wait.Job
-	id     uintptr       // of its goroutine, as package self returns it; 0 before it begins
+	id     uintptr       // of its goroutine, as package goid returns it; 0 before it begins
 	number atomic.Uint64 // of its goroutine in stack traces; set only if there is a watchdog
 
 	// Guarded by loop.mu.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nearcall/nearcall/internal/edit"
+	"github.com/nearcall/nearcall/internal/spelling"
 )
 
 // didYouMean returns a question that names up to three of names, those that a user could have
@@ -29,11 +29,11 @@ func similar(want string, names []string) []string {
 	want = strings.ToLower(want)
 	for _, name := range names {
 		lower := strings.ToLower(name)
-		slips := edit.Distance(want, lower)
+		slips := spelling.Distance(want, lower)
 		if want != "" && strings.HasSuffix(lower, "."+want) || strings.HasSuffix(lower, "/"+want) {
 			slips = 0
 		}
-		other := edit.Distance(lastPart(want), lastPart(lower))
+		other := spelling.Distance(lastPart(want), lastPart(lower))
 		if lastPart(want) != want {
 			other++ // its package differs
 		}

@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/nearcall/nearcall/internal/bulk"
+	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
 // A field says how to decode the field with one number.
@@ -58,7 +58,7 @@ func (r reading) bytes(x []byte) []byte {
 	if r.keeps(x) {
 		return x[:len(x):len(x)]
 	}
-	return bulk.Clone(x)
+	return largecopy.Clone(x)
 }
 
 // string returns x, or a copy of it, as a string for a field.

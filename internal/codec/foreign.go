@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 
-	"github.com/nearcall/nearcall/internal/bulk"
+	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
 // Get returns the codec that is registered with grpc-go for a content-subtype.
@@ -84,7 +84,7 @@ func (c v2Codec) Append(b []byte, v any) ([]byte, error) {
 	}
 	defer data.Free()
 	for _, buf := range data {
-		b = bulk.Append(b, buf.ReadOnlyData())
+		b = largecopy.Append(b, buf.ReadOnlyData())
 	}
 	return b, nil
 }
@@ -126,7 +126,7 @@ func (c v1Codec) Append(b []byte, v any) ([]byte, error) {
 	if err != nil {
 		return b, err
 	}
-	return bulk.Append(b, data), nil
+	return largecopy.Append(b, data), nil
 }
 
 // Give returns v's encoding, which may share v's memory. See [link.Message.Give].

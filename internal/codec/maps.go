@@ -5,7 +5,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/nearcall/nearcall/internal/bulk"
+	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
 // mapEntries copies, encodes and decodes a map field.
@@ -92,7 +92,7 @@ func (o *op) own(v ptr, depth int) (bound int, f *failure) {
 		}
 		return o.sizeBytes(len(s)), nil
 	case opPresenceBytes:
-		b := bulk.Clone(*v.bytes())
+		b := largecopy.Clone(*v.bytes())
 		*v.bytes() = b
 		return o.sizeBytes(len(b)), nil
 	case opMessage:

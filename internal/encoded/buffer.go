@@ -6,7 +6,7 @@ import (
 	"math/bits"
 	"sync"
 
-	"github.com/nearcall/nearcall/internal/bulk"
+	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
 // A Buffer is pooled memory for reading, for writing, and for messages in between. It
@@ -57,7 +57,7 @@ func (b *Buffer) Grow(n int) *Buffer {
 		return b
 	}
 	larger := NewBuffer(n)
-	larger.B = bulk.Append(larger.B, b.B)
+	larger.B = largecopy.Append(larger.B, b.B)
 	b.Free()
 	return larger
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 
-	"github.com/nearcall/nearcall/internal/bulk"
+	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
 // Encode encodes m and compresses it with the compressor called name, "" or "identity" for
@@ -62,7 +62,7 @@ func Ready(m *link.Message, name string) *Buffer {
 		return nil
 	}
 	b := NewBuffer(len(ready))
-	b.B = bulk.Append(b.B, ready)
+	b.B = largecopy.Append(b.B, ready)
 	return b
 }
 

@@ -3,7 +3,7 @@ package encoded
 import (
 	"sync/atomic"
 
-	"github.com/nearcall/nearcall/internal/bulk"
+	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
 // minKept is the size from which messages may keep the memory that they come in, in bytes.
@@ -44,7 +44,7 @@ func (k *Keeper) Add(b *Buffer, piece []byte, size int, compressed bool) *Buffer
 			larger = k.empty(size, compressed)
 		}
 		if b != nil {
-			larger.B = bulk.Append(larger.B, b.B)
+			larger.B = largecopy.Append(larger.B, b.B)
 			b.Free()
 		}
 		b = larger
@@ -61,7 +61,7 @@ func (k *Keeper) empty(size int, compressed bool) *Buffer {
 		k.skip.CompareAndSwap(left, left-1)
 		return NewBuffer(size)
 	}
-	return &Buffer{B: bulk.Uncleared(size)[:0], keeper: k}
+	return &Buffer{B: largecopy.Uncleared(size)[:0], keeper: k}
 }
 
 // note records whether a message has kept its memory.

@@ -5,7 +5,7 @@ import (
 
 	"google.golang.org/grpc/mem"
 
-	"github.com/nearcall/nearcall/internal/bulk"
+	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
 // A Codec encodes, decodes and copies messages. Codecs are safe for concurrent use.
@@ -111,7 +111,7 @@ func (m *Message) Bound() int { return m.bound }
 func (m *Message) Append(b []byte) ([]byte, error) {
 	if m.encoded() {
 		for _, d := range m.data() {
-			b = bulk.Append(b, d.ReadOnlyData())
+			b = largecopy.Append(b, d.ReadOnlyData())
 		}
 		return b, nil
 	}
@@ -147,10 +147,10 @@ func (m *Message) AppendWithin(b []byte) (_ []byte, ok bool) {
 		return b, false
 	}
 	if plain, ok := m.value.(plainBytes); ok {
-		return bulk.Append(b, plain), true
+		return largecopy.Append(b, plain), true
 	}
 	for _, d := range m.data() {
-		b = bulk.Append(b, d.ReadOnlyData())
+		b = largecopy.Append(b, d.ReadOnlyData())
 	}
 	return b, true
 }
@@ -398,7 +398,7 @@ func DecodeBytes(b []byte, to *Sink) error {
 		DecodeBytes(b []byte, v any) error
 	})
 	if !ok {
-		m := Encoded(mem.BufferSlice{mem.SliceBuffer(bulk.Clone(b))}) // a codec may keep what it decodes
+		m := Encoded(mem.BufferSlice{mem.SliceBuffer(largecopy.Clone(b))}) // a codec may keep what it decodes
 		return m.DecodeInto(to)
 	}
 	if len(b) > to.Limit {

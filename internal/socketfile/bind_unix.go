@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nearcall/nearcall/internal/rights"
+	"github.com/nearcall/nearcall/internal/scmrights"
 )
 
 // backlog is the length of the queue of connections to accept. The system reduces it
@@ -71,7 +71,7 @@ func listenWith(f *os.File, path string, o Options) (*net.UnixListener, error) {
 		return nil, err
 	}
 	l := lis.(*net.UnixListener)
-	rights.Refuse(l)
+	scmrights.Refuse(l)
 	if err := startListening(int(f.Fd()), backlog); err != nil {
 		_ = l.Close()
 		return nil, os.NewSyscallError("listen", err)

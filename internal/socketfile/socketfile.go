@@ -14,7 +14,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/nearcall/nearcall/internal/rights"
+	"github.com/nearcall/nearcall/internal/scmrights"
 )
 
 // Options set the mode and the owner of the socket file. Without them the file belongs
@@ -102,7 +102,7 @@ func bind(path string, o Options) (*net.UnixListener, error) {
 		}
 		return lis, nil
 	}
-	config := net.ListenConfig{Control: rights.RefuseFrom}
+	config := net.ListenConfig{Control: scmrights.RefuseFrom}
 	lis, err := config.Listen(context.Background(), "unix", path)
 	if err != nil {
 		return nil, err

@@ -325,7 +325,7 @@ var Faults = []Fault{
 	{
 		Name: "a copy shares bytes",
 		File: aProgram,
-		Old:  "len(v) > 0 {\n\t\t\t\t*d.bytes() = bulk.Clone(v)",
+		Old:  "len(v) > 0 {\n\t\t\t\t*d.bytes() = largecopy.Clone(v)",
 		New:  "len(v) > 0 {\n\t\t\t\t*d.bytes() = v", Items: []int{26},
 	},
 

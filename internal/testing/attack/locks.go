@@ -7,7 +7,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/nearcall/nearcall/internal/testing/stall"
+	"github.com/nearcall/nearcall/internal/testing/blockedmem"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -36,7 +36,7 @@ var lockAttacks = []*Attack{
 
 // canLock returns why the attacker cannot keep a lock, empty if it can.
 func canLock() string {
-	m, err := stall.New()
+	m, err := blockedmem.New()
 	if err != nil {
 		return fmt.Sprintf("this user cannot keep a file's lock without FUSE: %v", err)
 	}
@@ -46,7 +46,7 @@ func canLock() string {
 
 // lockedNew takes the lock before the server has written to the memory.
 func lockedNew(a *Attacker) error {
-	m, err := stall.New()
+	m, err := blockedmem.New()
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func lockedNew(a *Attacker) error {
 // later the server frees the slab's pages.
 func locked(a *Attacker) error {
 	const later = 6 * time.Second
-	m, err := stall.New()
+	m, err := blockedmem.New()
 	if err != nil {
 		return err
 	}

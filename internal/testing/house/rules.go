@@ -25,34 +25,34 @@ type Rule struct {
 // that no rule matches is an error. The rules do not apply to tests.
 var Imports = []Rule{
 	{Pkg: "internal/wait"},
-	{Pkg: "internal/edit"},
-	{Pkg: "internal/self"},
-	{Pkg: "internal/rights"},
-	{Pkg: "internal/bulk"},
-	{Pkg: "internal/link", May: []string{"internal/bulk", "internal/wait"}},
+	{Pkg: "internal/spelling"},
+	{Pkg: "internal/goid"},
+	{Pkg: "internal/scmrights"},
+	{Pkg: "internal/largecopy"},
+	{Pkg: "internal/link", May: []string{"internal/largecopy", "internal/wait"}},
 	{Pkg: "internal/hook", May: []string{"internal/link", "internal/wait"}},
 	{Pkg: "internal/wire", May: []string{"internal/link"}},
-	{Pkg: "internal/encoded", May: []string{"internal/bulk", "internal/link", "internal/wire"}},
+	{Pkg: "internal/encoded", May: []string{"internal/largecopy", "internal/link", "internal/wire"}},
 	{Pkg: "internal/mux", May: []string{"internal/encoded", "internal/link", "internal/wait", "internal/wire"}},
-	{Pkg: "internal/codec/...", May: []string{"internal/bulk", "internal/link"}},
+	{Pkg: "internal/codec/...", May: []string{"internal/largecopy", "internal/link"}},
 	{Pkg: "internal/call", May: []string{"internal/codec", "internal/link", "internal/wait", "internal/hook"}},
 
-	{Pkg: "internal/socketfile", May: []string{"internal/rights"}},
+	{Pkg: "internal/socketfile", May: []string{"internal/scmrights"}},
 	{Pkg: "internal/proxy", May: []string{".", "internal/hook", "internal/link", "internal/transport/grpcgo"}},
-	{Pkg: "internal/h2", May: []string{"internal/wait"}},
+	{Pkg: "internal/grpcserver", May: []string{"internal/wait"}},
 	{Pkg: "internal/connector", May: []string{"internal/link", "internal/wait"}},
 
-	{Pkg: "internal/transport/sock", May: []string{"internal/link", "internal/mux", "internal/rights", "internal/wire"}},
+	{Pkg: "internal/transport/sock", May: []string{"internal/link", "internal/mux", "internal/scmrights", "internal/wire"}},
 	// It implements net.Conn, and package nearcall passes it to sock.
-	{Pkg: "internal/transport/shm", May: []string{"internal/bulk", "internal/link", "internal/rights"}},
+	{Pkg: "internal/transport/shm", May: []string{"internal/largecopy", "internal/link", "internal/scmrights"}},
 	// It implements net.Conn, and package nearcall passes it to sock.
 	{Pkg: "internal/transport/websocket", May: []string{"internal/wire"}},
 	// It serves HTTP with the standard library.
-	{Pkg: "internal/transport/web", May: []string{"internal/link", "internal/wait"}},
+	{Pkg: "internal/transport/http1", May: []string{"internal/link", "internal/wait"}},
 	// Transports know neither gRPC's semantics nor one another.
 	{Pkg: "internal/transport/*", May: []string{"internal/link", "internal/wait", "internal/hook"}},
 
-	{Pkg: "loop", May: []string{"internal/hook", "internal/self", "internal/wait"}},
+	{Pkg: "loop", May: []string{"internal/hook", "internal/goid", "internal/wait"}},
 
 	// The root package does not import these.
 	{Pkg: "forward", May: []string{".", "internal/hook"}},
@@ -66,7 +66,7 @@ var Imports = []Rule{
 	// What tests need, and programs that run them, is in no product.
 	{Pkg: "internal/testing/chaos", May: []string{".", "internal/hook", "internal/link", "internal/testing/...", "loop"}},
 	// It attacks servers built with the public API, with frames that it encodes itself.
-	{Pkg: "internal/testing/attack", May: []string{".", "internal/link", "internal/testing/stall", "internal/wire"}},
+	{Pkg: "internal/testing/attack", May: []string{".", "internal/link", "internal/testing/blockedmem", "internal/wire"}},
 	{Pkg: "internal/testing/looptest", May: []string{"loop"}},
 	{Pkg: "internal/testing/...", May: []string{"internal/link", "internal/wait"}},
 	{Pkg: "tools/...", May: []string{"internal/testing/..."}},

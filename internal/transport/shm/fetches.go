@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/nearcall/nearcall/internal/bulk"
+	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
 // A fetching reads the messages that the peer has put in its slabs.
@@ -117,7 +117,7 @@ func (f *fetching) fetch(b []byte, at int) error {
 	case lost != nil:
 		return lost
 	case kept != nil:
-		bulk.Copy(b, kept)
+		largecopy.Copy(b, kept)
 		return nil
 	}
 	return f.read(b, at)
@@ -156,7 +156,7 @@ func (f *fetching) keep(all []*arrival) {
 		if !f.isHeld(m) {
 			continue
 		}
-		b := bulk.Uncleared(m.size)
+		b := largecopy.Uncleared(m.size)
 		err := f.read(b, m.at)
 		f.mu.Lock()
 		switch {

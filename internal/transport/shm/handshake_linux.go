@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nearcall/nearcall/internal/rights"
+	"github.com/nearcall/nearcall/internal/scmrights"
 )
 
 // The server creates all that the two sides of a connection share, once it has checked that
@@ -31,8 +31,8 @@ func Offer(conn *net.UnixConn, m *Memory) (c *Conn, rest []byte, err error) {
 	if err := sameUser(conn); err != nil {
 		return nil, nil, err
 	}
-	rights.Accept(conn)
-	defer rights.Refuse(conn)
+	scmrights.Accept(conn)
+	defer scmrights.Refuse(conn)
 	in := incoming{from: conn, conn: conn, takesFiles: true}
 	defer in.close()
 	if err := send(conn, appendOffer(nil, offer{version, features})); err != nil {

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nearcall/nearcall/internal/rights"
+	"github.com/nearcall/nearcall/internal/scmrights"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 )
@@ -303,7 +303,7 @@ func TestAServersClientGoesWrong(t *testing.T) {
 				a, b := sockets(t)
 				defer a.Close()
 				defer b.Close()
-				rights.Accept(a)
+				scmrights.Accept(a)
 				says := test.offer
 				if says == nil {
 					says = theOffer()
@@ -364,7 +364,7 @@ func TestAServerDoesNotWaitLongForAClient(t *testing.T) {
 				a, b := sockets(t)
 				defer a.Close()
 				defer b.Close()
-				rights.Accept(a)
+				scmrights.Accept(a)
 				if err := send(a, says); err != nil {
 					t.Fatal(err)
 				}
@@ -387,7 +387,7 @@ func TestAServerDoesNotWaitLongForAClient(t *testing.T) {
 func TestAnOfferLeavesTheDeadlineAlone(t *testing.T) {
 	for verdict, reason := range map[string]string{"+": "", "-": "", "": "because"} {
 		a, b := sockets(t)
-		rights.Accept(a)
+		scmrights.Accept(a)
 		if err := send(a, append(theOffer(), verdict...)); err != nil {
 			t.Fatal(err)
 		}
@@ -472,7 +472,7 @@ func (s *stalled) stall(t *testing.T, server *Server, n int) {
 	s.ended = make(chan error, n)
 	for range n {
 		a, b := sockets(t)
-		rights.Accept(a)
+		scmrights.Accept(a)
 		if err := send(a, theOffer()); err != nil {
 			t.Fatal(err)
 		}

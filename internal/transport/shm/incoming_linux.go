@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nearcall/nearcall/internal/rights"
+	"github.com/nearcall/nearcall/internal/scmrights"
 )
 
 // incoming reads the handshake from a connection.
@@ -162,6 +162,6 @@ func socketOf(fd int) (*net.UnixConn, error) {
 		_ = conn.Close()
 		return nil, fmt.Errorf("%w: it sent a descriptor of something else than a unix socket", errBroken)
 	}
-	rights.Refuse(u)
+	scmrights.Refuse(u)
 	return u, nil
 }

@@ -3,19 +3,19 @@ package shm
 import (
 	"testing"
 
-	"github.com/nearcall/nearcall/internal/rights"
+	"github.com/nearcall/nearcall/internal/scmrights"
+	"github.com/nearcall/nearcall/internal/testing/blockedmem"
 	"github.com/nearcall/nearcall/internal/testing/leak"
-	"github.com/nearcall/nearcall/internal/testing/stall"
 )
 
 // A peer can hold the lock of the shared file. Nothing that others wait for takes that lock.
 func TestAPeerThatKeepsTheFilesLockHoldsUpNothing(t *testing.T) {
-	m, err := stall.New()
+	m, err := blockedmem.New()
 	if err != nil {
 		t.Skip("needs userfaultfd, which this system or user does not have: ", err)
 	}
 	a, b := sockets(t)
-	rights.Accept(a)
+	scmrights.Accept(a)
 	if err := send(a, theOffer()); err != nil {
 		t.Fatal(err)
 	}

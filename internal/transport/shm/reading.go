@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"runtime/debug"
 
-	"github.com/nearcall/nearcall/internal/bulk"
+	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
 // How slabs are read.
@@ -88,6 +88,6 @@ func copyMapped(b, from []byte) (err error) {
 			panic(r)
 		}
 	}()
-	bulk.Copy(b, from)
+	largecopy.Copy(b, from)
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nearcall/nearcall/internal/rights"
+	"github.com/nearcall/nearcall/internal/scmrights"
 )
 
 // there returns how many bytes of a file are allocated.
@@ -273,7 +273,7 @@ func TestNoTwoMessagesAreAtOnePlace(t *testing.T) {
 // An answer that is not confirmed takes addresses of the server, but no memory.
 func TestAnAnswerThatIsNotConfirmedTakesNoMemory(t *testing.T) {
 	a, b := sockets(t)
-	rights.Accept(a)
+	scmrights.Accept(a)
 	if err := send(a, theOffer()); err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
-	"github.com/nearcall/nearcall/internal/rights"
+	"github.com/nearcall/nearcall/internal/scmrights"
 )
 
 // A Listener implements [link.Listener] over any net.Listener.
@@ -66,7 +66,7 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 	}
 	l.mu.Unlock()
 	if lis, ok := l.Listener.(syscall.Conn); ok {
-		rights.Refuse(lis)
+		scmrights.Refuse(lis)
 	}
 	defer l.all.Wait()
 	for pause := time.Duration(0); ; {
@@ -135,7 +135,7 @@ func (l *Listener) removePending(conn net.Conn) {
 // however slowly the peer sends.
 func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Session) link.Acceptor) {
 	if u, ok := conn.(*net.UnixConn); ok {
-		rights.Refuse(u) // in case the listener was not a syscall.Conn
+		scmrights.Refuse(u) // in case the listener was not a syscall.Conn
 	}
 	if !l.addPending(conn) {
 		_ = conn.Close()

@@ -18,7 +18,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
-	"github.com/nearcall/nearcall/internal/rights"
+	"github.com/nearcall/nearcall/internal/scmrights"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -161,7 +161,7 @@ func (d Dialer) Connect(ctx context.Context) (net.Conn, error) {
 		err = errors.New("the dialer returned neither a connection nor an error")
 	}
 	if u, ok := conn.(*net.UnixConn); ok {
-		rights.Refuse(u)
+		scmrights.Refuse(u)
 	}
 	return conn, err
 }
@@ -172,7 +172,7 @@ const maxPause = 50 * time.Millisecond
 // connect is Connect with net.Dialer. If the server's queue of connections is full, Linux makes
 // the connect to a unix socket fail at once, where one over TCP waits: so connect waits.
 func (d Dialer) connect(ctx context.Context) (net.Conn, error) {
-	dialer := net.Dialer{Control: rights.RefuseFrom} // an upgrade accepts its own descriptors
+	dialer := net.Dialer{Control: scmrights.RefuseFrom} // an upgrade accepts its own descriptors
 	var full error
 	for pause := time.Millisecond; ; pause = min(2*pause, maxPause) {
 		conn, err := dialer.DialContext(ctx, d.Network, d.Address)

@@ -1,0 +1,233 @@
+// Package grpcserver serves ordinary gRPC clients with a grpc.Server. It gets each connection
+// after another package has accepted it, read its first bytes and done its security
+// handshake.
+package grpcserver
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// A Service is a registered service.
+type Service struct {
+	Desc *grpc.ServiceDesc
+	Impl any
+	Loop wait.Loop // runs the handlers; nil for goroutines
+}
+
+// Config configures a Server.
+type Config struct {
+	Services []Service
+	Unary    []grpc.UnaryServerInterceptor // the first one outermost
+	Stream   []grpc.StreamServerInterceptor
+	Options  []grpc.ServerOption // those without interceptors; credentials are ignored
+}
+
+// A Server serves the connections that Take gives it. Its methods are safe for concurrent
+// use.
+type Server struct {
+	inner *grpc.Server
+	conns *listener
+	ended chan struct{} // closed when inner serves no more
+
+	mu        sync.Mutex
+	settingUp map[*connection]struct{} // inner waits for the settings of their clients
+	stopped   bool
+}
+
+// New returns a running server. It must be stopped.
+func New(c Config) *Server {
+	unary, stream := c.Unary, c.Stream
+	if loops := loopsOf(c.Services); len(loops) > 0 {
+		unary = append([]grpc.UnaryServerInterceptor{loops.unary}, unary...)
+		stream = append([]grpc.StreamServerInterceptor{loops.stream}, stream...)
+	}
+	opts := append([]grpc.ServerOption{grpc.ChainUnaryInterceptor(unary...), grpc.ChainStreamInterceptor(stream...)}, c.Options...)
+	s := &Server{
+		inner: grpc.NewServer(append(opts, grpc.Creds(alreadyDone{}))...),
+		conns: &listener{conns: make(chan net.Conn), closed: make(chan struct{})},
+		ended: make(chan struct{}),
+
+		settingUp: make(map[*connection]struct{}),
+	}
+	for _, svc := range c.Services {
+		s.inner.RegisterService(svc.Desc, svc.Impl)
+	}
+	go func() {
+		defer close(s.ended)
+		_ = s.inner.Serve(s.conns)
+	}()
+	return s
+}
+
+// Take serves conn and owns it from then on. first was read from it already. auth is the
+// result of its security handshake. The client must have sent its settings at the deadline.
+func (s *Server) Take(conn net.Conn, first []byte, auth credentials.AuthInfo, deadline time.Time) {
+	c := &connection{Conn: conn, server: s, first: first, auth: auth, deadline: deadline}
+	if !s.add(c) || !s.conns.put(c) {
+		_ = c.Close()
+	}
+}
+
+// add records that c is being set up. It reports false if the server was stopped.
+func (s *Server) add(c *connection) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopped {
+		s.settingUp[c] = struct{}{}
+	}
+	return !s.stopped
+}
+
+func (s *Server) remove(c *connection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.settingUp, c)
+}
+
+// settling is how long GracefulStop waits for the settings of clients, in case they have made
+// calls already.
+const settling = time.Second
+
+// abandon lets the connections end that are being set up, at once or after settling.
+// Otherwise grpc-go waits for their clients when it stops.
+func (s *Server) abandon(atOnce bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = true
+	for c := range s.settingUp {
+		if atOnce {
+			_ = c.Conn.Close()
+		} else {
+			_ = c.Conn.SetReadDeadline(time.Now().Add(settling))
+		}
+	}
+}
+
+// GracefulStop refuses new connections and calls, and waits until all calls have ended.
+// It returns early if Stop is called.
+func (s *Server) GracefulStop() {
+	s.abandon(false)
+	s.inner.GracefulStop()
+	<-s.ended
+}
+
+// Stop closes all connections, which cancels their calls.
+func (s *Server) Stop() {
+	s.abandon(true)
+	s.inner.Stop()
+	<-s.ended
+}
+
+// A connection is a net.Conn of which the first bytes were read.
+type connection struct {
+	net.Conn
+	server   *Server
+	first    []byte // of these, what was not read again yet
+	auth     credentials.AuthInfo
+	deadline time.Time
+}
+
+// Read implements [net.Conn].
+func (c *connection) Read(b []byte) (int, error) {
+	if len(c.first) > 0 {
+		n := copy(b, c.first)
+		if c.first = c.first[n:]; len(c.first) == 0 {
+			c.first = nil
+		}
+		return n, nil
+	}
+	return c.Conn.Read(b)
+}
+
+// Close implements [net.Conn].
+func (c *connection) Close() error {
+	c.server.remove(c)
+	return c.Conn.Close()
+}
+
+// SetDeadline implements [net.Conn]. grpc-go sets a deadline for the whole setup of a
+// connection, part of which is over, so the earlier of the two deadlines applies. It unsets
+// the deadline after the setup.
+func (c *connection) SetDeadline(t time.Time) error {
+	if t.IsZero() {
+		c.server.remove(c)
+	} else if c.deadline.Before(t) {
+		t = c.deadline
+	}
+	return c.Conn.SetDeadline(t)
+}
+
+// alreadyDone are the credentials of connections whose security handshake was done before.
+type alreadyDone struct{}
+
+// ServerHandshake implements [credentials.TransportCredentials].
+func (alreadyDone) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return conn, conn.(*connection).auth, nil
+}
+
+// ClientHandshake implements [credentials.TransportCredentials]. It is not used.
+func (alreadyDone) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.ErrUnsupported
+}
+
+// Info implements [credentials.TransportCredentials].
+func (alreadyDone) Info() credentials.ProtocolInfo { return credentials.ProtocolInfo{} }
+
+// Clone implements [credentials.TransportCredentials].
+func (a alreadyDone) Clone() credentials.TransportCredentials { return a }
+
+// OverrideServerName implements [credentials.TransportCredentials].
+func (alreadyDone) OverrideServerName(string) error { return nil }
+
+// A listener accepts the connections that are put in.
+type listener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+// put waits until conn was accepted. It returns false if the listener is closed.
+func (l *listener) put(conn net.Conn) bool {
+	select {
+	case l.conns <- conn:
+		return true
+	case <-l.closed:
+		return false
+	}
+}
+
+// Accept implements [net.Listener].
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements [net.Listener].
+func (l *listener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+// Addr implements [net.Listener].
+func (*listener) Addr() net.Addr { return address{} }
+
+type address struct{}
+
+// Network implements [net.Addr].
+func (address) Network() string { return "nearcall" }
+
+// String implements [net.Addr].
+func (address) String() string { return "connections of ordinary gRPC clients" }

@@ -1,0 +1,63 @@
+package http1
+
+import (
+	"errors"
+	"math/rand/v2"
+	"time"
+)
+
+// startAges starts the timers for the idle time and the age of the connection. mu is held.
+func (c *session) startAges() {
+	c.idleSince = time.Now()
+	c.idle = time.AfterFunc(c.server.idle, c.onIdle)
+	if d := c.server.opts.Keepalive.MaxConnectionAge; d > 0 {
+		const jitter = 0.1 // as in gRPC, so that connections made together do not end together
+		c.age = time.AfterFunc(time.Duration(float64(d)*(1+jitter*(2*rand.Float64()-1))), c.onAge)
+	}
+}
+
+// stopAges stops the timers. mu is held.
+func (c *session) stopAges() {
+	for _, t := range []*time.Timer{c.idle, c.age} {
+		if t != nil {
+			t.Stop()
+		}
+	}
+}
+
+// onIdle closes a connection that has been without requests for too long.
+func (c *session) onIdle() {
+	c.mu.Lock()
+	left := c.server.idle
+	if !c.busy {
+		left -= time.Since(c.idleSince)
+	}
+	hungUp := false
+	switch {
+	case c.over:
+	case left > 0:
+		c.idle.Reset(left)
+	default:
+		hungUp = c.hangUp()
+	}
+	c.mu.Unlock()
+	if hungUp {
+		_ = c.conn.Close()
+	}
+}
+
+var errOld = errors.New("the connection reached MaxConnectionAge")
+
+// onAge drains a session that has reached MaxConnectionAge. After the grace period, if any, it
+// closes the session.
+func (c *session) onAge() {
+	c.mu.Lock()
+	hungUp := c.hangUp()
+	if grace := c.server.opts.Keepalive.MaxConnectionAgeGrace; grace > 0 && !c.over {
+		c.age = time.AfterFunc(grace, func() { _ = c.Close(errOld) })
+	}
+	c.mu.Unlock()
+	if hungUp {
+		_ = c.conn.Close()
+	}
+}

@@ -1,0 +1,199 @@
+package http1
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// serve answers a request. It is the http.Handler of all connections.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	conn, _ := r.Context().Value(connKey{}).(*conn)
+	c := conn.session
+	if !c.begin() {
+		panic(http.ErrAbortHandler) // closes the connection without an answer
+	}
+	if len(r.TransferEncoding) > 0 && conn.lengths.found() {
+		c.stray()
+	}
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if fieldsOf(r.Header) > s.maxFields {
+		c.refuse(w, r, http.StatusRequestHeaderFieldsTooLarge, tooManyFields(s.maxFields))
+		return
+	}
+	if why := s.origins.check(c.peer.LocalAddr, r); why != "" {
+		body := encodeError(status.New(codes.PermissionDenied, why))
+		w.Header().Set("Content-Type", "application/json")
+		c.refuse(w, r, http.StatusForbidden, string(body))
+		return
+	}
+	s.origins.allow(w.Header(), r)
+	switch {
+	case isPreflight(r):
+		s.origins.preflight(w.Header(), r)
+		c.refuse(w, r, http.StatusNoContent, "")
+		return
+	case asksFor(r, "websocket"):
+		code, why := http.StatusNotImplemented, "this server does not speak WebSocket; "+usage
+		if s.opts.Upgrade != nil {
+			code, why = s.opts.Upgrade(w, r, c.handover)
+		}
+		if code != 0 {
+			c.refuse(w, r, code, why)
+		}
+		return
+	case s.opts.OnlyUpgrades:
+		c.refuse(w, r, http.StatusUpgradeRequired, "this server does not take web clients (option OtherClients): it only takes WebSockets here")
+		return
+	}
+	q, st, no := s.parse(r)
+	if no != nil {
+		for key, values := range no.header {
+			w.Header()[key] = values
+		}
+		c.refuse(w, r, no.code, no.text)
+		return
+	}
+	resp := &response{w: w, flusher: http.NewResponseController(w), server: s, session: c, request: q}
+	if r.Method == http.MethodGet {
+		w.Header().Add("Vary", "Accept-Encoding")
+	}
+	if st != nil {
+		c.leave(w, r)
+		resp.end(&link.End{Status: st})
+		return
+	}
+	resp.call(r)
+}
+
+// asksFor reports whether r asks to upgrade the connection to protocol.
+func asksFor(r *http.Request, protocol string) bool {
+	for _, v := range r.Header.Values("Upgrade") {
+		for name := range strings.SplitSeq(v, ",") {
+			if strings.EqualFold(strings.TrimSpace(name), protocol) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// leave prepares an answer to a request whose body is not read: package http reads what
+// is left of it, for a short time, and closes the connection.
+func (c *session) leave(w http.ResponseWriter, r *http.Request) {
+	if r.Body != http.NoBody {
+		w.Header().Set("Connection", "close")
+		c.stray()
+		c.limitReads(time.Now().Add(lingering))
+	}
+	c.limitWrites()
+}
+
+// refuse answers a request that is no call.
+func (c *session) refuse(w http.ResponseWriter, r *http.Request, code int, text string) {
+	c.leave(w, r)
+	if code != http.StatusNoContent {
+		if w.Header().Get("Content-Type") == "" {
+			text += "\n"
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		}
+		w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+	}
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, text)
+}
+
+// call makes the call of the request and writes its answer.
+func (r *response) call(req *http.Request) {
+	c, q := r.session, r.request
+	_ = r.flusher.EnableFullDuplex() // the reader may read while the writer writes
+	st := newStream(c, q)
+	r.stream = st
+	header := r.callHeader(req)
+	req.Header = nil // as large as the metadata, and package http keeps req during the call
+	st.begin = sync.OnceFunc(func() {
+		if err := c.acceptor.HandleStream(st, header); err != nil {
+			st.Abort(err)
+		}
+	})
+	defer st.watch()()
+	left := context.AfterFunc(req.Context(), func() { st.Abort(context.Canceled) })
+	defer left()
+	if err := c.serves(st); err != nil {
+		st.Abort(err)
+	}
+	body := st.readSmall(req)
+	var read chan struct{}
+	if body != nil {
+		read = make(chan struct{})
+		go func() {
+			defer close(read)
+			st.read(body, make([]byte, firstRead))
+		}()
+	}
+	if !st.isOver() {
+		st.begin()
+	}
+	r.answer()
+	if read != nil {
+		r.stopReading(read)
+	}
+	_ = c.serves(nil)
+}
+
+// callHeader returns the header of the call.
+func (r *response) callHeader(req *http.Request) *link.CallHeader {
+	q := r.request
+	subtype := q.subtype
+	if subtype == "proto" {
+		subtype = ""
+	}
+	p := &link.Profile{Authority: req.Host, UserAgent: req.UserAgent(), ContentSubtype: subtype, Encoding: q.encoding, Accept: q.accept}
+	return &link.CallHeader{Profile: p.Check(), Method: q.method, Metadata: q.metadata, Deadline: q.deadline}
+}
+
+// readSmall reads the body at once if it is so small that it needs no reader. Otherwise it
+// returns the body. The call begins when the body has been read, or if the session drains
+// before that.
+func (s *stream) readSmall(req *http.Request) (body io.Reader) {
+	q := s.request
+	switch {
+	case req.Method == http.MethodGet:
+		s.arrived(q.message, io.EOF)
+	case q.size == 0:
+		s.arrived(nil, io.EOF)
+	case q.kind == grpcText:
+		q.size = -1
+		return &textReader{body: req.Body}
+	case q.size < 0 || q.size > firstRead:
+		return req.Body
+	default:
+		s.mu.Lock()
+		s.in.small = !s.over
+		read := s.in.small
+		s.mu.Unlock()
+		if read {
+			s.read(req.Body, make([]byte, q.size)) // with its last byte it ends, and then package http watches whether the client leaves
+		}
+	}
+	return nil
+}
+
+// stopReading waits until the reader has ended, after the answer was written. If the
+// request has not ended by then, the answer's header has told the client that the
+// connection is closed.
+func (r *response) stopReading(read <-chan struct{}) {
+	if !r.stream.bodyRead() {
+		r.session.endReads() // of package http as well
+	}
+	<-read
+}

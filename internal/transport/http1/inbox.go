@@ -1,0 +1,333 @@
+package http1
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+const (
+	firstRead = 4 << 10  // how much the reader reads at a time at first, in bytes
+	largeRead = 32 << 10 // and once that was not enough
+	plenty    = 1 << 20  // how much of a body is read after its call has ended, in bytes
+)
+
+// growth bounds the capacity for a message that is still arriving, as a multiple of the
+// bytes that have arrived: its announced length costs the client nothing.
+const growth = 4
+
+// An inbox holds the bytes of a request's body that have arrived and were not received.
+// Guarded by the stream's mu.
+type inbox struct {
+	data     bytes.Buffer // at most the window and one read
+	err      error        // why nothing follows data: io.EOF at the end of the body; nil while more may come
+	ended    bool         // the body was read to its end
+	dropping bool         // nothing is received any more
+	dropped  int          // bytes that were dropped since
+	small    bool         // the writer reads the body, before it writes
+	hurried  *time.Timer  // aborts the call if nothing more arrives for a while; nil for none
+	receiver wait.Cond
+	reader   wait.Cond
+}
+
+// partial is where Recv stands within the body. Only the callee's receiver uses it.
+type partial struct {
+	skip int64 // bytes of a refused message that are still to arrive
+	done bool  // the only message of the body was received
+}
+
+var errMalformed = fmt.Errorf("%w: the body of the request ends within a message", link.ErrBroken)
+
+// read moves body into the inbox until it ends, the client is gone, or the call has ended
+// and enough was read for the client to see the answer. It reads into buf at first.
+func (s *stream) read(body io.Reader, buf []byte) {
+	for {
+		n, err := body.Read(buf)
+		if !s.arrived(buf[:n], err) {
+			return
+		}
+		if n == len(buf) && n < largeRead {
+			buf = make([]byte, largeRead)
+		}
+	}
+}
+
+// arrived adds b to the inbox, after which body.Read returned err. It waits for room. It
+// reports whether to read on.
+func (s *stream) arrived(b []byte, err error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in := &s.in
+	if in.dropping {
+		in.dropped += len(b)
+	} else {
+		in.data.Write(b)
+	}
+	if err != nil {
+		s.bodyEnded(err)
+		return false
+	}
+	if len(b) > 0 {
+		wait.Unpark(in.receiver.Wake())
+	}
+	for s.isFull() && !in.dropping {
+		if in.hurried != nil {
+			in.hurried.Stop() // it is not the client that waits
+		}
+		in.reader.Wait(&s.mu, nil)
+	}
+	if in.hurried != nil {
+		in.hurried.Reset(farewell)
+	}
+	return in.dropped < plenty
+}
+
+// bodyEnded records that reading the body has ended with err. mu is held.
+func (s *stream) bodyEnded(err error) {
+	in := &s.in
+	in.ended = err == io.EOF
+	if in.hurried != nil {
+		in.hurried.Stop()
+	}
+	if in.err == nil && in.ended {
+		in.err = io.EOF
+		wait.Unpark(in.receiver.Wake())
+	}
+	if !in.ended && !s.over {
+		s.mu.Unlock()
+		s.Abort(brokenBody(err))
+		s.mu.Lock()
+	}
+}
+
+var errHalfSent = link.Unprocessed{Err: errors.New("the server is stopping, and the rest of the request has not arrived")}
+
+// hurry aborts the call if it must receive all of a body of which nothing arrives for
+// farewell.
+func (s *stream) hurry() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if in := &s.in; s.request.single && !in.ended && !s.over && in.hurried == nil {
+		in.hurried = time.AfterFunc(farewell, func() { s.Abort(errHalfSent) })
+		if s.isFull() {
+			in.hurried.Stop()
+		}
+	}
+}
+
+// isFull reports whether the reader must wait for room. mu is held.
+func (s *stream) isFull() bool { return !s.in.small && s.in.data.Len() >= s.window }
+
+// bodyRead reports whether the body was read to its end.
+func (s *stream) bodyRead() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.in.ended
+}
+
+// brokenBody returns the reason for ending a call whose body could not be read because of
+// err.
+func brokenBody(err error) error {
+	var network net.Error
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network) {
+		return context.Canceled // the client has left
+	}
+	return fmt.Errorf("%w: the body of the request cannot be read: %w", link.ErrBroken, err)
+}
+
+// Recv implements [link.Stream].
+func (s *stream) Recv(f *link.Frame) error {
+	f.Reset()
+	if f.Dst == nil {
+		return s.recvEnd(f)
+	}
+	if err := s.skip(); err != nil {
+		return err
+	}
+	var err error
+	if s.request.kind.enveloped() {
+		err = s.recvEnvelope(f)
+	} else {
+		err = s.recvBare(f)
+	}
+	switch {
+	case err == io.EOF:
+		f.EndSend = true
+		return nil
+	case errors.Is(err, link.ErrBroken):
+		s.Abort(err) // the client learns what was wrong
+	}
+	return err
+}
+
+// recvEnd waits for the end of the body, or until there is a message, which stays.
+func (s *stream) recvEnd(f *link.Frame) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.in.data.Len() == 0 && s.in.err == nil {
+		s.in.receiver.Wait(&s.mu, s.waiter)
+	}
+	if s.in.data.Len() > 0 || !s.request.kind.enveloped() && !s.partial.done && s.in.err == io.EOF {
+		return nil
+	}
+	if s.in.err == io.EOF {
+		f.EndSend = true
+		return nil
+	}
+	return s.in.err
+}
+
+// recvBare receives the only message of the body: all of it.
+func (s *stream) recvBare(f *link.Frame) error {
+	if s.partial.done {
+		return s.rest()
+	}
+	size := s.request.size
+	if size > int64(f.Limit) {
+		s.partial.done, s.partial.skip = true, size
+		return &link.RecvError{Size: clampInt(size), Limit: f.Limit}
+	}
+	b, err := s.receive(nil, min(int64(f.Limit), unlimited)+1, max(size, 0))
+	if err == nil { // there may be more than the limit
+		s.partial.done, s.partial.skip = true, unlimited
+		return &link.RecvError{Size: len(b), Limit: f.Limit}
+	}
+	if err != io.EOF {
+		return err
+	}
+	s.partial.done = true
+	f.EndSend = true
+	if err := s.decode(b, s.request.encoding != "" && len(b) > 0, f); err != nil {
+		f.EndSend = false
+		return err
+	}
+	return nil
+}
+
+// rest returns what follows a message that must be the last: io.EOF, or the error.
+func (s *stream) rest() error {
+	_, err := s.receive(nil, 1, 0)
+	if err == nil {
+		return errMalformed
+	}
+	return err
+}
+
+// Flags of envelopes.
+const (
+	flagCompressed = 1
+	flagEndStream  = 2   // of Connect: the end of a response
+	flagTrailer    = 128 // of gRPC-Web: the trailer of a response
+)
+
+const (
+	envelope  = 5       // length of an envelope's head, in bytes
+	unlimited = 1 << 62 // more bytes than any body has
+)
+
+// recvEnvelope receives the next message.
+func (s *stream) recvEnvelope(f *link.Frame) error {
+	head, err := s.receive(nil, envelope, envelope)
+	if err == io.EOF && len(head) > 0 {
+		return errMalformed
+	}
+	if err != nil {
+		return err
+	}
+	flags, n := head[0], int64(binary.BigEndian.Uint32(head[1:]))
+	switch {
+	case flags&^flagCompressed != 0:
+		return fmt.Errorf("%w: a message of the request has the flags %#x, which clients do not send", link.ErrBroken, flags)
+	case n > int64(f.Limit):
+		s.partial.skip = n
+		return &link.RecvError{Size: clampInt(n), Limit: f.Limit}
+	}
+	b, err := s.receive(nil, n, n)
+	if err == io.EOF {
+		return errMalformed
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.decode(b, flags&flagCompressed != 0, f); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	f.EndSend = s.in.data.Len() == 0 && s.in.err == io.EOF
+	s.mu.Unlock()
+	return nil
+}
+
+// decode decodes a message into f. The error is a *link.RecvError.
+func (s *stream) decode(b []byte, packed bool, f *link.Frame) error {
+	if !packed {
+		err := link.DecodeBytes(b, &f.Sink)
+		f.Got = err == nil
+		return err
+	}
+	plain, err := link.Decompress(b, s.request.encoding, f.Limit)
+	if err != nil {
+		return err
+	}
+	m := link.Encoded(plain)
+	defer m.Free()
+	err = m.DecodeInto(&f.Sink)
+	f.Got = err == nil
+	return err
+}
+
+// receive appends n bytes of the body to b as they arrive. size is how many are expected.
+// The error is why there are fewer.
+func (s *stream) receive(b []byte, n, size int64) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in := &s.in
+	for n > 0 {
+		if in.data.Len() == 0 {
+			if in.err != nil {
+				return b, in.err
+			}
+			in.receiver.Wait(&s.mu, s.waiter)
+			continue
+		}
+		chunk := in.data.Next(int(min(n, int64(in.data.Len()))))
+		if room := len(b) + len(chunk); room > cap(b) {
+			b = slices.Grow(b, int(min(max(size, int64(room)), growth*int64(room)))-len(b))
+		}
+		b = append(b, chunk...)
+		n -= int64(len(chunk))
+		wait.Unpark(in.reader.Wake())
+	}
+	return b, nil
+}
+
+// skip drops what is left of a message that was refused.
+func (s *stream) skip() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in := &s.in
+	for s.partial.skip > 0 {
+		if in.data.Len() == 0 {
+			if in.err != nil {
+				s.partial.skip = 0
+				return nil // the error is the next step's
+			}
+			in.receiver.Wait(&s.mu, s.waiter)
+			continue
+		}
+		s.partial.skip -= int64(len(in.data.Next(int(min(s.partial.skip, int64(in.data.Len()))))))
+		wait.Unpark(in.reader.Wake())
+	}
+	return nil
+}
+
+func clampInt(n int64) int { return int(min(n, int64(^uint(0)>>1))) }

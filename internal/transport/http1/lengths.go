@@ -1,0 +1,81 @@
+package http1
+
+import (
+	"bytes"
+	"net/http"
+)
+
+// A request with Transfer-Encoding and Content-Length may be two requests for one reader and
+// one for another. Package http obeys the former and drops the latter from the header, but the
+// connection must be closed after the answer (RFC 9112, section 6.1). So [lengths] finds the
+// latter in what package http reads.
+//
+// Package http may have read the beginning of a header together with the request before: it has
+// at most its whole buffer of it. What lengths finds there may belong to the request before;
+// then a connection is closed that could stay. That happens to clients that do not wait for an
+// answer before they send the next request.
+type lengths struct {
+	buffer int   // size of package http's buffer; 0 before the first read
+	read   int64 // how many bytes were read so far
+	start  int64 // how many of these were read before the current request, at least
+	idle   bool  // nothing was read since the last request
+
+	matched int   // how much of contentLength the current line has begun with; -1 for another line
+	last    int64 // how many bytes were read up to the last line that begins with contentLength
+}
+
+const contentLength = "content-length" // in any case
+
+// next is called like that of a headerCount.
+func (l *lengths) next(state http.ConnState) {
+	switch state {
+	case http.StateActive:
+		l.idle = false
+	case http.StateIdle:
+		l.idle, l.start = true, max(l.start, l.read-int64(l.buffer))
+	}
+}
+
+// ask is called before package http reads up to n bytes. It asks for as much as its buffer has
+// room for. Between requests it reads as soon as fewer than four bytes are left in there.
+func (l *lengths) ask(n int) {
+	if l.buffer == 0 {
+		l.buffer = n
+	}
+	if left := l.buffer - n; l.idle && left < 4 {
+		l.start = l.read - int64(left)
+	}
+	l.idle = false
+}
+
+// add looks at what was read.
+func (l *lengths) add(b []byte) {
+	for i := 0; i < len(b); {
+		if l.matched < 0 {
+			n := bytes.IndexByte(b[i:], '\n')
+			if n < 0 {
+				break
+			}
+			i += n + 1
+			l.matched = 0
+			continue
+		}
+		c := b[i]
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		if c != contentLength[l.matched] {
+			l.matched = -1
+			continue
+		}
+		i++
+		if l.matched++; l.matched == len(contentLength) {
+			l.matched, l.last = -1, l.read+int64(i)
+		}
+	}
+	l.read += int64(len(b))
+}
+
+// found reports whether the header of the current request may have a Content-Length. It is
+// called when the header was read.
+func (l *lengths) found() bool { return l.last > l.start }

@@ -1,0 +1,68 @@
+package http1
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// ours are headers of HTTP and of the protocols: they are not metadata, in neither
+// direction. Those of a response would let a handler break its framing.
+var ours = map[string]bool{
+	"accept-encoding": true, "connection": true, "content-encoding": true, "content-length": true, "content-type": true,
+	"expect": true, "host": true, "http2-settings": true, "keep-alive": true, "proxy-connection": true, "te": true,
+	"trailer": true, "transfer-encoding": true, "upgrade": true, "user-agent": true,
+	"grpc-accept-encoding": true, "grpc-encoding": true, "grpc-message": true, "grpc-message-type": true, "grpc-status": true, "grpc-timeout": true,
+}
+
+func reserved(key string) bool { return ours[key] || strings.HasPrefix(key, "connect-") }
+
+// metadataOf returns the metadata in the header of a request.
+func metadataOf(h http.Header) (metadata.MD, error) {
+	md := make(metadata.MD, len(h))
+	for name, values := range h {
+		key := strings.ToLower(name)
+		if reserved(key) || !link.ValidKey(key) {
+			continue
+		}
+		if !strings.HasSuffix(key, "-bin") {
+			md[key] = values
+			continue
+		}
+		for _, joined := range values {
+			for v := range strings.SplitSeq(joined, ",") {
+				b, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(strings.TrimSpace(v), "="))
+				if err != nil {
+					return nil, fmt.Errorf("the header %s is not base64: %v", key, err)
+				}
+				md[key] = append(md[key], string(b))
+			}
+		}
+	}
+	return md, nil
+}
+
+// encodeValue returns a value of metadata as it is sent.
+func encodeValue(key, value string) string {
+	if strings.HasSuffix(key, "-bin") {
+		return base64.RawStdEncoding.EncodeToString([]byte(value))
+	}
+	return value
+}
+
+// addMetadata adds md to the header of a response, each key behind prefix.
+func addMetadata(h http.Header, prefix string, md metadata.MD) {
+	for key, values := range md {
+		if reserved(key) || !link.ValidKey(key) {
+			continue
+		}
+		for _, v := range values {
+			h.Add(prefix+key, encodeValue(key, v))
+		}
+	}
+}

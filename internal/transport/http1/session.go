@@ -1,0 +1,414 @@
+package http1
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+const (
+	lingering = time.Second      // how long the rest of a request is read after its answer
+	farewell  = 5 * time.Second  // how long a session that ends waits for a peer that takes or sends nothing
+	stall     = 30 * time.Second // how long an ended call waits for a peer that takes nothing
+	glance    = time.Second / 2  // how often the session looks whether the peer takes anything
+)
+
+// A session is one connection: the [link.Session] of the calls that come over it, one at a
+// time.
+//
+// The session ends when Close is called or the connection ends. Then the connection is
+// closed when the answer to the current request, if there is one, was written; Gone is
+// called after that. Until the first request has come, the deadline that the connection
+// came with holds.
+//
+// A connection that is idle for too long, or too old, is closed when no request is being
+// answered.
+type session struct {
+	conn     net.Conn
+	server   *Server
+	handover Handover
+	peer     link.Peer
+	done     chan struct{}
+	ended    chan struct{}
+	writes   atomic.Int64 // that have ended
+
+	mu       sync.Mutex
+	acceptor link.Acceptor // nil until start
+	stream   *stream       // the call of the current request; nil for none
+	busy     bool          // a request is being answered
+	opened   bool          // the first request has come
+	draining bool          // no more requests after the current one
+	astray   bool          // what follows on the connection is no request: a body was not read to its end
+	reason   error         // why the session has ended; nil if it has not
+	deaf     bool          // reads have ended, and no deadline may be set for them
+	hungUp   bool          // no request was being answered when the session began to drain: the connection is closed
+	over     bool          // the connection has ended, or belongs to Upgrade
+
+	idle, age *time.Timer
+	idleSince time.Time
+
+	// What the client has taken of an answer that it must take: see limitWrites.
+	limited bool
+	watch   *time.Timer // nil until the first answer
+	seen    progress
+	seenAt  time.Time // when seen last changed
+}
+
+// A progress changes when the peer takes anything.
+type progress struct {
+	writes int64
+	unsent int // in bytes, or unknown
+}
+
+const unknown = -1
+
+func newSession(s *Server, h Handover) *session {
+	return &session{
+		conn: h.Conn, server: s, handover: h,
+		peer: link.Peer{Addr: h.Conn.RemoteAddr(), LocalAddr: h.Conn.LocalAddr(), AuthInfo: h.Auth, Undecided: true},
+		done: make(chan struct{}), ended: make(chan struct{}),
+	}
+}
+
+// start sets the acceptor. It reports false if the session has ended already.
+func (c *session) start(a link.Acceptor) bool {
+	c.mu.Lock()
+	c.acceptor = a
+	reason := c.reason
+	if reason == nil {
+		c.startAges()
+	}
+	c.mu.Unlock()
+	if reason == nil {
+		return true
+	}
+	_ = c.conn.Close()
+	a.Closed(reason)
+	a.Gone()
+	return false
+}
+
+var errOneWay = fmt.Errorf("an HTTP/1 client: %w", link.ErrOneWay)
+
+// Invoke implements [link.Session].
+func (c *session) Invoke(context.Context, *link.UnaryCall) error { return link.ErrNoCall }
+
+// NewStream implements [link.Session].
+func (c *session) NewStream(context.Context, *link.CallHeader) (link.Stream, error) {
+	return nil, errOneWay
+}
+
+// Done implements [link.Session].
+func (c *session) Done() <-chan struct{} { return c.done }
+
+// Ended implements [link.Session].
+func (c *session) Ended() <-chan struct{} { return c.ended }
+
+// Peer implements [link.Session].
+func (c *session) Peer() *link.Peer { return &c.peer }
+
+// Drain implements [link.Session]. The client learns of it by the answer to its current
+// request. Without a request the connection is closed: it is one that waits for the next
+// request, or that a browser has opened in advance. A request whose body is still arriving is
+// a call from now on, as the acceptor takes no others later.
+func (c *session) Drain() <-chan struct{} {
+	c.mu.Lock()
+	hungUp := c.hangUp()
+	st := c.stream
+	c.mu.Unlock()
+	if hungUp {
+		_ = c.conn.Close()
+	}
+	if st != nil {
+		st.begin()
+		st.hurry()
+	}
+	return c.done
+}
+
+// hangUp takes no more requests. It reports whether none is being answered: then the caller
+// must close the connection. mu is held.
+func (c *session) hangUp() bool {
+	c.drain()
+	c.hungUp = c.hungUp || !c.busy && !c.over
+	return c.hungUp
+}
+
+// Retire implements [link.Session].
+func (c *session) Retire() { c.Drain() }
+
+// Written implements [link.Session]. It is not used: no server of a client has this session.
+func (c *session) Written() <-chan struct{} { return c.ended }
+
+// drain closes done. mu is held.
+func (c *session) drain() {
+	if !c.draining {
+		c.draining = true
+		close(c.done)
+	}
+}
+
+// Close implements [link.Session].
+func (c *session) Close(reason error) error {
+	c.mu.Lock()
+	if c.reason != nil {
+		c.mu.Unlock()
+		return nil
+	}
+	c.drain()
+	c.reason = reason
+	a, st, busy, over := c.acceptor, c.stream, c.busy, c.over
+	c.mu.Unlock()
+	if st != nil {
+		st.Abort(reason)
+	}
+	close(c.ended)
+	if a != nil {
+		a.Closed(reason)
+	}
+	switch {
+	case over:
+		return nil
+	case !busy:
+		return c.conn.Close()
+	}
+	c.limitWrites()
+	if st != nil { // its answer may have to be written yet
+		c.limitReads(time.Now().Add(farewell))
+	} else {
+		c.limitReads(time.Now().Add(lingering))
+	}
+	return nil
+}
+
+// changed is called when the state of the connection has changed. For StateIdle it is
+// called when an answer was written, before the next request is read.
+func (c *session) changed(state http.ConnState) {
+	switch state {
+	case http.StateIdle:
+		c.mu.Lock()
+		c.busy, c.idleSince = false, time.Now()
+		c.takeAsLong()
+		last := c.draining || c.astray
+		c.mu.Unlock()
+		if last {
+			_ = c.conn.Close()
+		}
+	case http.StateHijacked, http.StateClosed:
+		c.end()
+	}
+}
+
+var errHungUp = errors.New("the client has closed the connection")
+
+// end ends the session because the connection has ended.
+func (c *session) end() {
+	c.mu.Lock()
+	over, a := c.over, c.acceptor
+	c.over, c.busy = true, false
+	c.takeAsLong()
+	c.stopAges()
+	c.mu.Unlock()
+	if over {
+		return
+	}
+	_ = c.Close(errHungUp)
+	a.Gone()
+}
+
+// begin begins to answer a request. It reports false if the bytes of the request must not
+// be understood as one.
+func (c *session) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.astray || c.hungUp || c.reason != nil {
+		return false
+	}
+	c.busy = true
+	if !c.opened {
+		c.opened = true
+		_ = c.conn.SetDeadline(time.Time{})
+	}
+	return true
+}
+
+// serves sets the stream of the current request; nil after it. It returns the reason if
+// the session has ended.
+func (c *session) serves(st *stream) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stream = st
+	return c.reason
+}
+
+// leaves reports whether the connection is closed after the current answer.
+func (c *session) leaves() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.draining || c.astray
+}
+
+// stray records that the rest of the current request will not be read to its end.
+func (c *session) stray() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.astray = true
+}
+
+// limitReads makes reads end at t, if they have not ended.
+func (c *session) limitReads(t time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.deaf {
+		_ = c.conn.SetReadDeadline(t)
+	}
+}
+
+// endReads ends the reads of a request whose body is not needed.
+func (c *session) endReads() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.astray, c.deaf = true, true
+	_ = c.conn.SetReadDeadline(time.Now())
+}
+
+// limitWrites makes writes fail once the client takes nothing for stall, or for farewell if the
+// session has ended. Without a limit a client takes an answer when it likes.
+//
+// A client takes what its system acknowledges. A write that waits for room does not show that:
+// Linux wakes it when a third of a large buffer is free. If nothing else shows it, stall holds.
+func (c *session) limitWrites() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return
+	}
+	c.limited, c.seen, c.seenAt = true, progress{writes: -1}, time.Now() // looking costs a system call
+	if c.watch == nil {
+		c.watch = time.AfterFunc(glance, c.look)
+	} else {
+		c.watch.Reset(glance)
+	}
+}
+
+// takeAsLong ends the limit of writes. mu is held.
+func (c *session) takeAsLong() {
+	c.limited = false
+	if c.watch != nil {
+		c.watch.Stop()
+	}
+}
+
+// look makes writes fail if the client has taken nothing for too long.
+func (c *session) look() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.limited {
+		return
+	}
+	now := time.Now()
+	p := progress{c.writes.Load(), unsent(c.conn)}
+	if p != c.seen {
+		c.seen, c.seenAt = p, now
+	}
+	patience := stall
+	if c.reason != nil && p.unsent != unknown {
+		patience = farewell
+	}
+	if now.Sub(c.seenAt) >= patience {
+		_ = c.conn.SetWriteDeadline(now)
+		return
+	}
+	c.watch.Reset(glance)
+}
+
+// A conn is a session's connection as package http uses it.
+type conn struct {
+	net.Conn
+	session *session
+	first   []byte      // what was read before; used only by the goroutine that reads
+	header  headerCount // as first
+	lengths lengths     // as first
+}
+
+// Read implements [net.Conn].
+func (c *conn) Read(b []byte) (n int, err error) {
+	if c.header.exceeds(c.session.server.maxFields) {
+		return 0, c.refuseFields()
+	}
+	c.lengths.ask(len(b))
+	if len(c.first) > 0 {
+		n = copy(b, c.first)
+		if c.first = c.first[n:]; len(c.first) == 0 {
+			c.first = nil
+		}
+	} else {
+		n, err = c.Conn.Read(b)
+	}
+	c.header.add(b[:n])
+	c.lengths.add(b[:n])
+	return n, err
+}
+
+// Write implements [net.Conn].
+func (c *conn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.session.writes.Add(1)
+	return n, err
+}
+
+// SetReadDeadline implements [net.Conn].
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.session.mu.Lock()
+	defer c.session.mu.Unlock()
+	if !c.session.opened || c.session.deaf {
+		return nil // the deadline that the connection came with, or that has ended reads
+	}
+	return c.Conn.SetReadDeadline(t)
+}
+
+// Close implements [net.Conn]. If the client may still be sending, it gets some time to
+// read what was written: many systems discard that if a socket is closed with unread
+// bytes.
+func (c *conn) Close() error {
+	c.session.mu.Lock()
+	linger := c.session.astray && c.session.reason == nil
+	c.session.mu.Unlock()
+	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok && linger && h.CloseWrite() == nil {
+		_ = c.Conn.SetReadDeadline(time.Now().Add(lingering))
+		_, _ = io.Copy(io.Discard, io.LimitReader(c.Conn, plenty))
+	}
+	return c.Conn.Close()
+}
+
+// Hijack takes over the connection of a request that [Options.Upgrade] was called with. first
+// was read from it, after the request.
+func Hijack(w http.ResponseWriter) (over net.Conn, first []byte, err error) {
+	hijacked, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	first, _ = rw.Reader.Peek(rw.Reader.Buffered())
+	first = slices.Clone(first)
+	if c, ok := hijacked.(*conn); ok {
+		return c.Conn, append(first, c.first...), nil
+	}
+	return hijacked, first, nil
+}
+
+// CloseWrite lets package http close a connection in steps.
+func (c *conn) CloseWrite() error {
+	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return h.CloseWrite()
+	}
+	return nil
+}

@@ -1,0 +1,226 @@
+package http1
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// A stream is the callee's side of one request: its [link.Stream].
+//
+// It is a pair of bounded queues between the goroutines of the callee, which call Send,
+// Recv and Abort, and those of the HTTP server: the reader moves the request's body into
+// the inbox (see inbox.go), and the writer, which is the goroutine of the request, moves
+// steps from out to the response (see write.go). Invariants:
+//
+//   - Only the reader and the writer touch the request and the response, so nothing does
+//     after the request was answered. The callee encodes and decodes on its own
+//     goroutines.
+//   - Bytes that wait are bounded in each direction by the window, plus the message that
+//     exceeds it. At the bound the sender, or the reader and with it the client, waits.
+//   - The stream ends once: over is set when the callee sends its End or when either side
+//     aborts. Then no step is added and the reader drops what it reads.
+//   - Of an aborted stream the writer writes no step, only the reason.
+type stream struct {
+	session  *session
+	request  *request
+	window   int // in bytes
+	waiter   wait.Waiter
+	begin    func() // gives the call to the acceptor, once
+	encoding string // compressor of sent messages; only the callee's sender uses it
+	partial  partial
+
+	mu      sync.Mutex
+	in      inbox
+	out     []step // what waits to be written
+	queued  int    // size of out and of what is being written, in bytes
+	over    bool
+	sendErr error // why nothing more can be sent; set after onAbort was called
+	reason  error // why the stream was aborted; nil if it was not
+	onAbort func(error)
+	sender  wait.Cond // the callee waits here for room in out
+	writer  wait.Cond // the writer waits here for a step
+}
+
+// A step is what one Send adds: any of header, message and end, in this order.
+type step struct {
+	header  metadata.MD // without link.EncodingKey
+	message []byte      // as it is written
+	has     bool        // there is a message
+	packed  bool        // the message is compressed
+	coding  string      // with a header or a message: the compressor of messages
+	end     *link.End
+}
+
+// stepCost is what a step counts in addition to the bytes of its message.
+const stepCost = 64
+
+func (st *step) cost() int { return len(st.message) + stepCost }
+
+func newStream(c *session, q *request) *stream {
+	return &stream{session: c, request: q, window: c.server.opts.Window, encoding: q.replyEncoding}
+}
+
+// Send implements [link.Stream].
+func (s *stream) Send(f *link.Frame) error {
+	st := step{header: f.Header, end: f.End}
+	if f.Header != nil {
+		if names := f.Header[link.EncodingKey]; len(names) > 0 {
+			s.encoding = link.Compressor(names[0])
+		}
+	}
+	st.coding = s.encoding
+	if f.HasMsg {
+		var err error
+		if st.message, st.packed, err = s.encode(&f.Msg); err != nil {
+			return err
+		}
+		st.has = true
+	}
+	s.mu.Lock()
+	for f.HasMsg && s.sendErr == nil && s.queued >= s.window {
+		s.sender.Wait(&s.mu, s.waiter)
+	}
+	if err := s.sendErr; err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	if s.over { // aborted, and the callee is about to learn of it
+		err := s.reason
+		s.mu.Unlock()
+		return err
+	}
+	s.out = append(s.out, st)
+	s.queued += st.cost()
+	var sender, receiver, reader wait.Parker
+	if f.End != nil {
+		s.over = true
+		sender, receiver, reader = s.finish(link.ErrEnded)
+		s.session.limitWrites() // with mu: the writer must not be done before
+	}
+	writer := s.writer.Wake()
+	s.mu.Unlock()
+	wait.Unpark(writer)
+	wait.Unpark(sender)
+	wait.Unpark(receiver)
+	wait.Unpark(reader)
+	return nil
+}
+
+// finish ends sending at once and receiving after what has arrived, because of why. It
+// returns whom to wake. mu is held.
+func (s *stream) finish(why error) (sender, receiver, reader wait.Parker) {
+	s.sendErr = why
+	if s.in.err == nil {
+		s.in.err = why
+	}
+	s.in.dropping = true
+	if s.in.small && !s.in.ended {
+		s.session.endReads() // of the writer, which is to write now
+	}
+	return s.sender.Wake(), s.in.receiver.Wake(), s.in.reader.Wake()
+}
+
+// Abort implements [link.Stream].
+func (s *stream) Abort(reason error) {
+	s.mu.Lock()
+	if s.over {
+		s.mu.Unlock()
+		return
+	}
+	s.over, s.reason = true, reason
+	s.out, s.queued = nil, 0
+	f := s.onAbort
+	writer := s.writer.Wake()
+	s.session.limitWrites()
+	s.mu.Unlock()
+	wait.Unpark(writer)
+	if f != nil {
+		f(reason)
+	}
+	s.mu.Lock()
+	sender, receiver, reader := s.finish(reason)
+	s.mu.Unlock()
+	wait.Unpark(sender)
+	wait.Unpark(receiver)
+	wait.Unpark(reader)
+}
+
+// OnAbort implements [link.Stream].
+func (s *stream) OnAbort(f func(error)) {
+	s.mu.Lock()
+	s.onAbort = f
+	reason := s.reason
+	s.mu.Unlock()
+	if reason != nil {
+		f(reason)
+	}
+}
+
+// SetWaiter implements [link.Stream].
+func (s *stream) SetWaiter(w wait.Waiter) { s.waiter = w }
+
+// encode returns m as it is written: in the request's framing, and compressed if the
+// stream's messages are. Empty messages are not compressed. The error is a
+// *link.SendError.
+func (s *stream) encode(m *link.Message) (b []byte, packed bool, err error) {
+	prefix := s.request.kind.prefix()
+	if ready, ok := m.Compressed(s.encoding); ok {
+		return putPrefix(append(make([]byte, prefix, prefix+len(ready)), ready...), prefix, true), true, nil
+	}
+	n, sized, err := m.Measure()
+	if err != nil {
+		return nil, false, err
+	}
+	b, err = m.AppendMeasured(make([]byte, prefix, prefix+n), sized)
+	if err != nil {
+		return nil, false, err
+	}
+	if s.encoding == "" || len(b) == prefix {
+		return putPrefix(b, prefix, false), false, nil
+	}
+	small, err := link.Compress(b[prefix:], s.encoding)
+	if err != nil {
+		return nil, false, err
+	}
+	b = append(b[:prefix], small...)
+	return putPrefix(b, prefix, true), true, nil
+}
+
+// take removes the next steps, or returns the reason if the stream was aborted. It waits
+// until there is either. The writer calls it, and says how much of what it got before it
+// has written.
+func (s *stream) take(written int) (steps []step, reason error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if written > 0 && s.reason == nil {
+		s.queued -= written
+		wait.Unpark(s.sender.Wake())
+	}
+	for len(s.out) == 0 && s.reason == nil {
+		s.writer.Wait(&s.mu, nil)
+	}
+	steps, s.out = s.out, nil
+	return steps, s.reason
+}
+
+// isOver reports whether the stream has ended.
+func (s *stream) isOver() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.over
+}
+
+// watch aborts the stream at the request's deadline. The result stops it.
+func (s *stream) watch() (stop func()) {
+	if s.request.deadline.IsZero() {
+		return func() {}
+	}
+	t := time.AfterFunc(time.Until(s.request.deadline), func() { s.Abort(context.DeadlineExceeded) })
+	return func() { t.Stop() }
+}

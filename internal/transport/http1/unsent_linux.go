@@ -1,0 +1,36 @@
+package http1
+
+import (
+	"errors"
+	"net"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// unsent returns how many bytes of what was written to conn, or below its TLS, its peer has not
+// acknowledged. It is unknown if conn hides its socket, as those of other listeners may.
+func unsent(conn net.Conn) (n int) {
+	for {
+		below, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		conn = below.NetConn()
+	}
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return unknown
+	}
+	raw, err := c.SyscallConn()
+	if err == nil {
+		inner := raw.Control(func(fd uintptr) {
+			n, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+		})
+		err = errors.Join(err, inner)
+	}
+	if err != nil {
+		return unknown
+	}
+	return n
+}

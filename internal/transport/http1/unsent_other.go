@@ -1,0 +1,8 @@
+//go:build !linux
+
+package http1
+
+import "net"
+
+// unsent is Linux's: other systems end a write soon after there is room for a part of it.
+func unsent(net.Conn) int { return 0 }

@@ -1,0 +1,152 @@
+// Package http1 carries calls over HTTP/1.1, by the protocols that browsers and ordinary HTTP
+// clients speak: Connect, with binary messages or JSON, and gRPC-Web. It only accepts
+// calls: each connection is a [link.Session], each request a [link.Stream].
+package http1
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/grpclog"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+const (
+	defaultWindow = 64 << 10         // of each direction of a call, in bytes
+	defaultHeader = 64 << 10         // of a request's header, in bytes
+	maxHeader     = 1 << 20          // the largest header that an option allows, in bytes
+	headerTime    = 20 * time.Second // for a header that comes in pieces
+	defaultIdle   = 2 * time.Minute  // how long a connection may wait for its next request
+)
+
+// Options set up a server. The zero value of a field is its default, unless it says
+// otherwise.
+type Options struct {
+	// Method tells what is known about a method, by its full name. It must be set.
+	Method func(name string) link.Method
+
+	// Codec reports whether there is a codec for a content-subtype. It must be set.
+	Codec func(subtype string) bool
+
+	// Compressors returns the names of the compressors that requests may use.
+	Compressors func() []string
+
+	// Origins are the web origins whose pages may make calls, as scheme://host[:port]; "*"
+	// stands for all. By default only pages of this server's own host may.
+	Origins []string
+
+	// OnlyUpgrades refuses requests that do not ask for WebSocket.
+	OnlyUpgrades bool
+
+	// Upgrade takes over a request that asks for WebSocket, with [Hijack], which ends the
+	// session here. If it returns a status code other than 0, the request is refused for why.
+	// If it is nil, all such requests are refused.
+	Upgrade func(w http.ResponseWriter, r *http.Request, h Handover) (code int, why string)
+
+	Window         int                        // of each direction of a call, in bytes
+	MaxHeaderBytes int                        // the largest header of a request, in bytes
+	Keepalive      keepalive.ServerParameters // for the ages; MaxConnectionIdle is 2 min by default
+}
+
+// A Handover is a connection whose client has begun to speak HTTP/1.
+type Handover struct {
+	Conn     net.Conn // secured already; has Deadline
+	First    []byte   // what was read from it
+	Auth     credentials.AuthInfo
+	Deadline time.Time // for the header of the first request
+	Path     string    // the path at which WebSockets are opened; "" for any
+	Accept   func(link.Session) link.Acceptor
+}
+
+// A Server serves the connections that it is given. It has no goroutines of its own: a
+// connection's end with the connection.
+type Server struct {
+	opts      Options
+	origins   origins
+	http      http.Server
+	maxFields int           // of a request's header
+	idle      time.Duration // how long a connection may wait for its next request
+}
+
+// New returns a server. The error says which of the origins is invalid.
+func New(o Options) (*Server, error) {
+	allowed, err := parseOrigins(o.Origins)
+	if err != nil {
+		return nil, err
+	}
+	o.Window = max(cmp.Or(o.Window, defaultWindow), 1)
+	s := &Server{opts: o, origins: allowed, idle: cmp.Or(o.Keepalive.MaxConnectionIdle, defaultIdle)}
+	s.http = http.Server{
+		Handler:                      http.HandlerFunc(s.serve),
+		ReadHeaderTimeout:            headerTime,
+		MaxHeaderBytes:               min(cmp.Or(o.MaxHeaderBytes, defaultHeader), maxHeader),
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     log.New(errorLog{}, "", 0),
+		Protocols:                    new(http.Protocols),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, c)
+		},
+		ConnState: func(c net.Conn, state http.ConnState) {
+			conn := c.(*conn)
+			conn.header.next(state)
+			conn.lengths.next(state)
+			conn.session.changed(state)
+		},
+	}
+	s.maxFields = maxFields(s.http.MaxHeaderBytes)
+	s.http.Protocols.SetHTTP1(true)
+	return s, nil
+}
+
+// Take serves a connection. It returns at once, and always true: the connection belongs
+// to the server.
+func (s *Server) Take(h Handover) bool {
+	c := newSession(s, h)
+	a := h.Accept(c)
+	if a == nil {
+		_ = h.Conn.Close()
+		return true
+	}
+	if c.start(a) {
+		// Serve starts the goroutine of the connection, and returns the error of the
+		// second Accept.
+		_ = s.http.Serve(&single{conn: &conn{Conn: h.Conn, session: c, first: h.First, header: headerCount{reading: true}}})
+	}
+	return true
+}
+
+// connKey is the context key of a request's *conn.
+type connKey struct{}
+
+// single is a listener with one connection. http.Server takes connections only from a
+// listener.
+type single struct{ conn net.Conn }
+
+func (l *single) Accept() (net.Conn, error) {
+	if conn := l.conn; conn != nil {
+		l.conn = nil
+		return conn, nil
+	}
+	return nil, io.EOF
+}
+
+func (l *single) Close() error   { return nil }
+func (l *single) Addr() net.Addr { return nil }
+
+var logger = grpclog.Component("nearcall")
+
+// errorLog passes on what package http logs.
+type errorLog struct{}
+
+func (errorLog) Write(b []byte) (int, error) {
+	logger.Error(string(b))
+	return len(b), nil
+}

@@ -1,0 +1,219 @@
+package http1
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// piece is how much is written at a time, in bytes. It is a multiple of 3, so that only the
+// last piece of a text has padding.
+const piece = 24 << 10
+
+// A response writes the answer to one request. Only the writer uses it.
+type response struct {
+	w       http.ResponseWriter
+	flusher *http.ResponseController
+	server  *Server
+	session *session
+	stream  *stream // nil if there is no call
+	request *request
+	begun   bool // the header of the answer was written
+	ended   bool // the answer is complete
+
+	// What a bare answer holds back until the end, on which its header depends.
+	header  metadata.MD
+	message []byte
+	has     bool
+	packed  bool
+	coding  string
+
+	text []byte // scratch space of a text
+}
+
+var errSecondMessage = fmt.Errorf("%w: the handler has sent a second message, and the client can receive one", link.ErrBroken)
+
+// answer writes the steps of the stream until its end. When a write fails, nothing more can
+// be written: answer aborts the stream, which may have ended already, and returns.
+func (r *response) answer() {
+	for written := 0; ; {
+		steps, reason := r.stream.take(written)
+		if reason != nil {
+			r.end(&link.End{Status: statusOf(reason)})
+			return
+		}
+		written = 0
+		for i := range steps {
+			err := r.step(&steps[i])
+			if r.ended {
+				return
+			}
+			if err != nil {
+				r.stream.Abort(context.Canceled) // the client is gone, or reads nothing
+				return
+			}
+			written += steps[i].cost()
+		}
+		if !r.begun {
+			continue
+		}
+		if r.flusher.Flush() != nil {
+			r.stream.Abort(context.Canceled)
+			return
+		}
+	}
+}
+
+// step writes a step. The error is that of a write.
+func (r *response) step(st *step) error {
+	if st.coding != "" {
+		r.coding = st.coding
+	}
+	if st.header != nil {
+		r.header = st.header
+	}
+	var err error
+	switch {
+	case r.request.kind == bare && st.has && r.has:
+		r.stream.Abort(errSecondMessage)
+		r.end(&link.End{Status: statusOf(errSecondMessage)})
+		return nil
+	case r.request.kind == bare:
+		if st.has {
+			r.message, r.has, r.packed = st.message, true, st.packed
+		}
+	case st.header != nil || st.has:
+		r.begin()
+		err = r.write(st.message)
+	}
+	if err == nil && st.end != nil {
+		r.end(st.end)
+	}
+	return err
+}
+
+// end completes the answer.
+func (r *response) end(end *link.End) {
+	r.ended = true
+	switch r.request.kind {
+	case bare:
+		r.endBare(end)
+	case connect:
+		r.begin()
+		_ = r.writeLast(flagEndStream, encodeEndStream(end))
+	default:
+		r.begin()
+		_ = r.writeLast(flagTrailer, encodeTrailer(end))
+	}
+}
+
+// begin writes the header of a stream's answer.
+func (r *response) begin() {
+	if r.begun {
+		return
+	}
+	r.begun = true
+	h := r.w.Header()
+	addMetadata(h, "", r.header)
+	h.Set("Content-Type", r.request.mediaType)
+	prefix := "Grpc-"
+	if r.request.kind == connect {
+		prefix = "Connect-"
+	}
+	if r.coding != "" {
+		h.Set(encodingHeader(r.request.kind), r.coding)
+	}
+	if names := r.server.compressors(); names != "" {
+		h.Set(prefix+"Accept-Encoding", names)
+	}
+	r.writeHeader(http.StatusOK)
+}
+
+// encodingHeader returns the header that names the compressor of messages.
+func encodingHeader(k kind) string {
+	switch k {
+	case bare:
+		return "Content-Encoding"
+	case connect:
+		return "Connect-Content-Encoding"
+	}
+	return "Grpc-Encoding"
+}
+
+// writeHeader writes the header, which is complete but for what depends on the connection
+// and on its keys. The connection is closed after an answer that begins before the request
+// has ended: the client must know before it sends another request.
+func (r *response) writeHeader(code int) {
+	h := r.w.Header()
+	if r.stream != nil && !r.stream.bodyRead() {
+		r.session.stray()
+	}
+	if r.session.leaves() {
+		h.Set("Connection", "close")
+	}
+	exposeHeaders(h)
+	r.w.WriteHeader(code)
+}
+
+var errNoMessage = errors.New("the handler has returned no message")
+
+// endBare writes the answer to a unary call of Connect.
+func (r *response) endBare(end *link.End) {
+	st := end.Status
+	if st == nil && !r.has {
+		st = status.New(codes.Internal, errNoMessage.Error())
+	}
+	h := r.w.Header()
+	addMetadata(h, "", r.header)
+	addMetadata(h, "Trailer-", end.Trailer)
+	if names := r.server.compressors(); names != "" {
+		h.Set("Accept-Encoding", names)
+	}
+	code, body, contentType := http.StatusOK, r.message, r.request.mediaType
+	switch {
+	case st != nil:
+		code, body, contentType = codeOf(st.Code()).http, encodeError(st), "application/json"
+		if st.Code() == codes.Unimplemented && !r.request.known {
+			code = http.StatusNotFound // as for any path that a server does not have
+		}
+	case r.packed:
+		h.Set("Content-Encoding", r.coding)
+	}
+	h.Set("Content-Type", contentType)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	r.begun = true
+	r.writeHeader(code)
+	_ = r.write(body)
+}
+
+// writeLast writes an envelope that is no message.
+func (r *response) writeLast(flag byte, body []byte) error {
+	b := append(make([]byte, envelope, envelope+len(body)), body...)
+	b[0] = flag
+	return r.write(putPrefix(b, envelope, false))
+}
+
+// write writes b in pieces.
+func (r *response) write(b []byte) error {
+	for len(b) > 0 {
+		p := b[:min(piece, len(b))]
+		b = b[len(p):]
+		if r.request.kind == grpcText {
+			r.text = base64.StdEncoding.AppendEncode(r.text[:0], p)
+			p = r.text
+		}
+		if _, err := r.w.Write(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
