@@ -127,9 +127,6 @@ func (o *dialOptions) withFallback(t *parsedTarget, d sock.Dialer) link.Dialer {
 
 // dialShm returns the dialer of shm targets: sockets that must become shared memory.
 func dialShm(t *parsedTarget, o *dialOptions) (link.Dialer, string, error) {
-	if o.socket.NoUpgrade {
-		return nil, "", errors.New("a shm: target needs shared memory; leave out WithMaxSharedMemory(0)")
-	}
-	o.socket.RequireUpgrade = true
+	o.socket.RequireUpgrade, o.socket.NoUpgrade = true, false
 	return dialSocket(t, o)
 }

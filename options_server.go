@@ -291,8 +291,8 @@ func MaxHeaderListSize(bytes uint32) ServerOption {
 
 // MaxSharedMemory limits the shared memory that all connections of the server use
 // together, in bytes. The default is 1 GiB: connections of unix: listeners become shared memory on
-// Linux, if a client of the same user offers it. With 0 or less they stay sockets, and
-// [Server.Serve] fails with shm: listeners. A connection uses 520 KiB, for both
+// Linux, if a client of the same user offers it. With 0 they stay sockets; on shm:
+// listeners, whose connections cannot, 0 has no effect. A connection uses 520 KiB, for both
 // directions, and, while it sends messages of 32 KiB or more, up to 64 MiB more, which
 // it releases 5 seconds after the last of them. Large messages that clients send count
 // towards the clients' limits: see [WithMaxSharedMemory]. But clients that free such memory while the
@@ -307,7 +307,11 @@ func MaxHeaderListSize(bytes uint32) ServerOption {
 // that ends count until they are received. Those beyond the limit are lost: receiving
 // one fails with ResourceExhausted. Package shmstats reports the use.
 func MaxSharedMemory(bytes int64) ServerOption {
-	return serverOption(func(o *serverOptions) { o.memory, o.socket.NoUpgrade = bytes, bytes <= 0 })
+	return serverOption(func(o *serverOptions) {
+		if o.socket.NoUpgrade = bytes <= 0; bytes > 0 {
+			o.memory = bytes
+		}
+	})
 }
 
 // DisableSpinning makes the server's connections block in the system as soon as they wait

@@ -146,10 +146,7 @@ func (s *Server) Serve(lis net.Listener) error {
 		o, path := s.sockets, ""
 		if l, ok := lis.(socket); ok {
 			o.RequireUpgrade = l.needsUpgrade
-			if o.NoUpgrade && l.needsUpgrade {
-				_ = lis.Close()
-				return fmt.Errorf("nearcall: cannot serve %s: it needs shared memory; leave out MaxSharedMemory(0)", l.target)
-			}
+			o.NoUpgrade = o.NoUpgrade && !l.needsUpgrade
 			path = l.path
 			if l.needsTLS && o.Creds == nil {
 				_ = lis.Close()

@@ -59,7 +59,7 @@ func TestTargetsOfSockets(t *testing.T) {
 			if authority == "" {
 				authority = strings.TrimPrefix(lis.Target(), "tcp:")
 			}
-			client := dial(t, lis.Target())
+			client := dial(t, lis.Target(), nearcall.WithMaxSharedMemory(0))
 			wantCode(t, <-invoke(t.Context(), client), codes.OK)
 			if got := md[":authority"]; len(got) != 1 || got[0] != authority {
 				t.Errorf("the authority is %q, want %q", got, authority)
