@@ -12,8 +12,8 @@ const liveEnv = "NEARCALL_BENCH_LIVE"
 
 // A cell is one of many small objects with pointers, of which most programs' heaps consist.
 type cell struct {
-	next    *cell
-	payload [56]byte
+	next *cell
+	_    [56]byte
 }
 
 var cells *cell
