@@ -595,7 +595,7 @@ func (registry) Greet(ctx context.Context, req *greetpb.GreetRequest) (*greetpb.
 	return &greetpb.GreetReply{Text: fmt.Sprintf("%s is %s", req.GetName(), reply.GetStatus())}, nil
 }
 
-// A client has services without a listener of its own. [WithPersistentConnection] keeps it
+// A client has services without its own listener. [WithPersistentConnection] keeps it
 // connected, so that a server can call it at any time. The examples directory has a program,
 // agent, whose server gives work to such clients.
 func ExampleWithServer() {

@@ -17,7 +17,7 @@ import (
 // available reports whether the program can use the scheme.
 func (s *scheme) available() bool { return s.module == "" || hook.TransportOf(s.name) != nil }
 
-// parseModule parses the target of a scheme with a module of its own.
+// parseModule parses the target of a scheme with its own module.
 func (t *parsedTarget) parseModule() error {
 	transport := hook.TransportOf(t.scheme.name)
 	if transport == nil {
@@ -28,7 +28,7 @@ func (t *parsedTarget) parseModule() error {
 	return err
 }
 
-// dialModule returns the dialer of a target whose transport is a module of its own.
+// dialModule returns the dialer of a target whose transport is its own module.
 func dialModule(t *parsedTarget, o *dialOptions) (link.Dialer, string, error) {
 	config, err := o.moduleTLS(t)
 	if err != nil {

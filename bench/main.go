@@ -31,7 +31,7 @@
 // inProcessRivals, loopRivals, peerRivals, webSocketRivals, quicRivals or
 // sharedMemoryRivals.
 //
-// The command is a module of its own, to keep the rivals' dependencies out of nearcall's.
+// The command is its own module, to keep the rivals' dependencies out of nearcall's.
 package main
 
 import (

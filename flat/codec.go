@@ -156,7 +156,7 @@ func (t *table) hasType(name string) bool {
 	return t.name == name || strings.HasSuffix(t.name, "."+name)
 }
 
-// Clone returns a message of its own with what the root table m and all that belongs to it has. It
+// Clone returns another message with what the root table m and all that belongs to it has. It
 // is for what is kept after [Release].
 func Clone[T any, P interface {
 	*T

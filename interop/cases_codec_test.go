@@ -139,7 +139,7 @@ var limitCases = []Case{
 	}},
 }
 
-// jsonCodec is registered under a content subtype of its own.
+// jsonCodec is registered under its own content subtype.
 type jsonCodec struct{}
 
 func (jsonCodec) Name() string                       { return "interop-json" }

@@ -12,7 +12,7 @@ import (
 // Watchdog makes the loop call report when a task runs for longer than limit without
 // waiting. The arguments are how long it has run so far, and the stack trace of its
 // goroutine in the format of runtime.Stack. There is at most one report per turn of a
-// task, after between 1 and 1.5 times limit. report runs on a goroutine of its own, so the
+// task, after between 1 and 1.5 times limit. report runs on its own goroutine, so the
 // task might have ended by then. Taking the trace stops the whole program for a moment. A
 // nil report logs a warning with grpclog.
 //

@@ -257,7 +257,7 @@ func (c counting) Dial(ctx context.Context) (link.Session, error) {
 	return c.Dialer.Dial(ctx)
 }
 
-// A nat forwards the packets of one client from an address of its own.
+// A nat forwards the packets of one client from its own address.
 type nat struct {
 	front *net.UDPConn
 	to    *net.UDPAddr

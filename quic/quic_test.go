@@ -121,7 +121,7 @@ func (n *network) listener() *listener {
 	return newListener(simnet.NewSimConn(n.server, n.router), "quic:1.0.0.1:1")
 }
 
-// dialer returns a dialer, each of whose connections has an address of its own.
+// dialer returns a dialer, each of whose connections has its own address.
 func (n *network) dialer(t *testing.T, s *hook.Settings) *dialer {
 	if s.TLS == nil {
 		_, s.TLS = testTLS()

@@ -15,7 +15,7 @@ import (
 // Sending.
 //
 // Nothing blocks within quic-go, because the sender may be a task of a loop. What QUIC takes at
-// once is passed to it. What it does not take is written by a goroutine of its own, and the next
+// once is passed to it. What it does not take is written by its own goroutine, and the next
 // message waits until that is done. Ends and headers do not wait: that goroutine writes them, too.
 
 // maxUnsent bounds what is passed to quic-go of a call before the next write waits until all of

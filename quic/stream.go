@@ -81,7 +81,7 @@ func (st *stream) unhold() {
 }
 
 // The credit of calls that are over is released together with the next reply, or after
-// releaseDelay, or when it is a quarter of all. At once it would take a packet of its own.
+// releaseDelay, or when it is a quarter of all. At once it would take its own packet.
 const releaseDelay = 20 * time.Millisecond
 
 // onRelease is called when credit has waited for a reply that did not come.

@@ -209,7 +209,7 @@ func TestADeadlineEndsTheWaitForABusyLoop(t *testing.T) {
 	})
 }
 
-// A task can call a service of its own loop, with its own context or another.
+// A task can call a service of its loop, with its context or another.
 func TestATaskCallsItsOwnLoop(t *testing.T) {
 	eachLoop(t, func(t *testing.T, kind looptest.Kind) {
 		p := &plain{t: t}

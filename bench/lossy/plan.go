@@ -140,7 +140,7 @@ func (p *plan) run(ctx context.Context, progress io.Writer) ([]result, error) {
 	return results, nil
 }
 
-// measure measures a way in a network of its own, because the kernel remembers what it has
+// measure measures a way in its own network, because the kernel remembers what it has
 // learnt about a path.
 func (p *plan) measure(ctx context.Context, w way, load string, progress io.Writer) (r result, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.warm+p.lasts+2*patience, errors.New("it takes too long"))

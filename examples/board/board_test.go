@@ -42,7 +42,7 @@ func serve(t *testing.T) string {
 
 type drawing = grpc.BidiStreamingClient[pb.Draw, pb.Event]
 
-// enter opens a stream of its own connection, and waits until the board counts n people.
+// enter opens its own stream connection, and waits until the board counts n people.
 func enter(t *testing.T, address string, n uint32) drawing {
 	t.Helper()
 	conn, err := nearcall.NewClient("ws://" + address + "/calls")

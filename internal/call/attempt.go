@@ -54,7 +54,7 @@ const (
 	policyRetry
 )
 
-// An attempt is one try at a call, with a stream of its own.
+// An attempt is one try at a call, with its own stream.
 type attempt struct {
 	call     *clientStream
 	kind     attemptKind
@@ -127,7 +127,7 @@ func (c *Client) beginAttempt(ctx context.Context, method string, ci *callInfo, 
 
 // openAttempt opens a's stream, with the header o unless that is nil. It retries
 // refusals and failures as the rules allow, and reports each retry to stats handlers as
-// an attempt of its own. The end of each failed attempt was reported, too, when it
+// its own attempt. The end of each failed attempt was reported, too, when it
 // returns. The error is a status error.
 func (s *clientStream) openAttempt(ctx context.Context, a *attempt, info *callInfo, md metadata.MD, o *link.CallHeader) error {
 	for {

@@ -12,7 +12,7 @@ import (
 // At the limit of running handlers a call waits for room. Usually its session's reader
 // waits, and so the peer: see serverConn.add. But if handlers call the peer, or the session
 // is a client's, handlers may wait for replies that this reader reads. Then each call waits
-// on a goroutine of its own, as each does that such a goroutine has read. These are not more than the session's limit of open calls: a
+// on its own goroutine, as each does that such a goroutine has read. These are not more than the session's limit of open calls: a
 // call that is reset stops waiting.
 //
 // Invariant: while a call waits, as many handlers run as the limit allows, or room was

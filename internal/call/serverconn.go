@@ -110,7 +110,7 @@ var errNoRoom = errors.New("call: as many handlers run as may")
 // handlers can do that at any time, and with any connection of the client. Calls that wait
 // to run on the reader wait for it, too. And while calls wait for room on goroutines of their
 // own, the reader does not wait beside them: only one goroutine can wait at c.room. A session
-// that reads each call on a goroutine of its own never waits there.
+// that reads each call on its own goroutine never waits there.
 func (c *serverConn) add(call *serverCall) error {
 	for c.maxHandlers > 0 && len(c.running) >= c.maxHandlers && c.refusal == nil {
 		if c.peer.Parallel || c.callsPeer || c.ofClient || c.lent > 0 || c.undecided > 0 {

@@ -254,7 +254,7 @@ func TestStoppingRacesWithTheEnd(t *testing.T) {
 		both.Go(func() { c.cancel(context.Canceled) })
 		both.Wait()
 		for !stopped && ran.Load() == 0 {
-			runtime.Gosched() // the function may run on a goroutine of its own
+			runtime.Gosched() // the function may run on its own goroutine
 		}
 		if n := ran.Load(); stopped && n != 0 || n > 1 {
 			t.Fatalf("stopped: %v, and it ran %d times", stopped, n)

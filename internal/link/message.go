@@ -91,7 +91,7 @@ func (m *Message) data() mem.BufferSlice {
 	return data
 }
 
-// Data returns the bytes of an encoded message. The caller must take a reference of its own
+// Data returns the bytes of an encoded message. The caller must take its own reference
 // to keep them.
 func (m *Message) Data() mem.BufferSlice { return m.data() }
 

@@ -209,7 +209,7 @@ func fitting(frames []byte, credit int64) (n, cost, count int) {
 	return n, cost, count
 }
 
-// unqueueFirst makes the first message of a run a step of its own, before the run. The session's mu
+// unqueueFirst makes the first message of a run a step by itself, before the run. The session's mu
 // is held.
 func (st *stream) unqueueFirst() {
 	r := &st.out[0].run

@@ -25,7 +25,7 @@ import (
 const dialTimeout = 20 * time.Second
 
 // A Proxy makes the calls that arrive at its listeners to a target. Each connection of a
-// nearcall client has a connection of its own to the target, so that the target can call
+// nearcall client has its own connection to the target, so that the target can call
 // that client. Ordinary gRPC clients share one.
 type Proxy struct {
 	dial   func(accept func(link.Session) link.Acceptor) (link.Dialer, error)

@@ -2,7 +2,7 @@ package wait
 
 import "context"
 
-// The caller's context may be a type of its own, whose methods disagree. Calls treat it
+// The caller's context may be its own type, whose methods disagree. Calls treat it
 // as package context and grpc-go do. It has ended once its Done channel is closed, and
 // not before; only then does Err tell why. Deadline's time counts only if ok is true.
 //

@@ -110,7 +110,7 @@ func Closed(ctx context.Context, c <-chan struct{}) error {
 }
 
 // Outside runs f, which may block its goroutine, and returns f's error. A w that is not nil
-// waits for f, which then runs on a goroutine of its own, so that a task does not block its
+// waits for f, which then runs on its own goroutine, so that a task does not block its
 // loop.
 func Outside(w Waiter, f func() error) error {
 	if w == nil {

@@ -440,7 +440,7 @@ func TestAFurtherCallAllocatesItsOwnOnly(t *testing.T) {
 
 // TestAMessageInAPlace checks that a placed message shares a frame with the rest of its
 // call if there is room and credit for a message of no bytes, however long it is.
-// Otherwise it gets a frame of its own.
+// Otherwise it gets its own frame.
 func TestAMessageInAPlace(t *testing.T) {
 	const place, size = min(MaxUint, math.MaxInt), math.MaxInt / 4
 	reply := func() *Step {

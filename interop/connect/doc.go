@@ -1,7 +1,7 @@
 // Package connect tests nearcall's HTTP/1 face with clients of others: connect-go's, and
 // the conformance tests of Connect, which `make connect-conformance` runs against
 // [conformanceserver]. `make web-conformance` runs those for clients: the TypeScript transport
-// calls the same server over a WebSocket. They come in a module of their own, so that the
+// calls the same server over a WebSocket. They come in their own module, so that the
 // core module does not require them.
 //
 // Package conformancepb was made by protoc-gen-go and protoc-gen-go-grpc of config.proto,

@@ -4,7 +4,7 @@
 //	go run ./tools/wine ./...           the core module
 //	go run ./tools/wine -C interop .    another module
 //
-// Wine's files are in a directory of their own (-prefix), which is created if it is
+// Wine's files are in their own directory (-prefix), which is created if it is
 // missing. Skipped tests are listed at the end, with the reason.
 package main
 

@@ -70,7 +70,7 @@ func TestQuickAttacksAreBounded(t *testing.T) {
 		t.Skip("the program cannot be built: ", err)
 	}
 	program := filepath.Join(t.TempDir(), "attack")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-race=false", "-o", program, "./cmd").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-race=false", "-o", program, "../../../tools/attack").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	out, err := exec.CommandContext(t.Context(), program, "-short", "-v", "-only", "^("+quick+")$").CombinedOutput()

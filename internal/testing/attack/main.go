@@ -2,7 +2,7 @@
 
 // Package attack measures what attacks on a nearcall server cost the server and what they cost the
 // attacker. For each attack it starts a server with default options, an honest client that calls
-// throughout, and the attacker, each in a process of its own, and prints a table.
+// throughout, and the attacker, each in its own process, and prints a table.
 //
 // The exit status is 1 if an attack exceeds its bounds (see bounds.go) without an excuse,
 // or cannot be made. An attack that exceeds only time bounds is made up to three times. A server

@@ -77,7 +77,7 @@ func (h *headerCount) exceeds(most int) bool { return h.reading && h.lines > mos
 var errFields = errors.New("the header of a request has too many fields")
 
 // refuseFields answers a request whose header has too many fields already. The error makes
-// package http close the connection. It may write an answer of its own first, if the last
+// package http close the connection. It may write its own answer first, if the last
 // line is not complete: that must not follow this one.
 func (c *conn) refuseFields() error {
 	c.session.stray()

@@ -104,7 +104,7 @@ const (
 // until there were maxRefused, and then sends GOAWAY. A GOAWAY alone would not do: clients
 // would retry the call on one connection after the other, and never show its text. Nor would
 // a GOAWAY after the first call: that may be a health check, and the client would connect
-// again at once, without backoff, before it makes a call of its own.
+// again at once, without backoff, before it makes its own call.
 func refuseHTTP2(conn net.Conn, first []byte) {
 	_ = conn.SetReadDeadline(time.Now().Add(callTimeout))
 	if _, err := conn.Write(frame(nil, frameSettings, 0, 0, "")); err != nil {

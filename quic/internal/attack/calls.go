@@ -128,7 +128,7 @@ func openAndReset(a *attack.Attacker, b []byte, some int, after time.Duration) e
 		if opened = append(opened, st); len(opened) < some {
 			continue
 		}
-		time.Sleep(after + 50*time.Microsecond) // quic-go sends on a goroutine of its own
+		time.Sleep(after + 50*time.Microsecond) // quic-go sends on its own goroutine
 		for _, st := range opened {
 			st.CancelWrite(code)
 			st.CancelRead(code)

@@ -112,7 +112,7 @@ func (s deafSocket) SetReadDeadline(time.Time) error {
 	return nil
 }
 
-// halfHandshakes sends the first flight of many handshakes, each from an address of its own.
+// halfHandshakes sends the first flight of many handshakes, each from its own address.
 func halfHandshakes(a *attack.Attacker) error {
 	to, err := server(a)
 	if err != nil {
