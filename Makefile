@@ -317,7 +317,7 @@ cover: ## how much of each package its tests run
 	$(GO) test -cover ./...
 
 lines: ## lines per package, comments included and generated code left out
-	@find . -name '*.go' -not -name '*.pb.go' -not -path './tools/*' -not -path './examples/*' | LC_ALL=C sort | xargs awk ' \
+	@find . -name '*.go' -not -name '*.pb.go' -not -path './examples/*' | LC_ALL=C sort | xargs awk ' \
 		{ d = FILENAME; sub("^[.]/", "", d); if (!sub("/[^/]*$$", "", d)) d = "."; seen[d] } \
 		FILENAME ~ /_test[.]go$$/ { t[d]++; next } { c[d]++ } \
 		END { for (d in seen) printf "| `%s` | %d | %d |\n", d, c[d], t[d] }' | LC_ALL=C sort | \
