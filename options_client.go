@@ -202,11 +202,10 @@ func WithIdleTimeout(d time.Duration) DialOption {
 // WithMaxSharedMemory limits the shared memory that the client's connection uses,
 // in bytes. The default is 128 MiB: connections of unix: targets become shared memory on Linux, if
 // the server agrees and has the same user; then the network of the call's peer address is "shm".
-// With 0 they stay sockets; on shm: targets, which cannot, 0 has no effect.
+// With 0 they stay sockets; 0 has no effect on shm: targets, which are always shared memory.
 //
-// A connection uses 260 KiB and, while it sends
-// messages of 32 KiB or more, up to 64 MiB more, which it releases 5 seconds after the
-// last of them. After a reconnect old connections exist beside the new one until their
+// A connection uses 260 KiB and, while it sends messages of 32 KiB or more, up to 64 MiB more,
+// which it releases 5 seconds after the last of them. After a reconnect old connections exist beside the new one until their
 // calls have ended: their 260 KiB may exceed the limit. The server's use is limited by
 // [MaxSharedMemory].
 //

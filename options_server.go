@@ -291,8 +291,8 @@ func MaxHeaderListSize(bytes uint32) ServerOption {
 
 // MaxSharedMemory limits the shared memory that all connections of the server use
 // together, in bytes. The default is 1 GiB: connections of unix: listeners become shared memory on
-// Linux, if a client of the same user offers it. With 0 they stay sockets; on shm:
-// listeners, whose connections cannot, 0 has no effect. A connection uses 520 KiB, for both
+// Linux, if a client of the same user offers it. With 0 they stay sockets; 0 has
+// no effect on shm: listeners, whose connections are always shared memory. A connection uses 520 KiB, for both
 // directions, and, while it sends messages of 32 KiB or more, up to 64 MiB more, which
 // it releases 5 seconds after the last of them. Large messages that clients send count
 // towards the clients' limits: see [WithMaxSharedMemory]. But clients that free such memory while the

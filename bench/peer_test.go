@@ -91,7 +91,8 @@ type mixing struct {
 	mixed *chaos.MixedService
 }
 
-// FullDuplexCall also prints who waits in this process, before [chaos.Mixed] does so in the other.
+// FullDuplexCall prints the goroutines that wait in this process if a stream stands still.
+// [chaos.Mixed] prints those of the other process a little later.
 func (m mixing) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputCallRequest, testpb.StreamingOutputCallResponse]) error {
 	stands := time.AfterFunc(standstill, func() {
 		waits := slices.DeleteFunc(leak.Find(), func(s string) bool { return strings.Contains(s, "bench.park.") })

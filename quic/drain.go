@@ -151,7 +151,7 @@ func (s *session) handleDrain(last uint64) error {
 	}
 	d.takes = last
 	s.refuse(reason)
-	s.deserted.Store(true)
+	s.peerDrains.Store(true)
 	for st := range s.live {
 		switch {
 		case !st.caller:

@@ -122,7 +122,7 @@ func (st *stream) full() bool {
 		return false
 	}
 	limit := st.session.window
-	if st.caller && st.session.deserted.Load() {
+	if st.caller && st.session.peerDrains.Load() {
 		limit = st.session.maxUnread()
 	}
 	return in.held >= limit || in.held >= minHeld && st.session.held.Load() >= maxHeld
