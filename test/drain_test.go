@@ -70,13 +70,13 @@ func TestUploadsSurviveTheEndsOfConnections(t *testing.T) {
 					all.Wait()
 					close(done)
 				}()
+				defer func() { <-done }() // also if the server cannot listen
 				for stops && !link.IsClosed(done) {
 					time.Sleep(20 * time.Millisecond)
 					srv.GracefulStop()
 					srv = serve(t, echo{})
-					start(t, srv, listen(t, lis.Target()))
+					start(t, srv, listenAgain(t, lis.Target()))
 				}
-				<-done
 			})
 		}
 	}

@@ -174,6 +174,19 @@ func addressedAs(network string) string {
 
 func insecureCreds() credentials.TransportCredentials { return insecure.NewCredentials() }
 
+// listenAgain is listen for a target that was in use just now. Windows may refuse it for a while.
+func listenAgain(t *testing.T, target string) nearcall.Listener {
+	t.Helper()
+	for range 500 {
+		if lis, err := nearcall.Listen(target); err == nil {
+			t.Cleanup(func() { _ = lis.Close() })
+			return lis
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return listen(t, target)
+}
+
 // listen listens on target until the end of the test.
 func listen(t *testing.T, target string) nearcall.Listener {
 	t.Helper()

@@ -74,7 +74,7 @@ func TestManyWhoGiveUpTheirTurnsAtOnce(t *testing.T) {
 		if s.admission.queue.Len() > 0 || s.waiting != 0 || s.admission.open != 1 {
 			t.Errorf("%d are left, %d wait, %d are open", s.admission.queue.Len(), s.waiting, s.admission.open)
 		}
-		return time.Since(begun)
+		return max(time.Since(begun), 2*time.Millisecond) // some systems' clocks show less as nothing
 	}
 	short, long := giveUp(few), giveUp(few*times)
 	for range 9 { // each at its least, as other processes use the processors too

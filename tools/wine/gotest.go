@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -91,6 +92,9 @@ func (r *result) take(out io.Writer, e event) {
 	case "fail", "build-fail":
 		r.failed = append(r.failed, name)
 		fmt.Fprint(out, strings.Join(r.said[name], ""))
+		if e.Test == "" {
+			r.printUnfinished(out, e.Package)
+		}
 	case "skip":
 		if e.Test != "" {
 			r.skipped = append(r.skipped, name+": "+reason(r.said[name]))
@@ -101,6 +105,17 @@ func (r *result) take(out io.Writer, e event) {
 	delete(r.said, name)
 	if e.Test == "" {
 		fmt.Fprintf(out, "%-5s %s %.1f s\n", e.Action, e.Package, e.Elapsed)
+	}
+}
+
+// printUnfinished prints what the tests of a package have said that neither passed nor failed, because
+// the program ended first: at a panic, or when its time was up.
+func (r *result) printUnfinished(out io.Writer, pkg string) {
+	for _, name := range slices.Sorted(maps.Keys(r.said)) {
+		if strings.HasPrefix(name, pkg+".") {
+			fmt.Fprintf(out, "UNFINISHED: %s\n%s", name, strings.Join(r.said[name], ""))
+			delete(r.said, name)
+		}
 	}
 }
 
