@@ -457,7 +457,7 @@ func (c *Client) invokeStream(base context.Context, ci *callInfo, first attempt,
 	*info = *ci
 	s := &clientStream{client: c, desc: unaryDesc, info: info, method: method, md: own, base: base, firstAttempt: first}
 	if given != nil {
-		s.given = given.Data().Materialize() // each attempt in this process frees a reference
+		s.given = given.Data().Materialize() // given is freed when this call returns
 	}
 	if first.stats != nil {
 		first.stats.skipSent = o != nil

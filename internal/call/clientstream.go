@@ -214,7 +214,7 @@ func (s *clientStream) send(m any) error {
 
 // encodeForReplay encodes m if the user may change it before it is sent again, or its codec could
 // not encode it again. The bytes are immutable.
-func (s *clientStream) encodeForReplay(m *link.Message) (err error) {
+func (s *clientStream) encodeForReplay(m *link.Message) error {
 	if s.sendAttempt != nil || s.desc == unaryDesc && s.info.codec == codec.Proto() || s.info.codec == codec.Shared() {
 		return nil // a request does not change before Invoke returns, a shared message never
 	}
@@ -224,11 +224,9 @@ func (s *clientStream) encodeForReplay(m *link.Message) (err error) {
 		return nil
 	}
 	if s.desc.ClientStreams {
-		*m, err = s.replayMemory.encode(m)
-	} else {
-		*m, err = m.Encode()
+		return s.replayMemory.encode(m)
 	}
-	return err
+	return encode(m)
 }
 
 // checkContext aborts the call if its context is done. The goroutine that watches the

@@ -14,11 +14,12 @@ import (
 // value's own, unless a peer in this process could use them after the call.
 func encodeOnce(m *link.Message, peer *link.Peer) (*link.Message, error) {
 	if !peer.Local {
-		if given, ok, err := m.Give(); err != nil {
+		sized, err := m.Sized()
+		if err != nil {
 			return nil, err
-		} else if ok {
-			return &given, nil
 		}
+		defer sized.Free()
+		m = &sized
 	}
 	frozen, err := m.Freeze()
 	if err != nil {
@@ -33,9 +34,17 @@ func makeSizeKnown(m *link.Message) error {
 	if m.Copies() {
 		return nil
 	}
-	encoded, err := m.Encode()
+	return encode(m)
+}
+
+// encode makes m an encoded message, whose bytes do not change. The error is a *link.SendError.
+func encode(m *link.Message) error {
+	if m.Bound() > 0 {
+		return nil // it is one
+	}
+	b, err := m.Append(nil)
 	if err == nil {
-		*m = encoded
+		*m = link.EncodedBytes(b)
 	}
 	return err
 }

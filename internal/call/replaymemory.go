@@ -14,18 +14,22 @@ const (
 	roomToEncode = 4 << 10
 )
 
-// encode returns m encoded. The bytes do not change.
-func (r *replayMemory) encode(m *link.Message) (link.Message, error) {
+// encode is the function encode, with small messages in r's memory.
+func (r *replayMemory) encode(m *link.Message) error {
+	if m.Bound() > 0 {
+		return nil // it is encoded
+	}
 	for range 2 {
 		at := len(r.last)
-		if b, ok := m.AppendAtOnce(r.last); ok {
+		if b, ok := m.AppendWithin(r.last); ok {
 			r.last = b
-			return link.EncodedBytes(b[at:len(b):len(b)]), nil
+			*m = link.EncodedBytes(b[at:len(b):len(b)])
+			return nil
 		}
 		if cap(r.last)-at >= roomToEncode {
 			break
 		}
 		r.last = make([]byte, 0, min(max(4*cap(r.last), firstReplayPiece), maxReplayPiece))
 	}
-	return m.Encode()
+	return encode(m)
 }

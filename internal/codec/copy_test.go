@@ -6,7 +6,26 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/nearcall/nearcall/internal/link"
 )
+
+// decode decodes a message that comes in pieces.
+func decode(c Codec, pieces mem.BufferSlice, v any) error {
+	_, err := c.Decode(link.Data{Buffers: pieces}, v)
+	return err
+}
+
+// decodeBytes decodes bytes that may change afterwards.
+func decodeBytes(b []byte, v any) error {
+	_, err := Proto().Decode(link.Data{Bytes: b}, v)
+	return err
+}
+
+// decodeOwned decodes bytes that do not change any more.
+func decodeOwned(b []byte, v any) (kept bool, err error) {
+	return Proto().Decode(link.Data{Bytes: b, Stay: true}, v)
+}
 
 // through marshals src, unmarshals the bytes and returns the result, with the
 // error of each step.
@@ -16,7 +35,7 @@ func through(src proto.Message) (dst proto.Message, marshal, unmarshal error) {
 		return nil, err, nil
 	}
 	dst = src.ProtoReflect().Type().New().Interface()
-	if err := Proto().Decode(mem.BufferSlice{mem.SliceBuffer(b)}, dst); err != nil {
+	if err := decode(Proto(), mem.BufferSlice{mem.SliceBuffer(b)}, dst); err != nil {
 		return nil, nil, err
 	}
 	return dst, nil, nil

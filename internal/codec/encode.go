@@ -80,10 +80,7 @@ type measured struct {
 	size    int
 }
 
-// Size implements [link.Measured].
-func (m *measured) Size() int { return m.size }
-
-// Append implements [link.Measured].
+// Append implements [link.Appender].
 func (m *measured) Append(b []byte) ([]byte, error) {
 	e := m.sizes
 	defer e.free()

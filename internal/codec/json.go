@@ -17,13 +17,13 @@ const NameJSON = "json"
 
 // JSON returns the codec of messages in protobuf's JSON format. Fields that a message type
 // does not know are ignored. What would take more than linear time is refused; see maxNesting.
-func JSON() Codec { return jsonFormat{v2Codec: v2Codec{jsonCodec{}}} }
+func JSON() Codec { return ofBytes[jsonCodec]{} }
 
 // Until returns a codec that decodes as c does, but may end a long decoding with the error of
 // ctx once that has one. Only the codec of [JSON] is slow enough to differ from c.
 func Until(c Codec, ctx interface{ Err() error }) Codec {
-	if j, ok := c.(jsonFormat); ok {
-		j.until = ctx
+	if j, ok := c.(ofBytes[jsonCodec]); ok {
+		j.codec.until = ctx
 		return j
 	}
 	return c
@@ -36,7 +36,10 @@ type FormatError struct{ Err error }
 func (e *FormatError) Error() string { return e.Err.Error() }
 func (e *FormatError) Unwrap() error { return e.Err }
 
-type jsonCodec struct{}
+// jsonCodec is a byteCodec.
+type jsonCodec struct {
+	until interface{ Err() error } // nil: a decoding is not ended
+}
 
 func (jsonCodec) Name() string { return NameJSON }
 
@@ -53,24 +56,13 @@ func (jsonCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer(b)}, nil
 }
 
-func (jsonCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	return jsonFormat{}.Decode(data, v)
-}
+func (jsonCodec) immutable() bool       { return true }
+func (jsonCodec) keepsReferences() bool { return false }
 
-// jsonFormat is jsonCodec as a Codec.
-type jsonFormat struct {
-	v2Codec
-	until interface{ Err() error } // nil: a decoding is not ended
-}
-
-func (f jsonFormat) Decode(data mem.BufferSlice, v any) error {
+func (c jsonCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer buf.Free()
-	return f.DecodeBytes(buf.ReadOnlyData(), v)
-}
-
-// DecodeBytes is Decode for data in one slice. It does not retain b.
-func (f jsonFormat) DecodeBytes(b []byte, v any) error {
+	b := buf.ReadOnlyData()
 	m := messageOf(v)
 	if m == nil {
 		return fmt.Errorf("failed to unmarshal, message is %T, want proto.Message", v)
@@ -80,14 +72,14 @@ func (f jsonFormat) DecodeBytes(b []byte, v any) error {
 	}
 	err := checkNesting(b)
 	if err == nil {
-		types := untilTypes{protoregistry.GlobalTypes, f.until}
+		types := untilTypes{protoregistry.GlobalTypes, c.until}
 		err = protojson.UnmarshalOptions{DiscardUnknown: true, Resolver: types}.Unmarshal(b, m)
 	}
 	switch {
 	case err == nil:
 		return nil
-	case f.until != nil && f.until.Err() != nil:
-		return f.until.Err()
+	case c.until != nil && c.until.Err() != nil:
+		return c.until.Err()
 	}
 	return &FormatError{fmt.Errorf("no JSON of %s: %s", m.ProtoReflect().Descriptor().FullName(), shortened(err.Error()))}
 }

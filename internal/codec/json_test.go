@@ -20,17 +20,17 @@ func TestJSONIsProtobufsFormat(t *testing.T) {
 		t.Errorf("%s, %v", b, err)
 	}
 	got := wrapperspb.String("old")
-	if err := c.Decode(mem.BufferSlice{mem.SliceBuffer(`"ne`), mem.SliceBuffer(`w"`)}, got); err != nil || got.Value != "new" {
+	if err := decode(c, mem.BufferSlice{mem.SliceBuffer(`"ne`), mem.SliceBuffer(`w"`)}, got); err != nil || got.Value != "new" {
 		t.Errorf("%v, %v", got, err)
 	}
 	for text, want := range map[string]string{"": "an empty message is {}", "7": "no JSON of google.protobuf.ListValue", `[1`: "unexpected EOF"} {
 		var format *FormatError
-		if err := c.Decode(mem.BufferSlice{mem.SliceBuffer(text)}, &structpb.ListValue{}); !errors.As(err, &format) || !strings.Contains(err.Error(), want) {
+		if err := decode(c, mem.BufferSlice{mem.SliceBuffer(text)}, &structpb.ListValue{}); !errors.As(err, &format) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want a FormatError with %q", text, err, want)
 		}
 	}
 	for _, v := range []any{7, nil} {
-		if err := c.Decode(nil, v); err == nil {
+		if err := decode(c, nil, v); err == nil {
 			t.Errorf("%v is decoded into", v)
 		}
 	}

@@ -50,12 +50,12 @@ func TestJSONIsNestedAtMostAHundredDeep(t *testing.T) {
 		"Anys":      {func(n int) string { return inAnys(n-1, "@type", "{}", true) }, new(anypb.Any)},
 		"unknown":   {func(n int) string { return `{"x":` + around(n-1, "[", "", "]") + "}" }, new(spb.Status)},
 	} {
-		if err := JSON().Decode(single(c.text(100)), c.m); err != nil {
+		if err := decode(JSON(), single(c.text(100)), c.m); err != nil {
 			t.Errorf("%s, 100 deep: %v", name, err)
 		}
 		for _, n := range []int{102, 10_000, 1_000_000} {
 			var format *FormatError
-			if err := JSON().Decode(single(c.text(n)), c.m); !errors.As(err, &format) || !strings.Contains(err.Error(), "nested more than 100 deep") {
+			if err := decode(JSON(), single(c.text(n)), c.m); !errors.As(err, &format) || !strings.Contains(err.Error(), "nested more than 100 deep") {
 				t.Errorf("%s, %d deep: %v", name, n, err)
 			}
 		}
@@ -81,7 +81,7 @@ func TestAnysInAnysAreReadInLinearTime(t *testing.T) {
 		"mixed":      {strings.TrimSuffix(inAnys(95, "@type", value, false), "}") + "]", false},
 	} {
 		var err error
-		n := allocated(func() { err = JSON().Decode(single(c.text), new(anypb.Any)) })
+		n := allocated(func() { err = decode(JSON(), single(c.text), new(anypb.Any)) })
 		if (err == nil) != c.ok || err != nil && !errors.As(err, new(*FormatError)) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -149,7 +149,7 @@ func TestAnErrorQuotesALittleOfAWrongValue(t *testing.T) {
 		`{"code":1` + strings.Repeat("0", 1<<20) + `}`,
 		`{"details":[{"@type":"` + strings.Repeat("a", 1<<20) + `"}]}`,
 	} {
-		err := JSON().Decode(single(text), new(spb.Status))
+		err := decode(JSON(), single(text), new(spb.Status))
 		if err == nil || len(err.Error()) > maxErrorText+100 || !strings.Contains(err.Error(), text[50:200]) || strings.ContainsRune(err.Error(), '\ufffd') {
 			t.Errorf("%.100s: %.2000v", text, err)
 		}
@@ -170,14 +170,14 @@ func TestJSONIsDecodedUntilAContextEnds(t *testing.T) {
 	text := `{"details":[` + strings.Repeat(`{"@type":"`+anyURL+`","value":{}},`, 999) + `{}]}`
 	ends := &endsAfter{1000}
 	m := new(spb.Status)
-	if err := Until(JSON(), ends).Decode(single(text), m); err != nil || len(m.Details) != 1000 || ends.looks != 1 {
+	if err := decode(Until(JSON(), ends), single(text), m); err != nil || len(m.Details) != 1000 || ends.looks != 1 {
 		t.Errorf("%v, %d details, %d looks left", err, len(m.Details), ends.looks)
 	}
 	ends = &endsAfter{10}
-	if err := Until(JSON(), ends).Decode(single(text), m); err != context.DeadlineExceeded || ends.looks < -3 {
+	if err := decode(Until(JSON(), ends), single(text), m); err != context.DeadlineExceeded || ends.looks < -3 {
 		t.Errorf("%v, %d looks left", err, ends.looks)
 	}
-	if err := Until(JSON(), &endsAfter{1}).Decode(single("7"), m); !errors.As(err, new(*FormatError)) {
+	if err := decode(Until(JSON(), &endsAfter{1}), single("7"), m); !errors.As(err, new(*FormatError)) {
 		t.Errorf("a mistake before the end is reported as %v", err)
 	}
 	if Until(Proto(), ends) != Proto() {
@@ -250,10 +250,10 @@ func nestingOf(b []byte) string {
 
 func TestTheNameOfATypeAsAValueMakesNoAny(t *testing.T) {
 	text := around(99, `{"a":["@type"],"b":"@type","c":`, `"`+strings.Repeat("x", 1<<17)+`"`, "}")
-	if err := JSON().Decode(single(text), new(structpb.Struct)); err != nil {
+	if err := decode(JSON(), single(text), new(structpb.Struct)); err != nil {
 		t.Error(err)
 	}
-	if err := JSON().Decode(single(`"@type"`), new(wrapperspb.StringValue)); err != nil {
+	if err := decode(JSON(), single(`"@type"`), new(wrapperspb.StringValue)); err != nil {
 		t.Error(err)
 	}
 }

@@ -44,7 +44,7 @@ func TestAMessageThatIsMostlyOneFieldKeepsItsBytes(t *testing.T) {
 			programOf(c.m).decoding.skip.Store(0)
 			b := must(proto.Marshal(c.m))
 			got := c.m.ProtoReflect().Type().New().Interface()
-			kept, err := protoCodec{}.DecodeOwned(b, got)
+			kept, err := decodeOwned(b, got)
 			if want := c.first != nil; kept != want {
 				t.Fatalf("kept is %v, want %v (%v)", kept, want, err)
 			}
@@ -64,7 +64,7 @@ func TestAMessageThatIsMostlyOneFieldKeepsItsBytes(t *testing.T) {
 func TestAFieldThatIsKeptHasNoRoom(t *testing.T) {
 	b := must(proto.Marshal(&grpc_testing.SimpleRequest{Payload: &grpc_testing.Payload{Body: make([]byte, 1000)}, FillUsername: true}))
 	got := new(grpc_testing.SimpleRequest)
-	if kept, err := (protoCodec{}).DecodeOwned(b, got); !kept || err != nil {
+	if kept, err := decodeOwned(b, got); !kept || err != nil {
 		t.Fatalf("kept is %v, %v", kept, err)
 	}
 	if body := got.Payload.Body; cap(body) != len(body) {
@@ -75,10 +75,10 @@ func TestAFieldThatIsKeptHasNoRoom(t *testing.T) {
 func TestAMessageThatFailsKeepsNothing(t *testing.T) {
 	b := append(must(proto.Marshal(payload(1000))), 0xff)
 	got := new(grpc_testing.SimpleRequest)
-	if kept, err := (protoCodec{}).DecodeOwned(b, got); kept || err == nil {
+	if kept, err := decodeOwned(b, got); kept || err == nil {
 		t.Errorf("kept is %v, %v", kept, err)
 	}
-	if kept, err := (protoCodec{}).DecodeOwned(nil, nil); kept || err == nil {
+	if kept, err := decodeOwned(nil, nil); kept || err == nil {
 		t.Errorf("into nothing: kept is %v, %v", kept, err)
 	}
 }

@@ -64,27 +64,8 @@ func marshalAppend(b []byte, v any) ([]byte, error) {
 	return proto.MarshalOptions{}.MarshalAppend(b, m)
 }
 
-// Measure computes the size of v's encoding, and what encoding needs of it. It returns nil if
-// protobuf-go must encode v.
-func (protoCodec) Measure(v any) link.Measured {
-	if v == nil {
-		return nil
-	}
-	p := programOf(v)
-	if p.odd() || !p.encoding.tries() {
-		return nil
-	}
-	e, n := p.measure(dataOf(v))
-	if e == nil {
-		p.encoding.failed()
-		return nil
-	}
-	return &measured{p, v, e, n}
-}
-
-// AppendAtOnce is Append if v's encoding fits the room of b and can be made without
-// knowing its size. Otherwise ok is false, and nothing was appended.
-func (protoCodec) AppendAtOnce(b []byte, v any) (_ []byte, ok bool) {
+// AppendWithin implements [link.Codec].
+func (protoCodec) AppendWithin(b []byte, v any) (_ []byte, ok bool) {
 	if v == nil {
 		return b, true
 	}
@@ -102,31 +83,52 @@ func (protoCodec) AppendAtOnce(b []byte, v any) (_ []byte, ok bool) {
 	return out, true
 }
 
-func (c protoCodec) Decode(data mem.BufferSlice, v any) error {
-	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	defer buf.Free()
-	return c.DecodeBytes(buf.ReadOnlyData(), v)
-}
-
-// DecodeBytes is Decode for data in one slice. It does not retain b.
-func (protoCodec) DecodeBytes(b []byte, v any) error {
-	if v != nil && programOf(v).replaceBy(v, b, nil) {
-		return nil
-	}
-	return unmarshal(b, v)
-}
-
-// DecodeOwned is DecodeBytes for bytes that do not change any more. kept reports whether v
-// refers to them. Then one of its fields is most of them.
-func (protoCodec) DecodeOwned(b []byte, v any) (kept bool, err error) {
+// Sized implements [link.Codec].
+func (c protoCodec) Sized(v any) (link.Message, error) {
 	if v != nil {
-		k := keeping{least: mostly(len(b))}
-		if programOf(v).replaceBy(v, b, &k) {
-			return k.kept, nil
+		if p := programOf(v); !p.odd() && p.encoding.tries() {
+			if e, n := p.measure(dataOf(v)); e != nil {
+				return link.Measured(&measured{p, v, e, n}, n), nil
+			}
+			p.encoding.failed()
 		}
+	}
+	if !c.Copies(v) { // its Size may be the user's code
+		return link.Live(v, c), nil
+	}
+	n, err := c.Size(v)
+	return link.Measured(whole{v}, n), err
+}
+
+// whole is a message that protobuf-go encodes. It is a [link.Appender].
+type whole struct{ v any }
+
+func (w whole) Append(b []byte) ([]byte, error) { return protoCodec{}.Append(b, w.v) }
+
+// Immutable implements [link.Codec].
+func (protoCodec) Immutable() bool { return false }
+
+// Decode implements [link.Codec]. A message refers to data.Bytes if one of its fields is most of
+// them.
+func (protoCodec) Decode(data link.Data, v any) (kept bool, err error) {
+	b := data.Bytes
+	if data.Buffers != nil {
+		buf := data.Buffers.MaterializeToBuffer(mem.DefaultBufferPool())
+		defer buf.Free()
+		b = buf.ReadOnlyData()
+	}
+	var keep *keeping
+	if data.Stay {
+		keep = &keeping{least: mostly(len(b))}
+	}
+	if v != nil && programOf(v).replaceBy(v, b, keep) {
+		return keep != nil && keep.kept, nil
 	}
 	return false, unmarshal(b, v)
 }
+
+// KeepsReferences implements [link.Codec].
+func (protoCodec) KeepsReferences() bool { return false }
 
 func unmarshal(b []byte, v any) error {
 	m := messageOf(v)

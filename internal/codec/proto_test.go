@@ -257,11 +257,11 @@ func TestWrongTypes(t *testing.T) {
 			t.Errorf("Size: %v, want %v", err, want)
 		}
 		want = standard.Unmarshal(nil, wrong)
-		if err := c.Decode(nil, wrong); err == nil || err.Error() != want.Error() {
+		if err := decode(c, nil, wrong); err == nil || err.Error() != want.Error() {
 			t.Errorf("Decode: %v, want %v", err, want)
 		}
 	}
-	if err := c.Decode(nil, (*testpb.Record)(nil)); err == nil {
+	if err := decode(c, nil, (*testpb.Record)(nil)); err == nil {
 		t.Error("Decode into a nil message succeeds")
 	}
 }
@@ -278,7 +278,7 @@ func TestSizeAppendDecode(t *testing.T) {
 	}
 	b = b[6:]
 	got := &testpb.Record{Name: "other", Deleted: true}
-	if err := c.Decode(mem.BufferSlice{mem.SliceBuffer(b[:10]), mem.SliceBuffer(b[10:])}, got); err != nil {
+	if err := decode(c, mem.BufferSlice{mem.SliceBuffer(b[:10]), mem.SliceBuffer(b[10:])}, got); err != nil {
 		t.Fatal(err)
 	}
 	clear(b)
@@ -421,13 +421,13 @@ func TestLegacyMessagesGoThroughBytes(t *testing.T) {
 	if err != nil || len(b) != n {
 		t.Fatalf("Append = %q, %v; size is %d", b, err, n)
 	}
-	if err := c.Decode(mem.BufferSlice{mem.SliceBuffer(b)}, dst); err != nil || *dst.Text != "text" {
+	if err := decode(c, mem.BufferSlice{mem.SliceBuffer(b)}, dst); err != nil || *dst.Text != "text" {
 		t.Errorf("Decode makes %v, %v", dst.Text, err)
 	}
 	if b, err := c.Append(nil, (*legacyMessage)(nil)); len(b) != 0 || err != nil {
 		t.Errorf("Append of nil = %q, %v", b, err)
 	}
-	if err := c.Decode(nil, (*legacyMessage)(nil)); err == nil {
+	if err := decode(c, nil, (*legacyMessage)(nil)); err == nil {
 		t.Error("Decode into a nil message succeeds")
 	}
 }

@@ -1,10 +1,6 @@
 package codec
 
-import (
-	"google.golang.org/grpc/mem"
-
-	"github.com/nearcall/nearcall/internal/link"
-)
+import "github.com/nearcall/nearcall/internal/link"
 
 // Sharing returns the codec that is c for peers that agreed not to write to a message after it was
 // sent or received: [Shared] for [Proto], and for an encoding.CodecV2 one whose encoded messages
@@ -13,32 +9,26 @@ func Sharing(c link.Codec) link.Codec {
 	switch c := c.(type) {
 	case protoCodec:
 		return Shared()
-	case v2Codec:
-		return sharedV2{c}
-	case *v2Codec:
-		return &sharedV2{*c}
+	case ofBytes[v2Codec]:
+		c.codec.shared = true
+		return c
 	}
 	return c
 }
 
 // Unshared returns the codec that [Sharing] was called with to get c, or c itself.
 func Unshared(c link.Codec) link.Codec {
-	switch c := c.(type) {
+	switch v := c.(type) {
 	case sharedCodec:
 		return Proto()
-	case sharedV2:
-		return c.v2Codec
-	case *sharedV2:
-		return &c.v2Codec
+	case ofBytes[v2Codec]:
+		if v.codec.shared {
+			v.codec.shared = false
+			return v
+		}
 	}
 	return c
 }
-
-// sharedV2 is the result of [Sharing] for a v2Codec.
-type sharedV2 struct{ v2Codec }
-
-// Freeze returns v's encoding, which does not change any more.
-func (c sharedV2) Freeze(v any) (mem.BufferSlice, error) { return c.Give(v) }
 
 // Shared returns the codec for peers that agreed not to write to a message
 // after it was sent or received. It differs from [Proto] only in Copy, which

@@ -116,11 +116,11 @@ func BenchmarkEncodeMeasured(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				live := link.Live(m.m, Proto())
-				n, sized, err := live.Measure()
+				sized, err := live.Sized()
 				if err != nil {
 					b.Fatal(err)
 				}
-				if buf, err = live.AppendMeasured(slices.Grow(buf[:0], n), sized); err != nil {
+				if buf, err = sized.Append(slices.Grow(buf[:0], sized.Bound())); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -154,7 +154,7 @@ func BenchmarkDecode(b *testing.B) {
 		b.Run(m.name+"/programs", func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := (protoCodec{}).DecodeBytes(data, mt.New().Interface()); err != nil {
+				if err := decodeBytes(data, mt.New().Interface()); err != nil {
 					b.Fatal(err)
 				}
 			}

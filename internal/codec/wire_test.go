@@ -36,11 +36,11 @@ func checkEncoding(m proto.Message) error {
 	roomy, roomyErr := appendTried(append(make([]byte, 0, 1<<16), prefix...), v)
 	live := link.Live(v, Proto())
 	programOf(v).encoding.skip.Store(0)
-	measured, sized, measureErr := live.Measure()
-	if sized != nil && (measured != n || measureErr != nil) {
-		return fmt.Errorf("Measure = %d, %v; want %d", measured, measureErr, n)
+	sized, sizedErr := live.Sized()
+	if got := sized.Bound(); got != 0 && got != n || sizedErr != nil {
+		return fmt.Errorf("Sized has %d bytes, %v; want %d", got, sizedErr, n)
 	}
-	after, afterErr := live.AppendMeasured(slices.Clip(prefix), sized)
+	after, afterErr := sized.Append(slices.Clip(prefix))
 	if unsent, ok := afterErr.(*link.SendError); ok {
 		afterErr = unsent.Err
 	}
@@ -135,7 +135,7 @@ func checkDecoding(mt protoreflect.MessageType, b []byte) error {
 	if err := sameDecoding(got, want, b); err != nil { // into messages that are not empty
 		return err
 	}
-	if err := sameDecodingBy(got, want, b, protoCodec{}.DecodeOwned); err != nil || proto.Unmarshal(b, want) != nil {
+	if err := sameDecodingBy(got, want, b, decodeOwned); err != nil || proto.Unmarshal(b, want) != nil {
 		return err
 	}
 	if err := checkEncoding(got); err != nil {
@@ -145,7 +145,7 @@ func checkDecoding(mt protoreflect.MessageType, b []byte) error {
 }
 
 func sameDecoding(got, want proto.Message, b []byte) error {
-	return sameDecodingBy(got, want, b, func(b []byte, v any) (kept bool, err error) { return false, protoCodec{}.DecodeBytes(b, v) })
+	return sameDecodingBy(got, want, b, func(b []byte, v any) (kept bool, err error) { return false, decodeBytes(b, v) })
 }
 
 func sameDecodingBy(got, want proto.Message, b []byte, decode func(b []byte, v any) (kept bool, err error)) error {
@@ -263,7 +263,7 @@ func TestProgramsEncodeAndDecodeDescriptors(t *testing.T) {
 			t.Errorf("%s: %v", fd.Path(), err)
 		}
 		got := &descriptorpb.FileDescriptorProto{}
-		if err := (protoCodec{}).DecodeBytes(b, got); err != nil || !proto.Equal(got, m) {
+		if err := decodeBytes(b, got); err != nil || !proto.Equal(got, m) {
 			t.Errorf("%s: decoded as\n%v, %v; want\n%v", fd.Path(), got, err, m)
 		}
 		return true
@@ -452,7 +452,7 @@ func TestProgramsDecodeTheDepthThatProtobufDecodes(t *testing.T) {
 			}
 			b := buf[at:]
 			programOf(c.m).decoding.skip.Store(0)
-			got, want := (protoCodec{}).DecodeBytes(b, c.m), proto.Unmarshal(b, c.m)
+			got, want := decodeBytes(b, c.m), proto.Unmarshal(b, c.m)
 			if (got == nil) != (want == nil) || (want == nil) != (n <= c.most) {
 				t.Errorf("%T, %d levels: %v, want %v", c.m, n, got, want)
 			}
@@ -570,7 +570,7 @@ func TestMessagesAfterOneThatProgramsDoNotTakeGoToProtobuf(t *testing.T) {
 	}
 }
 
-func TestAppendAtOnce(t *testing.T) {
+func TestAppendWithin(t *testing.T) {
 	c := protoCodec{}
 	for name, m := range map[string]struct {
 		v    any
@@ -588,9 +588,9 @@ func TestAppendAtOnce(t *testing.T) {
 		if m.v != nil {
 			programOf(m.v).encoding.skip.Store(0)
 		}
-		b, ok := c.AppendAtOnce(append(make([]byte, 0, m.room+1), 'x'), m.v)
+		b, ok := c.AppendWithin(append(make([]byte, 0, m.room+1), 'x'), m.v)
 		if ok != m.want || b[0] != 'x' {
-			t.Errorf("%s: AppendAtOnce = %x, %t", name, b, ok)
+			t.Errorf("%s: AppendWithin = %x, %t", name, b, ok)
 		}
 		if msg, isMessage := m.v.(proto.Message); ok && isMessage {
 			if err := sameEncoding(msg, b[1:], must(proto.Marshal(msg))); err != nil {

@@ -12,26 +12,20 @@ import (
 // Encode encodes m and compresses it with the compressor called name, "" or "identity" for
 // none. Empty messages are not compressed. The error is a *link.SendError.
 func Encode(m *link.Message, name string) (b *Buffer, compressed bool, err error) {
-	if b := Small(m); b != nil {
-		return Compress(b, link.Compressor(name))
-	}
-	if given, ok, err := m.Give(); ok || err != nil {
-		if err != nil {
-			return nil, false, err
-		}
-		defer given.Free()
-		return Encode(&given, name)
-	}
-	n, sized, err := m.Measure()
-	if err != nil {
-		return nil, false, err
-	}
 	name = link.Compressor(name)
 	if b := Ready(m, name); b != nil {
 		return b, true, nil
 	}
-	b = NewBuffer(n)
-	if b.B, err = m.AppendMeasured(b.B, sized); err != nil {
+	if b := Small(m); b != nil {
+		return Compress(b, name)
+	}
+	sized, err := m.Sized()
+	if err != nil {
+		return nil, false, err
+	}
+	defer sized.Free()
+	b = NewBuffer(sized.Bound())
+	if b.B, err = sized.Append(b.B); err != nil {
 		return nil, false, err
 	}
 	return Compress(b, name)
@@ -42,7 +36,7 @@ func Encode(m *link.Message, name string) (b *Buffer, compressed bool, err error
 func Small(m *link.Message) *Buffer {
 	scratch := NewBuffer(smallMessage)
 	defer scratch.Free() // deferred, because the codec may panic
-	small, ok := m.AppendAtOnce(scratch.B)
+	small, ok := m.AppendWithin(scratch.B)
 	if !ok {
 		return nil
 	}
@@ -82,23 +76,23 @@ func Compress(b *Buffer, name string) (_ *Buffer, compressed bool, err error) {
 
 // Decode decompresses data if needed and decodes it into to. It frees data, which may be
 // nil. The error is a *link.RecvError.
-func Decode(data *Buffer, compressed bool, name string, to *link.Sink) error {
-	if data != nil && !compressed && len(data.B) >= minCounted && link.CountsReferences(to.Codec) {
+func Decode(data *Buffer, compressed bool, name string, to *link.Sink) (err error) {
+	if data == nil {
+		return to.DecodeBytes(nil, compressed, name)
+	}
+	kept := false
+	switch {
+	case !compressed && len(data.B) >= minCounted && to.Codec.KeepsReferences():
 		return decodeCounted(data, to)
+	case !compressed && data.keeper != nil:
+		kept, err = to.Decode(link.Data{Bytes: data.B, Stay: true})
+		data.keeper.note(kept)
+	default:
+		err = to.DecodeBytes(data.B, compressed, name)
 	}
-	if data != nil && data.keeper != nil && !compressed {
-		kept, err := link.DecodeOwned(data.B, to)
-		if data.keeper.note(kept); !kept {
-			data.Free()
-		}
-		return err
+	if !kept {
+		data.Free() // not deferred: a codec that panics may have kept the bytes
 	}
-	var b []byte
-	if data != nil {
-		b = data.B
-	}
-	err := DecodeBytes(b, compressed, name, to)
-	data.Free() // not deferred: a codec that panics may have kept the bytes
 	return err
 }
 
@@ -112,9 +106,9 @@ func decodeCounted(data *Buffer, to *link.Sink) error {
 	if data.keeper != nil {
 		data.keeper.note(false) // pooled memory serves as well
 	}
-	m := link.Encoded(mem.BufferSlice{mem.NewBuffer(&data.B, returning{data})})
-	err := m.DecodeInto(to)
-	m.Free() // not deferred: a codec that panics may have kept the bytes
+	counted := mem.BufferSlice{mem.NewBuffer(&data.B, returning{data})}
+	_, err := to.Decode(link.Data{Buffers: counted})
+	counted.Free() // not deferred: a codec that panics may have kept the bytes
 	return err
 }
 
@@ -126,20 +120,6 @@ func (returning) Get(n int) *[]byte { b := make([]byte, n); return &b }
 
 // Put implements [mem.BufferPool].
 func (r returning) Put(*[]byte) { r.Free() }
-
-// DecodeBytes is Decode for bytes that stay the caller's.
-func DecodeBytes(b []byte, compressed bool, name string, to *link.Sink) error {
-	if !compressed {
-		return link.DecodeBytes(b, to)
-	}
-	plain, err := link.Decompress(b, name, to.Limit)
-	if err != nil {
-		return err
-	}
-	m := link.Encoded(plain)
-	defer m.Free()
-	return m.DecodeInto(to)
-}
 
 // EncodingOf returns the compressor that a callee's header names for its messages. ok is
 // false if it names none.

@@ -24,15 +24,9 @@ func (c sizer) Size(v any) (int, error) {
 	return c.Codec.Size(v)
 }
 
-func (c sizer) Measure(v any) link.Measured {
+func (c sizer) Sized(v any) (link.Message, error) {
 	*c.asked++
-	return c.Codec.(interface{ Measure(v any) link.Measured }).Measure(v)
-}
-
-func (c sizer) AppendAtOnce(b []byte, v any) ([]byte, bool) {
-	return c.Codec.(interface {
-		AppendAtOnce(b []byte, v any) ([]byte, bool)
-	}).AppendAtOnce(b, v)
+	return c.Codec.Sized(v)
 }
 
 // What waits to be written holds no more memory than it needs, though the size of a small
@@ -86,6 +80,9 @@ func (holder) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
+// wrapped is a codec that wraps another.
+type wrapped struct{ link.Codec }
+
 // A codec of package encoding marshals once, and what it gives is copied once.
 func TestACodecOfOthersMarshalsOnce(t *testing.T) {
 	for _, size := range []int{1, 100, smallMessage, 1 << 20} {
@@ -113,8 +110,13 @@ func TestACodecOfOthersMarshalsOnce(t *testing.T) {
 // What such a codec decodes is neither copied nor changed for as long as it has a reference. Then
 // its memory is used again.
 func TestReceivedMemoryIsUsedAgainAfterTheLastReference(t *testing.T) {
-	var k Keeper
 	c := codec.WrapV2(holder{new(int)})
+	receivedMemoryIsUsedAgain(t, c)
+	receivedMemoryIsUsedAgain(t, wrapped{c}) // which can do the same
+}
+
+func receivedMemoryIsUsedAgain(t *testing.T, c link.Codec) {
+	var k Keeper
 	for _, size := range []int{1, 10, minCounted - 1, minCounted, minCounted + 1, 100_000, minKept, 3 << 20} {
 		for _, keeper := range []*Keeper{nil, &k} {
 			var messages []held

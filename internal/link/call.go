@@ -131,13 +131,13 @@ func (c *UnaryCall) copyRequest(to *Sink) (bytes *Message, err error) {
 		return nil, ErrLeft
 	}
 	defer c.release(0) // also when a codec panics
-	if m, encoded := c.Request.(*Message); encoded {
-		held := m.Hold()
-		return &held, nil
-	}
-	m := Live(c.Request, c.Codec)
-	if ok, err := m.CopyInto(to); ok || err != nil {
-		return nil, err
+	m, encoded := c.Request.(*Message)
+	if !encoded {
+		live := Live(c.Request, c.Codec)
+		if ok, err := live.CopyInto(to); ok || err != nil {
+			return nil, err
+		}
+		m = &live
 	}
 	return m.freeze() // by our own code: the caller encodes what others' is needed for
 }

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/codec"
@@ -24,7 +23,7 @@ type user struct {
 func (u *user) Copies(any) bool                        { return u.says }
 func (u *user) Copy(any, any) (int, bool, error)       { return 0, false, nil }
 func (u *user) Append(b []byte, v any) ([]byte, error) { u.hold("append"); return u.Codec.Append(b, v) }
-func (u *user) Decode(data mem.BufferSlice, v any) error {
+func (u *user) Decode(data link.Data, v any) (bool, error) {
 	u.hold("decode")
 	return u.Codec.Decode(data, v)
 }
@@ -33,7 +32,7 @@ func (u *user) Decode(data mem.BufferSlice, v any) error {
 func inBytes(t *testing.T, ctx context.Context, who link.Callee, c link.Codec, dst any) *link.UnaryCall {
 	t.Helper()
 	m := link.Live(wrapperspb.String("question"), codec.Proto())
-	bytes, err := m.Encode()
+	bytes, err := m.Freeze()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -335,9 +334,9 @@ func TestClaimsMayOverlap(t *testing.T) {
 // broken is a codec that panics.
 type broken struct{ link.Codec }
 
-func (broken) Copy(any, any) (int, bool, error)   { panic("broken codec") }
-func (broken) Append([]byte, any) ([]byte, error) { panic("broken codec") }
-func (broken) Decode(mem.BufferSlice, any) error  { panic("broken codec") }
+func (broken) Copy(any, any) (int, bool, error)    { panic("broken codec") }
+func (broken) Append([]byte, any) ([]byte, error)  { panic("broken codec") }
+func (broken) Decode(link.Data, any) (bool, error) { panic("broken codec") }
 
 func TestPanicOfACodecHoldsNoCaller(t *testing.T) {
 	panics := func(f func()) {

@@ -4,7 +4,6 @@ package link
 // A message that is built there is sent without a copy.
 type Drafter interface {
 	// Draft returns n bytes for a message, which are the caller's until it calls end, once. It
-	// returns nil if there is no such memory. The message is sent if a codec gives a part of it
-	// ([Message.Give]).
+	// returns nil if there is no such memory. The message is sent if [Codec.Sized] returns a part of it.
 	Draft(n int) (b []byte, end func())
 }

@@ -11,6 +11,9 @@ import (
 // A Codec encodes, decodes and copies messages. Codecs are safe for concurrent use.
 // Two codecs are the same codec if and only if they are equal with ==, which must
 // not panic.
+//
+// A codec answers for all that it can do, so that one that wraps another by embedding it can
+// do the same.
 type Codec interface {
 	// Name returns the codec's content-subtype.
 	Name() string
@@ -24,9 +27,28 @@ type Codec interface {
 	// support v's type. A nil v is an empty message.
 	Append(b []byte, v any) ([]byte, error)
 
-	// Decode resets v and decodes data into it. The caller keeps its
-	// reference to data.
-	Decode(data mem.BufferSlice, v any) error
+	// AppendWithin is Append if v's encoding fits the room of b and can be made without
+	// computing its size first, which takes a good part of the time that encoding takes.
+	// Otherwise ok is false, and nothing was appended.
+	AppendWithin(b []byte, v any) (_ []byte, ok bool)
+
+	// Sized returns v as a message whose Bound is the size of its encoding, so that its memory is
+	// allocated at once: an [Encoded] message, whose bytes may be v's own, or a [Measured] one. It
+	// returns a [Live] message if to compute the size could cost as much as to encode v. The
+	// caller appends the message once at most, before v changes, and frees it.
+	Sized(v any) (Message, error)
+
+	// Immutable reports whether the message that Sized returns is encoded and stays as it is
+	// when v changes, so that it can be kept without a copy.
+	Immutable() bool
+
+	// Decode resets v and decodes data into it. kept reports whether v refers to data.Bytes, so
+	// that their memory must not be used again.
+	Decode(data Data, v any) (kept bool, err error)
+
+	// KeepsReferences reports whether Decode may take references to data.Buffers for v to keep,
+	// so that it is worth counting the references to a message that has arrived.
+	KeepsReferences() bool
 
 	// Copy sets dst to what Decode of Append(src) would make of it. dst and src
 	// share no memory afterwards that either side may write. dst must not be a
@@ -54,11 +76,27 @@ type Codec interface {
 	Move(dst, src any) bool
 }
 
-// A Message is one message, either live (a Go value and its sender's codec) or
-// encoded.
+// Data is an encoded message that a codec decodes: Bytes, or Buffers unless that is nil.
+type Data struct {
+	Bytes []byte
+	Stay  bool // nobody changes Bytes any more, so that the decoded message may refer to them
+
+	// Buffers are the caller's. The codec takes references to those that it keeps.
+	Buffers mem.BufferSlice
+}
+
+// Copy returns a copy of d in one piece.
+func (d Data) Copy() []byte {
+	if d.Buffers != nil {
+		return d.Buffers.Materialize()
+	}
+	return largecopy.Clone(d.Bytes)
+}
+
+// A Message is one message: live (a Go value and its sender's codec), measured, or encoded.
 type Message struct {
-	value    any   // the message; a mem.BufferSlice or a *Prepared if encoded
-	codec    Codec // nil if encoded
+	value    any   // if codec is nil: an Appender, a mem.BufferSlice, a plainBytes or a *Prepared
+	codec    Codec // of a live message
 	bound    int
 	captured bool // value is the transport's own, made by Codec.New
 }
@@ -66,6 +104,16 @@ type Message struct {
 // Live returns the live message v, which c encodes if bytes are needed. The value
 // still belongs to the sender, and must not change until the message was captured.
 func Live(v any, c Codec) Message { return Message{value: v, codec: c} }
+
+// Measured returns a message of n bytes that was measured, to be appended with a: see
+// [Codec.Sized].
+func Measured(a Appender, n int) Message { return Message{value: a, bound: n} }
+
+// An Appender has what the encoding of a message needs of the computation of its size.
+type Appender interface {
+	// Append appends the encoding. It is called once at most, before the message changes.
+	Append(b []byte) ([]byte, error)
+}
 
 // Encoded returns an encoded message. The message takes over the caller's reference
 // to data.
@@ -77,88 +125,85 @@ func EncodedBytes(b []byte) Message { return Message{value: plainBytes(b), bound
 // plainBytes is the value of an encoded message that needs no reference to its bytes.
 type plainBytes []byte
 
-func (m *Message) encoded() bool { return m.codec == nil }
-
-// data returns the bytes of an encoded message.
-func (m *Message) data() mem.BufferSlice {
-	if p, ok := m.value.(*Prepared); ok {
-		return mem.BufferSlice{mem.SliceBuffer(p.plain)}
-	}
-	if b, ok := m.value.(plainBytes); ok {
-		return mem.BufferSlice{mem.SliceBuffer(b)}
-	}
-	data, _ := m.value.(mem.BufferSlice)
-	return data
-}
+func (m *Message) live() bool { return m.codec != nil }
 
 // Data returns the bytes of an encoded message. The caller must take its own reference
-// to keep them.
-func (m *Message) Data() mem.BufferSlice { return m.data() }
-
-// Whole returns the bytes of an encoded message that are in one piece, and nil of any other.
-func (m *Message) Whole() []byte {
-	if data, ok := m.value.(mem.BufferSlice); ok && len(data) == 1 && m.encoded() {
-		return data[0].ReadOnlyData()
+// to keep them. It returns nil for a measured message.
+func (m *Message) Data() mem.BufferSlice {
+	switch v := m.value.(type) {
+	case *Prepared:
+		return mem.BufferSlice{mem.SliceBuffer(v.plain)}
+	case plainBytes:
+		return mem.BufferSlice{mem.SliceBuffer(v)}
+	case mem.BufferSlice:
+		return v
 	}
 	return nil
 }
 
-// Bound returns an upper bound of m's encoded size in bytes. m must have been
-// captured or be encoded.
+// Bound returns an upper bound of m's encoded size in bytes. It is exact, unless m was captured.
+// It returns 0 for a live message that was not.
 func (m *Message) Bound() int { return m.bound }
 
 // Append appends m's encoding to b. The error is a *SendError.
 func (m *Message) Append(b []byte) ([]byte, error) {
-	if m.encoded() {
-		for _, d := range m.data() {
-			b = largecopy.Append(b, d.ReadOnlyData())
+	var err error
+	if m.live() {
+		b, err = m.codec.Append(b, m.value)
+	} else {
+		switch v := m.value.(type) {
+		case plainBytes:
+			b = largecopy.Append(b, v)
+		case *Prepared:
+			b = largecopy.Append(b, v.plain)
+		case mem.BufferSlice:
+			for _, d := range v {
+				b = largecopy.Append(b, d.ReadOnlyData())
+			}
+		case Appender:
+			b, err = v.Append(b)
 		}
-		return b, nil
 	}
-	b, err := m.codec.Append(b, m.value)
 	if err != nil {
 		return nil, &SendError{err}
 	}
 	return b, nil
 }
 
-// AppendAtOnce is Append if the codec can encode m into the room of b without computing
-// its size first, which takes a good part of the time that encoding takes. Otherwise ok is
-// false, and nothing was appended.
-func (m *Message) AppendAtOnce(b []byte) (_ []byte, ok bool) {
-	if m.encoded() {
-		return b, false
-	}
-	c, ok := m.codec.(interface {
-		AppendAtOnce(b []byte, v any) ([]byte, bool)
-	})
-	if !ok {
-		return b, false
-	}
-	return c.AppendAtOnce(b, m.value)
-}
-
-// AppendWithin is AppendAtOnce, also for a message that is encoded and fits the room of b.
+// AppendWithin is Append if m's encoding fits the room of b, and its size need not be computed
+// to know that. Otherwise ok is false, and nothing was appended.
 func (m *Message) AppendWithin(b []byte) (_ []byte, ok bool) {
-	if !m.encoded() {
-		return m.AppendAtOnce(b)
+	if m.live() {
+		return m.codec.AppendWithin(b, m.value)
 	}
 	if m.bound > cap(b)-len(b) {
 		return b, false
 	}
-	if plain, ok := m.value.(plainBytes); ok {
-		return largecopy.Append(b, plain), true
-	}
-	for _, d := range m.data() {
-		b = largecopy.Append(b, d.ReadOnlyData())
-	}
-	return b, true
+	b, err := m.Append(b)
+	return b, err == nil
 }
 
-// Encode returns m as an encoded message. The error is a *SendError.
-func (m *Message) Encode() (Message, error) {
-	if m.encoded() {
-		return *m, nil
+// Sized returns m as its codec's Sized does, or m if it is encoded. The caller appends the result
+// once at most, before m's value changes, and frees it. The error is a *SendError.
+func (m *Message) Sized() (Message, error) {
+	if !m.live() {
+		return m.held(), nil
+	}
+	sized, err := m.codec.Sized(m.value)
+	if err != nil {
+		return Message{}, &SendError{err}
+	}
+	return sized, nil
+}
+
+// Freeze returns m as an encoded message that stays as it is when m's value changes. The caller
+// frees it. The error is a *SendError.
+func (m *Message) Freeze() (Message, error) {
+	if m.live() && m.codec.Immutable() {
+		return m.Sized()
+	}
+	if _, measured := m.value.(Appender); !measured && !m.live() {
+		return m.held(), nil
 	}
 	b, err := m.Append(nil)
 	if err != nil {
@@ -167,108 +212,35 @@ func (m *Message) Encode() (Message, error) {
 	return Encoded(mem.BufferSlice{mem.SliceBuffer(b)}), nil
 }
 
-// Freeze is Encode, but the bytes are the value's own if m's codec is for peers that share messages.
-// The receiver frees them.
-func (m *Message) Freeze() (Message, error) {
-	c, ok := m.codec.(interface {
-		Freeze(v any) (mem.BufferSlice, error)
-	})
-	if !ok {
-		return m.Encode()
-	}
-	data, err := c.Freeze(m.value)
-	if err != nil {
-		return Message{}, &SendError{err}
-	}
-	return Encoded(data), nil
-}
-
-// Hold returns an encoded message with the bytes of m, which is encoded, and a reference to them
-// of its own.
-func (m *Message) Hold() Message {
-	if _, ok := m.value.(mem.BufferSlice); ok {
-		m.data().Ref()
-	}
-	return *m
-}
-
-// Give returns m as an encoded message without a copy, if its codec can make one: the bytes
-// may be the value's own. So they must be used before the value changes, and freed. If ok is
-// false and err is nil, the codec cannot. The error is a *SendError.
-func (m *Message) Give() (given Message, ok bool, err error) {
-	c, ok := m.codec.(interface {
-		Give(v any) (mem.BufferSlice, error)
-	})
-	if !ok {
-		return Message{}, false, nil
-	}
-	data, err := c.Give(m.value)
-	if err != nil {
-		return Message{}, false, &SendError{err}
-	}
-	return Encoded(data), true, nil
-}
-
-// A Measured is a message whose size was computed, with what its encoding needs of that.
-type Measured interface {
-	// Size returns the size of the encoding in bytes.
-	Size() int
-
-	// Append appends the encoding. It is called once at most, before the message changes.
-	Append(b []byte) ([]byte, error)
-}
-
-// Measure returns the size of m's encoding, or 0 if to compute it could cost as much as to
-// encode m. sized, unless it is nil, is for AppendMeasured. The error is a *SendError.
-func (m *Message) Measure() (n int, sized Measured, err error) {
-	if m.encoded() {
-		return m.bound, nil, nil
-	}
-	if c, ok := m.codec.(interface{ Measure(v any) Measured }); ok {
-		if sized = c.Measure(m.value); sized != nil {
-			return sized.Size(), sized, nil
-		}
-	}
-	if !m.codec.Copies(m.value) {
-		return 0, nil, nil
-	}
-	n, err = m.Size()
-	return n, nil, err
-}
-
-// AppendMeasured is Append after Measure, which has returned sized.
-func (m *Message) AppendMeasured(b []byte, sized Measured) ([]byte, error) {
-	if sized == nil {
-		return m.Append(b)
-	}
-	b, err := sized.Append(b)
-	if err != nil {
-		return nil, &SendError{err}
-	}
-	return b, nil
-}
-
 // freeze is Freeze with the result on the heap.
 func (m *Message) freeze() (*Message, error) {
-	b, err := m.Freeze()
+	frozen, err := m.Freeze()
 	if err != nil {
 		return nil, err
 	}
-	return &b, nil
+	return &frozen, nil
+}
+
+// held returns m, which is not live, with another reference to its bytes.
+func (m *Message) held() Message {
+	if data, ok := m.value.(mem.BufferSlice); ok {
+		data.Ref()
+	}
+	return *m
 }
 
 // CopiesTo reports whether m can be copied into to without encoding it and without
 // running user code, so that any goroutine may do it.
 func (m *Message) CopiesTo(to *Sink) bool {
-	return !m.encoded() && m.codec == to.Codec && m.codec.Copies(m.value)
+	return m.live() && m.codec == to.Codec && m.codec.Copies(m.value)
 }
 
 // Copies reports whether m's codec can copy it without running user code.
-func (m *Message) Copies() bool { return !m.encoded() && m.codec.Copies(m.value) }
+func (m *Message) Copies() bool { return m.live() && m.codec.Copies(m.value) }
 
 // Size returns the size of m's encoding in bytes. The error is a *SendError.
 func (m *Message) Size() (int, error) {
-	if m.encoded() {
+	if !m.live() {
 		return m.bound, nil
 	}
 	n, err := m.codec.Size(m.value)
@@ -283,7 +255,7 @@ func (m *Message) Size() (int, error) {
 // it and it has the same type. The error is a *SendError; into may be used for another
 // Capture after it.
 func (m *Message) Capture(into *Message) error {
-	if m.value != nil && !m.encoded() {
+	if m.value != nil && m.live() {
 		if into.captured && into.codec == m.codec {
 			bound, ok, err := m.codec.Copy(into.value, m.value)
 			if err != nil {
@@ -317,24 +289,25 @@ func (m *Message) Capture(into *Message) error {
 // be decoded or is larger than to.Limit. A captured message is left empty, for another
 // Capture.
 func (m *Message) DecodeInto(to *Sink) error {
-	if p, ok := m.value.(*Prepared); ok && m.encoded() {
-		if len(p.plain) > to.Limit {
-			return tooLarge(m.data(), to)
+	if m.live() {
+		if ok, err := m.CopyInto(to); ok || err != nil {
+			return err
 		}
-		return DecodeBytes(p.plain, to) // keeps none of the bytes, which others receive, too
-	}
-	if m.encoded() {
-		return m.decode(m.data(), to)
-	}
-	if ok, err := m.CopyInto(to); ok || err != nil {
+		frozen, err := m.Freeze()
+		if err != nil {
+			return err
+		}
+		err = frozen.DecodeInto(to)
+		frozen.Free() // not deferred: a codec that panics may have kept the bytes
 		return err
 	}
-	b, err := m.Freeze()
-	if err != nil {
-		return err
+	var data Data
+	if p, ok := m.value.(*Prepared); ok {
+		data.Bytes = p.plain // others receive them, too
+	} else {
+		data.Buffers = m.Data()
 	}
-	err = b.decode(b.data(), to)
-	b.Free() // not deferred: a codec that panics may have kept the bytes
+	_, err := to.Decode(data)
 	return err
 }
 
@@ -342,7 +315,7 @@ func (m *Message) DecodeInto(to *Sink) error {
 // bytes: because of its codec, or because it is too large and would be compressed, which is done
 // to the bytes.
 func (m *Message) CopyInto(to *Sink) (ok bool, err error) {
-	if m.encoded() || m.codec != to.Codec {
+	if !m.live() || m.codec != to.Codec {
 		return false, nil
 	}
 	if m.captured {
@@ -377,12 +350,41 @@ func countedBefore(err error, to *Sink) error {
 	return err
 }
 
-// tooLarge returns the error for a message that is larger than to.Limit. As in gRPC the size that
+// Decode decodes data into to. kept reports whether the message may refer to data.Bytes. The
+// error is a *RecvError.
+func (to *Sink) Decode(data Data) (kept bool, err error) {
+	n := len(data.Bytes) + data.Buffers.Len()
+	if n > to.Limit {
+		return false, tooLarge(data, n, to)
+	}
+	if kept, err = to.Codec.Decode(data, to.Dst); err != nil {
+		return kept, &RecvError{Err: err}
+	}
+	to.Size = n
+	return kept, nil
+}
+
+// DecodeBytes is Decode for b, which stays the caller's, and which it first decompresses with the
+// compressor registered as name if it is compressed.
+func (to *Sink) DecodeBytes(b []byte, compressed bool, name string) error {
+	if !compressed {
+		_, err := to.Decode(Data{Bytes: b})
+		return err
+	}
+	plain, err := Decompress(b, name, to.Limit)
+	if err != nil {
+		return err
+	}
+	defer plain.Free()
+	_, err = to.Decode(Data{Buffers: plain})
+	return err
+}
+
+// tooLarge returns the error for a message of n bytes, more than to.Limit. As in gRPC the size that
 // counts first is the compressed one.
-func tooLarge(data mem.BufferSlice, to *Sink) error {
-	n := data.Len()
+func tooLarge(data Data, n int, to *Sink) error {
 	if name := Compressor(to.Compressor); name != "" {
-		if packed, err := Compress(data.Materialize(), name); err == nil {
+		if packed, err := Compress(data.Copy(), name); err == nil {
 			if len(packed) <= to.Limit {
 				return &RecvError{Size: n, Limit: to.Limit, Inflated: true}
 			}
@@ -390,64 +392,6 @@ func tooLarge(data mem.BufferSlice, to *Sink) error {
 		}
 	}
 	return &RecvError{Size: n, Limit: to.Limit}
-}
-
-// DecodeBytes decodes b into to and does not retain b. The error is a *RecvError.
-func DecodeBytes(b []byte, to *Sink) error {
-	d, ok := to.Codec.(interface {
-		DecodeBytes(b []byte, v any) error
-	})
-	if !ok {
-		m := Encoded(mem.BufferSlice{mem.SliceBuffer(largecopy.Clone(b))}) // a codec may keep what it decodes
-		return m.DecodeInto(to)
-	}
-	if len(b) > to.Limit {
-		return &RecvError{Size: len(b), Limit: to.Limit}
-	}
-	if err := d.DecodeBytes(b, to.Dst); err != nil {
-		return &RecvError{Err: err}
-	}
-	to.Size = len(b)
-	return nil
-}
-
-// CountsReferences reports whether a codec keeps what it decodes only by references of its own,
-// so that the memory can be used again when they were freed.
-func CountsReferences(c Codec) bool {
-	_, ok := c.(interface{ CountsReferences() })
-	return ok
-}
-
-// DecodeOwned decodes b, whose owner does not change it any more, into to. kept reports whether
-// the message may refer to b. The error is a *RecvError.
-func DecodeOwned(b []byte, to *Sink) (kept bool, err error) {
-	d, ok := to.Codec.(interface {
-		DecodeOwned(b []byte, v any) (kept bool, err error)
-	})
-	if !ok {
-		m := Encoded(mem.BufferSlice{mem.SliceBuffer(b)})
-		return true, m.DecodeInto(to)
-	}
-	if len(b) > to.Limit {
-		return false, &RecvError{Size: len(b), Limit: to.Limit}
-	}
-	if kept, err = d.DecodeOwned(b, to.Dst); err != nil {
-		return kept, &RecvError{Err: err}
-	}
-	to.Size = len(b)
-	return kept, nil
-}
-
-func (m *Message) decode(data mem.BufferSlice, to *Sink) error {
-	n := data.Len()
-	if n > to.Limit {
-		return tooLarge(data, to)
-	}
-	if err := to.Codec.Decode(data, to.Dst); err != nil {
-		return &RecvError{Err: err}
-	}
-	to.Size = n
-	return nil
 }
 
 // checkLimit checks that m is not larger than to.Limit. It computes the exact size only
@@ -470,8 +414,10 @@ func (m *Message) checkLimit(to *Sink) error {
 // Free releases the bytes of an encoded message. The receiver calls it exactly once,
 // after DecodeInto. It does nothing for live messages.
 func (m *Message) Free() {
-	if m.encoded() {
-		m.data().Free()
+	if !m.live() {
+		if data, ok := m.value.(mem.BufferSlice); ok {
+			data.Free()
+		}
 		m.value = nil
 	}
 }

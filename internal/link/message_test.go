@@ -90,7 +90,7 @@ func TestMessageSizes(t *testing.T) {
 	}
 }
 
-func TestAppendAtOnceIsForWhatFits(t *testing.T) {
+func TestAppendWithinIsForWhatFits(t *testing.T) {
 	v, s := simple(100), "text"
 	encoded, err := proto.Marshal(v)
 	if err != nil {
@@ -103,16 +103,17 @@ func TestAppendAtOnceIsForWhatFits(t *testing.T) {
 	}{
 		"fits":                  {link.Live(v, codec.Proto()), len(encoded), true},
 		"does not fit":          {link.Live(v, codec.Proto()), len(encoded) / 2, false},
-		"encoded":               {link.Encoded(mem.BufferSlice{mem.SliceBuffer(encoded)}), 1 << 10, false},
+		"encoded":               {link.Encoded(mem.BufferSlice{mem.SliceBuffer(encoded)}), len(encoded), true},
+		"encoded, too large":    {link.Encoded(mem.BufferSlice{mem.SliceBuffer(encoded)}), len(encoded) - 1, false},
 		"a codec that does not": {link.Live(&s, textCodec()), 1 << 10, false},
 	} {
-		b, ok := c.m.AppendAtOnce(append(make([]byte, 0, c.room+1), 'x'))
+		b, ok := c.m.AppendWithin(append(make([]byte, 0, c.room+1), 'x'))
 		want := []byte("x")
 		if c.want {
 			want = append(want, encoded...)
 		}
 		if ok != c.want || string(b) != string(want) {
-			t.Errorf("%s: AppendAtOnce = %x, %t; want %x", name, b, ok, want)
+			t.Errorf("%s: AppendWithin = %x, %t; want %x", name, b, ok, want)
 		}
 	}
 }

@@ -12,39 +12,34 @@ import (
 // *link.SendError.
 func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer, error) {
 	step.HasMessage = true
-	if b := encoded.Small(m); b != nil {
-		return pack(step, b, link.Compressor(name))
-	}
-	if given, ok, err := m.Give(); ok || err != nil {
-		if err != nil {
-			return nil, err
-		}
-		defer given.Free()
-		return s.encode(step, &given, name)
-	}
-	n, sized, err := m.Measure()
-	if err != nil {
-		return nil, err
-	}
 	name = link.Compressor(name)
 	if b := encoded.Ready(m, name); b != nil {
 		step.Message, step.Compressed = b.B, true
 		return b, nil
 	}
+	if b := encoded.Small(m); b != nil {
+		return pack(step, b, name)
+	}
+	sized, err := m.Sized()
+	if err != nil {
+		return nil, err
+	}
+	defer sized.Free()
+	n := sized.Bound()
 	places := s.placer != nil && name == ""
 	if places && n >= minPlaced {
-		if whole := m.Whole(); whole != nil {
-			if step.Place, step.Placed = s.placer.PlaceOf(whole); step.Placed {
-				step.Size = len(whole)
+		if data := sized.Data(); len(data) == 1 {
+			if step.Place, step.Placed = s.placer.PlaceOf(data[0].ReadOnlyData()); step.Placed {
+				step.Size = n
 				return nil, nil
 			}
 		}
-		if b, err := s.encodeInPlace(step, m, n, sized); b != nil || err != nil || step.Placed {
+		if b, err := s.encodeInPlace(step, &sized); b != nil || err != nil || step.Placed {
 			return b, err
 		}
 	}
 	b := newBuffer(n)
-	if b.B, err = m.AppendMeasured(b.B, sized); err != nil {
+	if b.B, err = sized.Append(b.B); err != nil {
 		return nil, err
 	}
 	if places && n == 0 && len(b.B) >= minPlaced && s.moveToPlace(step, b) { // the size was not known before encoding

@@ -636,9 +636,9 @@ var rawCodec = bytesCodec{codec.Proto()}
 
 type bytesCodec struct{ link.Codec }
 
-func (bytesCodec) Decode(data mem.BufferSlice, v any) error {
-	*v.(*[]byte) = data.Materialize()
-	return nil
+func (bytesCodec) Decode(data link.Data, v any) (kept bool, err error) {
+	*v.(*[]byte) = data.Copy()
+	return false, nil
 }
 
 func TestByeOfThePeer(t *testing.T) {

@@ -3,7 +3,6 @@ package mux
 import (
 	"encoding/binary"
 
-	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -128,7 +127,7 @@ func (st *stream) receivePacked(f *link.Frame) error {
 	var err error
 	if size > f.Limit { // as in gRPC, the limit applies to the compressed size, too
 		err = &link.RecvError{Size: size, Limit: f.Limit}
-	} else if err = encoded.DecodeBytes(message, head&1 != 0, t.encoding, &f.Sink); err == nil {
+	} else if err = f.DecodeBytes(message, head&1 != 0, t.encoding); err == nil {
 		f.Got = true
 	}
 	last := t.at == len(t.pack.B)

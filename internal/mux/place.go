@@ -14,12 +14,11 @@ import (
 // receiver makes the only copy.
 const minPlaced = wire.MinPlace
 
-// encodeInPlace encodes m, whose size is expected to be n bytes, into a place. n and sized are
-// the results of m.Measure. encodeInPlace returns no buffer if it has set the place in step, and
-// also if no place is free. If the encoded message does not fit the place, or is smaller than
-// minPlaced, it returns the bytes in a buffer, as step.Message.
-func (s *Session) encodeInPlace(step *wire.Step, m *link.Message, n int, sized link.Measured) (*buffer, error) {
-	room, at, ok := s.placer.Place(n)
+// encodeInPlace encodes m, which is [link.Message.Sized], into a place. It returns no buffer if it
+// has set the place in step, and also if no place is free. If the encoded message does not fit the
+// place, or is smaller than minPlaced, it returns the bytes in a buffer, as step.Message.
+func (s *Session) encodeInPlace(step *wire.Step, m *link.Message) (*buffer, error) {
+	room, at, ok := s.placer.Place(m.Bound())
 	if !ok {
 		return nil, nil
 	}
@@ -31,7 +30,7 @@ func (s *Session) encodeInPlace(step *wire.Step, m *link.Message, n int, sized l
 			s.placer.Done(at)
 		}
 	}()
-	b, err := m.AppendMeasured(room, sized)
+	b, err := m.Append(room)
 	switch {
 	case err != nil:
 		return nil, err

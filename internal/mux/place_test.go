@@ -507,8 +507,13 @@ type shrinking struct {
 	to int
 }
 
-func (shrinking) Copies(any) bool         { return true }
-func (shrinking) Size(v any) (int, error) { return len(v.([]byte)), nil }
-func (s shrinking) Append(b []byte, _ any) ([]byte, error) {
-	return append(b, make([]byte, s.to)...), nil
+func (shrinking) AppendWithin(b []byte, _ any) ([]byte, bool) { return b, false }
+
+func (s shrinking) Sized(v any) (link.Message, error) {
+	return link.Measured(zeros(s.to), len(v.([]byte))), nil
 }
+
+// zeros is an Appender of as many bytes.
+type zeros int
+
+func (n zeros) Append(b []byte) ([]byte, error) { return append(b, make([]byte, n)...), nil }

@@ -150,23 +150,12 @@ func unavailable(err error) error { return status.Error(codes.Unavailable, err.E
 
 func endOf(err error) *link.End { return &link.End{Status: status.Convert(err)} }
 
-// rawCodec is a codec whose messages are *[]byte, in encoded form.
-type rawCodec struct{}
+// rawCodec decodes messages into a *[]byte, in encoded form. It can do nothing else.
+type rawCodec struct{ link.Codec }
 
-var errNotRaw = errors.New("proxy: the message is not in encoded form")
-
-func (rawCodec) Name() string { return "" }
-
-func (rawCodec) Size(any) (int, error) { return 0, errNotRaw }
-
-func (rawCodec) Append([]byte, any) ([]byte, error) { return nil, errNotRaw }
-
-func (rawCodec) Decode(data mem.BufferSlice, v any) error {
-	*v.(*[]byte) = data.Materialize()
-	return nil
+func (rawCodec) Decode(data link.Data, v any) (kept bool, err error) {
+	*v.(*[]byte) = data.Copy()
+	return false, nil
 }
 
-func (rawCodec) Copy(_, _ any) (int, bool, error) { return 0, false, nil }
-func (rawCodec) Copies(any) bool                  { return false }
-func (rawCodec) New(any) any                      { return nil }
-func (rawCodec) Move(_, _ any) bool               { return false }
+func (rawCodec) KeepsReferences() bool { return false }

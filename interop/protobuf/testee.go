@@ -14,7 +14,6 @@ import (
 	"log"
 	"os"
 
-	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
@@ -22,6 +21,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/link"
 
 	"github.com/nearcall/nearcall/interop/protobuf/generated/conformance"
 	_ "github.com/nearcall/nearcall/interop/protobuf/generated/editionproto2"
@@ -118,7 +118,7 @@ func settle(m proto.Message) {
 	for range 64 {
 		empty := m.ProtoReflect().New().Interface()
 		_, _ = codec.Proto().Size(empty)
-		_ = codec.Proto().Decode(nil, empty)
+		_, _ = codec.Proto().Decode(link.Data{}, empty)
 	}
 }
 
@@ -127,7 +127,8 @@ func unmarshal(b []byte, m proto.Message) error {
 		return proto.Unmarshal(b, m)
 	}
 	settle(m)
-	return codec.Proto().Decode(mem.BufferSlice{mem.SliceBuffer(b)}, m)
+	_, err := codec.Proto().Decode(link.Data{Bytes: b}, m)
+	return err
 }
 
 // marshal encodes m with and without room for it, which takes two ways in the codec.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -421,7 +420,7 @@ func (f *foreign) Copies(any) bool                      { return false }
 func (f *foreign) New(any) any                          { return nil }
 func (f *foreign) Move(dst, src any) bool               { return false }
 
-func (f *foreign) Decode(data mem.BufferSlice, v any) error {
+func (f *foreign) Decode(data link.Data, v any) (bool, error) {
 	close(f.decoding)
 	<-f.decode
 	return f.Codec.Decode(data, v)

@@ -116,9 +116,10 @@ func (st *callee) Send(f *link.Frame) error {
 	var m link.Message
 	if f.HasMsg {
 		var err error
-		if m, err = f.Msg.Encode(); err != nil {
+		if m, err = f.Msg.Freeze(); err != nil {
 			return err
 		}
+		defer m.Free()
 	}
 	if f.Header != nil {
 		header := f.Header

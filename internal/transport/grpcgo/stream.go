@@ -40,10 +40,11 @@ func (st *stream) Send(f *link.Frame) error {
 		return err
 	}
 	if f.HasMsg {
-		m, err := f.Msg.Encode()
+		m, err := f.Msg.Freeze()
 		if err != nil {
 			return err
 		}
+		defer m.Free()
 		err = wait.Outside(st.waiter, func() error { return st.inner.SendMsg(&m) })
 		switch {
 		case err == io.EOF:

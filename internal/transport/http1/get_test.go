@@ -27,7 +27,7 @@ func (echo) HandleStream(s link.Stream, o *link.CallHeader) error {
 	return nil
 }
 
-func (raw) Append(b []byte, v any) ([]byte, error) { return append(b, v.([]byte)...), nil }
+func (raw) Sized(v any) (link.Message, error) { return link.EncodedBytes(v.([]byte)), nil }
 
 // TestAGetHasItsMessageInTheURL sends the queries that the protocol of Connect allows, and
 // some that it does not.

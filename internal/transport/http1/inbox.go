@@ -269,18 +269,7 @@ func (s *stream) recvEnvelope(f *link.Frame) error {
 
 // decode decodes a message into f. The error is a *link.RecvError.
 func (s *stream) decode(b []byte, packed bool, f *link.Frame) error {
-	if !packed {
-		err := link.DecodeBytes(b, &f.Sink)
-		f.Got = err == nil
-		return err
-	}
-	plain, err := link.Decompress(b, s.request.encoding, f.Limit)
-	if err != nil {
-		return err
-	}
-	m := link.Encoded(plain)
-	defer m.Free()
-	err = m.DecodeInto(&f.Sink)
+	err := f.DecodeBytes(b, packed, s.request.encoding)
 	f.Got = err == nil
 	return err
 }

@@ -173,12 +173,12 @@ func (s *stream) encode(m *link.Message) (b []byte, packed bool, err error) {
 	if ready, ok := m.Compressed(s.encoding); ok {
 		return putPrefix(append(make([]byte, prefix, prefix+len(ready)), ready...), prefix, true), true, nil
 	}
-	n, sized, err := m.Measure()
+	sized, err := m.Sized()
 	if err != nil {
 		return nil, false, err
 	}
-	b, err = m.AppendMeasured(make([]byte, prefix, prefix+n), sized)
-	if err != nil {
+	defer sized.Free()
+	if b, err = sized.Append(make([]byte, prefix, prefix+sized.Bound())); err != nil {
 		return nil, false, err
 	}
 	if s.encoding == "" || len(b) == prefix {

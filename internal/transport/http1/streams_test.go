@@ -102,14 +102,9 @@ func bridge(far link.Stream, st *stream) {
 // raw is a codec of bytes.
 type raw struct{ link.Codec }
 
-func (raw) Copy(dst, src any) (int, bool, error) { return 0, false, nil }
-func (raw) Copies(any) bool                      { return false }
-func (raw) New(any) any                          { return nil }
-func (raw) Move(dst, src any) bool               { return false }
-
-func (raw) Decode(data mem.BufferSlice, v any) error {
-	*v.(*[]byte) = bytes.Clone(data.Materialize())
-	return nil
+func (raw) Decode(data link.Data, v any) (kept bool, err error) {
+	*v.(*[]byte) = data.Copy()
+	return false, nil
 }
 
 // TestAMessageTakesTheMemoryThatHasArrived: its announced length takes none.

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/codec"
@@ -25,7 +24,7 @@ func (u *user) Append(b []byte, v any) ([]byte, error) {
 	return u.Codec.Append(b, v)
 }
 
-func (u *user) Decode(data mem.BufferSlice, v any) error {
+func (u *user) Decode(data link.Data, v any) (bool, error) {
 	u.decode()
 	return u.Codec.Decode(data, v)
 }

@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
+
+	"github.com/nearcall/nearcall/internal/link"
 )
 
 // text is an encoding.Codec for strings.
@@ -71,7 +73,7 @@ func TestGetUnregistered(t *testing.T) {
 	}
 }
 
-func TestForeignCodecs(t *testing.T) {
+func TestUsersCodecs(t *testing.T) {
 	for _, c := range []Codec{
 		mustGet(t, "codectest-v1"),
 		mustGet(t, "codectest-v2"),
@@ -90,7 +92,7 @@ func TestForeignCodecs(t *testing.T) {
 			if _, ok, err := c.Copy(&dst, &src); ok || err != nil || dst != "other" {
 				t.Errorf("Copy = %v, %v", ok, err)
 			}
-			if err := c.Decode(mem.BufferSlice{mem.SliceBuffer(b[2:])}, &dst); err != nil || dst != src {
+			if err := decode(c, mem.BufferSlice{mem.SliceBuffer(b[2:])}, &dst); err != nil || dst != src {
 				t.Errorf("Decode makes %q, %v", dst, err)
 			}
 			if n, err := c.Size(nil); n != 0 || err != nil {
@@ -106,13 +108,62 @@ func TestForeignCodecs(t *testing.T) {
 				t.Error("Size hides the error of Marshal")
 			}
 			if c.New(&src) != nil || c.Move(&dst, &src) {
-				t.Error("a foreign codec moves")
+				t.Error("a codec of bytes moves")
 			}
 		})
 	}
 }
 
-func TestEqualityOfForeignCodecs(t *testing.T) {
+// hoarder is a codec that keeps what it unmarshals.
+type hoarder struct{ has *[]byte }
+
+func (hoarder) Name() string { return "hoarder" }
+
+func (hoarder) Marshal(any) ([]byte, error) { return nil, nil }
+
+func (h hoarder) Unmarshal(data []byte, _ any) error {
+	*h.has = data
+	return nil
+}
+
+// hoarderV2 is hoarder as an encoding.CodecV2.
+type hoarderV2 struct{ hoarder }
+
+func (hoarderV2) Marshal(any) (mem.BufferSlice, error) { return nil, nil }
+
+func (h hoarderV2) Unmarshal(data mem.BufferSlice, v any) error {
+	data.Ref()
+	return h.hoarder.Unmarshal(data[0].ReadOnlyData(), v)
+}
+
+// TestWhatACodecKeepsDoesNotChange: it is a copy, unless it stays and the codec's contract is to
+// count references.
+func TestWhatACodecKeepsDoesNotChange(t *testing.T) {
+	var has []byte
+	for name, test := range map[string]struct {
+		c     Codec
+		keeps bool
+	}{
+		"v1": {WrapV1(hoarder{&has}), false},
+		"v2": {WrapV2(hoarderV2{hoarder{&has}}), true},
+	} {
+		for _, stay := range []bool{false, true} {
+			b := []byte("some text")
+			kept, err := test.c.Decode(link.Data{Bytes: b, Stay: stay}, nil)
+			if want := test.keeps && stay; err != nil || kept != want || (&has[0] == &b[0]) != want {
+				t.Errorf("%s: of bytes that stay (%t) it keeps %t, %v", name, stay, kept, err)
+			}
+			if string(has) != "some text" {
+				t.Errorf("%s: it has %q", name, has)
+			}
+		}
+		if got := test.c.KeepsReferences(); got != test.keeps {
+			t.Errorf("%s: KeepsReferences is %t", name, got)
+		}
+	}
+}
+
+func TestEqualityOfUsersCodecs(t *testing.T) {
 	for _, name := range []string{"codectest-v1", "codectest-v2"} {
 		if a, b := mustGet(t, name), mustGet(t, name); a != b {
 			t.Errorf("%s is not the same twice", name)
@@ -124,6 +175,11 @@ func TestEqualityOfForeignCodecs(t *testing.T) {
 	incomparable := textV2{text: text{"x"}}
 	if WrapV2(incomparable) == WrapV2(incomparable) {
 		t.Error("codecs that cannot be compared are equal")
+	}
+	for _, c := range []Codec{Proto(), JSON(), mustGet(t, "codectest-v1"), mustGet(t, "codectest-v2"), WrapV2(incomparable)} {
+		if Unshared(c) != c || Unshared(Sharing(c)) != c {
+			t.Errorf("%s is another codec after it was shared", c.Name())
+		}
 	}
 }
 

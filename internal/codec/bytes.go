@@ -1,0 +1,163 @@
+package codec
+
+import (
+	"reflect"
+	"strings"
+
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+
+	"github.com/nearcall/nearcall/internal/largecopy"
+	"github.com/nearcall/nearcall/internal/link"
+)
+
+// Get returns the codec that is registered with grpc-go for a content-subtype.
+// The empty content-subtype means "proto".
+func Get(contentSubtype string) (Codec, bool) {
+	name := strings.ToLower(contentSubtype)
+	if name == "" {
+		name = proto.Name
+	}
+	if c := encoding.GetCodec(name); c != nil {
+		return WrapV1(c), true
+	}
+	if c := encoding.GetCodecV2(name); c != nil {
+		return WrapV2(c), true
+	}
+	return nil, false
+}
+
+// WrapV2 returns c as a Codec. The codec that grpc-go registers for protobuf
+// becomes [Proto]; all others copy through bytes.
+func WrapV2(c encoding.CodecV2) Codec {
+	if isGRPCProto(c) {
+		return Proto()
+	}
+	if !reflect.ValueOf(c).Comparable() {
+		c = &struct{ encoding.CodecV2 }{c}
+	}
+	return ofBytes[v2Codec]{v2Codec{CodecV2: c}}
+}
+
+// WrapV1 returns c as a Codec that copies through bytes.
+func WrapV1(c encoding.Codec) Codec {
+	if !reflect.ValueOf(c).Comparable() {
+		c = &struct{ encoding.Codec }{c}
+	}
+	return ofBytes[v1Codec]{v1Codec{c}}
+}
+
+// isGRPCProto reports whether c is the codec of google.golang.org/grpc/encoding/proto.
+// That package does not export its codec, so it is recognised by its package path.
+func isGRPCProto(c encoding.CodecV2) bool {
+	t := reflect.TypeOf(c)
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t.PkgPath() == "google.golang.org/grpc/encoding/proto"
+}
+
+// A byteCodec turns whole messages into bytes and back. Only it knows the memory of its messages, so
+// nobody can copy them.
+type byteCodec interface {
+	// Marshal may return memory of the message, which saves a copy. The caller frees it. The
+	// data of Unmarshal stays the caller's.
+	encoding.CodecV2
+
+	// immutable reports whether what Marshal returns stays as it is when the message changes, so
+	// that it can be kept without a copy.
+	immutable() bool
+
+	// keepsReferences reports whether a message may refer to the data of Unmarshal. Data whose
+	// memory will be used again is then passed as a copy, or in buffers that count references.
+	keepsReferences() bool
+}
+
+// v2Codec is a user's encoding.CodecV2.
+type v2Codec struct {
+	encoding.CodecV2
+	shared bool // its messages do not change: see Sharing
+}
+
+func (c v2Codec) immutable() bool     { return c.shared }
+func (v2Codec) keepsReferences() bool { return true }
+
+// v1Codec is a user's encoding.Codec, which may keep what it unmarshals: it gets a copy.
+type v1Codec struct{ encoding.Codec }
+
+func (c v1Codec) Marshal(v any) (mem.BufferSlice, error) {
+	b, err := c.Codec.Marshal(v)
+	return mem.BufferSlice{mem.SliceBuffer(b)}, err
+}
+
+func (c v1Codec) Unmarshal(data mem.BufferSlice, v any) error {
+	return c.Codec.Unmarshal(data.Materialize(), v)
+}
+
+func (v1Codec) immutable() bool       { return false }
+func (v1Codec) keepsReferences() bool { return false }
+
+// ofBytes implements Codec with a byteCodec, which is comparable. It is used by value, so that those of
+// equal codecs are equal with ==.
+type ofBytes[C byteCodec] struct{ codec C }
+
+func (o ofBytes[C]) Name() string { return o.codec.Name() }
+
+func (o ofBytes[C]) marshal(v any) (mem.BufferSlice, error) {
+	if v == nil {
+		return nil, nil
+	}
+	return o.codec.Marshal(v)
+}
+
+func (o ofBytes[C]) Size(v any) (int, error) {
+	data, err := o.marshal(v)
+	if err != nil {
+		return 0, err
+	}
+	defer data.Free()
+	return data.Len(), nil
+}
+
+func (o ofBytes[C]) Append(b []byte, v any) ([]byte, error) {
+	data, err := o.marshal(v)
+	if err != nil {
+		return b, err
+	}
+	defer data.Free()
+	for _, buf := range data {
+		b = largecopy.Append(b, buf.ReadOnlyData())
+	}
+	return b, nil
+}
+
+func (o ofBytes[C]) AppendWithin(b []byte, _ any) ([]byte, bool) { return b, false }
+
+func (o ofBytes[C]) Sized(v any) (link.Message, error) {
+	data, err := o.marshal(v)
+	if err != nil {
+		return link.Message{}, err
+	}
+	return link.Encoded(data), nil
+}
+
+func (o ofBytes[C]) Immutable() bool { return o.codec.immutable() }
+
+func (o ofBytes[C]) Decode(data link.Data, v any) (kept bool, err error) {
+	if data.Buffers != nil {
+		return false, o.codec.Unmarshal(data.Buffers, v)
+	}
+	b, keeps := data.Bytes, o.codec.keepsReferences()
+	if keeps && !data.Stay {
+		b = largecopy.Clone(b)
+	}
+	return keeps && data.Stay, o.codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, v)
+}
+
+func (o ofBytes[C]) KeepsReferences() bool { return o.codec.keepsReferences() }
+
+func (ofBytes[C]) Copy(dst, src any) (int, bool, error) { return 0, false, nil }
+func (ofBytes[C]) Copies(any) bool                      { return false }
+func (ofBytes[C]) New(any) any                          { return nil }
+func (ofBytes[C]) Move(dst, src any) bool               { return false }
