@@ -33,11 +33,11 @@ var drafts sync.Map // of func(), by weak.Pointer[[]byte]
 
 // Get implements [mem.BufferPool].
 func (p BufferPool) Get(n int) *[]byte {
-	d, ok := p.Session().(link.Drafter)
-	if !ok {
+	s := p.Session()
+	if s == nil || s.Peer().Draft == nil {
 		return mem.DefaultBufferPool().Get(n)
 	}
-	b, end := d.Draft(n)
+	b, end := s.Peer().Draft(n)
 	if b == nil {
 		return mem.DefaultBufferPool().Get(n)
 	}

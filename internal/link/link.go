@@ -294,6 +294,12 @@ type Peer struct {
 	// that users' codecs give.
 	Shares, SharesBytes bool
 
+	// Draft returns n bytes for a message, which are the caller's until it calls end, once, in
+	// memory that the peer reads. A message is sent without a copy if [Codec.Sized] returns a
+	// part of them. Draft returns nil if there is no such memory now, and is nil if there is
+	// never any. It is safe for concurrent use.
+	Draft func(n int) (b []byte, end func())
+
 	// Local says that the caller's own context reaches the callee, so that
 	// the callee needs no timer for the deadline.
 	Local bool

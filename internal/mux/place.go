@@ -61,9 +61,9 @@ func (s *Session) moveToPlace(step *wire.Step, b *buffer) bool {
 	return true
 }
 
-// Draft implements [link.Drafter].
-func (s *Session) Draft(n int) (b []byte, end func()) {
-	if s.placer == nil || n < minPlaced {
+// draft implements [link.Peer.Draft].
+func (s *Session) draft(n int) (b []byte, end func()) {
+	if n < minPlaced {
 		return nil, nil
 	}
 	b, at, ok := s.placer.Draft(n)

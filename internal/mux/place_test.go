@@ -216,10 +216,10 @@ func TestAMessageIsSentFromItsDraft(t *testing.T) {
 		w := &witness{}
 		cs, _, clients, _ := shelved(t, 2, Options{}, Options{Window: 4 << 20}, w)
 		caller, callee := callOver(t, cs, w)
-		if b, _ := cs.Draft(minPlaced - 1); b != nil {
+		if b, _ := cs.draft(minPlaced - 1); b != nil {
 			t.Error("there is a draft of a small message")
 		}
-		b, end := cs.Draft(100_000)
+		b, end := cs.draft(100_000)
 		for i := range b {
 			b[i] = byte(i % 251)
 		}
@@ -246,7 +246,7 @@ func TestAMessageIsSentFromItsDraft(t *testing.T) {
 			t.Errorf("%d places are out, and %d bytes have come", n, len(got))
 		}
 
-		b, end = cs.Draft(100_000)
+		b, end = cs.draft(100_000)
 		caller.Abort(errors.New("gone"))
 		if err := caller.Send(&link.Frame{Msg: link.Encoded(slice(b)), HasMsg: true}); err == nil {
 			t.Error("an aborted call sends")

@@ -196,7 +196,9 @@ func New(conn Conn, o Options) *Session {
 		connIn:        o.ConnWindow,
 	}
 	s.raw = PromptOf(conn)
-	s.placer, _ = conn.(Placer)
+	if s.placer, _ = conn.(Placer); s.placer != nil {
+		s.opts.Peer.Draft = s.draft
+	}
 	s.dec.Places, s.dec.Block = s.placer != nil, o.MaxHeaderBytes
 	s.spinBudget.earned, s.roomBudget.earned = maxEarned, maxEarned
 	s.connOut = s.hello.Connection
