@@ -44,96 +44,20 @@ func (s *session) Invoke(ctx context.Context, c *link.UnaryCall) error {
 	if !st.direct {
 		go st.pump()
 	}
-	for !st.callDone(c) {
+	for !st.in.Replied(c.Limit) {
 		st.await()
 	}
 	return st.finishCall(c)
 }
 
-// callDone reports whether Invoke can stop waiting: the call has ended, or the peer has sent a
-// message that is too large or a complete second message. mu is held.
-func (st *stream) callDone(c *link.UnaryCall) bool {
-	in := &st.in
-	if in.err != nil {
-		return true
-	}
-	replies := 0
-	for i := range in.items {
-		it := &in.items[i]
-		if !it.message {
-			continue
-		}
-		if replies++; it.size > c.Limit || replies > 1 && it.missing == 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// finishCall collects the result of a call for which callDone is true. Called with mu held, which
-// it releases.
+// finishCall collects the result of a call whose caller can stop waiting. Called with mu held,
+// which it releases.
 func (st *stream) finishCall(c *link.UnaryCall) error {
-	in := &st.in
-	var room [2]item
-	replies := room[:0]
-	var end *link.End
-	var wrong error
-	for ; wrong == nil && len(in.items) > 0; in.pop() {
-		it := in.items[0]
-		if it.header != nil {
-			c.Header = it.header
-		}
-		switch {
-		case !it.message:
-		case it.size > c.Limit:
-			wrong = &link.RecvError{Size: it.size, Limit: c.Limit}
-			it.data.Free()
-		default:
-			if replies = append(replies, it); len(replies) == 2 {
-				wrong = link.ErrReplies
-			}
-		}
-		end = it.end
-	}
-	encoding := in.encoding
-	switch {
-	case wrong != nil:
-		st.mu.Unlock()
-		st.abort(context.Canceled, true)
-	case end != nil:
-		st.ended = true
-		st.mu.Unlock()
-	default:
-		wrong = in.err
-		st.mu.Unlock()
-		for _, it := range replies {
-			it.data.Free()
-		}
-		replies = nil
-	}
-	unfit := st.session.decodeReplies(c, replies, encoding)
+	replies, wrong := st.in.Collect(c)
+	st.ended = wrong == nil
+	st.mu.Unlock()
 	if wrong != nil {
-		if unfit != nil { // the error of an earlier reply wins
-			wrong = unfit
-		}
-		return wrong
+		st.abort(context.Canceled, true)
 	}
-	c.ReplyError, c.Replied = unfit, len(replies) > 0 && unfit == nil
-	c.End = *end
-	return nil
-}
-
-// decodeReplies decodes replies into c.Reply, one after the other. It returns the error of the
-// first reply that cannot be decoded.
-func (s *session) decodeReplies(c *link.UnaryCall, replies []item, encoding string) (unfit error) {
-	for i := range replies {
-		it := &replies[i]
-		to := link.Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit}
-		err := encoded.Decode(it.data, it.compressed, encoding, &to)
-		c.ReplySize = to.Size
-		if unfit == nil {
-			unfit = err
-		}
-	}
-	return unfit
+	return st.in.DecodeReplies(c, replies, nil, wrong)
 }

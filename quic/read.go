@@ -156,7 +156,7 @@ func (st *stream) readHead() (*link.CallHeader, error) {
 		if rc.Timeout > 0 {
 			rc.Open.Deadline = time.Now().Add(rc.Timeout)
 		}
-		st.sends, st.in.encoding = rc.Open.Encoding, rc.Open.Encoding
+		st.sends, st.in.Encoding = rc.Open.Encoding, rc.Open.Encoding
 		err = st.deliver(&rc)
 		st.skip(n)
 		return rc.Open, err

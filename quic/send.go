@@ -68,7 +68,7 @@ func (st *stream) Send(f *link.Frame) error {
 	if f.End != nil {
 		st.ended = true
 		st.out.err = link.ErrEnded
-		st.in.close(link.ErrEnded)
+		st.in.Close(link.ErrEnded)
 		sender, receiver = st.out.sender.Wake(), st.in.receiver.Wake()
 		wait.Unpark(st.in.pump.Wake())
 	}

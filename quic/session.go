@@ -168,7 +168,7 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 		return nil, link.Unprocessed{Err: s.refusal}
 	}
 	st := &stream{session: s, qs: qs, caller: true, deadline: o.Deadline, sends: o.Encoding}
-	st.in.encoding = o.Encoding
+	st.in.Encoding = o.Encoding
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.refusal != nil {

@@ -120,7 +120,7 @@ func (st *stream) abort(reason error, tell bool) {
 		f(reason)
 		st.mu.Lock()
 	}
-	st.in.close(reason)
+	st.in.Close(reason)
 	if st.out.err == nil {
 		st.out.err = reason
 	}

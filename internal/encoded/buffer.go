@@ -1,5 +1,6 @@
-// Package encoded has what all transports share that send messages as bytes: pooled
-// buffers, compression, and the reasons for which calls are aborted.
+// Package encoded has what mux and quic share, which send messages as bytes: pooled
+// buffers, compression, the queue of what has arrived of a call, the replies of a unary
+// call, and the reasons for which calls are aborted.
 package encoded
 
 import (

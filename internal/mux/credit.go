@@ -42,7 +42,7 @@ func (st *stream) returnCredit(n int) {
 // The session's mu is held.
 func (st *stream) grantCredit(n int) {
 	s := st.session
-	if s.streams[st.id] == st && !st.in.closed && st.in.err == nil {
+	if s.streams[st.id] == st && !st.in.Closed && st.in.Err == nil {
 		st.in.credit += n
 		s.control = wire.AppendCredit(s.control, st.id, int64(n))
 	}
@@ -54,16 +54,16 @@ func (st *stream) grantCredit(n int) {
 // ended, and an invalid second reply must be able to arrive. It reports whether a
 // CREDIT frame was queued. The session's mu is held.
 func (st *stream) grantForMessage(it *item) bool {
-	if it.missing == 0 {
+	if it.Missing == 0 {
 		if st.in.credit > 0 {
 			return false
 		}
-		st.grantCredit(it.size + wire.MessageCost)
+		st.grantCredit(it.Size + wire.MessageCost)
 		return true
 	}
 	before := len(st.session.control)
 	st.markReceived(it)
-	short := it.missing - st.in.credit
+	short := it.Missing - st.in.credit
 	if short <= 0 {
 		return len(st.session.control) > before
 	}

@@ -80,9 +80,9 @@ func even(t *testing.T, a, b *Session, calls ...[2]*stream) {
 	for _, c := range calls {
 		for _, st := range [][2]*stream{{c[0], c[1]}, {c[1], c[0]}} {
 			from, in := st[0], &st[1].in
-			if from.credit != int64(in.credit) || in.credit+in.taken != in.window || in.advance != 0 || in.skip != 0 || from.backlog != 0 {
+			if from.credit != int64(in.credit) || in.credit+in.taken != in.window || in.advance != 0 || in.Skip != 0 || from.backlog != 0 {
 				t.Errorf("a call's credit is %d, %d is expected, %d is owed, of a window of %d, backlog %d, advance %d, skip %d",
-					from.credit, in.credit, in.taken, in.window, from.backlog, in.advance, in.skip)
+					from.credit, in.credit, in.taken, in.window, from.backlog, in.advance, in.Skip)
 			}
 		}
 	}
@@ -186,7 +186,7 @@ func TestARefusedMessageIsSkipped(t *testing.T) {
 			s := callee.session
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			short := callee.in.last().missing - callee.in.credit
+			short := callee.in.Last().Missing - callee.in.credit
 			callee.in.advance += short
 			callee.grantCredit(short)
 		},
@@ -442,30 +442,30 @@ func TestABombAllocatesNoMoreThanTheLimit(t *testing.T) {
 // memory as one in large pieces.
 func TestAMessageInPiecesOfAByte(t *testing.T) {
 	const size = 1 << 20
-	it := &item{size: size, missing: size}
+	it := &item{Size: size, Missing: size}
 	one := []byte{'x'}
 	var k encoded.Keeper
 	got := allocated(func() {
 		for range size {
-			it.add(one, &k)
+			it.Add(one, &k)
 		}
 	})
-	if len(it.data.B) != size || it.missing != 0 || got > 8*size {
-		t.Errorf("%d bytes took %d", len(it.data.B), got)
+	if len(it.Data.B) != size || it.Missing != 0 || got > 8*size {
+		t.Errorf("%d bytes took %d", len(it.Data.B), got)
 	}
-	it.data.Free()
+	it.Data.Free()
 	// Large and small messages keep their order.
 	want, at := noise(100_000), 0
-	it = &item{size: len(want), missing: len(want)}
+	it = &item{Size: len(want), Missing: len(want)}
 	for r := rand.New(rand.NewPCG(1, 1)); at < len(want); {
 		n := min(1+r.IntN(2000), len(want)-at)
-		it.add(want[at:at+n], &k)
+		it.Add(want[at:at+n], &k)
 		at += n
 	}
-	if !bytes.Equal(it.data.B, want) {
+	if !bytes.Equal(it.Data.B, want) {
 		t.Error("the pieces are out of order")
 	}
-	it.data.Free()
+	it.Data.Free()
 }
 
 // TestManyMessagesOfOneByte checks that credit bounds how many small messages are
@@ -563,8 +563,8 @@ func TestPiecesOfARefusedMessage(t *testing.T) {
 					t.Fatal(err)
 				}
 				peer.write(literal(goesOn, 1, 4, 5))
-				if s.connIn+s.taken != s.opts.ConnWindow || w.streams[0].(*stream).in.skip != 95 {
-					t.Errorf("%d bytes are left to skip", w.streams[0].(*stream).in.skip)
+				if s.connIn+s.taken != s.opts.ConnWindow || w.streams[0].(*stream).in.Skip != 95 {
+					t.Errorf("%d bytes are left to skip", w.streams[0].(*stream).in.Skip)
 				}
 				peer.write(c.send)
 				ended(t, s, w, peer, c.want)

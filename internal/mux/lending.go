@@ -88,7 +88,7 @@ func (st *stream) Release() {
 // opened. mu is held.
 func (s *Session) lendableTo(st *stream) time.Duration {
 	switch {
-	case !st.in.closed || st.in.midMessage() || s.waiting > 0 || s.calls > maxAmong:
+	case !st.in.Closed || st.in.MidMessage() || s.waiting > 0 || s.calls > maxAmong:
 		return -1
 	case s.onlyInput && s.calls == 1:
 		return maxLent

@@ -268,7 +268,7 @@ func stateOf(s *Session) string {
 		s.occupied, s.leader != nil, s.waiting, s.pen, s.connOut, s.connIn, s.taken, s.unread)
 	for st := s.live.first; st != nil; st = st.nextLive {
 		fmt.Fprintf(&b, "; call %d: credit %d, backlog %d, full %t, queued %t, its sender leads %t; window %d, credit %d, taken %d, advance %d, %d items",
-			st.id, st.credit, st.backlog, st.full(), st.queue != nil, s.leader == &st.sender, st.in.window, st.in.credit, st.in.taken, st.in.advance, len(st.in.items))
+			st.id, st.credit, st.backlog, st.full(), st.queue != nil, s.leader == &st.sender, st.in.window, st.in.credit, st.in.taken, st.in.advance, len(st.in.Items))
 	}
 	return b.String()
 }

@@ -29,56 +29,56 @@ const (
 	maxPack   = 32 << 10
 )
 
-// packs reports whether a message of n bytes is packed behind items[i], the last item
-// before it. The message in items[i] is complete, because the pieces of a message
+// packs reports whether a message of n bytes is packed behind Items[i], the last item
+// before it. The message in Items[i] is complete, because the pieces of a message
 // arrive in sequence.
 func (in *inbox) packs(i, n int) bool {
 	if i < 0 || i == 0 && in.unary || n > maxPacked {
 		return false
 	}
-	it := &in.items[i]
-	return it.message && (it.behind == nil || len(it.behind.B) < maxPack)
+	it := &in.Items[i]
+	return it.Message && (it.Extra.behind == nil || len(it.Extra.behind.B) < maxPack)
 }
 
 // pack packs a message that has arrived in one piece, if it is small enough and there
 // is an item to pack it behind. It reports whether it did.
 func (in *inbox) pack(message []byte, compressed bool) bool {
-	last := len(in.items) - 1
+	last := len(in.Items) - 1
 	if !in.packs(last, len(message)) {
 		return false
 	}
-	in.items[last].pack(message, compressed)
+	in.Items[last].Extra.pack(message, compressed)
 	return true
 }
 
 // packLast packs the message of the last item once its last piece has arrived, under
 // the same conditions as pack.
 func (in *inbox) packLast() {
-	last := len(in.items) - 1
-	it := &in.items[last]
-	if it.missing > 0 || it.header != nil || !in.packs(last-1, it.size) {
+	last := len(in.Items) - 1
+	it := &in.Items[last]
+	if it.Missing > 0 || it.Header != nil || !in.packs(last-1, it.Size) {
 		return
 	}
-	in.items[last-1].pack(it.data.B, it.compressed)
-	it.data.Free()
+	in.Items[last-1].Extra.pack(it.Data.B, it.Compressed)
+	it.Data.Free()
 	*it = item{}
-	in.items = in.items[:last]
+	in.Items = in.Items[:last]
 }
 
 // pack appends a message to those packed behind the item.
-func (it *item) pack(message []byte, compressed bool) {
+func (e *extra) pack(message []byte, compressed bool) {
 	head := uint64(len(message)) << 1
 	if compressed {
 		head |= 1
 	}
 	need := len(message) + binary.MaxVarintLen16
-	switch b := it.behind; {
+	switch b := e.behind; {
 	case b == nil:
-		it.behind = newBuffer(need)
+		e.behind = newBuffer(need)
 	case len(b.B)+need > cap(b.B):
-		it.behind = b.Grow(len(b.B) + max(need, len(b.B)))
+		e.behind = b.Grow(len(b.B) + max(need, len(b.B)))
 	}
-	it.behind.B = append(binary.AppendUvarint(it.behind.B, head), message...)
+	e.behind.B = append(binary.AppendUvarint(e.behind.B, head), message...)
 }
 
 // An unpacked is what a receiver has taken of its inbox. It belongs to the receiver.
@@ -91,15 +91,13 @@ type unpacked struct {
 	due      int     // when so much is spent, it is time to return it
 }
 
-// takePack takes what is packed behind the first item, whose message was removed. The
+// takePack takes what is packed behind it, the first item, whose message was removed. The
 // session's mu is held.
-func (st *stream) takePack() {
-	it := &st.in.items[0]
+func (st *stream) takePack(it *item) {
 	t := &st.unpacked
-	t.pack, t.at, t.encoding = it.behind, 0, st.receives
-	t.ends = it.halfClose || it.end != nil
+	t.pack, t.at, t.encoding = it.Extra.behind, 0, st.in.Encoding
+	t.ends = it.HalfClose || it.End != nil
 	t.due = st.in.holdsBack() - st.in.taken + st.in.advance
-	it.behind = nil
 }
 
 // returnSpent returns the credit of packed messages that were received. The session's mu is

@@ -18,11 +18,11 @@ import (
 func waits(st *stream) (n int) {
 	st.session.mu.Lock()
 	defer st.session.mu.Unlock()
-	for _, it := range st.in.items {
-		if it.message {
+	for _, it := range st.in.Items {
+		if it.Message {
 			n++
 		}
-		n += packed(it.behind, 0)
+		n += packed(it.Extra.behind, 0)
 	}
 	return n + packed(st.unpacked.pack, st.unpacked.at)
 }
@@ -119,13 +119,13 @@ func TestMessagesArriveInOrderHoweverTheyWait(t *testing.T) {
 			var b []byte
 			f := &link.Frame{Sink: link.Sink{Dst: &b, Codec: rawCodec, Limit: 1}}
 			in := &st.(*stream).in
-			if len(in.items) > 0 { // otherwise it came with the last message
+			if len(in.Items) > 0 { // otherwise it came with the last message
 				if err := st.Recv(f); err != nil || !f.EndSend || f.Got {
 					t.Errorf("after the last: %+v, %v", f, err)
 				}
 			}
-			if !in.closed || len(in.items) > 0 {
-				t.Errorf("%d items are left", len(in.items))
+			if !in.Closed || len(in.Items) > 0 {
+				t.Errorf("%d items are left", len(in.Items))
 			}
 			if err := st.Send(&link.Frame{End: &link.End{}}); err != nil {
 				t.Error(err)
@@ -148,8 +148,8 @@ func TestSmallCompressedMessagesThatWait(t *testing.T) {
 			send(t, caller, []byte(fmt.Sprint(i))[:min(i%3, len(fmt.Sprint(i)))])
 		}
 		synctest.Wait()
-		if got := waits(callee); got != n || len(callee.in.items) != 1 {
-			t.Errorf("%d messages wait, in %d items", got, len(callee.in.items))
+		if got := waits(callee); got != n || len(callee.in.Items) != 1 {
+			t.Errorf("%d messages wait, in %d items", got, len(callee.in.Items))
 		}
 		for i := range n {
 			wants(t, callee, []byte(fmt.Sprint(i))[:min(i%3, len(fmt.Sprint(i)))])

@@ -129,8 +129,8 @@ func (p *place) drop() {
 
 // fetch copies the item's message into private memory, where the peer cannot change it
 // while it is decoded, and returns the place. The error is a *link.RecvError.
-func (it *item) fetch() error {
-	p := it.place
+func fetch(it *item) error {
+	p := it.Extra.place
 	if p == nil {
 		return nil
 	}
@@ -138,7 +138,7 @@ func (it *item) fetch() error {
 	var b *buffer
 	err := s.placer.Check(p.at)
 	if err == nil {
-		b = s.keeper.NewBuffer(it.size, it.compressed)
+		b = s.keeper.NewBuffer(it.Size, it.Compressed)
 		err = s.placer.Fetch(b.B, p.at)
 	}
 	if err != nil {
@@ -149,7 +149,7 @@ func (it *item) fetch() error {
 		}
 		err = &link.RecvError{Err: err}
 	}
-	it.data, it.place = b, nil
+	it.Data, it.Extra.place = b, nil
 	s.mu.Lock()
 	p.drop()
 	s.flush(false)
@@ -159,10 +159,10 @@ func (it *item) fetch() error {
 // dropPlaces returns the places of messages that have arrived and will not be received.
 // The session's mu is held.
 func (in *inbox) dropPlaces() {
-	for i := range in.items {
-		if it := &in.items[i]; it.place != nil {
-			it.place.drop()
-			it.place, it.message = nil, false
+	for i := range in.Items {
+		if it := &in.Items[i]; it.Extra.place != nil {
+			it.Extra.place.drop()
+			it.Extra.place, it.Message = nil, false
 		}
 	}
 }

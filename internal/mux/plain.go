@@ -52,7 +52,7 @@ func (s *Session) handlePlain(input []byte) (done int, err error) {
 func (st *stream) deliverPlain(message []byte) bool {
 	s, in := st.session, &st.in
 	cost := len(message) + wire.MessageCost
-	if st.ended || in.closed || in.midMessage() || cost > s.connIn || cost > in.credit {
+	if st.ended || in.Closed || in.MidMessage() || cost > s.connIn || cost > in.credit {
 		return false
 	}
 	s.connIn -= cost
@@ -61,14 +61,9 @@ func (st *stream) deliverPlain(message []byte) bool {
 	s.answered, st.answered = true, true
 	in.credit -= cost
 	if !in.pack(message, false) {
-		if last := in.last(); last == nil || last.message {
-			in.push(item{})
-		}
-		last := in.last()
-		last.message, last.counts, last.size, last.missing = true, true, len(message), len(message)
-		if len(message) > 0 {
-			last.add(message, &st.session.keeper)
-		}
+		it := in.Begin(len(message), false)
+		it.Extra.counts = true
+		it.Add(message, &s.keeper)
 	}
 	st.addUnread(cost)
 	return true

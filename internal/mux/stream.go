@@ -17,10 +17,9 @@ type stream struct {
 	caller  bool
 	waiter  wait.Waiter
 
-	// The compressors of sent and received messages, "" or "identity" for none. They
-	// are the call's, unless the callee's header names another. sends belongs to the
-	// sender; receives is guarded by session.mu.
-	sends, receives string
+	// The compressor of sent messages, "" or "identity" for none: the call's, unless the
+	// callee's header names another. It belongs to the sender.
+	sends string
 
 	number uint64 // id, if a sender of messages has seen it; belongs to the sender
 
@@ -72,7 +71,7 @@ type outgoing struct {
 // initStream initializes st and adds it to the live streams. mu is held.
 func (s *Session) initStream(st *stream, id uint64, encoding string) {
 	st.session, st.id, st.credit, st.answers = s, id, s.hello.Stream, true
-	st.sends, st.receives = encoding, encoding
+	st.sends, st.in.Encoding = encoding, encoding
 	st.in.window = granted(s.opts.Window)
 	st.in.credit = st.in.window
 	st.heard = s.quiet.reads
@@ -232,7 +231,7 @@ func (st *stream) endBoth(why error, after *callbacks) {
 	if st.sendErr == nil {
 		st.sendErr = why
 	}
-	st.in.close(why)
+	st.in.Close(why)
 	if len(st.out) == 0 {
 		st.unregister()
 	}
@@ -299,7 +298,7 @@ func (st *stream) abort(reason error, tell bool, after *callbacks) {
 		st.session.control = wire.AppendReset(st.session.control, st.id, code, text)
 	}
 	st.unregister()
-	st.in.dropPartial()
+	st.in.DropPartial()
 	f := st.onAbort
 	switch {
 	case f == nil:

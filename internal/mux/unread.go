@@ -50,8 +50,8 @@ func (st *stream) removeUnread(n int) {
 // message was received or a receiver waits for it. It does nothing when called again.
 // The session's mu is held.
 func (st *stream) markReceived(it *item) {
-	if it.counts {
-		it.counts = false
-		st.removeUnread(it.size - it.missing + wire.MessageCost)
+	if it.Extra.counts {
+		it.Extra.counts = false
+		st.removeUnread(it.Size - it.Missing + wire.MessageCost)
 	}
 }

@@ -66,10 +66,11 @@ const (
 	aMessage       = "internal/link/message.go"
 	aQueue         = "internal/transport/inproc/queue.go"
 	aFetches       = "internal/transport/shm/fetches.go"
+	anInbox        = "internal/encoded/inbox.go"
+	aReplies       = "internal/encoded/replies.go"
 	aMuxCall       = "internal/mux/call.go"
 	aMuxCredit     = "internal/mux/credit.go"
 	aMuxReading    = "internal/mux/reading.go"
-	aMuxReceive    = "internal/mux/receive.go"
 	aMuxStream     = "internal/mux/stream.go"
 	aMuxWrite      = "internal/mux/write.go"
 	aWaitContext   = "internal/wait/context.go"
@@ -538,16 +539,16 @@ var Faults = []Fault{
 	// Sockets.
 	{
 		Name: "two replies to a unary call over a socket are accepted",
-		File: aMuxCall,
-		Old:  "wrong = link.ErrReplies",
-		New:  "", Items: []int{18},
+		File: aReplies,
+		Old:  "case wrong == nil:",
+		New:  "case wrong == nil, wrong == link.ErrReplies:", Items: []int{18},
 		Env: "unix",
 	},
 	{
 		Name: "the end of sending gets lost",
-		File: aMuxReceive,
-		Old:  "last.halfClose = true",
-		New:  "_ = last", Items: []int{10},
+		File: anInbox,
+		Old:  "it.HalfClose, it.End = rc.HalfClose, rc.End",
+		New:  "it.End = rc.End", Items: []int{10},
 		Env: "unix",
 	},
 	{
@@ -594,9 +595,9 @@ var Faults = []Fault{
 	},
 	{
 		Name: "a unary call over a socket has no trailer",
-		File: aMuxCall,
-		Old:  "c.End = *end",
-		New:  "c.Status = end.Status", Items: []int{32},
+		File: aReplies,
+		Old:  "c.End = *it.End",
+		New:  "c.Status = it.End.Status", Items: []int{32},
 		Env: "tls",
 	},
 

@@ -1,0 +1,221 @@
+package encoded
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc/metadata"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wire"
+)
+
+// An Inbox holds what has arrived of a call and was not received yet. mux and quic have one for
+// each call. They lock it, and keep an Extra with each item. The HTTP/1 transport has none, because
+// it queues the bytes of a body, whose messages it tells apart when they are received.
+//
+// Invariants: only the last item may have an unfinished message, and only the last may have none.
+type Inbox[Extra any] struct {
+	Err      error // why nothing arrives after Items; nil while more may
+	Items    []Item[Extra]
+	one      [1]Item[Extra] // backing array of Items while there is only one
+	Encoding string         // the compressor of messages: the call's, unless the callee's header names another
+	Skip     int            // bytes of a refused message that are still to arrive
+	header   bool           // the peer's header has arrived
+	Closed   bool           // the peer has sent its half-close or the end
+}
+
+// An Item is a step that has arrived and was not received yet. Its parts are received in the order
+// of the fields, as in a frame.
+type Item[Extra any] struct {
+	Header     metadata.MD
+	Message    bool
+	Compressed bool
+	HalfClose  bool
+	End        *link.End
+	Extra      Extra
+	Data       *Buffer // the bytes of the message so far; nil if there are none
+	Size       int     // size of the whole message, in bytes
+	Missing    int     // bytes still to arrive
+}
+
+// Check returns the error of a step that breaks a rule of order or size. The other methods take only
+// steps that it has checked.
+func (in *Inbox[Extra]) Check(rc *wire.Received) error {
+	left := in.missing()
+	message := rc.Begins || rc.Goes
+	switch {
+	case rc.Header != nil && in.header:
+		return protocolError("the header of a call comes twice")
+	case rc.Header != nil && left > 0:
+		return protocolError("the header of a call comes within a message")
+	case message && in.Closed:
+		return protocolError("a message comes after the end of sending")
+	case message && rc.Begins == (left > 0):
+		return protocolError("the pieces of a message are out of order")
+	case rc.HalfClose && in.Closed:
+		return protocolError("the end of sending comes twice")
+	case (rc.HalfClose || rc.End != nil) && left > 0 && !message:
+		return protocolError("the end comes within a message")
+	}
+	if rc.Begins {
+		left = rc.Size
+	}
+	if n := len(rc.Data); message && !rc.Placed && (n > left || (n == left) == rc.More) {
+		return protocolError("the pieces of a message are not of its size")
+	}
+	return nil
+}
+
+func protocolError(what string) error { return fmt.Errorf("%w: %s", wire.ErrProtocol, what) }
+
+// missing returns how many bytes of the last message are still to arrive.
+func (in *Inbox[Extra]) missing() int {
+	if it := in.Last(); it != nil {
+		return in.Skip + it.Missing // one of them is zero
+	}
+	return in.Skip
+}
+
+// MidMessage reports whether pieces of a message are still to arrive: only they may follow.
+func (in *Inbox[Extra]) MidMessage() bool { return in.missing() > 0 }
+
+// Last returns the last item, or nil if there is none.
+func (in *Inbox[Extra]) Last() *Item[Extra] {
+	if n := len(in.Items); n > 0 {
+		return &in.Items[n-1]
+	}
+	return nil
+}
+
+func (in *Inbox[Extra]) push(it Item[Extra]) *Item[Extra] {
+	if in.Items == nil {
+		in.Items = in.one[:0]
+	}
+	in.Items = append(in.Items, it)
+	return in.Last()
+}
+
+func (in *Inbox[Extra]) pop() {
+	in.Items[0] = Item[Extra]{}
+	if in.Items = in.Items[1:]; len(in.Items) == 0 {
+		in.Items = nil
+	}
+}
+
+// AddHeader adds the header of a step, if it has one.
+func (in *Inbox[Extra]) AddHeader(rc *wire.Received) {
+	if rc.Header == nil {
+		return
+	}
+	in.header = true
+	if name, ok := EncodingOf(rc.Header); ok {
+		in.Encoding = name
+	}
+	in.push(Item[Extra]{Header: rc.Header})
+}
+
+// AddMessage adds the message of a step, or the piece of one, and returns its item, or nil if the
+// message was refused.
+func (in *Inbox[Extra]) AddMessage(rc *wire.Received, k *Keeper) *Item[Extra] {
+	if in.Skip > 0 {
+		in.Skip -= len(rc.Data)
+		return nil
+	}
+	it := in.Last()
+	if rc.Begins {
+		it = in.Begin(rc.Size, rc.Compressed)
+	}
+	it.Add(rc.Data, k)
+	return it
+}
+
+// Begin adds a message of which nothing has arrived yet, and returns its item.
+func (in *Inbox[Extra]) Begin(size int, compressed bool) *Item[Extra] {
+	it := in.Last()
+	if it == nil || it.Message {
+		it = in.push(Item[Extra]{})
+	}
+	it.Message, it.Compressed, it.Size, it.Missing = true, compressed, size, size
+	return it
+}
+
+// Add appends a piece of the message.
+func (it *Item[Extra]) Add(piece []byte, k *Keeper) {
+	if len(piece) > 0 {
+		it.Missing -= len(piece)
+		it.Data = k.Add(it.Data, piece, it.Size, it.Compressed)
+	}
+}
+
+// AddEnd adds the half-close or the end of a step, if it has one.
+func (in *Inbox[Extra]) AddEnd(rc *wire.Received) {
+	if !rc.HalfClose && rc.End == nil {
+		return
+	}
+	in.Closed = true
+	it := in.Last()
+	if it == nil {
+		it = in.push(Item[Extra]{})
+	}
+	it.HalfClose, it.End = rc.HalfClose, rc.End
+}
+
+// Close ends the inbox: nothing arrives any more, because of why. What has arrived can still be
+// received, except an unfinished message.
+func (in *Inbox[Extra]) Close(why error) {
+	if in.Err == nil {
+		in.Err = why
+	}
+	in.DropPartial()
+}
+
+// DropPartial drops an unfinished message.
+func (in *Inbox[Extra]) DropPartial() {
+	if it := in.Last(); it != nil && it.Missing > 0 {
+		it.Data.Free()
+		it.Message, it.Data, it.Missing = false, nil, 0
+		if it.Header == nil {
+			in.Items = in.Items[:len(in.Items)-1]
+		}
+	}
+}
+
+// Next receives into f what precedes the first message: a header, or if there is no message the
+// half-close or the end. If done is set, Recv returns err. Otherwise it is the item of the message,
+// which is too large for f or still arrives or is complete. It is nil if nothing has arrived.
+func (in *Inbox[Extra]) Next(f *link.Frame) (it *Item[Extra], done bool, err error) {
+	if len(in.Items) == 0 {
+		return nil, in.Err != nil, in.Err
+	}
+	it = &in.Items[0]
+	if it.Header != nil {
+		f.Header, it.Header = it.Header, nil
+	}
+	if !it.Message {
+		in.TakeEnd(f)
+		return nil, true, nil
+	}
+	keep := f.Dst == nil || f.Header != nil && it.Missing > 0 // keep the message for the next Recv
+	return it, keep, nil
+}
+
+// TakeEnd receives the half-close or the end from the first item, whose message was removed, and
+// removes it.
+func (in *Inbox[Extra]) TakeEnd(f *link.Frame) {
+	f.EndSend, f.End = in.Items[0].HalfClose, in.Items[0].End
+	in.pop()
+}
+
+// RemoveMessage removes the message from the first item, and the item if it has nothing else. It
+// returns the item as it was. Pieces of the message that have not arrived yet are skipped.
+func (in *Inbox[Extra]) RemoveMessage() Item[Extra] {
+	first := &in.Items[0]
+	it := *first
+	in.Skip = it.Missing
+	if it.HalfClose || it.End != nil {
+		*first = Item[Extra]{HalfClose: it.HalfClose, End: it.End}
+	} else {
+		in.pop()
+	}
+	return it
+}
