@@ -44,10 +44,9 @@ func (s *Session) admit(ctx context.Context) error {
 	t := new(ticket)
 	place := a.queue.PushBack(t)
 	for !t.admitted {
-		s.needReader() // so that the end of a call is read
-		s.waiting++
+		s.do(s.roles.Wait())
 		if err := t.cond.WaitContext(ctx, &s.mu, w); err != nil {
-			s.waiting--
+			s.roles.Woken()
 			a.queue.Remove(place)
 			return link.ContextEnd(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -51,7 +52,7 @@ func TestManyWhoGiveUpTheirTurnsAtOnce(t *testing.T) {
 		defer a.Close()
 		defer b.Close()
 		s := New(a, Options{Client: true})
-		s.hello.Calls, s.admission.open, s.occupied = 1, 1, true
+		s.hello.Calls, s.admission.open, s.roles.Reader = 1, 1, waits.Resident
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		for range n {
@@ -71,8 +72,8 @@ func TestManyWhoGiveUpTheirTurnsAtOnce(t *testing.T) {
 		begun := time.Now()
 		cancel()
 		all.Wait()
-		if s.admission.queue.Len() > 0 || s.waiting != 0 || s.admission.open != 1 {
-			t.Errorf("%d are left, %d wait, %d are open", s.admission.queue.Len(), s.waiting, s.admission.open)
+		if s.admission.queue.Len() > 0 || s.roles.Waiting != 0 || s.admission.open != 1 {
+			t.Errorf("%d are left, %d wait, %d are open", s.admission.queue.Len(), s.roles.Waiting, s.admission.open)
 		}
 		return max(time.Since(begun), 2*time.Millisecond) // some systems' clocks show less as nothing
 	}
@@ -124,8 +125,8 @@ func TestMoreCallsThanThePeerTakesWaitForTheirTurn(t *testing.T) {
 			t.Errorf("they came in the order %v", order)
 		}
 		empty(t, s)
-		if s.admission.open != 0 || s.waiting != 0 {
-			t.Errorf("%d calls are admitted, %d wait", s.admission.open, s.waiting)
+		if s.admission.open != 0 || s.roles.Waiting != 0 {
+			t.Errorf("%d calls are admitted, %d wait", s.admission.open, s.roles.Waiting)
 		}
 	})
 }
@@ -198,8 +199,8 @@ func TestACallThatLeavesTheQueue(t *testing.T) {
 			}
 		}
 		empty(t, s)
-		if ids := heads(peer); len(ids) != 4 || s.admission.open != 0 || s.waiting != 0 {
-			t.Errorf("calls %v were made, %d calls are admitted, %d wait", ids, s.admission.open, s.waiting)
+		if ids := heads(peer); len(ids) != 4 || s.admission.open != 0 || s.roles.Waiting != 0 {
+			t.Errorf("calls %v were made, %d calls are admitted, %d wait", ids, s.admission.open, s.roles.Waiting)
 		}
 	})
 }
@@ -229,8 +230,8 @@ func TestACallThatLeavesAsItGetsAPlace(t *testing.T) {
 				}
 			}
 			empty(t, s)
-			if s.admission.open != 0 || s.waiting != 0 {
-				t.Errorf("%d calls are admitted, %d wait", s.admission.open, s.waiting)
+			if s.admission.open != 0 || s.roles.Waiting != 0 {
+				t.Errorf("%d calls are admitted, %d wait", s.admission.open, s.roles.Waiting)
 			}
 		})
 	}
@@ -268,8 +269,8 @@ func TestWhoeverWaitsForAPlaceIsRefusedWhenThereIsNone(t *testing.T) {
 				}
 				synctest.Wait()
 				empty(t, s)
-				if ids := heads(peer); len(ids) != 2 || s.admission.open != 0 || s.waiting != 0 {
-					t.Errorf("calls %v were made, %d calls are admitted, %d wait", ids, s.admission.open, s.waiting)
+				if ids := heads(peer); len(ids) != 2 || s.admission.open != 0 || s.roles.Waiting != 0 {
+					t.Errorf("calls %v were made, %d calls are admitted, %d wait", ids, s.admission.open, s.roles.Waiting)
 				}
 			})
 		})

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -70,20 +71,20 @@ func TestCreditInSmallPiecesIsNoWorkForThoseItDoesNotReach(t *testing.T) {
 		}
 		synctest.Wait()
 		s.mu.Lock()
-		waiting := s.starved.length()
+		waiting := s.writing.starved.length()
 		if waiting < calls/4 || s.hasQueued() {
-			t.Errorf("%d calls wait for credit, of which there is %d", waiting, s.connOut)
+			t.Errorf("%d calls wait for credit, of which there is %d", waiting, s.writing.connOut)
 		}
-		for range wire.MessageCost - s.connOut {
+		for range wire.MessageCost - s.writing.connOut {
 			f, _, _ := wire.Next(wire.AppendCredit(nil, 0, 1))
 			if err := s.handleControl(f, nil); err != nil || s.hasQueued() {
-				t.Errorf("%d bytes of credit are work, %v", s.connOut, err)
+				t.Errorf("%d bytes of credit are work, %v", s.writing.connOut, err)
 			}
 		}
-		s.connOut += 10 * size
+		s.writing.connOut += 10 * size
 		s.feedStarved()
-		moved := s.ready.length() + s.bulk.length()
-		if moved < 1 || moved > 10+1 || moved+s.starved.length() != waiting { // one may be in the middle of a message
+		moved := s.writing.ready.length() + s.writing.bulk.length()
+		if moved < 1 || moved > 10+1 || moved+s.writing.starved.length() != waiting { // one may be in the middle of a message
 			t.Errorf("of %d calls %d are given a turn with credit for 10 messages", calls, moved)
 		}
 		s.mu.Unlock()
@@ -92,7 +93,7 @@ func TestCreditInSmallPiecesIsNoWorkForThoseItDoesNotReach(t *testing.T) {
 		s.mu.Lock()
 		for st := s.live.first; st != nil; st = st.nextLive {
 			if len(st.out) > 0 {
-				t.Errorf("a call with credit for %d bytes has %d left to write", st.credit, st.backlog)
+				t.Errorf("a call with credit for %d bytes has %d left to write", st.flow.Credit, st.flow.Backlog)
 			}
 		}
 		s.mu.Unlock()
@@ -191,15 +192,15 @@ func TestStreamsThatNobodyReadsShareWhatMayWait(t *testing.T) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			for st := s.live.first; st != nil; st = st.nextLive {
-				all += st.backlog
+				all += st.flow.Backlog
 			}
-			if all != s.backlog {
-				t.Errorf("%d bytes wait, and %d count", all, s.backlog)
+			if all != s.writing.backlog {
+				t.Errorf("%d bytes wait, and %d count", all, s.writing.backlog)
 			}
 			return all
 		}
-		const most = maxQueued + calls*(minBacklog+size+wire.MessageCost)
-		if n := backlog(); n < maxQueued || n > most {
+		const most = waits.MaxQueued + calls*(waits.MinBacklog+size+wire.MessageCost)
+		if n := backlog(); n < waits.MaxQueued || n > most {
 			t.Errorf("%d bytes of %d streams wait, no more than %d may", n, calls, most)
 		}
 		w.streams[0].Abort(context.Canceled)
@@ -265,7 +266,7 @@ func TestStreamsThatNobodyReadsShareWhatMayBeUnread(t *testing.T) {
 				st[0].Abort(context.Canceled)
 			}
 		}
-		if n, left := unread(), calls/2*wire.MinWindow; n != left || cs.starved.first != nil {
+		if n, left := unread(), calls/2*wire.MinWindow; n != left || cs.writing.starved.first != nil {
 			t.Errorf("%d bytes are unread, and %d left", n, left)
 		}
 		// A message that a receiver waits for does not count.

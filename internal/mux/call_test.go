@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -249,7 +250,7 @@ func TestAReplyLargerThanTheWindow(t *testing.T) {
 		want := noise(size)
 		var enc wire.Encoder
 		step := &wire.Step{Stream: 1, HasMessage: true, Message: want, End: &link.End{}}
-		window := granted(wire.MinWindow)
+		window := waits.Granted(wire.MinWindow)
 		b, cost := enc.Append(nil, step, window)
 		for left := window - cost; left > 0; left -= cost {
 			b, cost = enc.Append(b, step, left)
@@ -367,7 +368,7 @@ func TestASessionThatDrainsBeforeItStarts(t *testing.T) {
 // TestASecondReplyAfterAFullWindow checks that a second reply can arrive, and end the
 // call, although the first one has used all of the credit.
 func TestASecondReplyAfterAFullWindow(t *testing.T) {
-	for _, size := range []int{granted(wire.MinWindow) - wire.MessageCost, 2 * wire.MinWindow, 5 * wire.MinWindow} {
+	for _, size := range []int{waits.Granted(wire.MinWindow) - wire.MessageCost, 2 * wire.MinWindow, 5 * wire.MinWindow} {
 		synctest.Test(t, func(t *testing.T) {
 			w := &witness{}
 			o := Options{Window: wire.MinWindow, MaxWindow: 2 * wire.MinWindow}

@@ -15,7 +15,7 @@ const maxOwed = 4 << 20
 // checkOwed fails if the peer keeps sending frames that need an answer but does not
 // read the answers. mu is held.
 func (s *Session) checkOwed() error {
-	if n := len(s.control) + len(s.drain.pongs); n > maxOwed {
+	if n := len(s.writing.control) + len(s.drain.pongs); n > maxOwed {
 		return fmt.Errorf("the peer does not read the %d bytes that it is owed", n)
 	}
 	return nil
@@ -26,21 +26,21 @@ func (s *Session) handleHello(body []byte) error {
 	if err != nil {
 		return err
 	}
-	if s.isMet {
+	if s.reading.isMet {
 		return protocolError("the peer says hello twice")
 	}
 	var after callbacks
 	s.mu.Lock()
-	if s.broken == nil {
+	if s.writing.broken == nil {
 		_ = s.conn.SetReadDeadline(time.Time{})
 	}
 	for st := s.live.first; st != nil; st = st.nextLive {
-		st.credit += h.Stream - s.hello.Stream // cannot overflow: no CREDIT is accepted before HELLO
+		st.flow.Credit += h.Stream - s.hello.Stream // cannot overflow: no CREDIT is accepted before HELLO
 		after.unpark(s.wake(&st.sender))
 		st.schedule()
 	}
-	err = addCredit(&s.connOut, h.Connection-s.hello.Connection)
-	s.hello, s.isMet = h, true
+	err = addCredit(&s.writing.connOut, h.Connection-s.hello.Connection)
+	s.hello, s.reading.isMet = h, true
 	s.mu.Unlock()
 	after.run()
 	close(s.helloReceived)
@@ -56,11 +56,11 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 			return err
 		}
 		if f.Stream == 0 {
-			return addCredit(&s.connOut, n)
+			return addCredit(&s.writing.connOut, n)
 		}
 		st, err := s.lookup(f.Stream)
 		if st != nil {
-			if err := addCredit(&st.credit, n); err != nil {
+			if err := addCredit(&st.flow.Credit, n); err != nil {
 				return err
 			}
 			st.schedule()

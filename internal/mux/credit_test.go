@@ -21,7 +21,7 @@ func TestAPlacedMessageLargerThanTheCreditIsFollowedByOthers(t *testing.T) {
 		for range 3 {
 			send(t, caller, make([]byte, size))
 			synctest.Wait()
-			if credit := caller.(*stream).credit; credit >= 0 {
+			if credit := caller.(*stream).flow.Credit; credit >= 0 {
 				t.Fatalf("%d bytes of credit are left: the message did not take more than there was", credit)
 			}
 			if n, err := received(t, callee, size); n != size || err != nil {
@@ -50,11 +50,11 @@ func TestCreditMayBeMoreThanMemory(t *testing.T) {
 		send(t, st, message)
 		synctest.Wait()
 		const spent = 2 * (3*wire.MinWindow + wire.MessageCost)
-		if got := st.(*stream).credit; got != 2*much-spent {
+		if got := st.(*stream).flow.Credit; got != 2*much-spent {
 			t.Errorf("the call has %d bytes of credit", got)
 		}
-		if s.connOut != 2*much-spent {
-			t.Errorf("the connection has %d bytes of credit", s.connOut)
+		if s.writing.connOut != 2*much-spent {
+			t.Errorf("the connection has %d bytes of credit", s.writing.connOut)
 		}
 		var got []byte
 		for _, f := range peer.of(wire.KindStream) {

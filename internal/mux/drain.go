@@ -69,7 +69,7 @@ func (s *Session) announce() {
 	default:
 		d.announced = time.Now()
 		d.timer = time.AfterFunc(s.opts.Farewell, s.onDrainTimer)
-		s.control = wire.AppendDrain(s.control, wire.NoLast)
+		s.writing.control = wire.AppendDrain(s.writing.control, wire.NoLast)
 		d.ping = s.appendPing()
 	}
 }
@@ -89,7 +89,7 @@ func (s *Session) refuseCalls() {
 	if s.drain.timer != nil {
 		s.drain.timer.Stop()
 	}
-	s.control = wire.AppendDrain(s.control, s.last)
+	s.writing.control = wire.AppendDrain(s.writing.control, s.last)
 	s.closeIfDrained()
 }
 
@@ -154,7 +154,7 @@ func (s *Session) numbered() {
 		return
 	}
 	if d.unnumbered--; d.unnumbered == 0 {
-		s.control = append(s.control, d.pongs...)
+		s.writing.control = append(s.writing.control, d.pongs...)
 		d.pongs = nil
 	}
 }
@@ -162,7 +162,7 @@ func (s *Session) numbered() {
 // answerPing sends a PONG, after the heads of the calls that were open when the peer
 // announced a drain. mu is held.
 func (s *Session) answerPing(data [8]byte) {
-	to := &s.control
+	to := &s.writing.control
 	if s.drain.unnumbered > 0 {
 		to = &s.drain.pongs
 	}

@@ -94,7 +94,7 @@ func (s *Session) Written() <-chan struct{} {
 // write. It is called whenever the pen is put down, and when a call of the peer leaves the
 // session, which may have dropped what it had left. mu is held.
 func (s *Session) checkWritten() {
-	if s.written != nil && s.calls == 0 && len(s.control) == 0 && s.batch.b == nil {
+	if s.written != nil && s.calls == 0 && len(s.writing.control) == 0 && s.writing.batch.b == nil {
 		s.closeWritten()
 	}
 }
@@ -141,9 +141,9 @@ func (s *Session) fail(reason error) {
 // would arrive for it.
 func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	s.mu.Lock()
-	lost = lost || s.broken != nil
+	lost = lost || s.writing.broken != nil
 	if lost {
-		s.lost = true
+		s.writing.lost = true
 		_ = s.conn.Close()
 	}
 	if s.ended != nil {
@@ -151,7 +151,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 		s.mu.Unlock()
 		return
 	}
-	s.ended = reason
+	s.ended, s.roles.Over = reason, true
 	s.terminating.Add(1)
 	defer s.terminating.Done()
 	s.refuse(reason)
@@ -160,12 +160,12 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	if code == wire.ByeClosed && s.live.first == nil {
 		bye = wire.ByeDone // no call is cut off
 	}
-	s.bye = wire.AppendBye(nil, bye, reason.Error())
+	s.writing.bye = wire.AppendBye(nil, bye, reason.Error())
 	tells := code == wire.ByeClosed && s.hasReplies()
 	var after callbacks
 	for st := s.live.first; st != nil; {
 		next := st.nextLive
-		if st == s.accepting { // offerToAcceptor ends it; until then its handler can send nothing more
+		if st == s.reading.accepting { // offerToAcceptor ends it; until then its handler can send nothing more
 			st.sendErr = reason
 			st = next
 			continue
@@ -186,7 +186,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 		s.closeTimer = time.AfterFunc(s.opts.Farewell, s.closeConn)
 	}
 	s.wakeWriter()
-	s.needReader() // to see the peer close the connection
+	s.do(s.roles.NeedReader()) // to see the peer close the connection
 	s.mu.Unlock()
 	if !started {
 		_ = s.conn.Close()
@@ -211,7 +211,7 @@ func (s *Session) hasReplies() bool {
 // closeConn closes the connection at once. What is queued is lost.
 func (s *Session) closeConn() {
 	s.mu.Lock()
-	s.lost = true
+	s.writing.lost = true
 	s.wakeWriter()
 	s.mu.Unlock()
 	_ = s.conn.Close()

@@ -20,6 +20,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -73,16 +74,16 @@ func even(t *testing.T, a, b *Session, calls ...[2]*stream) {
 	t.Helper()
 	synctest.Wait()
 	for _, s := range [][2]*Session{{a, b}, {b, a}} {
-		if out, in := s[0].connOut, s[1].connIn; out != int64(in) || in+s[1].taken != s[1].opts.ConnWindow {
+		if out, in := s[0].writing.connOut, s[1].connIn; out != int64(in) || in+s[1].taken != s[1].opts.ConnWindow {
 			t.Errorf("the connection's credit is %d, %d is expected, %d is owed", out, in, s[1].taken)
 		}
 	}
 	for _, c := range calls {
 		for _, st := range [][2]*stream{{c[0], c[1]}, {c[1], c[0]}} {
 			from, in := st[0], &st[1].in
-			if from.credit != int64(in.credit) || in.credit+in.taken != in.window || in.advance != 0 || in.Skip != 0 || from.backlog != 0 {
+			if from.flow.Credit != int64(in.flow.Credit) || in.flow.Credit+in.flow.Taken != in.flow.Window || in.flow.Advance != 0 || in.Skip != 0 || from.flow.Backlog != 0 {
 				t.Errorf("a call's credit is %d, %d is expected, %d is owed, of a window of %d, backlog %d, advance %d, skip %d",
-					from.credit, in.credit, in.taken, in.window, from.backlog, in.advance, in.Skip)
+					from.flow.Credit, in.flow.Credit, in.flow.Taken, in.flow.Window, from.flow.Backlog, in.flow.Advance, in.Skip)
 			}
 		}
 	}
@@ -112,7 +113,7 @@ func TestAWindowThatHasGrown(t *testing.T) {
 				wants(t, st[1], make([]byte, n))
 			}
 			sender.Wait()
-			if w := st[1].in.window; w <= wire.MinWindow || w > o.MaxWindow {
+			if w := st[1].in.flow.Window; w <= wire.MinWindow || w > o.MaxWindow {
 				t.Errorf("the window is %d", w)
 			}
 		}
@@ -186,8 +187,8 @@ func TestARefusedMessageIsSkipped(t *testing.T) {
 			s := callee.session
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			short := callee.in.Last().Missing - callee.in.credit
-			callee.in.advance += short
+			short := callee.in.Last().Missing - callee.in.flow.Credit
+			callee.in.flow.Advance += short
 			callee.grantCredit(short)
 		},
 	} {
@@ -205,7 +206,7 @@ func TestARefusedMessageIsSkipped(t *testing.T) {
 							send(t, caller, []byte("next"))
 						}()
 						synctest.Wait()
-						if size > granted(wire.MinWindow) {
+						if size > waits.Granted(wire.MinWindow) {
 							before(t, callee)
 						}
 						var refused *link.RecvError
@@ -487,7 +488,7 @@ func TestManyMessagesOfOneByte(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
-		if got, most := waits(callee), granted(wire.MinWindow)/(wire.MessageCost+1); got != most {
+		if got, most := unreceived(callee), waits.Granted(wire.MinWindow)/(wire.MessageCost+1); got != most {
 			t.Errorf("%d messages wait, want %d", got, most)
 		}
 		for i := range n {
@@ -605,4 +606,4 @@ func TestRepliesThatAreCompressedOtherwise(t *testing.T) {
 }
 
 // spent returns the credit that st has used for sending. The session's mu is held.
-func spent(st *stream) int { return int(int64(st.session.hello.Stream) - st.credit) }
+func spent(st *stream) int { return int(int64(st.session.hello.Stream) - st.flow.Credit) }

@@ -13,17 +13,17 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// handleInput handles all complete frames in s.in. Its error is an *inputError.
+// handleInput handles all complete frames in s.reading.in. Its error is an *inputError.
 func (s *Session) handleInput() error {
-	rest := s.in.B
-	if !s.begun {
+	rest := s.reading.in.B
+	if !s.reading.begun {
 		if err := notMagic(rest); err != nil {
 			return &inputError{err}
 		}
 		if len(rest) < len(wire.Magic) {
 			return nil
 		}
-		s.begun = true
+		s.reading.begun = true
 		rest = rest[len(wire.Magic):]
 	}
 	for {
@@ -34,7 +34,7 @@ func (s *Session) handleInput() error {
 		rest = rest[n:]
 		f, n, err := wire.Next(rest)
 		if err == nil && n > 0 {
-			s.onlyInput = n == len(rest)
+			s.lending.onlyInput = n == len(rest)
 			err = s.handleFrame(f)
 		}
 		if err != nil {
@@ -45,7 +45,7 @@ func (s *Session) handleInput() error {
 		}
 		rest = rest[n:]
 	}
-	if len(s.late) > 0 {
+	if len(s.reading.late) > 0 {
 		s.offerLateCalls()
 	}
 	s.keepPartialFrame(rest)
@@ -56,26 +56,26 @@ func (s *Session) handleInput() error {
 // for the rest of the frame. It doubles the size of the next buffer if the read filled
 // this one, up to maxRead, so that bulk input takes few reads.
 func (s *Session) keepPartialFrame(rest []byte) {
-	full := len(s.in.B) == cap(s.in.B)
+	full := len(s.reading.in.B) == cap(s.reading.in.B)
 	switch {
-	case full && s.room < maxRead:
-		s.room = max(2*s.room, 128<<10) // at least the largest frame with its length field
-	case !full && len(s.in.B) < s.room/8:
-		s.room = 0
+	case full && s.reading.room < maxRead:
+		s.reading.room = max(2*s.reading.room, 128<<10) // at least the largest frame with its length field
+	case !full && len(s.reading.in.B) < s.reading.room/8:
+		s.reading.room = 0
 	}
-	if len(rest) == 0 && cap(s.in.B) != max(s.room, readBuffer) {
-		s.in.Free()
-		s.in = nil
+	if len(rest) == 0 && cap(s.reading.in.B) != max(s.reading.room, readBuffer) {
+		s.reading.in.Free()
+		s.reading.in = nil
 		return
 	}
-	if len(rest) > 0 && cap(s.in.B) < s.room {
-		larger := newBuffer(s.room)
+	if len(rest) > 0 && cap(s.reading.in.B) < s.reading.room {
+		larger := newBuffer(s.reading.room)
 		larger.B = append(larger.B, rest...)
-		s.in.Free()
-		s.in = larger
+		s.reading.in.Free()
+		s.reading.in = larger
 		return
 	}
-	s.in.B = s.in.B[:copy(s.in.B[:cap(s.in.B)], rest)]
+	s.reading.in.B = s.reading.in.B[:copy(s.reading.in.B[:cap(s.reading.in.B)], rest)]
 }
 
 // An inputError is a violation of the protocol, or the peer's BYE. No further input is
@@ -104,7 +104,7 @@ var errNotMet = errors.New("the peer did not complete the handshake in time")
 // readErrorReason returns the reason for ending the session if Read returned err.
 func (s *Session) readErrorReason(err error) error {
 	s.mu.Lock()
-	broken := s.broken
+	broken := s.writing.broken
 	s.mu.Unlock()
 	var timeout interface{ Timeout() bool }
 	late := errors.As(err, &timeout) && timeout.Timeout()
@@ -171,10 +171,10 @@ func protocolError(format string, args ...any) error {
 
 // handleFrame handles one frame. An error ends the session.
 func (s *Session) handleFrame(f wire.Frame) error {
-	if f.Kind != wire.KindHello && !s.isMet {
+	if f.Kind != wire.KindHello && !s.reading.isMet {
 		return protocolError("the peer has not said hello")
 	}
-	if s.parts.b != nil && (f.Stream != s.parts.of || f.Kind != wire.KindPart && !f.Kind.Stream()) {
+	if s.reading.parts.b != nil && (f.Stream != s.reading.parts.of || f.Kind != wire.KindPart && !f.Kind.Stream()) {
 		return protocolError("another frame comes between the parts of a block")
 	}
 	if f.Kind.Stream() || f.Kind == wire.KindPart {
@@ -205,12 +205,12 @@ func (s *Session) handleFrame(f wire.Frame) error {
 // It is called before the frame is decoded, because decoding can cost this side more than the
 // frame costs the peer.
 func (s *Session) checkOpened(id uint64) error {
-	if !s.isOwn(id) || id <= s.opened {
+	if !s.isOwn(id) || id <= s.reading.opened {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.opened = s.lastOwn
+	s.reading.opened = s.lastOwn
 	_, err := s.lookup(id)
 	return err
 }
@@ -242,10 +242,10 @@ func (s *Session) isOwn(id uint64) bool { return s.opts.Client == (id%2 == 1) }
 
 // handleStreamFrame handles a STREAM frame, together with the PARTs of its block.
 func (s *Session) handleStreamFrame(f wire.Frame) error {
-	if s.parts.b == nil {
+	if s.reading.parts.b == nil {
 		return s.handleStepFrame(f, nil)
 	}
-	before := s.parts.finish(len(f.Body))
+	before := s.reading.parts.finish(len(f.Body))
 	err := s.handleStepFrame(f, before.B)
 	before.Free()
 	return err
@@ -255,7 +255,7 @@ func (s *Session) handleStreamFrame(f wire.Frame) error {
 // reference to before or f.Body.
 func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 	fromCaller := !s.isOwn(f.Stream)
-	rc, err := s.dec.Stream(f, before, fromCaller)
+	rc, err := s.reading.dec.Stream(f, before, fromCaller)
 	if err != nil {
 		if fromCaller {
 			// Count the call as seen. DRAIN precedes BYE, and must not tell the caller
@@ -279,11 +279,11 @@ func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 	}
 	if err == nil && opened {
 		if s.isRash() {
-			s.late = append(s.late, lateCall{st, rc.Open})
+			s.reading.late = append(s.reading.late, lateCall{st, rc.Open})
 			opened = false
 		} else {
-			s.accepting = st
-			s.lendable = s.lendableTo(st)
+			s.reading.accepting = st
+			s.lending.lendable = s.lendableTo(st)
 		}
 	}
 	s.mu.Unlock()
@@ -310,7 +310,7 @@ func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 	refused := err != nil
 	var after callbacks
 	s.mu.Lock()
-	s.accepting = nil
+	s.reading.accepting = nil
 	if !refused {
 		err = s.ended
 	}
@@ -376,7 +376,7 @@ func (s *Session) rejectStep(id uint64, rc *wire.Received, after *callbacks) err
 	s.last = id
 	if !link.IsClosed(s.drained) {
 		code, text := encoded.ResetOf(reason)
-		s.control = wire.AppendReset(s.control, id, code, text)
+		s.writing.control = wire.AppendReset(s.writing.control, id, code, text)
 	}
 	return nil
 }
@@ -392,7 +392,7 @@ func (s *Session) newPeerStream(id uint64, rc *wire.Received) (*stream, error) {
 		return nil, nil // DRAIN was sent, which tells the peer that this call was not processed
 	}
 	if s.opts.MaxStreams > 0 && s.calls >= s.opts.MaxStreams {
-		s.control = wire.AppendReset(s.control, id, wire.ResetUnprocessed, fmt.Sprintf("no more than %d calls may be open at a time", s.opts.MaxStreams))
+		s.writing.control = wire.AppendReset(s.writing.control, id, wire.ResetUnprocessed, fmt.Sprintf("no more than %d calls may be open at a time", s.opts.MaxStreams))
 		return nil, nil
 	}
 	if rc.Timeout > 0 {

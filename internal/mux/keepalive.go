@@ -148,7 +148,7 @@ func (s *Session) appendPing() uint64 {
 	p.pings++
 	var data [8]byte
 	binary.LittleEndian.PutUint64(data[:], p.pings)
-	s.control = wire.AppendPing(s.control, wire.KindPing, data)
+	s.writing.control = wire.AppendPing(s.writing.control, wire.KindPing, data)
 	return p.pings
 }
 

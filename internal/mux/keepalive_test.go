@@ -444,14 +444,14 @@ func TestASessionThatIsGoneLeavesNoTimer(t *testing.T) {
 			s.Start(w)
 			_ = peers.Close()
 			<-s.Gone()
-			before := len(s.control)
+			before := len(s.writing.control)
 			pass(time.Hour)
-			for _, timer := range []*time.Timer{s.keepalive.timer, s.keepalive.idle, s.keepalive.age, s.closeTimer, s.idle} {
+			for _, timer := range []*time.Timer{s.keepalive.timer, s.keepalive.idle, s.keepalive.age, s.closeTimer, s.reading.idle} {
 				if timer != nil && timer.Stop() {
 					t.Error("a timer runs")
 				}
 			}
-			if len(w.told()) != 1 || len(s.control) != before {
+			if len(w.told()) != 1 || len(s.writing.control) != before {
 				t.Errorf("closed for %v", w.told())
 			}
 		}

@@ -13,17 +13,15 @@ import (
 // handlers together.
 //
 // Invariants, under mu:
-//   - While borrower is set, occupied is set, and the resident runs the handler of that
-//     call. It has handled all that it has read.
-//   - A goroutine that is about to wait for the peer, the handler's own included, or that
-//     ends the session calls needReader first, which starts another resident in place of
-//     the one that runs the handler. Release does the same for a handler that turns out to
-//     be slow. The new resident starts goroutines for the calls that are left in lent: they
-//     may be as slow, and nothing looks after a call that has not begun.
+//   - borrower is set while roles.Reader is waits.Handler. The resident runs the handler of
+//     that call, and has handled all that it has read.
+//   - A goroutine that is about to wait for the peer, the handler's included, or that ends
+//     the session starts another resident first, in place of the one that runs the handler.
+//     Release does the same for a handler that turns out to be slow. The new resident starts
+//     goroutines for the calls that are left in lent: they may be as slow, and nothing looks
+//     after a call that has not begun.
 //   - A goroutine whose handler has returned reads on only if its call is still the
 //     borrower. Otherwise it ends.
-//   - While corked is set, a resident runs handlers or is about to, and flushes when it has
-//     run the last.
 type lending struct {
 	// Owned by the resident.
 	onlyInput bool          // no input follows the frame that is being handled
@@ -35,7 +33,6 @@ type lending struct {
 
 	// Guarded by mu.
 	borrower *stream // the call whose handler the resident runs; nil while it reads
-	corked   bool    // nothing is written
 }
 
 // A lentCall is a call that the resident has lent itself to.
@@ -63,15 +60,15 @@ const (
 )
 
 // Lends implements [link.Lender].
-func (st *stream) Lends(d time.Duration) bool { return d <= st.session.lendable }
+func (st *stream) Lends(d time.Duration) bool { return d <= st.session.lending.lendable }
 
 // Lend implements [link.Lender].
 func (st *stream) Lend(r link.Runner, d time.Duration) {
 	s := st.session
 	st.holders.Add(1)
-	s.lendable = -1
-	s.lentTime += d
-	s.lent = append(s.lent, lentCall{st, r})
+	s.lending.lendable = -1
+	s.lending.lentTime += d
+	s.lending.lent = append(s.lending.lent, lentCall{st, r})
 }
 
 // Release implements [link.Lender].
@@ -79,8 +76,8 @@ func (st *stream) Release() {
 	s := st.session
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.borrower == st {
-		s.replaceResident()
+	if s.lending.borrower == st {
+		s.do(s.roles.NeedReader())
 	}
 }
 
@@ -88,51 +85,53 @@ func (st *stream) Release() {
 // opened. mu is held.
 func (s *Session) lendableTo(st *stream) time.Duration {
 	switch {
-	case !st.in.Closed || st.in.MidMessage() || s.waiting > 0 || s.calls > maxAmong:
+	case !st.in.Closed || st.in.MidMessage() || s.roles.Waiting > 0 || s.calls > maxAmong:
 		return -1
-	case s.onlyInput && s.calls == 1:
+	case s.lending.onlyInput && s.calls == 1:
 		return maxLent
 	}
-	return min(maxLentAmongMany, maxLent-s.lentTime)
+	return min(maxLentAmongMany, maxLent-s.lending.lentTime)
 }
 
 // runLent runs the handlers of the calls that the resident has lent itself to. It reports
 // whether the calling goroutine is still the resident. Called with mu held, which it
 // releases if it returns false.
 func (s *Session) runLent() (reads bool) {
-	for ran := 0; s.lentRun < len(s.lent); {
-		c := s.lent[s.lentRun]
-		s.lent[s.lentRun] = lentCall{}
-		s.lentRun++
-		if s.lentSpent > maxLent || s.waiting > 0 || s.ended != nil || s.broken != nil {
+	for ran := 0; s.lending.lentRun < len(s.lending.lent); {
+		c := s.lending.lent[s.lending.lentRun]
+		s.lending.lent[s.lending.lentRun] = lentCall{}
+		s.lending.lentRun++
+		if s.lending.lentSpent > maxLent || !s.roles.MayLend() {
 			go c.run.Run()
 			c.st.drop()
 			continue
 		}
-		s.borrower, s.corked = c.st, s.corked || s.lentRun < len(s.lent)
+		s.roles.Lend(s.lending.lentRun < len(s.lending.lent))
+		s.lending.borrower = c.st
 		s.mu.Unlock()
 		spent := s.runOne(c)
 		s.mu.Lock()
-		ours := s.borrower == c.st
+		ours := s.lending.borrower == c.st
 		c.st.drop()
 		if !ours {
 			s.mu.Unlock()
 			return false
 		}
-		s.borrower = nil
-		s.lentSpent += spent
+		s.lending.borrower = nil
+		s.roles.Returned()
+		s.lending.lentSpent += spent
 		if ran++; ran%maxCorked == 0 {
 			s.uncork()
 		}
 	}
-	s.lent, s.lentRun, s.lentTime, s.lentSpent = s.lent[:0], 0, 0, 0
+	s.lending.lent, s.lending.lentRun, s.lending.lentTime, s.lending.lentSpent = s.lending.lent[:0], 0, 0, 0
 	s.uncork()
 	return true
 }
 
 // uncork writes what is queued. Called with mu held; mu is released in between.
 func (s *Session) uncork() {
-	s.corked = false
+	s.roles.Corked = false
 	s.flushQueued()
 }
 
@@ -149,20 +148,10 @@ func (s *Session) runOne(c lentCall) time.Duration {
 	return d
 }
 
-// needReader makes sure that a goroutine reads or was woken to read. mu is held.
-func (s *Session) needReader() {
-	switch {
-	case s.borrower != nil:
-		s.replaceResident()
-	case !s.occupied:
-		s.wakeResident()
-	}
-}
-
 // replaceResident makes a new goroutine the resident, in place of the one that runs the
 // borrower's handler. mu is held.
 func (s *Session) replaceResident() {
-	s.borrower = nil
-	s.lentSpent = maxLent + 1
+	s.lending.borrower = nil
+	s.lending.lentSpent = maxLent + 1
 	go s.readOn(nil)
 }

@@ -152,7 +152,7 @@ func TestRepliesOfLentCallsAreWrittenTogether(t *testing.T) {
 		b := &borrower{run: func(session *Session, st link.Stream) {
 			session.mu.Lock()
 			n := 0
-			for q := session.ready.first; q != nil; q = q.next {
+			for q := session.writing.ready.first; q != nil; q = q.next {
 				n++
 			}
 			session.mu.Unlock()

@@ -401,8 +401,8 @@ func empty(t *testing.T, s *Session) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.streams) > 0 || s.live.first != nil || s.calls > 0 || s.ready.first != nil || s.starved.first != nil {
-		t.Errorf("%d streams are left, live %v, %d count, ready %v, starved %v", len(s.streams), s.live.first, s.calls, s.ready, s.starved)
+	if len(s.streams) > 0 || s.live.first != nil || s.calls > 0 || s.writing.ready.first != nil || s.writing.starved.first != nil {
+		t.Errorf("%d streams are left, live %v, %d count, ready %v, starved %v", len(s.streams), s.live.first, s.calls, s.writing.ready, s.writing.starved)
 	}
 }
 
@@ -903,7 +903,7 @@ func TestAPeerThatNeverReads(t *testing.T) {
 			st.Abort(reason)
 		}
 		empty(t, s)
-		if n := len(s.control); n > 100 {
+		if n := len(s.writing.control); n > 100 {
 			t.Errorf("%d bytes wait for calls that were never made", n)
 		}
 		_ = s.Close(reason)
@@ -941,8 +941,8 @@ func TestTenThousandCallsLeaveNothing(t *testing.T) {
 					t.Fatalf("%v; of %d calls %d were aborted", w.closed, len(w.streams), len(w.aborts))
 				}
 				empty(t, s)
-				if cap(s.control) > maxBatch {
-					t.Errorf("control keeps %d bytes", cap(s.control))
+				if cap(s.writing.control) > maxBatch {
+					t.Errorf("control keeps %d bytes", cap(s.writing.control))
 				}
 			})
 		})
@@ -963,15 +963,15 @@ func TestCreditForCallsThatWaitForTheConnections(t *testing.T) {
 		}
 		peer.write(bytes.Repeat(wire.AppendCredit(nil, 3, 1), 1000), bytes.Repeat(wire.AppendCredit(nil, 1, 1), 1000))
 		n := 0
-		for st := s.starved.first; st != nil; st = st.next {
+		for st := s.writing.starved.first; st != nil; st = st.next {
 			n++
 		}
-		if n != 2 || s.connOut != 0 {
-			t.Errorf("%d calls wait for the connection's credit, of which there is %d", n, s.connOut)
+		if n != 2 || s.writing.connOut != 0 {
+			t.Errorf("%d calls wait for the connection's credit, of which there is %d", n, s.writing.connOut)
 		}
 		w.streams[0].Abort(errors.New("enough"))
 		peer.write(wire.AppendCredit(nil, 0, 2*wire.MinWindow))
-		if s.starved.first != nil || s.ready.first != nil || w.streams[1].(*stream).out != nil {
+		if s.writing.starved.first != nil || s.writing.ready.first != nil || w.streams[1].(*stream).out != nil {
 			t.Error("a message is stuck")
 		}
 	})

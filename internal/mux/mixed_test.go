@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -47,23 +48,25 @@ func TestASenderThatReadsIsWokenWhenItsStreamHasRoom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		send(t, st, noise(maxBacklog+4*maxBatch)) // for a part of which there is credit
+		send(t, st, noise(waits.MaxBacklog+4*maxBatch)) // for a part of which there is credit
 		time.Sleep(time.Second)
-		for holds(s, func() bool { return s.occupied }) { // the resident retires after a read, for a while
+		for holds(s, func() bool { return s.roles.Reader != waits.Nobody }) { // the resident retires after a read, for a while
 			_, _ = b.Write(wire.AppendPing(nil, wire.KindPing, [8]byte{}))
 			time.Sleep(time.Millisecond)
 		}
 		sent := make(chan error, 1)
 		go func() { sent <- st.Send(&link.Frame{Msg: ofBytes(10), HasMsg: true}) }()
 		time.Sleep(time.Second)
-		if !holds(s, func() bool { return s.leader == &st.(*stream).sender && s.parked }) {
+		if !holds(s, func() bool { return s.reading.leader == &st.(*stream).sender && s.roles.Parked }) {
 			t.Fatal("the sender does not read")
 		}
 		reading.Store(false)
 		time.Sleep(time.Second)
 		_, _ = b.Write(wire.AppendCredit(nil, 1, 8*maxBatch))
 		time.Sleep(time.Second)
-		if !holds(s, func() bool { return st.(*stream).full() && st.(*stream).credit > int64(st.(*stream).backlog) }) {
+		if !holds(s, func() bool {
+			return st.(*stream).flow.Full(s.writing.backlog) && st.(*stream).flow.Credit > int64(st.(*stream).flow.Backlog)
+		}) {
 			t.Fatal("the credit did not arrive while the stream was full")
 		}
 		reading.Store(true)
@@ -264,11 +267,11 @@ func stateOf(s *Session) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "occupied %t, leader %t, waiting %d, pen %d, connection's credit %d out and %d in, %d taken, %d unread",
-		s.occupied, s.leader != nil, s.waiting, s.pen, s.connOut, s.connIn, s.taken, s.unread)
+	fmt.Fprintf(&b, "reader %d, leader %t, waiting %d, pen %d, connection's credit %d out and %d in, %d taken, %d unread",
+		s.roles.Reader, s.reading.leader != nil, s.roles.Waiting, s.roles.Pen, s.writing.connOut, s.connIn, s.taken, s.unread)
 	for st := s.live.first; st != nil; st = st.nextLive {
 		fmt.Fprintf(&b, "; call %d: credit %d, backlog %d, full %t, queued %t, its sender leads %t; window %d, credit %d, taken %d, advance %d, %d items",
-			st.id, st.credit, st.backlog, st.full(), st.queue != nil, s.leader == &st.sender, st.in.window, st.in.credit, st.in.taken, st.in.advance, len(st.in.Items))
+			st.id, st.flow.Credit, st.flow.Backlog, st.flow.Full(st.session.writing.backlog), st.queue != nil, s.reading.leader == &st.sender, st.in.flow.Window, st.in.flow.Credit, st.in.flow.Taken, st.in.flow.Advance, len(st.in.Items))
 	}
 	return b.String()
 }

@@ -97,17 +97,17 @@ func (st *stream) takePack(it *item) {
 	t := &st.unpacked
 	t.pack, t.at, t.encoding = it.Extra.behind, 0, st.in.Encoding
 	t.ends = it.HalfClose || it.End != nil
-	t.due = st.in.holdsBack() - st.in.taken + st.in.advance
+	t.due = st.in.flow.Due()
 }
 
 // returnSpent returns the credit of packed messages that were received. The session's mu is
 // held.
 func (st *stream) returnSpent() {
 	if n := st.unpacked.spent; n > 0 {
-		st.unpacked.spent, st.unpacked.due = 0, st.in.holdsBack()
+		st.unpacked.spent, st.unpacked.due = 0, st.in.flow.HoldsBack()
 		st.removeUnread(n)
 		st.returnCredit(n)
-		if len(st.session.control) > 0 {
+		if len(st.session.writing.control) > 0 {
 			st.session.wakeWriter()
 		}
 	}

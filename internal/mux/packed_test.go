@@ -14,8 +14,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// waits returns how many messages are queued in the inbox.
-func waits(st *stream) (n int) {
+// unreceived returns how many messages are queued in the inbox.
+func unreceived(st *stream) (n int) {
 	st.session.mu.Lock()
 	defer st.session.mu.Unlock()
 	for _, it := range st.in.Items {
@@ -110,7 +110,7 @@ func TestMessagesArriveInOrderHoweverTheyWait(t *testing.T) {
 			} else {
 				peer.write(literal(finish, 1))
 			}
-			if got := waits(st.(*stream)); got != len(sent)-received {
+			if got := unreceived(st.(*stream)); got != len(sent)-received {
 				t.Fatalf("%d messages wait, want %d", got, len(sent)-received)
 			}
 			for received < len(sent) {
@@ -148,7 +148,7 @@ func TestSmallCompressedMessagesThatWait(t *testing.T) {
 			send(t, caller, []byte(fmt.Sprint(i))[:min(i%3, len(fmt.Sprint(i)))])
 		}
 		synctest.Wait()
-		if got := waits(callee); got != n || len(callee.in.Items) != 1 {
+		if got := unreceived(callee); got != n || len(callee.in.Items) != 1 {
 			t.Errorf("%d messages wait, in %d items", got, len(callee.in.Items))
 		}
 		for i := range n {

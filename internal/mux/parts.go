@@ -24,7 +24,7 @@ type parts struct {
 
 // handlePart handles a PART frame.
 func (s *Session) handlePart(f wire.Frame) error {
-	p := &s.parts
+	p := &s.reading.parts
 	if p.b == nil {
 		p.of, p.b = f.Stream, newBuffer(len(f.Body))
 		p.late = time.AfterFunc(blockTime, s.lateBlock)

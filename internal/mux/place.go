@@ -113,7 +113,7 @@ func (s *Session) returnPlace(at int) {
 // sendReturn tells the peer that it may reuse its place. mu is held.
 func (s *Session) sendReturn(at int) {
 	if s.ended == nil {
-		s.control = wire.AppendReturn(s.control, at)
+		s.writing.control = wire.AppendReturn(s.writing.control, at)
 	}
 }
 

@@ -18,7 +18,7 @@ const maxAtOnce = 32 << 10
 // the session.
 func (s *Session) handlePlain(input []byte) (done int, err error) {
 	id, message, n := wire.Plain(input)
-	if n == 0 || !s.isMet || s.parts.b != nil {
+	if n == 0 || !s.reading.isMet || s.reading.parts.b != nil {
 		return 0, nil
 	}
 	var after callbacks
@@ -52,14 +52,14 @@ func (s *Session) handlePlain(input []byte) (done int, err error) {
 func (st *stream) deliverPlain(message []byte) bool {
 	s, in := st.session, &st.in
 	cost := len(message) + wire.MessageCost
-	if st.ended || in.Closed || in.MidMessage() || cost > s.connIn || cost > in.credit {
+	if st.ended || in.Closed || in.MidMessage() || cost > s.connIn || cost > in.flow.Credit {
 		return false
 	}
 	s.connIn -= cost
 	s.taken += cost
 	s.returnConnCredit()
 	s.answered, st.answered = true, true
-	in.credit -= cost
+	in.flow.Credit -= cost
 	if !in.pack(message, false) {
 		it := in.Begin(len(message), false)
 		it.Extra.counts = true
@@ -105,7 +105,7 @@ func (st *stream) sendPlain(f *link.Frame) (sent bool) {
 	cost := len(b) - head + wire.MessageCost
 	s := st.session
 	s.mu.Lock()
-	if st.sendErr != nil || st.reason != nil || st.full() || st.credit-int64(st.backlog) < int64(cost) {
+	if st.sendErr != nil || st.reason != nil || st.flow.Full(st.session.writing.backlog) || st.flow.Credit-int64(st.flow.Backlog) < int64(cost) {
 		s.mu.Unlock()
 		return false
 	}
@@ -114,7 +114,7 @@ func (st *stream) sendPlain(f *link.Frame) (sent bool) {
 	case st.answers:
 		st.answers = false
 		s.flush(true)
-	case st.backlog >= enoughToWrite:
+	case st.flow.Backlog >= enoughToWrite:
 		s.flush(false)
 	default:
 		s.wakeWriter() // another message is likely to follow
@@ -140,9 +140,9 @@ func (st *stream) enqueuePlain(b []byte, cost int) {
 	r.frames.B = append(r.frames.B, b...)
 	r.cost += cost
 	r.count++
-	st.queued++
-	st.backlog += cost
-	st.session.backlog += cost
+	st.flow.Queued++
+	st.flow.Backlog += cost
+	st.session.writing.backlog += cost
 	st.schedule()
 }
 
@@ -153,22 +153,22 @@ func (s *Session) writeRun(t *batch, st *stream) bool {
 	r := &st.out[0].run
 	frames := r.frames.B[r.at:]
 	n, cost, count := len(frames), r.cost, r.count
-	if int64(cost) > s.connOut {
-		n, cost, count = fitting(frames, s.connOut)
+	if int64(cost) > s.writing.connOut {
+		n, cost, count = fitting(frames, s.writing.connOut)
 	}
-	if n == 0 && s.connOut > wire.MessageCost {
+	if n == 0 && s.writing.connOut > wire.MessageCost {
 		st.unqueueFirst()
 		return false
 	}
 	if n == 0 {
-		s.starved.push(st)
+		s.writing.starved.push(st)
 		return true
 	}
-	s.connOut -= int64(cost)
-	st.credit -= int64(cost)
-	st.backlog -= cost
-	s.backlog -= cost
-	st.queued -= count
+	s.writing.connOut -= int64(cost)
+	st.flow.Credit -= int64(cost)
+	st.flow.Backlog -= cost
+	s.writing.backlog -= cost
+	st.flow.Queued -= count
 	t.size += n
 	switch whole := n == len(frames); {
 	case whole && s.raw != nil && n >= wire.LargePiece:

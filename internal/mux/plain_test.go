@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -81,8 +82,8 @@ func TestRunsAreWrittenAsFarAsThereIsCredit(t *testing.T) {
 				}
 			}
 			s.mu.Lock()
-			if left := st.(*stream); left.backlog != 0 || left.queued != 0 || len(left.out) != 0 || s.backlog != 0 {
-				t.Errorf("a backlog of %d and %d, %d queued, in %d", left.backlog, s.backlog, left.queued, len(left.out))
+			if left := st.(*stream); left.flow.Backlog != 0 || left.flow.Queued != 0 || len(left.out) != 0 || s.writing.backlog != 0 {
+				t.Errorf("a backlog of %d and %d, %d queued, in %d", left.flow.Backlog, s.writing.backlog, left.flow.Queued, len(left.out))
 			}
 			s.mu.Unlock()
 			if err := st.Send(&link.Frame{End: &link.End{}}); err != nil {
@@ -104,13 +105,13 @@ func TestASenderWaitsForRoomBehindARun(t *testing.T) {
 		wants(t, callee, []byte("first"))
 		synctest.Wait()
 		cs.mu.Lock()
-		cs.pen = penTaken // nobody writes
+		cs.roles.Pen = waits.Taken // nobody writes
 		cs.mu.Unlock()
 		sent := 0
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			for range 2 * maxWaiting {
+			for range 2 * waits.MaxWaiting {
 				send(t, caller, []byte{1})
 				cs.mu.Lock()
 				sent++
@@ -119,12 +120,12 @@ func TestASenderWaitsForRoomBehindARun(t *testing.T) {
 		}()
 		synctest.Wait()
 		cs.mu.Lock()
-		if sent != maxWaiting || caller.queued != maxWaiting || len(caller.out) != 1 {
-			t.Errorf("%d messages were sent, %d wait, in %d", sent, caller.queued, len(caller.out))
+		if sent != waits.MaxWaiting || caller.flow.Queued != waits.MaxWaiting || len(caller.out) != 1 {
+			t.Errorf("%d messages were sent, %d wait, in %d", sent, caller.flow.Queued, len(caller.out))
 		}
-		cs.pen = penFree
+		cs.roles.Pen = waits.Free
 		cs.flush(false)
-		for range 2 * maxWaiting {
+		for range 2 * waits.MaxWaiting {
 			wants(t, callee, []byte{1})
 		}
 		<-done
@@ -142,17 +143,17 @@ func TestAnAbortDropsARun(t *testing.T) {
 		wants(t, callee, []byte("first"))
 		synctest.Wait()
 		cs.mu.Lock()
-		cs.pen = penTaken // nobody writes
+		cs.roles.Pen = waits.Taken // nobody writes
 		cs.mu.Unlock()
 		for range 100 {
 			send(t, caller, make([]byte, 100))
 		}
 		caller.Abort(context.Canceled)
 		cs.mu.Lock()
-		if caller.queued != 0 || caller.backlog != 0 || cs.backlog != 0 {
-			t.Errorf("%d messages wait, of %d and %d bytes", caller.queued, caller.backlog, cs.backlog)
+		if caller.flow.Queued != 0 || caller.flow.Backlog != 0 || cs.writing.backlog != 0 {
+			t.Errorf("%d messages wait, of %d and %d bytes", caller.flow.Queued, caller.flow.Backlog, cs.writing.backlog)
 		}
-		cs.pen = penFree
+		cs.roles.Pen = waits.Free
 		cs.flush(false)
 		synctest.Wait()
 		even(t, cs, ss)

@@ -31,18 +31,18 @@ func (s *Session) isRash() bool { return s.rash >= maxRash/2 }
 // offerLateCalls offers the delayed calls to the acceptor, except those that have been
 // reset.
 func (s *Session) offerLateCalls() {
-	for i, c := range s.late {
-		s.late[i] = lateCall{}
+	for i, c := range s.reading.late {
+		s.reading.late[i] = lateCall{}
 		s.mu.Lock()
 		wanted := c.st.reason == nil
-		s.lendable = -1
+		s.lending.lendable = -1
 		if wanted {
-			s.accepting = c.st
+			s.reading.accepting = c.st
 		}
 		s.mu.Unlock()
 		if wanted {
 			s.offerToAcceptor(c.st, c.open)
 		}
 	}
-	s.late = s.late[:0]
+	s.reading.late = s.reading.late[:0]
 }

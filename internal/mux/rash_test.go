@@ -74,7 +74,7 @@ func TestWhatARashPeerDoesNotGiveUpIsServed(t *testing.T) {
 		}
 		synctest.Wait()
 		empty(t, s)
-		if s.isRash() || len(s.late) > 0 {
+		if s.isRash() || len(s.reading.late) > 0 {
 			t.Errorf("a peer whose calls have ended is rash: %d", s.rash)
 		}
 	})

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -13,10 +14,7 @@ import (
 // session's mu.
 type inbox struct {
 	encoded.Inbox[extra]
-	window   int  // how much may be sent and not received, or not returned, in bytes; see credit.go
-	credit   int  // credit that the peer has left
-	taken    int  // credit of received messages, not yet returned
-	advance  int  // credit granted beyond the window for one message, deducted from later returns
+	flow     waits.Receiver
 	unread   int  // see unread.go
 	unary    bool // of a call of this side that expects one message
 	receiver wait.Cond
@@ -63,10 +61,10 @@ func (st *stream) deliverMessage(rc *wire.Received, cost int) error {
 	if rc.Placed { // its size may exceed the credit that is left
 		due = wire.MessageCost
 	}
-	if due > in.credit {
+	if due > in.flow.Credit {
 		return protocolError("the peer sends more of a call than it has credit for")
 	}
-	in.credit -= cost
+	in.flow.Credit -= cost
 	if rc.Begins && !rc.More && !rc.Placed && in.pack(rc.Data, rc.Compressed) {
 		st.addUnread(cost)
 		return nil
@@ -157,7 +155,7 @@ func (st *stream) receiveMessage(f *link.Frame) error {
 	it := st.takeMessage()
 	encoding := st.in.Encoding
 	large := st.waiter == nil && st.company.shouldYield(it.Size, s.streamsBegun)
-	if len(s.control) > 0 && it.Extra.place == nil { // otherwise fetch flushes it
+	if len(s.writing.control) > 0 && it.Extra.place == nil { // otherwise fetch flushes it
 		s.wakeWriter()
 	}
 	s.mu.Unlock()

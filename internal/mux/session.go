@@ -24,6 +24,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -136,6 +137,7 @@ func (o Options) withDefaults() Options {
 type Session struct {
 	opts          Options
 	conn          Conn
+	raw           Prompt         // nil if the connection is more than a bare socket, such as TLS
 	placer        Placer         // nil if all messages go through the connection
 	acceptor      link.Acceptor  // nil if the peer's calls are refused; set before the first read
 	helloReceived chan struct{}  // closed when the peer's HELLO has arrived
@@ -173,9 +175,10 @@ type Session struct {
 	parkers      wait.Pool
 	keeper       encoded.Keeper // of messages in places; needs no lock
 	admission    admission
-	reading
-	lending
-	writing
+	roles        waits.Roles
+	reading      reading
+	lending      lending
+	writing      writing
 }
 
 // New returns a session over conn and takes ownership of conn. Nothing is read or
@@ -199,9 +202,9 @@ func New(conn Conn, o Options) *Session {
 	if s.placer, _ = conn.(Placer); s.placer != nil {
 		s.opts.Peer.Draft = s.draft
 	}
-	s.dec.Places, s.dec.Block = s.placer != nil, o.MaxHeaderBytes
-	s.spinBudget.earned, s.roomBudget.earned = maxEarned, maxEarned
-	s.connOut = s.hello.Connection
+	s.reading.dec.Places, s.reading.dec.Block = s.placer != nil, o.MaxHeaderBytes
+	s.reading.spinBudget.earned, s.writing.roomBudget.earned = maxEarned, maxEarned
+	s.writing.connOut = s.hello.Connection
 	s.drain.takes = math.MaxUint64
 	return s
 }
@@ -209,7 +212,7 @@ func New(conn Conn, o Options) *Session {
 // greeting returns the first line and the HELLO of this side.
 func (s *Session) greeting(acceptor link.Acceptor) []byte {
 	o := &s.opts
-	hello := wire.Hello{Version: wire.Version, Stream: int64(granted(o.Window)), Connection: int64(o.ConnWindow), Calls: uint64(o.MaxStreams), Block: o.MaxHeaderBytes}
+	hello := wire.Hello{Version: wire.Version, Stream: int64(waits.Granted(o.Window)), Connection: int64(o.ConnWindow), Calls: uint64(o.MaxStreams), Block: o.MaxHeaderBytes}
 	if !o.Client {
 		hello.Ping, hello.IdlePing = millis(minPings(&o.Enforcement, false)), millis(minPings(&o.Enforcement, true))
 	}
@@ -225,8 +228,8 @@ func (s *Session) Start(acceptor link.Acceptor) {
 	s.mu.Lock()
 	s.acceptor = acceptor
 	s.started = true
-	s.control = append(s.greeting(acceptor), s.control...)
-	s.occupied = true
+	s.writing.control = append(s.greeting(acceptor), s.writing.control...)
+	s.roles.Reader = waits.Resident
 	s.wakeWriter() // to send HELLO
 	s.startKeepalive()
 	s.closeIfDrained()

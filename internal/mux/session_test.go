@@ -80,7 +80,7 @@ func everything(t *testing.T, seed uint64, a, b net.Conn) {
 		s.Drain()
 		callers.Wait()
 		soon(t, "all calls end while the sessions live", func() bool {
-			ended := func(s *Session) bool { return holds(s, func() bool { return s.calls == 0 || s.lost }) }
+			ended := func(s *Session) bool { return holds(s, func() bool { return s.calls == 0 || s.writing.lost }) }
 			return ended(cs) && ended(ss)
 		})
 	case 1:
@@ -98,11 +98,11 @@ func everything(t *testing.T, seed uint64, a, b net.Conn) {
 	}
 	for _, s := range []*Session{cs, ss} {
 		s.mu.Lock()
-		if s.calls > 0 && !s.lost {
+		if s.calls > 0 && !s.writing.lost {
 			t.Errorf("%d calls count", s.calls)
 		}
-		if s.live.first != nil && !s.lost || s.waiting != 0 || s.leader != nil || s.interrupted || s.parked || s.admission.queue.Len() > 0 {
-			t.Errorf("live %v, waiting %d, leader %v", s.live.first, s.waiting, s.leader)
+		if s.live.first != nil && !s.writing.lost || s.roles.Waiting != 0 || s.reading.leader != nil || s.roles.Interrupted || s.roles.Parked || s.admission.queue.Len() > 0 {
+			t.Errorf("live %v, waiting %d, leader %v", s.live.first, s.roles.Waiting, s.reading.leader)
 		}
 		s.mu.Unlock()
 	}

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/internal/wire"
@@ -92,7 +93,7 @@ func sockets(t testing.TB, network string, client, server Options, acceptor link
 func parked(t testing.TB, s *Session) {
 	t.Helper()
 	soon(t, "a caller waits for the peer", func() bool {
-		return holds(s, func() bool { return s.parked || s.waiting > 0 })
+		return holds(s, func() bool { return s.roles.Parked || s.roles.Waiting > 0 })
 	})
 }
 
@@ -106,7 +107,7 @@ func makesAsLeader(t *testing.T, s *Session) <-chan made {
 		t.Cleanup(cancel)
 		out := makes(ctx, s, "/never", 1, 1)
 		parked(t, s)
-		if holds(s, func() bool { return s.parked }) {
+		if holds(s, func() bool { return s.roles.Parked }) {
 			return out
 		}
 		cancel()
@@ -193,8 +194,8 @@ func left(t testing.TB, sessions ...*Session) {
 	for _, s := range sessions {
 		soon(t, "the session is empty", func() bool {
 			return holds(s, func() bool {
-				return len(s.streams) == 0 && s.live.first == nil && s.calls == 0 && s.waiting == 0 && s.leader == nil &&
-					s.admission.open == 0 && s.ready.first == nil && s.starved.first == nil && s.pen == penFree
+				return len(s.streams) == 0 && s.live.first == nil && s.calls == 0 && s.roles.Waiting == 0 && s.reading.leader == nil &&
+					s.admission.open == 0 && s.writing.ready.first == nil && s.writing.starved.first == nil && s.roles.Pen == waits.Free
 			})
 		})
 	}
@@ -294,17 +295,19 @@ func TestALeaderThatLeavesOthers(t *testing.T) {
 		for range 5 {
 			soon(t, "nobody reads", func() bool {
 				echoes(t, cs, noise(10))
-				return holds(cs, func() bool { return !cs.occupied })
+				return holds(cs, func() bool { return cs.roles.Reader == waits.Nobody })
 			})
 			ctx, cancel := context.WithCancel(t.Context())
 			leader := makes(ctx, cs, "/never", 1, 1)
 			parked(t, cs)
 			others, cancelOthers := context.WithCancel(t.Context())
 			other := makes(others, cs, "/never", 1, 1)
-			soon(t, "another waits", func() bool { return holds(cs, func() bool { return cs.waiting == 1 || cs.leader == nil }) })
+			soon(t, "another waits", func() bool {
+				return holds(cs, func() bool { return cs.roles.Waiting == 1 || cs.reading.leader == nil })
+			})
 			cancel()
 			<-leader
-			if holds(cs, func() bool { return cs.waiting > 0 && !cs.occupied }) {
+			if holds(cs, func() bool { return cs.roles.Waiting > 0 && cs.roles.Reader == waits.Nobody }) {
 				t.Fatal("nobody reads for those who wait")
 			}
 			cancelOthers()
@@ -406,7 +409,7 @@ func TestAnEndWhileCallsWait(t *testing.T) {
 									t.Fatal("a call does not end")
 								}
 							}
-							if holds(cs, func() bool { return cs.ended != nil && !cs.occupied }) {
+							if holds(cs, func() bool { return cs.ended != nil && cs.roles.Reader == waits.Nobody }) {
 								t.Error("nobody sees the peer's end")
 							}
 							for _, s := range []*Session{cs, ss} { // drained sessions end without Close
@@ -417,8 +420,8 @@ func TestAnEndWhileCallsWait(t *testing.T) {
 								}
 							}
 							empty(t, cs)
-							if cs.waiting != 0 || cs.leader != nil {
-								t.Errorf("%d wait", cs.waiting)
+							if cs.roles.Waiting != 0 || cs.reading.leader != nil {
+								t.Errorf("%d wait", cs.roles.Waiting)
 							}
 						})
 					}
@@ -436,11 +439,11 @@ func TestWhatComesWhileNobodyReads(t *testing.T) {
 		for range 20 {
 			soon(t, "nobody reads", func() bool {
 				echoes(t, cs, noise(10))
-				return holds(cs, func() bool { return !cs.occupied })
+				return holds(cs, func() bool { return cs.roles.Reader == waits.Nobody })
 			})
 			ss.mu.Lock()
 			ss.keepalive.heard = false
-			ss.control = wire.AppendPing(ss.control, wire.KindPing, [8]byte{1})
+			ss.writing.control = wire.AppendPing(ss.writing.control, wire.KindPing, [8]byte{1})
 			ss.flush(false)
 			soon(t, "the ping is answered", func() bool { return holds(ss, func() bool { return ss.keepalive.heard }) })
 		}
@@ -590,7 +593,7 @@ func TestAPeerThatDoesNotReadItsSocket(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var all []<-chan made
 		stuck := func() bool {
-			return holds(s, func() bool { return s.pen == penTaken && s.hasQueued() })
+			return holds(s, func() bool { return s.roles.Pen == waits.Taken && s.hasQueued() })
 		}
 		more := func() { all = append(all, makes(ctx, s, "/a/b", []int{100, 7000, 200_000}[len(all)%3], 10)) }
 		for range 20 {
@@ -616,8 +619,8 @@ func TestAPeerThatDoesNotReadItsSocket(t *testing.T) {
 			t.Errorf("they took %v to leave", took)
 		}
 		s.mu.Lock()
-		if len(s.control) > 100<<10 || s.live.first != nil || s.ready.first != nil || s.waiting > 0 {
-			t.Errorf("%d bytes wait, %v, %v; %d wait", len(s.control), s.live.first, s.ready.first, s.waiting)
+		if len(s.writing.control) > 100<<10 || s.live.first != nil || s.writing.ready.first != nil || s.roles.Waiting > 0 {
+			t.Errorf("%d bytes wait, %v, %v; %d wait", len(s.writing.control), s.live.first, s.writing.ready.first, s.roles.Waiting)
 		}
 		s.mu.Unlock()
 		short, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
@@ -633,7 +636,9 @@ func TestAPeerThatDoesNotReadItsSocket(t *testing.T) {
 			}
 		}
 		soon(t, "all is written", func() bool {
-			return holds(s, func() bool { return s.pen == penFree && !s.hasQueued() && s.batch.b == nil && len(s.batch.spent) == 0 })
+			return holds(s, func() bool {
+				return s.roles.Pen == waits.Free && !s.hasQueued() && s.writing.batch.b == nil && len(s.writing.batch.spent) == 0
+			})
 		})
 		empty(t, s)
 	})
@@ -650,7 +655,7 @@ func TestCloseOfAFullSocket(t *testing.T) {
 		}
 		out := makes(t.Context(), s, "/a/b", 16<<20, 10)
 		soon(t, "it is being written", func() bool {
-			return holds(s, func() bool { return s.pen == penTaken && s.lastOwn == 1 })
+			return holds(s, func() bool { return s.roles.Pen == waits.Taken && s.lastOwn == 1 })
 		})
 		_ = s.Close(errors.New("enough"))
 		if got := <-out; got.err == nil {
@@ -678,7 +683,7 @@ func TestAPlaceIsWaitedForWithSomebodyReading(t *testing.T) {
 		}
 		out := makes(t.Context(), cs, "/second", 1, 1)
 		soon(t, "it waits", func() bool { return holds(cs, func() bool { return cs.admission.queue.Len() == 1 }) })
-		if !holds(cs, func() bool { return cs.occupied && cs.waiting == 1 }) {
+		if !holds(cs, func() bool { return cs.roles.Reader != waits.Nobody && cs.roles.Waiting == 1 }) {
 			t.Error("nobody reads")
 		}
 		close(release)
@@ -719,7 +724,7 @@ func TestAWayThatBreaksAsALeaderIsWoken(t *testing.T) {
 			cs.live.first.abort(context.Canceled, false, &after)
 			cs.mu.Unlock()
 			cs.onWriteError(errDeaf)
-			if holds(cs, func() bool { return cs.interrupted && !d.last.Load().Equal(longAgo) }) {
+			if holds(cs, func() bool { return cs.roles.Interrupted && !d.last.Load().Equal(longAgo) }) {
 				t.Error("the deadline that interrupts the leader is gone")
 			}
 			after.run()

@@ -36,14 +36,14 @@ func (s *Session) spin(ctx context.Context, leads bool) (got bool, err error) {
 		n, err := s.raw.TryRead(s.readSpace())
 		if n > 0 || err != nil {
 			spinning.Add(-1)
-			s.spinBudget.spun(true)
+			s.reading.spinBudget.spun(true)
 			return true, s.handleRead(n, err, now)
 		}
-		if leads && (s.called.Load() || wait.Err(ctx) != nil) {
+		if leads && (s.roles.Called() || wait.Err(ctx) != nil) {
 			break
 		}
 		if now = time.Now(); now.Sub(begun) > maxSpin {
-			s.spinBudget.spun(false)
+			s.reading.spinBudget.spun(false)
 			break
 		}
 		if !leads || i%8 == 0 { // let handlers that the resident has just started run
@@ -66,7 +66,7 @@ func (s *Session) spin(ctx context.Context, leads bool) (got bool, err error) {
 func (s *Session) writeNow(t *batch) (all bool, err error) {
 	n, err := s.raw.TryWrite(t.b.B, t.all)
 	all = t.wrote(n)
-	if all || err != nil || !t.large || s.opts.NoSpin || !s.roomBudget.allows() || !startSpinning() {
+	if all || err != nil || !t.large || s.opts.NoSpin || !s.writing.roomBudget.allows() || !startSpinning() {
 		return all, err
 	}
 	defer spinning.Add(-1)
@@ -81,7 +81,7 @@ func (s *Session) writeNow(t *batch) (all bool, err error) {
 			begun, room = now, 0
 		}
 		if !all && now.Sub(begun) > maxSpin {
-			s.roomBudget.spun(false)
+			s.writing.roomBudget.spun(false)
 			return false, nil
 		}
 		if i%8 == 0 {
@@ -91,7 +91,7 @@ func (s *Session) writeNow(t *batch) (all bool, err error) {
 			yield()
 		}
 	}
-	s.roomBudget.spun(true)
+	s.writing.roomBudget.spun(true)
 	return true, nil
 }
 

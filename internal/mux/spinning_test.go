@@ -128,13 +128,13 @@ func TestWritersSpinWhileThePeerMakesRoom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				conn := &narrow{room: c.room}
-				s := &Session{reading: reading{raw: conn}, opts: Options{NoSpin: c.parks}}
-				s.roomBudget.earned = maxEarned
+				s := &Session{raw: conn, opts: Options{NoSpin: c.parks}}
+				s.writing.roomBudget.earned = maxEarned
 				b := &batch{b: newBuffer(100), size: size, large: !c.small}
 				b.all = net.Buffers{make([]byte, size/2), make([]byte, size/2)}
 				all, err := s.writeNow(b)
-				if err != nil || all != c.all || conn.tries != c.tries || s.roomBudget.earned != c.earned {
-					t.Errorf("all %v, %v, %d tries, %d earned; want %v, %d, %d", all, err, conn.tries, s.roomBudget.earned, c.all, c.tries, c.earned)
+				if err != nil || all != c.all || conn.tries != c.tries || s.writing.roomBudget.earned != c.earned {
+					t.Errorf("all %v, %v, %d tries, %d earned; want %v, %d, %d", all, err, conn.tries, s.writing.roomBudget.earned, c.all, c.tries, c.earned)
 				}
 				if n := spinning.Load(); n != 0 {
 					t.Errorf("%d still spin", n)
@@ -148,8 +148,8 @@ func TestWritersSpinWhileThePeerMakesRoom(t *testing.T) {
 func TestWritersStopSpinningInVain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn := &narrow{room: func(int) int { return 0 }}
-		s := &Session{reading: reading{raw: conn}}
-		s.roomBudget.earned = maxEarned
+		s := &Session{raw: conn}
+		s.writing.roomBudget.earned = maxEarned
 		tries := func() int {
 			before := conn.tries
 			_, _ = s.writeNow(&batch{b: newBuffer(1), large: true, all: net.Buffers{make([]byte, minRoom)}})
@@ -164,13 +164,13 @@ func TestWritersStopSpinningInVain(t *testing.T) {
 			t.Errorf("a writer tries %d times after it has always spun in vain", n)
 		}
 		for range spinCost {
-			s.roomBudget.parked(time.Second)
+			s.writing.roomBudget.parked(time.Second)
 		}
 		if n := tries(); n != 1 {
 			t.Errorf("a writer tries %d times after long waits", n)
 		}
 		for range spinCost {
-			s.roomBudget.parked(time.Microsecond)
+			s.writing.roomBudget.parked(time.Microsecond)
 		}
 		if n := tries(); n < 2 {
 			t.Error("a writer does not spin after short waits")
@@ -187,8 +187,8 @@ func TestAWriteErrorEndsASpin(t *testing.T) {
 			}
 			return 0
 		}
-		s := &Session{reading: reading{raw: conn}}
-		s.roomBudget.earned = maxEarned
+		s := &Session{raw: conn}
+		s.writing.roomBudget.earned = maxEarned
 		if all, err := s.writeNow(&batch{b: newBuffer(1), large: true, all: net.Buffers{make([]byte, minRoom)}}); all || err != errDeaf {
 			t.Errorf("writeNow returns %v, %v", all, err)
 		}

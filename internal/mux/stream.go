@@ -7,6 +7,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -35,11 +36,9 @@ type stream struct {
 	// Guarded by session.mu: the sending side.
 	sendErr error // why nothing more can be sent
 	out     []outgoing
-	outOne  [1]outgoing // backing array of out while there is only one
-	backlog int         // credit that the messages in out will take
-	queued  int         // steps in out, and messages in its runs
-	credit  int64       // credit from the peer that is left
-	answers bool        // Recv was called since the last message was sent, or none was sent
+	outOne  [1]outgoing  // backing array of out while there is only one
+	flow    waits.Sender // its queued messages are steps in out, and messages in its runs
+	answers bool         // Recv was called since the last message was sent, or none was sent
 	sender  wait.Cond
 
 	// The write queue that the stream is in, or nil, and its neighbours there. A queued
@@ -70,10 +69,10 @@ type outgoing struct {
 
 // initStream initializes st and adds it to the live streams. mu is held.
 func (s *Session) initStream(st *stream, id uint64, encoding string) {
-	st.session, st.id, st.credit, st.answers = s, id, s.hello.Stream, true
+	st.session, st.id, st.flow.Credit, st.answers = s, id, s.hello.Stream, true
 	st.sends, st.in.Encoding = encoding, encoding
-	st.in.window = granted(s.opts.Window)
-	st.in.credit = st.in.window
+	st.in.flow.Window = waits.Granted(s.opts.Window)
+	st.in.flow.Credit = st.in.flow.Window
 	st.heard = s.quiet.reads
 	s.streamsBegun++
 	st.company.begun = s.streamsBegun
@@ -83,29 +82,8 @@ func (s *Session) initStream(st *stream, id uint64, encoding string) {
 	}
 }
 
-// How much may wait to be written, regardless of credit. The message that reaches a
-// limit is still queued.
-const (
-	maxBacklog = 256 << 10 // per stream, in bytes
-	maxWaiting = 1024      // per stream, in messages
-
-	// maxQueued bounds the bytes that wait on all streams together, because a peer that
-	// does not read may have thousands of streams. Beyond it, each stream may still
-	// queue minBacklog bytes, so that streams which the peer does not read cannot stop
-	// others from sending.
-	maxQueued  = 2 << 20
-	minBacklog = 2 << 10
-)
-
-// full reports whether the stream has queued as much as it may. The session's mu is
-// held.
-func (st *stream) full() bool {
-	return st.backlog >= maxBacklog || st.queued >= maxWaiting ||
-		st.backlog >= minBacklog && st.session.backlog >= maxQueued
-}
-
 // takesMore reports whether a sender may queue another message. The session's mu is held.
-func (st *stream) takesMore() bool { return st.credit > int64(st.backlog) && !st.full() }
+func (st *stream) takesMore() bool { return st.flow.TakesMore(st.session.writing.backlog) }
 
 // enqueue queues a step to be written, or drops it if the call was aborted. The
 // session's mu is held.
@@ -119,8 +97,8 @@ func (st *stream) enqueue(step wire.Step, message *buffer) {
 		if step.Placed {
 			n += step.Size
 		}
-		st.backlog += n
-		st.session.backlog += n
+		st.flow.Backlog += n
+		st.session.writing.backlog += n
 	}
 	if n := len(st.out); n > 0 && st.out[n-1].run.frames == nil && st.out[n-1].step.Join(&step) {
 		if message != nil {
@@ -132,7 +110,7 @@ func (st *stream) enqueue(step wire.Step, message *buffer) {
 		st.out = st.outOne[:0]
 	}
 	st.out = append(st.out, outgoing{step: step, message: message})
-	st.queued++
+	st.flow.Queued++
 	st.schedule()
 }
 
@@ -144,9 +122,9 @@ func (st *stream) schedule() {
 		return
 	}
 	if st.out[0].step.Begun() {
-		st.session.bulk.push(st)
+		st.session.writing.bulk.push(st)
 	} else {
-		st.session.ready.push(st)
+		st.session.writing.ready.push(st)
 	}
 }
 
@@ -178,9 +156,9 @@ func (st *stream) Send(f *link.Frame) error {
 		return err
 	}
 	for f.HasMsg && st.sendErr == nil {
-		if st.credit <= int64(st.backlog) {
+		if st.flow.Lacks() {
 			_ = s.await(context.Background(), st, &st.sender)
-		} else if st.full() {
+		} else if st.flow.Full(st.session.writing.backlog) {
 			_ = s.sleep(context.Background(), st, &st.sender) // until the writer has made room
 		} else {
 			break
@@ -268,7 +246,7 @@ func (st *stream) unregister() {
 			s.keepalive.idleSince = time.Now()
 		}
 		s.closeIfDrained()
-		if s.bye != nil {
+		if s.writing.bye != nil {
 			s.wakeWriter() // to write BYE after the last call
 		}
 	}
@@ -295,7 +273,7 @@ func (st *stream) abort(reason error, tell bool, after *callbacks) {
 	st.dropQueued()
 	if tell && known {
 		code, text := encoded.ResetOf(reason)
-		st.session.control = wire.AppendReset(st.session.control, st.id, code, text)
+		st.session.writing.control = wire.AppendReset(st.session.writing.control, st.id, code, text)
 	}
 	st.unregister()
 	st.in.DropPartial()
@@ -331,8 +309,8 @@ func (st *stream) dropQueued() {
 		st.out[i].run.frames.Free()
 	}
 	clear(st.out)
-	st.session.backlog -= st.backlog
-	st.out, st.backlog, st.queued = nil, 0, 0
+	st.session.writing.backlog -= st.flow.Backlog
+	st.out, st.flow.Backlog, st.flow.Queued = nil, 0, 0
 	if st.queue != nil {
 		st.queue.remove(st)
 	}

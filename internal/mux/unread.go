@@ -25,7 +25,7 @@ const windowsUnread = 256
 // much is unread. mu is held.
 func (s *Session) returnConnCredit() {
 	if s.taken >= s.opts.ConnWindow/4 && s.unread < windowsUnread*s.opts.Window {
-		s.control = wire.AppendCredit(s.control, 0, int64(s.taken))
+		s.writing.control = wire.AppendCredit(s.writing.control, 0, int64(s.taken))
 		s.connIn += s.taken
 		s.taken = 0
 	}

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/wait"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -19,8 +20,7 @@ import (
 // goroutine of the session that may block, if the socket is full or if more messages
 // are likely to follow soon. Over other connections the writer writes everything.
 //
-// Invariant: if something is queued that can be written, the pen is taken, or the
-// writer was woken for it, or the goroutine that holds mu is about to do one of these.
+// [waits.Roles] has the rules.
 type writing struct {
 	control []byte     // frames of the session, and frames of calls that need not wait for their turn
 	ready   writeQueue // streams with something to write
@@ -31,7 +31,6 @@ type writing struct {
 	bye     []byte     // the last frame, once the session has ended
 	broken  error      // a write error of a session that has not ended yet
 	lost    bool       // nothing more can be written
-	pen     pen
 	writer  wait.Cond
 
 	// Owned by the goroutine with the pen.
@@ -41,16 +40,6 @@ type writing struct {
 
 	roomBudget spinBudget // of writers that wait for room
 }
-
-// A pen is the state of the right to write.
-type pen byte
-
-const (
-	penFree   pen = iota
-	penCalled     // the writer was woken to take it; another goroutine may take it first
-	penTaken
-	penHandedOver // passed to the writer with a batch that is not fully written
-)
 
 const (
 	// maxBatch bounds the bytes that are collected for one Write. The last frame may
@@ -128,32 +117,27 @@ func (t *batch) wrote(n int) bool {
 
 // wakeWriter wakes the writer to write what is queued, or to end the session. mu is
 // held.
-func (s *Session) wakeWriter() {
-	if s.pen == penFree {
-		s.pen = penCalled
-	}
-	if s.pen != penTaken || s.lost {
-		wait.Unpark(s.writer.Wake())
-	}
-}
+func (s *Session) wakeWriter() { s.do(s.roles.CallWriter(s.writing.lost)) }
 
 // hasQueued reports whether anything is queued that can be written. mu is held.
 func (s *Session) hasQueued() bool {
-	return len(s.control) > 0 || s.ready.first != nil || s.bulk.first != nil || s.canFeed()
+	return len(s.writing.control) > 0 || s.writing.ready.first != nil || s.writing.bulk.first != nil || s.canFeed()
 }
 
 // canFeed reports whether the connection has credit for a starved stream. mu is held.
-func (s *Session) canFeed() bool { return s.starved.first != nil && s.connOut > wire.MessageCost }
+func (s *Session) canFeed() bool {
+	return s.writing.starved.first != nil && s.writing.connOut > wire.MessageCost
+}
 
 // feedStarved schedules starved streams, as many as the connection's credit is likely
 // to serve. A peer may starve thousands of streams and grant credit byte by byte, so
 // each stream that leaves the queue is charged the credit that it can use. mu is held.
 func (s *Session) feedStarved() {
-	for left := s.connOut; left > wire.MessageCost && s.starved.first != nil; {
-		st := s.starved.first
-		s.starved.remove(st)
+	for left := s.writing.connOut; left > wire.MessageCost && s.writing.starved.first != nil; {
+		st := s.writing.starved.first
+		s.writing.starved.remove(st)
 		st.schedule()
-		left -= max(min(st.credit, int64(st.backlog)), 0)
+		left -= max(min(st.flow.Credit, int64(st.flow.Backlog)), 0)
 	}
 }
 
@@ -161,42 +145,35 @@ func (s *Session) feedStarved() {
 // goroutines may be about to queue something too, it lets them run first. Called with
 // mu held, which it releases.
 func (s *Session) flush(gather bool) {
-	if s.corked || s.pen >= penTaken || !s.hasQueued() {
+	if !s.hasQueued() {
 		s.mu.Unlock()
 		return
 	}
-	if s.raw == nil || s.ended != nil || s.broken != nil || !s.started {
-		s.wakeWriter()
+	if do, ok := s.roles.TakePen(s.raw != nil && s.started); !ok {
+		s.do(do)
 		s.mu.Unlock()
 		return
 	}
-	s.pen = penTaken
 	if gather && s.othersMayWrite() {
 		s.mu.Unlock()
 		runtime.Gosched()
 		s.mu.Lock()
 	}
 	for round := 0; s.collect(); round++ {
-		if s.batch.last || round == maxRounds {
+		if s.writing.batch.last || round == maxRounds {
 			break
 		}
 		s.mu.Unlock()
-		all, err := s.writeNow(&s.batch)
+		all, err := s.writeNow(&s.writing.batch)
 		s.mu.Lock()
 		if !all {
-			s.fault = err
+			s.writing.fault = err
 			break
 		}
-		s.batch.free()
-	}
-	s.pen = penFree
-	if s.batch.b != nil {
-		s.pen = penHandedOver
+		s.writing.batch.free()
 	}
 	s.checkWritten()
-	if s.batch.b != nil || s.lost {
-		s.wakeWriter()
-	}
+	s.do(s.roles.PutPen(s.writing.batch.b != nil, s.writing.lost))
 	s.mu.Unlock()
 }
 
@@ -204,7 +181,7 @@ func (s *Session) flush(gather bool) {
 // soon. mu is held.
 func (s *Session) othersMayWrite() bool {
 	if s.acceptor == nil {
-		return s.waiting > 0
+		return s.roles.Waiting > 0
 	}
 	return s.calls > 1
 }
@@ -214,44 +191,44 @@ func (s *Session) othersMayWrite() bool {
 func (s *Session) writeLoop() {
 	s.mu.Lock()
 	for {
-		for s.pen != penCalled && s.pen != penHandedOver && !s.lost {
-			s.writer.Wait(&s.mu, nil)
+		for !s.roles.WriterMayWrite() && !s.writing.lost {
+			s.writing.writer.Wait(&s.mu, nil)
 		}
-		if s.lost {
+		if s.writing.lost {
 			s.mu.Unlock()
 			_ = s.conn.Close()
 			return
 		}
-		handedOver := s.pen == penHandedOver
-		s.pen = penTaken
+		handedOver := s.roles.Pen == waits.HandedOver
+		s.roles.Pen = waits.Taken
 		if !handedOver && s.raw == nil && s.othersMayWrite() {
 			s.mu.Unlock()
 			runtime.Gosched() // each write costs more than over a bare socket: gather more
 			s.mu.Lock()
 		}
 		if !handedOver && !s.collect() {
-			s.pen = penFree
 			s.checkWritten()
+			s.do(s.roles.PutPen(false, s.writing.lost))
 			continue
 		}
-		err := s.fault
+		err := s.writing.fault
 		s.mu.Unlock()
 		if err == nil {
-			err = s.write(&s.batch, handedOver)
+			err = s.write(&s.writing.batch, handedOver)
 		}
 		if err != nil {
 			s.onWriteError(err) // the pen stays taken
 			return
 		}
-		last := s.batch.last
+		last := s.writing.batch.last
 		s.mu.Lock()
-		s.batch.free()
+		s.writing.batch.free()
 		if last {
 			s.mu.Unlock()
 			s.closeWrite()
 			return
 		}
-		s.pen = penCalled
+		s.roles.Pen = waits.Called
 	}
 }
 
@@ -268,9 +245,9 @@ func (s *Session) write(t *batch, handedOver bool) (err error) {
 				return err
 			}
 		}
-		if !s.roomBudget.allows() {
+		if !s.writing.roomBudget.allows() {
 			parks := time.Now()
-			defer func() { s.roomBudget.parked(time.Since(parks)) }()
+			defer func() { s.writing.roomBudget.parked(time.Since(parks)) }()
 		}
 	}
 	if g, ok := s.conn.(Gatherer); ok {
@@ -290,11 +267,11 @@ const lastWords = time.Second
 func (s *Session) onWriteError(err error) {
 	s.mu.Lock()
 	if s.ended == nil {
-		s.broken = err
-		if !s.interrupted { // otherwise the leader sets it; doing it here would undo the interrupt
+		s.writing.broken, s.roles.Over = err, true
+		if !s.roles.Interrupted { // otherwise the leader sets it; doing it here would undo the interrupt
 			s.resetReadDeadline()
 		}
-		s.needReader()
+		s.do(s.roles.NeedReader())
 		s.mu.Unlock()
 		return
 	}
@@ -314,33 +291,33 @@ func (s *Session) closeWrite() {
 // collect fills the batch from the queues. It reports whether there was anything to
 // write. mu is held, and the caller has the pen.
 func (s *Session) collect() bool {
-	ends := s.bye != nil && s.live.first == nil
-	if s.lost || !s.hasQueued() && !ends {
+	ends := s.writing.bye != nil && s.live.first == nil
+	if s.writing.lost || !s.hasQueued() && !ends {
 		return false
 	}
-	t := &s.batch
-	t.b = newBuffer(max(len(s.control), someBatch))
-	t.b.B = append(t.b.B, s.control...)
+	t := &s.writing.batch
+	t.b = newBuffer(max(len(s.writing.control), someBatch))
+	t.b.B = append(t.b.B, s.writing.control...)
 	t.size = len(t.b.B)
-	s.control = s.control[:0]
-	if cap(s.control) > maxBatch {
-		s.control = nil
+	s.writing.control = s.writing.control[:0]
+	if cap(s.writing.control) > maxBatch {
+		s.writing.control = nil
 	}
 	said := t.size
 	s.feedStarved()
-	for t.size < maxBatch && s.ready.first != nil {
-		s.writeFrame(t, &s.ready)
+	for t.size < maxBatch && s.writing.ready.first != nil {
+		s.writeFrame(t, &s.writing.ready)
 	}
-	for first := true; s.bulk.first != nil && (first || t.size < maxBatch); first = false {
-		s.writeFrame(t, &s.bulk)
+	for first := true; s.writing.bulk.first != nil && (first || t.size < maxBatch); first = false {
+		s.writeFrame(t, &s.writing.bulk)
 	}
 	if s.closeTimer != nil && t.size > said {
 		s.closeTimer.Reset(s.opts.Farewell) // the peer still reads what ended calls have left
 	}
-	if s.bye != nil && s.live.first == nil {
-		t.b.B = append(t.b.B, s.bye...)
+	if s.writing.bye != nil && s.live.first == nil {
+		t.b.B = append(t.b.B, s.writing.bye...)
 		t.last = true
-		t.size += len(s.bye)
+		t.size += len(s.writing.bye)
 	}
 	if t.size == 0 {
 		t.free()
@@ -370,27 +347,27 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 	var cost int
 	var large []byte
 	placed := step.Placed
-	credit := int(max(min(st.credit, s.connOut, math.MaxInt), 0))
+	credit := int(max(min(st.flow.Credit, s.writing.connOut, math.MaxInt), 0))
 	if s.raw == nil { // such as TLS, which cannot write pieces without copying
-		t.b.B, cost = s.enc.Append(t.b.B, step, credit)
-	} else if t.b.B, large, cost = s.enc.AppendHead(t.b.B, step, credit); large != nil {
+		t.b.B, cost = s.writing.enc.Append(t.b.B, step, credit)
+	} else if t.b.B, large, cost = s.writing.enc.AppendHead(t.b.B, step, credit); large != nil {
 		t.pieces, t.large = append(t.pieces, cutting{len(t.b.B), large}), true
 	}
-	st.credit -= int64(cost)
+	st.flow.Credit -= int64(cost)
 	if placed && !step.Placed { // it waits in our own memory: only the call pays for its size
-		s.connOut -= wire.MessageCost
+		s.writing.connOut -= wire.MessageCost
 	} else {
-		s.connOut -= int64(cost)
+		s.writing.connOut -= int64(cost)
 	}
-	st.backlog -= cost
-	s.backlog -= cost
+	st.flow.Backlog -= cost
+	s.writing.backlog -= cost
 	wrote := len(t.b.B) - n + len(large)
 	t.size += wrote
 	if step.Done() {
 		if o.message != nil {
 			t.spent = append(t.spent, o.message)
 		}
-		st.queued--
+		st.flow.Queued--
 		st.removeWritten()
 	}
 	st.wakeSender()
@@ -398,8 +375,8 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 	case wrote > 0:
 		s.keepalive.spoke = true
 		st.schedule()
-	case s.connOut <= wire.MessageCost:
-		s.starved.push(st)
+	case s.writing.connOut <= wire.MessageCost:
+		s.writing.starved.push(st)
 	}
 	st.dropWritten()
 }

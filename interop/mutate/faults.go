@@ -561,8 +561,8 @@ var Faults = []Fault{
 	{
 		Name: "an interrupted reader leaves its read deadline to the next reader",
 		File: aMuxReading,
-		Old:  "s.interrupted = false\n\t\t\ts.resetReadDeadline()",
-		New:  "s.interrupted = false", Items: []int{24},
+		Old:  "if s.roles.Unpark() {\n\t\t\ts.resetReadDeadline()",
+		New:  "if s.roles.Unpark() {", Items: []int{24},
 		Env: "unix",
 	},
 	{
@@ -589,8 +589,8 @@ var Faults = []Fault{
 	{
 		Name: "no credit is given for a message that is larger than the window",
 		File: aMuxCredit,
-		Old:  "if short <= 0 {",
-		New:  "if true {", Items: []int{34},
+		Old:  "grant = st.in.flow.ForMessage(",
+		New:  "_ = st.in.flow.ForMessage(", Items: []int{34},
 		Env: "tcp",
 	},
 	{

@@ -33,7 +33,8 @@ var Imports = []Rule{
 	{Pkg: "internal/hook", May: []string{"internal/link", "internal/wait"}},
 	{Pkg: "internal/wire", May: []string{"internal/link"}},
 	{Pkg: "internal/encoded", May: []string{"internal/largecopy", "internal/link", "internal/wire"}},
-	{Pkg: "internal/mux", May: []string{"internal/encoded", "internal/link", "internal/wait", "internal/wire"}},
+	{Pkg: "internal/mux", May: []string{"internal/encoded", "internal/link", "internal/mux/waits", "internal/wait", "internal/wire"}},
+	{Pkg: "internal/mux/waits"},
 	{Pkg: "internal/codec/...", May: []string{"internal/largecopy", "internal/link"}},
 	{Pkg: "internal/call", May: []string{"internal/codec", "internal/link", "internal/wait", "internal/hook"}},
 
@@ -68,6 +69,7 @@ var Imports = []Rule{
 	// It attacks servers built with the public API, with frames that it encodes itself.
 	{Pkg: "internal/testing/attack", May: []string{".", "internal/link", "internal/testing/blockedmem", "internal/wire"}},
 	{Pkg: "internal/testing/looptest", May: []string{"loop"}},
+	{Pkg: "internal/testing/faulty", May: []string{"internal/testing/needs"}},
 	{Pkg: "internal/testing/...", May: []string{"internal/link", "internal/wait"}},
 	{Pkg: "tools/...", May: []string{"internal/testing/..."}},
 	{Pkg: "test"},

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// This file is built twice: into the tests, and with faults in ring.go into a program of
-// its own (see TestTheExplorerFindsFaults). Besides the standard library it must need only
+// This file is built twice: into the tests, and with faults in ring.go into a program
+// (see package faulty). Besides the standard library it must need only
 // ring.go and norace.go.
 
 // A scene is what a sender writes and how a receiver reads it, over a ring of the given
@@ -41,6 +41,21 @@ type result struct {
 	states        int
 	interleavings float64
 	fault         string // what went wrong, and the steps that led to it
+}
+
+// Find explores the scene with this name, or all if it is empty, until one shows a fault.
+func Find(scene string) (states int, fault string) {
+	for _, sc := range scenes {
+		if scene != "" && scene != sc.String() {
+			continue
+		}
+		r := explore(sc)
+		states += r.states
+		if r.fault != "" {
+			return states, r.fault
+		}
+	}
+	return states, ""
 }
 
 // explore runs all interleavings of a scene. A run that reaches a state that was seen

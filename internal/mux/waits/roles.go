@@ -1,0 +1,225 @@
+// Package waits has the rules by which the goroutines of a session read, write, wait and wake one
+// another. The rules are pure: they know no connection, goroutine or lock. A method changes a small
+// value and says what the session has to do. Package mux calls them with the session's lock held,
+// and explore_test.go calls them with small models of a connection and of goroutines, in every order
+// of steps.
+package waits
+
+import "sync/atomic"
+
+// Roles say which goroutine reads the connection and which one writes it.
+//
+// One goroutine reads at a time, for all calls. It is the resident, a goroutine of the session; or
+// the leader, a caller that waits for the peer. While the resident runs a handler, no goroutine
+// reads. The goroutine that has the pen writes for all calls. It is the one that has queued
+// something, or the writer, a goroutine of the session that may block.
+//
+// Invariants:
+//   - While a goroutine waits for the peer, another one reads or was woken to read.
+//   - If something is queued that can be written, a goroutine has the pen, or the writer was woken
+//     for it, or the goroutine that has the lock is about to do one of these, or Corked is set.
+//   - While Corked is set, a resident runs handlers or is about to, and writes after the last one.
+//   - The leader does not park where others are woken. CallLeader tells it to stop, and interrupts
+//     its read. It undoes the interruption before it leaves, so the next reader is not interrupted.
+type Roles struct {
+	Reader Reader
+	Pen    Pen
+
+	Waiting int  // goroutines that wait for the peer and were not woken yet; the leader is none
+	Crowd   int  // reads for which the resident stays; see CrowdLasts
+	Over    bool // the session has ended, or cannot be written: only the resident reads
+	Corked  bool // nothing is written
+
+	// Of the leader.
+	called      uint32 // atomic, because Called needs no lock
+	Parked      bool   // it is in a read that can be interrupted
+	Interrupted bool   // this read was interrupted
+}
+
+// A Reader is the role of the goroutine that reads.
+type Reader byte
+
+const (
+	Nobody   Reader = iota
+	Resident        // the resident reads, or was woken to read
+	Leader          // a caller reads
+	Handler         // the resident runs a handler
+)
+
+// A Pen is the right to write.
+type Pen byte
+
+const (
+	Free       Pen = iota
+	Called         // the writer was woken to take it; another goroutine may take it first
+	Taken          // a goroutine writes
+	HandedOver     // it is the writer's, with a batch that is not fully written
+)
+
+// A Task is what the session has to do, as a set.
+type Task byte
+
+const (
+	WakeResident    Task = 1 << iota
+	StartResident        // start a new resident, in place of the one that runs a handler
+	StartIdleTimer       // WakeResident follows if no goroutine reads for a while
+	InterruptLeader      // interrupt the leader's read
+	WakeWriter
+)
+
+// CrowdLasts is for how many reads the resident stays after several goroutines have waited at the
+// same time.
+const CrowdLasts = 64
+
+// NeedReader makes sure that a goroutine reads. A goroutine calls it that is about to wait
+// for the peer, or that ends the session.
+func (r *Roles) NeedReader() Task {
+	switch r.Reader {
+	case Nobody:
+		r.Reader = Resident
+		return WakeResident
+	case Handler:
+		r.Reader = Resident
+		return StartResident
+	}
+	return 0
+}
+
+// Wait is called by a goroutine that is about to park until the peer sends something. Woken follows.
+func (r *Roles) Wait() Task {
+	r.Waiting++
+	return r.NeedReader()
+}
+
+// Woken says that a goroutine was woken which had called Wait, or that it waits no more because its
+// context has ended.
+func (r *Roles) Woken() { r.Waiting-- }
+
+// MayLead reports whether a caller that has to wait may read instead. What it reads is then its own
+// reply: while no goroutine reads, none waits.
+func (r *Roles) MayLead() bool { return r.Reader == Nobody }
+
+// Lead makes a caller the leader.
+func (r *Roles) Lead() {
+	r.Reader = Leader
+	atomic.StoreUint32(&r.called, 0)
+}
+
+// Called reports whether the leader was told to stop. It needs no lock.
+func (r *Roles) Called() bool { return atomic.LoadUint32(&r.called) != 0 }
+
+// CallLeader tells the leader to stop, because what it waits for has happened.
+func (r *Roles) CallLeader() Task {
+	atomic.StoreUint32(&r.called, 1)
+	return r.Interrupt()
+}
+
+// Interrupt interrupts the leader's read, if it is parked there.
+func (r *Roles) Interrupt() Task {
+	if !r.Parked || r.Interrupted {
+		return 0
+	}
+	r.Interrupted = true
+	return InterruptLeader
+}
+
+// Park is called by the leader before it parks in a read, and Unpark after it. If Unpark returns
+// true, the read was interrupted, and the leader resets what has interrupted it.
+func (r *Roles) Park() { r.Parked = true }
+
+func (r *Roles) Unpark() (interrupted bool) {
+	interrupted = r.Interrupted
+	r.Parked, r.Interrupted = false, false
+	return interrupted
+}
+
+// Leave ends the leader's role. failed says that the connection cannot be read any more, which the
+// resident has to deal with.
+func (r *Roles) Leave(failed bool) Task {
+	if r.Waiting > 0 {
+		r.Crowd = CrowdLasts
+	}
+	if r.Waiting > 0 || failed || r.Over {
+		r.Reader = Resident
+		return WakeResident
+	}
+	r.Reader = Nobody
+	return StartIdleTimer
+}
+
+// Retire makes the resident leave reading to callers, if none of them waits. ok says that it does,
+// and then it parks until Reader is Resident again.
+func (r *Roles) Retire() (do Task, ok bool) {
+	switch {
+	case r.Waiting > 0 || r.Over:
+		return 0, false
+	case r.Crowd > 0:
+		r.Crowd--
+		return 0, false
+	}
+	r.Reader = Nobody
+	return StartIdleTimer, true
+}
+
+// Idle is called when the idle timer fires.
+func (r *Roles) Idle() Task {
+	if r.Reader != Nobody {
+		return 0
+	}
+	return r.NeedReader()
+}
+
+// MayLend reports whether the resident may run a handler.
+func (r *Roles) MayLend() bool { return r.Waiting == 0 && !r.Over }
+
+// Lend makes the resident run a handler. more says that others follow, so that their replies are
+// written together.
+func (r *Roles) Lend(more bool) {
+	r.Reader = Handler
+	r.Corked = r.Corked || more
+}
+
+// Returned is called by a resident whose handler has returned, if no other goroutine has become the
+// resident meanwhile. Otherwise it ends.
+func (r *Roles) Returned() { r.Reader = Resident }
+
+// CallWriter wakes the writer to write what is queued, or to end the session. lost says that nothing
+// more can be written.
+func (r *Roles) CallWriter(lost bool) Task {
+	if r.Pen == Free {
+		r.Pen = Called
+	}
+	if r.Pen == Taken && !lost {
+		return 0
+	}
+	return WakeWriter
+}
+
+// TakePen gives the pen to a goroutine that has queued something. If ok is false, it leaves writing to
+// another one. mayWrite says that the goroutine may write without blocking; else the writer does.
+func (r *Roles) TakePen(mayWrite bool) (do Task, ok bool) {
+	switch {
+	case r.Corked || r.Pen >= Taken:
+		return 0, false
+	case !mayWrite || r.Over:
+		return r.CallWriter(false), false
+	}
+	r.Pen = Taken
+	return 0, true
+}
+
+// PutPen puts the pen down when nothing is left to write. If left is set, it passes the rest of a
+// batch to the writer.
+func (r *Roles) PutPen(left, lost bool) Task {
+	r.Pen = Free
+	if left {
+		r.Pen = HandedOver
+	}
+	if left || lost {
+		return r.CallWriter(lost)
+	}
+	return 0
+}
+
+// WriterMayWrite reports whether the writer has something to do. If not, it parks.
+func (r *Roles) WriterMayWrite() bool { return r.Pen == Called || r.Pen == HandedOver }

@@ -1,0 +1,92 @@
+package waits
+
+// Credit of calls.
+//
+// A receiver promises a window to the sender: while less than that has been sent and not been
+// received, the sender does not wait. The receiver returns the credit of what was received in
+// portions, because each CREDIT frame, and each sender that it wakes, costs as much as several small
+// messages. So it grants a portion more than it has promised.
+//
+// Invariants, for each direction of a call, with nothing on its way:
+//   - Receiver.Credit, the bytes that were not received, and Receiver.taken add up to
+//     Receiver.Window plus Receiver.advance. The sender has Receiver.Credit left.
+//   - taken is less than HoldsBack, and Window is at least the promise plus HoldsBack. So a sender
+//     that has no credit left is the promise or more ahead.
+//   - A sender waits only if it has no credit left for what it has queued, or if it has queued as
+//     much as may wait to be written.
+
+// Granted returns the window that a receiver grants at first, if it promises window bytes.
+func Granted(window int) int { return window + window/2 }
+
+// A Receiver is the receiving side of a call's direction. All are bytes.
+type Receiver struct {
+	Window  int // how much may be sent and not received, or not returned
+	Credit  int // what the peer has left
+	Taken   int // of received messages, not yet returned
+	Advance int // granted beyond the window for one message, deducted from later returns
+}
+
+// HoldsBack returns how much credit may be taken and not returned.
+func (r *Receiver) HoldsBack() int { return r.Window / 3 }
+
+// Due returns how much must be received until credit is returned again.
+func (r *Receiver) Due() int { return r.HoldsBack() - r.Taken + r.Advance }
+
+// Received returns the credit to grant after n bytes were received; 0 for none yet.
+func (r *Receiver) Received(n int) (grant int) {
+	early := min(r.Advance, n)
+	r.Advance -= early
+	if r.Taken += n - early; r.Taken >= r.HoldsBack() {
+		grant, r.Taken = r.Taken, 0
+	}
+	return grant
+}
+
+// ForMessage returns the credit to grant because a receiver waits for the rest of a message, of
+// which missing bytes have not arrived. It grows the window up to limit, and otherwise advances what
+// the peer lacks.
+func (r *Receiver) ForMessage(missing, limit int) (grant int) {
+	short := missing - r.Credit
+	if short <= 0 {
+		return 0
+	}
+	if room := limit - r.Window; room > 0 && room >= short {
+		n := min(max(short, r.Window), room)
+		r.Window += n
+		return n
+	}
+	r.Advance += short
+	return short
+}
+
+// How much may wait to be written, regardless of credit. The message that reaches a limit is still
+// queued.
+const (
+	MaxBacklog = 256 << 10 // per stream, in bytes
+	MaxWaiting = 1024      // per stream, in messages
+
+	// MaxQueued bounds the bytes that wait on all streams together, because a peer that does not
+	// read may have thousands of streams. Beyond it, each stream may still queue MinBacklog bytes, so
+	// that streams which the peer does not read cannot stop others from sending.
+	MaxQueued  = 2 << 20
+	MinBacklog = 2 << 10
+)
+
+// A Sender is the sending side of a call's direction.
+type Sender struct {
+	Credit  int64 // from the peer, in bytes; negative after a placed message that was larger
+	Backlog int   // credit that the queued messages will take
+	Queued  int   // messages that are queued
+}
+
+// Full reports whether the stream has queued as much as it may. all is the backlog of all streams.
+func (s *Sender) Full(all int) bool {
+	return s.Backlog >= MaxBacklog || s.Queued >= MaxWaiting || s.Backlog >= MinBacklog && all >= MaxQueued
+}
+
+// Lacks reports whether the stream has no credit left for another message.
+func (s *Sender) Lacks() bool { return s.Credit <= int64(s.Backlog) }
+
+// TakesMore reports whether another message may be queued. Whenever it becomes true, the goroutine
+// that waits to send is woken.
+func (s *Sender) TakesMore(all int) bool { return !s.Lacks() && !s.Full(all) }
