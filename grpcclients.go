@@ -19,13 +19,12 @@ const http2Headers = 64 << 10
 
 // takeGRPC serves the connection of an ordinary gRPC client, or closes it if the server is
 // stopped: the client is not refused for good.
-func (s *Server) takeGRPC(c sock.Handover) bool {
+func (s *Server) takeGRPC(c sock.Handover) {
 	if inner := s.grpcServer(); inner != nil {
 		inner.Take(c.Conn, c.First, c.Auth, c.Deadline)
 	} else {
 		_ = c.Conn.Close()
 	}
-	return true
 }
 
 // grpcServer returns the server for ordinary gRPC clients, and makes it on first use. It

@@ -153,7 +153,10 @@ func (s *Server) Serve(lis net.Listener) error {
 				return fmt.Errorf("nearcall: cannot serve %s: a server of a wss: target needs the option Creds, with nearcall.NewTLS", l.target)
 			}
 		}
-		over := &sock.Listener{Listener: lis, Options: o, Path: path, HTTP1: s.takeHTTP1}
+		over := &sock.Listener{Listener: lis, Options: o, Path: path}
+		if s.opts.takes(WebClients) || path != "" {
+			over.HTTP1 = s.web.Take
+		}
 		if s.opts.takes(GRPCClients) {
 			over.HTTP2 = s.takeGRPC
 		}

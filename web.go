@@ -3,7 +3,6 @@ package nearcall
 import (
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/transport/http1"
-	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // WebOrigins lets web pages of other origins make calls. An origin is scheme://host or
@@ -29,19 +28,11 @@ func (s *Server) webServer() *http1.Server {
 	o := s.opts
 	server, err := http1.New(http1.Options{
 		Method: s.core.Method, Codec: s.core.HasCodec, Compressors: call.Compressors, Origins: o.origins,
-		Upgrade: s.openWebSocket, OnlyUpgrades: !o.takes(WebClients),
+		Begin: s.begin, Sockets: s.sockets, OnlyWebSockets: !o.takes(WebClients),
 		Window: o.Window, MaxHeaderBytes: o.socket.MaxHeaderBytes, Keepalive: o.socket.ServerKeepalive,
 	})
 	if err != nil {
 		panic("nearcall: " + err.Error()) // WebOrigins has checked the origins
 	}
 	return server
-}
-
-// takeHTTP1 takes an HTTP/1 client's connection.
-func (s *Server) takeHTTP1(h sock.Handover) bool {
-	if !s.opts.takes(WebClients) && h.Path == "" {
-		return false
-	}
-	return s.web.Take(http1.Handover(h))
 }

@@ -1,7 +1,6 @@
 package nearcall
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,14 +8,12 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc/credentials"
 
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
-	"github.com/nearcall/nearcall/internal/transport/http1"
 	"github.com/nearcall/nearcall/internal/transport/websocket"
 )
 
@@ -49,59 +46,11 @@ func WebSocketRequest(ctx context.Context) (r *http.Request, ok bool) {
 // ServeHTTP returns when the WebSocket is open. [Server.GracefulStop] waits for its calls,
 // and http.Server.Shutdown does not: call GracefulStop first.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	if why := s.web.CheckOrigin(local, r); why != "" {
-		http.Error(w, why, http.StatusForbidden)
-		return
-	}
-	deadline := time.Now().Add(cmp.Or(s.sockets.Handshake, mux.DefaultHandshake))
-	if code, why := s.openWebSocket(w, r, http1.Handover{Deadline: deadline, Accept: s.accept}); code != 0 {
-		http.Error(w, why, code)
-	}
+	s.web.ServeWebSocket(w, r, s.accept)
 }
 
-// openWebSocket takes over the connection of a request for a WebSocket. If it cannot, it
-// returns the status code and the text of the answer.
-func (s *Server) openWebSocket(w http.ResponseWriter, r *http.Request, h http1.Handover) (code int, why string) {
-	if h.Path != "" && h.Path != r.URL.Path {
-		return http.StatusNotFound, fmt.Sprintf("this server takes WebSockets at %s, not at %.100s", h.Path, r.URL.Path)
-	}
-	if !s.begins() {
-		return http.StatusServiceUnavailable, "the server is stopping"
-	}
-	if code, why := websocket.Check(r, w.Header()); code != 0 {
-		return code, why
-	}
-	conn, first, err := http1.Hijack(w)
-	if err != nil {
-		return http.StatusInternalServerError, fmt.Sprintf("the HTTP server cannot hand over its connection: %v", err)
-	}
-	auth := h.Auth
-	switch {
-	case auth != nil:
-	case r.TLS != nil:
-		auth = link.TLSInfo(*r.TLS)
-	default:
-		auth = s.sockets.PlainAuth(conn)
-	}
-	over, err := websocket.Accept(r, conn, mux.PromptOf(conn), first)
-	if err != nil {
-		return 0, "" // the client has left
-	}
-	var without []string
-	if !s.web.TrustsPage(r) {
-		without = []string{"Cookie", "Authorization"}
-	}
-	if info, ok := auth.(credentials.TLSInfo); ok {
-		r = r.WithContext(r.Context()) // a copy
-		r.TLS = &info.State
-	}
-	s.sockets.Serve(over, link.Peer{AuthInfo: auth, Request: websocket.Keep(r, without...)}, h.Deadline, h.Accept)
-	return 0, ""
-}
-
-// begins records that the server takes calls. It reports false if the server was stopped.
-func (s *Server) begins() bool {
+// begin records that the server takes calls. It reports false if the server was stopped.
+func (s *Server) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.stopped {

@@ -46,10 +46,10 @@ var Imports = []Rule{
 	{Pkg: "internal/transport/sock", May: []string{"internal/link", "internal/mux", "internal/scmrights", "internal/wire"}},
 	// It implements net.Conn, and package nearcall passes it to sock.
 	{Pkg: "internal/transport/shm", May: []string{"internal/largecopy", "internal/link", "internal/scmrights"}},
-	// It implements net.Conn, and package nearcall passes it to sock.
+	// It implements net.Conn, and http1 passes it to sock.
 	{Pkg: "internal/transport/websocket", May: []string{"internal/wire"}},
-	// It serves HTTP with the standard library.
-	{Pkg: "internal/transport/http1", May: []string{"internal/link", "internal/wait"}},
+	// It opens WebSockets, over which sock serves sessions.
+	{Pkg: "internal/transport/http1", May: []string{"internal/link", "internal/mux", "internal/transport/sock", "internal/transport/websocket", "internal/wait"}},
 	// Transports know neither gRPC's semantics nor one another.
 	{Pkg: "internal/transport/*", May: []string{"internal/link", "internal/wait", "internal/hook"}},
 

@@ -10,6 +10,7 @@ import (
 	"testing/iotest"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // FuzzBody receives an arbitrary body in arbitrary pieces. Receiving ends, with the same
@@ -35,7 +36,7 @@ const theEnd = "the end"
 // receiveAll receives all messages of a body. It returns them, joined, and why no more came.
 func receiveAll(t *testing.T, body io.Reader, k kind) (all, why string) {
 	_, conn := net.Pipe()
-	st := newStream(newSession(serverOf(t, Options{Window: 64}), Handover{Conn: conn}), &request{kind: k, size: -1})
+	st := newStream(newSession(serverOf(t, Options{Window: 64}), sock.Handover{Conn: conn}), &request{kind: k, size: -1})
 	if k == grpcText {
 		body = &textReader{body: body}
 	}

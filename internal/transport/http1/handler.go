@@ -43,15 +43,11 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		c.refuse(w, r, http.StatusNoContent, "")
 		return
 	case asksFor(r, "websocket"):
-		code, why := http.StatusNotImplemented, "this server does not speak WebSocket; "+usage
-		if s.opts.Upgrade != nil {
-			code, why = s.opts.Upgrade(w, r, c.handover)
-		}
-		if code != 0 {
+		if code, why := s.openWebSocket(w, r, c.handover); code != 0 {
 			c.refuse(w, r, code, why)
 		}
 		return
-	case s.opts.OnlyUpgrades:
+	case s.opts.OnlyWebSockets:
 		c.refuse(w, r, http.StatusUpgradeRequired, "this server does not take web clients (option OtherClients): it only takes WebSockets here")
 		return
 	}

@@ -86,18 +86,12 @@ func (o *origins) check(local net.Addr, r *http.Request) string {
 	return ""
 }
 
-// CheckOrigin returns why a request, which came to the address local, is refused for the page
-// that sent it, or "". It is for requests that came over an HTTP server of the user's.
-func (s *Server) CheckOrigin(local net.Addr, r *http.Request) string {
-	return s.origins.check(local, r)
-}
-
-// TrustsPage reports whether r comes from no page, from one of this server's own host, or from
+// trusts reports whether r comes from no page, from one of this server's own host, or from
 // one of an origin that the user has named. Browsers send cookies with any page's request for
 // a WebSocket.
-func (s *Server) TrustsPage(r *http.Request) bool {
+func (o *origins) trusts(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
-	return origin == "" || s.origins.exact[origin] || sameHost(origin, r.Host)
+	return origin == "" || o.exact[origin] || sameHost(origin, r.Host)
 }
 
 // sameHost reports whether origin names host. It ignores the scheme, because TLS may end

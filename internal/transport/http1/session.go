@@ -7,12 +7,12 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 const (
@@ -35,7 +35,7 @@ const (
 type session struct {
 	conn     net.Conn
 	server   *Server
-	handover Handover
+	handover sock.Handover
 	peer     link.Peer
 	done     chan struct{}
 	ended    chan struct{}
@@ -51,7 +51,7 @@ type session struct {
 	reason   error         // why the session has ended; nil if it has not
 	deaf     bool          // reads have ended, and no deadline may be set for them
 	hungUp   bool          // no request was being answered when the session began to drain: the connection is closed
-	over     bool          // the connection has ended, or belongs to Upgrade
+	over     bool          // the connection has ended, or belongs to a WebSocket
 
 	idle, age *time.Timer
 	idleSince time.Time
@@ -71,7 +71,7 @@ type progress struct {
 
 const unknown = -1
 
-func newSession(s *Server, h Handover) *session {
+func newSession(s *Server, h sock.Handover) *session {
 	return &session{
 		conn: h.Conn, server: s, handover: h,
 		peer: link.Peer{Addr: h.Conn.RemoteAddr(), LocalAddr: h.Conn.LocalAddr(), AuthInfo: h.Auth, Undecided: true},
@@ -388,21 +388,6 @@ func (c *conn) Close() error {
 		_, _ = io.Copy(io.Discard, io.LimitReader(c.Conn, plenty))
 	}
 	return c.Conn.Close()
-}
-
-// Hijack takes over the connection of a request that [Options.Upgrade] was called with. first
-// was read from it, after the request.
-func Hijack(w http.ResponseWriter) (over net.Conn, first []byte, err error) {
-	hijacked, rw, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		return nil, nil, err
-	}
-	first, _ = rw.Reader.Peek(rw.Reader.Buffered())
-	first = slices.Clone(first)
-	if c, ok := hijacked.(*conn); ok {
-		return c.Conn, append(first, c.first...), nil
-	}
-	return hijacked, first, nil
 }
 
 // CloseWrite lets package http close a connection in steps.

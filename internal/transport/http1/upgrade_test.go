@@ -2,6 +2,7 @@ package http1
 
 import (
 	"bufio"
+	"bytes"
 	"io"
 	"net"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
+	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // A witness is an acceptor that says when its session is gone.
@@ -32,6 +34,9 @@ func serverOf(t *testing.T, o Options) *Server {
 	o.Method = func(string) link.Method { return link.Method{} }
 	o.Codec = func(string) bool { return true }
 	o.Compressors = func() []string { return nil }
+	if o.Begin == nil {
+		o.Begin = func() bool { return true }
+	}
 	s, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -44,70 +49,79 @@ func handOver(t *testing.T, s *Server, first string, a link.Acceptor) (client ne
 	t.Helper()
 	client, server := net.Pipe()
 	t.Cleanup(func() { _ = client.Close() })
-	s.Take(Handover{Conn: server, First: []byte(first), Deadline: time.Now().Add(time.Minute), Accept: func(l link.Session) link.Acceptor {
+	s.Take(sock.Handover{Conn: server, First: []byte(first), Deadline: time.Now().Add(time.Minute), Accept: func(l link.Session) link.Acceptor {
 		taken = l
 		return a
 	}})
 	return client, taken
 }
 
-const asksForWebSocket = "GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n\r\n"
+const asksForWebSocket = "GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n" +
+	"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: nearcall.v1\r\n\r\n"
 
-func TestAnUpgradeTakesTheConnectionOver(t *testing.T) {
-	drained := make(chan struct{})
-	s := serverOf(t, Options{Upgrade: func(w http.ResponseWriter, r *http.Request, h Handover) (int, string) {
-		if h.Accept == nil || r.URL.Path != "/x" {
-			t.Errorf("%+v, %v", h, r.URL)
-		}
-		conn, first, err := Hijack(w)
-		if err != nil {
-			t.Error(err)
-			return 0, ""
-		}
-		if conn != h.Conn || string(first) != "more" {
-			t.Errorf("the connection is not the one that came, or what follows the request is %q", first)
-		}
-		go func() {
-			<-drained // the session, which has no connection any more
-			_, _ = io.WriteString(conn, "mine")
-			_ = conn.Close()
-		}()
-		return 0, ""
-	}})
-	w := newWitness()
-	client, session := handOver(t, s, asksForWebSocket+"more", w)
+// TestAWebSocketTakesTheConnectionOver: the session of HTTP ends, and the connection, with what
+// was read from it, is that of another.
+func TestAWebSocketTakesTheConnectionOver(t *testing.T) {
+	const ping, pong = "\x89\x84\x00\x00\x00\x00more", "\x8a\x04more"
+	client, server := net.Pipe()
+	defer func() { _ = client.Close() }()
+	sessions, w := make(chan link.Session, 2), newWitness()
+	serverOf(t, Options{}).Take(sock.Handover{
+		Conn: server, First: []byte(asksForWebSocket + ping), Deadline: time.Now().Add(time.Minute), Path: "/x",
+		Accept: func(l link.Session) link.Acceptor {
+			sessions <- l
+			return w
+		},
+	})
+	in := bufio.NewReader(client)
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("%v, %v", resp, err)
+	}
 	<-w.closed
 	<-w.gone
-	session.Drain()
-	close(drained)
-	b, err := io.ReadAll(client)
-	if err != nil || string(b) != "mine" {
-		t.Errorf("%q, %v", b, err)
-	}
+	session, over := <-sessions, <-sessions
+	session.Drain() // it has no connection any more
 	<-session.Ended()
+	for read := []byte(nil); !bytes.Contains(read, []byte(pong)); {
+		b, err := in.ReadByte()
+		if err != nil {
+			t.Fatalf("%q, %v", read, err)
+		}
+		read = append(read, b)
+	}
+	_ = client.Close()
+	<-over.Ended()
 }
 
-func TestWithoutAnUpgradeWebSocketIsRefusedInWords(t *testing.T) {
-	for name, c := range map[string]struct {
-		Options
-		code int
-		text string
+func TestAWebSocketIsRefusedInWords(t *testing.T) {
+	for text, c := range map[string]struct {
+		path    string
+		stopped bool
+		code    int
 	}{
-		"no Upgrade": {Options{}, http.StatusNotImplemented, "does not speak WebSocket"},
-		"Upgrade refuses": {Options{Upgrade: func(http.ResponseWriter, *http.Request, Handover) (int, string) {
-			return http.StatusTeapot, "not here"
-		}}, http.StatusTeapot, "not here"},
+		"takes WebSockets at /y, not at /x": {"/y", false, http.StatusNotFound},
+		"the server is stopping":            {"/x", true, http.StatusServiceUnavailable},
 	} {
-		client, session := handOver(t, serverOf(t, c.Options), asksForWebSocket, newWitness())
+		client, server := net.Pipe()
+		var session link.Session
+		serverOf(t, Options{Begin: func() bool { return !c.stopped }}).Take(sock.Handover{
+			Conn: server, First: []byte(asksForWebSocket), Deadline: time.Now().Add(time.Minute), Path: c.path,
+			Accept: func(l link.Session) link.Acceptor {
+				session = l
+				return newWitness()
+			},
+		})
 		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		b, _ := io.ReadAll(resp.Body)
-		if resp.StatusCode != c.code || !strings.Contains(string(b), c.text) {
-			t.Errorf("%s: %s: %s", name, resp.Status, b)
+		if resp.StatusCode != c.code || !strings.Contains(string(b), text) {
+			t.Errorf("%s: %s: %s", text, resp.Status, b)
 		}
 		_ = session.Close(io.EOF)
+		_ = client.Close()
 	}
 }
 
@@ -116,7 +130,7 @@ func TestASessionThatEndsBeforeItStartsIsGone(t *testing.T) {
 	s := serverOf(t, Options{})
 	client, server := net.Pipe()
 	w := newWitness()
-	s.Take(Handover{Conn: server, Accept: func(l link.Session) link.Acceptor {
+	s.Take(sock.Handover{Conn: server, Accept: func(l link.Session) link.Acceptor {
 		l.Drain()
 		_ = l.Close(io.ErrNoProgress)
 		return w
@@ -128,7 +142,7 @@ func TestASessionThatEndsBeforeItStartsIsGone(t *testing.T) {
 	if _, err := client.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the client reads %v", err)
 	}
-	s.Take(Handover{Conn: server, Accept: func(link.Session) link.Acceptor { return nil }})
+	s.Take(sock.Handover{Conn: server, Accept: func(link.Session) link.Acceptor { return nil }})
 }
 
 // twice is an acceptor that answers each call with two messages, of which the second ends it or

@@ -12,11 +12,11 @@ import (
 	"net/http"
 	"time"
 
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/grpclog"
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 const (
@@ -43,27 +43,16 @@ type Options struct {
 	// stands for all. By default only pages of this server's own host may.
 	Origins []string
 
-	// OnlyUpgrades refuses requests that do not ask for WebSocket.
-	OnlyUpgrades bool
+	// Begin is called for each WebSocket. It reports false if the server was stopped. It must
+	// be set.
+	Begin func() bool
 
-	// Upgrade takes over a request that asks for WebSocket, with [Hijack], which ends the
-	// session here. If it returns a status code other than 0, the request is refused for why.
-	// If it is nil, all such requests are refused.
-	Upgrade func(w http.ResponseWriter, r *http.Request, h Handover) (code int, why string)
+	Sockets        sock.Options // of WebSockets
+	OnlyWebSockets bool         // refuses requests that do not ask for one
 
 	Window         int                        // of each direction of a call, in bytes
 	MaxHeaderBytes int                        // the largest header of a request, in bytes
 	Keepalive      keepalive.ServerParameters // for the ages; MaxConnectionIdle is 2 min by default
-}
-
-// A Handover is a connection whose client has begun to speak HTTP/1.
-type Handover struct {
-	Conn     net.Conn // secured already; has Deadline
-	First    []byte   // what was read from it
-	Auth     credentials.AuthInfo
-	Deadline time.Time // for the header of the first request
-	Path     string    // the path at which WebSockets are opened; "" for any
-	Accept   func(link.Session) link.Acceptor
 }
 
 // A Server serves the connections that it is given. It has no goroutines of its own: a
@@ -106,21 +95,19 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Take serves a connection. It returns at once, and always true: the connection belongs
-// to the server.
-func (s *Server) Take(h Handover) bool {
+// Take serves a connection and owns it from then on. It returns at once.
+func (s *Server) Take(h sock.Handover) {
 	c := newSession(s, h)
 	a := h.Accept(c)
 	if a == nil {
 		_ = h.Conn.Close()
-		return true
+		return
 	}
 	if c.start(a) {
 		// Serve starts the goroutine of the connection, and returns the error of the
 		// second Accept.
 		_ = s.http.Serve(&single{conn: &conn{Conn: h.Conn, session: c, first: h.First, header: headerCount{reading: true}}})
 	}
-	return true
 }
 
 // connKey is the context key of a request's *conn.

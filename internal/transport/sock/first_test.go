@@ -47,11 +47,10 @@ func TestProtocolsAreToldByTheirFirstBytes(t *testing.T) {
 func TestConnectionsOfGRPCClientsMayBeTaken(t *testing.T) {
 	inner := bufconn.Listen(1 << 10)
 	taken := make(chan string, 1)
-	lis := &Listener{Listener: inner, HTTP2: func(h Handover) bool {
+	lis := &Listener{Listener: inner, HTTP2: func(h Handover) {
 		_, _ = h.Conn.Write([]byte("mine"))
 		_ = h.Conn.Close()
 		taken <- string(h.First)
-		return true
 	}}
 	ended := make(chan error)
 	go func() { ended <- lis.Sessions(func(link.Session) link.Acceptor { return nil }) }()
@@ -82,14 +81,13 @@ func TestConnectionsOfHTTP1CanBeTaken(t *testing.T) {
 	for _, requires := range []bool{false, true} {
 		inner := bufconn.Listen(1 << 10)
 		taken := make(chan string, 1)
-		lis := &Listener{Listener: inner, Options: Options{RequireUpgrade: requires}, HTTP1: func(h Handover) bool {
+		lis := &Listener{Listener: inner, Options: Options{RequireUpgrade: requires}, HTTP1: func(h Handover) {
 			if h.Deadline.IsZero() || h.Auth == nil || h.Accept == nil {
 				t.Errorf("%+v is incomplete", h)
 			}
 			_, _ = h.Conn.Write([]byte("mine"))
 			_ = h.Conn.Close()
 			taken <- string(h.First)
-			return true
 		}}
 		ended := make(chan error)
 		go func() { ended <- lis.Sessions(func(link.Session) link.Acceptor { return nil }) }()
@@ -121,14 +119,12 @@ func TestConnectionsOfHTTP1CanBeTaken(t *testing.T) {
 	}
 }
 
-// Close does not wait until the peer has read the refusal of a connection that HTTP1 or
-// HTTP2 does not take after all.
+// Close does not wait until the peer has read the refusal of a connection that nobody takes.
 func TestConnectionsThatAreNotTakenEndWithTheListener(t *testing.T) {
 	for _, first := range []string{preface, "GET / "} {
 		synctest.Test(t, func(t *testing.T) {
 			inner := bufconn.Listen(1 << 10)
-			refused := func(Handover) bool { return false }
-			lis := &Listener{Listener: inner, HTTP1: refused, HTTP2: refused}
+			lis := &Listener{Listener: inner}
 			ended := make(chan error)
 			go func() { ended <- lis.Sessions(func(link.Session) link.Acceptor { return nil }) }()
 			conn, err := inner.DialContext(t.Context())

@@ -26,9 +26,8 @@ type Listener struct {
 	Path string
 
 	// HTTP1 and HTTP2 take connections whose client speaks HTTP; nil refuses them in their
-	// own protocol. They return false for a connection that must be refused after all, and
-	// true if the connection belongs to them. They run on the connection's goroutine.
-	HTTP1, HTTP2 func(Handover) bool
+	// own protocol. They run on the connection's goroutine.
+	HTTP1, HTTP2 func(Handover)
 
 	mu      sync.Mutex
 	served  bool
@@ -44,7 +43,7 @@ type Handover struct {
 	First    []byte               // what was read from it: at least enough to tell its protocol
 	Auth     credentials.AuthInfo // of the peer
 	Deadline time.Time            // for what the peer must send at first
-	Path     string               // the listener's
+	Path     string               // the path at which WebSockets are opened; "" for any
 	Accept   func(link.Session) link.Acceptor
 }
 
@@ -161,20 +160,15 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 	default:
 		if take := l.takerOf(p); take != nil {
 			l.removePending(conn) // the taker may keep it longer than the listener is open
-			if take(Handover{secured, first, auth, deadline, l.Path, accept}) {
-				return
-			}
-			if !l.addPending(conn) {
-				_ = secured.Close()
-				return
-			}
+			take(Handover{secured, first, auth, deadline, l.Path, accept})
+			return
 		}
 		refuse(secured, p, first)
 	}
 }
 
 // takerOf returns what takes connections of a protocol; nil for nothing.
-func (l *Listener) takerOf(p protocol) func(Handover) bool {
+func (l *Listener) takerOf(p protocol) func(Handover) {
 	switch {
 	case l.Options.RequireUpgrade:
 	case p == http1:
