@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
@@ -67,7 +66,7 @@ type ClientConn struct {
 func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	o := newDialOptions(opts)
 	if o.dialer != nil && o.err == nil {
-		return newClientConn(target, target, nearBackoff, o), nil
+		return newClientConn(target, target, connector.Config{Dialer: o.dialer, Backoff: nearBackoff}, o), nil
 	}
 	t, err := parseTarget(target)
 	if err != nil {
@@ -83,17 +82,19 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 		}
 		return &ClientConn{target: target, remote: remote, hint: slip(t.rest)}, nil
 	}
+	cfg := connector.Config{Backoff: t.scheme.backoff}
+	if !o.persistent && t.scheme.sockets {
+		cfg.Idle = connector.NewIdleness(o.idle)
+	}
+	o.serve(cfg.Idle)
 	authority, err := "", o.err
 	if err == nil {
-		o.dialer, authority, err = t.scheme.dialer(t, o)
+		cfg.Dialer, authority, err = t.scheme.dialer(t, o)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 	}
-	c := newClientConn(target, authority, t.scheme.backoff, o)
-	if !o.persistent && t.scheme.sockets {
-		c.conn.IdleAfter(o.idle)
-	}
+	c := newClientConn(target, authority, cfg, o)
 	c.begin(o)
 	return c, nil
 }
@@ -108,18 +109,15 @@ func (o *dialOptions) userAgent() string {
 	return o.UserAgent + " " + userAgent
 }
 
-// newClientConn returns a connection that waits between connection attempts as b says,
-// unless an option says otherwise.
-func newClientConn(target, authority string, b backoff.Config, o *dialOptions) *ClientConn {
+// newClientConn returns a connection that connects as how says, unless an option says otherwise.
+func newClientConn(target, authority string, how connector.Config, o *dialOptions) *ClientConn {
 	if o.backoff != nil {
-		b = *o.backoff
+		how.Backoff = *o.backoff
 	}
+	how.Timeout = o.timeout
 	c := &ClientConn{target: target, maxAttempts: o.attempts}
-	o.conn = c
-	c.conn = connector.New(connector.Config{
-		Dialer: o.dialer, Backoff: b, Timeout: o.timeout, Closed: o.closed,
-		OnSession: func(s link.Session) { c.client.BeginSession(s) },
-	})
+	how.OnSession = func(s link.Session) { c.client.BeginSession(s) }
+	c.conn = connector.New(how)
 	if o.serviceConfig != nil {
 		c.serviceConfig = *o.serviceConfig
 	}

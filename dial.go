@@ -71,7 +71,7 @@ func connect(target string, accept func(link.Session) link.Acceptor, opts ...any
 		all = append(all, opt.(DialOption))
 	}
 	o := newDialOptions(all)
-	o.acceptor = accept
+	o.accept = accept
 	t, err := parseTarget(target)
 	if err == nil {
 		err = o.err

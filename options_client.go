@@ -43,9 +43,7 @@ type dialOptions struct {
 	server        *Server                                         // serves the peer's calls; may be nil
 	fallback      bool                                            // to grpc-go, if an ordinary gRPC server answers
 	persistent    bool                                            // the connection is kept without calls
-	closed        error                                           // of calls after Close; nil for the default
-	conn          *ClientConn                                     // the result, for dialers
-	acceptor      func(link.Session) link.Acceptor                // of the peer's calls, in place of server; may be nil
+	accept        func(link.Session) link.Acceptor                // of the peer's calls; nil for none
 	grpc          []grpc.DialOption
 	err           error // of an option; ignored for targets that go to grpc-go
 }

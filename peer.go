@@ -84,17 +84,16 @@ var errPeerLeft = errors.New("nearcall: the peer's connection has ended, or take
 // peerConn returns a connection that makes calls over session until that ends.
 func (s *Server) peerConn(session link.Session) grpc.ClientConnInterface {
 	o := newDialOptions(s.opts.peer)
-	o.closed = status.Error(codes.Unavailable, errPeerLeft.Error())
 	d := &peerDialer{session: peerSession{session}}
-	o.dialer = d
+	how := connector.Config{Dialer: d, Backoff: nearBackoff, Closed: status.Error(codes.Unavailable, errPeerLeft.Error())}
 	if o.err != nil {
-		o.dialer = connector.Failing{Err: o.err}
+		how.Dialer = connector.Failing{Err: o.err}
 	}
 	target := "peer:"
 	if a := session.Peer().Addr; a != nil {
 		target += a.String()
 	}
-	d.conn = newClientConn(target, "localhost", nearBackoff, o)
+	d.conn = newClientConn(target, "localhost", how, o)
 	return d.conn
 }
 
@@ -122,20 +121,17 @@ func (peerSession) Retire() {}
 // Close implements [link.Session].
 func (peerSession) Close(error) error { return nil }
 
-// accept returns the acceptor of the calls that the server makes over session, or nil if
-// there is none.
-func (o *dialOptions) accept(session link.Session) link.Acceptor {
-	if o.acceptor != nil {
-		return o.acceptor(session)
-	}
+// serve makes the server of WithServer, if there is one, accept the calls that the peer makes.
+// idle counts them; nil for nothing.
+func (o *dialOptions) serve(idle *connector.Idleness) {
 	if o.server == nil {
-		return nil
+		return
 	}
 	var counter call.CallCounter
-	if i := o.conn.conn.Idle; i != nil {
-		counter = i
+	if idle != nil {
+		counter = idle
 	}
-	return o.server.core.AcceptClient(session, counter)
+	o.accept = func(session link.Session) link.Acceptor { return o.server.core.AcceptClient(session, counter) }
 }
 
 // begin connects c if the options say so.

@@ -265,13 +265,15 @@ func (s *Server) closeListeners() *grpcserver.Server {
 // Unavailable.
 func (s *Server) Client(opts ...DialOption) *ClientConn {
 	o := newDialOptions(opts)
+	o.serve(nil)
+	how := connector.Config{Dialer: o.dialer, Backoff: nearBackoff}
 	switch {
 	case o.err != nil:
-		o.dialer = connector.Failing{Err: o.err}
+		how.Dialer = connector.Failing{Err: o.err}
 	case o.dialer == nil:
-		o.dialer = serverDialer{s, o.inproc()}
+		how.Dialer = serverDialer{s, o.inproc()}
 	}
-	c := newClientConn("inproc:", "localhost", nearBackoff, o)
+	c := newClientConn("inproc:", "localhost", how, o)
 	c.begin(o)
 	return c
 }

@@ -30,8 +30,6 @@ import (
 type Connector struct {
 	Config
 
-	Idle *Idleness // counts calls; nil unless IdleAfter was called
-
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
@@ -55,6 +53,7 @@ type Config struct {
 	Backoff backoff.Config
 	Timeout time.Duration // of one attempt
 	Closed  error         // of calls after Close; a status error, or nil for ErrClosing
+	Idle    *Idleness     // counts calls; nil if the connector never goes idle
 
 	// OnSession is called with each new session before it is used.
 	OnSession func(link.Session)

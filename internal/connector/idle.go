@@ -66,12 +66,13 @@ func (i *Idleness) nextCheck(quiet time.Duration) time.Duration {
 	return min(i.timeout-quiet, (i.timeout+3)/4)
 }
 
-// IdleAfter makes the connector go idle after d without calls. A d of 0 does nothing.
-// It must be called before the connector is used.
-func (c *Connector) IdleAfter(d time.Duration) {
-	if d > 0 {
-		c.Idle = &Idleness{timeout: d}
+// NewIdleness returns an Idleness with which a connector goes idle after d without calls. It
+// returns nil, with which it never does, if d is 0.
+func NewIdleness(d time.Duration) *Idleness {
+	if d <= 0 {
+		return nil
 	}
+	return &Idleness{timeout: d}
 }
 
 // startIdleTimer starts the checks. mu is held and the state is no longer Idle.
