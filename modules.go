@@ -67,11 +67,11 @@ func tlsFor(scheme string, creds credentials.TransportCredentials, option string
 	if creds == nil {
 		return nil, fmt.Errorf("a %s: target always uses TLS, and there are no credentials; pass those of nearcall.NewTLS to nearcall.%s", scheme, option)
 	}
-	config, ok := hook.TLSConfig(creds)
+	own, ok := creds.(*tlsCredentials)
 	if !ok {
 		return nil, fmt.Errorf("a %s: target cannot use these transport credentials (%T), which keep their tls.Config to themselves; make them with nearcall.NewTLS", scheme, creds)
 	}
-	return config, nil
+	return own.config, nil
 }
 
 func listenModule(t *parsedTarget, _ *listenOptions) (Listener, error) {
@@ -88,24 +88,17 @@ func (s *Server) configure(lis hook.Listener) error {
 	if o.Creds == nil {
 		return errors.New("a server of this target always uses TLS, and has no credentials; pass those of nearcall.NewTLS to nearcall.Creds")
 	}
-	config, ok := hook.TLSConfig(o.Creds)
+	creds, ok := o.Creds.(*tlsCredentials)
 	if !ok {
 		return fmt.Errorf("the transport credentials (%T) keep their tls.Config to themselves; make them with nearcall.NewTLS", o.Creds)
 	}
 	return lis.Configure(&hook.Settings{
-		TLS: config, Window: o.Window, ConnWindow: o.ConnWindow, MaxHeaderBytes: o.MaxHeaderBytes,
+		TLS: creds.config, Window: o.Window, ConnWindow: o.ConnWindow, MaxHeaderBytes: o.MaxHeaderBytes,
 		MaxStreams: o.MaxStreams, Handshake: o.Handshake, ServerKeepalive: o.ServerKeepalive, Values: s.opts.values,
 	})
 }
 
 func init() {
-	hook.TLSConfig = func(creds credentials.TransportCredentials) (*tls.Config, bool) {
-		c, ok := creds.(*tlsCredentials)
-		if !ok {
-			return nil, false
-		}
-		return c.config, true
-	}
 	hook.ServerValue = func(key, value any) any {
 		return serverOption(func(o *serverOptions) {
 			if o.values == nil {

@@ -71,7 +71,7 @@ func NewServer(opts ...ServerOption) *Server {
 // the service is already registered, and after the first Serve or the first call.
 func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) { s.core.Register(desc, impl, nil) }
 
-// On returns a registrar for services whose handlers run on l, one at a time, so the
+// OnLoop returns a registrar for services whose handlers run on l, one at a time, so the
 // state of such a service needs no lock. A handler is a task of l. It yields the loop
 // while it waits in Send or Recv of its stream, in calls that it makes with its
 // context, in [loop.Sleep] and in [loop.Await]. Any other wait blocks the loop.
@@ -80,12 +80,12 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) { s.core.Regi
 //
 // A caller whose deadline passes, or who cancels, returns at once, even if the loop is
 // busy; see [loop.Coroutines] for an exception. Calls that arrive after l was closed
-// fail with Unavailable. The server does not close l. On panics if l is nil.
+// fail with Unavailable. The server does not close l. OnLoop panics if l is nil.
 func (s *Server) OnLoop(l *loop.Loop) Registrar {
 	if l == nil {
-		panic("nearcall: On needs a loop; make one with loop.New")
+		panic("nearcall: OnLoop needs a loop; make one with loop.New")
 	}
-	return registrar{s, hook.Loop(l)}
+	return registrar{s, wait.LoopOf(l)}
 }
 
 // A Registrar registers services with a server, and lists the services of that server.

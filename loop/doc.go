@@ -16,7 +16,7 @@
 //
 // A task waits in [Sleep], in [Await] for anything that calls back, and in calls of
 // nearcall's clients. All of them need the task's context, or one derived from it.
-// Handlers of services that were registered with Server.On of package nearcall are tasks,
+// Handlers of services that were registered with Server.OnLoop of package nearcall are tasks,
 // too, and wait in Send and Recv of their streams. Anything else that blocks, such as
 // a mutex, a channel or a file, blocks the loop, as in any event loop.
 //

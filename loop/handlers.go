@@ -3,13 +3,11 @@ package loop
 import (
 	"runtime"
 
-	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-func init() {
-	hook.Loop = func(l any) wait.Loop { return (*handlers)(l.(*Loop)) }
-}
+// A handle lets servers get the handlers of a loop, which programs do not see.
+type handle = wait.Handle
 
 // handlers is a Loop as the [wait.Loop] that servers and clients use to run handlers, and to
 // wait in them.

@@ -14,6 +14,8 @@ import (
 // may be called by any goroutine and by tasks, unless their documentation says
 // otherwise.
 type Loop struct {
+	handle
+
 	base    context.Context // the parent of contexts of tasks that Go starts
 	cancel  context.CancelCauseFunc
 	workers sync.WaitGroup // goroutines that the loop has started
@@ -62,6 +64,7 @@ func New(opts ...Option) *Loop {
 
 func newLoop() *Loop {
 	l := &Loop{empty: make(chan struct{})}
+	l.handle = wait.HandleOf((*handlers)(l))
 	l.base, l.cancel = context.WithCancelCause(context.Background())
 	return l
 }

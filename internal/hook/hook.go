@@ -7,7 +7,6 @@ import (
 	"google.golang.org/grpc/encoding"
 
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // Dialer returns a nearcall.DialOption that makes d open the sessions of a connection,
@@ -35,7 +34,3 @@ var Connect func(target string, accept func(link.Session) link.Acceptor, opts ..
 // Proxy returns a nearcall.ServerOption that makes accept accept all sessions, and handler
 // handle the calls of ordinary gRPC clients, with codec. Package nearcall sets it.
 var Proxy func(accept func(link.Session) link.Acceptor, handler grpc.StreamHandler, codec encoding.CodecV2) any
-
-// Loop returns the wait.Loop of a *loop.Loop, for code that runs handlers on it. Package
-// loop sets it.
-var Loop func(l any) wait.Loop

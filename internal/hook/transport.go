@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"time"
 
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -75,7 +74,3 @@ func TransportOf(scheme string) *Transport { return transports[scheme] }
 // ServerValue returns a nearcall.ServerOption that sets a value in Settings.Values. Package nearcall
 // sets it.
 var ServerValue func(key, value any) any
-
-// TLSConfig returns the configuration of credentials that nearcall.NewTLS made. ok is false for
-// others. Package nearcall sets it.
-var TLSConfig func(credentials.TransportCredentials) (c *tls.Config, ok bool)

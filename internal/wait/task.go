@@ -41,6 +41,17 @@ type Loop interface {
 	Inside() bool
 }
 
+// A Handle makes the type that embeds it stand for a Loop, without the methods of one.
+type Handle struct{ loop Loop }
+
+// HandleOf returns a Handle for l.
+func HandleOf(l Loop) Handle { return Handle{l} }
+
+func (h *Handle) standsFor() Loop { return h.loop }
+
+// LoopOf returns the Loop that h, which embeds a [Handle], stands for.
+func LoopOf(h interface{ standsFor() Loop }) Loop { return h.standsFor() }
+
 type loopKey struct{}
 
 // LoopKey is the context key of a task's Loop.

@@ -30,13 +30,13 @@ var Imports = []Rule{
 	{Pkg: "internal/scmrights"},
 	{Pkg: "internal/largecopy"},
 	{Pkg: "internal/link", May: []string{"internal/largecopy", "internal/wait"}},
-	{Pkg: "internal/hook", May: []string{"internal/link", "internal/wait"}},
+	{Pkg: "internal/hook", May: []string{"internal/link"}},
 	{Pkg: "internal/wire", May: []string{"internal/link"}},
 	{Pkg: "internal/encoded", May: []string{"internal/largecopy", "internal/link", "internal/wire"}},
 	{Pkg: "internal/mux", May: []string{"internal/encoded", "internal/link", "internal/mux/waits", "internal/wait", "internal/wire"}},
 	{Pkg: "internal/mux/waits"},
 	{Pkg: "internal/codec/...", May: []string{"internal/largecopy", "internal/link"}},
-	{Pkg: "internal/call", May: []string{"internal/codec", "internal/link", "internal/wait", "internal/hook"}},
+	{Pkg: "internal/call", May: []string{"internal/codec", "internal/link", "internal/wait"}},
 
 	{Pkg: "internal/socketfile", May: []string{"internal/scmrights"}},
 	{Pkg: "internal/proxy", May: []string{".", "internal/hook", "internal/link", "internal/transport/grpcgo"}},
@@ -51,9 +51,9 @@ var Imports = []Rule{
 	// It opens WebSockets, over which sock serves sessions.
 	{Pkg: "internal/transport/http1", May: []string{"internal/link", "internal/mux", "internal/transport/sock", "internal/transport/websocket", "internal/wait"}},
 	// Transports know neither gRPC's semantics nor one another.
-	{Pkg: "internal/transport/*", May: []string{"internal/link", "internal/wait", "internal/hook"}},
+	{Pkg: "internal/transport/*", May: []string{"internal/link", "internal/wait"}},
 
-	{Pkg: "loop", May: []string{"internal/hook", "internal/goid", "internal/wait"}},
+	{Pkg: "loop", May: []string{"internal/goid", "internal/wait"}},
 
 	// The root package does not import these.
 	{Pkg: "forward", May: []string{".", "internal/hook"}},
