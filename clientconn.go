@@ -13,6 +13,7 @@ import (
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/connector"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // A ClientConn makes calls to one target. It implements [grpc.ClientConnInterface], so
@@ -64,30 +65,31 @@ type ClientConn struct {
 // NewClient returns an error if the target is malformed or not supported on this system,
 // or if an option is invalid or contradicts another.
 func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
-	o := newDialOptions(opts)
-	if o.dialer != nil && o.err == nil {
-		return newClientConn(target, target, connector.Config{Dialer: o.dialer, Backoff: nearBackoff}, o), nil
+	o := options.NewDial(opts)
+	o.Socket.Unix = unixAuthInfo
+	if o.Dialer != nil && o.Err == nil {
+		return newClientConn(target, target, connector.Config{Dialer: o.Dialer, Backoff: nearBackoff}, o), nil
 	}
 	t, err := parseTarget(target)
 	if err != nil {
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 	}
 	if t.scheme.dialer == nil {
-		if err := o.checkRemote(); err != nil {
+		if err := checkRemote(o); err != nil {
 			return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 		}
-		remote, err := grpc.NewClient(t.rest, o.grpc...)
+		remote, err := grpc.NewClient(t.rest, o.ToGRPC...)
 		if err != nil {
 			return nil, err
 		}
 		return &ClientConn{target: target, remote: remote, hint: slip(t.rest)}, nil
 	}
 	cfg := connector.Config{Backoff: t.scheme.backoff}
-	if !o.persistent && t.scheme.sockets {
-		cfg.Idle = connector.NewIdleness(o.idle)
+	if !o.Persistent && t.scheme.sockets {
+		cfg.Idle = connector.NewIdleness(o.IdleTimeout)
 	}
-	o.serve(cfg.Idle)
-	authority, err := "", o.err
+	serve(o, cfg.Idle)
+	authority, err := "", o.Err
 	if err == nil {
 		cfg.Dialer, authority, err = t.scheme.dialer(t, o)
 	}
@@ -95,31 +97,25 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 	}
 	c := newClientConn(target, authority, cfg, o)
-	c.begin(o)
+	if o.Persistent {
+		c.conn.Persist()
+	}
 	return c, nil
 }
 
 const userAgent = "nearcall/" + Version
 
-// userAgent returns the user-agent that handlers see.
-func (o *dialOptions) userAgent() string {
-	if o.UserAgent == "" {
-		return userAgent
-	}
-	return o.UserAgent + " " + userAgent
-}
-
 // newClientConn returns a connection that connects as how says, unless an option says otherwise.
-func newClientConn(target, authority string, how connector.Config, o *dialOptions) *ClientConn {
-	if o.backoff != nil {
-		how.Backoff = *o.backoff
+func newClientConn(target, authority string, how connector.Config, o *options.Dial) *ClientConn {
+	if o.Backoff != nil {
+		how.Backoff = *o.Backoff
 	}
-	how.Timeout = o.timeout
-	c := &ClientConn{target: target, maxAttempts: o.attempts}
+	how.Timeout = o.Timeout
+	c := &ClientConn{target: target, maxAttempts: o.MaxAttempts}
 	how.OnSession = func(s link.Session) { c.client.BeginSession(s) }
 	c.conn = connector.New(how)
-	if o.serviceConfig != nil {
-		c.serviceConfig = *o.serviceConfig
+	if o.ServiceConfig != nil {
+		c.serviceConfig = *o.ServiceConfig
 	}
 	cfg := o.ClientConfig
 	cfg.Sessions = c.conn
@@ -127,7 +123,10 @@ func newClientConn(target, authority string, how connector.Config, o *dialOption
 	if cfg.Authority == "" {
 		cfg.Authority = authority
 	}
-	cfg.UserAgent = o.userAgent()
+	cfg.UserAgent = userAgent
+	if o.UserAgent != "" {
+		cfg.UserAgent = o.UserAgent + " " + userAgent
+	}
 	c.client = call.NewClient(cfg)
 	return c
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/socketfile"
 	"github.com/nearcall/nearcall/internal/transport/grpcgo"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
@@ -18,69 +19,62 @@ import (
 )
 
 // dialInproc returns the dialer of inproc targets.
-func dialInproc(t *parsedTarget, o *dialOptions) (link.Dialer, string, error) {
-	return inproc.Dialer{Name: t.rest, Options: o.inproc()}, t.scheme.authority(t), nil
+func dialInproc(t *parsedTarget, o *options.Dial) (link.Dialer, string, error) {
+	return inproc.Dialer{Name: t.rest, Options: inproc.Options{Window: o.Socket.Window, Accept: o.Accept}}, t.scheme.authority(t), nil
 }
 
 // dialSocket returns the dialer of socket targets. Unix sockets can become shared
 // memory.
-func dialSocket(t *parsedTarget, o *dialOptions) (link.Dialer, string, error) {
+func dialSocket(t *parsedTarget, o *options.Dial) (link.Dialer, string, error) {
 	if t.network == "tcp" && t.host() == "" {
 		return nil, "", fmt.Errorf("the host is missing; %s", writeTCP)
 	}
-	if t.network == "unix" && o.dial == nil {
+	if t.network == "unix" && o.Conn == nil {
 		if err := socketfile.Supported(); err != nil {
 			return nil, "", err
 		}
 	}
-	creds, err := o.security(t)
+	creds, err := t.security(o)
 	if err != nil {
 		return nil, "", err
 	}
-	authority, err := o.addressed(t)
+	authority, err := t.addressed(o)
 	if err != nil {
 		return nil, "", err
 	}
-	d := o.socketDialer(t, authority)
-	d.Options.Creds, d.Options.Upgrade = creds, toSharedMemory(o.memory, false)
-	if o.fallback && !o.socket.RequireUpgrade {
-		return o.withFallback(t, d), authority, nil
+	d := t.socketDialer(o, authority)
+	d.Options.Creds, d.Options.Upgrade = creds, toSharedMemory(o.Memory, false)
+	if o.Fallback && !o.Socket.RequireUpgrade {
+		return t.withFallback(o, d), authority, nil
 	}
 	return d, authority, nil
 }
 
 // socketDialer returns a dialer of t, without credentials.
-func (o *dialOptions) socketDialer(t *parsedTarget, authority string) sock.Dialer {
+func (t *parsedTarget) socketDialer(o *options.Dial, authority string) sock.Dialer {
 	d := sock.Dialer{
 		Target: t.text, GRPC: t.forGRPC(), Network: t.network, Address: t.fixed(),
-		Authority: authority, Options: o.socket, Conn: o.dial, Accept: o.accept,
+		Authority: authority, Options: o.Socket, Conn: o.Conn, Accept: o.Accept,
 	}
-	if o.server != nil {
-		d.Options.MaxStreams = o.server.sockets.MaxStreams
-	}
-	if o.dial != nil {
+	if o.Conn != nil {
 		d.Address = t.forDialer()
 	}
 	return d
 }
 
-// connect implements [hook.Connect].
-func connect(target string, accept func(link.Session) link.Acceptor, opts ...any) (link.Dialer, error) {
-	var all []DialOption
-	for _, opt := range opts {
-		all = append(all, opt.(DialOption))
-	}
-	o := newDialOptions(all)
-	o.accept = accept
+func init() { options.Connect = connect }
+
+// connect implements [options.Connect].
+func connect(target string, o *options.Dial) (link.Dialer, error) {
 	t, err := parseTarget(target)
 	if err == nil {
-		err = o.err
+		err = o.Err
 	}
 	var d link.Dialer
 	switch {
 	case err != nil:
 	case t.scheme.dialer == nil:
-		d = grpcgo.Dialer{Target: t.rest, Options: o.grpc, Creds: secured(o.transport)}
+		d = grpcgo.Dialer{Target: t.rest, Options: o.ToGRPC, Creds: secured(o.Transport)}
 	default:
 		d, _, err = t.scheme.dialer(t, o)
 	}
@@ -92,7 +86,7 @@ func connect(target string, accept func(link.Session) link.Acceptor, opts ...any
 
 // withFallback returns a dialer that connects through grpc-go if d meets an ordinary gRPC
 // server.
-func (o *dialOptions) withFallback(t *parsedTarget, d sock.Dialer) link.Dialer {
+func (t *parsedTarget) withFallback(o *options.Dial, d sock.Dialer) link.Dialer {
 	target := strings.TrimPrefix(t.forGRPC(), "grpc:")
 	if t.network == "tcp" {
 		target = "passthrough:///" + t.address
@@ -102,31 +96,31 @@ func (o *dialOptions) withFallback(t *parsedTarget, d sock.Dialer) link.Dialer {
 		IsGRPC: func(err error) bool { return errors.Is(err, mux.ErrGRPCServer) },
 		Target: target, Authority: d.Authority,
 		Creds: d.Options.Creds, Auth: d.Options.PlainAuth,
-		Options: []grpc.DialOption{grpc.WithKeepaliveParams(o.socket.Keepalive)},
+		Options: []grpc.DialOption{grpc.WithKeepaliveParams(o.Socket.Keepalive)},
 	}
 	if o.UserAgent != "" {
 		f.Options = append(f.Options, grpc.WithUserAgent(o.UserAgent))
 	}
 	switch {
-	case o.dial != nil:
-		f.Options = append(f.Options, grpc.WithContextDialer(o.dial))
+	case o.Conn != nil:
+		f.Options = append(f.Options, grpc.WithContextDialer(o.Conn))
 	case t.network == "unix":
 		f.Options = append(f.Options, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return d.Connect(ctx) }))
 	}
-	if n := o.socket.Window; n > 0 {
+	if n := o.Socket.Window; n > 0 {
 		f.Options = append(f.Options, grpc.WithInitialWindowSize(int32(n)))
 	}
-	if n := o.socket.ConnWindow; n > 0 {
+	if n := o.Socket.ConnWindow; n > 0 {
 		f.Options = append(f.Options, grpc.WithInitialConnWindowSize(int32(n)))
 	}
-	if n := o.socket.MaxHeaderBytes; n > 0 {
+	if n := o.Socket.MaxHeaderBytes; n > 0 {
 		f.Options = append(f.Options, grpc.WithMaxHeaderListSize(uint32(n)))
 	}
 	return f
 }
 
 // dialShm returns the dialer of shm targets: sockets that must become shared memory.
-func dialShm(t *parsedTarget, o *dialOptions) (link.Dialer, string, error) {
-	o.socket.RequireUpgrade, o.socket.NoUpgrade = true, false
+func dialShm(t *parsedTarget, o *options.Dial) (link.Dialer, string, error) {
+	o.Socket.RequireUpgrade, o.Socket.NoUpgrade = true, false
 	return dialSocket(t, o)
 }

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/nearcall/nearcall/internal/grpcserver"
-	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
@@ -41,51 +41,51 @@ func (s *Server) grpcServer() *grpcserver.Server {
 // grpcConfig returns the configuration of the server for ordinary gRPC clients: the same
 // services, interceptors, stats handlers and limits.
 func (s *Server) grpcConfig() grpcserver.Config {
-	o, cfg := s.opts, s.opts.config()
-	c := grpcserver.Config{Unary: cfg.Unary}
+	o := s.opts
+	c := grpcserver.Config{Unary: o.Unary}
 	for _, svc := range s.core.Services() {
 		c.Services = append(c.Services, grpcserver.Service(svc))
 	}
-	c.Stream = append([]grpc.StreamServerInterceptor{s.acceptPrepared}, cfg.Stream...)
+	c.Stream = append([]grpc.StreamServerInterceptor{s.acceptPrepared}, o.Stream...)
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(o.MaxRecv),
 		grpc.MaxSendMsgSize(o.MaxSend),
 		grpc.WaitForHandlers(o.ServerConfig.WaitForHandlers),
-		grpc.KeepaliveParams(o.socket.ServerKeepalive),
-		grpc.KeepaliveEnforcementPolicy(o.socket.Enforcement),
+		grpc.KeepaliveParams(o.Socket.ServerKeepalive),
+		grpc.KeepaliveEnforcementPolicy(o.Socket.Enforcement),
 	}
 	for _, h := range o.Stats {
 		opts = append(opts, grpc.StatsHandler(h))
 	}
-	if n := o.socket.MaxStreams; n > 0 {
+	if n := o.Socket.MaxStreams; n > 0 {
 		opts = append(opts, grpc.MaxConcurrentStreams(n))
 	}
 	if n := o.Window; n > 0 {
 		opts = append(opts, grpc.InitialWindowSize(int32(n)))
 	}
-	if n := o.socket.ConnWindow; n > 0 {
+	if n := o.Socket.ConnWindow; n > 0 {
 		opts = append(opts, grpc.InitialConnWindowSize(int32(n)))
 	}
-	opts = append(opts, grpc.MaxHeaderListSize(uint32(cmp.Or(o.socket.MaxHeaderBytes, http2Headers))))
-	if d := o.socket.Handshake; d > 0 {
+	opts = append(opts, grpc.MaxHeaderListSize(uint32(cmp.Or(o.Socket.MaxHeaderBytes, http2Headers))))
+	if d := o.Socket.Handshake; d > 0 {
 		opts = append(opts, grpc.ConnectionTimeout(d))
 	}
 	if h := s.core.Unregistered(); h != nil {
 		opts = append(opts, grpc.UnknownServiceHandler(h))
 	}
 	switch {
-	case o.forwardCodec != nil:
-		opts = append(opts, grpc.ForceServerCodecV2(forwardingCodec{o.forwardCodec, o.forcedCodec}))
-	case o.forcedCodec != nil:
-		opts = append(opts, grpc.ForceServerCodecV2(o.forcedCodec))
+	case o.ForwardCodec != nil:
+		opts = append(opts, grpc.ForceServerCodecV2(forwardingCodec{o.ForwardCodec, o.ForcedCodec}))
+	case o.ForcedCodec != nil:
+		opts = append(opts, grpc.ForceServerCodecV2(o.ForcedCodec))
 	}
-	c.Options = append(opts, o.grpc...)
+	c.Options = append(opts, o.GRPC...)
 	return c
 }
 
 // A forwardingCodec is the codec of a server that forwards some calls.
 type forwardingCodec struct {
-	forwarded hook.ForwardCodec
+	forwarded options.ForwardCodec
 	forced    encoding.CodecV2 // of the server's own services; nil for protobuf
 }
 

@@ -7,19 +7,20 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
-	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/registry"
 )
 
 // Schemes whose transports are modules of their own. A program that imports such a module can
-// use the scheme; the module registers its transport with package hook.
+// use the scheme; the module registers its transport with package registry.
 
 // available reports whether the program can use the scheme.
-func (s *scheme) available() bool { return s.module == "" || hook.TransportOf(s.name) != nil }
+func (s *scheme) available() bool { return s.module == "" || registry.TransportOf(s.name) != nil }
 
 // parseModule parses the target of a scheme with its own module.
 func (t *parsedTarget) parseModule() error {
-	transport := hook.TransportOf(t.scheme.name)
+	transport := registry.TransportOf(t.scheme.name)
 	if transport == nil {
 		return fmt.Errorf("the program lacks the transport of %s: targets; add import _ %q", t.scheme.name, t.scheme.module)
 	}
@@ -29,33 +30,30 @@ func (t *parsedTarget) parseModule() error {
 }
 
 // dialModule returns the dialer of a target whose transport is its own module.
-func dialModule(t *parsedTarget, o *dialOptions) (link.Dialer, string, error) {
-	config, err := o.moduleTLS(t)
+func dialModule(t *parsedTarget, o *options.Dial) (link.Dialer, string, error) {
+	config, err := t.moduleTLS(o)
 	if err != nil {
 		return nil, "", err
 	}
-	if o.dial != nil {
+	if o.Conn != nil {
 		return nil, "", fmt.Errorf("a %s: target cannot use the connections of WithContextDialer; leave it out", t.scheme.name)
 	}
-	authority, err := o.addressed(t)
+	authority, err := t.addressed(o)
 	if err != nil {
 		return nil, "", err
 	}
-	s := &hook.Settings{
-		TLS: config, Authority: authority, Accept: o.accept,
-		Window: o.socket.Window, ConnWindow: o.socket.ConnWindow, MaxHeaderBytes: o.socket.MaxHeaderBytes,
-		Keepalive: o.socket.Keepalive,
+	s := &registry.Settings{
+		TLS: config, Authority: authority, Accept: o.Accept,
+		Window: o.Socket.Window, ConnWindow: o.Socket.ConnWindow, MaxHeaderBytes: o.Socket.MaxHeaderBytes,
+		MaxStreams: o.Socket.MaxStreams, Keepalive: o.Socket.Keepalive,
 	}
-	if o.server != nil {
-		s.MaxStreams = o.server.sockets.MaxStreams
-	}
-	d, err := hook.TransportOf(t.scheme.name).Dialer(t.text, t.rest, s)
+	d, err := registry.TransportOf(t.scheme.name).Dialer(t.text, t.rest, s)
 	return d, authority, err
 }
 
 // moduleTLS returns the configuration for connections to t.
-func (o *dialOptions) moduleTLS(t *parsedTarget) (*tls.Config, error) {
-	creds, err := o.security(t)
+func (t *parsedTarget) moduleTLS(o *options.Dial) (*tls.Config, error) {
+	creds, err := t.security(o)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +73,7 @@ func tlsFor(scheme string, creds credentials.TransportCredentials, option string
 }
 
 func listenModule(t *parsedTarget, _ *listenOptions) (Listener, error) {
-	lis, err := hook.TransportOf(t.scheme.name).Listen(t.rest)
+	lis, err := registry.TransportOf(t.scheme.name).Listen(t.rest)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +81,7 @@ func listenModule(t *parsedTarget, _ *listenOptions) (Listener, error) {
 }
 
 // configure passes the server's options to lis.
-func (s *Server) configure(lis hook.Listener) error {
+func (s *Server) configure(lis registry.Listener) error {
 	o := s.sockets
 	if o.Creds == nil {
 		return errors.New("a server of this target always uses TLS, and has no credentials; pass those of nearcall.NewTLS to nearcall.Creds")
@@ -92,19 +90,8 @@ func (s *Server) configure(lis hook.Listener) error {
 	if !ok {
 		return fmt.Errorf("the transport credentials (%T) keep their tls.Config to themselves; make them with nearcall.NewTLS", o.Creds)
 	}
-	return lis.Configure(&hook.Settings{
+	return lis.Configure(&registry.Settings{
 		TLS: creds.config, Window: o.Window, ConnWindow: o.ConnWindow, MaxHeaderBytes: o.MaxHeaderBytes,
-		MaxStreams: o.MaxStreams, Handshake: o.Handshake, ServerKeepalive: o.ServerKeepalive, Values: s.opts.values,
+		MaxStreams: o.MaxStreams, Handshake: o.Handshake, ServerKeepalive: o.ServerKeepalive, StatelessResetKey: s.opts.StatelessResetKey,
 	})
-}
-
-func init() {
-	hook.ServerValue = func(key, value any) any {
-		return serverOption(func(o *serverOptions) {
-			if o.values == nil {
-				o.values = make(map[any]any)
-			}
-			o.values[key] = value
-		})
-	}
 }

@@ -7,95 +7,18 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/stats"
 
 	"github.com/nearcall/nearcall/internal/call"
-	"github.com/nearcall/nearcall/internal/hook"
-	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/transport/inproc"
-	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // A DialOption configures [NewClient] and [Server.Client]. Options have the names and
 // the meaning that they have in grpc-go, and are passed on for targets that go to
 // grpc-go. For options of grpc-go that are missing here see [WithGRPCDialOptions].
-type DialOption interface{ applyDial(*dialOptions) }
-
-type dialOptions struct {
-	call.ClientConfig
-	unaryFirst    grpc.UnaryClientInterceptor
-	streamFirst   grpc.StreamClientInterceptor
-	transport     credentials.TransportCredentials
-	bundle        credentials.Bundle
-	socket        sock.Options
-	serviceConfig *string                                         // JSON, as the user passed it
-	attempts      int                                             // the most attempts of a call
-	noRetry       bool                                            // by retry policies
-	memory        int64                                           // limit of shared memory, in bytes
-	dial          func(context.Context, string) (net.Conn, error) // replaces net.Dialer unless nil
-	backoff       *backoff.Config                                 // nil for the default of the target
-	timeout       time.Duration                                   // the minimum time of a connection attempt
-	idle          time.Duration                                   // after which a socket without calls is closed; 0 means never
-	dialer        link.Dialer                                     // replaces the target's unless nil
-	server        *Server                                         // serves the peer's calls; may be nil
-	fallback      bool                                            // to grpc-go, if an ordinary gRPC server answers
-	persistent    bool                                            // the connection is kept without calls
-	accept        func(link.Session) link.Acceptor                // of the peer's calls; nil for none
-	grpc          []grpc.DialOption
-	err           error // of an option; ignored for targets that go to grpc-go
-}
-
-func newDialOptions(opts []DialOption) *dialOptions {
-	o := &dialOptions{timeout: 20 * time.Second, idle: 30 * time.Minute, memory: 128 << 20, attempts: call.DefaultMaxCallAttempts}
-	o.socket.Unix = unixAuthInfo
-	for _, opt := range opts {
-		if opt != nil {
-			opt.applyDial(o)
-		}
-	}
-	if o.serviceConfig != nil {
-		o.Service, o.err = call.ParseServiceConfig(*o.serviceConfig, o.attempts)
-		if o.err == nil && o.noRetry {
-			o.Service.DisableRetry()
-		}
-	}
-	if o.unaryFirst != nil {
-		o.Unary = append([]grpc.UnaryClientInterceptor{o.unaryFirst}, o.Unary...)
-	}
-	if o.streamFirst != nil {
-		o.Stream = append([]grpc.StreamClientInterceptor{o.streamFirst}, o.Stream...)
-	}
-	return o
-}
-
-func (o *dialOptions) inproc() inproc.Options {
-	return inproc.Options{Window: o.socket.Window, Accept: o.accept}
-}
-
-func init() {
-	hook.Connect = connect
-	hook.Dialer = func(d link.Dialer) any {
-		return dialOption{set: func(o *dialOptions) { o.dialer = d }}
-	}
-}
-
-// A dialOption is an option for nearcall and, if grpc is set, for grpc-go.
-type dialOption struct {
-	set  func(*dialOptions)
-	grpc grpc.DialOption
-}
-
-func (d dialOption) applyDial(o *dialOptions) {
-	if d.set != nil {
-		d.set(o)
-	}
-	if d.grpc != nil {
-		o.grpc = append(o.grpc, d.grpc)
-	}
-}
+type DialOption = options.DialOption
 
 // WithUnaryInterceptor sets the outermost interceptor of unary calls. If it is given
 // more than once the last one counts.
@@ -103,33 +26,33 @@ func (d dialOption) applyDial(o *dialOptions) {
 // Interceptors get a *grpc.ClientConn, as their type demands: the one that
 // [ClientConn.GRPC] returns.
 func WithUnaryInterceptor(i grpc.UnaryClientInterceptor) DialOption {
-	return dialOption{func(o *dialOptions) { o.unaryFirst = i }, grpc.WithUnaryInterceptor(i)}
+	return options.SetDial(func(o *options.Dial) { o.UnaryFirst = i }, grpc.WithUnaryInterceptor(i))
 }
 
 // WithChainUnaryInterceptor adds interceptors of unary calls, the first one outermost.
 func WithChainUnaryInterceptor(is ...grpc.UnaryClientInterceptor) DialOption {
-	return dialOption{func(o *dialOptions) { o.Unary = append(o.Unary, is...) }, grpc.WithChainUnaryInterceptor(is...)}
+	return options.SetDial(func(o *options.Dial) { o.Unary = append(o.Unary, is...) }, grpc.WithChainUnaryInterceptor(is...))
 }
 
 // WithStreamInterceptor sets the outermost interceptor of streams. If it is given more
 // than once the last one counts.
 func WithStreamInterceptor(i grpc.StreamClientInterceptor) DialOption {
-	return dialOption{func(o *dialOptions) { o.streamFirst = i }, grpc.WithStreamInterceptor(i)}
+	return options.SetDial(func(o *options.Dial) { o.StreamFirst = i }, grpc.WithStreamInterceptor(i))
 }
 
 // WithChainStreamInterceptor adds interceptors of streams, the first one outermost.
 func WithChainStreamInterceptor(is ...grpc.StreamClientInterceptor) DialOption {
-	return dialOption{func(o *dialOptions) { o.Stream = append(o.Stream, is...) }, grpc.WithChainStreamInterceptor(is...)}
+	return options.SetDial(func(o *options.Dial) { o.Stream = append(o.Stream, is...) }, grpc.WithChainStreamInterceptor(is...))
 }
 
 // WithStatsHandler adds a stats handler. It can be given more than once. A nil handler
 // is ignored.
 func WithStatsHandler(h stats.Handler) DialOption {
-	return dialOption{func(o *dialOptions) {
+	return options.SetDial(func(o *options.Dial) {
 		if h != nil {
 			o.Stats = append(o.Stats, h)
 		}
-	}, grpc.WithStatsHandler(h)}
+	}, grpc.WithStatsHandler(h))
 }
 
 // WithTransportCredentials sets the credentials of connections to other processes.
@@ -141,28 +64,28 @@ func WithStatsHandler(h stats.Handler) DialOption {
 // those of [NewTLS]. Per-RPC credentials that require transport security are sent over
 // private connections.
 func WithTransportCredentials(creds credentials.TransportCredentials) DialOption {
-	return dialOption{func(o *dialOptions) { o.transport = creds }, grpc.WithTransportCredentials(creds)}
+	return options.SetDial(func(o *options.Dial) { o.Transport = creds }, grpc.WithTransportCredentials(creds))
 }
 
 // WithCredentialsBundle combines [WithTransportCredentials] and
 // [WithPerRPCCredentials]. It cannot be used together with WithTransportCredentials.
 func WithCredentialsBundle(b credentials.Bundle) DialOption {
-	return dialOption{func(o *dialOptions) {
-		o.bundle = b
+	return options.SetDial(func(o *options.Dial) {
+		o.Bundle = b
 		if creds := b.PerRPCCredentials(); creds != nil {
 			o.Creds = append(o.Creds, creds)
 		}
-	}, grpc.WithCredentialsBundle(b)}
+	}, grpc.WithCredentialsBundle(b))
 }
 
 // WithPerRPCCredentials adds credentials to every call.
 func WithPerRPCCredentials(creds credentials.PerRPCCredentials) DialOption {
-	return dialOption{func(o *dialOptions) { o.Creds = append(o.Creds, creds) }, grpc.WithPerRPCCredentials(creds)}
+	return options.SetDial(func(o *options.Dial) { o.Creds = append(o.Creds, creds) }, grpc.WithPerRPCCredentials(creds))
 }
 
 // WithDefaultCallOptions sets call options that are applied before those of each call.
 func WithDefaultCallOptions(opts ...grpc.CallOption) DialOption {
-	return dialOption{func(o *dialOptions) { o.CallOptions = append(o.CallOptions, opts...) }, grpc.WithDefaultCallOptions(opts...)}
+	return options.SetDial(func(o *options.Dial) { o.CallOptions = append(o.CallOptions, opts...) }, grpc.WithDefaultCallOptions(opts...))
 }
 
 // WithDefaultServiceConfig sets gRPC's service config, in JSON. On nearcall's own
@@ -170,23 +93,23 @@ func WithDefaultCallOptions(opts ...grpc.CallOption) DialOption {
 // retryPolicy, and retryThrottling. An invalid config is an error of [NewClient], and
 // of the calls of [Server.Client].
 func WithDefaultServiceConfig(json string) DialOption {
-	return dialOption{func(o *dialOptions) { o.serviceConfig = &json }, grpc.WithDefaultServiceConfig(json)}
+	return options.SetDial(func(o *options.Dial) { o.ServiceConfig = &json }, grpc.WithDefaultServiceConfig(json))
 }
 
 // WithDisableRetry disables retries by a service config's retryPolicy. Calls that no
 // handler has seen are still retried.
 func WithDisableRetry() DialOption {
-	return dialOption{func(o *dialOptions) { o.noRetry = true }, grpc.WithDisableRetry()}
+	return options.SetDial(func(o *options.Dial) { o.NoRetry = true }, grpc.WithDisableRetry())
 }
 
 // WithMaxCallAttempts limits the attempts of a call, including the first, if its
 // retryPolicy allows more. The default is 5, which values below 2 select, too.
 func WithMaxCallAttempts(n int) DialOption {
-	return dialOption{func(o *dialOptions) {
-		if o.attempts = n; n < 2 {
-			o.attempts = call.DefaultMaxCallAttempts
+	return options.SetDial(func(o *options.Dial) {
+		if o.MaxAttempts = n; n < 2 {
+			o.MaxAttempts = call.DefaultMaxCallAttempts
 		}
-	}, grpc.WithMaxCallAttempts(n)}
+	}, grpc.WithMaxCallAttempts(n))
 }
 
 // WithIdleTimeout sets how long a connection without calls stays open. After that time,
@@ -194,7 +117,7 @@ func WithMaxCallAttempts(n int) DialOption {
 // the next call or [ClientConn.Connect]. The default is 30 minutes; 0 disables the
 // timeout. In process it has no effect: an idle connection holds nothing worth closing.
 func WithIdleTimeout(d time.Duration) DialOption {
-	return dialOption{func(o *dialOptions) { o.idle = d }, grpc.WithIdleTimeout(d)}
+	return options.SetDial(func(o *options.Dial) { o.IdleTimeout = d }, grpc.WithIdleTimeout(d))
 }
 
 // WithMaxSharedMemory limits the shared memory that the client's connection uses,
@@ -213,11 +136,11 @@ func WithIdleTimeout(d time.Duration) DialOption {
 // they are received. Those beyond the limit are lost: receiving one fails with
 // ResourceExhausted.
 func WithMaxSharedMemory(bytes int64) DialOption {
-	return dialOption{set: func(o *dialOptions) {
-		if o.socket.NoUpgrade = bytes <= 0; bytes > 0 {
-			o.memory = bytes
+	return options.SetDial(func(o *options.Dial) {
+		if o.Socket.NoUpgrade = bytes <= 0; bytes > 0 {
+			o.Memory = bytes
 		}
-	}}
+	})
 }
 
 // WithDisableSpinning makes callers that wait for a reply from another process, or for room to
@@ -225,7 +148,7 @@ func WithMaxSharedMemory(bytes int64) DialOption {
 // microseconds first, if few callers are waiting, spinning has paid off before, and there
 // is more than one processor: see [DisableSpinning].
 func WithDisableSpinning() DialOption {
-	return dialOption{set: func(o *dialOptions) { o.socket.NoSpin = true }}
+	return options.SetDial(func(o *options.Dial) { o.Socket.NoSpin = true })
 }
 
 // WithConnectParams sets the backoff between connection attempts, and the minimum time
@@ -233,12 +156,12 @@ func WithDisableSpinning() DialOption {
 // a factor of 1.6 up to 120 s. For nearcall's other targets, which have no network in
 // between, it is 20 ms, growing by 1.6 up to 1 s. The minimum time is 20 s by default.
 func WithConnectParams(p grpc.ConnectParams) DialOption {
-	return dialOption{func(o *dialOptions) {
-		o.backoff = &p.Backoff
+	return options.SetDial(func(o *options.Dial) {
+		o.Backoff = &p.Backoff
 		if p.MinConnectTimeout > 0 {
-			o.timeout = p.MinConnectTimeout
+			o.Timeout = p.MinConnectTimeout
 		}
-	}, grpc.WithConnectParams(p)}
+	}, grpc.WithConnectParams(p))
 }
 
 // WithInitialWindowSize sets the flow-control window of a stream: how many bytes a
@@ -247,7 +170,7 @@ func WithConnectParams(p grpc.ConnectParams) DialOption {
 // default is 64 KiB in process, and 256 KiB over sockets and shared memory, where a
 // window that was not set grows up to 4 MiB if the stream's messages need it.
 func WithInitialWindowSize(bytes int32) DialOption {
-	return dialOption{func(o *dialOptions) { o.socket.Window = int(bytes) }, grpc.WithInitialWindowSize(bytes)}
+	return options.SetDial(func(o *options.Dial) { o.Socket.Window = int(bytes) }, grpc.WithInitialWindowSize(bytes))
 }
 
 // WithMaxHeaderListSize limits the header and the trailer of a response, each in bytes.
@@ -255,12 +178,12 @@ func WithInitialWindowSize(bytes int32) DialOption {
 // its key and its value. A call whose header or trailer is larger fails with Internal.
 // All of this is as in grpc-go, except the minimum. In process there is no limit.
 func WithMaxHeaderListSize(bytes uint32) DialOption {
-	return dialOption{func(o *dialOptions) { o.socket.MaxHeaderBytes = int(min(bytes, math.MaxInt32)) }, grpc.WithMaxHeaderListSize(bytes)}
+	return options.SetDial(func(o *options.Dial) { o.Socket.MaxHeaderBytes = int(min(bytes, math.MaxInt32)) }, grpc.WithMaxHeaderListSize(bytes))
 }
 
 // WithUserAgent prepends ua to the user-agent that handlers see.
 func WithUserAgent(ua string) DialOption {
-	return dialOption{func(o *dialOptions) { o.UserAgent = ua }, grpc.WithUserAgent(ua)}
+	return options.SetDial(func(o *options.Dial) { o.UserAgent = ua }, grpc.WithUserAgent(ua))
 }
 
 // WithAuthority sets the :authority that handlers see. The server's certificate must be
@@ -268,13 +191,13 @@ func WithUserAgent(ua string) DialOption {
 // have one; otherwise it is NAME of an inproc: target, HOST:PORT of a tcp: target, and
 // localhost for unix: and shm: targets.
 func WithAuthority(authority string) DialOption {
-	return dialOption{func(o *dialOptions) { o.Authority = authority }, grpc.WithAuthority(authority)}
+	return options.SetDial(func(o *options.Dial) { o.Authority = authority }, grpc.WithAuthority(authority))
 }
 
 // WithImmutableMessages promises that the client program does not modify a message after
 // it was sent or received on this connection. See [ImmutableMessages].
 func WithImmutableMessages() DialOption {
-	return dialOption{func(o *dialOptions) { o.Shared = true }, nil}
+	return options.SetDial(func(o *options.Dial) { o.Shared = true })
 }
 
 // WithKeepaliveParams sets the client's keepalive. As in gRPC no pings are sent unless
@@ -283,14 +206,14 @@ func WithImmutableMessages() DialOption {
 // Time if the server's [KeepaliveEnforcementPolicy] requires it. In process the option
 // has no effect.
 func WithKeepaliveParams(p keepalive.ClientParameters) DialOption {
-	return dialOption{func(o *dialOptions) { o.socket.Keepalive = p }, grpc.WithKeepaliveParams(p)}
+	return options.SetDial(func(o *options.Dial) { o.Socket.Keepalive = p }, grpc.WithKeepaliveParams(p))
 }
 
 // WithInitialConnWindowSize sets the flow-control window of a connection: how many
 // bytes all handlers together can send before the client has read them. The default is
 // 2 MiB; the minimum is the window of a stream. In process only streams have windows.
 func WithInitialConnWindowSize(bytes int32) DialOption {
-	return dialOption{func(o *dialOptions) { o.socket.ConnWindow = max(int(bytes), 0) }, grpc.WithInitialConnWindowSize(bytes)}
+	return options.SetDial(func(o *options.Dial) { o.Socket.ConnWindow = max(int(bytes), 0) }, grpc.WithInitialConnWindowSize(bytes))
 }
 
 // WithContextDialer sets the function that opens connections to other processes. As in
@@ -298,7 +221,7 @@ func WithInitialConnWindowSize(bytes int32) DialOption {
 // an absolute path, and unix:PATH for one with a relative path. Which credentials are
 // required depends on the target, not on the connection that dial returns.
 func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) DialOption {
-	return dialOption{func(o *dialOptions) { o.dial = dial }, grpc.WithContextDialer(dial)}
+	return options.SetDial(func(o *options.Dial) { o.Conn = dial }, grpc.WithContextDialer(dial))
 }
 
 // WithGRPCFallback makes calls go through grpc-go while an ordinary gRPC server listens at
@@ -311,11 +234,11 @@ func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) Dia
 // [WithGRPCDialOptions] have no effect on them. Two connections are made instead of one. An
 // ordinary gRPC server makes no calls to a client with [WithServer].
 func WithGRPCFallback() DialOption {
-	return dialOption{set: func(o *dialOptions) { o.fallback = true }}
+	return options.SetDial(func(o *options.Dial) { o.Fallback = true })
 }
 
 // WithGRPCDialOptions passes options to grpc-go. They affect only targets that go to
 // grpc-go.
 func WithGRPCDialOptions(opts ...grpc.DialOption) DialOption {
-	return dialOption{func(o *dialOptions) { o.grpc = append(o.grpc, opts...) }, nil}
+	return options.SetDial(func(*options.Dial) {}, opts...)
 }

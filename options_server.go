@@ -12,129 +12,50 @@ import (
 
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/codec"
-	"github.com/nearcall/nearcall/internal/hook"
-	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/transport/sock"
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // A ServerOption configures [NewServer]. Options have the names and the meaning that
 // they have in grpc-go. For options of grpc-go that are missing here see
 // https://github.com/nearcall/nearcall/blob/main/docs/migrate.md#what-is-left-to-you.
-type ServerOption interface{ applyServer(*serverOptions) }
-
-type serverOptions struct {
-	call.ServerConfig
-	unaryFirst  grpc.UnaryServerInterceptor
-	streamFirst grpc.StreamServerInterceptor
-	socket      sock.Options
-	memory      int64 // limit of shared memory of all connections, in bytes
-
-	peer []DialOption // of connections to clients
-
-	accept func(link.Session) link.Acceptor // replaces the server's own; nil for that
-
-	values map[any]any // of transports with modules of their own
-
-	others ClientKind          // besides nearcall's, that the server takes
-	grpc   []grpc.ServerOption // of the grpc.Server for ordinary gRPC clients
-
-	forcedCodec  encoding.CodecV2  // as the user passed it; nil without ForceServerCodecV2
-	forwardCodec hook.ForwardCodec // nil without a Forward
-
-	origins []string // of WebOrigins
-}
-
-// defaultCalls is the default of MaxConcurrentStreams for connections from other
-// processes. Each call costs the server a goroutine and some 10 KiB, and the client a
-// few bytes.
-const defaultCalls = 1000
-
-func defaultServerOptions() serverOptions {
-	return serverOptions{
-		ServerConfig: call.ServerConfig{MaxRecv: 4 << 20, MaxSend: math.MaxInt32},
-		socket:       sock.Options{Unix: unixAuthInfo, MaxStreams: defaultCalls},
-		memory:       1 << 30,
-		others:       GRPCClients | WebClients,
-	}
-}
-
-// sockets returns the options of connections from other processes.
-func (o *serverOptions) sockets() sock.Options {
-	s := o.socket
-	s.Window = o.Window
-	s.Upgrade = toSharedMemory(o.memory, true)
-	return s
-}
-
-// config returns the configuration, with the single interceptors outermost, as in
-// grpc-go.
-func (o *serverOptions) config() call.ServerConfig {
-	c := o.ServerConfig
-	c.MaxRemote = o.socket.MaxStreams
-	if o.unaryFirst != nil {
-		c.Unary = append([]grpc.UnaryServerInterceptor{o.unaryFirst}, c.Unary...)
-	}
-	if o.streamFirst != nil {
-		c.Stream = append([]grpc.StreamServerInterceptor{o.streamFirst}, c.Stream...)
-	}
-	return c
-}
-
-func init() {
-	hook.Proxy = func(accept func(link.Session) link.Acceptor, handler grpc.StreamHandler, c encoding.CodecV2) any {
-		return serverOption(func(o *serverOptions) {
-			o.accept, o.Unknown, o.forcedCodec = accept, handler, c
-			o.MaxRecv = math.MaxInt32
-		})
-	}
-	hook.Forward = func(handler func(grpc.ServerStream, bool) error, c hook.ForwardCodec, services func() map[string]grpc.ServiceInfo) any {
-		return serverOption(func(o *serverOptions) {
-			o.Forward = &call.Forward{Handler: handler, Codec: codec.WrapV2(c), Services: services}
-			o.forwardCodec = c
-		})
-	}
-}
-
-type serverOption func(*serverOptions)
-
-func (f serverOption) applyServer(o *serverOptions) { f(o) }
+type ServerOption = options.ServerOption
 
 // UnaryInterceptor sets the outermost interceptor of unary calls. It panics if it is
 // given twice; use [ChainUnaryInterceptor] for several interceptors.
 func UnaryInterceptor(i grpc.UnaryServerInterceptor) ServerOption {
-	return serverOption(func(o *serverOptions) {
-		if o.unaryFirst != nil {
+	return options.SetServer(func(o *options.Server) {
+		if o.UnaryFirst != nil {
 			panic("nearcall: the unary server interceptor was already set; use ChainUnaryInterceptor for several")
 		}
-		o.unaryFirst = i
+		o.UnaryFirst = i
 	})
 }
 
 // ChainUnaryInterceptor adds interceptors of unary calls, the first one outermost.
 func ChainUnaryInterceptor(is ...grpc.UnaryServerInterceptor) ServerOption {
-	return serverOption(func(o *serverOptions) { o.Unary = append(o.Unary, is...) })
+	return options.SetServer(func(o *options.Server) { o.Unary = append(o.Unary, is...) })
 }
 
 // StreamInterceptor sets the outermost interceptor of streams. It panics if it is given
 // twice; use [ChainStreamInterceptor] for several interceptors.
 func StreamInterceptor(i grpc.StreamServerInterceptor) ServerOption {
-	return serverOption(func(o *serverOptions) {
-		if o.streamFirst != nil {
+	return options.SetServer(func(o *options.Server) {
+		if o.StreamFirst != nil {
 			panic("nearcall: the stream server interceptor was already set; use ChainStreamInterceptor for several")
 		}
-		o.streamFirst = i
+		o.StreamFirst = i
 	})
 }
 
 // ChainStreamInterceptor adds interceptors of streams, the first one outermost.
 func ChainStreamInterceptor(is ...grpc.StreamServerInterceptor) ServerOption {
-	return serverOption(func(o *serverOptions) { o.Stream = append(o.Stream, is...) })
+	return options.SetServer(func(o *options.Server) { o.Stream = append(o.Stream, is...) })
 }
 
 // StatsHandler adds a stats handler, such as otelgrpc's. It can be given more than
 // once; handlers are called in order. A nil handler is ignored.
 func StatsHandler(h stats.Handler) ServerOption {
-	return serverOption(func(o *serverOptions) {
+	return options.SetServer(func(o *options.Server) {
 		if h != nil {
 			o.Stats = append(o.Stats, h)
 		}
@@ -146,7 +67,7 @@ func StatsHandler(h stats.Handler) ServerOption {
 // with ResourceExhausted. The limit also applies in process, although nothing is encoded
 // there.
 func MaxRecvMsgSize(bytes int) ServerOption {
-	return serverOption(func(o *serverOptions) { o.MaxRecv = bytes })
+	return options.SetServer(func(o *options.Server) { o.MaxRecv = bytes })
 }
 
 // MaxSendMsgSize limits the encoded size of messages that the server sends, in bytes, after
@@ -154,7 +75,7 @@ func MaxRecvMsgSize(bytes int) ServerOption {
 // messages fail with ResourceExhausted, in process as well: there a message is compressed,
 // with the call's compressor, only to see whether it is small enough after that.
 func MaxSendMsgSize(bytes int) ServerOption {
-	return serverOption(func(o *serverOptions) { o.MaxSend = bytes })
+	return options.SetServer(func(o *options.Server) { o.MaxSend = bytes })
 }
 
 // MaxConcurrentStreams limits the concurrent calls of each connection, unary ones
@@ -167,7 +88,7 @@ func MaxSendMsgSize(bytes int) ServerOption {
 // call was cancelled. So the server enforces a second limit: while n handlers of a
 // connection run, it does not read further calls of that connection, as in grpc-go.
 func MaxConcurrentStreams(n uint32) ServerOption {
-	return serverOption(func(o *serverOptions) { o.MaxStreams, o.socket.MaxStreams = n, n })
+	return options.SetServer(func(o *options.Server) { o.MaxStreams, o.Socket.MaxStreams = n, n })
 }
 
 // InitialWindowSize sets the flow-control window of a stream: how many bytes a caller
@@ -177,25 +98,25 @@ func MaxConcurrentStreams(n uint32) ServerOption {
 // was not set grows up to 4 MiB if the stream's messages need it. For ordinary gRPC
 // clients a window that was not set is grpc-go's.
 func InitialWindowSize(bytes int32) ServerOption {
-	return serverOption(func(o *serverOptions) { o.Window = int(bytes) })
+	return options.SetServer(func(o *options.Server) { o.Window, o.Socket.Window = int(bytes), int(bytes) })
 }
 
 // UnknownServiceHandler sets the handler of calls to methods that are not registered.
 // It gets a stream, even if the caller makes a unary call.
 func UnknownServiceHandler(h grpc.StreamHandler) ServerOption {
-	return serverOption(func(o *serverOptions) { o.Unknown = h })
+	return options.SetServer(func(o *options.Server) { o.Unknown = h })
 }
 
 // ForceServerCodecV2 encodes and decodes all messages with c, whatever content-subtype
 // the client requests.
 func ForceServerCodecV2(c encoding.CodecV2) ServerOption {
-	return serverOption(func(o *serverOptions) { o.Codec, o.forcedCodec = codec.WrapV2(c), c })
+	return options.SetServer(func(o *options.Server) { o.Codec, o.ForcedCodec = codec.WrapV2(c), c })
 }
 
 // WaitForHandlers makes [Server.Stop] wait until all handlers have returned. The
 // default is false.
 func WaitForHandlers(wait bool) ServerOption {
-	return serverOption(func(o *serverOptions) { o.ServerConfig.WaitForHandlers = wait })
+	return options.SetServer(func(o *options.Server) { o.ServerConfig.WaitForHandlers = wait })
 }
 
 // A Placement is a choice of the goroutines on which handlers run: see [HandlerPlacement].
@@ -228,7 +149,7 @@ const (
 
 // HandlerPlacement sets the goroutines on which handlers run. The default is [Auto].
 func HandlerPlacement(p Placement) ServerOption {
-	return serverOption(func(o *serverOptions) { o.Placement = p })
+	return options.SetServer(func(o *options.Server) { o.Placement = p })
 }
 
 // ImmutableMessages promises that the server's handlers and interceptors do not modify a
@@ -240,7 +161,7 @@ func HandlerPlacement(p Placement) ServerOption {
 // Size limits still apply. Messages that marshalling would refuse, such as those with
 // invalid UTF-8, are not detected. Breaking the promise is a data race.
 func ImmutableMessages() ServerOption {
-	return serverOption(func(o *serverOptions) { o.Shared = true })
+	return options.SetServer(func(o *options.Server) { o.Shared = true })
 }
 
 // Creds sets the transport credentials of connections from other processes, for all
@@ -250,7 +171,7 @@ func ImmutableMessages() ServerOption {
 // [UnixAuthInfo] identifies their peers on Linux. Connections in process are always
 // private.
 func Creds(creds credentials.TransportCredentials) ServerOption {
-	return serverOption(func(o *serverOptions) { o.socket.Creds = secured(creds) })
+	return options.SetServer(func(o *options.Server) { o.Socket.Creds = secured(creds) })
 }
 
 // KeepaliveParams sets the server's keepalive, and the maximum age and idle time of
@@ -258,7 +179,7 @@ func Creds(creds credentials.TransportCredentials) ServerOption {
 // default, and age and idle time are unlimited by default. In process the option has no
 // effect.
 func KeepaliveParams(p keepalive.ServerParameters) ServerOption {
-	return serverOption(func(o *serverOptions) { o.socket.ServerKeepalive = p })
+	return options.SetServer(func(o *options.Server) { o.Socket.ServerKeepalive = p })
 }
 
 // KeepaliveEnforcementPolicy limits how often a client can ping. As in gRPC the default
@@ -266,7 +187,7 @@ func KeepaliveParams(p keepalive.ServerParameters) ServerOption {
 // policy and comply; a client that violates it is disconnected. In process the option
 // has no effect.
 func KeepaliveEnforcementPolicy(p keepalive.EnforcementPolicy) ServerOption {
-	return serverOption(func(o *serverOptions) { o.socket.Enforcement = p })
+	return options.SetServer(func(o *options.Server) { o.Socket.Enforcement = p })
 }
 
 // InitialConnWindowSize sets the flow-control window of a connection from another
@@ -274,7 +195,7 @@ func KeepaliveEnforcementPolicy(p keepalive.EnforcementPolicy) ServerOption {
 // read them. The default is 2 MiB; the minimum is the window of a stream. In process
 // only streams have windows.
 func InitialConnWindowSize(bytes int32) ServerOption {
-	return serverOption(func(o *serverOptions) { o.socket.ConnWindow = max(int(bytes), 0) })
+	return options.SetServer(func(o *options.Server) { o.Socket.ConnWindow = max(int(bytes), 0) })
 }
 
 // MaxHeaderListSize limits the header of a call from another process, in bytes. The
@@ -286,7 +207,7 @@ func InitialConnWindowSize(bytes int32) ServerOption {
 // most 1 MiB, and a header may have a field for each 32 bytes of it, but always 100. In
 // process there is no limit.
 func MaxHeaderListSize(bytes uint32) ServerOption {
-	return serverOption(func(o *serverOptions) { o.socket.MaxHeaderBytes = int(min(bytes, math.MaxInt32)) })
+	return options.SetServer(func(o *options.Server) { o.Socket.MaxHeaderBytes = int(min(bytes, math.MaxInt32)) })
 }
 
 // MaxSharedMemory limits the shared memory that all connections of the server use
@@ -307,9 +228,9 @@ func MaxHeaderListSize(bytes uint32) ServerOption {
 // that ends count until they are received. Those beyond the limit are lost: receiving
 // one fails with ResourceExhausted. Package shmstats reports the use.
 func MaxSharedMemory(bytes int64) ServerOption {
-	return serverOption(func(o *serverOptions) {
-		if o.socket.NoUpgrade = bytes <= 0; bytes > 0 {
-			o.memory = bytes
+	return options.SetServer(func(o *options.Server) {
+		if o.Socket.NoUpgrade = bytes <= 0; bytes > 0 {
+			o.Memory = bytes
 		}
 	})
 }
@@ -321,7 +242,7 @@ func MaxSharedMemory(bytes int64) ServerOption {
 // fraction of the time, because no thread must be woken for it, and usually less
 // processor time as well.
 func DisableSpinning() ServerOption {
-	return serverOption(func(o *serverOptions) { o.socket.NoSpin = true })
+	return options.SetServer(func(o *options.Server) { o.Socket.NoSpin = true })
 }
 
 // ConnectionTimeout limits the time in which a connection from another process must
@@ -329,7 +250,7 @@ func DisableSpinning() ServerOption {
 // The default is 120 s. As in grpc-go a d that is not positive makes every connection
 // fail.
 func ConnectionTimeout(d time.Duration) ServerOption {
-	return serverOption(func(o *serverOptions) { o.socket.Handshake = max(d, 1) })
+	return options.SetServer(func(o *options.Server) { o.Socket.Handshake = max(d, 1) })
 }
 
 // A ClientKind is a kind of clients besides nearcall's: see [OtherClients].
@@ -351,13 +272,9 @@ const (
 // the status Unimplemented and a text that says why. Listeners of ws: and wss: targets always take
 // WebSockets.
 func OtherClients(kinds ClientKind) ServerOption {
-	return serverOption(func(o *serverOptions) { o.others = kinds })
-}
-
-// takes reports whether a server with these options takes clients of that kind. HTTP/1.1 clients
-// need a server that knows its methods.
-func (o *serverOptions) takes(k ClientKind) bool {
-	return o.others&k != 0 && (k != WebClients || o.accept == nil)
+	return options.SetServer(func(o *options.Server) {
+		o.GRPCClients, o.WebClients = kinds&GRPCClients != 0, kinds&WebClients != 0
+	})
 }
 
 // GRPCServerOptions adds options that only apply to calls of ordinary gRPC clients, for
@@ -365,5 +282,5 @@ func (o *serverOptions) takes(k ClientKind) bool {
 // buffer sizes. They come after the options that follow from the server's own. Creds has
 // no effect: see [Creds].
 func GRPCServerOptions(opts ...grpc.ServerOption) ServerOption {
-	return serverOption(func(o *serverOptions) { o.grpc = append(o.grpc, opts...) })
+	return options.SetServer(func(o *options.Server) { o.GRPC = append(o.GRPC, opts...) })
 }

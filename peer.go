@@ -12,6 +12,7 @@ import (
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/connector"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // WithServer makes s serve calls from the server to this client, over the same
@@ -30,14 +31,18 @@ import (
 //
 // NewClient returns an error if the target goes to grpc-go, whose servers make no calls.
 func WithServer(s *Server) DialOption {
-	return dialOption{set: func(o *dialOptions) { o.server = s }}
+	return options.SetDial(func(o *options.Dial) {
+		if s != nil {
+			o.Server, o.Socket.MaxStreams = s.core, s.sockets.MaxStreams
+		}
+	})
 }
 
 // WithPersistentConnection connects at once and whenever the connection is lost, instead
 // of for the next call, and turns [WithIdleTimeout] off. It is for clients that only
 // serve: see [WithServer]. NewClient returns an error if the target goes to grpc-go.
 func WithPersistentConnection() DialOption {
-	return dialOption{set: func(o *dialOptions) { o.persistent = true }}
+	return options.SetDial(func(o *options.Dial) { o.Persistent = true })
 }
 
 // PeerConnOptions sets the options of the connections that [PeerConn] returns in handlers
@@ -46,7 +51,7 @@ func WithPersistentConnection() DialOption {
 // network have no effect; an invalid [WithDefaultServiceConfig] makes calls fail with
 // Unavailable. Calls have the authority localhost by default.
 func PeerConnOptions(opts ...DialOption) ServerOption {
-	return serverOption(func(o *serverOptions) { o.peer = append(o.peer, opts...) })
+	return options.SetServer(func(o *options.Server) { o.Peer = append(o.Peer, opts...) })
 }
 
 // PeerConn returns a connection for calls to the peer: in a handler of a server, to the
@@ -83,11 +88,11 @@ var errPeerLeft = errors.New("nearcall: the peer's connection has ended, or take
 
 // peerConn returns a connection that makes calls over session until that ends.
 func (s *Server) peerConn(session link.Session) grpc.ClientConnInterface {
-	o := newDialOptions(s.opts.peer)
+	o := options.NewDial(s.opts.Peer)
 	d := &peerDialer{session: peerSession{session}}
 	how := connector.Config{Dialer: d, Backoff: nearBackoff, Closed: status.Error(codes.Unavailable, errPeerLeft.Error())}
-	if o.err != nil {
-		how.Dialer = connector.Failing{Err: o.err}
+	if o.Err != nil {
+		how.Dialer = connector.Failing{Err: o.Err}
 	}
 	target := "peer:"
 	if a := session.Peer().Addr; a != nil {
@@ -123,31 +128,24 @@ func (peerSession) Close(error) error { return nil }
 
 // serve makes the server of WithServer, if there is one, accept the calls that the peer makes.
 // idle counts them; nil for nothing.
-func (o *dialOptions) serve(idle *connector.Idleness) {
-	if o.server == nil {
+func serve(o *options.Dial, idle *connector.Idleness) {
+	if o.Server == nil {
 		return
 	}
 	var counter call.CallCounter
 	if idle != nil {
 		counter = idle
 	}
-	o.accept = func(session link.Session) link.Acceptor { return o.server.core.AcceptClient(session, counter) }
-}
-
-// begin connects c if the options say so.
-func (c *ClientConn) begin(o *dialOptions) {
-	if o.persistent {
-		c.conn.Persist()
-	}
+	o.Accept = func(session link.Session) link.Acceptor { return o.Server.AcceptClient(session, counter) }
 }
 
 // checkRemote returns an error if the options do not fit a target that goes to grpc-go.
-func (o *dialOptions) checkRemote() error {
+func checkRemote(o *options.Dial) error {
 	name := ""
 	switch {
-	case o.server != nil:
+	case o.Server != nil:
 		name = "WithServer"
-	case o.persistent:
+	case o.Persistent:
 		name = "WithPersistentConnection"
 	default:
 		return nil

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/backoff"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // A scheme is the prefix of a target. It holds everything that differs between targets.
@@ -24,7 +25,7 @@ type scheme struct {
 
 	// dialer returns the dialer for t and the authority of its calls. It is nil for
 	// targets that go to grpc-go.
-	dialer func(t *parsedTarget, o *dialOptions) (d link.Dialer, authority string, err error)
+	dialer func(t *parsedTarget, o *options.Dial) (d link.Dialer, authority string, err error)
 
 	// listen is nil for schemes that nearcall cannot listen on.
 	listen func(t *parsedTarget, o *listenOptions) (Listener, error)

@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // secured returns creds, or nil if they are nil or those of package insecure. Others that call
@@ -21,13 +23,13 @@ func secured(creds credentials.TransportCredentials) credentials.TransportCreden
 // security returns the credentials for connections to t, nil for none. It returns an
 // error if grpc-go's rules forbid such connections. Unlike in grpc-go, targets on this
 // machine need no credentials.
-func (o *dialOptions) security(t *parsedTarget) (credentials.TransportCredentials, error) {
-	given := o.transport
-	if o.bundle != nil {
+func (t *parsedTarget) security(o *options.Dial) (credentials.TransportCredentials, error) {
+	given := o.Transport
+	if o.Bundle != nil {
 		if given != nil {
 			return nil, errors.New("a credentials.Bundle cannot be used together with transport credentials")
 		}
-		if given = o.bundle.TransportCredentials(); given == nil {
+		if given = o.Bundle.TransportCredentials(); given == nil {
 			return nil, errors.New("the credentials.Bundle has no transport credentials")
 		}
 	}
@@ -50,11 +52,11 @@ func (o *dialOptions) security(t *parsedTarget) (credentials.TransportCredential
 
 // addressed returns the authority of calls to t. As in grpc-go it comes from the
 // options, the credentials or the target, in this order.
-func (o *dialOptions) addressed(t *parsedTarget) (string, error) {
+func (t *parsedTarget) addressed(o *options.Dial) (string, error) {
 	name := ""
-	if o.transport != nil {
+	if o.Transport != nil {
 		//lint:ignore SA1019 deprecated, but grpc-go still honours it
-		name = o.transport.Info().ServerName
+		name = o.Transport.Info().ServerName
 	}
 	switch {
 	case name != "" && o.Authority != "" && name != o.Authority:

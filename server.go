@@ -12,8 +12,9 @@ import (
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/connector"
 	"github.com/nearcall/nearcall/internal/grpcserver"
-	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/transport/http1"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 	"github.com/nearcall/nearcall/internal/transport/sock"
@@ -30,7 +31,7 @@ import (
 // each listener or [Server.Client] for clients in this process.
 type Server struct {
 	core    *call.Server
-	opts    *serverOptions
+	opts    *options.Server
 	sockets sock.Options  // of connections from other processes
 	web     *http1.Server // for HTTP/1 clients
 
@@ -52,14 +53,10 @@ type listening struct{ net.Listener }
 // NewServer returns a server without services. It accepts no calls before
 // [Server.Serve] or [Server.Client] is called.
 func NewServer(opts ...ServerOption) *Server {
-	o := defaultServerOptions()
-	for _, opt := range opts {
-		if opt != nil {
-			opt.applyServer(&o)
-		}
-	}
-	s := &Server{opts: &o, sockets: o.sockets(), listeners: make(map[*listening]struct{}), done: make(chan struct{})}
-	cfg := o.config()
+	o := options.NewServer(opts)
+	s := &Server{opts: o, sockets: o.Socket, listeners: make(map[*listening]struct{}), done: make(chan struct{})}
+	s.sockets.Unix, s.sockets.Upgrade = unixAuthInfo, toSharedMemory(o.Memory, true)
+	cfg := o.ServerConfig
 	cfg.PeerConn = s.peerConn
 	s.core = call.NewServer(cfg)
 	s.web = s.webServer()
@@ -136,7 +133,7 @@ func (s *Server) Serve(lis net.Listener) error {
 		return fmt.Errorf("nearcall: Serve needs a listener; get one from nearcall.Listen")
 	}
 	sessions, ok := lis.(link.Listener)
-	if l, ok := lis.(hook.Listener); ok {
+	if l, ok := lis.(registry.Listener); ok {
 		if err := s.configure(l); err != nil {
 			_ = lis.Close()
 			return fmt.Errorf("nearcall: cannot serve %s: %w", l.Target(), err)
@@ -154,10 +151,10 @@ func (s *Server) Serve(lis net.Listener) error {
 			}
 		}
 		over := &sock.Listener{Listener: lis, Options: o, Path: path}
-		if s.opts.takes(WebClients) || path != "" {
+		if s.opts.WebClients || path != "" {
 			over.HTTP1 = s.web.Take
 		}
-		if s.opts.takes(GRPCClients) {
+		if s.opts.GRPCClients {
 			over.HTTP2 = s.takeGRPC
 		}
 		sessions, lis = over, over // its Close ends handshakes, too
@@ -200,8 +197,8 @@ func (s *Server) Serve(lis net.Listener) error {
 
 // accept accepts a session.
 func (s *Server) accept(session link.Session) link.Acceptor {
-	if s.opts.accept != nil {
-		return s.opts.accept(session)
+	if s.opts.Accept != nil {
+		return s.opts.Accept(session)
 	}
 	return s.core.Accept(session)
 }
@@ -264,17 +261,19 @@ func (s *Server) closeListeners() *grpcserver.Server {
 // when it is no longer needed. After the server was stopped its calls return
 // Unavailable.
 func (s *Server) Client(opts ...DialOption) *ClientConn {
-	o := newDialOptions(opts)
-	o.serve(nil)
-	how := connector.Config{Dialer: o.dialer, Backoff: nearBackoff}
+	o := options.NewDial(opts)
+	serve(o, nil)
+	how := connector.Config{Dialer: o.Dialer, Backoff: nearBackoff}
 	switch {
-	case o.err != nil:
-		how.Dialer = connector.Failing{Err: o.err}
-	case o.dialer == nil:
-		how.Dialer = serverDialer{s, o.inproc()}
+	case o.Err != nil:
+		how.Dialer = connector.Failing{Err: o.Err}
+	case o.Dialer == nil:
+		how.Dialer = serverDialer{s, inproc.Options{Window: o.Socket.Window, Accept: o.Accept}}
 	}
 	c := newClientConn("inproc:", "localhost", how, o)
-	c.begin(o)
+	if o.Persistent {
+		c.conn.Persist()
+	}
 	return c
 }
 

@@ -2,6 +2,7 @@ package nearcall
 
 import (
 	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/transport/http1"
 )
 
@@ -20,16 +21,16 @@ func WebOrigins(origins ...string) ServerOption {
 	if _, err := http1.New(http1.Options{Origins: origins}); err != nil {
 		panic("nearcall: WebOrigins: " + err.Error())
 	}
-	return serverOption(func(o *serverOptions) { o.origins = append(o.origins, origins...) })
+	return options.SetServer(func(o *options.Server) { o.Origins = append(o.Origins, origins...) })
 }
 
 // webServer returns what serves HTTP/1 clients.
 func (s *Server) webServer() *http1.Server {
 	o := s.opts
 	server, err := http1.New(http1.Options{
-		Method: s.core.Method, Codec: s.core.HasCodec, Compressors: call.Compressors, Origins: o.origins,
-		Begin: s.begin, Sockets: s.sockets, OnlyWebSockets: !o.takes(WebClients),
-		Window: o.Window, MaxHeaderBytes: o.socket.MaxHeaderBytes, Keepalive: o.socket.ServerKeepalive,
+		Method: s.core.Method, Codec: s.core.HasCodec, Compressors: call.Compressors, Origins: o.Origins,
+		Begin: s.begin, Sockets: s.sockets, OnlyWebSockets: !o.WebClients,
+		Window: o.Window, MaxHeaderBytes: o.Socket.MaxHeaderBytes, Keepalive: o.Socket.ServerKeepalive,
 	})
 	if err != nil {
 		panic("nearcall: " + err.Error()) // WebOrigins has checked the origins

@@ -14,6 +14,7 @@ import (
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/transport/websocket"
 )
 
@@ -94,19 +95,19 @@ func (t *parsedTarget) parseWebSocket() error {
 func (t *parsedTarget) hostOfURL() string { return t.url.Host }
 
 // dialWebSocket returns the dialer of ws: and wss: targets.
-func dialWebSocket(t *parsedTarget, o *dialOptions) (link.Dialer, string, error) {
+func dialWebSocket(t *parsedTarget, o *options.Dial) (link.Dialer, string, error) {
 	if t.host() == "" {
 		return nil, "", fmt.Errorf("the host is missing; %s", writeWS)
 	}
-	creds, err := o.webSocketSecurity(t)
+	creds, err := t.webSocketSecurity(o)
 	if err != nil {
 		return nil, "", err
 	}
-	authority, err := o.addressed(t)
+	authority, err := t.addressed(o)
 	if err != nil {
 		return nil, "", err
 	}
-	d := o.socketDialer(t, authority)
+	d := t.socketDialer(o, authority)
 	d.Options.Creds, d.Options.NoUpgrade = creds, true
 	d.Wrap = func(ctx context.Context, conn net.Conn) (net.Conn, error) {
 		return websocket.Dial(ctx, conn, mux.PromptOf(conn), t.url, nil)
@@ -115,20 +116,20 @@ func dialWebSocket(t *parsedTarget, o *dialOptions) (link.Dialer, string, error)
 }
 
 // webSocketSecurity returns the credentials for connections to t, nil for none.
-func (o *dialOptions) webSocketSecurity(t *parsedTarget) (credentials.TransportCredentials, error) {
+func (t *parsedTarget) webSocketSecurity(o *options.Dial) (credentials.TransportCredentials, error) {
 	if t.scheme.name == "ws" {
-		if _, ok := o.transport.(*tlsCredentials); ok {
+		if _, ok := o.Transport.(*tlsCredentials); ok {
 			return nil, fmt.Errorf("a ws: target has no TLS, and the credentials need it; write wss:%s", t.rest)
 		}
-		creds, err := o.security(t)
+		creds, err := t.security(o)
 		if err == nil && creds != nil {
 			err = fmt.Errorf("a ws: target cannot use transport credentials; write wss:%s, with nearcall.NewTLS", t.rest)
 		}
 		return nil, err
 	}
-	switch c := o.transport.(type) {
+	switch c := o.Transport.(type) {
 	case nil:
-		if o.bundle != nil {
+		if o.Bundle != nil {
 			return nil, errors.New("a wss: target cannot use a credentials.Bundle; use nearcall.NewTLS and WithPerRPCCredentials")
 		}
 		return httpCredentials{config: defaultTLS}, nil

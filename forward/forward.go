@@ -62,7 +62,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/codec"
+	"github.com/nearcall/nearcall/internal/options"
 )
 
 // To returns an option that makes a nearcall server forward calls to s if it does not have
@@ -76,7 +78,10 @@ func To(s *grpc.Server) nearcall.ServerOption {
 		panic("forward: To needs a *grpc.Server; make one with grpc.NewServer")
 	}
 	f := &forwarder{to: s}
-	return hook.Forward(f.handle, rawCodec{}, s.GetServiceInfo).(nearcall.ServerOption)
+	return options.SetServer(func(o *options.Server) {
+		o.Forward = &call.Forward{Handler: f.handle, Codec: codec.WrapV2(rawCodec{}), Services: s.GetServiceInfo}
+		o.ForwardCodec = rawCodec{}
+	})
 }
 
 type forwarder struct{ to http.Handler }
@@ -167,7 +172,7 @@ type rawCodec struct{}
 
 func (rawCodec) Name() string { return "raw" }
 
-// Encodes implements [hook.ForwardCodec].
+// Encodes implements [options.ForwardCodec].
 func (rawCodec) Encodes(v any) bool {
 	_, ok := v.(*raw)
 	return ok

@@ -21,7 +21,7 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/forward"
-	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/hostile"
 	"github.com/nearcall/nearcall/internal/testing/looptest"
 	_ "github.com/nearcall/nearcall/quic"
@@ -368,7 +368,7 @@ func inprocName(cfg *Config) (*Link, error) {
 func startHostile(cfg *Config) (*Link, error) {
 	n := number.Add(1)
 	lis := hostile.Listen(fmt.Sprintf("interop-%d", n), hostile.Options{Seed: uint64(n), Delay: 50 * time.Microsecond, MaxFragment: 8000})
-	return serve(cfg, lis, lis.Target(), hook.Dialer(lis.Dialer()).(nearcall.DialOption))
+	return serve(cfg, lis, lis.Target(), options.WithDialer(lis.Dialer()))
 }
 
 // serve serves lis and connects to target.

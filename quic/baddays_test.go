@@ -21,8 +21,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 )
 
@@ -227,8 +227,8 @@ func TestTheEndIsSeenAlthoughTheCalleeStopsTheCaller(t *testing.T) {
 func TestAnAbortCallbackMayReceive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
-		n := newNetwork(t, &hook.Settings{}, func(link.Session) link.Acceptor { return accepted })
-		st, err := n.dial(t, &hook.Settings{}).NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
+		n := newNetwork(t, &registry.Settings{}, func(link.Session) link.Acceptor { return accepted })
+		st, err := n.dial(t, &registry.Settings{}).NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -310,8 +310,8 @@ func TestTheServerMissesTheClientsCertificate(t *testing.T) {
 func TestCallsThatDoNotBeginAreReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
-		n := newNetwork(t, &hook.Settings{MaxStreams: 10}, func(link.Session) link.Acceptor { return accepted })
-		c := n.dial(t, &hook.Settings{})
+		n := newNetwork(t, &registry.Settings{MaxStreams: 10}, func(link.Session) link.Acceptor { return accepted })
+		c := n.dial(t, &registry.Settings{})
 		var quiet []*q.Stream
 		for range 10 {
 			qs, err := c.conn.OpenStream()

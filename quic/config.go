@@ -9,7 +9,7 @@ import (
 
 	q "github.com/quic-go/quic-go"
 
-	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -31,7 +31,7 @@ const (
 )
 
 // config returns what both sides of a connection set alike.
-func config(s *hook.Settings) *q.Config {
+func config(s *registry.Settings) *q.Config {
 	w := uint64(max(cmp.Or(s.Window, window), wire.MinWindow))
 	c := &q.Config{
 		HandshakeIdleTimeout:           handshake / 2,
@@ -58,7 +58,7 @@ func config(s *hook.Settings) *q.Config {
 
 // clientConfig returns the configuration of a client. Its packets keep the connection alive: a
 // call may be quiet for longer than the idle timeout.
-func clientConfig(s *hook.Settings) *q.Config {
+func clientConfig(s *registry.Settings) *q.Config {
 	c := config(s)
 	c.KeepAlivePeriod = probing
 	if k := s.Keepalive; k.Time > 0 {
@@ -73,7 +73,7 @@ func clientConfig(s *hook.Settings) *q.Config {
 
 // serverConfig returns the configuration of a server. It sends no packets to keep connections
 // alive, unless the user asks for it: its clients do.
-func serverConfig(s *hook.Settings) *q.Config {
+func serverConfig(s *registry.Settings) *q.Config {
 	c := config(s)
 	if k := s.ServerKeepalive; k.Time > 0 {
 		c.KeepAlivePeriod = max(k.Time, time.Second) // as in gRPC
@@ -112,7 +112,7 @@ func init() {
 }
 
 // maxSpent returns how many calls that are over may count as open for a moment.
-func maxSpent(s *hook.Settings) int {
+func maxSpent(s *registry.Settings) int {
 	if s.MaxStreams == 0 {
 		return 250
 	}

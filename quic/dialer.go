@@ -12,8 +12,8 @@ import (
 
 	q "github.com/quic-go/quic-go"
 
-	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -22,13 +22,13 @@ type dialer struct {
 	target, address string
 	tls             *tls.Config
 	config          *q.Config
-	settings        *hook.Settings
+	settings        *registry.Settings
 
 	// listen opens the socket of a connection. Tests replace it.
 	listen func() (net.PacketConn, error)
 }
 
-func newDialer(target, rest string, s *hook.Settings) (link.Dialer, error) {
+func newDialer(target, rest string, s *registry.Settings) (link.Dialer, error) {
 	if host, _, err := net.SplitHostPort(rest); err != nil || host == "" {
 		return nil, errNoHost
 	}
@@ -115,7 +115,7 @@ func (d *dialer) dialOne(ctx context.Context, to *net.UDPAddr, left int) (link.S
 		closeSocket()
 		return nil, explain(err)
 	}
-	s := newSession(conn, options{
+	s := newSession(conn, sessionOptions{
 		name: d.target, client: true, maxHeaderBytes: maxHeader(d.settings), window: int(d.config.InitialStreamReceiveWindow),
 		handshake: handshake, maxSpent: maxSpent(d.settings), gone: closeSocket, watch: watchOf(d.config),
 	})
@@ -134,7 +134,7 @@ func (d *dialer) dialOne(ctx context.Context, to *net.UDPAddr, left int) (link.S
 	return s, nil
 }
 
-func maxHeader(s *hook.Settings) int {
+func maxHeader(s *registry.Settings) int {
 	if s.MaxHeaderBytes == 0 {
 		return 16 << 20 // gRPC's default
 	}

@@ -14,8 +14,8 @@ import (
 	q "github.com/quic-go/quic-go"
 
 	"github.com/nearcall/nearcall/internal/codec"
-	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -34,12 +34,12 @@ type scripted struct {
 func script(t *testing.T) (c *scripted, server *session, w *holding) {
 	w = new(holding)
 	sessions := make(chan *session, 1)
-	n := newNetwork(t, &hook.Settings{}, func(s link.Session) link.Acceptor {
+	n := newNetwork(t, &registry.Settings{}, func(s link.Session) link.Acceptor {
 		sessions <- s.(*session)
 		return w
 	})
 	_, config := testTLS()
-	pc, err := n.dialer(t, &hook.Settings{}).listen()
+	pc, err := n.dialer(t, &registry.Settings{}).listen()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +298,7 @@ func drainAmidUploads(t *testing.T, round uint64, drain func(client, server *ses
 	n := plainNetwork(t)
 	n.lis.pc = late(n.lis.pc, 0)
 	config, _ := testTLS()
-	if err := n.lis.Configure(&hook.Settings{TLS: config}); err != nil {
+	if err := n.lis.Configure(&registry.Settings{TLS: config}); err != nil {
 		t.Fatal(err)
 	}
 	go func() {
@@ -308,7 +308,7 @@ func drainAmidUploads(t *testing.T, round uint64, drain func(client, server *ses
 		})
 	}()
 	defer func() { _ = n.lis.Close() }()
-	d := n.dialer(t, &hook.Settings{Accept: func(link.Session) link.Acceptor { return sink }})
+	d := n.dialer(t, &registry.Settings{Accept: func(link.Session) link.Acceptor { return sink }})
 	listen := d.listen
 	d.listen = func() (net.PacketConn, error) {
 		pc, err := listen()

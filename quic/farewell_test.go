@@ -14,8 +14,8 @@ import (
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/codec"
-	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 )
 
@@ -145,11 +145,11 @@ func TestTheRepliesOfAClientAreWrittenWhenTheyHaveBeenTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 1 << 20
 		sessions, accepted := make(chan link.Session, 1), make(transporttest.Accepter, 1)
-		n := newNetwork(t, &hook.Settings{}, func(s link.Session) link.Acceptor {
+		n := newNetwork(t, &registry.Settings{}, func(s link.Session) link.Acceptor {
 			sessions <- s
 			return make(transporttest.Accepter, 1)
 		})
-		d := n.dialer(t, &hook.Settings{Accept: func(link.Session) link.Acceptor { return accepted }})
+		d := n.dialer(t, &registry.Settings{Accept: func(link.Session) link.Acceptor { return accepted }})
 		listen := d.listen
 		d.listen = func() (net.PacketConn, error) {
 			pc, err := listen()

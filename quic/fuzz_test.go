@@ -13,8 +13,8 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -41,7 +41,7 @@ func framesOf(step *wire.Step) (b []byte) {
 // sessionTo returns the client's session of a new connection to target.
 func sessionTo(t testing.TB, target string) *session {
 	_, config := testTLS()
-	made, err := newDialer(target, strings.TrimPrefix(target, "quic:"), &hook.Settings{TLS: config})
+	made, err := newDialer(target, strings.TrimPrefix(target, "quic:"), &registry.Settings{TLS: config})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/registry"
 )
 
 // A countedConn counts the bytes that it receives and sends.
@@ -54,7 +54,7 @@ func (n *network) counted() *countedConn {
 
 // dialDeaf dials with a socket that receives nothing, until limit has passed.
 func (n *network) dialDeaf(t *testing.T, limit time.Duration) {
-	d := n.dialer(t, &hook.Settings{})
+	d := n.dialer(t, &registry.Settings{})
 	listen := d.listen
 	d.listen = func() (net.PacketConn, error) {
 		pc, err := listen()

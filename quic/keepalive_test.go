@@ -14,7 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -70,13 +71,13 @@ func TestASilentPeerIsLostInTime(t *testing.T) {
 						lost <- time.Now()
 						return nil
 					}}, nearcall.Creds(nearcall.NewTLS(config)), nearcall.KeepaliveParams(c.server))
-					d := n.dialer(t, &hook.Settings{Keepalive: c.client})
+					d := n.dialer(t, &registry.Settings{Keepalive: c.client})
 					listen := d.listen
 					d.listen = func() (net.PacketConn, error) {
 						pc, err := listen()
 						return mutable{pc, &mute, &sent}, err
 					}
-					client := dial(t, "inproc:unused", hook.Dialer(d).(nearcall.DialOption))
+					client := dial(t, "inproc:unused", options.WithDialer(d))
 					st, err := client.FullDuplexCall(t.Context())
 					if err != nil {
 						t.Fatal(err)

@@ -27,8 +27,9 @@ import (
 	q "github.com/quic-go/quic-go"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
@@ -52,13 +53,13 @@ func TestAUnaryCallIsOnePacketEachWay(t *testing.T) {
 		n.lis.pc = counter{n.lis.pc, &down}
 		config, _ := testTLS()
 		serveOn(t, n.lis, service{}, nearcall.Creds(nearcall.NewTLS(config)))
-		d := n.dialer(t, &hook.Settings{})
+		d := n.dialer(t, &registry.Settings{})
 		open := d.listen
 		d.listen = func() (net.PacketConn, error) {
 			pc, err := open()
 			return counter{pc, &up}, err
 		}
-		client := dial(t, "inproc:unused", hook.Dialer(d).(nearcall.DialOption))
+		client := dial(t, "inproc:unused", options.WithDialer(d))
 		call := func() {
 			if _, err := client.UnaryCall(t.Context(), payload(100)); err != nil {
 				t.Fatal(err)
@@ -230,12 +231,12 @@ func TestConnectionsSurviveANewAddressOfTheClient(t *testing.T) {
 	}
 	nat := newNAT(t, there)
 	_, config := testTLS()
-	made, err := newDialer(target, nat.front.LocalAddr().String(), &hook.Settings{TLS: config})
+	made, err := newDialer(target, nat.front.LocalAddr().String(), &registry.Settings{TLS: config})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var sessions atomic.Int64
-	client := dial(t, "inproc:unused", hook.Dialer(counting{made, &sessions}).(nearcall.DialOption))
+	client := dial(t, "inproc:unused", options.WithDialer(counting{made, &sessions}))
 	for range 4 {
 		if _, err := client.UnaryCall(t.Context(), empty); err != nil {
 			t.Fatal(err)
@@ -339,8 +340,8 @@ func TestAConnectionMovesToAnotherPath(t *testing.T) {
 				}
 			}
 		}}, nearcall.Creds(nearcall.NewTLS(config)))
-		s := n.dial(t, &hook.Settings{})
-		client := dial(t, "inproc:unused", hook.Dialer(existing{s}).(nearcall.DialOption))
+		s := n.dial(t, &registry.Settings{})
+		client := dial(t, "inproc:unused", options.WithDialer(existing{s}))
 		st, err := client.FullDuplexCall(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -393,7 +394,7 @@ func (e existing) Dial(context.Context) (link.Session, error) { return e.s, nil 
 // A program with a nearcall that this module does not know fails to compile with one error.
 func TestAnotherNearcallIsOneError(t *testing.T) {
 	needs.Program(t, "go")
-	source, err := filepath.Abs("../internal/hook/transport.go")
+	source, err := filepath.Abs("../internal/registry/registry.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,8 @@ import (
 
 	q "github.com/quic-go/quic-go"
 
-	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/registry"
 )
 
 // unvalidated is how many handshakes may run at a time with clients that have not shown that they
@@ -20,11 +20,11 @@ import (
 // trip more; clients that were connected before have a token that shows it.
 const unvalidated = 64
 
-// A listener implements [hook.Listener]. It keeps its socket until its last session has ended.
+// A listener implements [registry.Listener]. It keeps its socket until its last session has ended.
 type listener struct {
 	pc       net.PacketConn
 	target   string
-	settings *hook.Settings
+	settings *registry.Settings
 	tls      *tls.Config
 	config   *q.Config
 
@@ -39,7 +39,7 @@ type listener struct {
 	released bool
 }
 
-func listen(rest string) (hook.Listener, error) {
+func listen(rest string) (registry.Listener, error) {
 	pc, err := net.ListenPacket("udp", rest)
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func newListener(pc net.PacketConn, target string) *listener {
 // Addr implements [net.Listener].
 func (l *listener) Addr() net.Addr { return l.pc.LocalAddr() }
 
-// Target implements [hook.Listener].
+// Target implements [registry.Listener].
 func (l *listener) Target() string { return l.target }
 
 // Accept implements [net.Listener].
@@ -78,8 +78,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	return nil, errors.New("quic: clients do not arrive as byte streams; pass the listener to the Serve of a nearcall.Server")
 }
 
-// Configure implements [hook.Listener].
-func (l *listener) Configure(s *hook.Settings) error {
+// Configure implements [registry.Listener].
+func (l *listener) Configure(s *registry.Settings) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.settings == nil {
@@ -149,7 +149,7 @@ func refuse(conn *q.Conn) {
 // begin begins the session of a connection, whose handshake is complete.
 func (l *listener) begin(conn *q.Conn, accept func(link.Session) link.Acceptor) {
 	shaken(conn)
-	s := newSession(conn, options{
+	s := newSession(conn, sessionOptions{
 		name: "quic:" + conn.RemoteAddr().String(), maxHeaderBytes: maxHeader(l.settings),
 		window: int(l.config.InitialStreamReceiveWindow), ages: ages{limits: l.settings.ServerKeepalive}, watch: watchOf(l.config),
 		handshake: cmp.Or(l.settings.Handshake, handshake), gone: func() { l.add(-1) },
@@ -183,9 +183,7 @@ func (l *listener) listen() (next func(context.Context) (*q.Conn, error), err er
 		VerifySourceAddress: func(net.Addr) bool { return l.shakes.Load() >= unvalidated },
 		ConnContext:         l.shake,
 	}
-	if k, ok := l.settings.Values[keyReset{}].(q.StatelessResetKey); ok {
-		l.tr.StatelessResetKey = &k
-	}
+	l.tr.StatelessResetKey = (*q.StatelessResetKey)(l.settings.StatelessResetKey)
 	// A closed quic-go listener would leave new clients without an answer while the sessions go on.
 	own := l.config.Clone()
 	l.config.GetConfigForClient = func(*q.ClientInfo) (*q.Config, error) {

@@ -16,8 +16,8 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -58,8 +58,8 @@ func TestWrongFramesEndTheirCall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				accepted := make(transporttest.Accepter, 2)
-				n := newNetwork(t, &hook.Settings{}, func(link.Session) link.Acceptor { return accepted })
-				c := n.dial(t, &hook.Settings{})
+				n := newNetwork(t, &registry.Settings{}, func(link.Session) link.Acceptor { return accepted })
+				c := n.dial(t, &registry.Settings{})
 				qs, err := c.conn.OpenStream()
 				if err != nil {
 					t.Fatal(err)
@@ -103,9 +103,9 @@ func TestWrongControlFramesEndTheConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newNetwork(t, &hook.Settings{}, func(link.Session) link.Acceptor { return make(transporttest.Accepter, 1) })
+				n := newNetwork(t, &registry.Settings{}, func(link.Session) link.Acceptor { return make(transporttest.Accepter, 1) })
 				_, config := testTLS()
-				pc, err := n.dialer(t, &hook.Settings{}).listen()
+				pc, err := n.dialer(t, &registry.Settings{}).listen()
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -25,10 +25,9 @@ import (
 	"strconv"
 	"strings"
 
-	q "github.com/quic-go/quic-go"
-
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/registry"
 	_ "github.com/nearcall/nearcall/quic/internal/generation"
 )
 
@@ -37,23 +36,20 @@ import (
 const alpn = "nearcall/1"
 
 func init() {
-	hook.Register(&hook.Transport{Scheme: "quic", Authority: authority, Dialer: newDialer, Listen: listen})
+	registry.Register(&registry.Transport{Scheme: "quic", Authority: authority, Dialer: newDialer, Listen: listen})
 }
-
-// keyReset is the key of [StatelessResetKey] in [hook.Settings.Values].
-type keyReset struct{}
 
 // StatelessResetKey sets the key from which a server derives the tokens that end a connection of
 // an earlier process. If a server that was killed is started again with the same key, at the same
 // address, its clients learn at their next packet that their connections are lost. Without it they
 // learn it after 30 seconds without an answer. The key must be secret and random.
 func StatelessResetKey(k [32]byte) nearcall.ServerOption {
-	return hook.ServerValue(keyReset{}, q.StatelessResetKey(k)).(nearcall.ServerOption)
+	return options.SetServer(func(o *options.Server) { o.StatelessResetKey = &k })
 }
 
 const write = "write quic:HOST:PORT, with an IPv6 address in brackets: quic:[::1]:50051"
 
-// authority implements [hook.Transport].
+// authority implements [registry.Transport].
 func authority(rest string) (string, error) {
 	host, port, err := net.SplitHostPort(rest)
 	switch {

@@ -20,8 +20,8 @@ import (
 	"github.com/quic-go/quic-go/testutils/simnet"
 
 	"github.com/nearcall/nearcall/internal/codec"
-	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 )
@@ -88,7 +88,7 @@ type network struct {
 }
 
 // newNetwork returns a network whose listener passes sessions to accept.
-func newNetwork(t *testing.T, s *hook.Settings, accept func(link.Session) link.Acceptor) *network {
+func newNetwork(t *testing.T, s *registry.Settings, accept func(link.Session) link.Acceptor) *network {
 	n := plainNetwork(t)
 	s.TLS, _ = testTLS()
 	if err := n.lis.Configure(s); err != nil {
@@ -122,7 +122,7 @@ func (n *network) listener() *listener {
 }
 
 // dialer returns a dialer, each of whose connections has its own address.
-func (n *network) dialer(t *testing.T, s *hook.Settings) *dialer {
+func (n *network) dialer(t *testing.T, s *registry.Settings) *dialer {
 	if s.TLS == nil {
 		_, s.TLS = testTLS()
 	}
@@ -139,7 +139,7 @@ func (n *network) dialer(t *testing.T, s *hook.Settings) *dialer {
 }
 
 // dial returns the client's session of a new connection.
-func (n *network) dial(t *testing.T, s *hook.Settings) *session {
+func (n *network) dial(t *testing.T, s *registry.Settings) *session {
 	c, err := n.dialer(t, s).Dial(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -152,9 +152,9 @@ func TestStreams(t *testing.T) {
 	transporttest.Suite{
 		Connect: func(t *testing.T, deadline time.Time) (caller, callee link.Stream) {
 			accepted := make(transporttest.Accepter, 1)
-			s := &hook.Settings{Window: 64 << 10}
+			s := &registry.Settings{Window: 64 << 10}
 			n := newNetwork(t, s, func(link.Session) link.Acceptor { return accepted })
-			c := n.dial(t, &hook.Settings{Window: 64 << 10})
+			c := n.dial(t, &registry.Settings{Window: 64 << 10})
 			caller, err := c.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}, Deadline: deadline})
 			if err != nil {
 				t.Fatal(err)

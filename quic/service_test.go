@@ -7,7 +7,8 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/registry"
 )
 
 // A service is a test service whose methods are functions.
@@ -75,5 +76,5 @@ func dial(t testing.TB, target string, opts ...nearcall.DialOption) testpb.TestS
 
 // client returns a client of the server of n.
 func (n *network) client(t *testing.T) testpb.TestServiceClient {
-	return dial(t, "inproc:unused", hook.Dialer(n.dialer(t, &hook.Settings{})).(nearcall.DialOption))
+	return dial(t, "inproc:unused", options.WithDialer(n.dialer(t, &registry.Settings{})))
 }

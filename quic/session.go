@@ -17,8 +17,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// options configure a session.
-type options struct {
+// sessionOptions configure a session.
+type sessionOptions struct {
 	name           string // the peer's name, for errors
 	client         bool   // this side opened the connection
 	maxHeaderBytes int    // limit for a header or trailer
@@ -35,7 +35,7 @@ type options struct {
 // Locks: a stream's mu may be held while the session's is taken, and not the other way. No lock
 // is held while code outside this module runs, except methods of quic-go that do not block.
 type session struct {
-	options
+	sessionOptions
 	conn     *q.Conn
 	peer     *link.Peer
 	acceptor link.Acceptor // nil if the peer's calls are refused; set by start
@@ -76,18 +76,18 @@ type session struct {
 	release  *time.Timer // releases it; nil if spent is empty
 }
 
-func newSession(conn *q.Conn, o options) *session {
+func newSession(conn *q.Conn, o sessionOptions) *session {
 	s := &session{
-		options: o,
-		conn:    conn,
-		met:     make(chan struct{}),
-		done:    make(chan struct{}),
-		over:    make(chan struct{}),
-		closed:  make(chan struct{}),
-		drained: make(chan struct{}),
-		hello:   wire.Hello{Block: wire.MinBlock},
-		live:    make(map[*stream]struct{}),
-		opening: make(map[*opening]struct{}),
+		sessionOptions: o,
+		conn:           conn,
+		met:            make(chan struct{}),
+		done:           make(chan struct{}),
+		over:           make(chan struct{}),
+		closed:         make(chan struct{}),
+		drained:        make(chan struct{}),
+		hello:          wire.Hello{Block: wire.MinBlock},
+		live:           make(map[*stream]struct{}),
+		opening:        make(map[*opening]struct{}),
 	}
 	s.peer = &link.Peer{
 		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), OneShot: true, Parallel: true, AuthInfo: link.TLSInfo(conn.ConnectionState().TLS),

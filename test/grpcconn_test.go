@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 )
@@ -58,7 +58,7 @@ func TestGRPCConnHasTheStatesOfItsConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var attempts atomic.Int32
 		name := "states-of-a-grpc-conn"
-		conn, err := nearcall.NewClient("inproc:"+name, hook.Dialer(countingDialer{inproc.Dialer{Name: name}, &attempts}).(nearcall.DialOption))
+		conn, err := nearcall.NewClient("inproc:"+name, options.WithDialer(countingDialer{inproc.Dialer{Name: name}, &attempts}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +126,7 @@ func TestGRPCConnHasTheStatesOfItsConnection(t *testing.T) {
 
 func TestGRPCConnCanBeSeenConnecting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		conn, err := nearcall.NewClient("inproc:slow", hook.Dialer(endless{}).(nearcall.DialOption))
+		conn, err := nearcall.NewClient("inproc:slow", options.WithDialer(endless{}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"sync"
 	"time"
@@ -16,8 +17,8 @@ import (
 	_ "google.golang.org/grpc/encoding/gzip" // for calls that are compressed
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/transport/grpcgo"
 )
 
@@ -48,22 +49,20 @@ func New(target string, opts []nearcall.DialOption, more ...nearcall.ServerOptio
 	p := &Proxy{sessions: make(map[link.Session]struct{})}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	p.dial = func(accept func(link.Session) link.Acceptor) (link.Dialer, error) {
-		return hook.Connect(target, accept, anyOptions(opts)...)
+		o := options.NewDial(opts)
+		o.Accept = accept
+		return options.Connect(target, o)
 	}
 	if _, err := p.dial(nil); err != nil {
 		return nil, err
 	}
-	own := hook.Proxy(p.accept, grpcgo.Handler(p.acceptShared), grpcgo.Codec()).(nearcall.ServerOption)
+	own := options.SetServer(func(o *options.Server) {
+		o.Accept, o.Unknown = p.accept, grpcgo.Handler(p.acceptShared)
+		o.ForcedCodec, o.MaxRecv = grpcgo.Codec(), math.MaxInt32
+		o.WebClients = false // they need a server that knows its methods
+	})
 	p.server = nearcall.NewServer(append(more, own)...)
 	return p, nil
-}
-
-func anyOptions(opts []nearcall.DialOption) []any {
-	all := make([]any, len(opts))
-	for i, o := range opts {
-		all[i] = o
-	}
-	return all
 }
 
 // Serve accepts clients from lis until lis fails or the proxy is stopped. It closes lis, and

@@ -694,8 +694,8 @@ var Faults = []Fault{
 	{
 		Name: "calls to the peer have none of PeerConnOptions",
 		File: aPeer,
-		Old:  "o := newDialOptions(s.opts.peer)",
-		New:  "o := newDialOptions(nil)", Items: []int{7, 33, 38},
+		Old:  "o := options.NewDial(s.opts.Peer)",
+		New:  "o := options.NewDial(nil)", Items: []int{7, 33, 38},
 		Env: "inproc-peer",
 	},
 	{

@@ -24,8 +24,8 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/hook"
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/child"
 	"github.com/nearcall/nearcall/internal/testing/hostile"
 	"github.com/nearcall/nearcall/internal/testing/leak"
@@ -318,7 +318,7 @@ func (c *chaos) dial() {
 		opts = append(opts, nearcall.WithStatsHandler(retries{&c.again}))
 	}
 	if c.Hostile != nil {
-		opts = append(opts, hook.Dialer(c).(nearcall.DialOption))
+		opts = append(opts, options.WithDialer(c))
 	}
 	conn, err := nearcall.NewClient(cmp.Or(c.dialled, c.target), opts...)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
-	"github.com/nearcall/nearcall/internal/hook"
+	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/testing/hostile"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 )
@@ -93,7 +93,7 @@ func start(t *testing.T, o hostile.Options) *env {
 	lis := hostile.Listen(t.Name(), o)
 	served := make(chan error, 1)
 	go func() { served <- e.server.Serve(lis) }()
-	conn, err := nearcall.NewClient(lis.Target(), hook.Dialer(lis.Dialer()).(nearcall.DialOption))
+	conn, err := nearcall.NewClient(lis.Target(), options.WithDialer(lis.Dialer()))
 	if err != nil {
 		t.Fatal(err)
 	}

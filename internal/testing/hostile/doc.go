@@ -27,7 +27,7 @@
 //
 //	lis := hostile.Listen("orders", hostile.Options{})
 //	go srv.Serve(lis)
-//	conn, err := nearcall.NewClient(lis.Target(), hook.Dialer(lis.Dialer()).(nearcall.DialOption))
+//	conn, err := nearcall.NewClient(lis.Target(), options.WithDialer(lis.Dialer()))
 //
 // The zero Options lose nothing, and runs differ only as goroutines are scheduled. Random
 // choices derive from Seed.

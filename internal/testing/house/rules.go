@@ -30,7 +30,7 @@ var Imports = []Rule{
 	{Pkg: "internal/scmrights"},
 	{Pkg: "internal/largecopy"},
 	{Pkg: "internal/link", May: []string{"internal/largecopy", "internal/wait"}},
-	{Pkg: "internal/hook", May: []string{"internal/link"}},
+	{Pkg: "internal/registry", May: []string{"internal/link"}},
 	{Pkg: "internal/wire", May: []string{"internal/link"}},
 	{Pkg: "internal/encoded", May: []string{"internal/largecopy", "internal/link", "internal/wire"}},
 	{Pkg: "internal/mux", May: []string{"internal/encoded", "internal/link", "internal/mux/waits", "internal/wait", "internal/wire"}},
@@ -38,8 +38,10 @@ var Imports = []Rule{
 	{Pkg: "internal/codec/...", May: []string{"internal/largecopy", "internal/link"}},
 	{Pkg: "internal/call", May: []string{"internal/codec", "internal/link", "internal/wait"}},
 
+	// The settings of a socket are what its options set.
+	{Pkg: "internal/options", May: []string{"internal/call", "internal/link", "internal/transport/sock"}},
 	{Pkg: "internal/socketfile", May: []string{"internal/scmrights"}},
-	{Pkg: "internal/proxy", May: []string{".", "internal/hook", "internal/link", "internal/transport/grpcgo"}},
+	{Pkg: "internal/proxy", May: []string{".", "internal/link", "internal/options", "internal/transport/grpcgo"}},
 	{Pkg: "internal/grpcserver", May: []string{"internal/wait"}},
 	{Pkg: "internal/connector", May: []string{"internal/link", "internal/wait"}},
 
@@ -56,7 +58,7 @@ var Imports = []Rule{
 	{Pkg: "loop", May: []string{"internal/goid", "internal/wait"}},
 
 	// The root package does not import these.
-	{Pkg: "forward", May: []string{".", "internal/hook"}},
+	{Pkg: "forward", May: []string{".", "internal/call", "internal/codec", "internal/options"}},
 	{Pkg: "shmstats", May: []string{"internal/transport/shm"}},
 	{Pkg: "callstats/...", May: []string{"callstats/..."}},
 
@@ -65,7 +67,7 @@ var Imports = []Rule{
 	{Pkg: "cmd/...", May: []string{".", "callstats/...", "cmd/...", "examples/...", "internal/...", "loop"}, Not: []string{"internal/testing/..."}},
 
 	// What tests need, and programs that run them, is in no product.
-	{Pkg: "internal/testing/chaos", May: []string{".", "internal/hook", "internal/link", "internal/testing/...", "loop"}},
+	{Pkg: "internal/testing/chaos", May: []string{".", "internal/link", "internal/options", "internal/testing/...", "loop"}},
 	// It attacks servers built with the public API, with frames that it encodes itself.
 	{Pkg: "internal/testing/attack", May: []string{".", "internal/link", "internal/testing/blockedmem", "internal/wire"}},
 	{Pkg: "internal/testing/looptest", May: []string{"loop"}},

@@ -3,6 +3,6 @@
 // package quic, which imports this package, is not compiled then.
 package generation
 
-import "github.com/nearcall/nearcall/internal/hook"
+import "github.com/nearcall/nearcall/internal/registry"
 
-const _ = hook.NearcallAndItsModulesMustHaveTheSameVersion1
+const _ = registry.NearcallAndItsModulesMustHaveTheSameVersion1

@@ -1,4 +1,6 @@
-package hook
+// Package registry has the transports that are modules of this project. Such a module registers
+// its transport, so that a program that imports it can use the scheme.
+package registry
 
 import (
 	"crypto/tls"
@@ -60,7 +62,7 @@ type Settings struct {
 	Keepalive       keepalive.ClientParameters
 	ServerKeepalive keepalive.ServerParameters
 
-	Values map[any]any // of the transport's own options
+	StatelessResetKey *[32]byte // of QUIC; nil for none
 }
 
 var transports = map[string]*Transport{}
@@ -70,7 +72,3 @@ func Register(t *Transport) { transports[t.Scheme] = t }
 
 // TransportOf returns the transport of a scheme, or nil.
 func TransportOf(scheme string) *Transport { return transports[scheme] }
-
-// ServerValue returns a nearcall.ServerOption that sets a value in Settings.Values. Package nearcall
-// sets it.
-var ServerValue func(key, value any) any

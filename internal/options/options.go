@@ -1,0 +1,156 @@
+// Package options has what the options of package nearcall set, so that this project's own
+// modules, commands and tests can make options that package nearcall does not export.
+package options
+
+import (
+	"context"
+	"math"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/encoding"
+
+	"github.com/nearcall/nearcall/internal/call"
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/sock"
+)
+
+// Server is what the options of a server set.
+type Server struct {
+	call.ServerConfig
+	Socket sock.Options
+	Memory int64        // limit of shared memory of all connections, in bytes
+	Peer   []DialOption // of connections to clients
+
+	GRPCClients, WebClients bool                // which clients, besides nearcall's, the server takes
+	GRPC                    []grpc.ServerOption // of the grpc.Server for ordinary gRPC clients
+	Origins                 []string            // of web pages that may make calls
+
+	ForcedCodec  encoding.CodecV2 // as the user passed it; may be nil
+	ForwardCodec ForwardCodec     // that of Forward; nil without one
+
+	Accept            func(link.Session) link.Acceptor // replaces the server's own; nil for that
+	StatelessResetKey *[32]byte                        // of QUIC; nil for none
+
+	UnaryFirst  grpc.UnaryServerInterceptor // the outermost interceptors; nil for none
+	StreamFirst grpc.StreamServerInterceptor
+}
+
+// A ForwardCodec is the codec of forwarded calls.
+type ForwardCodec interface {
+	encoding.CodecV2
+
+	// Encodes reports whether v is a message of forwarded calls.
+	Encodes(v any) bool
+}
+
+// A ServerOption is an option of nearcall.NewServer.
+type ServerOption interface{ applyServer(*Server) }
+
+// SetServer is a ServerOption that calls the function.
+type SetServer func(*Server)
+
+func (f SetServer) applyServer(o *Server) { f(o) }
+
+// maxRemoteCalls is the default of MaxConcurrentStreams for connections from other
+// processes. Each call costs the server a goroutine and some 10 KiB, and the client a
+// few bytes.
+const maxRemoteCalls = 1000
+
+// NewServer returns what opts set, with defaults for the rest.
+func NewServer(opts []ServerOption) *Server {
+	o := &Server{
+		ServerConfig: call.ServerConfig{MaxRecv: 4 << 20, MaxSend: math.MaxInt32},
+		Socket:       sock.Options{MaxStreams: maxRemoteCalls},
+		Memory:       1 << 30,
+		GRPCClients:  true, WebClients: true,
+	}
+	for _, opt := range opts {
+		if opt != nil {
+			opt.applyServer(o)
+		}
+	}
+	o.MaxRemote = o.Socket.MaxStreams
+	if o.UnaryFirst != nil {
+		o.Unary = append([]grpc.UnaryServerInterceptor{o.UnaryFirst}, o.Unary...)
+	}
+	if o.StreamFirst != nil {
+		o.Stream = append([]grpc.StreamServerInterceptor{o.StreamFirst}, o.Stream...)
+	}
+	return o
+}
+
+// Dial is what the options of a client set.
+type Dial struct {
+	call.ClientConfig
+	Transport     credentials.TransportCredentials
+	Bundle        credentials.Bundle
+	Socket        sock.Options
+	ServiceConfig *string                                         // JSON, as the user passed it
+	MaxAttempts   int                                             // of a call
+	NoRetry       bool                                            // by retry policies
+	Memory        int64                                           // limit of shared memory, in bytes
+	Conn          func(context.Context, string) (net.Conn, error) // replaces net.Dialer unless nil
+	Backoff       *backoff.Config                                 // nil for the default of the target
+	Timeout       time.Duration                                   // the minimum time of a connection attempt
+	IdleTimeout   time.Duration                                   // after which a socket without calls is closed; 0 means never
+	Dialer        link.Dialer                                     // replaces the target's unless nil
+	Server        *call.Server                                    // serves the peer's calls; may be nil
+	Accept        func(link.Session) link.Acceptor                // of the peer's calls; nil for none
+	Fallback      bool                                            // to grpc-go, if an ordinary gRPC server answers
+	Persistent    bool                                            // the connection is kept without calls
+	ToGRPC        []grpc.DialOption                               // for targets that go to grpc-go
+	Err           error                                           // of an option; ignored for targets that go to grpc-go
+
+	UnaryFirst  grpc.UnaryClientInterceptor // the outermost interceptors; nil for none
+	StreamFirst grpc.StreamClientInterceptor
+}
+
+// A DialOption is an option of nearcall.NewClient.
+type DialOption interface{ applyDial(*Dial) }
+
+type setDial func(*Dial)
+
+func (f setDial) applyDial(o *Dial) { f(o) }
+
+// SetDial returns a DialOption that calls set. toGRPC are the same options for targets that go to
+// grpc-go.
+func SetDial(set func(*Dial), toGRPC ...grpc.DialOption) DialOption {
+	return setDial(func(o *Dial) {
+		set(o)
+		o.ToGRPC = append(o.ToGRPC, toGRPC...)
+	})
+}
+
+// WithDialer returns an option that makes d open the sessions of a connection, whatever its
+// target.
+func WithDialer(d link.Dialer) DialOption { return SetDial(func(o *Dial) { o.Dialer = d }) }
+
+// NewDial returns what opts set, with defaults for the rest.
+func NewDial(opts []DialOption) *Dial {
+	o := &Dial{Timeout: 20 * time.Second, IdleTimeout: 30 * time.Minute, Memory: 128 << 20, MaxAttempts: call.DefaultMaxCallAttempts}
+	for _, opt := range opts {
+		if opt != nil {
+			opt.applyDial(o)
+		}
+	}
+	if o.ServiceConfig != nil {
+		o.Service, o.Err = call.ParseServiceConfig(*o.ServiceConfig, o.MaxAttempts)
+		if o.Err == nil && o.NoRetry {
+			o.Service.DisableRetry()
+		}
+	}
+	if o.UnaryFirst != nil {
+		o.Unary = append([]grpc.UnaryClientInterceptor{o.UnaryFirst}, o.Unary...)
+	}
+	if o.StreamFirst != nil {
+		o.Stream = append([]grpc.StreamClientInterceptor{o.StreamFirst}, o.Stream...)
+	}
+	return o
+}
+
+// Connect returns a dialer for a target of nearcall's, or of grpc-go's. Package nearcall sets it.
+var Connect func(target string, o *Dial) (link.Dialer, error)
