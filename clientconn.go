@@ -14,6 +14,7 @@ import (
 	"github.com/nearcall/nearcall/internal/connector"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/targets"
 )
 
 // A ClientConn makes calls to one target. It implements [grpc.ClientConnInterface], so
@@ -68,30 +69,30 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	o := options.NewDial(opts)
 	o.Socket.Unix = unixAuthInfo
 	if o.Dialer != nil && o.Err == nil {
-		return newClientConn(target, target, connector.Config{Dialer: o.Dialer, Backoff: nearBackoff}, o), nil
+		return newClientConn(target, target, connector.Config{Dialer: o.Dialer, Backoff: targets.NearBackoff}, o), nil
 	}
-	t, err := parseTarget(target)
+	t, err := targets.Parse(target)
 	if err != nil {
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 	}
-	if t.scheme.dialer == nil {
+	if t.IsGRPC() {
 		if err := checkRemote(o); err != nil {
 			return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
 		}
-		remote, err := grpc.NewClient(t.rest, o.ToGRPC...)
+		remote, err := grpc.NewClient(t.Rest, o.ToGRPC...)
 		if err != nil {
 			return nil, err
 		}
-		return &ClientConn{target: target, remote: remote, hint: slip(t.rest)}, nil
+		return &ClientConn{target: target, remote: remote, hint: targets.Hint(t.Rest)}, nil
 	}
-	cfg := connector.Config{Backoff: t.scheme.backoff}
-	if !o.Persistent && t.scheme.sockets {
+	cfg := connector.Config{Backoff: t.Scheme.Backoff}
+	if !o.Persistent && t.Scheme.Sockets {
 		cfg.Idle = connector.NewIdleness(o.IdleTimeout)
 	}
 	serve(o, cfg.Idle)
 	authority, err := "", o.Err
 	if err == nil {
-		cfg.Dialer, authority, err = t.scheme.dialer(t, o)
+		cfg.Dialer, authority, err = t.Dialer(o)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
@@ -247,4 +248,14 @@ func (c *ClientConn) WaitForStateChange(ctx context.Context, s connectivity.Stat
 		return c.remote.WaitForStateChange(ctx, s)
 	}
 	return c.conn.WaitForStateChange(ctx, s)
+}
+
+// withHint appends hint, a result of [targets.Hint], to the message of err if err is Unavailable.
+func withHint(err error, hint string) error {
+	if s, ok := err.(interface{ GRPCStatus() *status.Status }); ok && hint != "" && s.GRPCStatus().Code() == codes.Unavailable {
+		p := s.GRPCStatus().Proto()
+		p.Message += hint
+		return status.FromProto(p).Err()
+	}
+	return err
 }

@@ -1,16 +1,11 @@
 package nearcall
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"io/fs"
 	"net"
-	"net/netip"
 
-	"github.com/nearcall/nearcall/internal/scmrights"
 	"github.com/nearcall/nearcall/internal/socketfile"
-	"github.com/nearcall/nearcall/internal/transport/inproc"
+	"github.com/nearcall/nearcall/internal/targets"
 )
 
 // A Listener is what [Listen] returns and [Server.Serve] serves. Clients do not always
@@ -24,13 +19,11 @@ type Listener interface {
 }
 
 // A ListenOption configures [Listen].
-type ListenOption interface{ applyListen(*listenOptions) }
+type ListenOption interface{ applyListen(*socketfile.Options) }
 
-type listenOptions struct{ file socketfile.Options }
+type listenOption func(*socketfile.Options)
 
-type listenOption func(*listenOptions)
-
-func (f listenOption) applyListen(o *listenOptions) { f(o) }
+func (f listenOption) applyListen(o *socketfile.Options) { f(o) }
 
 // SocketFile sets the mode, the user and the group of a socket file, as os.Chmod and os.Chown do.
 // Every user who can write to the file can connect. uid and gid are numeric; -1 keeps the process's
@@ -41,24 +34,12 @@ func (f listenOption) applyListen(o *listenOptions) { f(o) }
 // The option applies to unix:PATH and shm:PATH. [Listen] fails with other targets, and
 // on Windows.
 func SocketFile(mode fs.FileMode, uid, gid int) ListenOption {
-	return listenOption(func(o *listenOptions) {
-		o.file.Mode = &mode
+	return listenOption(func(o *socketfile.Options) {
+		o.Mode = &mode
 		if uid != -1 || gid != -1 {
-			o.file.Owner = &socketfile.Owner{UID: uid, GID: gid}
+			o.Owner = &socketfile.Owner{UID: uid, GID: gid}
 		}
 	})
-}
-
-// check returns an error if the options do not fit a listener on t.
-func (o *listenOptions) check(t *parsedTarget) error {
-	switch mode := o.file.Mode; {
-	case o.file.IsZero():
-	case t.network != "unix" || t.address[0] == '@':
-		return errors.New("SocketFile is only for unix:PATH and shm:PATH, which have a socket file; leave it out")
-	case mode != nil && *mode != mode.Perm():
-		return fmt.Errorf("SocketFile takes permission bits only, as in 0660, got %v", *mode)
-	}
-	return nil
 }
 
 // Listen opens target for a server:
@@ -90,97 +71,11 @@ func (o *listenOptions) check(t *parsedTarget) error {
 // Listen returns an error if target is in use or is not one of these. Credentials are
 // an option of the server, not of the listener: see [Creds].
 func Listen(target string, opts ...ListenOption) (Listener, error) {
-	var o listenOptions
+	var file socketfile.Options
 	for _, opt := range opts {
 		if opt != nil {
-			opt.applyListen(&o)
+			opt.applyListen(&file)
 		}
 	}
-	t, err := parseTarget(target)
-	var lis Listener
-	switch {
-	case err != nil:
-	case t.scheme.listen != nil:
-		if err = o.check(t); err == nil {
-			lis, err = t.scheme.listen(t, &o)
-		}
-	case t.rest == t.text && suggestion(target) != "": // it has no scheme of nearcall's
-		err = errors.New(suggestion(target))
-	default:
-		err = fmt.Errorf("write %s", listenUsage())
-	}
-	if err != nil {
-		return nil, fmt.Errorf("nearcall: cannot listen on %q: %w", target, err)
-	}
-	return lis, nil
-}
-
-func listenInproc(t *parsedTarget, _ *listenOptions) (Listener, error) {
-	lis, err := inproc.Listen(t.rest)
-	if err != nil {
-		return nil, err
-	}
-	return lis, nil
-}
-
-func listenUnix(t *parsedTarget, o *listenOptions) (Listener, error) {
-	if err := socketfile.Supported(); err != nil {
-		return nil, err
-	}
-	lis, err := socketfile.Listen(t.address, o.file)
-	if err != nil {
-		return nil, err
-	}
-	return socket{Listener: lis, target: t.text}, nil
-}
-
-func listenShm(t *parsedTarget, o *listenOptions) (Listener, error) {
-	lis, err := socketfile.Listen(t.address, o.file)
-	if err != nil {
-		return nil, err
-	}
-	return socket{Listener: lis, target: t.text, needsUpgrade: true}, nil
-}
-
-func listenAbstract(t *parsedTarget, _ *listenOptions) (Listener, error) {
-	lis, err := listen(t.network, t.address)
-	if err != nil {
-		return nil, err
-	}
-	return socket{Listener: lis, target: t.text}, nil
-}
-
-func listenTCP(t *parsedTarget, _ *listenOptions) (Listener, error) {
-	lis, err := listen(t.network, t.address)
-	if err != nil {
-		return nil, err
-	}
-	return socket{Listener: lis, target: reachable(t.host(), lis.Addr())}, nil
-}
-
-// listen returns a listener whose connections accept no file descriptors from peers.
-func listen(network, address string) (net.Listener, error) {
-	config := net.ListenConfig{Control: scmrights.RefuseFrom}
-	return config.Listen(context.Background(), network, address)
-}
-
-// A socket is a network listener that knows its target.
-type socket struct {
-	net.Listener
-	target       string
-	needsUpgrade bool   // connections must become shared memory
-	path         string // of WebSockets; "" for any
-	needsTLS     bool   // the server must have credentials
-}
-
-// Target implements [Listener].
-func (s socket) Target() string { return s.target }
-
-// reachable returns the target of a listener at addr that was opened for host.
-func reachable(host string, addr net.Addr) string {
-	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
-		host = "localhost"
-	}
-	_, port, _ := net.SplitHostPort(addr.String())
-	return "tcp:" + net.JoinHostPort(host, port)
+	return targets.Listen(target, file)
 }

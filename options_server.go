@@ -13,6 +13,7 @@ import (
 	"github.com/nearcall/nearcall/internal/call"
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/targets"
 )
 
 // A ServerOption configures [NewServer]. Options have the names and the meaning that
@@ -171,7 +172,7 @@ func ImmutableMessages() ServerOption {
 // [UnixAuthInfo] identifies their peers on Linux. Connections in process are always
 // private.
 func Creds(creds credentials.TransportCredentials) ServerOption {
-	return options.SetServer(func(o *options.Server) { o.Socket.Creds = secured(creds) })
+	return options.SetServer(func(o *options.Server) { o.Socket.Creds = targets.Secured(creds) })
 }
 
 // KeepaliveParams sets the server's keepalive, and the maximum age and idle time of

@@ -13,6 +13,7 @@ import (
 	"github.com/nearcall/nearcall/internal/connector"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/targets"
 )
 
 // WithServer makes s serve calls from the server to this client, over the same
@@ -90,7 +91,7 @@ var errPeerLeft = errors.New("nearcall: the peer's connection has ended, or take
 func (s *Server) peerConn(session link.Session) grpc.ClientConnInterface {
 	o := options.NewDial(s.opts.Peer)
 	d := &peerDialer{session: peerSession{session}}
-	how := connector.Config{Dialer: d, Backoff: nearBackoff, Closed: status.Error(codes.Unavailable, errPeerLeft.Error())}
+	how := connector.Config{Dialer: d, Backoff: targets.NearBackoff, Closed: status.Error(codes.Unavailable, errPeerLeft.Error())}
 	if o.Err != nil {
 		how.Dialer = connector.Failing{Err: o.Err}
 	}

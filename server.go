@@ -15,6 +15,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/registry"
+	"github.com/nearcall/nearcall/internal/targets"
 	"github.com/nearcall/nearcall/internal/transport/http1"
 	"github.com/nearcall/nearcall/internal/transport/inproc"
 	"github.com/nearcall/nearcall/internal/transport/sock"
@@ -55,7 +56,7 @@ type listening struct{ net.Listener }
 func NewServer(opts ...ServerOption) *Server {
 	o := options.NewServer(opts)
 	s := &Server{opts: o, sockets: o.Socket, listeners: make(map[*listening]struct{}), done: make(chan struct{})}
-	s.sockets.Unix, s.sockets.Upgrade = unixAuthInfo, toSharedMemory(o.Memory, true)
+	s.sockets.Unix, s.sockets.Upgrade = unixAuthInfo, targets.SharedMemory(o.Memory, true)
 	cfg := o.ServerConfig
 	cfg.PeerConn = s.peerConn
 	s.core = call.NewServer(cfg)
@@ -134,20 +135,20 @@ func (s *Server) Serve(lis net.Listener) error {
 	}
 	sessions, ok := lis.(link.Listener)
 	if l, ok := lis.(registry.Listener); ok {
-		if err := s.configure(l); err != nil {
+		if err := targets.Configure(l, s.sockets, s.opts.StatelessResetKey); err != nil {
 			_ = lis.Close()
 			return fmt.Errorf("nearcall: cannot serve %s: %w", l.Target(), err)
 		}
 	}
 	if !ok {
 		o, path := s.sockets, ""
-		if l, ok := lis.(socket); ok {
-			o.RequireUpgrade = l.needsUpgrade
-			o.NoUpgrade = o.NoUpgrade && !l.needsUpgrade
-			path = l.path
-			if l.needsTLS && o.Creds == nil {
+		if l, ok := lis.(targets.Socket); ok {
+			o.RequireUpgrade = l.NeedsUpgrade
+			o.NoUpgrade = o.NoUpgrade && !l.NeedsUpgrade
+			path = l.Path
+			if l.NeedsTLS && o.Creds == nil {
 				_ = lis.Close()
-				return fmt.Errorf("nearcall: cannot serve %s: a server of a wss: target needs the option Creds, with nearcall.NewTLS", l.target)
+				return fmt.Errorf("nearcall: cannot serve %s: a server of a wss: target needs the option Creds, with nearcall.NewTLS", l.Target())
 			}
 		}
 		over := &sock.Listener{Listener: lis, Options: o, Path: path}
@@ -263,7 +264,7 @@ func (s *Server) closeListeners() *grpcserver.Server {
 func (s *Server) Client(opts ...DialOption) *ClientConn {
 	o := options.NewDial(opts)
 	serve(o, nil)
-	how := connector.Config{Dialer: o.Dialer, Backoff: nearBackoff}
+	how := connector.Config{Dialer: o.Dialer, Backoff: targets.NearBackoff}
 	switch {
 	case o.Err != nil:
 		how.Dialer = connector.Failing{Err: o.Err}

@@ -151,6 +151,3 @@ func NewDial(opts []DialOption) *Dial {
 	}
 	return o
 }
-
-// Connect returns a dialer for a target of nearcall's, or of grpc-go's. Package nearcall sets it.
-var Connect func(target string, o *Dial) (link.Dialer, error)

@@ -19,6 +19,7 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/targets"
 	"github.com/nearcall/nearcall/internal/transport/grpcgo"
 )
 
@@ -51,7 +52,7 @@ func New(target string, opts []nearcall.DialOption, more ...nearcall.ServerOptio
 	p.dial = func(accept func(link.Session) link.Acceptor) (link.Dialer, error) {
 		o := options.NewDial(opts)
 		o.Accept = accept
-		return options.Connect(target, o)
+		return targets.Dialer(target, o)
 	}
 	if _, err := p.dial(nil); err != nil {
 		return nil, err

@@ -40,15 +40,16 @@ var Imports = []Rule{
 
 	// The settings of a socket are what its options set.
 	{Pkg: "internal/options", May: []string{"internal/call", "internal/link", "internal/transport/sock"}},
+	{Pkg: "internal/targets", May: []string{"internal/link", "internal/mux", "internal/options", "internal/registry", "internal/scmrights", "internal/socketfile", "internal/spelling", "internal/transport/*"}, Not: []string{"internal/transport/http1"}},
 	{Pkg: "internal/socketfile", May: []string{"internal/scmrights"}},
-	{Pkg: "internal/proxy", May: []string{".", "internal/link", "internal/options", "internal/transport/grpcgo"}},
+	{Pkg: "internal/proxy", May: []string{".", "internal/link", "internal/options", "internal/targets", "internal/transport/grpcgo"}},
 	{Pkg: "internal/grpcserver", May: []string{"internal/wait"}},
 	{Pkg: "internal/connector", May: []string{"internal/link", "internal/wait"}},
 
 	{Pkg: "internal/transport/sock", May: []string{"internal/link", "internal/mux", "internal/scmrights", "internal/wire"}},
-	// It implements net.Conn, and package nearcall passes it to sock.
+	// It implements net.Conn, and targets passes it to sock.
 	{Pkg: "internal/transport/shm", May: []string{"internal/largecopy", "internal/link", "internal/scmrights"}},
-	// It implements net.Conn, and http1 passes it to sock.
+	// It implements net.Conn, and targets and http1 pass it to sock.
 	{Pkg: "internal/transport/websocket", May: []string{"internal/wire"}},
 	// It opens WebSockets, over which sock serves sessions.
 	{Pkg: "internal/transport/http1", May: []string{"internal/link", "internal/mux", "internal/transport/sock", "internal/transport/websocket", "internal/wait"}},

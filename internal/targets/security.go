@@ -1,4 +1,4 @@
-package nearcall
+package targets
 
 import (
 	"errors"
@@ -11,9 +11,9 @@ import (
 	"github.com/nearcall/nearcall/internal/options"
 )
 
-// secured returns creds, or nil if they are nil or those of package insecure. Others that call
+// Secured returns creds, or nil if they are nil or those of package insecure. Others that call
 // themselves insecure, too, are used: their handshake may check or record the peer.
-func secured(creds credentials.TransportCredentials) credentials.TransportCredentials {
+func Secured(creds credentials.TransportCredentials) credentials.TransportCredentials {
 	if creds == nil || reflect.TypeOf(creds) == reflect.TypeOf(insecure.NewCredentials()) {
 		return nil
 	}
@@ -23,7 +23,7 @@ func secured(creds credentials.TransportCredentials) credentials.TransportCreden
 // security returns the credentials for connections to t, nil for none. It returns an
 // error if grpc-go's rules forbid such connections. Unlike in grpc-go, targets on this
 // machine need no credentials.
-func (t *parsedTarget) security(o *options.Dial) (credentials.TransportCredentials, error) {
+func (t *Target) security(o *options.Dial) (credentials.TransportCredentials, error) {
 	given := o.Transport
 	if o.Bundle != nil {
 		if given != nil {
@@ -33,7 +33,7 @@ func (t *parsedTarget) security(o *options.Dial) (credentials.TransportCredentia
 			return nil, errors.New("the credentials.Bundle has no transport credentials")
 		}
 	}
-	creds := secured(given)
+	creds := Secured(given)
 	switch {
 	case creds == nil && t.network == "unix":
 		return nil, nil
@@ -52,7 +52,7 @@ func (t *parsedTarget) security(o *options.Dial) (credentials.TransportCredentia
 
 // addressed returns the authority of calls to t. As in grpc-go it comes from the
 // options, the credentials or the target, in this order.
-func (t *parsedTarget) addressed(o *options.Dial) (string, error) {
+func (t *Target) addressed(o *options.Dial) (string, error) {
 	name := ""
 	if o.Transport != nil {
 		//lint:ignore SA1019 deprecated, but grpc-go still honours it
@@ -66,5 +66,5 @@ func (t *parsedTarget) addressed(o *options.Dial) (string, error) {
 	case name != "":
 		return name, nil
 	}
-	return t.scheme.authority(t), nil
+	return t.Scheme.authority(t), nil
 }

@@ -1,4 +1,4 @@
-package nearcall
+package targets
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/socketfile"
 )
 
 // A scheme is the prefix of a target. It holds everything that differs between targets.
@@ -16,92 +17,100 @@ type scheme struct {
 	name  string
 	usage string // the form of its targets, for error messages
 
-	// parse fills in t from t.rest.
-	parse func(t *parsedTarget) error
+	// parse fills in t from t.Rest.
+	parse func(t *Target) error
 
 	// authority returns the default :authority of calls, as in grpc-go. It is nil for
 	// schemes without sessions of their own.
-	authority func(t *parsedTarget) string
+	authority func(t *Target) string
 
 	// dialer returns the dialer for t and the authority of its calls. It is nil for
 	// targets that go to grpc-go.
-	dialer func(t *parsedTarget, o *options.Dial) (d link.Dialer, authority string, err error)
+	dialer func(t *Target, o *options.Dial) (d link.Dialer, authority string, err error)
 
 	// listen is nil for schemes that nearcall cannot listen on.
-	listen func(t *parsedTarget, o *listenOptions) (Listener, error)
+	listen func(t *Target, o socketfile.Options) (Listener, error)
 
 	module  string         // the package to import for the scheme; "" if it is part of this one
-	backoff backoff.Config // default between connection attempts
-	sockets bool           // sessions hold a socket, which the idle timeout closes
+	Backoff backoff.Config // default between connection attempts
+	Sockets bool           // sessions hold a socket, which the idle timeout closes
 }
 
-// nearBackoff is the backoff for targets without a network in between. An attempt costs
+// NearBackoff is the backoff for targets without a network in between. An attempt costs
 // some microseconds, and a restarted server should be found soon.
-var nearBackoff = backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
+var NearBackoff = backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
 
 // schemes are the schemes that nearcall knows. Any other target goes to grpc-go.
 var schemes = []*scheme{
 	{
 		name: "inproc", usage: "inproc:NAME",
-		parse: (*parsedTarget).parseInproc, authority: (*parsedTarget).name,
+		parse: (*Target).parseInproc, authority: (*Target).name,
 		dialer: dialInproc, listen: listenInproc,
-		backoff: nearBackoff,
+		Backoff: NearBackoff,
 	},
 	{
 		name: "shm", usage: "shm:PATH",
-		parse: (*parsedTarget).parseShm, authority: localhost,
+		parse: (*Target).parseShm, authority: localhost,
 		dialer: dialShm, listen: listenShm,
-		backoff: nearBackoff, sockets: true,
+		Backoff: NearBackoff, Sockets: true,
 	},
 	{
 		name: "unix", usage: "unix:PATH",
-		parse: (*parsedTarget).parseUnix, authority: localhost,
+		parse: (*Target).parseUnix, authority: localhost,
 		dialer: dialSocket, listen: listenUnix,
-		backoff: nearBackoff, sockets: true,
+		Backoff: NearBackoff, Sockets: true,
 	},
 	{
 		name: "unix-abstract", usage: "unix-abstract:NAME",
-		parse: (*parsedTarget).parseAbstract, authority: localhost,
+		parse: (*Target).parseAbstract, authority: localhost,
 		dialer: dialSocket, listen: listenAbstract,
-		backoff: nearBackoff, sockets: true,
+		Backoff: NearBackoff, Sockets: true,
 	},
 	{
 		name: "tcp", usage: "tcp:HOST:PORT",
-		parse: (*parsedTarget).parseTCP, authority: (*parsedTarget).name,
+		parse: (*Target).parseTCP, authority: (*Target).name,
 		dialer: dialSocket, listen: listenTCP,
-		backoff: backoff.DefaultConfig, sockets: true,
+		Backoff: backoff.DefaultConfig, Sockets: true,
 	},
 	{
 		name: "ws", usage: "ws://HOST:PORT/PATH",
-		parse: (*parsedTarget).parseWebSocket, authority: (*parsedTarget).hostOfURL,
+		parse: (*Target).parseWebSocket, authority: (*Target).hostOfURL,
 		dialer: dialWebSocket, listen: listenWebSocket,
-		backoff: backoff.DefaultConfig, sockets: true,
+		Backoff: backoff.DefaultConfig, Sockets: true,
 	},
 	{
 		name: "wss", usage: "wss://HOST:PORT/PATH",
-		parse: (*parsedTarget).parseWebSocket, authority: (*parsedTarget).hostOfURL,
+		parse: (*Target).parseWebSocket, authority: (*Target).hostOfURL,
 		dialer: dialWebSocket, listen: listenWebSocket,
-		backoff: backoff.DefaultConfig, sockets: true,
+		Backoff: backoff.DefaultConfig, Sockets: true,
 	},
 	schemeGRPC,
 	{
 		name: "quic", usage: "quic:HOST:PORT", module: "github.com/nearcall/nearcall/quic",
-		parse: (*parsedTarget).parseModule, authority: (*parsedTarget).name,
+		parse: (*Target).parseModule, authority: (*Target).name,
 		dialer: dialModule, listen: listenModule,
-		backoff: backoff.DefaultConfig, sockets: true,
+		Backoff: backoff.DefaultConfig, Sockets: true,
 	},
 }
 
-// schemeGRPC is the scheme of targets that go to grpc-go; rest is the target for
+// schemeGRPC is the scheme of targets that go to grpc-go; Rest is the target for
 // grpc-go.
 var schemeGRPC = &scheme{
 	name: "grpc", usage: "grpc:TARGET",
-	parse: func(t *parsedTarget) error {
-		if t.rest == "" {
+	parse: func(t *Target) error {
+		if t.Rest == "" {
 			return errors.New("nothing follows grpc:; write grpc:TARGET, with what grpc.NewClient takes")
 		}
 		return nil
 	},
+}
+
+// IsGRPC reports whether t goes to grpc-go.
+func (t *Target) IsGRPC() bool { return t.Scheme == schemeGRPC }
+
+// Dialer returns the dialer for t, which is not grpc-go's, and the authority of its calls.
+func (t *Target) Dialer(o *options.Dial) (d link.Dialer, authority string, err error) {
+	return t.Scheme.dialer(t, o)
 }
 
 // schemeOf returns the scheme called name, or nil. It ignores case, as grpc-go does.
@@ -114,15 +123,15 @@ func schemeOf(name string) *scheme {
 	return nil
 }
 
-// parseTarget parses a target. A target without a scheme of nearcall's goes to grpc-go.
-func parseTarget(target string) (*parsedTarget, error) {
+// Parse parses a target. A target without a scheme of nearcall's goes to grpc-go.
+func Parse(target string) (*Target, error) {
 	if target == "" {
 		return nil, errors.New("the target is empty; write inproc:NAME, unix:PATH, tcp:HOST:PORT, or what grpc.NewClient takes")
 	}
-	t := &parsedTarget{scheme: schemeGRPC, text: target, rest: target}
+	t := &Target{Scheme: schemeGRPC, text: target, Rest: target}
 	if name, rest, found := strings.Cut(target, ":"); found {
 		if s := schemeOf(name); s != nil {
-			t.scheme, t.rest = s, rest
+			t.Scheme, t.Rest = s, rest
 			return t, s.parse(t)
 		}
 	}

@@ -1,4 +1,4 @@
-package nearcall
+package targets
 
 import (
 	"fmt"
@@ -6,9 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/resolver"
-	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/spelling"
 )
@@ -44,9 +42,9 @@ func isPort(s string) bool {
 // for the scheme, otherwise the general form.
 func didYouMean(name, rest string) string {
 	text := name + ":" + rest
-	t, err := parseTarget(text)
+	t, err := Parse(text)
 	if err != nil {
-		return fmt.Sprintf("did you mean %s?", t.scheme.usage)
+		return fmt.Sprintf("did you mean %s?", t.Scheme.usage)
 	}
 	return fmt.Sprintf("did you mean %q?", text)
 }
@@ -75,10 +73,10 @@ func similar(name, rest string) *scheme {
 	return nil
 }
 
-// slip returns a hint for errors of grpc-go about target if it looks like a misspelt
+// Hint returns a hint for errors of grpc-go about target if it looks like a misspelt
 // target of nearcall's, or "". Such a target still goes to grpc-go, because a
 // registered resolver or a custom dialer could know it.
-func slip(target string) string {
+func Hint(target string) string {
 	name, rest, found := strings.Cut(target, ":")
 	if !found || isPort(rest) || resolver.Get(strings.ToLower(name)) != nil {
 		return ""
@@ -87,14 +85,4 @@ func slip(target string) string {
 		return "; " + didYouMean(s.name, rest)
 	}
 	return ""
-}
-
-// withHint appends hint, a result of slip, to the message of err if err is Unavailable.
-func withHint(err error, hint string) error {
-	if s, ok := err.(interface{ GRPCStatus() *status.Status }); ok && hint != "" && s.GRPCStatus().Code() == codes.Unavailable {
-		p := s.GRPCStatus().Proto()
-		p.Message += hint
-		return status.FromProto(p).Err()
-	}
-	return err
 }

@@ -1,4 +1,4 @@
-package nearcall
+package targets
 
 import (
 	"context"
@@ -19,13 +19,13 @@ import (
 )
 
 // dialInproc returns the dialer of inproc targets.
-func dialInproc(t *parsedTarget, o *options.Dial) (link.Dialer, string, error) {
-	return inproc.Dialer{Name: t.rest, Options: inproc.Options{Window: o.Socket.Window, Accept: o.Accept}}, t.scheme.authority(t), nil
+func dialInproc(t *Target, o *options.Dial) (link.Dialer, string, error) {
+	return inproc.Dialer{Name: t.Rest, Options: inproc.Options{Window: o.Socket.Window, Accept: o.Accept}}, t.Scheme.authority(t), nil
 }
 
 // dialSocket returns the dialer of socket targets. Unix sockets can become shared
 // memory.
-func dialSocket(t *parsedTarget, o *options.Dial) (link.Dialer, string, error) {
+func dialSocket(t *Target, o *options.Dial) (link.Dialer, string, error) {
 	if t.network == "tcp" && t.host() == "" {
 		return nil, "", fmt.Errorf("the host is missing; %s", writeTCP)
 	}
@@ -43,7 +43,7 @@ func dialSocket(t *parsedTarget, o *options.Dial) (link.Dialer, string, error) {
 		return nil, "", err
 	}
 	d := t.socketDialer(o, authority)
-	d.Options.Creds, d.Options.Upgrade = creds, toSharedMemory(o.Memory, false)
+	d.Options.Creds, d.Options.Upgrade = creds, SharedMemory(o.Memory, false)
 	if o.Fallback && !o.Socket.RequireUpgrade {
 		return t.withFallback(o, d), authority, nil
 	}
@@ -51,7 +51,7 @@ func dialSocket(t *parsedTarget, o *options.Dial) (link.Dialer, string, error) {
 }
 
 // socketDialer returns a dialer of t, without credentials.
-func (t *parsedTarget) socketDialer(o *options.Dial, authority string) sock.Dialer {
+func (t *Target) socketDialer(o *options.Dial, authority string) sock.Dialer {
 	d := sock.Dialer{
 		Target: t.text, GRPC: t.forGRPC(), Network: t.network, Address: t.fixed(),
 		Authority: authority, Options: o.Socket, Conn: o.Conn, Accept: o.Accept,
@@ -62,21 +62,19 @@ func (t *parsedTarget) socketDialer(o *options.Dial, authority string) sock.Dial
 	return d
 }
 
-func init() { options.Connect = connect }
-
-// connect implements [options.Connect].
-func connect(target string, o *options.Dial) (link.Dialer, error) {
-	t, err := parseTarget(target)
+// Dialer returns a dialer for a target of nearcall's or of grpc-go's.
+func Dialer(target string, o *options.Dial) (link.Dialer, error) {
+	t, err := Parse(target)
 	if err == nil {
 		err = o.Err
 	}
 	var d link.Dialer
 	switch {
 	case err != nil:
-	case t.scheme.dialer == nil:
-		d = grpcgo.Dialer{Target: t.rest, Options: o.ToGRPC, Creds: secured(o.Transport)}
+	case t.IsGRPC():
+		d = grpcgo.Dialer{Target: t.Rest, Options: o.ToGRPC, Creds: Secured(o.Transport)}
 	default:
-		d, _, err = t.scheme.dialer(t, o)
+		d, _, err = t.Dialer(o)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("nearcall: cannot dial %q: %w", target, err)
@@ -86,7 +84,7 @@ func connect(target string, o *options.Dial) (link.Dialer, error) {
 
 // withFallback returns a dialer that connects through grpc-go if d meets an ordinary gRPC
 // server.
-func (t *parsedTarget) withFallback(o *options.Dial, d sock.Dialer) link.Dialer {
+func (t *Target) withFallback(o *options.Dial, d sock.Dialer) link.Dialer {
 	target := strings.TrimPrefix(t.forGRPC(), "grpc:")
 	if t.network == "tcp" {
 		target = "passthrough:///" + t.address
@@ -120,7 +118,7 @@ func (t *parsedTarget) withFallback(o *options.Dial, d sock.Dialer) link.Dialer 
 }
 
 // dialShm returns the dialer of shm targets: sockets that must become shared memory.
-func dialShm(t *parsedTarget, o *options.Dial) (link.Dialer, string, error) {
+func dialShm(t *Target, o *options.Dial) (link.Dialer, string, error) {
 	o.Socket.RequireUpgrade, o.Socket.NoUpgrade = true, false
 	return dialSocket(t, o)
 }

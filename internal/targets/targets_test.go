@@ -1,4 +1,4 @@
-package nearcall
+package targets
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nearcall/nearcall/internal/options"
+	"github.com/nearcall/nearcall/internal/socketfile"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 )
 
@@ -42,14 +44,14 @@ func TestTargetsAreTakenApart(t *testing.T) {
 		}
 	}
 	for target, want := range targets {
-		p, err := parseTarget(target)
+		p, err := Parse(target)
 		if err != nil {
 			t.Errorf("%q: %v", target, err)
 			continue
 		}
-		got := parts{scheme: p.scheme.name, network: p.network, address: p.address}
-		if p.scheme.authority != nil {
-			got.authority = p.scheme.authority(p)
+		got := parts{scheme: p.Scheme.name, network: p.network, address: p.address}
+		if p.Scheme.authority != nil {
+			got.authority = p.Scheme.authority(p)
 		}
 		if p.network != "" {
 			got.dialled = p.forDialer()
@@ -61,7 +63,7 @@ func TestTargetsAreTakenApart(t *testing.T) {
 			t.Errorf("%q: %+v, want %+v", target, got, want)
 		}
 	}
-	p, err := parseTarget("unix-abstract:name")
+	p, err := Parse("unix-abstract:name")
 	if linux := runtime.GOOS == "linux"; linux != (err == nil) || linux && (p.address != "@name" || p.forDialer() != "unix:@name") {
 		t.Errorf("unix-abstract:name: %+v, %v", p, err)
 	}
@@ -73,7 +75,7 @@ func TestWhatStaysOnTheMachineNeedsNoCredentials(t *testing.T) {
 		"unix:/tmp/x":   true,
 		"tcp:0.0.0.0:1": false, "tcp:10.0.0.1:1": false, "tcp:localhost.example:1": false, "tcp:[::]:1": false, "tcp:127.0.0.1.example:1": false,
 	} {
-		p, err := parseTarget(target)
+		p, err := Parse(target)
 		if err != nil || p.staysHere() != stays {
 			t.Errorf("%s: %t, %v", target, p.staysHere(), err)
 		}
@@ -81,7 +83,7 @@ func TestWhatStaysOnTheMachineNeedsNoCredentials(t *testing.T) {
 }
 
 func TestTargetsOfSharedMemoryAreForLinuxAlone(t *testing.T) {
-	p, err := parseTarget("shm:/tmp/x")
+	p, err := Parse("shm:/tmp/x")
 	switch {
 	case runtime.GOOS == "linux":
 		if err != nil || !p.staysHere() {
@@ -100,7 +102,7 @@ func TestTargetsOfSharedMemoryAreForLinuxAlone(t *testing.T) {
 		if runtime.GOOS != "linux" {
 			hint = "unix:PATH"
 		}
-		if _, err := parseTarget(target); err == nil || !strings.Contains(err.Error(), hint) {
+		if _, err := Parse(target); err == nil || !strings.Contains(err.Error(), hint) {
 			t.Errorf("%.20q: %v does not mention %q", target, err, hint)
 		}
 	}
@@ -148,25 +150,22 @@ func TestPathsOfUnixTargets(t *testing.T) {
 // can still reach the target.
 func TestASystemWithoutUnixSocketsSaysSo(t *testing.T) {
 	const target = "unix:none"
-	conn, err := NewClient(target)
-	if err == nil {
-		_ = conn.Close()
-	}
+	_, err := Dialer(target, options.NewDial(nil))
 	if needs.HasUnixSockets() {
 		if err != nil {
 			t.Error(err)
 		}
 		return
 	}
-	_, lisErr := Listen(target)
+	_, lisErr := Listen(target, socketfile.Options{})
 	for _, err := range []error{err, lisErr} {
 		if err == nil || !strings.Contains(err.Error(), "no unix sockets; use tcp:localhost:PORT") {
 			t.Errorf("the error is %v", err)
 		}
 	}
-	own, err := NewClient(target, WithContextDialer(func(context.Context, string) (net.Conn, error) { return nil, io.EOF }))
-	if err != nil {
+	own := options.NewDial(nil)
+	own.Conn = func(context.Context, string) (net.Conn, error) { return nil, io.EOF }
+	if _, err := Dialer(target, own); err != nil {
 		t.Fatalf("with a dialer: %v", err)
 	}
-	_ = own.Close()
 }

@@ -1,4 +1,6 @@
-package nearcall
+// Package targets has the targets of nearcall.NewClient and nearcall.Listen: it parses them, dials
+// them, and listens on them.
+package targets
 
 import (
 	"errors"
@@ -15,11 +17,11 @@ import (
 	"github.com/nearcall/nearcall/internal/socketfile"
 )
 
-// A parsedTarget is a target and its parts.
-type parsedTarget struct {
-	scheme *scheme
+// A Target is a target and its parts.
+type Target struct {
+	Scheme *scheme
 	text   string // the whole target, as the user passed it
-	rest   string // the part after the scheme and its colon
+	Rest   string // the part after the scheme and its colon; what grpc-go takes, if IsGRPC
 
 	// For socket targets: the arguments for net.Dial and net.Listen.
 	network, address string
@@ -27,22 +29,22 @@ type parsedTarget struct {
 	url *url.URL // of ws: and wss: targets
 }
 
-func (t *parsedTarget) parseInproc() error {
-	if t.rest == "" || strings.HasPrefix(t.rest, "//") || strings.TrimSpace(t.rest) != t.rest {
-		return fmt.Errorf("malformed name %q; write inproc:NAME, where NAME neither starts with // nor starts or ends with a space", t.rest)
+func (t *Target) parseInproc() error {
+	if t.Rest == "" || strings.HasPrefix(t.Rest, "//") || strings.TrimSpace(t.Rest) != t.Rest {
+		return fmt.Errorf("malformed name %q; write inproc:NAME, where NAME neither starts with // nor starts or ends with a space", t.Rest)
 	}
 	return nil
 }
 
 const writeTCP = "write tcp:HOST:PORT, with an IPv6 address in brackets: tcp:[::1]:50051"
 
-func (t *parsedTarget) parseTCP() error {
-	host, port, err := net.SplitHostPort(t.rest)
+func (t *Target) parseTCP() error {
+	host, port, err := net.SplitHostPort(t.Rest)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w; %s", err, writeTCP)
-	case strings.ContainsAny(t.rest, "/ "):
-		return fmt.Errorf("malformed address %q; %s", t.rest, writeTCP)
+	case strings.ContainsAny(t.Rest, "/ "):
+		return fmt.Errorf("malformed address %q; %s", t.Rest, writeTCP)
 	case port == "":
 		return fmt.Errorf("the port is missing; %s", writeTCP)
 	}
@@ -52,7 +54,7 @@ func (t *parsedTarget) parseTCP() error {
 	if strings.ContainsAny(host, "[]") || strings.Contains(host, ":") && !isIP(host) {
 		return fmt.Errorf("%q is not a host; %s", host, writeTCP)
 	}
-	t.network, t.address = "tcp", t.rest
+	t.network, t.address = "tcp", t.Rest
 	return nil
 }
 
@@ -61,8 +63,8 @@ func isIP(host string) bool {
 	return err == nil
 }
 
-func (t *parsedTarget) parseUnix() error {
-	path, err := socketPath(t.rest, runtime.GOOS == "windows")
+func (t *Target) parseUnix() error {
+	path, err := socketPath(t.Rest, runtime.GOOS == "windows")
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w; write unix:PATH or unix:///PATH", err)
@@ -98,11 +100,11 @@ func hasDrive(path string) bool {
 	return len(path) > 1 && path[1] == ':' && ('a' <= path[0]|0x20 && path[0]|0x20 <= 'z')
 }
 
-func (t *parsedTarget) parseShm() error {
+func (t *Target) parseShm() error {
 	if !sharesMemory {
 		return fmt.Errorf("%s has no shared memory that nearcall can use, only Linux has; write unix:PATH", runtime.GOOS)
 	}
-	path, err := socketPath(t.rest, false)
+	path, err := socketPath(t.Rest, false)
 	if err == nil && path[0] == '@' {
 		err = fmt.Errorf("shared memory needs a socket file, and %q would be an abstract name", path)
 	}
@@ -113,15 +115,15 @@ func (t *parsedTarget) parseShm() error {
 	return checkLength(path)
 }
 
-func (t *parsedTarget) parseAbstract() error {
+func (t *Target) parseAbstract() error {
 	const write = "write unix-abstract:NAME"
-	if t.rest == "" || strings.HasPrefix(t.rest, "//") {
-		return fmt.Errorf("malformed name %q; %s", t.rest, write)
+	if t.Rest == "" || strings.HasPrefix(t.Rest, "//") {
+		return fmt.Errorf("malformed name %q; %s", t.Rest, write)
 	}
 	if runtime.GOOS != "linux" {
 		return fmt.Errorf("%s has no abstract unix sockets, only Linux has; write unix:PATH", runtime.GOOS)
 	}
-	t.network, t.address = "unix", "@"+t.rest
+	t.network, t.address = "unix", "@"+t.Rest
 	return checkLength(t.address)
 }
 
@@ -139,7 +141,7 @@ func checkLength(address string) error {
 
 // fixed returns the address of a socket target for net.Dial, whatever the working directory is
 // then. A relative path stays if the absolute one is too long for a socket.
-func (t *parsedTarget) fixed() string {
+func (t *Target) fixed() string {
 	if t.network != "unix" || t.address[0] == '@' {
 		return t.address
 	}
@@ -150,13 +152,13 @@ func (t *parsedTarget) fixed() string {
 }
 
 // name returns the authority of targets that name their server.
-func (t *parsedTarget) name() string { return escape(t.rest) }
+func (t *Target) name() string { return escape(t.Rest) }
 
 // localhost returns the authority of targets that name a socket file, as in grpc-go.
-func localhost(*parsedTarget) string { return "localhost" }
+func localhost(*Target) string { return "localhost" }
 
 // forGRPC returns the target with which grpc-go connects to the same socket.
-func (t *parsedTarget) forGRPC() string {
+func (t *Target) forGRPC() string {
 	switch {
 	case t.network != "unix":
 		return "grpc:" + t.address
@@ -184,7 +186,7 @@ func escape(s string) string {
 
 // forDialer returns the address for the dial function of WithContextDialer, as in
 // grpc-go.
-func (t *parsedTarget) forDialer() string {
+func (t *Target) forDialer() string {
 	switch {
 	case t.network != "unix":
 		return t.address
@@ -195,14 +197,14 @@ func (t *parsedTarget) forDialer() string {
 }
 
 // host returns the host of a tcp target.
-func (t *parsedTarget) host() string {
+func (t *Target) host() string {
 	host, _, _ := net.SplitHostPort(t.address)
 	return host
 }
 
 // staysHere reports whether the target is on this machine for certain, whatever a name
 // server says.
-func (t *parsedTarget) staysHere() bool {
+func (t *Target) staysHere() bool {
 	if t.network == "unix" {
 		return true
 	}

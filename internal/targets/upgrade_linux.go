@@ -1,4 +1,4 @@
-package nearcall
+package targets
 
 import (
 	"context"
@@ -12,10 +12,10 @@ import (
 
 const sharesMemory = true
 
-// toSharedMemory returns an upgrade of unix sockets to shared memory. It uses at most
+// SharedMemory returns an upgrade of unix sockets to shared memory. It uses at most
 // that many bytes. shared says that different peers share them, so that no peer can
 // take more than its part.
-func toSharedMemory(bytes int64, shared bool) *sock.Upgrade {
+func SharedMemory(bytes int64, shared bool) *sock.Upgrade {
 	memory := shm.NewMemory(bytes, shared)
 	server := shm.NewServer(memory)
 	return &sock.Upgrade{

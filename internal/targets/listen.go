@@ -1,0 +1,122 @@
+package targets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/nearcall/nearcall/internal/scmrights"
+	"github.com/nearcall/nearcall/internal/socketfile"
+	"github.com/nearcall/nearcall/internal/transport/inproc"
+)
+
+// A Listener is a nearcall.Listener.
+type Listener interface {
+	net.Listener
+	Target() string
+}
+
+// Listen implements nearcall.Listen. file is for targets that have a socket file.
+func Listen(target string, file socketfile.Options) (Listener, error) {
+	t, err := Parse(target)
+	var lis Listener
+	switch {
+	case err != nil:
+	case t.Scheme.listen != nil:
+		if err = t.checkFile(file); err == nil {
+			lis, err = t.Scheme.listen(t, file)
+		}
+	case t.Rest == t.text && suggestion(target) != "": // it has no scheme of nearcall's
+		err = errors.New(suggestion(target))
+	default:
+		err = fmt.Errorf("write %s", listenUsage())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("nearcall: cannot listen on %q: %w", target, err)
+	}
+	return lis, nil
+}
+
+// checkFile returns an error if the options do not fit a listener on t.
+func (t *Target) checkFile(o socketfile.Options) error {
+	switch mode := o.Mode; {
+	case o.IsZero():
+	case t.network != "unix" || t.address[0] == '@':
+		return errors.New("SocketFile is only for unix:PATH and shm:PATH, which have a socket file; leave it out")
+	case mode != nil && *mode != mode.Perm():
+		return fmt.Errorf("SocketFile takes permission bits only, as in 0660, got %v", *mode)
+	}
+	return nil
+}
+
+func listenInproc(t *Target, _ socketfile.Options) (Listener, error) {
+	lis, err := inproc.Listen(t.Rest)
+	if err != nil {
+		return nil, err
+	}
+	return lis, nil
+}
+
+func listenUnix(t *Target, o socketfile.Options) (Listener, error) {
+	if err := socketfile.Supported(); err != nil {
+		return nil, err
+	}
+	lis, err := socketfile.Listen(t.address, o)
+	if err != nil {
+		return nil, err
+	}
+	return Socket{Listener: lis, target: t.text}, nil
+}
+
+func listenShm(t *Target, o socketfile.Options) (Listener, error) {
+	lis, err := socketfile.Listen(t.address, o)
+	if err != nil {
+		return nil, err
+	}
+	return Socket{Listener: lis, target: t.text, NeedsUpgrade: true}, nil
+}
+
+func listenAbstract(t *Target, _ socketfile.Options) (Listener, error) {
+	lis, err := listen(t.network, t.address)
+	if err != nil {
+		return nil, err
+	}
+	return Socket{Listener: lis, target: t.text}, nil
+}
+
+func listenTCP(t *Target, _ socketfile.Options) (Listener, error) {
+	lis, err := listen(t.network, t.address)
+	if err != nil {
+		return nil, err
+	}
+	return Socket{Listener: lis, target: reachable(t.host(), lis.Addr())}, nil
+}
+
+// listen returns a listener whose connections accept no file descriptors from peers.
+func listen(network, address string) (net.Listener, error) {
+	config := net.ListenConfig{Control: scmrights.RefuseFrom}
+	return config.Listen(context.Background(), network, address)
+}
+
+// A Socket is a network listener that knows its target.
+type Socket struct {
+	net.Listener
+	target       string
+	NeedsUpgrade bool   // connections must become shared memory
+	Path         string // of WebSockets; "" for any
+	NeedsTLS     bool   // the server must have credentials
+}
+
+// Target implements [Listener].
+func (s Socket) Target() string { return s.target }
+
+// reachable returns the target of a listener at addr that was opened for host.
+func reachable(host string, addr net.Addr) string {
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	_, port, _ := net.SplitHostPort(addr.String())
+	return "tcp:" + net.JoinHostPort(host, port)
+}

@@ -1,0 +1,10 @@
+//go:build !linux
+
+package targets
+
+import "github.com/nearcall/nearcall/internal/transport/sock"
+
+const sharesMemory = false
+
+// SharedMemory returns nil: this system has no upgrade for unix sockets.
+func SharedMemory(int64, bool) *sock.Upgrade { return nil }
