@@ -24,6 +24,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
+	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 func TestACallIsQuietForLongerThanTheIdleTimeout(t *testing.T) {
@@ -310,7 +311,7 @@ func TestTheServerMissesTheClientsCertificate(t *testing.T) {
 func TestCallsThatDoNotBeginAreReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		accepted := make(transporttest.Accepter, 1)
-		n := newNetwork(t, &registry.Settings{MaxStreams: 10}, func(link.Session) link.Acceptor { return accepted })
+		n := newNetwork(t, &registry.Settings{Options: sock.Options{MaxStreams: 10}}, func(link.Session) link.Acceptor { return accepted })
 		c := n.dial(t, &registry.Settings{})
 		var quiet []*q.Stream
 		for range 10 {

@@ -16,6 +16,7 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/registry"
+	"github.com/nearcall/nearcall/internal/transport/sock"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -71,7 +72,7 @@ func TestASilentPeerIsLostInTime(t *testing.T) {
 						lost <- time.Now()
 						return nil
 					}}, nearcall.Creds(nearcall.NewTLS(config)), nearcall.KeepaliveParams(c.server))
-					d := n.dialer(t, &registry.Settings{Keepalive: c.client})
+					d := n.dialer(t, &registry.Settings{Options: sock.Options{Keepalive: c.client}})
 					listen := d.listen
 					d.listen = func() (net.PacketConn, error) {
 						pc, err := listen()

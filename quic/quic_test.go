@@ -24,6 +24,7 @@ import (
 	"github.com/nearcall/nearcall/internal/registry"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
+	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -152,9 +153,9 @@ func TestStreams(t *testing.T) {
 	transporttest.Suite{
 		Connect: func(t *testing.T, deadline time.Time) (caller, callee link.Stream) {
 			accepted := make(transporttest.Accepter, 1)
-			s := &registry.Settings{Window: 64 << 10}
+			s := &registry.Settings{Options: sock.Options{Window: 64 << 10}}
 			n := newNetwork(t, s, func(link.Session) link.Acceptor { return accepted })
-			c := n.dial(t, &registry.Settings{Window: 64 << 10})
+			c := n.dial(t, &registry.Settings{Options: sock.Options{Window: 64 << 10}})
 			caller, err := c.NewStream(t.Context(), &link.CallHeader{Method: "/a/b", Profile: &link.Profile{}, Deadline: deadline})
 			if err != nil {
 				t.Fatal(err)

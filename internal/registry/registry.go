@@ -4,11 +4,9 @@ package registry
 
 import (
 	"crypto/tls"
-	"time"
-
-	"google.golang.org/grpc/keepalive"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
 // NearcallAndItsModulesMustHaveTheSameVersion1 is named by all modules that register a
@@ -44,23 +42,15 @@ type Listener interface {
 	Configure(s *Settings) error
 }
 
-// Settings are what the options of a client or a server say to a transport. A zero value is
-// the option's default.
+// Settings are what the options of a client or a server say to a transport.
 type Settings struct {
+	sock.Options
+
 	TLS       *tls.Config // of the credentials; never nil, and not to be modified
 	Authority string      // of a client's calls, and what the server's certificate is for
 
 	// Accept returns the acceptor of the calls that a client's peer makes; nil for none.
 	Accept func(link.Session) link.Acceptor
-
-	Window         int           // of a call, in bytes
-	ConnWindow     int           // of a connection, in bytes
-	MaxHeaderBytes int           // of a header or trailer that is accepted
-	MaxStreams     uint32        // the peer's open calls; 0 for no limit
-	Handshake      time.Duration // limit for the handshake
-
-	Keepalive       keepalive.ClientParameters
-	ServerKeepalive keepalive.ServerParameters
 
 	StatelessResetKey *[32]byte // of QUIC; nil for none
 }

@@ -42,11 +42,7 @@ func dialModule(t *Target, o *options.Dial) (link.Dialer, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	s := &registry.Settings{
-		TLS: config, Authority: authority, Accept: o.Accept,
-		Window: o.Socket.Window, ConnWindow: o.Socket.ConnWindow, MaxHeaderBytes: o.Socket.MaxHeaderBytes,
-		MaxStreams: o.Socket.MaxStreams, Keepalive: o.Socket.Keepalive,
-	}
+	s := &registry.Settings{Options: o.Socket, TLS: config, Authority: authority, Accept: o.Accept}
 	d, err := registry.TransportOf(t.Scheme.name).Dialer(t.text, t.Rest, s)
 	return d, authority, err
 }
@@ -83,8 +79,5 @@ func Configure(lis registry.Listener, o sock.Options, statelessResetKey *[32]byt
 	if !ok {
 		return fmt.Errorf("the transport credentials (%T) keep their tls.Config to themselves; make them with nearcall.NewTLS", o.Creds)
 	}
-	return lis.Configure(&registry.Settings{
-		TLS: creds.config, Window: o.Window, ConnWindow: o.ConnWindow, MaxHeaderBytes: o.MaxHeaderBytes,
-		MaxStreams: o.MaxStreams, Handshake: o.Handshake, ServerKeepalive: o.ServerKeepalive, StatelessResetKey: statelessResetKey,
-	})
+	return lis.Configure(&registry.Settings{Options: o, TLS: creds.config, StatelessResetKey: statelessResetKey})
 }

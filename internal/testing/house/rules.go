@@ -30,7 +30,7 @@ var Imports = []Rule{
 	{Pkg: "internal/scmrights"},
 	{Pkg: "internal/largecopy"},
 	{Pkg: "internal/link", May: []string{"internal/largecopy", "internal/wait"}},
-	{Pkg: "internal/registry", May: []string{"internal/link"}},
+	{Pkg: "internal/registry", May: []string{"internal/link", "internal/transport/sock"}},
 	{Pkg: "internal/wire", May: []string{"internal/link"}},
 	{Pkg: "internal/encoded", May: []string{"internal/largecopy", "internal/link", "internal/wire"}},
 	{Pkg: "internal/mux", May: []string{"internal/encoded", "internal/link", "internal/mux/waits", "internal/wait", "internal/wire"}},
