@@ -51,7 +51,7 @@ func (l *lentCall) Run() time.Duration {
 	c := (*serverCall)(l)
 	w := &c.conn.server.workers
 	w.mu.Lock()
-	c.conn.lent--
+	c.conn.admission.lent--
 	w.watch.add(w, c)
 	w.mu.Unlock()
 	begun := time.Now()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // A lending stream lends its goroutine to every handler that is quick.
@@ -108,8 +109,8 @@ func TestTheWatchReleasesGoroutinesFromSlowHandlers(t *testing.T) {
 		synctest.Wait()
 		w := &server.workers
 		w.mu.Lock()
-		if s.released.Load() != 1 || w.watch.runs || c.lent > 0 {
-			t.Errorf("long after that it is released %d times, the timer runs: %v, %d calls are lent a goroutine", s.released.Load(), w.watch.runs, c.lent)
+		if s.released.Load() != 1 || w.watch.runs || c.admission.lent > 0 {
+			t.Errorf("long after that it is released %d times, the timer runs: %v, %d calls are lent a goroutine", s.released.Load(), w.watch.runs, c.admission.lent)
 		}
 		w.mu.Unlock()
 		close(release)
@@ -124,8 +125,8 @@ func TestTheWatchReleasesGoroutinesFromSlowHandlers(t *testing.T) {
 	})
 }
 
-// A reader that waits for room would wait for handlers that wait to run on it.
-func TestAReaderDoesNotWaitForRoomWhileCallsWaitForIt(t *testing.T) {
+// A reader that waits for a place would wait for handlers that wait to run on it.
+func TestAReaderDoesNotWaitForAPlaceWhileCallsWaitForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 3
 		server := NewServer(ServerConfig{MaxRemote: limit, MaxRecv: defaultMaxRecv, MaxSend: noLimit})
@@ -152,7 +153,7 @@ func TestAReaderDoesNotWaitForRoomWhileCallsWaitForIt(t *testing.T) {
 		time.Sleep(10 * watchTime)
 		synctest.Wait()
 		if ran.Load() > 0 {
-			t.Error("a handler runs although there is no room")
+			t.Error("a handler runs although no place is free")
 		}
 		for _, s := range all {
 			s.run.Run()
@@ -167,9 +168,9 @@ func TestAReaderDoesNotWaitForRoomWhileCallsWaitForIt(t *testing.T) {
 	})
 }
 
-// A call may take the room that was given to one that waits. Then both that and the next one
-// wait, and neither for ever.
-func TestCallsThatComeWhileOthersWaitForRoomRun(t *testing.T) {
+// Calls that come when a place was given to one that waits, which has not taken it yet, wait
+// behind it, and not for ever.
+func TestCallsThatComeWhileOthersWaitForAPlaceRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := NewServer(ServerConfig{MaxRemote: 1, MaxRecv: defaultMaxRecv, MaxSend: noLimit})
 		release := make(chan struct{})
@@ -193,15 +194,15 @@ func TestCallsThatComeWhileOthersWaitForRoomRun(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		offer() // waits for room
+		offer() // waits for a place
 		synctest.Wait()
 		mu := &server.workers.mu
-		mu.Lock() // so that the one that waits does not take the room
+		mu.Lock() // so that the one that waits does not begin
 		blocks = true
-		last := c.running[0]
-		c.remove(last)
+		next := server.workers.endLocked(c.admission.running[0])
 		mu.Unlock()
-		offer() // takes the room, or not
+		wait.Unpark(next)
+		offer()
 		go offer()
 		synctest.Wait()
 		close(release)

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nearcall/nearcall/internal/link"
-	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // Calls in both directions. A client may have a Server, which accepts the client's end of
@@ -45,7 +44,7 @@ func (c *serverConn) peerConn() grpc.ClientConnInterface {
 		mu.Lock()
 		c.callsPeer = true
 		closed := c.closed
-		wait.Unpark(c.room.Wake())
+		c.admission.needReaderLocked()
 		mu.Unlock()
 		if closed {
 			c.closePeerConn()
@@ -73,7 +72,8 @@ type CallCounter interface {
 func (s *Server) AcceptClient(session link.Session, counter CallCounter) link.Acceptor {
 	side := &clientSide{Session: session}
 	side.conn = newServerConn(s, side)
-	side.conn.ofClient, side.conn.counter = true, counter
+	a := &side.conn.admission
+	a.readerNeeded, a.counter = true, counter
 	if !s.addConn(side.conn) {
 		return nil
 	}

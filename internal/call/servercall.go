@@ -26,7 +26,7 @@ type serverCall struct {
 
 	// Guarded by workers.mu.
 	next      *serverCall // in workers.queue
-	index     int32       // in conn.running
+	index     int32       // in conn.admission.running
 	lentIndex int32       // in workers.watch.calls, plus one; 0 if it is not there
 	looked    bool        // the watch has seen the handler run
 

@@ -6,7 +6,10 @@ import (
 	"runtime/pprof"
 	"sync"
 
+	"google.golang.org/grpc/status"
+
 	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
 )
 
 // maxIdleWorkers is the limit of idle goroutines that a server keeps for later calls.
@@ -62,24 +65,63 @@ func (q *callQueue) pop() *serverCall {
 
 // start runs c on the goroutine that l lends, unless l is nil, else as a task if its method
 // has a loop, else on a worker. It returns at once, except if the loop lets callers run
-// tasks: then it returns when the task waits or ends. If it returns an error, c does not run.
+// tasks: then it returns when the task waits or ends. And at the limit of running handlers it may
+// wait. If it returns an error, c does not run.
 func (w *workers) start(c *serverCall, l link.Lender) error {
+	a := &c.conn.admission
 	w.mu.Lock()
-	switch err := c.conn.add(c); err {
-	case nil:
-	case errNoRoom:
-		return w.startLater(c, l)
-	default:
+	t, err := a.enterLocked(c)
+	switch {
+	case err != nil:
 		w.mu.Unlock()
 		return err
+	case t == nil:
+		return w.dispatch(c, l)
 	}
-	if l != nil {
-		c.conn.lent++
+	w.mu.Unlock()
+	if c.conn.peer.Parallel {
+		defer a.decide()
+		return w.startWith(t, c, l)
+	}
+	go func() {
+		defer a.decide()
+		if err := w.startWith(t, c, nil); err != nil {
+			c.abort(err)
+			c.cancel(context.Canceled)
+		}
+	}()
+	return nil
+}
+
+// startWith is start for a call that waits with t. It ends c if c's context ends before c has a place.
+func (w *workers) startWith(t *ticket, c *serverCall, l link.Lender) error {
+	a := &c.conn.admission
+	err := a.wait(c, t)
+	switch {
+	case err == nil:
+		w.mu.Lock()
+		if err = a.beginLocked(c); err == nil {
+			return w.dispatch(c, l)
+		}
+		w.mu.Unlock()
+		return err
+	case t.refused != nil:
+		return t.refused
+	}
+	c.finish(status.FromContextError(c.Err()))
+	return nil
+}
+
+// dispatch passes c, which is among the running calls, to the goroutine that runs it: see start.
+// Called with mu held, which it releases.
+func (w *workers) dispatch(c *serverCall, l link.Lender) error {
+	switch {
+	case l != nil:
+		c.conn.admission.lent++
 		w.mu.Unlock()
 		l.Lend((*lentCall)(c), c.method.pace.expected())
 		return nil
-	}
-	if c.method.loop != nil {
+	case c.method.loop != nil:
 		w.mu.Unlock()
 		return w.startOnLoop(c)
 	}
@@ -134,10 +176,9 @@ func (w *workers) runQueued() {
 		w.wake()
 		c.runTimed()
 		w.mu.Lock()
-		c.conn.remove(c)
-		if c.conn.quota != nil {
+		if next := w.endLocked(c); next != nil {
 			w.mu.Unlock()
-			c.conn.releaseQuota()
+			next.Unpark()
 			w.mu.Lock()
 		}
 	}
@@ -147,7 +188,7 @@ func (w *workers) runQueued() {
 // error, c does not run.
 func (w *workers) runOnCaller(c *serverCall) error {
 	w.mu.Lock()
-	err := c.conn.add(c)
+	_, err := c.conn.admission.enterLocked(c) // no ticket: the session is in process
 	w.mu.Unlock()
 	switch {
 	case err != nil:
@@ -202,19 +243,23 @@ func (w *workers) startOnLoop(c *serverCall) error {
 	if err == nil {
 		return nil
 	}
-	w.mu.Lock()
-	c.conn.remove(c)
-	w.mu.Unlock()
+	w.finished(c)
 	return refused("the method %s runs on a loop that takes no more tasks: %v", c.method.name, err)
 }
 
-// finished records that c has ended: it removes c from the running calls and releases its
-// quota.
+// finished records that c has ended.
 func (w *workers) finished(c *serverCall) {
 	w.mu.Lock()
-	c.conn.remove(c)
+	next := w.endLocked(c)
 	w.mu.Unlock()
-	c.conn.releaseQuota()
+	wait.Unpark(next)
+}
+
+// endLocked removes c, which has ended, from the running calls. It returns the Parker to unpark, nil
+// for none.
+func (w *workers) endLocked(c *serverCall) wait.Parker {
+	w.watch.remove(c)
+	return c.conn.admission.endLocked(c)
 }
 
 // close ends the idle workers. Busy ones end after their handler has returned.

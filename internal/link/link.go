@@ -107,7 +107,7 @@ type Terms struct {
 	Share, ShareBytes bool
 
 	// Admit, unless nil, is called before each HandleUnary and HandleStream, and
-	// waits until the call may run. Its error is the context's.
+	// waits until the call may run. Its error is the context's, or refuses the call.
 	Admit func(context.Context) error
 }
 

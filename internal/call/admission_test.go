@@ -2,6 +2,7 @@ package call
 
 import (
 	"context"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -10,14 +11,32 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/nearcall/nearcall/internal/link"
 )
 
+// newAdmission returns an admission with limit places.
+func newAdmission(limit int) *admission {
+	return &admission{mu: new(sync.Mutex), limit: limit, ahead: true}
+}
+
+// fullAdmission returns an admission whose only place is taken.
+func fullAdmission() *admission {
+	a := newAdmission(1)
+	a.taken = 1
+	return a
+}
+
+// free returns the number of free places.
+func free(a *admission) int { return a.limit - a.taken }
+
 // waitFor starts a goroutine that acquires a place, and returns a channel for the result.
-func waitFor(ctx context.Context, q *quota) <-chan error {
+func waitFor(ctx context.Context, a *admission) <-chan error {
 	got := make(chan error, 1)
-	go func() { got <- q.acquire(ctx) }()
+	go func() { got <- a.admit(ctx) }()
 	synctest.Wait()
 	return got
 }
@@ -28,50 +47,50 @@ func taken(got <-chan error) bool {
 	return len(got) == 1
 }
 
-func TestAQuotaBoundsWhatRuns(t *testing.T) {
+func TestAnAdmissionBoundsWhatRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := &quota{free: 2}
-		first, second, third := waitFor(t.Context(), q), waitFor(t.Context(), q), waitFor(t.Context(), q)
+		a := newAdmission(2)
+		first, second, third := waitFor(t.Context(), a), waitFor(t.Context(), a), waitFor(t.Context(), a)
 		if !taken(first) || !taken(second) || taken(third) {
 			t.Fatalf("of two places: %v, %v, %v", taken(first), taken(second), taken(third))
 		}
-		q.release()
+		a.giveBack()
 		if !taken(third) {
 			t.Error("a place that was given back is not taken")
 		}
-		q.release()
-		q.release()
-		if q.free != 2 || q.queue.Len() != 0 {
-			t.Errorf("in the end %d places are free and %d wait", q.free, q.queue.Len())
+		a.giveBack()
+		a.giveBack()
+		if free(a) != 2 || a.queue.Len() != 0 {
+			t.Errorf("in the end %d places are free and %d wait", free(a), a.queue.Len())
 		}
 	})
 }
 
 // TestManyWhoGiveUpAPlaceAtOnce, as they do at a common deadline, each take the same time
-// however many wait: the quota is locked meanwhile.
+// however many wait: the admission is locked meanwhile.
 func TestManyWhoGiveUpAPlaceAtOnce(t *testing.T) {
 	const few, times = 3_000, 8
 	giveUp := func(n int) time.Duration {
-		q := &quota{}
+		a := fullAdmission()
 		ctx, cancel := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		for range n {
 			all.Go(func() {
-				if err := q.acquire(ctx); err == nil {
+				if err := a.admit(ctx); err == nil {
 					t.Error("there is a place")
 				}
 			})
 		}
 		for queued := 0; queued < n; time.Sleep(time.Millisecond) {
-			q.mu.Lock()
-			queued = q.queue.Len()
-			q.mu.Unlock()
+			a.mu.Lock()
+			queued = a.queue.Len()
+			a.mu.Unlock()
 		}
 		begun := time.Now()
 		cancel()
 		all.Wait()
-		if q.free != 0 || q.queue.Len() != 0 {
-			t.Errorf("in the end %d places are free and %d wait", q.free, q.queue.Len())
+		if free(a) != 0 || a.queue.Len() != 0 {
+			t.Errorf("in the end %d places are free and %d wait", free(a), a.queue.Len())
 		}
 		return time.Since(begun)
 	}
@@ -85,15 +104,15 @@ func TestManyWhoGiveUpAPlaceAtOnce(t *testing.T) {
 	t.Errorf("%d take %v, %d take %v", few, short, few*times, long)
 }
 
-func TestAQuotaServesInOrder(t *testing.T) {
+func TestAnAdmissionServesInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := &quota{}
+		a := fullAdmission()
 		var waiting []<-chan error
 		for range 10 {
-			waiting = append(waiting, waitFor(t.Context(), q))
+			waiting = append(waiting, waitFor(t.Context(), a))
 		}
 		for i := range waiting {
-			q.release()
+			a.giveBack()
 			for j, w := range waiting {
 				if taken(w) != (j <= i) {
 					t.Fatalf("after %d were given, the place of %d is taken: %v", i+1, j, taken(w))
@@ -105,29 +124,29 @@ func TestAQuotaServesInOrder(t *testing.T) {
 
 func TestAWaiterThatGivesUpHoldsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := &quota{}
-		first := waitFor(t.Context(), q)
+		a := fullAdmission()
+		first := waitFor(t.Context(), a)
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		second := waitFor(short, q)
-		third := waitFor(t.Context(), q)
+		second := waitFor(short, a)
+		third := waitFor(t.Context(), a)
 		if err := <-second; err != context.DeadlineExceeded {
 			t.Fatalf("the second gives up with %v", err)
 		}
-		if q.free != 0 || q.queue.Len() != 2 {
-			t.Errorf("%d free, %d wait: who gave up was counted", q.free, q.queue.Len())
+		if free(a) != 0 || a.queue.Len() != 2 {
+			t.Errorf("%d free, %d wait: who gave up was counted", free(a), a.queue.Len())
 		}
-		q.release()
+		a.giveBack()
 		if !taken(first) || taken(third) {
 			t.Error("who waits longest was not served")
 		}
-		q.release()
+		a.giveBack()
 		if !taken(third) {
 			t.Error("the third was not served")
 		}
-		q.release()
-		if q.free != 1 {
-			t.Errorf("%d places are free, want 1", q.free)
+		a.giveBack()
+		if free(a) != 1 {
+			t.Errorf("%d places are free, want 1", free(a))
 		}
 	})
 }
@@ -136,20 +155,20 @@ func TestAContextThatHasEndedMayTakeAFreePlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		q := &quota{free: 1}
-		if err := q.acquire(ctx); err != nil {
+		a := newAdmission(1)
+		if err := a.admit(ctx); err != nil {
 			t.Errorf("nobody waited: %v", err)
 		}
-		if err := q.acquire(ctx); err != context.Canceled || q.queue.Len() != 0 {
-			t.Errorf("%v, %d wait", err, q.queue.Len())
+		if err := a.admit(ctx); err != context.Canceled || a.queue.Len() != 0 {
+			t.Errorf("%v, %d wait", err, a.queue.Len())
 		}
 	})
 }
 
 // A caller that is granted a place just as its context ends passes it on.
-func TestAQuotaLosesNoPlaceAndMakesNone(t *testing.T) {
+func TestAnAdmissionLosesNoPlaceAndMakesNone(t *testing.T) {
 	const places, workers, rounds = 3, 16, 3000
-	q := &quota{free: places}
+	a := newAdmission(places)
 	var running, most atomic.Int32
 	var all sync.WaitGroup
 	for i := range uint64(workers) {
@@ -160,13 +179,13 @@ func TestAQuotaLosesNoPlaceAndMakesNone(t *testing.T) {
 				if r.IntN(2) == 0 {
 					go cancel()
 				}
-				if q.acquire(ctx) == nil {
+				if a.admit(ctx) == nil {
 					n := running.Add(1)
 					if m := most.Load(); n > m {
 						most.CompareAndSwap(m, n)
 					}
 					running.Add(-1)
-					q.release()
+					a.giveBack()
 				}
 				cancel()
 			}
@@ -176,8 +195,8 @@ func TestAQuotaLosesNoPlaceAndMakesNone(t *testing.T) {
 	if n := most.Load(); n > places {
 		t.Errorf("%d ran at a time, with %d places", n, places)
 	}
-	if q.free != places || q.queue.Len() != 0 {
-		t.Errorf("in the end %d places are free and %d wait, want %d and none", q.free, q.queue.Len(), places)
+	if free(a) != places || a.queue.Len() != 0 {
+		t.Errorf("in the end %d places are free and %d wait, want %d and none", free(a), a.queue.Len(), places)
 	}
 }
 
@@ -224,6 +243,29 @@ func TestTheEndOfASessionReachesCallersThatWaitForAPlace(t *testing.T) {
 	}
 }
 
+// A drain refuses the calls that wait for a place, and lets those that run finish.
+func TestADrainRefusesCallsThatWaitForAPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		b := start(t, handlers{unary: func(_ context.Context, in *message) (*message, error) {
+			<-release
+			return in, nil
+		}}, func(c *ServerConfig) { c.MaxStreams, c.Placement = 1, OnWorkers }, nil)
+		runs, waits := make(chan error, 1), make(chan error, 1)
+		for _, ended := range []chan error{runs, waits} {
+			go func() {
+				_, err := b.call(t.Context())
+				ended <- err
+			}()
+			synctest.Wait()
+		}
+		go b.server.GracefulStop()
+		wantCode(t, <-waits, codes.Unavailable)
+		close(release)
+		wantCode(t, <-runs, codes.OK)
+	})
+}
+
 func TestEveryCallGivesItsPlaceBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t, handlers{}, func(c *ServerConfig) { c.MaxStreams = 2 }, nil)
@@ -244,9 +286,66 @@ func TestEveryCallGivesItsPlaceBack(t *testing.T) {
 		b.server.mu.Lock()
 		defer b.server.mu.Unlock()
 		for c := range b.server.conns {
-			if c.quota.free != 2 || len(c.running) > 0 {
-				t.Errorf("%d places are free, want 2; %v runs", c.quota.free, c.running)
+			if free(&c.admission) != 2 || len(c.admission.running) > 0 {
+				t.Errorf("%d places are free, want 2; %v runs", free(&c.admission), c.admission.running)
 			}
 		}
+	})
+}
+
+// A refusable stream keeps the reason of its abort.
+type refusable struct {
+	abortable
+	mu     sync.Mutex
+	reason error
+}
+
+func (s *refusable) Abort(reason error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reason = reason
+}
+
+// A connection that takes no new calls is not idle before a call that waited for a place was
+// refused: a session that is closed before that aborts the call, and its caller cannot know
+// that no handler has seen it.
+func TestACallThatWaitedIsRefusedBeforeItsConnectionIsIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		server := NewServer(ServerConfig{MaxRemote: 1, MaxRecv: defaultMaxRecv, MaxSend: noLimit})
+		server.Register(&desc, handlers{stream: func(grpc.ServerStream) error {
+			<-release
+			return nil
+		}}, nil)
+		c := server.AcceptClient(distant{}, nil).(*serverConn)
+		waits := new(refusable)
+		for _, s := range []link.Stream{new(abortable), waits} {
+			if err := c.HandleStream(s, &link.CallHeader{Profile: &link.Profile{}, Method: streamMethod}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		mu := &server.workers.mu
+		mu.Lock() // so that the call that waits learns nothing before the handler has returned
+		a := &c.admission
+		last := a.running[0]
+		a.refuseLocked(refused("the server is stopping"))
+		a.endLocked(last)
+		if a.isIdle {
+			t.Error("the connection is idle although a call is still to be refused")
+		}
+		a.running, a.taken = append(a.running, last), 1 // its worker gives the place back
+		mu.Unlock()
+		synctest.Wait()
+		waits.mu.Lock()
+		if !errors.Is(waits.reason, link.ErrUnprocessed) {
+			t.Errorf("the call that waited ends with %v", waits.reason)
+		}
+		waits.mu.Unlock()
+		close(release)
+		<-c.idle
+		c.Closed(context.Canceled)
+		synctest.Wait()
+		server.workers.close()
 	})
 }

@@ -1,0 +1,237 @@
+package call
+
+import (
+	"container/list"
+	"context"
+	"sync"
+
+	"github.com/nearcall/nearcall/internal/link"
+	"github.com/nearcall/nearcall/internal/wait"
+)
+
+// An admission decides which calls of one session may run, which wait, and which are refused. A
+// call needs one of the session's places to run, and gives it back when its handler has
+// returned. At the limit calls wait in first-come order, each with a ticket. Where a call
+// waits depends on its session:
+//
+//   - A caller in this process waits itself, before it makes the call: see admit.
+//   - Otherwise the goroutine that reads the session waits, and with it the peer, as in
+//     grpc-go: a peer may open calls and reset each at once, faster than their handlers return,
+//     and the session limits only the open calls.
+//   - But that goroutine must not wait for handlers that wait for what it reads. They may
+//     if they call the peer, if the session is a client's, or if they are to run on the reader
+//     itself. Then another goroutine waits with each call. The session's limit of open
+//     calls bounds these, since a call that is reset stops waiting.
+//   - A session that reads each call on another goroutine lets that goroutine wait.
+//
+// Invariants, under mu:
+//   - Places are taken by the running calls, and by those that were given one and have not
+//     begun to run.
+//   - While tickets are queued, all places are taken, and new calls are not refused. A place
+//     that is given back goes to the first ticket.
+//   - A ticket that leaves the queue is decided, and its parker then gets exactly one token, unless
+//     its call gave up.
+//   - onIdle is called once new calls are refused, none runs, and each that had to wait on this side
+//     knows that it is refused.
+type admission struct {
+	mu      *sync.Mutex // the server's workers.mu
+	limit   int         // of places; 0 for none
+	ahead   bool        // callers take their places with admit
+	onIdle  func()      // called once, with mu held
+	counter CallCounter // counts the running calls, too; may be nil
+	parkers wait.Pool
+
+	// Guarded by mu.
+	running      []*serverCall // each at its index
+	taken        int           // places
+	queue        list.List     // of *ticket; many can leave it at once when their deadlines pass
+	reader       wait.Cond     // the session's reader waits here for a place
+	readerNeeded bool          // handlers may wait for what the reader reads: it must not wait for them
+	lent         int           // running calls that wait for the reader to run them
+	undecided    int           // calls that have waited on this side, and neither run nor were refused yet
+	refusal      error         // why new calls are refused; nil if they are not
+	isIdle       bool          // onIdle was called
+}
+
+// A ticket is a call that waits for a place.
+type ticket struct {
+	waiter  wait.Waiter
+	parker  wait.Parker
+	queued  *list.Element
+	decided bool  // it has left the queue, with a place or refused
+	refused error // why it was refused
+}
+
+func newTicket(w wait.Waiter) *ticket { return &ticket{waiter: w, parker: w.Parker()} }
+
+// admit takes a place before the call that needs it comes, and waits for it until ctx is done
+// or new calls are refused. It implements [link.Terms]'s Admit.
+func (a *admission) admit(ctx context.Context) error {
+	a.mu.Lock()
+	if a.fullLocked() {
+		a.mu.Unlock()
+		t := newTicket(wait.TaskOr(ctx, &a.parkers)) // without mu: ctx may be a user's type
+		a.mu.Lock()
+		if a.fullLocked() {
+			t.queued = a.queue.PushBack(t)
+			a.mu.Unlock()
+			return a.wait(ctx, t)
+		}
+		t.waiter.Release(t.parker)
+	}
+	defer a.mu.Unlock()
+	return a.takeLocked()
+}
+
+// fullLocked reports whether a call has to wait for a place.
+func (a *admission) fullLocked() bool {
+	return a.limit > 0 && a.taken >= a.limit && a.refusal == nil
+}
+
+// takeLocked takes a free place.
+func (a *admission) takeLocked() error {
+	if a.refusal == nil {
+		a.taken++
+	}
+	return a.refusal
+}
+
+// enterLocked makes c a running call, or returns a ticket for a place or why c is refused. It may
+// wait, without mu.
+func (a *admission) enterLocked(c *serverCall) (*ticket, error) {
+	if a.ahead {
+		return nil, a.beginLocked(c)
+	}
+	for a.fullLocked() {
+		// While others wait on goroutines, the reader does not wait beside them, so that
+		// calls do not overtake each other.
+		if a.readerNeeded || a.lent > 0 || a.undecided > 0 {
+			t := newTicket(&a.parkers)
+			t.queued = a.queue.PushBack(t)
+			a.undecided++
+			return t, nil
+		}
+		a.reader.Wait(a.mu, nil)
+	}
+	if err := a.takeLocked(); err != nil {
+		return nil, err
+	}
+	return nil, a.beginLocked(c)
+}
+
+// beginLocked makes c, which has a place, a running call. If it returns an error, it has given the place
+// back.
+func (a *admission) beginLocked(c *serverCall) error {
+	if a.refusal != nil {
+		a.taken-- // nobody waits
+		return a.refusal
+	}
+	if a.counter != nil {
+		a.counter.Begin()
+	}
+	c.index = int32(len(a.running))
+	a.running = append(a.running, c)
+	return nil
+}
+
+// endLocked gives back the place of c, which has run. It returns the Parker to unpark, preferably
+// without mu; nil for none.
+func (a *admission) endLocked(c *serverCall) wait.Parker {
+	if a.counter != nil {
+		a.counter.End()
+	}
+	last := len(a.running) - 1
+	a.running[c.index] = a.running[last]
+	a.running[c.index].index = c.index
+	a.running[last] = nil
+	a.running = a.running[:last]
+	next := a.giveBackLocked()
+	a.checkIdleLocked()
+	return next
+}
+
+// giveBackLocked gives back a place. It returns the Parker to unpark, nil for none.
+func (a *admission) giveBackLocked() wait.Parker {
+	first := a.queue.Front()
+	if first == nil {
+		a.taken--
+		return a.reader.Wake()
+	}
+	t := a.queue.Remove(first).(*ticket)
+	t.decided = true
+	return t.parker
+}
+
+// giveBack gives back the place of a call that does not run.
+func (a *admission) giveBack() {
+	a.mu.Lock()
+	next := a.giveBackLocked()
+	a.mu.Unlock()
+	wait.Unpark(next)
+}
+
+// giveBackAhead gives back the place of a call that has come and does not run, if its caller has taken one.
+func (a *admission) giveBackAhead() {
+	if a.ahead {
+		a.giveBack()
+	}
+}
+
+// wait waits for a place with the queued t. Its error is t.refused, or ctx's if t gives up.
+func (a *admission) wait(ctx context.Context, t *ticket) error {
+	defer t.waiter.Release(t.parker)
+	err := t.parker.Park(ctx)
+	if err == nil {
+		return t.refused
+	}
+	a.mu.Lock()
+	decided := t.decided
+	if !decided {
+		a.queue.Remove(t.queued)
+	}
+	a.mu.Unlock()
+	if decided {
+		_ = t.parker.Park(context.Background()) // the token is on its way
+		if t.refused == nil {
+			a.giveBack()
+		}
+	}
+	return link.ContextEnd(err)
+}
+
+// decide records that a call that got a ticket from enterLocked runs, has ended or knows that it
+// is refused.
+func (a *admission) decide() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.undecided--
+	a.checkIdleLocked()
+}
+
+// needReaderLocked makes other goroutines wait with calls from now on, and not the reader.
+func (a *admission) needReaderLocked() {
+	a.readerNeeded = true
+	wait.Unpark(a.reader.Wake())
+}
+
+// refuseLocked refuses the calls that wait and new ones for reason. Only the first reason counts.
+func (a *admission) refuseLocked(reason error) {
+	if a.refusal == nil {
+		a.refusal = reason
+		wait.Unpark(a.reader.Wake())
+		for a.queue.Len() > 0 {
+			t := a.queue.Remove(a.queue.Front()).(*ticket)
+			t.decided, t.refused = true, reason
+			t.parker.Unpark()
+		}
+	}
+	a.checkIdleLocked()
+}
+
+// checkIdleLocked calls onIdle if it is time.
+func (a *admission) checkIdleLocked() {
+	if a.refusal != nil && len(a.running) == 0 && a.undecided == 0 && !a.isIdle {
+		a.isIdle = true
+		a.onIdle()
+	}
+}
