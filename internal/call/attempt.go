@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
 
@@ -13,7 +12,9 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// Retries of streams. There are two kinds:
+// Retries. A unary call is first tried with Session.Invoke, if the session has that. Its further
+// attempts are streams of one message each way, so that unary calls and streams are retried by
+// the same code. There are two kinds of retries:
 //
 // A transparent retry: no handler has seen the call, and the user does not learn
 // of the retry. If a session that is ending refuses the stream, or aborts it as
@@ -54,16 +55,17 @@ const (
 	policyRetry
 )
 
-// An attempt is one try at a call, with its own stream.
+// An attempt is one try at a call. All but the first try of a unary call have a stream.
 type attempt struct {
-	call     *clientStream
-	kind     attemptKind
-	ctx      context.Context // tagged by stats handlers
-	stats    *callStats
-	session  link.Session // already picked, to be tried first; nil to pick one
-	peer     *link.Peer
-	stream   link.Stream
-	openedBy link.Session // the session of stream
+	call    *clientStream // nil before there is a stream
+	kind    attemptKind
+	ctx     context.Context  // tagged by stats handlers; nil before the attempt has begun
+	md      metadata.MD      // the user's, with what stats handlers have added
+	stats   *callStats       // nil without a stats handler
+	session link.Session     // nil before one is picked
+	peer    *link.Peer       // the session's
+	header  *link.CallHeader // nil before it is made
+	stream  link.Stream
 
 	// Guarded by call.mu.
 	stopWatch    func() bool // stops watching ctx
@@ -93,88 +95,88 @@ func refusedBy(session link.Session, err error) bool {
 	return isUnprocessed(err) && link.IsClosed(session.Done())
 }
 
-// beginAttempt reports the start of an attempt to the client's stats handler. It returns
-// ctx as tagged by the handler, and md with the metadata that the handler added. The
-// stats are nil if there is no handler, or on an error, which was reported then.
-func (c *Client) beginAttempt(ctx context.Context, method string, ci *callInfo, desc *grpc.StreamDesc, md metadata.MD, kind attemptKind) (context.Context, *callStats, metadata.MD, error) {
-	if kind != firstAttempt {
+// beginAttempt sets the context, the metadata and the stats of a, and reports its start to the
+// client's stats handler. The error is a status error, which was reported.
+func (c *Client) beginAttempt(ctx context.Context, a *attempt, ci *callInfo) error {
+	a.ctx, a.md = ctx, ci.md
+	if a.kind != firstAttempt {
 		if err := wait.Err(ctx); err != nil {
-			return ctx, nil, nil, startStatus(err)
+			return startStatus(err)
 		}
 	}
 	h := c.stats
 	if h == nil {
-		return ctx, nil, md, nil
+		return nil
 	}
 	s := &callStats{handler: h, client: true, begin: time.Now()}
-	s.ctx = h.TagRPC(ctx, &stats.RPCTagInfo{FullMethodName: method, FailFast: !ci.waitForReady})
+	s.ctx = h.TagRPC(ctx, &stats.RPCTagInfo{FullMethodName: ci.method, FailFast: !ci.waitForReady})
 	s.report(&stats.Begin{
 		Client:         true,
 		BeginTime:      s.begin,
 		FailFast:       !ci.waitForReady,
-		IsClientStream: desc.ClientStreams,
-		IsServerStream: desc.ServerStreams,
+		IsClientStream: ci.desc.ClientStreams,
+		IsServerStream: ci.desc.ServerStreams,
 
-		IsTransparentRetryAttempt: kind == transparentRetry,
+		IsTransparentRetryAttempt: a.kind == transparentRetry,
 	})
 	md, err := outgoing(s.ctx)
 	if err != nil {
 		s.reportEnd(err, nil)
-		return s.ctx, nil, nil, err
+		return err
 	}
-	return s.ctx, s, md, nil
+	a.ctx, a.md, a.stats = s.ctx, md, s
+	return nil
 }
 
-// openAttempt opens a's stream, with the header o unless that is nil. It retries
-// refusals and failures as the rules allow, and reports each retry to stats handlers as
-// its own attempt. The end of each failed attempt was reported, too, when it
-// returns. The error is a status error.
-func (s *clientStream) openAttempt(ctx context.Context, a *attempt, info *callInfo, md metadata.MD, o *link.CallHeader) error {
+// openAttempt opens a's stream. It retries refusals and failures as the rules allow, and reports
+// each retry to stats handlers as another attempt. The end of each failed attempt was reported,
+// too, when it returns. The error is a status error.
+func (s *clientStream) openAttempt(ctx context.Context, a *attempt, info *callInfo) error {
 	for {
-		transparent, err := s.tryOpenAttempt(ctx, a, info, md, o)
+		if a.ctx == nil {
+			if err := s.client.beginAttempt(ctx, a, info); err != nil {
+				return err
+			}
+		}
+		transparent, err := s.tryOpenAttempt(ctx, a, info)
 		if err == nil {
 			return nil
 		}
 		err = linkStatus(err)
 		a.stats.reportEnd(err, nil)
-		a.kind, o = transparentRetry, nil
-		if !transparent {
-			a.kind = policyRetry
-			if err := s.client.waitForRetry(ctx, info.retry, err, nil); err != nil {
-				return err
-			}
-		}
-		if a.ctx, a.stats, md, err = s.client.beginAttempt(ctx, s.method, info, s.desc, md, a.kind); err != nil {
+		kind, err := s.client.nextAttempt(ctx, info.retry, transparent, err, nil)
+		if err != nil {
 			return err
 		}
+		*a = attempt{call: s, kind: kind}
 	}
 }
 
 // tryOpenAttempt opens a's stream on one session. transparent says that err is a refusal
 // to retry transparently.
-func (s *clientStream) tryOpenAttempt(ctx context.Context, a *attempt, info *callInfo, md metadata.MD, o *link.CallHeader) (transparent bool, err error) {
-	c, session := s.client, a.session
-	if a.session = nil; session == nil {
-		if session, err = c.cfg.Sessions.Pick(a.ctx, info.waitForReady); err != nil {
+func (s *clientStream) tryOpenAttempt(ctx context.Context, a *attempt, info *callInfo) (transparent bool, err error) {
+	c := s.client
+	if a.session == nil {
+		if a.session, err = c.cfg.Sessions.Pick(a.ctx, info.waitForReady); err != nil {
 			return false, err
 		}
 	}
-	a.peer = session.Peer()
-	if o == nil {
-		o = new(link.CallHeader)
-		if err := c.fillHeader(a.ctx, o, info, s.method, md, a.peer); err != nil {
+	a.peer = a.session.Peer()
+	if a.header == nil {
+		a.header = new(link.CallHeader)
+		if err := c.fillHeader(a.header, a, info); err != nil {
 			return false, err
 		}
 	}
 	var cancel context.CancelFunc
-	if a.peer.Local && !o.Deadline.IsZero() {
-		a.ctx, cancel = withTimer(a.ctx, o.Deadline)
+	if a.peer.Local && !a.header.Deadline.IsZero() {
+		a.ctx, cancel = withTimer(a.ctx, a.header.Deadline)
 	}
-	if a.stream, err = session.NewStream(a.ctx, o); err != nil {
+	if a.stream, err = a.session.NewStream(a.ctx, a.header); err != nil {
 		if cancel != nil {
 			cancel()
 		}
-		return refusedBy(session, err), err
+		return refusedBy(a.session, err), err
 	}
 	if cancel != nil {
 		s.onFinish(cancel)
@@ -182,8 +184,7 @@ func (s *clientStream) tryOpenAttempt(ctx context.Context, a *attempt, info *cal
 	if w := wait.WaiterOf(ctx); w != nil {
 		a.stream.SetWaiter(w)
 	}
-	a.openedBy = session
-	a.stats.outHeader(o, a.peer)
+	a.stats.outHeader(a.header, a.peer)
 	return false, nil
 }
 
@@ -273,7 +274,7 @@ func (s *clientStream) bufferForReplay(a *attempt, st *step, err error) bool {
 	if s.committed || err != nil && st.hasMsg {
 		return true
 	}
-	if st.hasMsg && s.desc != unaryDesc {
+	if st.hasMsg && !s.info.unary() {
 		n, _ := st.msg.Size() // no error: it could be sent
 		if s.replayBufferSize += n + link.MessageOverhead; s.replayBufferSize > s.info.maxReplay {
 			s.commitAttempt()

@@ -505,7 +505,7 @@ func (s remote) Invoke(context.Context, *link.UnaryCall) error {
 
 func TestUnaryCallsInOneGoAreMadeAgain(t *testing.T) {
 	open := func() link.Session { return remote{&doomed{}, false} }
-	closed := func() link.Session { return remote{&doomed{}, true} }
+	closed := func() link.Session { return remote{&doomed{refuse: true}, true} }
 	for name, c := range map[string]struct {
 		sessions []link.Session
 		want     codes.Code

@@ -1,6 +1,7 @@
 package call
 
 import (
+	"context"
 	"math"
 	"reflect"
 	"slices"
@@ -24,8 +25,14 @@ const (
 	defaultMaxRecv = 4 << 20
 )
 
-// callInfo holds the options of one call.
+// callInfo holds what all attempts of one call have in common: what its caller asks for.
 type callInfo struct {
+	ctx    context.Context // with the service config's timeout
+	method string
+	desc   *grpc.StreamDesc // unaryDesc for Invoke
+	md     metadata.MD      // the user's
+	given  *link.Message    // the request of Invoke, encoded; nil if it was not
+
 	opts         []grpc.CallOption
 	codec        link.Codec
 	subtype      string
@@ -41,6 +48,9 @@ type callInfo struct {
 	unnamed      bool // the codec's name must not go into the content-type
 	reports      bool // options or the retry throttler need the result of the call
 }
+
+// unary reports whether Invoke makes the call.
+func (ci *callInfo) unary() bool { return ci.desc == unaryDesc }
 
 // apply sets ci from opts and mc. It returns an error for an option that cannot be
 // honoured, rather than ignore it.
@@ -171,10 +181,10 @@ type namedCodec struct{ grpc.Codec }
 
 func (c namedCodec) Name() string { return c.String() }
 
-// fillOptions sets the header, trailer and peer that the options ask for. The call must
-// have reached a session, whose peer is p.
+// fillOptions sets the header, trailer and peer that the options ask for. p is the peer of the
+// last session that the call has reached; if it is nil, fillOptions does nothing.
 func (ci *callInfo) fillOptions(p *link.Peer, header, trailer metadata.MD) {
-	if !ci.reports {
+	if !ci.reports || p == nil {
 		return
 	}
 	for _, o := range ci.opts {

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
@@ -206,26 +205,37 @@ func combine(a, b []grpc.CallOption) []grpc.CallOption {
 
 var errNilContext = status.Error(codes.Internal, "nearcall: a call needs a context; pass context.Background() where there is no other")
 
-// prepareCall applies the options and makes the checks that need no session. It returns
-// the user's metadata.
-func (c *Client) prepareCall(ctx context.Context, ci *callInfo, mc *methodConfig, opts []grpc.CallOption) (metadata.MD, error) {
-	ci.opts, ci.reports = opts, true // apply sets reports, but errors before it must be reported, too
-	if ctx == nil {
-		return nil, errNilContext
+// prepareCall applies the service config and the options, and makes the checks that need no
+// session. It reports an error to the options. cancel, unless it is nil, must be called when the call
+// has ended.
+func (c *Client) prepareCall(ci *callInfo, opts []grpc.CallOption) (cancel context.CancelFunc, err error) {
+	mc := c.cfg.Service.of(ci.method)
+	if mc.timeout != nil && ci.ctx != nil {
+		ci.ctx, cancel = mc.withTimeout(ci.ctx)
 	}
-	md, err := outgoing(ctx)
-	if err != nil {
-		return nil, err
+	if err = c.checkCall(ci, mc, opts); err != nil {
+		ci.onFinished(err)
+	}
+	return cancel, err
+}
+
+func (c *Client) checkCall(ci *callInfo, mc *methodConfig, opts []grpc.CallOption) (err error) {
+	ci.opts, ci.reports = opts, true // apply sets reports, but errors before it must be reported, too
+	if ci.ctx == nil {
+		return errNilContext
+	}
+	if ci.md, err = outgoing(ci.ctx); err != nil {
+		return err
 	}
 	ci.reports = false
 	if err := ci.apply(opts, mc, c.codec); err != nil {
 		ci.reports = true
-		return nil, err
+		return err
 	}
-	if err := wait.Err(ctx); err != nil {
-		return nil, startStatus(err)
+	if err := wait.Err(ci.ctx); err != nil {
+		return startStatus(err)
 	}
-	return md, nil
+	return nil
 }
 
 // newCall returns a call to peer. In process it allocates the callee's state together
@@ -257,133 +267,97 @@ func freeCall(u *link.UnaryCall, peer *link.Peer) {
 var unaryDesc = &grpc.StreamDesc{}
 
 func (c *Client) invoke(ctx context.Context, method string, req, reply any, _ *grpc.ClientConn, opts ...grpc.CallOption) error {
-	var ci callInfo
-	mc := c.cfg.Service.of(method)
-	if mc.timeout != nil && ctx != nil {
-		bounded, cancel := mc.withTimeout(ctx)
-		if cancel != nil {
-			defer cancel()
-		}
-		ctx = bounded
+	ci := callInfo{ctx: ctx, method: method, desc: unaryDesc}
+	cancel, err := c.prepareCall(&ci, opts)
+	if cancel != nil {
+		defer cancel()
 	}
-	md, err := c.prepareCall(ctx, &ci, mc, opts)
 	if err != nil {
+		return err
+	}
+	var a attempt
+	if err := c.beginAttempt(ci.ctx, &a, &ci); err != nil {
 		ci.onFinished(err)
 		return err
 	}
-	base, own, kind := ctx, md, firstAttempt
-	var last outcome // of the last attempt that reached a session
-	var given *link.Message
+	var u *link.UnaryCall
+	if a.session, err = c.cfg.Sessions.Pick(a.ctx, ci.waitForReady); err == nil {
+		if a.peer = a.session.Peer(); !a.peer.OneShot {
+			return c.invokeStream(&ci, a, failure{}, req, reply)
+		}
+		u = newCall(a.peer)
+		err = c.fillHeader(&u.CallHeader, &a, &ci)
+	}
+	if err != nil {
+		return c.invokeStream(&ci, a, failure{reason: err}, req, reply)
+	}
 	defer func() {
-		if given != nil {
-			given.Free()
+		if ci.given != nil {
+			ci.given.Free()
 		}
 	}()
-	for {
-		ctx, a, md, err := c.beginAttempt(base, method, &ci, unaryDesc, own, kind)
-		if err != nil {
-			return ci.reportAndReturn(last, err)
-		}
-		session, err := c.cfg.Sessions.Pick(ctx, ci.waitForReady)
-		if err == nil && !session.Peer().OneShot {
-			return c.invokeStream(base, &ci, attempt{kind: kind, ctx: ctx, stats: a, session: session}, method, own, md, nil, nil, req, reply)
-		}
-		var u *link.UnaryCall
-		if err == nil {
-			u = newCall(session.Peer())
-			err = c.fillHeader(ctx, &u.CallHeader, &ci, method, md, session.Peer())
-		}
-		if err != nil {
-			a.reportEnd(err, nil)
-			if err = c.waitForRetry(base, ci.retry, err, nil); err != nil {
-				return ci.reportAndReturn(last, err)
-			}
-			kind = policyRetry
-			continue
-		}
-		err = c.invokeOn(ctx, session, u, &ci, a, req, reply, &given)
-		switch {
-		case err == link.ErrNoCall:
-			return c.invokeStream(base, &ci, attempt{kind: kind, ctx: ctx, stats: a, session: session}, method, own, md, &u.CallHeader, given, req, reply)
-		case refusedBy(session, err), isUnprocessed(err) && kind == firstAttempt && !session.Peer().Local:
-			// Retry: another session, or this one if it has room again, may accept it.
-			a.reportEnd(linkStatus(err), nil)
-			kind = transparentRetry
-			continue
-		}
-		last = outcome{session.Peer(), u}
-		failed := c.finishUnary(&ci, a, u, reply, err)
-		if failed != nil && ci.retry != nil && canReplayUnary(&ci, u, req, given, err) {
-			if failed = c.waitForRetry(base, ci.retry, failed, u.Trailer); failed == nil {
-				kind = policyRetry
-				continue
-			}
-		}
-		err = ci.reportAndReturn(last, failed)
-		freeCall(u, last.peer)
-		return err
+	err = c.invokeOnce(&a, &ci, u, req, reply)
+	if err == link.ErrNoCall {
+		a.header = &u.CallHeader
+		return c.invokeStream(&ci, a, failure{}, req, reply)
 	}
-}
-
-// An outcome is the result of an attempt at a unary call.
-type outcome struct {
-	peer *link.Peer
-	call *link.UnaryCall // nil if the attempt did not reach a session
-}
-
-// reportAndReturn reports the end of a unary call to the options that ask for it, and
-// returns err. last is the last attempt that reached a session.
-func (ci *callInfo) reportAndReturn(last outcome, err error) error {
+	if err != nil || u.Status != nil {
+		if why := ci.unaryFailure(u, req, err); why.failed() {
+			return c.invokeStream(&ci, a, why, req, reply)
+		}
+	}
+	err = c.finishUnary(&ci, a.stats, u, reply, err)
 	if ci.reports {
-		ci.report(last, err)
+		ci.fillOptions(a.peer, u.Header, u.Trailer)
+		ci.onFinished(err)
 	}
+	freeCall(u, a.peer)
 	return err
 }
 
-func (ci *callInfo) report(last outcome, err error) {
-	if last.call != nil {
-		ci.fillOptions(last.peer, last.call.Header, last.call.Trailer)
-	}
-	ci.onFinished(err)
-}
-
-// invokeOn makes the call with session.Invoke and returns its error. given is the request encoded,
-// or nil if it was not. Earlier attempts may have set it.
-func (c *Client) invokeOn(ctx context.Context, session link.Session, u *link.UnaryCall, ci *callInfo, a *callStats, req, reply any, given **link.Message) error {
+// invokeOnce makes the call with Session.Invoke and returns its error. It sets ci.given if it encodes the
+// request.
+func (c *Client) invokeOnce(a *attempt, ci *callInfo, u *link.UnaryCall, req, reply any) (err error) {
 	u.Codec, u.Request, u.Reply, u.Limit = ci.codec, req, reply, ci.maxRecv
-	a.outHeader(&u.CallHeader, session.Peer())
+	a.stats.outHeader(&u.CallHeader, a.peer)
 	msg := messageOf(req, ci.codec)
-	// In process, users' codecs run on their own side. And stats handlers must not see what cannot be
-	// encoded.
-	if *given == nil && ((session.Peer().Local || a != nil) && !msg.Copies() || ci.codec != codec.Proto() && !session.Peer().Local) {
-		var err error
-		if *given, err = encodeOnce(&msg, session.Peer()); err != nil {
+	if a.mustEncode(&msg, ci.codec) {
+		if ci.given, err = encodeOnce(&msg, a.peer); err != nil {
 			return err
 		}
+		msg, u.Request = *ci.given, ci.given
 	}
-	if *given != nil {
-		msg, u.Request = **given, *given
-	}
-	if err := checkSize(&msg, ci.maxSend, ci.encoding, session.Peer()); err != nil {
+	if err := checkSize(&msg, ci.maxSend, ci.encoding, a.peer); err != nil {
 		return unsendable{err}
 	}
 	if _, packed := msg.Compressed(ci.encoding); packed {
 		once := msg
 		u.Request = &once
 	}
-	a.sent(req, &msg)
-	if session.Peer().Local && !u.Deadline.IsZero() {
+	a.stats.sent(req, &msg)
+	ctx := a.ctx
+	if a.peer.Local && !u.Deadline.IsZero() {
 		bounded, cancel := withTimer(ctx, u.Deadline)
 		if cancel != nil {
 			defer cancel()
 		}
 		ctx = bounded
 	}
-	err := session.Invoke(ctx, u)
+	err = a.session.Invoke(ctx, u)
 	if err == nil && u.Late {
 		u.End, err = link.End{}, context.DeadlineExceeded
 	}
 	return err
+}
+
+// mustEncode reports whether Invoke must encode its request m. In process, users' codecs run on their
+// own side. Stats handlers must not see what cannot be encoded. And a user's codec encodes a request
+// once, for all attempts.
+func (a *attempt) mustEncode(m *link.Message, c link.Codec) bool {
+	if (a.peer.Local || a.stats != nil) && !m.Copies() {
+		return true
+	}
+	return !a.peer.Local && c != codec.Proto()
 }
 
 // withTimer returns a context that ends at deadline, for a call in process: there only
@@ -448,21 +422,20 @@ var (
 	errTwoReplies = status.Error(codes.Internal, "cardinality violation: expected <EOF> for non server-streaming RPCs, but received another message")
 )
 
-// invokeStream makes a unary call as a stream of one message each way. o is the header
-// that a failed invokeOn has prepared and reported to stats handlers; nil without one.
-// own is the caller's metadata, and md that of the first attempt. given is the request if it is
-// encoded already.
-func (c *Client) invokeStream(base context.Context, ci *callInfo, first attempt, method string, own, md metadata.MD, o *link.CallHeader, given *link.Message, req, reply any) error {
+// invokeStream makes a unary call as a stream of one message each way. a is its first attempt: it
+// has no stream yet, or it has failed with why.
+func (c *Client) invokeStream(ci *callInfo, a attempt, why failure, req, reply any) error {
 	info := new(callInfo) // a copy, so that ci does not escape in calls without a stream
 	*info = *ci
-	s := &clientStream{client: c, desc: unaryDesc, info: info, method: method, md: own, base: base, firstAttempt: first}
-	if given != nil {
-		s.given = given.Data().Materialize() // given is freed when this call returns
+	s := &clientStream{client: c, info: info, firstAttempt: a}
+	if info.given != nil {
+		s.given = info.given.Data().Materialize() // each attempt in this process frees a reference
+		info.given = nil
 	}
-	if first.stats != nil {
-		first.stats.skipSent = o != nil
+	if a.stats != nil {
+		a.stats.skipSent = a.header != nil
 	}
-	if err := s.openFirstAttempt(md, o); err != nil {
+	if err := s.openFirstAttempt(why); err != nil {
 		return err
 	}
 	if err := s.SendMsg(req); err != nil {

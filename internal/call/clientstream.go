@@ -21,51 +21,42 @@ func (c *Client) newStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.C
 	if desc == nil {
 		return nil, errNilDesc
 	}
-	ci := new(callInfo)
-	mc := c.cfg.Service.of(method)
-	var cancel context.CancelFunc
-	if mc.timeout != nil && ctx != nil {
-		ctx, cancel = mc.withTimeout(ctx)
+	s := &clientStream{client: c, info: &callInfo{ctx: ctx, method: method, desc: desc}}
+	cancel, err := c.prepareCall(s.info, opts)
+	if err == nil {
+		s.waiter = wait.WaiterOf(s.info.ctx)
+		err = s.openFirstAttempt(failure{})
 	}
-	cs, err := c.beginStream(ctx, desc, ci, mc, method, opts)
+	switch {
+	case cancel == nil:
+	case err != nil:
+		cancel()
+	default:
+		s.onFinish(cancel)
+	}
 	if err != nil {
-		if cancel != nil {
-			cancel()
-		}
 		return nil, err // a nil *clientStream in an interface would not be nil
-	}
-	if cancel != nil {
-		cs.onFinish(cancel)
-	}
-	return cs, nil
-}
-
-func (c *Client) beginStream(ctx context.Context, desc *grpc.StreamDesc, ci *callInfo, mc *methodConfig, method string, opts []grpc.CallOption) (*clientStream, error) {
-	own, err := c.prepareCall(ctx, ci, mc, opts)
-	if err != nil {
-		ci.onFinished(err)
-		return nil, err
-	}
-	s := &clientStream{client: c, desc: desc, info: ci, method: method, md: own, base: ctx, waiter: wait.WaiterOf(ctx)}
-	var md metadata.MD
-	if s.firstAttempt.ctx, s.firstAttempt.stats, md, err = c.beginAttempt(ctx, method, ci, desc, own, firstAttempt); err != nil {
-		ci.onFinished(err)
-		return nil, err
-	}
-	if err := s.openFirstAttempt(md, nil); err != nil {
-		return nil, err
 	}
 	return s, nil
 }
 
 var errNilDesc = status.Error(codes.Internal, "nearcall: a stream needs a grpc.StreamDesc; generated code passes it")
 
-// openFirstAttempt opens the first attempt, with the header o unless that is nil. It
-// reports a failure to the call's options.
-func (s *clientStream) openFirstAttempt(md metadata.MD, o *link.CallHeader) error {
+// openFirstAttempt opens the first attempt or, if that has failed with why as a unary call, the
+// next one. It reports a failure to the call's options.
+func (s *clientStream) openFirstAttempt(why failure) error {
 	a := &s.firstAttempt
 	a.call, s.current = s, a
-	if err := s.openAttempt(s.base, a, s.info, md, o); err != nil {
+	if why.failed() {
+		a.stream = noStream{}
+		_ = s.client.add(s) // if the client is closed, there is no next attempt
+		err := s.retryAttempt(a, why)
+		if err != nil {
+			s.finish(err)
+		}
+		return err
+	}
+	if err := s.openAttempt(s.info.ctx, a, s.info); err != nil {
 		s.info.onFinished(err)
 		return err
 	}
@@ -78,23 +69,24 @@ func (s *clientStream) openFirstAttempt(md metadata.MD, o *link.CallHeader) erro
 		s.finish(err)
 		return err
 	}
-	if s.desc != unaryDesc { // Invoke receives until the end, and so notices an abort
+	if !s.info.unary() { // Invoke receives until the end, and so notices an abort
 		a.stream.OnAbort(a.onTransportAbort)
 	}
 	s.watchContext(a)
 	return nil
 }
 
+// noStream is the stream of an attempt that failed without one.
+type noStream struct{ link.Stream }
+
+func (noStream) Abort(error) {}
+
 // clientStream implements grpc.ClientStream over the link.Stream of its current attempt:
 // see attempt.go.
 type clientStream struct {
 	client       *Client
-	desc         *grpc.StreamDesc
 	info         *callInfo
-	method       string
-	md           metadata.MD     // the user's
-	base         context.Context // the call's context
-	waiter       wait.Waiter     // base's loop; nil for goroutines
+	waiter       wait.Waiter // the loop of the call's context; nil for goroutines
 	firstAttempt attempt
 	given        []byte // the request of a unary call, if it is encoded already
 
@@ -169,7 +161,7 @@ func (s *clientStream) Trailer() metadata.MD {
 func (s *clientStream) SendMsg(m any) error {
 	s.sendYield.beforeMessage(s.waiter)
 	err := s.send(m)
-	if err == io.EOF && !s.desc.ClientStreams {
+	if err == io.EOF && !s.info.desc.ClientStreams {
 		return nil // generated code expects nil; RecvMsg returns the status
 	}
 	if err != nil && err != io.EOF {
@@ -183,7 +175,7 @@ func (s *clientStream) send(m any) error {
 		return status.Error(codes.Internal, "SendMsg called after CloseSend")
 	}
 	f := &s.sendFrame
-	f.Msg, f.HasMsg, f.EndSend = messageOf(m, s.info.codec), true, !s.desc.ClientStreams
+	f.Msg, f.HasMsg, f.EndSend = messageOf(m, s.info.codec), true, !s.info.desc.ClientStreams
 	if s.given != nil {
 		f.Msg = link.EncodedBytes(s.given)
 	}
@@ -215,7 +207,7 @@ func (s *clientStream) send(m any) error {
 // encodeForReplay encodes m if the user may change it before it is sent again, or its codec could
 // not encode it again. The bytes are immutable.
 func (s *clientStream) encodeForReplay(m *link.Message) error {
-	if s.sendAttempt != nil || s.desc == unaryDesc && s.info.codec == codec.Proto() || s.info.codec == codec.Shared() {
+	if s.sendAttempt != nil || s.info.unary() && s.info.codec == codec.Proto() || s.info.codec == codec.Shared() {
 		return nil // a request does not change before Invoke returns, a shared message never
 	}
 	a, replayable := s.currentAttempt()
@@ -223,7 +215,7 @@ func (s *clientStream) encodeForReplay(m *link.Message) error {
 		s.sendAttempt, s.replayMemory = a, replayMemory{}
 		return nil
 	}
-	if s.desc.ClientStreams {
+	if s.info.desc.ClientStreams {
 		return s.replayMemory.encode(m)
 	}
 	return encode(m)
@@ -232,7 +224,7 @@ func (s *clientStream) encodeForReplay(m *link.Message) error {
 // checkContext aborts the call if its context is done. The goroutine that watches the
 // context may be late.
 func (s *clientStream) checkContext() {
-	if err := link.ContextErr(s.base); err != nil {
+	if err := link.ContextErr(s.info.ctx); err != nil {
 		s.abortCall(err)
 	}
 }
@@ -254,7 +246,7 @@ func (s *clientStream) RecvMsg(m any) error {
 	s.recvMu.Lock(s.waiter)
 	defer s.recvMu.Unlock()
 	err := s.recv(m)
-	if err == nil && !s.desc.ServerStreams {
+	if err == nil && !s.info.desc.ServerStreams {
 		// The one reply counts only if the end follows it.
 		switch err = s.recv(m); err {
 		case io.EOF:
@@ -299,7 +291,7 @@ func (s *clientStream) endError() error {
 	if s.end.Status != nil {
 		return s.end.Status.Err()
 	}
-	if !s.desc.ServerStreams && !s.received {
+	if !s.info.desc.ServerStreams && !s.received {
 		return errNoReply
 	}
 	return io.EOF
@@ -350,7 +342,7 @@ func (s *clientStream) receiveFrom(a *attempt, to link.Sink) (got, done bool, er
 			err = context.DeadlineExceeded
 		}
 	}
-	if why, failed := s.failureOf(f, err); failed {
+	if why := s.info.failureOf(f.End, err, s.recvAttempt != nil || f.Header != nil || f.Got); why.failed() {
 		err := s.retryAttempt(a, why)
 		if err != nil && why.end != nil {
 			s.end = why.end
@@ -381,9 +373,7 @@ func (s *clientStream) receiveFrom(a *attempt, to link.Sink) (got, done bool, er
 }
 
 func (s *clientStream) onEnd(e *link.End) {
-	if st := statusWith(e.Status, e.Trailer); st != e.Status {
-		e = &link.End{Status: st, Trailer: e.Trailer} // a copy: the peer's must not be modified
-	}
+	e = withDetails(e)
 	s.end = e
 	s.mu.Lock()
 	trailer := s.setTrailer(e)

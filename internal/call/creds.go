@@ -14,9 +14,10 @@ import (
 
 // authMetadata returns the metadata that the credentials of the connection and of the
 // call add to a request to authority.
-func (c *Client) authMetadata(ctx context.Context, ci *callInfo, authority, method string, p *link.Peer) (metadata.MD, error) {
-	ctx = credentials.NewContextWithRequestInfo(ctx, credentials.RequestInfo{Method: method, AuthInfo: p.AuthInfo})
-	audience := audience(authority, method)
+func (c *Client) authMetadata(a *attempt, ci *callInfo, authority string) (metadata.MD, error) {
+	p := a.peer
+	ctx := credentials.NewContextWithRequestInfo(a.ctx, credentials.RequestInfo{Method: ci.method, AuthInfo: p.AuthInfo})
+	audience := audience(authority, ci.method)
 	md := make(metadata.MD)
 	for _, creds := range c.cfg.Creds {
 		auth, err := authOf(ctx, creds, audience, p, codes.Unauthenticated)

@@ -4,29 +4,27 @@ import (
 	"context"
 	"time"
 
-	"google.golang.org/grpc/metadata"
-
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// fillHeader sets o for a call with ctx on a session with p.
-func (c *Client) fillHeader(ctx context.Context, o *link.CallHeader, ci *callInfo, method string, md metadata.MD, p *link.Peer) error {
+// fillHeader sets o for the attempt a, whose session was picked.
+func (c *Client) fillHeader(o *link.CallHeader, a *attempt, ci *callInfo) error {
 	if ci.authority != "" {
-		if err := vouch(p, ci.authority); err != nil {
+		if err := vouch(a.peer, ci.authority); err != nil {
 			return err
 		}
 	}
-	o.Profile = c.profileOf(ci, p)
-	o.Method = method
-	o.Metadata = md
+	o.Profile = c.profileOf(ci, a.peer)
+	o.Method = ci.method
+	o.Metadata = a.md
 	o.MaxReply = ci.maxRecv
 	if len(c.cfg.Creds) > 0 || ci.creds != nil {
-		auth, err := c.authMetadata(ctx, ci, o.Authority, method, p)
+		auth, err := c.authMetadata(a, ci, o.Authority)
 		if err != nil {
 			return err
 		}
-		for k, v := range md {
+		for k, v := range a.md {
 			auth[k] = append(auth[k], v...)
 		}
 		o.Metadata = auth
@@ -35,7 +33,7 @@ func (c *Client) fillHeader(ctx context.Context, o *link.CallHeader, ci *callInf
 		o.Metadata = ci.retry.addPreviousAttempts(o.Metadata)
 	}
 	// The deadline may have passed before the context's timer fires.
-	if deadline, ok := ctx.Deadline(); ok {
+	if deadline, ok := a.ctx.Deadline(); ok {
 		if time.Until(deadline) <= 0 {
 			return contextStatus(context.DeadlineExceeded)
 		}

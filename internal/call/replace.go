@@ -16,12 +16,11 @@ import (
 // to send the message on. lost is the error of a call that no handler has seen and that
 // is not retried.
 func (s *clientStream) onSendError(a *attempt, err error) (another bool, lost error) {
-	var unfit *link.SendError
 	switch {
 	case isUnprocessed(err):
 		lost = s.retryAttempt(a, failure{reason: err})
 		return lost == nil, lost
-	case s.sendAttempt != nil, !s.info.retry.hasPolicy(), errors.As(err, &unfit):
+	case s.sendAttempt != nil, !s.info.retry.hasPolicy(), unfit(err):
 		return false, nil
 	}
 	// The policy depends on how the attempt ended. Receive that.
@@ -38,11 +37,14 @@ func (s *clientStream) onSendError(a *attempt, err error) (another bool, lost er
 	return s.current != a, nil
 }
 
-// A failure says how an attempt failed. One field is set.
+// A failure says how an attempt failed. One field is set; none if the attempt has not failed, or in
+// a way that is never retried.
 type failure struct {
-	reason error     // the stream was aborted
+	reason error     // the attempt was lost, or its stream was aborted
 	end    *link.End // the peer ended the call without a header or message before
 }
+
+func (f failure) failed() bool { return f.reason != nil || f.end != nil }
 
 // status returns the error of the call if it is not retried.
 func (f failure) status() error {
@@ -52,27 +54,65 @@ func (f failure) status() error {
 	return linkStatus(f.reason)
 }
 
-// failureOf returns the failure of an attempt whose Recv returned f and err. ok is false
-// if the attempt has not failed, or in a way that is never retried.
-func (s *clientStream) failureOf(f *link.Frame, err error) (failure, bool) {
+// failureOf returns the failure of an attempt with the end that was received, if any, and the error
+// of receiving. answered says that a header or a message was received.
+func (ci *callInfo) failureOf(end *link.End, err error, answered bool) failure {
 	switch {
 	case isUnprocessed(err):
-		return failure{reason: err}, true
-	case s.recvAttempt != nil, !s.info.retry.hasPolicy():
+		return failure{reason: err}
+	case answered, ci.retry == nil, unfit(err):
 	case err != nil:
-		var unfit *link.RecvError
-		return failure{reason: err}, !errors.As(err, &unfit)
-	case f.End != nil && f.End.Status != nil && f.Header == nil && !f.Got:
-		return failure{end: f.End}, true
+		return failure{reason: err}
+	case end != nil && end.Status != nil:
+		return failure{end: withDetails(end)}
 	}
-	return failure{}, false
+	return failure{}
+}
+
+// unaryFailure returns the failure of an attempt with Session.Invoke, which has set u and returned
+// err, unless the request exceeds the replay limit.
+func (ci *callInfo) unaryFailure(u *link.UnaryCall, req any, err error) failure {
+	answered := u.Header != nil || u.Replied || u.ReplyError != nil || err == link.ErrReplies
+	why := ci.failureOf(&u.End, err, answered)
+	if why.failed() && !isUnprocessed(err) {
+		msg := messageOf(req, ci.codec)
+		if ci.given != nil {
+			msg = *ci.given
+		}
+		if !fitsReplay(&msg, ci.maxReplay) {
+			return failure{}
+		}
+	}
+	return why
+}
+
+// unfit reports whether err says that a message cannot be sent or received by any attempt.
+func unfit(err error) bool {
+	if err == nil {
+		return false
+	}
+	var send *link.SendError
+	var recv *link.RecvError
+	var large unsendable
+	return errors.As(err, &send) || errors.As(err, &recv) || errors.As(err, &large)
+}
+
+// withDetails returns e with the details that its trailer adds to its status.
+func withDetails(e *link.End) *link.End {
+	if st := statusWith(e.Status, e.Trailer); st != e.Status {
+		return &link.End{Status: st, Trailer: e.Trailer} // a copy: the peer's must not be modified
+	}
+	return e
 }
 
 // retriesTransparently reports whether the call can be retried transparently after the
 // current attempt was aborted for reason. mu is held.
 func (s *clientStream) retriesTransparently(reason error) bool {
 	a := s.current
-	return isUnprocessed(reason) && (a.kind == firstAttempt || refusedBy(a.openedBy, reason)) && s.giveUpReason == nil
+	if !isUnprocessed(reason) || a.session == nil || s.giveUpReason != nil {
+		return false
+	}
+	return a.kind == firstAttempt && !a.peer.Local || refusedBy(a.session, reason)
 }
 
 // retryable reports whether the call may be retried after the current attempt failed
@@ -81,7 +121,7 @@ func (s *clientStream) retryable(why failure) bool {
 	switch {
 	case s.committed, s.finished:
 		return false
-	case s.giveUpReason != nil && s.desc != unaryDesc: // a unary call's failure still counts for the throttler
+	case s.giveUpReason != nil && !s.info.unary(): // a unary call's failure still counts for the throttler
 		return false
 	case why.end != nil:
 		return true // shouldRetry decides
@@ -116,7 +156,7 @@ func (s *clientStream) retryAttempt(a *attempt, why failure) error {
 		}
 		return linkStatus(reason)
 	}
-	ctx, cancel := context.WithCancel(s.base)
+	ctx, cancel := context.WithCancel(s.info.ctx)
 	s.retrying, s.stopRetry = true, cancel
 	s.finishFuncs = append(s.finishFuncs, cancel)
 	a.ended = true
@@ -128,17 +168,12 @@ func (s *clientStream) retryAttempt(a *attempt, why failure) error {
 	}
 	a.stats.reportEnd(why.status(), trailer)
 
-	kind := transparentRetry
-	failed := why.status()
-	var err error
-	if !transparent {
-		kind = policyRetry
-		waits := ctx
-		if s.desc == unaryDesc { // only its context and its client end a unary call
-			waits = s.base
-		}
-		err = s.client.waitForRetry(waits, s.info.retry, failed, trailer)
+	waits := ctx
+	if s.info.unary() { // only its context and its client end a unary call
+		waits = s.info.ctx
 	}
+	failed := why.status()
+	kind, err := s.client.nextAttempt(waits, s.info.retry, transparent, failed, trailer)
 	refused := err == failed
 	if err == nil {
 		err = s.replaceAttempt(ctx, kept, kind)
@@ -153,7 +188,7 @@ func (s *clientStream) finishRetry(a *attempt, received bool, err error) error {
 	s.mu.Lock()
 	s.retrying, s.stopRetry = false, nil
 	b := s.current
-	if s.giveUpReason != nil && (err == nil || s.desc != unaryDesc) {
+	if s.giveUpReason != nil && (err == nil || !s.info.unary()) {
 		err, received = s.giveUpReason, false
 	}
 	if err != nil {
@@ -196,7 +231,7 @@ func (s *clientStream) finishRetry(a *attempt, received bool, err error) error {
 // replayTooLarge reports whether the request of a unary call exceeds the replay limit,
 // which bufferForReplay does not check for unary calls. mu is held.
 func (s *clientStream) replayTooLarge() bool {
-	return s.desc == unaryDesc && len(s.replayBuffer) > 0 && !fitsReplay(&s.replayBuffer[0].msg, s.info.maxReplay)
+	return s.info.unary() && len(s.replayBuffer) > 0 && !fitsReplay(&s.replayBuffer[0].msg, s.info.maxReplay)
 }
 
 // replaceAttempt opens another attempt, makes it the current one, and sends kept on it.
@@ -204,23 +239,18 @@ func (s *clientStream) replayTooLarge() bool {
 // one did. It ignores errors of the new stream: the next operation on the call gets them.
 func (s *clientStream) replaceAttempt(ctx context.Context, kept []step, kind attemptKind) error {
 	if s.client.stats != nil { // the handler may add to the context's metadata
-		ctx = metadata.NewOutgoingContext(ctx, s.md) // a copy: the user may have changed the context's
+		ctx = metadata.NewOutgoingContext(ctx, s.info.md) // a copy: the user may have changed the context's
 	}
 	b := &attempt{call: s, kind: kind}
 	info := *s.info // a copy: fillHeader may set the codec, which other goroutines read
-	md := s.md
-	var err error
-	if b.ctx, b.stats, md, err = s.client.beginAttempt(ctx, s.method, &info, s.desc, md, kind); err != nil {
-		return err
-	}
-	if err := s.openAttempt(ctx, b, &info, md, nil); err != nil {
+	if err := s.openAttempt(ctx, b, &info); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	s.current, s.trailer = b, nil
 	gaveUp := s.giveUpReason
 	s.mu.Unlock()
-	if s.desc != unaryDesc {
+	if !s.info.unary() {
 		b.stream.OnAbort(b.onTransportAbort)
 	}
 	if gaveUp != nil {

@@ -2,7 +2,6 @@ package call
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -20,8 +19,7 @@ import (
 )
 
 // Retries by the retryPolicy of a service config, as in grpc-go and gRFC A6. This file
-// decides whether and when a failed attempt is retried. Client.invoke makes the next
-// attempt of a call made with Session.Invoke, and replace.go that of a stream.
+// decides whether and when a failed attempt is retried. attempt.go makes the next one.
 
 const (
 	pushbackKey         = "grpc-retry-pushback-ms"
@@ -152,19 +150,22 @@ func (r *retryState) addPreviousAttempts(md metadata.MD) metadata.MD {
 	return all
 }
 
-// waitForRetry waits for the policy's backoff after an attempt failed with err and
-// trailer. It returns nil if the call must be retried, and the error of the call
-// otherwise.
-func (c *Client) waitForRetry(ctx context.Context, r *retryState, err error, trailer metadata.MD) error {
-	d, err := r.shouldRetry(err, trailer)
-	if err != nil {
-		return err
+// nextAttempt decides whether another attempt follows one that failed with err and trailer. It waits
+// for the policy's backoff, unless the retry is transparent. It returns the kind of the next
+// attempt, or the error of the call if there is none.
+func (c *Client) nextAttempt(ctx context.Context, r *retryState, transparent bool, err error, trailer metadata.MD) (attemptKind, error) {
+	if transparent {
+		return transparentRetry, nil
 	}
-	if err := c.backoff(ctx, d); err != nil {
-		return err
+	d, err := r.shouldRetry(err, trailer)
+	if err == nil {
+		err = c.backoff(ctx, d)
+	}
+	if err != nil {
+		return 0, err
 	}
 	r.numRetries++
-	return nil
+	return policyRetry, nil
 }
 
 // backoff waits for d. It returns an error as soon as ctx is done or the client
@@ -184,25 +185,6 @@ func (c *Client) backoff(ctx context.Context, d time.Duration) error {
 		return status.FromContextError(err).Err()
 	}
 	return nil
-}
-
-// canReplayUnary reports whether a failed unary call may be retried: it received no
-// header and no reply, and its request was sent and does not exceed the replay limit. err
-// is the error of Session.Invoke.
-func canReplayUnary(ci *callInfo, u *link.UnaryCall, req any, given *link.Message, err error) bool {
-	var unsent *link.SendError
-	var tooLarge unsendable
-	if err == nil && u.Status == nil || errors.As(err, &unsent) || errors.As(err, &tooLarge) {
-		return false
-	}
-	if u.Header != nil || u.Replied || u.ReplyError != nil {
-		return false
-	}
-	if given != nil {
-		return fitsReplay(given, ci.maxReplay)
-	}
-	msg := messageOf(req, ci.codec)
-	return fitsReplay(&msg, ci.maxReplay)
 }
 
 // fitsReplay reports whether m fits a replay buffer of limit bytes.

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -163,6 +164,36 @@ func TestRetriesWaitForTheBackoff(t *testing.T) {
 						}
 					}
 				})
+			})
+		}
+	}
+}
+
+// Details that a handler has put into the trailer reach the caller, also if the policy decides
+// about the failure.
+func TestAFailureThatIsNotRetriedHasItsDetails(t *testing.T) {
+	detailed, err := status.New(codes.NotFound, "no").WithDetails(wrapperspb.String("detail"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := proto.Marshal(detailed.Proto())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fail := func(ctx context.Context) error {
+		_ = grpc.SetTrailer(ctx, metadata.Pairs(detailsKey, string(b)))
+		return status.Error(codes.NotFound, "no")
+	}
+	for name, way := range ways {
+		for kind, call := range map[string]func(*Client, ...grpc.CallOption) error{"unary": invokes, "stream": streams} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				b := startRetried(t, handlers{
+					unary:  func(ctx context.Context, _ *message) (*message, error) { return nil, fail(ctx) },
+					stream: func(ss grpc.ServerStream) error { return fail(ss.Context()) },
+				}, 4, way)
+				if st := status.Convert(call(b.Client)); st.Code() != codes.NotFound || len(st.Details()) != 1 {
+					t.Errorf("the call ends with %v, %d details", st, len(st.Details()))
+				}
 			})
 		}
 	}

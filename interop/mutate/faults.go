@@ -87,8 +87,8 @@ var Faults = []Fault{
 	{
 		Name: "a call starts although its context is done",
 		File: aClient,
-		Old:  "if err := wait.Err(ctx); err != nil {",
-		New:  "if err := wait.Err(ctx); false {", Items: []int{1},
+		Old:  "if err := wait.Err(ci.ctx); err != nil {",
+		New:  "if err := wait.Err(ci.ctx); false {", Items: []int{1},
 	},
 	{
 		Name: "a context's Err is used before its Done channel is closed",
@@ -99,8 +99,8 @@ var Faults = []Fault{
 	{
 		Name: "a context's deadline is used although ok is false",
 		File: aHeader,
-		Old:  "if deadline, ok := ctx.Deadline(); ok {",
-		New:  "if deadline, ok := ctx.Deadline(); ok || !deadline.IsZero() {", Items: []int{1},
+		Old:  "if deadline, ok := a.ctx.Deadline(); ok {",
+		New:  "if deadline, ok := a.ctx.Deadline(); ok || !deadline.IsZero() {", Items: []int{1},
 	},
 	{
 		Name: "an expired deadline is not noticed before a call",
@@ -165,8 +165,8 @@ var Faults = []Fault{
 	{
 		Name: "the audience of credentials ignores the call's own authority",
 		File: aHeader,
-		Old:  "c.authMetadata(ctx, ci, o.Authority, method, p)",
-		New:  "c.authMetadata(ctx, ci, c.cfg.Authority, method, p)", Items: []int{7},
+		Old:  "c.authMetadata(a, ci, o.Authority)",
+		New:  "c.authMetadata(a, ci, c.cfg.Authority)", Items: []int{7},
 	},
 	{
 		Name: "method names are split at the first slash",
@@ -227,13 +227,13 @@ var Faults = []Fault{
 	{
 		Name: "a single reply does not wait for the end",
 		File: aClientStream,
-		Old:  "if err == nil && !s.desc.ServerStreams {",
+		Old:  "if err == nil && !s.info.desc.ServerStreams {",
 		New:  "if false {", Items: []int{16, 17, 18},
 	},
 	{
 		Name: "a missing reply is taken for the end",
 		File: aClientStream,
-		Old:  "if !s.desc.ServerStreams && !s.received {",
+		Old:  "if !s.info.desc.ServerStreams && !s.received {",
 		New:  "if false {", Items: []int{18},
 	},
 	{
@@ -364,7 +364,7 @@ var Faults = []Fault{
 	{
 		Name: "unary calls do not fill call options",
 		File: aClient,
-		Old:  "ci.fillOptions(last.peer, last.call.Header, last.call.Trailer)",
+		Old:  "ci.fillOptions(a.peer, u.Header, u.Trailer)",
 		New:  "", Items: []int{32},
 	},
 	{
@@ -475,9 +475,9 @@ var Faults = []Fault{
 	// Retries.
 	{
 		Name: "a header does not commit a unary call",
-		File: aRetry,
-		Old:  "if u.Header != nil || u.Replied || u.ReplyError != nil {",
-		New:  "if u.Replied || u.ReplyError != nil {", Items: []int{43},
+		File: aReplace,
+		Old:  "answered := u.Header != nil || u.Replied",
+		New:  "answered := u.Replied", Items: []int{43},
 	},
 	{
 		Name: "nothing commits a stream",
@@ -526,14 +526,14 @@ var Faults = []Fault{
 	{
 		Name: "a sender does not notice that its attempt has failed",
 		File: aReplace,
-		Old:  "case s.sendAttempt != nil, !s.info.retry.hasPolicy(), errors.As(err, &unfit):",
-		New:  "case true, errors.As(err, &unfit):", Items: []int{43},
+		Old:  "case s.sendAttempt != nil, !s.info.retry.hasPolicy(), unfit(err):",
+		New:  "case true, unfit(err):", Items: []int{43},
 	},
 	{
 		Name: "the policy's attempts are transparent to stats handlers",
 		File: aAttempt,
-		Old:  "IsTransparentRetryAttempt: kind == transparentRetry,",
-		New:  "IsTransparentRetryAttempt: kind != firstAttempt,", Items: []int{43},
+		Old:  "IsTransparentRetryAttempt: a.kind == transparentRetry,",
+		New:  "IsTransparentRetryAttempt: a.kind != firstAttempt,", Items: []int{43},
 	},
 
 	// Sockets.
@@ -555,7 +555,7 @@ var Faults = []Fault{
 		Name: "whether an end is late depends on when it is received",
 		File: aClientStream,
 		Old:  "if f.End != nil && f.End.Late {",
-		New:  "if deadline, ok := s.base.Deadline(); f.End != nil && ok && link.Passed(deadline) {", Items: []int{21},
+		New:  "if deadline, ok := s.info.ctx.Deadline(); f.End != nil && ok && link.Passed(deadline) {", Items: []int{21},
 		Env: "tcp",
 	},
 	{
