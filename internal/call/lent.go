@@ -23,11 +23,11 @@ const watchLasts = 25
 // A watch knows the calls whose handlers run on lent goroutines, from when they begin: until
 // then there is nothing to release. It is guarded by workers.mu.
 type watch struct {
-	calls []*serverCall // each at its lentIndex - 1
-	timer *time.Timer   // nil before the first call
-	runs  bool          // the timer is set
-	quiet int           // looks since a call was added
-	ended bool
+	calls     []*serverCall // each at its lentIndex - 1
+	timer     *time.Timer   // nil before the first call
+	runs      bool          // the timer is set
+	idleLooks int           // looks since a call was added
+	ended     bool
 }
 
 // lender returns c's carrier if c may run on a goroutine that it lends, or nil.
@@ -37,17 +37,17 @@ func (c *serverCall) lender() link.Lender {
 		return nil
 	}
 	l, ok := c.carried.carrier.(link.Lender)
-	if !ok || !l.Lends(m.pace.expected()) {
+	if !ok || !l.Lends(m.handlerTime.expected()) {
 		return nil
 	}
 	return l
 }
 
-// A lentCall is a call that runs on a lent goroutine.
-type lentCall serverCall
+// A lentHandler is a call that runs on a lent goroutine.
+type lentHandler serverCall
 
 // Run implements [link.Runner].
-func (l *lentCall) Run() time.Duration {
+func (l *lentHandler) Run() time.Duration {
 	c := (*serverCall)(l)
 	w := &c.conn.server.workers
 	w.mu.Lock()
@@ -57,7 +57,7 @@ func (l *lentCall) Run() time.Duration {
 	begun := time.Now()
 	c.run()
 	d := time.Since(begun)
-	c.method.pace.ran(d)
+	c.method.handlerTime.ran(d)
 	w.finished(c)
 	return d
 }
@@ -65,20 +65,20 @@ func (l *lentCall) Run() time.Duration {
 // runTimed is run. It records how long the handler takes if that decides whether the next
 // one may run on a lent goroutine.
 func (c *serverCall) runTimed() {
-	if c.carried == nil || c.method.unary == nil || c.method.pace.expected() < never {
+	if c.carried == nil || c.method.unary == nil || c.method.handlerTime.expected() < never {
 		c.run()
 		return
 	}
 	begun := time.Now()
 	c.run()
-	c.method.pace.ran(time.Since(begun))
+	c.method.handlerTime.ran(time.Since(begun))
 }
 
 // add makes the watch look at c. workers.mu is held.
 func (t *watch) add(w *workers, c *serverCall) {
 	t.calls = append(t.calls, c)
 	c.lentIndex = int32(len(t.calls))
-	t.quiet = 0
+	t.idleLooks = 0
 	switch {
 	case t.runs || t.ended:
 		return
@@ -119,21 +119,21 @@ func (w *workers) look() {
 	t := &w.watch
 	for i := 0; i < len(t.calls); {
 		c := t.calls[i]
-		if !c.looked {
-			c.looked = true
+		if !c.seenRunning {
+			c.seenRunning = true
 			i++
 			continue
 		}
 		slow = append(slow, c)
 		t.remove(c) // another takes its place
 	}
-	t.quiet++
-	if t.runs = len(t.calls) > 0 || t.quiet < watchLasts; t.runs && !t.ended {
+	t.idleLooks++
+	if t.runs = len(t.calls) > 0 || t.idleLooks < watchLasts; t.runs && !t.ended {
 		t.timer.Reset(watchTime)
 	}
 	w.mu.Unlock()
 	for _, c := range slow {
-		c.method.pace.ran(watchTime) // before the goroutine reads more calls of the method
+		c.method.handlerTime.ran(watchTime) // before the goroutine reads more calls of the method
 		if r := c.carried; r.use() {
 			r.carrier.(link.Lender).Release()
 			r.unuse()

@@ -37,12 +37,12 @@ func (s *lending) offerTo(c *serverConn, m string) error {
 // proves makes the method count as quick.
 func proves(s *Server) {
 	for range provenScore {
-		s.methods[unaryMethod].pace.ran(time.Microsecond)
+		s.methods[unaryMethod].handlerTime.ran(time.Microsecond)
 	}
 }
 
 func TestAMethodProvesThatItIsQuick(t *testing.T) {
-	var p pace
+	var p handlerTime
 	times := func(n int, d time.Duration) {
 		for range n {
 			p.ran(d)

@@ -72,7 +72,7 @@ type method struct {
 	codec        link.Codec     // of forwarded streams; nil for the call's
 	refusal      *status.Status // status of all calls, if there is no such method
 	invalid      bool           // the name is not valid in a header: calls are refused
-	pace         pace           // of unary methods
+	handlerTime  handlerTime    // of unary methods
 }
 
 // clientStreams reports whether the caller may send more than one message.

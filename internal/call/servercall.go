@@ -25,10 +25,10 @@ type serverCall struct {
 	finished   bool
 
 	// Guarded by workers.mu.
-	next      *serverCall // in workers.queue
-	index     int32       // in conn.admission.running
-	lentIndex int32       // in workers.watch.calls, plus one; 0 if it is not there
-	looked    bool        // the watch has seen the handler run
+	next        *serverCall // in workers.queue
+	index       int32       // in conn.admission.running
+	lentIndex   int32       // in workers.watch.calls, plus one; 0 if it is not there
+	seenRunning bool        // the watch has seen the handler run
 
 	conn   *serverConn
 	open   *link.CallHeader

@@ -119,7 +119,7 @@ func (w *workers) dispatch(c *serverCall, l link.Lender) error {
 	case l != nil:
 		c.conn.admission.lent++
 		w.mu.Unlock()
-		l.Lend((*lentCall)(c), c.method.pace.expected())
+		l.Lend((*lentHandler)(c), c.method.handlerTime.expected())
 		return nil
 	case c.method.loop != nil:
 		w.mu.Unlock()

@@ -26,7 +26,7 @@ import (
 //
 // The Connector runs a goroutine only while it dials or backs off, or for an observer.
 // Without an observer, the end of a session is noticed by the next method call. The next
-// session is then dialled at once, unless several sessions in a row were brief: see pace.
+// session is then dialled at once, unless several sessions in a row were brief: see redial.
 type Connector struct {
 	Config
 
@@ -44,7 +44,7 @@ type Connector struct {
 	dialNow  chan struct{}            // capacity 1; ends a backoff early
 	stopDial func()                   // ends the dial loop; nil if none runs
 	attempts uint64                   // number of the last dial loop
-	pace     pace
+	redial   redial
 }
 
 // A Config says how to connect.
@@ -158,7 +158,7 @@ func (s *session) hasEnded() bool { return link.IsClosed(s.Ended()) }
 // noticeEnd leaves state Ready if the session takes no more calls. mu is held.
 func (c *Connector) noticeEnd() {
 	if s := c.ready.Load(); s != nil && link.IsClosed(s.Done()) {
-		c.pace.ended(s, c.Backoff)
+		c.redial.ended(s, c.Backoff)
 		c.retire(s)
 		if c.state == connectivity.Ready {
 			c.setState(connectivity.Idle)
@@ -209,9 +209,9 @@ func (c *Connector) noticeEnds() {
 // startDialing starts the dial loop, which waits first if a backoff is due. mu is held
 // and the state is Idle.
 func (c *Connector) startDialing() {
-	delay := time.Until(c.pace.due)
+	delay := time.Until(c.redial.due)
 	if delay > 0 {
-		c.failure = c.pace.failure()
+		c.failure = c.redial.failure()
 		c.setState(connectivity.TransientFailure)
 	} else {
 		c.setState(connectivity.Connecting)
@@ -288,7 +288,7 @@ func (c *Connector) finishDial(number uint64, s link.Session, begun time.Time, e
 	if err != nil {
 		c.failure = err
 		c.setState(connectivity.TransientFailure)
-		return false, c.pace.failed(begun, c.Backoff)
+		return false, c.redial.failed(begun, c.Backoff)
 	}
 	c.stopDial()
 	c.stopDial = nil
@@ -325,7 +325,7 @@ func (c *Connector) Persist() {
 func (c *Connector) ResetBackoff() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.pace = pace{}
+	c.redial = redial{}
 	if c.state != connectivity.TransientFailure {
 		return
 	}

@@ -120,7 +120,7 @@ func (c *Connector) enterIdle() []*session {
 		c.stopDial()
 		c.stopDial = nil
 	}
-	c.pace = pace{}
+	c.redial = redial{}
 	c.setState(connectivity.Idle)
 	if running(i.calls.Load()) > 0 {
 		i.timer.Reset(i.nextCheck(0))

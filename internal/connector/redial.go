@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/backoff"
 )
 
-// A pace decides when the next attempt to connect is due. While attempts fail it is
+// redial decides when the next attempt to connect is due. While attempts fail it is
 // gRPC's backoff.
 //
 // A server that accepts a session and ends it at once would be redialed in a tight loop.
@@ -16,7 +16,7 @@ import (
 // the next attempt would have been due and no call on it was answered. The first brief
 // session is forgiven, because the server may just have been draining. Any other session
 // resets the backoff, so that a server that did serve is redialed at once.
-type pace struct {
+type redial struct {
 	failures int       // in a row
 	brief    bool      // there was a brief session since the last reset
 	due      time.Time // earliest start of the next attempt
@@ -24,29 +24,29 @@ type pace struct {
 }
 
 // failed counts a failed attempt that began at dialled. It returns when the next is due.
-func (p *pace) failed(dialled time.Time, b backoff.Config) time.Time {
-	p.due = dialled.Add(interval(b, p.failures))
-	p.failures++
-	return p.due
+func (r *redial) failed(dialled time.Time, b backoff.Config) time.Time {
+	r.due = dialled.Add(interval(b, r.failures))
+	r.failures++
+	return r.due
 }
 
 // ended records the end of a session.
-func (p *pace) ended(s *session, b backoff.Config) {
+func (r *redial) ended(s *session, b backoff.Config) {
 	answered, reason := outcome(s)
-	before := *p
-	if due := p.failed(s.dialled, b); time.Now().After(due) || answered {
-		*p = pace{}
+	before := *r
+	if due := r.failed(s.dialled, b); time.Now().After(due) || answered {
+		*r = redial{}
 	} else if !before.brief {
-		*p = before
-		p.brief = true
+		*r = before
+		r.brief = true
 	}
-	p.reason = reason
+	r.reason = reason
 }
 
 // failure returns the error of calls that do not wait for a session while brief sessions
 // make the connector back off.
-func (p *pace) failure() error {
-	return fmt.Errorf("the server ends connections as soon as they have begun: %w", p.reason)
+func (r *redial) failure() error {
+	return fmt.Errorf("the server ends connections as soon as they have begun: %w", r.reason)
 }
 
 // outcome reports whether the server answered any call of a session, and why the session

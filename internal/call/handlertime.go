@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// A pace tracks how long a method's handler takes. The goroutine that reads a connection
+// A handlerTime tracks how long a method's handler takes. The goroutine that reads a connection
 // runs the handlers of quick methods: nothing else is read meanwhile, but no goroutine has
 // to be woken. Any method must prove itself on workers first. A run that is rather slow
 // now and then does no harm, and busy processors make all handlers slow at times. But after
 // a run that was long the method must prove itself again, on many calls.
-type pace struct {
+type handlerTime struct {
 	score atomic.Int32 // the method counts as quick from provenScore on
 	mean  atomic.Int32 // of quick runs, those of late counting most, in ns
 }
@@ -28,26 +28,26 @@ const (
 
 // expected returns how long the next run is likely to take, never if the method has not
 // proved that it is quick.
-func (p *pace) expected() time.Duration {
-	if p.score.Load() < provenScore {
+func (t *handlerTime) expected() time.Duration {
+	if t.score.Load() < provenScore {
 		return never
 	}
-	return time.Duration(p.mean.Load())
+	return time.Duration(t.mean.Load())
 }
 
 // ran records that a run took d. Concurrent records may be lost.
-func (p *pace) ran(d time.Duration) {
-	score := p.score.Load()
+func (t *handlerTime) ran(d time.Duration) {
+	score := t.score.Load()
 	switch {
 	case d >= watchTime:
-		p.score.Store(longRun)
+		t.score.Store(longRun)
 		return
 	case d > quickRun:
-		p.score.Store(max(score-slowRun, longRun))
+		t.score.Store(max(score-slowRun, longRun))
 		return
 	case score < maxScore:
-		p.score.Store(score + 1)
+		t.score.Store(score + 1)
 	}
-	mean := p.mean.Load()
-	p.mean.Store(mean + (int32(d)-mean)/8)
+	mean := t.mean.Load()
+	t.mean.Store(mean + (int32(d)-mean)/8)
 }
