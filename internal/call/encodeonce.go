@@ -62,22 +62,24 @@ func checkSize(m *link.Message, limit int, compressor string, peer *link.Peer) e
 		return linkStatus(err)
 	}
 	n, err := m.Size()
-	if compressor = link.Compressor(compressor); err == nil && n > 0 && compressor != "" && (n > limit || !peer.Local) {
+	if err != nil {
+		return linkStatus(err)
+	}
+	compressor = link.Compressor(compressor)
+	if n > 0 && compressor != "" && (n > limit || !peer.Local) {
 		packed, ok := m.Compressed(compressor)
 		if !ok {
-			var p *link.Prepared
-			if p, err = link.Prepare(m, compressor); err == nil {
-				prepared := p.Message()
-				packed, _ = prepared.Compressed(compressor)
-				if !peer.Local {
-					*m = prepared
-				}
+			p, err := link.Prepare(m, compressor)
+			if err != nil {
+				return linkStatus(err)
+			}
+			prepared := p.Message()
+			packed, _ = prepared.Compressed(compressor)
+			if !peer.Local {
+				*m = prepared
 			}
 		}
 		n = len(packed)
-	}
-	if err != nil {
-		return linkStatus(err)
 	}
 	if n > limit {
 		return status.Errorf(codes.ResourceExhausted, "trying to send message larger than max (%d vs. %d)", n, limit)

@@ -101,6 +101,15 @@ func validate(md metadata.MD) error {
 	return nil
 }
 
+// legalInKey reports whether a key may contain c.
+func legalInKey(c byte) bool {
+	switch {
+	case 'a' <= c && c <= 'z', '0' <= c && c <= '9', c == '.', c == '-', c == '_':
+		return true
+	}
+	return false
+}
+
 // validatePair checks a key and its values by grpc-go's rules, with its error texts. Keys
 // have characters [0-9a-z-_.], unless they begin with a colon. Values are printable ASCII
 // unless the key ends in -bin.
@@ -112,7 +121,7 @@ func validatePair(key string, vals ...string) error {
 		if key[0] == ':' {
 			break
 		}
-		if c := key[i]; !(c >= 'a' && c <= 'z') && !(c >= '0' && c <= '9') && c != '.' && c != '-' && c != '_' {
+		if !legalInKey(key[i]) {
 			return fmt.Errorf("header key %q contains illegal characters not in [0-9a-z-_.]", key)
 		}
 	}

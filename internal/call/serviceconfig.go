@@ -115,7 +115,7 @@ func (m *jsonMethodConfig) config(maxCallAttempts int) (*methodConfig, error) {
 	if rp == nil {
 		return mc, nil
 	}
-	if rp.MaxAttempts <= 1 || rp.InitialBackoff <= 0 || rp.MaxBackoff <= 0 || rp.BackoffMultiplier <= 0 || len(rp.RetryableStatusCodes) == 0 {
+	if !rp.valid() {
 		return nil, fmt.Errorf("invalid retry policy (%+v): ", rp)
 	}
 	mc.retryPolicy = &retryPolicy{
@@ -129,6 +129,11 @@ func (m *jsonMethodConfig) config(maxCallAttempts int) (*methodConfig, error) {
 		mc.retryPolicy.retryableStatusCodes[code] = true
 	}
 	return mc, nil
+}
+
+func (rp *jsonRetryPolicy) valid() bool {
+	waits := rp.InitialBackoff > 0 && rp.MaxBackoff > 0 && rp.BackoffMultiplier > 0
+	return waits && rp.MaxAttempts > 1 && len(rp.RetryableStatusCodes) > 0
 }
 
 func (t *jsonRetryThrottling) valid() error {
