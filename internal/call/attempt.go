@@ -74,18 +74,6 @@ type attempt struct {
 	ended        bool        // its end was reported to stats handlers
 }
 
-// A step is one send, kept for replay.
-type step struct {
-	msg    link.Message // encoded, or live if the user will not change it
-	hasMsg bool
-	end    bool // the caller sends no more
-	value  any  // the user's message, for stats handlers
-}
-
-// defaultMaxReplay is grpc-go's default for how much of a call is kept for replay,
-// in bytes.
-const defaultMaxReplay = 256 << 10
-
 // isUnprocessed reports whether err says that no handler has seen the call.
 func isUnprocessed(err error) bool { return err != nil && errors.Is(err, link.ErrUnprocessed) }
 
@@ -221,93 +209,6 @@ func (s *clientStream) lockUnlessRetrying() {
 		s.retryMu.Lock(s.waiter)
 		s.mu.Lock()
 		s.retryMu.Unlock()
-	}
-}
-
-// commitAttempt commits the call to the current attempt. mu is held.
-func (s *clientStream) commitAttempt() {
-	s.committed, s.replayBuffer, s.replayBufferRoom = true, nil, [1]step{}
-}
-
-// commitAndFinish commits the call. If its attempt has failed and a retry was pending,
-// the call fails.
-func (s *clientStream) commitAndFinish() {
-	s.lockUnlessRetrying()
-	s.commitAttempt()
-	a := s.current
-	pending := a.retryPending
-	a.retryPending = false
-	s.mu.Unlock()
-	if pending {
-		s.finishAborted(a.abortReason)
-	}
-}
-
-// commitReceived commits the call because something was received from a. It returns
-// false if a was or is being replaced: what was received must be dropped. recvMu is held.
-func (s *clientStream) commitReceived(a *attempt) bool {
-	if s.recvAttempt != nil {
-		return true
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.current != a || s.retrying {
-		return false
-	}
-	s.commitAttempt()
-	s.recvAttempt = a
-	return true
-}
-
-// bufferForReplay adds st, which was sent on a with the result err, to the replay buffer.
-// It returns false if a was or is being replaced: st must be sent again. An EndSend is
-// kept even if it could not be sent, because the user does not repeat it.
-func (s *clientStream) bufferForReplay(a *attempt, st *step, err error) bool {
-	if s.sendAttempt != nil {
-		return true
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.current != a || s.retrying {
-		return false
-	}
-	if s.committed || err != nil && st.hasMsg {
-		return true
-	}
-	if st.hasMsg && !s.info.unary() {
-		n, _ := st.msg.Size() // no error: it could be sent
-		if s.replayBufferSize += n + link.MessageOverhead; s.replayBufferSize > s.info.maxReplay {
-			s.commitAttempt()
-			return true
-		}
-	}
-	s.replayBuffer = append(s.replayBuffer, *st)
-	return true
-}
-
-// transmit sends f on the current attempt. st is f as a step for replay.
-func (s *clientStream) transmit(f *link.Frame, st *step) error {
-	for {
-		a := s.sendAttempt
-		if a == nil {
-			a, _ = s.currentAttempt()
-		}
-		err := a.stream.Send(f)
-		if err != nil && st.hasMsg {
-			another, lost := s.onSendError(a, err)
-			if lost != nil {
-				return lost
-			}
-			if another {
-				continue
-			}
-		}
-		if err == nil && st.hasMsg {
-			a.stats.sent(st.value, &st.msg)
-		}
-		if s.bufferForReplay(a, st, err) {
-			return err
-		}
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 )
@@ -202,23 +201,6 @@ func (s *clientStream) send(m any) error {
 		return io.EOF
 	}
 	return nil
-}
-
-// encodeForReplay encodes m if the user may change it before it is sent again, or its codec could
-// not encode it again. The bytes are immutable.
-func (s *clientStream) encodeForReplay(m *link.Message) error {
-	if s.sendAttempt != nil || s.info.unary() && s.info.codec == codec.Proto() || s.info.codec == codec.Shared() {
-		return nil // a request does not change before Invoke returns, a shared message never
-	}
-	a, replayable := s.currentAttempt()
-	if !replayable {
-		s.sendAttempt, s.replayMemory = a, replayMemory{}
-		return nil
-	}
-	if s.info.desc.ClientStreams {
-		return s.replayMemory.encode(m)
-	}
-	return encode(m)
 }
 
 // checkContext aborts the call if its context is done. The goroutine that watches the

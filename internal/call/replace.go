@@ -228,12 +228,6 @@ func (s *clientStream) finishRetry(a *attempt, received bool, err error) error {
 	return err
 }
 
-// replayTooLarge reports whether the request of a unary call exceeds the replay limit,
-// which bufferForReplay does not check for unary calls. mu is held.
-func (s *clientStream) replayTooLarge() bool {
-	return s.info.unary() && len(s.replayBuffer) > 0 && !fitsReplay(&s.replayBuffer[0].msg, s.info.maxReplay)
-}
-
 // replaceAttempt opens another attempt, makes it the current one, and sends kept on it.
 // Sending may wait for credit, as this attempt's handler may receive less than an earlier
 // one did. It ignores errors of the new stream: the next operation on the call gets them.

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
@@ -185,10 +184,4 @@ func (c *Client) backoff(ctx context.Context, d time.Duration) error {
 		return status.FromContextError(err).Err()
 	}
 	return nil
-}
-
-// fitsReplay reports whether m fits a replay buffer of limit bytes.
-func fitsReplay(m *link.Message, limit int) bool {
-	n, err := m.Size()
-	return err == nil && n+link.MessageOverhead <= limit
 }

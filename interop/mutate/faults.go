@@ -41,6 +41,7 @@ func (f *Fault) apply(root string) (sound, faulty string, err error) {
 const (
 	aAttempt       = "internal/call/attempt.go"
 	aReplace       = "internal/call/replace.go"
+	aReplay        = "internal/call/replay.go"
 	aRetry         = "internal/call/retry.go"
 	aStats         = "internal/call/stats.go"
 	aClient        = "internal/call/client.go"
@@ -203,8 +204,8 @@ var Faults = []Fault{
 	{
 		Name: "SendMsg returns the status itself",
 		File: aClientStream,
-		Old:  "return io.EOF\n\t}\n\treturn nil\n}\n\n// encodeForReplay",
-		New:  "return linkStatus(err)\n\t}\n\treturn nil\n}\n\n// encodeForReplay", Items: []int{11},
+		Old:  "return io.EOF\n\t}\n\treturn nil\n}\n\n// checkContext",
+		New:  "return linkStatus(err)\n\t}\n\treturn nil\n}\n\n// checkContext", Items: []int{11},
 	},
 	{
 		Name: "SendMsg after CloseSend is Unknown",
@@ -481,7 +482,7 @@ var Faults = []Fault{
 	},
 	{
 		Name: "nothing commits a stream",
-		File: aAttempt,
+		File: aReplay,
 		Old:  "func (s *clientStream) commitAttempt() {\n\ts.committed, s.replayBuffer, s.replayBufferRoom = true, nil, [1]step{}\n}",
 		New:  "func (s *clientStream) commitAttempt() {\n\t_ = s.replayBufferRoom\n}", Items: []int{43},
 	},
@@ -512,13 +513,13 @@ var Faults = []Fault{
 	},
 	{
 		Name: "a unary call is retried although its request exceeds the replay buffer",
-		File: aRetry,
+		File: aReplay,
 		Old:  "return err == nil && n+link.MessageOverhead <= limit",
 		New:  "return err == nil || n < limit", Items: []int{43},
 	},
 	{
 		Name: "a stream is retried although it sent more than the replay buffer holds",
-		File: aAttempt,
+		File: aReplay,
 		Old:  "s.replayBufferSize > s.info.maxReplay {",
 		New:  "false {", Items: []int{43},
 		Env: "tcp",
