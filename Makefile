@@ -82,10 +82,13 @@ seeds:
 
 # Each benchmark runs once, so that it keeps working, and fuzz tests run over their
 # seeds. Tests that call t.Parallel mostly wait, so more of them run at a time than
-# there are processors, and most in interop. -vet=off because `make vet` checks more than go test would.
+# there are processors, and most in interop. -vet=off because `make vet` checks more than go test
+# would. With -bench go test would test one package at a time, so the flag goes to the tests
+# themselves; the packages that take longest begin first.
 # The tournament's rivals are built without the race detector, as it finds races of theirs,
 # and so is its module.
-UNIT = $(GO) test $$(test "$$m" = ./bench || echo $(RACE)) -vet=off -parallel=$$(test "$$m" = ./interop && echo 16 || echo 8) -timeout 30m -bench=. -benchtime=1x $$($(GO) list ./... | grep -v /internal/testing/house)
+UNIT = $(GO) test $$(test "$$m" = ./bench || echo $(RACE)) -vet=off -parallel=$$(test "$$m" = ./interop && echo 16 || echo 8) -timeout 30m \
+	$$(test "$$m" = . && echo ./test ./internal/mux) $$($(GO) list ./... | grep -v /internal/testing/house) -args -test.bench=. -test.benchtime=1x
 
 unit: export NEARCALL_RIVALS = none
 unit: ## the tests of all modules but the rivals', each benchmark once
