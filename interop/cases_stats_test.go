@@ -6,10 +6,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
@@ -229,6 +231,17 @@ var statsCases = []Case{
 		c.Err("plain error", err)
 		p.dump("plain error")
 	}},
+	{38, "a server reports the reply of a unary call before the call returns", func(c *C) {
+		for _, codec := range []encoding.CodecV2{nil, onceCodec{"once", new(atomic.Int32)}} {
+			var reported atomic.Int32
+			conn := c.Start(Config{Service: echoService(), ServerCodec: codec, ServerStats: []stats.Handler{slow{reported: &reported}}})
+			for _, size := range []int{10, 50_000} {
+				_, err := conn.UnaryCall(c.Context(), sized(size))
+				c.Note("%d reported", reported.Swap(0))
+				c.Err("unary", err)
+			}
+		}
+	}},
 	{38, "streams", func(c *C) {
 		p := newStatsPair(c)
 		conn := c.Start(p.config(echoService()))
@@ -436,6 +449,19 @@ var statsCases = []Case{
 			r.mu.Unlock()
 		}
 	}},
+}
+
+// slow counts the messages that are reported to it as sent, and takes its time.
+type slow struct {
+	sizes
+	reported *atomic.Int32
+}
+
+func (s slow) HandleRPC(_ context.Context, e stats.RPCStats) {
+	if _, ok := e.(*stats.OutPayload); ok {
+		time.Sleep(10 * time.Millisecond)
+		s.reported.Add(1)
+	}
 }
 
 // injector adds metadata, as tracing does.

@@ -126,8 +126,8 @@ func freeFrame(f *link.Frame) {
 	frames.Put(f)
 }
 
-// reply ends a unary call with m, in one frame. If it returns an error, the call has not
-// ended.
+// reply ends a unary call with m. If it returns an error, the call has not ended. The end is in
+// m's frame, unless a stats handler must learn of m before the caller gets the end.
 func (r *carried) reply(m any) error {
 	c := &r.call
 	msg := messageOf(m, r.codec)
@@ -150,24 +150,31 @@ func (r *carried) reply(m any) error {
 		return nil
 	}
 	r.end = end
-	sent := false
-	defer func() { // also when a codec panics
-		if !sent {
-			c.reopen(header)
+	unsent, ended := header, false
+	defer func() { // also when a codec or a stats handler panics
+		if !ended {
+			c.reopen(unsent)
 		}
 	}()
 	f := frames.Get().(*link.Frame)
-	f.Header, f.Msg, f.HasMsg, f.End = header, msg, true, &r.end
+	f.Header, f.Msg, f.HasMsg = header, msg, true
+	if c.stats == nil {
+		f.End = &r.end
+	}
 	err := r.carrier.Send(f)
 	freeFrame(f)
 	if err != nil {
 		return c.brokenError(err)
 	}
-	sent = true
+	unsent = nil
 	defer c.cancel(context.Canceled)
-	c.stats.header(header)
-	c.stats.sent(m, &msg)
-	c.stats.trailer(end.Trailer)
+	if c.stats != nil {
+		c.stats.header(header)
+		c.stats.sent(m, &msg)
+		c.stats.trailer(end.Trailer)
+		_ = r.carrier.Send(&link.Frame{End: &r.end})
+	}
+	ended = true
 	return nil
 }
 

@@ -56,7 +56,8 @@ func (c *serverCall) readRequest(dst any) error {
 	return err
 }
 
-// reply ends the call with v. If it returns an error, the call has not ended.
+// reply ends the call with v. If it returns an error, the call has not ended. As in
+// carried.reply, a stats handler learns of v before the caller gets the end.
 func (c *serverCall) reply(v any) error {
 	codec := c.codec()
 	msg := messageOf(v, codec)
@@ -80,23 +81,29 @@ func (c *serverCall) reply(v any) error {
 	if !first {
 		return nil
 	}
-	sent := false
+	unsent, ended := header, false
 	defer func() { // also when a codec or a stats handler panics
-		if !sent {
-			c.reopen(header)
+		if !ended {
+			c.reopen(unsent)
 		}
 		after.run()
 	}()
-	if err := c.unary.Finish(header, &msg, end); err != nil {
-		return c.brokenError(err)
-	}
-	sent = true
-	if c.stats != nil {
+	if c.stats == nil {
+		if err := c.unary.Finish(header, &msg, end); err != nil {
+			return c.brokenError(err)
+		}
+	} else {
+		if err := c.unary.SendReply(header, &msg); err != nil {
+			return c.brokenError(err)
+		}
+		unsent = nil
 		defer c.cancel(context.Canceled)
 		c.stats.header(header)
 		c.stats.sent(v, &msg)
 		c.stats.trailer(end.Trailer)
+		_ = c.unary.Finish(nil, nil, end)
 	}
+	ended = true
 	return nil
 }
 

@@ -159,22 +159,31 @@ func (c *UnaryCall) SendHeader(md metadata.MD) error {
 // cannot be encoded; then the caller has seen nothing, and the call has not ended.
 // A reply that the caller cannot decode is no error here: it becomes ReplyError.
 func (c *UnaryCall) Finish(header metadata.MD, reply *Message, end End) error {
-	if ok, err := c.finish(header, reply, nil, end); ok || err != nil {
+	return c.send(header, reply, &end)
+}
+
+// SendReply is Finish without an end: the call goes on.
+func (c *UnaryCall) SendReply(header metadata.MD, reply *Message) error {
+	return c.send(header, reply, nil)
+}
+
+func (c *UnaryCall) send(header metadata.MD, reply *Message, end *End) error {
+	if ok, err := c.sendCopy(header, reply, nil, end); ok || err != nil {
 		return err
 	}
 	bytes, err := reply.freeze() // for the caller to decode
 	if err != nil {
 		return err
 	}
-	if _, err = c.finish(header, nil, bytes, end); err != nil {
+	if _, err = c.sendCopy(header, nil, bytes, end); err != nil {
 		bytes.Free()
 	}
 	return err
 }
 
-// finish is Finish with a reply to copy, or an encoded one that the call keeps. If ok is
-// false and err is nil, reply cannot be copied, and the call has not ended.
-func (c *UnaryCall) finish(header metadata.MD, reply, encoded *Message, end End) (ok bool, err error) {
+// sendCopy is send with a reply to copy, or an encoded one that the call keeps. If ok is
+// false and err is nil, reply cannot be copied, and the caller has seen nothing.
+func (c *UnaryCall) sendCopy(header metadata.MD, reply, encoded *Message, end *End) (ok bool, err error) {
 	if !c.claim() {
 		return false, ErrLeft
 	}
@@ -191,8 +200,9 @@ func (c *UnaryCall) finish(header metadata.MD, reply, encoded *Message, end End)
 	if header != nil {
 		c.Header = header
 	}
-	c.End = end
-	outcome = ended
+	if end != nil {
+		c.End, outcome = *end, ended
+	}
 	return true, nil
 }
 
@@ -255,10 +265,12 @@ func (c *UnaryCall) Wait(w wait.Waiter) error {
 	if err == nil {
 		c.Late = Passed(c.Deadline)
 	}
-	if err == nil && c.encoded != nil {
-		to := c.sink(c.Header)
-		c.ReplyError = c.encoded.DecodeInto(&to)
-		c.ReplySize = to.Size
+	if c.encoded != nil {
+		if err == nil {
+			to := c.sink(c.Header)
+			c.ReplyError = c.encoded.DecodeInto(&to)
+			c.ReplySize = to.Size
+		}
 		c.encoded.Free()
 	}
 	if err == nil && c.Status != nil {

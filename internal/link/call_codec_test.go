@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/nearcall/nearcall/internal/codec"
@@ -111,8 +112,8 @@ func TestACodecRunsOnItsOwnSide(t *testing.T) {
 			t.Errorf("Take: %q, %v", asked.Value, err)
 		}
 		m := link.Live(wrapperspb.String("answer"), u)
-		if err := call.Finish(nil, &m, link.End{}); err != nil {
-			t.Errorf("Finish: %v", err)
+		if err := errors.Join(call.SendReply(nil, &m), call.Finish(nil, nil, link.End{})); err != nil {
+			t.Errorf("SendReply and Finish: %v", err)
 		}
 		u.hold = note(&caller)
 		if err := call.Wait(&checked{t: t}); err != nil || got.Value != "answer" || !call.Replied {
@@ -155,3 +156,29 @@ func TestPanicOfACodecEndsNoCall(t *testing.T) {
 		}
 	}
 }
+
+// TestLeavingAfterTheReplyFreesIt: a caller that leaves before the end of the call does not have the
+// reply that it got in bytes.
+func TestLeavingAfterTheReplyFreesIt(t *testing.T) {
+	got := wrapperspb.String("the caller's")
+	call := inBytes(t, cancelled, &callee{}, &user{Codec: codec.Proto(), hold: func(string) {}}, got)
+	freed := make(pool, 1)
+	buf := make([]byte, 4096) // smaller ones are not pooled
+	m := link.Encoded(mem.BufferSlice{mem.NewBuffer(&buf, freed)})
+	if err := call.SendReply(nil, &m); err != nil {
+		t.Errorf("SendReply returns %v", err)
+	}
+	m.Free()
+	if err := call.Wait(&checked{t: t}); err != context.Canceled || got.Value != "the caller's" || len(freed) != 1 {
+		t.Errorf("Wait returns %v, the caller has %q, %d buffers are freed", err, got.Value, len(freed))
+	}
+	if err := call.Finish(nil, nil, link.End{}); err != link.ErrLeft {
+		t.Errorf("Finish returns %v, want ErrLeft", err)
+	}
+}
+
+// pool gets the buffers that are freed.
+type pool chan []byte
+
+func (pool) Get(n int) *[]byte { b := make([]byte, n); return &b }
+func (p pool) Put(b *[]byte)   { p <- *b }

@@ -139,6 +139,7 @@ func TestCalleeThatComesLateIsRefused(t *testing.T) {
 			for what, err := range map[string]error{
 				"Take":       call.Take(&to),
 				"SendHeader": call.SendHeader(metadata.MD{}),
+				"SendReply":  call.SendReply(metadata.MD{}, reply("late")),
 				"Finish":     call.Finish(metadata.MD{}, reply("late"), link.End{}),
 			} {
 				if err != link.ErrLeft {
