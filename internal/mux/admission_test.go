@@ -43,48 +43,63 @@ func heads(peer *raw) (ids []uint64) {
 	return ids
 }
 
-// TestManyWhoGiveUpTheirTurnsAtOnce, as they do at a common deadline, each take the same time
-// however many wait: the session is locked meanwhile.
-func TestManyWhoGiveUpTheirTurnsAtOnce(t *testing.T) {
-	const few, times = 3_000, 8
+// TestWhoGivesUpItsTurn takes the same time however many wait: the session is locked meanwhile, and
+// many give up at a common deadline.
+func TestWhoGivesUpItsTurn(t *testing.T) {
+	const few, times, leaving = 3_000, 8, 1_000
 	giveUp := func(n int) time.Duration {
 		a, b := net.Pipe()
 		defer a.Close()
 		defer b.Close()
 		s := New(a, Options{Client: true})
 		s.hello.Calls, s.admission.open, s.roles.Reader = 1, 1, waits.Resident
-		ctx, cancel := context.WithCancel(t.Context())
-		var all sync.WaitGroup
+		left := make(chan struct{}, n)
+		var cancels []context.CancelFunc
 		for range n {
-			all.Go(func() {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancels = append(cancels, cancel)
+			go func() {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				if err := s.admit(ctx); err == nil {
 					t.Error("a call is admitted that the peer does not take")
 				}
-			})
+				left <- struct{}{}
+			}()
 		}
 		for queued := 0; queued < n; time.Sleep(time.Millisecond) {
 			s.mu.Lock()
 			queued = s.admission.queue.Len()
 			s.mu.Unlock()
 		}
+		one := func(cancel context.CancelFunc) { // at a time, so that none waits for the lock
+			cancel()
+			<-left
+		}
+		middle := n / 2 // far from both ends of the queue
 		begun := time.Now()
-		cancel()
-		all.Wait()
+		for _, cancel := range cancels[middle : middle+leaving] {
+			one(cancel)
+		}
+		took := time.Since(begun)
+		for _, cancel := range slices.Delete(cancels, middle, middle+leaving) {
+			one(cancel)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		if s.admission.queue.Len() > 0 || s.roles.Waiting != 0 || s.admission.open != 1 {
 			t.Errorf("%d are left, %d wait, %d are open", s.admission.queue.Len(), s.roles.Waiting, s.admission.open)
 		}
-		return max(time.Since(begun), 2*time.Millisecond) // some systems' clocks show less as nothing
+		return max(took, 2*time.Millisecond) // some systems' clocks show less as nothing
 	}
 	short, long := giveUp(few), giveUp(few*times)
 	for range 9 { // each at its least, as other processes use the processors too
-		if long < 3*times*short {
+		if long < 3*short {
 			return
 		}
 		short, long = min(short, giveUp(few)), min(long, giveUp(few*times))
 	}
-	t.Errorf("%d take %v, %d take %v", few, short, few*times, long)
+	t.Errorf("among %d, %d take %v, among %d they take %v", few, leaving, short, few*times, long)
 }
 
 func TestMoreCallsThanThePeerTakesWaitForTheirTurn(t *testing.T) {
