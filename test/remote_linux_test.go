@@ -12,6 +12,8 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -36,9 +38,11 @@ const (
 	remoteRefuses = "NEARCALL_TEST_REFUSES" // errno of memfd_create in the remote; empty if it works
 )
 
-// heir tells a remote to start a program, instead of calling a target. The program
-// lives until this process closes the remote's stdin.
-const heir = "heir"
+// What a remote can be told instead of a target to call.
+const (
+	heir        = "heir"    // to start a program, which lives until this process closes the remote's stdin
+	moreThreads = "threads" // to start more threads than it needs, which its runtime keeps
+)
 
 // A remote is a child process that serves, and makes calls on request. Tests limit,
 // suspend and kill it.
@@ -151,8 +155,12 @@ func reach(ctx context.Context, target string) (network string, err error) {
 
 // obey handles a request of tell.
 func obey(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
-	what := string(in.Payload.Body)
-	if what != heir {
+	switch what := string(in.Payload.Body); what {
+	case heir:
+	case moreThreads:
+		startThreads(32)
+		return &testpb.SimpleResponse{}, nil
+	default:
 		network, err := reach(ctx, what)
 		return &testpb.SimpleResponse{Username: network}, err
 	}
@@ -164,7 +172,25 @@ func obey(ctx context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse
 	return &testpb.SimpleResponse{Username: strconv.Itoa(program.Process.Pid)}, nil
 }
 
-// tell makes the remote call a target, or start its heir.
+// startThreads makes the runtime have n threads at least.
+func startThreads(n int) {
+	var all sync.WaitGroup
+	var running atomic.Int32
+	ready := make(chan struct{})
+	for range n {
+		all.Go(func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			if running.Add(1) == int32(n) {
+				close(ready)
+			}
+			<-ready
+		})
+	}
+	all.Wait()
+}
+
+// tell makes the remote call a target, or do one of the other things.
 func (r *remote) tell(what string) (string, error) {
 	ctx, cancel := context.WithTimeout(r.t.Context(), 2*time.Minute)
 	defer cancel()
@@ -260,9 +286,14 @@ func (r *remote) limitDescriptors(t *testing.T, n int) (lift func()) {
 	return r.limit(t, unix.RLIMIT_NOFILE, uint64(most))
 }
 
-// limitMemory limits the remote to n more bytes of address space.
+// limitMemory limits the remote to n more bytes of address space. The remote starts no thread for as
+// long: a thread's stack takes 8 MiB of it, and C's malloc 64 MiB for each thread, and a runtime that
+// gets no thread ends the process.
 func (r *remote) limitMemory(t *testing.T, n int) (lift func()) {
 	t.Helper()
+	if _, err := r.tell(moreThreads); err != nil {
+		t.Fatal(err)
+	}
 	pages, _, _ := strings.Cut(string(r.proc(t, "statm")), " ")
 	has, err := strconv.Atoi(pages)
 	if err != nil {
