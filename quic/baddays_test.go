@@ -23,6 +23,7 @@ import (
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/registry"
+	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
@@ -189,9 +190,11 @@ func TestGracefulStopLosesNoReply(t *testing.T) {
 			}
 		})
 	}
-	for range calls {
-		<-begun
-	}
+	leak.Within(t, time.Minute, "all calls begin", func() {
+		for range calls {
+			<-begun
+		}
+	})
 	close(release)
 	srv.GracefulStop()
 	all.Wait()

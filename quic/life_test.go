@@ -151,7 +151,7 @@ func TestWhatHandlersFind(t *testing.T) {
 	}})
 	out, err := dial(t, target).UnaryCall(t.Context(), empty)
 	if err != nil || out.Username != "udp" {
-		t.Errorf("the network of the peer is %q (%v), want udp", out.GetUsername(), err)
+		t.Fatalf("the network of the peer is %q (%v), want udp", out.GetUsername(), err)
 	}
 	if info := <-found; info.State.NegotiatedProtocol != alpn || info.SecurityLevel != credentials.PrivacyAndIntegrity {
 		t.Errorf("the peer is %+v", info)

@@ -297,7 +297,7 @@ func TestACallThatAStopEndsHasOneStatus(t *testing.T) {
 		calls[target+": the server was stopped"] = invoke(t.Context(), dial(t, target, over(network)...))
 	}
 	for range calls {
-		<-running
+		outcome(t, "the handler's begin", running)
 	}
 	srv.Stop()
 	for want, call := range calls {

@@ -75,7 +75,7 @@ func TestUploadsSurviveTheEndsOfConnections(t *testing.T) {
 					time.Sleep(20 * time.Millisecond)
 					srv.GracefulStop()
 					srv = serve(t, echo{})
-					start(t, srv, listenAgain(t, lis.Target()))
+					start(t, srv, listen(t, lis.Target()))
 				}
 			})
 		}

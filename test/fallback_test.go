@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -51,7 +52,9 @@ func TestAFallbackLastsUntilTheServerHasMovedOver(t *testing.T) {
 	start(t, serve(t, seen(&p, &md), nearcall.OtherClients(nearcall.WebClients)), again)
 	at(again)
 	leak.Eventually(t, "the new server is called", func() bool { // a call may still go to the old one
-		return <-invoke(t.Context(), client, grpc.WaitForReady(true)) == nil
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		return <-invoke(ctx, client, grpc.WaitForReady(true)) == nil
 	})
 	if ua := md.Get("user-agent")[0]; ua != "mover nearcall/"+nearcall.Version {
 		t.Errorf("the new server sees %q", ua)

@@ -32,7 +32,7 @@ func TestServeReturnsWhenTheServerHasStopped(t *testing.T) {
 			served := make(chan error, 1)
 			go func() { served <- srv.Serve(lis) }()
 			call := invoke(t.Context(), dial(t, lis.Target()))
-			<-running
+			outcome(t, "the handler's begin", running)
 			stopped := make(chan struct{})
 			go func() {
 				defer close(stopped)
@@ -232,7 +232,7 @@ func TestGracefulStopAfterServeReturned(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(lis) }()
 	call := invoke(t.Context(), dial(t, "tcp:"+lis.Addr().String()))
-	<-running
+	outcome(t, "the handler's begin", running)
 	lis.fail <- io.ErrUnexpectedEOF
 	if err := outcome(t, "Serve", served); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("Serve returns %v", err)

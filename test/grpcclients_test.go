@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/testing/chaos"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/looptest"
 	"github.com/nearcall/nearcall/internal/testing/needs"
@@ -356,7 +357,7 @@ func TestStopEndsCallsOfGRPCClients(t *testing.T) {
 			srv := serve(t, e)
 			start(t, srv, lis)
 			call := invoke(t.Context(), dialGRPC(t, lis))
-			<-running
+			outcome(t, "the handler's begin", running)
 			if !graceful {
 				srv.Stop()
 				wantCode(t, <-call, codes.Unavailable)
@@ -416,6 +417,10 @@ func TestGracefulRestartsLoseNoCall(t *testing.T) {
 			})
 		}
 	}
+	defer func() { // also if the test ends in the middle
+		cancel()
+		all.Wait()
+	}()
 	srv := serve(t, echo{})
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(lis) }()
@@ -428,11 +433,12 @@ func TestGracefulRestartsLoseNoCall(t *testing.T) {
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-		var err error
-		leak.Eventually(t, "the address is free", func() bool {
+		if err := chaos.Again(func() (err error) {
 			lis, err = net.Listen("tcp", address)
-			return err == nil
-		})
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
 		srv = serve(t, echo{})
 		go func() { served <- srv.Serve(lis) }()
 	}
@@ -460,7 +466,7 @@ func TestAPreparedMessageForClientsOfBothKinds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		clients, subscribers = append(clients, s), append(subscribers, <-streams)
+		clients, subscribers = append(clients, s), append(subscribers, outcome(t, "the handler's begin", streams))
 	}
 	for i, preparer := range subscribers {
 		var m nearcall.PreparedMsg
@@ -543,7 +549,7 @@ func TestTheEndOfALoopEndsCallsOfGRPCClients(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		<-began
+		outcome(t, "the handler's begin", began)
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		if err := end(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
@@ -575,7 +581,7 @@ func TestACallOfAGRPCClientThatIsLateForItsTurn(t *testing.T) {
 		client := dialGRPC(t, lis)
 		_, err := client.EmptyCall(t.Context(), &testpb.Empty{}) // connects
 		wantCode(t, err, codes.Unimplemented)
-		<-arrived
+		outcome(t, "the call", arrived)
 		busy, release := make(chan struct{}), make(chan struct{})
 		if err := l.Post(func() { close(busy); <-release }); err != nil {
 			t.Fatal(err)

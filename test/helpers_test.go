@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/testing/chaos"
 	"github.com/nearcall/nearcall/internal/testing/leak"
 	"github.com/nearcall/nearcall/internal/testing/needs"
 )
@@ -174,24 +175,13 @@ func addressedAs(network string) string {
 
 func insecureCreds() credentials.TransportCredentials { return insecure.NewCredentials() }
 
-// listenAgain is listen for a target that was in use just now. Windows may refuse it for a while.
-func listenAgain(t *testing.T, target string) nearcall.Listener {
+// listen listens on target until the end of the test. The target may have been in use just now.
+func listen(t *testing.T, target string) (lis nearcall.Listener) {
 	t.Helper()
-	for range 500 {
-		if lis, err := nearcall.Listen(target); err == nil {
-			t.Cleanup(func() { _ = lis.Close() })
-			return lis
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	return listen(t, target)
-}
-
-// listen listens on target until the end of the test.
-func listen(t *testing.T, target string) nearcall.Listener {
-	t.Helper()
-	lis, err := nearcall.Listen(target)
-	if err != nil {
+	if err := chaos.Again(func() (err error) {
+		lis, err = nearcall.Listen(target)
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = lis.Close() })

@@ -238,7 +238,7 @@ func TestTheEndOfACallEndsTheDecodingOfItsJSON(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			code := make(chan codes.Code, 1)
 			go func() { code <- put(ctx, text, stream) }()
-			<-decoding
+			outcome(t, "the decoding", decoding)
 			cancel()
 			<-(<-r.ctx).Done()
 			close(goOn)

@@ -347,7 +347,7 @@ func TestServeClosesItsListenerOnce(t *testing.T) {
 					l, done := newClosesOnce(inner), make(chan error, 1)
 					listeners, served = append(listeners, l), append(served, done)
 					go func() { done <- srv.Serve(l) }()
-					<-l.accepting
+					outcome(t, "Accept", l.accepting)
 				}
 				for i, l := range listeners {
 					test.end(srv, l)

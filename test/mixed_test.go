@@ -108,5 +108,5 @@ func (p mixedPath) open(t *testing.T) grpc.ClientConnInterface {
 		cancel()
 		<-done
 	})
-	return <-peer
+	return outcome(t, "the call with the peer", peer)
 }

@@ -121,7 +121,7 @@ func TestAPeerIsCalledUntilTheConnectionEnds(t *testing.T) {
 		e, conns := handing()
 		client, conn := peers(t, network, serve(t, e), serve(t, echo{}))
 		wantCode(t, <-invoke(t.Context(), client), codes.OK)
-		peer := <-conns
+		peer := outcome(t, "the call with the peer", conns)
 		for range 3 {
 			if err := callAll(t.Context(), peer); err != nil {
 				t.Error(err)
@@ -148,7 +148,7 @@ func TestAPeerThatTakesNoCalls(t *testing.T) {
 		e, conns := handing()
 		client, _ := peers(t, network, serve(t, e), nil)
 		wantCode(t, <-invoke(t.Context(), client), codes.OK)
-		peer := <-conns
+		peer := outcome(t, "the call with the peer", conns)
 		err := <-invoke(t.Context(), peer, grpc.WaitForReady(true))
 		wantCode(t, err, codes.Unimplemented)
 		if !strings.Contains(err.Error(), "WithServer") {
@@ -165,7 +165,7 @@ func TestAPeerThatTakesNoCalls(t *testing.T) {
 		lis := listen(t, "tcp:127.0.0.1:0")
 		start(t, serve(t, e), lis)
 		wantCode(t, <-invoke(t.Context(), dialGRPC(t, lis)), codes.OK)
-		wantCode(t, <-invoke(t.Context(), <-conns), codes.Unimplemented)
+		wantCode(t, <-invoke(t.Context(), outcome(t, "the call with the peer", conns)), codes.Unimplemented)
 	})
 	t.Run("no handler", func(t *testing.T) {
 		wantCode(t, <-invoke(t.Context(), callPeer(t.Context())), codes.Unimplemented)
@@ -190,7 +190,7 @@ func TestHandlersCallBackWhileTheirServerStops(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		call := invoke(ctx, client)
-		<-running
+		outcome(t, "the handler's begin", running)
 		stopped := make(chan struct{})
 		go func() {
 			srv.GracefulStop()
@@ -216,9 +216,9 @@ func TestStoppingAClientsServerLeavesTheConnection(t *testing.T) {
 				own := serve(t, waits)
 				client, _ := peers(t, network, serve(t, e), own)
 				wantCode(t, <-invoke(t.Context(), client), codes.OK)
-				peer := <-conns
+				peer := outcome(t, "the call with the peer", conns)
 				callback := invoke(t.Context(), peer)
-				<-running
+				outcome(t, "the handler's begin", running)
 				stopped := make(chan struct{})
 				if graceful {
 					go func() {
@@ -243,7 +243,7 @@ func TestStoppingAClientsServerLeavesTheConnection(t *testing.T) {
 				wantCode(t, <-invoke(t.Context(), peer), codes.Unavailable)
 				for range 3 {
 					wantCode(t, <-invoke(t.Context(), client), codes.OK)
-					wantCode(t, <-invoke(t.Context(), <-conns), codes.Unavailable)
+					wantCode(t, <-invoke(t.Context(), outcome(t, "the call with the peer", conns)), codes.Unavailable)
 				}
 			})
 		}
@@ -276,8 +276,8 @@ func TestRepliesToTheServerAreWrittenWhenGracefulStopReturns(t *testing.T) {
 			return socket, err
 		}))
 		wantCode(t, <-invoke(t.Context(), client), codes.OK)
-		callback := invoke(t.Context(), <-conns)
-		<-running
+		callback := invoke(t.Context(), outcome(t, "the call with the peer", conns))
+		outcome(t, "the handler's begin", running)
 		large.GracefulStop()
 		_ = socket.(interface{ CloseWrite() error }).CloseWrite()
 		wantCode(t, <-callback, codes.OK)
@@ -291,7 +291,7 @@ func TestRepliesThatHaveArrivedOutliveTheConnection(t *testing.T) {
 		own := serve(t, echo{})
 		client, conn := peers(t, network, serve(t, e), own)
 		wantCode(t, <-invoke(t.Context(), client), codes.OK)
-		peer := <-conns
+		peer := outcome(t, "the call with the peer", conns)
 		s, err := peer.StreamingOutputCall(t.Context(), &testpb.StreamingOutputCallRequest{Payload: payload(10)})
 		if err != nil {
 			t.Fatal(err)
@@ -326,7 +326,7 @@ func TestAClientLeavesInTheMiddleOfACallback(t *testing.T) {
 		}})
 		client, conn := peers(t, network, srv, serve(t, waits))
 		call := invoke(t.Context(), client)
-		<-running
+		outcome(t, "the handler's begin", running)
 		_ = conn.Close()
 		if err := <-call; err == nil {
 			t.Error("the call succeeded")
@@ -403,8 +403,8 @@ func TestHandlersAtTheLimitGetTheRepliesOfTheirCallbacks(t *testing.T) {
 		client, _ := peers(t, network, srv, serve(t, waits))
 		ctx, cancel := context.WithCancel(t.Context())
 		calls := []<-chan error{invoke(ctx, client), invoke(ctx, client)}
-		<-running
-		<-running
+		outcome(t, "the handler's begin", running)
+		outcome(t, "the handler's begin", running)
 		cancel()
 		for _, call := range calls {
 			wantCode(t, <-call, codes.Canceled)
@@ -447,10 +447,10 @@ func TestAClientGetsItsRepliesAtTheLimitOfItsHandlers(t *testing.T) {
 		}}, nearcall.MaxConcurrentStreams(1))
 		client, _ := peers(t, network, serve(t, e), own)
 		wantCode(t, <-invoke(t.Context(), client), codes.OK)
-		peer := <-conns
+		peer := outcome(t, "the call with the peer", conns)
 		ctx, cancel := context.WithCancel(t.Context())
 		callback := invoke(ctx, peer)
-		<-running
+		outcome(t, "the handler's begin", running)
 		cancel()
 		wantCode(t, <-callback, codes.Canceled)
 		next := invoke(t.Context(), peer) // it waits until the handler has returned

@@ -350,7 +350,7 @@ func TestMetadataOf10MB(t *testing.T) {
 	strict := listenFor(t, "tcp", service, nearcall.MaxHeaderListSize(1<<20))
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "long", long)
 	wantCode(t, <-invoke(ctx, dial(t, lis.Target())), codes.OK)
-	if n := <-received; n != len(long) {
+	if n := outcome(t, "the metadata", received); n != len(long) {
 		t.Errorf("%d bytes arrived", n)
 	}
 	client := dial(t, strict.Target())
@@ -493,7 +493,7 @@ func TestMetadataOfManyEntries(t *testing.T) {
 	client := dial(t, lis.Target())
 	for range 3 { // whose keys are new, and known
 		wantCode(t, <-invoke(metadata.NewOutgoingContext(t.Context(), md), client), codes.OK)
-		got := <-received
+		got := outcome(t, "the metadata", received)
 		for k, want := range md {
 			if v := got.md[k]; k != "grpc-accept-encoding" && !slices.Equal(v, want) {
 				t.Fatalf("%s is %q, want %q", k, v, want)

@@ -372,6 +372,10 @@ func testReplacing(t *testing.T, network string) {
 			}
 		})
 	}
+	defer func() { // also if the test ends in the middle
+		cancel()
+		callers.Wait()
+	}()
 	for range 8 {
 		calls(func() error {
 			_, err := client.UnaryCall(ctx, &testpb.SimpleRequest{Payload: payload(100)})

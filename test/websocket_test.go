@@ -325,12 +325,13 @@ func TestAStoppingListenerClosesConnectionsBeforeTheirRequest(t *testing.T) {
 	lis := listen(t, "ws://127.0.0.1:0/calls")
 	start(t, srv, lis)
 	call := invoke(t.Context(), dial(t, lis.Target()))
-	<-begun
+	outcome(t, "the handler's begin", begun)
 	conn, err := net.Dial("tcp", lis.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	_, _ = io.WriteString(conn, "GET /calls HTTP/1.1\r\n")
 	leak.AwaitBlocked(t, "IO wait", "net/http.(*conn).readRequest(") // for the rest of that
 	stopped := make(chan struct{})
@@ -441,13 +442,11 @@ func TestRepliesShareMessagesOfAWebSocket(t *testing.T) {
 			errs <- err
 		}()
 	}
-	waiting.Wait()
+	leak.Within(t, time.Minute, "all calls have their handlers", waiting.Wait)
 	gate.Lock()
 	before := messages.Load()
 	close(release)
-	for replied.Load() < calls { // until all are queued
-		time.Sleep(time.Millisecond)
-	}
+	leak.Finally(t, "all replies are queued", func() bool { return replied.Load() >= calls })
 	gate.Unlock()
 	for range calls {
 		wantCode(t, <-errs, codes.OK)

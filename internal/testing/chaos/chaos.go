@@ -268,7 +268,11 @@ func (c *chaos) up() {
 		c.dialer.Store(&dialer)
 		return
 	}
-	lis, err := listen(c.target)
+	var lis nearcall.Listener
+	err := Again(func() (err error) {
+		lis, err = nearcall.Listen(c.target)
+		return err
+	})
 	if err != nil {
 		c.t.Error(err)
 		served <- err
@@ -281,16 +285,17 @@ func (c *chaos) up() {
 	go func() { served <- server.Serve(lis) }()
 }
 
-// listen listens on target. A server over QUIC that was stopped can keep its port for 5 seconds,
-// until its last connection has ended.
-func listen(target string) (lis nearcall.Listener, err error) {
+// Again calls listen until it succeeds, for ten seconds: an address that was in use can stay so for a
+// while. A server over QUIC keeps its port for 5 seconds, until its last connection has ended, and
+// Windows may keep any.
+func Again(listen func() error) (err error) {
 	for range 1000 {
-		if lis, err = nearcall.Listen(target); !errors.Is(err, syscall.EADDRINUSE) {
+		if err = listen(); err == nil {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	return lis, err
+	return err
 }
 
 // down stops the server.

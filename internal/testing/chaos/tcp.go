@@ -176,14 +176,7 @@ func (p *TCPProxy) Upset(over <-chan struct{}) {
 			p.mu.Unlock()
 			p.reset(x)
 			pause(over, r, 150*time.Millisecond)
-			var err error
-			for range 100 {
-				if err = p.listen(p.address); err == nil {
-					break
-				}
-				time.Sleep(10 * time.Millisecond)
-			}
-			if err != nil {
+			if err := Again(func() error { return p.listen(p.address) }); err != nil {
 				p.t.Errorf("the proxy listens no more: %v", err)
 				return
 			}

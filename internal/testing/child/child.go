@@ -29,11 +29,12 @@ type Process struct {
 }
 
 // Start starts a child that runs test, with env in addition to this process's environment, and
-// waits until it calls [Ready].
+// waits until it calls [Ready], for a minute at most.
 func Start(test string, env ...string) (*Process, error) {
 	p := &Process{cmd: exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.count=1", "-test.timeout=0")}
 	p.cmd.Env = append(os.Environ(), append(env, "GORACE=atexit_sleep_ms=0")...)
 	p.cmd.Stderr = &p.stderr
+	p.cmd.WaitDelay = 10 * time.Second // if another process has inherited its pipes
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -46,6 +47,8 @@ func Start(test string, env ...string) (*Process, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
+	kill := time.AfterFunc(time.Minute, func() { _ = p.cmd.Process.Kill() })
+	defer kill.Stop()
 	lines := bufio.NewReader(stdout)
 	said := ""
 	for {
