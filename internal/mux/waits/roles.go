@@ -1,7 +1,7 @@
-// Package waits has the rules by which the goroutines of a session read, write, wait and wake one
-// another. The rules are pure: they know no connection, goroutine or lock. A method changes a small
+// Package waits decides which goroutine of a session reads, which one writes, and which one is woken.
+// Its rules are pure functions: they use no connection, goroutine or lock. A method changes a small
 // value and says what the session has to do. Package mux calls them with the session's lock held,
-// and explore_test.go calls them with small models of a connection and of goroutines, in every order
+// and explorer_test.go calls them with small models of a connection and of goroutines, in every order
 // of steps.
 package waits
 

@@ -8,9 +8,9 @@ package waits
 // messages. So it grants a portion more than it has promised.
 //
 // Invariants, for each direction of a call, with nothing on its way:
-//   - Receiver.Credit, the bytes that were not received, and Receiver.taken add up to
-//     Receiver.Window plus Receiver.advance. The sender has Receiver.Credit left.
-//   - taken is less than HoldsBack, and Window is at least the promise plus HoldsBack. So a sender
+//   - Receiver.Credit, the bytes that were not received, and Receiver.Taken add up to
+//     Receiver.Window plus Receiver.Advance. The sender has Receiver.Credit left.
+//   - Taken is less than HoldsBack, and Window is at least the promise plus HoldsBack. So a sender
 //     that has no credit left is the promise or more ahead.
 //   - A sender waits only if it has no credit left for what it has queued, or if it has queued as
 //     much as may wait to be written.
