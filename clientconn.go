@@ -23,7 +23,7 @@ import (
 // concurrent use.
 type ClientConn struct {
 	target string
-	remote *grpc.ClientConn // set for targets that go to grpc-go; then only target and hint are used besides
+	remote *grpc.ClientConn // set for targets that go to grpc-go, which use only target and hint of the other fields
 	hint   string           // appended to errors of remote that say it cannot connect
 	client *call.Client
 	conn   *connector.Connector
@@ -43,12 +43,12 @@ type ClientConn struct {
 // These targets are nearcall's own, and a [Server] listens on them:
 //
 //   - inproc:NAME is the server of this process that listens on NAME.
-//   - unix:PATH or unix:///PATH is a unix socket. On Linux the connection becomes
-//     shared memory if the server agrees: see [WithMaxSharedMemory](0). PATH is used as it
-//     stands; percent-encoding is not decoded. A relative one counts from the working
-//     directory of NewClient; only if the absolute path is too long for a socket (107 bytes
-//     on Linux), from that at the time of each connection. While the server's queue of
-//     connections is full, a connection waits, as over TCP.
+//   - unix:PATH or unix:///PATH is a unix socket. On Linux the connection becomes shared memory
+//     if the server agrees: see [WithMaxSharedMemory](0). PATH is used as it stands;
+//     percent-encoding is not decoded. A relative PATH is resolved against the working directory
+//     when NewClient is called, or, if the absolute path is too long for a socket (107 bytes on
+//     Linux), when each connection is made. While the server's queue of connections is full, a
+//     connection waits, as over TCP.
 //   - shm:PATH or shm:///PATH is shared memory, set up over the unix socket at PATH.
 //     Calls fail with Unavailable if the server does not agree. Linux only.
 //   - unix-abstract:NAME is an abstract unix socket. Linux only.
@@ -106,7 +106,7 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 
 const userAgent = "nearcall/" + Version
 
-// newClientConn returns a connection that connects as how says, unless an option says otherwise.
+// newClientConn returns a connection. how says how it connects, unless an option overrides that.
 func newClientConn(target, authority string, how connector.Config, o *options.Dial) *ClientConn {
 	if o.Backoff != nil {
 		how.Backoff = *o.Backoff
@@ -193,7 +193,7 @@ func (c *ClientConn) Close() error {
 	shown := c.grpc
 	c.grpcMu.Unlock()
 	if shown != nil {
-		_ = shown.Close() // calls shut again
+		_ = shown.Close() // this calls shut again
 	}
 	return err
 }
@@ -202,7 +202,8 @@ func (c *ClientConn) Close() error {
 func (c *ClientConn) shut() error {
 	err := c.conn.Close()
 	if reason := c.conn.Closed; reason != nil {
-		// The peer's connection has ended, and with it its calls. What had arrived is still received.
+		// The peer's connection has ended, and with it its calls. They still receive what had
+		// arrived.
 		c.client.Refuse(reason)
 	} else {
 		c.client.Close(connector.ErrClosing)

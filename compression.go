@@ -74,8 +74,8 @@ func (p *PreparedMsg) Send(s grpc.Stream) error {
 	return to.SendMsg(forGRPC(p))
 }
 
-// forGRPC returns what a stream of grpc-go accepts instead of m if m is a prepared
-// message, and m otherwise.
+// forGRPC returns m, or if m is a prepared message, the one that a stream of grpc-go accepts
+// instead.
 func forGRPC(m any) any {
 	if p, ok := m.(*PreparedMsg); ok {
 		if g := call.PreparedForGRPC(&p.prepared); g != nil {

@@ -52,11 +52,11 @@
 // shm: targets. Such calls go through grpc-go, to the same services, interceptors and stats
 // handlers, with the same limits. So one can move servers over first and clients later.
 //
-// Unix sockets and shared memory count as private, as with grpc-go's local credentials.
-// On Linux [UnixAuthInfo] identifies the peer process. Package shmstats shows how many
-// connections became shared memory, and why the latest that did not stayed a socket.
-// Keepalive, flow-control windows, limits and the idle timeout are options, as in gRPC.
-// A call that no handler has seen is retried transparently.
+// Unix sockets and shared memory count as private, as with grpc-go's local credentials. On Linux
+// [UnixAuthInfo] identifies the peer process. Package shmstats shows how many connections became
+// shared memory, and why the latest one that stayed a socket did. Keepalive, flow-control
+// windows, limits and the idle timeout are options, as in gRPC. A call that no handler has seen
+// is retried transparently.
 //
 // # Where handlers run
 //

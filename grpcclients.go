@@ -17,8 +17,8 @@ import (
 // is below grpc-go's 16 MiB, which HPACK lets a client fill with 4 kB for each call.
 const http2Headers = 64 << 10
 
-// takeGRPC serves the connection of an ordinary gRPC client, or closes it if the server is
-// stopped: the client is not refused for good.
+// takeGRPC serves the connection of an ordinary gRPC client. If the server is stopped it closes
+// the connection without an error, so the client tries again.
 func (s *Server) takeGRPC(c sock.Handover) {
 	if inner := s.grpcServer(); inner != nil {
 		inner.Take(c.Conn, c.First, c.Auth, c.Deadline)
@@ -86,7 +86,7 @@ func (s *Server) grpcConfig() grpcserver.Config {
 // A forwardingCodec is the codec of a server that forwards some calls.
 type forwardingCodec struct {
 	forwarded options.ForwardCodec
-	forced    encoding.CodecV2 // of the server's own services; nil for protobuf
+	forced    encoding.CodecV2 // for the services that the server does not forward; nil for protobuf
 }
 
 func (c forwardingCodec) codecOf(v any) encoding.CodecV2 {

@@ -125,8 +125,8 @@ func (mirrorBuilder) Build(cc balancer.ClientConn, _ balancer.BuildOptions) bala
 	return &mirror{cc: cc}
 }
 
-// A mirror is a balancer without connections. It shows the state of conn on a
-// connection of grpc-go, and passes on to conn what the user asks of that connection.
+// A mirror is a balancer without connections. It shows the state of conn on a connection of
+// grpc-go, and forwards to conn what the user asks of that connection.
 //
 // Lock order: the mu of conn's connector, then grpc-go's locks. So grpc-go must call a
 // mirror without holding a lock that UpdateState or NewSubConn takes, as it promises to

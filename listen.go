@@ -45,10 +45,9 @@ func SocketFile(mode fs.FileMode, uid, gid int) ListenOption {
 // Listen opens target for a server:
 //
 //   - inproc:NAME reserves NAME within the process until the listener is closed.
-//   - tcp:HOST:PORT is a port of this machine. With port 0 the system chooses a free
-//     one; the listener's Target contains it. Without HOST, or with 0.0.0.0 or [::],
-//     Listen listens on all addresses of the machine, and the Target is one for clients
-//     on the same machine.
+//   - tcp:HOST:PORT is a port of this machine. With port 0 the system chooses a free one; the
+//     listener's Target contains it. Without HOST, or with 0.0.0.0 or [::], Listen listens on all
+//     addresses of the machine, and the Target is for clients on the same machine.
 //   - unix:PATH or unix:///PATH creates a socket file and removes it when the listener
 //     is closed. Every user who can write to the file can connect: see [SocketFile].
 //     A file left behind by a killed server is replaced; if

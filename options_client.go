@@ -23,8 +23,7 @@ type DialOption = options.DialOption
 // WithUnaryInterceptor sets the outermost interceptor of unary calls. If it is given
 // more than once the last one counts.
 //
-// Interceptors get a *grpc.ClientConn, as their type demands: the one that
-// [ClientConn.GRPC] returns.
+// The *grpc.ClientConn that interceptors get is the one that [ClientConn.GRPC] returns.
 func WithUnaryInterceptor(i grpc.UnaryClientInterceptor) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.UnaryFirst = i }, grpc.WithUnaryInterceptor(i))
 }
@@ -57,12 +56,11 @@ func WithStatsHandler(h stats.Handler) DialOption {
 
 // WithTransportCredentials sets the credentials of connections to other processes.
 //
-// A tcp: target requires credentials unless its host is a literal loopback address or
-// localhost; those of [google.golang.org/grpc/credentials/insecure] mean none. A unix:
-// target requires none: it counts as private, as with grpc-go's local credentials, even
-// with insecure ones. In process a connection is always private. A wss: target takes only
-// those of [NewTLS]. Per-RPC credentials that require transport security are sent over
-// private connections.
+// A tcp: target requires credentials unless its host is a literal loopback address or localhost;
+// those of [google.golang.org/grpc/credentials/insecure] mean none. A unix: target requires none:
+// it counts as private, as with grpc-go's local credentials, even with insecure ones. In process
+// a connection is always private. A wss: target accepts only credentials from [NewTLS]. Per-RPC
+// credentials that require transport security are sent over private connections.
 func WithTransportCredentials(creds credentials.TransportCredentials) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Transport = creds }, grpc.WithTransportCredentials(creds))
 }
@@ -102,8 +100,8 @@ func WithDisableRetry() DialOption {
 	return options.SetDial(func(o *options.Dial) { o.NoRetry = true }, grpc.WithDisableRetry())
 }
 
-// WithMaxCallAttempts limits the attempts of a call, including the first, if its
-// retryPolicy allows more. The default is 5, which values below 2 select, too.
+// WithMaxCallAttempts limits the attempts of a call, the first included, if its retryPolicy
+// allows more. The default is 5. Values below 2 select the default.
 func WithMaxCallAttempts(n int) DialOption {
 	return options.SetDial(func(o *options.Dial) {
 		if o.MaxAttempts = n; n < 2 {
@@ -120,21 +118,20 @@ func WithIdleTimeout(d time.Duration) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.IdleTimeout = d }, grpc.WithIdleTimeout(d))
 }
 
-// WithMaxSharedMemory limits the shared memory that the client's connection uses,
-// in bytes. The default is 128 MiB: connections of unix: targets become shared memory on Linux, if
-// the server agrees and has the same user; then the network of the call's peer address is "shm".
-// With 0 they stay sockets; 0 has no effect on shm: targets, which are always shared memory.
+// WithMaxSharedMemory limits the shared memory that the client's connection uses, in bytes. The
+// default is 128 MiB. On Linux, connections of unix: targets become shared memory if the server
+// has the same user and agrees; then the network of the call's peer address is "shm". With 0 they
+// stay sockets; 0 has no effect on shm: targets, which are always shared memory.
 //
-// A connection uses 260 KiB and, while it sends messages of 32 KiB or more, up to 64 MiB more,
-// which it releases 5 seconds after the last of them. After a reconnect old connections exist beside the new one until their
-// calls have ended: their 260 KiB may exceed the limit. The server's use is limited by
-// [MaxSharedMemory].
+// A connection uses 260 KiB. While it sends messages of 32 KiB or more it uses up to 64 MiB more,
+// which it releases 5 seconds after the last of them. After a reconnect, old connections stay
+// until their calls have ended: their 260 KiB may exceed the limit. The server's use is limited
+// by [MaxSharedMemory].
 //
-// At the limit large messages are sent in pieces. If the limit is below what a
-// connection needs at least, unix: targets stay sockets and calls of shm: targets fail.
-// Large messages that have arrived on a connection that ends count by themselves until
-// they are received. Those beyond the limit are lost: receiving one fails with
-// ResourceExhausted.
+// At the limit large messages are sent in pieces. If the limit is too low for a connection, unix:
+// targets stay sockets and calls of shm: targets fail. When a connection ends, large messages
+// that have arrived count separately until the program receives them. Those beyond the limit are
+// lost: receiving one fails with ResourceExhausted.
 func WithMaxSharedMemory(bytes int64) DialOption {
 	return options.SetDial(func(o *options.Dial) {
 		if o.Socket.NoUpgrade = bytes <= 0; bytes > 0 {
@@ -145,7 +142,7 @@ func WithMaxSharedMemory(bytes int64) DialOption {
 
 // WithDisableSpinning makes callers that wait for a reply from another process, or for room to
 // write a large message, block in the system at once. By default they spin for up to 50
-// microseconds first, if few callers are waiting, spinning has paid off before, and there
+// microseconds first, if few callers are waiting, if spinning has paid off before, and if there
 // is more than one processor: see [DisableSpinning].
 func WithDisableSpinning() DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Socket.NoSpin = true })
@@ -164,11 +161,11 @@ func WithConnectParams(p grpc.ConnectParams) DialOption {
 	}, grpc.WithConnectParams(p))
 }
 
-// WithInitialWindowSize sets the flow-control window of a stream: how many bytes a
-// handler can send before the caller has received them. A handler that is ahead by half as
-// much more waits. The minimum is 64 KiB. The
-// default is 64 KiB in process, and 256 KiB over sockets and shared memory, where a
-// window that was not set grows up to 4 MiB if the stream's messages need it.
+// WithInitialWindowSize sets the flow-control window of a stream: how many bytes a handler can
+// send before the caller has received them. A handler waits once it is ahead by one and a half
+// times the window. The minimum is 64 KiB. The default is 64 KiB in process, and 256 KiB over
+// sockets and shared memory, where the default window grows up to 4 MiB if the stream's messages
+// need it.
 func WithInitialWindowSize(bytes int32) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Socket.Window = int(bytes) }, grpc.WithInitialWindowSize(bytes))
 }
@@ -224,15 +221,14 @@ func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) Dia
 	return options.SetDial(func(o *options.Dial) { o.Conn = dial }, grpc.WithContextDialer(dial))
 }
 
-// WithGRPCFallback makes calls go through grpc-go while an ordinary gRPC server listens at
-// a tcp: or unix: target, so that clients can move over before their servers. Whenever
-// the client connects, it tries nearcall's protocol first: when the server has moved over,
-// the client needs no change. By default calls to an ordinary gRPC server fail, and say
-// so.
+// WithGRPCFallback makes calls go through grpc-go while an ordinary gRPC server listens at a tcp:
+// or unix: target, so that clients can move over before their servers. Whenever the client
+// connects, it tries nearcall's protocol first, so the client needs no change once the server has
+// moved over. By default calls to an ordinary gRPC server fail, and say so.
 //
-// Such calls are made with the options of this connection. Options of
-// [WithGRPCDialOptions] have no effect on them. Two connections are made instead of one. An
-// ordinary gRPC server makes no calls to a client with [WithServer].
+// Such calls use the options of this connection, but not those of [WithGRPCDialOptions]. The
+// client makes two connections instead of one. An ordinary gRPC server makes no calls to a client
+// with [WithServer].
 func WithGRPCFallback() DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Fallback = true })
 }

@@ -63,41 +63,39 @@ func StatsHandler(h stats.Handler) ServerOption {
 	})
 }
 
-// MaxRecvMsgSize limits the encoded size of messages that the server receives, in
-// bytes, before and after they are decompressed. The default is 4 MiB. Larger messages fail
-// with ResourceExhausted. The limit also applies in process, although nothing is encoded
-// there.
+// MaxRecvMsgSize limits the encoded size of messages that the server receives, in bytes, both as
+// they arrive and after decompression. The default is 4 MiB. Larger messages fail with
+// ResourceExhausted. The limit also applies in process, although nothing is encoded there.
 func MaxRecvMsgSize(bytes int) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.MaxRecv = bytes })
 }
 
-// MaxSendMsgSize limits the encoded size of messages that the server sends, in bytes, after
-// they are compressed if they are, as in grpc-go. The default is math.MaxInt32. Larger
-// messages fail with ResourceExhausted, in process as well: there a message is compressed,
-// with the call's compressor, only to see whether it is small enough after that.
+// MaxSendMsgSize limits the encoded size of messages that the server sends, in bytes. As in
+// grpc-go the compressed size counts if a message is compressed. The default is math.MaxInt32.
+// Larger messages fail with ResourceExhausted, in process as well: there nearcall compresses a
+// message with the call's compressor only if that decides whether it is too large.
 func MaxSendMsgSize(bytes int) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.MaxSend = bytes })
 }
 
-// MaxConcurrentStreams limits the concurrent calls of each connection, unary ones
-// included. A caller over the limit waits until another call ends or its own context is
-// done. Zero means no limit. The default is 1,000 for connections from other processes,
-// ordinary gRPC clients included, and no limit in process; grpc-go has no limit by default.
+// MaxConcurrentStreams limits the concurrent calls of each connection, unary calls included. A
+// caller over the limit waits until another call ends or its own context is done. Zero means no
+// limit. The default is 1,000 for connections from other processes, ordinary gRPC clients
+// included, and no limit in process; grpc-go has no limit by default.
 //
-// In process a call counts until its handler has returned. Between processes it counts
-// until it has ended for the client, which can be before its handler returns if the
-// call was cancelled. So the server enforces a second limit: while n handlers of a
-// connection run, it does not read further calls of that connection, as in grpc-go.
+// In process a call counts until its handler has returned. Between processes it counts until it
+// has ended for the client. A cancelled call can end before its handler returns, so the server
+// enforces a second limit: while n handlers of a connection run, it reads no further calls of
+// that connection, as in grpc-go.
 func MaxConcurrentStreams(n uint32) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.MaxStreams, o.Socket.MaxStreams = n, n })
 }
 
-// InitialWindowSize sets the flow-control window of a stream: how many bytes a caller
-// can send before the handler has received them. A caller that is ahead by half as much more
-// waits. The minimum is 64 KiB. The default is
-// 64 KiB in process, and 256 KiB over sockets and shared memory, where a window that
-// was not set grows up to 4 MiB if the stream's messages need it. For ordinary gRPC
-// clients a window that was not set is grpc-go's.
+// InitialWindowSize sets the flow-control window of a stream: how many bytes a caller can send
+// before the handler has received them. A caller waits once it is ahead by one and a half times
+// the window. The minimum is 64 KiB. The default is 64 KiB in process, and 256 KiB over sockets
+// and shared memory, where the default window grows up to 4 MiB if the stream's messages need it.
+// For ordinary gRPC clients the default is grpc-go's.
 func InitialWindowSize(bytes int32) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Window, o.Socket.Window = int(bytes), int(bytes) })
 }
@@ -120,30 +118,29 @@ func WaitForHandlers(wait bool) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.ServerConfig.WaitForHandlers = wait })
 }
 
-// A Placement is a choice of the goroutines on which handlers run: see [HandlerPlacement].
+// A Placement says on which goroutines handlers run: see [HandlerPlacement].
 type Placement = call.Placement
 
 const (
-	// Auto runs the handler of a unary call in process on its caller's goroutine if the
-	// caller's context cannot be cancelled. The goroutine that reads a connection of another
-	// process runs unary handlers that have been quick so far. All others run on goroutines of
-	// the server.
+	// Auto runs the handler of a unary call in process on its caller's goroutine if the caller's
+	// context cannot be cancelled. The goroutine that reads a connection from another process
+	// runs unary handlers that have been quick so far. All others run on goroutines of the
+	// server.
 	Auto Placement = call.Auto
 
-	// Inline runs the handlers of all unary calls in process on their callers' goroutines,
-	// even if the callers' contexts can be cancelled. This saves the switch to another
-	// goroutine, which is most of the cost of a small call. In return a caller that is
-	// cancelled, or whose deadline passes, waits until the handler returns. Use it if handlers
-	// are quick or watch their contexts. It is Auto for calls of other processes.
+	// Inline runs the handlers of all unary calls in process on their callers' goroutines, even
+	// if the callers' contexts can be cancelled. This saves the switch to another goroutine,
+	// which is most of the cost of a small call. In return a caller that is cancelled, or whose
+	// deadline passes, waits until the handler returns. Use it if handlers are quick or watch
+	// their contexts. For calls from other processes Inline is the same as Auto.
 	Inline Placement = call.Inline
 
 	// Workers runs all handlers on goroutines of the server. Use it in these cases:
 	//
-	//   - Handlers use runtime.Goexit or goroutine labels, so that each needs a goroutine for
-	//     itself.
+	//   - Handlers use runtime.Goexit or goroutine labels, so each needs its own goroutine.
 	//   - A handler's panic must end the process instead of unwinding its caller's frames.
-	//   - A handler that has been quick so far must not delay the other calls of its
-	//     connection by some milliseconds when it takes longer for once.
+	//   - A usually quick handler that once takes longer must not delay the other calls of its
+	//     connection by some milliseconds.
 	//   - The program waits for callers after Close or Stop: see [ClientConn.Close].
 	Workers Placement = call.OnWorkers
 )
@@ -165,12 +162,11 @@ func ImmutableMessages() ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Shared = true })
 }
 
-// Creds sets the transport credentials of connections from other processes, for all
-// listeners and for clients of both kinds. Ordinary gRPC clients require that TLS agrees on
-// the protocol h2, which [google.golang.org/grpc/credentials.NewTLS] offers. Without credentials, or with those of
-// package [google.golang.org/grpc/credentials/insecure], unix sockets count as private, and
-// [UnixAuthInfo] identifies their peers on Linux. Connections in process are always
-// private.
+// Creds sets the transport credentials of connections from other processes, for all listeners and
+// all clients. Ordinary gRPC clients need TLS that offers the protocol h2, as
+// [google.golang.org/grpc/credentials.NewTLS] does. Without credentials, or with those of package
+// [google.golang.org/grpc/credentials/insecure], unix sockets count as private, and
+// [UnixAuthInfo] identifies their peers on Linux. Connections in process are always private.
 func Creds(creds credentials.TransportCredentials) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Socket.Creds = targets.Secured(creds) })
 }
@@ -199,35 +195,34 @@ func InitialConnWindowSize(bytes int32) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Socket.ConnWindow = max(int(bytes), 0) })
 }
 
-// MaxHeaderListSize limits the header of a call from another process, in bytes. The
-// default is 16 MiB, the minimum 16 KiB. As in grpc-go each entry counts 32 bytes in
-// addition to its key and its value. Clients know the limit: a call with a larger
-// header fails with Internal, as in grpc-go. For ordinary gRPC clients the default is
-// 64 KiB and there is no minimum: HPACK lets a client send a header of any size as a few
-// bytes, and grpc-go decodes it up to the limit. For HTTP/1 clients it is 64 KiB and at
-// most 1 MiB, and a header may have a field for each 32 bytes of it, but always 100. In
-// process there is no limit.
+// MaxHeaderListSize limits the header of a call from another process, in bytes. The default is 16
+// MiB, the minimum 16 KiB. As in grpc-go each entry counts 32 bytes in addition to its key and
+// its value. Clients know the limit: a call with a larger header fails with Internal, as in
+// grpc-go. For ordinary gRPC clients the default is 64 KiB and there is no minimum: HPACK lets a
+// client send a header of any size as a few bytes, and grpc-go decodes it up to the limit. For
+// HTTP/1 clients it is 64 KiB by default and at most 1 MiB, and a header may have one field for
+// each 32 bytes of the limit, but always 100. In process there is no limit.
 func MaxHeaderListSize(bytes uint32) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Socket.MaxHeaderBytes = int(min(bytes, math.MaxInt32)) })
 }
 
-// MaxSharedMemory limits the shared memory that all connections of the server use
-// together, in bytes. The default is 1 GiB: connections of unix: listeners become shared memory on
-// Linux, if a client of the same user offers it. With 0 they stay sockets; 0 has
-// no effect on shm: listeners, whose connections are always shared memory. A connection uses 520 KiB, for both
-// directions, and, while it sends messages of 32 KiB or more, up to 64 MiB more, which
-// it releases 5 seconds after the last of them. Large messages that clients send count
-// towards the clients' limits: see [WithMaxSharedMemory]. But clients that free such memory while the
-// server reads it can make the server pay for it, up to a quarter of the limit in addition.
+// MaxSharedMemory limits the shared memory that all connections of the server use together, in
+// bytes. The default is 1 GiB. On Linux, connections of unix: listeners become shared memory if a
+// client of the same user offers it. With 0 they stay sockets; 0 has no effect on shm: listeners,
+// whose connections are always shared memory. A connection uses 520 KiB for both directions.
+// While it sends messages of 32 KiB or more it uses up to 64 MiB more, which it releases 5
+// seconds after the last of them. Large messages that clients send count towards the clients'
+// limits: see [WithMaxSharedMemory]. But if clients free such memory while the server reads it,
+// the server can have to pay for it, up to a quarter of the limit in addition.
 //
-// Clients that do not read their replies cannot starve others: for large messages a
-// connection uses at most a quarter of what it leaves free, and an eighth of the limit
-// is reserved for new connections.
+// Clients that do not read their replies cannot starve others. For large messages a connection
+// uses at most a quarter of the memory that it leaves free, and an eighth of the limit is
+// reserved for new connections.
 //
-// At the limit large messages are sent in pieces, unix: connections stay sockets, and
-// clients of shm: targets wait for up to 5 seconds and are then refused. Large messages that have arrived on a connection
-// that ends count until they are received. Those beyond the limit are lost: receiving
-// one fails with ResourceExhausted. Package shmstats reports the use.
+// At the limit large messages are sent in pieces, unix: connections stay sockets, and clients of
+// shm: targets wait for up to 5 seconds and are then refused. When a connection ends, large
+// messages that have arrived count until the program receives them. Those beyond the limit are
+// lost: receiving one fails with ResourceExhausted. Package shmstats reports the use.
 func MaxSharedMemory(bytes int64) ServerOption {
 	return options.SetServer(func(o *options.Server) {
 		if o.Socket.NoUpgrade = bytes <= 0; bytes > 0 {
@@ -236,12 +231,11 @@ func MaxSharedMemory(bytes int64) ServerOption {
 	})
 }
 
-// DisableSpinning makes the server's connections block in the system as soon as they wait
-// for input, or for room to write a large message. By default a connection spins for up
-// to 50 microseconds first, if it has few open calls or a large message to write,
-// spinning has paid off before and there is more than one processor. Then a call takes a
-// fraction of the time, because no thread must be woken for it, and usually less
-// processor time as well.
+// DisableSpinning makes the server's connections block in the system as soon as they wait for
+// input, or for room to write a large message. By default a connection spins for up to 50
+// microseconds first, if it has few open calls or a large message to write, if spinning has paid
+// off before and if there is more than one processor. A call for which no thread must be woken
+// takes a fraction of the time, and usually less processor time as well.
 func DisableSpinning() ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Socket.NoSpin = true })
 }
@@ -254,7 +248,7 @@ func ConnectionTimeout(d time.Duration) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Socket.Handshake = max(d, 1) })
 }
 
-// A ClientKind is a kind of clients besides nearcall's: see [OtherClients].
+// A ClientKind is a set of kinds of clients other than nearcall's: see [OtherClients].
 type ClientKind int
 
 const (
@@ -278,10 +272,10 @@ func OtherClients(kinds ClientKind) ServerOption {
 	})
 }
 
-// GRPCServerOptions adds options that only apply to calls of ordinary gRPC clients, for
-// what nearcall has no option of its own: [grpc.InTapHandle], [grpc.NumStreamWorkers],
-// buffer sizes. They come after the options that follow from the server's own. Creds has
-// no effect: see [Creds].
+// GRPCServerOptions adds options of grpc-go that apply only to calls of ordinary gRPC clients.
+// Use it where nearcall has no such option: [grpc.InTapHandle], [grpc.NumStreamWorkers], buffer
+// sizes. They come after the options that nearcall derives from the server's. Creds has no
+// effect: see [Creds].
 func GRPCServerOptions(opts ...grpc.ServerOption) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.GRPC = append(o.GRPC, opts...) })
 }

@@ -21,10 +21,9 @@ import (
 // no listener, so this works behind NAT.
 //
 // Calls of both directions share the connection's window and nothing else. Services,
-// interceptors, limits and [MaxConcurrentStreams] are those of s. Several clients can have
-// the same s, and s can serve listeners as well. [Server.Stop] and [Server.GracefulStop]
-// of s end the server's calls, and close no client's connection; Close of the connection
-// cancels them.
+// interceptors, limits and [MaxConcurrentStreams] are those of s. Several clients can share s,
+// and s can serve listeners as well. [Server.Stop] and [Server.GracefulStop] of s end the calls
+// from the server, and close no client's connection; closing the connection cancels them.
 //
 // The server can call the client while the connection exists. A client that makes no calls
 // itself needs [WithPersistentConnection], because a connection is made for the first call,
@@ -55,10 +54,10 @@ func PeerConnOptions(opts ...DialOption) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Peer = append(o.Peer, opts...) })
 }
 
-// PeerConn returns a connection for calls to the peer: in a handler of a server, to the
-// client that made the call, if that has [WithServer]; in a handler of such a client, to
-// the server. ctx is the handler's context, or one derived from it, and only tells the
-// connection; pass it to the calls themselves if they should end with the handler's call.
+// PeerConn returns a connection for calls to the peer. In a server's handler the peer is the
+// client that made the call, which needs [WithServer]; in a handler of such a client it is the
+// server. ctx is the handler's context, or one derived from it, and only identifies the peer;
+// pass it to the calls themselves if they should end with the handler's call.
 //
 // The result is never nil. It can be used by several goroutines, and after the handler has
 // returned, until the connection ends. Then its calls fail with Unavailable, also with
@@ -118,7 +117,8 @@ func (d *peerDialer) Dial(context.Context) (link.Session, error) {
 	return d.session, nil
 }
 
-// A peerSession is a session that ends with its connection, and not with a ClientConn.
+// A peerSession is a session that lasts as long as its connection: closing a ClientConn does not
+// end it.
 type peerSession struct{ link.Session }
 
 // Retire implements [link.Session].
@@ -127,8 +127,8 @@ func (peerSession) Retire() {}
 // Close implements [link.Session].
 func (peerSession) Close(error) error { return nil }
 
-// serve makes the server of WithServer, if there is one, accept the calls that the peer makes.
-// idle counts them; nil for nothing.
+// serve makes the server of WithServer, if there is one, accept the peer's calls. idle counts
+// them, unless it is nil.
 func serve(o *options.Dial, idle *connector.Idleness) {
 	if o.Server == nil {
 		return

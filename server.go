@@ -46,9 +46,8 @@ type Server struct {
 	doneOnce sync.Once
 }
 
-// listening is the listener of one Serve. The goroutine that removes it from the
-// server's set closes it, so it is closed once: a second Close of a user's listener has
-// unknown effects.
+// listening is the listener of one Serve. The goroutine that removes it from the server's set
+// closes it, so it is closed once: nobody knows what a second Close of a user's listener does.
 type listening struct{ net.Listener }
 
 // NewServer returns a server without services. It accepts no calls before
@@ -224,13 +223,13 @@ func (s *Server) Stop() {
 // sent to them. Calls that a client has made before it learns of this are not refused.
 // When GracefulStop returns the program can exit.
 //
-// It does not wait longer for a client in another process that has read nothing for 10
-// seconds after the last handler of its calls returned, nor for one of HTTP/1.1 of whose
-// unary request nothing has arrived for 5 seconds. A concurrent [Server.Stop] cuts the wait
-// short: Stop cancels the contexts of the handlers, and GracefulStop returns when they have
-// returned. A caller whose own goroutine runs the handler is released when the handler
-// returns: see [ClientConn.Close]. Calls of ordinary gRPC clients end as with the
-// GracefulStop of grpc-go, which waits for a client for as long as its connection lasts.
+// It gives up on a client in another process that has read nothing for 10 seconds after the last
+// handler of its calls returned, and on an HTTP/1.1 client that has sent nothing of its unary
+// request for 5 seconds. A concurrent [Server.Stop] cuts the wait short: Stop cancels the
+// contexts of the handlers, and GracefulStop returns when they have returned. A caller whose own
+// goroutine runs the handler is released when the handler returns: see [ClientConn.Close]. Calls
+// of ordinary gRPC clients end as with the GracefulStop of grpc-go, which waits for a client for
+// as long as its connection lasts.
 func (s *Server) GracefulStop() {
 	var inner sync.WaitGroup
 	if g := s.closeListeners(); g != nil {

@@ -22,9 +22,9 @@ type UnixAuthInfo struct {
 	// grpc-go's local credentials.
 	credentials.CommonAuthInfo
 
-	// PID is the process that connected or, on the client's side, that opened the
-	// listener. The process might have ended since, and its number been reused. PID is 0
-	// for a process outside of this container's PID namespace.
+	// PID is the process that connected or, on the client's side, that opened the listener. The
+	// process may have ended since, and another may have its number. PID is 0 for a process
+	// outside of this container's PID namespace.
 	PID int
 
 	// UID and GID are the effective user and group of that process at that time. In a

@@ -7,10 +7,10 @@ import (
 )
 
 // WebOrigins lets web pages of other origins make calls. An origin is scheme://host or
-// scheme://host:port, as in "https://shop.example" or "http://localhost:5173". "*" stands
-// for all origins; then browsers send no cookies, except to open a WebSocket, where handlers
-// do not get them: see [WebSocketRequest]. Without the option a page can make calls only to the
-// host that it comes from. WebOrigins panics if an origin is not written like that.
+// scheme://host:port, as in "https://shop.example" or "http://localhost:5173". "*" stands for all
+// origins; then browsers send no cookies, except to open a WebSocket, where handlers do not get
+// them: see [WebSocketRequest]. Without the option a page can make calls only to the host that it
+// comes from. WebOrigins panics if an origin has another form.
 //
 // It has no effect on clients that are not browsers: any program can send any Origin.
 //
@@ -24,7 +24,7 @@ func WebOrigins(origins ...string) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Origins = append(o.Origins, origins...) })
 }
 
-// webServer returns what serves HTTP/1 clients.
+// webServer returns the server for HTTP/1 clients.
 func (s *Server) webServer() *http1.Server {
 	o := s.opts
 	server, err := http1.New(http1.Options{

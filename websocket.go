@@ -7,22 +7,22 @@ import (
 	"github.com/nearcall/nearcall/internal/call"
 )
 
-// WebSocketRequest returns the request that opened the WebSocket by which a handler's call has
-// come, with its URL, Host, Header (and so the cookies and the Origin), RemoteAddr and TLS. If
-// only "*" of [WebOrigins] allows the Origin, Cookie and Authorization are missing. Each call
-// of WebSocketRequest makes a copy, as the header is kept in a form that takes less memory. It
-// shares the TLS, which must not be changed.
+// WebSocketRequest returns the request that opened the WebSocket over which a handler's call
+// came, with its URL, Host, Header (and so the cookies and the Origin), RemoteAddr and TLS. If
+// only "*" of [WebOrigins] allows the Origin, Cookie and Authorization are missing. Each call of
+// WebSocketRequest makes a copy, because the server keeps the header in a form that takes less
+// memory. All copies share TLS, which must not be changed.
 //
-// ctx is the context of a handler or a server interceptor, or one derived from it. For any
-// other context, and for a call that has come another way, ok is false. The peer of a call
-// over WebSocket, [google.golang.org/grpc/peer.FromContext], is that of the connection below.
+// ctx is the context of a handler or a server interceptor, or one derived from it. For any other
+// context, and for a call over another transport, ok is false. The peer of a call over WebSocket,
+// [google.golang.org/grpc/peer.FromContext], is that of the connection below.
 func WebSocketRequest(ctx context.Context) (r *http.Request, ok bool) {
 	r = call.WebSocketRequest(ctx)
 	return r, r != nil
 }
 
-// ServeHTTP opens a WebSocket and serves the calls that come over it. It is for programs
-// with an HTTP server of their own:
+// ServeHTTP opens a WebSocket and serves the calls that come over it. It is for programs that run
+// an HTTP server:
 //
 //	http.Handle("/calls", server)
 //

@@ -1,4 +1,4 @@
-// Package shmstats has statistics about the connections of a process through shared memory.
+// Package shmstats has statistics about the shared-memory connections of a process.
 package shmstats
 
 import "github.com/nearcall/nearcall/internal/transport/shm"
@@ -6,9 +6,9 @@ import "github.com/nearcall/nearcall/internal/transport/shm"
 // Stats are statistics about this process's connections of unix: and shm: targets, as a client and
 // as a server. [Read] returns them.
 type Stats struct {
-	// Upgrades is how many unix sockets became shared memory. Fallbacks is how many did
-	// not although the client offered it: they stayed sockets or, with shm: targets, were
-	// refused. Fallback is the reason of the latest fallback, empty if there was none.
+	// Upgrades is how many unix sockets became shared memory. Fallbacks is how many stayed
+	// sockets although the client offered shared memory, or, with shm: targets, were refused.
+	// Fallback is the reason of the latest fallback, empty if there was none.
 	Upgrades  uint64
 	Fallbacks uint64
 	Fallback  string

@@ -1,5 +1,5 @@
-// Package options has what the options of package nearcall set, so that this project's own
-// modules, commands and tests can make options that package nearcall does not export.
+// Package options holds the values that the options of package nearcall set. This project's other
+// modules, commands and tests use it to make options that package nearcall does not export.
 package options
 
 import (
@@ -18,11 +18,11 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
-// Server is what the options of a server set.
+// Server holds the options of a server.
 type Server struct {
 	call.ServerConfig
 	Socket sock.Options
-	Memory int64        // limit of shared memory of all connections, in bytes
+	Memory int64        // limit of the shared memory of all connections, in bytes
 	Peer   []DialOption // of connections to clients
 
 	GRPCClients, WebClients bool                // which clients, besides nearcall's, the server takes
@@ -32,7 +32,7 @@ type Server struct {
 	ForcedCodec  encoding.CodecV2 // as the user passed it; may be nil
 	ForwardCodec ForwardCodec     // that of Forward; nil without one
 
-	Accept            func(link.Session) link.Acceptor // replaces the server's own; nil for that
+	Accept            func(link.Session) link.Acceptor // makes the acceptor of a session; nil for the server's default
 	StatelessResetKey *[32]byte                        // of QUIC; nil for none
 
 	UnaryFirst  grpc.UnaryServerInterceptor // the outermost interceptors; nil for none
@@ -55,12 +55,12 @@ type SetServer func(*Server)
 
 func (f SetServer) applyServer(o *Server) { f(o) }
 
-// maxRemoteCalls is the default of MaxConcurrentStreams for connections from other
-// processes. Each call costs the server a goroutine and some 10 KiB, and the client a
-// few bytes.
+// maxRemoteCalls is the default of MaxConcurrentStreams for connections from other processes.
+// Without a limit a client could spend a few bytes for each call, and the server a goroutine and
+// some 10 KiB.
 const maxRemoteCalls = 1000
 
-// NewServer returns what opts set, with defaults for the rest.
+// NewServer returns the defaults with opts applied.
 func NewServer(opts []ServerOption) *Server {
 	o := &Server{
 		ServerConfig: call.ServerConfig{MaxRecv: 4 << 20, MaxSend: math.MaxInt32},
@@ -83,7 +83,7 @@ func NewServer(opts []ServerOption) *Server {
 	return o
 }
 
-// Dial is what the options of a client set.
+// Dial holds the options of a client.
 type Dial struct {
 	call.ClientConfig
 	Transport     credentials.TransportCredentials
@@ -116,8 +116,8 @@ type setDial func(*Dial)
 
 func (f setDial) applyDial(o *Dial) { f(o) }
 
-// SetDial returns a DialOption that calls set. toGRPC are the same options for targets that go to
-// grpc-go.
+// SetDial returns a DialOption that calls set. toGRPC are the options of grpc-go that do the
+// same, for targets that go to grpc-go.
 func SetDial(set func(*Dial), toGRPC ...grpc.DialOption) DialOption {
 	return setDial(func(o *Dial) {
 		set(o)
@@ -129,7 +129,7 @@ func SetDial(set func(*Dial), toGRPC ...grpc.DialOption) DialOption {
 // target.
 func WithDialer(d link.Dialer) DialOption { return SetDial(func(o *Dial) { o.Dialer = d }) }
 
-// NewDial returns what opts set, with defaults for the rest.
+// NewDial returns the defaults with opts applied.
 func NewDial(opts []DialOption) *Dial {
 	o := &Dial{Timeout: 20 * time.Second, IdleTimeout: 30 * time.Minute, Memory: 128 << 20, MaxAttempts: call.DefaultMaxCallAttempts}
 	for _, opt := range opts {
