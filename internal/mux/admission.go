@@ -17,8 +17,8 @@ import (
 // When a call ends while others wait, its slot passes directly to the first in the
 // queue: one step removes that ticket from the queue, and open stays the same.
 type admission struct {
-	open  uint64    // calls admitted, including queued ones that were just given a slot
-	queue list.List // of *ticket; many can leave it at once when their deadlines pass
+	open  uint64    // calls admitted, including those that have just got a slot in the queue
+	queue list.List // of *ticket; a list, because many can leave it at once when their deadlines pass
 }
 
 type ticket struct {
@@ -58,8 +58,7 @@ func (s *Session) admit(ctx context.Context) error {
 	return nil
 }
 
-// releaseCall ends the count of one call, or passes its slot to the first in the queue.
-// mu is held.
+// releaseCall frees the slot of one call, or passes it to the first in the queue. mu is held.
 func (s *Session) releaseCall() {
 	a := &s.admission
 	// Calls opened before HELLO may exceed its limit.
@@ -80,7 +79,7 @@ func (s *Session) wakeTicket(t *ticket) {
 func (s *Session) refuseQueued() {
 	a := &s.admission
 	for a.queue.Len() > 0 {
-		a.open++ // admit releases it again
+		a.open++ // admit frees the slot again
 		s.wakeTicket(a.queue.Remove(a.queue.Front()).(*ticket))
 	}
 }

@@ -6,10 +6,9 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// encode makes m the message of step: serialized, and compressed with the compressor
-// called name. Empty messages are not compressed. It returns the buffer with the bytes,
-// or nil if they were put in a place that the peer can read. The error is a
-// *link.SendError.
+// encode makes m the message of step: serialized, and compressed with the compressor called name.
+// Empty messages are not compressed. It returns the buffer with the bytes, or nil if they are in
+// a place that the peer can read. The error is a *link.SendError.
 func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer, error) {
 	step.HasMessage = true
 	name = link.Compressor(name)

@@ -64,7 +64,7 @@ func (s *Session) handleControl(f wire.Frame, after *callbacks) error {
 				return err
 			}
 			st.schedule()
-			if st.takesMore() { // else its sender would wake for nothing, at each byte of credit
+			if st.takesMore() { // otherwise its sender would wake in vain for each byte of credit
 				after.unpark(s.wake(&st.sender))
 			}
 		}

@@ -24,11 +24,11 @@ func (st *stream) grantCredit(n int) {
 	}
 }
 
-// grantForMessage grants the credit that the peer needs to send the rest of it, a
-// message that is being waited for. If the message is complete but no credit is left,
-// it grants credit for another message: Invoke takes the reply only when the call has
-// ended, and an invalid second reply must be able to arrive. It reports whether a
-// CREDIT frame was queued. The session's mu is held.
+// grantForMessage grants the credit that the peer needs to send the rest of message it, for which
+// a receiver waits. If the message is complete but no credit is left, it grants credit for
+// another message: Invoke takes the reply only when the call has ended, and an invalid second
+// reply must be able to arrive. It reports whether a CREDIT frame was queued. The session's mu is
+// held.
 func (st *stream) grantForMessage(it *item) bool {
 	before := len(st.session.writing.control)
 	grant := 0

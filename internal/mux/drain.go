@@ -12,12 +12,11 @@ import (
 
 // Drains.
 //
-// A drain has two steps, so that it loses no call that is on its way. The side that drains
-// first announces it: it sends DRAIN without a last call, then PING, and goes on accepting
-// calls. The peer makes no more calls once it has read this DRAIN. It answers the PING
-// after the heads of the calls that it has made. The answer tells the side that drains
-// that no more calls will come. Only then does it refuse calls, and its second DRAIN names
-// the last one that it has seen.
+// A drain has two steps, so that it loses no call that is on its way. First the side that drains
+// announces it: it sends DRAIN without a last call, then PING, and goes on accepting calls. The
+// peer makes no more calls once it has read this DRAIN. It answers the PING after the heads of
+// the calls that it has made. The answer tells the side that drains that no more calls will come.
+// Only then does it refuse calls, and its second DRAIN names the last call that it has seen.
 //
 // Invariants:
 //
@@ -25,25 +24,26 @@ import (
 //     PING, unless the peer does not answer in time, or the session ends.
 //   - The peer writes no HEAD after this answer. No call that it had opened before it read
 //     the announcement is ended by the drain, even if nothing of it was written yet.
-//   - A call that is refused nevertheless is above the last call of the second DRAIN, so
-//     that its caller knows that no handler has seen it.
-//   - A session that leaves drains before it ends, if it has not done so before: its last
-//     call may have ended while another one of the peer was on its way.
+//   - A call that is refused all the same has a number above the last call of the second DRAIN,
+//     so its caller knows that no handler has seen it.
+//   - A session that leaves drains before it ends: when its last call ends, another call of the
+//     peer may be on its way.
 
-// A drain is what a session knows of its drains in both directions. Guarded by mu.
+// A drain is the state of a session's drains in both directions. Guarded by mu.
 type drain struct {
 	announced time.Time   // when the first DRAIN was sent; zero if it was not
 	ping      uint64      // the number of the PING that followed it
 	timer     *time.Timer // refuses calls if the peer does not answer; nil if none was announced
 
 	got        int    // how many DRAINs have arrived
-	takes      uint64 // the last of our calls that the peer takes
+	takes      uint64 // the last of our calls that the peer accepts
 	unnumbered int    // our calls without a number when the peer announced its drain
 	pongs      []byte // PONGs that follow the heads of these calls
 }
 
-// maxDraining is how long a side that drains accepts calls of a peer that does not answer
-// and still has calls open. It is grpc-go's. If the peer has none, it is Options.Farewell.
+// maxDraining is how long a side that drains accepts calls of a peer that does not answer and
+// still has calls open. It is grpc-go's value. If the peer has no calls open, it is
+// Options.Farewell.
 const maxDraining = time.Minute
 
 // Drain implements [link.Session]. The side that accepted the connection leaves: its
@@ -80,7 +80,8 @@ func (s *Session) isDraining() bool {
 	return !s.drain.announced.IsZero() && !link.IsClosed(s.drained)
 }
 
-// refuseCalls accepts no more calls, and tells the peer which was the last. mu is held.
+// refuseCalls makes the session accept no more calls, and tells the peer which call was the last.
+// mu is held.
 func (s *Session) refuseCalls() {
 	if link.IsClosed(s.drained) {
 		return
@@ -113,9 +114,9 @@ func (s *Session) handlePong(data [8]byte) {
 	}
 }
 
-// handleDrain handles the peer's DRAIN: we make no more calls, and the peer takes none
-// above last. Each DRAIN walks all live streams, so a third one is an error, and so is one
-// that says nothing new. mu is held.
+// handleDrain handles the peer's DRAIN: we make no more calls, and the peer takes none above
+// last. Each DRAIN makes this side walk all live streams, so a third DRAIN is an error, and so is
+// one that says nothing new. mu is held.
 func (s *Session) handleDrain(last uint64, after *callbacks) error {
 	d := &s.drain
 	if d.got++; d.got > 2 || last >= d.takes {
@@ -141,13 +142,13 @@ func (s *Session) handleDrain(last uint64, after *callbacks) error {
 		st = next
 	}
 	if s.opts.Client {
-		s.leave(reason) // the server leaves, and a client that takes no more calls stays
+		s.leave(reason) // a server leaves; a client that takes no more calls stays
 	}
 	return nil
 }
 
-// numbered records that a call of this side has got its number, and that its head is
-// about to be written, or that it has ended without one. mu is held.
+// numbered records that a call of this side has got its number and that its head is about to be
+// written, or that the call has ended without a number. mu is held.
 func (s *Session) numbered() {
 	d := &s.drain
 	if d.unnumbered == 0 {

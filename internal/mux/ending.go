@@ -11,7 +11,7 @@ import (
 
 // How a session ends.
 
-// leave makes the session end, for reason, when no call is left. mu is held.
+// leave lets the session end, for reason, when no call is left. mu is held.
 func (s *Session) leave(reason error) {
 	if s.leaving == nil {
 		s.leaving = reason
@@ -26,14 +26,14 @@ func (s *Session) Retire() {
 	s.flush(false)
 }
 
-// retire makes no more calls, drains, and leaves. mu is held.
+// retire lets this side make no more calls, drains, and leaves. mu is held.
 func (s *Session) retire(reason error) {
 	s.refuse(reason)
 	s.announce()
 	s.leave(reason)
 }
 
-// refuse makes no more calls, for reason. mu is held.
+// refuse lets this side make no more calls, for reason. mu is held.
 func (s *Session) refuse(reason error) {
 	if s.refusal != nil {
 		return
@@ -43,8 +43,8 @@ func (s *Session) refuse(reason error) {
 	s.refuseQueued()
 }
 
-// closeIfDrained ends a session that leaves, once no call is left and none of the peer's
-// can be on its way. mu is held.
+// closeIfDrained ends a session that leaves, once no call is left and no call of the peer can be
+// on its way. mu is held.
 func (s *Session) closeIfDrained() {
 	if s.leaving == nil || s.ended != nil || !s.started || s.live.first != nil || s.closing {
 		return
@@ -58,8 +58,7 @@ func (s *Session) closeIfDrained() {
 	s.terminating.Go(s.closeDrained)
 }
 
-// closeDrained ends a session that had no call left. If this side has made a call since,
-// the session stays open for it.
+// closeDrained ends a session that had no call left, unless this side has made a call since.
 func (s *Session) closeDrained() {
 	s.mu.Lock()
 	if s.live.first != nil {
@@ -73,8 +72,8 @@ func (s *Session) closeDrained() {
 	s.terminate(reason, wire.ByeDone, false)
 }
 
-// Written implements [link.Session]. What is not written within Options.Farewell is given
-// up.
+// Written implements [link.Session]. The session drops what it cannot write within
+// Options.Farewell.
 func (s *Session) Written() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +98,7 @@ func (s *Session) checkWritten() {
 	}
 }
 
-// closeWritten closes written, which exists, once. mu is held.
+// closeWritten closes written, which must not be nil, once. mu is held.
 func (s *Session) closeWritten() {
 	if !link.IsClosed(s.written) {
 		close(s.written)
@@ -165,7 +164,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	var after callbacks
 	for st := s.live.first; st != nil; {
 		next := st.nextLive
-		if st == s.reading.accepting { // offerToAcceptor ends it; until then its handler can send nothing more
+		if st == s.reading.accepting { // offerToAcceptor ends it, and its handler can send nothing more
 			st.sendErr = reason
 			st = next
 			continue
@@ -177,7 +176,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 		if code != wire.ByeClosed {
 			st.abortUnread(why, &after)
 		} else {
-			st.abort(why, tells && !st.caller, &after) // a callee would count the RESETs
+			st.abort(why, tells && !st.caller, &after) // the peer would count RESETs of our calls
 		}
 		st = next
 	}

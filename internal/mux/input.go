@@ -52,9 +52,9 @@ func (s *Session) handleInput() error {
 	return nil
 }
 
-// keepPartialFrame keeps rest, the beginning of a frame, for the next read, with room
-// for the rest of the frame. It doubles the size of the next buffer if the read filled
-// this one, up to maxRead, so that bulk input takes few reads.
+// keepPartialFrame keeps rest, the beginning of a frame, for the next read, with room for the
+// rest of the frame. It doubles the size of the next buffer if the read filled this one, up to
+// maxRead, so that large input takes few reads.
 func (s *Session) keepPartialFrame(rest []byte) {
 	full := len(s.reading.in.B) == cap(s.reading.in.B)
 	switch {
@@ -131,8 +131,8 @@ func (s *Session) readErrorReason(err error) error {
 	return errors.New("connection lost (the client may have exited)")
 }
 
-// notMagic returns nil if b begins like the protocol's first line, and otherwise an
-// error that names what the peer speaks, as far as b tells.
+// notMagic returns nil if b begins like the protocol's first line, and otherwise an error that
+// names the peer's protocol, as far as b tells.
 func notMagic(b []byte) error {
 	n := min(len(b), len(wire.Magic))
 	if string(b[:n]) == wire.Magic[:n] {
@@ -155,8 +155,7 @@ func IsGRPCServer(b []byte) bool {
 	return len(b) >= 9 && b[3] == 4 && bytes.Equal(b[5:9], []byte{0, 0, 0, 0})
 }
 
-// ErrGRPCServer is the reason for which a client's session ends if it connected to an
-// ordinary gRPC server.
+// ErrGRPCServer is why a client's session ends if it has connected to an ordinary gRPC server.
 var ErrGRPCServer error = foreign("an ordinary gRPC server listens there")
 
 // foreign is the error for a server that speaks another protocol.
@@ -201,8 +200,8 @@ func (s *Session) handleFrame(f wire.Frame) error {
 	return err
 }
 
-// checkOpened returns an error for a frame of one of this side's calls that was never opened.
-// It is called before the frame is decoded, because decoding can cost this side more than the
+// checkOpened returns an error if the frame belongs to a call of this side that was never opened.
+// The caller decodes the frame only afterwards, because decoding can cost this side more than the
 // frame costs the peer.
 func (s *Session) checkOpened(id uint64) error {
 	if !s.isOwn(id) || id <= s.reading.opened {
@@ -223,7 +222,7 @@ func (s *Session) lookup(id uint64) (*stream, error) {
 		st = s.streams[id]
 	}
 	if st != nil {
-		s.recent, st.heard = st, s.quiet.reads
+		s.recent, st.heard = st, s.silent.reads
 		return st, nil
 	}
 	last := s.last
@@ -258,9 +257,8 @@ func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 	rc, err := s.reading.dec.Stream(f, before, fromCaller)
 	if err != nil {
 		if fromCaller {
-			// Count the call as seen. DRAIN precedes BYE, and must not tell the caller
-			// to retry this call elsewhere: it would end one connection after the
-			// other.
+			// Count the call as seen: the DRAIN that precedes BYE must not tell the caller to
+			// retry this call elsewhere, where it would end the next connection.
 			s.mu.Lock()
 			s.last = max(s.last, f.Stream)
 			s.mu.Unlock()
@@ -278,7 +276,7 @@ func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 		err = s.checkOwed()
 	}
 	if err == nil && opened {
-		if s.isRash() {
+		if s.resetsTooMuch() {
 			s.reading.late = append(s.reading.late, lateCall{st, rc.Open})
 			opened = false
 		} else {
@@ -298,10 +296,10 @@ func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 // errNoCalls is the error of calls to a side without an acceptor.
 var errNoCalls error = link.Unprocessed{Err: errors.New("the other side takes no calls")}
 
-// offerToAcceptor offers a call to the acceptor. If the acceptor refuses it, the peer
-// gets a RESET. If the session ends in the meantime, terminate leaves this call alone,
-// because only HandleStream's result tells whether a handler sees it; the call is then
-// aborted here, without a RESET: BYE tells the peer.
+// offerToAcceptor offers a call to the acceptor. If the acceptor refuses it, the peer gets a
+// RESET. If the session ends in the meantime, terminate leaves this call to offerToAcceptor,
+// because only HandleStream's result tells whether a handler sees it. offerToAcceptor then aborts
+// the call without a RESET: BYE tells the peer.
 func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 	err := errNoCalls
 	if s.acceptor != nil {
@@ -324,8 +322,8 @@ func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 	st.drop()
 }
 
-// handleStep handles one step of a call, whose message costs that much credit. It
-// returns the stream, and opened if the step opened it. mu is held.
+// handleStep handles one step of a call. cost is the credit that its message takes. It returns
+// the stream, and opened if the step opened it. mu is held.
 func (s *Session) handleStep(id uint64, rc *wire.Received, cost int, after *callbacks) (st *stream, opened bool, err error) {
 	if cost > s.connIn {
 		return nil, false, protocolError("the peer sends more than it has credit for")

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	minPingTime = 10 * time.Second // the least for a client, as in gRPC
+	minPingTime = 10 * time.Second // the minimum for a client, as in gRPC
 	pingTimeout = 20 * time.Second // gRPC's default
 	serverPings = 2 * time.Hour    // gRPC's default
 	minBetween  = 5 * time.Minute  // gRPC's default
@@ -26,14 +26,14 @@ const (
 // keepaliveState tracks whether the peer is alive. Guarded by mu.
 type keepaliveState struct {
 	every, timeout time.Duration // every is 0 if no PINGs are sent
-	always         bool          // PINGs are sent without an open call, too
+	always         bool          // PINGs are sent also without an open call
 
 	timer       *time.Timer
 	heard       bool          // data has arrived since the timer was set
 	heardAt     time.Time     // when it last arrived
 	pingSent    bool          // a PING was sent, and nothing has arrived since
 	pingSentAt  time.Time     // when the last PING was sent
-	timeoutLeft time.Duration // of the timeout, beyond the time the timer is set to
+	timeoutLeft time.Duration // what is left of the timeout when the timer fires
 	dormant     bool          // PINGs are paused, or sent more rarely, until a call opens
 
 	idle      *time.Timer // ends the session after a long time without calls
@@ -41,7 +41,7 @@ type keepaliveState struct {
 	age       *time.Timer // ends the session when it is too old
 
 	strikes  int
-	lastPing time.Time // when the peer last sent one
+	lastPing time.Time // when the peer last sent a PING
 	spoke    bool      // this side has sent a frame of a call since then
 	pings    uint64
 }
@@ -113,9 +113,9 @@ func (s *Session) onKeepaliveTimer() {
 
 var errDead = errors.New("keepalive: the peer did not answer a ping in time")
 
-// pingWhenAllowed sends a PING, or sets the timer to when the peer allows the next one.
-// It adds a tenth to the peer's least time between PINGs, because the network may delay
-// one PING and not the next. mu is held.
+// pingWhenAllowed sends a PING, or sets the timer to when the peer allows the next one. It adds a
+// tenth to the peer's minimum time between PINGs, because the network may delay one PING and not
+// the next. mu is held.
 func (s *Session) pingWhenAllowed() {
 	p := &s.keepalive
 	minInterval, idle := s.hello.Ping, s.live.first == nil
@@ -125,7 +125,7 @@ func (s *Session) pingWhenAllowed() {
 	minInterval = min(minInterval, uint64(math.MaxInt64/2/time.Millisecond))
 	between := time.Duration(minInterval) * time.Millisecond
 	if due := between + between/10 - time.Since(p.pingSentAt); due > 0 && !p.pingSentAt.IsZero() {
-		p.dormant = idle // the least time may be shorter once a call opens
+		p.dormant = idle // the minimum may be shorter once a call opens
 		p.timer.Reset(due)
 		return
 	}
@@ -197,8 +197,8 @@ func (s *Session) onMaxAge() {
 
 var errOld = errors.New("the connection reached MaxConnectionAge")
 
-// minPings returns the least time between a client's PINGs that a server enforces. idle
-// says that no call is open.
+// minPings returns the minimum time between a client's PINGs that a server enforces. idle says
+// that no call is open.
 func minPings(policy *keepalive.EnforcementPolicy, idle bool) time.Duration {
 	if idle && !policy.PermitWithoutStream {
 		return idlePings
@@ -234,8 +234,7 @@ func (s *Session) handlePing(data [8]byte) error {
 	return nil
 }
 
-// A dismissal is the reason for ending a session whose peer broke no rule of the
-// protocol.
+// A dismissal is why a session ends although its peer broke no rule of the protocol.
 type dismissal struct {
 	code wire.ByeCode
 	text string

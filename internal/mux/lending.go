@@ -6,30 +6,29 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// lending lets the resident run the handlers of calls. To wake a worker for each costs more
-// than most handlers take. While the handlers run no goroutine reads, so the resident lends
-// itself only to handlers that are known to be quick, when it has handled all that it has
-// read, and only if no goroutine waits for the peer. It writes the replies of several
-// handlers together.
+// lending lets the resident run handlers. To wake a worker for each call costs more than most
+// handlers take. While the handlers run no goroutine reads, so the resident lends itself only to
+// handlers that are known to be quick, when it has handled all that it has read, and only if no
+// goroutine waits for the peer. It writes the replies of several handlers together.
 //
 // Invariants, under mu:
 //   - borrower is set while roles.Reader is waits.Handler. The resident runs the handler of
 //     that call, and has handled all that it has read.
-//   - A goroutine that is about to wait for the peer, the handler's included, or that ends
-//     the session starts another resident first, in place of the one that runs the handler.
-//     Release does the same for a handler that turns out to be slow. The new resident starts
-//     goroutines for the calls that are left in lent: they may be as slow, and nothing looks
-//     after a call that has not begun.
+//   - A goroutine that is about to wait for the peer, the handler's included, or that ends the
+//     session starts another resident first, in place of the one that runs the handler. Release
+//     does the same for a handler that turns out to be slow. The new resident starts goroutines
+//     for the calls that are left in lent: their handlers may be as slow, and nobody watches a
+//     call that has not begun.
 //   - A goroutine whose handler has returned reads on only if its call is still the
 //     borrower. Otherwise it ends.
 type lending struct {
 	// Owned by the resident.
 	onlyInput bool          // no input follows the frame that is being handled
-	lendable  time.Duration // how long a handler of the call that is being offered may take
+	lendable  time.Duration // how long the handler of the call that is being offered may take
 	lent      []lentCall    // calls to run when the input was handled
-	lentRun   int           // how many of them were run, or are run by other goroutines
-	lentTime  time.Duration // how long they are likely to take
-	lentSpent time.Duration // how long those that were run have taken
+	lentRun   int           // how many of lent have run, or are left to other goroutines
+	lentTime  time.Duration // how long the handlers of lent are likely to take
+	lentSpent time.Duration // how long those that have run took
 
 	// Guarded by mu.
 	borrower *stream // the call whose handler the resident runs; nil while it reads
@@ -46,16 +45,16 @@ const (
 	// long.
 	maxLent = 250 * time.Microsecond
 
-	// maxLentAmongMany is how long each of them may keep it while other calls are open.
-	// Longer ones run on several processors rather than one after another.
+	// maxLentAmongMany is how long one handler may keep the resident while other calls are open.
+	// Handlers that take longer run on several processors rather than one after another.
 	maxLentAmongMany = 20 * time.Microsecond
 
 	// maxCorked is how many replies wait to be written together, so that the peer has
 	// something to do meanwhile.
 	maxCorked = 32
 
-	// maxAmong is the number of open calls up to which the resident lends itself. Many more
-	// keep all processors busy without that.
+	// maxAmong is the number of open calls up to which the resident lends itself. More calls than
+	// that keep all processors busy anyway.
 	maxAmong = 128
 )
 

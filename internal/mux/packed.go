@@ -9,12 +9,12 @@ import (
 
 // Packed messages.
 //
-// A queued message takes as much credit as it has bytes, plus wire.MessageCost. For a
-// small message, an item and a buffer take many times as much memory, and a peer could
-// exhaust memory with calls that are never read. So while messages are queued, small
-// ones that follow are packed behind the item of the message before them: their size and
-// whether they are compressed, in a varint, then the message. The queued messages of a call
-// thus take no more memory than a small multiple of their credit.
+// A queued message takes as much credit as it has bytes, plus wire.MessageCost. For a small
+// message, an item and a buffer take many times as much memory, and a peer could exhaust memory
+// with calls that are never read. So while messages are queued, the inbox packs small messages
+// behind the item of the message before them: a varint with the size and whether it is
+// compressed, then the message. The queued messages of a call thus take no more memory than a
+// small multiple of their credit.
 //
 // The receiver takes all that is packed behind a message together with it, and receives
 // it without the session's lock, which the session's reader needs for each frame.
@@ -22,8 +22,8 @@ import (
 // For the reply of a unary call nothing is packed behind the first message: Invoke looks
 // for a second one.
 
-// maxPacked is the size of the largest message that is packed, and maxPack that of the
-// messages behind one item to which another is added, in bytes.
+// maxPacked is the size of the largest message that is packed. From maxPack on, what is packed
+// behind one item takes no further message. Both are in bytes.
 const (
 	maxPacked = 4 << 10
 	maxPack   = 32 << 10
@@ -40,8 +40,8 @@ func (in *inbox) packs(i, n int) bool {
 	return it.Message && (it.Extra.behind == nil || len(it.Extra.behind.B) < maxPack)
 }
 
-// pack packs a message that has arrived in one piece, if it is small enough and there
-// is an item to pack it behind. It reports whether it did.
+// pack packs a message that has arrived in one piece, if it is small enough and there is an item
+// before it. It reports whether it did.
 func (in *inbox) pack(message []byte, compressed bool) bool {
 	last := len(in.Items) - 1
 	if !in.packs(last, len(message)) {
@@ -81,18 +81,19 @@ func (e *extra) pack(message []byte, compressed bool) {
 	e.behind.B = append(binary.AppendUvarint(e.behind.B, head), message...)
 }
 
-// An unpacked is what a receiver has taken of its inbox. It belongs to the receiver.
+// An unpacked holds the packed messages that a receiver has taken from its inbox. It belongs to
+// the receiver.
 type unpacked struct {
 	pack     *buffer // packed messages; nil if there are none
-	at       int     // where in pack the next one begins
-	encoding string  // the compressor of those that are compressed
-	ends     bool    // the item that they were packed behind still has a half-close or the end
+	at       int     // where in pack the next message begins
+	encoding string  // the compressor of the messages that are compressed
+	ends     bool    // the item before them still has a half-close or the end
 	spent    int     // credit of messages that were received, not yet returned
-	due      int     // when so much is spent, it is time to return it
+	due      int     // the amount of spent at which it is returned
 }
 
-// takePack takes what is packed behind it, the first item, whose message was removed. The
-// session's mu is held.
+// takePack takes the messages that are packed behind it, the first item. The item's own message
+// was removed before. The session's mu is held.
 func (st *stream) takePack(it *item) {
 	t := &st.unpacked
 	t.pack, t.at, t.encoding = it.Extra.behind, 0, st.in.Encoding

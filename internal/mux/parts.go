@@ -62,7 +62,7 @@ func (p *parts) drop() {
 	}
 }
 
-// lateBlock ends the session because the peer did not finish a block in time.
+// lateBlock ends the session, because the peer did not finish a block in time.
 func (s *Session) lateBlock() {
 	s.fail(protocolError("a block was not finished within %v", blockTime))
 }

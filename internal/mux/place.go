@@ -14,8 +14,8 @@ import (
 // receiver makes the only copy.
 const minPlaced = wire.MinPlace
 
-// encodeInPlace encodes m, which is [link.Message.Sized], into a place. It returns no buffer if it
-// has set the place in step, and also if no place is free. If the encoded message does not fit the
+// encodeInPlace encodes m, which is [link.Message.Sized], into a place. It returns no buffer if
+// it has set the place in step, or if no place is free. If the encoded message does not fit the
 // place, or is smaller than minPlaced, it returns the bytes in a buffer, as step.Message.
 func (s *Session) encodeInPlace(step *wire.Step, m *link.Message) (*buffer, error) {
 	room, at, ok := s.placer.Place(m.Bound())

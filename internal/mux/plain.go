@@ -7,15 +7,15 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// Plain messages: small ones of a stream, whose frames have nothing else in them. They are most
+// Plain messages are small messages of streams, in frames that hold nothing else. They are most
 // of what streams send, so both sides handle many of them at once.
 
 // maxAtOnce is how many bytes of plain frames are handled under one lock.
 const maxAtOnce = 32 << 10
 
-// handlePlain handles the plain frames that input begins with, as far as they break no rule and
-// belong to open calls, and returns their length. The others are for handleFrame. An error ends
-// the session.
+// handlePlain handles the plain frames at the beginning of input and returns their length. It
+// stops at a frame that breaks a rule or whose call is not open, and leaves it to handleFrame. An
+// error ends the session.
 func (s *Session) handlePlain(input []byte) (done int, err error) {
 	id, message, n := wire.Plain(input)
 	if n == 0 || !s.reading.isMet || s.reading.parts.b != nil {
@@ -69,20 +69,20 @@ func (st *stream) deliverPlain(message []byte) bool {
 	return true
 }
 
-// A run is a queue of plain frames, which their senders have framed outside the lock. It is
+// A run is a queue of plain frames, which their senders have encoded without the lock. It is
 // written as a whole if there is credit for it.
 //
 // Invariant: the peer has granted the stream's credit for all of a run. A message for which there
 // is no credit yet waits as a step, which can be written in pieces.
 type run struct {
 	frames *buffer // nil if there is no run
-	at     int     // what is before was written
+	at     int     // what precedes it was written
 	cost   int     // the credit that the rest takes
 	count  int     // messages in the rest
 }
 
-// maxRun bounds the frames of a run, in bytes. A sender that has queued as much as enoughToWrite
-// writes it itself, unless the writer does already.
+// maxRun bounds the frames of a run, in bytes. A sender that has queued enoughToWrite bytes
+// writes them itself, unless the writer already does.
 const (
 	maxRun        = 32 << 10
 	enoughToWrite = 3 << 10
@@ -146,9 +146,9 @@ func (st *stream) enqueuePlain(b []byte, cost int) {
 	st.schedule()
 }
 
-// writeRun appends the run of st, which is its first, as far as the connection has credit for whole
-// messages. If it has none for the first message, but could for a piece of it, writeRun makes that a
-// step and returns false. mu is held.
+// writeRun appends the run that is the first of st's queue, as far as the connection has credit
+// for whole messages. If the credit suffices only for a piece of the first message, writeRun
+// makes this message a step and returns false. mu is held.
 func (s *Session) writeRun(t *batch, st *stream) bool {
 	r := &st.out[0].run
 	frames := r.frames.B[r.at:]
@@ -190,8 +190,8 @@ func (s *Session) writeRun(t *batch, st *stream) bool {
 	return true
 }
 
-// fitting returns how many of the bytes of frames, whole ones, and of their messages there is
-// credit for, and how much they take.
+// fitting returns how many bytes of frames, in whole frames, and how many messages there is
+// credit for, and how much credit they take.
 func fitting(frames []byte, credit int64) (n, cost, count int) {
 	for n < len(frames) {
 		_, message, size := wire.Plain(frames[n:])
@@ -204,8 +204,8 @@ func fitting(frames []byte, credit int64) (n, cost, count int) {
 	return n, cost, count
 }
 
-// unqueueFirst makes the first message of a run a step by itself, before the run. The session's mu
-// is held.
+// unqueueFirst takes the first message out of a run and makes it a step before the run. The
+// session's mu is held.
 func (st *stream) unqueueFirst() {
 	r := &st.out[0].run
 	_, message, n := wire.Plain(r.frames.B[r.at:])

@@ -13,21 +13,20 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// reading is the state of the goroutine that reads the connection, and of the choice
-// which one reads.
+// reading is the state of the goroutine that reads the connection, and decides which one does.
 //
-// A caller leads only over a bare socket and only if no other caller waits: what it
-// reads is then its own reply, and no goroutine has to be woken for it. On a side that
-// takes calls, with several concurrent callers, and over other connections, the resident
-// reads. Between sequential calls no goroutine reads; after idleTime without a call the
-// resident takes over. [waits.Roles] has the rules.
+// A caller leads only over a bare socket and only if no other caller waits: then it reads its own
+// reply, and nobody has to wake a goroutine. In all other cases the resident reads: on a side
+// that takes calls, with several concurrent callers, and over other connections. Between
+// sequential calls no goroutine reads; after idleTime without a call the resident takes over.
+// [waits.Roles] has the rules.
 type reading struct {
 	// Owned by the reading goroutine.
 	late       []lateCall // calls to offer to the acceptor after all input was handled
 	dec        wire.Decoder
 	parts      parts   // of the block that the next frame begins with
-	in         *buffer // begins with input not handled yet; may be nil if there is none
-	room       int     // capacity of the next buffer, if above readBuffer
+	in         *buffer // begins with input that was not handled yet; may be nil if there is none
+	room       int     // capacity of the next buffer, if larger than readBuffer
 	begun      bool    // the peer's first line was read
 	isMet      bool    // the peer's HELLO was read; written under mu
 	opened     uint64  // the last of this side's calls that is known to have been opened
@@ -39,7 +38,7 @@ type reading struct {
 	term       uint64     // number of leaders so far
 	accepting  *stream    // the stream that is being offered to the acceptor
 	resident   wait.Cond
-	readErr    error       // a leader's read error, for the resident
+	readErr    error       // a leader's read error, which the resident handles
 	idle       *time.Timer // wakes the resident; nil before a caller has led
 	idleSet    bool
 	idleTerm   uint64 // the term when it was set
@@ -47,10 +46,10 @@ type reading struct {
 
 const (
 	readBuffer = 16 << 10  // usual size of the read buffer, in bytes
-	maxRead    = 256 << 10 // its largest size, if reads keep filling it
+	maxRead    = 256 << 10 // its largest size, reached if reads keep filling it
 
-	// fewCalls is the number of active calls up to which a reader spins. With more
-	// calls, frames arrive in batches, and a reader that parks reads a batch at once.
+	// fewCalls is the number of active calls up to which a reader spins. With more calls frames
+	// arrive in batches, and a reader that has parked reads a whole batch.
 	fewCalls = 16
 
 	// idleTime is how long no goroutine reads after the last call. Frames that no call
@@ -87,8 +86,8 @@ func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Cond) error 
 }
 
 // wake wakes the goroutine that waits for the peer at spot, if any, whether it leads or is
-// parked. It returns the Parker of one that is parked, for the caller to unpark. Nothing else
-// wakes goroutines that wait in await, sleep or admit: they might lead. mu is held.
+// parked. If it is parked, wake returns its Parker, for the caller to unpark. Goroutines that
+// wait in await, sleep or admit must be woken by wake alone: they might lead. mu is held.
 func (s *Session) wake(spot *wait.Cond) wait.Parker {
 	if s.reading.leader == spot {
 		s.do(s.roles.CallLeader())
@@ -101,7 +100,7 @@ func (s *Session) wake(spot *wait.Cond) wait.Parker {
 	return p
 }
 
-// do does what a rule asks for. mu is held.
+// do performs the tasks that a rule has returned. mu is held.
 func (s *Session) do(t waits.Task) {
 	if t == 0 {
 		return
@@ -181,7 +180,7 @@ func (s *Session) onReadIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reading.idleSet = false
-	if s.reading.term != s.reading.idleTerm && s.roles.Reader == waits.Nobody { // another caller has led since
+	if s.reading.term != s.reading.idleTerm && s.roles.Reader == waits.Nobody { // otherwise another caller has led since
 		s.startReadIdle()
 		return
 	}
@@ -205,9 +204,8 @@ func (s *Session) readLoop() {
 	s.readOn(err)
 }
 
-// readOn is the rest of the resident's work: err is what its last read ended with. If the
-// resident lends itself to a handler that does not return soon, another goroutine takes its
-// place.
+// readOn is the rest of the resident's work. err is the error of its last read. If the resident
+// lends itself to a handler that does not return soon, another goroutine takes its place.
 func (s *Session) readOn(err error) {
 	pprof.SetGoroutineLabels(context.Background()) // not its creator's: it may run handlers
 	s.mu.Lock()
@@ -237,7 +235,7 @@ func (s *Session) readOn(err error) {
 	s.loops.Done()
 }
 
-// residentRetires makes the resident leave reading to callers, if it can. mu is held.
+// residentRetires lets the resident leave reading to callers, if it can. mu is held.
 func (s *Session) residentRetires() bool {
 	if s.raw == nil || s.acceptor != nil || !s.reading.isMet {
 		return false
@@ -322,7 +320,7 @@ func (s *Session) handleRead(n int, err error, now time.Time) error {
 	s.mu.Lock()
 	if n > 0 {
 		s.keepalive.heard, s.keepalive.heardAt = true, now
-		s.quiet.reads++
+		s.silent.reads++
 	}
 	if len(s.lending.lent) == 0 {
 		s.flushQueued()

@@ -10,13 +10,13 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// An inbox holds what has arrived of a call and was not received yet. Guarded by the
+// An inbox holds the frames of a call that have arrived and were not received yet. Guarded by the
 // session's mu.
 type inbox struct {
 	encoded.Inbox[extra]
 	flow     waits.Receiver
 	unread   int  // see unread.go
-	unary    bool // of a call of this side that expects one message
+	unary    bool // this side has made the call and expects one message
 	receiver wait.Cond
 }
 
@@ -29,8 +29,8 @@ type extra struct {
 	counts bool    // the message is counted in unread
 }
 
-// deliver handles a step that has arrived, whose message costs that much credit. An
-// error ends the session. The session's mu is held.
+// deliver handles a step that has arrived. cost is the credit that its message takes. An error
+// ends the session. The session's mu is held.
 func (st *stream) deliver(rc *wire.Received, cost int, after *callbacks) error {
 	in := &st.in
 	if err := in.Check(rc); err != nil {
@@ -48,7 +48,7 @@ func (st *stream) deliver(rc *wire.Received, cost int, after *callbacks) error {
 		st.dropQueued()
 		st.endBoth(link.ErrEnded, after)
 	}
-	if !rc.Goes || !in.MidMessage() { // a receiver has no use for a piece in the middle
+	if !rc.Goes || !in.MidMessage() { // a receiver cannot use a piece in the middle
 		after.unpark(st.session.wake(&in.receiver))
 	}
 	return nil
@@ -96,7 +96,7 @@ func (st *stream) Recv(f *link.Frame) error {
 	f.Reset()
 	if st.unpacked.pack != nil {
 		if f.Dst == nil {
-			return nil // keep the message for the next Recv
+			return nil // the message stays for the next Recv
 		}
 		return st.receivePacked(f)
 	}
@@ -135,8 +135,8 @@ func (st *stream) receiveEnd(f *link.Frame) {
 	st.ended = st.ended || f.End != nil
 }
 
-// takeMessage removes the message from the first item, takes what is packed behind it,
-// and returns the credit of what has arrived of it. The session's mu is held.
+// takeMessage removes the message from the first item, takes what is packed behind it, and
+// returns the credit of its pieces that have arrived. The session's mu is held.
 func (st *stream) takeMessage() item {
 	it := st.in.RemoveMessage()
 	st.markReceived(&it)
@@ -154,7 +154,7 @@ func (st *stream) receiveMessage(f *link.Frame) error {
 	s := st.session
 	it := st.takeMessage()
 	encoding := st.in.Encoding
-	large := st.waiter == nil && st.company.shouldYield(it.Size, s.streamsBegun)
+	large := st.waiter == nil && st.yielding.shouldYield(it.Size, s.streamsBegun)
 	if len(s.writing.control) > 0 && it.Extra.place == nil { // otherwise fetch flushes it
 		s.wakeWriter()
 	}

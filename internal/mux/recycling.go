@@ -2,21 +2,21 @@ package mux
 
 import "sync"
 
-// Streams that are used again.
+// Reuse of streams.
 //
-// A stream is larger than most messages, so the streams of unary calls are pooled. That of a
-// call of this side never leaves Invoke. That of a call of the peer has several holders, and the
-// last one to drop it puts it into the pool.
+// A stream is larger than most messages, so the streams of unary calls are pooled. The stream of
+// a call of this side never leaves Invoke. The stream of a call of the peer has several holders,
+// and the last one to drop it puts it into the pool.
 //
 // Invariants:
-//   - holders counts who may still use the stream: the session until all was written, in the
-//     plain case that the callee has ended the call; the acceptor until it calls Free;
+//   - holders counts those that may still use the stream: the session, which drops it when the
+//     callee has ended the call and all was written; the acceptor until it calls Free;
 //     offerToAcceptor; and the resident while it is lent to the stream.
-//   - A stream that has ended in another way is never used again, because callbacks may be on
-//     their way to it: then the session does not drop it. Nor is that of a streaming method,
-//     which the acceptor does not free.
+//   - A stream that has ended in another way is not reused, because callbacks may be on their way
+//     to it: then the session does not drop it. The stream of a streaming method is not reused
+//     either, because the acceptor does not free it.
 
-// streamPool has streams without contents.
+// streamPool has cleared streams.
 var streamPool = sync.Pool{New: func() any { return new(stream) }}
 
 // recycle puts a stream that nobody holds into the pool.
@@ -43,9 +43,9 @@ func (st *stream) drop() {
 // Free implements [link.Freer].
 func (st *stream) Free() { st.drop() }
 
-// dropWritten drops the stream for the session if the callee has ended the call and all was
-// written just now, which is not so if the call was aborted. The caller does not use the stream
-// after that. The session's mu is held.
+// dropWritten drops the stream for the session if the callee has ended the call and everything
+// has just been written. It keeps the stream of an aborted call. The caller does not use the
+// stream after that. The session's mu is held.
 func (st *stream) dropWritten() {
 	if !st.caller && st.ended && len(st.out) == 0 {
 		st.drop()

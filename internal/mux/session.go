@@ -1,14 +1,13 @@
 // Package mux carries calls over one connection with the protocol of docs/protocol.md,
 // as a [link.Session]. It is independent of the kind of connection and of gRPC's rules.
 //
-// A call avoids goroutine switches. Over a bare socket, a caller that waits for its
-// reply reads the connection itself, for all calls (see reading), and a goroutine that
-// queues a frame writes it, together with the frames of others (see writing). If that
-// does not pay off, goroutines of the session read and write: with many concurrent
-// callers, with a full socket, and over connections that are more than a bare socket.
-// The reading goroutine only moves bytes. It never decodes a message or waits for a call,
-// so no call blocks another. It runs handlers only if they are known to be quick (see
-// lending).
+// A call avoids goroutine switches. Over a bare socket, a caller that waits for its reply reads
+// the connection itself, for all calls (see reading), and a goroutine that queues a frame writes
+// it, together with the frames of others (see writing). Where that does not pay off, goroutines
+// of the session read and write: with many concurrent callers, with a full socket, and over
+// connections that are more than a bare socket. The reading goroutine only moves bytes. It never
+// decodes a message or waits for a call, so no call blocks another. It runs handlers only if they
+// are known to be quick (see lending).
 package mux
 
 import (
@@ -44,12 +43,11 @@ type Prompt interface {
 	// error.
 	TryRead(b []byte) (n int, err error)
 
-	// TryWrite writes as much as possible without blocking: of all, or of b if all is
-	// nil.
+	// TryWrite writes as much of all, or of b if all is nil, as it can without blocking.
 	TryWrite(b []byte, all [][]byte) (n int, err error)
 }
 
-// A Gatherer is a Conn that writes several buffers at once, as net.Buffers do for sockets.
+// A Gatherer is a Conn that writes several buffers at once, as a socket does for net.Buffers.
 type Gatherer interface {
 	WriteAll(all [][]byte) (n int64, err error)
 }
@@ -87,7 +85,8 @@ type Placer interface {
 	Returned(at int) error
 }
 
-// PromptOf returns the Prompt that conn is or, for a bare socket, has; nil for none.
+// PromptOf returns conn if it is a Prompt, a new Prompt if it is a bare socket, and nil
+// otherwise.
 func PromptOf(conn Conn) Prompt {
 	if p, ok := conn.(Prompt); ok {
 		return p
@@ -107,15 +106,15 @@ type Options struct {
 	Client bool   // this side opened the connection
 	Peer   link.Peer
 
-	Window         int           // how far a call's sender may be ahead, in bytes; 64 KiB by default and at least
-	MaxWindow      int           // limit to which a waiting receiver grows that window; Window by default
+	Window         int           // how far a call's sender may be ahead, in bytes; 64 KiB by default, which is also the minimum
+	MaxWindow      int           // up to where a waiting receiver grows that window; Window by default
 	ConnWindow     int           // window of the connection, in bytes; 1 MiB by default
 	MaxHeaderBytes int           // limit for a header or trailer, as wire.HeadSize counts; 16 MiB by default
 	MaxStreams     uint32        // limit of the peer's open calls; 0 for no limit
 	Handshake      time.Duration // time limit for the peer's HELLO; 120 s by default
 	Farewell       time.Duration // after Close, how long the peer may read nothing; 5 s by default
 
-	Keepalive       keepalive.ClientParameters // for clients; if Time is 0, no PINGs are sent
+	Keepalive       keepalive.ClientParameters // for clients; they send no PINGs if Time is 0
 	ServerKeepalive keepalive.ServerParameters // for servers
 	Enforcement     keepalive.EnforcementPolicy
 
@@ -151,22 +150,22 @@ type Session struct {
 	mu           sync.Mutex
 	refusal      error // why no new calls are made; nil while they are
 	ended        error // why the session has ended; nil until then
-	leaving      error // why the session ends when no call is left; nil while it does not
+	leaving      error // why the session ends when no call is left; nil if it does not
 	started      bool
-	closeTimer   *time.Timer // after the session's end, closes the connection if the peer does not
+	closeTimer   *time.Timer // closes the connection after the session's end, if the peer does not
 	hello        wire.Hello  // the peer's; until it arrives, the protocol's minimum
 	streams      map[uint64]*stream
-	recent       *stream // of the last frame, often of the next one too; may be nil
-	quiet        quiet
-	live         streamList    // the streams above, and those without an id yet
+	recent       *stream // the stream of the last frame, and often of the next; may be nil
+	silent       silentCalls
+	live         streamList    // those of streams, and those without an id yet
 	streamsBegun uint64        // number of streams so far
 	lastOwn      uint64        // the last id of our calls
 	last         uint64        // the last id of the peer's calls
 	calls        uint32        // open calls of the peer
 	answered     bool          // the peer has sent a frame of a call that was already open
-	connIn       int           // credit of the connection that the peer has left
-	taken        int           // credit of the connection to return
-	rash         int           // resets by the peer, less its calls that ended otherwise; see rash.go
+	connIn       int           // what the peer has left of the connection's credit
+	taken        int           // credit of the connection that was not returned yet
+	resets       int           // calls that the peer has reset, less those that ended otherwise; see resets.go
 	unread       int           // sum of unread over all streams
 	written      chan struct{} // nil before Written is called
 	closing      bool          // closeDrained was started, because no call is left
@@ -252,7 +251,7 @@ func (s *Session) Start(acceptor link.Acceptor) {
 		s.stopReadIdle()
 		s.stopKeepalive()
 		if s.written == nil {
-			s.written = make(chan struct{}) // for who asks later
+			s.written = make(chan struct{}) // for Written, if it is called later
 		}
 		s.closeWritten()
 		s.mu.Unlock()
@@ -325,8 +324,8 @@ func (s *Session) Ended() <-chan struct{} { return s.allCallsEnded }
 // of the session runs any more.
 func (s *Session) Gone() <-chan struct{} { return s.stopped }
 
-// Outcome reports whether the peer has sent a frame of a call that was already open,
-// its own or ours, and why no new calls are made.
+// Outcome reports whether the peer has sent a frame of a call that was already open, by either
+// side, and why no new calls are made.
 func (s *Session) Outcome() (answered bool, reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 // on another processor often answers, or makes room, within microseconds, and then neither side
 // needs a wake-up.
 
-// spinning counts the goroutines of this process that spin. At most GOMAXPROCS-1 do, so
-// that others can run, but always one.
+// spinning counts the goroutines of this process that spin. At most GOMAXPROCS-1 may, so that
+// others can run, but always one.
 var spinning atomic.Int32
 
 func startSpinning() bool {
@@ -59,10 +59,9 @@ func (s *Session) spin(ctx context.Context, leads bool) (got bool, err error) {
 }
 
 // writeNow writes as much of the batch as the connection takes without blocking. For pieces of
-// large messages it spins until there is room: a peer that reads as fast as this side writes
-// makes room before it has read all, and then finds more to read. Small messages wait, and more
-// of them are written together. It reports whether all was written. Called with the pen, without
-// mu.
+// large messages it spins until there is room: then a peer that reads as fast as this side writes
+// always finds something to read. Small messages wait for room, so that more of them are written
+// together. writeNow reports whether all was written. Called with the pen, without mu.
 func (s *Session) writeNow(t *batch) (all bool, err error) {
 	n, err := s.raw.TryWrite(t.b.B, t.all)
 	all = t.wrote(n)
@@ -95,8 +94,8 @@ func (s *Session) writeNow(t *batch) (all bool, err error) {
 	return true, nil
 }
 
-// minRoom is how much room a peer must make within maxSpin, in bytes, so that the writer goes on
-// spinning. It is 640 MB a second: for less, a processor is too much.
+// minRoom is how many bytes of room a peer must make within maxSpin so that the writer goes on
+// spinning. It is 640 MB a second: a slower peer is not worth a processor.
 const minRoom = 32 << 10
 
 // onlyCPU is true if this process has a single processor.

@@ -39,8 +39,8 @@ func TestReadersTryUnlessTheyAreToPark(t *testing.T) {
 	}
 }
 
-// Quiet calls must not keep readers from spinning.
-func TestQuietCallsDoNotCount(t *testing.T) {
+// Silent calls must not keep readers from spinning.
+func TestSilentCallsDoNotCount(t *testing.T) {
 	s := &Session{streams: make(map[uint64]*stream)}
 	add := func(n int) (added []*stream) {
 		for range n {
@@ -54,7 +54,7 @@ func TestQuietCallsDoNotCount(t *testing.T) {
 	}
 	read := func(n int, of ...*stream) {
 		for range n {
-			s.quiet.reads++
+			s.silent.reads++
 			for _, st := range of {
 				_, _ = s.lookup(st.id)
 			}

@@ -22,7 +22,7 @@ type stream struct {
 	// callee's header names another. It belongs to the sender.
 	sends string
 
-	number uint64 // id, if a sender of messages has seen it; belongs to the sender
+	number uint64 // the id, once a sender of messages has seen it; belongs to the sender
 
 	deadline time.Time // of a call of this side; zero for none
 
@@ -30,15 +30,15 @@ type stream struct {
 	id       uint64 // zero until the first frame is written
 	onAbort  func(error)
 	reason   error // why it was aborted
-	ended    bool  // the end was sent, or received and delivered: too late to abort
+	ended    bool  // the end was sent, or received and delivered; then the call cannot be aborted
 	answered bool  // the peer has sent a frame of it, apart from the head that opens it
 
 	// Guarded by session.mu: the sending side.
 	sendErr error // why nothing more can be sent
 	out     []outgoing
 	outOne  [1]outgoing  // backing array of out while there is only one
-	flow    waits.Sender // its queued messages are steps in out, and messages in its runs
-	answers bool         // Recv was called since the last message was sent, or none was sent
+	flow    waits.Sender // counts the messages of out, in steps and runs
+	answers bool         // Recv was called since the last message was sent, or no message was sent
 	sender  wait.Cond
 
 	// The write queue that the stream is in, or nil, and its neighbours there. A queued
@@ -46,21 +46,21 @@ type stream struct {
 	queue      *writeQueue
 	prev, next *stream
 
-	// Its links in the session's list of live streams.
+	// Links of the session's list of live streams.
 	isLive             bool
 	prevLive, nextLive *stream
 
 	in       inbox
 	unpacked unpacked
 
-	company company
-	heard   uint64 // value of quiet.reads when the last frame arrived, or when the stream began
+	yielding yielding
+	heard    uint64 // value of silent.reads when the last frame arrived, or when the stream began
 
 	holders atomic.Int32 // of a stream of the peer; see recycling.go
 }
 
-// An outgoing is a step that waits to be written, or a run. message is the buffer of the
-// step's message, or nil if it has none.
+// An outgoing is a step or a run that waits to be written. message is the buffer of the step's
+// message, or nil if it has none.
 type outgoing struct {
 	step    wire.Step
 	message *buffer
@@ -73,9 +73,9 @@ func (s *Session) initStream(st *stream, id uint64, encoding string) {
 	st.sends, st.in.Encoding = encoding, encoding
 	st.in.flow.Window = waits.Granted(s.opts.Window)
 	st.in.flow.Credit = st.in.flow.Window
-	st.heard = s.quiet.reads
+	st.heard = s.silent.reads
 	s.streamsBegun++
-	st.company.begun = s.streamsBegun
+	st.yielding.begun = s.streamsBegun
 	s.live.add(st)
 	if s.keepalive.dormant {
 		s.pingWhenAllowed()
@@ -173,7 +173,7 @@ func (st *stream) Send(f *link.Frame) error {
 		message.Free()
 		return err
 	}
-	large := st.waiter == nil && st.company.shouldYield(len(step.Message)+step.Size, s.streamsBegun)
+	large := st.waiter == nil && st.yielding.shouldYield(len(step.Message)+step.Size, s.streamsBegun)
 	if !step.Done() {
 		st.enqueue(step, message)
 	}
@@ -183,8 +183,8 @@ func (st *stream) Send(f *link.Frame) error {
 	var after callbacks
 	if f.End != nil {
 		st.ended = true
-		if s.rash > 0 && !st.caller {
-			s.rash--
+		if s.resets > 0 && !st.caller {
+			s.resets--
 		}
 		st.in.dropPlaces()
 		st.endBoth(link.ErrEnded, &after)
@@ -203,8 +203,8 @@ func (st *stream) Send(f *link.Frame) error {
 	return nil
 }
 
-// endBoth ends sending at once, and receiving after what has arrived. The session's mu
-// is held.
+// endBoth ends sending at once, and receiving after what has arrived was received. The session's
+// mu is held.
 func (st *stream) endBoth(why error, after *callbacks) {
 	if st.sendErr == nil {
 		st.sendErr = why

@@ -13,10 +13,9 @@ import "github.com/nearcall/nearcall/internal/wire"
 //   - inbox.unread is the credit of the stream's messages that have neither been
 //     received nor have a receiver waiting for them. Session.unread is its sum over all
 //     live streams.
-//   - Credit is withheld only while at least windowsUnread windows are unread.
-//     Receiving a message, or ending its stream, makes it count no more, and then
-//     returns the credit. A message that a receiver waits for does not count, because
-//     it alone may be larger than the bound.
+//   - Credit is withheld only while at least windowsUnread windows are unread. When a message is
+//     received, or its stream ends, it no longer counts, and the credit is returned. A message
+//     that a receiver waits for does not count, because it alone may be larger than the bound.
 
 // windowsUnread is how many stream windows may be unread on a connection.
 const windowsUnread = 256
@@ -37,8 +36,8 @@ func (st *stream) addUnread(n int) {
 	st.session.unread += n
 }
 
-// removeUnread stops counting n bytes as unread, or fewer if fewer count: a stream that
-// has left the session counts none. The session's mu is held.
+// removeUnread stops counting n bytes as unread, or all if fewer count: a stream that has left
+// the session counts none. The session's mu is held.
 func (st *stream) removeUnread(n int) {
 	n = min(n, st.in.unread)
 	st.in.unread -= n

@@ -11,8 +11,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// writing holds the queues of streams that have something to write, and which goroutine
-// writes. Guarded by mu.
+// writing holds the queues of streams that have something to write. Guarded by mu.
 //
 // The goroutine that holds the pen writes for all streams. Over a bare socket, a
 // goroutine that queues something takes the pen if it is free, writes without blocking,
@@ -26,7 +25,7 @@ type writing struct {
 	ready   writeQueue // streams with something to write
 	bulk    writeQueue // streams in the middle of a message; ready goes first
 	starved writeQueue // streams that wait for the connection's credit
-	connOut int64      // credit of the connection that is left, in bytes
+	connOut int64      // what is left of the connection's credit, in bytes
 	backlog int        // credit that the queued messages of all streams will take
 	bye     []byte     // the last frame, once the session has ended
 	broken  error      // a write error of a session that has not ended yet
@@ -36,7 +35,7 @@ type writing struct {
 	// Owned by the goroutine with the pen.
 	enc   wire.Encoder
 	batch batch
-	fault error // the error of a write without the writer, for the writer
+	fault error // the error of a write by another goroutine than the writer, which handles it
 
 	roomBudget spinBudget // of writers that wait for room
 }
@@ -59,14 +58,14 @@ type batch struct {
 	b      *buffer
 	pieces []cutting
 	all    net.Buffers // b and pieces in order, without what was written; nil if there are no pieces
-	done   int         // bytes of b that were written; unused with pieces
+	done   int         // bytes of b that were written; unused if there are pieces
 	size   int
 	spent  []*buffer // message buffers to free when the batch is written
 	last   bool      // it ends with BYE
 	large  bool      // it has pieces of large messages
 }
 
-// A cutting is a piece of a message, to be inserted at offset at of the batch's b.
+// A cutting is a piece of a message that belongs at offset at of the batch's b.
 type cutting struct {
 	at int
 	b  []byte
@@ -129,9 +128,9 @@ func (s *Session) canFeed() bool {
 	return s.writing.starved.first != nil && s.writing.connOut > wire.MessageCost
 }
 
-// feedStarved schedules starved streams, as many as the connection's credit is likely
-// to serve. A peer may starve thousands of streams and grant credit byte by byte, so
-// each stream that leaves the queue is charged the credit that it can use. mu is held.
+// feedStarved schedules starved streams, as many as the connection's credit is likely to serve. A
+// peer may starve thousands of streams and grant credit byte by byte, so feedStarved deducts what
+// each stream can use before it schedules the next. mu is held.
 func (s *Session) feedStarved() {
 	for left := s.writing.connOut; left > wire.MessageCost && s.writing.starved.first != nil; {
 		st := s.writing.starved.first
@@ -233,7 +232,7 @@ func (s *Session) writeLoop() {
 }
 
 // write writes what is left of a batch. It may block. If a caller has handed the batch over,
-// mostly because it found no room, it does not spin first.
+// mostly because it found no room, write does not spin first.
 func (s *Session) write(t *batch, handedOver bool) (err error) {
 	if t.all == nil {
 		_, err = s.conn.Write(t.b.B[t.done:])
@@ -354,7 +353,7 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 		t.pieces, t.large = append(t.pieces, cutting{len(t.b.B), large}), true
 	}
 	st.flow.Credit -= int64(cost)
-	if placed && !step.Placed { // it waits in our own memory: only the call pays for its size
+	if placed && !step.Placed { // it waits in our own memory, so its size counts for the call only
 		s.writing.connOut -= wire.MessageCost
 	} else {
 		s.writing.connOut -= int64(cost)
@@ -381,7 +380,7 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 	st.dropWritten()
 }
 
-// removeWritten removes the first of what waits to be written. The session's mu is held.
+// removeWritten removes the first outgoing, which was written. The session's mu is held.
 func (st *stream) removeWritten() {
 	st.out[0] = outgoing{}
 	if st.out = st.out[1:]; len(st.out) == 0 {

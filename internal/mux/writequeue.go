@@ -1,8 +1,8 @@
 package mux
 
-// A writeQueue is a queue of streams. A stream is in at most one, once. It leaves the
-// queue as soon as it has nothing left to write, so calls that are made and cancelled
-// while the writer is blocked leave nothing behind.
+// A writeQueue is a queue of streams. A stream is in at most one queue, and once. It leaves the
+// queue as soon as it has nothing left to write, so calls that are made and cancelled while the
+// writer is blocked leave nothing behind.
 type writeQueue struct{ first, last *stream }
 
 func (q *writeQueue) push(st *stream) {

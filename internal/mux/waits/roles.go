@@ -25,12 +25,12 @@ type Roles struct {
 	Reader Reader
 	Pen    Pen
 
-	Waiting int  // goroutines that wait for the peer and were not woken yet; the leader is none
+	Waiting int  // goroutines, other than the leader, that wait for the peer and were not woken yet
 	Crowd   int  // reads for which the resident stays; see CrowdLasts
 	Over    bool // the session has ended, or cannot be written: only the resident reads
 	Corked  bool // nothing is written
 
-	// Of the leader.
+	// State of the leader.
 	called      uint32 // atomic, because Called needs no lock
 	Parked      bool   // it is in a read that can be interrupted
 	Interrupted bool   // this read was interrupted
@@ -91,12 +91,12 @@ func (r *Roles) Wait() Task {
 	return r.NeedReader()
 }
 
-// Woken says that a goroutine was woken which had called Wait, or that it waits no more because its
+// Woken says that a goroutine that had called Wait was woken, or stopped waiting because its
 // context has ended.
 func (r *Roles) Woken() { r.Waiting-- }
 
-// MayLead reports whether a caller that has to wait may read instead. What it reads is then its own
-// reply: while no goroutine reads, none waits.
+// MayLead reports whether a caller that has to wait may read instead. It then reads its own
+// reply: while no goroutine reads, no other waits.
 func (r *Roles) MayLead() bool { return r.Reader == Nobody }
 
 // Lead makes a caller the leader.
@@ -147,8 +147,8 @@ func (r *Roles) Leave(failed bool) Task {
 	return StartIdleTimer
 }
 
-// Retire makes the resident leave reading to callers, if none of them waits. ok says that it does,
-// and then it parks until Reader is Resident again.
+// Retire lets the resident leave reading to callers, if no caller waits. If ok is true, the
+// resident parks until Reader is Resident again.
 func (r *Roles) Retire() (do Task, ok bool) {
 	switch {
 	case r.Waiting > 0 || r.Over:
@@ -195,8 +195,9 @@ func (r *Roles) CallWriter(lost bool) Task {
 	return WakeWriter
 }
 
-// TakePen gives the pen to a goroutine that has queued something. If ok is false, it leaves writing to
-// another one. mayWrite says that the goroutine may write without blocking; else the writer does.
+// TakePen gives the pen to a goroutine that has queued something. If ok is false, it leaves
+// writing to another goroutine. mayWrite says that this goroutine may write without blocking;
+// otherwise the writer writes.
 func (r *Roles) TakePen(mayWrite bool) (do Task, ok bool) {
 	switch {
 	case r.Corked || r.Pen >= Taken:

@@ -2,18 +2,18 @@ package waits
 
 // Credit of calls.
 //
-// A receiver promises a window to the sender: while less than that has been sent and not been
-// received, the sender does not wait. The receiver returns the credit of what was received in
-// portions, because each CREDIT frame, and each sender that it wakes, costs as much as several small
-// messages. So it grants a portion more than it has promised.
+// A receiver promises a window to the sender: while the bytes that were sent and not received are
+// fewer, the sender does not wait. The receiver returns the credit of what was received in
+// portions, because each CREDIT frame, and each sender that it wakes, costs as much as several
+// small messages. So it grants a portion more than it has promised.
 //
 // Invariants, for each direction of a call, with nothing on its way:
 //   - Receiver.Credit, the bytes that were not received, and Receiver.Taken add up to
 //     Receiver.Window plus Receiver.Advance. The sender has Receiver.Credit left.
-//   - Taken is less than HoldsBack, and Window is at least the promise plus HoldsBack. So a sender
-//     that has no credit left is the promise or more ahead.
-//   - A sender waits only if it has no credit left for what it has queued, or if it has queued as
-//     much as may wait to be written.
+//   - Taken is less than HoldsBack, and Window is at least the promise plus HoldsBack. So a
+//     sender that has no credit left is ahead by the promise or more.
+//   - A sender waits only if it has no credit left for what it has queued, or if it has queued
+//     all that may wait to be written.
 
 // Granted returns the window that a receiver grants at first, if it promises window bytes.
 func Granted(window int) int { return window + window/2 }
@@ -26,7 +26,7 @@ type Receiver struct {
 	Advance int // granted beyond the window for one message, deducted from later returns
 }
 
-// HoldsBack returns how much credit may be taken and not returned.
+// HoldsBack returns how much credit the receiver may hold back.
 func (r *Receiver) HoldsBack() int { return r.Window / 3 }
 
 // Due returns how much must be received until credit is returned again.
@@ -43,8 +43,8 @@ func (r *Receiver) Received(n int) (grant int) {
 }
 
 // ForMessage returns the credit to grant because a receiver waits for the rest of a message, of
-// which missing bytes have not arrived. It grows the window up to limit, and otherwise advances what
-// the peer lacks.
+// which missing bytes have not arrived. It grows the window up to limit, and grants what the peer
+// still lacks as an advance.
 func (r *Receiver) ForMessage(missing, limit int) (grant int) {
 	short := missing - r.Credit
 	if short <= 0 {
@@ -79,7 +79,7 @@ type Sender struct {
 	Queued  int   // messages that are queued
 }
 
-// Full reports whether the stream has queued as much as it may. all is the backlog of all streams.
+// Full reports whether the stream may queue no more. all is the backlog of all streams.
 func (s *Sender) Full(all int) bool {
 	return s.Backlog >= MaxBacklog || s.Queued >= MaxWaiting || s.Backlog >= MinBacklog && all >= MaxQueued
 }

@@ -22,24 +22,24 @@ func givenUp(first uint64, n int) (b []byte) {
 	return b
 }
 
-// rashly returns a session whose peer is rash, and the id of the peer's last call.
-func rashly(t *testing.T, w *witness) (s *Session, peer *raw, last uint64) {
+// resetting returns a session whose peer resets too much, and the id of the peer's last call.
+func resetting(t *testing.T, w *witness) (s *Session, peer *raw, last uint64) {
 	s, peer = met(t, Options{}, w)
-	peer.write(givenUp(1, maxRash))
-	if !s.isRash() {
-		t.Errorf("a peer that has given up %d calls is not rash: %d", maxRash, s.rash)
+	peer.write(givenUp(1, maxResets))
+	if !s.resetsTooMuch() {
+		t.Errorf("a peer that has given up %d calls does not count as resetting too much: %d", maxResets, s.resets)
 	}
-	return s, peer, 2*maxRash - 1
+	return s, peer, 2*maxResets - 1
 }
 
-func TestCallsThatAreOpenedAndResetInOneReadAreSeenByFewHandlers(t *testing.T) {
+func TestCallsResetInOneReadReachFewHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const calls = 10_000
 		w := &witness{}
 		s, peer := met(t, Options{}, w)
 		peer.write(givenUp(1, calls))
-		reads := int(s.quiet.reads)
-		if n := len(w.streams); n < maxRash/2 || n > maxRash/2+reads || n != len(w.aborts) {
+		reads := int(s.silent.reads)
+		if n := len(w.streams); n < maxResets/2 || n > maxResets/2+reads || n != len(w.aborts) {
 			t.Errorf("%d of %d calls are seen by handlers, in %d reads; %d are aborted", n, calls, reads, len(w.aborts))
 		}
 		if n := len(peer.of(wire.KindReset)); n > 0 {
@@ -49,14 +49,14 @@ func TestCallsThatAreOpenedAndResetInOneReadAreSeenByFewHandlers(t *testing.T) {
 	})
 }
 
-// The other calls of a rash peer are served as usual, in order and with their messages.
-func TestWhatARashPeerDoesNotGiveUpIsServed(t *testing.T) {
+// The other calls of a peer that resets too much are served as usual, in order and with their messages.
+func TestResettingPeerOtherCallsAreServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		s, peer, last := rashly(t, w)
+		s, peer, last := resetting(t, w)
 		before := len(w.streams)
 		var ids []uint64
-		for i := range uint64(maxRash) {
+		for i := range uint64(maxResets) {
 			id := last + 2 + 8*i
 			ids = append(ids, id+2, id+6)
 			given, other := givenUp(id, 1), givenUp(id+4, 1)
@@ -74,17 +74,17 @@ func TestWhatARashPeerDoesNotGiveUpIsServed(t *testing.T) {
 		}
 		synctest.Wait()
 		empty(t, s)
-		if s.isRash() || len(s.reading.late) > 0 {
-			t.Errorf("a peer whose calls have ended is rash: %d", s.rash)
+		if s.resetsTooMuch() || len(s.reading.late) > 0 {
+			t.Errorf("a peer whose calls have ended counts as resetting too much: %d", s.resets)
 		}
 	})
 }
 
 // A delayed call does not reach the acceptor if the session ends first.
-func TestARashPeerThatBreaksARule(t *testing.T) {
+func TestResettingPeerBreaksARule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		s, peer, last := rashly(t, w)
+		s, peer, last := resetting(t, w)
 		before := len(w.streams)
 		peer.write(frameOf(head, last+2, opens...), frameOf(head, last+2, opens...))
 		if len(w.closed) != 1 || len(w.streams) != before {
@@ -94,11 +94,11 @@ func TestARashPeerThatBreaksARule(t *testing.T) {
 	})
 }
 
-// TestARashPeerIsRefusedAsAnyOther checks that a refused call of a rash peer is reset.
-func TestARashPeerIsRefusedAsAnyOther(t *testing.T) {
+// TestResettingPeerIsRefused checks that a refused call of such a peer is reset.
+func TestResettingPeerIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		s, peer, last := rashly(t, w)
+		s, peer, last := resetting(t, w)
 		w.refuse = link.Unprocessed{Err: fmt.Errorf("no")}
 		peer.write(frameOf(head, last+2, opens...), frameOf(head, last+4, opens...))
 		if r := peer.of(wire.KindReset); len(r) != 2 || r[0].Stream != last+2 || r[1].Stream != last+4 {
