@@ -1,6 +1,6 @@
-// Package encoded has what mux and quic share, which send messages as bytes: pooled
-// buffers, compression, the queue of what has arrived of a call, the replies of a unary
-// call, and the reasons for which calls are aborted.
+// Package encoded has what mux and quic share to send messages as bytes: pooled buffers,
+// compression, the queue of received frames, the replies of a unary call, and the reasons for
+// which calls are aborted.
 package encoded
 
 import (
@@ -10,11 +10,11 @@ import (
 	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
-// A Buffer is pooled memory for reading, for writing, and for messages in between. It
-// has one owner at a time.
+// A Buffer is pooled memory for reads, for writes and for queued messages. It has one owner at a
+// time.
 type Buffer struct {
 	B      []byte
-	keeper *Keeper // of memory that a message may keep; nil for pooled memory
+	keeper *Keeper // owns the memory, which a message may keep; nil for pooled memory
 }
 
 // Buffers come in powers of two, from 32 bytes to 16 MiB. Larger ones are not pooled.

@@ -31,8 +31,8 @@ func Encode(m *link.Message, name string) (b *Buffer, compressed bool, err error
 	return Compress(b, name)
 }
 
-// Small returns m encoded, if that takes no more than smallMessage and m's codec need not
-// know the size before. Otherwise it returns nil.
+// Small returns m encoded, if that takes no more than smallMessage and m's codec need not compute
+// the size first. Otherwise it returns nil.
 func Small(m *link.Message) *Buffer {
 	scratch := NewBuffer(smallMessage)
 	defer scratch.Free() // deferred, because the codec may panic
@@ -45,11 +45,12 @@ func Small(m *link.Message) *Buffer {
 	return b
 }
 
-// smallMessage is the size up to which messages are encoded into memory that was not made
-// for their size, in bytes.
+// smallMessage is the size up to which messages are encoded into memory that was allocated before
+// their size was known, in bytes.
 const smallMessage = 4 << 10
 
-// Ready returns a copy of what m was compressed to before, or nil if it was not.
+// Ready returns a copy of m's compressed form if m was prepared with the compressor, and nil
+// otherwise.
 func Ready(m *link.Message, name string) *Buffer {
 	ready, ok := m.Compressed(name)
 	if !ok {
@@ -100,11 +101,11 @@ func Decode(data *Buffer, compressed bool, name string, to *link.Sink) (err erro
 // Shorter ones are copied.
 const minCounted = 1 << 10
 
-// decodeCounted is Decode for a codec that counts its references to data. The last of them frees
-// it.
+// decodeCounted is Decode for a codec that counts its references to data. Releasing the last
+// reference frees data.
 func decodeCounted(data *Buffer, to *link.Sink) error {
 	if data.keeper != nil {
-		data.keeper.note(false) // pooled memory serves as well
+		data.keeper.note(false) // the next messages get pooled memory
 	}
 	counted := mem.BufferSlice{mem.NewBuffer(&data.B, returning{data})}
 	_, err := to.Decode(link.Data{Buffers: counted})
@@ -112,7 +113,7 @@ func decodeCounted(data *Buffer, to *link.Sink) error {
 	return err
 }
 
-// A returning is a mem.BufferPool that frees its buffer when the last reference was freed.
+// A returning is a mem.BufferPool that frees its buffer when the last reference is freed.
 type returning struct{ *Buffer }
 
 // Get implements [mem.BufferPool]. It is not used.

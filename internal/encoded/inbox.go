@@ -9,11 +9,12 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// An Inbox holds what has arrived of a call and was not received yet. mux and quic have one for
-// each call. They lock it, and keep an Extra with each item. The HTTP/1 transport has none, because
-// it queues the bytes of a body, whose messages it tells apart when they are received.
+// An Inbox holds the frames of a call that have arrived and were not received yet. mux and quic
+// have one for each call. They lock it, and keep an Extra with each item. The HTTP/1 transport
+// has none, because it queues bytes, and splits them into messages when these are received.
 //
-// Invariants: only the last item may have an unfinished message, and only the last may have none.
+// Invariants: only the last item may have an unfinished message, and only the last may have no
+// message.
 type Inbox[Extra any] struct {
 	Err      error // why nothing arrives after Items; nil while more may
 	Items    []Item[Extra]
@@ -24,8 +25,8 @@ type Inbox[Extra any] struct {
 	Closed   bool           // the peer has sent its half-close or the end
 }
 
-// An Item is a step that has arrived and was not received yet. Its parts are received in the order
-// of the fields, as in a frame.
+// An Item is a step that has arrived and was not received yet. Recv returns its parts in the
+// order of the fields, as in a frame.
 type Item[Extra any] struct {
 	Header     metadata.MD
 	Message    bool
@@ -38,8 +39,8 @@ type Item[Extra any] struct {
 	Missing    int     // bytes still to arrive
 }
 
-// Check returns the error of a step that breaks a rule of order or size. The other methods take only
-// steps that it has checked.
+// Check returns an error if a step breaks a rule of order or size. The other methods take only
+// steps that Check has accepted.
 func (in *Inbox[Extra]) Check(rc *wire.Received) error {
 	left := in.missing()
 	message := rc.Begins || rc.Goes
@@ -114,7 +115,7 @@ func (in *Inbox[Extra]) AddHeader(rc *wire.Received) {
 	in.push(Item[Extra]{Header: rc.Header})
 }
 
-// AddMessage adds the message of a step, or the piece of one, and returns its item, or nil if the
+// AddMessage adds the message of a step, or a piece of it, and returns its item, or nil if the
 // message was refused.
 func (in *Inbox[Extra]) AddMessage(rc *wire.Received, k *Keeper) *Item[Extra] {
 	if in.Skip > 0 {
@@ -160,7 +161,7 @@ func (in *Inbox[Extra]) AddEnd(rc *wire.Received) {
 	it.HalfClose, it.End = rc.HalfClose, rc.End
 }
 
-// Close ends the inbox: nothing arrives any more, because of why. What has arrived can still be
+// Close ends the inbox: nothing more arrives, for the reason why. What has arrived can still be
 // received, except an unfinished message.
 func (in *Inbox[Extra]) Close(why error) {
 	if in.Err == nil {
@@ -181,8 +182,9 @@ func (in *Inbox[Extra]) DropPartial() {
 }
 
 // Next receives into f what precedes the first message: a header, or if there is no message the
-// half-close or the end. If done is set, Recv returns err. Otherwise it is the item of the message,
-// which is too large for f or still arrives or is complete. It is nil if nothing has arrived.
+// half-close or the end. If done is set, Recv returns err. Otherwise it is the item of the first
+// message, or nil if nothing has arrived. The message may be too large for f, or may not be
+// complete yet.
 func (in *Inbox[Extra]) Next(f *link.Frame) (it *Item[Extra], done bool, err error) {
 	if len(in.Items) == 0 {
 		return nil, in.Err != nil, in.Err
@@ -195,7 +197,7 @@ func (in *Inbox[Extra]) Next(f *link.Frame) (it *Item[Extra], done bool, err err
 		in.TakeEnd(f)
 		return nil, true, nil
 	}
-	keep := f.Dst == nil || f.Header != nil && it.Missing > 0 // keep the message for the next Recv
+	keep := f.Dst == nil || f.Header != nil && it.Missing > 0 // the message stays for the next Recv
 	return it, keep, nil
 }
 

@@ -6,22 +6,22 @@ import (
 	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
-// minKept is the size from which messages may keep the memory that they come in, in bytes.
+// minKept is the size from which on messages may keep the memory that they arrive in, in bytes.
 const minKept = 256 << 10
 
-// A Keeper supplies the memory into which large messages are copied before they are decoded, or in
-// which they arrive.
-// Most of them are mostly one field, which can refer to that memory, so that it is not copied
-// again. Then the memory is not pooled. But where messages do not keep it, pooled memory costs
-// less. So after a message that has not kept its memory, some get pooled memory.
+// A Keeper supplies the memory into which large messages are copied before they are decoded, or
+// in which they arrive. Most large messages consist mostly of one field, which can refer to that
+// memory instead of a copy. Then the memory is not pooled. Where messages do not keep their
+// memory, pooled memory costs less. So after a message that has not kept its memory, the Keeper
+// gives pooled memory to some.
 //
-// The zero value is ready to use. It may be used concurrently.
+// The zero value is ready to use. It is safe for concurrent use.
 type Keeper struct{ skip atomic.Int32 }
 
-// skipped is how many large messages get pooled memory after one that has not kept its own.
+// skipped is how many large messages get pooled memory after one that has not kept its memory.
 const skipped = 31
 
-// NewBuffer returns a buffer of the length of a message, to be filled with it and passed to
+// NewBuffer returns a buffer of the length of a message. The caller fills it and passes it to
 // [Decode].
 func (k *Keeper) NewBuffer(size int, compressed bool) *Buffer {
 	b := k.empty(size, compressed)
@@ -29,8 +29,8 @@ func (k *Keeper) NewBuffer(size int, compressed bool) *Buffer {
 	return b
 }
 
-// Add appends a piece to b, which is what has arrived of a message of size bytes, and returns the
-// buffer that has both. b is nil before the first piece.
+// Add appends a piece of a message of size bytes to b, which holds the earlier pieces, and
+// returns the buffer that holds all. b is nil before the first piece.
 func (k *Keeper) Add(b *Buffer, piece []byte, size int, compressed bool) *Buffer {
 	have := 0
 	if b != nil {

@@ -21,8 +21,8 @@ type Because struct {
 func (b Because) Error() string { return b.Text }
 func (b Because) Unwrap() error { return b.Kind }
 
-// ResetOf returns the RESET code and text that tell the peer why a call was aborted. A reason
-// that is a status is the caller's own, who wants no more of the call.
+// ResetOf returns the RESET code and text that tell the peer why a call was aborted. If the
+// reason is a status, the caller itself has cancelled the call.
 func ResetOf(reason error) (code wire.ResetCode, text string) {
 	switch {
 	case errors.Is(reason, link.ErrUnprocessed):
@@ -44,9 +44,9 @@ func isStatus(err error) bool {
 	return ok && err != nil
 }
 
-// ReasonOf is the inverse of ResetOf, as far as code and text carry the reason. answered
-// says that the peer has answered the call. Then it did process it, whatever it says, and
-// the call must not be made again: a peer could repeat this for ever.
+// ReasonOf is the inverse of ResetOf, as far as code and text carry the reason. answered says
+// that the peer has answered the call. Then it has processed the call, whatever it says, and the
+// call must not be retried: a peer could go on like this for ever.
 func ReasonOf(code wire.ResetCode, text string, answered bool) error {
 	switch code {
 	case wire.ResetCancelled:
@@ -63,8 +63,8 @@ func ReasonOf(code wire.ResetCode, text string, answered bool) error {
 	return errors.New(text)
 }
 
-// Unprocessed wraps the reason for which the peer says that it did not process a call,
-// unless it has answered the call.
+// Unprocessed wraps the reason why the peer says that it did not process a call, unless the peer
+// has answered the call.
 func Unprocessed(reason error, answered bool) error {
 	if answered {
 		return reason
@@ -90,10 +90,10 @@ func CheckBlocks(f *link.Frame, limit int) error {
 	return nil
 }
 
-// Growth bounds the capacity for a message that is still arriving, as a multiple of the
-// bytes that have arrived. The announced size costs the peer nothing, so memory is
-// allocated only as bytes arrive. Growing copies about a third of a large message once
-// more if its frames have 64 KiB; up to 256 KiB nothing is copied.
+// Growth bounds the capacity for a message that is still arriving, as a multiple of the bytes
+// that have arrived. To announce a size costs the peer nothing, so memory is allocated only as
+// bytes arrive. Growing copies about a third of a large message once more if its frames have 64
+// KiB, and nothing of a message of up to 256 KiB.
 const Growth = 4
 
 // Room returns the capacity for a message of size bytes when n of them have arrived.

@@ -19,8 +19,8 @@ func (in *Inbox[Extra]) Replied(limit int) bool {
 }
 
 // Collect collects the results of a unary call for which Replied is true. It sets c.Header and
-// c.End, and returns the replies, which are for DecodeReplies. If wrong is set, the caller must
-// abort the call, unless that has happened. Nobody receives what is left in Items.
+// c.End, and returns the replies for DecodeReplies. If wrong is set, the caller must abort the
+// call, unless it was aborted. Nobody receives what is left in Items.
 func (in *Inbox[Extra]) Collect(c *link.UnaryCall) (replies []Item[Extra], wrong error) {
 	for n := range in.Items {
 		it := &in.Items[n]
@@ -51,7 +51,8 @@ func (in *Inbox[Extra]) take(n int) []Item[Extra] {
 }
 
 // DecodeReplies decodes replies into c.Reply, one after the other, and returns the error of the
-// call. wrong is Collect's. lost is why the reply after replies cannot be read; nil if there is none.
+// call. wrong comes from Collect. lost is why the reply that follows cannot be read, nil if none
+// follows.
 func (in *Inbox[Extra]) DecodeReplies(c *link.UnaryCall, replies []Item[Extra], lost, wrong error) error {
 	var unfit error // of the first reply that cannot be decoded
 	for i := range replies {

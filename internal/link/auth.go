@@ -10,13 +10,12 @@ import (
 	"google.golang.org/grpc/credentials/local"
 )
 
-// The AuthInfo of a peer has gRPC's own types, on every path: authorisation, such as that of
-// package authz, asserts the type, and takes a peer of another type for one without
-// credentials.
+// The AuthInfo of a peer has gRPC's types, over every transport: authorisation, such as package
+// authz, asserts the type, and takes a peer of another type for one without credentials.
 
-// Insecure and Private are the AuthInfo of peers without credentials: Private if nobody else
-// can be on the path, as in one process or over a unix socket. They are those of gRPC's
-// insecure and local credentials.
+// Insecure and Private are the AuthInfo of peers without credentials: Private if nobody else can
+// be on the path, as in one process or over a unix socket. gRPC's insecure and local credentials
+// use the same.
 var (
 	Insecure = authOf(insecure.NewCredentials())
 	Private  = authOf(local.NewCredentials())
@@ -30,7 +29,7 @@ func authOf(creds credentials.TransportCredentials) credentials.AuthInfo {
 	return auth
 }
 
-// unixConn is what credentials must know of a unix socket.
+// unixConn has the methods of a unix socket that credentials call.
 type unixConn struct{ net.Conn }
 
 func (unixConn) RemoteAddr() net.Addr { return &net.UnixAddr{Net: "unix"} }

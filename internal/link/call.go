@@ -17,31 +17,30 @@ var ErrLeft = errors.New("link: the caller has left")
 // first group of fields before Session.Invoke. The second group is valid for the
 // caller once Session.Invoke has returned nil.
 //
-// The callee reads and writes the caller's memory (the request, the reply, the
-// results) only inside a claim. A claim is refused once the caller has left. Any
-// number of claims may be held at a time. A caller that leaves early waits until
-// all claims were released, but never for a handler. So the callee does not touch
-// the caller's memory after Session.Invoke has returned.
+// The callee reads and writes the caller's memory (the request, the reply, the results) only
+// inside a claim. A claim is refused once the caller has left. Any number of claims may be held
+// at a time. A caller that leaves early waits until all claims are released, but never for a
+// handler. So the callee does not touch the caller's memory after Session.Invoke has returned.
 //
-// No user code of one side runs on the other side's goroutine. None runs inside a
-// claim either: a leaving caller would wait for it, with all the locks it holds.
-// A message that a codec cannot copy without user code crosses as bytes: the sender
-// encodes it before the claim that hands it over, and the receiver decodes it after.
-// The bytes are immutable, and the receiver takes a reference to them inside a claim, so it may
-// decode them at any time, even after the caller has left.
+// No user code of one side runs on the other side's goroutine. No user code runs inside a claim
+// either: a leaving caller would wait for it, with all the locks that the caller holds. A message
+// that a codec cannot copy without user code crosses as bytes: the sender encodes it before the
+// claim that hands it over, and the receiver decodes it after. The bytes are immutable, and the
+// receiver takes a reference to them inside a claim, so it may decode them at any time, even
+// after the caller has left.
 type UnaryCall struct {
 	CallHeader
 
 	Codec   Codec // the caller's, for request and reply
-	Request any   // a live message, or an encoded *Message if Codec copies only through bytes
+	Request any   // a live message, or an encoded *Message if Codec cannot copy without encoding
 	Reply   any   // destination of the reply
 	Limit   int   // the largest reply the caller accepts, in bytes
 
 	Header     metadata.MD // nil if none was sent
-	End                    // of the call
-	ReplyError error       // why a reply could not be put in Reply, from Message.DecodeInto
+	End                    // how the call ended
+	ReplyError error       // the error of Message.DecodeInto if a reply could not be put in Reply
 	Replied    bool        // a reply arrived; it is in Reply unless ReplyError is set
-	ReplySize  int         // of the reply's encoding, in bytes; 0 if there was none
+	ReplySize  int         // of the reply's encoding, in bytes; 0 without a reply
 
 	state   atomic.Uint32
 	callee  Callee
@@ -58,14 +57,13 @@ type Callee interface {
 // The state is a set of bits and, above them, the number of claims.
 const (
 	leaving  = 1 << iota // the caller leaves: no further claim
-	aborting             // an Abort won the right to write reason: no further claim
+	aborting             // one Abort may write reason: no further claim
 	aborted              // reason is written: no further claim
 	ended                // the result is complete: no further claim
 
-	// waiting says that the caller parks. The goroutine that clears it, in the
-	// same step that settles what the caller waits for, leaves one token. So the
-	// caller's Parker holds no token before this bit is set, and none when Wait
-	// returns.
+	// waiting says that the caller parks. The goroutine whose step settles the call clears this
+	// bit in the same step, and leaves one token. So the caller's Parker holds no token before
+	// the bit is set, and none when Wait returns.
 	waiting
 
 	oneClaim
@@ -73,9 +71,9 @@ const (
 
 const gone = leaving | aborting | aborted | ended
 
-// SetCallee sets the Callee to call when the caller leaves. The Acceptor calls it
-// in HandleUnary, before it runs a handler. The caller may have set a Callee before
-// that, for the Acceptor to use, so that both sides' state is one allocation.
+// SetCallee sets the Callee to call when the caller leaves. The Acceptor calls it in HandleUnary,
+// before it runs a handler. The caller may have set a Callee before, which the Acceptor then
+// uses, so that both sides' state is one allocation.
 func (c *UnaryCall) SetCallee(callee Callee) { c.callee = callee }
 
 // Callee returns the Callee that SetCallee set.
@@ -124,8 +122,8 @@ func (c *UnaryCall) Take(to *Sink) error {
 	return err
 }
 
-// copyRequest copies the request into to. If it has to go through bytes, copyRequest
-// returns these instead, for Take to decode outside the claim.
+// copyRequest copies the request into to. If it can only be copied through bytes, copyRequest
+// returns these, and Take decodes them outside the claim.
 func (c *UnaryCall) copyRequest(to *Sink) (bytes *Message, err error) {
 	if !c.claim() {
 		return nil, ErrLeft
@@ -139,7 +137,7 @@ func (c *UnaryCall) copyRequest(to *Sink) (bytes *Message, err error) {
 		}
 		m = &live
 	}
-	return m.freeze() // by our own code: the caller encodes what others' is needed for
+	return m.freeze() // runs no user code: the caller has encoded what needs it
 }
 
 // SendHeader delivers the header. The callee must not modify md afterwards.
@@ -181,7 +179,7 @@ func (c *UnaryCall) send(header metadata.MD, reply *Message, end *End) error {
 	return err
 }
 
-// sendCopy is send with a reply to copy, or an encoded one that the call keeps. If ok is
+// sendCopy is send for a reply to copy, or for an encoded one, which the call keeps. If ok is
 // false and err is nil, reply cannot be copied, and the caller has seen nothing.
 func (c *UnaryCall) sendCopy(header metadata.MD, reply, encoded *Message, end *End) (ok bool, err error) {
 	if !c.claim() {
@@ -206,8 +204,8 @@ func (c *UnaryCall) sendCopy(header metadata.MD, reply, encoded *Message, end *E
 	return true, nil
 }
 
-// fill copies m, which comes with header, into the caller's Reply. It does not retain m, so that
-// replies need not escape to the heap.
+// fill copies m into the caller's Reply. header is the header that comes with m. fill does not
+// retain m, so replies need not escape to the heap.
 func (c *UnaryCall) fill(header metadata.MD, m *Message) (ok bool, err error) {
 	to := c.sink(header)
 	ok, err = m.CopyInto(&to)
@@ -218,7 +216,7 @@ func (c *UnaryCall) fill(header metadata.MD, m *Message) (ok bool, err error) {
 	return ok, err
 }
 
-// sink returns the destination of a reply that comes with header.
+// sink returns the destination of a reply. header is the header that comes with it.
 func (c *UnaryCall) sink(header metadata.MD) Sink {
 	to := Sink{Dst: c.Reply, Codec: c.Codec, Limit: c.Limit, Compressor: c.Encoding}
 	if own := header[EncodingKey]; len(own) > 0 {
@@ -285,8 +283,8 @@ func (c *UnaryCall) Wait(w wait.Waiter) error {
 	return err
 }
 
-// wait is Wait without the work on the results. It also returns the Waiter that
-// c.parker must be released to.
+// wait is Wait without the results. It also returns the Waiter to which c.parker must be
+// released.
 func (c *UnaryCall) wait(w wait.Waiter) (wait.Waiter, error) {
 	var left error
 	for {
@@ -322,8 +320,8 @@ func (c *UnaryCall) wait(w wait.Waiter) (wait.Waiter, error) {
 	}
 }
 
-// stopWaiting clears the waiting bit, or takes the token if another goroutine has
-// cleared it. It sets leaving unless the call has an outcome, and reports whether it did.
+// stopWaiting clears the waiting bit, or takes the token if another goroutine has cleared the
+// bit. It sets leaving unless the call has an outcome, and reports whether it has set it.
 func (c *UnaryCall) stopWaiting() bool {
 	for {
 		s := c.state.Load()

@@ -9,9 +9,8 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// EncodingKey is the header in which a callee names the compressor of its messages,
-// if it is not the one the call was opened with. It is reserved by gRPC, so that no
-// user can set it.
+// EncodingKey is the header in which a callee names the compressor of its messages, if it differs
+// from the call's. gRPC reserves the key, so no user can set it.
 const EncodingKey = "grpc-encoding"
 
 // Compressor returns name, or the empty string if name stands for no compression.
@@ -74,8 +73,8 @@ func Decompress(data []byte, name string, limit int) (mem.BufferSlice, error) {
 	return out, nil
 }
 
-// A CompressionError is the Err of a SendError or a RecvError if compressing or
-// decompressing failed, rather than encoding or decoding the message.
+// A CompressionError is the Err of a SendError or a RecvError if compression or decompression
+// failed, and not the codec.
 type CompressionError struct {
 	What string // what went wrong, in grpc-go's words
 	Err  error  // the compressor's error; may be nil

@@ -19,8 +19,7 @@ type Frame struct {
 	// End ends the call. It is in the last frame that the callee sends.
 	End *End
 
-	// Sink is the destination for a received message. Recv sets Got if it put
-	// one there.
+	// Sink is the destination for a received message. Recv sets Got if it has put one there.
 	Sink
 	Got bool
 }
@@ -31,12 +30,11 @@ type Sink struct {
 	Codec Codec // how the receiver decodes
 	Limit int   // the largest message the receiver accepts, in bytes
 
-	// Compressor is the one that the message would be compressed with if it did not stay in
-	// this process, "" or "identity" for none. The error for one that is too large depends on
-	// it.
+	// Compressor is the compressor of the call, "" or "identity" for none. In process nothing is
+	// compressed, but the error for a message that is too large depends on it.
 	Compressor string
 
-	Size int // the result: of the message's encoding, in bytes; 0 if there was none
+	Size int // the result: the size of the message's encoding, in bytes; 0 without a message
 }
 
 // Reset clears the results of the last Recv and keeps the Sink. Transports call it

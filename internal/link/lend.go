@@ -5,12 +5,12 @@ import "time"
 // A Lender is a callee's Stream that may run its handler on the goroutine that called
 // HandleStream. Lends and Lend are called only within HandleStream.
 type Lender interface {
-	// Lends reports whether Lend may be called for a handler that is likely to take d. A
-	// goroutine that other calls need is lent only to quick handlers.
+	// Lends reports whether Lend may be called for a handler that is likely to take d. A session
+	// lends a goroutine that other calls need only to quick handlers.
 	Lends(d time.Duration) bool
 
-	// Lend makes the session call r.Run once, on the goroutine that called HandleStream
-	// if nothing has changed when that has returned. HandleStream must return nil.
+	// Lend makes the session call r.Run once, after HandleStream has returned nil. It runs on the
+	// goroutine that called HandleStream, if the session can still lend that.
 	Lend(r Runner, d time.Duration)
 
 	// Release makes the session continue without the goroutine it has lent, because Run
@@ -25,9 +25,9 @@ type Runner interface {
 	Run() time.Duration
 }
 
-// A Freer is a callee's Stream whose memory another call can use.
+// A Freer is a callee's Stream whose memory another call can reuse.
 type Freer interface {
-	// Free says that the callee, which has ended the call, uses the stream no more. It is
-	// called at most once, and no other method after it.
+	// Free says that the callee has ended the call and no longer uses the stream. It is called at
+	// most once, and no other method is called after it.
 	Free()
 }

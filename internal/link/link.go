@@ -37,12 +37,12 @@ type Session interface {
 	// later, the caller must abort the stream.
 	NewStream(ctx context.Context, o *CallHeader) (Stream, error)
 
-	// Drain tells the peer to make no more calls, and lets running calls finish.
-	// Calls that the peer made before it learned of the drain are accepted. The
-	// channel is closed when no more are: when none can be on its way, or after a
-	// bounded time if the peer does not answer. The peer must learn of the drain
-	// before it learns that a call was refused because of it: a retry of that call
-	// must not pick this session. Calls to the peer can still be made.
+	// Drain tells the peer to make no more calls, and lets running calls finish. Calls that the
+	// peer made before it learned of the drain are accepted. The channel is closed when no more
+	// calls are accepted: when none can be on its way, or after a bounded time if the peer does
+	// not answer. The peer must learn of the drain before it learns that a call was refused
+	// because of it: a retry of that call must not pick this session. Calls to the peer can still
+	// be made.
 	Drain() <-chan struct{}
 
 	// Retire closes Done, so that no new calls are made, and drains.
@@ -102,8 +102,8 @@ type Terms struct {
 	// on each stream; 0 for the session's own choice.
 	Window int
 
-	// Share says that the callee writes to no message it has sent or received, and
-	// ShareBytes that it writes to no bytes that users' codecs have given.
+	// Share says that the callee writes to no message that it has sent or received. ShareBytes
+	// says that it writes to no bytes that come from users' codecs.
 	Share, ShareBytes bool
 
 	// Admit, unless nil, is called before each HandleUnary and HandleStream, and
@@ -128,7 +128,7 @@ type Listener interface {
 	Sessions(accept func(Session) Acceptor) error
 }
 
-// A Method is what a transport may know about a method before a call of it.
+// A Method is what a transport can know of a method before a call.
 type Method struct {
 	Known         bool // the method is registered; otherwise the rest says nothing
 	Streams       bool // either side may send any number of messages
@@ -192,8 +192,8 @@ var (
 	// calls at all.
 	ErrOneWay = errors.New("the peer takes no calls")
 
-	// ErrForeign is wrapped by the errors of a Dialer whose server speaks another
-	// protocol. Retrying is useless until that server is replaced.
+	// ErrForeign is wrapped by the errors of a Dialer whose server speaks another protocol. A
+	// retry fails until that server is replaced.
 	ErrForeign = errors.New("the peer speaks another protocol")
 
 	// ErrNoCall is returned by Session.Invoke if the call must be made as a
@@ -207,7 +207,7 @@ var (
 	// ErrEnded is returned by Send after the callee ended the call.
 	ErrEnded = errors.New("link: the call has ended")
 
-	// ErrServed is returned by all but the first Listener.Sessions.
+	// ErrServed is returned by all calls of Listener.Sessions but the first.
 	ErrServed = errors.New("another server serves this listener")
 )
 
@@ -216,13 +216,13 @@ var (
 type CallHeader struct {
 	*Profile
 	Method   string
-	Metadata metadata.MD // the user's, validated; nil for none, or if Packed has it
+	Metadata metadata.MD // the user's, validated; nil for none, or if it is in Packed
 	Packed   Packed      // a large amount of the user's metadata in encoded form; may be nil
 	Deadline time.Time   // zero for none
 	MaxReply int         // limit of a reply's message that the caller accepts, in bytes; 0 if unknown
 
-	// Caller is the caller's own context, or nil if the call came over a wire.
-	// The callee uses its deadline and its end, but never its values.
+	// Caller is the caller's context, or nil if the call came from another process. The callee
+	// uses its deadline and its end, but never its values.
 	Caller context.Context
 }
 
@@ -246,9 +246,9 @@ type End struct {
 	Status  *status.Status // nil for OK
 	Trailer metadata.MD
 
-	// Late says that the end arrived when the deadline of the call's header had passed. The
-	// caller's side of a transport sets it, since only the transport knows when an end arrived
-	// that is received later.
+	// Late says that the deadline of the call's header had passed when the end arrived. The
+	// caller's transport sets it, because the end may be received later and only the transport
+	// knows when it arrived.
 	Late bool
 }
 
@@ -285,22 +285,21 @@ type Peer struct {
 	// stream, which may wait there. Otherwise one goroutine reads all of the session.
 	Parallel bool
 
-	// Undecided says that the connection might carry no calls in the end, because it is
-	// handed over. Stats handlers learn of it with its first call.
+	// Undecided says that the connection may be handed over before it carries a call. Stats
+	// handlers learn of it with its first call.
 	Undecided bool
 
-	// Shares says that the peer writes to no message it has sent or received,
-	// so that messages may be shared with it. SharesBytes says the same of the bytes
-	// that users' codecs give.
+	// Shares says that the peer writes to no message that it has sent or received, so messages
+	// may be shared with it. SharesBytes says the same of bytes that come from users' codecs.
 	Shares, SharesBytes bool
 
-	// Draft returns n bytes for a message, which are the caller's until it calls end, once, in
-	// memory that the peer reads. A message is sent without a copy if [Codec.Sized] returns a
-	// part of them. Draft returns nil if there is no such memory now, and is nil if there is
-	// never any. It is safe for concurrent use.
+	// Draft returns n bytes of memory that the peer reads, in which the caller builds a message.
+	// They are the caller's until it calls end, once. A message is sent without a copy if
+	// [Codec.Sized] returns a part of them. Draft returns nil if no such memory is free, and
+	// Draft is nil if the transport has none. It is safe for concurrent use.
 	Draft func(n int) (b []byte, end func())
 
-	// Local says that the caller's own context reaches the callee, so that
-	// the callee needs no timer for the deadline.
+	// Local says that the caller's context reaches the callee, so the callee needs no timer for
+	// the deadline.
 	Local bool
 }

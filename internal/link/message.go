@@ -12,8 +12,8 @@ import (
 // Two codecs are the same codec if and only if they are equal with ==, which must
 // not panic.
 //
-// A codec answers for all that it can do, so that one that wraps another by embedding it can
-// do the same.
+// The interface has all that a codec may be able to do, so a codec that embeds another can do the
+// same.
 type Codec interface {
 	// Name returns the codec's content-subtype.
 	Name() string
@@ -27,43 +27,43 @@ type Codec interface {
 	// support v's type. A nil v is an empty message.
 	Append(b []byte, v any) ([]byte, error)
 
-	// AppendWithin is Append if v's encoding fits the room of b and can be made without
-	// computing its size first, which takes a good part of the time that encoding takes.
-	// Otherwise ok is false, and nothing was appended.
+	// AppendWithin is Append if v's encoding fits the free capacity of b and the codec need not
+	// compute its size first, which takes a good part of the time of encoding. Otherwise ok is
+	// false, and nothing was appended.
 	AppendWithin(b []byte, v any) (_ []byte, ok bool)
 
 	// Sized returns v as a message whose Bound is the size of its encoding, so that its memory is
-	// allocated at once: an [Encoded] message, whose bytes may be v's own, or a [Measured] one. It
-	// returns a [Live] message if to compute the size could cost as much as to encode v. The
-	// caller appends the message once at most, before v changes, and frees it.
+	// allocated at once: an [Encoded] message, whose bytes may be v's, or a [Measured] one. It
+	// returns a [Live] message if computing the size could cost as much as encoding v. The caller
+	// appends the message at most once, before v changes, and frees it.
 	Sized(v any) (Message, error)
 
-	// Immutable reports whether the message that Sized returns is encoded and stays as it is
-	// when v changes, so that it can be kept without a copy.
+	// Immutable reports whether the message that Sized returns is encoded and does not change
+	// with v, so that it can be kept without a copy.
 	Immutable() bool
 
-	// Decode resets v and decodes data into it. kept reports whether v refers to data.Bytes, so
-	// that their memory must not be used again.
+	// Decode resets v and decodes data into it. kept reports whether v refers to data.Bytes; then
+	// their memory must not be reused.
 	Decode(data Data, v any) (kept bool, err error)
 
-	// KeepsReferences reports whether Decode may take references to data.Buffers for v to keep,
-	// so that it is worth counting the references to a message that has arrived.
+	// KeepsReferences reports whether Decode may make v keep references to data.Buffers. Only
+	// then does the receiver count the references to a message that has arrived.
 	KeepsReferences() bool
 
-	// Copy sets dst to what Decode of Append(src) would make of it. dst and src
-	// share no memory afterwards that either side may write. dst must not be a
-	// message within src, but may be src itself.
+	// Copy sets dst to the result of Decode of Append(src). Afterwards dst and src share no
+	// memory that either side may write. dst must not be a message within src, but may be src
+	// itself.
 	//
-	// bound is an upper bound of the size of src's encoding in bytes. It is a
-	// by-product of copying; Size returns the exact size.
+	// bound is an upper bound of the size of src's encoding in bytes, which copying finds on its
+	// way; Size returns the exact size.
 	//
-	// If ok is false, nothing was copied and dst is unchanged. Then err is the
-	// error that Append(src) would return, or it is nil and the message has to
-	// go through bytes. Copy runs no user code to find out.
+	// If ok is false, nothing was copied and dst is unchanged. Then err is the error that
+	// Append(src) would return, or nil if the message must be copied through bytes. Copy runs no
+	// user code to find out.
 	Copy(dst, src any) (bound int, ok bool, err error)
 
-	// Copies reports whether Copy can copy v without running user code. Copy
-	// may still return that this one message has to go through bytes.
+	// Copies reports whether Copy can copy v without running user code. Copy may still report
+	// that this one message must be copied through bytes.
 	Copies(v any) bool
 
 	// New returns an empty message of src's Go type, for Copy to fill and Move
@@ -76,12 +76,12 @@ type Codec interface {
 	Move(dst, src any) bool
 }
 
-// Data is an encoded message that a codec decodes: Bytes, or Buffers unless that is nil.
+// Data is an encoded message that a codec decodes. It is in Buffers, or if that is nil in Bytes.
 type Data struct {
 	Bytes []byte
 	Stay  bool // nobody changes Bytes any more, so that the decoded message may refer to them
 
-	// Buffers are the caller's. The codec takes references to those that it keeps.
+	// Buffers belong to the caller. The codec takes references to those that it keeps.
 	Buffers mem.BufferSlice
 }
 
@@ -98,20 +98,20 @@ type Message struct {
 	value    any   // if codec is nil: an Appender, a mem.BufferSlice, a plainBytes or a *Prepared
 	codec    Codec // of a live message
 	bound    int
-	captured bool // value is the transport's own, made by Codec.New
+	captured bool // value belongs to the transport and was made by Codec.New
 }
 
-// Live returns the live message v, which c encodes if bytes are needed. The value
-// still belongs to the sender, and must not change until the message was captured.
+// Live returns the live message v, which c encodes if bytes are needed. v still belongs to the
+// sender, and must not change until the message is captured.
 func Live(v any, c Codec) Message { return Message{value: v, codec: c} }
 
-// Measured returns a message of n bytes that was measured, to be appended with a: see
-// [Codec.Sized].
+// Measured returns a message of n bytes that was measured. a appends it: see [Codec.Sized].
 func Measured(a Appender, n int) Message { return Message{value: a, bound: n} }
 
-// An Appender has what the encoding of a message needs of the computation of its size.
+// An Appender appends a message that was measured, and uses what the computation of its size has
+// found.
 type Appender interface {
-	// Append appends the encoding. It is called once at most, before the message changes.
+	// Append appends the encoding. It is called at most once, before the message changes.
 	Append(b []byte) ([]byte, error)
 }
 
@@ -141,8 +141,8 @@ func (m *Message) Data() mem.BufferSlice {
 	return nil
 }
 
-// Bound returns an upper bound of m's encoded size in bytes. It is exact, unless m was captured.
-// It returns 0 for a live message that was not.
+// Bound returns an upper bound of m's encoded size in bytes. It is exact, unless m is live. It
+// returns 0 for a live message that was not captured.
 func (m *Message) Bound() int { return m.bound }
 
 // Append appends m's encoding to b. The error is a *SendError.
@@ -170,8 +170,8 @@ func (m *Message) Append(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// AppendWithin is Append if m's encoding fits the room of b, and its size need not be computed
-// to know that. Otherwise ok is false, and nothing was appended.
+// AppendWithin is Append if m's encoding fits the free capacity of b and its size need not be
+// computed first. Otherwise ok is false, and nothing was appended.
 func (m *Message) AppendWithin(b []byte) (_ []byte, ok bool) {
 	if m.live() {
 		return m.codec.AppendWithin(b, m.value)
@@ -183,8 +183,8 @@ func (m *Message) AppendWithin(b []byte) (_ []byte, ok bool) {
 	return b, err == nil
 }
 
-// Sized returns m as its codec's Sized does, or m if it is encoded. The caller appends the result
-// once at most, before m's value changes, and frees it. The error is a *SendError.
+// Sized returns m, or if m is live the result of its codec's Sized. The caller appends the result
+// at most once, before m's value changes, and frees it. The error is a *SendError.
 func (m *Message) Sized() (Message, error) {
 	if !m.live() {
 		return m.held(), nil
@@ -196,8 +196,8 @@ func (m *Message) Sized() (Message, error) {
 	return sized, nil
 }
 
-// Freeze returns m as an encoded message that stays as it is when m's value changes. The caller
-// frees it. The error is a *SendError.
+// Freeze returns m as an encoded message that does not change with m's value. The caller frees
+// it. The error is a *SendError.
 func (m *Message) Freeze() (Message, error) {
 	if m.live() && m.codec.Immutable() {
 		return m.Sized()
@@ -221,7 +221,7 @@ func (m *Message) freeze() (*Message, error) {
 	return &frozen, nil
 }
 
-// held returns m, which is not live, with another reference to its bytes.
+// held takes another reference to m's bytes, and returns m, which must not be live.
 func (m *Message) held() Message {
 	if data, ok := m.value.(mem.BufferSlice); ok {
 		data.Ref()
@@ -250,10 +250,9 @@ func (m *Message) Size() (int, error) {
 	return n, nil
 }
 
-// Capture stores m in into as a copy, or as bytes, so that the sender may change its
-// value. It reuses into's message from an earlier Capture if DecodeInto has emptied
-// it and it has the same type. The error is a *SendError; into may be used for another
-// Capture after it.
+// Capture stores a copy of m, or its bytes, in into, so that the sender may change m's value. It
+// reuses into's message from an earlier Capture if DecodeInto has emptied it and it has the same
+// type. The error is a *SendError; into may be used for another Capture after it.
 func (m *Message) Capture(into *Message) error {
 	if m.value != nil && m.live() {
 		if into.captured && into.codec == m.codec {
@@ -303,7 +302,7 @@ func (m *Message) DecodeInto(to *Sink) error {
 	}
 	var data Data
 	if p, ok := m.value.(*Prepared); ok {
-		data.Bytes = p.plain // others receive them, too
+		data.Bytes = p.plain // other streams receive them as well
 	} else {
 		data.Buffers = m.Data()
 	}
@@ -311,9 +310,9 @@ func (m *Message) DecodeInto(to *Sink) error {
 	return err
 }
 
-// CopyInto is DecodeInto without encoding m. If ok is false and err is nil, m has to go through
-// bytes: because of its codec, or because it is too large and would be compressed, which is done
-// to the bytes.
+// CopyInto is DecodeInto without encoding m. If ok is false and err is nil, m must be copied
+// through bytes: because its codec requires that, or because m seems too large and its compressed
+// size decides.
 func (m *Message) CopyInto(to *Sink) (ok bool, err error) {
 	if !m.live() || m.codec != to.Codec {
 		return false, nil
@@ -341,8 +340,8 @@ func (m *Message) CopyInto(to *Sink) (ok bool, err error) {
 	return true, nil
 }
 
-// countedBefore returns err, which says that a message is too large, or nil if its bytes must be
-// compressed to tell how large.
+// countedBefore returns err, which says that a message is too large, or nil if only the
+// compressed size can tell.
 func countedBefore(err error, to *Sink) error {
 	if _, large := err.(*RecvError); large && Compressor(to.Compressor) != "" {
 		return nil
@@ -364,8 +363,8 @@ func (to *Sink) Decode(data Data) (kept bool, err error) {
 	return kept, nil
 }
 
-// DecodeBytes is Decode for b, which stays the caller's, and which it first decompresses with the
-// compressor registered as name if it is compressed.
+// DecodeBytes is Decode for b, which still belongs to the caller. If b is compressed, DecodeBytes
+// first decompresses it with the compressor registered as name.
 func (to *Sink) DecodeBytes(b []byte, compressed bool, name string) error {
 	if !compressed {
 		_, err := to.Decode(Data{Bytes: b})
@@ -380,8 +379,8 @@ func (to *Sink) DecodeBytes(b []byte, compressed bool, name string) error {
 	return err
 }
 
-// tooLarge returns the error for a message of n bytes, more than to.Limit. As in gRPC the size that
-// counts first is the compressed one.
+// tooLarge returns the error for a message of n bytes, more than to.Limit. As in gRPC the
+// compressed size is checked first.
 func tooLarge(data Data, n int, to *Sink) error {
 	if name := Compressor(to.Compressor); name != "" {
 		if packed, err := Compress(data.Copy(), name); err == nil {

@@ -31,8 +31,8 @@ func (p *Prepared) Message() Message { return Message{value: p, bound: len(p.pla
 // Size returns the length of the encoding, in bytes.
 func (p *Prepared) Size() int { return len(p.plain) }
 
-// Compressed returns m compressed with encoding, if it was prepared so. The bytes must
-// not be modified.
+// Compressed returns m compressed with encoding, if Prepare did that. The bytes must not be
+// modified.
 func (m *Message) Compressed(encoding string) ([]byte, bool) {
 	p, ok := m.value.(*Prepared)
 	if !ok || encoding == "" || p.encoding != encoding {

@@ -13,11 +13,11 @@ type Profile struct {
 	Shared         bool   // both sides share messages
 
 	invalid  string // what Invalid returns
-	longType string // the content-type, if it is so long that it is made only once
+	longType string // the content-type, if longSubtype says that it is kept
 }
 
-// longSubtype is the length of a subtype, in bytes, from which its content-type is made only
-// once.
+// longSubtype is the length of a subtype, in bytes, from which on its content-type is made once
+// and kept.
 const longSubtype = 256
 
 // ContentType returns gRPC's content-type for a content-subtype.
@@ -28,7 +28,7 @@ func ContentType(subtype string) string {
 	return "application/grpc+" + subtype
 }
 
-// Subtype returns the content-subtype of a content-type of gRPC's, in lower case.
+// Subtype returns the content-subtype of one of gRPC's content-types, in lower case.
 func Subtype(contentType string) string {
 	sub, ok := strings.CutPrefix(contentType, "application/grpc")
 	if !ok || sub == "" {

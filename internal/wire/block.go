@@ -58,12 +58,12 @@ func (d *Decoder) head(r *reader, remember bool) (o *link.CallHeader, timeout ti
 	return o, timeout
 }
 
-// manyEntries is the number of entries from which a call's metadata is kept in its encoded
-// form. A map takes a hundred bytes for an entry of two, and a peer can have a thousand calls
-// open.
+// manyEntries is the number of entries from which on a call's metadata stays encoded. For an
+// entry of two bytes a map takes a hundred, and a peer can have a thousand calls open.
 const manyEntries = 64
 
-// sent decodes the metadata of a call's head. It validates all of it in either form.
+// sent decodes the metadata of a call's head. It validates all entries, also those that stay
+// encoded.
 func (d *Decoder) sent(r *reader, remember bool) (metadata.MD, link.Packed) {
 	rest, names := r.rest, d.names
 	peek := reader{rest: rest}
@@ -78,7 +78,7 @@ func (d *Decoder) sent(r *reader, remember bool) (metadata.MD, link.Packed) {
 // packed is validated metadata in its encoded form.
 type packed struct {
 	b        []byte
-	names    []knownName // the known names before it was decoded
+	names    []knownName // the names that were known before the metadata was decoded
 	remember bool
 }
 
@@ -103,12 +103,12 @@ func (e *Encoder) appendMetadata(b []byte, md metadata.MD, remember bool) []byte
 	return b
 }
 
-// minEntry is the least size of a metadata entry on the wire, in bytes.
+// minEntry is the minimum size of a metadata entry on the wire, in bytes.
 const minEntry = 2
 
-// metadata decodes metadata; nil if it has no entries. Entries are counted before
-// memory is allocated for them. Once the block is too large, the rest is decoded only
-// for its new names, and dropped.
+// metadata decodes metadata, and returns nil if it has no entries. It counts entries before it
+// allocates memory for them. Once the block is too large, it decodes the rest only for the new
+// names in it.
 func (d *Decoder) metadata(r *reader, remember bool) metadata.MD {
 	n := r.count(minEntry)
 	if n == 0 {
@@ -183,7 +183,7 @@ func (d *Decoder) end(r *reader, remember bool) *link.End {
 		r.spend(countDetails(details), len(message)+len(details))
 		switch {
 		case r.err != nil || r.wrong != nil:
-		case code > math.MaxUint32: // codes.Code is a uint32, and applications use codes of their own
+		case code > math.MaxUint32: // codes.Code is a uint32, and applications define more codes than gRPC
 			r.object("a status of code %d", code)
 		case !utf8.ValidString(message):
 			r.object("a status whose message is not UTF-8")

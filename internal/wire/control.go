@@ -24,7 +24,7 @@ type Hello struct {
 	Connection int64 // window of all calls together, in bytes
 	Calls      uint64
 	Block      int    // the largest block that is accepted, as HeadSize counts
-	Ping       uint64 // least time between PINGs while a call is open, in milliseconds
+	Ping       uint64 // minimum time between PINGs while a call is open, in milliseconds
 	IdlePing   uint64 // the same while no call is open
 }
 

@@ -1,6 +1,6 @@
-// Package wire encodes and decodes the frames of docs/protocol.md. It does no I/O,
-// starts no goroutines and reads no clock. Its only state is the tables of names that
-// each direction of a connection has numbered.
+// Package wire encodes and decodes the frames of docs/protocol.md. It does no I/O, starts no
+// goroutines and reads no clock. Its only state is a table of numbered names for each direction
+// of a connection.
 //
 // An [Encoder] and a [Decoder] are the two ends of one direction. Frames must be sent
 // in the order in which the encoder appended them, and passed to the decoder in the
@@ -24,12 +24,12 @@ const (
 	MaxFrame  = 1<<16 - 1 // without the length field
 	MinWindow = 1 << 16   // of a call and of a connection; both apply until HELLO arrives
 	MinBlock  = 1 << 14   // the smallest limit that a receiver may set
-	MinPlace  = 32 << 10  // the least size of a message in shared memory
+	MinPlace  = 32 << 10  // the minimum size of a message in shared memory
 	MaxUint   = 1<<62 - 1
-	NoLast    = 1 << 53 // DRAIN's last, or more, if the last call is not known yet
+	NoLast    = 1 << 53 // in a DRAIN, last is NoLast or more if the last call is not known yet
 
-	// MaxCredit bounds the credit that a call or connection accumulates, in bytes. It
-	// overflows an int on 32-bit systems, so credit is an int64.
+	// MaxCredit bounds the credit that a call or connection accumulates, in bytes. On 32-bit
+	// systems it does not fit an int, so credit is an int64.
 	MaxCredit int64 = MaxUint + 1
 
 	maxName  = 256      // of a name in the table
@@ -38,11 +38,11 @@ const (
 	lengthSize = 2
 )
 
-// stringCost is the overhead of a string, in bytes, added to its length: in the size of
-// a block, where the key and value of a metadata entry count as one string, and in the
-// table of names. It is HTTP/2's overhead for a header field, and counts against limits
-// of headers as in gRPC. Without it a peer could exhaust a receiver's memory with
-// strings that take almost no bytes on the wire.
+// stringCost is what each string counts in addition to its length, in bytes: in the size of a
+// block, where the key and value of a metadata entry count as one string, and in the table of
+// names. It is HTTP/2's overhead for a header field, and counts against limits of headers as in
+// gRPC. Without it a peer could exhaust a receiver's memory with strings that take almost no
+// bytes on the wire.
 const stringCost = 32
 
 // FeatureNoCalls is set in HELLO by a side that accepts no calls.

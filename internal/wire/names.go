@@ -16,8 +16,8 @@ const (
 // profileNew introduces a new profile. n > 0 stands for profile number n.
 const profileNew = 0
 
-// A table tracks how much of the table of names one direction has used. Encoder and
-// Decoder count alike, so they agree on which strings still get numbers.
+// A table tracks how much of its table of names a direction has used. Encoder and Decoder count
+// in the same way, so they agree on which strings still get numbers.
 type table struct{ size int }
 
 // add reserves room for the given number of strings with the given total length. It
@@ -43,18 +43,18 @@ func profileBytes(p *link.Profile) int {
 // that have numbers. Its zero value is ready for a new connection. It is not safe for
 // concurrent use.
 type Encoder struct {
-	// Literal numbers neither names nor profiles, for directions whose frames have no
-	// common order.
+	// Literal makes the encoder number neither names nor profiles. It is for directions whose
+	// frames have no common order.
 	Literal bool
 
 	table    table
 	names    map[string]uint64
 	profiles map[link.Profile]uint64
-	last     *link.Profile // the last one written, which is often the next one too
+	last     *link.Profile // the last profile written, which is often the next one too
 	lastAt   uint64
 }
 
-// A mark is a state of an Encoder, for forget.
+// A mark is a state of an Encoder, to which forget resets it.
 type mark struct {
 	table           table
 	names, profiles int
@@ -62,7 +62,7 @@ type mark struct {
 
 func (e *Encoder) mark() mark { return mark{e.table, len(e.names), len(e.profiles)} }
 
-// forget resets e to m, because what was appended since will not be sent.
+// forget resets e to m, because the frames appended since will not be sent.
 func (e *Encoder) forget(m mark) {
 	e.table = m.table
 	if len(e.names) > m.names {
@@ -74,8 +74,8 @@ func (e *Encoder) forget(m mark) {
 	}
 }
 
-// appendName appends s. If remember is set, s gets a number, provided that it is short
-// enough and the table has room.
+// appendName appends s. If remember is set, s is short enough and the table has room, s gets a
+// number.
 func (e *Encoder) appendName(b []byte, s string, remember bool) []byte {
 	if n, known := e.names[s]; known {
 		return appendUint(b, n+nameFirst)
@@ -90,8 +90,7 @@ func (e *Encoder) appendName(b []byte, s string, remember bool) []byte {
 	return appendString(append(b, nameNew), s)
 }
 
-// appendProfile appends p. If remember is set, p gets a number, provided that the table
-// has room.
+// appendProfile appends p. If remember is set and the table has room, p gets a number.
 func (e *Encoder) appendProfile(b []byte, p *link.Profile, remember bool) []byte {
 	if p == e.last {
 		return appendUint(b, e.lastAt)
@@ -134,7 +133,7 @@ type Decoder struct {
 	profiles []*link.Profile
 }
 
-// A knownName is a name and whether it is valid text, which is checked once per name.
+// A knownName is a numbered name. Whether it is valid text is checked once.
 type knownName struct {
 	s    string
 	text bool // link.ValidText(s)
@@ -155,7 +154,7 @@ func (d *Decoder) entry(r *reader, remember bool) knownName {
 		if b := r.bytes(); r.wrong == nil {
 			return newName(string(b))
 		}
-		return knownName{} // the call fails, so the name is unused
+		return knownName{} // the call fails, so nobody uses the name
 	case n == nameNew:
 		s := newName(r.string())
 		switch {

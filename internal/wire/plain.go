@@ -5,10 +5,10 @@ import "encoding/binary"
 // Plain frames.
 //
 // A plain frame is a STREAM frame with a whole message that is not compressed, and nothing else.
-// A stream of messages is made of these, so both sides handle many at a time.
+// Streams of small messages consist of these frames, so both sides handle many at a time.
 
-// Plain splits the first frame off b if it is plain. n is the frame's length, or 0 if b begins with
-// anything else, or does not hold all of it. The message aliases b.
+// Plain splits the first frame off b if it is plain. n is the frame's length, or 0 if the first
+// frame is not plain or not complete. The message aliases b.
 func Plain(b []byte) (stream uint64, message []byte, n int) {
 	const head = lengthSize + 2 // with a stream id of one byte
 	if len(b) < head || Kind(b[lengthSize]) != KindStream|FlagMessage {

@@ -2,8 +2,8 @@ package wire
 
 import "fmt"
 
-// A reader decodes the body of a frame. Its first error stays; what is read after it is
-// zero.
+// A reader decodes the body of a frame. It keeps its first error, and after that returns zero
+// values.
 type reader struct {
 	rest  []byte
 	err   error
@@ -11,8 +11,8 @@ type reader struct {
 	block block
 }
 
-// object records an error of the call. Unlike fail it does not stop decoding, so that
-// both sides keep the same table of names.
+// object records an error of the call. Unlike fail it does not stop decoding, so both sides keep
+// the same table of names.
 func (r *reader) object(format string, args ...any) {
 	if r.wrong == nil {
 		r.wrong = fmt.Errorf(format, args...)

@@ -10,9 +10,9 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// The size of a block is what counts against the limit of its receiver, in bytes: the
-// length of its strings, plus stringCost for each. It bounds the block's length on the
-// wire and, up to a small factor, its memory at the receiver.
+// The size of a block, which counts against its receiver's limit, is the length of its strings
+// plus stringCost for each, in bytes. It bounds the block's length on the wire and, up to a small
+// factor, the memory that it takes at the receiver.
 
 // HeadSize returns the size of the head of a call.
 func HeadSize(o *link.CallHeader) int {
@@ -61,8 +61,8 @@ func countDetails(b []byte) (n int) {
 	return n
 }
 
-// trailerDetails returns the number of details in a trailer that a caller may use as those of
-// the status.
+// trailerDetails returns the number of status details in a trailer, which a caller may use if the
+// status has none.
 func trailerDetails(trailer metadata.MD) int {
 	if own := trailer[link.DetailsKey]; len(own) == 1 {
 		return countDetails([]byte(own[0]))

@@ -10,8 +10,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A Step is what one side sends next in a call. Append removes what it has appended, so
-// the rest can follow later, when there is more credit or after other calls have had
+// A Step is what one side sends next in a call. Append removes from the Step what it has
+// appended, so the rest can follow later, when there is more credit or after other calls have had
 // their turn.
 type Step struct {
 	Stream uint64
@@ -31,9 +31,8 @@ type Step struct {
 	Compressed bool
 	begun      bool // the first piece was appended
 
-	// Placed means that Message is empty and the message is in shared memory: Size
-	// bytes at Place. It takes the credit of any message of its size, but may exceed
-	// the credit that is left.
+	// Placed means that Message is empty and the message is in shared memory: Size bytes at
+	// Place. It takes as much credit as any message of its size, even more than is left.
 	Placed      bool
 	Place, Size int
 }
@@ -66,8 +65,7 @@ func (s *Step) Join(next *Step) bool {
 	return true
 }
 
-// placeRoom is the most that a place takes in a frame, including the frame's header, in
-// bytes.
+// placeRoom is the maximum that a place takes in a frame, including the frame's header, in bytes.
 const placeRoom = 2*9 + 12
 
 func (s *Step) placeRoom() int {
@@ -79,9 +77,9 @@ func (s *Step) placeRoom() int {
 
 func (s *Step) hasHead() bool { return s.Open != nil || s.Header != nil }
 
-// Append appends as much of s as fits into one STREAM frame, after PARTs if its block
-// is too long. The message takes at most credit bytes of credit; cost is what it took.
-// If nothing was appended, there is too little credit.
+// Append appends as much of s as fits into one STREAM frame, after PARTs if its block is too
+// long. The message takes at most credit bytes of credit; cost is what it took. Append appends
+// nothing if there is too little credit.
 func (e *Encoder) Append(b []byte, s *Step, credit int) (out []byte, cost int) {
 	f := framing{e: e, s: s, b: b, start: len(b)}
 	f.run(credit)
@@ -92,8 +90,8 @@ func (e *Encoder) Append(b []byte, s *Step, credit int) (out []byte, cost int) {
 // bytes.
 const LargePiece = 8 << 10
 
-// AppendHead is Append without the copy of a large piece. If tail is not nil, it
-// aliases the beginning of s.Message as it was, and must be sent right after out.
+// AppendHead is Append, but does not copy a large piece. If tail is not nil, it aliases the
+// beginning of the old s.Message, and must be sent right after out.
 func (e *Encoder) AppendHead(b []byte, s *Step, credit int) (out, tail []byte, cost int) {
 	f := framing{e: e, s: s, b: b, start: len(b)}
 	f.run(credit)
@@ -139,7 +137,7 @@ type framing struct {
 	b        []byte
 	start    int    // offset of the frame in b
 	flags    Kind   // zero until the frame has begun
-	overhead int    // credit in addition to the piece's length
+	overhead int    // credit that the frame takes in addition to the piece's length
 	piece    int    // how much of the message there is credit for; may be negative
 	finishes bool   // the piece is all that is left of the message
 	tail     []byte // the piece, to be sent after b
@@ -196,8 +194,8 @@ func (f *framing) whole() bool {
 	return true
 }
 
-// block appends a block, which write encodes, at the start of the frame. If the block
-// is too long, all but its last part goes into PARTs before the frame.
+// block appends a block, which write encodes, at the start of the frame. If the block is too
+// long, block puts all but its last part into PARTs before the frame.
 func (f *framing) block(flag Kind, write func(b []byte, remember bool) []byte) {
 	mark := f.e.mark()
 	f.beginFrame(flag)
@@ -288,8 +286,8 @@ type Received struct {
 	Placed     bool // the message is in shared memory at Place, and Data is empty
 	Place      int
 
-	// Wrong is an error of this call only; nil for none. The other fields are set all
-	// the same, but the contents of Open, Header and End may be incomplete.
+	// Wrong is an error of this call only; nil for none. The other fields are set even then, but
+	// Open, Header and End may be incomplete.
 	Wrong error
 }
 
@@ -299,7 +297,7 @@ type Received struct {
 // Received.Wrong.
 func (d *Decoder) Stream(f Frame, before []byte, fromCaller bool) (Received, error) {
 	flags := f.Kind &^ KindStream
-	if flags == FlagMessage && before == nil { // fast path: no frame costs a peer less
+	if flags == FlagMessage && before == nil { // fast path, because these frames cost a peer least
 		return Received{Begins: true, Size: len(f.Body), Data: f.Body}, nil
 	}
 	message, piece, more := flags&FlagMessage != 0, flags&FlagPiece != 0, flags&FlagMore != 0

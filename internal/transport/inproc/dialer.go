@@ -45,9 +45,9 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	return s, nil
 }
 
-// Await returns a channel that is closed when a listener takes the name, so that the caller
-// can dial again before its backoff ends. stop ends the wait. Each wait has its own
-// channel, as a longer-lived one could not be shared between synctest bubbles.
+// Await returns a channel that is closed when a listener takes the name, so that the caller can
+// dial again before its backoff ends. stop ends the wait. Each wait has its own channel, because
+// synctest bubbles cannot share one.
 func (d Dialer) Await() (taken <-chan struct{}, stop func()) {
 	names.Lock()
 	defer names.Unlock()

@@ -13,33 +13,34 @@ import (
 // A queue carries frames in one direction. Only one goroutine sends messages, and only one
 // receives; frames without a message may come from any goroutine.
 //
-// If the receiver is parked, and the message can be copied without a user's codec, the
-// sender copies it straight into the receiver's frame. Otherwise the sender captures the
-// message: as a copy, whose contents the receiver later moves out, so that nothing is
-// deeply copied twice; or as bytes. The receiver takes all queued items at once, so that
-// the two seldom touch the same memory. It leaves its emptied batch to the sender, which
-// reuses the items and their captured messages.
+// If the receiver is parked and the message can be copied without a user's codec, the sender
+// copies it straight into the receiver's frame. Otherwise the sender captures the message, as
+// bytes or as a copy. The receiver later moves the copy's contents out, so nothing is deeply
+// copied twice. The receiver takes all queued items at once, so the two seldom touch the same
+// memory. It leaves its emptied batch to the sender, which reuses the items and their captured
+// messages.
 //
-// While less than the window has been sent and not been received, a sender does not wait. It stops
-// at half a window more, so that it wakes seldom: for half a window of messages, not for each.
+// A sender does not wait while the bytes sent and not received are less than the window. It stops
+// at one and a half windows, so that it is woken once for half a window of messages, and not for
+// each.
 type queue struct {
-	// receiverParked reports, without the lock, that want is set. It is a hint: the sender
-	// checks again under the lock, and so does the receiver before it parks.
+	// receiverParked says, without the lock, that want is set. It is a hint: the sender checks
+	// again under the lock, and so does the receiver before it parks.
 	receiverParked atomic.Bool
 
-	// senderBlocked reports, without the lock, that the sender waits for credit. It is a
-	// hint: a receiver that misses it holds back less than a quarter of the window, and then
-	// more than the window has not been received.
+	// senderBlocked says, without the lock, that the sender waits for credit. It is a hint: a
+	// receiver that misses it holds back less than a quarter of the window, and more than a
+	// window is still there to receive.
 	senderBlocked atomic.Bool
 
-	// handsOff lets the sender run a receiver that is a task on its own goroutine. It is
-	// set only from caller to callee: the caller may wait for the callee next, and a callee
-	// that ran the caller would be below it on the stack and could not continue.
+	// handsOff lets the sender run, on its goroutine, a receiver that is a task. It is set only
+	// from caller to callee: the caller may wait for the callee next. If a callee ran the caller,
+	// it would be below it on the stack and could not continue.
 	handsOff bool
 
 	mu     sync.Mutex
 	items  []item // sent, and not taken by the receiver yet
-	used   int    // bytes that were sent and not received, as far as the receiver has said so
+	used   int    // bytes that were sent and that the receiver has not reported as received
 	window int    // in bytes
 
 	// want is the frame of a parked receiver. The goroutine that sets it to nil must wake
@@ -62,7 +63,7 @@ type queue struct {
 	freed int // credit of received messages that was not returned yet
 }
 
-// An item is a queued frame. After it was received, only msg stays, for another Capture.
+// An item is a queued frame. Once it is received only msg stays, for another Capture.
 type item struct {
 	header  metadata.MD
 	msg     link.Message
@@ -195,7 +196,7 @@ func (q *queue) sendDirect(f *link.Frame) (done bool, err error) {
 		if _, refused := err.(*link.RecvError); refused {
 			q.fillErr, err = err, nil // only the receiver gets this error
 		} else if !ok && err == nil {
-			return false, nil // it must go through bytes, which the receiver decodes
+			return false, nil // the message must go through bytes, which the receiver decodes
 		}
 	}
 	if err == nil {
@@ -256,7 +257,7 @@ func (q *queue) recvItem(f *link.Frame) error {
 	it := &q.batch[q.next]
 	f.Header, it.header = it.header, nil
 	if it.hasMsg && f.Dst == nil {
-		return nil // the message stays until a Recv that wants it
+		return nil // the message stays for a Recv that wants it
 	}
 	q.next++
 	f.End, f.EndSend, it.end = it.end, it.endSend, nil
@@ -276,8 +277,8 @@ func (q *queue) recvItem(f *link.Frame) error {
 	return err
 }
 
-// giveCredit returns the credit of received messages, and returns the sender if that must
-// be woken. The caller holds mu.
+// giveCredit gives the credit of received messages back. If the caller must wake the sender,
+// giveCredit returns it. The caller holds mu.
 func (q *queue) giveCredit() wait.Parker {
 	q.used -= q.freed
 	q.freed = 0
@@ -287,8 +288,8 @@ func (q *queue) giveCredit() wait.Parker {
 	return q.sender.Wake()
 }
 
-// close makes further sends fail with sendErr, and receives with recvErr once the queue is
-// empty. A nil error changes nothing, and neither does an error that comes second.
+// close makes further sends fail with sendErr, and receives with recvErr once the queue is empty.
+// A nil error changes nothing, and an earlier error stays.
 func (q *queue) close(sendErr, recvErr error) {
 	q.mu.Lock()
 	if q.sendErr == nil {

@@ -98,13 +98,13 @@ func Connect(name string, o Options, accept func(link.Session) link.Acceptor) (l
 	return &s.client, nil
 }
 
-// accept sets d's acceptor and what its callers know of it. The session's mu is held.
+// accept sets d's acceptor and what callers know of it. The session's mu is held.
 func (d *direction) accept(a link.Acceptor, callee *link.Peer) {
 	d.acceptor, d.terms = a, a.Terms()
 	callee.Shares, callee.SharesBytes = d.terms.Share, d.terms.ShareBytes
 }
 
-// stop makes no more calls in d. The session's mu is held.
+// stop ends the making of calls in d. The session's mu is held.
 func (d *direction) stop() {
 	if !d.isDone {
 		d.isDone = true
@@ -163,7 +163,7 @@ func (e *end) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, e
 	return &p.caller, nil
 }
 
-// Drain implements [link.Session]. No call is ever on its way.
+// Drain implements [link.Session]. In process no call is ever on its way.
 func (e *end) Drain() <-chan struct{} {
 	e.session.mu.Lock()
 	defer e.session.mu.Unlock()

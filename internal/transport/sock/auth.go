@@ -44,9 +44,9 @@ func (o Options) accepted(conn net.Conn) (net.Conn, credentials.AuthInfo, error)
 	return conn, o.PlainAuth(conn), nil
 }
 
-// handshake does the server's part of creds' handshake on conn. If they are TLS, conn stays
-// open when the handshake fails: their close could discard an alert before the peer has read
-// it. Other credentials get conn itself, as in grpc-go: they may ask what kind it is.
+// handshake does the server's part of creds' handshake on conn. If creds are TLS, conn stays open
+// when the handshake fails: if they closed it, the peer could lose the alert. Other credentials
+// get conn itself, as in grpc-go: they may ask what kind it is.
 func handshake(creds credentials.TransportCredentials, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if !isTLS(creds) {
 		return creds.ServerHandshake(conn)
@@ -59,7 +59,7 @@ func handshake(creds credentials.TransportCredentials, conn net.Conn) (net.Conn,
 	return secured, auth, err
 }
 
-// isTLS reports whether creds are grpc-go's for TLS, or made of these.
+// isTLS reports whether creds are grpc-go's TLS credentials, or are made from these.
 func isTLS(creds credentials.TransportCredentials) bool {
 	if c, ok := creds.(interface {
 		Server() credentials.TransportCredentials
@@ -75,7 +75,7 @@ type keptOpen struct {
 	closes atomic.Bool
 }
 
-// NetConn returns the connection below, as that of a *tls.Conn does.
+// NetConn returns the connection below, as NetConn of a *tls.Conn does.
 func (k *keptOpen) NetConn() net.Conn { return k.Conn }
 
 func (k *keptOpen) Close() error {

@@ -7,13 +7,13 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// A protocol is what a connection's first bytes belong to.
+// A protocol is the protocol of a connection, as its first bytes tell.
 type protocol int
 
 const (
 	undecided protocol = iota
 	native             // nearcall
-	offer              // of an upgrade
+	offer              // nearcall, with an offer of an upgrade
 	http2              // gRPC, mostly
 	http1
 	clientHello // TLS, on a server without
@@ -68,7 +68,7 @@ func protocolOf(b []byte, line string) protocol {
 // readFirst reads until the protocol of conn is known, and maybe more. before was read
 // already; first starts with it.
 func (o Options) readFirst(conn net.Conn, before []byte) (first []byte, p protocol, err error) {
-	const room = 512 // more than any undecided prefix has
+	const room = 512 // longer than any prefix that does not decide
 	first = append(make([]byte, 0, max(room, len(before)+1)), before...)
 	for {
 		if len(first) > 0 {

@@ -25,8 +25,8 @@ type Listener struct {
 	// Path is the path at which HTTP/1 clients open a WebSocket; "" for any.
 	Path string
 
-	// HTTP1 and HTTP2 take connections whose client speaks HTTP; nil refuses them in their
-	// own protocol. They run on the connection's goroutine.
+	// HTTP1 and HTTP2 take connections whose client speaks HTTP; if nil, the listener refuses
+	// such clients in their protocol. They run on the connection's goroutine.
 	HTTP1, HTTP2 func(Handover)
 
 	mu      sync.Mutex
@@ -37,12 +37,12 @@ type Listener struct {
 	all     sync.WaitGroup
 }
 
-// A Handover is a connection whose client speaks another protocol than nearcall's.
+// A Handover is a connection whose client speaks a protocol other than nearcall's.
 type Handover struct {
 	Conn     net.Conn             // secured already; has Deadline
 	First    []byte               // what was read from it: at least enough to tell its protocol
 	Auth     credentials.AuthInfo // of the peer
-	Deadline time.Time            // for what the peer must send at first
+	Deadline time.Time            // for the first bytes of the peer
 	Path     string               // the path at which WebSockets are opened; "" for any
 	Accept   func(link.Session) link.Acceptor
 }
@@ -130,7 +130,7 @@ func (l *Listener) removePending(conn net.Conn) {
 	delete(l.pending, conn)
 }
 
-// serve makes conn a session, or refuses it. One deadline bounds the whole handshake,
+// serve starts a session over conn, or refuses it. One deadline bounds the whole handshake,
 // however slowly the peer sends.
 func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Session) link.Acceptor) {
 	if u, ok := conn.(*net.UnixConn); ok {
@@ -145,7 +145,7 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 	_ = conn.SetDeadline(deadline)
 	secured, auth, err := l.Options.accepted(conn)
 	if err != nil {
-		if !errors.Is(err, credentials.ErrConnDispatched) { // then conn belongs to another owner
+		if !errors.Is(err, credentials.ErrConnDispatched) { // otherwise conn belongs to another owner
 			refuseHandshake(conn, err)
 		}
 		return
@@ -167,7 +167,7 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 	}
 }
 
-// takerOf returns what takes connections of a protocol; nil for nothing.
+// takerOf returns the function that takes connections of a protocol; nil for none.
 func (l *Listener) takerOf(p protocol) func(Handover) {
 	switch {
 	case l.Options.RequireUpgrade:
@@ -179,8 +179,8 @@ func (l *Listener) takerOf(p protocol) func(Handover) {
 	return nil
 }
 
-// readProtocol reads which protocol conn speaks, and answers an offer of an upgrade. A
-// session then uses over: conn, or the connection that replaces it.
+// readProtocol finds out which protocol conn's client speaks, and answers an offer of an upgrade.
+// A session then uses over: conn, or the connection that replaces it.
 func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, deadline time.Time) (over mux.Conn, first []byte, p protocol, err error) {
 	first, p, err = l.Options.readFirst(conn, nil)
 	if err == nil && p == offer {
@@ -199,13 +199,13 @@ func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, deadline tim
 	return conn, first, p, err
 }
 
-// Serve makes conn, which speaks nearcall's protocol, a session. Of peer all but the addresses
-// is set. The session's handshake must end before deadline.
+// Serve starts a session over conn, whose client speaks nearcall's protocol. The caller has set
+// all of peer but the addresses. The session's handshake must end before deadline.
 func (o Options) Serve(conn net.Conn, peer link.Peer, deadline time.Time, accept func(link.Session) link.Acceptor) {
 	o.startSession(conn, conn, peer, nil, deadline, accept)
 }
 
-// startSession makes conn a session, over what it is or was upgraded to.
+// startSession starts a session over conn, or over the connection that has replaced it.
 func (o Options) startSession(conn net.Conn, over mux.Conn, peer link.Peer, first []byte, deadline time.Time, accept func(link.Session) link.Acceptor) {
 	_ = conn.SetDeadline(time.Time{})
 	name := "a client"

@@ -15,8 +15,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// What peers that speak another protocol are told. An HTTP/2 client is refused by servers
-// that do not take them, and by shm: listeners.
+// What the listener tells peers that speak another protocol. Servers that do not take HTTP/2
+// clients refuse them, and so do shm: listeners.
 const (
 	ours = "this is a nearcall server, which takes only nearcall's own clients here: dial it with github.com/nearcall/nearcall; " +
 		"for ordinary gRPC clients serve a tcp: or unix: listener, whose OtherClients has GRPCClients"
@@ -26,7 +26,7 @@ const (
 
 const (
 	callTimeout = 10 * time.Second // how long calls of an HTTP/2 client are refused one by one
-	maxRefused  = 100              // how many of its calls are
+	maxRefused  = 100              // how many calls of one connection are refused
 	refusing    = 5 * time.Second  // how long the refusal may take to be written
 	lingering   = time.Second      // how long the peer may take to read it
 	plenty      = 1 << 20          // how many more bytes of a refused peer are read

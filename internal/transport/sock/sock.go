@@ -1,5 +1,5 @@
-// Package sock carries calls over sockets: unix sockets, TCP, and whatever else a
-// net.Listener accepts, with gRPC's transport credentials.
+// Package sock carries calls over sockets, with gRPC's transport credentials: unix sockets, TCP,
+// and whatever else a net.Listener accepts.
 package sock
 
 import (
@@ -67,8 +67,8 @@ func (o Options) maxWindow() int {
 	return maxWindow
 }
 
-// mux returns the options of a session over conn, or over what that was upgraded to. Of peer
-// all but the addresses is set.
+// mux returns the options of a session over conn, or over the connection that has replaced it.
+// The caller has set all of peer but the addresses.
 func (o Options) mux(name string, client bool, conn net.Conn, upgraded bool, peer link.Peer) mux.Options {
 	peer.Addr, peer.LocalAddr = conn.RemoteAddr(), conn.LocalAddr()
 	if upgraded {
@@ -97,8 +97,8 @@ type Dialer struct {
 	// Conn opens the connection; nil for net.Dialer.
 	Conn func(ctx context.Context, address string) (net.Conn, error)
 
-	// Wrap replaces a connection, once it is secured, by one that carries nearcall's
-	// protocol in another; nil for none.
+	// Wrap replaces a secured connection by one that carries nearcall's protocol in another
+	// protocol; nil for none.
 	Wrap func(ctx context.Context, conn net.Conn) (net.Conn, error)
 }
 
@@ -166,11 +166,11 @@ func (d Dialer) Connect(ctx context.Context) (net.Conn, error) {
 	return conn, err
 }
 
-// maxPause is the longest pause between two attempts to get into a full queue.
+// maxPause is the longest pause between two attempts to connect while the server's queue is full.
 const maxPause = 50 * time.Millisecond
 
-// connect is Connect with net.Dialer. If the server's queue of connections is full, Linux makes
-// the connect to a unix socket fail at once, where one over TCP waits: so connect waits.
+// connect is Connect with net.Dialer. If the server's queue of connections is full, a connect to
+// a unix socket fails at once on Linux, where one over TCP waits: so connect waits.
 func (d Dialer) connect(ctx context.Context) (net.Conn, error) {
 	dialer := net.Dialer{Control: scmrights.RefuseFrom} // an upgrade accepts its own descriptors
 	var full error
@@ -191,7 +191,7 @@ func (d Dialer) connect(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// explain adds to err what it means if a server answers TLS with nearcall's line.
+// explain adds an explanation to err if the server has answered TLS with nearcall's line.
 func explain(err error) error {
 	var header tls.RecordHeaderError
 	if errors.As(err, &header) && strings.HasPrefix(wire.Magic, string(header.RecordHeader[:])) {

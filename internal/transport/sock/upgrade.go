@@ -18,15 +18,15 @@ type Upgrade struct {
 	Line    string // the start of an offer
 	Network string // the network in the addresses of upgraded connections
 
-	// Offer offers the upgrade over conn. It returns the connection that replaces conn or,
-	// with an error, what was read from conn, which then stays in use as it is.
+	// Offer offers the upgrade over conn. It returns the connection that replaces conn. With an
+	// error, conn stays in use, and Offer returns what it has read from conn.
 	Offer func(conn *net.UnixConn) (c mux.Conn, rest []byte, err error)
 
-	// Answer answers an offer, of which first was read, and returns the same as Offer. It
-	// declines if decline, the reason, is not empty; otherwise conn is a *net.UnixConn. If the
-	// upgrade is required, it waits a while rather than decline because others use up what is
-	// needed. deadline is conn's, which Answer restores. ctx ends when the caller no longer wants
-	// the connection.
+	// Answer answers an offer, of which first was already read, and returns the same as Offer. If
+	// decline is not empty, Answer declines for this reason; otherwise conn is a *net.UnixConn.
+	// If the upgrade is required and other connections use up all memory, Answer waits a while
+	// before it declines. deadline is conn's, which Answer restores. ctx ends when the caller no
+	// longer wants the connection.
 	Answer func(ctx context.Context, conn net.Conn, first []byte, decline string, required bool, deadline time.Time) (c mux.Conn, rest []byte, err error)
 }
 
@@ -38,13 +38,13 @@ func (u *Upgrade) line() string {
 	return u.Line
 }
 
-// addressOf returns the address of an upgraded connection whose socket has a. It keeps the
-// type that addresses of unix sockets have.
+// addressOf returns the address of an upgraded connection whose socket has address a. It has the
+// same type as addresses of unix sockets.
 func (u *Upgrade) addressOf(a net.Addr) net.Addr {
 	return &net.UnixAddr{Name: a.String(), Net: u.Network}
 }
 
-// errStays is the error of connections that stay sockets but must not.
+// errStays is the error of connections that must be upgraded but stay sockets.
 var errStays = errors.New("shared memory cannot be used")
 
 // offer offers the upgrade over conn, if conn can be upgraded. It returns the connection

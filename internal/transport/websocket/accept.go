@@ -42,8 +42,8 @@ func subprotocols(h http.Header) (all []string) {
 	return all
 }
 
-// Check returns why a request cannot be upgraded, with the status code of the answer, or 0.
-// It adds what the answer's header must have in that case.
+// Check returns why a request cannot be upgraded and the status code of the answer, or 0 if it
+// can. It adds to the answer's header what a refusal must have.
 func Check(r *http.Request, answer http.Header) (code int, why string) {
 	if code, why = check(r); code == http.StatusUpgradeRequired {
 		answer.Add("Connection", "Upgrade") // it can say "close" already
@@ -71,9 +71,9 @@ func check(r *http.Request) (code int, why string) {
 	return 0, ""
 }
 
-// Accept answers a request that [Check] has found right, over its connection conn, of which
-// first was read after the request. The result is a *[PromptConn] if socket is not nil: it
-// reads and writes conn. Accept closes conn if it fails.
+// Accept answers a request that [Check] has accepted. conn is its connection, and first was read
+// from it after the request. The result is a *[PromptConn] if socket, which reads and writes
+// conn, is not nil. Accept closes conn if it fails.
 func Accept(r *http.Request, conn net.Conn, socket Prompt, first []byte) (net.Conn, error) {
 	answer := "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" +
 		"Sec-WebSocket-Accept: " + acceptKey(r.Header.Get("Sec-WebSocket-Key")) + "\r\nSec-WebSocket-Protocol: " + Subprotocol + "\r\n\r\n"

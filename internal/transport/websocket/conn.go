@@ -35,14 +35,14 @@ type Conn struct {
 	socket   Prompt // nil if the connection below is more than a bare socket
 
 	// Owned by the reading goroutine.
-	first []byte // what was read before, frames still
+	first []byte // frames that were read before
 	in    reader
 
 	// mu is held while something is written, which may block. The reader does not take it.
 	//
 	// Invariant: after Close was called, the goroutine that unlocks mu closes the connection.
 	mu      sync.Mutex
-	out     message // that is being written
+	out     message // the message that is being written
 	said    bool    // the Close frame was written: nothing may follow it
 	head    [maxHeader]byte
 	scratch []byte
@@ -50,14 +50,15 @@ type Conn struct {
 	// Invariant: while a PONG is owed, busy is set. The goroutine that has set it writes the
 	// PONG before it unsets busy, or leaves that to the Write that completes the message.
 	asideMu sync.Mutex
-	pong    []byte    // the PONG that is owed; nil for none
+	pong    []byte    // the payload of the PONG that is owed; nil for none
 	busy    bool      // something is being written, or a message was written in part
 	closing CloseCode // what the Close frame says; 0 for closeNormal
 
 	closed atomic.Bool // Close was called
 }
 
-// A message is what is left to write of a binary message. The zero value is none.
+// A message is the rest of a binary message that is being written. The zero value means no
+// message.
 type message struct {
 	head []byte // of the header
 	left int    // bytes of payload
@@ -69,8 +70,8 @@ func (m *message) isDone() bool { return len(m.head) == 0 && m.left == 0 }
 // A PromptConn is a Conn over a bare socket.
 type PromptConn struct{ *Conn }
 
-// newConn returns the WebSocket over conn, of which first was read already. The result is a
-// *[PromptConn] if socket is not nil: it reads and writes conn.
+// newConn returns the WebSocket over conn, from which first was already read. The result is a
+// *[PromptConn] if socket, which reads and writes conn, is not nil.
 func newConn(conn net.Conn, socket Prompt, client bool, first []byte) net.Conn {
 	c := &Conn{Conn: conn, socket: socket, client: client, first: first, in: reader{client: client}}
 	if socket != nil {
@@ -98,7 +99,7 @@ func (c *PromptConn) TryRead(b []byte) (n int, err error) {
 	return c.handle(b[:n], err)
 }
 
-// takeFirst moves to b what was read before.
+// takeFirst moves bytes that were read before to b.
 func (c *Conn) takeFirst(b []byte) (n int) {
 	if len(c.first) == 0 {
 		return 0
@@ -110,7 +111,7 @@ func (c *Conn) takeFirst(b []byte) (n int) {
 	return n
 }
 
-// handle takes the frames in b apart, which were read with err.
+// handle takes apart the frames in b. err is the error of the read.
 func (c *Conn) handle(b []byte, err error) (n int, _ error) {
 	n, wrong := c.in.payload(b)
 	if wrong != nil {
@@ -122,8 +123,8 @@ func (c *Conn) handle(b []byte, err error) (n int, _ error) {
 	return n, err
 }
 
-// answer answers a PING, and lets the Close frame say what was wrong. It does not block,
-// because a peer that reads only after it has written would wait for ever.
+// answer answers a PING, and puts what was wrong into the Close frame. It does not block: a peer
+// may read only after it has written, and would wait for ever.
 func (c *Conn) answer(wrong error) {
 	c.asideMu.Lock()
 	defer c.asideMu.Unlock()
@@ -159,8 +160,8 @@ func (c *Conn) begins() {
 	c.busy = true
 }
 
-// takePong returns the PONG that is owed. If there is none, or it must wait for the rest of
-// a message, it returns nil, and nothing is being written any more. mu is held.
+// takePong returns the PONG that is owed. If none is owed, or it must wait for the rest of a
+// message, takePong unsets busy and returns nil. mu is held.
 func (c *Conn) takePong() (pong []byte) {
 	c.asideMu.Lock()
 	defer c.asideMu.Unlock()
@@ -171,7 +172,7 @@ func (c *Conn) takePong() (pong []byte) {
 	return pong
 }
 
-// settle writes the PONG that is owed, if any, when something was written. mu is held.
+// settle writes the PONG that is owed, if any, after a write. mu is held.
 func (c *Conn) settle() error {
 	for {
 		pong := c.takePong()
@@ -198,10 +199,10 @@ func (c *Conn) controlFrame(op opcode, payload []byte) []byte {
 	return c.scratch
 }
 
-// header returns the header of a new frame with n bytes of payload, and the mask for them;
-// 0 does not change them. Masks must be unpredictable for the code that chooses the
-// payload, so that it cannot look like a request to a proxy (section 10.3 of RFC 6455). Those
-// of package rand are. mu is held.
+// header returns the header of a new frame with n bytes of payload, and the mask for them; 0 does
+// not change them. The code that chooses the payload must not be able to predict the mask, or it
+// could make the payload look like a request to a proxy (section 10.3 of RFC 6455). Package
+// rand's numbers meet that. mu is held.
 func (c *Conn) header(op opcode, n int) (h []byte, mask uint32) {
 	h = appendHeader(c.head[:0], op, n)
 	if c.client {
@@ -215,11 +216,11 @@ func (c *Conn) header(op opcode, n int) (h []byte, mask uint32) {
 var errClosing = errors.New("websocket: the connection is being closed")
 
 const (
-	// maxCopy is how much is copied at a time, in bytes: to mask it, or to let it be one
-	// record of TLS or one packet with what precedes it.
+	// maxCopy is how much is copied at a time, in bytes. A copy is needed to mask a payload, or
+	// to send it in one TLS record or packet with what precedes it.
 	maxCopy = 32 << 10
 
-	// minGather is the size from which a server's message is written from where it is.
+	// minGather is the size from which on a server's message is written without a copy.
 	minGather = 4 << 10
 )
 
@@ -230,7 +231,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 	return int(done), err
 }
 
-// WriteAll writes all as one message, or as the rest of one.
+// WriteAll writes all as one message, or as the rest of a message.
 func (c *Conn) WriteAll(all [][]byte) (n int64, err error) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -327,7 +328,7 @@ func (c *PromptConn) TryWrite(b []byte, all [][]byte) (n int, err error) {
 	return n, err
 }
 
-// finishTry is settle for TryWrite, which must not block.
+// finishTry is settle for TryWrite, and does not block.
 func (c *Conn) finishTry() {
 	c.asideMu.Lock()
 	defer c.asideMu.Unlock()
@@ -339,7 +340,7 @@ func (c *Conn) finishTry() {
 	}
 }
 
-// tryMessage writes as much as there is room for of a message. mu is held.
+// tryMessage writes as much of a message as there is room for. mu is held.
 func (c *PromptConn) tryMessage(all [][]byte) (n int, err error) {
 	size := sizeOf(all)
 	c.begin(size)
@@ -355,7 +356,7 @@ func (c *PromptConn) tryMessage(all [][]byte) (n int, err error) {
 	return c.wrote(n), err
 }
 
-// CloseWrite says that this side sends nothing more, with a Close frame.
+// CloseWrite says with a Close frame that this side sends nothing more.
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.unlock()
@@ -382,7 +383,7 @@ func (c *Conn) closeFrame() []byte {
 	return c.controlFrame(opClose, binary.BigEndian.AppendUint16(nil, uint16(code)))
 }
 
-// farewell is how long a Close frame may take to be written, and what is written before it.
+// farewell is how long it may take to write a Close frame and what precedes it.
 const farewell = time.Second
 
 // Close implements [net.Conn]. It does not block: the Close frame is written in the

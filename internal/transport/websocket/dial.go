@@ -17,14 +17,14 @@ import (
 
 const (
 	maxResponse = 64 << 10 // bytes of the answer's header
-	maxReason   = 300      // bytes of its body that are quoted
+	maxReason   = 300      // bytes of the answer's body that are quoted
 
-	reasonTime = time.Second // for them: some servers do not send all that they announce
+	reasonTime = time.Second // how long to wait for these bytes: some servers do not send all that they announce
 )
 
-// Dial asks for an upgrade of conn to WebSocket, by a request for target with the fields of
-// header. The result is a *[PromptConn] if socket is not nil: it reads and writes conn. If
-// Dial fails, conn must be closed.
+// Dial upgrades conn to a WebSocket, by a request for target with the fields of header. The
+// result is a *[PromptConn] if socket, which reads and writes conn, is not nil. If Dial fails,
+// the caller must close conn.
 func Dial(ctx context.Context, conn net.Conn, socket Prompt, target *url.URL, header http.Header) (net.Conn, error) {
 	var nonce [16]byte
 	_, _ = rand.Read(nonce[:]) // never fails

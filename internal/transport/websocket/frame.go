@@ -20,7 +20,7 @@ const (
 	opPong         opcode = 10
 )
 
-// isControl reports whether frames of the kind may stand between those of a message.
+// isControl reports whether frames of the kind may come between the frames of a message.
 func (o opcode) isControl() bool { return o >= 8 }
 
 const (
@@ -48,7 +48,7 @@ func (c CloseCode) maySend() bool {
 	return 1000 <= c && c <= 1003 || 1007 <= c && c <= 1014 || 3000 <= c && c <= 4999
 }
 
-// A violation is an error of a peer that does not follow RFC 6455, or sends text.
+// A violation is the error of a peer that does not follow RFC 6455, or sends text.
 type violation struct {
 	code CloseCode // tells the peer
 	text string
@@ -75,7 +75,7 @@ func appendHeader(b []byte, op opcode, n int) []byte {
 	return binary.BigEndian.AppendUint64(append(b, 127), uint64(n))
 }
 
-// headerLen returns the length of a header by its first two bytes.
+// headerLen returns the length of a header that begins with these two bytes.
 func headerLen(h []byte) int {
 	n := 2
 	switch h[1] &^ flagMasked {
@@ -90,8 +90,8 @@ func headerLen(h []byte) int {
 	return n
 }
 
-// xor masks b, or unmasks it, and returns the mask for what follows b. The first byte to be
-// masked next is the mask's lowest.
+// xor masks b, or unmasks it, and returns the mask for what follows b. The lowest byte of a mask
+// is for the first byte.
 func xor(b []byte, mask uint32) uint32 {
 	if mask == 0 {
 		return 0

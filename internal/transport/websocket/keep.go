@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// Keep returns a function that makes copies of r, which has opened a WebSocket, without its
-// body, its context and the fields called without. The function holds the header as it was
-// sent: a map of 2,000 short fields takes twenty times as much memory, and a WebSocket may stay
-// open for days.
+// Keep returns a function that makes copies of r, the request that has opened a WebSocket,
+// without its body, its context and the header fields named in without. The function holds the
+// header in one text: a map of 2,000 short fields takes twenty times as much memory, and a
+// WebSocket may stay open for days.
 func Keep(r *http.Request, without ...string) func() *http.Request {
 	kept := r.WithContext(context.Background()) // the request's own context ends, and holds its server
 	kept.Body, kept.GetBody, kept.Header = http.NoBody, nil, nil
@@ -36,12 +36,12 @@ func Keep(r *http.Request, without ...string) func() *http.Request {
 	}
 }
 
-// appendText appends a text behind its length.
+// appendText appends the length of a text, and the text.
 func appendText(b []byte, text string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
 }
 
-// cutText is the reverse of appendText.
+// cutText is the inverse of appendText.
 func cutText(b string) (text, rest string) {
 	n, size := binary.Uvarint([]byte(b[:min(len(b), binary.MaxVarintLen64)]))
 	b = b[size:]

@@ -8,11 +8,11 @@ import (
 
 // A reader takes the frames of a WebSocket apart. Bytes can come in pieces of any size.
 type reader struct {
-	client bool // of this connection: the peer's frames are not masked
+	client bool // this side is the client, so the peer's frames are not masked
 
 	header     [maxHeader]byte
-	have       int    // bytes of the header that have come
-	left       uint64 // bytes of the frame's payload that have not come; 0 between frames
+	have       int    // bytes of the header that have arrived
+	left       uint64 // bytes of the frame's payload that have not arrived; 0 between frames
 	mask       uint32 // for what is left
 	op         opcode // of the frame
 	unfinished bool   // the last data frame was not the final one of its message
@@ -20,7 +20,7 @@ type reader struct {
 
 	ping   []byte // payload of the last PING, if pinged
 	pinged bool
-	err    error // a *violation, or a *CloseError once a Close frame has come
+	err    error // a *violation, or a *CloseError once a Close frame has arrived
 }
 
 // A CloseError is the end of a connection by the peer's Close frame.
@@ -39,8 +39,8 @@ func (e *CloseError) Error() string {
 	return fmt.Sprintf("the peer closed the WebSocket with code %d: %q", e.Code, e.Reason)
 }
 
-// payload moves the payload of data frames in b to its front, and returns its length. An
-// error comes after that payload, and nothing can be read after an error.
+// payload moves the payload of data frames in b to the front of b, and returns its length. The
+// payload precedes an error, and nothing can be read after an error.
 func (r *reader) payload(b []byte) (n int, err error) {
 	if r.err != nil {
 		return 0, r.err
@@ -81,7 +81,7 @@ func (r *reader) take(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// fillHeader adds to the header what b has of it, and returns how many bytes that is.
+// fillHeader adds bytes of b to the header, and returns how many.
 func (r *reader) fillHeader(b []byte) (taken int) {
 	if r.have < 2 {
 		taken = copy(r.header[r.have:2], b)
@@ -151,8 +151,8 @@ func (r *reader) begin() error {
 	return violates(closeProtocol, "a frame of the unknown kind %d", r.op)
 }
 
-// handleControl handles a control frame whose payload is complete. A PING replaces one that
-// was not answered yet, which section 5.5.3 of RFC 6455 allows.
+// handleControl handles a control frame whose payload is complete. A PING replaces an earlier one
+// that was not answered yet: section 5.5.3 of RFC 6455 allows that.
 func (r *reader) handleControl() error {
 	switch r.op {
 	case opPing:
