@@ -183,8 +183,8 @@ func (in *Inbox[Extra]) DropPartial() {
 
 // Next receives into f what precedes the first message: a header, or if there is no message the
 // half-close or the end. If done is set, Recv returns err. Otherwise it is the item of the first
-// message, or nil if nothing has arrived. The message may be too large for f, or may not be
-// complete yet.
+// message, or nil if nothing has arrived. The message is too large for f, or still arrives, or is
+// complete.
 func (in *Inbox[Extra]) Next(f *link.Frame) (it *Item[Extra], done bool, err error) {
 	if len(in.Items) == 0 {
 		return nil, in.Err != nil, in.Err

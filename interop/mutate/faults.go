@@ -282,7 +282,7 @@ var Faults = []Fault{
 	{
 		Name: "a caller waits for the server's codec",
 		File: aLinkCall,
-		Old:  "return m.freeze() // by our own code: the caller encodes what others' is needed for",
+		Old:  "return m.freeze() // runs no user code: the caller has encoded what needs it",
 		New:  "return nil, m.DecodeInto(to)", Items: []int{24},
 	},
 	{

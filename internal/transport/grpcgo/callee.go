@@ -127,7 +127,7 @@ func (st *callee) Send(f *link.Frame) error {
 			header = header.Copy() // others may read it, too
 			delete(header, link.EncodingKey)
 		}
-		send := st.inner.SendHeader // also if it is empty: a call that ends without a header may be made again
+		send := st.inner.SendHeader // also if it is empty: a client may retry a call that ends without a header
 		if f.HasMsg {
 			send = st.inner.SetHeader
 		}

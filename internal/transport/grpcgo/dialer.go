@@ -19,8 +19,8 @@ import (
 
 // A Dialer implements [link.Dialer].
 type Dialer struct {
-	// First, unless nil, is dialled first. Only if its error is one that IsGRPC is true
-	// for, an ordinary gRPC server listens there, and Dial connects through grpc-go.
+	// First, unless nil, is dialled first. If IsGRPC is true for its error, an ordinary gRPC
+	// server listens there, and Dial connects through grpc-go.
 	First  link.Dialer
 	IsGRPC func(error) bool
 
@@ -78,7 +78,7 @@ func (d Dialer) Dial(ctx context.Context) (link.Session, error) {
 	return newSession(conn, d.Authority, record.shared.peer()), nil
 }
 
-// A recorder is the credentials of a connection, and records what the handshake found.
+// A recorder is the credentials of a connection, and records the result of the handshake.
 type recorder struct {
 	credentials.TransportCredentials
 	plain  func(net.Conn) credentials.AuthInfo // replaces the AuthInfo; may be nil

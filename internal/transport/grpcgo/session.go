@@ -17,15 +17,14 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A session is a connection of grpc-go from when it is ready until it is not. Its streams
-// may last longer.
+// A session is a connection of grpc-go while that is ready. Its streams may last longer.
 type session struct {
 	conn      *grpc.ClientConn
 	authority string
 	peer      link.Peer
 	leave     context.CancelFunc // ends watch
 	done      chan struct{}      // closed when no more calls are made
-	ended     chan struct{}      // closed when, after that, all calls have ended
+	ended     chan struct{}      // closed after done, when all calls have ended
 
 	mu      sync.Mutex
 	refusal error // why no new calls are made; nil while they are
@@ -97,7 +96,7 @@ func (s *session) NewStream(ctx context.Context, o *link.CallHeader) (link.Strea
 
 var streamDesc = grpc.StreamDesc{StreamName: "any", ClientStreams: true, ServerStreams: true}
 
-// optionsOf returns the options that make a call of grpc-go like o.
+// optionsOf returns the call options that make a call of grpc-go as o says.
 func (s *session) optionsOf(o *link.CallHeader) []grpc.CallOption {
 	limit := o.MaxReply
 	if limit == 0 {
@@ -171,7 +170,7 @@ func (s *session) Close(reason error) error {
 	return nil
 }
 
-// Written implements [link.Session]. There are no calls of the peer.
+// Written implements [link.Session]. The peer makes no calls.
 func (s *session) Written() <-chan struct{} { return s.done }
 
 // Done implements [link.Session].

@@ -26,7 +26,7 @@ type stream struct {
 
 	// Used only by the goroutine that receives.
 	headerKnown bool
-	late        bool // what is received next has arrived after the deadline
+	late        bool // what Recv receives next has arrived after the deadline
 
 	mu      sync.Mutex
 	reason  error // of Abort
@@ -62,8 +62,8 @@ func (st *stream) Send(f *link.Frame) error {
 	return nil
 }
 
-// Recv implements [link.Stream]. grpc-go does not tell when an end has arrived. If Recv waits until
-// the deadline has passed, nothing of the rest had arrived before.
+// Recv implements [link.Stream]. grpc-go does not tell when an end has arrived. If Recv still
+// waits when the deadline passes, the rest arrives after the deadline.
 func (st *stream) Recv(f *link.Frame) error {
 	f.Reset()
 	timely := !link.Passed(st.deadline)

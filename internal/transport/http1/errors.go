@@ -15,7 +15,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// statusOf returns the status for a call that ended for reason, which no handler has given.
+// statusOf returns the status of a call that ended for reason and not by a handler.
 func statusOf(reason error) *status.Status {
 	code := codes.Unavailable
 	switch {
@@ -32,7 +32,7 @@ func statusOf(reason error) *status.Status {
 	return status.New(code, reason.Error())
 }
 
-// A protocolCode is what Connect makes of a status code.
+// A protocolCode is Connect's equivalent of a status code.
 type protocolCode struct {
 	name string
 	http int
@@ -57,7 +57,8 @@ var protocolCodes = map[codes.Code]protocolCode{
 	codes.Unauthenticated:    {"unauthenticated", http.StatusUnauthorized},
 }
 
-// codeOf returns the protocol's code. Codes that gRPC does not define are unknown.
+// codeOf returns the protocol's code for a status code. Codes that gRPC does not define become
+// unknown.
 func codeOf(c codes.Code) protocolCode {
 	if p, ok := protocolCodes[c]; ok {
 		return p

@@ -10,20 +10,20 @@ import (
 	"strings"
 )
 
-// A field of a header may take three bytes, of which package http makes an entry of a map:
-// some 150 bytes. So fields are limited as well as their bytes. MaxHeaderBytes allows one
-// for each fieldCost, which is what HTTP/2 counts for a field in addition to its bytes. A
-// small limit still allows what browsers send.
+// Package http makes a map entry of some 150 bytes from each field of a header, and a field may
+// have three bytes. So the number of fields is limited as well as their bytes. MaxHeaderBytes
+// allows one field for each fieldCost, which is what HTTP/2 counts for a field in addition to its
+// bytes. A small limit still allows the fields that browsers send.
 const (
 	fieldCost = 32 // bytes
 	minFields = 100
 )
 
-// maxFields returns how many fields a header may have that may have so many bytes.
+// maxFields returns how many fields a header may have, given its limit in bytes.
 func maxFields(headerBytes int) int { return max(headerBytes/fieldCost, minFields) }
 
-// fieldsOf returns how many fields h has. Binary metadata may join several in one, and
-// empty ones cost a byte.
+// fieldsOf returns how many fields h has. One field of binary metadata may join several values,
+// each of at least one byte, and all count.
 func fieldsOf(h http.Header) (n int) {
 	for name, values := range h {
 		n += len(values)
@@ -43,12 +43,12 @@ func isBinary(name string) bool {
 	return len(name) >= len(suffix) && strings.EqualFold(name[len(name)-len(suffix):], suffix)
 }
 
-// A headerCount counts the lines of a header while package http reads it, as a client need
-// not finish it for a while. It counts whole reads, and the last one may reach into the
-// body. But all of what was read belongs to the header if package http reads on. What was
-// read together with the request before is not counted: [Server.serve] counts again.
+// A headerCount counts the lines of a header while package http reads it, because a client may
+// take long to finish it. It counts whole reads. The last read may reach into the body, but if
+// package http reads on, all that was read belongs to the header. What was read together with the
+// previous request is not counted: [Server.serve] counts again.
 type headerCount struct {
-	reading bool // a header, or what comes before it
+	reading bool // a header or what precedes it is being read
 	lines   int
 }
 
@@ -70,15 +70,15 @@ func (h *headerCount) add(b []byte) {
 	}
 }
 
-// exceeds reports, before more is read, whether the header has more than most fields and a
-// request line.
+// exceeds reports, before more is read, whether the header has more lines than a request line and
+// most fields.
 func (h *headerCount) exceeds(most int) bool { return h.reading && h.lines > most+1 }
 
 var errFields = errors.New("the header of a request has too many fields")
 
 // refuseFields answers a request whose header has too many fields already. The error makes
-// package http close the connection. It may write its own answer first, if the last
-// line is not complete: that must not follow this one.
+// package http close the connection. If the last line is not complete, package http may write
+// another answer first, which must not follow this one.
 func (c *conn) refuseFields() error {
 	c.session.stray()
 	c.session.limitWrites()

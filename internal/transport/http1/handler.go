@@ -115,7 +115,7 @@ func (r *response) call(req *http.Request) {
 	st := newStream(c, q)
 	r.stream = st
 	header := r.callHeader(req)
-	req.Header = nil // as large as the metadata, and package http keeps req during the call
+	req.Header = nil // it is as large as the metadata, and package http keeps req during the call
 	st.begin = sync.OnceFunc(func() {
 		if err := c.acceptor.HandleStream(st, header); err != nil {
 			st.Abort(err)
@@ -178,7 +178,7 @@ func (s *stream) readSmall(req *http.Request) (body io.Reader) {
 		read := s.in.small
 		s.mu.Unlock()
 		if read {
-			s.read(req.Body, make([]byte, q.size)) // with its last byte it ends, and then package http watches whether the client leaves
+			s.read(req.Body, make([]byte, q.size)) // once it has ended, package http watches whether the client leaves
 		}
 	}
 	return nil
@@ -189,7 +189,7 @@ func (s *stream) readSmall(req *http.Request) (body io.Reader) {
 // connection is closed.
 func (r *response) stopReading(read <-chan struct{}) {
 	if !r.stream.bodyRead() {
-		r.session.endReads() // of package http as well
+		r.session.endReads() // also those of package http
 	}
 	<-read
 }

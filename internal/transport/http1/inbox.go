@@ -17,12 +17,12 @@ import (
 
 const (
 	firstRead = 4 << 10  // how much the reader reads at a time at first, in bytes
-	largeRead = 32 << 10 // and once that was not enough
-	plenty    = 1 << 20  // how much of a body is read after its call has ended, in bytes
+	largeRead = 32 << 10 // and after that, if it was not enough
+	plenty    = 1 << 20  // how much of a body is read after the call has ended, in bytes
 )
 
-// growth bounds the capacity for a message that is still arriving, as a multiple of the
-// bytes that have arrived: its announced length costs the client nothing.
+// growth bounds the capacity for a message that is still arriving, as a multiple of the bytes
+// that have arrived: to announce a length costs the client nothing.
 const growth = 4
 
 // An inbox holds the bytes of a request's body that have arrived and were not received.
@@ -32,14 +32,14 @@ type inbox struct {
 	err      error        // why nothing follows data: io.EOF at the end of the body; nil while more may come
 	ended    bool         // the body was read to its end
 	dropping bool         // nothing is received any more
-	dropped  int          // bytes that were dropped since
+	dropped  int          // bytes that were dropped since dropping was set
 	small    bool         // the writer reads the body, before it writes
 	hurried  *time.Timer  // aborts the call if nothing more arrives for a while; nil for none
 	receiver wait.Cond
 	reader   wait.Cond
 }
 
-// partial is where Recv stands within the body. Only the callee's receiver uses it.
+// partial is the position of Recv within the body. Only the callee's receiver uses it.
 type partial struct {
 	skip int64 // bytes of a refused message that are still to arrive
 	done bool  // the only message of the body was received
@@ -81,7 +81,7 @@ func (s *stream) arrived(b []byte, err error) bool {
 	}
 	for s.isFull() && !in.dropping {
 		if in.hurried != nil {
-			in.hurried.Stop() // it is not the client that waits
+			in.hurried.Stop() // the client does not keep the call waiting
 		}
 		in.reader.Wait(&s.mu, nil)
 	}
@@ -111,8 +111,7 @@ func (s *stream) bodyEnded(err error) {
 
 var errHalfSent = link.Unprocessed{Err: errors.New("the server is stopping, and the rest of the request has not arrived")}
 
-// hurry aborts the call if it must receive all of a body of which nothing arrives for
-// farewell.
+// hurry aborts the call if it needs the whole body and nothing of that arrives for farewell.
 func (s *stream) hurry() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,7 +185,7 @@ func (s *stream) recvEnd(f *link.Frame) error {
 	return s.in.err
 }
 
-// recvBare receives the only message of the body: all of it.
+// recvBare receives the only message of the body, which is all of the body.
 func (s *stream) recvBare(f *link.Frame) error {
 	if s.partial.done {
 		return s.rest()
@@ -197,7 +196,7 @@ func (s *stream) recvBare(f *link.Frame) error {
 		return &link.RecvError{Size: clampInt(size), Limit: f.Limit}
 	}
 	b, err := s.receive(nil, min(int64(f.Limit), unlimited)+1, max(size, 0))
-	if err == nil { // there may be more than the limit
+	if err == nil { // the body may be larger than the limit
 		s.partial.done, s.partial.skip = true, unlimited
 		return &link.RecvError{Size: len(b), Limit: f.Limit}
 	}
@@ -274,8 +273,8 @@ func (s *stream) decode(b []byte, packed bool, f *link.Frame) error {
 	return err
 }
 
-// receive appends n bytes of the body to b as they arrive. size is how many are expected.
-// The error is why there are fewer.
+// receive appends n bytes of the body to b as they arrive. size is how many are expected. The
+// error says why there are fewer.
 func (s *stream) receive(b []byte, n, size int64) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -308,7 +307,7 @@ func (s *stream) skip() error {
 		if in.data.Len() == 0 {
 			if in.err != nil {
 				s.partial.skip = 0
-				return nil // the error is the next step's
+				return nil // the next step returns the error
 			}
 			in.receiver.Wait(&s.mu, s.waiter)
 			continue

@@ -32,7 +32,7 @@ func (k kind) prefix() int {
 	return 0
 }
 
-// putPrefix completes b, a message behind room for its head.
+// putPrefix completes b, which begins with room for the head of its message.
 func putPrefix(b []byte, prefix int, packed bool) []byte {
 	if prefix > 0 {
 		if packed {
@@ -64,8 +64,8 @@ func kindOf(mediaType string) (k kind, subtype string, ok bool) {
 	return bare, sub, sub != "grpc" && !strings.HasPrefix(sub, "grpc+")
 }
 
-// mediaTypeOf returns the media type of a content-type, in lower case. Its only parameter
-// that is understood is the charset, which can be no other than UTF-8.
+// mediaTypeOf returns the media type of a content-type, in lower case. It understands one
+// parameter, the charset, which must be UTF-8.
 func mediaTypeOf(contentType string) (string, error) {
 	if strings.IndexByte(contentType, ';') < 0 {
 		return strings.ToLower(strings.TrimSpace(contentType)), nil
@@ -91,8 +91,8 @@ type textReader struct {
 	err   error // of body
 }
 
-// Read implements [io.Reader]. It reads from the body at most once, and returns nothing if that
-// completes no group: the stream has to know that something has arrived.
+// Read implements [io.Reader]. It reads from the body at most once, and returns no bytes if that
+// completes no group: the stream must learn that something has arrived.
 func (r *textReader) Read(p []byte) (int, error) {
 	if len(r.plain) == 0 {
 		if r.err != nil {

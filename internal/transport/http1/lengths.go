@@ -5,22 +5,22 @@ import (
 	"net/http"
 )
 
-// A request with Transfer-Encoding and Content-Length may be two requests for one reader and
-// one for another. Package http obeys the former and drops the latter from the header, but the
-// connection must be closed after the answer (RFC 9112, section 6.1). So [lengths] finds the
-// latter in what package http reads.
+// A request with Transfer-Encoding and Content-Length may be two requests for one reader and one
+// for another. Package http obeys Transfer-Encoding and drops Content-Length from the header, but
+// the connection must be closed after the answer (RFC 9112, section 6.1). So [lengths] looks for
+// a Content-Length in the bytes that package http reads.
 //
-// Package http may have read the beginning of a header together with the request before: it has
-// at most its whole buffer of it. What lengths finds there may belong to the request before;
-// then a connection is closed that could stay. That happens to clients that do not wait for an
-// answer before they send the next request.
+// Package http may have read the beginning of a header together with the previous request, up to
+// the size of its buffer. What lengths finds there may belong to the previous request; then a
+// connection is closed that could stay. That happens to clients that do not wait for an answer
+// before they send the next request.
 type lengths struct {
 	buffer int   // size of package http's buffer; 0 before the first read
 	read   int64 // how many bytes were read so far
 	start  int64 // how many of these were read before the current request, at least
 	idle   bool  // nothing was read since the last request
 
-	matched int   // how much of contentLength the current line has begun with; -1 for another line
+	matched int   // how many bytes of contentLength the current line begins with; -1 if it is another field
 	last    int64 // how many bytes were read up to the last line that begins with contentLength
 }
 
@@ -36,8 +36,8 @@ func (l *lengths) next(state http.ConnState) {
 	}
 }
 
-// ask is called before package http reads up to n bytes. It asks for as much as its buffer has
-// room for. Between requests it reads as soon as fewer than four bytes are left in there.
+// ask is called before package http reads up to n bytes. n is the room in package http's buffer.
+// Between requests package http reads as soon as fewer than four bytes are left in the buffer.
 func (l *lengths) ask(n int) {
 	if l.buffer == 0 {
 		l.buffer = n
@@ -48,7 +48,7 @@ func (l *lengths) ask(n int) {
 	l.idle = false
 }
 
-// add looks at what was read.
+// add takes b, which was read.
 func (l *lengths) add(b []byte) {
 	for i := 0; i < len(b); {
 		if l.matched < 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// ours are headers of HTTP and of the protocols: they are not metadata, in neither
-// direction. Those of a response would let a handler break its framing.
+// ours are headers of HTTP and of the protocols. They are not metadata in either direction: in a
+// response they would let a handler break its framing.
 var ours = map[string]bool{
 	"accept-encoding": true, "connection": true, "content-encoding": true, "content-length": true, "content-type": true,
 	"expect": true, "host": true, "http2-settings": true, "keep-alive": true, "proxy-connection": true, "te": true,

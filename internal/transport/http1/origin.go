@@ -33,7 +33,7 @@ type origins struct {
 	hosts map[string]bool // their host names
 }
 
-// parseOrigins checks the origins that the user has set.
+// parseOrigins parses the origins that the user has set, and checks them.
 func parseOrigins(list []string) (o origins, err error) {
 	o.exact, o.hosts = make(map[string]bool), make(map[string]bool)
 	for _, s := range list {
@@ -86,9 +86,9 @@ func (o *origins) check(local net.Addr, r *http.Request) string {
 	return ""
 }
 
-// trusts reports whether r comes from no page, from one of this server's own host, or from
-// one of an origin that the user has named. Browsers send cookies with any page's request for
-// a WebSocket.
+// trusts reports whether r comes from no page, from a page of this server's host, or from a page
+// of an origin that the user has named. Browsers send cookies with any page's request for a
+// WebSocket.
 func (o *origins) trusts(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	return origin == "" || o.exact[origin] || sameHost(origin, r.Host)
@@ -116,8 +116,8 @@ func isLoopback(a net.Addr) bool {
 	return ok && t.IP.IsLoopback()
 }
 
-// isLocal reports whether host, of a request over the loopback interface, cannot be a name
-// that a stranger has chosen.
+// isLocal reports whether host, in a request over the loopback interface, is a name that no
+// stranger can have chosen.
 func (o *origins) isLocal(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -131,7 +131,7 @@ func (o *origins) isLocal(host string) bool {
 	return err == nil
 }
 
-// allow adds to the header of a response what lets the page of an allowed origin see it.
+// allow adds the fields to the header of a response that let a page of an allowed origin see it.
 func (o *origins) allow(h http.Header, r *http.Request) {
 	if !o.any && len(o.exact) == 0 {
 		return
@@ -156,7 +156,7 @@ func isPreflight(r *http.Request) bool {
 func (o *origins) preflight(h http.Header, r *http.Request) {
 	h.Add("Vary", "Access-Control-Request-Headers")
 	if h.Get("Access-Control-Allow-Origin") == "" {
-		return // of the same host: no answer is needed
+		return // the page is of the same host, and needs no answer
 	}
 	h.Set("Access-Control-Allow-Methods", "GET, POST")
 	h.Set("Access-Control-Max-Age", "7200")
@@ -173,7 +173,7 @@ func (o *origins) preflight(h http.Header, r *http.Request) {
 	}
 }
 
-// safelisted are headers that pages can always read, or that say who may.
+// safelisted are headers that pages can always read, or that say which pages may.
 var safelisted = map[string]bool{
 	"Cache-Control": true, "Content-Language": true, "Content-Length": true, "Content-Type": true,
 	"Expires": true, "Last-Modified": true, "Pragma": true,

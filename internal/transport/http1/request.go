@@ -34,15 +34,15 @@ type request struct {
 	message       []byte // the body, of a GET
 }
 
-// A refusal is an answer of HTTP to what is no call.
+// A refusal is the HTTP answer to a request that is no call.
 type refusal struct {
 	code   int
 	header http.Header
 	text   string
 }
 
-// parse returns the call that r asks for. If the kind of call is clear but it cannot be
-// made, st says why. If not, no is the answer.
+// parse returns the call that r asks for. If the kind of the call is clear but the call cannot be
+// made, st says why. If the kind is not clear, no is the answer.
 func (s *Server) parse(r *http.Request) (q *request, st *status.Status, no *refusal) {
 	name := pathOf(r)
 	m := s.opts.Method(name)
@@ -72,8 +72,8 @@ func (s *Server) parse(r *http.Request) (q *request, st *status.Status, no *refu
 	return q, q.complete(s, r, r.Header.Get(encodingHeader(k))), nil
 }
 
-// pathOf returns the path as the client has sent it, which is a method's name: rules of a proxy
-// that does not decode it must not be got around.
+// pathOf returns the path as the client has sent it, not decoded, as the method's name: otherwise
+// clients could evade the rules of a proxy that does not decode paths.
 func pathOf(r *http.Request) string {
 	if r.URL.RawPath != "" {
 		return r.URL.RawPath
@@ -81,7 +81,7 @@ func pathOf(r *http.Request) string {
 	return r.URL.EscapedPath()
 }
 
-// usage is what clients are told that make no call.
+// usage is the text for clients that make no call.
 const usage = "this is a gRPC server, which answers calls of gRPC-Web and Connect: POST /package.Service/Method with content-type application/json"
 
 // unsupported refuses a content type.
@@ -125,8 +125,8 @@ func (s *Server) parseGet(r *http.Request, name string) (*request, *status.Statu
 	return q, q.complete(s, r, query.Get("compression")), nil
 }
 
-// complete sets what is in the header of r. It returns why the call cannot be made, or
-// nil.
+// complete sets the fields that come from the header of r. It returns why the call cannot be
+// made, or nil.
 func (q *request) complete(s *Server, r *http.Request, encoding string) *status.Status {
 	q.encoding = link.Compressor(encoding)
 	if q.encoding != "" && !slices.Contains(s.opts.Compressors(), q.encoding) {

@@ -19,16 +19,16 @@ const (
 	lingering = time.Second      // how long the rest of a request is read after its answer
 	farewell  = 5 * time.Second  // how long a session that ends waits for a peer that takes or sends nothing
 	stall     = 30 * time.Second // how long an ended call waits for a peer that takes nothing
-	glance    = time.Second / 2  // how often the session looks whether the peer takes anything
+	glance    = time.Second / 2  // how often the session checks whether the peer takes anything
 )
 
 // A session is one connection: the [link.Session] of the calls that come over it, one at a
 // time.
 //
-// The session ends when Close is called or the connection ends. Then the connection is
-// closed when the answer to the current request, if there is one, was written; Gone is
-// called after that. Until the first request has come, the deadline that the connection
-// came with holds.
+// The session ends when Close is called or the connection ends. Then the connection is closed
+// once the answer to the current request, if there is one, is written; Gone is called after that.
+// Until the first request has arrived, the connection keeps the deadline that the listener has
+// set.
 //
 // A connection that is idle for too long, or too old, is closed when no request is being
 // answered.
@@ -47,16 +47,16 @@ type session struct {
 	busy     bool          // a request is being answered
 	opened   bool          // the first request has come
 	draining bool          // no more requests after the current one
-	astray   bool          // what follows on the connection is no request: a body was not read to its end
+	astray   bool          // no further request can be read from the connection, because a body was not read to its end
 	reason   error         // why the session has ended; nil if it has not
 	deaf     bool          // reads have ended, and no deadline may be set for them
-	hungUp   bool          // no request was being answered when the session began to drain: the connection is closed
+	hungUp   bool          // the session began to drain while no request was being answered, so the connection is closed
 	over     bool          // the connection has ended, or belongs to a WebSocket
 
 	idle, age *time.Timer
 	idleSince time.Time
 
-	// What the client has taken of an answer that it must take: see limitWrites.
+	// How much of an answer the client has taken: see limitWrites.
 	limited bool
 	watch   *time.Timer // nil until the first answer
 	seen    progress
@@ -116,10 +116,10 @@ func (c *session) Ended() <-chan struct{} { return c.ended }
 // Peer implements [link.Session].
 func (c *session) Peer() *link.Peer { return &c.peer }
 
-// Drain implements [link.Session]. The client learns of it by the answer to its current
-// request. Without a request the connection is closed: it is one that waits for the next
-// request, or that a browser has opened in advance. A request whose body is still arriving is
-// a call from now on, as the acceptor takes no others later.
+// Drain implements [link.Session]. The client learns of it by the answer to its current request.
+// Without a request the connection is closed: either the client waits before it sends the next
+// request, or a browser has opened the connection in advance. A request whose body is still
+// arriving becomes a call at once, because the acceptor takes none later.
 func (c *session) Drain() <-chan struct{} {
 	c.mu.Lock()
 	hungUp := c.hangUp()
@@ -135,8 +135,8 @@ func (c *session) Drain() <-chan struct{} {
 	return c.done
 }
 
-// hangUp takes no more requests. It reports whether none is being answered: then the caller
-// must close the connection. mu is held.
+// hangUp makes the session take no more requests. It reports whether no request is being
+// answered: then the caller must close the connection. mu is held.
 func (c *session) hangUp() bool {
 	c.drain()
 	c.hungUp = c.hungUp || !c.busy && !c.over
@@ -146,7 +146,7 @@ func (c *session) hangUp() bool {
 // Retire implements [link.Session].
 func (c *session) Retire() { c.Drain() }
 
-// Written implements [link.Session]. It is not used: no server of a client has this session.
+// Written implements [link.Session]. It is not used, because the peer never serves calls.
 func (c *session) Written() <-chan struct{} { return c.ended }
 
 // drain closes done. mu is held.
@@ -182,7 +182,7 @@ func (c *session) Close(reason error) error {
 		return c.conn.Close()
 	}
 	c.limitWrites()
-	if st != nil { // its answer may have to be written yet
+	if st != nil { // its answer might not be written yet
 		c.limitReads(time.Now().Add(farewell))
 	} else {
 		c.limitReads(time.Now().Add(lingering))
@@ -225,8 +225,8 @@ func (c *session) end() {
 	a.Gone()
 }
 
-// begin begins to answer a request. It reports false if the bytes of the request must not
-// be understood as one.
+// begin begins to answer a request. It reports false if the bytes must not be taken for a
+// request.
 func (c *session) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -241,8 +241,8 @@ func (c *session) begin() bool {
 	return true
 }
 
-// serves sets the stream of the current request; nil after it. It returns the reason if
-// the session has ended.
+// serves sets the stream of the current request, or nil after the request. It returns the reason
+// if the session has ended.
 func (c *session) serves(st *stream) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -282,17 +282,18 @@ func (c *session) endReads() {
 }
 
 // limitWrites makes writes fail once the client takes nothing for stall, or for farewell if the
-// session has ended. Without a limit a client takes an answer when it likes.
+// session has ended. Without this limit a client may take an answer when it likes.
 //
-// A client takes what its system acknowledges. A write that waits for room does not show that:
-// Linux wakes it when a third of a large buffer is free. If nothing else shows it, stall holds.
+// What a client's system acknowledges counts as taken. A write that waits for room does not show
+// it: Linux wakes the write when a third of a large buffer is free. If nothing else shows it, the
+// limit is stall.
 func (c *session) limitWrites() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
 		return
 	}
-	c.limited, c.seen, c.seenAt = true, progress{writes: -1}, time.Now() // looking costs a system call
+	c.limited, c.seen, c.seenAt = true, progress{writes: -1}, time.Now() // unsent would cost a system call
 	if c.watch == nil {
 		c.watch = time.AfterFunc(glance, c.look)
 	} else {
@@ -300,7 +301,7 @@ func (c *session) limitWrites() {
 	}
 }
 
-// takeAsLong ends the limit of writes. mu is held.
+// takeAsLong removes the limit of writes. mu is held.
 func (c *session) takeAsLong() {
 	c.limited = false
 	if c.watch != nil {
@@ -331,13 +332,13 @@ func (c *session) look() {
 	c.watch.Reset(glance)
 }
 
-// A conn is a session's connection as package http uses it.
+// A conn is the connection of a session that package http uses.
 type conn struct {
 	net.Conn
 	session *session
 	first   []byte      // what was read before; used only by the goroutine that reads
-	header  headerCount // as first
-	lengths lengths     // as first
+	header  headerCount // like first
+	lengths lengths     // like first
 }
 
 // Read implements [net.Conn].
@@ -371,7 +372,7 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 	c.session.mu.Lock()
 	defer c.session.mu.Unlock()
 	if !c.session.opened || c.session.deaf {
-		return nil // the deadline that the connection came with, or that has ended reads
+		return nil // the deadline that the listener has set, or that has ended reads
 	}
 	return c.Conn.SetReadDeadline(t)
 }

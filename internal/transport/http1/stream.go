@@ -40,14 +40,14 @@ type stream struct {
 	out     []step // what waits to be written
 	queued  int    // size of out and of what is being written, in bytes
 	over    bool
-	sendErr error // why nothing more can be sent; set after onAbort was called
+	sendErr error // why nothing more can be sent; set after the call of onAbort
 	reason  error // why the stream was aborted; nil if it was not
 	onAbort func(error)
 	sender  wait.Cond // the callee waits here for room in out
 	writer  wait.Cond // the writer waits here for a step
 }
 
-// A step is what one Send adds: any of header, message and end, in this order.
+// A step is what one Send adds: any subset of header, message and end, in this order.
 type step struct {
 	header  metadata.MD // without link.EncodingKey
 	message []byte      // as it is written
@@ -101,7 +101,7 @@ func (s *stream) Send(f *link.Frame) error {
 	if f.End != nil {
 		s.over = true
 		sender, receiver, reader = s.finish(link.ErrEnded)
-		s.session.limitWrites() // with mu: the writer must not be done before
+		s.session.limitWrites() // while mu is held, so that the writer is not done before
 	}
 	writer := s.writer.Wake()
 	s.mu.Unlock()
@@ -112,8 +112,8 @@ func (s *stream) Send(f *link.Frame) error {
 	return nil
 }
 
-// finish ends sending at once and receiving after what has arrived, because of why. It
-// returns whom to wake. mu is held.
+// finish ends sending at once, and receiving after what has arrived was received, for the reason
+// why. It returns whom to wake. mu is held.
 func (s *stream) finish(why error) (sender, receiver, reader wait.Parker) {
 	s.sendErr = why
 	if s.in.err == nil {
@@ -121,7 +121,7 @@ func (s *stream) finish(why error) (sender, receiver, reader wait.Parker) {
 	}
 	s.in.dropping = true
 	if s.in.small && !s.in.ended {
-		s.session.endReads() // of the writer, which is to write now
+		s.session.endReads() // so that the writer stops reading and writes
 	}
 	return s.sender.Wake(), s.in.receiver.Wake(), s.in.reader.Wake()
 }
@@ -192,9 +192,9 @@ func (s *stream) encode(m *link.Message) (b []byte, packed bool, err error) {
 	return putPrefix(b, prefix, true), true, nil
 }
 
-// take removes the next steps, or returns the reason if the stream was aborted. It waits
-// until there is either. The writer calls it, and says how much of what it got before it
-// has written.
+// take removes the next steps, or returns the reason if the stream was aborted. It waits until
+// one of these is possible. The writer calls it, and says how much it has written of the steps
+// that it got before.
 func (s *stream) take(written int) (steps []step, reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

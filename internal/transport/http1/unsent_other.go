@@ -4,5 +4,6 @@ package http1
 
 import "net"
 
-// unsent is Linux's: other systems end a write soon after there is room for a part of it.
+// unsent is needed on Linux only: other systems end a write soon after there is room for a part
+// of it.
 func unsent(net.Conn) int { return 0 }

@@ -21,7 +21,7 @@ import (
 
 const (
 	defaultWindow = 64 << 10         // of each direction of a call, in bytes
-	defaultHeader = 64 << 10         // of a request's header, in bytes
+	defaultHeader = 64 << 10         // of the header of a request, in bytes
 	maxHeader     = 1 << 20          // the largest header that an option allows, in bytes
 	headerTime    = 20 * time.Second // for a header that comes in pieces
 	defaultIdle   = 2 * time.Minute  // how long a connection may wait for its next request
@@ -30,7 +30,7 @@ const (
 // Options set up a server. The zero value of a field is its default, unless it says
 // otherwise.
 type Options struct {
-	// Method tells what is known about a method, by its full name. It must be set.
+	// Method returns what is known about a method, by its full name. It must be set.
 	Method func(name string) link.Method
 
 	// Codec reports whether there is a codec for a content-subtype. It must be set.
@@ -39,8 +39,8 @@ type Options struct {
 	// Compressors returns the names of the compressors that requests may use.
 	Compressors func() []string
 
-	// Origins are the web origins whose pages may make calls, as scheme://host[:port]; "*"
-	// stands for all. By default only pages of this server's own host may.
+	// Origins are the web origins whose pages may make calls, as scheme://host[:port]; "*" stands
+	// for all. By default only pages of this server's host may.
 	Origins []string
 
 	// Begin is called for each WebSocket. It reports false if the server was stopped. It must
@@ -55,8 +55,8 @@ type Options struct {
 	Keepalive      keepalive.ServerParameters // for the ages; MaxConnectionIdle is 2 min by default
 }
 
-// A Server serves the connections that it is given. It has no goroutines of its own: a
-// connection's end with the connection.
+// A Server serves the connections that it is given. All its goroutines belong to connections and
+// end with them.
 type Server struct {
 	opts      Options
 	origins   origins

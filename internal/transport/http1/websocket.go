@@ -30,9 +30,9 @@ func (s *Server) ServeWebSocket(w http.ResponseWriter, r *http.Request, accept f
 	}
 }
 
-// openWebSocket makes the connection of a request for a WebSocket, which h describes, a session
-// over that WebSocket. This ends the session here. If it cannot, it returns the status code and
-// the text of the answer.
+// openWebSocket opens the WebSocket that a request, with its header in h, asks for, and starts a
+// session over it. That ends the session of package http1. If it cannot open it, it returns the
+// status code and the text of the answer.
 func (s *Server) openWebSocket(w http.ResponseWriter, r *http.Request, h sock.Handover) (code int, why string) {
 	if h.Path != "" && h.Path != r.URL.Path {
 		return http.StatusNotFound, fmt.Sprintf("this server takes WebSockets at %s, not at %.100s", h.Path, r.URL.Path)

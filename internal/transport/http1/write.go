@@ -30,7 +30,7 @@ type response struct {
 	begun   bool // the header of the answer was written
 	ended   bool // the answer is complete
 
-	// What a bare answer holds back until the end, on which its header depends.
+	// What a bare answer holds back until the end, because its header depends on that.
 	header  metadata.MD
 	message []byte
 	has     bool
@@ -73,7 +73,7 @@ func (r *response) answer() {
 	}
 }
 
-// step writes a step. The error is that of a write.
+// step writes a step. Its error is the error of a write.
 func (r *response) step(st *step) error {
 	if st.coding != "" {
 		r.coding = st.coding
@@ -149,9 +149,9 @@ func encodingHeader(k kind) string {
 	return "Grpc-Encoding"
 }
 
-// writeHeader writes the header, which is complete but for what depends on the connection
-// and on its keys. The connection is closed after an answer that begins before the request
-// has ended: the client must know before it sends another request.
+// writeHeader completes the header with the fields that depend on the connection and on the
+// header's keys, and writes it. The connection is closed after an answer that begins before the
+// request has ended: the client must know before it sends another request.
 func (r *response) writeHeader(code int) {
 	h := r.w.Header()
 	if r.stream != nil && !r.stream.bodyRead() {
@@ -183,7 +183,7 @@ func (r *response) endBare(end *link.End) {
 	case st != nil:
 		code, body, contentType = codeOf(st.Code()).http, encodeError(st), "application/json"
 		if st.Code() == codes.Unimplemented && !r.request.known {
-			code = http.StatusNotFound // as for any path that a server does not have
+			code = http.StatusNotFound // as for other paths that a server does not have
 		}
 	case r.packed:
 		h.Set("Content-Encoding", r.coding)
@@ -195,7 +195,7 @@ func (r *response) endBare(end *link.End) {
 	_ = r.write(body)
 }
 
-// writeLast writes an envelope that is no message.
+// writeLast writes the last envelope, which is not a message.
 func (r *response) writeLast(flag byte, body []byte) error {
 	b := append(make([]byte, envelope, envelope+len(body)), body...)
 	b[0] = flag

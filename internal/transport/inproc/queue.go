@@ -43,8 +43,8 @@ type queue struct {
 	used   int    // bytes that were sent and that the receiver has not reported as received
 	window int    // in bytes
 
-	// want is the frame of a parked receiver. The goroutine that sets it to nil must wake
-	// the receiver. Until then it has exclusive access to the frame, filled and fillErr.
+	// want is the frame of a parked receiver. The goroutine that sets it to nil must wake the
+	// receiver. Until then that goroutine has exclusive access to the frame, filled and fillErr.
 	want    *link.Frame
 	filled  bool
 	fillErr error

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// An arena allocates slabs: places for messages that are too large to go through a ring.
-// The peer reads a slab and tells this side when it has. All bookkeeping is in ordinary
-// memory, which no peer can write.
+// An arena allocates slabs: places for messages that are too large to go through a ring. The peer
+// reads a slab and tells this side when it has done so. All bookkeeping is in ordinary memory,
+// which no peer can write.
 //
-// Slabs have power-of-two sizes. They are carved off in address order, from the start again
-// once none is allocated. The slab that was freed last is reused first: it has its pages,
-// and they are likely in the processor's caches.
+// Slabs have power-of-two sizes. They are carved off in address order, and from the start again
+// once no slab is allocated. The slab that was freed last is reused first: its pages exist, and
+// are likely in the processor's caches.
 //
-// A slab's pages are allocated before the slab is used. If the system has none, allocate
+// A slab's pages are allocated before the slab is used. If the system has no pages, allocate
 // fails; writing to a page that cannot be allocated would kill the process with SIGBUS.
 type arena struct {
 	mem    []byte
@@ -31,14 +31,14 @@ type arena struct {
 	freeSlabs    [maxSlab - minSlab + 1][]int
 	allocated    map[int]slab // the slabs in use, by offset
 	messages     map[int]int  // the slabs of messages that the peer may return, by the messages' offsets
-	beingWritten int          // slabs that a caller still writes to, and 1 while trim frees pages
+	beingWritten int          // slabs that a caller still writes to; trim counts as one while it frees pages
 	closed       bool
 	trimming     bool        // trim frees the pages: no slab can be allocated
 	noPagesAt    time.Time   // when the system last had no pages
 	trimTimer    *time.Timer // calls trim; nil before the arena was first empty
 }
 
-// A slab is one that is in use: by this side, by the peer or, if it is a draft, by both.
+// A slab is in use by this side, by the peer or, if it is a draft, by both.
 type slab struct {
 	class   int  // its size, as a power of two
 	written bool // this side writes there
@@ -48,12 +48,12 @@ type slab struct {
 // pages are the system calls that an arena makes.
 type pages interface {
 	allocate(at, n int) error // allocates the pages of n bytes
-	free()                    // returns all pages to the system; a peer can make it wait
+	free()                    // returns all pages to the system; a peer can delay it
 	unmap()                   // unmaps the whole arena
 }
 
-// trims has a token for each arena that frees its pages. A peer can make that wait, which
-// takes a thread.
+// trims has a token for each arena that frees its pages. A peer can delay that, and each delayed
+// arena takes a thread.
 var trims = make(chan struct{}, 32)
 
 // slabIdleTimeout is how long an empty arena keeps its pages: allocating a page costs more
@@ -70,9 +70,9 @@ func newArena(mem []byte, memory *Memory, pages pages) *arena {
 	return &arena{mem: mem, memory: memory, pages: pages, allocated: make(map[int]slab), messages: make(map[int]int)}
 }
 
-// allocate returns a slab with room for n bytes, as an empty slice and its offset. ok is
-// false if there is none. The caller fills the slab and then calls sendAll, or done. A peer
-// can return nothing in it before.
+// allocate returns a slab with room for n bytes, as an empty slice and its offset. ok is false if
+// there is none. The caller fills the slab and then calls sendAll, or done. Before that the peer
+// cannot return a message in it.
 func (a *arena) allocate(n int) (b []byte, at int, ok bool) {
 	class := max(bits.Len(uint(n-1)), minSlab)
 	if n <= 0 || class > maxSlab {
@@ -124,15 +124,16 @@ func (a *arena) carve(class int) (at int) {
 	return at
 }
 
-// write says that this side writes to the slab at offset at, which was free. The caller holds mu.
+// write records that this side writes to the slab at offset at, which was free. The caller holds
+// mu.
 func (a *arena) write(at, class int) {
 	a.allocated[at] = slab{class: class, written: true}
 	a.beingWritten++
 }
 
-// allocateNew returns a slab for which it allocates pages. It unlocks mu during the system
-// call, which is slow. The slab is carved before that, so that no other goroutine carves
-// the same bytes and trim does nothing.
+// allocateNew returns a slab for which it allocates pages. It unlocks mu during the system call,
+// which is slow. It carves the slab before that, so that no other goroutine carves the same bytes
+// and trim does nothing.
 func (a *arena) allocateNew(class int) (at int, ok bool) {
 	a.growMu.Lock()
 	defer a.growMu.Unlock()
@@ -170,8 +171,8 @@ func pop(list *[]int) int {
 	return at
 }
 
-// excessPages returns how many of size's bytes are not pages of this arena. While trim frees
-// pages nobody can tell how many are left, and they count as freed.
+// excessPages returns how many of size bytes are not pages of this arena. While trim frees pages
+// nobody can tell how many are left, so none counts.
 func (a *arena) excessPages(size func() int) int {
 	a.mu.Lock() // so that trim does not begin between the two
 	defer a.mu.Unlock()
@@ -181,8 +182,8 @@ func (a *arena) excessPages(size func() int) int {
 	return size() - a.paged
 }
 
-// sendAll says that the caller of allocate has written a message to its slab at offset at, from the
-// slab's beginning, and sends it.
+// sendAll records that the caller of allocate has written a message to the beginning of its slab
+// at offset at, and sends it.
 func (a *arena) sendAll(at int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -192,8 +193,8 @@ func (a *arena) sendAll(at int) {
 	a.unmapIfUnused()
 }
 
-// done says that the caller of allocate does not write to its slab at offset at any more. What was
-// sent from there is the peer's until free.
+// done records that the caller of allocate no longer writes to its slab at offset at. A message
+// that was sent from there belongs to the peer until free.
 func (a *arena) done(at int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -202,7 +203,7 @@ func (a *arena) done(at int) {
 	a.unmapIfUnused()
 }
 
-// free says that the peer has read the message at offset at, or was never told of it.
+// free records that the peer has read the message at offset at, or was never told of it.
 func (a *arena) free(at int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -215,8 +216,8 @@ func (a *arena) free(at int) error {
 	return nil
 }
 
-// use says who uses the slab at offset at from now on: it is free when nobody does. The caller
-// holds mu.
+// use records who uses the slab at offset at from now on. If nobody does, the slab is free. The
+// caller holds mu.
 func (a *arena) use(at int, written, sent bool) {
 	s := slab{class: a.allocated[at].class, written: written, sent: sent}
 	if written || sent {
@@ -249,8 +250,8 @@ func (a *arena) resetIfUnused() {
 	}
 }
 
-// trim returns all pages to the system if no slab is allocated. It does not hold mu while it
-// does, because a peer can make it wait: only allocations of slabs fail until then.
+// trim returns all pages to the system if no slab is allocated. It unlocks mu for that, because a
+// peer can delay it: until it has finished, only allocations of slabs fail.
 func (a *arena) trim() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -288,8 +289,8 @@ func (a *arena) close() {
 	a.unmapIfUnused()
 }
 
-// unmapIfUnused unmaps a closed arena that is not being written to. The pages live on while
-// the peer, which might not have read them yet, has the file open. The caller holds mu.
+// unmapIfUnused unmaps a closed arena that nobody writes to. The pages live on while the peer,
+// which might not have read them yet, has the file open. The caller holds mu.
 func (a *arena) unmapIfUnused() {
 	if a.closed && a.beingWritten == 0 && a.pages != nil {
 		a.pages.unmap()

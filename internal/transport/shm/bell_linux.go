@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A bell wakes the peer, and waits to be woken by it: a socket on which each byte is one
-// ring. End of file means that the peer has closed it or died.
+// A bell is a socket by which this side wakes the peer and is woken by it. Each byte is one ring.
+// End of file means that the peer has closed the socket or died.
 type bell struct {
 	conn *net.UnixConn
 	raw  syscall.RawConn
@@ -23,7 +23,7 @@ type bell struct {
 }
 
 // A wait receives all rings that have arrived, up to maxHeard, so that rings left over from
-// earlier sleeps wake it only once. hearing is how many it receives with one system call.
+// earlier sleeps end only one wait. hearing is how many rings one system call receives.
 const (
 	hearing  = 512
 	maxHeard = 8 * hearing
@@ -37,7 +37,7 @@ func newBell(conn *net.UnixConn) (*bell, error) {
 	b := &bell{conn: conn, raw: raw}
 	one := []byte{1}
 	many := make([]byte, hearing)
-	// The peer can share the socket's open file description and clear O_NONBLOCK on it, so
+	// The peer may share the open file description of the socket and clear its O_NONBLOCK, so
 	// each call passes MSG_DONTWAIT.
 	b.onRing = func(fd uintptr) {
 		// Errors do not matter: if the socket's buffer is full, the bytes in it wake the

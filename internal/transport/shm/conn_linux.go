@@ -18,8 +18,8 @@ type Conn struct {
 	data         *bell // rung when bytes were published; the socket of the handshake
 	space        *bell // rung when the ring has room again
 
-	// in and out are locked by the goroutine that uses that direction's memory, also while
-	// it sleeps. Close unmaps the memory with both locked.
+	// The goroutine that uses a direction's memory locks in or out, also while it sleeps. Close
+	// locks both before it unmaps the memory.
 	in struct {
 		sync.Mutex
 		receiver
@@ -30,8 +30,8 @@ type Conn struct {
 	}
 
 	// segmentPaged is how much of this side's segment is allocated, in bytes. Check subtracts it
-	// from the pages of the file, and takes the others for the peer's. So it must never be too
-	// large, or messages of an honest peer would be refused.
+	// from the pages of the file, and takes the rest for the peer's pages. So it must never be
+	// too large, or Check would refuse messages of an honest peer.
 	segmentPaged atomic.Int64
 
 	slabs   *arena   // this side's
@@ -42,8 +42,8 @@ type Conn struct {
 	deadline atomic.Int64 // of Read, in ns since 1970; 0 means none
 }
 
-// newConn returns the server's or the client's end of the connection in f, whose memory is
-// reserved from m. It owns space from now on, and data unless it fails.
+// newConn returns the server's or the client's end of the connection in f, and reserves memory
+// for it from m. It takes ownership of space, and if it succeeds of data.
 func newConn(f *file, server bool, m *Memory, data, space *net.UnixConn) (*Conn, error) {
 	c := &Conn{closed: make(chan struct{})}
 	var err error
@@ -67,9 +67,9 @@ func newConn(f *file, server bool, m *Memory, data, space *net.UnixConn) (*Conn,
 	return c, nil
 }
 
-// allocateFirst allocates the beginning of this side's segment, the server's or the client's.
-// The rest of the ring follows as it is filled, if the system can allocate it without the
-// file's lock, which a peer can hold.
+// allocateFirst allocates the beginning of this side's segment, the server's or the client's. The
+// rest of the ring is allocated as it fills, if the system can do that without the file's lock,
+// which a peer can hold.
 func (c *Conn) allocateFirst(server bool) error {
 	f, s := c.mine.file, c.mine.segment
 	at, first := f.layout.segmentAt(server), f.layout.first()
@@ -94,7 +94,7 @@ func (c *Conn) allocateFirst(server bool) error {
 	return nil
 }
 
-// isClosed reports whether the memory might be unmapped. The caller holds in or out.
+// isClosed reports whether the memory may be unmapped. The caller holds in or out.
 func (c *Conn) isClosed() bool {
 	select {
 	case <-c.closed:
@@ -111,7 +111,7 @@ func (c *Conn) TryRead(b []byte) (int, error) {
 	return c.read(b)
 }
 
-// read reads what the peer has published, which can be nothing. The caller holds in.
+// read reads what the peer has published, if anything. The caller holds in.
 func (c *Conn) read(b []byte) (int, error) {
 	if c.isClosed() {
 		return 0, net.ErrClosed
@@ -314,7 +314,7 @@ func (c *Conn) Close() error {
 		c.theirs.freeSegment()
 		c.out.Unlock()
 		c.in.Unlock()
-		c.fetches.close() // after the others, so that messages may be kept in what they have used
+		c.fetches.close() // last, so that messages can be kept in the memory that the others have released
 		counters.open.Add(-1)
 	})
 	return err

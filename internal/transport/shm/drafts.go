@@ -4,8 +4,8 @@ import "unsafe"
 
 // Drafts.
 //
-// A draft is a slab in which a user builds a message. The user gets it before the message exists, and
-// the message is any part of it, which is sent from there.
+// A draft is a slab in which a user builds a message. The user gets the slab before the message
+// exists. The message is any part of the slab, and is sent from there.
 //
 // Invariants:
 //   - A draft is in use until the user has ended it and the peer has returned the message in it,
@@ -13,8 +13,9 @@ import "unsafe"
 //   - In a draft there is at most one message that was sent and that the peer has not returned.
 //   - The arena stays mapped until the user has ended the draft, also after it was closed.
 
-// send says that the message b is sent, and returns its offset. ok is false if b is not in a slab
-// that a caller of allocate writes to, or if another message in it was sent and not returned.
+// send records that the message b is sent, and returns its offset. ok is false if b is not in a
+// slab that a caller of allocate writes to, or if the peer has not returned another message in
+// that slab.
 func (a *arena) send(b []byte) (at int, ok bool) {
 	if len(b) == 0 || len(a.mem) == 0 {
 		return 0, false
@@ -34,7 +35,7 @@ func (a *arena) send(b []byte) (at int, ok bool) {
 	return at, true
 }
 
-// draftAround returns the offset of the draft that the n bytes at offset at are in. The caller
+// draftAround returns the offset of the draft that contains the n bytes at offset at. The caller
 // holds mu.
 func (a *arena) draftAround(at, n int) (of int, ok bool) {
 	for of = at &^ (1<<minSlab - 1); of >= 0; of -= 1 << minSlab {

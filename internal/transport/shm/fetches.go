@@ -17,10 +17,10 @@ import (
 // for both. A place that the peer never wrote to fails this check, or reads as zeros that
 // the peer has paid for with other pages.
 //
-// A message that has arrived can still be received after the connection has ended. The end
-// copies what is unread to this side's own memory, and lets go of the file, of which the
-// unread messages may be a small part. The copies are reserved from this side's Memory. The
-// latest messages are lost if it has no room for all. reading.go says how slabs are read.
+// A message that has arrived can still be received after the connection has ended. close copies
+// the unread messages to this side's own memory and releases the file, of which they may be a
+// small part. The copies are reserved from this side's Memory. If it has no room for all, the
+// latest messages are lost. reading.go says how slabs are read.
 type fetching struct {
 	slabs  peerSlabs
 	memory *Memory    // this side's
@@ -35,7 +35,7 @@ type fetching struct {
 	reading
 }
 
-// An arrival is a message that is unread.
+// An arrival is an unread message.
 type arrival struct {
 	at, size int
 	number   int    // earlier messages have lower ones
@@ -43,8 +43,7 @@ type arrival struct {
 	lost     error  // why there is no copy
 }
 
-// peerSlabs are the system calls that a fetching makes. read and close may be called
-// concurrently.
+// peerSlabs are the system calls that a fetching makes. read and close may run concurrently.
 type peerSlabs interface {
 	read(b []byte, at int) error
 	mapAll() []byte        // maps the slabs for reading; nil if that fails
@@ -83,12 +82,12 @@ func (f *fetching) release(at int) {
 	}
 }
 
-// check returns an error if the message at offset at was lost, or if the peer has allocated
-// less memory than its unread messages need: then none may be read.
+// check returns an error if the message at offset at was lost, or if the peer has allocated less
+// memory than its unread messages need: then no message may be read.
 func (f *fetching) check(at int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.closed { // the pages were checked when it was
+	if f.closed { // the pages were checked at the close
 		return f.held[at].lost
 	}
 	return f.checkPages()
@@ -123,8 +122,8 @@ func (f *fetching) fetch(b []byte, at int) error {
 	return f.read(b, at)
 }
 
-// close ends the connection's use of the slabs. They are closed when all unread messages that
-// memory has room for are copied, which close does not wait for.
+// close ends the connection's use of the slabs. They are closed once all unread messages for
+// which memory has room are copied. close does not wait for that.
 func (f *fetching) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -149,7 +148,7 @@ func (f *fetching) close() {
 	go f.keep(all)
 }
 
-// keep copies messages for which memory is reserved. readers counts it.
+// keep copies messages for which memory is reserved. It counts as one of readers.
 func (f *fetching) keep(all []*arrival) {
 	defer f.stopReading()
 	for _, m := range all {
@@ -160,7 +159,7 @@ func (f *fetching) keep(all []*arrival) {
 		err := f.read(b, m.at)
 		f.mu.Lock()
 		switch {
-		case f.held[m.at] != m: // it was received meanwhile
+		case f.held[m.at] != m: // it was received in the meantime
 		case err != nil:
 			m.lost = err
 			f.memory.unreserveKept(m.size)

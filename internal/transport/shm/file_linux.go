@@ -10,21 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A file is the memory of a connection: a memfd that the server has created, with the parts
-// of a layout. It has no name.
+// A file is the memory of a connection: a nameless memfd that the server has created, with the
+// parts of a layout.
 //
-// It is reference counted, and closed by the last of its users that needs the descriptor.
-// newFile and openFile return it with one user.
+// It counts its users, and the last one to release it closes the descriptor. newFile and openFile
+// return it with one user.
 type file struct {
 	*os.File
 	layout layout
 	users  atomic.Int32
 }
 
-// seals are the seals of a connection's memory. Its size is fixed, so that no access to it
-// can fault. It is not sealed against writing, as each side writes its own parts. A side
-// never reads what it has written itself, so a peer that writes to this side's parts spoils
-// only what that peer reads.
+// seals are the seals of a connection's memory. Its size is fixed, so that no access to it can
+// fault. It is not sealed against writing, because each side writes its parts. A side never reads
+// what it has written, so a peer that writes to this side's parts spoils only what that peer
+// reads.
 const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
 // newFile creates the memory of a connection. It occupies next to nothing before a side
@@ -55,7 +55,7 @@ func newFile(l layout) (*file, error) {
 	return f, nil
 }
 
-// openFile takes over fd, which a server has sent. It fails if fd is not memory that has
+// openFile takes ownership of fd, which a server has sent. It fails if fd is not memory that has
 // the layout l and is safe to map.
 func openFile(fd int, l layout) (*file, error) {
 	f := fileOf(fd, l)
@@ -128,7 +128,7 @@ func (f *file) part(at int64, n, prot int) (segment, error) {
 // write to. They count as this process's memory. It fails if there is no memory; writing to
 // a page that cannot be allocated would kill the process with SIGBUS.
 //
-// It works through the mapping. fallocate takes the file's lock, which a peer can hold for
+// It works through the mapping, because fallocate takes the file's lock. A peer can hold that for
 // as long as it likes: it writes to the file from memory that is slow to read (userfaultfd,
 // FUSE).
 func (f *file) allocate(m segment, at int64) error {
@@ -162,7 +162,7 @@ func (f *file) pages() int {
 var populates = sync.OnceValue(func() bool {
 	m, err := unix.Mmap(-1, 0, controlIs, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
-		return true // as nothing else tells
+		return true // because nothing else tells
 	}
 	defer func() { _ = unix.Munmap(m) }()
 	return !errors.Is(unix.Madvise(m, unix.MADV_POPULATE_WRITE), unix.EINVAL)

@@ -14,17 +14,17 @@ import (
 	"github.com/nearcall/nearcall/internal/scmrights"
 )
 
-// The server creates all that the two sides of a connection share, once it has checked that
-// the client runs as the same user, and sends the descriptors to the client. It accepts
-// none from a client: a received descriptor must be closed, and the close of a file that
-// the peer has chosen can block forever.
+// The server creates all that the two sides of a connection share, once it has checked that the
+// client runs as the same user, and sends the descriptors to the client. It accepts no
+// descriptors from a client: it would have to close them, and the close of a file that the peer
+// has chosen can block forever.
 
 // answerFiles is the number of descriptors in an answer that accepts an offer: the memory,
 // and the client's socket for room.
 const answerFiles = 2
 
-// Offer offers shared memory over conn, and returns the connection that replaces conn, with
-// its memory reserved from m. An error says why there is none: conn stays a socket, and
+// Offer offers shared memory over conn, and returns the connection that replaces conn. Its memory
+// is reserved from m. An error says why there is no such connection: conn stays a socket, and
 // rest is what was already read from it. If conn is broken, its next use returns the error.
 func Offer(conn *net.UnixConn, m *Memory) (c *Conn, rest []byte, err error) {
 	defer func() { count(err) }()
@@ -106,7 +106,7 @@ func (in *incoming) open(body []byte, m *Memory) (*Conn, error) {
 type Server struct {
 	memory  *Memory
 	slots   slots
-	timeout time.Duration // for a client to complete its offer, or to confirm the answer; for memory to be returned
+	timeout time.Duration // for a client to complete its offer, or to confirm the answer; for other connections to return memory
 }
 
 // NewServer returns a Server whose connections reserve their memory from m.
@@ -119,13 +119,13 @@ const answerTimeout = 5 * time.Second
 // serverRings is what a server reserves for a connection's rings, in bytes: see newSides.
 const serverRings = 2 * (controlIs + ringSize)
 
-// Answer answers the offer on conn, of which first was already read. It returns the
-// connection that replaces conn. An error says why there is none: conn stays a socket, and
-// rest is what was already read from it. If conn is broken, its next use returns the error.
-// A non-empty reason declines every offer; without one conn must be a *net.UnixConn. waits says
-// that the socket cannot be used: if there is no memory, Answer waits a while for other connections
-// to return some. deadline is conn's, which Answer restores if conn stays usable. ctx ends when the
-// caller no longer wants the connection.
+// Answer answers the offer on conn, of which first was already read. It returns the connection
+// that replaces conn. An error says why there is no such connection: conn stays a socket, and
+// rest is what was already read from it. If conn is broken, its next use returns the error. If
+// reason is not empty, Answer declines every offer; otherwise conn must be a *net.UnixConn. waits
+// says that the upgrade is required: if there is no memory, Answer waits a while for other
+// connections to return some. deadline is conn's, which Answer restores if conn stays usable. ctx
+// ends when the caller no longer wants the connection.
 func (s *Server) Answer(ctx context.Context, conn net.Conn, first []byte, reason string, waits bool, deadline time.Time) (c *Conn, rest []byte, err error) {
 	defer func() { count(err) }()
 	hurry := func() { _ = conn.SetDeadline(earlier(deadline, time.Now().Add(s.timeout))) }
@@ -165,8 +165,8 @@ func (s *Server) Answer(ctx context.Context, conn net.Conn, first []byte, reason
 	return c, in.b, err
 }
 
-// retry calls try, and again when there is room for a connection, until its error is not errMemory or
-// it is late.
+// retry calls try. While the error is errMemory and the deadline has not passed, retry calls it
+// again whenever there is room for a connection.
 func (s *Server) retry(ctx context.Context, try func() error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -178,13 +178,13 @@ func (s *Server) retry(ctx context.Context, try func() error) {
 			case <-ctx.Done():
 				return
 			}
-			more = s.memory.more() // before the look, so that nothing is missed after it
+			more = s.memory.more() // before try looks for room, so that no return is missed after that
 		}
 	}
 }
 
-// agree proposes a connection and waits for the client's verdict, then releases the slot.
-// refused is why the offer is declined; nothing was sent then.
+// agree proposes a connection, waits for the client's verdict, and then releases the slot.
+// refused is why the offer must be declined; then nothing was sent.
 func (s *Server) agree(in *incoming, body []byte) (c *Conn, refused, err error) {
 	defer s.slots.release(in.conn)
 	if in.hungUp() {
@@ -194,7 +194,7 @@ func (s *Server) agree(in *incoming, body []byte) (c *Conn, refused, err error) 
 		return nil, refused, nil
 	}
 	if err = in.confirmed(); err == nil {
-		err = c.allocateFirst(true) // only now, so that a client that does not confirm takes no memory
+		err = c.allocateFirst(true) // only now, so that a client that does not confirm costs no memory
 	}
 	if err != nil {
 		c.closeAfterError()
@@ -211,9 +211,9 @@ func earlier(deadline, other time.Time) time.Time {
 	return other
 }
 
-// admit waits for a slot to answer an offer in, or returns why it is declined. Offers that
-// are declined for another reason do not wait, so only processes of this user can delay one
-// another.
+// admit waits for a slot in which to answer an offer, or returns why the offer is declined.
+// Offers that are declined for another reason do not wait for slots, so only processes of this
+// user can delay one another.
 func (s *Server) admit(ctx context.Context, conn *net.UnixConn, reason string, start func()) error {
 	if reason != "" {
 		return errors.New(reason)
@@ -224,8 +224,8 @@ func (s *Server) admit(ctx context.Context, conn *net.UnixConn, reason string, s
 	return s.slots.acquire(ctx, conn, s.timeout, start)
 }
 
-// propose creates a connection for a client's offer, and sends the client its part of it.
-// If it fails, nothing was sent.
+// propose creates a connection for a client's offer, and sends the client's part of it to the
+// client. If it fails, nothing was sent.
 func (s *Server) propose(conn *net.UnixConn, body []byte) (c *Conn, err error) {
 	o, err := parseOffer(body)
 	if err != nil {

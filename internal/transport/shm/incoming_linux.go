@@ -16,14 +16,14 @@ import (
 // incoming reads the handshake from a connection.
 type incoming struct {
 	from       net.Conn
-	conn       *net.UnixConn // from itself; nil if that is no unix socket, and the offer is declined
+	conn       *net.UnixConn // from, if it is a unix socket; nil if it is not, and the offer is declined
 	takesFiles bool          // accepts descriptors
 	b          []byte        // read, but not consumed yet
 	files      []int         // received, but not consumed yet
 }
 
-// expectLine consumes line, or fails if something else comes. It never reads more
-// bytes than line has.
+// expectLine consumes line, or fails if something else arrives. It never reads more bytes than
+// line has.
 func (in *incoming) expectLine(line string) error {
 	for len(in.b) < len(line) && strings.HasPrefix(line, string(in.b)) {
 		if err := in.readMore(len(line) - len(in.b)); err != nil {
@@ -41,7 +41,7 @@ func (in *incoming) expectLine(line string) error {
 // read consumes the next n bytes.
 func (in *incoming) read(n int) ([]byte, error) {
 	for len(in.b) < n {
-		if err := in.readMore(n - len(in.b)); err != nil { // no more: what follows belongs to the connection
+		if err := in.readMore(n - len(in.b)); err != nil { // no further: what follows belongs to the connection
 			return nil, err
 		}
 	}
@@ -50,7 +50,7 @@ func (in *incoming) read(n int) ([]byte, error) {
 	return head, nil
 }
 
-// readBody consumes a length of one byte, and as many bytes as that says.
+// readBody consumes a length of one byte, and as many bytes as it says.
 func (in *incoming) readBody() ([]byte, error) {
 	n, err := in.read(1)
 	if err != nil {
@@ -73,9 +73,9 @@ func (in *incoming) readMore(n int) (err error) {
 	return err
 }
 
-// hungUp reports whether the peer has closed the socket, even if unread bytes are left. A
-// peer that had to wait may have: without this check, clients that come and go would make
-// this side work and hold descriptors for more and more peers that have left.
+// hungUp reports whether the peer has closed the socket, even if unread bytes are left. A peer
+// may leave while it waits. Without this check, clients that come and go could make this side
+// work and hold descriptors for more and more peers that have left.
 func (in *incoming) hungUp() (gone bool) {
 	raw, err := in.conn.SyscallConn()
 	if err != nil {
@@ -98,7 +98,7 @@ func closeFiles(files []int) {
 	}
 }
 
-// maxFiles is how many descriptors a client receives at most with one read.
+// maxFiles is the maximum of descriptors that a client receives with one read.
 const maxFiles = 4
 
 // receive reads from conn, with the descriptors that come with the bytes.
@@ -146,7 +146,7 @@ func pair() (near *net.UnixConn, far int, err error) {
 	return near, fds[1], nil
 }
 
-// socketOf takes over fd, and fails if it is not a unix stream socket.
+// socketOf takes ownership of fd, and fails if it is not a unix stream socket.
 func socketOf(fd int) (*net.UnixConn, error) {
 	f := os.NewFile(uintptr(fd), "nearcall")
 	defer f.Close()

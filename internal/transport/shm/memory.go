@@ -13,13 +13,13 @@ import (
 // Memory bounds the bytes that this side reserves for the rings and slabs of several
 // connections together. It is safe for concurrent use.
 //
-// If connections of different peers share it, a peer that never frees its slabs must not
-// take all of it. Slabs leave an eighth of it to rings. The slabs of one connection come to
-// at most a quarter of what remains for others: the more peers hold slabs, the less each of
-// them gets, and the next one still gets some.
+// If connections of different peers share it, a peer that never frees its slabs must not take all
+// of it. Slabs leave an eighth of it to rings. The slabs of one connection take at most a quarter
+// of what remains for the others: the more peers hold slabs, the less each of them gets, and the
+// next one still gets some.
 //
-// It bounds the bytes of peers' slabs that this side may have to pay for, too, to a quarter as much:
-// see reading.
+// It also bounds the bytes of peers' slabs that this side may have to pay for, to a quarter of
+// the bound: see reading.
 type Memory struct {
 	max    int64
 	shared bool // by connections of different peers
@@ -33,17 +33,17 @@ type Memory struct {
 
 const (
 	ringsPart = 8 // one part in ringsPart is only for rings
-	slabsPart = 4 // as much as this times a connection's slabs must remain
-	readsPart = 4 // one part in readsPart is what may be read in addition
+	slabsPart = 4 // slabsPart times a connection's slabs must remain for the others
+	readsPart = 4 // one part in readsPart more may be read
 )
 
-// NewMemory returns a bound of the given number of bytes. shared is for connections of
-// different peers, which each get a share.
+// NewMemory returns a bound of the given number of bytes. shared says that the connections have
+// different peers, each of which gets a share.
 func NewMemory(bytes int64, shared bool) *Memory { return &Memory{max: bytes, shared: shared} }
 
-// reserveRings reserves n bytes for the rings of a new connection, and reports whether it
-// could. If all connections have one peer, it can whenever the bound is enough for one
-// connection: the others drain, and must not keep out the one that replaces them.
+// reserveRings reserves n bytes for the rings of a new connection, and reports whether it could.
+// If all connections have one peer, it succeeds whenever the bound is enough for one connection:
+// the other connections drain, and must not keep out the one that replaces them.
 func (m *Memory) reserveRings(n int) bool {
 	if m.shared || int64(n) > m.max {
 		return m.reserve(n)
@@ -54,8 +54,8 @@ func (m *Memory) reserveRings(n int) bool {
 // reserve reserves n bytes, and reports whether there were enough.
 func (m *Memory) reserve(n int) bool { return m.reserveBelow(m.max, int64(n), 0) }
 
-// reserveSlabs reserves n more bytes for the slabs of a connection that already has has
-// bytes, and reports whether it could.
+// reserveSlabs reserves n more bytes for the slabs of a connection, and reports whether it could.
+// has is how many bytes these already have.
 func (m *Memory) reserveSlabs(n, has int) bool {
 	if !m.shared {
 		return m.reserve(n)
@@ -63,8 +63,8 @@ func (m *Memory) reserveSlabs(n, has int) bool {
 	return m.reserveBelow(m.max-m.max/ringsPart, int64(n), slabsPart*int64(has+n))
 }
 
-// reserveRead reserves n more bytes of a peer's slabs, of which this side has read has bytes, and
-// reports whether there were enough.
+// reserveRead reserves n more bytes of a peer's slabs, and reports whether there were enough. has
+// is how many of them this side has read.
 func (m *Memory) reserveRead(n, has int) bool {
 	leave := int64(0)
 	if m.shared {
@@ -76,8 +76,8 @@ func (m *Memory) reserveRead(n, has int) bool {
 // unreserveRead returns n bytes of a peer's slabs.
 func (m *Memory) unreserveRead(n int) { m.read.Add(-int64(n)) }
 
-// reserveBelow reserves n of bound's bytes, and reports whether that leaves at least leave
-// bytes.
+// reserveBelow reserves n of bound's bytes if that leaves at least leave bytes, and reports
+// whether it did.
 func (m *Memory) reserveBelow(bound, n, leave int64) bool {
 	ok := reserveOf(&m.used, bound, n, leave)
 	if ok {
@@ -86,7 +86,7 @@ func (m *Memory) reserveBelow(bound, n, leave int64) bool {
 	return ok
 }
 
-// reserveOf adds n to used, and reports whether that leaves at least leave of bound.
+// reserveOf adds n to used if that leaves at least leave of bound, and reports whether it did.
 func reserveOf(used *atomic.Int64, bound, n, leave int64) bool {
 	for {
 		u := used.Load()
@@ -124,9 +124,9 @@ func (m *Memory) more() <-chan struct{} {
 	return m.freed
 }
 
-// reserveKept reserves n bytes to keep a message whose connection has ended. If all
-// connections have one peer, such messages have the bound to themselves: the connection that
-// replaces theirs takes nothing from them.
+// reserveKept reserves n bytes to keep a message whose connection has ended. If all connections
+// have one peer, such messages have a bound for themselves: the new connection takes nothing from
+// them.
 func (m *Memory) reserveKept(n int) error {
 	used, option := &m.used, "MaxSharedMemory"
 	if !m.shared {
@@ -141,7 +141,7 @@ func (m *Memory) reserveKept(n int) error {
 	return nil
 }
 
-// unreserveKept returns n bytes of reserveKept.
+// unreserveKept returns n bytes that reserveKept has reserved.
 func (m *Memory) unreserveKept(n int) {
 	if m.shared {
 		m.unreserve(n)

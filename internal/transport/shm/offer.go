@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// What the two sides send over the socket before there is shared memory. docs/shm.md
-// specifies the exchange.
+// This file has what the two sides send over the socket before there is shared memory.
+// docs/shm.md specifies the exchange.
 //
 //	offer   Line, length, version, features
 //	answer  Line, verdict, length, and either version, features, ring, slabs
@@ -33,16 +33,16 @@ const (
 	features = 0
 )
 
-// An offer is what a client speaks.
+// An offer says what a client supports.
 type offer struct {
-	version  uint64 // the highest
+	version  uint64 // the highest that it supports
 	features uint64
 }
 
 // Terms are what a server chooses when it accepts an offer.
 type terms struct {
 	version  uint64 // the lower of the two
-	features uint64 // those that both support
+	features uint64 // the features that both support
 	layout   layout
 }
 
@@ -98,7 +98,7 @@ func appendBody(b, body []byte) []byte {
 	return append(append(b, byte(len(body))), body...)
 }
 
-// parse parses numbers from body, and ignores what follows them.
+// parse parses the numbers that body begins with, and ignores what follows.
 func parse(body []byte, what string, numbers ...*uint64) error {
 	for _, v := range numbers {
 		n := 0

@@ -9,26 +9,27 @@ import (
 
 // How slabs are read.
 //
-// A peer's slabs are mapped when the first message is read: to copy from a mapping takes less than
-// half of the time that pread takes. But to read a page there that does not exist allocates it, and to
-// read one that was swapped out holds up the garbage collector. So a message of which not all pages
-// are in memory is read by pread, which does neither.
+// A peer's slabs are mapped when the first message is read: a copy from a mapping takes less than
+// half of the time of a pread. But if a page does not exist, to read it through the mapping
+// allocates it, and if it was swapped out, to read it holds up the garbage collector. pread does
+// neither, so it reads each message of which not all pages are in memory.
 //
-// A peer can free pages between the look at them and the copy. Then they are allocated, and stay this
-// side's until the peer or the file is gone. So the pieces that were ever read through the mapping
-// are reserved from this side's Memory. If it has no room for another, pread reads the message. And if
-// a page cannot be allocated, because memory is short, the SIGBUS becomes an error of the read.
+// A peer can free pages after this side has looked at them and before it copies. Then the copy
+// allocates them, and this side pays for them until the peer or the file is gone. So all pieces
+// that were ever read through the mapping are reserved from this side's Memory. If it has no room
+// for another piece, pread reads the message. If a page cannot be allocated because memory is
+// short, the SIGBUS becomes an error of the read.
 //
 // Invariant: the slabs are closed when the connection has ended and nobody reads.
 type reading struct {
 	mapped  []byte // the peer's slabs; nil before the first read, and if they cannot be mapped
-	tried   bool   // to map them
+	tried   bool   // an attempt to map them was made
 	touched units  // the pieces that are reserved
 	paid    int    // bytes of touched
-	readers int    // that read slabs
+	readers int    // goroutines that read slabs
 }
 
-// read fills b from offset at of the slabs. readers counts the caller.
+// read fills b from offset at of the slabs. The caller counts as one of readers.
 func (f *fetching) read(b []byte, at int) error {
 	if from := f.mapping(at, len(b)); from != nil && f.slabs.present(from) {
 		return copyMapped(b, from)
@@ -36,8 +37,7 @@ func (f *fetching) read(b []byte, at int) error {
 	return f.slabs.read(b, at)
 }
 
-// mapping returns the n bytes at offset at of the mapping, or nil if they have to be read in
-// another way.
+// mapping returns the n bytes at offset at of the mapping, or nil if pread must read them.
 func (f *fetching) mapping(at, n int) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,7 +58,7 @@ func (f *fetching) mapping(at, n int) []byte {
 	return f.mapped[at : at+n]
 }
 
-// stopReading says that a reader has finished.
+// stopReading records that a reader has finished.
 func (f *fetching) stopReading() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,7 +73,8 @@ func (f *fetching) stopReadingLocked() {
 	}
 }
 
-// copyMapped copies from, which is in a mapping, to b. It fails if a page of it cannot be had.
+// copyMapped copies from, which is in a mapping, to b. It fails if a page of from cannot be
+// allocated.
 func copyMapped(b, from []byte) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

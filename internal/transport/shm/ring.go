@@ -5,9 +5,8 @@ import (
 	"fmt"
 )
 
-// A word is a number in shared memory that one side writes and the other reads: a
-// sharedWord. Its operations are sequentially consistent, which all of the following
-// depends on.
+// A word is a number in shared memory that one side writes and the other reads: a sharedWord. Its
+// operations are sequentially consistent; all of the following depends on that.
 type word interface {
 	Load() uint64
 	Store(uint64)
@@ -27,15 +26,14 @@ type word interface {
 // for room in a full ring does the same, with wants in place of asleep and head in place of
 // tail.
 //
-// The bell is rung once for each sleep: every sleep has its own odd number. A receiver that
-// was about to sleep, but found bytes with its second look, can still be rung for. That
-// bell stays in the socket, and ends a later sleep early, for nothing.
+// The bell is rung once for each sleep: every sleep has its own odd number. The peer may also
+// ring for a receiver that was about to sleep and then found bytes at its second look. That bell
+// stays in the socket, and ends a later sleep early and in vain.
 //
 // So a side never gets more bells than it has slept times: a peer that rings more often is
-// broken. And a side that takes all bells that have arrived is woken for nothing at most
-// twice in a row: first by bells left over from earlier sleeps, then by a bell for bytes
-// that the peer had published, and this side had read, before the peer got to ring. The
-// peer does not ring again before it publishes more.
+// broken. And a side that takes all bells that have arrived is woken in vain at most twice in a
+// row: first by bells left over from earlier sleeps, then by a bell for bytes that this side had
+// already read when the peer rang. The peer does not ring again before it publishes more.
 
 // errBroken is wrapped by errors that mean that the peer violates the protocol.
 var errBroken = errors.New("the peer breaks the rules of shared memory")
@@ -55,8 +53,8 @@ type sender struct {
 	rung     uint64 // the value of asleep that the bell was last rung for
 	heard    uint64 // bells for room, in total
 
-	// extend allocates more of the ring, of which the first paged bytes are allocated. It is
-	// nil when all of the ring is.
+	// extend allocates more of the ring, of which the first paged bytes are allocated. It is nil
+	// once all of the ring is allocated.
 	extend func(more int) error
 	paged  int
 }
@@ -80,8 +78,8 @@ func (s *sender) reach(n int) error {
 	return nil
 }
 
-// room returns how many bytes the ring has room for. It loads the peer's head only if it
-// knows of less room than n.
+// room returns how many bytes the ring has room for. It loads the peer's head only if the last
+// known head leaves less than n.
 func (s *sender) room(n int) (int, error) {
 	room := len(s.ring) - int(s.sent-s.received)
 	if room >= n {
@@ -95,8 +93,8 @@ func (s *sender) room(n int) (int, error) {
 	return len(s.ring) - int(s.sent-head), nil
 }
 
-// put copies as much of b into the ring as there is room for, and returns how much that
-// was. The peer does not see it before publish.
+// put copies as much of b into the ring as there is room for, and returns how much. The peer does
+// not see it before publish.
 func (s *sender) put(b []byte) (int, error) {
 	room, err := s.room(len(b))
 	if err != nil {
@@ -122,8 +120,7 @@ func (s *sender) publish() bool {
 	return mustRing(s.asleep, &s.rung)
 }
 
-// mustRing reports whether w says that the peer sleeps, in a sleep that was not rung for
-// yet.
+// mustRing reports whether w says that the peer sleeps, and this sleep was not rung for yet.
 func mustRing(w word, rung *uint64) bool {
 	v := w.Load()
 	if v&1 == 0 || v == *rung {
@@ -133,8 +130,8 @@ func mustRing(w word, rung *uint64) bool {
 	return true
 }
 
-// countBells adds bells to the total of a side's wake-ups, and fails if that is more than
-// its sleeps. w is the side's word for sleeping, which is even.
+// countBells adds bells to the total of a side's wake-ups, and fails if the total exceeds the
+// number of its sleeps. w is the side's word for sleeping, which is even.
 func countBells(heard *uint64, bells int, w uint64) error {
 	if *heard += uint64(bells); *heard > w/2 {
 		return fmt.Errorf("%w: it has rung %d times for %d sleeps", errBroken, *heard, w/2)
@@ -142,11 +139,11 @@ func countBells(heard *uint64, bells int, w uint64) error {
 	return nil
 }
 
-// maxIdleWakes is how often in a row a side may be woken for nothing. A correct peer causes
-// that at most twice, unless more than maxHeard bells are left over.
+// maxIdleWakes is how often in a row a side may be woken in vain. A correct peer causes that at
+// most twice, unless more than maxHeard bells are left over.
 const maxIdleWakes = 16
 
-// checkIdleWakes returns an error if n wake-ups in a row for nothing are too many.
+// checkIdleWakes returns an error if n wake-ups in vain in a row are too many.
 func checkIdleWakes(n int) error {
 	if n <= maxIdleWakes {
 		return nil
@@ -206,9 +203,8 @@ func (r *receiver) ready() (int, error) {
 	return int(tail - r.received), nil
 }
 
-// read copies bytes out of the ring, as many as there are and b has room for, and returns
-// their number. bell reports whether the caller must ring the bell of a peer that waits for
-// room.
+// read copies as many bytes out of the ring as there are and b has room for, and returns their
+// number. bell reports whether the caller must ring the bell of a peer that waits for room.
 func (r *receiver) read(b []byte) (n int, bell bool, err error) {
 	n, err = r.ready()
 	if n == 0 || err != nil {
@@ -221,7 +217,7 @@ func (r *receiver) read(b []byte) (n int, bell bool, err error) {
 	copy(b[n:], r.ring)
 	r.received += uint64(len(b))
 	r.head.Store(r.received)
-	// A peer that waits has filled the ring. It is woken when half of the ring is empty,
+	// A peer that waits has filled the ring. This side wakes it when half of the ring is empty,
 	// which happens because this side reads until the ring is empty.
 	if int(r.sent-r.received) <= len(r.ring)/2 {
 		bell = mustRing(r.wants, &r.rung)

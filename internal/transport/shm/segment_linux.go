@@ -10,7 +10,7 @@ import (
 // ring that the side sends through. docs/shm.md specifies its layout.
 type segment []byte
 
-// Offsets in a segment. Each word has two cache lines to itself, as processors fetch lines
+// Offsets in a segment. Each word has two cache lines to itself, because processors fetch lines
 // in pairs.
 const (
 	atMagic  = 0

@@ -7,9 +7,9 @@ import "golang.org/x/sys/unix"
 type side struct {
 	segment
 	slabs   segment // for large messages; nil for the peer's, which are mapped when a message is read
-	file    *file   // that both are parts of; the side counts as one of its users
+	file    *file   // contains both; the side counts as one of its users
 	slabsAt int64   // where the slabs begin in file
-	memory  *Memory // that the segment, and this side's slabs, are reserved from; nil for a server's side on a client
+	memory  *Memory // from which the segment and this side's slabs are reserved; nil for the server's side on a client
 }
 
 // newSides maps the memory of both sides of a connection: this side's for writing, the

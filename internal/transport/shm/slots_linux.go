@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// Slots bound how many answers to offers wait for their clients. Each of them holds three
-// descriptors of this process, and two more that are in flight to the client.
+// Slots bound how many answers to offers wait for their clients. Each answer holds three
+// descriptors of this process, and two more that are on their way to the client.
 //
-// A correct client answers at once. So while other offers wait for a slot, the oldest
-// answer that has had its slot for longer than grace loses it, and its connection. Clients
-// that do not answer delay the others by little.
+// A correct client answers at once. So while other offers wait for a slot, the oldest answer that
+// has had its slot for longer than grace loses it, and its connection. So clients that do not
+// answer delay the others only a little.
 type slots struct {
 	grace time.Duration
-	free  chan struct{} // a semaphore: has an element for each slot in use
+	free  chan struct{} // a semaphore, with an element for each slot in use
 
 	mu  sync.Mutex
 	all []slot // answers that have not been evicted, the oldest first

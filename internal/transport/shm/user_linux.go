@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// readOnce returns the contents of a system file, which it reads only once: an offer is cheap
-// for a client, and reading the file would be a fifth of the server's cost for it.
+// readOnce returns the contents of a system file, and reads it only once: an offer is cheap for a
+// client, and to read the file would be a fifth of its cost for the server.
 func readOnce(file string) ([]byte, error) {
 	read, _ := onceRead.LoadOrStore(file, sync.OnceValues(func() ([]byte, error) { return os.ReadFile(file) }))
 	return read.(func() ([]byte, error))()
@@ -17,10 +17,10 @@ func readOnce(file string) ([]byte, error) {
 
 var onceRead sync.Map // from file to func() ([]byte, error)
 
-// trusts returns an error unless processes of users mine and peers, as SO_PEERCRED reports
-// them, may share memory: the two must be equal. The overflow user is no match, as all
-// users of other namespaces that this one has no number for are shown as it. If this
-// namespace maps all users, it is an ordinary user.
+// trusts returns an error unless processes of users mine and peers, as SO_PEERCRED reports them,
+// may share memory: the two must be equal. The overflow user is no match, because it stands for
+// all users for whom this namespace has no number. If this namespace maps all users, it is an
+// ordinary user.
 func trusts(mine, peers uint32, read func(file string) ([]byte, error)) error {
 	switch {
 	case peers != mine:
@@ -46,7 +46,7 @@ func overflowUser(read func(string) ([]byte, error)) uint32 {
 }
 
 // seesAllUsers reports whether this namespace maps every user, as the initial one does. It
-// is false if that cannot be read.
+// returns false if the system does not tell.
 func seesAllUsers(read func(string) ([]byte, error)) bool {
 	b, err := read("/proc/self/uid_map")
 	return err == nil && strings.Join(strings.Fields(string(b)), " ") == "0 0 4294967295"
