@@ -40,12 +40,12 @@ func newCoroutine() *coroutine {
 }
 
 // resume runs the coroutine until its task waits or ends. If the goroutine that made the
-// coroutine was bound to a thread, only that goroutine may resume it; otherwise any
-// goroutine may that is not bound to one.
+// coroutine was bound to a thread, only that goroutine may resume it; otherwise any goroutine
+// that is not bound may.
 func (c *coroutine) resume() { c.next() }
 
-// run runs t. It keeps Goexit and panics from reaching the goroutine that resumes, as
-// iter.Pull would pass them on to it and it has nothing to do with the task.
+// run runs t. It keeps Goexit and panics from the goroutine that resumes, which has nothing to do
+// with the task: iter.Pull would pass them on to it.
 func (c *coroutine) run(t *task) {
 	t.setGoroutine()
 	returned := false

@@ -18,9 +18,8 @@ import (
 type driven struct {
 	loop *Loop
 
-	// wakeDriver makes another goroutine drive. It is called by the goroutine that has set
-	// driving, or by the driver before it stops, without mu. An error says that the loop
-	// begins no more tasks.
+	// wakeDriver makes another goroutine drive. The goroutine that has set driving calls it, or
+	// the driver before it stops, without mu. An error says that the loop begins no more tasks.
 	wakeDriver func() error
 
 	// drivenByCallers says that a goroutine that queues a task with handoff may drive.
@@ -33,7 +32,7 @@ type driven struct {
 	hostGone    bool // the host takes no more functions; a goroutine of the loop drives
 }
 
-// maxHandoffTurns is how many turns a goroutine gives that queued a task with handoff. If
+// maxHandoffTurns is how many turns a goroutine that has queued a task with handoff gives. If
 // more are due, a goroutine of the loop drives, so that the caller's own work continues.
 const maxHandoffTurns = 32
 
@@ -158,9 +157,9 @@ func (d *driven) endIdle() {
 	d.loop.mu.Lock()
 }
 
-// stopAbandoned ends a coroutine whose task has ended by Goexit. iter.Pull passes the
-// Goexit on to the goroutine that calls stop, so a new goroutine does. If coroutines are
-// bound to a thread, no other goroutine may stop one, and it is leaked.
+// stopAbandoned ends a coroutine whose task has ended by Goexit. iter.Pull passes the Goexit on
+// to the goroutine that calls stop, so stopAbandoned starts one for that. If coroutines are bound
+// to a thread, no other goroutine may stop one, and it is leaked.
 func (d *driven) stopAbandoned(c *coroutine) {
 	if !isBound() {
 		d.loop.workers.Go(c.stop)

@@ -52,9 +52,9 @@ import (
 //     the host takes no more functions, a goroutine of the loop drives instead, so that
 //     tasks can end.
 //
-// If a coroutine was made by a goroutine that is bound to its thread, only that goroutine
-// may resume it. Otherwise any goroutine may that is not bound. The runtime ends the process
-// if this is violated. All rules about threads in this package follow from it.
+// If a coroutine was made by a goroutine that is bound to its thread, only that goroutine may
+// resume it. Otherwise any goroutine that is not bound may. The runtime ends the process if this
+// is violated. All rules about threads in this package follow from it.
 
 // An engine runs the tasks that have the turn, and passes the turn on. Each method is
 // called with mu held, and releases it.

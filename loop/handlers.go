@@ -6,11 +6,11 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A handle lets servers get the handlers of a loop, which programs do not see.
+// A handle gives servers the handlers of a loop, which programs do not see.
 type handle = wait.Handle
 
-// handlers is a Loop as the [wait.Loop] that servers and clients use to run handlers, and to
-// wait in them.
+// handlers makes a Loop the [wait.Loop] with which servers and clients run handlers and wait in
+// them.
 type handlers Loop
 
 // Start implements [wait.Loop].
@@ -18,7 +18,7 @@ func (h *handlers) Start(handoff bool, j wait.Job) error {
 	if taken, err := (*Loop)(h).start(handoff, j); !taken {
 		return err
 	}
-	return nil // if the host is gone, the methods of j say so
+	return nil // if the host is gone, j's methods report it
 }
 
 // AllowsHandoff implements [wait.Loop].

@@ -2,8 +2,8 @@ package loop
 
 import "fmt"
 
-// NewHosted returns a loop whose tasks run on another event loop, the host: that of an
-// embedded interpreter, say, or of a user interface.
+// NewHosted returns a loop whose tasks run on another event loop, the host, such as that of an
+// embedded interpreter or a user interface.
 //
 // submit passes a function to the host, which must call it once, later, and on a goroutine
 // of its choice. If that goroutine is bound to its thread it must always be the same one.
@@ -64,8 +64,8 @@ func (h *hosted) runOnHost() {
 	}
 }
 
-// runWithoutHost starts a goroutine that cancels all tasks and drives instead of the host,
-// so that they can end. It returns the reason that later tasks are refused with.
+// runWithoutHost starts a goroutine that cancels all tasks and drives instead of the host, so
+// that they can end. It returns the reason for which later tasks are refused.
 func (h *hosted) runWithoutHost(why error) error {
 	l := h.loop
 	why = fmt.Errorf("%w: the host takes no more functions: %w", ErrClosed, why)

@@ -41,7 +41,7 @@ type Loop struct {
 	freeCount int
 	liveCount int           // tasks that have not ended
 	liveTasks *task         // the same tasks, linked by nextLive and prevLive
-	refusal   error         // why the loop takes no more tasks; nil while it does
+	refusal   error         // why the loop takes no more tasks; nil while it takes them
 	closing   bool          // Close waits, and tasks may still start others
 	closed    bool          // Close was called
 	empty     chan struct{} // closed once refusal is set and no task is left
@@ -117,8 +117,8 @@ func (postJob) Drop()           {}
 func (postJob) Leave()          {}
 func (postJob) Cancelled(error) {}
 
-// start starts a task for j, as Start of [wait.Loop] does. taken says whether the loop
-// took j; if it did and start still returns an error, the host is gone and j is dropped.
+// start starts a task for j, as Start of [wait.Loop] does. taken says whether the loop took j. If
+// it did and start returns an error, the host is gone and j is dropped.
 func (l *Loop) start(handoff bool, j wait.Job) (taken bool, err error) {
 	l.mu.Lock()
 	if !l.acceptsTasks() {

@@ -107,9 +107,9 @@ func (p *pinned) enter() error {
 	return nil
 }
 
-// leave ends the idle coroutines, because Run might not be called again and only its
-// goroutine may end them. If no task is ready, a wake-up that is still pending was only for
-// that, so leave unsets driving and lets Close return.
+// leave ends the idle coroutines, because Run might not be called again and only its goroutine
+// may end them. If no task is ready, a pending wake-up was only for them, so leave unsets driving
+// and lets Close return.
 func (p *pinned) leave() {
 	l := p.loop
 	l.mu.Lock()

@@ -54,8 +54,8 @@ func (s *session) accept() {
 	}
 }
 
-// begin registers a call of the peer, and passes the lead on. It returns nil if the call is
-// refused.
+// begin registers a call of the peer, and makes another goroutine the leader. It returns nil if
+// the call is refused.
 func (s *session) begin(qs *q.Stream) *stream {
 	st := &stream{session: s, qs: qs, holds: 2}
 	s.mu.Lock()
@@ -86,7 +86,7 @@ func (s *session) begin(qs *q.Stream) *stream {
 	return nil
 }
 
-// beginTime is the time, up to the same again, in which a call of the peer must send its head.
+// A call of the peer must send its head within beginTime, or at most twice that.
 const beginTime = 20 * time.Second
 
 // sweepLive resets the calls that have not begun in time.
@@ -148,12 +148,13 @@ func (st *stream) peerStopped() {
 	}
 }
 
-// Lends implements [link.Lender]. The goroutine that reads a call has nothing else to do once it
-// has read all of it, whatever the handler takes.
+// Lends implements [link.Lender]. The goroutine that has read all of a call has nothing else to
+// do, however long the handler takes.
 func (st *stream) Lends(time.Duration) bool { return st.read.finished }
 
 // Lend implements [link.Lender].
 func (st *stream) Lend(r link.Runner, _ time.Duration) { st.lent = r }
 
-// Release implements [link.Lender]. Another goroutine has accepted calls since this one began.
+// Release implements [link.Lender]. There is nothing to do: another goroutine accepts calls since
+// this one began.
 func (st *stream) Release() {}

@@ -43,7 +43,7 @@ func (s *session) stopTimers() {
 	}
 }
 
-// noteIdle notes when the last call has ended. mu is held.
+// noteIdle records when the last call ended. mu is held.
 func (s *session) noteIdle() {
 	if s.ages.idle != nil && len(s.live) == 0 {
 		s.ages.idleSince = time.Now()

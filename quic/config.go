@@ -16,9 +16,9 @@ import (
 // Defaults. A window is in bytes.
 const (
 	window    = 256 << 10 // of a call
-	maxWindow = 4 << 20   // to which a window grows that was not set
+	maxWindow = 4 << 20   // up to which the default window grows
 
-	// connWindow is the window of a connection. The calls that nobody receives from keep their
+	// connWindow is the window of a connection. Calls from which nobody receives fill their
 	// windows, and must not use up the connection's: it has room for 256 of them.
 	connWindow = 256 * window
 
@@ -30,7 +30,7 @@ const (
 	keepaliveTimeout = 20 * time.Second // gRPC's default
 )
 
-// config returns what both sides of a connection set alike.
+// config returns the configuration that both sides of a connection share.
 func config(s *registry.Settings) *q.Config {
 	w := uint64(max(cmp.Or(s.Window, window), wire.MinWindow))
 	c := &q.Config{
@@ -56,8 +56,8 @@ func config(s *registry.Settings) *q.Config {
 	return c
 }
 
-// clientConfig returns the configuration of a client. Its packets keep the connection alive: a
-// call may be quiet for longer than the idle timeout.
+// clientConfig returns the configuration of a client. Its packets keep the connection alive,
+// because a call may send nothing for longer than the idle timeout.
 func clientConfig(s *registry.Settings) *q.Config {
 	c := config(s)
 	c.KeepAlivePeriod = probing
@@ -72,7 +72,7 @@ func clientConfig(s *registry.Settings) *q.Config {
 }
 
 // serverConfig returns the configuration of a server. It sends no packets to keep connections
-// alive, unless the user asks for it: its clients do.
+// alive, unless the user asks for it, because its clients do.
 func serverConfig(s *registry.Settings) *q.Config {
 	c := config(s)
 	if k := s.ServerKeepalive; k.Time > 0 {
@@ -101,7 +101,7 @@ func hostOf(authority string) string {
 	return authority
 }
 
-// quic-go warns on stderr if a socket's buffers are smaller than it wants. checkBuffers says it to
+// quic-go warns on stderr if a socket's buffers are smaller than it wants. checkBuffers tells
 // gRPC's logger instead.
 const noWarning = "QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING"
 
@@ -111,7 +111,7 @@ func init() {
 	}
 }
 
-// maxSpent returns how many calls that are over may count as open for a moment.
+// maxSpent returns how many calls that are over may still count as open.
 func maxSpent(s *registry.Settings) int {
 	if s.MaxStreams == 0 {
 		return 250

@@ -13,10 +13,10 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// The control stream of each side carries HELLO, then what concerns drains, and ends when its side
-// leaves and has no call left.
+// The control stream of each side carries HELLO, then the frames of drains, and ends when its
+// side leaves and has no call left.
 
-// say writes a frame to the control stream, if there is one yet. The few frames of a session fit any
+// say writes a frame to the control stream, if that is open. The few frames of a session fit any
 // window that docs/protocol.md allows. mu is held.
 func (s *session) say(b []byte) {
 	if s.control != nil {
@@ -89,8 +89,8 @@ func (s *session) handleControl() error {
 	}
 }
 
-// closes reports whether err, of a stream, says that the connection is being closed. Its context
-// has not always ended yet.
+// closes reports whether err, the error of a stream, says that the connection is being closed.
+// The connection's context does not always end before that.
 func closes(err error) bool {
 	if _, reset := errors.AsType[*q.StreamError](err); reset || err == io.EOF {
 		return false
@@ -98,7 +98,7 @@ func closes(err error) bool {
 	return !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// handleControlFrame handles a frame of the control stream. met says that HELLO has come.
+// handleControlFrame handles a frame of the control stream. met says that HELLO has arrived.
 func (s *session) handleControlFrame(f wire.Frame, met bool) error {
 	switch {
 	case f.Kind == wire.KindHello && !met:
@@ -131,8 +131,8 @@ func (s *session) handleControlFrame(f wire.Frame, met bool) error {
 	return protocolError("a frame of kind %#x on the control stream", byte(f.Kind))
 }
 
-// handleDone handles the end of the peer's control stream: it leaves, and has no call left, not
-// even one that is on its way.
+// handleDone handles the end of the peer's control stream: the peer leaves, and no call of it is
+// left, not even on its way.
 func (s *session) handleDone() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -161,7 +161,7 @@ func withCertificate(c *tls.Config) (*tls.Config, *atomic.Bool) {
 	return c, asked
 }
 
-// explain adds to err what it means.
+// explain adds to err an explanation for users.
 func explain(err error) error {
 	switch t, ok := errors.AsType[*q.TransportError](err); {
 	case ok && t.ErrorCode.IsCryptoError():

@@ -12,11 +12,11 @@ import (
 
 // Drains.
 //
-// As over other connections, a drain has two steps, and calls that are on their way are
-// accepted: see internal/mux. But calls have streams of their own, and the answer to the
-// announcement can arrive before them, for instance if a packet was lost. So the answer names the
-// last call that the peer has made, and calls are refused only after that call has arrived.
-// quic-go accepts the streams of a peer in their order.
+// As over other connections, a drain has two steps, and calls that are on their way are accepted:
+// see internal/mux. But each call has its own stream, and the answer to the announcement can
+// arrive before calls, for instance if a packet was lost. So the answer names the last call that
+// the peer has made, and calls are refused only after that call has arrived. quic-go accepts the
+// streams of a peer in their order.
 //
 // Invariants:
 //
@@ -24,7 +24,7 @@ import (
 //     unless the peer does not answer in time, or the session ends.
 //   - A side that leaves drains before it ends its control stream.
 
-// A drain is what a session knows of its drains in both directions. Guarded by mu.
+// A drain is the state of a session's drains in both directions. Guarded by mu.
 type drain struct {
 	announced time.Time   // when the first DRAIN was sent; zero if it was not
 	answered  bool        // the peer has said which call is its last
@@ -32,11 +32,11 @@ type drain struct {
 	timer     *time.Timer // refuses calls if the peer does not answer; nil if no drain was announced
 
 	got   int    // how many DRAINs have arrived
-	takes uint64 // the number of the last of our calls that the peer takes
+	takes uint64 // the number of the last of our calls that the peer accepts
 }
 
-// maxDraining is how long a side that drains accepts calls of a peer that does not answer and still
-// has calls open. It is grpc-go's. If the peer has none, it is farewell.
+// maxDraining is how long a side that drains accepts calls of a peer that does not answer and
+// still has calls open. It is grpc-go's value. If the peer has no calls open, it is farewell.
 const maxDraining = time.Minute
 
 // Drain implements [link.Session].
@@ -68,7 +68,7 @@ func (s *session) announce() {
 
 var announcement = wire.AppendDrain(nil, wire.NoLast)
 
-// sayDrain repeats on a new control stream what has become of this side's drain. mu is held.
+// sayDrain repeats the frames of this side's drain on a new control stream. mu is held.
 func (s *session) sayDrain() {
 	if !s.drain.announced.IsZero() {
 		s.say(announcement)
@@ -81,7 +81,8 @@ func (s *session) sayDrain() {
 // isDraining reports whether a drain was announced and calls are still accepted. mu is held.
 func (s *session) isDraining() bool { return !s.drain.announced.IsZero() && !link.IsClosed(s.drained) }
 
-// refuseCalls accepts no more calls, and tells the peer which was the last. mu is held.
+// refuseCalls makes the session accept no more calls, and tells the peer which call was the last.
+// mu is held.
 func (s *session) refuseCalls() {
 	if link.IsClosed(s.drained) {
 		return
@@ -137,9 +138,9 @@ func (s *session) handlePong(data [8]byte) error {
 	return nil
 }
 
-// handleDrain handles the peer's DRAIN: we make no more calls, and the peer takes none above last.
-// Each DRAIN costs a look at all calls, so a third one is an error, and so is one that says nothing
-// new.
+// handleDrain handles the peer's DRAIN: we make no more calls, and the peer takes none above
+// last. Each DRAIN makes this side walk all calls, so a third DRAIN is an error, and so is one
+// that says nothing new.
 func (s *session) handleDrain(last uint64) error {
 	reason := s.noMoreCalls()
 	var callers, lost []*stream
@@ -176,7 +177,7 @@ func (s *session) handleDrain(last uint64) error {
 	}
 	for _, st := range callers {
 		st.mu.Lock()
-		pump := st.in.pump.Wake() // it may take more now
+		pump := st.in.pump.Wake() // it may read more now
 		st.mu.Unlock()
 		wait.Unpark(pump)
 	}

@@ -16,34 +16,34 @@ import (
 //
 // Closing a QUIC connection discards what the peer has not acknowledged, such as the last
 // replies, and what the peer has not read from its streams. So a side that leaves first ends its
-// control stream, once it has no call left: all replies to its own calls have arrived, and it has
-// sent those to the peer's. The side that reads this, and has no call left either, has all replies
-// as well, and closes the connection.
+// control stream, once it has no call left: all replies to its calls have arrived, and it has
+// sent all replies to the peer's calls. The side that reads the end of the control stream and has
+// no call left either has all replies as well, and closes the connection.
 //
 // Invariants:
 //
-//   - A side that leaves waits while its peer takes something. It closes the connection when the
-//     peer has taken nothing for farewell.
-//   - The peer takes what quic-go puts into packets for the first time, since the peer's credit and
-//     its acknowledgements let it. quic-go does not tell what packets acknowledge. So a packet of
-//     the peer counts as well, but packets alone count for maxFarewell: a peer can send them and
-//     take nothing.
+//   - A side that leaves waits while its peer takes bytes. It closes the connection when the peer
+//     has taken nothing for farewell.
+//   - Bytes count as taken when quic-go first puts them into packets, because the peer's credit
+//     and its acknowledgements must allow that. quic-go does not tell what the peer's packets
+//     acknowledge. So a packet of the peer counts as well, but packets alone count only for
+//     maxFarewell: a peer can send packets and take nothing.
 //   - A caller whose peer drains takes replies from their streams although nobody receives them
-//     yet, up to maxUnread. So a slow receiver is not one that takes nothing.
+//     yet, up to maxUnread. So a slow receiver does not count as one that takes nothing.
 
 const (
 	farewell    = 5 * time.Second // how long a side that leaves waits for a peer that takes nothing
-	maxFarewell = time.Minute     // how long packets that may acknowledge nothing prolong that
-	glance      = farewell / 10   // how often a side that leaves looks whether its peer takes anything
+	maxFarewell = time.Minute     // how long the peer's packets alone prolong that
+	glance      = farewell / 10   // how often a side that leaves checks whether its peer takes anything
 )
 
-// A bye is what a side that leaves knows of its peer. Guarded by the session's mu.
+// A bye tracks what the peer of a side that leaves has taken. Guarded by the session's mu.
 type bye struct {
 	timer   *time.Timer // nil until the side waits for its peer
 	text    string      // why the connection is closed if the peer takes nothing
 	taken   int64       // see session.taken
 	takenAt time.Time   // when taken last changed
-	packets uint64      // that have arrived
+	packets uint64      // how many packets have arrived
 	heardAt time.Time   // when packets last changed
 }
 
@@ -54,7 +54,7 @@ func (s *session) Retire() {
 	s.retire(errors.New("the connection is retired"))
 }
 
-// retire makes no more calls, drains, and leaves. mu is held.
+// retire lets this side make no more calls, drains, and leaves. mu is held.
 func (s *session) retire(reason error) {
 	s.refuse(reason)
 	s.announce()
@@ -62,7 +62,7 @@ func (s *session) retire(reason error) {
 	s.leaveIfIdle()
 }
 
-// refuse makes no more calls, for reason. mu is held.
+// refuse lets this side make no more calls, for reason. mu is held.
 func (s *session) refuse(reason error) {
 	if s.refusal != nil {
 		return
@@ -74,8 +74,8 @@ func (s *session) refuse(reason error) {
 	}
 }
 
-// leaveIfIdle ends the control stream, and then the connection, if this side leaves, no call is left
-// and none of the peer's can be on its way. mu is held.
+// leaveIfIdle ends the control stream, and then the connection, if this side leaves, no call is
+// left and no call of the peer can be on its way. mu is held.
 func (s *session) leaveIfIdle() {
 	if !s.leaving || len(s.live) > 0 || s.control == nil {
 		return
@@ -111,7 +111,7 @@ func (s *session) Close(reason error) error {
 	calls, served := len(s.live), s.served
 	s.mu.Unlock()
 	s.end(reason, true)
-	if s.client && !served { // nothing of this side is under way that the peer waits for
+	if s.client && !served { // the peer waits for nothing from this side
 		code := wire.ByeDone
 		if calls > 0 {
 			code = wire.ByeClosed
@@ -121,11 +121,11 @@ func (s *session) Close(reason error) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closeLater(reason.Error()) // replies may be left that the peer does not read
+	s.closeLater(reason.Error()) // the peer might not read the replies that are left
 	return nil
 }
 
-// closeLater closes the connection if the peer takes nothing, and does not close it. mu is held.
+// closeLater closes the connection if the peer neither takes anything nor closes it. mu is held.
 func (s *session) closeLater(text string) {
 	if s.bye.timer != nil || s.conn.Context().Err() != nil {
 		return
@@ -151,8 +151,8 @@ func (s *session) lookBack() {
 	if n := s.conn.ConnectionStats().PacketsReceived; n != b.packets {
 		b.packets, b.heardAt = n, now
 	}
-	quiet := now.Sub(b.takenAt)
-	if quiet >= maxFarewell || quiet >= farewell && now.Sub(b.heardAt) >= farewell {
+	sinceTaken := now.Sub(b.takenAt)
+	if sinceTaken >= maxFarewell || sinceTaken >= farewell && now.Sub(b.heardAt) >= farewell {
 		go s.closeConn(wire.ByeClosed, b.text)
 		return
 	}
@@ -219,7 +219,8 @@ func (s *session) end(reason error, tell bool) {
 	}
 }
 
-// Written implements [link.Session]. It does not count packets: they may belong to this side's calls.
+// Written implements [link.Session]. It does not count the peer's packets: they may belong to
+// this side's calls.
 func (s *session) Written() <-chan struct{} {
 	written := make(chan struct{})
 	go func() {

@@ -9,25 +9,25 @@ import (
 
 // Keepalive.
 //
-// quic-go keeps a connection alive, but is not enough to notice that the peer is gone. Its PINGs
-// are so small that a server which was started again answers them with no stateless reset: a
-// reset must be smaller than what draws it. And its idle timeout begins again with the first
-// packet that this side sends into the silence. So a session looks now and then whether packets
-// have arrived. A side that keeps the connection alive sends a larger packet when none have.
+// quic-go keeps a connection alive, but does not always notice that the peer is gone. Its PINGs
+// are so small that a restarted server sends no stateless reset for them: a reset must be smaller
+// than the packet that it answers. And its idle timeout starts again with the first packet that
+// this side sends when the peer is silent. So a session checks now and then whether packets have
+// arrived. A side that keeps the connection alive sends a larger packet when none have.
 
-// A watch looks whether the peer still sends packets. Guarded by the session's mu.
+// A watch checks whether the peer still sends packets. Guarded by the session's mu.
 type watch struct {
-	probe time.Duration // how long it may be quiet before a packet is sent; 0 for no packets
-	limit time.Duration // how long it may be quiet before the peer counts as lost
+	probe time.Duration // how long the peer may be silent before this side sends a packet; 0 for no packets
+	limit time.Duration // how long the peer may be silent before it counts as lost
 
 	timer    *time.Timer
 	next     time.Duration // what the timer was set to
 	received uint64        // packets that have arrived
-	quiet    time.Duration // how long none has arrived, at least
-	probed   time.Duration // the value of quiet when a packet was sent; 0 if none was
+	silent   time.Duration // how long none has arrived, at least
+	probed   time.Duration // the value of silent when a packet was sent; 0 if none was
 }
 
-// every is the time between two looks. quiet is short of the truth by less than this.
+// every is the time between two checks. silent is too small by less than this.
 func (w *watch) every() time.Duration {
 	if w.probe > 0 {
 		return w.probe / 4
@@ -35,15 +35,15 @@ func (w *watch) every() time.Duration {
 	return w.limit / 12
 }
 
-// startWatch starts the looks. mu is held.
+// startWatch starts the checks. mu is held.
 func (s *session) startWatch() {
 	w := &s.watch
 	w.next = w.every()
 	w.timer = time.AfterFunc(w.next, s.look)
 }
 
-// look ends a session whose peer is lost. The process may have slept before it, so that only the
-// time that a timer was set to counts.
+// look ends a session whose peer is lost. The process may have been suspended, so only the time
+// to which the timer was set counts.
 func (s *session) look() {
 	s.mu.Lock()
 	if s.ended != nil {
@@ -55,18 +55,18 @@ func (s *session) look() {
 	left := w.limit - every
 	switch {
 	case n != w.received:
-		w.received, w.quiet, w.probed = n, 0, 0
+		w.received, w.silent, w.probed = n, 0, 0
 	default:
-		w.quiet += w.next
-		if w.probe > 0 && w.probed == 0 && w.quiet >= w.probe-every {
-			w.probed = w.quiet
+		w.silent += w.next
+		if w.probe > 0 && w.probed == 0 && w.silent >= w.probe-every {
+			w.probed = w.silent
 			s.say(probe)
 		}
 	}
 	if w.probed > 0 {
 		left = w.probed + w.limit - w.probe
 	}
-	if left -= w.quiet; left <= 0 {
+	if left -= w.silent; left <= 0 {
 		s.mu.Unlock()
 		reason := fmt.Errorf("connection lost: the peer has sent nothing for %v", w.limit)
 		s.end(fmt.Errorf("%s: %w", s.name, reason), false)

@@ -112,7 +112,7 @@ func (l *listener) release() {
 	}()
 }
 
-// add counts a session, or takes it back.
+// add counts a session, or stops counting it.
 func (l *listener) add(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

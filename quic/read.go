@@ -12,9 +12,9 @@ import (
 // reading is the state of the one goroutine that reads a stream: its pump, a caller that waits
 // for its reply, or the goroutine that has accepted it.
 type reading struct {
-	buf      *encoded.Buffer // input from at on was not handled yet; nil if there is none
+	buf      *encoded.Buffer // input, not handled from at on; nil if there is none
 	at       int
-	parts    *encoded.Buffer // of a block; nil if none has begun
+	parts    *encoded.Buffer // the parts of a block; nil if no block has begun
 	eof      bool            // the FIN has arrived
 	finished bool            // nothing more is read
 }
@@ -137,7 +137,7 @@ func (st *stream) part(body []byte) error {
 	return nil
 }
 
-// readHead reads the call's head, and what else has come with it.
+// readHead reads the call's head, and what has arrived with it.
 func (st *stream) readHead() (*link.CallHeader, error) {
 	for {
 		rc, n, ok, err := st.step()
@@ -173,8 +173,8 @@ func (s *session) remember(p *link.Profile) {
 	}
 }
 
-// next reads the next frame, and delivers it. It returns false if there are no more, and has
-// ended the call then if it was too early.
+// next reads the next frame, and delivers it. It returns false if there are no more frames. If
+// the call is then not complete, next has ended it.
 func (st *stream) next() bool {
 	rc, n, ok, err := st.step()
 	if ok {
@@ -194,7 +194,7 @@ func (st *stream) next() bool {
 	return !st.read.finished
 }
 
-// dropInput frees what was read and is not handled.
+// dropInput frees input that was not handled.
 func (st *stream) dropInput() {
 	st.read.buf.Free()
 	st.read.parts.Free()

@@ -9,26 +9,26 @@ import (
 
 // Receiving.
 //
-// The pump of a stream moves what arrives into the stream's inbox, so that the end of the call is
-// seen behind messages that nobody receives yet. A full inbox stops it; then the windows of QUIC
-// fill, and the peer waits.
+// The pump of a stream moves arriving frames into the stream's inbox, so that the session sees
+// the end of the call even while nobody receives the messages before it. A full inbox stops the
+// pump; then the windows of QUIC fill, and the peer waits.
 
 // itemCost is what a message takes in an inbox in addition to its bytes.
 const itemCost = 128
 
-// maxHeld bounds the messages in all inboxes of a connection, in bytes. Beyond it an inbox is full
-// with minHeld bytes.
+// maxHeld bounds the messages in all inboxes of a connection, in bytes. Beyond it, minHeld bytes
+// fill an inbox.
 const (
 	maxHeld = connWindow
 	minHeld = 2 << 10
 )
 
 // maxUnread bounds the messages in a caller's inbox if its peer drains, in bytes. It has room for
-// what is in the largest window of a stream, and for a message of gRPC's default limit that is
-// still to come.
+// the largest window of a stream, and for a message of gRPC's default limit that has not arrived.
 func (s *session) maxUnread() int { return 2 * max(s.window, maxWindow) }
 
-// An inbox has what has arrived and was not received yet. Guarded by the stream's mu.
+// An inbox holds the frames that have arrived and were not received yet. Guarded by the stream's
+// mu.
 type inbox struct {
 	encoded.Inbox[struct{}]
 	held     int  // bytes of messages, and itemCost for each
@@ -44,7 +44,7 @@ func (in *inbox) drop(st *stream) {
 	in.held = 0
 }
 
-// hold counts n bytes more, or less if n is negative. mu is held.
+// hold counts n more bytes, or fewer if n is negative. mu is held.
 func (st *stream) hold(n int) {
 	if !st.left {
 		st.in.held += n
@@ -178,7 +178,7 @@ func (st *stream) Recv(f *link.Frame) error {
 	}
 }
 
-// takeMessage removes the message from the first item, and wakes the pump if that can go on. Called
+// takeMessage removes the message from the first item, and wakes the pump if it can go on. Called
 // with mu held, which it releases.
 func (st *stream) takeMessage() encoded.Item[struct{}] {
 	it := st.in.RemoveMessage()

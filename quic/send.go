@@ -14,27 +14,28 @@ import (
 
 // Sending.
 //
-// Nothing blocks within quic-go, because the sender may be a task of a loop. What QUIC takes at
-// once is passed to it. What it does not take is written by its own goroutine, and the next
-// message waits until that is done. Ends and headers do not wait: that goroutine writes them, too.
+// The sender never blocks within quic-go, because it may be a task of a loop. It passes to QUIC
+// what QUIC takes at once. A separate goroutine writes the rest, and the next message waits until
+// that is done. Ends and headers do not wait: that goroutine writes them, too.
 
-// maxUnsent bounds what is passed to quic-go of a call before the next write waits until all of
-// it is in packets. The peer's credit does not bound it: a peer may grant any amount.
+// maxUnsent bounds the bytes of a call that are passed to quic-go. Beyond it, the next write
+// waits until all of them are in packets. The peer's credit is no bound: a peer may grant any
+// amount.
 const maxUnsent = 64 << 10
 
-// maxTry is the largest write that is passed to quic-go at once, in bytes. quic-go copies it into
-// new memory, and sends what a goroutine writes from where it is.
+// maxTry is the largest write that the sender passes to quic-go itself, in bytes. quic-go copies
+// such a write into new memory. What the goroutine writes it sends without a copy.
 const maxTry = 32 << 10
 
 // sending is the sending direction of a stream. Guarded by the stream's mu.
 type sending struct {
 	err     error           // why nothing more can be sent
 	writing bool            // a goroutine writes
-	stopped bool            // the peer reads no more; why is about to be read
-	pending *encoded.Buffer // to be written next by that goroutine; nil for nothing
+	stopped bool            // the peer reads no more; the stream is about to read why
+	pending *encoded.Buffer // what that goroutine writes next; nil for nothing
 	fin     bool            // nothing follows
 	closed  bool            // the FIN was passed to quic-go
-	unsent  int             // bytes passed to quic-go since a write has waited
+	unsent  int             // bytes passed to quic-go since a write last waited
 	sender  wait.Cond
 }
 
@@ -91,7 +92,7 @@ func (s *session) maxBlock() int {
 // frameRoom is room for the frames of most steps, in addition to their message, in bytes.
 const frameRoom = 256
 
-// send sends step, or has it sent. mu is held.
+// send sends step, or leaves it to the goroutine that writes. mu is held.
 func (st *stream) send(step *wire.Step) {
 	order.Add(1)
 	last := step.HalfClose || step.End != nil
@@ -130,10 +131,10 @@ func (st *stream) send(step *wire.Step) {
 	go st.write(b)
 }
 
-// maxMessage is more credit than any message takes. Credit is QUIC's own.
+// maxMessage is more credit than any message takes. QUIC has credit, so the encoder needs none.
 const maxMessage = int(^uint(0) >> 1)
 
-// write writes b, and what follows meanwhile.
+// write writes b, and what is queued in the meantime.
 func (st *stream) write(b *encoded.Buffer) {
 	for {
 		err := st.writeAll(b.B)
@@ -159,8 +160,8 @@ func (st *stream) write(b *encoded.Buffer) {
 	}
 }
 
-// lastPiece is how much of a long write is buffered by quic-go, so that the FIN that follows fits
-// into the same packet.
+// lastPiece is how much of the end of a long write quic-go buffers, so that the FIN that follows
+// fits into the same packet.
 const lastPiece = 1000
 
 // writeAll writes b. A callee counts what the peer takes of it.
@@ -175,13 +176,13 @@ func (st *stream) writeAll(b []byte) error {
 	return err
 }
 
-// noteTaken notes that quic-go puts n bytes into a packet. It limits nothing.
+// noteTaken records that quic-go puts n bytes into a packet. It limits nothing.
 func (s *session) noteTaken(n int) int {
 	s.taken.Add(int64(n))
 	return n
 }
 
-// sent is called when all that there was to send was passed to quic-go. mu is held.
+// sent is called when all that was to send has been passed to quic-go. mu is held.
 func (st *stream) sent() {
 	if !st.out.fin || st.out.closed {
 		return
@@ -202,8 +203,8 @@ func (st *stream) closeSend() {
 	_ = st.qs.Close()
 }
 
-// stop notes that the peer reads no more. A caller learns why from what it receives: the callee's
-// request to stop can overtake the end of the call. mu is held.
+// stop records that the peer reads no more. A caller learns why from what it receives, because
+// the callee's request to stop can overtake the end of the call. mu is held.
 func (st *stream) stop() {
 	st.out.stopped = true
 	if st.ended && !st.caller {
@@ -211,8 +212,7 @@ func (st *stream) stop() {
 	}
 }
 
-// order makes what is sent happen before what is received if both peers are in one process. The
-// packets between them order nothing for the race detector, unlike the reads and writes of other
-// sockets, which package syscall tells it about; programs that are right over tcp: would be
-// reported.
+// order tells the race detector, if both peers are in one process, that a send happens before the
+// receive. Package syscall tells it so of the reads and writes of other sockets, but nobody of
+// QUIC's packets: the detector would report programs that are correct over tcp:.
 var order atomic.Uint64

@@ -26,14 +26,14 @@ type sessionOptions struct {
 	ages           ages
 	watch          watch
 	handshake      time.Duration // limit for the peer's HELLO
-	maxSpent       int           // calls that are over whose credit may wait
+	maxSpent       int           // how many calls that are over may wait for the release of their credit
 	gone           func()        // called when the connection is closed; may be nil
 }
 
 // A session is one side of a connection.
 //
-// Locks: a stream's mu may be held while the session's is taken, and not the other way. No lock
-// is held while code outside this module runs, except methods of quic-go that do not block.
+// Locks: a stream's mu is locked before the session's. No lock is held while code outside this
+// module runs, except methods of quic-go that do not block.
 type session struct {
 	sessionOptions
 	conn     *q.Conn
@@ -49,7 +49,7 @@ type session struct {
 	recent     atomic.Pointer[link.Profile] // of the peer's last call
 	held       atomic.Int64                 // bytes of messages that wait to be received, on all calls
 	taken      atomic.Int64                 // bytes of large replies that quic-go has put into packets
-	peerDrains atomic.Bool                  // it takes no more calls
+	peerDrains atomic.Bool                  // the peer takes no more calls
 	keeper     encoded.Keeper               // of messages that arrive
 
 	followers
@@ -73,7 +73,7 @@ type session struct {
 	bye      bye
 	round    int         // of sweep
 	spent    []*q.Stream // calls that are over, whose credit was not released yet
-	release  *time.Timer // releases it; nil if spent is empty
+	release  *time.Timer // releases this credit; nil if spent is empty
 }
 
 func newSession(conn *q.Conn, o sessionOptions) *session {
@@ -182,7 +182,7 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 }
 
 // check returns an error if the peer takes no such call. It waits for the peer's HELLO if that
-// decides it.
+// decides.
 func (s *session) check(ctx context.Context, o *link.CallHeader) error {
 	n := wire.HeadSize(o)
 	if !s.client || n > wire.MinBlock {

@@ -10,8 +10,8 @@ import (
 )
 
 // reportUnreachable makes reads of a socket fail at once if the system learns that nobody listens
-// at the peer's address. It is on only while a client dials: later such messages, which anybody
-// can forge, must not end a connection.
+// at the peer's address. Only a client that dials turns it on: anybody can forge such messages,
+// and later they must not end a connection.
 func reportUnreachable(pc net.PacketConn, on bool) {
 	control(pc, func(fd int) {
 		n := 0
@@ -38,7 +38,7 @@ var wantedBuffer = 7 << 20
 
 var warnOnce sync.Once
 
-// checkBuffers warns, once, if the system limits a socket's receive buffer to less than bulk
+// checkBuffers warns, once, if the system limits a socket's receive buffer to less than large
 // transfers need.
 func checkBuffers(pc net.PacketConn) {
 	if u, ok := pc.(*net.UDPConn); ok {

@@ -15,7 +15,7 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// A stream is one side of a call, on a QUIC stream of its own.
+// A stream is one side of a call. Each call has its own QUIC stream.
 type stream struct {
 	session  *session
 	qs       *q.Stream
@@ -29,14 +29,14 @@ type stream struct {
 	read     reading
 
 	// Guarded by session.mu.
-	holds int // what keeps the peer from opening another call in place of this one
+	holds int // how many holders keep the peer from opening another call in place of this one
 	round int // of session.sweep, when the call was accepted
 
 	mu      sync.Mutex
 	onAbort func(error)
 	unwatch func() bool // stops watching whether the peer stops this side
 	reason  error       // why the call was aborted
-	ended   bool        // the end was sent, or received and delivered: too late to abort
+	ended   bool        // the end was sent, or received and delivered; then the call cannot be aborted
 	left    bool        // the session has forgotten the stream
 	out     sending
 	in      inbox
@@ -58,9 +58,9 @@ func (st *stream) forget() {
 	st.unhold()
 }
 
-// unhold is called when the acceptor has taken or refused the call. Only then, and when the call
-// has ended, the peer can open another one, so that calls which are reset at once do not pile up
-// in front of a busy acceptor.
+// unhold is called when the acceptor has taken or refused the call. The peer can open another
+// call only after that and after the end of this one, so that calls that are reset at once do not
+// pile up in front of a busy acceptor.
 func (st *stream) unhold() {
 	if st.caller {
 		return
@@ -80,8 +80,9 @@ func (st *stream) unhold() {
 	}
 }
 
-// The credit of calls that are over is released together with the next reply, or after
-// releaseDelay, or when it is a quarter of all. At once it would take its own packet.
+// The session releases the credit of calls that are over with the next reply, after releaseDelay,
+// or when it is a quarter of all. If it were released at once, it would take a packet of QUIC for
+// itself.
 const releaseDelay = 20 * time.Millisecond
 
 // onRelease is called when credit has waited for a reply that did not come.
@@ -104,8 +105,8 @@ func (s *session) releaseSpent() {
 // Abort implements [link.Stream].
 func (st *stream) Abort(reason error) { st.abort(reason, true) }
 
-// abort ends the call for reason, unless it has ended. If tell is set, a callee tells the peer the
-// text of reason.
+// abort ends the call for reason, unless it has ended. If tell is set, a callee sends the text of
+// reason to the peer.
 func (st *stream) abort(reason error, tell bool) {
 	order.Add(1)
 	st.mu.Lock()

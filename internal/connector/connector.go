@@ -166,7 +166,7 @@ func (c *Connector) noticeEnd() {
 	}
 }
 
-// retire makes s, which is drained, unavailable to new calls. mu is held.
+// retire gives no more calls to s, which is drained. mu is held.
 func (c *Connector) retire(s *session) {
 	c.ready.Store(nil)
 	c.draining = append(slices.DeleteFunc(c.draining, (*session).hasEnded), s)
@@ -223,9 +223,9 @@ func (c *Connector) startDialing() {
 	go c.dialUntilReady(ctx, c.attempts, delay)
 }
 
-// dialUntilReady is the dial loop. It dials until it has a session, or until all is done
-// because the connector was closed or became idle. The first attempt follows after delay.
-// number identifies the loop.
+// dialUntilReady is the dial loop. It dials until it has a session, or until all is done: then
+// the connector was closed or became idle. The first attempt follows after delay. number
+// identifies the loop.
 func (c *Connector) dialUntilReady(all context.Context, number uint64, delay time.Duration) {
 	if delay > 0 {
 		c.backOff(all, delay, nil)
@@ -270,7 +270,7 @@ func awaitTarget(d link.Dialer) (worthwhile <-chan struct{}, stop func()) {
 	return nil, func() {}
 }
 
-// finishDial records the result of an attempt. It returns when the next is due, or done
+// finishDial records the result of an attempt. It returns when the next attempt is due, or done
 // if the dial loop must end.
 func (c *Connector) finishDial(number uint64, s link.Session, begun time.Time, err error) (done bool, next time.Time) {
 	if err == nil {

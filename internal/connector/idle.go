@@ -51,8 +51,8 @@ func (i *Idleness) Stream(opts []grpc.CallOption, start func([]grpc.CallOption) 
 // running returns the number of running calls.
 func running(calls uint64) uint32 { return uint32(calls) }
 
-// quietFor returns how long there have been no calls, as seen by the checks.
-func (i *Idleness) quietFor(now time.Time) time.Duration {
+// idleFor returns how long there have been no calls, as far as the checks have seen.
+func (i *Idleness) idleFor(now time.Time) time.Duration {
 	if calls := i.calls.Load(); calls != i.seen || running(calls) > 0 {
 		i.seen, i.since = calls, now
 	}
@@ -62,12 +62,12 @@ func (i *Idleness) quietFor(now time.Time) time.Duration {
 // nextCheck returns the time until the next check: at most a quarter of the timeout.
 // The checks find out roughly when the last call ended, so that calls need not read the
 // clock.
-func (i *Idleness) nextCheck(quiet time.Duration) time.Duration {
-	return min(i.timeout-quiet, (i.timeout+3)/4)
+func (i *Idleness) nextCheck(idle time.Duration) time.Duration {
+	return min(i.timeout-idle, (i.timeout+3)/4)
 }
 
-// NewIdleness returns an Idleness with which a connector goes idle after d without calls. It
-// returns nil, with which it never does, if d is 0.
+// NewIdleness returns an Idleness that makes a connector idle after d without calls. It returns
+// nil if d is 0; then the connector never becomes idle.
 func NewIdleness(d time.Duration) *Idleness {
 	if d <= 0 {
 		return nil
@@ -106,13 +106,13 @@ func (c *Connector) enterIdle() []*session {
 		return nil
 	}
 	i := c.Idle
-	if quiet := i.quietFor(time.Now()); quiet < i.timeout {
-		i.timer.Reset(i.nextCheck(quiet))
+	if idle := i.idleFor(time.Now()); idle < i.timeout {
+		i.timer.Reset(i.nextCheck(idle))
 		return nil
 	}
 	if s := c.ready.Load(); s != nil {
-		// A call may have begun since quietFor looked. If it finds the session
-		// drained it picks another; if it runs on it already, it may finish.
+		// A call may have begun since idleFor. If it finds the session drained it picks another;
+		// if it runs on it already, it may finish.
 		s.Retire()
 		c.retire(s)
 	}

@@ -58,8 +58,8 @@ func outcome(s *session) (answered bool, reason error) {
 	return true, nil
 }
 
-// interval returns the time from the start of one attempt to the start of the next. It
-// is gRPC's backoff with jitter, at least a millisecond.
+// interval returns the time from the start of one attempt to the start of the next. It is gRPC's
+// backoff with jitter, and at least a millisecond.
 func interval(b backoff.Config, failures int) time.Duration {
 	d, maxDelay := float64(b.BaseDelay), float64(b.MaxDelay)
 	for range failures {
