@@ -58,19 +58,19 @@ func isGRPCProto(c encoding.CodecV2) bool {
 	return t.PkgPath() == "google.golang.org/grpc/encoding/proto"
 }
 
-// A byteCodec turns whole messages into bytes and back. Only it knows the memory of its messages, so
-// nobody can copy them.
+// A byteCodec turns whole messages into bytes and back. Only the codec knows the memory of its
+// messages, so nobody else can copy them.
 type byteCodec interface {
-	// Marshal may return memory of the message, which saves a copy. The caller frees it. The
-	// data of Unmarshal stays the caller's.
+	// Marshal may return memory of the message, which saves a copy. The caller frees it. The data
+	// of Unmarshal still belongs to the caller.
 	encoding.CodecV2
 
-	// immutable reports whether what Marshal returns stays as it is when the message changes, so
-	// that it can be kept without a copy.
+	// immutable reports whether the result of Marshal does not change with the message, so that
+	// it can be kept without a copy.
 	immutable() bool
 
-	// keepsReferences reports whether a message may refer to the data of Unmarshal. Data whose
-	// memory will be used again is then passed as a copy, or in buffers that count references.
+	// keepsReferences reports whether a message may refer to the data of Unmarshal. If the memory
+	// will be reused, the caller then passes a copy, or buffers that count references.
 	keepsReferences() bool
 }
 
@@ -83,7 +83,8 @@ type v2Codec struct {
 func (c v2Codec) immutable() bool     { return c.shared }
 func (v2Codec) keepsReferences() bool { return true }
 
-// v1Codec is a user's encoding.Codec, which may keep what it unmarshals: it gets a copy.
+// v1Codec is a user's encoding.Codec. It may keep the bytes that it unmarshals, so it gets a
+// copy.
 type v1Codec struct{ encoding.Codec }
 
 func (c v1Codec) Marshal(v any) (mem.BufferSlice, error) {
@@ -98,8 +99,8 @@ func (c v1Codec) Unmarshal(data mem.BufferSlice, v any) error {
 func (v1Codec) immutable() bool       { return false }
 func (v1Codec) keepsReferences() bool { return false }
 
-// ofBytes implements Codec with a byteCodec, which is comparable. It is used by value, so that those of
-// equal codecs are equal with ==.
+// ofBytes implements Codec with a byteCodec, which must be comparable. It is used by value, so
+// that two for the same codec are equal with ==.
 type ofBytes[C byteCodec] struct{ codec C }
 
 func (o ofBytes[C]) Name() string { return o.codec.Name() }

@@ -14,15 +14,15 @@ import (
 type field struct {
 	op  *op
 	off uintptr
-	// within is the wrapper that holds the field, or nil. Then off is that of the
-	// oneof.
+	// within is the wrapper that holds the field, or nil. With a wrapper, off is the offset of
+	// the oneof.
 	within *wrapper
-	// tag and also are the tags that can be before a value. also is zero for all but
-	// lists of scalars, which can be packed or not.
+	// tag and also are the tags that can precede a value. also is zero, except for lists of
+	// scalars, which can be packed or not.
 	tag, also uint32
 }
 
-// A reading is how a message is decoded.
+// A reading says how to decode a message.
 type reading struct {
 	depth int      // how deep messages may nest from here on
 	keep  *keeping // nil if the message must not refer to the bytes that it is decoded from
@@ -33,15 +33,15 @@ func (r reading) nested() reading {
 	return r
 }
 
-// A keeping lets a message refer to the bytes that it is decoded from, for a field that is
-// most of them.
+// A keeping lets a message refer to the bytes that it is decoded from, if one field is most of
+// them.
 type keeping struct {
-	least int // how long the value of such a field is at least, in bytes
+	least int // the minimum length of such a field's value, in bytes
 	kept  bool
 }
 
-// mostly is the part of a message that a field must be so that the message may keep its
-// bytes. The rest, which is kept as well, is a sixteenth of the message at most.
+// mostly returns how many of a message's n bytes one field must have so that the message may keep
+// them. The rest, which it keeps as well, is at most a sixteenth.
 func mostly(n int) int { return n - n/16 }
 
 // keeps reports whether the message may refer to x, the value of a field.
@@ -105,7 +105,7 @@ func (p *program) compileFields() {
 // decode decodes b into m, which already holds what was decoded before. It returns
 // false if protobuf-go must decode the message. m is undefined then.
 func (p *program) decode(m ptr, b []byte, r reading) bool {
-	if p.odd() || r.depth <= 0 {
+	if p.leftToProtobufGo() || r.depth <= 0 {
 		return false
 	}
 	for len(b) > 0 {
@@ -146,9 +146,9 @@ func (p *program) fieldOf(number uint64) *field {
 	return nil
 }
 
-// keep appends a field that the message does not know to its unknown fields. b begins
-// with the field's value, and keep returns the value's length, or -1 if protobuf-go must
-// decode the message.
+// keep appends a field that the message type does not have to the unknown fields. b begins with
+// the field's value, and keep returns the value's length, or -1 if protobuf-go must decode the
+// message.
 func (p *program) keep(unknown *[]byte, tag uint64, b []byte) int {
 	number, t := protowire.DecodeTag(tag)
 	if p.ext != 0 || !number.IsValid() {
@@ -254,7 +254,7 @@ func (o *op) set64(v ptr, x uint64) {
 	}
 }
 
-// setBytes sets the field at v to x. rest is what follows x.
+// setBytes sets the field at v to x. rest is the input after x.
 func (o *op) setBytes(v ptr, x, rest []byte, r reading) bool {
 	if o.utf8 && !utf8.Valid(x) {
 		return false
@@ -284,7 +284,7 @@ func (o *op) setBytes(v ptr, x, rest []byte, r reading) bool {
 		}
 		*l = append(*l, r.bytes(x))
 	case opMessage:
-		if o.sub.odd() {
+		if o.sub.leftToProtobufGo() {
 			return false
 		}
 		m := v.message()
@@ -293,7 +293,7 @@ func (o *op) setBytes(v ptr, x, rest []byte, r reading) bool {
 		}
 		return o.sub.decode(*m, x, r.nested())
 	case opMessages:
-		if o.sub.odd() {
+		if o.sub.leftToProtobufGo() {
 			return false
 		}
 		l := v.messageSlice()
@@ -401,9 +401,8 @@ func varints(b []byte) (n int) {
 // mostFollowing is how many fields following counts.
 const mostFollowing = 64
 
-// following returns how many fields with the given tag, whose values have a length, b
-// begins with, up to mostFollowing: a list or map can have room for them from the
-// start.
+// following returns how many fields with the given tag b begins with, up to mostFollowing, so
+// that a list or map has room for them from the start. The values of the fields have lengths.
 func following(b []byte, tag uint32) (n int) {
 	for ; n < mostFollowing; n++ {
 		t, k := varint(b)
@@ -419,8 +418,8 @@ func following(b []byte, tag uint32) (n int) {
 	return n
 }
 
-// varint returns the varint that b begins with, and its length, which is negative if
-// there is none.
+// varint returns the varint that b begins with, and its length, or a negative length if there is
+// none.
 func varint(b []byte) (x uint64, n int) {
 	if len(b) > 0 && b[0] < 0x80 {
 		return uint64(b[0]), 1
@@ -428,8 +427,8 @@ func varint(b []byte) (x uint64, n int) {
 	return protowire.ConsumeVarint(b)
 }
 
-// delimited returns the bytes that follow their length at the begin of b, and the
-// length of both, which is negative if they are not there.
+// delimited returns the bytes that follow their length at the beginning of b, and the length of
+// both, or a negative length if b does not hold both.
 func delimited(b []byte) (x []byte, n int) {
 	size, k := varint(b)
 	if k < 0 || size > uint64(len(b)-k) {

@@ -12,27 +12,27 @@ import (
 	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
-// mostAtOnce is the room up to which a message is encoded without computing sizes
-// first, in bytes. With more room messages can be larger, and are expected to be.
+// mostAtOnce is the room up to which a message is encoded without computing sizes first, in
+// bytes. Callers with more room expect larger messages.
 const mostAtOnce = 4 << 10
 
 // An encoder encodes one message.
 //
-// A message is preceded by its length. Without sizes, encoding leaves one byte for it,
-// and moves the message when the length turns out to need more. That is cheaper than
-// computing the size first, as long as messages are small. With sizes, encoding takes
-// them from there, and moves only what is small and within a map.
+// A message is preceded by its length. Without sizes, encoding leaves one byte for it, and moves
+// the message when the length turns out to need more. That is cheaper than computing the size
+// first, as long as messages are small. With sizes, encoding reads the length from them, and
+// moves only small messages within maps.
 type encoder struct {
-	sized bool // sizes.of has the sizes of what is encoded next
+	sized bool // sizes.of has the sizes of the messages that are encoded next
 	limit int  // stop before the buffer holds more than limit bytes, or soon after
-	full  bool // encoding has stopped for that reason
+	full  bool // encoding has stopped because of limit
 	sizes
 }
 
 // encoders holds encoders with sizes, for reuse.
 var encoders = sync.Pool{New: func() any { return new(encoder) }}
 
-// mostKept is the number of sizes for which an encoder is reused.
+// mostKept is the number of sizes up to which an encoder is reused.
 const mostKept = 8 << 10
 
 // appendTo appends the encoding of m to b. If ok is false, protobuf-go must encode m.
@@ -65,11 +65,11 @@ func (p *program) measure(m ptr) (*encoder, int) {
 	return e, n
 }
 
-// measured appends the encoding of m, whose size is n and whose sizes e has, to b. If ok is
-// false, protobuf-go must encode m.
+// measured appends the encoding of m to b. n is its size, and e has the sizes of nested messages.
+// If ok is false, protobuf-go must encode m.
 func (e *encoder) measured(b []byte, p *program, m ptr, n int) (_ []byte, ok bool) {
 	out, ok := e.message(slices.Grow(b, n), p, m, mostNested)
-	return out, ok && len(out) == len(b)+n // or another goroutine has changed m
+	return out, ok && len(out) == len(b)+n // otherwise another goroutine has changed m
 }
 
 // A measured is a message with the sizes that its encoding needs.
@@ -92,8 +92,8 @@ func (m *measured) Append(b []byte) ([]byte, error) {
 	return out, nil
 }
 
-// appendAtOnce appends the encoding of m to b without computing sizes first. If it fails,
-// full says whether the reason was that b has too little room.
+// appendAtOnce appends the encoding of m to b without computing sizes first. If it fails, full
+// says whether b had too little room.
 func (p *program) appendAtOnce(b []byte, m ptr) (_ []byte, ok, full bool) {
 	e := encoder{limit: cap(b)}
 	b, ok = e.message(b, p, m, mostNested)
@@ -119,7 +119,7 @@ func (e *encoder) room(b []byte, n int) bool {
 // message appends the encoding of m, of p's type, without its length. If ok is false,
 // the encoder is full, or protobuf-go must encode m.
 func (e *encoder) message(b []byte, p *program, m ptr, depth int) (_ []byte, ok bool) {
-	if p.odd() || depth <= 0 {
+	if p.leftToProtobufGo() || depth <= 0 {
 		return b, false
 	}
 	if m.isNil() {
@@ -263,7 +263,7 @@ func (e *encoder) list(b []byte, o *op, v ptr) (_ []byte, ok bool) {
 	return b, true
 }
 
-// string appends the string v, unless it is empty and does not count as set then.
+// string appends the string v, unless it is empty and an empty one does not count as set.
 func (e *encoder) string(b []byte, o *op, v string) (_ []byte, ok bool) {
 	if v == "" && !o.always {
 		return b, true
@@ -378,8 +378,8 @@ func (e *encoder) nested(b []byte, o *op, m ptr, depth int) (_ []byte, ok bool) 
 	return putLength(b, start), true
 }
 
-// sizeOf returns the size of m, of p's type, which is encoded next, if it is known. A size
-// that is missing, because m has changed since, is 0: that is found to be wrong.
+// sizeOf returns the size of m, of p's type, which is encoded next, if it is known. If m has
+// changed since and its size is missing, sizeOf returns 0, which the caller finds to be wrong.
 func (e *encoder) sizeOf(p *program, m ptr, depth int) (n int, known bool) {
 	switch {
 	case !e.sized:
@@ -395,8 +395,8 @@ func (e *encoder) sizeOf(p *program, m ptr, depth int) (n int, known bool) {
 	return 0, true
 }
 
-// putLength puts the length of what follows start into the byte before start, and
-// makes room if it takes more.
+// putLength puts the length of what follows start into the byte before start, and makes room if
+// one byte is too few.
 func putLength(b []byte, start int) []byte {
 	n := len(b) - start
 	if n < 0x80 {

@@ -16,8 +16,8 @@ const (
 	shapeMessage
 )
 
-// shapes has the shape for each kind of Go type that a map's keys and values can have.
-// Values of 4 and of 8 bytes without pointers need only one shape each.
+// shapes has the shape of each kind of Go type that keys and values of maps can have. Values of 4
+// and of 8 bytes without pointers need only one shape each.
 var shapes = map[reflect.Kind]shape{
 	reflect.Bool:    shapeBool,
 	reflect.Int32:   shapeInt32,
@@ -31,11 +31,11 @@ var shapes = map[reflect.Kind]shape{
 	reflect.Pointer: shapeMessage,
 }
 
-// Maps are walked and filled by functions that know the map's memory, one for each pair
-// of shapes. They pass the addresses of keys and values on to the ops of both. So a signalling NaN in
-// a map of floats keeps its bits, which protobuf-go makes quiet. Either is correct.
+// Maps are walked and filled by functions that know the map's memory, one for each pair of
+// shapes. They pass the addresses of keys and values to the ops of both. So a signalling NaN in a
+// map of floats stays signalling, where protobuf-go makes it a quiet NaN. Both are correct.
 
-// encodedSize is that of the map at v.
+// encodedSize is the encoded size of the map at v.
 func (e *mapEntries) encodedSize(v ptr, depth int, s *sizes) int {
 	if v.reference().isNil() {
 		return 0
@@ -161,7 +161,7 @@ func appendMessages[K comparable](e *encoder, b []byte, o *op, v ptr, depth int)
 	k, message := &o.entries.key, &o.entries.value
 	sized := e.sized
 	if message.sub.nests {
-		e.sized = false // sizes has no order for what a map contains
+		e.sized = false // sizes is in the order of encoding, which a map does not have
 	}
 	for key, m := range *mapAt[K, ptr](v) {
 		b = o.appendTag(b)
@@ -186,8 +186,8 @@ func appendMessages[K comparable](e *encoder, b []byte, o *op, v ptr, depth int)
 	return b, true
 }
 
-// decodeEntry decodes the entry b into the map at v, which is the field o. rest is what
-// follows the entry.
+// decodeEntry decodes the entry b into the map at v, which is the field o. rest is the input
+// after the entry.
 func (o *op) decodeEntry(v ptr, b, rest []byte, r reading) bool {
 	switch o.entries.keys {
 	case shapeBool:
@@ -238,7 +238,7 @@ func addEntry[K comparable, V any](o *op, v ptr, b, rest []byte, r reading) bool
 	return true
 }
 
-// decode decodes the entry b into a key and a value, which are zero.
+// decode decodes the entry b into a key and a value, which must be zero.
 func (e *mapEntries) decode(key, value ptr, b []byte, r reading) bool {
 	if r.depth <= 1 {
 		return false
@@ -257,7 +257,7 @@ func (e *mapEntries) decode(key, value ptr, b []byte, r reading) bool {
 		b = b[1+n:]
 	}
 	if e.value.code == opMessage && value.message().isNil() {
-		if e.value.sub.odd() {
+		if e.value.sub.leftToProtobufGo() {
 			return false
 		}
 		*value.message() = alloc(e.value.sub.goType)

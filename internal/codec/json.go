@@ -15,12 +15,13 @@ import (
 // NameJSON is the content-subtype of [JSON].
 const NameJSON = "json"
 
-// JSON returns the codec of messages in protobuf's JSON format. Fields that a message type
-// does not know are ignored. What would take more than linear time is refused; see maxNesting.
+// JSON returns the codec of messages in protobuf's JSON format. Fields that a message type does
+// not know are ignored. It refuses messages that would take more than linear time; see
+// maxNesting.
 func JSON() Codec { return ofBytes[jsonCodec]{} }
 
-// Until returns a codec that decodes as c does, but may end a long decoding with the error of
-// ctx once that has one. Only the codec of [JSON] is slow enough to differ from c.
+// Until returns a codec that decodes like c, but may end a long decoding with the error of ctx
+// once ctx is done. Only the codec of [JSON] is slow enough to differ from c.
 func Until(c Codec, ctx interface{ Err() error }) Codec {
 	if j, ok := c.(ofBytes[jsonCodec]); ok {
 		j.codec.until = ctx
@@ -29,8 +30,8 @@ func Until(c Codec, ctx interface{ Err() error }) Codec {
 	return c
 }
 
-// A FormatError says that a message is not what a text format prescribes, which is a
-// mistake of the person or program that wrote it.
+// A FormatError says that a message breaks the rules of a text format, which is the fault of the
+// person or program that wrote it.
 type FormatError struct{ Err error }
 
 func (e *FormatError) Error() string { return e.Err.Error() }
@@ -38,7 +39,7 @@ func (e *FormatError) Unwrap() error { return e.Err }
 
 // jsonCodec is a byteCodec.
 type jsonCodec struct {
-	until interface{ Err() error } // nil: a decoding is not ended
+	until interface{ Err() error } // nil: nothing ends a decoding early
 }
 
 func (jsonCodec) Name() string { return NameJSON }

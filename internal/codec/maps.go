@@ -81,8 +81,8 @@ func copyEntries[K comparable, V any](e *mapEntries, dst, src ptr, depth int) (b
 	return bound, nil
 }
 
-// own makes the key or value at v one that shares no memory that can be written to. It
-// returns an upper bound of the encoded size with the tag.
+// own replaces the key or value at v by one that shares no writable memory. It returns an upper
+// bound of its encoded size with the tag.
 func (o *op) own(v ptr, depth int) (bound int, f *failure) {
 	switch o.code {
 	case opString:

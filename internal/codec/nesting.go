@@ -16,10 +16,10 @@ const (
 	maxNesting = 100
 
 	// protojson reads the object of a google.protobuf.Any to its end to find its type, and then
-	// reads it again. So it reads what is in n of them n+1 times. It encodes an Any by decoding
-	// its value, so that it copies what is in n of them n times. The bytes that it reads or
-	// copies again may be timesAgain times those of the message, and freeAgain more: the second
-	// lets a small message be nested as deep as maxNesting allows.
+	// reads it again. So it reads what is nested in n of them n+1 times. To encode an Any it
+	// decodes the value, so it copies what is nested in n of them n times. It may read or copy
+	// again timesAgain times the bytes of the message, and freeAgain bytes more, which lets a
+	// small message nest as deep as maxNesting allows.
 	timesAgain = 8
 	freeAgain  = 256 << 10
 )
@@ -30,7 +30,7 @@ var errRepeats = errors.New("too much is in messages of google.protobuf.Any that
 func mayRepeat(n int) int { return timesAgain*n + freeAgain }
 
 // checkNesting returns an error if protojson would take more than linear time to decode b, or
-// recur deeply. It reports no other mistake: protojson does that.
+// recur deeply. All other mistakes protojson reports itself.
 func checkNesting(b []byte) error {
 	var open [maxNesting]struct {
 		at    int
@@ -89,7 +89,7 @@ func isType(s, rest []byte) bool {
 		if string(s) != `"`+name+`"` {
 			return false
 		}
-	default: // JSON's escapes that name may have are Go's, too
+	default: // Go has the same escapes as JSON for the characters of name
 		if plain, err := strconv.Unquote(string(s)); err != nil || plain != name {
 			return false
 		}
@@ -97,8 +97,8 @@ func isType(s, rest []byte) bool {
 	return bytes.HasPrefix(bytes.TrimLeft(rest, " \t\r\n"), []byte(":"))
 }
 
-// nestedTypes are the known types, for one message that is encoded. protojson asks for one at
-// each google.protobuf.Any. Once their values have too many bytes in total, nothing is found.
+// nestedTypes are the known types while one message is encoded. protojson asks for one at each
+// google.protobuf.Any. Once the values have too many bytes in total, nestedTypes finds no type.
 type nestedTypes struct {
 	*protoregistry.Types
 	left int                  // bytes

@@ -23,7 +23,7 @@ func (o *oneof) clone(v iface, depth int) (w iface, bound int, f *failure) {
 	return w, bound, f
 }
 
-// wrapperOf returns the wrapper that v points to, or nil if it is none of o's.
+// wrapperOf returns the wrapper that v points to, or nil if o has no such wrapper.
 func (o *oneof) wrapperOf(v iface) *wrapper {
 	for i := range o.wrappers {
 		if w := &o.wrappers[i]; w.tab == v.tab {

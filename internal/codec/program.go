@@ -30,12 +30,12 @@ type program struct {
 	unknown  uintptr // offset of the unknown fields, or 0
 	known    fieldRanges
 	nests    bool              // messages of this type can contain messages
-	fields   []field           // by number; those with small numbers
-	far      map[uint64]*field // by number; the others
+	fields   []field           // by number, for small numbers
+	far      map[uint64]*field // by number, for all others
 
 	encoding, decoding attempts
 
-	shells sync.Pool // of any, each an empty message
+	shells sync.Pool // of type any, each an empty message
 }
 
 // An op copies, encodes and decodes one field, or one oneof.
@@ -46,13 +46,13 @@ type op struct {
 	always   bool   // the field counts as set whatever its value
 	packed   bool   // a list of scalars is encoded as one field
 	group    bool   // messages are encoded as groups
-	width    uint8  // of what is zero if the field of a message is not set, in bytes
+	width    uint8  // how many bytes of a field are zero if it is not set
 	tag      uint8  // size of the tags of a value in bytes
 	max      uint8  // maximum encoded size of a scalar, with its tag unless packed, in bytes
 	form     form   // of a scalar
-	wireTag  uint32 // the tag before a value; that of the start, for groups
-	// alternative is the tag before a value that is packed and need not be, or the
-	// reverse. It is zero for all but lists of scalars.
+	wireTag  uint32 // the tag before a value; for groups, the tag of the start
+	// alternative is the tag of a packed value if wireTag is not packed, or the reverse. It is
+	// zero, except for lists of scalars.
 	alternative uint32
 	off         uintptr
 	sub         *program // for message fields

@@ -19,8 +19,8 @@ func Proto() Codec { return protoCodec{} }
 // and produces the same results.
 type protoCodec struct{}
 
-// errCyclic reports a message that contains itself. It is the only error that
-// protobuf-go does not return as well: it would recurse until the stack overflows.
+// errCyclic reports a message that contains itself. It is the only error that protobuf-go does
+// not have: there such a message overflows the stack.
 var errCyclic = errors.New("proto: message contains itself")
 
 func (protoCodec) Name() string { return grpcproto.Name }
@@ -29,7 +29,7 @@ func (protoCodec) Size(v any) (int, error) {
 	if v == nil {
 		return 0, nil
 	}
-	if p := programOf(v); !p.odd() && p.encoding.tries() {
+	if p := programOf(v); !p.leftToProtobufGo() && p.encoding.tries() {
 		if n := p.encodedSize(dataOf(v), mostNested, nil); n >= 0 {
 			return n, nil
 		}
@@ -46,7 +46,7 @@ func (protoCodec) Append(b []byte, v any) ([]byte, error) {
 	if v == nil {
 		return b, nil
 	}
-	if p := programOf(v); !p.odd() && p.encoding.tries() {
+	if p := programOf(v); !p.leftToProtobufGo() && p.encoding.tries() {
 		if out, ok := p.appendTo(b, dataOf(v)); ok {
 			return out, nil
 		}
@@ -70,7 +70,7 @@ func (protoCodec) AppendWithin(b []byte, v any) (_ []byte, ok bool) {
 		return b, true
 	}
 	p := programOf(v)
-	if p.odd() || !p.encoding.tries() {
+	if p.leftToProtobufGo() || !p.encoding.tries() {
 		return b, false
 	}
 	out, ok, full := p.appendAtOnce(b, dataOf(v))
@@ -86,14 +86,14 @@ func (protoCodec) AppendWithin(b []byte, v any) (_ []byte, ok bool) {
 // Sized implements [link.Codec].
 func (c protoCodec) Sized(v any) (link.Message, error) {
 	if v != nil {
-		if p := programOf(v); !p.odd() && p.encoding.tries() {
+		if p := programOf(v); !p.leftToProtobufGo() && p.encoding.tries() {
 			if e, n := p.measure(dataOf(v)); e != nil {
 				return link.Measured(&measured{p, v, e, n}, n), nil
 			}
 			p.encoding.failed()
 		}
 	}
-	if !c.Copies(v) { // its Size may be the user's code
+	if !c.Copies(v) { // its Size may be user code
 		return link.Live(v, c), nil
 	}
 	n, err := c.Size(v)
@@ -141,10 +141,10 @@ func unmarshal(b []byte, v any) error {
 	return proto.Unmarshal(b, m)
 }
 
-// replaceBy resets v, which has p's type, and decodes b into it. keep is as for a reading. It
-// returns false if protobuf-go must do so.
+// replaceBy resets v, which has p's type, and decodes b into it. keep is the one of reading. It
+// returns false if protobuf-go must decode b.
 func (p *program) replaceBy(v any, b []byte, keep *keeping) bool {
-	if p.odd() || dataOf(v).isNil() || !p.decoding.tries() {
+	if p.leftToProtobufGo() || dataOf(v).isNil() || !p.decoding.tries() {
 		return false
 	}
 	if !dataOf(v).zero(p.size) {
@@ -180,9 +180,8 @@ func (c protoCodec) Copy(dst, src any) (bound int, ok bool, err error) {
 	case f.cyclic():
 		return 0, false, errCyclic
 	default:
-		// A refused message goes through bytes, too. Marshalling returns the precise
-		// error, or succeeds: in some recursive types protobuf-go does not check
-		// required fields.
+		// A refused message is copied through bytes, too. Marshalling returns the precise error,
+		// or succeeds: in some recursive types protobuf-go does not check required fields.
 		return 0, false, nil
 	}
 }
@@ -224,8 +223,8 @@ func (protoCodec) Move(dst, src any) bool {
 	return true
 }
 
-// copyEmpty empties dst. It returns false if it does not support the type or if
-// the type has required fields: then decoding reports the missing fields.
+// copyEmpty empties dst. It returns false if it does not support the type, or if the type has
+// required fields, which decoding must report as missing.
 func copyEmpty(dst any) bool {
 	p := programOfBoth(dst, dst)
 	if p == nil || p.requires || dataOf(dst).isNil() {

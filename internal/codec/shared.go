@@ -2,9 +2,9 @@ package codec
 
 import "github.com/nearcall/nearcall/internal/link"
 
-// Sharing returns the codec that is c for peers that agreed not to write to a message after it was
-// sent or received: [Shared] for [Proto], and for an encoding.CodecV2 one whose encoded messages
-// are passed on in the memory that it gives. Other codecs are returned as they are.
+// Sharing returns the variant of c for peers that have agreed not to write to a message after it
+// was sent or received. For [Proto] that is [Shared]; for an encoding.CodecV2, a codec whose
+// encoded messages are passed on without a copy. It returns other codecs unchanged.
 func Sharing(c link.Codec) link.Codec {
 	switch c := c.(type) {
 	case protoCodec:
@@ -16,7 +16,7 @@ func Sharing(c link.Codec) link.Codec {
 	return c
 }
 
-// Unshared returns the codec that [Sharing] was called with to get c, or c itself.
+// Unshared returns the codec of which [Sharing] made c, or c itself.
 func Unshared(c link.Codec) link.Codec {
 	switch v := c.(type) {
 	case sharedCodec:

@@ -1,26 +1,26 @@
 package codec
 
-// mostNested is how deeply the messages may nest that programs encode. It bounds what deep
-// nesting costs: small values of maps are moved once for each level of maps.
+// mostNested is how deeply messages that programs encode may nest. It bounds the cost of deep
+// nesting: small values of maps are moved once for each level of maps.
 const mostNested = 100
 
 // sizes are the sizes of nested messages.
 //
-// A map is walked in another order each time, so of the messages within maps only the
-// large ones are kept, by their addresses. The small ones are moved.
+// Go walks a map in another order each time. So of the messages within maps, sizes keeps only
+// those of large ones, by their addresses. Encoding moves the small ones.
 type sizes struct {
 	of   []int // in the order of encoding, without messages that contain none
 	next int   // the one to encode next
 
-	maps  int         // how many maps are around the message whose size is computed
+	maps  int         // how many maps enclose the message whose size is computed
 	large map[ptr]int // of messages within maps with more than mostAtOnce bytes
 }
 
-// encodedSize returns the size of the encoding of m in bytes. It returns a negative
-// number if protobuf-go must compute it. If s is not nil, it appends the sizes of what
-// m nests.
+// encodedSize returns the size of the encoding of m in bytes. It returns a negative number if
+// protobuf-go must compute it. If s is not nil, it appends the sizes of the messages that m
+// contains.
 func (p *program) encodedSize(m ptr, depth int, s *sizes) (n int) {
-	if p.odd() || depth <= 0 {
+	if p.leftToProtobufGo() || depth <= 0 {
 		return -1
 	}
 	if m.isNil() {
@@ -47,7 +47,7 @@ func (p *program) encodedSize(m ptr, depth int, s *sizes) (n int) {
 	return n
 }
 
-// encodedSize is that of the field at v.
+// encodedSize is the encoded size of the field at v.
 func (o *op) encodedSize(v ptr, depth int, s *sizes) (n int) {
 	switch o.code {
 	case opMessage:
@@ -180,7 +180,7 @@ func (o *op) nestedSize(m ptr, depth int, s *sizes) int {
 	return int(o.tag) + sizeDelimited(n)
 }
 
-// reserve makes room for the size of a message of p, which set sets.
+// reserve makes room for the size of a message of p. set sets the size.
 func (s *sizes) reserve(p *program) (at int) {
 	if s == nil || !p.nests || s.maps > 0 {
 		return -1
@@ -206,7 +206,7 @@ func (s *sizes) keep(m ptr, n int) {
 	s.large[m] = n
 }
 
-// enter says that what follows is within a map, until leave.
+// enter says that the messages that follow, until leave, are within a map.
 func (s *sizes) enter() {
 	if s != nil {
 		s.maps++

@@ -11,14 +11,13 @@ import (
 // is compiled for one Go type, and its offsets and accessors are chosen from the
 // reflect.Type of each field:
 //
-//   - A ptr is nil, or points to a variable of the type that its accessor names,
-//     or to a variable with the same memory layout: a named type of the same
-//     kind (enums are int32), pointer-free bits of the same width (floats), a
-//     []*T as []unsafe.Pointer, an interface as its two words, a map as a
-//     pointer, and a slice that is only assigned as any slice. A map can be
-//     accessed as a map with the same keys and with values of the same memory
-//     layout: what the runtime does with a map depends on nothing else. A pointer
-//     is read as a number of its width, to see whether it is nil.
+//   - A ptr is nil, or points to a variable of the type that its accessor names, or to a variable
+//     with the same memory layout: a named type of the same kind (enums are int32), pointer-free
+//     bits of the same width (floats), a []*T as []unsafe.Pointer, an interface as its two words,
+//     a map as a pointer, and a slice that is only assigned as any slice. A map can be accessed
+//     as a map with the same keys and with values of the same memory layout: what the runtime
+//     does with a map depends on nothing else. To see whether a pointer is nil, it is read as a
+//     number of its width.
 //   - Memory that holds pointers is allocated with its Go type in the message.
 //     It is written only by assignments of pointer types, so that the compiler
 //     emits write barriers for the garbage collector.
@@ -106,5 +105,5 @@ func (t typeID) hash() uint64 {
 func typeOf(v any) typeID { return (*eface)(unsafe.Pointer(&v)).typ }
 func dataOf(v any) ptr    { return (*eface)(unsafe.Pointer(&v)).data }
 
-// stringOf returns b as a string. b must not change any more.
+// stringOf returns b as a string. b must not change afterwards.
 func stringOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

@@ -69,11 +69,11 @@ func wireTypeOf(k protoreflect.Kind) protowire.Type {
 	}
 }
 
-// odd reports whether protobuf-go must encode and decode all messages of p's type.
-func (p *program) odd() bool { return p.foreign || p.requires }
+// leftToProtobufGo reports whether protobuf-go must encode and decode all messages of p's type.
+func (p *program) leftToProtobufGo() bool { return p.foreign || p.requires }
 
-// widthOf returns how many bytes at the begin of a message's field say that it is not set,
-// if they are zero: all of a scalar, and the pointer of anything else.
+// widthOf returns how many bytes at the beginning of a field are zero if the field is not set:
+// all of a scalar, and the pointer of anything else.
 func widthOf(c opcode) uint8 {
 	switch c {
 	case opBool:
@@ -87,8 +87,8 @@ func widthOf(c opcode) uint8 {
 	}
 }
 
-// unset reports whether the field at v, one of a message, is not set. Some empty fields
-// are not reported.
+// unset reports whether the message's field at v is not set. For some empty fields it returns
+// false.
 func (o *op) unset(v ptr) bool {
 	switch o.width {
 	case 1:
@@ -100,9 +100,9 @@ func (o *op) unset(v ptr) bool {
 	}
 }
 
-// attempts says whether to try to encode, or decode, messages of a type by its program.
-// Messages of some types always have something that protobuf-go must do, for example an
-// extension. So after each failure some messages go to protobuf-go at once.
+// attempts says whether to try to encode, or decode, messages of a type by its program. Messages
+// of some types always have a part that only protobuf-go can handle, for example an extension. So
+// after each failure some messages go to protobuf-go at once.
 type attempts struct{ skip atomic.Int32 }
 
 // skipped is how many messages go to protobuf-go at once after a failure.

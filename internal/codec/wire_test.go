@@ -352,7 +352,7 @@ func TestProgramsLeaveMessagesToProtobuf(t *testing.T) {
 		"UTF-8 of a map value": &testpb.Three{MapInt32String: map[int32]string{1: "\xff"}},
 		"UTF-8 in a oneof":     &testpb.Three{Choice: &testpb.Three_ChoiceString{ChoiceString: "\xff"}},
 	} {
-		if p := programOf(m); !p.odd() {
+		if p := programOf(m); !p.leftToProtobufGo() {
 			if b, ok := p.appendTo(make([]byte, 0, 64), dataOf(m)); ok {
 				t.Errorf("%s: encoded as %x", name, b)
 			}
