@@ -9,10 +9,10 @@
 // It works with a *grpc.Server as well. Everybody who can call the server can read the
 // counts: an interceptor can restrict that, as for any service.
 //
-// gRPC has two services for the state of servers, and neither tells what calls of which
-// method cost. channelz has counters for servers and sockets, not for methods, and no times.
-// ORCA reports the load of a server as one number each for its processor, memory and calls,
-// for load balancing.
+// gRPC has two services for the state of servers, and neither tells what the calls of a method
+// cost. channelz has counters for servers and sockets, not for methods, and no times. ORCA
+// reports the load of a server as one number each for its processor, memory and calls, for load
+// balancing.
 //
 // # What it costs
 //
@@ -49,7 +49,7 @@ type Stats struct {
 	others  method // calls of methods that the server does not have
 }
 
-// A Server is a *nearcall.Server, a *grpc.Server, or another that can tell its services.
+// A Server is a *nearcall.Server, a *grpc.Server, or another server that lists its services.
 type Server interface {
 	grpc.ServiceRegistrar
 	GetServiceInfo() map[string]grpc.ServiceInfo

@@ -9,8 +9,8 @@ import (
 )
 
 // A histogram counts times. Each power of two nanoseconds has eight buckets, so that a time
-// differs from the limit of its bucket by an eighth at most. The first bucket counts all up to
-// a microsecond, and the last all that are longer than the others count, about 16 minutes.
+// differs from the limit of its bucket by an eighth at most. The first bucket counts all times up
+// to a microsecond, and the last all times above about 16 minutes.
 type histogram [buckets]atomic.Uint64
 
 const (

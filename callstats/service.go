@@ -30,8 +30,8 @@ func (s service) Get(context.Context, *callstatspb.GetRequest) (*callstatspb.Get
 	return reply, nil
 }
 
-// proto returns the counters. What ended is read before its times and before what began, so
-// that it is never more than either.
+// proto returns the counters. It reads how many calls have ended before their times and before
+// how many have begun, so that it is never more than either.
 func (m *method) proto(name string) *callstatspb.Method {
 	p := &callstatspb.Method{Name: name, Ended: make(map[uint32]uint64)}
 	for code := range m.ended {

@@ -9,14 +9,14 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// NewBuilder returns a builder with room for size bytes from pool. A message that fits is not copied
-// before it is sent, and its memory goes back to the pool when it was sent: over shared memory, and
-// with nearcall's BufferPool, the peer reads it where it was built. A message that does not fit is
-// sent as well, but its bytes were copied and are not the pool's. A FlatBuffer takes some more
-// bytes than its contents.
+// NewBuilder returns a builder with room for size bytes from pool. A message that fits is not
+// copied before it is sent, and its memory goes back to the pool afterwards: over shared memory,
+// and with nearcall's BufferPool, the peer reads it where it was built. A message that does not
+// fit is sent as well, but the builder copies it to memory that is not from the pool. A
+// FlatBuffer takes some more bytes than its contents.
 //
-// The builder sends one message, and is empty when it was sent: what FinishedBytes has returned
-// before must not be used any more. A builder that is not sent loses its memory to the pool when the
+// The builder sends one message, and is empty after that: the earlier result of FinishedBytes
+// must not be used any more. If a builder is not sent, its memory goes back to the pool when the
 // garbage collector finds it.
 func NewBuilder(pool mem.BufferPool, size int) *flatbuffers.Builder {
 	m := memory{pool: pool, b: pool.Get(max(size, 1))}
@@ -42,12 +42,13 @@ type memory struct {
 	b    *[]byte
 }
 
-// whole returns all of the memory, with no room behind it, so that a builder cannot grow within.
+// whole returns all of the memory without spare capacity, so that a builder cannot grow within
+// it.
 func (m memory) whole() []byte { return (*m.b)[:cap(*m.b):cap(*m.b)] }
 
 func (m memory) free() { m.pool.Put(m.b) }
 
-// Get and Put implement [mem.BufferPool] for the one buffer that m becomes.
+// Get and Put implement [mem.BufferPool] for the one buffer that has the memory of m.
 func (m memory) Get(n int) *[]byte { return m.pool.Get(n) }
 func (m memory) Put(*[]byte)       { m.free() }
 

@@ -21,12 +21,13 @@ const Name = "flatbuffers"
 // encoding.RegisterCodecV2 or nearcall.ForceServerCodecV2, and a client with
 // grpc.ForceCodecV2 among its default call options.
 //
-// It sends a *flatbuffers.Builder that is finished, or a table that was received as a whole message.
-// A builder can be used again when the call or Send has returned, unless both sides share messages in
-// one process; one of [NewBuilder] is then empty. The codec receives into the types that
-// flatc generates for tables. They are found in the schemas by the names of the Go type and of its
-// package: the type store.Item is the table store.Item, or one of a longer namespace that ends with
-// store. A type that is no table of the schemas, or of which it is not clear, is not received.
+// It sends a *flatbuffers.Builder that is finished, or a table that was received as a whole
+// message. A builder can be used again when the call or Send has returned, unless both sides
+// share messages in one process; one of [NewBuilder] is then empty. The codec receives into the
+// types that flatc generates for tables. They are found in the schemas by the names of the Go
+// type and of its package: the type store.Item is the table store.Item, or one of a longer
+// namespace that ends with store. The codec does not receive into a type that is no table of the
+// schemas, or that could be several.
 //
 // A received message belongs to its receiver. Large ones occupy memory that comes back when the
 // garbage collector finds them, or earlier with [Release].
@@ -76,15 +77,15 @@ func finished(b *flatbuffers.Builder) (_ []byte, err error) {
 		return nil, errUnfinished
 	}
 	defer func() {
-		if recover() != nil { // there is no other way to find out
+		if recover() != nil { // the builder does not tell in another way
 			err = errUnfinished
 		}
 	}()
 	return b.FinishedBytes(), nil
 }
 
-// minKept is the size from which a message stays in the memory that it was received in. Smaller ones
-// are copied, so that the memory can be used again.
+// minKept is the size from which on a message stays in the memory that it was received in.
+// Smaller messages are copied, so that the memory can be reused.
 const minKept = 16 << 10
 
 // Unmarshal implements [encoding.CodecV2].
@@ -156,8 +157,8 @@ func (t *table) hasType(name string) bool {
 	return t.name == name || strings.HasSuffix(t.name, "."+name)
 }
 
-// Clone returns another message with what the root table m and all that belongs to it has. It
-// is for what is kept after [Release].
+// Clone returns a copy of the message with the root table m. It is for messages that are kept
+// after [Release].
 func Clone[T any, P interface {
 	*T
 	flatbuffers.FlatBuffer

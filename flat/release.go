@@ -12,12 +12,13 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// held has the memory of the large messages that were received and not released, by the tables that
-// they were received into. It does not keep these tables. When the collector has found one, its
-// memory is forgotten, and not freed: tables within it may be used for longer.
+// held has the memory of large messages that were received and not released, by the tables that
+// they were received into. It does not keep these tables alive. When the garbage collector has
+// found one, held forgets its memory and does not free it: tables within the message may be used
+// for longer.
 var held sync.Map // of mem.Buffer, by weak.Pointer[byte]
 
-// received records that the table v was received in b. It takes over a reference to b.
+// received records that the table v was received in b. It takes ownership of a reference to b.
 func received(v any, b mem.Buffer) {
 	at := pointerOf(v)
 	key := weak.Make(at)
@@ -32,8 +33,8 @@ func pointerOf(v any) *byte {
 }
 
 // Release frees the memory of a message for the next one, if m is the table that it was received
-// into. Nothing that m or a table, a vector or a string of it refers to must be used after that. To
-// release a message is never necessary, but the collector has less to do. It does nothing if m was
+// into. After that, neither m nor any table, vector or string of its message must be used. A
+// release is never necessary, but saves the garbage collector work. Release does nothing if m was
 // released before, if its message is small, or if m is nil.
 func Release(m flatbuffers.FlatBuffer) {
 	if m == nil {
@@ -44,9 +45,9 @@ func Release(m flatbuffers.FlatBuffer) {
 	}
 }
 
-// ReleaseRequests returns an interceptor that releases the request of each unary call when its handler
-// has returned. Handlers must not keep what they have got from it, nor reply with it. It comes
-// first in the server's chain of interceptors.
+// ReleaseRequests returns an interceptor that releases the request of each unary call when its
+// handler has returned. Handlers must not keep any part of the request, nor reply with it. It
+// comes first in the server's chain of interceptors.
 func ReleaseRequests() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		reply, err := handler(ctx, req)

@@ -54,9 +54,9 @@ type field struct {
 	slot     int  // where its offset is in the table's vtable
 	required bool // the table must have it
 	kind     kind
-	size     int    // of what is in the table itself, in bytes
-	align    int    // of the same
-	table    *table // of kinds that refer to tables
+	size     int    // size of the part that is in the table itself, in bytes
+	align    int    // alignment of that part
+	table    *table // for kinds that refer to tables
 	elem     inline // of the elements of a vector of scalars or structs
 	union    union
 }
@@ -74,10 +74,10 @@ const (
 	kindVector              // an offset to a vector of scalars or structs
 	kindStrings             // an offset to a vector of strings
 	kindTables              // an offset to a vector of tables
-	kindUnion               // an offset to what the field before says
+	kindUnion               // an offset to a table of the type that the previous field says
 )
 
-// A union is what a field of several types can be: tables, by the numbers of their types.
+// A union has the tables that a union field can refer to, by the numbers of their types.
 type union map[byte]*table
 
 // A compiler compiles a schema's reflection.

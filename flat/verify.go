@@ -13,8 +13,8 @@ const (
 
 	// stepsPerByte bounds the work for a message. Each table and each element of a vector is
 	// referred to by an offset of four bytes, so without sharing there are at most a quarter as
-	// many as bytes. A message may share tables, but a few bytes must not cost seconds: tables
-	// that share tables that share tables are as many paths as one likes.
+	// many as bytes. A message may share tables. But if shared tables share tables again, there
+	// are exponentially many paths, and a few bytes must not cost seconds.
 	stepsPerByte = 1
 	freeSteps    = 1024
 )
@@ -204,7 +204,7 @@ func (v *verifier) field(f *field, of, at int, vtable []byte, depth int) error {
 	return nil
 }
 
-// unionType returns which type the union f has. That is in the field before it.
+// unionType returns the type of the union f, which is in the previous field.
 func (v *verifier) unionType(f *field, of int, vtable []byte) (byte, error) {
 	o := int(binary.LittleEndian.Uint16(vtable[f.slot-2:])) // f has a slot after it
 	if o == 0 {

@@ -18,16 +18,15 @@
 //
 // # What it costs
 //
-// Messages are marshalled, copied and unmarshalled, even in process. A call uses four
-// goroutines in addition to the nearcall server's own. Register services with the
-// nearcall server if you can.
+// Messages are marshalled, copied and unmarshalled, even in process. A call uses four goroutines
+// in addition to the nearcall server's. Register services with the nearcall server if you can.
 //
 // # What is different
 //
-// In handlers of forwarded calls, the address from [peer.FromContext] has only the text of
-// the caller's, and AuthInfo is set only over TLS, without the SPIFFEID. Package authz needs
-// the caller's connection, which a *grpc.Server does not know of such calls: its interceptors
-// belong to the nearcall server, and refuse all calls in the *grpc.Server.
+// In handlers of forwarded calls, the address from [peer.FromContext] has only the text of the
+// caller's, and AuthInfo is set only over TLS, without the SPIFFEID. Package authz needs the
+// caller's connection, which a *grpc.Server does not know for such calls. Give its interceptors
+// to the nearcall server: in the *grpc.Server they refuse all calls.
 //
 // If the client streams, the *grpc.Server first gets an announcement for each message,
 // and the message only when the handler receives it. So at most 64 KiB of messages wait
@@ -36,8 +35,8 @@
 // Importing this package registers a compressor of that name. The program's gRPC clients
 // then list it in grpc-accept-encoding.
 //
-// If a nearcall server with this option has services of its own, ordinary gRPC clients can
-// call these with protobuf or the codec of ForceServerCodecV2 only.
+// Ordinary gRPC clients can call the nearcall server's other services only with protobuf or the
+// codec of ForceServerCodecV2.
 //
 // Forwarded calls fail if the *grpc.Server has the deprecated option RPCCompressor.
 //
@@ -67,9 +66,9 @@ import (
 	"github.com/nearcall/nearcall/internal/options"
 )
 
-// To returns an option that makes a nearcall server forward calls to s if it does not have
-// their service. Register the services of s before the first call. s may serve listeners
-// of its own, but need not.
+// To returns an option that makes a nearcall server forward calls to s if it does not have their
+// service. Register the services of s before the first call. s may serve listeners as well, but
+// need not.
 //
 // If [nearcall.UnknownServiceHandler] is set, too, it gets the calls to services that s
 // does not have either. Otherwise s gets them.
@@ -102,7 +101,7 @@ func (f *forwarder) handle(s grpc.ServerStream, clientStreams bool) error {
 	f.serve(w, req)
 	err := w.finish()
 	if err == errNoStatus || status.Code(err) == codes.Canceled {
-		// The *grpc.Server may report whatever ended the call as a cancellation.
+		// The *grpc.Server may report a cancellation, whatever ended the call.
 		if over := s.Context().Err(); over != nil {
 			return status.FromContextError(over).Err()
 		}
@@ -116,9 +115,9 @@ func (f *forwarder) handle(s grpc.ServerStream, clientStreams bool) error {
 	return status.Error(codes.Unavailable, "the *grpc.Server that this call was forwarded to is stopped")
 }
 
-// serve calls ServeHTTP, which panics if a handler's status has details but cannot be
-// marshalled because its message is not UTF-8. By then it has written the status without
-// details, which serve uses, as happens over a network. Other panics continue.
+// serve calls ServeHTTP, which panics if a handler's status has details but cannot be marshalled
+// because its message is not UTF-8. By then it has written the status without details, which
+// serve returns, as a network would. Other panics continue.
 func (f *forwarder) serve(w *response, req *http.Request) {
 	defer func() {
 		if w.status() != nil {

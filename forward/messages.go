@@ -42,8 +42,8 @@ type messages struct {
 	closed  bool
 }
 
-// A ticket identifies the call whose next message the handler receives. It must not be
-// guessable, because the *grpc.Server's clients on a network can name the compressor, too.
+// A ticket identifies the call whose next message the handler receives. Nobody must be able to
+// guess it, because the *grpc.Server's clients on a network can name the compressor, too.
 type ticket [16]byte
 
 var tickets sync.Map // from ticket to *messages, of running calls

@@ -52,7 +52,7 @@ const completeName = "__complete"
 // completeTime is how long a server can take to tell what it has. Tests give it more.
 var completeTime = 2 * time.Second
 
-// complete prints what could stand for the last of words, a line each.
+// complete prints the possible completions of the last of words, one a line.
 func complete(ctx context.Context, words []string, w io.Writer) {
 	if len(words) == 0 {
 		return

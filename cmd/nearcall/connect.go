@@ -55,11 +55,11 @@ func (f *connFlags) addTLS(flags *flag.FlagSet) {
 	flags.StringVar(&f.serverName, "servername", "", "use TLS, and expect a certificate for this `name`")
 }
 
-// maxDescription is the size up to which answers of reflection are accepted, in bytes, even if
-// -max-msg-sz is less: that limits the replies that the user asks for.
+// maxDescription is the maximum size of reflection's answers, in bytes, even if -max-msg-sz is
+// less: that limits the replies to the user's calls.
 const maxDescription = 4 << 20
 
-// A remote is the server that a command looks at.
+// A remote is the server that a command connects to.
 type remote struct {
 	target string
 	conn   *nearcall.ClientConn

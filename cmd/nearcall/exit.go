@@ -69,7 +69,7 @@ func (c command) exit(ctx context.Context, err error, stderr io.Writer) int {
 	return exitStatus + int(st.Code())
 }
 
-// clean returns text of a server's without control characters, which a terminal would obey.
+// clean returns text from a server without control characters, which a terminal would obey.
 func clean(text string) string {
 	var b strings.Builder
 	for _, r := range text {

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// parse parses flags before, between and behind other arguments, and returns those. After --
+// parse parses flags before, between and after other arguments, and returns the latter. After --
 // there are no flags.
 func parse(flags *flag.FlagSet, args []string) (rest []string, err error) {
 	for {

@@ -15,8 +15,8 @@ type load struct {
 const (
 	probeTime = 60 * time.Millisecond
 
-	// busyShare is the share at which figures are no longer shown, because the paths
-	// that are compared did not have the same processors.
+	// busyShare is the load from which on the tour shows no figures, because the compared paths
+	// did not have the same processors.
 	busyShare = 0.15
 )
 

@@ -99,8 +99,7 @@ func (m *meter) slot(ctx context.Context, l *lane, length time.Duration) (s slot
 	return s, nil
 }
 
-// each times single calls, at least one. Latencies include one reading of the clock, which
-// is not subtracted.
+// each times single calls, at least one. Latencies include one reading of the clock.
 func (m *meter) each(ctx context.Context, do func() error, length time.Duration) error {
 	if m.latencies == nil {
 		m.latencies = make([]time.Duration, 0, maxSamples)
@@ -145,8 +144,8 @@ func rate(ctx context.Context, do func() error, length time.Duration) (float64, 
 	}
 }
 
-// percentile returns the smallest of the sorted values that at least the share p of them does
-// not exceed.
+// percentile returns the smallest of the sorted values for which at least the share p of values
+// is not larger.
 func percentile(sorted []time.Duration, p float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0

@@ -40,7 +40,7 @@ func beTheProcess() bool {
 	signal.Ignore(os.Interrupt) // Ctrl-C ends the tour, which closes the input
 	who, target, _ := strings.Cut(value, " ")
 	err := serveTarget(who, target, os.Stdin, os.Stdout)
-	_ = os.Stdout.Close() // says that nothing is left to do but to exit
+	_ = os.Stdout.Close() // tells the tour that nothing is left to do but to exit
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "nearcall tour: the second process: %v\n", err)
 		os.Exit(exitFailed)

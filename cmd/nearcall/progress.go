@@ -16,7 +16,7 @@ type progress struct {
 	call  string // the call of the last say
 	width int    // of the text in the line
 
-	from, share float64 // the part of the whole that the current stretch has
+	from, share float64 // the part of the whole tour that the current stretch takes
 }
 
 // part says which part of the whole the following calls of say belong to.

@@ -77,8 +77,8 @@ func (o *output) failed(err error) error {
 	return failed
 }
 
-// lenient resolves types for printing. Types that the server does not describe have no
-// fields, so that the rest of a message is printed.
+// lenient resolves types for printing. It gives types that the server does not describe no
+// fields, so that the rest of a message can be printed.
 type lenient struct {
 	*schema.Server
 	warnings io.Writer

@@ -139,8 +139,8 @@ func traffic(before, now *callstatspb.GetReply) (all []methodTraffic) {
 	return all
 }
 
-// quantile returns the time within which the share q of the calls ended that are in now and
-// not in before.
+// quantile returns the time within which the share q of those calls ended that are in now and not
+// in before.
 func quantile(before, now *callstatspb.Method, q float64) time.Duration {
 	counted := make(map[int64]uint64)
 	for _, b := range before.GetTimes() {

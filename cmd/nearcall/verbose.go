@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// printMetadata prints metadata in lines that begin with prefix, in the order of the names. A
-// server's can have line breaks, which must not make another line.
+// printMetadata prints metadata in lines that begin with prefix, in the order of the names.
+// Metadata from a server can have line breaks, which must not begin another line.
 func printMetadata(w io.Writer, prefix string, md metadata.MD) {
 	for _, name := range slices.Sorted(maps.Keys(md)) {
 		for _, value := range md[name] {

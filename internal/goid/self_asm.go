@@ -2,8 +2,8 @@
 
 package goid
 
-// id returns the address of the runtime's data about the calling goroutine. It is only
-// compared, never dereferenced.
+// id returns the address of the runtime's data about the calling goroutine. Callers only compare
+// it and never dereference it.
 //
 //go:noescape
 func id() uintptr

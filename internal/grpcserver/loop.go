@@ -13,9 +13,9 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// loops holds the loop of each method that has one, by full name. Its methods are the
-// outermost interceptors: what they call, other interceptors included, runs on the loop.
-// grpc-go's goroutine waits meanwhile.
+// loops holds the loop of each method that has one, by full name. Its methods are the outermost
+// interceptors. All that they call, other interceptors included, runs on the loop, while
+// grpc-go's goroutine waits.
 type loops map[string]wait.Loop
 
 func loopsOf(services []Service) loops {
@@ -65,8 +65,8 @@ func run(ctx context.Context, l wait.Loop, method string, f func(context.Context
 	return t.reply, t.err
 }
 
-// A task is a call that runs on a loop. Its result is that of f, unless the loop ends
-// before.
+// A task is a call that runs on a loop. Its result is the result of f, unless the loop ends
+// first.
 type task struct {
 	method string
 	f      func(context.Context) (any, error)
@@ -89,8 +89,8 @@ func (t *task) end(reply any, err error) {
 
 // Run implements [wait.Job].
 func (t *task) Run() {
-	// The call may have ended while the loop was busy. Its context says so before those that
-	// are derived from it.
+	// The call may have ended while the loop was busy. Its context shows this before contexts
+	// that are derived from it.
 	if err := cmp.Or(t.call.Err(), t.ctx.Err()); err != nil {
 		t.end(nil, status.FromContextError(err).Err())
 		return
@@ -104,7 +104,7 @@ func (t *task) Run() {
 		pprof.SetGoroutineLabels(t.ctx)
 		defer pprof.SetGoroutineLabels(context.Background())
 	}
-	// In effect only if f panics or calls Goexit: the panic continues.
+	// This has an effect only if f panics or calls Goexit; a panic continues.
 	defer t.end(nil, status.Error(codes.Internal, "the handler exited without returning"))
 	t.end(t.f(t.ctx))
 }
@@ -121,8 +121,8 @@ func (t *task) Cancelled(why error) {
 	t.cancel()
 }
 
-// A stream is the stream of a handler that runs on a loop. What blocks runs on a goroutine,
-// and the task waits for it without blocking the loop.
+// A stream is the stream of a handler that runs on a loop. Methods that block run on a goroutine,
+// and the task waits for them without blocking the loop.
 type stream struct {
 	grpc.ServerStream
 	ctx  context.Context

@@ -28,7 +28,7 @@ type Config struct {
 	Services []Service
 	Unary    []grpc.UnaryServerInterceptor // the first one outermost
 	Stream   []grpc.StreamServerInterceptor
-	Options  []grpc.ServerOption // those without interceptors; credentials are ignored
+	Options  []grpc.ServerOption // all but interceptors; credentials are ignored
 }
 
 // A Server serves the connections that Take gives it. Its methods are safe for concurrent
@@ -39,7 +39,7 @@ type Server struct {
 	ended chan struct{} // closed when inner serves no more
 
 	mu        sync.Mutex
-	settingUp map[*connection]struct{} // inner waits for the settings of their clients
+	settingUp map[*connection]struct{} // connections whose clients have not sent their settings to inner
 	stopped   bool
 }
 
@@ -68,8 +68,8 @@ func New(c Config) *Server {
 	return s
 }
 
-// Take serves conn and owns it from then on. first was read from it already. auth is the
-// result of its security handshake. The client must have sent its settings at the deadline.
+// Take takes ownership of conn and serves it. first was already read from conn. auth is the
+// result of its security handshake. The client must send its settings before the deadline.
 func (s *Server) Take(conn net.Conn, first []byte, auth credentials.AuthInfo, deadline time.Time) {
 	c := &connection{Conn: conn, server: s, first: first, auth: auth, deadline: deadline}
 	if !s.add(c) || !s.conns.put(c) {
@@ -93,12 +93,12 @@ func (s *Server) remove(c *connection) {
 	delete(s.settingUp, c)
 }
 
-// settling is how long GracefulStop waits for the settings of clients, in case they have made
-// calls already.
+// settling is how long GracefulStop waits for the settings of clients, which may have made calls
+// already.
 const settling = time.Second
 
-// abandon lets the connections end that are being set up, at once or after settling.
-// Otherwise grpc-go waits for their clients when it stops.
+// abandon ends the connections that are being set up, at once or after settling. Otherwise
+// grpc-go waits for their clients when it stops.
 func (s *Server) abandon(atOnce bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,11 +127,11 @@ func (s *Server) Stop() {
 	<-s.ended
 }
 
-// A connection is a net.Conn of which the first bytes were read.
+// A connection is a net.Conn from which the first bytes were already read.
 type connection struct {
 	net.Conn
 	server   *Server
-	first    []byte // of these, what was not read again yet
+	first    []byte // those of these bytes that were not read again yet
 	auth     credentials.AuthInfo
 	deadline time.Time
 }
@@ -166,7 +166,7 @@ func (c *connection) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
-// alreadyDone are the credentials of connections whose security handshake was done before.
+// alreadyDone are the credentials of connections whose security handshake is complete.
 type alreadyDone struct{}
 
 // ServerHandshake implements [credentials.TransportCredentials].
@@ -188,7 +188,7 @@ func (a alreadyDone) Clone() credentials.TransportCredentials { return a }
 // OverrideServerName implements [credentials.TransportCredentials].
 func (alreadyDone) OverrideServerName(string) error { return nil }
 
-// A listener accepts the connections that are put in.
+// A listener accepts the connections that put gets.
 type listener struct {
 	conns  chan net.Conn
 	closed chan struct{}

@@ -1,9 +1,10 @@
 // Package largecopy copies large pieces of memory.
 //
-// Go's copy of megabytes is one piece of assembly, in which a goroutine cannot be stopped. A
-// garbage collector that wants to look at its stack meanwhile spins and sends it signals, and
-// goroutines that help the collector wait as well. The functions of this package let the goroutine
-// be stopped every 64 KiB. The memory that they copy from and to must not overlap.
+// Go copies megabytes in one piece of assembly, in which the runtime cannot stop the goroutine.
+// If the garbage collector wants to look at the goroutine's stack meanwhile, it spins and sends
+// signals, and goroutines that help the collector wait as well. With the functions of this
+// package the runtime can stop the goroutine every 64 KiB. The memory that they copy from and to
+// must not overlap.
 package largecopy
 
 import (
@@ -29,7 +30,7 @@ func copyLarge(dst, src []byte) (n int) {
 	return n
 }
 
-// copyStep copies a step. A goroutine that calls a function can be stopped there.
+// copyStep copies a step. The runtime can stop a goroutine where it calls a function.
 //
 //go:noinline
 func copyStep(dst, src []byte) int { return copy(dst, src[:min(step, len(src))]) }
@@ -53,7 +54,7 @@ func AppendString(b []byte, s string) []byte {
 func appendLarge(b, src []byte) []byte {
 	n := len(b)
 	if n+len(src) > cap(b) {
-		return append(b, src...) // to grow, append copies both anyway
+		return append(b, src...) // append copies both anyway when it grows b
 	}
 	b = b[:n+len(src)]
 	copyLarge(b[n:], src)
@@ -76,7 +77,7 @@ func cloneLarge(src []byte) []byte {
 	return b
 }
 
-// Uncleared returns n bytes that are not zero. n is greater than zero.
+// Uncleared returns n bytes with any contents. n must be greater than zero.
 func Uncleared(n int) []byte {
 	var s strings.Builder // its memory is not cleared
 	s.Grow(n)

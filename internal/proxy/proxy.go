@@ -1,8 +1,8 @@
-// Package proxy joins two paths: calls that arrive at a listener are made to a target, as
-// they are. Messages stay encoded. Metadata, deadlines, cancellations, statuses, trailers,
-// authorities and user agents pass unchanged, and so do the calls that the target makes to
-// its client. Messages that are compressed with gzip are decompressed and compressed again;
-// those of other compressors fail unless the program registers them.
+// Package proxy joins two paths: it makes the calls that arrive at a listener to a target,
+// unchanged. Messages stay encoded. Metadata, deadlines, cancellations, statuses, trailers,
+// authorities and user agents pass unchanged, and so do the calls that the target makes to its
+// client. It decompresses messages that are compressed with gzip and compresses them again; other
+// compressors work only if the program registers them.
 package proxy
 
 import (
@@ -32,7 +32,7 @@ const dialTimeout = 20 * time.Second
 type Proxy struct {
 	dial   func(accept func(link.Session) link.Acceptor) (link.Dialer, error)
 	server *nearcall.Server
-	ctx    context.Context // ends with Stop, and the dials with it
+	ctx    context.Context // ends with Stop, and ends dials
 	stop   context.CancelFunc
 
 	mu       sync.Mutex
@@ -108,7 +108,7 @@ func (p *Proxy) add(s link.Session) bool {
 	return !stopped
 }
 
-// connect opens a session with the target, whose calls go to the acceptor that accept
+// connect opens a session with the target. The target's calls go to the acceptor that accept
 // returns. It gives up when ctx is done.
 func (p *Proxy) connect(ctx context.Context, accept func(link.Session) link.Acceptor) (link.Session, error) {
 	d, err := p.dial(accept)
@@ -152,8 +152,8 @@ func (p *Proxy) accept(client link.Session) link.Acceptor {
 	return &relay{proxy: p, to: target, spare: spare.get}
 }
 
-// A spare session makes the calls of a client that were on their way when the target drained the
-// session before it.
+// A spare session makes those calls of a client that were on their way when the target drained
+// the previous session.
 type spare struct {
 	connect func(context.Context) (link.Session, error)
 
@@ -180,7 +180,7 @@ func (s *spare) get(ctx context.Context) (link.Session, error) {
 	return made, nil
 }
 
-// retire ends the session when its calls have ended. The client has ended.
+// retire ends the session once its calls have ended. The client's session has ended.
 func (s *spare) retire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,9 +190,9 @@ func (s *spare) retire() {
 	}
 }
 
-// join passes the drain and the end of each of two sessions on to the other. A client that
-// takes no more calls stays. When one session has ended, so have its calls: the other ends
-// when it has passed their ends on.
+// join passes the drain and the end of each of two sessions on to the other. It keeps a client
+// that takes no more calls. When one session has ended, so have its calls: the other session ends
+// when it has passed on how they ended.
 func (p *Proxy) join(client, target link.Session) {
 	noCalls, noBack := target.Done(), client.Done()
 	for {

@@ -12,13 +12,13 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A relay is an acceptor that makes the calls that it accepts to another session.
+// A relay is an acceptor that makes each call that it accepts over another session.
 type relay struct {
 	proxy *Proxy
 	to    link.Session
 
-	// spare returns a session for calls that were on their way when the other side of to has
-	// drained it. It is nil for calls back to a client, which has no other session.
+	// spare returns a session for calls that were on their way when the other side drained to. It
+	// is nil for calls back to a client, which has no other session.
 	spare func(context.Context) (link.Session, error)
 }
 
@@ -47,9 +47,9 @@ func (r *relay) HandleStream(callee link.Stream, o *link.CallHeader) error {
 // pass makes the call of callee, and passes its frames on in both directions. ctx ends when
 // callee is aborted, with the reason.
 //
-// Each direction has a goroutine, so that a receiver that does not receive stops the sender
-// and nothing else. Aborts of the caller stream are found by receiving, so that what had
-// arrived before is passed on first.
+// Each direction has a goroutine, so that a receiver that does not receive stops its sender and
+// nothing else. pass learns of aborts of the caller stream from Recv, so that it first passes on
+// what had arrived before.
 func (r *relay) pass(ctx context.Context, callee link.Stream, o *link.CallHeader) {
 	caller, err := r.open(ctx, o)
 	switch {
@@ -68,10 +68,10 @@ func (r *relay) pass(ctx context.Context, callee link.Stream, o *link.CallHeader
 	forwardReplies(caller, callee)
 }
 
-// open opens the stream of a call that has arrived. The caller may be unable to make the call again.
-// So if the session was drained meanwhile, the call is made on a spare one.
+// open opens the stream of a call that has arrived. The caller may be unable to make the call
+// again, so if the session was drained meanwhile, open makes the call on a spare one.
 func (r *relay) open(ctx context.Context, o *link.CallHeader) (caller link.Stream, err error) {
-	const most = 10 // attempts, as each spare session may be drained as well
+	const most = 10 // attempts, because each spare session may be drained as well
 	for s, n := r.to, 1; ; n++ {
 		if caller, err = s.NewStream(ctx, o); !errors.Is(err, link.ErrUnprocessed) || !link.IsClosed(s.Done()) || r.spare == nil || n == most {
 			return caller, err
@@ -95,7 +95,7 @@ func forwardRequests(from, to link.Stream) {
 				_ = from.Send(&link.Frame{End: end})
 				to.Abort(context.Canceled)
 			}
-			return // otherwise it was aborted, and pass tells the other stream
+			return // otherwise the stream was aborted, and pass tells the other stream
 		}
 		out := link.Frame{EndSend: in.EndSend, HasMsg: in.Got}
 		if in.Got {
@@ -136,8 +136,8 @@ func forwardReplies(from, to link.Stream) {
 	}
 }
 
-// endOfMessage returns the end of a call of which a message could not be decompressed, in
-// grpc-go's words, or nil if err is another error.
+// endOfMessage returns the end, in grpc-go's words, of a call with a message that could not be
+// decompressed. It returns nil if err is another error.
 func endOfMessage(err error) *link.End {
 	var c *link.CompressionError
 	if errors.As(err, &c) {

@@ -9,9 +9,9 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
-// NearcallAndItsModulesMustHaveTheSameVersion1 is named by all modules that register a
-// transport. It gets the next number with each change of this file that they cannot follow,
-// so that a program with another version of a module does not compile, and says why.
+// All modules that register a transport name NearcallAndItsModulesMustHaveTheSameVersion1. It
+// gets the next number with each incompatible change of this file, so that a program with another
+// version of a module does not compile, and the compiler's error says why.
 const NearcallAndItsModulesMustHaveTheSameVersion1 = true
 
 // A Transport carries the calls of a scheme's targets, which are HOST:PORT. It always uses
@@ -30,7 +30,7 @@ type Transport struct {
 	Listen func(rest string) (Listener, error)
 }
 
-// A Listener is what a Transport listens with.
+// A Listener is a listener of a Transport.
 type Listener interface {
 	link.Listener
 
@@ -42,12 +42,12 @@ type Listener interface {
 	Configure(s *Settings) error
 }
 
-// Settings are what the options of a client or a server say to a transport.
+// Settings are the options of a client or a server that a transport needs.
 type Settings struct {
 	sock.Options
 
 	TLS       *tls.Config // of the credentials; never nil, and not to be modified
-	Authority string      // of a client's calls, and what the server's certificate is for
+	Authority string      // of a client's calls; the server's certificate must be valid for it
 
 	// Accept returns the acceptor of the calls that a client's peer makes; nil for none.
 	Accept func(link.Session) link.Acceptor
@@ -57,7 +57,7 @@ type Settings struct {
 
 var transports = map[string]*Transport{}
 
-// Register adds a transport. It is called by init functions only.
+// Register adds a transport. Only init functions call it.
 func Register(t *Transport) { transports[t.Scheme] = t }
 
 // TransportOf returns the transport of a scheme, or nil.

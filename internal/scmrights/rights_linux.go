@@ -1,9 +1,9 @@
-// Package scmrights sets whether a unix socket accepts descriptors from its peer (SCM_RIGHTS).
-// By default it does, which endangers even a program that never looks at them: the system
-// closes descriptors that the program does not receive, within the read that they came with
-// or within the socket's own close. The peer chooses what is closed. It can choose a socket
-// whose close blocks, for as long as the peer likes, until its data was sent (SO_LINGER).
-// Each such read blocks a thread of the process.
+// Package scmrights sets whether a unix socket accepts descriptors from its peer (SCM_RIGHTS). By
+// default it does, which endangers even a program that never looks at them. The system closes
+// descriptors that the program does not receive, within the read with which they arrive or within
+// the socket's close, and the peer chooses which descriptors these are. It can choose a socket
+// whose close blocks for as long as the peer likes, until its data is sent (SO_LINGER). Each such
+// read blocks a thread of the process.
 //
 // Since version 6.16 Linux can refuse descriptors: the peer's sendmsg then fails with
 // EPERM. On older versions and on other systems, a process is safe only from peers that

@@ -15,8 +15,8 @@ import (
 	"github.com/nearcall/nearcall/internal/scmrights"
 )
 
-// backlog is the length of the queue of connections to accept. The system reduces it
-// to its own limit.
+// backlog is the length of the queue of connections to accept. The system reduces it to its
+// limit.
 const backlog = 1<<16 - 1
 
 // bindWith does the same as net.Listen, but sets the mode and the owner of the file
@@ -40,7 +40,7 @@ func bindWith(path string, o Options) (*net.UnixListener, error) {
 	return lis, nil
 }
 
-// startListening is replaced by a test that inspects the file at that moment.
+// A test replaces startListening to inspect the file at that moment.
 var startListening = syscall.Listen
 
 func newSocket() (int, error) {

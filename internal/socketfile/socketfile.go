@@ -78,13 +78,13 @@ func Listen(path string, o Options) (net.Listener, error) {
 	return l, nil
 }
 
-// Abs returns path as an absolute one. It removes no "..", which would be another file's behind
-// a symbolic link.
+// Abs returns the absolute form of path. It removes no "..", because behind a symbolic link that
+// would name another file.
 func Abs(path string) (string, error) {
 	switch {
 	case filepath.IsAbs(path):
 		return path, nil
-	case runtime.GOOS == "windows": // where a path can be neither, such as C:s
+	case runtime.GOOS == "windows": // there a path can be neither, such as C:s
 
 		return filepath.Abs(path)
 	}

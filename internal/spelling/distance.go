@@ -1,4 +1,4 @@
-// Package spelling finds the names that users probably meant by misspelt ones.
+// Package spelling finds the names that users probably meant when they misspelt them.
 package spelling
 
 // Distance returns the edit distance of a and b: how many letters must be inserted,

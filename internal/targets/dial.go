@@ -62,7 +62,7 @@ func (t *Target) socketDialer(o *options.Dial, authority string) sock.Dialer {
 	return d
 }
 
-// Dialer returns a dialer for a target of nearcall's or of grpc-go's.
+// Dialer returns a dialer for a target, which may go to grpc-go.
 func Dialer(target string, o *options.Dial) (link.Dialer, error) {
 	t, err := Parse(target)
 	if err == nil {
@@ -82,8 +82,7 @@ func Dialer(target string, o *options.Dial) (link.Dialer, error) {
 	return d, nil
 }
 
-// withFallback returns a dialer that connects through grpc-go if d meets an ordinary gRPC
-// server.
+// withFallback returns a dialer that connects through grpc-go if d finds an ordinary gRPC server.
 func (t *Target) withFallback(o *options.Dial, d sock.Dialer) link.Dialer {
 	target := strings.TrimPrefix(t.forGRPC(), "grpc:")
 	if t.network == "tcp" {

@@ -28,7 +28,7 @@ func Listen(target string, file socketfile.Options) (Listener, error) {
 		if err = t.checkFile(file); err == nil {
 			lis, err = t.Scheme.listen(t, file)
 		}
-	case t.Rest == t.text && suggestion(target) != "": // it has no scheme of nearcall's
+	case t.Rest == t.text && suggestion(target) != "": // it has none of nearcall's schemes
 		err = errors.New(suggestion(target))
 	default:
 		err = fmt.Errorf("write %s", listenUsage())

@@ -12,8 +12,8 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
-// Schemes whose transports are modules of their own. A program that imports such a module can
-// use the scheme; the module registers its transport with package registry.
+// Some schemes have transports in separate modules. A program that imports such a module can use
+// the scheme; the module registers its transport with package registry.
 
 // available reports whether the program can use the scheme.
 func (s *scheme) available() bool { return s.module == "" || registry.TransportOf(s.name) != nil }
@@ -29,7 +29,7 @@ func (t *Target) parseModule() error {
 	return err
 }
 
-// dialModule returns the dialer of a target whose transport is its own module.
+// dialModule returns the dialer of a target whose transport is a separate module.
 func dialModule(t *Target, o *options.Dial) (link.Dialer, string, error) {
 	config, err := t.moduleTLS(o)
 	if err != nil {

@@ -20,8 +20,8 @@ type scheme struct {
 	// parse fills in t from t.Rest.
 	parse func(t *Target) error
 
-	// authority returns the default :authority of calls, as in grpc-go. It is nil for
-	// schemes without sessions of their own.
+	// authority returns the default :authority of calls, as in grpc-go. It is nil for schemes
+	// that go to grpc-go.
 	authority func(t *Target) string
 
 	// dialer returns the dialer for t and the authority of its calls. It is nil for
@@ -31,7 +31,7 @@ type scheme struct {
 	// listen is nil for schemes that nearcall cannot listen on.
 	listen func(t *Target, o socketfile.Options) (Listener, error)
 
-	module  string         // the package to import for the scheme; "" if it is part of this one
+	module  string         // the package to import for the scheme; "" if it is part of this module
 	Backoff backoff.Config // default between connection attempts
 	Sockets bool           // sessions hold a socket, which the idle timeout closes
 }
@@ -108,7 +108,7 @@ var schemeGRPC = &scheme{
 // IsGRPC reports whether t goes to grpc-go.
 func (t *Target) IsGRPC() bool { return t.Scheme == schemeGRPC }
 
-// Dialer returns the dialer for t, which is not grpc-go's, and the authority of its calls.
+// Dialer returns the dialer for t, which must not go to grpc-go, and the authority of its calls.
 func (t *Target) Dialer(o *options.Dial) (d link.Dialer, authority string, err error) {
 	return t.Scheme.dialer(t, o)
 }
@@ -123,7 +123,7 @@ func schemeOf(name string) *scheme {
 	return nil
 }
 
-// Parse parses a target. A target without a scheme of nearcall's goes to grpc-go.
+// Parse parses a target. A target without one of nearcall's schemes goes to grpc-go.
 func Parse(target string) (*Target, error) {
 	if target == "" {
 		return nil, errors.New("the target is empty; write inproc:NAME, unix:PATH, tcp:HOST:PORT, or what grpc.NewClient takes")

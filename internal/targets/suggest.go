@@ -11,8 +11,8 @@ import (
 	"github.com/nearcall/nearcall/internal/spelling"
 )
 
-// suggestion returns the question which target the user meant by text, which [Listen]
-// cannot listen on. It is empty if there is no likely answer.
+// suggestion returns a question that names the target that the user probably meant by text, which
+// [Listen] cannot listen on. It is empty if there is no likely target.
 func suggestion(text string) string {
 	name, rest, found := strings.Cut(text, ":")
 	host, port, err := net.SplitHostPort(text)
@@ -38,8 +38,8 @@ func isPort(s string) bool {
 	return err == nil
 }
 
-// didYouMean suggests a target of the scheme called name: with rest if that is valid
-// for the scheme, otherwise the general form.
+// didYouMean suggests a target of the scheme called name, with rest if that is valid for the
+// scheme, and otherwise in general form.
 func didYouMean(name, rest string) string {
 	text := name + ":" + rest
 	t, err := Parse(text)
@@ -73,9 +73,9 @@ func similar(name, rest string) *scheme {
 	return nil
 }
 
-// Hint returns a hint for errors of grpc-go about target if it looks like a misspelt
-// target of nearcall's, or "". Such a target still goes to grpc-go, because a
-// registered resolver or a custom dialer could know it.
+// Hint returns a hint for errors of grpc-go about target if it looks like a misspelt target of
+// nearcall's, or "". Such a target still goes to grpc-go, because a registered resolver or a
+// custom dialer may know it.
 func Hint(target string) string {
 	name, rest, found := strings.Cut(target, ":")
 	if !found || isPort(rest) || resolver.Get(strings.ToLower(name)) != nil {

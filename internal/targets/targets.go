@@ -139,8 +139,8 @@ func checkLength(address string) error {
 	return nil
 }
 
-// fixed returns the address of a socket target for net.Dial, whatever the working directory is
-// then. A relative path stays if the absolute one is too long for a socket.
+// fixed returns the address of a socket target for net.Dial, independent of later changes of the
+// working directory. A relative path stays relative if the absolute one is too long for a socket.
 func (t *Target) fixed() string {
 	if t.network != "unix" || t.address[0] == '@' {
 		return t.address
@@ -202,8 +202,7 @@ func (t *Target) host() string {
 	return host
 }
 
-// staysHere reports whether the target is on this machine for certain, whatever a name
-// server says.
+// staysHere reports whether the target is certainly on this machine, whatever a name server says.
 func (t *Target) staysHere() bool {
 	if t.network == "unix" {
 		return true

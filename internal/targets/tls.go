@@ -19,7 +19,7 @@ func NewTLS(c *tls.Config) credentials.TransportCredentials {
 	c = c.Clone()
 	server := c.Clone()
 	if len(server.NextProtos) == 0 {
-		server.NextProtos = []string{"http/1.1"} // to which NewTLS adds h2
+		server.NextProtos = []string{"http/1.1"} // NewTLS adds h2
 	}
 	return &tlsCredentials{credentials.NewTLS(c), credentials.NewTLS(server), c}
 }

@@ -12,9 +12,8 @@ import (
 
 const sharesMemory = true
 
-// SharedMemory returns an upgrade of unix sockets to shared memory. It uses at most
-// that many bytes. shared says that different peers share them, so that no peer can
-// take more than its part.
+// SharedMemory returns an upgrade of unix sockets to shared memory of at most that many bytes.
+// shared says that different peers share them; then no peer can take more than its part.
 func SharedMemory(bytes int64, shared bool) *sock.Upgrade {
 	memory := shm.NewMemory(bytes, shared)
 	server := shm.NewServer(memory)

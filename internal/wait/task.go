@@ -7,12 +7,12 @@ type Job interface {
 	// Run does the work.
 	Run()
 
-	// Drop is called after Cancelled, instead of Run, if the loop ended before the
-	// task began. It wakes those that wait for the job.
+	// Drop is called after Cancelled, instead of Run, if the loop ends before the task begins. It
+	// wakes those that wait for the job.
 	Drop()
 
-	// Leave is called after Cancelled if the loop ended while Run waited. Run then
-	// never returns. Leave wakes those that wait for the job.
+	// Leave is called after Cancelled if the loop ends while Run waits. Run then never returns.
+	// Leave wakes those that wait for the job.
 	Leave()
 
 	// Cancelled is called with the reason if the loop ends before the task.
@@ -41,7 +41,7 @@ type Loop interface {
 	Inside() bool
 }
 
-// A Handle makes the type that embeds it stand for a Loop, without the methods of one.
+// A type that embeds a Handle stands for a Loop without having its methods.
 type Handle struct{ loop Loop }
 
 // HandleOf returns a Handle for l.
@@ -120,9 +120,8 @@ func Closed(ctx context.Context, c <-chan struct{}) error {
 	return err
 }
 
-// Outside runs f, which may block its goroutine, and returns f's error. A w that is not nil
-// waits for f, which then runs on its own goroutine, so that a task does not block its
-// loop.
+// Outside runs f, which may block its goroutine, and returns f's error. If w is not nil, f runs
+// on another goroutine and w waits for it, so that a task does not block its loop.
 func Outside(w Waiter, f func() error) error {
 	if w == nil {
 		return f()

@@ -2,10 +2,9 @@
 // a message, a client that waits for a reply and a sender that waits for credit
 // all use them.
 //
-// Some waiters cannot block their goroutine: a task of an event loop is
-// suspended instead, and other waiters do work of their own while they wait.
-// Code that waits therefore does not receive from a channel. It parks on a
-// [Parker], which decides how to wait.
+// Some waiters cannot block their goroutine: a task of an event loop is suspended instead, and
+// other waiters work while they wait. So code that waits does not receive from a channel. It
+// parks on a [Parker], which decides how to wait.
 package wait
 
 import (
@@ -28,8 +27,8 @@ type Parker interface {
 	Unpark()
 }
 
-// A Waiter supplies Parkers. A task gets its own Parker, an ordinary goroutine
-// one that blocks.
+// A Waiter supplies Parkers. A task gets its own Parker, an ordinary goroutine gets one that
+// blocks.
 type Waiter interface {
 	// Parker returns a Parker for the caller. It holds no token.
 	Parker() Parker
@@ -133,7 +132,7 @@ func (s *Cond) Sleep(l sync.Locker, w Waiter) {
 	p := s.parker(w)
 	s.asleep = p
 	l.Unlock()
-	_ = p.Park(context.Background()) // no context: cancellation must call Wake, too
+	_ = p.Park(context.Background()) // without a context: a cancellation must call Wake
 	if w != nil {
 		w.Release(p)
 	}
@@ -195,8 +194,8 @@ const (
 // TryLock takes the lock if it is free and reports whether it did.
 func (m *Mutex) TryLock() bool { return m.state.CompareAndSwap(free, held) }
 
-// Lock takes the lock, in first-come order among those that wait. w supplies the
-// Parker to wait with; nil means a goroutine's.
+// Lock takes the lock. Waiters get it in the order in which they came. w supplies the Parker to
+// wait with; nil means a goroutine's.
 func (m *Mutex) Lock(w Waiter) {
 	if m.TryLock() {
 		return

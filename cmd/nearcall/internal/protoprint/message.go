@@ -172,7 +172,7 @@ func ref(d, to protoreflect.Descriptor) string {
 		}
 	}
 	if _, outer, ok := strings.Cut(pkg, "."); ok && name == full && strings.Contains("."+outer+".", "."+first+".") {
-		return "." + full // a package around this one has the name, too
+		return "." + full // an enclosing package has the name, too
 	}
 	return name
 }

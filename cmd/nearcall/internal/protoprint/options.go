@@ -18,7 +18,7 @@ func (p *printer) optionLines(d protoreflect.Descriptor) {
 	}
 }
 
-// brackets returns options as they stand behind a field.
+// brackets returns options as they follow a field.
 func brackets(options []string) string {
 	if len(options) == 0 {
 		return ""
@@ -86,8 +86,8 @@ func optionName(d protoreflect.Descriptor, f protoreflect.FieldDescriptor) strin
 	return string(f.Name())
 }
 
-// value returns v as it stands behind an option's name or in a message. If f is a list, v is
-// an element.
+// value returns v as it follows an option's name or a field's name in a message. If f is a list,
+// v is an element.
 func value(f protoreflect.FieldDescriptor, v protoreflect.Value) string {
 	switch f.Kind() {
 	case protoreflect.StringKind:
@@ -160,7 +160,7 @@ func float(v float64, bits int) string {
 	return strconv.FormatFloat(v, 'g', -1, bits)
 }
 
-// quote returns a string literal. Of bytes it escapes all that is not ASCII.
+// quote returns a string literal. In bytes it escapes all that is not ASCII.
 func quote(s string, isBytes bool) string {
 	var b strings.Builder
 	b.WriteByte('"')

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// maxFiles and maxDepth bound what a server can make this process do. A file that imports
-// another is one deeper than it.
+// maxFiles and maxDepth bound what a server can make this process do. A file is one deeper than
+// the files that it imports.
 const (
 	maxFiles = 20_000
 	maxDepth = 1_000
@@ -97,9 +97,9 @@ func (s *Server) link(path string) (protoreflect.FileDescriptor, error) {
 	return d, nil
 }
 
-// importTypes returns file with imports of the files that have its types, as far as the server
-// knows these by their names. A server can have a file at another path than the one by which
-// others import it, if these were compiled in another folder.
+// importTypes returns file with imports of the files that have its types, if the server finds
+// them by their names. A server can have a file at another path than its importers say, if these
+// were compiled in another folder.
 func (s *Server) importTypes(file *descriptorpb.FileDescriptorProto) (*descriptorpb.FileDescriptorProto, error) {
 	file = proto.CloneOf(file)
 	for _, name := range typesIn(file) {
@@ -115,7 +115,7 @@ func (s *Server) importTypes(file *descriptorpb.FileDescriptorProto) (*descripto
 	return file, nil
 }
 
-// typesIn returns the names of the types that file uses and does not have, each once.
+// typesIn returns the names of the types that file uses and does not declare, each once.
 func typesIn(file *descriptorpb.FileDescriptorProto) (names []protoreflect.FullName) {
 	seen := make(map[string]bool)
 	own := func(scope, name string) string {

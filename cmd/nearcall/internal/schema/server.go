@@ -28,12 +28,12 @@ const Services = "grpc.reflection."
 // are the same on the wire, so the types of v1 serve for both.
 var versions = []string{"v1", "v1alpha"}
 
-// ErrNotFound is in the errors for names that the server does not know.
+// Errors for names that the server does not know wrap ErrNotFound.
 var ErrNotFound = errors.New("the server does not know the name")
 
-// A Server is what a server tells of itself. It asks for descriptors when they are needed and
-// keeps them. All methods are safe for concurrent use, and return status errors if the server
-// cannot be asked.
+// A Server has the descriptors of a server. It asks for them when they are needed, and keeps
+// them. All methods are safe for concurrent use, and return status errors if the server cannot be
+// asked.
 type Server struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -81,8 +81,8 @@ func (s *Server) Services() ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// Find returns what has a name in the server's files: a service, method, message, field and so
-// on.
+// Find returns the descriptor with a name in the server's files: of a service, method, message,
+// field and so on.
 func (s *Server) Find(name protoreflect.FullName) (protoreflect.Descriptor, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,8 +120,8 @@ func (s *Server) File(path string) (protoreflect.FileDescriptor, error) {
 	return d, err
 }
 
-// fetch asks for files and links them. what identifies the request: one that failed with
-// ErrNotFound is not made again.
+// fetch asks for files and links them. what identifies the request: fetch does not repeat one
+// that has failed with ErrNotFound.
 func (s *Server) fetch(what string, req *rpb.ServerReflectionRequest) error {
 	if s.unknown[what] {
 		return fmt.Errorf("%w: %s", ErrNotFound, what)
