@@ -9,8 +9,7 @@ import (
 // A handle gives servers the handlers of a loop, which programs do not see.
 type handle = wait.Handle
 
-// handlers makes a Loop the [wait.Loop] with which servers and clients run handlers and wait in
-// them.
+// handlers implements [wait.Loop], with which servers and clients run handlers and wait in them.
 type handlers Loop
 
 // Start implements [wait.Loop].

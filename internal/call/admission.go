@@ -18,27 +18,26 @@ import (
 //   - Otherwise the goroutine that reads the session waits, and with it the peer, as in
 //     grpc-go: a peer may open calls and reset each at once, faster than their handlers return,
 //     and the session limits only the open calls.
-//   - But that goroutine must not wait for handlers that wait for what it reads. They may
-//     if they call the peer, if the session is a client's, or if they are to run on the reader
-//     itself. Then another goroutine waits with each call. The session's limit of open
-//     calls bounds these, since a call that is reset stops waiting.
+//   - But that goroutine must not wait for handlers that wait for what it reads. That can happen
+//     if handlers call the peer, if the session is a client's, or if the reader itself must run
+//     them. Then another goroutine waits with each call. The session's limit of open calls bounds
+//     these, because a call that is reset stops waiting.
 //   - A session that reads each call on another goroutine lets that goroutine wait.
 //
 // Invariants, under mu:
-//   - Places are taken by the running calls, and by those that were given one and have not
-//     begun to run.
+//   - Running calls have places, and so have calls that got one and have not begun to run.
 //   - While tickets are queued, all places are taken, and new calls are not refused. A place
 //     that is given back goes to the first ticket.
 //   - A ticket that leaves the queue is decided, and its parker then gets exactly one token, unless
 //     its call gave up.
-//   - onIdle is called once new calls are refused, none runs, and each that had to wait on this side
-//     knows that it is refused.
+//   - onIdle is called once new calls are refused, no call runs, and each call that waited on
+//     this side knows that it is refused.
 type admission struct {
 	mu      *sync.Mutex // the server's workers.mu
 	limit   int         // of places; 0 for none
 	ahead   bool        // callers take their places with admit
 	onIdle  func()      // called once, with mu held
-	counter CallCounter // counts the running calls, too; may be nil
+	counter CallCounter // counts the running calls as well; may be nil
 	parkers wait.Pool
 
 	// Guarded by mu.
@@ -46,7 +45,7 @@ type admission struct {
 	taken        int           // places
 	queue        list.List     // of *ticket; many can leave it at once when their deadlines pass
 	reader       wait.Cond     // the session's reader waits here for a place
-	readerNeeded bool          // handlers may wait for what the reader reads: it must not wait for them
+	readerNeeded bool          // handlers may wait for what the reader reads, so it must not wait for them
 	lent         int           // running calls that wait for the reader to run them
 	undecided    int           // calls that have waited on this side, and neither run nor were refused yet
 	refusal      error         // why new calls are refused; nil if they are not
@@ -64,8 +63,8 @@ type ticket struct {
 
 func newTicket(w wait.Waiter) *ticket { return &ticket{waiter: w, parker: w.Parker()} }
 
-// admit takes a place before the call that needs it comes, and waits for it until ctx is done
-// or new calls are refused. It implements [link.Terms]'s Admit.
+// admit takes a place before the call arrives, and waits for it until ctx is done or new calls
+// are refused. It implements [link.Terms]'s Admit.
 func (a *admission) admit(ctx context.Context) error {
 	a.mu.Lock()
 	if a.fullLocked() {
@@ -96,8 +95,8 @@ func (a *admission) takeLocked() error {
 	return a.refusal
 }
 
-// enterLocked makes c a running call, or returns a ticket for a place or why c is refused. It may
-// wait, without mu.
+// enterLocked makes c a running call, or returns a ticket for a place, or why c is refused. It
+// may wait, without mu.
 func (a *admission) enterLocked(c *serverCall) (*ticket, error) {
 	if a.ahead {
 		return nil, a.beginLocked(c)
@@ -119,8 +118,8 @@ func (a *admission) enterLocked(c *serverCall) (*ticket, error) {
 	return nil, a.beginLocked(c)
 }
 
-// beginLocked makes c, which has a place, a running call. If it returns an error, it has given the place
-// back.
+// beginLocked starts to count c, which has a place, as running. If it returns an error, it has
+// given the place back.
 func (a *admission) beginLocked(c *serverCall) error {
 	if a.refusal != nil {
 		a.taken-- // nobody waits
@@ -170,14 +169,15 @@ func (a *admission) giveBack() {
 	wait.Unpark(next)
 }
 
-// giveBackAhead gives back the place of a call that has come and does not run, if its caller has taken one.
+// giveBackAhead gives back the place of a call that has arrived and does not run, if its caller
+// has taken one.
 func (a *admission) giveBackAhead() {
 	if a.ahead {
 		a.giveBack()
 	}
 }
 
-// wait waits for a place with the queued t. Its error is t.refused, or ctx's if t gives up.
+// wait waits until the queued t has a place. Its error is t.refused, or ctx's if t gives up.
 func (a *admission) wait(ctx context.Context, t *ticket) error {
 	defer t.waiter.Release(t.parker)
 	err := t.parker.Park(ctx)
@@ -199,8 +199,8 @@ func (a *admission) wait(ctx context.Context, t *ticket) error {
 	return link.ContextEnd(err)
 }
 
-// decide records that a call that got a ticket from enterLocked runs, has ended or knows that it
-// is refused.
+// decide records that a call with a ticket from enterLocked runs, has ended or knows that it is
+// refused.
 func (a *admission) decide() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

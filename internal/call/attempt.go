@@ -28,10 +28,9 @@ import (
 //
 // Invariants:
 //
-//   - A call is committed once a header or a message was received, it has failed
-//     and is not retried, more was sent than the replay limit, the user has asked
-//     for the context or the trailer, or the call is finished. A committed call
-//     stays committed, and its attempt is not replaced.
+//   - A call is committed once it has received a header or a message, has failed without a retry,
+//     has sent more than the replay limit, or is finished, or once the user has asked for its
+//     context or trailer. A committed call stays committed, and its attempt is not replaced.
 //   - The goroutine that replaces the attempt holds retryMu and sets retrying,
 //     including during the backoff. Only this goroutine may write current and
 //     finish the call until it is done. Others that want to finish the call set
@@ -43,8 +42,8 @@ import (
 //   - A call whose attempt failed is retried by the user's next operation on it.
 //     Until then it waits, as in grpc-go, for its context to end or its client to
 //     close.
-//   - Calls in process without a retryPolicy are committed from the beginning:
-//     only NewStream can refuse them. Nothing is kept for replay.
+//   - Calls in process without a retryPolicy are committed from the beginning: only NewStream can
+//     refuse them. They keep nothing for replay.
 
 // An attemptKind says why an attempt is made.
 type attemptKind uint8
@@ -55,7 +54,7 @@ const (
 	policyRetry
 )
 
-// An attempt is one try at a call. All but the first try of a unary call have a stream.
+// An attempt is one try of a call. Each has a stream, except the first try of a unary call.
 type attempt struct {
 	call    *clientStream // nil before there is a stream
 	kind    attemptKind
@@ -77,8 +76,8 @@ type attempt struct {
 // isUnprocessed reports whether err says that no handler has seen the call.
 func isUnprocessed(err error) bool { return err != nil && errors.Is(err, link.ErrUnprocessed) }
 
-// refusedBy reports whether session refused a call that another session may accept.
-// It is false for a session that is not ending, as a retry would pick it forever.
+// refusedBy reports whether session refused a call that another session may accept. It is false
+// for a session that is not ending, because retries would pick that for ever.
 func refusedBy(session link.Session, err error) bool {
 	return isUnprocessed(err) && link.IsClosed(session.Done())
 }
@@ -117,8 +116,8 @@ func (c *Client) beginAttempt(ctx context.Context, a *attempt, ci *callInfo) err
 }
 
 // openAttempt opens a's stream. It retries refusals and failures as the rules allow, and reports
-// each retry to stats handlers as another attempt. The end of each failed attempt was reported,
-// too, when it returns. The error is a status error.
+// each retry to stats handlers as another attempt. When it returns, the end of each failed
+// attempt was reported as well. The error is a status error.
 func (s *clientStream) openAttempt(ctx context.Context, a *attempt, info *callInfo) error {
 	for {
 		if a.ctx == nil {
@@ -227,7 +226,7 @@ func (s *clientStream) abortCall(reason error) {
 	a, unheard := s.current, s.current.retryPending || s.retrying
 	s.mu.Unlock()
 	a.stream.Abort(reason)
-	if unheard { // the stream was aborted before, so that Abort has no effect
+	if unheard { // the stream was aborted before, so Abort has no effect
 		s.finish(linkStatus(reason))
 	}
 }
@@ -255,8 +254,8 @@ func (a *attempt) onTransportAbort(reason error) {
 	}
 }
 
-// finishAborted finishes the call, whose stream was aborted for reason. It first receives
-// a header that had arrived.
+// finishAborted finishes the call, whose stream was aborted for reason. First it receives the
+// header if that had arrived.
 func (s *clientStream) finishAborted(reason error) {
 	if s.recvMu.TryLock() {
 		s.mu.Lock()

@@ -27,8 +27,8 @@ func BufferPoolOf(ctx context.Context) mem.BufferPool {
 	return BufferPool{func() link.Session { return c.session }}
 }
 
-// drafts has the functions that end drafts, by the pointers that Get has returned. A draft whose
-// pointer is lost is ended when the collector finds that.
+// drafts has the functions that end drafts, by the pointers that Get has returned. If a pointer
+// is lost, its draft ends when the garbage collector finds that.
 var drafts sync.Map // of func(), by weak.Pointer[[]byte]
 
 // Get implements [mem.BufferPool].

@@ -25,13 +25,13 @@ const (
 	defaultMaxRecv = 4 << 20
 )
 
-// callInfo holds what all attempts of one call have in common: what its caller asks for.
+// callInfo holds what the caller of a call asks for, and what all attempts have in common.
 type callInfo struct {
 	ctx    context.Context // with the service config's timeout
 	method string
 	desc   *grpc.StreamDesc // unaryDesc for Invoke
 	md     metadata.MD      // the user's
-	given  *link.Message    // the request of Invoke, encoded; nil if it was not
+	given  *link.Message    // the request of Invoke if it is encoded; nil otherwise
 
 	opts         []grpc.CallOption
 	codec        link.Codec
@@ -52,8 +52,7 @@ type callInfo struct {
 // unary reports whether Invoke makes the call.
 func (ci *callInfo) unary() bool { return ci.desc == unaryDesc }
 
-// apply sets ci from opts and mc. It returns an error for an option that cannot be
-// honoured, rather than ignore it.
+// apply sets ci from opts and mc. It returns an error for an option that cannot be honoured.
 func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault link.Codec) error {
 	var maxRecv, maxSend *int // nil for limits that are not set
 	ci.opts, ci.maxReplay = opts, defaultMaxReplay
@@ -119,9 +118,8 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 	return ci.chooseCodec(byDefault)
 }
 
-// unwrapped returns the option of grpc-go that o points to or embeds, which in grpc-go
-// determines what o does. It is nil if o is an option of grpc-go itself, or if there is
-// none.
+// unwrapped returns the option of grpc-go that o points to or embeds: in grpc-go it determines
+// what o does. It returns nil if o is an option of grpc-go, or wraps none.
 func unwrapped(o grpc.CallOption) grpc.CallOption {
 	t := reflect.TypeOf(o)
 	if t == nil || t.PkgPath() == grpcPath {
@@ -152,9 +150,9 @@ func unwrapped(o grpc.CallOption) grpc.CallOption {
 
 const grpcPath = "google.golang.org/grpc"
 
-// chooseCodec sets the codec and the content-subtype as grpc-go does. A forced codec
-// wins and sets the subtype. Otherwise the subtype selects the codec. Without either,
-// byDefault is used.
+// chooseCodec sets the codec and the content-subtype as grpc-go does. A forced codec wins and
+// sets the subtype. Otherwise the subtype selects the codec. Without either, the codec is
+// byDefault.
 func (ci *callInfo) chooseCodec(byDefault link.Codec) error {
 	switch {
 	case ci.codec != nil:

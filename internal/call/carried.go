@@ -12,12 +12,12 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A carried is the server's side of a call that a [link.Stream] carries. For a unary method it
-// is all that a call needs on this side of the stream, and all that stays if the handler keeps
-// its context. A streaming method has a serverStream around it.
+// A carried is the server's side of a call that a [link.Stream] carries. For a unary method it is
+// all that a call needs above the stream, and all that stays in memory if the handler keeps its
+// context. A streaming method has a serverStream around it.
 //
-// Invariant: the carrier is used by the goroutine that runs the call, until it calls leave. Others
-// use it between use and unuse. Once the carrier was freed, nobody uses it.
+// Invariant: the goroutine that runs the call uses the carrier until it calls leave. Others use
+// it between use and unuse. Once the carrier is freed, nobody uses it.
 type carried struct {
 	call   serverCall
 	stream *serverStream // nil for a unary method
@@ -26,11 +26,11 @@ type carried struct {
 	// headerMu is held while a header is sent without a message, so that no
 	// message overtakes it.
 	headerMu sync.Mutex
-	end      link.End // what the call was ended with
+	end      link.End // how the call was ended
 
 	// Guarded by call.mu.
 	carrier link.Stream // nil once it was freed
-	uses    int         // by goroutines that do not run the call
+	uses    int         // how many other goroutines use carrier
 	left    bool        // the goroutine that ran the call has called leave
 
 	// Used only by the goroutine that receives.
@@ -70,7 +70,7 @@ func (r *carried) unuse() {
 	r.freeUnused()
 }
 
-// leave says that the goroutine that has run the call uses the carrier no more. The call has
+// leave records that the goroutine that has run the call no longer uses the carrier. The call has
 // ended.
 func (r *carried) leave() {
 	r.call.mu.Lock()
@@ -118,7 +118,7 @@ func (r *carried) finish(st *status.Status) {
 	}
 }
 
-// frames has frames for unary methods, which need one only while they send or receive.
+// frames is a pool of frames for unary methods, which need one only while they send or receive.
 var frames = sync.Pool{New: func() any { return new(link.Frame) }}
 
 func freeFrame(f *link.Frame) {
@@ -194,8 +194,8 @@ func (r *carried) readRequest(m any) error {
 	return err
 }
 
-// receive receives a message into m, with f. If the method has one request, it also receives the
-// end that must follow.
+// receive receives a message into m, by means of f. If the method has one request, receive also
+// receives the end that must follow.
 func (r *carried) receive(m any, f *link.Frame) error {
 	c := &r.call
 	err := r.next(m, f)
@@ -220,7 +220,7 @@ func (r *carried) receive(m any, f *link.Frame) error {
 	}
 }
 
-// next receives one message into m, with f. It returns io.EOF after the last.
+// next receives one message into m, by means of f. It returns io.EOF after the last message.
 func (r *carried) next(m any, f *link.Frame) error {
 	c := &r.call
 	if r.recvEnd {

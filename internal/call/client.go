@@ -32,7 +32,7 @@ type ClientConfig struct {
 	Unary       []grpc.UnaryClientInterceptor
 	Stream      []grpc.StreamClientInterceptor
 	Stats       []stats.Handler
-	CallOptions []grpc.CallOption // precede those of each call
+	CallOptions []grpc.CallOption // they precede the options of each call
 	Creds       []credentials.PerRPCCredentials
 	Service     *ServiceConfig // may be nil
 	Shared      bool           // share messages with servers that share theirs
@@ -52,7 +52,7 @@ type Client struct {
 	stats  stats.Handler
 	codec  link.Codec // the default
 
-	profile, shared *link.Profile // of calls without options; shared if messages are shared
+	profile, shared *link.Profile // of calls without options; shared is for peers that share messages
 
 	closing context.Context // ends with Close
 	close   context.CancelFunc
@@ -62,8 +62,8 @@ type Client struct {
 	closed  error         // reason of Close; nil before
 }
 
-// Refuse makes no more calls, for reason, and ends those that wait for a retry. Other calls
-// end with their sessions.
+// Refuse lets the client make no more calls, for reason, and ends the calls that wait for a
+// retry. Other calls end with their sessions.
 func (c *Client) Refuse(reason error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,8 +131,8 @@ func (c *Client) remove(s *clientStream) {
 
 // NewClient returns a client.
 func NewClient(cfg ClientConfig) *Client {
-	// The profiles are allocated on their own, so that a retained call, which refers
-	// to one, does not retain the client.
+	// The profiles are allocated separately: a retained call refers to one and must not retain
+	// the client.
 	profile := &link.Profile{Authority: cfg.Authority, UserAgent: cfg.UserAgent, Accept: strings.Join(registered, ",")}
 	profile.Check()
 	shared := new(link.Profile)
@@ -252,11 +252,11 @@ func newCall(peer *link.Peer) *link.UnaryCall {
 	return &both.UnaryCall
 }
 
-// remoteCalls has calls to peers in other processes. A handler in this process can keep its
-// call for as long as it likes.
+// remoteCalls is a pool of calls to peers in other processes. Calls in process are not pooled,
+// because a handler can keep its call for as long as it likes.
 var remoteCalls = sync.Pool{New: func() any { return new(link.UnaryCall) }}
 
-// freeCall frees a call to peer that has ended. Its results are used no more.
+// freeCall frees a call to peer that has ended, and whose results nobody uses any more.
 func freeCall(u *link.UnaryCall, peer *link.Peer) {
 	if !peer.Local {
 		*u = link.UnaryCall{}
@@ -350,9 +350,9 @@ func (c *Client) invokeOnce(a *attempt, ci *callInfo, u *link.UnaryCall, req, re
 	return err
 }
 
-// mustEncode reports whether Invoke must encode its request m. In process, users' codecs run on their
-// own side. Stats handlers must not see what cannot be encoded. And a user's codec encodes a request
-// once, for all attempts.
+// mustEncode reports whether Invoke must encode its request m. In process, users' codecs run on
+// their own side. Stats handlers must not see a message that cannot be encoded. And a user's
+// codec encodes a request once, for all attempts.
 func (a *attempt) mustEncode(m *link.Message, c link.Codec) bool {
 	if (a.peer.Local || a.stats != nil) && !m.Copies() {
 		return true

@@ -9,8 +9,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// The header of a client's stream becomes known to the goroutine that receives.
-// Goroutines that need it receive, or wait for the one that does.
+// The goroutine that receives learns the header of a client's stream. A goroutine that needs the
+// header receives, or waits for the one that does.
 
 // Header implements grpc.ClientStream. It waits for the header. If the call ends without
 // one, it returns nil, nil, and RecvMsg returns the status.
@@ -48,7 +48,7 @@ func (s *clientStream) receiveUntil(known func() bool, receive func()) {
 		p := w.Parker()
 		s.headerWaiters = append(s.headerWaiters, p)
 		s.mu.Unlock()
-		_ = p.Park(context.Background()) // no context: finish calls setHeader, which unparks
+		_ = p.Park(context.Background()) // without a context: finish calls setHeader, which unparks
 		w.Release(p)
 	}
 }
@@ -63,12 +63,12 @@ func (s *clientStream) receiveHeader() {
 	if _, err := s.receiveFrame(link.Sink{}); err != nil {
 		s.recvErr = err
 		if s.end != nil {
-			s.recvErr = nil // RecvMsg returns the status as it arrived, as in grpc-go
+			s.recvErr = nil // RecvMsg returns the status that arrived, as in grpc-go
 		}
 		s.finish(err)
 	} else if s.end != nil {
-		// Without a header there is no message either. If the status is OK, RecvMsg
-		// reports that the reply is missing.
+		// Without a header no message arrives either. If the status is OK, RecvMsg reports that
+		// the reply is missing.
 		s.finish(s.end.Status.Err())
 	}
 }
@@ -79,9 +79,8 @@ func (s *clientStream) onHeader(md metadata.MD) {
 	s.setHeader(md)
 }
 
-// setHeader makes the header known and wakes the goroutines that wait for it. A nil md
-// means that there is none. A header that is received after the call was finished still
-// replaces a nil one.
+// setHeader makes the header known and wakes the goroutines that wait for it. A nil md means that
+// none was sent. A header that is received after the call has finished still replaces nil.
 func (s *clientStream) setHeader(md metadata.MD) {
 	s.mu.Lock()
 	if md != nil || !s.headerKnown {

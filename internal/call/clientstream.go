@@ -41,8 +41,8 @@ func (c *Client) newStream(ctx context.Context, desc *grpc.StreamDesc, _ *grpc.C
 
 var errNilDesc = status.Error(codes.Internal, "nearcall: a stream needs a grpc.StreamDesc; generated code passes it")
 
-// openFirstAttempt opens the first attempt or, if that has failed with why as a unary call, the
-// next one. It reports a failure to the call's options.
+// openFirstAttempt opens the first attempt or, if Invoke's attempt has failed with why, the next
+// one. It reports a failure to the call's options.
 func (s *clientStream) openFirstAttempt(why failure) error {
 	a := &s.firstAttempt
 	a.call, s.current = s, a
@@ -97,18 +97,18 @@ type clientStream struct {
 	sendFrame    link.Frame
 	sendYield    yielder
 	sentLast     bool
-	sendAttempt  *attempt // the committed attempt; nil before the sender knows of it
+	sendAttempt  *attempt // the committed attempt; nil until the sender knows it
 	replayMemory replayMemory
 
 	// Guarded by recvMu, which is held to receive frames.
 	recvMu      wait.Mutex
 	recvFrame   link.Frame
 	recvYield   yielder
-	recvAttempt *attempt  // the committed attempt; nil before the receiver knows of it
+	recvAttempt *attempt  // the committed attempt; nil until the receiver knows it
 	received    bool      // a message was received
-	refusal     error     // why the header's compressor is not allowed; nil if it is
+	refusal     error     // why the header's compressor is not allowed; nil if it is allowed
 	end         *link.End // nil until the end was received
-	late        bool      // the end came after the deadline, and so the deadline has ended the call
+	late        bool      // the end arrived after the deadline, so the deadline has ended the call
 	recvErr     error     // what RecvMsg returns from now on; nil before
 
 	retryMu wait.Mutex // held by the goroutine that retries the call; locked before mu
@@ -118,7 +118,7 @@ type clientStream struct {
 	retrying         bool    // the attempt is being replaced
 	stopRetry        func()  // cancels the retry
 	committed        bool    // no further attempt is made
-	giveUpReason     error   // why the call must not be retried; nil if it may
+	giveUpReason     error   // why the call must not be retried; nil if it can be
 	replayBuffer     []step  // what was sent, until the call is committed
 	replayBufferRoom [1]step // initial memory of replayBuffer
 	replayBufferSize int     // in bytes
@@ -253,7 +253,7 @@ func (s *clientStream) recv(m any) error {
 		if got && s.refusal == nil {
 			s.received = true
 			s.recvAttempt.stats.received(m, s.info.codec, s.recvFrame.Size)
-			if e := s.recvFrame.End; e != nil { // it came with the message, and counts after it
+			if e := s.recvFrame.End; e != nil { // it arrived with the message, and counts after it
 				s.onEnd(e)
 			}
 			return nil
@@ -292,7 +292,7 @@ func (s *clientStream) nextMessage(m any) (got bool, err error) {
 	return s.receiveFrame(link.Sink{Dst: wanted(m), Codec: s.info.codec, Limit: s.info.maxRecv})
 }
 
-// receiveFrame is nextMessage for any sink. Without a Dst it stops after a header, too.
+// receiveFrame is nextMessage for any sink. Without a Dst it also stops after a header.
 func (s *clientStream) receiveFrame(to link.Sink) (got bool, err error) {
 	for {
 		a := s.recvAttempt
@@ -329,7 +329,7 @@ func (s *clientStream) receiveFrom(a *attempt, to link.Sink) (got, done bool, er
 		if err != nil && why.end != nil {
 			s.end = why.end
 			if s.isFinished() {
-				s.recvErr = err // says more than the end's status
+				s.recvErr = err // err says more than the end's status
 			}
 			s.setHeader(nil)
 		}
@@ -373,9 +373,9 @@ func (s *clientStream) setTrailer(e *link.End) metadata.MD {
 	return s.trailer
 }
 
-// finish ends the call with err, io.EOF or nil for success. Only the first call has an
-// effect. It sets the header and trailer that options ask for as far as they are known.
-// If they are received later, they are set then.
+// finish ends the call with err, io.EOF or nil for success. Only the first call has an effect. It
+// sets the header and the trailer that options ask for if they are known. If they are received
+// later, they are set then.
 func (s *clientStream) finish(err error) {
 	if err == io.EOF {
 		err = nil

@@ -62,9 +62,9 @@ func (ci *callInfo) acceptCompressors(o grpc.CallOption) (ok bool, err error) {
 	return true, nil
 }
 
-// accepts returns the list of compressors that a call advertises, byDefault without an
-// option. As in grpc-go, it adds the request's compressor if that is not registered, which
-// can only be identity.
+// accepts returns the list of compressors that a call advertises, byDefault without an option. As
+// in grpc-go, it adds the request's compressor if that is not registered; this can only be
+// identity.
 func (ci *callInfo) accepts(byDefault string) string {
 	accept := byDefault
 	if len(ci.accept) > 0 {
@@ -94,8 +94,8 @@ func installed(name string) bool {
 	return link.Compressor(name) == "" || encoding.GetCompressor(name) != nil
 }
 
-// replyEncoding returns the compressor of a call's replies, as named in header: by default
-// that of its requests.
+// replyEncoding returns the compressor of a call's replies: the one that header names, or by
+// default that of the requests.
 func replyEncoding(header metadata.MD, requests string) string {
 	if own := header[link.EncodingKey]; len(own) > 0 {
 		return own[0]
@@ -110,7 +110,7 @@ func HandledBy(ctx context.Context) *Handled {
 	return (*Handled)(c)
 }
 
-// A Handled is a call as its handler sees it.
+// A Handled is the handler's view of a call.
 type Handled serverCall
 
 // ClientSupportedCompressors returns the names of the compressors that the client

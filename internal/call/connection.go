@@ -17,15 +17,14 @@ const (
 	connectionKeyName = "transport.connectionKey"
 )
 
-// isConnectionKey reports whether key is that key. For almost all other keys this costs one
-// comparison of string lengths.
+// isConnectionKey reports whether key is the key of the connection. For almost all other keys
+// that costs one comparison of string lengths.
 func isConnectionKey(key any) bool {
 	t := reflect.TypeOf(key)
 	return t != nil && t.String() == connectionKeyName && t.PkgPath() == connectionKeyPath
 }
 
-// A connection is the value for that key: a net.Conn that has addresses and no other
-// function.
+// A connection is the value for that key: a net.Conn that has addresses and does nothing else.
 type connection serverConn
 
 // LocalAddr implements [net.Conn]. Users of the key expect a host and a port, so an address

@@ -40,9 +40,9 @@ func (c *Client) authMetadata(a *attempt, ci *callInfo, authority string) (metad
 	return md, nil
 }
 
-// vouch returns an error unless a call to p may override the connection's authority with
-// the given one. With TLS, the server's certificate must be valid for it: otherwise the
-// caller would trust a server that cannot prove the name.
+// vouch returns an error if a call to p must not override the connection's authority with the
+// given one. With TLS, the server's certificate must be valid for it: otherwise the caller would
+// trust a server that cannot prove the name.
 func vouch(p *link.Peer, authority string) error {
 	v, ok := p.AuthInfo.(credentials.AuthorityValidator)
 	if !ok {

@@ -7,11 +7,11 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// As in grpc-go, a user's codec encodes each message once: for all attempts of a call, and also if
-// there is a limit, or a stats handler that is told of sizes.
+// As in grpc-go, a user's codec encodes each message once: for all attempts of a call, and also
+// if a limit or a stats handler needs its size.
 
-// encodeOnce returns m encoded, for all attempts of a call to that peer. The bytes may be the
-// value's own, unless a peer in this process could use them after the call.
+// encodeOnce returns m encoded, for all attempts of a call to that peer. The bytes may belong to
+// the value, unless a peer in this process could use them after the call.
 func encodeOnce(m *link.Message, peer *link.Peer) (*link.Message, error) {
 	if !peer.Local {
 		sized, err := m.Sized()
@@ -40,7 +40,7 @@ func makeSizeKnown(m *link.Message) error {
 // encode makes m an encoded message, whose bytes do not change. The error is a *link.SendError.
 func encode(m *link.Message) error {
 	if m.Bound() > 0 {
-		return nil // it is one
+		return nil // it is encoded
 	}
 	b, err := m.Append(nil)
 	if err == nil {
@@ -49,11 +49,10 @@ func encode(m *link.Message) error {
 	return err
 }
 
-// checkSize returns an error if m, as it is sent to a peer, is larger than limit bytes: as in
-// grpc-go the size after the compressor counts. Without a limit, which is the default, it does
-// not compute m's size. m is compressed once, and checkSize makes it the compressed message. To a
-// peer in this process nothing is compressed, and checkSize compresses, to count, only what is
-// larger before.
+// checkSize returns an error if m is larger than limit bytes. As in grpc-go the compressed size
+// counts. Without a limit, which is the default, checkSize does not compute m's size. It
+// compresses m once, and makes m the compressed message. For a peer in this process it compresses
+// m only to count, and only if m is larger than limit without compression.
 func checkSize(m *link.Message, limit int, compressor string, peer *link.Peer) error {
 	if limit >= noLimit {
 		return nil

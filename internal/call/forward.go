@@ -12,13 +12,13 @@ import (
 // A Forward forwards the calls to services that a server does not have, as bytes.
 type Forward struct {
 	// Handler forwards a call. It sends and receives the message type that Codec supports.
-	// clientStreams is false if the caller must send exactly one message, which the
-	// server has not checked.
+	// clientStreams is false if the caller must send exactly one message; the server has not
+	// checked that.
 	Handler func(s grpc.ServerStream, clientStreams bool) error
 	Codec   link.Codec
 
-	// Services returns the services that calls are forwarded to. It is called for the
-	// first call, and by Server.Info.
+	// Services returns the services to which calls are forwarded. It is called for the first
+	// call, and by Server.Info.
 	Services func() map[string]grpc.ServiceInfo
 
 	once    sync.Once

@@ -10,10 +10,10 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// What the callee sends has fewer keys than gRPC's header and trailer have for the caller.
+// gRPC's header and trailer have more keys for the caller than the callee sends.
 
-// fullHeader returns a copy of md, what the callee has sent, without keys that are reserved
-// and with the content-type that gRPC's header has as well. It returns nil for nil.
+// fullHeader returns a copy of md, the header that the callee has sent, without reserved keys and
+// with gRPC's content-type. It returns nil for nil.
 func fullHeader(md metadata.MD, subtype string) metadata.MD {
 	if md == nil {
 		return nil
@@ -24,10 +24,10 @@ func fullHeader(md metadata.MD, subtype string) metadata.MD {
 	return full
 }
 
-// fullTrailer returns trailer, what the callee has sent, without keys that are reserved and
-// with what gRPC's trailer has as well: the encoded status if it has details that the
-// handler has not set itself, and the content-type if there was no header. It returns
-// trailer itself if nothing changes.
+// fullTrailer returns trailer, which the callee has sent, without reserved keys and with the keys
+// that gRPC's trailer adds: the encoded status if it has details that the handler has not set
+// itself, and the content-type if there was no header. It returns trailer itself if nothing
+// changes.
 func fullTrailer(trailer metadata.MD, st *status.Status, header metadata.MD, subtype string) metadata.MD {
 	p := st.Proto()
 	_, own := trailer[detailsKey]

@@ -6,24 +6,24 @@ import (
 )
 
 // A handlerTime tracks how long a method's handler takes. The goroutine that reads a connection
-// runs the handlers of quick methods: nothing else is read meanwhile, but no goroutine has
-// to be woken. Any method must prove itself on workers first. A run that is rather slow
-// now and then does no harm, and busy processors make all handlers slow at times. But after
-// a run that was long the method must prove itself again, on many calls.
+// runs the handlers of quick methods: nothing else is read meanwhile, but no goroutine has to be
+// woken. Each method must first prove on workers that it is quick. A rather slow run now and then
+// does no harm, and busy processors make all handlers slow at times. But after a long run the
+// method must prove itself again, on many calls.
 type handlerTime struct {
 	score atomic.Int32 // the method counts as quick from provenScore on
-	mean  atomic.Int32 // of quick runs, those of late counting most, in ns
+	mean  atomic.Int32 // the mean time of quick runs, in ns; late runs count most
 }
 
 const (
 	quickRun = 250 * time.Microsecond // the longest run that is quick
 
-	provenScore = 16                // what a new method's quick runs must add up to
-	maxScore    = provenScore + 64  // the limit
+	provenScore = 16                // the sum that a new method's quick runs must reach
+	maxScore    = provenScore + 64  // the limit of score
 	slowRun     = 24                // what a run that is not quick subtracts
 	longRun     = provenScore - 256 // the score after a run of watchTime or more
 
-	never = time.Hour // expected of methods that are not quick
+	never = time.Hour // what expected returns for methods that are not quick
 )
 
 // expected returns how long the next run is likely to take, never if the method has not

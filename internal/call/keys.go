@@ -8,10 +8,10 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// The context keys under which grpc-go's packages look up metadata, the peer and so on.
-// The keys are unexported, so we capture them from lookups by those packages. With them,
-// a handler's context makes metadata only when it is read, not for each call. A test
-// fails if a key is not found.
+// The context keys under which grpc-go's packages look up metadata, the peer and so on. The keys
+// are unexported, so we capture them from lookups by those packages. With the keys, a handler's
+// context makes metadata only when someone reads it, not for each call. A test fails if a key is
+// not found.
 var (
 	incomingKey = keyOf(func(ctx context.Context) { metadata.FromIncomingContext(ctx) })
 	outgoingKey = keyOf(func(ctx context.Context) { metadata.FromOutgoingContext(ctx) })

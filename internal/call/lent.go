@@ -12,16 +12,16 @@ import (
 // handlers are quick: a timer watches them, and releases goroutines from handlers that take
 // longer. Such a handler may even wait for the calls that it delays.
 
-// watchTime is the time between two looks at the handlers on lent goroutines. A goroutine
-// is released from a handler at the second look that sees it.
+// watchTime is the time between two looks at the handlers on lent goroutines. The second look
+// that finds a handler still running releases its goroutine.
 const watchTime = 2 * time.Millisecond
 
-// watchLasts is for how many looks the timer runs on after the last handler. To start a
-// timer costs more than to let it run.
+// watchLasts is how many looks follow the last handler. To start a timer costs more than to let
+// it run.
 const watchLasts = 25
 
-// A watch knows the calls whose handlers run on lent goroutines, from when they begin: until
-// then there is nothing to release. It is guarded by workers.mu.
+// A watch has the calls whose handlers run on lent goroutines. A call is added when its handler
+// begins: before that there is nothing to release. It is guarded by workers.mu.
 type watch struct {
 	calls     []*serverCall // each at its lentIndex - 1
 	timer     *time.Timer   // nil before the first call
@@ -74,7 +74,7 @@ func (c *serverCall) runTimed() {
 	c.method.handlerTime.ran(time.Since(begun))
 }
 
-// add makes the watch look at c. workers.mu is held.
+// add adds c to the watch. workers.mu is held.
 func (t *watch) add(w *workers, c *serverCall) {
 	t.calls = append(t.calls, c)
 	c.lentIndex = int32(len(t.calls))
@@ -90,7 +90,7 @@ func (t *watch) add(w *workers, c *serverCall) {
 	t.runs = true
 }
 
-// remove makes the watch forget c, if it looks at it. workers.mu is held.
+// remove removes c from the watch, if it is there. workers.mu is held.
 func (t *watch) remove(c *serverCall) {
 	if c.lentIndex == 0 {
 		return
@@ -103,8 +103,8 @@ func (t *watch) remove(c *serverCall) {
 	c.lentIndex = 0
 }
 
-// end stops the timer for good, as the server has stopped. Calls that the watch looks at
-// were aborted, and their sessions have ended. workers.mu is held.
+// end stops the timer for good, because the server has stopped. The calls of the watch were
+// aborted, and their sessions have ended. workers.mu is held.
 func (t *watch) end() {
 	t.ended = true
 	if t.timer != nil {
@@ -112,7 +112,7 @@ func (t *watch) end() {
 	}
 }
 
-// look releases goroutines from the handlers that were there at the last look.
+// look releases the goroutines of handlers that were already running at the last look.
 func (w *workers) look() {
 	var slow []*serverCall
 	w.mu.Lock()

@@ -14,9 +14,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// outgoing returns the outgoing metadata of ctx as it is sent: validated by grpc-go's
-// rules, and without the keys that gRPC reserves. The result is a copy. It is nil if
-// there is none.
+// outgoing returns a copy of ctx's outgoing metadata for the wire: validated by grpc-go's rules,
+// and without the keys that gRPC reserves. It is nil if there is none.
 func outgoing(ctx context.Context) (metadata.MD, error) {
 	v := ctx.Value(outgoingKey)
 	if v == nil {
@@ -152,7 +151,7 @@ func reserved(key string) bool {
 	return false
 }
 
-// isReserved is reserved for a whole entry.
+// isReserved is the function reserved for a whole entry.
 func isReserved(key string, _ []string) bool { return reserved(key) }
 
 func hasReserved(md metadata.MD) bool {

@@ -27,8 +27,8 @@ func PeerConn(ctx context.Context) grpc.ClientConnInterface {
 	return c.peerConn()
 }
 
-// WebSocketRequest returns the request that opened the WebSocket by which the call of ctx has
-// come, or nil if there is none.
+// WebSocketRequest returns the request that opened the WebSocket over which the call of ctx came,
+// or nil if there is none.
 func WebSocketRequest(ctx context.Context) *http.Request {
 	if c, ok := ctx.Value(connKey{}).(*serverConn); ok && c.peer.Request != nil {
 		return c.peer.Request()
@@ -66,9 +66,8 @@ type CallCounter interface {
 	End()
 }
 
-// AcceptClient is Accept for the client's end of a session, whose peer calls s. What s does
-// to the session concerns these calls only. They are counted with counter unless that is
-// nil.
+// AcceptClient is Accept for the client's end of a session, whose peer calls s. What s does to
+// the session affects these calls only. counter counts them, unless it is nil.
 func (s *Server) AcceptClient(session link.Session, counter CallCounter) link.Acceptor {
 	side := &clientSide{Session: session}
 	side.conn = newServerConn(s, side)
@@ -80,7 +79,7 @@ func (s *Server) AcceptClient(session link.Session, counter CallCounter) link.Ac
 	return side.conn
 }
 
-// A clientSide is the client's end of a session as the client's Server uses it.
+// A clientSide is the client's end of a session for the client's Server.
 type clientSide struct {
 	link.Session
 	conn    *serverConn

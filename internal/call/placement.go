@@ -20,9 +20,9 @@ const (
 	OnWorkers
 )
 
-// placementOf returns where a unary handler runs: Inline or OnWorkers. caller is the
-// caller's context, nil if the call came over a wire. mayInline says that the calling
-// goroutine is the caller's.
+// placementOf returns where a unary handler runs: Inline or OnWorkers. caller is the caller's
+// context, nil if the call came from another process. mayInline says that the calling goroutine
+// is the caller's.
 func (s *Server) placementOf(m *method, caller context.Context, mayInline bool) Placement {
 	switch {
 	case caller != nil && wait.TaskOf(caller) != nil:

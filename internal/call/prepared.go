@@ -64,9 +64,9 @@ func (p *Prepared) encode(msg any, codec link.Codec, encoding string) error {
 // costs 5% of a small in-process call.
 var anyPrepared atomic.Bool
 
-// PreparedForGRPC returns what to send on a grpc-go stream: the prepared message, a decoded copy of
-// it if it was encoded for a nearcall stream, or nil if there is neither. It is not a method, as
-// nearcall.PreparedMsg would have it, too.
+// PreparedForGRPC returns what to send on a grpc-go stream: the prepared message, a decoded copy
+// of it if it was encoded for a nearcall stream, or nil if there is neither. It is not a method,
+// because nearcall.PreparedMsg would have the method as well.
 func PreparedForGRPC(p *Prepared) any {
 	switch {
 	case p.grpc != nil:
@@ -84,7 +84,7 @@ func PreparedForGRPC(p *Prepared) any {
 
 func (p *Prepared) content() *link.Prepared { return p.own }
 
-// An encoder is a nearcall stream, which knows how its messages are encoded.
+// An encoder is a nearcall stream, which tells how its messages are encoded.
 type encoder interface {
 	// encodes returns the codec and the compressor of messages. The compressor's
 	// name is empty for none.
@@ -165,8 +165,9 @@ func (s *Server) WithMixed(ctx context.Context) context.Context {
 
 type mixedKey struct{}
 
-// mixedServerOf returns the server whose services the grpc-go stream s is for, or nil. The
-// contexts of calls that a handler makes derive from the handler's.
+// mixedServerOf returns the server whose handler got the grpc-go stream s, or nil. The contexts
+// of calls that a handler makes derive from the handler's, so it checks that s is a server's
+// stream.
 func mixedServerOf(s Stream) *Server {
 	if _, ok := s.(interface{ SetTrailer(metadata.MD) }); !ok {
 		return nil

@@ -11,10 +11,9 @@ import (
 
 // This file replaces a failed attempt with another. See attempt.go for the invariants.
 
-// onSendError handles a failure to send a message on a. It retries the call if no
-// handler has seen it or its policy says so, and reports whether there is another attempt
-// to send the message on. lost is the error of a call that no handler has seen and that
-// is not retried.
+// onSendError handles a failure to send a message on a. It retries the call if no handler has
+// seen it or its policy says so, and reports whether the message must be sent on another attempt.
+// lost is the error of a call that no handler has seen and that is not retried.
 func (s *clientStream) onSendError(a *attempt, err error) (another bool, lost error) {
 	switch {
 	case isUnprocessed(err):
@@ -23,7 +22,7 @@ func (s *clientStream) onSendError(a *attempt, err error) (another bool, lost er
 	case s.sendAttempt != nil, !s.info.retry.hasPolicy(), unfit(err):
 		return false, nil
 	}
-	// The policy depends on how the attempt ended. Receive that.
+	// The policy depends on how the attempt ended, so receive its end.
 	s.receiveUntil(func() bool { return s.current != a || s.committed }, func() {
 		if s.recvAttempt != nil || s.end != nil || s.recvErr != nil {
 			return
@@ -37,10 +36,10 @@ func (s *clientStream) onSendError(a *attempt, err error) (another bool, lost er
 	return s.current != a, nil
 }
 
-// A failure says how an attempt failed. One field is set; none if the attempt has not failed, or in
-// a way that is never retried.
+// A failure says how an attempt failed. One field is set, or none if the attempt has not failed
+// or its failure is never retried.
 type failure struct {
-	reason error     // the attempt was lost, or its stream was aborted
+	reason error     // why the attempt was lost or its stream was aborted
 	end    *link.End // the peer ended the call without a header or message before
 }
 
@@ -54,8 +53,8 @@ func (f failure) status() error {
 	return linkStatus(f.reason)
 }
 
-// failureOf returns the failure of an attempt with the end that was received, if any, and the error
-// of receiving. answered says that a header or a message was received.
+// failureOf returns the failure of an attempt. end is the end that was received, if any, err the
+// error of receiving. answered says that a header or a message was received.
 func (ci *callInfo) failureOf(end *link.End, err error, answered bool) failure {
 	switch {
 	case isUnprocessed(err):
@@ -100,7 +99,7 @@ func unfit(err error) bool {
 // withDetails returns e with the details that its trailer adds to its status.
 func withDetails(e *link.End) *link.End {
 	if st := statusWith(e.Status, e.Trailer); st != e.Status {
-		return &link.End{Status: st, Trailer: e.Trailer} // a copy: the peer's must not be modified
+		return &link.End{Status: st, Trailer: e.Trailer} // a copy, because the peer's end must not be modified
 	}
 	return e
 }
@@ -115,8 +114,8 @@ func (s *clientStream) retriesTransparently(reason error) bool {
 	return a.kind == firstAttempt && !a.peer.Local || refusedBy(a.session, reason)
 }
 
-// retryable reports whether the call may be retried after the current attempt failed
-// with why. Once it is false, it stays false. mu is held.
+// retryable reports whether the call may be retried after the current attempt failed with why.
+// Once false, the result stays false. mu is held.
 func (s *clientStream) retryable(why failure) bool {
 	switch {
 	case s.committed, s.finished:
@@ -129,7 +128,7 @@ func (s *clientStream) retryable(why failure) bool {
 	return s.retriesTransparently(why.reason) || s.info.retry.retries(linkStatus(why.reason))
 }
 
-// retryAttempt retries the call after a failed. It returns nil if there is another
+// retryAttempt retries the call after the failure of a. It returns nil if there is another
 // attempt. Otherwise it commits the call and returns its error.
 func (s *clientStream) retryAttempt(a *attempt, why failure) error {
 	s.retryMu.Lock(s.waiter)

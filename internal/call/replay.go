@@ -5,8 +5,8 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// What a call keeps for replay on its next attempt, and when it is committed, and so keeps nothing. See
-// attempt.go for the invariants.
+// This file keeps what a call sends for replay on its next attempt, until the call is committed.
+// See attempt.go for the invariants.
 
 // A step is one send, kept for replay.
 type step struct {
@@ -39,8 +39,8 @@ func (s *clientStream) commitAndFinish() {
 	}
 }
 
-// commitReceived commits the call because something was received from a. It returns
-// false if a was or is being replaced: what was received must be dropped. recvMu is held.
+// commitReceived commits the call because a frame was received from a. It returns false if a was
+// or is being replaced: then the frame must be dropped. recvMu is held.
 func (s *clientStream) commitReceived(a *attempt) bool {
 	if s.recvAttempt != nil {
 		return true
@@ -55,7 +55,7 @@ func (s *clientStream) commitReceived(a *attempt) bool {
 	return true
 }
 
-// transmit sends f on the current attempt. st is f as a step for replay.
+// transmit sends f on the current attempt. st is the step that repeats f.
 func (s *clientStream) transmit(f *link.Frame, st *step) error {
 	for {
 		a := s.sendAttempt
@@ -85,7 +85,7 @@ func (s *clientStream) transmit(f *link.Frame, st *step) error {
 // not encode it again. The bytes are immutable.
 func (s *clientStream) encodeForReplay(m *link.Message) error {
 	if s.sendAttempt != nil || s.info.unary() && s.info.codec == codec.Proto() || s.info.codec == codec.Shared() {
-		return nil // a request does not change before Invoke returns, a shared message never
+		return nil // a request does not change before Invoke returns, and a shared message never changes
 	}
 	a, replayable := s.currentAttempt()
 	if !replayable {
@@ -136,8 +136,8 @@ func fitsReplay(m *link.Message, limit int) bool {
 	return err == nil && n+link.MessageOverhead <= limit
 }
 
-// A replayMemory has the encoded messages of a client stream that are kept for replay, one after
-// the other in few pieces of memory. A message for itself would take several.
+// A replayMemory has the encoded messages that a client stream keeps for replay, one after the
+// other in few pieces of memory. Separately each message would take several pieces.
 type replayMemory struct{ last []byte } // the piece that is being filled
 
 const (
@@ -148,7 +148,7 @@ const (
 	roomToEncode = 4 << 10
 )
 
-// encode is the function encode, with small messages in r's memory.
+// encode is like the function encode, but puts small messages into r's memory.
 func (r *replayMemory) encode(m *link.Message) error {
 	if m.Bound() > 0 {
 		return nil // it is encoded

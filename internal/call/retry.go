@@ -34,10 +34,9 @@ type retryPolicy struct {
 	retryableStatusCodes map[codes.Code]bool
 }
 
-// A retryThrottler stops the retries of a connection while too many of its calls fail.
-// It is a token bucket: a failure takes one token, a successful call adds ratio tokens.
-// There are no retries while it holds thresh tokens or less. A nil *retryThrottler
-// never stops retries.
+// A retryThrottler stops the retries of a connection while too many of its calls fail. It is a
+// token bucket: a failure takes one token, a successful call adds ratio tokens. No call is
+// retried while it holds thresh tokens or less. A nil *retryThrottler never stops retries.
 type retryThrottler struct {
 	max, thresh, ratio float64
 
@@ -69,7 +68,7 @@ func (rt *retryThrottler) successfulRPC() {
 // A retryState is the state of one call's retries. It is nil if the service config does
 // not configure retries. Only the goroutine that makes the call's next attempt uses it.
 type retryState struct {
-	policy    *retryPolicy // nil for no retries: the call only counts for the throttler
+	policy    *retryPolicy // nil for no retries; the call then counts for the throttler only
 	throttler *retryThrottler
 
 	numRetries              int // transparent retries do not count

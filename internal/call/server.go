@@ -126,8 +126,8 @@ func (s *Server) Register(desc *grpc.ServiceDesc, impl any, loop wait.Loop) {
 	}
 }
 
-// add adds a method unless there is one of that name. So of a unary and a streaming
-// method of one name the unary one is called: Register adds it first.
+// add adds a method unless the server has one of that name. So if a unary and a streaming method
+// have the same name, calls go to the unary one, which Register adds first.
 func (s *Server) add(m *method) {
 	if s.methods[m.name] == nil {
 		m.invalid = !link.ValidText(m.name)
@@ -256,12 +256,12 @@ func (s *Server) unregistered(full string) *method {
 	return m
 }
 
-// maxName limits names that callers choose, in bytes: longer ones are no codec's, and statuses
-// quote only so much of them. A caller sends its profile once and a few bytes for each call
-// with it, so the work for a call must not grow with the profile.
+// maxName limits names that callers choose, in bytes. Codecs have no longer names, and statuses
+// quote no more of a name. A caller sends its profile once and a few bytes for each call with it,
+// so the work for a call must not grow with the profile.
 const maxName = 256
 
-// quotable returns as much of a name as a status quotes.
+// quotable returns the part of a name that a status quotes.
 func quotable(name string) string {
 	if len(name) <= maxName {
 		return name
@@ -269,8 +269,8 @@ func quotable(name string) string {
 	return name[:maxName] + "..."
 }
 
-// codecOf returns the codec of a call: the configured one, else that of the
-// content-subtype, else the default.
+// codecOf returns the codec of a call: the configured one, otherwise that of the content-subtype,
+// otherwise the default.
 func (s *Server) codecOf(subtype string) link.Codec {
 	if s.cfg.Codec != nil {
 		return s.cfg.Codec
@@ -290,12 +290,12 @@ func (s *Server) codecOf(subtype string) link.Codec {
 // jsonCodec is the codec of the content-subtype json, unless the user has registered one.
 var jsonCodec = codec.JSON()
 
-// shares reports whether messages are shared with clients that share theirs. They are not
-// if another codec than protobuf's is configured or registered, as it must see them.
+// shares reports whether messages are shared with clients that share theirs. They are not if a
+// codec other than protobuf's is configured or registered, because that codec must see them.
 func (s *Server) shares() bool { return s.cfg.Shared && s.cfg.Codec == nil && s.codec == codec.Proto() }
 
-// errStopped is the reason for which a stopping server closes sessions. It is no status
-// error: only its text is sent to clients, which make a status of it.
+// errStopped is the reason for which a stopping server closes sessions. It is no status error:
+// clients get only its text, and make a status of it.
 var errStopped = errors.New("the server was stopped")
 
 // Stop closes all sessions, which cancels their calls. It waits for the sessions to end,
@@ -330,9 +330,9 @@ func (s *Server) GracefulStop() {
 	for i, c := range conns {
 		drained[i] = c.session.Drain()
 	}
-	for i, c := range conns { // a separate loop: all sessions wait for their peers at the same time
+	for i, c := range conns { // a separate loop, so that all sessions drain at the same time
 		select {
-		case <-drained[i]: // no call is on its way that would be refused
+		case <-drained[i]: // no call is on its way that this server would refuse
 		case <-s.hurry:
 		}
 		c.drain()
@@ -341,7 +341,7 @@ func (s *Server) GracefulStop() {
 		<-c.idle
 		_ = c.session.Close(errStopped)
 	}
-	for _, c := range conns { // a separate loop again
+	for _, c := range conns { // a separate loop, so that all sessions end at the same time
 		<-c.ended
 		select {
 		case <-c.gone:

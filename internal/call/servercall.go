@@ -44,9 +44,9 @@ func (c *serverCall) init(conn *serverConn, m *method, o *link.CallHeader) {
 	c.conn, c.method, c.open = conn, m, o
 }
 
-// checkHead returns an error if the method's name or the profile has a string that is not
-// valid in HTTP/2, so that no handler sees one. The strings were checked when the method
-// and the profile were made. Calls from a wire are already refused by the decoder.
+// checkHead returns an error if the method's name or the profile has a string that is not valid
+// in HTTP/2, so that no handler sees one. The strings were checked when the method and the
+// profile were made. The decoder has already refused such calls from other processes.
 func (c *serverCall) checkHead() error {
 	what := c.open.Invalid()
 	if c.method.invalid {
@@ -76,9 +76,9 @@ func (c *serverCall) codec() link.Codec {
 	return own
 }
 
-// run runs the handler and ends the call. It runs on a worker, on a task or, for unary
-// calls, on the caller's goroutine. If run returns, its caller must remove the call from
-// the connection's running ones.
+// run runs the handler and ends the call. It runs on a worker, on a task or, for unary calls, on
+// the caller's goroutine. If run returns, its caller must remove the call from the connection's
+// running calls.
 func (c *serverCall) run() {
 	if c.conn.server.labels {
 		defer c.label()()
@@ -115,7 +115,7 @@ func (c *serverCall) run() {
 	}
 	returned = true
 	if c.carried != nil && c.carried.stream == nil {
-		c.carried.leave() // a streaming handler may have kept its stream, so that carrier is not freed
+		c.carried.leave() // a streaming handler may have kept its stream, so its carrier is not freed
 	}
 }
 
@@ -196,7 +196,7 @@ func (c *serverCall) abort(reason error) {
 // Method implements grpc.ServerTransportStream.
 func (c *serverCall) Method() string { return c.open.Method }
 
-// emptyHeader is the header of most calls. They share it, as a header is immutable once it
+// emptyHeader is the header of most calls. They share it, because a header is immutable once it
 // was sent.
 var emptyHeader = metadata.MD{}
 
@@ -274,7 +274,7 @@ func (c *serverCall) popSetHeader() metadata.MD {
 		h, c.more.header = c.more.header, nil
 	}
 	if c.more.encoding != "" {
-		h = join(nil, h) // drops the EncodingKey of a header that restoreHeader took back
+		h = join(nil, h) // drops the EncodingKey of a header that restoreHeader has taken back
 		if c.more.encoding != link.Compressor(c.open.Encoding) {
 			h[link.EncodingKey] = []string{c.more.encoding}
 		}
@@ -341,7 +341,7 @@ func (c *serverCall) brokenError(err error) error {
 			return linkStatus(err)
 		}
 	}
-	// The call has ended. The handler gets the error of its context, whatever the reason.
+	// The call has ended. For whatever reason, the handler gets the error of its context.
 	if ctxErr := c.Err(); ctxErr != nil {
 		err = ctxErr
 	}

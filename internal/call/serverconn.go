@@ -70,14 +70,14 @@ func (c *serverConn) reportBegin() {
 	}
 }
 
-// reportEnd reports the end of the connection to stats handlers, unless they were not told of
-// its beginning. They are not told later, either.
+// reportEnd reports the end of the connection to stats handlers, if they were told of its
+// beginning. If not, they are not told later.
 func (c *serverConn) reportEnd() {
 	h, begun := c.server.stats, true
 	if h == nil {
 		return
 	}
-	if c.peer.Undecided { // others have begun; a handler of ConnBegin may close its connection
+	if c.peer.Undecided { // other connections have begun; a handler of ConnBegin may close the connection
 		c.begin.Do(func() { begun = false })
 	}
 	if begun {
@@ -145,7 +145,7 @@ func (c *serverConn) HandleStream(s link.Stream, o *link.CallHeader) error {
 	sc := &r.call
 	if err := sc.checkHead(); err != nil {
 		c.admission.giveBackAhead()
-		s.Abort(err) // and no refusal: as over HTTP/2, the caller gets a stream, which fails
+		s.Abort(err) // instead of a refusal: as over HTTP/2, the caller gets a stream, which fails
 		return nil
 	}
 	if r.codec = sc.method.codec; r.codec == nil {

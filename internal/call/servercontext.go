@@ -62,8 +62,8 @@ var closedChan = func() chan struct{} {
 	return c
 }()
 
-// inlineCaller returns the caller's context if the caller's goroutine may run the handler,
-// or its first part, and so does not watch the context itself. Otherwise it returns nil.
+// inlineCaller returns the caller's context if the caller's goroutine may run the handler, or its
+// first part: then the caller does not watch its context. Otherwise it returns nil.
 func (c *serverCall) inlineCaller() context.Context {
 	if c.inline {
 		return c.open.Caller
@@ -89,7 +89,7 @@ func (c *serverCall) Done() <-chan struct{} {
 	return c.done
 }
 
-// watchCaller makes the context end when that of an inline caller ends. mu is held.
+// watchCaller makes the context end with the context of an inline caller. mu is held.
 func (c *serverCall) watchCaller() {
 	caller := c.inlineCaller()
 	if caller == nil || caller.Done() == nil || c.ended.Load() != notEnded {
@@ -100,8 +100,8 @@ func (c *serverCall) watchCaller() {
 	}
 }
 
-// callerLeft ends the context because that of an inline caller ended with why. For a stream
-// it aborts the call, so that the caller gets why and not the handler's status.
+// callerLeft ends the context because the context of an inline caller ended with why. For a
+// stream it aborts the call, so that the caller gets why and not the handler's status.
 func (c *serverCall) callerLeft(why error) {
 	if c.carried != nil {
 		c.carried.abort(link.ContextEnd(why))
@@ -115,7 +115,7 @@ func (c *serverCall) Err() error {
 	why := c.ended.Load()
 	if why == notEnded {
 		caller := c.inlineCaller()
-		if caller == nil || caller.Err() == nil { // the second is a fast path for wait.Err
+		if caller == nil || caller.Err() == nil { // the second condition is a fast path for wait.Err
 			return nil
 		}
 		err := wait.Err(caller)
@@ -131,9 +131,9 @@ func (c *serverCall) Err() error {
 	return context.Canceled
 }
 
-// AfterFunc calls f when the context ends. Package context uses it to derive contexts
-// without a goroutine for each. If the context has ended, f runs on a new goroutine:
-// package context calls AfterFunc with a lock held that f takes.
+// AfterFunc calls f when the context ends. Package context uses it to derive contexts without a
+// goroutine for each. If the context has ended, f runs on a new goroutine: package context holds
+// a lock when it calls AfterFunc, and f takes that lock.
 func (c *serverCall) AfterFunc(f func()) (stop func() bool) {
 	c.mu.Lock()
 	if c.ended.Load() != notEnded {

@@ -20,7 +20,7 @@ type serverStream struct {
 	// Used only by the goroutine that sends.
 	sendFrame link.Frame
 	sendYield yielder
-	headerOut bool // the header was sent; may be false after SendHeader
+	headerOut bool // the header was sent; can be false after SendHeader
 
 	// Used only by the goroutine that receives.
 	recvFrame link.Frame
@@ -63,8 +63,8 @@ func (s *serverStream) SendHeader(md metadata.MD) error { return s.call.SendHead
 
 var logger = grpclog.Component("nearcall")
 
-// SetTrailer implements grpc.ServerStream. As in grpc-go, invalid metadata is logged, as
-// there is no error to return, and sent.
+// SetTrailer implements grpc.ServerStream. As in grpc-go, it logs and sends invalid metadata,
+// because it has no error to return.
 func (s *serverStream) SetTrailer(md metadata.MD) {
 	if err := validate(md); err != nil {
 		logger.Errorf("stream: failed to validate md when setting trailer, err: %v", err)

@@ -74,7 +74,7 @@ func (c *serverCall) reply(v any) error {
 	c.mu.Lock()
 	header := c.headerBeforeMessage()
 	end, first := c.claimEnd(nil)
-	if first && c.stats == nil { // with stats, the context ends after they were reported
+	if first && c.stats == nil { // with stats, the context ends after the report
 		after = c.endContext(context.Canceled)
 	}
 	c.mu.Unlock()

@@ -14,11 +14,11 @@ import (
 )
 
 // A ServiceConfig is the part of gRPC's service config that applies to single calls:
-// https://github.com/grpc/grpc/blob/master/doc/service_config.md. Connections do not
-// share it, as its throttler counts the failures of one connection.
+// https://github.com/grpc/grpc/blob/master/doc/service_config.md. Connections do not share it,
+// because its throttler counts the failures of one connection.
 type ServiceConfig struct {
 	methods map[string]*methodConfig // by /service/method, /service/ or the empty string
-	rest    *methodConfig            // of methods not in methods
+	rest    *methodConfig            // for all other methods
 }
 
 type methodConfig struct {
@@ -27,10 +27,10 @@ type methodConfig struct {
 	maxRequest     *int
 	maxResponse    *int
 	retryPolicy    *retryPolicy    // nil for no retries
-	retryThrottler *retryThrottler // the connection's; nil for none
+	retryThrottler *retryThrottler // shared by the connection's methods; nil for none
 }
 
-// noConfig is the config of methods without one.
+// noConfig is the config of methods that no config names.
 var noConfig methodConfig
 
 // DefaultMaxCallAttempts is the default limit of a call's attempts, for retryPolicies
@@ -146,7 +146,7 @@ func (t *jsonRetryThrottling) valid() error {
 	return nil
 }
 
-// add sets mc as the config of the methods that n names.
+// add makes mc the config of the methods that n names.
 func (sc *ServiceConfig) add(n jsonName, mc *methodConfig) error {
 	key := ""
 	switch {
@@ -205,7 +205,7 @@ func parseJSONDuration(s string) (time.Duration, error) {
 	return 0, fmt.Errorf("malformed duration %q; write seconds, as in \"1.5s\"", s)
 }
 
-// of returns the config of a method: its own, else its service's, else the default.
+// of returns the config of a method: its own, or that of its service, or the default.
 func (sc *ServiceConfig) of(method string) *methodConfig {
 	if sc == nil {
 		return &noConfig
@@ -223,7 +223,7 @@ func (sc *ServiceConfig) of(method string) *methodConfig {
 }
 
 // limit returns the limit of a message's size, in bytes: the smaller one of config and option,
-// each of which may be nil. If there is neither, it returns byDefault.
+// each of which may be nil. If both are nil, it returns byDefault.
 func limit(config, option *int, byDefault int) int {
 	switch {
 	case config == nil && option == nil:

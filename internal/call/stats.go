@@ -60,12 +60,12 @@ type callStats struct {
 	encoding  string // compressor of requests
 	outcome   error  // on the server: the error of the status that was sent
 	headerOut bool   // on the client: outHeader was reported
-	skipSent  bool   // on the client: the next message was reported, too
+	skipSent  bool   // on the client: the next message was already reported
 }
 
 func (s *callStats) report(e stats.RPCStats) { s.handler.HandleRPC(s.ctx, e) }
 
-// prepare makes the size of m known, which is about to be sent. The error is a *link.SendError.
+// prepare makes the size of m, which is about to be sent, known. The error is a *link.SendError.
 func (s *callStats) prepare(m *link.Message) error {
 	if s == nil {
 		return nil
@@ -94,7 +94,7 @@ func (s *callStats) resent(st *step) {
 	s.report(&stats.OutPayload{Client: true, Payload: st.value, Length: n, CompressedLength: n, WireLength: n + link.MessageOverhead, SentTime: time.Now()})
 }
 
-// received reports a message that was received, whose encoding had n bytes. n is 0 if it was not
+// received reports a received message. n is the length of its encoding in bytes, 0 if it was not
 // encoded.
 func (s *callStats) received(v any, c link.Codec, n int) {
 	if s != nil {
@@ -150,8 +150,8 @@ func (s *callStats) trailer(md metadata.MD) {
 	}
 }
 
-// outHeader reports that the request's header was sent. It does so once, even if a unary
-// call has to be made again as a stream.
+// outHeader reports that the request's header was sent. It does so once, even if a unary call is
+// made again as a stream.
 func (s *callStats) outHeader(o *link.CallHeader, p *link.Peer) {
 	if s != nil && !s.headerOut {
 		s.headerOut = true

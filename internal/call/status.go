@@ -30,8 +30,9 @@ func statusOf(err error) *status.Status {
 	return st
 }
 
-// asSent returns st as it arrives at the peer: nil for OK, and with a message in valid
-// UTF-8. If the message was invalid the details are lost, as protobuf cannot encode them.
+// asSent returns the status that the peer gets for st: nil for OK, and with a message in valid
+// UTF-8. If the message is invalid, the details are lost, because protobuf cannot encode them
+// with it.
 func asSent(st *status.Status) *status.Status {
 	if st == nil || st.Code() == codes.OK {
 		return nil
@@ -53,8 +54,8 @@ func statusWith(st *status.Status, trailer metadata.MD) *status.Status {
 	return statusOfTrailer(st, trailer)
 }
 
-// maxDetailsText is up to how many bytes details are put into a text, where they become six
-// times as long.
+// maxDetailsText is the maximum length of details that are put into a text, in bytes. There they
+// become six times as long.
 const maxDetailsText = 4 << 10
 
 func statusOfTrailer(st *status.Status, trailer metadata.MD) *status.Status {
@@ -135,7 +136,7 @@ func recvStatus(e *link.RecvError) error {
 		return status.Errorf(codes.ResourceExhausted, "grpc: received message after decompression larger than max %d", e.Limit)
 	case errors.As(e.Err, &c):
 		return status.Errorf(codes.Internal, "grpc: %v", c)
-	case errors.As(e.Err, &format): // a person may have written it
+	case errors.As(e.Err, &format): // a person may have written the message
 		return status.Errorf(codes.InvalidArgument, "grpc: failed to unmarshal the received message: %v", format)
 	case errors.Is(e.Err, link.ErrExhausted):
 		return status.Errorf(codes.ResourceExhausted, "grpc: received message is lost: %v", e.Err)
@@ -145,8 +146,8 @@ func recvStatus(e *link.RecvError) error {
 	return status.Errorf(codes.Internal, "grpc: failed to unmarshal the received message: %v", e.Err)
 }
 
-// wanted returns the Sink.Dst for a message that the user wants in m. If m is nil, this is
-// a value for which the codec returns an error: a nil Dst means that no message is wanted.
+// wanted returns the Sink.Dst for a message that the user wants in m. A nil Dst would mean that
+// no message is wanted, so for a nil m it is a value for which the codec returns an error.
 func wanted(m any) any {
 	if m == nil {
 		return nowhere{}
@@ -193,7 +194,7 @@ func linkStatus(err error) error {
 	return status.Error(codes.Unavailable, err.Error())
 }
 
-// unsendable wraps an error to say that a request was not sent and cannot be sent.
+// unsendable wraps the error of a request that was not sent and cannot be sent.
 type unsendable struct{ error }
 
 func (u unsendable) Unwrap() error { return u.error }
@@ -204,8 +205,8 @@ type broken string
 func (b broken) Error() string { return string(b) }
 func (broken) Unwrap() error   { return link.ErrBroken }
 
-// refused returns an error for a call that is refused without being processed. It is not
-// a status error: only its text is sent to the peer, which makes a status of it.
+// refused returns an error for a call that is refused without being processed. It is not a status
+// error: the peer gets only its text, and makes a status of it.
 func refused(format string, args ...any) error {
 	return link.Unprocessed{Err: fmt.Errorf(format, args...)}
 }

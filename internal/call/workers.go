@@ -19,8 +19,8 @@ const maxIdleWorkers = 256
 // more, mostly for growing their stacks. The worker that became idle last is used first.
 // The workers end with the server.
 //
-// Calls queue for the workers, and a worker that has run one takes the next. So when many
-// calls come, few workers have to be woken.
+// Calls queue for the workers, and a worker that has run one takes the next. So when many calls
+// arrive, few workers have to be woken.
 //
 // Invariants, under mu:
 //   - While calls are queued, one worker is coming: it was woken or started, and has not
@@ -31,14 +31,14 @@ type workers struct {
 	// mu also guards the running calls of the server's connections, so that a call
 	// is added to them and queued under one lock.
 	mu     sync.Mutex
-	idle   []chan struct{} // of idle workers: each has room for what wakes its worker
+	idle   []chan struct{} // one for each idle worker, with room for the signal that wakes it
 	queue  callQueue
 	coming bool
 	watch  watch
 	closed bool
 }
 
-// A callQueue has calls in the order in which they came.
+// A callQueue has calls in the order in which they arrived.
 type callQueue struct{ first, last *serverCall }
 
 func (q *callQueue) push(c *serverCall) {
@@ -58,15 +58,15 @@ func (q *callQueue) pop() *serverCall {
 	}
 	q.first, c.next = c.next, nil
 	if q.first == nil {
-		q.last = nil // or the call and its messages would stay in memory until the next one comes
+		q.last = nil // otherwise the call and its messages would stay in memory until the next call
 	}
 	return c
 }
 
-// start runs c on the goroutine that l lends, unless l is nil, else as a task if its method
-// has a loop, else on a worker. It returns at once, except if the loop lets callers run
-// tasks: then it returns when the task waits or ends. And at the limit of running handlers it may
-// wait. If it returns an error, c does not run.
+// start runs c on the goroutine that l lends, unless l is nil; otherwise as a task if its method
+// has a loop; otherwise on a worker. It returns at once, with two exceptions: if the loop lets
+// callers run tasks, it returns when the task waits or ends, and at the limit of running handlers
+// it may wait. If it returns an error, c does not run.
 func (w *workers) start(c *serverCall, l link.Lender) error {
 	a := &c.conn.admission
 	w.mu.Lock()
@@ -130,7 +130,7 @@ func (w *workers) dispatch(c *serverCall, l link.Lender) error {
 	return nil
 }
 
-// wake makes a worker come if calls are queued and none is coming. Called with mu held,
+// wake wakes or starts a worker if calls are queued and no worker is coming. Called with mu held,
 // which it releases.
 func (w *workers) wake() {
 	if w.queue.first == nil || w.coming {
@@ -155,7 +155,7 @@ func (w *workers) work() {
 	// A new goroutine inherits the labels of its creator, which in process is a caller.
 	pprof.SetGoroutineLabels(context.Background())
 	wake := make(chan struct{}, 1)
-	for woken := true; woken; _, woken = <-wake { // not woken once close has closed it
+	for woken := true; woken; _, woken = <-wake { // woken is false once close has closed wake
 		w.mu.Lock()
 		w.coming = false
 		w.runQueued()
@@ -184,7 +184,7 @@ func (w *workers) runQueued() {
 	}
 }
 
-// runOnCaller runs c on the calling goroutine, which is the caller's. If it returns an
+// runOnCaller runs c on the calling goroutine, which belongs to c's caller. If it returns an
 // error, c does not run.
 func (w *workers) runOnCaller(c *serverCall) error {
 	w.mu.Lock()

@@ -2,8 +2,8 @@ package call
 
 import "github.com/nearcall/nearcall/internal/wait"
 
-// A yielder makes a loop's task yield to other tasks at times while it sends or receives.
-// A task that never has to wait, because its peer is fast, must not starve the others.
+// A yielder makes a loop's task yield to other tasks now and then while it sends or receives. A
+// task whose peer is fast never has to wait, and must not starve the others.
 type yielder struct{ messages uint8 }
 
 // yieldEvery is the number of messages after which a task yields.

@@ -43,7 +43,7 @@ type Connector struct {
 	observer func(connectivity.State) // called, with mu held, for each state but Shutdown; may be nil
 	dialNow  chan struct{}            // capacity 1; ends a backoff early
 	stopDial func()                   // ends the dial loop; nil if none runs
-	attempts uint64                   // number of the last dial loop
+	attempts uint64                   // number of dial loops so far
 	redial   redial
 }
 

@@ -23,7 +23,7 @@ type redial struct {
 	reason   error     // why the last session ended
 }
 
-// failed counts a failed attempt that began at dialled. It returns when the next is due.
+// failed counts a failed attempt that began at dialled. It returns when the next attempt is due.
 func (r *redial) failed(dialled time.Time, b backoff.Config) time.Time {
 	r.due = dialled.Add(interval(b, r.failures))
 	r.failures++

@@ -324,8 +324,8 @@ func (s *Session) Ended() <-chan struct{} { return s.allCallsEnded }
 // of the session runs any more.
 func (s *Session) Gone() <-chan struct{} { return s.stopped }
 
-// Outcome reports whether the peer has sent a frame of a call that was already open, by either
-// side, and why no new calls are made.
+// Outcome reports whether the peer has sent a frame of an open call, which either side has made,
+// and why no new calls are made.
 func (s *Session) Outcome() (answered bool, reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

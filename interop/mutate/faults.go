@@ -184,7 +184,7 @@ var Faults = []Fault{
 	{
 		Name: "a stream with control characters in its header is not opened",
 		File: aServerConn,
-		Old:  "s.Abort(err) // and",
+		Old:  "s.Abort(err) // instead",
 		New:  "return err // and", Items: []int{5, 8},
 	},
 	{
