@@ -31,7 +31,7 @@ func (c slowConn) WriteTo(b []byte, to net.Addr) (int, error) {
 }
 
 // However long a client takes for its replies, GracefulStop waits for it, and no reply is lost.
-func TestGracefulStopWaitsForAClientThatTakesItsRepliesSlowly(t *testing.T) {
+func TestGracefulStopWaitsForSlowClient(t *testing.T) {
 	for name, c := range map[string]struct {
 		packet time.Duration // time for one
 		calls  int
@@ -141,7 +141,7 @@ func TestASessionGivesUpAPeerThatTakesNothing(t *testing.T) {
 }
 
 // The client's end of a session is written when its callers have all replies, which they may take slowly.
-func TestTheRepliesOfAClientAreWrittenWhenTheyHaveBeenTaken(t *testing.T) {
+func TestClientRepliesAreWrittenWhenTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size = 1 << 20
 		sessions, accepted := make(chan link.Session, 1), make(transporttest.Accepter, 1)

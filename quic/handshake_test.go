@@ -69,7 +69,7 @@ func (n *network) dialDeaf(t *testing.T, limit time.Duration) {
 
 // Anybody can send packets from the address of somebody else, so a server must not answer with
 // more than three times as much (RFC 9000, section 8.1).
-func TestAServerSendsAnUnknownAddressNoMoreThanThriceWhatItReceived(t *testing.T) {
+func TestAmplificationIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := plainNetwork(t)
 		c := n.counted()

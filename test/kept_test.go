@@ -16,7 +16,7 @@ import (
 
 // Handlers may give their context to goroutines that outlive them. What those do reaches no other
 // call, whose state may have the same memory.
-func TestGoroutinesThatOutliveTheirHandlersReachNoOtherCall(t *testing.T) {
+func TestLateGoroutinesReachNoOtherCall(t *testing.T) {
 	for _, network := range networks("unix", "tcp") {
 		for placement, opts := range map[string][]nearcall.ServerOption{"auto": nil, "workers": {nearcall.HandlerPlacement(nearcall.Workers)}} {
 			t.Run(network+"/"+placement, func(t *testing.T) {

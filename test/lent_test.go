@@ -67,7 +67,7 @@ func callTimes(t *testing.T, client testpb.TestServiceClient, n int) {
 
 // A handler that has always been quick runs on the goroutine that reads the connection. If
 // one blocks all the same, it delays other calls for some milliseconds, and only once.
-func TestAHandlerThatWasAlwaysQuickDelaysOthersForMillisecondsAtMost(t *testing.T) {
+func TestQuickHandlerDelaysOthersBriefly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := overPipe(t, echo{unary: blocking})
 		if d := delayed(t, client); d > 0 {
@@ -141,7 +141,7 @@ func TestTheDeadlineOfAHandlerOnAReaderHolds(t *testing.T) {
 	})
 }
 
-func TestAHandlerThatExitsItsGoroutineLeavesTheConnectionUsable(t *testing.T) {
+func TestConnectionSurvivesHandlersGoexit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := overPipe(t, echo{unary: func(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 			if in.ResponseSize > 0 {

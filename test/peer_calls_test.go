@@ -252,7 +252,7 @@ func TestStoppingAClientsServerLeavesTheConnection(t *testing.T) {
 
 // When GracefulStop of a client's server returns, the server has got the replies: nothing is
 // lost if the client's process then ends.
-func TestRepliesToTheServerAreWrittenWhenGracefulStopReturns(t *testing.T) {
+func TestGracefulStopWritesRepliesToServer(t *testing.T) {
 	eachPeer(t, func(t *testing.T, network string) {
 		if network == "inproc" || network == "shm" || network == "unix+shm" {
 			t.Skip("there is no socket to close")

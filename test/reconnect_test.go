@@ -139,9 +139,9 @@ func TestAServerThatLeavesAtOnceIsNotDialledInALoop(t *testing.T) {
 	}
 }
 
-// TestAServerThatDeniesWhatItAnsweredIsNotDialledInALoop checks that a call whose header has
+// TestDenyingServerIsNotDialledInALoop checks that a call whose header has
 // arrived is not made again, and that a frame for a call that has ended is no answer.
-func TestAServerThatDeniesWhatItAnsweredIsNotDialledInALoop(t *testing.T) {
+func TestDenyingServerIsNotDialledInALoop(t *testing.T) {
 	const id = 1
 	header := []byte{3, 0, byte(wire.KindStream | wire.FlagHead), id, 0}
 	reset := wire.AppendReset(nil, id, wire.ResetUnprocessed, "not seen")
@@ -284,9 +284,9 @@ func TestServersThatServedAreReplacedWithoutAPause(t *testing.T) {
 	})
 }
 
-// TestServersThatWereThereForAWhileAreReplacedWithoutAPause: this holds even if they
+// TestLastingServerIsReplacedWithoutPause: this holds even if they
 // served no call.
-func TestServersThatWereThereForAWhileAreReplacedWithoutAPause(t *testing.T) {
+func TestLastingServerIsReplacedWithoutPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, conn := at(t, nil)
 		for range 5 {

@@ -350,9 +350,9 @@ func mappings(t *testing.T) int {
 	return strings.Count(string(maps), "memfd:nearcall")
 }
 
-// TestWhatHasArrivedIsReceivedThoughTheConnectionHasEnded: until they are received,
+// TestArrivedMessagesSurviveConnection: until they are received,
 // large messages are in the server's memory, which must stay mapped.
-func TestWhatHasArrivedIsReceivedThoughTheConnectionHasEnded(t *testing.T) {
+func TestArrivedMessagesSurviveConnection(t *testing.T) {
 	hold(t)
 	for _, network := range append([]string{"unix"}, overShm...) {
 		t.Run(network, func(t *testing.T) {

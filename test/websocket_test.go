@@ -315,7 +315,7 @@ func TestAStoppedServerOpensNoWebSockets(t *testing.T) {
 }
 
 // A connection whose request has not come yet is closed at once, whatever calls still run.
-func TestAStoppingListenerClosesConnectionsBeforeTheirRequest(t *testing.T) {
+func TestStopClosesConnectionsWithoutRequest(t *testing.T) {
 	begun, release := make(chan struct{}), make(chan struct{})
 	srv := serve(t, echo{unary: func(context.Context, *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 		close(begun)

@@ -20,7 +20,7 @@ import (
 
 // A handler may have a goroutine that still receives when the handler has returned.
 // Whatever that goroutine does, the call keeps the handler's status.
-func TestWhatAHandlerLeavesBehindDoesNotChangeHowItsCallEnded(t *testing.T) {
+func TestReturnedHandlerDoesNotChangeStatus(t *testing.T) {
 	for name, stray := range map[string]func(grpc.ServerStream){
 		"receives":     func(ss grpc.ServerStream) { _ = ss.RecvMsg(new(message)) },
 		"sends":        func(ss grpc.ServerStream) { _ = ss.SendMsg(new(message)) },

@@ -129,7 +129,7 @@ func interceptServer(c *ServerConfig, n int, got *trace) {
 
 // Each interceptor may change the arguments of the next one. An interceptor that retries
 // runs the rest of the chain twice.
-func TestAnInterceptorMayCallTheRestAgainAndChangeWhatItSees(t *testing.T) {
+func TestInterceptorMayCallRestAgain(t *testing.T) {
 	type key struct{}
 	var seen trace
 	tries := 0

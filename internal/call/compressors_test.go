@@ -55,7 +55,7 @@ func (e encoded) profile(p *link.Profile) *link.Profile {
 	return &own
 }
 
-func TestARequestThatTheServerCannotDecompressIsUnimplemented(t *testing.T) {
+func TestUnknownCompressionIsUnimplemented(t *testing.T) {
 	handled := 0
 	b := start(t, handlers{
 		unary:  func(_ context.Context, m *message) (*message, error) { handled++; return m, nil },

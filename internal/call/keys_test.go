@@ -96,7 +96,7 @@ func TestAHandlersContextHasWhatGRPCsPackagesLookUp(t *testing.T) {
 	}
 }
 
-func TestAHandlersContextHasWhatStatsHandlersAttachedToTheConnection(t *testing.T) {
+func TestHandlerContextHasConnectionTags(t *testing.T) {
 	type key struct{}
 	c := newServerCall(&link.CallHeader{Profile: &link.Profile{}})
 	c.conn.ctx = context.WithValue(c.conn.ctx, key{}, "attached")

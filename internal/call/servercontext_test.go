@@ -265,7 +265,7 @@ func TestStoppingRacesWithTheEnd(t *testing.T) {
 // Package context calls AfterFunc with a lock held that the function takes. So the function
 // must run on its own goroutine if the context has ended before. context.AfterFunc promises
 // the same.
-func TestAfterFuncOfAnEndedContextDoesNotRunItsFunctionItself(t *testing.T) {
+func TestAfterFuncOfEndedContextRunsElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := testContext()
 		c.cancel(context.Canceled)

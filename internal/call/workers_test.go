@@ -129,7 +129,7 @@ func TestNoCallWaitsForAHandlerThatExits(t *testing.T) {
 	})
 }
 
-func TestStoppingEndsIdleWorkersAtOnceAndOthersAfterTheirHandlers(t *testing.T) {
+func TestStopEndsWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running sync.WaitGroup
 		release, late := make(chan struct{}), make(chan struct{})
@@ -161,7 +161,7 @@ func TestStoppingEndsIdleWorkersAtOnceAndOthersAfterTheirHandlers(t *testing.T) 
 	})
 }
 
-func TestAHandlerThatCallsGoexitEndsItsCallAndItsWorkerAlone(t *testing.T) {
+func TestGoexitEndsCallAndWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		exit := true
 		b := start(t, handlers{

@@ -550,7 +550,7 @@ func TestSizesOfLargeMessagesInMaps(t *testing.T) {
 	}
 }
 
-func TestMessagesAfterOneThatProgramsDoNotTakeGoToProtobuf(t *testing.T) {
+func TestSkippedMessagesGoToProtobuf(t *testing.T) {
 	extended := &testpb.Extendable{}
 	proto.SetExtension(extended, testpb.E_ExtString, "text")
 	p := programOf(extended)

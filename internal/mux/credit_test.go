@@ -9,10 +9,10 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// TestAPlacedMessageLargerThanTheCreditIsFollowedByOthers checks that a call whose
+// TestPlacedMessageMayExceedCredit checks that a call whose
 // credit a placed message has made negative continues once credit is returned, also on
 // 32-bit systems.
-func TestAPlacedMessageLargerThanTheCreditIsFollowedByOthers(t *testing.T) {
+func TestPlacedMessageMayExceedCredit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
 		cs, ss, _, _ := shelved(t, 100, Options{Client: true}, Options{}, w)

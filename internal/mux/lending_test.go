@@ -267,7 +267,7 @@ func TestAReleasedResidentIsReplaced(t *testing.T) {
 }
 
 // A handler that waits for what the peer sends gets it: credit, a slot and a reply.
-func TestALentResidentIsReplacedWhenAGoroutineWaitsForThePeer(t *testing.T) {
+func TestLentResidentIsReplacedByWaiter(t *testing.T) {
 	t.Run("for credit", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := &borrower{run: func(s *Session, st link.Stream) {

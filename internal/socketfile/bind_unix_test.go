@@ -34,7 +34,7 @@ func wantFile(t *testing.T, path string, mode fs.FileMode, uid, gid int) {
 }
 
 // A socket file has its mode and owner before clients can connect, whatever the umask.
-func TestASocketFileHasItsModeAndOwnerBeforeAnybodyCanConnect(t *testing.T) {
+func TestSocketFileModeIsSetBeforeListen(t *testing.T) {
 	uid, gid := os.Getuid(), os.Getgid()
 	if uid == 0 {
 		uid, gid = 12345, 12346

@@ -105,9 +105,9 @@ func TestAHeaderThatIsNotFinishedEndsTheConnection(t *testing.T) {
 	}
 }
 
-// TestRequestsThatTwoReadersWouldReadDifferentlyAreRefused: such requests let a client
+// TestAmbiguousRequestsAreRefused: such requests let a client
 // smuggle one past a proxy.
-func TestRequestsThatTwoReadersWouldReadDifferentlyAreRefused(t *testing.T) {
+func TestAmbiguousRequestsAreRefused(t *testing.T) {
 	calls := make(chan string, 10)
 	s := start(t, &service{unary: func(_ context.Context, in *testpb.SimpleRequest) (*testpb.SimpleResponse, error) {
 		calls <- in.String()

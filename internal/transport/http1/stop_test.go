@@ -127,10 +127,10 @@ func TestGracefulStopDoesNotWaitForAClientThatReadsNothing(t *testing.T) {
 	}
 }
 
-// TestGracefulStopDoesNotWaitForARequestThatHasNotArrived: its call has not begun, or waits
+// TestGracefulStopSkipsUnarrivedRequest: its call has not begun, or waits
 // for the rest of its message. If the client knows that it is a call, it learns that another
 // server may take it.
-func TestGracefulStopDoesNotWaitForARequestThatHasNotArrived(t *testing.T) {
+func TestGracefulStopSkipsUnarrivedRequest(t *testing.T) {
 	const unavailable = `{"code":"unavailable","message":"the server is stopping, and the rest of the request has not arrived"}`
 	as := func(contentType, text string) string {
 		return strings.Replace(text, "application/json", contentType, 1)

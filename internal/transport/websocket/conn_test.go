@@ -246,9 +246,9 @@ func TestCloseDoesNotWait(t *testing.T) {
 	})
 }
 
-// TestAMessageThatIsBeingWrittenIsFollowedByTheCloseFrame checks that Close does not cut off
+// TestCloseFrameFollowsMessage checks that Close does not cut off
 // what a slow reader has not read yet.
-func TestAMessageThatIsBeingWrittenIsFollowedByTheCloseFrame(t *testing.T) {
+func TestCloseFrameFollowsMessage(t *testing.T) {
 	for _, prompt := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			near, far := net.Pipe()
