@@ -48,7 +48,7 @@ func peerRivals(setup peerSetup) []Rival {
 		{Name: "drpc", Note: "a connection has one call at a time; rows with several callers use its pool, which dials a connection for each."},
 		{Name: "ttrpc", Without: []Absence{
 			{func(r Row) bool { return r.Size >= 4<<20 }, "ttrpc has no messages of more than 4 MB"},
-			{func(r Row) bool { return r.Kind.Name == ClientStream.Name }, "ttrpc answers client streams with a unary reply, which needs code of its own"},
+			{func(r Row) bool { return r.Kind.Name == ClientStream.Name }, "ttrpc answers client streams with a unary reply, which needs special code"},
 		}},
 		{Name: "connect-go", Note: "Connect's own protocol, over net/http and HTTP/2 without TLS; compression is off, as it is elsewhere."},
 		{Name: "raw", Limit: true, Note: rawNote, Without: withoutCalls("raw")},

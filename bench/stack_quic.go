@@ -35,7 +35,7 @@ func quicRivals(parked int) []Rival {
 		{
 			Name: "raw", Limit: true, Dial: over("raw-quic", quicNetwork),
 			Note: "no RPC: as many bytes there and back on a stream of github.com/quic-go/quic-go, after their length in four bytes. " +
-				"A unary call has a stream of its own, a bidi echo one for all its messages.",
+				"Each unary call has its own stream, a bidi echo one for all its messages.",
 			Without: []Absence{
 				{func(r Row) bool { return r.Kind.Name == ServerStream.Name || r.Kind.Name == ClientStream.Name }, "raw has only unary calls and echoes"},
 				{func(r Row) bool { return r.Callers > 1 }, "raw has one caller"},

@@ -2,7 +2,7 @@
 // have opened: they have no port, and may be behind NAT.
 //
 // An agent is a client that serves. It connects with nearcall.WithServer, so that the
-// coordinator can call its Agent service, and stays connected without calls of its own with
+// coordinator can call its Agent service, and stays connected without making calls with
 // nearcall.WithPersistentConnection. It calls Join, a stream that lasts as long as it is
 // there; Join's handler takes the way back from the call, nearcall.PeerConn, and offers it to
 // the jobs that wait. Clients that submit jobs are ordinary clients, of nearcall or of gRPC.

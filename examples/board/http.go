@@ -21,7 +21,7 @@ var assets embed.FS
 
 // newHandler serves the page, and the service in two ways: over WebSockets at /calls, and
 // over HTTP as Connect clients call it, to compare. For these, HTTP's handler passes
-// requests on to a listener of the server, which a program without pages of its own would
+// requests on to a listener of the server, which a program without web pages would
 // give the port to. stop closes the connections to it.
 func newHandler(srv *nearcall.Server) (h http.Handler, stop func(), err error) {
 	files, err := fs.Sub(assets, "assets")

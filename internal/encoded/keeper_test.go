@@ -91,11 +91,11 @@ func TestMemoryIsPooledWhereMessagesDoNotKeepIt(t *testing.T) {
 	}
 	for range 3 {
 		if !decode(one) {
-			t.Fatal("a message that is one field does not come in memory of its own")
+			t.Fatal("a message that is one field does not get its own memory")
 		}
 	}
 	if !decode(two) {
-		t.Fatal("the first message of two fields does not come in memory of its own")
+		t.Fatal("the first message of two fields does not get its own memory")
 	}
 	pooled := 0
 	for !decode(two) {
@@ -107,7 +107,7 @@ func TestMemoryIsPooledWhereMessagesDoNotKeepIt(t *testing.T) {
 }
 
 // What has arrived of a message takes no more memory than Growth allows, and a whole one of one large
-// field comes in memory of its own.
+// field gets its own memory.
 func TestMessagesArriveInMemoryOfTheirOwn(t *testing.T) {
 	var k Keeper
 	for _, size := range []int{1, 1000, minKept - 1, minKept, 3<<20 + 1} {
@@ -121,20 +121,20 @@ func TestMessagesArriveInMemoryOfTheirOwn(t *testing.T) {
 			}
 		}
 		if own := data.keeper != nil; own != (size >= minKept) {
-			t.Errorf("a message of %d bytes has memory of its own: %v", size, own)
+			t.Errorf("a message of %d bytes has its own memory: %v", size, own)
 		}
 	}
 	if data := k.Add(nil, make([]byte, minKept), minKept, true); data.keeper != nil {
-		t.Error("a compressed message has memory of its own")
+		t.Error("a compressed message has its own memory")
 	}
 }
 
 func TestOtherMessagesArePooled(t *testing.T) {
 	var k Keeper
 	if k.NewBuffer(minKept-1, false).keeper != nil {
-		t.Error("a small message has memory of its own")
+		t.Error("a small message has its own memory")
 	}
 	if k.NewBuffer(minKept, true).keeper != nil {
-		t.Error("a compressed message has memory of its own")
+		t.Error("a compressed message has its own memory")
 	}
 }

@@ -205,7 +205,7 @@ func TestGoldenVectors(t *testing.T) {
 			&Step{Stream: 1, Open: open("/shop.Shop/Import", nil), HasMessage: true, Placed: true, Place: 1 << 20, Size: 1_000_003, HalfClose: true}), 1<<16)},
 		"parts": {"A head that is longer than a frame: PARTs, and no name to remember.", "client", steps(1000,
 			&Step{Stream: 1, Open: open("/shop.Shop/Get", metadata.Pairs("long", long)), HalfClose: true})},
-		"parts-reply": {"An answer whose header is longer than a frame, and the end of which follows in a frame of its own.", "server", steps(1000,
+		"parts-reply": {"An answer whose header is longer than a frame, and the end of which follows in a separate frame.", "server", steps(1000,
 			&Step{Stream: 1, Header: metadata.Pairs("long", long), HasMessage: true, Message: ping, End: &link.End{Trailer: metadata.Pairs("t", "1")}})},
 		"places-reply": {"Over shared memory: an answer whose message is in memory that both see.", "server", steps(1000,
 			&Step{Stream: 1, Header: metadata.MD{}, HasMessage: true, Placed: true, Place: 0, Size: 100_000, End: &link.End{}})},

@@ -61,7 +61,7 @@ func TestVectorsThatMustBeRefused(t *testing.T) {
 		"flags":          {"MORE beside neither MESSAGE nor PIECE.", "client", false, theConnection, [][]byte{opened, bare(KindStream|FlagMore, 1)}},
 		"empty-piece":    {"A piece of a message that is empty.", "client", false, theConnection, [][]byte{opened, bare(message|FlagMore, 1, 5)}},
 		"place":          {"A place where there is no shared memory.", "client", false, theConnection, [][]byte{opened, bare(message|FlagPlace, 1, 0x80, 0x80, 0x04, 0)}},
-		"small-place":    {"A message of 5 bytes in a place of its own.", "client", true, theConnection, [][]byte{opened, bare(message|FlagPlace, 1, 5, 0)}},
+		"small-place":    {"A message of 5 bytes in shared memory.", "client", true, theConnection, [][]byte{opened, bare(message|FlagPlace, 1, 5, 0)}},
 		"long-number":    {"A number that is not in its shortest form.", "client", false, theConnection, [][]byte{bare(KindDrain, 0, 0x81, 0)}},
 		"no-credit":      {"A credit of nothing.", "server", false, theConnection, [][]byte{bare(KindCredit, 0, 0)}},
 		"short-ping":     {"A PING of 7 bytes.", "client", false, theConnection, [][]byte{bare(KindPing, 0, make([]byte, 7)...)}},

@@ -343,7 +343,7 @@ func (d *Decoder) Stream(f Frame, before []byte, fromCaller bool) (Received, err
 	if flags&FlagPlace != 0 {
 		rc.Placed, rc.Size, rc.Place = true, clamp(r.uint()), clamp(r.uint())
 		if r.end() == nil && rc.Size < MinPlace {
-			r.fail("a message of %d bytes is in a place of its own, which takes %d at least", rc.Size, MinPlace)
+			r.fail("a message of %d bytes is in shared memory, which takes %d at least", rc.Size, MinPlace)
 		}
 	}
 	switch {

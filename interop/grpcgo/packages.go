@@ -4,7 +4,7 @@ import "path"
 
 // A pkg is a package of grpc-go that is copied and built with other imports.
 type pkg struct {
-	name  string // in test names and in PACKAGES; "" if it has no tests of its own
+	name  string // in test names and in PACKAGES; "" if it has no tests
 	from  string // where it is in grpc-go
 	to    string // where the copy goes; the last element is unique
 	files []string
@@ -27,7 +27,7 @@ var helpers = []pkg{
 	{from: "interop", to: "neartest/interop", files: []string{"orcalb.go", "test_utils.go"}},
 }
 
-// suites are the packages of tests that make calls. grpc-go's unit tests of its own parts
+// suites are the packages of tests that make calls. grpc-go's unit tests of its parts
 // do not test nearcall and are left out.
 var suites = []pkg{
 	{name: "test", from: "test", to: "neartest/test", files: []string{"*.go"}, apart: []string{

@@ -137,7 +137,7 @@ class Decoder:
         if flags & PLACE:
             f.size, f.place = body.uint(), body.uint()
             if f.size < LEAST_PLACED:
-                raise ProtocolError(f"a message of {f.size} bytes in a place of its own")
+                raise ProtocolError(f"a message of {f.size} bytes in shared memory")
         elif flags & MESSAGE:
             if flags & MORE:
                 f.size = body.uint()
