@@ -20,9 +20,9 @@ const (
 )
 
 // Verify returns an error unless b is a message whose root is a table of the type with that full
-// name, such as "store.Item". It checks offsets, lengths, alignment, the ends of strings and required
-// fields, not the values of scalars or the text of strings. A union's member of a type that the
-// schema does not have is not checked: generated code does not read it.
+// name, such as "store.Item". It checks offsets, lengths, alignment, the ends of strings and
+// required fields, not the values of scalars or the text of strings. It does not check a union
+// member whose type is not in the schema: generated code does not read that.
 func (s *Schema) Verify(name string, b []byte) error {
 	t := s.tables[name]
 	if t == nil {

@@ -116,7 +116,7 @@ func (st *stream) abort(reason error, tell bool) {
 	}
 	st.reason = reason
 	f := st.onAbort
-	if f != nil && !st.caller { // learns of it before its Send and Recv return
+	if f != nil && !st.caller { // the callee learns of the abort before its Send and Recv return
 		st.mu.Unlock()
 		f(reason)
 		st.mu.Lock()

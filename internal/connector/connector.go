@@ -223,9 +223,9 @@ func (c *Connector) startDialing() {
 	go c.dialUntilReady(ctx, c.attempts, delay)
 }
 
-// dialUntilReady is the dial loop. It dials until it has a session, or until all is done: then
-// the connector was closed or became idle. The first attempt follows after delay. number
-// identifies the loop.
+// dialUntilReady is the dial loop. It dials until it has a session, or until all, which the
+// connector cancels when it is closed or becomes idle, is done. The first attempt follows after
+// delay. number identifies the loop.
 func (c *Connector) dialUntilReady(all context.Context, number uint64, delay time.Duration) {
 	if delay > 0 {
 		c.backOff(all, delay, nil)

@@ -30,9 +30,9 @@ func (s *Server) ServeWebSocket(w http.ResponseWriter, r *http.Request, accept f
 	}
 }
 
-// openWebSocket opens the WebSocket that a request, with its header in h, asks for, and starts a
-// session over it. That ends the session of package http1. If it cannot open it, it returns the
-// status code and the text of the answer.
+// openWebSocket opens the WebSocket that r asks for, and starts a session over it. Then the
+// connection's HTTP/1 session ends. h describes the connection. If openWebSocket fails, it
+// returns the status code and the text of the answer.
 func (s *Server) openWebSocket(w http.ResponseWriter, r *http.Request, h sock.Handover) (code int, why string) {
 	if h.Path != "" && h.Path != r.URL.Path {
 		return http.StatusNotFound, fmt.Sprintf("this server takes WebSockets at %s, not at %.100s", h.Path, r.URL.Path)

@@ -111,8 +111,8 @@ func leaveOpen(a *attack.Attacker, b []byte) error {
 	return nil
 }
 
-// openAndReset opens calls, sends b on each, and resets them some at a time after a while. A call
-// that is reset before its bytes are in a packet takes them with it, so they are written together.
+// openAndReset opens calls, sends b on each, and resets them some at a time after a while. A
+// reset discards bytes of its call that are not in a packet yet, so both are written together.
 func openAndReset(a *attack.Attacker, b []byte, some int, after time.Duration) error {
 	const code = q.StreamErrorCode(wire.ResetCancelled)
 	p, err := enter(a, settings(1<<10, 1<<10))

@@ -57,8 +57,7 @@ func server(a *attack.Attacker) (*net.UDPAddr, error) {
 	return net.ResolveUDPAddr("udp", address)
 }
 
-// transport is the one from which most attacks dial, so that thousands of connections need no
-// sockets of their own.
+// Most attacks dial from transport, so that thousands of connections share one socket.
 var transport struct {
 	sync.Mutex
 	*q.Transport
