@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nearcall/nearcall/internal/encoded"
+	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -132,4 +133,155 @@ func (f *farewell) Error() string {
 		return "the peer ended the connection"
 	}
 	return f.text
+}
+
+// Peers that reset too many calls.
+//
+// A call that is reset at once costs its caller a few bytes, but the callee a goroutine and a
+// handler. So if a peer resets more of its calls than end otherwise, the session hands its new
+// calls to the acceptor only after it has handled all that it has read: a call that was opened
+// and reset in the same read reaches no handler. Such a peer need not be malicious. A client
+// whose calls exceed their deadlines does the same, and the calls that it has already given up
+// need no work.
+
+// maxResets bounds Session.resets, and so how many calls must end normally to make up for earlier
+// resets. From half of it on, the peer's new calls wait.
+const maxResets = 256
+
+// A lateCall is a call of the peer that waits to be offered to the acceptor.
+type lateCall struct {
+	st   *stream
+	open *link.CallHeader
+}
+
+// countReset records that the peer has reset one of its calls. mu is held.
+func (s *Session) countReset() { s.resets = min(s.resets+1, maxResets) }
+
+// resetsTooMuch reports whether the peer's new calls wait until all input has been handled. mu
+// is held.
+func (s *Session) resetsTooMuch() bool { return s.resets >= maxResets/2 }
+
+// offerLateCalls offers the calls that have waited to the acceptor, except those that the peer
+// has reset.
+func (s *Session) offerLateCalls() {
+	for i, c := range s.reading.late {
+		s.reading.late[i] = lateCall{}
+		s.mu.Lock()
+		wanted := c.st.reason == nil
+		s.lending.lendable = -1
+		if wanted {
+			s.reading.accepting = c.st
+		}
+		s.mu.Unlock()
+		if wanted {
+			s.offerToAcceptor(c.st, c.open)
+		}
+	}
+	s.reading.late = s.reading.late[:0]
+}
+
+// maxPromised bounds Options.Window, so that what [waits.Granted] returns is an int on each
+// system.
+const maxPromised = 1 << 30
+
+// returnCredit returns the credit of n received bytes, once it is worth a frame. The
+// session's mu is held.
+func (st *stream) returnCredit(n int) {
+	if grant := st.in.flow.Received(n); grant > 0 {
+		st.grantCredit(grant)
+	}
+}
+
+// grantCredit grants the peer n bytes of credit, unless it will send no more messages.
+// The session's mu is held.
+func (st *stream) grantCredit(n int) {
+	s := st.session
+	if s.streams[st.id] == st && !st.in.Closed && st.in.Err == nil {
+		st.in.flow.Credit += n
+		s.writing.control = wire.AppendCredit(s.writing.control, st.id, int64(n))
+	}
+}
+
+// grantForMessage grants the credit that the peer needs to send the rest of message it, for which
+// a receiver waits. If the message is complete but no credit is left, it grants credit for
+// another message: Invoke takes the reply only when the call has ended, and an invalid second
+// reply must be able to arrive. It reports whether a CREDIT frame was queued. The session's mu is
+// held.
+func (st *stream) grantForMessage(it *item) bool {
+	before := len(st.session.writing.control)
+	grant := 0
+	switch {
+	case it.Missing > 0:
+		st.markReceived(it)
+		grant = st.in.flow.ForMessage(it.Missing, st.session.opts.MaxWindow)
+	case st.in.flow.Credit <= 0:
+		grant = it.Size + wire.MessageCost
+	}
+	if grant > 0 {
+		st.grantCredit(grant)
+	}
+	return grant > 0 || len(st.session.writing.control) > before
+}
+
+// addCredit adds n to *to, which may be negative after a placed message that was larger
+// than the credit.
+func addCredit(to *int64, n int64) error {
+	if *to > wire.MaxCredit-n {
+		return protocolError("more credit than %d", wire.MaxCredit)
+	}
+	*to += n
+	return nil
+}
+
+// Unread messages.
+//
+// A stream that is not read stops at its own window and does not block other streams,
+// because the connection's credit is returned as bytes arrive. To bound the memory for
+// many such streams, the connection's credit is returned only while fewer than
+// windowsUnread windows are unread on all streams together.
+//
+// Invariants:
+//   - inbox.unread is the credit of the stream's messages that have neither been
+//     received nor have a receiver waiting for them. Session.unread is its sum over all
+//     live streams.
+//   - Credit is withheld only while at least windowsUnread windows are unread. When a message is
+//     received, or its stream ends, it no longer counts, and the credit is returned. A message
+//     that a receiver waits for does not count, because it alone may be larger than the bound.
+
+// windowsUnread is how many stream windows may be unread on a connection.
+const windowsUnread = 256
+
+// returnConnCredit returns the connection's credit once it is worth a frame, unless too
+// much is unread. mu is held.
+func (s *Session) returnConnCredit() {
+	if s.taken >= s.opts.ConnWindow/4 && s.unread < windowsUnread*s.opts.Window {
+		s.writing.control = wire.AppendCredit(s.writing.control, 0, int64(s.taken))
+		s.connIn += s.taken
+		s.taken = 0
+	}
+}
+
+// addUnread counts n bytes as unread. The session's mu is held.
+func (st *stream) addUnread(n int) {
+	st.in.unread += n
+	st.session.unread += n
+}
+
+// removeUnread stops counting n bytes as unread, or all if fewer count: a stream that has left
+// the session counts none. The session's mu is held.
+func (st *stream) removeUnread(n int) {
+	n = min(n, st.in.unread)
+	st.in.unread -= n
+	st.session.unread -= n
+	st.session.returnConnCredit()
+}
+
+// markReceived stops counting the arrived part of a message as unread, because the
+// message was received or a receiver waits for it. It does nothing when called again.
+// The session's mu is held.
+func (st *stream) markReceived(it *item) {
+	if it.Extra.counts {
+		it.Extra.counts = false
+		st.removeUnread(it.Size - it.Missing + wire.MessageCost)
+	}
 }

@@ -369,3 +369,8 @@ func (c *callbacks) run() {
 		f()
 	}
 }
+
+// A buffer is pooled memory for reads, for writes and for queued messages.
+type buffer = encoded.Buffer
+
+func newBuffer(n int) *buffer { return encoded.NewBuffer(n) }

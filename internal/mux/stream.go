@@ -2,6 +2,7 @@ package mux
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -339,3 +340,143 @@ func (st *stream) OnAbort(f func(error)) {
 
 // SetWaiter implements [link.Stream].
 func (st *stream) SetWaiter(w wait.Waiter) { st.waiter = w }
+
+// Reuse of streams.
+//
+// A stream is larger than most messages, so the streams of unary calls are pooled. The stream of
+// a call of this side never leaves Invoke. The stream of a call of the peer has several holders,
+// and the last one to drop it puts it into the pool.
+//
+// Invariants:
+//   - holders counts those that may still use the stream: the session, which drops it when the
+//     callee has ended the call and all was written; the acceptor until it calls Free;
+//     offerToAcceptor; and the resident while it is lent to the stream.
+//   - A stream that has ended in another way is not reused, because callbacks may be on their way
+//     to it: then the session does not drop it. The stream of a streaming method is not reused
+//     either, because the acceptor does not free it.
+
+// streamPool has cleared streams.
+var streamPool = sync.Pool{New: func() any { return new(stream) }}
+
+// recycle puts a stream that nobody holds into the pool.
+func (st *stream) recycle() {
+	*st = stream{}
+	streamPool.Put(st)
+}
+
+// newCallee returns a stream for a call of the peer, which the session, the acceptor and
+// offerToAcceptor hold.
+func newCallee() *stream {
+	st := streamPool.Get().(*stream)
+	st.holders.Store(3)
+	return st
+}
+
+// drop says that one of the stream's holders uses it no more.
+func (st *stream) drop() {
+	if st.holders.Add(-1) == 0 {
+		st.recycle()
+	}
+}
+
+// Free implements [link.Freer].
+func (st *stream) Free() { st.drop() }
+
+// dropWritten drops the stream for the session if the callee has ended the call and everything
+// has just been written. It keeps the stream of an aborted call. The caller does not use the
+// stream after that. The session's mu is held.
+func (st *stream) dropWritten() {
+	if !st.caller && st.ended && len(st.out) == 0 {
+		st.drop()
+	}
+}
+
+// encode makes m the message of step: serialized, and compressed with the compressor called name.
+// Empty messages are not compressed. It returns the buffer with the bytes, or nil if they are in
+// a place that the peer can read. The error is a *link.SendError.
+func (s *Session) encode(step *wire.Step, m *link.Message, name string) (*buffer, error) {
+	step.HasMessage = true
+	name = link.Compressor(name)
+	if b := encoded.Ready(m, name); b != nil {
+		step.Message, step.Compressed = b.B, true
+		return b, nil
+	}
+	if b := encoded.Small(m); b != nil {
+		return pack(step, b, name)
+	}
+	sized, err := m.Sized()
+	if err != nil {
+		return nil, err
+	}
+	defer sized.Free()
+	n := sized.Bound()
+	places := s.placer != nil && name == ""
+	if places && n >= minPlaced {
+		if data := sized.Data(); len(data) == 1 {
+			if step.Place, step.Placed = s.placer.PlaceOf(data[0].ReadOnlyData()); step.Placed {
+				step.Size = n
+				return nil, nil
+			}
+		}
+		if b, err := s.encodeInPlace(step, &sized); b != nil || err != nil || step.Placed {
+			return b, err
+		}
+	}
+	b := newBuffer(n)
+	if b.B, err = sized.Append(b.B); err != nil {
+		return nil, err
+	}
+	if places && n == 0 && len(b.B) >= minPlaced && s.moveToPlace(step, b) { // the size was not known before encoding
+		return nil, nil
+	}
+	return pack(step, b, name)
+}
+
+// pack makes b the message of step, compressed with the compressor called name. It takes
+// ownership of b, and returns the buffer with the bytes.
+func pack(step *wire.Step, b *encoded.Buffer, name string) (_ *encoded.Buffer, err error) {
+	b, step.Compressed, err = encoded.Compress(b, name)
+	if err == nil {
+		step.Message = b.B
+	}
+	return b, err
+}
+
+// yielding decides whether a stream of large messages yields to other calls of its connection. If
+// two processes share few processors, a thread that moves large messages keeps its processor for
+// as long as the scheduler allows, and a small call waits several milliseconds at each step. So
+// after each large message the sender or receiver yields to other threads, as long as other calls
+// come in. If processors are short, this costs two fifths of the stream's throughput; the other
+// threads get that time (docs/adr/0013).
+//
+// Guarded by the session's mu.
+type yielding struct {
+	begun uint64 // how many streams the session had begun at the last check
+	lasts int    // for how many more large messages the stream yields
+}
+
+const (
+	// largeMessage is the size from which a message counts as large, in bytes. Copying
+	// one takes about ten microseconds.
+	largeMessage = 64 << 10
+
+	// yieldsAfterCall is how many large messages, about ten milliseconds, the stream yields after
+	// the last new call. Then it assumes that it is alone.
+	yieldsAfterCall = 64
+)
+
+// shouldYield reports whether the goroutine that has just moved a message of n bytes should yield
+// to other threads. begun is how many streams the session has begun.
+func (y *yielding) shouldYield(n int, begun uint64) bool {
+	if n < largeMessage {
+		return false
+	}
+	if y.begun != begun {
+		*y = yielding{begun, yieldsAfterCall}
+	}
+	if y.lasts == 0 {
+		return false
+	}
+	y.lasts--
+	return true
+}
