@@ -136,7 +136,7 @@ func (s *session) serve(st *stream) {
 	st.unhold()
 	if lent := st.lent; lent != nil {
 		lent.Run()
-	} else if !st.read.finished {
+	} else if !st.input.finished {
 		st.pump()
 	}
 }
@@ -150,7 +150,7 @@ func (st *stream) peerStopped() {
 
 // Lends implements [link.Lender]. The goroutine that has read all of a call has nothing else to
 // do, however long the handler takes.
-func (st *stream) Lends(time.Duration) bool { return st.read.finished }
+func (st *stream) Lends(time.Duration) bool { return st.input.finished }
 
 // Lend implements [link.Lender].
 func (st *stream) Lend(r link.Runner, _ time.Duration) { st.lent = r }

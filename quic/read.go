@@ -9,9 +9,9 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// reading is the state of the one goroutine that reads a stream: its pump, a caller that waits
+// input is the state of the one goroutine that reads a stream: its pump, a caller that waits
 // for its reply, or the goroutine that has accepted it.
-type reading struct {
+type input struct {
 	buf      *encoded.Buffer // input, not handled from at on; nil if there is none
 	at       int
 	parts    *encoded.Buffer // the parts of a block; nil if no block has begun
@@ -27,7 +27,7 @@ const (
 
 // fill reads more.
 func (st *stream) fill() error {
-	r := &st.read
+	r := &st.input
 	switch {
 	case r.eof:
 		return errShort
@@ -56,7 +56,7 @@ func (st *stream) fill() error {
 
 // frame returns the next frame. It is valid until skip is called with its length.
 func (st *stream) frame() (f wire.Frame, n int, err error) {
-	r := &st.read
+	r := &st.input
 	for {
 		if r.buf != nil {
 			if f, n, err = wire.Next(r.buf.B[r.at:]); n > 0 || err != nil {
@@ -71,7 +71,7 @@ func (st *stream) frame() (f wire.Frame, n int, err error) {
 
 // skip drops n bytes of input.
 func (st *stream) skip(n int) {
-	r := &st.read
+	r := &st.input
 	if r.at += n; r.at == len(r.buf.B) {
 		r.buf.Free()
 		r.buf = nil
@@ -84,7 +84,7 @@ func (st *stream) step() (rc wire.Received, n int, ok bool, err error) {
 	if err != nil {
 		return rc, 0, false, err
 	}
-	r := &st.read
+	r := &st.input
 	switch {
 	case f.Stream != 1 && !f.Kind.Ignorable():
 		return rc, n, false, protocolError("a frame has the stream %d", f.Stream)
@@ -122,7 +122,7 @@ func (st *stream) step() (rc wire.Received, n int, ok bool, err error) {
 
 // part keeps a part of a block.
 func (st *stream) part(body []byte) error {
-	r := &st.read
+	r := &st.input
 	if r.parts == nil {
 		r.parts = encoded.NewBuffer(len(body))
 	}
@@ -144,7 +144,7 @@ func (st *stream) readHead() (*link.CallHeader, error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case st.read.finished: // it was reset
+		case st.input.finished: // it was reset
 			return nil, errShort
 		case !ok:
 			st.skip(n)
@@ -185,20 +185,20 @@ func (st *stream) next() bool {
 		}
 	}
 	if err != nil {
-		st.read.finished = true
+		st.input.finished = true
 		st.dropInput()
 		st.failed(err)
 		return false
 	}
 	st.skip(n)
-	return !st.read.finished
+	return !st.input.finished
 }
 
 // dropInput frees input that was not handled.
 func (st *stream) dropInput() {
-	st.read.buf.Free()
-	st.read.parts.Free()
-	st.read.buf, st.read.parts = nil, nil
+	st.input.buf.Free()
+	st.input.parts.Free()
+	st.input.buf, st.input.parts = nil, nil
 }
 
 // pump reads the stream for its receivers, until it ends.

@@ -73,7 +73,7 @@ func (st *stream) mayRead() bool {
 		st.in.pump.Wait(&st.mu, nil)
 	}
 	if st.in.Err != nil && !st.in.Closed {
-		st.read.finished = true
+		st.input.finished = true
 		st.dropInput()
 		return false
 	}
@@ -114,7 +114,7 @@ func (st *stream) deliver(rc *wire.Received) error {
 	}
 	in.AddEnd(rc)
 	if in.Closed {
-		st.read.finished = true
+		st.input.finished = true
 	}
 	if rc.End != nil {
 		rc.End.Late = link.Passed(st.deadline)
@@ -132,7 +132,7 @@ func (st *stream) callerEnded() {
 	if !st.out.closed {
 		st.qs.CancelWrite(0)
 	}
-	if !st.read.eof {
+	if !st.input.eof {
 		st.qs.CancelRead(0)
 	}
 	st.forget()

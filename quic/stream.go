@@ -26,7 +26,7 @@ type stream struct {
 	sends    string      // the compressor of sent messages; used by the sender only
 	lent     link.Runner // set within HandleStream only
 	begun    atomic.Bool // the head of the peer's call has arrived
-	read     reading
+	input    input
 
 	// Guarded by session.mu.
 	holds int // how many holders keep the peer from opening another call in place of this one

@@ -157,8 +157,8 @@ func (r *carried) reply(m any) error {
 		}
 	}()
 	f := frames.Get().(*link.Frame)
-	f.Header, f.Msg, f.HasMsg = header, msg, true
-	if c.stats == nil {
+	f.Header, f.Msg, f.HasMsg, f.More = header, msg, true, c.stats != nil
+	if !f.More {
 		f.End = &r.end
 	}
 	err := r.carrier.Send(f)

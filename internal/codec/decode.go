@@ -22,13 +22,13 @@ type field struct {
 	tag, also uint32
 }
 
-// A reading says how to decode a message.
-type reading struct {
+// A decodeMode says how to decode a message.
+type decodeMode struct {
 	depth int      // how deep messages may nest from here on
 	keep  *keeping // nil if the message must not refer to the bytes that it is decoded from
 }
 
-func (r reading) nested() reading {
+func (r decodeMode) nested() decodeMode {
 	r.depth--
 	return r
 }
@@ -45,7 +45,7 @@ type keeping struct {
 func mostly(n int) int { return n - n/16 }
 
 // keeps reports whether the message may refer to x, the value of a field.
-func (r reading) keeps(x []byte) bool {
+func (r decodeMode) keeps(x []byte) bool {
 	if r.keep == nil || len(x) < r.keep.least {
 		return false
 	}
@@ -54,7 +54,7 @@ func (r reading) keeps(x []byte) bool {
 }
 
 // bytes returns x, or a copy of it, for a field.
-func (r reading) bytes(x []byte) []byte {
+func (r decodeMode) bytes(x []byte) []byte {
 	if r.keeps(x) {
 		return x[:len(x):len(x)]
 	}
@@ -62,7 +62,7 @@ func (r reading) bytes(x []byte) []byte {
 }
 
 // string returns x, or a copy of it, as a string for a field.
-func (r reading) string(x []byte) string {
+func (r decodeMode) string(x []byte) string {
 	if r.keeps(x) {
 		return stringOf(x)
 	}
@@ -104,7 +104,7 @@ func (p *program) compileFields() {
 
 // decode decodes b into m, which already holds what was decoded before. It returns
 // false if protobuf-go must decode the message. m is undefined then.
-func (p *program) decode(m ptr, b []byte, r reading) bool {
+func (p *program) decode(m ptr, b []byte, r decodeMode) bool {
 	if p.leftToProtobufGo() || r.depth <= 0 {
 		return false
 	}
@@ -175,7 +175,7 @@ func (w *wrapper) hold(v ptr) ptr {
 // decode decodes the value that follows tag into the field at v. b begins with the
 // value. decode returns the length of the value, or -1 if protobuf-go must decode the
 // message.
-func (o *op) decode(v ptr, tag uint32, b []byte, r reading) int {
+func (o *op) decode(v ptr, tag uint32, b []byte, r decodeMode) int {
 	switch protowire.Type(tag & 7) {
 	case protowire.BytesType:
 		if len(b) > 0 && b[0] < 0x80 && len(b) > int(b[0]) { // most are short
@@ -255,7 +255,7 @@ func (o *op) set64(v ptr, x uint64) {
 }
 
 // setBytes sets the field at v to x. rest is the input after x.
-func (o *op) setBytes(v ptr, x, rest []byte, r reading) bool {
+func (o *op) setBytes(v ptr, x, rest []byte, r decodeMode) bool {
 	if o.utf8 && !utf8.Valid(x) {
 		return false
 	}

@@ -188,7 +188,7 @@ func appendMessages[K comparable](e *encoder, b []byte, o *op, v ptr, depth int)
 
 // decodeEntry decodes the entry b into the map at v, which is the field o. rest is the input
 // after the entry.
-func (o *op) decodeEntry(v ptr, b, rest []byte, r reading) bool {
+func (o *op) decodeEntry(v ptr, b, rest []byte, r decodeMode) bool {
 	switch o.entries.keys {
 	case shapeBool:
 		return decodeBy[bool](o, v, b, rest, r)
@@ -206,7 +206,7 @@ func (o *op) decodeEntry(v ptr, b, rest []byte, r reading) bool {
 	return false
 }
 
-func decodeBy[K comparable](o *op, v ptr, b, rest []byte, r reading) bool {
+func decodeBy[K comparable](o *op, v ptr, b, rest []byte, r decodeMode) bool {
 	switch o.entries.values {
 	case shapeBool:
 		return addEntry[K, bool](o, v, b, rest, r)
@@ -224,7 +224,7 @@ func decodeBy[K comparable](o *op, v ptr, b, rest []byte, r reading) bool {
 	return false
 }
 
-func addEntry[K comparable, V any](o *op, v ptr, b, rest []byte, r reading) bool {
+func addEntry[K comparable, V any](o *op, v ptr, b, rest []byte, r decodeMode) bool {
 	var key K
 	var value V
 	if !o.entries.decode(addressOf(&key), addressOf(&value), b, r) {
@@ -239,7 +239,7 @@ func addEntry[K comparable, V any](o *op, v ptr, b, rest []byte, r reading) bool
 }
 
 // decode decodes the entry b into a key and a value, which must be zero.
-func (e *mapEntries) decode(key, value ptr, b []byte, r reading) bool {
+func (e *mapEntries) decode(key, value ptr, b []byte, r decodeMode) bool {
 	if r.depth <= 1 {
 		return false
 	}

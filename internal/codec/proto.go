@@ -141,7 +141,7 @@ func unmarshal(b []byte, v any) error {
 	return proto.Unmarshal(b, m)
 }
 
-// replaceBy resets v, which has p's type, and decodes b into it. keep is the one of reading. It
+// replaceBy resets v, which has p's type, and decodes b into it. keep is that of decodeMode. It
 // returns false if protobuf-go must decode b.
 func (p *program) replaceBy(v any, b []byte, keep *keeping) bool {
 	if p.leftToProtobufGo() || dataOf(v).isNil() || !p.decoding.tries() {
@@ -150,7 +150,7 @@ func (p *program) replaceBy(v any, b []byte, keep *keeping) bool {
 	if !dataOf(v).zero(p.size) {
 		proto.Reset(v.(proto.Message))
 	}
-	ok := p.decode(dataOf(v), b, reading{maxDepth, keep})
+	ok := p.decode(dataOf(v), b, decodeMode{maxDepth, keep})
 	if !ok {
 		p.decoding.failed()
 	}

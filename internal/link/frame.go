@@ -13,6 +13,9 @@ type Frame struct {
 	Msg    Message
 	HasMsg bool
 
+	// More says that the next frame follows at once. A transport may send both together.
+	More bool
+
 	// EndSend says that the caller sends no more.
 	EndSend bool
 

@@ -190,10 +190,13 @@ func (st *stream) Send(f *link.Frame) error {
 		st.in.dropPlaces()
 		st.endBoth(link.ErrEnded, &after)
 	}
-	if st.answers || !f.HasMsg || f.End != nil || f.EndSend {
+	switch {
+	case f.More:
+		s.mu.Unlock()
+	case st.answers || !f.HasMsg || f.End != nil || f.EndSend:
 		st.answers = false
 		s.flush(true)
-	} else {
+	default:
 		s.wakeWriter() // another message is likely to follow, and can be written together with this one
 		s.mu.Unlock()
 	}

@@ -20,7 +20,7 @@ import (
 // A message that has arrived can still be received after the connection has ended. close copies
 // the unread messages to this side's own memory and releases the file, of which they may be a
 // small part. The copies are reserved from this side's Memory. If it has no room for all, the
-// latest messages are lost. reading.go says how slabs are read.
+// latest messages are lost. mapped.go says how slabs are read.
 type fetching struct {
 	slabs  peerSlabs
 	memory *Memory    // this side's
@@ -32,7 +32,7 @@ type fetching struct {
 	bytes   int              // the sum of the sizes of unread messages
 	used    units            // the pieces of slabs that they occupy
 	closed  bool
-	reading
+	mappedSlabs
 }
 
 // An arrival is an unread message.

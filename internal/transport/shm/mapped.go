@@ -21,7 +21,7 @@ import (
 // short, the SIGBUS becomes an error of the read.
 //
 // Invariant: the slabs are closed when the connection has ended and nobody reads.
-type reading struct {
+type mappedSlabs struct {
 	mapped  []byte // the peer's slabs; nil before the first read, and if they cannot be mapped
 	tried   bool   // an attempt to map them was made
 	touched units  // the pieces that are reserved
