@@ -30,8 +30,8 @@ func (s service) Get(context.Context, *callstatspb.GetRequest) (*callstatspb.Get
 	return reply, nil
 }
 
-// proto returns the counters. It reads how many calls have ended before their times and before
-// how many have begun, so that it is never more than either.
+// proto returns the counters. It first reads how many calls have ended, then their times, and last
+// how many have begun. So it never shows more ended calls than times or begun calls.
 func (m *method) proto(name string) *callstatspb.Method {
 	p := &callstatspb.Method{Name: name, Ended: make(map[uint32]uint64)}
 	for code := range m.ended {

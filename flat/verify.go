@@ -154,8 +154,8 @@ func (v *verifier) vtable(at int) (vtable []byte, size int, err error) {
 	return v.b[from:][:n], size, nil
 }
 
-// field verifies what the offset at position at refers to, for the field f of the table at position
-// of, which has that vtable.
+// field verifies what the offset that is stored at position at refers to. f is the offset's field
+// in the table at position of, which has the given vtable.
 func (v *verifier) field(f *field, of, at int, vtable []byte, depth int) error {
 	to, err := v.offset(at)
 	if err != nil {

@@ -9,9 +9,8 @@ package loop
 //     other tasks. Until then its deadline or cancellation does not end its wait, and Send
 //     does not return. It keeps its locks: a task that needs one of them deadlocks.
 //   - A goroutine that is bound to its thread must not be such a caller, or the runtime
-//     ends the process. Bound are goroutines that called runtime.LockOSThread, init
-//     functions, and functions that C calls. A task must not stay bound to the thread
-//     across a wait either.
+//     ends the process. Goroutines that called runtime.LockOSThread, init functions, and functions
+//     that C calls are bound. A task must not stay bound to the thread across a wait either.
 //   - A task may be on another thread after each wait. Coroutines are reused, and keep
 //     the profiler labels of the goroutine that made them. In stack traces a waiting task
 //     is a goroutine in the state "coroutine".

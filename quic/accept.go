@@ -155,6 +155,6 @@ func (st *stream) Lends(time.Duration) bool { return st.input.finished }
 // Lend implements [link.Lender].
 func (st *stream) Lend(r link.Runner, _ time.Duration) { st.lent = r }
 
-// Release implements [link.Lender]. There is nothing to do: another goroutine accepts calls since
-// this one began.
+// Release implements [link.Lender]. There is nothing to do: another goroutine has been accepting
+// calls since this one took its call.
 func (st *stream) Release() {}

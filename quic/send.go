@@ -24,7 +24,7 @@ import (
 const maxUnsent = 64 << 10
 
 // maxTry is the largest write that the sender passes to quic-go itself, in bytes. quic-go copies
-// such a write into new memory. What the goroutine writes it sends without a copy.
+// such a write into new memory. It sends what the stream's goroutine writes without a copy.
 const maxTry = 32 << 10
 
 // sending is the sending direction of a stream. Guarded by the stream's mu.
@@ -213,6 +213,6 @@ func (st *stream) stop() {
 }
 
 // order tells the race detector, if both peers are in one process, that a send happens before the
-// receive. Package syscall tells it so of the reads and writes of other sockets, but nobody of
-// QUIC's packets: the detector would report programs that are correct over tcp:.
+// receive. For other sockets package syscall tells the detector this. For QUIC's packets nothing
+// else does: the detector would report programs that are correct over tcp:.
 var order atomic.Uint64

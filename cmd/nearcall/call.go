@@ -119,7 +119,8 @@ func (c *caller) call(ctx context.Context, args []string) error {
 	return c.callWith(ctx, cancel, messages, nil)
 }
 
-// collect returns all items, at most two: no method that takes them all takes more than one.
+// collect returns the items, but no more than two: the method takes one message, so a second one
+// is already an error.
 func collect(ctx context.Context, items <-chan item) (all []proto.Message, err error) {
 	for len(all) < 2 {
 		select {

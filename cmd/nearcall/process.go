@@ -48,7 +48,7 @@ func beTheProcess() bool {
 	return true
 }
 
-// serveTarget serves until in ends. It writes the target to dial to out.
+// serveTarget serves until in ends. It writes to out the target that clients dial.
 func serveTarget(who, target string, in io.Reader, out io.Writer) error {
 	var srv interface {
 		grpc.ServiceRegistrar

@@ -70,8 +70,8 @@ func (m machine) String() string {
 	return fmt.Sprintf("%s/%s, %s, %d cores, GOMAXPROCS %d", m.OS, m.Arch, cpu, m.Cores, m.GOMAXPROCS)
 }
 
-// formatTable aligns cells: the first text columns to the left, the others to the right. It
-// draws a rule under the first line. A nil line is empty.
+// formatTable aligns cells. text is the number of columns that it aligns to the left; it aligns
+// the others to the right. It draws a rule under the first line. A nil line is empty.
 func formatTable(cells [][]string, text int) string {
 	var widths []int
 	for _, line := range cells {

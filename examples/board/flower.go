@@ -22,7 +22,8 @@ const (
 	pace         = 10 * time.Millisecond
 )
 
-// drawFlower joins the board at target, draws, and tells out about what others draw until ctx ends.
+// drawFlower joins the board at target and draws. It reports to out what others draw, until ctx
+// ends.
 func drawFlower(ctx context.Context, target string, out io.Writer) error {
 	conn, err := nearcall.NewClient(target)
 	if err != nil {

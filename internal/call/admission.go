@@ -228,7 +228,7 @@ func (a *admission) refuseLocked(reason error) {
 	a.checkIdleLocked()
 }
 
-// checkIdleLocked calls onIdle if it is time.
+// checkIdleLocked calls onIdle, once, when new calls are refused and no call runs or is undecided.
 func (a *admission) checkIdleLocked() {
 	if a.refusal != nil && len(a.running) == 0 && a.undecided == 0 && !a.isIdle {
 		a.isIdle = true

@@ -373,9 +373,9 @@ func (s *clientStream) setTrailer(e *link.End) metadata.MD {
 	return s.trailer
 }
 
-// finish ends the call with err, io.EOF or nil for success. Only the first call has an effect. It
-// sets the header and the trailer that options ask for if they are known. If they are received
-// later, they are set then.
+// finish ends the call with err. Both io.EOF and nil mean success. Only the first call has an
+// effect. It sets the header and the trailer that options ask for if they are known. If they are
+// received later, they are set then.
 func (s *clientStream) finish(err error) {
 	if err == io.EOF {
 		err = nil

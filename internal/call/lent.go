@@ -16,8 +16,8 @@ import (
 // that finds a handler still running releases its goroutine.
 const watchTime = 2 * time.Millisecond
 
-// watchLasts is how many looks follow the last handler. To start a timer costs more than to let
-// it run.
+// watchLasts is how many looks the timer makes, at least, after a call was added. Starting a timer
+// costs more than letting it run.
 const watchLasts = 25
 
 // A watch has the calls whose handlers run on lent goroutines. A call is added when its handler

@@ -54,8 +54,8 @@ func statusWith(st *status.Status, trailer metadata.MD) *status.Status {
 	return statusOfTrailer(st, trailer)
 }
 
-// maxDetailsText is the maximum length of details that are put into a text, in bytes. There they
-// become six times as long.
+// maxDetailsText is the maximum length of details that are put into a text, in bytes. In the text
+// they become six times as long.
 const maxDetailsText = 4 << 10
 
 func statusOfTrailer(st *status.Status, trailer metadata.MD) *status.Status {

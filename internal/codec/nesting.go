@@ -17,9 +17,9 @@ const (
 
 	// protojson reads the object of a google.protobuf.Any to its end to find its type, and then
 	// reads it again. So it reads what is nested in n of them n+1 times. To encode an Any it
-	// decodes the value, so it copies what is nested in n of them n times. It may read or copy
-	// again timesAgain times the bytes of the message, and freeAgain bytes more, which lets a
-	// small message nest as deep as maxNesting allows.
+	// decodes the value, so it copies what is nested in n of them n times. checkNesting lets
+	// protojson read or copy again up to timesAgain times the bytes of the message, plus freeAgain
+	// bytes. So a small message can nest as deep as maxNesting allows.
 	timesAgain = 8
 	freeAgain  = 256 << 10
 )

@@ -88,8 +88,8 @@ const (
 // A failure is the reason why a program did not copy a message. Failures are
 // compared by pointer.
 type failure struct {
-	// path holds the messages from the one that nests too deeply outwards. It is
-	// nil for other failures.
+	// path holds the message that nests too deeply, and then each message that contains the one
+	// before. It is nil for other failures.
 	path []ptr
 }
 

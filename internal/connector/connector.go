@@ -223,9 +223,9 @@ func (c *Connector) startDialing() {
 	go c.dialUntilReady(ctx, c.attempts, delay)
 }
 
-// dialUntilReady is the dial loop. It dials until it has a session, or until all, which the
-// connector cancels when it is closed or becomes idle, is done. The first attempt follows after
-// delay. number identifies the loop.
+// dialUntilReady is the dial loop. It dials until it has a session or until the context all is
+// done. The connector cancels all when it is closed or becomes idle. The first attempt follows
+// after delay. number identifies the loop.
 func (c *Connector) dialUntilReady(all context.Context, number uint64, delay time.Duration) {
 	if delay > 0 {
 		c.backOff(all, delay, nil)
@@ -246,7 +246,7 @@ func (c *Connector) dialUntilReady(all context.Context, number uint64, delay tim
 	}
 }
 
-// backOff waits for d. It returns early if all is done, worthwhile is closed, or
+// backOff waits for d. It returns early if the context all is done, if worthwhile is closed, or if
 // ResetBackoff is called.
 func (c *Connector) backOff(all context.Context, d time.Duration, worthwhile <-chan struct{}) {
 	timer := time.NewTimer(d)

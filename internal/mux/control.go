@@ -145,7 +145,7 @@ func (f *farewell) Error() string {
 // need no work.
 
 // maxResets bounds Session.resets, and so how many calls must end normally to make up for earlier
-// resets. From half of it on, the peer's new calls wait.
+// resets. While Session.resets is at least half of maxResets, the peer's new calls wait.
 const maxResets = 256
 
 // A lateCall is a call of the peer that waits to be offered to the acceptor.

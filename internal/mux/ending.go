@@ -335,7 +335,7 @@ func (s *Session) handleDrain(last uint64, after *callbacks) error {
 	}
 	first := d.got == 1
 	d.takes = last
-	s.keepalive.spoke = true // the PING that follows is none too many
+	s.keepalive.spoke = true // so that the PING after DRAIN does not count as too early
 	reason := errors.New("the peer is going away")
 	if !s.opts.Client {
 		reason = errors.New("the client takes no more calls")

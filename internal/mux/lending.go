@@ -6,7 +6,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// lending lets the resident run handlers. To wake a worker for each call costs more than most
+// lending lets the resident run handlers. Waking a worker for each call costs more than most
 // handlers take. While the handlers run no goroutine reads, so the resident lends itself only to
 // handlers that are known to be quick, when it has handled all that it has read, and only if no
 // goroutine waits for the peer. It writes the replies of several handlers together.

@@ -261,7 +261,7 @@ func (st *stream) Abort(reason error) {
 	var after callbacks
 	s := st.session
 	s.mu.Lock()
-	st.abort(reason, s.ended == nil, &after) // otherwise BYE tells the peer
+	st.abort(reason, s.ended == nil, &after) // once the session has ended, BYE tells the peer
 	s.flush(false)
 	after.run()
 }

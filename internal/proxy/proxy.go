@@ -247,8 +247,9 @@ func (p *Proxy) shareTarget(ctx context.Context) (link.Session, error) {
 	return s, nil
 }
 
-// failing is the acceptor of a client whose target cannot be reached. After the first call
-// the client connects again, and the proxy tries again.
+// failing is the acceptor of a client whose target cannot be reached. It fails each call and
+// drains the session, so the client connects again for its next call, and the proxy dials the
+// target again.
 type failing struct {
 	relay
 	session link.Session

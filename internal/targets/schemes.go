@@ -12,7 +12,8 @@ import (
 	"github.com/nearcall/nearcall/internal/socketfile"
 )
 
-// A scheme is the prefix of a target. It holds everything that differs between targets.
+// A scheme is the prefix of a target. It holds what differs between targets, except what follows
+// from Target.network: see forGRPC, forDialer, fixed, staysHere, security and withFallback.
 type scheme struct {
 	name  string
 	usage string // the form of its targets, for error messages

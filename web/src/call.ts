@@ -28,7 +28,7 @@ interface Receiver {
 
 /**
  * One side of a call. It ends once: by its status, by a RESET of either side, or with its
- * connection. What is sent after that is dropped, because who receives learns of the end.
+ * connection. Messages that are sent after the end are dropped: the receiver learns of the end.
  */
 export class Call {
   readonly session: Session;
@@ -52,7 +52,7 @@ export class Call {
   /** Something has arrived from the callee, so the call must not be made again. */
   answered = false;
 
-  /** Of a call of this side, by performance.now. */
+  /** When a call that this side makes times out, by performance.now. */
   deadline = Number.POSITIVE_INFINITY;
 
   /** Is called when the call has ended. */
@@ -71,7 +71,7 @@ export class Call {
   #advance = 0; // granted for a message before it was consumed
   readonly #inbox = new Queue<Uint8Array>();
   #partial: Uint8Array | undefined; // the message that is received, or the part of it that there is room for
-  #length = 0; // bytes of it that have come
+  #length = 0; // how many bytes of the message have arrived
   #size = 0; // its own
   #receiver: Receiver | undefined;
   #peerClosed = false; // the caller has half-closed
@@ -180,7 +180,7 @@ export class Call {
     return this.#queued;
   }
 
-  /** Takes credit from the peer. */
+  /** Adds credit that the peer has granted. */
   addCredit(n: number): void {
     this.#credit += n;
     this.#queue();
@@ -215,7 +215,7 @@ export class Call {
     });
   }
 
-  /** Abandons the call: RESET with a code, and error to who receives. */
+  /** Abandons the call: sends RESET with the code, and fails receive with error. */
   abandon(code: number, error: CallError): void {
     if (this.over) return;
     this.session.reset(this.id, code, error.message);

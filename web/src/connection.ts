@@ -85,7 +85,7 @@ export class Connection {
     };
     socket.ended = (why, failed) => {
       this.#sockets.delete(socket);
-      if (socket !== this.#latest) return; // how a connection fares, the latest one tells
+      if (socket !== this.#latest) return; // only the latest socket tells how the connection fares
       if (failed && this.#state !== "closed") this.#failed(why);
       else {
         this.#failures = 0;
@@ -120,8 +120,8 @@ export class Connection {
   }
 
   /**
-   * Takes the calls of the server from now on, and stays connected for them. A session that
-   * has told the server otherwise finishes its calls.
+   * Takes the calls of the server from now on, and stays connected for them. The current session
+   * finishes its calls and takes no more, because it may have told the server that it serves none.
    */
   serve(accept: NonNullable<SocketOptions["accept"]>): void {
     if (this.#state === "closed") throw new TypeError("the transport was closed");

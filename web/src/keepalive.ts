@@ -52,7 +52,7 @@ export class Keepalive {
     this.#expect(true);
   }
 
-  /** Gives the server time to answer. A timer that is late has slept, as the answer has: it gets another chance. */
+  /** Gives the server time to answer. If the timer fires late, the page has slept, and the answer may be late, too: the server gets another chance. */
   #expect(again: boolean): void {
     const began = performance.now();
     this.#timer = setTimeout(() => {

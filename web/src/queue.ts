@@ -1,4 +1,4 @@
-/** A queue, first in, first out. An array's shift moves all that is left once it is long. */
+/** A queue, first in, first out. It does not use Array.shift, which moves all remaining items if the array is long. */
 export class Queue<T> {
   #items: (T | undefined)[] = [];
   #first = 0; // those before it were taken

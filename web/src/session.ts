@@ -9,7 +9,7 @@ import { Bye, Kind, Reset } from "./wire.ts";
 export interface Channel {
   send(b: Uint8Array<ArrayBuffer>): void;
 
-  /** Closes the channel after what was sent. */
+  /** Closes the channel once all that was sent has left. */
   close(): void;
 }
 
@@ -23,7 +23,7 @@ export interface SessionOptions {
   /** Handles a call of the server; if it is missing, the session accepts none. */
   accept?: ((call: Call) => Promise<void>) | undefined;
 
-  /** A promise: the server does not wait while it is ahead on a call by so many bytes, or fewer. */
+  /** How far the server may be ahead on a call, in bytes, before it may have to wait. */
   window?: number | undefined;
 
   /** Bytes that the server may send on all calls before they arrive. */
@@ -149,7 +149,7 @@ export class Session {
     return this.#why;
   }
 
-  /** The client has ended it, or lets it end. */
+  /** The client has called drain, which lets the session end. */
   get left(): boolean {
     return this.#left;
   }
@@ -170,9 +170,9 @@ export class Session {
   }
 
   /**
-   * Waits until the server takes another call, and reserves it: open or release must
-   * follow. It returns undefined if there is no need to wait. It also resolves when the
-   * session takes no calls any more.
+   * Waits until the server can take another call, and reserves a slot for it. The caller must then
+   * call open or release. It returns undefined if there is no need to wait. It also resolves when
+   * the session takes no calls any more.
    */
   slot(): Promise<void> | undefined {
     if (this.#slots.length === 0 && this.#hasSlot()) {
@@ -261,7 +261,7 @@ export class Session {
     this.#wake();
   }
 
-  /** Gives a call its turn to write. */
+  /** Queues a call that waits for its turn to write. */
   queue(call: Call): void {
     this.#turns.push(call);
     this.#wake();
@@ -322,7 +322,7 @@ export class Session {
     });
   }
 
-  /** Takes what the channel has brought. */
+  /** Handles bytes that the channel has received. */
   receive(chunk: Uint8Array): void {
     if (this.#why) return;
     this.heardAt = performance.now();

@@ -28,7 +28,7 @@ export interface SocketOptions extends Pick<SessionOptions, "userAgent" | "maxMe
   keepaliveMs: number;
 }
 
-const settled = 1000; // a server may restart, but not more often: milliseconds
+const settled = 1000; // in milliseconds; a WebSocket that ends sooner has failed, because a server does not restart that often
 const open = 1; // WebSocket.OPEN
 const closing = 1000; // the close code after BYE
 
@@ -40,7 +40,7 @@ export class Socket {
   /** Is called when the session takes calls. */
   opened: (session: Session) => void = () => {};
 
-  /** Is called when it takes no more calls, before ended. */
+  /** Is called when the session takes no more calls, or none was opened. It is called before ended, and may be called again later. */
   drained: () => void = () => {};
 
   /** Is called once, when the WebSocket has ended. failed says that another one is likely to end as soon. */

@@ -33,7 +33,7 @@ import { type CallHead, type Metadata, Reset } from "./wire.ts";
 
 /** Options of {@link createNearcallTransport}. */
 export interface NearcallTransportOptions {
-  /** Where the server takes WebSockets, such as `wss://example.com/calls`. A page may give a path alone, of its own host. */
+  /** Where the server takes WebSockets, such as `wss://example.com/calls`. In a page, a path on the page's own host is enough. */
   url: string;
 
   /** Run around every call, as in all transports of Connect. */
@@ -173,7 +173,8 @@ export function createNearcallTransport(options: NearcallTransportOptions): Near
           },
         };
       };
-      // Nothing can see or abort the signal of other calls: to make and abort one takes as long as the rest of the call here.
+      // Only these calls need the signal that runUnaryCall makes: making and aborting one takes as
+      // long as the rest of the call.
       if (interceptors?.length || signal || timeoutMs)
         return runUnaryCall<I, O>({
           interceptors,

@@ -70,8 +70,7 @@ func (h *headerCount) add(b []byte) {
 	}
 }
 
-// exceeds reports, before more is read, whether the header has more lines than a request line and
-// most fields.
+// exceeds reports whether the header, as far as it was read, has more fields than the limit most.
 func (h *headerCount) exceeds(most int) bool { return h.reading && h.lines > most+1 }
 
 var errFields = errors.New("the header of a request has too many fields")

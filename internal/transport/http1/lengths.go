@@ -11,9 +11,9 @@ import (
 // a Content-Length in the bytes that package http reads.
 //
 // Package http may have read the beginning of a header together with the previous request, up to
-// the size of its buffer. What lengths finds there may belong to the previous request; then a
-// connection is closed that could stay. That happens to clients that do not wait for an answer
-// before they send the next request.
+// the size of its buffer. A Content-Length that lengths finds there may belong to the previous
+// request. Then the connection is closed although it could stay open. That happens to clients that
+// do not wait for an answer before they send the next request.
 type lengths struct {
 	buffer int   // size of package http's buffer; 0 before the first read
 	read   int64 // how many bytes were read so far

@@ -42,7 +42,7 @@ type refusal struct {
 }
 
 // parse returns the call that r asks for. If the kind of the call is clear but the call cannot be
-// made, st says why. If the kind is not clear, no is the answer.
+// made, st says why. If the kind is not clear, no is the HTTP answer to send.
 func (s *Server) parse(r *http.Request) (q *request, st *status.Status, no *refusal) {
 	name := pathOf(r)
 	m := s.opts.Method(name)

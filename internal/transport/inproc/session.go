@@ -112,8 +112,8 @@ func (d *direction) stop() {
 	}
 }
 
-// reportEnd reports the end of the session to its acceptors: calls of the client end for up,
-// those of the server for down.
+// reportEnd reports the end of the session to its acceptors: up is the reason for calls of the
+// client, down for calls of the server.
 func (s *session) reportEnd(up, down error) {
 	s.mu.Lock()
 	acceptors := [2]link.Acceptor{s.up.acceptor, s.down.acceptor}

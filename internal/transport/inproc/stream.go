@@ -41,7 +41,8 @@ func newPipe(up, down int) *pipe {
 // Send implements [link.Stream].
 func (e *streamEnd) Send(f *link.Frame) error {
 	if f.End != nil {
-		// A codec can be slow, or fail: the call must not count as ended before.
+		// Capture the message first: the codec can be slow or fail, and until then the call must
+		// not count as ended.
 		if err := e.out.capture(f); err != nil {
 			return err
 		}

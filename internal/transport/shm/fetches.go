@@ -206,7 +206,7 @@ func (u *units) mark(at, n int) bool {
 	return true
 }
 
-// clear clears the pieces of n bytes at offset at.
+// clear clears the pieces that contain the n bytes from offset at on.
 func (u *units) clear(at, n int) {
 	for i := at / partAlign; i < (at+n+partAlign-1)/partAlign; i++ {
 		u[i/64] &^= 1 << (i % 64)

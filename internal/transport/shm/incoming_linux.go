@@ -41,7 +41,7 @@ func (in *incoming) expectLine(line string) error {
 // read consumes the next n bytes.
 func (in *incoming) read(n int) ([]byte, error) {
 	for len(in.b) < n {
-		if err := in.readMore(n - len(in.b)); err != nil { // no further: what follows belongs to the connection
+		if err := in.readMore(n - len(in.b)); err != nil { // it reads no further, because what follows belongs to the connection
 			return nil, err
 		}
 	}

@@ -10,9 +10,9 @@ import (
 // How slabs are read.
 //
 // A peer's slabs are mapped when the first message is read: a copy from a mapping takes less than
-// half of the time of a pread. But if a page does not exist, to read it through the mapping
-// allocates it, and if it was swapped out, to read it holds up the garbage collector. pread does
-// neither, so it reads each message of which not all pages are in memory.
+// half of the time of a pread. But reading a missing page through the mapping allocates it, and
+// reading a page that was swapped out holds up the garbage collector. pread does neither, so it
+// reads each message of which not all pages are in memory.
 //
 // A peer can free pages after this side has looked at them and before it copies. Then the copy
 // allocates them, and this side pays for them until the peer or the file is gone. So all pieces
@@ -73,8 +73,8 @@ func (f *fetching) stopReadingLocked() {
 	}
 }
 
-// copyMapped copies from, which is in a mapping, to b. It fails if a page of from cannot be
-// allocated.
+// copyMapped copies the bytes in from, which is part of a mapping, to b. It fails if a page of
+// from cannot be allocated.
 func copyMapped(b, from []byte) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -83,7 +83,7 @@ func copyMapped(b, from []byte) (err error) {
 		case interface {
 			error
 			Addr() uintptr
-		}: // only from is not ordinary memory
+		}: // the fault is in from: b is ordinary memory
 			err = fmt.Errorf("there is no memory for the peer's pages: %w", r)
 		default:
 			panic(r)

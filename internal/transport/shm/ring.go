@@ -53,8 +53,8 @@ type sender struct {
 	rung     uint64 // the value of asleep that the bell was last rung for
 	heard    uint64 // bells for room, in total
 
-	// extend allocates more of the ring, of which the first paged bytes are allocated. It is nil
-	// once all of the ring is allocated.
+	// extend allocates more of the ring, beyond the first paged bytes. It is nil once all of the
+	// ring is allocated.
 	extend func(more int) error
 	paged  int
 }

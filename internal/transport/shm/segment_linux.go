@@ -35,7 +35,7 @@ func newSender(mine, theirs segment) sender {
 	return sender{ring: mine.ring(), tail: mine.word(atTail), wants: mine.word(atWants), head: theirs.word(atHead), asleep: theirs.word(atAsleep)}
 }
 
-// newReceiver returns the receiving end of the ring in theirs.
+// newReceiver returns the receiving end of the ring that is in the segment theirs.
 func newReceiver(mine, theirs segment) receiver {
 	return receiver{ring: theirs.ring(), head: mine.word(atHead), asleep: mine.word(atAsleep), tail: theirs.word(atTail), wants: theirs.word(atWants)}
 }

@@ -180,7 +180,7 @@ func (l *Listener) takerOf(p protocol) func(Handover) {
 }
 
 // readProtocol finds out which protocol conn's client speaks, and answers an offer of an upgrade.
-// A session then uses over: conn, or the connection that replaces it.
+// over is the connection that a session then uses: conn, or the one that replaces it.
 func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, deadline time.Time) (over mux.Conn, first []byte, p protocol, err error) {
 	first, p, err = l.Options.readFirst(conn, nil)
 	if err == nil && p == offer {

@@ -18,8 +18,8 @@ type Upgrade struct {
 	Line    string // the start of an offer
 	Network string // the network in the addresses of upgraded connections
 
-	// Offer offers the upgrade over conn. It returns the connection that replaces conn. With an
-	// error, conn stays in use, and Offer returns what it has read from conn.
+	// Offer offers the upgrade over conn. It returns the connection that replaces conn. If it
+	// returns an error, conn stays in use, and rest is what Offer has read from conn.
 	Offer func(conn *net.UnixConn) (c mux.Conn, rest []byte, err error)
 
 	// Answer answers an offer, of which first was already read, and returns the same as Offer. If

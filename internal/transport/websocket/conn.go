@@ -26,9 +26,9 @@ type Prompt interface {
 // A Conn is a WebSocket whose messages are a stream of bytes. One goroutine may read while
 // another writes; the other methods can be called at any time.
 //
-// Each Write, and each TryWrite of a [PromptConn], is one message. A TryWrite may write a
-// part of its message: the next write begins with the rest of the same bytes, and must not
-// be empty. Control frames wait until the message is complete.
+// Each Write, and each TryWrite of a [PromptConn], is one message. A TryWrite may write only a
+// part of its message. The next write must then begin with the rest of the same bytes, and must
+// not be empty. Control frames wait until the message is complete.
 type Conn struct {
 	net.Conn        // below: a socket, or TLS
 	client   bool   // this side has opened the connection, and masks what it writes

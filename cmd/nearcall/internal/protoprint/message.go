@@ -51,7 +51,7 @@ func (p *printer) body(d protoreflect.MessageDescriptor) {
 	p.types(d, groups)
 }
 
-// span returns a range of numbers. It ends with max if last is that or more.
+// span returns a range of numbers. If last is at least most, it ends with the word max.
 func span(first, last, most int64) string {
 	switch {
 	case first == last:
