@@ -12,50 +12,21 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// Accepting calls.
-//
-// One goroutine at a time, the leader, waits for the peer's next call. (quic-go wakes only one of
-// several that wait.) Before it reads the call, and perhaps runs its handler, it makes another
-// goroutine the leader: a follower, or a new one. So the goroutine that reads a request can run
-// its handler without a switch.
-
-// maxFollowers bounds the goroutines of a session that wait to become the leader.
-const maxFollowers = 16
-
-type followers struct {
-	lead chan struct{} // a token makes a follower the leader; closed when no more calls arrive
-	wait int           // how many followers wait; guarded by the session's mu
-}
-
-// accept accepts calls. It is called by a new leader.
+// accept accepts calls, until the connection ends. A goroutine of each call reads its head and the
+// rest of it.
 func (s *session) accept() {
 	for {
 		qs, err := s.conn.AcceptStream(context.Background())
 		if err != nil {
-			close(s.lead)
 			return
 		}
-		st := s.begin(qs)
-		if st != nil {
-			s.serve(st)
-		}
-		s.mu.Lock()
-		follow := s.followers.wait < maxFollowers
-		if follow {
-			s.followers.wait++
-		}
-		s.mu.Unlock()
-		if !follow {
-			return
-		}
-		if _, ok := <-s.lead; !ok {
-			return
+		if st := s.begin(qs); st != nil {
+			go s.serve(st)
 		}
 	}
 }
 
-// begin registers a call of the peer, and makes another goroutine the leader. It returns nil if
-// the call is refused.
+// begin registers a call of the peer. It returns nil if the call is refused.
 func (s *session) begin(qs *q.Stream) *stream {
 	st := &stream{session: s, qs: qs, holds: 2}
 	s.mu.Lock()
@@ -69,12 +40,6 @@ func (s *session) begin(qs *q.Stream) *stream {
 			s.sweep = time.AfterFunc(beginTime, s.sweepLive)
 		}
 		s.refuseAfterLast()
-	}
-	if s.followers.wait > 0 {
-		s.followers.wait--
-		s.lead <- struct{}{}
-	} else {
-		go s.accept()
 	}
 	s.mu.Unlock()
 	if !refused {
@@ -115,7 +80,7 @@ func (s *session) sweepLive() {
 }
 
 // serve reads the head of a call and offers it to the acceptor. Then it reads the rest of the
-// call, or runs its handler.
+// call.
 func (s *session) serve(st *stream) {
 	o, err := st.readHead()
 	st.begun.Store(true)
@@ -134,9 +99,7 @@ func (s *session) serve(st *stream) {
 		st.abort(err, true)
 	}
 	st.unhold()
-	if lent := st.lent; lent != nil {
-		lent.Run()
-	} else if !st.input.finished {
+	if !st.input.finished {
 		st.pump()
 	}
 }
@@ -147,14 +110,3 @@ func (st *stream) peerStopped() {
 		st.abort(st.reasonOf(err), false)
 	}
 }
-
-// Lends implements [link.Lender]. The goroutine that has read all of a call has nothing else to
-// do, however long the handler takes.
-func (st *stream) Lends(time.Duration) bool { return st.input.finished }
-
-// Lend implements [link.Lender].
-func (st *stream) Lend(r link.Runner, _ time.Duration) { st.lent = r }
-
-// Release implements [link.Lender]. There is nothing to do: another goroutine has been accepting
-// calls since this one took its call.
-func (st *stream) Release() {}

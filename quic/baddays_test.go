@@ -107,6 +107,7 @@ func TestAServerThatVanishedResetsItsConnections(t *testing.T) {
 		opts := []nearcall.ServerOption{nearcall.Creds(nearcall.NewTLS(config)), StatelessResetKey([32]byte{1})}
 		first := nearcall.NewServer(opts...)
 		testpb.RegisterTestServiceServer(first, service{})
+		defer first.Stop() // its idle worker is still there
 		ended := make(chan error, 1)
 		go func() { ended <- first.Serve(n.lis) }()
 		client := n.client(t)

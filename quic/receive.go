@@ -108,7 +108,7 @@ func (st *stream) deliver(rc *wire.Received) error {
 		if rc.Begins {
 			n += itemCost
 		}
-		if in.AddMessage(rc, &st.session.keeper) != nil {
+		if in.AddMessage(rc) != nil {
 			st.hold(n)
 		}
 	}

@@ -50,9 +50,6 @@ type session struct {
 	held       atomic.Int64                 // bytes of messages that wait to be received, on all calls
 	taken      atomic.Int64                 // bytes of large replies that quic-go has put into packets
 	peerDrains atomic.Bool                  // the peer takes no more calls
-	keeper     encoded.Keeper               // of messages that arrive
-
-	followers
 
 	mu       sync.Mutex
 	hello    wire.Hello // the peer's; until it arrives, the protocol's minimum
@@ -93,7 +90,6 @@ func newSession(conn *q.Conn, o sessionOptions) *session {
 		Addr: conn.RemoteAddr(), LocalAddr: conn.LocalAddr(), OneShot: true, Parallel: true, AuthInfo: link.TLSInfo(conn.ConnectionState().TLS),
 	}
 	s.drain.takes = math.MaxUint64
-	s.followers.lead = make(chan struct{}, maxFollowers)
 	return s
 }
 

@@ -24,7 +24,6 @@ type stream struct {
 	waiter   wait.Waiter
 	direct   bool        // a caller that waits for its reply reads the stream itself
 	sends    string      // the compressor of sent messages; used by the sender only
-	lent     link.Runner // set within HandleStream only
 	begun    atomic.Bool // the head of the peer's call has arrived
 	input    input
 

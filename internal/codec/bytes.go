@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 
-	"github.com/nearcall/nearcall/internal/largecopy"
 	"github.com/nearcall/nearcall/internal/link"
 )
 
@@ -128,7 +127,7 @@ func (o ofBytes[C]) Append(b []byte, v any) ([]byte, error) {
 	}
 	defer data.Free()
 	for _, buf := range data {
-		b = largecopy.Append(b, buf.ReadOnlyData())
+		b = append(b, buf.ReadOnlyData()...)
 	}
 	return b, nil
 }
@@ -151,7 +150,7 @@ func (o ofBytes[C]) Decode(data link.Data, v any) (kept bool, err error) {
 	}
 	b, keeps := data.Bytes, o.codec.keepsReferences()
 	if keeps && !data.Stay {
-		b = largecopy.Clone(b)
+		b = append([]byte{}, b...)
 	}
 	return keeps && data.Stay, o.codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, v)
 }

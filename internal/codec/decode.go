@@ -6,8 +6,6 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
-
-	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
 // A field says how to decode the field with one number.
@@ -58,7 +56,7 @@ func (r decodeMode) bytes(x []byte) []byte {
 	if r.keeps(x) {
 		return x[:len(x):len(x)]
 	}
-	return largecopy.Clone(x)
+	return append([]byte{}, x...)
 }
 
 // string returns x, or a copy of it, as a string for a field.

@@ -8,8 +8,6 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
-
-	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
 // mostAtOnce is the room up to which a message is encoded without computing sizes first, in
@@ -275,14 +273,14 @@ func (e *encoder) element(b []byte, o *op, v string) (_ []byte, ok bool) {
 	if o.utf8 && !utf8.ValidString(v) || !e.room(b, len(v)) {
 		return b, false
 	}
-	return largecopy.AppendString(appendLength(o.appendTag(b), len(v)), v), true
+	return append(appendLength(o.appendTag(b), len(v)), v...), true
 }
 
 func (e *encoder) bytes(b []byte, o *op, v []byte) (_ []byte, ok bool) {
 	if !e.room(b, len(v)) {
 		return b, false
 	}
-	return largecopy.Append(appendLength(o.appendTag(b), len(v)), v), true
+	return append(appendLength(o.appendTag(b), len(v)), v...), true
 }
 
 func (e *encoder) bools(b []byte, o *op, v []bool) (_ []byte, ok bool) {

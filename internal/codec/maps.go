@@ -4,8 +4,6 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
-
-	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
 // mapEntries copies, encodes and decodes a map field.
@@ -92,7 +90,7 @@ func (o *op) own(v ptr, depth int) (bound int, f *failure) {
 		}
 		return o.sizeBytes(len(s)), nil
 	case opPresenceBytes:
-		b := largecopy.Clone(*v.bytes())
+		b := append([]byte{}, *v.bytes()...)
 		*v.bytes() = b
 		return o.sizeBytes(len(b)), nil
 	case opMessage:

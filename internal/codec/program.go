@@ -7,8 +7,6 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
 // maxDepth is the deepest nesting of messages that decoding accepts.
@@ -228,12 +226,12 @@ func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 			}
 		case opBytes:
 			if v := *s.bytes(); len(v) > 0 {
-				*d.bytes() = largecopy.Clone(v)
+				*d.bytes() = append([]byte{}, v...)
 				bound += o.sizeBytes(len(v))
 			}
 		case opPresenceBytes:
 			if v := *s.bytes(); v != nil || o.always {
-				*d.bytes() = largecopy.Clone(v)
+				*d.bytes() = append([]byte{}, v...)
 				bound += o.sizeBytes(len(v))
 			} else if o.required {
 				return 0, refused
@@ -267,7 +265,7 @@ func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 			if v := *s.bytesSlice(); len(v) > 0 {
 				list := make([][]byte, len(v))
 				for i, e := range v {
-					list[i] = largecopy.Clone(e)
+					list[i] = append([]byte{}, e...)
 					bound += o.sizeBytes(len(e))
 				}
 				*d.bytesSlice() = list
@@ -324,7 +322,7 @@ func (p *program) copy(dst, src ptr, depth int) (bound int, f *failure) {
 			if !p.known.excludes(v) {
 				return 0, throughBytes
 			}
-			*dst.at(p.unknown).bytes() = largecopy.Clone(v)
+			*dst.at(p.unknown).bytes() = append([]byte{}, v...)
 			bound += len(v)
 		}
 	}

@@ -6,8 +6,6 @@ package encoded
 import (
 	"math/bits"
 	"sync"
-
-	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
 // A Buffer is pooled memory for reads, for writes and for queued messages. It has one owner at a
@@ -58,7 +56,7 @@ func (b *Buffer) Grow(n int) *Buffer {
 		return b
 	}
 	larger := NewBuffer(n)
-	larger.B = largecopy.Append(larger.B, b.B)
+	larger.B = append(larger.B, b.B...)
 	b.Free()
 	return larger
 }

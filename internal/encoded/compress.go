@@ -5,8 +5,6 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/nearcall/nearcall/internal/link"
-
-	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
 // Encode encodes m and compresses it with the compressor called name, "" or "identity" for
@@ -57,7 +55,7 @@ func Ready(m *link.Message, name string) *Buffer {
 		return nil
 	}
 	b := NewBuffer(len(ready))
-	b.B = largecopy.Append(b.B, ready)
+	b.B = append(b.B, ready...)
 	return b
 }
 

@@ -1,16 +1,16 @@
 package encoded
 
 import (
+	"strings"
 	"sync/atomic"
-
-	"github.com/nearcall/nearcall/internal/largecopy"
+	"unsafe"
 )
 
 // minKept is the size from which on messages may keep the memory that they arrive in, in bytes.
 const minKept = 256 << 10
 
-// A Keeper supplies the memory into which large messages are copied before they are decoded, or
-// in which they arrive. Most large messages consist mostly of one field, which can refer to that
+// A Keeper supplies the memory into which large messages are copied from shared memory before they
+// are decoded. Most large messages consist mostly of one field, which can refer to that
 // memory instead of a copy. Then the memory is not pooled. Where messages do not keep their
 // memory, pooled memory costs less. So after a message that has not kept its memory, the Keeper
 // gives pooled memory to some.
@@ -24,44 +24,29 @@ const skipped = 31
 // NewBuffer returns a buffer of the length of a message. The caller fills it and passes it to
 // [Decode].
 func (k *Keeper) NewBuffer(size int, compressed bool) *Buffer {
-	b := k.empty(size, compressed)
+	if size >= minKept && !compressed && !k.skips() {
+		return &Buffer{B: uncleared(size), keeper: k}
+	}
+	b := NewBuffer(size)
 	b.B = b.B[:size]
 	return b
 }
 
-// Add appends a piece of a message of size bytes to b, which holds the earlier pieces, and
-// returns the buffer that holds all. b is nil before the first piece.
-func (k *Keeper) Add(b *Buffer, piece []byte, size int, compressed bool) *Buffer {
-	have := 0
-	if b != nil {
-		have = len(b.B)
+// skips reports whether the next large message gets pooled memory.
+func (k *Keeper) skips() bool {
+	left := k.skip.Load()
+	if left > 0 {
+		k.skip.CompareAndSwap(left, left-1)
 	}
-	if need := have + len(piece); b == nil || need > cap(b.B) {
-		var larger *Buffer
-		if room := Room(size, need); room < size {
-			larger = NewBuffer(room)
-		} else {
-			larger = k.empty(size, compressed)
-		}
-		if b != nil {
-			larger.B = largecopy.Append(larger.B, b.B)
-			b.Free()
-		}
-		b = larger
-	}
-	b.B = append(b.B, piece...)
-	return b
+	return left > 0
 }
 
-func (k *Keeper) empty(size int, compressed bool) *Buffer {
-	if size < minKept || compressed {
-		return NewBuffer(size)
-	}
-	if left := k.skip.Load(); left > 0 {
-		k.skip.CompareAndSwap(left, left-1)
-		return NewBuffer(size)
-	}
-	return &Buffer{B: largecopy.Uncleared(size)[:0], keeper: k}
+// uncleared returns n bytes with any contents. n must be greater than zero.
+func uncleared(n int) []byte {
+	var s strings.Builder // its memory is not cleared
+	s.Grow(n)
+	s.WriteByte(0)
+	return unsafe.Slice(unsafe.StringData(s.String()), n)
 }
 
 // note records whether a message has kept its memory.

@@ -4,8 +4,6 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc/mem"
-
-	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
 // A Codec encodes, decodes and copies messages. Codecs are safe for concurrent use.
@@ -90,7 +88,7 @@ func (d Data) Copy() []byte {
 	if d.Buffers != nil {
 		return d.Buffers.Materialize()
 	}
-	return largecopy.Clone(d.Bytes)
+	return append([]byte{}, d.Bytes...)
 }
 
 // A Message is one message: live (a Go value and its sender's codec), measured, or encoded.
@@ -153,12 +151,12 @@ func (m *Message) Append(b []byte) ([]byte, error) {
 	} else {
 		switch v := m.value.(type) {
 		case plainBytes:
-			b = largecopy.Append(b, v)
+			b = append(b, v...)
 		case *Prepared:
-			b = largecopy.Append(b, v.plain)
+			b = append(b, v.plain...)
 		case mem.BufferSlice:
 			for _, d := range v {
-				b = largecopy.Append(b, d.ReadOnlyData())
+				b = append(b, d.ReadOnlyData()...)
 			}
 		case Appender:
 			b, err = v.Append(b)

@@ -27,11 +27,6 @@ func (s *Session) handleInput() error {
 		rest = rest[len(wire.Magic):]
 	}
 	for {
-		n, err := s.handlePlain(rest)
-		if err != nil {
-			return &inputError{err}
-		}
-		rest = rest[n:]
 		f, n, err := wire.Next(rest)
 		if err == nil && n > 0 {
 			s.lending.onlyInput = n == len(rest)
@@ -319,7 +314,6 @@ func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 		s.mu.Unlock()
 	}
 	after.run()
-	st.drop()
 }
 
 // handleStep handles one step of a call. cost is the credit that its message takes. It returns
@@ -397,7 +391,7 @@ func (s *Session) newPeerStream(id uint64, rc *wire.Received) (*stream, error) {
 		rc.Open.Deadline = time.Now().Add(rc.Timeout)
 	}
 	s.calls++
-	st := newCallee()
+	st := new(stream)
 	s.initStream(st, id, rc.Open.Encoding)
 	s.streams[id] = st
 	return st, nil

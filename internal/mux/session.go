@@ -202,7 +202,7 @@ func New(conn Conn, o Options) *Session {
 		s.opts.Peer.Draft = s.draft
 	}
 	s.reading.dec.Places, s.reading.dec.Block = s.placer != nil, o.MaxHeaderBytes
-	s.reading.spinBudget.earned, s.writing.roomBudget.earned = maxEarned, maxEarned
+	s.reading.spinBudget.earned = maxEarned
 	s.writing.connOut = s.hello.Connection
 	s.drain.takes = math.MaxUint64
 	return s

@@ -10,7 +10,7 @@ import (
 )
 
 // A goroutine that waits for the peer polls the connection, or spins, before it parks. A peer
-// on another processor often answers, or makes room, within microseconds, and then neither side
+// on another processor often answers within microseconds, and then neither side
 // needs a wake-up.
 
 // spinning counts the goroutines of this process that spin. At most GOMAXPROCS-1 may, so that
@@ -58,46 +58,6 @@ func (s *Session) spin(ctx context.Context, leads bool) (got bool, err error) {
 	return false, nil
 }
 
-// writeNow writes as much of the batch as the connection takes without blocking. For pieces of
-// large messages it spins until there is room: then a peer that reads as fast as this side writes
-// always finds something to read. Small messages wait for room, so that more of them are written
-// together. writeNow reports whether all was written. Called with the pen, without mu.
-func (s *Session) writeNow(t *batch) (all bool, err error) {
-	n, err := s.raw.TryWrite(t.b.B, t.all)
-	all = t.wrote(n)
-	if all || err != nil || !t.large || s.opts.NoSpin || !s.writing.roomBudget.allows() || !startSpinning() {
-		return all, err
-	}
-	defer spinning.Add(-1)
-	begun, room := time.Now(), 0
-	for i := 1; !all; i++ {
-		if n, err = s.raw.TryWrite(nil, t.all); err != nil {
-			return false, err
-		}
-		all = t.wrote(n)
-		now := time.Now()
-		if room += n; room >= minRoom {
-			begun, room = now, 0
-		}
-		if !all && now.Sub(begun) > maxSpin {
-			s.writing.roomBudget.spun(false)
-			return false, nil
-		}
-		if i%8 == 0 {
-			runtime.Gosched()
-		}
-		if onlyCPU { // a local peer needs this processor to read
-			yield()
-		}
-	}
-	s.writing.roomBudget.spun(true)
-	return true, nil
-}
-
-// minRoom is how many bytes of room a peer must make within maxSpin so that the writer goes on
-// spinning. It is 640 MB a second: a slower peer is not worth a processor.
-const minRoom = 32 << 10
-
 // onlyCPU is true if this process has a single processor.
 var onlyCPU = runtime.NumCPU() == 1
 
@@ -113,7 +73,7 @@ const (
 	spinCost  = 16 // lost by a failed spin, earned by a successful one
 	maxEarned = 64 * spinCost
 
-	// shortWait is the wait in Read or Write up to which spinning might have paid off.
+	// shortWait is the wait in Read up to which spinning might have paid off.
 	shortWait = 2 * maxSpin
 )
 

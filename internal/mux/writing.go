@@ -36,8 +36,6 @@ type writing struct {
 	enc   wire.Encoder
 	batch batch
 	fault error // the error of a write by another goroutine than the writer, which handles it
-
-	roomBudget spinBudget // of writers that wait for room
 }
 
 const (
@@ -62,7 +60,6 @@ type batch struct {
 	size   int
 	spent  []*buffer // message buffers to free when the batch is written
 	last   bool      // it ends with BYE
-	large  bool      // it has pieces of large messages
 }
 
 // A cutting is a piece of a message that belongs at offset at of the batch's b.
@@ -163,9 +160,9 @@ func (s *Session) flush(gather bool) {
 			break
 		}
 		s.mu.Unlock()
-		all, err := s.writeNow(&s.writing.batch)
+		n, err := s.raw.TryWrite(s.writing.batch.b.B, s.writing.batch.all)
 		s.mu.Lock()
-		if !all {
+		if !s.writing.batch.wrote(n) {
 			s.writing.fault = err
 			break
 		}
@@ -213,7 +210,7 @@ func (s *Session) writeLoop() {
 		err := s.writing.fault
 		s.mu.Unlock()
 		if err == nil {
-			err = s.write(&s.writing.batch, handedOver)
+			err = s.write(&s.writing.batch)
 		}
 		if err != nil {
 			s.onWriteError(err) // the pen stays taken
@@ -231,23 +228,11 @@ func (s *Session) writeLoop() {
 	}
 }
 
-// write writes what is left of a batch. It may block. If a caller has handed the batch over,
-// mostly because it found no room, write does not spin first.
-func (s *Session) write(t *batch, handedOver bool) (err error) {
+// write writes what is left of a batch. It may block.
+func (s *Session) write(t *batch) (err error) {
 	if t.all == nil {
 		_, err = s.conn.Write(t.b.B[t.done:])
 		return err
-	}
-	if s.raw != nil && t.large {
-		if !handedOver {
-			if all, err := s.writeNow(t); all || err != nil {
-				return err
-			}
-		}
-		if !s.writing.roomBudget.allows() {
-			parks := time.Now()
-			defer func() { s.writing.roomBudget.parked(time.Since(parks)) }()
-		}
 	}
 	if g, ok := s.conn.(Gatherer); ok {
 		_, err = g.WriteAll(t.all)
@@ -350,7 +335,7 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 	if s.raw == nil { // such as TLS, which cannot write pieces without copying
 		t.b.B, cost = s.writing.enc.Append(t.b.B, step, credit)
 	} else if t.b.B, large, cost = s.writing.enc.AppendHead(t.b.B, step, credit); large != nil {
-		t.pieces, t.large = append(t.pieces, cutting{len(t.b.B), large}), true
+		t.pieces = append(t.pieces, cutting{len(t.b.B), large})
 	}
 	st.flow.Credit -= int64(cost)
 	if placed && !step.Placed { // it waits in our own memory, so its size counts for the call only
@@ -377,7 +362,6 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 	case s.writing.connOut <= wire.MessageCost:
 		s.writing.starved.push(st)
 	}
-	st.dropWritten()
 }
 
 // removeWritten removes the first outgoing, which was written. The session's mu is held.

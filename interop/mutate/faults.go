@@ -327,7 +327,7 @@ var Faults = []Fault{
 	{
 		Name: "a copy shares bytes",
 		File: aProgram,
-		Old:  "len(v) > 0 {\n\t\t\t\t*d.bytes() = largecopy.Clone(v)",
+		Old:  "len(v) > 0 {\n\t\t\t\t*d.bytes() = append([]byte{}, v...)",
 		New:  "len(v) > 0 {\n\t\t\t\t*d.bytes() = v", Items: []int{26},
 	},
 

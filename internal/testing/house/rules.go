@@ -28,14 +28,13 @@ var Imports = []Rule{
 	{Pkg: "internal/spelling"},
 	{Pkg: "internal/goid"},
 	{Pkg: "internal/scmrights"},
-	{Pkg: "internal/largecopy"},
-	{Pkg: "internal/link", May: []string{"internal/largecopy", "internal/wait"}},
+	{Pkg: "internal/link", May: []string{"internal/wait"}},
 	{Pkg: "internal/registry", May: []string{"internal/link", "internal/transport/sock"}},
 	{Pkg: "internal/wire", May: []string{"internal/link"}},
-	{Pkg: "internal/encoded", May: []string{"internal/largecopy", "internal/link", "internal/wire"}},
+	{Pkg: "internal/encoded", May: []string{"internal/link", "internal/wire"}},
 	{Pkg: "internal/mux", May: []string{"internal/encoded", "internal/link", "internal/mux/waits", "internal/wait", "internal/wire"}},
 	{Pkg: "internal/mux/waits"},
-	{Pkg: "internal/codec/...", May: []string{"internal/largecopy", "internal/link"}},
+	{Pkg: "internal/codec/...", May: []string{"internal/link"}},
 	{Pkg: "internal/call", May: []string{"internal/codec", "internal/link", "internal/wait"}},
 
 	// The settings of a socket are what its options set.
@@ -48,7 +47,7 @@ var Imports = []Rule{
 
 	{Pkg: "internal/transport/sock", May: []string{"internal/link", "internal/mux", "internal/scmrights", "internal/wire"}},
 	// It implements net.Conn, and targets passes it to sock.
-	{Pkg: "internal/transport/shm", May: []string{"internal/largecopy", "internal/link", "internal/scmrights"}},
+	{Pkg: "internal/transport/shm", May: []string{"internal/link", "internal/scmrights"}},
 	// It implements net.Conn, and targets and http1 pass it to sock.
 	{Pkg: "internal/transport/websocket", May: []string{"internal/wire"}},
 	// It opens WebSockets, over which sock serves sessions.

@@ -6,8 +6,6 @@ import (
 	"net"
 	"slices"
 	"sync"
-
-	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
 // A fetching reads the messages that the peer has put in its slabs.
@@ -116,7 +114,7 @@ func (f *fetching) fetch(b []byte, at int) error {
 	case lost != nil:
 		return lost
 	case kept != nil:
-		largecopy.Copy(b, kept)
+		copy(b, kept)
 		return nil
 	}
 	return f.read(b, at)
@@ -155,7 +153,7 @@ func (f *fetching) keep(all []*arrival) {
 		if !f.isHeld(m) {
 			continue
 		}
-		b := largecopy.Uncleared(m.size)
+		b := make([]byte, m.size)
 		err := f.read(b, m.at)
 		f.mu.Lock()
 		switch {

@@ -3,8 +3,6 @@ package shm
 import (
 	"fmt"
 	"runtime/debug"
-
-	"github.com/nearcall/nearcall/internal/largecopy"
 )
 
 // How slabs are read.
@@ -89,6 +87,6 @@ func copyMapped(b, from []byte) (err error) {
 			panic(r)
 		}
 	}()
-	largecopy.Copy(b, from)
+	copy(b, from)
 	return nil
 }
