@@ -18,6 +18,8 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"runtime"
+	"sync"
 	"syscall"
 	"time"
 
@@ -67,7 +69,7 @@ func (p *Program) Main() {
 	var o options
 	only := flag.String("only", "", "run the attacks whose names match this regular expression")
 	list := flag.Bool("list", false, "list the attacks and exit")
-	flag.BoolVar(&o.short, "short", false, "use smaller counts, a couple of seconds for each attack")
+	flag.BoolVar(&o.short, "short", false, "use smaller counts, a couple of seconds for each attack, and make as many at a time as there are processors")
 	flag.BoolVar(&o.flaws, "flaws", false, "run servers that have flaws on purpose: each must be found beyond its bounds")
 	flag.StringVar(&o.markdown, "markdown", "", "write the table between the markers of this file")
 	flag.BoolVar(&o.verbose, "v", false, "print all that was measured")
@@ -124,26 +126,30 @@ func (p *Program) run(ctx context.Context, out io.Writer, o options) error {
 	if len(chosen) == 0 {
 		return errors.New("no attack has a name that matches; -list shows the names")
 	}
-	var results []*result
-	for _, a := range chosen {
-		r := &result{attack: a}
-		if a.lacks != nil {
-			r.leftOut = a.lacks()
-		}
-		if r.leftOut != "" {
-			results = append(results, r)
-			printProgress(out, r, false)
-			continue
-		}
-		r, err := judged(func() (*result, error) { return try(ctx, a, p.Forget, o.short) }, o)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err != nil: // continue with the others
-			r = &result{attack: a, notMade: err.Error()}
-		}
-		results = append(results, r)
-		printProgress(out, r, o.verbose)
+	atOnce := 1
+	if o.short { // latency is not judged then, and most of the time each attack waits
+		atOnce = runtime.GOMAXPROCS(0)
+	}
+	results := make([]*result, len(chosen))
+	var all sync.WaitGroup
+	var printing sync.Mutex
+	turns := make(chan struct{}, atOnce)
+	for i, a := range chosen {
+		turns <- struct{}{}
+		all.Go(func() {
+			defer func() { <-turns }()
+			r := p.attack(ctx, a, o)
+			results[i] = r
+			printing.Lock()
+			defer printing.Unlock()
+			if ctx.Err() == nil {
+				printProgress(out, r, o.verbose && r.leftOut == "" && r.notMade == "")
+			}
+		})
+	}
+	all.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	fmt.Fprintln(out)
 	printTable(out, results)
@@ -153,6 +159,22 @@ func (p *Program) run(ctx context.Context, out io.Writer, o options) error {
 		}
 	}
 	return failed(results)
+}
+
+// attack makes an attack and judges it, or says why not.
+func (p *Program) attack(ctx context.Context, a *Attack, o options) *result {
+	r := &result{attack: a}
+	if a.lacks != nil {
+		r.leftOut = a.lacks()
+	}
+	if r.leftOut != "" {
+		return r
+	}
+	r, err := judged(func() (*result, error) { return try(ctx, a, p.Forget, o.short) }, o)
+	if err != nil {
+		return &result{attack: a, notMade: err.Error()}
+	}
+	return r
 }
 
 // judged makes an attack and judges it. If the attack exceeds only time bounds, judged makes it
