@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/metadata"
+
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wire"
 )
@@ -375,4 +377,40 @@ func TestAHandlerThatExitsItsGoroutineTakesNoReaderAlong(t *testing.T) {
 		peer.answers(2)
 		empty(t, s)
 	})
+}
+
+// A reply whose end follows at once leaves in one frame with it, from whichever goroutine.
+func TestAReplyAndTheEndThatFollowsAreOneFrame(t *testing.T) {
+	for name, where := range map[string]time.Duration{"on the resident": 0, "on a goroutine": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := new(witness)
+				b := &borrower{takes: where, run: func(_ *Session, s link.Stream) { replies(s) }}
+				var acceptor link.Acceptor = b
+				if where > 0 {
+					acceptor = w
+				}
+				s, peer := loneWith(t, Options{}, acceptor, false)
+				b.session = s
+				peer.write(start())
+				peer.write(asked(1))
+				synctest.Wait()
+				if where > 0 {
+					replies(w.streams[0])
+				}
+				time.Sleep(time.Millisecond)
+				frames := peer.of(wire.KindStream)
+				if len(frames) != 1 || frames[0].Kind&(wire.FlagMessage|wire.FlagEnd) != wire.FlagMessage|wire.FlagEnd {
+					t.Errorf("the peer gets %d frames: %v", len(frames), frames)
+				}
+				empty(t, s)
+			})
+		})
+	}
+}
+
+func replies(s link.Stream) {
+	_ = s.Send(&link.Frame{Header: metadata.MD{}, Msg: ofBytes(3), HasMsg: true, More: true})
+	time.Sleep(time.Microsecond) // the writer could write what it was told of
+	_ = s.Send(&link.Frame{End: &link.End{}})
 }
