@@ -18,7 +18,7 @@ import (
 const (
 	site     = "shop.example" // the host name in the files
 	upstream = "127.0.0.1:8080"
-	patience = 30 * time.Second // for whatever a test waits for
+	patience = 2 * time.Minute // for whatever a test waits for: beside a busy machine 10 MB take 30 s
 )
 
 // A kind is a program that is a proxy.
