@@ -270,7 +270,7 @@ bits32: ## the core module's short tests where an int and an address have 32 bit
 
 # WINDOWS='-short -tour' runs the short tests and the tour. Wine's files are in bin/wine.
 WINDOWS          ?= -tour
-WINDOWS_PACKAGES ?= ./...
+WINDOWS_PACKAGES ?= ./... ./cmd/nearcall/...
 WINE_PACKAGES = wine64 gcc-mingw-w64-x86-64
 
 # Node and the other tools are in web/node_modules, where npm installs them.
@@ -304,7 +304,7 @@ chromium:
 	else echo 'as root, apt-get install chromium'; exit 1; fi
 
 .PHONY: windows windows-tools
-windows: windows-tools ## the core module's tests and the tour as programs of Windows, under Wine
+windows: windows-tools ## the core module's tests, the command's and its tour as programs of Windows, under Wine
 	$(GO) run ./tools/wine -prefix bin/wine $(WINDOWS) $(WINDOWS_PACKAGES)
 
 # Installs Wine and a C compiler for Windows from Debian if they are missing.
@@ -315,7 +315,7 @@ windows-tools:
 	else echo 'make windows needs Wine and mingw: as root, apt-get install $(WINE_PACKAGES)'; exit 1; fi
 
 tour: ## what calls cost on each path, measured in about 15 seconds
-	$(GO) run ./cmd/nearcall tour
+	$(GO) -C cmd/nearcall run . tour
 
 cover: ## how much of each package its tests run
 	$(GO) test -cover ./...

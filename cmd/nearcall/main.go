@@ -14,6 +14,9 @@
 // ws://HOST:PORT/PATH for servers of nearcall, and HOST:PORT or grpc:TARGET for ordinary gRPC
 // servers. The server must have gRPC's server reflection.
 //
+// In a clone of the repository, go -C cmd/nearcall run . COMMAND runs it. A relative path in an
+// argument then begins at cmd/nearcall.
+//
 // The exit code is 0, or 1 if something failed, 2 for a wrong command line, 64 plus the code
 // of the status if a call failed with one, and 130 if the command was interrupted.
 package main

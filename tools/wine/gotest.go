@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -28,10 +29,37 @@ type result struct {
 	said    map[string][]string
 }
 
-// test runs the tests of the packages that match patterns, in the module's directory. It
-// fails if a test failed.
-func (w *wine) test(ctx context.Context, out io.Writer, o options, patterns []string) (*result, error) {
-	r := &result{said: make(map[string][]string)}
+// A module is some of a module's packages, as patterns.
+type module struct {
+	dir      string
+	patterns []string
+}
+
+// byModule returns the modules of patterns. A pattern is in the module of dir, or it begins with
+// the folder of another module, as ./cmd/nearcall/... does.
+func byModule(dir string, patterns []string) (all []module) {
+	for _, pattern := range patterns {
+		m := module{dir, []string{pattern}}
+		folder, below := strings.CutSuffix(pattern, "/...")
+		inner := filepath.Join(dir, folder)
+		if _, err := os.Stat(filepath.Join(inner, "go.mod")); err == nil && inner != filepath.Clean(dir) {
+			m = module{inner, []string{"."}}
+			if below {
+				m.patterns[0] = "./..."
+			}
+		}
+		if last := len(all) - 1; last >= 0 && all[last].dir == m.dir {
+			all[last].patterns = append(all[last].patterns, m.patterns...)
+		} else {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// test runs the tests of packages of a module, and adds the results to r. It fails if a test
+// failed.
+func (w *wine) test(ctx context.Context, out io.Writer, o options, m module, r *result) error {
 	args := []string{"test", "-json", "-count=1", "-exec", w.program, "-timeout", o.timeout.String()}
 	if o.short {
 		args = append(args, "-short")
@@ -39,16 +67,16 @@ func (w *wine) test(ctx context.Context, out io.Writer, o options, patterns []st
 	if o.only != "" {
 		args = append(args, "-run", o.only)
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, patterns...)...)
-	cmd.Dir, cmd.Env, cmd.Stderr = o.module, append(windows(), w.environment()...), os.Stderr
+	cmd := exec.CommandContext(ctx, "go", append(args, m.patterns...)...)
+	cmd.Dir, cmd.Env, cmd.Stderr = m.dir, append(windows(), w.environment()...), os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // makes go test end its tests
 	cmd.WaitDelay = 10 * time.Second
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
-		return r, err
+		return err
 	}
 	if err := cmd.Start(); err != nil {
-		return r, err
+		return err
 	}
 	lines := bufio.NewReader(stdout)
 	for {
@@ -62,9 +90,9 @@ func (w *wine) test(ctx context.Context, out io.Writer, o options, patterns []st
 		}
 	}
 	if err := cmd.Wait(); err != nil {
-		return r, fmt.Errorf("go test: %w; %d tests failed", err, len(r.failed))
+		return fmt.Errorf("go test: %w; %d tests failed", err, len(r.failed))
 	}
-	return r, nil
+	return nil
 }
 
 // leftOut begins a line in which a test binary names an example that it leaves out.

@@ -1,10 +1,24 @@
 package main
 
 import (
+	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"testing"
 )
+
+func TestPackagesAreSortedByModule(t *testing.T) {
+	got := fmt.Sprint(byModule("../..", []string{".", "./test", "./cmd/nearcall", "./...", "./cmd/nearcall/..."}))
+	command := filepath.FromSlash("../../cmd/nearcall")
+	want := fmt.Sprintf("[{../.. [. ./test]} {%s [.]} {../.. [./...]} {%[1]s [./...]}]", command)
+	if got != want {
+		t.Errorf("they are %s, want %s", got, want)
+	}
+	if got := byModule("../../quic", []string{"./..."}); len(got) != 1 || got[0].patterns[0] != "./..." {
+		t.Errorf("in another module they are %v", got)
+	}
+}
 
 // Skipped tests are listed with their reason, and a package that does not build is a
 // failure.

@@ -2,6 +2,7 @@
 // Wine. It builds them on this system, without cgo.
 //
 //	go run ./tools/wine ./...           the core module
+//	go run ./tools/wine ./cmd/nearcall  a module in a folder of it
 //	go run ./tools/wine -C interop .    another module
 //
 // Wine's files are in their own directory (-prefix), which is created if it is
@@ -62,7 +63,10 @@ func run(ctx context.Context, out io.Writer, o options, patterns []string) (err 
 		return err
 	}
 	fmt.Fprintf(out, "%s, set up in %.0f s\n", w.version, time.Since(begun).Seconds())
-	r, err := w.test(ctx, out, o, patterns)
+	r := &result{said: make(map[string][]string)}
+	for _, m := range byModule(o.module, patterns) {
+		err = errors.Join(err, w.test(ctx, out, o, m, r))
+	}
 	r.print(out)
 	if o.tour {
 		err = errors.Join(err, w.tour(ctx, out, o))
@@ -78,8 +82,8 @@ func (w *wine) tour(ctx context.Context, out io.Writer, o options) error {
 	}
 	defer os.RemoveAll(dir)
 	program := filepath.Join(dir, "nearcall.exe")
-	build := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/nearcall")
-	build.Dir, build.Env, build.Stderr = o.module, windows(), os.Stderr
+	build := exec.CommandContext(ctx, "go", "build", "-o", program, ".")
+	build.Dir, build.Env, build.Stderr = filepath.Join(o.module, "cmd", "nearcall"), windows(), os.Stderr
 	if err := build.Run(); err != nil {
 		return fmt.Errorf("building the tour: %w", err)
 	}

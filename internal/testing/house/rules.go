@@ -12,7 +12,7 @@ import (
 // Module is the path of the core module.
 const Module = "github.com/nearcall/nearcall"
 
-// A Rule says which packages of this module the packages that match Pkg may import.
+// A Rule says which packages of this module and the command's the packages that match Pkg may import.
 // Patterns are those of path.Match, relative to the module's path. "." is the root
 // package. A pattern that ends in "/..." also matches the packages below.
 type Rule struct {
