@@ -61,7 +61,7 @@ func (f *callFlags) do(ctx context.Context, args []string, std stdio) error {
 			return err
 		}
 	}
-	c := &caller{remote: p, method: method, std: std, verbose: f.verbose, out: newOutput(p.schema, std.err)}
+	c := &caller{remote: p, method: method, std: std, verbose: f.verbose, out: newOutput(p.schema.Types, std.err)}
 	c.out.compact, c.out.emitAll = f.compact, f.emitAll
 	return c.call(ctx, args[2:])
 }
@@ -91,7 +91,7 @@ type caller struct {
 func (c *caller) call(ctx context.Context, args []string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	in := &input{target: c.target, desc: c.method.Input(), types: c.schema}
+	in := &input{target: c.target, desc: c.method.Input(), types: c.schema.Types}
 	streams, stdin := c.method.IsStreamingClient(), len(args) == 1 && args[0] == "-"
 	if len(args) == 0 {
 		stdin = streams || !isTerminal(c.std.in)

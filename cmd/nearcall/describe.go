@@ -8,9 +8,10 @@ import (
 	"io"
 	"strings"
 
+	"github.com/jhump/protoreflect/v2/protoprint"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
-	"github.com/nearcall/nearcall/cmd/nearcall/internal/protoprint"
 	"github.com/nearcall/nearcall/cmd/nearcall/internal/schema"
 )
 
@@ -50,13 +51,13 @@ func (p *remote) describeAll(w io.Writer) error {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
-		switch d, err := p.schema.Find(protoreflect.FullName(name)); {
-		case errors.Is(err, schema.ErrNotFound):
+		switch d, err := p.schema.FindDescriptorByName(protoreflect.FullName(name)); {
+		case errors.Is(err, protoregistry.NotFound):
 			fmt.Fprintf(w, "// %s, which the server's reflection does not describe\n", clean(name))
 		case err != nil:
 			return err
 		default:
-			p.source(w, d)
+			source(w, d)
 		}
 	}
 	return nil
@@ -65,42 +66,65 @@ func (p *remote) describeAll(w io.Writer) error {
 // describe prints what symbol names.
 func (p *remote) describe(w io.Writer, symbol string) error {
 	if strings.HasSuffix(symbol, ".proto") {
-		d, err := p.schema.File(symbol)
-		if errors.Is(err, schema.ErrNotFound) {
+		d, err := p.schema.FindFileByPath(symbol)
+		if errors.Is(err, protoregistry.NotFound) {
 			return fmt.Errorf("there is no file %q at %s", symbol, p.target)
 		}
 		if err == nil {
-			fmt.Fprint(w, protoprint.Source(d, p.schema))
+			printSource(w, d)
 		}
 		return err
 	}
 	name := strings.ReplaceAll(strings.TrimLeft(symbol, "/."), "/", ".")
-	d, err := p.schema.Find(protoreflect.FullName(name))
-	if errors.Is(err, schema.ErrNotFound) {
+	d, err := p.schema.FindDescriptorByName(protoreflect.FullName(name))
+	if errors.Is(err, protoregistry.NotFound) {
 		return p.noSymbol(symbol)
 	}
 	if err != nil {
 		return err
 	}
-	p.source(w, d)
+	source(w, d)
 	if m, ok := d.(protoreflect.MethodDescriptor); ok {
 		fmt.Fprintln(w)
-		p.source(w, m.Input())
+		source(w, m.Input())
 		if m.Output().FullName() != m.Input().FullName() {
 			fmt.Fprintln(w)
-			p.source(w, m.Output())
+			source(w, m.Output())
 		}
 	}
 	return nil
 }
 
 // source prints d below a comment that says where it is from.
-func (p *remote) source(w io.Writer, d protoreflect.Descriptor) {
-	if d.IsPlaceholder() {
+func source(w io.Writer, d protoreflect.Descriptor) {
+	if schema.Lacks(d) {
 		fmt.Fprintf(w, "// %s, which the server's reflection does not describe\n", d.FullName())
 		return
 	}
-	fmt.Fprintf(w, "// %s, from %s\n%s", d.FullName(), d.ParentFile().Path(), protoprint.Source(d, p.schema))
+	fmt.Fprintf(w, "// %s, from %s\n", d.FullName(), clean(d.ParentFile().Path()))
+	printSource(w, d)
+}
+
+// sourcePrinter prints full names, because its short ones can mean another type.
+var sourcePrinter = protoprint.Printer{Compact: true, ForceFullyQualifiedNames: true}
+
+// printSource prints d as proto source. A method stands in its service, and a field, oneof or value
+// in its message or enum.
+func printSource(w io.Writer, d protoreflect.Descriptor) {
+	field, ok := d.(protoreflect.FieldDescriptor)
+	_, oneof := d.(protoreflect.OneofDescriptor)
+	_, value := d.(protoreflect.EnumValueDescriptor)
+	if oneof || value || ok && !field.IsExtension() {
+		d = d.Parent()
+	}
+	text, err := sourcePrinter.PrintProtoToString(d)
+	if err != nil {
+		text = fmt.Sprintf("// it cannot be printed: %q\n", err.Error())
+	}
+	if _, ok := d.(protoreflect.MethodDescriptor); ok {
+		text = fmt.Sprintf("service %s {\n  %s\n}\n", d.Parent().Name(), strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n  "))
+	}
+	fmt.Fprint(w, clean(text))
 }
 
 // noSymbol returns the error for a symbol that could not be found.
@@ -120,7 +144,7 @@ func (p *remote) symbols() ([]string, error) {
 	}
 	names, messages, seen := services, []string(nil), make(map[protoreflect.FullName]bool)
 	for _, name := range services {
-		d, _ := p.schema.Find(protoreflect.FullName(name))
+		d, _ := p.schema.FindDescriptorByName(protoreflect.FullName(name))
 		s, ok := d.(protoreflect.ServiceDescriptor)
 		if !ok {
 			continue // the others are still of use

@@ -19,7 +19,8 @@ import (
 )
 
 // boxes has types that the command does not have: an extension, and a message that only a
-// google.protobuf.Any mentions, in a file that only the extension's file imports.
+// google.protobuf.Any mentions, in a file that only the extension's file imports. A third file imports
+// one that the server does not have.
 const boxes = `
 file {
   name: "box.proto" package: "box" syntax: "proto2" dependency: "google/protobuf/any.proto"
@@ -38,6 +39,15 @@ file {
 file {
   name: "inner.proto" package: "box" syntax: "proto2"
   message_type { name: "Inner" field { name: "n" number: 1 label: LABEL_OPTIONAL type: TYPE_INT32 json_name: "n" } }
+}
+file {
+  name: "half.proto" package: "box" syntax: "proto2" dependency: "gone.proto"
+  message_type {
+    name: "Half"
+    field { name: "gone" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".gone.Gone" json_name: "gone" }
+    field { name: "n" number: 2 label: LABEL_OPTIONAL type: TYPE_INT32 json_name: "n" }
+  }
+  service { name: "Halves" method { name: "Echo" input_type: ".box.Half" output_type: ".gone.Gone" } }
 }`
 
 // withBoxes registers a service whose Echo returns what it gets, or fails with an Any as its
@@ -48,7 +58,7 @@ func withBoxes(t *testing.T) func(server) {
 		t.Fatal(err)
 	}
 	set.File = append(set.File, protodesc.ToFileDescriptorProto(anypb.File_google_protobuf_any_proto))
-	files, err := protodesc.NewFiles(set)
+	files, err := protodesc.FileOptions{AllowUnresolvable: true}.NewFiles(set)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,10 +105,41 @@ func TestTypesAreResolvedByTheServer(t *testing.T) {
 				t.Errorf("exit code %d, stderr %q, %s comes back as %s", code, stderr, box, stdout)
 			}
 		}
-		if got := succeeds(t, "describe", target, "box.inner"); got != "// box.inner, from ext.proto\nextend Box {\n  optional Inner inner = 100;\n}\n" {
+		if got := succeeds(t, "describe", target, "box.inner"); got != "// box.inner, from ext.proto\nextend .box.Box {\n  optional .box.Inner inner = 100;\n}\n" {
 			t.Errorf("the extension is printed as\n%s", got)
 		}
 		fails(t, exitFailed, `unable to resolve "x/box.None": "not found"`, "call", target, "box.Boxes/Echo", `{"any":{"@type":"x/box.None"}}`)
+	})
+}
+
+// TestTypesThatTheServerLacksAreNamed checks messages with a field whose type is in a file that the
+// server does not have.
+func TestTypesThatTheServerLacksAreNamed(t *testing.T) {
+	onEveryPath(t, withBoxes(t), func(t *testing.T, target string) {
+		const box = `{"any":{"@type":"x/box.Half","n":7}}`
+		code, stdout, stderr := callWith(t, "", "-compact", target, "box.Boxes/Echo", box)
+		if code != exitOK || stdout != box+"\n" || stderr != "nearcall: the server does not describe gone.Gone, and so its fields are not printed\n" {
+			t.Errorf("exit code %d, stderr %q, %s comes back as %s", code, stderr, box, stdout)
+		}
+		fails(t, exitFailed, "nearcall call: the server does not describe gone.Gone\n", "call", target, "box.Halves/Echo", "{}")
+		const halves = `// box.Halves.Echo, from half.proto
+service Halves {
+  rpc Echo ( .box.Half ) returns ( .gone.Gone );
+}
+
+// box.Half, from half.proto
+message Half {
+  optional .gone.Gone gone = 1;
+  optional int32 n = 2;
+}
+
+// gone.Gone, which the server's reflection does not describe
+`
+		if got := succeeds(t, "describe", target, "box.Halves/Echo"); got != halves {
+			t.Errorf("the method is printed as\n%s", got)
+		}
+		fails(t, exitFailed, `there is no "gone.Gone"`, "describe", target, "gone.Gone")
+		fails(t, exitFailed, `there is no file "gone.proto"`, "describe", target, "gone.proto")
 	})
 }
 

@@ -3,6 +3,7 @@ module github.com/nearcall/nearcall/cmd/nearcall
 go 1.26.0
 
 require (
+	github.com/jhump/protoreflect/v2 v2.0.0
 	github.com/nearcall/nearcall v0.0.0
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12

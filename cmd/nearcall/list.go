@@ -8,8 +8,7 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
-
-	"github.com/nearcall/nearcall/cmd/nearcall/internal/schema"
+	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
 var listCommand = command{
@@ -57,8 +56,8 @@ func methodNames(s protoreflect.ServiceDescriptor) (names []string) {
 
 // service returns the service with a name. Its error suggests others.
 func (p *remote) service(name string) (protoreflect.ServiceDescriptor, error) {
-	d, err := p.schema.Find(protoreflect.FullName(strings.TrimPrefix(name, ".")))
-	if errors.Is(err, schema.ErrNotFound) {
+	d, err := p.schema.FindDescriptorByName(protoreflect.FullName(strings.TrimPrefix(name, ".")))
+	if errors.Is(err, protoregistry.NotFound) {
 		return nil, p.noService(name)
 	}
 	if err != nil {
@@ -116,8 +115,8 @@ func (p *remote) methods() (names []string, err error) {
 		return nil, err
 	}
 	for _, name := range services {
-		d, err := p.schema.Find(protoreflect.FullName(name))
-		if err != nil && !errors.Is(err, schema.ErrNotFound) {
+		d, err := p.schema.FindDescriptorByName(protoreflect.FullName(name))
+		if err != nil && !errors.Is(err, protoregistry.NotFound) {
 			return nil, err
 		}
 		if s, ok := d.(protoreflect.ServiceDescriptor); ok {

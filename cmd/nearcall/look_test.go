@@ -55,15 +55,15 @@ func TestDescribePrintsProtoSource(t *testing.T) {
 		from    = ", from examples/orders/orderspb/orders.proto\n"
 		prefix  = "// nearcall.examples.orders."
 		service = prefix + "Orders" + from + `service Orders {
-  rpc Place(PlaceRequest) returns (Order);
-  rpc Await(AwaitRequest) returns (Order);
-  rpc List(ListRequest) returns (stream Order);
-  rpc Import(stream PlaceRequest) returns (ImportReply);
-  rpc Haggle(stream Offer) returns (stream Answer);
+  rpc Place ( .nearcall.examples.orders.PlaceRequest ) returns ( .nearcall.examples.orders.Order );
+  rpc Await ( .nearcall.examples.orders.AwaitRequest ) returns ( .nearcall.examples.orders.Order );
+  rpc List ( .nearcall.examples.orders.ListRequest ) returns ( stream .nearcall.examples.orders.Order );
+  rpc Import ( stream .nearcall.examples.orders.PlaceRequest ) returns ( .nearcall.examples.orders.ImportReply );
+  rpc Haggle ( stream .nearcall.examples.orders.Offer ) returns ( stream .nearcall.examples.orders.Answer );
 }
 `
 		method = prefix + "Orders.Await" + from + `service Orders {
-  rpc Await(AwaitRequest) returns (Order);
+  rpc Await ( .nearcall.examples.orders.AwaitRequest ) returns ( .nearcall.examples.orders.Order );
 }
 
 ` + prefix + "AwaitRequest" + from + `message AwaitRequest {
@@ -106,7 +106,7 @@ func TestWrongNamesAreExplained(t *testing.T) {
 	target := onOne(t)
 	nearOnly := serveNear(t, "tcp:127.0.0.1:0", withShop, nearcall.OtherClients(nearcall.WebClients))
 	silent := func(srv server) { orderspb.RegisterOrdersServer(srv, shop{}) }
-	const noReflection = "the server has no reflection (unknown service grpc.reflection.v1.ServerReflection); its program can add it with reflection.Register(srv)"
+	const noReflection = "the server has no reflection (unknown service grpc.reflection.v1alpha.ServerReflection); its program can add it with reflection.Register(srv)"
 	for _, c := range []struct {
 		args []string
 		code int

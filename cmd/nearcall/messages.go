@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/jhump/protoreflect/v2/protoresolve"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -18,12 +19,7 @@ import (
 type input struct {
 	target string
 	desc   protoreflect.MessageDescriptor
-	types  interface {
-		FindMessageByName(protoreflect.FullName) (protoreflect.MessageType, error)
-		FindMessageByURL(string) (protoreflect.MessageType, error)
-		FindExtensionByName(protoreflect.FullName) (protoreflect.ExtensionType, error)
-		FindExtensionByNumber(protoreflect.FullName, protoreflect.FieldNumber) (protoreflect.ExtensionType, error)
-	}
+	types  protoresolve.SerializationResolver
 }
 
 // An item is a message that was read, or the error that ended reading.

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
+	"github.com/jhump/protoreflect/v2/protoresolve"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -25,8 +25,8 @@ type output struct {
 	compact, emitAll bool
 }
 
-func newOutput(s *schema.Server, warnings io.Writer) *output {
-	return &output{types: lenient{s, warnings, make(map[string]bool)}}
+func newOutput(types protoresolve.TypeResolver, warnings io.Writer) *output {
+	return &output{types: lenient{types, warnings, make(map[string]bool)}}
 }
 
 // print writes m, and nothing if it cannot be written as JSON.
@@ -77,27 +77,33 @@ func (o *output) failed(err error) error {
 	return failed
 }
 
-// lenient resolves types for printing. It gives types that the server does not describe no
-// fields, so that the rest of a message can be printed.
+// lenient resolves types for printing. Types that the server does not describe have no fields, so
+// that the rest of a message can be printed.
 type lenient struct {
-	*schema.Server
+	protoresolve.TypeResolver
 	warnings io.Writer
 	warned   map[string]bool
 }
 
 // FindMessageByURL implements [protoregistry.MessageTypeResolver].
 func (l lenient) FindMessageByURL(url string) (protoreflect.MessageType, error) {
-	m, err := l.Server.FindMessageByURL(url)
-	if !errors.Is(err, protoregistry.NotFound) {
-		return m, err
+	m, err := l.TypeResolver.FindMessageByURL(url)
+	if errors.Is(err, protoregistry.NotFound) {
+		if m, err = protoregistry.GlobalTypes.FindMessageByURL(url); err != nil {
+			l.warn(fmt.Errorf("the server does not describe %s", protoresolve.TypeNameFromURL(url)))
+			return dynamicpb.NewMessageType(new(emptypb.Empty).ProtoReflect().Descriptor()), nil
+		}
+	} else if err == nil {
+		l.warn(schema.Complete(m.Descriptor()))
 	}
-	if known, err := protoregistry.GlobalTypes.FindMessageByURL(url); err == nil {
-		return known, nil
+	return m, err
+}
+
+// warn prints once what is lacking, if anything is.
+func (l lenient) warn(lacking error) {
+	if lacking == nil || l.warned[lacking.Error()] {
+		return
 	}
-	name := url[strings.LastIndexByte(url, '/')+1:]
-	if !l.warned[name] {
-		l.warned[name] = true
-		fmt.Fprintf(l.warnings, "nearcall: the server does not describe %s, and so its fields are not printed\n", clean(name))
-	}
-	return dynamicpb.NewMessageType(new(emptypb.Empty).ProtoReflect().Descriptor()), nil
+	l.warned[lacking.Error()] = true
+	fmt.Fprintf(l.warnings, "nearcall: %s, and so its fields are not printed\n", clean(lacking.Error()))
 }

@@ -4,195 +4,142 @@ package schema
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync"
 
+	"github.com/jhump/protoreflect/v2/grpcreflect"
+	"github.com/jhump/protoreflect/v2/protoresolve"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	rpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
-	"google.golang.org/protobuf/types/descriptorpb"
-	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// Services is the prefix of the names of the reflection services.
-const Services = "grpc.reflection."
-
-// versions are the reflection services in the order in which they are tried. Their messages
-// are the same on the wire, so the types of v1 serve for both.
-var versions = []string{"v1", "v1alpha"}
-
-// Errors for names that the server does not know wrap ErrNotFound.
-var ErrNotFound = errors.New("the server does not know the name")
-
 // A Server has the descriptors of a server. It asks for them when they are needed, and keeps
-// them. All methods are safe for concurrent use, and return status errors if the server cannot be
-// asked.
+// them.
+//
+// All methods are safe for concurrent use. The error for what the server does not know is
+// protoregistry.NotFound, and others are statuses.
 type Server struct {
-	ctx    context.Context
-	cancel context.CancelFunc
-	conn   grpc.ClientConnInterface
-	opts   []grpc.CallOption
+	Types protoresolve.TypeResolver // the types in google.protobuf.Any, and extensions
 
-	mu      sync.Mutex // also held while the server is asked
-	version int        // index into versions
-	stream  grpc.ClientStream
-	protos  map[string]*descriptorpb.FileDescriptorProto // by path; nil for files that the server does not have
-	linking []string                                     // files whose imports are being linked, for cycles
-	files   *protoregistry.Files
-	types   *dynamicpb.Types
+	client *grpcreflect.Client
+	cancel context.CancelFunc
+
+	mu      sync.Mutex      // also held while the server is asked
 	unknown map[string]bool // what the server was asked for and does not know
+	gaps    gaps
 }
 
 // New returns the Server at the other end of conn. Its calls end when ctx is done or Close is
 // called.
 func New(ctx context.Context, conn grpc.ClientConnInterface, opts ...grpc.CallOption) *Server {
-	s := &Server{
-		conn: conn, opts: opts, files: new(protoregistry.Files),
-		protos: make(map[string]*descriptorpb.FileDescriptorProto), unknown: make(map[string]bool),
-	}
-	s.ctx, s.cancel = context.WithCancel(ctx)
-	s.types = dynamicpb.NewTypes(s.files)
+	s := &Server{unknown: make(map[string]bool), gaps: newGaps()}
+	ctx, s.cancel = context.WithCancel(ctx)
+	s.client = grpcreflect.NewClientAuto(ctx, &bounded{conn, opts, maxAnswers}, grpcreflect.WithFallbackResolvers(&s.gaps, nil))
+	s.Types = protoresolve.TypesFromResolver(s)
 	return s
 }
 
 // Close ends the calls to the server.
-func (s *Server) Close() { s.cancel() }
+func (s *Server) Close() {
+	s.cancel()
+	s.client.Reset() // or the client would close its stream when its memory is collected
+}
 
 // Services returns the names of the server's services, in order.
-func (s *Server) Services() ([]string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	reply, err := s.ask(&rpb.ServerReflectionRequest{MessageRequest: &rpb.ServerReflectionRequest_ListServices{ListServices: "*"}})
+func (s *Server) Services() (names []string, err error) {
+	all, err := s.client.ListServices()
 	if err != nil {
-		return nil, err
+		return nil, explain(err)
 	}
-	var names []string
-	for _, each := range reply.GetListServicesResponse().GetService() {
-		names = append(names, each.GetName())
+	for _, name := range all {
+		names = append(names, string(name))
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
 }
 
-// Find returns the descriptor with a name in the server's files: of a service, method, message,
-// field and so on.
-func (s *Server) Find(name protoreflect.FullName) (protoreflect.Descriptor, error) {
+// FindFileByPath returns a file of the server's, by the path with which others import it.
+func (s *Server) FindFileByPath(path string) (protoreflect.FileDescriptor, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.find(name)
+	return s.getLocked(path, func() (protoreflect.FileDescriptor, error) { return s.client.FileByFilename(path) })
 }
 
-func (s *Server) find(name protoreflect.FullName) (protoreflect.Descriptor, error) {
-	if d, err := s.files.FindDescriptorByName(name); err == nil {
-		return d, nil
+// FindDescriptorByName returns what has a name in the server's files: a service, method, message,
+// field and so on.
+func (s *Server) FindDescriptorByName(name protoreflect.FullName) (protoreflect.Descriptor, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	file, err := s.declaringLocked(name)
+	if err != nil {
+		return nil, err
 	}
-	if !name.IsValid() {
-		return nil, fmt.Errorf("%w: %q is not a name", ErrNotFound, name)
+	return protoresolve.FindDescriptorByNameInFile(file, name), nil
+}
+
+// FindExtensionByName returns the extension with a name.
+func (s *Server) FindExtensionByName(name protoreflect.FullName) (protoreflect.ExtensionDescriptor, error) {
+	d, err := s.FindDescriptorByName(name)
+	x, ok := d.(protoreflect.ExtensionDescriptor)
+	if err == nil && (!ok || !x.IsExtension()) {
+		err = protoresolve.NewUnexpectedTypeError(protoresolve.DescriptorKindExtension, d, "")
 	}
-	err := s.fetch(string(name), &rpb.ServerReflectionRequest{
-		MessageRequest: &rpb.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: string(name)},
+	return x, err
+}
+
+// FindExtensionByNumber returns the extension of a message with a number.
+func (s *Server) FindExtensionByNumber(message protoreflect.FullName, number protoreflect.FieldNumber) (protoreflect.ExtensionDescriptor, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	file, err := s.getLocked(fmt.Sprintf("extension %d of %s", number, message), func() (protoreflect.FileDescriptor, error) {
+		return s.client.FileContainingExtension(message, number)
 	})
 	if err != nil {
 		return nil, err
 	}
-	d, err := s.files.FindDescriptorByName(name)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %s, and sends files without it", ErrNotFound, name)
-	}
-	return d, nil
+	return protoresolve.FindExtensionByNumberInFile(file, message, number), nil
 }
 
-// File returns a file of the server's, by the path with which others import it.
-func (s *Server) File(path string) (protoreflect.FileDescriptor, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	d, err := s.link(path)
-	if err == nil && d == nil {
-		err = fmt.Errorf("%w: %s", ErrNotFound, path)
+// declaringLocked returns the file that declares name.
+func (s *Server) declaringLocked(name protoreflect.FullName) (protoreflect.FileDescriptor, error) {
+	if !name.IsValid() {
+		return nil, protoregistry.NotFound
 	}
-	return d, err
+	return s.getLocked(string(name), func() (protoreflect.FileDescriptor, error) { return s.client.FileContainingSymbol(name) })
 }
 
-// fetch asks for files and links them. what identifies the request: fetch does not repeat one
-// that has failed with ErrNotFound.
-func (s *Server) fetch(what string, req *rpb.ServerReflectionRequest) error {
-	if s.unknown[what] {
-		return fmt.Errorf("%w: %s", ErrNotFound, what)
-	}
-	reply, err := s.ask(req)
-	if err == nil {
-		return s.add(reply.GetFileDescriptorResponse().GetFileDescriptorProto())
-	}
-	if errors.Is(err, ErrNotFound) {
-		s.unknown[what] = true
-		return fmt.Errorf("%w: %s", ErrNotFound, what)
-	}
-	return err
-}
-
-// ask sends a request to the server and returns the reply.
-func (s *Server) ask(req *rpb.ServerReflectionRequest) (*rpb.ServerReflectionResponse, error) {
-	reply, err := s.exchange(req)
-	for status.Code(err) == codes.Unimplemented && s.version+1 < len(versions) {
-		first := err
-		s.version++
-		if reply, err = s.exchange(req); status.Code(err) == codes.Unimplemented {
-			s.version, err = 0, first
-			break
+// getLocked returns the file that ask gets from the server for what. If files that it needs are
+// missing, it asks again until each gap is filled.
+func (s *Server) getLocked(what string, ask func() (protoreflect.FileDescriptor, error)) (protoreflect.FileDescriptor, error) {
+	for !s.unknown[what] {
+		s.gaps.asked, s.gaps.lacking = what, ""
+		file, err := ask()
+		if err == nil {
+			return file, nil
+		}
+		if grpcreflect.IsElementNotFoundError(err) {
+			s.unknown[what] = true
+		} else if s.gaps.lacking == "" {
+			return nil, explain(err)
+		} else if err := s.fillLocked(s.gaps.lacking, err); err != nil {
+			return nil, explain(err)
 		}
 	}
-	if err != nil {
-		return nil, explain(err)
-	}
-	if failed := reply.GetErrorResponse(); failed != nil {
-		if codes.Code(failed.GetErrorCode()) == codes.NotFound {
-			return nil, ErrNotFound
-		}
-		return nil, status.Error(codes.Code(failed.GetErrorCode()), "reflection: "+failed.GetErrorMessage())
-	}
-	return reply, nil
+	return nil, protoregistry.NotFound
 }
 
-// exchange asks over the stream that is open, or a new one.
-func (s *Server) exchange(req *rpb.ServerReflectionRequest) (*rpb.ServerReflectionResponse, error) {
-	fresh := s.stream == nil
-	if fresh {
-		method := "/" + Services + versions[s.version] + ".ServerReflection/ServerReflectionInfo"
-		stream, err := s.conn.NewStream(s.ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method, s.opts...)
-		if err != nil {
-			return nil, err
-		}
-		s.stream = stream
-	}
-	reply := new(rpb.ServerReflectionResponse)
-	err := s.stream.SendMsg(req)
-	if err == nil || errors.Is(err, io.EOF) { // then RecvMsg returns the reason
-		err = s.stream.RecvMsg(reply)
-	}
-	if err == nil {
-		return reply, nil
-	}
-	s.stream = nil // the error has ended it
-	if errors.Is(err, io.EOF) {
-		if !fresh { // the server ended it after its last answer
-			return s.exchange(req)
-		}
-		err = status.Error(codes.Internal, "the server's reflection ended without an answer")
-	}
-	return nil, err
-}
-
-// explain adds what to do to the error of a server without reflection. An error of nearcall
-// says so itself.
+// explain returns the status for an error of the client. To that of a server without reflection it
+// adds what to do. An error of nearcall says so itself.
 func explain(err error) error {
-	st := status.Convert(err)
+	st, ok := status.FromError(err)
+	if !ok {
+		return status.Errorf(codes.Internal, "the server's reflection is not usable: %v", err)
+	}
 	if st.Code() != codes.Unimplemented || strings.Contains(st.Message(), "nearcall") {
 		return err
 	}

@@ -3,8 +3,10 @@ package schema
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +16,7 @@ import (
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/nearcall/nearcall"
@@ -27,6 +30,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 type scripted struct {
 	rpb.UnimplementedServerReflectionServer
 	files, symbols map[string]string
+	file           func(what string) string // makes the file for a symbol or path if files has none
 	asked          []string
 	hangUp         bool // end the stream after each reply
 }
@@ -50,7 +54,12 @@ func (s *scripted) ServerReflectionInfo(stream rpb.ServerReflection_ServerReflec
 		if path == "refused" {
 			reply.GetErrorResponse().ErrorCode = int32(codes.PermissionDenied)
 		}
-		if text, ok := s.files[path]; ok {
+		text, ok := s.files[path]
+		if !ok && s.file != nil {
+			text = s.file(s.asked[len(s.asked)-1])
+			ok = text != ""
+		}
+		if ok {
 			file, encoded := new(descriptorpb.FileDescriptorProto), []byte(text)
 			if prototext.Unmarshal(encoded, file) == nil {
 				encoded, _ = proto.Marshal(file)
@@ -95,7 +104,7 @@ func TestImportsAreFetched(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := &scripted{files: map[string]string{"outer.proto": outer, "inner.proto": inner}, symbols: map[string]string{"p.Outer": "outer.proto"}, hangUp: hangUp}
 			server := s.open(t)
-			d, err := server.Find("p.Outer")
+			d, err := server.FindDescriptorByName("p.Outer")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -103,7 +112,7 @@ func TestImportsAreFetched(t *testing.T) {
 				t.Error(err)
 			}
 			for _, name := range []string{"p.Broken", "p.Enums"} {
-				d, err := server.Find(protoreflect.FullName(name))
+				d, err := server.FindDescriptorByName(protoreflect.FullName(name))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -113,7 +122,7 @@ func TestImportsAreFetched(t *testing.T) {
 			}
 			before := len(s.asked)
 			for range 2 {
-				if _, err := server.Find("p.None"); !errors.Is(err, ErrNotFound) {
+				if _, err := server.FindDescriptorByName("p.None"); !errors.Is(err, protoregistry.NotFound) {
 					t.Error(err)
 				}
 			}
@@ -145,7 +154,7 @@ func TestTypesAreFoundByName(t *testing.T) {
 		symbols: map[string]string{"u.Q": "user.proto", "types.T": "types.proto", "types.T.Inner": "types.proto", "types.Kind": "types.proto"},
 	}
 	server := s.open(t)
-	d, err := server.Find("u.Q")
+	d, err := server.FindDescriptorByName("u.Q")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,8 +172,9 @@ func TestTypesAreFoundByName(t *testing.T) {
 	if err := Complete(gone); err == nil || !strings.Contains(err.Error(), "does not describe types.Gone") {
 		t.Errorf("a message that the server does not have: %v", err)
 	}
-	if want := "u.Q moved/types.proto types.T.Inner types.Gone"; strings.Join(s.asked, " ") != want {
-		t.Errorf("it asks for %q", s.asked)
+	asked := slices.DeleteFunc(s.asked, func(what string) bool { return what == "moved/types.proto" })
+	if want := "u.Q types.T.Inner types.Gone"; strings.Join(asked, " ") != want {
+		t.Errorf("it asks for %q", asked)
 	}
 }
 
@@ -175,17 +185,60 @@ func TestBrokenReflectionIsAnError(t *testing.T) {
 		files map[string]string
 		says  string
 	}{
-		"an import of itself":    {map[string]string{"a": `name: "a" dependency: "b"`, "b": `name: "b" dependency: "a"`}, "imports itself"},
+		"an import of itself":    {map[string]string{"a": `name: "a" dependency: "b"`, "b": `name: "b" dependency: "a"`}, "cyclic import path: a -> b -> a"},
 		"an invalid file":        {map[string]string{"a": `name: "a" syntax: "proto9"`}, "invalid syntax"},
-		"no descriptor":          {map[string]string{"a": "\xff\xff"}, "cannot be decoded"},
+		"no descriptor":          {map[string]string{"a": "\xff\xff"}, "cannot parse invalid wire-format data"},
 		"a file without a name":  {map[string]string{"a": `package: "p"`}, "file path must be populated"},
-		"another file":           {map[string]string{"a": `name: "other"`}, "sends files without it"},
+		"another file":           {map[string]string{"a": `name: "other"`}, "not found"},
 		"a name that is taken":   {map[string]string{"a": `name: "a" dependency: "b" message_type { name: "A" }`, "b": `name: "b" message_type { name: "A" }`}, "conflict"},
 		"a file that is refused": {map[string]string{"a": `name: "a" dependency: "refused"`}, "PermissionDenied"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &scripted{files: c.files, symbols: map[string]string{"X": "a"}}
-			if _, err := s.open(t).Find("X"); err == nil || !strings.Contains(err.Error(), c.says) {
+			if _, err := s.open(t).FindDescriptorByName("X"); err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("the error is %v, want %q in it", err, c.says)
+			}
+		})
+	}
+}
+
+// TestEndlessReflectionIsAnError checks servers that make up a file for each question.
+func TestEndlessReflectionIsAnError(t *testing.T) {
+	defer func(most int) { maxAnswers = most }(maxAnswers)
+	maxAnswers = 8 << 20
+	for name, c := range map[string]struct {
+		file func(what string) string
+		says string
+	}{
+		"each file imports the next": {func(what string) string {
+			return fmt.Sprintf("name: %q dependency: %q", what, what+"x")
+		}, "import tree depth"},
+		"each file imports two": {func(what string) string {
+			if len(what) > 500 {
+				return fmt.Sprintf("name: %q", what)
+			}
+			return fmt.Sprintf("name: %q dependency: %q dependency: %q", what, what+"x", what+"y")
+		}, "describes too much"},
+		"each type is found by its name and needs the next": {func(what string) string {
+			if name, found := strings.CutPrefix(what, "p."); found {
+				return fmt.Sprintf(`name: "%s.proto" package: "p" dependency: "gone" message_type { name: "%s"
+					field { name: "next" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".p.%sx" } }`, name, name, name)
+			}
+			return ""
+		}, "describes too much"},
+		"each type is found in a file that needs it": {func(what string) string {
+			if what == "gone" {
+				return ""
+			}
+			return `name: "a" package: "p" dependency: "gone" message_type { name: "X"
+				field { name: "other" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE type_name: ".p.Other" } }`
+		}, "not found"},
+		"large files": {func(what string) string {
+			return fmt.Sprintf("name: %q dependency: %q options { go_package: %q }", what, what+"x", strings.Repeat("x", 1<<20))
+		}, "describes too much"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := (&scripted{file: c.file}).open(t).FindDescriptorByName("p.X"); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("the error is %v, want %q in it", err, c.says)
 			}
 		})
@@ -208,7 +261,7 @@ func FuzzFind(f *testing.F) {
 	f.Fuzz(func(t *testing.T, encoded []byte) {
 		server := New(t.Context(), answers(encoded))
 		defer server.Close()
-		d, err := server.Find("p.Outer")
+		d, err := server.FindDescriptorByName("p.Outer")
 		if m, ok := d.(protoreflect.MessageDescriptor); ok && err == nil {
 			_ = Complete(m)
 		}
@@ -232,6 +285,8 @@ type answer struct {
 }
 
 func (answer) SendMsg(any) error { return nil }
+
+func (answer) CloseSend() error { return nil }
 
 func (a answer) RecvMsg(m any) error {
 	reply, ok := m.(*rpb.ServerReflectionResponse)
