@@ -273,10 +273,12 @@ WINDOWS          ?= -tour
 WINDOWS_PACKAGES ?= ./... ./cmd/nearcall/...
 WINE_PACKAGES = wine64 gcc-mingw-w64-x86-64
 
-# Node and the other tools are in web/node_modules, where npm installs them.
+# Node and the other tools are in web/node_modules, where npm installs them. WEB_TESTS=test:chromium
+# leaves out the tests in Node, which make test runs.
+WEB_TESTS ?= test
 .PHONY: web web-bench web-board web-tools chromium web-generate
 web: web-tools ## the TypeScript package of web: types, style, tests in Node and Chromium, and the package that npm would publish
-	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s check && npm run -s board -- --check && npm run -s package && npm test -s
+	cd web && export PATH="$$PWD/node_modules/.bin:$$PATH" && npm run -s build && npm run -s check && npm run -s board -- --check && npm run -s package && npm run -s $(WEB_TESTS)
 
 # make test runs this, and says so if it cannot.
 NO_NPM = '**** THE TYPESCRIPT PACKAGE WAS NOT TESTED: npm is missing, or did not get what the tests need ****\n'
