@@ -17,8 +17,8 @@ import (
 // SetSendCompressor must be called before the header is sent, and not concurrently with
 // SendHeader or SendMsg.
 //
-// If ctx belongs to a call of grpc-go it calls grpc.SetSendCompressor, so a service can
-// be registered with servers of both kinds. In process the name is checked and stats
+// If ctx belongs to a call of grpc-go, SetSendCompressor calls grpc.SetSendCompressor, so a
+// service can be registered with servers of both kinds. In process the name is checked and stats
 // handlers see it, but nothing is compressed.
 func SetSendCompressor(ctx context.Context, name string) error {
 	if c := call.HandledBy(ctx); c != nil {

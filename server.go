@@ -120,14 +120,12 @@ func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.core.In
 // Serve loses no reply. It returns [grpc.ErrServerStopped] if it is called after them. A
 // server can serve several listeners at a time.
 //
-// lis comes from [Listen] or is any other net.Listener: one of package net, of
-// tls.NewListener, of systemd's socket activation, a bufconn. The first bytes of a
-// connection tell whether it comes from nearcall's own client, from an ordinary gRPC
-// client in any language, or from a client of HTTP/1 with Connect, JSON or gRPC-Web, so
-// that one listener serves them all. Ordinary gRPC clients are served by a grpc.Server
-// with the same services, interceptors, stats handlers and limits. See also
-// [OtherClients]. Clients of other protocols get an error that says
-// what they have reached.
+// lis comes from [Listen] or is any other net.Listener: one of package net, of tls.NewListener, of
+// systemd's socket activation, a bufconn. One listener serves all kinds of clients: nearcall's
+// own, ordinary gRPC clients in any language, and clients of HTTP/1 with Connect, JSON or
+// gRPC-Web. The first bytes of a connection tell them apart. Ordinary gRPC clients are served by a
+// grpc.Server with the same services, interceptors, stats handlers and limits. See also
+// [OtherClients]. Clients of other protocols get an error that says what they have reached.
 func (s *Server) Serve(lis net.Listener) error {
 	if lis == nil {
 		return fmt.Errorf("nearcall: Serve needs a listener; get one from nearcall.Listen")
@@ -224,12 +222,12 @@ func (s *Server) Stop() {
 // When GracefulStop returns the program can exit.
 //
 // It gives up on a client in another process that has read nothing for 10 seconds after the last
-// handler of its calls returned, and on an HTTP/1.1 client that has sent nothing of its unary
-// request for 5 seconds. A concurrent [Server.Stop] cuts the wait short: Stop cancels the
-// contexts of the handlers, and GracefulStop returns when they have returned. A caller whose own
-// goroutine runs the handler is released when the handler returns: see [ClientConn.Close]. Calls
-// of ordinary gRPC clients end as with the GracefulStop of grpc-go, which waits for a client for
-// as long as its connection lasts.
+// handler of its calls returned. It also gives up on an HTTP/1.1 client that has sent nothing of
+// its unary request for 5 seconds. A concurrent [Server.Stop] cuts the wait short: Stop cancels
+// the contexts of the handlers, and GracefulStop returns when they have returned. A caller whose
+// own goroutine runs the handler is released when the handler returns: see [ClientConn.Close].
+// Calls of ordinary gRPC clients end as with the GracefulStop of grpc-go, which waits for a client
+// for as long as its connection lasts.
 func (s *Server) GracefulStop() {
 	var inner sync.WaitGroup
 	if g := s.closeListeners(); g != nil {

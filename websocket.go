@@ -27,11 +27,11 @@ func WebSocketRequest(ctx context.Context) (r *http.Request, ok bool) {
 //	http.Handle("/calls", server)
 //
 // The listeners of [Server.Serve] take WebSockets anyway, at any path. Clients dial
-// ws://HOST:PORT/calls, or wss: if the HTTP server uses TLS. Requests of pages of other
-// origins are refused unless [WebOrigins] allows them, as are requests that do not ask for
-// a WebSocket with the subprotocol nearcall.v1, and, with 503, requests to a server that
-// was stopped. The HTTP server must speak HTTP/1.1. [Creds] has no effect, because the HTTP
-// server has secured the connection.
+// ws://HOST:PORT/calls, or wss: if the HTTP server uses TLS. ServeHTTP refuses requests of pages
+// of other origins unless [WebOrigins] allows them. It also refuses requests that do not ask for a
+// WebSocket with the subprotocol nearcall.v1 and, with 503, requests to a server that was stopped.
+// The HTTP server must speak HTTP/1.1. [Creds] has no effect, because the HTTP server has secured
+// the connection.
 //
 // ServeHTTP returns when the WebSocket is open. [Server.GracefulStop] waits for its calls,
 // and http.Server.Shutdown does not: call GracefulStop first.

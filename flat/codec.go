@@ -84,8 +84,8 @@ func finished(b *flatbuffers.Builder) (_ []byte, err error) {
 	return b.FinishedBytes(), nil
 }
 
-// minKept is the size from which on a message stays in the memory that it was received in.
-// Smaller messages are copied, so that the memory can be reused.
+// A message of at least minKept bytes stays in the memory that it was received in. Smaller
+// messages are copied, so that the memory can be reused.
 const minKept = 16 << 10
 
 // Unmarshal implements [encoding.CodecV2].

@@ -62,7 +62,8 @@ func (v *verifier) step(n int) error {
 	return nil
 }
 
-// has returns an error unless n bytes at position at are within the message and aligned.
+// has returns an error unless the message has n bytes at the position at, and that position is
+// aligned.
 func (v *verifier) has(at, n, align int) error {
 	switch {
 	case at < 0 || n < 0 || at > len(v.b) || n > len(v.b)-at:
@@ -73,7 +74,8 @@ func (v *verifier) has(at, n, align int) error {
 	return nil
 }
 
-// offset returns the position that the offset at position at refers to.
+// offset reads the offset that is stored at the position at, and returns the position that it
+// refers to.
 func (v *verifier) offset(at int) (int, error) {
 	if err := v.has(at, offsetSize, offsetSize); err != nil {
 		return 0, err
@@ -154,8 +156,8 @@ func (v *verifier) vtable(at int) (vtable []byte, size int, err error) {
 	return v.b[from:][:n], size, nil
 }
 
-// field verifies what the offset that is stored at position at refers to. f is the offset's field
-// in the table at position of, which has the given vtable.
+// field verifies what an offset refers to. The offset is stored at the position at, in the field f
+// of a table. The position of that table is of, and its vtable is given.
 func (v *verifier) field(f *field, of, at int, vtable []byte, depth int) error {
 	to, err := v.offset(at)
 	if err != nil {

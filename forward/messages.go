@@ -76,8 +76,8 @@ func (m *messages) receive(s grpc.ServerStream, fail context.CancelCauseFunc) {
 	}
 }
 
-// add adds a message, or end if that is not nil, and waits for room. It returns false if
-// no more messages are wanted.
+// add adds a message and waits for room. If end is not nil, add records end instead. It returns
+// false if no more messages are wanted.
 func (m *messages) add(message []byte, end error) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

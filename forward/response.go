@@ -82,7 +82,7 @@ func (w *response) Write(b []byte) (int, error) {
 	return len(b), w.err
 }
 
-// reserve grows buf's capacity for a message that ends at end.
+// reserve gives buf a capacity of at least end bytes.
 func (w *response) reserve(end int) {
 	if cap(w.buf) < end {
 		w.buf = append(make([]byte, 0, end), w.buf...)

@@ -51,7 +51,8 @@ func (s *session) begin(qs *q.Stream) *stream {
 	return nil
 }
 
-// A call of the peer must send its head within beginTime, or at most twice that.
+// A call of the peer that has not sent its head is reset after beginTime, or at most twice that
+// time.
 const beginTime = 20 * time.Second
 
 // sweepLive resets the calls that have not begun in time.

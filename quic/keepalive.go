@@ -27,7 +27,8 @@ type watch struct {
 	probed   time.Duration // the value of silent when a packet was sent; 0 if none was
 }
 
-// every is the time between two checks. silent is too small by less than this.
+// every returns the time between two checks. The field silent lags behind the true time by less
+// than that.
 func (w *watch) every() time.Duration {
 	if w.probe > 0 {
 		return w.probe / 4

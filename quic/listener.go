@@ -48,7 +48,8 @@ func listen(rest string) (registry.Listener, error) {
 	return newListener(pc, reachable(rest, pc.LocalAddr())), nil
 }
 
-// reachable returns the target of a socket at addr that was opened for rest.
+// reachable returns the target with which clients reach the socket at addr. rest is the target
+// that was listened on, without its scheme.
 func reachable(rest string, addr net.Addr) string {
 	host, _, _ := net.SplitHostPort(rest)
 	_, port, _ := net.SplitHostPort(addr.String())

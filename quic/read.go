@@ -12,7 +12,7 @@ import (
 // input is the state of the one goroutine that reads a stream: its pump, a caller that waits
 // for its reply, or the goroutine that has accepted it.
 type input struct {
-	buf      *encoded.Buffer // input, not handled from at on; nil if there is none
+	buf      *encoded.Buffer // input that is not handled from the offset at on; nil for none
 	at       int
 	parts    *encoded.Buffer // the parts of a block; nil if no block has begun
 	eof      bool            // the FIN has arrived

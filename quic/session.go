@@ -68,7 +68,7 @@ type session struct {
 	opening  map[*opening]struct{}
 	sweep    *time.Timer // ends calls that do not begin
 	bye      bye
-	round    int         // of sweep
+	round    int         // how often sweepLive has run
 	spent    []*q.Stream // calls that are over, whose credit was not released yet
 	release  *time.Timer // releases this credit; nil if spent is empty
 }

@@ -29,7 +29,7 @@ type stream struct {
 
 	// Guarded by session.mu.
 	holds int // how many holders keep the peer from opening another call in place of this one
-	round int // of session.sweep, when the call was accepted
+	round int // session.round when the call was accepted
 
 	mu      sync.Mutex
 	onAbort func(error)
@@ -79,9 +79,9 @@ func (st *stream) unhold() {
 	}
 }
 
-// The session releases the credit of calls that are over with the next reply, after releaseDelay,
-// or when it is a quarter of all. If it were released at once, it would take a packet of QUIC for
-// itself.
+// The session releases the credit of ended calls together with the next reply, after releaseDelay,
+// or when more than maxSpent of them wait for that. If it were released at once, it would take a
+// packet of QUIC for itself.
 const releaseDelay = 20 * time.Millisecond
 
 // onRelease is called when credit has waited for a reply that did not come.

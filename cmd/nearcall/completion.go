@@ -46,13 +46,13 @@ func completionJob(*flag.FlagSet) job {
 	}
 }
 
-// completeName is the command with which the scripts ask. Help does not list it.
+// completeName is the command that the completion scripts run. Help does not list it.
 const completeName = "__complete"
 
 // completeTime is how long a server can take to tell what it has. Tests give it more.
 var completeTime = 2 * time.Second
 
-// complete prints the possible completions of the last of words, one a line.
+// complete prints the possible completions of the last word in words, one per line.
 func complete(ctx context.Context, words []string, w io.Writer) {
 	if len(words) == 0 {
 		return
@@ -89,8 +89,8 @@ func candidates(ctx context.Context, words []string, begun string) (all []string
 	return job.complete(ctx, args, begun)
 }
 
-// completion returns the complete function of a command with a target and a second argument,
-// which is one of names.
+// completion returns the complete function of a command that takes a target and one of the names
+// that the function names returns.
 func (f *connFlags) completion(names func(*remote) ([]string, error)) func(context.Context, []string, string) []string {
 	return func(ctx context.Context, args []string, begun string) []string {
 		switch len(args) {

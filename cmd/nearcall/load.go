@@ -15,8 +15,8 @@ type load struct {
 const (
 	probeTime = 60 * time.Millisecond
 
-	// busyShare is the load from which on the tour shows no figures, because the compared paths
-	// did not have the same processors.
+	// At a load of busyShare or more the tour shows no figures, because the compared paths did not
+	// have the same processors.
 	busyShare = 0.15
 )
 

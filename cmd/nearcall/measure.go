@@ -84,8 +84,8 @@ func (m *meter) pair(ctx context.Context, a, b *lane, length time.Duration, swap
 	return ofA, ofB, err
 }
 
-// slot measures one lane: half of the time it times each call, for the percentiles, and half
-// of the time it only counts calls, for the rate.
+// slot measures one lane. In the first half of length it times each call, for the percentiles. In
+// the second half it only counts calls, for the rate.
 func (m *meter) slot(ctx context.Context, l *lane, length time.Duration) (s slot, err error) {
 	runtime.GC() // so that this lane does not pay for the garbage of the last
 	if err := m.each(ctx, l.do, length/2); err != nil {
@@ -99,7 +99,8 @@ func (m *meter) slot(ctx context.Context, l *lane, length time.Duration) (s slot
 	return s, nil
 }
 
-// each times single calls, at least one. Latencies include one reading of the clock.
+// each measures how long single calls take, and makes at least one. Latencies include one reading
+// of the clock.
 func (m *meter) each(ctx context.Context, do func() error, length time.Duration) error {
 	if m.latencies == nil {
 		m.latencies = make([]time.Duration, 0, maxSamples)

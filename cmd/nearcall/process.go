@@ -48,7 +48,8 @@ func beTheProcess() bool {
 	return true
 }
 
-// serveTarget serves until in ends. It writes to out the target that clients dial.
+// serveTarget serves until the reader in ends. It writes the target that clients dial to the
+// writer out.
 func serveTarget(who, target string, in io.Reader, out io.Writer) error {
 	var srv interface {
 		grpc.ServiceRegistrar

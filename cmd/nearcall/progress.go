@@ -13,13 +13,14 @@ import (
 type progress struct {
 	w     io.Writer
 	live  bool
-	call  string // the call of the last say
+	call  string // the call that say printed last
 	width int    // of the text in the line
 
-	from, share float64 // the part of the whole tour that the current stretch takes
+	from, share float64 // the current stretch: where in the tour it begins, and how much of the tour it takes
 }
 
-// part says which part of the whole the following calls of say belong to.
+// part sets the part of the tour that later calls of say belong to. It begins at from and has the
+// length share, both as shares of the whole tour.
 func (p *progress) part(from, share float64) { p.from, p.share = from, share }
 
 func newProgress(w io.Writer) *progress { return &progress{w: w, live: isTerminal(w)} }

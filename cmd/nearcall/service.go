@@ -68,8 +68,8 @@ func (service) FullDuplexCall(s grpc.BidiStreamingServer[testpb.StreamingOutputC
 	}
 }
 
-// A call is a kind of call that is measured. open returns do, which makes one call and
-// fails on a wrong answer, and end, which may be nil and releases what open has taken.
+// A call is a kind of call that the tour measures. open returns two functions. do makes one call,
+// and fails if the answer is wrong. end releases what open has allocated, and may be nil.
 type call struct {
 	name string
 	open func(ctx context.Context, client testpb.TestServiceClient) (do, end func() error, err error)

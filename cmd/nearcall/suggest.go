@@ -8,8 +8,8 @@ import (
 	"github.com/nearcall/nearcall/internal/spelling"
 )
 
-// didYouMean returns a question with up to three of names that a user may have meant by want. It
-// is empty if there are none. It begins with a semicolon.
+// didYouMean returns a question that suggests up to three names for the misspelt name want. It
+// begins with a semicolon. It is empty if no name is similar.
 func didYouMean(want string, names []string) string {
 	meant := similar(want, names)
 	if len(meant) == 0 {
@@ -18,8 +18,8 @@ func didYouMean(want string, names []string) string {
 	return "; did you mean " + strings.Join(meant, " or ") + "?"
 }
 
-// similar returns up to three names that differ from want by few letters, the closest first. A
-// different package counts as one letter, and want need not have a package.
+// similar returns up to three names that differ by few letters from the name want, the closest
+// first. A different package counts as one letter, and the package can be missing in want.
 func similar(want string, names []string) []string {
 	type match struct {
 		name  string

@@ -181,7 +181,8 @@ func grpcFirst(rows []row) {
 	slices.SortStableFunc(rows, func(a, b row) int { return rank(a) - rank(b) })
 }
 
-// warmUp is the length of the first round, which is not counted, as a share of a round.
+// warmUp is the length of the first round, as a share of a full round. The first round is not
+// counted.
 const warmUp = 0.25
 
 // slotLength divides the budget among slots: a round measures every path of nearcall once,

@@ -1,6 +1,6 @@
-// Package actor is a market of one instrument whose state needs no lock: the order book, the
-// sessions of its traders and the feed of its trades are plain maps, slices and numbers, and
-// the handlers that change them run on one loop.
+// Package actor is a market of one instrument whose state needs no lock. The order book, the
+// sessions of its traders and the feed of its trades are plain maps, slices and numbers, and the
+// handlers that change them run on one loop.
 //
 //	l := loop.New()
 //	pb.RegisterOrderBookServer(srv.OnLoop(l), actor.NewExchange(l))

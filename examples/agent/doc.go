@@ -1,11 +1,11 @@
 // Package agent is a coordinator that gives work to agents, over connections that the agents
 // have opened: they have no port, and may be behind NAT.
 //
-// An agent is a client that serves. It connects with nearcall.WithServer, so that the
-// coordinator can call its Agent service, and stays connected without making calls with
-// nearcall.WithPersistentConnection. It calls Join, a stream that lasts as long as it is
-// there; Join's handler takes the way back from the call, nearcall.PeerConn, and offers it to
-// the jobs that wait. Clients that submit jobs are ordinary clients, of nearcall or of gRPC.
+// An agent is a client that serves. It connects with nearcall.WithServer, so that the coordinator
+// can call its Agent service, and stays connected without making calls with
+// nearcall.WithPersistentConnection. It calls Join, a stream that lasts until the agent leaves.
+// Join's handler gets a connection back to the agent from nearcall.PeerConn, and offers it to the
+// jobs that wait. Clients that submit jobs are ordinary clients, of nearcall or of gRPC.
 //
 // An agent that leaves in the middle of a job fails the coordinator's call with Unavailable.
 // Another agent continues after what was last reported. An agent whose connection was lost

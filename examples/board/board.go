@@ -130,7 +130,7 @@ func (b *board) draw(from *person, part *pb.Part) error {
 	return nil
 }
 
-// clear removes all strokes, for everyone at the same place among the events.
+// clear removes all strokes. Everyone gets this event at the same position among the others.
 func (b *board) clear() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -7,9 +7,9 @@
 //
 //	go run ./examples/board -draw ws://localhost:8080/calls
 //
-// The service is an ordinary one of gRPC with a bidi stream. The page calls it with an
-// ordinary client of connect-es over @nearcall/web; its source is web/board. What the page
-// shares with a page that uses connect-web is all but the line that creates the transport.
+// The service is an ordinary one of gRPC with a bidi stream. The page calls it with an ordinary
+// client of connect-es over @nearcall/web; its source is web/board. Only the line that creates the
+// transport differs from a page that uses connect-web.
 package main
 
 import (

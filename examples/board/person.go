@@ -44,7 +44,7 @@ func (b *board) count() {
 	b.tell(nil, &pb.Event{What: &pb.Event_People{People: &pb.People{Count: uint32(len(b.people))}}})
 }
 
-// tell sends e to everyone but from. mu is held.
+// tell sends e to everyone but the person from. mu is held.
 func (b *board) tell(from *person, e *pb.Event) {
 	for p := range b.people {
 		if p == from || len(p.backlog) > p.limit {

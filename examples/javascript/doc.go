@@ -4,10 +4,9 @@
 //
 //	go run .
 //
-// Package engine connects gRPC and the interpreter. This command has a shop in shop.js, which
-// serves Orders of package orderspb and buys what it runs out of from a wholesaler; a
-// customer in customer.js, which calls only the wholesaler; and the wholesaler, which is
-// the shop of package examples/orders, in Go. The program calls the shop in process and over
-// TCP with the generated stub, runs the customer, prints and compares the results, and
-// exits with 1 if they do not agree.
+// Package engine connects gRPC and the interpreter. The shop in shop.js serves Orders of package
+// orderspb, and buys what it runs out of from a wholesaler. The customer in customer.js calls only
+// the wholesaler. The wholesaler is the shop of package examples/orders, in Go. The program calls
+// the shop in process and over TCP with the generated stub, runs the customer, prints and compares
+// the results, and exits with 1 if they do not agree.
 package main

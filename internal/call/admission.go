@@ -102,8 +102,8 @@ func (a *admission) enterLocked(c *serverCall) (*ticket, error) {
 		return nil, a.beginLocked(c)
 	}
 	for a.fullLocked() {
-		// While others wait on goroutines, the reader does not wait beside them, so that
-		// calls do not overtake each other.
+		// While calls wait with tickets, later ones do, too: if the reader waited for a place
+		// itself, calls could overtake each other.
 		if a.readerNeeded || a.lent > 0 || a.undecided > 0 {
 			t := newTicket(&a.parkers)
 			t.queued = a.queue.PushBack(t)

@@ -77,7 +77,7 @@ type attempt struct {
 func isUnprocessed(err error) bool { return err != nil && errors.Is(err, link.ErrUnprocessed) }
 
 // refusedBy reports whether session refused a call that another session may accept. It is false
-// for a session that is not ending, because retries would pick that for ever.
+// for a session that is not ending: retries would pick the same session for ever.
 func refusedBy(session link.Session, err error) bool {
 	return isUnprocessed(err) && link.IsClosed(session.Done())
 }

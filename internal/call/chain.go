@@ -6,8 +6,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// chainUnaryServer chains all into one interceptor, the first outermost. It returns nil if
-// there are none.
+// chainUnaryServer chains the given interceptors into one, with the first outermost. It returns
+// nil if there are none.
 func chainUnaryServer(all []grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
 	switch len(all) {
 	case 0:

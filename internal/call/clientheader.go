@@ -21,9 +21,9 @@ func (s *clientStream) Header() (metadata.MD, error) {
 	return fullHeader(s.header, s.info.subtype), nil
 }
 
-// receiveUntil waits until known returns true. It calls receive, or waits if another
-// goroutine receives, until that makes the header or another attempt known. known is
-// called with mu held, receive with recvMu.
+// receiveUntil waits until the function known returns true. If another goroutine receives, it
+// waits for that one. Otherwise it calls the function receive, which can make the header or
+// another attempt known. known is called with mu held, receive with recvMu held.
 func (s *clientStream) receiveUntil(known func() bool, receive func()) {
 	is := func() bool {
 		s.mu.Lock()

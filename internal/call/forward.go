@@ -66,7 +66,7 @@ func (f *Forward) method(full string) *method {
 	return m
 }
 
-// addTo adds the Forward's services to all, except those that all has already.
+// addTo adds the Forward's services to the map all, except those that the map has already.
 func (f *Forward) addTo(all map[string]grpc.ServiceInfo) {
 	if f == nil {
 		return

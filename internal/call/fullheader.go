@@ -24,10 +24,9 @@ func fullHeader(md metadata.MD, subtype string) metadata.MD {
 	return full
 }
 
-// fullTrailer returns trailer, which the callee has sent, without reserved keys and with the keys
-// that gRPC's trailer adds: the encoded status if it has details that the handler has not set
-// itself, and the content-type if there was no header. It returns trailer itself if nothing
-// changes.
+// fullTrailer returns the callee's trailer as gRPC shows it to the caller. It drops reserved keys.
+// It adds the encoded status if that has details that the handler has not set itself, and the
+// content-type if there was no header. It returns trailer itself if nothing changes.
 func fullTrailer(trailer metadata.MD, st *status.Status, header metadata.MD, subtype string) metadata.MD {
 	p := st.Proto()
 	_, own := trailer[detailsKey]

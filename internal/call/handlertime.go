@@ -26,8 +26,8 @@ const (
 	never = time.Hour // what expected returns for methods that are not quick
 )
 
-// expected returns how long the next run is likely to take, never if the method has not
-// proved that it is quick.
+// expected returns how long the next run is likely to take. It returns the constant never if the
+// method has not proved that it is quick.
 func (t *handlerTime) expected() time.Duration {
 	if t.score.Load() < provenScore {
 		return never

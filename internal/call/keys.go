@@ -28,7 +28,7 @@ type onlyContext struct {
 
 func (s onlyContext) Context() context.Context { return s.ctx }
 
-// keyOf returns the last key that look looks up in its context.
+// keyOf returns the last key that the function look reads from its context.
 func keyOf(look func(context.Context)) any {
 	l := listener{Context: context.Background()}
 	look(&l)

@@ -6,11 +6,11 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// Handlers on lent goroutines. A session can lend the goroutine that called HandleStream to
-// a unary handler, so that no worker has to be woken. If other calls need that goroutine,
-// because it reads for them, only quick methods get it, and only for as long as their
-// handlers are quick: a timer watches them, and releases goroutines from handlers that take
-// longer. Such a handler may even wait for the calls that it delays.
+// Handlers on lent goroutines. A session can lend the goroutine that called HandleStream to a
+// unary handler, so that no worker has to be woken. Other calls may need that goroutine, because
+// it reads for them. In that case only quick methods get it, and a timer watches their handlers:
+// if one takes longer, the goroutine is released from it. Such a handler may even wait for the
+// calls that it delays.
 
 // watchTime is the time between two looks at the handlers on lent goroutines. The second look
 // that finds a handler still running releases its goroutine.

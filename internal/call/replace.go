@@ -53,8 +53,8 @@ func (f failure) status() error {
 	return linkStatus(f.reason)
 }
 
-// failureOf returns the failure of an attempt. end is the end that was received, if any, err the
-// error of receiving. answered says that a header or a message was received.
+// failureOf returns the failure of an attempt. end is the end that was received, if any, and err
+// is the error of receiving. answered says that a header or a message was received.
 func (ci *callInfo) failureOf(end *link.End, err error, answered bool) failure {
 	switch {
 	case isUnprocessed(err):

@@ -320,10 +320,9 @@ func (s *Server) Stop() {
 	s.workers.close()
 }
 
-// GracefulStop asks all peers to make no more calls, waits for those that they have made,
-// closes all sessions and waits until they are gone: when it returns, the process may exit
-// without losing a reply. A concurrent Stop cancels the running calls and ends the waits for
-// peers.
+// GracefulStop asks all peers to make no more calls, waits for those that they have made, closes
+// all sessions and waits until they are gone. When it returns, the process may exit without losing
+// a reply. A concurrent Stop cancels the running calls and ends the waits for peers.
 func (s *Server) GracefulStop() {
 	conns := s.stop()
 	drained := make([]<-chan struct{}, len(conns))

@@ -10,7 +10,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// joinStats returns one handler that calls all in order, or nil if there are none.
+// joinStats returns one handler that calls the given ones in order, or nil if there are none.
 func joinStats(all []stats.Handler) stats.Handler {
 	switch len(all) {
 	case 0:

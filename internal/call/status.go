@@ -146,8 +146,8 @@ func recvStatus(e *link.RecvError) error {
 	return status.Errorf(codes.Internal, "grpc: failed to unmarshal the received message: %v", e.Err)
 }
 
-// wanted returns the Sink.Dst for a message that the user wants in m. A nil Dst would mean that
-// no message is wanted, so for a nil m it is a value for which the codec returns an error.
+// wanted returns the Sink.Dst for receiving a message into m. A nil Dst would mean that no message
+// is wanted. So for a nil m, wanted returns a value for which the codec returns an error.
 func wanted(m any) any {
 	if m == nil {
 		return nowhere{}

@@ -63,10 +63,10 @@ func (q *callQueue) pop() *serverCall {
 	return c
 }
 
-// start runs c on the goroutine that l lends, unless l is nil; otherwise as a task if its method
-// has a loop; otherwise on a worker. It returns at once, with two exceptions: if the loop lets
-// callers run tasks, it returns when the task waits or ends, and at the limit of running handlers
-// it may wait. If it returns an error, c does not run.
+// start runs c. If l is not nil, c runs on the goroutine that l lends. Otherwise c runs as a task
+// if its method has a loop, and on a worker if not. It returns at once, with two exceptions: if
+// the loop lets callers run tasks, it returns when the task waits or ends, and at the limit of
+// running handlers it may wait. If it returns an error, c does not run.
 func (w *workers) start(c *serverCall, l link.Lender) error {
 	a := &c.conn.admission
 	w.mu.Lock()

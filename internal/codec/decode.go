@@ -38,8 +38,9 @@ type keeping struct {
 	kept  bool
 }
 
-// mostly returns how many of a message's n bytes one field must have so that the message may keep
-// them. The rest, which it keeps as well, is at most a sixteenth.
+// mostly returns how many bytes one field must have, in a message of n bytes, so that the decoded
+// message may refer to the encoded bytes. All n bytes then stay in memory, so at most a sixteenth
+// of them is wasted.
 func mostly(n int) int { return n - n/16 }
 
 // keeps reports whether the message may refer to x, the value of a field.

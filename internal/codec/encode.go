@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// mostAtOnce is the room up to which a message is encoded without computing sizes first, in
+// A message is encoded without computing sizes first if there is room for at most mostAtOnce
 // bytes. Callers with more room expect larger messages.
 const mostAtOnce = 4 << 10
 

@@ -16,10 +16,10 @@ const (
 	maxNesting = 100
 
 	// protojson reads the object of a google.protobuf.Any to its end to find its type, and then
-	// reads it again. So it reads what is nested in n of them n+1 times. To encode an Any it
-	// decodes the value, so it copies what is nested in n of them n times. checkNesting lets
-	// protojson read or copy again up to timesAgain times the bytes of the message, plus freeAgain
-	// bytes. So a small message can nest as deep as maxNesting allows.
+	// reads it again. So it reads the content of n nested Any objects n+1 times. To encode an Any,
+	// protojson decodes the value, so it copies the content of n nested ones n times. checkNesting
+	// lets protojson read or copy again up to timesAgain times the bytes of the message, plus
+	// freeAgain bytes. So a small message can nest as deep as maxNesting allows.
 	timesAgain = 8
 	freeAgain  = 256 << 10
 )
@@ -30,7 +30,7 @@ var errRepeats = errors.New("too much is in messages of google.protobuf.Any that
 func mayRepeat(n int) int { return timesAgain*n + freeAgain }
 
 // checkNesting returns an error if protojson would take more than linear time to decode b, or
-// recur deeply. All other mistakes protojson reports itself.
+// recur deeply. protojson itself reports all other mistakes.
 func checkNesting(b []byte) error {
 	var open [maxNesting]struct {
 		at    int

@@ -9,7 +9,7 @@ const mostNested = 100
 // Go walks a map in another order each time. So of the messages within maps, sizes keeps only
 // those of large ones, by their addresses. Encoding moves the small ones.
 type sizes struct {
-	of   []int // in the order of encoding, without messages that contain none
+	of   []int // in the order of encoding, except of types that contain no messages
 	next int   // the one to encode next
 
 	maps  int         // how many maps enclose the message whose size is computed

@@ -223,9 +223,9 @@ func (c *Connector) startDialing() {
 	go c.dialUntilReady(ctx, c.attempts, delay)
 }
 
-// dialUntilReady is the dial loop. It dials until it has a session or until the context all is
-// done. The connector cancels all when it is closed or becomes idle. The first attempt follows
-// after delay. number identifies the loop.
+// dialUntilReady is the dial loop. It dials until it has a session, or until the context all is
+// done, which the connector cancels when it is closed or becomes idle. The first attempt is made
+// after the time delay. number identifies the loop.
 func (c *Connector) dialUntilReady(all context.Context, number uint64, delay time.Duration) {
 	if delay > 0 {
 		c.backOff(all, delay, nil)
@@ -277,7 +277,7 @@ func (c *Connector) finishDial(number uint64, s link.Session, begun time.Time, e
 		c.OnSession(s)
 	}
 	c.mu.Lock()
-	if c.stopDial == nil || c.attempts != number { // closed, or went idle, during the attempt
+	if c.stopDial == nil || c.attempts != number { // the connector was closed or became idle
 		c.mu.Unlock()
 		if err == nil {
 			_ = s.Close(ErrClosing)

@@ -73,7 +73,7 @@ func Compress(b *Buffer, name string) (_ *Buffer, compressed bool, err error) {
 	return &Buffer{B: out}, true, nil
 }
 
-// Decode decompresses data if needed and decodes it into to. It frees data, which may be
+// Decode decompresses data if needed and decodes it into the Sink to. It frees data, which may be
 // nil. The error is a *link.RecvError.
 func Decode(data *Buffer, compressed bool, name string, to *link.Sink) (err error) {
 	if data == nil {

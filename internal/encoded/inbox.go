@@ -189,9 +189,9 @@ func (in *Inbox[Extra]) DropPartial() {
 }
 
 // Next receives into f what precedes the first message: a header, or if there is no message the
-// half-close or the end. If done is set, Recv returns err. Otherwise it is the item of the first
-// message, or nil if nothing has arrived. The message is too large for f, or still arrives, or is
-// complete.
+// half-close or the end. If done is set, Recv returns err. Otherwise Next returns the item of the
+// first message, or nil if nothing has arrived. That message may be too large for f, may still be
+// arriving, or may be complete.
 func (in *Inbox[Extra]) Next(f *link.Frame) (it *Item[Extra], done bool, err error) {
 	if len(in.Items) == 0 {
 		return nil, in.Err != nil, in.Err

@@ -44,9 +44,9 @@ func isStatus(err error) bool {
 	return ok && err != nil
 }
 
-// ReasonOf is the inverse of ResetOf, as far as code and text carry the reason. answered says
-// that the peer has answered the call. Then it has processed the call, whatever it says, and the
-// call must not be retried: a peer could go on like this for ever.
+// ReasonOf is the inverse of ResetOf, as far as code and text carry the reason. answered says that
+// the peer has answered the call. Such a call counts as processed even if the peer denies it, so
+// it is not retried: otherwise a peer could make the caller retry for ever.
 func ReasonOf(code wire.ResetCode, text string, answered bool) error {
 	switch code {
 	case wire.ResetCancelled:
@@ -90,10 +90,10 @@ func CheckBlocks(f *link.Frame, limit int) error {
 	return nil
 }
 
-// Growth bounds the capacity for a message that is still arriving, as a multiple of the bytes
-// that have arrived. To announce a size costs the peer nothing, so memory is allocated only as
-// bytes arrive. Growing copies about a third of a large message once more if its frames have 64
-// KiB, and nothing of a message of up to 256 KiB.
+// Growth bounds the capacity for a message that is still arriving, as a multiple of the bytes that
+// have arrived. Announcing a size costs the peer nothing, so memory is allocated only as bytes
+// arrive. Growing copies about a third of a large message once more if its frames have 64 KiB, and
+// nothing of a message of up to 256 KiB.
 const Growth = 4
 
 // Room returns the capacity for a message of size bytes when n of them have arrived.

@@ -2,9 +2,9 @@ package encoded
 
 import "github.com/nearcall/nearcall/internal/link"
 
-// Replied reports whether the caller of a unary call that receives replies of up to limit bytes can
-// stop waiting: the call has ended, or the peer has sent a message that is too large or a complete
-// second message.
+// Replied reports whether the caller of a unary call can stop waiting. limit is the size of the
+// largest reply that the caller receives, in bytes. The caller can stop if the call has ended, or
+// if the peer has sent a message that is too large or a complete second message.
 func (in *Inbox[Extra]) Replied(limit int) bool {
 	if in.Err != nil {
 		return true
@@ -51,8 +51,8 @@ func (in *Inbox[Extra]) take(n int) []Item[Extra] {
 }
 
 // DecodeReplies decodes replies into c.Reply, one after the other, and returns the error of the
-// call. wrong comes from Collect. lost is why the reply that follows cannot be read, nil if none
-// follows.
+// call. wrong comes from Collect. lost says why the next reply cannot be read; it is nil if there
+// is no next reply.
 func (in *Inbox[Extra]) DecodeReplies(c *link.UnaryCall, replies []Item[Extra], lost, wrong error) error {
 	var unfit error // of the first reply that cannot be decoded
 	for i := range replies {

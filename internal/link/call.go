@@ -110,8 +110,8 @@ func (c *UnaryCall) release(more uint32) {
 	}
 }
 
-// Take copies or decodes the request into to. It returns ErrLeft if the caller has
-// left, or an error of Message.DecodeInto.
+// Take copies or decodes the request into the Sink to. It returns ErrLeft if the caller has left,
+// or an error of Message.DecodeInto.
 func (c *UnaryCall) Take(to *Sink) error {
 	bytes, err := c.copyRequest(to)
 	if bytes == nil {
@@ -122,8 +122,8 @@ func (c *UnaryCall) Take(to *Sink) error {
 	return err
 }
 
-// copyRequest copies the request into to. If it can only be copied through bytes, copyRequest
-// returns these, and Take decodes them outside the claim.
+// copyRequest copies the request into the Sink to. If the request can only be copied as bytes,
+// copyRequest returns these, and Take decodes them outside the claim.
 func (c *UnaryCall) copyRequest(to *Sink) (bytes *Message, err error) {
 	if !c.claim() {
 		return nil, ErrLeft

@@ -227,7 +227,7 @@ func (m *Message) held() Message {
 	return *m
 }
 
-// CopiesTo reports whether m can be copied into to without encoding it and without
+// CopiesTo reports whether m can be copied into the Sink to without encoding it and without
 // running user code, so that any goroutine may do it.
 func (m *Message) CopiesTo(to *Sink) bool {
 	return m.live() && m.codec == to.Codec && m.codec.Copies(m.value)
@@ -248,9 +248,10 @@ func (m *Message) Size() (int, error) {
 	return n, nil
 }
 
-// Capture stores a copy of m, or its bytes, in into, so that the sender may change m's value. It
-// reuses into's message from an earlier Capture if DecodeInto has emptied it and it has the same
-// type. The error is a *SendError; into may be used for another Capture after it.
+// Capture stores a copy of m, or its bytes, in the Message into, so that the sender may change m's
+// value. If an earlier Capture has left a message of the same type in into, and DecodeInto has
+// emptied it, Capture reuses it. The error is a *SendError. After an error, into may be used for
+// another Capture.
 func (m *Message) Capture(into *Message) error {
 	if m.value != nil && m.live() {
 		if into.captured && into.codec == m.codec {
@@ -281,10 +282,9 @@ func (m *Message) Capture(into *Message) error {
 	return err
 }
 
-// DecodeInto puts m into to. It returns a *SendError, which the sender must see, if m
-// cannot be encoded. It returns a *RecvError, which the receiver must see, if m cannot
-// be decoded or is larger than to.Limit. A captured message is left empty, for another
-// Capture.
+// DecodeInto puts m into the Sink to. It returns a *SendError, which the sender must see, if m
+// cannot be encoded. It returns a *RecvError, which the receiver must see, if m cannot be decoded
+// or is larger than to.Limit. A captured message is left empty, for another Capture.
 func (m *Message) DecodeInto(to *Sink) error {
 	if m.live() {
 		if ok, err := m.CopyInto(to); ok || err != nil {
@@ -347,8 +347,8 @@ func countedBefore(err error, to *Sink) error {
 	return err
 }
 
-// Decode decodes data into to. kept reports whether the message may refer to data.Bytes. The
-// error is a *RecvError.
+// Decode decodes data into the Sink to. kept reports whether the message may refer to data.Bytes.
+// The error is a *RecvError.
 func (to *Sink) Decode(data Data) (kept bool, err error) {
 	n := len(data.Bytes) + data.Buffers.Len()
 	if n > to.Limit {

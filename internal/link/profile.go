@@ -16,8 +16,7 @@ type Profile struct {
 	longType string // the content-type, if longSubtype says that it is kept
 }
 
-// longSubtype is the length of a subtype, in bytes, from which on its content-type is made once
-// and kept.
+// The content-type of a subtype of at least longSubtype bytes is made once and kept.
 const longSubtype = 256
 
 // ContentType returns gRPC's content-type for a content-subtype.

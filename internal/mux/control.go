@@ -138,11 +138,11 @@ func (f *farewell) Error() string {
 // Peers that reset too many calls.
 //
 // A call that is reset at once costs its caller a few bytes, but the callee a goroutine and a
-// handler. So if a peer resets more of its calls than end otherwise, the session hands its new
-// calls to the acceptor only after it has handled all that it has read: a call that was opened
-// and reset in the same read reaches no handler. Such a peer need not be malicious. A client
-// whose calls exceed their deadlines does the same, and the calls that it has already given up
-// need no work.
+// handler. So if a peer resets more of its calls than end otherwise, the session first handles all
+// that it has read, and only then hands the peer's new calls to the acceptor. A call that was
+// opened and reset in the same read reaches no handler. Such a peer need not be malicious. A
+// client whose calls exceed their deadlines does the same, and the calls that it has already given
+// up need no work.
 
 // maxResets bounds Session.resets, and so how many calls must end normally to make up for earlier
 // resets. While Session.resets is at least half of maxResets, the peer's new calls wait.
@@ -202,10 +202,10 @@ func (st *stream) grantCredit(n int) {
 	}
 }
 
-// grantForMessage grants the credit that the peer needs to send the rest of message it, for which
-// a receiver waits. If the message is complete but no credit is left, it grants credit for
-// another message: Invoke takes the reply only when the call has ended, and an invalid second
-// reply must be able to arrive. It reports whether a CREDIT frame was queued. The session's mu is
+// grantForMessage grants the credit that the peer needs to send the rest of a message for which a
+// receiver waits. If the message is complete but no credit is left, it grants credit for another
+// message. Invoke takes the reply only when the call has ended, and an invalid second reply must
+// be able to arrive before. It reports whether a CREDIT frame was queued. The session's mu is
 // held.
 func (st *stream) grantForMessage(it *item) bool {
 	before := len(st.session.writing.control)
@@ -248,7 +248,7 @@ func addCredit(to *int64, n int64) error {
 //     received, or its stream ends, it no longer counts, and the credit is returned. A message
 //     that a receiver waits for does not count, because it alone may be larger than the bound.
 
-// windowsUnread is how many stream windows may be unread on a connection.
+// windowsUnread limits the unread bytes of a connection, counted in windows of a stream.
 const windowsUnread = 256
 
 // returnConnCredit returns the connection's credit once it is worth a frame, unless too

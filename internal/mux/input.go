@@ -245,8 +245,8 @@ func (s *Session) handleStreamFrame(f wire.Frame) error {
 	return err
 }
 
-// handleStepFrame handles a STREAM frame whose block began with before. It keeps no
-// reference to before or f.Body.
+// handleStepFrame handles a STREAM frame. before has the beginning of its block, which came in
+// PARTs; nil if there were none. handleStepFrame keeps no reference to before or f.Body.
 func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 	fromCaller := !s.isOwn(f.Stream)
 	rc, err := s.reading.dec.Stream(f, before, fromCaller)
@@ -316,8 +316,8 @@ func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 	after.run()
 }
 
-// handleStep handles one step of a call. cost is the credit that its message takes. It returns
-// the stream, and opened if the step opened it. mu is held.
+// handleStep handles one step of a call. cost is the credit that its message takes. It returns the
+// stream, and whether the step opened it. mu is held.
 func (s *Session) handleStep(id uint64, rc *wire.Received, cost int, after *callbacks) (st *stream, opened bool, err error) {
 	if cost > s.connIn {
 		return nil, false, protocolError("the peer sends more than it has credit for")

@@ -7,9 +7,9 @@ import (
 )
 
 // lending lets the resident run handlers. Waking a worker for each call costs more than most
-// handlers take. While the handlers run no goroutine reads, so the resident lends itself only to
-// handlers that are known to be quick, when it has handled all that it has read, and only if no
-// goroutine waits for the peer. It writes the replies of several handlers together.
+// handlers take. While the handlers run, no goroutine reads. So the resident lends itself only to
+// handlers that are known to be quick, only after it has handled all that it has read, and only if
+// no goroutine waits for the peer. It writes the replies of several handlers together.
 //
 // Invariants, under mu:
 //   - borrower is set while roles.Reader is waits.Handler. The resident runs the handler of
@@ -26,7 +26,7 @@ type lending struct {
 	onlyInput bool          // no input follows the frame that is being handled
 	lendable  time.Duration // how long the handler of the call that is being offered may take
 	lent      []lentCall    // calls to run when the input was handled
-	lentRun   int           // how many of lent have run, or are left to other goroutines
+	lentRun   int           // how many calls of lent have run, or were left to other goroutines
 	lentTime  time.Duration // how long the handlers of lent are likely to take
 	lentSpent time.Duration // how long those that have run took
 
@@ -41,8 +41,7 @@ type lentCall struct {
 }
 
 const (
-	// maxLent is how long handlers may keep the resident. To wake a goroutine can take as
-	// long.
+	// maxLent is how long handlers may keep the resident. Waking a goroutine can take as long.
 	maxLent = 250 * time.Microsecond
 
 	// maxLentAmongMany is how long one handler may keep the resident while other calls are open.

@@ -9,9 +9,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// minPlaced is the size from which a message goes into memory that the peer can read,
-// instead of through the connection, in bytes. It is encoded there directly; the
-// receiver makes the only copy.
+// A message of at least minPlaced bytes goes into memory that the peer can read, instead of
+// through the connection. It is encoded there directly; the receiver makes the only copy.
 const minPlaced = wire.MinPlace
 
 // encodeInPlace encodes m, which is [link.Message.Sized], into a place. It returns no buffer if

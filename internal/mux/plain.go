@@ -18,7 +18,7 @@ import (
 // is no credit yet waits as a step, which can be written in pieces.
 type run struct {
 	frames *buffer // nil if there is no run
-	at     int     // what precedes it was written
+	at     int     // the offset of the first frame that was not written
 	cost   int     // the credit that the rest takes
 	count  int     // messages in the rest
 }
@@ -131,8 +131,8 @@ func (s *Session) writeRun(t *batch, st *stream) bool {
 	return true
 }
 
-// fitting returns how many bytes of frames, in whole frames, and how many messages there is
-// credit for, and how much credit they take.
+// fitting returns how many bytes of frames there is credit for, in whole frames from the first on.
+// It also returns how much credit these frames take, and how many messages they have.
 func fitting(frames []byte, credit int64) (n, cost, count int) {
 	for n < len(frames) {
 		_, message, size := wire.Plain(frames[n:])
@@ -177,8 +177,8 @@ func (st *stream) unqueueFirst() {
 // For the reply of a unary call nothing is packed behind the first message: Invoke looks
 // for a second one.
 
-// maxPacked is the size of the largest message that is packed. From maxPack on, what is packed
-// behind one item takes no further message. Both are in bytes.
+// maxPacked is the size of the largest message that is packed. Once maxPack bytes are packed
+// behind one item, no further message is added. Both are in bytes.
 const (
 	maxPacked = 4 << 10
 	maxPack   = 32 << 10
@@ -247,8 +247,8 @@ type unpacked struct {
 	due      int     // the amount of spent at which it is returned
 }
 
-// takePack takes the messages that are packed behind it, the first item. The item's own message
-// was removed before. The session's mu is held.
+// takePack takes the messages that are packed behind the first item of the inbox. The item's own
+// message was removed before. The session's mu is held.
 func (st *stream) takePack(it *item) {
 	t := &st.unpacked
 	t.pack, t.at, t.encoding = it.Extra.behind, 0, st.in.Encoding

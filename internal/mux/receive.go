@@ -15,7 +15,7 @@ import (
 type inbox struct {
 	encoded.Inbox[extra]
 	flow     waits.Receiver
-	unread   int  // see unread.go
+	unread   int  // see windowsUnread
 	unary    bool // this side has made the call and expects one message
 	receiver wait.Cond
 }

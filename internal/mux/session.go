@@ -2,12 +2,12 @@
 // as a [link.Session]. It is independent of the kind of connection and of gRPC's rules.
 //
 // A call avoids goroutine switches. Over a bare socket, a caller that waits for its reply reads
-// the connection itself, for all calls (see reading), and a goroutine that queues a frame writes
-// it, together with the frames of others (see writing). Where that does not pay off, goroutines
-// of the session read and write: with many concurrent callers, with a full socket, and over
-// connections that are more than a bare socket. The reading goroutine only moves bytes. It never
-// decodes a message or waits for a call, so no call blocks another. It runs handlers only if they
-// are known to be quick (see lending).
+// the connection itself, for all calls: see reading. A goroutine that queues a frame writes it,
+// together with the frames of others: see writing. Where that does not pay off, goroutines of the
+// session read and write: with many concurrent callers, with a full socket, and over connections
+// that are more than a bare socket. The reading goroutine only moves bytes. It never decodes a
+// message or waits for a call, so no call blocks another. It runs handlers only if they are known
+// to be quick (see lending).
 package mux
 
 import (
@@ -43,7 +43,7 @@ type Prompt interface {
 	// error.
 	TryRead(b []byte) (n int, err error)
 
-	// TryWrite writes as much of all, or of b if all is nil, as it can without blocking.
+	// TryWrite writes the buffers all, or b if all is nil, as far as it can without blocking.
 	TryWrite(b []byte, all [][]byte) (n int, err error)
 }
 
@@ -68,14 +68,14 @@ type Placer interface {
 	Done(at int)
 	PlaceOf(b []byte) (at int, ok bool)
 
-	// Hold keeps the n bytes that the peer has put at place at, until Release, even if
-	// the connection is closed. An error means that the peer is at fault.
+	// Hold keeps the n bytes that the peer has put at the place at, until Release, even if the
+	// connection is closed. An error means that the peer is at fault.
 	Hold(at, n int) error
 
-	// Check returns an error if no memory should be allocated to fetch what is held at
-	// at: the peer has not spent as much memory itself, or the message was not kept when
-	// the connection was closed, for which the error wraps [link.ErrExhausted]. Fetch
-	// fills b from at. It fails if the memory cannot be read.
+	// Check returns an error if the message that is held at the place at must not be fetched.
+	// Either the peer has spent less memory itself than its messages need, or the message was not
+	// kept when the connection was closed. In the second case the error wraps [link.ErrExhausted].
+	// Fetch fills b from the place at. It fails if the memory cannot be read.
 	Check(at int) error
 	Fetch(b []byte, at int) error
 	Release(at int)
@@ -165,7 +165,7 @@ type Session struct {
 	answered     bool          // the peer has sent a frame of a call that was already open
 	connIn       int           // what the peer has left of the connection's credit
 	taken        int           // credit of the connection that was not returned yet
-	resets       int           // calls that the peer has reset, less those that ended otherwise; see resets.go
+	resets       int           // calls that the peer has reset, less those that ended otherwise; see maxResets
 	unread       int           // sum of unread over all streams
 	written      chan struct{} // nil before Written is called
 	closing      bool          // closeDrained was started, because no call is left

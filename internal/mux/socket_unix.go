@@ -19,7 +19,7 @@ type socket struct {
 	inOnce, outOnce func(fd uintptr) bool
 }
 
-// A transfer is one read or write: of all if it is not nil, otherwise of b.
+// A transfer is one read or write. It transfers the buffers all if there are any, and otherwise b.
 type transfer struct {
 	b   []byte
 	all [][]byte

@@ -106,8 +106,8 @@ type silentCalls struct {
 }
 
 // silentAfter returns how many reads without data make a call silent. The session counts silent
-// calls once every silentAfter reads. They are at least as many as the calls, so the share of each
-// read is one call at most.
+// calls once every silentAfter reads. The result is at least the number of calls, so counting them
+// all costs each read at most one call.
 func silentAfter(calls int) uint64 { return max(256, uint64(calls)) }
 
 // active returns the number of open calls that are not silent. mu is held.

@@ -41,8 +41,8 @@ type stream struct {
 	answers bool         // Recv was called since the last message was sent, or no message was sent
 	sender  wait.Cond
 
-	// The write queue that the stream is in, or nil, and its neighbours there. A queued
-	// stream has something in out.
+	// The write queue that the stream is in, or nil, and its neighbours there. The field out of a
+	// queued stream is not empty.
 	queue      *writeQueue
 	prev, next *stream
 
@@ -62,7 +62,7 @@ type stream struct {
 type outgoing struct {
 	step    wire.Step
 	message *buffer
-	run     run // the step is zero if the run is not
+	run     run // if it is set, the step is zero
 }
 
 // initStream initializes st and adds it to the live streams. mu is held.

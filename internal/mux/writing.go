@@ -79,7 +79,7 @@ func (t *batch) free() {
 	*t = batch{pieces: t.pieces[:0], spent: t.spent[:0]}
 }
 
-// gather sets all from b and pieces.
+// gather sets the field all from b and pieces.
 func (t *batch) gather() {
 	if len(t.pieces) == 0 {
 		return

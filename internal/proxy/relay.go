@@ -17,8 +17,8 @@ type relay struct {
 	proxy *Proxy
 	to    link.Session
 
-	// spare returns another session for calls that were on their way when to's peer drained it.
-	// It is nil for calls back to a client, which has one session.
+	// spare returns another session. It is for calls that were on their way when the peer drained
+	// the session in to. It is nil for calls back to a client, which has one session.
 	spare func(context.Context) (link.Session, error)
 }
 

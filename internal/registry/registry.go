@@ -19,8 +19,8 @@ const NearcallAndItsModulesMustHaveTheSameVersion1 = true
 type Transport struct {
 	Scheme string
 
-	// Authority returns the default :authority of the calls to the target whose part after
-	// the scheme is rest, and an error that says what to write if the target is malformed.
+	// Authority returns the default :authority of the calls to a target. rest is the target
+	// without its scheme. If the target is malformed, the error says what to write.
 	Authority func(rest string) (string, error)
 
 	// Dialer returns a dialer for a target. Its error says what is wrong with the options.

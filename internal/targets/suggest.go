@@ -38,8 +38,8 @@ func isPort(s string) bool {
 	return err == nil
 }
 
-// didYouMean suggests a target of the scheme called name, with rest if that is valid for the
-// scheme, and otherwise in general form.
+// didYouMean asks whether the user meant name:rest. If that is not a valid target, it asks with
+// the general form of the scheme's targets instead.
 func didYouMean(name, rest string) string {
 	text := name + ":" + rest
 	t, err := Parse(text)

@@ -70,7 +70,7 @@ func TaskOf(ctx context.Context) Waiter {
 	return nil
 }
 
-// TaskOr is like TaskOf, but returns the Waiter otherwise where TaskOf returns nil.
+// TaskOr is like TaskOf, but where TaskOf would return nil it returns its second argument.
 func TaskOr(ctx context.Context, otherwise Waiter) Waiter {
 	if w := TaskOf(ctx); w != nil {
 		return w

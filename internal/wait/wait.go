@@ -175,9 +175,9 @@ func Handoff(p Parker) {
 // A Mutex is a lock that may be held across waits: a waiter for it parks. The
 // zero value is unlocked.
 //
-// Invariant: queue is empty unless the state is contended, which is entered and
-// left under mu. Unlock with a queue leaves the state as it is: it passes the
-// lock to the first in the queue with a token.
+// Invariant: queue is empty unless the state is contended. The state becomes contended, and
+// changes back, only under mu. If queue is not empty, Unlock leaves the state as it is, and passes
+// the lock to the first in queue by giving it a token.
 type Mutex struct {
 	state atomic.Uint32
 	mu    sync.Mutex

@@ -58,8 +58,8 @@ func (d *Decoder) head(r *reader, remember bool) (o *link.CallHeader, timeout ti
 	return o, timeout
 }
 
-// manyEntries is the number of entries from which on a call's metadata stays encoded. For an
-// entry of two bytes a map takes a hundred, and a peer can have a thousand calls open.
+// The metadata of a call stays encoded if it has at least manyEntries entries. A map takes a
+// hundred bytes for an entry of two, and a peer can have a thousand calls open.
 const manyEntries = 64
 
 // sent decodes the metadata of a call's head. It validates all entries, also those that stay

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// beginFrame appends the header of a frame. finish fills in its length.
+// beginFrame appends the header of a frame. finishFrame fills in its length.
 func beginFrame(b []byte, k Kind, stream uint64) []byte {
 	return appendUint(append(b, 0, 0, byte(k)), stream)
 }

@@ -37,11 +37,11 @@ const (
 	lengthSize = 2
 )
 
-// stringCost is what each string counts in addition to its length, in bytes: in the size of a
-// block, where the key and value of a metadata entry count as one string, and in the table of
+// stringCost is what each string counts in addition to its length, in bytes. It counts in the size
+// of a block, where the key and value of a metadata entry are one string, and in the table of
 // names. It is HTTP/2's overhead for a header field, and counts against limits of headers as in
-// gRPC. Without it a peer could exhaust a receiver's memory with strings that take almost no
-// bytes on the wire.
+// gRPC. Without it a peer could exhaust a receiver's memory with strings that take almost no bytes
+// on the wire.
 const stringCost = 32
 
 // FeatureNoCalls is set in HELLO by a side that accepts no calls.

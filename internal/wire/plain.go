@@ -38,6 +38,6 @@ func BeginPlain(b []byte, stream uint64) []byte {
 	return beginFrame(b, KindStream|FlagMessage, stream)
 }
 
-// EndPlain ends the plain frame that begins at offset at and is the last in b. The frame must not
-// be longer than MaxFrame.
+// EndPlain ends the plain frame that begins at the offset at and is the last in b. The frame must
+// not be longer than MaxFrame.
 func EndPlain(b []byte, at int) { finishFrame(b, at) }

@@ -291,9 +291,9 @@ type Received struct {
 	Wrong error
 }
 
-// Stream decodes a STREAM frame, from the caller of its call if fromCaller is set and
-// otherwise from the callee. before holds the PARTs of its block, nil for none. An
-// error is a protocol error of the connection; an error of the call only is in
+// Stream decodes a STREAM frame, from the caller of its call if fromCaller is set and otherwise
+// from the callee. before holds the PARTs of its block, nil for none. A returned error is a
+// protocol error, which ends the connection. An error that ends only the call is in
 // Received.Wrong.
 func (d *Decoder) Stream(f Frame, before []byte, fromCaller bool) (Received, error) {
 	flags := f.Kind &^ KindStream

@@ -1,4 +1,4 @@
-/** What breaks a rule of the protocol, and ends the connection. */
+/** A violation of the protocol by the peer, which ends the connection. */
 export class ProtocolError extends Error {
   override name = "ProtocolError";
 }
@@ -6,7 +6,7 @@ export class ProtocolError extends Error {
 const utf8 = new TextEncoder();
 const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
 
-/** No bytes. What is empty shares it, because an array takes some 100 bytes. */
+/** An empty array. Empty values that were received share it, because each array takes some 100 bytes. */
 export const empty = new Uint8Array(0);
 
 /** The number of bytes that s takes in UTF-8. */
@@ -19,7 +19,7 @@ function isASCII(s: string): boolean {
   return true;
 }
 
-/** A string with one character for each byte, as values of metadata are kept. */
+/** Returns a string with one character for each byte of b. Metadata values are kept in this form. */
 export function toBinaryString(b: Uint8Array): string {
   let s = "";
   if (b.length <= 64) for (let i = 0; i < b.length; i++) s += String.fromCharCode(b[i] as number);
@@ -27,10 +27,10 @@ export function toBinaryString(b: Uint8Array): string {
   return s;
 }
 
-/** How many characters of a long string are made at a time: engines keep the parts of a joined string, 20 bytes for each. */
+/** How many characters toBinaryString adds to a long string at a time. JavaScript engines keep each added part, at a cost of 20 bytes. */
 const atOnce = 4096;
 
-/** The bytes of such a string. */
+/** Returns the bytes of a string that toBinaryString has made. */
 export function fromBinaryString(s: string): Uint8Array {
   const b = new Uint8Array(s.length);
   for (let i = 0; i < s.length; i++) b[i] = s.charCodeAt(i);
@@ -50,7 +50,7 @@ export class Writer {
     return b;
   }
 
-  /** Returns what was appended from an offset on. Appending more invalidates it. */
+  /** Returns the bytes that were appended from the offset start on. The result is valid until the next append. */
   from(start: number): Uint8Array {
     return this.#buf.subarray(start, this.length);
   }
@@ -67,7 +67,7 @@ export class Writer {
     this.#buf[this.length++] = n;
   }
 
-  /** Appends a number below 2^53 in LEB128. */
+  /** Appends a number of at most 2^53 in LEB128. */
   uint(n: number): void {
     this.#reserve(9);
     for (; n > 0x7fffffff; n = Math.floor(n / 128)) this.#buf[this.length++] = (n % 128) | 0x80;
@@ -106,7 +106,7 @@ export class Writer {
     this.raw(b.subarray(0, n));
   }
 
-  /** Writes the length of the frame that begins at start, and does not count itself. */
+  /** Writes the length of the frame that begins at the offset start. The two bytes of the length do not count. */
   close(start: number): void {
     const n = this.length - start - 2;
     this.#buf[start] = n & 0xff;
@@ -133,7 +133,7 @@ export class Reader {
     return n;
   }
 
-  /** Reads a number. One above 2^53 is read as 2^53, which no limit in use comes near. */
+  /** Reads a number. A number above 2^53 is read as 2^53, which is far above any limit in use. */
   uint(): number {
     let x = this.byte();
     if (x < 0x80) return x;
@@ -169,7 +169,7 @@ export class Reader {
     return toText(this.bytes());
   }
 
-  /** Fails if something is left. */
+  /** Throws if bytes of the frame are left. */
   end(): void {
     if (this.left > 0) throw new ProtocolError(`${this.left} bytes are left over at the end of a frame`);
   }

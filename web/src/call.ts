@@ -7,7 +7,7 @@ import { type CallHead, type End, type Metadata, messageCost, plainEnd, Reset, t
 /** The largest message that is sent in one frame, in bytes. */
 const maxWhole = 32 << 10;
 
-/** The pieces that larger messages are sent in, so that calls take turns. */
+/** The size of the pieces of larger messages, in bytes. Sending them in pieces lets calls take turns. */
 const pieceSize = 16 << 10;
 
 /** The least room for a message that comes in pieces, in bytes. */
@@ -15,9 +15,9 @@ const firstRoom = 1 << 10;
 
 interface Outgoing {
   data: Uint8Array;
-  sent: number; // bytes of it
+  sent: number; // how many bytes of data were sent
   begun: boolean;
-  halfClose: boolean; // follows it
+  halfClose: boolean; // a half-close follows the message
   written: () => void;
 }
 
@@ -34,10 +34,10 @@ export class Call {
   readonly session: Session;
   readonly id: number;
 
-  /** Of a call that the peer makes. */
+  /** The head that opened the call; undefined if this side makes the call. */
   readonly head: CallHead | undefined;
 
-  /** The callee's; undefined until it has come. */
+  /** The callee's header; undefined until it has arrived. */
   header: Metadata | undefined;
 
   /** The callee's status and trailer; undefined if the call has not ended by them. */
@@ -46,13 +46,13 @@ export class Call {
   /** Why the call has failed. */
   error: CallError | undefined;
 
-  /** The call has ended. */
+  /** Whether the call has ended. */
   over = false;
 
-  /** Something has arrived from the callee, so the call must not be made again. */
+  /** Whether a frame has arrived from the callee. If so, the call must not be made again. */
   answered = false;
 
-  /** When a call that this side makes times out, by performance.now. */
+  /** When the call times out, as performance.now counts; infinity if it has no timeout or the peer makes it. */
   deadline = Number.POSITIVE_INFINITY;
 
   /** Is called when the call has ended. */
@@ -61,23 +61,23 @@ export class Call {
   // What goes out.
   #credit: number;
   #outgoing: Outgoing[] = [];
-  #queued = false; // the session has it among those that wait for their turn
+  #queued = false; // the call is in the session's queue of calls that wait to write
   #halfClosed = false;
-  #headerSent = false; // the callee's
+  #headerSent = false; // the callee's header was sent
 
   // What comes in.
-  #granted: number; // what the peer may still send
-  #consumed = 0; // what can be granted again
-  #advance = 0; // granted for a message before it was consumed
+  #granted: number; // credit that the peer has left, in bytes
+  #consumed = 0; // credit of received messages that was not granted again yet
+  #advance = 0; // credit that was granted early for a message, and is deducted from later grants
   readonly #inbox = new Queue<Uint8Array>();
-  #partial: Uint8Array | undefined; // the message that is received, or the part of it that there is room for
+  #partial: Uint8Array | undefined; // the buffer of a message that arrives in pieces, which grows as they arrive
   #length = 0; // how many bytes of the message have arrived
-  #size = 0; // its own
+  #size = 0; // the size of that message, in bytes
   #receiver: Receiver | undefined;
   #peerClosed = false; // the caller has half-closed
   #settle!: () => void; // headed
 
-  /** Resolves when the header has come or the call has ended. */
+  /** Resolves at the first header or part of a message from the callee, or when the call has ended. */
   readonly headed = new Promise<void>((resolve) => {
     this.#settle = resolve;
   });
@@ -90,15 +90,16 @@ export class Call {
     this.#granted = session.granted;
   }
 
-  /** Records that the message of the frame that opens the call was sent. */
+  /** Records that the frame that opens the call has its only message, m. */
   sentWhole(m: Uint8Array): void {
     this.#credit -= m.length + messageCost;
     this.#halfClosed = true;
   }
 
   /**
-   * Sends a message. It returns undefined if the message was written, and otherwise a
-   * promise that resolves then. The message must not be changed any more.
+   * Sends a message. It returns undefined if the message was written or the call takes no more
+   * messages. Otherwise it returns a promise that resolves when the message was written or the
+   * call has ended. The caller must not change data afterwards.
    */
   send(data: Uint8Array, halfClose = false): Promise<void> | undefined {
     if (this.over || this.#halfClosed) return undefined;
@@ -121,7 +122,7 @@ export class Call {
     });
   }
 
-  /** Says that no more messages follow. */
+  /** Tells the callee that no more messages follow. */
   halfClose(): void {
     if (this.over || this.#halfClosed) return;
     this.#halfClosed = true;
@@ -142,8 +143,9 @@ export class Call {
   }
 
   /**
-   * Writes the next piece of what waits; the session has credit for one. It reports false
-   * if the call has no more to write or no credit for it, and then leaves the queue.
+   * Writes the next piece of the queued messages. The session calls it only while it has credit
+   * for a piece. If writePiece returns false, the call has nothing left to write or no credit, and
+   * the session does not queue it again.
    */
   writePiece(): boolean {
     const next = this.#outgoing[0];
@@ -193,7 +195,7 @@ export class Call {
     this.session.write({ stream: this.id, header });
   }
 
-  /** Ends the call of a peer. What was sent must have been written. */
+  /** Ends a call that the peer makes. All messages must have been written before. */
   sendEnd(end: End): void {
     if (this.over) return;
     this.session.write({ stream: this.id, end });
@@ -241,7 +243,7 @@ export class Call {
     this.#outgoing = [];
     this.#partial = undefined;
     if (error)
-      this.#receiver?.reject(error); // after what has arrived: a receiver has an empty inbox
+      this.#receiver?.reject(error); // no message is lost: the inbox is empty while a receiver waits
     else this.#receiver?.resolve(undefined);
     this.#receiver = undefined;
     this.#settle();
@@ -284,7 +286,7 @@ export class Call {
     this.#granted -= cost;
   }
 
-  /** Takes a message or a piece. It reports false if the call has ended because of it. */
+  /** Handles a message or a piece of one. It returns false if it has refused the message and ended the call. */
   #message(f: StreamFrame, data: Uint8Array): boolean {
     const size = f.size as number;
     if (f.compressed) return this.#refuse(Reset.cancelled, Code.internal, "an unexpected compressed message");
@@ -320,7 +322,7 @@ export class Call {
     this.#deliver(m);
   }
 
-  /** Makes room for so many bytes of the message. Its size costs the peer nothing, so room is made as bytes arrive. */
+  /** Returns a buffer with room for the first length bytes of the message. Announcing a size costs the peer nothing, so the buffer grows only as bytes arrive. */
   #room(length: number): Uint8Array {
     let m = this.#partial as Uint8Array;
     if (m.length < length) {
@@ -342,7 +344,7 @@ export class Call {
     receiver.resolve(m);
   }
 
-  /** Grants what the message that is received still needs, however large it is. */
+  /** If a receiver waits for an unfinished message, grants the credit for the rest of it, however large it is. */
   #grantMissing(): void {
     if (!this.#receiver || !this.#partial) return;
     const missing = this.#size - this.#length - this.#granted;
@@ -356,7 +358,7 @@ export class Call {
     this.session.grant(this.id, n);
   }
 
-  /** Grants again what a message took, when it is worth a frame. */
+  /** Returns the credit of a received message, once enough credit has gathered to be worth a frame. */
   #consume(length: number): void {
     this.#consumed += length + messageCost;
     const early = Math.min(this.#consumed, this.#advance);
@@ -367,7 +369,7 @@ export class Call {
     this.#consumed = 0;
   }
 
-  /** Timers are late: what the callee says of a call whose deadline has passed does not count. */
+  /** Ends the call as the callee says. Timers can be late, so an end that arrives after the deadline does not count. */
   #ended(end: End): void {
     if (performance.now() >= this.deadline)
       return this.#finish(new CallError(Code.deadlineExceeded, "the operation timed out"));

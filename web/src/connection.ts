@@ -5,11 +5,12 @@ import { Socket, type SocketOptions } from "./socket.ts";
 /**
  * What a connection is doing:
  *
- * - `idle`: there is none; the next call connects.
- * - `connecting`: calls wait for it.
- * - `ready`: it takes calls.
- * - `failed`: it could not be made, and calls fail until the next attempt is due.
- * - `closed`: by its owner, for ever.
+ * - `idle`: no WebSocket is open; the next call opens one.
+ * - `connecting`: a WebSocket is being opened, and calls wait for it.
+ * - `ready`: the WebSocket takes calls.
+ * - `failed`: the last WebSocket could not be opened, or was lost at once; calls fail until the
+ *   next attempt is due.
+ * - `closed`: its owner has closed it for ever.
  */
 export type ConnectionState = "idle" | "connecting" | "ready" | "failed" | "closed";
 
@@ -20,20 +21,20 @@ interface Waiting {
   reject(e: CallError): void;
 }
 
-/** Makes WebSockets, one after another, when calls need them. */
+/** Opens WebSockets, one after another, when calls need one or the page serves calls. */
 export class Connection {
   readonly #options: SocketOptions;
   readonly #changed: (state: ConnectionState) => void;
   readonly #sockets = new Set<Socket>(); // also those that take no more calls
   #state: ConnectionState = "idle";
-  #current: Socket | undefined; // that takes calls, or will
+  #current: Socket | undefined; // the one that takes calls, or will when it is open
   #latest: Socket | undefined;
-  #waiting: Waiting[] = []; // for the current one
+  #waiting: Waiting[] = []; // calls that wait for the current socket
   #failures = 0; // in a row
   #suspended = false;
   #due = 0; // when the next attempt may be made, by performance.now
-  #why = ""; // the last attempt has failed
-  #retry: ReturnType<typeof setTimeout> | undefined; // connects to serve
+  #why = ""; // why the last attempt has failed
+  #retry: ReturnType<typeof setTimeout> | undefined; // the timer that connects, so that the page can serve
 
   constructor(options: SocketOptions, changed: (state: ConnectionState) => void) {
     this.#options = options;
@@ -60,7 +61,7 @@ export class Connection {
     });
   }
 
-  /** Milliseconds until the next attempt may be made; not above 0 if it may now. */
+  /** How long the next attempt to connect must wait, in milliseconds; 0 or less if it can be made now. */
   get dueIn(): number {
     return this.#due - performance.now();
   }
@@ -108,11 +109,11 @@ export class Connection {
     try {
       this.#connect();
     } catch (e) {
-      this.#failed(new CallError(Code.unavailable, String(e))); // of the class of WebSockets
+      this.#failed(new CallError(Code.unavailable, String(e))); // thrown by the class of WebSockets
     }
   }
 
-  /** The network has changed: what failed before may work now, and what worked may have ended. */
+  /** Reacts to a change of the network. Attempts that failed before may succeed now, so the next one need not wait. Open WebSockets may be dead, so each one checks whether its server still answers. */
   networkChanged(): void {
     this.#due = 0;
     this.#stay();
@@ -120,15 +121,16 @@ export class Connection {
   }
 
   /**
-   * Takes the calls of the server from now on, and stays connected for them. The current session
-   * finishes its calls and takes no more, because it may have told the server that it serves none.
+   * Serves the server's calls with accept from now on, and stays connected for them. The current
+   * session finishes its calls and takes no more, because it may have told the server that the
+   * page serves none.
    */
   serve(accept: NonNullable<SocketOptions["accept"]>): void {
     if (this.#state === "closed") throw new TypeError("the transport was closed");
     this.#accept(accept);
   }
 
-  /** Takes no more calls by accept, unless another one has replaced it. */
+  /** Stops serving calls with accept, unless another function has replaced it. */
   unserve(accept: NonNullable<SocketOptions["accept"]>): void {
     if (this.#options.accept === accept) this.#accept(undefined);
   }
@@ -139,7 +141,7 @@ export class Connection {
     this.#stay();
   }
 
-  /** Connects, when that is due, if the server may want to make calls. */
+  /** While the page serves calls and is not connected, connects as soon as an attempt is due. */
   #stay(): void {
     clearTimeout(this.#retry);
     if (!this.#options.accept || this.#current || this.#suspended || this.#state === "closed") return;
@@ -152,7 +154,7 @@ export class Connection {
     );
   }
 
-  /** Closes what is open until resume is called, and fails calls. */
+  /** Closes all WebSockets, and fails calls until resume is called. */
   suspend(): void {
     this.#suspended = true;
     for (const s of [...this.#sockets]) s.close(suspended());
@@ -163,7 +165,7 @@ export class Connection {
     this.networkChanged();
   }
 
-  /** Closes what is open, for ever. */
+  /** Closes all WebSockets. No other one is opened after that. */
   close(): void {
     clearTimeout(this.#retry);
     this.#change("closed");

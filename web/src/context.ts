@@ -55,13 +55,13 @@ export function lazyContext(method: DescMethod, head: CallHead, parts: Parts): H
   };
 }
 
-/** Ends the signal of a context. */
+/** Aborts the signal of a context, even if the handler asks for the signal only later. */
 export function abort(parts: Parts, reason: unknown): void {
   parts.reason ??= reason;
   parts.controller?.abort(reason);
 }
 
-/** What a context has for the URL of a call. */
+/** Returns the URL that a handler's context shows for a call. */
 export function urlOf(head: CallHead): string {
   return `nearcall:${head.method}`;
 }

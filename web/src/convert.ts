@@ -6,7 +6,7 @@ import { toHeaders } from "./metadata.ts";
 /** Turns the error of a call into one of Connect, with the header and trailer as its metadata. */
 export function toConnectError(e: CallError, call?: Call): ConnectError {
   const metadata = toHeaders(e.trailer, toHeaders(call?.header));
-  metadata.delete("grpc-status-details-bin"); // its details
+  metadata.delete("grpc-status-details-bin"); // err.details has them
   const err = new ConnectError(e.message, e.code in Code ? e.code : Code.Unknown, metadata);
   err.details = e.details;
   return err;

@@ -1,7 +1,7 @@
 import type { Detail } from "./status.ts";
 import type { Metadata } from "./wire.ts";
 
-/** gRPC's status codes, as far as a session makes statuses of its own. */
+/** The gRPC status codes that sessions and connections set themselves. */
 export const Code = {
   cancelled: 1,
   deadlineExceeded: 4,
@@ -11,14 +11,14 @@ export const Code = {
   unavailable: 14,
 } as const;
 
-/** How a call has failed. */
+/** The error of a failed call. */
 export class CallError extends Error {
   override name = "CallError";
   readonly code: number;
   details: Detail[] = [];
   trailer: Metadata = [];
 
-  /** No handler has seen the call: it may be made again, on any connection. */
+  /** Whether the call may be made again, on any connection, because no handler has seen it. */
   unprocessed = false;
 
   constructor(code: number, message: string) {

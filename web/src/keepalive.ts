@@ -4,9 +4,9 @@ import { maxTimer } from "./timer.ts";
 const patience = 10_000; // how long an answer to PING may take, in milliseconds
 
 /**
- * Finds out that a server has gone without a word, as when a laptop has slept. While calls
- * are open or the page serves, it sends PING when nothing was heard for some time, but not
- * more often than the server allows.
+ * Detects a server that is gone although the connection was not closed, for example after a laptop
+ * has slept. While calls are open or the page serves calls, it sends a PING when the server has
+ * been silent for some time. It sends PINGs no more often than the server allows.
  */
 export class Keepalive {
   readonly #session: Session;
@@ -15,7 +15,7 @@ export class Keepalive {
   #timer: ReturnType<typeof setTimeout> | undefined;
   #pinged = Number.NEGATIVE_INFINITY; // when the last PING left
 
-  /** interval is in milliseconds; 0 for no PINGs but those of probe. */
+  /** interval is in milliseconds. If it is 0, only probe sends PINGs. */
   constructor(session: Session, interval: number, lost: (why: string) => void) {
     this.#session = session;
     this.#interval = interval;
@@ -23,7 +23,7 @@ export class Keepalive {
     if (interval > 0) this.#wait();
   }
 
-  /** The least milliseconds between two PINGs. Transit may delay one and not the next. */
+  /** The minimum time between two PINGs, in milliseconds. It is a tenth more than the server asks for, because the network may delay one PING and not the next. */
   get #least(): number {
     const { peer, busy } = this.#session;
     return 1.1 * (busy ? peer.ping : peer.idlePing);
@@ -61,7 +61,7 @@ export class Keepalive {
     }, patience);
   }
 
-  /** Sends PING now if the server allows it. */
+  /** Sends a PING now, unless the last one was sent too recently. */
   probe(): void {
     if (this.#session.why || performance.now() - this.#pinged < Math.max(this.#least, patience)) return;
     this.#ping();

@@ -1,7 +1,7 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import type { Metadata } from "./wire.ts";
 
-/** What gRPC's metadata cannot have, because other parts of a call carry it. */
+/** Keys that metadata cannot have, because other parts of a call carry their values. */
 const reserved = new Set([
   "content-type",
   "user-agent",
@@ -13,12 +13,13 @@ const reserved = new Set([
   "grpc-timeout",
 ]);
 
-/** The keys of gRPC's metadata. Headers allow more. */
+/** Matches the keys that gRPC allows in metadata. Headers allow more. */
 const key = /^[0-9a-z_.-]+$/;
 
 /**
- * Turns headers into metadata. Headers join the values of a key with commas, which is how
- * gRPC has them too; only those of keys that end in -bin are taken apart again.
+ * Turns headers into metadata. Headers join the values of a key with commas. Values of keys that
+ * end in -bin are split again, because each must be decoded from base64. All others stay joined,
+ * as gRPC allows.
  */
 export function toMetadata(headers: Headers): Metadata {
   const m: Metadata = [];

@@ -1,9 +1,9 @@
 import type { Connection } from "./connection.ts";
 
 /**
- * Tells the connection what a page learns about its network: a laptop that has slept, or
- * is in another network, has sockets that are dead and do not know it. A page that
- * the browser puts aside must have none. The result ends that.
+ * Tells the connection what the page learns about its network. After a laptop has slept or has
+ * changed its network, sockets can be dead without an event that says so. A page that the browser
+ * puts aside must have no sockets. The returned function ends the watching.
  */
 export function watchNetwork(connection: Connection): () => void {
   const page = globalThis as Partial<Pick<Window, "addEventListener">>;

@@ -1,7 +1,7 @@
 /** A queue, first in, first out. It does not use Array.shift, which moves all remaining items if the array is long. */
 export class Queue<T> {
   #items: (T | undefined)[] = [];
-  #first = 0; // those before it were taken
+  #first = 0; // the index of the first item; those before it were taken
 
   get length(): number {
     return this.#items.length - this.#first;
@@ -11,7 +11,7 @@ export class Queue<T> {
     this.#items.push(item);
   }
 
-  /** Takes the first item; undefined if there is none. */
+  /** Removes and returns the first item, or undefined if there is none. */
   shift(): T | undefined {
     if (this.length === 0) return undefined;
     const item = this.#items[this.#first];

@@ -28,16 +28,17 @@ export interface Router {
 
 /** Options of {@link serve}. */
 export interface ServeOptions {
-  /** Run around every call of a handler, the first one outermost. */
+  /** Interceptors that run around every call of a handler, the first one outermost. */
   interceptors?: Interceptor[];
 }
 
 /**
- * Serves calls of the server: its handlers make them with nearcall.PeerConn, over the
- * connection that a call of this page has come by. The handlers are those of connect-es.
+ * Serves the calls that the server makes to this page. The server's handlers make them with
+ * nearcall.PeerConn, over the connection on which a call of the page has arrived. The page's
+ * handlers are written as for connect-es.
  *
  * serve keeps the transport connected, and connects it again when the connection is lost. A
- * transport serves one set of services at a time. The result ends that.
+ * transport serves one set of services at a time. The returned function stops serving them.
  */
 export function serve(transport: Transport, routes: (router: Router) => void, options: ServeOptions = {}): () => void {
   const connection = connections.get(transport);
@@ -109,7 +110,7 @@ async function handle(call: Call, methods: Map<string, MethodImplSpec>, intercep
   context.abort(ended);
 }
 
-/** The reason of a handler's signal after its call; the default one takes long to make. */
+/** The reason with which a handler's signal is aborted after its call. The default reason takes long to make. */
 const ended = new ConnectError("the call has ended", Code.Canceled);
 
 /** Handles a unary call that has no timeout and meets no interceptors. */
@@ -132,7 +133,7 @@ async function answer(call: Call, head: CallHead, spec: MethodImplSpec & { kind:
   abort(parts, ended);
 }
 
-/** The message of a unary call. */
+/** Returns the only message of a unary call. */
 async function single(input: AsyncGenerator<Message>): Promise<Message> {
   const { value, done } = await input.next();
   if (done || !(await input.next()).done)
@@ -169,7 +170,7 @@ function end(call: Call, failure?: ConnectError, trailer?: Headers): void {
   call.sendEnd(e);
 }
 
-/** It throws if a trailer or a detail cannot be encoded. */
+/** Returns the end of a call, which has failed if failure is set. It throws if a trailer or a detail cannot be encoded. */
 function endOf(failure: ConnectError | undefined, trailer: Headers | undefined): End {
   if (!failure) return trailer ? { ...plainEnd(0, ""), trailer: toMetadata(trailer) } : plainEnd(0, "");
   const details = failure.details.map(detail);

@@ -23,10 +23,10 @@ export interface SessionOptions {
   /** Handles a call of the server; if it is missing, the session accepts none. */
   accept?: ((call: Call) => Promise<void>) | undefined;
 
-  /** How far the server may be ahead on a call, in bytes, before it may have to wait. */
+  /** The window of a call: how many bytes the server can send before the page receives them, without having to wait. */
   window?: number | undefined;
 
-  /** Bytes that the server may send on all calls before they arrive. */
+  /** How many bytes the server may send on all calls together before they arrive. */
   connectionWindow?: number | undefined;
 
   /** The largest metadata that is received, in bytes. */
@@ -35,7 +35,7 @@ export interface SessionOptions {
   /** Is called when the session takes calls. */
   opened?: () => void;
 
-  /** Is called once, when the session takes no more calls. Its own may still run. */
+  /** Is called once, when the session takes no more calls. Calls that have begun may still run. */
   drained?: () => void;
 
   /** Is called once, when the session has ended, which may be at once after drained. */
@@ -49,34 +49,34 @@ const maxServed = 1000; // calls of the server at a time
 
 /** How long a drain waits for the server's answer, in milliseconds. */
 const drainPatience = 10_000;
-const drainPing = new Uint8Array(8).fill(1); // those of ping are 0
+const drainPing = new Uint8Array(8).fill(1); // the PINGs that ping sends have zeros
 
 /** How often a flush waits for the next microtask, in which callers may write more. */
 const patience = 3;
 const resolved = Promise.resolve(); // its then is faster than queueMicrotask
 
 /**
- * The client's side of a connection, over any channel of ordered bytes. Its owner passes
- * on what arrives to receive, and says with lost that the channel has ended.
+ * The client's side of a connection, over any channel of ordered bytes. Its owner passes the bytes
+ * that arrive to receive, and calls lost when the channel has ended.
  *
- * What is written in one turn of the event loop leaves together: each WebSocket message
- * costs more than a frame.
+ * Frames that are written in one turn of the event loop are sent together, because a WebSocket
+ * message costs more than a frame.
  */
 export class Session {
   /** The server's HELLO. */
   peer = wire.unknownPeer;
 
-  /** What may be sent on all calls together. */
+  /** How many bytes may still be sent on all calls together. */
   credit = wire.minWindow;
 
   /**
-   * What the server may send on a call before it gets credit. A third of it may be received
-   * and not granted again; the rest is what the server was promised.
+   * How many bytes the server may send on a call before it gets more credit. The session can hold
+   * back the credit for a third of them. The other two thirds are the promised window.
    */
   readonly granted: number;
   readonly maxMessage: number;
 
-  /** When something was heard of the server, by performance.now. */
+  /** When bytes last arrived from the server, as performance.now counts. */
   heardAt = performance.now();
 
   readonly #channel: Channel;
@@ -88,22 +88,22 @@ export class Session {
 
   readonly #calls = new Map<number, Call>();
   #lastCall = -1; // the number of the client's last call
-  #lastServed = 0; // of the server's
+  #lastServed = 0; // the number of the server's last call
   #open = 0; // calls of the client, and slots that were given for them
   #served = 0; // calls of the server that are open
   #handled = 0; // calls of the server whose handlers run: they may have been reset
   #unhandled = new Set<Call>(); // open calls of the server that wait for a handler to end
-  readonly #slots = new Queue<() => void>(); // of calls that wait for others to end
-  #endings: (() => void)[] = []; // who waits for another call to end
-  readonly #turns = new Queue<Call>(); // with messages that could not be written at once
+  readonly #slots = new Queue<() => void>(); // functions that resolve the waits for a slot
+  #endings: (() => void)[] = []; // functions that resolve the promises of another
+  readonly #turns = new Queue<Call>(); // calls with messages that could not be written at once
 
-  #received = 0; // what can be granted again
-  #hello = false; // the server's has come
-  #frames = 0; // that have come
-  #why: CallError | undefined; // why it has ended
-  #drained = false; // it takes no more calls, because either side has drained or it has ended
+  #received = 0; // credit of the connection that was not granted again yet
+  #hello = false; // the server's HELLO has arrived
+  #frames = 0; // how many frames have arrived
+  #why: CallError | undefined; // why the session has ended
+  #drained = false; // the session takes no more calls: a side has drained it, or it has ended
   #left = false; // drain was called
-  #announced: ReturnType<typeof setTimeout> | undefined; // a drain; gives up waiting for the answer
+  #announced: ReturnType<typeof setTimeout> | undefined; // the timer that ends the wait for a drain's answer
   #refuses = false; // the last DRAIN was sent
   #serverDrains = 0; // how many DRAINs have come
   #serverTakes = Number.POSITIVE_INFINITY; // the number of the last call that the server takes
@@ -139,7 +139,7 @@ export class Session {
     this.#flush();
   }
 
-  /** Takes new calls. */
+  /** Whether the session takes new calls. */
   get usable(): boolean {
     return this.#hello && !this.#why && !this.#drained;
   }
@@ -149,30 +149,30 @@ export class Session {
     return this.#why;
   }
 
-  /** The client has called drain, which lets the session end. */
+  /** Whether drain was called, which lets the session end. */
   get left(): boolean {
     return this.#left;
   }
 
-  /** Calls are open, or the server may make some: the connection must not be lost unnoticed. */
+  /** Whether a lost connection must be noticed, because calls are open or the server may make some. */
   get wanted(): boolean {
     return this.busy || this.#options.accept !== undefined;
   }
 
-  /** Calls of either side are open. */
+  /** Whether calls of either side are open. */
   get busy(): boolean {
     return this.#calls.size > 0;
   }
 
-  /** Other calls wait for their turn to write. */
+  /** Whether calls wait for their turn to write. */
   get crowded(): boolean {
     return this.#turns.length > 0;
   }
 
   /**
    * Waits until the server can take another call, and reserves a slot for it. The caller must then
-   * call open or release. It returns undefined if there is no need to wait. It also resolves when
-   * the session takes no calls any more.
+   * call open or release. It returns undefined if there is no need to wait. The promise also
+   * resolves when the session takes no more calls.
    */
   slot(): Promise<void> | undefined {
     if (this.#slots.length === 0 && this.#hasSlot()) {
@@ -186,7 +186,7 @@ export class Session {
     return !this.usable || this.peer.calls === 0 || this.#open < this.peer.calls;
   }
 
-  /** Gives a slot back that is not used. */
+  /** Gives back a slot that was not used, or whose call has ended. */
   release(): void {
     this.#open--;
     this.#giveSlots();
@@ -199,15 +199,15 @@ export class Session {
     }
   }
 
-  /** Resolves when a call of the client has ended, or the session has. */
+  /** Resolves when the next call of the client ends, by itself or with the session. */
   another(): Promise<void> {
     return new Promise((resolve) => this.#endings.push(resolve));
   }
 
   /**
-   * Opens a call in a slot. If message is given, it is all that the caller sends. It
-   * throws a CallError if the metadata is too large for the server, and then the slot is
-   * free again.
+   * Opens a call in a slot. If message is given, it is all that the caller sends. It throws a
+   * CallError if the session has ended, if the server takes no calls, or if the metadata is too
+   * large for the server. Then the slot is free again.
    */
   open(head: Omit<wire.CallHead, "profile">, message?: Uint8Array): Call {
     const whole: wire.CallHead = { ...head, profile: this.#profile };
@@ -254,7 +254,7 @@ export class Session {
     this.#wake();
   }
 
-  /** Grants credit for a call; for all if stream is 0. */
+  /** Grants n bytes of credit for a call, or for all calls together if stream is 0. */
   grant(stream: number, n: number): void {
     if (this.#why) return;
     this.#encoder.credit(stream, n);
@@ -311,7 +311,7 @@ export class Session {
     if (this.#encoder.length > 0) this.#channel.send(this.#encoder.take());
   }
 
-  /** Sends PING. It resolves when anything has arrived after that. */
+  /** Sends a PING. The promise resolves when anything arrives after that, or when the session ends. */
   ping(): Promise<void> {
     if (!this.#why) {
       this.#encoder.ping(Kind.ping, new Uint8Array(8));
@@ -357,7 +357,7 @@ export class Session {
     this.#leave(Bye.closed, why.message, why);
   }
 
-  /** Takes no more calls. The session ends when none is left. */
+  /** Makes the session take no more calls, and end when none is left. */
   drain(): void {
     if (this.#drained || this.#why) return;
     this.#left = true;
@@ -376,7 +376,7 @@ export class Session {
     this.#wake();
   }
 
-  /** Refuses the server's calls from now on: it has answered the announcement, or does not. */
+  /** Refuses the server's calls from now on. It is called when the server has answered the announcement or is too late, or at once if the page serves no calls. */
   #refuse(): void {
     if (this.#refuses) return;
     clearTimeout(this.#announced);
@@ -386,7 +386,7 @@ export class Session {
     this.#leaveIfIdle();
   }
 
-  /** Leaves when it has drained, no call is left, and none of the server's can be on its way. */
+  /** Ends the session if it has drained, no call is left, and no call of the server can be on its way. */
   #leaveIfIdle(): void {
     if (!this.#drained || this.busy || this.#why) return;
     if (this.#refuses) this.#leave(Bye.done, "");
@@ -458,7 +458,7 @@ export class Session {
     this.#options.opened?.();
   }
 
-  /** Fails if a number belongs to no call that was made. */
+  /** Returns the number of a call. It throws if no call with that number was made. */
   #known(stream: number): number {
     if (stream > (stream % 2 === 0 ? this.#lastServed : this.#lastCall))
       throw new ProtocolError(`call ${stream} was not made`);
@@ -472,7 +472,7 @@ export class Session {
     this.#calls.get(this.#known(f.stream))?.handle(f);
   }
 
-  /** Grants the connection's credit again: what has arrived belongs to a call, whose own credit bounds it. */
+  /** Returns the connection's credit for bytes that have arrived, even before they are received. The credit of their call bounds how many of them wait. */
   #consume(cost: number): void {
     this.#received += cost;
     if (this.#received < this.#connectionWindow / 4) return;
@@ -483,7 +483,7 @@ export class Session {
   #serve(f: wire.StreamFrame): void {
     if (!f.head) throw new ProtocolError(`call ${f.stream} was not made`);
     this.#lastServed = f.stream;
-    if (this.#refuses) return; // above the number of DRAIN: nothing of it has an effect
+    if (this.#refuses) return; // the call is above the last one that DRAIN names, so it is ignored
     const { accept } = this.#options;
     if (!accept || this.#served >= maxServed)
       return this.reset(f.stream, Reset.unprocessed, accept ? "too many calls" : "this client takes no calls");
@@ -526,7 +526,7 @@ export class Session {
       Code.unavailable,
       `the server has closed the connection${text ? `: ${text}` : ` with code ${code}`}`,
     );
-    why.unprocessed = this.#frames === 2; // right after HELLO it refuses the connection
+    why.unprocessed = this.#frames === 2; // a BYE right after HELLO refuses the connection
     this.#end(why);
   }
 }

@@ -6,7 +6,7 @@ import { maxTimer } from "./timer.ts";
 /** The subprotocol of the WebSockets. */
 export const subprotocol = "nearcall.v1";
 
-/** What is used of a WebSocket, as browsers and Node have it. */
+/** The part of a WebSocket that this package uses. The WebSockets of browsers and of Node have it. */
 export interface WebSocketLike {
   binaryType: string;
   readonly readyState: number;
@@ -43,7 +43,7 @@ export class Socket {
   /** Is called when the session takes no more calls, or none was opened. It is called before ended, and may be called again later. */
   drained: () => void = () => {};
 
-  /** Is called once, when the WebSocket has ended. failed says that another one is likely to end as soon. */
+  /** Is called once, when the WebSocket has ended. failed says that the WebSocket ended so early that another one is likely to fail, too. */
   ended: (why: CallError, failed: boolean) => void = () => {};
 
   readonly #options: SocketOptions;

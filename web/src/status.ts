@@ -40,7 +40,7 @@ function readAny(b: Uint8Array): Detail {
   return d;
 }
 
-/** Encodes a google.rpc.Status; nothing if it has no details. */
+/** Encodes a google.rpc.Status. Without details the result is empty. */
 export function writeStatus(code: number, message: string, details: Detail[]): Uint8Array {
   const w = new BinaryWriter();
   if (details.length === 0) return w.finish();

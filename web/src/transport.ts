@@ -36,7 +36,7 @@ export interface NearcallTransportOptions {
   /** Where the server takes WebSockets, such as `wss://example.com/calls`. In a page, a path on the page's own host is enough. */
   url: string;
 
-  /** Run around every call, as in all transports of Connect. */
+  /** Interceptors that run around every call, as in all transports of Connect. */
   interceptors?: Interceptor[];
 
   /** The timeout of calls that give none, in milliseconds; none by default. */
@@ -55,10 +55,10 @@ export interface NearcallTransportOptions {
   connectTimeoutMs?: number;
 
   /**
-   * After how many milliseconds without a word from the server it is asked whether it is
-   * still there while calls are open; 30,000 by default, 0 for never. It is not asked more
-   * often than it allows, which is every five minutes unless the server has a
-   * `KeepaliveEnforcementPolicy`.
+   * How long the server may be silent, in milliseconds, while calls are open or the page serves
+   * calls. Then a PING asks whether it is still there. The default is 30,000; 0 turns this off.
+   * PINGs are sent no more often than the server allows, which is every five minutes unless it has
+   * a `KeepaliveEnforcementPolicy`.
    */
   keepaliveMs?: number;
 }
@@ -68,7 +68,7 @@ export interface NearcallTransport extends Transport {
   /** What the connection is doing. */
   readonly state: ConnectionState;
 
-  /** Calls listener whenever the state changes. The result ends that. */
+  /** Calls listener whenever the state changes, until the returned function is called. */
   onStateChange(listener: (state: ConnectionState) => void): () => void;
 
   /** Closes the WebSocket. Its calls fail with Canceled, as do later ones. */
@@ -76,11 +76,11 @@ export interface NearcallTransport extends Transport {
 }
 
 const maxAttempts = 5; // of a call that no handler has seen
-const pause = 100; // milliseconds before a refused call is made again if no other call ends, doubled each time
+const pause = 100; // milliseconds, doubled each time: bound of the random wait before a refused call is made again
 
 /**
- * Abandons a call whose messages can be received no more: createClient does not pass on
- * that a loop over them was left with break.
+ * Abandons a call when nothing can receive its messages any more. This is needed because
+ * createClient does not tell the transport when a loop over the messages was left with break.
  */
 const dropped = new FinalizationRegistry<Call>(drop);
 
@@ -90,12 +90,12 @@ function drop(call: Call): void {
 
 /**
  * Creates a transport for the clients of connect-es that makes calls of all four kinds to a
- * nearcall server, over one WebSocket. The first call opens it. When it is lost, its calls
- * fail with Unavailable, and the next call opens another one; after failures the next attempt is
- * made only when some time has passed, and until then calls fail at once.
+ * nearcall server, over one WebSocket. The first call opens it. When the WebSocket is lost, its
+ * calls fail with Unavailable, and the next call opens another one. After a failure, some time
+ * must pass before the next attempt. Until then calls fail at once.
  *
- * To end a stream early, abort its `signal`. Leaving `for await` with `break` ends it only
- * when the garbage collector has found out.
+ * To end a stream early, abort its `signal`. Leaving `for await` with `break` ends the stream only
+ * when the garbage collector finds that nothing receives it.
  */
 export function createNearcallTransport(options: NearcallTransportOptions): NearcallTransport {
   const url = new URL(options.url, globalThis.location?.href).href.replace(/^http/, "ws");
@@ -111,7 +111,7 @@ export function createNearcallTransport(options: NearcallTransportOptions): Near
       keepaliveMs: options.keepaliveMs ?? 30_000,
     },
     (state) => {
-      for (const listener of [...listeners]) queueMicrotask(() => listener(state)); // what it throws is its own
+      for (const listener of [...listeners]) queueMicrotask(() => listener(state)); // one that throws stops no others
     },
   );
   const unwatch = watchNetwork(connection);
@@ -156,7 +156,7 @@ export function createNearcallTransport(options: NearcallTransportOptions): Near
             unlink();
           }
         });
-        let headers: Headers | undefined; // made when they are asked for: that takes longer than to read a small reply
+        let headers: Headers | undefined; // made on request: making them takes longer than reading a small reply
         let trailers: Headers | undefined;
         return {
           stream: false,
@@ -230,7 +230,7 @@ export function createNearcallTransport(options: NearcallTransportOptions): Near
             const call = session.open(headOf(method, deadline, metadata), single);
             const unlink = link(call, req.signal);
             call.onOver = unlink;
-            if (single) await call.headed; // the call can be made again until something has come
+            if (single) await call.headed; // until something has arrived, the call can be made again
             if (call.error && !call.answered) throw call.error;
             return call;
           });
@@ -321,7 +321,7 @@ function headOf(
   return { method: `/${method.parent.typeName}/${method.name}`, timeout, metadata };
 }
 
-/** Abandons the call when the signal is aborted. The result ends that. */
+/** Abandons the call when the signal is aborted, until the returned function is called. */
 function link(call: Call, signal: AbortSignal | undefined): () => void {
   const abort = () => {
     const e = toCallError(signal?.reason);
@@ -367,13 +367,13 @@ async function sendAll<T>(call: Call, input: AsyncIterable<T>, encode: (m: T) =>
   }
 }
 
-/** The messages of a call. At their end the trailer has come. */
+/** Yields the messages of a call, and then fills trailer. */
 async function* received<T>(call: Call, trailer: Headers, decode: (b: Uint8Array) => T): AsyncGenerator<T> {
   try {
     for (let m = await call.receive(); m; m = await call.receive()) yield decode(m);
     toHeaders(call.end?.trailer, trailer);
   } catch (e) {
-    if (!(e instanceof CallError)) throw e; // a message that cannot be decoded
+    if (!(e instanceof CallError)) throw e; // decode has failed
     toHeaders(e.trailer, trailer);
     throw toConnectError(e, call);
   } finally {

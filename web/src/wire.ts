@@ -14,17 +14,17 @@ import {
 } from "./bytes.ts";
 import { type Detail, readStatus } from "./status.ts";
 
-/** What each side sends first, and HELLO right after it. */
+/** The line that each side sends first. HELLO follows it. */
 export const line = "nearcall/1\n";
 
-export const minWindow = 65536; // until HELLO arrives, and at least
+export const minWindow = 65536; // the window until HELLO arrives, and the least that HELLO can set
 export const minBlock = 16384;
 export const messageCost = 5; // credit that a message takes beside its bytes
 export const maxUint = 2 ** 53;
-export const noLast = maxUint; // DRAIN's last while the last call is not known
+export const noLast = maxUint; // stands in DRAIN for a last call that is not known yet
 
 const prefix = 2; // bytes of a frame that say its length
-const maxFrame = 65535; // without them
+const maxFrame = 65535; // without the prefix
 const maxTable = 65536;
 const maxName = 256;
 const stringCost = 32;
@@ -60,15 +60,15 @@ export interface Hello {
   features: number;
   stream: number; // window of a call, in bytes
   connection: number; // window of all calls together, in bytes
-  calls: number; // that the peer may have open; 0 for no limit
-  block: number; // the largest that is accepted, by its size
-  ping: number; // the least milliseconds between PINGs while a call is open
-  idlePing: number; // the same while none is
+  calls: number; // how many calls the peer may have open; 0 for no limit
+  block: number; // the size of the largest block that is accepted
+  ping: number; // the minimum time between PINGs while a call is open, in milliseconds
+  idlePing: number; // the same while no call is open
 }
 
 const helloFields = ["version", "features", "stream", "connection", "calls", "block", "ping", "idlePing"] as const;
 
-/** What is known of the peer before its HELLO. */
+/** What is assumed of the peer until its HELLO arrives. */
 export const unknownPeer: Hello = {
   version: 1,
   features: 0,
@@ -102,7 +102,7 @@ export interface End {
   code: number;
   message: string;
   status: Uint8Array; // a google.rpc.Status if there are details, otherwise empty
-  details: Detail[]; // in status
+  details: Detail[]; // those in status, decoded
   trailer: Metadata;
 }
 
@@ -125,7 +125,7 @@ export interface StreamFrame {
   compressed?: boolean;
   size?: number; // of the whole message that begins
   data?: Uint8Array;
-  wrong?: string | undefined; // an error of this call alone
+  wrong?: string | undefined; // an error that ends only this call
 }
 
 export type Frame =
@@ -137,7 +137,7 @@ export type Frame =
   | { kind: typeof Kind.drain; last: number }
   | { kind: typeof Kind.bye; code: number; text: string };
 
-/** What a table of names has used, alike on both sides. */
+/** Counts how much of its table of names a direction has used. Both sides count alike, so they agree on which names get numbers. */
 class Table {
   size = 0;
 
@@ -167,7 +167,7 @@ export function sizeOfEnd(e: End): number {
   return (1 + e.details.length) * stringCost + byteLength(e.message) + e.status.length + sizeOfMetadata(e.trailer);
 }
 
-/** Encodes what one side sends. Its names and profiles get numbers. */
+/** Encodes the frames that one side sends. It numbers their names and profiles. */
 export class Encoder {
   readonly #out = new Writer();
   readonly #table = new Table();
@@ -175,7 +175,7 @@ export class Encoder {
   readonly #profiles = new Map<string, number>();
   #lastProfile: Profile | undefined;
   #lastNumber = 0;
-  #new: [Map<string, number>, string][] = []; // of the current frame
+  #new: [Map<string, number>, string][] = []; // the names and profiles that the current frame has numbered
   #remembers = true; // new names get numbers
 
   get length(): number {
@@ -242,8 +242,8 @@ export class Encoder {
   }
 
   /**
-   * Encodes a step of a call, in several frames if its blocks are long. Its data must be
-   * smaller than a frame by 64 bytes.
+   * Encodes a step of a call, in several frames if its blocks are long. Its data must be at least
+   * 64 bytes smaller than the largest frame.
    */
   stream(f: Omit<StreamFrame, "kind">): void {
     const size = this.#table.size;
@@ -268,7 +268,7 @@ export class Encoder {
     } else this.#inParts(f, blocks - start - 2);
   }
 
-  /** Encodes a step with a long block. header is what a frame has before its block. */
+  /** Encodes a step with a long block. header is the length of what precedes the block in a frame. */
   #inParts(f: Omit<StreamFrame, "kind">, header: number): void {
     const start = this.#out.length;
     this.#remembers = false;
@@ -367,14 +367,14 @@ const key = /^[0-9a-z\-_.!#$%&'*+^`|~]+$/;
 // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what it looks for
 const control = /[\0-\x08\x0a-\x1f\x7f]/;
 
-/** A profile that was read, and what each call with it would otherwise find out again. */
+/** A received profile, with what would otherwise be computed again for each call. */
 interface KnownProfile {
   profile: Profile;
-  bytes: number; // of its strings
-  controls: boolean; // they have control characters
+  bytes: number; // the total length of its strings
+  controls: boolean; // a string has control characters
 }
 
-/** The length of the frame whose prefix begins at an offset. */
+/** Returns the length of the frame whose prefix begins at the offset at. */
 function lengthOf(b: Uint8Array, at: number): number {
   const n = (b[at] as number) | ((b[at + 1] as number) << 8);
   if (n < 2) throw new ProtocolError(`a frame of length ${n}`);
@@ -408,9 +408,9 @@ export class Decoder {
   readonly #block: number;
   readonly #from: "server" | "client";
   #greeted = 0; // bytes of the line that were read
-  readonly #prefix = new Uint8Array(prefix); // of a frame that comes in several chunks
-  #pending = this.#prefix; // that frame, or its prefix
-  #come = 0; // bytes of it
+  readonly #prefix = new Uint8Array(prefix); // the prefix of a frame that comes in several chunks
+  #pending = this.#prefix; // the bytes of that frame, or of its prefix
+  #come = 0; // how many bytes of pending have arrived
   readonly #table = new Table();
   readonly #names: string[] = [];
   readonly #profiles: KnownProfile[] = [];
@@ -422,7 +422,7 @@ export class Decoder {
   #remembers = true;
   #wrong: string | undefined;
 
-  /** block is the largest that is accepted, by its size. */
+  /** block is the size of the largest block that is accepted. */
   constructor(block: number, from: "server" | "client" = "server") {
     this.#block = block;
     this.#from = from;
@@ -460,7 +460,7 @@ export class Decoder {
     return undefined;
   }
 
-  /** Reads the line, or what the chunk has of it, and returns the number of bytes that it has read. */
+  /** Reads the line, or the part of it that is in the chunk, and returns how many bytes it has read. */
   #line(chunk: Uint8Array): number {
     let at = 0;
     for (; this.#greeted < line.length && at < chunk.length; this.#greeted++, at++) {
@@ -644,13 +644,14 @@ export class Decoder {
     const values = end.trailer.filter(([k]) => k === detailsKey);
     if (values.length === 1) {
       const details = this.#details(end, fromBinaryString((values[0] as [string, string])[1]), block);
-      // As in gRPC. If it does not fit, it is ordinary metadata.
+      // As in gRPC, this entry can carry the details. If it does not fit the status, it is
+      // ordinary metadata.
       if (details && end.status.length === 0 && end.code !== 0) end.details = details;
     }
     return end;
   }
 
-  /** Reads the details of an end from a google.rpc.Status; undefined if that is malformed or of another status. */
+  /** Reads the details of an end from an encoded google.rpc.Status. It returns undefined if that is malformed or has another code. */
   #details(end: End, status: Uint8Array, block: Block): Detail[] | undefined {
     try {
       const { code, details } = readStatus(status, () => {
@@ -663,7 +664,7 @@ export class Decoder {
     return undefined;
   }
 
-  /** Reads metadata. Once it is wrong, the rest is read for its new names. */
+  /** Reads metadata. After an error of the call, it reads the rest only for the new names in it. */
   #metadata(r: Reader, block: Block): Metadata {
     const count = r.uint();
     if (count > r.left / 2) throw new ProtocolError("a frame ends early");
@@ -690,7 +691,7 @@ export class Decoder {
 
 function readHello(r: Reader): Hello {
   const h = { ...unknownPeer };
-  for (const field of helloFields) h[field] = r.uint(); // further ones belong to later versions
+  for (const field of helloFields) h[field] = r.uint(); // further fields belong to later versions
   if (h.version === 0 || h.stream < minWindow || h.connection < minWindow || h.block < minBlock)
     throw new ProtocolError("version 0, or limits that are too small");
   return h;

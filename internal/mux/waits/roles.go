@@ -9,8 +9,8 @@ import "sync/atomic"
 
 // Roles say which goroutine reads the connection and which one writes it.
 //
-// One goroutine reads at a time, for all calls. It is the resident, a goroutine of the session; or
-// the leader, a caller that waits for the peer. While the resident runs a handler, no goroutine
+// One goroutine at a time reads, for all calls: either the resident, a goroutine of the session,
+// or the leader, a caller that waits for the peer. While the resident runs a handler, no goroutine
 // reads. The goroutine that has the pen writes for all calls. It is the one that has queued
 // something, or the writer, a goroutine of the session that may block.
 //
@@ -71,8 +71,8 @@ const (
 // same time.
 const CrowdLasts = 64
 
-// NeedReader makes sure that a goroutine reads. A goroutine calls it that is about to wait
-// for the peer, or that ends the session.
+// NeedReader makes sure that a goroutine reads. A goroutine that is about to wait for the peer, or
+// that ends the session, calls it.
 func (r *Roles) NeedReader() Task {
 	switch r.Reader {
 	case Nobody:
@@ -95,8 +95,8 @@ func (r *Roles) Wait() Task {
 // context has ended.
 func (r *Roles) Woken() { r.Waiting-- }
 
-// MayLead reports whether a caller that has to wait may read instead. It then reads its own
-// reply: while no goroutine reads, no other waits.
+// MayLead reports whether a caller that has to wait may read instead. Such a caller reads its own
+// reply: no other goroutine waits for the peer, because then one would read.
 func (r *Roles) MayLead() bool { return r.Reader == Nobody }
 
 // Lead makes a caller the leader.

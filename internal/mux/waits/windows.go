@@ -18,11 +18,11 @@ package waits
 // Granted returns the window that a receiver grants at first, if it promises window bytes.
 func Granted(window int) int { return window + window/2 }
 
-// A Receiver is the receiving side of a call's direction. All are bytes.
+// A Receiver is the receiving side of a call's direction. All fields count bytes.
 type Receiver struct {
-	Window  int // how much may be sent and not received, or not returned
+	Window  int // how much the peer may send before credit is returned
 	Credit  int // what the peer has left
-	Taken   int // of received messages, not yet returned
+	Taken   int // credit of received messages that was not returned yet
 	Advance int // granted beyond the window for one message, deducted from later returns
 }
 
@@ -42,9 +42,9 @@ func (r *Receiver) Received(n int) (grant int) {
 	return grant
 }
 
-// ForMessage returns the credit to grant because a receiver waits for the rest of a message, of
-// which missing bytes have not arrived. It grows the window up to limit, and grants what the peer
-// still lacks as an advance.
+// ForMessage returns the credit to grant because a receiver waits for the rest of a message.
+// missing is how many bytes of it have not arrived. If the peer lacks credit, ForMessage grows the
+// window, or, if the window would exceed limit, grants what the peer lacks as an advance.
 func (r *Receiver) ForMessage(missing, limit int) (grant int) {
 	short := missing - r.Credit
 	if short <= 0 {
@@ -79,7 +79,8 @@ type Sender struct {
 	Queued  int   // messages that are queued
 }
 
-// Full reports whether the stream may queue no more. all is the backlog of all streams.
+// Full reports whether the stream may queue no more. The parameter all is the backlog of all
+// streams together.
 func (s *Sender) Full(all int) bool {
 	return s.Backlog >= MaxBacklog || s.Queued >= MaxWaiting || s.Backlog >= MinBacklog && all >= MaxQueued
 }

@@ -77,8 +77,8 @@ type callee struct {
 	onAbort func(error)
 }
 
-// state returns the error of operations after the end of the call, or nil. After an abort
-// it returns when OnAbort's function has.
+// state returns the error of an operation on a call that has ended, or nil if the call goes on.
+// After an abort it waits until the function that OnAbort has set has returned.
 func (st *callee) state() error {
 	st.mu.Lock()
 	end, reason := st.end, st.reason

@@ -87,7 +87,7 @@ func connectErrorOf(st *status.Status) *connectError {
 	return e
 }
 
-// cutLast is strings.Cut around the last sep. Without sep everything is after it.
+// cutLast is strings.Cut around the last sep. If s has no sep, all of s is returned as after.
 func cutLast(s, sep string) (before, after string, found bool) {
 	if i := strings.LastIndex(s, sep); i >= 0 {
 		return s[:i], s[i+len(sep):], true

@@ -21,8 +21,8 @@ const (
 	plenty    = 1 << 20  // how much of a body is read after the call has ended, in bytes
 )
 
-// growth bounds the capacity for a message that is still arriving, as a multiple of the bytes
-// that have arrived: to announce a length costs the client nothing.
+// growth bounds the capacity for a message that is still arriving, as a multiple of the bytes that
+// have arrived. Announcing a length costs the client nothing.
 const growth = 4
 
 // An inbox holds the bytes of a request's body that have arrived and were not received.
@@ -111,7 +111,8 @@ func (s *stream) bodyEnded(err error) {
 
 var errHalfSent = link.Unprocessed{Err: errors.New("the server is stopping, and the rest of the request has not arrived")}
 
-// hurry aborts the call if it needs the whole body and nothing of that arrives for farewell.
+// If the call needs the whole body, hurry aborts the call once nothing of the body has arrived for
+// the time farewell.
 func (s *stream) hurry() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 type lengths struct {
 	buffer int   // size of package http's buffer; 0 before the first read
 	read   int64 // how many bytes were read so far
-	start  int64 // how many of these were read before the current request, at least
+	start  int64 // at least how many of these were read before the current request
 	idle   bool  // nothing was read since the last request
 
 	matched int   // how many bytes of contentLength the current line begins with; -1 if it is another field
@@ -26,7 +26,7 @@ type lengths struct {
 
 const contentLength = "content-length" // in any case
 
-// next is called like that of a headerCount.
+// next is called as the method next of a headerCount is.
 func (l *lengths) next(state http.ConnState) {
 	switch state {
 	case http.StateActive:

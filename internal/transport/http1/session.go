@@ -281,8 +281,9 @@ func (c *session) endReads() {
 	_ = c.conn.SetReadDeadline(time.Now())
 }
 
-// limitWrites makes writes fail once the client takes nothing for stall, or for farewell if the
-// session has ended. Without this limit a client may take an answer when it likes.
+// limitWrites makes writes fail once the client has taken nothing for the time stall, or for the
+// time farewell if the session has ended. Without this limit a client may take an answer when it
+// likes.
 //
 // What a client's system acknowledges counts as taken. A write that waits for room does not show
 // it: Linux wakes the write when a third of a large buffer is free. If nothing else shows it, the

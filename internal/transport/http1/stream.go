@@ -13,19 +13,19 @@ import (
 
 // A stream is the callee's side of one request: its [link.Stream].
 //
-// It is a pair of bounded queues between the goroutines of the callee, which call Send,
-// Recv and Abort, and those of the HTTP server: the reader moves the request's body into
-// the inbox (see inbox.go), and the writer, which is the goroutine of the request, moves
-// steps from out to the response (see write.go). Invariants:
+// It is a pair of bounded queues between the goroutines of the callee, which call Send, Recv and
+// Abort, and those of the HTTP server. The reader moves the request's body into the inbox: see
+// inbox.go. The writer, which is the goroutine of the request, moves steps from the queue out to
+// the response: see write.go. Invariants:
 //
 //   - Only the reader and the writer touch the request and the response, so nothing does
 //     after the request was answered. The callee encodes and decodes on its own
 //     goroutines.
 //   - Bytes that wait are bounded in each direction by the window, plus the message that
 //     exceeds it. At the bound the sender, or the reader and with it the client, waits.
-//   - The stream ends once: over is set when the callee sends its End or when either side
+//   - The stream ends once: the flag over is set when the callee sends its End or when either side
 //     aborts. Then no step is added and the reader drops what it reads.
-//   - Of an aborted stream the writer writes no step, only the reason.
+//   - The writer writes no step of an aborted stream, only the reason.
 type stream struct {
 	session  *session
 	request  *request
@@ -43,7 +43,7 @@ type stream struct {
 	sendErr error // why nothing more can be sent; set after the call of onAbort
 	reason  error // why the stream was aborted; nil if it was not
 	onAbort func(error)
-	sender  wait.Cond // the callee waits here for room in out
+	sender  wait.Cond // the callee waits here for room in the queue out
 	writer  wait.Cond // the writer waits here for a step
 }
 

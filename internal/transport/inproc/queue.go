@@ -29,13 +29,13 @@ type queue struct {
 	receiverParked atomic.Bool
 
 	// senderBlocked says, without the lock, that the sender waits for credit. It is a hint: a
-	// receiver that misses it holds back less than a quarter of the window, and more than a
-	// window is still there to receive.
+	// receiver that misses it holds back less than a quarter of the window, and can still receive
+	// more than a window.
 	senderBlocked atomic.Bool
 
-	// handsOff lets the sender run, on its goroutine, a receiver that is a task. It is set only
-	// from caller to callee: the caller may wait for the callee next. If a callee ran the caller,
-	// it would be below it on the stack and could not continue.
+	// handsOff lets the sender run a receiver that is a task, on the sender's own goroutine. It is
+	// set only from caller to callee: the caller may wait for the callee next. If a callee ran its
+	// caller, the callee would be below the caller on the stack and could not continue.
 	handsOff bool
 
 	mu     sync.Mutex
@@ -58,7 +58,7 @@ type queue struct {
 	spare link.Message // the next message is captured into it
 
 	// Only for the receiver.
-	batch []item // taken items; those from next on are not received yet
+	batch []item // taken items; those from the index next on are not received yet
 	next  int
 	freed int // credit of received messages that was not returned yet
 }
@@ -308,8 +308,8 @@ func (q *queue) close(sendErr, recvErr error) {
 	wait.Unpark(r)
 }
 
-// wakeReceiver takes want from a parked receiver and returns the receiver, which looks at
-// the queue again once it is unparked. The caller holds mu.
+// wakeReceiver clears the field want and returns the Parker of the parked receiver, or nil if
+// there is none. The receiver looks at the queue again once it is unparked. The caller holds mu.
 func (q *queue) wakeReceiver() wait.Parker {
 	if q.want == nil {
 		return nil

@@ -27,8 +27,8 @@ type streamEnd struct {
 	onAbort func(error) // guarded by pipe.mu
 }
 
-// newPipe returns a stream with flow-control windows of up and down bytes, but at least 64
-// KiB. A single message may exceed its window.
+// newPipe returns a stream. up and down are its flow-control windows in bytes, from caller to
+// callee and back. Each is at least 64 KiB. A single message may exceed its window.
 func newPipe(up, down int) *pipe {
 	p := &pipe{}
 	p.up.handsOff = true

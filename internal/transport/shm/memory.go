@@ -18,8 +18,8 @@ import (
 // of what remains for the others: the more peers hold slabs, the less each of them gets, and the
 // next one still gets some.
 //
-// It also bounds the bytes of peers' slabs that this side may have to pay for, to a quarter of
-// the bound: see reading.
+// It also bounds the bytes of peers' slabs that this side may have to pay for, to a quarter of the
+// bound: see mappedSlabs.
 type Memory struct {
 	max    int64
 	shared bool // by connections of different peers
@@ -34,7 +34,7 @@ type Memory struct {
 const (
 	ringsPart = 8 // one part in ringsPart is only for rings
 	slabsPart = 4 // slabsPart times a connection's slabs must remain for the others
-	readsPart = 4 // one part in readsPart more may be read
+	readsPart = 4 // peers' slabs may cost one part in readsPart more
 )
 
 // NewMemory returns a bound of the given number of bytes. shared says that the connections have
@@ -55,7 +55,7 @@ func (m *Memory) reserveRings(n int) bool {
 func (m *Memory) reserve(n int) bool { return m.reserveBelow(m.max, int64(n), 0) }
 
 // reserveSlabs reserves n more bytes for the slabs of a connection, and reports whether it could.
-// has is how many bytes these already have.
+// has is the number of bytes that these slabs have already.
 func (m *Memory) reserveSlabs(n, has int) bool {
 	if !m.shared {
 		return m.reserve(n)
@@ -64,7 +64,7 @@ func (m *Memory) reserveSlabs(n, has int) bool {
 }
 
 // reserveRead reserves n more bytes of a peer's slabs, and reports whether there were enough. has
-// is how many of them this side has read.
+// is the number of bytes that this side has reserved for that peer's slabs before.
 func (m *Memory) reserveRead(n, has int) bool {
 	leave := int64(0)
 	if m.shared {
@@ -76,8 +76,8 @@ func (m *Memory) reserveRead(n, has int) bool {
 // unreserveRead returns n bytes of a peer's slabs.
 func (m *Memory) unreserveRead(n int) { m.read.Add(-int64(n)) }
 
-// reserveBelow reserves n of bound's bytes if that leaves at least leave bytes, and reports
-// whether it did.
+// reserveBelow reserves n bytes if the bytes in use then stay below bound by the number leave or
+// more. It reports whether it did.
 func (m *Memory) reserveBelow(bound, n, leave int64) bool {
 	ok := reserveOf(&m.used, bound, n, leave)
 	if ok {
@@ -86,7 +86,8 @@ func (m *Memory) reserveBelow(bound, n, leave int64) bool {
 	return ok
 }
 
-// reserveOf adds n to used if that leaves at least leave of bound, and reports whether it did.
+// reserveOf adds n to used if the sum is below bound by the number leave or more. It reports
+// whether it did.
 func reserveOf(used *atomic.Int64, bound, n, leave int64) bool {
 	for {
 		u := used.Load()

@@ -18,22 +18,22 @@ type word interface {
 // grow; the bytes between them have been sent and not received. Each side keeps its own
 // cursors in ordinary memory, and publishes copies.
 //
-// A receiver that finds nothing publishes that it sleeps (an odd number in asleep), loads
-// tail again, and only then sleeps. A sender publishes tail, then loads asleep, and rings
-// the bell if it is odd. Each side stores before it loads, and all these operations have
-// one order, so one of the two loads comes after the other side's store: either the sender
-// sees that the receiver sleeps, or the receiver sees what was sent. A sender that waits
-// for room in a full ring does the same, with wants in place of asleep and head in place of
-// tail.
+// A receiver that finds nothing publishes that it sleeps (an odd number in asleep), loads tail
+// again, and only then sleeps. A sender publishes tail, then loads asleep, and rings the bell if
+// it is odd. Each side stores before it loads, and all these operations have one order. So one of
+// the two loads comes after the other side's store: either the sender sees that the receiver
+// sleeps, or the receiver sees what was sent. A sender that waits for room in a full ring does the
+// same, with wants in place of asleep and head in place of tail.
 //
 // The bell is rung once for each sleep: every sleep has its own odd number. The peer may also
 // ring for a receiver that was about to sleep and then found bytes at its second look. That bell
 // stays in the socket, and ends a later sleep early and in vain.
 //
-// So a side never gets more bells than it has slept times: a peer that rings more often is
-// broken. And a side that takes all bells that have arrived is woken in vain at most twice in a
-// row: first by bells left over from earlier sleeps, then by a bell for bytes that this side had
-// already read when the peer rang. The peer does not ring again before it publishes more.
+// So a side never gets more bells than it has slept times: a peer that rings more often is broken.
+// And a side that takes all bells that have arrived is woken in vain at most twice in a row.
+// First, bells left over from earlier sleeps can wake it. After them, a bell can wake it for bytes
+// that it had already read when the peer rang. The peer does not ring again before it publishes
+// more.
 
 // errBroken is wrapped by errors that mean that the peer violates the protocol.
 var errBroken = errors.New("the peer breaks the rules of shared memory")

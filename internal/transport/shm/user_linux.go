@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// readOnce returns the contents of a system file, and reads it only once: an offer is cheap for a
-// client, and to read the file would be a fifth of its cost for the server.
+// readOnce returns the contents of a system file, and reads it only once. An offer costs a client
+// little, and reading the file would be a fifth of what the offer costs the server.
 func readOnce(file string) ([]byte, error) {
 	read, _ := onceRead.LoadOrStore(file, sync.OnceValues(func() ([]byte, error) { return os.ReadFile(file) }))
 	return read.(func() ([]byte, error))()

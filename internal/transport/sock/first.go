@@ -65,8 +65,8 @@ func protocolOf(b []byte, line string) protocol {
 	return unknown
 }
 
-// readFirst reads until the protocol of conn is known, and maybe more. before was read
-// already; first starts with it.
+// readFirst reads until the protocol of conn is known, and maybe more. before has the bytes that
+// were read already, and first starts with these.
 func (o Options) readFirst(conn net.Conn, before []byte) (first []byte, p protocol, err error) {
 	const room = 512 // longer than any prefix that does not decide
 	first = append(make([]byte, 0, max(room, len(before)+1)), before...)

@@ -169,8 +169,8 @@ func (d Dialer) Connect(ctx context.Context) (net.Conn, error) {
 // maxPause is the longest pause between two attempts to connect while the server's queue is full.
 const maxPause = 50 * time.Millisecond
 
-// connect is Connect with net.Dialer. If the server's queue of connections is full, a connect to
-// a unix socket fails at once on Linux, where one over TCP waits: so connect waits.
+// connect is Connect with net.Dialer. If the server's queue of connections is full, connecting to
+// a unix socket fails at once on Linux, while connecting over TCP waits. So connect waits.
 func (d Dialer) connect(ctx context.Context) (net.Conn, error) {
 	dialer := net.Dialer{Control: scmrights.RefuseFrom} // an upgrade accepts its own descriptors
 	var full error

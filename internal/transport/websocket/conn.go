@@ -220,7 +220,7 @@ const (
 	// to send it in one TLS record or packet with what precedes it.
 	maxCopy = 32 << 10
 
-	// minGather is the size from which on a server's message is written without a copy.
+	// TryWrite writes a server's message of at least minGather bytes without a copy.
 	minGather = 4 << 10
 )
 
@@ -231,7 +231,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 	return int(done), err
 }
 
-// WriteAll writes all as one message, or as the rest of a message.
+// WriteAll writes the buffers all as one message, or as the rest of a message.
 func (c *Conn) WriteAll(all [][]byte) (n int64, err error) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -283,8 +283,8 @@ func (c *Conn) writePart(b []byte) (n int, err error) {
 	return c.wrote(k), err
 }
 
-// copied returns in scratch what is left of the header, and all, masked if need be, up to
-// maxCopy bytes. mu is held.
+// copied copies to scratch what is left of the header, and up to maxCopy bytes of the buffers all.
+// It masks the payload with the message's mask, and returns the copy. mu is held.
 func (c *Conn) copied(all ...[]byte) []byte {
 	c.scratch = append(c.scratch[:0], c.out.head...)
 	for _, b := range all {

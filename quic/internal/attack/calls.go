@@ -111,8 +111,9 @@ func leaveOpen(a *attack.Attacker, b []byte) error {
 	return nil
 }
 
-// openAndReset opens calls, sends b on each, and resets them some at a time after a while. A
-// reset discards bytes of its call that are not in a packet yet, so both are written together.
+// openAndReset opens calls and sends b on each. Whenever as many calls are open as some says, it
+// waits for the time after and resets them. A reset discards bytes of its call that are not in a
+// packet yet, so openAndReset waits even if after is 0.
 func openAndReset(a *attack.Attacker, b []byte, some int, after time.Duration) error {
 	const code = q.StreamErrorCode(wire.ResetCancelled)
 	p, err := enter(a, settings(1<<10, 1<<10))

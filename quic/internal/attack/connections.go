@@ -136,7 +136,8 @@ func halfHandshakes(a *attack.Attacker) error {
 	})
 }
 
-// together calls do a.Count times, from several goroutines. It returns one of the errors.
+// together calls the function do a.Count times, from several goroutines. It returns one of the
+// errors.
 func together(a *attack.Attacker, goroutines int, do func() error) error {
 	var all sync.WaitGroup
 	errs := make([]error, goroutines)
@@ -153,7 +154,7 @@ func together(a *attack.Attacker, goroutines int, do func() error) error {
 	return errors.Join(errs...)
 }
 
-// connections dials many connections, and calls then for each.
+// connections dials many connections, and calls the function then for each.
 func connections(a *attack.Attacker, then func(*peer) error) error {
 	return together(a, 10, func() error {
 		p, err := dial(a, settings(1<<10, 1<<10))

@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command attack measures what attacks over QUIC on a nearcall server cost the server and what they
-// cost the attacker; see github.com/nearcall/nearcall/internal/testing/attack, whose flags it takes.
+// Command attack measures what attacks over QUIC cost a nearcall server and what they cost the
+// attacker. It takes the flags of package github.com/nearcall/nearcall/internal/testing/attack.
 package main
 
 import (

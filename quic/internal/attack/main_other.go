@@ -1,6 +1,7 @@
 //go:build !linux
 
-// Command attack measures what attacks over QUIC on a nearcall server cost. It needs Linux's /proc.
+// Command attack measures the cost of attacks over QUIC on a nearcall server. It needs Linux's
+// /proc.
 package main
 
 import (

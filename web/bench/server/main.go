@@ -66,8 +66,8 @@ func main() {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// A service is Probe with another List, whose notes have a text, so that they are as good
-// for JSON as for protobuf.
+// A service is Probe with another List. Its notes have text instead of bytes, because JSON encodes
+// bytes as base64.
 type service struct{ probe.Server }
 
 // List implements Probe.

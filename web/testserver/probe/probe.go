@@ -172,7 +172,8 @@ func (s *Server) Chat(stream grpc.BidiStreamingServer[probepb.Note, probepb.Note
 	}
 }
 
-// A mixture is a stream of messages of unequal sizes. Up is from the page, and down to it.
+// A mixture is two streams of messages of unequal sizes: Up is for those from the page, and Down
+// for those to it.
 type mixture struct {
 	Name     string // that the page knows
 	Up, Down []int  // sizes of the notes' data
