@@ -18,8 +18,8 @@ import (
 // A message is still copied if it is compressed, if its size on sending is limited, or if a stats
 // handler of the server or of a stream has to know its size.
 //
-// Get does not clear the memory. It must not be used after Put, nor when the pointer that Get
-// returned is unreachable. Of the messages in one piece, one at a time is sent without a copy.
+// Get does not clear the memory. The memory must not be used after Put, nor once the pointer that
+// Get returned is unreachable. Of the messages in one piece, one at a time is sent without a copy.
 //
 // The server's process can write to such memory while it is in use. A malicious server can make
 // code panic that reads the memory back, as a FlatBuffers builder does. Servers over shared

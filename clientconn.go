@@ -202,8 +202,8 @@ func (c *ClientConn) Close() error {
 func (c *ClientConn) shut() error {
 	err := c.conn.Close()
 	if reason := c.conn.Closed; reason != nil {
-		// The peer's connection has ended, and with it its calls. They still receive what had
-		// arrived.
+		// c is a connection that PeerConn has returned. Its calls end with the peer's session.
+		// They still receive what had arrived.
 		c.client.Refuse(reason)
 	} else {
 		c.client.Close(connector.ErrClosing)

@@ -49,13 +49,12 @@ func SocketFile(mode fs.FileMode, uid, gid int) ListenOption {
 //     listener's Target contains it. Without HOST, or with 0.0.0.0 or [::], Listen listens on all
 //     addresses of the machine, and the Target is for clients on the same machine.
 //   - unix:PATH or unix:///PATH creates a socket file and removes it when the listener
-//     is closed. Every user who can write to the file can connect: see [SocketFile].
-//     A file left behind by a killed server is replaced; if
-//     several servers try that at once, one succeeds and the others get an error. While
-//     Listen runs it holds a lock file, PATH.nearcall-lock. If the process is killed at
-//     that moment the lock file stays: later servers of the same user reuse it, those
-//     of other users fail with an error that names it. Windows supports unix sockets
-//     since version 10 1803; there PATH can begin with a drive.
+//     is closed. Every user who can write to the file can connect: see [SocketFile]. A file left
+//     behind by a killed server is replaced; if several servers try that at once, one succeeds and the
+//     others get an error. While Listen runs it holds a lock file, PATH.nearcall-lock. If the process
+//     is killed at that moment the lock file stays: later servers of the same user reuse it, but those
+//     of other users fail with an error that names it. Windows supports unix sockets since version 10
+//     1803; there PATH can begin with a drive.
 //   - shm:PATH or shm:///PATH creates a socket file like unix:PATH, over which clients
 //     of the same user set up shared memory. Clients of other users are refused. Linux
 //     only.

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// held has the memory of large messages that were received and not released, by the tables that
-// they were received into. It does not keep these tables alive. When the garbage collector has
+// held maps the tables that large messages were received into to the memory of those messages,
+// until that is released. It does not keep these tables alive. When the garbage collector has
 // found one, held forgets its memory and does not free it: tables within the message may be used
 // for longer.
 var held sync.Map // of mem.Buffer, by weak.Pointer[byte]

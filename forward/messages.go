@@ -38,7 +38,7 @@ type messages struct {
 	waiting [][]byte // messages that the handler has not received
 	read    int      // how many of waiting were read from the body
 	size    int      // of waiting, including prefixes, in bytes
-	end     error    // follows waiting: io.EOF, or why the call failed; nil before
+	end     error    // what comes after waiting: io.EOF, or why the call failed; nil while more messages may come
 	closed  bool
 }
 

@@ -120,8 +120,8 @@ func (b *baton) removeTask(t *task) {
 	b.loop.signalIfEmpty()
 }
 
-// work is the goroutine of w. It runs w.task, then a task that has not begun, if that is
-// next, and otherwise passes the turn on and becomes idle.
+// work is the goroutine of w. It runs w.task, and then the next task if that has not begun, and so
+// on. Otherwise it passes the turn on, and becomes idle or ends.
 func (b *baton) work(w *worker) {
 	l := b.loop
 	for w.task != nil {

@@ -28,8 +28,8 @@ import (
 //     and its acknowledgements must allow that. quic-go does not tell what the peer's packets
 //     acknowledge. So a packet of the peer counts as well, but packets alone count only for
 //     maxFarewell: a peer can send packets and take nothing.
-//   - A caller whose peer drains takes replies from their streams although nobody receives them
-//     yet, up to maxUnread. So a slow receiver does not count as one that takes nothing.
+//   - A caller whose peer drains reads replies from their streams before anybody receives them, up
+//   to maxUnread. So a slow receiver does not count as one that takes nothing.
 
 const (
 	farewell    = 5 * time.Second // how long a side that leaves waits for a peer that takes nothing

@@ -38,7 +38,8 @@ type inbox struct {
 	pump     wait.Cond
 }
 
-// drop stops counting the inbox, whose stream has left the session. The stream's mu is held.
+// drop stops counting the bytes of the inbox, whose stream has left the session. The stream's mu
+// is held.
 func (in *inbox) drop(st *stream) {
 	st.session.held.Add(int64(-in.held))
 	in.held = 0

@@ -98,8 +98,8 @@ func malformed(n int, err error) error {
 	return fmt.Errorf("message %d is not JSON: %s", n, text)
 }
 
-// reason returns the text of an error of package protojson without its prefix, whose space
-// differs from run to run.
+// reason returns the text of an error of package protojson without the prefix "proto: ", whose
+// space is a no-break space in some builds.
 func reason(err error) string {
 	text := strings.ReplaceAll(err.Error(), "\u00a0", " ")
 	return strings.TrimPrefix(text, "proto: ")

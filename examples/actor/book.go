@@ -96,7 +96,7 @@ func (b *book) trade(taker, rested *order) trade {
 	}
 }
 
-// cancel removes o, which rests, from the book. It does not change o.left.
+// cancel removes the resting order o from the book. It does not change o.left.
 func (b *book) cancel(o *order) {
 	b.sequence++
 	b.cancelled++

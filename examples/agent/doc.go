@@ -1,5 +1,5 @@
-// Package agent is a coordinator that gives work to agents, over connections that the agents
-// have opened: they have no port, and may be behind NAT.
+// Package agent is a coordinator that gives work to agents over connections that the agents have
+// opened: they listen on no port, and may be behind NAT.
 //
 // An agent is a client that serves. It connects with nearcall.WithServer, so that the coordinator
 // can call its Agent service, and stays connected without making calls with

@@ -10,8 +10,8 @@ import (
 	"github.com/nearcall/nearcall/examples/orders/orderspb"
 )
 
-// shopping places orders of one tea each from several goroutines, waits until the last order
-// of each goroutine is shipped, and returns how many of the orders a list contains.
+// shopping places orders of one tea each from several goroutines, waits until the last order of
+// each goroutine is shipped, and returns the total quantity of the orders that List returns.
 func shopping(ctx context.Context, client orderspb.OrdersClient, customer string, callers, each int) (int, error) {
 	var all sync.WaitGroup
 	failed := make([]error, callers)

@@ -19,9 +19,9 @@ import (
 //     grpc-go: a peer may open calls and reset each at once, faster than their handlers return,
 //     and the session limits only the open calls.
 //   - But that goroutine must not wait for handlers that wait for what it reads. That can happen
-//     if handlers call the peer, if the session is a client's, or if the reader itself must run
-//     them. Then another goroutine waits with each call. The session's limit of open calls bounds
-//     these, because a call that is reset stops waiting.
+//     if handlers call the peer, if the session is a client's, or if the reader itself must run them.
+//     Then another goroutine waits with each call. The session's limit of open calls bounds how many
+//     such goroutines there are, because a call that is reset stops waiting.
 //   - A session that reads each call on another goroutine lets that goroutine wait.
 //
 // Invariants, under mu:
@@ -34,7 +34,7 @@ import (
 //     this side knows that it is refused.
 type admission struct {
 	mu      *sync.Mutex // the server's workers.mu
-	limit   int         // of places; 0 for none
+	limit   int         // of places; 0 for no limit
 	ahead   bool        // callers take their places with admit
 	onIdle  func()      // called once, with mu held
 	counter CallCounter // counts the running calls as well; may be nil
@@ -52,7 +52,7 @@ type admission struct {
 	isIdle       bool          // onIdle was called
 }
 
-// A ticket is a call that waits for a place.
+// A ticket stands for a call that waits for a place.
 type ticket struct {
 	waiter  wait.Waiter
 	parker  wait.Parker

@@ -63,8 +63,8 @@ type rawMetadata struct {
 	added [][]string
 }
 
-// mirrored says whether rawMetadata has the layout of package metadata's type. If a
-// version of grpc-go differs, outgoing uses the exported accessor.
+// mirrored says whether rawMetadata has the same layout as the type of package metadata that it
+// mirrors. If a version of grpc-go differs, outgoing uses the exported accessor.
 var mirrored = func() (ok bool) {
 	probe := metadata.AppendToOutgoingContext(context.Background(), "k", "v")
 	theirs, ours := reflect.TypeOf(probe.Value(outgoingKey)), reflect.TypeFor[rawMetadata]()

@@ -294,8 +294,8 @@ var jsonCodec = codec.JSON()
 // codec other than protobuf's is configured or registered, because that codec must see them.
 func (s *Server) shares() bool { return s.cfg.Shared && s.cfg.Codec == nil && s.codec == codec.Proto() }
 
-// errStopped is the reason for which a stopping server closes sessions. It is no status error:
-// clients get only its text, and make a status of it.
+// errStopped is the reason for which a stopping server closes sessions. It is not a status error,
+// because clients get only its text and make a status from that.
 var errStopped = errors.New("the server was stopped")
 
 // Stop closes all sessions, which cancels their calls. It waits for the sessions to end,

@@ -222,8 +222,8 @@ func (sc *ServiceConfig) of(method string) *methodConfig {
 	return sc.rest
 }
 
-// limit returns the limit of a message's size, in bytes: the smaller one of config and option,
-// each of which may be nil. If both are nil, it returns byDefault.
+// limit returns the maximum size of a message, in bytes: the smaller of config and option, each of
+// which may be nil. If both are nil, it returns byDefault.
 func limit(config, option *int, byDefault int) int {
 	switch {
 	case config == nil && option == nil:

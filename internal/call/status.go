@@ -55,7 +55,7 @@ func statusWith(st *status.Status, trailer metadata.MD) *status.Status {
 }
 
 // maxDetailsText is the maximum length of details that are put into a text, in bytes. In the text
-// they become six times as long.
+// they can become six times as long or longer.
 const maxDetailsText = 4 << 10
 
 func statusOfTrailer(st *status.Status, trailer metadata.MD) *status.Status {

@@ -188,10 +188,10 @@ func (in *Inbox[Extra]) DropPartial() {
 	}
 }
 
-// Next receives into f what precedes the first message: a header, or if there is no message the
-// half-close or the end. If done is set, Recv returns err. Otherwise Next returns the item of the
-// first message, or nil if nothing has arrived. That message may be too large for f, may still be
-// arriving, or may be complete.
+// Next receives into f the header of the first item, if it has one, and the half-close or the end
+// if the item has no message. If done is set, Recv returns err. Otherwise Next returns the item of
+// the first message, or nil if nothing has arrived. That message may be too large for f, may still
+// be arriving, or may be complete.
 func (in *Inbox[Extra]) Next(f *link.Frame) (it *Item[Extra], done bool, err error) {
 	if len(in.Items) == 0 {
 		return nil, in.Err != nil, in.Err

@@ -337,8 +337,8 @@ func (s *Session) flushQueued() {
 	}
 }
 
-// resetReadDeadline sets the deadline for the next reads: none, or lastWords from now
-// after a write error. mu is held.
+// resetReadDeadline sets the deadline for the next reads: none, or lastWords from now if a write
+// has failed. mu is held.
 func (s *Session) resetReadDeadline() {
 	var due time.Time
 	if s.writing.broken != nil {

@@ -50,7 +50,7 @@ export class Writer {
     return b;
   }
 
-  /** Returns the bytes that were appended from the offset start on. The result is valid until the next append. */
+  /** Returns the bytes from the offset start to the end. The result is valid until the next append. */
   from(start: number): Uint8Array {
     return this.#buf.subarray(start, this.length);
   }

@@ -40,7 +40,7 @@ export class Call {
   /** The callee's header; undefined until it has arrived. */
   header: Metadata | undefined;
 
-  /** The callee's status and trailer; undefined if the call has not ended by them. */
+  /** The callee's status and trailer; undefined unless they have ended the call. */
   end: End | undefined;
 
   /** Why the call has failed. */

@@ -19,7 +19,8 @@ const never = () => undefined;
 
 /**
  * Creates the context of a call without a timeout. Headers and signals take longer to make than
- * all else in a small call, and few handlers use them, so they are made when they are asked for.
+ * all else in a small call, and few handlers use them, so they are made only when they are asked
+ * for.
  */
 export function lazyContext(method: DescMethod, head: CallHead, parts: Parts): HandlerContext {
   return {

@@ -2,8 +2,9 @@ import type { Connection } from "./connection.ts";
 
 /**
  * Tells the connection what the page learns about its network. After a laptop has slept or has
- * changed its network, sockets can be dead without an event that says so. A page that the browser
- * puts aside must have no sockets. The returned function ends the watching.
+ * changed its network, sockets can be dead without an event that says so. Before the browser puts
+ * a page aside for its back and forward buttons, the page must close its sockets. The returned
+ * function ends the watching.
  */
 export function watchNetwork(connection: Connection): () => void {
   const page = globalThis as Partial<Pick<Window, "addEventListener">>;

@@ -103,8 +103,8 @@ async function handle(call: Call, methods: Map<string, MethodImplSpec>, intercep
   } catch (e) {
     failure = ConnectError.from(e, Code.Unknown);
   }
-  // The timer of the deadline may fire before the caller's. The caller would then accept the
-  // result of a handler that just returns when its signal is aborted, so the call fails here.
+  // The deadline's timer on this side may fire before the caller's. The caller would then accept
+  // the result of a handler that just returns when its signal is aborted, so the call fails here.
   if (context.signal.aborted && !call.error) failure = ConnectError.from(context.signal.reason, Code.DeadlineExceeded);
   end(call, failure, context.responseTrailer);
   context.abort(ended);

@@ -38,7 +38,7 @@ export interface SessionOptions {
   /** Is called once, when the session takes no more calls. Calls that have begun may still run. */
   drained?: () => void;
 
-  /** Is called once, when the session has ended, which may be at once after drained. */
+  /** Is called once, when the session has ended, which may be right after drained was called. */
   ended?: (why: CallError) => void;
 }
 
@@ -56,8 +56,8 @@ const patience = 3;
 const resolved = Promise.resolve(); // its then is faster than queueMicrotask
 
 /**
- * The client's side of a connection, over any channel of ordered bytes. Its owner passes the bytes
- * that arrive to receive, and calls lost when the channel has ended.
+ * The client's side of a connection, over any channel of ordered bytes. Its owner calls `receive`
+ * with the bytes that arrive, and `lost` when the channel has ended.
  *
  * Frames that are written in one turn of the event loop are sent together, because a WebSocket
  * message costs more than a frame.
@@ -472,7 +472,7 @@ export class Session {
     this.#calls.get(this.#known(f.stream))?.handle(f);
   }
 
-  /** Returns the connection's credit for bytes that have arrived, even before they are received. The credit of their call bounds how many of them wait. */
+  /** Grants the server new credit of the connection for bytes that have arrived, even before they are received. The credit of their call bounds how many of them wait. */
   #consume(cost: number): void {
     this.#received += cost;
     if (this.#received < this.#connectionWindow / 4) return;

@@ -119,7 +119,7 @@ func (c *session) Peer() *link.Peer { return &c.peer }
 // Drain implements [link.Session]. The client learns of it by the answer to its current request.
 // Without a request the connection is closed: either the client waits before it sends the next
 // request, or a browser has opened the connection in advance. A request whose body is still
-// arriving becomes a call at once, because the acceptor takes none later.
+// arriving becomes a call at once, because the acceptor will take no calls later.
 func (c *session) Drain() <-chan struct{} {
 	c.mu.Lock()
 	hungUp := c.hangUp()
@@ -225,8 +225,8 @@ func (c *session) end() {
 	a.Gone()
 }
 
-// begin begins to answer a request. It reports false if the bytes must not be taken for a
-// request.
+// begin begins to answer a request. It reports false if the connection is about to be closed, or
+// if what looks like a request may be the rest of the last one's body.
 func (c *session) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

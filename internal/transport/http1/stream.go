@@ -101,7 +101,7 @@ func (s *stream) Send(f *link.Frame) error {
 	if f.End != nil {
 		s.over = true
 		sender, receiver, reader = s.finish(link.ErrEnded)
-		s.session.limitWrites() // while mu is held, so that the writer is not done before
+		s.session.limitWrites() // while mu is held: the writer must not finish the answer before the limit is set
 	}
 	writer := s.writer.Wake()
 	s.mu.Unlock()

@@ -29,8 +29,8 @@ type queue struct {
 	receiverParked atomic.Bool
 
 	// senderBlocked says, without the lock, that the sender waits for credit. It is a hint: a
-	// receiver that misses it holds back less than a quarter of the window, and can still receive
-	// more than a window.
+	// receiver that misses it holds back credit for less than a quarter of the window, and looks
+	// again soon, because more than a window of messages is left to receive.
 	senderBlocked atomic.Bool
 
 	// handsOff lets the sender run a receiver that is a task, on the sender's own goroutine. It is

@@ -145,7 +145,7 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 	_ = conn.SetDeadline(deadline)
 	secured, auth, err := l.Options.accepted(conn)
 	if err != nil {
-		if !errors.Is(err, credentials.ErrConnDispatched) { // otherwise conn belongs to another owner
+		if !errors.Is(err, credentials.ErrConnDispatched) { // otherwise conn belongs to someone else
 			refuseHandshake(conn, err)
 		}
 		return
