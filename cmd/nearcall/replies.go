@@ -53,7 +53,7 @@ func (o *output) json(m proto.Message) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// protojson varies its spaces from run to run.
+	// protojson varies its spaces from build to build.
 	var out bytes.Buffer
 	if o.compact {
 		err = json.Compact(&out, text)
