@@ -69,7 +69,7 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 	o := options.NewDial(opts)
 	o.Socket.Unix = unixAuthInfo
 	if o.Dialer != nil && o.Err == nil {
-		return newClientConn(target, target, connector.Config{Dialer: o.Dialer, Backoff: targets.NearBackoff}, o), nil
+		return newClientConn(target, target, connector.Config{Name: target, Dialer: o.Dialer, Backoff: targets.NearBackoff}, o), nil
 	}
 	t, err := targets.Parse(target)
 	if err != nil {
@@ -85,7 +85,7 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 		}
 		return &ClientConn{target: target, remote: remote, hint: targets.Hint(t.Rest)}, nil
 	}
-	cfg := connector.Config{Backoff: t.Scheme.Backoff}
+	cfg := connector.Config{Name: target, Backoff: t.Scheme.Backoff}
 	if !o.Persistent && t.Scheme.Sockets {
 		cfg.Idle = connector.NewIdleness(o.IdleTimeout)
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/grpclog"
 	"google.golang.org/grpc/status"
 
 	"github.com/nearcall/nearcall/internal/link"
@@ -49,6 +50,7 @@ type Connector struct {
 
 // A Config says how to connect.
 type Config struct {
+	Name    string // the target, for the log; "" for no log
 	Dialer  link.Dialer
 	Backoff backoff.Config
 	Timeout time.Duration // of one attempt
@@ -178,10 +180,27 @@ func (c *Connector) setState(s connectivity.State) {
 		return
 	}
 	c.state = s
+	c.log(s)
 	close(c.changed)
 	c.changed = make(chan struct{})
 	if c.observer != nil && s != connectivity.Shutdown {
 		c.observer(s)
+	}
+}
+
+var logger = grpclog.Component("nearcall")
+
+// log logs a change of the state. Failed attempts are warnings, as in grpc-go; the backoff limits
+// their rate. mu is held.
+func (c *Connector) log(s connectivity.State) {
+	switch {
+	case c.Name == "":
+	case s == connectivity.TransientFailure:
+		logger.Infof("connection to %s: %v: %q", c.Name, s, c.failure)
+	case s == connectivity.Idle && c.redial.reason != nil:
+		logger.Infof("connection to %s: %v: the last connection ended: %q", c.Name, s, c.redial.reason)
+	default:
+		logger.Infof("connection to %s: %v", c.Name, s)
 	}
 }
 
@@ -287,6 +306,9 @@ func (c *Connector) finishDial(number uint64, s link.Session, begun time.Time, e
 	defer c.mu.Unlock()
 	if err != nil {
 		c.failure = err
+		if c.Name != "" {
+			logger.Warningf("failed to connect to %s: %q", c.Name, err)
+		}
 		c.setState(connectivity.TransientFailure)
 		return false, c.redial.failed(begun, c.Backoff)
 	}

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc/grpclog"
+
 	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/wait"
@@ -196,11 +198,21 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 		_ = s.conn.Close()
 	}
 	after.run()
+	switch {
+	case !s.opts.Client && code == wire.ByeProtocol && !link.IsClosed(s.helloReceived):
+		logger.Infof("the handshake with %s failed: %q", s.opts.Name, reason)
+	case logger.V(2):
+		logger.Infof("closing the connection with %s: %q", s.opts.Name, reason)
+	}
 	close(s.allCallsEnded)
 	if started && s.acceptor != nil {
 		s.acceptor.Closed(reason)
 	}
 }
+
+// logger gets what grpc-go logs, at its levels: failed handshakes of clients always, other ends of
+// connections if asked for.
+var logger = grpclog.Component("nearcall")
 
 // hasReplies reports whether replies of ended calls are left, which are written before BYE. mu is held.
 func (s *Session) hasReplies() bool {

@@ -146,6 +146,7 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 	secured, auth, err := l.Options.accepted(conn)
 	if err != nil {
 		if !errors.Is(err, credentials.ErrConnDispatched) { // otherwise conn belongs to someone else
+			logFailed(conn, "the security handshake", err)
 			refuseHandshake(conn, err)
 		}
 		return
@@ -153,6 +154,9 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 	over, first, p, err := l.readProtocol(ctx, secured, deadline)
 	switch {
 	case err != nil:
+		if err != errStays {
+			logFailed(conn, "finding out the protocol", err)
+		}
 		_ = secured.Close()
 	case p == native:
 		l.removePending(conn)
@@ -163,6 +167,7 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 			take(Handover{secured, first, auth, deadline, l.Path, accept})
 			return
 		}
+		l.logRefused(conn, p, first)
 		refuse(secured, p, first)
 	}
 }
@@ -188,11 +193,13 @@ func (l *Listener) readProtocol(ctx context.Context, conn net.Conn, deadline tim
 		if over, first, why = l.Options.answer(ctx, conn, first, deadline); why == nil {
 			return over, nil, native, nil
 		}
+		logDeclined(peerName(conn), why)
 		if first, p, err = l.Options.readFirst(conn, first); p == offer { // a second offer
 			p = unknown
 		}
 	}
 	if err == nil && p == native && l.Options.RequireUpgrade {
+		l.logRefused(conn, p, first)
 		refuseSocket(conn)
 		err = errStays
 	}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/grpclog"
+
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
@@ -77,6 +79,72 @@ func refuseHandshake(conn net.Conn, err error) {
 		return
 	}
 	hangUp(conn)
+}
+
+// What a server logs of a connection that fails or is refused: one line, at the level at which
+// grpc-go logs a failed handshake. As there, a client that connects and closes is not logged:
+// load balancers and probes do that. What peers say is quoted, so that they cannot forge lines.
+
+var logger = grpclog.Component("nearcall")
+
+// peerName returns the address of conn's peer. A client of a unix socket has none, but is a process
+// that the system can tell.
+func peerName(conn net.Conn) string {
+	local, remote := conn.LocalAddr(), conn.RemoteAddr()
+	if local != nil && local.Network() == "unix" {
+		if p, ok := processOf(conn); ok {
+			return fmt.Sprintf("process %d of user %d at %v", p.PID, p.UID, local)
+		}
+		return fmt.Sprintf("a client at %v", local)
+	}
+	return fmt.Sprint(remote)
+}
+
+// logFailed logs that conn's client failed during step.
+func logFailed(conn net.Conn, step string, err error) {
+	if err == io.EOF || errors.Is(err, net.ErrClosed) {
+		return // it has left, or this side has closed the listener
+	}
+	logger.Infof("%s with %s failed: %q%s", step, peerName(conn), err, remedy(err))
+}
+
+// remedy returns what to do about a failed security handshake, as far as err tells.
+func remedy(err error) string {
+	var header tls.RecordHeaderError
+	switch {
+	case errors.As(err, &header) && strings.HasPrefix(wire.Magic, string(header.RecordHeader[:])):
+		return "; it is a nearcall client without TLS: give it WithTransportCredentials"
+	case errors.As(err, &header):
+		return "; it does not use TLS"
+	case strings.Contains(err.Error(), "application protocol"), strings.Contains(err.Error(), "ALPN"):
+		return "; clients and NextProtos of the server's TLS configuration must agree on h2 or http/1.1: see nearcall.NewTLS"
+	case strings.Contains(err.Error(), "remote error: tls"):
+		return "; the client refuses the server's certificate or TLS version"
+	}
+	return ""
+}
+
+// logRefused logs that a client of another protocol is refused.
+func (l *Listener) logRefused(conn net.Conn, p protocol, first []byte) {
+	why := "it does not speak a protocol of this server"
+	switch {
+	case p == clientHello:
+		why = "it uses TLS, for which the server needs Creds"
+	case p == native:
+		why = "the listener takes shared memory only: dial shm:PATH, from a process of the same user"
+	case p == http2 && l.Options.RequireUpgrade, p == http1 && l.Options.RequireUpgrade:
+		why = "the listener takes nearcall's clients over shared memory only: let the client use a tcp: or unix: listener"
+	case p == http2:
+		why = "it is an ordinary gRPC client, which needs OtherClients with GRPCClients"
+	case p == http1:
+		why = "it is a client of HTTP/1, which needs OtherClients with WebClients"
+	}
+	logger.Infof("refused %s: %s; it began with %.20q", peerName(conn), why, first)
+}
+
+// logDeclined logs that a connection with peer stays a socket.
+func logDeclined(peer string, why error) {
+	logger.Infof("no shared memory with %s, which stays a unix socket: %q", peer, why)
 }
 
 // hangUp closes a connection after the peer had time to read what was written. Many systems

@@ -74,6 +74,8 @@ func (o Options) offer(ctx context.Context, conn net.Conn) (c mux.Conn, first []
 		return nil, nil, false, mux.ErrGRPCServer
 	case o.RequireUpgrade:
 		return nil, nil, false, fmt.Errorf("%w: %w", errStays, why)
+	case u != nil && !mux.IsGRPCServer(first):
+		logDeclined(fmt.Sprint(u.RemoteAddr()), why)
 	}
 	return conn, first, false, nil
 }

@@ -1,0 +1,231 @@
+package test
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/grpclog"
+	testpb "google.golang.org/grpc/interop/grpc_testing"
+
+	"github.com/nearcall/nearcall"
+	"github.com/nearcall/nearcall/internal/testing/leak"
+)
+
+// A logRecorder is grpclog's default, which prints errors, and keeps the lines of nearcall.
+type logRecorder struct {
+	grpclog.LoggerV2
+
+	mu    sync.Mutex
+	lines []string // the last ones, each after its level
+}
+
+var logs = &logRecorder{LoggerV2: grpclog.NewLoggerV2(io.Discard, io.Discard, os.Stderr)}
+
+func (l *logRecorder) record(level string, args []any) {
+	line := fmt.Sprintln(args...)
+	if !strings.HasPrefix(line, "[nearcall]") {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.lines) == 10000 {
+		l.lines = slices.Clone(l.lines[5000:])
+	}
+	l.lines = append(l.lines, level+strings.TrimSuffix(line, "\n"))
+}
+
+func (l *logRecorder) InfoDepth(_ int, args ...any)    { l.record("INFO ", args) }
+func (l *logRecorder) WarningDepth(_ int, args ...any) { l.record("WARNING ", args) }
+func (l *logRecorder) ErrorDepth(_ int, args ...any)   { l.Error(args...) }
+func (l *logRecorder) FatalDepth(_ int, args ...any)   { l.Fatal(args...) }
+
+// with returns the lines that contain all of parts.
+func (l *logRecorder) with(parts ...string) (found []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.lines {
+		if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// wantLogged waits for a line that contains all of parts, and checks that there is one, in one
+// line of text.
+func wantLogged(t *testing.T, parts ...string) {
+	t.Helper()
+	leak.Eventually(t, fmt.Sprintf("the log has %q", parts), func() bool { return len(logs.with(parts...)) > 0 })
+	if lines := logs.with(parts...); len(lines) > 1 || strings.Contains(lines[0], "\n") {
+		t.Errorf("the log has %q, want one line", lines)
+	}
+}
+
+// send connects to address, sends what, and returns the connection's own address after the server
+// has closed it.
+func send(t *testing.T, network, address, what string) (from string) {
+	t.Helper()
+	conn, err := net.Dial(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, what); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.(interface{ CloseWrite() error }).CloseWrite()
+	_, _ = io.Copy(io.Discard, conn)
+	return conn.LocalAddr().String()
+}
+
+func TestFailedTLSHandshakesAreLogged(t *testing.T) {
+	certs := newCertificates(t)
+	lis := listen(t, "tcp:127.0.0.1:0")
+	start(t, serve(t, echo{}, nearcall.Creds(credentials.NewTLS(certs.server(nil)))), lis)
+	address := lis.Addr().String()
+	for what, remedy := range map[string]string{
+		"nearcall/1\n":       "it is a nearcall client without TLS",
+		"GET / HTTP/1.1\r\n": "it does not use TLS",
+	} {
+		wantLogged(t, "INFO [nearcall] the security handshake with "+send(t, "tcp", address, what), "failed", remedy)
+	}
+	for _, c := range []struct {
+		name, remedy string
+		config       *tls.Config
+	}{
+		{"an ALPN mismatch", "must agree on h2 or http/1.1", &tls.Config{RootCAs: certs.roots, NextProtos: []string{"a\nb"}}},
+		{"no ALPN", "must agree on h2 or http/1.1", &tls.Config{RootCAs: certs.roots}},
+		{"a certificate that is refused", "the client refuses the server's certificate", &tls.Config{NextProtos: []string{"h2"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			raw, err := net.Dial("tcp", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer raw.Close()
+			c.config.ServerName = "localhost"
+			if conn := tls.Client(raw, c.config); conn.Handshake() == nil {
+				_, _ = conn.Read(make([]byte, 1))
+			}
+			wantLogged(t, "INFO [nearcall] the security handshake with "+raw.LocalAddr().String(), "failed", c.remedy)
+		})
+	}
+}
+
+func TestRefusedConnectionsAreLogged(t *testing.T) {
+	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+	lis := listen(t, "tcp:127.0.0.1:0")
+	start(t, serve(t, echo{}, nearcall.OtherClients(0)), lis)
+	for what, why := range map[string]string{
+		"\x00\n garbage":     "it does not speak a protocol of this server",
+		"\x16\x03\x01":       "it uses TLS, for which the server needs Creds",
+		preface:              "needs OtherClients with GRPCClients",
+		"GET / HTTP/1.1\r\n": "needs OtherClients with WebClients",
+	} {
+		wantLogged(t, "INFO [nearcall] refused "+send(t, "tcp", lis.Addr().String(), what), why)
+	}
+	if runtime.GOOS != "linux" {
+		return
+	}
+	near := listen(t, targetFor(t, "shm"))
+	start(t, serve(t, echo{}), near)
+	path := near.Addr().String()
+	who := fmt.Sprintf("INFO [nearcall] refused process %d of user %d at %s", os.Getpid(), os.Getuid(), path)
+	for what, why := range map[string]string{
+		"nearcall/1\n":       "takes shared memory only",
+		preface:              "takes nearcall's clients over shared memory only",
+		"GET / HTTP/1.1\r\n": "takes nearcall's clients over shared memory only",
+	} {
+		send(t, "unix", path, what)
+		wantLogged(t, who, why, fmt.Sprintf("began with %.20q", what))
+	}
+}
+
+// Load balancers and probes connect and close, and a client that works is no event.
+func TestConnectionsThatCloseOrWorkAreNotLogged(t *testing.T) {
+	lis := listen(t, "tcp:127.0.0.1:0")
+	start(t, serve(t, echo{}), lis)
+	var probes []string
+	for range 3 {
+		probes = append(probes, send(t, "tcp", lis.Addr().String(), ""))
+	}
+	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecureCreds()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	conn.Connect()
+	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target())), codes.OK)
+	wantLogged(t, "refused "+send(t, "tcp", lis.Addr().String(), "\x00 the last"))
+	for _, from := range probes {
+		if lines := logs.with(from); lines != nil {
+			t.Errorf("a connection that was closed is logged: %q", lines)
+		}
+	}
+}
+
+func TestFailedHandshakesOfNearcallAreLogged(t *testing.T) {
+	lis := listen(t, "tcp:127.0.0.1:0")
+	start(t, serve(t, echo{}), lis)
+	for _, what := range []string{"nearcall/1\n", "nearcall/1\n\x00\x00 not HELLO"} {
+		wantLogged(t, "INFO [nearcall] the handshake with tcp:"+send(t, "tcp", lis.Addr().String(), what)+" failed")
+	}
+}
+
+func TestDeclinedUpgradesAreLoggedByBothSides(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("there is no shared memory")
+	}
+	lis := listen(t, targetFor(t, "unix"))
+	start(t, serve(t, echo{}, nearcall.MaxSharedMemory(0)), lis)
+	wantCode(t, <-invoke(t.Context(), dial(t, lis.Target())), codes.OK)
+	path := lis.Addr().String()
+	wantLogged(t, fmt.Sprintf("INFO [nearcall] no shared memory with process %d", os.Getpid()), "at "+path, "MaxSharedMemory or WithMaxSharedMemory is 0")
+	wantLogged(t, "INFO [nearcall] no shared memory with "+path, "the server declines: MaxSharedMemory or WithMaxSharedMemory is 0")
+
+	quiet := listen(t, targetFor(t, "unix"))
+	start(t, serve(t, echo{}), quiet)
+	wantCode(t, <-invoke(t.Context(), dial(t, quiet.Target(), nearcall.WithMaxSharedMemory(0))), codes.OK)
+	if lines := logs.with("no shared memory", quiet.Addr().String()); lines != nil {
+		t.Errorf("a client that offers no upgrade is logged: %q", lines)
+	}
+}
+
+func TestFailedDialsAndReconnectsAreLogged(t *testing.T) {
+	lis := listen(t, "tcp:127.0.0.1:0")
+	target := lis.Target()
+	srv := serve(t, echo{})
+	start(t, srv, lis)
+	conn, err := nearcall.NewClient(target, impatient())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client := testpb.NewTestServiceClient(conn)
+	wantCode(t, <-invoke(t.Context(), client), codes.OK)
+	wantLogged(t, "INFO [nearcall] connection to "+target+": READY")
+	srv.Stop()
+	leak.Eventually(t, "the client notices", func() bool { return conn.GetState() == connectivity.Idle })
+	conn.Connect()
+	wantLogged(t, "INFO [nearcall] connection to "+target+": IDLE: the last connection ended")
+	leak.Eventually(t, "a failed dial is a warning", func() bool {
+		return logs.with("WARNING [nearcall] failed to connect to "+target, "connection refused") != nil
+	})
+	start(t, serve(t, echo{}), listen(t, target))
+	wantCode(t, <-invoke(t.Context(), client, grpc.WaitForReady(true)), codes.OK)
+	if n := len(logs.with("connection to " + target + ": READY")); n != 2 {
+		t.Errorf("READY is logged %d times, want twice", n)
+	}
+}
