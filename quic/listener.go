@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	q "github.com/quic-go/quic-go"
+	"google.golang.org/grpc/grpclog"
 
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/registry"
@@ -201,11 +202,18 @@ func (l *listener) listen() (next func(context.Context) (*q.Conn, error), err er
 }
 
 // shake counts the handshake of a connection until it ends, or fails.
-func (l *listener) shake(ctx context.Context, _ *q.ClientInfo) (context.Context, error) {
+func (l *listener) shake(ctx context.Context, client *q.ClientInfo) (context.Context, error) {
 	l.shakes.Add(1)
 	var once sync.Once
 	end := func() { once.Do(func() { l.shakes.Add(-1) }) }
-	context.AfterFunc(ctx, end)
+	context.AfterFunc(ctx, func() {
+		once.Do(func() {
+			l.shakes.Add(-1)
+			if l.ctx.Err() == nil {
+				logger.Infof("the security handshake with %v failed: %q", client.RemoteAddr, context.Cause(ctx))
+			}
+		})
+	})
 	return context.WithValue(ctx, shakeKey{}, end), nil
 }
 
@@ -217,3 +225,5 @@ func shaken(conn *q.Conn) {
 		end()
 	}
 }
+
+var logger = grpclog.Component("nearcall")

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/quic-go/quic-go/testutils/simnet"
+	"google.golang.org/grpc/grpclog"
 
 	"github.com/nearcall/nearcall/internal/codec"
 	"github.com/nearcall/nearcall/internal/link"
@@ -27,7 +28,10 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) {
+	grpclog.SetLoggerV2(logs) // before anything logs, as grpclog demands
+	leak.Main(m)
+}
 
 // testTLS returns the configurations of a server and of a client that have certificates which
 // both trust.

@@ -6,7 +6,6 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/grpclog"
 )
 
 // reportUnreachable makes reads of a socket fail at once if the system learns that nobody listens
@@ -53,5 +52,3 @@ func checkBuffers(pc net.PacketConn) {
 		}
 	})
 }
-
-var logger = grpclog.Component("nearcall")
