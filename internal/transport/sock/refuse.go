@@ -124,22 +124,25 @@ func remedy(err error) string {
 	return ""
 }
 
-// logRefused logs that a client of another protocol is refused.
+// logRefused logs that a client of another protocol, or without shared memory, is refused.
 func (l *Listener) logRefused(conn net.Conn, p protocol, first []byte) {
-	why := "it does not speak a protocol of this server"
-	switch {
-	case p == clientHello:
-		why = "it uses TLS, for which the server needs Creds"
+	const near = ", and the listener takes nearcall's clients over shared memory only: use a tcp: or unix: listener"
+	why := fmt.Sprintf("it does not speak a protocol of this server; it began with %.20q", first)
+	switch upgraded := l.Options.RequireUpgrade; {
 	case p == native:
 		why = "the listener takes shared memory only: dial shm:PATH, from a process of the same user"
-	case p == http2 && l.Options.RequireUpgrade, p == http1 && l.Options.RequireUpgrade:
-		why = "the listener takes nearcall's clients over shared memory only: let the client use a tcp: or unix: listener"
+	case p == clientHello:
+		why = "it uses TLS, for which the server needs Creds"
+	case p == http2 && upgraded:
+		why = "it is an ordinary gRPC client" + near
+	case p == http1 && upgraded:
+		why = "it is a client of HTTP/1" + near
 	case p == http2:
 		why = "it is an ordinary gRPC client, which needs OtherClients with GRPCClients"
 	case p == http1:
 		why = "it is a client of HTTP/1, which needs OtherClients with WebClients"
 	}
-	logger.Infof("refused %s: %s; it began with %.20q", peerName(conn), why, first)
+	logger.Infof("refused %s: %s", peerName(conn), why)
 }
 
 // logDeclined logs that a connection with peer stays a socket.
