@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/grpclog"
 	testpb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/peer"
 
 	"github.com/nearcall/nearcall"
 	"github.com/nearcall/nearcall/internal/testing/leak"
@@ -50,6 +52,9 @@ func (l *logRecorder) InfoDepth(_ int, args ...any)    { l.record("INFO ", args)
 func (l *logRecorder) WarningDepth(_ int, args ...any) { l.record("WARNING ", args) }
 func (l *logRecorder) ErrorDepth(_ int, args ...any)   { l.Error(args...) }
 func (l *logRecorder) FatalDepth(_ int, args ...any)   { l.Fatal(args...) }
+
+// V makes grpc-go and nearcall log all that they can.
+func (l *logRecorder) V(int) bool { return true }
 
 // with returns the lines that contain all of parts.
 func (l *logRecorder) with(parts ...string) (found []string) {
@@ -151,6 +156,37 @@ func TestRefusedConnectionsAreLogged(t *testing.T) {
 		send(t, "unix", path, what)
 		wantLogged(t, who, why)
 	}
+}
+
+func TestClientsThatSendTooLittleAreLogged(t *testing.T) {
+	lis := listen(t, "tcp:127.0.0.1:0")
+	start(t, serve(t, echo{}, nearcall.ConnectionTimeout(50*time.Millisecond)), lis)
+	for what, step := range map[string]string{
+		"near":         "finding out the protocol with ",
+		"nearcall/1\n": "the handshake with tcp:",
+	} {
+		conn, err := net.Dial("tcp", lis.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, what)
+		wantLogged(t, "INFO [nearcall] "+step+conn.LocalAddr().String()+" failed", "time")
+	}
+}
+
+func TestTheEndsOfConnectionsAreLoggedIfAskedFor(t *testing.T) {
+	lis := listen(t, "tcp:127.0.0.1:0")
+	start(t, serve(t, echo{}), lis)
+	conn, err := nearcall.NewClient(lis.Target())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var server peer.Peer
+	wantCode(t, <-invoke(t.Context(), testpb.NewTestServiceClient(conn), grpc.Peer(&server)), codes.OK)
+	_ = conn.Close()
+	wantLogged(t, "INFO [nearcall] closing the connection with "+lis.Target())
+	wantLogged(t, "INFO [nearcall] closing the connection with tcp:"+server.LocalAddr.String())
 }
 
 // Load balancers and probes connect and close, and a client that works is no event.
