@@ -229,7 +229,7 @@ func TestFailedHandshakesOfNearcallAreLogged(t *testing.T) {
 	lis := listen(t, "tcp:127.0.0.1:0")
 	start(t, serve(t, echo{}), lis)
 	for _, what := range []string{"nearcall/1\n", "nearcall/1\n\x00\x00 not HELLO"} {
-		wantLogged(t, "INFO [nearcall] the handshake with tcp:"+send(t, "tcp", lis.Addr().String(), what)+" failed")
+		wantLogged(t, "INFO [nearcall] the handshake with tcp:"+send(t, "tcp", lis.Addr().String(), what)+" at "+lis.Addr().String()+" failed")
 	}
 }
 

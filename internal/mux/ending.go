@@ -200,7 +200,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	after.run()
 	switch {
 	case !s.opts.Client && code == wire.ByeProtocol && !link.IsClosed(s.helloReceived):
-		logger.Infof("the handshake with %s failed: %q", s.opts.Name, reason)
+		logger.Infof("the handshake with %s at %v failed: %q", s.opts.Name, s.opts.Peer.LocalAddr, reason)
 	case logger.V(2):
 		logger.Infof("closing the connection with %s: %q", s.opts.Name, reason)
 	}
