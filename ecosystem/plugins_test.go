@@ -5,13 +5,16 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 
 	xds "github.com/cncf/xds/go/xds/data/orca/v3"
 	xdsservice "github.com/cncf/xds/go/xds/service/orca/v3"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	experimental "google.golang.org/grpc/experimental/opentelemetry"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/orca"
 	"google.golang.org/grpc/reflection"
@@ -115,10 +118,13 @@ func (s telescope) counts(t *testing.T) (lines []string) {
 }
 
 func (s telescope) plugin() opentelemetry.Options {
-	return opentelemetry.Options{MetricsOptions: opentelemetry.MetricsOptions{MeterProvider: s.meter}}
+	return opentelemetry.Options{
+		MetricsOptions: opentelemetry.MetricsOptions{MeterProvider: s.meter},
+		TraceOptions:   experimental.TraceOptions{TracerProvider: s.tracer, TextMapPropagator: propagation.TraceContext{}},
+	}
 }
 
-func TestGRPCsOpenTelemetryPluginMeasuresForwardedCalls(t *testing.T) {
+func TestGRPCsOpenTelemetryPluginMeasuresAndTracesForwardedCalls(t *testing.T) {
 	measured := map[string][]string{}
 	for name, dial := range throughAServer {
 		t.Run(name, func(t *testing.T) {
@@ -127,12 +133,12 @@ func TestGRPCsOpenTelemetryPluginMeasuresForwardedCalls(t *testing.T) {
 			pb.RegisterShopServer(srv, &shop{})
 			buy(t, dial(t, srv))
 			srv.GracefulStop()
-			measured[name] = scope.counts(t)
+			measured[name] = append(scope.counts(t), scope.sorted()...)
 		})
 	}
 	want, got := measured["grpc-go"], measured["nearcall, forwarded"]
-	if len(want) < 10 || !slices.Equal(want, got) {
-		t.Errorf("through grpc-go the plugin has measured\n%q\nof forwarded calls\n%q", want, got)
+	if len(want) < 13 || !slices.Equal(want, got) {
+		t.Errorf("through grpc-go the plugin has measured\n%s\nof forwarded calls\n%s", strings.Join(want, "\n"), strings.Join(got, "\n"))
 	}
 }
 
