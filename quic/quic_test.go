@@ -29,7 +29,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	grpclog.SetLoggerV2(logs) // before anything logs, as grpclog demands
+	if os.Getenv(logLevel) == "" {
+		grpclog.SetLoggerV2(logs) // before anything logs, as grpclog demands
+	}
 	leak.Main(m)
 }
 
