@@ -58,7 +58,7 @@ func (s *Session) closeIfDrained() {
 		return
 	}
 	if !link.IsClosed(s.drained) {
-		s.announce() // calls closeIfDrained again when no more calls are accepted
+		s.announce() // as soon as no more calls are accepted, refuseCalls calls closeIfDrained again
 		s.wakeWriter()
 		return
 	}

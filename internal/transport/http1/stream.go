@@ -121,7 +121,7 @@ func (s *stream) finish(why error) (sender, receiver, reader wait.Parker) {
 	}
 	s.in.dropping = true
 	if s.in.small && !s.in.ended {
-		s.session.endReads() // so that the writer stops reading and writes
+		s.session.endReads() // the writer is still reading the body: it must stop, and write the answer
 	}
 	return s.sender.Wake(), s.in.receiver.Wake(), s.in.reader.Wake()
 }

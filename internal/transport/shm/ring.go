@@ -50,7 +50,7 @@ type sender struct {
 	received uint64 // the last value of head
 	waits    uint64 // the value of wants
 	rung     uint64 // the value of asleep that the bell was last rung for
-	heard    uint64 // bells for room, in total
+	heard    uint64 // how often the peer has rung because the ring has room again
 
 	// extend allocates the next bytes of the ring. It is nil once all of the ring is allocated.
 	// paged is the number of bytes that are allocated.
