@@ -162,7 +162,7 @@ func WithConnectParams(p grpc.ConnectParams) DialOption {
 	}, grpc.WithConnectParams(p))
 }
 
-// // WithInitialWindowSize sets the flow-control window of a stream. It limits how many bytes a
+// WithInitialWindowSize sets the flow-control window of a stream. It limits how many bytes a
 // handler can send before the caller has received them: at one and a half windows the handler
 // waits. The minimum is 64 KiB. The default is 64 KiB in process, and 256 KiB over sockets and
 // shared memory, where the default window grows up to 4 MiB if the stream's messages need it.
