@@ -53,7 +53,7 @@ type Client struct {
 
 	profile, shared *link.Profile // of calls without options; shared is for peers that share messages
 
-	closing context.Context // // ends with Refuse or Close
+	closing context.Context // ends with Refuse or Close
 	close   context.CancelFunc
 
 	mu      sync.Mutex

@@ -18,7 +18,7 @@ import (
 // because its throttler counts the failures of one connection.
 type ServiceConfig struct {
 	methods map[string]*methodConfig // by /service/method, /service/ or the empty string
-	rest    *methodConfig            // // of all other methods
+	rest    *methodConfig            // of all other methods
 }
 
 type methodConfig struct {

@@ -19,7 +19,7 @@ func NewTLS(c *tls.Config) credentials.TransportCredentials {
 	c = c.Clone()
 	server := c.Clone()
 	if len(server.NextProtos) == 0 {
-		server.NextProtos = []string{"http/1.1"} // // credentials.NewTLS adds h2
+		server.NextProtos = []string{"http/1.1"} // credentials.NewTLS adds h2
 	}
 	return &tlsCredentials{credentials.NewTLS(c), credentials.NewTLS(server), c}
 }
@@ -27,7 +27,7 @@ func NewTLS(c *tls.Config) credentials.TransportCredentials {
 type tlsCredentials struct {
 	credentials.TransportCredentials // the client's
 	server                           credentials.TransportCredentials
-	config                           *tls.Config // // a copy of the user's
+	config                           *tls.Config // a copy of the user's
 }
 
 // Server returns the credentials that ServerHandshake uses.
