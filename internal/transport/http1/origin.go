@@ -156,7 +156,7 @@ func isPreflight(r *http.Request) bool {
 func (o *origins) preflight(h http.Header, r *http.Request) {
 	h.Add("Vary", "Access-Control-Request-Headers")
 	if h.Get("Access-Control-Allow-Origin") == "" {
-		return // the page is of the same host, and needs no answer
+		return // a browser asks for no permission to call the host of the page
 	}
 	h.Set("Access-Control-Allow-Methods", "GET, POST")
 	h.Set("Access-Control-Max-Age", "7200")
