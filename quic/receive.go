@@ -110,7 +110,7 @@ func (st *stream) deliver(rc *wire.Received) error {
 		if rc.Begins {
 			n += itemCost
 		}
-		if in.AddMessage(rc) != nil {
+		if in.AddMessage(rc, &st.session.keeper) != nil {
 			st.hold(n)
 		}
 	}

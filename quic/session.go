@@ -50,6 +50,7 @@ type session struct {
 	held       atomic.Int64                 // bytes of messages that wait to be received, on all calls
 	taken      atomic.Int64                 // bytes of large replies that quic-go has put into packets
 	peerDrains atomic.Bool                  // the peer takes no more calls
+	keeper     encoded.Keeper               // of messages that arrive
 
 	mu       sync.Mutex
 	hello    wire.Hello // the peer's; until it arrives, the protocol's minimum

@@ -13,17 +13,25 @@ import (
 )
 
 // A carried is the server's side of a call that a [link.Stream] carries. For a unary method it is
-// all that a call needs above the stream. For a streaming method it is part of a serverStream.
+// all that a call needs above the stream, and all that stays in memory if the handler keeps its
+// context. For a streaming method it is part of a serverStream.
+//
+// Invariant: the goroutine that runs the call uses the carrier until it calls leave. Others use
+// it between use and unuse. Once the carrier is freed, nobody uses it.
 type carried struct {
-	call    serverCall
-	carrier link.Stream
-	stream  *serverStream // nil for a unary method
-	codec   link.Codec
+	call   serverCall
+	stream *serverStream // nil for a unary method
+	codec  link.Codec
 
 	// headerMu is held while a header is sent without a message, so that no
 	// message overtakes it.
 	headerMu sync.Mutex
 	end      link.End // how the call was ended
+
+	// Guarded by call.mu.
+	carrier link.Stream // nil once it was freed
+	uses    int         // how many other goroutines use carrier
+	left    bool        // the goroutine that ran the call has called leave
 
 	// Used only by the goroutine that receives.
 	recvOnce bool // a message was received
@@ -45,8 +53,52 @@ func newCarried(s link.Stream, c *serverConn, m *method, o *link.CallHeader) *ca
 	return r
 }
 
+// use reports whether the carrier may be used until unuse is called.
+func (r *carried) use() bool {
+	r.call.mu.Lock()
+	defer r.call.mu.Unlock()
+	if r.left {
+		return false
+	}
+	r.uses++
+	return true
+}
+
+func (r *carried) unuse() {
+	r.call.mu.Lock()
+	r.uses--
+	r.freeUnused()
+}
+
+// leave records that the goroutine that has run the call no longer uses the carrier. The call has
+// ended.
+func (r *carried) leave() {
+	r.call.mu.Lock()
+	r.left = true
+	r.freeUnused()
+}
+
+// freeUnused frees the carrier if nobody uses it. Called with call.mu held, which it releases.
+func (r *carried) freeUnused() {
+	if !r.left || r.uses > 0 {
+		r.call.mu.Unlock()
+		return
+	}
+	f, ok := r.carrier.(link.Freer)
+	r.carrier = nil
+	r.call.mu.Unlock()
+	if ok {
+		f.Free()
+	}
+}
+
 // abort ends the call for reason, on both sides, unless it has ended.
-func (r *carried) abort(reason error) { r.carrier.Abort(reason) }
+func (r *carried) abort(reason error) {
+	if r.use() {
+		r.carrier.Abort(reason)
+		r.unuse()
+	}
+}
 
 // finish ends the call with st, nil for OK. Only the first finish has an effect.
 func (r *carried) finish(st *status.Status) {
@@ -129,12 +181,10 @@ func (r *carried) reply(m any) error {
 // readRequest receives the request of a unary call into m. Generated code calls it. It fails once
 // the handler has returned.
 func (r *carried) readRequest(m any) error {
-	r.call.mu.Lock()
-	finished := r.call.finished
-	r.call.mu.Unlock()
-	if finished {
+	if !r.use() {
 		return contextStatus(context.Canceled)
 	}
+	defer r.unuse() // deferred, because the codec may panic
 	f := frames.Get().(*link.Frame)
 	err := r.receive(m, f)
 	freeFrame(f)

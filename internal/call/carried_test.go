@@ -2,6 +2,9 @@ package call
 
 import (
 	"context"
+	"errors"
+	"io"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,26 +17,39 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// An endable stream has an empty request. It reports what is called after the end was sent.
-type endable struct {
+// A freeable stream has an empty request. It counts how often it is freed, and reports what is
+// called after that.
+type freeable struct {
 	requesting
 	t     *testing.T
-	ended atomic.Bool
+	freed atomic.Int32
+
+	// Unless it is nil, Recv and Abort wait until it is closed, and inside counts those that
+	// wait.
+	block  chan struct{}
+	inside atomic.Int32
 }
 
-func (s *endable) check() {
-	if s.ended.Load() {
-		s.t.Error("the carrier is used after the call has ended")
+func (s *freeable) Free() { s.freed.Add(1) }
+
+func (s *freeable) enter() {
+	s.check()
+	if s.block != nil {
+		s.inside.Add(1)
+		<-s.block
+	}
+	s.check()
+}
+
+func (s *freeable) check() {
+	if s.freed.Load() > 0 {
+		s.t.Error("the carrier is used after it was freed")
 	}
 }
 
-func (s *endable) Send(f *link.Frame) error {
-	s.check()
-	s.ended.Store(f.End != nil)
-	return nil
-}
-
-func (s *endable) Recv(f *link.Frame) error { s.check(); return s.requesting.Recv(f) }
+func (s *freeable) Send(*link.Frame) error   { s.check(); return nil }
+func (s *freeable) Recv(f *link.Frame) error { s.enter(); return s.requesting.Recv(f) }
+func (s *freeable) Abort(error)              { s.enter() }
 
 // A kept is what a handler of a unary method gets, and may keep for as long as it likes.
 type kept struct {
@@ -65,15 +81,43 @@ func calls(t *testing.T, d *grpc.ServiceDesc, method string, s link.Stream) *ser
 	return c
 }
 
+// The carrier of a unary call is freed once, when the handler has returned. That of a stream is
+// not: its handler may have kept the stream. Nor is it after a handler that has exited.
+func TestTheCarrierOfAUnaryCallIsFreed(t *testing.T) {
+	receives := func(k kept) (any, error) { return new(message), k.dec(new(message)) }
+	for name, c := range map[string]struct {
+		handler func(kept) (any, error)
+		method  string
+		freed   int32
+	}{
+		"a reply":        {receives, unaryMethod, 1},
+		"an error":       {func(kept) (any, error) { return nil, errors.New("an error") }, unaryMethod, 1},
+		"no such method": {receives, "/test.Service/None", 1},
+		"a stream":       {receives, streamMethod, 0},
+		"an exit":        {func(kept) (any, error) { runtime.Goexit(); return nil, nil }, unaryMethod, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &freeable{t: t}
+				calls(t, keeping(c.handler), c.method, s)
+				synctest.Wait()
+				if n := s.freed.Load(); n != c.freed {
+					t.Errorf("it was freed %d times, want %d", n, c.freed)
+				}
+			})
+		})
+	}
+}
+
 // What a handler has kept does not reach the carrier after the call.
 func TestWhatAHandlerHasKeptDoesNotUseTheCarrierLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &endable{t: t}
+		s := &freeable{t: t}
 		var k kept
 		c := calls(t, keeping(func(got kept) (any, error) { k = got; return new(message), nil }), unaryMethod, s)
 		synctest.Wait()
-		if !s.ended.Load() {
-			t.Fatal("the call has not ended")
+		if s.freed.Load() != 1 {
+			t.Fatal("the carrier was not freed")
 		}
 		if err := k.dec(new(message)); status.Code(err) != codes.Canceled {
 			t.Errorf("to receive the request fails with %v, want Canceled", err)
@@ -92,4 +136,40 @@ func TestWhatAHandlerHasKeptDoesNotUseTheCarrierLater(t *testing.T) {
 		}
 		c.Closed(errStopped)
 	})
+}
+
+// A goroutine that still uses the carrier when the handler returns keeps it from being freed.
+func TestTheCarrierIsFreedWhenTheLastUserHasFinished(t *testing.T) {
+	for name, use := range map[string]func(kept, *serverConn){
+		"the decoder": func(k kept, _ *serverConn) { _ = k.dec(new(message)) },
+		"an abort":    func(_ kept, c *serverConn) { c.Closed(errStopped) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &freeable{t: t, block: make(chan struct{})}
+				returns := make(chan struct{})
+				got := make(chan kept, 1)
+				c := calls(t, keeping(func(k kept) (any, error) {
+					got <- k
+					<-returns
+					return nil, io.ErrUnexpectedEOF
+				}), unaryMethod, s)
+				go use(<-got, c)
+				synctest.Wait()
+				if s.inside.Load() != 1 {
+					t.Fatal("the carrier is not used")
+				}
+				close(returns)
+				synctest.Wait()
+				if s.freed.Load() != 0 {
+					t.Error("the carrier was freed while it was used")
+				}
+				close(s.block)
+				synctest.Wait()
+				if s.freed.Load() != 1 {
+					t.Errorf("the carrier was freed %d times, want once", s.freed.Load())
+				}
+			})
+		})
+	}
 }

@@ -135,6 +135,9 @@ func (w *workers) look() {
 	w.mu.Unlock()
 	for _, c := range slow {
 		c.method.handlerTime.ran(watchTime) // before the goroutine reads more calls of the method
-		c.carried.carrier.(link.Lender).Release()
+		if r := c.carried; r.use() {
+			r.carrier.(link.Lender).Release()
+			r.unuse()
+		}
 	}
 }

@@ -114,6 +114,9 @@ func (c *serverCall) run() {
 		}
 	}
 	returned = true
+	if c.carried != nil && c.carried.stream == nil {
+		c.carried.leave() // a streaming handler may have kept its stream, so its carrier is not freed
+	}
 }
 
 // String returns a name for printing. Without it fmt would read the fields, without mu.
@@ -226,6 +229,10 @@ func (c *serverCall) SendHeader(md metadata.MD) error {
 		return contextStatus(err)
 	}
 	if r := c.carried; r != nil {
+		if !r.use() {
+			return errHeaderSent
+		}
+		defer r.unuse()
 		r.headerMu.Lock()
 		defer r.headerMu.Unlock()
 	}

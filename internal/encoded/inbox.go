@@ -118,21 +118,21 @@ func (in *Inbox[Extra]) AddHeader(rc *wire.Received) {
 
 // AddMessage adds the message of a step, or a piece of it, and returns its item, or nil if the
 // message was refused.
-func (in *Inbox[Extra]) AddMessage(rc *wire.Received) *Item[Extra] {
+func (in *Inbox[Extra]) AddMessage(rc *wire.Received, k *Keeper) *Item[Extra] {
 	if in.Skip > 0 {
 		in.Skip -= len(rc.Data)
 		return nil
 	}
 	it := in.Last()
 	if rc.Begins {
-		it = in.begin(rc.Size, rc.Compressed)
+		it = in.Begin(rc.Size, rc.Compressed)
 	}
-	it.Add(rc.Data)
+	it.Add(rc.Data, k)
 	return it
 }
 
-// begin adds a message of which nothing has arrived yet, and returns its item.
-func (in *Inbox[Extra]) begin(size int, compressed bool) *Item[Extra] {
+// Begin adds a message of which nothing has arrived yet, and returns its item.
+func (in *Inbox[Extra]) Begin(size int, compressed bool) *Item[Extra] {
 	it := in.Last()
 	if it == nil || it.Message {
 		it = in.push(Item[Extra]{})
@@ -142,18 +142,11 @@ func (in *Inbox[Extra]) begin(size int, compressed bool) *Item[Extra] {
 }
 
 // Add appends a piece of the message.
-func (it *Item[Extra]) Add(piece []byte) {
-	if len(piece) == 0 {
-		return
+func (it *Item[Extra]) Add(piece []byte, k *Keeper) {
+	if len(piece) > 0 {
+		it.Missing -= len(piece)
+		it.Data = k.Add(it.Data, piece, it.Size, it.Compressed)
 	}
-	it.Missing -= len(piece)
-	if it.Data == nil {
-		it.Data = NewBuffer(Room(it.Size, len(piece)))
-	}
-	if need := len(it.Data.B) + len(piece); need > cap(it.Data.B) {
-		it.Data = it.Data.Grow(Room(it.Size, need))
-	}
-	it.Data.B = append(it.Data.B, piece...)
 }
 
 // AddEnd adds the half-close or the end of a step, if it has one.

@@ -35,7 +35,7 @@ func arrives(t *testing.T, in *Inbox[struct{}], steps ...wire.Received) error {
 		}
 		in.AddHeader(rc)
 		if rc.Begins || rc.Goes {
-			in.AddMessage(rc)
+			in.AddMessage(rc, new(Keeper))
 		}
 		in.AddEnd(rc)
 	}
@@ -132,20 +132,5 @@ func TestRepliesStayWhenMoreArrives(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// What has arrived of a message takes no more memory than Growth allows.
-func TestAMessageTakesMemoryAsItArrives(t *testing.T) {
-	for _, size := range []int{1, 1000, 256 << 10, 3<<20 + 1} {
-		it := &Item[int]{Size: size, Missing: size}
-		for n := 0; n < size; {
-			piece := make([]byte, min(64<<10, size-n))
-			n += len(piece)
-			it.Add(piece)
-			if b := it.Data.B; len(b) != n || cap(b) > max(2*Growth*n, 32) {
-				t.Fatalf("%d bytes of %d take %d", n, size, cap(b))
-			}
-		}
 	}
 }

@@ -9,11 +9,11 @@ import (
 // Messages of at least minKept bytes may keep the memory that they arrive in.
 const minKept = 256 << 10
 
-// A Keeper supplies the memory into which large messages are copied from shared memory before they
-// are decoded. Most large messages consist mostly of one field, which can refer to that memory
-// instead of a copy. Memory that a message keeps does not come from a pool. Where messages do not
-// keep their memory, pooled memory costs less. So after a message that has not kept its memory,
-// the Keeper gives pooled memory to the next ones.
+// A Keeper supplies the memory in which large messages arrive, or into which they are copied from
+// shared memory before they are decoded. Most large messages consist mostly of one field, which
+// can refer to that memory instead of a copy. Memory that a message keeps does not come from a
+// pool. Where messages do not keep their memory, pooled memory costs less. So after a message that
+// has not kept its memory, the Keeper gives pooled memory to the next ones.
 //
 // The zero value is ready to use. It is safe for concurrent use.
 type Keeper struct{ skip atomic.Int32 }
@@ -24,21 +24,44 @@ const skipped = 31
 // NewBuffer returns a buffer of the length of a message. The caller fills it and passes it to
 // [Decode].
 func (k *Keeper) NewBuffer(size int, compressed bool) *Buffer {
-	if size >= minKept && !compressed && !k.skips() {
-		return &Buffer{B: uncleared(size), keeper: k}
-	}
-	b := NewBuffer(size)
+	b := k.empty(size, compressed)
 	b.B = b.B[:size]
 	return b
 }
 
-// skips reports whether the next large message gets pooled memory.
-func (k *Keeper) skips() bool {
-	left := k.skip.Load()
-	if left > 0 {
-		k.skip.CompareAndSwap(left, left-1)
+// Add appends a piece of a message of size bytes to b, which holds the earlier pieces, and
+// returns the buffer that holds all. b is nil before the first piece.
+func (k *Keeper) Add(b *Buffer, piece []byte, size int, compressed bool) *Buffer {
+	have := 0
+	if b != nil {
+		have = len(b.B)
 	}
-	return left > 0
+	if need := have + len(piece); b == nil || need > cap(b.B) {
+		var larger *Buffer
+		if room := Room(size, need); room < size {
+			larger = NewBuffer(room)
+		} else {
+			larger = k.empty(size, compressed)
+		}
+		if b != nil {
+			larger.B = append(larger.B, b.B...)
+			b.Free()
+		}
+		b = larger
+	}
+	b.B = append(b.B, piece...)
+	return b
+}
+
+func (k *Keeper) empty(size int, compressed bool) *Buffer {
+	if size < minKept || compressed {
+		return NewBuffer(size)
+	}
+	if left := k.skip.Load(); left > 0 {
+		k.skip.CompareAndSwap(left, left-1)
+		return NewBuffer(size)
+	}
+	return &Buffer{B: uncleared(size)[:0], keeper: k}
 }
 
 // uncleared returns n bytes with any contents. n must be greater than zero.

@@ -20,6 +20,15 @@ func arrive(k *Keeper, b []byte) *Buffer {
 	return data
 }
 
+// arriveIn is arrive for a message that comes in pieces of n bytes.
+func arriveIn(k *Keeper, b []byte, n int) *Buffer {
+	var data *Buffer
+	for size := len(b); len(b) > 0; b = b[min(n, len(b)):] {
+		data = k.Add(data, b[:min(n, len(b))], size, false)
+	}
+	return data
+}
+
 func marshal(t *testing.T, m proto.Message) []byte {
 	b, err := proto.Marshal(m)
 	if err != nil {
@@ -44,6 +53,10 @@ func TestMessagesThatKeepTheirMemoryDoNotChange(t *testing.T) {
 					b = append(b, marshal(t, m)...)
 				}
 				data := arrive(&k, b)
+				if n := r.IntN(3); n > 0 {
+					data.Free()
+					data = arriveIn(&k, b, []int{10_000, 64 << 10}[n-1])
+				}
 				if r.IntN(10) == 0 { // nobody receives it
 					data.Free()
 					continue
@@ -90,6 +103,29 @@ func TestMemoryIsPooledWhereMessagesDoNotKeepIt(t *testing.T) {
 	}
 	if pooled != skipped {
 		t.Errorf("%d messages were pooled after one that has not kept its memory, want %d", pooled, skipped)
+	}
+}
+
+// What has arrived of a message takes no more memory than Growth allows, and a whole one of one large
+// field gets its own memory.
+func TestMessagesArriveInMemoryOfTheirOwn(t *testing.T) {
+	var k Keeper
+	for _, size := range []int{1, 1000, minKept - 1, minKept, 3<<20 + 1} {
+		var data *Buffer
+		for n := 0; n < size; {
+			piece := make([]byte, min(64<<10, size-n))
+			n += len(piece)
+			data = k.Add(data, piece, size, false)
+			if len(data.B) != n || cap(data.B) > max(2*Growth*n, 32) {
+				t.Fatalf("%d bytes of %d take %d", n, size, cap(data.B))
+			}
+		}
+		if own := data.keeper != nil; own != (size >= minKept) {
+			t.Errorf("a message of %d bytes has its own memory: %v", size, own)
+		}
+	}
+	if data := k.Add(nil, make([]byte, minKept), minKept, true); data.keeper != nil {
+		t.Error("a compressed message has its own memory")
 	}
 }
 

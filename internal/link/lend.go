@@ -24,3 +24,10 @@ type Runner interface {
 	// Run runs the handler, and returns how long it took.
 	Run() time.Duration
 }
+
+// A Freer is a callee's Stream whose memory another call can reuse.
+type Freer interface {
+	// Free says that the callee has ended the call and no longer uses the stream. It is called at
+	// most once, and no other method is called after it.
+	Free()
+}

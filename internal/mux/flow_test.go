@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/nearcall/nearcall/internal/encoded"
 	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/mux/waits"
 	"github.com/nearcall/nearcall/internal/testing/transporttest"
@@ -444,9 +445,10 @@ func TestAMessageInPiecesOfAByte(t *testing.T) {
 	const size = 1 << 20
 	it := &item{Size: size, Missing: size}
 	one := []byte{'x'}
+	var k encoded.Keeper
 	got := allocated(func() {
 		for range size {
-			it.Add(one)
+			it.Add(one, &k)
 		}
 	})
 	if len(it.Data.B) != size || it.Missing != 0 || got > 8*size {
@@ -458,7 +460,7 @@ func TestAMessageInPiecesOfAByte(t *testing.T) {
 	it = &item{Size: len(want), Missing: len(want)}
 	for r := rand.New(rand.NewPCG(1, 1)); at < len(want); {
 		n := min(1+r.IntN(2000), len(want)-at)
-		it.Add(want[at : at+n])
+		it.Add(want[at:at+n], &k)
 		at += n
 	}
 	if !bytes.Equal(it.Data.B, want) {

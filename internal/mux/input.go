@@ -27,6 +27,11 @@ func (s *Session) handleInput() error {
 		rest = rest[len(wire.Magic):]
 	}
 	for {
+		n, err := s.handlePlain(rest)
+		if err != nil {
+			return &inputError{err}
+		}
+		rest = rest[n:]
 		f, n, err := wire.Next(rest)
 		if err == nil && n > 0 {
 			s.lending.onlyInput = n == len(rest)
@@ -315,6 +320,7 @@ func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 		s.mu.Unlock()
 	}
 	after.run()
+	st.drop()
 }
 
 // handleStep handles one step of a call. cost is the credit that the step's message takes.
@@ -392,7 +398,7 @@ func (s *Session) newPeerStream(id uint64, rc *wire.Received) (*stream, error) {
 		rc.Open.Deadline = time.Now().Add(rc.Timeout)
 	}
 	s.calls++
-	st := new(stream)
+	st := newCallee()
 	s.initStream(st, id, rc.Open.Encoding)
 	s.streams[id] = st
 	return st, nil

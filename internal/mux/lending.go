@@ -64,6 +64,7 @@ func (st *stream) Lends(d time.Duration) bool { return d <= st.session.lending.l
 // Lend implements [link.Lender].
 func (st *stream) Lend(r link.Runner, d time.Duration) {
 	s := st.session
+	st.holders.Add(1)
 	s.lending.lendable = -1
 	s.lending.lentTime += d
 	s.lending.lent = append(s.lending.lent, lentCall{st, r})
@@ -101,6 +102,7 @@ func (s *Session) runLent() (reads bool) {
 		s.lending.lentRun++
 		if s.lending.lentSpent > maxLent || !s.roles.MayLend() {
 			go c.run.Run()
+			c.st.drop()
 			continue
 		}
 		s.roles.Lend(s.lending.lentRun < len(s.lending.lent))
@@ -108,7 +110,9 @@ func (s *Session) runLent() (reads bool) {
 		s.mu.Unlock()
 		spent := s.runOne(c)
 		s.mu.Lock()
-		if s.lending.borrower != c.st {
+		ours := s.lending.borrower == c.st
+		c.st.drop()
+		if !ours {
 			s.mu.Unlock()
 			return false
 		}

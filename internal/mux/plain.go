@@ -9,7 +9,66 @@ import (
 )
 
 // Plain messages are small messages of streams, in frames that hold nothing else. Streams send
-// mostly these, so a sender queues many of them at once.
+// mostly these, so both sides handle many of them at once.
+
+// maxAtOnce is how many bytes of plain frames are handled under one lock.
+const maxAtOnce = 32 << 10
+
+// handlePlain handles the plain frames at the beginning of input and returns their length. It
+// stops at a frame that breaks a rule or whose call is not open, and leaves it to handleFrame. An
+// error ends the session.
+func (s *Session) handlePlain(input []byte) (done int, err error) {
+	id, message, n := wire.Plain(input)
+	if n == 0 || !s.reading.isMet || s.reading.parts.b != nil {
+		return 0, nil
+	}
+	var after callbacks
+	var st *stream
+	s.mu.Lock()
+	for ; n > 0 && done < maxAtOnce; id, message, n = wire.Plain(input[done:]) {
+		if st == nil || st.id != id {
+			if st != nil {
+				after.unpark(s.wake(&st.in.receiver))
+			}
+			if st, _ = s.lookup(id); st == nil {
+				break
+			}
+		}
+		if !st.deliverPlain(message) {
+			break
+		}
+		done += n
+	}
+	if st != nil && done > 0 {
+		after.unpark(s.wake(&st.in.receiver))
+	}
+	err = s.checkOwed()
+	s.mu.Unlock()
+	after.run()
+	return done, err
+}
+
+// deliverPlain handles a plain message, unless the call has ended or the message breaks a rule.
+// It reports whether it did. The session's mu is held.
+func (st *stream) deliverPlain(message []byte) bool {
+	s, in := st.session, &st.in
+	cost := len(message) + wire.MessageCost
+	if st.ended || in.Closed || in.MidMessage() || cost > s.connIn || cost > in.flow.Credit {
+		return false
+	}
+	s.connIn -= cost
+	s.taken += cost
+	s.returnConnCredit()
+	s.answered, st.answered = true, true
+	in.flow.Credit -= cost
+	if !in.pack(message, false) {
+		it := in.Begin(len(message), false)
+		it.Extra.counts = true
+		it.Add(message, &s.keeper)
+	}
+	st.addUnread(cost)
+	return true
+}
 
 // A run is a queue of plain frames, which their senders have encoded without the lock. It is
 // written as a whole if there is credit for it.
@@ -128,6 +187,7 @@ func (s *Session) writeRun(t *batch, st *stream) bool {
 	st.wakeSender()
 	s.keepalive.spoke = true
 	st.schedule()
+	st.dropWritten()
 	return true
 }
 

@@ -69,7 +69,7 @@ func (st *stream) deliverMessage(rc *wire.Received, cost int) error {
 		st.addUnread(cost)
 		return nil
 	}
-	it := in.AddMessage(rc)
+	it := in.AddMessage(rc, &st.session.keeper)
 	switch {
 	case it == nil:
 		st.returnCredit(cost)

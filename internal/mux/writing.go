@@ -362,6 +362,7 @@ func (s *Session) writeFrame(t *batch, q *writeQueue) {
 	case s.writing.connOut <= wire.MessageCost:
 		s.writing.starved.push(st)
 	}
+	st.dropWritten()
 }
 
 // removeWritten removes the first outgoing, which was written. The session's mu is held.
