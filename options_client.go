@@ -217,6 +217,13 @@ func WithInitialConnWindowSize(bytes int32) DialOption {
 // grpc-go dial gets HOST:PORT for a tcp: target, unix:///PATH for a unix: target with
 // an absolute path, and unix:PATH for one with a relative path. Which credentials are
 // required depends on the target, not on the connection that dial returns.
+//
+// For a connection that the program has, and whose other end [Server.ServeConn] serves, the target
+// is a name of the program's choice: unix:NAME if both ends are on this machine, which requires no
+// credentials and makes a unix socket shared memory, or tcp:HOST:PORT with credentials for HOST, for
+// a stream to another machine. (A passthrough: target goes to grpc-go, as without the option.) dial
+// is called again when the connection was lost, and after [WithIdleTimeout] without a call. If it
+// has no other connection then, it returns an error, and WithIdleTimeout(0) keeps the first.
 func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Conn = dial }, grpc.WithContextDialer(dial))
 }

@@ -138,44 +138,22 @@ func (s *Server) Serve(lis net.Listener) error {
 		}
 	}
 	if !ok {
-		o, path := s.sockets, ""
-		if l, ok := lis.(targets.Socket); ok {
-			o.RequireUpgrade = l.NeedsUpgrade
-			o.NoUpgrade = o.NoUpgrade && !l.NeedsUpgrade
-			path = l.Path
-			if l.NeedsTLS && o.Creds == nil {
-				_ = lis.Close()
-				return fmt.Errorf("nearcall: cannot serve %s: a server of a wss: target needs the option Creds, with nearcall.NewTLS", l.Target())
-			}
+		l, _ := lis.(targets.Socket)
+		if l.NeedsTLS && s.sockets.Creds == nil {
+			_ = lis.Close()
+			return fmt.Errorf("nearcall: cannot serve %s: a server of a wss: target needs the option Creds, with nearcall.NewTLS", l.Target())
 		}
-		over := &sock.Listener{Listener: lis, Options: o, Path: path}
-		if s.opts.WebClients || path != "" {
-			over.HTTP1 = s.web.Take
-		}
-		if s.opts.GRPCClients {
-			over.HTTP2 = s.takeGRPC
-		}
+		over := s.sessionsOver(lis, l)
 		sessions, lis = over, over // its Close ends handshakes, too
 	}
-	s.mu.Lock()
-	if s.stopped {
-		s.mu.Unlock()
+	open := s.open(lis)
+	if open == nil {
 		_ = lis.Close()
 		return grpc.ErrServerStopped
 	}
-	s.core.Start()
-	open := &listening{lis}
-	s.listeners[open] = struct{}{}
-	s.serving.Add(1)
-	s.mu.Unlock()
-
 	err := sessions.Sessions(s.accept)
 	served := errors.Is(err, link.ErrServed) // by another server, which keeps the listener
-	s.mu.Lock()
-	_, mine := s.listeners[open]
-	delete(s.listeners, open)
-	stopped := s.stopped
-	s.mu.Unlock()
+	mine, stopped := s.remove(open)
 	if mine && !served {
 		_ = lis.Close()
 	}
@@ -191,6 +169,90 @@ func (s *Server) Serve(lis net.Listener) error {
 		err = fmt.Errorf("nearcall: the listener at %v was closed: %w", lis.Addr(), net.ErrClosed)
 	}
 	return err
+}
+
+// sessionsOver returns a listener of sessions over the connections that lis accepts. target is the zero
+// Socket if lis is not one.
+func (s *Server) sessionsOver(lis net.Listener, target targets.Socket) *sock.Listener {
+	o := s.sockets
+	o.RequireUpgrade = target.NeedsUpgrade
+	o.NoUpgrade = o.NoUpgrade && !target.NeedsUpgrade
+	over := &sock.Listener{Listener: lis, Options: o, Path: target.Path}
+	if s.opts.WebClients || target.Path != "" {
+		over.HTTP1 = s.web.Take
+	}
+	if s.opts.GRPCClients {
+		over.HTTP2 = s.takeGRPC
+	}
+	return over
+}
+
+// open adds lis to those that Stop closes and that it waits for. It returns nil if the server was
+// stopped.
+func (s *Server) open(lis net.Listener) *listening {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return nil
+	}
+	s.core.Start()
+	open := &listening{lis}
+	s.listeners[open] = struct{}{}
+	s.serving.Add(1)
+	return open
+}
+
+// remove undoes open, but for s.serving. mine reports whether the caller closes the listener.
+func (s *Server) remove(open *listening) (mine, stopped bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, mine = s.listeners[open]
+	delete(s.listeners, open)
+	return mine, s.stopped
+}
+
+// ServeConn serves one connection that the program has: one end of a pair of sockets or of a
+// [net.Pipe], a stream that it has hijacked from another protocol, the standard input and output, a
+// channel of SSH. The connection is served as one that Serve has accepted, with the server's
+// credentials, and the client can be of any kind that Serve takes. Only a *[net.UnixConn] can
+// become shared memory. The client's own end comes from [WithContextDialer].
+//
+// ServeConn owns conn and closes it. It returns when the connection has ended: nil if a session
+// came about, and otherwise the error that prevented it, such as that of a handshake or of its time
+// limit, [ConnectionTimeout]. After [Server.Stop] or [Server.GracefulStop] it returns when they have
+// done their work. It returns [grpc.ErrServerStopped] if the server was stopped before a session
+// came about.
+func (s *Server) ServeConn(conn net.Conn) error {
+	if conn == nil {
+		return errors.New("nearcall: ServeConn needs a connection")
+	}
+	one := s.sessionsOver(nil, targets.Socket{})
+	open := s.open(one)
+	if open == nil {
+		_ = conn.Close()
+		return grpc.ErrServerStopped
+	}
+	wait, err := one.ServeConn(conn, s.accept)
+	s.remove(open)
+	s.serving.Done()
+	failed := err != nil
+	if !failed {
+		err = wait()
+	}
+	s.mu.Lock()
+	stopped := s.stopped
+	s.mu.Unlock()
+	switch {
+	case stopped:
+		<-s.done
+		if failed {
+			return grpc.ErrServerStopped
+		}
+		return nil
+	case err != nil:
+		return fmt.Errorf("nearcall: cannot serve the connection: %w", err)
+	}
+	return nil
 }
 
 // accept accepts a session.

@@ -19,8 +19,8 @@ import (
 
 // A Listener implements [link.Listener] over any net.Listener.
 type Listener struct {
-	net.Listener
-	Options Options
+	net.Listener // nil if the listener is for ServeConn
+	Options      Options
 
 	// Path is the path at which HTTP/1 clients open a WebSocket; "" for any.
 	Path string
@@ -50,20 +50,11 @@ type Handover struct {
 // Sessions implements [link.Listener]. It fails if it was called before. It returns nil
 // when the listener is closed, and otherwise the error that stops it.
 func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
-	l.mu.Lock()
-	if l.served {
-		l.mu.Unlock()
+	ctx := l.begin()
+	if ctx == nil {
 		return fmt.Errorf("%v: %w", l.Addr(), link.ErrServed)
 	}
-	l.served = true
-	l.pending = make(map[net.Conn]struct{})
-	var ctx context.Context
-	ctx, l.cancel = context.WithCancel(context.Background())
 	defer l.cancel()
-	if l.closed {
-		l.cancel()
-	}
-	l.mu.Unlock()
 	if lis, ok := l.Listener.(syscall.Conn); ok {
 		scmrights.Refuse(lis)
 	}
@@ -73,7 +64,7 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 		switch {
 		case err == nil:
 			pause = 0
-			l.all.Go(func() { l.serve(ctx, conn, accept) })
+			l.all.Go(func() { _, _ = l.serve(ctx, conn, accept, nil) })
 		case l.isClosed(), errors.Is(err, net.ErrClosed):
 			return nil
 		case !temporary(err):
@@ -83,6 +74,46 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 			time.Sleep(pause)
 		}
 	}
+}
+
+// begin returns a context that ends when the listener is closed, or nil if begin was called before.
+func (l *Listener) begin() (ctx context.Context) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.served {
+		return nil
+	}
+	l.served = true
+	l.pending = make(map[net.Conn]struct{})
+	ctx, l.cancel = context.WithCancel(context.Background())
+	if l.closed {
+		l.cancel()
+	}
+	return ctx
+}
+
+// ServeConn serves conn as Sessions serves a connection that it has accepted. It is called once,
+// instead of Sessions. It returns when the handshake is over. wait then waits until the connection
+// is closed, and returns an error if no session has come about.
+func (l *Listener) ServeConn(conn net.Conn, accept func(link.Session) link.Acceptor) (wait func() error, err error) {
+	ctx := l.begin()
+	defer l.cancel()
+	return l.serve(ctx, conn, accept, make(chan struct{}))
+}
+
+// A watched is a connection that closes a channel when it is closed.
+type watched struct {
+	net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+// NetConn returns the connection below, as NetConn of a *tls.Conn does.
+func (w *watched) NetConn() net.Conn { return w.Conn }
+
+func (w *watched) Close() error {
+	defer w.once.Do(func() { close(w.closed) })
+	return w.Conn.Close()
 }
 
 func temporary(err error) bool {
@@ -102,6 +133,9 @@ func (l *Listener) Close() error {
 		l.cancel()
 	}
 	l.mu.Unlock()
+	if l.Listener == nil {
+		return nil
+	}
 	return l.Listener.Close()
 }
 
@@ -131,14 +165,15 @@ func (l *Listener) removePending(conn net.Conn) {
 }
 
 // serve starts a session over conn, or refuses it. One deadline bounds the whole handshake,
-// however slowly the peer sends.
-func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Session) link.Acceptor) {
+// however slowly the peer sends. If closed is not nil, wait is as that of ServeConn, and serve may
+// close closed.
+func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Session) link.Acceptor, closed chan struct{}) (wait func() error, err error) {
 	if u, ok := conn.(*net.UnixConn); ok {
 		scmrights.Refuse(u) // in case the listener was not a syscall.Conn
 	}
 	if !l.addPending(conn) {
 		_ = conn.Close()
-		return
+		return nil, net.ErrClosed
 	}
 	defer l.removePending(conn)
 	deadline := time.Now().Add(cmp.Or(l.Options.Handshake, mux.DefaultHandshake))
@@ -149,7 +184,7 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 			logFailed(conn, "the security handshake", err)
 			refuseHandshake(conn, err)
 		}
-		return
+		return nil, err
 	}
 	over, first, p, err := l.readProtocol(ctx, secured, deadline)
 	switch {
@@ -158,18 +193,33 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 			logFailed(conn, "finding out the protocol", err)
 		}
 		_ = secured.Close()
+		return nil, err
 	case p == native:
 		l.removePending(conn)
-		l.Options.startSession(secured, over, link.Peer{AuthInfo: auth}, first, deadline, accept)
-	default:
-		if take := l.takerOf(p); take != nil {
-			l.removePending(conn) // the taker may keep it longer than the listener is open
-			take(Handover{secured, first, auth, deadline, l.Path, accept})
-			return
+		s := l.Options.startSession(secured, over, link.Peer{AuthInfo: auth}, first, deadline, accept)
+		if s == nil {
+			return nil, net.ErrClosed
 		}
+		return func() error {
+			<-s.Gone()
+			return s.Meet(context.Background()) // the session has ended, so this returns at once
+		}, nil
+	}
+	take := l.takerOf(p)
+	if take == nil {
 		l.logRefused(conn, p, first)
 		refuse(secured, p, first)
+		return nil, errors.New("the client speaks a protocol that this server does not take")
 	}
+	l.removePending(conn) // the taker may keep it longer than the listener is open
+	if closed != nil {
+		secured = &watched{Conn: secured, closed: closed}
+	}
+	take(Handover{secured, first, auth, deadline, l.Path, accept})
+	return func() error {
+		<-closed
+		return nil
+	}, nil
 }
 
 // takerOf returns the function that takes connections of a protocol; nil for none.
@@ -212,8 +262,9 @@ func (o Options) Serve(conn net.Conn, peer link.Peer, deadline time.Time, accept
 	o.startSession(conn, conn, peer, nil, deadline, accept)
 }
 
-// startSession starts a session over conn, or over the connection that has replaced it.
-func (o Options) startSession(conn net.Conn, over mux.Conn, peer link.Peer, first []byte, deadline time.Time, accept func(link.Session) link.Acceptor) {
+// startSession starts a session over conn, or over the connection that has replaced it. It returns
+// nil if accept has refused the session.
+func (o Options) startSession(conn net.Conn, over mux.Conn, peer link.Peer, first []byte, deadline time.Time, accept func(link.Session) link.Acceptor) *mux.Session {
 	_ = conn.SetDeadline(time.Time{})
 	name := "a client"
 	if a := conn.RemoteAddr(); a != nil {
@@ -226,7 +277,8 @@ func (o Options) startSession(conn net.Conn, over mux.Conn, peer link.Peer, firs
 	acceptor := accept(s)
 	if acceptor == nil {
 		_ = over.Close()
-		return
+		return nil
 	}
 	s.Start(acceptor)
+	return s
 }
