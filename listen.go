@@ -11,6 +11,15 @@ import (
 // A Listener is what [Listen] returns and [Server.Serve] serves. Clients do not always
 // arrive as byte streams, so Accept can return an error: pass the Listener to Serve and
 // do not wrap it.
+//
+// The listeners of tcp:, unix:, unix-abstract:, shm:, ws: and wss: also have the method
+//
+//	File() (*os.File, error)
+//
+// It returns a copy of the listening socket, which a child process can inherit with
+// [os/exec.Cmd.ExtraFiles]. There [net.FileListener] makes a listener of it, for [Server.Serve], which
+// takes the same clients. Connections that neither process has accepted stay in the socket's queue, so
+// a restart loses none. A socket file then belongs to the child, and Close leaves it.
 type Listener interface {
 	net.Listener
 
@@ -42,6 +51,21 @@ func SocketFile(mode fs.FileMode, uid, gid int) ListenOption {
 	})
 }
 
+// TakeOver makes [Listen] replace the socket file of a server that listens there, where it would
+// otherwise fail, so that a service restarts without a call that is refused or fails: start the new
+// process, and when it has called Listen, make the old one call [Server.GracefulStop]. New
+// connections are the new process's from then on. The old one serves those that it has, its clients
+// connect again with their next call, and its listener leaves the file.
+//
+// The process needs the right to rename files in that directory. PATH can have 13 bytes fewer than
+// otherwise, because Listen makes PATH.nearcall-new first, which is then the address that peers of
+// this server see. If no server listens on target, TakeOver does nothing.
+//
+// The option applies to unix:PATH and shm:PATH. [Listen] fails with other targets, and on Windows.
+func TakeOver() ListenOption {
+	return listenOption(func(o *socketfile.Options) { o.TakeOver = true })
+}
+
 // Listen opens target for a server:
 //
 //   - inproc:NAME reserves NAME within the process until the listener is closed.
@@ -51,7 +75,7 @@ func SocketFile(mode fs.FileMode, uid, gid int) ListenOption {
 //   - unix:PATH or unix:///PATH creates a socket file and removes it when the listener
 //     is closed. Every user who can write to the file can connect: see [SocketFile]. A file left
 //     behind by a killed server is replaced; if several servers try that at once, one succeeds and the
-//     others get an error. While Listen runs it holds a lock file, PATH.nearcall-lock. If the process
+//     others get an error. While Listen or Close runs it holds a lock file, PATH.nearcall-lock. If the process
 //     is killed at that moment the lock file stays: later servers of the same user reuse it, but those
 //     of other users fail with an error that names it. Windows supports unix sockets since version 10
 //     1803; there PATH can begin with a drive.
