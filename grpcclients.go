@@ -32,7 +32,7 @@ func (s *Server) takeGRPC(c sock.Handover) {
 func (s *Server) grpcServer() *grpcserver.Server {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.grpc == nil && !s.stopped {
+	if s.grpc == nil && !s.settled {
 		s.grpc = grpcserver.New(s.grpcConfig())
 	}
 	return s.grpc

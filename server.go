@@ -39,7 +39,8 @@ type Server struct {
 	mu        sync.Mutex
 	grpc      *grpcserver.Server // of ordinary gRPC clients; nil before the first connects
 	listeners map[*listening]struct{}
-	stopped   bool
+	stopped   bool // no listener and no connection is served any more, except that handshakes may go on
+	settled   bool // nor do handshakes go on
 	serving   sync.WaitGroup
 
 	done     chan struct{} // closed when Stop or GracefulStop has done its work
@@ -48,7 +49,10 @@ type Server struct {
 
 // listening is the listener of one Serve. The goroutine that removes it from the server's set
 // closes it, so it is closed once: nobody knows what a second Close of a user's listener does.
-type listening struct{ net.Listener }
+type listening struct {
+	net.Listener
+	over chan struct{} // closed when all handshakes are over
+}
 
 // NewServer returns a server without services. It accepts no calls before
 // [Server.Serve] or [Server.Client] is called.
@@ -143,6 +147,9 @@ func (s *Server) Serve(lis net.Listener) error {
 			_ = lis.Close()
 			return fmt.Errorf("nearcall: cannot serve %s: a server of a wss: target needs the option Creds, with nearcall.NewTLS", l.Target())
 		}
+		if l.Listener != nil {
+			lis = l.Listener
+		}
 		over := s.sessionsOver(lis, l)
 		sessions, lis = over, over // its Close ends handshakes, too
 	}
@@ -157,6 +164,7 @@ func (s *Server) Serve(lis net.Listener) error {
 	if mine && !served {
 		_ = lis.Close()
 	}
+	close(open.over)
 	s.serving.Done()
 	if served {
 		return fmt.Errorf("nearcall: cannot serve: %w", err)
@@ -196,7 +204,7 @@ func (s *Server) open(lis net.Listener) *listening {
 		return nil
 	}
 	s.core.Start()
-	open := &listening{lis}
+	open := &listening{lis, make(chan struct{})}
 	s.listeners[open] = struct{}{}
 	s.serving.Add(1)
 	return open
@@ -234,6 +242,7 @@ func (s *Server) ServeConn(conn net.Conn) error {
 	}
 	wait, err := one.ServeConn(conn, s.accept)
 	s.remove(open)
+	close(open.over)
 	s.serving.Done()
 	failed := err != nil
 	if !failed {
@@ -281,7 +290,8 @@ func (s *Server) Stop() {
 // GracefulStop closes all listeners, refuses new calls with Unavailable, and waits
 // until running calls have ended and their callers have received everything that was
 // sent to them. Calls that a client has made before it learns of this are not refused.
-// When GracefulStop returns the program can exit.
+// When GracefulStop returns the program can exit. Clients that have connected before have
+// a second for their handshake, so that a restart loses no call: see [TakeOver].
 //
 // It gives up on a client in another process that has read nothing for 10 seconds after the last
 // handler of its calls returned. It also gives up on an HTTP/1.1 client that has sent nothing of
@@ -291,6 +301,7 @@ func (s *Server) Stop() {
 // Calls of ordinary gRPC clients end as with the GracefulStop of grpc-go, which waits for a client
 // for as long as its connection lasts.
 func (s *Server) GracefulStop() {
+	s.retireListeners()
 	var inner sync.WaitGroup
 	if g := s.closeListeners(); g != nil {
 		inner.Go(g.GracefulStop)
@@ -301,11 +312,35 @@ func (s *Server) GracefulStop() {
 	s.doneOnce.Do(func() { close(s.done) })
 }
 
+// retireListeners closes all listeners, once the connections that clients have made to them are
+// sessions. No listener is added later.
+func (s *Server) retireListeners() {
+	s.mu.Lock()
+	s.stopped = true
+	var others, retiring []*listening
+	for open := range s.listeners {
+		if l, ok := open.Listener.(*sock.Listener); ok {
+			l.Retire()
+			retiring = append(retiring, open)
+		} else {
+			delete(s.listeners, open)
+			others = append(others, open)
+		}
+	}
+	s.mu.Unlock()
+	for _, open := range others {
+		_ = open.Close()
+	}
+	for _, open := range retiring {
+		<-open.over
+	}
+}
+
 // closeListeners closes all listeners and returns the server for ordinary gRPC clients, or
 // nil if there is none. No listener and no such server is added later.
 func (s *Server) closeListeners() *grpcserver.Server {
 	s.mu.Lock()
-	s.stopped = true
+	s.stopped, s.settled = true, true
 	open, inner := s.listeners, s.grpc
 	s.listeners = nil
 	s.mu.Unlock()

@@ -43,8 +43,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *Server) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.stopped {
+	if !s.settled {
 		s.core.Start()
 	}
-	return !s.stopped
+	return !s.settled
 }

@@ -41,6 +41,8 @@ type Server struct {
 	mu        sync.Mutex
 	settingUp map[*connection]struct{} // connections whose clients have not sent their settings to inner
 	stopped   bool
+	settled   chan struct{} // closed when it is stopped and no connection is being set up
+	isSettled bool          // settled is closed
 }
 
 // New returns a running server. It must be stopped.
@@ -57,6 +59,7 @@ func New(c Config) *Server {
 		ended: make(chan struct{}),
 
 		settingUp: make(map[*connection]struct{}),
+		settled:   make(chan struct{}),
 	}
 	for _, svc := range c.Services {
 		s.inner.RegisterService(svc.Desc, svc.Impl)
@@ -91,6 +94,15 @@ func (s *Server) remove(c *connection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.settingUp, c)
+	s.settleLocked()
+}
+
+// settleLocked closes settled if it is time.
+func (s *Server) settleLocked() {
+	if s.stopped && len(s.settingUp) == 0 && !s.isSettled {
+		s.isSettled = true
+		close(s.settled)
+	}
 }
 
 // settling is how long GracefulStop waits for the settings of clients, which may have made calls
@@ -107,15 +119,18 @@ func (s *Server) abandon(atOnce bool) {
 		if atOnce {
 			_ = c.Conn.Close()
 		} else {
-			_ = c.Conn.SetReadDeadline(time.Now().Add(settling))
+			c.deadline = time.Now().Add(settling)
+			_ = c.Conn.SetDeadline(c.deadline)
 		}
 	}
+	s.settleLocked()
 }
 
 // GracefulStop refuses new connections and calls, and waits until all calls have ended.
 // It returns early if Stop is called.
 func (s *Server) GracefulStop() {
 	s.abandon(false)
+	<-s.settled // grpc-go closes connections that it has accepted and not begun to set up
 	s.inner.GracefulStop()
 	<-s.ended
 }
@@ -133,7 +148,7 @@ type connection struct {
 	server   *Server
 	first    []byte // those of these bytes that were not read again yet
 	auth     credentials.AuthInfo
-	deadline time.Time
+	deadline time.Time // for the settings; guarded by server.mu
 }
 
 // Read implements [net.Conn].
@@ -158,8 +173,12 @@ func (c *connection) Close() error {
 // connection, part of which is over, so the earlier of the two deadlines applies. It unsets
 // the deadline after the setup.
 func (c *connection) SetDeadline(t time.Time) error {
+	s := c.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if t.IsZero() {
-		c.server.remove(c)
+		delete(s.settingUp, c)
+		defer s.settleLocked()
 	} else if c.deadline.Before(t) {
 		t = c.deadline
 	}

@@ -33,8 +33,11 @@ type Listener struct {
 	served  bool
 	cancel  context.CancelFunc    // ends waits for a handshake slot
 	pending map[net.Conn]struct{} // connections whose handshake has not finished
-	closed  bool
+	retired bool                  // no more connections are accepted
+	closed  bool                  // nor do handshakes go on
 	all     sync.WaitGroup
+
+	closeOnce sync.Once // nobody knows what a second Close of a user's listener does
 }
 
 // A Handover is a connection whose client speaks a protocol other than nearcall's.
@@ -65,7 +68,13 @@ func (l *Listener) Sessions(accept func(link.Session) link.Acceptor) error {
 		case err == nil:
 			pause = 0
 			l.all.Go(func() { _, _ = l.serve(ctx, conn, accept, nil) })
-		case l.isClosed(), errors.Is(err, net.ErrClosed):
+		case l.isRetired():
+			for _, conn := range queued(bare(l.Listener)) {
+				l.all.Go(func() { _, _ = l.serve(ctx, conn, accept, nil) })
+			}
+			l.closeListener()
+			return nil
+		case errors.Is(err, net.ErrClosed):
 			return nil
 		case !temporary(err):
 			return err
@@ -121,30 +130,79 @@ func temporary(err error) bool {
 	return errors.As(err, &t) && t.Temporary()
 }
 
+// settling is how long clients may take for their handshake after Retire. They may have made calls
+// already.
+const settling = time.Second
+
+// Retire ends Sessions as Close does, but serves first the connections that clients have made. No
+// more are accepted. Those whose handshake is not over after settling are closed.
+func (l *Listener) Retire() {
+	l.mu.Lock()
+	l.retired = true
+	l.mu.Unlock()
+	time.AfterFunc(settling, l.abandon)
+	if lis := bare(l.Listener); lis != nil && lis.SetDeadline(time.Unix(1, 0)) == nil {
+		return // Accept fails, and Sessions closes the listener
+	}
+	l.closeListener()
+}
+
+// A socket is a listening socket.
+type socket interface {
+	syscall.Conn
+	SetDeadline(time.Time) error
+}
+
+// bare returns lis if it is nothing but a socket, and nil otherwise: a user's listener may do more
+// than accept a connection.
+func bare(lis net.Listener) socket {
+	switch l := lis.(type) {
+	case *net.TCPListener:
+		return l
+	case *net.UnixListener:
+		return l
+	case interface{ Bare() *net.UnixListener }: // package socketfile's
+		return l.Bare()
+	}
+	return nil
+}
+
 // Close implements [net.Listener]. It closes connections in their handshake. Open sessions
 // stay open.
 func (l *Listener) Close() error {
+	l.abandon()
+	return l.closeListener()
+}
+
+// abandon closes connections in their handshake.
+func (l *Listener) abandon() {
 	l.mu.Lock()
-	l.closed = true
+	defer l.mu.Unlock()
+	l.retired, l.closed = true, true
 	for conn := range l.pending {
 		_ = conn.Close()
 	}
 	if l.cancel != nil {
 		l.cancel()
 	}
-	l.mu.Unlock()
-	if l.Listener == nil {
-		return nil
-	}
-	return l.Listener.Close()
 }
 
-// isClosed reports whether Close was called. Not all listeners return net.ErrClosed after
-// that.
-func (l *Listener) isClosed() bool {
+// closeListener closes the listener below, if there is one and it is open.
+func (l *Listener) closeListener() (err error) {
+	l.closeOnce.Do(func() {
+		if l.Listener != nil {
+			err = l.Listener.Close()
+		}
+	})
+	return err
+}
+
+// isRetired reports whether Retire or Close was called. Not all listeners return net.ErrClosed
+// after that.
+func (l *Listener) isRetired() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.closed
+	return l.retired
 }
 
 // addPending records that conn is in its handshake. It reports false if the listener is
