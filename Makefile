@@ -211,6 +211,12 @@ chaos: ## the same over the network for CHAOS (10m), and as long over QUIC: conn
 	NEARCALL_CHAOS=$(CHAOS) $(GO) test $(RACE) -count=1 -run "^TestChaosOverTheNetwork$$" -timeout 0 -v ./test
 	cd quic && NEARCALL_CHAOS=$(CHAOS) $(GO) test $(RACE) -count=1 -run "^TestChaosOverTheNetwork$$" -timeout 0 -v .
 
+# make test makes 3 restarts.
+RESTARTS ?= 100
+.PHONY: restarts
+restarts: ## servers that are replaced RESTARTS (100) times under load on one address: no call may fail; in under two minutes
+	NEARCALL_RESTARTS=$(RESTARTS) $(GO) test $(RACE) -count=1 -run '^TestRestarts$$' -timeout 0 -v ./test
+
 # The race detector does not free the memory of coroutines that have ended, so each
 # round is a separate process.
 LOOPS ?= 20
@@ -352,7 +358,7 @@ ci: ## what .ci/run does on a clean checkout
 
 # These only repeat what ci does: for longer, on more paths, under all of Wine, and with each seeded
 # fault. Each goes on where another fails.
-RELEASE_CHECKS = grpc-tests bits32 windows soak chaos loops delays attack mutate fuzz schemas flaky
+RELEASE_CHECKS = grpc-tests bits32 windows soak chaos restarts loops delays attack mutate fuzz schemas flaky
 .PHONY: release-check
 release-check: ## what is run before a release, in some hours: every path of grpc-tests, all of Wine, soaks, seeded faults, fuzzing, flaky
 	@failed=; for t in $(RELEASE_CHECKS); do $(MAKE) --no-print-directory $$t || failed="$$failed $$t"; done; \
