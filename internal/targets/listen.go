@@ -46,7 +46,11 @@ func (t *Target) checkFile(o socketfile.Options) error {
 	switch mode := o.Mode; {
 	case o.IsZero():
 	case t.network != "unix" || t.address[0] == '@':
-		return errors.New("SocketFile and TakeOver are only for unix:PATH and shm:PATH, which have a socket file; leave them out")
+		option := "SocketFile"
+		if o.TakeOver {
+			option = "TakeOver"
+		}
+		return fmt.Errorf("%s is only for unix:PATH and shm:PATH, which have a socket file; leave it out", option)
 	case o.TakeOver && runtime.GOOS == "windows":
 		return errors.New("on Windows no server can take a socket file over; leave TakeOver out")
 	case mode != nil && *mode != mode.Perm():
