@@ -149,7 +149,7 @@ proxies-tools:
 
 # interop/connect/known-failing.txt says which tests fail, and why.
 .PHONY: connect-conformance
-connect-conformance: ## Connect's conformance tests on nearcall's HTTP/1 face, in seconds once they are built
+connect-conformance: ## Connect's conformance tests over HTTP/1.1 and HTTP/2, in seconds once they are built
 	@mkdir -p bin && cd interop/connect && $(GO) build -o ../../bin/conformanceserver ./conformanceserver && \
 		$(GO) tool connectconformance --conf config.yaml --known-failing @known-failing.txt --mode server -- ../../bin/conformanceserver
 

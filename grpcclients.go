@@ -3,12 +3,15 @@ package nearcall
 import (
 	"cmp"
 	"context"
+	"net/http"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/peer"
 
 	"github.com/nearcall/nearcall/internal/grpcserver"
+	"github.com/nearcall/nearcall/internal/link"
 	"github.com/nearcall/nearcall/internal/options"
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
@@ -25,6 +28,12 @@ func (s *Server) takeGRPC(c sock.Handover) {
 	} else {
 		_ = c.Conn.Close()
 	}
+}
+
+// serveGRPC answers a request of an ordinary gRPC client. It reports false if the server is stopped.
+func (s *Server) serveGRPC(w http.ResponseWriter, r *http.Request, p *link.Peer) bool {
+	inner := s.grpcServer()
+	return inner != nil && inner.ServeHTTP(w, r, &peer.Peer{Addr: p.Addr, LocalAddr: p.LocalAddr, AuthInfo: p.AuthInfo})
 }
 
 // grpcServer returns the server for ordinary gRPC clients, and makes it on first use. It

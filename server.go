@@ -34,7 +34,7 @@ type Server struct {
 	core    *call.Server
 	opts    *options.Server
 	sockets sock.Options  // of connections from other processes
-	web     *http1.Server // for HTTP/1 clients
+	web     *http1.Server // for HTTP clients
 
 	mu        sync.Mutex
 	grpc      *grpcserver.Server // of ordinary gRPC clients; nil before the first connects
@@ -126,8 +126,8 @@ func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.core.In
 //
 // lis comes from [Listen] or is any other net.Listener: one of package net, of tls.NewListener, of
 // systemd's socket activation, a bufconn. One listener serves all kinds of clients: nearcall's
-// own, ordinary gRPC clients in any language, and clients of HTTP/1 with Connect, JSON or
-// gRPC-Web. The first bytes of a connection tell them apart. Ordinary gRPC clients are served by a
+// own, ordinary gRPC clients in any language, and clients with Connect, JSON or gRPC-Web over
+// HTTP/1.1 or HTTP/2. The first bytes of a connection tell them apart. Ordinary gRPC clients are served by a
 // grpc.Server with the same services, interceptors, stats handlers and limits. See also
 // [OtherClients]. Clients of other protocols get an error that says what they have reached.
 func (s *Server) Serve(lis net.Listener) error {
@@ -189,8 +189,11 @@ func (s *Server) sessionsOver(lis net.Listener, target targets.Socket) *sock.Lis
 	if s.opts.WebClients || target.Path != "" {
 		over.HTTP1 = s.web.Take
 	}
+	if s.opts.WebClients || s.opts.GRPCClients {
+		over.HTTP2 = s.web.TakeHTTP2 // refuses web clients, in words, if the server does not take them
+	}
 	if s.opts.GRPCClients {
-		over.HTTP2 = s.takeGRPC
+		over.GRPC = s.takeGRPC
 	}
 	return over
 }
@@ -282,6 +285,7 @@ func (s *Server) Stop() {
 		inner.Go(g.Stop)
 	}
 	s.core.Stop()
+	s.web.Close(false)
 	inner.Wait()
 	s.serving.Wait()
 	s.doneOnce.Do(func() { close(s.done) })
@@ -294,7 +298,7 @@ func (s *Server) Stop() {
 // a second for their handshake, so that a restart loses no call: see [TakeOver].
 //
 // It gives up on a client in another process that has read nothing for 10 seconds after the last
-// handler of its calls returned. It also gives up on an HTTP/1.1 client that has sent nothing of
+// handler of its calls returned. It also gives up on a web client that has sent nothing of
 // its unary request for 5 seconds. A concurrent [Server.Stop] cuts the wait short: Stop cancels
 // the contexts of the handlers, and GracefulStop returns when they have returned. A caller whose
 // own goroutine runs the handler is released when the handler returns: see [ClientConn.Close].
@@ -306,8 +310,10 @@ func (s *Server) GracefulStop() {
 	if g := s.closeListeners(); g != nil {
 		inner.Go(g.GracefulStop)
 	}
+	s.web.Drain()
 	s.core.GracefulStop()
 	inner.Wait()
+	s.web.Close(true)
 	s.serving.Wait()
 	s.doneOnce.Do(func() { close(s.done) })
 }

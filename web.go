@@ -24,14 +24,18 @@ func WebOrigins(origins ...string) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Origins = append(o.Origins, origins...) })
 }
 
-// webServer returns the server for HTTP/1 clients.
+// webServer returns the server for HTTP clients.
 func (s *Server) webServer() *http1.Server {
 	o := s.opts
-	server, err := http1.New(http1.Options{
+	web := http1.Options{
 		Method: s.core.Method, Codec: s.core.HasCodec, Compressors: call.Compressors, Origins: o.Origins,
 		Begin: s.begin, Sockets: s.sockets, OnlyWebSockets: !o.WebClients,
-		Window: o.Window, MaxHeaderBytes: o.Socket.MaxHeaderBytes, Keepalive: o.Socket.ServerKeepalive,
-	})
+		Window: o.Window, MaxHeaderBytes: o.Socket.MaxHeaderBytes, MaxStreams: o.Socket.MaxStreams, Keepalive: o.Socket.ServerKeepalive,
+	}
+	if o.GRPCClients {
+		web.GRPC = s.serveGRPC
+	}
+	server, err := http1.New(web)
 	if err != nil {
 		panic("nearcall: " + err.Error()) // WebOrigins has checked the origins
 	}

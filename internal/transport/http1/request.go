@@ -103,7 +103,7 @@ func (s *Server) parseGet(r *http.Request, name string) (*request, *status.Statu
 	subtype := query.Get("encoding")
 	q := &request{kind: bare, method: name, known: true, single: true, subtype: subtype, mediaType: "application/" + subtype}
 	switch {
-	case r.ContentLength != 0:
+	case r.ContentLength > 0, r.ContentLength < 0 && r.ProtoMajor < 2: // a stream of HTTP/2 that ends late has no length
 		return nil, nil, &refusal{code: http.StatusUnsupportedMediaType, text: "a GET has its message in the URL, and no body"}
 	case err != nil:
 		return q, status.Newf(codes.InvalidArgument, "the query of the URL cannot be read: %v", err), nil

@@ -241,8 +241,16 @@ func (c *session) begin() bool {
 	return true
 }
 
-// serves sets the stream of the current request, or nil after the request. It returns the reason
-// if the session has ended.
+// accepted implements [carrier].
+func (c *session) accepted() link.Acceptor { return c.acceptor }
+
+// localAddr implements [carrier].
+func (c *session) localAddr() net.Addr { return c.peer.LocalAddr }
+
+// window implements [carrier].
+func (c *session) window() int { return c.server.opts.Window }
+
+// serves implements [carrier].
 func (c *session) serves(st *stream) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,21 +258,21 @@ func (c *session) serves(st *stream) error {
 	return c.reason
 }
 
-// leaves reports whether the connection is closed after the current answer.
+// leaves implements [carrier].
 func (c *session) leaves() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.draining || c.astray
 }
 
-// stray records that the rest of the current request will not be read to its end.
+// stray implements [carrier].
 func (c *session) stray() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.astray = true
 }
 
-// limitReads makes reads end at t, if they have not ended.
+// limitReads implements [carrier].
 func (c *session) limitReads(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -273,7 +281,7 @@ func (c *session) limitReads(t time.Time) {
 	}
 }
 
-// endReads ends the reads of a request whose body is not needed.
+// endReads implements [carrier].
 func (c *session) endReads() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -281,7 +289,7 @@ func (c *session) endReads() {
 	_ = c.conn.SetReadDeadline(time.Now())
 }
 
-// limitWrites makes writes fail once the client has taken nothing for the time stall, or for the
+// limitWrites implements [carrier]. It makes writes fail once the client has taken nothing for the time stall, or for the
 // time farewell if the session has ended. Without this limit a client may take an answer when it
 // likes.
 //

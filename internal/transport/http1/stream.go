@@ -27,7 +27,7 @@ import (
 //     aborts. Then no step is added and the reader drops what it reads.
 //   - The writer writes no step of an aborted stream, only the reason.
 type stream struct {
-	session  *session
+	session  carrier
 	request  *request
 	window   int // in bytes
 	waiter   wait.Waiter
@@ -62,8 +62,8 @@ const stepCost = 64
 
 func (st *step) cost() int { return len(st.message) + stepCost }
 
-func newStream(c *session, q *request) *stream {
-	return &stream{session: c, request: q, window: c.server.opts.Window, encoding: q.replyEncoding}
+func newStream(c carrier, q *request) *stream {
+	return &stream{session: c, request: q, window: c.window(), encoding: q.replyEncoding}
 }
 
 // Send implements [link.Stream].

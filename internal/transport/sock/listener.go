@@ -25,16 +25,17 @@ type Listener struct {
 	// Path is the path at which HTTP/1 clients open a WebSocket; "" for any.
 	Path string
 
-	// HTTP1 and HTTP2 take connections whose client speaks HTTP; if nil, the listener refuses
-	// such clients in their protocol. They run on the connection's goroutine.
-	HTTP1, HTTP2 func(Handover)
+	// HTTP1 and HTTP2 take connections whose client speaks HTTP. GRPC takes connections of HTTP/2
+	// whose client speaks gRPC. If HTTP2 or GRPC is nil, the other takes all of HTTP/2; what none
+	// takes, the listener refuses in the client's protocol. They run on the connection's goroutine.
+	HTTP1, HTTP2, GRPC func(Handover)
 
 	mu      sync.Mutex
 	served  bool
-	cancel  context.CancelFunc    // ends waits for a handshake slot
-	pending map[net.Conn]struct{} // connections whose handshake has not finished
-	retired bool                  // no more connections are accepted
-	closed  bool                  // nor do handshakes go on
+	cancel  context.CancelFunc // ends waits for a handshake slot
+	pending map[net.Conn]bool  // connections whose handshake has not finished; true if the end of its reads ends it
+	retired bool               // no more connections are accepted
+	closed  bool               // nor do handshakes go on
 	all     sync.WaitGroup
 
 	closeOnce sync.Once // nobody knows what a second Close of a user's listener does
@@ -44,6 +45,7 @@ type Listener struct {
 type Handover struct {
 	Conn     net.Conn             // secured already; has Deadline
 	First    []byte               // what was read from it: at least enough to tell its protocol
+	OwesAck  bool                 // the client will acknowledge SETTINGS that the taker has not sent
 	Auth     credentials.AuthInfo // of the peer
 	Deadline time.Time            // for the first bytes of the peer
 	Path     string               // the path at which WebSockets are opened; "" for any
@@ -93,7 +95,7 @@ func (l *Listener) begin() (ctx context.Context) {
 		return nil
 	}
 	l.served = true
-	l.pending = make(map[net.Conn]struct{})
+	l.pending = make(map[net.Conn]bool)
 	ctx, l.cancel = context.WithCancel(context.Background())
 	if l.closed {
 		l.cancel()
@@ -179,8 +181,12 @@ func (l *Listener) abandon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.retired, l.closed = true, true
-	for conn := range l.pending {
-		_ = conn.Close()
+	for conn, reads := range l.pending {
+		if reads {
+			_ = conn.SetReadDeadline(time.Now())
+		} else {
+			_ = conn.Close()
+		}
 	}
 	if l.cancel != nil {
 		l.cancel()
@@ -211,7 +217,18 @@ func (l *Listener) addPending(conn net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.closed {
-		l.pending[conn] = struct{}{}
+		l.pending[conn] = false
+	}
+	return !l.closed
+}
+
+// await records whether conn waits for a request: then Close ends its reads, and does not close it.
+// It reports false if the listener is closed.
+func (l *Listener) await(conn net.Conn, waits bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.pending[conn] = waits
 	}
 	return !l.closed
 }
@@ -236,7 +253,7 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 	defer l.removePending(conn)
 	deadline := time.Now().Add(cmp.Or(l.Options.Handshake, mux.DefaultHandshake))
 	_ = conn.SetDeadline(deadline)
-	secured, auth, err := l.Options.accepted(conn)
+	secured, auth, mixes, err := l.Options.accepted(conn)
 	if err != nil {
 		if !errors.Is(err, credentials.ErrConnDispatched) { // otherwise conn belongs to someone else
 			logFailed(conn, "the security handshake", err)
@@ -263,33 +280,25 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 			return s.Meet(context.Background()) // the session has ended, so this returns at once
 		}, nil
 	}
-	take := l.takerOf(p)
-	if take == nil {
+	if closed != nil {
+		secured = &watched{Conn: secured, closed: closed}
+	}
+	h := Handover{Conn: secured, First: first, Auth: auth, Deadline: deadline, Path: l.Path, Accept: accept}
+	switch takes := !l.Options.RequireUpgrade; {
+	case takes && p == http1 && l.HTTP1 != nil:
+		l.removePending(conn) // the taker may keep it longer than the listener is open
+		l.HTTP1(h)
+	case takes && p == http2 && (l.HTTP2 != nil || l.GRPC != nil):
+		l.takeHTTP2(conn, h, mixes)
+	default:
 		l.logRefused(conn, p, first)
 		refuse(secured, p, first)
 		return nil, errors.New("the client speaks a protocol that this server does not take")
 	}
-	l.removePending(conn) // the taker may keep it longer than the listener is open
-	if closed != nil {
-		secured = &watched{Conn: secured, closed: closed}
-	}
-	take(Handover{secured, first, auth, deadline, l.Path, accept})
 	return func() error {
 		<-closed
 		return nil
 	}, nil
-}
-
-// takerOf returns the function that takes connections of a protocol; nil for none.
-func (l *Listener) takerOf(p protocol) func(Handover) {
-	switch {
-	case l.Options.RequireUpgrade:
-	case p == http1:
-		return l.HTTP1
-	case p == http2:
-		return l.HTTP2
-	}
-	return nil
 }
 
 // readProtocol finds out which protocol conn's client speaks, and answers an offer of an upgrade.

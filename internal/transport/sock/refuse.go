@@ -163,12 +163,20 @@ func hangUp(conn net.Conn) {
 
 // Types and flags of HTTP/2 frames.
 const (
-	frameHeaders  = 1
-	frameSettings = 4
-	frameGoAway   = 7
-	flagEnd       = 1 // END_STREAM, or ACK of SETTINGS
-	flagHeaders   = 4 // END_HEADERS
-	protocolBroke = 1 // PROTOCOL_ERROR
+	frameHeaders      = 1
+	frameSettings     = 4
+	framePing         = 6
+	frameGoAway       = 7
+	frameContinuation = 9
+
+	flagEnd      = 1    // END_STREAM, or ACK of SETTINGS and PING
+	flagHeaders  = 4    // END_HEADERS
+	flagPadded   = 8    // of HEADERS
+	flagPriority = 0x20 // of HEADERS
+
+	noError         = 0
+	protocolBroke   = 1 // PROTOCOL_ERROR
+	enhanceYourCalm = 11
 )
 
 // refuseHTTP2 fails calls of a gRPC client with a status that says why, for callTimeout or
@@ -195,9 +203,7 @@ func refuseHTTP2(conn net.Conn, first []byte) {
 		}
 		answers.out = frame(answers.out, frameHeaders, flagEnd|flagHeaders, stream, refusal)
 	}
-	away := binary.BigEndian.AppendUint32(nil, last)
-	away = binary.BigEndian.AppendUint32(away, protocolBroke)
-	answers.out = frame(answers.out, frameGoAway, 0, 0, string(away)+ours)
+	answers.out = appendGoAway(answers.out, last, protocolBroke, ours)
 	_ = answers.flush()
 }
 
@@ -223,6 +229,13 @@ func (a *answering) flush() error {
 	_, err := a.conn.Write(a.out)
 	a.out = a.out[:0]
 	return err
+}
+
+// appendGoAway appends a GOAWAY after which no stream above last is processed.
+func appendGoAway(b []byte, last, code uint32, text string) []byte {
+	body := binary.BigEndian.AppendUint32(nil, last)
+	body = binary.BigEndian.AppendUint32(body, code)
+	return frame(b, frameGoAway, 0, 0, string(body)+text)
 }
 
 // frame appends an HTTP/2 frame.
