@@ -23,8 +23,8 @@ import (
 // concurrent use.
 type ClientConn struct {
 	target string
-	remote *grpc.ClientConn // set for targets that go to grpc-go, which use only target and hint of the other fields
-	hint   string           // appended to errors of remote that say it cannot connect
+	remote *grpc.ClientConn // for targets that go to grpc-go; then only target and hint are also used
+	hint   string           // appended to remote's Unavailable errors
 	client *call.Client
 	conn   *connector.Connector
 
@@ -44,20 +44,22 @@ type ClientConn struct {
 //
 //   - inproc:NAME is the server of this process that listens on NAME.
 //   - unix:PATH or unix:///PATH is a unix socket. On Linux the connection becomes shared memory
-//     if the server agrees: see [WithMaxSharedMemory](0). PATH is used as it stands;
-//     percent-encoding is not decoded. A relative PATH is resolved against the working directory
-//     when NewClient is called, or, if the absolute path is too long for a socket (107 bytes on
-//     Linux), when each connection is made. While the server's queue of connections is full, a
-//     connection waits, as over TCP.
+//     if the server agrees: see [WithMaxSharedMemory](0). PATH is used as it stands; percent-encoding
+//     is not decoded. A relative PATH is resolved against the working directory when NewClient is
+//     called. If the absolute path is too long for a socket (the limit on Linux is 107 bytes), PATH is
+//     instead resolved each time a connection is made. While the server's accept queue is full,
+//     connecting waits, as over TCP.
 //   - shm:PATH or shm:///PATH is shared memory, set up over the unix socket at PATH.
 //     Calls fail with Unavailable if the server does not agree. Linux only.
 //   - unix-abstract:NAME is an abstract unix socket. Linux only.
 //   - tcp:HOST:PORT is TCP, secured by [WithTransportCredentials]. Without credentials
 //     NewClient returns an error unless HOST is a literal loopback address or
 //     localhost. Proxies are not used.
-//   - ws://HOST:PORT/PATH is a WebSocket, with the rules of tcp: and without TLS.
-//     wss://HOST:PORT/PATH is one over TLS: without credentials the system's certificates
-//     count, as for HTTPS, and [NewTLS] makes others. Ports are 80 and 443 by default.
+//   - ws://HOST:PORT/PATH is a WebSocket without TLS. As with tcp:, a HOST that is neither a literal
+//     loopback address nor localhost needs insecure credentials; a ws: target accepts no others.
+//     wss://HOST:PORT/PATH is a WebSocket over TLS. Without credentials the client trusts the system's
+//     root certificates, as for HTTPS; [NewTLS] makes credentials for other certificates. The default
+//     ports are 80 and 443.
 //
 // grpc:TARGET, and every target that is not nearcall's own, goes to grpc-go, together
 // with the options that grpc-go has as well. An ordinary gRPC server at a unix socket
@@ -106,7 +108,8 @@ func NewClient(target string, opts ...DialOption) (*ClientConn, error) {
 
 const userAgent = "nearcall/" + Version
 
-// newClientConn returns a connection. how says how it connects, unless an option overrides that.
+// newClientConn returns a connection to target. It connects as the parameter how says, except
+// where an option in o says otherwise.
 func newClientConn(target, authority string, how connector.Config, o *options.Dial) *ClientConn {
 	if o.Backoff != nil {
 		how.Backoff = *o.Backoff
@@ -149,10 +152,9 @@ func (c *ClientConn) Invoke(ctx context.Context, method string, args, reply any,
 	return c.client.Invoke(ctx, method, args, reply, opts...)
 }
 
-// NewStream starts a stream. Generated code calls it. To release the resources of the
-// stream do one of what [grpc.ClientConn.NewStream] lists: close the connection, cancel
-// ctx, call RecvMsg until it returns an error, or get an error other than io.EOF from
-// SendMsg.
+// NewStream starts a stream. Generated code calls it. To release the stream's resources, do one of
+// the things that [grpc.ClientConn.NewStream] lists: close the connection, cancel ctx, call
+// RecvMsg until it returns an error, or get an error other than io.EOF from SendMsg.
 func (c *ClientConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	switch {
 	case c == nil:
@@ -174,12 +176,11 @@ func (c *ClientConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, metho
 // Close closes the connection. Pending and later calls return Canceled. A second Close
 // returns [grpc.ErrClientConnClosing].
 //
-// Close cancels the contexts of handlers. It cannot release a caller whose own
-// goroutine runs the handler, see [Inline]: that caller returns Canceled when
-// the handler returns. A program that waits for such a caller after Close, and only
-// then releases what the handler waits for, deadlocks. To prevent that use
-// [Workers], call with a context that can be cancelled, or let the handler watch
-// its context.
+// Close cancels the contexts of handlers. It cannot release a caller whose own goroutine runs the
+// handler, see [Inline]: that caller returns Canceled when the handler returns. A program that
+// waits for such a caller after Close, and only then releases what the handler waits for,
+// deadlocks. To prevent that, use [Workers], make calls with a context that can be cancelled, or
+// let the handler watch its context.
 func (c *ClientConn) Close() error {
 	switch {
 	case c == nil:
@@ -202,8 +203,8 @@ func (c *ClientConn) Close() error {
 func (c *ClientConn) shut() error {
 	err := c.conn.Close()
 	if reason := c.conn.Closed; reason != nil {
-		// c is a connection that PeerConn has returned. Its calls end with the peer's session.
-		// They still receive what had arrived.
+		// c is a connection that PeerConn has returned. Its calls end with the peer's session, and
+		// still receive what has arrived before that.
 		c.client.Refuse(reason)
 	} else {
 		c.client.Close(connector.ErrClosing)
@@ -242,8 +243,7 @@ func (c *ClientConn) GetState() connectivity.State {
 	return c.conn.State()
 }
 
-// WaitForStateChange waits until the state differs from s, and returns true, or until
-// ctx is done, and returns false.
+// WaitForStateChange waits until the state differs from s. It returns false if ctx is done first.
 func (c *ClientConn) WaitForStateChange(ctx context.Context, s connectivity.State) bool {
 	if c.remote != nil {
 		return c.remote.WaitForStateChange(ctx, s)

@@ -42,10 +42,10 @@ type prepared = call.Prepared
 // A PreparedMsg is a message that is encoded once and sent on many streams. It replaces
 // [grpc.PreparedMsg], which works with streams of grpc-go only.
 //
-// Pass it to SendMsg of streams that use the same codec as the stream it was encoded
-// for. It can be sent on any number of streams concurrently. Over sockets it is also
-// compressed once, for streams with the same compressor. In process, and on streams of
-// ordinary gRPC clients if it was encoded for another stream, it is decoded again for each
+// Pass it to SendMsg of streams that use the same codec as the stream it was encoded for. It can
+// be sent on any number of streams concurrently. Over sockets it is also compressed once, for
+// streams with the same compressor. In process it is decoded again for each stream. So is a
+// message that is sent on a stream of an ordinary gRPC client but was encoded for another kind of
 // stream.
 type PreparedMsg struct{ prepared }
 
@@ -62,8 +62,7 @@ type PreparedMsg struct{ prepared }
 //lint:ignore SA1019 grpc.PreparedMsg takes it, too
 func (p *PreparedMsg) Encode(s grpc.Stream, msg any) error { return p.prepared.Encode(s, msg) }
 
-// Send sends p on s. It is the same as s.SendMsg(p), and works on streams of grpc-go,
-// too.
+// Send sends p on s. It does the same as s.SendMsg(p), but also works on streams of grpc-go.
 //
 //lint:ignore SA1019 Encode takes it, too
 func (p *PreparedMsg) Send(s grpc.Stream) error {
@@ -74,8 +73,8 @@ func (p *PreparedMsg) Send(s grpc.Stream) error {
 	return to.SendMsg(forGRPC(p))
 }
 
-// forGRPC returns m, or if m is a prepared message, the one that a stream of grpc-go accepts
-// instead.
+// forGRPC returns m or, if m is a *PreparedMsg, the message that a stream of grpc-go accepts in
+// its place.
 func forGRPC(m any) any {
 	if p, ok := m.(*PreparedMsg); ok {
 		if g := call.PreparedForGRPC(&p.prepared); g != nil {

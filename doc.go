@@ -2,12 +2,11 @@
 // client and server: a function call within a process, shared memory between processes
 // of one host, or a socket.
 //
-// Use it where services call each other within one process or on one host. There a call
-// by grpc-go pays for a network stack that the two sides do not need: marshalling,
-// HTTP/2 framing, system calls and goroutine switches. nearcall keeps gRPC's programming
-// model and semantics and avoids most of that cost. Generated stubs, handlers,
-// interceptors, metadata, deadlines, streams and status codes work as they do with
-// grpc-go, which defines what they mean.
+// Use it where services call each other within one process or on one host. There every call with
+// grpc-go pays for a network stack that the two sides do not need: marshalling, HTTP/2 framing,
+// system calls and goroutine switches. nearcall keeps gRPC's programming model and semantics and
+// avoids most of that cost. Generated stubs, handlers, interceptors, metadata, deadlines, streams
+// and status codes work as they do with grpc-go, which defines what they mean.
 //
 // A server and its client in one process need neither a listener nor a target:
 //
@@ -48,15 +47,15 @@
 //   - Anything else (localhost:50051, dns:///host:443, …) goes to grpc-go unchanged, too.
 //
 // At the other end of nearcall's own targets there must be a [Server]. A Server also takes
-// ordinary gRPC clients, in any language, on the same listeners, except those of inproc: and
-// shm: targets. Such calls go through grpc-go, to the same services, interceptors and stats
-// handlers, with the same limits. So one can move servers over first and clients later.
+// ordinary gRPC clients, in any language, on the same listeners, except those of inproc: and shm:
+// targets. The calls of these clients go through grpc-go, to the same services, interceptors and
+// stats handlers, with the same limits. So one can move servers over first and clients later.
 //
 // Unix sockets and shared memory count as private, as with grpc-go's local credentials. On Linux
 // [UnixAuthInfo] identifies the peer process. Package shmstats shows how many connections became
-// shared memory, and why the latest one that stayed a socket did. Keepalive, flow-control
-// windows, limits and the idle timeout are options, as in gRPC. A call that no handler has seen
-// is retried transparently.
+// shared memory, and why the latest connection that stayed a socket did so. Keepalive,
+// flow-control windows, limits and the idle timeout are options, as in gRPC. A call that no
+// handler has seen is retried transparently.
 //
 // # Where handlers run
 //

@@ -58,8 +58,8 @@ func (c *ClientConn) newGRPC() *grpc.ClientConn {
 		if u, err := url.Parse(target); err == nil {
 			scheme = u.Scheme
 		}
-		// Dial, not NewClient: Dial builds the balancer at once, so the state is right
-		// from the start and Close reaches c, but does not make c connect.
+		// Dial, not NewClient: Dial builds the balancer at once, so the state is right from the
+		// start and Close reaches c. Dial does not make c connect.
 		//lint:ignore SA1019 deprecated for its handling of schemes and WithBlock, which is not used here
 		return grpc.Dial(target,
 			grpc.WithUnaryInterceptor(unary), grpc.WithStreamInterceptor(stream),
@@ -135,8 +135,8 @@ type mirror struct {
 	cc   balancer.ClientConn
 	conn *ClientConn // nil before the first update
 
-	// bell makes ResetConnectBackoff reach conn. It exists in state TransientFailure, as
-	// a SubConn in an endless backoff, which ResetConnectBackoff ends. Guarded by the
+	// bell makes ResetConnectBackoff reach conn. It is a SubConn in an endless backoff, which
+	// ResetConnectBackoff ends. It exists only in state TransientFailure. Guarded by the
 	// connector's mu.
 	bell balancer.SubConn
 }

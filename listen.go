@@ -17,9 +17,10 @@ import (
 //	File() (*os.File, error)
 //
 // It returns a copy of the listening socket, which a child process can inherit with
-// [os/exec.Cmd.ExtraFiles]. There [net.FileListener] makes a listener of it, for [Server.Serve], which
-// takes the same clients. Connections that neither process has accepted stay in the socket's queue, so
-// a restart loses none. A socket file then belongs to the child, and Close leaves it.
+// [os/exec.Cmd.ExtraFiles]. In the child, [net.FileListener] makes a listener of that copy. Pass
+// it to [Server.Serve], which then takes the same clients. Connections that neither process has
+// accepted stay in the socket's queue, so a restart loses none. Once File was called, a socket
+// file belongs to the child, and Close does not remove it.
 type Listener interface {
 	net.Listener
 
@@ -35,10 +36,11 @@ type listenOption func(*socketfile.Options)
 func (f listenOption) applyListen(o *socketfile.Options) { f(o) }
 
 // SocketFile sets the mode, the user and the group of a socket file, as os.Chmod and os.Chown do.
-// Every user who can write to the file can connect. uid and gid are numeric; -1 keeps the process's
-// own. An unprivileged process can only change the group, to one that it is a member of; otherwise
-// [Listen] fails. Only permission bits are allowed in mode. All are in place before a client can
-// connect. Without the option the mode follows from the process's umask.
+// Every user who can write to the file can connect. uid and gid are numeric; -1 keeps the
+// process's own. An unprivileged process can change only the group, and only to a group that it is
+// a member of; otherwise [Listen] fails. Only permission bits are allowed in mode. Mode, user and
+// group are in place before a client can connect. Without the option the mode follows from the
+// process's umask.
 //
 // The option applies to unix:PATH and shm:PATH. [Listen] fails with other targets, and
 // on Windows.
@@ -51,15 +53,16 @@ func SocketFile(mode fs.FileMode, uid, gid int) ListenOption {
 	})
 }
 
-// TakeOver makes [Listen] replace the socket file of a server that listens there, where it would
-// otherwise fail, so that a service restarts without a call that is refused or fails: start the new
-// process, and when it has called Listen, make the old one call [Server.GracefulStop]. New
-// connections are the new process's from then on. The old one serves those that it has, its clients
-// connect again with their next call, and its listener leaves the file.
+// TakeOver makes [Listen] replace the socket file of a server that listens at PATH, instead of
+// failing. With it a service can restart without a refused or failed call: start the new process,
+// and when it has called Listen, make the old one call [Server.GracefulStop]. Once Listen has
+// replaced the file, new connections go to the new process. The old process serves the connections
+// that it has, and their clients connect again with their next call. The old listener does not
+// remove the file.
 //
-// The process needs the right to rename files in that directory. PATH can have 13 bytes fewer than
-// otherwise, because Listen makes PATH.nearcall-new first, which is then the address that peers of
-// this server see. If no server listens on target, TakeOver does nothing.
+// The process needs the right to rename files in PATH's directory. PATH must be 13 bytes shorter
+// than the usual limit, because Listen first makes the socket as PATH.nearcall-new. Peers of this
+// server see that name as its address. If no server listens on target, TakeOver does nothing.
 //
 // The option applies to unix:PATH and shm:PATH. [Listen] fails with other targets, and on Windows.
 func TakeOver() ListenOption {
@@ -75,16 +78,16 @@ func TakeOver() ListenOption {
 //   - unix:PATH or unix:///PATH creates a socket file and removes it when the listener
 //     is closed. Every user who can write to the file can connect: see [SocketFile]. A file left
 //     behind by a killed server is replaced; if several servers try that at once, one succeeds and the
-//     others get an error. While Listen or Close runs it holds a lock file, PATH.nearcall-lock. If the process
-//     is killed at that moment the lock file stays: later servers of the same user reuse it, but those
-//     of other users fail with an error that names it. Windows supports unix sockets since version 10
-//     1803; there PATH can begin with a drive.
+//     others get an error. While Listen or Close runs it holds a lock file, PATH.nearcall-lock. If the
+//     process is killed while it holds that file, the file stays: later servers of the same user reuse
+//     it, but those of other users fail with an error that names it. Windows supports unix sockets
+//     since Windows 10, version 1803. On Windows PATH can begin with a drive.
 //   - shm:PATH or shm:///PATH creates a socket file like unix:PATH, over which clients
 //     of the same user set up shared memory. Clients of other users are refused. Linux
 //     only.
-//   - ws://HOST:PORT/PATH is a port as for tcp:, at which WebSockets are opened at PATH only;
-//     without PATH it is /. For wss://HOST:PORT/PATH the server needs [Creds], best with
-//     [NewTLS]. Ports without a number are 80 and 443.
+//   - ws://HOST:PORT/PATH is a port as for tcp:. Clients can open WebSockets only at PATH, which is
+//     / if it is left out. For wss://HOST:PORT/PATH the server needs [Creds], best with
+//     [NewTLS]. The default ports are 80 and 443.
 //   - quic:HOST:PORT is a UDP port, with HOST and PORT as for tcp:. The program must import
 //     github.com/nearcall/nearcall/quic, and the server needs [Creds] with [NewTLS].
 //   - unix-abstract:NAME is a name in the network namespace, without a file. Every user

@@ -57,10 +57,11 @@ func WithStatsHandler(h stats.Handler) DialOption {
 // WithTransportCredentials sets the credentials of connections to other processes.
 //
 // A tcp: target requires credentials unless its host is a literal loopback address or localhost;
-// those of [google.golang.org/grpc/credentials/insecure] mean none. A unix: target requires none:
-// it counts as private, as with grpc-go's local credentials, even with insecure ones. In process
-// a connection is always private. A wss: target accepts only credentials from [NewTLS]. Per-RPC
-// credentials that require transport security are sent over private connections.
+// those of [google.golang.org/grpc/credentials/insecure] count as none. A unix: target requires no
+// credentials. It counts as private, as with grpc-go's local credentials, even if insecure
+// credentials are set. In process a connection is always private. A wss: target accepts only
+// credentials from [NewTLS]. Per-RPC credentials that require transport security are sent over
+// private connections.
 func WithTransportCredentials(creds credentials.TransportCredentials) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Transport = creds }, grpc.WithTransportCredentials(creds))
 }
@@ -86,10 +87,10 @@ func WithDefaultCallOptions(opts ...grpc.CallOption) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.CallOptions = append(o.CallOptions, opts...) }, grpc.WithDefaultCallOptions(opts...))
 }
 
-// WithDefaultServiceConfig sets gRPC's service config, in JSON. On nearcall's own
-// targets methodConfig applies, with its timeout, waitForReady, message sizes and
-// retryPolicy, and retryThrottling. An invalid config is an error of [NewClient], and
-// of the calls of [Server.Client].
+// WithDefaultServiceConfig sets gRPC's service config, in JSON. On nearcall's own targets these
+// parts apply: retryThrottling and, in methodConfig, timeout, waitForReady, the message sizes and
+// retryPolicy. An invalid config makes [NewClient] fail; after [Server.Client] it makes the calls
+// fail.
 func WithDefaultServiceConfig(json string) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.ServiceConfig = &json }, grpc.WithDefaultServiceConfig(json))
 }
@@ -124,14 +125,14 @@ func WithIdleTimeout(d time.Duration) DialOption {
 // stay sockets; 0 has no effect on shm: targets, which are always shared memory.
 //
 // A connection uses 260 KiB. While it sends messages of 32 KiB or more it uses up to 64 MiB more,
-// which it releases 5 seconds after the last of them. After a reconnect, old connections stay
-// until their calls have ended: their 260 KiB may exceed the limit. The server's use is limited
-// by [MaxSharedMemory].
+// which it releases 5 seconds after the last of them. After a reconnect, an old connection stays
+// until its calls have ended, and its 260 KiB can take the total above the limit. The server's use
+// is limited by [MaxSharedMemory].
 //
 // At the limit large messages are sent in pieces. If the limit is too low for a connection, unix:
-// targets stay sockets and calls of shm: targets fail. When a connection ends, large messages
-// that have arrived count separately until the program receives them. Those beyond the limit are
-// lost: receiving one fails with ResourceExhausted.
+// targets stay sockets and calls of shm: targets fail. When a connection ends, large messages that
+// have arrived count towards a second limit of the same size until the program receives them.
+// Those beyond the limit are lost: receiving one fails with ResourceExhausted.
 func WithMaxSharedMemory(bytes int64) DialOption {
 	return options.SetDial(func(o *options.Dial) {
 		if o.Socket.NoUpgrade = bytes <= 0; bytes > 0 {
@@ -148,10 +149,10 @@ func WithDisableSpinning() DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Socket.NoSpin = true })
 }
 
-// WithConnectParams sets the backoff between connection attempts, and the minimum time
-// for each attempt. For tcp: targets the backoff is gRPC's by default: 1 s, growing by
-// a factor of 1.6 up to 120 s. For nearcall's other targets, which have no network in
-// between, it is 20 ms, growing by 1.6 up to 1 s. The minimum time is 20 s by default.
+// WithConnectParams sets the backoff between connection attempts, and how long an attempt can take
+// before it fails. For tcp: targets the backoff is gRPC's by default: 1 s, growing by a factor of
+// 1.6 up to 120 s. For nearcall's other targets, which have no network in between, it is 20 ms,
+// growing by 1.6 up to 1 s. An attempt can take p.MinConnectTimeout, which is 20 s by default.
 func WithConnectParams(p grpc.ConnectParams) DialOption {
 	return options.SetDial(func(o *options.Dial) {
 		o.Backoff = &p.Backoff
@@ -162,17 +163,17 @@ func WithConnectParams(p grpc.ConnectParams) DialOption {
 }
 
 // WithInitialWindowSize sets the flow-control window of a stream: how many bytes a handler can
-// send before the caller has received them. A handler waits once it is ahead by one and a half
-// times the window. The minimum is 64 KiB. The default is 64 KiB in process, and 256 KiB over
+// send before the caller has received them. A handler waits once it is one and a half windows
+// ahead of the caller. The minimum is 64 KiB. The default is 64 KiB in process, and 256 KiB over
 // sockets and shared memory, where the default window grows up to 4 MiB if the stream's messages
 // need it.
 func WithInitialWindowSize(bytes int32) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Socket.Window = int(bytes) }, grpc.WithInitialWindowSize(bytes))
 }
 
-// WithMaxHeaderListSize limits the header and the trailer of a response, each in bytes.
-// The default is 16 MiB, the minimum 16 KiB. Each entry counts 32 bytes in addition to
-// its key and its value. A call whose header or trailer is larger fails with Internal.
+// WithMaxHeaderListSize limits the size of a response's header, and separately that of its
+// trailer, in bytes. The default is 16 MiB, the minimum 16 KiB. Each entry counts 32 bytes in
+// addition to its key and its value. A call whose header or trailer is larger fails with Internal.
 // All of this is as in grpc-go, except the minimum. In process there is no limit.
 func WithMaxHeaderListSize(bytes uint32) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Socket.MaxHeaderBytes = int(min(bytes, math.MaxInt32)) }, grpc.WithMaxHeaderListSize(bytes))
@@ -197,11 +198,10 @@ func WithImmutableMessages() DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Shared = true })
 }
 
-// WithKeepaliveParams sets the client's keepalive. As in gRPC no pings are sent unless
-// p.Time is set, Time is at least 10 s, Timeout is 20 s by default, and a connection
-// without calls is pinged only if p.PermitWithoutStream is set. The client increases
-// Time if the server's [KeepaliveEnforcementPolicy] requires it. In process the option
-// has no effect.
+// WithKeepaliveParams sets the client's keepalive. As in gRPC, pings are sent only if p.Time is
+// set, and a connection without calls is pinged only if p.PermitWithoutStream is set. Time is at
+// least 10 s; Timeout is 20 s by default. The client increases Time if the server's
+// [KeepaliveEnforcementPolicy] requires it. In process the option has no effect.
 func WithKeepaliveParams(p keepalive.ClientParameters) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Socket.Keepalive = p }, grpc.WithKeepaliveParams(p))
 }
@@ -213,17 +213,19 @@ func WithInitialConnWindowSize(bytes int32) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Socket.ConnWindow = max(int(bytes), 0) }, grpc.WithInitialConnWindowSize(bytes))
 }
 
-// WithContextDialer sets the function that opens connections to other processes. As in
-// grpc-go dial gets HOST:PORT for a tcp: target, unix:///PATH for a unix: target with
-// an absolute path, and unix:PATH for one with a relative path. Which credentials are
-// required depends on the target, not on the connection that dial returns.
+// WithContextDialer sets the function that opens connections to other processes. As in grpc-go,
+// dial gets HOST:PORT for a tcp: target, unix:///PATH for a unix: target with an absolute path,
+// and unix:PATH for one with a relative path. Which credentials are required depends on the
+// target, not on the connection that dial returns.
 //
-// For a connection that the program has, and whose other end [Server.ServeConn] serves, the target
-// is a name of the program's choice: unix:NAME if both ends are on this machine, which requires no
-// credentials and makes a unix socket shared memory, or tcp:HOST:PORT with credentials for HOST, for
-// a stream to another machine. (A passthrough: target goes to grpc-go, as without the option.) dial
-// is called again when the connection was lost, and after [WithIdleTimeout] without a call. If it
-// has no other connection then, it returns an error, and WithIdleTimeout(0) keeps the first.
+// dial can also return a connection that the program already has, and whose other end
+// [Server.ServeConn] serves. In that case the program can choose any name in the target. If both
+// ends are on this machine, use unix:NAME: it requires no credentials, and a unix socket becomes
+// shared memory. For a stream to another machine, use tcp:HOST:PORT with credentials for HOST. (A
+// passthrough: target goes to grpc-go, as without the option.) dial is called again when the
+// connection was lost, and after [WithIdleTimeout] without a call. If the program has no other
+// connection at that time, dial must return an error. WithIdleTimeout(0) keeps the first
+// connection open.
 func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Conn = dial }, grpc.WithContextDialer(dial))
 }
@@ -231,11 +233,12 @@ func WithContextDialer(dial func(context.Context, string) (net.Conn, error)) Dia
 // WithGRPCFallback makes calls go through grpc-go while an ordinary gRPC server listens at a tcp:
 // or unix: target, so that clients can move over before their servers. Whenever the client
 // connects, it tries nearcall's protocol first, so the client needs no change once the server has
-// moved over. By default calls to an ordinary gRPC server fail, and say so.
+// moved over. By default such calls fail, with an error that says that the server is an ordinary
+// gRPC server.
 //
-// Such calls use the options of this connection, but not those of [WithGRPCDialOptions]. The
-// client makes two connections instead of one. An ordinary gRPC server makes no calls to a client
-// with [WithServer].
+// Calls through grpc-go use the options of this connection, but not those of
+// [WithGRPCDialOptions]. The client makes two connections instead of one. An ordinary gRPC server
+// makes no calls to a client with [WithServer].
 func WithGRPCFallback() DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Fallback = true })
 }

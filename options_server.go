@@ -92,8 +92,8 @@ func MaxConcurrentStreams(n uint32) ServerOption {
 }
 
 // InitialWindowSize sets the flow-control window of a stream: how many bytes a caller can send
-// before the handler has received them. A caller waits once it is ahead by one and a half times
-// the window. The minimum is 64 KiB. The default is 64 KiB in process, and 256 KiB over sockets
+// before the handler has received them. A caller waits once it is one and a half windows ahead of
+// the handler. The minimum is 64 KiB. The default is 64 KiB in process, and 256 KiB over sockets
 // and shared memory, where the default window grows up to 4 MiB if the stream's messages need it.
 // For ordinary gRPC clients the default is grpc-go's.
 func InitialWindowSize(bytes int32) ServerOption {
@@ -123,8 +123,8 @@ type Placement = call.Placement
 
 const (
 	// Auto runs the handler of a unary call in process on its caller's goroutine if the caller's
-	// context cannot be cancelled. The goroutine that reads a connection from another process
-	// runs unary handlers that have been quick so far. All others run on goroutines of the
+	// context cannot be cancelled. The goroutine that reads a connection from another process runs
+	// unary handlers that have been quick so far. All other handlers run on goroutines of the
 	// server.
 	Auto Placement = call.Auto
 
@@ -171,18 +171,17 @@ func Creds(creds credentials.TransportCredentials) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Socket.Creds = targets.Secured(creds) })
 }
 
-// KeepaliveParams sets the server's keepalive, and the maximum age and idle time of
-// connections. As in gRPC Time is 2 h by default and at least 1 s, Timeout is 20 s by
-// default, and age and idle time are unlimited by default. In process the option has no
-// effect.
+// KeepaliveParams sets the server's keepalive, and the maximum age and idle time of connections.
+// As in gRPC, p.Time is at least 1 s and by default 2 h, p.Timeout is by default 20 s, and age and
+// idle time are by default unlimited. In process the option has no effect.
 func KeepaliveParams(p keepalive.ServerParameters) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Socket.ServerKeepalive = p })
 }
 
-// KeepaliveEnforcementPolicy limits how often a client can ping. As in gRPC the default
-// is once every 5 minutes, and no pings without a call. nearcall's clients learn the
-// policy and comply; a client that violates it is disconnected. In process the option
-// has no effect.
+// KeepaliveEnforcementPolicy limits how often a client can ping. As in gRPC, by default a client
+// can ping once every 5 minutes, and not at all while it has no calls. nearcall's clients learn
+// the policy and comply with it. A client that violates the policy is disconnected. In process the
+// option has no effect.
 func KeepaliveEnforcementPolicy(p keepalive.EnforcementPolicy) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Socket.Enforcement = p })
 }
@@ -196,12 +195,12 @@ func InitialConnWindowSize(bytes int32) ServerOption {
 }
 
 // MaxHeaderListSize limits the header of a call from another process, in bytes. The default is 16
-// MiB, the minimum 16 KiB. As in grpc-go each entry counts 32 bytes in addition to its key and
-// its value. Clients know the limit: a call with a larger header fails with Internal, as in
-// grpc-go. For ordinary gRPC clients the default is 64 KiB and there is no minimum: HPACK lets a
-// client send a header of any size as a few bytes, and grpc-go decodes it up to the limit. For
-// web clients it is 64 KiB by default and at most 1 MiB, and a header may have one field for
-// each 32 bytes of the limit, but always 100. In process there is no limit.
+// MiB, the minimum 16 KiB. As in grpc-go each entry counts 32 bytes in addition to its key and its
+// value. Clients know the limit: a call with a larger header fails with Internal, as in grpc-go.
+// For ordinary gRPC clients the default is 64 KiB and there is no minimum: HPACK lets a client
+// send a header of any size as a few bytes, and grpc-go decodes it up to the limit. For web
+// clients it is 64 KiB by default and at most 1 MiB, and a header can have one field for each 32
+// bytes of the limit, but always up to 100 fields. In process there is no limit.
 func MaxHeaderListSize(bytes uint32) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Socket.MaxHeaderBytes = int(min(bytes, math.MaxInt32)) })
 }
@@ -209,15 +208,15 @@ func MaxHeaderListSize(bytes uint32) ServerOption {
 // MaxSharedMemory limits the shared memory that all connections of the server use together, in
 // bytes. The default is 1 GiB. On Linux, connections of unix: listeners become shared memory if a
 // client of the same user offers it. With 0 they stay sockets; 0 has no effect on shm: listeners,
-// whose connections are always shared memory. A connection uses 520 KiB for both directions.
-// While it sends messages of 32 KiB or more it uses up to 64 MiB more, which it releases 5
-// seconds after the last of them. Large messages that clients send count towards the clients'
-// limits: see [WithMaxSharedMemory]. But if clients free such memory while the server reads it,
-// the server can have to pay for it, up to a quarter of the limit in addition.
+// whose connections are always shared memory. A connection uses 520 KiB for both directions. While
+// it sends messages of 32 KiB or more it uses up to 64 MiB more, which it releases 5 seconds after
+// the last of them. Large messages that clients send count towards the clients' limits: see
+// [WithMaxSharedMemory]. But if a client frees such memory while the server reads it, the memory
+// can count for the server instead. It then uses up to a quarter of the limit in addition.
 //
-// Clients that do not read their replies cannot starve others. For large messages a connection
-// uses at most a quarter of the memory that it leaves free, and an eighth of the limit is
-// reserved for new connections.
+// Clients that do not read their replies cannot starve others. A connection gets memory for large
+// messages only if at least four times as much as it then has stays free for the others. An eighth
+// of the limit is reserved for new connections.
 //
 // At the limit large messages are sent in pieces, unix: connections stay sockets, and clients of
 // shm: targets wait for up to 5 seconds and are then refused. When a connection ends, large
@@ -240,10 +239,9 @@ func DisableSpinning() ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Socket.NoSpin = true })
 }
 
-// ConnectionTimeout limits the time in which a connection from another process must
-// complete its setup, including the handshake of the credentials; then it is closed.
-// The default is 120 s. As in grpc-go a d that is not positive makes every connection
-// fail.
+// ConnectionTimeout limits how long the setup of a connection from another process can take,
+// including the handshake of the credentials. After that time the server closes the connection.
+// The default is 120 s. As in grpc-go, every connection fails if d is not positive.
 func ConnectionTimeout(d time.Duration) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.Socket.Handshake = max(d, 1) })
 }
@@ -257,8 +255,9 @@ const (
 	GRPCClients ClientKind = 1 << iota
 
 	// WebClients are clients of Connect, with binary messages or JSON, and of gRPC-Web, over
-	// HTTP/1.1 and HTTP/2, and of WebSockets. A server takes them on the same listeners. Over TLS,
-	// WebSockets and clients that speak only HTTP/1.1 need [NewTLS] for [Creds].
+	// HTTP/1.1 and HTTP/2, and of WebSockets. A server takes them on the same listeners as
+	// GRPCClients. Over TLS, WebSockets and clients that speak only HTTP/1.1 need [NewTLS] for
+	// [Creds].
 	WebClients
 )
 
@@ -272,10 +271,10 @@ func OtherClients(kinds ClientKind) ServerOption {
 	})
 }
 
-// GRPCServerOptions adds options of grpc-go that apply only to calls of ordinary gRPC clients.
-// Use it where nearcall has no such option: [grpc.InTapHandle], [grpc.NumStreamWorkers], buffer
-// sizes. They come after the options that nearcall derives from the server's. Creds has no
-// effect: see [Creds].
+// GRPCServerOptions adds options of grpc-go that apply only to calls of ordinary gRPC clients. Use
+// it for options that nearcall does not have, such as [grpc.InTapHandle], [grpc.NumStreamWorkers]
+// and the buffer sizes. They come after the options that nearcall derives from the server's. The
+// option [grpc.Creds] has no effect: use [Creds].
 func GRPCServerOptions(opts ...grpc.ServerOption) ServerOption {
 	return options.SetServer(func(o *options.Server) { o.GRPC = append(o.GRPC, opts...) })
 }

@@ -20,14 +20,15 @@ import (
 // connection: handlers of the server make such calls with [PeerConn]. The client needs
 // no listener, so this works behind NAT.
 //
-// Calls of both directions share the connection's window and nothing else. Services,
-// interceptors, limits and [MaxConcurrentStreams] are those of s. Several clients can share s,
-// and s can serve listeners as well. [Server.Stop] and [Server.GracefulStop] of s end the calls
-// from the server, and close no client's connection; closing the connection cancels them.
+// Calls of both directions share the connection's window and nothing else. Services, interceptors,
+// limits and [MaxConcurrentStreams] are those of s. Several clients can share s, and s can serve
+// listeners as well. [Server.Stop] and [Server.GracefulStop] of s end the calls from the server,
+// but close no client's connection. When a connection is closed, the server's calls over it are
+// cancelled.
 //
-// The server can call the client while the connection exists. A client that makes no calls
-// itself needs [WithPersistentConnection], because a connection is made for the first call,
-// and is closed after [WithIdleTimeout] without calls in either direction.
+// The server can call the client while the connection exists. A client that makes no calls itself
+// needs [WithPersistentConnection], because otherwise a connection is made only for the first
+// call, and is closed after [WithIdleTimeout] without calls in either direction.
 //
 // NewClient returns an error if the target goes to grpc-go, whose servers make no calls.
 func WithServer(s *Server) DialOption {
@@ -38,8 +39,8 @@ func WithServer(s *Server) DialOption {
 	})
 }
 
-// WithPersistentConnection connects at once and whenever the connection is lost, instead
-// of for the next call, and turns [WithIdleTimeout] off. It is for clients that only
+// WithPersistentConnection makes the client connect at once, and again whenever the connection is
+// lost, without waiting for a call. It turns [WithIdleTimeout] off. It is for clients that only
 // serve: see [WithServer]. NewClient returns an error if the target goes to grpc-go.
 func WithPersistentConnection() DialOption {
 	return options.SetDial(func(o *options.Dial) { o.Persistent = true })
@@ -56,12 +57,12 @@ func PeerConnOptions(opts ...DialOption) ServerOption {
 
 // PeerConn returns a connection for calls to the peer. In a server's handler the peer is the
 // client that made the call, which needs [WithServer]; in a handler of such a client it is the
-// server. ctx is the handler's context, or one derived from it, and only identifies the peer;
-// pass it to the calls themselves if they should end with the handler's call.
+// server. ctx is the handler's context, or one derived from it. PeerConn uses ctx only to identify
+// the peer. Pass it to the calls as well if they should end with the handler's call.
 //
 // The result is never nil. It can be used by several goroutines, and after the handler has
-// returned, until the connection ends. Then its calls fail with Unavailable, also with
-// WaitForReady; there is no reconnect. If the peer takes no calls, because the client has
+// returned, until the connection ends. After that its calls fail with Unavailable, even with
+// WaitForReady, because it does not reconnect. If the peer takes no calls, because the client has
 // no server or is an ordinary gRPC client, they fail with Unimplemented.
 //
 // A handler that waits for its call to the peer counts as a running call on both sides:
@@ -86,7 +87,7 @@ func (noPeer) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallO
 
 var errPeerLeft = errors.New("nearcall: the peer's connection has ended, or takes no more calls")
 
-// peerConn returns a connection that makes calls over session until that ends.
+// peerConn returns a connection that makes calls over session until the session ends.
 func (s *Server) peerConn(session link.Session) grpc.ClientConnInterface {
 	o := options.NewDial(s.opts.Peer)
 	d := &peerDialer{session: peerSession{session}}
@@ -111,7 +112,7 @@ type peerDialer struct {
 // Dial implements [link.Dialer].
 func (d *peerDialer) Dial(context.Context) (link.Session, error) {
 	if link.IsClosed(d.session.Done()) {
-		_ = d.conn.conn.Close() // it will not take calls again
+		_ = d.conn.conn.Close() // the session will not take calls again
 		return nil, errPeerLeft
 	}
 	return d.session, nil

@@ -39,16 +39,17 @@ type Server struct {
 	mu        sync.Mutex
 	grpc      *grpcserver.Server // of ordinary gRPC clients; nil before the first connects
 	listeners map[*listening]struct{}
-	stopped   bool // no listener and no connection is served any more, except that handshakes may go on
-	settled   bool // nor do handshakes go on
+	stopped   bool // no further listener is served; handshakes may still go on
+	settled   bool // no handshake goes on, either
 	serving   sync.WaitGroup
 
 	done     chan struct{} // closed when Stop or GracefulStop has done its work
 	doneOnce sync.Once
 }
 
-// listening is the listener of one Serve. The goroutine that removes it from the server's set
-// closes it, so it is closed once: nobody knows what a second Close of a user's listener does.
+// listening is the listener of one Serve or ServeConn. Only the goroutine that removes it from the
+// server's set closes it, so it is closed once: a second Close of a user's listener could do
+// anything.
 type listening struct {
 	net.Listener
 	over chan struct{} // closed when all handshakes are over
@@ -72,12 +73,11 @@ func NewServer(opts ...ServerOption) *Server {
 // the service is already registered, and after the first Serve or the first call.
 func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) { s.core.Register(desc, impl, nil) }
 
-// OnLoop returns a registrar for services whose handlers run on l, one at a time, so the
-// state of such a service needs no lock. A handler is a task of l. It yields the loop
-// while it waits in Send or Recv of its stream, in calls that it makes with its
-// context, in [loop.Sleep] and in [loop.Await]. Any other wait blocks the loop.
-// Interceptors and stats handlers of its calls run on the loop, too, except the stats
-// handlers of ordinary gRPC clients' calls.
+// OnLoop returns a registrar for services whose handlers run on l, one at a time, so the state of
+// such a service needs no lock. A handler is a task of l. It yields the loop while it waits in
+// Send or Recv of its stream, in calls that it makes with its context, in [loop.Sleep] and in
+// [loop.Await]. Any other wait blocks the loop. Interceptors and stats handlers of the service's
+// calls run on the loop, too, except the stats handlers of ordinary gRPC clients' calls.
 //
 // A caller whose deadline passes, or who cancels, returns at once, even if the loop is
 // busy; see [loop.Coroutines] for an exception. Calls that arrive after l was closed
@@ -118,18 +118,19 @@ func (r registrar) GetServiceInfo() map[string]grpc.ServiceInfo { return r.serve
 // GetServiceInfo returns the registered services by name, including those on loops.
 func (s *Server) GetServiceInfo() map[string]grpc.ServiceInfo { return s.core.Info() }
 
-// Serve accepts clients from lis and serves them until lis fails or the server is
-// stopped. It closes lis, once. After [Server.Stop] or [Server.GracefulStop] it returns
-// nil, when they have done their work, so that a program whose main function returns after
-// Serve loses no reply. It returns [grpc.ErrServerStopped] if it is called after them. A
-// server can serve several listeners at a time.
+// Serve accepts clients from lis and serves them until lis fails or the server is stopped. It
+// closes lis, once. When [Server.Stop] or [Server.GracefulStop] is called, Serve waits until that
+// has done its work, and returns nil. So a program whose main function returns after Serve loses
+// no reply. If Serve is called on a stopped server, it returns [grpc.ErrServerStopped]. A server
+// can serve several listeners at a time.
 //
-// lis comes from [Listen] or is any other net.Listener: one of package net, of tls.NewListener, of
-// systemd's socket activation, a bufconn. One listener serves all kinds of clients: nearcall's
-// own, ordinary gRPC clients in any language, and clients with Connect, JSON or gRPC-Web over
-// HTTP/1.1 or HTTP/2. The first bytes of a connection tell them apart. Ordinary gRPC clients are served by a
-// grpc.Server with the same services, interceptors, stats handlers and limits. See also
-// [OtherClients]. Clients of other protocols get an error that says what they have reached.
+// lis comes from [Listen] or is any other net.Listener, such as one from package net, from
+// tls.NewListener or from systemd's socket activation, or a bufconn. One listener serves all kinds
+// of clients: nearcall's own, ordinary gRPC clients in any language, and clients with Connect,
+// JSON or gRPC-Web over HTTP/1.1 or HTTP/2. The first bytes of a connection tell them apart.
+// Ordinary gRPC clients are served by a grpc.Server with the same services, interceptors, stats
+// handlers and limits. See also [OtherClients]. Clients of other protocols get an error that says
+// what they have reached.
 func (s *Server) Serve(lis net.Listener) error {
 	if lis == nil {
 		return fmt.Errorf("nearcall: Serve needs a listener; get one from nearcall.Listen")
@@ -179,8 +180,8 @@ func (s *Server) Serve(lis net.Listener) error {
 	return err
 }
 
-// sessionsOver returns a listener of sessions over the connections that lis accepts. target is the zero
-// Socket if lis is not one.
+// sessionsOver returns a listener of sessions over the connections that lis accepts. target is the
+// Socket to which lis belongs, or the zero Socket if there is none.
 func (s *Server) sessionsOver(lis net.Listener, target targets.Socket) *sock.Listener {
 	o := s.sockets
 	o.RequireUpgrade = target.NeedsUpgrade
@@ -198,7 +199,7 @@ func (s *Server) sessionsOver(lis net.Listener, target targets.Socket) *sock.Lis
 	return over
 }
 
-// open adds lis to those that Stop closes and that it waits for. It returns nil if the server was
+// open adds lis to the listeners that Stop closes and waits for. It returns nil if the server was
 // stopped.
 func (s *Server) open(lis net.Listener) *listening {
 	s.mu.Lock()
@@ -213,7 +214,8 @@ func (s *Server) open(lis net.Listener) *listening {
 	return open
 }
 
-// remove undoes open, but for s.serving. mine reports whether the caller closes the listener.
+// remove undoes what open did, except its change of s.serving. mine reports whether the caller
+// must close the listener.
 func (s *Server) remove(open *listening) (mine, stopped bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,17 +224,18 @@ func (s *Server) remove(open *listening) (mine, stopped bool) {
 	return mine, s.stopped
 }
 
-// ServeConn serves one connection that the program has: one end of a pair of sockets or of a
-// [net.Pipe], a stream that it has hijacked from another protocol, the standard input and output, a
-// channel of SSH. The connection is served as one that Serve has accepted, with the server's
-// credentials, and the client can be of any kind that Serve takes. Only a *[net.UnixConn] can
-// become shared memory. The client's own end comes from [WithContextDialer].
+// ServeConn serves one connection that the program already has, such as one end of a pair of
+// sockets or of a [net.Pipe], a stream that it has hijacked from another protocol, its standard
+// input and output, or an SSH channel. ServeConn serves it like a connection that Serve has
+// accepted, with the server's credentials. The client can be of any kind that Serve takes. Only a
+// *[net.UnixConn] can become shared memory. A nearcall client gets its end of the connection from
+// [WithContextDialer].
 //
-// ServeConn owns conn and closes it. It returns when the connection has ended: nil if a session
-// came about, and otherwise the error that prevented it, such as that of a handshake or of its time
-// limit, [ConnectionTimeout]. After [Server.Stop] or [Server.GracefulStop] it returns when they have
-// done their work. It returns [grpc.ErrServerStopped] if the server was stopped before a session
-// came about.
+// ServeConn owns conn and closes it. It returns when the connection has ended. The result is nil
+// if the handshake succeeded. Otherwise it is the error of the handshake, such as that of its time
+// limit, [ConnectionTimeout]. When [Server.Stop] or [Server.GracefulStop] is called, ServeConn
+// waits until that has done its work. It returns [grpc.ErrServerStopped] if the server was stopped
+// before the handshake succeeded.
 func (s *Server) ServeConn(conn net.Conn) error {
 	if conn == nil {
 		return errors.New("nearcall: ServeConn needs a connection")
@@ -291,11 +294,11 @@ func (s *Server) Stop() {
 	s.doneOnce.Do(func() { close(s.done) })
 }
 
-// GracefulStop closes all listeners, refuses new calls with Unavailable, and waits
-// until running calls have ended and their callers have received everything that was
-// sent to them. Calls that a client has made before it learns of this are not refused.
-// When GracefulStop returns the program can exit. Clients that have connected before have
-// a second for their handshake, so that a restart loses no call: see [TakeOver].
+// GracefulStop closes all listeners, refuses new calls with Unavailable, and waits until running
+// calls have ended and their callers have received everything that was sent to them. Calls that a
+// client has made before it learns that the server is stopping are not refused. When GracefulStop
+// returns the program can exit. Clients that connected before GracefulStop was called get a second
+// for their handshake, so that a restart loses no call: see [TakeOver].
 //
 // It gives up on a client in another process that has read nothing for 10 seconds after the last
 // handler of its calls returned. It also gives up on a web client that has sent nothing of
@@ -318,8 +321,8 @@ func (s *Server) GracefulStop() {
 	s.doneOnce.Do(func() { close(s.done) })
 }
 
-// retireListeners closes all listeners, once the connections that clients have made to them are
-// sessions. No listener is added later.
+// retireListeners closes all listeners. It waits until the handshakes of the connections that
+// clients have already made to sockets are over. No listener is added later.
 func (s *Server) retireListeners() {
 	s.mu.Lock()
 	s.stopped = true
@@ -356,11 +359,10 @@ func (s *Server) closeListeners() *grpcserver.Server {
 	return inner
 }
 
-// Client returns an in-process connection to the server. It needs neither a target nor
-// Serve. Options about connecting and the network have no effect; an invalid
-// [WithDefaultServiceConfig] makes calls fail with Unavailable. Close the connection
-// when it is no longer needed. After the server was stopped its calls return
-// Unavailable.
+// Client returns an in-process connection to the server. It needs neither a target nor Serve.
+// Options about connecting and the network have no effect; an invalid [WithDefaultServiceConfig]
+// makes calls fail with Unavailable. Close the connection when it is no longer needed. After the
+// server was stopped, calls over the connection return Unavailable.
 func (s *Server) Client(opts ...DialOption) *ClientConn {
 	o := options.NewDial(opts)
 	serve(o, nil)

@@ -11,7 +11,7 @@ import (
 // NewTLS returns transport credentials for [WithTransportCredentials] and [Creds], like
 // those of [credentials.NewTLS], with two differences:
 //
-//   - A client can use them for wss: targets, too, where HTTP/1.1 comes first.
+//   - A client can use them for wss: targets, too, where a connection begins with HTTP/1.1.
 //   - A server prefers h2 and also agrees on http/1.1, unless c.NextProtos or that of a
 //     configuration from c.GetConfigForClient is set. So it serves WebSockets and clients that
 //     speak only HTTP/1.1. A client that offers both, such as a browser, curl or connect-go, can

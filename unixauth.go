@@ -27,9 +27,9 @@ type UnixAuthInfo struct {
 	// outside of this container's PID namespace.
 	PID int
 
-	// UID and GID are the effective user and group of that process at that time. In a
-	// user namespace all users and groups that are not mapped into it have the same
-	// number, usually 65534.
+	// UID and GID are the effective user and group that the process had when it connected or
+	// opened the listener. In a user namespace all users and groups that are not mapped into it
+	// have the same number, usually 65534.
 	UID, GID uint32
 }
 

@@ -14,8 +14,8 @@ import (
 // memory. All copies share TLS, which must not be changed.
 //
 // ctx is the context of a handler or a server interceptor, or one derived from it. For any other
-// context, and for a call over another transport, ok is false. The peer of a call over WebSocket,
-// [google.golang.org/grpc/peer.FromContext], is that of the connection below.
+// context, and for a call over another transport, ok is false. For a call over a WebSocket,
+// [google.golang.org/grpc/peer.FromContext] returns the peer of the underlying connection.
 func WebSocketRequest(ctx context.Context) (r *http.Request, ok bool) {
 	r = call.WebSocketRequest(ctx)
 	return r, r != nil
@@ -47,7 +47,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.web.ServeHTTP(w, r, s.accept)
 }
 
-// begin records that the server takes calls. It reports false if the server was stopped.
+// begin records that the server takes calls. It reports false if the server is settled.
 func (s *Server) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,8 +6,8 @@
 //	orderspb.RegisterOrdersServer(srv, &shop{})
 //	calls.Register(srv)
 //
-// It works with a *grpc.Server as well. Everybody who can call the server can read the
-// counts: an interceptor can restrict that, as for any service.
+// It works with a *grpc.Server as well. Everybody who can call the server can read the counts,
+// unless an interceptor restricts that, as for any service.
 //
 // gRPC has two services for the state of servers, and neither tells what the calls of a method
 // cost. channelz has counters for servers and sockets, not for methods, and no times. ORCA
@@ -16,9 +16,9 @@
 //
 // # What it costs
 //
-// The handler takes about 0.1 µs and one allocation for a call. But a runtime that has any
-// stats handler makes events for it: in nearcall these cost some 3 µs and 22 allocations for a
-// unary call in process. [Stats.UnaryInterceptor] counts without them, in about 0.3 µs.
+// The handler takes about 0.1 µs and one allocation for a call. But a server with a stats handler
+// also makes the events for it: in nearcall these cost some 3 µs and 22 allocations for a unary
+// call in process. [Stats.UnaryInterceptor] counts without them, in about 0.3 µs.
 //
 // Memory is 2 KB for each method of the server. Calls of methods that the server does not have
 // are counted as one method, so that clients cannot make the memory grow.
@@ -58,9 +58,9 @@ type Server interface {
 // New returns a Stats that counts from now on.
 func New() *Stats { return &Stats{since: time.Now()} }
 
-// Register registers the service that offers the counts. Call it before the server serves.
-// The server's methods are those that it has when its first call arrives. Calls of the service
-// itself are not counted.
+// Register registers the service that offers the counts. Call it before the server serves. Stats
+// knows the methods that the server has when its first call arrives. Calls of the service itself
+// are not counted.
 func (s *Stats) Register(srv Server) {
 	s.server = srv
 	callstatspb.RegisterCallStatsServer(srv, service{stats: s})
@@ -73,7 +73,7 @@ type method struct {
 	times histogram
 }
 
-// known is the number of status codes of gRPC. Others count as Unknown.
+// known is the number of status codes of gRPC. Other codes count as Unknown.
 const known = codes.Unauthenticated + 1
 
 // end counts a call that took d and ended with err.
@@ -106,7 +106,7 @@ func (s *Stats) method(name string) *method {
 	return m
 }
 
-// learn reads which methods the server has. Those of this service get no counters.
+// learn reads which methods the server has. The methods of the service CallStats get no counters.
 func (s *Stats) learn() {
 	s.methods = make(map[string]*method)
 	if s.server == nil {

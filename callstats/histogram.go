@@ -10,7 +10,7 @@ import (
 
 // A histogram counts times. Each power of two nanoseconds has eight buckets, so that a time
 // differs from the limit of its bucket by an eighth at most. The first bucket counts all times up
-// to a microsecond, and the last all times above about 16 minutes.
+// to a microsecond, and the last all times above about 17 minutes.
 type histogram [buckets]atomic.Uint64
 
 const (
@@ -32,7 +32,8 @@ func bucketOf(d time.Duration) int {
 	return min((power-least)<<fine+int(n>>(power-fine)&(1<<fine-1))+1, buckets-1)
 }
 
-// limit returns the longest time that bucket i counts.
+// limit returns the longest time that bucket i counts. The last bucket counts longer times as
+// well.
 func limit(i int) time.Duration {
 	if i == 0 {
 		return 1 << least

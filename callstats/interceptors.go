@@ -11,11 +11,12 @@ import (
 // errPanic is the error of a call whose handler did not return. It counts as Unknown.
 var errPanic = errors.New("the handler panicked")
 
-// UnaryInterceptor counts unary calls where speed matters more than completeness: instead of the
-// stats handler, pass it to nearcall.ChainUnaryInterceptor, and [Stats.StreamInterceptor] to
-// nearcall.ChainStreamInterceptor, before other interceptors. They do not see calls that fail
-// before a handler runs, because the server does not have the method or cannot decode the
-// request. Times are those of handlers and of later interceptors.
+// UnaryInterceptor counts unary calls, for servers where speed matters more than completeness.
+// Instead of using the stats handler, pass UnaryInterceptor to nearcall.ChainUnaryInterceptor and
+// [Stats.StreamInterceptor] to nearcall.ChainStreamInterceptor, before other interceptors. The two
+// interceptors do not see calls that fail before a handler runs, because the server does not have
+// the method or cannot decode the request. The times that they count are those of handlers and of
+// later interceptors.
 func (s *Stats) UnaryInterceptor(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
 	if m := s.method(info.FullMethod); m != nil {
 		m.begun.Add(1)

@@ -10,14 +10,14 @@ import (
 )
 
 // NewBuilder returns a builder with room for size bytes from pool. A message that fits is not
-// copied before it is sent, and its memory goes back to the pool afterwards: over shared memory,
-// and with nearcall's BufferPool, the peer reads it where it was built. A message that does not
-// fit is sent as well, but the builder copies it to memory that is not from the pool. A
-// FlatBuffer takes some more bytes than its contents.
+// copied before it is sent, and its memory goes back to the pool afterwards. If the pool is
+// nearcall's BufferPool, a peer over shared memory reads the message where it was built. A message
+// that does not fit is sent as well, but the builder copies it to memory that is not from the
+// pool. A FlatBuffer is a little larger than its contents.
 //
-// The builder sends one message, and is empty after that: the earlier result of FinishedBytes
-// must not be used any more. If a builder is not sent, its memory goes back to the pool when the
-// garbage collector finds it.
+// The builder is for one message. After that message was sent, the builder is empty, and the
+// earlier result of FinishedBytes must not be used any more. If a builder is not sent, its memory
+// goes back to the pool when the garbage collector finds it.
 func NewBuilder(pool mem.BufferPool, size int) *flatbuffers.Builder {
 	m := memory{pool: pool, b: pool.Get(max(size, 1))}
 	b := flatbuffers.NewBuilder(0)
@@ -33,10 +33,10 @@ func NewBuilder(pool mem.BufferPool, size int) *flatbuffers.Builder {
 	return b
 }
 
-// building has the memory of builders of NewBuilder that were not sent.
+// building holds the memory of the builders from NewBuilder that were not sent.
 var building sync.Map // of memory, by weak.Pointer[flatbuffers.Builder]
 
-// memory is a piece of a pool.
+// memory is a buffer from a pool.
 type memory struct {
 	pool mem.BufferPool
 	b    *[]byte
@@ -52,7 +52,8 @@ func (m memory) free() { m.pool.Put(m.b) }
 func (m memory) Get(n int) *[]byte { return m.pool.Get(n) }
 func (m memory) Put(*[]byte)       { m.free() }
 
-// take returns the message of a builder that is finished. A builder of NewBuilder loses its memory.
+// take returns the message of a builder that is finished. A builder from NewBuilder loses its
+// memory.
 func take(b *flatbuffers.Builder) (mem.Buffer, error) {
 	message, err := finished(b)
 	if err != nil {

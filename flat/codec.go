@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Name is the content-subtype of FlatBuffers, as package flatbuffers has it.
+// Name is the content-subtype of FlatBuffers, as in package flatbuffers.
 const Name = "flatbuffers"
 
 // NewCodec returns a codec for the tables of the schemas, named [Name]. A server uses it with
@@ -22,12 +22,12 @@ const Name = "flatbuffers"
 // grpc.ForceCodecV2 among its default call options.
 //
 // It sends a *flatbuffers.Builder that is finished, or a table that was received as a whole
-// message. A builder can be used again when the call or Send has returned, unless both sides
-// share messages in one process; one of [NewBuilder] is then empty. The codec receives into the
-// types that flatc generates for tables. They are found in the schemas by the names of the Go
-// type and of its package: the type store.Item is the table store.Item, or one of a longer
-// namespace that ends with store. The codec does not receive into a type that is no table of the
-// schemas, or that could be several.
+// message. A builder can be used again once the call or Send has returned, unless both sides share
+// messages in one process. A builder from [NewBuilder] is empty after it was sent. The codec
+// receives into the types that flatc generates for tables. It finds the table of such a type in
+// the schemas by the names of the Go type and of its package. The type store.Item is the table
+// store.Item, or the table Item of a longer namespace that ends with store. The codec does not
+// receive into a type that matches no table of the schemas, or several.
 //
 // A received message belongs to its receiver. Large ones occupy memory that comes back when the
 // garbage collector finds them, or earlier with [Release].
@@ -122,7 +122,7 @@ func (c *codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// tableOf returns the table that v is generated from.
+// tableOf returns the table that v's type is generated from.
 func (c *codec) tableOf(v any) (*table, error) {
 	typ := reflect.TypeOf(v)
 	if t, ok := c.types.Load(typ); ok {

@@ -12,10 +12,10 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// held maps the tables that large messages were received into to the memory of those messages,
-// until that is released. It does not keep these tables alive. When the garbage collector has
-// found one, held forgets its memory and does not free it: tables within the message may be used
-// for longer.
+// held has the memory of each large message that was received and not released. Its key is the
+// address of the table that the message was received into. held does not keep that table alive.
+// After the garbage collector has found the table, held forgets the memory and does not free it,
+// because tables within the message may be used for longer.
 var held sync.Map // of mem.Buffer, by weak.Pointer[byte]
 
 // received records that the table v was received in b. It takes ownership of a reference to b.
@@ -27,15 +27,15 @@ func received(v any, b mem.Buffer) {
 	}
 }
 
-// pointerOf returns the address that the pointer v has.
+// pointerOf returns the address that v, a pointer, holds.
 func pointerOf(v any) *byte {
 	return (*byte)(reflect.ValueOf(v).UnsafePointer())
 }
 
-// Release frees the memory of a message for the next one, if m is the table that it was received
-// into. After that, neither m nor any table, vector or string of its message must be used. A
-// release is never necessary, but saves the garbage collector work. Release does nothing if m was
-// released before, if its message is small, or if m is nil.
+// Release frees the memory of a message for another one, if m is the table that the message was
+// received into. After that, neither m nor any table, vector or string of its message must be
+// used. A release is never necessary, but saves the garbage collector work. Release does nothing
+// if m was released before, if its message is small, or if m is nil.
 func Release(m flatbuffers.FlatBuffer) {
 	if m == nil {
 		return
@@ -46,8 +46,8 @@ func Release(m flatbuffers.FlatBuffer) {
 }
 
 // ReleaseRequests returns an interceptor that releases the request of each unary call when its
-// handler has returned. Handlers must not keep any part of the request, nor reply with it. It
-// comes first in the server's chain of interceptors.
+// handler has returned. Handlers must not keep any part of the request, nor reply with it. It must
+// come first in the server's chain of interceptors.
 func ReleaseRequests() grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		reply, err := handler(ctx, req)

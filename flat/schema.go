@@ -7,7 +7,7 @@ import (
 	"github.com/nearcall/nearcall/flat/internal/reflection"
 )
 
-// A Schema says what tables have. It is immutable.
+// A Schema describes types of tables. It is immutable.
 type Schema struct {
 	tables map[string]*table // by full name
 }

@@ -12,9 +12,10 @@ const (
 	maxDepth = 64
 
 	// stepsPerByte bounds the work for a message. Each table and each element of a vector is
-	// referred to by an offset of four bytes, so without sharing there are at most a quarter as
-	// many as bytes. A message may share tables. But if shared tables share tables again, there
-	// are exponentially many paths, and a few bytes must not cost seconds.
+	// referred to by an offset of four bytes, so without sharing, a message has at most a quarter
+	// as many of these as bytes. A message may share tables. But if shared tables share tables
+	// again, there are exponentially many paths, and to verify a small message could take seconds.
+	// A message of any size may take freeSteps steps.
 	stepsPerByte = 1
 	freeSteps    = 1024
 )
@@ -157,7 +158,7 @@ func (v *verifier) vtable(at int) (vtable []byte, size int, err error) {
 }
 
 // field verifies what an offset refers to. The offset is stored at the position at, in the field f
-// of a table. The position of that table is of, and its vtable is given.
+// of a table. of is the position of that table, and vtable is its vtable.
 func (v *verifier) field(f *field, of, at int, vtable []byte, depth int) error {
 	to, err := v.offset(at)
 	if err != nil {
@@ -208,7 +209,7 @@ func (v *verifier) field(f *field, of, at int, vtable []byte, depth int) error {
 
 // unionType returns the type of the union f, which is in the previous field.
 func (v *verifier) unionType(f *field, of int, vtable []byte) (byte, error) {
-	o := int(binary.LittleEndian.Uint16(vtable[f.slot-2:])) // f has a slot after it
+	o := int(binary.LittleEndian.Uint16(vtable[f.slot-2:])) // the type's slot is just before f's
 	if o == 0 {
 		return 0, errors.New("the union has a value and no type")
 	}

@@ -10,11 +10,11 @@
 // *grpc.Server, through its ServeHTTP and without a network. All kinds of calls work,
 // with metadata, deadlines, cancellation and status details.
 //
-// The interceptors, stats handlers, limits and UnknownServiceHandler of the *grpc.Server
-// apply to forwarded calls. Those of the nearcall server apply before: to them a
-// forwarded call is a stream whose messages are bytes, like a call to an
-// UnknownServiceHandler. The smaller of the two message size limits is effective.
-// GetServiceInfo, and so reflection, includes the services of both servers.
+// The interceptors, stats handlers, limits and UnknownServiceHandler of the *grpc.Server apply to
+// forwarded calls. Those of the nearcall server apply first. They see a forwarded call as a stream
+// whose messages are bytes, like a call to an UnknownServiceHandler. The smaller of the two
+// message size limits is effective. GetServiceInfo, and so reflection, includes the services of
+// both servers.
 //
 // # What it costs
 //
@@ -24,9 +24,9 @@
 // # What is different
 //
 // In handlers of forwarded calls, the address from [peer.FromContext] has only the text of the
-// caller's, and AuthInfo is set only over TLS, without the SPIFFEID. Package authz needs the
-// caller's connection, which a *grpc.Server does not know for such calls. Give its interceptors
-// to the nearcall server: in the *grpc.Server they refuse all calls.
+// caller's address, and AuthInfo is set only over TLS, without the SPIFFEID. Package authz needs
+// the caller's connection, which a *grpc.Server does not know for such calls. Give authz's
+// interceptors to the nearcall server: in the *grpc.Server they refuse all calls.
 //
 // If the client streams, the *grpc.Server first gets an announcement for each message,
 // and the message only when the handler receives it. So at most 64 KiB of messages wait
@@ -43,7 +43,8 @@
 // # Stopping
 //
 // Stop the nearcall server first: its GracefulStop waits for forwarded calls. Stop and
-// GracefulStop of the *grpc.Server end forwarded calls that still run with Unavailable.
+// GracefulStop of the *grpc.Server end the forwarded calls that still run. Those fail with
+// Unavailable.
 package forward
 
 import (
@@ -66,9 +67,9 @@ import (
 	"github.com/nearcall/nearcall/internal/options"
 )
 
-// To returns an option that makes a nearcall server forward calls to s if it does not have their
-// service. Register the services of s before the first call. s may serve listeners as well, but
-// need not.
+// To returns an option that makes a nearcall server forward to s the calls to services that the
+// nearcall server does not have. Register the services of s before the first call. s may serve
+// listeners as well, but need not.
 //
 // If [nearcall.UnknownServiceHandler] is set, too, it gets the calls to services that s
 // does not have either. Otherwise s gets them.
@@ -85,7 +86,7 @@ func To(s *grpc.Server) nearcall.ServerOption {
 
 type forwarder struct{ to http.Handler }
 
-// handle forwards one call. It returns when the *grpc.Server has ended it.
+// handle forwards one call. It returns when the *grpc.Server has ended the call.
 func (f *forwarder) handle(s grpc.ServerStream, clientStreams bool) error {
 	ctx, fail := context.WithCancelCause(s.Context())
 	defer fail(nil)
@@ -116,8 +117,8 @@ func (f *forwarder) handle(s grpc.ServerStream, clientStreams bool) error {
 }
 
 // serve calls ServeHTTP, which panics if a handler's status has details but cannot be marshalled
-// because its message is not UTF-8. By then it has written the status without details, which
-// serve returns, as a network would. Other panics continue.
+// because its message is not UTF-8. By then ServeHTTP has written the status without details. So
+// serve recovers, and the call ends with that status, as over a network. Other panics continue.
 func (f *forwarder) serve(w *response, req *http.Request) {
 	defer func() {
 		if w.status() != nil {
@@ -127,8 +128,8 @@ func (f *forwarder) serve(w *response, req *http.Request) {
 	f.to.ServeHTTP(w, req)
 }
 
-// newRequest returns the HTTP request for the call of ctx, without a body. Its context is
-// derived from ctx and so has its exact deadline.
+// newRequest returns the HTTP request for the call of ctx, without a body. The request's context
+// is derived from ctx, and so has exactly the same deadline.
 func newRequest(ctx context.Context) *http.Request {
 	method, _ := grpc.Method(ctx)
 	md, _ := metadata.FromIncomingContext(ctx)

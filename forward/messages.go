@@ -23,10 +23,10 @@ const window = 64 << 10
 
 // messages is the body of a request.
 //
-// ServeHTTP reads a body as fast as it can, and buffers without limit what the handler has
-// not received. So if the client streams, the body has announcements instead of messages.
-// An announcement is a message that is marked as compressed and consists of a ticket. When
-// the handler receives it, it is decompressed by this package's compressor, which
+// ServeHTTP reads a body as fast as it can, and buffers without limit what the handler has not
+// received. So if the client streams, the body has announcements instead of messages. An
+// announcement is a message that is marked as compressed and consists of a ticket. When the
+// handler receives an announcement, grpc-go decompresses it with this package's compressor, which
 // exchanges the ticket for the first waiting message.
 type messages struct {
 	announces bool   // false if the client sends one message, which is then in the body
@@ -42,8 +42,9 @@ type messages struct {
 	closed  bool
 }
 
-// A ticket identifies the call whose next message the handler receives. Nobody must be able to
-// guess it, because the *grpc.Server's clients on a network can name the compressor, too.
+// A ticket identifies the call whose next message the handler receives. A ticket must be
+// impossible to guess, because clients that reach the *grpc.Server over a network can name the
+// compressor, too.
 type ticket [16]byte
 
 var tickets sync.Map // from ticket to *messages, of running calls
@@ -93,8 +94,8 @@ func (m *messages) add(message []byte, end error) bool {
 	return !m.closed
 }
 
-// errClosed is the error of Read after Close. Its last four words are net/http's text, which
-// grpc-go recognises and turns into Canceled.
+// errClosed is the error of Read after Close. Its last four words are from an error text of
+// net/http, which grpc-go recognises and turns into Canceled.
 var errClosed = errors.New("forward: request body closed by handler")
 
 // Read implements [io.Reader].

@@ -17,9 +17,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A response is the http.ResponseWriter of a call. ServeHTTP uses it only on the goroutine
-// that called ServeHTTP. A Write may therefore block until the caller has room for a
-// message, and the handler waits for it.
+// A response is the http.ResponseWriter of a call. ServeHTTP uses it only on the goroutine that
+// called ServeHTTP. A Write may therefore block until the caller has room for a message, and the
+// handler waits meanwhile.
 type response struct {
 	stream grpc.ServerStream
 	header http.Header
@@ -141,7 +141,7 @@ func (w *response) status() *status.Status {
 	return status.New(codes.Code(code), text)
 }
 
-// headerMD returns the handler's metadata in the header.
+// headerMD returns the metadata that the handler has put in the header.
 func (w *response) headerMD() metadata.MD {
 	md := make(metadata.MD)
 	for k, vs := range w.header {

@@ -63,10 +63,9 @@ func (a *awaited[T]) resume(value T, err error) {
 	wait.Unpark(p)
 }
 
-// Sleep waits for d. It returns ctx's error if ctx is done first. If a task calls it with
-// its own context, other tasks run until then; with a d of 0 or less, those that are
-// ready each get a turn. A goroutine that is not a task just sleeps. Sleep uses a timer
-// but no goroutine.
+// Sleep waits for d. It returns ctx's error if ctx is done first. If a task calls it with its own
+// context, other tasks run while it sleeps. If d is 0 or less, each task that is ready gets a
+// turn. A goroutine that is not a task just sleeps. Sleep uses a timer but no goroutine.
 func Sleep(ctx context.Context, d time.Duration) error {
 	w := wait.TaskOf(ctx)
 	if w == nil {

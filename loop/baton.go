@@ -19,7 +19,7 @@ type baton struct {
 // A worker is a goroutine that runs one task after another.
 type worker struct {
 	task *task         // the next task, or nil to end; written before turn is sent to
-	turn chan struct{} // the turn of the task; buffered for one
+	turn chan struct{} // carries the turn to the task; buffered for one
 }
 
 // enqueue makes t ready. If no task has the turn, it gives the turn to t and returns t,
@@ -34,8 +34,8 @@ func (b *baton) enqueue(t *task) *task {
 	return b.nextTurn()
 }
 
-// nextTurn is Loop.nextTurn, and assigns an idle worker, if there is one, to a task that
-// has not begun. The caller must resume the task. mu is held.
+// nextTurn calls Loop.nextTurn. If that task has not begun, it gets an idle worker, if there is
+// one. The caller must resume the task. mu is held.
 func (b *baton) nextTurn() *task {
 	t := b.loop.nextTurn()
 	if n := len(b.idle); n > 0 && t != nil && t.turn == nil {
@@ -114,14 +114,15 @@ func (t *task) makeTurn() {
 	}
 }
 
-// removeTask is Loop.removeTask, and lets Close return after the last task. mu is held.
+// removeTask calls Loop.removeTask, and lets Close return after the last task. mu is held.
 func (b *baton) removeTask(t *task) {
 	b.loop.removeTask(t)
 	b.loop.signalIfEmpty()
 }
 
-// work is the goroutine of w. It runs w.task, and then the next task if that has not begun, and so
-// on. Otherwise it passes the turn on, and becomes idle or ends.
+// work is the goroutine of w. It runs w.task. If the next task has not begun, it runs that one,
+// too, and so on. If the next task has begun, or there is none, work passes the turn on, and
+// becomes idle or ends.
 func (b *baton) work(w *worker) {
 	l := b.loop
 	for w.task != nil {
@@ -147,8 +148,8 @@ func (b *baton) work(w *worker) {
 	}
 }
 
-// run runs t, which has the turn, on the calling goroutine. If t's job ends by Goexit or a
-// panic, run passes the turn on before the goroutine ends; otherwise its caller does.
+// run runs t, which has the turn, on the calling goroutine. If t's job ends by Goexit or a panic,
+// run passes the turn on before the goroutine ends. Otherwise the caller of run passes it on.
 func (b *baton) run(t *task) {
 	t.setGoroutine()
 	returned := false

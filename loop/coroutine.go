@@ -18,8 +18,8 @@ type coroutine struct {
 	// pause suspends the coroutine and returns control to resume. The task calls it.
 	pause func(struct{}) bool
 
-	// bound says that the goroutine that made the coroutine was bound to its thread. It
-	// is set only if the engine checks that.
+	// bound says that the goroutine that made the coroutine was bound to its thread. Only an
+	// engine that checks this sets it.
 	bound bool
 
 	// abandoned says that the task ended by Goexit, so the coroutine can run no other.
@@ -44,8 +44,8 @@ func newCoroutine() *coroutine {
 // that is not bound may.
 func (c *coroutine) resume() { c.next() }
 
-// run runs t. It keeps Goexit and panics from the goroutine that resumes, which has nothing to do
-// with the task: iter.Pull would pass them on to it.
+// run runs t. It stops Goexit and panics of the task. Otherwise iter.Pull would pass them on to
+// the goroutine that resumes, which has nothing to do with the task.
 func (c *coroutine) run(t *task) {
 	t.setGoroutine()
 	returned := false

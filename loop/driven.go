@@ -10,16 +10,17 @@ import (
 // driver, resumes those that are ready, one after the other.
 //
 // Invariants, under the loop's mu:
-//   - driving says that there is a driver, or that one was woken and will come. A
-//     goroutine that makes a task ready and finds driving unset sets it, and drives or
-//     wakes a driver. So if a task is ready, driving is set.
+//   - driving says that there is a driver, or that one was woken and will come. If a goroutine makes
+//     a task ready and driving is not set, it sets driving, and then drives or wakes a driver. So if a
+//     task is ready, driving is set.
 //   - Only the driver uses coroutines. It unsets driving in the same critical section in
 //     which it finds no task ready.
 type driven struct {
 	loop *Loop
 
-	// wakeDriver makes another goroutine drive. The goroutine that has set driving calls it, or
-	// the driver before it stops, without mu. An error says that the loop begins no more tasks.
+	// wakeDriver makes another goroutine drive. Its caller is the goroutine that has set driving,
+	// or the driver before it stops, and does not hold mu. An error says that the loop begins no
+	// more tasks.
 	wakeDriver func() error
 
 	// drivenByCallers says that a goroutine that queues a task with handoff may drive.
@@ -32,8 +33,8 @@ type driven struct {
 	hostGone    bool // the host takes no more functions; a goroutine of the loop drives
 }
 
-// maxHandoffTurns is how many turns a goroutine that has queued a task with handoff gives. If
-// more are due, a goroutine of the loop drives, so that the caller's own work continues.
+// maxHandoffTurns is how many turns a goroutine gives after it has queued a task with handoff. If
+// more are due, a goroutine of the loop drives, so that the first one can go on with its own work.
 const maxHandoffTurns = 32
 
 func (d *driven) queue(t *task, handoff bool) error {
@@ -183,8 +184,8 @@ func (d *driven) park(t *task, ctx context.Context, done <-chan struct{}) error 
 	return nil
 }
 
-// wakeExpired makes t ready because the context of its wait has ended, unless that wait,
-// whose waitNumber was number, has ended already.
+// wakeExpired makes t ready because the context of its wait has ended. The parameter number is the
+// waitNumber of that wait. If the wait has already ended, wakeExpired does nothing.
 func (d *driven) wakeExpired(t *task, number uint64) {
 	d.loop.mu.Lock()
 	if t.state != parked || t.waitNumber != number {

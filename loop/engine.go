@@ -8,10 +8,10 @@ import (
 
 // # The turn
 //
-// A loop has one turn. The task that has it is the holder, and only the holder runs: all
-// others are parked or in the ready queue. The turn changes hands under Loop.mu, so what one
-// holder does happens before what the next one does, in the sense of Go's memory model.
-// That is why tasks need no locks for state that only they touch.
+// A loop has one turn. The task that has the turn is the holder, and only the holder runs. All
+// other tasks are parked or in the ready queue. The turn changes hands under Loop.mu, so what one
+// holder does happens before what the next one does, in the sense of Go's memory model. That is
+// why tasks need no locks for state that only they touch.
 //
 // A task joins the ready queue when it is started or unparked, or when its context ends while
 // it is parked. It gives up the turn when it parks, yields or ends, and the turn goes to
@@ -23,27 +23,25 @@ import (
 // There are two ways to run the holder, and four kinds of loops:
 //
 //   - baton (New without an option): a task is a goroutine. The goroutine that gives up the
-//     turn takes the next task off the ready queue and sends the turn to its goroutine, on the
-//     channel task.turn. There is no scheduler in between. Idle goroutines are kept for
-//     later tasks. If no task has the turn, a call in process may run its handler on the
-//     caller's goroutine (runNow).
-//     Invariant: if no task has the turn, none is ready. So a goroutine that makes a task
-//     ready while no task has the turn must give it the turn.
+//     turn takes the next task off the ready queue and sends the turn to its goroutine, on the channel
+//     task.turn. There is no scheduler in between. Idle goroutines are kept for later tasks. If no
+//     task has the turn, a call in process may run its handler on the caller's goroutine (runNow).
+//     Invariant: if no task has the turn, none is ready. So if a goroutine makes a task ready while no
+//     task has the turn, it must give that task the turn.
 //
 //   - driven (the three other kinds): a task is a coroutine, made with iter.Pull. A driver
-//     takes tasks off the ready queue one after the other and resumes each until it
-//     parks, yields or ends; control then returns to the driver. There is at most one driver
-//     at a time.
-//     Invariant: if a task is ready, there is a driver, or one was woken and will come. The
-//     flag driven.driving records that. A goroutine that makes a task ready and finds the
-//     flag unset sets it, and drives or wakes a driver. The driver unsets the flag in the
-//     same critical section in which it finds the ready queue empty.
+//     takes tasks off the ready queue one after the other and resumes each until it parks, yields or
+//     ends; control then returns to the driver. There is at most one driver at a time. Invariant: if a
+//     task is ready, there is a driver, or one was woken and will come. The flag driven.driving
+//     records that. If a goroutine makes a task ready and the flag is not set, it sets the flag, and
+//     then drives or wakes a driver. The driver unsets the flag in the same critical section in which
+//     it finds the ready queue empty.
 //
 // The kinds of driven loops differ in which goroutine is the driver:
 //
 //   - Coroutines: the goroutine that brings a call or a message drives, for a bounded number
-//     of turns. If it must not (it may hold locks), or has used up its turns, a goroutine of
-//     the loop drives until no task is ready.
+//     of turns. If that goroutine must not drive, because it may hold locks, or has used up its turns,
+//     a goroutine of the loop drives until no task is ready.
 //   - Pinned (type pinned): the goroutine that calls Loop.Run. If Run returns because its
 //     context is done, the flag stays set and ready tasks stay queued until the same
 //     goroutine calls Run again.
@@ -59,10 +57,9 @@ import (
 // An engine runs the tasks that have the turn, and passes the turn on. Each method is
 // called with mu held, and releases it.
 type engine interface {
-	// queue makes t ready, and ensures that it gets the turn. handoff says that the
-	// calling goroutine may run tasks before queue returns, which requires that it holds
-	// no lock. An error says that the loop begins no more tasks. If t has not begun it
-	// is dropped.
+	// queue makes t ready, and ensures that it gets the turn. handoff says that the calling
+	// goroutine may run tasks before queue returns, which requires that it holds no lock. An error
+	// says that the loop begins no more tasks. In that case t is dropped if it has not begun.
 	queue(t *task, handoff bool) error
 
 	// park suspends t until it has the turn again. t is the caller, and its state is

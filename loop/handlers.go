@@ -6,7 +6,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A handle gives servers the handlers of a loop, which programs do not see.
+// A handle leads servers and clients from a loop to its handlers, whose methods programs do not
+// see.
 type handle = wait.Handle
 
 // handlers implements [wait.Loop], with which servers and clients run handlers and wait in them.

@@ -5,21 +5,20 @@ import "fmt"
 // NewHosted returns a loop whose tasks run on another event loop, the host, such as that of an
 // embedded interpreter or a user interface.
 //
-// submit passes a function to the host, which must call it once, later, and on a goroutine
-// of its choice. If that goroutine is bound to its thread it must always be the same one.
-// submit itself must not call the function and must not block, because locks may be held.
-// At most one function is pending with the host at a time. Each runs a few tasks and
-// returns, so that the host can do other work in between. The host must call every
-// function that submit has accepted, even while it shuts down.
+// submit passes a function to the host, which must call it once, later, and on a goroutine of its
+// choice. If that goroutine is bound to its thread, the host must use the same goroutine each
+// time. submit itself must not call the function and must not block, because locks may be held. At
+// most one function is pending with the host at a time. Each runs a few tasks and returns, so that
+// the host can do other work in between. The host must call every function that submit has
+// accepted, even while it shuts down.
 //
-// An error from submit says that the host takes no more functions. The loop then refuses
-// tasks: calls of its handlers end with Unavailable, contexts of tasks are
-// cancelled, and tasks that have begun unwind on a goroutine of the loop, still one at a
-// time. If the host's goroutine was bound to its thread they cannot unwind, and stay
-// suspended. Functions given to Go and Post that have not begun are dropped, because they
-// might need the host. So close the loop before its host, or wait for the end of the host
-// as well as for a function's result. A loop notices that its host is gone only when it
-// next submits a function.
+// An error from submit says that the host takes no more functions. The loop then refuses tasks:
+// calls of its handlers end with Unavailable, contexts of tasks are cancelled, and tasks that have
+// begun unwind on a goroutine of the loop, still one at a time. If the host's goroutine was bound
+// to its thread, these tasks cannot unwind, and stay suspended. The loop drops functions that were
+// given to Go or Post and have not begun, because they might need the host. So close the loop
+// before its host. Otherwise, when you wait for the result of a function, also wait for the end of
+// the host. A loop notices that its host is gone only when it next submits a function.
 //
 // Tasks are coroutines: the stack of a task that waits is kept while other tasks run. A
 // task must not wait inside a function that the host's interpreter has called, unless the

@@ -171,8 +171,8 @@ func (l *Loop) giveTurn(t *task) {
 	}
 }
 
-// caller returns the task that calls it, or nil if the caller is not a task of l. Such a
-// task is the holder, and remains so until it waits or ends, so mu need not be held.
+// caller returns the task that calls it, or nil if the caller is not a task of l. A task that
+// calls it is the holder, and remains the holder until it waits or ends, so mu need not be held.
 func (l *Loop) caller() *task {
 	if l.running.Load() != goid.ID() {
 		return nil
@@ -201,8 +201,8 @@ func (l *Loop) removeTask(t *task) {
 	}
 }
 
-// refuseTasks makes the loop refuse all new tasks with why, including those that its own
-// tasks start. An earlier reason other than ErrClosed stays. mu is held.
+// refuseTasks makes the loop refuse all new tasks with the error why, including those that its own
+// tasks start. An earlier error other than ErrClosed stays. mu is held.
 func (l *Loop) refuseTasks(why error) {
 	l.closing = false
 	if l.refusal == nil || l.refusal == ErrClosed {
@@ -214,7 +214,8 @@ func (l *Loop) refuseTasks(why error) {
 // of l may. mu is held.
 func (l *Loop) acceptsTasks() bool { return l.refusal == nil || l.closing && l.caller() != nil }
 
-// signalIfEmpty closes empty if the loop refuses tasks and none is left. mu is held.
+// signalIfEmpty closes the channel in the field empty if the loop refuses tasks and no task is
+// left. mu is held.
 func (l *Loop) signalIfEmpty() {
 	if l.refusal == nil || l.liveCount > 0 {
 		return
@@ -278,7 +279,8 @@ func (l *Loop) Close(ctx context.Context) error {
 	return nil
 }
 
-// cancelTasks refuses new tasks and cancels all that have not ended, with why as the cause.
+// cancelTasks refuses new tasks, and cancels all tasks that have not ended. The parameter why is
+// the cause.
 func (l *Loop) cancelTasks(why error) {
 	l.mu.Lock()
 	l.refuseTasks(why)

@@ -23,14 +23,15 @@ type task struct {
 	nextLive, prevLive *task      // links of Loop.liveTasks; guarded by loop.mu
 	within             []wait.Job // jobs that RunNow runs inside this task; guarded by loop.mu
 
-	// turn is used by batons. The task receives its turn from it. It is set when a worker
-	// is assigned, or when a task that runNow began first waits, and then does not change.
+	// turn is the channel from which the task receives its turn. Only batons use it. It is set
+	// when the task gets a worker, or at the first wait of a task that runNow began, and does not
+	// change after that.
 	turn chan struct{}
 
 	// The rest is used by driven engines.
 	coroutine   *coroutine // nil before it begins; only the driver uses it
 	waitNumber  uint64     // counts the task's waits; guarded by loop.mu
-	expiredWait uint64     // the last wait that its context ended; guarded by loop.mu
+	expiredWait uint64     // the last wait that ended because its context did; guarded by loop.mu
 }
 
 // The states of a task.

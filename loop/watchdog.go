@@ -9,12 +9,12 @@ import (
 	"google.golang.org/grpc/grpclog"
 )
 
-// Watchdog makes the loop call report when a task runs for longer than limit without
-// waiting. The arguments are how long it has run so far, and the stack trace of its
-// goroutine in the format of runtime.Stack. There is at most one report per turn of a
-// task, after between 1 and 1.5 times limit. report runs on its own goroutine, so the
-// task might have ended by then. Taking the trace stops the whole program for a moment. A
-// nil report logs a warning with grpclog.
+// Watchdog makes the loop call report when a task runs for longer than limit without waiting. The
+// arguments are how long it has run so far, and the stack trace of its goroutine in the format of
+// runtime.Stack. There is at most one report per turn of a task. It comes when the task has run
+// for 1 to 1.5 times limit. report runs on its own goroutine, so the task might have ended by
+// then. Taking the trace stops the whole program for a moment. A nil report logs a warning with
+// grpclog.
 //
 // Watchdog panics if limit is not positive.
 func Watchdog(limit time.Duration, report func(held time.Duration, stack []byte)) Option {

@@ -12,8 +12,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// accept accepts calls, until the connection ends. A goroutine of each call reads its head and the
-// rest of it.
+// accept accepts calls until the connection ends. Each call has a goroutine that reads its head
+// and then the rest.
 func (s *session) accept() {
 	for {
 		qs, err := s.conn.AcceptStream(context.Background())
@@ -51,8 +51,7 @@ func (s *session) begin(qs *q.Stream) *stream {
 	return nil
 }
 
-// A call of the peer that has not sent its head is reset after beginTime, or at most twice that
-// time.
+// A call of the peer whose head has not arrived is reset after one to two times beginTime.
 const beginTime = 20 * time.Second
 
 // sweepLive resets the calls that have not begun in time.

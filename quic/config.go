@@ -18,12 +18,12 @@ const (
 	window    = 256 << 10 // of a call
 	maxWindow = 4 << 20   // up to which the default window grows
 
-	// connWindow is the window of a connection. Calls from which nobody receives fill their
-	// windows, and must not use up the connection's: it has room for 256 of them.
+	// connWindow is the window of a connection. Calls whose messages are not received fill their
+	// own windows, but must not use up that of the connection. It has room for 256 such calls.
 	connWindow = 256 * window
 
 	probing   = 10 * time.Second // between packets of a client that has nothing else to send
-	idle      = 30 * time.Second // after which a peer that sends nothing counts as lost
+	idle      = 30 * time.Second // a peer that has sent nothing for this time counts as lost
 	handshake = 20 * time.Second
 
 	minKeepalive     = 10 * time.Second // as in gRPC
@@ -56,8 +56,8 @@ func config(s *registry.Settings) *q.Config {
 	return c
 }
 
-// clientConfig returns the configuration of a client. Its packets keep the connection alive,
-// because a call may send nothing for longer than the idle timeout.
+// clientConfig returns the configuration of a client. The client sends packets that keep the
+// connection alive, because a call may send nothing for longer than the idle timeout.
 func clientConfig(s *registry.Settings) *q.Config {
 	c := config(s)
 	c.KeepAlivePeriod = probing
@@ -71,8 +71,8 @@ func clientConfig(s *registry.Settings) *q.Config {
 	return c
 }
 
-// serverConfig returns the configuration of a server. It sends no packets to keep connections
-// alive, unless the user asks for it, because its clients do.
+// serverConfig returns the configuration of a server. Clients keep their connections alive, so a
+// server sends no packets for that, unless the user asks for it.
 func serverConfig(s *registry.Settings) *q.Config {
 	c := config(s)
 	if k := s.ServerKeepalive; k.Time > 0 {
@@ -82,10 +82,10 @@ func serverConfig(s *registry.Settings) *q.Config {
 	return c
 }
 
-// watchOf returns the watch of a session with that configuration.
+// watchOf returns the watch of a session with the configuration c.
 func watchOf(c *q.Config) watch { return watch{probe: c.KeepAlivePeriod, limit: c.MaxIdleTimeout} }
 
-// secured returns c for QUIC.
+// secured returns a copy of c with the settings that QUIC needs.
 func secured(c *tls.Config) *tls.Config {
 	c = c.Clone()
 	c.NextProtos = []string{alpn}
@@ -111,7 +111,8 @@ func init() {
 	}
 }
 
-// maxSpent returns how many calls that are over may still count as open.
+// maxSpent returns how many calls that are over may still count against the peer's limit of open
+// calls.
 func maxSpent(s *registry.Settings) int {
 	if s.MaxStreams == 0 {
 		return 250

@@ -13,8 +13,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// The control stream of each side carries HELLO, then the frames of drains, and ends when its
-// side leaves and has no call left.
+// The control stream of each side carries HELLO, and then the frames of drains and the probes of
+// keepalive. It ends when its side leaves and has no call left.
 
 // say writes a frame to the control stream, if that is open. The few frames of a session fit any
 // window that docs/protocol.md allows. mu is held.
@@ -28,7 +28,8 @@ func protocolError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", wire.ErrProtocol, fmt.Sprintf(format, args...))
 }
 
-// readControl reads the peer's control stream, and ends the session if that breaks a rule.
+// readControl reads the peer's control stream, and ends the session if the peer breaks a rule
+// there or does not complete the handshake in time.
 func (s *session) readControl() {
 	err := s.handleControl()
 	if err == nil || s.conn.Context().Err() != nil {
@@ -49,7 +50,7 @@ func (s *session) handleControl() error {
 		return errors.New("the peer did not complete the handshake in time")
 	}
 	_ = control.SetReadDeadline(time.Now().Add(s.handshake))
-	var buf [1024]byte // for the whole of HELLO or DRAIN; other frames are not sent
+	var buf [1024]byte // has room for the longest frame that docs/protocol.md allows here
 	n, met := 0, false
 	for {
 		m, err := control.Read(buf[n:])
@@ -90,7 +91,7 @@ func (s *session) handleControl() error {
 }
 
 // closes reports whether err, the error of a stream, says that the connection is being closed.
-// The connection's context does not always end before that.
+// quic-go may return such an error before it ends the connection's context.
 func closes(err error) bool {
 	if _, reset := errors.AsType[*q.StreamError](err); reset || err == io.EOF {
 		return false

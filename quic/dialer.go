@@ -142,7 +142,8 @@ func maxHeader(s *registry.Settings) int {
 	return max(s.MaxHeaderBytes, wire.MinBlock)
 }
 
-// withCertificate returns c, and whether the server has asked for the client's certificate.
+// withCertificate returns a copy of c, and a flag that is set when the server asks for the
+// client's certificate.
 func withCertificate(c *tls.Config) (*tls.Config, *atomic.Bool) {
 	asked := new(atomic.Bool)
 	own, all := c.GetClientCertificate, c.Certificates

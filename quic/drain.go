@@ -22,7 +22,7 @@ import (
 //
 //   - The side that drains accepts the calls that the peer had made when it read the announcement,
 //     unless the peer does not answer in time, or the session ends.
-//   - A side that leaves drains before it ends its control stream.
+//   - If a side leaves, it first drains, and then ends its control stream.
 
 // A drain is the state of a session's drains in both directions. Guarded by mu.
 type drain struct {
@@ -36,7 +36,8 @@ type drain struct {
 }
 
 // maxDraining is how long a side that drains accepts calls of a peer that does not answer and
-// still has calls open. It is grpc-go's value. If the peer has no calls open, it is farewell.
+// still has calls open. It is grpc-go's value. If the peer has no calls open, the limit is the
+// constant farewell.
 const maxDraining = time.Minute
 
 // Drain implements [link.Session].
@@ -51,8 +52,8 @@ func (s *session) Drain() <-chan struct{} {
 	return s.drained
 }
 
-// announce announces that no more calls will be accepted. A session without an acceptor accepts
-// none at any time. mu is held.
+// announce announces that no more calls will be accepted. A session without an acceptor never
+// accepts calls, so it skips the announcement and refuses them at once. mu is held.
 func (s *session) announce() {
 	d := &s.drain
 	switch {
@@ -68,7 +69,7 @@ func (s *session) announce() {
 
 var announcement = wire.AppendDrain(nil, wire.NoLast)
 
-// sayDrain repeats the frames of this side's drain on a new control stream. mu is held.
+// sayDrain writes the frames of a drain that began before the control stream was open. mu is held.
 func (s *session) sayDrain() {
 	if !s.drain.announced.IsZero() {
 		s.say(announcement)
@@ -138,9 +139,9 @@ func (s *session) handlePong(data [8]byte) error {
 	return nil
 }
 
-// handleDrain handles the peer's DRAIN: we make no more calls, and the peer takes none above
-// last. Each DRAIN makes this side walk all calls, so a third DRAIN is an error, and so is one
-// that says nothing new.
+// handleDrain handles the peer's DRAIN. From now on this side makes no calls, and the peer accepts
+// none of its calls with a number above last. Each DRAIN makes this side walk all calls, so a
+// third DRAIN is an error, and so is one that says nothing new.
 func (s *session) handleDrain(last uint64) error {
 	reason := s.noMoreCalls()
 	var callers, lost []*stream
@@ -177,7 +178,7 @@ func (s *session) handleDrain(last uint64) error {
 	}
 	for _, st := range callers {
 		st.mu.Lock()
-		pump := st.in.pump.Wake() // it may read more now
+		pump := st.in.pump.Wake() // it may read up to maxUnread now
 		st.mu.Unlock()
 		wait.Unpark(pump)
 	}

@@ -14,30 +14,31 @@ import (
 
 // How a session ends.
 //
-// Closing a QUIC connection discards what the peer has not acknowledged, such as the last
-// replies, and what the peer has not read from its streams. So a side that leaves first ends its
-// control stream, once it has no call left: all replies to its calls have arrived, and it has
-// sent all replies to the peer's calls. The side that reads the end of the control stream and has
-// no call left either has all replies as well, and closes the connection.
+// Closing a QUIC connection discards what the peer has not acknowledged, such as the last replies,
+// and what the peer has not read from its streams. So when a side leaves and has no call left, it
+// first ends its control stream. By then all replies to its calls have arrived, and it has sent
+// all replies to the peer's calls. The peer reads the end of that control stream. Once it has no
+// call left either, it has all replies as well, and closes the connection.
 //
 // Invariants:
 //
 //   - A side that leaves waits while its peer takes bytes. It closes the connection when the peer
-//     has taken nothing for farewell.
+//     has taken nothing for the duration farewell.
 //   - Bytes count as taken when quic-go first puts them into packets, because the peer's credit
 //     and its acknowledgements must allow that. quic-go does not tell what the peer's packets
 //     acknowledge. So a packet of the peer counts as well, but packets alone count only for
 //     maxFarewell: a peer can send packets and take nothing.
 //   - A caller whose peer drains reads replies from their streams before anybody receives them, up
-//   to maxUnread. So a slow receiver does not count as one that takes nothing.
+//     to maxUnread. So the peer does not mistake a slow receiver for one that takes nothing.
 
 const (
 	farewell    = 5 * time.Second // how long a side that leaves waits for a peer that takes nothing
-	maxFarewell = time.Minute     // how long the peer's packets alone prolong that
+	maxFarewell = time.Minute     // how long the peer's packets alone prolong this wait
 	glance      = farewell / 10   // how often a side that leaves checks whether its peer takes anything
 )
 
-// A bye tracks what the peer of a side that leaves has taken. Guarded by the session's mu.
+// A bye tracks what the peer has taken since this side began to wait for it. Guarded by the
+// session's mu.
 type bye struct {
 	timer   *time.Timer // nil until the side waits for its peer
 	text    string      // why the connection is closed if the peer takes nothing
@@ -54,7 +55,8 @@ func (s *session) Retire() {
 	s.retire(errors.New("the connection is retired"))
 }
 
-// retire lets this side make no more calls, drains, and leaves. mu is held.
+// retire stops this side from making more calls, announces a drain, and lets the session end when
+// no call is left. mu is held.
 func (s *session) retire(reason error) {
 	s.refuse(reason)
 	s.announce()
@@ -62,7 +64,7 @@ func (s *session) retire(reason error) {
 	s.leaveIfIdle()
 }
 
-// refuse lets this side make no more calls, for reason. mu is held.
+// refuse stops this side from making more calls. New calls fail with reason. mu is held.
 func (s *session) refuse(reason error) {
 	if s.refusal != nil {
 		return
@@ -178,7 +180,7 @@ func (s *session) connClosed() {
 	close(s.closed)
 }
 
-// reasonOf returns the reason of calls for the end of the connection.
+// reasonOf returns the reason with which calls end after the connection has ended with cause.
 func (s *session) reasonOf(cause error) error {
 	if app, ok := errors.AsType[*q.ApplicationError](cause); ok {
 		if app.ErrorMessage == "" {
@@ -195,7 +197,7 @@ func (s *session) reasonOf(cause error) error {
 	return fmt.Errorf("%s: connection lost: %w", s.name, cause)
 }
 
-// end ends all calls for reason. tell says that the connection can still tell the peer.
+// end ends all calls for reason. tell says that this side can still send the peer the reason.
 func (s *session) end(reason error, tell bool) {
 	s.mu.Lock()
 	if s.ended != nil {
@@ -219,8 +221,8 @@ func (s *session) end(reason error, tell bool) {
 	}
 }
 
-// Written implements [link.Session]. It does not count the peer's packets: they may belong to
-// this side's calls.
+// Written implements [link.Session]. Here the peer's packets do not count, because they may belong
+// to this side's calls.
 func (s *session) Written() <-chan struct{} {
 	written := make(chan struct{})
 	go func() {

@@ -23,7 +23,7 @@ type watch struct {
 	timer    *time.Timer
 	next     time.Duration // what the timer was set to
 	received uint64        // packets that have arrived
-	silent   time.Duration // how long none has arrived, at least
+	silent   time.Duration // at least for how long no packet has arrived
 	probed   time.Duration // the value of silent when a packet was sent; 0 if none was
 }
 
@@ -43,8 +43,8 @@ func (s *session) startWatch() {
 	w.timer = time.AfterFunc(w.next, s.look)
 }
 
-// look ends a session whose peer is lost. The process may have been suspended, so only the time
-// to which the timer was set counts.
+// look ends a session whose peer is lost. Because the process may have been suspended, look counts
+// only the time to which the timer was set.
 func (s *session) look() {
 	s.mu.Lock()
 	if s.ended != nil {

@@ -16,9 +16,9 @@ import (
 	"github.com/nearcall/nearcall/internal/registry"
 )
 
-// unvalidated is how many handshakes may run at a time with clients that have not shown that they
-// receive packets at their address. Beyond it new clients must show this first, which takes a round
-// trip more; clients that were connected before have a token that shows it.
+// unvalidated is how many handshakes may run at a time before new clients must first show that
+// they receive packets at their address. This takes one more round trip, except for clients that
+// were connected before: they have a token that shows it.
 const unvalidated = 64
 
 // A listener implements [registry.Listener]. It keeps its socket until its last session has ended.

@@ -31,8 +31,8 @@ import (
 	_ "github.com/nearcall/nearcall/quic/internal/generation"
 )
 
-// alpn is the protocol that TLS agrees on. It stands for the line and the version of
-// docs/protocol.md.
+// alpn is the protocol name on which both sides agree in TLS. It replaces the first line and the
+// version of docs/protocol.md.
 const alpn = "nearcall/1"
 
 func init() {

@@ -12,7 +12,7 @@ import (
 // input is the state of the one goroutine that reads a stream: its pump, a caller that waits
 // for its reply, or the goroutine that has accepted it.
 type input struct {
-	buf      *encoded.Buffer // input that is not handled from the offset at on; nil for none
+	buf      *encoded.Buffer // its bytes from the offset at (below) on are not handled; nil for none
 	at       int
 	parts    *encoded.Buffer // the parts of a block; nil if no block has begun
 	eof      bool            // the FIN has arrived
@@ -54,7 +54,7 @@ func (st *stream) fill() error {
 	return err
 }
 
-// frame returns the next frame. It is valid until skip is called with its length.
+// frame returns the next frame and its length n. The frame is valid until skip(n) is called.
 func (st *stream) frame() (f wire.Frame, n int, err error) {
 	r := &st.input
 	for {
@@ -78,7 +78,7 @@ func (st *stream) skip(n int) {
 	}
 }
 
-// step reads the next step of the call. It returns false if the frame had none.
+// step reads the next frame, of length n. ok says whether the frame has a step of the call.
 func (st *stream) step() (rc wire.Received, n int, ok bool, err error) {
 	f, n, err := st.frame()
 	if err != nil {
@@ -173,8 +173,8 @@ func (s *session) remember(p *link.Profile) {
 	}
 }
 
-// next reads the next frame, and delivers it. It returns false if there are no more frames. If
-// the call is then not complete, next has ended it.
+// next reads the next frame, and delivers it. It returns false if no more frames follow, or after
+// an error, with which it ends the call.
 func (st *stream) next() bool {
 	rc, n, ok, err := st.step()
 	if ok {

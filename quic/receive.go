@@ -9,22 +9,23 @@ import (
 
 // Receiving.
 //
-// The pump of a stream moves arriving frames into the stream's inbox, so that the session sees
-// the end of the call even while nobody receives the messages before it. A full inbox stops the
-// pump; then the windows of QUIC fill, and the peer waits.
+// Each stream has a pump, a goroutine that moves arriving frames into the stream's inbox. So the
+// session sees the end of the call even if the messages before it were not received yet. A full
+// inbox stops the pump; then the windows of QUIC fill, and the peer waits.
 
 // itemCost is what a message takes in an inbox in addition to its bytes.
 const itemCost = 128
 
-// maxHeld bounds the messages in all inboxes of a connection, in bytes. Beyond it, minHeld bytes
-// fill an inbox.
+// maxHeld bounds the messages in all inboxes of a connection, in bytes. Beyond it, an inbox with
+// minHeld bytes counts as full.
 const (
 	maxHeld = connWindow
 	minHeld = 2 << 10
 )
 
-// maxUnread bounds the messages in a caller's inbox if its peer drains, in bytes. It has room for
-// the largest window of a stream, and for a message of gRPC's default limit that has not arrived.
+// maxUnread bounds the messages in a caller's inbox if its peer drains, in bytes. The bound leaves
+// room for what the largest window of a stream lets arrive, and for one more message of gRPC's
+// default limit.
 func (s *session) maxUnread() int { return 2 * max(s.window, maxWindow) }
 
 // An inbox holds the frames that have arrived and were not received yet. Guarded by the stream's
@@ -124,7 +125,8 @@ func (st *stream) deliver(rc *wire.Received) error {
 	return nil
 }
 
-// callerEnded is called when the callee's end has arrived: nothing more is sent. mu is held.
+// callerEnded is called when the callee's end has arrived at the caller. From then on the caller
+// sends nothing. mu is held.
 func (st *stream) callerEnded() {
 	if st.out.err == nil {
 		st.out.err = link.ErrEnded

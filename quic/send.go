@@ -14,9 +14,9 @@ import (
 
 // Sending.
 //
-// The sender never blocks within quic-go, because it may be a task of a loop. It passes to QUIC
-// what QUIC takes at once. A separate goroutine writes the rest, and the next message waits until
-// that is done. Ends and headers do not wait: that goroutine writes them, too.
+// The sender never blocks within quic-go, because it may be a task of a loop. It passes to quic-go
+// what quic-go takes at once. A separate goroutine writes the rest, and the next message waits
+// until that goroutine is done. Ends and headers do not wait: the same goroutine writes them, too.
 
 // maxUnsent bounds the bytes of a call that are passed to quic-go. Beyond it, the next write
 // waits until all of them are in packets. The peer's credit is no bound: a peer may grant any
@@ -24,7 +24,7 @@ import (
 const maxUnsent = 64 << 10
 
 // maxTry is the largest write that the sender passes to quic-go itself, in bytes. quic-go copies
-// such a write into new memory. It sends what the stream's goroutine writes without a copy.
+// such a write into new memory. What the stream's own goroutine writes is sent without a copy.
 const maxTry = 32 << 10
 
 // sending is the sending direction of a stream. Guarded by the stream's mu.
@@ -32,7 +32,7 @@ type sending struct {
 	err     error           // why nothing more can be sent
 	writing bool            // a goroutine writes
 	stopped bool            // the peer reads no more; the stream is about to read why
-	pending *encoded.Buffer // what that goroutine writes next; nil for nothing
+	pending *encoded.Buffer // what the writing goroutine writes next; nil for nothing
 	fin     bool            // nothing follows
 	closed  bool            // the FIN was passed to quic-go
 	unsent  int             // bytes passed to quic-go since a write last waited
@@ -131,7 +131,8 @@ func (st *stream) send(step *wire.Step) {
 	go st.write(b)
 }
 
-// maxMessage is more credit than any message takes. QUIC has credit, so the encoder needs none.
+// maxMessage is more credit than any message takes. QUIC has its own flow control, so the encoder
+// must not limit messages.
 const maxMessage = int(^uint(0) >> 1)
 
 // write writes b, and what is queued in the meantime.
@@ -160,11 +161,11 @@ func (st *stream) write(b *encoded.Buffer) {
 	}
 }
 
-// lastPiece is how much of the end of a long write quic-go buffers, so that the FIN that follows
-// fits into the same packet.
+// lastPiece is how many bytes at the end of a long write are passed to quic-go separately. quic-go
+// buffers them, so that the FIN that follows fits into the same packet.
 const lastPiece = 1000
 
-// writeAll writes b. A callee counts what the peer takes of it.
+// writeAll writes b. If this side is the callee, writeAll counts what the peer takes of b.
 func (st *stream) writeAll(b []byte) error {
 	if n := len(b) - lastPiece; n > 0 && !st.caller {
 		if _, err := st.qs.WriteWithLimit(b[:n], st.session.noteTaken); err != nil {
@@ -182,7 +183,7 @@ func (s *session) noteTaken(n int) int {
 	return n
 }
 
-// sent is called when all that was to send has been passed to quic-go. mu is held.
+// sent is called when everything that was queued has been passed to quic-go. mu is held.
 func (st *stream) sent() {
 	if !st.out.fin || st.out.closed {
 		return
@@ -213,6 +214,6 @@ func (st *stream) stop() {
 }
 
 // order tells the race detector, if both peers are in one process, that a send happens before the
-// receive. For other sockets package syscall tells the detector this. For QUIC's packets nothing
-// else does: the detector would report programs that are correct over tcp:.
+// receive. For other sockets package syscall does so. For QUIC's packets nothing else does, and
+// without it the detector would report programs that are correct over tcp:.
 var order atomic.Uint64

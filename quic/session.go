@@ -22,7 +22,7 @@ type sessionOptions struct {
 	name           string // the peer's name, for errors
 	client         bool   // this side opened the connection
 	maxHeaderBytes int    // limit for a header or trailer
-	window         int    // how much of a call's messages waits to be received, in bytes
+	window         int    // how many bytes of a call's messages may wait to be received
 	ages           ages
 	watch          watch
 	handshake      time.Duration // limit for the peer's HELLO
@@ -153,8 +153,8 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 		if err := link.ContextErr(ctx); err != nil {
 			return nil, err
 		}
-		// The connection is closed, or was drained. Done must be closed before the caller learns
-		// of it, so that it uses another connection.
+		// The connection is closed, or was drained. The channel of Done must be closed before the
+		// caller learns of this, so that the caller uses another connection.
 		if cause := context.Cause(s.conn.Context()); cause != nil {
 			s.end(s.reasonOf(cause), false)
 		}
@@ -177,8 +177,8 @@ func (s *session) open(ctx context.Context, o *link.CallHeader) (*stream, error)
 	return st, nil
 }
 
-// check returns an error if the peer takes no such call. It waits for the peer's HELLO if that
-// decides.
+// check returns an error if the peer does not accept such a call. If this depends on the peer's
+// HELLO, check waits for it.
 func (s *session) check(ctx context.Context, o *link.CallHeader) error {
 	n := wire.HeadSize(o)
 	if !s.client || n > wire.MinBlock {

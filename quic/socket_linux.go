@@ -9,8 +9,8 @@ import (
 )
 
 // reportUnreachable makes reads of a socket fail at once if the system learns that nobody listens
-// at the peer's address. Only a client that dials turns it on: anybody can forge such messages,
-// and later they must not end a connection.
+// at the peer's address. Only a client that dials turns this on. Anybody can forge the ICMP
+// messages from which the system learns it, and after the dial they must not end the connection.
 func reportUnreachable(pc net.PacketConn, on bool) {
 	control(pc, func(fd int) {
 		n := 0

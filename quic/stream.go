@@ -28,12 +28,12 @@ type stream struct {
 	input    input
 
 	// Guarded by session.mu.
-	holds int // how many holders keep the peer from opening another call in place of this one
+	holds int // until it is 0, the peer cannot open another call in place of this one
 	round int // session.round when the call was accepted
 
 	mu      sync.Mutex
 	onAbort func(error)
-	unwatch func() bool // stops watching whether the peer stops this side
+	unwatch func() bool // stops watching whether the peer asks this side to stop sending
 	reason  error       // why the call was aborted
 	ended   bool        // the end was sent, or received and delivered; then the call cannot be aborted
 	left    bool        // the session has forgotten the stream
@@ -57,9 +57,9 @@ func (st *stream) forget() {
 	st.unhold()
 }
 
-// unhold is called when the acceptor has taken or refused the call. The peer can open another
-// call only after that and after the end of this one, so that calls that are reset at once do not
-// pile up in front of a busy acceptor.
+// unhold is called twice: when the acceptor has taken or refused the call, and when the call has
+// ended. Only after both can the peer open another call, so that calls that are reset at once do
+// not pile up in front of a busy acceptor.
 func (st *stream) unhold() {
 	if st.caller {
 		return
@@ -79,9 +79,9 @@ func (st *stream) unhold() {
 	}
 }
 
-// The session releases the credit of ended calls together with the next reply, after releaseDelay,
-// or when more than maxSpent of them wait for that. If it were released at once, it would take a
-// packet of QUIC for itself.
+// The session releases the credit of ended calls together with the next reply, but at the latest
+// after releaseDelay, or when more than maxSpent of these calls wait. If the session released it
+// at once, each release would take a packet of its own.
 const releaseDelay = 20 * time.Millisecond
 
 // onRelease is called when credit has waited for a reply that did not come.
@@ -165,7 +165,7 @@ func (st *stream) failed(err error) {
 	st.abort(st.reasonOf(err), false)
 }
 
-// reasonOf returns the reason of the call for an error of quic-go's.
+// reasonOf returns the reason with which the call ends after err, an error of quic-go.
 func (st *stream) reasonOf(err error) error {
 	if e, ok := errors.AsType[*q.StreamError](err); ok {
 		return st.resetReason(wire.ResetCode(e.ErrorCode), "the peer has reset the call")
@@ -180,10 +180,11 @@ func (st *stream) reasonOf(err error) error {
 	return s.reasonOf(err)
 }
 
-// resetReason returns the reason of the call for a reset by the peer.
+// resetReason returns the reason with which the call ends after a reset by the peer.
 //
-// A peer refuses calls once it drains. Its DRAIN can be lost and arrive after the refusal, and
-// until then the caller must not try again on the same connection.
+// A peer refuses calls once it drains. The packet with its DRAIN can be lost, and then the DRAIN
+// arrives after the refusal. So a refusal already stops this side from making calls on the
+// connection.
 func (st *stream) resetReason(code wire.ResetCode, text string) error {
 	st.mu.Lock()
 	answered := st.in.answered

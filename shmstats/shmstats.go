@@ -6,16 +6,16 @@ import "github.com/nearcall/nearcall/internal/transport/shm"
 // Stats are statistics about this process's connections of unix: and shm: targets, as a client and
 // as a server. [Read] returns them.
 type Stats struct {
-	// Upgrades is how many unix sockets became shared memory. Fallbacks is how many stayed
-	// sockets although the client offered shared memory, or, with shm: targets, were refused.
-	// Fallback is the reason of the latest fallback, empty if there was none.
+	// Upgrades is how many unix sockets became shared memory. Fallbacks is how many did not
+	// although the client offered shared memory: they stayed sockets, or were refused if the
+	// target was shm:. Fallback is the reason of the latest fallback, empty if there was none.
 	Upgrades  uint64
 	Fallbacks uint64
 	Fallback  string
 
-	// Connections is how many connections are shared memory now. Bytes is how many
-	// bytes of this process's memory they use now. nearcall.MaxSharedMemory and
-	// nearcall.WithMaxSharedMemory limit it.
+	// Connections is how many connections are shared memory now. Bytes is how many bytes of this
+	// process's memory they use now. nearcall.MaxSharedMemory and nearcall.WithMaxSharedMemory
+	// limit Bytes.
 	Connections int64
 	Bytes       int64
 

@@ -200,7 +200,8 @@ func send(ctx context.Context, stream grpc.ClientStream, messages []proto.Messag
 	return unlessEnded(stream.CloseSend())
 }
 
-// unlessEnded returns nil for the error of a stream that has ended. Receiving returns why.
+// unlessEnded returns nil if err says only that the stream has ended. Receiving returns why it
+// has.
 func unlessEnded(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil

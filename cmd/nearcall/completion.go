@@ -113,7 +113,8 @@ func (f *connFlags) completion(names func(*remote) ([]string, error)) func(conte
 
 func (p *remote) serviceNames() ([]string, error) { return p.schema.Services() }
 
-// targets returns the schemes of targets, or the sockets that begun could become.
+// targets returns the schemes of targets. If begun already has a scheme, targets returns the
+// sockets and folders that can complete begun.
 func targets(begun string) []string {
 	scheme, path, ok := strings.Cut(begun, ":")
 	if !ok {

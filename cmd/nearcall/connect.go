@@ -183,8 +183,8 @@ func staysHere(target string) bool {
 	return strings.EqualFold(host, "localhost") || err == nil && ip.Unmap().IsLoopback()
 }
 
-// hint adds to the error of a server that cannot be reached, or that speaks another protocol,
-// what else could be tried.
+// hint adds to err what the user could try instead, if the server cannot be reached or speaks
+// another protocol.
 func (p *remote) hint(err error) error {
 	st := status.Convert(err)
 	switch text := st.Message(); {

@@ -63,7 +63,7 @@ func (p *remote) describeAll(w io.Writer) error {
 	return nil
 }
 
-// describe prints what symbol names.
+// describe prints the declaration, or the file, that symbol names.
 func (p *remote) describe(w io.Writer, symbol string) error {
 	if strings.HasSuffix(symbol, ".proto") {
 		d, err := p.schema.FindFileByPath(symbol)

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// parse parses flags before, between and after other arguments, and returns the latter. After --
-// there are no flags.
+// parse parses flags before, between and after other arguments, and returns the other arguments.
+// Arguments after -- are not flags.
 func parse(flags *flag.FlagSet, args []string) (rest []string, err error) {
 	for {
 		if err := flags.Parse(args); err != nil {
@@ -72,8 +72,8 @@ func fromBase64(s string) ([]byte, error) {
 	return base64.RawStdEncoding.DecodeString(s)
 }
 
-// seconds is the value of a flag that takes a time as curl does, a number of seconds, or as
-// Go does.
+// seconds is the value of a flag that takes a time: a number of seconds, as for curl, or a
+// duration as Go writes it, such as 500ms.
 type seconds time.Duration
 
 // String implements [flag.Value].

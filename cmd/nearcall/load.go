@@ -15,8 +15,8 @@ type load struct {
 const (
 	probeTime = 60 * time.Millisecond
 
-	// At a load of busyShare or more the tour shows no figures, because the compared paths did not
-	// have the same processors.
+	// At a load of busyShare or more the summary shows no figures, because the compared paths did
+	// not have equal use of the processors.
 	busyShare = 0.15
 )
 

@@ -58,7 +58,7 @@ type command struct {
 	setup             func(*flag.FlagSet) job
 }
 
-// A job is one use of a command. Its fields run after the command's flags are parsed.
+// A job is one use of a command. Its functions are called after the command's flags are parsed.
 type job struct {
 	// do executes the command. It returns when ctx is done.
 	do func(ctx context.Context, args []string, std stdio) error

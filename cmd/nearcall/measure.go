@@ -87,7 +87,7 @@ func (m *meter) pair(ctx context.Context, a, b *lane, length time.Duration, swap
 // slot measures one lane. In the first half of length it times each call, for the percentiles. In
 // the second half it only counts calls, for the rate.
 func (m *meter) slot(ctx context.Context, l *lane, length time.Duration) (s slot, err error) {
-	runtime.GC() // so that this lane does not pay for the garbage of the last
+	runtime.GC() // so that this lane does not pay for the garbage of the previous one
 	if err := m.each(ctx, l.do, length/2); err != nil {
 		return slot{}, l.wrap(err)
 	}
@@ -145,8 +145,8 @@ func rate(ctx context.Context, do func() error, length time.Duration) (float64, 
 	}
 }
 
-// percentile returns the smallest of the sorted values for which at least the share p of values
-// is not larger.
+// percentile returns the smallest value such that at least the share p of the sorted values is not
+// larger than it.
 func percentile(sorted []time.Duration, p float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0

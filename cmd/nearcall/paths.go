@@ -118,8 +118,8 @@ func cancellable(s testpb.TestServiceServer) (connection, error) {
 	return c.cancellable(), err
 }
 
-// inlineHandlers uses a context that can be cancelled, as inlining makes no difference
-// otherwise.
+// inlineHandlers uses a context that can be cancelled, because inlining makes no difference with
+// other contexts.
 func inlineHandlers(s testpb.TestServiceServer) (connection, error) {
 	srv := nearcall.NewServer(nearcall.HandlerPlacement(nearcall.Inline))
 	testpb.RegisterTestServiceServer(srv, s)

@@ -87,8 +87,8 @@ func serveTarget(who, target string, in io.Reader, out io.Writer) error {
 	return err
 }
 
-// reportStuck writes what the goroutines of a server that does not stop are waiting for. The
-// tour kills such a process after patience, and nobody would know why.
+// reportStuck writes what the goroutines wait for in a server that does not stop. The tour kills
+// such a process after the time patience; without the report, the cause would stay unknown.
 func reportStuck(out io.Writer) {
 	fmt.Fprintf(out, "nearcall tour: the second process did not stop within %v:\n", patience/2)
 	_ = pprof.Lookup("goroutine").WriteTo(out, 2)
@@ -179,7 +179,7 @@ func startProcess(who, network string) (target string, stop func() error, err er
 		switch ended := kill.Stop(); {
 		case !served:
 			err = fmt.Errorf("the second process, %s over %s, did not end within %v and was killed: %w", who, network, patience, err)
-		case !ended: // Wine's exit of a process can hang, on a busy machine
+		case !ended: // under Wine, a process can hang at its exit on a busy machine
 			err = nil
 		}
 		return errors.Join(err, remove())

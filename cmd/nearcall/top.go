@@ -91,7 +91,7 @@ func (p *remote) top(ctx context.Context, interval time.Duration, tables int, w 
 	return nil
 }
 
-// noCounts adds what to do to the error of a server that does not count.
+// noCounts adds advice to the error of a server that does not count its calls.
 func noCounts(err error) error {
 	st := status.Convert(err)
 	if st.Code() != codes.Unimplemented || strings.Contains(st.Message(), "nearcall server") {
@@ -139,8 +139,8 @@ func traffic(before, now *callstatspb.GetReply) (all []methodTraffic) {
 	return all
 }
 
-// quantile returns the time within which the share q of those calls ended that are in now and not
-// in before.
+// quantile returns a time. The share q of the calls that the parameter now counts, and before does
+// not count, ended within it.
 func quantile(before, now *callstatspb.Method, q float64) time.Duration {
 	counted := make(map[int64]uint64)
 	for _, b := range before.GetTimes() {

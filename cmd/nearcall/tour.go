@@ -92,8 +92,8 @@ type tour struct {
 	rounds   int
 }
 
-// run measures every call over every path. It returns the rows of each call together, those
-// of grpc-go first, the baseline before all.
+// run measures every call over every path. It returns the rows call by call. For each call the
+// baseline comes first, then grpc-go's other rows, then the rest.
 func (t *tour) run(ctx context.Context, p *progress) (rows []row, err error) {
 	opened := make([]connection, 0, len(t.paths)+1)
 	defer func() {
@@ -185,7 +185,7 @@ func grpcFirst(rows []row) {
 // counted.
 const warmUp = 0.25
 
-// slotLength divides the budget among slots: a round measures every path of nearcall once,
+// slotLength divides the budget among slots: a round measures every path but the baseline once,
 // each in a pair with the baseline.
 func (t *tour) slotLength() time.Duration {
 	slots := float64(len(t.calls)*len(t.paths)*2) * (float64(t.rounds) + warmUp)

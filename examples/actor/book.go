@@ -29,8 +29,8 @@ func (o *order) crosses(price int64) bool {
 	return (o.price-price)*int64(o.side) >= 0
 }
 
-// A trade is between an order that was just placed, the taker, and one that rested in the
-// book, at the price of the latter.
+// A trade is between the taker, which is an order that was just placed, and an order that rested
+// in the book. Its price is that of the order that rested.
 type trade struct {
 	number                uint64
 	price, quantity       int64
@@ -53,7 +53,7 @@ type book struct {
 	ordered, bought, sold, cancelledLeft int64 // quantities
 }
 
-// place matches o with resting orders. What is left of it rests in the book.
+// place matches o with resting orders. What is left of o then rests in the book.
 func (b *book) place(o *order) []trade {
 	b.sequence++
 	o.sequence = b.sequence
@@ -156,7 +156,7 @@ func (l *ladder) add(o *order) {
 	v.last = o
 }
 
-// remove removes o, which rests.
+// remove removes the resting order o from the ladder.
 func (l *ladder) remove(o *order) {
 	v := o.level
 	if o.before == nil {

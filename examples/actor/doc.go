@@ -11,12 +11,12 @@
 //
 // # A session is three tasks
 //
-// A trader's fill can be caused by any other trader's order, so the task that waits in Recv
-// for the trader's next request cannot also send. A second task sends the messages on the
-// session's line. The handler itself does neither: only its return ends a stream, and a task
-// that waits in Send for a client that does not read cannot return. So it waits until
-// any task ends the session. When it returns, Recv and Send of the other two tasks fail, and
-// they end.
+// A trader's fill can be caused by any other trader's order, so the task that waits in Recv for
+// the trader's next request cannot also send. A second task sends the messages on the session's
+// line. The handler itself does neither: only its return ends a stream, and a task that waits in
+// Send for a client that does not read cannot return. So the handler waits until any task ends the
+// session. When the handler returns, Recv and Send of the other two tasks fail, and these tasks
+// end.
 //
 // # What is bounded
 //

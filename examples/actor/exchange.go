@@ -124,7 +124,7 @@ func (x *Exchange) Totals(context.Context, *pb.TotalsRequest) (*pb.BookTotals, e
 	return totals, nil
 }
 
-// levels returns the best depth levels, or all.
+// levels returns the best levels of l: as many as depth says, or all if depth is 0.
 func levels(l *ladder, depth uint32) []*pb.Level {
 	n := len(l.levels)
 	if depth > 0 && int64(depth) < int64(n) {

@@ -17,7 +17,7 @@ const lineLimit = 16 << 10
 // Invariants:
 //   - A line that has ended is closed and empty.
 //   - err does not change after the line is closed, except if the line ends before all
-//     messages were sent: then it says why.
+//     messages were sent: then err says why.
 type line[T any] struct {
 	limit  int
 	queue  []T

@@ -90,7 +90,7 @@ func (x *Exchange) place(t *trader, in *pb.Order) {
 	}
 }
 
-// check returns what is wrong with an order, or nil.
+// check returns what is wrong with an order, or codes.OK.
 func (t *trader) check(in *pb.Order) (codes.Code, string) {
 	switch {
 	case in.GetId() == 0:

@@ -15,9 +15,9 @@ import (
 // joinAgain is how long an agent waits before it joins again.
 const joinAgain = time.Second
 
-// Serve connects to the coordinator at target, joins as name, and does its jobs with service
-// until ctx is done. Then it finishes the job that runs. It returns an error if the
-// coordinator does not want it.
+// Serve connects to the coordinator at target, joins under the given name, and lets service do the
+// coordinator's jobs until ctx is done. Then it finishes the job that runs. It returns an error if
+// the coordinator refuses the agent.
 func Serve(ctx context.Context, name string, service pb.AgentServer, target string, opts ...nearcall.DialOption) error {
 	srv := nearcall.NewServer()
 	pb.RegisterAgentServer(srv, service)

@@ -51,7 +51,7 @@ func (c *Coordinator) Join(req *pb.JoinRequest, stream grpc.ServerStreamingServe
 	m := &member{
 		name:  req.GetName(),
 		agent: pb.NewAgentClient(nearcall.PeerConn(ctx)),
-		done:  make(chan error, 1), // nobody may be there to take the last result
+		done:  make(chan error, 1), // Join may have ended before the last result comes
 		leave: leave,
 	}
 	if err := m.check(ctx); err != nil {
@@ -81,7 +81,7 @@ func (c *Coordinator) Join(req *pb.JoinRequest, stream grpc.ServerStreamingServe
 	}
 }
 
-// check gives the agent an empty job. It fails if the caller of Join serves nothing, as an
+// check gives the agent an empty job. It fails if the caller of Join serves nothing, as with an
 // ordinary gRPC client.
 func (m *member) check(ctx context.Context) error {
 	steps, err := m.agent.Run(ctx, &pb.Job{})
@@ -94,8 +94,8 @@ func (m *member) check(ctx context.Context) error {
 	return nil
 }
 
-// enter adds m to the agents. An agent that has lost its connection may be back before its
-// former Join has ended, so the last one has the name.
+// enter adds m to the agents. An agent that has lost its connection may be back before its former
+// Join has ended, so the agent that joined last gets the name.
 func (c *Coordinator) enter(m *member) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,7 +117,8 @@ func (c *Coordinator) forget(m *member) {
 	}
 }
 
-// Submit implements the service. When an agent leaves, it takes the next one.
+// Submit implements the service. When an agent leaves, Submit gives the rest of the job to the
+// next one.
 func (c *Coordinator) Submit(job *pb.Job, stream grpc.ServerStreamingServer[pb.Progress]) error {
 	if job.GetFrom() > job.GetTo() {
 		return status.Errorf(codes.InvalidArgument, "a job from %d cannot end at %d", job.GetFrom(), job.GetTo())

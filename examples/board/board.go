@@ -89,7 +89,7 @@ func (b *board) receive(stream grpc.BidiStreamingServer[pb.Draw, pb.Event], p *p
 	}
 }
 
-// draw adds a part of a stroke, and sends the points that are new to the others.
+// draw adds a part of a stroke, and sends to the other people those of its points that are new.
 func (b *board) draw(from *person, part *pb.Part) error {
 	n := len(part.GetXy()) / 2
 	if n == 0 || len(part.GetXy())%2 != 0 {

@@ -16,7 +16,7 @@ import (
 	pb "github.com/nearcall/nearcall/examples/board/boardpb"
 )
 
-// flowerPoints is the number of points of the flower, and pace how fast they are drawn.
+// flowerPoints is the number of points of the flower, and pace the time between two of them.
 const (
 	flowerPoints = 360
 	pace         = 10 * time.Millisecond

@@ -19,10 +19,10 @@ import (
 //go:embed assets
 var assets embed.FS
 
-// newHandler serves the page. It serves the service over WebSockets at /calls and, for comparison,
-// over HTTP to Connect clients. A reverse proxy passes their requests on to a listener of the
-// server. A program without web pages would listen on the port with the server instead. stop
-// closes the connections to the listener.
+// newHandler returns a handler that serves the page and the service: over WebSockets at /calls
+// and, for comparison, over HTTP to Connect clients. A reverse proxy passes the requests of
+// Connect clients on to a listener of the server. A program without web pages would listen on the
+// port with the server instead. stop closes the connections to the listener.
 func newHandler(srv *nearcall.Server) (h http.Handler, stop func(), err error) {
 	files, err := fs.Sub(assets, "assets")
 	if err != nil {

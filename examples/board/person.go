@@ -39,7 +39,7 @@ func (b *board) leave(p *person) {
 	b.count()
 }
 
-// count tells everyone how many they are. mu is held.
+// count tells everyone how many people there are. mu is held.
 func (b *board) count() {
 	b.tell(nil, &pb.Event{What: &pb.Event_People{People: &pb.People{Count: uint32(len(b.people))}}})
 }

@@ -88,8 +88,9 @@ func main() {
 	}
 }
 
-// listen returns the socket that systemd has passed, as file 3, or opens one. The port of that one
-// may be shared with other processes of the user: the system spreads new connections over them.
+// listen returns the socket that systemd has passed as file 3, or else opens one. Other processes
+// of the user can share the port of a socket that listen opens: the system spreads new connections
+// over the processes.
 func listen(address string) (net.Listener, error) {
 	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) {
 		f := os.NewFile(3, "the socket from systemd")
@@ -133,8 +134,8 @@ func rotating(cert, key, ca string) (*tls.Config, error) {
 	return config, nil
 }
 
-// only returns an interceptor that refuses clients other than the one with that SPIFFE ID. A server
-// with streams needs the same for them.
+// only(id) returns an interceptor that refuses all clients except the one with that SPIFFE ID. A
+// server with streams needs such an interceptor for streams, too.
 func only(id string) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		var got string
@@ -150,12 +151,13 @@ func only(id string) grpc.UnaryServerInterceptor {
 	}
 }
 
-// A limiter refuses calls beyond a rate. At first it lets as many through as in a second, and at least one.
+// A limiter refuses calls beyond a rate. At first it lets the calls of one second through at once,
+// and at least one.
 type limiter struct {
 	perSecond float64
 
 	mu   sync.Mutex
-	left float64 // how many calls could pass at last
+	left float64 // how many calls could pass at the time last
 	last time.Time
 }
 

@@ -2,6 +2,6 @@
 // testing/synctest, whose clock jumps ahead as soon as all goroutines are blocked. Tests do
 // not really sleep, and times are exact.
 //
-// It works because a Server and its Client start and end their own goroutines. Make and close
+// This works because a Server and its Client start and end their own goroutines. Make and close
 // both inside the bubble.
 package synctest

@@ -15,23 +15,24 @@ import (
 // waits depends on its session:
 //
 //   - A caller in this process waits itself, before it makes the call: see admit.
-//   - Otherwise the goroutine that reads the session waits, and with it the peer, as in
-//     grpc-go: a peer may open calls and reset each at once, faster than their handlers return,
-//     and the session limits only the open calls.
-//   - But that goroutine must not wait for handlers that wait for what it reads. That can happen
-//     if handlers call the peer, if the session is a client's, or if the reader itself must run them.
-//     Then another goroutine waits with each call. The session's limit of open calls bounds how many
+//   - Otherwise the goroutine that reads the session waits, and so the peer has to wait, as in
+//     grpc-go. The session's own limit is not enough, because it counts only open calls: a peer can
+//     open calls and reset each at once, faster than their handlers return.
+//   - But the goroutine that reads must not wait for handlers that themselves wait for what it
+//     reads. Handlers can do so if they call the peer, if the session is a client's, or if the reading
+//     goroutine must run them. In these cases another goroutine waits with each call. The session's
+//     limit of open calls bounds how many
 //     such goroutines there are, because a call that is reset stops waiting.
 //   - A session that reads each call on another goroutine lets that goroutine wait.
 //
 // Invariants, under mu:
-//   - Running calls have places, and so have calls that got one and have not begun to run.
+//   - Each running call has a place. So has each call that got a place and has not begun to run.
 //   - While tickets are queued, all places are taken, and new calls are not refused. A place
 //     that is given back goes to the first ticket.
 //   - A ticket that leaves the queue is decided, and its parker then gets exactly one token, unless
 //     its call gave up.
-//   - onIdle is called once new calls are refused, no call runs, and each call that waited on
-//     this side knows that it is refused.
+//   - onIdle is called, one time, as soon as new calls are refused, no call runs, and each call that
+//     waited on the server's side knows that it is refused.
 type admission struct {
 	mu      *sync.Mutex // the server's workers.mu
 	limit   int         // of places; 0 for no limit
@@ -47,7 +48,7 @@ type admission struct {
 	reader       wait.Cond     // the session's reader waits here for a place
 	readerNeeded bool          // handlers may wait for what the reader reads, so it must not wait for them
 	lent         int           // running calls that wait for the reader to run them
-	undecided    int           // calls that have waited on this side, and neither run nor were refused yet
+	undecided    int           // calls that waited on this side and do not run or know a refusal yet
 	refusal      error         // why new calls are refused; nil if they are not
 	isIdle       bool          // onIdle was called
 }
@@ -95,8 +96,8 @@ func (a *admission) takeLocked() error {
 	return a.refusal
 }
 
-// enterLocked makes c a running call, or returns a ticket for a place, or why c is refused. It
-// may wait, without mu.
+// enterLocked makes c a running call, or returns a ticket for a place, or why c is refused. If it
+// has to wait, it releases mu while it waits.
 func (a *admission) enterLocked(c *serverCall) (*ticket, error) {
 	if a.ahead {
 		return nil, a.beginLocked(c)
@@ -177,7 +178,8 @@ func (a *admission) giveBackAhead() {
 	}
 }
 
-// wait waits until the queued t has a place. Its error is t.refused, or ctx's if t gives up.
+// wait waits until the queued t has a place. It returns t.refused, which is nil if t has a place,
+// or ctx's error if t gives up.
 func (a *admission) wait(ctx context.Context, t *ticket) error {
 	defer t.waiter.Release(t.parker)
 	err := t.parker.Park(ctx)
@@ -208,7 +210,8 @@ func (a *admission) decide() {
 	a.checkIdleLocked()
 }
 
-// needReaderLocked makes other goroutines wait with calls from now on, and not the reader.
+// needReaderLocked ends the reader's waiting for places: from now on other goroutines wait with
+// calls.
 func (a *admission) needReaderLocked() {
 	a.readerNeeded = true
 	wait.Unpark(a.reader.Wake())

@@ -12,9 +12,9 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// Retries. A unary call is first tried with Session.Invoke, if the session has that. Its further
-// attempts are streams of one message each way, so that unary calls and streams are retried by
-// the same code. There are two kinds of retries:
+// Retries. A unary call is first tried with Session.Invoke, if the session supports that. Its
+// further attempts are streams of one message each way, so that unary calls and streams are
+// retried by the same code. There are two kinds of retries:
 //
 // A transparent retry: no handler has seen the call, and the user does not learn
 // of the retry. If a session that is ending refuses the stream, or aborts it as
@@ -32,16 +32,15 @@ import (
 //     has sent more than the replay limit, or is finished, or once the user has asked for its
 //     context or trailer. A committed call stays committed, and its attempt is not replaced.
 //   - The goroutine that replaces the attempt holds retryMu and sets retrying,
-//     including during the backoff. Only this goroutine may write current and
-//     finish the call until it is done. Others that want to finish the call set
-//     giveUpReason.
-//   - The trailer is the current attempt's, until another attempt was opened.
+//     including during the backoff. While retrying is set, only this goroutine may set the field
+//     current or finish the call. Other goroutines that want to finish the call set giveUpReason.
+//   - The trailer is that of the current attempt until another attempt is opened.
 //   - replayBuffer holds exactly what the user has sent. A send counts if its
 //     attempt is still current, and is not being replaced, when the send returns.
 //     Otherwise the send is repeated on the next attempt.
 //   - A call whose attempt failed is retried by the user's next operation on it.
-//     Until then it waits, as in grpc-go, for its context to end or its client to
-//     close.
+//     Until that operation only the end of its context or the closing of its client ends the call, as
+//     in grpc-go.
 //   - Calls in process without a retryPolicy are committed from the beginning: only NewStream can
 //     refuse them. They keep nothing for replay.
 
@@ -83,7 +82,8 @@ func refusedBy(session link.Session, err error) bool {
 }
 
 // beginAttempt sets the context, the metadata and the stats of a, and reports its start to the
-// client's stats handler. The error is a status error, which was reported.
+// client's stats handler. The error is a status error. If the start was reported, the error was
+// reported as well.
 func (c *Client) beginAttempt(ctx context.Context, a *attempt, ci *callInfo) error {
 	a.ctx, a.md = ctx, ci.md
 	if a.kind != firstAttempt {
@@ -139,8 +139,8 @@ func (s *clientStream) openAttempt(ctx context.Context, a *attempt, info *callIn
 	}
 }
 
-// tryOpenAttempt opens a's stream on one session. transparent says that err is a refusal
-// to retry transparently.
+// tryOpenAttempt opens a's stream on one session. transparent says that err is a refusal after
+// which the call can be retried transparently.
 func (s *clientStream) tryOpenAttempt(ctx context.Context, a *attempt, info *callInfo) (transparent bool, err error) {
 	c := s.client
 	if a.session == nil {
@@ -200,7 +200,7 @@ func (s *clientStream) currentAttempt() (a *attempt, replayable bool) {
 	return s.current, !s.committed
 }
 
-// lockUnlessRetrying locks mu. It waits for a retry that is in progress.
+// lockUnlessRetrying locks mu. If a retry is in progress, it first waits for that retry.
 func (s *clientStream) lockUnlessRetrying() {
 	s.mu.Lock()
 	if s.retrying {
@@ -254,8 +254,8 @@ func (a *attempt) onTransportAbort(reason error) {
 	}
 }
 
-// finishAborted finishes the call, whose stream was aborted for reason. First it receives the
-// header if that had arrived.
+// finishAborted finishes the call, whose stream was aborted for reason. If the header has arrived,
+// finishAborted receives it first.
 func (s *clientStream) finishAborted(reason error) {
 	if s.recvMu.TryLock() {
 		s.mu.Lock()

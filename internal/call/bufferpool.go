@@ -12,13 +12,14 @@ import (
 )
 
 // A BufferPool is a mem.BufferPool of memory for messages to the peer of a session. Large pieces
-// of it are drafts, if the session has any; all others come from grpc-go's default pool.
+// of it are drafts (see link.Peer), if the session has any; all others come from grpc-go's default
+// pool.
 type BufferPool struct {
 	// Session returns the session, or nil if there is none now.
 	Session func() link.Session
 }
 
-// BufferPoolOf returns the pool of the session of a handler's context.
+// BufferPoolOf returns the pool for the session over which the call of a handler's context came.
 func BufferPoolOf(ctx context.Context) mem.BufferPool {
 	c, ok := ctx.Value(connKey{}).(*serverConn)
 	if !ok {
@@ -27,8 +28,8 @@ func BufferPoolOf(ctx context.Context) mem.BufferPool {
 	return BufferPool{func() link.Session { return c.session }}
 }
 
-// drafts has the functions that end drafts, by the pointers that Get has returned. If a pointer
-// is lost, its draft ends when the garbage collector finds that.
+// drafts has the functions that end drafts, by the pointers that Get has returned. If the user
+// drops a pointer without Put, its draft ends when the garbage collector notices.
 var drafts sync.Map // of func(), by weak.Pointer[[]byte]
 
 // Get implements [mem.BufferPool].

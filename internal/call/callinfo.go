@@ -118,8 +118,9 @@ func (ci *callInfo) apply(opts []grpc.CallOption, mc *methodConfig, byDefault li
 	return ci.chooseCodec(byDefault)
 }
 
-// unwrapped returns the option of grpc-go that o points to or embeds: in grpc-go it determines
-// what o does. It returns nil if o is an option of grpc-go, or wraps none.
+// unwrapped returns the option of grpc-go that o points to or embeds. In grpc-go, that option
+// determines what o does. unwrapped returns nil if o itself is an option of grpc-go, or wraps
+// none.
 func unwrapped(o grpc.CallOption) grpc.CallOption {
 	t := reflect.TypeOf(o)
 	if t == nil || t.PkgPath() == grpcPath {
@@ -174,7 +175,7 @@ func (ci *callInfo) chooseCodec(byDefault link.Codec) error {
 	return nil
 }
 
-// namedCodec adapts grpc.Codec, whose name is String, to encoding.Codec.
+// namedCodec adapts grpc.Codec, whose String method returns its name, to encoding.Codec.
 type namedCodec struct{ grpc.Codec }
 
 func (c namedCodec) Name() string { return c.String() }

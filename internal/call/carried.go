@@ -13,7 +13,7 @@ import (
 )
 
 // A carried is the server's side of a call that a [link.Stream] carries. For a unary method it is
-// all that a call needs above the stream. A streaming method has a serverStream around it.
+// all that a call needs above the stream. For a streaming method it is part of a serverStream.
 type carried struct {
 	call    serverCall
 	carrier link.Stream
@@ -48,7 +48,7 @@ func newCarried(s link.Stream, c *serverConn, m *method, o *link.CallHeader) *ca
 // abort ends the call for reason, on both sides, unless it has ended.
 func (r *carried) abort(reason error) { r.carrier.Abort(reason) }
 
-// finish ends the call with st, nil for OK. Only the first call has an effect.
+// finish ends the call with st, nil for OK. Only the first finish has an effect.
 func (r *carried) finish(st *status.Status) {
 	c := &r.call
 	r.headerMu.Lock()

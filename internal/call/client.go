@@ -19,10 +19,9 @@ import (
 
 // Sessions supplies sessions for calls.
 type Sessions interface {
-	// Pick returns a session that accepted calls a moment ago. If there is
-	// none, it waits until there is or ctx ends. Unless waitForReady is set, it
-	// fails as soon as an attempt to connect has failed. Its errors are status
-	// errors.
+	// Pick returns a session that accepted calls a moment ago. If there is none, it waits until
+	// there is one or ctx ends. Unless waitForReady is set, it fails as soon as an attempt to
+	// connect has failed. Its errors are status errors.
 	Pick(ctx context.Context, waitForReady bool) (link.Session, error)
 }
 
@@ -54,16 +53,16 @@ type Client struct {
 
 	profile, shared *link.Profile // of calls without options; shared is for peers that share messages
 
-	closing context.Context // ends with Close
+	closing context.Context // // ends with Refuse or Close
 	close   context.CancelFunc
 
 	mu      sync.Mutex
 	streams *clientStream // the open streams, linked by next and prev
-	closed  error         // reason of Close; nil before
+	closed  error         // reason of Refuse or Close; nil before
 }
 
-// Refuse lets the client make no more calls, for reason, and ends the calls that wait for a
-// retry. Other calls end with their sessions.
+// Refuse makes the client refuse new calls with reason, and ends the calls that wait for a retry.
+// Other calls end with their sessions.
 func (c *Client) Refuse(reason error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,8 +72,8 @@ func (c *Client) Refuse(reason error) {
 	}
 }
 
-// Close ends all streams for reason, even those whose end has arrived but was not
-// received, and all calls that wait for a retry. Other unary calls end with their
+// Close ends all streams for reason, and all calls that wait for a retry. It ends even a stream
+// whose end has arrived but was not received by the user. Other unary calls end with their
 // sessions.
 func (c *Client) Close(reason error) {
 	c.Refuse(reason)
@@ -89,7 +88,7 @@ func (c *Client) Close(reason error) {
 	}
 }
 
-// closedFor returns the reason of Close, or nil if the client was not closed.
+// closedFor returns the reason of Refuse or Close, or nil if neither was called.
 func (c *Client) closedFor() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,8 +130,8 @@ func (c *Client) remove(s *clientStream) {
 
 // NewClient returns a client.
 func NewClient(cfg ClientConfig) *Client {
-	// The profiles are allocated separately: a retained call refers to one and must not retain
-	// the client.
+	// The profiles are allocated separately: a call that a user keeps refers to a profile, and
+	// must not keep the client alive.
 	profile := &link.Profile{Authority: cfg.Authority, UserAgent: cfg.UserAgent, Accept: strings.Join(registered, ",")}
 	profile.Check()
 	shared := new(link.Profile)
@@ -206,8 +205,8 @@ func combine(a, b []grpc.CallOption) []grpc.CallOption {
 var errNilContext = status.Error(codes.Internal, "nearcall: a call needs a context; pass context.Background() where there is no other")
 
 // prepareCall applies the service config and the options, and makes the checks that need no
-// session. It reports an error to the options. cancel, unless it is nil, must be called when the call
-// has ended.
+// session. It reports an error to the call's options. cancel, unless it is nil, must be called
+// when the call has ended.
 func (c *Client) prepareCall(ci *callInfo, opts []grpc.CallOption) (cancel context.CancelFunc, err error) {
 	mc := c.cfg.Service.of(ci.method)
 	if mc.timeout != nil && ci.ctx != nil {
@@ -220,7 +219,7 @@ func (c *Client) prepareCall(ci *callInfo, opts []grpc.CallOption) (cancel conte
 }
 
 func (c *Client) checkCall(ci *callInfo, mc *methodConfig, opts []grpc.CallOption) (err error) {
-	ci.opts, ci.reports = opts, true // apply sets reports, but errors before it must be reported, too
+	ci.opts, ci.reports = opts, true // apply sets reports; errors before apply must be reported, too
 	if ci.ctx == nil {
 		return errNilContext
 	}
@@ -350,9 +349,10 @@ func (c *Client) invokeOnce(a *attempt, ci *callInfo, u *link.UnaryCall, req, re
 	return err
 }
 
-// mustEncode reports whether Invoke must encode its request m. In process, users' codecs run on
-// their own side. Stats handlers must not see a message that cannot be encoded. And a user's
-// codec encodes a request once, for all attempts.
+// mustEncode reports whether Invoke must encode its request m. It must in three cases: in process,
+// so that a user's codec runs on the caller's side; with a stats handler, which must not see a
+// message that cannot be encoded; and with a user's codec, which encodes a request once for all
+// attempts.
 func (a *attempt) mustEncode(m *link.Message, c link.Codec) bool {
 	if (a.peer.Local || a.stats != nil) && !m.Copies() {
 		return true
@@ -360,8 +360,8 @@ func (a *attempt) mustEncode(m *link.Message, c link.Codec) bool {
 	return !a.peer.Local && c != codec.Proto()
 }
 
-// withTimer returns a context that ends at deadline, for a call in process: there only
-// the caller's context ends the call. If ctx has a deadline but no Done channel, withTimer
+// withTimer returns a context that ends at deadline. A call in process needs one, because there
+// only the caller's context ends the call. If ctx has a deadline but no Done channel, withTimer
 // adds a timer. Otherwise it returns ctx and a nil cancel.
 func withTimer(ctx context.Context, deadline time.Time) (bounded context.Context, cancel context.CancelFunc) {
 	if ctx.Done() != nil {
@@ -422,14 +422,14 @@ var (
 	errTwoReplies = status.Error(codes.Internal, "cardinality violation: expected <EOF> for non server-streaming RPCs, but received another message")
 )
 
-// invokeStream makes a unary call as a stream of one message each way. a is its first attempt: it
-// has no stream yet, or it has failed with why.
+// invokeStream makes a unary call as a stream of one message each way. a is the call's first
+// attempt, which has no stream yet or has failed with why.
 func (c *Client) invokeStream(ci *callInfo, a attempt, why failure, req, reply any) error {
 	info := new(callInfo) // a copy, so that ci does not escape in calls without a stream
 	*info = *ci
 	s := &clientStream{client: c, info: info, firstAttempt: a}
 	if info.given != nil {
-		s.given = info.given.Data().Materialize() // each attempt in this process frees a reference
+		s.given = info.given.Data().Materialize() // a copy: an attempt in this process frees its reference
 		info.given = nil
 	}
 	if a.stats != nil {

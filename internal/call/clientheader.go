@@ -10,7 +10,7 @@ import (
 )
 
 // The goroutine that receives learns the header of a client's stream. A goroutine that needs the
-// header receives, or waits for the one that does.
+// header receives itself, or waits for the goroutine that does.
 
 // Header implements grpc.ClientStream. It waits for the header. If the call ends without
 // one, it returns nil, nil, and RecvMsg returns the status.

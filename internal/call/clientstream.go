@@ -109,7 +109,7 @@ type clientStream struct {
 	refusal     error     // why the header's compressor is not allowed; nil if it is allowed
 	end         *link.End // nil until the end was received
 	late        bool      // the end arrived after the deadline, so the deadline has ended the call
-	recvErr     error     // what RecvMsg returns from now on; nil before
+	recvErr     error     // what RecvMsg returns once this is set
 
 	retryMu wait.Mutex // held by the goroutine that retries the call; locked before mu
 
@@ -128,11 +128,11 @@ type clientStream struct {
 	trailer          metadata.MD
 	finished         bool
 	finishFuncs      []func()
-	ctx              context.Context // made by the first Context
+	ctx              context.Context // made by the first call of Context
 	cancel           context.CancelFunc
 }
 
-// Context implements grpc.ClientStream. It ends with the call.
+// Context implements grpc.ClientStream. The context ends with the call.
 func (s *clientStream) Context() context.Context {
 	s.commitAndFinish()
 	s.mu.Lock()
@@ -305,8 +305,8 @@ func (s *clientStream) receiveFrame(to link.Sink) (got bool, err error) {
 	}
 }
 
-// receiveFrom receives a frame from a. If it is not done, it must be called again,
-// perhaps with another attempt. recvMu is held.
+// receiveFrom receives a frame from a. If done is false, it must be called again, perhaps with
+// another attempt. recvMu is held.
 func (s *clientStream) receiveFrom(a *attempt, to link.Sink) (got, done bool, err error) {
 	f := &s.recvFrame
 	f.Sink = to
@@ -373,9 +373,9 @@ func (s *clientStream) setTrailer(e *link.End) metadata.MD {
 	return s.trailer
 }
 
-// finish ends the call with err. Both io.EOF and nil mean success. Only the first call has an
-// effect. It sets the header and the trailer that options ask for if they are known. If they are
-// received later, they are set then.
+// finish ends the call with err. Both io.EOF and nil mean success. Only the first finish has an
+// effect. If header and trailer are known, finish stores them where the call's options ask for it.
+// If they are received later, they are stored at that time.
 func (s *clientStream) finish(err error) {
 	if err == io.EOF {
 		err = nil
@@ -429,7 +429,7 @@ func (s *clientStream) isFinished() bool {
 	return s.finished
 }
 
-// onFinish calls f when the call is finished, or at once if it is.
+// onFinish calls f when the call is finished, or at once if it already is.
 func (s *clientStream) onFinish(f func()) {
 	s.mu.Lock()
 	over := s.finished

@@ -29,8 +29,8 @@ var registered []string
 // acceptKey is the header in which a client lists the compressors that replies may use.
 const acceptKey = "grpc-accept-encoding"
 
-// acceptType is the type of the call option that AcceptCompressors returns, which
-// grpc-go does not export. It holds a slice of names, at acceptField.
+// acceptType is the type of the call option that AcceptCompressors returns, which grpc-go does not
+// export. A value of this type holds a slice of names, in the field with the index acceptField.
 var acceptType, acceptField = func() (reflect.Type, int) {
 	t := reflect.TypeOf(experimental.AcceptCompressors("gzip"))
 	for i := 0; t.Kind() == reflect.Struct && i < t.NumField(); i++ {
@@ -62,9 +62,9 @@ func (ci *callInfo) acceptCompressors(o grpc.CallOption) (ok bool, err error) {
 	return true, nil
 }
 
-// accepts returns the list of compressors that a call advertises, byDefault without an option. As
-// in grpc-go, it adds the request's compressor if that is not registered; this can only be
-// identity.
+// accepts returns the list of compressors that a call advertises: those of the option
+// AcceptCompressors or, without the option, the list byDefault. As in grpc-go, it adds the
+// request's compressor if that is not registered, which can only be true of identity.
 func (ci *callInfo) accepts(byDefault string) string {
 	accept := byDefault
 	if len(ci.accept) > 0 {

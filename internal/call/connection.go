@@ -43,7 +43,8 @@ func (*connection) SetDeadline(time.Time) error      { return errNotYours }
 func (*connection) SetReadDeadline(time.Time) error  { return errNotYours }
 func (*connection) SetWriteDeadline(time.Time) error { return errNotYours }
 
-// withPort returns a if it has a host and a port. Otherwise it adds port 0. a may be nil.
+// withPort returns the address a if it has a host and a port. Otherwise it returns the address
+// with port 0 added. The address may be nil.
 func withPort(a net.Addr) net.Addr {
 	p := ported{network: "unknown"}
 	if a != nil {

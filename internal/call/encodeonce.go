@@ -7,11 +7,12 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// As in grpc-go, a user's codec encodes each message once: for all attempts of a call, and also
-// if a limit or a stats handler needs its size.
+// As in grpc-go, a user's codec encodes each message only once for all attempts of a call, even if
+// a limit or a stats handler needs the message's size.
 
-// encodeOnce returns m encoded, for all attempts of a call to that peer. The bytes may belong to
-// the value, unless a peer in this process could use them after the call.
+// encodeOnce returns m encoded, for all attempts of a call to that peer. The bytes can be memory
+// of m's value. For a peer in this process they are a copy if the value can change, because that
+// peer can use them after the call.
 func encodeOnce(m *link.Message, peer *link.Peer) (*link.Message, error) {
 	if !peer.Local {
 		sized, err := m.Sized()

@@ -10,7 +10,7 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// gRPC's header and trailer have more keys for the caller than the callee sends.
+// gRPC shows its caller more keys in a header and a trailer than the callee sends.
 
 // fullHeader returns a copy of md, the header that the callee has sent, without reserved keys and
 // with gRPC's content-type. It returns nil for nil.
@@ -25,8 +25,9 @@ func fullHeader(md metadata.MD, subtype string) metadata.MD {
 }
 
 // fullTrailer returns the callee's trailer as gRPC shows it to the caller. It drops reserved keys.
-// It adds the encoded status if that has details that the handler has not set itself, and the
-// content-type if there was no header. It returns trailer itself if nothing changes.
+// It adds the encoded status if the status has details and the handler has not set that key
+// itself. It adds the content-type if there was no header. It returns trailer itself if nothing
+// changes.
 func fullTrailer(trailer metadata.MD, st *status.Status, header metadata.MD, subtype string) metadata.MD {
 	p := st.Proto()
 	_, own := trailer[detailsKey]

@@ -12,13 +12,13 @@ import (
 // method must prove itself again, on many calls.
 type handlerTime struct {
 	score atomic.Int32 // the method counts as quick from provenScore on
-	mean  atomic.Int32 // the mean time of quick runs, in ns; late runs count most
+	mean  atomic.Int32 // the mean time of quick runs, in ns; recent runs count most
 }
 
 const (
 	quickRun = 250 * time.Microsecond // the longest run that is quick
 
-	provenScore = 16                // the sum that a new method's quick runs must reach
+	provenScore = 16                // how many quick runs a new method needs
 	maxScore    = provenScore + 64  // the limit of score
 	slowRun     = 24                // what a run that is not quick subtracts
 	longRun     = provenScore - 256 // the score after a run of watchTime or more

@@ -8,9 +8,9 @@ import (
 
 // Handlers on lent goroutines. A session can lend the goroutine that called HandleStream to a
 // unary handler, so that no worker has to be woken. Other calls may need that goroutine, because
-// it reads for them. In that case only quick methods get it, and a timer watches their handlers:
-// if one takes longer, the goroutine is released from it. Such a handler may even wait for the
-// calls that it delays.
+// it reads for them. In that case only quick methods get it, and a timer watches their handlers.
+// If a handler takes longer, its goroutine is released: the session continues without it.
+// Otherwise the handler could even wait for the very calls that it delays.
 
 // watchTime is the time between two looks at the handlers on lent goroutines. The second look
 // that finds a handler still running releases its goroutine.
@@ -21,7 +21,7 @@ const watchTime = 2 * time.Millisecond
 const watchLasts = 25
 
 // A watch has the calls whose handlers run on lent goroutines. A call is added when its handler
-// begins: before that there is nothing to release. It is guarded by workers.mu.
+// begins: before that there is nothing to release. The watch is guarded by workers.mu.
 type watch struct {
 	calls     []*serverCall // each at its lentIndex - 1
 	timer     *time.Timer   // nil before the first call
@@ -30,7 +30,8 @@ type watch struct {
 	ended     bool
 }
 
-// lender returns c's carrier if c may run on a goroutine that it lends, or nil.
+// lender returns c's carrier if the carrier lends a goroutine on which c may run. Otherwise it
+// returns nil.
 func (c *serverCall) lender() link.Lender {
 	m, s := c.method, c.conn.server
 	if m.unary == nil || m.loop != nil || s.cfg.Placement == OnWorkers || s.labels {
@@ -62,8 +63,8 @@ func (l *lentHandler) Run() time.Duration {
 	return d
 }
 
-// runTimed is run. It records how long the handler takes if that decides whether the next
-// one may run on a lent goroutine.
+// runTimed calls run. It records how long the handler takes if that decides whether the method's
+// next handler may run on a lent goroutine.
 func (c *serverCall) runTimed() {
 	if c.carried == nil || c.method.unary == nil || c.method.handlerTime.expected() < never {
 		c.run()
@@ -125,7 +126,7 @@ func (w *workers) look() {
 			continue
 		}
 		slow = append(slow, c)
-		t.remove(c) // another takes its place
+		t.remove(c) // remove moves another call to index i
 	}
 	t.idleLooks++
 	if t.runs = len(t.calls) > 0 || t.idleLooks < watchLasts; t.runs && !t.ended {

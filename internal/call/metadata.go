@@ -15,7 +15,7 @@ import (
 )
 
 // outgoing returns a copy of ctx's outgoing metadata for the wire: validated by grpc-go's rules,
-// and without the keys that gRPC reserves. It is nil if there is none.
+// and without the keys that gRPC reserves. The copy is nil if there is no metadata.
 func outgoing(ctx context.Context) (metadata.MD, error) {
 	v := ctx.Value(outgoingKey)
 	if v == nil {
@@ -151,7 +151,7 @@ func reserved(key string) bool {
 	return false
 }
 
-// isReserved is the function reserved for a whole entry.
+// isReserved does for an entry of metadata what reserved does for its key.
 func isReserved(key string, _ []string) bool { return reserved(key) }
 
 func hasReserved(md metadata.MD) bool {

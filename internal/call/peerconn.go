@@ -17,8 +17,8 @@ import (
 
 type connKey struct{}
 
-// PeerConn returns the connection for calls to the peer of the call of ctx, or nil if ctx
-// does not come from a nearcall server.
+// PeerConn returns the connection for calls to the peer that made the call of ctx. It returns nil
+// if ctx does not come from a nearcall server.
 func PeerConn(ctx context.Context) grpc.ClientConnInterface {
 	c, ok := ctx.Value(connKey{}).(*serverConn)
 	if !ok {

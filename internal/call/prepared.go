@@ -157,8 +157,8 @@ func (c clientContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// WithMixed returns a context for handlers of grpc-go's streams that have the services of s.
-// A message that is prepared for such a stream can be sent on nearcall's streams, too.
+// WithMixed returns a context for a streaming handler that a *grpc.Server runs for a service of s.
+// A message that is prepared for the handler's stream can be sent on nearcall's streams, too.
 func (s *Server) WithMixed(ctx context.Context) context.Context {
 	return context.WithValue(ctx, mixedKey{}, s)
 }

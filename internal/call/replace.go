@@ -40,7 +40,7 @@ func (s *clientStream) onSendError(a *attempt, err error) (another bool, lost er
 // or its failure is never retried.
 type failure struct {
 	reason error     // why the attempt was lost or its stream was aborted
-	end    *link.End // the peer ended the call without a header or message before
+	end    *link.End // the peer ended the call, and sent no header or message before
 }
 
 func (f failure) failed() bool { return f.reason != nil || f.end != nil }
@@ -69,7 +69,8 @@ func (ci *callInfo) failureOf(end *link.End, err error, answered bool) failure {
 }
 
 // unaryFailure returns the failure of an attempt with Session.Invoke, which has set u and returned
-// err, unless the request exceeds the replay limit.
+// err. If the request exceeds the replay limit, it returns no failure, so that the call is not
+// retried.
 func (ci *callInfo) unaryFailure(u *link.UnaryCall, req any, err error) failure {
 	answered := u.Header != nil || u.Replied || u.ReplyError != nil || err == link.ErrReplies
 	why := ci.failureOf(&u.End, err, answered)
@@ -180,9 +181,10 @@ func (s *clientStream) retryAttempt(a *attempt, why failure) error {
 	return s.finishRetry(a, refused && why.end != nil, err)
 }
 
-// finishRetry is the end of retryAttempt: a was replaced, or err is the error of the
-// call. In the second case it finishes the call, unless received is set: then err is the
-// status that a ended with, and the receiver finishes the call.
+// finishRetry is the last step of retryAttempt. Either the attempt a was replaced and err is nil,
+// or err is the error of the call. With an error it finishes the call, unless received is set. In
+// that case err is the status that a ended with, and the goroutine that receives finishes the
+// call.
 func (s *clientStream) finishRetry(a *attempt, received bool, err error) error {
 	s.mu.Lock()
 	s.retrying, s.stopRetry = false, nil
@@ -222,16 +224,16 @@ func (s *clientStream) finishRetry(a *attempt, received bool, err error) error {
 			s.finish(err)
 		}
 	case b != a && lost != nil:
-		s.finishAborted(lost) // onTransportAbort did not, because of retrying
+		s.finishAborted(lost) // onTransportAbort did not, because retrying was set
 	}
 	return err
 }
 
-// replaceAttempt opens another attempt, makes it the current one, and sends kept on it.
-// Sending may wait for credit, as this attempt's handler may receive less than an earlier
-// one did. It ignores errors of the new stream: the next operation on the call gets them.
+// replaceAttempt opens another attempt, makes it the current one, and sends the steps in kept on
+// it. Sending may wait for credit, as this attempt's handler may receive less than an earlier one
+// did. It ignores errors of the new stream: the next operation on the call gets them.
 func (s *clientStream) replaceAttempt(ctx context.Context, kept []step, kind attemptKind) error {
-	if s.client.stats != nil { // the handler may add to the context's metadata
+	if s.client.stats != nil { // a stats handler may add to the context's metadata
 		ctx = metadata.NewOutgoingContext(ctx, s.info.md) // a copy: the user may have changed the context's
 	}
 	b := &attempt{call: s, kind: kind}

@@ -17,8 +17,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// Retries by the retryPolicy of a service config, as in grpc-go and gRFC A6. This file
-// decides whether and when a failed attempt is retried. attempt.go makes the next one.
+// Retries by the retryPolicy of a service config, as in grpc-go and gRFC A6. This file decides
+// whether and when a failed attempt is retried. attempt.go and replace.go make the next attempt.
 
 const (
 	pushbackKey         = "grpc-retry-pushback-ms"
@@ -35,8 +35,8 @@ type retryPolicy struct {
 }
 
 // A retryThrottler stops the retries of a connection while too many of its calls fail. It is a
-// token bucket: a failure takes one token, a successful call adds ratio tokens. No call is
-// retried while it holds thresh tokens or less. A nil *retryThrottler never stops retries.
+// token bucket: a failure takes one token, a successful call adds ratio tokens. No call is retried
+// while the bucket holds thresh tokens or fewer. A nil *retryThrottler never stops retries.
 type retryThrottler struct {
 	max, thresh, ratio float64
 
@@ -65,8 +65,8 @@ func (rt *retryThrottler) successfulRPC() {
 	rt.tokens = min(rt.tokens+rt.ratio, rt.max)
 }
 
-// A retryState is the state of one call's retries. It is nil if the service config does
-// not configure retries. Only the goroutine that makes the call's next attempt uses it.
+// A retryState is the state of one call's retries. It is nil if the service config does not
+// configure retries. Only the goroutine that makes the call's next attempt changes it.
 type retryState struct {
 	policy    *retryPolicy // nil for no retries; the call then counts for the throttler only
 	throttler *retryThrottler

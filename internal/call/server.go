@@ -256,9 +256,9 @@ func (s *Server) unregistered(full string) *method {
 	return m
 }
 
-// maxName limits names that callers choose, in bytes. Codecs have no longer names, and statuses
-// quote no more of a name. A caller sends its profile once and a few bytes for each call with it,
-// so the work for a call must not grow with the profile.
+// maxName limits names that callers choose, in bytes. A longer name selects no codec, and a status
+// quotes only the first maxName bytes of a name. A caller sends its profile once, and then only a
+// few bytes for each call, so the server's work for a call must not grow with the profile.
 const maxName = 256
 
 // quotable returns the part of a name that a status quotes.

@@ -77,8 +77,8 @@ func (c *serverCall) codec() link.Codec {
 }
 
 // run runs the handler and ends the call. It runs on a worker, on a task or, for unary calls, on
-// the caller's goroutine. If run returns, its caller must remove the call from the connection's
-// running calls.
+// the caller's goroutine. If run returns, the function that called run must remove the call from
+// the connection's running calls.
 func (c *serverCall) run() {
 	if c.conn.server.labels {
 		defer c.label()()
@@ -168,9 +168,9 @@ func (c *serverCall) incomingMetadata() metadata.MD {
 	return d.incoming
 }
 
-// Aborted implements [link.Callee]. It is also called when the stream was aborted. It ends
-// the handler's context, with DeadlineExceeded only if the call has a deadline, whatever
-// the caller's reason is.
+// Aborted implements [link.Callee]. It is also called when the stream was aborted. It ends the
+// handler's context. If the call has no deadline, the context's error is Canceled, even if the
+// caller's reason is DeadlineExceeded.
 func (c *serverCall) Aborted(reason error) {
 	err := contextError(reason)
 	if c.open.Deadline.IsZero() {
@@ -334,15 +334,15 @@ func (c *serverCall) brokenError(err error) error {
 			return linkStatus(err)
 		}
 	}
-	// The call has ended. For whatever reason, the handler gets the error of its context.
+	// The call has ended. Whatever the reason is, the handler gets the error of its context.
 	if ctxErr := c.Err(); ctxErr != nil {
 		err = ctxErr
 	}
 	return contextStatus(err)
 }
 
-// finish ends the call with st, nil for OK, and without a reply. Only the first call has
-// an effect.
+// finish ends the call with st, nil for OK, and without a reply. Only the first finish has an
+// effect.
 func (c *serverCall) finish(st *status.Status) {
 	if c.carried != nil {
 		c.carried.finish(st)

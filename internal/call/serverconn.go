@@ -71,13 +71,13 @@ func (c *serverConn) reportBegin() {
 }
 
 // reportEnd reports the end of the connection to stats handlers, if they were told of its
-// beginning. If not, they are not told later.
+// beginning. If they were not, reportEnd makes sure that they never will be.
 func (c *serverConn) reportEnd() {
 	h, begun := c.server.stats, true
 	if h == nil {
 		return
 	}
-	if c.peer.Undecided { // other connections have begun; a handler of ConnBegin may close the connection
+	if c.peer.Undecided { // others are begun; Do would deadlock if a ConnBegin handler closed one
 		c.begin.Do(func() { begun = false })
 	}
 	if begun {

@@ -12,8 +12,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// callContext is the part of a serverCall that makes it the handler's context. It
-// allocates what handlers seldom use on first use.
+// callContext is the part of a serverCall that makes it the handler's context. What handlers
+// seldom use is allocated on first use.
 //
 // The context ends when the handler has returned, when the call is aborted, or when the
 // caller's context ends. Usually the caller waits for the call, and aborts it when its
@@ -175,8 +175,8 @@ func (c *serverCall) startTimer() {
 	}
 }
 
-// cancel ends the context with err: context.Canceled or context.DeadlineExceeded. Only the
-// first call has an effect.
+// cancel ends the context with err: context.Canceled or context.DeadlineExceeded. Only the first
+// cancel has an effect.
 func (c *serverCall) cancel(err error) {
 	c.mu.Lock()
 	after := c.endContext(err)
@@ -192,7 +192,7 @@ type ending struct {
 	timer  *time.Timer
 }
 
-// endContext is cancel with mu held.
+// endContext is cancel with mu held, except that the caller must run the ending that it returns.
 func (c *serverCall) endContext(err error) (e ending) {
 	if c.ended.Load() != notEnded {
 		return e

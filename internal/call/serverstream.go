@@ -63,8 +63,8 @@ func (s *serverStream) SendHeader(md metadata.MD) error { return s.call.SendHead
 
 var logger = grpclog.Component("nearcall")
 
-// SetTrailer implements grpc.ServerStream. As in grpc-go, it logs and sends invalid metadata,
-// because it has no error to return.
+// SetTrailer implements grpc.ServerStream. As in grpc-go, it logs that metadata is invalid but
+// accepts it all the same, because it cannot return an error.
 func (s *serverStream) SetTrailer(md metadata.MD) {
 	if err := validate(md); err != nil {
 		logger.Errorf("stream: failed to validate md when setting trailer, err: %v", err)
@@ -72,8 +72,8 @@ func (s *serverStream) SetTrailer(md metadata.MD) {
 	_ = s.call.SetTrailer(md)
 }
 
-// SendMsg implements grpc.ServerStream. As in grpc-go, an error ends the call for the
-// caller, unless it has ended.
+// SendMsg implements grpc.ServerStream. As in grpc-go, an error of SendMsg ends the call for the
+// caller, unless the call has ended already.
 func (s *serverStream) SendMsg(m any) error {
 	s.sendYield.beforeMessage(s.call.method.loop)
 	err := s.send(m)

@@ -18,7 +18,7 @@ import (
 // because its throttler counts the failures of one connection.
 type ServiceConfig struct {
 	methods map[string]*methodConfig // by /service/method, /service/ or the empty string
-	rest    *methodConfig            // for all other methods
+	rest    *methodConfig            // // of all other methods
 }
 
 type methodConfig struct {
@@ -30,7 +30,7 @@ type methodConfig struct {
 	retryThrottler *retryThrottler // shared by the connection's methods; nil for none
 }
 
-// noConfig is the config of methods that no config names.
+// noConfig is the config of methods that the service config does not name.
 var noConfig methodConfig
 
 // DefaultMaxCallAttempts is the default limit of a call's attempts, for retryPolicies

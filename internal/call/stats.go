@@ -65,7 +65,7 @@ type callStats struct {
 
 func (s *callStats) report(e stats.RPCStats) { s.handler.HandleRPC(s.ctx, e) }
 
-// prepare makes the size of m, which is about to be sent, known. The error is a *link.SendError.
+// prepare makes the size of m known before m is sent. The error is a *link.SendError.
 func (s *callStats) prepare(m *link.Message) error {
 	if s == nil {
 		return nil

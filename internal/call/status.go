@@ -30,9 +30,9 @@ func statusOf(err error) *status.Status {
 	return st
 }
 
-// asSent returns the status that the peer gets for st: nil for OK, and with a message in valid
-// UTF-8. If the message is invalid, the details are lost, because protobuf cannot encode them
-// with it.
+// asSent returns the status that the peer gets for st. It is nil for OK, and its message is valid
+// UTF-8. If st's message is not, the details of st are lost, because protobuf cannot encode them
+// together with that message.
 func asSent(st *status.Status) *status.Status {
 	if st == nil || st.Code() == codes.OK {
 		return nil
@@ -43,10 +43,10 @@ func asSent(st *status.Status) *status.Status {
 	return st
 }
 
-// statusWith returns the status of a call that ended with st and trailer. As in grpc-go, a
-// handler may set details with the trailer grpc-status-details-bin. If the code in it
-// differs from st's, the call fails with Internal. The trailer is not interpreted if it
-// has several values or is not a valid status.
+// statusWith returns the status of a call that ended with st and trailer. As in grpc-go, a handler
+// may set details with the trailer grpc-status-details-bin. If the code in that trailer differs
+// from st's, the call fails with Internal. The trailer is not interpreted if it has several values
+// or is not a valid status.
 func statusWith(st *status.Status, trailer metadata.MD) *status.Status {
 	if len(trailer) == 0 {
 		return st

@@ -24,12 +24,12 @@ const maxIdleWorkers = 256
 //
 // Invariants, under mu:
 //   - While calls are queued, one worker is coming: it was woken or started, and has not
-//     looked at the queue yet. A worker that takes a call and leaves others makes another
-//     one come first, so no call waits for another's handler.
+//     looked at the queue yet. A worker that takes a call and leaves others in the queue first makes
+//     another worker come, so no call waits for the handler of another call.
 //   - At most one worker is coming.
 type workers struct {
-	// mu also guards the running calls of the server's connections, so that a call
-	// is added to them and queued under one lock.
+	// mu also guards the running calls of the server's connections, so that a call can be added to
+	// them and to the queue under one lock.
 	mu     sync.Mutex
 	idle   []chan struct{} // one for each idle worker, with room for the signal that wakes it
 	queue  callQueue
@@ -64,9 +64,9 @@ func (q *callQueue) pop() *serverCall {
 }
 
 // start runs c. If l is not nil, c runs on the goroutine that l lends. Otherwise c runs as a task
-// if its method has a loop, and on a worker if not. It returns at once, with two exceptions: if
-// the loop lets callers run tasks, it returns when the task waits or ends, and at the limit of
-// running handlers it may wait. If it returns an error, c does not run.
+// if its method has a loop, and on a worker if not. start returns at once, with two exceptions. If
+// the loop lets callers run tasks, start returns when the task waits or ends. At the limit of
+// running handlers, start may wait. If it returns an error, c does not run.
 func (w *workers) start(c *serverCall, l link.Lender) error {
 	a := &c.conn.admission
 	w.mu.Lock()
@@ -93,7 +93,8 @@ func (w *workers) start(c *serverCall, l link.Lender) error {
 	return nil
 }
 
-// startWith is start for a call that waits with t. It ends c if c's context ends before c has a place.
+// startWith is start for a call that waits with the ticket t. It ends c if c's context ends before
+// c has a place.
 func (w *workers) startWith(t *ticket, c *serverCall, l link.Lender) error {
 	a := &c.conn.admission
 	err := a.wait(c, t)
@@ -188,7 +189,7 @@ func (w *workers) runQueued() {
 // error, c does not run.
 func (w *workers) runOnCaller(c *serverCall) error {
 	w.mu.Lock()
-	_, err := c.conn.admission.enterLocked(c) // no ticket: the session is in process
+	_, err := c.conn.admission.enterLocked(c) // never a ticket: the session is in process
 	w.mu.Unlock()
 	switch {
 	case err != nil:

@@ -57,19 +57,19 @@ func isGRPCProto(c encoding.CodecV2) bool {
 	return t.PkgPath() == "google.golang.org/grpc/encoding/proto"
 }
 
-// A byteCodec turns whole messages into bytes and back. Only the codec knows the memory of its
-// messages, so nobody else can copy them.
+// A byteCodec turns whole messages into bytes and back. Only the codec knows how its messages lie
+// in memory, so no other code can copy them.
 type byteCodec interface {
-	// Marshal may return memory of the message, which saves a copy. The caller frees it. The data
-	// of Unmarshal still belongs to the caller.
+	// Marshal may return memory of the message to save a copy. The caller frees the result. The
+	// data that is passed to Unmarshal still belongs to the caller.
 	encoding.CodecV2
 
 	// immutable reports whether the result of Marshal does not change with the message, so that
 	// it can be kept without a copy.
 	immutable() bool
 
-	// keepsReferences reports whether a message may refer to the data of Unmarshal. If the memory
-	// will be reused, the caller then passes a copy, or buffers that count references.
+	// keepsReferences reports whether a message may refer to the data of Unmarshal. If it may, and
+	// the memory will be reused, the caller passes a copy, or buffers that count references.
 	keepsReferences() bool
 }
 

@@ -1,8 +1,8 @@
 // Package codec encodes, decodes and copies the messages of RPCs.
 //
-// For each protobuf message type it compiles a program, which knows the message's memory.
-// Programs encode and decode common messages, and leave all others entirely to protobuf-go, so
-// that the results and errors are protobuf-go's.
+// For each protobuf message type it compiles a program, which knows how such messages lie in
+// memory. Programs encode and decode common messages, and leave all others entirely to
+// protobuf-go, so that the results and errors are protobuf-go's.
 //
 // Two peers in one process need no bytes between them. The receiver must see
 // the value that marshalling the sender's message and unmarshalling the bytes

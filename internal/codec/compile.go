@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// compile returns the program for the Go type t. It adds that program to done,
-// and the programs of the message types that t refers to.
+// compile returns the program for the Go type t. It adds to the map done that program, and those
+// of the message types that t refers to.
 //
 // It recognises the structs that protoc-gen-go generates for its open API. The
 // program of any other type is foreign.

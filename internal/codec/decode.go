@@ -15,8 +15,8 @@ type field struct {
 	// within is the wrapper that holds the field, or nil. With a wrapper, off is the offset of
 	// the oneof.
 	within *wrapper
-	// tag and also are the tags that can precede a value. also is zero, except for lists of
-	// scalars, which can be packed or not.
+	// The field tag is the tag before a value. A list of scalars can be packed or not, and the
+	// field also is the tag of its other form. For everything else, also is zero.
 	tag, also uint32
 }
 
@@ -31,8 +31,8 @@ func (r decodeMode) nested() decodeMode {
 	return r
 }
 
-// A keeping lets a message refer to the bytes that it is decoded from, if one field is most of
-// them.
+// A keeping lets a message refer to the bytes that it is decoded from, if one field takes up most
+// of them.
 type keeping struct {
 	least int // the minimum length of such a field's value, in bytes
 	kept  bool
@@ -101,8 +101,8 @@ func (p *program) compileFields() {
 	}
 }
 
-// decode decodes b into m, which already holds what was decoded before. It returns
-// false if protobuf-go must decode the message. m is undefined then.
+// decode decodes b into m, which already holds what was decoded before. It returns false if
+// protobuf-go must decode the message. The content of m is then undefined.
 func (p *program) decode(m ptr, b []byte, r decodeMode) bool {
 	if p.leftToProtobufGo() || r.depth <= 0 {
 		return false
@@ -145,9 +145,9 @@ func (p *program) fieldOf(number uint64) *field {
 	return nil
 }
 
-// keep appends a field that the message type does not have to the unknown fields. b begins with
-// the field's value, and keep returns the value's length, or -1 if protobuf-go must decode the
-// message.
+// keep appends a field to the message's unknown fields, because the message type has no such
+// field. b begins with the field's value, and keep returns the value's length, or -1 if
+// protobuf-go must decode the message.
 func (p *program) keep(unknown *[]byte, tag uint64, b []byte) int {
 	number, t := protowire.DecodeTag(tag)
 	if p.ext != 0 || !number.IsValid() {
@@ -397,11 +397,12 @@ func varints(b []byte) (n int) {
 	return n
 }
 
-// mostFollowing is how many fields following counts.
+// mostFollowing is how many fields the function following counts at most.
 const mostFollowing = 64
 
-// following returns how many fields with the given tag b begins with, up to mostFollowing, so
-// that a list or map has room for them from the start. The values of the fields have lengths.
+// following returns the number of fields with the given tag at the beginning of b, at most
+// mostFollowing. It lets the caller allocate a list or map that has room for them from the start.
+// The values of these fields must be preceded by their lengths.
 func following(b []byte, tag uint32) (n int) {
 	for ; n < mostFollowing; n++ {
 		t, k := varint(b)
@@ -426,8 +427,8 @@ func varint(b []byte) (x uint64, n int) {
 	return protowire.ConsumeVarint(b)
 }
 
-// delimited returns the bytes that follow their length at the beginning of b, and the length of
-// both, or a negative length if b does not hold both.
+// delimited expects b to begin with a length and that many bytes. It returns these bytes, and how
+// many bytes of b they and the length take, or a negative number if b does not hold all of them.
 func delimited(b []byte) (x []byte, n int) {
 	size, k := varint(b)
 	if k < 0 || size > uint64(len(b)-k) {

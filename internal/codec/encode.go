@@ -10,16 +10,16 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// A message is encoded without computing sizes first if there is room for at most mostAtOnce
-// bytes. Callers with more room expect larger messages.
+// Append encodes a message without computing sizes first if its buffer has room for at most
+// mostAtOnce bytes. Callers with more room expect larger messages.
 const mostAtOnce = 4 << 10
 
 // An encoder encodes one message.
 //
-// A message is preceded by its length. Without sizes, encoding leaves one byte for it, and moves
-// the message when the length turns out to need more. That is cheaper than computing the size
-// first, as long as messages are small. With sizes, encoding reads the length from them, and
-// moves only small messages within maps.
+// The length of a nested message comes before the message. Without sizes, encoding leaves one byte
+// for the length, and moves the message if the length turns out to need more. As long as messages
+// are small, that is cheaper than computing the size first. With sizes, encoding reads the length
+// from them, and moves only small messages within maps.
 type encoder struct {
 	sized bool // sizes.of has the sizes of the messages that are encoded next
 	limit int  // stop before the buffer holds more than limit bytes, or soon after
@@ -30,7 +30,7 @@ type encoder struct {
 // encoders holds encoders with sizes, for reuse.
 var encoders = sync.Pool{New: func() any { return new(encoder) }}
 
-// mostKept is the number of sizes up to which an encoder is reused.
+// mostKept is how many sizes an encoder can have room for and still be reused.
 const mostKept = 8 << 10
 
 // appendTo appends the encoding of m to b. If ok is false, protobuf-go must encode m.
@@ -188,8 +188,8 @@ func (e *encoder) field(b []byte, o *op, v ptr, depth int) (_ []byte, ok bool) {
 	return b, true
 }
 
-// scalar is field for all but messages, maps and oneofs. It must not call field,
-// because then keys and values of maps would be moved to the heap.
+// scalar does the work of field for everything except messages, maps and oneofs. It must not call
+// field: if it did, the compiler would move the keys and values of maps to the heap.
 func (e *encoder) scalar(b []byte, o *op, v ptr) (_ []byte, ok bool) {
 	switch o.code {
 	case opBool:
@@ -236,7 +236,7 @@ func (e *encoder) scalar(b []byte, o *op, v ptr) (_ []byte, ok bool) {
 	return b, true
 }
 
-// list is scalar for lists.
+// list does the work of scalar for lists.
 func (e *encoder) list(b []byte, o *op, v ptr) (_ []byte, ok bool) {
 	switch o.code {
 	case opBools:
@@ -261,7 +261,7 @@ func (e *encoder) list(b []byte, o *op, v ptr) (_ []byte, ok bool) {
 	return b, true
 }
 
-// string appends the string v, unless it is empty and an empty one does not count as set.
+// string appends the string v, unless v is empty and the field counts as unset if it is empty.
 func (e *encoder) string(b []byte, o *op, v string) (_ []byte, ok bool) {
 	if v == "" && !o.always {
 		return b, true
@@ -376,8 +376,9 @@ func (e *encoder) nested(b []byte, o *op, m ptr, depth int) (_ []byte, ok bool) 
 	return putLength(b, start), true
 }
 
-// sizeOf returns the size of m, of p's type, which is encoded next, if it is known. If m has
-// changed since and its size is missing, sizeOf returns 0, which the caller finds to be wrong.
+// sizeOf returns the size of m, which has p's type and is encoded next, and whether that size is
+// known. If another goroutine has changed the message that contains m, the size can be missing.
+// sizeOf then returns 0, and the caller notices that 0 is wrong.
 func (e *encoder) sizeOf(p *program, m ptr, depth int) (n int, known bool) {
 	switch {
 	case !e.sized:
@@ -393,8 +394,8 @@ func (e *encoder) sizeOf(p *program, m ptr, depth int) (n int, known bool) {
 	return 0, true
 }
 
-// putLength puts the length of what follows start into the byte before start, and makes room if
-// one byte is too few.
+// putLength puts the length of b[start:] into the byte before start, and makes room if the length
+// needs more than one byte.
 func putLength(b []byte, start int) []byte {
 	n := len(b) - start
 	if n < 0x80 {

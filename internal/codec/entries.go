@@ -16,8 +16,8 @@ const (
 	shapeMessage
 )
 
-// shapes has the shape of each kind of Go type that keys and values of maps can have. Values of 4
-// and of 8 bytes without pointers need only one shape each.
+// shapes has the shape of each kind of Go type that keys and values of maps can have. Only the
+// size of a value without pointers matters, so a float has the shape of an unsigned integer.
 var shapes = map[reflect.Kind]shape{
 	reflect.Bool:    shapeBool,
 	reflect.Int32:   shapeInt32,
@@ -31,9 +31,10 @@ var shapes = map[reflect.Kind]shape{
 	reflect.Pointer: shapeMessage,
 }
 
-// Maps are walked and filled by functions that know the map's memory, one for each pair of
-// shapes. They pass the addresses of keys and values to the ops of both. So a signalling NaN in a
-// map of floats stays signalling, where protobuf-go makes it a quiet NaN. Both are correct.
+// Generic functions walk and fill maps, one instance for each pair of shapes. They pass the
+// address of each key and value to the op for keys or for values, and never handle a float as a
+// float. So a signalling NaN in a map of floats stays signalling, but protobuf-go makes it a quiet
+// NaN. Both are correct.
 
 // encodedSize is the encoded size of the map at v.
 func (e *mapEntries) encodedSize(v ptr, depth int, s *sizes) int {
@@ -161,7 +162,7 @@ func appendMessages[K comparable](e *encoder, b []byte, o *op, v ptr, depth int)
 	k, message := &o.entries.key, &o.entries.value
 	sized := e.sized
 	if message.sub.nests {
-		e.sized = false // sizes is in the order of encoding, which a map does not have
+		e.sized = false // sizes.of needs a fixed order, and a map has none
 	}
 	for key, m := range *mapAt[K, ptr](v) {
 		b = o.appendTag(b)

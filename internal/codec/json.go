@@ -15,13 +15,14 @@ import (
 // NameJSON is the content-subtype of [JSON].
 const NameJSON = "json"
 
-// JSON returns the codec of messages in protobuf's JSON format. Fields that a message type does
-// not know are ignored. It refuses messages that would take more than linear time; see
+// JSON returns the codec of messages in protobuf's JSON format. The codec ignores fields that a
+// message type does not have. It refuses messages that would take more than linear time; see
 // maxNesting.
 func JSON() Codec { return ofBytes[jsonCodec]{} }
 
 // Until returns a codec that decodes like c, but may end a long decoding with the error of ctx
-// once ctx is done. Only the codec of [JSON] is slow enough to differ from c.
+// once ctx is done. The result differs from c only for the codec of [JSON], because no other codec
+// is slow enough to need it.
 func Until(c Codec, ctx interface{ Err() error }) Codec {
 	if j, ok := c.(ofBytes[jsonCodec]); ok {
 		j.codec.until = ctx
@@ -85,8 +86,9 @@ func (c jsonCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return &FormatError{fmt.Errorf("no JSON of %s: %s", m.ProtoReflect().Descriptor().FullName(), shortened(err.Error()))}
 }
 
-// untilTypes are the known types. While a message is decoded, protojson asks for one at each
-// google.protobuf.Any, which is where a decoding can end early.
+// untilTypes finds registered types, but fails once the context in the field until is done. While
+// protojson decodes a message, it asks for a type at each google.protobuf.Any, so the decoding can
+// end early there.
 type untilTypes struct {
 	*protoregistry.Types
 	until interface{ Err() error }

@@ -17,9 +17,10 @@ const (
 
 	// protojson reads the object of a google.protobuf.Any to its end to find its type, and then
 	// reads it again. So it reads the content of n nested Any objects n+1 times. To encode an Any,
-	// protojson decodes the value, so it copies the content of n nested ones n times. checkNesting
-	// lets protojson read or copy again up to timesAgain times the bytes of the message, plus
-	// freeAgain bytes. So a small message can nest as deep as maxNesting allows.
+	// protojson decodes its value, so it copies the content of n nested Any messages n times.
+	// checkNesting limits what protojson reads again, and nestedTypes what it copies again, to
+	// timesAgain times the bytes of the message, plus freeAgain bytes. Because of freeAgain, a
+	// small message can nest as deep as maxNesting allows.
 	timesAgain = 8
 	freeAgain  = 256 << 10
 )
@@ -30,7 +31,7 @@ var errRepeats = errors.New("too much is in messages of google.protobuf.Any that
 func mayRepeat(n int) int { return timesAgain*n + freeAgain }
 
 // checkNesting returns an error if protojson would take more than linear time to decode b, or
-// recur deeply. protojson itself reports all other mistakes.
+// recurse deeply. protojson itself reports all other mistakes.
 func checkNesting(b []byte) error {
 	var open [maxNesting]struct {
 		at    int
@@ -78,7 +79,8 @@ func endOfString(b []byte, i int) int {
 	return min(i, len(b))
 }
 
-// isType reports whether s, a string with its quotation marks, is the name @type. rest follows it.
+// isType reports whether s, a string with its quotation marks, is the name @type and a colon
+// follows. rest is the text after s.
 func isType(s, rest []byte) bool {
 	const name = "@type"
 	const longest = len(name)*len(`\u0040`) + 2
@@ -97,8 +99,9 @@ func isType(s, rest []byte) bool {
 	return bytes.HasPrefix(bytes.TrimLeft(rest, " \t\r\n"), []byte(":"))
 }
 
-// nestedTypes are the known types while one message is encoded. protojson asks for one at each
-// google.protobuf.Any. Once the values have too many bytes in total, nestedTypes finds no type.
+// nestedTypes finds the registered types while one message is encoded. protojson asks for a type
+// at each google.protobuf.Any. Once the values of these messages have too many bytes in total,
+// nestedTypes finds no more types.
 type nestedTypes struct {
 	*protoregistry.Types
 	left int                  // bytes

@@ -6,7 +6,8 @@ type oneof struct {
 	wrappers []wrapper
 }
 
-// A wrapper is a program for a struct of one field that is always set.
+// A wrapper is a program for one wrapper struct. The struct has one field, which always counts as
+// set.
 type wrapper struct {
 	tab itab // of an iface that holds a pointer to the struct
 	*program

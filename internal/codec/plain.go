@@ -7,10 +7,10 @@ import (
 	"google.golang.org/protobuf/runtime/protoimpl"
 )
 
-// isPlain reports whether protobuf-go marshals and unmarshals m, and any message it can
-// contain, without running user code. Messages of other generators and of old versions
-// of protoc-gen-go may have their own marshalling methods. So may extensions, which can
-// be of any message type. seen holds the types already visited.
+// isPlain reports whether protobuf-go marshals and unmarshals m, and every message that m can
+// contain, without running user code. Messages from other generators and from old versions of
+// protoc-gen-go may have their own marshalling methods. So may extensions, which can have any
+// message type. seen holds the types already visited.
 func isPlain(m protoreflect.Message, seen map[reflect.Type]bool) bool {
 	t := reflect.TypeOf(m.Interface())
 	if seen[t] {

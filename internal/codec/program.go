@@ -49,8 +49,8 @@ type op struct {
 	max      uint8  // maximum encoded size of a scalar, with its tag unless packed, in bytes
 	form     form   // of a scalar
 	wireTag  uint32 // the tag before a value; for groups, the tag of the start
-	// alternative is the tag of a packed value if wireTag is not packed, or the reverse. It is
-	// zero, except for lists of scalars.
+	// alternative is the tag of the packed value if wireTag is the tag of an unpacked one, or the
+	// reverse. It is zero, except for lists of scalars.
 	alternative uint32
 	off         uintptr
 	sub         *program // for message fields
@@ -86,8 +86,8 @@ const (
 // A failure is the reason why a program did not copy a message. Failures are
 // compared by pointer.
 type failure struct {
-	// path holds the message that nests too deeply, and then each message that contains the one
-	// before. It is nil for other failures.
+	// path holds the message that nests too deeply, and then each message that contains the
+	// previous one. It is nil for other failures.
 	path []ptr
 }
 
@@ -335,8 +335,8 @@ func (o *op) sizeBytes(n int) int { return int(o.tag) + protowire.SizeBytes(n) }
 // sizeList returns an upper bound of the encoded size of n scalars, packed or not.
 func (o *op) sizeList(n int) int { return o.sizeBytes(n * int(o.max)) }
 
-// clone returns a copy of v, which is never nil. It is cheaper than appending v to
-// an empty slice.
+// clone returns a copy of v. The copy is never nil. This is cheaper than appending v to an empty
+// slice.
 func clone[T any](v []T) []T {
 	c := make([]T, len(v))
 	copy(c, v)

@@ -12,15 +12,15 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 )
 
-// Proto returns the codec that is used for grpc-go's "proto" codec.
+// Proto returns the codec that replaces grpc-go's "proto" codec.
 func Proto() Codec { return protoCodec{} }
 
 // protoCodec accepts and rejects the same values as google.golang.org/grpc/encoding/proto
 // and produces the same results.
 type protoCodec struct{}
 
-// errCyclic reports a message that contains itself. It is the only error that protobuf-go does
-// not have: there such a message overflows the stack.
+// errCyclic reports a message that contains itself. protobuf-go has no such error: there such a
+// message overflows the stack.
 var errCyclic = errors.New("proto: message contains itself")
 
 func (protoCodec) Name() string { return grpcproto.Name }
@@ -55,7 +55,7 @@ func (protoCodec) Append(b []byte, v any) ([]byte, error) {
 	return marshalAppend(b, v)
 }
 
-// marshalAppend is Append by protobuf-go.
+// marshalAppend does the work of Append with protobuf-go.
 func marshalAppend(b []byte, v any) ([]byte, error) {
 	m, err := marshalable(v)
 	if err != nil {
@@ -93,7 +93,7 @@ func (c protoCodec) Sized(v any) (link.Message, error) {
 			p.encoding.failed()
 		}
 	}
-	if !c.Copies(v) { // its Size may be user code
+	if !c.Copies(v) { // computing its size may run user code
 		return link.Live(v, c), nil
 	}
 	n, err := c.Size(v)
@@ -108,8 +108,8 @@ func (w whole) Append(b []byte) ([]byte, error) { return protoCodec{}.Append(b, 
 // Immutable implements [link.Codec].
 func (protoCodec) Immutable() bool { return false }
 
-// Decode implements [link.Codec]. A message refers to data.Bytes if one of its fields is most of
-// them.
+// Decode implements [link.Codec]. If data.Stay is set and one field takes up most of data.Bytes,
+// the message can refer to data.Bytes.
 func (protoCodec) Decode(data link.Data, v any) (kept bool, err error) {
 	b := data.Bytes
 	if data.Buffers != nil {
@@ -141,8 +141,8 @@ func unmarshal(b []byte, v any) error {
 	return proto.Unmarshal(b, m)
 }
 
-// replaceBy resets v, which has p's type, and decodes b into it. keep is that of decodeMode. It
-// returns false if protobuf-go must decode b.
+// replaceBy resets v, which has p's type, and decodes b into it. keep is as in decodeMode.
+// replaceBy returns false if protobuf-go must decode b.
 func (p *program) replaceBy(v any, b []byte, keep *keeping) bool {
 	if p.leftToProtobufGo() || dataOf(v).isNil() || !p.decoding.tries() {
 		return false
@@ -223,7 +223,7 @@ func (protoCodec) Move(dst, src any) bool {
 	return true
 }
 
-// copyEmpty empties dst. It returns false if it does not support the type, or if the type has
+// copyEmpty empties dst. It returns false if no program supports dst's type, or if the type has
 // required fields, which decoding must report as missing.
 func copyEmpty(dst any) bool {
 	p := programOfBoth(dst, dst)

@@ -16,7 +16,7 @@ func Sharing(c link.Codec) link.Codec {
 	return c
 }
 
-// Unshared returns the codec of which [Sharing] made c, or c itself.
+// Unshared returns the codec from which [Sharing] made c, or c itself.
 func Unshared(c link.Codec) link.Codec {
 	switch v := c.(type) {
 	case sharedCodec:
@@ -30,10 +30,9 @@ func Unshared(c link.Codec) link.Codec {
 	return c
 }
 
-// Shared returns the codec for peers that agreed not to write to a message
-// after it was sent or received. It differs from [Proto] only in Copy, which
-// makes dst refer to the contents of src. It does this for messages of any
-// size, and does not check for errors that marshalling would return.
+// Shared returns the codec for peers that agreed not to write to a message after it was sent or
+// received. Unlike [Proto], its Copy makes dst refer to the contents of src, for messages of any
+// size. Neither Copy nor Copies checks for errors that marshalling would return.
 func Shared() Codec { return sharedCodec{} }
 
 type sharedCodec struct{ protoCodec }

@@ -6,19 +6,20 @@ const mostNested = 100
 
 // sizes are the sizes of nested messages.
 //
-// Go walks a map in another order each time. So of the messages within maps, sizes keeps only
-// those of large ones, by their addresses. Encoding moves the small ones.
+// Go walks a map in a different order each time. So for messages within maps, sizes keeps only the
+// sizes of large ones, by address. Encoding moves a small one if its length needs more than one
+// byte.
 type sizes struct {
-	of   []int // in the order of encoding, except of types that contain no messages
-	next int   // the one to encode next
+	of   []int // in encoding order, without types that contain no messages
+	next int   // the index of the next size
 
 	maps  int         // how many maps enclose the message whose size is computed
 	large map[ptr]int // of messages within maps with more than mostAtOnce bytes
 }
 
 // encodedSize returns the size of the encoding of m in bytes. It returns a negative number if
-// protobuf-go must compute it. If s is not nil, it appends the sizes of the messages that m
-// contains.
+// protobuf-go must compute it. If s is not nil, it adds the sizes of the messages that m contains
+// to s.
 func (p *program) encodedSize(m ptr, depth int, s *sizes) (n int) {
 	if p.leftToProtobufGo() || depth <= 0 {
 		return -1
@@ -78,8 +79,9 @@ func (o *op) encodedSize(v ptr, depth int, s *sizes) (n int) {
 	return n
 }
 
-// scalarSize is encodedSize for all but messages, maps and oneofs. It must not call
-// encodedSize, because then keys and values of maps would be moved to the heap.
+// scalarSize does the work of encodedSize for everything except messages, maps and oneofs. It must
+// not call encodedSize: if it did, the compiler would move the keys and values of maps to the
+// heap.
 func (o *op) scalarSize(v ptr) (n int) {
 	tag := int(o.tag)
 	switch o.code {
@@ -129,7 +131,7 @@ func (o *op) scalarSize(v ptr) (n int) {
 	return 0
 }
 
-// listSize is scalarSize for lists.
+// listSize does the work of scalarSize for lists.
 func (o *op) listSize(v ptr) (n int) {
 	values := 0
 	switch o.code {

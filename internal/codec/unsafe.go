@@ -13,10 +13,10 @@ import (
 //
 //   - A ptr is nil, or points to a variable of the type that its accessor names, or to a variable
 //     with the same memory layout: a named type of the same kind (enums are int32), pointer-free bits
-//     of the same width (floats), a []*T as []unsafe.Pointer, an interface as its two words, a map as
-//     a pointer, and a slice that is only assigned as any slice. A map can be accessed as a map with
-//     the same keys and with values of the same memory layout: what the runtime does with a map
-//     depends on nothing else. A test for nil reads the pointer as a number of the same width.
+//     of the same width (floats), a []*T as []unsafe.Pointer, an interface as its two words, and a map
+//     as a pointer. Code that only assigns a slice may use any slice type for it. A map can be
+//     accessed as a map with the same keys and with values of the same memory layout, because the
+//     runtime looks at nothing else. A test for nil reads a pointer as a number of the same width.
 //   - Memory that holds pointers is allocated with its Go type in the message.
 //     It is written only by assignments of pointer types, so that the compiler
 //     emits write barriers for the garbage collector.

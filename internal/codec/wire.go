@@ -41,8 +41,8 @@ func tagOf(fd protoreflect.FieldDescriptor) uint32 {
 	return uint32(protowire.EncodeTag(fd.Number(), t))
 }
 
-// alternativeTagOf returns the tag that decoding accepts instead of tagOf(fd), or zero.
-// fd is a list.
+// alternativeTagOf returns the tag that decoding accepts besides tagOf(fd), or zero if there is
+// none. fd is a list.
 func alternativeTagOf(fd protoreflect.FieldDescriptor) uint32 {
 	switch t := wireTypeOf(fd.Kind()); {
 	case t == protowire.BytesType || t == protowire.StartGroupType:
@@ -100,12 +100,12 @@ func (o *op) unset(v ptr) bool {
 	}
 }
 
-// attempts says whether to try to encode, or decode, messages of a type by its program. Messages
+// attempts says whether a program should try to encode, or decode, messages of its type. Messages
 // of some types always have a part that only protobuf-go can handle, for example an extension. So
-// after each failure some messages go to protobuf-go at once.
+// after each failure the next few messages go straight to protobuf-go.
 type attempts struct{ skip atomic.Int32 }
 
-// skipped is how many messages go to protobuf-go at once after a failure.
+// skipped is how many messages go straight to protobuf-go after a failure.
 const skipped = 31
 
 func (a *attempts) tries() bool {

@@ -25,9 +25,10 @@ import (
 // A Connector keeps one session with a target. It dials when a call needs a session, and
 // retries with backoff while that fails. Its methods are safe for concurrent use.
 //
-// The Connector runs a goroutine only while it dials or backs off, or for an observer.
-// Without an observer, the end of a session is noticed by the next method call. The next
-// session is then dialled at once, unless several sessions in a row were brief: see redial.
+// The Connector runs a goroutine only while it dials or backs off, for an observer, or after
+// Persist. Without an observer or Persist, the Connector notices the end of a session only in the
+// next method call. The next session is then dialled at once, unless several sessions in a row
+// were brief: see redial.
 type Connector struct {
 	Config
 
@@ -79,7 +80,8 @@ type session struct {
 //lint:ignore SA1019 comparing with it is deprecated, but such programs do
 var ErrClosing = grpc.ErrClientConnClosing
 
-// errIdle is the reason for closing an idle session. No call runs then, so none sees it.
+// errIdle is the reason for closing an idle session. No call runs on an idle session, so no call
+// sees this error.
 var errIdle = errors.New("the connection was idle")
 
 // New returns a connector in state Idle.
@@ -190,8 +192,8 @@ func (c *Connector) setState(s connectivity.State) {
 
 var logger = grpclog.Component("nearcall")
 
-// log logs a change of the state. Failed attempts are warnings, as in grpc-go; the backoff limits
-// their rate. mu is held.
+// log logs a change of the state. finishDial logs failed attempts as warnings, as in grpc-go; the
+// backoff limits their rate. mu is held.
 func (c *Connector) log(s connectivity.State) {
 	switch {
 	case c.Name == "":
@@ -218,7 +220,7 @@ func (c *Connector) Observe(f func(connectivity.State)) {
 	go c.noticeEnds()
 }
 
-// noticeEnds notices the end of each session, without any calls, until Close.
+// noticeEnds notices the end of each session even if no methods are called, until Close.
 func (c *Connector) noticeEnds() {
 	for s := c.State(); s != connectivity.Shutdown; s = c.State() {
 		c.WaitForStateChange(context.Background(), s)
@@ -289,8 +291,8 @@ func awaitTarget(d link.Dialer) (worthwhile <-chan struct{}, stop func()) {
 	return nil, func() {}
 }
 
-// finishDial records the result of an attempt. It returns when the next attempt is due, or done
-// if the dial loop must end.
+// finishDial records the result of an attempt. It returns the time at which the next attempt is
+// due. If the dial loop must end, done is true instead.
 func (c *Connector) finishDial(number uint64, s link.Session, begun time.Time, err error) (done bool, next time.Time) {
 	if err == nil {
 		c.OnSession(s)
@@ -330,7 +332,8 @@ func (c *Connector) Connect() {
 	}
 }
 
-// Persist connects, and dials again whenever the state is Idle, without calls, until Close.
+// Persist connects, and dials again whenever the state is Idle, even if there are no calls, until
+// Close.
 func (c *Connector) Persist() {
 	go func() {
 		for s := c.State(); s != connectivity.Shutdown; s = c.State() {

@@ -20,8 +20,8 @@ type Idleness struct {
 
 	// Guarded by the connector's mu.
 	timer *time.Timer
-	seen  uint64    // calls at the last check
-	since time.Time // no check after this one saw a call
+	seen  uint64    // the field calls at the last check
+	since time.Time // the last check that saw a call
 }
 
 const oneCall = 1<<32 | 1
@@ -66,8 +66,8 @@ func (i *Idleness) nextCheck(idle time.Duration) time.Duration {
 	return min(i.timeout-idle, (i.timeout+3)/4)
 }
 
-// NewIdleness returns an Idleness that makes a connector idle after d without calls. It returns
-// nil if d is 0; then the connector never becomes idle.
+// NewIdleness returns an Idleness that makes a connector idle after d without calls. If d is not
+// positive, it returns nil, and the connector never becomes idle.
 func NewIdleness(d time.Duration) *Idleness {
 	if d <= 0 {
 		return nil
@@ -111,8 +111,8 @@ func (c *Connector) enterIdle() []*session {
 		return nil
 	}
 	if s := c.ready.Load(); s != nil {
-		// A call may have begun since idleFor. If it finds the session drained it picks another;
-		// if it runs on it already, it may finish.
+		// A call may have begun since idleFor. If that call finds the session drained, it picks
+		// another session. If it already runs on this one, it can finish.
 		s.Retire()
 		c.retire(s)
 	}

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/backoff"
 )
 
-// redial decides when the next attempt to connect is due. While attempts fail it is
-// gRPC's backoff.
+// redial decides when the next attempt to connect is due. While attempts fail it follows gRPC's
+// backoff.
 //
 // A server that accepts a session and ends it at once would be redialed in a tight loop.
 // So a brief session counts as a failed attempt. A session is brief if it ended before
@@ -23,7 +23,8 @@ type redial struct {
 	reason   error     // why the last session ended
 }
 
-// failed counts a failed attempt that began at dialled. It returns when the next attempt is due.
+// failed counts a failed attempt that began at dialled. It returns the time at which the next
+// attempt is due.
 func (r *redial) failed(dialled time.Time, b backoff.Config) time.Time {
 	r.due = dialled.Add(interval(b, r.failures))
 	r.failures++
@@ -43,8 +44,8 @@ func (r *redial) ended(s *session, b backoff.Config) {
 	r.reason = reason
 }
 
-// failure returns the error of calls that do not wait for a session while brief sessions
-// make the connector back off.
+// While brief sessions make the connector back off, calls that do not wait for a session fail with
+// the error that failure returns.
 func (r *redial) failure() error {
 	return fmt.Errorf("the server ends connections as soon as they have begun: %w", r.reason)
 }

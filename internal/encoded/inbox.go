@@ -25,8 +25,8 @@ type Inbox[Extra any] struct {
 	Closed   bool           // the peer has sent its half-close or the end
 }
 
-// An Item is a step that has arrived and was not received yet. Recv returns its parts in the
-// order of the fields, as in a frame.
+// An Item is what has arrived with one or more steps and was not received yet. Recv returns its
+// parts in the order of the fields.
 type Item[Extra any] struct {
 	Header     metadata.MD
 	Message    bool
@@ -77,7 +77,8 @@ func (in *Inbox[Extra]) missing() int {
 	return in.Skip
 }
 
-// MidMessage reports whether pieces of a message are still to arrive: only they may follow.
+// MidMessage reports whether pieces of a message are still to arrive. Until they have, nothing
+// else may follow.
 func (in *Inbox[Extra]) MidMessage() bool { return in.missing() > 0 }
 
 // Last returns the last item, or nil if there is none.
@@ -168,8 +169,8 @@ func (in *Inbox[Extra]) AddEnd(rc *wire.Received) {
 	it.HalfClose, it.End = rc.HalfClose, rc.End
 }
 
-// Close ends the inbox: nothing more arrives, for the reason why. What has arrived can still be
-// received, except an unfinished message.
+// Close ends the inbox: nothing more arrives. The parameter why is the reason. What has arrived
+// can still be received, except an unfinished message.
 func (in *Inbox[Extra]) Close(why error) {
 	if in.Err == nil {
 		in.Err = why

@@ -11,9 +11,9 @@ const minKept = 256 << 10
 
 // A Keeper supplies the memory into which large messages are copied from shared memory before they
 // are decoded. Most large messages consist mostly of one field, which can refer to that memory
-// instead of a copy. Then the memory is not pooled. Where messages do not keep their memory,
-// pooled memory costs less. So after a message that has not kept its memory, the Keeper gives
-// pooled memory to the next ones.
+// instead of a copy. Memory that a message keeps does not come from a pool. Where messages do not
+// keep their memory, pooled memory costs less. So after a message that has not kept its memory,
+// the Keeper gives pooled memory to the next ones.
 //
 // The zero value is ready to use. It is safe for concurrent use.
 type Keeper struct{ skip atomic.Int32 }

@@ -63,8 +63,8 @@ func ReasonOf(code wire.ResetCode, text string, answered bool) error {
 	return errors.New(text)
 }
 
-// Unprocessed wraps the reason why the peer says that it did not process a call, unless the peer
-// has answered the call.
+// Unprocessed is called if the peer says that it did not process a call. It marks reason
+// accordingly, unless the peer has answered the call.
 func Unprocessed(reason error, answered bool) error {
 	if answered {
 		return reason

@@ -20,7 +20,7 @@ func (in *Inbox[Extra]) Replied(limit int) bool {
 
 // Collect collects the results of a unary call for which Replied is true. It sets c.Header and
 // c.End, and returns the replies for DecodeReplies. If wrong is set, the caller must abort the
-// call, unless it was aborted. Nobody receives what is left in Items.
+// call, unless it was aborted. What is left in Items is never received.
 func (in *Inbox[Extra]) Collect(c *link.UnaryCall) (replies []Item[Extra], wrong error) {
 	for n := range in.Items {
 		it := &in.Items[n]
@@ -43,7 +43,7 @@ func (in *Inbox[Extra]) Collect(c *link.UnaryCall) (replies []Item[Extra], wrong
 	return nil, in.Err
 }
 
-// take removes the first n items and returns them. They stay where they are.
+// take removes the first n items and returns them. It does not copy them.
 func (in *Inbox[Extra]) take(n int) []Item[Extra] {
 	taken := in.Items[:n]
 	in.Items = in.Items[n:]

@@ -47,7 +47,7 @@ type Server struct {
 	mu        sync.Mutex
 	settingUp map[*connection]struct{} // connections whose clients have not sent their settings to inner
 	stopped   bool
-	settled   chan struct{}  // closed when it is stopped and no connection is being set up
+	settled   chan struct{}  // closed once the server is stopped and no connection is being set up
 	isSettled bool           // settled is closed
 	web       *grpc.Server   // of requests; nil before the first
 	requests  sync.WaitGroup // calls of ServeHTTP; none is added once stopped
@@ -112,7 +112,7 @@ func (s *Server) remove(c *connection) {
 	s.settleLocked()
 }
 
-// settleLocked closes settled if it is time.
+// settleLocked closes settled if the server is stopped and no connection is being set up.
 func (s *Server) settleLocked() {
 	if s.stopped && len(s.settingUp) == 0 && !s.isSettled {
 		s.isSettled = true
@@ -124,8 +124,8 @@ func (s *Server) settleLocked() {
 // already.
 const settling = time.Second
 
-// abandon ends the connections that are being set up, at once or after settling. Otherwise
-// grpc-go waits for their clients when it stops.
+// abandon ends the connections that are being set up, at once or after the time settling. Without
+// this, grpc-go would wait for their clients when it stops.
 func (s *Server) abandon(atOnce bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +145,7 @@ func (s *Server) abandon(atOnce bool) {
 // It returns early if Stop is called.
 func (s *Server) GracefulStop() {
 	s.abandon(false)
-	<-s.settled // grpc-go closes connections that it has accepted and not begun to set up
+	<-s.settled // grpc-go would close connections that it has accepted but not begun to set up
 	s.inner.GracefulStop()
 	<-s.ended
 	s.requests.Wait()
@@ -228,7 +228,7 @@ func (peers) HandleRPC(context.Context, stats.RPCStats) {}
 type connection struct {
 	net.Conn
 	server   *Server
-	first    []byte // those of these bytes that were not read again yet
+	first    []byte // the rest of these bytes, which grpc-go has not read yet
 	auth     credentials.AuthInfo
 	deadline time.Time // for the settings; guarded by server.mu
 }

@@ -10,12 +10,13 @@ import (
 	"google.golang.org/grpc/credentials/local"
 )
 
-// The AuthInfo of a peer has gRPC's types, over every transport: authorisation, such as package
-// authz, asserts the type, and takes a peer of another type for one without credentials.
+// Over every transport, the AuthInfo of a peer has one of gRPC's types. Authorisation code, such
+// as package authz, asserts the type, and treats a peer with any other type as one without
+// credentials.
 
 // Insecure and Private are the AuthInfo of peers without credentials: Private if nobody else can
 // be on the path, as in one process or over a unix socket. gRPC's insecure and local credentials
-// use the same.
+// use the same values.
 var (
 	Insecure = authOf(insecure.NewCredentials())
 	Private  = authOf(local.NewCredentials())

@@ -23,10 +23,10 @@ var ErrLeft = errors.New("link: the caller has left")
 // handler. So the callee does not touch the caller's memory after Session.Invoke has returned.
 //
 // No user code of one side runs on the other side's goroutine. No user code runs inside a claim
-// either: a leaving caller would wait for it, with all the locks that the caller holds. A message
-// that a codec cannot copy without user code crosses as bytes: the sender encodes it before the
-// claim that hands it over, and the receiver decodes it after. The bytes are immutable, and the
-// receiver takes a reference to them inside a claim, so it may decode them at any time, even
+// either: a leaving caller would wait for that code while it holds its own locks. A message that a
+// codec cannot copy without user code is passed as bytes: the sender encodes it before the claim
+// that hands it over, and the receiver decodes it after that claim. The bytes are immutable, and
+// the receiver takes a reference to them inside a claim, so it may decode them at any time, even
 // after the caller has left.
 type UnaryCall struct {
 	CallHeader
@@ -62,8 +62,8 @@ const (
 	ended                // the result is complete: no further claim
 
 	// waiting says that the caller parks. The goroutine whose step settles the call clears this
-	// bit in the same step, and leaves one token. So the caller's Parker holds no token before
-	// the bit is set, and none when Wait returns.
+	// bit in the same step, and gives the caller's Parker one token. So that Parker holds no token
+	// before the bit is set, and none when Wait returns.
 	waiting
 
 	oneClaim
@@ -110,8 +110,8 @@ func (c *UnaryCall) release(more uint32) {
 	}
 }
 
-// Take copies or decodes the request into the Sink to. It returns ErrLeft if the caller has left,
-// or an error of Message.DecodeInto.
+// Take copies or decodes the request into to.Dst. It returns ErrLeft if the caller has left, or an
+// error of Message.DecodeInto.
 func (c *UnaryCall) Take(to *Sink) error {
 	bytes, err := c.copyRequest(to)
 	if bytes == nil {
@@ -122,8 +122,8 @@ func (c *UnaryCall) Take(to *Sink) error {
 	return err
 }
 
-// copyRequest copies the request into the Sink to. If the request can only be copied as bytes,
-// copyRequest returns these, and Take decodes them outside the claim.
+// copyRequest copies the request into to.Dst. If the request can only be copied as bytes,
+// copyRequest returns the bytes, and Take decodes them outside the claim.
 func (c *UnaryCall) copyRequest(to *Sink) (bytes *Message, err error) {
 	if !c.claim() {
 		return nil, ErrLeft
@@ -179,8 +179,9 @@ func (c *UnaryCall) send(header metadata.MD, reply *Message, end *End) error {
 	return err
 }
 
-// sendCopy is send for a reply to copy, or for an encoded one, which the call keeps. If ok is
-// false and err is nil, reply cannot be copied, and the caller has seen nothing.
+// sendCopy does the work of send, either for a reply that it copies or for an encoded one, which
+// the call keeps. If ok is false and err is nil, reply cannot be copied, and the caller has seen
+// nothing.
 func (c *UnaryCall) sendCopy(header metadata.MD, reply, encoded *Message, end *End) (ok bool, err error) {
 	if !c.claim() {
 		return false, ErrLeft
@@ -320,8 +321,8 @@ func (c *UnaryCall) wait(w wait.Waiter) (wait.Waiter, error) {
 	}
 }
 
-// stopWaiting clears the waiting bit, or takes the token if another goroutine has cleared the
-// bit. It sets leaving unless the call has an outcome, and reports whether it has set it.
+// stopWaiting clears the waiting bit, or takes the token if another goroutine has cleared the bit.
+// Unless the call has an outcome, it sets leaving. It reports whether it has set leaving.
 func (c *UnaryCall) stopWaiting() bool {
 	for {
 		s := c.state.Load()

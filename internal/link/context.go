@@ -7,9 +7,9 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A ContextError is the reason of a call whose caller's context ended with an error
-// other than context.Canceled and context.DeadlineExceeded. Only the caller sees Err.
-// The peer learns that the call was cancelled, as gRPC's wire has nothing more precise.
+// A ContextError is the reason for ending a call whose caller's context ended with an error other
+// than context.Canceled and context.DeadlineExceeded. Only the caller sees Err. The peer learns
+// only that the call was cancelled, because gRPC's protocol has nothing more precise.
 type ContextError struct{ Err error }
 
 func (e *ContextError) Error() string {

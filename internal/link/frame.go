@@ -5,8 +5,8 @@ import "google.golang.org/grpc/metadata"
 // A Frame is what one Send or Recv of a stream passes. Any subset of its parts may be
 // set. Their order within a frame is header, message, end.
 type Frame struct {
-	// Header is the response header. It is non-nil, but may be empty, if there
-	// is one. It must not be modified after it was sent.
+	// Header is the response header. If there is a header, the field is not nil, but may be empty.
+	// It must not be modified after it was sent.
 	Header metadata.MD
 
 	// Msg is the message to send if HasMsg is set.

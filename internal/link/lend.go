@@ -5,12 +5,12 @@ import "time"
 // A Lender is a callee's Stream that may run its handler on the goroutine that called
 // HandleStream. Lends and Lend are called only within HandleStream.
 type Lender interface {
-	// Lends reports whether Lend may be called for a handler that is likely to take d. A session
-	// lends a goroutine that other calls need only to quick handlers.
+	// Lends reports whether Lend may be called for a handler that is likely to take d. If other
+	// calls need a goroutine, its session lends it only to quick handlers.
 	Lends(d time.Duration) bool
 
-	// Lend makes the session call r.Run once, after HandleStream has returned nil. It runs on the
-	// goroutine that called HandleStream, if the session can still lend that.
+	// Lend makes the session call r.Run once, after HandleStream has returned nil. Run runs on the
+	// goroutine that called HandleStream, if the session can still lend that goroutine.
 	Lend(r Runner, d time.Duration)
 
 	// Release makes the session continue without the goroutine it has lent, because Run

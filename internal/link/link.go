@@ -1,7 +1,7 @@
-// Package link is the interface between gRPC's semantics and the transports.
-// Above it, internal/call implements status codes, interceptors and cardinality.
-// Below it, transports implement memory, sockets and flow control. The package
-// holds the types both share. It starts no goroutine and does no I/O.
+// Package link is the interface between gRPC's semantics and the transports. Above it,
+// internal/call implements status codes, interceptors and cardinality. Below it, transports
+// implement memory, sockets and flow control. Package link holds the types that both share. It
+// starts no goroutine and does no I/O.
 //
 // A transport carries streams of frames. A frame's message is live (a Go value
 // and its codec) or encoded (bytes). The in-process transport hands live
@@ -38,24 +38,24 @@ type Session interface {
 	NewStream(ctx context.Context, o *CallHeader) (Stream, error)
 
 	// Drain tells the peer to make no more calls, and lets running calls finish. Calls that the
-	// peer made before it learned of the drain are accepted. The channel is closed when no more
-	// calls are accepted: when none can be on its way, or after a bounded time if the peer does
-	// not answer. The peer must learn of the drain before it learns that a call was refused
-	// because of it: a retry of that call must not pick this session. Calls to the peer can still
-	// be made.
+	// peer made before it learned of the drain are accepted. The channel that Drain returns is
+	// closed when no more calls are accepted: as soon as none can be on its way or, if the peer
+	// does not answer, after a bounded time. The peer must learn of the drain before it learns
+	// that a call was refused because of it: a retry of that call must not pick this session. This
+	// side can still make calls to the peer.
 	Drain() <-chan struct{}
 
 	// Retire closes Done, so that no new calls are made, and drains.
 	Retire()
 
-	// Written returns a channel that is closed when this process may exit without
-	// losing what the ended calls of the peer have sent: see Acceptor's Gone. It
-	// is used after Drain.
+	// Written returns a channel that is closed when this process may exit without losing what this
+	// side has sent for calls of the peer that have ended: see Acceptor's Gone. Written is used
+	// after Drain.
 	Written() <-chan struct{}
 
-	// Close ends the session and aborts all its calls for reason. It does not
-	// wait. What ended calls have left to send is sent after it returns, and
-	// then the Acceptor's Gone is called.
+	// Close ends the session and aborts all its calls for reason. It does not wait. What ended
+	// calls still have to send is sent after Close returns; the Acceptor's Gone is called after
+	// that.
 	Close(reason error) error
 
 	// Done is closed when no more calls can be made.
@@ -75,10 +75,9 @@ type Acceptor interface {
 	// must use NewStream, HandleUnary does nothing and returns ErrNoCall.
 	HandleUnary(c *UnaryCall, inline bool) error
 
-	// HandleStream is called for each stream, by one goroutine at a time unless
-	// Peer.Parallel is set. It returns at once, or when there is room for the
-	// stream. An error refuses the stream. The acceptor must not use the stream
-	// after that.
+	// HandleStream is called for each stream, by one goroutine at a time unless Peer.Parallel is
+	// set. It returns at once, or when there is room for the stream. An error refuses the stream.
+	// The acceptor must not use a stream that it has refused.
 	HandleStream(s Stream, o *CallHeader) error
 
 	// Closed is called once, when the session has ended. Calls that still run
@@ -106,8 +105,8 @@ type Terms struct {
 	// says that it writes to no bytes that come from users' codecs.
 	Share, ShareBytes bool
 
-	// Admit, unless nil, is called before each HandleUnary and HandleStream, and
-	// waits until the call may run. Its error is the context's, or refuses the call.
+	// Admit, unless nil, is called before each HandleUnary and HandleStream, and waits until the
+	// call may run. It returns the context's error, or an error that refuses the call.
 	Admit func(context.Context) error
 }
 
@@ -142,10 +141,9 @@ type Stream interface {
 	// Send sends f. It blocks until there is credit for the message. When it
 	// returns, the message was captured and f may be reused.
 	//
-	// Send returns ErrEnded once the peer has ended the call, or after this side
-	// has sent its own End, which also unblocks a waiting Send. After Abort it
-	// returns the reason. A *SendError means that the message could not be
-	// encoded, and nothing was sent.
+	// Send returns ErrEnded once the peer has ended the call or this side has sent its own End.
+	// Both also unblock a waiting Send. After Abort it returns the reason. A *SendError means that
+	// the message could not be encoded, and nothing was sent.
 	Send(f *Frame) error
 
 	// Recv waits for the next frame. If f.Dst is set, the frame may hold a
@@ -154,9 +152,8 @@ type Stream interface {
 	// *RecvError means that the message arrived but could not be put in f.Dst.
 	Recv(f *Frame) error
 
-	// Abort ends the stream for reason, which the peer learns. The first reason
-	// wins. It unblocks Send and Recv. After a callee has sent its End, its Abort
-	// does nothing.
+	// Abort ends the stream for reason, which the peer learns. The first reason wins. Abort
+	// unblocks Send and Recv. After a callee has sent its End, its Abort does nothing.
 	Abort(reason error)
 
 	// OnAbort makes the stream call f, once, with the reason when either side
@@ -176,8 +173,8 @@ const MessageOverhead = 5
 
 // Errors of sessions and streams.
 var (
-	// ErrUnprocessed is wrapped by errors of Invoke and NewStream, and by reasons
-	// of aborts, if the peer's handler never saw the call. It is safe to retry.
+	// ErrUnprocessed is wrapped by errors of Invoke and NewStream, and by reasons of aborts, if
+	// the peer's handler never saw the call. Such a call can safely be retried.
 	ErrUnprocessed = errors.New("the call was not processed")
 
 	// ErrExhausted is wrapped by errors of sessions and streams that reached a
@@ -226,7 +223,7 @@ type CallHeader struct {
 	Caller context.Context
 }
 
-// Packed is metadata in encoded form. A map can take thirty times as much memory, so it is
+// Packed is metadata in encoded form. A map can take thirty times as much memory, so the map is
 // made only when it is needed.
 type Packed interface {
 	// Unpack decodes the metadata into a new map. It is safe for concurrent use.
@@ -277,16 +274,15 @@ type Peer struct {
 	// WebSocket.
 	Request func() *http.Request
 
-	// OneShot says that Session.Invoke is supported. Otherwise it always
-	// returns ErrNoCall.
+	// OneShot says that Session.Invoke is supported. Otherwise Invoke always returns ErrNoCall.
 	OneShot bool
 
 	// Parallel says that the session calls Acceptor.HandleStream from a goroutine for each
 	// stream, which may wait there. Otherwise one goroutine reads all of the session.
 	Parallel bool
 
-	// Undecided says that the connection may be handed over before it carries a call. Stats
-	// handlers learn of it with its first call.
+	// Undecided says that the connection may be handed over to another server before it carries a
+	// call. Stats handlers learn of the connection only with its first call.
 	Undecided bool
 
 	// Shares says that the peer writes to no message that it has sent or received, so messages
@@ -294,9 +290,9 @@ type Peer struct {
 	Shares, SharesBytes bool
 
 	// Draft returns n bytes of memory that the peer reads, in which the caller builds a message.
-	// They are the caller's until it calls end, once. A message is sent without a copy if
-	// [Codec.Sized] returns a part of them. Draft returns nil if no such memory is free, and
-	// Draft is nil if the transport has none. It is safe for concurrent use.
+	// The memory belongs to the caller until the caller calls end, once. A message is sent without
+	// a copy if [Codec.Sized] returns a part of that memory. Draft returns nil if no such memory
+	// is free, and Draft is nil if the transport has none. It is safe for concurrent use.
 	Draft func(n int) (b []byte, end func())
 
 	// Local says that the caller's context reaches the callee, so the callee needs no timer for

@@ -10,8 +10,8 @@ import (
 // Two codecs are the same codec if and only if they are equal with ==, which must
 // not panic.
 //
-// The interface has all that a codec may be able to do, so a codec that embeds another can do the
-// same.
+// The interface also includes what only some codecs can do, so that a codec that embeds another
+// one keeps these abilities.
 type Codec interface {
 	// Name returns the codec's content-subtype.
 	Name() string
@@ -25,15 +25,16 @@ type Codec interface {
 	// support v's type. A nil v is an empty message.
 	Append(b []byte, v any) ([]byte, error)
 
-	// AppendWithin is Append if v's encoding fits the free capacity of b and the codec need not
-	// compute its size first, which takes a good part of the time of encoding. Otherwise ok is
-	// false, and nothing was appended.
+	// AppendWithin is Append for the case that v's encoding fits the free capacity of b and the
+	// codec need not compute the size of the encoding first, which takes a good part of the time
+	// of encoding. In any other case ok is false, and nothing was appended.
 	AppendWithin(b []byte, v any) (_ []byte, ok bool)
 
-	// Sized returns v as a message whose Bound is the size of its encoding, so that its memory is
-	// allocated at once: an [Encoded] message, whose bytes may be v's, or a [Measured] one. It
-	// returns a [Live] message if computing the size could cost as much as encoding v. The caller
-	// appends the message at most once, before v changes, and frees it.
+	// Sized returns v as a message whose Bound is the size of its encoding, so that the memory for
+	// it can be allocated in one piece. The result is an [Encoded] message, whose bytes may be
+	// v's, or a [Measured] one. If computing the size could cost as much as encoding v, it is a
+	// [Live] message instead. The caller appends the message at most once, before v changes, and
+	// frees it.
 	Sized(v any) (Message, error)
 
 	// Immutable reports whether the message that Sized returns is encoded and does not change
@@ -48,16 +49,16 @@ type Codec interface {
 	// then does the receiver count the references to a message that has arrived.
 	KeepsReferences() bool
 
-	// Copy sets dst to the result of Decode of Append(src). Afterwards dst and src share no
-	// memory that either side may write. dst must not be a message within src, but may be src
-	// itself.
+	// Copy gives dst the content that it would have after decoding the result of Append(src).
+	// Afterwards dst and src share no memory that either side may write. dst must not be a message
+	// within src, but may be src itself.
 	//
 	// bound is an upper bound of the size of src's encoding in bytes, which copying finds on its
 	// way; Size returns the exact size.
 	//
 	// If ok is false, nothing was copied and dst is unchanged. Then err is the error that
-	// Append(src) would return, or nil if the message must be copied through bytes. Copy runs no
-	// user code to find out.
+	// Append(src) would return, or nil if the message must be copied through bytes. Copy finds
+	// that out without running user code.
 	Copy(dst, src any) (bound int, ok bool, err error)
 
 	// Copies reports whether Copy can copy v without running user code. Copy may still report
@@ -74,7 +75,8 @@ type Codec interface {
 	Move(dst, src any) bool
 }
 
-// Data is an encoded message that a codec decodes. It is in Buffers, or if that is nil in Bytes.
+// Data is an encoded message that a codec decodes. The encoding is in Buffers or, if Buffers is
+// nil, in Bytes.
 type Data struct {
 	Bytes []byte
 	Stay  bool // nobody changes Bytes any more, so that the decoded message may refer to them
@@ -106,8 +108,8 @@ func Live(v any, c Codec) Message { return Message{value: v, codec: c} }
 // Measured returns a message of n bytes that was measured. a appends it: see [Codec.Sized].
 func Measured(a Appender, n int) Message { return Message{value: a, bound: n} }
 
-// An Appender appends a message that was measured, and uses what the computation of its size has
-// found.
+// An Appender appends a message that was measured, and uses what was found out while its size was
+// computed.
 type Appender interface {
 	// Append appends the encoding. It is called at most once, before the message changes.
 	Append(b []byte) ([]byte, error)
@@ -168,8 +170,8 @@ func (m *Message) Append(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// AppendWithin is Append if m's encoding fits the free capacity of b and its size need not be
-// computed first. Otherwise ok is false, and nothing was appended.
+// AppendWithin is Append for the case that m's encoding fits the free capacity of b and the size
+// of the encoding need not be computed first. Otherwise ok is false, and nothing was appended.
 func (m *Message) AppendWithin(b []byte) (_ []byte, ok bool) {
 	if m.live() {
 		return m.codec.AppendWithin(b, m.value)
@@ -227,8 +229,8 @@ func (m *Message) held() Message {
 	return *m
 }
 
-// CopiesTo reports whether m can be copied into the Sink to without encoding it and without
-// running user code, so that any goroutine may do it.
+// CopiesTo reports whether m can be copied into to.Dst without encoding it and without running
+// user code, so that any goroutine may do it.
 func (m *Message) CopiesTo(to *Sink) bool {
 	return m.live() && m.codec == to.Codec && m.codec.Copies(m.value)
 }
@@ -248,9 +250,9 @@ func (m *Message) Size() (int, error) {
 	return n, nil
 }
 
-// Capture stores a copy of m, or its bytes, in the Message into, so that the sender may change m's
-// value. If an earlier Capture has left a message of the same type in into, and DecodeInto has
-// emptied it, Capture reuses it. The error is a *SendError. After an error, into may be used for
+// Capture sets *into to a copy of m, or to m's bytes, so that the sender may change m's value. If
+// *into holds a message of the same type from an earlier Capture, and DecodeInto has emptied that
+// message, Capture reuses it. The error is a *SendError. After an error, *into may be used for
 // another Capture.
 func (m *Message) Capture(into *Message) error {
 	if m.value != nil && m.live() {
@@ -282,9 +284,9 @@ func (m *Message) Capture(into *Message) error {
 	return err
 }
 
-// DecodeInto puts m into the Sink to. It returns a *SendError, which the sender must see, if m
-// cannot be encoded. It returns a *RecvError, which the receiver must see, if m cannot be decoded
-// or is larger than to.Limit. A captured message is left empty, for another Capture.
+// DecodeInto puts m into to.Dst. It returns a *SendError, which the sender must see, if m cannot
+// be encoded. It returns a *RecvError, which the receiver must see, if m cannot be decoded or is
+// larger than to.Limit. A captured message is left empty, for another Capture.
 func (m *Message) DecodeInto(to *Sink) error {
 	if m.live() {
 		if ok, err := m.CopyInto(to); ok || err != nil {
@@ -347,8 +349,8 @@ func countedBefore(err error, to *Sink) error {
 	return err
 }
 
-// Decode decodes data into the Sink to. kept reports whether the message may refer to data.Bytes.
-// The error is a *RecvError.
+// Decode decodes data into to.Dst. kept reports whether the message may refer to data.Bytes. The
+// error is a *RecvError.
 func (to *Sink) Decode(data Data) (kept bool, err error) {
 	n := len(data.Bytes) + data.Buffers.Len()
 	if n > to.Limit {

@@ -13,7 +13,7 @@ type Profile struct {
 	Shared         bool   // both sides share messages
 
 	invalid  string // what Invalid returns
-	longType string // the content-type, if longSubtype says that it is kept
+	longType string // the content-type, if it is kept: see longSubtype
 }
 
 // The content-type of a subtype of at least longSubtype bytes is made once and kept.
@@ -72,10 +72,9 @@ func (p *Profile) Check() *Profile {
 // all are valid. A call with an invalid profile must not reach a handler.
 func (p *Profile) Invalid() string { return p.invalid }
 
-// ValidText reports whether s may be the value of a header: it must have no control
-// characters but tabs. This is HTTP/2's rule, which grpc-go applies to a call's headers
-// in addition to its own rules for metadata. Spaces, non-ASCII and invalid UTF-8 are
-// valid.
+// ValidText reports whether s may be the value of a header: it must have no control characters but
+// tabs. This is HTTP/2's rule, which grpc-go applies to a call's headers in addition to its own
+// rules for metadata. Spaces, non-ASCII characters and even invalid UTF-8 are allowed.
 func ValidText(s string) bool {
 	for i := range len(s) {
 		if s[i] < 0x20 && s[i] != '\t' || s[i] == 0x7f {

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// HasNoSideEffects reports whether the idempotency level of a method is NO_SIDE_EFFECTS. It asks
-// the registry of generated code, because service descriptions do not say it.
+// HasNoSideEffects reports whether the idempotency level of a method is NO_SIDE_EFFECTS. It looks
+// in the registry of generated code, because a grpc.ServiceDesc does not contain that level.
 func HasNoSideEffects(full string) bool {
 	name := strings.ReplaceAll(strings.TrimPrefix(full, "/"), "/", ".")
 	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))

@@ -138,11 +138,11 @@ func (f *farewell) Error() string {
 // Peers that reset too many calls.
 //
 // A call that is reset at once costs its caller a few bytes, but the callee a goroutine and a
-// handler. So if a peer resets more of its calls than end otherwise, the session first handles all
-// that it has read, and only then hands the peer's new calls to the acceptor. A call that was
-// opened and reset in the same read reaches no handler. Such a peer need not be malicious. A
-// client whose calls exceed their deadlines does the same, and the calls that it has already given
-// up need no work.
+// handler. So once a peer has reset many more of its calls than have ended normally, the session
+// first handles all input that it has read. Only then does it offer the peer's new calls to the
+// acceptor. A call that was opened and reset in the same read reaches no handler. Such a peer need
+// not be malicious. A client whose calls exceed their deadlines does the same, and the calls that
+// it has already given up need no work.
 
 // maxResets bounds Session.resets, and so how many calls must end normally to make up for earlier
 // resets. While Session.resets is at least half of maxResets, the peer's new calls wait.
@@ -180,12 +180,12 @@ func (s *Session) offerLateCalls() {
 	s.reading.late = s.reading.late[:0]
 }
 
-// maxPromised bounds Options.Window, so that what [waits.Granted] returns is an int on each
-// system.
+// maxPromised bounds Options.Window, so that the result of [waits.Granted] fits an int on 32-bit
+// systems, too.
 const maxPromised = 1 << 30
 
-// returnCredit returns the credit of n received bytes, once it is worth a frame. The
-// session's mu is held.
+// returnCredit counts n received bytes, and returns their credit to the peer once enough has
+// accumulated for a CREDIT frame. The session's mu is held.
 func (st *stream) returnCredit(n int) {
 	if grant := st.in.flow.Received(n); grant > 0 {
 		st.grantCredit(grant)
@@ -204,9 +204,9 @@ func (st *stream) grantCredit(n int) {
 
 // grantForMessage grants the credit that the peer needs to send the rest of a message for which a
 // receiver waits. If the message is complete but no credit is left, it grants credit for another
-// message. Invoke takes the reply only when the call has ended, and an invalid second reply must
-// be able to arrive before. It reports whether a CREDIT frame was queued. The session's mu is
-// held.
+// message. This is for Invoke, which takes the reply only when the call has ended: an invalid
+// second reply must be able to arrive before the end. It reports whether a CREDIT frame was
+// queued. The session's mu is held.
 func (st *stream) grantForMessage(it *item) bool {
 	before := len(st.session.writing.control)
 	grant := 0
@@ -244,15 +244,15 @@ func addCredit(to *int64, n int64) error {
 //   - inbox.unread is the credit of the stream's messages that have neither been
 //     received nor have a receiver waiting for them. Session.unread is its sum over all
 //     live streams.
-//   - Credit is withheld only while at least windowsUnread windows are unread. When a message is
-//     received, or its stream ends, it no longer counts, and the credit is returned. A message
+//   - Credit is withheld only while at least windowsUnread windows are unread. A message no longer
+//     counts once it is received or its stream has ended, and then its credit is returned. A message
 //     that a receiver waits for does not count, because it alone may be larger than the bound.
 
 // windowsUnread limits the unread bytes of a connection, counted in windows of a stream.
 const windowsUnread = 256
 
-// returnConnCredit returns the connection's credit once it is worth a frame, unless too
-// much is unread. mu is held.
+// returnConnCredit returns the connection's credit once enough has accumulated for a CREDIT frame,
+// unless too many bytes are unread. mu is held.
 func (s *Session) returnConnCredit() {
 	if s.taken >= s.opts.ConnWindow/4 && s.unread < windowsUnread*s.opts.Window {
 		s.writing.control = wire.AppendCredit(s.writing.control, 0, int64(s.taken))

@@ -18,7 +18,7 @@ import (
 
 // How a session ends.
 
-// leave lets the session end, for reason, when no call is left. mu is held.
+// leave makes the session end, for the given reason, as soon as no call is left. mu is held.
 func (s *Session) leave(reason error) {
 	if s.leaving == nil {
 		s.leaving = reason
@@ -33,14 +33,15 @@ func (s *Session) Retire() {
 	s.flush(false)
 }
 
-// retire lets this side make no more calls, drains, and leaves. mu is held.
+// retire stops this side from making more calls, announces a drain, and lets the session end when
+// no call is left. mu is held.
 func (s *Session) retire(reason error) {
 	s.refuse(reason)
 	s.announce()
 	s.leave(reason)
 }
 
-// refuse lets this side make no more calls, for reason. mu is held.
+// refuse stops this side from making more calls. New calls fail with reason. mu is held.
 func (s *Session) refuse(reason error) {
 	if s.refusal != nil {
 		return
@@ -50,8 +51,8 @@ func (s *Session) refuse(reason error) {
 	s.refuseQueued()
 }
 
-// closeIfDrained ends a session that leaves, once no call is left and no call of the peer can be
-// on its way. mu is held.
+// closeIfDrained ends the session if leave was called, no call is left, and no call of the peer
+// can be on its way. mu is held.
 func (s *Session) closeIfDrained() {
 	if s.leaving == nil || s.ended != nil || !s.started || s.live.first != nil || s.closing {
 		return
@@ -65,7 +66,8 @@ func (s *Session) closeIfDrained() {
 	s.terminating.Go(s.closeDrained)
 }
 
-// closeDrained ends a session that had no call left, unless this side has made a call since.
+// closeDrained ends a session that closeIfDrained has found without calls, unless this side has
+// made a call since.
 func (s *Session) closeDrained() {
 	s.mu.Lock()
 	if s.live.first != nil {
@@ -79,8 +81,8 @@ func (s *Session) closeDrained() {
 	s.terminate(reason, wire.ByeDone, false)
 }
 
-// Written implements [link.Session]. The session drops what it cannot write within
-// Options.Farewell.
+// Written implements [link.Session]. The channel is closed after Options.Farewell at the latest,
+// even if replies are left.
 func (s *Session) Written() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,16 +98,17 @@ func (s *Session) Written() <-chan struct{} {
 	return s.written
 }
 
-// checkWritten closes written, if there is one, when nothing of the peer's calls is left to
-// write. It is called whenever the pen is put down, and when a call of the peer leaves the
-// session, which may have dropped what it had left. mu is held.
+// checkWritten closes the channel s.written, if it exists, once nothing is left to write for the
+// peer's calls. It is called when a goroutine puts the pen down. It is also called when a call of
+// the peer leaves the session, because that may have dropped frames of the call. mu is held.
 func (s *Session) checkWritten() {
 	if s.written != nil && s.calls == 0 && len(s.writing.control) == 0 && s.writing.batch.b == nil {
 		s.closeWritten()
 	}
 }
 
-// closeWritten closes written, which must not be nil, once. mu is held.
+// closeWritten closes the channel s.written, which must not be nil. It does nothing when called
+// again. mu is held.
 func (s *Session) closeWritten() {
 	if !link.IsClosed(s.written) {
 		close(s.written)
@@ -114,14 +117,13 @@ func (s *Session) closeWritten() {
 
 // Farewells.
 //
-// A session that ends writes what ended calls have left in their queues, then BYE, and
-// then nothing. A peer that reads BYE closes the connection, and only then does this
-// side close it. The order matters: closing a connection with unread input, such as
-// frames of a call that the peer is making, may reset it, and a reset discards what the
-// peer has not read yet. So when the session is gone, the peer has read everything. If
-// the peer reads nothing for Options.Farewell, the connection is closed anyway. The
-// peer may then still read what the system has buffered, which for shared memory is
-// everything that was written.
+// A session that ends writes what ended calls have left in their queues, then BYE, and then
+// nothing. A peer that reads BYE closes the connection, and only then does this side close it. The
+// order matters: closing a connection with unread input, such as frames of a call that the peer is
+// making, may reset it, and a reset discards what the peer has not read yet. So the peer has read
+// everything by the time the session is gone. The exception is a peer that reads nothing for
+// Options.Farewell: then this side closes the connection anyway. Such a peer can still read what
+// the system has buffered, which for shared memory is everything that was written.
 
 // Close implements [link.Session]. It does not block: what ended calls have left is
 // written in the background, see Farewells.
@@ -141,10 +143,10 @@ func (s *Session) fail(reason error) {
 	s.terminate(err, wire.ByeProtocol, !errors.Is(reason, wire.ErrProtocol))
 }
 
-// terminate ends the session and all its calls for reason. lost means that nothing more
-// can be written. Only if the owner closes the session (ByeClosed) do ended calls still
-// write what they have left: after a protocol error no input is handled, so no credit
-// would arrive for it.
+// terminate ends the session and all its calls for reason. lost means that nothing more can be
+// written. Only if the owner closes the session (ByeClosed), the frames that ended calls have left
+// are still written. After a protocol error the session handles no input, so no credit for these
+// frames would arrive.
 func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	s.mu.Lock()
 	lost = lost || s.writing.broken != nil
@@ -171,7 +173,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 	var after callbacks
 	for st := s.live.first; st != nil; {
 		next := st.nextLive
-		if st == s.reading.accepting { // offerToAcceptor ends it, and its handler can send nothing more
+		if st == s.reading.accepting { // offerToAcceptor ends this call; its handler can send nothing more
 			st.sendErr = reason
 			st = next
 			continue
@@ -183,7 +185,7 @@ func (s *Session) terminate(reason error, code wire.ByeCode, lost bool) {
 		if code != wire.ByeClosed {
 			st.abortUnread(why, &after)
 		} else {
-			st.abort(why, tells && !st.caller, &after) // the peer would count RESETs of our calls
+			st.abort(why, tells && !st.caller, &after) // no RESET of our own calls: the peer would count it
 		}
 		st = next
 	}
@@ -237,20 +239,21 @@ func (s *Session) closeConn() {
 //
 // A drain has two steps, so that it loses no call that is on its way. First the side that drains
 // announces it: it sends DRAIN without a last call, then PING, and goes on accepting calls. The
-// peer makes no more calls once it has read this DRAIN. It answers the PING after the heads of
-// the calls that it has made. The answer tells the side that drains that no more calls will come.
-// Only then does it refuse calls, and its second DRAIN names the last call that it has seen.
+// peer makes no more calls once it has read this DRAIN. The peer answers the PING after the heads
+// of the calls that it has made, so the side that drains knows from the answer that no more calls
+// will come. Only then does that side refuse calls. Its second DRAIN names the last call that it
+// has seen.
 //
 // Invariants:
 //
 //   - The side that drains accepts each call whose HEAD it reads before the answer to its
 //     PING, unless the peer does not answer in time, or the session ends.
-//   - The peer writes no HEAD after this answer. No call that it had opened before it read
-//     the announcement is ended by the drain, even if nothing of it was written yet.
-//   - A call that is refused all the same has a number above the last call of the second DRAIN,
-//     so its caller knows that no handler has seen it.
-//   - A session that leaves drains before it ends: when its last call ends, another call of the
-//     peer may be on its way.
+//   - The peer writes no HEAD after this answer. The drain ends no call that the peer had opened
+//     before it read the announcement, even if no frame of the call was written yet.
+//   - If a call is refused nevertheless, its number is above the one in the second DRAIN, so its
+//     caller knows that no handler has seen it.
+//   - If a session was told to leave, it first drains and then ends, because another call of the
+//     peer may be on its way when the last one ends.
 
 // A drain is the state of a session's drains in both directions. Guarded by mu.
 type drain struct {
@@ -281,8 +284,8 @@ func (s *Session) Drain() <-chan struct{} {
 	return s.drained
 }
 
-// announce announces that no more calls will be accepted. A session without an acceptor
-// accepts none at any time. mu is held.
+// announce announces that no more calls will be accepted. A session without an acceptor never
+// accepts calls, so it skips the announcement and refuses them at once. mu is held.
 func (s *Session) announce() {
 	d := &s.drain
 	switch {
@@ -337,9 +340,9 @@ func (s *Session) handlePong(data [8]byte) {
 	}
 }
 
-// handleDrain handles the peer's DRAIN: we make no more calls, and the peer takes none above
-// last. Each DRAIN makes this side walk all live streams, so a third DRAIN is an error, and so is
-// one that says nothing new. mu is held.
+// handleDrain handles the peer's DRAIN. From now on this side makes no calls, and the peer accepts
+// none of its calls with a number above last. Each DRAIN makes this side walk all live streams, so
+// a third DRAIN is an error, and so is one that says nothing new. mu is held.
 func (s *Session) handleDrain(last uint64, after *callbacks) error {
 	d := &s.drain
 	if d.got++; d.got > 2 || last >= d.takes {
@@ -365,7 +368,7 @@ func (s *Session) handleDrain(last uint64, after *callbacks) error {
 		st = next
 	}
 	if s.opts.Client {
-		s.leave(reason) // a server leaves; a client that takes no more calls stays
+		s.leave(reason) // a server that drains goes away, a client that drains stays
 	}
 	return nil
 }
@@ -393,12 +396,11 @@ func (s *Session) answerPing(data [8]byte) {
 	*to = wire.AppendPing(*to, wire.KindPong, data)
 }
 
-// admission limits how many calls of this side are open at a time to what the peer
-// allows. Calls over the limit wait in a queue, first in, first out. Guarded by the
-// session's mu.
+// admission keeps the number of this side's open calls within the peer's limit. Calls over the
+// limit wait in a queue, first in, first out. Guarded by the session's mu.
 //
-// When a call ends while others wait, its slot passes directly to the first in the
-// queue: one step removes that ticket from the queue, and open stays the same.
+// When a call ends while others wait, its slot passes directly to the first in the queue: the
+// ticket leaves the queue in the same step, and the count in the field open does not change.
 type admission struct {
 	open  uint64    // calls admitted, including those that have just got a slot in the queue
 	queue list.List // of *ticket; a list, because many can leave it at once when their deadlines pass
@@ -444,7 +446,7 @@ func (s *Session) admit(ctx context.Context) error {
 // releaseCall frees the slot of one call, or passes it to the first in the queue. mu is held.
 func (s *Session) releaseCall() {
 	a := &s.admission
-	// Calls opened before HELLO may exceed its limit.
+	// Calls that were opened before HELLO arrived may exceed the limit in it.
 	if limit := s.hello.Calls; a.queue.Len() == 0 || limit > 0 && a.open > limit {
 		a.open--
 		return

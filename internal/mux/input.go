@@ -47,9 +47,9 @@ func (s *Session) handleInput() error {
 	return nil
 }
 
-// keepPartialFrame keeps rest, the beginning of a frame, for the next read, with room for the
-// rest of the frame. It doubles the size of the next buffer if the read filled this one, up to
-// maxRead, so that large input takes few reads.
+// keepPartialFrame moves the bytes in rest, which begin an incomplete frame, to the start of a
+// buffer with room for the next read. If the last read filled its buffer, the next buffer is
+// larger, up to maxRead, so that large input takes few reads.
 func (s *Session) keepPartialFrame(rest []byte) {
 	full := len(s.reading.in.B) == cap(s.reading.in.B)
 	switch {
@@ -119,7 +119,7 @@ func (s *Session) readErrorReason(err error) error {
 	if err != io.EOF && !errors.Is(err, syscall.ECONNRESET) {
 		return err
 	}
-	// The peer says BYE before it closes, unless its process ends.
+	// A peer sends BYE before it closes the connection, unless its process dies.
 	if s.opts.Client {
 		return errors.New("connection lost (the server may have crashed)")
 	}
@@ -195,8 +195,8 @@ func (s *Session) handleFrame(f wire.Frame) error {
 	return err
 }
 
-// checkOpened returns an error if the frame belongs to a call of this side that was never opened.
-// The caller decodes the frame only afterwards, because decoding can cost this side more than the
+// checkOpened returns an error if id is that of a call of this side that was never opened. The
+// session checks this before it decodes a frame, because decoding can cost this side more than the
 // frame costs the peer.
 func (s *Session) checkOpened(id uint64) error {
 	if !s.isOwn(id) || id <= s.reading.opened {
@@ -245,8 +245,9 @@ func (s *Session) handleStreamFrame(f wire.Frame) error {
 	return err
 }
 
-// handleStepFrame handles a STREAM frame. before has the beginning of its block, which came in
-// PARTs; nil if there were none. handleStepFrame keeps no reference to before or f.Body.
+// handleStepFrame handles a STREAM frame. The parameter before holds the beginning of the frame's
+// block, which came in PARTs; it is nil if there were none. handleStepFrame keeps no reference to
+// before or f.Body.
 func (s *Session) handleStepFrame(f wire.Frame, before []byte) error {
 	fromCaller := !s.isOwn(f.Stream)
 	rc, err := s.reading.dec.Stream(f, before, fromCaller)
@@ -316,8 +317,8 @@ func (s *Session) offerToAcceptor(st *stream, o *link.CallHeader) {
 	after.run()
 }
 
-// handleStep handles one step of a call. cost is the credit that its message takes. It returns the
-// stream, and whether the step opened it. mu is held.
+// handleStep handles one step of a call. cost is the credit that the step's message takes.
+// handleStep returns the stream, and whether the step opened it. mu is held.
 func (s *Session) handleStep(id uint64, rc *wire.Received, cost int, after *callbacks) (st *stream, opened bool, err error) {
 	if cost > s.connIn {
 		return nil, false, protocolError("the peer sends more than it has credit for")
@@ -343,7 +344,7 @@ func (s *Session) handleStep(id uint64, rc *wire.Received, cost int, after *call
 		return nil, false, err
 	}
 	if rc.Placed {
-		cost += rc.Size // counts for the stream only: the message is in the peer's own memory
+		cost += rc.Size // only the stream's credit: the message is in the peer's own memory
 	}
 	return st, opened, st.deliver(rc, cost, after)
 }

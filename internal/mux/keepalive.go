@@ -19,7 +19,7 @@ const (
 	pingTimeout = 20 * time.Second // gRPC's default
 	serverPings = 2 * time.Hour    // gRPC's default
 	minBetween  = 5 * time.Minute  // gRPC's default
-	idlePings   = 2 * time.Hour    // between PINGs of a client without calls, unless permitted
+	idlePings   = 2 * time.Hour    // between PINGs of a client without calls, unless the server permits more
 	maxStrikes  = 2                // gRPC's
 )
 
@@ -141,7 +141,7 @@ func (s *Session) sendPing() {
 	p.resetTimer()
 }
 
-// appendPing appends a PING to control, and returns its number. mu is held.
+// appendPing appends a PING to writing.control, and returns the PING's number. mu is held.
 func (s *Session) appendPing() uint64 {
 	p := &s.keepalive
 	p.pingSentAt = time.Now()
@@ -234,7 +234,8 @@ func (s *Session) handlePing(data [8]byte) error {
 	return nil
 }
 
-// A dismissal is why a session ends although its peer broke no rule of the protocol.
+// A dismissal is the error that ends a session whose peer has broken no rule of the protocol, but
+// sends too many PINGs.
 type dismissal struct {
 	code wire.ByeCode
 	text string

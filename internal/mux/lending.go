@@ -6,16 +6,17 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// lending lets the resident run handlers. Waking a worker for each call costs more than most
-// handlers take. While the handlers run, no goroutine reads. So the resident lends itself only to
-// handlers that are known to be quick, only after it has handled all that it has read, and only if
-// no goroutine waits for the peer. It writes the replies of several handlers together.
+// lending is the state with which the resident, the session's reading goroutine, runs handlers
+// itself. Waking a worker for each call takes longer than most handlers run. But while the
+// resident runs handlers, no goroutine reads. So the resident lends itself only to handlers that
+// are known to be quick, only after it has handled all that it has read, and only if no goroutine
+// waits for the peer. It writes the replies of several handlers together.
 //
 // Invariants, under mu:
 //   - borrower is set while roles.Reader is waits.Handler. The resident runs the handler of
 //     that call, and has handled all that it has read.
-//   - A goroutine that is about to wait for the peer, the handler's included, or that ends the
-//     session starts another resident first, in place of the one that runs the handler. Release
+//   - Before a goroutine waits for the peer or ends the session, it starts another resident in place
+//     of the one that runs the handler. The goroutine of the handler itself does so, too. Release
 //     does the same for a handler that turns out to be slow. The new resident starts goroutines
 //     for the calls that are left in lent: their handlers may be as slow, and nobody watches a
 //     call that has not begun.
@@ -25,10 +26,10 @@ type lending struct {
 	// Owned by the resident.
 	onlyInput bool          // no input follows the frame that is being handled
 	lendable  time.Duration // how long the handler of the call that is being offered may take
-	lent      []lentCall    // calls to run when the input was handled
+	lent      []lentCall    // calls to run once all input was handled
 	lentRun   int           // how many calls of lent have run, or were left to other goroutines
 	lentTime  time.Duration // how long the handlers of lent are likely to take
-	lentSpent time.Duration // how long those that have run took
+	lentSpent time.Duration // how long the handlers that have run took
 
 	// Guarded by mu.
 	borrower *stream // the call whose handler the resident runs; nil while it reads
@@ -48,8 +49,8 @@ const (
 	// Handlers that take longer run on several processors rather than one after another.
 	maxLentAmongMany = 20 * time.Microsecond
 
-	// maxCorked is how many replies wait to be written together, so that the peer has
-	// something to do meanwhile.
+	// maxCorked is how many replies are held back and written together. If more were held back,
+	// the peer would have nothing to do meanwhile.
 	maxCorked = 32
 
 	// maxAmong is the number of open calls up to which the resident lends itself. More calls than
@@ -123,7 +124,8 @@ func (s *Session) runLent() (reads bool) {
 	return true
 }
 
-// uncork writes what is queued. Called with mu held; mu is released in between.
+// uncork stops holding back replies, and writes what is queued. Called with mu held; mu is
+// released in between.
 func (s *Session) uncork() {
 	s.roles.Corked = false
 	s.flushQueued()

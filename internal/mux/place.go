@@ -80,10 +80,9 @@ func (s *Session) unplace(step *wire.Step) {
 	}
 }
 
-// A place holds a message from the peer that has not been fetched yet. The memory stays
-// valid, even after the connection has closed, until the place is dropped. The peer is
-// then told that it may reuse the memory. A place that becomes unreachable without a
-// drop is returned by a cleanup.
+// A place holds a message from the peer that has not been fetched yet. The memory stays valid,
+// even after the connection has closed, until the place is dropped. drop tells the peer that it
+// may reuse the memory. If a place becomes unreachable before it is dropped, a cleanup returns it.
 type place struct {
 	session *Session
 	at      int

@@ -8,8 +8,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// Plain messages are small messages of streams, in frames that hold nothing else. They are most
-// of what streams send, so their sender queues many of them at once.
+// Plain messages are small messages of streams, in frames that hold nothing else. Streams send
+// mostly these, so a sender queues many of them at once.
 
 // A run is a queue of plain frames, which their senders have encoded without the lock. It is
 // written as a whole if there is credit for it.
@@ -88,9 +88,9 @@ func (st *stream) enqueuePlain(b []byte, cost int) {
 	st.schedule()
 }
 
-// writeRun appends the run that is the first of st's queue, as far as the connection has credit
-// for whole messages. If the credit suffices only for a piece of the first message, writeRun
-// makes this message a step and returns false. mu is held.
+// writeRun appends the run at the head of st.out to the batch: as many whole messages as the
+// connection has credit for. If the credit suffices only for a piece of the first message,
+// writeRun makes this message a step and returns false. mu is held.
 func (s *Session) writeRun(t *batch, st *stream) bool {
 	r := &st.out[0].run
 	frames := r.frames.B[r.at:]
@@ -131,8 +131,9 @@ func (s *Session) writeRun(t *batch, st *stream) bool {
 	return true
 }
 
-// fitting returns how many bytes of frames there is credit for, in whole frames from the first on.
-// It also returns how much credit these frames take, and how many messages they have.
+// fitting returns the length of the longest prefix of frames that consists of whole frames and for
+// which the credit suffices. It also returns how much credit that prefix takes, and how many
+// messages it has.
 func fitting(frames []byte, credit int64) (n, cost, count int) {
 	for n < len(frames) {
 		_, message, size := wire.Plain(frames[n:])
@@ -171,11 +172,11 @@ func (st *stream) unqueueFirst() {
 // compressed, then the message. The queued messages of a call thus take no more memory than a
 // small multiple of their credit.
 //
-// The receiver takes all that is packed behind a message together with it, and receives
-// it without the session's lock, which the session's reader needs for each frame.
+// The receiver takes a message together with all that is packed behind it. It then receives the
+// packed messages without the session's lock, which the reading goroutine needs for each frame.
 //
-// For the reply of a unary call nothing is packed behind the first message: Invoke looks
-// for a second one.
+// In the inbox of a unary call nothing is packed behind the first message, because Invoke looks
+// for an invalid second reply among the items.
 
 // maxPacked is the size of the largest message that is packed. Once maxPack bytes are packed
 // behind one item, no further message is added. Both are in bytes.
@@ -242,9 +243,9 @@ type unpacked struct {
 	pack     *buffer // packed messages; nil if there are none
 	at       int     // where in pack the next message begins
 	encoding string  // the compressor of the messages that are compressed
-	ends     bool    // the item before them still has a half-close or the end
+	ends     bool    // the item in front of them still has a half-close or the end
 	spent    int     // credit of messages that were received, not yet returned
-	due      int     // the amount of spent at which it is returned
+	due      int     // spent is returned when it reaches this amount
 }
 
 // takePack takes the messages that are packed behind the first item of the inbox. The item's own
@@ -269,8 +270,8 @@ func (st *stream) returnSpent() {
 	}
 }
 
-// receivePacked receives the next of the taken messages into f, and the half-close or end
-// that follows the last of them, unless the message cannot be decoded.
+// receivePacked receives the next packed message into f. After the last one it also receives the
+// half-close or end that follows, unless the message cannot be decoded.
 func (st *stream) receivePacked(f *link.Frame) error {
 	t := &st.unpacked
 	head, n := binary.Uvarint(t.pack.B[t.at:])

@@ -13,18 +13,19 @@ import (
 	"github.com/nearcall/nearcall/internal/wire"
 )
 
-// reading is the state of the goroutine that reads the connection, and decides which one does.
+// reading is the state of the goroutine that reads the connection. That is either the resident, a
+// goroutine of the session, or the leader, a caller that waits for its reply.
 //
-// A caller leads only over a bare socket and only if no other caller waits: then it reads its own
-// reply, and nobody has to wake a goroutine. In all other cases the resident reads: on a side
-// that takes calls, with several concurrent callers, and over other connections. Between
-// sequential calls no goroutine reads; after idleTime without a call the resident takes over.
-// [waits.Roles] has the rules.
+// A caller leads only over a bare socket and only if no other caller waits. Then it reads its own
+// reply, and no goroutine has to be woken. In all other cases the resident reads: on a side that
+// takes calls, with several concurrent callers, and over other connections. Between sequential
+// calls no goroutine reads; after idleTime without a call the resident takes over. [waits.Roles]
+// has the rules.
 type reading struct {
 	// Owned by the reading goroutine.
 	late       []lateCall // calls to offer to the acceptor after all input was handled
 	dec        wire.Decoder
-	parts      parts   // of the block that the next frame begins with
+	parts      parts   // of a block whose last frame has not arrived
 	in         *buffer // begins with input that was not handled yet; may be nil if there is none
 	room       int     // capacity of the next buffer, if larger than readBuffer
 	begun      bool    // the peer's first line was read
@@ -39,17 +40,17 @@ type reading struct {
 	accepting  *stream    // the stream that is being offered to the acceptor
 	resident   wait.Cond
 	readErr    error       // a leader's read error, which the resident handles
-	idle       *time.Timer // wakes the resident; nil before a caller has led
+	idle       *time.Timer // wakes the resident; nil until the resident first retires
 	idleSet    bool
-	idleTerm   uint64 // the term when it was set
+	idleTerm   uint64 // the value of term when idle was set
 }
 
 const (
 	readBuffer = 16 << 10  // usual size of the read buffer, in bytes
 	maxRead    = 256 << 10 // its largest size, reached if reads keep filling it
 
-	// fewCalls is the number of active calls up to which a reader spins. With more calls frames
-	// arrive in batches, and a reader that has parked reads a whole batch.
+	// fewCalls is the number of active calls up to which a reader spins. If more calls are active,
+	// frames arrive in batches, and a reader that has parked reads a whole batch.
 	fewCalls = 16
 
 	// idleTime is how long no goroutine reads after the last call. Frames that no call
@@ -57,9 +58,9 @@ const (
 	idleTime = 5 * time.Millisecond
 )
 
-// await waits until spot is woken or ctx is done, and returns ctx's error in that case.
-// Wake-ups may be spurious, so the caller checks its condition again. spot belongs to
-// st. Called with mu held; mu is released while it waits.
+// await waits until another goroutine wakes spot. It returns ctx's error once ctx is done.
+// Wake-ups may be spurious, so the caller checks its condition again. spot belongs to st. Called
+// with mu held; mu is released while it waits.
 func (s *Session) await(ctx context.Context, st *stream, spot *wait.Cond) error {
 	if st.caller && st.waiter == nil && s.raw != nil && s.roles.MayLead() {
 		return s.lead(ctx, spot)
@@ -85,9 +86,10 @@ func (s *Session) sleep(ctx context.Context, st *stream, spot *wait.Cond) error 
 	return err
 }
 
-// wake wakes the goroutine that waits for the peer at spot, if any, whether it leads or is
-// parked. If it is parked, wake returns its Parker, for the caller to unpark. Goroutines that
-// wait in await, sleep or admit must be woken by wake alone: they might lead. mu is held.
+// wake wakes the goroutine that waits for the peer at spot, if any, whether it leads or is parked.
+// If it is parked, wake returns its Parker, for the caller to unpark. Only wake may wake
+// goroutines that wait in await, sleep or admit: one of them might lead, and roles counts the
+// others. mu is held.
 func (s *Session) wake(spot *wait.Cond) wait.Parker {
 	if s.reading.leader == spot {
 		s.do(s.roles.CallLeader())
@@ -180,7 +182,7 @@ func (s *Session) onReadIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reading.idleSet = false
-	if s.reading.term != s.reading.idleTerm && s.roles.Reader == waits.Nobody { // otherwise another caller has led since
+	if s.reading.term != s.reading.idleTerm && s.roles.Reader == waits.Nobody { // a caller has led since
 		s.startReadIdle()
 		return
 	}
@@ -235,7 +237,8 @@ func (s *Session) readOn(err error) {
 	s.loops.Done()
 }
 
-// residentRetires lets the resident leave reading to callers, if it can. mu is held.
+// residentRetires lets the resident leave reading to callers, if the rules allow it, and reports
+// whether they do. mu is held.
 func (s *Session) residentRetires() bool {
 	if s.raw == nil || s.acceptor != nil || !s.reading.isMet {
 		return false
@@ -245,14 +248,14 @@ func (s *Session) residentRetires() bool {
 	return ok
 }
 
-// receive waits for input and handles it. It returns early if the leader is woken.
-// Called with mu held; mu is released in between.
+// receive waits for input and handles it. If the caller is the leader, receive returns early once
+// another goroutine wakes it. Called with mu held; mu is released in between.
 func (s *Session) receive(ctx context.Context) error {
 	if s.roles.Waiting > 1 {
 		s.roles.Crowd = waits.CrowdLasts
 	}
 	leads := s.reading.leader != nil
-	parks := false // it parks because the spin budget is spent
+	parks := false // park at once, because the spin budget is spent
 	if s.raw != nil && !s.opts.NoSpin && s.readsForFew() {
 		if parks = !s.reading.spinBudget.allows(); !parks && startSpinning() {
 			if got, err := s.spin(ctx, leads); got || err != nil {
@@ -308,8 +311,8 @@ func (s *Session) readSpace() []byte {
 	return s.reading.in.B[len(s.reading.in.B):cap(s.reading.in.B)]
 }
 
-// handleRead handles n bytes that were read at about now. Called without mu; it returns
-// with mu held.
+// handleRead handles n bytes and the error of a read that ended at about the time now. Called
+// without mu; it returns with mu held.
 func (s *Session) handleRead(n int, err error, now time.Time) error {
 	if n > 0 {
 		s.reading.in.B = s.reading.in.B[:len(s.reading.in.B)+n]

@@ -135,8 +135,8 @@ func (st *stream) receiveEnd(f *link.Frame) {
 	st.ended = st.ended || f.End != nil
 }
 
-// takeMessage removes the message from the first item, takes what is packed behind it, and
-// returns the credit of its pieces that have arrived. The session's mu is held.
+// takeMessage removes the message from the first item and takes what is packed behind it. It
+// grants the peer the credit of the pieces that have arrived. The session's mu is held.
 func (st *stream) takeMessage() item {
 	it := st.in.RemoveMessage()
 	st.markReceived(&it)
@@ -155,7 +155,7 @@ func (st *stream) receiveMessage(f *link.Frame) error {
 	it := st.takeMessage()
 	encoding := st.in.Encoding
 	large := st.waiter == nil && st.yielding.shouldYield(it.Size, s.streamsBegun)
-	if len(s.writing.control) > 0 && it.Extra.place == nil { // otherwise fetch flushes it
+	if len(s.writing.control) > 0 && it.Extra.place == nil { // otherwise fetch flushes control
 		s.wakeWriter()
 	}
 	s.mu.Unlock()

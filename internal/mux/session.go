@@ -43,7 +43,8 @@ type Prompt interface {
 	// error.
 	TryRead(b []byte) (n int, err error)
 
-	// TryWrite writes the buffers all, or b if all is nil, as far as it can without blocking.
+	// TryWrite writes the buffers in the parameter all, or b if there are none, as far as it can
+	// without blocking.
 	TryWrite(b []byte, all [][]byte) (n int, err error)
 }
 
@@ -52,30 +53,32 @@ type Gatherer interface {
 	WriteAll(all [][]byte) (n int64, err error)
 }
 
-// A Placer is a Conn whose two ends share memory. Large messages are put there instead
-// of being sent. Its methods are safe for concurrent use.
+// A Placer is a Conn whose two ends share memory. Large messages are put into that memory, and
+// only their place is sent. Its methods are safe for concurrent use.
 type Placer interface {
-	// Place allocates n bytes or slightly more. It returns the memory and the place at
-	// which the peer finds it, or false if there is none. The caller calls Placed when
-	// it has written a message there, which it sends, or Done when it has given up.
+	// Place allocates n bytes or slightly more. It returns the memory and the place at which the
+	// peer finds it, or false if there is none. Then the caller calls Placed if it has written a
+	// message there and will send the place, or Done if it has given up.
 	Place(n int) (b []byte, at int, ok bool)
 	Placed(at int)
 
 	// Draft allocates n bytes or more, in which a user builds a message. The memory is the user's
-	// until Done, even if the connection is closed. PlaceOf returns the place of b, which the
-	// caller sends, if b is in a draft and no other message there is on its way.
+	// until Done, even if the connection is closed. If b is in a draft, and no other message in
+	// that draft is on its way, PlaceOf returns the place of b, which the caller then sends.
 	Draft(n int) (b []byte, at int, ok bool)
 	Done(at int)
 	PlaceOf(b []byte) (at int, ok bool)
 
-	// Hold keeps the n bytes that the peer has put at the place at, until Release, even if the
-	// connection is closed. An error means that the peer is at fault.
+	// Hold keeps a message of n bytes from the peer available until Release, even if the
+	// connection is closed. The parameter at is its place. An error means that the peer is at
+	// fault.
 	Hold(at, n int) error
 
-	// Check returns an error if the message that is held at the place at must not be fetched.
-	// Either the peer has spent less memory itself than its messages need, or the message was not
-	// kept when the connection was closed. In the second case the error wraps [link.ErrExhausted].
-	// Fetch fills b from the place at. It fails if the memory cannot be read.
+	// Check returns an error if the message that is held at this place must not be fetched. One
+	// reason is that the peer has spent less memory itself than its messages need. The other is
+	// that the message was not kept when the connection was closed; then the error wraps
+	// [link.ErrExhausted]. Fetch fills b with the bytes at the place. It fails if the memory
+	// cannot be read.
 	Check(at int) error
 	Fetch(b []byte, at int) error
 	Release(at int)
@@ -106,8 +109,8 @@ type Options struct {
 	Client bool   // this side opened the connection
 	Peer   link.Peer
 
-	Window         int           // how far a call's sender may be ahead, in bytes; 64 KiB by default, which is also the minimum
-	MaxWindow      int           // up to where a waiting receiver grows that window; Window by default
+	Window         int           // how many bytes may be sent but not received; default and minimum 64 KiB
+	MaxWindow      int           // limit up to which a waiting receiver grows that window; Window by default
 	ConnWindow     int           // window of the connection, in bytes; 1 MiB by default
 	MaxHeaderBytes int           // limit for a header or trailer, as wire.HeadSize counts; 16 MiB by default
 	MaxStreams     uint32        // limit of the peer's open calls; 0 for no limit
@@ -157,7 +160,7 @@ type Session struct {
 	streams      map[uint64]*stream
 	recent       *stream // the stream of the last frame, and often of the next; may be nil
 	silent       silentCalls
-	live         streamList    // those of streams, and those without an id yet
+	live         streamList    // the values of streams, and calls that have no id yet
 	streamsBegun uint64        // number of streams so far
 	lastOwn      uint64        // the last id of our calls
 	last         uint64        // the last id of the peer's calls
@@ -324,8 +327,8 @@ func (s *Session) Ended() <-chan struct{} { return s.allCallsEnded }
 // of the session runs any more.
 func (s *Session) Gone() <-chan struct{} { return s.stopped }
 
-// Outcome reports whether the peer has sent a frame of an open call, which either side has made,
-// and why no new calls are made.
+// Outcome reports whether the peer has sent a frame of a call that was already open, made by
+// either side, and why no new calls are made.
 func (s *Session) Outcome() (answered bool, reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -4,9 +4,10 @@ package mux
 
 import "errors"
 
-// A socket stands for the Prompt of other systems, and is never made on this one. Windows has no
-// nonblocking reads and writes for the sockets that Go opens, so there callers do not lead: as
-// over TLS, the resident reads everything and the writer writes everything.
+// A socket takes the place of the type that implements Prompt on other systems. On this one it is
+// never made. Windows has no nonblocking reads and writes for the sockets that Go opens, so there
+// callers do not lead: as over TLS, the resident reads everything and the writer writes
+// everything.
 type socket struct{}
 
 func newSocket(Conn) *socket { return nil }

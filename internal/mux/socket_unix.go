@@ -13,13 +13,14 @@ import (
 type socket struct {
 	conn syscall.RawConn
 
-	// in belongs to the reader, out to the writer. The functions are created once, so
-	// that a read or write allocates no closure.
+	// The reader owns the field in, and the writer owns out. The functions inOnce and outOnce are
+	// created once, so that a read or write allocates no closure.
 	in, out         transfer
 	inOnce, outOnce func(fd uintptr) bool
 }
 
-// A transfer is one read or write. It transfers the buffers all if there are any, and otherwise b.
+// A transfer is one read or write. It transfers the buffers in the field all if there are any, and
+// otherwise b.
 type transfer struct {
 	b   []byte
 	all [][]byte

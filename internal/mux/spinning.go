@@ -9,12 +9,12 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A goroutine that waits for the peer polls the connection, or spins, before it parks. A peer
-// on another processor often answers within microseconds, and then neither side
-// needs a wake-up.
+// Before a goroutine that waits for the peer parks, it spins: it polls the connection for a short
+// time. A peer on another processor often answers within microseconds, and then neither side needs
+// a wake-up.
 
-// spinning counts the goroutines of this process that spin. At most GOMAXPROCS-1 may, so that
-// others can run, but always one.
+// spinning counts the goroutines of this process that spin. At most GOMAXPROCS-1 of them, but at
+// least one, may spin at a time, so that others can run.
 var spinning atomic.Int32
 
 func startSpinning() bool {
@@ -61,10 +61,10 @@ func (s *Session) spin(ctx context.Context, leads bool) (got bool, err error) {
 // onlyCPU is true if this process has a single processor.
 var onlyCPU = runtime.NumCPU() == 1
 
-// spinBudget decides whether a goroutine spins before it parks. If the peer takes longer than a
-// spin, or needs the spinning goroutine's own processor, spinning is wasted, and it stops. A
-// successful spin earns budget and a failed one spends it. Short waits of a parked goroutine
-// earn a little, so that spinning is tried again when it may pay off.
+// spinBudget decides whether a goroutine spins before it parks. Spinning is wasted if the peer
+// takes longer than a spin, or needs the processor of the spinning goroutine. A successful spin
+// earns budget and a failed one spends it, so wasted spinning soon stops. Short waits of a parked
+// goroutine earn a little, so that spinning is tried again when it may pay off.
 type spinBudget struct{ earned int }
 
 const (
@@ -73,7 +73,7 @@ const (
 	spinCost  = 16 // lost by a failed spin, earned by a successful one
 	maxEarned = 64 * spinCost
 
-	// shortWait is the wait in Read up to which spinning might have paid off.
+	// shortWait is the longest wait in Read for which spinning might have paid off.
 	shortWait = 2 * maxSpin
 )
 

@@ -37,7 +37,7 @@ type stream struct {
 	sendErr error // why nothing more can be sent
 	out     []outgoing
 	outOne  [1]outgoing  // backing array of out while there is only one
-	flow    waits.Sender // counts the messages of out, in steps and runs
+	flow    waits.Sender // counts the messages in the field out, in steps and runs
 	answers bool         // Recv was called since the last message was sent, or no message was sent
 	sender  wait.Cond
 
@@ -112,8 +112,8 @@ func (st *stream) enqueue(step wire.Step, message *buffer) {
 	st.schedule()
 }
 
-// schedule puts the stream into a write queue, unless it has nothing to write or is
-// queued already. A stream in starved stays there until the connection has credit. The
+// schedule puts the stream into a write queue, unless it has nothing to write or is queued
+// already. A stream that is in writing.starved stays there until the connection has credit. The
 // session's mu is held.
 func (st *stream) schedule() {
 	if st.queue != nil || len(st.out) == 0 {
@@ -204,8 +204,8 @@ func (st *stream) Send(f *link.Frame) error {
 	return nil
 }
 
-// endBoth ends sending at once, and receiving after what has arrived was received. The session's
-// mu is held.
+// endBoth ends sending at once. Receiving ends after everything that has arrived was received. The
+// session's mu is held.
 func (st *stream) endBoth(why error, after *callbacks) {
 	if st.sendErr == nil {
 		st.sendErr = why
@@ -420,8 +420,8 @@ const (
 	// one takes about ten microseconds.
 	largeMessage = 64 << 10
 
-	// yieldsAfterCall is how many large messages, about ten milliseconds, the stream yields after
-	// the last new call. Then it assumes that it is alone.
+	// yieldsAfterCall is for how many large messages the stream goes on yielding after the last
+	// new call, which takes about ten milliseconds. After that it assumes that it is alone.
 	yieldsAfterCall = 64
 )
 

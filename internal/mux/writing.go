@@ -13,11 +13,11 @@ import (
 
 // writing holds the queues of streams that have something to write. Guarded by mu.
 //
-// The goroutine that holds the pen writes for all streams. Over a bare socket, a
-// goroutine that queues something takes the pen if it is free, writes without blocking,
-// and releases the pen when nothing is left. It leaves the rest to the writer, a
-// goroutine of the session that may block, if the socket is full or if more messages
-// are likely to follow soon. Over other connections the writer writes everything.
+// The goroutine that holds the pen writes for all streams. Over a bare socket, a goroutine that
+// queues something takes the pen if it is free, writes without blocking, and releases the pen when
+// nothing is left. If the socket is full, or if more messages are likely to follow soon, it leaves
+// the rest to the writer, a goroutine of the session that may block. Over other connections the
+// writer writes everything.
 //
 // [waits.Roles] has the rules.
 type writing struct {
@@ -35,7 +35,7 @@ type writing struct {
 	// Owned by the goroutine with the pen.
 	enc   wire.Encoder
 	batch batch
-	fault error // the error of a write by another goroutine than the writer, which handles it
+	fault error // the error of a write by a goroutine other than the writer; the writer handles it
 }
 
 const (
@@ -62,7 +62,8 @@ type batch struct {
 	last   bool      // it ends with BYE
 }
 
-// A cutting is a piece of a message that belongs at offset at of the batch's b.
+// A cutting is a piece of a message that belongs into the batch's b, at the offset in the field
+// at.
 type cutting struct {
 	at int
 	b  []byte
@@ -252,7 +253,7 @@ func (s *Session) onWriteError(err error) {
 	s.mu.Lock()
 	if s.ended == nil {
 		s.writing.broken, s.roles.Over = err, true
-		if !s.roles.Interrupted { // otherwise the leader sets it; doing it here would undo the interrupt
+		if !s.roles.Interrupted { // otherwise the leader does this: here it would undo the interruption
 			s.resetReadDeadline()
 		}
 		s.do(s.roles.NeedReader())
@@ -263,9 +264,8 @@ func (s *Session) onWriteError(err error) {
 	s.fail(err)
 }
 
-// closeWrite closes the connection for writing after BYE, if it can be closed in one
-// direction. It stays open for the reader, which waits for the peer to close: see
-// Farewells.
+// closeWrite closes the connection for writing after BYE, if it can be closed in one direction.
+// The other direction stays open for the reader, which waits for the peer to close: see Farewells.
 func (s *Session) closeWrite() {
 	if c, ok := s.conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() != nil {
 		_ = s.conn.Close()
@@ -398,9 +398,9 @@ func (s *Session) assignNumber(st *stream) {
 	s.numbered()
 }
 
-// A writeQueue is a queue of streams. A stream is in at most one queue, and once. It leaves the
-// queue as soon as it has nothing left to write, so calls that are made and cancelled while the
-// writer is blocked leave nothing behind.
+// A writeQueue is a queue of streams. A stream is in at most one queue, and there at most once. It
+// leaves the queue as soon as it has nothing left to write, so calls that are made and cancelled
+// while the writer is blocked leave nothing behind.
 type writeQueue struct{ first, last *stream }
 
 func (q *writeQueue) push(st *stream) {

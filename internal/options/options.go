@@ -56,8 +56,8 @@ type SetServer func(*Server)
 func (f SetServer) applyServer(o *Server) { f(o) }
 
 // maxRemoteCalls is the default of MaxConcurrentStreams for connections from other processes.
-// Without a limit a client could spend a few bytes for each call, and the server a goroutine and
-// some 10 KiB.
+// Without a limit, each call would cost a client a few bytes, and the server a goroutine and some
+// 10 KiB.
 const maxRemoteCalls = 1000
 
 // NewServer returns the defaults with opts applied.
@@ -95,7 +95,7 @@ type Dial struct {
 	Memory        int64                                           // limit of shared memory, in bytes
 	Conn          func(context.Context, string) (net.Conn, error) // replaces net.Dialer unless nil
 	Backoff       *backoff.Config                                 // nil for the default of the target
-	Timeout       time.Duration                                   // the minimum time of a connection attempt
+	Timeout       time.Duration                                   // how long a connection attempt can take
 	IdleTimeout   time.Duration                                   // after which a socket without calls is closed; 0 means never
 	Dialer        link.Dialer                                     // replaces the target's unless nil
 	Server        *call.Server                                    // serves the peer's calls; may be nil

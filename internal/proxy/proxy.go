@@ -1,8 +1,8 @@
-// Package proxy joins two paths: it makes the calls that arrive at a listener to a target,
-// unchanged. Messages stay encoded. Metadata, deadlines, cancellations, statuses, trailers,
-// authorities and user agents pass unchanged, and so do the calls that the target makes to its
-// client. It decompresses messages that are compressed with gzip and compresses them again; other
-// compressors work only if the program registers them.
+// Package proxy joins two paths: it takes the calls that arrive at a listener and makes them,
+// unchanged, to a target. Messages stay encoded. Metadata, deadlines, cancellations, statuses,
+// trailers, authorities and user agents pass unchanged, and so do the calls that the target makes
+// to its client. The proxy decompresses messages that are compressed with gzip and compresses them
+// again; other compressors work only if the program registers them.
 package proxy
 
 import (
@@ -26,9 +26,9 @@ import (
 // dialTimeout limits an attempt to connect to the target.
 const dialTimeout = 20 * time.Second
 
-// A Proxy makes the calls that arrive at its listeners to a target. Each connection of a
-// nearcall client has its own connection to the target, so that the target can call
-// that client. Ordinary gRPC clients share one.
+// A Proxy takes the calls that arrive at its listeners and makes them to a target. Each connection
+// of a nearcall client has its own connection to the target, so that the target can call that
+// client. Ordinary gRPC clients share one connection to it.
 type Proxy struct {
 	dial   func(accept func(link.Session) link.Acceptor) (link.Dialer, error)
 	server *nearcall.Server
@@ -44,8 +44,8 @@ type Proxy struct {
 
 var errStopped = errors.New("the proxy was stopped")
 
-// New returns a proxy to target, which it dials with opts. It returns an error if target or
-// an option is invalid. more are options of its listeners.
+// New returns a proxy to target, which it dials with opts. It returns an error if target or an
+// option is invalid. The options more are for the server behind the proxy's listeners.
 func New(target string, opts []nearcall.DialOption, more ...nearcall.ServerOption) (*Proxy, error) {
 	p := &Proxy{sessions: make(map[link.Session]struct{})}
 	p.ctx, p.stop = context.WithCancel(context.Background())
@@ -60,7 +60,7 @@ func New(target string, opts []nearcall.DialOption, more ...nearcall.ServerOptio
 	own := options.SetServer(func(o *options.Server) {
 		o.Accept, o.Unknown = p.accept, grpcgo.Handler(p.acceptShared)
 		o.ForcedCodec, o.MaxRecv = grpcgo.Codec(), math.MaxInt32
-		o.WebClients = false // they need a server that knows its methods
+		o.WebClients = false // web clients need a server that knows its methods
 	})
 	p.server = nearcall.NewServer(append(more, own)...)
 	return p, nil
@@ -109,7 +109,7 @@ func (p *Proxy) add(s link.Session) bool {
 }
 
 // connect opens a session with the target. The target's calls go to the acceptor that accept
-// returns. It gives up when ctx is done.
+// returns. It gives up when ctx is done, after dialTimeout, or when the proxy is stopped.
 func (p *Proxy) connect(ctx context.Context, accept func(link.Session) link.Acceptor) (link.Session, error) {
 	d, err := p.dial(accept)
 	if err != nil {
@@ -180,7 +180,8 @@ func (s *spare) get(ctx context.Context) (link.Session, error) {
 	return made, nil
 }
 
-// retire ends the session once its calls have ended. The client's session has ended.
+// retire ends the session once its calls have ended. It is called when the client's session has
+// ended.
 func (s *spare) retire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,9 +191,10 @@ func (s *spare) retire() {
 	}
 }
 
-// join passes the drain and the end of each of two sessions on to the other. It keeps a client
-// that takes no more calls. When one session has ended, so have its calls: the other session ends
-// when it has passed on how they ended.
+// join passes on the drain and the end of each of the two sessions to the other one. It does not
+// disconnect a client that takes no more calls, because such a client can still make calls. When
+// one session has ended, its calls have ended as well. The other session then drains, so that it
+// can still report how these calls ended.
 func (p *Proxy) join(client, target link.Session) {
 	noCalls, noBack := target.Done(), client.Done()
 	for {

@@ -12,13 +12,13 @@ import (
 	"github.com/nearcall/nearcall/internal/link"
 )
 
-// A relay is an acceptor that makes each call that it accepts over another session.
+// A relay is an acceptor that passes each call that it accepts on to another session.
 type relay struct {
 	proxy *Proxy
 	to    link.Session
 
-	// spare returns another session. It is for calls that were on their way when the peer drained
-	// the session in to. It is nil for calls back to a client, which has one session.
+	// spare returns another session, for calls that were on their way when the peer drained the
+	// first one. spare is nil for calls back to a client, which has only one session.
 	spare func(context.Context) (link.Session, error)
 }
 
@@ -44,12 +44,12 @@ func (r *relay) HandleStream(callee link.Stream, o *link.CallHeader) error {
 	return nil
 }
 
-// pass makes the call of callee, and passes its frames on in both directions. ctx ends when
-// callee is aborted, with the reason.
+// pass makes the call that arrived as the stream callee, and passes its frames on in both
+// directions. ctx ends when callee is aborted, and has the reason as its cause.
 //
-// Each direction has a goroutine, so that a receiver that does not receive stops its sender and
-// nothing else. pass learns of aborts of the caller stream from Recv, so that it first passes on
-// what had arrived before.
+// Each direction has a goroutine, so that a receiver that stops receiving holds up its own sender
+// and nothing else. pass learns from Recv that the stream caller was aborted, so that it first
+// passes on what arrived before the abort.
 func (r *relay) pass(ctx context.Context, callee link.Stream, o *link.CallHeader) {
 	caller, err := r.open(ctx, o)
 	switch {
@@ -102,7 +102,7 @@ func forwardRequests(from, to link.Stream) {
 			out.Msg = link.Encoded(mem.BufferSlice{mem.SliceBuffer(data)})
 		}
 		if to.Send(&out) != nil || in.EndSend {
-			return // ended or aborted: forwardReplies receives that
+			return // ended or aborted: forwardReplies learns that from Recv
 		}
 	}
 }

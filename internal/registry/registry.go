@@ -1,5 +1,5 @@
-// Package registry has the transports that are modules of this project. Such a module registers
-// its transport, so that a program that imports it can use the scheme.
+// Package registry holds the transports that come from separate modules of this project. Such a
+// module registers its transport, so that a program that imports it can use the scheme.
 package registry
 
 import (
@@ -9,9 +9,10 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/sock"
 )
 
-// All modules that register a transport name NearcallAndItsModulesMustHaveTheSameVersion1. It
-// gets the next number with each incompatible change of this file, so that a program with another
-// version of a module does not compile, and the compiler's error says why.
+// Every module that registers a transport refers to the constant
+// NearcallAndItsModulesMustHaveTheSameVersion1. Each incompatible change of this file increases
+// the number at the end of the name. So a program that combines different versions does not
+// compile, and the compiler's error says why.
 const NearcallAndItsModulesMustHaveTheSameVersion1 = true
 
 // A Transport carries the calls of a scheme's targets, which are HOST:PORT. It always uses

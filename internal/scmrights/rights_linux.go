@@ -1,8 +1,8 @@
 // Package scmrights sets whether a unix socket accepts descriptors from its peer (SCM_RIGHTS). By
-// default it does, which endangers even a program that never looks at them. The system closes
-// descriptors that the program does not receive, within the read with which they arrive or within
-// the socket's close, and the peer chooses which descriptors these are. It can choose a socket
-// whose close blocks for as long as the peer likes, until its data is sent (SO_LINGER). Each such
+// default it does, which endangers even a program that ignores them. The system itself closes
+// descriptors that the program does not receive, either in the read with which they arrive or when
+// the socket is closed. The peer chooses these descriptors. It can send a socket whose close
+// blocks until its data is sent (SO_LINGER), and delay that for as long as it likes. Each such
 // read blocks a thread of the process.
 //
 // Since version 6.16 Linux can refuse descriptors: the peer's sendmsg then fails with

@@ -100,13 +100,13 @@ func Listen(path string, o Options) (net.Listener, error) {
 	return l, nil
 }
 
-// Abs returns the absolute form of path. It removes no "..", because behind a symbolic link that
-// would name another file.
+// Abs returns the absolute form of path. It keeps each "..", because removing one after a symbolic
+// link would name another file.
 func Abs(path string) (string, error) {
 	switch {
 	case filepath.IsAbs(path):
 		return path, nil
-	case runtime.GOOS == "windows": // there a path can be neither, such as C:s
+	case runtime.GOOS == "windows": // there C:s is relative to the current directory of drive C
 
 		return filepath.Abs(path)
 	}
@@ -181,7 +181,7 @@ func replace(path string, o Options, reason error) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("a socket is in the way, and whether a server listens there is unknown (%w); remove it if none does: %w", err, reason)
 	}
 	if now, err := os.Lstat(path); err != nil || !os.SameFile(before, now) {
-		return nil, fmt.Errorf("another server has just started there: %w", reason) // without taking the lock
+		return nil, fmt.Errorf("another server has just started there: %w", reason) // it took no lock
 	}
 	if err := os.Remove(path); err != nil {
 		return nil, fmt.Errorf("the socket of a server that is gone is in the way, and cannot be removed: %w", err)

@@ -11,9 +11,8 @@ import (
 	"github.com/nearcall/nearcall/internal/options"
 )
 
-// Secured returns creds, or nil if they are nil or those of package insecure. It returns other
-// credentials that call themselves insecure, because their handshake may check or record the
-// peer.
+// Secured returns creds, or nil if they are nil or those of package insecure. Other credentials
+// that call themselves insecure do count, because their handshake may check or record the peer.
 func Secured(creds credentials.TransportCredentials) credentials.TransportCredentials {
 	if creds == nil || reflect.TypeOf(creds) == reflect.TypeOf(insecure.NewCredentials()) {
 		return nil

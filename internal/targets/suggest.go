@@ -73,9 +73,9 @@ func similar(name, rest string) *scheme {
 	return nil
 }
 
-// Hint returns a hint for errors of grpc-go about target if it looks like a misspelt target of
-// nearcall's, or "". Such a target still goes to grpc-go, because a registered resolver or a
-// custom dialer may know it.
+// Hint returns a hint for grpc-go's errors about target if target looks like a misspelt target of
+// nearcall's. Otherwise it returns the empty string. Such a target still goes to grpc-go, because
+// a registered resolver or a custom dialer may know it.
 func Hint(target string) string {
 	name, rest, found := strings.Cut(target, ":")
 	if !found || isPort(rest) || resolver.Get(strings.ToLower(name)) != nil {

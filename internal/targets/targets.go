@@ -75,9 +75,9 @@ func (t *Target) parseUnix() error {
 	return checkLength(path)
 }
 
-// socketPath returns the path of a socket from rest, the part of the target after the
-// scheme. On Windows a path can begin with a drive, also after slashes:
-// unix:///C:/dir/s and unix://C:\dir\s, the form that dialers get, are unix:C:\dir\s.
+// socketPath returns the path of a socket from rest, the part of the target after the scheme. On
+// Windows a path can begin with a drive, even after slashes. So unix:///C:/dir/s and
+// unix://C:\dir\s (the form that dialers get) mean the same as unix:C:\dir\s.
 func socketPath(rest string, windows bool) (string, error) {
 	path, slashes := strings.CutPrefix(rest, "//")
 	if slashes {
@@ -154,7 +154,7 @@ func (t *Target) fixed() string {
 // name returns the authority of targets that name their server.
 func (t *Target) name() string { return escape(t.Rest) }
 
-// localhost returns the authority of targets that name a socket file, as in grpc-go.
+// localhost returns the authority of targets that name a unix socket, as in grpc-go.
 func localhost(*Target) string { return "localhost" }
 
 // forGRPC returns the target with which grpc-go connects to the same socket.

@@ -47,7 +47,7 @@ func withHTTP(c *tls.Config) *tls.Config {
 type tlsCredentials struct {
 	credentials.TransportCredentials // the client's
 	server                           credentials.TransportCredentials
-	config                           *tls.Config // of a client
+	config                           *tls.Config // // a copy of the user's
 }
 
 // Server returns the credentials that ServerHandshake uses.

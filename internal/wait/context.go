@@ -2,9 +2,9 @@ package wait
 
 import "context"
 
-// The caller's context may have a type whose methods contradict one another. Calls treat it as
-// package context and grpc-go do. It has ended once its Done channel is closed, and not before;
-// only then does Err tell why. Deadline's time counts only if ok is true.
+// The caller's context may have a type whose methods contradict one another. Calls treat such a
+// context as package context and grpc-go do. It has ended once its Done channel is closed, and not
+// before. Err counts only after that, and tells why. Deadline's time counts only if ok is true.
 //
 // A context whose Err is nil although Done is closed violates context.Context. Package
 // context panics; here the context counts as cancelled. A nil Err must not make a call

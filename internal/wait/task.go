@@ -8,11 +8,11 @@ type Job interface {
 	Run()
 
 	// Drop is called after Cancelled, instead of Run, if the loop ends before the task begins. It
-	// wakes those that wait for the job.
+	// wakes the goroutines and tasks that wait for the job.
 	Drop()
 
 	// Leave is called after Cancelled if the loop ends while Run waits. Run then never returns.
-	// Leave wakes those that wait for the job.
+	// Leave wakes the goroutines and tasks that wait for the job.
 	Leave()
 
 	// Cancelled is called with the reason if the loop ends before the task.
@@ -25,8 +25,8 @@ type Job interface {
 type Loop interface {
 	Waiter
 
-	// Start starts a task for j, or returns why the loop accepts none. If handoff is
-	// set and the loop allows it, the calling goroutine, which must hold no lock, may
+	// Start starts a task for j, or returns an error that says why the loop accepts no tasks. If
+	// handoff is set and the loop allows it, the calling goroutine, which must hold no lock, may
 	// run the task and others that are ready. Otherwise Start returns at once.
 	Start(handoff bool, j Job) error
 
@@ -41,7 +41,8 @@ type Loop interface {
 	Inside() bool
 }
 
-// A type that embeds a Handle stands for a Loop without having its methods.
+// A Handle is for types that stand for a Loop without having its methods: such a type embeds a
+// Handle.
 type Handle struct{ loop Loop }
 
 // HandleOf returns a Handle for l.

@@ -17,9 +17,8 @@ import (
 // A Parker holds at most one token. One goroutine or task parks at a time; any
 // may unpark.
 type Parker interface {
-	// Park waits for the token and takes it, or returns ctx's error once ctx
-	// is done. If there is a token and ctx is done, it may do either; a token
-	// it did not take stays.
+	// Park waits for the token and takes it, or returns ctx's error once ctx is done. If there is
+	// a token and ctx is done, Park may do either. A token that it does not take stays.
 	Park(ctx context.Context) error
 
 	// Unpark leaves the token. It never blocks. If the last token was not
@@ -74,9 +73,9 @@ func (g *Goroutine) Unpark() {
 // A Cond is a condition variable like sync.Cond, for one waiter of any kind. At
 // most one goroutine or task waits at a time. The zero value is ready to use.
 //
-// Invariant: asleep is written only under the lock. The waiter sets it before
-// releasing the lock. Wake clears it and returns the Parker to unpark. So each
-// sleep gets exactly one token, and none is left when Wait returns.
+// Invariant: the field asleep is written only under the lock. The waiter sets it before releasing
+// the lock. Wake clears it and returns the Parker to unpark. So each sleep gets exactly one token,
+// and none is left when Wait returns.
 type Cond struct {
 	asleep Parker     // the waiter's; nil if there is none
 	own    *Goroutine // reused for every wait with a nil Waiter
@@ -91,8 +90,8 @@ func (s *Cond) Wait(l sync.Locker, w Waiter) {
 	l.Lock()
 }
 
-// WaitContext is like Wait, but stops waiting when ctx is done, and returns its
-// error unless Wake was called first.
+// WaitContext is like Wait, but stops waiting when ctx is done. In that case it returns ctx's
+// error, unless Wake was called first.
 func (s *Cond) WaitContext(ctx context.Context, l sync.Locker, w Waiter) error {
 	p := s.parker(w)
 	s.asleep = p
@@ -126,8 +125,8 @@ func (s *Cond) parker(w Waiter) Parker {
 	return s.own
 }
 
-// Sleep is like Wait, but returns without l. The caller sees all that the waker
-// wrote before Unpark, even after it released l.
+// Sleep is like Wait, but does not lock l again. The caller sees all that the waker wrote before
+// Unpark, even what it wrote after it had released l.
 func (s *Cond) Sleep(l sync.Locker, w Waiter) {
 	p := s.parker(w)
 	s.asleep = p
@@ -156,9 +155,9 @@ func Unpark(p Parker) {
 
 // A Handoffer is the Parker of a task that can run on the goroutine that wakes it.
 type Handoffer interface {
-	// Handoff is like Unpark, but may run the task, and others that are ready, on the
-	// calling goroutine until they wait again. The caller must hold no lock. It calls
-	// Handoff when it has a message for the task.
+	// Handoff is like Unpark, but may run the task, and others that are ready, on the calling
+	// goroutine until they wait again. The caller must hold no lock. The caller calls Handoff when
+	// it has a message for the task.
 	Handoff()
 }
 

@@ -58,8 +58,9 @@ func (d *Decoder) head(r *reader, remember bool) (o *link.CallHeader, timeout ti
 	return o, timeout
 }
 
-// The metadata of a call stays encoded if it has at least manyEntries entries. A map takes a
-// hundred bytes for an entry of two, and a peer can have a thousand calls open.
+// The metadata of a call stays encoded if it has at least manyEntries entries. A map takes about a
+// hundred bytes for an entry that has two bytes on the wire, and a peer can have a thousand calls
+// open.
 const manyEntries = 64
 
 // sent decodes the metadata of a call's head. It validates all entries, also those that stay

@@ -135,7 +135,7 @@ func ParseCredit(body []byte) (n int64, err error) {
 	return int64(v), nil
 }
 
-// AppendReturn appends a RETURN for the message at place.
+// AppendReturn appends a RETURN for the message at the given place.
 func AppendReturn(b []byte, place int) []byte {
 	start := len(b)
 	return finishFrame(appendUint(beginFrame(b, KindReturn, 0), uint64(place)), start)

@@ -21,27 +21,27 @@ const Version = 1
 // Limits of the protocol, in bytes unless stated otherwise.
 const (
 	MaxFrame  = 1<<16 - 1 // without the length field
-	MinWindow = 1 << 16   // of a call and of a connection; both apply until HELLO arrives
+	MinWindow = 1 << 16   // of a call and of a connection; also their windows until HELLO arrives
 	MinBlock  = 1 << 14   // the smallest limit that a receiver may set
 	MinPlace  = 32 << 10  // the minimum size of a message in shared memory
 	MaxUint   = 1<<62 - 1
-	NoLast    = 1 << 53 // in a DRAIN, last is NoLast or more if the last call is not known yet
+	NoLast    = 1 << 53 // a DRAIN with NoLast or a higher number does not name the last call yet
 
 	// MaxCredit bounds the credit that a call or connection accumulates, in bytes. On 32-bit
 	// systems it does not fit an int, so credit is an int64.
 	MaxCredit int64 = MaxUint + 1
 
 	maxName  = 256      // of a name in the table
-	maxTable = 64 << 10 // of the whole table, as stringCost counts
+	maxTable = 64 << 10 // of the whole table, with stringCost for each string
 
 	lengthSize = 2
 )
 
-// stringCost is what each string counts in addition to its length, in bytes. It counts in the size
-// of a block, where the key and value of a metadata entry are one string, and in the table of
-// names. It is HTTP/2's overhead for a header field, and counts against limits of headers as in
-// gRPC. Without it a peer could exhaust a receiver's memory with strings that take almost no bytes
-// on the wire.
+// stringCost is added to the length of each string, in bytes, in the size of a block and of the
+// table of names. In a block, the key and value of a metadata entry count as one string. The value
+// is HTTP/2's overhead for a header field, and counts against limits of headers as in gRPC.
+// Without it a peer could exhaust a receiver's memory with strings that take almost no bytes on
+// the wire.
 const stringCost = 32
 
 // FeatureNoCalls is set in HELLO by a side that accepts no calls.

@@ -16,8 +16,8 @@ const (
 // profileNew introduces a new profile. n > 0 stands for profile number n.
 const profileNew = 0
 
-// A table tracks how much of its table of names a direction has used. Encoder and Decoder count
-// in the same way, so they agree on which strings still get numbers.
+// A table tracks the size of the table of names of one direction. Encoder and Decoder count in the
+// same way, so they agree on which strings still get numbers.
 type table struct{ size int }
 
 // add reserves room for the given number of strings with the given total length. It
@@ -74,8 +74,8 @@ func (e *Encoder) forget(m mark) {
 	}
 }
 
-// appendName appends s. If remember is set, s is short enough and the table has room, s gets a
-// number.
+// appendName appends s. s gets a number if remember is set, s is short enough and the table has
+// room.
 func (e *Encoder) appendName(b []byte, s string, remember bool) []byte {
 	if n, known := e.names[s]; known {
 		return appendUint(b, n+nameFirst)
@@ -90,7 +90,7 @@ func (e *Encoder) appendName(b []byte, s string, remember bool) []byte {
 	return appendString(append(b, nameNew), s)
 }
 
-// appendProfile appends p. If remember is set and the table has room, p gets a number.
+// appendProfile appends p. p gets a number if remember is set and the table has room.
 func (e *Encoder) appendProfile(b []byte, p *link.Profile, remember bool) []byte {
 	if p == e.last {
 		return appendUint(b, e.lastAt)

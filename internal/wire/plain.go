@@ -32,8 +32,8 @@ func Plain(b []byte) (stream uint64, message []byte, n int) {
 	return stream, message, n
 }
 
-// BeginPlain appends the head of a plain frame. The message is appended after it, and then
-// [EndPlain] is called with the offset of the frame.
+// BeginPlain appends the head of a plain frame. The caller appends the message after it, and then
+// calls [EndPlain] with the offset of the frame.
 func BeginPlain(b []byte, stream uint64) []byte {
 	return beginFrame(b, KindStream|FlagMessage, stream)
 }

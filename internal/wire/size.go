@@ -61,8 +61,8 @@ func countDetails(b []byte) (n int) {
 	return n
 }
 
-// trailerDetails returns the number of status details in a trailer, which a caller may use if the
-// status has none.
+// trailerDetails returns the number of status details in a trailer. The caller of the RPC may use
+// them if the status itself has none.
 func trailerDetails(trailer metadata.MD) int {
 	if own := trailer[link.DetailsKey]; len(own) == 1 {
 		return countDetails([]byte(own[0]))
@@ -70,7 +70,7 @@ func trailerDetails(trailer metadata.MD) int {
 	return 0
 }
 
-// A block is the size of the block that is being decoded.
+// A block tracks the size of the block that a reader decodes.
 type block struct {
 	what  string
 	size  int64

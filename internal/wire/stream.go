@@ -31,8 +31,9 @@ type Step struct {
 	Compressed bool
 	begun      bool // the first piece was appended
 
-	// Placed means that Message is empty and the message is in shared memory: Size bytes at
-	// Place. It takes as much credit as any message of its size, even more than is left.
+	// Placed means that Message is empty and the message is in shared memory: Size bytes at Place.
+	// Such a message takes as much credit as any other of its size, even if that is more than is
+	// left.
 	Placed      bool
 	Place, Size int
 }
@@ -77,9 +78,9 @@ func (s *Step) placeRoom() int {
 
 func (s *Step) hasHead() bool { return s.Open != nil || s.Header != nil }
 
-// Append appends as much of s as fits into one STREAM frame, after PARTs if its block is too
-// long. The message takes at most credit bytes of credit; cost is what it took. Append appends
-// nothing if there is too little credit.
+// Append appends as much of s as fits into one STREAM frame, after PARTs if its block is too long.
+// The message takes no more credit than the argument credit, unless it is placed; cost is what it
+// took. Append appends nothing if there is too little credit.
 func (e *Encoder) Append(b []byte, s *Step, credit int) (out []byte, cost int) {
 	f := framing{e: e, s: s, b: b, start: len(b)}
 	f.run(credit)
@@ -101,7 +102,7 @@ func (e *Encoder) AppendHead(b []byte, s *Step, credit int) (out, tail []byte, c
 	return out, f.tail, f.cost
 }
 
-// run appends the frame without the piece of the message at its end.
+// run appends the frame, except the piece of the message at its end, which it leaves in f.tail.
 func (f *framing) run(credit int) {
 	s := f.s
 	if s.HasMessage {
@@ -292,9 +293,9 @@ type Received struct {
 }
 
 // Stream decodes a STREAM frame, from the caller of its call if fromCaller is set and otherwise
-// from the callee. before holds the PARTs of its block, nil for none. A returned error is a
-// protocol error, which ends the connection. An error that ends only the call is in
-// Received.Wrong.
+// from the callee. The parameter before holds the PARTs of the frame's block; it is nil if there
+// are none. A returned error is a protocol error, which ends the connection. An error that ends
+// only the call is in Received.Wrong.
 func (d *Decoder) Stream(f Frame, before []byte, fromCaller bool) (Received, error) {
 	flags := f.Kind &^ KindStream
 	if flags == FlagMessage && before == nil { // fast path, because these frames cost a peer least

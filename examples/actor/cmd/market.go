@@ -13,8 +13,8 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// run opens the market, lets traders trade, closes it, and prints the results. Its error says
-// what does not balance.
+// run opens the market, lets traders trade, closes it, and prints the results. If the results do
+// not balance, its error says what differs.
 func run(ctx context.Context, network string, traders, orders int) error {
 	dir, err := os.MkdirTemp("", "actor")
 	if err != nil {
@@ -91,7 +91,7 @@ func listen(network, dir string) (nearcall.Listener, error) {
 	return nil, err
 }
 
-// A tape is the sums over the feed of trades.
+// A tape has the sums over the feed of trades.
 type tape struct {
 	trades   uint64
 	quantity int64

@@ -72,8 +72,8 @@ func draw(n int, seed uint64) []*pb.Order {
 	return drawn
 }
 
-// send places the orders, and cancels each after some more were placed. Most have been filled
-// by then, and the market rejects the cancel.
+// send places the orders, and cancels each order after it has placed some more. Most orders have
+// been filled by then, so the market rejects their cancels.
 func send(stream grpc.BidiStreamingClient[pb.Request, pb.Event], orders []*pb.Order) error {
 	const later = 100 // less than the limit of open orders
 	for i, o := range orders {

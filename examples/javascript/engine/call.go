@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A call is the server side of a call, which the handler gets as its last argument.
+// A call is the server side of a gRPC call. The handler gets its object as the last argument.
 type call struct {
 	engine  *Engine
 	handler *handler

@@ -11,10 +11,10 @@
 //
 // # A service
 //
-// A service is an object with one function for each method, named like the method but with
-// the first letter in lower case. The functions may be async. The last argument, call, has
-// signal, an AbortSignal that is aborted when the caller is gone; and send and recv if the
-// method streams. Both return promises; that of recv resolves to null at the end.
+// A service is an object with one function for each method, named like the method but with the
+// first letter in lower case. The functions may be async. The last argument, call, has signal, an
+// AbortSignal that is aborted when the caller is gone. If the server streams, call also has send,
+// and if the client streams, recv. Both return promises; that of recv resolves to null at the end.
 //
 //	unary(request, call) returns the reply
 //	serverStream(request, call)
@@ -31,9 +31,9 @@
 //	const stream = await client.clientStream()
 //	const stream = await client.bidi()
 //
-// A stream has send, closeSend, recv and cancel. As always in gRPC, it must be cancelled, or
-// read until recv returns null or fails. The interpreter supports neither async generators
-// nor for await, so read a stream like this:
+// A stream has recv and cancel, and if the client streams, also send and closeSend. As always in
+// gRPC, it must be cancelled, or read until recv returns null or fails. The interpreter supports
+// neither async generators nor for await, so read a stream like this:
 //
 //	for (let m; (m = await stream.recv()) !== null;) { ... }
 //

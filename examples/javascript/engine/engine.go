@@ -25,13 +25,12 @@ type Engine struct {
 	report func(error)
 	stop   sync.Once
 
-	// stopped is set before tasks can run on a goroutine that is not the host's. A task
-	// that finds it set must not use the interpreter, which might be in use there.
+	// stopped is set before tasks can run on a goroutine that is not the host's. A task that finds
+	// it set must not use the interpreter, which another goroutine might be using.
 	stopped atomic.Bool
 
-	// gone is closed at the end of Stop. The loop has lost its host then, and drops tasks
-	// that have not begun. So a goroutine that waits for the result of a task must also wait
-	// for gone.
+	// gone is closed at the end of Stop. By then the loop has lost its host, and drops tasks that
+	// have not begun. So a goroutine that waits for the result of a task must also wait for gone.
 	gone chan struct{}
 
 	// Only tasks and the script access the rest.
@@ -90,9 +89,9 @@ func (e *Engine) alive() error {
 	return nil
 }
 
-// Close waits until scripts and handlers have ended, and stops the engine. If ctx is done
-// first, Close stops the engine and returns ctx's error. Scripts cannot make calls after Close
-// was called, so stop servers gracefully before.
+// Close waits until scripts and handlers have ended, and stops the engine. If ctx is done first,
+// Close stops the engine and returns ctx's error. Scripts cannot make calls after Close was
+// called, so stop servers gracefully before you call it.
 func (e *Engine) Close(ctx context.Context) error {
 	err := e.loop.Close(ctx)
 	e.Stop()

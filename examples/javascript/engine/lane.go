@@ -11,8 +11,8 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// A lane executes operations one after another. A gRPC stream allows one Send and one Recv at
-// a time, but a script may call either without awaiting the last.
+// A lane executes operations one after another. A gRPC stream allows one Send and one Recv at a
+// time, but a script may call either again without awaiting the promise of the previous one.
 type lane struct {
 	engine *Engine
 	busy   bool // a task executes queue

@@ -10,7 +10,7 @@ import (
 //go:embed prelude.js
 var prelude string
 
-// own is the engine's JavaScript functions, which scripts cannot replace.
+// own holds the engine's own JavaScript functions, which scripts cannot replace.
 type own struct {
 	parse, stringify      goja.Callable
 	then                  goja.Callable

@@ -10,8 +10,8 @@ import (
 	"github.com/nearcall/nearcall/loop"
 )
 
-// settled waits for v if it is a promise, and returns what it resolves to. The caller must be
-// a task, with no JavaScript function on the stack.
+// settled returns v, or if v is a promise, waits for it and returns what it resolves to. The
+// caller must be a task, with no JavaScript function on the stack.
 func (e *Engine) settled(ctx context.Context, v goja.Value) (goja.Value, error) {
 	o, ok := v.(*goja.Object)
 	if !ok {

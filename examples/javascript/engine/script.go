@@ -6,9 +6,9 @@ import (
 	"github.com/dop251/goja"
 )
 
-// Run runs a script and returns the value of its last statement as JSON. If that is a promise,
-// as of an async function, Run waits for it and returns what it resolves to. name is for
-// error messages. An error that the script throws is a [*ScriptError].
+// Run runs a script and returns the value of its last statement as JSON. If that value is a
+// promise, for example from an async function, Run waits for it and returns what it resolves to.
+// name is for error messages. An error that the script throws is a [*ScriptError].
 //
 // If ctx is done first, Run returns its error, but the script continues: only [Engine.Stop]
 // interrupts a script.

@@ -15,9 +15,9 @@ import (
 	"github.com/nearcall/nearcall"
 )
 
-// Register makes srv serve a service with an object of the script. object is its name, or another
-// expression whose value it is. It is an error if the object lacks the handler of a method. srv's
-// rules for registration apply.
+// Register makes srv serve a service with an object of the script. The parameter object is the
+// name of that object, or another expression that evaluates to it. It is an error if the object
+// lacks the handler of a method. srv's rules for registration apply.
 func (e *Engine) Register(srv *nearcall.Server, service protoreflect.ServiceDescriptor, object string) error {
 	desc := &grpc.ServiceDesc{
 		ServiceName: string(service.FullName()),

@@ -16,19 +16,21 @@ import "sync/atomic"
 //
 // Invariants:
 //   - While a goroutine waits for the peer, another one reads or was woken to read.
-//   - If something is queued that can be written, a goroutine has the pen, or the writer was woken
-//     for it, or the goroutine that has the lock is about to do one of these, or Corked is set.
+//   - If something is queued that can be written, one of four things is true: a goroutine has the
+//     pen, the writer was woken to take it, the goroutine that has the lock is about to take it or
+//     wake the writer, or Corked is set.
 //   - While Corked is set, a resident runs handlers or is about to, and writes after the last one.
-//   - The leader does not park where others are woken. CallLeader tells it to stop, and interrupts
-//     its read. It undoes the interruption before it leaves, so the next reader is not interrupted.
+//   - Other goroutines wait on a Parker, but the leader waits in a read. So CallLeader tells the
+//     leader to stop, and interrupts that read. The leader undoes the interruption before it leaves,
+//     so that the next reader is not interrupted.
 type Roles struct {
 	Reader Reader
 	Pen    Pen
 
 	Waiting int  // goroutines, other than the leader, that wait for the peer and were not woken yet
-	Crowd   int  // reads for which the resident stays; see CrowdLasts
+	Crowd   int  // for how many more reads the resident stays; see CrowdLasts
 	Over    bool // the session has ended, or cannot be written: only the resident reads
-	Corked  bool // nothing is written
+	Corked  bool // nothing is written until the resident has run its handlers
 
 	// State of the leader.
 	called      uint32 // atomic, because Called needs no lock
@@ -56,7 +58,7 @@ const (
 	HandedOver     // it is the writer's, with a batch that is not fully written
 )
 
-// A Task is what the session has to do, as a set.
+// A Task is a set of things that the session has to do.
 type Task byte
 
 const (
@@ -85,7 +87,8 @@ func (r *Roles) NeedReader() Task {
 	return 0
 }
 
-// Wait is called by a goroutine that is about to park until the peer sends something. Woken follows.
+// Wait is called by a goroutine that is about to park until the peer sends something. A call of
+// Woken must follow.
 func (r *Roles) Wait() Task {
 	r.Waiting++
 	return r.NeedReader()
@@ -96,7 +99,8 @@ func (r *Roles) Wait() Task {
 func (r *Roles) Woken() { r.Waiting-- }
 
 // MayLead reports whether a caller that has to wait may read instead. Such a caller reads its own
-// reply: no other goroutine waits for the peer, because then one would read.
+// reply, because no other goroutine waits for the peer: if one did, the connection would already
+// have a reader.
 func (r *Roles) MayLead() bool { return r.Reader == Nobody }
 
 // Lead makes a caller the leader.
@@ -124,7 +128,7 @@ func (r *Roles) Interrupt() Task {
 }
 
 // Park is called by the leader before it parks in a read, and Unpark after it. If Unpark returns
-// true, the read was interrupted, and the leader resets what has interrupted it.
+// true, the read was interrupted, and the leader must undo the interruption.
 func (r *Roles) Park() { r.Parked = true }
 
 func (r *Roles) Unpark() (interrupted bool) {
@@ -172,15 +176,15 @@ func (r *Roles) Idle() Task {
 // MayLend reports whether the resident may run a handler.
 func (r *Roles) MayLend() bool { return r.Waiting == 0 && !r.Over }
 
-// Lend makes the resident run a handler. more says that others follow, so that their replies are
-// written together.
+// Lend makes the resident run a handler. more says that other handlers follow. The replies of all
+// of them are then written together.
 func (r *Roles) Lend(more bool) {
 	r.Reader = Handler
 	r.Corked = r.Corked || more
 }
 
-// Returned is called by a resident whose handler has returned, if no other goroutine has become the
-// resident meanwhile. Otherwise it ends.
+// A resident calls Returned after its handler has returned, unless another goroutine has become
+// the resident meanwhile. In that case the calling goroutine ends instead.
 func (r *Roles) Returned() { r.Reader = Resident }
 
 // CallWriter wakes the writer to write what is queued, or to end the session. lost says that nothing
@@ -195,9 +199,9 @@ func (r *Roles) CallWriter(lost bool) Task {
 	return WakeWriter
 }
 
-// TakePen gives the pen to a goroutine that has queued something. If ok is false, it leaves
-// writing to another goroutine. mayWrite says that this goroutine may write without blocking;
-// otherwise the writer writes.
+// TakePen gives the pen to a goroutine that has queued something. If ok is false, that goroutine
+// leaves writing to another one. mayWrite says that it can write without blocking; otherwise the
+// writer writes.
 func (r *Roles) TakePen(mayWrite bool) (do Task, ok bool) {
 	switch {
 	case r.Corked || r.Pen >= Taken:

@@ -2,13 +2,13 @@ package waits
 
 // Credit of calls.
 //
-// A receiver promises a window to the sender: while the bytes that were sent and not received are
-// fewer, the sender does not wait. The receiver returns the credit of what was received in
-// portions, because each CREDIT frame, and each sender that it wakes, costs as much as several
-// small messages. So it grants a portion more than it has promised.
+// A receiver promises a window to the sender: the sender does not wait while the bytes that were
+// sent but not received are fewer than the window. The receiver returns credit in portions,
+// because each CREDIT frame, and each sender that it wakes, costs as much as several small
+// messages. To keep its promise, it grants one portion more than it has promised.
 //
 // Invariants, for each direction of a call, with nothing on its way:
-//   - Receiver.Credit, the bytes that were not received, and Receiver.Taken add up to
+//   - The sum of Receiver.Credit, Receiver.Taken and the bytes that were sent but not received is
 //     Receiver.Window plus Receiver.Advance. The sender has Receiver.Credit left.
 //   - Taken is less than HoldsBack, and Window is at least the promise plus HoldsBack. So a
 //     sender that has no credit left is ahead by the promise or more.
@@ -88,6 +88,6 @@ func (s *Sender) Full(all int) bool {
 // Lacks reports whether the stream has no credit left for another message.
 func (s *Sender) Lacks() bool { return s.Credit <= int64(s.Backlog) }
 
-// TakesMore reports whether another message may be queued. Whenever it becomes true, the goroutine
-// that waits to send is woken.
+// TakesMore reports whether another message may be queued. Whenever this becomes true, mux wakes
+// the goroutine that waits to send.
 func (s *Sender) TakesMore(all int) bool { return !s.Lacks() && !s.Full(all) }

@@ -178,7 +178,8 @@ func (st *callee) Recv(f *link.Frame) error {
 	return err
 }
 
-// broken returns the error of an operation that failed with err, after the call was aborted.
+// broken aborts the call after an operation has failed with err, and returns the error of the
+// operation.
 func (st *callee) broken(err error) error {
 	if over := st.inner.Context().Err(); over != nil {
 		err = over

@@ -1,5 +1,5 @@
-// Package grpcgo carries calls to ordinary gRPC servers, through a connection of grpc-go.
-// Messages pass it in encoded form.
+// Package grpcgo carries calls through grpc-go: to ordinary gRPC servers over a connection of
+// grpc-go, and from a *grpc.Server to an acceptor. Messages pass grpc-go in encoded form.
 package grpcgo
 
 import (
@@ -19,8 +19,8 @@ import (
 
 // A Dialer implements [link.Dialer].
 type Dialer struct {
-	// First, unless nil, is dialled first. If IsGRPC is true for its error, an ordinary gRPC
-	// server listens there, and Dial connects through grpc-go.
+	// If First is not nil, Dial tries it before grpc-go. If IsGRPC reports true for First's error,
+	// an ordinary gRPC server listens there, and Dial connects through grpc-go.
 	First  link.Dialer
 	IsGRPC func(error) bool
 

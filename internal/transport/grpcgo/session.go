@@ -17,7 +17,8 @@ import (
 	"github.com/nearcall/nearcall/internal/wait"
 )
 
-// A session is a connection of grpc-go while that is ready. Its streams may last longer.
+// A session is a connection of grpc-go. It takes new streams while the connection is ready; open
+// streams may last longer.
 type session struct {
 	conn      *grpc.ClientConn
 	authority string
@@ -142,7 +143,7 @@ func (s *session) retire(reason error) {
 	s.endIfIdle()
 }
 
-// endIfIdle closes grpc-go's connection when no calls are made and none is left.
+// endIfIdle closes grpc-go's connection once no new calls can be made and none is left.
 func (s *session) endIfIdle() {
 	s.mu.Lock()
 	ends := s.refusal != nil && len(s.live) == 0 && !s.over
@@ -170,7 +171,7 @@ func (s *session) Close(reason error) error {
 	return nil
 }
 
-// Written implements [link.Session]. The peer makes no calls.
+// Written implements [link.Session]. It is not used, because the peer makes no calls.
 func (s *session) Written() <-chan struct{} { return s.done }
 
 // Done implements [link.Session].

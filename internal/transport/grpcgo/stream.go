@@ -62,8 +62,9 @@ func (st *stream) Send(f *link.Frame) error {
 	return nil
 }
 
-// Recv implements [link.Stream]. grpc-go does not tell when an end has arrived. If Recv still
-// waits when the deadline passes, the rest arrives after the deadline.
+// Recv implements [link.Stream]. grpc-go does not tell when the end of a call has arrived. So Recv
+// assumes: if it still waits when the deadline passes, the rest of the call arrives after the
+// deadline.
 func (st *stream) Recv(f *link.Frame) error {
 	f.Reset()
 	timely := !link.Passed(st.deadline)
@@ -98,8 +99,8 @@ func (st *stream) receive(f *link.Frame) error {
 		}
 	}
 	if f.Dst == nil {
-		// Only the end is wanted, and messages stay where they are. grpc-go has no way
-		// to wait for that, so wait for the stream's own end.
+		// The caller wants only the end, and messages must stay unread. grpc-go cannot wait for
+		// the end without reading messages, so wait for the stream's own end.
 		<-st.ctx.Done()
 		return st.end(f, status.FromContextError(context.Cause(st.ctx)).Err())
 	}

@@ -190,9 +190,9 @@ func (r *response) callHeader(req *http.Request) *link.CallHeader {
 	return &link.CallHeader{Profile: p.Check(), Method: q.method, Metadata: q.metadata, Deadline: q.deadline}
 }
 
-// readSmall reads the body at once if it is so small that it needs no reader. Otherwise it
-// returns the body. The call begins when the body has been read, or if the session drains
-// before that.
+// readSmall reads the body itself if the body is so small that it needs no reader. Otherwise it
+// returns the body. The call begins when the body has been read, or if the session drains before
+// that.
 func (s *stream) readSmall(req *http.Request) (body io.Reader) {
 	q := s.request
 	switch {
@@ -211,15 +211,15 @@ func (s *stream) readSmall(req *http.Request) (body io.Reader) {
 		read := s.in.small
 		s.mu.Unlock()
 		if read {
-			s.read(req.Body, make([]byte, q.size)) // once it has ended, package http watches whether the client leaves
+			s.read(req.Body, make([]byte, q.size)) // at its end, package http sees if the client leaves
 		}
 	}
 	return nil
 }
 
-// stopReading waits until the reader has ended, after the answer was written. If the
-// request has not ended by then, the answer's header has told the client that the
-// connection is closed.
+// stopReading is called after the answer was written, and waits until the reader has ended. If the
+// request has not ended by then, the answer's header has told the client that the connection will
+// be closed.
 func (r *response) stopReading(read <-chan struct{}) {
 	if !r.stream.bodyRead() {
 		r.session.endReads() // also those of package http

@@ -27,8 +27,8 @@ const (
 	defaultIdle   = 2 * time.Minute  // how long a connection may wait for its next request
 )
 
-// Options set up a server. The zero value of a field is its default, unless it says
-// otherwise.
+// Options set up a server. The zero value of a field stands for its default, unless the field's
+// comment says otherwise.
 type Options struct {
 	// Method returns what is known about a method, by its full name. It must be set.
 	Method func(name string) link.Method

@@ -14,8 +14,8 @@ import (
 	"github.com/nearcall/nearcall/internal/transport/websocket"
 )
 
-// openWebSocket opens the WebSocket that r asks for, and starts a session over it. Then the
-// connection's HTTP/1 session ends. h describes the connection. If openWebSocket fails, it
+// openWebSocket opens the WebSocket that r asks for, and starts a session over it. The HTTP/1
+// session of the connection ends. h describes the connection. If r must be refused, openWebSocket
 // returns the status code and the text of the answer.
 func (s *Server) openWebSocket(w http.ResponseWriter, r *http.Request, h sock.Handover) (code int, why string) {
 	if h.Path != "" && h.Path != r.URL.Path {

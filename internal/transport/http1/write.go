@@ -30,7 +30,8 @@ type response struct {
 	begun   bool // the header of the answer was written
 	ended   bool // the answer is complete
 
-	// What a bare answer holds back until the end, because its header depends on that.
+	// What a bare answer holds back until the call ends, because its header depends on how the
+	// call ends.
 	header  metadata.MD
 	message []byte
 	has     bool

@@ -20,12 +20,13 @@ import (
 // memory. It leaves its emptied batch to the sender, which reuses the items and their captured
 // messages.
 //
-// A sender does not wait while the bytes sent and not received are less than the window. It stops
-// at one and a half windows, so that it is woken once for half a window of messages, and not for
-// each.
+// A sender waits once the bytes sent and not received reach one and a half windows. It is woken
+// when they are less than one window. So it is woken once for half a window of messages, and not
+// for each message.
 type queue struct {
-	// receiverParked says, without the lock, that want is set. It is a hint: the sender checks
-	// again under the lock, and so does the receiver before it parks.
+	// receiverParked says, without the lock, that want is set. It is a hint: the sender looks at
+	// want again under the lock, and the receiver looks at the queue under the lock before it
+	// parks.
 	receiverParked atomic.Bool
 
 	// senderBlocked says, without the lock, that the sender waits for credit. It is a hint: a
@@ -33,9 +34,9 @@ type queue struct {
 	// again soon, because more than a window of messages is left to receive.
 	senderBlocked atomic.Bool
 
-	// handsOff lets the sender run a receiver that is a task, on the sender's own goroutine. It is
-	// set only from caller to callee: the caller may wait for the callee next. If a callee ran its
-	// caller, the callee would be below the caller on the stack and could not continue.
+	// handsOff lets the sender run the receiver on its own goroutine, if the receiver is a task.
+	// It is set only from caller to callee: the caller may wait for the callee next. If a callee
+	// ran its caller, the callee would be below the caller on the stack and could not continue.
 	handsOff bool
 
 	mu     sync.Mutex
@@ -63,7 +64,8 @@ type queue struct {
 	freed int // credit of received messages that was not returned yet
 }
 
-// An item is a queued frame. Once it is received only msg stays, for another Capture.
+// An item is a queued frame. Once the frame was received, the item keeps only msg, which another
+// Capture reuses.
 type item struct {
 	header  metadata.MD
 	msg     link.Message
@@ -95,7 +97,7 @@ func (q *queue) send(f *link.Frame, w wait.Waiter) error {
 	return q.enqueue(f, w)
 }
 
-// sendEnd is send for a frame with an end, whose message was already captured.
+// sendEnd does the work of send for a frame with an end. The frame's message was already captured.
 func (q *queue) sendEnd(f *link.Frame, w wait.Waiter) error {
 	if q.receiverParked.Load() {
 		if done, err := q.sendDirect(f); done {

@@ -33,7 +33,7 @@ type session struct {
 type direction struct {
 	acceptor link.Acceptor
 	terms    link.Terms
-	window   int           // the most that the callee may have sent on a stream and the caller not received, in bytes
+	window   int           // how far the callee may send ahead of the caller on a stream, in bytes
 	done     chan struct{} // closed when no more calls are made
 	isDone   bool          // guarded by the session's mu
 }
@@ -51,8 +51,8 @@ type Options struct {
 	// default, and the smallest, is 64 KiB.
 	Window int
 
-	// Accept returns the acceptor of the server's calls, or nil for none. A nil Accept
-	// returns nil.
+	// Accept returns the acceptor of the server's calls, or nil for none. A nil Accept means none,
+	// too.
 	Accept func(link.Session) link.Acceptor
 }
 
@@ -163,7 +163,8 @@ func (e *end) NewStream(ctx context.Context, o *link.CallHeader) (link.Stream, e
 	return &p.caller, nil
 }
 
-// Drain implements [link.Session]. In process no call is ever on its way.
+// Drain implements [link.Session]. Within a process no call is ever on its way, so Drain need not
+// wait.
 func (e *end) Drain() <-chan struct{} {
 	e.session.mu.Lock()
 	defer e.session.mu.Unlock()
@@ -185,7 +186,8 @@ var always = func() chan struct{} {
 	return c
 }()
 
-// Written implements [link.Session]. Frames that were sent are in the peer's queues.
+// Written implements [link.Session]. Its channel is always closed, because frames that were sent
+// are already in the peer's queues.
 func (e *end) Written() <-chan struct{} { return always }
 
 // Close implements [link.Session].

@@ -42,7 +42,7 @@ type arena struct {
 type slab struct {
 	class   int  // its size, as a power of two
 	written bool // this side writes there
-	sent    bool // the peer may return a message in it, which is in messages
+	sent    bool // the peer may return a message in it: see messages
 }
 
 // pages are the system calls that an arena makes.
@@ -132,8 +132,8 @@ func (a *arena) write(at, class int) {
 }
 
 // allocateNew returns a slab for which it allocates pages. It unlocks mu during the system call,
-// which is slow. It carves the slab before that, so that no other goroutine carves the same bytes
-// and trim does nothing.
+// which is slow. It carves the slab before it unlocks mu, so that no other goroutine carves the
+// same bytes and trim does nothing.
 func (a *arena) allocateNew(class int) (at int, ok bool) {
 	a.growMu.Lock()
 	defer a.growMu.Unlock()
@@ -171,10 +171,11 @@ func pop(list *[]int) int {
 	return at
 }
 
-// excessPages returns how many of size bytes are not pages of this arena. While trim frees pages
-// nobody can tell how many are left, so none counts.
+// excessPages calls size, and returns how many of the bytes that size reports are not pages of
+// this arena. While trim frees pages, this side does not know how many are left, so it subtracts
+// none.
 func (a *arena) excessPages(size func() int) int {
-	a.mu.Lock() // so that trim does not begin between the two
+	a.mu.Lock() // so that trim does not begin between size and the subtraction
 	defer a.mu.Unlock()
 	if a.trimming {
 		return size()
@@ -250,8 +251,9 @@ func (a *arena) resetIfUnused() {
 	}
 }
 
-// trim returns all pages to the system if no slab is allocated. It unlocks mu for that, because a
-// peer can delay it: until it has finished, only allocations of slabs fail.
+// trim returns all pages to the system if no slab is allocated. It unlocks mu for the system call,
+// because a peer can delay that call. While the call runs, no slab can be allocated, but
+// everything else goes on.
 func (a *arena) trim() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -260,7 +262,7 @@ func (a *arena) trim() {
 	}
 	select {
 	case trims <- struct{}{}:
-	default: // later
+	default: // try again later
 		a.resetIfUnused()
 		return
 	}

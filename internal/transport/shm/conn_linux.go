@@ -18,8 +18,8 @@ type Conn struct {
 	data         *bell // rung when bytes were published; the socket of the handshake
 	space        *bell // rung when the ring has room again
 
-	// The goroutine that uses a direction's memory locks in or out, also while it sleeps. Close
-	// locks both before it unmaps the memory.
+	// The fields in and out are locks, too. A goroutine that uses the memory of a direction holds
+	// its lock, also while it sleeps. Close takes both locks before it unmaps the memory.
 	in struct {
 		sync.Mutex
 		receiver
@@ -42,8 +42,8 @@ type Conn struct {
 	deadline atomic.Int64 // of Read, in ns since 1970; 0 means none
 }
 
-// newConn returns the server's or the client's end of the connection in f, and reserves memory
-// for it from m. It takes ownership of space, and if it succeeds of data.
+// newConn returns the server's or the client's end of the connection in f, and reserves memory for
+// it from m. It takes ownership of space, and if it succeeds, of data, too.
 func newConn(f *file, server bool, m *Memory, data, space *net.UnixConn) (*Conn, error) {
 	c := &Conn{closed: make(chan struct{})}
 	var err error
@@ -94,7 +94,7 @@ func (c *Conn) allocateFirst(server bool) error {
 	return nil
 }
 
-// isClosed reports whether the memory may be unmapped. The caller holds in or out.
+// isClosed reports whether the memory may be unmapped. The caller has locked the field in or out.
 func (c *Conn) isClosed() bool {
 	select {
 	case <-c.closed:
@@ -111,7 +111,7 @@ func (c *Conn) TryRead(b []byte) (int, error) {
 	return c.read(b)
 }
 
-// read reads what the peer has published, if anything. The caller holds in.
+// read reads what the peer has published, if anything. The caller has locked the field in.
 func (c *Conn) read(b []byte) (int, error) {
 	if c.isClosed() {
 		return 0, net.ErrClosed
@@ -123,8 +123,8 @@ func (c *Conn) read(b []byte) (int, error) {
 	return n, err
 }
 
-// Read implements [io.Reader]. It returns what the peer had sent before it reports that the
-// peer has gone.
+// Read implements [io.Reader]. If the peer has gone, Read first returns what the peer had sent,
+// and then an error.
 func (c *Conn) Read(b []byte) (int, error) {
 	c.in.Lock()
 	defer c.in.Unlock()
@@ -172,7 +172,7 @@ func (c *Conn) TryWrite(b []byte, all [][]byte) (int, error) {
 	return c.write(all...)
 }
 
-// write writes as much as the ring has room for. The caller holds out.
+// write writes as much as the ring has room for. The caller has locked the field out.
 func (c *Conn) write(all ...[]byte) (n int, err error) {
 	if c.isClosed() {
 		return 0, net.ErrClosed

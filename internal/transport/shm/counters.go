@@ -6,11 +6,11 @@ import "sync/atomic"
 type Counters struct {
 	Upgrades  uint64 // sockets that became shared memory
 	Fallbacks uint64 // sockets that stayed sockets after an offer
-	Fallback  string // why the latest of them did; empty if there is none
+	Fallback  string // why the latest fallback happened; empty if there was none
 	Open      int64  // open connections of shared memory
 	Memory    int64  // bytes reserved for rings and slabs
 	Slabs     uint64 // messages that went through a slab
-	NoSlab    uint64 // messages that would have, had a slab been free
+	NoSlab    uint64 // large messages that found no free slab
 	Bells     uint64 // wake-ups sent to the peer
 }
 

@@ -14,8 +14,8 @@ import "unsafe"
 //   - The arena stays mapped until the user has ended the draft, also after it was closed.
 
 // send records that the message b is sent, and returns its offset. ok is false if b is not in a
-// slab that a caller of allocate writes to, or if the peer has not returned another message in
-// that slab.
+// slab that a caller of allocate writes to, if the peer has not returned another message in that
+// slab, or if the arena is closed.
 func (a *arena) send(b []byte) (at int, ok bool) {
 	if len(b) == 0 || len(a.mem) == 0 {
 		return 0, false

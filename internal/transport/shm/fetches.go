@@ -16,8 +16,8 @@ import (
 // the peer has paid for with other pages.
 //
 // A message that has arrived can still be received after the connection has ended. close copies
-// the unread messages to this side's own memory and releases the file, of which they may be a
-// small part. The copies are reserved from this side's Memory. If it has no room for all, the
+// the unread messages to this side's own memory and releases the file, which may be much larger
+// than they are. The copies are reserved from this side's Memory. If it has no room for all, the
 // latest messages are lost. mapped.go says how slabs are read.
 type fetching struct {
 	slabs  peerSlabs
@@ -46,7 +46,7 @@ type peerSlabs interface {
 	read(b []byte, at int) error
 	mapAll() []byte        // maps the slabs for reading; nil if that fails
 	present(b []byte) bool // whether all pages of b, a part of the mapping, are in memory
-	close()                // unmaps the slabs as well
+	close()                // unmaps the slabs, and releases the file
 }
 
 // hold keeps the n bytes of a message at offset at until release is called.

@@ -27,8 +27,8 @@ type file struct {
 // reads.
 const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
-// newFile creates the memory of a connection. It occupies next to nothing before a side
-// writes to it.
+// newFile creates the memory of a connection. It takes almost no memory before a side writes to
+// it.
 func newFile(l layout) (*file, error) {
 	fd, err := unix.MemfdCreate("nearcall", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
@@ -128,8 +128,8 @@ func (f *file) part(at int64, n, prot int) (segment, error) {
 // write to. They count as this process's memory. It fails if there is no memory; writing to
 // a page that cannot be allocated would kill the process with SIGBUS.
 //
-// It works through the mapping, because fallocate takes the file's lock. A peer can hold that for
-// as long as it likes: it writes to the file from memory that is slow to read (userfaultfd,
+// It works through the mapping, because fallocate takes the file's lock. A peer can hold that lock
+// for as long as it likes, by writing to the file from memory that is slow to read (userfaultfd,
 // FUSE).
 func (f *file) allocate(m segment, at int64) error {
 	for {
@@ -162,7 +162,7 @@ func (f *file) pages() int {
 var populates = sync.OnceValue(func() bool {
 	m, err := unix.Mmap(-1, 0, controlIs, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
-		return true // because nothing else tells
+		return true // there is no memory for the test: assume a newer Linux
 	}
 	defer func() { _ = unix.Munmap(m) }()
 	return !errors.Is(unix.Madvise(m, unix.MADV_POPULATE_WRITE), unix.EINVAL)

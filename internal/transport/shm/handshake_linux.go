@@ -19,8 +19,8 @@ import (
 // descriptors from a client: it would have to close them, and the close of a file that the peer
 // has chosen can block forever.
 
-// answerFiles is the number of descriptors in an answer that accepts an offer: the memory,
-// and the client's socket for room.
+// answerFiles is the number of descriptors in an answer that accepts an offer: the memory, and the
+// client's end of the socket for the bell that announces room.
 const answerFiles = 2
 
 // Offer offers shared memory over conn, and returns the connection that replaces conn. Its memory
@@ -165,8 +165,8 @@ func (s *Server) Answer(ctx context.Context, conn net.Conn, first []byte, reason
 	return c, in.b, err
 }
 
-// retry calls try. While the error is errMemory and the deadline has not passed, retry calls it
-// again whenever there is room for a connection.
+// retry calls try. While the error is errMemory, retry calls it again whenever there is room for a
+// connection, but no longer than for s.timeout.
 func (s *Server) retry(ctx context.Context, try func() error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -178,13 +178,13 @@ func (s *Server) retry(ctx context.Context, try func() error) {
 			case <-ctx.Done():
 				return
 			}
-			more = s.memory.more() // before try looks for room, so that no return is missed after that
+			more = s.memory.more() // before try looks for room, so that bytes freed later are not missed
 		}
 	}
 }
 
-// agree proposes a connection, waits for the client's verdict, and then releases the slot.
-// refused is why the offer must be declined; then nothing was sent.
+// agree proposes a connection, waits for the client's verdict, and then releases the slot. If the
+// offer must be declined, refused says why, and nothing was sent.
 func (s *Server) agree(in *incoming, body []byte) (c *Conn, refused, err error) {
 	defer s.slots.release(in.conn)
 	if in.hungUp() {

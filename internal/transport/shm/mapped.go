@@ -23,7 +23,7 @@ type mappedSlabs struct {
 	mapped  []byte // the peer's slabs; nil before the first read, and if they cannot be mapped
 	tried   bool   // an attempt to map them was made
 	touched units  // the pieces that are reserved
-	paid    int    // bytes of touched
+	paid    int    // how many bytes touched stands for
 	readers int    // goroutines that read slabs
 }
 

@@ -15,8 +15,8 @@ import (
 //
 // If connections of different peers share it, a peer that never frees its slabs must not take all
 // of it. Slabs leave an eighth of it to rings. The slabs of one connection take at most a quarter
-// of what remains for the others: the more peers hold slabs, the less each of them gets, and the
-// next one still gets some.
+// of what remains for the others. So the more peers hold slabs, the less each of them gets, and
+// there is always something left for one more.
 //
 // It also bounds the bytes of peers' slabs that this side may have to pay for, to a quarter of the
 // bound: see mappedSlabs.
@@ -55,7 +55,7 @@ func (m *Memory) reserveRings(n int) bool {
 func (m *Memory) reserve(n int) bool { return m.reserveBelow(m.max, int64(n), 0) }
 
 // reserveSlabs reserves n more bytes for the slabs of a connection, and reports whether it could.
-// has is the number of bytes that these slabs have already.
+// The parameter has is the number of bytes that these slabs have already.
 func (m *Memory) reserveSlabs(n, has int) bool {
 	if !m.shared {
 		return m.reserve(n)
@@ -63,8 +63,8 @@ func (m *Memory) reserveSlabs(n, has int) bool {
 	return m.reserveBelow(m.max-m.max/ringsPart, int64(n), slabsPart*int64(has+n))
 }
 
-// reserveRead reserves n more bytes of a peer's slabs, and reports whether there were enough. has
-// is the number of bytes that this side has reserved for that peer's slabs before.
+// reserveRead reserves n more bytes of a peer's slabs, and reports whether there were enough. The
+// parameter has is the number of bytes that this side has already reserved for that peer's slabs.
 func (m *Memory) reserveRead(n, has int) bool {
 	leave := int64(0)
 	if m.shared {
@@ -76,8 +76,8 @@ func (m *Memory) reserveRead(n, has int) bool {
 // unreserveRead returns n bytes of a peer's slabs.
 func (m *Memory) unreserveRead(n int) { m.read.Add(-int64(n)) }
 
-// reserveBelow reserves n bytes if the bytes in use then stay below bound by the number leave or
-// more. It reports whether it did.
+// reserveBelow reserves n bytes if bound minus the bytes then in use is at least leave. It reports
+// whether it did.
 func (m *Memory) reserveBelow(bound, n, leave int64) bool {
 	ok := reserveOf(&m.used, bound, n, leave)
 	if ok {
@@ -86,8 +86,7 @@ func (m *Memory) reserveBelow(bound, n, leave int64) bool {
 	return ok
 }
 
-// reserveOf adds n to used if the sum is below bound by the number leave or more. It reports
-// whether it did.
+// reserveOf adds n to used if bound minus the sum is at least leave. It reports whether it did.
 func reserveOf(used *atomic.Int64, bound, n, leave int64) bool {
 	for {
 		u := used.Load()

@@ -8,10 +8,10 @@ import (
 	"unsafe"
 )
 
-// between tells the race detector, for two sides in one process, that what one side did before it
-// published happens before what the other does after it reads. Package syscall's ioSync does the
-// same for reads and writes. The detector cannot see this itself, because each side maps the
-// words at different addresses.
+// The variable between serves to tell the race detector, for two sides in one process, that what
+// one side did before it published happens before what the other side does after it reads. Package
+// syscall's ioSync does the same for reads and writes. The detector cannot see this itself,
+// because each side maps the words at different addresses.
 var between byte
 
 func released() { runtime.RaceReleaseMerge(unsafe.Pointer(&between)) }

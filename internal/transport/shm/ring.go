@@ -20,10 +20,10 @@ type word interface {
 //
 // A receiver that finds nothing publishes that it sleeps (an odd number in asleep), loads tail
 // again, and only then sleeps. A sender publishes tail, then loads asleep, and rings the bell if
-// it is odd. Each side stores before it loads, and all these operations have one order. So one of
-// the two loads comes after the other side's store: either the sender sees that the receiver
-// sleeps, or the receiver sees what was sent. A sender that waits for room in a full ring does the
-// same, with wants in place of asleep and head in place of tail.
+// that number is odd. Each side stores before it loads, and all these operations have one order.
+// So one of the two loads comes after the other side's store: either the sender sees that the
+// receiver sleeps, or the receiver sees what was sent. A sender that waits for room in a full ring
+// does the same, with wants in place of asleep and head in place of tail.
 //
 // The bell is rung once for each sleep: every sleep has its own odd number. The peer may also
 // ring for a receiver that was about to sleep and then found bytes at its second look. That bell
@@ -31,9 +31,8 @@ type word interface {
 //
 // So a side never gets more bells than it has slept times: a peer that rings more often is broken.
 // And a side that takes all bells that have arrived is woken in vain at most twice in a row.
-// First, bells left over from earlier sleeps can wake it. After them, a bell can wake it for bytes
-// that it had already read when the peer rang. The peer does not ring again before it publishes
-// more.
+// First, bells left over from earlier sleeps can wake it. After them, one more bell can wake it,
+// for bytes that it has already read. The peer does not ring again before it publishes more bytes.
 
 // errBroken is wrapped by errors that mean that the peer violates the protocol.
 var errBroken = errors.New("the peer breaks the rules of shared memory")
@@ -53,8 +52,8 @@ type sender struct {
 	rung     uint64 // the value of asleep that the bell was last rung for
 	heard    uint64 // bells for room, in total
 
-	// extend allocates more of the ring, beyond the first paged bytes. It is nil once all of the
-	// ring is allocated.
+	// extend allocates the next bytes of the ring. It is nil once all of the ring is allocated.
+	// paged is the number of bytes that are allocated.
 	extend func(more int) error
 	paged  int
 }
@@ -131,7 +130,8 @@ func mustRing(w word, rung *uint64) bool {
 }
 
 // countBells adds bells to the total of a side's wake-ups, and fails if the total exceeds the
-// number of its sleeps. w is the side's word for sleeping, which is even.
+// number of its sleeps. w is the value of the side's word for sleeping; it is even while the side
+// is awake.
 func countBells(heard *uint64, bells int, w uint64) error {
 	if *heard += uint64(bells); *heard > w/2 {
 		return fmt.Errorf("%w: it has rung %d times for %d sleeps", errBroken, *heard, w/2)

@@ -30,7 +30,7 @@ func (m segment) ring() []byte { return m[controlIs:] }
 
 func (m segment) word(at int) word { return (*sharedWord)(unsafe.Pointer(&m[at])) }
 
-// newSender returns the sending end of the ring in mine.
+// newSender returns the sending end of the ring that is in the segment mine.
 func newSender(mine, theirs segment) sender {
 	return sender{ring: mine.ring(), tail: mine.word(atTail), wants: mine.word(atWants), head: theirs.word(atHead), asleep: theirs.word(atAsleep)}
 }

@@ -15,8 +15,9 @@ type side struct {
 // newSides maps the memory of both sides of a connection: this side's for writing, the
 // peer's segment for reading. Both become users of f.
 //
-// What this side writes is reserved from m. A server also reserves the client's segment:
-// the client can free its pages, and then reading them allocates them for the server.
+// What this side writes is reserved from m. A server also reserves the client's segment: the
+// client can free pages of the segment, and when the server then reads them, they are allocated at
+// the server's expense.
 func newSides(f *file, server bool, m *Memory) (mine, theirs side, err error) {
 	if mine, err = newSide(f, server, true, m); err != nil {
 		return side{}, side{}, err
@@ -31,8 +32,8 @@ func newSides(f *file, server bool, m *Memory) (mine, theirs side, err error) {
 	return mine, theirs, nil
 }
 
-// newSide maps what the server or the client writes, for writing or for reading. It
-// reserves the segment from m, unless m is nil.
+// newSide maps the part of the server, or of the client if server is false. write says whether
+// this process writes to that part. newSide reserves the segment from m, unless m is nil.
 func newSide(f *file, server, write bool, m *Memory) (s side, err error) {
 	l := f.layout
 	s = side{file: f, slabsAt: l.slabsAt(server), memory: m}

@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This side's slabs are mapped at once, the peer's when the first message is read. The file is
-// not sealed against writing, because then pages could not be freed. So a peer can free pages of
-// this side's slabs: that spoils only what the peer reads, and the next write to them allocates
-// the pages again.
+// This side's slabs are mapped at once, the peer's when the first message is read. The file is not
+// sealed against writing, because such a seal would also keep the sides from freeing pages. So a
+// peer can free pages of this side's slabs. That spoils only what the peer reads, and the next
+// write to the pages allocates them again.
 
 // ownSlabs are the [pages] of this side's slabs.
 type ownSlabs struct{ side }

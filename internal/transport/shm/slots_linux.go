@@ -12,9 +12,9 @@ import (
 // Slots bound how many answers to offers wait for their clients. Each answer holds three
 // descriptors of this process, and two more that are on their way to the client.
 //
-// A correct client answers at once. So while other offers wait for a slot, the oldest answer that
-// has had its slot for longer than grace loses it, and its connection. So clients that do not
-// answer delay the others only a little.
+// A correct client answers at once. So while other offers wait for a slot, the oldest answer loses
+// its slot and its connection once it has had the slot for longer than grace. In this way, clients
+// that do not answer delay the others only a little.
 type slots struct {
 	grace time.Duration
 	free  chan struct{} // a semaphore, with an element for each slot in use

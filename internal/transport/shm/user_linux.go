@@ -17,10 +17,11 @@ func readOnce(file string) ([]byte, error) {
 
 var onceRead sync.Map // from file to func() ([]byte, error)
 
-// trusts returns an error unless processes of users mine and peers, as SO_PEERCRED reports them,
-// may share memory: the two must be equal. The overflow user is no match, because it stands for
-// all users for whom this namespace has no number. If this namespace maps all users, it is an
-// ordinary user.
+// trusts returns an error unless this process may share memory with the peer's. mine is the user
+// of this process, and peers is the user of the peer's process, as SO_PEERCRED numbers users: the
+// two must be equal. The overflow user never matches, because its number stands for all users that
+// have no number in this namespace. But if this namespace maps all users, the overflow user is an
+// ordinary one.
 func trusts(mine, peers uint32, read func(file string) ([]byte, error)) error {
 	switch {
 	case peers != mine:

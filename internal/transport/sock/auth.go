@@ -48,8 +48,8 @@ func (o Options) accepted(conn net.Conn) (secured net.Conn, auth credentials.Aut
 }
 
 // handshake does the server's part of creds' handshake on conn. If creds are TLS, conn stays open
-// when the handshake fails: if they closed it, the peer could lose the alert. Other credentials
-// get conn itself, as in grpc-go: they may ask what kind it is.
+// when the handshake fails: if the handshake closed it, the alert could get lost. Other
+// credentials get conn itself, as in grpc-go, because they may look at its type.
 func handshake(creds credentials.TransportCredentials, conn net.Conn) (secured net.Conn, auth credentials.AuthInfo, mixes bool, err error) {
 	if !isTLS(creds) {
 		secured, auth, err = creds.ServerHandshake(conn)

@@ -35,10 +35,10 @@ type Listener struct {
 	cancel  context.CancelFunc // ends waits for a handshake slot
 	pending map[net.Conn]bool  // connections whose handshake has not finished; true if the end of its reads ends it
 	retired bool               // no more connections are accepted
-	closed  bool               // nor do handshakes go on
+	closed  bool               // retired is set, too, and handshakes are ended
 	all     sync.WaitGroup
 
-	closeOnce sync.Once // nobody knows what a second Close of a user's listener does
+	closeOnce sync.Once // for listeners of users, which might not allow a second Close
 }
 
 // A Handover is a connection whose client speaks a protocol other than nearcall's.
@@ -103,16 +103,16 @@ func (l *Listener) begin() (ctx context.Context) {
 	return ctx
 }
 
-// ServeConn serves conn as Sessions serves a connection that it has accepted. It is called once,
-// instead of Sessions. It returns when the handshake is over. wait then waits until the connection
-// is closed, and returns an error if no session has come about.
+// ServeConn serves conn as Sessions serves a connection that it has accepted. It must be called
+// only once, and instead of Sessions. It returns when the handshake is over. The result wait waits
+// until the connection is closed, and returns an error if no session has come about.
 func (l *Listener) ServeConn(conn net.Conn, accept func(link.Session) link.Acceptor) (wait func() error, err error) {
 	ctx := l.begin()
 	defer l.cancel()
 	return l.serve(ctx, conn, accept, make(chan struct{}))
 }
 
-// A watched is a connection that closes a channel when it is closed.
+// A watched is a connection whose Close also closes a channel.
 type watched struct {
 	net.Conn
 	once   sync.Once
@@ -136,8 +136,9 @@ func temporary(err error) bool {
 // already.
 const settling = time.Second
 
-// Retire ends Sessions as Close does, but serves first the connections that clients have made. No
-// more are accepted. Those whose handshake is not over after settling are closed.
+// Retire ends Sessions, as Close does. But first the listener serves the connections that clients
+// have already made. It accepts no more. After the time settling, it closes connections whose
+// handshake is not over.
 func (l *Listener) Retire() {
 	l.mu.Lock()
 	l.retired = true
@@ -240,8 +241,8 @@ func (l *Listener) removePending(conn net.Conn) {
 }
 
 // serve starts a session over conn, or refuses it. One deadline bounds the whole handshake,
-// however slowly the peer sends. If closed is not nil, wait is as that of ServeConn, and serve may
-// close closed.
+// however slowly the peer sends. If the channel closed is not nil, the result wait is that of
+// ServeConn, and serve may arrange for closing the channel with the connection.
 func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Session) link.Acceptor, closed chan struct{}) (wait func() error, err error) {
 	if u, ok := conn.(*net.UnixConn); ok {
 		scmrights.Refuse(u) // in case the listener was not a syscall.Conn
@@ -255,7 +256,7 @@ func (l *Listener) serve(ctx context.Context, conn net.Conn, accept func(link.Se
 	_ = conn.SetDeadline(deadline)
 	secured, auth, mixes, err := l.Options.accepted(conn)
 	if err != nil {
-		if !errors.Is(err, credentials.ErrConnDispatched) { // otherwise conn belongs to someone else
+		if !errors.Is(err, credentials.ErrConnDispatched) { // a dispatched conn has another owner
 			logFailed(conn, "the security handshake", err)
 			refuseHandshake(conn, err)
 		}

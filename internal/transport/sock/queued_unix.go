@@ -8,11 +8,11 @@ import (
 	"syscall"
 )
 
-// maxQueued bounds the connections that queued accepts while clients make others.
+// maxQueued bounds how many connections queued accepts, because clients can make more meanwhile.
 const maxQueued = 1 << 16
 
-// queued accepts the connections that wait in the queue of lis, which may be nil. The system would
-// close them with lis.
+// queued accepts the connections that wait in the queue of lis, which may be nil. If nothing
+// accepts them, the system closes them together with lis.
 func queued(lis socket) (all []net.Conn) {
 	if lis == nil {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// maxAnswer is how long the answer to a request for an upgrade may take to be written.
+// maxAnswer is how long it may take to write the answer to a request for an upgrade.
 const maxAnswer = 5 * time.Second
 
 // acceptKey returns the answer to a Sec-WebSocket-Key: section 4.2.2 of RFC 6455.
@@ -42,8 +42,8 @@ func subprotocols(h http.Header) (all []string) {
 	return all
 }
 
-// Check returns why a request cannot be upgraded and the status code of the answer, or 0 if it
-// can. It adds to the answer's header what a refusal must have.
+// Check returns why a request cannot be upgraded, with the status code of the answer. The code is
+// 0 if the request can be upgraded. Check adds to the answer's header what a refusal must have.
 func Check(r *http.Request, answer http.Header) (code int, why string) {
 	if code, why = check(r); code == http.StatusUpgradeRequired {
 		answer.Add("Connection", "Upgrade") // it can say "close" already

@@ -60,8 +60,8 @@ type Conn struct {
 // A message is the rest of a binary message that is being written. The zero value means no
 // message.
 type message struct {
-	head []byte // of the header
-	left int    // bytes of payload
+	head []byte // the rest of the header
+	left int    // how many bytes of payload are not written yet
 	mask uint32 // for them
 }
 
@@ -123,8 +123,8 @@ func (c *Conn) handle(b []byte, err error) (n int, _ error) {
 	return n, err
 }
 
-// answer answers a PING, and puts what was wrong into the Close frame. It does not block: a peer
-// may read only after it has written, and would wait for ever.
+// answer answers a PING, and puts what was wrong into the Close frame. It must not block: a peer
+// that first completes its own write before it reads would wait for ever.
 func (c *Conn) answer(wrong error) {
 	c.asideMu.Lock()
 	defer c.asideMu.Unlock()
@@ -160,8 +160,8 @@ func (c *Conn) begins() {
 	c.busy = true
 }
 
-// takePong returns the PONG that is owed. If none is owed, or it must wait for the rest of a
-// message, takePong unsets busy and returns nil. mu is held.
+// takePong returns the PONG that is owed. If none is owed, or if it must wait for the rest of a
+// message, takePong returns nil. It unsets busy if nothing is left to write. mu is held.
 func (c *Conn) takePong() (pong []byte) {
 	c.asideMu.Lock()
 	defer c.asideMu.Unlock()
@@ -199,10 +199,10 @@ func (c *Conn) controlFrame(op opcode, payload []byte) []byte {
 	return c.scratch
 }
 
-// header returns the header of a new frame with n bytes of payload, and the mask for them; 0 does
-// not change them. The code that chooses the payload must not be able to predict the mask, or it
-// could make the payload look like a request to a proxy (section 10.3 of RFC 6455). Package
-// rand's numbers meet that. mu is held.
+// header returns the header of a new frame with n bytes of payload, and the mask for them; a mask
+// of 0 does not change them. The code that chooses the payload must not be able to predict the
+// mask, or it could make the payload look like a request to a proxy (section 10.3 of RFC 6455).
+// The numbers of package rand cannot be predicted. mu is held.
 func (c *Conn) header(op opcode, n int) (h []byte, mask uint32) {
 	h = appendHeader(c.head[:0], op, n)
 	if c.client {
@@ -315,7 +315,7 @@ func (c *PromptConn) TryWrite(b []byte, all [][]byte) (n int, err error) {
 		return 0, errClosing
 	}
 	if !c.out.isDone() {
-		return 0, nil // for Write
+		return 0, nil // Write must complete the message
 	}
 	c.begins()
 	if all == nil {
@@ -328,7 +328,7 @@ func (c *PromptConn) TryWrite(b []byte, all [][]byte) (n int, err error) {
 	return n, err
 }
 
-// finishTry is settle for TryWrite, and does not block.
+// finishTry does the work of settle after a TryWrite, without blocking.
 func (c *Conn) finishTry() {
 	c.asideMu.Lock()
 	defer c.asideMu.Unlock()
@@ -395,8 +395,8 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// Close implements [net.Conn]. It does not block: the Close frame is written if there is
-// room for it. If another goroutine writes, that one closes the connection.
+// Close implements [net.Conn]. It does not block: the Close frame is written if there is room for
+// it. If another goroutine is writing, that goroutine closes the connection.
 func (c *PromptConn) Close() error {
 	if c.beginClose() && c.mu.TryLock() {
 		if !c.said && c.out.isDone() {
@@ -419,8 +419,8 @@ func (c *Conn) beginClose() bool {
 	return true
 }
 
-// finish writes the Close frame and closes the connection, unless mu is locked: then unlock
-// calls it.
+// finish writes the Close frame and closes the connection. If mu is locked, it does nothing: the
+// goroutine that unlocks mu calls finish again.
 func (c *Conn) finish() {
 	if c.mu.TryLock() {
 		_ = c.sayClose()

@@ -50,7 +50,7 @@ func (c CloseCode) maySend() bool {
 
 // A violation is the error of a peer that does not follow RFC 6455, or sends text.
 type violation struct {
-	code CloseCode // tells the peer
+	code CloseCode // what the Close frame tells the peer
 	text string
 }
 
@@ -75,7 +75,7 @@ func appendHeader(b []byte, op opcode, n int) []byte {
 	return binary.BigEndian.AppendUint64(append(b, 127), uint64(n))
 }
 
-// headerLen returns the length of a header that begins with these two bytes.
+// headerLen returns the length of a header that begins with the first two bytes of h.
 func headerLen(h []byte) int {
 	n := 2
 	switch h[1] &^ flagMasked {

@@ -39,8 +39,9 @@ func (e *CloseError) Error() string {
 	return fmt.Sprintf("the peer closed the WebSocket with code %d: %q", e.Code, e.Reason)
 }
 
-// payload moves the payload of data frames in b to the front of b, and returns its length. The
-// payload precedes an error, and nothing can be read after an error.
+// payload moves the payload of data frames in b to the front of b, and returns its length. With an
+// error it returns the payload that came before the mistake. After an error nothing more can be
+// read.
 func (r *reader) payload(b []byte) (n int, err error) {
 	if r.err != nil {
 		return 0, r.err

@@ -10,8 +10,8 @@ import (
 )
 
 // maxAnswers is how many bytes a server's answers may have in total, where each answer counts for
-// answerBytes besides its own. The client bounds the depth of imports, and not their number. Tests
-// expect less.
+// answerBytes besides its own. The client bounds the depth of imports, but not their number. Tests
+// set it lower.
 var maxAnswers = 64 << 20
 
 const answerBytes = 4 << 10

@@ -13,13 +13,14 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// gaps are files that others import and the server lacks. An empty file stands in for each, which
-// is enough if it is imported for options only. A server can also have the file at another path than
-// its importers say, if these were compiled in another folder: then it finds the file by the names of
-// its types. A type without content stands in for one that it does not find.
+// gaps hold stand-ins for files that other files import and the server lacks. An empty file stands
+// in for each of them, which is enough if it is imported for options only. A server can also have
+// the file at another path than the importing files say, if these were compiled in another folder.
+// The server then finds the file by the names of its types. A type without content stands in for
+// each type that the server does not find.
 //
-// gaps are the fallback resolver of the reflection client. When the client links a file it asks for one
-// type after the other, and fails at the first that it does not find.
+// gaps are the fallback resolver of the reflection client. When the client links a file, it asks
+// for one type after the other, and fails at the first type that gaps do not find.
 type gaps struct {
 	asked    string                                            // what the server is asked for, which has no stand-in
 	lacking  protoreflect.FullName                             // the last type that no file of the server's had
@@ -65,8 +66,8 @@ func (g *gaps) FindDescriptorByName(name protoreflect.FullName) (protoreflect.De
 	return protoregistry.GlobalFiles.FindDescriptorByName(name)
 }
 
-// fillLocked finds the file of a type, or declares the type. It returns cause, the client's error,
-// if that has been done before.
+// fillLocked finds the file of a type, or declares a stand-in for the type: first a message, and
+// the next time an enum. If it has tried both, it returns cause, the client's error.
 func (s *Server) fillLocked(name protoreflect.FullName, cause error) error {
 	switch s.gaps.types[name].(type) {
 	case nil:
@@ -86,8 +87,8 @@ func (s *Server) fillLocked(name protoreflect.FullName, cause error) error {
 	return cause
 }
 
-// A type without content, in the form of prototext. Editions allow what it is used for in proto2 and
-// in proto3.
+// A type without content, in the form of prototext. Its file uses editions, because these allow
+// what files of proto2 and of proto3 use the type for.
 const (
 	anyMessage = `message_type { name: %q extension_range { start: 1 end: 536870912 } }`
 	anyEnum    = `enum_type { name: %q value { name: "NOT_DESCRIBED" number: 0 } }`

@@ -113,8 +113,9 @@ func (s *Server) declaringLocked(name protoreflect.FullName) (protoreflect.FileD
 	return s.getLocked(string(name), func() (protoreflect.FileDescriptor, error) { return s.client.FileContainingSymbol(name) })
 }
 
-// getLocked returns the file that ask gets from the server for what. If files that it needs are
-// missing, it asks again until each gap is filled.
+// getLocked returns the file that the function ask gets from the server. what names the thing that
+// is asked for. If files that the file needs are missing, getLocked asks again until each gap is
+// filled.
 func (s *Server) getLocked(what string, ask func() (protoreflect.FileDescriptor, error)) (protoreflect.FileDescriptor, error) {
 	for !s.unknown[what] {
 		s.gaps.asked, s.gaps.lacking = what, ""
@@ -133,8 +134,8 @@ func (s *Server) getLocked(what string, ask func() (protoreflect.FileDescriptor,
 	return nil, protoregistry.NotFound
 }
 
-// explain returns the status for an error of the client. To that of a server without reflection it
-// adds what to do. An error of nearcall says so itself.
+// explain returns the status for an error of the client. If the server has no reflection, explain
+// adds what to do, unless the error comes from nearcall and says so itself.
 func explain(err error) error {
 	st, ok := status.FromError(err)
 	if !ok {
