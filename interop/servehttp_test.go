@@ -33,6 +33,7 @@ func TestServeHTTPBehindAnotherHTTP2(t *testing.T) {
 				return
 			}
 			go func() {
+				//lint:ignore SA1019 programs that moved over from grpc-go call it
 				new(http2.Server).ServeConn(conn, &http2.ServeConnOpts{Handler: srv})
 				served <- struct{}{}
 			}()
